@@ -1,0 +1,1 @@
+"""GPU drivers: one file an API, all behind the `Driver` protocol of `base`."""

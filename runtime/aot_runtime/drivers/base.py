@@ -1,0 +1,137 @@
+"""What the runtime asks of a GPU: the `Driver` protocol, and the two values that cross it.
+
+Handles (modules, functions, streams, events, graphs) and device addresses are plain integers; stream 0 is
+the device's default stream. A driver holds no policy: which device, which stream, who owns what, and when
+memory is freed is decided above it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What dispatch and diagnostics need to know of one device."""
+
+    name: str
+    arch: str
+    """Bare name as `--arch` spells it: `gfx942`, `sm_90`."""
+    num_cus: int
+    """Compute units (AMD) or streaming multiprocessors (NVIDIA) of this device or partition."""
+    warp_size: int
+    lds_bytes: int
+    """The most LDS (shared memory) that one workgroup may have, opt-in included."""
+    memory_bytes: int
+    driver_version: str
+
+
+class PreparedLaunch(Protocol):
+    """A launch whose grid, block, LDS and kernarg segment are set up; only the stream is open.
+
+    One `PreparedLaunch` is used by one thread at a time: whoever holds it writes `kernargs`, then calls `run`.
+    The driver has copied the kernargs when `run` returns, so they may be overwritten at once.
+    """
+
+    kernargs: bytearray
+    """The kernarg segment, writable in place (`struct.pack_into`); its size never changes."""
+
+    def run(self, stream: int) -> None:
+        """Enqueue the launch on `stream`. Raises `DriverCallError`."""
+
+
+class Driver(Protocol):
+    """A GPU API. Every method raises `DriverCallError` (out of memory: `DeviceMemoryError`) when a call fails."""
+
+    name: str
+    """`hip`, `cuda` or `emulator`."""
+
+    def device_count(self) -> int:
+        """Number of visible devices; 0 where the library is there and a GPU is not."""
+
+    def properties(self, device: int) -> DeviceProperties: ...
+
+    def activate(self, device: int) -> None:
+        """Make `device` current for the calling thread. Cheap when it already is."""
+
+    # Memory. Addresses are integers; `allocate` and `free` are ordered on `stream` and take from a pool
+    # that belongs to the driver object. nbytes > 0. Allocations are aligned to at least 256 bytes.
+    def allocate(self, device: int, nbytes: int, stream: int) -> int: ...
+
+    def allocate_now(self, device: int, nbytes: int) -> int:
+        """Memory that is valid on every stream at once and legal to take while a stream is being captured."""
+
+    def free(self, device: int, address: int, stream: int) -> None: ...
+
+    def free_now(self, device: int, address: int) -> None:
+        """Give back what `allocate_now` gave; the device may synchronise."""
+
+    def copy_to_device(self, device: int, address: int, host: int, nbytes: int, stream: int) -> None:
+        """Copy host memory to the device; when it returns, the host memory may be reused."""
+
+    def copy_to_host(self, device: int, host: int, address: int, nbytes: int, stream: int) -> None:
+        """Copy device memory to the host after all earlier work of `stream`; when it returns, the bytes are there."""
+
+    def copy_on_device(self, device: int, target: int, source: int, nbytes: int, stream: int) -> None: ...
+
+    def fill(self, device: int, address: int, byte: int, nbytes: int, stream: int) -> None:
+        """Set nbytes bytes to `byte`, in stream order."""
+
+    def device_of(self, address: int) -> int:
+        """The device that owns an address. Raises `DriverCallError` when it is not device memory."""
+
+    # Code. A module holds one code object; a function belongs to its module and dies with it.
+    def load_module(self, device: int, image: bytes) -> int: ...
+
+    def unload_module(self, device: int, module: int) -> None: ...
+
+    def get_function(self, device: int, module: int, symbol: str, lds_bytes: int) -> int:
+        """A kernel of a module, ready to be launched with `lds_bytes` of dynamic LDS. Never returns 0."""
+
+    def prepare(
+        self, device: int, function: int, grid: tuple[int, int, int], block: int, lds_bytes: int, kernargs: bytes
+    ) -> PreparedLaunch:
+        """A launch of `grid` workgroups of `block` threads whose kernarg segment starts out as `kernargs`.
+
+        `device` is made current by `run` wherever more than one device is visible, so that a launch goes where
+        its arguments live, whatever is current in the calling thread.
+        """
+
+    # Streams, events, graphs.
+    def create_stream(self, device: int) -> int: ...
+
+    def destroy_stream(self, device: int, stream: int) -> None: ...
+
+    def synchronize(self, device: int, stream: int) -> None:
+        """Wait until all work of `stream` is done."""
+
+    def stream_device(self, stream: int) -> int:
+        """The device that a non-zero stream belongs to."""
+
+    def create_event(self, device: int) -> int:
+        """An event that records time."""
+
+    def destroy_event(self, device: int, event: int) -> None: ...
+
+    def record_event(self, device: int, event: int, stream: int) -> None: ...
+
+    def synchronize_event(self, device: int, event: int) -> None: ...
+
+    def wait_event(self, device: int, stream: int, event: int) -> None:
+        """Make later work of `stream` wait for `event`."""
+
+    def elapsed_ms(self, device: int, start: int, end: int) -> float:
+        """Milliseconds between two recorded events that have completed."""
+
+    def is_capturing(self, device: int, stream: int) -> bool: ...
+
+    def begin_capture(self, device: int, stream: int) -> None:
+        """Start to record a non-zero stream's work into a graph instead of running it."""
+
+    def end_capture(self, device: int, stream: int) -> int:
+        """Stop recording; returns an executable graph."""
+
+    def launch_graph(self, device: int, graph: int, stream: int) -> None: ...
+
+    def destroy_graph(self, device: int, graph: int) -> None: ...

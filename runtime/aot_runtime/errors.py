@@ -1,0 +1,52 @@
+"""Every error that the runtime raises; all of them derive from `AotError`."""
+
+
+class AotError(Exception):
+    """Base of every error raised by aotbuild and its runtime."""
+
+
+class BundleError(AotError):
+    """A bundle is missing, malformed, altered, or too new for this reader."""
+
+
+class ArchMismatchError(BundleError):
+    """A bundle or a code object was compiled for another architecture than the device has."""
+
+
+class ExpressionError(AotError):
+    """An expression uses a forbidden construct or an unknown name, or cannot be evaluated."""
+
+
+class ArgumentError(AotError, ValueError):
+    """An argument of a call breaks the op's contract: nothing was launched."""
+
+
+class NoVariantError(ArgumentError):
+    """The contract holds, but the bundle has no code object for these arguments."""
+
+
+class DeviceError(AotError):
+    """There is no usable GPU, or no driver library to reach it with."""
+
+
+class CaptureError(AotError):
+    """A call would have allocated or synchronised while its stream was being captured."""
+
+
+class DriverCallError(DeviceError):
+    """A call of the GPU driver failed.
+
+    Attributes:
+        call: the driver function, e.g. `hipModuleLoadData`.
+        status: its integer status.
+        code: the status's own name, e.g. `hipErrorInvalidImage`.
+        meaning: the driver's description of that status.
+    """
+
+    def __init__(self, call: str, status: int, code: str, meaning: str):
+        super().__init__(f"{call} failed: {code} ({status}): {meaning}")
+        self.call, self.status, self.code, self.meaning = call, status, code, meaning
+
+
+class DeviceMemoryError(DriverCallError, MemoryError):
+    """The device is out of memory."""
