@@ -99,7 +99,12 @@ class Driver(Protocol):
         """
 
     # Streams, events, graphs.
-    def create_stream(self, device: int) -> int: ...
+    def create_stream(self, device: int) -> int:
+        """A stream whose work is ordered with the default stream's: neither overtakes what the other was given first.
+
+        So nothing may go to the default stream while such a stream is being captured: the call would fail, and the
+        capture with it.
+        """
 
     def destroy_stream(self, device: int, stream: int) -> None: ...
 

@@ -1,0 +1,265 @@
+"""From a variant and its kernel's parameters to a compile job, and to what each kernarg is at a call.
+
+A parameter is bound by its name (a tensor, `stride_<tensor>_<dim>`, a dim, a scalar, an axis or config constexpr,
+a `let`, a workspace, `num_cus`), or by the launch's `bind`. What the point of a variant decides (an absent tensor,
+the unit stride of a contiguous dim, a literal) is folded into the code as a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aot_runtime import format as fmt
+from aot_runtime.errors import ExpressionError
+from aot_runtime.expr import UNKNOWN, Expression, nearest, parse, query_name
+from aot_runtime.scope import Scope, config_names, stride_position
+
+from .compiler import CompileJob
+from .manifest import BindSpec, LaunchSpec, Manifest
+from .variants import VariantSpec
+from .yamlfile import Key, ManifestError
+
+TRITON_DTYPES: Mapping[str, str] = {
+    "bool": "i1",
+    "int8": "i8",
+    "uint8": "u8",
+    "int16": "i16",
+    "uint16": "u16",
+    "int32": "i32",
+    "uint32": "u32",
+    "int64": "i64",
+    "uint64": "u64",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+    "float64": "fp64",
+    "float8_e4m3fn": "fp8e4nv",
+    "float8_e4m3fnuz": "fp8e4b8",
+    "float8_e5m2": "fp8e5",
+    "float8_e5m2fnuz": "fp8e5b16",
+}
+"""Triton's name of each dtype."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A kernel's parameter: its name, and whether and what it is at compile time."""
+
+    name: str
+    constexpr: bool
+    has_default: bool = False
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a parameter is in one variant.
+
+    Attributes:
+        type: `constexpr`, a scalar type, or `*` and a Triton dtype.
+        constant: the value of a `constexpr`.
+        value: otherwise the expression that gives the kernarg at a call; a pointer's tensor.
+        dtype: a pointer's dtype.
+        divisible: the value is a multiple of 16 in the aligned specialisation.
+        ranged: all offsets from the pointer fit 32 bits in the aligned specialisation.
+    """
+
+    name: str
+    type: str
+    constant: Any = None
+    value: str = ""
+    dtype: str = ""
+    divisible: bool = False
+    ranged: bool = False
+
+
+@dataclass(frozen=True)
+class Binder:
+    """Binds the parameters of one launch's kernel; made once per launch, used for each of its variants."""
+
+    manifest: Manifest
+    op: fmt.Op
+    index: int
+    parameters: tuple[Parameter, ...]
+
+    def check(self) -> None:
+        """Raise `ManifestError` for a `bind` entry or a config key that the kernel has no parameter for."""
+        names = [parameter.name for parameter in self.parameters]
+        for key in self.launch_spec.bind:
+            if key not in names:
+                raise self._error(("bind", key), f"kernel has no parameter '{key}'{nearest(key, names)}")
+        constexprs = [parameter.name for parameter in self.parameters if parameter.constexpr]
+        for config in self.op.launches[self.index].configs:
+            for key in config.values:
+                if key not in constexprs:
+                    raise self._error(
+                        ("configs",),
+                        f"config '{config.name}': '{key}' is neither a constexpr parameter of the kernel nor a compiler "
+                        f"option{nearest(key, constexprs)}",
+                    )
+
+    @property
+    def launch_spec(self) -> LaunchSpec:
+        return self.manifest.spec.ops[self.op.name].launches[self.index]
+
+    def bind(self, variant: VariantSpec) -> tuple[Bound, ...]:
+        """What every parameter is in a variant, in the kernel's order. Raises `ManifestError`."""
+        known = dict(variant.constants)
+        bound = []
+        for parameter in self.parameters:
+            item = self._bind(parameter, variant, known)
+            if item is not None:
+                bound.append(item)
+        return tuple(bound)
+
+    def _bind(self, parameter: Parameter, variant: VariantSpec, known: Mapping[str, Any]) -> Bound | None:
+        given = self.launch_spec.bind.get(parameter.name)
+        if parameter.constexpr:
+            return self._bind_constexpr(parameter, given, known)
+        if given is None:
+            given = self._by_name(parameter.name)
+            if given is None:
+                raise self._unbound(parameter.name)
+        forced = given.type if isinstance(given, BindSpec) else None
+        value = given.value if isinstance(given, BindSpec) else given
+        if isinstance(value, bool | int | float):
+            return Bound(parameter.name, "constexpr", constant=value)
+        return self._bind_value(parameter.name, self._parse(str(value), parameter.name), forced, variant, known)
+
+    def _bind_constexpr(self, parameter: Parameter, given: Any, known: Mapping[str, Any]) -> Bound | None:
+        name = parameter.name
+        if given is None:
+            if name in known:
+                return Bound(name, "constexpr", constant=known[name])
+            if parameter.has_default:
+                return None
+            raise self._error(
+                ("kernel",),
+                f"constexpr parameter '{name}' of the kernel is not bound: no axis, config or bind of that name"
+                f"{nearest(name, list(known))}",
+            )
+        value = given.value if isinstance(given, BindSpec) else given
+        if isinstance(value, bool | int | float):
+            return Bound(name, "constexpr", constant=value)
+        constant = self._parse(value, name).partial(known)
+        if constant is UNKNOWN:
+            raise self._error(("bind", name), f"'{value}' is not known at build, but '{name}' is a constexpr")
+        return Bound(name, "constexpr", constant=constant)
+
+    def _bind_value(
+        self, name: str, value: Expression, forced: str | None, variant: VariantSpec, known: Mapping[str, Any]
+    ) -> Bound:
+        plain = value.text
+        spaces = {space.name: space for space in self.op.workspace}
+        tensors = {tensor.name: tensor for tensor in self.op.tensors}
+        if plain in spaces:
+            return Bound(name, f"*{TRITON_DTYPES[spaces[plain].dtype]}", None, plain, spaces[plain].dtype, divisible=True)
+        if plain in tensors:
+            if known.get(query_name("given", plain)) is False:
+                return Bound(name, "constexpr", constant=None)
+            dtype = str(known.get(tensors[plain].dtype, tensors[plain].dtype))
+            align = tensors[plain].align
+            return Bound(name, f"*{TRITON_DTYPES[dtype]}", None, plain, dtype, divisible=align, ranged=True)
+        self._check_names(value, name)
+        strides = [query for query in value.queries if query[0] == "stride"]
+        if len(strides) == 1 and plain == parse(f"stride({strides[0][1]}, {strides[0][2]})").text:
+            return self._stride(name, tensors[str(strides[0][1])], strides[0][2], forced, variant, known)
+        constant = value.partial(known)
+        if constant is not UNKNOWN:
+            return Bound(name, "constexpr", constant=constant)
+        scalars = {scalar.name: scalar.type for scalar in self.op.scalars}
+        type_name = forced or {"flag": "i1"}.get(scalars.get(plain, ""), scalars.get(plain)) or (
+            "i64" if strides and not variant.aligned else "i32"
+        )
+        return Bound(name, type_name, value=plain, divisible=plain in self.op.align)
+
+    def _stride(
+        self,
+        name: str,
+        tensor: fmt.Tensor,
+        dim: str | int,
+        forced: str | None,
+        variant: VariantSpec,
+        known: Mapping[str, Any],
+    ) -> Bound:
+        try:
+            position = stride_position(tensor, dim)
+        except ExpressionError as error:
+            raise self._error(("kernel",), f"parameter '{name}': {error}") from None
+        if known.get(query_name("given", tensor.name)) is False:
+            return Bound(name, "constexpr", constant=0)
+        if tensor.contiguous and tensor.contiguous[-1] == position:
+            return Bound(name, "constexpr", constant=1)
+        value = parse(f"stride({tensor.name}, {position})").text
+        type_name = forced or ("i32" if variant.aligned else "i64")
+        return Bound(name, type_name, value=value, divisible=tensor.align)
+
+    def _by_name(self, name: str) -> str | None:
+        """The expression that a parameter's name stands for; None where it stands for nothing."""
+        tensors = {tensor.name for tensor in self.op.tensors} | {space.name for space in self.op.workspace}
+        if name in tensors or name in self._names():
+            return name
+        for tensor in self.op.tensors:
+            prefix = f"stride_{tensor.name}_"
+            dims = [dim.extent for dim in tensor.shape] + [str(i) for i in range(len(tensor.shape))]
+            if name.startswith(prefix) and name.removeprefix(prefix) in dims:
+                return f"stride({tensor.name}, {name.removeprefix(prefix)})"
+        return None
+
+    def _names(self) -> dict[str, type]:
+        return Scope.of(self.op).all_names(self.op) | config_names(self.op.launches[self.index])
+
+    def _unbound(self, name: str) -> ManifestError:
+        tensors = [tensor.name for tensor in self.op.tensors]
+        strides = [f"stride_{t.name}_{dim.extent}" for t in self.op.tensors for dim in t.shape]
+        known = [*tensors, *strides, *self._names(), *(space.name for space in self.op.workspace)]
+        return self._error(
+            ("kernel",),
+            f"kernel parameter '{name}' is not bound: it is no tensor, stride_<tensor>_<dim>, dim, scalar, constexpr, "
+            f"let or workspace, and `bind` does not name it{nearest(name, known)}",
+        )
+
+    def _check_names(self, value: Expression, name: str) -> None:
+        subjects = {tensor.name: tensor for tensor in self.op.tensors}
+        try:
+            value.check_names(self._names(), subjects)
+        except ExpressionError as error:
+            raise self._error(("bind", name), f"parameter '{name}': {error}") from None
+
+    def _parse(self, text: str, name: str) -> Expression:
+        try:
+            return parse(text)
+        except ExpressionError as error:
+            raise self._error(("bind", name), f"parameter '{name}': {error}") from None
+
+    def _error(self, path: tuple[Key, ...], message: str) -> ManifestError:
+        where = ("ops", self.op.name, "launches", self.index, *path)
+        return self.manifest.error(where, f"op '{self.op.name}', kernel '{self.launch_spec.kernel}': {message}")
+
+
+def compile_job(
+    manifest: Manifest, launch: LaunchSpec, bound: tuple[Bound, ...], variant: VariantSpec, arch: str, line_info: bool
+) -> CompileJob:
+    """The compile job of a bound variant."""
+    source, _, function = launch.kernel.rpartition(":")
+    hints = bound if variant.aligned else ()
+    return CompileJob(
+        root=str(manifest.root),
+        source=source,
+        function=function,
+        signature=tuple((item.name, item.type) for item in bound),
+        constants=tuple((item.name, item.constant) for item in bound if item.type == "constexpr"),
+        divisible_by_16=tuple(item.name for item in hints if item.divisible),
+        pointer_range_32=tuple(item.name for item in hints if item.ranged),
+        options=variant.options,
+        arch=arch,
+        line_info=line_info,
+    )
+
+
+def kernarg_values(bound: tuple[Bound, ...]) -> Iterator[tuple[str, str, str]]:
+    """(parameter, type, expression) of every parameter that is in the kernarg segment; `*dtype` for a pointer."""
+    for item in bound:
+        if item.type != "constexpr":
+            yield item.name, f"*{item.dtype}" if item.dtype else item.type, item.value

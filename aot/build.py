@@ -1,0 +1,188 @@
+"""A build: manifests and architectures in, bundles out. Plan first (`plan_build`), then compile and write."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from aot_runtime import format as fmt
+
+from .binding import Binder, Bound, Parameter, compile_job
+from .cache import CompileCache
+from .compiler import CompiledKernel, CompileJob, job_key, option_names
+from .contract import build_contract
+from .kernel_source import CompileError, kernel_parameters, load_kernel, source_hash
+from .manifest import Manifest
+from .pool import CompileFailure, run_jobs
+from .targets import TARGETS, Target
+from .variants import VariantSpec, enumerate_variants
+from .yamlfile import ManifestError
+
+
+@dataclass(frozen=True)
+class PlannedVariant:
+    """A variant that the bundle will have: what it is, what its parameters are, and the job that compiles it."""
+
+    spec: VariantSpec
+    bound: tuple[Bound, ...]
+    job: CompileJob
+    key: str
+
+
+@dataclass(frozen=True)
+class PlannedBundle:
+    """One bundle of a build: a manifest for one architecture."""
+
+    manifest: Manifest
+    target: Target
+    ops: tuple[fmt.Op, ...]
+    variants: tuple[PlannedVariant, ...]
+
+    @property
+    def folder_name(self) -> str:
+        return f"{self.manifest.spec.bundle}-{self.target.arch}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A variant that did not compile."""
+
+    bundle: str
+    label: str
+    reason: str
+    details: str = ""
+
+
+@dataclass
+class Outcome:
+    """What compiling gave: the kernel of each key, the failures, and how many were compiled or found in the cache."""
+
+    kernels: dict[str, CompiledKernel] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+    compiled: int = 0
+    cached: int = 0
+
+
+def plan_bundle(
+    manifest: Manifest, target: Target, filters: Mapping[str, frozenset[str]], line_info: bool
+) -> PlannedBundle:
+    """Enumerate and bind every variant of a manifest for a target. Raises `ManifestError`.
+
+    Args:
+        filters: axis, dtype variable, `dtype` or `op` → the values to build; all in lower case.
+    """
+    ops: list[fmt.Op] = []
+    variants: list[PlannedVariant] = []
+    known = {"op"}
+    for name, spec in manifest.spec.ops.items():
+        op = build_contract(manifest, name, target.arch, _all_option_names())
+        found = enumerate_variants(op, spec, target.arch)
+        for axis, value in found.unused:
+            group = "dtypes" if axis in spec.dtypes else "constexprs"
+            raise manifest.error(("ops", name, group, axis), f"op '{name}': no variant needs {axis} = {value}: "
+                                 "every combination with it is excluded or never picked")
+        known |= {axis.lower() for axis in (*op.dtypes, *(axis.name for axis in op.axes))} | {"dtype"}
+        kept = [item for item in found.variants if _passes(op, item, filters)]
+        if kept:
+            ops.append(op)
+            variants += _bind_op(manifest, op, kept, target, line_info)
+    unknown = [name for name in filters if name not in known]
+    if unknown:
+        raise ManifestError([f"{manifest.file.path}: --filter: no axis '{unknown[0]}'; there are {', '.join(sorted(known))}"])
+    if not variants:
+        raise ManifestError([f"{manifest.file.path}: no variant is left for {target.arch} after --filter and exclude"])
+    return PlannedBundle(manifest, target, tuple(ops), tuple(variants))
+
+
+def _passes(op: fmt.Op, variant: VariantSpec, filters: Mapping[str, frozenset[str]]) -> bool:
+    """Whether a variant has one of the wanted values on each axis of a filter; `dtype` is any dtype variable."""
+    point = {name.lower(): {str(value).lower()} for name, value in (*variant.point, ("op", variant.op))}
+    point["dtype"] = {str(value).lower() for name, value in variant.point if name in op.dtypes}
+    return all(name not in point or point[name] & wanted for name, wanted in filters.items())
+
+
+def _bind_op(
+    manifest: Manifest, op: fmt.Op, variants: Iterable[VariantSpec], target: Target, line_info: bool
+) -> list[PlannedVariant]:
+    binders = [_binder(manifest, op, index) for index in range(len(op.launches))]
+    launches = manifest.spec.ops[op.name].launches
+    planned = []
+    for spec in variants:
+        binder, digest = binders[spec.launch]
+        bound = binder.bind(spec)
+        # A config may set AMD's and NVIDIA's options side by side; each backend takes its own.
+        options = tuple(option for option in spec.options if option[0] in option_names(target))
+        chosen = dataclasses.replace(spec, options=options)
+        job = compile_job(manifest, launches[spec.launch], bound, chosen, target.arch, line_info)
+        planned.append(PlannedVariant(chosen, bound, job, job_key(job, digest)))
+    return planned
+
+
+@lru_cache(maxsize=1)
+def _all_option_names() -> frozenset[str]:
+    by_backend = {target.backend: target for target in TARGETS}
+    return frozenset().union(*map(option_names, by_backend.values()))
+
+
+def _binder(manifest: Manifest, op: fmt.Op, index: int) -> tuple[Binder, str]:
+    """(binder of a launch's kernel, hash of the kernel's sources)."""
+    file, _, function = manifest.spec.ops[op.name].launches[index].kernel.rpartition(":")
+    try:
+        kernel = load_kernel(manifest.root, file, function)
+        digest = source_hash(kernel)
+    except CompileError as error:
+        where = ("ops", op.name, "launches", index, "kernel")
+        raise manifest.error(where, f"op '{op.name}': {error.reason}") from error
+    parameters = tuple(Parameter(name, constexpr, default) for name, constexpr, default, _ in kernel_parameters(kernel))
+    binder = Binder(manifest, op, index, parameters)
+    binder.check()
+    return binder, digest
+
+
+def look_up(bundles: Iterable[PlannedBundle], cache: CompileCache) -> tuple[Outcome, dict[str, PlannedVariant]]:
+    """What the cache has, and the variants that have to be compiled: one per distinct key."""
+    outcome = Outcome()
+    missing: dict[str, PlannedVariant] = {}
+    for bundle in bundles:
+        for variant in bundle.variants:
+            if variant.key in outcome.kernels or variant.key in missing:
+                continue
+            kernel = cache.get(variant.key)
+            if kernel is None:
+                missing[variant.key] = variant
+            else:
+                outcome.kernels[variant.key] = kernel
+                outcome.cached += 1
+    return outcome, missing
+
+
+def compile_missing(
+    bundles: Iterable[PlannedBundle],
+    missing: Mapping[str, PlannedVariant],
+    cache: CompileCache,
+    executor: Executor,
+    outcome: Outcome,
+    on_done: Callable[[PlannedVariant, CompiledKernel | CompileFailure], None],
+) -> None:
+    """Compile what the cache did not have; results go to the cache and to `outcome` as they come."""
+    by_job = {variant.job: key for key, variant in missing.items()}
+    failed: dict[str, CompileFailure] = {}
+    for job, result in run_jobs([variant.job for variant in missing.values()], executor):
+        key = by_job[job]
+        if isinstance(result, CompileFailure):
+            failed[key] = result
+        else:
+            cache.put(key, result)
+            outcome.kernels[key] = result
+            outcome.compiled += 1
+        on_done(missing[key], result)
+    for bundle in bundles:
+        for variant in bundle.variants:
+            if variant.key in failed:
+                failure = failed[variant.key]
+                outcome.failures.append(
+                    Failure(bundle.folder_name, variant.spec.label, failure.reason, failure.traceback_text)
+                )

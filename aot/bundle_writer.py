@@ -1,0 +1,129 @@
+"""Writes a bundle's folder. `bundle.json` is replaced last and at once: until then the old bundle is what is there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+from aot_runtime import format as fmt
+from aot_runtime.bundle import bundle_id
+from aot_runtime.occupancy import occupancy
+
+from .binding import kernarg_values
+from .build import PlannedBundle, PlannedVariant
+from .compiler import CompiledKernel
+from .header import header_text
+from .kernargs import kernarg_layout
+from .stub import stub_text
+
+HASH_LENGTH = 16
+"""Hex digits of a code object's file name."""
+
+
+def make_index(bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel]) -> tuple[fmt.Index, dict[str, bytes]]:
+    """(the index without its id, file below the bundle's folder → code object)."""
+    suffix = {"hip": "hsaco", "cuda": "cubin"}[bundle.target.backend]
+    blobs: dict[str, fmt.Blob] = {}
+    files: dict[str, bytes] = {}
+    variants = []
+    for planned in bundle.variants:
+        kernel = kernels[planned.key]
+        digest = hashlib.sha256(kernel.image).hexdigest()
+        name = digest[:HASH_LENGTH]
+        file = f"{fmt.CODE_FOLDER}/{name}.{suffix}"
+        blobs[name] = fmt.Blob(file, len(kernel.image), digest)
+        files[file] = kernel.image
+        variants.append(make_variant(planned, kernel, bundle.target.arch, name))
+    target = fmt.Target(bundle.target.arch, bundle.target.backend, bundle.target.warp_size)
+    toolchain = {"compiler": ", ".join(sorted({kernel.compiler for kernel in kernels.values()}))}
+    index = fmt.Index(
+        fmt.FORMAT_VERSION, 1, "0" * 64, bundle.manifest.spec.bundle, target, toolchain, bundle.ops, tuple(variants),
+        dict(sorted(blobs.items())),
+    )  # fmt: skip
+    return index, files
+
+
+def make_variant(planned: PlannedVariant, kernel: CompiledKernel, arch: str, code: str) -> fmt.Variant:
+    """The index's record of a compiled variant."""
+    spec, meta = planned.spec, kernel.metadata
+    values = {name: (type_name, value) for name, type_name, value in kernarg_values(planned.bound)}
+    values |= {name: ("*int8", "") for name in (fmt.GLOBAL_SCRATCH, fmt.PROFILE_SCRATCH)}
+    layout = kernarg_layout(planned.job.signature)
+    fits = occupancy(
+        arch, vgprs=meta.allocated_vgprs, sgprs=meta.sgprs, lds_bytes=kernel.lds_bytes, num_warps=kernel.num_warps
+    )
+    return fmt.Variant(
+        op=spec.op,
+        launch=spec.launch,
+        point=dict(spec.point),
+        aligned=spec.aligned,
+        config=spec.config,
+        code=code,
+        symbol=kernel.symbol,
+        kernargs=tuple(
+            fmt.Kernarg(field.name, values[field.name][0], field.offset, field.size, values[field.name][1])
+            for field in layout
+        ),
+        kernarg_bytes=meta.kernarg_bytes,
+        lds_bytes=kernel.lds_bytes,
+        num_warps=kernel.num_warps,
+        warp_size=kernel.warp_size,
+        resources=fmt.Resources(
+            meta.vgprs, meta.agprs, meta.sgprs, meta.vgpr_spills, meta.sgpr_spills, meta.scratch_bytes,
+            fits.waves_per_simd, fits.limit, meta.code_bytes,
+        ),  # fmt: skip
+        options=dict(kernel.options),
+        compiler=kernel.compiler,
+        global_scratch=fmt.Scratch(kernel.global_scratch_bytes, kernel.global_scratch_align),
+        profile_scratch=fmt.Scratch(kernel.profile_scratch_bytes, kernel.profile_scratch_align),
+        cooperative=kernel.cooperative,
+    )
+
+
+def encode(index: fmt.Index) -> bytes:
+    """`bundle.json`, with the id filled in."""
+    data = fmt.encode_index(index)
+    return fmt.encode_index(msgspec.structs.replace(index, id=bundle_id(data)))
+
+
+def write_bundle(bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel], output: Path) -> Path:
+    """Write a bundle below `output`; returns its folder. Raises OSError; a bundle that was there stays until the end."""
+    folder = output / bundle.folder_name
+    index, files = make_index(bundle, kernels)
+    texts = {
+        f"include/{index.name}.h": header_text(index).encode(),
+        f"stubs/{index.name}.pyi": stub_text(index).encode(),
+    }
+    for file, content in {**files, **texts}.items():
+        _replace(folder / file, content)
+    _replace(folder / fmt.INDEX, encode(index))
+    _prune(folder / fmt.CODE_FOLDER, {Path(file).name for file in files})
+    return folder
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file so that it has either its old content or all of the new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
+        return
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _prune(folder: Path, keep: Iterable[str]) -> None:
+    """Remove code objects of the bundle that was there before, and what a killed build left."""
+    kept = set(keep)
+    for path in folder.iterdir():
+        if path.name not in kept:
+            path.unlink()

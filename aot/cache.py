@@ -1,0 +1,86 @@
+"""A folder of compiled kernels, each under the hash of all that decides it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from aot_runtime.errors import AotError
+
+from .compiler import CompiledKernel
+
+# Part of every entry's path: raised when the encoding changes.
+_FORMAT = "v1"
+
+
+class CacheError(AotError):
+    """The cache directory cannot be created or written."""
+
+
+def default_cache_dir() -> Path:
+    """`$AOTBUILD_CACHE_DIR`, else `$XDG_CACHE_HOME/aotbuild`, else `~/.cache/aotbuild`."""
+    if explicit := os.environ.get("AOTBUILD_CACHE_DIR"):
+        return Path(explicit)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aotbuild"
+
+
+class CompileCache:
+    """Compiled kernels by key (`compiler.job_key`). Any number of processes may use one directory at once.
+
+    An entry is the SHA-256 of its key and body, then the body. One that is truncated, altered or of another format is
+    a miss, and the next `put` replaces it; writes go to a temporary file that is renamed into place.
+    """
+
+    def __init__(self, path: Path | str | None = None):
+        """Open or create the directory; None: `default_cache_dir()`. Raises `CacheError` if it cannot be written."""
+        self.path = Path(path) if path is not None else default_cache_dir()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.path).close()
+        except OSError as error:
+            raise self._error(error) from error
+
+    def get(self, key: str) -> CompiledKernel | None:
+        try:
+            entry = self._entry(key).read_bytes()
+        except OSError:
+            return None
+        digest, body = entry[:32], entry[32:]
+        if digest != _digest(key, body):
+            return None
+        try:
+            return msgspec.msgpack.decode(body, type=CompiledKernel)
+        except msgspec.MsgspecError:
+            return None
+
+    def put(self, key: str, kernel: CompiledKernel) -> None:
+        """Store a kernel. Raises `CacheError`."""
+        entry = self._entry(key)
+        body = msgspec.msgpack.encode(kernel)
+        try:
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=entry.parent, prefix=".new-")
+            temporary = Path(name)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(_digest(key, body) + body)
+                temporary.replace(entry)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            raise self._error(error) from error
+
+    def _entry(self, key: str) -> Path:
+        return self.path / _FORMAT / key[:2] / key
+
+    def _error(self, error: OSError) -> CacheError:
+        return CacheError(f"compile cache {self.path} cannot be written: {error.strerror or error}")
+
+
+def _digest(key: str, body: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + b"\0" + body).digest()

@@ -1,0 +1,307 @@
+"""From a manifest's op to its contract (`aot_runtime.format.Op`): every name resolved, every expression checked.
+
+One contract per architecture: tuning files and `arch` in expressions make them differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from aot_runtime import format as fmt
+from aot_runtime.expr import Expression, nearest, parse
+from aot_runtime.errors import ExpressionError
+from aot_runtime.scope import RESERVED, Scope, axis_rule
+
+from .manifest import AxisSpec, LaunchSpec, Manifest, OpSpec, ScalarSpec, TensorSpec, load_tuning
+from .yamlfile import Key, ManifestError, YamlFile
+
+CONFIG_KEYS = ("name", "when")
+"""Keys of a config entry that are neither constexprs nor compiler options."""
+
+
+def build_contract(manifest: Manifest, op_name: str, arch: str, options: Iterable[str]) -> fmt.Op:
+    """The contract of one op for one architecture. Raises `ManifestError` at the first fault.
+
+    Args:
+        options: names of compiler options, of any backend; other keys of a config are constexprs.
+    """
+    return _Contract(manifest, op_name, arch, frozenset(options)).build()
+
+
+class _Contract:
+    def __init__(self, manifest: Manifest, op_name: str, arch: str, options: frozenset[str]):
+        self.manifest, self.name, self.arch, self.options = manifest, op_name, arch, options
+        self.spec: OpSpec = manifest.spec.ops[op_name]
+
+    def build(self) -> fmt.Op:
+        spec = self.spec
+        self._check_distinct()
+        tensors = tuple(self._tensor(name, tensor) for name, tensor in spec.tensors.items())
+        scalars = tuple(self._scalar(name, scalar) for name, scalar in spec.scalars.items())
+        op = fmt.Op(
+            name=self.name,
+            doc=spec.doc.strip(),
+            reference=spec.reference,
+            tensors=tensors,
+            scalars=scalars,
+            dims=tuple(fmt.DimLimit(name, dim.min, dim.max, dim.doc) for name, dim in spec.dims.items()),
+            dtypes={name: tuple(values) for name, values in spec.dtypes.items()},
+            axes=tuple(self._axis(name, axis) for name, axis in spec.constexprs.items()),
+            let=tuple(fmt.Let(name, self._text(value, ("let", name))) for name, value in spec.let.items()),
+            require=tuple(self._text(value, ("require", i)) for i, value in enumerate(spec.require)),
+            align=tuple(spec.align),
+            workspace=tuple(
+                fmt.Workspace(
+                    name,
+                    tuple(self._text(dim, ("workspace", name, "shape", i)) for i, dim in enumerate(item.shape)),
+                    item.dtype,
+                    item.zero,
+                )
+                for name, item in spec.workspace.items()
+            ),
+            denied=tuple(
+                fmt.Denied(self._text(item.when, ("overrides", i, "when")), item.deny)
+                for i, item in enumerate(spec.overrides)
+                if item.deny
+            ),
+            large_tensors=spec.large_tensors,
+            launches=self._launches(),
+        )
+        self._check_scopes(op)
+        return op
+
+    # Parts of a contract
+
+    def _tensor(self, name: str, spec: TensorSpec) -> fmt.Tensor:
+        path: tuple[Key, ...] = ("tensors", name)
+        if spec.dtype not in self.spec.dtypes and spec.dtype not in fmt_dtypes():
+            known = [*self.spec.dtypes, *fmt_dtypes()]
+            raise self._error((*path, "dtype"), f"'{spec.dtype}' is no dtype and no dtype variable"
+                              f"{nearest(spec.dtype, known)}")
+        if spec.when != "" and spec.role != "output":
+            raise self._error((*path, "when"), "only an output has `when`; an input may be `optional: true`")
+        if spec.optional and spec.role == "output":
+            raise self._error((*path, "optional"), "an output is not optional; say when it exists with `when`")
+        shape = tuple(self._dim(dim, (*path, "shape", i)) for i, dim in enumerate(spec.shape))
+        return fmt.Tensor(
+            name=name,
+            shape=shape,
+            dtype=spec.dtype,
+            role=spec.role,
+            optional=spec.optional,
+            when=self._text(spec.when, (*path, "when")) if spec.when != "" else "",
+            contiguous=self._contiguous(spec, shape, path),
+            align=spec.align,
+            doc=spec.doc,
+        )
+
+    def _dim(self, text: str | int, path: tuple[Key, ...]) -> fmt.Dim:
+        extent, bar, one = str(text).partition("|")
+        if bar and one.strip() != "1":
+            raise self._error(path, f"'{text}': only `dim|1` (an extent of 1 is broadcast) is allowed")
+        return fmt.Dim(self._text(extent, path), broadcast=bool(bar))
+
+    def _contiguous(self, spec: TensorSpec, shape: tuple[fmt.Dim, ...], path: tuple[Key, ...]) -> tuple[int, ...]:
+        if spec.contiguous is None:
+            return (len(shape) - 1,) if shape else ()
+        positions = []
+        for i, item in enumerate(spec.contiguous):
+            named = [p for p, dim in enumerate(shape) if dim.extent == item]
+            if isinstance(item, int) and -len(shape) <= item < len(shape):
+                positions.append(item % len(shape))
+            elif len(named) == 1:
+                positions.append(named[0])
+            else:
+                raise self._error((*path, "contiguous", i), f"'{item}' names no single dim of {list(spec.shape)}")
+        if len(set(positions)) != len(positions):
+            raise self._error((*path, "contiguous"), "a dim is named twice")
+        return tuple(positions)
+
+    def _scalar(self, name: str, spec: ScalarSpec) -> fmt.Scalar:
+        path: tuple[Key, ...] = ("scalars", name)
+        if bool(spec.values) != (spec.type == "choice"):
+            raise self._error(path, "`values` goes with `type: choice`, and only with it")
+        if spec.type in ("choice", "flag") and (spec.min is not None or spec.max is not None):
+            raise self._error(path, f"a {spec.type} has no min or max")
+        if spec.type == "choice":
+            default = "" if spec.default is None else repr(str(spec.default))
+            if spec.default is not None and spec.default not in spec.values:
+                raise self._error((*path, "default"), f"'{spec.default}' is not one of {', '.join(spec.values)}")
+        else:
+            default = "" if spec.default is None else self._text(spec.default, (*path, "default"))
+        return fmt.Scalar(name, spec.type, default, tuple(spec.values), spec.min, spec.max, spec.doc)
+
+    def _axis(self, name: str, spec: AxisSpec) -> fmt.Axis:
+        path: tuple[Key, ...] = ("constexprs", name)
+        rule, text = axis_rule(str(spec.pick))
+        kinds = {type(value) for value in spec.values}
+        if len(kinds) > 1 or len(set(spec.values)) != len(spec.values):
+            raise self._error((*path, "values"), "values must be distinct and of one type")
+        if rule != "equal" and not kinds <= {int, float}:
+            raise self._error((*path, "pick"), "smallest and largest need numbers as values")
+        values = tuple(sorted(spec.values)) if rule != "equal" else tuple(spec.values)  # type: ignore[type-var]
+        return fmt.Axis(name, values, self._text(text, (*path, "pick")), rule)
+
+    def _launches(self) -> tuple[fmt.Launch, ...]:
+        tuning = self.manifest.file.path.resolve().parent / "tuning" / self.arch / f"{self.name}.yaml"
+        overlay: Mapping[str, list[dict[str, fmt.Value]]] = {}
+        tuning_file: YamlFile | None = None
+        if tuning.is_file():
+            tuning_file, tuning_spec = load_tuning(tuning)
+            overlay = tuning_spec.launches
+        names = [launch_name(launch) for launch in self.spec.launches]
+        if len(set(names)) != len(names):
+            raise self._error(("launches",), f"two launches have one name ({', '.join(names)}); give them a `name`")
+        for name in overlay:
+            if name not in names and tuning_file is not None:
+                raise tuning_file.error(("launches", name), f"no launch '{name}' in op '{self.name}'"
+                                        f"{nearest(name, names)}")
+        return tuple(
+            self._launch(i, launch, overlay.get(name, []), tuning_file)
+            for i, (name, launch) in enumerate(zip(names, self.spec.launches, strict=True))
+        )
+
+    def _launch(
+        self, index: int, spec: LaunchSpec, overlay: list[dict[str, fmt.Value]], tuning: YamlFile | None
+    ) -> fmt.Launch:
+        path: tuple[Key, ...] = ("launches", index)
+        grid = [self._text(extent, (*path, "grid", i)) for i, extent in enumerate(spec.grid)]
+        entries = overlay_configs(spec.configs, overlay)
+        configs = tuple(self._config(i, entry, (*path, "configs")) for i, entry in enumerate(entries))
+        for i, config in enumerate(configs):
+            last = i == len(configs) - 1
+            if last and config.when:
+                raise self._error((*path, "configs"), f"the last config ('{config.name}') must serve every call: "
+                                  "it has no `when`")
+            if not last and not config.when:
+                raise self._error((*path, "configs"), f"config '{config.name}' has no `when`, so those after it "
+                                  "are never used")
+        names = [config.name for config in configs]
+        if len(set(names)) != len(names):
+            raise self._error((*path, "configs"), f"two configs have one name ({', '.join(names)})")
+        when = self._text(spec.when, (*path, "when")) if spec.when != "" else ""
+        grid_xyz = (grid + ["1", "1"])[:3]
+        return fmt.Launch(launch_name(spec), (grid_xyz[0], grid_xyz[1], grid_xyz[2]), configs, when)
+
+    def _config(self, index: int, entry: dict[str, fmt.Value], path: tuple[Key, ...]) -> fmt.Config:
+        rest = {key: value for key, value in entry.items() if key not in CONFIG_KEYS}
+        when = entry.get("when", "")
+        return fmt.Config(
+            name=str(entry.get("name", f"config{index}")),
+            when=self._text(when, path) if when != "" else "",
+            options={key: value for key, value in rest.items() if key in self.options},
+            values={key: value for key, value in rest.items() if key not in self.options},
+        )
+
+    # Checks
+
+    def _check_distinct(self) -> None:
+        spec = self.spec
+        seen: dict[str, str] = {}
+        groups: dict[str, Iterable[str]] = {
+            "tensors": spec.tensors,
+            "scalars": spec.scalars,
+            "dtypes": spec.dtypes,
+            "constexprs": spec.constexprs,
+            "let": spec.let,
+            "workspace": spec.workspace,
+        }
+        for group, names in groups.items():
+            for name in names:
+                if name in RESERVED:
+                    raise self._error((group, name), f"'{name}' is reserved; choose another name")
+                if name in seen:
+                    raise self._error((group, name), f"'{name}' is in `{seen[name]}` already; names are distinct")
+                seen[name] = group
+
+    def _check_scopes(self, op: fmt.Op) -> None:
+        try:
+            scope = Scope.of(op)
+        except ExpressionError as error:
+            raise self._error(("tensors",), str(error)) from None
+        for name in [dim.name for dim in op.dims] + list(op.align):
+            if name not in scope.dims:
+                group = "dims" if name in self.spec.dims else "align"
+                raise self._error((group, name), f"'{name}' is no dim of a tensor{nearest(name, scope.dims)}")
+        for where, text, names in scope.expressions(op):
+            self._check(text, names, scope, where)
+        build_names = scope.build_names(op)
+        for i, text in enumerate(self.spec.exclude):
+            self._check(self._text(text, ("exclude", i)), build_names, scope, ("exclude", i))
+        configs = {key: type(value) for launch in op.launches for c in launch.configs for key, value in c.values.items()}
+        for i, item in enumerate(self.spec.overrides):
+            path = ("overrides", i, "when")
+            self._check(self._text(item.when, path), {**build_names, **configs, "config": str}, scope, path)
+        self._check_optionals(op)
+
+    def _check_optionals(self, op: fmt.Op) -> None:
+        """A kernel must be able to know whether an optional tensor is there: some axis is picked by it."""
+        picks = {axis.pick for axis in op.axes if axis.rule == "equal"}
+        for tensor in op.tensors:
+            presence = presence_of(tensor)
+            if presence and presence not in picks:
+                raise self._error(
+                    ("tensors", tensor.name),
+                    f"'{tensor.name}' may be absent, but no constexpr has `pick: {presence}`, "
+                    "so the kernel cannot know whether it is there",
+                )
+
+    def _check(self, text: str, names: Mapping[str, type], scope: Scope, path: tuple[Key, ...]) -> None:
+        try:
+            parse(text).check_names(names, scope.subjects)
+        except ExpressionError as error:
+            raise self._error(path, str(error)) from None
+
+    def _text(self, value: Any, path: tuple[Key, ...]) -> str:
+        return self._parse(value, path).text
+
+    def _parse(self, value: Any, path: tuple[Key, ...]) -> Expression:
+        try:
+            return parse(str(value))
+        except ExpressionError as error:
+            raise self._error(path, str(error)) from None
+
+    def _error(self, path: tuple[Key, ...], message: str) -> ManifestError:
+        return self.manifest.error(("ops", self.name, *path), f"op '{self.name}': {message}")
+
+
+def fmt_dtypes() -> Iterable[str]:
+    """Every dtype that a tensor may have."""
+    from aot_runtime.dtypes import DTYPES
+
+    return DTYPES
+
+
+def presence_of(tensor: fmt.Tensor) -> str:
+    """The condition under which a tensor is there, in canonical spelling; empty: always."""
+    return parse(f"given({tensor.name})").text if tensor.optional else tensor.when
+
+
+def launch_name(launch: LaunchSpec) -> str:
+    """What tuning files call a launch."""
+    return launch.name or launch.kernel.rpartition(":")[2]
+
+
+def kernel_path(launch: LaunchSpec) -> tuple[Path, str]:
+    """(file relative to the root, function) of a launch's kernel."""
+    file, _, function = launch.kernel.rpartition(":")
+    return Path(file), function
+
+
+def overlay_configs(
+    base: list[dict[str, fmt.Value]], overlay: list[dict[str, fmt.Value]]
+) -> list[dict[str, fmt.Value]]:
+    """Lay a tuning file's entries over a manifest's configs.
+
+    An entry whose `name` the manifest has changes that entry's keys; any other entry is put in front, in order. An
+    entry in front that has no `when` serves every call, so it replaces the manifest's list.
+    """
+    named = [{"name": f"config{i}", **entry} for i, entry in enumerate(base)]
+    names = [entry["name"] for entry in named]
+    changes = {entry.get("name"): entry for entry in overlay if entry.get("name") in names}
+    added = [{"name": f"tuned{i}", **entry} for i, entry in enumerate(overlay) if entry.get("name") not in names]
+    if any("when" not in entry for entry in added):
+        return added
+    return added + [{**entry, **changes.get(entry["name"], {})} for entry in named]

@@ -1,0 +1,57 @@
+"""Where each argument of a kernel lies in its kernarg segment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+# Sizes in bytes of Triton's scalar types. A scalar is aligned to its size, on both backends.
+_SCALAR_BYTES = {
+    **dict.fromkeys(("i1", "u1", "i8", "u8"), 1),
+    **dict.fromkeys(("i16", "u16", "fp16", "bf16"), 2),
+    **dict.fromkeys(("i32", "u32", "fp32"), 4),
+    **dict.fromkeys(("i64", "u64", "fp64"), 8),
+}
+
+SCRATCH_POINTERS = (".global_scratch", ".profile_scratch")
+"""Pointers that Triton appends to every kernel's parameters. The dot keeps them apart from parameters' names."""
+
+
+class KernargField(NamedTuple):
+    name: str
+    type: str
+    """Triton's name of the type: `*fp16`, `i64`, …"""
+    offset: int
+    size: int
+
+
+def type_bytes(type_name: str) -> int:
+    """Size of an argument of a Triton type. Raises ValueError for a type that cannot be an argument."""
+    if type_name.startswith("*"):
+        return 8
+    if type_name not in _SCALAR_BYTES:
+        allowed = ", ".join(_SCALAR_BYTES)
+        raise ValueError(f"kernel argument type {type_name!r}: allowed are pointers (*…) and {allowed}")
+    return _SCALAR_BYTES[type_name]
+
+
+def kernarg_layout(signature: Iterable[tuple[str, str]]) -> tuple[KernargField, ...]:
+    """Fields of the kernarg segment: the parameters that are not constexpr, then Triton's two scratch pointers.
+
+    Args:
+        signature: (parameter, Triton type or `constexpr`) in parameter order.
+    """
+    arguments = [(name, type_name) for name, type_name in signature if type_name != "constexpr"]
+    fields: list[KernargField] = []
+    end = 0
+    for name, type_name in [*arguments, *((pointer, "*i8") for pointer in SCRATCH_POINTERS)]:
+        size = type_bytes(type_name)
+        offset = -(-end // size) * size
+        fields.append(KernargField(name, type_name, offset, size))
+        end = offset + size
+    return tuple(fields)
+
+
+def kernarg_bytes(layout: tuple[KernargField, ...]) -> int:
+    """Size of the segment: it ends with its last field, which is a pointer."""
+    return layout[-1].offset + layout[-1].size

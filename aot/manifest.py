@@ -1,0 +1,262 @@
+"""The manifest: what it may say, as a schema. What it means is `contract`'s business.
+
+`docs/manifest.md` describes every key; `manifest.schema.json` beside this file is generated from here
+(`python -m aot.manifest`), for editors.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, Union
+
+from aot_runtime.dtypes import DTYPES, SCALAR_TYPES
+from aot_runtime.expr import nearest
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from .yamlfile import Key, ManifestError, YamlFile, read_yaml
+
+SCHEMA_FILE = Path(__file__).with_name("manifest.schema.json")
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*$")]
+Value = Union[bool, int, float, str]
+Expr = Union[str, int, float, bool]
+"""An expression; a bare number or boolean is one too."""
+DtypeName = Literal[tuple(DTYPES)]  # type: ignore[valid-type]
+ScalarTypeName = Literal[(*SCALAR_TYPES, "flag", "choice")]  # type: ignore[valid-type]
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class TensorSpec(_Spec):
+    """A tensor argument of an op."""
+
+    shape: list[Union[str, int]] = Field(description="Dims: a name, a constant, `dim|1` (broadcast) or an expression.")
+    dtype: str = Field(description="A dtype, or a dtype variable of `dtypes`.")
+    role: Literal["input", "output", "inout"] = "input"
+    optional: bool = Field(False, description="An input that the caller may leave out; ask with given(name).")
+    when: Expr = Field("", description="An output that exists only where this holds.")
+    contiguous: Union[list[Union[str, int]], None] = Field(
+        None, description="Dims packed without gaps, innermost last, by name or position. Default: the last one."
+    )
+    align: bool = Field(True, description="Whether the aligned specialisation assumes 16-divisible strides of it.")
+    doc: str = ""
+
+
+class ScalarSpec(_Spec):
+    """A scalar argument of an op."""
+
+    type: ScalarTypeName = Field(description="A kernarg type, `flag` (bool), or `choice` (one of `values`).")
+    default: Union[Expr, None] = Field(None, description="An expression; without one the caller must pass the scalar.")
+    values: list[str] = Field([], description="The choices of a `choice`.")
+    min: Union[int, float, None] = None
+    max: Union[int, float, None] = None
+    doc: str = ""
+
+
+class DimSpec(_Spec):
+    """The range of a dim's extent."""
+
+    min: int = Field(1, ge=0)
+    max: int = Field(2**31 - 1, ge=1, le=2**31 - 1)
+    doc: str = ""
+
+
+class AxisSpec(_Spec):
+    """A compiled axis: a constexpr, the values that are built, and how a call picks among them."""
+
+    values: list[Value] = Field(min_length=1)
+    pick: Expr = Field(description="An expression, or `smallest >= EXPR`, `largest <= EXPR` (also > and <).")
+
+
+class WorkspaceSpec(_Spec):
+    """Scratch memory for the duration of a call."""
+
+    shape: list[Expr] = Field(min_length=1)
+    dtype: DtypeName
+    zero: bool = Field(False, description="Zeroed in stream order before the first launch.")
+
+
+class BindSpec(_Spec):
+    """A kernel parameter's value, with its type where the default is not right."""
+
+    value: Expr
+    type: Union[Literal[tuple(SCALAR_TYPES)], None] = None  # type: ignore[valid-type]
+
+
+class LaunchSpec(_Spec):
+    """One kernel launch."""
+
+    kernel: str = Field(pattern=r"^[^:]+\.py:[A-Za-z_]\w*$", description="path/from/the/root.py:function")
+    name: Union[Name, None] = Field(None, description="What tuning files call it; default: the function's name.")
+    grid: list[Expr] = Field(min_length=1, max_length=3)
+    configs: list[dict[str, Value]] = Field(
+        [{}], min_length=1, description="Constexprs and compiler options; the first whose `when` holds is used."
+    )
+    bind: dict[str, Union[Expr, BindSpec]] = Field({}, description="Parameter → expression, where names differ.")
+    when: Expr = Field("", description="Launched only where this holds.")
+
+
+class OverrideSpec(_Spec):
+    """What is done about the variants that `when` selects."""
+
+    when: Expr
+    options: dict[str, Value] = Field({}, description="Compiler options on top of the config's.")
+    deny: str = Field("", description="Leave these variants out, for this reason.")
+
+    @model_validator(mode="after")
+    def _one_effect(self) -> OverrideSpec:
+        if bool(self.options) == bool(self.deny):
+            raise ValueError("an override has either `options` or `deny`")
+        return self
+
+
+class OpSpec(_Spec):
+    """An op: its contract, what is compiled for it, and how it is launched."""
+
+    doc: str = ""
+    reference: str = Field("", description="path.py:function of a numpy reference.")
+    tensors: dict[Name, TensorSpec] = Field(min_length=1)
+    scalars: dict[Name, ScalarSpec] = {}
+    dims: dict[Name, DimSpec] = {}
+    require: list[Expr] = []
+    dtypes: dict[Name, Annotated[list[DtypeName], Field(min_length=1)]] = {}
+    constexprs: dict[Name, AxisSpec] = {}
+    let: dict[Name, Expr] = {}
+    align: list[Name] = Field([], description="Dims that the aligned specialisation may assume divisible by 16.")
+    specialisations: list[Literal["aligned", "general"]] = ["aligned", "general"]
+    exclude: list[Expr] = []
+    overrides: list[OverrideSpec] = []
+    workspace: dict[Name, WorkspaceSpec] = {}
+    large_tensors: bool = Field(False, description="The kernel's offsets stay right beyond 2**31 elements.")
+    launches: list[LaunchSpec] = Field(min_length=1)
+
+
+class ManifestSpec(_Spec):
+    """A manifest file."""
+
+    bundle: Name = Field(description="The bundle's name; it is written to <output>/<bundle>-<arch>.")
+    doc: str = ""
+    root: Union[str, None] = Field(
+        None, description="The project root, relative to this file; kernel paths start there and it is importable."
+    )
+    ops: dict[Name, OpSpec] = Field(min_length=1)
+
+
+class TuningSpec(_Spec):
+    """A tuning file, `tuning/<arch>/<op>.yaml` beside the manifest: configs by launch name, overlaid entry by entry."""
+
+    doc: str = ""
+    launches: dict[Name, list[dict[str, Value]]]
+
+
+Spec = TypeVar("Spec", bound=_Spec)
+
+
+class Manifest:
+    """A manifest that follows the schema, with its file for error positions.
+
+    Attributes:
+        spec: the validated content.
+        root: absolute folder that kernel paths start from.
+    """
+
+    def __init__(self, file: YamlFile, spec: ManifestSpec):
+        self.file, self.spec = file, spec
+        self.root = self._find_root()
+
+    def error(self, path: tuple[Key, ...], message: str) -> ManifestError:
+        return self.file.error(path, message)
+
+    def _find_root(self) -> Path:
+        folder = self.file.path.resolve().parent
+        if self.spec.root is not None:
+            root = (folder / self.spec.root).resolve()
+            if not root.is_dir():
+                raise self.error(("root",), f"root '{self.spec.root}': there is no folder {root}")
+            return root
+        op, first = next((name, launch) for name, spec in self.spec.ops.items() for launch in spec.launches)
+        kernel = first.kernel.rpartition(":")[0]
+        for candidate in (folder, *folder.parents):
+            if (candidate / kernel).is_file():
+                return candidate
+        raise self.error(
+            ("ops", op, "launches", 0, "kernel"),
+            f"kernel file '{kernel}' is neither in {folder} nor in a folder above it; paths start at the project root",
+        )
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Read and validate a manifest. Raises `ManifestError` with every fault, each at its file:line:column."""
+    file = read_yaml(path)
+    return Manifest(file, _validate(file, ManifestSpec))
+
+
+def load_tuning(path: Path) -> tuple[YamlFile, TuningSpec]:
+    """Read and validate a tuning file. Raises `ManifestError`."""
+    file = read_yaml(path)
+    return file, _validate(file, TuningSpec)
+
+
+def json_schema() -> str:
+    """The manifest's JSON schema, as text."""
+    schema = ManifestSpec.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return json.dumps(schema, indent=1) + "\n"
+
+
+def _validate(file: YamlFile, model: type[Spec]) -> Spec:
+    if not isinstance(file.data, dict):
+        raise file.error((), f"expected a mapping with the keys {', '.join(model.model_fields)}")
+    try:
+        return model.model_validate(file.data)
+    except ValidationError as error:
+        faults = sorted({_fault(file, model, item) for item in error.errors(include_url=False)})
+        raise ManifestError(message for _, message in faults) from None
+
+
+def _fault(file: YamlFile, model: type[BaseModel], item: Any) -> tuple[tuple[int, int], str]:
+    """(position, message) of one pydantic error; union members that pydantic adds to the path are dropped."""
+    path: tuple[Key, ...] = ()
+    for key in item["loc"]:
+        if (*path, key) in file.positions:
+            path = (*path, key)
+    name = ".".join(map(str, path))
+    if item["type"] == "extra_forbidden":
+        known = _known_keys(model, item["loc"][:-1])
+        text = f"unknown key '{item['loc'][-1]}'{nearest(str(item['loc'][-1]), known)}"
+    elif item["type"] == "missing":
+        text = f"{name or 'the manifest'}: the key '{item['loc'][-1]}' is missing"
+    else:
+        given = item.get("input")
+        shown = f" (given: {given!r})" if isinstance(given, bool | int | float | str) else ""
+        text = f"{name}: {item['msg'].removeprefix('Value error, ')}{shown}"
+    return file.positions.get(path, (1, 1)), f"{file.locate(path)}: {text}"
+
+
+def _known_keys(model: type[BaseModel], path: tuple[Key, ...]) -> list[str]:
+    """The keys that the model at `path` has; models are found by walking the annotations."""
+    current: list[Any] = [model]
+    for key in path:
+        following: list[Any] = []
+        for annotation in current:
+            if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+                if key in annotation.model_fields:
+                    following += _members(annotation.model_fields[str(key)].annotation)
+            else:
+                following += [annotation]
+        current = following
+    return [field for item in current if isinstance(item, type) for field in getattr(item, "model_fields", {})]
+
+
+def _members(annotation: Any) -> list[Any]:
+    """The models inside an annotation such as dict[Name, Model] or list[Model]."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [member for argument in getattr(annotation, "__args__", ()) for member in _members(argument)]
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(json_schema(), encoding="utf-8")

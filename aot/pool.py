@@ -1,0 +1,242 @@
+"""Compile jobs on worker processes.
+
+`run_jobs` schedules jobs over any `concurrent.futures.Executor`. `WarmPool` is the local one: processes that compile
+many jobs each, are killed when a job runs too long, and never outlive the process that made them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import BrokenExecutor, Executor, Future
+from dataclasses import dataclass
+from multiprocessing.context import SpawnContext, SpawnProcess
+from pathlib import Path
+from queue import SimpleQueue
+from types import ModuleType
+from typing import Any, TypeVar
+
+import pebble
+import psutil
+
+from aot_runtime.errors import AotError
+
+from .compiler import CompiledKernel, CompileError, CompileJob, compile_job
+
+T = TypeVar("T")
+
+WORKER_MEMORY_BYTES = 3 << 29
+"""What one worker is counted with, 1.5 GiB: LLVM's peak for a large attention kernel, with room to spare."""
+
+JOBS_PER_WORKER = 256
+"""Jobs after which a worker is replaced: the compiler never gives back all of its memory."""
+
+
+@dataclass(frozen=True)
+class CompileFailure:
+    """Why a job gave no code object: `reason` in a few lines; the full traceback where there is one."""
+
+    reason: str
+    traceback_text: str = ""
+
+
+class WorkerDiedError(AotError):
+    """The process that ran a job ended abnormally: a crash of the compiler, or out of memory."""
+
+
+class TimeLimitError(AotError):
+    """A job ran past its time limit, and its process was killed."""
+
+
+def run_jobs(
+    jobs: Iterable[CompileJob], executor: Executor, work: Callable[[CompileJob], CompiledKernel] = compile_job
+) -> Iterator[tuple[CompileJob, CompiledKernel | CompileFailure]]:
+    """Run `work` on every job, and yield each job with its result as it completes.
+
+    A failure never stops the other jobs. A job whose process died is run once more, since the cause (memory, a
+    neighbour) may have been passing. Closing the generator cancels what has not started.
+    """
+    finished: SimpleQueue[Future[CompiledKernel]] = SimpleQueue()
+    running: dict[Future[CompiledKernel], tuple[CompileJob, int]] = {}
+
+    def submit(job: CompileJob, attempt: int) -> None:
+        future = _submit(executor, work, job)
+        running[future] = job, attempt
+        future.add_done_callback(finished.put)
+
+    try:
+        for job in jobs:
+            submit(job, 1)
+        while running:
+            future = finished.get()
+            job, attempt = running.pop(future)
+            error = future.exception()
+            if isinstance(error, WorkerDiedError | BrokenExecutor) and attempt == 1:
+                submit(job, 2)
+            else:
+                yield job, future.result() if error is None else _failure(error)
+    finally:
+        for future in running:
+            future.cancel()
+
+
+def _submit(executor: Executor, work: Callable[[CompileJob], T], job: CompileJob) -> Future[T]:
+    try:
+        return executor.submit(work, job)
+    except BrokenExecutor as error:
+        failed: Future[T] = Future()
+        failed.set_exception(error)
+        return failed
+
+
+def _failure(error: BaseException) -> CompileFailure:
+    if isinstance(error, CompileError):
+        return CompileFailure(error.reason, error.traceback_text)
+    if isinstance(error, AotError):
+        return CompileFailure(str(error))
+    return CompileFailure(f"{type(error).__name__}: {error}", str(error.__cause__ or ""))
+
+
+def default_workers(jobs: int) -> int:
+    """Workers for a number of jobs: no more than there are CPUs for this process, or memory for their compilers."""
+    by_memory = _available_memory_bytes() // WORKER_MEMORY_BYTES
+    return max(1, min(len(os.sched_getaffinity(0)), by_memory, jobs))
+
+
+def _available_memory_bytes() -> int:
+    """Free memory of the machine, or of the control group (v2) where that has less."""
+    available = psutil.virtual_memory().available
+    try:
+        group = Path("/sys/fs/cgroup")
+        limit, used = (group / "memory.max").read_text(), (group / "memory.current").read_text()
+        return min(available, int(limit) - int(used))
+    except (OSError, ValueError):
+        return available
+
+
+class WarmPool(Executor):
+    """Worker processes that stay warm from one job to the next.
+
+    Used as a context manager: leaving it waits for the jobs; leaving it by an exception (Ctrl-C too) kills the workers
+    at once. The workers are spawned, so they see the environment as it is when they start; what they run must be
+    importable, so not defined in the main module.
+
+    A worker lives only as long as the pool's lifeline: a FIFO that the pool holds open for writing. When that end
+    closes, because the pool was shut down or its process died however abruptly, the kernel sends the worker's process
+    group the SIGIO that ends it, be it in Python, in LLVM or waiting for ptxas.
+    """
+
+    def __init__(self, workers: int, timeout_s: float | None = None, jobs_per_worker: int = JOBS_PER_WORKER):
+        """`timeout_s`: limit of one job, from when it starts; its future then raises `TimeLimitError`."""
+        self.timeout_s = timeout_s
+        self._futures: set[Future[Any]] = set()
+        self._folder = tempfile.TemporaryDirectory(prefix="aotbuild-pool-", ignore_cleanup_errors=True)
+        lifeline = Path(self._folder.name) / "lifeline"
+        os.mkfifo(lifeline)
+        # For reading as well: to open a FIFO for writing alone waits for a reader.
+        self._lifeline = os.open(lifeline, os.O_RDWR | os.O_CLOEXEC)
+        self._pool = pebble.ProcessPool(
+            max_workers=workers,
+            max_tasks=jobs_per_worker,
+            initializer=_start_worker,
+            initargs=(self._folder.name, str(lifeline)),
+            context=_DetachedContext(),
+        )
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Run `fn` in a worker. The future may raise `TimeLimitError` or `WorkerDiedError`; to cancel it kills the
+        worker that runs it."""
+        try:
+            inner = self._pool.schedule(fn, args=args, kwargs=kwargs, timeout=self.timeout_s)
+        except RuntimeError as error:
+            raise BrokenExecutor(str(error)) from error
+        outer: Future[T] = Future()
+        self._futures.add(outer)
+        outer.add_done_callback(lambda future: inner.cancel() if future.cancelled() else None)
+        inner.add_done_callback(functools.partial(self._settle, outer))
+        return outer
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Wait for the jobs, then end the workers; with `cancel_futures`, or without `wait`, end them at once."""
+        if wait and not cancel_futures:
+            self._pool.close()
+            self._pool.join()
+        self._pool.stop()
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+        for future in tuple(self._futures):
+            future.cancel()
+        self._pool.join()
+        self._folder.cleanup()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.shutdown(cancel_futures=kind is not None)
+
+    def _settle(self, outer: Future[T], inner: Future[T]) -> None:
+        """Pass an outcome on, with pebble's exceptions turned into ours."""
+        self._futures.discard(outer)
+        if inner.cancelled():
+            outer.cancel()
+        if not outer.set_running_or_notify_cancel():
+            return
+        error = inner.exception()
+        if isinstance(error, pebble.ProcessExpired):
+            outer.set_exception(WorkerDiedError(self._obituary(error)))
+        elif isinstance(error, TimeoutError):
+            outer.set_exception(TimeLimitError(f"timed out after {self.timeout_s:g} s"))
+        elif error is not None:
+            outer.set_exception(error)
+        else:
+            outer.set_result(inner.result())
+
+    def _obituary(self, death: pebble.ProcessExpired) -> str:
+        """How a worker ended, and the last line that the compiler printed."""
+        code = death.exitcode
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        logs = sorted(Path(self._folder.name).glob(f"aotbuild-{death.pid}-*/log"))
+        lines = [line for log in logs for line in log.read_text(errors="replace").splitlines() if "ERROR" in line]
+        return ": ".join([f"the compiler process {how}", *lines[:1]])
+
+
+_MAIN_LOCK = threading.Lock()
+
+
+class _DetachedProcess(SpawnProcess):
+    """A spawned process that does not import its parent's main module. It needs nothing from it; and a script that
+    builds without the usual `if __name__ == "__main__"` would run, and build, once more in every worker."""
+
+    def start(self) -> None:
+        with _MAIN_LOCK:
+            main = sys.modules["__main__"]
+            sys.modules["__main__"] = ModuleType("__main__")
+            try:
+                super().start()
+            finally:
+                sys.modules["__main__"] = main
+
+
+class _DetachedContext(SpawnContext):
+    Process = _DetachedProcess
+
+
+def _start_worker(folder: str, lifeline: str) -> None:
+    """Set up a worker process: what it leaves behind, how it ends, and the import that makes it warm."""
+    tempfile.tempdir = os.environ["TMPDIR"] = folder
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+    # An open file description of its own, for it has one owner to signal. It stays open for good.
+    reader = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.fcntl(reader, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    parent = multiprocessing.parent_process()
+    if parent is None or not parent.is_alive():
+        os._exit(1)
+    import triton  # noqa: F401

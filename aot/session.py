@@ -1,0 +1,185 @@
+"""One run of `aotbuild`: plan, look in the cache, compile with a progress bar, write the bundles, report."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from aot_runtime.errors import AotError
+
+from .build import Outcome, PlannedBundle, PlannedVariant, compile_missing, look_up, plan_bundle
+from .bundle_writer import write_bundle
+from .cache import CacheError, CompileCache
+from .compiler import CompiledKernel
+from .manifest import Manifest, load_manifest
+from .pool import CompileFailure, WarmPool, default_workers
+from .targets import Target
+from .yamlfile import ManifestError
+
+LOG_EVERY_S = 10.0
+"""Seconds between progress lines where the output is no terminal."""
+
+
+class BuildError(AotError):
+    """A build cannot go on for a reason that is not the manifest's: the output or the cache cannot be written."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for on the command line."""
+
+    manifests: tuple[Path, ...]
+    targets: tuple[Target, ...]
+    output: Path
+    jobs: int | None
+    filters: Mapping[str, frozenset[str]]
+    dry_run: bool
+    timeout: float
+    cache_dir: Path | None
+    line_info: bool
+    verbose: bool
+
+
+def build(request: Request) -> int:
+    """Run a build; returns the exit status. Raises `ManifestError` and `BuildError`."""
+    console = Console(highlight=False, soft_wrap=True)
+    started = time.monotonic()
+    bundles = plan(request)
+    if request.dry_run:
+        _print_counts(console, bundles)
+        return 0
+    try:
+        cache = CompileCache(request.cache_dir)
+    except CacheError as error:
+        raise BuildError(str(error)) from None
+    with _locked(request.output, [bundle.folder_name for bundle in bundles]):
+        outcome, missing = look_up(bundles, cache)
+        if missing:
+            workers = min(request.jobs or default_workers(len(missing)), len(missing))
+            with WarmPool(workers, request.timeout) as pool, _progress(console, len(missing), workers) as advance:
+                compile_missing(bundles, missing, cache, pool, outcome, advance)
+        if outcome.failures:
+            _print_failures(request, outcome)
+            return 1
+        for bundle in bundles:
+            _write(console, bundle, outcome, request.output)
+    took = time.monotonic() - started
+    console.print(f"{outcome.compiled} compiled, {outcome.cached} from the cache, in {took:.1f} s")
+    return 0
+
+
+def plan(request: Request) -> list[PlannedBundle]:
+    """Every bundle of a request. Raises `ManifestError` with the faults of all manifests."""
+    manifests: list[Manifest] = []
+    faults: list[str] = []
+    for path in request.manifests:
+        try:
+            manifests.append(load_manifest(path))
+        except ManifestError as error:
+            faults += error.messages
+    owners = Counter(manifest.spec.bundle for manifest in manifests)
+    faults += [
+        f"{manifest.file.path}: bundle '{manifest.spec.bundle}' is in another of these manifests too"
+        for manifest in manifests
+        if owners[manifest.spec.bundle] > 1
+    ]
+    if faults:
+        raise ManifestError(faults)
+    return [
+        plan_bundle(manifest, target, request.filters, request.line_info)
+        for manifest in manifests
+        for target in request.targets
+    ]
+
+
+@contextmanager
+def _locked(output: Path, names: list[str]) -> Iterator[None]:
+    """Hold the lock of each bundle that is written: two builds of one bundle take turns."""
+    locks = []
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        if not os.access(output, os.W_OK):
+            raise PermissionError(13, "Permission denied", str(output))
+        for name in sorted(names):
+            lock = FileLock(output / f".{name}.lock")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                print(f"aotbuild: waiting for another build of {name}", file=sys.stderr)
+                lock.acquire()
+            locks.append(lock)
+    except OSError as error:
+        raise BuildError(f"output folder {output} cannot be written: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        for lock in locks:
+            lock.release()
+
+
+@contextmanager
+def _progress(console: Console, total: int, workers: int):
+    """Yields the callback for each finished variant: a bar on a terminal, a line now and then in a log."""
+    if console.is_terminal:
+        columns = (TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("eta"),
+                   TimeRemainingColumn(), TextColumn("{task.description}"))
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("", total=total)
+
+            def advance(variant: PlannedVariant, result: CompiledKernel | CompileFailure) -> None:
+                bar.update(task, advance=1, description=variant.spec.op)
+                if isinstance(result, CompileFailure):
+                    bar.console.print(f"failed: {variant.spec.label}", markup=False)
+
+            yield advance
+        return
+    console.print(f"compiling {total} variants with {workers} worker{'s' if workers > 1 else ''}")
+    done, next_line = 0, time.monotonic() + LOG_EVERY_S
+
+    def log(variant: PlannedVariant, result: CompiledKernel | CompileFailure) -> None:
+        nonlocal done, next_line
+        done += 1
+        if isinstance(result, CompileFailure):
+            console.print(f"failed: {variant.spec.label}", markup=False)
+        if time.monotonic() >= next_line:
+            console.print(f"  {done}/{total}")
+            next_line = time.monotonic() + LOG_EVERY_S
+
+    yield log
+
+
+def _print_counts(console: Console, bundles: list[PlannedBundle]) -> None:
+    for bundle in bundles:
+        counts = Counter(variant.spec.op for variant in bundle.variants)
+        distinct = len({variant.key for variant in bundle.variants})
+        console.print(f"{bundle.folder_name}: {len(bundle.variants)} variants, {distinct} to compile at most")
+        for op, count in counts.items():
+            console.print(f"  {op:<32}{count:>6}")
+
+
+def _print_failures(request: Request, outcome: Outcome) -> None:
+    print(f"aotbuild: {len(outcome.failures)} variants did not compile; no bundle was written", file=sys.stderr)
+    for failure in outcome.failures:
+        print(f"  {failure.bundle}: {failure.label}\n    " + failure.reason.replace("\n", "\n    "), file=sys.stderr)
+        if request.verbose and failure.details:
+            print("    " + failure.details.replace("\n", "\n    "), file=sys.stderr)
+
+
+def _write(console: Console, bundle: PlannedBundle, outcome: Outcome, output: Path) -> None:
+    try:
+        folder = write_bundle(bundle, outcome.kernels, output)
+    except OSError as error:
+        raise BuildError(f"bundle {bundle.folder_name} cannot be written: {error.strerror}: {error.filename}") from None
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    objects = len(list((folder / "code").iterdir()))
+    console.print(f"{folder}: {len(bundle.variants)} variants, {objects} code objects, {size / 1e6:.1f} MB")

@@ -1,0 +1,136 @@
+"""From a contract to the variants that have to be compiled: the points of its axes that some call can reach."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aot_runtime import format as fmt
+from aot_runtime.expr import UNKNOWN, parse
+from aot_runtime.rules import pick_value
+
+from .contract import presence_of
+from .manifest import OpSpec
+
+
+@dataclass(frozen=True)
+class VariantSpec:
+    """One variant to compile.
+
+    Attributes:
+        point: dtype variables and axes → value.
+        constants: `point` and the config's constexprs, `arch`, and `_given__t` where the point decides it.
+        options: the config's compiler options, overrides applied.
+    """
+
+    op: str
+    launch: int
+    config: int
+    aligned: bool
+    point: tuple[tuple[str, fmt.Value], ...]
+    constants: tuple[tuple[str, fmt.Value], ...]
+    options: tuple[tuple[str, fmt.Value], ...]
+
+    @property
+    def label(self) -> str:
+        """A readable name, e.g. `flash_attention[T=float16, HEAD_DIM=64, …] aligned`."""
+        point = ", ".join(f"{name}={value}" for name, value in self.point)
+        return f"{self.op}[{point}] {'aligned' if self.aligned else 'general'} config {self.config}"
+
+
+@dataclass(frozen=True)
+class Enumeration:
+    """The variants of one op, and the axis values that none of them needs."""
+
+    variants: tuple[VariantSpec, ...]
+    unused: tuple[tuple[str, fmt.Value], ...]
+
+
+def enumerate_variants(op: fmt.Op, spec: OpSpec, arch: str) -> Enumeration:
+    """Every variant that a call can reach and no `exclude` or `deny` leaves out, in a stable order."""
+    variants: list[VariantSpec] = []
+    used: set[tuple[str, fmt.Value]] = set()
+    for aligned, point in _points(op, spec):
+        known: dict[str, Any] = {**point, "aligned": aligned}
+        if _excluded(spec, known) or not _reachable(op, known):
+            continue
+        used |= set(point.items())  # needed on some architecture, if not on this one
+        known["arch"] = arch
+        if _excluded(spec, known) or not _reachable(op, known):
+            continue
+        known |= _presence(op, known)
+        variants += _launch_variants(op, spec, known, point, aligned)
+    every = [(name, value) for name, values in _axes(op).items() for value in values]
+    return Enumeration(tuple(variants), tuple(item for item in every if item not in used))
+
+
+def _axes(op: fmt.Op) -> dict[str, tuple[fmt.Value, ...]]:
+    return {**op.dtypes, **{axis.name: axis.values for axis in op.axes}}
+
+
+def _points(op: fmt.Op, spec: OpSpec) -> Iterator[tuple[bool, dict[str, fmt.Value]]]:
+    axes = _axes(op)
+    for aligned in (True, False):
+        if ("aligned" if aligned else "general") in spec.specialisations:
+            for values in itertools.product(*axes.values()):
+                yield aligned, dict(zip(axes, values, strict=True))
+
+
+def _excluded(spec: OpSpec, known: Mapping[str, Any]) -> bool:
+    return any(parse(str(text)).partial(known) not in (UNKNOWN, False, 0) for text in spec.exclude)
+
+
+def _reachable(op: fmt.Op, known: Mapping[str, Any]) -> bool:
+    """Whether `pick` can give this point: where the rest of the point decides a pick, it must agree."""
+    for axis in op.axes:
+        earlier = {name: value for name, value in known.items() if name != axis.name}
+        picked = parse(axis.pick).partial(earlier)
+        if picked is not UNKNOWN and pick_value(axis, picked) != known[axis.name]:
+            return False
+    return True
+
+
+def _presence(op: fmt.Op, known: Mapping[str, Any]) -> dict[str, bool]:
+    """Presence expression (see `presence_of`) → bool, where an axis of the point decides it."""
+    decided = {axis.pick: bool(known[axis.name]) for axis in op.axes if axis.rule == "equal"}
+    return {
+        f"_given__{tensor.name}": decided[presence_of(tensor)]
+        for tensor in op.tensors
+        if presence_of(tensor) and presence_of(tensor) in decided
+    }
+
+
+def _launch_variants(
+    op: fmt.Op, spec: OpSpec, known: dict[str, Any], point: dict[str, fmt.Value], aligned: bool
+) -> Iterator[VariantSpec]:
+    for index, launch in enumerate(op.launches):
+        if launch.when and parse(launch.when).partial(known) is False:
+            continue
+        for number, config in enumerate(launch.configs):
+            holds = parse(config.when).partial(known) if config.when else True
+            if holds is False:
+                continue
+            constants = {**known, **config.values}
+            effects = [
+                item
+                for item in spec.overrides
+                if parse(str(item.when)).partial({**constants, "config": config.name}) not in (UNKNOWN, False, 0)
+            ]
+            if any(item.deny for item in effects):
+                continue
+            options = dict(config.options)
+            for item in effects:
+                options |= item.options
+            yield VariantSpec(
+                op.name,
+                index,
+                number,
+                aligned,
+                tuple(point.items()),
+                tuple(constants.items()),
+                tuple(sorted(options.items())),
+            )
+            if holds is True:
+                break

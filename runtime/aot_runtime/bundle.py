@@ -1,0 +1,228 @@
+"""Opening a bundle: the index is checked at once, code objects are loaded when a call first needs them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .device import Device, get_device
+from .errors import ArchMismatchError, ArgumentError, BundleError, DeviceError, ExpressionError
+from .format import CODE_FOLDER, INDEX, Blob, Index, Op, Variant, decode_index
+from .op import build_op
+from .planner import Planner, axis_names, build_planner
+from .scope import check_op
+
+_ID = re.compile(r'"id"\s*:\s*"([0-9a-f]{64})"')
+_FILE = re.compile(rf"{CODE_FOLDER}/[0-9a-f]{{8,64}}\.(hsaco|cubin)\Z")
+MAX_INDEX_BYTES = 256 << 20
+
+
+def bundle_id(index: bytes) -> str:
+    """The id of an encoded index: sha256 of its bytes with the id itself zeroed."""
+    text = index.decode("utf-8", "replace")
+    return hashlib.sha256(_ID.sub(lambda match: match[0].replace(match[1], "0" * 64), text, count=1).encode()).hexdigest()
+
+
+def read_index(folder: Path) -> Index:
+    """Read and check a bundle's index: format, id, and that every name, file and reference in it is sound.
+
+    Raises `BundleError`.
+    """
+    path = folder / INDEX
+    try:
+        if path.stat().st_size > MAX_INDEX_BYTES:
+            raise BundleError(f"{path} is over {MAX_INDEX_BYTES} bytes: not a bundle index")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise BundleError(f"{folder} is no bundle: it has no {INDEX}") from None
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        index = decode_index(data)
+        if index.id != bundle_id(data):
+            raise BundleError(f"the index says id {index.id[:12]}, but its content has {bundle_id(data)[:12]}: altered")
+        _check_references(index)
+    except BundleError as error:
+        raise BundleError(f"{path}: {error}") from None
+    return index
+
+
+def _check_references(index: Index) -> None:
+    for key, blob in index.blobs.items():
+        if not _FILE.match(blob.file) or blob.size < 0:
+            raise BundleError(f"blob {key!r} has file {blob.file!r}; {CODE_FOLDER}/<hash>.hsaco or .cubin is allowed")
+    ops = {op.name: op for op in index.ops}
+    if len(ops) != len(index.ops):
+        raise BundleError("an op is there twice")
+    for op in index.ops:
+        try:
+            check_op(op)
+        except ExpressionError as error:
+            raise BundleError(f"op {op.name!r}: {error}") from None
+    for variant in index.variants:
+        _check_variant(index, ops, variant)
+
+
+def _check_variant(index: Index, ops: dict[str, Op], variant: Variant) -> None:
+    op = ops.get(variant.op)
+    if op is None or not 0 <= variant.launch < len(op.launches) or variant.code not in index.blobs:
+        raise BundleError(f"a variant of op {variant.op!r} points at an op, launch or code object that is not there")
+    if set(variant.point) != set(axis_names(op)) or not 0 <= variant.config < len(op.launches[variant.launch].configs):
+        raise BundleError(f"a variant of op {variant.op!r} is not on the op's axes")
+    end = 0
+    for arg in variant.kernargs:
+        if arg.offset < end or arg.size not in (1, 2, 4, 8):
+            raise BundleError(f"kernarg {arg.name!r} of {variant.symbol!r} overlaps another, or has size {arg.size}")
+        end = arg.offset + arg.size
+    if end > variant.kernarg_bytes or variant.kernarg_bytes > 1 << 16:
+        raise BundleError(f"kernargs of {variant.symbol!r} need {end} bytes, the segment has {variant.kernarg_bytes}")
+    if not (0 < variant.num_warps <= 64 and variant.warp_size in (32, 64) and 0 <= variant.lds_bytes < 1 << 20):
+        raise BundleError(f"launch parameters of {variant.symbol!r} are out of range")
+    if variant.cooperative:
+        raise BundleError(f"{variant.symbol!r} needs a cooperative launch, which this reader does not do")
+
+
+def read_blob(folder: Path, blob: Blob, arch: str) -> bytes:
+    """A code object's bytes. Raises `BundleError` when missing or altered, `ArchMismatchError` for another arch."""
+    from .codeobject import read_arch
+
+    path = folder / blob.file
+    try:
+        image = path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"code object {path} cannot be read: {error.strerror}") from None
+    if len(image) != blob.size or hashlib.sha256(image).hexdigest() != blob.sha256:
+        raise BundleError(f"code object {path} was altered: its size or sha256 is not what the index says")
+    actual = read_arch(image)
+    if actual != arch:
+        raise ArchMismatchError(f"code object {path} is for {actual}, the bundle is for {arch}")
+    return image
+
+
+class Bundle:
+    """An open bundle on one device: its ops are attributes, and are called like functions.
+
+    Code objects are loaded when first called; they stay loaded for the life of the process. Thread-safe.
+    """
+
+    def __init__(self, folder: Path, index: Index, device: Device):
+        self.path, self.index, self.device = folder, index, device
+        self._lock = threading.RLock()
+        self._ops: dict[str, Callable[..., Any]] = {}
+        self._modules: dict[str, int] = {}
+        self._functions: dict[tuple[str, str, int], int] = {}
+
+    def __repr__(self) -> str:
+        return f"<bundle {self.index.name} for {self.index.target.arch} on {self.device}: {', '.join(self.ops)}>"
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The names of the ops."""
+        return tuple(op.name for op in self.index.ops)
+
+    @cached_property
+    def _contracts(self) -> dict[str, Op]:
+        return {op.name: op for op in self.index.ops}
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.ops]
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_") or name not in self._contracts:
+            from .expr import nearest
+
+            raise AttributeError(f"bundle '{self.index.name}' has no op '{name}'{nearest(name, self.ops)}")
+        with self._lock:
+            if name not in self._ops:
+                self._ops[name] = build_op(self.planner(name), self.device, self.load)
+            return self._ops[name]
+
+    def planner(self, op: str) -> Planner:
+        """The planner of an op. Raises `BundleError` when its contract is not sound."""
+        variants = (variant for variant in self.index.variants if variant.op == op)
+        try:
+            return build_planner(self._contracts[op], variants, self.index.target.backend)
+        except ExpressionError as error:
+            raise BundleError(f"{self.path}: op '{op}': {error}") from None
+
+    def load(self, variant: Variant) -> int:
+        """The driver's handle of a variant's kernel. Raises, now and at each further try, when it cannot be loaded."""
+        key = (variant.code, variant.symbol, variant.lds_bytes)
+        function = self._functions.get(key)
+        if function is None:
+            with self._lock:
+                function = self._functions.get(key) or self._load(key)
+        return function
+
+    def _load(self, key: tuple[str, str, int]) -> int:
+        code, symbol, lds_bytes = key
+        driver, index = self.device.driver, self.device.index
+        if code not in self._modules:
+            image = read_blob(self.path, self.index.blobs[code], self.index.target.arch)
+            try:
+                self._modules[code] = driver.load_module(index, image)
+            except DeviceError as error:
+                error.add_note(f"while loading {self.path / self.index.blobs[code].file} ({symbol})")
+                raise
+        self._functions[key] = driver.get_function(index, self._modules[code], symbol, lds_bytes)
+        return self._functions[key]
+
+    def preload(self) -> int:
+        """Load every code object now; returns how many kernels are loaded."""
+        for variant in self.index.variants:
+            self.load(variant)
+        return len(self._functions)
+
+    def explain(self, op: str, *arguments: Any, **keywords: Any) -> str:
+        """Which variant a call with these arguments would get, and why; nothing is launched."""
+        from .explain import explain_call
+
+        return explain_call(getattr(self, op), self.device, arguments, keywords)
+
+
+def open_bundle(path: str | Path, device: Device | str | None = None) -> Bundle:
+    """Open a bundle on a device.
+
+    Args:
+        path: a bundle's folder; or a folder of bundles, of which the one for the device's arch is opened.
+        device: a `Device`, or its name (`hip:0`, `cuda:1`); by default the first GPU of the bundle's kind.
+
+    Raises:
+        BundleError: there is no bundle, or it is damaged.
+        ArchMismatchError: the bundle is for another architecture than the device's.
+        DeviceError: there is no such device.
+    """
+    folder = Path(path)
+    if not (folder / INDEX).exists() and folder.is_dir():
+        chosen = get_device(device)
+        folder = _matching(folder, chosen)
+        index = read_index(folder)
+    else:
+        index = read_index(folder)
+        chosen = get_device(device, arch=index.target.arch)
+    if index.target.arch != chosen.arch:
+        raise ArchMismatchError(
+            f"bundle {folder} is for {index.target.arch}, but {chosen} ({chosen.properties.name}) is {chosen.arch}"
+        )
+    return Bundle(folder, index, chosen)
+
+
+def _matching(folder: Path, device: Device) -> Path:
+    found = {candidate: read_index(candidate) for candidate in _bundles(folder)}
+    matching = [candidate for candidate, index in found.items() if index.target.arch == device.arch]
+    if len(matching) == 1:
+        return matching[0]
+    there = ", ".join(f"{candidate.name} ({index.target.arch})" for candidate, index in found.items()) or "none"
+    if not matching:
+        kind = ArchMismatchError if found else BundleError
+        raise kind(f"{folder} has no bundle for {device.arch} ({device}); there: {there}")
+    raise ArgumentError(f"{folder} has several bundles for {device.arch}; open one of them by name; there: {there}")
+
+
+def _bundles(folder: Path) -> Iterator[Path]:
+    yield from sorted(candidate.parent for candidate in folder.glob(f"*/{INDEX}"))

@@ -1,0 +1,105 @@
+"""Calling a GPU API through its Python binding: names, statuses, null handles, and the current device."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+from aot_runtime.errors import DeviceError, DeviceMemoryError, DriverCallError
+
+# Statuses on which HIP and CUDA agree.
+SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE = 0, 1, 2, 100
+
+T = TypeVar("T")
+
+
+class GpuApi(ABC):
+    """A binding whose functions return `(status, result...)`, called by the names that CUDA gives them.
+
+    HIP mirrors the CUDA driver API call by call, so a call is named without its prefix (`StreamSynchronize`), and a
+    subclass gives the prefix and the few calls that its API names differently.
+    """
+
+    prefix: ClassVar[str]
+    renamed: ClassVar[Mapping[str, str]]
+    """Full names of the calls whose name is not the prefix and CUDA's name."""
+
+    def __init__(self, binding: Any, library: ctypes.PyDLL):
+        self._binding, self._library = binding, library
+        self._lock = threading.RLock()
+        self._selectors: dict[int, Callable[[], int]] = {}
+        self._count = self._count_devices()
+
+    @abstractmethod
+    def _describe(self, status: int) -> tuple[str, str]:
+        """A status's name and its meaning."""
+
+    @abstractmethod
+    def _selector(self, device: int) -> Callable[[], int]:
+        """What makes a device current in the calling thread, at the least cost; it returns a status."""
+
+    def _full_name(self, name: str) -> str:
+        return self.renamed.get(name, self.prefix + name)
+
+    def _error(self, name: str, status: int, meaning: str | None = None) -> DriverCallError:
+        code, described = self._describe(status)
+        kind = DeviceMemoryError if status == OUT_OF_MEMORY else DriverCallError
+        return kind(self._full_name(name), status, code, meaning or described)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        """Make a call that needs no device, or whose device is current; returns its result, if it has one."""
+        function = self._full_name(name)
+        try:
+            status, *results = getattr(self._binding, function)(*arguments)
+        except (RuntimeError, ValueError) as error:
+            # The library lacks the function, or returned a status that the binding is too old to know.
+            raise DeviceError(f"{function} cannot be called through {self._binding.__name__}: {error}") from error
+        if status:
+            raise self._error(name, int(status))
+        return results[0] if results else None
+
+    def _on(self, device: int, name: str, *arguments: Any) -> Any:
+        """Make a call with the device current."""
+        self.activate(device)
+        return self._call(name, *arguments)
+
+    def _create(self, device: int, name: str, *arguments: Any) -> int:
+        """Make a call that returns a handle or an address; null is an error even if the status is not."""
+        result = self._on(device, name, *arguments)
+        handle = 0 if result is None else int(result)
+        if not handle:
+            raise self._error(name, SUCCESS, "it returned a null handle")
+        return handle
+
+    def _count_devices(self) -> int:
+        try:
+            return int(self._call("DeviceGetCount"))
+        except DriverCallError as error:
+            if error.status == NO_DEVICE:
+                return 0
+            raise
+
+    def device_count(self) -> int:
+        """Number of visible devices; 0 where the library is there and a GPU is not."""
+        return self._count
+
+    def activate(self, device: int) -> None:
+        """Make `device` current for the calling thread."""
+        # No memory of what was current: other libraries in the process change it too.
+        status = self._selector_of(device)()
+        if status:
+            raise self._error("CtxSetCurrent", status)
+
+    def _selector_of(self, device: int) -> Callable[[], int]:
+        return self._once(self._selectors, device, self._selector)
+
+    def _once(self, made: dict[int, T], device: int, make: Callable[[int], T]) -> T:
+        """What was made for a device, made on first use by one thread."""
+        value = made.get(device)
+        if value is None:
+            with self._lock:
+                value = made[device] if device in made else made.setdefault(device, make(device))
+        return value

@@ -1,0 +1,73 @@
+"""Element types: the names that manifests and bundles use, numpy's (and ml_dtypes') own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class ScalarType:
+    """How a scalar argument crosses into the kernarg segment.
+
+    Attributes:
+        code: its `struct` format character (little endian, no padding).
+        size: bytes; also its alignment.
+        low, high: the closed range of an integer type; None for floating point.
+    """
+
+    code: str
+    size: int
+    low: int | None = None
+    high: int | None = None
+
+
+SCALAR_TYPES: Mapping[str, ScalarType] = {
+    "i1": ScalarType("?", 1, 0, 1),
+    "i8": ScalarType("b", 1, -(2**7), 2**7 - 1),
+    "u8": ScalarType("B", 1, 0, 2**8 - 1),
+    "i16": ScalarType("h", 2, -(2**15), 2**15 - 1),
+    "u16": ScalarType("H", 2, 0, 2**16 - 1),
+    "i32": ScalarType("i", 4, -(2**31), 2**31 - 1),
+    "u32": ScalarType("I", 4, 0, 2**32 - 1),
+    "i64": ScalarType("q", 8, -(2**63), 2**63 - 1),
+    "u64": ScalarType("Q", 8, 0, 2**64 - 1),
+    "fp32": ScalarType("f", 4),
+    "fp64": ScalarType("d", 8),
+}
+"""Kernarg scalars by their Triton name."""
+
+DTYPES: Mapping[str, int] = {
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2": 1,
+    "float8_e5m2fnuz": 1,
+}
+"""Every tensor dtype, with its bytes per element."""
+
+
+@lru_cache(maxsize=64)
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The numpy dtype of a name; bfloat16 and the float8 types come from ml_dtypes."""
+    if name in ("bfloat16",) or name.startswith("float8"):
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+    return np.dtype(name)

@@ -1,0 +1,82 @@
+"""The layout of an array: all that dispatch looks at, interned so that a plan is found by identity."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from .dtypes import DTYPES
+
+Shape = tuple[int, ...]
+
+ALIGNMENT = 16
+"""Bytes that a pointer must be aligned to, and elements that strides must be divisible by, to count as aligned."""
+
+
+class Layout:
+    """dtype, shape, strides and alignment of an array on one device. Make one with `make_layout`.
+
+    Equal layouts are one object (until the intern table drops it), so hashing and comparing are by identity.
+
+    Attributes:
+        device: (driver name, device index).
+        dtype: the dtype's name.
+        shape: extents.
+        strides: in elements.
+        steps: strides as kernels get them: 0 where the extent is 1, so that a broadcast needs no special case.
+        aligned: whether the address is a multiple of 16 bytes.
+        low, high: range of element offsets from the address, `high` exclusive.
+    """
+
+    __slots__ = ("aligned", "device", "dtype", "high", "itemsize", "low", "shape", "steps", "strides")
+
+    def __init__(self, device: tuple[str, int], dtype: str, shape: Shape, strides: Shape, aligned: bool):
+        self.device, self.dtype, self.shape, self.strides, self.aligned = device, dtype, shape, strides, aligned
+        self.itemsize = DTYPES[dtype]
+        self.steps = tuple(0 if extent == 1 else stride for extent, stride in zip(shape, strides, strict=True))
+        reach = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
+        empty = 0 in shape
+        self.low = 0 if empty else sum(min(0, step) for step in reach)
+        self.high = 0 if empty else sum(max(0, step) for step in reach) + 1
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        size = 1
+        for extent in self.shape:
+            size *= extent
+        return size
+
+    @property
+    def packed_order(self) -> Shape | None:
+        """The dims from outermost to innermost if the array fills its memory without gaps or overlap, else None."""
+        order = sorted(range(len(self.shape)), key=lambda dim: (-self.strides[dim], dim))
+        step = 1
+        for dim in reversed(order):
+            if self.shape[dim] != 1 and self.strides[dim] != step:
+                return None
+            step *= self.shape[dim]
+        return tuple(order)
+
+    def __repr__(self) -> str:
+        return f"{self.dtype}{list(self.shape)} strides {list(self.strides)}{'' if self.aligned else ' unaligned'}"
+
+
+@lru_cache(maxsize=1 << 16)
+def make_layout(device: tuple[str, int], dtype: str, shape: Shape, strides: Shape, aligned: bool) -> Layout:
+    """The one `Layout` with these properties."""
+    return Layout(device, dtype, shape, strides, aligned)
+
+
+def packed_strides(shape: Shape, order: Shape | None = None) -> Shape:
+    """Strides in elements of an array without gaps; `order` lists the dims from outermost to innermost."""
+    strides = [0] * len(shape)
+    step = 1
+    for dim in reversed(order if order is not None else range(len(shape))):
+        strides[dim] = step
+        step *= shape[dim]
+    return tuple(strides)
+
+
+def contiguous_order(rank: int, contiguous: Shape) -> Shape:
+    """The order of dims (outermost first) that packs `contiguous` innermost and keeps the rest in place."""
+    return (*(dim for dim in range(rank) if dim not in contiguous), *contiguous)

@@ -1,0 +1,232 @@
+"""An op of an open bundle, as a Python function: finds the plan of a call, makes it where it is new, and runs it."""
+
+from __future__ import annotations
+
+import inspect
+import struct
+import threading
+from collections import namedtuple
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from .array import DeviceArray
+from .calls import CallShape, LoadFunction, build_run, host_copy, layout_of
+from .device import Device
+from .errors import ArgumentError
+from .format import Op, Tensor
+from .planner import Decision, Planner
+
+MAX_PLANS = 4096
+"""Plans kept per op; beyond that they are all dropped and made anew as calls come."""
+
+
+def build_op(planner: Planner, device: Device, load: LoadFunction) -> Callable[..., Any]:
+    """The function that users call; `calls` describes its arguments in its docstring and signature."""
+    return _Calls(planner, device, load).function
+
+
+class _Calls:
+    def __init__(self, planner: Planner, device: Device, load: LoadFunction):
+        self.planner, self.device, self.load = planner, device, load
+        self.op = op = planner.op
+        self.shape = CallShape(
+            tuple(tensor.name for tensor in op.tensors),
+            tuple(scalar.name for scalar in op.scalars if scalar.name not in planner.static),
+        )
+        self.plans: dict[Any, Callable[..., Any]] = {}
+        self.lock = threading.Lock()
+        outputs = [tensor for tensor in op.tensors if tensor.role == "output"]
+        self.results = {
+            names: namedtuple(f"{op.name}_result", names)  # type: ignore[misc]  # noqa: PYI024 (names come from data)
+            for names in [tuple(tensor.name for tensor in outputs)]
+            if len(names) > 1
+        }
+        self.function = self._write()
+
+    def _write(self) -> Callable[..., Any]:
+        op = self.op
+        source = call_source(op, self.planner.static)
+        namespace: dict[str, Any] = {
+            "_plans": self.plans,
+            "_slow": self.slow,
+            "_struct_error": struct.error,
+            "_misfit": self._misfit,
+        }
+        exec(compile(source, f"<{op.name}>", "exec"), namespace)
+        function = namespace[op.name]
+        function.__doc__ = docstring(op)
+        function.__module__ = "aot_runtime"
+        function.source = source
+        function.planner = self.planner
+        function.decide = self.decide
+        return function
+
+    # A call whose plan is not there, or whose arguments are not device arrays
+
+    def slow(self, tensors: dict[str, Any], scalars: dict[str, Any], stream: Any) -> Any:
+        """Bring every array to the device, find or make the plan, run it, and bring back what came from numpy."""
+        on_host = self._all_numpy(tensors)
+        arrays = {name: self._to_device(name, value, stream) for name, value in tensors.items()}
+        self._check_device(arrays)
+        try:
+            run = self._plan(arrays, scalars)
+            result = run(stream, *arrays.values(), *(scalars[name] for name in self.shape.scalars))
+        except (struct.error, OverflowError) as error:
+            raise self._misfit(error) from None
+        self._write_back(tensors, arrays, stream)
+        return self._to_host(result, tensors, stream) if on_host else result
+
+    def _misfit(self, error: Exception) -> ArgumentError:
+        names = ", ".join(self.shape.scalars)
+        return ArgumentError(f"{self.op.name}: a scalar ({names}) does not fit its type: {error}")
+
+    def _plan(self, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> Callable[..., Any]:
+        key = (
+            *(layout_of(array) for array in arrays.values()),
+            *(value if name in self.planner.static else value is None for name, value in scalars.items()),
+        )
+        try:
+            run = self.plans.get(key)
+        except TypeError:
+            run = None  # an unhashable scalar: the planner names it
+        return run or self._make(key, arrays, scalars)
+
+    def _make(self, key: Any, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> Callable[..., Any]:
+        decision = self.decide({name: layout_of(array) for name, array in arrays.items()}, scalars)
+        given = frozenset(name for name, value in (*arrays.items(), *scalars.items()) if value is not None)
+        run = build_run(self.op, decision, self.shape, given, self.device, self.load)
+        outputs = tuple(t.name for t in self.op.tensors if t.role == "output" and t.name in decision.layouts)
+        if len(outputs) > 1:
+            run = self._named(run, outputs)
+        with self.lock:
+            if len(self.plans) >= MAX_PLANS:
+                self.plans.clear()
+            self.plans[key] = run
+        return run
+
+    def _named(self, run: Callable[..., Any], outputs: tuple[str, ...]) -> Callable[..., Any]:
+        kind = self.results.get(outputs)
+        if kind is None:
+            kind = self.results[outputs] = namedtuple(f"{self.op.name}_result", outputs)  # type: ignore[misc]  # noqa: PYI024
+        make = kind._make
+        return lambda *arguments: make(run(*arguments))
+
+    def decide(self, layouts: Mapping[str, Any], scalars: Mapping[str, Any]) -> Decision:
+        """What a call with these layouts and scalars would do. Raises `ArgumentError`."""
+        device = self.device
+        try:
+            return self.planner.plan(
+                *(layouts.get(tensor.name) for tensor in self.op.tensors),
+                *(scalars.get(scalar.name) for scalar in self.op.scalars),
+                device.key,
+                device.properties.num_cus,
+                device.properties.arch,
+            )
+        except (ArithmeticError, TypeError) as error:
+            raise ArgumentError(f"{self.op.name}: these arguments have no plan: {error}") from error
+
+    # Arrays in and out
+
+    def _all_numpy(self, tensors: Mapping[str, Any]) -> bool:
+        inputs = [tensors[t.name] for t in self.op.tensors if t.role != "output" and tensors[t.name] is not None]
+        return bool(inputs) and all(isinstance(value, np.ndarray | np.generic) for value in inputs)
+
+    def _to_device(self, name: str, value: Any, stream: Any) -> DeviceArray | None:
+        if value is None or isinstance(value, DeviceArray):
+            return value
+        tensor = next(tensor for tensor in self.op.tensors if tensor.name == name)
+        if isinstance(value, np.ndarray | np.generic):
+            return self._upload(tensor, np.asarray(value), stream)
+        try:
+            return self.device.wrap(value)
+        except ArgumentError as error:
+            raise ArgumentError(f"{self.op.name}: argument '{name}': {error}") from None
+
+    def _upload(self, tensor: Tensor, value: np.ndarray[Any, Any], stream: Any) -> DeviceArray:
+        rest = tuple(dim for dim in range(value.ndim) if dim not in tensor.contiguous)
+        fits = value.ndim == len(tensor.shape)
+        order = (*rest, *tensor.contiguous) if fits else None
+        try:
+            if tensor.role == "output":
+                return self.device.empty(value.shape, value.dtype, order=order, stream=stream)
+            return self.device.array(value, order=order, stream=stream)
+        except ArgumentError as error:
+            raise ArgumentError(f"{self.op.name}: argument '{tensor.name}': {error}") from None
+
+    def _check_device(self, arrays: Mapping[str, DeviceArray | None]) -> None:
+        for name, array in arrays.items():
+            if array is not None and array.layout.device != self.device.key:
+                raise ArgumentError(
+                    f"{self.op.name}: argument '{name}' is on {array.device}, but the bundle was opened for {self.device}"
+                )
+
+    def _write_back(self, tensors: Mapping[str, Any], arrays: Mapping[str, Any], stream: Any) -> None:
+        for tensor in self.op.tensors:
+            host = tensors[tensor.name]
+            if tensor.role != "input" and isinstance(host, np.ndarray):
+                host_copy(host, arrays[tensor.name], stream)
+
+    def _to_host(self, result: Any, tensors: Mapping[str, Any], stream: Any) -> Any:
+        if isinstance(result, tuple):
+            return type(result)(*(self._one(n, v, tensors, stream) for n, v in result._asdict().items()))  # type: ignore[attr-defined]
+        if result is None:
+            return None
+        given = [t.name for t in self.op.tensors if t.role == "output" and tensors[t.name] is not None]
+        return self._one(given[0] if given else "", result, tensors, stream)
+
+    def _one(self, name: str, value: DeviceArray, tensors: Mapping[str, Any], stream: Any) -> Any:
+        host = tensors.get(name)
+        return value.numpy(stream) if host is None else host
+
+
+def call_source(op: Op, static: frozenset[str]) -> str:
+    """Source of an op's function. A known call is one look-up: by the identity of each layout, and the scalars."""
+    required = [t.name for t in op.tensors if t.role != "output" and not t.optional]
+    optional = [t.name for t in op.tensors if t.role != "output" and t.optional]
+    outputs = [t.name for t in op.tensors if t.role == "output"]
+    alias = "out" if len(outputs) == 1 and "out" not in {t.name for t in op.tensors} | {s.name for s in op.scalars} else ""
+    keywords = [f"{name}=None" for name in (*outputs, *([alias] if alias else ()), *(s.name for s in op.scalars))]
+    arguments = [*required, *(f"{name}=None" for name in optional), "*", *keywords, "stream=None"]
+    key = [
+        f"{t.name}.layout" if t.name in required else f"None if {t.name} is None else {t.name}.layout" for t in op.tensors
+    ] + [s.name if s.name in static else f"{s.name} is None" for s in op.scalars]
+    tensors = [t.name for t in op.tensors]
+    scalars = [s.name for s in op.scalars]
+    free = [name for name in scalars if name not in static]
+    lines = [f"def {op.name}({', '.join(arguments)}):"]
+    if alias:
+        lines.append(f"    if {alias} is not None: {outputs[0]} = {alias}")
+    lines += [
+        "    try:",
+        f"        _run = _plans[{', '.join(key)},]",
+        "    except (KeyError, AttributeError, TypeError):  # a new call, or arguments that are no device arrays",
+        f"        return _slow({_dict(tensors)}, {_dict(scalars)}, stream)",
+        "    try:",
+        f"        return _run({', '.join(['stream', *tensors, *free])})",
+        "    except (_struct_error, OverflowError) as _error:",
+        "        raise _misfit(_error) from None",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _dict(names: list[str]) -> str:
+    return "{" + ", ".join(f"{name!r}: {name}" for name in names) + "}"
+
+
+def docstring(op: Op) -> str:
+    """What `help(bundle.op)` shows: the contract in words."""
+    lines = [op.doc or op.name, "", "Arguments:"]
+    for tensor in op.tensors:
+        shape = ", ".join(dim.extent + ("|1" if dim.broadcast else "") for dim in tensor.shape)
+        allowed = " or ".join(op.dtypes.get(tensor.dtype, (tensor.dtype,)))
+        role = "optional" if tensor.optional else f"{tensor.role} when {tensor.when}" if tensor.when else tensor.role
+        lines.append(f"    {tensor.name}: {allowed} [{shape}], {role}. {tensor.doc}".rstrip())
+    for scalar in op.scalars:
+        default = f", default {scalar.default}" if scalar.default else ""
+        lines.append(f"    {scalar.name}: {'|'.join(scalar.choices) or scalar.type}{default}. {scalar.doc}".rstrip())
+    lines.append("    stream: a Stream, an integer handle, or None for the default stream.")
+    if op.require:
+        lines += ["", f"Requires: {'; '.join(op.require)}."]
+    return inspect.cleandoc("\n".join(lines))

@@ -1,0 +1,123 @@
+"""Runs kernels on the CPU with Triton's interpreter, on numpy arrays.
+
+The interpreter has to be chosen before Triton is imported: kernels run in a process of their own.
+"""
+
+import importlib.util
+import multiprocessing
+import os
+from collections.abc import Mapping
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+GUARD = 1 << 14  # elements of NaN before and after each tensor: a stray access lands there
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A strided tensor in a larger allocation. strides and offset are in elements."""
+
+    storage: np.ndarray
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def view(self) -> np.ndarray:
+        strides = [stride * self.storage.itemsize for stride in self.strides]
+        return np.lib.stride_tricks.as_strided(self.storage[self.offset :], self.shape, strides)
+
+    def surroundings(self) -> np.ndarray:
+        """The elements of the allocation that the tensor does not hold."""
+        outside = np.ones(self.storage.size, bool)
+        replace(self, storage=outside).view[...] = False
+        return self.storage[outside]
+
+
+def poisoned(values: np.ndarray, order: tuple[int, ...] | None = None, padding: int = 0) -> Tensor:
+    """`values` in NaN: dims laid out in `order`, the slowest first, `padding` elements past the end of each dim."""
+    order = order or tuple(range(values.ndim))
+    padded = np.full([values.shape[dim] + padding for dim in order], np.nan, values.dtype)
+    guard = np.full(GUARD, np.nan, values.dtype)
+    storage = np.concatenate([guard, padded.ravel(), guard])
+    strides = [0] * values.ndim
+    for place, dim in enumerate(order):
+        strides[dim] = int(np.prod(padded.shape[place + 1 :]))
+    tensor = Tensor(storage, GUARD, values.shape, tuple(strides))
+    tensor.view[...] = values
+    return tensor
+
+
+def start() -> Executor:
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _choose_interpreter)
+
+
+def launch(source: Path, kernel: str, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Run `kernel` of the file `source` over `grid`, a Tensor for each pointer. Returns the tensors afterwards."""
+    spec = importlib.util.spec_from_file_location(source.stem, source)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    getattr(module, kernel)[grid](**{n: _Pointer(a) if isinstance(a, Tensor) else a for n, a in arguments.items()})
+    return {name: argument for name, argument in arguments.items() if isinstance(argument, Tensor)}
+
+
+class _Pointer:
+    """As much of a torch tensor as the interpreter asks for; it is its own storage and its own copy on the host."""
+
+    def __init__(self, tensor: Tensor):
+        self._tensor = tensor
+        self.dtype = str(tensor.storage.dtype)
+
+    def data_ptr(self) -> int:
+        return self._tensor.storage.ctypes.data + self._tensor.offset * self._tensor.storage.itemsize
+
+    def untyped_storage(self) -> "_Pointer":
+        return self
+
+    def cpu(self) -> "_Pointer":
+        return self
+
+    def new_empty(self, *_: Any, **__: Any) -> "_Pointer":
+        return _Pointer(self._tensor)
+
+    def set_(self, *_: Any) -> None:
+        pass
+
+    def copy_(self, _: Any) -> None:
+        pass
+
+    def storage_offset(self) -> int:
+        return self._tensor.offset
+
+    def size(self) -> tuple[int, ...]:
+        return self._tensor.shape
+
+    def stride(self) -> tuple[int, ...]:
+        return self._tensor.strides
+
+
+def _choose_interpreter() -> None:
+    """Select the interpreter, and mend its bfloat16: it truncates instead of rounding, and dot multiplies the bits."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    from triton import language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    cast, dot = InterpreterBuilder.cast_impl, InterpreterBuilder.create_dot
+
+    def widen(operand: Any) -> Any:
+        if operand.dtype.scalar != tl.bfloat16:
+            return operand
+        return TensorHandle(operand.data.view(ml_dtypes.bfloat16).astype(np.float32), tl.float32)
+
+    def mended_cast(self: Any, source: Any, target: Any) -> Any:
+        if (source.dtype.scalar, target.scalar) == (tl.float32, tl.bfloat16):
+            return TensorHandle(source.data.astype(ml_dtypes.bfloat16).view(np.uint16), tl.bfloat16)
+        return cast(self, source, target)
+
+    InterpreterBuilder.cast_impl = mended_cast
+    InterpreterBuilder.create_dot = lambda self, a, b, *rest: dot(self, widen(a), widen(b), *rest)
