@@ -32,6 +32,10 @@ class PlannedVariant:
     key: str
 
 
+OnDone = Callable[[PlannedVariant, CompiledKernel | CompileFailure], None]
+"""Called with each variant as its compilation ends."""
+
+
 @dataclass(frozen=True)
 class PlannedBundle:
     """One bundle of a build: a manifest for one architecture."""
@@ -165,7 +169,7 @@ def compile_missing(
     cache: CompileCache,
     executor: Executor,
     outcome: Outcome,
-    on_done: Callable[[PlannedVariant, CompiledKernel | CompileFailure], None],
+    on_done: OnDone,
 ) -> None:
     """Compile what the cache did not have; results go to the cache and to `outcome` as they come."""
     by_job = {variant.job: key for key, variant in missing.items()}

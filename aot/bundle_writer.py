@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from aot_runtime import format as fmt
@@ -17,7 +19,7 @@ from .binding import kernarg_values
 from .build import PlannedBundle, PlannedVariant
 from .compiler import CompiledKernel
 from .header import header_text
-from .kernargs import kernarg_layout
+from .kernargs import kernarg_bytes, kernarg_layout
 from .stub import stub_text
 
 HASH_LENGTH = 16
@@ -30,16 +32,20 @@ def make_index(bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel]) -> 
     blobs: dict[str, fmt.Blob] = {}
     files: dict[str, bytes] = {}
     variants = []
-    for planned in bundle.variants:
-        kernel = kernels[planned.key]
+    used = [kernels[planned.key] for planned in bundle.variants]
+    shared = _shared_options([_plain(kernel.options) for kernel in used])
+    for planned, kernel in zip(bundle.variants, used, strict=True):
         digest = hashlib.sha256(kernel.image).hexdigest()
         name = digest[:HASH_LENGTH]
         file = f"{fmt.CODE_FOLDER}/{name}.{suffix}"
         blobs[name] = fmt.Blob(file, len(kernel.image), digest)
         files[file] = kernel.image
-        variants.append(make_variant(planned, kernel, bundle.target.arch, name))
+        variants.append(make_variant(planned, kernel, bundle.target.arch, name, shared))
     target = fmt.Target(bundle.target.arch, bundle.target.backend, bundle.target.warp_size)
-    toolchain = {"compiler": ", ".join(sorted({kernel.compiler for kernel in kernels.values()}))}
+    toolchain = {
+        "compiler": ", ".join(sorted({kernel.compiler for kernel in used})),
+        "options": json.dumps(shared),
+    }
     index = fmt.Index(
         fmt.FORMAT_VERSION, 1, "0" * 64, bundle.manifest.spec.bundle, target, toolchain, bundle.ops, tuple(variants),
         dict(sorted(blobs.items())),
@@ -47,14 +53,20 @@ def make_index(bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel]) -> 
     return index, files
 
 
-def make_variant(planned: PlannedVariant, kernel: CompiledKernel, arch: str, code: str) -> fmt.Variant:
-    """The index's record of a compiled variant."""
+def make_variant(
+    planned: PlannedVariant, kernel: CompiledKernel, arch: str, code: str, shared: Mapping[str, fmt.Value]
+) -> fmt.Variant:
+    """The index's record of a compiled variant; it lists the options that are not those `shared` by all."""
     spec, meta = planned.spec, kernel.metadata
     values = {name: (type_name, value) for name, type_name, value in kernarg_values(planned.bound)}
     values |= {name: ("*int8", "") for name in (fmt.GLOBAL_SCRATCH, fmt.PROFILE_SCRATCH)}
     layout = kernarg_layout(planned.job.signature)
     fits = occupancy(
-        arch, vgprs=meta.allocated_vgprs, sgprs=meta.sgprs, lds_bytes=kernel.lds_bytes, num_warps=kernel.num_warps
+        arch,
+        vgprs=meta.allocated_vgprs,
+        sgprs=meta.sgprs,
+        lds_bytes=kernel.lds_bytes + meta.static_lds_bytes,
+        num_warps=kernel.num_warps,
     )
     return fmt.Variant(
         op=spec.op,
@@ -68,7 +80,7 @@ def make_variant(planned: PlannedVariant, kernel: CompiledKernel, arch: str, cod
             fmt.Kernarg(field.name, values[field.name][0], field.offset, field.size, values[field.name][1])
             for field in layout
         ),
-        kernarg_bytes=meta.kernarg_bytes,
+        kernarg_bytes=kernarg_bytes(layout),
         lds_bytes=kernel.lds_bytes,
         num_warps=kernel.num_warps,
         warp_size=kernel.warp_size,
@@ -76,12 +88,26 @@ def make_variant(planned: PlannedVariant, kernel: CompiledKernel, arch: str, cod
             meta.vgprs, meta.agprs, meta.sgprs, meta.vgpr_spills, meta.sgpr_spills, meta.scratch_bytes,
             fits.waves_per_simd, fits.limit, meta.code_bytes,
         ),  # fmt: skip
-        options=dict(kernel.options),
+        options={name: value for name, value in _plain(kernel.options).items() if name not in shared},
         compiler=kernel.compiler,
         global_scratch=fmt.Scratch(kernel.global_scratch_bytes, kernel.global_scratch_align),
         profile_scratch=fmt.Scratch(kernel.profile_scratch_bytes, kernel.profile_scratch_align),
         cooperative=kernel.cooperative,
     )
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, fmt.Value]:
+    """Options as flat values: unset ones are left out, lists become text."""
+    return {
+        name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
+        for name, value in sorted(options.items())
+        if value is not None
+    }
+
+
+def _shared_options(options: Sequence[Mapping[str, fmt.Value]]) -> dict[str, fmt.Value]:
+    first, *rest = options
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in rest)}
 
 
 def encode(index: fmt.Index) -> bytes:

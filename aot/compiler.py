@@ -391,18 +391,31 @@ def _read_back(image: bytes, symbol: str) -> KernelMetadata:
         raise CompileError(f"the code object that Triton made cannot be read back: {error}") from error
 
 
+# Hidden arguments that say how the kernel was launched: `tl.num_programs` reads them on AMD. The driver fills them in,
+# after the arguments that it is given.
+_LAUNCH_SHAPE = tuple(
+    f"hidden_{name}"
+    for name in ("block_count_", "group_size_", "remainder_", "global_offset_", "grid_dims", "dynamic_lds_size", "none")
+)
+
+
 def _verify(kernel: CompiledKernel, layout: tuple[KernargField, ...], target: Target) -> None:
     """Raise `CompileError` unless the code object is what the job's signature and target make the runtime expect."""
     metadata = kernel.metadata
-    if hidden := [arg.kind for arg in metadata.args if arg.kind.startswith("hidden_")]:
-        raise CompileError(f"kernel {kernel.symbol!r} needs hidden arguments that the runtime does not pass: {hidden}")
+    hidden = [arg for arg in metadata.args if arg.kind.startswith("hidden_")]
+    if services := sorted({arg.kind for arg in hidden if not arg.kind.startswith(_LAUNCH_SHAPE)}):
+        raise CompileError(
+            f"kernel {kernel.symbol!r} needs {', '.join(services)}, which the runtime does not offer: "
+            "device_print and device_assert cannot be shipped"
+        )
+    explicit_bytes = kernarg_bytes(layout)
     expectations: dict[str, tuple[Any, Any]] = {
         "architecture": (read_code_object(kernel.image).arch, target.arch),
         "arguments (offset, size)": (
-            [(arg.offset, arg.size) for arg in metadata.args],
+            [(arg.offset, arg.size) for arg in metadata.args if arg not in hidden],
             [(field.offset, field.size) for field in layout],
         ),
-        "kernarg bytes": (metadata.kernarg_bytes, kernarg_bytes(layout)),
+        "kernarg bytes": (min([metadata.kernarg_bytes, *(arg.offset for arg in hidden)]), explicit_bytes),
         "workgroup size": (metadata.max_workgroup_size, kernel.num_warps * kernel.warp_size),
         "wavefront size": (metadata.warp_size, target.warp_size),
         "wavefront size of the compiler": (kernel.warp_size, target.warp_size),

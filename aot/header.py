@@ -171,8 +171,12 @@ strides and the extents that the op aligns multiples of 16, and no tensor reache
 
 
 def _comment(text: str) -> str:
-    lines = text.replace("*/", "* /").splitlines()
-    return "\n".join(["/*", *(f" * {line}".rstrip() for line in lines), " */"])
+    return "\n".join(["/*", *(f" * {line}".rstrip() for line in _uncommented(text).splitlines()), " */"])
+
+
+def _uncommented(text: str) -> str:
+    """Text that neither ends a comment nor starts one."""
+    return text.replace("*/", "* /").replace("/*", "/ *")
 
 
 def _constants(index: fmt.Index, prefix: str) -> list[str]:
@@ -215,7 +219,7 @@ def _struct(name: str, variant: fmt.Variant) -> Iterator[str]:
     width = max((len(member.declaration) for member in members), default=0)
     yield f"struct {name} {{"
     for member in members:
-        yield f"    {member.declaration:<{width}} /* {f'{member.offset}: {member.comment}'.replace('*/', '* /')} */"
+        yield f"    {member.declaration:<{width}} /* {member.offset}: {_uncommented(member.comment)} */"
     yield "};"
     yield f'static_assert(sizeof(struct {name}) == {variant.kernarg_bytes}, "size of the segment");'
     for member in members:

@@ -33,10 +33,10 @@ from .compiler import CompiledKernel, CompileError, CompileJob, compile_job
 T = TypeVar("T")
 
 WORKER_MEMORY_BYTES = 3 << 29
-"""What one worker is counted with, 1.5 GiB: LLVM's peak for a large attention kernel, with room to spare."""
+"""What one worker is counted with: 1.5 GiB, five times the most that attention kernels were seen to take."""
 
 JOBS_PER_WORKER = 256
-"""Jobs after which a worker is replaced: the compiler never gives back all of its memory."""
+"""Jobs after which a worker is replaced: the compiler does not give back all of its memory."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from aot_runtime.errors import AotError
 
-from .build import Outcome, PlannedBundle, PlannedVariant, compile_missing, look_up, plan_bundle
+from .build import Failure, OnDone, Outcome, PlannedBundle, PlannedVariant, compile_missing, look_up, plan_bundle
 from .bundle_writer import write_bundle
 from .cache import CacheError, CompileCache
 from .compiler import CompiledKernel
@@ -128,34 +128,44 @@ def _locked(output: Path, names: list[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _progress(console: Console, total: int, workers: int):
+def _progress(console: Console, total: int, workers: int) -> Iterator[OnDone]:
     """Yields the callback for each finished variant: a bar on a terminal, a line now and then in a log."""
-    if console.is_terminal:
-        columns = (TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("eta"),
-                   TimeRemainingColumn(), TextColumn("{task.description}"))
-        with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task("", total=total)
-
-            def advance(variant: PlannedVariant, result: CompiledKernel | CompileFailure) -> None:
-                bar.update(task, advance=1, description=variant.spec.op)
-                if isinstance(result, CompileFailure):
-                    bar.console.print(f"failed: {variant.spec.label}", markup=False)
-
-            yield advance
+    if not console.is_terminal:
+        console.print(f"compiling {total} variants with {workers} worker{'s' if workers > 1 else ''}")
+        yield _Log(console, total)
         return
-    console.print(f"compiling {total} variants with {workers} worker{'s' if workers > 1 else ''}")
-    done, next_line = 0, time.monotonic() + LOG_EVERY_S
+    columns = (TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("eta"),
+               TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=total)
+        failed = 0
 
-    def log(variant: PlannedVariant, result: CompiledKernel | CompileFailure) -> None:
-        nonlocal done, next_line
-        done += 1
-        if isinstance(result, CompileFailure):
-            console.print(f"failed: {variant.spec.label}", markup=False)
-        if time.monotonic() >= next_line:
-            console.print(f"  {done}/{total}")
-            next_line = time.monotonic() + LOG_EVERY_S
+        def advance(variant: PlannedVariant, result: CompiledKernel | CompileFailure) -> None:
+            nonlocal failed
+            failed += isinstance(result, CompileFailure)
+            bar.update(task, advance=1, description=f"{variant.spec.op}{_failed(failed)}")
 
-    yield log
+        yield advance
+
+
+class _Log:
+    """Progress in lines: one every `LOG_EVERY_S` seconds."""
+
+    def __init__(self, console: Console, total: int):
+        self.console, self.total = console, total
+        self.done = self.failed = 0
+        self.next_line = time.monotonic() + LOG_EVERY_S
+
+    def __call__(self, variant: PlannedVariant, result: CompiledKernel | CompileFailure) -> None:
+        self.done += 1
+        self.failed += isinstance(result, CompileFailure)
+        if time.monotonic() >= self.next_line:
+            self.console.print(f"  {self.done}/{self.total}{_failed(self.failed)}")
+            self.next_line = time.monotonic() + LOG_EVERY_S
+
+
+def _failed(count: int) -> str:
+    return f", {count} failed" if count else ""
 
 
 def _print_counts(console: Console, bundles: list[PlannedBundle]) -> None:
@@ -168,11 +178,16 @@ def _print_counts(console: Console, bundles: list[PlannedBundle]) -> None:
 
 
 def _print_failures(request: Request, outcome: Outcome) -> None:
+    """Every failure with its variant; those with one reason stand together."""
     print(f"aotbuild: {len(outcome.failures)} variants did not compile; no bundle was written", file=sys.stderr)
+    by_reason: dict[tuple[str, str], list[Failure]] = {}
     for failure in outcome.failures:
-        print(f"  {failure.bundle}: {failure.label}\n    " + failure.reason.replace("\n", "\n    "), file=sys.stderr)
-        if request.verbose and failure.details:
-            print("    " + failure.details.replace("\n", "\n    "), file=sys.stderr)
+        by_reason.setdefault((failure.reason, failure.details if request.verbose else ""), []).append(failure)
+    for (reason, details), failures in by_reason.items():
+        for failure in failures:
+            print(f"  {failure.bundle}: {failure.label}", file=sys.stderr)
+        for text in filter(None, (reason, details)):
+            print("    " + text.rstrip().replace("\n", "\n    "), file=sys.stderr)
 
 
 def _write(console: Console, bundle: PlannedBundle, outcome: Outcome, output: Path) -> None:

@@ -36,7 +36,7 @@ def attention_forward(
     workgroups to in turn, each with an L2 of its own (gfx942, gfx950: 8; elsewhere 1). HAS_BF16_CVT: the hardware
     rounds fp32 to bfloat16 in one instruction (gfx950, sm_80 and later); ignored unless the dtype is bfloat16.
     """
-    block, head = _place(CAUSAL, NUM_XCDS)
+    block, head = _place(tl.cdiv(seqlen_q, BLOCK_M), heads, CAUSAL, NUM_XCDS)
     batch = tl.program_id(2)
     head_kv = head // (heads // heads_kv)
     k += batch * stride_k_batch + head_kv * stride_k_heads_kv
@@ -85,15 +85,14 @@ def attention_forward(
 
 
 @triton.jit
-def _place(CAUSAL: tl.constexpr, NUM_XCDS: tl.constexpr):
+def _place(blocks, heads, CAUSAL: tl.constexpr, NUM_XCDS: tl.constexpr):
     """Query block and head of this program."""
     block = tl.program_id(0)
     head = tl.program_id(1)
-    blocks = tl.num_programs(0)
     if NUM_XCDS > 1:
         # Neighbours in launch order land on different dies. Renumbering gives each die a contiguous run of
         # (head, block), so that the blocks that read the same K and V share an L2.
-        programs = blocks * tl.num_programs(1)
+        programs = blocks * heads
         linear = head * blocks + block
         die = linear % NUM_XCDS
         linear = die * (programs // NUM_XCDS) + tl.minimum(die, programs % NUM_XCDS) + linear // NUM_XCDS

@@ -32,7 +32,7 @@ class Allocation:
         with contextlib.suppress(DriverCallError):  # e.g. a stream that its owner destroyed: the pool keeps the memory
             for stream in self.others - {self.stream}:
                 self.device.order_after(self.stream, stream)
-            self.device.driver.free(self.device.index, self.address, self.stream)
+            self.device.release(self.address, self.stream)
 
 
 class DeviceArray:

@@ -113,7 +113,6 @@ class Bundle:
     def __init__(self, folder: Path, index: Index, device: Device):
         self.path, self.index, self.device = folder, index, device
         self._lock = threading.RLock()
-        self._ops: dict[str, Callable[..., Any]] = {}
         self._modules: dict[str, int] = {}
         self._functions: dict[tuple[str, str, int], int] = {}
 
@@ -138,9 +137,9 @@ class Bundle:
 
             raise AttributeError(f"bundle '{self.index.name}' has no op '{name}'{nearest(name, self.ops)}")
         with self._lock:
-            if name not in self._ops:
-                self._ops[name] = build_op(self.planner(name), self.device, self.load)
-            return self._ops[name]
+            if name not in self.__dict__:  # an instance attribute from then on: found with no call of this method
+                self.__dict__[name] = build_op(self.planner(name), self.device, self.load)
+            return self.__dict__[name]
 
     def planner(self, op: str) -> Planner:
         """The planner of an op. Raises `BundleError` when its contract is not sound."""

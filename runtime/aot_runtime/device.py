@@ -102,6 +102,7 @@ class Device:
         self.driver, self.index = driver, index
         self.key = (driver.name, index)
         self._graphs: dict[int, Graph] = {}
+        self._deferred: list[tuple[int, int]] = []
 
     @cached_property
     def properties(self) -> DeviceProperties:
@@ -168,17 +169,10 @@ class Device:
         self._graphs[stream.handle] = graph
         try:
             yield graph
-        except BaseException:
+        finally:
+            graph.handle = self.driver.end_capture(self.index, stream.handle)
             del self._graphs[stream.handle]
-            self._abandon_capture(stream)
-            raise
-        del self._graphs[stream.handle]
-        graph.handle = self.driver.end_capture(self.index, stream.handle)
-
-    def _abandon_capture(self, stream: Stream) -> None:
-        handle = self.driver.end_capture(self.index, stream.handle)
-        if handle:
-            self.driver.destroy_graph(self.index, handle)
+            self._release_deferred()
 
     def handle(self, stream: Any) -> int:
         """The handle of a stream: ours, an integer, None (the default stream), or another library's object."""
@@ -201,6 +195,18 @@ class Device:
         if stream and self.driver.is_capturing(self.index, stream):
             raise CaptureError("a call would allocate its result while its stream is being captured: pass out=")
         return Allocation(self, self.driver.allocate(self.index, nbytes, stream), stream)
+
+    def release(self, address: int, stream: int) -> None:
+        """Give pool memory back in stream order. While a stream is captured, work on the default stream would break
+        the capture: it waits until then."""
+        if self._graphs:
+            self._deferred.append((address, stream))
+        else:
+            self.driver.free(self.index, address, stream)
+
+    def _release_deferred(self) -> None:
+        while self._deferred and not self._graphs:
+            self.release(*self._deferred.pop())
 
     def workspace(self, nbytes: int, stream: int) -> tuple[int, Allocation | None]:
         """(address, owner) of scratch memory; the graph being captured on `stream` owns it, if there is one."""
@@ -256,8 +262,7 @@ def get_device(device: Device | str | None = None, arch: str | None = None) -> D
     if isinstance(device, Device):
         return device
     if device is None:
-        driver = driver_for_arch(arch) if arch else first_driver()
-        name, index = driver, 0
+        name, index = driver_for_arch(arch) if arch else first_driver(), 0
     else:
         name, _, number = device.partition(":")
         if number and not number.isdigit():

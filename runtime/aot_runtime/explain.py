@@ -11,7 +11,7 @@ import numpy as np
 from . import expr
 from .array import DeviceArray
 from .device import Device, dtype_name
-from .format import Axis, Blob, Config, Kernarg, Launch, Op, Tensor, Variant
+from .format import PROFILE_SCRATCH, Axis, Blob, Config, Kernarg, Launch, Op, Tensor, Variant
 from .layout import Layout, contiguous_order, make_layout, packed_strides
 from .planner import POINTER, Decision, LaunchDecision, Planner
 from .scope import Scope
@@ -73,7 +73,7 @@ def explain_decision(planner: Planner, decision: Decision, blobs: Mapping[str, B
 
 def _call(op: Op, decision: Decision) -> Iterator[str]:
     names = decision.names
-    yield f"{op.name} on {names['arch']} with {names['num_cus']} compute units"
+    yield f"{op.name} on {names['arch']}{f' with {cus} compute units' if (cus := names['num_cus']) else ''}"
     yield from _group("tensors", decision.layouts)
     yield from _group("dims", {name: names[name] for name in Scope.of(op).dims})
     yield from _group("scalars", {scalar.name: names[scalar.name] for scalar in op.scalars})
@@ -132,7 +132,7 @@ def _launch(
     threads = variant.num_warps * variant.warp_size
     size = f"{' x '.join(map(str, taken.grid))} ({', '.join(launch.grid)})"
     yield f"  grid {size}{'; nothing to do, not launched' if 0 in taken.grid else ''}"
-    yield f"  block {threads} threads ({variant.num_warps} waves of {variant.warp_size}), {variant.lds_bytes} bytes of LDS"
+    yield f"  block {threads} threads ({variant.num_warps} waves of {variant.warp_size}), LDS {variant.lds_bytes} bytes"
     yield f"  kernargs, {variant.kernarg_bytes} bytes:"
     yield from _kernargs(variant, taken)
 
@@ -162,8 +162,10 @@ def _unmet(condition: str, decision: Decision) -> str:
 def _values(condition: str, decision: Decision) -> str:
     """The values of all that a condition reads."""
     parsed = expr.parse(condition)
-    queries = {f"{function}({', '.join(map(str, rest))})": expr.query_name(function, *rest)
-               for function, *rest in sorted(parsed.queries, key=str)}  # fmt: skip
+    queries = {
+        f"{function}({', '.join(map(str, rest))})": expr.query_name(str(function), *rest)
+        for function, *rest in sorted(parsed.queries, key=str)
+    }
     read = {name: name for name in sorted(parsed.names)} | queries
     return ", ".join(f"{shown}={decision.names[name]}" for shown, name in read.items()) or "always"
 
@@ -183,6 +185,6 @@ def _kernarg_value(arg: Kernarg, variant: Variant, taken: LaunchDecision) -> str
 
 
 def _scratch(arg: Kernarg, variant: Variant, taken: LaunchDecision) -> str:
-    per_group = (variant.profile_scratch if "profile" in arg.name else variant.global_scratch).bytes
+    per_group = (variant.profile_scratch if arg.name == PROFILE_SCRATCH else variant.global_scratch).bytes
     x, y, z = taken.grid
     return f"address of {per_group * x * y * z} bytes of scratch memory" if per_group else "0, as it needs no scratch"

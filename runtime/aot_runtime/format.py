@@ -176,13 +176,13 @@ class Scratch(_Record):
 
 
 class Resources(_Record):
-    """What the code object's own metadata says that a launch takes."""
+    """What the code object's own metadata says that a launch takes. A cubin does not record spills: None."""
 
     vgprs: int = 0
     agprs: int = 0
     sgprs: int = 0
-    vgpr_spills: int = 0
-    sgpr_spills: int = 0
+    vgpr_spills: int | None = None
+    sgpr_spills: int | None = None
     scratch_bytes: int = 0
     waves_per_simd: float = 0
     occupancy_limit: str = ""

@@ -241,8 +241,18 @@ def test_a_back_end_failure_carries_what_the_compiler_printed():
     assert caught.value.reason.count("\n") <= 5
 
 
-def test_hidden_arguments_are_refused():
-    with pytest.raises(CompileError, match=r"hidden arguments .*hidden_hostcall_buffer"):
+def test_the_size_of_the_grid_comes_in_hidden_arguments():
+    """On AMD; the driver appends them to what it is given."""
+    signature = (("x", "*i32"),)
+    metadata = compile_job(jobs.job("counting", "gfx942", signature, {})).metadata
+    hidden = {arg.kind: arg.offset for arg in metadata.args if arg.kind.startswith("hidden_")}
+    assert hidden["hidden_block_count_x"] == kernarg_bytes(kernarg_layout(signature)) == 24
+    assert metadata.kernarg_bytes == 24 + 256
+    assert compile_job(jobs.job("counting", "sm_90", signature, {})).metadata.kernarg_bytes == 24
+
+
+def test_arguments_that_need_a_service_are_refused():
+    with pytest.raises(CompileError, match=r"'asserting' needs .*hidden_hostcall_buffer.*device_assert"):
         compile_job(jobs.job("asserting", "gfx942", (("x", "*fp32"),), {}, options=(("debug", True),)))
 
 

@@ -170,6 +170,8 @@ PARENT = """
 import jobs, sys, tasks, tempfile
 from aot.pool import WarmPool, run_jobs
 tempfile.tempdir = sys.argv[2]
+with open(f"{sys.argv[2]}.runs", "a") as runs:
+    runs.write("x")
 work = [jobs.job(f"{verb}:{sys.argv[1]}", "gfx942", (), {}) for verb in ("hold", "child")]
 with WarmPool(2) as pool:
     list(run_jobs(work, pool, tasks.act))
@@ -188,10 +190,13 @@ def parent(tmp_path):
     process = subprocess.Popen(
         [sys.executable, script, folder, scratch], env=environment, stderr=subprocess.PIPE, text=True
     )
-    assert wait_for(lambda: len(pids(folder)) == 3, 30)
-    yield process, pids(folder), scratch
-    process.kill()
-    process.wait()
+    try:
+        assert wait_for(lambda: len(pids(folder)) == 3, 30)
+        assert Path(f"{scratch}.runs").read_text() == "x"
+        yield process, pids(folder), scratch
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_interrupting_ends_everything_at_once(parent):

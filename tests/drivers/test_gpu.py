@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from contract import CHECKS, allocated, from_device, new_stream, to_device
+from driver_contract import CHECKS, allocated, from_device, new_stream, to_device
 
 from aot_runtime.drivers import open_driver
 from aot_runtime.drivers.gpu import GpuDriver

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from contract import CHECKS, from_device
+from driver_contract import CHECKS, from_device
 from hip_double.code_object import code_object
 from hip_double.double import ILLEGAL_ADDRESS, Double, DoubleLibrary, Launch, in_double
 

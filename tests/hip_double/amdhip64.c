@@ -41,7 +41,7 @@
   X(hipErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing") \
   X(hipErrorStreamCaptureInvalidated, 901, "operation failed due to a previous error during capture") \
   X(hipErrorStreamCaptureIsolation, 905, "dependency created on uncaptured work in another stream") \
-  X(hipErrorStreamCaptureImplicit, 906, "operation would make the legacy stream depend on a capturing blocking stream") \
+  X(hipErrorStreamCaptureImplicit, 906, "operation would make the default stream depend on a capturing one") \
   X(hipErrorCapturedEvent, 907, "operation not permitted on an event last recorded in a capturing stream") \
   X(hipErrorUnknown, 999, "unknown error")
 

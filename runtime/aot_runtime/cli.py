@@ -1,0 +1,187 @@
+"""The `aotbundle` command. What a command needs is imported when it runs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .errors import AotError
+
+EXIT_FAILED = 1
+
+
+class _Failure(click.ClickException):
+    exit_code = EXIT_FAILED
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"aotbundle: error: {self.message}", err=True)
+
+
+class _Commands(click.Group):
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (AotError, PermissionError) as error:
+            raise _Failure("\n".join([str(error), *getattr(error, "__notes__", ())])) from error
+
+
+class _Pair(click.ParamType):
+    """`NAME=VALUE`, the value being converted."""
+
+    def __init__(self, convert: Callable[[str], Any], form: str):
+        self.name, self._convert = form, convert
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        if isinstance(value, tuple):
+            return value[0], value[1]
+        name, equals, text = str(value).partition("=")
+        try:
+            if not name.strip() or not equals:
+                raise ValueError
+            return name.strip(), self._convert(text.strip())
+        except ValueError:
+            self.fail(f"'{value}' is not {self.name}", param, ctx)
+
+
+def _integers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",")) if text else ()
+
+
+_PATHS = click.Path(path_type=Path)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="aotbuild")
+def main() -> None:
+    """Look into bundles of compiled kernels, check them, and check this machine.
+
+    Exit status: 0 all is well; 1 a fault was found; 2 wrong usage.
+    """
+
+
+@main.command()
+@click.argument("paths", metavar="BUNDLE|FOLDER…", nargs=-1, required=True, type=_PATHS)
+def ls(paths: tuple[Path, ...]) -> None:
+    """List bundles: their architecture, ops, variants and sizes.
+
+    \b
+    Examples:
+      aotbundle ls dist
+      aotbundle ls dist/attention-gfx942 dist/rows-gfx942
+    """
+    from .show import find_bundles, list_bundles
+
+    text, faults = list_bundles(find_bundles(paths))
+    click.echo(text)
+    if faults:
+        raise AotError("\n".join(faults))
+
+
+@main.command()
+@click.argument("bundle", type=_PATHS)
+@click.option("--op", help="Only the variants of this op.")
+@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+def show(bundle: Path, op: str | None, as_json: bool) -> None:
+    """Show every variant of a bundle: its point, config, registers, spills, LDS, waves per SIMD and code size.
+
+    In SPILLS, VGPRs and SGPRs; in WAVES, waves per SIMD and what limits them; FILE is the code object.
+
+    \b
+    Examples:
+      aotbundle show dist/rows-gfx942
+      aotbundle show dist/attention-gfx942 --op flash_attention --json
+    """
+    import json
+
+    from .bundle import read_index
+    from .show import bundle_data, bundle_text, variant_rows
+
+    index = read_index(bundle)
+    rows = variant_rows(index, op)
+    click.echo(json.dumps(bundle_data(index, rows), indent=1) if as_json else bundle_text(index, rows))
+
+
+@main.command()
+@click.argument("paths", metavar="BUNDLE|FOLDER…", nargs=-1, required=True, type=_PATHS)
+def verify(paths: tuple[Path, ...]) -> None:
+    """Check bundles: index, files and hashes, and each variant against its code object. Needs no device.
+
+    \b
+    Examples:
+      aotbundle verify dist/rows-gfx942
+      aotbundle verify dist
+    """
+    from .show import find_bundles
+    from .verify import verify_bundle
+
+    faulty = False
+    for folder in find_bundles(paths):
+        faults = verify_bundle(folder)
+        faulty |= bool(faults)
+        for fault in faults:
+            click.echo(f"{folder}: {fault}")
+        click.echo(f"{folder}: {f'{len(faults)} fault(s)' if faults else 'ok'}")
+    sys.exit(EXIT_FAILED if faulty else 0)
+
+
+@main.command()
+@click.argument("bundle", type=_PATHS)
+@click.argument("op")
+@click.argument("scalars", metavar="[SCALAR=VALUE]…", nargs=-1, type=_Pair(str, "SCALAR=VALUE"))
+@click.option("--shape", "shapes", multiple=True, type=_Pair(_integers, "TENSOR=N,N,…"), help="A tensor's shape.")
+@click.option("--dim", "dims", multiple=True, type=_Pair(int, "DIM=N"),
+              help="A dim's extent; gives every required input that has no --shape its shape.")
+@click.option("--given", multiple=True, metavar="TENSOR", help="An optional input that is passed, shaped by --dim.")
+@click.option("--dtype", "dtypes", multiple=True, type=_Pair(str, "NAME=DTYPE"),
+              help="The dtype of a dtype variable or a tensor.")
+@click.option("--strides", multiple=True, type=_Pair(_integers, "TENSOR=N,N,…"),
+              help="A tensor's strides in elements. [default: packed]")
+@click.option("--unaligned", multiple=True, metavar="TENSOR", help="A tensor whose address is no multiple of 16 bytes.")
+@click.option("--num-cus", type=click.IntRange(1), help="Compute units of the device, for ops that depend on them.")
+@click.option("--source", is_flag=True, help="Print the generated planner as well.")
+def explain(
+    bundle: Path, op: str, scalars: tuple[tuple[str, str], ...], shapes: tuple[tuple[str, tuple[int, ...]], ...],
+    dims: tuple[tuple[str, int], ...], given: tuple[str, ...], dtypes: tuple[tuple[str, str], ...],
+    strides: tuple[tuple[str, tuple[int, ...]], ...], unaligned: tuple[str, ...], num_cus: int | None, source: bool,
+) -> None:  # fmt: skip
+    """Say which variants a call of OP gets, and why, or why it is refused. Needs no device.
+
+    \b
+    Examples:
+      aotbundle explain dist/rows-gfx942 softmax --dim rows=8 --dim cols=1000 --dtype T=float16
+      aotbundle explain dist/rows-gfx942 softmax --shape x=8,1000 --dtype T=float16 --strides x=1024,1
+      aotbundle explain dist/attention-gfx942 flash_attention --shape q=1,8,128,64 --shape k=1,8,128,64 \\
+          --shape v=1,8,128,64 --dtype T=float16 --unaligned q causal=true scale=0.125
+    """
+    from .bundle import read_index
+    from .callspec import CallSpec, op_planner, plan_call
+    from .explain import explain_decision
+
+    index = read_index(bundle)
+    planner = op_planner(index, op)
+    call = CallSpec(dict(shapes), dict(dims), frozenset(given), dict(dtypes), dict(strides), frozenset(unaligned),
+                    dict(scalars))  # fmt: skip
+    click.echo(explain_decision(planner, plan_call(index, planner, call, num_cus), index.blobs))
+    if source:
+        click.echo(f"\n{planner.source}")
+
+
+@main.command()
+@click.argument("bundle", required=False, type=_PATHS)
+def doctor(bundle: Path | None) -> None:
+    """Check this machine: packages, drivers, devices and settings, and whether BUNDLE fits a device here.
+
+    \b
+    Examples:
+      aotbundle doctor
+      aotbundle doctor dist/attention-gfx942
+    """
+    from .doctor import diagnose
+
+    found = diagnose(bundle)
+    click.echo(found.text)
+    sys.exit(0 if found.healthy else EXIT_FAILED)
