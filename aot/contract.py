@@ -295,13 +295,10 @@ def overlay_configs(
 ) -> list[dict[str, fmt.Value]]:
     """Lay a tuning file's entries over a manifest's configs.
 
-    An entry whose `name` the manifest has changes that entry's keys; any other entry is put in front, in order. An
-    entry in front that has no `when` serves every call, so it replaces the manifest's list.
+    An entry whose `name` the manifest has changes that entry's keys; any other entry is put in front, in order.
     """
     named = [{"name": f"config{i}", **entry} for i, entry in enumerate(base)]
     names = [entry["name"] for entry in named]
     changes = {entry.get("name"): entry for entry in overlay if entry.get("name") in names}
     added = [{"name": f"tuned{i}", **entry} for i, entry in enumerate(overlay) if entry.get("name") not in names]
-    if any("when" not in entry for entry in added):
-        return added
     return added + [{**entry, **changes.get(entry["name"], {})} for entry in named]

@@ -90,7 +90,7 @@ def _with_scratch(kernargs: tuple[fmt.Kernarg, ...]) -> tuple[fmt.Kernarg, ...]:
 def _variant(op: str, launch: int, kernargs: tuple[fmt.Kernarg, ...], symbol: str, **fields: object) -> fmt.Variant:
     full = _with_scratch(kernargs)
     values: dict[str, object] = {
-        "point": {}, "aligned": True, "config": 0, "code": "00000000000000aa", "lds_bytes": 0, "num_warps": 4,
+        "point": {}, "aligned": True, "config": 0, "code": "aaaaaaaaaaaaaaaa", "lds_bytes": 0, "num_warps": 4,
         "warp_size": 64, "resources": fmt.Resources(vgprs=32, sgprs=24, waves_per_simd=8, occupancy_limit="waves"),
         "options": {}, "compiler": "triton 3.9.0",
     }  # fmt: skip
@@ -112,11 +112,12 @@ def _reduce_variants() -> list[fmt.Variant]:
             variants.append(
                 _variant(
                     "reduce", 0, kernargs, "reduce_rows", point=point, aligned=aligned, config=config,
-                    code="00000000000000bb" if aligned else "00000000000000aa", lds_bytes=16 * settings.values["BLOCK"],
+                    code="bbbbbbbbbbbbbbbb" if aligned else "aaaaaaaaaaaaaaaa", lds_bytes=16 * settings.values["BLOCK"],
                     num_warps=settings.options["num_warps"], global_scratch=fmt.Scratch(64 if weighted else 0, 16),
                     resources=fmt.Resources(
                         vgprs=256 if spilling else 64, agprs=4, sgprs=30, vgpr_spills=17 if spilling else 0,
-                        scratch_bytes=68 if spilling else 0, waves_per_simd=2, occupancy_limit="vgprs", code_bytes=4096,
+                        sgpr_spills=0, scratch_bytes=68 if spilling else 0, waves_per_simd=2, occupancy_limit="vgprs",
+                        code_bytes=4096,
                     ),
                 )
             )  # fmt: skip
@@ -135,7 +136,7 @@ def sample_index(arch: str = "gfx942", backend: str = "hip") -> fmt.Index:
     """The index, with its id as a bundle's writer fills it in."""
     blobs = {
         key: fmt.Blob(f"{fmt.CODE_FOLDER}/{key}.hsaco", size, digit * 64)
-        for key, size, digit in (("00000000000000aa", 9000, "a"), ("00000000000000bb", 12000, "b"))
+        for key, size, digit in (("aaaaaaaaaaaaaaaa", 9000, "a"), ("bbbbbbbbbbbbbbbb", 12000, "b"))
     }
     index = fmt.Index(
         format=fmt.FORMAT_VERSION,

@@ -17,20 +17,31 @@ if TYPE_CHECKING:
 
 
 class Allocation:
-    """A piece of pool memory; given back in stream order when the last array that uses it is gone."""
+    """A piece of pool memory; given back in stream order when the last array that uses it is gone.
 
-    __slots__ = ("address", "device", "others", "stream")
+    It keeps the streams that use it: a destroyed stream could not be waited for.
+    """
+
+    __slots__ = ("address", "device", "others", "stream", "streams")
 
     def __init__(self, device: Device, address: int, stream: int):
         self.device, self.address, self.stream = device, address, stream
         self.others: set[int] = set()
-        """Further streams whose work may still use the memory."""
+        self.streams = [device.find_stream(stream)] if stream else []
+        if stream:
+            self.others.add(0)  # work on the default stream is not noted, so it is always waited for
+
+    def used_on(self, stream: int) -> None:
+        """Note that work of another stream uses the memory."""
+        if stream != self.stream and stream not in self.others:
+            self.others.add(stream)
+            self.streams.append(self.device.find_stream(stream))
 
     def __del__(self) -> None:
         if sys.is_finalizing():
             return
-        with contextlib.suppress(DriverCallError):  # e.g. a stream that its owner destroyed: the pool keeps the memory
-            for stream in self.others - {self.stream}:
+        with contextlib.suppress(DriverCallError):  # a stream of another library that is gone: the pool keeps the memory
+            for stream in self.others:
                 self.device.order_after(self.stream, stream)
             self.device.release(self.address, self.stream)
 

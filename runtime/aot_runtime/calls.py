@@ -192,9 +192,8 @@ def _note_stream(stream: int, arrays: Iterable[Any]) -> None:
     from .array import Allocation
 
     for array in arrays:
-        owner = array.owner
-        if type(owner) is Allocation and owner.stream != stream:
-            owner.others.add(stream)
+        if type(array.owner) is Allocation:
+            array.owner.used_on(stream)
 
 
 def host_copy(target: np.ndarray[Any, Any], source: Any, stream: Any) -> None:

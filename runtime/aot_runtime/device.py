@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -24,6 +25,7 @@ class Stream:
     def __init__(self, device: Device):
         self.device = device
         self.handle = device.driver.create_stream(device.index)
+        device.register_stream(self)
 
     def synchronize(self) -> None:
         """Wait until all work of the stream is done."""
@@ -103,6 +105,7 @@ class Device:
         self.key = (driver.name, index)
         self._graphs: dict[int, Graph] = {}
         self._deferred: list[tuple[int, int]] = []
+        self._streams: WeakValueDictionary[int, Stream] = WeakValueDictionary()
 
     @cached_property
     def properties(self) -> DeviceProperties:
@@ -187,6 +190,14 @@ class Device:
         if isinstance(stream, int) and not isinstance(stream, bool):
             return stream
         raise ArgumentError(f"stream is {type(stream).__name__}; a Stream, an integer handle or None is allowed")
+
+    def register_stream(self, stream: Stream) -> None:
+        """Make a stream known by its handle."""
+        self._streams[stream.handle] = stream
+
+    def find_stream(self, handle: int) -> Stream | None:
+        """The stream object of a handle, if it is one of ours and alive."""
+        return self._streams.get(handle)
 
     # What ops need
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from .dtypes import DTYPES, SCALAR_TYPES
 from .errors import ArgumentError
 from .format import Axis, Op, Scalar, Tensor, Value
@@ -139,11 +141,11 @@ class Rules:
         if value is None:
             raise self.error(f"argument '{name}' is missing")
         if scalar.type == "choice":
-            if value not in scalar.choices:
+            if not isinstance(value, str) or value not in scalar.choices:
                 raise self.error(f"argument '{name}' is {value!r}; allowed: {', '.join(scalar.choices)}")
             return value
         if scalar.type in ("flag", "i1"):
-            if value not in (True, False):
+            if not isinstance(value, bool | np.bool_) and not (isinstance(value, int) and value in (0, 1)):
                 raise self.error(f"argument '{name}' is {value!r}; True or False is allowed")
             return bool(value)
         return self._number(scalar, value)

@@ -22,7 +22,10 @@ ID_LENGTH = 12
 
 @dataclass(frozen=True)
 class VariantRow:
-    """What `show` tells of a variant. Registers are per lane (SGPRs per wave); sizes in bytes."""
+    """What `show` tells of a variant. Registers are per lane (SGPRs per wave); sizes in bytes.
+
+    Spills are None where the code object does not record them (cubins).
+    """
 
     op: str
     launch: int
@@ -34,8 +37,8 @@ class VariantRow:
     vgprs: int
     agprs: int
     sgprs: int
-    vgpr_spills: int
-    sgpr_spills: int
+    vgpr_spills: int | None
+    sgpr_spills: int | None
     scratch_bytes: int
     lds_bytes: int
     block_threads: int
@@ -145,8 +148,8 @@ def bundle_data(index: Index, rows: Iterable[VariantRow]) -> dict[str, Any]:
 
 def bundle_text(index: Index, rows: Sequence[VariantRow]) -> str:
     """A table of variants per launch, totals per op, and a warning for variants that spill."""
-    tools = ", ".join(f"{name} {version}" for name, version in index.toolchain.items())
-    lines = [f"bundle {index.name} for {index.target.arch}, id {index.id[:ID_LENGTH]}, {tools}"]
+    compiler = index.toolchain.get("compiler", "unknown compiler")
+    lines = [f"bundle {index.name} for {index.target.arch}, id {index.id[:ID_LENGTH]}, {compiler}"]
     for op in dict.fromkeys(row.op for row in rows):
         mine = [row for row in rows if row.op == op]
         for launch in sorted({row.launch for row in mine}):
@@ -170,10 +173,17 @@ def _launch(rows: Sequence[VariantRow]) -> Iterator[str]:
 def _cells(row: VariantRow) -> tuple[str, ...]:
     return (
         point_text(row.point), "yes" if row.aligned else "no", row.config, str(row.vgprs), str(row.agprs),
-        str(row.sgprs), f"{row.vgpr_spills}+{row.sgpr_spills}" if row.spills else "0", str(row.scratch_bytes),
+        str(row.sgprs), _spills(row), str(row.scratch_bytes),
         str(row.lds_bytes), str(row.block_threads), f"{row.waves_per_simd:g} {row.occupancy_limit}".rstrip(),
         str(row.code_bytes), Path(row.file).stem[:8],
     )  # fmt: skip
+
+
+def _spills(row: VariantRow) -> str:
+    """VGPRs and SGPRs that are spilled; a dash where the code object does not record it."""
+    if row.vgpr_spills is None:
+        return "-"
+    return f"{row.vgpr_spills}+{row.sgpr_spills or 0}" if row.spills else "0"
 
 
 def point_text(point: dict[str, Value]) -> str:
@@ -190,10 +200,10 @@ def _coordinate(name: str, value: Value) -> str:
 def _warnings(rows: Sequence[VariantRow]) -> Iterator[str]:
     spilling = [row for row in rows if row.spills]
     if spilling:
-        yield f"warning: {len(spilling)} of {len(rows)} variants spill registers to scratch memory:"
+        yield f"warning: {len(spilling)} of {len(rows)} variants spill registers:"
         for row in spilling:
             name = f"{row.op}[{point_text(row.point)}] {'aligned' if row.aligned else 'general'}, {row.config}"
-            yield f"  {name}: {row.vgpr_spills} VGPRs, {row.sgpr_spills} SGPRs"
+            yield f"  {name}: {row.vgpr_spills or 0} VGPRs, {row.sgpr_spills or 0} SGPRs"
 
 
 def _table(

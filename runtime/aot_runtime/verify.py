@@ -70,8 +70,8 @@ def _variant(variant: Variant, code: CodeObject) -> Iterator[str]:
         ("VGPRs", used.vgprs, kernel.vgprs),
         ("AGPRs", used.agprs, kernel.agprs),
         ("SGPRs", used.sgprs, kernel.sgprs),
-        ("spilled VGPRs", used.vgpr_spills, kernel.vgpr_spills or 0),
-        ("spilled SGPRs", used.sgpr_spills, kernel.sgpr_spills or 0),
+        ("spilled VGPRs", used.vgpr_spills, kernel.vgpr_spills),
+        ("spilled SGPRs", used.sgpr_spills, kernel.sgpr_spills),
         ("bytes of scratch", used.scratch_bytes, kernel.scratch_bytes),
         ("bytes of code", used.code_bytes, kernel.code_bytes),
     ):

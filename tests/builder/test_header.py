@@ -175,6 +175,13 @@ def test_variants_of_one_layout_share_one_struct(sample: fmt.Index):
         assert text.count(f"struct {name} {{") == 1
 
 
+def test_padding_is_explicit(sample: fmt.Index):
+    """Offsets do not depend on how a compiler pads: gaps of the sample's kernargs are members."""
+    text = header_text(sample)
+    for declaration in ("padding_17[7]", "padding_33[1]", "padding_52[4]"):
+        assert f"    uint8_t {declaration};" in text
+
+
 def test_names_do_not_depend_on_the_rest_of_the_bundle(sample: fmt.Index):
     names = [variant_name(PREFIX, variant) for variant in sample.variants]
     assert len(set(names)) == len(names)

@@ -54,8 +54,8 @@ point:
   T         float16, the dtype of x, weight, total
   WEIGHTED  False, being given(weight) = False, of False, True
   WIDTH     256, the smallest that is >= min(cols, 4096) = 128, of 64, 256, 4096
-launch 0: reduce_rows of code/00000000000000bb.hsaco
-  not config 0 'long': cols > 1024 and (not WEIGHTED) does not hold (WEIGHTED=False, cols=128)
+launch 0: reduce_rows of code/bbbbbbbbbbbbbbbb.hsaco
+  not config 0 'long': cols > 1024 and not WEIGHTED does not hold (WEIGHTED=False, cols=128)
   not config 1 'wide': num_cus > 100 and cols > 64 does not hold (cols=128, num_cus=64)
   config 2 'base': BLOCK=32, num_warps=4
   grid 1 x 1 x 1 (cdiv(rows, BLOCK), splits, 1)
@@ -89,6 +89,12 @@ def test_a_config_that_holds_and_was_not_built_is_named(sample: fmt.Index):
     assert passed_over.endswith("'wide': it serves this call, but no variant of it is in the bundle for this point")
 
 
+def test_a_dtype_is_given_by_its_variable_or_by_a_tensor(sample: fmt.Index):
+    assert explained(sample, changed(dtypes={"total": "float16"})) == explained(sample, CALL)
+    with pytest.raises(ArgumentError, match="argument 'total' is float16, but 'x' is bfloat16"):
+        explained(sample, changed(dtypes={"T": "bfloat16", "total": "float16"}, shapes={"total": (8,)}))
+
+
 def test_why_a_call_is_not_aligned(sample: fmt.Index):
     lines = explained(sample, changed(strides={"x": (129, 1)}, unaligned=frozenset({"x"})))
     at = lines.index("specialisation: general, because")
@@ -120,7 +126,7 @@ def test_scratch_and_a_second_launch(sample: fmt.Index):
         ({"dtypes": {"T": "float15"}}, 64, "'float15' is no dtype; did you mean 'float16'?"),
         ({"dtypes": {"T": "float32"}}, 64, "argument 'x' is float32; allowed: float16, bfloat16"),
         ({"dims": {"rows": 8}}, 64, "the shape of 'x' does not follow from the dims: 'cols' needs cols"),
-        ({"dims": {"rows": 8, "cols": 0}}, 64, "cols is 0; allowed: 1 to 1048576"),
+        ({"dims": {"rows": 8, "cols": 1 << 21}}, 64, "cols is 2097152; allowed: 1 to 1048576"),
         ({"dims": {"rows": 7, "cols": 128}}, 64, "requires rows % 2 == 0; given: rows=7"),
         ({"dims": {"rows": 8, "colls": 1}}, 64, "has no dim 'colls'; did you mean 'cols'?"),
         ({"dims": {}}, 64, "argument 'x' is missing"),
@@ -203,19 +209,34 @@ def test_a_call_with_arrays_is_explained_like_its_description(sample: fmt.Index,
     assert text == explain_decision(planner, decision)
 
 
-def test_out_is_the_one_output_of_an_op_that_has_one(rows_bundle: Path, device: Device):
-    index = read_index(rows_bundle)
-    function = build_op(op_planner(index, "softmax"), device, refuse_to_load)
-    x = np.zeros((4, 200), np.float16)
-    assert "out  float16[4, 200]" in explain_call(function, device, (x,), {"out": x})
-    with pytest.raises(ArgumentError, match="argument 'out' is float32, but 'x' is float16"):
-        explain_call(function, device, (), {"x": x, "out": np.zeros((4, 200), np.float32)})
+def with_tensors(index: fmt.Index, *tensors: fmt.Tensor) -> fmt.Index:
+    """The index with other tensors of `reduce`."""
+    op = msgspec.structs.replace(index.ops[0], tensors=tensors)
+    return msgspec.structs.replace(index, ops=(op, *index.ops[1:]))
+
+
+def test_a_host_array_is_packed_as_the_contract_wants_it(sample: fmt.Index, device: Device):
+    x, *others = sample.ops[0].tensors
+    index = with_tensors(sample, msgspec.structs.replace(x, contiguous=(0,)), *others)
+    function = build_op(op_planner(index, "reduce"), device, refuse_to_load)
+    text = explain_call(function, device, (np.zeros((8, 128), np.float16),), {"seed": 1})
+    assert "  x      float16[8, 128] strides [1, 8]" in text.splitlines()
+
+
+def test_out_is_the_one_output_of_an_op_that_has_one(sample: fmt.Index, rows_bundle: Path, device: Device):
+    one_output = with_tensors(sample, *sample.ops[0].tensors[:3])
+    for index, op, output in ((read_index(rows_bundle), "softmax", "out"), (one_output, "reduce", "total")):
+        function = build_op(op_planner(index, op), device, refuse_to_load)
+        x = np.zeros((4, 200), np.float16)
+        scalars = {"seed": 1} if op == "reduce" else {}
+        with pytest.raises(ArgumentError, match=f"argument '{output}' has 3 dims"):
+            explain_call(function, device, (x,), {"out": np.zeros((4, 200, 1), np.float16), **scalars})
 
 
 def test_arguments_that_the_function_has_not(sample: fmt.Index, device: Device):
     function = build_op(op_planner(sample, "swap"), device, refuse_to_load)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'c'"):
-        explain_call(function, device, (), {"c": 1})
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'c'"):
+        explain_call(function, device, (1, 2), {"c": 1})
     with pytest.raises(ArgumentError, match="argument 'b' has 2 dims"):
         explain_call(function, device, (np.zeros(4, np.float32), np.zeros((4, 1), np.float32)), {})
 
