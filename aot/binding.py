@@ -95,8 +95,8 @@ class Binder:
                 if key not in constexprs:
                     raise self._error(
                         ("configs",),
-                        f"config '{config.name}': '{key}' is neither a constexpr parameter of the kernel nor a compiler "
-                        f"option{nearest(key, constexprs)}",
+                        f"config '{config.name}': '{key}' is neither a constexpr parameter of the kernel nor a "
+                        f"compiler option{nearest(key, constexprs)}",
                     )
 
     @property
@@ -154,7 +154,9 @@ class Binder:
         spaces = {space.name: space for space in self.op.workspace}
         tensors = {tensor.name: tensor for tensor in self.op.tensors}
         if plain in spaces:
-            return Bound(name, f"*{TRITON_DTYPES[spaces[plain].dtype]}", None, plain, spaces[plain].dtype, divisible=True)
+            return Bound(
+                name, f"*{TRITON_DTYPES[spaces[plain].dtype]}", None, plain, spaces[plain].dtype, divisible=True
+            )
         if plain in tensors:
             if known.get(query_name("given", plain)) is False:
                 return Bound(name, "constexpr", constant=None)
@@ -169,8 +171,10 @@ class Binder:
         if constant is not UNKNOWN:
             return Bound(name, "constexpr", constant=constant)
         scalars = {scalar.name: scalar.type for scalar in self.op.scalars}
-        type_name = forced or {"flag": "i1"}.get(scalars.get(plain, ""), scalars.get(plain)) or (
-            "i64" if strides and not variant.aligned else "i32"
+        type_name = (
+            forced
+            or {"flag": "i1"}.get(scalars.get(plain, ""), scalars.get(plain))
+            or ("i64" if strides and not variant.aligned else "i32")
         )
         return Bound(name, type_name, value=plain, divisible=plain in self.op.align)
 

@@ -80,25 +80,29 @@ def plan_bundle(
     """
     ops: list[fmt.Op] = []
     variants: list[PlannedVariant] = []
-    known = {"op"}
     for name, spec in manifest.spec.ops.items():
         op = build_contract(manifest, name, target.arch, _all_option_names())
         found = enumerate_variants(op, spec, target.arch)
         for axis, value in found.unused:
             group = "dtypes" if axis in spec.dtypes else "constexprs"
-            raise manifest.error(("ops", name, group, axis), f"op '{name}': no variant needs {axis} = {value}: "
-                                 "every combination with it is excluded or never picked")
-        known |= {axis.lower() for axis in (*op.dtypes, *(axis.name for axis in op.axes))} | {"dtype"}
+            raise manifest.error(
+                ("ops", name, group, axis),
+                f"op '{name}': no variant needs {axis} = {value}: "
+                "every combination with it is excluded or never picked",
+            )
         kept = [item for item in found.variants if _passes(op, item, filters)]
         if kept:
             ops.append(op)
             variants += _bind_op(manifest, op, kept, target, line_info)
-    unknown = [name for name in filters if name not in known]
-    if unknown:
-        raise ManifestError([f"{manifest.file.path}: --filter: no axis '{unknown[0]}'; there are {', '.join(sorted(known))}"])
     if not variants:
         raise ManifestError([f"{manifest.file.path}: no variant is left for {target.arch} after --filter and exclude"])
     return PlannedBundle(manifest, target, tuple(ops), tuple(variants))
+
+
+def filter_names(manifest: Manifest) -> frozenset[str]:
+    """What `--filter` may name for a manifest, in lower case."""
+    axes = [axis for op in manifest.spec.ops.values() for axis in (*op.dtypes, *op.constexprs)]
+    return frozenset({"op", "dtype", *(axis.lower() for axis in axes)})
 
 
 def _passes(op: fmt.Op, variant: VariantSpec, filters: Mapping[str, frozenset[str]]) -> bool:

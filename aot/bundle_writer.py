@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from aot_runtime import format as fmt
 from aot_runtime.bundle import bundle_id
 from aot_runtime.occupancy import occupancy
@@ -27,7 +28,7 @@ HASH_LENGTH = 16
 
 
 def make_index(bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel]) -> tuple[fmt.Index, dict[str, bytes]]:
-    """(the index without its id, file below the bundle's folder → code object)."""
+    """(the index, file below the bundle's folder → code object)."""
     suffix = {"hip": "hsaco", "cuda": "cubin"}[bundle.target.backend]
     blobs: dict[str, fmt.Blob] = {}
     files: dict[str, bytes] = {}
@@ -50,7 +51,7 @@ def make_index(bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel]) -> 
         fmt.FORMAT_VERSION, 1, "0" * 64, bundle.manifest.spec.bundle, target, toolchain, bundle.ops, tuple(variants),
         dict(sorted(blobs.items())),
     )  # fmt: skip
-    return index, files
+    return msgspec.structs.replace(index, id=bundle_id(fmt.encode_index(index))), files
 
 
 def make_variant(
@@ -59,7 +60,7 @@ def make_variant(
     """The index's record of a compiled variant; it lists the options that are not those `shared` by all."""
     spec, meta = planned.spec, kernel.metadata
     values = {name: (type_name, value) for name, type_name, value in kernarg_values(planned.bound)}
-    values |= {name: ("*int8", "") for name in (fmt.GLOBAL_SCRATCH, fmt.PROFILE_SCRATCH)}
+    values |= dict.fromkeys((fmt.GLOBAL_SCRATCH, fmt.PROFILE_SCRATCH), ("*int8", ""))
     layout = kernarg_layout(planned.job.signature)
     fits = occupancy(
         arch,
@@ -85,9 +86,16 @@ def make_variant(
         num_warps=kernel.num_warps,
         warp_size=kernel.warp_size,
         resources=fmt.Resources(
-            meta.vgprs, meta.agprs, meta.sgprs, meta.vgpr_spills, meta.sgpr_spills, meta.scratch_bytes,
-            fits.waves_per_simd, fits.limit, meta.code_bytes,
-        ),  # fmt: skip
+            meta.vgprs,
+            meta.agprs,
+            meta.sgprs,
+            meta.vgpr_spills,
+            meta.sgpr_spills,
+            meta.scratch_bytes,
+            fits.waves_per_simd,
+            fits.limit,
+            meta.code_bytes,
+        ),
         options={name: value for name, value in _plain(kernel.options).items() if name not in shared},
         compiler=kernel.compiler,
         global_scratch=fmt.Scratch(kernel.global_scratch_bytes, kernel.global_scratch_align),
@@ -110,14 +118,8 @@ def _shared_options(options: Sequence[Mapping[str, fmt.Value]]) -> dict[str, fmt
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in rest)}
 
 
-def encode(index: fmt.Index) -> bytes:
-    """`bundle.json`, with the id filled in."""
-    data = fmt.encode_index(index)
-    return fmt.encode_index(msgspec.structs.replace(index, id=bundle_id(data)))
-
-
 def write_bundle(bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel], output: Path) -> Path:
-    """Write a bundle below `output`; returns its folder. Raises OSError; a bundle that was there stays until the end."""
+    """Write a bundle below `output`; returns its folder. Raises OSError; an older bundle stays until the end."""
     folder = output / bundle.folder_name
     index, files = make_index(bundle, kernels)
     texts = {
@@ -126,7 +128,7 @@ def write_bundle(bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel], o
     }
     for file, content in {**files, **texts}.items():
         _replace(folder / file, content)
-    _replace(folder / fmt.INDEX, encode(index))
+    _replace(folder / fmt.INDEX, fmt.encode_index(index))
     _prune(folder / fmt.CODE_FOLDER, {Path(file).name for file in files})
     return folder
 
@@ -136,14 +138,15 @@ def _replace(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
         return
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        temporary.chmod(0o644)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

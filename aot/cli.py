@@ -44,18 +44,46 @@ def _list_archs(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("manifests", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--arch", "targets", type=_Arch(), multiple=True, required=True, help="Target; may be repeated.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("dist"), show_default=True,
-              help="Folder that bundles are written to, one <bundle>-<arch> each.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("dist"),
+    show_default=True,
+    help="Folder that bundles are written to, one <bundle>-<arch> each.",
+)
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes. [default: by cores and memory]")
-@click.option("--filter", "filters", multiple=True, metavar="AXIS=VALUE,…",
-              help="Build only variants with these values; alternatives with |. `dtype` is any dtype variable.")
+@click.option(
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="AXIS=VALUE,…",
+    help="Build only variants with these values; alternatives with |. `dtype` is any dtype variable.",
+)
 @click.option("--dry-run", is_flag=True, help="Print how many variants there are per op; compile nothing.")
-@click.option("--list-archs", is_flag=True, is_eager=True, expose_value=False, callback=_list_archs,
-              help="Print the targets and how well each is supported, and exit.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=600, show_default=True,
-              metavar="SECONDS", help="Time limit for one variant.")
-@click.option("--cache-dir", type=click.Path(path_type=Path), envvar="AOTBUILD_CACHE_DIR", show_envvar=True,
-              help="Compiled variants are kept here. [default: ~/.cache/aotbuild]")
+@click.option(
+    "--list-archs",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_archs,
+    help="Print the targets and how well each is supported, and exit.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=600,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time limit for one variant.",
+)
+@click.option(
+    "--cache-dir",
+    type=click.Path(path_type=Path),
+    envvar="AOTBUILD_CACHE_DIR",
+    show_envvar=True,
+    help="Compiled variants are kept here. [default: ~/.cache/aotbuild]",
+)
 @click.option("--line-info", is_flag=True, help="Keep source lines in the code objects, for profilers.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the compiler's traceback of each failure.")
 @click.version_option(package_name="aotbuild")
@@ -67,8 +95,18 @@ def main(
     from .session import BuildError, Request, build
     from .yamlfile import ManifestError
 
-    request = Request(manifests, tuple(dict.fromkeys(targets)), output, jobs, _parse_filters(filters), dry_run, timeout,
-                      cache_dir, line_info, verbose)
+    request = Request(
+        manifests,
+        tuple(dict.fromkeys(targets)),
+        output,
+        jobs,
+        _parse_filters(filters),
+        dry_run,
+        timeout,
+        cache_dir,
+        line_info,
+        verbose,
+    )
     try:
         sys.exit(build(request))
     except ManifestError as error:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from aot_runtime import format as fmt
-from aot_runtime.expr import Expression, nearest, parse
 from aot_runtime.errors import ExpressionError
-from aot_runtime.scope import RESERVED, Scope, axis_rule
+from aot_runtime.expr import Expression, nearest, parse
+from aot_runtime.scope import RESERVED, Scope, axis_rule, check_op
 
 from .manifest import AxisSpec, LaunchSpec, Manifest, OpSpec, ScalarSpec, TensorSpec, load_tuning
 from .yamlfile import Key, ManifestError, YamlFile
@@ -78,8 +78,9 @@ class _Contract:
         path: tuple[Key, ...] = ("tensors", name)
         if spec.dtype not in self.spec.dtypes and spec.dtype not in fmt_dtypes():
             known = [*self.spec.dtypes, *fmt_dtypes()]
-            raise self._error((*path, "dtype"), f"'{spec.dtype}' is no dtype and no dtype variable"
-                              f"{nearest(spec.dtype, known)}")
+            raise self._error(
+                (*path, "dtype"), f"'{spec.dtype}' is no dtype and no dtype variable{nearest(spec.dtype, known)}"
+            )
         if spec.when != "" and spec.role != "output":
             raise self._error((*path, "when"), "only an output has `when`; an input may be `optional: true`")
         if spec.optional and spec.role == "output":
@@ -141,7 +142,7 @@ class _Contract:
             raise self._error((*path, "values"), "values must be distinct and of one type")
         if rule != "equal" and not kinds <= {int, float}:
             raise self._error((*path, "pick"), "smallest and largest need numbers as values")
-        values = tuple(sorted(spec.values)) if rule != "equal" else tuple(spec.values)  # type: ignore[type-var]
+        values = tuple(sorted(spec.values)) if rule != "equal" else tuple(spec.values)
         return fmt.Axis(name, values, self._text(text, (*path, "pick")), rule)
 
     def _launches(self) -> tuple[fmt.Launch, ...]:
@@ -156,8 +157,9 @@ class _Contract:
             raise self._error(("launches",), f"two launches have one name ({', '.join(names)}); give them a `name`")
         for name in overlay:
             if name not in names and tuning_file is not None:
-                raise tuning_file.error(("launches", name), f"no launch '{name}' in op '{self.name}'"
-                                        f"{nearest(name, names)}")
+                raise tuning_file.error(
+                    ("launches", name), f"no launch '{name}' in op '{self.name}'{nearest(name, names)}"
+                )
         return tuple(
             self._launch(i, launch, overlay.get(name, []), tuning_file)
             for i, (name, launch) in enumerate(zip(names, self.spec.launches, strict=True))
@@ -173,16 +175,18 @@ class _Contract:
         for i, config in enumerate(configs):
             last = i == len(configs) - 1
             if last and config.when:
-                raise self._error((*path, "configs"), f"the last config ('{config.name}') must serve every call: "
-                                  "it has no `when`")
+                raise self._error(
+                    (*path, "configs"), f"the last config ('{config.name}') must serve every call: it has no `when`"
+                )
             if not last and not config.when:
-                raise self._error((*path, "configs"), f"config '{config.name}' has no `when`, so those after it "
-                                  "are never used")
+                raise self._error(
+                    (*path, "configs"), f"config '{config.name}' has no `when`, so those after it are never used"
+                )
         names = [config.name for config in configs]
         if len(set(names)) != len(names):
             raise self._error((*path, "configs"), f"two configs have one name ({', '.join(names)})")
         when = self._text(spec.when, (*path, "when")) if spec.when != "" else ""
-        grid_xyz = (grid + ["1", "1"])[:3]
+        grid_xyz = ([*grid, "1", "1"])[:3]
         return fmt.Launch(launch_name(spec), (grid_xyz[0], grid_xyz[1], grid_xyz[2]), configs, when)
 
     def _config(self, index: int, entry: dict[str, fmt.Value], path: tuple[Key, ...]) -> fmt.Config:
@@ -219,6 +223,7 @@ class _Contract:
     def _check_scopes(self, op: fmt.Op) -> None:
         try:
             scope = Scope.of(op)
+            check_op(op)
         except ExpressionError as error:
             raise self._error(("tensors",), str(error)) from None
         for name in [dim.name for dim in op.dims] + list(op.align):
@@ -228,12 +233,14 @@ class _Contract:
         for where, text, names in scope.expressions(op):
             self._check(text, names, scope, where)
         build_names = scope.build_names(op)
-        for i, text in enumerate(self.spec.exclude):
-            self._check(self._text(text, ("exclude", i)), build_names, scope, ("exclude", i))
-        configs = {key: type(value) for launch in op.launches for c in launch.configs for key, value in c.values.items()}
-        for i, item in enumerate(self.spec.overrides):
+        for i, item in enumerate(self.spec.exclude):
+            self._check(self._text(item, ("exclude", i)), build_names, scope, ("exclude", i))
+        configs = {
+            key: type(value) for launch in op.launches for c in launch.configs for key, value in c.values.items()
+        }
+        for i, override in enumerate(self.spec.overrides):
             path = ("overrides", i, "when")
-            self._check(self._text(item.when, path), {**build_names, **configs, "config": str}, scope, path)
+            self._check(self._text(override.when, path), {**build_names, **configs, "config": str}, scope, path)
         self._check_optionals(op)
 
     def _check_optionals(self, op: fmt.Op) -> None:

@@ -262,9 +262,7 @@ def _meaning(arg: fmt.Kernarg) -> str:
 # Variants
 
 
-def _variant(
-    blobs: Mapping[str, fmt.Blob], op: fmt.Op, variant: fmt.Variant, prefix: str, api: _Api
-) -> Iterator[str]:
+def _variant(blobs: Mapping[str, fmt.Blob], op: fmt.Op, variant: fmt.Variant, prefix: str, api: _Api) -> Iterator[str]:
     name, struct = variant_name(prefix, variant), struct_name(prefix, variant)
     numbers = (
         variant.num_warps * variant.warp_size, variant.lds_bytes, variant.kernarg_bytes, variant.global_scratch.bytes,

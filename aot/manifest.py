@@ -7,23 +7,44 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from aot_runtime.dtypes import DTYPES, SCALAR_TYPES
 from aot_runtime.expr import nearest
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .yamlfile import Key, ManifestError, YamlFile, read_yaml
 
 SCHEMA_FILE = Path(__file__).with_name("manifest.schema.json")
 
+
+def _one_of(what: str, known: Iterable[str]) -> Any:
+    """A text type with a fixed list of values; the error names the nearest."""
+    values = tuple(known)
+
+    def check(value: str) -> str:
+        if value not in values:
+            raise ValueError(f"'{value}' is no {what}{nearest(value, values)}")
+        return value
+
+    return Annotated[str, AfterValidator(check), Field(json_schema_extra={"enum": list(values)})]
+
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*$")]
-Value = Union[bool, int, float, str]
-Expr = Union[str, int, float, bool]
+Value = bool | int | float | str
+Expr = str | int | float | bool
 """An expression; a bare number or boolean is one too."""
-DtypeName = Literal[tuple(DTYPES)]  # type: ignore[valid-type]
-ScalarTypeName = Literal[(*SCALAR_TYPES, "flag", "choice")]  # type: ignore[valid-type]
+if TYPE_CHECKING:
+    DtypeName = str
+    ScalarTypeName = str
+    KernargTypeName = str
+else:
+    DtypeName = _one_of("dtype", DTYPES)
+    ScalarTypeName = _one_of("scalar type", (*SCALAR_TYPES, "flag", "choice"))
+    KernargTypeName = _one_of("kernarg type", SCALAR_TYPES)
 
 
 class _Spec(BaseModel):
@@ -33,12 +54,12 @@ class _Spec(BaseModel):
 class TensorSpec(_Spec):
     """A tensor argument of an op."""
 
-    shape: list[Union[str, int]] = Field(description="Dims: a name, a constant, `dim|1` (broadcast) or an expression.")
+    shape: list[str | int] = Field(description="Dims: a name, a constant, `dim|1` (broadcast) or an expression.")
     dtype: str = Field(description="A dtype, or a dtype variable of `dtypes`.")
     role: Literal["input", "output", "inout"] = "input"
     optional: bool = Field(False, description="An input that the caller may leave out; ask with given(name).")
     when: Expr = Field("", description="An output that exists only where this holds.")
-    contiguous: Union[list[Union[str, int]], None] = Field(
+    contiguous: list[str | int] | None = Field(
         None, description="Dims packed without gaps, innermost last, by name or position. Default: the last one."
     )
     align: bool = Field(True, description="Whether the aligned specialisation assumes 16-divisible strides of it.")
@@ -49,10 +70,10 @@ class ScalarSpec(_Spec):
     """A scalar argument of an op."""
 
     type: ScalarTypeName = Field(description="A kernarg type, `flag` (bool), or `choice` (one of `values`).")
-    default: Union[Expr, None] = Field(None, description="An expression; without one the caller must pass the scalar.")
+    default: Expr | None = Field(None, description="An expression; without one the caller must pass the scalar.")
     values: list[str] = Field([], description="The choices of a `choice`.")
-    min: Union[int, float, None] = None
-    max: Union[int, float, None] = None
+    min: int | float | None = None
+    max: int | float | None = None
     doc: str = ""
 
 
@@ -83,19 +104,19 @@ class BindSpec(_Spec):
     """A kernel parameter's value, with its type where the default is not right."""
 
     value: Expr
-    type: Union[Literal[tuple(SCALAR_TYPES)], None] = None  # type: ignore[valid-type]
+    type: KernargTypeName | None = None
 
 
 class LaunchSpec(_Spec):
     """One kernel launch."""
 
     kernel: str = Field(pattern=r"^[^:]+\.py:[A-Za-z_]\w*$", description="path/from/the/root.py:function")
-    name: Union[Name, None] = Field(None, description="What tuning files call it; default: the function's name.")
+    name: Name | None = Field(None, description="What tuning files call it; default: the function's name.")
     grid: list[Expr] = Field(min_length=1, max_length=3)
     configs: list[dict[str, Value]] = Field(
         [{}], min_length=1, description="Constexprs and compiler options; the first whose `when` holds is used."
     )
-    bind: dict[str, Union[Expr, BindSpec]] = Field({}, description="Parameter → expression, where names differ.")
+    bind: dict[str, Expr | BindSpec] = Field({}, description="Parameter → expression, where names differ.")
     when: Expr = Field("", description="Launched only where this holds.")
 
 
@@ -139,7 +160,7 @@ class ManifestSpec(_Spec):
 
     bundle: Name = Field(description="The bundle's name; it is written to <output>/<bundle>-<arch>.")
     doc: str = ""
-    root: Union[str, None] = Field(
+    root: str | None = Field(
         None, description="The project root, relative to this file; kernel paths start there and it is importable."
     )
     ops: dict[Name, OpSpec] = Field(min_length=1)

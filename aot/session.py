@@ -17,7 +17,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from aot_runtime.errors import AotError
 
-from .build import Failure, OnDone, Outcome, PlannedBundle, PlannedVariant, compile_missing, look_up, plan_bundle
+from .build import (
+    Failure,
+    OnDone,
+    Outcome,
+    PlannedBundle,
+    PlannedVariant,
+    compile_missing,
+    filter_names,
+    look_up,
+    plan_bundle,
+)
 from .bundle_writer import write_bundle
 from .cache import CacheError, CompileCache
 from .compiler import CompiledKernel
@@ -93,6 +103,12 @@ def plan(request: Request) -> list[PlannedBundle]:
         for manifest in manifests
         if owners[manifest.spec.bundle] > 1
     ]
+    names = frozenset().union(*map(filter_names, manifests))
+    faults += [
+        f"--filter: no manifest has an axis '{name}'; there are {', '.join(sorted(names))}"
+        for name in request.filters
+        if manifests and name not in names
+    ]
     if faults:
         raise ManifestError(faults)
     return [
@@ -134,8 +150,15 @@ def _progress(console: Console, total: int, workers: int) -> Iterator[OnDone]:
         console.print(f"compiling {total} variants with {workers} worker{'s' if workers > 1 else ''}")
         yield _Log(console, total)
         return
-    columns = (TextColumn("compiling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("eta"),
-               TimeRemainingColumn(), TextColumn("{task.description}"))
+    columns = (
+        TextColumn("compiling"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("eta"),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=total)
         failed = 0

@@ -1,9 +1,9 @@
 """The runtime: opens a bundle and launches its kernels from numpy, with no torch and no Triton.
 
-    from aot_runtime import open_bundle
+from aot_runtime import open_bundle
 
-    attention = open_bundle("dist/attention-gfx942")
-    out = attention.flash_attention(q, k, v, causal=True)
+attention = open_bundle("dist/attention-gfx942")
+out = attention.flash_attention(q, k, v, causal=True)
 """
 
 from .array import DeviceArray

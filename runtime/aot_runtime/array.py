@@ -40,7 +40,9 @@ class Allocation:
     def __del__(self) -> None:
         if sys.is_finalizing():
             return
-        with contextlib.suppress(DriverCallError):  # a stream of another library that is gone: the pool keeps the memory
+        with contextlib.suppress(
+            DriverCallError
+        ):  # a stream of another library that is gone: the pool keeps the memory
             for stream in self.others:
                 self.device.order_after(self.stream, stream)
             self.device.release(self.address, self.stream)

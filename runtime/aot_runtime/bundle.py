@@ -25,7 +25,9 @@ MAX_INDEX_BYTES = 256 << 20
 def bundle_id(index: bytes) -> str:
     """The id of an encoded index: sha256 of its bytes with the id itself zeroed."""
     text = index.decode("utf-8", "replace")
-    return hashlib.sha256(_ID.sub(lambda match: match[0].replace(match[1], "0" * 64), text, count=1).encode()).hexdigest()
+    return hashlib.sha256(
+        _ID.sub(lambda match: match[0].replace(match[1], "0" * 64), text, count=1).encode()
+    ).hexdigest()
 
 
 def read_index(folder: Path) -> Index:
@@ -166,7 +168,7 @@ class Bundle:
             try:
                 self._modules[code] = driver.load_module(index, image)
             except DeviceError as error:
-                error.add_note(f"while loading {self.path / self.index.blobs[code].file} ({symbol})")
+                error.args = (f"{error} (code object {self.path / self.index.blobs[code].file})",)
                 raise
         self._functions[key] = driver.get_function(index, self._modules[code], symbol, lds_bytes)
         return self._functions[key]

@@ -133,13 +133,23 @@ def verify(paths: tuple[Path, ...]) -> None:
 @click.argument("op")
 @click.argument("scalars", metavar="[SCALAR=VALUE]…", nargs=-1, type=_Pair(str, "SCALAR=VALUE"))
 @click.option("--shape", "shapes", multiple=True, type=_Pair(_integers, "TENSOR=N,N,…"), help="A tensor's shape.")
-@click.option("--dim", "dims", multiple=True, type=_Pair(int, "DIM=N"),
-              help="A dim's extent; gives every required input that has no --shape its shape.")
+@click.option(
+    "--dim",
+    "dims",
+    multiple=True,
+    type=_Pair(int, "DIM=N"),
+    help="A dim's extent; gives every required input that has no --shape its shape.",
+)
 @click.option("--given", multiple=True, metavar="TENSOR", help="An optional input that is passed, shaped by --dim.")
-@click.option("--dtype", "dtypes", multiple=True, type=_Pair(str, "NAME=DTYPE"),
-              help="The dtype of a dtype variable or a tensor.")
-@click.option("--strides", multiple=True, type=_Pair(_integers, "TENSOR=N,N,…"),
-              help="A tensor's strides in elements. [default: packed]")
+@click.option(
+    "--dtype", "dtypes", multiple=True, type=_Pair(str, "NAME=DTYPE"), help="The dtype of a dtype variable or a tensor."
+)
+@click.option(
+    "--strides",
+    multiple=True,
+    type=_Pair(_integers, "TENSOR=N,N,…"),
+    help="A tensor's strides in elements. [default: packed]",
+)
 @click.option("--unaligned", multiple=True, metavar="TENSOR", help="A tensor whose address is no multiple of 16 bytes.")
 @click.option("--num-cus", type=click.IntRange(1), help="Compute units of the device, for ops that depend on them.")
 @click.option("--source", is_flag=True, help="Print the generated planner as well.")

@@ -5,18 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from .array import Allocation, DeviceArray
-from .dtypes import DTYPES
 from .drivers import driver_for_arch, first_driver, open_driver
 from .drivers.base import DeviceProperties, Driver
+from .dtypes import DTYPES
 from .errors import ArgumentError, CaptureError, DeviceError
-from .layout import ALIGNMENT, Shape, make_layout, packed_strides
+from .layout import Shape, make_layout, packed_strides
 
 
 class Stream:
@@ -142,7 +142,7 @@ class Device:
         return result
 
     def wrap(self, foreign: Any) -> DeviceArray:
-        """An array of another library in this device's memory, not copied (`__dlpack__`, `__cuda_array_interface__`)."""
+        """An array of another library in this device's memory, not copied (DLPack, `__cuda_array_interface__`)."""
         from .interop import wrap_foreign
 
         return wrap_foreign(self, foreign)
@@ -256,7 +256,7 @@ def dtype_name(dtype: Any) -> str:
 _REGISTRY_LOCK = threading.Lock()
 
 
-@lru_cache(maxsize=None)
+@cache
 def _device(driver: str, index: int) -> Device:
     opened = open_driver(driver)
     count = opened.device_count()

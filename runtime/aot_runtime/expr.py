@@ -20,11 +20,11 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Union
+from typing import Any
 
 from .errors import ExpressionError
 
-Value = Union[int, float, bool, str]
+Value = int | float | bool | str
 
 MAX_LENGTH = 1000
 MAX_EXPONENT = 16
@@ -84,7 +84,7 @@ class _Unknown:
 UNKNOWN = _Unknown()
 
 
-def query_name(function: str, *arguments: str | int) -> str:
+def query_name(function: str | int, *arguments: str | int) -> str:
     """The plain name that stands for `given(t)`, `elsize(t)` or `stride(t, d)` once an expression is parsed."""
     return "__".join([f"_{function}", *map(str, arguments)])
 

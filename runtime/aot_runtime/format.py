@@ -6,8 +6,6 @@ an index whose `oldest_reader` is not newer than `FORMAT_VERSION`, and ignores f
 
 from __future__ import annotations
 
-from typing import Union
-
 import msgspec
 
 from .errors import BundleError
@@ -18,21 +16,21 @@ CODE_FOLDER = "code"
 GLOBAL_SCRATCH, PROFILE_SCRATCH = ".global_scratch", ".profile_scratch"
 """Names of the two pointers that Triton appends to every kernel's arguments."""
 
-Value = Union[bool, int, float, str]
+Value = bool | int | float | str
 
 
 class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """Base of every record: immutable, and fields at their default are left out of the JSON."""
 
 
-class Dim(_Record):
+class Dim(_Record, frozen=True):
     """One dim of a tensor: an expression, and whether an extent of 1 is broadcast to it."""
 
     extent: str
     broadcast: bool = False
 
 
-class Tensor(_Record):
+class Tensor(_Record, frozen=True):
     """A tensor argument.
 
     Attributes:
@@ -55,7 +53,7 @@ class Tensor(_Record):
     doc: str = ""
 
 
-class Scalar(_Record):
+class Scalar(_Record, frozen=True):
     """A scalar argument. `type` is a kernarg type, `flag` (bool) or `choice` (one of `choices`).
 
     `default` is an expression; empty means that the caller must pass it.
@@ -70,7 +68,7 @@ class Scalar(_Record):
     doc: str = ""
 
 
-class DimLimit(_Record):
+class DimLimit(_Record, frozen=True):
     """The closed range of a dim's extent."""
 
     name: str
@@ -79,7 +77,7 @@ class DimLimit(_Record):
     doc: str = ""
 
 
-class Axis(_Record):
+class Axis(_Record, frozen=True):
     """A compiled axis: the values that are built, and how a call picks one.
 
     `rule` is `equal` (the value of `pick`), or one of `>=`, `>`, `<=`, `<`: the smallest value that is >= (>)
@@ -92,14 +90,14 @@ class Axis(_Record):
     rule: str = "equal"
 
 
-class Let(_Record):
+class Let(_Record, frozen=True):
     """A named value that a call derives from its dims and scalars."""
 
     name: str
     value: str
 
 
-class Workspace(_Record):
+class Workspace(_Record, frozen=True):
     """Scratch memory that the runtime provides for the duration of a call."""
 
     name: str
@@ -108,7 +106,7 @@ class Workspace(_Record):
     zero: bool = False
 
 
-class Config(_Record):
+class Config(_Record, frozen=True):
     """One tuned choice of a launch: constexprs and compiler options, and the calls that it serves."""
 
     name: str
@@ -117,7 +115,7 @@ class Config(_Record):
     when: str = ""
 
 
-class Launch(_Record):
+class Launch(_Record, frozen=True):
     """One kernel launch of an op; `when` empty means always."""
 
     kernel: str
@@ -126,14 +124,14 @@ class Launch(_Record):
     when: str = ""
 
 
-class Denied(_Record):
+class Denied(_Record, frozen=True):
     """Variants that were left out on purpose, with the reason that the manifest gives."""
 
     when: str
     reason: str
 
 
-class Op(_Record):
+class Op(_Record, frozen=True):
     """An op's contract: all that a call is checked against and dispatched by."""
 
     name: str
@@ -153,7 +151,7 @@ class Op(_Record):
     reference: str = ""
 
 
-class Kernarg(_Record):
+class Kernarg(_Record, frozen=True):
     """One field of the kernarg segment.
 
     Attributes:
@@ -168,14 +166,14 @@ class Kernarg(_Record):
     value: str = ""
 
 
-class Scratch(_Record):
+class Scratch(_Record, frozen=True):
     """Scratch memory per workgroup that the compiled code itself asks for."""
 
     bytes: int = 0
     align: int = 1
 
 
-class Resources(_Record):
+class Resources(_Record, frozen=True):
     """What the code object's own metadata says that a launch takes. A cubin does not record spills: None."""
 
     vgprs: int = 0
@@ -189,7 +187,7 @@ class Resources(_Record):
     code_bytes: int = 0
 
 
-class Variant(_Record):
+class Variant(_Record, frozen=True):
     """One compiled kernel: where it stands on the op's axes, and everything that a launch of it needs."""
 
     op: str
@@ -212,7 +210,7 @@ class Variant(_Record):
     cooperative: bool = False
 
 
-class Blob(_Record):
+class Blob(_Record, frozen=True):
     """One code object: its file below the bundle's folder, its size and its sha256."""
 
     file: str
@@ -220,7 +218,7 @@ class Blob(_Record):
     sha256: str
 
 
-class Target(_Record):
+class Target(_Record, frozen=True):
     """The architecture that every code object of the bundle is for."""
 
     arch: str
@@ -228,7 +226,7 @@ class Target(_Record):
     warp_size: int
 
 
-class Index(_Record):
+class Index(_Record, frozen=True):
     """`bundle.json` as a whole."""
 
     format: int

@@ -24,7 +24,9 @@ DLPACK_DEVICES = {"cuda": 2, "hip": 10, "emulator": 1}
 
 _KINDS = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 _CODES = {
-    name: (_KINDS[name.rstrip("0123456789")], size * 8) for name, size in DTYPES.items() if not name.startswith("float8")
+    name: (_KINDS[name.rstrip("0123456789")], size * 8)
+    for name, size in DTYPES.items()
+    if not name.startswith("float8")
 } | {
     "float8_e4m3fn": (10, 8),
     "float8_e4m3fnuz": (11, 8),

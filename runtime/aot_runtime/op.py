@@ -37,12 +37,7 @@ class _Calls:
         )
         self.plans: dict[Any, Callable[..., Any]] = {}
         self.lock = threading.Lock()
-        outputs = [tensor for tensor in op.tensors if tensor.role == "output"]
-        self.results = {
-            names: namedtuple(f"{op.name}_result", names)  # type: ignore[misc]  # noqa: PYI024 (names come from data)
-            for names in [tuple(tensor.name for tensor in outputs)]
-            if len(names) > 1
-        }
+        self.results: dict[tuple[str, ...], Any] = {}
         self.function = self._write()
 
     def _write(self) -> Callable[..., Any]:
@@ -107,10 +102,9 @@ class _Calls:
         return run
 
     def _named(self, run: Callable[..., Any], outputs: tuple[str, ...]) -> Callable[..., Any]:
-        kind = self.results.get(outputs)
-        if kind is None:
-            kind = self.results[outputs] = namedtuple(f"{self.op.name}_result", outputs)  # type: ignore[misc]  # noqa: PYI024
-        make = kind._make
+        if outputs not in self.results:
+            self.results[outputs] = namedtuple(f"{self.op.name}_result", outputs)
+        make = self.results[outputs]._make
         return lambda *arguments: make(run(*arguments))
 
     def decide(self, layouts: Mapping[str, Any], scalars: Mapping[str, Any]) -> Decision:
@@ -159,7 +153,7 @@ class _Calls:
         for name, array in arrays.items():
             if array is not None and array.layout.device != self.device.key:
                 raise ArgumentError(
-                    f"{self.op.name}: argument '{name}' is on {array.device}, but the bundle was opened for {self.device}"
+                    f"{self.op.name}: argument '{name}' is on {array.device}, the bundle was opened for {self.device}"
                 )
 
     def _write_back(self, tensors: Mapping[str, Any], arrays: Mapping[str, Any], stream: Any) -> None:
@@ -186,11 +180,14 @@ def call_source(op: Op, static: frozenset[str]) -> str:
     required = [t.name for t in op.tensors if t.role != "output" and not t.optional]
     optional = [t.name for t in op.tensors if t.role != "output" and t.optional]
     outputs = [t.name for t in op.tensors if t.role == "output"]
-    alias = "out" if len(outputs) == 1 and "out" not in {t.name for t in op.tensors} | {s.name for s in op.scalars} else ""
+    alias = (
+        "out" if len(outputs) == 1 and "out" not in {t.name for t in op.tensors} | {s.name for s in op.scalars} else ""
+    )
     keywords = [f"{name}=None" for name in (*outputs, *([alias] if alias else ()), *(s.name for s in op.scalars))]
     arguments = [*required, *(f"{name}=None" for name in optional), "*", *keywords, "stream=None"]
     key = [
-        f"{t.name}.layout" if t.name in required else f"None if {t.name} is None else {t.name}.layout" for t in op.tensors
+        f"{t.name}.layout" if t.name in required else f"None if {t.name} is None else {t.name}.layout"
+        for t in op.tensors
     ] + [s.name if s.name in static else f"{s.name} is None" for s in op.scalars]
     tensors = [t.name for t in op.tensors]
     scalars = [s.name for s in op.scalars]

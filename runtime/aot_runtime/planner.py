@@ -65,7 +65,12 @@ class Planner:
 def build_planner(op: Op, variants: Iterable[Variant], backend: str) -> Planner:
     """Generate an op's planner. Raises `ExpressionError` when the contract's expressions are not sound."""
     table = {
-        (variant.launch, tuple(variant.point[name] for name in axis_names(op)), variant.aligned, variant.config): variant
+        (
+            variant.launch,
+            tuple(variant.point[name] for name in axis_names(op)),
+            variant.aligned,
+            variant.config,
+        ): variant
         for variant in variants
     }
     writer = _Writer(op, list(table.values()))
@@ -157,7 +162,7 @@ class _Writer:
         self._inputs()
         self._dims()
         self._scalars()
-        self._limits()
+        self._requirements()
         self._shapes()
         self._outputs()
         self._specialisation()
@@ -196,7 +201,9 @@ class _Writer:
             if not named:
                 raise ExpressionError(f"op '{self.op.name}': no input has dtype variable '{variable}'")
             if all(self.scope.subjects[name].optional for name in named):
-                raise ExpressionError(f"op '{self.op.name}': dtype variable '{variable}' needs a tensor that is required")
+                raise ExpressionError(
+                    f"op '{self.op.name}': dtype variable '{variable}' needs a tensor that is required"
+                )
             self.put(f"{variable} = _rules.dtype({variable!r}, {', '.join(f'{name}={name}' for name in named)})")
         for function, subject, *_ in sorted(self.reads, key=str):
             name = str(subject)
@@ -216,6 +223,11 @@ class _Writer:
                 value = f"(lambda extent: {inverse})({value})"
             absent = f" if {source.tensor} is not None else 0" if source.optional else ""
             self.put(f"{name} = {value}{absent}")
+        limits = {limit.name: (limit.min, limit.max) for limit in self.op.dims}
+        for name, source in self.scope.dims.items():
+            low, high = limits.get(name, (1, 2**31 - 1))
+            guard = f"if {source.tensor} is not None: " if source.optional else ""
+            self.put(f"{guard}_rules.dim({name!r}, {name}, {low}, {high})")
 
     def _scalars(self) -> None:
         if self.op.scalars:
@@ -225,13 +237,9 @@ class _Writer:
                 self.block(f"if {scalar.name} is None:", f"{scalar.name} = {self.py(scalar.default)}")
             self.put(f"{scalar.name} = _rules.scalar({scalar.name!r}, {scalar.name})")
 
-    def _limits(self) -> None:
-        self.put("# ranges and requirements")
-        limits = {limit.name: (limit.min, limit.max) for limit in self.op.dims}
-        for name, source in self.scope.dims.items():
-            low, high = limits.get(name, (1, 2**31 - 1))
-            guard = f"if {source.tensor} is not None: " if source.optional else ""
-            self.put(f"{guard}_rules.dim({name!r}, {name}, {low}, {high})")
+    def _requirements(self) -> None:
+        if self.op.require or self.op.let:
+            self.put("# requirements")
         for text in self.op.require:
             shown = self._dict(sorted(expr.parse(text).names))
             self.put(f"_rules.require({text!r}, {self.py(text)}, {shown})")
@@ -318,9 +326,11 @@ class _Writer:
         for query in sorted(self.reads, key=str):
             name = expr.query_name(*map(str, query))
             self.put(f"_names[{name!r}] = {name}")
-        self.put("return _Decision(_names, aligned, tuple(_misaligned), "
-                 "{name: layout for name, layout in _layouts.items() if layout is not None}, "
-                 f"({spaces}), tuple(_launches))")
+        self.put(
+            "return _Decision(_names, aligned, tuple(_misaligned), "
+            "{name: layout for name, layout in _layouts.items() if layout is not None}, "
+            f"({spaces}), tuple(_launches))"
+        )
 
     def py(self, text: str) -> str:
         return expr.parse(text).python

@@ -33,10 +33,10 @@ def pick_value(axis: Axis, wanted: Any) -> Value | None:
             return next((value for value in axis.values if value == wanted), None)
         case ">=" | ">":
             fitting = [value for value in axis.values if value > wanted or (axis.rule == ">=" and value == wanted)]
-            return min(fitting, default=None)  # type: ignore[type-var]
+            return min(fitting, default=None)
         case _:
             fitting = [value for value in axis.values if value < wanted or (axis.rule == "<=" and value == wanted)]
-            return max(fitting, default=None)  # type: ignore[type-var]
+            return max(fitting, default=None)
 
 
 class Rules:
@@ -91,8 +91,9 @@ class Rules:
         first = next(iter(present))
         for name, layout in present.items():
             if layout.dtype != present[first].dtype:
-                raise self.error(f"argument '{name}' is {layout.dtype}, but '{first}' is {present[first].dtype}; "
-                                 f"both are {variable}")
+                raise self.error(
+                    f"argument '{name}' is {layout.dtype}, but '{first}' is {present[first].dtype}; both are {variable}"
+                )
         return present[first].dtype
 
     def extent(self, name: str, position: int, layout: Layout, expected: Any) -> None:
@@ -107,7 +108,9 @@ class Rules:
             f"{actual}, but must be {expected}{either} to agree with the other arguments"
         )
 
-    def output(self, name: str, exists: Any, given: Layout | None, dtype: str, shape: tuple[Any, ...], device: Any):
+    def output(
+        self, name: str, exists: Any, given: Layout | None, dtype: str, shape: tuple[Any, ...], device: Any
+    ) -> Layout | None:
         """The layout of an output: the caller's, checked, or that of the array to allocate; None if there is none."""
         if not exists:
             if given is not None:
@@ -130,8 +133,11 @@ class Rules:
         first = next(iter(present))
         for name, layout in present.items():
             if layout.device != present[first].device:
-                raise self.error("argument '{}' is on {}:{}, but '{}' is on {}:{}".format(
-                    name, *layout.device, first, *present[first].device))
+                raise self.error(
+                    "argument '{}' is on {}:{}, but '{}' is on {}:{}".format(
+                        name, *layout.device, first, *present[first].device
+                    )
+                )
 
     # Scalars and dims
 
@@ -182,8 +188,11 @@ class Rules:
         for name, layout in layouts.items():
             if layout is not None:
                 reasons += self._misaligned(self.tensors[name], layout)
-        return reasons + [f"{name} is {extent}, not a multiple of {ALIGNMENT}" for name, extent in extents.items()
-                          if extent % ALIGNMENT]
+        return reasons + [
+            f"{name} is {extent}, not a multiple of {ALIGNMENT}"
+            for name, extent in extents.items()
+            if extent % ALIGNMENT
+        ]
 
     def _misaligned(self, tensor: Tensor, layout: Layout) -> Iterable[str]:
         if layout.low < 0 or layout.high * layout.itemsize >= RANGE_32:
@@ -202,8 +211,10 @@ class Rules:
             return
         for name, layout in layouts.items():
             if layout is not None and (layout.high >= RANGE_32 or -layout.low >= RANGE_32):
-                raise self.error(f"argument '{name}' reaches over {max(layout.high, -layout.low)} elements; this op's "
-                                 f"kernel takes less than {RANGE_32}")
+                raise self.error(
+                    f"argument '{name}' reaches over {max(layout.high, -layout.low)} elements; this op's "
+                    f"kernel takes less than {RANGE_32}"
+                )
 
     def grid(self, extents: tuple[Any, Any, Any]) -> tuple[int, int, int]:
         """A launch grid that the device can take."""

@@ -22,6 +22,8 @@ Names = dict[str, type]
 RESERVED = frozenset({"num_cus", "aligned", "arch", "stream", "extent", *expr.FUNCTIONS, *expr._QUERIES}) | frozenset(
     keyword.kwlist
 )
+RESERVED_OPS = frozenset({"device", "explain", "index", "load", "ops", "path", "planner", "preload"})
+"""Attributes that an open bundle has besides its ops."""
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*\Z")
 _RULE = re.compile(r"(smallest|largest)\s*(>=|<=|>|<)\s*(.+)\Z", re.DOTALL)
 _RULES = {("smallest", ">="), ("smallest", ">"), ("largest", "<="), ("largest", "<")}
@@ -64,7 +66,7 @@ class Scope:
 
     def call_names(self, op: Op) -> Names:
         """Dims and scalars: what is known once a call's arguments are read."""
-        kinds: Names = {name: int for name in self.dims}
+        kinds: Names = dict.fromkeys(self.dims, int)
         kinds |= {scalar.name: scalar_kind(scalar.type) for scalar in op.scalars}
         return kinds | {"arch": str, "num_cus": int} | dict.fromkeys(op.dtypes, str)
 
@@ -79,7 +81,7 @@ class Scope:
 
     def expressions(self, op: Op) -> Iterator[tuple[tuple[PathKey, ...], str, Names]]:
         """Every expression of the contract: (path in the manifest, text, names that it may use)."""
-        names: Names = {name: int for name in self.dims} | {"arch": str, "num_cus": int} | dict.fromkeys(op.dtypes, str)
+        names: Names = dict.fromkeys(self.dims, int) | {"arch": str, "num_cus": int} | dict.fromkeys(op.dtypes, str)
         for tensor in op.tensors:
             for i, dim in enumerate(tensor.shape):
                 scope = self.call_names(op) | (dict.fromkeys((let.name for let in op.let), int))
@@ -104,7 +106,7 @@ class Scope:
                 yield ("workspace", space.name, "shape", i), text, dict(names)
         for denied in op.denied:
             parsed = expr.parse(denied.when)
-            yield ("overrides",), denied.when, dict(names) | {name: str for name in parsed.names - names.keys()}
+            yield ("overrides",), denied.when, dict(names) | dict.fromkeys(parsed.names - names.keys(), str)
         for i, launch in enumerate(op.launches):
             yield from self._launch_expressions(i, launch, names)
 
@@ -200,6 +202,8 @@ def check_op(op: Op) -> None:
 
     Planners are written from contracts: this, and the check of every expression, is what makes that safe.
     """
+    if op.name in RESERVED_OPS:
+        raise ExpressionError(f"an op cannot be called '{op.name}': open bundles have an attribute of that name")
     groups = {
         "tensor": [tensor.name for tensor in op.tensors],
         "scalar": [scalar.name for scalar in op.scalars],
@@ -232,14 +236,18 @@ def check_op(op: Op) -> None:
         if space.dtype not in DTYPES:
             raise ExpressionError(f"workspace '{space.name}' has unknown dtype '{space.dtype}'")
     for launch in op.launches:
-        names = {name for config in launch.configs for name in config.values}
+        set_names = {name for config in launch.configs for name in config.values}
         if not launch.configs or not launch.kernel.isidentifier():
             raise ExpressionError(f"launch '{launch.kernel}' has no configs, or no identifier as its name")
-        if any(not name.isidentifier() or name.startswith("_") or name in RESERVED for name in names):
-            raise ExpressionError(f"a config of '{launch.kernel}' sets what is no identifier, or reserved: {sorted(names)}")
-        config_clash = (seen - {op.name}) & names
+        if any(not name.isidentifier() or name.startswith("_") or name in RESERVED for name in set_names):
+            raise ExpressionError(
+                f"a config of '{launch.kernel}' sets what is no identifier, or reserved: {sorted(set_names)}"
+            )
+        config_clash = (seen - {op.name}) & set_names
         if config_clash:
-            raise ExpressionError(f"config of '{launch.kernel}' sets {', '.join(sorted(config_clash))}, which the op has")
+            raise ExpressionError(
+                f"config of '{launch.kernel}' sets {', '.join(sorted(config_clash))}, which the op has"
+            )
     for name in op.align:
         if name not in Scope.of(op).dims:
             raise ExpressionError(f"align names '{name}', which is no dim")
