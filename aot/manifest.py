@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from types import UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -33,7 +34,12 @@ def _one_of(what: str, known: Iterable[str]) -> Any:
     return Annotated[str, AfterValidator(check), Field(json_schema_extra={"enum": list(values)})]
 
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*$")]
+NAME, KERNEL = r"^[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*$", r"^[^:]+\.py:[A-Za-z_]\w*$"
+_PATTERNS = {
+    NAME: "is no name: letters, digits and single underscores between them, a letter first",
+    KERNEL: "is no kernel: path/from/the/root.py:function",
+}
+Name = Annotated[str, Field(pattern=NAME)]
 Value = bool | int | float | str
 Expr = str | int | float | bool
 """An expression; a bare number or boolean is one too."""
@@ -76,6 +82,12 @@ class ScalarSpec(_Spec):
     max: int | float | None = None
     doc: str = ""
 
+    @model_validator(mode="after")
+    def _ordered(self) -> ScalarSpec:
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min {self.min} is over max {self.max}")
+        return self
+
 
 class DimSpec(_Spec):
     """The range of a dim's extent."""
@@ -83,6 +95,12 @@ class DimSpec(_Spec):
     min: int = Field(1, ge=0)
     max: int = Field(2**31 - 1, ge=1, le=2**31 - 1)
     doc: str = ""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> DimSpec:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is over max {self.max}")
+        return self
 
 
 class AxisSpec(_Spec):
@@ -110,7 +128,7 @@ class BindSpec(_Spec):
 class LaunchSpec(_Spec):
     """One kernel launch."""
 
-    kernel: str = Field(pattern=r"^[^:]+\.py:[A-Za-z_]\w*$", description="path/from/the/root.py:function")
+    kernel: str = Field(pattern=KERNEL, description="path/from/the/root.py:function")
     name: Name | None = Field(None, description="What tuning files call it; default: the function's name.")
     grid: list[Expr] = Field(min_length=1, max_length=3)
     configs: list[dict[str, Value]] = Field(
@@ -234,49 +252,94 @@ def _validate(file: YamlFile, model: type[Spec]) -> Spec:
     try:
         return model.model_validate(file.data)
     except ValidationError as error:
-        faults = sorted({_fault(file, model, item) for item in error.errors(include_url=False)})
-        raise ManifestError(message for _, message in faults) from None
+        faults: dict[tuple[Key, ...], list[Any]] = {}
+        for item in error.errors(include_url=False):
+            faults.setdefault(_file_path(file, item["loc"]), []).append(item)
+    described = sorted(
+        (file.positions.get(path, (1, 1)), f"{file.locate(path)}: {text}")
+        for path, items in faults.items()
+        for text in _describe(model, path, items, deeper=any(other[: len(path)] == path != other for other in faults))
+    )
+    raise ManifestError(message for _, message in described)
 
 
-def _fault(file: YamlFile, model: type[BaseModel], item: Any) -> tuple[tuple[int, int], str]:
-    """(position, message) of one pydantic error; union members that pydantic adds to the path are dropped."""
+def _file_path(file: YamlFile, keys: Iterable[Key]) -> tuple[Key, ...]:
+    """The keys of pydantic's path that are the file's: it adds the members of unions."""
     path: tuple[Key, ...] = ()
-    for key in item["loc"]:
+    for key in keys:
         if (*path, key) in file.positions:
             path = (*path, key)
+    return path
+
+
+_EXPECTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+}
+
+
+def _describe(model: type[BaseModel], path: tuple[Key, ...], items: list[Any], deeper: bool) -> set[str]:
+    """What is wrong at one place. A value that fits no member of a union has a fault for each: they become one."""
     name = ".".join(map(str, path))
-    if item["type"] == "extra_forbidden":
-        known = _known_keys(model, item["loc"][:-1])
-        text = f"unknown key '{item['loc'][-1]}'{nearest(str(item['loc'][-1]), known)}"
-    elif item["type"] == "missing":
-        text = f"{name or 'the manifest'}: the key '{item['loc'][-1]}' is missing"
-    else:
-        given = item.get("input")
-        shown = f" (given: {given!r})" if isinstance(given, bool | int | float | str) else ""
-        text = f"{name}: {item['msg'].removeprefix('Value error, ')}{shown}"
-    return file.positions.get(path, (1, 1)), f"{file.locate(path)}: {text}"
+    wrong = [item for item in items if item["type"] in _EXPECTED]
+    texts = {_fault(model, path, name, item) for item in items if item not in wrong}
+    if wrong and not texts and not deeper:
+        expected = " or ".join(dict.fromkeys(_EXPECTED[item["type"]] for item in wrong))
+        texts = {f"{name}: expected {expected}{_given(wrong[0])}"}
+    return texts
+
+
+def _fault(model: type[BaseModel], path: tuple[Key, ...], name: str, item: Any) -> str:
+    match item["type"]:
+        case "extra_forbidden":
+            return f"unknown key '{path[-1]}'{nearest(str(path[-1]), _known_keys(model, path[:-1]))}"
+        case "missing":
+            return f"{name or 'the manifest'}: the key '{item['loc'][-1]}' is missing"
+        case "string_pattern_mismatch":
+            return f"{name}: '{item['input']}' {_PATTERNS[item['ctx']['pattern']]}"
+        case "value_error":
+            return f"{name}: {item['ctx']['error']}"
+        case "too_short" | "too_long":
+            limits = item["ctx"]
+            allowed = f"at least {limits['min_length']}" if "min_length" in limits else f"at most {limits['max_length']}"
+            return f"{name}: {allowed} allowed, {limits['actual_length']} given"
+        case _:
+            return f"{name}: {item['msg']}{_given(item)}"
+
+
+def _given(item: Any) -> str:
+    given = item["input"]
+    kinds = {dict: "a mapping", list: "a list", type(None): "nothing"}
+    return f" (given: {kinds.get(type(given), repr(given))})"
 
 
 def _known_keys(model: type[BaseModel], path: tuple[Key, ...]) -> list[str]:
-    """The keys that the model at `path` has; models are found by walking the annotations."""
+    """The keys that the model at `path` has; it is found by walking the annotations."""
     current: list[Any] = [model]
     for key in path:
-        following: list[Any] = []
-        for annotation in current:
-            if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-                if key in annotation.model_fields:
-                    following += _members(annotation.model_fields[str(key)].annotation)
-            else:
-                following += [annotation]
-        current = following
-    return [field for item in current if isinstance(item, type) for field in getattr(item, "model_fields", {})]
+        current = [inner for annotation in current for inner in _inside(annotation, key)]
+    return [field for item in current for field in getattr(item, "model_fields", {})]
+
+
+def _inside(annotation: Any, key: Key) -> list[Any]:
+    """The annotations of what an annotated value has under `key`, each member of a union by itself."""
+    if key in getattr(annotation, "model_fields", {}):
+        return _members(annotation.model_fields[key].annotation)
+    arguments = get_args(annotation)
+    return _members(arguments[-1]) if get_origin(annotation) in (dict, list) else []
 
 
 def _members(annotation: Any) -> list[Any]:
-    """The models inside an annotation such as dict[Name, Model] or list[Model]."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [member for argument in getattr(annotation, "__args__", ()) for member in _members(argument)]
+    if get_origin(annotation) is Annotated:
+        return _members(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [member for argument in get_args(annotation) for member in _members(argument)]
+    return [annotation]
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.scalarbool import ScalarBoolean
 
 Key = str | int
 
@@ -62,9 +63,13 @@ def read_yaml(path: Path) -> YamlFile:
     except MarkedYAMLError as error:
         raise ManifestError([f"{_mark(path, error)}: not valid YAML: {error.problem}"]) from None
     except (YAMLError, RecursionError) as error:
-        raise ManifestError([f"{path}: not valid YAML: {error}"]) from None
+        reason = str(error).replace("\n", " ")
+        raise ManifestError([f"{path}: not valid YAML: {reason}"]) from None
     positions: dict[tuple[Key, ...], tuple[int, int]] = {}
-    return YamlFile(path, _plain(node, (), positions), positions)
+    try:
+        return YamlFile(path, _plain(path, node, (), positions), positions)
+    except RecursionError:
+        raise ManifestError([f"{path}: an alias stands for something that contains it"]) from None
 
 
 def _mark(path: Path, error: MarkedYAMLError) -> str:
@@ -72,17 +77,22 @@ def _mark(path: Path, error: MarkedYAMLError) -> str:
     return f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
 
 
-def _plain(node: Any, path: tuple[Key, ...], positions: dict[tuple[Key, ...], tuple[int, int]]) -> Any:
+def _plain(file: Path, node: Any, path: tuple[Key, ...], positions: dict[tuple[Key, ...], tuple[int, int]]) -> Any:
     if isinstance(node, CommentedMap):
         for key in node:
-            line, column = node.lc.key(key)
+            # A key that `<<` merges in has no place of its own: it is where the mapping is.
+            line, column, *_ = (node.lc.data or {}).get(key, (node.lc.line, node.lc.col))
             positions[(*path, key)] = (line + 1, column + 1)
-        return {key: _plain(value, (*path, key), positions) for key, value in node.items()}
+            if not isinstance(key, str):
+                raise ManifestError([f"{file}:{line + 1}:{column + 1}: a key must be text (given: {key!r})"])
+        return {key: _plain(file, value, (*path, key), positions) for key, value in node.items()}
     if isinstance(node, CommentedSeq):
         for index in range(len(node)):
             line, column = node.lc.item(index)
             positions[(*path, index)] = (line + 1, column + 1)
-        return [_plain(value, (*path, index), positions) for index, value in enumerate(node)]
+        return [_plain(file, value, (*path, index), positions) for index, value in enumerate(node)]
+    if isinstance(node, ScalarBoolean):  # a kind of int, where the boolean has an anchor
+        return bool(node)
     for plain in (bool, int, float, str):  # ruamel's scalars are subclasses that remember their spelling
         if isinstance(node, plain):
             return plain(node)

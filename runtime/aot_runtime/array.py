@@ -2,50 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .dtypes import numpy_dtype
-from .errors import ArgumentError, DriverCallError
+from .errors import ArgumentError
 from .layout import ALIGNMENT, Layout, Shape, make_layout, packed_strides
+from .memory import order_after
 
 if TYPE_CHECKING:
     from .device import Device, Stream
-
-
-class Allocation:
-    """A piece of pool memory; given back in stream order when the last array that uses it is gone.
-
-    It keeps the streams that use it: a destroyed stream could not be waited for.
-    """
-
-    __slots__ = ("address", "device", "others", "stream", "streams")
-
-    def __init__(self, device: Device, address: int, stream: int):
-        self.device, self.address, self.stream = device, address, stream
-        self.others: set[int] = set()
-        self.streams = [device.find_stream(stream)] if stream else []
-        if stream:
-            self.others.add(0)  # work on the default stream is not noted, so it is always waited for
-
-    def used_on(self, stream: int) -> None:
-        """Note that work of another stream uses the memory."""
-        if stream != self.stream and stream not in self.others:
-            self.others.add(stream)
-            self.streams.append(self.device.find_stream(stream))
-
-    def __del__(self) -> None:
-        if sys.is_finalizing():
-            return
-        with contextlib.suppress(
-            DriverCallError
-        ):  # a stream of another library that is gone: the pool keeps the memory
-            for stream in self.others:
-                self.device.order_after(self.stream, stream)
-            self.device.release(self.address, self.stream)
 
 
 class DeviceArray:
@@ -186,7 +153,7 @@ class DeviceArray:
         from .interop import export_dlpack
 
         if stream is not None and stream > 2:  # -1: no synchronisation; 0, 1 and 2: default streams
-            self.device.order_after(stream, 0)
+            order_after(self.device.driver, self.device.index, stream, 0)
         return export_dlpack(self)
 
 

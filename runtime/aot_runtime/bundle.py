@@ -14,7 +14,7 @@ from .device import Device, get_device
 from .errors import ArchMismatchError, ArgumentError, BundleError, DeviceError, ExpressionError
 from .format import CODE_FOLDER, INDEX, Blob, Index, Op, Variant, decode_index
 from .op import build_op
-from .planner import Planner, axis_names, build_planner
+from .planner import axis_names, op_planner
 from .scope import check_op
 
 _ID = re.compile(r'"id"\s*:\s*"([0-9a-f]{64})"')
@@ -140,16 +140,8 @@ class Bundle:
             raise AttributeError(f"bundle '{self.index.name}' has no op '{name}'{nearest(name, self.ops)}")
         with self._lock:
             if name not in self.__dict__:  # an instance attribute from then on: found with no call of this method
-                self.__dict__[name] = build_op(self.planner(name), self.device, self.load)
+                self.__dict__[name] = build_op(op_planner(self.index, name), self.device, self.load)
             return self.__dict__[name]
-
-    def planner(self, op: str) -> Planner:
-        """The planner of an op. Raises `BundleError` when its contract is not sound."""
-        variants = (variant for variant in self.index.variants if variant.op == op)
-        try:
-            return build_planner(self._contracts[op], variants, self.index.target.backend)
-        except ExpressionError as error:
-            raise BundleError(f"{self.path}: op '{op}': {error}") from None
 
     def load(self, variant: Variant) -> int:
         """The driver's handle of a variant's kernel. Raises, now and at each further try, when it cannot be loaded."""

@@ -20,6 +20,7 @@ from .dtypes import SCALAR_TYPES
 from .errors import ArgumentError
 from .format import GLOBAL_SCRATCH, PROFILE_SCRATCH, Kernarg, Op, Variant
 from .layout import Layout
+from .memory import Allocation
 from .planner import POINTER, Decision, LaunchDecision
 
 LoadFunction = Callable[[Variant], int]
@@ -83,15 +84,15 @@ def _prologue(op: Op, decision: Decision, given: frozenset[str], namespace: dict
     for tensor in op.tensors:
         layout = decision.layouts.get(tensor.name)
         if layout is not None and tensor.name not in given:
-            namespace[f"_new_{tensor.name}"] = (layout.dtype, layout.shape, layout.strides)
-            lines.append(f"    {tensor.name} = _new(*_new_{tensor.name}, _stream)")
+            namespace[f"_layout_{tensor.name}"] = layout
+            lines.append(f"    {tensor.name} = _new(_layout_{tensor.name}, {layout.size * layout.itemsize}, _stream)")
     for name, nbytes, zero in decision.workspaces:
         lines += _space(name, nbytes, zero)
     return lines
 
 
 def _space(name: str, nbytes: int, zero: bool) -> list[str]:
-    lines = [f"    {name}, _owner_{name} = _device.workspace({max(nbytes, 1)}, _stream)"]
+    lines = [f"    {name}, _owner_{name} = _device.memory.workspace({max(nbytes, 1)}, _stream)"]
     if zero:
         lines.append(f"    _device.driver.fill(_device.index, {name}, 0, {max(nbytes, 1)}, _stream)")
     return lines
@@ -189,8 +190,6 @@ def _epilogue(op: Op, decision: Decision) -> list[str]:
 
 def _note_stream(stream: int, arrays: Iterable[Any]) -> None:
     """Remember that a stream uses these arrays, so that their memory outlives its work."""
-    from .array import Allocation
-
     for array in arrays:
         if type(array.owner) is Allocation:
             array.owner.used_on(stream)

@@ -9,10 +9,10 @@ from typing import Any
 
 from . import expr
 from .dtypes import DTYPES
-from .errors import ArgumentError, BundleError, ExpressionError
+from .errors import ArgumentError, ExpressionError
 from .format import Index, Op, Scalar, Tensor, Value
 from .layout import Layout, Shape, contiguous_order, make_layout, packed_strides
-from .planner import POINTER, Decision, Planner, build_planner
+from .planner import POINTER, Decision, Planner
 from .scope import Scope
 
 
@@ -39,18 +39,6 @@ class CallSpec:
     scalars: Mapping[str, str] = field(default_factory=dict)
 
 
-def op_planner(index: Index, name: str) -> Planner:
-    """The planner of a bundle's op. Raises `ArgumentError` if there is none, `BundleError` if it is not sound."""
-    ops = {op.name: op for op in index.ops}
-    if name not in ops:
-        raise ArgumentError(f"bundle '{index.name}' has no op '{name}'{expr.nearest(name, tuple(ops))}")
-    try:
-        variants = (variant for variant in index.variants if variant.op == name)
-        return build_planner(ops[name], variants, index.target.backend)
-    except ExpressionError as error:
-        raise BundleError(f"op '{name}': {error}") from None
-
-
 def plan_call(index: Index, planner: Planner, call: CallSpec, num_cus: int | None) -> Decision:
     """What a call would do on the bundle's architecture. Raises `ArgumentError` for one that would be refused.
 
@@ -64,11 +52,8 @@ def plan_call(index: Index, planner: Planner, call: CallSpec, num_cus: int | Non
     scalars = {scalar.name: parse_scalar(op, scalar, call.scalars.get(scalar.name)) for scalar in op.scalars}
     dtypes = _dtypes(op, call)
     shapes = {**_derived_shapes(index, op, call, scalars, dtypes, num_cus), **call.shapes}
-    layouts = [_layout(index, op, tensor, call, shapes, dtypes) for tensor in op.tensors]
-    try:
-        return planner.plan(*layouts, *scalars.values(), _device(index), num_cus or 0, index.target.arch)
-    except (ArithmeticError, TypeError) as error:
-        raise ArgumentError(f"{op.name}: these arguments have no plan: {error}") from error
+    layouts = {tensor.name: _layout(index, op, tensor, call, shapes, dtypes) for tensor in op.tensors}
+    return planner.decide(layouts, scalars, _device(index), num_cus or 0, index.target.arch)
 
 
 def parse_scalar(op: Op, scalar: Scalar, text: str | None) -> Value | None:

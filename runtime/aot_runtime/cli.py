@@ -168,8 +168,9 @@ def explain(
           --shape v=1,8,128,64 --dtype T=float16 --unaligned q causal=true scale=0.125
     """
     from .bundle import read_index
-    from .callspec import CallSpec, op_planner, plan_call
+    from .callspec import CallSpec, plan_call
     from .explain import explain_decision
+    from .planner import op_planner
 
     index = read_index(bundle)
     planner = op_planner(index, op)

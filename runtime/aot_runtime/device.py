@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 
-from .array import Allocation, DeviceArray
+from .array import DeviceArray
 from .drivers import driver_for_arch, first_driver, open_driver
 from .drivers.base import DeviceProperties, Driver
 from .dtypes import DTYPES
 from .errors import ArgumentError, CaptureError, DeviceError
-from .layout import Shape, make_layout, packed_strides
+from .layout import Layout, Shape, make_layout, packed_strides
+from .memory import DeviceMemory
 
 
 class Stream:
@@ -25,7 +26,7 @@ class Stream:
     def __init__(self, device: Device):
         self.device = device
         self.handle = device.driver.create_stream(device.index)
-        device.register_stream(self)
+        device.memory.streams[self.handle] = self
 
     def synchronize(self) -> None:
         """Wait until all work of the stream is done."""
@@ -40,7 +41,8 @@ class Stream:
         self.device.driver.wait_event(self.device.index, self.handle, event.handle)
 
     def __del__(self) -> None:
-        if getattr(self, "handle", 0):
+        if getattr(self, "handle", 0) and not sys.is_finalizing():
+            self.device.memory.trim(self.handle)
             self.device.driver.destroy_stream(self.device.index, self.handle)
 
 
@@ -62,7 +64,7 @@ class Event:
         return self.device.driver.elapsed_ms(self.device.index, start.handle, self.handle)
 
     def __del__(self) -> None:
-        if getattr(self, "handle", 0):
+        if getattr(self, "handle", 0) and not sys.is_finalizing():
             self.device.driver.destroy_event(self.device.index, self.handle)
 
 
@@ -91,10 +93,10 @@ class Graph:
         self.device.driver.launch_graph(self.device.index, self.handle, self.device.handle(stream))
 
     def __del__(self) -> None:
-        if getattr(self, "handle", 0):
+        if getattr(self, "handle", 0) and not sys.is_finalizing():
             self.device.driver.destroy_graph(self.device.index, self.handle)
-        for address in getattr(self, "_workspaces", ()):
-            self.device.driver.free_now(self.device.index, address)
+            for address in self._workspaces:
+                self.device.driver.free_now(self.device.index, address)
 
 
 class Device:
@@ -103,9 +105,7 @@ class Device:
     def __init__(self, driver: Driver, index: int):
         self.driver, self.index = driver, index
         self.key = (driver.name, index)
-        self._graphs: dict[int, Graph] = {}
-        self._deferred: list[tuple[int, int]] = []
-        self._streams: WeakValueDictionary[int, Stream] = WeakValueDictionary()
+        self.memory = DeviceMemory(driver, index)
 
     @cached_property
     def properties(self) -> DeviceProperties:
@@ -123,15 +123,14 @@ class Device:
     def empty(self, shape: Shape | int, dtype: Any, *, order: Shape | None = None, stream: Any = None) -> DeviceArray:
         """An array of unspecified content. `order` lists the dims from outermost to innermost in memory."""
         extents = (shape,) if isinstance(shape, int) else tuple(int(extent) for extent in shape)
-        return self.new(dtype_name(dtype), extents, packed_strides(extents, order), self.handle(stream))
+        layout = make_layout(self.key, dtype_name(dtype), extents, packed_strides(extents, order), True)
+        return self.new(layout, layout.size * layout.itemsize, self.handle(stream))
 
-    def new(self, dtype: str, shape: Shape, strides: Shape, stream: int) -> DeviceArray:
-        """As `empty`, from parts that are known to be right."""
-        layout = make_layout(self.key, dtype, shape, strides, True)
-        nbytes = layout.size * layout.itemsize
+    def new(self, layout: Layout, nbytes: int, stream: int) -> DeviceArray:
+        """As `empty`, for a packed layout of this device and its size in bytes."""
         if not nbytes:
             return DeviceArray(self, 0, layout, None)
-        owner = self.allocate(nbytes, stream)
+        owner = self.memory.allocate(nbytes, stream)
         return DeviceArray(self, owner.address, layout, owner)
 
     def array(self, host: Any, dtype: Any = None, *, order: Shape | None = None, stream: Any = None) -> DeviceArray:
@@ -169,13 +168,13 @@ class Device:
         """
         graph = Graph(self)
         self.driver.begin_capture(self.index, stream.handle)
-        self._graphs[stream.handle] = graph
+        self.memory.graphs[stream.handle] = graph
         try:
             yield graph
         finally:
             graph.handle = self.driver.end_capture(self.index, stream.handle)
-            del self._graphs[stream.handle]
-            self._release_deferred()
+            del self.memory.graphs[stream.handle]
+            self.memory.release_deferred()
 
     def handle(self, stream: Any) -> int:
         """The handle of a stream: ours, an integer, None (the default stream), or another library's object."""
@@ -191,50 +190,7 @@ class Device:
             return stream
         raise ArgumentError(f"stream is {type(stream).__name__}; a Stream, an integer handle or None is allowed")
 
-    def register_stream(self, stream: Stream) -> None:
-        """Make a stream known by its handle."""
-        self._streams[stream.handle] = stream
-
-    def find_stream(self, handle: int) -> Stream | None:
-        """The stream object of a handle, if it is one of ours and alive."""
-        return self._streams.get(handle)
-
-    # What ops need
-
-    def allocate(self, nbytes: int, stream: int) -> Allocation:
-        """Pool memory. Raises `CaptureError` on a stream that is being captured."""
-        if stream and self.driver.is_capturing(self.index, stream):
-            raise CaptureError("a call would allocate its result while its stream is being captured: pass out=")
-        return Allocation(self, self.driver.allocate(self.index, nbytes, stream), stream)
-
-    def release(self, address: int, stream: int) -> None:
-        """Give pool memory back in stream order. While a stream is captured, work on the default stream would break
-        the capture: it waits until then."""
-        if self._graphs:
-            self._deferred.append((address, stream))
-        else:
-            self.driver.free(self.index, address, stream)
-
-    def _release_deferred(self) -> None:
-        while self._deferred and not self._graphs:
-            self.release(*self._deferred.pop())
-
-    def workspace(self, nbytes: int, stream: int) -> tuple[int, Allocation | None]:
-        """(address, owner) of scratch memory; the graph being captured on `stream` owns it, if there is one."""
-        graph = self._graphs.get(stream) if self._graphs else None
-        if graph is not None:
-            return graph.workspace(nbytes), None
-        owner = self.allocate(nbytes, stream)
-        return owner.address, owner
-
-    def order_after(self, later: int, earlier: int) -> None:
-        """Make work that follows on stream `later` wait for the work so far on stream `earlier`."""
-        event = self.driver.create_event(self.index)
-        try:
-            self.driver.record_event(self.index, event, earlier)
-            self.driver.wait_event(self.index, later, event)
-        finally:
-            self.driver.destroy_event(self.index, event)
+    # Host memory
 
     def write(self, address: int, host: np.ndarray[Any, Any], stream: int) -> None:
         """Copy a packed numpy array to an address."""

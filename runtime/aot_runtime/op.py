@@ -109,17 +109,8 @@ class _Calls:
 
     def decide(self, layouts: Mapping[str, Any], scalars: Mapping[str, Any]) -> Decision:
         """What a call with these layouts and scalars would do. Raises `ArgumentError`."""
-        device = self.device
-        try:
-            return self.planner.plan(
-                *(layouts.get(tensor.name) for tensor in self.op.tensors),
-                *(scalars.get(scalar.name) for scalar in self.op.scalars),
-                device.key,
-                device.properties.num_cus,
-                device.properties.arch,
-            )
-        except (ArithmeticError, TypeError) as error:
-            raise ArgumentError(f"{self.op.name}: these arguments have no plan: {error}") from error
+        properties = self.device.properties
+        return self.planner.decide(layouts, scalars, self.device.key, properties.num_cus, properties.arch)
 
     # Arrays in and out
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from . import expr
 from .dtypes import DTYPES
-from .errors import ArgumentError, ExpressionError, NoVariantError
-from .format import Launch, Op, Variant
+from .errors import ArgumentError, BundleError, ExpressionError, NoVariantError
+from .format import Index, Launch, Op, Variant
 from .layout import Layout
 from .rules import Rules, pick_value
 from .scope import Scope, config_names
@@ -53,13 +53,33 @@ class Decision:
 
 @dataclass(frozen=True)
 class Planner:
-    """An op's planner: call `plan` with a layout (or None) per tensor and a value (or None) per scalar, in order."""
+    """An op's planner. `plan` is the generated function, whose `source` is kept; `decide` is the way to call it."""
 
     op: Op
     source: str
     plan: Callable[..., Decision]
     static: frozenset[str]
     """Scalars that a decision depends on; the others only travel into the kernarg segment."""
+
+    def decide(
+        self,
+        layouts: Mapping[str, Layout | None],
+        scalars: Mapping[str, Any],
+        device: tuple[str, int],
+        num_cus: int,
+        arch: str,
+    ) -> Decision:
+        """What a call with these layouts and scalars, by name, becomes. Raises `ArgumentError`."""
+        try:
+            return self.plan(
+                *(layouts.get(tensor.name) for tensor in self.op.tensors),
+                *(scalars.get(scalar.name) for scalar in self.op.scalars),
+                device,
+                num_cus,
+                arch,
+            )
+        except (ArithmeticError, TypeError) as error:
+            raise ArgumentError(f"{self.op.name}: these arguments have no plan: {error}") from error
 
 
 def build_planner(op: Op, variants: Iterable[Variant], backend: str) -> Planner:
@@ -91,6 +111,18 @@ def build_planner(op: Op, variants: Iterable[Variant], backend: str) -> Planner:
     }
     exec(compile(source, filename, "exec"), namespace)
     return Planner(op, source, namespace[f"plan_{op.name}"], writer.static)
+
+
+def op_planner(index: Index, name: str) -> Planner:
+    """The planner of a bundle's op. Raises `ArgumentError` if there is none, `BundleError` if it is not sound."""
+    ops = {op.name: op for op in index.ops}
+    if name not in ops:
+        raise ArgumentError(f"bundle '{index.name}' has no op '{name}'{expr.nearest(name, tuple(ops))}")
+    variants = (variant for variant in index.variants if variant.op == name)
+    try:
+        return build_planner(ops[name], variants, index.target.backend)
+    except ExpressionError as error:
+        raise BundleError(f"bundle '{index.name}', op '{name}': {error}") from None
 
 
 def axis_names(op: Op) -> tuple[str, ...]:
@@ -309,7 +341,7 @@ class _Writer:
         if names:
             values = [tuple(config.values[name] for name in names) for config in launch.configs]
             self.put(f"{''.join(f'{name}, ' for name in names)}= {values!r}[_config]")
-        self.put(f"_grid = _rules.grid(({', '.join(self.py(extent) for extent in launch.grid)}))")
+        self.put(f"_grid = _rules.grid(({', '.join(self.py(extent) for extent in launch.grid)}), _variant)")
         values_of = ", ".join(f"{text!r}: {self.py(text)}" for text in self.kernargs[index])
         self.put(f"_launches.append(_Launch({index}, _variant, _grid, {{{values_of}}}))")
         self.depth = start

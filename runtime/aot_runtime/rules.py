@@ -10,14 +10,22 @@ import numpy as np
 
 from .dtypes import DTYPES, SCALAR_TYPES
 from .errors import ArgumentError
-from .format import Axis, Op, Scalar, Tensor, Value
+from .format import Axis, Op, Scalar, Tensor, Value, Variant
 from .layout import ALIGNMENT, Layout, contiguous_order, make_layout, packed_strides
 
-GRID_LIMITS: Mapping[str, tuple[int, int, int]] = {
-    "hip": (2**31 - 1, 65535, 65535),
-    "cuda": (2**31 - 1, 65535, 65535),
-}
-"""Most workgroups along x, y and z. HIP takes more along y and z on some devices, but promises no more."""
+
+def hip_grid_limits(threads: int) -> tuple[int, int, int]:
+    """Most workgroups of `threads` threads along x, y and z: HIP counts a grid's threads in 32 bits per axis.
+
+    It takes more than 65535 along y and z on some devices, but promises no more.
+    """
+    return (2**32 - 1) // threads, 65535, 65535
+
+
+def cuda_grid_limits(threads: int) -> tuple[int, int, int]:
+    """Most blocks along x, y and z, whatever their size."""
+    return 2**31 - 1, 65535, 65535
+
 
 RANGE_32 = 2**31
 """Bytes that 32-bit offsets reach (`tt.pointer_range`), and elements that a kernel without 64-bit offsets reaches."""
@@ -46,7 +54,7 @@ class Rules:
         self.op = op
         self.tensors = {tensor.name: tensor for tensor in op.tensors}
         self.scalars = {scalar.name: scalar for scalar in op.scalars}
-        self.grid_limits = GRID_LIMITS.get(backend, GRID_LIMITS["hip"])
+        self.grid_limits = cuda_grid_limits if backend == "cuda" else hip_grid_limits
 
     def error(self, message: str) -> ArgumentError:
         return ArgumentError(f"{self.op.name}: {message}")
@@ -216,9 +224,10 @@ class Rules:
                     f"kernel takes less than {RANGE_32}"
                 )
 
-    def grid(self, extents: tuple[Any, Any, Any]) -> tuple[int, int, int]:
+    def grid(self, extents: tuple[Any, Any, Any], variant: Variant) -> tuple[int, int, int]:
         """A launch grid that the device can take."""
-        for axis, extent, limit in zip("xyz", extents, self.grid_limits, strict=True):
+        limits = self.grid_limits(variant.num_warps * variant.warp_size)
+        for axis, extent, limit in zip("xyz", extents, limits, strict=True):
             if not isinstance(extent, int) or not 0 <= extent <= limit:
                 raise self.error(f"the launch grid would be {extents}; along {axis} 0 to {limit} is allowed")
         return extents

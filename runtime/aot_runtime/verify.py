@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .bundle import read_blob, read_index
-from .callspec import op_planner
 from .codeobject import CodeObject, KernelMetadata, read_code_object
 from .errors import BundleError
 from .format import CODE_FOLDER, Index, Variant
-from .planner import POINTER
+from .planner import POINTER, op_planner
 
 
 def verify_bundle(folder: Path) -> list[str]:

@@ -12,12 +12,13 @@ import pytest
 
 from aot_runtime import format as fmt
 from aot_runtime.bundle import read_index
-from aot_runtime.callspec import CallSpec, op_planner, plan_call
+from aot_runtime.callspec import CallSpec, plan_call
 from aot_runtime.device import Device
 from aot_runtime.drivers.base import DeviceProperties
 from aot_runtime.errors import ArgumentError, NoVariantError
 from aot_runtime.explain import explain_call, explain_decision
 from aot_runtime.op import build_op
+from aot_runtime.planner import op_planner
 
 CALL = CallSpec(dims={"rows": 8, "cols": 128}, dtypes={"T": "float16"}, scalars={"seed": "1"})
 
