@@ -8,8 +8,8 @@ and names, with these functions:
     elsize(t)         bytes per element of a tensor, or of a dtype variable
     stride(t, dim)    the stride of a tensor's dim, in elements; dim by name or by position
 
-It is total and safe to evaluate: no attribute, subscript, call, loop or name beyond these; strings can only be
-compared; an exponent is a small literal. Text is checked when a manifest is built, and again by whoever loads it.
+`and` and `or` give True or False. The language is total and safe to evaluate: no attribute, subscript, call, loop or
+name beyond these; strings can only be compared; an exponent is a small literal; nesting is limited. Text is checked when a manifest is built, and again by whoever loads it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ Value = int | float | bool | str
 
 MAX_LENGTH = 1000
 MAX_EXPONENT = 16
+MAX_DEPTH = 64
 
 _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -59,8 +60,8 @@ def cdiv(a: int, b: int) -> int:
 
 
 def next_pow2(n: int) -> int:
-    """The smallest power of two that is >= n (1 for n <= 1)."""
-    return 1 << max(0, n - 1).bit_length()
+    """The smallest power of two that is >= n (1 for n <= 1). Raises TypeError for what is no integer."""
+    return 1 << max(0, operator.index(n) - 1).bit_length()
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
@@ -110,7 +111,7 @@ class Expression:
     @property
     def python(self) -> str:
         """Python source of the expression; queries are read from the names that `query_name` gives."""
-        return ast.unparse(_InlineQueries().visit(_tree(self.text)))
+        return ast.unparse(_ToPython().visit(ast.parse(self.text, mode="eval").body))
 
     @property
     def reads(self) -> frozenset[str]:
@@ -174,10 +175,13 @@ def parse(text: str) -> Expression:
         raise ExpressionError(f"'{text[:40]}…' cannot be parsed: nested too deeply, or not text") from None
     except ExpressionError as error:
         raise ExpressionError(f"'{text}': {error}") from None
+    canonical = ast.unparse(tree)
+    if len(canonical) > MAX_LENGTH:
+        raise ExpressionError(f"expression of {len(canonical)} characters; at most {MAX_LENGTH} are allowed")
     names: set[str] = set()
     queries: set[tuple[str | int, ...]] = set()
     _collect(tree, names, queries)
-    return Expression(ast.unparse(tree), frozenset(names), frozenset(queries))
+    return Expression(canonical, frozenset(names), frozenset(queries))
 
 
 @lru_cache(maxsize=4096)
@@ -185,7 +189,9 @@ def _tree(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
-def _check(node: ast.AST) -> None:
+def _check(node: ast.AST, depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise ExpressionError(f"nested more than {MAX_DEPTH} deep")
     match node:
         case ast.Constant(value=bool() | int() | float() | str()):
             return
@@ -220,7 +226,7 @@ def _check(node: ast.AST) -> None:
         case _:
             raise ExpressionError(f"{_describe(node)} is not part of the expression language")
     for child in children:
-        _check(child)
+        _check(child, depth + 1)
 
 
 def _check_exponent(base: ast.expr, exponent: ast.expr) -> None:
@@ -295,12 +301,24 @@ def _describe(node: ast.AST) -> str:
         return type(node).__name__
 
 
-class _InlineQueries(ast.NodeTransformer):
+class _ToPython(ast.NodeTransformer):
+    """What differs from Python: a query is a name, and `and` and `or` give True or False."""
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        self.generic_visit(node)
+        if all(isinstance(value, ast.Compare) or _is_not(value) for value in node.values):
+            return node
+        return ast.UnaryOp(ast.Not(), ast.UnaryOp(ast.Not(), node))
+
     def visit_Call(self, node: ast.Call) -> ast.AST:
         assert isinstance(node.func, ast.Name)
         if node.func.id in _QUERIES:
             return ast.Name(query_name(*_query(node)), ast.Load())
         return self.generic_visit(node)
+
+
+def _is_not(node: ast.AST) -> bool:
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
 
 
 def _evaluate(node: ast.AST, env: Mapping[str, Any]) -> Any:

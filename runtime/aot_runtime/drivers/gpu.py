@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 from aot_runtime.drivers.api import INVALID_VALUE, GpuApi
 from aot_runtime.drivers.base import DeviceProperties, PreparedLaunch
 from aot_runtime.drivers.launch import KernelLaunch, LaunchFunction
-from aot_runtime.errors import DeviceError, DriverCallError
+from aot_runtime.errors import DeviceError
 
 # Values on which the two APIs agree.
 _STREAM_ORDERED_WITH_DEFAULT = 0
 _CAPTURE_RELAXED = 2
-_PAGE_LOCKED, _DEVICE_MEMORY = 1, 2
+_DEVICE_MEMORY = 2
 
 KEEP_EVERYTHING = 2**64 - 1
 """A pool's release threshold at which synchronising gives no memory back to the system."""
@@ -117,9 +117,8 @@ class GpuDriver(GpuApi):
 
     def copy_to_device(self, device: int, address: int, host: int, nbytes: int, stream: int) -> None:
         self._on(device, "MemcpyHtoDAsync", address, host, nbytes, stream)
-        # Both APIs are done with pageable memory on return; page-locked memory they go on reading.
-        if self._is_page_locked(host):
-            self._call("StreamSynchronize", stream)
+        # CUDA is done with pageable memory on return, HIP promises it in no version's documents.
+        self._call("StreamSynchronize", stream)
 
     def copy_to_host(self, device: int, host: int, address: int, nbytes: int, stream: int) -> None:
         self._on(device, "MemcpyDtoHAsync", host, address, nbytes, stream)
@@ -130,12 +129,6 @@ class GpuDriver(GpuApi):
 
     def fill(self, device: int, address: int, byte: int, nbytes: int, stream: int) -> None:
         self._on(device, "MemsetD8Async", address, byte, nbytes, stream)
-
-    def _is_page_locked(self, host: int) -> bool:
-        try:
-            return self._pointer(host)[0] == _PAGE_LOCKED
-        except DriverCallError:
-            return False
 
     def device_of(self, address: int) -> int:
         kind, device = self._pointer(address)
