@@ -7,16 +7,18 @@ the unit stride of a contiguous dim, a literal) is folded into the code as a con
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from aot_runtime import format as fmt
 from aot_runtime.errors import ExpressionError
 from aot_runtime.expr import UNKNOWN, Expression, nearest, parse, query_name
-from aot_runtime.scope import Scope, config_names, stride_position
+from aot_runtime.scope import Scope, config_names
 
 from .compiler import CompileJob
+from .contract import config_error, positional
+from .kinds import value_kind, with_let_kinds
 from .manifest import BindSpec, LaunchSpec, Manifest
 from .variants import VariantSpec
 from .yamlfile import Key, ManifestError
@@ -45,11 +47,12 @@ TRITON_DTYPES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """A kernel's parameter: its name, and whether and what it is at compile time."""
+    """A kernel's parameter: its name, and whether it is a constexpr and has a default."""
 
     name: str
     constexpr: bool
     has_default: bool = False
+    default: Any = None
 
 
 @dataclass(frozen=True)
@@ -82,9 +85,14 @@ class Binder:
     op: fmt.Op
     index: int
     parameters: tuple[Parameter, ...]
+    arch: str
 
-    def check(self) -> None:
-        """Raise `ManifestError` for a `bind` entry or a config key that the kernel has no parameter for."""
+    def check(self, options: Iterable[str]) -> None:
+        """Raise `ManifestError` for a `bind` entry or a config key that the kernel has no parameter for.
+
+        Args:
+            options: names of compiler options, of any backend.
+        """
         names = [parameter.name for parameter in self.parameters]
         for key in self.launch_spec.bind:
             if key not in names:
@@ -93,10 +101,15 @@ class Binder:
         for config in self.op.launches[self.index].configs:
             for key in config.values:
                 if key not in constexprs:
-                    raise self._error(
-                        ("configs",),
-                        f"config '{config.name}': '{key}' is neither a constexpr parameter of the kernel nor a "
-                        f"compiler option{nearest(key, constexprs)}",
+                    raise config_error(
+                        self.manifest,
+                        self.op.name,
+                        self.arch,
+                        self.index,
+                        config.name,
+                        key,
+                        f"config '{config.name}': '{key}' is neither a constexpr parameter of "
+                        f"'{self.launch_spec.kernel}' nor a compiler option{nearest(key, [*constexprs, *options])}",
                     )
 
     @property
@@ -106,14 +119,9 @@ class Binder:
     def bind(self, variant: VariantSpec) -> tuple[Bound, ...]:
         """What every parameter is in a variant, in the kernel's order. Raises `ManifestError`."""
         known = dict(variant.constants)
-        bound = []
-        for parameter in self.parameters:
-            item = self._bind(parameter, variant, known)
-            if item is not None:
-                bound.append(item)
-        return tuple(bound)
+        return tuple(self._bind(parameter, variant, known) for parameter in self.parameters)
 
-    def _bind(self, parameter: Parameter, variant: VariantSpec, known: Mapping[str, Any]) -> Bound | None:
+    def _bind(self, parameter: Parameter, variant: VariantSpec, known: Mapping[str, Any]) -> Bound:
         given = self.launch_spec.bind.get(parameter.name)
         if parameter.constexpr:
             return self._bind_constexpr(parameter, given, known)
@@ -123,28 +131,25 @@ class Binder:
                 raise self._unbound(parameter.name)
         forced = given.type if isinstance(given, BindSpec) else None
         value = given.value if isinstance(given, BindSpec) else given
-        if isinstance(value, bool | int | float):
-            return Bound(parameter.name, "constexpr", constant=value)
         return self._bind_value(parameter.name, self._parse(str(value), parameter.name), forced, variant, known)
 
-    def _bind_constexpr(self, parameter: Parameter, given: Any, known: Mapping[str, Any]) -> Bound | None:
+    def _bind_constexpr(self, parameter: Parameter, given: Any, known: Mapping[str, Any]) -> Bound:
         name = parameter.name
         if given is None:
             if name in known:
                 return Bound(name, "constexpr", constant=known[name])
             if parameter.has_default:
-                return None
+                return Bound(name, "constexpr", constant=self._default(parameter))
             raise self._error(
                 ("kernel",),
                 f"constexpr parameter '{name}' of the kernel is not bound: no axis, config or bind of that name"
-                f"{nearest(name, list(known))}",
+                f"{nearest(name, [item for item in known if not item.startswith('_')])}",
             )
-        value = given.value if isinstance(given, BindSpec) else given
-        if isinstance(value, bool | int | float):
-            return Bound(name, "constexpr", constant=value)
-        constant = self._parse(value, name).partial(known)
+        value = self._parse(str(given.value if isinstance(given, BindSpec) else given), name)
+        self._check_names(value, name)
+        constant = self._constant(value, name, known)
         if constant is UNKNOWN:
-            raise self._error(("bind", name), f"'{value}' is not known at build, but '{name}' is a constexpr")
+            raise self._error(("bind", name), f"'{value.text}' is not known at build, but '{name}' is a constexpr")
         return Bound(name, "constexpr", constant=constant)
 
     def _bind_value(
@@ -166,38 +171,46 @@ class Binder:
         self._check_names(value, name)
         strides = [query for query in value.queries if query[0] == "stride"]
         if len(strides) == 1 and plain == parse(f"stride({strides[0][1]}, {strides[0][2]})").text:
-            return self._stride(name, tensors[str(strides[0][1])], strides[0][2], forced, variant, known)
-        constant = value.partial(known)
+            return self._stride(name, tensors[str(strides[0][1])], int(strides[0][2]), forced, variant, known)
+        constant = self._constant(value, name, known)
         if constant is not UNKNOWN:
-            return Bound(name, "constexpr", constant=constant)
+            # A type that the manifest asks for is kept: a constant would be an i32 or fp32 in the kernel.
+            return Bound(name, forced, value=repr(constant)) if forced else Bound(name, "constexpr", constant=constant)
+        wide = bool(strides) and not variant.aligned
+        return Bound(name, forced or self._type(value, name, wide), value=plain, divisible=plain in self.op.align)
+
+    def _type(self, value: Expression, name: str, wide: bool) -> str:
+        """The kernarg type of an expression: a scalar has its own; an integer is an i64 where `wide`, else an i32."""
         scalars = {scalar.name: scalar.type for scalar in self.op.scalars}
-        type_name = (
-            forced
-            or {"flag": "i1"}.get(scalars.get(plain, ""), scalars.get(plain))
-            or ("i64" if strides and not variant.aligned else "i32")
-        )
-        return Bound(name, type_name, value=plain, divisible=plain in self.op.align)
+        if scalars.get(value.text, "choice") not in ("choice", "flag"):
+            return scalars[value.text]
+        kind = value_kind(value, with_let_kinds(self._names(), self.op))
+        if kind is str:
+            raise self._error(
+                self._place(name),
+                f"parameter '{name}': '{value.text}' is text, which a kernel cannot take at run time; "
+                "make it a constexpr, picked by it",
+            )
+        return {bool: "i1", int: "i64" if wide else "i32", float: "fp32"}[kind]
 
     def _stride(
         self,
         name: str,
         tensor: fmt.Tensor,
-        dim: str | int,
+        position: int,
         forced: str | None,
         variant: VariantSpec,
         known: Mapping[str, Any],
     ) -> Bound:
-        try:
-            position = stride_position(tensor, dim)
-        except ExpressionError as error:
-            raise self._error(("kernel",), f"parameter '{name}': {error}") from None
         if known.get(query_name("given", tensor.name)) is False:
             return Bound(name, "constexpr", constant=0)
-        if tensor.contiguous and tensor.contiguous[-1] == position:
+        innermost = tensor.contiguous[-1:] == (position,)
+        # A dim that may be broadcast has stride 0 then.
+        if innermost and not tensor.shape[position].broadcast and forced is None:
             return Bound(name, "constexpr", constant=1)
         value = parse(f"stride({tensor.name}, {position})").text
         type_name = forced or ("i32" if variant.aligned else "i64")
-        return Bound(name, type_name, value=value, divisible=tensor.align)
+        return Bound(name, type_name, value=value, divisible=tensor.align and not innermost)
 
     def _by_name(self, name: str) -> str | None:
         """The expression that a parameter's name stands for; None where it stands for nothing."""
@@ -229,13 +242,34 @@ class Binder:
         try:
             value.check_names(self._names(), subjects)
         except ExpressionError as error:
-            raise self._error(("bind", name), f"parameter '{name}': {error}") from None
+            raise self._error(self._place(name), f"parameter '{name}': {error}") from None
 
     def _parse(self, text: str, name: str) -> Expression:
         try:
-            return parse(text)
+            return positional(parse(text), {tensor.name: tensor for tensor in self.op.tensors})
         except ExpressionError as error:
-            raise self._error(("bind", name), f"parameter '{name}': {error}") from None
+            raise self._error(self._place(name), f"parameter '{name}': {error}") from None
+
+    def _constant(self, value: Expression, name: str, known: Mapping[str, Any]) -> Any:
+        """The value where the point of a variant decides it, else `UNKNOWN`."""
+        try:
+            return value.partial(known)
+        except ExpressionError as error:
+            raise self._error(self._place(name), f"parameter '{name}': {error}") from None
+
+    def _default(self, parameter: Parameter) -> Any:
+        value = getattr(parameter.default, "value", parameter.default)  # of a tl.constexpr, what it holds
+        if value is not None and not isinstance(value, bool | int | float | str):
+            raise self._error(
+                ("kernel",),
+                f"the default of constexpr parameter '{parameter.name}' is {value!r}; a number, a boolean, text or "
+                "None is allowed: bind the parameter",
+            )
+        return value
+
+    def _place(self, name: str) -> tuple[Key, ...]:
+        """Where the manifest binds a parameter: in `bind`, or with the kernel itself."""
+        return ("bind", name) if name in self.launch_spec.bind else ("kernel",)
 
     def _error(self, path: tuple[Key, ...], message: str) -> ManifestError:
         where = ("ops", self.op.name, "launches", self.index, *path)

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from aot_runtime import format as fmt
+from aot_runtime.errors import ExpressionError
 
 from .binding import Binder, Bound, Parameter, compile_job
 from .cache import CompileCache
 from .compiler import CompiledKernel, CompileJob, job_key, option_names
-from .contract import build_contract
+from .contract import build_contract, config_error
 from .kernel_source import CompileError, kernel_parameters, load_kernel, source_hash
 from .manifest import Manifest
 from .pool import CompileFailure, run_jobs
@@ -82,7 +83,10 @@ def plan_bundle(
     variants: list[PlannedVariant] = []
     for name, spec in manifest.spec.ops.items():
         op = build_contract(manifest, name, target.arch, _all_option_names())
-        found = enumerate_variants(op, spec, target.arch)
+        try:
+            found = enumerate_variants(op, spec, target.arch)
+        except ExpressionError as error:
+            raise manifest.error(("ops", name), f"op '{name}': {error}") from None
         for axis, value in found.unused:
             group = "dtypes" if axis in spec.dtypes else "constexprs"
             raise manifest.error(
@@ -115,7 +119,7 @@ def _passes(op: fmt.Op, variant: VariantSpec, filters: Mapping[str, frozenset[st
 def _bind_op(
     manifest: Manifest, op: fmt.Op, variants: Iterable[VariantSpec], target: Target, line_info: bool
 ) -> list[PlannedVariant]:
-    binders = [_binder(manifest, op, index) for index in range(len(op.launches))]
+    binders = [_binder(manifest, op, index, target) for index in range(len(op.launches))]
     launches = manifest.spec.ops[op.name].launches
     planned = []
     for spec in variants:
@@ -125,7 +129,11 @@ def _bind_op(
         options = tuple(option for option in spec.options if option[0] in option_names(target))
         chosen = dataclasses.replace(spec, options=options)
         job = compile_job(manifest, launches[spec.launch], bound, chosen, target.arch, line_info)
-        planned.append(PlannedVariant(chosen, bound, job, job_key(job, digest)))
+        try:
+            planned.append(PlannedVariant(chosen, bound, job, job_key(job, digest)))
+        except CompileError as error:
+            config = op.launches[spec.launch].configs[spec.config].name
+            raise config_error(manifest, op.name, target.arch, spec.launch, config, "name", error.reason) from error
     return planned
 
 
@@ -135,7 +143,7 @@ def _all_option_names() -> frozenset[str]:
     return frozenset().union(*map(option_names, by_backend.values()))
 
 
-def _binder(manifest: Manifest, op: fmt.Op, index: int) -> tuple[Binder, str]:
+def _binder(manifest: Manifest, op: fmt.Op, index: int, target: Target) -> tuple[Binder, str]:
     """(binder of a launch's kernel, hash of the kernel's sources)."""
     file, _, function = manifest.spec.ops[op.name].launches[index].kernel.rpartition(":")
     try:
@@ -144,9 +152,9 @@ def _binder(manifest: Manifest, op: fmt.Op, index: int) -> tuple[Binder, str]:
     except CompileError as error:
         where = ("ops", op.name, "launches", index, "kernel")
         raise manifest.error(where, f"op '{op.name}': {error.reason}") from error
-    parameters = tuple(Parameter(name, constexpr, default) for name, constexpr, default, _ in kernel_parameters(kernel))
-    binder = Binder(manifest, op, index, parameters)
-    binder.check()
+    parameters = tuple(Parameter(*parameter) for parameter in kernel_parameters(kernel))
+    binder = Binder(manifest, op, index, parameters, target.arch)
+    binder.check(_all_option_names())
     return binder, digest
 
 
@@ -176,10 +184,11 @@ def compile_missing(
     on_done: OnDone,
 ) -> None:
     """Compile what the cache did not have; results go to the cache and to `outcome` as they come."""
-    by_job = {variant.job: key for key, variant in missing.items()}
+    # By identity: a constant True and a constant 1 make equal jobs, and different code.
+    by_job = {id(variant.job): key for key, variant in missing.items()}
     failed: dict[str, CompileFailure] = {}
     for job, result in run_jobs([variant.job for variant in missing.values()], executor):
-        key = by_job[job]
+        key = by_job[id(job)]
         if isinstance(result, CompileFailure):
             failed[key] = result
         else:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +129,7 @@ def write_bundle(bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel], o
     for file, content in {**files, **texts}.items():
         _replace(folder / file, content)
     _replace(folder / fmt.INDEX, fmt.encode_index(index))
-    _prune(folder / fmt.CODE_FOLDER, {Path(file).name for file in files})
+    _prune(folder, {folder / file for file in files})
     return folder
 
 
@@ -150,9 +150,9 @@ def _replace(path: Path, content: bytes) -> None:
         raise
 
 
-def _prune(folder: Path, keep: Iterable[str]) -> None:
+def _prune(folder: Path, code: Collection[Path]) -> None:
     """Remove code objects of the bundle that was there before, and what a killed build left."""
-    kept = set(keep)
-    for path in folder.iterdir():
-        if path.name not in kept:
+    for path in list(folder.rglob("*")):
+        stale = path.parent == folder / fmt.CODE_FOLDER and path not in code
+        if path.is_file() and (stale or path.name.startswith(".")):
             path.unlink()

@@ -92,6 +92,7 @@ def main(
     dry_run: bool, timeout: float, cache_dir: Path | None, line_info: bool, verbose: bool,
 ) -> None:  # fmt: skip
     """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU."""
+    from .cache import CacheError
     from .session import BuildError, Request, build
     from .yamlfile import ManifestError
 
@@ -113,7 +114,7 @@ def main(
         for message in error.messages:
             click.echo(f"aotbuild: error: {message}", err=True)
         sys.exit(EXIT_USAGE)
-    except BuildError as error:
+    except (BuildError, CacheError) as error:
         click.echo(f"aotbuild: error: {error}", err=True)
         sys.exit(EXIT_FAILED)
     except KeyboardInterrupt:

@@ -391,23 +391,11 @@ def _read_back(image: bytes, symbol: str) -> KernelMetadata:
         raise CompileError(f"the code object that Triton made cannot be read back: {error}") from error
 
 
-# Hidden arguments that say how the kernel was launched: `tl.num_programs` reads them on AMD. The driver fills them in,
-# after the arguments that it is given.
-_LAUNCH_SHAPE = tuple(
-    f"hidden_{name}"
-    for name in ("block_count_", "group_size_", "remainder_", "global_offset_", "grid_dims", "dynamic_lds_size", "none")
-)
-
-
 def _verify(kernel: CompiledKernel, layout: tuple[KernargField, ...], target: Target) -> None:
     """Raise `CompileError` unless the code object is what the job's signature and target make the runtime expect."""
     metadata = kernel.metadata
+    # HIP fills hidden arguments in (the shape of the launch, the host-call buffer, …), after those that it is given.
     hidden = [arg for arg in metadata.args if arg.kind.startswith("hidden_")]
-    if services := sorted({arg.kind for arg in hidden if not arg.kind.startswith(_LAUNCH_SHAPE)}):
-        raise CompileError(
-            f"kernel {kernel.symbol!r} needs {', '.join(services)}, which the runtime does not offer: "
-            "device_print and device_assert cannot be shipped"
-        )
     explicit_bytes = kernarg_bytes(layout)
     expectations: dict[str, tuple[Any, Any]] = {
         "architecture": (read_code_object(kernel.image).arch, target.arch),

@@ -6,19 +6,22 @@ One contract per architecture: tuning files and `arch` in expressions make them 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from aot_runtime import format as fmt
 from aot_runtime.errors import ExpressionError
 from aot_runtime.expr import Expression, nearest, parse
-from aot_runtime.scope import RESERVED, Scope, axis_rule, check_op
+from aot_runtime.scope import RESERVED, Scope, axis_rule, check_op, stride_position
 
+from .kinds import value_kind
 from .manifest import AxisSpec, LaunchSpec, Manifest, OpSpec, ScalarSpec, TensorSpec, load_tuning
 from .yamlfile import Key, ManifestError, YamlFile
 
 CONFIG_KEYS = ("name", "when")
 """Keys of a config entry that are neither constexprs nor compiler options."""
+
+_WITHOUT_STRIDES = ("tensors", "scalars", "require", "let", "exclude", "overrides")
+"""Parts of an op whose expressions are evaluated before the strides of a call are known."""
 
 
 def build_contract(manifest: Manifest, op_name: str, arch: str, options: Iterable[str]) -> fmt.Op:
@@ -34,11 +37,13 @@ class _Contract:
     def __init__(self, manifest: Manifest, op_name: str, arch: str, options: frozenset[str]):
         self.manifest, self.name, self.arch, self.options = manifest, op_name, arch, options
         self.spec: OpSpec = manifest.spec.ops[op_name]
+        self.tensors: dict[str, fmt.Tensor] = {}
 
     def build(self) -> fmt.Op:
         spec = self.spec
         self._check_distinct()
         tensors = tuple(self._tensor(name, tensor) for name, tensor in spec.tensors.items())
+        self.tensors |= {tensor.name: tensor for tensor in tensors}
         scalars = tuple(self._scalar(name, scalar) for name, scalar in spec.scalars.items())
         op = fmt.Op(
             name=self.name,
@@ -137,6 +142,11 @@ class _Contract:
     def _axis(self, name: str, spec: AxisSpec) -> fmt.Axis:
         path: tuple[Key, ...] = ("constexprs", name)
         rule, text = axis_rule(str(spec.pick))
+        if rule == "equal" and text.split()[:1] in (["smallest"], ["largest"]):
+            raise self._error(
+                (*path, "pick"),
+                f"'{text}': allowed are smallest >= E, smallest > E, largest <= E and largest < E, of an expression E",
+            )
         kinds = {type(value) for value in spec.values}
         if len(kinds) > 1 or len(set(spec.values)) != len(spec.values):
             raise self._error((*path, "values"), "values must be distinct and of one type")
@@ -146,41 +156,39 @@ class _Contract:
         return fmt.Axis(name, values, self._text(text, (*path, "pick")), rule)
 
     def _launches(self) -> tuple[fmt.Launch, ...]:
-        tuning = self.manifest.file.path.resolve().parent / "tuning" / self.arch / f"{self.name}.yaml"
-        overlay: Mapping[str, list[dict[str, fmt.Value]]] = {}
-        tuning_file: YamlFile | None = None
-        if tuning.is_file():
-            tuning_file, tuning_spec = load_tuning(tuning)
-            overlay = tuning_spec.launches
+        tuning_file, overlay = tuned_configs(self.manifest, self.name, self.arch)
         names = [launch_name(launch) for launch in self.spec.launches]
         if len(set(names)) != len(names):
             raise self._error(("launches",), f"two launches have one name ({', '.join(names)}); give them a `name`")
-        for name in overlay:
-            if name not in names and tuning_file is not None:
+        for name, entries in overlay.items():
+            if name not in names:
                 raise tuning_file.error(
                     ("launches", name), f"no launch '{name}' in op '{self.name}'{nearest(name, names)}"
                 )
+            given = [entry["name"] for entry in entries if "name" in entry]
+            if len(set(given)) != len(given):
+                raise tuning_file.error(
+                    ("launches", name), f"op '{self.name}': two configs have one name ({', '.join(map(str, given))})"
+                )
         return tuple(
-            self._launch(i, launch, overlay.get(name, []), tuning_file)
+            self._launch(i, launch, overlay.get(name, []))
             for i, (name, launch) in enumerate(zip(names, self.spec.launches, strict=True))
         )
 
-    def _launch(
-        self, index: int, spec: LaunchSpec, overlay: list[dict[str, fmt.Value]], tuning: YamlFile | None
-    ) -> fmt.Launch:
+    def _launch(self, index: int, spec: LaunchSpec, overlay: list[dict[str, fmt.Value]]) -> fmt.Launch:
         path: tuple[Key, ...] = ("launches", index)
         grid = [self._text(extent, (*path, "grid", i)) for i, extent in enumerate(spec.grid)]
         entries = overlay_configs(spec.configs, overlay)
-        configs = tuple(self._config(i, entry, (*path, "configs")) for i, entry in enumerate(entries))
+        configs = tuple(self._config(index, entry) for entry in entries)
         for i, config in enumerate(configs):
             last = i == len(configs) - 1
             if last and config.when:
-                raise self._error(
-                    (*path, "configs"), f"the last config ('{config.name}') must serve every call: it has no `when`"
+                raise self._config_error(
+                    index, config.name, f"the last config ('{config.name}') must serve every call: it has no `when`"
                 )
             if not last and not config.when:
-                raise self._error(
-                    (*path, "configs"), f"config '{config.name}' has no `when`, so those after it are never used"
+                raise self._config_error(
+                    index, config.name, f"config '{config.name}' has no `when`, so those after it are never used"
                 )
         names = [config.name for config in configs]
         if len(set(names)) != len(names):
@@ -189,12 +197,16 @@ class _Contract:
         grid_xyz = ([*grid, "1", "1"])[:3]
         return fmt.Launch(launch_name(spec), (grid_xyz[0], grid_xyz[1], grid_xyz[2]), configs, when)
 
-    def _config(self, index: int, entry: dict[str, fmt.Value], path: tuple[Key, ...]) -> fmt.Config:
+    def _config(self, index: int, entry: dict[str, fmt.Value]) -> fmt.Config:
+        name, when = str(entry["name"]), entry.get("when", "")
         rest = {key: value for key, value in entry.items() if key not in CONFIG_KEYS}
-        when = entry.get("when", "")
+        try:
+            condition = positional(parse(str(when)), self.tensors).text if when != "" else ""
+        except ExpressionError as error:
+            raise self._config_error(index, name, str(error)) from None
         return fmt.Config(
-            name=str(entry.get("name", f"config{index}")),
-            when=self._text(when, path) if when != "" else "",
+            name=name,
+            when=condition,
             options={key: value for key, value in rest.items() if key in self.options},
             values={key: value for key, value in rest.items() if key not in self.options},
         )
@@ -223,15 +235,31 @@ class _Contract:
     def _check_scopes(self, op: fmt.Op) -> None:
         try:
             scope = Scope.of(op)
-            check_op(op)
         except ExpressionError as error:
             raise self._error(("tensors",), str(error)) from None
+        self._check_dims(op, scope)
+        try:
+            check_op(op)
+        except ExpressionError as error:
+            raise self._error((), str(error)) from None
+        for where, text, names in scope.expressions(op):
+            self._check(text, names, scope, self._config_path(op, where, text))
+        self._check_build_conditions(op, scope)
+        self._check_picks(op, scope)
+        self._check_optionals(op)
+
+    def _check_dims(self, op: fmt.Op, scope: Scope) -> None:
         for name in [dim.name for dim in op.dims] + list(op.align):
             if name not in scope.dims:
                 group = "dims" if name in self.spec.dims else "align"
                 raise self._error((group, name), f"'{name}' is no dim of a tensor{nearest(name, scope.dims)}")
-        for where, text, names in scope.expressions(op):
-            self._check(text, names, scope, where)
+        for variable in op.dtypes:
+            if not any(t.dtype == variable and t.role != "output" and not t.optional for t in op.tensors):
+                raise self._error(
+                    ("dtypes", variable), f"no required input has dtype '{variable}', so no call decides it"
+                )
+
+    def _check_build_conditions(self, op: fmt.Op, scope: Scope) -> None:
         build_names = scope.build_names(op)
         for i, item in enumerate(self.spec.exclude):
             self._check(self._text(item, ("exclude", i)), build_names, scope, ("exclude", i))
@@ -241,7 +269,18 @@ class _Contract:
         for i, override in enumerate(self.spec.overrides):
             path = ("overrides", i, "when")
             self._check(self._text(override.when, path), {**build_names, **configs, "config": str}, scope, path)
-        self._check_optionals(op)
+            for key in override.options:
+                if key not in self.options:
+                    raise self._error(
+                        ("overrides", i, "options", key), f"'{key}' is no compiler option{nearest(key, self.options)}"
+                    )
+
+    def _check_picks(self, op: fmt.Op, scope: Scope) -> None:
+        for axis in op.axes:
+            if axis.rule != "equal" and value_kind(parse(axis.pick), scope.all_names(op)) is str:
+                raise self._error(
+                    ("constexprs", axis.name, "pick"), f"'{axis.pick}' is text; {axis.rule} needs a number"
+                )
 
     def _check_optionals(self, op: fmt.Op) -> None:
         """A kernel must be able to know whether an optional tensor is there: some axis is picked by it."""
@@ -256,22 +295,35 @@ class _Contract:
                 )
 
     def _check(self, text: str, names: Mapping[str, type], scope: Scope, path: tuple[Key, ...]) -> None:
+        value = parse(text)
         try:
-            parse(text).check_names(names, scope.subjects)
+            value.check_names(names, scope.subjects)
+            if path[0] in _WITHOUT_STRIDES and any(function == "stride" for function, *_ in value.queries):
+                raise ExpressionError(f"'{text}': strides are not known here; {path[0]} cannot depend on them")
         except ExpressionError as error:
             raise self._error(path, str(error)) from None
 
-    def _text(self, value: Any, path: tuple[Key, ...]) -> str:
-        return self._parse(value, path).text
+    def _config_path(self, op: fmt.Op, path: tuple[Key, ...], text: str) -> tuple[Key, ...]:
+        """`path` with the config's name behind it, where it is that of some config's `when`."""
+        if path[0] != "launches" or path[-1] != "configs":
+            return path
+        return (*path, next(config.name for config in op.launches[int(path[1])].configs if config.when == text))
 
-    def _parse(self, value: Any, path: tuple[Key, ...]) -> Expression:
+    def _text(self, value: Any, path: tuple[Key, ...]) -> str:
+        """An expression in canonical spelling."""
         try:
-            return parse(str(value))
+            return positional(parse(str(value)), self.tensors).text
         except ExpressionError as error:
             raise self._error(path, str(error)) from None
 
     def _error(self, path: tuple[Key, ...], message: str) -> ManifestError:
+        match path:
+            case ("launches", int(index), "configs", str(config)):
+                return self._config_error(index, config, message)
         return self.manifest.error(("ops", self.name, *path), f"op '{self.name}': {message}")
+
+    def _config_error(self, launch: int, config: str, message: str) -> ManifestError:
+        return config_error(self.manifest, self.name, self.arch, launch, config, "when", message)
 
 
 def fmt_dtypes() -> Iterable[str]:
@@ -291,10 +343,44 @@ def launch_name(launch: LaunchSpec) -> str:
     return launch.name or launch.kernel.rpartition(":")[2]
 
 
-def kernel_path(launch: LaunchSpec) -> tuple[Path, str]:
-    """(file relative to the root, function) of a launch's kernel."""
-    file, _, function = launch.kernel.rpartition(":")
-    return Path(file), function
+def positional(value: Expression, tensors: Mapping[str, fmt.Tensor]) -> Expression:
+    """The same with each dim of `stride(tensor, dim)` by position, as planners read it. Raises `ExpressionError`."""
+    text = value.text
+    for function, name, *rest in value.queries:
+        if function == "stride" and name in tensors:
+            position = stride_position(tensors[str(name)], rest[0])
+            text = text.replace(f"stride({name}, {rest[0]})", f"stride({name}, {position})")
+    return parse(text)
+
+
+def tuned_configs(manifest: Manifest, op: str, arch: str) -> tuple[YamlFile, Mapping[str, list[dict[str, fmt.Value]]]]:
+    """(tuning file of an op, configs by launch); the manifest and nothing where there is none."""
+    path = manifest.file.path.resolve().parent / "tuning" / arch / f"{op}.yaml"
+    if not path.is_file():
+        return manifest.file, {}
+    file, spec = load_tuning(path)
+    return file, spec.launches
+
+
+def config_error(
+    manifest: Manifest, op: str, arch: str, index: int, config: str, key: str, message: str
+) -> ManifestError:
+    """An error about a key of a config, at its place in the tuning file or in the manifest."""
+    launch = manifest.spec.ops[op].launches[index]
+    file, overlay = tuned_configs(manifest, op, arch)
+    tuned = overlay.get(launch_name(launch), [])
+    groups: tuple[tuple[YamlFile, tuple[Key, ...], list[dict[str, fmt.Value]], str], ...] = (
+        (file, ("launches", launch_name(launch)), tuned, "tuned"),
+        (manifest.file, ("ops", op, "launches", index, "configs"), launch.configs, "config"),
+    )
+    named = [
+        (where, (*path, i, key), key in entry)
+        for where, path, entries, default in groups
+        for i, entry in enumerate(entries)
+        if str(entry.get("name", f"{default}{i}")) == config
+    ]
+    where, path, _ = next((place for place in named if place[2]), named[0])
+    return where.error(path, f"op '{op}': {message}")
 
 
 def overlay_configs(

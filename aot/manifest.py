@@ -306,8 +306,8 @@ def _fault(model: type[BaseModel], path: tuple[Key, ...], name: str, item: Any) 
             return f"{name}: {item['ctx']['error']}"
         case "too_short" | "too_long":
             limits = item["ctx"]
-            allowed = f"at least {limits['min_length']}" if "min_length" in limits else f"at most {limits['max_length']}"
-            return f"{name}: {allowed} allowed, {limits['actual_length']} given"
+            limit = f"at least {limits['min_length']}" if "min_length" in limits else f"at most {limits['max_length']}"
+            return f"{name}: {limit} allowed, {limits['actual_length']} given"
         case _:
             return f"{name}: {item['msg']}{_given(item)}"
 

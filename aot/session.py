@@ -29,7 +29,7 @@ from .build import (
     plan_bundle,
 )
 from .bundle_writer import write_bundle
-from .cache import CacheError, CompileCache
+from .cache import CompileCache
 from .compiler import CompiledKernel
 from .manifest import Manifest, load_manifest
 from .pool import CompileFailure, WarmPool, default_workers
@@ -61,17 +61,14 @@ class Request:
 
 
 def build(request: Request) -> int:
-    """Run a build; returns the exit status. Raises `ManifestError` and `BuildError`."""
-    console = Console(highlight=False, soft_wrap=True)
+    """Run a build; returns the exit status. Raises `ManifestError`, `BuildError` and `CacheError`."""
+    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     started = time.monotonic()
     bundles = plan(request)
     if request.dry_run:
         _print_counts(console, bundles)
         return 0
-    try:
-        cache = CompileCache(request.cache_dir)
-    except CacheError as error:
-        raise BuildError(str(error)) from None
+    cache = CompileCache(request.cache_dir)
     with _locked(request.output, [bundle.folder_name for bundle in bundles]):
         outcome, missing = look_up(bundles, cache)
         if missing:
@@ -147,7 +144,7 @@ def _locked(output: Path, names: list[str]) -> Iterator[None]:
 def _progress(console: Console, total: int, workers: int) -> Iterator[OnDone]:
     """Yields the callback for each finished variant: a bar on a terminal, a line now and then in a log."""
     if not console.is_terminal:
-        console.print(f"compiling {total} variants with {workers} worker{'s' if workers > 1 else ''}")
+        console.print(f"compiling {_count(total, 'variant')} with {_count(workers, 'worker')}")
         yield _Log(console, total)
         return
     columns = (
@@ -187,6 +184,10 @@ class _Log:
             self.next_line = time.monotonic() + LOG_EVERY_S
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def _failed(count: int) -> str:
     return f", {count} failed" if count else ""
 
@@ -202,7 +203,9 @@ def _print_counts(console: Console, bundles: list[PlannedBundle]) -> None:
 
 def _print_failures(request: Request, outcome: Outcome) -> None:
     """Every failure with its variant; those with one reason stand together."""
-    print(f"aotbuild: {len(outcome.failures)} variants did not compile; no bundle was written", file=sys.stderr)
+    print(
+        f"aotbuild: {_count(len(outcome.failures), 'variant')} did not compile; no bundle was written", file=sys.stderr
+    )
     by_reason: dict[tuple[str, str], list[Failure]] = {}
     for failure in outcome.failures:
         by_reason.setdefault((failure.reason, failure.details if request.verbose else ""), []).append(failure)

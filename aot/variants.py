@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from aot_runtime import format as fmt
-from aot_runtime.expr import UNKNOWN, parse
+from aot_runtime.dtypes import DTYPES
+from aot_runtime.expr import UNKNOWN, parse, query_name
 from aot_runtime.rules import pick_value
 
 from .contract import presence_of
@@ -21,7 +22,7 @@ class VariantSpec:
 
     Attributes:
         point: dtype variables and axes → value.
-        constants: `point` and the config's constexprs, `arch`, and `_given__t` where the point decides it.
+        constants: `point` and the config's constexprs, `arch`, and the answers of `given` and `elsize`.
         options: the config's compiler options, overrides applied.
     """
 
@@ -49,18 +50,20 @@ class Enumeration:
 
 
 def enumerate_variants(op: fmt.Op, spec: OpSpec, arch: str) -> Enumeration:
-    """Every variant that a call can reach and no `exclude` or `deny` leaves out, in a stable order."""
+    """Every variant that a call can reach and no `exclude` or `deny` leaves out, in a stable order.
+
+    Raises `ExpressionError` where an expression has no value at some point (a division by zero).
+    """
     variants: list[VariantSpec] = []
     used: set[tuple[str, fmt.Value]] = set()
     for aligned, point in _points(op, spec):
-        known: dict[str, Any] = {**point, "aligned": aligned}
+        known: dict[str, Any] = {**point, "aligned": aligned, **_answers(op, point)}
         if _excluded(spec, known) or not _reachable(op, known):
             continue
         used |= set(point.items())  # needed on some architecture, if not on this one
         known["arch"] = arch
         if _excluded(spec, known) or not _reachable(op, known):
             continue
-        known |= _presence(op, known)
         variants += _launch_variants(op, spec, known, point, aligned)
     every = [(name, value) for name, values in _axes(op).items() for value in values]
     return Enumeration(tuple(variants), tuple(item for item in every if item not in used))
@@ -92,14 +95,17 @@ def _reachable(op: fmt.Op, known: Mapping[str, Any]) -> bool:
     return True
 
 
-def _presence(op: fmt.Op, known: Mapping[str, Any]) -> dict[str, bool]:
-    """Presence expression (see `presence_of`) → bool, where an axis of the point decides it."""
-    decided = {axis.pick: bool(known[axis.name]) for axis in op.axes if axis.rule == "equal"}
-    return {
-        f"_given__{tensor.name}": decided[presence_of(tensor)]
+def _answers(op: fmt.Op, point: Mapping[str, fmt.Value]) -> dict[str, Any]:
+    """What the point says to each `given` (where an axis is picked by it) and `elsize`, by `query_name`."""
+    decided = {axis.pick: bool(point[axis.name]) for axis in op.axes if axis.rule == "equal"}
+    given = {
+        query_name("given", tensor.name): decided[presence_of(tensor)]
         for tensor in op.tensors
-        if presence_of(tensor) and presence_of(tensor) in decided
+        if presence_of(tensor) in decided
     }
+    dtypes = {tensor.name: tensor.dtype for tensor in op.tensors} | {name: name for name in op.dtypes}
+    sizes = {query_name("elsize", name): DTYPES[str(point.get(dtype, dtype))] for name, dtype in dtypes.items()}
+    return given | sizes
 
 
 def _launch_variants(

@@ -1,4 +1,4 @@
-"""How fast `aotbuild` compiles: its warm processes against a fresh process per variant, and a cold cache against a warm.
+"""How fast `aotbuild` compiles: warm processes against a fresh one per variant, and an empty cache against a full one.
 
 A fresh process imports Triton and compiles one variant by the very same `compile_job`; as many run at once as the pool
 has workers, and both sides compile the same variants, evenly spaced over the manifest. The pool's own start is counted.
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("-j", "--jobs", type=int, default=default_workers(1 << 16),
                         help="processes at once, on both sides (default: %(default)s)")  # fmt: skip
     parser.add_argument("--sample", type=int, default=64, metavar="N",
-                        help="variants of each manifest that both sides compile; 0: all (default: %(default)s)")  # fmt: skip
+                        help="variants of each manifest that are compiled; 0: all (default: %(default)s)")  # fmt: skip
     parser.add_argument("--no-cache", action="store_true", help="leave the builds of whole manifests out")
     options = parser.parse_args()
     print(machine())

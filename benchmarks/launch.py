@@ -1,10 +1,10 @@
-"""What a call of a tiny kernel costs the host: softmax of [1, 256] through this runtime and through its peers.
+"""What a call of a tiny kernel costs the host: softmax of [1, 256] through this runtime, and its peers.
 
     aotbuild --arch sm_90 manifests/rows.yaml && python benchmarks/launch.py dist/rows-sm_90
 
-Each round enqueues a number of calls, takes the time, and only then waits for the device; the figures are the host's
-time per call before that wait. The number is below the depth of a device's queue, so that no call waits for a slot.
-Rounds of all ways are interleaved. Peers that are not installed are left out.
+A round enqueues a number of calls, takes the time, and only then waits for the device: "host" is the time per call
+before that wait, "done" after it. A round is shorter than a device's queue, so that no call waits for a slot in it.
+All ways take turns, round by round. Each way's result is checked; peers that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -12,93 +12,253 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib.util
-import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kernargs import kernarg_segment
 from measure import ROOT, interleaved, machine, median, table, versions
 
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
-from aot_runtime.calls import kernarg_image
-from aot_runtime.planner import POINTER, LaunchDecision
+from aot_runtime.planner import LaunchDecision
 
 COLS = 256
+BASE = "raw ctypes loop"
+PACKAGES = ("numpy", "torch", "triton", "cupy", "cupy-cuda12x", "cupy-cuda13x", "cuda-bindings", "hip-python")
 
-Way = Callable[[], object]
+
+@dataclass(frozen=True)
+class Way:
+    """One way to make the call. `result` gives what the last call computed, `expected` what it should have."""
+
+    name: str
+    call: Callable[[], Any]
+    result: Callable[[], np.ndarray]
+    expected: np.ndarray
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What every way works on: the bundle, its arrays, and the launch that a call comes to, with all its kernargs."""
+    """What the ways share: arrays, and the launch that the call comes to, with every kernarg filled in."""
 
     bundle: Bundle
+    host: np.ndarray
     x: DeviceArray
     out: DeviceArray
     launch: LaunchDecision
     kernargs: bytes
 
+    @classmethod
+    def of(cls, bundle: Bundle) -> Setting:
+        host = np.linspace(-1, 1, COLS, dtype=np.float32)[None]
+        x, out = bundle.device.array(host), bundle.device.empty(host.shape, host.dtype)
+        (launch,) = bundle.softmax.decide({"x": x.layout, "out": out.layout}, {}).launches
+        return cls(bundle, host, x, out, launch, kernarg_segment(launch, {"x": x.ptr, "out": out.ptr}))
+
     @property
     def threads(self) -> int:
         return self.launch.variant.num_warps * self.launch.variant.warp_size
 
-    @classmethod
-    def of(cls, bundle: Bundle) -> Setting:
-        device = bundle.device
-        x = device.array(np.linspace(-1, 1, COLS, dtype=np.float32)[None])
-        out = bundle.softmax(x)
-        decision = bundle.softmax.decide({"x": x.layout, "out": out.layout}, {})
-        (launch,) = decision.launches
-        variant = launch.variant
-        image = bytearray(kernarg_image(bundle.planner("softmax").op, variant, launch.values, frozenset()))
-        for arg in variant.kernargs:
-            if arg.type.startswith(POINTER) and arg.value:
-                struct.pack_into("<Q", image, arg.offset, {"x": x.ptr, "out": out.ptr}[arg.value])
-        return cls(bundle, x, out, launch, bytes(image))
+    @property
+    def code_object(self) -> Path:
+        return self.bundle.path / self.bundle.index.blobs[self.launch.variant.code].file
+
+    @property
+    def softmax(self) -> np.ndarray:
+        p = np.exp(self.host - self.host.max())
+        return p / p.sum()
+
+    def way(self, name: str, call: Callable[[], Any]) -> Way:
+        """A way that writes to `out`, which is poisoned first."""
+        self.out.fill(0xFF)
+        return Way(name, call, self.out.numpy, self.softmax)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path, help="the bundle of manifests/rows.yaml for this GPU")
     parser.add_argument("--calls", type=int, default=500, help="calls of a round (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=40, help="rounds of each way (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=100, help="rounds of each way (default: %(default)s)")
     options = parser.parse_args()
     try:
-        bundle = open_bundle(options.bundle)
-        print(machine())
-        print(f"{bundle.device} {bundle.device.properties.name}, driver {bundle.device.properties.driver_version}; "
-              f"{versions('numpy', 'torch', 'triton', 'cupy', 'cupy-cuda12x', 'cupy-cuda13x', 'cuda-bindings', 'hip-python')}")  # fmt: skip  # noqa: E501
-        print(_report(Setting.of(bundle), options.calls, options.rounds))
+        setting = Setting.of(open_bundle(options.bundle))
     except AotError as error:
         sys.exit(f"launch.py: {error}")
+    found = setting.bundle.device.properties
+    print(machine())
+    print(f"{found.name}, {found.arch}, driver {found.driver_version}; {versions(*PACKAGES)}")
+    print(f"softmax of float32[1, {COLS}], {options.rounds} rounds of {options.calls} calls\n")
+    print(report(setting, options.calls, options.rounds))
 
 
-def _report(setting: Setting, calls: int, rounds: int) -> str:
-    ways = {name: way for name, way, _ in _available(setting)}
-    checks = {name: result for name, _, result in _available(setting) if result is not None}
-    _check(setting, ways, checks)
-    host: dict[Way, list[float]] = {way: [] for way in ways.values()}
+def report(setting: Setting, calls: int, rounds: int) -> str:
+    ways = {way.name: way for way in available_ways(setting)}
+    host: dict[str, list[float]] = {name: [] for name in ways}
 
-    def enqueue(way: Way) -> float:
-        """Seconds per call until the device is done; the host's share of it goes to `host`."""
-        setting.bundle.device.synchronize()
+    def one_round(name: str) -> float:
+        """Seconds per call until the device is done; those before the wait go to `host`."""
+        call, synchronize = ways[name].call, setting.bundle.device.synchronize
+        synchronize()
         start = time.perf_counter()
         for _ in range(calls):
-            way()
-        enqueued = time.perf_counter()
-        setting.bundle.device.synchronize()
-        host[way].append((enqueued - start) / calls)
+            call()
+        host[name].append((time.perf_counter() - start) / calls)
+        synchronize()
         return (time.perf_counter() - start) / calls
 
-    whole = interleaved(ways, rounds, enqueue)
-    base = median(host[ways["cuLaunchKernel through ctypes" if _is_cuda(setting) else "hipModuleLaunchKernel through ctypes"]][1:])  # fmt: skip  # noqa: E501
-    rows = []
-    for name, way in ways.items():
-        times = host[way][1:]  # the first round was a warm-up
-        rows.append([name, f"{1e6 * median(times):.2f}", f"{1e6 * min(times):.2f}", f"{median(times) / base:.2f}",
-                     f"{1e6 * median(whole[name]):.2f}"])  # fmt: skip
-    return table(("", "host us per call", "least", "ratio", "us until done"), rows)
+    done = interleaved({name: partial(one_round, name) for name in ways}, rounds)
+    base = median(host[BASE][1:])  # [0] is the round that was thrown away
+    rows = [
+        [name, *(f"{1e6 * value:.2f}" for value in (median(host[name][1:]), min(host[name][1:]), median(done[name]))),
+         f"{median(host[name][1:]) / base:.2f}"]
+        for name in ways
+    ]  # fmt: skip
+    return table(("us per call", "host", "host, least", "done", f"host / {BASE}"), rows)
+
+
+def available_ways(setting: Setting) -> Iterator[Way]:
+    """Every way that works here; says why of those that do not."""
+    for make in (with_out, allocating, prepared, raw_ctypes, triton_jit, torch_add, cupy_raw_kernel, cupy_function):
+        name = make.__name__
+        try:
+            way = make(setting)
+            way.call()
+            setting.bundle.device.synchronize()
+            found = way.result()
+        except ImportError as error:
+            print(f"left out: {name}: {error}")
+        except Exception as error:  # a peer may fail in any way, and the others are still worth measuring
+            print(f"left out: {name}: {type(error).__name__}: {error}")
+        else:
+            if not np.allclose(found, way.expected, atol=1e-6):
+                sys.exit(f"launch.py: {way.name} gave a wrong result")
+            yield way
+
+
+# This runtime
+
+
+def with_out(setting: Setting) -> Way:
+    return setting.way("aot_runtime, out=", partial(setting.bundle.softmax, setting.x, out=setting.out))
+
+
+def allocating(setting: Setting) -> Way:
+    softmax, x = setting.bundle.softmax, setting.x
+    return Way("aot_runtime, allocating", partial(softmax, x), lambda: softmax(x).numpy(), setting.softmax)
+
+
+def prepared(setting: Setting) -> Way:
+    """The driver's own launch, with no dispatch and no packing."""
+    device, variant = setting.bundle.device, setting.launch.variant
+    launch = device.driver.prepare(
+        device.index, setting.bundle.load(variant), setting.launch.grid, setting.threads, variant.lds_bytes,
+        setting.kernargs,
+    )  # fmt: skip
+    return setting.way("driver.prepare(...).run", partial(launch.run, 0))
+
+
+def raw_ctypes(setting: Setting) -> Way:
+    """What one would write by hand: the API's launch through ctypes, all arguments made beforehand."""
+    name, library, end = {
+        "cuda": ("cuLaunchKernel", "libcuda.so", 0),
+        "hip": ("hipModuleLaunchKernel", "libamdhip64.so", 3),
+    }[setting.bundle.device.driver.name]
+    launch = getattr(ctypes.CDLL(loaded_library(library)), name)
+    segment = ctypes.create_string_buffer(setting.kernargs, len(setting.kernargs))
+    size = ctypes.c_size_t(len(setting.kernargs))
+    extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(segment), 2, ctypes.addressof(size), end)
+    variant = setting.launch.variant
+    arguments = (
+        ctypes.c_void_p(setting.bundle.load(variant)), *setting.launch.grid, setting.threads, 1, 1, variant.lds_bytes,
+        None, None, extra,
+    )  # fmt: skip
+
+    def call(_keep: object = (segment, size)) -> None:
+        if status := launch(*arguments):
+            raise RuntimeError(f"{name}: status {status}")
+
+    return setting.way(BASE, call)
+
+
+def loaded_library(name: str) -> str:
+    """The path of a library that this process has loaded."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return next(path for path in (line.split()[-1] for line in lines) if Path(path).name.startswith(name))
+
+
+# Peers
+
+
+def triton_jit(setting: Setting) -> Way:
+    """Triton's JIT launching the same kernel."""
+    torch = _torch()
+    spec = importlib.util.spec_from_file_location("softmax_kernel", ROOT / "kernels/rows/softmax.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    x = torch.from_numpy(setting.host).cuda()
+    out = torch.empty_like(x)
+    kernel = module.softmax_rows
+
+    def call() -> None:
+        kernel[(1,)](x, out, 1, COLS, COLS, COLS, BLOCK=COLS, ONE_PASS=True, num_warps=4)
+
+    return Way("Triton's JIT, same kernel", call, lambda: out.cpu().numpy(), setting.softmax)
+
+
+def torch_add(setting: Setting) -> Way:
+    torch = _torch()
+    x = torch.from_numpy(setting.host).cuda()
+    out = torch.empty_like(x)
+    return Way("torch.add, out=", partial(torch.add, x, x, out=out), lambda: out.cpu().numpy(), 2 * setting.host)
+
+
+def cupy_raw_kernel(setting: Setting) -> Way:
+    """The same code object as a `RawKernel`."""
+    import cupy
+
+    module = cupy.RawModule(path=str(setting.code_object))
+    return _cupy(setting, "cupy RawKernel, same code", module)
+
+
+def cupy_function(setting: Setting) -> Way:
+    """The same code object as a `cupy.cuda.Function`, which is what a `RawKernel` wraps."""
+    import cupy
+
+    module = cupy.cuda.Module()
+    module.load(setting.code_object.read_bytes())
+    return _cupy(setting, "cupy.cuda.Function, same code", module)
+
+
+def _cupy(setting: Setting, name: str, module: Any) -> Way:
+    import cupy
+
+    variant = setting.launch.variant
+    x = cupy.asarray(setting.host)
+    out = cupy.empty_like(x)
+    arrays = {"x": x, "out": out}
+    arguments = tuple(
+        (arrays[arg.value] if arg.value else np.uint64(0)) if arg.type.startswith("*")
+        else {4: np.int32, 8: np.int64}[arg.size](setting.launch.values[arg.value])
+        for arg in variant.kernargs
+    )  # fmt: skip
+    function = module.get_function(variant.symbol)
+    call = partial(function, setting.launch.grid, (setting.threads, 1, 1), arguments, shared_mem=variant.lds_bytes)
+    return Way(name, call, lambda: cupy.asnumpy(out), setting.softmax)
+
+
+def _torch() -> Any:
+    import torch
+
+    if not torch.cuda.is_available():
+        raise RuntimeError("torch sees no GPU")
+    return torch
+
+
+if __name__ == "__main__":
+    main()

@@ -38,12 +38,12 @@ def versions(*packages: str) -> str:
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Rows under their headings; the first column to the left, the others to the right."""
-    cells = [headings, *rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join(text.ljust(width) if at == 0 else text.rjust(width) for at, (text, width) in enumerate(pairs)).rstrip()
-        for pairs in (list(zip(row, widths, strict=True)) for row in cells)
-    )
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    lines = []
+    for first, *rest in (headings, *rows):
+        cells = [text.rjust(width) for text, width in zip(rest, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    return "\n".join(lines)
 
 
 @contextmanager
@@ -58,22 +58,20 @@ def no_collections():
             gc.enable()
 
 
-def interleaved(
-    ways: Mapping[str, Callable[[], object]], rounds: int, measure: Callable[[Callable[[], object]], float]
-) -> dict[str, list[float]]:
-    """`measure` of each way, `rounds` times, all ways in turn: a drift of clocks or load meets them all.
+def interleaved(measurements: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+    """What each measurement gives, `rounds` times, in turn: a drift of clocks or load meets them all.
 
     One more round beforehand is thrown away.
     """
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    found: dict[str, list[float]] = {name: [] for name in measurements}
     with no_collections():
         for number in range(rounds + 1):
-            for name, way in ways.items():
-                taken = measure(way)
+            for name, measure in measurements.items():
+                value = measure()
                 if number:
-                    times[name].append(taken)
+                    found[name].append(value)
             gc.collect()
-    return times
+    return found
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -1,25 +1,32 @@
 """The runtime: opens a bundle and launches its kernels from numpy, with no torch and no Triton.
 
-from aot_runtime import open_bundle
+    from aot_runtime import open_bundle
 
-attention = open_bundle("dist/attention-gfx942")
-out = attention.flash_attention(q, k, v, causal=True)
+    attention = open_bundle("dist/attention-gfx942")
+    out = attention.flash_attention(q, k, v, causal=True)
+
+Names are imported when they are first used (see `opening`).
 """
 
-from .array import DeviceArray
-from .bundle import Bundle, open_bundle
-from .device import Device, Event, Graph, Stream, get_device
-from .errors import (
-    AotError,
-    ArchMismatchError,
-    ArgumentError,
-    BundleError,
-    CaptureError,
-    DeviceError,
-    DeviceMemoryError,
-    DriverCallError,
-    NoVariantError,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .array import DeviceArray
+    from .bundle import Bundle
+    from .device import Device, Event, Graph, Stream, get_device
+    from .errors import (
+        AotError,
+        ArchMismatchError,
+        ArgumentError,
+        BundleError,
+        CaptureError,
+        DeviceError,
+        DeviceMemoryError,
+        DriverCallError,
+        NoVariantError,
+    )
+    from .opening import open_bundle
 
 __all__ = [
     "AotError",
@@ -40,3 +47,22 @@ __all__ = [
     "get_device",
     "open_bundle",
 ]
+
+_HOMES = {
+    "Bundle": "bundle",
+    "DeviceArray": "array",
+    "open_bundle": "opening",
+    **dict.fromkeys(("Device", "Event", "Graph", "Stream", "get_device"), "device"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOMES.get(name, 'errors')}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

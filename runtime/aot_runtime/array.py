@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,11 +69,16 @@ class DeviceArray:
         shape, strides, offset = _index(self.layout, keys)
         return self._view(shape, strides, offset)
 
+    def __iter__(self) -> Iterator[DeviceArray]:
+        """Views along the first dim."""
+        return (self[i] for i in range(len(self)))
+
     def transpose(self, *axes: int) -> DeviceArray:
         """A view with the dims in another order; reversed without arguments."""
-        order = axes or tuple(reversed(range(self.ndim)))
-        if sorted(axis % self.ndim for axis in order) != list(range(self.ndim)):
-            raise ArgumentError(f"transpose{order} is not an order of {self.ndim} dims")
+        rank = self.ndim
+        order = tuple(axis + rank if axis < 0 else axis for axis in axes or reversed(range(rank)))
+        if sorted(order) != list(range(rank)):
+            raise ArgumentError(f"transpose{axes} is not an order of {rank} dims")
         shape = tuple(self.shape[axis] for axis in order)
         return self._view(shape, tuple(self.layout.strides[axis] for axis in order))
 
@@ -81,11 +88,11 @@ class DeviceArray:
 
     def reshape(self, *shape: int) -> DeviceArray:
         """A view of another shape; one extent may be -1. Raises `ArgumentError` where that would need a copy."""
-        wanted = list(shape)
+        wanted = [int(extent) for extent in shape]
         if wanted.count(-1) == 1:
-            rest = int(np.prod([extent for extent in wanted if extent != -1]))
-            wanted[wanted.index(-1)] = self.size // rest if rest else 0
-        if int(np.prod(wanted)) != self.size or min(wanted, default=0) < 0:
+            rest = math.prod(extent for extent in wanted if extent != -1)
+            wanted[wanted.index(-1)] = self.size // rest if rest else -1
+        if math.prod(wanted) != self.size or min(wanted, default=0) < 0:
             raise ArgumentError(f"an array of shape {self.shape} has no view of shape {tuple(shape)}: sizes differ")
         strides = _reshape(self.layout, tuple(wanted))
         if strides is None:
@@ -103,12 +110,13 @@ class DeviceArray:
     def numpy(self, stream: Stream | int | None = None) -> np.ndarray[Any, Any]:
         """A copy in host memory, after all earlier work of `stream`; C-contiguous."""
         layout = self.layout
-        span = np.empty((layout.high - layout.low,), self.dtype)
+        # As integers: numpy cannot make strided views of every dtype of ml_dtypes.
+        span = np.empty((layout.high - layout.low,), f"u{layout.itemsize}")
         if span.nbytes:
             address = self.ptr + layout.low * layout.itemsize
             self.device.read(span, address, self.device.handle(stream))
         view = np.lib.stride_tricks.as_strided(span[-layout.low :], layout.shape, self.strides) if self.size else span
-        return np.ascontiguousarray(view).reshape(layout.shape)
+        return np.ascontiguousarray(view).view(self.dtype).reshape(layout.shape)
 
     def copy_from(self, host: np.ndarray[Any, Any], stream: Stream | int | None = None) -> None:
         """Overwrite the array, which must have no gaps, with a numpy array of the same shape and dtype."""
@@ -133,7 +141,7 @@ class DeviceArray:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Version 3 of the protocol; also what HIP builds of torch and cupy read."""
-        if self.dtype.kind == "V" or self.dtype.str[1] not in "biufc":
+        if self.dtype.isbuiltin != 1:  # of ml_dtypes: its type string means something else
             raise AttributeError(f"__cuda_array_interface__ has no {self.layout.dtype}; use __dlpack__")
         return {
             "shape": self.shape,
@@ -181,7 +189,7 @@ def _index(layout: Layout, keys: tuple[Any, ...]) -> tuple[Shape, Shape, int]:
                 offset += start * stride if length else 0
                 shape.append(length)
                 strides.append(stride * step)
-            elif isinstance(key, int | np.integer) and -extent <= key < extent:
+            elif isinstance(key, int | np.integer) and not isinstance(key, bool) and -extent <= key < extent:
                 offset += (int(key) % extent) * stride
             else:
                 raise ArgumentError(f"index {key!r} is not an integer or slice inside dim {dim} of extent {extent}")

@@ -11,23 +11,34 @@ from pathlib import Path
 from typing import Any
 
 from .device import Device, get_device
+from .dtypes import SCALAR_TYPES
 from .errors import ArchMismatchError, ArgumentError, BundleError, DeviceError, ExpressionError
-from .format import CODE_FOLDER, INDEX, Blob, Index, Op, Variant, decode_index
+from .format import (
+    CODE_FOLDER,
+    GLOBAL_SCRATCH,
+    INDEX,
+    PROFILE_SCRATCH,
+    Blob,
+    Index,
+    Kernarg,
+    Op,
+    Variant,
+    decode_index,
+)
 from .op import build_op
-from .planner import axis_names, op_planner
+from .planner import POINTER, axis_names, op_planner
 from .scope import check_op
 
-_ID = re.compile(r'"id"\s*:\s*"([0-9a-f]{64})"')
+_ID = re.compile(rb'"id"\s*:\s*"([0-9a-f]{64})"')
 _FILE = re.compile(rf"{CODE_FOLDER}/[0-9a-f]{{8,64}}\.(hsaco|cubin)\Z")
 MAX_INDEX_BYTES = 256 << 20
 
 
 def bundle_id(index: bytes) -> str:
-    """The id of an encoded index: sha256 of its bytes with the id itself zeroed."""
-    text = index.decode("utf-8", "replace")
-    return hashlib.sha256(
-        _ID.sub(lambda match: match[0].replace(match[1], "0" * 64), text, count=1).encode()
-    ).hexdigest()
+    """The id of an encoded index: sha256 of its bytes with the id itself, which is near their start, zeroed."""
+    found = _ID.search(index, 0, 1024)
+    start, end = found.span(1) if found else (0, 0)
+    return hashlib.sha256(index[:start] + b"0" * (end - start) + index[end:]).hexdigest()
 
 
 def read_index(folder: Path) -> Index:
@@ -76,10 +87,12 @@ def _check_variant(index: Index, ops: dict[str, Op], variant: Variant) -> None:
         raise BundleError(f"a variant of op {variant.op!r} points at an op, launch or code object that is not there")
     if set(variant.point) != set(axis_names(op)) or not 0 <= variant.config < len(op.launches[variant.launch].configs):
         raise BundleError(f"a variant of op {variant.op!r} is not on the op's axes")
+    pointees = {tensor.name for tensor in op.tensors} | {space.name for space in op.workspace}
     end = 0
     for arg in variant.kernargs:
-        if arg.offset < end or arg.size not in (1, 2, 4, 8):
-            raise BundleError(f"kernarg {arg.name!r} of {variant.symbol!r} overlaps another, or has size {arg.size}")
+        _check_kernarg(variant, arg, pointees)
+        if arg.offset < end:
+            raise BundleError(f"kernarg {arg.name!r} of {variant.symbol!r} overlaps another")
         end = arg.offset + arg.size
     if end > variant.kernarg_bytes or variant.kernarg_bytes > 1 << 16:
         raise BundleError(f"kernargs of {variant.symbol!r} need {end} bytes, the segment has {variant.kernarg_bytes}")
@@ -87,6 +100,18 @@ def _check_variant(index: Index, ops: dict[str, Op], variant: Variant) -> None:
         raise BundleError(f"launch parameters of {variant.symbol!r} are out of range")
     if variant.cooperative:
         raise BundleError(f"{variant.symbol!r} needs a cooperative launch, which this reader does not do")
+
+
+def _check_kernarg(variant: Variant, arg: Kernarg, pointees: set[str]) -> None:
+    """A scalar's value is an expression, checked with the op's; a pointer's is a name, and nothing else."""
+    is_pointer = arg.type.startswith(POINTER)
+    kind = SCALAR_TYPES.get(arg.type)
+    if arg.size != (8 if is_pointer else kind.size if kind else None):
+        raise BundleError(f"kernarg {arg.name!r} of {variant.symbol!r} is {arg.type!r} of {arg.size} bytes")
+    if is_pointer and arg.value not in pointees and (arg.value or arg.name not in (GLOBAL_SCRATCH, PROFILE_SCRATCH)):
+        raise BundleError(
+            f"kernarg {arg.name!r} of {variant.symbol!r} points at {arg.value!r}: the op has no such tensor"
+        )
 
 
 def read_blob(folder: Path, blob: Blob, arch: str) -> bytes:
@@ -178,18 +203,8 @@ class Bundle:
         return explain_call(getattr(self, op), self.device, arguments, keywords)
 
 
-def open_bundle(path: str | Path, device: Device | str | None = None) -> Bundle:
-    """Open a bundle on a device.
-
-    Args:
-        path: a bundle's folder; or a folder of bundles, of which the one for the device's arch is opened.
-        device: a `Device`, or its name (`hip:0`, `cuda:1`); by default the first GPU of the bundle's kind.
-
-    Raises:
-        BundleError: there is no bundle, or it is damaged.
-        ArchMismatchError: the bundle is for another architecture than the device's.
-        DeviceError: there is no such device.
-    """
+def open_folder(path: str | Path, device: Device | str | None = None) -> Bundle:
+    """Open a bundle: see `opening.open_bundle`."""
     folder = Path(path)
     if not (folder / INDEX).exists() and folder.is_dir():
         chosen = get_device(device)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from .device import Device
@@ -27,16 +27,14 @@ LoadFunction = Callable[[Variant], int]
 """Gives the driver's handle of a variant's kernel, loading its code object on first use."""
 
 
-@dataclass(frozen=True)
-class CallShape:
+class CallShape(msgspec.Struct, frozen=True):
     """What a `run` function takes: the op's tensors, then the scalars that the caller may change from call to call."""
 
     tensors: tuple[str, ...]
     scalars: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     """A kernarg that is written at each call: where it is, and the Python expression of its value."""
 
     offset: int
@@ -59,9 +57,11 @@ def build_run(
     namespace: dict[str, Any] = {"_device": device, "_new": device.new, "_handle": device.handle, "_struct": struct}
     lines = [f"def run(_stream, {', '.join((*shape.tensors, *shape.scalars))}):"]
     lines += _prologue(op, decision, given, namespace)
-    for number, launch in enumerate(decision.launches):
-        if 0 not in launch.grid:
-            lines += _launch(op, number, launch, shape, given, device, load, namespace)
+    numbers = [number for number, launch in enumerate(decision.launches) if 0 not in launch.grid]
+    for number in numbers:
+        lines += _launch(op, number, decision.launches[number], shape, given, device, load, namespace)
+    for number in numbers:  # when every scalar of every launch is known to fit
+        lines += [f"    _launch{number}.run(_stream)", f"    _push{number}(_launch{number})"]
     lines += _epilogue(op, decision)
     exec(_compiled("\n".join(lines)), namespace)
     return namespace["run"]
@@ -123,14 +123,14 @@ def _launch(
     idle = [make()]
     namespace |= {f"_make{number}": make, f"_pop{number}": idle.pop, f"_push{number}": idle.append}
     lines += [
-        f"    try: _launch = _pop{number}()",
-        f"    except IndexError: _launch = _make{number}()",
+        f"    try: _launch{number} = _pop{number}()",
+        f"    except IndexError: _launch{number} = _make{number}()",
     ]
     for index, run in enumerate(_runs(fields)):
         namespace[f"_pack{number}_{index}"] = struct.Struct("<" + "".join(field.code for field in run)).pack_into
         values = ", ".join(field.source for field in run)
-        lines.append(f"    _pack{number}_{index}(_launch.kernargs, {run[0].offset}, {values})")
-    return [*lines, "    _launch.run(_stream)", f"    _push{number}(_launch)"]
+        lines.append(f"    _pack{number}_{index}(_launch{number}.kernargs, {run[0].offset}, {values})")
+    return lines
 
 
 def _scratch(variant: Variant, number: int, grid: tuple[int, int, int]) -> tuple[list[str], dict[str, str]]:

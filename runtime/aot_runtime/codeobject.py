@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from .errors import BundleError
 
@@ -58,8 +59,7 @@ _EIATTR_REGCOUNT = 0x2F
 _MAX_WORKGROUP = 1024
 
 
-@dataclass(frozen=True)
-class KernelArg:
+class KernelArg(msgspec.Struct, frozen=True):
     """One explicit or hidden argument of a kernel."""
 
     offset: int
@@ -69,8 +69,7 @@ class KernelArg:
     """`pointer`, `value`, or the code object's own name of a hidden argument (`hidden_block_count_x`, …)."""
 
 
-@dataclass(frozen=True)
-class KernelMetadata:
+class KernelMetadata(msgspec.Struct, frozen=True):
     """What a code object records of one kernel. Registers are per lane, bytes of scratch too."""
 
     symbol: str
@@ -99,8 +98,7 @@ class KernelMetadata:
     """Size of the kernel's machine code."""
 
 
-@dataclass(frozen=True)
-class CodeObject:
+class CodeObject(msgspec.Struct, frozen=True):
     """A parsed image."""
 
     arch: str
@@ -144,8 +142,7 @@ def read_code_object(image: bytes) -> CodeObject:
         raise BundleError(f"{arch} code object is truncated or malformed: {error}") from None
 
 
-@dataclass(frozen=True)
-class _Section:
+class _Section(msgspec.Struct, frozen=True):
     name: str
     type: int
     address: int
@@ -155,8 +152,7 @@ class _Section:
     info: int
 
 
-@dataclass(frozen=True)
-class _Symbol:
+class _Symbol(msgspec.Struct, frozen=True):
     name: str
     type: int
     other: int

@@ -123,6 +123,8 @@ class Device:
     def empty(self, shape: Shape | int, dtype: Any, *, order: Shape | None = None, stream: Any = None) -> DeviceArray:
         """An array of unspecified content. `order` lists the dims from outermost to innermost in memory."""
         extents = (shape,) if isinstance(shape, int) else tuple(int(extent) for extent in shape)
+        if min(extents, default=0) < 0 or (order is not None and sorted(order) != list(range(len(extents)))):
+            raise ArgumentError(f"no array has shape {extents} with its dims in order {order}")
         layout = make_layout(self.key, dtype_name(dtype), extents, packed_strides(extents, order), True)
         return self.new(layout, layout.size * layout.itemsize, self.handle(stream))
 
@@ -166,15 +168,17 @@ class Device:
 
         Nothing allocates meanwhile: every output is passed with `out=` (else `CaptureError`).
         """
-        graph = Graph(self)
-        self.driver.begin_capture(self.index, stream.handle)
-        self.memory.graphs[stream.handle] = graph
+        graph, handle = Graph(self), self.handle(stream)
+        self.driver.begin_capture(self.index, handle)
+        self.memory.graphs[handle] = graph
         try:
             yield graph
         finally:
-            graph.handle = self.driver.end_capture(self.index, stream.handle)
-            del self.memory.graphs[stream.handle]
-            self.memory.release_deferred()
+            try:
+                graph.handle = self.driver.end_capture(self.index, handle)
+            finally:
+                del self.memory.graphs[handle]
+                self.memory.release_deferred()
 
     def handle(self, stream: Any) -> int:
         """The handle of a stream: ours, an integer, None (the default stream), or another library's object."""
@@ -203,7 +207,10 @@ class Device:
 
 def dtype_name(dtype: Any) -> str:
     """The name of a dtype that arrays may have. Raises `ArgumentError`."""
-    name = dtype if isinstance(dtype, str) and dtype in DTYPES else np.dtype(dtype).name
+    try:
+        name = dtype if isinstance(dtype, str) and dtype in DTYPES else np.dtype(dtype).name
+    except TypeError:
+        name = repr(dtype)
     if name not in DTYPES:
         raise ArgumentError(f"dtype {name} is not supported; allowed: {', '.join(DTYPES)}")
     return name
@@ -212,9 +219,12 @@ def dtype_name(dtype: Any) -> str:
 _REGISTRY_LOCK = threading.Lock()
 
 
+_driver = cache(open_driver)
+
+
 @cache
 def _device(driver: str, index: int) -> Device:
-    opened = open_driver(driver)
+    opened = _driver(driver)
     count = opened.device_count()
     if not 0 <= index < count:
         raise DeviceError(f"there is no device {driver}:{index}; {driver} shows {count} device(s)")
@@ -232,7 +242,7 @@ def get_device(device: Device | str | None = None, arch: str | None = None) -> D
         name, index = driver_for_arch(arch) if arch else first_driver(), 0
     else:
         name, _, number = device.partition(":")
-        if number and not number.isdigit():
+        if number and not number.isdecimal():
             raise DeviceError(f"'{device}' is not a device; write hip, hip:0, cuda or cuda:1")
         index = int(number or 0)
     with _REGISTRY_LOCK:

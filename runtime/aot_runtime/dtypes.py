@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 import numpy as np
 
 
-@dataclass(frozen=True)
-class ScalarType:
+class ScalarType(msgspec.Struct, frozen=True):
     """How a scalar argument crosses into the kernarg segment.
 
     Attributes:

@@ -9,7 +9,8 @@ and names, with these functions:
     stride(t, dim)    the stride of a tensor's dim, in elements; dim by name or by position
 
 `and` and `or` give True or False. The language is total and safe to evaluate: no attribute, subscript, call, loop or
-name beyond these; strings can only be compared; an exponent is a small literal; nesting is limited. Text is checked when a manifest is built, and again by whoever loads it.
+name beyond these; strings can only be compared; an exponent is a small literal; nesting is limited. Text is checked
+when a manifest is built, and again by whoever loads it.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import ast
 import difflib
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from .errors import ExpressionError
 
@@ -90,8 +92,7 @@ def query_name(function: str | int, *arguments: str | int) -> str:
     return "__".join([f"_{function}", *map(str, arguments)])
 
 
-@dataclass(frozen=True)
-class Expression:
+class Expression(msgspec.Struct, frozen=True):
     """A checked expression.
 
     Attributes:
@@ -221,6 +222,8 @@ def _check(node: ast.AST, depth: int = 0) -> None:
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _QUERIES:
             _query(node)
             return
+        case ast.Call(func=ast.Name(id=name)) if name in FUNCTIONS or name in _QUERIES:
+            raise ExpressionError(f"{name}() takes its arguments by position")
         case ast.Call(func=ast.Name(id=name)):
             raise ExpressionError(f"unknown function '{name}'{nearest(name, [*FUNCTIONS, *_QUERIES])}")
         case _:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .array import DeviceArray
-from .dtypes import DTYPES, numpy_dtype
+from .dtypes import DTYPES
 from .errors import ArgumentError, DriverCallError
 from .layout import ALIGNMENT, make_layout, packed_strides
 
@@ -148,15 +148,16 @@ def _from_capsule(device: Device, capsule: Any) -> DeviceArray:
 
 
 def _from_interface(device: Device, foreign: Any, interface: dict[str, Any]) -> DeviceArray:
-    name = np.dtype(interface["typestr"]).name
-    if name not in DTYPES:
+    dtype = np.dtype(interface["typestr"])
+    name = dtype.name
+    if name not in DTYPES or not dtype.isnative:
         raise ArgumentError(f"dtype {interface['typestr']} is not supported; allowed: {', '.join(DTYPES)}")
-    itemsize = numpy_dtype(name).itemsize
-    shape = tuple(interface["shape"])
+    itemsize = dtype.itemsize
+    shape = tuple(map(int, interface["shape"]))
     given = interface.get("strides")
     if given and any(stride % itemsize for stride in given):
         raise ArgumentError(f"strides {given} are not multiples of the {itemsize}-byte element")
-    strides = tuple(stride // itemsize for stride in given) if given else packed_strides(shape)
+    strides = tuple(int(stride) // itemsize for stride in given) if given else packed_strides(shape)
     ptr = interface["data"][0] or 0
     try:
         owner = device.driver.device_of(ptr) if ptr else device.index

@@ -51,11 +51,27 @@ class Layout:
         """The dims from outermost to innermost if the array fills its memory without gaps or overlap, else None."""
         order = sorted(range(len(self.shape)), key=lambda dim: (-self.strides[dim], dim))
         step = 1
+        if 0 in self.shape:
+            return tuple(range(len(self.shape)))
         for dim in reversed(order):
             if self.shape[dim] != 1 and self.strides[dim] != step:
                 return None
             step *= self.shape[dim]
         return tuple(order)
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether no two elements share memory, decided by each stride reaching over all smaller ones.
+
+        That is every layout that slicing, transposing and reshaping give; of other ones, some are called overlapping
+        that are not.
+        """
+        reach = 0
+        for step, extent in sorted(zip(map(abs, self.steps), self.shape, strict=True)):
+            if extent > 1 and step <= reach:
+                return 0 in self.shape
+            reach += step * (extent - 1)
+        return True
 
     def __repr__(self) -> str:
         return f"{self.dtype}{list(self.shape)} strides {list(self.strides)}{'' if self.aligned else ' unaligned'}"

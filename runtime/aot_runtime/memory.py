@@ -66,7 +66,7 @@ class DeviceMemory:
         """Captures in progress, by their stream."""
         self._kept: dict[tuple[int, int], list[int]] = {}
         self._kept_bytes = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # releasing may happen anywhere that garbage is collected
         self._deferred: list[_Release] = []
 
     def allocate(self, nbytes: int, stream: int) -> Allocation:
@@ -132,10 +132,14 @@ class DeviceMemory:
     def trim(self, stream: int | None = None) -> None:
         """Give kept blocks back to the driver's pool: all, or those of one stream."""
         with self._lock:
-            keys = [key for key in self._kept if stream is None or key[1] == stream]
-            blocks = [(address, *key) for key in keys for address in self._kept.pop(key)]
-            self._kept_bytes -= sum(size for _, size, _ in blocks)
-        for address, _, owner in blocks:
+            keys = [key for key in list(self._kept) if stream is None or key[1] == stream]
+            blocks = []
+            for key in keys:
+                kept = self._kept.pop(key)
+                while kept:  # emptied, since `allocate` may be looking at it
+                    blocks.append((kept.pop(), key[1]))
+                    self._kept_bytes -= key[0]
+        for address, owner in blocks:
             self.driver.free(self.index, address, owner)
 
 

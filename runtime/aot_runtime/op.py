@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import struct
 import threading
 from collections import namedtuple
@@ -71,7 +70,7 @@ class _Calls:
         except (struct.error, OverflowError) as error:
             raise self._misfit(error) from None
         self._write_back(tensors, arrays, stream)
-        return self._to_host(result, tensors, stream) if on_host else result
+        return self._hand_back(result, tensors, stream, on_host)
 
     def _misfit(self, error: Exception) -> ArgumentError:
         names = ", ".join(self.shape.scalars)
@@ -123,6 +122,8 @@ class _Calls:
             return value
         tensor = next(tensor for tensor in self.op.tensors if tensor.name == name)
         if isinstance(value, np.ndarray | np.generic):
+            if tensor.role != "input" and not (isinstance(value, np.ndarray) and value.flags.writeable):
+                raise ArgumentError(f"{self.op.name}: argument '{name}' is written to, but is read-only")
             return self._upload(tensor, np.asarray(value), stream)
         try:
             return self.device.wrap(value)
@@ -153,17 +154,20 @@ class _Calls:
             if tensor.role != "input" and isinstance(host, np.ndarray):
                 host_copy(host, arrays[tensor.name], stream)
 
-    def _to_host(self, result: Any, tensors: Mapping[str, Any], stream: Any) -> Any:
+    def _hand_back(self, result: Any, tensors: Mapping[str, Any], stream: Any, on_host: bool) -> Any:
+        """The caller's own arrays where it gave them; the others as numpy arrays if its inputs are."""
+
+        def one(name: str, value: DeviceArray) -> Any:
+            if tensors.get(name) is not None:
+                return tensors[name]
+            return value.numpy(stream) if on_host else value
+
         if isinstance(result, tuple):
-            return type(result)(*(self._one(n, v, tensors, stream) for n, v in result._asdict().items()))  # type: ignore[attr-defined]
+            return type(result)(*(one(name, value) for name, value in result._asdict().items()))  # type: ignore[attr-defined]
         if result is None:
             return None
         given = [t.name for t in self.op.tensors if t.role == "output" and tensors[t.name] is not None]
-        return self._one(given[0] if given else "", result, tensors, stream)
-
-    def _one(self, name: str, value: DeviceArray, tensors: Mapping[str, Any], stream: Any) -> Any:
-        host = tensors.get(name)
-        return value.numpy(stream) if host is None else host
+        return one(given[0] if given else "", result)
 
 
 def call_source(op: Op, static: frozenset[str]) -> str:
@@ -190,6 +194,8 @@ def call_source(op: Op, static: frozenset[str]) -> str:
         "    try:",
         f"        _run = _plans[{', '.join(key)},]",
         "    except (KeyError, AttributeError, TypeError):  # a new call, or arguments that are no device arrays",
+        "        _run = None  # an error of the call itself is then no error while handling this one",
+        "    if _run is None:",
         f"        return _slow({_dict(tensors)}, {_dict(scalars)}, stream)",
         "    try:",
         f"        return _run({', '.join(['stream', *tensors, *free])})",
@@ -217,4 +223,4 @@ def docstring(op: Op) -> str:
     lines.append("    stream: a Stream, an integer handle, or None for the default stream.")
     if op.require:
         lines += ["", f"Requires: {'; '.join(op.require)}."]
-    return inspect.cleandoc("\n".join(lines))
+    return "\n".join(lines)

@@ -6,10 +6,10 @@ and the grid. It touches no device, so `explain` uses the very same code. Its so
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from . import expr
 from .dtypes import DTYPES
@@ -17,13 +17,15 @@ from .errors import ArgumentError, BundleError, ExpressionError, NoVariantError
 from .format import Index, Launch, Op, Variant
 from .layout import Layout
 from .rules import Rules, pick_value
-from .scope import Scope, config_names
+from .scope import Scope, config_names, stride_position
 
 POINTER = "*"
 
+_BEFORE_OUTPUTS = ("tensors", "scalars", "require", "let")
+"""Parts of a contract whose expressions are evaluated before the outputs are laid out."""
 
-@dataclass(frozen=True)
-class LaunchDecision:
+
+class LaunchDecision(msgspec.Struct, frozen=True):
     """One launch of a call: which variant, over which grid, and the value of every kernarg expression."""
 
     index: int
@@ -32,8 +34,7 @@ class LaunchDecision:
     values: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """What a call becomes.
 
     Attributes:
@@ -51,8 +52,7 @@ class Decision:
     launches: tuple[LaunchDecision, ...]
 
 
-@dataclass(frozen=True)
-class Planner:
+class Planner(msgspec.Struct, frozen=True):
     """An op's planner. `plan` is the generated function, whose `source` is kept; `decide` is the way to call it."""
 
     op: Op
@@ -96,7 +96,6 @@ def build_planner(op: Op, variants: Iterable[Variant], backend: str) -> Planner:
     writer = _Writer(op, list(table.values()))
     source = writer.write()
     filename = f"<planner of {op.name}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     namespace: dict[str, Any] = {
         **expr.FUNCTIONS,
         "_rules": Rules(op, backend),
@@ -156,8 +155,15 @@ class _Writer:
     # Soundness: the index may come from anywhere
 
     def _check(self) -> None:
-        for _, text, names in self.scope.expressions(self.op):
-            expr.parse(text).check_names(names, self.scope.subjects)
+        for path, text, names in self.scope.expressions(self.op):
+            parsed = expr.parse(text)
+            parsed.check_names(names, self.scope.subjects)
+            for function, subject, *_ in parsed.queries:
+                if function == "stride" and path[0] in _BEFORE_OUTPUTS and self._is_output(subject):
+                    raise ExpressionError(f"'{text}' asks for a stride of output '{subject}' before it is laid out")
+
+    def _is_output(self, name: str | int) -> bool:
+        return self.scope.subjects[str(name)].role == "output"
 
     def _check_kernargs(self) -> None:
         for index, texts in self.kernargs.items():
@@ -245,6 +251,15 @@ class _Writer:
                 tensor_dtype = self.scope.subjects[name].dtype if name in self.scope.subjects else name
                 source = tensor_dtype if tensor_dtype in self.op.dtypes else repr(tensor_dtype)
                 self.put(f"{expr.query_name('elsize', name)} = _sizes[{source}]")
+        self._strides(outputs=False)
+
+    def _strides(self, outputs: bool) -> None:
+        """Strides as kernels get them: 0 along an extent of 1."""
+        for function, subject, *rest in sorted(self.reads, key=str):
+            if function == "stride" and self._is_output(subject) == outputs:
+                name = expr.query_name("stride", str(subject), rest[0])
+                position = stride_position(self.scope.subjects[str(subject)], rest[0])
+                self.put(f"{name} = {subject}.steps[{position}] if {subject} is not None else 0")
 
     def _dims(self) -> None:
         self.put("# dims")
@@ -276,7 +291,7 @@ class _Writer:
             shown = self._dict(sorted(expr.parse(text).names))
             self.put(f"_rules.require({text!r}, {self.py(text)}, {shown})")
         for let in self.op.let:
-            self.put(f"{let.name} = {self.py(let.value)}")
+            self.put(f"{let.name} = _rules.let({let.name!r}, {self.py(let.value)})")
 
     def _shapes(self) -> None:
         self.put("# every extent agrees")
@@ -300,13 +315,10 @@ class _Writer:
             name = tensor.name
             self.put(f"{name} = _rules.output({name!r}, {when}, {name}, {dtype}, ({shape}), _device)")
             if tensor.dtype in self.op.dtypes:
-                first = next(t.name for t in self.op.tensors if t.dtype == tensor.dtype and not t.optional)
+                inputs = (t for t in self.op.tensors if t.role != "output" and not t.optional)
+                first = next(t.name for t in inputs if t.dtype == tensor.dtype)
                 self.put(f"_rules.dtype({tensor.dtype!r}, {first}={first}, {name}={name})")
-        self.put("# strides, 0 along an extent of 1")
-        for function, subject, *rest in sorted(self.reads, key=str):
-            if function == "stride":
-                name = expr.query_name("stride", str(subject), rest[0])
-                self.put(f"{name} = {subject}.steps[{rest[0]}] if {subject} is not None else 0")
+        self._strides(outputs=True)
 
     def _specialisation(self) -> None:
         self.put("# specialisation")
@@ -359,9 +371,9 @@ class _Writer:
             name = expr.query_name(*map(str, query))
             self.put(f"_names[{name!r}] = {name}")
         self.put(
-            "return _Decision(_names, aligned, tuple(_misaligned), "
+            "return _Decision(_names, aligned, _misaligned, "
             "{name: layout for name, layout in _layouts.items() if layout is not None}, "
-            f"({spaces}), tuple(_launches))"
+            f"({spaces}), (*_launches,))"
         )
 
     def py(self, text: str) -> str:

@@ -80,7 +80,7 @@ class Rules:
         if layout.dtype not in allowed:
             raise self.error(f"argument '{name}' is {layout.dtype}; allowed: {', '.join(allowed)}")
         self._contiguity(tensor, layout)
-        if tensor.role != "input" and any(s == 0 and n > 1 for s, n in zip(layout.strides, layout.shape, strict=True)):
+        if tensor.role != "input" and not layout.disjoint:
             raise self.error(f"argument '{name}' is written to, but overlaps itself: strides {list(layout.strides)}")
 
     def _contiguity(self, tensor: Tensor, layout: Layout) -> None:
@@ -138,7 +138,7 @@ class Rules:
     def same_device(self, layouts: Mapping[str, Layout | None]) -> None:
         """All arguments are on one device."""
         present = {name: layout for name, layout in layouts.items() if layout is not None}
-        first = next(iter(present))
+        first = next(iter(present), "")
         for name, layout in present.items():
             if layout.device != present[first].device:
                 raise self.error(
@@ -167,14 +167,15 @@ class Rules:
     def _number(self, scalar: Scalar, value: Any) -> int | float:
         kind = SCALAR_TYPES[scalar.type]
         try:
-            number = float(value) if kind.low is None else value.__index__()
+            number = float(value) if kind.low is None and not isinstance(value, str | bytes) else value.__index__()
         except (TypeError, ValueError, AttributeError):
             allowed = "a number" if kind.low is None else "an integer"
             raise self.error(f"argument '{scalar.name}' is {value!r}; {allowed} is allowed") from None
         low = kind.low if scalar.min is None else scalar.min
         high = kind.high if scalar.max is None else scalar.max
         if (low is not None and not number >= low) or (high is not None and not number <= high):
-            raise self.error(f"argument '{scalar.name}' is {value!r}; allowed: {low} to {high} ({scalar.type})")
+            allowed = f"{'-inf' if low is None else low} to {'inf' if high is None else high}"
+            raise self.error(f"argument '{scalar.name}' is {value!r}; allowed: {allowed} ({scalar.type})")
         return number
 
     def dim(self, name: str, value: Any, low: int, high: int) -> None:
@@ -188,19 +189,24 @@ class Rules:
             shown = ", ".join(f"{name}={value}" for name, value in values.items())
             raise self.error(f"requires {text}; given: {shown}")
 
+    def let(self, name: str, value: Any) -> Any:
+        """A derived value: a number, so small that no chain of them grows without bound."""
+        if not isinstance(value, int | float) or abs(value) >= 2**63:
+            raise self.error(f"{name} would be {value!r:.40}; a number below 2**63 is allowed")
+        return value
+
     # Specialisation and launch
 
-    def misalignment(self, layouts: Mapping[str, Layout | None], extents: Mapping[str, int]) -> list[str]:
+    def misalignment(self, layouts: Mapping[str, Layout | None], extents: Mapping[str, int]) -> tuple[str, ...]:
         """Why a call cannot use the aligned specialisation; empty if it can."""
         reasons: list[str] = []
         for name, layout in layouts.items():
             if layout is not None:
                 reasons += self._misaligned(self.tensors[name], layout)
-        return reasons + [
-            f"{name} is {extent}, not a multiple of {ALIGNMENT}"
-            for name, extent in extents.items()
-            if extent % ALIGNMENT
-        ]
+        for name, extent in extents.items():
+            if extent % ALIGNMENT:
+                reasons.append(f"{name} is {extent}, not a multiple of {ALIGNMENT}")
+        return tuple(reasons)
 
     def _misaligned(self, tensor: Tensor, layout: Layout) -> Iterable[str]:
         if layout.low < 0 or layout.high * layout.itemsize >= RANGE_32:

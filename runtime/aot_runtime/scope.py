@@ -9,7 +9,8 @@ import ast
 import keyword
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from . import expr
 from .dtypes import DTYPES, SCALAR_TYPES
@@ -37,8 +38,7 @@ def axis_rule(text: str) -> tuple[str, str]:
     return "equal", text
 
 
-@dataclass(frozen=True)
-class DimSource:
+class DimSource(msgspec.Struct, frozen=True):
     """A dim's extent is `inverse`, an expression of `extent`: the given extent of dim `position` of `tensor`."""
 
     tensor: str
@@ -47,8 +47,7 @@ class DimSource:
     optional: bool
 
 
-@dataclass(frozen=True)
-class Scope:
+class Scope(msgspec.Struct, frozen=True):
     """The names of one op: its dims with their sources, and the types of everything that expressions may read."""
 
     dims: Mapping[str, DimSource]
@@ -58,7 +57,7 @@ class Scope:
     def of(cls, op: Op) -> Scope:
         """Find where every dim comes from. Raises `ExpressionError` for one that no input gives."""
         dims = _find_dims(op)
-        taken = {tensor.name for tensor in op.tensors} | {scalar.name for scalar in op.scalars}
+        taken = {name for names in _named(op).values() for name in names}
         for name in dims:
             if name in RESERVED or name in taken or not IDENTIFIER.match(name):
                 raise ExpressionError(f"'{name}' cannot be a dim's name: it is reserved, or something else's name")
@@ -104,9 +103,11 @@ class Scope:
         for space in op.workspace:
             for i, text in enumerate(space.shape):
                 yield ("workspace", space.name, "shape", i), text, dict(names)
+        configs = {
+            name: type(value) for launch in op.launches for c in launch.configs for name, value in c.values.items()
+        }
         for denied in op.denied:
-            parsed = expr.parse(denied.when)
-            yield ("overrides",), denied.when, dict(names) | dict.fromkeys(parsed.names - names.keys(), str)
+            yield ("overrides",), denied.when, names | configs | {"config": str}
         for i, launch in enumerate(op.launches):
             yield from self._launch_expressions(i, launch, names)
 
@@ -158,20 +159,20 @@ def _find_dims(op: Op) -> dict[str, DimSource]:
     inputs = [tensor for tensor in op.tensors if tensor.role != "output"]
     ordered = [tensor for tensor in inputs if not tensor.optional] + [tensor for tensor in inputs if tensor.optional]
     dims: dict[str, DimSource] = {}
-    scalars = {scalar.name for scalar in op.scalars}
+    others = {scalar.name for scalar in op.scalars} | {let.name for let in op.let}
     for tensor in ordered:
         for i, dim in enumerate(tensor.shape):
-            if not dim.broadcast and dim.extent.isidentifier() and dim.extent not in scalars:
+            if not dim.broadcast and dim.extent.isidentifier() and dim.extent not in others:
                 dims.setdefault(dim.extent, DimSource(tensor.name, i, "extent", tensor.optional))
     for tensor in ordered:
         for i, dim in enumerate(tensor.shape):
-            unknown = expr.parse(dim.extent).names - dims.keys() - scalars - {let.name for let in op.let}
-            if len(unknown) == 1 and not dim.broadcast:
+            unknown = expr.parse(dim.extent).names - dims.keys()  # dims are known before scalars and lets
+            if len(unknown) == 1 and not dim.broadcast and not unknown & others:
                 (name,) = unknown
                 inverse = _solve(dim.extent, name)
                 if inverse:
                     dims[name] = DimSource(tensor.name, i, inverse, tensor.optional)
-    known = dims.keys() | scalars | {let.name for let in op.let}
+    known = dims.keys() | others
     for tensor in op.tensors:
         for dim in tensor.shape:
             for name in sorted(expr.parse(dim.extent).names - known):
@@ -204,23 +205,16 @@ def check_op(op: Op) -> None:
     """
     if op.name in RESERVED_OPS:
         raise ExpressionError(f"an op cannot be called '{op.name}': open bundles have an attribute of that name")
-    groups = {
-        "tensor": [tensor.name for tensor in op.tensors],
-        "scalar": [scalar.name for scalar in op.scalars],
-        "dtype variable": list(op.dtypes),
-        "constexpr": [axis.name for axis in op.axes],
-        "let": [let.name for let in op.let],
-        "workspace": [space.name for space in op.workspace],
-        "op": [op.name],
-    }
     seen: set[str] = set()
-    for group, names in groups.items():
+    for group, names in {"op": [op.name], **_named(op)}.items():
         for name in names:
             if not IDENTIFIER.match(name) or name in RESERVED:
                 raise ExpressionError(f"{group} '{name}': not a name, or a reserved one")
-            if name in seen and group != "op":
+            if name in seen:
                 raise ExpressionError(f"'{name}' names two things")
-            seen.add(name)
+            if group != "op":
+                seen.add(name)
+    dims = Scope.of(op).dims
     for tensor in op.tensors:
         _check_tensor(op, tensor)
     for scalar in op.scalars:
@@ -239,18 +233,35 @@ def check_op(op: Op) -> None:
         set_names = {name for config in launch.configs for name in config.values}
         if not launch.configs or not launch.kernel.isidentifier():
             raise ExpressionError(f"launch '{launch.kernel}' has no configs, or no identifier as its name")
-        if any(not name.isidentifier() or name.startswith("_") or name in RESERVED for name in set_names):
+        if any(not _is_plain(name) or name in RESERVED for name in set_names):
             raise ExpressionError(
                 f"a config of '{launch.kernel}' sets what is no identifier, or reserved: {sorted(set_names)}"
             )
-        config_clash = (seen - {op.name}) & set_names
+        config_clash = (seen | dims.keys()) & set_names
         if config_clash:
             raise ExpressionError(
                 f"config of '{launch.kernel}' sets {', '.join(sorted(config_clash))}, which the op has"
             )
     for name in op.align:
-        if name not in Scope.of(op).dims:
+        if name not in dims:
             raise ExpressionError(f"align names '{name}', which is no dim")
+
+
+def _named(op: Op) -> dict[str, list[str]]:
+    """All that an op names itself, by kind; dims are named by the shapes."""
+    return {
+        "tensor": [tensor.name for tensor in op.tensors],
+        "scalar": [scalar.name for scalar in op.scalars],
+        "dtype variable": list(op.dtypes),
+        "constexpr": [axis.name for axis in op.axes],
+        "let": [let.name for let in op.let],
+        "workspace": [space.name for space in op.workspace],
+    }
+
+
+def _is_plain(name: str) -> bool:
+    """Whether Python reads a name as it stands: other letters than ASCII's may become different ones."""
+    return name.isascii() and name.isidentifier() and not name.startswith("_")
 
 
 def _check_tensor(op: Op, tensor: Tensor) -> None:

@@ -251,9 +251,11 @@ def test_the_size_of_the_grid_comes_in_hidden_arguments():
     assert compile_job(jobs.job("counting", "sm_90", signature, {})).metadata.kernarg_bytes == 24
 
 
-def test_arguments_that_need_a_service_are_refused():
-    with pytest.raises(CompileError, match=r"'asserting' needs .*hidden_hostcall_buffer.*device_assert"):
-        compile_job(jobs.job("asserting", "gfx942", (("x", "*fp32"),), {}, options=(("debug", True),)))
+def test_a_kernel_that_calls_the_host_takes_hidden_arguments():
+    signature = (("x", "*fp32"),)
+    metadata = compile_job(jobs.job("asserting", "gfx942", signature, {}, options=(("debug", True),))).metadata
+    hidden = {arg.kind: arg.offset for arg in metadata.args if arg.kind.startswith("hidden_")}
+    assert hidden["hidden_hostcall_buffer"] > kernarg_bytes(kernarg_layout(signature))
 
 
 # Kernel files

@@ -33,7 +33,9 @@ def changed(**fields: Any) -> CallSpec:
 
 
 def test_every_step_of_a_decision_is_said(sample: fmt.Index):
-    assert explained(sample, CALL) == """\
+    assert (
+        explained(sample, CALL)
+        == """\
 reduce on gfx942 with 64 compute units
 tensors:
   x      float16[8, 128] strides [128, 1]
@@ -75,6 +77,7 @@ launch 0: reduce_rows of code/bbbbbbbbbbbbbbbb.hsaco
       56  .global_scratch   *int8     0, as it needs no scratch
       64  .profile_scratch  *int8     0, as it needs no scratch
 launch 1: add_partial is left out: splits > 1 does not hold (splits=1)""".splitlines()
+    )
 
 
 def test_the_config_that_is_chosen_says_why(sample: fmt.Index):

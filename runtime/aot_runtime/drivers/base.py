@@ -7,12 +7,12 @@ memory is freed is decided above it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 
-@dataclass(frozen=True)
-class DeviceProperties:
+
+class DeviceProperties(msgspec.Struct, frozen=True):
     """What dispatch and diagnostics need to know of one device."""
 
     name: str

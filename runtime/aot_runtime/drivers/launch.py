@@ -17,16 +17,16 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+import msgspec
 
 _BUFFER_POINTER, _BUFFER_SIZE = 1, 2
 """Keys of the launch's `extra` list; HIP and CUDA agree on these two, but not on the one that ends it."""
 
 
-@dataclass(frozen=True)
-class LaunchFunction:
+class LaunchFunction(msgspec.Struct, frozen=True):
     """An API's way to launch a kernel."""
 
     call: Any

@@ -1,0 +1,197 @@
+"""TFLOP/s of flash_attention on this GPU, beside torch's FlashAttention and cuDNN backends.
+
+    aotbuild --arch sm_90 manifests/attention.yaml && python benchmarks/attention.py dist/attention-sm_90
+
+All of them work on the same tensors, in device memory, outputs of ours given. Times are those of the device, between
+two events around as many calls as take about 20 ms; the backends take turns, round by round; medians are shown. A
+matrix product of M x N x K counts 2 M N K; a causal mask halves the work. Caches are not flushed between calls. The
+difference is the largest between our result and torch's first backend, both in their own dtype.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measure import interleaved, machine, median, table, versions
+
+from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
+
+SHAPES = (
+    "4x16x4096x128 4x16x4096x128c 16x16x1024x128 16x16x1024x128c 1x16x16384x128c 4x16x4096x64 4x16x4096x64c "
+    "4x16x4096x256c"
+)
+ROUND_S = 0.02
+PACKAGES = ("numpy", "torch", "triton", "cuda-bindings", "hip-python")
+
+
+@dataclass(frozen=True)
+class Shape:
+    batch: int
+    heads: int
+    seqlen: int
+    head_dim: int
+    causal: bool
+
+    @classmethod
+    def parse(cls, text: str) -> Shape:
+        """`4x16x4096x128c`: batch, heads, sequence length, head dim, causal. Raises ValueError."""
+        batch, heads, seqlen, head_dim = (int(part) for part in text.removesuffix("c").split("x"))
+        return cls(batch, heads, seqlen, head_dim, text.endswith("c"))
+
+    def __str__(self) -> str:
+        return f"{self.batch}x{self.heads}x{self.seqlen}x{self.head_dim}{' causal' if self.causal else ''}"
+
+    @property
+    def extents(self) -> tuple[int, int, int, int]:
+        return self.batch, self.heads, self.seqlen, self.head_dim
+
+    @property
+    def flops(self) -> float:
+        """Of the two matrix products."""
+        return 4 * self.batch * self.heads * self.seqlen**2 * self.head_dim / (2 if self.causal else 1)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """q, k and v and a place for our result, as device arrays; and as torch's tensors, where there is torch."""
+
+    arrays: tuple[DeviceArray, DeviceArray, DeviceArray]
+    out: DeviceArray
+    tensors: tuple[Any, ...]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path, help="the bundle of manifests/attention.yaml for this GPU")
+    parser.add_argument("--shapes", type=Shape.parse, nargs="+", default=[Shape.parse(text) for text in SHAPES.split()],
+                        metavar="BxHxSxD[c]", help=f"what to run; c: causal (default: {SHAPES})")  # fmt: skip
+    parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16", help="(default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="rounds of each backend (default: %(default)s)")
+    options = parser.parse_args()
+    try:
+        bundle = open_bundle(options.bundle)
+        found = bundle.device.properties
+        print(machine())
+        print(f"{found.name}, {found.arch}, driver {found.driver_version}; {versions(*PACKAGES)}; {options.dtype}\n")
+        print(report(bundle, options.shapes, options.dtype, options.rounds))
+    except AotError as error:
+        sys.exit(f"attention.py: {error}")
+
+
+def report(bundle: Bundle, shapes: list[Shape], dtype: str, rounds: int) -> str:
+    torch = import_torch()
+    peers = torch_backends(torch)
+    rows = []
+    for shape in shapes:
+        inputs = make_inputs(bundle, shape, dtype, torch)
+        ways = {"ours": partial(bundle.flash_attention, *inputs.arrays, causal=shape.causal, out=inputs.out)}
+        ways |= working(shape, {name: partial(peer, *inputs.tensors, shape.causal) for name, peer in peers.items()})
+        ways["ours"]()
+        difference = max_difference(inputs.out, next((way() for name, way in ways.items() if name != "ours"), None))
+        times = interleaved({name: partial(device_seconds, bundle, way, calls_of(bundle, way))
+                             for name, way in ways.items()}, rounds)  # fmt: skip
+        rate = {name: shape.flops / median(taken) / 1e12 for name, taken in times.items()}
+        beside = [cell for name in peers for cell in _cells(rate, name)]
+        rows.append([str(shape), f"{rate['ours']:.0f}", *beside, difference])
+    headings = ("TFLOP/s", "ours", *(text for name in peers for text in (name, "ours / it")), "difference")
+    return table(headings, rows)
+
+
+def _cells(rate: dict[str, float], name: str) -> tuple[str, str]:
+    return (f"{rate[name]:.0f}", f"{rate['ours'] / rate[name]:.2f}") if name in rate else ("-", "-")
+
+
+def make_inputs(bundle: Bundle, shape: Shape, dtype: str, torch: Any) -> Inputs:
+    if torch is None:
+        from aot_runtime.dtypes import numpy_dtype
+
+        rng = np.random.default_rng(0)
+        hosts = (rng.standard_normal(shape.extents, np.float32).astype(numpy_dtype(dtype)) for _ in range(3))
+        q, k, v = (bundle.device.array(host) for host in hosts)
+        return Inputs((q, k, v), bundle.device.empty(shape.extents, dtype), ())
+    generator = torch.Generator("cuda").manual_seed(0)
+    new = partial(torch.randn, shape.extents, device="cuda", dtype=getattr(torch, dtype), generator=generator)
+    tensors = (new(), new(), new())
+    torch.cuda.synchronize()
+    q, k, v = (bundle.device.wrap(tensor) for tensor in tensors)
+    return Inputs((q, k, v), bundle.device.wrap(torch.empty_like(tensors[0])), tensors)
+
+
+# Peers
+
+
+def import_torch() -> Any:
+    """torch, if it is there and sees a GPU; says so if not."""
+    try:
+        import torch
+    except ImportError as error:
+        print(f"left out: torch: {error}")
+        return None
+    if not torch.cuda.is_available():
+        print("left out: torch: it sees no GPU")
+        return None
+    return torch
+
+
+def torch_backends(torch: Any) -> dict[str, Callable[..., Any]]:
+    """torch's backends that have fused kernels, as functions of q, k, v and causal."""
+    if torch is None:
+        return {}
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def attention(backend: Any, q: Any, k: Any, v: Any, causal: bool) -> Any:
+        with sdpa_kernel(backend):
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    return {
+        "torch FlashAttention": partial(attention, SDPBackend.FLASH_ATTENTION),
+        "torch cuDNN": partial(attention, SDPBackend.CUDNN_ATTENTION),
+    }
+
+
+def working(shape: Shape, ways: dict[str, Callable[[], Any]]) -> dict[str, Callable[[], Any]]:
+    """The ways that take this shape; says why of those that do not."""
+    taken = {}
+    for name, way in ways.items():
+        try:
+            way()
+            taken[name] = way
+        except RuntimeError as error:
+            print(f"left out: {name} for {shape}: {str(error).splitlines()[0]}")
+    return taken
+
+
+def max_difference(out: DeviceArray, tensor: Any) -> str:
+    """The largest difference from torch's result; a dash where there is none."""
+    if tensor is None:
+        return "-"
+    theirs = tensor.float().cpu().numpy()
+    return f"{np.abs(out.numpy().astype(np.float32) - theirs).max():.1e}"
+
+
+# Time
+
+
+def device_seconds(bundle: Bundle, way: Callable[[], Any], calls: int) -> float:
+    """Device time of one call: between two events around `calls` calls."""
+    start = bundle.device.event()
+    for _ in range(calls):
+        way()
+    return bundle.device.event().elapsed_ms(start) / 1e3 / calls
+
+
+def calls_of(bundle: Bundle, way: Callable[[], Any]) -> int:
+    """Calls that fill a round."""
+    way()
+    return max(1, min(1000, int(ROUND_S / max(device_seconds(bundle, way, 3), 1e-9))))
+
+
+if __name__ == "__main__":
+    main()

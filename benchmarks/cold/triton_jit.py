@@ -1,0 +1,41 @@
+"""python triton_jit.py FOLDER KERNEL GRID SETTINGS: the same kernel through Triton's JIT, on torch tensors.
+
+KERNEL is its file; SETTINGS is a Python dict of constexprs and launch options.
+"""
+
+import sys
+import time
+
+phases = {"start": time.monotonic()}
+folder, kernel_path, grid, settings = sys.argv[1:]
+
+import numpy as np  # noqa: E402
+
+arrays = [np.load(f"{folder}/{name}.npy") for name in "qkv"]
+phases["numpy, data"] = time.monotonic()
+
+import ast  # noqa: E402
+import importlib.util  # noqa: E402
+
+import torch  # noqa: E402
+
+spec = importlib.util.spec_from_file_location("attention_kernel", kernel_path)
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+phases["import torch, triton"] = time.monotonic()
+
+q, k, v = (torch.from_numpy(array).cuda() for array in arrays)
+out = torch.empty_like(q)
+phases["context, copies"] = time.monotonic()
+
+heads, seqlen, head_dim = q.shape[1:]
+strides = [stride for tensor in (q, k, v, out) for stride in tensor.stride()[:3]]
+module.attention_forward[tuple(map(int, grid.split(",")))](
+    q, k, v, out, None, heads, heads, seqlen, seqlen, head_dim, *strides, 0, 0, head_dim**-0.5,
+    **ast.literal_eval(settings),
+)  # fmt: skip
+result = out.cpu().numpy()
+phases["first call"] = time.monotonic()
+
+np.save(f"{folder}/out.npy", result)
+print(phases)

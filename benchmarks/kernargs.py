@@ -1,0 +1,23 @@
+"""A launch's kernarg segment, filled in from the bundle's index alone: what a program without the runtime would do."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+from aot_runtime.dtypes import SCALAR_TYPES
+from aot_runtime.planner import LaunchDecision
+
+
+def kernarg_segment(launch: LaunchDecision, addresses: Mapping[str, int]) -> bytes:
+    """The segment with every value of a launch and the addresses of its tensors; a kernel that needs no scratch."""
+    variant = launch.variant
+    assert not variant.global_scratch.bytes and not variant.profile_scratch.bytes, "the kernel needs scratch memory"
+    segment = bytearray(variant.kernarg_bytes)
+    for arg in variant.kernargs:
+        if arg.type.startswith("*"):
+            code, value = "Q", addresses[arg.value] if arg.value else 0
+        else:
+            code, value = SCALAR_TYPES[arg.type].code, launch.values[arg.value]
+        struct.pack_into(f"<{code}", segment, arg.offset, value)
+    return bytes(segment)

@@ -1,0 +1,127 @@
+"""The benchmarks run to their end, and each of their ways computes what it should. Times are not looked at."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hip_double.double import DoubleLibrary
+from scripts import ROOT, run_script
+
+BENCHMARKS = sorted(path for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in ("measure", "kernargs"))
+
+
+@pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)
+def test_help(path: Path):
+    result = subprocess.run([sys.executable, str(path), "--help"], capture_output=True, text=True, check=True)
+    assert "default:" in result.stdout
+
+
+@pytest.mark.parametrize("name", ["launch", "coldstart", "attention"])
+def test_without_a_bundle(name: str, tmp_path: Path):
+    command = [sys.executable, str(ROOT / f"benchmarks/{name}.py"), str(tmp_path / "nothing")]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"{name}.py: ") and "Traceback" not in result.stderr
+
+
+def test_build():
+    pytest.importorskip("triton")
+    command = [sys.executable, str(ROOT / "benchmarks/build.py"), str(ROOT / "manifests/rows.yaml"), "--sample", "2",
+               "-j", "2"]  # fmt: skip
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rates = [line.split() for line in output.splitlines() if line.startswith("rows")]
+    assert [row[1:4] for row in rates[:1]] == [["2", "of", "30"]]
+    assert all(float(number) > 0 for row in rates for number in row[4:]) and len(rates) == 2
+
+
+def test_launch(hip_double: DoubleLibrary, rows_bundle: Path):
+    script = str(ROOT / "benchmarks/launch.py")
+    output = hip_double.run(run_script, str(rows_bundle), script, str(rows_bundle), "--calls", "3", "--rounds", "2")
+    named = [line.split("  ")[0] for line in output.splitlines()]
+    for way in ("aot_runtime, out=", "aot_runtime, allocating", "driver.prepare(...).run", "raw ctypes loop"):
+        assert way in named, output
+
+
+def test_attention(hip_double: DoubleLibrary, attention_bundle: Path):
+    script, shapes = str(ROOT / "benchmarks/attention.py"), ("1x2x64x64", "1x2x65x64c")
+    output = hip_double.run(
+        run_script, str(attention_bundle), script, str(attention_bundle), "--shapes", *shapes, "--rounds", "1"
+    )
+    rows = [line for line in output.splitlines() if line.startswith("1x2x6")]
+    assert [row.split("  ")[0] for row in rows] == ["1x2x64x64", "1x2x65x64 causal"]
+
+
+def test_flops_of_attention():
+    shape = benchmark("attention").Shape
+    assert shape.parse("4x16x4096x128").flops == 2 * (2 * 4096 * 4096 * 128) * 4 * 16
+    assert shape.parse("4x16x4096x128c").flops == 2 * (4096 * 4096 * 128) * 4 * 16
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["raw ctypes", "aot_runtime"])
+def test_cold_start(hip_double: DoubleLibrary, attention_bundle: Path, tmp_path: Path, number: int):
+    """Each script gets the result right, and names its phases in order."""
+    coldstart = benchmark("coldstart")
+    library = hip_double.path.parent.parent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROCM_PATH", str(library))
+        ways = coldstart.ways_of(attention_bundle, tmp_path)
+    expected = coldstart.write_data(tmp_path)
+    script, *arguments = ways[number].arguments
+    output = hip_double.run(run_script, str(attention_bundle), script, *arguments)
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), expected, atol=5e-3)
+    phases = ast.literal_eval(output.splitlines()[-1])
+    assert list(phases.values()) == sorted(phases.values()) and len(phases) >= 4
+
+
+def test_the_jit_gets_every_constexpr(attention_bundle: Path, tmp_path: Path):
+    from aot.kernel_source import kernel_parameters, load_kernel
+
+    jit = benchmark("coldstart").ways_of(attention_bundle, tmp_path)[2].arguments
+    settings = ast.literal_eval(jit[-1])
+    kernel = load_kernel(ROOT, str(Path(jit[2]).relative_to(ROOT)), "attention_forward")
+    constexprs = {name for name, constexpr, *_ in kernel_parameters(kernel) if constexpr}
+    assert settings.keys() - constexprs <= {"num_warps", "num_stages", "waves_per_eu"} and constexprs <= settings.keys()
+
+
+def test_a_cold_start_is_timed_checked_and_reported(tmp_path: Path):
+    coldstart = benchmark("coldstart")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, time, numpy as np\n"
+        "start = time.monotonic()\n"
+        "np.save(sys.argv[1], float(sys.argv[2]) * np.ones(3))\n"
+        "print({'start': start, 'work': time.monotonic()})"
+    )
+    wrong, right = (coldstart.Way(name, (str(script), str(tmp_path / "out.npy"), name)) for name in ("2", "1"))
+    run = coldstart.run(right, tmp_path, np.ones(3))
+    assert run.total == pytest.approx(sum(run.phases.values())) and list(run.phases) == ["start", "work"]
+    with pytest.raises(coldstart.RunError, match="wrong result"):
+        coldstart.run(wrong, tmp_path, np.ones(3))
+    with pytest.raises(coldstart.RunError, match="No such file"):
+        coldstart.run(coldstart.Way("absent", (str(tmp_path / "absent.py"),)), tmp_path, np.ones(3))
+
+    def absent() -> None:
+        raise coldstart.RunError("not here")
+
+    slow, quick = (coldstart.Run(total, {"start": total}) for total in (0.3, 0.1))
+    text = coldstart.report({coldstart.BASE: lambda: quick, "slow": lambda: slow, "absent": absent}, 3)
+    assert [line.split() for line in text.splitlines()[1:3]] == [
+        ["raw", "ctypes", "100", "1.00"],
+        ["slow", "300", "3.00"],
+    ]
+
+
+def benchmark(name: str) -> ModuleType:
+    """A benchmark as a module."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(ROOT / "benchmarks"))

@@ -1,0 +1,108 @@
+"""The other pages: code in them runs, and their tables list what there is."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+from hip_double.double import DoubleLibrary
+from markdown import blocks, section, table
+from scripts import ROOT, run_blocks
+
+import aot_runtime
+from aot_runtime import errors
+from aot_runtime import format as fmt
+from aot_runtime.bundle import read_index
+from aot_runtime.cli import main as aotbundle
+from aot_runtime.memory import KEPT_BLOCK, KEPT_TOTAL
+from aot_runtime.op import MAX_PLANS
+
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
+PAGES |= {
+    name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md", "dist/README.md")
+}
+BUNDLE, RUNTIME = PAGES["bundle.md"], PAGES["runtime.md"]
+RECORDS = [item for item in vars(fmt).values() if isinstance(item, type) and issubclass(item, fmt._Record)]
+
+
+@pytest.mark.parametrize(
+    "record", [item for item in RECORDS if item is not fmt._Record], ids=lambda item: item.__name__
+)
+def test_fields_of_the_index(record: type[msgspec.Struct]):
+    cells = [row[0] for row in table(section(BUNDLE, record.__name__))]
+    documented = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    assert sorted(documented) == sorted(record.__struct_fields__)
+
+
+def test_format_version():
+    assert f"`format` is the version of the index, {fmt.FORMAT_VERSION}." in BUNDLE
+
+
+def test_files_of_a_bundle(rows_bundle: Path):
+    written = {path.relative_to(rows_bundle).parts[0] for path in rows_bundle.rglob("*")}
+    (listing,) = (block.text for block in blocks(BUNDLE, "") if block.text.startswith("dist/"))
+    assert {line.split()[0].split("/")[0] for line in listing.splitlines()[1:]} == written
+    assert all(len(path.stem) == 16 for path in (rows_bundle / "code").iterdir())
+    assert read_index(rows_bundle).name == "rows"
+
+
+def test_the_c_program_compiles(rows_bundle: Path, tmp_path: Path):
+    compiler = shutil.which("cc") or pytest.skip("no C compiler")
+    triton = pytest.importorskip("triton")
+    (block,) = blocks(BUNDLE, "c")
+    (tmp_path / "softmax.c").write_text(block.text)
+    headers = Path(triton.__file__).parent / "backends/amd/include"
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-D__HIP_PLATFORM_AMD__", "-isystem", str(headers)]
+    command = [compiler, *flags, "-I", str(rows_bundle / "include"), "-c", "softmax.c"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+
+
+def test_python_of_the_runtime_page(hip_double: DoubleLibrary, rows_bundle: Path, tmp_path: Path):
+    (tmp_path / "dist").symlink_to(rows_bundle.parent)
+    source = "\n".join(block.text for block in blocks(RUNTIME, "python"))
+    output = hip_double.run(run_blocks, str(rows_bundle), str(tmp_path), source)
+    assert output.startswith("softmax on gfx942")
+
+
+def test_errors_are_listed():
+    rows = [row[0].strip("`") for row in table(section(RUNTIME, "Errors"))]
+    assert set(rows) == set(aot_runtime.__all__) & set(vars(errors)) - {"AotError"}
+    for name, meaning in ((row[0].strip("`"), row[1]) for row in table(section(RUNTIME, "Errors"))):
+        for base in re.findall(r"\ban? `(\w+)`", meaning):
+            assert base in [item.__name__ for item in getattr(errors, name).__mro__]
+
+
+def test_commands_are_listed():
+    rows = [row[0].strip("`") for row in table(section(RUNTIME, "Commands"))]
+    assert sorted(rows) == sorted(f"aotbundle {name}" for name in aotbundle.commands)
+
+
+def test_numbers():
+    memory = section(RUNTIME, "Memory")
+    assert f"up to {KEPT_BLOCK >> 20} MiB" in memory and f"{KEPT_TOTAL >> 20} MiB" in memory
+    assert f"keeps {MAX_PLANS} plans" in RUNTIME
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_somewhere(name: str):
+    folder = ROOT if name == "README.md" or name == "CONTRIBUTING.md" else ROOT / ("dist" if "/" in name else "docs")
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", PAGES[name]):
+        file, _, anchor = target.partition("#")
+        path = folder / file if file else folder / Path(name).name
+        assert path.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}, target
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_named_files_are_there(name: str):
+    """Paths of this repository in code spans."""
+    for path in re.findall(
+        r"`((?:aot|runtime|kernels|manifests|examples|benchmarks|docs|tests)/[\w./*-]*)`", PAGES[name]
+    ):
+        assert list(ROOT.glob(path.rstrip("/"))), path

@@ -1,0 +1,83 @@
+"""README.md: its script is the example, its commands are those of CI, its table is the builder's."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from hip_double.double import DoubleLibrary
+from markdown import blocks, section, table
+from scripts import ROOT, run_blocks
+
+from aot.targets import TARGETS
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def commands() -> list[str]:
+    return [line for block in blocks(README, "sh") for line in block.text.splitlines()]
+
+
+def test_the_script_is_the_example():
+    (block,) = blocks(README, "python")
+    assert block.comment == "file: examples/attention_numpy.py"
+    assert block.text == (ROOT / "examples/attention_numpy.py").read_text(encoding="utf-8")
+    assert "`python examples/attention_numpy.py dist/attention-gfx942`" in README
+
+
+def test_targets_and_tiers():
+    documented = {
+        (arch, tier) for tier, *cells in table(section(README, "Targets")) for c in cells for arch in c.split()
+    }
+    assert documented == {(target.arch, target.tier) for target in TARGETS}
+
+
+def test_ci_runs_the_readmes_test_command(tmp_path: Path):
+    """The script itself, with commands that only say how they were called."""
+    log = tmp_path / "log"
+    for name in ("python3", "pip", "ruff", "mypy", "pytest"):
+        fake = tmp_path / "bin" / name
+        fake.parent.mkdir(exist_ok=True)
+        fake.write_text(f'#!/bin/sh\necho "{name} $*" >> "{log}"\n')
+        fake.chmod(0o755)
+    # The virtual environment's activation is the one thing that the script needs of the first command.
+    (tmp_path / "bin/python3").write_text('#!/bin/sh\nmkdir -p "$3/bin" && : > "$3/bin/activate"\n')
+    environment = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    subprocess.run([str(ROOT / ".ci/run")], cwd=tmp_path, env=environment, check=True)
+    (test_command,) = (line for line in commands() if "pytest" in line)
+    install, run = test_command.split(" && ")
+    plain = install.replace("'", "")
+    assert log.read_text().splitlines() == [plain, "ruff check .", "mypy ", plain, f"{run} "]
+
+
+def test_extras_and_commands_exist():
+    package = metadata.metadata("aotbuild")
+    scripts = {script.name for script in metadata.entry_points(group="console_scripts")}
+    for name in ("README.md", "CONTRIBUTING.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert set(re.findall(r"'\.\[(\w+)\]'", text)) <= set(package.get_all("Provides-Extra"))
+    assert {"aotbuild", "aotbundle"} <= scripts
+    assert section(README, "Licence").strip().startswith(package["License-Expression"])
+
+
+@pytest.mark.parametrize("line", [line for line in commands() if "aotbuild" in line])
+def test_build_commands_are_right(line: str):
+    pytest.importorskip("triton")
+    from click.testing import CliRunner
+
+    from aot.cli import main
+
+    arguments = line.partition("aotbuild ")[2].split()
+    result = CliRunner().invoke(main, [*arguments[:-1], "--dry-run", str(ROOT / arguments[-1])])
+    assert result.exit_code == 0, result.output
+
+
+def test_the_foreign_examples_page(hip_double: DoubleLibrary, foreign_bundle: Path, tmp_path: Path):
+    page = (ROOT / "examples/foreign/README.md").read_text(encoding="utf-8")
+    (tmp_path / "dist").symlink_to(foreign_bundle.parent)
+    (block,) = blocks(page, "python")
+    hip_double.run(run_blocks, str(foreign_bundle), str(tmp_path), block.text)

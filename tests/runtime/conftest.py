@@ -1,0 +1,47 @@
+"""Bundles that are built once and then only read, and the double of libamdhip64 to open them over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hip_double.double import hip_double  # noqa: F401  (a fixture)
+
+ROOT = Path(__file__).parents[2]
+BUILDS = (
+    ("tests/runtime/fixtures/small.yaml",),
+    ("manifests/rows.yaml",),
+    ("manifests/attention.yaml", "--filter", "HEAD_DIM=64", "--filter", "T=float16"),
+)
+
+
+@pytest.fixture(scope="session")
+def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with gfx942 bundles: small-gfx942, rows-gfx942 and attention-gfx942 (head_dim 64, float16)."""
+    pytest.importorskip("triton", reason="building bundles needs the extra `build`")
+    from click.testing import CliRunner
+    from filelock import FileLock
+
+    from aot.cli import main
+
+    base = tmp_path_factory.getbasetemp()
+    alone = "PYTEST_XDIST_WORKER" not in os.environ
+    folder = (base if alone else base.parent) / "runtime_bundles"  # one for all workers of a session
+    folder.mkdir(exist_ok=True)
+    with FileLock(folder / "lock"):
+        if not (folder / "built").exists():
+            for manifest, *options in BUILDS:
+                command = ["--arch", "gfx942", *options, str(ROOT / manifest), "-o", str(folder / "dist"),
+                           "--cache-dir", str(folder / "cache")]  # fmt: skip
+                result = CliRunner().invoke(main, command)
+                assert result.exit_code == 0, result.output
+            (folder / "built").touch()
+    return folder / "dist"
+
+
+@pytest.fixture
+def small_copy(bundles: Path, tmp_path: Path) -> Path:
+    """A copy of the bundle small-gfx942 that a test may damage."""
+    return Path(shutil.copytree(bundles / "small-gfx942", tmp_path / "small-gfx942"))
