@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from triton.backends.compiler import GPUTarget
 
 Tier = Literal["primary", "supported", "experimental"]
-"""`primary`: the shipped kernels are run and checked numerically on it. `supported`: Triton's own test suite covers it.
+"""`primary`: the shipped kernels are tuned for it, and every release is checked on it as far as hardware is at hand (the
+README says how far). `supported`: Triton's own test suite covers it.
 `experimental`: Triton compiles matrix products for it, and no more is claimed."""
 
 # LDS (shared memory) that one workgroup may have, in KiB, and the tier.

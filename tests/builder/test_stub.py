@@ -12,13 +12,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import aot_runtime
 from aot.stub import class_name, stub_text
 from aot_runtime import format as fmt
 from aot_runtime.bundle import Bundle, read_index
 from aot_runtime.op import call_source, docstring
 
-USES = '''
+ROOT = Path(__file__).parents[2]
+
+USES = """
 from typing import assert_type
 import numpy as np
 from aot_runtime.array import DeviceArray
@@ -45,14 +46,14 @@ def refused(bundle: Sample, host: HostArray) -> None:
     bundle.reduce(host, seed=1, out=host)           # E: two outputs, so there is no `out`
     bundle.redcue(host, seed=1)                     # E: no such op
     bundle.swap(host)                               # E: b is missing
-'''
+"""
 
 
 def check_types(folder: Path, *files: str) -> list[str]:
     """mypy's errors, each as `file:line: message`."""
     options = ["--config-file=", "--strict", "--follow-imports=silent", "--cache-dir", str(folder / "cache")]
     command = [sys.executable, "-m", "mypy", *options, *files]
-    paths = os.pathsep.join([str(folder), str(Path(aot_runtime.__file__).parents[1])])
+    paths = os.pathsep.join([str(folder), str(ROOT / "runtime")])
     result = subprocess.run(command, cwd=folder, env=os.environ | {"MYPYPATH": paths}, capture_output=True, text=True)
     assert result.returncode in (0, 1), result.stdout + result.stderr
     return [line for line in result.stdout.splitlines() if ": error: " in line]

@@ -27,7 +27,7 @@ def poisoned(bundle: Bundle, host: np.ndarray, padding: int = 8) -> DeviceArray:
     """`host` on the device, as a view with NaN all around each dim but the last."""
     shape = [extent + 2 * padding for extent in host.shape[:-1]] + [host.shape[-1] + 16]
     whole = np.full(shape, np.nan, host.dtype)
-    inner = tuple(slice(padding, -padding) for _ in host.shape[:-1]) + (slice(0, host.shape[-1]),)
+    inner = (*(slice(padding, -padding) for _ in host.shape[:-1]), slice(0, host.shape[-1]))
     whole[inner] = host
     return bundle.device.array(whole)[inner]
 

@@ -215,7 +215,8 @@ def combine(children: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         st.tuples(children, children, children).map(lambda p: f"({p[0]} if {p[1]} else {p[2]})"),
         st.tuples(st.sampled_from(["min", "max", "cdiv"]), children, children).map(lambda p: f"{p[0]}({p[1]}, {p[2]})"),
         st.tuples(st.sampled_from(["-", "not "]), children).map(lambda p: f"({p[0]}{p[1]})"),
-        st.tuples(children, st.integers(0, 2)).map(lambda p: f"(abs({p[0]}) + 1) ** {p[1]}" if "**" not in p[0] else "1"),
+        st.tuples(children, st.integers(0, 2)).map(lambda p: "1" if "**" in p[0] else f"(abs({p[0]}) + 1) ** {p[1]}"
+        ),
     )  # fmt: skip
 
 
@@ -312,7 +313,9 @@ pieces = st.sampled_from(
     ["__import__('os')", "print", "(", ")", "[", "]", ".", "a", "b", "1", "'x'", '"', "'", ",", "**", "*", "-", "not ",
      " and ", " or ", " if ", " else ", "lambda", ":", "=", ":=", "{", "}", "min(", "given(", "stride(", "\n", "\\",
      "#",
-     "9" * 30, "0x", "1e", "j", "_", "\U0001d51e", "\ufb01", "\0", "exec", "True", "None", "await ", "yield ", ";", "@", "f'", "{a}"]
+     "9" * 30,
+     "0x", "1e", "j", "_", "\U0001d51e", "\ufb01", "\0", "exec", "True", "None", "await ", "yield ", ";", "@", "f'",
+     "{a}"]
 )  # fmt: skip
 
 

@@ -239,7 +239,9 @@ def test_interfaces_that_are_refused():
     x, y = device.array(counted(4)), get_device("hip:1").array(counted(4))
     good = {"shape": (4,), "typestr": "<f4", "data": (x.ptr, False), "strides": None, "version": 3}
     assert device.wrap(Interface(**good)).layout is x.layout
-    assert all(type(n) is int for n in device.wrap(Interface(**good | {"shape": (np.int64(4),)})).layout.shape)
+    square = {"shape": (np.int64(2), np.int64(2)), "strides": (np.int64(4), np.int64(8))}  # a layout not met before
+    found = device.wrap(Interface(**good | square)).layout
+    assert all(type(n) is int for n in (*found.shape, *found.strides))
     for change, words in (
         ({"typestr": ">f4"}, "dtype >f4 is not supported"),
         ({"typestr": "<c8"}, "dtype <c8 is not supported; allowed: bool"),

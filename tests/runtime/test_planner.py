@@ -433,8 +433,8 @@ def test_workspaces():
     planned = planner(op(tensor("x", "n"), workspace=spaces))
     assert decide(planned, x=layout(5)).workspaces == (("a", 20, False), ("b", 32, True))
     assert decide(planned, x=layout(1)).workspaces[1] == ("b", 0, True)
-    refused("workspace 'b' would have shape (2.5,)",
-            planner(op(tensor("x", "n"), workspace=(fmt.Workspace("b", ("n / 2",), "int8"),))), x=layout(5))  # fmt: skip
+    halved = planner(op(tensor("x", "n"), workspace=(fmt.Workspace("b", ("n / 2",), "int8"),)))
+    refused("workspace 'b' would have shape (2.5,)", halved, x=layout(5))
 
 
 # Specialisation.
