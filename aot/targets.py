@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from triton.backends.compiler import GPUTarget
 
 Tier = Literal["primary", "supported", "experimental"]
-"""`primary`: the shipped kernels are tuned for it first; the README says how far each was checked. `supported`: Triton's
-own test suite covers it. `experimental`: Triton compiles matrix products for it, and no more is claimed."""
+"""`primary`: the shipped kernels are tuned for it first; the README says how far each was checked.
+`supported`: Triton's own test suite covers it.
+`experimental`: Triton compiles matrix products for it, and no more is claimed."""
 
 # LDS (shared memory) that one workgroup may have, in KiB, and the tier.
 # AMD: LLVM's "addressable local memory size" of each processor. NVIDIA: "maximum amount of shared memory per thread

@@ -71,15 +71,19 @@ def run_lines(program: Path) -> list[object]:
 
 def printing_program(header: str, index: fmt.Index, prefix: str) -> str:
     """Prints, per variant, what the header says of it, as JSON."""
-    return f'#include "{header}"\n#include <stdio.h>\nint main(void)\n{{\n' + "".join(
-        f"""    printf("[\\"%s\\",\\"%s\\",%u,%u,%u,%u,%u,%zu", {name}.symbol, {name}.code_object, {name}.block_threads,
+    return (
+        f'#include "{header}"\n#include <stdio.h>\nint main(void)\n{{\n'
+        + "".join(
+            f"""    printf("[\\"%s\\",\\"%s\\",%u,%u,%u,%u,%u,%zu", {name}.symbol, {name}.code_object, {name}.block_threads,
            {name}.lds_bytes, {name}.kernarg_bytes, {name}.global_scratch_bytes, {name}.profile_scratch_bytes,
            sizeof({name}_kernargs));
 {_printed_members(name, variant)}    puts("]");
 """
-        for variant in index.variants
-        for name in [variant_name(prefix, variant)]
-    ) + "    return 0;\n}\n"
+            for variant in index.variants
+            for name in [variant_name(prefix, variant)]
+        )
+        + "    return 0;\n}\n"
+    )
 
 
 def _printed_members(name: str, variant: fmt.Variant) -> str:
@@ -123,7 +127,9 @@ def test_a_launch_passes_the_struct_as_the_kernarg_segment(
     variant = next(v for v in index.variants if v.op == "reduce" and not v.aligned and v.lds_bytes == 512)
     name = variant_name(f"sample_{arch}", variant)
     (tmp_path / "sample.h").write_text(header_text(index))
-    source = FAKE_API.format(**api) + f"""
+    source = (
+        FAKE_API.format(**api)
+        + f"""
 #include "sample.h"
 int main(void)
 {{
@@ -138,6 +144,7 @@ int main(void)
     return 0;
 }}
 """
+    )
     launched, statuses = run_lines(compile_source(tmp_path, source, language))
     segment = bytearray(variant.kernarg_bytes)
     segment[0:8] = (0x1122334455667788).to_bytes(8, "little")
