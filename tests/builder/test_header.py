@@ -74,7 +74,8 @@ def printing_program(header: str, index: fmt.Index, prefix: str) -> str:
     return (
         f'#include "{header}"\n#include <stdio.h>\nint main(void)\n{{\n'
         + "".join(
-            f"""    printf("[\\"%s\\",\\"%s\\",%u,%u,%u,%u,%u,%zu", {name}.symbol, {name}.code_object, {name}.block_threads,
+            f"""    printf("[\\"%s\\",\\"%s\\",%u,%u,%u,%u,%u,%zu", {name}.symbol, {name}.code_object,
+            {name}.block_threads,
            {name}.lds_bytes, {name}.kernarg_bytes, {name}.global_scratch_bytes, {name}.profile_scratch_bytes,
            sizeof({name}_kernargs));
 {_printed_members(name, variant)}    puts("]");
