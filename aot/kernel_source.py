@@ -144,7 +144,12 @@ class Project:
             if any(_digest(path) != digest for path, digest in self._digests.items()):
                 self._modules, self._digests = {}, {}
                 importlib.invalidate_caches()
-            aside = {name: module for name, module in list(sys.modules.items()) if self._clashes(name, module)}
+            own = {path.stem for path in self.root.iterdir() if path.is_dir() or path.suffix == ".py"}
+            aside = {
+                name: module
+                for name, module in list(sys.modules.items())
+                if name.partition(".")[0] in own and self._is_elsewhere(name, module)
+            }
             before = sys.modules.keys() - aside.keys()
             write_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
             for name in aside:
@@ -194,11 +199,8 @@ class Project:
             self._name_files_by_root()
         return sys.modules[name]
 
-    def _clashes(self, name: str, module: ModuleType) -> bool:
-        """Whether a module from elsewhere goes by the name of one of this project's, and is not an installed one."""
-        top = self.root / name.partition(".")[0]
-        if not top.is_dir() and not top.with_suffix(".py").is_file():
-            return False
+    def _is_elsewhere(self, name: str, module: ModuleType) -> bool:
+        """Whether a module comes from outside of this project, and is not an installed one."""
         location = _project_location(name, module)
         return location is not None and not location.is_relative_to(self.root)
 
