@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from .array import Allocation, DeviceArray
-from .drivers import driver_for_arch, first_driver, open_driver
+from .drivers import device_for_arch, driver_for_arch, first_driver, open_driver
 from .drivers.base import DeviceProperties, Driver
 from .dtypes import DTYPES
 from .errors import ArgumentError, CaptureError, DeviceError
@@ -254,11 +254,18 @@ def dtype_name(dtype: Any) -> str:
 
 
 _REGISTRY_LOCK = threading.Lock()
+_BY_ARCH = "emulator"
+"""The driver whose devices are named by arch: it has one of each that it knows."""
+
+
+@cache
+def _driver(name: str) -> Driver:
+    return open_driver(name)
 
 
 @cache
 def _device(driver: str, index: int) -> Device:
-    opened = open_driver(driver)
+    opened = _driver(driver)
     count = opened.device_count()
     if not 0 <= index < count:
         raise DeviceError(f"there is no device {driver}:{index}; {driver} shows {count} device(s)")
@@ -266,18 +273,21 @@ def _device(driver: str, index: int) -> Device:
 
 
 def get_device(device: Device | str | None = None, arch: str | None = None) -> Device:
-    """A device by name: `hip:0`, `cuda:1`, `hip`. None is the first GPU: of the driver that `arch` needs, if given.
+    """A device by name: `hip:0`, `cuda:1`, `hip`, `emulator:gfx942`. None is the first GPU: of the driver that `arch`
+    needs, if given. `emulator` by itself is an emulated device of `arch`.
 
     One driver object serves a process, as the GPU APIs themselves are process-wide. Raises `DeviceError`.
     """
     if isinstance(device, Device):
         return device
     if device is None:
-        name, index = driver_for_arch(arch) if arch else first_driver(), 0
+        name, which = driver_for_arch(arch) if arch else first_driver(), ""
     else:
-        name, _, number = device.partition(":")
-        if number and not number.isdigit():
-            raise DeviceError(f"'{device}' is not a device; write hip, hip:0, cuda or cuda:1")
-        index = int(number or 0)
+        name, _, which = device.partition(":")
+        if which and not (which.isdigit() or name == _BY_ARCH):
+            raise DeviceError(f"'{device}' is not a device; write hip, hip:0, cuda, cuda:1 or emulator:gfx942")
     with _REGISTRY_LOCK:
-        return _device(name, index)
+        if which.isdigit():
+            return _device(name, int(which))
+        wanted = which or arch
+        return _device(name, device_for_arch(_driver(name), wanted) if name == _BY_ARCH and wanted else 0)
