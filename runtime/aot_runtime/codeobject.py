@@ -39,6 +39,7 @@ _AMDGPU_MACH = {
 }
 
 _PT_LOAD = 1
+_PF_X = 1
 _SHT_SYMTAB = 2
 _SHT_NOTE = 7
 _SHT_NOBITS = 8
@@ -111,6 +112,7 @@ class Segment:
     size: int
     """Bytes there; those beyond `data` are 0."""
     data: bytes
+    executable: bool
 
 
 @dataclass(frozen=True)
@@ -227,12 +229,12 @@ class _Elf:
         table = struct.unpack_from("<Q", self.image, 32)[0]
         entry, count = struct.unpack_from("<HH", self.image, 54)
         for at in range(table, table + entry * count, entry or 1):
-            kind, _, offset, address, _, file_size, size = struct.unpack_from("<IIQQQQQ", self.image, at)
+            kind, flags, offset, address, _, file_size, size = struct.unpack_from("<IIQQQQQ", self.image, at)
             if kind != _PT_LOAD:
                 continue
             if address + size > _MAX_LOADED or file_size > size:
                 raise BundleError(f"segment of a code object at {address:#x} has {file_size} of {size} bytes")
-            yield Segment(address, size, self.slice(offset, file_size))
+            yield Segment(address, size, self.slice(offset, file_size), bool(flags & _PF_X))
 
     def slice(self, offset: int, size: int) -> bytes:
         self._check(offset, size)

@@ -39,7 +39,9 @@ def _decrement(old: Array, limit: Array) -> Array:
 
 
 def _add_halves(old: Array, value: Array) -> Array:
-    first, second = (array.view(np.uint32)[:, None].view(np.float16) for array in map(np.ascontiguousarray, (old, value)))
+    first, second = (
+        array.view(np.uint32)[:, None].view(np.float16) for array in map(np.ascontiguousarray, (old, value))
+    )
     return np.ascontiguousarray(first + second).view(np.uint32)[:, 0]
 
 

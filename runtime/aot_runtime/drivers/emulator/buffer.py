@@ -6,14 +6,26 @@ stores and atomics do nothing. The check is made on each dword by itself, and se
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from .atomics import MEMORY_ATOMICS
 from .decode import Instruction
-from .global_ import Find, bind_atomic, bind_load, bind_store
+from .global_ import Find, bind_atomic
 from .operands import Registers, scalar_source, vector_register
 from .scalar import Step
-from .transfers import MEMORY_LOADS, MEMORY_STORES, Place, Transfer, data_register, load, store, to_registers
+from .transfers import (
+    MEMORY_LOADS,
+    MEMORY_STORES,
+    Place,
+    Transfer,
+    data_register,
+    from_registers,
+    load,
+    store,
+    to_registers,
+)
 from .wavefronts import LANES, Array, Wavefronts, join
 
 _NOTHING = frozenset({"buffer_inv", "buffer_wbl2", "buffer_wbinvl1", "buffer_wbinvl1_vol"})
@@ -29,33 +41,45 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
     _, action, form = name.split("_", 2)
     if instruction.field("lds"):
         raise instruction.unsupported("a load direct to LDS")
-    find = _find(instruction, layout)
+    locate = _locate(instruction, layout)
     if action == "load" and form in MEMORY_LOADS:
-        return _bind_wide_load(instruction, layout, MEMORY_LOADS[form], find)
+        return _bind_load(instruction, layout, MEMORY_LOADS[form], locate)
     if action == "store" and form in MEMORY_STORES:
-        return _bind_wide_store(instruction, layout, MEMORY_STORES[form], find)
+        return _bind_store(instruction, layout, MEMORY_STORES[form], locate)
     if action == "atomic" and form in MEMORY_ATOMICS:
         returns = bool(instruction.fields["sc0"])
-        plain = _in_range(find)
-        return bind_atomic(instruction, layout, MEMORY_ATOMICS[form], plain, ("vdata", "vdata"), returns)
+        inside = _inside(locate)
+        return bind_atomic(instruction, layout, MEMORY_ATOMICS[form], inside, ("vdata", "vdata"), returns)
     return None
 
 
-class _Reach:
+class Reach:
     """Addresses [wavefronts, lanes] of an instruction's lanes, and the bytes from each to the end of its buffer."""
 
     def __init__(self, addresses: Array, room: Array):
         self.addresses, self.room = addresses, room
 
-    def lanes(self, waves: Wavefronts, nbytes: int) -> Array | None:
-        """Active lanes with so much room; None: all lanes."""
-        inside = self.room >= nbytes
+    def places(self, waves: Wavefronts, nbytes: int, skip: int = 0) -> list[Place]:
+        """Where accesses of so many bytes go, `skip` bytes on, of the active lanes whose buffer has them."""
+        inside = self.room >= skip + nbytes
         if waves.active is not None:
-            return inside & waves.active
-        return None if inside.all() else inside
+            lanes: Array | None = inside & waves.active
+        else:
+            lanes = None if inside.all() else inside
+        return waves.memory.in_memory(self.addresses + np.uint64(skip) if skip else self.addresses, nbytes, lanes)
+
+    def ends_within(self, waves: Wavefronts, nbytes: int) -> bool:
+        """Whether the buffer ends between two dwords of some active lane."""
+        if nbytes <= 4:
+            return False
+        partly = (self.room < nbytes) & (self.room >= 4)
+        return bool((partly if waves.active is None else partly & waves.active).any())
 
 
-def _find(instruction: Instruction, layout: Registers):  # type: ignore[no-untyped-def]
+Locate = Callable[[Wavefronts], Reach]
+
+
+def _locate(instruction: Instruction, layout: Registers) -> Locate:
     fields = instruction.fields
     resource, immediate = fields["srsrc"], fields["offset"]
     soffset = scalar_source(instruction, fields["soffset"], "u32")
@@ -63,7 +87,7 @@ def _find(instruction: Instruction, layout: Registers):  # type: ignore[no-untyp
     words = indexed + offset_enabled
     row = vector_register(instruction, fields["vaddr"], False, layout, words) if words else 0
 
-    def reach(waves: Wavefronts) -> _Reach:
+    def locate(waves: Wavefronts) -> Reach:
         word0, word1, records, word3 = (waves.scalars[resource + i] for i in range(4))
         if (word1 >> 31).any() or (word3 >> 23 & 1).any():
             raise instruction.unsupported("a resource with swizzle or add_tid")
@@ -79,59 +103,38 @@ def _find(instruction: Instruction, layout: Registers):  # type: ignore[no-untyp
             offset = offset + waves.u32[row + indexed]
         room = np.broadcast_to((size - start)[:, None] - offset, (waves.count, LANES))
         addresses = (base + start)[:, None] + offset.astype(np.uint64)
-        return _Reach(np.broadcast_to(addresses, (waves.count, LANES)), room)
+        return Reach(np.broadcast_to(addresses, (waves.count, LANES)), room)
 
-    return reach
-
-
-def _in_range(reach) -> Find:  # type: ignore[no-untyped-def]
-    def find(waves: Wavefronts, nbytes: int) -> list[Place]:
-        found = reach(waves)
-        return waves.memory.in_memory(found.addresses, nbytes, found.lanes(waves, nbytes))
-
-    return find
+    return locate
 
 
-def _partly_outside(waves: Wavefronts, reach: _Reach, nbytes: int) -> bool:
-    """Whether some active lane has a dword inside and another outside."""
-    if nbytes <= 4:
-        return False
-    partly = (reach.room < nbytes) & (reach.room >= 4)
-    return bool((partly if waves.active is None else partly & waves.active).any())
+def _inside(locate: Locate) -> Find:
+    return lambda waves, nbytes: locate(waves).places(waves, nbytes)
 
 
-def _bind_wide_load(instruction: Instruction, layout: Registers, transfer: Transfer, reach) -> Step:  # type: ignore[no-untyped-def]
+def _bind_load(instruction: Instruction, layout: Registers, transfer: Transfer, locate: Locate) -> Step:
     row, nbytes = data_register(instruction, "vdata", layout, transfer.words), transfer.nbytes
 
     def step(waves: Wavefronts) -> None:
-        found, shape = reach(waves), (waves.count, LANES)
-        if not _partly_outside(waves, found, nbytes):
-            places = waves.memory.in_memory(found.addresses, nbytes, found.lanes(waves, nbytes))
-            to_registers(waves, row, transfer, load(places, nbytes, shape))
+        reach, shape = locate(waves), (waves.count, LANES)
+        if not reach.ends_within(waves, nbytes):
+            to_registers(waves, row, transfer, load(reach.places(waves, nbytes), nbytes, shape))
             return
         for word in range(transfer.words):
-            lanes = found.lanes(waves, 4 * word + 4)
-            places = waves.memory.in_memory(found.addresses + np.uint64(4 * word), 4, lanes)
-            to_registers(waves, row + word, Transfer(4), load(places, 4, shape))
+            to_registers(waves, row + word, Transfer(4), load(reach.places(waves, 4, 4 * word), 4, shape))
 
     return step
 
 
-def _bind_wide_store(instruction: Instruction, layout: Registers, transfer: Transfer, reach) -> Step:  # type: ignore[no-untyped-def]
-    whole = bind_store(instruction, layout, transfer, _in_range(reach), "vdata")
+def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer, locate: Locate) -> Step:
     row, nbytes = data_register(instruction, "vdata", layout, transfer.words), transfer.nbytes
 
     def step(waves: Wavefronts) -> None:
-        found = reach(waves)
-        if not _partly_outside(waves, found, nbytes):
-            whole(waves)
+        reach = locate(waves)
+        if not reach.ends_within(waves, nbytes):
+            store(reach.places(waves, nbytes), nbytes, from_registers(waves, row, transfer))
             return
         for word in range(transfer.words):
-            lanes = found.lanes(waves, 4 * word + 4)
-            places = waves.memory.in_memory(found.addresses + np.uint64(4 * word), 4, lanes)
-            store(places, 4, waves.u32[row + word : row + word + 1])
+            store(reach.places(waves, 4, 4 * word), 4, waves.u32[row + word : row + word + 1])
 
     return step
-
-
-__all__ = ["bind", "bind_load"]

@@ -84,6 +84,7 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
     changes = modifiers(instruction, layout)
     changes.refuse_clamp()
     operation = name.removeprefix(prefix)
+    compare: Comparison
     if operation.startswith("class_"):
         kinds, compare = [operation[-3:], "u32"], _is_of_class
     elif operation in OPS:

@@ -21,7 +21,7 @@ class Instruction:
     """One instruction of a kernel."""
 
     pc: int
-    """Byte offset from the kernel's first byte."""
+    """Byte offset from the kernel's first byte; other functions of the module may lie before it."""
     size: int
     mnemonic: str
     """Without the suffix of the encoding: `v_add_f32` for `v_add_f32_e64`."""
@@ -59,20 +59,21 @@ def signed(value: int, bits: int) -> int:
     return value - (value >> bits - 1 << bits)
 
 
-def decode(code: bytes, isa: str) -> dict[int, Instruction]:
-    """The instructions of a kernel by pc.
+def decode(code: bytes, isa: str, start: int = 0) -> dict[int, Instruction]:
+    """The instructions of a function by pc.
 
     Whatever does not decode is left out: it may be padding; to execute it is an error.
 
     Args:
-        code: the kernel's machine code.
+        code: the function's machine code.
+        start: pc of its first byte.
         isa: name of the instruction set in the tables: `cdna`, `rdna3` or `rdna4`.
     """
     decode_inst = _decoder()
     found: dict[int, Instruction] = {}
-    pc = 0
-    while pc + 4 <= len(code):
-        described = _describe(decode_inst, code[pc : pc + _LONGEST], isa)
+    pc = start
+    while pc - start + 4 <= len(code):
+        described = _describe(decode_inst, code[pc - start : pc - start + _LONGEST], isa)
         if described is None:
             pc += 4
             continue

@@ -228,7 +228,7 @@ class EmulatorDriver:
         if not 0 < block <= most or min(grid) <= 0 or math.prod(grid) >= 1 << 32:
             raise _error(
                 "ModuleLaunchKernel", INVALID_VALUE,
-                f"{kernel.symbol}: grid {grid} of {block} threads; 1 to {most} threads and a workgroup at least are allowed",
+                f"{kernel.symbol}: {block} threads in a grid of {grid}; allowed: 1 to {most}, one workgroup or more",
             )  # fmt: skip
         total = self._check_lds("ModuleLaunchKernel", device, kernel, lds_bytes)
         kernel.kernarg_segment(kernargs, grid, block, total)  # the size is checked

@@ -39,22 +39,22 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
         return None
     action, _, form = operation.partition("_")
     if action == "load" and form in MEMORY_LOADS:
-        return bind_load(instruction, layout, MEMORY_LOADS[form], _FINDERS[segment](instruction, layout), "vdst")
+        return _bind_load(instruction, layout, MEMORY_LOADS[form], _FINDERS[segment](instruction, layout), "vdst")
     if action == "store" and form in MEMORY_STORES:
-        return bind_store(instruction, layout, MEMORY_STORES[form], _FINDERS[segment](instruction, layout), "data")
+        return _bind_store(instruction, layout, MEMORY_STORES[form], _FINDERS[segment](instruction, layout), "data")
     if action == "atomic" and form in MEMORY_ATOMICS and segment != "scratch":
         find, returns = _FINDERS[segment](instruction, layout), bool(instruction.fields["sc0"])
         return bind_atomic(instruction, layout, MEMORY_ATOMICS[form], find, ("data", "vdst"), returns)
     return None
 
 
-def bind_load(instruction: Instruction, layout: Registers, transfer: Transfer, find: Find, data: str) -> Step:
+def _bind_load(instruction: Instruction, layout: Registers, transfer: Transfer, find: Find, data: str) -> Step:
     """A load into the register that field `data` names; lanes without a place get 0."""
     row, nbytes = data_register(instruction, data, layout, transfer.words), transfer.nbytes
     return lambda waves: to_registers(waves, row, transfer, load(find(waves, nbytes), nbytes, (waves.count, LANES)))
 
 
-def bind_store(instruction: Instruction, layout: Registers, transfer: Transfer, find: Find, data: str) -> Step:
+def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer, find: Find, data: str) -> Step:
     """A store from the register that field `data` names."""
     row, nbytes = data_register(instruction, data, layout, transfer.words), transfer.nbytes
     return lambda waves: store(find(waves, nbytes), nbytes, from_registers(waves, row, transfer))

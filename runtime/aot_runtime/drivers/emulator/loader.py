@@ -6,16 +6,16 @@ The descriptor and the initial state are those of LLVM's "User Guide for AMDGPU 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from aot_runtime.codeobject import KernelMetadata, read_code_object, read_loaded_image
 from aot_runtime.errors import BundleError, EmulationError
 
-from .decode import decode
+from .decode import Instruction, decode
 from .memory import Memory
 from .operands import Registers
 from .program import Program
@@ -118,6 +118,12 @@ class Module:
         """Address of a symbol, from the start of the module."""
         return self._image.symbols[symbol][0]
 
+    def functions(self) -> Iterator[tuple[int, bytes]]:
+        """(address from the start of the module, machine code) of each function."""
+        for address, size in set(self._image.symbols.values()):
+            if size and any(s.executable and s.address <= address < s.address + s.size for s in self._image.segments):
+                yield address, self.bytes_at(address, size)
+
     def bytes_at(self, address: int, size: int) -> bytes:
         """Bytes from the start of the module. Raises `BundleError`."""
         if not 0 <= address <= self._image.size - size:
@@ -137,15 +143,17 @@ class Kernel:
             raise EmulationError(f"kernel {self.symbol} has wavefronts of {metadata.warp_size}, only 64 is implemented")
         known = sum(words for bit, words in _USER_SGPRS.values() if self.descriptor.properties >> bit & 1)
         if known + self.descriptor.preload[1] > self.descriptor.user_sgprs:
-            raise BundleError(f"kernel {self.symbol}: {self.descriptor.user_sgprs} user SGPRs do not hold what they should")
+            raise BundleError(f"kernel {self.symbol} has {self.descriptor.user_sgprs} user SGPRs for more values")
 
     @cached_property
     def program(self) -> Program:
         code = self._descriptor_address + self.descriptor.entry
-        text = self.module.bytes_at(code, self.metadata.code_bytes)
+        instructions: dict[int, Instruction] = {}
+        for address, text in self.module.functions():
+            instructions |= decode(text, _ISA, address - code)
         total = self.descriptor.vector_registers
         layout = Registers(min(self.descriptor.first_accumulation, total), total)
-        return Program(self.symbol, self.module.arch, self.module.base + code, decode(text, _ISA), layout)
+        return Program(self.symbol, self.module.arch, self.module.base + code, instructions, layout)
 
     def entry(self, preload: bool) -> int:
         """The pc that a wavefront starts at."""
@@ -172,10 +180,17 @@ class Kernel:
                 segment[arg.offset : arg.offset + arg.size] = hidden.get(arg.kind, 0).to_bytes(arg.size, "little")
         return bytes(segment)
 
-    def start(self, batch: Batch, workgroups: Array, kernarg: int, segment: bytes, launch: Any, preload: bool) -> None:
+    def start(
+        self, batch: Batch, workgroups: Array, block: int, kernarg: int, segment: bytes, preload: bool
+    ) -> None:  # fmt: skip
         """Set the registers that a launch sets.
 
-        workgroups: int64 [wavefronts, 3], coordinates of each wavefront's workgroup. kernarg: the segment's address.
+        Args:
+            batch: what to set them in.
+            workgroups: int64 [wavefronts, 3], coordinates of each wavefront's workgroup.
+            block: threads of a workgroup.
+            kernarg, segment: address and content of the kernarg segment.
+            preload: put kernel arguments in SGPRs, if the kernel asks for it.
         """
         descriptor = self.descriptor
         batch.mode[:] = descriptor.mode
@@ -199,14 +214,15 @@ class Kernel:
             if wanted:
                 batch.scalars[at] = workgroups[:, axis]
                 at += 1
-        self._start_lanes(batch, launch.block, launch.wavefronts)
+        _start_lanes(batch, block)
 
-    def _start_lanes(self, batch: Batch, block: int, wavefronts: int) -> None:
-        wave = batch.slot % wavefronts
-        item = wave[:, None] * LANES + np.arange(LANES)
-        batch.vectors[0] = item  # x in bits 9:0, y and z above are 0
-        packed = np.packbits(item < block, axis=1, bitorder="little").view(np.uint32)
-        batch.scalars[EXEC], batch.scalars[EXEC + 1] = packed[:, 0], packed[:, 1]
+
+def _start_lanes(batch: Batch, block: int) -> None:
+    wave = batch.slot % -(-block // LANES)
+    item = wave[:, None] * LANES + np.arange(LANES)
+    batch.vectors[0] = item  # x in bits 9:0; y and z, above, are 0
+    packed = np.packbits(item < block, axis=1, bitorder="little").view(np.uint32)
+    batch.scalars[EXEC], batch.scalars[EXEC + 1] = packed[:, 0], packed[:, 1]
 
 
 def _hidden_arguments(grid: tuple[int, int, int], block: int, lds_bytes: int) -> dict[str, int]:

@@ -101,7 +101,8 @@ class Memory:
         first = self.find(low, nbytes)
         if high + nbytes <= first.end:
             return [(first, None)]
-        found, left = [], np.ones(addresses.shape, bool)
+        found: list[tuple[Allocation, Array | None]] = []
+        left = np.ones(addresses.shape, bool)
         while left.any():
             allocation = self.find(int(addresses[left].min()), nbytes)
             mine = left & (addresses >= np.uint64(allocation.base)) & (addresses <= np.uint64(allocation.end - nbytes))
@@ -141,7 +142,7 @@ def _take(data: Array, offsets: Array, unit: int) -> Array:
     if view is not None:
         return view.take(index)
     half = unit // 2
-    parts = np.empty((*offsets.shape, 2), _UNITS[half])
+    parts: Array = np.empty((*offsets.shape, 2), _UNITS[half])
     parts[..., 0], parts[..., 1] = _take(data, offsets, half), _take(data, offsets + half, half)
     return parts.view(_UNITS[unit])[..., 0]
 
@@ -152,7 +153,7 @@ def _put(data: Array, offsets: Array, unit: int, values: Array) -> None:
         view[index] = values
         return
     half = unit // 2
-    parts = np.ascontiguousarray(values)[..., None].view(_UNITS[half])
+    parts: Array = np.ascontiguousarray(values)[..., None].view(_UNITS[half])
     _put(data, offsets, half, parts[..., 0])
     _put(data, offsets + half, half, parts[..., 1])
 

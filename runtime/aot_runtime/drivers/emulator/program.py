@@ -187,10 +187,10 @@ class Program:
 
 def _bind_matrix(instruction: Instruction, layout: Registers, op: matrix.MatrixOp) -> Step:
     """MFMA: A, B, C and D in ordinary or accumulation registers; EXEC does not matter."""
-    fields = instruction.fields
+    fields = {**_matrix_fields(instruction.fields), **instruction.fields}
     modifiers = matrix.Modifiers(cbsz=fields["cbsz"], abid=fields["abid"], blgp=fields["blgp"])
     op = matrix.resolve(op, modifiers)
-    accumulates, ordinary = bool(fields["acc_cd"]), fields["acc"]
+    accumulates, sources = bool(fields["acc_cd"]), fields["acc"]
 
     def rows(name: str, accumulation: bool, words: int) -> slice:
         if fields[name] < VGPR:
@@ -198,8 +198,8 @@ def _bind_matrix(instruction: Instruction, layout: Registers, op: matrix.MatrixO
         row = vector_register(instruction, fields[name], accumulation, layout, words)
         return slice(row, row + words)
 
-    first = rows("src0", bool(ordinary & 1), op.a_registers)
-    second = rows("src1", bool(ordinary >> 1 & 1), op.b_registers)
+    first = rows("src0", bool(sources & 1), op.a_registers)
+    second = rows("src1", bool(sources >> 1 & 1), op.b_registers)
     target = rows("vdst", accumulates, op.d_registers)
     addend: slice | Callable[[Wavefronts], Any]
     if fields["src2"] >= VGPR:
@@ -220,6 +220,19 @@ def _bind_matrix(instruction: Instruction, layout: Registers, op: matrix.MatrixO
             registers[target] = result
 
     return step
+
+
+def _matrix_fields(fields: Mapping[str, int]) -> dict[str, int]:
+    """MFMA's names for what the tables, for some of its opcodes, call by the names of other VOP3P instructions."""
+    if "cbsz" in fields:
+        return {}
+    return {
+        "cbsz": fields["neg_hi"],
+        "abid": fields["opsel"] | fields["opsel_hi2"] << 3,
+        "acc_cd": fields["clmp"],
+        "acc": fields["opsel_hi"],
+        "blgp": fields["neg"],
+    }
 
 
 def _spread(value: Any, registers: int, wavefronts: int) -> Array | None:

@@ -368,7 +368,7 @@ def _bind_exec(instruction: Instruction) -> Step:
 def _bind_immediate(instruction: Instruction) -> Step | None:
     """SOPK: a 16-bit immediate, sign-extended but for unsigned comparisons and s_getreg and s_setreg."""
     name, raw = instruction.mnemonic, instruction.fields["simm16"]
-    immediate = np.int32(signed(raw, 16))
+    immediate: Any = np.int32(signed(raw, 16))
     if name.startswith("s_cmpk_"):
         kind = name[-3:]
         source = scalar_source(instruction, instruction.fields["sdst"], kind)

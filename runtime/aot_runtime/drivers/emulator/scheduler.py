@@ -89,7 +89,8 @@ def execute(launch: Launch, memory: Memory, options: Options) -> Statistics:
         with np.errstate(all="ignore"):
             for first in range(0, workgroups, step):
                 batch = _make_batch(launch, range(first, min(first + step, workgroups)), options)
-                launch.kernel.start(batch, _coordinates(launch, first, batch), kernarg, segment, launch, options.preload)
+                places = _coordinates(launch, first, batch)
+                launch.kernel.start(batch, places, launch.block, kernarg, segment, options.preload)
                 _Scheduler(launch, batch, memory, options, statistics).run()
     finally:
         memory.free(kernarg)
@@ -180,7 +181,7 @@ class _Scheduler:
             raise self._at(run, 0, InstructionBudgetError("the budget of instructions is used up: an endless loop?"))
         index = 0
         try:
-            for index, step in run.steps:
+            for index, step in run.steps:  # noqa: B007 (where it stops is what the error names)
                 step(group)
         except EmulationError as error:
             raise self._at(run, index, error) from None

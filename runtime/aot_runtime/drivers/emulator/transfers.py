@@ -159,9 +159,7 @@ class Access:
     def in_scratch(self, waves: Wavefronts, addresses: Array, nbytes: int, lanes: Array | None) -> list[Place]:
         """Where accesses of scratch go. addresses: int64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
         base = (waves.slot[:, None] * LANES + np.arange(LANES)) * self._scratch_stride
-        return self._in_array(
-            self._scratch, base, addresses, nbytes, lanes, self.scratch_bytes, "of scratch of a lane"
-        )
+        return self._in_array(self._scratch, base, addresses, nbytes, lanes, self.scratch_bytes, "of scratch of a lane")
 
     def _in_array(
         self, data: Array, base: Array, addresses: Array, nbytes: int, lanes: Array | None, size: int, what: str

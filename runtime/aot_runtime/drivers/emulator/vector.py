@@ -110,6 +110,10 @@ def _align(bits: Callable[[Array], Array]) -> Callable[[Array, Array, Array], Ar
 
 def _permute_bytes(high: Array, low: Array, selector: Array) -> Array:
     """v_perm_b32: each byte of the result is a byte of {high, low}, the sign of a word of it, 0 or 0xFF."""
+    if selector.ndim == 0 or selector.shape[-1] == 1:  # a constant or an SGPR
+        common = int(selector.flat[0])
+        if (selector == common).all() and not common & 0xF8F8F8F8:
+            return _permute_alike(high, low, common.to_bytes(4, "little"))
     both = high.astype(np.uint64) << np.uint64(32) | low
     result: Any = np.uint32(0)
     for position in range(0, 32, 8):
@@ -120,6 +124,20 @@ def _permute_bytes(high: Array, low: Array, selector: Array) -> Array:
             octet = np.where(chosen >= 8, sign * np.uint64(0xFF), octet)
             octet = np.where(chosen == 12, np.uint64(0), np.where(chosen > 12, np.uint64(0xFF), octet))
         result = result | octet.astype(np.uint32) << np.uint32(position)
+    return result
+
+
+def _permute_alike(high: Array, low: Array, chosen: bytes) -> Array:
+    """`_permute_bytes` with one selector, of bytes below 8, for all lanes."""
+    masks: dict[tuple[bool, int], int] = {}
+    for place, number in enumerate(chosen):
+        moved = (number >= 4, 8 * (place - (number & 3)))  # bytes that go equally far go together
+        masks[moved] = masks.get(moved, 0) | 0xFF << 8 * place
+    result: Any = np.uint32(0)
+    for (from_high, left), mask in masks.items():
+        word = high if from_high else low
+        shifted = word << np.uint32(left) if left > 0 else word >> np.uint32(-left) if left else word
+        result = result | shifted & np.uint32(mask)
     return result
 
 
@@ -288,7 +306,9 @@ def _SHORT_FLOATS(f: str, width: int) -> dict[str, VectorOp]:
     high = {"keeps_high": width == 16}
     return {
         f"v_sub_{f}": _op(f"{f} {f} {f}", np.subtract, rounded=_minus),
-        f"v_subrev_{f}": _op(f"{f} {f} {f}", _reverse(np.subtract), rounded=lambda a, b, rounding: _minus(b, a, rounding)),
+        f"v_subrev_{f}": _op(
+            f"{f} {f} {f}", _reverse(np.subtract), rounded=lambda a, b, rounding: _minus(b, a, rounding)
+        ),
         f"v_exp_{f}": _op(f"{f} {f}", lambda value: floats.exp2(value, **keep)),
         f"v_log_{f}": _op(f"{f} {f}", lambda value: floats.log2(value, **keep)),
         f"v_sin_{f}": _op(f"{f} {f}", floats.sine),
@@ -385,8 +405,9 @@ _INTEGERS = {
 }  # fmt: skip
 
 _CONVERSIONS = {
-    "v_cvt_f32_i32": _op("f32 i32", lambda a: a.astype(np.float32), rounded=lambda a, r: floats.narrow(a.astype(np.float64), r)),
-    "v_cvt_f32_u32": _op("f32 u32", lambda a: a.astype(np.float32), rounded=lambda a, r: floats.narrow(a.astype(np.float64), r)),
+    **{f"v_cvt_f32_{kind}": _op(f"f32 {kind}", lambda a: a.astype(np.float32),
+                                rounded=lambda a, rounding: floats.narrow(a.astype(np.float64), rounding))
+       for kind in ("i32", "u32")},
     "v_cvt_f64_i32": _op("f64 i32", lambda a: a.astype(np.float64)),
     "v_cvt_f64_u32": _op("f64 u32", lambda a: a.astype(np.float64)),
     "v_cvt_i32_f32": _op("i32 f32", _to_integer("i32")),
@@ -399,8 +420,9 @@ _CONVERSIONS = {
     "v_cvt_f32_f16": _op("f32 f16", lambda a: a.astype(np.float32)),
     "v_cvt_f32_f64": _op("f32 f64", lambda a: a.astype(np.float32), rounded=floats.narrow),
     "v_cvt_f64_f32": _op("f64 f32", lambda a: a.astype(np.float64)),
-    "v_cvt_f16_u16": _op("f16 u16", lambda a: a.astype(np.float16), rounded=lambda a, r: _narrow(a.astype(np.float32), r)),
-    "v_cvt_f16_i16": _op("f16 i16", lambda a: a.astype(np.float16), rounded=lambda a, r: _narrow(a.astype(np.float32), r)),
+    **{f"v_cvt_f16_{kind}": _op(f"f16 {kind}", lambda a: a.astype(np.float16),
+                                rounded=lambda a, rounding: _narrow(a.astype(np.float32), rounding))
+       for kind in ("i16", "u16")},
     "v_cvt_u16_f16": _op("u16 f16", _to_integer("u16")),
     "v_cvt_i16_f16": _op("i16 f16", _to_integer("i16")),
     **{f"v_cvt_f32_ubyte{n}": _op("f32 u32", lambda a, n=n: (a >> np.uint32(8 * n) & np.uint32(255)).astype(np.float32))
@@ -609,7 +631,8 @@ def _bind_div_fmas(instruction: Instruction, layout: Registers, changes: Modifie
 
     def step(waves: Wavefronts) -> None:
         values = np.broadcast_arrays(*(read(waves) for read in readers))
-        write(waves, floats.div_fmas(*values, waves.lane_mask(VCC)))
+        a, b, c = values
+        write(waves, floats.div_fmas(a, b, c, waves.lane_mask(VCC)))
 
     return step
 
@@ -665,7 +688,8 @@ def _bind_random_to_float8(instruction: Instruction, layout: Registers, changes:
     position = 8 * (instruction.field("opsel") >> 2)
 
     def step(waves: Wavefronts) -> None:
-        code = floats.cvt_sr(*np.broadcast_arrays(value(waves), random(waves)), fmt, saturate=waves.mode.fp16_ovfl)
+        given, bits = np.broadcast_arrays(value(waves), random(waves))
+        code = floats.cvt_sr(given, bits, fmt, saturate=waves.mode.fp16_ovfl)
         waves.write(row, floats.insert_bits(waves.u32[row], code, position, 8))
 
     return step
@@ -730,8 +754,9 @@ def _bind_write_lane(instruction: Instruction, layout: Registers) -> Step:
 
 
 def _bind_swap(instruction: Instruction, layout: Registers) -> Step:
-    first, second = _source_row(instruction, layout), vector_register(
-        instruction, instruction.fields["vdst"], False, layout, 1
+    first, second = (
+        _source_row(instruction, layout),
+        vector_register(instruction, instruction.fields["vdst"], False, layout, 1),
     )
 
     def step(waves: Wavefronts) -> None:
