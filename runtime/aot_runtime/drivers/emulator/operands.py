@@ -47,11 +47,11 @@ def constant(instruction: Instruction, number: int, kind: str) -> Any:
     if 128 <= number <= 208:
         raw = number - 128 if number <= 192 else 192 - number
     elif number in _FLOATS:
-        # In an integer operand too a float constant is its bit pattern, of fp32 where the operand has 64 bits.
-        form = {16: "<e", 32: "<f", 64: "<d" if kind == "f64" else "<f"}[width]
+        # In an integer operand too a float constant is its bit pattern.
+        form = {16: "<e", 32: "<f", 64: "<d"}[width]
         raw = int.from_bytes(struct.pack(form, _FLOATS[number]), "little")
     elif number == _INVERSE_TWO_PI:
-        raw = _INVERSE_TWO_PI_BITS[width if kind != "u64" else 32]
+        raw = _INVERSE_TWO_PI_BITS[width]
     elif number == _LITERAL:
         raw = literal_of(instruction)
         if kind == "f64":
