@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -39,6 +39,8 @@ _AMDGPU_MACH = {
     0x58: "gfx1153",
 }
 
+_PT_LOAD = 1
+_PF_X = 1
 _SHT_SYMTAB = 2
 _SHT_NOTE = 7
 _SHT_NOBITS = 8
@@ -57,6 +59,8 @@ _EIATTR_CBANK_PARAM_SIZE = 0x19
 _EIATTR_REGCOUNT = 0x2F
 
 _MAX_WORKGROUP = 1024
+_MAX_LOADED = 1 << 28
+"""Bytes that a loaded image may take."""
 
 
 class KernelArg(msgspec.Struct, frozen=True):
@@ -96,6 +100,30 @@ class KernelMetadata(msgspec.Struct, frozen=True):
     """LDS fixed in the code object, on top of what a launch asks for; from sm_90 on the system's own 1 KiB."""
     code_bytes: int
     """Size of the kernel's machine code."""
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """A part of an image as it is loaded."""
+
+    address: int
+    """Where it goes, from the start of the loaded image."""
+    size: int
+    """Bytes there; those beyond `data` are 0."""
+    data: bytes
+    executable: bool
+
+
+class LoadedImage(msgspec.Struct, frozen=True):
+    """What a loader needs of an image."""
+
+    segments: tuple[Segment, ...]
+    symbols: Mapping[str, tuple[int, int]]
+    """(address, size) by name, addresses as in `Segment`."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the loaded image."""
+        return max((segment.address + segment.size for segment in self.segments), default=0)
 
 
 class CodeObject(msgspec.Struct, frozen=True):
@@ -142,6 +170,18 @@ def read_code_object(image: bytes) -> CodeObject:
         raise BundleError(f"{arch} code object is truncated or malformed: {error}") from None
 
 
+def read_loaded_image(image: bytes) -> LoadedImage:
+    """The segments and symbols of an HSACO. Raises `BundleError` for anything that is not a well-formed one."""
+    read_arch(image)
+    try:
+        elf = _Elf(image)
+        return LoadedImage(
+            tuple(elf.segments()), {symbol.name: (symbol.value, symbol.size) for symbol in elf.symbols() if symbol.name}
+        )
+    except struct.error as error:
+        raise BundleError(f"code object is truncated or malformed: {error}") from None
+
+
 class _Section(msgspec.Struct, frozen=True):
     name: str
     type: int
@@ -177,6 +217,18 @@ class _Elf:
         for section in self.sections:
             if section.type != _SHT_NOBITS:
                 self._check(section.offset, section.size)
+
+    def segments(self) -> Iterator[Segment]:
+        """What the program headers say is loaded."""
+        table = struct.unpack_from("<Q", self.image, 32)[0]
+        entry, count = struct.unpack_from("<HH", self.image, 54)
+        for at in range(table, table + entry * count, entry or 1):
+            kind, flags, offset, address, _, file_size, size = struct.unpack_from("<IIQQQQQ", self.image, at)
+            if kind != _PT_LOAD:
+                continue
+            if address + size > _MAX_LOADED or file_size > size:
+                raise BundleError(f"segment of a code object at {address:#x} has {file_size} of {size} bytes")
+            yield Segment(address, size, self.slice(offset, file_size), bool(flags & _PF_X))
 
     def slice(self, offset: int, size: int) -> bytes:
         self._check(offset, size)

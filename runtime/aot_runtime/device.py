@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .array import DeviceArray
-from .drivers import driver_for_arch, first_driver, open_driver
+from .drivers import device_for_arch, driver_for_arch, first_driver, open_driver
 from .drivers.base import DeviceProperties, Driver
 from .dtypes import DTYPES
 from .errors import ArgumentError, CaptureError, DeviceError
@@ -217,9 +217,13 @@ def dtype_name(dtype: Any) -> str:
 
 
 _REGISTRY_LOCK = threading.Lock()
+_BY_ARCH = "emulator"
+"""The driver whose devices are named by arch: it has one of each that it knows."""
 
 
-_driver = cache(open_driver)
+@cache
+def _driver(name: str) -> Driver:
+    return open_driver(name)
 
 
 @cache
@@ -232,18 +236,21 @@ def _device(driver: str, index: int) -> Device:
 
 
 def get_device(device: Device | str | None = None, arch: str | None = None) -> Device:
-    """A device by name: `hip:0`, `cuda:1`, `hip`. None is the first GPU: of the driver that `arch` needs, if given.
+    """A device by name: `hip:0`, `cuda:1`, `hip`, `emulator:gfx942`. None is the first GPU: of the driver that `arch`
+    needs, if given. `emulator` by itself is an emulated device of `arch`.
 
     One driver object serves a process, as the GPU APIs themselves are process-wide. Raises `DeviceError`.
     """
     if isinstance(device, Device):
         return device
     if device is None:
-        name, index = driver_for_arch(arch) if arch else first_driver(), 0
+        name, which = driver_for_arch(arch) if arch else first_driver(), ""
     else:
-        name, _, number = device.partition(":")
-        if number and not number.isdecimal():
-            raise DeviceError(f"'{device}' is not a device; write hip, hip:0, cuda or cuda:1")
-        index = int(number or 0)
+        name, _, which = device.partition(":")
+        if which and not (which.isdecimal() or name == _BY_ARCH):
+            raise DeviceError(f"'{device}' is not a device; write hip, hip:0, cuda, cuda:1 or emulator:gfx942")
     with _REGISTRY_LOCK:
-        return _device(name, index)
+        if which.isdecimal():
+            return _device(name, int(which))
+        wanted = which or arch
+        return _device(name, device_for_arch(_driver(name), wanted) if name == _BY_ARCH and wanted else 0)

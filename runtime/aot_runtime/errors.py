@@ -50,3 +50,47 @@ class DriverCallError(DeviceError):
 
 class DeviceMemoryError(DriverCallError, MemoryError):
     """The device is out of memory."""
+
+
+class EmulationError(DeviceError):
+    """The emulator stopped a kernel.
+
+    Attributes:
+        kernel: the kernel's symbol; None where the fault is not in one.
+        pc: byte offset of the instruction in the kernel's code, or None.
+        mnemonic: the instruction's name, or None.
+    """
+
+    def __init__(self, message: str, kernel: str | None = None, pc: int | None = None, mnemonic: str | None = None):
+        self.message, self.kernel, self.pc, self.mnemonic = message, kernel, pc, mnemonic
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        place = "" if self.pc is None else f"{self.mnemonic} at pc {self.pc:#x} of {self.kernel}: "
+        return place + self.message
+
+    def locate(self, kernel: str, pc: int, mnemonic: str) -> None:
+        """Say where it happened, unless that is known."""
+        if self.pc is None:
+            self.kernel, self.pc, self.mnemonic = kernel, pc, mnemonic
+
+
+class UnsupportedInstructionError(EmulationError):
+    """An instruction, or a modifier of one, that the emulator does not implement."""
+
+
+class MemoryAccessError(EmulationError):
+    """An access outside every allocation, or outside a workgroup's LDS or a lane's scratch.
+
+    Attributes:
+        address: the first address at fault.
+        nbytes: size of the access.
+    """
+
+    def __init__(self, message: str, address: int, nbytes: int):
+        super().__init__(message)
+        self.address, self.nbytes = address, nbytes
+
+
+class InstructionBudgetError(EmulationError):
+    """A launch executed more instructions than its budget allows: most likely a loop that never ends."""

@@ -16,6 +16,7 @@ __all__ = [
     "Driver",
     "PreparedLaunch",
     "available_drivers",
+    "device_for_arch",
     "driver_for_arch",
     "first_driver",
     "open_driver",
@@ -34,7 +35,13 @@ def _open_cuda() -> Driver:
     return CudaDriver()
 
 
-_OPENERS: Mapping[str, Callable[[], Driver]] = {"hip": _open_hip, "cuda": _open_cuda}
+def _open_emulator() -> Driver:
+    from aot_runtime.drivers.emulator import EmulatorDriver
+
+    return EmulatorDriver()
+
+
+_OPENERS: Mapping[str, Callable[[], Driver]] = {"hip": _open_hip, "cuda": _open_cuda, "emulator": _open_emulator}
 """Every driver that can be opened by name."""
 _GPUS = ("hip", "cuda")
 """The drivers of real GPUs, in the order of preference."""
@@ -68,6 +75,14 @@ def _obstacle(name: str) -> str | None:
         return None if open_driver(name).device_count() else "the driver is installed and sees no GPU"
     except DeviceError as error:
         return str(error)
+
+
+def device_for_arch(driver: Driver, arch: str) -> int:
+    """Number of a driver's first device of an arch. Raises `DeviceError` that says which archs there are."""
+    archs = [driver.properties(device).arch for device in range(driver.device_count())]
+    if arch not in archs:
+        raise DeviceError(f"{driver.name} has no {arch} device; it has: {', '.join(archs) or 'none'}")
+    return archs.index(arch)
 
 
 def driver_for_arch(arch: str) -> str:

@@ -1,0 +1,13 @@
+"""The emulator: `EmulatorDriver` runs AMD code objects on the processor, instruction by instruction.
+
+It has a device for each arch that it knows, so that bundles for several can be open at once. Results are those of the
+ISA documents as far as they say; see each module for what they leave open. Work is done when it is given: a stream is
+only a name, and what is captured is kept as calls to make again.
+"""
+
+from __future__ import annotations
+
+from .driver import ARCHS, EmulatorDriver
+from .scheduler import Options, Order, Statistics
+
+__all__ = ["ARCHS", "EmulatorDriver", "Options", "Order", "Statistics"]

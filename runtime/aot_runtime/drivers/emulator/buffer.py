@@ -1,0 +1,140 @@
+"""Buffer memory: MUBUF (chapter "Vector Memory Buffer Instructions").
+
+A resource descriptor in four SGPRs gives the base and the size. What lies outside the size is no error: loads give 0,
+stores and atomics do nothing. The check is made on each dword by itself, and sees soffset as part of the offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .atomics import MEMORY_ATOMICS
+from .decode import Instruction
+from .global_ import Find, bind_atomic
+from .operands import Registers, scalar_source, vector_register
+from .scalar import Step
+from .transfers import (
+    MEMORY_LOADS,
+    MEMORY_STORES,
+    Place,
+    Transfer,
+    data_register,
+    from_registers,
+    load,
+    store,
+    to_registers,
+)
+from .wavefronts import LANES, Array, Wavefronts, join
+
+_NOTHING = frozenset({"buffer_inv", "buffer_wbl2", "buffer_wbinvl1", "buffer_wbinvl1_vol"})
+
+
+def bind(instruction: Instruction, layout: Registers) -> Step | None:
+    """What executes a buffer instruction; None if it is none, or not implemented."""
+    name = instruction.mnemonic
+    if name in _NOTHING:
+        return lambda waves: None
+    if not name.startswith("buffer_"):
+        return None
+    _, action, form = name.split("_", 2)
+    if instruction.field("lds"):
+        raise instruction.unsupported("a load direct to LDS")
+    locate = _locate(instruction, layout)
+    if action == "load" and form in MEMORY_LOADS:
+        return _bind_load(instruction, layout, MEMORY_LOADS[form], locate)
+    if action == "store" and form in MEMORY_STORES:
+        return _bind_store(instruction, layout, MEMORY_STORES[form], locate)
+    if action == "atomic" and form in MEMORY_ATOMICS:
+        returns = bool(instruction.fields["sc0"])
+        inside = _inside(locate)
+        return bind_atomic(instruction, layout, MEMORY_ATOMICS[form], inside, ("vdata", "vdata"), returns)
+    return None
+
+
+class Reach:
+    """Addresses [wavefronts, lanes] of an instruction's lanes, and the bytes from each to the end of its buffer."""
+
+    def __init__(self, addresses: Array, room: Array):
+        self.addresses, self.room = addresses, room
+
+    def places(self, waves: Wavefronts, nbytes: int, skip: int = 0) -> list[Place]:
+        """Where accesses of so many bytes go, `skip` bytes on, of the active lanes whose buffer has them."""
+        inside = self.room >= skip + nbytes
+        if waves.active is not None:
+            lanes: Array | None = inside & waves.active
+        else:
+            lanes = None if inside.all() else inside
+        return waves.memory.in_memory(self.addresses + np.uint64(skip) if skip else self.addresses, nbytes, lanes)
+
+    def ends_within(self, waves: Wavefronts, nbytes: int) -> bool:
+        """Whether the buffer ends between two dwords of some active lane."""
+        if nbytes <= 4:
+            return False
+        partly = (self.room < nbytes) & (self.room >= 4)
+        return bool((partly if waves.active is None else partly & waves.active).any())
+
+
+Locate = Callable[[Wavefronts], Reach]
+
+
+def _locate(instruction: Instruction, layout: Registers) -> Locate:
+    fields = instruction.fields
+    resource, immediate = fields["srsrc"], fields["offset"]
+    soffset = scalar_source(instruction, fields["soffset"], "u32")
+    indexed, offset_enabled = fields["idxen"], fields["offen"]
+    words = indexed + offset_enabled
+    row = vector_register(instruction, fields["vaddr"], False, layout, words) if words else 0
+
+    def locate(waves: Wavefronts) -> Reach:
+        word0, word1, records, word3 = (waves.scalars[resource + i] for i in range(4))
+        if (word1 >> 31).any() or (word3 >> 23 & 1).any():
+            raise instruction.unsupported("a resource with swizzle or add_tid")
+        base = join(word0, word1 & np.uint32(0xFFFF))
+        start = soffset(waves)
+        offset: Array = np.full((waves.count, 1), immediate, np.int64)
+        size = records.astype(np.int64)
+        if indexed:
+            stride = (word1 >> np.uint32(16) & np.uint32(0x3FFF)).astype(np.int64)[:, None]
+            offset = offset + stride * waves.u32[row]
+            size = np.where(stride[:, 0] > 0, size * stride[:, 0], size)
+        if offset_enabled:
+            offset = offset + waves.u32[row + indexed]
+        room = np.broadcast_to((size - start)[:, None] - offset, (waves.count, LANES))
+        addresses = (base + start)[:, None] + offset.astype(np.uint64)
+        return Reach(np.broadcast_to(addresses, (waves.count, LANES)), room)
+
+    return locate
+
+
+def _inside(locate: Locate) -> Find:
+    return lambda waves, nbytes: locate(waves).places(waves, nbytes)
+
+
+def _bind_load(instruction: Instruction, layout: Registers, transfer: Transfer, locate: Locate) -> Step:
+    row, nbytes = data_register(instruction, "vdata", layout, transfer.words), transfer.nbytes
+
+    def step(waves: Wavefronts) -> None:
+        reach, shape = locate(waves), (waves.count, LANES)
+        if not reach.ends_within(waves, nbytes):
+            to_registers(waves, row, transfer, load(reach.places(waves, nbytes), nbytes, shape))
+            return
+        for word in range(transfer.words):
+            to_registers(waves, row + word, Transfer(4), load(reach.places(waves, 4, 4 * word), 4, shape))
+
+    return step
+
+
+def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer, locate: Locate) -> Step:
+    row, nbytes = data_register(instruction, "vdata", layout, transfer.words), transfer.nbytes
+
+    def step(waves: Wavefronts) -> None:
+        reach = locate(waves)
+        if not reach.ends_within(waves, nbytes):
+            store(reach.places(waves, nbytes), nbytes, from_registers(waves, row, transfer))
+            return
+        for word in range(transfer.words):
+            store(reach.places(waves, 4, 4 * word), 4, waves.u32[row + word : row + word + 1])
+
+    return step

@@ -1,0 +1,120 @@
+"""Vector comparisons: VOPC, its VOP3 and SDWA forms (chapter "VOPC"). Each writes a lane mask; v_cmpx EXEC as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from . import floats
+from .decode import Instruction
+from .modifiers import modifiers
+from .operands import Registers
+from .scalar import Step
+from .vector import flush_input
+from .wavefronts import EXEC, LANES, VCC, Array, Wavefronts
+
+Comparison = Callable[[Array, Array], Array]
+
+
+def _not(compare: Comparison) -> Comparison:
+    return lambda a, b: ~compare(a, b)
+
+
+def _never(a: Array, b: Array) -> Array:
+    return np.zeros(np.broadcast_shapes(a.shape, b.shape), bool)
+
+
+def _unordered(a: Array, b: Array) -> Array:
+    return np.isnan(a) | np.isnan(b)
+
+
+def _differ(a: Array, b: Array) -> Array:
+    """Less or greater: false where either is NaN."""
+    return (a < b) | (a > b)
+
+
+_FLOATS: dict[str, Comparison] = {
+    "f": _never,
+    "lt": np.less,
+    "eq": np.equal,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "lg": _differ,
+    "ge": np.greater_equal,
+    "o": _not(_unordered),
+    "u": _unordered,
+    "nge": _not(np.greater_equal),
+    "nlg": _not(_differ),
+    "ngt": _not(np.greater),
+    "nle": _not(np.less_equal),
+    "neq": np.not_equal,
+    "nlt": _not(np.less),
+    "tru": _not(_never),
+}
+_INTEGERS: dict[str, Comparison] = {
+    "f": _never,
+    "lt": np.less,
+    "eq": np.equal,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ne": np.not_equal,
+    "ge": np.greater_equal,
+    "t": _not(_never),
+}
+OPS: dict[str, tuple[str, Comparison]] = {
+    f"{name}_{kind}": (kind, compare)
+    for kinds, table in ((("f16", "f32", "f64"), _FLOATS), (("i16", "u16", "i32", "u32", "i64", "u64"), _INTEGERS))
+    for kind in kinds
+    for name, compare in table.items()
+}
+"""By the mnemonic without `v_cmp_` or `v_cmpx_`: the sources' kind, and the comparison."""
+
+
+def _is_of_class(value: Array, classes: Array) -> Array:
+    return (classes >> floats.classify(value).astype(np.uint32) & 1).astype(bool)
+
+
+def bind(instruction: Instruction, layout: Registers) -> Step | None:
+    """What executes a comparison; None if the instruction is none."""
+    name = instruction.mnemonic
+    prefix = next((prefix for prefix in ("v_cmp_", "v_cmpx_") if name.startswith(prefix)), None)
+    if prefix is None:
+        return None
+    changes = modifiers(instruction, layout)
+    changes.refuse_clamp()
+    operation = name.removeprefix(prefix)
+    compare: Comparison
+    if operation.startswith("class_"):
+        kinds, compare = [operation[-3:], "u32"], _is_of_class
+    elif operation in OPS:
+        kind, compare = OPS[operation]
+        kinds = [kind, kind]
+    else:
+        return None
+    first, second = changes.sources(kinds)
+    target, to_exec = _target(instruction), prefix == "v_cmpx_"
+    flushes = kinds[0].startswith("f") and not operation.startswith("class_")
+
+    def step(waves: Wavefronts) -> None:
+        a, b = first(waves), second(waves)
+        if flushes and not waves.plain:
+            a, b = flush_input(waves.mode, a), flush_input(waves.mode, b)
+        lanes = compare(a, b)
+        if lanes.shape != (waves.count, LANES):
+            lanes = np.broadcast_to(lanes, (waves.count, LANES))
+        waves.write_lane_mask(target, lanes)
+        if to_exec:
+            waves.write_scalar_pair(EXEC, waves.pair(target))
+
+    return step
+
+
+def _target(instruction: Instruction) -> int:
+    """The scalar register pair that takes the mask: VCC but in VOP3, and in SDWA where bit `sd` says so."""
+    if instruction.encoding.endswith("_SDWA_SDST"):
+        return instruction.fields["sdst"] if instruction.fields["sd"] else VCC
+    target = instruction.fields.get("vdst", VCC)
+    if target >= 128:
+        raise instruction.unsupported(f"scalar destination {target}")
+    return target

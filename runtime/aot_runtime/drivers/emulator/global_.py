@@ -1,0 +1,136 @@
+"""Global, flat and scratch memory: GLOBAL, FLAT and SCRATCH (chapter "Flat Memory Instructions").
+
+Cache policy bits (sc1, nt) mean nothing here: memory is one. sc0 of an atomic says that the old value is returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .atomics import MEMORY_ATOMICS, Atomic, perform
+from .decode import Instruction, signed
+from .operands import PRIVATE_APERTURE, SHARED_APERTURE, Registers, vector_register
+from .scalar import Step
+from .transfers import (
+    MEMORY_LOADS,
+    MEMORY_STORES,
+    Place,
+    Transfer,
+    data_register,
+    from_registers,
+    load,
+    store,
+    to_registers,
+)
+from .wavefronts import LANES, Array, Wavefronts, join
+
+Find = Callable[[Wavefronts, int], list[Place]]
+"""Where the lanes' accesses of so many bytes go."""
+
+_OFF = 0x7F
+
+
+def bind(instruction: Instruction, layout: Registers) -> Step | None:
+    """What executes a memory instruction of these encodings; None if it is none, or not implemented."""
+    segment, _, operation = instruction.mnemonic.partition("_")
+    if segment not in _FINDERS:
+        return None
+    action, _, form = operation.partition("_")
+    if action == "load" and form in MEMORY_LOADS:
+        return _bind_load(instruction, layout, MEMORY_LOADS[form], _FINDERS[segment](instruction, layout), "vdst")
+    if action == "store" and form in MEMORY_STORES:
+        return _bind_store(instruction, layout, MEMORY_STORES[form], _FINDERS[segment](instruction, layout), "data")
+    if action == "atomic" and form in MEMORY_ATOMICS and segment != "scratch":
+        find, returns = _FINDERS[segment](instruction, layout), bool(instruction.fields["sc0"])
+        return bind_atomic(instruction, layout, MEMORY_ATOMICS[form], find, ("data", "vdst"), returns)
+    return None
+
+
+def _bind_load(instruction: Instruction, layout: Registers, transfer: Transfer, find: Find, data: str) -> Step:
+    """A load into the register that field `data` names; lanes without a place get 0."""
+    row, nbytes = data_register(instruction, data, layout, transfer.words), transfer.nbytes
+    return lambda waves: to_registers(waves, row, transfer, load(find(waves, nbytes), nbytes, (waves.count, LANES)))
+
+
+def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer, find: Find, data: str) -> Step:
+    """A store from the register that field `data` names."""
+    row, nbytes = data_register(instruction, data, layout, transfer.words), transfer.nbytes
+    return lambda waves: store(find(waves, nbytes), nbytes, from_registers(waves, row, transfer))
+
+
+def bind_atomic(
+    instruction: Instruction, layout: Registers, atomic: Atomic, find: Find, fields: tuple[str, str], returns: bool
+) -> Step:
+    """An atomic with its operands and its result in the registers that the two fields name."""
+    words = atomic.words
+    row = data_register(instruction, fields[0], layout, words * atomic.operands)
+    target = data_register(instruction, fields[1], layout, words) if returns else None
+
+    def step(waves: Wavefronts) -> None:
+        operands = [waves.u32[row + i * words : row + (i + 1) * words] for i in range(atomic.operands)]
+        old = perform(atomic, find(waves, 4 * words), operands, (waves.count, LANES))
+        if target is not None:
+            to_registers(waves, target, Transfer(4 * words), old)
+
+    return step
+
+
+def _find_global(instruction: Instruction, layout: Registers) -> Find:
+    offset = np.uint64(signed(instruction.fields["offset"], 13) & 0xFFFFFFFFFFFFFFFF)
+    scalar = instruction.fields["saddr"]
+    row = vector_register(instruction, instruction.fields["addr"], False, layout, 2 if scalar == _OFF else 1)
+
+    def find(waves: Wavefronts, nbytes: int) -> list[Place]:
+        if scalar == _OFF:
+            addresses = join(waves.u32[row], waves.u32[row + 1]) + offset
+        else:
+            addresses = (waves.pair(scalar) + offset)[:, None] + waves.u32[row]
+        return waves.memory.in_memory(addresses, nbytes, waves.active)
+
+    return find
+
+
+def _find_flat(instruction: Instruction, layout: Registers) -> Find:
+    """The upper half of an address says whether it is in LDS, in scratch, or else in global memory."""
+    row = vector_register(instruction, instruction.fields["addr"], False, layout, 2)
+    offset = instruction.fields["offset"]
+
+    def find(waves: Wavefronts, nbytes: int) -> list[Place]:
+        low, high = waves.u32[row], waves.u32[row + 1]
+        active = np.ones(low.shape, bool) if waves.active is None else waves.active
+        shared, private = active & (high == SHARED_APERTURE), active & (high == PRIVATE_APERTURE)
+        within = low.astype(np.int64) + offset
+        elsewhere = active & ~shared & ~private
+        return [
+            *waves.memory.in_memory(join(low, high) + np.uint64(offset), nbytes, elsewhere),
+            *waves.memory.in_lds(waves, within, nbytes, shared),
+            *waves.memory.in_scratch(waves, within, nbytes, private),
+        ]
+
+    return find
+
+
+def _find_scratch(instruction: Instruction, layout: Registers) -> Find:
+    offset, scalar = signed(instruction.fields["offset"], 13), instruction.fields["saddr"]
+    row = None
+    if instruction.fields["sve"]:
+        row = vector_register(instruction, instruction.fields["addr"], False, layout, 1)
+
+    def find(waves: Wavefronts, nbytes: int) -> list[Place]:
+        addresses: Array = np.full((waves.count, LANES), offset, np.int64)
+        if row is not None:
+            addresses += waves.i32[row]
+        if scalar != _OFF:
+            addresses += waves.scalars[scalar].view(np.int32)[:, None]
+        return waves.memory.in_scratch(waves, addresses, nbytes, waves.active)
+
+    return find
+
+
+_FINDERS: dict[str, Callable[[Instruction, Registers], Find]] = {
+    "global": _find_global,
+    "flat": _find_flat,
+    "scratch": _find_scratch,
+}

@@ -1,0 +1,183 @@
+"""The data share: DS (chapter "Data Share Operations")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .atomics import LDS_ATOMICS, Atomic, perform
+from .decode import Instruction
+from .operands import Registers, vector_register
+from .scalar import Step
+from .transfers import LDS_LOADS, LDS_STORES, Transfer, data_register, from_registers, load, store, to_registers
+from .wavefronts import LANES, Array, Wavefronts
+
+Addresses = Callable[[Wavefronts], Array]
+
+
+def bind(instruction: Instruction, layout: Registers) -> Step | None:
+    """What executes a data-share instruction; None if it is none, or not implemented."""
+    name = instruction.mnemonic
+    if not name.startswith("ds_"):
+        return None
+    if instruction.field("gds"):
+        raise instruction.unsupported("global data share")
+    operation = name.removeprefix("ds_")
+    if operation == "nop":
+        return lambda waves: None
+    if operation in _LANE_MOVES:
+        return _LANE_MOVES[operation](instruction, layout)
+    for prefix, transfers, bind_one, bind_two in (
+        ("read", LDS_LOADS, _bind_load, _bind_load_two),
+        ("write", LDS_STORES, _bind_store, _bind_store_two),
+    ):
+        form, _, suffix = operation.partition("_")
+        if form == prefix and suffix in transfers:
+            return bind_one(instruction, layout, transfers[suffix])
+        if form in (f"{prefix}2", f"{prefix}2st64") and suffix in ("b32", "b64"):
+            return bind_two(instruction, layout, transfers[suffix])
+    plain = operation.replace("rtn_", "")
+    if plain in LDS_ATOMICS:
+        return _bind_atomic(instruction, layout, LDS_ATOMICS[plain], "rtn_" in operation)
+    return None
+
+
+def _addresses(instruction: Instruction, layout: Registers, offset: int) -> Addresses:
+    row = vector_register(instruction, instruction.fields["addr"], False, layout, 1)
+    return lambda waves: waves.u32[row].astype(np.int64) + offset
+
+
+def _offset(instruction: Instruction) -> int:
+    return instruction.fields["offset0"] | instruction.fields["offset1"] << 8
+
+
+def _two_offsets(instruction: Instruction, nbytes: int) -> tuple[int, int]:
+    unit = nbytes * (64 if "2st64" in instruction.mnemonic else 1)
+    return instruction.fields["offset0"] * unit, instruction.fields["offset1"] * unit
+
+
+def _bind_load(instruction: Instruction, layout: Registers, transfer: Transfer) -> Step:
+    addresses = _addresses(instruction, layout, _offset(instruction))
+    row, nbytes = data_register(instruction, "vdst", layout, transfer.words), transfer.nbytes
+
+    def step(waves: Wavefronts) -> None:
+        places = waves.memory.in_lds(waves, addresses(waves), nbytes, waves.active)
+        to_registers(waves, row, transfer, load(places, nbytes, (waves.count, LANES)))
+
+    return step
+
+
+def _bind_load_two(instruction: Instruction, layout: Registers, transfer: Transfer) -> Step:
+    offsets = _two_offsets(instruction, transfer.nbytes)
+    base, nbytes = _addresses(instruction, layout, 0), transfer.nbytes
+    row = data_register(instruction, "vdst", layout, 2 * transfer.words)
+
+    def step(waves: Wavefronts) -> None:
+        addresses = base(waves)
+        found = []
+        for offset in offsets:
+            places = waves.memory.in_lds(waves, addresses + offset, nbytes, waves.active)
+            found.append(load(places, nbytes, (waves.count, LANES)))
+        for part, values in enumerate(found):
+            to_registers(waves, row + part * transfer.words, transfer, values)
+
+    return step
+
+
+def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer) -> Step:
+    addresses = _addresses(instruction, layout, _offset(instruction))
+    row, nbytes = data_register(instruction, "data0", layout, transfer.words), transfer.nbytes
+
+    def step(waves: Wavefronts) -> None:
+        places = waves.memory.in_lds(waves, addresses(waves), nbytes, waves.active)
+        store(places, nbytes, from_registers(waves, row, transfer))
+
+    return step
+
+
+def _bind_store_two(instruction: Instruction, layout: Registers, transfer: Transfer) -> Step:
+    offsets = _two_offsets(instruction, transfer.nbytes)
+    base, nbytes = _addresses(instruction, layout, 0), transfer.nbytes
+    rows = [data_register(instruction, name, layout, transfer.words) for name in ("data0", "data1")]
+
+    def step(waves: Wavefronts) -> None:
+        addresses = base(waves)
+        for row, offset in zip(rows, offsets, strict=True):
+            places = waves.memory.in_lds(waves, addresses + offset, nbytes, waves.active)
+            store(places, nbytes, from_registers(waves, row, transfer))
+
+    return step
+
+
+def _bind_atomic(instruction: Instruction, layout: Registers, atomic: Atomic, returns: bool) -> Step:
+    addresses, nbytes = _addresses(instruction, layout, _offset(instruction)), 4 * atomic.words
+    # The comparison's operands come the other way round than in memory: first what to compare with.
+    names = ("data1", "data0") if atomic.operands == 2 else ("data0",)
+    rows = [data_register(instruction, name, layout, atomic.words) for name in names]
+    target = data_register(instruction, "vdst", layout, atomic.words) if returns else None
+
+    def step(waves: Wavefronts) -> None:
+        places = waves.memory.in_lds(waves, addresses(waves), nbytes, waves.active)
+        operands = [waves.u32[row : row + atomic.words] for row in rows]
+        old = perform(atomic, places, operands, (waves.count, LANES))
+        if target is not None:
+            to_registers(waves, target, Transfer(nbytes), old)
+
+    return step
+
+
+# Moves between lanes that pass through the data share's crossbar and touch no memory
+
+
+def _bind_bpermute(instruction: Instruction, layout: Registers) -> Step:
+    """Each lane reads the lane that its address names; inactive lanes give 0."""
+    addresses = _addresses(instruction, layout, _offset(instruction))
+    source = data_register(instruction, "data0", layout, 1)
+    target = data_register(instruction, "vdst", layout, 1)
+
+    def step(waves: Wavefronts) -> None:
+        lanes = addresses(waves) >> 2 & LANES - 1
+        waves.write(target, np.take_along_axis(_active_values(waves, source), lanes, 1))
+
+    return step
+
+
+def _bind_permute(instruction: Instruction, layout: Registers) -> Step:
+    """Each active lane sends its value to the lane that its address names; the highest sender wins, none gives 0."""
+    addresses = _addresses(instruction, layout, _offset(instruction))
+    source = data_register(instruction, "data0", layout, 1)
+    target = data_register(instruction, "vdst", layout, 1)
+
+    def step(waves: Wavefronts) -> None:
+        lanes = addresses(waves) >> 2 & LANES - 1
+        received = np.zeros((waves.count, LANES), np.uint32)
+        wave, lane = np.nonzero(np.ones(lanes.shape, bool) if waves.active is None else waves.active)
+        received[wave, lanes[wave, lane]] = waves.u32[source][wave, lane]  # in lane order: the last one stays
+        waves.write(target, received)
+
+    return step
+
+
+def _bind_swizzle(instruction: Instruction, layout: Registers) -> Step:
+    offset, lane = _offset(instruction), np.arange(LANES)
+    if offset & 0x8000 and not offset & 0x7F00:  # quad permutation
+        lanes = (lane & ~3) + (offset >> 2 * (lane & 3) & 3)
+    elif not offset & 0x8000:  # and, or, xor masks within 32 lanes
+        lanes = lane & 32 | ((lane & offset & 31) | offset >> 5 & 31) ^ (offset >> 10 & 31)
+    else:
+        raise instruction.unsupported(f"swizzle mode {offset:#x}")
+    source = data_register(instruction, "addr", layout, 1)  # the data, in the address's field
+    target = data_register(instruction, "vdst", layout, 1)
+    return lambda waves: waves.write(target, _active_values(waves, source)[:, lanes])
+
+
+def _active_values(waves: Wavefronts, row: int) -> Array:
+    return waves.u32[row] if waves.active is None else np.where(waves.active, waves.u32[row], np.uint32(0))
+
+
+_LANE_MOVES: dict[str, Callable[[Instruction, Registers], Step]] = {
+    "bpermute_b32": _bind_bpermute,
+    "permute_b32": _bind_permute,
+    "swizzle_b32": _bind_swizzle,
+}

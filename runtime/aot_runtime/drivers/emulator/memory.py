@@ -1,0 +1,170 @@
+"""Device memory: bounded allocations in an address space of its own, never pointers of this process.
+
+`gather` and `scatter` are how every vector access reaches bytes, whether they are global memory, LDS or scratch: they
+index one byte array by offsets that the caller has checked.
+"""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aot_runtime.errors import MemoryAccessError
+
+Array = np.ndarray[Any, Any]
+
+POISON = 0xFF
+"""Byte that fresh memory holds: NaN in every float dtype, so that what was never written does not look right."""
+_GUARD = 1 << 20
+"""Bytes that belong to no one after each allocation."""
+_ALIGNMENT = 256
+_UNITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
+"""A dtype of each size, to move that many bytes at once. complex128 stands for 16 opaque bytes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """Bytes [base, base + nbytes) of the address space."""
+
+    base: int
+    nbytes: int
+    data: Array
+    """uint8 [nbytes, rounded up to 256]."""
+
+    @property
+    def end(self) -> int:
+        return self.base + self.nbytes
+
+
+class Memory:
+    """One device's global memory.
+
+    Args:
+        start: lowest address. An address is never used twice.
+        limit: bytes that may be allocated in all.
+    """
+
+    def __init__(self, start: int, limit: int):
+        self._next, self._limit, self._used = start, limit, 0
+        self._bases: list[int] = []
+        self._allocations: list[Allocation] = []
+
+    def allocate(self, nbytes: int) -> int:
+        """Address of fresh memory. Raises `MemoryError`."""
+        padded = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        if self._used + padded > self._limit:
+            raise MemoryError(f"{nbytes} bytes asked for, {self._limit - self._used} left")
+        allocation = Allocation(self._next, nbytes, np.full(padded, POISON, np.uint8))
+        self._next += -(-(padded + _GUARD) // _GUARD) * _GUARD
+        self._used += padded
+        self._bases.append(allocation.base)  # bases only grow: the list stays sorted
+        self._allocations.append(allocation)
+        return allocation.base
+
+    def free(self, address: int) -> None:
+        """Give an allocation back. Raises `MemoryAccessError` unless it is the start of one."""
+        at = bisect.bisect_left(self._bases, address)
+        if at == len(self._bases) or self._bases[at] != address:
+            raise MemoryAccessError(f"{address:#x} is not the start of an allocation", address, 0)
+        self._used -= self._allocations[at].data.size
+        del self._bases[at], self._allocations[at]
+
+    def find(self, address: int, nbytes: int = 1) -> Allocation:
+        """The allocation that holds `nbytes` bytes from an address. Raises `MemoryAccessError`."""
+        at = bisect.bisect_right(self._bases, address) - 1
+        if at >= 0 and address + nbytes <= self._allocations[at].end:
+            return self._allocations[at]
+        raise MemoryAccessError(self._describe(address, nbytes), address, nbytes)
+
+    def _describe(self, address: int, nbytes: int) -> str:
+        at = bisect.bisect_right(self._bases, address) - 1
+        text = f"{nbytes} bytes at {address:#x} are in no allocation"
+        if at < 0:
+            return text
+        below = self._allocations[at]
+        return f"{text}; the nearest below is {below.nbytes} bytes at {below.base:#x}, which end at {below.end:#x}"
+
+    def bytes_at(self, address: int, nbytes: int) -> Array:
+        """Bytes of one allocation, as a writable view. Raises `MemoryAccessError`."""
+        found = self.find(address, nbytes)
+        return found.data[address - found.base : address - found.base + nbytes]
+
+    def spans(self, addresses: Array, nbytes: int) -> list[tuple[Allocation, Array | None]]:
+        """The allocations that accesses of `nbytes` bytes at `addresses` (uint64, not empty) fall into.
+
+        Each with the mask of the accesses that are its own; None: all of them. Raises `MemoryAccessError`.
+        """
+        low, high = int(addresses.min()), int(addresses.max())
+        first = self.find(low, nbytes)
+        if high + nbytes <= first.end:
+            return [(first, None)]
+        found: list[tuple[Allocation, Array | None]] = []
+        left = np.ones(addresses.shape, bool)
+        while left.any():
+            allocation = self.find(int(addresses[left].min()), nbytes)
+            mine = left & (addresses >= np.uint64(allocation.base)) & (addresses <= np.uint64(allocation.end - nbytes))
+            found.append((allocation, mine))
+            left &= ~mine
+        return found
+
+
+def gather(data: Array, offsets: Array, nbytes: int) -> Array:
+    """Read `nbytes` bytes (1, 2, 4, 8, 12 or 16) at each offset.
+
+    data: uint8 [size]. offsets: int64 of any shape, in bounds, of any alignment.
+    Returns uint8 or uint16 of offsets' shape for 1 and 2 bytes; else uint32 [nbytes / 4, *offsets.shape].
+    """
+    if nbytes in (1, 2):
+        return _take(data, offsets, nbytes)
+    if nbytes == 12:
+        return np.concatenate([gather(data, offsets, 8), gather(data, offsets + 8, 4)])
+    taken = _take(data, offsets, nbytes)
+    return np.moveaxis(taken.view(np.uint32).reshape(*offsets.shape, nbytes // 4), -1, 0)
+
+
+def scatter(data: Array, offsets: Array, nbytes: int, values: Array) -> None:
+    """Write what `gather` would read back; of accesses that overlap, the last one stays."""
+    if nbytes in (1, 2):
+        _put(data, offsets, nbytes, values)
+    elif nbytes == 12:
+        scatter(data, offsets, 8, values[:2])
+        scatter(data, offsets + 8, 4, values[2:])
+    else:
+        packed = np.ascontiguousarray(np.moveaxis(values, 0, -1))
+        _put(data, offsets, nbytes, packed.view(_UNITS[nbytes])[..., 0])
+
+
+def _take(data: Array, offsets: Array, unit: int) -> Array:
+    view, index = _aligned(data, offsets, unit)
+    if view is not None:
+        return view.take(index)
+    half = unit // 2
+    parts: Array = np.empty((*offsets.shape, 2), _UNITS[half])
+    parts[..., 0], parts[..., 1] = _take(data, offsets, half), _take(data, offsets + half, half)
+    return parts.view(_UNITS[unit])[..., 0]
+
+
+def _put(data: Array, offsets: Array, unit: int, values: Array) -> None:
+    view, index = _aligned(data, offsets, unit)
+    if view is not None:
+        view[index] = values
+        return
+    half = unit // 2
+    parts: Array = np.ascontiguousarray(values)[..., None].view(_UNITS[half])
+    _put(data, offsets, half, parts[..., 0])
+    _put(data, offsets + half, half, parts[..., 1])
+
+
+def _aligned(data: Array, offsets: Array, unit: int) -> tuple[Array | None, Array]:
+    """`data` as units, and the index of each offset's; None if the offsets differ in their place in a unit."""
+    if unit == 1:
+        return data, offsets
+    place = int(offsets.flat[0]) & (unit - 1) if offsets.size else 0
+    relative = offsets - place if place else offsets
+    if int(np.bitwise_or.reduce(relative, axis=None)) & (unit - 1):
+        return None, offsets
+    whole = (data.size - place) // unit * unit
+    return data[place : place + whole].view(_UNITS[unit]), relative >> (unit.bit_length() - 1)

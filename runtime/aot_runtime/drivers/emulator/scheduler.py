@@ -1,0 +1,269 @@
+"""Runs a launch: wavefronts in batches, each batch's wavefronts together as far as they stand at the same pc.
+
+**Order.** `Order.LOCKSTEP` starts all wavefronts of a batch together and always steps those at the lowest pc, which
+lets the ones behind catch up: after a loop that some leave early they all go on together again. `Order.SERIAL` lets the
+first wavefront of each workgroup go as far as the next barrier or the end, then the second, and so on: a missing
+barrier that lockstep hides shows. Both give the same result for a kernel without races.
+
+A batch is whole workgroups, as many as fit `Options.batch_wavefronts`: registers of more would leave the processor's
+cache. Batches are run one after another, so a workgroup must not wait for a later one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from aot_runtime.errors import EmulationError, InstructionBudgetError
+
+from .loader import Kernel
+from .memory import Memory
+from .program import Program, Run
+from .transfers import Access
+from .wavefronts import LANES, Array, Batch, Wavefronts
+
+_FAIRNESS = 512
+"""Every so many runs the wavefronts that have waited longest are stepped instead, so that a spinning one ends."""
+
+
+class Order(Enum):
+    """In which order wavefronts are run; see the module."""
+
+    LOCKSTEP = "lockstep"
+    SERIAL = "serial"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How launches are run.
+
+    Attributes:
+        order: of the wavefronts.
+        batch_wavefronts: wavefronts at a time, at least one workgroup.
+        budget: instructions that one wavefront may execute on average, before a launch is taken for endless.
+        preload: start where hardware that preloads kernel arguments does.
+    """
+
+    order: Order = Order.LOCKSTEP
+    batch_wavefronts: int = 256
+    budget: int = 50_000_000
+    preload: bool = True
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch of a kernel. lds_bytes: of a workgroup, dynamic ones included."""
+
+    kernel: Kernel
+    grid: tuple[int, int, int]
+    block: int
+    lds_bytes: int
+    kernargs: bytes
+
+    @property
+    def wavefronts(self) -> int:
+        """Of a workgroup."""
+        return -(-self.block // LANES)
+
+
+@dataclass
+class Statistics:
+    """What a launch did."""
+
+    instructions: int = 0
+    """By wavefront, of every kind."""
+
+
+def execute(launch: Launch, memory: Memory, options: Options) -> Statistics:
+    """Run a launch to its end. Raises `EmulationError`."""
+    statistics = Statistics()
+    workgroups = math.prod(launch.grid)
+    segment = launch.kernel.kernarg_segment(launch.kernargs, launch.grid, launch.block, launch.lds_bytes)
+    kernarg = memory.allocate(len(segment))
+    memory.bytes_at(kernarg, len(segment))[:] = np.frombuffer(segment, np.uint8)
+    try:
+        step = max(1, options.batch_wavefronts // launch.wavefronts)
+        with np.errstate(all="ignore"):
+            for first in range(0, workgroups, step):
+                batch = _make_batch(launch, range(first, min(first + step, workgroups)), options)
+                places = _coordinates(launch, first, batch)
+                launch.kernel.start(batch, places, launch.block, kernarg, segment, options.preload)
+                _Scheduler(launch, batch, memory, options, statistics).run()
+    finally:
+        memory.free(kernarg)
+    return statistics
+
+
+def _make_batch(launch: Launch, workgroups: range, options: Options) -> Batch:
+    """Registers of some workgroups' wavefronts, those that are run together next to each other."""
+    batch = Batch(launch.kernel.program.layout.total, len(workgroups) * launch.wavefronts)
+    if options.order is Order.SERIAL:
+        batch.slot[:] = batch.slot.reshape(len(workgroups), launch.wavefronts).T.ravel()
+    batch.workgroup[:] = batch.slot // launch.wavefronts
+    return batch
+
+
+def _coordinates(launch: Launch, first: int, batch: Batch) -> Array:
+    """Each wavefront's workgroup in the grid, [wavefronts, 3]."""
+    linear = first + batch.workgroup
+    x, y = launch.grid[0], launch.grid[1]
+    return np.stack([linear % x, linear // x % y, linear // (x * y)], axis=1)
+
+
+class _Scheduler:
+    """The wavefronts of a batch as groups at one pc each."""
+
+    def __init__(self, launch: Launch, batch: Batch, memory: Memory, options: Options, statistics: Statistics):
+        self.program: Program = launch.kernel.program
+        self.batch, self.statistics = batch, statistics
+        count = len(batch.slot)
+        workgroups = count // launch.wavefronts
+        access = Access(memory, launch.lds_bytes, workgroups, launch.kernel.metadata.scratch_bytes, count)
+        self.access, self.live = access, np.full(workgroups, launch.wavefronts)
+        self.limit = statistics.instructions + options.budget * count
+        entry = launch.kernel.entry(options.preload)
+        ranks = launch.wavefronts if options.order is Order.SERIAL else 1
+        self.groups = [
+            Wavefronts(batch, rank * count // ranks, (rank + 1) * count // ranks, entry, rank, access)
+            for rank in range(ranks)
+        ]
+        self.runs = 0
+
+    def run(self) -> None:
+        while self.groups:
+            self._release_barriers()
+            group = self._choose()
+            run = self.program.run_at(group.pc)
+            self._execute(group, run)
+            self._leave(group, run)
+
+    def _choose(self) -> Wavefronts:
+        """The next wavefronts to step, at the lowest pc of the lowest rank."""
+        if len(self.groups) == 1:
+            return self.groups[0]
+        self._merge()
+        ready = [group for group in self.groups if not group.waiting]
+        self.runs += 1
+        if self.runs % _FAIRNESS == 0:
+            chosen = min(ready, key=lambda group: group.last_run)
+        else:
+            chosen = min(ready, key=lambda group: (group.rank, group.pc))
+        chosen.last_run = self.runs
+        return chosen
+
+    def _merge(self) -> None:
+        """Join neighbours that stand at the same place."""
+        self.groups.sort(key=lambda group: group.start)
+        merged = self.groups[:1]
+        for group in self.groups[1:]:
+            last = merged[-1]
+            if (
+                last.stop == group.start
+                and (last.pc, last.rank, last.waiting) == (group.pc, group.rank, group.waiting)
+                and last.mode_register[0] == group.mode_register[0]
+            ):
+                merged[-1] = self._part(last, last.start, group.stop, last.pc)
+            else:
+                merged.append(group)
+        self.groups = merged
+
+    def _part(self, group: Wavefronts, start: int, stop: int, pc: int) -> Wavefronts:
+        part = Wavefronts(self.batch, start, stop, pc, group.rank, self.access)
+        part.waiting, part.last_run = group.waiting, group.last_run
+        return part
+
+    def _execute(self, group: Wavefronts, run: Run) -> None:
+        self.statistics.instructions += len(run.instructions) * group.count
+        if self.statistics.instructions > self.limit:
+            raise self._at(run, 0, InstructionBudgetError("the budget of instructions is used up: an endless loop?"))
+        index = 0
+        try:
+            for index, step in run.steps:  # noqa: B007 (where it stops is what the error names)
+                step(group)
+        except EmulationError as error:
+            raise self._at(run, index, error) from None
+        except MemoryError as error:
+            raise self._at(run, index, EmulationError(f"out of memory: {error}")) from error
+
+    def _at(self, run: Run, index: int, error: EmulationError) -> EmulationError:
+        instruction = run.instructions[index]
+        error.locate(self.program.kernel, instruction.pc, instruction.mnemonic)
+        return error
+
+    # Ways out of a run
+
+    def _leave(self, group: Wavefronts, run: Run) -> None:
+        way = run.exit
+        if way.kind in ("next", "jump"):
+            group.pc = way.target
+        elif way.kind == "branch":
+            assert way.condition is not None
+            self._split(group, way.condition(group), way.target, way.other)
+        elif way.kind == "barrier":
+            group.pc, group.waiting = way.target, True
+        elif way.kind == "end":
+            np.subtract.at(self.live, group.workgroup, 1)
+            self.groups.remove(group)
+        else:
+            assert way.address is not None
+            self._jump_to(group, way.address(group), run)
+
+    def _split(self, group: Wavefronts, taken: Array, target: int, other: int) -> None:
+        count = int(np.count_nonzero(taken))
+        if count in (0, group.count):
+            group.pc = target if count else other
+            return
+        first_taken = bool(taken[0])
+        parts = self._partition(group, taken == first_taken)
+        for part, pc in zip(parts, (target, other) if first_taken else (other, target), strict=True):
+            part.pc = pc
+
+    def _partition(self, group: Wavefronts, first: Array) -> tuple[Wavefronts, Wavefronts]:
+        """The group cut in two: those of a mask, which come to lie first, and the others."""
+        count = int(np.count_nonzero(first))
+        if not first[:count].all():
+            self.batch.reorder(group.start, np.argsort(~first, kind="stable"))
+        middle = group.start + count
+        parts = (
+            self._part(group, group.start, middle, group.pc),
+            self._part(group, middle, group.stop, group.pc),
+        )
+        self.groups.remove(group)
+        self.groups += parts
+        return parts
+
+    def _jump_to(self, group: Wavefronts, addresses: Array, run: Run) -> None:
+        """An indirect jump, of wavefronts that may go to different places."""
+        rest: Wavefronts | None = group
+        while rest is not None:
+            where = np.broadcast_to(addresses, (rest.count,))
+            here = where == where[0]
+            part, rest, addresses = (rest, None, where) if here.all() else (*self._partition(rest, here), where[~here])
+            part.pc = int(where[0]) - self.program.address
+            if part.pc not in self.program.instructions:
+                raise self._at(run, -1, EmulationError(f"a jump to {int(where[0]):#x}, outside the kernel"))
+
+    # Barriers
+
+    def _release_barriers(self) -> None:
+        """Let workgroups go on whose living wavefronts all wait."""
+        waiting = [group for group in self.groups if group.waiting]
+        if not waiting:
+            return
+        if len(waiting) == len(self.groups):  # every wavefront that lives
+            for group in waiting:
+                group.waiting = False
+            return
+        if self.runs % _FAIRNESS:
+            return  # the others come to the barrier too, and all go on together
+        arrived = np.bincount(np.concatenate([group.workgroup for group in waiting]), minlength=len(self.live))
+        complete = arrived == self.live
+        for group in waiting:
+            released = complete[group.workgroup]
+            if released.all():
+                group.waiting = False
+            elif released.any():
+                self._partition(group, released)[0].waiting = False

@@ -1,0 +1,200 @@
+"""What loads and stores move between registers and bytes, and where those bytes are.
+
+Every vector access of memory, LDS or scratch is a `Place` list made by `Access`: there the bounds are checked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aot_runtime.errors import MemoryAccessError
+
+from .decode import Instruction
+from .memory import POISON, Array, Memory, gather, scatter
+from .operands import Registers, vector_register
+from .wavefronts import LANES, Wavefronts
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """How a load or a store lays its bytes in registers.
+
+    Attributes:
+        nbytes: bytes a lane.
+        signed: a byte or short is sign-extended.
+        half: the half of the register that a d16 load writes and a d16 store reads; None: whole registers.
+    """
+
+    nbytes: int
+    signed: bool = False
+    half: int | None = None
+
+    @property
+    def words(self) -> int:
+        return max(1, self.nbytes // 4)
+
+
+_DWORDS = {"dword": 4, "dwordx2": 8, "dwordx3": 12, "dwordx4": 16}
+_DATA_SHARE = {"b32": 4, "b64": 8, "b96": 12, "b128": 16}
+
+
+def _short_loads(byte: tuple[str, str], short: tuple[str, str], d16_short: str) -> dict[str, Transfer]:
+    """Loads of bytes and shorts; the names of the (unsigned, signed) ones, and of a short into a half."""
+    found = {}
+    for nbytes, names in ((1, byte), (2, short)):
+        for is_signed, name in enumerate(names):
+            found[name] = Transfer(nbytes, bool(is_signed))
+            if nbytes == 1:
+                found[f"{name}_d16"] = Transfer(1, bool(is_signed), 0)
+                found[f"{name}_d16_hi"] = Transfer(1, bool(is_signed), 1)
+    return {**found, d16_short: Transfer(2, half=0), f"{d16_short}_hi": Transfer(2, half=1)}
+
+
+MEMORY_LOADS = {
+    **{name: Transfer(nbytes) for name, nbytes in _DWORDS.items()},
+    **_short_loads(("ubyte", "sbyte"), ("ushort", "sshort"), "short_d16"),
+}
+"""By the part of the mnemonic after `global_load_`, `buffer_load_`, …"""
+MEMORY_STORES = {
+    **{name: Transfer(nbytes) for name, nbytes in _DWORDS.items()},
+    "byte": Transfer(1),
+    "short": Transfer(2),
+    "byte_d16_hi": Transfer(1, half=1),
+    "short_d16_hi": Transfer(2, half=1),
+}
+LDS_LOADS = {
+    **{name: Transfer(nbytes) for name, nbytes in _DATA_SHARE.items()},
+    **_short_loads(("u8", "i8"), ("u16", "i16"), "u16_d16"),
+}
+LDS_STORES = {
+    **{name: Transfer(nbytes) for name, nbytes in _DATA_SHARE.items()},
+    "b8": Transfer(1),
+    "b16": Transfer(2),
+    "b8_d16_hi": Transfer(1, half=1),
+    "b16_d16_hi": Transfer(2, half=1),
+}
+
+
+def data_register(instruction: Instruction, name: str, layout: Registers, words: int) -> int:
+    """Row of a load's or store's data register, an accumulation register if the `acc` bit says so."""
+    return vector_register(instruction, instruction.fields[name], bool(instruction.field("acc")), layout, words)
+
+
+def to_registers(waves: Wavefronts, row: int, transfer: Transfer, values: Array) -> None:
+    """Write what `gather` read."""
+    if transfer.nbytes >= 4:
+        for word in range(transfer.words):
+            waves.write(row + word, values[word])
+        return
+    if transfer.signed:
+        values = values.view(f"i{transfer.nbytes}").astype(np.int32).view(np.uint32)
+    if transfer.half is None:
+        waves.write(row, values.astype(np.uint32))
+    else:
+        waves.write_half(row, transfer.half, values.astype(np.uint16))
+
+
+def from_registers(waves: Wavefronts, row: int, transfer: Transfer) -> Array:
+    """What `scatter` takes."""
+    if transfer.nbytes >= 4:
+        return waves.u32[row : row + transfer.words]
+    values = waves.u16[row][:, (transfer.half or 0) :: 2]
+    return values if transfer.nbytes == 2 else values.astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Bytes that some lanes reach.
+
+    Attributes:
+        data: uint8, all of an allocation, of a batch's LDS or of its scratch.
+        offsets: int64 [lanes that access] or [wavefronts, lanes], into data.
+        lanes: which lanes these are, bool [wavefronts, lanes]; None: all of them, and offsets has two dims.
+    """
+
+    data: Array
+    offsets: Array
+    lanes: Array | None
+
+
+class Access:
+    """What a batch's wavefronts can reach: global memory, the LDS of their workgroups, scratch of their lanes.
+
+    Args:
+        memory: global memory.
+        lds_bytes, workgroups: LDS of each workgroup, and how many there are.
+        scratch_bytes, wavefronts: scratch of each lane, and how many wavefronts there are.
+    """
+
+    def __init__(self, memory: Memory, lds_bytes: int, workgroups: int, scratch_bytes: int, wavefronts: int):
+        self.memory, self.lds_bytes, self.scratch_bytes = memory, lds_bytes, scratch_bytes
+        self._lds_stride = -(-lds_bytes // 16) * 16
+        self._scratch_stride = -(-scratch_bytes // 16) * 16
+        self._lds = np.full(self._lds_stride * workgroups, POISON, np.uint8)
+        self._scratch = np.full(self._scratch_stride * wavefronts * LANES, POISON, np.uint8)
+
+    def in_memory(self, addresses: Array, nbytes: int, lanes: Array | None) -> list[Place]:
+        """Where accesses of global memory go. addresses: uint64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
+        if lanes is not None:
+            addresses = addresses[lanes]
+            if not addresses.size:
+                return []
+        places = []
+        for allocation, mine in self.memory.spans(addresses, nbytes):
+            reached, own = addresses, lanes
+            if mine is not None:
+                reached = addresses[mine]
+                own = mine if lanes is None else _within(lanes, mine)
+            places.append(Place(allocation.data, (reached - np.uint64(allocation.base)).view(np.int64), own))
+        return places
+
+    def in_lds(self, waves: Wavefronts, addresses: Array, nbytes: int, lanes: Array | None) -> list[Place]:
+        """Where accesses of LDS go. addresses: int64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
+        base = (waves.workgroup * self._lds_stride)[:, None]
+        return self._in_array(self._lds, base, addresses, nbytes, lanes, self.lds_bytes, "of LDS of a workgroup")
+
+    def in_scratch(self, waves: Wavefronts, addresses: Array, nbytes: int, lanes: Array | None) -> list[Place]:
+        """Where accesses of scratch go. addresses: int64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
+        base = (waves.slot[:, None] * LANES + np.arange(LANES)) * self._scratch_stride
+        return self._in_array(self._scratch, base, addresses, nbytes, lanes, self.scratch_bytes, "of scratch of a lane")
+
+    def _in_array(
+        self, data: Array, base: Array, addresses: Array, nbytes: int, lanes: Array | None, size: int, what: str
+    ) -> list[Place]:
+        offsets = addresses + base
+        if lanes is not None:
+            addresses, offsets = addresses[lanes], offsets[lanes]
+            if not addresses.size:
+                return []
+        low, high = int(addresses.min()), int(addresses.max())
+        if low < 0 or high + nbytes > size:
+            wrong = low if low < 0 else high
+            raise MemoryAccessError(f"{nbytes} bytes at {wrong:#x} are outside the {size} bytes {what}", wrong, nbytes)
+        return [Place(data, offsets, lanes)]
+
+
+def _within(lanes: Array, mine: Array) -> Array:
+    """The mask over all lanes, from one over those that `lanes` has."""
+    result = np.zeros(lanes.shape, bool)
+    result[lanes] = mine
+    return result
+
+
+def load(places: list[Place], nbytes: int, shape: tuple[int, ...]) -> Array:
+    """Read a value a lane, in `gather`'s form; lanes that no place has are 0."""
+    if len(places) == 1 and places[0].lanes is None:
+        return gather(places[0].data, places[0].offsets, nbytes)
+    dtype: Any = {1: np.uint8, 2: np.uint16}.get(nbytes, np.uint32)
+    result = np.zeros(shape if nbytes < 4 else (nbytes // 4, *shape), dtype)
+    for place in places:
+        result[..., place.lanes] = gather(place.data, place.offsets, nbytes)
+    return result
+
+
+def store(places: list[Place], nbytes: int, values: Array) -> None:
+    """Write a value a lane, given in `gather`'s form."""
+    for place in places:
+        scatter(place.data, place.offsets, nbytes, values if place.lanes is None else values[..., place.lanes])

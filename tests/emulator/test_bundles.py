@@ -1,0 +1,84 @@
+"""The shipped gfx942 code objects, executed instruction by instruction, against the fp64 references."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from aot_runtime import Bundle, open_bundle
+from kernels.attention.reference import attention, attention_same_dtype
+from kernels.rows.reference import softmax, softmax_same_dtype
+from kernels.tolerance import assert_close
+
+ROOT = Path(__file__).parents[2]
+BF16 = np.dtype(ml_dtypes.bfloat16)
+FP16 = np.dtype(np.float16)
+
+
+def built(factory: pytest.TempPathFactory, manifest: str, *options: str) -> Bundle:
+    """A bundle on the emulator; it is built once for all workers of a session."""
+    pytest.importorskip("triton", reason="building bundles needs the extra `build`")
+    from click.testing import CliRunner
+    from filelock import FileLock
+
+    from aot.cli import main
+
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "emulated_bundles"
+    folder.mkdir(exist_ok=True)
+    path = str(ROOT / f"manifests/{manifest}.yaml")
+    command = ["--arch", "gfx942", *options, path, "-o", str(folder), "--cache-dir", str(folder / "cache")]
+    with FileLock(folder / f"{manifest}.lock"):
+        if not (folder / f"{manifest}-gfx942/bundle.json").exists():
+            result = CliRunner().invoke(main, command)
+            assert result.exit_code == 0, result.output
+    return open_bundle(folder / f"{manifest}-gfx942", device="emulator")
+
+
+@pytest.fixture(scope="module")
+def flash(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return built(tmp_path_factory, "attention", "--filter", "HEAD_DIM=64|128,RETURN_LSE=true")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return built(tmp_path_factory, "rows")
+
+
+def poisoned(bundle: Bundle, host: np.ndarray):
+    """`host` on the device with NaN around it, and a view of it."""
+    whole = np.full([extent + 4 for extent in host.shape[:-1]] + [host.shape[-1] + 16], np.nan, host.dtype)
+    inner = (*(slice(2, -2) for _ in host.shape[:-1]), slice(0, host.shape[-1]))
+    whole[inner] = host
+    return bundle.device.array(whole)[inner]
+
+
+@pytest.mark.parametrize("causal", (False, True))
+@pytest.mark.parametrize("lengths", ((1, 77), (70, 90), (130, 50), (600, 130)), ids=str)
+@pytest.mark.parametrize("head_dim", (64, 96, 128))
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+def test_attention(flash: Bundle, dtype: np.dtype, head_dim: int, lengths: tuple[int, int], causal: bool):
+    rng = np.random.default_rng(head_dim)
+    q = rng.standard_normal((1, 2, lengths[0], head_dim)).astype(dtype)
+    k, v = (rng.standard_normal((1, 1, lengths[1], head_dim)).astype(dtype) for _ in range(2))
+    out = flash.device.array(np.full(q.shape, np.nan, dtype))
+    lse = flash.device.array(np.full(q.shape[:3], np.nan, np.float32))
+    given = [poisoned(flash, x) for x in (q, k, v)]
+    flash.flash_attention(*given, causal=causal, return_lse=True, out=out, lse=lse)
+    arguments = {"scale": head_dim**-0.5, "causal": causal, "return_lse": True}
+    exact, same = attention(q, k, v, **arguments), attention_same_dtype(q, k, v, **arguments)
+    assert_close(out.numpy(), exact[0], same[0], 1e-6, "out")
+    assert_close(lse.numpy(), exact[1], same[1], 1e-5, "lse")
+
+
+@pytest.mark.parametrize("dtype", (FP16, BF16, np.dtype(np.float32)), ids=str)
+@pytest.mark.parametrize("cols", (1, 33, 256, 1000, 4096, 20000))
+def test_softmax(rows: Bundle, cols: int, dtype: np.dtype):
+    x = (np.random.default_rng(cols).standard_normal((3, cols)) * 4).astype(dtype)
+    out = rows.device.array(np.full(x.shape, np.nan, dtype))
+    rows.softmax(poisoned(rows, x), out=out)
+    assert_close(out.numpy(), softmax(x), softmax_same_dtype(x), 1e-7)
