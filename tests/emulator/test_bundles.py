@@ -26,8 +26,17 @@ def attention(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     from aot.cli import main
 
     folder = tmp_path_factory.mktemp("attention")
-    command = ["--arch", "gfx942", "--filter", "HEAD_DIM=64|128,RETURN_LSE=true", str(ROOT / "manifests/attention.yaml"),
-               "-o", str(folder), "--cache-dir", str(folder / "cache")]  # fmt: skip
+    command = [
+        "--arch",
+        "gfx942",
+        "--filter",
+        "HEAD_DIM=64|128,RETURN_LSE=true",
+        str(ROOT / "manifests/attention.yaml"),
+        "-o",
+        str(folder),
+        "--cache-dir",
+        str(folder / "cache"),
+    ]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 0, result.output
     return open_bundle(folder / "attention-gfx942", device="emulator")

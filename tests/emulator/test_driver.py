@@ -25,8 +25,12 @@ from aot_runtime.errors import (
 )
 
 ADD = (("x", "*fp32"), ("y", "*fp32"), ("out", "*fp32"), ("n", "i32"))
-BY_BINDING = {"properties_are_filled_in", "host_memory_may_be_reused_after_a_copy", "memory_can_be_had_during_any_capture",
-              "fresh_threads_need_no_preparation"}  # fmt: skip
+BY_BINDING = {
+    "properties_are_filled_in",
+    "host_memory_may_be_reused_after_a_copy",
+    "memory_can_be_had_during_any_capture",
+    "fresh_threads_need_no_preparation",
+}
 """Checks that look into the Python binding of a real GPU's library."""
 
 

@@ -139,10 +139,21 @@ BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "shl": lambda a, b: a << (b & 7), "shr": lambda a, b: a >> (b & 7),
     "umulhi": lambda a, b: (a.astype(np.uint64) * b >> np.uint64(32)).astype(np.uint32),
 }  # fmt: skip
-BINARY_FORMS = [(name, dtype) for dtype, names in (
-    (F32, "div div_rn mul fma max min_nan clamp less"), (F64, "div mul fma max min_nan clamp less"), (F16, "mul max min_nan"),
-    (BF16, "mul"), (I32, "floordiv mod mul shl shr less"), (I64, "floordiv mod mul shl shr"), (I8, "floordiv"),
-    (U32, "floordiv mod umulhi"), (U64, "mod")) for name in names.split()]  # fmt: skip
+BINARY_FORMS = [
+    (name, dtype)
+    for dtype, names in (
+        (F32, "div div_rn mul fma max min_nan clamp less"),
+        (F64, "div mul fma max min_nan clamp less"),
+        (F16, "mul max min_nan"),
+        (BF16, "mul"),
+        (I32, "floordiv mod mul shl shr less"),
+        (I64, "floordiv mod mul shl shr"),
+        (I8, "floordiv"),
+        (U32, "floordiv mod umulhi"),
+        (U64, "mod"),
+    )
+    for name in names.split()
+]
 
 
 @pytest.mark.parametrize("name,dtype", BINARY_FORMS, ids=str)

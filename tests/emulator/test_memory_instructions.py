@@ -405,10 +405,9 @@ def simulate(
         old = memory[place]
         before.append(old)
         if kind[0] == "f":
-            dtype = np.dtype(f"f{int(kind[1:]) // 8}").type
-            memory[place] = {"add": lambda a, b: dtype(a) + dtype(b), "min": np.fmin, "max": np.fmax}[operation](
-                old, values[0]
-            )
+            number = np.dtype(f"f{int(kind[1:]) // 8}").type
+            function = {"add": np.add, "min": np.fmin, "max": np.fmax}[operation]
+            memory[place] = function(number(old), number(values[0]))
         else:
             memory[place] = wrap(OPERATIONS[operation](old, *values), int(kind[1:]), kind[0] == "i")
     return memory, before
@@ -423,8 +422,12 @@ def run_atomic(text: Callable[[str, str, int], str], operation: str, kind: str, 
     active = machine.lanes(126)
     places = rng.integers(0, 16, (2, 64))
     count = 2 if operation in ("cmpswap", "cmpst") else 1
-    operands = [(rng.standard_normal((2, 64)) * 8).astype(dtype) if kind[0] == "f" else rng.integers(0, 20, (2, 64)).astype(dtype)
-                for _ in range(count)]  # fmt: skip
+    operands = [
+        (rng.standard_normal((2, 64)) * 8).astype(dtype)
+        if kind[0] == "f"
+        else rng.integers(0, 20, (2, 64)).astype(dtype)
+        for _ in range(count)
+    ]
     for i, operand in enumerate(operands):
         raw = np.ascontiguousarray(operand).view(np.uint32).reshape(2, 64, words)
         machine.v[8 + i * words : 8 + (i + 1) * words] = np.moveaxis(raw, -1, 0)
