@@ -18,9 +18,16 @@ from aot_runtime.drivers.emulator import EmulatorDriver, Options
 
 ROOT = Path(__file__).parent
 SOURCE = "kernels/triton_kernels.py"
-_TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "bool": "i1",
-          "float8_e4m3fnuz": "fp8e4b8", "float8_e5m2fnuz": "fp8e5b16",
-          **{f"{sign}int{bits}": f"{sign[:1] or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}}  # fmt: skip
+_TYPES = {
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+    "float64": "fp64",
+    "bool": "i1",
+    "float8_e4m3fnuz": "fp8e4b8",
+    "float8_e5m2fnuz": "fp8e5b16",
+    **{f"{sign}int{bits}": f"{sign[:1] or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}
 _FORMATS = {"fp32": "f", "fp64": "d", "i32": "i", "u32": "I", "i64": "q"}
 GUARD = 64
 """Elements around each array that nothing may touch."""

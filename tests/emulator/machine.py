@@ -106,8 +106,30 @@ def edge_floats(seed: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     dtype = np.dtype(dtype)
     rng = np.random.default_rng(seed)
     info, bits = np.finfo(dtype), np.dtype(f"u{dtype.itemsize}")
-    special = np.array([0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, np.inf, -np.inf, np.nan, info.max, -info.max, info.tiny,
-                        info.smallest_subnormal, -info.smallest_subnormal, info.tiny / 2, 3.0, 1 / 3], dtype)  # fmt: skip
+    special = np.array(
+        [
+            0.0,
+            -0.0,
+            1.0,
+            -1.0,
+            0.5,
+            1.5,
+            2.5,
+            -2.5,
+            np.inf,
+            -np.inf,
+            np.nan,
+            info.max,
+            -info.max,
+            info.tiny,
+            info.smallest_subnormal,
+            -info.smallest_subnormal,
+            info.tiny / 2,
+            3.0,
+            1 / 3,
+        ],
+        dtype,
+    )
     anything = rng.integers(0, np.iinfo(bits).max, shape, bits, endpoint=True).view(dtype)
     normal = rng.standard_normal(shape).astype(dtype)
     which = rng.random(shape)

@@ -34,7 +34,7 @@ ORDERS: dict[str, Callable] = {
     "gt": lambda a, b: a > b, "ne": lambda a, b: a != b, "ge": lambda a, b: a >= b, "t": lambda a, b: True,
     "lg": lambda a, b: a < b or a > b, "o": lambda a, b: a == a and b == b, "u": lambda a, b: a != a or b != b,
     "nge": lambda a, b: not a >= b, "nlg": lambda a, b: not (a < b or a > b), "ngt": lambda a, b: not a > b,
-    "nle": lambda a, b: not a <= b, "neq": lambda a, b: not a == b, "nlt": lambda a, b: not a < b,
+    "nle": lambda a, b: not a <= b, "neq": lambda a, b: a != b, "nlt": lambda a, b: not a < b,
     "tru": lambda a, b: True,
 }  # fmt: skip
 
@@ -129,8 +129,13 @@ def test_swap_and_accumulation_registers():
     machine = Machine()
     machine.v[1:3] = integers(0, (2, 4, 64))
     first, second = machine.v[1].copy(), machine.v[2].copy()
-    machine.execute("v_swap_b32 v1, v2", "v_accvgpr_write_b32 a5, v1", "v_accvgpr_mov_b32 a6, a5", "v_accvgpr_read_b32 v9, a6",
-                    "v_accvgpr_write_b32 a7, -3")  # fmt: skip
+    machine.execute(
+        "v_swap_b32 v1, v2",
+        "v_accvgpr_write_b32 a5, v1",
+        "v_accvgpr_mov_b32 a6, a5",
+        "v_accvgpr_read_b32 v9, a6",
+        "v_accvgpr_write_b32 a7, -3",
+    )
     np.testing.assert_array_equal(machine.v[1], second)
     np.testing.assert_array_equal(machine.v[2], first)
     np.testing.assert_array_equal(machine.v[9], second)
@@ -287,7 +292,8 @@ def test_packed_halves(name: str):
         random = np.random.default_rng(i).standard_normal((4, 128)).astype(np.float16).view(np.uint32)
         machine.v[8 + i] = random if floating else integers(i, (4, 64))
     operands = ", ".join(f"v{8 + i}" for i in range(count))
-    crossed = f"op_sel:[{','.join('10'[i % 2] for i in range(count))}] op_sel_hi:[{','.join('01'[i % 2] for i in range(count))}]"
+    low, high = (",".join(pattern[i % 2] for i in range(count)) for pattern in ("10", "01"))
+    crossed = f"op_sel:[{low}] op_sel_hi:[{high}]"
     machine.execute(f"v_pk_{name} v2, {operands}", f"v_pk_{name} v3, {operands} {crossed}")
     sources = [halves(machine.v[8 + i]) for i in range(count)]
     if floating:
@@ -366,8 +372,17 @@ def test_mixed_precision():
     np.testing.assert_array_equal(machine.v[4], high.view(np.uint16).astype(np.uint32) << 16 | 0x5678)
 
 
-@pytest.mark.parametrize("name,bits,signed", [("v_dot2_i32_i16", 16, True), ("v_dot2_u32_u16", 16, False),
-    ("v_dot4_i32_i8", 8, True), ("v_dot4_u32_u8", 8, False), ("v_dot8_i32_i4", 4, True), ("v_dot8_u32_u4", 4, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    "name,bits,signed",
+    [
+        ("v_dot2_i32_i16", 16, True),
+        ("v_dot2_u32_u16", 16, False),
+        ("v_dot4_i32_i8", 8, True),
+        ("v_dot4_u32_u8", 8, False),
+        ("v_dot8_i32_i4", 4, True),
+        ("v_dot8_u32_u4", 4, False),
+    ],
+)
 def test_integer_dot_products(name: str, bits: int, signed: bool):
     machine = Machine()
     machine.v[8:11] = integers(0, (3, 4, 64))
@@ -396,8 +411,12 @@ def test_from_float8(name: str):
     codes = np.arange(256, dtype=np.uint8).repeat(4)
     np.random.default_rng(0).shuffle(codes)
     machine.v[8] = codes.view(np.uint32).reshape(4, 64)
-    machine.execute(f"v_cvt_f32_{name} v2, v8", f"v_cvt_f32_{name}_sdwa v3, v8 src0_sel:BYTE_2",
-                    f"v_cvt_pk_f32_{name} v[4:5], v8", f"v_cvt_pk_f32_{name}_sdwa v[6:7], v8 src0_sel:WORD_1")  # fmt: skip
+    machine.execute(
+        f"v_cvt_f32_{name} v2, v8",
+        f"v_cvt_f32_{name}_sdwa v3, v8 src0_sel:BYTE_2",
+        f"v_cvt_pk_f32_{name} v[4:5], v8",
+        f"v_cvt_pk_f32_{name}_sdwa v[6:7], v8 src0_sel:WORD_1",
+    )
     values = codes.view(FLOAT8[name]).astype(np.float32).reshape(4, 64, 4)
     for register, octet in ((2, 0), (3, 2), (4, 0), (5, 1), (6, 2), (7, 3)):
         np.testing.assert_array_equal(machine.v[register].view(np.float32), values[..., octet])

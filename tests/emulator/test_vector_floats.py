@@ -137,8 +137,12 @@ def run(
 
 
 def test_every_instruction_is_tested():
-    tested = {*EXACT_FORMS, *(f"v_{n}_{k}" for n in CHOICES for k in DTYPES), *(f"v_{n}_{k}" for n in WHOLE for k in DTYPES),
-              *(f"v_{n}_{k}" for n in APPROXIMATE for k in DTYPES)}  # fmt: skip
+    tested = {
+        *EXACT_FORMS,
+        *(f"v_{n}_{k}" for n in CHOICES for k in DTYPES),
+        *(f"v_{n}_{k}" for n in WHOLE for k in DTYPES),
+        *(f"v_{n}_{k}" for n in APPROXIMATE for k in DTYPES),
+    }
     tested |= {
         f"v_{name}_{k}" for name in ("fmac", "ldexp", "fract", "frexp_mant", "div_fixup", "med3") for k in DTYPES
     }
@@ -451,8 +455,12 @@ def test_division_sequence(kind: str):
         steps += steps[-2:]
         steps += [f"v_mul_f64 {r['q']}, {r['ns']}, {r['r']}", f"{f} {r['t']}, -{r['ds']}, {r['q']}, {r['ns']}"]
     else:
-        steps += [f"v_mul_f32 {r['q']}, {r['ns']}, {r['r']}", f"{f} {r['t']}, -{r['ds']}, {r['q']}, {r['ns']}",
-                  f"{f} {r['q']}, {r['t']}, {r['r']}, {r['q']}", f"{f} {r['t']}, -{r['ds']}, {r['q']}, {r['ns']}"]  # fmt: skip
+        steps += [
+            f"v_mul_f32 {r['q']}, {r['ns']}, {r['r']}",
+            f"{f} {r['t']}, -{r['ds']}, {r['q']}, {r['ns']}",
+            f"{f} {r['q']}, {r['t']}, {r['r']}, {r['q']}",
+            f"{f} {r['t']}, -{r['ds']}, {r['q']}, {r['ns']}",
+        ]
     steps += [f"v_div_fmas_{kind} {r['q']}, {r['t']}, {r['r']}, {r['q']}",
               f"v_div_fixup_{kind} {r['out']}, {r['q']}, {r['d']}, {r['n']}"]  # fmt: skip
     got = get(machine.execute(*steps), 2, dtype)

@@ -106,7 +106,7 @@ CASES: dict[str, Semantics] = {
     "v_alignbit_b32": lambda a, b, c: (a << 32 | b) >> (c & 31),
     "v_alignbyte_b32": lambda a, b, c: (a << 32 | b) >> 8 * (c & 3),
     "v_perm_b32": permute,
-    "v_lerp_u8": lambda a, b, c: word([(x + y + (z & 1)) >> 1 for x, y, z in zip(*map(octets, (a, b, c)), strict=True)]),
+    "v_lerp_u8": lambda *v: word([(x + y + (z & 1)) >> 1 for x, y, z in zip(*map(octets, v), strict=True)]),
     "v_sad_u8": lambda a, b, c: sad(a, b, 8) + c,
     "v_sad_hi_u8": lambda a, b, c: (sad(a, b, 8) << 16) + c,
     "v_sad_u16": lambda a, b, c: sad(a, b, 16) + c,
@@ -216,8 +216,15 @@ def test_half_instruction(name: str, high: bool):
         assert int(machine.v[2].ravel()[lane]) == want, (name, [hex(v) for v in values])
 
 
-@pytest.mark.parametrize("name,low,high", [("v_add_u32", 0, 2**32 - 1), ("v_sub_u32", 0, 2**32 - 1),
-                                           ("v_add_i32", -(2**31), 2**31 - 1), ("v_sub_i32", -(2**31), 2**31 - 1)])  # fmt: skip
+@pytest.mark.parametrize(
+    "name,low,high",
+    [
+        ("v_add_u32", 0, 2**32 - 1),
+        ("v_sub_u32", 0, 2**32 - 1),
+        ("v_add_i32", -(2**31), 2**31 - 1),
+        ("v_sub_i32", -(2**31), 2**31 - 1),
+    ],
+)
 def test_clamp_saturates(name: str, low: int, high: int):
     machine = Machine()
     sources = fill(machine, 2)
