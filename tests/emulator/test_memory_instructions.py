@@ -318,9 +318,10 @@ def test_buffer_load(name: str):
     assert (offsets + 28 + transfer.nbytes > records)[machine.lanes(126)].any()
 
 
+@pytest.mark.parametrize("sparse", (False, True))
 @pytest.mark.parametrize("name", MEMORY_STORES)
-def test_buffer_store(name: str):
-    machine, content, address = with_memory(sparse=True)
+def test_buffer_store(name: str, sparse: bool):
+    machine, content, address = with_memory(sparse=sparse)
     transfer, records = MEMORY_STORES[name], 1000
     resource(machine, address, records)
     machine.v[1] = offsets = np.random.default_rng(1).permutation(256).reshape(4, 64).astype(np.uint32) * 16 - 36

@@ -278,6 +278,13 @@ def test_constants(operand: str, wanted: int, wide: int):
     assert (machine.s[2] == wanted).all() and (machine.pair(4) == np.uint64(wide)).all()
 
 
+def test_a_literal_whose_extension_is_unknown_is_refused():
+    machine = Machine().execute("s_ashr_i64 s[2:3], 0x12345678, 4")
+    assert (machine.pair(2) == np.uint64(0x1234567)).all()
+    with pytest.raises(UnsupportedInstructionError, match="extension"):
+        Machine().execute("s_ashr_i64 s[2:3], 0x92345678, 4")
+
+
 def test_scc_vccz_and_execz_are_sources():
     machine = with_sources(13)
     machine.set_pair(106, np.arange(96) % 3)
@@ -308,7 +315,10 @@ def test_scalar_loads():
     content = np.arange(64, dtype=np.uint32) * 0x01010101
     address = machine.allocate(content)
     machine.set_pair(4, address + 4 * np.arange(4))
+    machine.set_pair(24, address + 64)
     machine.s[6] = 8
+    machine.execute("s_load_dword s26, s[24:25], -0x8", "s_load_dword s27, s[24:25], 0x6")  # the low bits drop
+    assert (machine.s[26] == content[14]).all() and (machine.s[27] == content[17]).all()
     machine.execute("s_load_dword s7, s[4:5], 0x0", "s_load_dwordx4 s[8:11], s[4:5], 0x10",
                     "s_load_dwordx8 s[16:23], s[4:5], s6", "s_load_dwordx2 vcc, s[4:5], s6 offset:0x4")  # fmt: skip
     for wave in range(4):

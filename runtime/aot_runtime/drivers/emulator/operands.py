@@ -56,8 +56,8 @@ def constant(instruction: Instruction, number: int, kind: str) -> Any:
         raw = literal_of(instruction)
         if kind == "f64":
             raw <<= 32
-        elif kind == "i64":
-            raw -= (raw & 0x80000000) << 1
+        elif kind == "i64" and raw >> 31:
+            raise instruction.unsupported("a negative literal of 64 bits, whose extension is not documented")
     else:
         return None
     unsigned = np.array(raw & ((1 << width) - 1), DTYPES[f"u{width}"])
