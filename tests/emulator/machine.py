@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from aot_runtime.codeobject import _Elf
+from aot_runtime.drivers.emulator.archs import ARCHS
 from aot_runtime.drivers.emulator.decode import decode
 from aot_runtime.drivers.emulator.memory import Memory
 from aot_runtime.drivers.emulator.operands import Registers
@@ -36,14 +37,22 @@ def assemble(text: str, arch: str = "gfx942") -> bytes:
 class Machine:
     """Wavefronts with registers to set, and LDS, scratch and memory to reach; two wavefronts a workgroup."""
 
-    def __init__(self, wavefronts: int = 4, lds_bytes: int = 4096, scratch_bytes: int = 64, mode: int = DEFAULT_MODE):
-        self.batch = Batch(2 * ACCUMULATION, wavefronts)
+    def __init__(
+        self,
+        wavefronts: int = 4,
+        lds_bytes: int = 4096,
+        scratch_bytes: int = 64,
+        mode: int = DEFAULT_MODE,
+        arch: str = "gfx942",
+    ):
+        self.arch = ARCHS[arch]
+        self.batch = Batch(2 * ACCUMULATION, wavefronts, self.arch.lanes)
         self.batch.workgroup[:] = np.arange(wavefronts) // 2
         self.batch.mode[:] = mode
         self.v, self.s = self.batch.vectors, self.batch.scalars
         self.s[EXEC : EXEC + 2] = 0xFFFFFFFF
         self.memory = Memory(1 << 20, 1 << 24)
-        self.access = Access(self.memory, lds_bytes, -(-wavefronts // 2), scratch_bytes, wavefronts)
+        self.access = Access(self.memory, lds_bytes, -(-wavefronts // 2), scratch_bytes, (wavefronts, self.arch.lanes))
         self.waves = Wavefronts(self.batch, 0, wavefronts, 0, 0, self.access)
 
     @property
@@ -75,8 +84,9 @@ class Machine:
 
     def execute(self, *lines: str) -> Machine:
         """Run straight-line code."""
-        code = assemble("\n".join((*lines, "s_endpgm")))
-        program = Program("test", "gfx942", 1 << 16, decode(code, "cdna"), Registers(ACCUMULATION, 2 * ACCUMULATION))
+        code = assemble("\n".join((*lines, "s_endpgm")), self.arch.name)
+        instructions = decode(code, self.arch)
+        program = Program("test", self.arch, 1 << 16, instructions, Registers(ACCUMULATION, 2 * ACCUMULATION))
         self._forget()
         with np.errstate(all="ignore"):
             for _, step in program.run_at(0).steps:

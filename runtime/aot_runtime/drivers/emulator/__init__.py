@@ -7,7 +7,8 @@ only a name, and what is captured is kept as calls to make again.
 
 from __future__ import annotations
 
-from .driver import ARCHS, EmulatorDriver
+from .archs import ARCHS
+from .driver import EmulatorDriver
 from .scheduler import Options, Order, Statistics
 
 __all__ = ["ARCHS", "EmulatorDriver", "Options", "Order", "Statistics"]

@@ -13,6 +13,7 @@ import numpy as np
 from .atomics import MEMORY_ATOMICS
 from .decode import Instruction
 from .global_ import Find, bind_atomic
+from .monitor import Action
 from .operands import Registers, scalar_source, vector_register
 from .scalar import Step
 from .transfers import (
@@ -26,7 +27,7 @@ from .transfers import (
     store,
     to_registers,
 )
-from .wavefronts import LANES, Array, Wavefronts, join
+from .wavefronts import Array, Wavefronts, join
 
 _NOTHING = frozenset({"buffer_inv", "buffer_wbl2", "buffer_wbinvl1", "buffer_wbinvl1_vol"})
 
@@ -59,14 +60,15 @@ class Reach:
     def __init__(self, addresses: Array, room: Array):
         self.addresses, self.room = addresses, room
 
-    def places(self, waves: Wavefronts, nbytes: int, skip: int = 0) -> list[Place]:
+    def places(self, waves: Wavefronts, action: Action, nbytes: int, skip: int = 0) -> list[Place]:
         """Where accesses of so many bytes go, `skip` bytes on, of the active lanes whose buffer has them."""
         inside = self.room >= skip + nbytes
         if waves.active is not None:
             lanes: Array | None = inside & waves.active
         else:
             lanes = None if inside.all() else inside
-        return waves.memory.in_memory(self.addresses + np.uint64(skip) if skip else self.addresses, nbytes, lanes)
+        addresses = self.addresses + np.uint64(skip) if skip else self.addresses
+        return waves.memory.in_memory(waves, action, addresses, nbytes, lanes)
 
     def ends_within(self, waves: Wavefronts, nbytes: int) -> bool:
         """Whether the buffer ends between two dwords of some active lane."""
@@ -101,27 +103,27 @@ def _locate(instruction: Instruction, layout: Registers) -> Locate:
             size = np.where(stride[:, 0] > 0, size * stride[:, 0], size)
         if offset_enabled:
             offset = offset + waves.u32[row + indexed]
-        room = np.broadcast_to((size - start)[:, None] - offset, (waves.count, LANES))
+        room = np.broadcast_to((size - start)[:, None] - offset, waves.shape)
         addresses = (base + start)[:, None] + offset.astype(np.uint64)
-        return Reach(np.broadcast_to(addresses, (waves.count, LANES)), room)
+        return Reach(np.broadcast_to(addresses, waves.shape), room)
 
     return locate
 
 
 def _inside(locate: Locate) -> Find:
-    return lambda waves, nbytes: locate(waves).places(waves, nbytes)
+    return lambda waves, action, nbytes: locate(waves).places(waves, action, nbytes)
 
 
 def _bind_load(instruction: Instruction, layout: Registers, transfer: Transfer, locate: Locate) -> Step:
     row, nbytes = data_register(instruction, "vdata", layout, transfer.words), transfer.nbytes
 
     def step(waves: Wavefronts) -> None:
-        reach, shape = locate(waves), (waves.count, LANES)
+        reach, shape = locate(waves), waves.shape
         if not reach.ends_within(waves, nbytes):
-            to_registers(waves, row, transfer, load(reach.places(waves, nbytes), nbytes, shape))
+            to_registers(waves, row, transfer, load(reach.places(waves, "load", nbytes), nbytes, shape))
             return
         for word in range(transfer.words):
-            to_registers(waves, row + word, Transfer(4), load(reach.places(waves, 4, 4 * word), 4, shape))
+            to_registers(waves, row + word, Transfer(4), load(reach.places(waves, "load", 4, 4 * word), 4, shape))
 
     return step
 
@@ -132,9 +134,9 @@ def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer,
     def step(waves: Wavefronts) -> None:
         reach = locate(waves)
         if not reach.ends_within(waves, nbytes):
-            store(reach.places(waves, nbytes), nbytes, from_registers(waves, row, transfer))
+            store(reach.places(waves, "store", nbytes), nbytes, from_registers(waves, row, transfer))
             return
         for word in range(transfer.words):
-            store(reach.places(waves, 4, 4 * word), 4, waves.u32[row + word : row + word + 1])
+            store(reach.places(waves, "store", 4, 4 * word), 4, waves.u32[row + word : row + word + 1])
 
     return step

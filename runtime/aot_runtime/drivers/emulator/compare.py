@@ -12,7 +12,7 @@ from .modifiers import modifiers
 from .operands import Registers
 from .scalar import Step
 from .vector import flush_input
-from .wavefronts import EXEC, LANES, VCC, Array, Wavefronts
+from .wavefronts import EXEC, VCC, Array, Wavefronts
 
 Comparison = Callable[[Array, Array], Array]
 
@@ -101,11 +101,11 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
         if flushes and not waves.plain:
             a, b = flush_input(waves.mode, a), flush_input(waves.mode, b)
         lanes = compare(a, b)
-        if lanes.shape != (waves.count, LANES):
-            lanes = np.broadcast_to(lanes, (waves.count, LANES))
+        if lanes.shape != waves.shape:
+            lanes = np.broadcast_to(lanes, waves.shape)
         waves.write_lane_mask(target, lanes)
         if to_exec:
-            waves.write_scalar_pair(EXEC, waves.pair(target))
+            waves.write_lane_mask(EXEC, waves.lane_mask(target))
 
     return step
 

@@ -12,6 +12,8 @@ from typing import Any
 
 from aot_runtime.errors import DeviceError, UnsupportedInstructionError
 
+from .archs import Arch
+
 _LONGEST = 16
 """Bytes of the longest encoding."""
 
@@ -20,6 +22,7 @@ _LONGEST = 16
 class Instruction:
     """One instruction of a kernel."""
 
+    arch: Arch
     pc: int
     """Byte offset from the kernel's first byte; other functions of the module may lie before it."""
     size: int
@@ -59,7 +62,7 @@ def signed(value: int, bits: int) -> int:
     return value - (value >> bits - 1 << bits)
 
 
-def decode(code: bytes, isa: str, start: int = 0) -> dict[int, Instruction]:
+def decode(code: bytes, arch: Arch, start: int = 0) -> dict[int, Instruction]:
     """The instructions of a function by pc.
 
     Whatever does not decode is left out: it may be padding; to execute it is an error.
@@ -67,17 +70,16 @@ def decode(code: bytes, isa: str, start: int = 0) -> dict[int, Instruction]:
     Args:
         code: the function's machine code.
         start: pc of its first byte.
-        isa: name of the instruction set in the tables: `cdna`, `rdna3` or `rdna4`.
     """
     decode_inst = _decoder()
     found: dict[int, Instruction] = {}
     pc = start
     while pc - start + 4 <= len(code):
-        described = _describe(decode_inst, code[pc - start : pc - start + _LONGEST], isa)
+        described = _describe(decode_inst, code[pc - start : pc - start + _LONGEST], arch.isa)
         if described is None:
             pc += 4
             continue
-        found[pc] = Instruction(pc, *described)
+        found[pc] = Instruction(arch, pc, *described)
         pc += found[pc].size
     return found
 

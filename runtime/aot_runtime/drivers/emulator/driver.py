@@ -17,6 +17,7 @@ from aot_runtime.drivers.api import INVALID_VALUE, OUT_OF_MEMORY
 from aot_runtime.drivers.base import DeviceProperties
 from aot_runtime.errors import BundleError, DeviceError, DeviceMemoryError, DriverCallError, MemoryAccessError
 
+from .archs import ARCHS, Arch
 from .loader import Kernel, Module
 from .memory import Memory
 from .scheduler import Launch, Options, Statistics, execute
@@ -24,19 +25,6 @@ from .scheduler import Launch, Options, Statistics, execute
 _INVALID_DEVICE, _INVALID_IMAGE, _INVALID_HANDLE, _NOT_FOUND = 101, 200, 400, 500
 _CAPTURE_UNSUPPORTED = 900
 
-
-@dataclass(frozen=True)
-class _Model:
-    """An emulated GPU."""
-
-    name: str
-    num_cus: int
-    lds_bytes: int
-
-
-_MODELS = {"gfx942": _Model("AMD Instinct MI300X, emulated", 304, 64 << 10)}
-ARCHS = tuple(_MODELS)
-"""The archs that are emulated. The device for an arch has its place in this tuple as its number."""
 _MEMORY_BYTES = 64 << 30
 _ADDRESSES = 1 << 40
 """Size of each device's part of the address space."""
@@ -46,8 +34,7 @@ Work = Callable[[], None]
 
 @dataclass
 class _Device:
-    arch: str
-    model: _Model
+    arch: Arch
     memory: Memory
 
 
@@ -88,8 +75,7 @@ class EmulatorDriver:
         self.options = options or Options()
         self.last = Statistics()
         self._devices = [
-            _Device(arch, model, Memory((index + 1) * _ADDRESSES, _MEMORY_BYTES))
-            for index, (arch, model) in enumerate(_MODELS.items())
+            _Device(arch, Memory((index + 1) * _ADDRESSES, _MEMORY_BYTES)) for index, arch in enumerate(ARCHS.values())
         ]
         self._lock = threading.RLock()
         self._next = 1
@@ -106,11 +92,11 @@ class EmulatorDriver:
     def properties(self, device: int) -> DeviceProperties:
         found = self._device("GetDeviceProperties", device)
         return DeviceProperties(
-            name=found.model.name,
-            arch=found.arch,
-            num_cus=found.model.num_cus,
-            warp_size=64,
-            lds_bytes=found.model.lds_bytes,
+            name=found.arch.title,
+            arch=found.arch.name,
+            num_cus=found.arch.num_cus,
+            warp_size=found.arch.lanes,
+            lds_bytes=found.arch.lds_bytes,
             memory_bytes=_MEMORY_BYTES,
             driver_version=f"aotbuild {_version_of('aotbuild')}, tinygrad {_version_of('tinygrad')}",
         )
@@ -213,7 +199,7 @@ class EmulatorDriver:
         return self._register(self._functions, (module, kernel))
 
     def _check_lds(self, call: str, device: int, kernel: Kernel, lds_bytes: int) -> int:
-        total, most = kernel.metadata.static_lds_bytes + lds_bytes, self._device(call, device).model.lds_bytes
+        total, most = kernel.metadata.static_lds_bytes + lds_bytes, self._device(call, device).arch.lds_bytes
         if not 0 <= lds_bytes <= total <= most:
             raise _error(call, INVALID_VALUE, f"{kernel.symbol} needs {total} bytes of LDS, a workgroup has {most}")
         return total

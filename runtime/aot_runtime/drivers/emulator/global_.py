@@ -11,6 +11,7 @@ import numpy as np
 
 from .atomics import MEMORY_ATOMICS, Atomic, perform
 from .decode import Instruction, signed
+from .monitor import Action
 from .operands import PRIVATE_APERTURE, SHARED_APERTURE, Registers, vector_register
 from .scalar import Step
 from .transfers import (
@@ -24,9 +25,9 @@ from .transfers import (
     store,
     to_registers,
 )
-from .wavefronts import LANES, Array, Wavefronts, join
+from .wavefronts import Array, Wavefronts, join
 
-Find = Callable[[Wavefronts, int], list[Place]]
+Find = Callable[[Wavefronts, Action, int], list[Place]]
 """Where the lanes' accesses of so many bytes go."""
 
 _OFF = 0x7F
@@ -51,13 +52,13 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
 def _bind_load(instruction: Instruction, layout: Registers, transfer: Transfer, find: Find, data: str) -> Step:
     """A load into the register that field `data` names; lanes without a place get 0."""
     row, nbytes = data_register(instruction, data, layout, transfer.words), transfer.nbytes
-    return lambda waves: to_registers(waves, row, transfer, load(find(waves, nbytes), nbytes, (waves.count, LANES)))
+    return lambda waves: to_registers(waves, row, transfer, load(find(waves, "load", nbytes), nbytes, waves.shape))
 
 
 def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer, find: Find, data: str) -> Step:
     """A store from the register that field `data` names."""
     row, nbytes = data_register(instruction, data, layout, transfer.words), transfer.nbytes
-    return lambda waves: store(find(waves, nbytes), nbytes, from_registers(waves, row, transfer))
+    return lambda waves: store(find(waves, "store", nbytes), nbytes, from_registers(waves, row, transfer))
 
 
 def bind_atomic(
@@ -70,7 +71,7 @@ def bind_atomic(
 
     def step(waves: Wavefronts) -> None:
         operands = [waves.u32[row + i * words : row + (i + 1) * words] for i in range(atomic.operands)]
-        old = perform(atomic, find(waves, 4 * words), operands, (waves.count, LANES))
+        old = perform(atomic, find(waves, "atomic", 4 * words), operands, waves.shape)
         if target is not None:
             to_registers(waves, target, Transfer(4 * words), old)
 
@@ -82,12 +83,12 @@ def _find_global(instruction: Instruction, layout: Registers) -> Find:
     scalar = instruction.fields["saddr"]
     row = vector_register(instruction, instruction.fields["addr"], False, layout, 2 if scalar == _OFF else 1)
 
-    def find(waves: Wavefronts, nbytes: int) -> list[Place]:
+    def find(waves: Wavefronts, action: Action, nbytes: int) -> list[Place]:
         if scalar == _OFF:
             addresses = join(waves.u32[row], waves.u32[row + 1]) + offset
         else:
             addresses = (waves.pair(scalar) + offset)[:, None] + waves.u32[row]
-        return waves.memory.in_memory(addresses, nbytes, waves.active)
+        return waves.memory.in_memory(waves, action, addresses, nbytes, waves.active)
 
     return find
 
@@ -97,16 +98,16 @@ def _find_flat(instruction: Instruction, layout: Registers) -> Find:
     row = vector_register(instruction, instruction.fields["addr"], False, layout, 2)
     offset = instruction.fields["offset"]
 
-    def find(waves: Wavefronts, nbytes: int) -> list[Place]:
+    def find(waves: Wavefronts, action: Action, nbytes: int) -> list[Place]:
         low, high = waves.u32[row], waves.u32[row + 1]
         active = np.ones(low.shape, bool) if waves.active is None else waves.active
         shared, private = active & (high == SHARED_APERTURE), active & (high == PRIVATE_APERTURE)
         within = low.astype(np.int64) + offset
         elsewhere = active & ~shared & ~private
         return [
-            *waves.memory.in_memory(join(low, high) + np.uint64(offset), nbytes, elsewhere),
-            *waves.memory.in_lds(waves, within, nbytes, shared),
-            *waves.memory.in_scratch(waves, within, nbytes, private),
+            *waves.memory.in_memory(waves, action, join(low, high) + np.uint64(offset), nbytes, elsewhere),
+            *waves.memory.in_lds(waves, action, within, nbytes, shared),
+            *waves.memory.in_scratch(waves, action, within, nbytes, private),
         ]
 
     return find
@@ -118,13 +119,13 @@ def _find_scratch(instruction: Instruction, layout: Registers) -> Find:
     if instruction.fields["sve"]:
         row = vector_register(instruction, instruction.fields["addr"], False, layout, 1)
 
-    def find(waves: Wavefronts, nbytes: int) -> list[Place]:
-        addresses: Array = np.full((waves.count, LANES), offset, np.int64)
+    def find(waves: Wavefronts, action: Action, nbytes: int) -> list[Place]:
+        addresses: Array = np.full(waves.shape, offset, np.int64)
         if row is not None:
             addresses += waves.i32[row]
         if scalar != _OFF:
             addresses += waves.scalars[scalar].view(np.int32)[:, None]
-        return waves.memory.in_scratch(waves, addresses, nbytes, waves.active)
+        return waves.memory.in_scratch(waves, action, addresses, nbytes, waves.active)
 
     return find
 

@@ -11,7 +11,7 @@ from .decode import Instruction
 from .operands import Registers, vector_register
 from .scalar import Step
 from .transfers import LDS_LOADS, LDS_STORES, Transfer, data_register, from_registers, load, store, to_registers
-from .wavefronts import LANES, Array, Wavefronts
+from .wavefronts import Array, Wavefronts
 
 Addresses = Callable[[Wavefronts], Array]
 
@@ -62,8 +62,8 @@ def _bind_load(instruction: Instruction, layout: Registers, transfer: Transfer) 
     row, nbytes = data_register(instruction, "vdst", layout, transfer.words), transfer.nbytes
 
     def step(waves: Wavefronts) -> None:
-        places = waves.memory.in_lds(waves, addresses(waves), nbytes, waves.active)
-        to_registers(waves, row, transfer, load(places, nbytes, (waves.count, LANES)))
+        places = waves.memory.in_lds(waves, "load", addresses(waves), nbytes, waves.active)
+        to_registers(waves, row, transfer, load(places, nbytes, waves.shape))
 
     return step
 
@@ -77,8 +77,8 @@ def _bind_load_two(instruction: Instruction, layout: Registers, transfer: Transf
         addresses = base(waves)
         found = []
         for offset in offsets:
-            places = waves.memory.in_lds(waves, addresses + offset, nbytes, waves.active)
-            found.append(load(places, nbytes, (waves.count, LANES)))
+            places = waves.memory.in_lds(waves, "load", addresses + offset, nbytes, waves.active)
+            found.append(load(places, nbytes, waves.shape))
         for part, values in enumerate(found):
             to_registers(waves, row + part * transfer.words, transfer, values)
 
@@ -90,7 +90,7 @@ def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer)
     row, nbytes = data_register(instruction, "data0", layout, transfer.words), transfer.nbytes
 
     def step(waves: Wavefronts) -> None:
-        places = waves.memory.in_lds(waves, addresses(waves), nbytes, waves.active)
+        places = waves.memory.in_lds(waves, "store", addresses(waves), nbytes, waves.active)
         store(places, nbytes, from_registers(waves, row, transfer))
 
     return step
@@ -104,7 +104,7 @@ def _bind_store_two(instruction: Instruction, layout: Registers, transfer: Trans
     def step(waves: Wavefronts) -> None:
         addresses = base(waves)
         for row, offset in zip(rows, offsets, strict=True):
-            places = waves.memory.in_lds(waves, addresses + offset, nbytes, waves.active)
+            places = waves.memory.in_lds(waves, "store", addresses + offset, nbytes, waves.active)
             store(places, nbytes, from_registers(waves, row, transfer))
 
     return step
@@ -118,9 +118,9 @@ def _bind_atomic(instruction: Instruction, layout: Registers, atomic: Atomic, re
     target = data_register(instruction, "vdst", layout, atomic.words) if returns else None
 
     def step(waves: Wavefronts) -> None:
-        places = waves.memory.in_lds(waves, addresses(waves), nbytes, waves.active)
+        places = waves.memory.in_lds(waves, "atomic", addresses(waves), nbytes, waves.active)
         operands = [waves.u32[row : row + atomic.words] for row in rows]
-        old = perform(atomic, places, operands, (waves.count, LANES))
+        old = perform(atomic, places, operands, waves.shape)
         if target is not None:
             to_registers(waves, target, Transfer(nbytes), old)
 
@@ -137,7 +137,7 @@ def _bind_bpermute(instruction: Instruction, layout: Registers) -> Step:
     target = data_register(instruction, "vdst", layout, 1)
 
     def step(waves: Wavefronts) -> None:
-        lanes = addresses(waves) >> 2 & LANES - 1
+        lanes = addresses(waves) >> 2 & waves.lanes - 1
         waves.write(target, np.take_along_axis(_active_values(waves, source), lanes, 1))
 
     return step
@@ -150,8 +150,8 @@ def _bind_permute(instruction: Instruction, layout: Registers) -> Step:
     target = data_register(instruction, "vdst", layout, 1)
 
     def step(waves: Wavefronts) -> None:
-        lanes = addresses(waves) >> 2 & LANES - 1
-        received = np.zeros((waves.count, LANES), np.uint32)
+        lanes = addresses(waves) >> 2 & waves.lanes - 1
+        received = np.zeros(waves.shape, np.uint32)
         wave, lane = np.nonzero(np.ones(lanes.shape, bool) if waves.active is None else waves.active)
         received[wave, lanes[wave, lane]] = waves.u32[source][wave, lane]  # in lane order: the last one stays
         waves.write(target, received)
@@ -160,7 +160,7 @@ def _bind_permute(instruction: Instruction, layout: Registers) -> Step:
 
 
 def _bind_swizzle(instruction: Instruction, layout: Registers) -> Step:
-    offset, lane = _offset(instruction), np.arange(LANES)
+    offset, lane = _offset(instruction), np.arange(instruction.arch.lanes)
     if offset & 0x8000 and not offset & 0x7F00:  # quad permutation
         lanes = (lane & ~3) + (offset >> 2 * (lane & 3) & 3)
     elif not offset & 0x8000:  # and, or, xor masks within 32 lanes

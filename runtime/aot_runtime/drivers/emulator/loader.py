@@ -15,15 +15,15 @@ import numpy as np
 from aot_runtime.codeobject import KernelMetadata, read_code_object, read_loaded_image
 from aot_runtime.errors import BundleError, EmulationError
 
+from .archs import Arch
 from .decode import Instruction, decode
 from .memory import Memory
 from .operands import Registers
 from .program import Program
-from .wavefronts import EXEC, LANES, Array, Batch
+from .wavefronts import EXEC, Array, Batch, words_of
 
 _PRELOAD_ENTRY = 256
 """Where hardware that preloads kernel arguments starts: it leaves out what loads them."""
-_ISA = "cdna"
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,10 @@ _USER_SGPRS = {
 class Module:
     """A code object in device memory. Raises `BundleError` when it is not a sound one for `arch`."""
 
-    def __init__(self, image: bytes, arch: str, memory: Memory):
+    def __init__(self, image: bytes, arch: Arch, memory: Memory):
         parsed = read_code_object(image)
-        if parsed.arch != arch:
-            raise BundleError(f"the code object is for {parsed.arch}, the device is {arch}")
+        if parsed.arch != arch.name:
+            raise BundleError(f"the code object is for {parsed.arch}, the device is {arch.name}")
         self.arch, self._parsed, self._image = arch, parsed, read_loaded_image(image)
         size = max(self._image.size, 1)
         self._memory, self.base = memory, memory.allocate(size)
@@ -139,8 +139,11 @@ class Kernel:
         self.symbol = metadata.symbol
         self._descriptor_address = module.address_of(f"{self.symbol}.kd")
         self.descriptor = Descriptor(module.bytes_at(self._descriptor_address, 64))
-        if metadata.warp_size != LANES:
-            raise EmulationError(f"kernel {self.symbol} has wavefronts of {metadata.warp_size}, only 64 is implemented")
+        if metadata.warp_size != module.arch.lanes:
+            raise BundleError(
+                f"kernel {self.symbol} has wavefronts of {metadata.warp_size}, those of {module.arch.name} have "
+                f"{module.arch.lanes}"
+            )
         known = sum(words for bit, words in _USER_SGPRS.values() if self.descriptor.properties >> bit & 1)
         if known + self.descriptor.preload[1] > self.descriptor.user_sgprs:
             raise BundleError(f"kernel {self.symbol} has {self.descriptor.user_sgprs} user SGPRs for more values")
@@ -150,7 +153,7 @@ class Kernel:
         code = self._descriptor_address + self.descriptor.entry
         instructions: dict[int, Instruction] = {}
         for address, text in self.module.functions():
-            instructions |= decode(text, _ISA, address - code)
+            instructions |= decode(text, self.module.arch, address - code)
         total = self.descriptor.vector_registers
         layout = Registers(min(self.descriptor.first_accumulation, total), total)
         return Program(self.symbol, self.module.arch, self.module.base + code, instructions, layout)
@@ -218,11 +221,10 @@ class Kernel:
 
 
 def _start_lanes(batch: Batch, block: int) -> None:
-    wave = batch.slot % -(-block // LANES)
-    item = wave[:, None] * LANES + np.arange(LANES)
+    wave = batch.slot % -(-block // batch.lanes)
+    item = wave[:, None] * batch.lanes + np.arange(batch.lanes)
     batch.vectors[0] = item  # x in bits 9:0; y and z, above, are 0
-    packed = np.packbits(item < block, axis=1, bitorder="little").view(np.uint32)
-    batch.scalars[EXEC], batch.scalars[EXEC + 1] = packed[:, 0], packed[:, 1]
+    batch.scalars[EXEC], batch.scalars[EXEC + 1] = words_of(item < block)
 
 
 def _hidden_arguments(grid: tuple[int, int, int], block: int, lds_bytes: int) -> dict[str, int]:

@@ -25,7 +25,7 @@ from .operands import (
     vector_source,
 )
 from .scalar import Step
-from .wavefronts import LANES, Array, Wavefronts
+from .wavefronts import Array, Wavefronts
 
 Finish = Callable[[Wavefronts, Any], Any]
 
@@ -264,7 +264,7 @@ class Dpp(Modifiers):
         self._zero_outside = bool(instruction.fields["bc"])
         self._whole = bool(self._within.all())
         rows, banks = instruction.fields["row_mask"], instruction.fields["bank_mask"]
-        lane = np.arange(LANES)
+        lane = np.arange(instruction.arch.lanes)
         self._enabled = (rows >> lane // 16 & banks >> lane // 4 % 4 & 1).astype(bool)
 
     def numbers(self) -> list[int]:
@@ -299,12 +299,12 @@ class Dpp(Modifiers):
 
         def masked(waves: Wavefronts) -> None:
             active = waves.dpp_sources = waves.active
-            lanes = None if self._enabled.all() else np.broadcast_to(self._enabled, (waves.count, LANES))
+            lanes = None if self._enabled.all() else np.broadcast_to(self._enabled, waves.shape)
             valid = None if self._zero_outside else self._valid(waves)
             for other in (valid, active):
                 if other is not None:
                     lanes = other if lanes is None else lanes & other
-            waves.narrow(None if lanes is None else np.broadcast_to(lanes, (waves.count, LANES)))
+            waves.narrow(None if lanes is None else np.broadcast_to(lanes, waves.shape))
             try:
                 step(waves)
             finally:
@@ -316,8 +316,9 @@ class Dpp(Modifiers):
 def _source_lanes(instruction: Instruction) -> tuple[Array, Array]:
     """For each lane, the lane that a DPP control reads, and whether there is one."""
     control = instruction.fields["dpp"]
-    lane = np.arange(LANES)
-    row, place, everywhere = lane & ~15, lane & 15, np.ones(LANES, bool)
+    lanes = instruction.arch.lanes
+    lane = np.arange(lanes)
+    row, place, everywhere = lane & ~15, lane & 15, np.ones(lanes, bool)
     amount = control & 15
     if control <= 0xFF:
         return (lane & ~3) + (control >> 2 * (lane & 3) & 3), everywhere
@@ -329,9 +330,9 @@ def _source_lanes(instruction: Instruction) -> tuple[Array, Array]:
         return row + (place - amount & 15), everywhere
     if control in (0x130, 0x138):  # wave_shl:1, wave_shr:1
         source = lane + (1 if control == 0x130 else -1)
-        return source & 63, (source >= 0) & (source < LANES)
+        return source & lanes - 1, (source >= 0) & (source < lanes)
     if control in (0x134, 0x13C):  # wave_rol:1, wave_ror:1
-        return lane + (1 if control == 0x134 else -1) & 63, everywhere
+        return lane + (1 if control == 0x134 else -1) & lanes - 1, everywhere
     if control == 0x140:  # row_mirror
         return row + 15 - place, everywhere
     if control == 0x141:  # row_half_mirror
@@ -339,7 +340,7 @@ def _source_lanes(instruction: Instruction) -> tuple[Array, Array]:
     if control == 0x142:  # row_bcast:15
         return np.maximum(row - 1, 0), lane > 15
     if control == 0x143:  # row_bcast:31
-        return np.full(LANES, 31), lane > 31
+        return np.full(lanes, 31), lane > 31
     if 0x150 <= control <= 0x15F:  # row_newbcast
         return row + amount, everywhere
     raise instruction.unsupported(f"dpp control {control:#x}")

@@ -82,7 +82,7 @@ def scalar_source(instruction: Instruction, number: int, kind: str) -> Reader:
         return lambda waves: waves.scc.astype(dtype)
     if number in (_VCCZ, _EXECZ):
         register = VCC if number == _VCCZ else EXEC
-        return lambda waves: (waves.pair(register) == 0).astype(dtype)
+        return lambda waves: waves.is_zero(register).astype(dtype)
     if number in _APERTURES:
         aperture = np.array(_APERTURES[number] << 32 if width == 64 else 0, f"u{width // 8}").view(dtype)[()]
         return lambda waves: aperture

@@ -6,17 +6,18 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from aot_runtime.errors import UnsupportedInstructionError
 
-from . import buffer, compare, global_, lds, matrix, packed, scalar, smem, vector
+from . import buffer, compare, global_, lds, matrix, mfma, packed, scalar, smem, vector
+from .archs import Arch
 from .decode import Instruction
-from .operands import VGPR, Registers, scalar_source, scalar_writer, vector_register, vector_source
+from .operands import Registers, scalar_source, scalar_writer
 from .scalar import Step
-from .wavefronts import EXEC, LANES, VCC, Array, Wavefronts
+from .wavefronts import EXEC, VCC, Array, Wavefronts
 
 _IGNORED = re.compile(
     r"s_(nop|waitcnt(_\w+)?|sleep|setprio|wakeup|icache_inv|incperflevel|decperflevel|ttracedata|set_valu_coexec_mode)$"
@@ -27,10 +28,10 @@ Condition = Callable[[Wavefronts], Array]
 _CONDITIONS: Mapping[str, Condition] = {
     "s_cbranch_scc0": lambda waves: ~waves.scc,
     "s_cbranch_scc1": lambda waves: waves.scc.copy(),
-    "s_cbranch_vccz": lambda waves: waves.pair(VCC) == 0,
-    "s_cbranch_vccnz": lambda waves: waves.pair(VCC) != 0,
-    "s_cbranch_execz": lambda waves: waves.pair(EXEC) == 0,
-    "s_cbranch_execnz": lambda waves: waves.pair(EXEC) != 0,
+    "s_cbranch_vccz": lambda waves: waves.is_zero(VCC),
+    "s_cbranch_vccnz": lambda waves: ~waves.is_zero(VCC),
+    "s_cbranch_execz": lambda waves: waves.is_zero(EXEC),
+    "s_cbranch_execnz": lambda waves: ~waves.is_zero(EXEC),
 }
 _INDIRECT = ("s_setpc_b64", "s_swappc_b64")
 
@@ -66,6 +67,12 @@ class Run:
     steps: tuple[tuple[int, Step], ...]
     exit: Exit
 
+    @cached_property
+    def every_step(self) -> tuple[tuple[int, Step | None], ...]:
+        """As `steps`, with None for the instructions that do nothing."""
+        found = dict(self.steps)
+        return tuple((index, found.get(index)) for index in range(len(self.instructions)))
+
 
 @dataclass
 class Program:
@@ -73,14 +80,13 @@ class Program:
 
     Attributes:
         kernel: its symbol.
-        arch: bare name.
         address: of the kernel's first byte in device memory.
         instructions: by pc.
         layout: of its vector registers.
     """
 
     kernel: str
-    arch: str
+    arch: Arch
     address: int
     instructions: Mapping[int, Instruction]
     layout: Registers
@@ -97,7 +103,7 @@ class Program:
 
     @cached_property
     def _matrix(self) -> Mapping[str, matrix.MatrixOp]:
-        return matrix.table(self.arch)
+        return matrix.table(self.arch.name)
 
     def run_at(self, pc: int) -> Run:
         """The run that starts at a pc; made on first use. Raises `UnsupportedInstructionError`."""
@@ -173,7 +179,7 @@ class Program:
         elif encoding == "MUBUF":
             step = buffer.bind(instruction, self.layout)
         elif name in self._matrix:
-            step = _bind_matrix(instruction, self.layout, self._matrix[name])
+            step = mfma.bind(instruction, self.layout, self._matrix[name])
         elif encoding in ("VOP1", "VOP2", "VOP3", "VOP3SD", "VOP3P", "VOPC"):
             step = (
                 compare.bind(instruction, self.layout)
@@ -183,62 +189,3 @@ class Program:
         if step is None:
             raise instruction.unsupported("this instruction is not implemented")
         return step
-
-
-def _bind_matrix(instruction: Instruction, layout: Registers, op: matrix.MatrixOp) -> Step:
-    """MFMA: A, B, C and D in ordinary or accumulation registers; EXEC does not matter."""
-    fields = {**_matrix_fields(instruction.fields), **instruction.fields}
-    modifiers = matrix.Modifiers(cbsz=fields["cbsz"], abid=fields["abid"], blgp=fields["blgp"])
-    op = matrix.resolve(op, modifiers)
-    accumulates, sources = bool(fields["acc_cd"]), fields["acc"]
-
-    def rows(name: str, accumulation: bool, words: int) -> slice:
-        if fields[name] < VGPR:
-            raise instruction.unsupported(f"{name} that is no vector register")
-        row = vector_register(instruction, fields[name], accumulation, layout, words)
-        return slice(row, row + words)
-
-    first = rows("src0", bool(sources & 1), op.a_registers)
-    second = rows("src1", bool(sources >> 1 & 1), op.b_registers)
-    target = rows("vdst", accumulates, op.d_registers)
-    addend: slice | Callable[[Wavefronts], Any]
-    if fields["src2"] >= VGPR:
-        addend = rows("src2", accumulates, op.d_registers)
-    else:
-        addend = vector_source(instruction, fields["src2"], "f64" if op.d.bits == 64 else "u32", layout)
-
-    def step(waves: Wavefronts) -> None:
-        if isinstance(addend, slice):
-            start: Array | None = waves.u32[addend]
-        else:
-            start = _spread(addend(waves), op.d_registers, waves.count)
-        registers = waves.u32
-        overlaps = any(target.start < part.stop and part.start < target.stop for part in (first, second))
-        out = None if overlaps else registers[target]
-        result = matrix.execute(op, registers[first], registers[second], start, modifiers, out=out)
-        if out is None:
-            registers[target] = result
-
-    return step
-
-
-def _matrix_fields(fields: Mapping[str, int]) -> dict[str, int]:
-    """MFMA's names for what the tables, for some of its opcodes, call by the names of other VOP3P instructions."""
-    if "cbsz" in fields:
-        return {}
-    return {
-        "cbsz": fields["neg_hi"],
-        "abid": fields["opsel"] | fields["opsel_hi2"] << 3,
-        "acc_cd": fields["clmp"],
-        "acc": fields["opsel_hi"],
-        "blgp": fields["neg"],
-    }
-
-
-def _spread(value: Any, registers: int, wavefronts: int) -> Array | None:
-    """A constant C in every element; None for zero."""
-    if not value:
-        return None
-    words = np.asarray(value).reshape(1).view(np.uint32)
-    repeated = np.tile(words, registers // len(words))
-    return np.broadcast_to(repeated[:, None, None], (registers, wavefronts, LANES))

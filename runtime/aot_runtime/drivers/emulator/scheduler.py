@@ -21,9 +21,10 @@ from aot_runtime.errors import EmulationError, InstructionBudgetError
 
 from .loader import Kernel
 from .memory import Memory
+from .monitor import Monitor
 from .program import Program, Run
 from .transfers import Access
-from .wavefronts import LANES, Array, Batch, Wavefronts
+from .wavefronts import Array, Batch, Wavefronts
 
 _FAIRNESS = 512
 """Every so many runs the wavefronts that have waited longest are stepped instead, so that a spinning one ends."""
@@ -66,7 +67,7 @@ class Launch:
     @property
     def wavefronts(self) -> int:
         """Of a workgroup."""
-        return -(-self.block // LANES)
+        return -(-self.block // self.kernel.program.arch.lanes)
 
 
 @dataclass
@@ -99,7 +100,8 @@ def execute(launch: Launch, memory: Memory, options: Options) -> Statistics:
 
 def _make_batch(launch: Launch, workgroups: range, options: Options) -> Batch:
     """Registers of some workgroups' wavefronts, those that are run together next to each other."""
-    batch = Batch(launch.kernel.program.layout.total, len(workgroups) * launch.wavefronts)
+    program = launch.kernel.program
+    batch = Batch(program.layout.total, len(workgroups) * launch.wavefronts, program.arch.lanes)
     if options.order is Order.SERIAL:
         batch.slot[:] = batch.slot.reshape(len(workgroups), launch.wavefronts).T.ravel()
     batch.workgroup[:] = batch.slot // launch.wavefronts
@@ -121,7 +123,15 @@ class _Scheduler:
         self.batch, self.statistics = batch, statistics
         count = len(batch.slot)
         workgroups = count // launch.wavefronts
-        access = Access(memory, launch.lds_bytes, workgroups, launch.kernel.metadata.scratch_bytes, count)
+        self.monitors: tuple[Monitor, ...] = ()
+        access = Access(
+            memory,
+            launch.lds_bytes,
+            workgroups,
+            launch.kernel.metadata.scratch_bytes,
+            (count, batch.lanes),
+            self.monitors,
+        )
         self.access, self.live = access, np.full(workgroups, launch.wavefronts)
         self.limit = statistics.instructions + options.budget * count
         entry = launch.kernel.entry(options.preload)
@@ -181,8 +191,11 @@ class _Scheduler:
             raise self._at(run, 0, InstructionBudgetError("the budget of instructions is used up: an endless loop?"))
         index = 0
         try:
-            for index, step in run.steps:  # noqa: B007 (where it stops is what the error names)
-                step(group)
+            for index, step in run.steps if not self.monitors else run.every_step:
+                for monitor in self.monitors:
+                    monitor.instruction(group, run.instructions[index])
+                if step is not None:
+                    step(group)
         except EmulationError as error:
             raise self._at(run, index, error) from None
         except MemoryError as error:

@@ -36,7 +36,7 @@ def bind(instruction: Instruction) -> Step | None:
         if register is not None:
             address = address + register(waves)
         address = address & np.uint64(0xFFFFFFFFFFFFFFFC)
-        for allocation, mine in waves.memory.memory.spans(address, 4 * words):
+        for allocation, mine in waves.memory.scalar_loads(waves, address, 4 * words):
             reached = address if mine is None else address[mine]
             offsets = (reached - np.uint64(allocation.base)).view(np.int64)
             here = slice(None) if mine is None else mine

@@ -5,6 +5,7 @@ Every vector access of memory, LDS or scratch is a `Place` list made by `Access`
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,10 @@ import numpy as np
 from aot_runtime.errors import MemoryAccessError
 
 from .decode import Instruction
-from .memory import POISON, Array, Memory, gather, scatter
+from .memory import POISON, Allocation, Array, Memory, gather, scatter
+from .monitor import Action, Monitor, report
 from .operands import Registers, vector_register
-from .wavefronts import LANES, Wavefronts
+from .wavefronts import Wavefronts
 
 
 @dataclass(frozen=True)
@@ -126,18 +128,30 @@ class Access:
     Args:
         memory: global memory.
         lds_bytes, workgroups: LDS of each workgroup, and how many there are.
-        scratch_bytes, wavefronts: scratch of each lane, and how many wavefronts there are.
+        scratch_bytes, shape: scratch of each lane, and (wavefronts, lanes).
+        monitors: what is told of every access.
     """
 
-    def __init__(self, memory: Memory, lds_bytes: int, workgroups: int, scratch_bytes: int, wavefronts: int):
-        self.memory, self.lds_bytes, self.scratch_bytes = memory, lds_bytes, scratch_bytes
+    def __init__(
+        self,
+        memory: Memory,
+        lds_bytes: int,
+        workgroups: int,
+        scratch_bytes: int,
+        shape: tuple[int, int],
+        monitors: tuple[Monitor, ...] = (),
+    ):
+        self.memory, self.lds_bytes, self.scratch_bytes, self.monitors = memory, lds_bytes, scratch_bytes, monitors
         self._lds_stride = -(-lds_bytes // 16) * 16
         self._scratch_stride = -(-scratch_bytes // 16) * 16
         self._lds = np.full(self._lds_stride * workgroups, POISON, np.uint8)
-        self._scratch = np.full(self._scratch_stride * wavefronts * LANES, POISON, np.uint8)
+        self._scratch = np.full(self._scratch_stride * math.prod(shape), POISON, np.uint8)
 
-    def in_memory(self, addresses: Array, nbytes: int, lanes: Array | None) -> list[Place]:
+    def in_memory(
+        self, waves: Wavefronts, action: Action, addresses: Array, nbytes: int, lanes: Array | None
+    ) -> list[Place]:
         """Where accesses of global memory go. addresses: uint64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
+        report(self.monitors, waves, "global", action, addresses, nbytes, lanes)
         if lanes is not None:
             addresses = addresses[lanes]
             if not addresses.size:
@@ -151,14 +165,25 @@ class Access:
             places.append(Place(allocation.data, (reached - np.uint64(allocation.base)).view(np.int64), own))
         return places
 
-    def in_lds(self, waves: Wavefronts, addresses: Array, nbytes: int, lanes: Array | None) -> list[Place]:
+    def scalar_loads(self, waves: Wavefronts, addresses: Array, nbytes: int) -> list[tuple[Allocation, Array | None]]:
+        """The allocations that scalar loads fall into, as `Memory.spans` has it. addresses: uint64 [wavefronts]."""
+        report(self.monitors, waves, "scalar", "load", addresses, nbytes, None)
+        return self.memory.spans(addresses, nbytes)
+
+    def in_lds(
+        self, waves: Wavefronts, action: Action, addresses: Array, nbytes: int, lanes: Array | None
+    ) -> list[Place]:
         """Where accesses of LDS go. addresses: int64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
+        report(self.monitors, waves, "lds", action, addresses, nbytes, lanes)
         base = (waves.workgroup * self._lds_stride)[:, None]
         return self._in_array(self._lds, base, addresses, nbytes, lanes, self.lds_bytes, "of LDS of a workgroup")
 
-    def in_scratch(self, waves: Wavefronts, addresses: Array, nbytes: int, lanes: Array | None) -> list[Place]:
+    def in_scratch(
+        self, waves: Wavefronts, action: Action, addresses: Array, nbytes: int, lanes: Array | None
+    ) -> list[Place]:
         """Where accesses of scratch go. addresses: int64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
-        base = (waves.slot[:, None] * LANES + np.arange(LANES)) * self._scratch_stride
+        report(self.monitors, waves, "scratch", action, addresses, nbytes, lanes)
+        base = (waves.slot[:, None] * waves.lanes + np.arange(waves.lanes)) * self._scratch_stride
         return self._in_array(self._scratch, base, addresses, nbytes, lanes, self.scratch_bytes, "of scratch of a lane")
 
     def _in_array(

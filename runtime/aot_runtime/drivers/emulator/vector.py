@@ -17,7 +17,7 @@ from .decode import Instruction
 from .modifiers import Modifiers, modifiers
 from .operands import VGPR, Registers, register_reader, register_writer, scalar_source, vector_register, vector_source
 from .scalar import Step, bit_field, find_high, find_low, find_sign, reverse_bits
-from .wavefronts import LANES, VCC, Array, Wavefronts
+from .wavefronts import VCC, Array, Wavefronts
 
 
 @dataclass(frozen=True)
@@ -174,9 +174,8 @@ def _median(a: Array, b: Array, c: Array) -> Array:
     return np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
 
 
-_LANE = np.arange(LANES)
-_BELOW_LOW = np.array([(1 << min(lane, 32)) - 1 for lane in range(LANES)], np.uint32)
-_BELOW_HIGH = np.array([(1 << max(lane - 32, 0)) - 1 for lane in range(LANES)], np.uint32)
+_BELOW_LOW = np.array([(1 << min(lane, 32)) - 1 for lane in range(64)], np.uint32)
+_BELOW_HIGH = np.array([(1 << max(lane - 32, 0)) - 1 for lane in range(64)], np.uint32)
 
 
 def _count_below(below: Array) -> Callable[[Array, Array], Array]:
@@ -559,7 +558,7 @@ def _mask_reader(instruction: Instruction) -> Callable[[Wavefronts], Array]:
     if number < 128:
         return lambda waves: waves.lane_mask(number)
     source = scalar_source(instruction, number, "u64")
-    shifts = np.arange(LANES, dtype=np.uint64)
+    shifts = np.arange(instruction.arch.lanes, dtype=np.uint64)
     return lambda waves: (np.asarray(source(waves), np.uint64)[..., None] >> shifts & np.uint64(1)).astype(bool)
 
 
@@ -587,7 +586,7 @@ def _bind_carry(instruction: Instruction, layout: Registers, changes: Modifiers)
         total = a - b - extra if subtract else a + b + extra
         overflow = (total < 0) | (total > 0xFFFFFFFF)
         write(waves, (total & 0xFFFFFFFF).astype(np.uint32))
-        waves.write_lane_mask(target, np.broadcast_to(overflow, (waves.count, LANES)))
+        waves.write_lane_mask(target, np.broadcast_to(overflow, waves.shape))
 
     return step
 
@@ -604,8 +603,8 @@ def _bind_wide_multiply(instruction: Instruction, layout: Registers, changes: Mo
         other = addend(waves)
         total = product + other
         overflow = total < product if kind == "u" else ((product ^ total) & (other ^ total)) < 0
-        write(waves, np.broadcast_to(total, (waves.count, LANES)))
-        waves.write_lane_mask(target, np.broadcast_to(overflow, (waves.count, LANES)))
+        write(waves, np.broadcast_to(total, waves.shape))
+        waves.write_lane_mask(target, np.broadcast_to(overflow, waves.shape))
 
     return step
 
@@ -619,7 +618,7 @@ def _bind_div_scale(instruction: Instruction, layout: Registers, changes: Modifi
     def step(waves: Wavefronts) -> None:
         value, mask = floats.div_scale(*np.broadcast_arrays(*(read(waves) for read in readers)))
         write(waves, value)
-        waves.write_lane_mask(target, np.broadcast_to(mask, (waves.count, LANES)))
+        waves.write_lane_mask(target, np.broadcast_to(mask, waves.shape))
 
     return step
 

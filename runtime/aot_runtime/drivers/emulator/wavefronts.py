@@ -14,7 +14,6 @@ from .floats import FloatMode
 
 Array = np.ndarray[Any, Any]
 
-LANES = 64
 VCC, M0, EXEC = 106, 124, 126
 """Scalar operand numbers. TTMP0 is 108; 64-bit registers take two."""
 _SCALARS = 128
@@ -27,6 +26,7 @@ class Batch:
     """Registers of wavefronts that are run together.
 
     Attributes:
+        lanes: of a wavefront.
         vectors: uint32 [registers, wavefronts, lanes], accumulation registers after the ordinary ones.
         scalars: uint32 [128, wavefronts], by operand number: SGPRs, VCC, TTMPs, M0 and EXEC.
         scc: bool [wavefronts].
@@ -35,8 +35,9 @@ class Batch:
         slot: int64 [wavefronts], index of the wavefront in the batch as it was launched.
     """
 
-    def __init__(self, registers: int, wavefronts: int):
-        self.vectors = np.full((registers, wavefronts, LANES), UNSET, np.uint32)
+    def __init__(self, registers: int, wavefronts: int, lanes: int):
+        self.lanes = lanes
+        self.vectors = np.full((registers, wavefronts, lanes), UNSET, np.uint32)
         self.scalars = np.full((_SCALARS, wavefronts), UNSET, np.uint32)
         self.scc = np.zeros(wavefronts, bool)
         self.mode = np.zeros(wavefronts, np.uint32)
@@ -58,7 +59,8 @@ class Wavefronts:
     Attributes:
         u32, i32, f32: the vector registers, [registers, wavefronts, lanes]; u16, f16: [registers, wavefronts,
             2 lanes], low half first.
-        scalars, scc: as in `Batch`.
+        lanes, scalars, scc: as in `Batch`.
+        shape: (wavefronts, lanes).
         dpp_sources: EXEC as it is for the source lanes of the DPP instruction being executed.
         memory: what the wavefronts' loads and stores reach (`access.Access`).
     """
@@ -67,7 +69,8 @@ class Wavefronts:
         self.batch, self.start, self.stop, self.pc, self.rank, self.memory = batch, start, stop, pc, rank, memory
         self.waiting = False
         self.last_run = 0
-        self.count = stop - start
+        self.count, self.lanes = stop - start, batch.lanes
+        self.shape = (self.count, self.lanes)
         here = slice(start, stop)
         self.u32 = batch.vectors[:, here]
         self.i32, self.f32 = self.u32.view(np.int32), self.u32.view(np.float32)
@@ -89,8 +92,8 @@ class Wavefronts:
         """EXEC, bool [wavefronts, lanes]; None when every lane is active."""
         if not self._active_known:
             low, high = self.scalars[EXEC], self.scalars[EXEC + 1]
-            full = int((low & high).min()) == 0xFFFFFFFF
-            self._active = None if full else lanes_of(low, high)
+            full = int((low & high if self.lanes == 64 else low).min()) == 0xFFFFFFFF
+            self._active = None if full else lanes_of(low, high, self.lanes)
             self._active_known = True
         return self._active
 
@@ -163,25 +166,38 @@ class Wavefronts:
         self.write_scalar(register + 1, (value >> np.uint64(32)).astype(np.uint32))
 
     def write_lane_mask(self, register: int, lanes: Array) -> None:
-        """Write a bool a lane, [wavefronts, lanes], as a mask to two scalar registers; inactive lanes become 0."""
+        """Write a bool a lane, [wavefronts, lanes], as a mask to two scalar registers (one, of 32 lanes); inactive
+        lanes become 0."""
         active = self.active
-        packed = np.packbits(lanes if active is None else lanes & active, axis=1, bitorder="little").view(np.uint32)
-        self.write_scalar(register, packed[:, 0])
-        self.write_scalar(register + 1, packed[:, 1])
+        low, high = words_of(lanes if active is None else lanes & active)
+        self.write_scalar(register, low)
+        if self.lanes == 64:
+            self.write_scalar(register + 1, high)
 
     def lane_mask(self, register: int) -> Array:
         """The mask in two scalar registers, bool [wavefronts, lanes]."""
-        return lanes_of(self.scalars[register], self.scalars[register + 1])
+        return lanes_of(self.scalars[register], self.scalars[register + 1], self.lanes)
+
+    def is_zero(self, register: int) -> Array:
+        """Whether a mask has no lane, bool [wavefronts]."""
+        low: Array = self.scalars[register]
+        return (low if self.lanes == 32 else low | self.scalars[register + 1]) == 0
 
     def pair(self, register: int) -> Array:
         """Two scalar registers as uint64, one a wavefront."""
         return join(self.scalars[register], self.scalars[register + 1])
 
 
-def lanes_of(low: Array, high: Array) -> Array:
-    """The bits of two words a wavefront, bool [wavefronts, 64]."""
-    words = np.stack([low, high], axis=1)
+def lanes_of(low: Array, high: Array, lanes: int) -> Array:
+    """The bits of a mask's words, bool [wavefronts, lanes]; `high` has those from lane 32."""
+    words = np.stack([low, high] if lanes == 64 else [low], axis=1)
     return np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").view(bool)
+
+
+def words_of(lanes: Array) -> tuple[Array, Array]:
+    """What `lanes_of` takes: the low and the high word of a mask of 32 or 64 lanes; high ones of 32 are 0."""
+    words = np.packbits(lanes, axis=1, bitorder="little").view(np.uint32)
+    return words[:, 0], words[:, 1] if words.shape[1] > 1 else np.zeros_like(words[:, 0])
 
 
 def join(low: Array, high: Array) -> Array:

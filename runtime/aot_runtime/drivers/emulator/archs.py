@@ -1,0 +1,40 @@
+"""The GPUs that are emulated: what their instruction sets and compute units differ in.
+
+Compute units and LDS are those of the product named, from AMD's data sheets and ISA documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Arch:
+    """An architecture.
+
+    Attributes:
+        name: bare, as in `gfx942`.
+        title: of the product that the device passes for.
+        isa: name of the instruction set in the decoder's tables.
+        lanes: of a wavefront.
+        num_cus: compute units of the product, or workgroup processors' halves.
+        lds_bytes: that a workgroup can have.
+        ocp_fp8: fp8 numbers are those of the OCP; else the FNUZ ones.
+    """
+
+    name: str
+    title: str
+    isa: Literal["cdna", "rdna3", "rdna4"]
+    lanes: Literal[32, 64]
+    num_cus: int
+    lds_bytes: int
+    ocp_fp8: bool
+
+
+ARCHS: Mapping[str, Arch] = {
+    arch.name: arch
+    for arch in (Arch("gfx942", "AMD Instinct MI300X, emulated", "cdna", 64, 304, 64 << 10, ocp_fp8=False),)
+}
+"""By name. The device for an arch has its place here as its number."""

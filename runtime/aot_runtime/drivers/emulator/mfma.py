@@ -1,0 +1,73 @@
+"""Matrix instructions of CDNA: MFMA, with its registers and modifiers (chapter "Matrix Arithmetic Instructions")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from . import matrix
+from .decode import Instruction
+from .operands import VGPR, Registers, vector_register, vector_source
+from .scalar import Step
+from .wavefronts import Array, Wavefronts
+
+
+def bind(instruction: Instruction, layout: Registers, op: matrix.MatrixOp) -> Step:
+    """MFMA: A, B, C and D in ordinary or accumulation registers; EXEC does not matter."""
+    fields = {**_matrix_fields(instruction.fields), **instruction.fields}
+    modifiers = matrix.Modifiers(cbsz=fields["cbsz"], abid=fields["abid"], blgp=fields["blgp"])
+    op = matrix.resolve(op, modifiers)
+    accumulates, sources = bool(fields["acc_cd"]), fields["acc"]
+
+    def rows(name: str, accumulation: bool, words: int) -> slice:
+        if fields[name] < VGPR:
+            raise instruction.unsupported(f"{name} that is no vector register")
+        row = vector_register(instruction, fields[name], accumulation, layout, words)
+        return slice(row, row + words)
+
+    first = rows("src0", bool(sources & 1), op.a_registers)
+    second = rows("src1", bool(sources >> 1 & 1), op.b_registers)
+    target = rows("vdst", accumulates, op.d_registers)
+    addend: slice | Callable[[Wavefronts], Any]
+    if fields["src2"] >= VGPR:
+        addend = rows("src2", accumulates, op.d_registers)
+    else:
+        addend = vector_source(instruction, fields["src2"], "f64" if op.d.bits == 64 else "u32", layout)
+
+    def step(waves: Wavefronts) -> None:
+        if isinstance(addend, slice):
+            start: Array | None = waves.u32[addend]
+        else:
+            start = _spread(addend(waves), op.d_registers, waves.shape)
+        registers = waves.u32
+        overlaps = any(target.start < part.stop and part.start < target.stop for part in (first, second))
+        out = None if overlaps else registers[target]
+        result = matrix.execute(op, registers[first], registers[second], start, modifiers, out=out)
+        if out is None:
+            registers[target] = result
+
+    return step
+
+
+def _matrix_fields(fields: Mapping[str, int]) -> dict[str, int]:
+    """MFMA's names for what the tables, for some of its opcodes, call by the names of other VOP3P instructions."""
+    if "cbsz" in fields:
+        return {}
+    return {
+        "cbsz": fields["neg_hi"],
+        "abid": fields["opsel"] | fields["opsel_hi2"] << 3,
+        "acc_cd": fields["clmp"],
+        "acc": fields["opsel_hi"],
+        "blgp": fields["neg"],
+    }
+
+
+def _spread(value: Any, registers: int, shape: tuple[int, int]) -> Array | None:
+    """A constant C in every element; None for zero."""
+    if not value:
+        return None
+    words = np.asarray(value).reshape(1).view(np.uint32)
+    repeated = np.tile(words, registers // len(words))
+    return np.broadcast_to(repeated[:, None, None], (registers, *shape))
