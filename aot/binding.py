@@ -127,6 +127,8 @@ class Binder:
             return self._bind_constexpr(parameter, given, known)
         if given is None:
             given = self._by_name(parameter.name)
+            if given is None and parameter.has_default:
+                return Bound(parameter.name, "constexpr", constant=self._default(parameter))
             if given is None:
                 raise self._unbound(parameter.name)
         forced = given.type if isinstance(given, BindSpec) else None
