@@ -206,7 +206,9 @@ class Binder:
     ) -> Bound:
         if known.get(query_name("given", tensor.name)) is False:
             return Bound(name, "constexpr", constant=0)
-        innermost = tensor.contiguous[-1:] == (position,)
+        innermost = known.get(
+            query_name("innermost", tensor.name, str(position)), tensor.contiguous[-1:] == (position,)
+        )
         # A dim that may be broadcast has stride 0 then.
         if innermost and not tensor.shape[position].broadcast and forced is None:
             return Bound(name, "constexpr", constant=1)

@@ -10,7 +10,7 @@ from typing import Any
 
 from aot_runtime import format as fmt
 from aot_runtime.errors import ExpressionError
-from aot_runtime.expr import Expression, nearest, parse
+from aot_runtime.expr import LAYOUT_QUERIES, Expression, nearest, parse
 from aot_runtime.scope import RESERVED, Scope, axis_rule, check_op, stride_position
 
 from .kinds import value_kind
@@ -99,6 +99,7 @@ class _Contract:
             optional=spec.optional,
             when=self._text(spec.when, (*path, "when")) if spec.when != "" else "",
             contiguous=self._contiguous(spec, shape, path),
+            innermost=self._dim_list(spec.innermost, "innermost", spec, shape, path),
             align=spec.align,
             doc=spec.doc,
         )
@@ -111,18 +112,23 @@ class _Contract:
 
     def _contiguous(self, spec: TensorSpec, shape: tuple[fmt.Dim, ...], path: tuple[Key, ...]) -> tuple[int, ...]:
         if spec.contiguous is None:
-            return (len(shape) - 1,) if shape else ()
+            return (len(shape) - 1,) if shape and not spec.innermost else ()
+        return self._dim_list(spec.contiguous, "contiguous", spec, shape, path)
+
+    def _dim_list(
+        self, items: list[str | int], key: str, spec: TensorSpec, shape: tuple[fmt.Dim, ...], path: tuple[Key, ...]
+    ) -> tuple[int, ...]:
         positions = []
-        for i, item in enumerate(spec.contiguous):
+        for i, item in enumerate(items):
             named = [p for p, dim in enumerate(shape) if dim.extent == item]
             if isinstance(item, int) and -len(shape) <= item < len(shape):
                 positions.append(item % len(shape))
             elif len(named) == 1:
                 positions.append(named[0])
             else:
-                raise self._error((*path, "contiguous", i), f"'{item}' names no single dim of {list(spec.shape)}")
+                raise self._error((*path, key, i), f"'{item}' names no single dim of {list(spec.shape)}")
         if len(set(positions)) != len(positions):
-            raise self._error((*path, "contiguous"), "a dim is named twice")
+            raise self._error((*path, key), "a dim is named twice")
         return tuple(positions)
 
     def _scalar(self, name: str, spec: ScalarSpec) -> fmt.Scalar:
@@ -283,7 +289,7 @@ class _Contract:
                 )
 
     def _check_optionals(self, op: fmt.Op) -> None:
-        """A kernel must be able to know whether an optional tensor is there: some axis is picked by it."""
+        """A kernel must be able to know whether an optional tensor is there, and how it lies: axes are picked by it."""
         picks = {axis.pick for axis in op.axes if axis.rule == "equal"}
         for tensor in op.tensors:
             presence = presence_of(tensor)
@@ -293,12 +299,19 @@ class _Contract:
                     f"'{tensor.name}' may be absent, but no constexpr has `pick: {presence}`, "
                     "so the kernel cannot know whether it is there",
                 )
+            for dim in tensor.innermost[:-1]:
+                if innermost_of(tensor, dim) not in picks:
+                    raise self._error(
+                        ("tensors", tensor.name, "innermost"),
+                        f"any of several dims of '{tensor.name}' may be the innermost, but no constexpr has `pick: "
+                        f"innermost({tensor.name}, {tensor.shape[dim].extent})`, so the kernel cannot know which is",
+                    )
 
     def _check(self, text: str, names: Mapping[str, type], scope: Scope, path: tuple[Key, ...]) -> None:
         value = parse(text)
         try:
             value.check_names(names, scope.subjects)
-            if path[0] in _WITHOUT_STRIDES and any(function == "stride" for function, *_ in value.queries):
+            if path[0] in _WITHOUT_STRIDES and any(function in LAYOUT_QUERIES for function, *_ in value.queries):
                 raise ExpressionError(f"'{text}': strides are not known here; {path[0]} cannot depend on them")
         except ExpressionError as error:
             raise self._error(path, str(error)) from None
@@ -338,18 +351,23 @@ def presence_of(tensor: fmt.Tensor) -> str:
     return parse(f"given({tensor.name})").text if tensor.optional else tensor.when
 
 
+def innermost_of(tensor: fmt.Tensor, dim: int) -> str:
+    """The condition under which a dim of a tensor is the innermost, in canonical spelling."""
+    return parse(f"innermost({tensor.name}, {dim})").text
+
+
 def launch_name(launch: LaunchSpec) -> str:
     """What tuning files call a launch."""
     return launch.name or launch.kernel.rpartition(":")[2]
 
 
 def positional(value: Expression, tensors: Mapping[str, fmt.Tensor]) -> Expression:
-    """The same with each dim of `stride(tensor, dim)` by position, as planners read it. Raises `ExpressionError`."""
+    """The same with each dim that `LAYOUT_QUERIES` ask about by position, as planners do."""
     text = value.text
     for function, name, *rest in value.queries:
-        if function == "stride" and name in tensors:
+        if function in LAYOUT_QUERIES and name in tensors:
             position = stride_position(tensors[str(name)], rest[0])
-            text = text.replace(f"stride({name}, {rest[0]})", f"stride({name}, {position})")
+            text = text.replace(f"{function}({name}, {rest[0]})", f"{function}({name}, {position})")
     return parse(text)
 
 

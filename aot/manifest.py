@@ -68,6 +68,9 @@ class TensorSpec(_Spec):
     contiguous: list[str | int] | None = Field(
         None, description="Dims packed without gaps, innermost last, by name or position. Default: the last one."
     )
+    innermost: list[str | int] = Field(
+        [], description="Instead of `contiguous`: dims of which one has stride 1, by name or position."
+    )
     align: bool = Field(True, description="Whether the aligned specialisation assumes 16-divisible strides of it.")
     doc: str = ""
 

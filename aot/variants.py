@@ -12,7 +12,7 @@ from aot_runtime.dtypes import DTYPES
 from aot_runtime.expr import UNKNOWN, parse, query_name
 from aot_runtime.rules import pick_value
 
-from .contract import presence_of
+from .contract import innermost_of, presence_of
 from .manifest import OpSpec
 
 
@@ -96,7 +96,7 @@ def _reachable(op: fmt.Op, known: Mapping[str, Any]) -> bool:
 
 
 def _answers(op: fmt.Op, point: Mapping[str, fmt.Value]) -> dict[str, Any]:
-    """What the point says to each `given` (where an axis is picked by it) and `elsize`, by `query_name`."""
+    """What the point says to `given` and `innermost` (where an axis is picked by it) and `elsize`, by `query_name`."""
     decided = {axis.pick: bool(point[axis.name]) for axis in op.axes if axis.rule == "equal"}
     given = {
         query_name("given", tensor.name): decided[presence_of(tensor)]
@@ -105,7 +105,18 @@ def _answers(op: fmt.Op, point: Mapping[str, fmt.Value]) -> dict[str, Any]:
     }
     dtypes = {tensor.name: tensor.dtype for tensor in op.tensors} | {name: name for name in op.dtypes}
     sizes = {query_name("elsize", name): DTYPES[str(point.get(dtype, dtype))] for name, dtype in dtypes.items()}
-    return given | sizes
+    return given | sizes | _innermost_answers(op, decided)
+
+
+def _innermost_answers(op: fmt.Op, decided: Mapping[str, bool]) -> dict[str, bool]:
+    """Whether each dim is the innermost of its tensor: axes say it of all but the last that may be, by `query_name`."""
+    answers = {}
+    for tensor in op.tensors:
+        for dim in tensor.innermost:
+            others = [decided[innermost_of(tensor, other)] for other in tensor.innermost[:-1] if other != dim]
+            chosen = decided.get(innermost_of(tensor, dim), not any(others))
+            answers[query_name("innermost", tensor.name, str(dim))] = chosen
+    return answers
 
 
 def _launch_variants(

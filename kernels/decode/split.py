@@ -35,8 +35,8 @@ def decode_split(
 
     q, out: [batch, heads, tokens, head_dim] of seqlen_q tokens; or, where cu_seqlens_q (int32 [batch + 1]) is given,
     [heads, tokens, head_dim] of all sequences' tokens, with stride 0 along batch and at most seqlen_q tokens a
-    sequence. k, v: [batch, heads_kv, tokens, head_dim] of seqlen_k tokens; or, with block_tables, [blocks, heads_kv, block_size,
-    head_dim], block_tables int32 [batch, seqlen_k / block_size], and the stride along blocks as that along batch.
+    sequence. k, v: [batch, heads_kv, tokens, head_dim] of seqlen_k tokens; or, with block_tables (int32 [batch,
+    seqlen_k / block_size]), [blocks, heads_kv, block_size, head_dim], the stride along blocks as that along batch.
     seqlens_k: int32 [batch], how many keys each sequence has; None: seqlen_k. Its queries are its last tokens: query
     t sees keys j <= t + keys - queries, with WINDOW only those with j >= t + keys - queries - window.
 

@@ -11,7 +11,7 @@ from . import expr
 from .dtypes import DTYPES
 from .errors import ArgumentError, ExpressionError
 from .format import Index, Op, Scalar, Tensor, Value
-from .layout import Layout, Shape, contiguous_order, make_layout, packed_strides
+from .layout import Layout, Shape, make_layout, packed_strides, packing_order
 from .planner import POINTER, Decision, Planner
 from .scope import Scope
 
@@ -152,9 +152,7 @@ def _layout(
     shape = shapes.get(tensor.name)
     if shape is None:
         return None
-    fits = len(shape) == len(tensor.shape)
-    order = contiguous_order(len(shape), tensor.contiguous) if fits else None
-    strides = call.strides.get(tensor.name) or packed_strides(shape, order)
+    strides = call.strides.get(tensor.name) or packed_strides(shape, packing_order(tensor, len(shape)))
     if len(strides) != len(shape):
         raise ArgumentError(f"{op.name}: '{tensor.name}' has {len(shape)} dims, and {len(strides)} strides were given")
     dtype = call.dtypes.get(tensor.name, dtypes.get(tensor.dtype, tensor.dtype))

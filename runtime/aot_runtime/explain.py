@@ -12,7 +12,7 @@ from . import expr
 from .array import DeviceArray
 from .device import Device, dtype_name
 from .format import PROFILE_SCRATCH, Axis, Blob, Config, Kernarg, Launch, Op, Tensor, Variant
-from .layout import Layout, contiguous_order, make_layout, packed_strides
+from .layout import Layout, make_layout, packed_strides, packing_order
 from .planner import POINTER, Decision, LaunchDecision, Planner
 from .scope import Scope
 
@@ -48,8 +48,7 @@ def _layout(device: Device, tensor: Tensor, value: Any) -> Layout | None:
     if value is None:
         return None
     if isinstance(value, np.ndarray | np.generic):
-        fits = value.ndim == len(tensor.shape)
-        order = contiguous_order(value.ndim, tensor.contiguous) if fits else None
+        order = packing_order(tensor, value.ndim, value.strides)
         return make_layout(device.key, dtype_name(value.dtype), value.shape, packed_strides(value.shape, order), True)
     return (value if isinstance(value, DeviceArray) else device.wrap(value)).layout
 

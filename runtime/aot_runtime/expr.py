@@ -74,7 +74,9 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "next_pow2": next_pow2,
 }
 _ARITY = {"abs": (1, 1), "cdiv": (2, 2), "max": (2, 8), "min": (2, 8), "next_pow2": (1, 1)}
-_QUERIES = {"given": 1, "elsize": 1, "stride": 2}
+_QUERIES = {"given": 1, "elsize": 1, "stride": 2, "innermost": 2}
+LAYOUT_QUERIES = ("stride", "innermost")
+"""Queries about how a tensor lies in memory; they name a dim of it."""
 
 
 class _Unknown:
@@ -88,7 +90,7 @@ UNKNOWN = _Unknown()
 
 
 def query_name(function: str | int, *arguments: str | int) -> str:
-    """The plain name that stands for `given(t)`, `elsize(t)` or `stride(t, d)` once an expression is parsed."""
+    """The plain name that stands for a query, such as `given(t)` or `stride(t, d)`, once an expression is parsed."""
     return "__".join([f"_{function}", *map(str, arguments)])
 
 
@@ -98,7 +100,7 @@ class Expression(msgspec.Struct, frozen=True):
     Attributes:
         text: the expression in canonical spelling.
         names: every plain name it reads; `given(t)` and the like are in `queries` instead.
-        queries: (function, argument, …) of each `given`, `elsize` and `stride`.
+        queries: (function, argument, …) of each `given`, `elsize`, `stride` and `innermost`.
     """
 
     text: str

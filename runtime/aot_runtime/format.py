@@ -39,6 +39,7 @@ class Tensor(_Record, frozen=True):
         optional: the caller may leave it out.
         when: the output exists only where this holds; empty means always.
         contiguous: positions of the dims that are packed without gaps, innermost last.
+        innermost: instead of `contiguous`, positions of the dims of which one has stride 1; new arrays take the first.
         align: whether the aligned specialisation asks for 16-byte alignment and strides divisible by 16 of it.
     """
 
@@ -49,6 +50,7 @@ class Tensor(_Record, frozen=True):
     optional: bool = False
     when: str = ""
     contiguous: tuple[int, ...] = ()
+    innermost: tuple[int, ...] = ()
     align: bool = True
     doc: str = ""
 

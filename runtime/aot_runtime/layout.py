@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from .dtypes import DTYPES
+from .format import Tensor
 
 Shape = tuple[int, ...]
 
@@ -93,6 +94,26 @@ def packed_strides(shape: Shape, order: Shape | None = None) -> Shape:
     return tuple(strides)
 
 
+def innermost_dim(shape: Shape, strides: Shape, candidates: Shape) -> int | None:
+    """The first of the dims `candidates` that has stride 1, else the first of extent 1; None if there is none."""
+    found = [dim for dim in candidates if strides[dim] == 1 and shape[dim] != 1]
+    return next(iter(found or [dim for dim in candidates if shape[dim] == 1]), None)
+
+
 def contiguous_order(rank: int, contiguous: Shape) -> Shape:
     """The order of dims (outermost first) that packs `contiguous` innermost and keeps the rest in place."""
     return (*(dim for dim in range(rank) if dim not in contiguous), *contiguous)
+
+
+def packing_order(tensor: Tensor, rank: int, like: Shape = ()) -> Shape | None:
+    """The order of dims (outermost first) in which an array for a tensor is packed.
+
+    The contiguous dims are innermost and the others in place. Where several dims may be the innermost, it is the one
+    with the smallest stride in `like`. None for an array of another rank than the tensor's.
+    """
+    if rank != len(tensor.shape):
+        return None
+    last = tensor.contiguous
+    if tensor.innermost:
+        last = (min(tensor.innermost, key=lambda dim: abs(like[dim])) if like else tensor.innermost[0],)
+    return contiguous_order(rank, last)

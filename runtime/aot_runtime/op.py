@@ -15,6 +15,7 @@ from .calls import CallShape, LoadFunction, build_run, host_copy, layout_of
 from .device import Device
 from .errors import ArgumentError
 from .format import Op, Tensor
+from .layout import packing_order
 from .planner import Decision, Planner
 
 MAX_PLANS = 4096
@@ -131,9 +132,7 @@ class _Calls:
             raise ArgumentError(f"{self.op.name}: argument '{name}': {error}") from None
 
     def _upload(self, tensor: Tensor, value: np.ndarray[Any, Any], stream: Any) -> DeviceArray:
-        rest = tuple(dim for dim in range(value.ndim) if dim not in tensor.contiguous)
-        fits = value.ndim == len(tensor.shape)
-        order = (*rest, *tensor.contiguous) if fits else None
+        order = packing_order(tensor, value.ndim, value.strides)
         try:
             if tensor.role == "output":
                 return self.device.empty(value.shape, value.dtype, order=order, stream=stream)

@@ -159,8 +159,8 @@ class _Writer:
             parsed = expr.parse(text)
             parsed.check_names(names, self.scope.subjects)
             for function, subject, *_ in parsed.queries:
-                if function == "stride" and path[0] in _BEFORE_OUTPUTS and self._is_output(subject):
-                    raise ExpressionError(f"'{text}' asks for a stride of output '{subject}' before it is laid out")
+                if function in expr.LAYOUT_QUERIES and path[0] in _BEFORE_OUTPUTS and self._is_output(subject):
+                    raise ExpressionError(f"'{text}' asks for the layout of output '{subject}' before it is laid out")
 
     def _is_output(self, name: str | int) -> bool:
         return self.scope.subjects[str(name)].role == "output"
@@ -254,12 +254,17 @@ class _Writer:
         self._strides(outputs=False)
 
     def _strides(self, outputs: bool) -> None:
-        """Strides as kernels get them: 0 along an extent of 1."""
+        """Strides as kernels get them, 0 along an extent of 1; and which dim is the innermost."""
         for function, subject, *rest in sorted(self.reads, key=str):
             if function == "stride" and self._is_output(subject) == outputs:
                 name = expr.query_name("stride", str(subject), rest[0])
                 position = stride_position(self.scope.subjects[str(subject)], rest[0])
                 self.put(f"{name} = {subject}.steps[{position}] if {subject} is not None else 0")
+            elif function == "innermost" and self._is_output(subject) == outputs:
+                name = expr.query_name("innermost", str(subject), rest[0])
+                position = stride_position(self.scope.subjects[str(subject)], rest[0])
+                found = f"_rules.innermost({str(subject)!r}, {subject})"
+                self.put(f"{name} = {subject} is not None and {found} == {position}")
 
     def _dims(self) -> None:
         self.put("# dims")

@@ -11,7 +11,7 @@ import numpy as np
 from .dtypes import DTYPES, SCALAR_TYPES
 from .errors import ArgumentError
 from .format import Axis, Op, Scalar, Tensor, Value, Variant
-from .layout import ALIGNMENT, Layout, contiguous_order, make_layout, packed_strides
+from .layout import ALIGNMENT, Layout, innermost_dim, make_layout, packed_strides, packing_order
 
 
 def hip_grid_limits(threads: int) -> tuple[int, int, int]:
@@ -84,6 +84,12 @@ class Rules:
             raise self.error(f"argument '{name}' is written to, but overlaps itself: strides {list(layout.strides)}")
 
     def _contiguity(self, tensor: Tensor, layout: Layout) -> None:
+        if tensor.innermost and self.innermost(tensor.name, layout) is None:
+            names = " or ".join(f"{dim} ({tensor.shape[dim].extent})" for dim in tensor.innermost)
+            raise self.error(
+                f"argument '{tensor.name}' has strides {list(layout.strides)}; that of dim {names} must be 1 (make a "
+                "contiguous copy)"
+            )
         step = 1
         for dim in reversed(tensor.contiguous):
             if layout.shape[dim] != 1 and layout.strides[dim] != step:
@@ -92,6 +98,13 @@ class Rules:
                     f"({tensor.shape[dim].extent}); it must be {step}: that dim is contiguous (make a contiguous copy)"
                 )
             step *= layout.shape[dim]
+
+    def innermost(self, name: str, layout: Layout) -> int | None:
+        """Which dim is the innermost one of a tensor with several that may be; of others the last contiguous one."""
+        tensor = self.tensors[name]
+        if tensor.innermost:
+            return innermost_dim(layout.shape, layout.strides, tensor.innermost)
+        return tensor.contiguous[-1] if tensor.contiguous else None
 
     def dtype(self, variable: str, **layouts: Layout | None) -> str:
         """The dtype that a variable stands for; every tensor that has it must agree."""
@@ -132,7 +145,7 @@ class Rules:
         for extent in shape:
             if not isinstance(extent, int) or extent < 0:
                 raise self.error(f"the shape of output '{name}' would be {list(shape)}")
-        order = contiguous_order(len(shape), self.tensors[name].contiguous)
+        order = packing_order(self.tensors[name], len(shape))
         return make_layout(device, dtype, shape, packed_strides(shape, order), True)
 
     def same_device(self, layouts: Mapping[str, Layout | None]) -> None:
@@ -215,8 +228,9 @@ class Rules:
             return
         if not layout.aligned:
             yield f"the address of '{tensor.name}' is not a multiple of {ALIGNMENT}"
+        innermost = self.innermost(tensor.name, layout)
         for dim, step in enumerate(layout.steps):
-            if step % ALIGNMENT and dim not in tensor.contiguous[-1:]:
+            if step % ALIGNMENT and dim != innermost:
                 yield f"stride {step} of '{tensor.name}' in dim {dim} is not a multiple of {ALIGNMENT}"
 
     def reach(self, layouts: Mapping[str, Layout | None]) -> None:

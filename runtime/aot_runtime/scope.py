@@ -142,7 +142,7 @@ def axis_kind(axis: Axis) -> type:
 
 
 def stride_position(tensor: Tensor, dim: str | int) -> int:
-    """The position that `stride(tensor, dim)` means. Raises `ExpressionError`."""
+    """The position that `stride(tensor, dim)` and `innermost(tensor, dim)` mean. Raises `ExpressionError`."""
     if isinstance(dim, int) or dim.isdigit():
         if int(dim) < len(tensor.shape):
             return int(dim)
@@ -269,6 +269,8 @@ def _check_tensor(op: Op, tensor: Tensor) -> None:
         raise ExpressionError(f"tensor '{tensor.name}' has unknown role '{tensor.role}'")
     if tensor.dtype not in DTYPES and tensor.dtype not in op.dtypes:
         raise ExpressionError(f"tensor '{tensor.name}' has unknown dtype '{tensor.dtype}'")
-    positions = tensor.contiguous
-    if len(set(positions)) != len(positions) or any(not 0 <= p < len(tensor.shape) for p in positions):
-        raise ExpressionError(f"tensor '{tensor.name}': contiguous dims {list(positions)} are not its dims")
+    for key, positions in (("contiguous", tensor.contiguous), ("innermost", tensor.innermost)):
+        if len(set(positions)) != len(positions) or any(not 0 <= p < len(tensor.shape) for p in positions):
+            raise ExpressionError(f"tensor '{tensor.name}': {key} dims {list(positions)} are not its dims")
+    if tensor.contiguous and tensor.innermost:
+        raise ExpressionError(f"tensor '{tensor.name}' has both `contiguous` and `innermost` dims")

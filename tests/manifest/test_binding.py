@@ -55,6 +55,15 @@ class Bindings:
         return f"{position(self.path, fragment)}: op 'scale', kernel 'k.py:scale_rows': "
 
 
+def test_an_unbound_parameter_takes_its_default(tmp_path):
+    bindings = Bindings(tmp_path)
+    assert bindings.bind("x", "extra=None", "shift=3") == [
+        bindings.one("x"),
+        Bound("extra", "constexpr", constant=None),
+        Bound("shift", "constexpr", constant=3),
+    ]
+
+
 @pytest.fixture
 def everything(tmp_path) -> Bindings:
     return Bindings(tmp_path)

@@ -61,7 +61,7 @@ FORBIDDEN = {
     'f"{rows}"': "'f'{rows}'' is not part of the expression language",
     "[rows]": "'[rows]' is not part of the expression language",
     "rows if rows else [i for i in rows]": "'[i for i in rows]' is not part of the expression language",
-    "open(rows)": "unknown function 'open'; known: abs, cdiv, elsize, given, max, min, next_pow2, stride",
+    "open(rows)": "unknown function 'open'; known: abs, cdiv, elsize, given, innermost, max, min, next_pow2, stride",
     "cdv(rows, 2)": "unknown function 'cdv'; did you mean 'cdiv'?",
     "cdiv(rows)": "cdiv() takes 2 arguments",
     "2 ** 17": "an exponent is a literal number of at most 16",
@@ -334,6 +334,17 @@ def test_a_scalar_tensor_has_no_contiguous_dim(tmp_path):
             "bias: {",
             "'bias' may be absent, but no constexpr has `pick: given(bias)`, "
             "so the kernel cannot know whether it is there",
+        ),
+        (
+            [("x: {shape: [rows, cols], dtype: T", "x: {shape: [rows, cols], dtype: T, innermost: [cols, rows]")],
+            "innermost",
+            "any of several dims of 'x' may be the innermost, but no constexpr has `pick: innermost(x, cols)`, "
+            "so the kernel cannot know which is",
+        ),
+        (
+            [("x: {shape: [rows, cols], dtype: T", "x: {shape: [rows, cols], dtype: T, innermost: [cols, depth]")],
+            "depth]",
+            "'depth' names no single dim of ['rows', 'cols']",
         ),
         (
             [("pick: return_top", "pick: not return_top")],

@@ -538,7 +538,7 @@ def test_strides_of_inputs_are_known_from_the_start():
 @pytest.mark.parametrize("fields", [{"require": ("stride(out, 0) > 1",)}, {"let": (fmt.Let("k", "stride(out, 0)"),)},
                                     {"scalars": (fmt.Scalar("k", "i32", "stride(out, 0)"),)}])  # fmt: skip
 def test_strides_of_outputs_are_not(fields: dict[str, Any]):
-    with pytest.raises(ExpressionError, match="asks for a stride of output 'out' before it is laid out"):
+    with pytest.raises(ExpressionError, match="asks for the layout of output 'out' before it is laid out"):
         planner(op(tensor("x", "rows", "cols"), tensor("out", "rows", "cols", role="output"), **fields))
 
 
