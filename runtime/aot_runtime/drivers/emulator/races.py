@@ -103,8 +103,10 @@ class History:
     def _check(self, writers: bool, offsets: Array, nbytes: int, by: Array, at_once: bool = False) -> list[Race]:
         before = self._get(writers, offsets, nbytes)
         difference = before ^ by
-        wrong = (difference - np.uint32(1) < _SAME_PHASE - 1) | (difference >= _SAME_WORKGROUP) & (before != 0)
-        return [Race(wrong.any(0), writers, at_once)] if wrong.any() else []
+        wrong = difference - np.uint32(1) < _SAME_PHASE - 1
+        if int(difference.max()) >= _SAME_WORKGROUP:
+            wrong |= (difference >= _SAME_WORKGROUP) & (before != 0)
+        return [Race(np.asarray(wrong.any(0)), writers, at_once)] if wrong.any() else []
 
     # The agents of accesses, uint32 [granules of an access, n]
 
@@ -143,8 +145,12 @@ _MOST_PENDING = 1 << 26
 def _joined(before: Array, by: Array) -> Array:
     """Who has loaded, once `by` have: themselves, or what stands for several."""
     difference = before ^ by
-    several = np.where(difference - np.uint32(1) < _SAME_PHASE - 1, by | np.uint32(_SEVERAL), by)
-    return np.where((difference >= _SAME_WORKGROUP) & (before != 0), _ANYONE, several)
+    joined = (difference - np.uint32(1) < _SAME_PHASE - 1).astype(np.uint32)
+    joined *= np.uint32(_SEVERAL)
+    joined |= by
+    if int(difference.max()) >= _SAME_WORKGROUP:
+        joined[(difference >= _SAME_WORKGROUP) & (before != 0)] = _ANYONE
+    return joined
 
 
 def _pieces(count: int) -> list[tuple[int, int]]:

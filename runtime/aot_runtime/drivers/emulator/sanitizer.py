@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -102,11 +103,10 @@ class Sanitizer(Monitor):
     # Memory
 
     def access(self, waves: Wavefronts, touch: Touch) -> None:
-        chosen = np.ones(touch.addresses.shape, bool) if touch.lanes is None else touch.lanes
-        addresses = touch.addresses[chosen]
+        reached = _Reached(waves, touch)
+        addresses = reached.addresses
         if not addresses.size:
             return
-        reached = _Reached(waves, touch, chosen, addresses)
         self._check_alignment(reached)
         if touch.space in ("global", "scalar"):
             self._check_memory(reached)
@@ -216,6 +216,12 @@ def _changes(race: Race, reached: _Reached, offsets: Array, data: Array) -> Arra
     return result
 
 
+@lru_cache(maxsize=64)
+def _everyone(shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """The indices of all elements of an array of a shape."""
+    return np.nonzero(np.ones(shape, bool))
+
+
 class _Reached:
     """The accesses of an instruction's lanes that take part, one after another.
 
@@ -224,23 +230,27 @@ class _Reached:
         waves, lanes: int64 [n], of each: its wavefront in the group, its lane in that.
     """
 
-    def __init__(self, group: Wavefronts, touch: Touch, chosen: Array, addresses: Array):
-        self.group, self.touch, self.nbytes, self.addresses = group, touch, touch.nbytes, addresses
-        found = np.nonzero(chosen)
+    def __init__(self, group: Wavefronts, touch: Touch):
+        self.group, self.touch, self.nbytes = group, touch, touch.nbytes
+        shape = touch.addresses.shape
+        found = _everyone(shape) if touch.lanes is None else np.nonzero(touch.lanes)
+        self.addresses = touch.addresses.ravel() if touch.lanes is None else touch.addresses[touch.lanes]
         self.waves: Array = found[0]
         self.lanes: Array = found[-1]
-        self._chosen, self._mine = chosen, np.arange(addresses.size)
+        self._mine: Array | slice = slice(None)
 
     @property
     def values(self) -> Array:
         """What is stored, in the form that `gather` gives for the addresses."""
         assert self.touch.values is not None
-        return np.ascontiguousarray(self.touch.values[..., self._chosen][..., self._mine])
+        values, lanes = self.touch.values, self.touch.lanes
+        chosen = values.reshape(*values.shape[:-2], -1) if lanes is None else values[..., lanes]
+        return np.ascontiguousarray(chosen[..., self._mine])
 
     def only(self, mine: Array) -> _Reached:
         """Some of them."""
         part: Any = object.__new__(_Reached)
         part.group, part.touch, part.nbytes = self.group, self.touch, self.nbytes
         part.addresses, part.waves, part.lanes = self.addresses[mine], self.waves[mine], self.lanes[mine]
-        part._chosen, part._mine = self._chosen, self._mine[mine]
+        part._mine = mine
         return part

@@ -135,6 +135,8 @@ def registers(instruction: Instruction, name: str) -> Iterator[Register]:
     fields, vector = instruction.fields, instruction.base_encoding.startswith(("V", "M", "G", "D", "F"))
     if name == "src0" and number in (249, 250, 233, 234):  # SDWA, DPP: the register is in a field of its own
         number = fields["vsrc0"]
+    if name in ("simm16", "literal"):
+        return
     if name == "vdst" and instruction.mnemonic.startswith(("v_readlane", "v_readfirstlane")):
         number &= 0xFF  # a scalar register
     if name in ("addr", "vaddr") and number >= VGPR:
