@@ -99,7 +99,7 @@ def how_noticed(case: Case, mutant: Kernel, options: Options) -> str:
 
 
 def matmul() -> Case:
-    """64 × 64 × 96 through LDS, of small integers: exact."""
+    """64 by 64 by 96 through LDS, of small integers: exact."""
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-4, 5, shape).astype(np.float16) for shape in ((64, 96), (96, 64)))
     signature = (("a", "*fp16"), ("b", "*fp16"), ("c", "*fp32"), ("m", "i32"), ("n", "i32"), ("k", "i32"))

@@ -40,4 +40,4 @@ def test_every_deleted_wait_is_noticed(case: Case):
 @pytest.mark.parametrize("prefix", ("v_mfma", "ds_", "buffer_", "global_", "v_xor", "v_add_u32", "v_lshl"))
 def test_most_deleted_instructions_are_noticed(case: Case, prefix: str):
     found = list(mutants(case, STRICT, prefix))
-    assert sum(bool(mutant.noticed) for mutant in found) >= 0.85 * len(found), "\n".join(map(str, found))
+    assert sum(bool(mutant.noticed) for mutant in found) >= 0.8 * len(found), "\n".join(map(str, found))

@@ -154,8 +154,9 @@ def test_a_deleted_barrier(order: Order):
     assert error.kind == "race" and f"4 bytes of LDS are {seen} by another wavefront" in error.message
 
 
-def test_an_lds_store_that_the_barrier_does_not_wait_for():
-    error = fault(*(line for at, line in enumerate(EXCHANGE) if at != 2))
+@pytest.mark.parametrize("wait", (2, 6))
+def test_an_access_of_lds_that_the_barrier_does_not_wait_for(wait: int):
+    error = fault(*(line for at, line in enumerate(EXCHANGE) if at != wait))
     assert error.kind == "wait" and "is not waited for before the barrier" in error.message
 
 

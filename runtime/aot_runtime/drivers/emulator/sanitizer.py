@@ -3,8 +3,8 @@
 - an access outside of an allocation, past its end, or past the LDS or scratch that the kernel was given;
 - an address that is not a multiple of the access's size, or of 4 for larger ones;
 - a load from memory, LDS or scratch that nothing was written to;
-- a register used before the load or atomic that writes it was waited for, and an LDS store that is not waited for
-  before a barrier (`waits`);
+- a register used before the load or atomic that writes it was waited for, and an access of LDS that is not
+  waited for before a barrier (`waits`);
 - two wavefronts that reach the same bytes, one of them storing, with nothing that orders them (`races`);
 - a barrier that a wavefront of the workgroup does not come to, or comes to elsewhere.
 """
@@ -23,7 +23,7 @@ from .decode import Instruction
 from .memory import Allocation, Array, gather, scatter
 from .monitor import Monitor, Touch
 from .races import History, Race, agents
-from .waits import LDS_STORE, Outstanding, Use, use_of
+from .waits import LDS, Outstanding, Use, use_of
 from .wavefronts import Wavefronts
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Sanitizer(Monitor):
         conflict = state.conflict(use)
         if conflict is not None:
             register, counter, operation = conflict
-            if register == LDS_STORE:
+            if register == LDS:
                 text = f"{operation.text} is not waited for before the barrier"
             else:
                 text = f"{register[0]}{register[1]} is used before {operation.text} was waited for"

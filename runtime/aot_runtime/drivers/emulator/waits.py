@@ -16,8 +16,8 @@ from .operands import VGPR
 
 Register = tuple[str, int]
 """`v`, `a` or `s`, and the number."""
-LDS_STORE: Register = ("LDS store", 0)
-"""Stands for what a store to LDS has yet to write."""
+LDS: Register = ("LDS", 0)
+"""Stands for what an access of LDS has yet to read or write: other wavefronts may count on it after a barrier."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Operation:
     """Something that a counter counts.
 
     Attributes:
-        busy: registers that it has yet to write, and `LDS_STORE`.
+        busy: registers that it has yet to write, and `LDS`.
         ordered: operations of its kind end in the order in which they were started.
     """
 
@@ -118,11 +118,10 @@ def use_of(instruction: Instruction) -> Use:
     counters = tuple(_counters(instruction))
     if not counters:
         at_barrier = instruction.mnemonic in ("s_barrier", "s_barrier_signal")
-        return Use(frozenset({LDS_STORE}) if at_barrier else touched)
-    stores = "store" in instruction.mnemonic or "write" in instruction.mnemonic
+        return Use(frozenset({LDS}) if at_barrier else touched)
     target = frozenset(registers(instruction, _target(instruction))) if _answers(instruction) else frozenset()
-    to_lds = instruction.mnemonic.startswith("ds_") and stores
-    busy = frozenset({LDS_STORE}) if to_lds else target
+    in_lds = instruction.mnemonic.startswith("ds_") and not instruction.mnemonic.startswith(_LANE_MOVES)
+    busy = target | {LDS} if in_lds else target
     operation = Operation(
         busy, instruction.base_encoding != "SMEM", f"{instruction.mnemonic} at pc {instruction.pc:#x}"
     )
@@ -171,6 +170,7 @@ def _address_words(instruction: Instruction) -> int:
     return 2 if instruction.mnemonic.startswith("flat_") else 1
 
 
+_LANE_MOVES = ("ds_bpermute", "ds_permute", "ds_swizzle")
 _MEMORY = ("global_", "buffer_", "scratch_", "flat_", "tbuffer_")
 
 
