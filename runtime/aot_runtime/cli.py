@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import click
 
 from .errors import AotError
 
-EXIT_FAILED = 1
+EXIT_FAILED, EXIT_USAGE = 1, 2
 
 
 class _Failure(click.ClickException):
@@ -19,6 +20,10 @@ class _Failure(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         click.echo(f"aotbundle: error: {self.message}", err=True)
+
+
+class _Unusable(_Failure):
+    exit_code = EXIT_USAGE
 
 
 class _Commands(click.Group):
@@ -126,6 +131,62 @@ def verify(paths: tuple[Path, ...]) -> None:
             click.echo(f"{folder}: {fault}")
         click.echo(f"{folder}: {f'{len(faults)} fault(s)' if faults else 'ok'}")
     sys.exit(EXIT_FAILED if faulty else 0)
+
+
+@main.command()
+@click.argument("bundle", metavar="BUNDLE|FOLDER", type=_PATHS)
+@click.option("--device", help="hip, hip:1, cuda, emulator, …  [default: the first GPU of the bundle's kind]")
+@click.option("--op", help="Only the cases of this op.")
+@click.option("--json", "as_json", is_flag=True, help="The whole report, as JSON.")
+def selftest(bundle: Path, device: str | None, op: str | None, as_json: bool) -> None:
+    """Check that this device computes what it should: calls whose results BUNDLE has, made and compared.
+
+    Needs no sources. Each output may be off by the bound that the build stored; what is printed is the largest error.
+    Exit status: 0 all cases pass; 1 one fails, or the bundle is damaged; 2 wrong usage, no device that fits, or a
+    bundle without golden vectors.
+
+    \b
+    Examples:
+      aotbundle selftest dist/attention-gfx942
+      aotbundle selftest dist/rows-gfx942 --device emulator --op softmax --json
+    """
+    import json
+
+    from .errors import ArchMismatchError, ArgumentError, DeviceError, NoVectorsError
+    from .opening import open_bundle
+    from .selftest import head_text, make_report, prepare, report_data, result_text, run_case
+
+    try:
+        opened = open_bundle(bundle, device)
+        cases = prepare(opened, op)
+    except (ArchMismatchError, ArgumentError, DeviceError, NoVectorsError) as error:
+        raise _Unusable(str(error)) from error
+    if not as_json:
+        click.echo(head_text(opened))
+    results = []
+    for number, prepared in enumerate(cases, 1):
+        with _status(f"{number}/{len(cases)} {prepared.case.op} {prepared.case.name}"):
+            results.append(run_case(opened, prepared))
+        if not as_json:
+            click.echo(result_text(results[-1]))
+    report = make_report(opened, results)
+    failed = sum(not result.passed for result in results)
+    passed = f"all {len(results)} cases pass" if not failed else f"{failed} of {len(results)} cases FAILED"
+    click.echo(json.dumps(report_data(report), indent=1) if as_json else passed)
+    sys.exit(EXIT_FAILED if failed else 0)
+
+
+@contextmanager
+def _status(text: str) -> Iterator[None]:
+    """Show what is going on at the terminal's last line while it goes on; nothing in a log."""
+    shown = sys.stderr.isatty()
+    if shown:
+        click.echo(text, err=True, nl=False)
+    try:
+        yield
+    finally:
+        if shown:
+            click.echo("\r\x1b[K", err=True, nl=False)
 
 
 @main.command()

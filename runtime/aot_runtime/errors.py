@@ -17,6 +17,10 @@ class ArchMismatchError(BundleError):
     """A bundle or a code object was compiled for another architecture than the device has."""
 
 
+class NoVectorsError(BundleError):
+    """A bundle, or an op of it, has no golden vectors to test a device with."""
+
+
 class ExpressionError(AotError):
     """An expression uses a forbidden construct or an unknown name, or cannot be evaluated."""
 

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from .bundle import read_index
 from .errors import ArgumentError, BundleError
 from .expr import nearest
@@ -143,6 +145,7 @@ def bundle_data(index: Index, rows: Iterable[VariantRow]) -> dict[str, Any]:
         "format": index.format,
         "toolchain": index.toolchain,
         "variants": [asdict(row) for row in rows],
+        "selftest": [msgspec.to_builtins(case) for case in index.selftest],
     }
 
 
@@ -156,6 +159,8 @@ def bundle_text(index: Index, rows: Sequence[VariantRow]) -> str:
             lines += ["", *_launch([row for row in mine if row.launch == launch])]
         sizes = {row.file: row.code_bytes for row in mine}
         lines.append(f"{op}: {len(mine)} variants, {len(sizes)} code objects, {size_text(sum(sizes.values()))} of code")
+        cases = [case.name for case in index.selftest if case.op == op]
+        lines += [f"{op}: selftest cases {', '.join(cases)}"] if cases else []
     return "\n".join([*lines, *_warnings(rows)])
 
 
