@@ -55,7 +55,9 @@ class Launched:
     config: str
 
     def __str__(self) -> str:
-        return f"{self.symbol}[{point_text(self.point)}] {'aligned' if self.aligned else 'general'}, {self.config}"
+        point = point_text(self.point, none="")
+        name = f"{self.symbol}[{point}]" if point else self.symbol
+        return f"{name} {'aligned' if self.aligned else 'general'}, {self.config}"
 
 
 @dataclass(frozen=True)

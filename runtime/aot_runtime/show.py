@@ -191,9 +191,9 @@ def _spills(row: VariantRow) -> str:
     return f"{row.vgpr_spills}+{row.sgpr_spills or 0}" if row.spills else "0"
 
 
-def point_text(point: dict[str, Value]) -> str:
-    """A point in short: dtypes by their value, flags by their name where they are set."""
-    return " ".join(filter(None, (_coordinate(name, value) for name, value in point.items()))) or "(no axes)"
+def point_text(point: dict[str, Value], none: str = "(no axes)") -> str:
+    """A point in short: dtypes by their value, flags by their name where they are set; `none` if that is nothing."""
+    return " ".join(filter(None, (_coordinate(name, value) for name, value in point.items()))) or none
 
 
 def _coordinate(name: str, value: Value) -> str:
