@@ -70,9 +70,16 @@ class Memory:
         allocation = Allocation(self._next, nbytes, np.full(padded, POISON, np.uint8), written)
         self._next += -(-(padded + _GUARD) // _GUARD) * _GUARD
         self._used += padded
-        self._bases.append(allocation.base)  # bases only grow: the list stays sorted
-        self._allocations.append(allocation)
+        at = bisect.bisect_left(self._bases, allocation.base)
+        self._bases.insert(at, allocation.base)
+        self._allocations.insert(at, allocation)
         return allocation.base
+
+    def adopt(self, address: int, data: Array) -> None:
+        """Take bytes that live elsewhere (uint8, writable) for memory at `address`, where nothing may be yet."""
+        at = bisect.bisect_left(self._bases, address)
+        self._bases.insert(at, address)
+        self._allocations.insert(at, Allocation(address, data.size, data))
 
     def free(self, address: int) -> None:
         """Give an allocation back. Raises `MemoryAccessError` unless it is the start of one."""
