@@ -192,7 +192,9 @@ def _arrays(device: Device, op: Op, prepared: Prepared) -> Mapping[str, _Guarded
             values = _poisoned(vectors.expected[tensor.name], dtype_of(tensor, case.dtypes))
         if values is not None:
             order = packing_order(tensor, values.ndim, innermost=case.innermost.get(tensor.name))
-            arrays[tensor.name] = _guarded(device, values, order or tuple(range(values.ndim)))
+            # What is read from beside an input shows as NaN in a result; what is written beside an output could be NaN.
+            guard = np.nan if tensor.role == "input" and values.dtype.kind not in "biu" else 85
+            arrays[tensor.name] = _guarded(device, values, order or tuple(range(values.ndim)), guard)
     return arrays
 
 
@@ -203,13 +205,13 @@ def _poisoned(expected: Array, dtype: np.dtype[Any]) -> Array:
     return ~np.rint(expected).astype(dtype)
 
 
-def _guarded(device: Device, values: Array, order: Shape) -> _Guarded:
-    """`values` on the device, its dims packed in an order from outermost to innermost."""
+def _guarded(device: Device, values: Array, order: Shape, guard: float) -> _Guarded:
+    """`values` on the device, its dims packed in an order from outermost to innermost, between zones of `guard`."""
     packed = np.ascontiguousarray(values.transpose(order))
-    guard = np.full(GUARD_BYTES // packed.itemsize, 85 if packed.dtype.kind in "biu" else np.nan, packed.dtype)
-    host = np.concatenate([guard, packed.reshape(-1), guard])
+    zone = np.full(GUARD_BYTES // packed.itemsize, guard, packed.dtype)
+    host = np.concatenate([zone, packed.reshape(-1), zone])
     whole = device.array(host)
-    inner = whole[len(guard) : len(guard) + packed.size].reshape(*packed.shape)
+    inner = whole[len(zone) : len(zone) + packed.size].reshape(*packed.shape)
     return _Guarded(whole, inner.transpose(*(order.index(dim) for dim in range(values.ndim))), host)
 
 
