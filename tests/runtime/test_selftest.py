@@ -6,7 +6,11 @@ import hashlib
 import io
 import json
 import math
+import os
+import pty
 import shutil
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -134,6 +138,22 @@ def test_json(bundles: Path):
         assert (item["op"], item["case"], item["passed"]) == (case.op, case.name, True)
         assert {output["name"]: output["bound"] for output in item["outputs"]} == case.bounds
         assert item["launches"][0]["symbol"] == "softmax_rows"
+
+
+def test_a_terminal_shows_what_is_going_on(bundles: Path):
+    ours, theirs = pty.openpty()
+    command = "from aot_runtime.cli import main; main()"
+    arguments = ["selftest", str(bundles / "small-gfx942"), "--device", "emulator", "--op", "row_sums"]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", command, *arguments], stdout=subprocess.PIPE, stderr=theirs, text=True, check=True
+        )
+        shown = os.read(ours, 1 << 16).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert shown == "1/2 row_sums case0\r\x1b[K2/2 row_sums case1\r\x1b[K"
+    assert done.stdout == run(*arguments[1:]).stdout
 
 
 @pytest.mark.parametrize(
