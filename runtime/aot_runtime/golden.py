@@ -98,6 +98,8 @@ def _vectors(op: Op, case: Case, stored: dict[str, Array]) -> Vectors:
             inputs[tensor.name] = _input(name, _taken(stored, name), tensor, dtype_of(tensor, case.dtypes))
         if tensor.name in case.bounds:
             expected[tensor.name] = _taken(stored, entry_name(EXPECTED, tensor.name))
+            if tensor.name in inputs and inputs[tensor.name].shape != expected[tensor.name].shape:
+                raise ValueError(f"'{tensor.name}' goes in with another shape than it comes out with")
     if stored:
         raise ValueError(f"it has {', '.join(map(repr, sorted(stored)))}, which the case has no use for")
     return Vectors(inputs, expected)

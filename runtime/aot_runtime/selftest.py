@@ -1,8 +1,8 @@
 """The self-test: calls whose results are known, made on this device and compared.
 
 That the driver, the device and the code objects together compute the right numbers is thus shown with nothing but a
-bundle. Every array lies between guard zones, and what is written to is poisoned beforehand: an element that the kernels
-leave out fails, and so does a store that goes past either end.
+bundle. Every array lies between guard zones, and outputs are poisoned beforehand: an element that the kernels leave out
+fails, and so does a store that goes past either end, or into an input.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Launched:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one case. `fault`: the call itself failed, so that there are no outputs."""
+    """What came of one case. `fault`: the call itself failed, so that there are no outputs, or it altered an input."""
 
     op: str
     case: str
@@ -146,10 +146,10 @@ def run_case(bundle: Bundle, prepared: Prepared) -> Result:
         decision = function.decide({name: view.layout for name, view in views.items()}, case.scalars)
         launches = tuple(_launched(bundle, op, decision))
         function(**views, **case.scalars)
-        outputs = tuple(
-            _compare(name, arrays[name], expected, case.bounds[name])
-            for name, expected in prepared.vectors.expected.items()
-        )
+        expected = prepared.vectors.expected
+        outputs = tuple(_compare(name, arrays[name], expected[name], case.bounds[name]) for name in expected)
+        altered = [name for name, array in arrays.items() if name not in expected and array.altered(slice(None))]
+        fault = f"inputs were written to: {', '.join(altered)}" if altered else ""
     except AotError as error:
         fault = f"{type(error).__name__}: {error}"
     return Result(case.op, case.name, launches, outputs, time.monotonic() - started, fault)
@@ -175,11 +175,15 @@ class _Guarded:
     view: DeviceArray
     host: Array
 
-    def trespassed(self) -> bool:
-        """Whether a guard zone is no longer what it was."""
+    @property
+    def zones(self) -> tuple[slice, slice]:
         count = GUARD_BYTES // self.host.itemsize
+        return slice(count), slice(-count, None)
+
+    def altered(self, *parts: slice) -> bool:
+        """Whether some part of `whole` is no longer what it was."""
         now = self.whole.numpy()
-        return any(now[zone].tobytes() != self.host[zone].tobytes() for zone in (slice(count), slice(-count, None)))
+        return any(now[part].tobytes() != self.host[part].tobytes() for part in parts)
 
 
 def _arrays(device: Device, op: Op, prepared: Prepared) -> Mapping[str, _Guarded]:
@@ -202,7 +206,8 @@ def _poisoned(expected: Array, dtype: np.dtype[Any]) -> Array:
     """What is not expected anywhere: of floats NaN (1 where NaN is expected), of integers the complement."""
     if dtype.kind not in "biu":
         return np.where(np.isnan(expected), 1.0, np.nan).astype(dtype)
-    return ~np.rint(expected).astype(dtype)
+    with np.errstate(invalid="ignore"):
+        return ~(expected if expected.dtype.kind in "biu" else np.rint(expected)).astype(dtype)
 
 
 def _guarded(device: Device, values: Array, order: Shape, guard: float) -> _Guarded:
@@ -225,7 +230,7 @@ def _compare(name: str, array: _Guarded, expected: Array, bound: float) -> Outpu
         count = f"{np.count_nonzero(far)} of {far.size} elements"
         values = f"{float(actual[at]):.6g}, expected {float(expected[at]):.6g}"
         faults.append(f"{count} beyond the bound, first at {list(at)}: {values}")
-    if array.trespassed():
+    if array.altered(*array.zones):
         faults.append("something was written outside of the array")
     return Output(name, float(np.max(distance, initial=0.0)), bound, "; ".join(faults))
 

@@ -279,6 +279,14 @@ def test_one_element_too_many(rows: Path):
     assert "elements beyond the bound" in found["short"]
 
 
+def test_an_input_that_is_written_to(bundles: Path, tmp_path: Path):
+    """The kernel gets its input as the output too."""
+    small = Path(shutil.copytree(bundles / "small-gfx942", tmp_path / "small-gfx942"))
+    edit_index(small, kernarg("out", "x"))
+    report = emulated(small).selftest("scale_segments")
+    assert "inputs were written to: x; 180 of 180 elements beyond the bound" in faults(report)["an_empty_one"]
+
+
 def test_one_row_too_few(bundles: Path, tmp_path: Path):
     small = Path(shutil.copytree(bundles / "small-gfx942", tmp_path / "small-gfx942"))
     edit_index(small, lambda index: index["ops"][0]["launches"][0]["grid"].__setitem__(0, "rows - 1"))
@@ -410,6 +418,14 @@ def test_malformed_vectors_are_typed_errors(rows: Path, damage: Callable[[Path],
     assert str(found.value).startswith(f"golden vectors {path} (case 'short' of softmax) are malformed: ")
     assert words in str(found.value)
     assert any(words in fault for fault in verify_bundle(rows))
+
+
+def test_an_inout_keeps_its_shape(bundles: Path, tmp_path: Path):
+    small = Path(shutil.copytree(bundles / "small-gfx942", tmp_path / "small-gfx942"))
+    rewrite(vectors_of(small, "ragged"), lambda a: a.update({"expected/state": a["expected/state"][:1]}))
+    adopt_files(small)
+    with pytest.raises(BundleError, match="'state' goes in with another shape than it comes out with"):
+        emulated(small).selftest("accumulate")
 
 
 def test_entries_that_share_their_bytes(rows: Path):
