@@ -57,22 +57,47 @@ class EmulationError(DeviceError):
 
     Attributes:
         kernel: the kernel's symbol; None where the fault is not in one.
+        code: name of the code object, as a bundle's variants have it; None as above.
         pc: byte offset of the instruction in the kernel's code, or None.
         mnemonic: the instruction's name, or None.
+        instruction: its text, with operands, or None.
+        workgroup: the workgroup's coordinates in the grid, or None where the fault is in no single one.
+        wavefront: the wavefront's number in the workgroup, or None.
+        lane: the lane's number in the wavefront, or None.
     """
 
     def __init__(self, message: str, kernel: str | None = None, pc: int | None = None, mnemonic: str | None = None):
         self.message, self.kernel, self.pc, self.mnemonic = message, kernel, pc, mnemonic
+        self.code: str | None = None
+        self.instruction: str | None = None
+        self.workgroup: tuple[int, int, int] | None = None
+        self.wavefront: int | None = None
+        self.lane: int | None = None
+        self.member: int | None = None  # of the wavefronts executed together, until `workgroup` is known from it
         super().__init__(message)
 
     def __str__(self) -> str:
-        place = "" if self.pc is None else f"{self.mnemonic} at pc {self.pc:#x} of {self.kernel}: "
-        return place + self.message
+        if self.pc is None:
+            return self.message
+        where = [self.instruction] if self.instruction and self.instruction != self.mnemonic else []
+        named = {"workgroup": self.workgroup, "wavefront": self.wavefront, "lane": self.lane, "code object": self.code}
+        where += [f"{name} {value}" for name, value in named.items() if value is not None]
+        place = f"{self.mnemonic} at pc {self.pc:#x} of {self.kernel}: {self.message}"
+        return place + (f" [{', '.join(where)}]" if where else "")
 
-    def locate(self, kernel: str, pc: int, mnemonic: str) -> None:
-        """Say where it happened, unless that is known."""
+    def locate(
+        self,
+        kernel: str,
+        pc: int,
+        mnemonic: str,
+        instruction: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        """Say in which instruction it happened, unless that is known."""
         if self.pc is None:
             self.kernel, self.pc, self.mnemonic = kernel, pc, mnemonic
+        if self.instruction is None and self.pc == pc:
+            self.instruction, self.code = instruction, code
 
 
 class UnsupportedInstructionError(EmulationError):
@@ -94,3 +119,40 @@ class MemoryAccessError(EmulationError):
 
 class InstructionBudgetError(EmulationError):
     """A launch executed more instructions than its budget allows: most likely a loop that never ends."""
+
+
+class SanitizerError(EmulationError):
+    """Strict emulation found what a GPU would have let pass."""
+
+
+class SanitizedAccessError(SanitizerError):
+    """An access inside its allocation that is wrong nevertheless.
+
+    Attributes:
+        address: the first address at fault.
+        nbytes: size of the access.
+    """
+
+    def __init__(self, message: str, address: int, nbytes: int):
+        super().__init__(message)
+        self.address, self.nbytes = address, nbytes
+
+
+class MisalignedAccessError(SanitizedAccessError):
+    """An access at an address that is no multiple of what its size needs."""
+
+
+class UninitializedReadError(SanitizedAccessError):
+    """A read of bytes that nothing has written."""
+
+
+class DataRaceError(SanitizedAccessError):
+    """Two wavefronts access the same bytes, at least one of them to write, and nothing orders the two accesses."""
+
+
+class RegisterHazardError(SanitizerError):
+    """A register is used whose load has not been waited for."""
+
+
+class DivergentBarrierError(SanitizerError):
+    """The wavefronts of a workgroup wait at different barriers, or one has ended while others wait."""

@@ -6,7 +6,8 @@ import ctypes
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -116,7 +117,7 @@ class EmulatorDriver:
         memory = self._device(call, device).memory
         with self._lock:
             try:
-                return memory.allocate(nbytes)
+                return memory.allocate(nbytes, self.options.strict)
             except MemoryError as error:
                 raise DeviceMemoryError(call, OUT_OF_MEMORY, "emulatorErrorOutOfMemory", str(error)) from None
 
@@ -127,16 +128,14 @@ class EmulatorDriver:
         self._free("Free", device, address)
 
     def _free(self, call: str, device: int, address: int) -> None:
-        memory = self._device(call, device).memory
-        with self._lock:
-            try:
-                memory.free(address)
-            except MemoryAccessError as error:
-                raise _error(call, INVALID_VALUE, error.message) from None
+        with self._lock, self._memory(call, device) as memory:
+            memory.free(address)
 
-    def _bytes(self, call: str, device: int, address: int, nbytes: int) -> Any:
+    @contextmanager
+    def _memory(self, call: str, device: int) -> Iterator[Memory]:
+        """A device's memory; what is wrong with an address is an error of the call."""
         try:
-            return self._device(call, device).memory.bytes_at(address, nbytes)
+            yield self._device(call, device).memory
         except MemoryAccessError as error:
             raise _error(call, INVALID_VALUE, error.message) from None
 
@@ -144,33 +143,37 @@ class EmulatorDriver:
         content = _host_bytes(host, nbytes).copy() if self.is_capturing(device, stream) else _host_bytes(host, nbytes)
 
         def copy() -> None:
-            self._bytes("MemcpyHtoD", device, address, nbytes)[:] = content
+            with self._memory("MemcpyHtoD", device) as memory:
+                memory.write(address, content, nbytes)
 
         self.do(stream, copy)
 
     def copy_to_host(self, device: int, host: int, address: int, nbytes: int, stream: int) -> None:
         def copy() -> None:
-            _host_bytes(host, nbytes)[:] = self._bytes("MemcpyDtoH", device, address, nbytes)
+            with self._memory("MemcpyDtoH", device) as memory:
+                _host_bytes(host, nbytes)[:] = memory.bytes_at(address, nbytes)
 
         self.do(stream, copy)
 
     def copy_on_device(self, device: int, target: int, source: int, nbytes: int, stream: int) -> None:
         def copy() -> None:
-            content = self._bytes("MemcpyDtoD", device, source, nbytes)
-            self._bytes("MemcpyDtoD", device, target, nbytes)[:] = content
+            with self._memory("MemcpyDtoD", device) as memory:
+                memory.copy(target, source, nbytes)
 
         self.do(stream, copy)
 
     def fill(self, device: int, address: int, byte: int, nbytes: int, stream: int) -> None:
         def fill() -> None:
-            self._bytes("Memset", device, address, nbytes)[:] = byte
+            with self._memory("Memset", device) as memory:
+                memory.write(address, byte, nbytes)
 
         self.do(stream, fill)
 
     def device_of(self, address: int) -> int:
         device = address // _ADDRESSES - 1
         if 0 <= device < len(self._devices):
-            self._bytes("PointerGetAttributes", device, address, 1)
+            with self._memory("PointerGetAttributes", device) as memory:
+                memory.find(address)
             return device
         raise _error("PointerGetAttributes", INVALID_VALUE, f"{address:#x} is not device memory")
 

@@ -12,17 +12,20 @@ cache. Batches are run one after another, so a workgroup must not wait for a lat
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
 
 from aot_runtime.errors import EmulationError, InstructionBudgetError
 
+from .disassembly import disassemble
 from .loader import Kernel
 from .memory import Memory
 from .monitor import Monitor
 from .program import Program, Run
+from .sanitizer import Sanitizer
 from .transfers import Access
 from .wavefronts import Array, Batch, Wavefronts
 
@@ -45,13 +48,18 @@ class Options:
         order: of the wavefronts.
         batch_wavefronts: wavefronts at a time, at least one workgroup.
         budget: instructions that one wavefront may execute on average, before a launch is taken for endless.
+        launch_budget: instructions that all wavefronts of a launch may execute together; None: no further limit.
         preload: start where hardware that preloads kernel arguments does.
+        strict: stop at what hardware lets pass; see `sanitizer`. The environment's AOT_EMULATOR_STRICT=1 is the
+            default.
     """
 
     order: Order = Order.LOCKSTEP
     batch_wavefronts: int = 256
     budget: int = 50_000_000
+    launch_budget: int | None = None
     preload: bool = True
+    strict: bool = field(default_factory=lambda: os.environ.get("AOT_EMULATOR_STRICT", "0") not in ("", "0"))
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,11 @@ class Launch:
         """Of a workgroup."""
         return -(-self.block // self.kernel.program.arch.lanes)
 
+    def coordinates(self, workgroups: Array) -> Array:
+        """Where workgroups, by number, are in the grid: int64 [workgroups, 3]."""
+        x, y = self.grid[0], self.grid[1]
+        return np.stack([workgroups % x, workgroups // x % y, workgroups // (x * y)], axis=1)
+
 
 @dataclass
 class Statistics:
@@ -83,16 +96,19 @@ def execute(launch: Launch, memory: Memory, options: Options) -> Statistics:
     statistics = Statistics()
     workgroups = math.prod(launch.grid)
     segment = launch.kernel.kernarg_segment(launch.kernargs, launch.grid, launch.block, launch.lds_bytes)
-    kernarg = memory.allocate(len(segment))
-    memory.bytes_at(kernarg, len(segment))[:] = np.frombuffer(segment, np.uint8)
+    if not options.strict:
+        memory.stop_recording()
+    monitors: tuple[Monitor, ...] = (Sanitizer(launch),) if options.strict else ()
+    kernarg = memory.allocate(len(segment), options.strict)
+    memory.write(kernarg, np.frombuffer(segment, np.uint8), len(segment))
     try:
         step = max(1, options.batch_wavefronts // launch.wavefronts)
         with np.errstate(all="ignore"):
             for first in range(0, workgroups, step):
                 batch = _make_batch(launch, range(first, min(first + step, workgroups)), options)
-                places = _coordinates(launch, first, batch)
+                places = launch.coordinates(first + batch.workgroup)
                 launch.kernel.start(batch, places, launch.block, kernarg, segment, options.preload)
-                _Scheduler(launch, batch, memory, options, statistics).run()
+                _Scheduler(launch, batch, first, memory, options, statistics, monitors).run()
     finally:
         memory.free(kernarg)
     return statistics
@@ -108,32 +124,38 @@ def _make_batch(launch: Launch, workgroups: range, options: Options) -> Batch:
     return batch
 
 
-def _coordinates(launch: Launch, first: int, batch: Batch) -> Array:
-    """Each wavefront's workgroup in the grid, [wavefronts, 3]."""
-    linear = first + batch.workgroup
-    x, y = launch.grid[0], launch.grid[1]
-    return np.stack([linear % x, linear // x % y, linear // (x * y)], axis=1)
-
-
 class _Scheduler:
     """The wavefronts of a batch as groups at one pc each."""
 
-    def __init__(self, launch: Launch, batch: Batch, memory: Memory, options: Options, statistics: Statistics):
+    def __init__(
+        self,
+        launch: Launch,
+        batch: Batch,
+        first: int,
+        memory: Memory,
+        options: Options,
+        statistics: Statistics,
+        monitors: tuple[Monitor, ...],
+    ):
         self.program: Program = launch.kernel.program
-        self.batch, self.statistics = batch, statistics
+        self.launch, self.batch, self.first, self.statistics = launch, batch, first, statistics
         count = len(batch.slot)
         workgroups = count // launch.wavefronts
-        self.monitors: tuple[Monitor, ...] = ()
+        self.monitors = monitors
         access = Access(
             memory,
             launch.lds_bytes,
             workgroups,
             launch.kernel.metadata.scratch_bytes,
             (count, batch.lanes),
-            self.monitors,
+            monitors,
         )
         self.access, self.live = access, np.full(workgroups, launch.wavefronts)
         self.limit = statistics.instructions + options.budget * count
+        if options.launch_budget is not None:
+            self.limit = min(self.limit, options.launch_budget)
+        for monitor in monitors:
+            monitor.begin(access, first)
         entry = launch.kernel.entry(options.preload)
         ranks = launch.wavefronts if options.order is Order.SERIAL else 1
         self.groups = [
@@ -175,20 +197,25 @@ class _Scheduler:
                 and (last.pc, last.rank, last.waiting) == (group.pc, group.rank, group.waiting)
                 and last.mode_register[0] == group.mode_register[0]
             ):
-                merged[-1] = self._part(last, last.start, group.stop, last.pc)
+                merged[-1] = self._part((last, group), last.start, group.stop)
             else:
                 merged.append(group)
         self.groups = merged
 
-    def _part(self, group: Wavefronts, start: int, stop: int, pc: int) -> Wavefronts:
-        part = Wavefronts(self.batch, start, stop, pc, group.rank, self.access)
+    def _part(self, sources: tuple[Wavefronts, ...], start: int, stop: int) -> Wavefronts:
+        """Wavefronts of some groups, as a group that stands where they do."""
+        group = sources[0]
+        part = Wavefronts(self.batch, start, stop, group.pc, group.rank, self.access)
         part.waiting, part.last_run = group.waiting, group.last_run
+        for monitor in self.monitors:
+            monitor.derive(part, sources)
         return part
 
     def _execute(self, group: Wavefronts, run: Run) -> None:
         self.statistics.instructions += len(run.instructions) * group.count
         if self.statistics.instructions > self.limit:
-            raise self._at(run, 0, InstructionBudgetError("the budget of instructions is used up: an endless loop?"))
+            used = InstructionBudgetError("the budget of instructions is used up: an endless loop?")
+            raise self._at(group, run, 0, used)
         index = 0
         try:
             for index, step in run.steps if not self.monitors else run.every_step:
@@ -197,13 +224,19 @@ class _Scheduler:
                 if step is not None:
                     step(group)
         except EmulationError as error:
-            raise self._at(run, index, error) from None
+            raise self._at(group, run, index, error) from None
         except MemoryError as error:
-            raise self._at(run, index, EmulationError(f"out of memory: {error}")) from error
+            raise self._at(group, run, index, EmulationError(f"out of memory: {error}")) from error
 
-    def _at(self, run: Run, index: int, error: EmulationError) -> EmulationError:
+    def _at(self, group: Wavefronts, run: Run, index: int, error: EmulationError) -> EmulationError:
+        """The error, with the instruction and, if a member of the group is to blame, the wavefront."""
         instruction = run.instructions[index]
-        error.locate(self.program.kernel, instruction.pc, instruction.mnemonic)
+        text, code = disassemble(instruction), self.launch.kernel.module.name
+        error.locate(self.program.kernel, instruction.pc, instruction.mnemonic, text, code)
+        if error.member is not None and error.workgroup is None:
+            workgroup = self.first + group.workgroup[error.member : error.member + 1]
+            x, y, z = self.launch.coordinates(workgroup)[0].tolist()
+            error.workgroup, error.wavefront = (x, y, z), int(group.slot[error.member]) % self.launch.wavefronts
         return error
 
     # Ways out of a run
@@ -220,6 +253,8 @@ class _Scheduler:
         elif way.kind == "end":
             np.subtract.at(self.live, group.workgroup, 1)
             self.groups.remove(group)
+            for monitor in self.monitors:
+                monitor.end(group)
         else:
             assert way.address is not None
             self._jump_to(group, way.address(group), run)
@@ -241,8 +276,8 @@ class _Scheduler:
             self.batch.reorder(group.start, np.argsort(~first, kind="stable"))
         middle = group.start + count
         parts = (
-            self._part(group, group.start, middle, group.pc),
-            self._part(group, middle, group.stop, group.pc),
+            self._part((group,), group.start, middle),
+            self._part((group,), middle, group.stop),
         )
         self.groups.remove(group)
         self.groups += parts
@@ -257,7 +292,7 @@ class _Scheduler:
             part, rest, addresses = (rest, None, where) if here.all() else (*self._partition(rest, here), where[~here])
             part.pc = int(where[0]) - self.program.address
             if part.pc not in self.program.instructions:
-                raise self._at(run, -1, EmulationError(f"a jump to {int(where[0]):#x}, outside the kernel"))
+                raise self._at(part, run, -1, EmulationError(f"a jump to {int(where[0]):#x}, outside the kernel"))
 
     # Barriers
 
@@ -267,16 +302,23 @@ class _Scheduler:
         if not waiting:
             return
         if len(waiting) == len(self.groups):  # every wavefront that lives
-            for group in waiting:
-                group.waiting = False
+            self._release(waiting)
             return
         if self.runs % _FAIRNESS:
             return  # the others come to the barrier too, and all go on together
         arrived = np.bincount(np.concatenate([group.workgroup for group in waiting]), minlength=len(self.live))
         complete = arrived == self.live
+        released = []
         for group in waiting:
-            released = complete[group.workgroup]
-            if released.all():
-                group.waiting = False
-            elif released.any():
-                self._partition(group, released)[0].waiting = False
+            ready = complete[group.workgroup]
+            if ready.all():
+                released.append(group)
+            elif ready.any():
+                released.append(self._partition(group, ready)[0])
+        self._release(released)
+
+    def _release(self, groups: list[Wavefronts]) -> None:
+        for monitor in self.monitors:
+            monitor.release(groups)
+        for group in groups:
+            group.waiting = False
