@@ -38,7 +38,7 @@ class Sanitizer(Monitor):
     def __init__(self, launch: Launch):
         self._launch, self._program = launch, launch.kernel.program
         self._waits = Waits(self._program)
-        self._order = Order(math.prod(launch.grid) * launch.wavefronts, launch.wavefronts)
+        self._order = Order(math.prod(launch.grid), launch.wavefronts)
         self._races = Races(self._order, self._describe_access, self._describe_wavefront)
         self._pcs = [0]  # of the access of each time; there is none at time 0
         self._is_coherent = False
@@ -57,7 +57,8 @@ class Sanitizer(Monitor):
 
     def _numbers(self, waves: Wavefronts) -> Array:
         """Of wavefronts in the launch: uint32 [wavefronts]."""
-        return (self._first * self._launch.wavefronts + waves.slot).astype(np.uint32)
+        wavefronts = waves.slot % self._launch.wavefronts
+        return np.asarray(self._order.number(self._first + waves.workgroup, wavefronts), np.uint32)
 
     # Registers
 
@@ -80,14 +81,16 @@ class Sanitizer(Monitor):
         _check_written(reached)
         if touch.space == "scratch":
             return None
-        is_atomic = touch.action == "atomic" or self._is_coherent
-        if is_atomic:
-            self._order.atomic(np.unique(reached.wavefronts), self._time)
+        is_atomic, time = touch.action == "atomic" or self._is_coherent, self._time
+        if is_atomic and touch.action != "load":
+            self._order.release(reached.wavefronts, time)
+        if is_atomic and touch.action != "store":
+            self._order.acquire(reached.wavefronts, time)
         cells = self._cells(reached)
         if touch.action == "load":
-            self._races.read(cells, reached, self._time, is_atomic)
+            self._races.read(cells, reached, time)
             return None
-        return self._races.write(cells, reached, self._time, is_atomic)
+        return self._races.write(cells, reached, time, is_atomic)
 
     def _cells(self, reached: Reached) -> Cells:
         if reached.is_lds:
@@ -138,9 +141,8 @@ class Sanitizer(Monitor):
 
     def _place_of(self, number: int) -> tuple[int, int, int, int]:
         """Coordinates of a wavefront's workgroup, and its number there."""
-        workgroup, wavefront = divmod(number, self._launch.wavefronts)
-        x, y, z = self._launch.coordinates(np.array([workgroup]))[0].tolist()
-        return x, y, z, wavefront
+        x, y, z = self._launch.coordinates(np.array([self._order.workgroup(number)]))[0].tolist()
+        return x, y, z, self._order.wavefront(number)
 
     def _describe_wavefront(self, number: int) -> str:
         *workgroup, wavefront = self._place_of(number)

@@ -7,6 +7,7 @@ never reached in part. A cell's records are uint32 in arrays of their own, made 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -18,42 +19,67 @@ Record = Literal["write_time", "writer", "read_time", "reader"]
 _LARGEST = 16
 
 
+@dataclass(frozen=True, eq=False)
+class Span:
+    """The cells of some accesses. first: int64 [accesses], the first cell of each; count: cells of each."""
+
+    first: Array
+    count: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.count, len(self.first)
+
+    @property
+    def every(self) -> Array:
+        """int64 [cells of an access, accesses]."""
+        return self.first + np.arange(self.count)[:, None]
+
+
 class Cells:
     """The records of an array of `nbytes` bytes, a multiple of 16."""
 
     def __init__(self, nbytes: int):
-        self._nbytes, self.unit = nbytes, _LARGEST
+        self._nbytes, self._unit = nbytes, _LARGEST
         self._records: dict[Record, Array] = {}
 
-    def cut_to(self, low_bits: int) -> None:
-        """Make cells small enough for accesses whose offsets and size have no other low bits than these."""
-        unit = min(low_bits & -low_bits, self.unit)
-        if unit < self.unit:
-            times = self.unit // unit
+    def span(self, offsets: Array, nbytes: int, low_bits: int) -> Span:
+        """The cells of accesses; low_bits: those that any offset, or the size, has."""
+        self._cut_to(low_bits & -low_bits)
+        return Span(offsets >> (self._unit.bit_length() - 1), nbytes // self._unit)
+
+    def _cut_to(self, unit: int) -> None:
+        if unit < self._unit:
+            times = self._unit // unit
             self._records = {name: np.repeat(record, times) for name, record in self._records.items()}
-            self.unit = unit
+            self._unit = unit
 
-    def get(self, record: Record, offsets: Array, nbytes: int) -> Array | None:
-        """uint32 [cells of an access, accesses]; None: nothing has been put there."""
-        if record not in self._records:
+    def get(self, record: Record, span: Span) -> Array | None:
+        """uint32 of the span's shape; None: nothing has been recorded."""
+        found = self._records.get(record)
+        if found is None:
             return None
-        data = self._records[record].view(np.uint8)
-        parts = [gather(data, at, size) for at, size in self._pieces(offsets, nbytes)]
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if span.count == 1:
+            return found.take(span.first)[None]
+        data, places = found.view(np.uint8), pieces(span.first << 2, 4 * span.count)
+        return np.concatenate([gather(data, at, size) for at, size in places])
 
-    def put(self, record: Record, offsets: Array, nbytes: int, values: Array | int) -> None:
-        """Record values, that broadcast to [cells of an access, accesses]; of accesses that overlap, the last stays."""
-        if record not in self._records:
-            self._records[record] = np.zeros(self._nbytes // self.unit, np.uint32)
-        data = self._records[record].view(np.uint8)
-        spread = np.broadcast_to(np.asarray(values, np.uint32), (nbytes // self.unit, len(offsets)))
+    def put(self, record: Record, span: Span, values: Array | int) -> None:
+        """Record values, that broadcast to the span's shape; of accesses that overlap, the last stays."""
+        found = self._record(record)
+        if span.count == 1:
+            found[span.first] = values if isinstance(values, int) or values.ndim < 2 else values[0]
+            return
+        spread = np.broadcast_to(np.asarray(values, np.uint32), span.shape)
         first = 0
-        for at, size in self._pieces(offsets, nbytes):
-            scatter(data, at, size, spread[first : first + size // 4])
+        for at, size in pieces(span.first << 2, 4 * span.count):
+            scatter(found.view(np.uint8), at, size, spread[first : first + size // 4])
             first += size // 4
 
-    def _pieces(self, offsets: Array, nbytes: int) -> Iterator[tuple[Array, int]]:
-        return pieces((offsets >> (self.unit.bit_length() - 1)) << 2, 4 * nbytes // self.unit)
+    def _record(self, record: Record) -> Array:
+        if record not in self._records:
+            self._records[record] = np.zeros(self._nbytes // self._unit, np.uint32)
+        return self._records[record]
 
 
 def pieces(offsets: Array, nbytes: int) -> Iterator[tuple[Array, int]]:
