@@ -105,7 +105,7 @@ def transpose_without_barriers() -> tuple[Kernel, dict[str, Any]]:
 
 def test_serial_order_notices_a_missing_barrier():
     kernel, arguments = transpose_without_barriers()
-    serial, _ = launch(kernel, (1,), arguments, Options(order=Order.SERIAL))
+    serial, _ = launch(kernel, (1,), arguments, Options(order=Order.SERIAL, strict=False))
     assert (serial["out"] != arguments["x"].T).any()
 
 

@@ -131,7 +131,8 @@ class Sanitizer(Monitor):
 
     def _diverged(self, waves: Wavefronts, workgroup: int, what: str) -> DivergentBarrierError:
         barrier, error = self._barrier_before(waves), DivergentBarrierError(f"waits here, but {what}")
-        error.locate(self._program.kernel, barrier.pc, barrier.mnemonic, None, self._launch.kernel.module.name)
+        text, code = disassemble(barrier), self._launch.kernel.module.name
+        error.locate(self._program.kernel, barrier.pc, barrier.mnemonic, text, code)
         member = int(np.argmax(waves.workgroup == workgroup))
         x, y, z, error.wavefront = self._place_of(int(self._numbers(waves)[member]))
         error.workgroup = (x, y, z)

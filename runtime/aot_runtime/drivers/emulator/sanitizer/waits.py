@@ -138,7 +138,7 @@ class Outstanding:
             else:
                 others = (old for old in queue if (old.registers, old.pcs) != (operation.registers, operation.pcs))
                 queues[each] = (*others, operation)
-        return Outstanding(queues, self.registers | operation.registers)
+        return Outstanding.of(queues)
 
     def merge(self, other: Outstanding) -> Outstanding:
         if self == other:
