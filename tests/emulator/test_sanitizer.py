@@ -544,7 +544,7 @@ def test_what_was_written_before_strict_mode_is_not_held_against_it():
 
 @pytest.mark.parametrize("options", (Options(budget=100), Options(launch_budget=400)))
 def test_budgets(options: Options):
-    with pytest.raises(InstructionBudgetError, match="s_branch at pc .*endless"):
+    with pytest.raises(InstructionBudgetError, match=r"s_branch at pc .*endless"):
         run_assembly(".Lloop:\ns_branch .Lloop", wavefronts=4, options=options)
     run_assembly("s_nop 0\n" * 90, wavefronts=4, options=options)
 

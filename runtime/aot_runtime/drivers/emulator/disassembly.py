@@ -11,8 +11,8 @@ from .operands import FLOAT_CONSTANTS, VGPR
 from .wavefronts import EXEC, M0, VCC
 
 _ORDER = (
-    "sdata", "vdata", "vdst", "vdstx", "vdsty", "sdst", "vaddr", "addr", "data", "data0", "data1", "saddr", "srsrc",
-    "rsrc", "sbase", "ssrc0", "ssrc1", "soffset", "src0", "src1", "vsrc1", "src2",
+    "sdata", "vdata", "vdst", "vdstx", "vdsty", "sdst", "vaddr", "addr", "vsrc", "data", "data0", "data1", "saddr",
+    "srsrc", "rsrc", "sbase", "ssrc0", "ssrc1", "soffset", "src0", "src1", "vsrc1", "src2",
 )  # fmt: skip
 _RESULTS = frozenset({"sdata", "vdst", "vdstx", "vdsty", "sdst"})
 _OFF, _SDWA, _LITERAL = 0x7F, 249, 255
@@ -64,8 +64,8 @@ def _find_operands(instruction: Instruction) -> Iterator[Operand]:
         if name == "src0" and number in _REPLACED_SOURCE:
             number = fields["vsrc0"] - (VGPR if fields.get("s0") else 0)
         if (name == "vsrc1" and fields.get("s1")) or (name == "vdst" and instruction.mnemonic in _TO_SCALAR):
-            number -= VGPR
-        count = _words(instruction, name, words[name])
+            number %= VGPR
+        count = 0 if _is_null(instruction, number) else _words(instruction, name, words[name])
         if count:
             yield Operand(name, number, count, _is_accumulation(instruction, name), _is_result(instruction, name))
     if (
@@ -84,15 +84,16 @@ def _words(instruction: Instruction, name: str, words: int) -> int:
     """Registers of an operand; 0: it is not there."""
     fields, mnemonic = instruction.fields, instruction.mnemonic
     if name == "saddr":
-        return 0 if fields["saddr"] >= 124 else words
-    if name == "addr" and mnemonic.startswith("global_"):
-        return 2 if fields.get("saddr", _OFF) >= 124 else 1
-    if name == "addr" and mnemonic.startswith("flat_"):
-        return 2
-    if name == "addr" and mnemonic.startswith("scratch_"):
-        return 1 if fields.get("sve", 1) else 0
-    if name == "vaddr" and mnemonic.startswith("buffer_"):
-        return fields["idxen"] + fields["offen"]
+        return 0 if fields["saddr"] == _OFF else words
+    if name in ("addr", "vaddr"):
+        segment = mnemonic.partition("_")[0]
+        if segment == "global":
+            return 1 if _has_scalar_address(instruction) else 2
+        if segment == "scratch":
+            return fields["sve"]
+        if segment == "buffer":
+            return fields["idxen"] + fields["offen"]
+        return 2 if segment == "flat" else words
     if name == "soffset" and "soffset_en" in fields:
         return fields["soffset_en"]
     if name == "vdst" and "_atomic_" in mnemonic and not returns_value(instruction):
@@ -100,6 +101,16 @@ def _words(instruction: Instruction, name: str, words: int) -> int:
     if name in ("vdata", "vdst") and fields.get("lds"):
         return 0
     return words
+
+
+def _is_null(instruction: Instruction, number: int) -> bool:
+    """Whether an operand says that there is none; CDNA has M0 for that number."""
+    return number == 124 and instruction.arch.isa != "cdna"
+
+
+def _has_scalar_address(instruction: Instruction) -> bool:
+    number = instruction.field("saddr", _OFF)
+    return number != _OFF and not _is_null(instruction, number)
 
 
 def _is_accumulation(instruction: Instruction, name: str) -> bool:
@@ -164,10 +175,11 @@ def disassemble(instruction: Instruction) -> str:
     waits = waited_for(instruction)
     if waits:
         return f"{name} " + " ".join(f"{counter}({left})" for counter, left in waits.items())
-    texts = [_operand_text(instruction, operand) for operand in operands_of(instruction)]
+    operands = sorted(operands_of(instruction), key=lambda operand: not operand.result)
+    texts = [_operand_text(instruction, operand) for operand in operands]
     if "simm16" in dict(instruction.words):
         texts.append(hex(fields["simm16"]))
-    if fields.get("saddr", 0) >= 124:
+    if name.startswith(("global_", "scratch_")) and not _has_scalar_address(instruction):
         texts.append("off")
     if "literal" in fields and name.startswith(("v_fmamk", "v_fmaak", "v_madmk", "v_madak")):
         texts.append(hex(fields["literal"]))
@@ -181,9 +193,9 @@ def _modifiers(instruction: Instruction) -> Iterator[str]:
             yield f"offset0:{fields['offset0']} offset1:{fields['offset1']}"
         elif fields["offset0"] or fields["offset1"]:
             yield f"offset:{fields['offset0'] | fields['offset1'] << 8}"
-    elif fields.get("offset"):
-        bits = 21 if instruction.base_encoding == "SMEM" else 12 if name.startswith("buffer_") else 13
-        yield f"offset:{fields['offset'] if bits == 12 else signed(fields['offset'], bits)}"
+    elif offset := fields.get("offset", fields.get("ioffset")):
+        bits = 24 if instruction.arch.isa == "rdna4" else 21 if instruction.base_encoding == "SMEM" else 13
+        yield f"offset:{offset if name.startswith('buffer_') else signed(offset, bits)}"
     yield from (flag for flag in _FLAGS if fields.get(flag))
     if "dpp" in fields:
         yield f"dpp:{fields['dpp']:#x}"
