@@ -1,5 +1,9 @@
 """Every error that the runtime raises; all of them derive from `AotError`."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+
 
 class AotError(Exception):
     """Base of every error raised by aotbuild and its runtime."""
@@ -52,52 +56,45 @@ class DeviceMemoryError(DriverCallError, MemoryError):
     """The device is out of memory."""
 
 
+@dataclass(frozen=True)
+class Thread:
+    """A lane of a launch, or with lane None a whole wavefront."""
+
+    workgroup: tuple[int, int, int]
+    wavefront: int
+    lane: int | None = None
+
+    def __str__(self) -> str:
+        lane = "" if self.lane is None else f", lane {self.lane}"
+        return f"workgroup {self.workgroup}, wavefront {self.wavefront}{lane}"
+
+
 class EmulationError(DeviceError):
     """The emulator stopped a kernel.
 
     Attributes:
         kernel: the kernel's symbol; None where the fault is not in one.
-        code: name of the code object, as a bundle's variants have it; None as above.
         pc: byte offset of the instruction in the kernel's code, or None.
         mnemonic: the instruction's name, or None.
-        instruction: its text, with operands, or None.
-        workgroup: the workgroup's coordinates in the grid, or None where the fault is in no single one.
-        wavefront: the wavefront's number in the workgroup, or None.
-        lane: the lane's number in the wavefront, or None.
+        instruction: the whole of it as text, where it is known.
+        thread: which one, where it is known.
     """
 
     def __init__(self, message: str, kernel: str | None = None, pc: int | None = None, mnemonic: str | None = None):
         self.message, self.kernel, self.pc, self.mnemonic = message, kernel, pc, mnemonic
-        self.code: str | None = None
-        self.instruction: str | None = None
-        self.workgroup: tuple[int, int, int] | None = None
-        self.wavefront: int | None = None
-        self.lane: int | None = None
-        self.member: int | None = None  # of the wavefronts executed together, until `workgroup` is known from it
         super().__init__(message)
 
-    def __str__(self) -> str:
-        if self.pc is None:
-            return self.message
-        where = [self.instruction] if self.instruction and self.instruction != self.mnemonic else []
-        named = {"workgroup": self.workgroup, "wavefront": self.wavefront, "lane": self.lane, "code object": self.code}
-        where += [f"{name} {value}" for name, value in named.items() if value is not None]
-        place = f"{self.mnemonic} at pc {self.pc:#x} of {self.kernel}: {self.message}"
-        return place + (f" [{', '.join(where)}]" if where else "")
+        self.thread: Thread | None = None
+        self.instruction: str | None = None
 
-    def locate(
-        self,
-        kernel: str,
-        pc: int,
-        mnemonic: str,
-        instruction: str | None = None,
-        code: str | None = None,
-    ) -> None:
-        """Say in which instruction it happened, unless that is known."""
+    def __str__(self) -> str:
+        place = "" if self.pc is None else f"{self.instruction or self.mnemonic} at pc {self.pc:#x} of {self.kernel}"
+        return ": ".join(filter(None, [", ".join(filter(None, [place, str(self.thread or "")])), self.message]))
+
+    def locate(self, kernel: str, pc: int, mnemonic: str, instruction: str | None = None) -> None:
+        """Say where it happened, unless that is known."""
         if self.pc is None:
-            self.kernel, self.pc, self.mnemonic = kernel, pc, mnemonic
-        if self.instruction is None and self.pc == pc:
-            self.instruction, self.code = instruction, code
+            self.kernel, self.pc, self.mnemonic, self.instruction = kernel, pc, mnemonic, instruction
 
 
 class UnsupportedInstructionError(EmulationError):
@@ -117,42 +114,20 @@ class MemoryAccessError(EmulationError):
         self.address, self.nbytes = address, nbytes
 
 
-class InstructionBudgetError(EmulationError):
-    """A launch executed more instructions than its budget allows: most likely a loop that never ends."""
-
-
 class SanitizerError(EmulationError):
-    """Strict emulation found what a GPU would have let pass."""
-
-
-class SanitizedAccessError(SanitizerError):
-    """An access inside its allocation that is wrong nevertheless.
+    """A fault that the emulator's strict mode found.
 
     Attributes:
-        address: the first address at fault.
-        nbytes: size of the access.
+        kind: `bounds`, `alignment`, `uninitialised`, `wait`, `race` or `barrier`.
+        address, nbytes: of the access, if it is one of memory; in LDS and scratch from their start.
     """
 
-    def __init__(self, message: str, address: int, nbytes: int):
+    def __init__(self, kind: str, message: str, thread: Thread):
         super().__init__(message)
-        self.address, self.nbytes = address, nbytes
+        self.kind, self.thread = kind, thread
+        self.address: int | None = None
+        self.nbytes = 0
 
 
-class MisalignedAccessError(SanitizedAccessError):
-    """An access at an address that is no multiple of what its size needs."""
-
-
-class UninitializedReadError(SanitizedAccessError):
-    """A read of bytes that nothing has written."""
-
-
-class DataRaceError(SanitizedAccessError):
-    """Two wavefronts access the same bytes, at least one of them to write, and nothing orders the two accesses."""
-
-
-class RegisterHazardError(SanitizerError):
-    """A register is used whose load has not been waited for."""
-
-
-class DivergentBarrierError(SanitizerError):
-    """The wavefronts of a workgroup wait at different barriers, or one has ended while others wait."""
+class InstructionBudgetError(EmulationError):
+    """A launch executed more instructions than its budget allows: most likely a loop that never ends."""

@@ -77,13 +77,9 @@ def run(
 
 
 def launch(
-    kernel: Kernel,
-    grid: tuple[int, ...],
-    arguments: Mapping[str, Any],
-    emulation: Options | None = None,
-    driver: EmulatorDriver | None = None,
+    kernel: Kernel, grid: tuple[int, ...], arguments: Mapping[str, Any], emulation: Options | None = None
 ) -> tuple[dict[str, np.ndarray], EmulatorDriver]:
-    driver, compiled = driver or EmulatorDriver(emulation), kernel.compiled
+    driver, compiled = EmulatorDriver(emulation), kernel.compiled
     layout = kernarg_layout(kernel.signature)
     kernargs = bytearray(kernarg_bytes(layout))
     guarded = {}

@@ -18,12 +18,6 @@ from aot_runtime.drivers.emulator import Options, Order
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-
-@pytest.fixture(params=(False, True), ids=("", "strict"), autouse=True)
-def strict(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
-    """Each kernel runs as it is, and in strict mode, which must have nothing to say."""
-    monkeypatch.setenv("AOT_EMULATOR_STRICT", str(int(request.param)))
-
 F16, F32, F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 I8, I32, I64 = np.dtype(np.int8), np.dtype(np.int32), np.dtype(np.int64)
 U32, U64 = np.dtype(np.uint32), np.dtype(np.uint64)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -26,6 +26,7 @@ from .scheduler import Launch, Options, Statistics, execute
 _INVALID_DEVICE, _INVALID_IMAGE, _INVALID_HANDLE, _NOT_FOUND = 101, 200, 400, 500
 _CAPTURE_UNSUPPORTED = 900
 
+STRICT_VARIABLE = "AOTBUILD_EMULATOR_STRICT"
 _MEMORY_BYTES = 64 << 30
 _ADDRESSES = 1 << 40
 """Size of each device's part of the address space."""
@@ -65,18 +66,22 @@ class PreparedEmulation:
 class EmulatorDriver:
     """Emulated AMD GPUs, one of each arch in `ARCHS`. `Driver` says what the methods do.
 
+    Without `options`, the environment variable AOTBUILD_EMULATOR_STRICT=1 asks for strict mode.
+
     Attributes:
         options: how launches are run; may be replaced between launches.
         last: what the latest launch did.
     """
 
     name = "emulator"
+    exact_allocations = True
 
     def __init__(self, options: Options | None = None):
-        self.options = options or Options()
+        self.options = options or Options(strict=os.environ.get(STRICT_VARIABLE, "") not in ("", "0"))
         self.last = Statistics()
         self._devices = [
-            _Device(arch, Memory((index + 1) * _ADDRESSES, _MEMORY_BYTES)) for index, arch in enumerate(ARCHS.values())
+            _Device(arch, Memory((index + 1) * _ADDRESSES, _MEMORY_BYTES, self.options.strict))
+            for index, arch in enumerate(ARCHS.values())
         ]
         self._lock = threading.RLock()
         self._next = 1
@@ -117,7 +122,7 @@ class EmulatorDriver:
         memory = self._device(call, device).memory
         with self._lock:
             try:
-                return memory.allocate(nbytes, self.options.strict)
+                return memory.allocate(nbytes)
             except MemoryError as error:
                 raise DeviceMemoryError(call, OUT_OF_MEMORY, "emulatorErrorOutOfMemory", str(error)) from None
 
@@ -128,14 +133,16 @@ class EmulatorDriver:
         self._free("Free", device, address)
 
     def _free(self, call: str, device: int, address: int) -> None:
-        with self._lock, self._memory(call, device) as memory:
-            memory.free(address)
+        memory = self._device(call, device).memory
+        with self._lock:
+            try:
+                memory.free(address)
+            except MemoryAccessError as error:
+                raise _error(call, INVALID_VALUE, error.message) from None
 
-    @contextmanager
-    def _memory(self, call: str, device: int) -> Iterator[Memory]:
-        """A device's memory; what is wrong with an address is an error of the call."""
+    def _on_memory(self, call: str, device: int, work: Callable[[Memory], Any]) -> Any:
         try:
-            yield self._device(call, device).memory
+            return work(self._device(call, device).memory)
         except MemoryAccessError as error:
             raise _error(call, INVALID_VALUE, error.message) from None
 
@@ -143,37 +150,33 @@ class EmulatorDriver:
         content = _host_bytes(host, nbytes).copy() if self.is_capturing(device, stream) else _host_bytes(host, nbytes)
 
         def copy() -> None:
-            with self._memory("MemcpyHtoD", device) as memory:
-                memory.write(address, content, nbytes)
+            self._on_memory("MemcpyHtoD", device, lambda memory: memory.write(address, nbytes, content))
 
         self.do(stream, copy)
 
     def copy_to_host(self, device: int, host: int, address: int, nbytes: int, stream: int) -> None:
         def copy() -> None:
-            with self._memory("MemcpyDtoH", device) as memory:
-                _host_bytes(host, nbytes)[:] = memory.bytes_at(address, nbytes)
+            found = self._on_memory("MemcpyDtoH", device, lambda memory: memory.bytes_at(address, nbytes))
+            _host_bytes(host, nbytes)[:] = found
 
         self.do(stream, copy)
 
     def copy_on_device(self, device: int, target: int, source: int, nbytes: int, stream: int) -> None:
         def copy() -> None:
-            with self._memory("MemcpyDtoD", device) as memory:
-                memory.copy(target, source, nbytes)
+            self._on_memory("MemcpyDtoD", device, lambda memory: memory.copy(target, source, nbytes))
 
         self.do(stream, copy)
 
     def fill(self, device: int, address: int, byte: int, nbytes: int, stream: int) -> None:
         def fill() -> None:
-            with self._memory("Memset", device) as memory:
-                memory.write(address, byte, nbytes)
+            self._on_memory("Memset", device, lambda memory: memory.write(address, nbytes, byte))
 
         self.do(stream, fill)
 
     def device_of(self, address: int) -> int:
         device = address // _ADDRESSES - 1
         if 0 <= device < len(self._devices):
-            with self._memory("PointerGetAttributes", device) as memory:
-                memory.find(address)
+            self._on_memory("PointerGetAttributes", device, lambda memory: memory.find(address))
             return device
         raise _error("PointerGetAttributes", INVALID_VALUE, f"{address:#x} is not device memory")
 

@@ -7,7 +7,6 @@ index one byte array by offsets that the caller has checked.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,42 +25,25 @@ _UNITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex1
 """A dtype of each size, to move that many bytes at once. complex128 stands for 16 opaque bytes."""
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Allocation:
-    """Bytes [base, base + nbytes) of an address space.
-
-    Attributes:
-        data: uint8 [nbytes or more].
-        unwritten: uint8 of data's shape, 1 where nothing has been written yet; None: that is not recorded.
-    """
+    """Bytes [base, base + nbytes) of the address space."""
 
     base: int
     nbytes: int
     data: Array
-    unwritten: Array | None = None
+    """uint8 [nbytes, rounded up to 256]."""
+    written: Array | None = None
+    """uint8 of data's shape: 1 where something was written; None where that is not kept."""
 
     @property
     def end(self) -> int:
         return self.base + self.nbytes
 
-
-@dataclass(frozen=True, eq=False)
-class Place:
-    """Bytes that some lanes reach.
-
-    Attributes:
-        data: uint8, all of an allocation, of a batch's LDS or of its scratch.
-        offsets: int64 [lanes that access] or [wavefronts, lanes], into data.
-        lanes: which lanes these are, bool [wavefronts, lanes]; None: all of them, and offsets has two dims.
-        allocation: whose data it is.
-        watches: what is given the values that were stored there, in `gather`'s form.
-    """
-
-    data: Array
-    offsets: Array
-    lanes: Array | None
-    allocation: Allocation
-    watches: tuple[Callable[[Array], None], ...] = ()
+    @property
+    def text(self) -> str:
+        """For people who look for it."""
+        return f"the allocation of {self.nbytes} bytes at {self.base:#x}"
 
 
 class Memory:
@@ -70,27 +52,34 @@ class Memory:
     Args:
         start: lowest address. An address is never used twice.
         limit: bytes that may be allocated in all.
+        tracked: keep for every byte whether it was written.
     """
 
-    def __init__(self, start: int, limit: int):
+    def __init__(self, start: int, limit: int, tracked: bool = False):
         self._next, self._limit, self._used = start, limit, 0
-        self._recording = False
+        self.tracked = tracked
         self._bases: list[int] = []
         self._allocations: list[Allocation] = []
 
-    def allocate(self, nbytes: int, record: bool = False) -> int:
-        """Address of fresh memory; `record` what of it is written. Raises `MemoryError`."""
+    def allocate(self, nbytes: int) -> int:
+        """Address of fresh memory. Raises `MemoryError`."""
         padded = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         if self._used + padded > self._limit:
             raise MemoryError(f"{nbytes} bytes asked for, {self._limit - self._used} left")
-        self._recording |= record
-        unwritten = np.ones(padded, np.uint8) if record else None
-        allocation = Allocation(self._next, nbytes, np.full(padded, POISON, np.uint8), unwritten)
+        written = np.zeros(padded, np.uint8) if self.tracked else None
+        allocation = Allocation(self._next, nbytes, np.full(padded, POISON, np.uint8), written)
         self._next += -(-(padded + _GUARD) // _GUARD) * _GUARD
         self._used += padded
-        self._bases.append(allocation.base)  # bases only grow: the list stays sorted
-        self._allocations.append(allocation)
+        at = bisect.bisect_left(self._bases, allocation.base)
+        self._bases.insert(at, allocation.base)
+        self._allocations.insert(at, allocation)
         return allocation.base
+
+    def adopt(self, address: int, data: Array) -> None:
+        """Take bytes that live elsewhere (uint8, writable) for memory at `address`, where nothing may be yet."""
+        at = bisect.bisect_left(self._bases, address)
+        self._bases.insert(at, address)
+        self._allocations.insert(at, Allocation(address, data.size, data))
 
     def free(self, address: int) -> None:
         """Give an allocation back. Raises `MemoryAccessError` unless it is the start of one."""
@@ -116,33 +105,26 @@ class Memory:
         return f"{text}; the nearest below is {below.nbytes} bytes at {below.base:#x}, which end at {below.end:#x}"
 
     def bytes_at(self, address: int, nbytes: int) -> Array:
-        """Bytes of one allocation, as a writable view. Raises `MemoryAccessError`."""
+        """Bytes of one allocation, as a view to read. Raises `MemoryAccessError`."""
         found = self.find(address, nbytes)
         return found.data[address - found.base : address - found.base + nbytes]
 
-    def write(self, address: int, content: Any, nbytes: int) -> None:
-        """Write bytes (uint8 [nbytes], or one for all) to one allocation. Raises `MemoryAccessError`."""
+    def write(self, address: int, nbytes: int, content: Any) -> None:
+        """Write to one allocation: uint8 [nbytes], or one byte for all. Raises `MemoryAccessError`."""
         found = self.find(address, nbytes)
         here = slice(address - found.base, address - found.base + nbytes)
         found.data[here] = content
-        if found.unwritten is not None:
-            found.unwritten[here] = 0
+        if found.written is not None:
+            found.written[here] = 1
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
-        """Copy bytes from one allocation to one; what was not written there is not here. Raises `MemoryAccessError`."""
-        origin = self.find(source, nbytes)
-        here = slice(source - origin.base, source - origin.base + nbytes)
-        self.write(target, origin.data[here], nbytes)
-        found = self.find(target, nbytes)
-        if origin.unwritten is not None and found.unwritten is not None:
-            found.unwritten[target - found.base : target - found.base + nbytes] = origin.unwritten[here]
-
-    def stop_recording(self) -> None:
-        """Take everything for written, as what writes next does not record it."""
-        if self._recording:
-            self._recording = False
-            for allocation in self._allocations:
-                allocation.unwritten = None
+        """Copy within the memory: what was never written stays so. Raises `MemoryAccessError`."""
+        found, origin = self.find(target, nbytes), self.find(source, nbytes)
+        here = slice(target - found.base, target - found.base + nbytes)
+        there = slice(source - origin.base, source - origin.base + nbytes)
+        found.data[here] = origin.data[there].copy()
+        if found.written is not None:
+            found.written[here] = 1 if origin.written is None else origin.written[there].copy()
 
     def spans(self, addresses: Array, nbytes: int) -> list[tuple[Allocation, Array | None]]:
         """The allocations that accesses of `nbytes` bytes at `addresses` (uint64, not empty) fall into.

@@ -12,13 +12,12 @@ cache. Batches are run one after another, so a workgroup must not wait for a lat
 from __future__ import annotations
 
 import math
-import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 
-from aot_runtime.errors import EmulationError, InstructionBudgetError
+from aot_runtime.errors import EmulationError, InstructionBudgetError, Thread
 
 from .disassembly import disassemble
 from .loader import Kernel
@@ -48,18 +47,20 @@ class Options:
         order: of the wavefronts.
         batch_wavefronts: wavefronts at a time, at least one workgroup.
         budget: instructions that one wavefront may execute on average, before a launch is taken for endless.
-        launch_budget: instructions that all wavefronts of a launch may execute together; None: no further limit.
         preload: start where hardware that preloads kernel arguments does.
-        strict: stop at what hardware lets pass; see `sanitizer`. The environment's AOT_EMULATOR_STRICT=1 is the
-            default.
+        strict: watch for faults (`sanitizer`). Memory that was allocated while the driver was not strict counts as
+            written.
     """
 
     order: Order = Order.LOCKSTEP
     batch_wavefronts: int = 256
     budget: int = 50_000_000
-    launch_budget: int | None = None
     preload: bool = True
-    strict: bool = field(default_factory=lambda: os.environ.get("AOT_EMULATOR_STRICT", "0") not in ("", "0"))
+    strict: bool = False
+
+    def monitors(self) -> tuple[Monitor, ...]:
+        """What is to watch a launch."""
+        return (Sanitizer(),) if self.strict else ()
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,6 @@ class Launch:
         """Of a workgroup."""
         return -(-self.block // self.kernel.program.arch.lanes)
 
-    def coordinates(self, workgroups: Array) -> Array:
-        """Where workgroups, by number, are in the grid: int64 [workgroups, 3]."""
-        x, y = self.grid[0], self.grid[1]
-        return np.stack([workgroups % x, workgroups // x % y, workgroups // (x * y)], axis=1)
-
 
 @dataclass
 class Statistics:
@@ -96,19 +92,17 @@ def execute(launch: Launch, memory: Memory, options: Options) -> Statistics:
     statistics = Statistics()
     workgroups = math.prod(launch.grid)
     segment = launch.kernel.kernarg_segment(launch.kernargs, launch.grid, launch.block, launch.lds_bytes)
-    if not options.strict:
-        memory.stop_recording()
-    monitors: tuple[Monitor, ...] = (Sanitizer(launch),) if options.strict else ()
-    kernarg = memory.allocate(len(segment), options.strict)
-    memory.write(kernarg, np.frombuffer(segment, np.uint8), len(segment))
+    kernarg = memory.allocate(len(segment))
+    memory.write(kernarg, len(segment), np.frombuffer(segment, np.uint8))
+    monitors = options.monitors()
     try:
         step = max(1, options.batch_wavefronts // launch.wavefronts)
         with np.errstate(all="ignore"):
             for first in range(0, workgroups, step):
                 batch = _make_batch(launch, range(first, min(first + step, workgroups)), options)
-                places = launch.coordinates(first + batch.workgroup)
+                places = coordinates(launch.grid, first + batch.workgroup)
                 launch.kernel.start(batch, places, launch.block, kernarg, segment, options.preload)
-                _Scheduler(launch, batch, first, memory, options, statistics, monitors).run()
+                Scheduler(launch, batch, first, memory, options, monitors, statistics).run()
     finally:
         memory.free(kernarg)
     return statistics
@@ -124,8 +118,20 @@ def _make_batch(launch: Launch, workgroups: range, options: Options) -> Batch:
     return batch
 
 
-class _Scheduler:
-    """The wavefronts of a batch as groups at one pc each."""
+def coordinates(grid: tuple[int, int, int], workgroups: Array) -> Array:
+    """Workgroups' places in the grid, [n, 3], from their numbers."""
+    x, y = grid[0], grid[1]
+    return np.stack([workgroups % x, workgroups // x % y, workgroups // (x * y)], axis=1)
+
+
+class Scheduler:
+    """The wavefronts of a batch as groups at one pc each.
+
+    Attributes:
+        first: number of the batch's first workgroup.
+        workgroups, wavefronts: workgroups of the batch; wavefronts of each.
+        access: what they reach.
+    """
 
     def __init__(
         self,
@@ -134,28 +140,24 @@ class _Scheduler:
         first: int,
         memory: Memory,
         options: Options,
-        statistics: Statistics,
         monitors: tuple[Monitor, ...],
+        statistics: Statistics,
     ):
         self.program: Program = launch.kernel.program
-        self.launch, self.batch, self.first, self.statistics = launch, batch, first, statistics
+        self.batch, self.statistics, self.monitors = batch, statistics, monitors
         count = len(batch.slot)
         workgroups = count // launch.wavefronts
-        self.monitors = monitors
+        self.grid, self.first, self.workgroups, self.wavefronts = launch.grid, first, workgroups, launch.wavefronts
         access = Access(
             memory,
             launch.lds_bytes,
             workgroups,
             launch.kernel.metadata.scratch_bytes,
             (count, batch.lanes),
-            monitors,
+            self.monitors,
         )
         self.access, self.live = access, np.full(workgroups, launch.wavefronts)
         self.limit = statistics.instructions + options.budget * count
-        if options.launch_budget is not None:
-            self.limit = min(self.limit, options.launch_budget)
-        for monitor in monitors:
-            monitor.begin(access, first)
         entry = launch.kernel.entry(options.preload)
         ranks = launch.wavefronts if options.order is Order.SERIAL else 1
         self.groups = [
@@ -163,6 +165,14 @@ class _Scheduler:
             for rank in range(ranks)
         ]
         self.runs = 0
+        for monitor in monitors:
+            monitor.begin(self)
+
+    def thread(self, waves: Wavefronts, wave: int, lane: int | None) -> Thread:
+        """Where a lane of a group's wavefront is in the launch."""
+        number = np.array([self.first + waves.workgroup[wave]])
+        x, y, z = (int(place) for place in coordinates(self.grid, number)[0])
+        return Thread((x, y, z), int(waves.slot[wave]) % self.wavefronts, lane)
 
     def run(self) -> None:
         while self.groups:
@@ -197,25 +207,32 @@ class _Scheduler:
                 and (last.pc, last.rank, last.waiting) == (group.pc, group.rank, group.waiting)
                 and last.mode_register[0] == group.mode_register[0]
             ):
-                merged[-1] = self._part((last, group), last.start, group.stop)
+                merged[-1] = self._joined(last, group)
             else:
                 merged.append(group)
         self.groups = merged
 
-    def _part(self, sources: tuple[Wavefronts, ...], start: int, stop: int) -> Wavefronts:
-        """Wavefronts of some groups, as a group that stands where they do."""
-        group = sources[0]
-        part = Wavefronts(self.batch, start, stop, group.pc, group.rank, self.access)
-        part.waiting, part.last_run = group.waiting, group.last_run
+    def _joined(self, first: Wavefronts, second: Wavefronts) -> Wavefronts:
+        joined = self._like(first, first.start, second.stop)
         for monitor in self.monitors:
-            monitor.derive(part, sources)
+            monitor.join(first, second, joined)
+        return joined
+
+    def _part(self, group: Wavefronts, start: int, stop: int) -> Wavefronts:
+        part = self._like(group, start, stop)
+        for monitor in self.monitors:
+            monitor.divide(group, part)
         return part
+
+    def _like(self, group: Wavefronts, start: int, stop: int) -> Wavefronts:
+        found = Wavefronts(self.batch, start, stop, group.pc, group.rank, self.access)
+        found.waiting, found.last_run = group.waiting, group.last_run
+        return found
 
     def _execute(self, group: Wavefronts, run: Run) -> None:
         self.statistics.instructions += len(run.instructions) * group.count
         if self.statistics.instructions > self.limit:
-            used = InstructionBudgetError("the budget of instructions is used up: an endless loop?")
-            raise self._at(group, run, 0, used)
+            raise self._at(run, 0, InstructionBudgetError("the budget of instructions is used up: an endless loop?"))
         index = 0
         try:
             for index, step in run.steps if not self.monitors else run.every_step:
@@ -224,19 +241,13 @@ class _Scheduler:
                 if step is not None:
                     step(group)
         except EmulationError as error:
-            raise self._at(group, run, index, error) from None
+            raise self._at(run, index, error) from None
         except MemoryError as error:
-            raise self._at(group, run, index, EmulationError(f"out of memory: {error}")) from error
+            raise self._at(run, index, EmulationError(f"out of memory: {error}")) from error
 
-    def _at(self, group: Wavefronts, run: Run, index: int, error: EmulationError) -> EmulationError:
-        """The error, with the instruction and, if a member of the group is to blame, the wavefront."""
+    def _at(self, run: Run, index: int, error: EmulationError) -> EmulationError:
         instruction = run.instructions[index]
-        text, code = disassemble(instruction), self.launch.kernel.module.name
-        error.locate(self.program.kernel, instruction.pc, instruction.mnemonic, text, code)
-        if error.member is not None and error.workgroup is None:
-            workgroup = self.first + group.workgroup[error.member : error.member + 1]
-            x, y, z = self.launch.coordinates(workgroup)[0].tolist()
-            error.workgroup, error.wavefront = (x, y, z), int(group.slot[error.member]) % self.launch.wavefronts
+        error.locate(self.program.kernel, instruction.pc, instruction.mnemonic, disassemble(instruction))
         return error
 
     # Ways out of a run
@@ -253,8 +264,6 @@ class _Scheduler:
         elif way.kind == "end":
             np.subtract.at(self.live, group.workgroup, 1)
             self.groups.remove(group)
-            for monitor in self.monitors:
-                monitor.end(group)
         else:
             assert way.address is not None
             self._jump_to(group, way.address(group), run)
@@ -275,10 +284,7 @@ class _Scheduler:
         if not first[:count].all():
             self.batch.reorder(group.start, np.argsort(~first, kind="stable"))
         middle = group.start + count
-        parts = (
-            self._part((group,), group.start, middle),
-            self._part((group,), middle, group.stop),
-        )
+        parts = (self._part(group, group.start, middle), self._part(group, middle, group.stop))
         self.groups.remove(group)
         self.groups += parts
         return parts
@@ -292,7 +298,7 @@ class _Scheduler:
             part, rest, addresses = (rest, None, where) if here.all() else (*self._partition(rest, here), where[~here])
             part.pc = int(where[0]) - self.program.address
             if part.pc not in self.program.instructions:
-                raise self._at(part, run, -1, EmulationError(f"a jump to {int(where[0]):#x}, outside the kernel"))
+                raise self._at(run, -1, EmulationError(f"a jump to {int(where[0]):#x}, outside the kernel"))
 
     # Barriers
 
@@ -308,17 +314,23 @@ class _Scheduler:
             return  # the others come to the barrier too, and all go on together
         arrived = np.bincount(np.concatenate([group.workgroup for group in waiting]), minlength=len(self.live))
         complete = arrived == self.live
-        released = []
+        leaving = []
         for group in waiting:
-            ready = complete[group.workgroup]
-            if ready.all():
-                released.append(group)
-            elif ready.any():
-                released.append(self._partition(group, ready)[0])
-        self._release(released)
+            released = complete[group.workgroup]
+            if released.all():
+                leaving.append(group)
+            elif released.any():
+                first = bool(released[0])
+                leaving.append(self._partition(group, released if first else ~released)[0 if first else 1])
+        if leaving:
+            self._release(leaving)
 
     def _release(self, groups: list[Wavefronts]) -> None:
-        for monitor in self.monitors:
-            monitor.release(groups)
+        try:
+            for monitor in self.monitors:
+                monitor.barrier(groups)
+        except EmulationError as error:
+            error.locate(self.program.kernel, groups[0].pc, "s_barrier")
+            raise
         for group in groups:
             group.waiting = False

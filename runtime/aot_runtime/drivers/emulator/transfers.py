@@ -1,7 +1,6 @@
 """What loads and stores move between registers and bytes, and where those bytes are.
 
-Every vector access of memory, LDS or scratch is a `Place` list made by `Access`: there the bounds are checked, and
-monitors see it.
+Every vector access of memory, LDS or scratch is a `Place` list made by `Access`: there the bounds are checked.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import numpy as np
 from aot_runtime.errors import MemoryAccessError
 
 from .decode import Instruction
-from .memory import POISON, Allocation, Array, Memory, Place, gather, scatter
-from .monitor import Action, Monitor, report, watched
+from .memory import POISON, Allocation, Array, Memory, gather, scatter
+from .monitor import Action, Monitor, report
 from .operands import Registers, vector_register
 from .wavefronts import Wavefronts
 
@@ -108,6 +107,21 @@ def from_registers(waves: Wavefronts, row: int, transfer: Transfer) -> Array:
     return values if transfer.nbytes == 2 else values.astype(np.uint8)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Bytes that some lanes reach.
+
+    Attributes:
+        data: uint8, all of an allocation, of a batch's LDS or of its scratch.
+        offsets: int64 [lanes that access] or [wavefronts, lanes], into data.
+        lanes: which lanes these are, bool [wavefronts, lanes]; None: all of them, and offsets has two dims.
+    """
+
+    data: Array
+    offsets: Array
+    lanes: Array | None
+
+
 class Access:
     """What a batch's wavefronts can reach: global memory, the LDS of their workgroups, scratch of their lanes.
 
@@ -116,9 +130,6 @@ class Access:
         lds_bytes, workgroups: LDS of each workgroup, and how many there are.
         scratch_bytes, shape: scratch of each lane, and (wavefronts, lanes).
         monitors: what is told of every access.
-
-    Attributes:
-        lds, scratch: those of the whole batch, one after the other.
     """
 
     def __init__(
@@ -133,95 +144,79 @@ class Access:
         self.memory, self.lds_bytes, self.scratch_bytes, self.monitors = memory, lds_bytes, scratch_bytes, monitors
         self.lds_stride = -(-lds_bytes // 16) * 16
         self.scratch_stride = -(-scratch_bytes // 16) * 16
-        self.lds = _fresh(self.lds_stride * workgroups)
-        self.scratch = _fresh(self.scratch_stride * math.prod(shape))
+        self.lds = np.full(self.lds_stride * workgroups, POISON, np.uint8)
+        self.scratch = np.full(self.scratch_stride * math.prod(shape), POISON, np.uint8)
 
     def in_memory(
-        self, waves: Wavefronts, action: Action, addresses: Array, nbytes: int, lanes: Array | None
+        self,
+        waves: Wavefronts,
+        action: Action,
+        addresses: Array,
+        nbytes: int,
+        lanes: Array | None,
+        values: Array | None = None,
     ) -> list[Place]:
         """Where accesses of global memory go. addresses: uint64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
-        touch = report(self.monitors, waves, "global", action, addresses, nbytes, lanes)
-        every = addresses
+        report(self.monitors, waves, "global", action, addresses, nbytes, lanes, values)
         if lanes is not None:
             addresses = addresses[lanes]
             if not addresses.size:
                 return []
         places = []
-        for allocation, mine in self._spans(addresses, nbytes, every, lanes):
+        for allocation, mine in self.memory.spans(addresses, nbytes):
             reached, own = addresses, lanes
             if mine is not None:
                 reached = addresses[mine]
                 own = mine if lanes is None else _within(lanes, mine)
-            offsets = (reached - np.uint64(allocation.base)).view(np.int64)
-            places.append(Place(allocation.data, offsets, own, allocation))
-        return watched(self.monitors, waves, touch, places)
+            places.append(Place(allocation.data, (reached - np.uint64(allocation.base)).view(np.int64), own))
+        return places
 
     def scalar_loads(self, waves: Wavefronts, addresses: Array, nbytes: int) -> list[tuple[Allocation, Array | None]]:
         """The allocations that scalar loads fall into, as `Memory.spans` has it. addresses: uint64 [wavefronts]."""
-        touch = report(self.monitors, waves, "scalar", "load", addresses, nbytes, None)
-        spans = self._spans(addresses, nbytes, addresses, None)
-        if touch is not None:
-            for allocation, mine in spans:
-                reached = addresses if mine is None else addresses[mine]
-                offsets = (reached - np.uint64(allocation.base)).view(np.int64)
-                watched(self.monitors, waves, touch, [Place(allocation.data, offsets, mine, allocation)])
-        return spans
-
-    def _spans(
-        self, addresses: Array, nbytes: int, every: Array, lanes: Array | None
-    ) -> list[tuple[Allocation, Array | None]]:
-        """`Memory.spans`. every: the addresses of all lanes, to name the one at fault."""
-        try:
-            return self.memory.spans(addresses, nbytes)
-        except MemoryAccessError as error:
-            _blame(error, every == np.uint64(error.address), lanes)
-            raise
+        report(self.monitors, waves, "scalar", "load", addresses, nbytes, None)
+        return self.memory.spans(addresses, nbytes)
 
     def in_lds(
-        self, waves: Wavefronts, action: Action, addresses: Array, nbytes: int, lanes: Array | None
+        self,
+        waves: Wavefronts,
+        action: Action,
+        addresses: Array,
+        nbytes: int,
+        lanes: Array | None,
+        values: Array | None = None,
     ) -> list[Place]:
         """Where accesses of LDS go. addresses: int64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
-        touch = report(self.monitors, waves, "lds", action, addresses, nbytes, lanes)
+        report(self.monitors, waves, "lds", action, addresses, nbytes, lanes, values)
         base = (waves.workgroup * self.lds_stride)[:, None]
-        places = _places(self.lds, base, addresses, nbytes, lanes, self.lds_bytes, "of LDS of a workgroup")
-        return watched(self.monitors, waves, touch, places)
+        return self._in_array(self.lds, base, addresses, nbytes, lanes, self.lds_bytes, "of LDS of a workgroup")
 
     def in_scratch(
-        self, waves: Wavefronts, action: Action, addresses: Array, nbytes: int, lanes: Array | None
+        self,
+        waves: Wavefronts,
+        action: Action,
+        addresses: Array,
+        nbytes: int,
+        lanes: Array | None,
+        values: Array | None = None,
     ) -> list[Place]:
         """Where accesses of scratch go. addresses: int64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
-        touch = report(self.monitors, waves, "scratch", action, addresses, nbytes, lanes)
+        report(self.monitors, waves, "scratch", action, addresses, nbytes, lanes, values)
         base = (waves.slot[:, None] * waves.lanes + np.arange(waves.lanes)) * self.scratch_stride
-        places = _places(self.scratch, base, addresses, nbytes, lanes, self.scratch_bytes, "of scratch of a lane")
-        return watched(self.monitors, waves, touch, places)
+        return self._in_array(self.scratch, base, addresses, nbytes, lanes, self.scratch_bytes, "of scratch of a lane")
 
-
-def _fresh(nbytes: int) -> Allocation:
-    return Allocation(0, nbytes, np.full(nbytes, POISON, np.uint8))
-
-
-def _places(
-    whole: Allocation, base: Array, addresses: Array, nbytes: int, lanes: Array | None, size: int, what: str
-) -> list[Place]:
-    """Where accesses of LDS or scratch go, of which each lane has `size` bytes from its base on."""
-    offsets, every = addresses + base, addresses
-    if lanes is not None:
-        addresses, offsets = addresses[lanes], offsets[lanes]
-        if not addresses.size:
-            return []
-    low, high = int(addresses.min()), int(addresses.max())
-    if low < 0 or high + nbytes > size:
-        wrong = low if low < 0 else high
-        error = MemoryAccessError(f"{nbytes} bytes at {wrong:#x} are outside the {size} bytes {what}", wrong, nbytes)
-        _blame(error, every == wrong, lanes)
-        raise error
-    return [Place(whole.data, offsets, lanes, whole)]
-
-
-def _blame(error: MemoryAccessError, wrong: Array, lanes: Array | None) -> None:
-    """Name the first lane that is wrong (bool of all lanes' shape)."""
-    found = np.argwhere(wrong if lanes is None else wrong & lanes)[0]
-    error.member, error.lane = int(found[0]), int(found[1]) if len(found) > 1 else None
+    def _in_array(
+        self, data: Array, base: Array, addresses: Array, nbytes: int, lanes: Array | None, size: int, what: str
+    ) -> list[Place]:
+        offsets = addresses + base
+        if lanes is not None:
+            addresses, offsets = addresses[lanes], offsets[lanes]
+            if not addresses.size:
+                return []
+        low, high = int(addresses.min()), int(addresses.max())
+        if low < 0 or high + nbytes > size:
+            wrong = low if low < 0 else high
+            raise MemoryAccessError(f"{nbytes} bytes at {wrong:#x} are outside the {size} bytes {what}", wrong, nbytes)
+        return [Place(data, offsets, lanes)]
 
 
 def _within(lanes: Array, mine: Array) -> Array:
@@ -245,7 +240,4 @@ def load(places: list[Place], nbytes: int, shape: tuple[int, ...]) -> Array:
 def store(places: list[Place], nbytes: int, values: Array) -> None:
     """Write a value a lane, given in `gather`'s form."""
     for place in places:
-        stored = values if place.lanes is None else values[..., place.lanes]
-        scatter(place.data, place.offsets, nbytes, stored)
-        for watch in place.watches:
-            watch(stored)
+        scatter(place.data, place.offsets, nbytes, values if place.lanes is None else values[..., place.lanes])
