@@ -152,8 +152,10 @@ def softmax(path: Any) -> Case:
     """Rows that several wavefronts share, from the bundle of rows."""
     from kernels.rows.reference import softmax as reference
 
-    # No exponential of these is a number, but for the maximum that is subtracted.
-    x = (np.random.default_rng(0).standard_normal((3, 1000)) * 100).astype(np.float32)
+    rng = np.random.default_rng(0)
+    x = (rng.standard_normal((8, 1000)) * 4).astype(np.float32)
+    # Where the maximum of some rows is: no exponential holds it unless it is subtracted.
+    x[np.arange(2, 8), rng.integers(0, 1000, 6)] += 200
 
     def run(driver: EmulatorDriver) -> bool:
         out = _call(path, driver, "softmax", x)
