@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +44,7 @@ class Sanitizer(Monitor):
     def __init__(self, launch: Launch) -> None:
         self._program = launch.kernel.program
         self._waits = Waits(self._program)
-        self._order = Order(launch.workgroups, launch.wavefronts)
+        self._order = Order(math.prod(launch.grid), launch.wavefronts)
         self._races = Races(self._order, self._describe_access, self._describe_wavefront)
         self._memory_cells: dict[int, Cells] = {}
         self._pcs = [0]  # of the access of each time; there is none at time 0

@@ -24,7 +24,7 @@ from .disassembly import disassemble
 from .loader import Kernel
 from .memory import Memory
 from .monitor import Monitor
-from .program import Run
+from .program import Program, Run
 from .sanitizer import Sanitizer
 from .transfers import Access
 from .wavefronts import Array, Batch, Wavefronts
@@ -81,11 +81,6 @@ class Launch:
         """Of a workgroup."""
         return -(-self.block // self.kernel.program.arch.lanes)
 
-    @property
-    def workgroups(self) -> int:
-        """Of the grid."""
-        return math.prod(self.grid)
-
 
 @dataclass
 class Statistics:
@@ -98,7 +93,7 @@ class Statistics:
 def execute(launch: Launch, memory: Memory, options: Options) -> Statistics:
     """Run a launch to its end. Raises `EmulationError`."""
     statistics = Statistics()
-    workgroups = launch.workgroups
+    workgroups = math.prod(launch.grid)
     segment = launch.kernel.kernarg_segment(launch.kernargs, launch.grid, launch.block, launch.lds_bytes)
     if not options.strict:
         memory.stop_tracking()  # what this launch writes is not noted
@@ -153,7 +148,8 @@ class Scheduler:
         monitors: tuple[Monitor, ...],
         statistics: Statistics,
     ):
-        self.launch, self.program = launch, launch.kernel.program
+        self.program: Program = launch.kernel.program
+        self.launch = launch
         self.batch, self.statistics, self.monitors = batch, statistics, monitors
         count = len(batch.slot)
         workgroups = count // launch.wavefronts
