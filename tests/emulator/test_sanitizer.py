@@ -409,6 +409,18 @@ def test_wavefronts_of_their_own():
 
 REGISTERS = {"b8": "v4", "b16": "v4", "b32": "v4", "b64": "v[4:5]", "b96": "v[4:6]", "b128": "v[4:7]"}
 
+
+def test_memory_that_lives_elsewhere_may_end_anywhere():
+    """As the double of libamdhip64 has it: arrays of the host, whose sizes are not rounded up."""
+    driver = EmulatorDriver(Options(strict=True))
+    host = np.zeros(260, np.uint8)
+    driver._devices[0].memory.adopt(1 << 20, host)
+    body = POINTER + "global_store_dword v1, v0, s[4:5] offset:4\nglobal_load_dword v2, v1, s[4:5] offset:4"
+    function = driver.get_function(0, driver.load_module(0, link(tuple(body.split("\n")))), "kernel", 0)
+    driver.prepare(0, function, (1, 1, 1), 64, 0, struct.pack("<2Q", 1 << 20, 0)).run(0)
+    assert (host[4:].view(np.uint32) == np.arange(64)).all()
+
+
 SHARE = POINTER + "v_mov_b32 v2, 0\n"
 
 

@@ -37,10 +37,10 @@ class Span:
 
 
 class Cells:
-    """The records of an array of `nbytes` bytes, a multiple of 16."""
+    """The records of an array of `nbytes` bytes."""
 
     def __init__(self, nbytes: int):
-        self._nbytes, self._unit = nbytes, _LARGEST
+        self._nbytes, self._unit = -(-nbytes // _LARGEST) * _LARGEST, _LARGEST
         self._records: dict[Record, Array] = {}
 
     def span(self, offsets: Array, nbytes: int, low_bits: int) -> Span:
