@@ -415,7 +415,8 @@ def test_memory_that_lives_elsewhere_may_end_anywhere():
     driver = EmulatorDriver(Options(strict=True))
     host = np.zeros(260, np.uint8)
     driver._devices[0].memory.adopt(1 << 20, host)
-    body = POINTER + "global_store_dword v1, v0, s[4:5] offset:4\nglobal_load_dword v2, v1, s[4:5] offset:4"
+    body = POINTER + "v_and_b32 v2, 0xf0, v1\nglobal_load_dwordx4 v[4:7], v2, s[4:5]\n"
+    body += "global_store_dword v1, v0, s[4:5] offset:4"
     function = driver.get_function(0, driver.load_module(0, link(tuple(body.split("\n")))), "kernel", 0)
     driver.prepare(0, function, (1, 1, 1), 64, 0, struct.pack("<2Q", 1 << 20, 0)).run(0)
     assert (host[4:].view(np.uint32) == np.arange(64)).all()
