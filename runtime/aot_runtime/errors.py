@@ -82,23 +82,28 @@ class EmulationError(DeviceError):
         mnemonic: the instruction's name, or None.
         instruction: the whole of it as text, where it is known.
         thread: which one, where it is known.
+        code: the code object, by the name that bundles give it; `aotbundle show` has its variants.
     """
 
     def __init__(self, message: str, kernel: str | None = None, pc: int | None = None, mnemonic: str | None = None):
         self.message, self.kernel, self.pc, self.mnemonic = message, kernel, pc, mnemonic
         super().__init__(message)
-
         self.thread: Thread | None = None
         self.instruction: str | None = None
+        self.code: str | None = None
 
     def __str__(self) -> str:
         place = "" if self.pc is None else f"{self.instruction or self.mnemonic} at pc {self.pc:#x} of {self.kernel}"
-        return ": ".join(filter(None, [", ".join(filter(None, [place, str(self.thread or "")])), self.message]))
+        whole = ": ".join(filter(None, [", ".join(filter(None, [place, str(self.thread or "")])), self.message]))
+        return whole + (f" (code object {self.code})" if self.code else "")
 
-    def locate(self, kernel: str, pc: int, mnemonic: str, instruction: str | None = None) -> None:
+    def locate(
+        self, kernel: str, pc: int, mnemonic: str, instruction: str | None = None, code: str | None = None
+    ) -> None:
         """Say where it happened, unless that is known."""
         if self.pc is None:
             self.kernel, self.pc, self.mnemonic, self.instruction = kernel, pc, mnemonic, instruction
+            self.code = code
 
 
 class UnsupportedInstructionError(EmulationError):
@@ -116,6 +121,8 @@ class MemoryAccessError(EmulationError):
     def __init__(self, message: str, address: int, nbytes: int):
         super().__init__(message)
         self.address, self.nbytes = address, nbytes
+        self.member: tuple[int, int | None] | None = None
+        """(wavefront of those that are executed together, lane), until `thread` says it."""
 
 
 class SanitizerError(EmulationError):

@@ -1,8 +1,9 @@
-"""The shipped gfx942 code objects, executed instruction by instruction, against the fp64 references."""
+"""The shipped gfx942 code objects, executed instruction by instruction in strict mode, against the fp64 references."""
 
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 import ml_dtypes
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from aot_runtime import Bundle, DeviceArray, open_bundle
+from aot_runtime.device import Device
+from aot_runtime.drivers.emulator import EmulatorDriver, Options
 from aot_runtime.format import Variant
 from aot_runtime.planner import op_planner
 from kernels.attention.reference import attention, attention_same_dtype
@@ -19,6 +22,11 @@ from kernels.tolerance import assert_close
 ROOT = Path(__file__).parents[2]
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FP16 = np.dtype(np.float16)
+
+
+@cache
+def strict_device() -> Device:
+    return Device(EmulatorDriver(Options(strict=True)), 0)
 
 
 def built(factory: pytest.TempPathFactory, manifest: str, *options: str) -> Bundle:
@@ -38,7 +46,7 @@ def built(factory: pytest.TempPathFactory, manifest: str, *options: str) -> Bund
         if not (folder / f"{manifest}-gfx942/bundle.json").exists():
             result = CliRunner().invoke(main, command)
             assert result.exit_code == 0, result.output
-    return open_bundle(folder / f"{manifest}-gfx942", device="emulator")
+    return open_bundle(folder / f"{manifest}-gfx942", device=strict_device())
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ index one byte array by offsets that the caller has checked.
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,12 @@ class Memory:
         self._bases.insert(at, allocation.base)
         self._allocations.insert(at, allocation)
         return allocation.base
+
+    def stop_tracking(self) -> None:
+        """Take everything for written from now on."""
+        if self.tracked:
+            self.tracked = False
+            self._allocations = [replace(allocation, written=None) for allocation in self._allocations]
 
     def adopt(self, address: int, data: Array) -> None:
         """Take bytes that live elsewhere (uint8, writable) for memory at `address`, where nothing may be yet."""

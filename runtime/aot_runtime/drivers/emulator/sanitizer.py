@@ -1,79 +1,88 @@
 """Strict mode: finds what no GPU would name. Each fault stops the launch with a `SanitizerError`.
 
 - an access outside of an allocation, past its end, or past the LDS or scratch that the kernel was given;
-- an address that is not a multiple of the access's size, or of 4 for larger ones;
+- an address that is not aligned as its access needs;
 - a load from memory, LDS or scratch that nothing was written to;
-- a register used before the load or atomic that writes it was waited for, and an access of LDS that is not
-  waited for before a barrier (`waits`);
-- two wavefronts that reach the same bytes, one of them storing, with nothing that orders them (`races`);
+- a register used before the load or atomic that writes it was waited for (`waits`);
+- two wavefronts that reach the same bytes, one of them storing, with nothing that orders them, or with a barrier that
+  one has not waited for its access before (`races`);
 - a barrier that a wavefront of the workgroup does not come to, or comes to elsewhere.
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from aot_runtime.errors import MemoryAccessError, SanitizerError
 
 from .decode import Instruction
-from .memory import Allocation, Array, gather, scatter
+from .disassembly import disassemble
+from .memory import Array, gather, scatter
 from .monitor import Monitor, Touch
-from .races import History, Race, agents
-from .waits import LDS, Outstanding, Use, use_of
+from .races import Accesses, Order, Races
+from .shadow import Cells
+from .wait_counters import is_coherent
+from .waits import Waits
 from .wavefronts import Wavefronts
 
 if TYPE_CHECKING:
-    from .scheduler import Scheduler
+    from .scheduler import Launch, Scheduler
 
 _ONES = 0x01010101
 """Of four bytes that were written."""
+_LDS_ALIGNMENT = {1: 1, 2: 2, 4: 4, 8: 8, 12: 16, 16: 16}
+"""By the bytes of an access of LDS: what works in every alignment mode. Of memory, that is a dword at most."""
 
 
 class Sanitizer(Monitor):
     """Watches one launch."""
 
-    def __init__(self) -> None:
-        self._uses: dict[int, Use] = {}
-        self._outstanding: WeakKeyDictionary[Wavefronts, Outstanding] = WeakKeyDictionary()
-        self._histories: dict[int, tuple[Allocation, History]] = {}
+    def __init__(self, launch: Launch) -> None:
+        self._program = launch.kernel.program
+        self._waits = Waits(self._program)
+        self._order = Order(math.prod(launch.grid), launch.wavefronts)
+        self._races = Races(self._order, self._describe_access, self._describe_wavefront)
+        self._memory_cells: dict[int, Cells] = {}
+        self._pcs = [0]  # of the access of each time; there is none at time 0
+        self._coherent = False
 
     def begin(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         access = scheduler.access
         self._lds_written = np.zeros(access.lds.size, np.uint8)
         self._scratch_written = np.zeros(access.scratch.size, np.uint8)
-        self._lds_history = History(access.lds.size)
-        self._phases = np.zeros(scheduler.workgroups, np.int64)
+        self._lds_cells = Cells(access.lds.size)
+
+    @property
+    def _time(self) -> int:
+        """Number of the latest access."""
+        return len(self._pcs) - 1
+
+    def _numbers(self, waves: Wavefronts) -> Array:
+        """Of wavefronts in the launch: uint32 [wavefronts]."""
+        ranks = waves.slot % self._scheduler.wavefronts
+        return np.asarray(self._order.number(self._scheduler.first + waves.workgroup, ranks), np.uint32)
 
     # Registers that wait for memory
 
     def instruction(self, waves: Wavefronts, instruction: Instruction) -> None:
-        use = self._uses.get(instruction.pc)
-        if use is None:
-            use = self._uses[instruction.pc] = use_of(instruction)
-        state = self._outstanding.get(waves, _NOTHING)
-        conflict = state.conflict(use)
-        if conflict is not None:
-            register, counter, operation = conflict
-            if register == LDS:
-                text = f"{operation.text} is not waited for before the barrier"
-            else:
-                text = f"{register[0]}{register[1]} is used before {operation.text} was waited for"
-            raise self._error("wait", f"{text} (counter {counter})", waves, 0, None)
-        after = state.after(use)
-        if after is not state:
-            self._outstanding[waves] = after
+        effect = self._waits.effect(instruction)
+        if effect.counted:
+            self._pcs.append(instruction.pc)
+            self._coherent = is_coherent(instruction)
+        wrong = self._waits.execute(waves, instruction, effect, self._time)
+        if wrong:
+            raise self._error("wait", wrong, waves, 0, None)
 
     def divide(self, waves: Wavefronts, part: Wavefronts) -> None:
-        self._outstanding[part] = self._outstanding.get(waves, _NOTHING)
+        self._waits.derive(part, (waves,))
 
     def join(self, first: Wavefronts, second: Wavefronts, joined: Wavefronts) -> None:
-        states = [self._outstanding.get(group, _NOTHING) for group in (first, second)]
-        self._outstanding[joined] = states[0].joined(states[1])
+        self._waits.derive(joined, (first, second))
 
     # Barriers
 
@@ -90,15 +99,27 @@ class Sanitizer(Monitor):
             alone = arrived[group.workgroup] != self._scheduler.wavefronts
             if apart.any():
                 wave = int(np.flatnonzero(apart)[0])
-                other = lowest[group.workgroup[wave]] if lowest[group.workgroup[wave]] != group.pc else highest.max()
-                text = f"this wavefront waits at the barrier before pc {group.pc:#x}, another at that before {other:#x}"
-                raise self._error("barrier", text, group, wave, None)
+                workgroup = group.workgroup[wave]
+                other = int((highest if lowest[workgroup] == group.pc else lowest)[workgroup])
+                text = f"this wavefront waits here, another at the barrier at pc {self._barrier_before(other).pc:#x}"
+                raise self._barrier_error(text, group, wave)
             if alone.any():
                 wave = int(np.flatnonzero(alone)[0])
                 ended = self._scheduler.wavefronts - int(arrived[group.workgroup[wave]])
                 text = f"{ended} of the workgroup's wavefronts have ended and never come to the barrier"
-                raise self._error("barrier", text, group, wave, None)
-        self._phases[np.unique(workgroups)] += 1
+                raise self._barrier_error(text, group, wave)
+        for group in groups:
+            since, now = self._waits.of(group).lds_since, self._time + 1
+            self._order.barrier(self._numbers(group), now, now if since is None else since)
+
+    def _barrier_before(self, pc: int) -> Instruction:
+        """The barrier that wavefronts wait at, which go on at a pc."""
+        return next(found for size in (4, 8) if (found := self._program.instructions.get(pc - size)) is not None)
+
+    def _barrier_error(self, text: str, group: Wavefronts, wave: int) -> SanitizerError:
+        error = self._error("barrier", text, group, wave, None)
+        self._scheduler.locate(error, self._barrier_before(group.pc))
+        return error
 
     # Memory
 
@@ -115,14 +136,14 @@ class Sanitizer(Monitor):
             self._check_array(
                 reached, base, self._scheduler.access.lds_bytes, self._lds_written, "LDS of the workgroup"
             )
-            self._check_races(self._lds_history, reached, addresses + base, self._scheduler.access.lds, "LDS")
+            self._check_races(self._lds_cells, reached, addresses + base, self._scheduler.access.lds, "LDS")
         else:
             places = waves.slot[reached.waves] * waves.lanes + reached.lanes
             base = places * self._scheduler.access.scratch_stride
             self._check_array(reached, base, self._scheduler.access.scratch_bytes, self._scratch_written, "scratch")
 
     def _check_alignment(self, reached: _Reached) -> None:
-        unit = min(reached.nbytes & -reached.nbytes, 4)
+        unit = _LDS_ALIGNMENT[reached.nbytes] if reached.touch.space == "lds" else min(reached.nbytes, 4)
         wrong = (reached.addresses & reached.addresses.dtype.type(unit - 1)) != 0
         if wrong.any():
             text = f"{reached.nbytes} bytes at an address that is no multiple of {unit}"
@@ -140,13 +161,10 @@ class Sanitizer(Monitor):
             offsets = (part.addresses - np.uint64(allocation.base)).view(np.int64)
             if allocation.written is not None:
                 self._check_written(part, allocation.written, offsets, allocation.text)
-            if part.touch.space == "global" and part.touch.action == "atomic":
-                self._histories.clear()
-            else:
-                kept = self._histories.get(allocation.base)
-                if kept is None:
-                    kept = self._histories[allocation.base] = (allocation, History(allocation.data.size))
-                self._check_races(kept[1], part, offsets, allocation.data, allocation.text)
+            cells = self._memory_cells.get(allocation.base)
+            if cells is None:
+                cells = self._memory_cells[allocation.base] = Cells(allocation.data.size)
+            self._check_races(cells, part, offsets, allocation.data, allocation.text)
 
     def _check_array(self, reached: _Reached, base: Array, size: int, written: Array, name: str) -> None:
         wrong = (reached.addresses < 0) | (reached.addresses > size - reached.nbytes)
@@ -166,24 +184,25 @@ class Sanitizer(Monitor):
             if reached.touch.action != "load":
                 scatter(written, places, nbytes, np.full_like(known, ones))
 
-    def _check_races(self, history: History, reached: _Reached, offsets: Array, data: Array, name: str) -> None:
-        action, waves = reached.touch.action, reached.group
-        if action == "atomic":
-            return
-        ranks = waves.slot % self._scheduler.wavefronts
-        by = agents(self._scheduler.first + waves.workgroup, self._phases[waves.workgroup], ranks)[reached.waves]
-        note = history.load if action == "load" else history.store
-        for race in note(offsets, reached.nbytes, by):
-            wrong = race.wrong
-            if action == "store" and race.stored:
-                wrong = wrong & _changes(race, reached, offsets, data)
-            if wrong.any():
-                before = _PAST["store" if race.stored else "load"]
-                text = (
-                    f"{reached.nbytes} bytes of {name} are {_PAST[action]}, and were {before} by another wavefront; "
-                    "nothing orders them"
-                )
-                raise self._fault("race", text, reached, wrong)
+    def _check_races(self, cells: Cells, reached: _Reached, offsets: Array, data: Array, name: str) -> None:
+        action, time, numbers = reached.touch.action, self._time, self._numbers(reached.group)
+        values = reached.values if action == "store" else None
+        by, is_lds = numbers[reached.waves], reached.touch.space == "lds"
+        accesses = Accesses(data, offsets, reached.nbytes, by, numbers, is_lds, values)
+        is_atomic = action == "atomic" or self._coherent
+        if is_atomic and action != "load":
+            self._order.release(by, time)
+        if is_atomic and action != "store":
+            self._order.acquire(by, time)
+        if action == "load":
+            race = self._races.load(cells, accesses, time)
+        elif is_atomic:
+            race = self._races.atomic(cells, accesses, time)
+        else:
+            race = self._races.store(cells, accesses, time)
+        if race is not None:
+            text = f"{reached.nbytes} bytes of {name} are {_PAST[action]}, and were {race.text}"
+            raise self._fault("wait" if race.unwaited else "race", text, reached, race.wrong)
 
     def _fault(self, kind: str, text: str, reached: _Reached, wrong: Array) -> SanitizerError:
         """The error of the first access of those that are wrong."""
@@ -196,24 +215,17 @@ class Sanitizer(Monitor):
     def _error(self, kind: str, text: str, waves: Wavefronts, wave: int, lane: int | None) -> SanitizerError:
         return SanitizerError(kind, text, self._scheduler.thread(waves, wave, lane))
 
+    def _describe_wavefront(self, number: int) -> str:
+        """By its number in the launch."""
+        workgroup, wavefront = self._order.workgroup(number), self._order.wavefront(number)
+        return f"wavefront {wavefront} of workgroup {self._scheduler.place(workgroup)}"
 
-_NOTHING = Outstanding()
-_PAST = {"load": "loaded", "store": "stored"}
+    def _describe_access(self, time: int) -> str:
+        pc = self._pcs[time]
+        return f"`{disassemble(self._program.instructions[pc])}` at pc {pc:#x}"
 
 
-def _changes(race: Race, reached: _Reached, offsets: Array, data: Array) -> Array:
-    """Which stores write other bytes than those that they race with have written, bool [n]."""
-    values = reached.values
-    if not race.at_once:
-        there = gather(data, offsets, reached.nbytes)
-        return (there != values).any(0) if values.ndim > 1 else there != values
-    places = np.flatnonzero(race.wrong)
-    _, first, same = np.unique(offsets, return_index=True, return_inverse=True)
-    differs = values != values[..., first[same]]
-    differs = differs.any(0) if values.ndim > 1 else differs
-    result = np.zeros(offsets.shape, bool)
-    result[places] = np.isin(offsets[places], offsets[differs])
-    return result
+_PAST = {"load": "loaded", "store": "stored", "atomic": "changed by an atomic"}
 
 
 @lru_cache(maxsize=64)

@@ -17,8 +17,9 @@ from enum import Enum
 
 import numpy as np
 
-from aot_runtime.errors import EmulationError, InstructionBudgetError, Thread
+from aot_runtime.errors import EmulationError, InstructionBudgetError, MemoryAccessError, Thread
 
+from .decode import Instruction
 from .disassembly import disassemble
 from .loader import Kernel
 from .memory import Memory
@@ -47,6 +48,7 @@ class Options:
         order: of the wavefronts.
         batch_wavefronts: wavefronts at a time, at least one workgroup.
         budget: instructions that one wavefront may execute on average, before a launch is taken for endless.
+        launch_budget: instructions that all wavefronts of a launch may execute together; None: no such limit.
         preload: start where hardware that preloads kernel arguments does.
         strict: watch for faults (`sanitizer`). Memory that was allocated while the driver was not strict counts as
             written.
@@ -55,12 +57,13 @@ class Options:
     order: Order = Order.LOCKSTEP
     batch_wavefronts: int = 256
     budget: int = 50_000_000
+    launch_budget: int | None = None
     preload: bool = True
     strict: bool = False
 
-    def monitors(self) -> tuple[Monitor, ...]:
+    def monitors(self, launch: Launch) -> tuple[Monitor, ...]:
         """What is to watch a launch."""
-        return (Sanitizer(),) if self.strict else ()
+        return (Sanitizer(launch),) if self.strict else ()
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,11 @@ def execute(launch: Launch, memory: Memory, options: Options) -> Statistics:
     statistics = Statistics()
     workgroups = math.prod(launch.grid)
     segment = launch.kernel.kernarg_segment(launch.kernargs, launch.grid, launch.block, launch.lds_bytes)
+    if not options.strict:
+        memory.stop_tracking()  # what this launch writes is not noted
     kernarg = memory.allocate(len(segment))
     memory.write(kernarg, len(segment), np.frombuffer(segment, np.uint8))
-    monitors = options.monitors()
+    monitors = options.monitors(launch)
     try:
         step = max(1, options.batch_wavefronts // launch.wavefronts)
         with np.errstate(all="ignore"):
@@ -144,6 +149,7 @@ class Scheduler:
         statistics: Statistics,
     ):
         self.program: Program = launch.kernel.program
+        self.launch = launch
         self.batch, self.statistics, self.monitors = batch, statistics, monitors
         count = len(batch.slot)
         workgroups = count // launch.wavefronts
@@ -158,6 +164,8 @@ class Scheduler:
         )
         self.access, self.live = access, np.full(workgroups, launch.wavefronts)
         self.limit = statistics.instructions + options.budget * count
+        if options.launch_budget is not None:
+            self.limit = min(self.limit, options.launch_budget)
         entry = launch.kernel.entry(options.preload)
         ranks = launch.wavefronts if options.order is Order.SERIAL else 1
         self.groups = [
@@ -170,9 +178,13 @@ class Scheduler:
 
     def thread(self, waves: Wavefronts, wave: int, lane: int | None) -> Thread:
         """Where a lane of a group's wavefront is in the launch."""
-        number = np.array([self.first + waves.workgroup[wave]])
-        x, y, z = (int(place) for place in coordinates(self.grid, number)[0])
-        return Thread((x, y, z), int(waves.slot[wave]) % self.wavefronts, lane)
+        workgroup = self.place(self.first + int(waves.workgroup[wave]))
+        return Thread(workgroup, int(waves.slot[wave]) % self.wavefronts, lane)
+
+    def place(self, workgroup: int) -> tuple[int, int, int]:
+        """Where a workgroup is in the grid, from its number."""
+        x, y, z = coordinates(self.grid, np.array([workgroup]))[0].tolist()
+        return x, y, z
 
     def run(self) -> None:
         while self.groups:
@@ -232,7 +244,8 @@ class Scheduler:
     def _execute(self, group: Wavefronts, run: Run) -> None:
         self.statistics.instructions += len(run.instructions) * group.count
         if self.statistics.instructions > self.limit:
-            raise self._at(run, 0, InstructionBudgetError("the budget of instructions is used up: an endless loop?"))
+            used_up = InstructionBudgetError("the budget of instructions is used up: an endless loop?")
+            raise self._at(group, run, 0, used_up)
         index = 0
         try:
             for index, step in run.steps if not self.monitors else run.every_step:
@@ -241,14 +254,20 @@ class Scheduler:
                 if step is not None:
                     step(group)
         except EmulationError as error:
-            raise self._at(run, index, error) from None
+            raise self._at(group, run, index, error) from None
         except MemoryError as error:
-            raise self._at(run, index, EmulationError(f"out of memory: {error}")) from error
+            raise self._at(group, run, index, EmulationError(f"out of memory: {error}")) from error
 
-    def _at(self, run: Run, index: int, error: EmulationError) -> EmulationError:
-        instruction = run.instructions[index]
-        error.locate(self.program.kernel, instruction.pc, instruction.mnemonic, disassemble(instruction))
+    def _at(self, group: Wavefronts, run: Run, index: int, error: EmulationError) -> EmulationError:
+        self.locate(error, run.instructions[index])
+        if isinstance(error, MemoryAccessError) and error.member is not None:
+            error.thread = self.thread(group, *error.member)
         return error
+
+    def locate(self, error: EmulationError, instruction: Instruction) -> None:
+        """Say that an error is of an instruction, unless it is known of which it is."""
+        text, code = disassemble(instruction), self.launch.kernel.module.name
+        error.locate(self.program.kernel, instruction.pc, instruction.mnemonic, text, code)
 
     # Ways out of a run
 
@@ -298,7 +317,7 @@ class Scheduler:
             part, rest, addresses = (rest, None, where) if here.all() else (*self._partition(rest, here), where[~here])
             part.pc = int(where[0]) - self.program.address
             if part.pc not in self.program.instructions:
-                raise self._at(run, -1, EmulationError(f"a jump to {int(where[0]):#x}, outside the kernel"))
+                raise self._at(part, run, -1, EmulationError(f"a jump to {int(where[0]):#x}, outside the kernel"))
 
     # Barriers
 
@@ -326,11 +345,7 @@ class Scheduler:
             self._release(leaving)
 
     def _release(self, groups: list[Wavefronts]) -> None:
-        try:
-            for monitor in self.monitors:
-                monitor.barrier(groups)
-        except EmulationError as error:
-            error.locate(self.program.kernel, groups[0].pc, "s_barrier")
-            raise
+        for monitor in self.monitors:
+            monitor.barrier(groups)
         for group in groups:
             group.waiting = False

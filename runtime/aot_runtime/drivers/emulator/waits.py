@@ -1,217 +1,236 @@
-"""Which registers wait for memory: the counters of s_waitcnt and of gfx12's s_wait_… (chapter "Data dependency
-resolution" of the ISA documents).
+"""Registers whose loads have not been waited for.
 
-The state is symbolic, of a group of wavefronts that stand at one pc: what each counter counts, oldest first. Where
-groups meet, the counters of both are joined as a compiler does that has to be right for either way.
+For each group of wavefronts that stand together the outstanding operations are kept as a wait sees them: by counter,
+those that come back in order as a queue, the others as a set. A wait for n leaves the newest n of a queue, as no more
+can be outstanding, and takes from a set only when n is 0. An instruction that reads or writes a register that an
+outstanding operation will write is in error; but for one of the same queue that writes it again, which does so later.
+
+Registers that a store reads may be written at once: the hardware of these archs has read them when it goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import zip_longest
+from operator import or_
+from weakref import WeakKeyDictionary
 
 from .decode import Instruction
-from .operands import VGPR
+from .disassembly import Operand, disassemble, operands_of, register_name
+from .operands import VGPR, Registers
+from .program import Program
+from .wait_counters import COUNTERS, Counted, counted_by, waited_for
+from .wavefronts import Wavefronts
 
-Register = tuple[str, int]
-"""`v`, `a` or `s`, and the number."""
-LDS: Register = ("LDS", 0)
-"""Stands for what an access of LDS has yet to read or write: other wavefronts may count on it after a barrier."""
+_FIRST_VECTOR = 128
+"""Bit of the first vector register in a set of registers, which is an int; scalar ones come before."""
+_LANE_MOVES = ("ds_bpermute", "ds_permute", "ds_swizzle", "ds_nop")
+
+
+def register_set(operand: Operand, layout: Registers) -> int:
+    """The registers of an operand, a bit each."""
+    if not operand.is_register:
+        return 0
+    first = operand.number
+    if operand.is_vector:
+        first += _FIRST_VECTOR - VGPR + (layout.accumulation if operand.accumulation else 0)
+    return (1 << operand.words) - 1 << first
+
+
+def names_of(registers: int, layout: Registers) -> str:
+    """The registers of a set, by name."""
+    bits = [bit for bit in range(registers.bit_length()) if registers >> bit & 1]
+    return ", ".join(_name(bit, layout) for bit in bits)
+
+
+def _name(bit: int, layout: Registers) -> str:
+    row = bit - _FIRST_VECTOR
+    if row < 0:
+        return register_name(bit)
+    accumulation = row >= layout.accumulation
+    return register_name(VGPR + row - (layout.accumulation if accumulation else 0), accumulation=accumulation)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What an instruction means for the counters.
+
+    Attributes:
+        sources, results: registers. All are `sources` of an instruction that is done when the next one begins.
+        counted: the counters that it adds to.
+        waits: what it leaves outstanding, by counter.
+        uses_lds: it reads or writes LDS.
+    """
+
+    sources: int
+    results: int
+    counted: tuple[Counted, ...]
+    waits: Mapping[str, int]
+    uses_lds: bool
+
+    @classmethod
+    def of(cls, instruction: Instruction, layout: Registers) -> Effect:
+        counted, name = counted_by(instruction), instruction.mnemonic
+        sources = results = 0
+        for operand in operands_of(instruction):
+            registers = register_set(operand, layout)
+            if counted and operand.result:
+                results |= registers
+            if not counted or not operand.result or (operand.name == "vdata" and "atomic" in name):
+                sources |= registers
+        is_lds = name.startswith("ds_") and not name.startswith(_LANE_MOVES)
+        uses_lds = is_lds or name.startswith("flat_") or bool(instruction.field("lds"))
+        return cls(sources, results, counted, waited_for(instruction), uses_lds)
 
 
 @dataclass(frozen=True)
 class Operation:
-    """Something that a counter counts.
+    """An outstanding operation; where wavefronts have met, what may be outstanding.
 
     Attributes:
-        busy: registers that it has yet to write, and `LDS`.
-        ordered: operations of its kind end in the order in which they were started.
+        registers: that it will write.
+        pcs: of the instructions.
+        lds_time: when it reached for LDS; None: it did not.
     """
 
-    busy: frozenset[Register]
-    ordered: bool
-    text: str
+    registers: int
+    pcs: frozenset[int]
+    lds_time: int | None
+
+    def merge(self, other: Operation) -> Operation:
+        # The later time, so that what one wavefront has outstanding is not held against another.
+        times = [time for time in (self.lds_time, other.lds_time) if time is not None]
+        return Operation(self.registers | other.registers, self.pcs | other.pcs, max(times, default=None))
 
 
-@dataclass(frozen=True)
-class Use:
-    """What an instruction has to do with the counters.
-
-    Attributes:
-        touched: every register that it reads or writes.
-        started: what it starts, by counter.
-        waits: the most operations that may remain, by counter.
-        target: registers that it writes when memory answers.
-    """
-
-    touched: frozenset[Register]
-    started: Mapping[str, Operation] = field(default_factory=dict)
-    waits: Mapping[str, int] = field(default_factory=dict)
-    target: frozenset[Register] = frozenset()
+Queues = Mapping[Counted, tuple[Operation, ...]]
 
 
 @dataclass(frozen=True)
 class Outstanding:
-    """What each counter counts, oldest first."""
+    """The operations that a group of wavefronts has outstanding, oldest first.
 
-    counters: Mapping[str, tuple[Operation, ...]] = field(default_factory=dict)
-    busy: frozenset[Register] = frozenset()
+    Attributes:
+        registers: that any of them will write.
+    """
 
-    def conflict(self, use: Use) -> tuple[Register, str, Operation] | None:
-        """A register that the instruction touches too early, its counter, and what has yet to write it."""
-        if self.busy.isdisjoint(use.touched):
-            return None
-        for name, operations in self.counters.items():
-            for operation in operations:
-                # A later load of the same kind may aim at the same register: it ends later.
-                again = operation.ordered and name in use.started and use.started[name].ordered
-                early = operation.busy & (use.touched - use.target if again else use.touched)
-                if early:
-                    return min(early), name, operation
-        return None
+    queues: Queues = field(default_factory=dict)
+    registers: int = 0
 
-    def after(self, use: Use) -> Outstanding:
-        """The state once the instruction is issued."""
-        if not use.started and not use.waits:
-            return self
-        counters = dict(self.counters)
-        for name, most in use.waits.items():
-            operations = counters.get(name, ())
-            if most == 0:
-                counters[name] = ()
-            elif all(operation.ordered for operation in operations):
-                counters[name] = operations[-most:]
-        for name, operation in use.started.items():
-            counters[name] = (*counters.get(name, ()), operation)
-        return _outstanding(counters)
+    @classmethod
+    def of(cls, queues: Queues) -> Outstanding:
+        kept = {counted: queue for counted, queue in queues.items() if queue}
+        return cls(kept, reduce(or_, (operation.registers for queue in kept.values() for operation in queue), 0))
 
-    def joined(self, other: Outstanding) -> Outstanding:
-        """What may be outstanding where two groups of wavefronts meet."""
+    def after_wait(self, waits: Mapping[str, int]) -> Outstanding:
+        return Outstanding.of({counted: _waited(counted, queue, waits) for counted, queue in self.queues.items()})
+
+    def after(self, counted: tuple[Counted, ...], operation: Operation, limits: Mapping[str, int]) -> Outstanding:
+        queues = dict(self.queues)
+        for each in counted:
+            queue = queues.get(each, ())
+            if each.in_order:  # a counter that is full holds the wavefront up
+                queues[each] = (*queue, operation)[-limits[each.counter] :]
+            else:
+                others = (old for old in queue if (old.registers, old.pcs) != (operation.registers, operation.pcs))
+                queues[each] = (*others, operation)
+        return Outstanding.of(queues)
+
+    def merge(self, other: Outstanding) -> Outstanding:
         if self == other:
             return self
-        counters = {}
-        for name in {**self.counters, **other.counters}:
-            pairs = zip_longest(reversed(self.counters.get(name, ())), reversed(other.counters.get(name, ())))
-            counters[name] = tuple(reversed([_either(one, two) for one, two in pairs]))
-        return _outstanding(counters)
+        queues = {}
+        for counted in self.queues.keys() | other.queues.keys():
+            mine, theirs = self.queues.get(counted, ()), other.queues.get(counted, ())
+            if counted.in_order:
+                pairs = list(zip_longest(reversed(mine), reversed(theirs)))
+                queues[counted] = tuple(_merged(*pair) for pair in reversed(pairs))
+            else:
+                queues[counted] = tuple(dict.fromkeys((*mine, *theirs)))
+        return Outstanding.of(queues)
+
+    def within(self, counted: Counted) -> int:
+        """Registers that the operations of one queue will write."""
+        return reduce(or_, (operation.registers for operation in self.queues.get(counted, ())), 0)
+
+    def causes(self, registers: int) -> list[int]:
+        """Pcs of what will write some of these registers."""
+        operations = [operation for queue in self.queues.values() for operation in queue]
+        return sorted({pc for operation in operations if operation.registers & registers for pc in operation.pcs})
+
+    @property
+    def lds_since(self) -> int | None:
+        """When the oldest that reaches for LDS did; None: none does."""
+        times = [operation.lds_time for queue in self.queues.values() for operation in queue]
+        return min((time for time in times if time is not None), default=None)
 
 
-def _outstanding(counters: Mapping[str, tuple[Operation, ...]]) -> Outstanding:
-    return Outstanding(counters, frozenset().union(*(op.busy for ops in counters.values() for op in ops)))
+def _waited(counted: Counted, queue: tuple[Operation, ...], waits: Mapping[str, int]) -> tuple[Operation, ...]:
+    left = waits.get(counted.counter)
+    if left == 0:
+        return ()
+    return queue if left is None or not counted.in_order else queue[-left:]
 
 
-def _either(one: Operation | None, two: Operation | None) -> Operation:
-    if one is None or two is None or one == two:
-        found = one or two
+def _merged(one: Operation | None, other: Operation | None) -> Operation:
+    if one is None or other is None:
+        found = one or other
         assert found is not None
         return found
-    return Operation(one.busy | two.busy, one.ordered and two.ordered, f"{one.text} or {two.text}")
+    return one.merge(other)
 
 
-def use_of(instruction: Instruction) -> Use:
-    """What an instruction does with registers and counters."""
-    waits = dict(_waits(instruction))
-    if waits or instruction.mnemonic.startswith("s_wait"):
-        return Use(frozenset(), waits=waits)
-    touched = frozenset(register for name, _ in instruction.words for register in registers(instruction, name))
-    counters = tuple(_counters(instruction))
-    if not counters:
-        at_barrier = instruction.mnemonic in ("s_barrier", "s_barrier_signal")
-        return Use(frozenset({LDS}) if at_barrier else touched)
-    target = frozenset(registers(instruction, _target(instruction))) if _answers(instruction) else frozenset()
-    in_lds = instruction.mnemonic.startswith("ds_") and not instruction.mnemonic.startswith(_LANE_MOVES)
-    busy = target | {LDS} if in_lds else target
-    operation = Operation(
-        busy, instruction.base_encoding != "SMEM", f"{instruction.mnemonic} at pc {instruction.pc:#x}"
-    )
-    return Use(touched, dict.fromkeys(counters, operation), target=target)
+_NOTHING = Outstanding()
 
 
-def registers(instruction: Instruction, name: str) -> Iterator[Register]:
-    """The registers of an operand; none for a constant."""
-    words, number = dict(instruction.words).get(name, 1), instruction.fields.get(name, -1)
-    fields, vector = instruction.fields, instruction.base_encoding.startswith(("V", "M", "G", "D", "F"))
-    if name == "src0" and number in (249, 250, 233, 234):  # SDWA, DPP: the register is in a field of its own
-        number = fields["vsrc0"]
-    if name in ("simm16", "literal"):
-        return
-    if name == "vdst" and instruction.mnemonic.startswith(("v_readlane", "v_readfirstlane")):
-        number &= 0xFF  # a scalar register
-    if name in ("addr", "vaddr") and number >= VGPR:
-        words = _address_words(instruction)
-    if number >= VGPR:
-        kind = "a" if _accumulates(instruction, name) else "v"
-        yield from ((kind, number - VGPR + i) for i in range(words))
-    elif 0 <= number < 106 and (vector or name.startswith("s")):
-        yield from (("s", number + i) for i in range(words))
+class Waits:
+    """The outstanding operations of every group of a launch."""
+
+    def __init__(self, program: Program):
+        self._program = program
+        self._limits = COUNTERS[program.arch.isa].limits
+        self._effects: dict[int, Effect] = {}
+        self._groups: WeakKeyDictionary[Wavefronts, Outstanding] = WeakKeyDictionary()
+
+    def of(self, waves: Wavefronts) -> Outstanding:
+        return self._groups.get(waves, _NOTHING)
+
+    def effect(self, instruction: Instruction) -> Effect:
+        found = self._effects.get(instruction.pc)
+        if found is None:
+            found = self._effects[instruction.pc] = Effect.of(instruction, self._program.layout)
+        return found
+
+    def execute(self, waves: Wavefronts, instruction: Instruction, effect: Effect, time: int) -> str:
+        """The wavefronts execute an instruction; returns what is wrong with that, in words, or nothing."""
+        before = self._groups.get(waves, _NOTHING)
+        wrong = ""
+        if before.registers & (effect.sources | effect.results):
+            wrong = self._wrong(before, effect)
+        if effect.waits:
+            self._groups[waves] = before.after_wait(effect.waits)
+        elif effect.counted:
+            operation = Operation(effect.results, frozenset((instruction.pc,)), time if effect.uses_lds else None)
+            self._groups[waves] = before.after(effect.counted, operation, self._limits)
+        return wrong
+
+    def derive(self, part: Wavefronts, sources: tuple[Wavefronts, ...]) -> None:
+        self._groups[part] = reduce(Outstanding.merge, (self.of(source) for source in sources))
+
+    def _wrong(self, before: Outstanding, effect: Effect) -> str:
+        wrong = before.registers & effect.sources
+        if before.registers & effect.results:
+            in_order = before.within(effect.counted[0]) if effect.counted[0].in_order else 0
+            others = Outstanding.of({key: queue for key, queue in before.queues.items() if key != effect.counted[0]})
+            wrong |= effect.results & (others.registers | before.registers & ~in_order)
+        if not wrong:
+            return ""
+        layout, instructions = self._program.layout, self._program.instructions
+        causes = " or ".join(f"`{disassemble(instructions[pc])}` at pc {pc:#x}" for pc in before.causes(wrong))
+        is_or_are = "are" if wrong & (wrong - 1) else "is"
+        return f"{names_of(wrong, layout)} {is_or_are} used before {causes} was waited for"
 
 
-def _accumulates(instruction: Instruction, name: str) -> bool:
-    """Whether an operand is in accumulation registers."""
-    fields = instruction.fields
-    if instruction.mnemonic.startswith("v_accvgpr"):
-        return "mov" in instruction.mnemonic or name == ("src0" if "read" in instruction.mnemonic else "vdst")
-    if "mfma" in instruction.mnemonic:
-        if name in ("vdst", "src2"):
-            return bool(fields.get("acc_cd", fields.get("clmp", 0)))
-        return bool(fields.get("acc", fields.get("opsel_hi", 0)) >> int(name[-1]) & 1)
-    return bool(fields.get("acc", 0)) and name in ("vdst", "vdata", "data", "data0", "data1")
-
-
-def _address_words(instruction: Instruction) -> int:
-    fields = instruction.fields
-    if "idxen" in fields:
-        return fields["idxen"] + fields["offen"]
-    if instruction.mnemonic.startswith("global_"):
-        return 2 if fields["saddr"] >= 124 else 1
-    if instruction.mnemonic.startswith("scratch_"):
-        return fields.get("sve", 0)
-    return 2 if instruction.mnemonic.startswith("flat_") else 1
-
-
-_LANE_MOVES = ("ds_bpermute", "ds_permute", "ds_swizzle")
-_MEMORY = ("global_", "buffer_", "scratch_", "flat_", "tbuffer_")
-
-
-def _counters(instruction: Instruction) -> Iterator[str]:
-    name, isa = instruction.mnemonic, instruction.arch.isa
-    if instruction.base_encoding == "SMEM" and "load" in name:
-        yield "km" if isa == "rdna4" else "lgkm"
-    if name.startswith(("ds_", "flat_")):
-        yield "ds" if isa == "rdna4" else "lgkm"
-    if name.startswith(_MEMORY) and any(word in name for word in ("load", "store", "atomic")):
-        if isa == "cdna" or _answers(instruction):
-            yield "load" if isa == "rdna4" else "vm"
-        else:
-            yield "store" if isa == "rdna4" else "vs"
-
-
-def _answers(instruction: Instruction) -> bool:
-    """Whether memory writes a register."""
-    name = instruction.mnemonic
-    if "atomic" in name:
-        fields = instruction.fields
-        return bool(fields.get("sc0", fields.get("glc", 0)) or fields.get("th", 0) & 1)
-    if name.startswith("ds_"):
-        return not ("write" in name or "store" in name) and "vdst" in dict(instruction.words)
-    return "load" in name and not instruction.field("lds")
-
-
-def _target(instruction: Instruction) -> str:
-    return next(name for name in ("sdata", "vdst", "vdata") if name in instruction.fields)
-
-
-def _waits(instruction: Instruction) -> Iterator[tuple[str, int]]:
-    """(counter, most operations that may remain) of an instruction that waits."""
-    name, value = instruction.mnemonic, instruction.fields.get("simm16", 0)
-    if name == "s_waitcnt" and instruction.arch.isa == "cdna":
-        yield from (("vm", value & 15 | value >> 10 & 0x30), ("lgkm", value >> 8 & 15))
-    elif name == "s_waitcnt":
-        yield from (("vm", value >> 10 & 63), ("lgkm", value >> 4 & 63))
-    elif name == "s_waitcnt_vscnt":
-        yield "vs", value
-    elif name.startswith("s_wait_"):
-        parts = name.removeprefix("s_wait_").split("_")
-        for part, shift in zip(parts, (8, 0) if len(parts) == 2 else (0,), strict=True):
-            yield part.removesuffix("cnt"), value >> shift & 63
+__all__ = ["Effect", "Outstanding", "Waits"]
