@@ -12,6 +12,7 @@ cache. Batches are run one after another, so a workgroup must not wait for a lat
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -19,10 +20,13 @@ import numpy as np
 
 from aot_runtime.errors import EmulationError, InstructionBudgetError
 
+from .counters import Statistics
 from .loader import Kernel
 from .memory import Memory
 from .monitor import Monitor
+from .peaks import peaks_of
 from .program import Program, Run
+from .traffic import Traffic
 from .transfers import Access
 from .wavefronts import Array, Batch, Wavefronts
 
@@ -46,12 +50,16 @@ class Options:
         batch_wavefronts: wavefronts at a time, at least one workgroup.
         budget: instructions that one wavefront may execute on average, before a launch is taken for endless.
         preload: start where hardware that preloads kernel arguments does.
+        profile: count accesses of memory too, in `Statistics.traffic`.
+        progress: called after each batch with the workgroups that are done, and all of the launch.
     """
 
     order: Order = Order.LOCKSTEP
     batch_wavefronts: int = 256
     budget: int = 50_000_000
     preload: bool = True
+    profile: bool = False
+    progress: Callable[[int, int], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -70,21 +78,15 @@ class Launch:
         return -(-self.block // self.kernel.program.arch.lanes)
 
 
-@dataclass
-class Statistics:
-    """What a launch did."""
-
-    instructions: int = 0
-    """By wavefront, of every kind."""
-
-
 def execute(launch: Launch, memory: Memory, options: Options) -> Statistics:
     """Run a launch to its end. Raises `EmulationError`."""
-    statistics = Statistics()
-    workgroups = math.prod(launch.grid)
+    program, workgroups = launch.kernel.program, math.prod(launch.grid)
+    statistics = Statistics(program, workgroups, workgroups * launch.wavefronts)
     segment = launch.kernel.kernarg_segment(launch.kernargs, launch.grid, launch.block, launch.lds_bytes)
     kernarg = memory.allocate(len(segment))
     memory.bytes_at(kernarg, len(segment))[:] = np.frombuffer(segment, np.uint8)
+    if options.profile:
+        statistics.traffic = Traffic(peaks_of(program.arch), kernarg)
     try:
         step = max(1, options.batch_wavefronts // launch.wavefronts)
         with np.errstate(all="ignore"):
@@ -93,6 +95,8 @@ def execute(launch: Launch, memory: Memory, options: Options) -> Statistics:
                 places = _coordinates(launch, first, batch)
                 launch.kernel.start(batch, places, launch.block, kernarg, segment, options.preload)
                 _Scheduler(launch, batch, memory, options, statistics).run()
+                if options.progress is not None:
+                    options.progress(min(first + step, workgroups), workgroups)
     finally:
         memory.free(kernarg)
     return statistics
@@ -123,7 +127,7 @@ class _Scheduler:
         self.batch, self.statistics = batch, statistics
         count = len(batch.slot)
         workgroups = count // launch.wavefronts
-        self.monitors: tuple[Monitor, ...] = ()
+        self.monitors: tuple[Monitor, ...] = (statistics.traffic,) if statistics.traffic else ()
         access = Access(
             memory,
             launch.lds_bytes,
@@ -187,6 +191,7 @@ class _Scheduler:
 
     def _execute(self, group: Wavefronts, run: Run) -> None:
         self.statistics.instructions += len(run.instructions) * group.count
+        self.statistics.runs[group.pc] += group.count
         if self.statistics.instructions > self.limit:
             raise self._at(run, 0, InstructionBudgetError("the budget of instructions is used up: an endless loop?"))
         index = 0
@@ -214,7 +219,9 @@ class _Scheduler:
             group.pc = way.target
         elif way.kind == "branch":
             assert way.condition is not None
-            self._split(group, way.condition(group), way.target, way.other)
+            taken = way.condition(group)
+            self.statistics.taken[group.pc] += int(np.count_nonzero(taken))
+            self._split(group, taken, way.target, way.other)
         elif way.kind == "barrier":
             group.pc, group.waiting = way.target, True
         elif way.kind == "end":
