@@ -1,5 +1,9 @@
 """Every error that the runtime raises; all of them derive from `AotError`."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+
 
 class AotError(Exception):
     """Base of every error raised by aotbuild and its runtime."""
@@ -52,6 +56,19 @@ class DeviceMemoryError(DriverCallError, MemoryError):
     """The device is out of memory."""
 
 
+@dataclass(frozen=True)
+class Thread:
+    """A lane of a launch, or with lane None a whole wavefront."""
+
+    workgroup: tuple[int, int, int]
+    wavefront: int
+    lane: int | None = None
+
+    def __str__(self) -> str:
+        lane = "" if self.lane is None else f", lane {self.lane}"
+        return f"workgroup {self.workgroup}, wavefront {self.wavefront}{lane}"
+
+
 class EmulationError(DeviceError):
     """The emulator stopped a kernel.
 
@@ -59,20 +76,25 @@ class EmulationError(DeviceError):
         kernel: the kernel's symbol; None where the fault is not in one.
         pc: byte offset of the instruction in the kernel's code, or None.
         mnemonic: the instruction's name, or None.
+        instruction: the whole of it as text, where it is known.
+        thread: which one, where it is known.
     """
 
     def __init__(self, message: str, kernel: str | None = None, pc: int | None = None, mnemonic: str | None = None):
         self.message, self.kernel, self.pc, self.mnemonic = message, kernel, pc, mnemonic
         super().__init__(message)
 
-    def __str__(self) -> str:
-        place = "" if self.pc is None else f"{self.mnemonic} at pc {self.pc:#x} of {self.kernel}: "
-        return place + self.message
+        self.thread: Thread | None = None
+        self.instruction: str | None = None
 
-    def locate(self, kernel: str, pc: int, mnemonic: str) -> None:
+    def __str__(self) -> str:
+        place = "" if self.pc is None else f"{self.instruction or self.mnemonic} at pc {self.pc:#x} of {self.kernel}"
+        return ": ".join(filter(None, [", ".join(filter(None, [place, str(self.thread or "")])), self.message]))
+
+    def locate(self, kernel: str, pc: int, mnemonic: str, instruction: str | None = None) -> None:
         """Say where it happened, unless that is known."""
         if self.pc is None:
-            self.kernel, self.pc, self.mnemonic = kernel, pc, mnemonic
+            self.kernel, self.pc, self.mnemonic, self.instruction = kernel, pc, mnemonic, instruction
 
 
 class UnsupportedInstructionError(EmulationError):
@@ -90,6 +112,21 @@ class MemoryAccessError(EmulationError):
     def __init__(self, message: str, address: int, nbytes: int):
         super().__init__(message)
         self.address, self.nbytes = address, nbytes
+
+
+class SanitizerError(EmulationError):
+    """A fault that the emulator's strict mode found.
+
+    Attributes:
+        kind: `bounds`, `alignment`, `uninitialised`, `wait`, `race` or `barrier`.
+        address, nbytes: of the access, if it is one of memory; in LDS and scratch from their start.
+    """
+
+    def __init__(self, kind: str, message: str, thread: Thread):
+        super().__init__(message)
+        self.kind, self.thread = kind, thread
+        self.address: int | None = None
+        self.nbytes = 0
 
 
 class InstructionBudgetError(EmulationError):

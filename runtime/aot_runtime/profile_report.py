@@ -74,7 +74,11 @@ def _section(title: str, rows: Sequence[Sequence[str]], right: Sequence[int]) ->
     """A table, unless it has nothing but its headings."""
     if len(rows) > 1:
         yield f"  {title}"
-        yield from (f"    {line}" for line in aligned_rows(rows, right))
+        yield from (_cut(f"    {line}") for line in aligned_rows(rows, right))
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
 
 
 def _tensor_rows(launch: LaunchProfile) -> list[Sequence[str]]:

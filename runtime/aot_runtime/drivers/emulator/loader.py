@@ -102,10 +102,10 @@ class Module:
         self.arch, self._parsed, self._image = arch, parsed, read_loaded_image(image)
         size = max(self._image.size, 1)
         self._memory, self.base = memory, memory.allocate(size)
-        content = memory.bytes_at(self.base, size)
-        content[:] = 0
+        memory.write(self.base, size, 0)
         for segment in self._image.segments:
-            content[segment.address : segment.address + len(segment.data)] = np.frombuffer(segment.data, np.uint8)
+            content = np.frombuffer(segment.data, np.uint8)
+            memory.write(self.base + segment.address, content.size, content)
 
     def unload(self) -> None:
         self._memory.free(self.base)

@@ -18,14 +18,16 @@ from enum import Enum
 
 import numpy as np
 
-from aot_runtime.errors import EmulationError, InstructionBudgetError
+from aot_runtime.errors import EmulationError, InstructionBudgetError, Thread
 
 from .counters import Statistics
+from .disassembly import disassemble
 from .loader import Kernel
 from .memory import Memory
 from .monitor import Monitor
 from .peaks import peaks_of
 from .program import Program, Run
+from .sanitizer import Sanitizer
 from .traffic import Traffic
 from .transfers import Access
 from .wavefronts import Array, Batch, Wavefronts
@@ -50,6 +52,8 @@ class Options:
         batch_wavefronts: wavefronts at a time, at least one workgroup.
         budget: instructions that one wavefront may execute on average, before a launch is taken for endless.
         preload: start where hardware that preloads kernel arguments does.
+        strict: watch for faults (`sanitizer`). Memory that was allocated while the driver was not strict counts as
+            written.
         profile: count accesses of memory too, in `Statistics.traffic`.
         progress: called after each batch with the workgroups that are done, and all of the launch.
     """
@@ -58,8 +62,13 @@ class Options:
     batch_wavefronts: int = 256
     budget: int = 50_000_000
     preload: bool = True
+    strict: bool = False
     profile: bool = False
     progress: Callable[[int, int], None] | None = None
+
+    def monitors(self) -> tuple[Monitor, ...]:
+        """What is to watch a launch for faults."""
+        return (Sanitizer(),) if self.strict else ()
 
 
 @dataclass(frozen=True)
@@ -84,17 +93,19 @@ def execute(launch: Launch, memory: Memory, options: Options) -> Statistics:
     statistics = Statistics(program, workgroups, workgroups * launch.wavefronts)
     segment = launch.kernel.kernarg_segment(launch.kernargs, launch.grid, launch.block, launch.lds_bytes)
     kernarg = memory.allocate(len(segment))
-    memory.bytes_at(kernarg, len(segment))[:] = np.frombuffer(segment, np.uint8)
+    memory.write(kernarg, len(segment), np.frombuffer(segment, np.uint8))
+    monitors = options.monitors()
     if options.profile:
         statistics.traffic = Traffic(peaks_of(program.arch), kernarg)
+        monitors = (*monitors, statistics.traffic)
     try:
         step = max(1, options.batch_wavefronts // launch.wavefronts)
         with np.errstate(all="ignore"):
             for first in range(0, workgroups, step):
                 batch = _make_batch(launch, range(first, min(first + step, workgroups)), options)
-                places = _coordinates(launch, first, batch)
+                places = coordinates(launch.grid, first + batch.workgroup)
                 launch.kernel.start(batch, places, launch.block, kernarg, segment, options.preload)
-                _Scheduler(launch, batch, memory, options, statistics).run()
+                Scheduler(launch, batch, first, memory, options, monitors, statistics).run()
                 if options.progress is not None:
                     options.progress(min(first + step, workgroups), workgroups)
     finally:
@@ -112,22 +123,36 @@ def _make_batch(launch: Launch, workgroups: range, options: Options) -> Batch:
     return batch
 
 
-def _coordinates(launch: Launch, first: int, batch: Batch) -> Array:
-    """Each wavefront's workgroup in the grid, [wavefronts, 3]."""
-    linear = first + batch.workgroup
-    x, y = launch.grid[0], launch.grid[1]
-    return np.stack([linear % x, linear // x % y, linear // (x * y)], axis=1)
+def coordinates(grid: tuple[int, int, int], workgroups: Array) -> Array:
+    """Workgroups' places in the grid, [n, 3], from their numbers."""
+    x, y = grid[0], grid[1]
+    return np.stack([workgroups % x, workgroups // x % y, workgroups // (x * y)], axis=1)
 
 
-class _Scheduler:
-    """The wavefronts of a batch as groups at one pc each."""
+class Scheduler:
+    """The wavefronts of a batch as groups at one pc each.
 
-    def __init__(self, launch: Launch, batch: Batch, memory: Memory, options: Options, statistics: Statistics):
+    Attributes:
+        first: number of the batch's first workgroup.
+        workgroups, wavefronts: workgroups of the batch; wavefronts of each.
+        access: what they reach.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        batch: Batch,
+        first: int,
+        memory: Memory,
+        options: Options,
+        monitors: tuple[Monitor, ...],
+        statistics: Statistics,
+    ):
         self.program: Program = launch.kernel.program
-        self.batch, self.statistics = batch, statistics
+        self.batch, self.statistics, self.monitors = batch, statistics, monitors
         count = len(batch.slot)
         workgroups = count // launch.wavefronts
-        self.monitors: tuple[Monitor, ...] = (statistics.traffic,) if statistics.traffic else ()
+        self.grid, self.first, self.workgroups, self.wavefronts = launch.grid, first, workgroups, launch.wavefronts
         access = Access(
             memory,
             launch.lds_bytes,
@@ -145,6 +170,14 @@ class _Scheduler:
             for rank in range(ranks)
         ]
         self.runs = 0
+        for monitor in monitors:
+            monitor.begin(self)
+
+    def thread(self, waves: Wavefronts, wave: int, lane: int | None) -> Thread:
+        """Where a lane of a group's wavefront is in the launch."""
+        number = np.array([self.first + waves.workgroup[wave]])
+        x, y, z = (int(place) for place in coordinates(self.grid, number)[0])
+        return Thread((x, y, z), int(waves.slot[wave]) % self.wavefronts, lane)
 
     def run(self) -> None:
         while self.groups:
@@ -179,15 +212,27 @@ class _Scheduler:
                 and (last.pc, last.rank, last.waiting) == (group.pc, group.rank, group.waiting)
                 and last.mode_register[0] == group.mode_register[0]
             ):
-                merged[-1] = self._part(last, last.start, group.stop, last.pc)
+                merged[-1] = self._joined(last, group)
             else:
                 merged.append(group)
         self.groups = merged
 
-    def _part(self, group: Wavefronts, start: int, stop: int, pc: int) -> Wavefronts:
-        part = Wavefronts(self.batch, start, stop, pc, group.rank, self.access)
-        part.waiting, part.last_run = group.waiting, group.last_run
+    def _joined(self, first: Wavefronts, second: Wavefronts) -> Wavefronts:
+        joined = self._like(first, first.start, second.stop)
+        for monitor in self.monitors:
+            monitor.join(first, second, joined)
+        return joined
+
+    def _part(self, group: Wavefronts, start: int, stop: int) -> Wavefronts:
+        part = self._like(group, start, stop)
+        for monitor in self.monitors:
+            monitor.divide(group, part)
         return part
+
+    def _like(self, group: Wavefronts, start: int, stop: int) -> Wavefronts:
+        found = Wavefronts(self.batch, start, stop, group.pc, group.rank, self.access)
+        found.waiting, found.last_run = group.waiting, group.last_run
+        return found
 
     def _execute(self, group: Wavefronts, run: Run) -> None:
         self.statistics.instructions += len(run.instructions) * group.count
@@ -208,7 +253,7 @@ class _Scheduler:
 
     def _at(self, run: Run, index: int, error: EmulationError) -> EmulationError:
         instruction = run.instructions[index]
-        error.locate(self.program.kernel, instruction.pc, instruction.mnemonic)
+        error.locate(self.program.kernel, instruction.pc, instruction.mnemonic, disassemble(instruction))
         return error
 
     # Ways out of a run
@@ -247,10 +292,7 @@ class _Scheduler:
         if not first[:count].all():
             self.batch.reorder(group.start, np.argsort(~first, kind="stable"))
         middle = group.start + count
-        parts = (
-            self._part(group, group.start, middle, group.pc),
-            self._part(group, middle, group.stop, group.pc),
-        )
+        parts = (self._part(group, group.start, middle), self._part(group, middle, group.stop))
         self.groups.remove(group)
         self.groups += parts
         return parts
@@ -274,16 +316,29 @@ class _Scheduler:
         if not waiting:
             return
         if len(waiting) == len(self.groups):  # every wavefront that lives
-            for group in waiting:
-                group.waiting = False
+            self._release(waiting)
             return
         if self.runs % _FAIRNESS:
             return  # the others come to the barrier too, and all go on together
         arrived = np.bincount(np.concatenate([group.workgroup for group in waiting]), minlength=len(self.live))
         complete = arrived == self.live
+        leaving = []
         for group in waiting:
             released = complete[group.workgroup]
             if released.all():
-                group.waiting = False
+                leaving.append(group)
             elif released.any():
-                self._partition(group, released)[0].waiting = False
+                first = bool(released[0])
+                leaving.append(self._partition(group, released if first else ~released)[0 if first else 1])
+        if leaving:
+            self._release(leaving)
+
+    def _release(self, groups: list[Wavefronts]) -> None:
+        try:
+            for monitor in self.monitors:
+                monitor.barrier(groups)
+        except EmulationError as error:
+            error.locate(self.program.kernel, groups[0].pc, "s_barrier")
+            raise
+        for group in groups:
+            group.waiting = False

@@ -142,16 +142,22 @@ class Access:
         monitors: tuple[Monitor, ...] = (),
     ):
         self.memory, self.lds_bytes, self.scratch_bytes, self.monitors = memory, lds_bytes, scratch_bytes, monitors
-        self._lds_stride = -(-lds_bytes // 16) * 16
-        self._scratch_stride = -(-scratch_bytes // 16) * 16
-        self._lds = np.full(self._lds_stride * workgroups, POISON, np.uint8)
-        self._scratch = np.full(self._scratch_stride * math.prod(shape), POISON, np.uint8)
+        self.lds_stride = -(-lds_bytes // 16) * 16
+        self.scratch_stride = -(-scratch_bytes // 16) * 16
+        self.lds = np.full(self.lds_stride * workgroups, POISON, np.uint8)
+        self.scratch = np.full(self.scratch_stride * math.prod(shape), POISON, np.uint8)
 
     def in_memory(
-        self, waves: Wavefronts, action: Action, addresses: Array, nbytes: int, lanes: Array | None
+        self,
+        waves: Wavefronts,
+        action: Action,
+        addresses: Array,
+        nbytes: int,
+        lanes: Array | None,
+        values: Array | None = None,
     ) -> list[Place]:
         """Where accesses of global memory go. addresses: uint64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
-        report(self.monitors, waves, "global", action, addresses, nbytes, lanes)
+        report(self.monitors, waves, "global", action, addresses, nbytes, lanes, values)
         if lanes is not None:
             addresses = addresses[lanes]
             if not addresses.size:
@@ -171,20 +177,32 @@ class Access:
         return self.memory.spans(addresses, nbytes)
 
     def in_lds(
-        self, waves: Wavefronts, action: Action, addresses: Array, nbytes: int, lanes: Array | None
+        self,
+        waves: Wavefronts,
+        action: Action,
+        addresses: Array,
+        nbytes: int,
+        lanes: Array | None,
+        values: Array | None = None,
     ) -> list[Place]:
         """Where accesses of LDS go. addresses: int64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
-        report(self.monitors, waves, "lds", action, addresses, nbytes, lanes)
-        base = (waves.workgroup * self._lds_stride)[:, None]
-        return self._in_array(self._lds, base, addresses, nbytes, lanes, self.lds_bytes, "of LDS of a workgroup")
+        report(self.monitors, waves, "lds", action, addresses, nbytes, lanes, values)
+        base = (waves.workgroup * self.lds_stride)[:, None]
+        return self._in_array(self.lds, base, addresses, nbytes, lanes, self.lds_bytes, "of LDS of a workgroup")
 
     def in_scratch(
-        self, waves: Wavefronts, action: Action, addresses: Array, nbytes: int, lanes: Array | None
+        self,
+        waves: Wavefronts,
+        action: Action,
+        addresses: Array,
+        nbytes: int,
+        lanes: Array | None,
+        values: Array | None = None,
     ) -> list[Place]:
         """Where accesses of scratch go. addresses: int64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
-        report(self.monitors, waves, "scratch", action, addresses, nbytes, lanes)
-        base = (waves.slot[:, None] * waves.lanes + np.arange(waves.lanes)) * self._scratch_stride
-        return self._in_array(self._scratch, base, addresses, nbytes, lanes, self.scratch_bytes, "of scratch of a lane")
+        report(self.monitors, waves, "scratch", action, addresses, nbytes, lanes, values)
+        base = (waves.slot[:, None] * waves.lanes + np.arange(waves.lanes)) * self.scratch_stride
+        return self._in_array(self.scratch, base, addresses, nbytes, lanes, self.scratch_bytes, "of scratch of a lane")
 
     def _in_array(
         self, data: Array, base: Array, addresses: Array, nbytes: int, lanes: Array | None, size: int, what: str
