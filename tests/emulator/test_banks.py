@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from assembled import run
+from assembled import counted
 
 from aot_runtime.drivers.emulator.banks import count_passes
 
@@ -122,7 +122,6 @@ def test_against_a_plain_model(nbytes: int, action: str):
     ],
 )
 def test_instructions(stride: int, line: str, conflicts: int):
-    found = run(f"v_mul_u32_u24 v1, {stride}, v0", line, lds_bytes=16384, workgroups=3)
-    (access,) = found.summary.accesses.values()
+    found = counted(f"v_mul_u32_u24 v1, {stride}, v0", line, workgroups=3)
+    (access,) = (count for (space, _), count in found.summary.accesses.items() if space == "lds")
     assert access.conflicts == 3 * conflicts
-    assert next(iter(found.summary.accesses))[0] == "lds"
