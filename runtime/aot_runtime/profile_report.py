@@ -181,11 +181,11 @@ def _bounds(profile: Profile, launch: LaunchProfile) -> Iterator[str]:
     )
     asked = {
         "matrix": f"{sum(work.matrix.values()):,} flops",
-        "valu": f"{work.valu:,} vector instructions, {work.transcendental:,} transcendental ones",
+        "valu": f"{work.valu:,} instructions, and {work.transcendental:,} transcendental ones",
         "lds": f"{work.lds_passes:,} passes",
         "memory": f"{work.memory_bytes:,} distinct bytes read and written",
     }
-    rows = [(_RESOURCES[name], _time(time), asked[name], "<- the longest" if name == bounds.limit else "")
+    rows = [(_RESOURCES[name], _time(time), "longest" if name == bounds.limit else "", asked[name])
             for name, time in bounds.times.items() if time]  # fmt: skip
     yield from (f"    {line}" for line in aligned_rows(rows, (1,)))
     yield from _intensity(profile, launch)
