@@ -76,7 +76,7 @@ def list_bundles(folders: Iterable[Path]) -> tuple[str, list[str]]:
         except BundleError as error:
             rows.append((str(folder), "unreadable", "", "", "", ""))
             faults.append(str(error))
-    return "\n".join(_table(rows, right=(2, 3, 4))), faults
+    return "\n".join(aligned_rows(rows, right=(2, 3, 4))), faults
 
 
 def _bundle_lines(folder: Path, index: Index) -> Iterator[Sequence[str]]:
@@ -172,7 +172,7 @@ def _launch(rows: Sequence[VariantRow]) -> Iterator[str]:
     symbols = ", ".join(dict.fromkeys(row.symbol for row in rows))
     yield f"{rows[0].op}, launch {rows[0].launch}: {symbols}"
     cells = [_HEADINGS, *(_cells(row) for row in rows)]
-    yield from (f"  {line}" for line in _table(cells, right=range(3, 12), gap=1, width=WIDTH - 2))
+    yield from (f"  {line}" for line in aligned_rows(cells, right=range(3, 12), gap=1, width=WIDTH - 2))
 
 
 def _cells(row: VariantRow) -> tuple[str, ...]:
@@ -211,10 +211,12 @@ def _warnings(rows: Sequence[VariantRow]) -> Iterator[str]:
             yield f"  {name}: {row.vgpr_spills or 0} VGPRs, {row.sgpr_spills or 0} SGPRs"
 
 
-def _table(
+def aligned_rows(
     rows: Sequence[Sequence[str]], right: Iterable[int], gap: int = 2, width: int | None = None
 ) -> Iterator[str]:
-    """Rows under their headings (the first row). Where `width` is given, the first column is wrapped to fit it."""
+    """Rows with their columns aligned, the first row being the headings. Where `width` is given, the first column is
+    wrapped to fit it.
+    """
     rights = set(right)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if width is not None:

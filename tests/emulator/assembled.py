@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aot_runtime.drivers.emulator import EmulatorDriver, Options
+from aot_runtime.drivers.emulator import EmulatorDriver, Options, Order, Statistics
 
 LDS_BYTES, VECTORS, SCALARS, ACCUMULATION = 4096, 64, 32, 64
 _DESCRIPTOR = f"""
@@ -86,16 +86,27 @@ def assembled(
     workgroups: int = 1,
     input_bytes: int = 4096,
     output_bytes: int = 4096,
+    dynamic_lds_bytes: int = 0,
 ) -> Assembled:
     """Run a kernel on pointers to an input that holds random bytes and an output that was never written."""
     driver = EmulatorDriver(options)
     content = np.random.default_rng(0).integers(0, 256, input_bytes, np.uint8)
     addresses = [driver.allocate_now(0, nbytes) for nbytes in (input_bytes, output_bytes)]
     driver.copy_to_device(0, addresses[0], content.ctypes.data, content.nbytes, 0)
-    kernel = driver.get_function(0, driver.load_module(0, link(lines)), "kernel", 0)
+    kernel = driver.get_function(0, driver.load_module(0, link(lines)), "kernel", dynamic_lds_bytes)
     block = 64 * wavefronts
-    driver.prepare(0, kernel, (workgroups, 1, 1), block, 0, struct.pack("<QQ", *addresses)).run(0)
+    kernargs = struct.pack("<QQ", *addresses)
+    driver.prepare(0, kernel, (workgroups, 1, 1), block, dynamic_lds_bytes, kernargs).run(0)
     output = np.empty(output_bytes, np.uint8)
     driver.copy_to_host(0, output.ctypes.data, addresses[1], output.nbytes, 0)
     whole = input_bytes // 4 * 4
     return Assembled(driver, block * workgroups, content[:whole].view(np.uint32), output.view(np.uint32))
+
+
+def counted(
+    *lines: str, workgroups: int = 1, wavefronts: int = 1, profile: bool = True, order: Order = Order.LOCKSTEP
+) -> Statistics:
+    """What a launch did that has the address of 64 KiB in s[0:1], which a scalar load and a wait have put there."""
+    prologue = ("s_load_dwordx2 s[0:1], s[0:1], 0x0", "s_waitcnt lgkmcnt(0)")
+    launch = {"workgroups": workgroups, "wavefronts": wavefronts, "input_bytes": 1 << 16, "dynamic_lds_bytes": 8192}
+    return assembled((*prologue, *lines), Options(profile=profile, order=order), **launch).driver.last

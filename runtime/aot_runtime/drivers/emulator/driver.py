@@ -19,9 +19,10 @@ from aot_runtime.drivers.base import DeviceProperties
 from aot_runtime.errors import BundleError, DeviceError, DeviceMemoryError, DriverCallError, MemoryAccessError
 
 from .archs import ARCHS, Arch
+from .counters import Statistics
 from .loader import Kernel, Module
 from .memory import Memory
-from .scheduler import Launch, Options, Statistics, execute
+from .scheduler import Launch, Options, execute
 
 _INVALID_DEVICE, _INVALID_IMAGE, _INVALID_HANDLE, _NOT_FOUND = 101, 200, 400, 500
 _CAPTURE_UNSUPPORTED = 900
@@ -70,7 +71,8 @@ class EmulatorDriver:
 
     Attributes:
         options: how launches are run; may be replaced between launches.
-        last: what the latest launch did.
+        last: what the latest launch did: see `Statistics`. Memory traffic is in it if `options.profile` was set.
+        record: where this is a list, what each launch did is appended to it.
     """
 
     name = "emulator"
@@ -79,6 +81,7 @@ class EmulatorDriver:
     def __init__(self, options: Options | None = None):
         self.options = options or Options(strict=os.environ.get(STRICT_VARIABLE, "") not in ("", "0"))
         self.last = Statistics()
+        self.record: list[Statistics] | None = None
         self._devices = [
             _Device(arch, Memory((index + 1) * _ADDRESSES, _MEMORY_BYTES, self.options.strict))
             for index, arch in enumerate(ARCHS.values())
@@ -230,6 +233,8 @@ class EmulatorDriver:
         """Run a launch now. Raises `EmulationError`."""
         with self._lock:
             self.last = execute(launch, self._device("ModuleLaunchKernel", device).memory, self.options)
+            if self.record is not None:
+                self.record.append(self.last)
 
     # Streams
 

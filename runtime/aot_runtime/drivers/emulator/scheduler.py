@@ -12,6 +12,7 @@ cache. Batches are run one after another, so a workgroup must not wait for a lat
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -19,13 +20,16 @@ import numpy as np
 
 from aot_runtime.errors import EmulationError, InstructionBudgetError, MemoryAccessError, Thread
 
+from .counters import Statistics
 from .decode import Instruction
 from .disassembly import disassemble
 from .loader import Kernel
 from .memory import Memory
 from .monitor import Monitor
+from .peaks import peaks_of
 from .program import Program, Run
 from .sanitizer import Sanitizer
+from .traffic import Traffic
 from .transfers import Access
 from .wavefronts import Array, Batch, Wavefronts
 
@@ -52,6 +56,8 @@ class Options:
         preload: start where hardware that preloads kernel arguments does.
         strict: watch for faults (`sanitizer`). Memory that was allocated while the driver was not strict counts as
             written.
+        profile: count accesses of memory too, in `Statistics.traffic`.
+        progress: called after each batch with the workgroups that are done, and all of the launch.
     """
 
     order: Order = Order.LOCKSTEP
@@ -60,9 +66,11 @@ class Options:
     launch_budget: int | None = None
     preload: bool = True
     strict: bool = False
+    profile: bool = False
+    progress: Callable[[int, int], None] | None = None
 
     def monitors(self, launch: Launch) -> tuple[Monitor, ...]:
-        """What is to watch a launch."""
+        """What is to watch a launch for faults."""
         return (Sanitizer(launch),) if self.strict else ()
 
 
@@ -82,24 +90,19 @@ class Launch:
         return -(-self.block // self.kernel.program.arch.lanes)
 
 
-@dataclass
-class Statistics:
-    """What a launch did."""
-
-    instructions: int = 0
-    """By wavefront, of every kind."""
-
-
 def execute(launch: Launch, memory: Memory, options: Options) -> Statistics:
     """Run a launch to its end. Raises `EmulationError`."""
-    statistics = Statistics()
-    workgroups = math.prod(launch.grid)
+    program, workgroups = launch.kernel.program, math.prod(launch.grid)
+    statistics = Statistics(program, workgroups, workgroups * launch.wavefronts)
     segment = launch.kernel.kernarg_segment(launch.kernargs, launch.grid, launch.block, launch.lds_bytes)
     if not options.strict:
         memory.stop_tracking()  # what this launch writes is not noted
     kernarg = memory.allocate(len(segment))
     memory.write(kernarg, len(segment), np.frombuffer(segment, np.uint8))
     monitors = options.monitors(launch)
+    if options.profile:
+        statistics.traffic = Traffic(peaks_of(program.arch), kernarg)
+        monitors = (*monitors, statistics.traffic)
     try:
         step = max(1, options.batch_wavefronts // launch.wavefronts)
         with np.errstate(all="ignore"):
@@ -108,6 +111,8 @@ def execute(launch: Launch, memory: Memory, options: Options) -> Statistics:
                 places = coordinates(launch.grid, first + batch.workgroup)
                 launch.kernel.start(batch, places, launch.block, kernarg, segment, options.preload)
                 Scheduler(launch, batch, first, memory, options, monitors, statistics).run()
+                if options.progress is not None:
+                    options.progress(min(first + step, workgroups), workgroups)
     finally:
         memory.free(kernarg)
     return statistics
@@ -243,6 +248,7 @@ class Scheduler:
 
     def _execute(self, group: Wavefronts, run: Run) -> None:
         self.statistics.instructions += len(run.instructions) * group.count
+        self.statistics.runs[group.pc] += group.count
         if self.statistics.instructions > self.limit:
             used_up = InstructionBudgetError("the budget of instructions is used up: an endless loop?")
             raise self._at(group, run, 0, used_up)
@@ -277,7 +283,9 @@ class Scheduler:
             group.pc = way.target
         elif way.kind == "branch":
             assert way.condition is not None
-            self._split(group, way.condition(group), way.target, way.other)
+            taken = way.condition(group)
+            self.statistics.taken[group.pc] += int(np.count_nonzero(taken))
+            self._split(group, taken, way.target, way.other)
         elif way.kind == "barrier":
             group.pc, group.waiting = way.target, True
         elif way.kind == "end":
