@@ -7,7 +7,6 @@ import os
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from aot_runtime import Bundle, open_bundle
@@ -43,12 +42,3 @@ def built(factory: pytest.TempPathFactory, manifest: str, filters: str = "", arc
             result = CliRunner().invoke(main, command)
             assert result.exit_code == 0, result.output
     return open_bundle(folder / f"{manifest}-{arch}", device=strict_device(arch))
-
-
-def poisoned(bundle: Bundle, host: np.ndarray):
-    """`host` on the device with NaN, or 127, around it, and a view of it."""
-    fill = 127 if host.dtype.kind == "i" else np.nan
-    whole = np.full([extent + 4 for extent in host.shape[:-1]] + [host.shape[-1] + 16], fill, host.dtype)
-    inner = (*(slice(2, -2) for _ in host.shape[:-1]), slice(0, host.shape[-1]))
-    whole[inner] = host
-    return bundle.device.array(whole)[inner]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from bundling import built, poisoned
+from bundling import built
+from poison import poisoned
 
 from aot_runtime import Bundle, DeviceArray
 from aot_runtime.format import Variant

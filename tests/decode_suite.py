@@ -1,0 +1,236 @@
+"""Decoding against the fp64 references: tests for any device, of which a test module gives the fixture `decode`.
+
+Caches have NaN past each sequence's end, in blocks that no sequence uses, and around the arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import pytest
+from poison import poisoned
+
+from aot_runtime import Bundle
+from aot_runtime.callspec import CallSpec, plan_call
+from aot_runtime.planner import op_planner
+from kernels.decode.reference import flash_decode, flash_decode_same_dtype, paged_attention, paged_attention_same_dtype
+from kernels.tolerance import assert_close
+
+FP16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
+INT8 = np.dtype(np.int8)
+FLOOR = 1e-6
+
+
+def check(results: list, exact: tuple, same: tuple) -> None:
+    for result, wanted, like, name in zip(results, exact, same, ("out", "lse"), strict=True):
+        assert_close(result.numpy(), wanted, like, FLOOR if name == "out" else 1e-5, name)
+
+
+def quantised(decode: Bundle, cache: str) -> np.dtype:
+    """The dtype of a cache: the float8 that the arch has."""
+    if cache == "int8":
+        return INT8
+    return np.dtype(ml_dtypes.float8_e4m3fnuz if decode.device.arch == "gfx942" else ml_dtypes.float8_e4m3fn)
+
+
+def cache_of(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    if dtype == INT8:
+        return rng.integers(-127, 128, shape).astype(dtype)
+    return (rng.standard_normal(shape) * (20 if dtype.itemsize == 1 else 1)).astype(dtype)
+
+
+def poison(dtype: np.dtype) -> np.ndarray:
+    """What no result may depend on."""
+    return np.int8(127) if dtype == INT8 else np.array(np.nan, dtype)
+
+
+# Contiguous caches
+
+
+@pytest.mark.parametrize("splits", (0, 1, 3, 16))
+@pytest.mark.parametrize("seqlen_q, group", ((1, 1), (1, 8), (3, 4), (16, 2), (5, 3)), ids=str)
+@pytest.mark.parametrize("head_dim, dtype", ((64, FP16), (128, BF16), (80, FP16)), ids=str)
+def test_flash_decode(decode: Bundle, head_dim: int, dtype: np.dtype, seqlen_q: int, group: int, splits: int):
+    rng = np.random.default_rng(splits)
+    q = rng.standard_normal((2, 2 * group, seqlen_q, head_dim)).astype(dtype)
+    k, v = (rng.standard_normal((2, 2, 210, head_dim)).astype(dtype) for _ in range(2))
+    given = [poisoned(decode, x) for x in (q, k, v)]
+    out = decode.device.array(np.full(q.shape, np.nan, dtype))
+    results = decode.flash_decode(*given, out=out, num_splits=splits, return_lse=True)
+    options = {"scale": head_dim**-0.5, "return_lse": True}
+    check(results, flash_decode(q, k, v, **options), flash_decode_same_dtype(q, k, v, **options))
+
+
+@pytest.mark.parametrize("splits", (1, 4))
+def test_lengths_within_a_batch(decode: Bundle, splits: int):
+    """Lengths of 0, less than the queries, over the cache and below 0 are taken as far as they make sense."""
+    rng = np.random.default_rng(1)
+    lengths = np.array([0, 1, 2, 15, 16, 17, 64, 100, 1000, -3], np.int32)
+    known = lengths.clip(0, 100)
+    q = rng.standard_normal((len(lengths), 4, 2, 64)).astype(FP16)
+    k, v = (rng.standard_normal((len(lengths), 2, 100, 64)).astype(FP16) for _ in range(2))
+    for b, keys in enumerate(known):
+        k[b, :, keys:] = v[b, :, keys:] = np.nan
+    results = decode.flash_decode(q, k, v, lengths, num_splits=splits, return_lse=True)
+    options = {"seqlens_k": known, "scale": 0.125, "return_lse": True}
+    exact = flash_decode(q, k, v, **options)
+    assert (exact[0][0] == 0).all() and (exact[1][0] == -np.inf).all()
+    check([Host(x) for x in results], exact, flash_decode_same_dtype(q, k, v, **options))
+
+
+@dataclass(frozen=True)
+class Host:
+    """A numpy result, read as those on the device are."""
+
+    array: np.ndarray
+
+    def numpy(self) -> np.ndarray:
+        return self.array
+
+
+@pytest.mark.parametrize("cache", ("int8", "float8"))
+@pytest.mark.parametrize("per_token", (False, True))
+@pytest.mark.parametrize("splits", (1, 3))
+def test_quantised_cache(decode: Bundle, cache: str, per_token: bool, splits: int):
+    cache = quantised(decode, cache)
+    rng = np.random.default_rng(2)
+    q = rng.standard_normal((2, 4, 1, 128)).astype(FP16)
+    k, v = (cache_of(rng, (2, 2, 150, 128), cache) for _ in range(2))
+    k[1, :, 90:] = v[1, :, 90:] = poison(cache)
+    shape = (2, 2, 150) if per_token else (1, 2, 1)
+    k_scale, v_scale = (rng.uniform(0.01, 0.05, shape).astype(np.float32) for _ in range(2))
+    lengths = np.array([150, 90], np.int32)
+    options = {"seqlens_k": lengths, "k_scale": k_scale, "v_scale": v_scale}
+    results = decode.flash_decode(q, k, v, num_splits=splits, return_lse=True, **options)
+    options |= {"scale": 128**-0.5, "return_lse": True}
+    check([Host(x) for x in results], flash_decode(q, k, v, **options), flash_decode_same_dtype(q, k, v, **options))
+
+
+# Paged caches
+
+
+@dataclass(frozen=True)
+class Paged:
+    """Arguments of `paged_attention`: random caches, blocks in a random order, NaN where no key is."""
+
+    q: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    block_tables: np.ndarray
+    seqlens_k: np.ndarray
+    cu_seqlens_q: np.ndarray
+
+    def values(self) -> tuple[np.ndarray, ...]:
+        return (self.q, self.k, self.v, self.block_tables, self.seqlens_k, self.cu_seqlens_q)
+
+
+def paged(
+    lengths: list[tuple[int, int]], block_size: int, heads: tuple[int, int] = (4, 2), head_dim: int = 64,
+    dtype: np.dtype = FP16, cache: np.dtype | None = None,
+) -> Paged:  # fmt: skip
+    """lengths: (queries, keys) of each sequence."""
+    rng = np.random.default_rng(block_size)
+    cache = cache or dtype
+    queries, keys = (np.array(x, np.int32) for x in zip(*lengths, strict=True))
+    counts = -(-keys // block_size)
+    per_sequence, blocks = max(1, counts.max()) + 1, int(counts.sum()) + 3
+    k, v = (np.full((blocks, block_size, heads[1], head_dim), poison(cache)) for _ in range(2))
+    free = iter(rng.permutation(blocks))
+    tables = np.full((len(lengths), per_sequence), 2**31 - 1, np.int32)  # past the end: anything
+    for b, count in enumerate(counts):
+        for i in range(count):
+            block, filled = next(free), min(block_size, keys[b] - i * block_size)
+            tables[b, i] = block
+            for x in (k, v):
+                x[block, :filled] = cache_of(rng, (filled, *x.shape[2:]), cache)
+    q = rng.standard_normal((queries.sum(), heads[0], head_dim)).astype(dtype)
+    return Paged(q, k, v, tables, keys, np.concatenate([[0], queries.cumsum()]).astype(np.int32))
+
+
+def run_paged(decode: Bundle, case: Paged, **options: object) -> None:
+    on_device = [poisoned(decode, x) for x in (case.q, case.k, case.v)]
+    out = decode.device.array(np.full(case.q.shape, np.nan, case.q.dtype))
+    most = int(np.diff(case.cu_seqlens_q).max())
+    splits = options.pop("num_splits", 0)
+    results = decode.paged_attention(
+        *on_device, *case.values()[3:], max_seqlen_q=most, num_splits=splits, return_lse=True, out=out, **options
+    )
+    options = {"scale": case.q.shape[2] ** -0.5, **options, "return_lse": True}
+    check(results, paged_attention(*case.values(), **options), paged_attention_same_dtype(*case.values(), **options))
+
+
+MIXED = [(1, 1), (1, 2), (1, 15), (1, 16), (1, 17), (1, 130), (1, 64)]
+
+
+@pytest.mark.parametrize("splits", (1, 2, 5))
+@pytest.mark.parametrize("block_size", (16, 32, 64, 128, 256, 17))
+def test_block_sizes(decode: Bundle, block_size: int, splits: int):
+    run_paged(decode, paged(MIXED, block_size), num_splits=splits)
+
+
+@pytest.mark.parametrize("splits", (1, 3))
+@pytest.mark.parametrize(
+    "dtype, head_dim, heads", ((BF16, 128, (8, 1)), (FP16, 96, (3, 3)), (BF16, 64, (6, 2))), ids=str
+)
+def test_ragged_queries(decode: Bundle, dtype: np.dtype, head_dim: int, heads: tuple[int, int], splits: int):
+    case = paged([(1, 70), (5, 5), (0, 30), (33, 120), (4, 2), (2, 0)], 16, heads, head_dim, dtype)
+    run_paged(decode, case, num_splits=splits)
+
+
+def test_chunk_of_a_prompt(decode: Bundle):
+    run_paged(decode, paged([(100, 150), (70, 70), (1, 200)], 64, (4, 2)), num_splits=1)
+
+
+@pytest.mark.parametrize("splits", (1, 3))
+@pytest.mark.parametrize("window", (0, 1, 20, 100, 1000))
+def test_window(decode: Bundle, window: int, splits: int):
+    run_paged(decode, paged([(1, 130), (3, 90), (18, 18)], 32), window=window, num_splits=splits)
+
+
+@pytest.mark.parametrize("options", ({"softcap": 1.5}, {"softcap": 30.0, "window": 40}, {"scale": -0.3}), ids=str)
+@pytest.mark.parametrize("alibi", (False, True))
+def test_scores(decode: Bundle, alibi: bool, options: dict):
+    slopes = {"alibi_slopes": np.array([0.5, 0.25, 0.125, 0.0625], np.float32)} if alibi else {}
+    run_paged(decode, paged([(1, 100), (4, 40)], 64), num_splits=2, **options, **slopes)
+
+
+@pytest.mark.parametrize("per_token", (False, True))
+@pytest.mark.parametrize("cache", ("int8", "float8"))
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+def test_quantised_blocks(decode: Bundle, dtype: np.dtype, cache: str, per_token: bool):
+    cache = quantised(decode, cache)
+    case = paged([(1, 100), (2, 40)], 16, head_dim=128, dtype=dtype, cache=cache)
+    shape = case.k.shape[:3] if per_token else (1, 1, case.k.shape[2])
+    rng = np.random.default_rng(0)
+    scales = {name: rng.uniform(0.01, 0.05, shape).astype(np.float32) for name in ("k_scale", "v_scale")}
+    run_paged(decode, case, num_splits=2, **scales)
+
+
+def test_a_table_that_points_outside_reads_nothing_outside(decode: Bundle):
+    case = paged([(1, 60)], 16)
+    case.block_tables[0, 1:3] = -5, 2**31 - 1
+    decode.paged_attention(*(poisoned(decode, x) for x in case.values()[:3]), *case.values()[3:], return_lse=True)
+
+
+def test_the_split_changes_no_more_than_rounding_and_each_is_reproducible(decode: Bundle):
+    case = paged([(1, 1000)], 64)
+    for splits in (1, 2, 7, 16, 128):
+        run_paged(decode, case, num_splits=splits)
+        runs = [decode.paged_attention(*case.values(), num_splits=splits, return_lse=True) for _ in range(2)]
+        assert all(np.array_equal(first, second) for first, second in zip(*runs, strict=True))
+
+
+def test_large_caches_take_the_aligned_code(decode: Bundle):
+    """Those of 40 GB: the code has 16-byte loads and 64-bit strides."""
+    index, planner = decode.index, op_planner(decode.index, "paged_attention")
+    cache = {"blocks": 300_000, "block_size": 64, "heads_kv": 8, "head_dim": 128}
+    dims = cache | {"tokens": 4, "heads": 16, "batch": 4, "blocks_per_sequence": 99}
+    scalars = {"return_lse": "true"}
+    call = CallSpec(dims=dims, dtypes={"T": "float16", "C": "float16"}, scalars=scalars)
+    decision = plan_call(index, planner, call, 304)
+    variant = decision.launches[0].variant
+    assert variant.aligned and not decision.misaligned
+    types = {item.name: item.type for item in variant.kernargs}
+    assert types["stride_k_batch"] == "i64" and types["stride_q_heads"] == "i32"
