@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 
 Array = np.ndarray
@@ -138,3 +139,118 @@ def _modifier(k_scale: Array | None, window: int = -1, softcap: float = 0.0, slo
         return np.where(j >= i - window, scores, real(-np.inf)) if window >= 0 else scores
 
     return modify
+
+
+# Caches of 4 bits a number
+
+
+def unpack_int4(packed: Array, pairs: Array) -> Array:
+    """packed: uint8 [.., head_dim / 2]; pairs: [.., groups, 2]. Returns float32 [.., head_dim]."""
+    nibbles = np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], pairs.shape[-2], -1)
+    pairs = pairs.astype(np.float32)
+    return (nibbles * pairs[..., :1] + pairs[..., 1:]).reshape(*packed.shape[:-1], -1)
+
+
+def flash_decode_int4(
+    q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, *rest: Array, **options: object
+) -> Result:
+    """`flash_decode` over caches that `unpack_int4` reads, in float64."""
+    return _flash_decode_int4(EXACT, q, k, v, k_scale, v_scale, *rest, **options)
+
+
+def flash_decode_int4_same_dtype(
+    q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, *rest: Array, **options: object
+) -> Result:
+    """`flash_decode_int4` as hardware does it: what is unpacked is rounded to q's dtype."""
+    return _flash_decode_int4(as_kernel(q), q, k, v, k_scale, v_scale, *rest, **options)
+
+
+def _flash_decode_int4(
+    precision: Precision, q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, seqlens_k: Array,
+    **options: object,
+) -> Result:  # fmt: skip
+    k, v = unpack_int4(k, k_scale).astype(precision.storage), unpack_int4(v, v_scale).astype(precision.storage)
+    return _flash_decode(precision, q, k, v, seqlens_k=seqlens_k, **options)
+
+
+# Writing to caches
+
+
+def rotate(x: Array, cos: Array, sin: Array, positions: Array, interleaved: bool) -> Array:
+    """x: [tokens, heads, head_dim]; cos, sin: [max_position, pairs]; rotates each row's first 2 * pairs elements."""
+    pairs = cos.shape[1]
+    result = x.copy()
+    first, second = (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)) if interleaved else (
+        slice(0, pairs), slice(pairs, 2 * pairs)
+    )  # fmt: skip
+    c, s = (angles[positions][:, None, :].astype(x.dtype) for angles in (cos, sin))
+    result[..., first] = x[..., first] * c - x[..., second] * s
+    result[..., second] = x[..., second] * c + x[..., first] * s
+    return result
+
+
+def new_rows(
+    k_new: Array, v_new: Array, cos: Array | None, sin: Array | None, positions: Array | None, interleaved: bool,
+    compute: type,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Keys, rotated where there are angles, and values, in the dtype `compute`."""
+    k_new = k_new.astype(compute)
+    if cos is not None:
+        k_new = rotate(k_new, cos, sin, positions, interleaved)
+    return k_new, v_new.astype(compute)
+
+
+def quantise(x: Array, scale: Array | None, dtype: np.dtype) -> Array:
+    """x / scale, rounded half to even and saturated at -L and L: 127 for int8, the largest number of a float8."""
+    if scale is None:
+        return x.astype(dtype)
+    x = np.clip(x / scale.astype(x.dtype), -largest(dtype), largest(dtype))
+    return (np.rint(x) if dtype == np.int8 else x).astype(dtype)
+
+
+def largest(dtype: np.dtype) -> float:
+    return 127.0 if dtype == np.int8 else float(ml_dtypes.finfo(dtype).max)
+
+
+def row_scale(x: Array, dtype: np.dtype) -> Array:
+    """The scale with which each row's largest value is the largest of `dtype`."""
+    return (np.abs(x).max(-1) * x.dtype.type(1 / largest(dtype))).astype(np.float32)
+
+
+def pack_int4(x: Array, groups: int) -> tuple[Array, Array]:
+    """x: [.., head_dim], fp32. Returns what `unpack_int4` takes: (packed, pairs), pairs rounded to fp16 before use."""
+    grouped = x.reshape(*x.shape[:-1], groups, -1)
+    shift = grouped.min(-1).astype(np.float16)
+    factor = ((grouped.max(-1) - shift.astype(np.float32)) * np.float32(1 / 15)).astype(np.float16)
+    divisor = np.where(factor == 0, np.float16(1), factor).astype(np.float32)
+    steps = (grouped - shift.astype(np.float32)[..., None]) / divisor[..., None]
+    nibbles = np.clip(np.floor(steps + np.float32(0.5)), 0, 15).astype(np.uint8).reshape(*x.shape[:-1], -1, 2)
+    return nibbles[..., 0] | nibbles[..., 1] << 4, np.stack([factor, shift], -1)
+
+
+def append(
+    kind: str, k_new: Array, v_new: Array, k: Array, v: Array, slots: Array, k_scale: Array | None = None,
+    v_scale: Array | None = None, cos: Array | None = None, sin: Array | None = None, positions: Array | None = None, *,
+    interleaved: bool = False, compute: type = np.float32,
+) -> tuple[Array, ...]:  # fmt: skip
+    """The caches (and for the kinds `per_token` and `int4` their scales) with the new rows in their slots.
+
+    kind: `given` (scales are), `per_token` or `int4`. Shapes as in manifests/decode.yaml. Arguments stay as they are.
+    """
+    rows = new_rows(k_new, v_new, cos, sin, positions, interleaved, compute)
+    caches, scales = [k.copy(), v.copy()], [None if x is None else x.copy() for x in (k_scale, v_scale)]
+    blocks, block_size = k.shape[:2]
+    for token, slot in enumerate(slots):
+        if not 0 <= slot < blocks * block_size:
+            continue
+        at = divmod(int(slot), block_size)
+        for cache, scale, new in zip(caches, scales, rows, strict=True):
+            x = new[token]
+            if kind == "int4":
+                cache[at], scale[at] = pack_int4(x, scale.shape[-2])
+                continue
+            if kind == "per_token":
+                scale[at] = row_scale(x, cache.dtype)
+            factor = None if scale is None else np.broadcast_to(scale, cache.shape[:3])[at][:, None]
+            cache[at] = quantise(x, factor if factor is None else np.where(factor == 0, 1, factor), cache.dtype)
+    return (*caches,) if kind == "given" else (*caches, *scales)

@@ -6,6 +6,7 @@ The query heads that share a key head are rows of one tile, so each byte of the 
 import triton
 import triton.language as tl
 
+from kernels.decode.int4 import load_int4
 from kernels.decode.parts import LN_2, LOG2_E, cap, finish, fold, part
 
 GAIN: tl.constexpr = tl.constexpr(128.0)
@@ -30,7 +31,7 @@ def decode_split(
     cu_seqlens_q=None, block_tables=None, blocks=0, block_size=0, stride_tables_batch=0,
     WHOLE_BLOCKS: tl.constexpr = False,
     # Of quantised caches
-    k_scale=None, stride_k_scale_batch=0, stride_k_scale_heads=0, stride_k_scale_tokens=0,
+    GROUPS: tl.constexpr = 0, k_scale=None, stride_k_scale_batch=0, stride_k_scale_heads=0, stride_k_scale_tokens=0,
     v_scale=None, stride_v_scale_batch=0, stride_v_scale_heads=0, stride_v_scale_tokens=0,
     # Of scores
     alibi_slopes=None, window=-1, softcap=0.0,
@@ -47,8 +48,9 @@ def decode_split(
     j <= t + keys - queries and, if window >= 0, only those with j >= t + keys - queries - window.
 
     k_scale, v_scale: fp32, factors of the cache's numbers, with strides along its batch (or blocks), heads_kv and
-    tokens, 0 where one serves all. softcap: if > 0, scores become softcap * tanh(score / softcap). alibi_slopes: fp32
-    [heads] or None; adds -slope * |distance|.
+    tokens, 0 where one serves all. With GROUPS the cache has 4 bits a number, uint8 [.., head_dim / 2], the even ones
+    low, and each token as many (factor, shift) pairs as GROUPS says: fp16 [.., GROUPS, 2], contiguous. softcap: if > 0,
+    scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [heads] or None; adds -slope * |distance|.
 
     SPLIT: writes partial fp32 [row, splits, HEAD_DIM], each part normalised, and partial_lse fp32 [row, splits] in
     units of log2, with row = (batch * seqlen_q + token) * heads + head, for `merge_parts`; else out, and lse (natural)
@@ -104,13 +106,18 @@ def decode_split(
             block, place = _find(table, start, at, known, blocks, block_size, WHOLE_BLOCKS)
         k_at = block * stride_k_batch + place * stride_k_tokens
         v_at = block * stride_v_batch + place * stride_v_tokens
-        k_tile = _load(k, k_at, known, columns, head_dim, PADDED)
-        v_tile = _load(v, v_at, known, columns, head_dim, PADDED)
+        k_factors = block * stride_k_scale_batch + head_kv * stride_k_scale_heads + place * stride_k_scale_tokens
+        v_factors = block * stride_v_scale_batch + head_kv * stride_v_scale_heads + place * stride_v_scale_tokens
+        if GROUPS:
+            k_tile = load_int4(k, k_at, k_scale, k_factors, known, HEAD_DIM, GROUPS)
+            v_tile = load_int4(v, v_at, v_scale, v_factors, known, HEAD_DIM, GROUPS)
+        else:
+            k_tile = _load(k, k_at, known, columns, head_dim, PADDED)
+            v_tile = _load(v, v_at, known, columns, head_dim, PADDED)
 
         scores = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)))
-        if k_scale is not None:
-            factors = block * stride_k_scale_batch + head_kv * stride_k_scale_heads + place * stride_k_scale_tokens
-            scores *= tl.load(k_scale + factors, known, 0.0)[None, :]
+        if k_scale is not None and not GROUPS:
+            scores *= tl.load(k_scale + k_factors, known, 0.0)[None, :]
         if softcap > 0:
             scores = cap(scores * scale, softcap) * LOG2_E
         else:
@@ -123,13 +130,12 @@ def decode_split(
         if window >= 0:
             visible = visible & (distance <= window)
         p, rescale, row_max, row_sum = fold(tl.where(visible, scores, float("-inf")), row_max, row_sum)
-        if v_scale is not None:
-            factors = block * stride_v_scale_batch + head_kv * stride_v_scale_heads + place * stride_v_scale_tokens
-            p *= (tl.load(v_scale + factors, known, 0.0) * GAIN)[None, :]
+        if v_scale is not None and not GROUPS:
+            p *= (tl.load(v_scale + v_factors, known, 0.0) * GAIN)[None, :]
         acc = tl.dot(p.to(q_tile.dtype), v_tile.to(q_tile.dtype), acc * rescale[:, None])
 
     acc, row_lse = finish(acc, row_max, row_sum)
-    if v_scale is not None:
+    if v_scale is not None and not GROUPS:
         acc *= 1.0 / GAIN
     if SPLIT:
         place = ((first_row + tokens).to(tl.int64) * heads + heads_q) * splits + split

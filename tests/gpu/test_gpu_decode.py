@@ -5,12 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from decode_suite import *  # noqa: F403 -- its tests
-from decode_suite import FP16, check, paged, run_paged
+from decode_suite import FP16, BundleFor, check, paged, run_paged
 
 from aot_runtime import Bundle
 from kernels.decode.reference import flash_decode, flash_decode_same_dtype
 
 pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def decode_for(decode: Bundle) -> BundleFor:
+    return lambda dtype: decode
 
 
 @pytest.mark.parametrize("head_dim", (64, 128, 256))
