@@ -23,11 +23,13 @@ from kernels.decode.reference import (
     flash_decode_int4,
     flash_decode_int4_same_dtype,
     flash_decode_same_dtype,
+    mla_decode,
+    mla_decode_same_dtype,
     pack_int4,
     paged_attention,
     paged_attention_same_dtype,
     unpack_int4,
-)  # fmt: skip
+)
 from kernels.tolerance import assert_close
 
 FP16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
@@ -378,3 +380,44 @@ def test_append_int4(decode: Bundle, groups: int):
     back = unpack_int4(actual[0][0, 0], actual[2][0, 0])
     step = actual[2][0, 0, :, :, 0].astype(np.float32).repeat(64 // groups, -1)
     assert (np.abs(back - new[0][0]) <= 0.51 * step + 2e-3).all()
+
+
+# Latent attention
+
+
+def run_mla(decode: Bundle, lengths: list[tuple[int, int]], heads: int, block_size: int, splits: int) -> None:
+    case = paged(lengths, block_size, (heads, 1), 256 + 64)
+    cache = case.k[:, :, 0]
+    tables = case.values()[3:]
+    most = int(np.diff(case.cu_seqlens_q).max())
+    out = decode.device.array(np.full((*case.q.shape[:2], 256), np.nan, FP16))
+    results = decode.mla_decode(
+        poisoned(decode, case.q), poisoned(decode, cache), *tables, scale=0.1, max_seqlen_q=most, num_splits=splits,
+        return_lse=True, out=out,
+    )  # fmt: skip
+    options = {"scale": 0.1, "return_lse": True}
+    exact = mla_decode(case.q, cache, *tables, **options)
+    check(results, exact, mla_decode_same_dtype(case.q, cache, *tables, **options))
+
+
+@pytest.mark.parametrize("splits", (1, 3))
+@pytest.mark.parametrize("heads, block_size", ((16, 64), (3, 16), (40, 1), (128, 32)), ids=str)
+def test_mla(decode: Bundle, heads: int, block_size: int, splits: int):
+    run_mla(decode, [(1, 70), (1, 1), (2, 33), (1, 0)], heads, block_size, splits)
+
+
+def test_absorbed_attention_is_that_of_the_projected_keys_and_values():
+    """The two formulas of multi-head latent attention, the naive and the absorbed one, give the same."""
+    rng = np.random.default_rng(0)
+    heads, dim, latent, rope, keys = 4, 16, 32, 64, 20
+    q_nope, q_rope = rng.standard_normal((heads, dim)), rng.standard_normal((heads, rope))
+    rows, k_rope = rng.standard_normal((keys, latent)), rng.standard_normal((keys, rope))
+    to_keys, to_values = rng.standard_normal((heads, dim, latent)), rng.standard_normal((heads, dim, latent))
+    scale = (dim + rope) ** -0.5
+    scores = (np.einsum("hd,hdc,tc->ht", q_nope, to_keys, rows) + q_rope @ k_rope.T) * scale
+    p = np.exp(scores - scores.max(1, keepdims=True))
+    naive = np.einsum("ht,hdc,tc->hd", p / p.sum(1, keepdims=True), to_values, rows)
+    absorbed = np.concatenate([np.einsum("hd,hdc->hc", q_nope, to_keys), q_rope], 1)[None]
+    cache, table = np.concatenate([rows, k_rope], 1)[None], np.zeros((1, 1), np.int32)
+    out = mla_decode(absorbed, cache, table, np.array([keys]), np.array([0, 1]), scale=scale)
+    assert np.allclose(np.einsum("hc,hdc->hd", out[0], to_values), naive, rtol=1e-12)

@@ -19,6 +19,18 @@ def part(begin, end, split, splits, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
+def find(table, start, at, known, blocks, block_size, WHOLE_BLOCKS: tl.constexpr):
+    """Block and place in it of the keys `at`, which begin at `start`. WHOLE_BLOCKS: they are of one block."""
+    if WHOLE_BLOCKS:
+        block = tl.load(table + start // block_size)
+        place = at - start // block_size * block_size
+    else:
+        block = tl.load(table + at // block_size, known, 0)
+        place = at % block_size
+    return tl.minimum(tl.maximum(block, 0), blocks - 1), place
+
+
+@triton.jit
 def fold(scores, row_max, row_sum):
     """Probabilities of a tile of scores [rows, keys], the factor of what was summed before, new maximum and sum."""
     new_max = tl.maximum(row_max, tl.max(scores, 1))

@@ -254,3 +254,37 @@ def append(
             factor = None if scale is None else np.broadcast_to(scale, cache.shape[:3])[at][:, None]
             cache[at] = quantise(x, factor if factor is None else np.where(factor == 0, 1, factor), cache.dtype)
     return (*caches,) if kind == "given" else (*caches, *scales)
+
+
+# Latent attention
+
+
+def mla_decode(q: Array, cache: Array, *tables: Array, **options: object) -> Result:
+    """Latent attention in float64.
+
+    q: [tokens, heads, latent + 64]; cache: [blocks, block_size, latent + 64]; tables as in `paged_attention`. Returns
+    out [tokens, heads, latent], or (out, lse) with lse [tokens, heads].
+    """
+    return _mla_decode(EXACT, q, cache, *tables, **options)
+
+
+def mla_decode_same_dtype(q: Array, cache: Array, *tables: Array, **options: object) -> Result:
+    """`mla_decode` as hardware does it."""
+    return _mla_decode(as_kernel(q), q, cache, *tables, **options)
+
+
+def _mla_decode(
+    precision: Precision, q: Array, cache: Array, block_tables: Array, seqlens_k: Array, cu_seqlens_q: Array, *,
+    scale: float, return_lse: bool = False,
+) -> Result:  # fmt: skip
+    latent = cache.shape[2] - 64
+    out, lse = np.empty((*q.shape[:2], latent), precision.storage), np.empty(q.shape[:2], precision.compute)
+    for b, keys in enumerate(seqlens_k):
+        at = np.arange(keys)
+        rows = cache[block_tables[b, at // cache.shape[1]], at % cache.shape[1]]
+        tokens = slice(cu_seqlens_q[b], cu_seqlens_q[b + 1])
+        for h in range(q.shape[1]):
+            out[tokens, h], lse[tokens, h] = attend(
+                precision, q[tokens, h], rows, rows[:, :latent], scale, lambda scores, i, j: scores
+            )
+    return (out, lse) if return_lse else out

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from kernels.decode.int4 import load_int4
-from kernels.decode.parts import LN_2, LOG2_E, cap, finish, fold, part
+from kernels.decode.parts import LN_2, LOG2_E, cap, find, finish, fold, part
 
 GAIN: tl.constexpr = tl.constexpr(128.0)
 """Probabilities times the scale of a quantised value are small; this keeps them in float16's normal range."""
@@ -103,7 +103,7 @@ def decode_split(
         block, place = batch, at
         if block_tables is not None:
             table = block_tables + batch * stride_tables_batch
-            block, place = _find(table, start, at, known, blocks, block_size, WHOLE_BLOCKS)
+            block, place = find(table, start, at, known, blocks, block_size, WHOLE_BLOCKS)
         k_at = block * stride_k_batch + place * stride_k_tokens
         v_at = block * stride_v_batch + place * stride_v_tokens
         k_factors = block * stride_k_scale_batch + head_kv * stride_k_scale_heads + place * stride_k_scale_tokens
@@ -150,18 +150,6 @@ def decode_split(
             lse += batch * stride_lse_batch
             lse_at = (first_token + tokens) * stride_lse_tokens + heads_q * stride_lse_heads
             tl.store(lse + lse_at, row_lse * LN_2, mask=present)
-
-
-@triton.jit
-def _find(table, start, at, known, blocks, block_size, WHOLE_BLOCKS: tl.constexpr):
-    """Block and place in it of the keys `at`, which begin at `start`."""
-    if WHOLE_BLOCKS:
-        block = tl.load(table + start // block_size)
-        place = at - start // block_size * block_size
-    else:
-        block = tl.load(table + at // block_size, known, 0)
-        place = at % block_size
-    return tl.minimum(tl.maximum(block, 0), blocks - 1), place
 
 
 @triton.jit
