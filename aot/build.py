@@ -15,6 +15,7 @@ from .binding import Binder, Bound, Parameter, compile_job
 from .cache import CompileCache
 from .compiler import CompiledKernel, CompileJob, job_key, option_names
 from .contract import build_contract, config_error
+from .golden import GoldenCase, golden_cases
 from .kernel_source import CompileError, kernel_parameters, load_kernel, source_hash
 from .manifest import Manifest
 from .pool import CompileFailure, run_jobs
@@ -39,12 +40,13 @@ OnDone = Callable[[PlannedVariant, CompiledKernel | CompileFailure], None]
 
 @dataclass(frozen=True)
 class PlannedBundle:
-    """One bundle of a build: a manifest for one architecture."""
+    """One bundle of a build: a manifest for one architecture, with the selftest cases that its variants serve."""
 
     manifest: Manifest
     target: Target
     ops: tuple[fmt.Op, ...]
     variants: tuple[PlannedVariant, ...]
+    golden: tuple[GoldenCase, ...] = ()
 
     @property
     def folder_name(self) -> str:
@@ -81,6 +83,7 @@ def plan_bundle(
     """
     ops: list[fmt.Op] = []
     variants: list[PlannedVariant] = []
+    golden: list[GoldenCase] = []
     for name, spec in manifest.spec.ops.items():
         op = build_contract(manifest, name, target.arch, _all_option_names())
         try:
@@ -98,9 +101,10 @@ def plan_bundle(
         if kept:
             ops.append(op)
             variants += _bind_op(manifest, op, kept, target, line_info)
+            golden += golden_cases(manifest, op, kept, target)
     if not variants:
         raise ManifestError([f"{manifest.file.path}: no variant is left for {target.arch} after --filter and exclude"])
-    return PlannedBundle(manifest, target, tuple(ops), tuple(variants))
+    return PlannedBundle(manifest, target, tuple(ops), tuple(variants), tuple(golden))
 
 
 def filter_names(manifest: Manifest) -> frozenset[str]:

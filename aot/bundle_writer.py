@@ -23,12 +23,9 @@ from .header import header_text
 from .kernargs import kernarg_bytes, kernarg_layout
 from .stub import stub_text
 
-HASH_LENGTH = 16
-"""Hex digits of a code object's file name."""
-
 
 def make_index(bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel]) -> tuple[fmt.Index, dict[str, bytes]]:
-    """(the index, file below the bundle's folder → code object)."""
+    """(the index, file below the bundle's folder → code object or golden vectors)."""
     suffix = {"hip": "hsaco", "cuda": "cubin"}[bundle.target.backend]
     blobs: dict[str, fmt.Blob] = {}
     files: dict[str, bytes] = {}
@@ -37,7 +34,7 @@ def make_index(bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel]) -> 
     shared = _shared_options([_plain(kernel.options) for kernel in used])
     for planned, kernel in zip(bundle.variants, used, strict=True):
         digest = hashlib.sha256(kernel.image).hexdigest()
-        name = digest[:HASH_LENGTH]
+        name = digest[: fmt.HASH_LENGTH]
         file = f"{fmt.CODE_FOLDER}/{name}.{suffix}"
         blobs[name] = fmt.Blob(file, len(kernel.image), digest)
         files[file] = kernel.image
@@ -49,8 +46,9 @@ def make_index(bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel]) -> 
     }
     index = fmt.Index(
         fmt.FORMAT_VERSION, 1, "0" * 64, bundle.manifest.spec.bundle, target, toolchain, bundle.ops, tuple(variants),
-        dict(sorted(blobs.items())),
+        dict(sorted(blobs.items())), tuple(item.case for item in bundle.golden),
     )  # fmt: skip
+    files |= {item.case.vectors.file: item.content for item in bundle.golden}
     return msgspec.structs.replace(index, id=bundle_id(fmt.encode_index(index))), files
 
 
@@ -150,9 +148,10 @@ def _replace(path: Path, content: bytes) -> None:
         raise
 
 
-def _prune(folder: Path, code: Collection[Path]) -> None:
-    """Remove code objects of the bundle that was there before, and what a killed build left."""
+def _prune(folder: Path, used: Collection[Path]) -> None:
+    """Remove code objects and vectors of the bundle that was there before, and what a killed build left."""
+    hashed = (folder / fmt.CODE_FOLDER, folder / fmt.SELFTEST_FOLDER)
     for path in list(folder.rglob("*")):
-        stale = path.parent == folder / fmt.CODE_FOLDER and path not in code
+        stale = path.parent in hashed and path not in used
         if path.is_file() and (stale or path.name.startswith(".")):
             path.unlink()

@@ -172,14 +172,19 @@ class Project:
 
         if knobs.runtime.interpret:
             raise CompileError("TRITON_INTERPRET is set: kernels are interpreted, not compiled; unset it to build")
-        found = getattr(self._import(source), function, None)
-        if found is None:
-            raise KernelFunctionError(f"{source} has no function {function!r}")
+        found = self.attribute(source, function)
         while isinstance(found, Autotuner | Heuristics):
             found = found.fn
         if not isinstance(found, JITFunction):
             kind = type(found).__name__
             raise KernelFunctionError(f"{function!r} in {source} is a {kind}, not a @triton.jit function")
+        return found
+
+    def attribute(self, source: str, function: str) -> Any:
+        """What a file calls `function`, for use while `active`. Raises KernelFileError, KernelFunctionError."""
+        found = getattr(self._import(source), function, None)
+        if found is None:
+            raise KernelFunctionError(f"{source} has no function {function!r}")
         return found
 
     def _import(self, source: str) -> ModuleType:
@@ -189,12 +194,12 @@ class Project:
             name = f"_{name}"
         if name not in sys.modules:
             if not path.is_file():
-                raise KernelFileError(f"kernel file {source} is not in {self.root}")
+                raise KernelFileError(f"file {source} is not in {self.root}")
             try:
                 _execute(name, path)
             except Exception as error:
                 sys.modules.pop(name, None)
-                reason = f"kernel file {source} cannot be imported: {type(error).__name__}: {error}"
+                reason = f"file {source} cannot be imported: {type(error).__name__}: {error}"
                 raise KernelFileError(reason, traceback.format_exc()) from error
             self._name_files_by_root()
         return sys.modules[name]

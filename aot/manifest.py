@@ -72,6 +72,7 @@ class TensorSpec(_Spec):
         [], description="Instead of `contiguous`: dims of which one has stride 1, by name or position."
     )
     align: bool = Field(True, description="Whether the aligned specialisation assumes 16-divisible strides of it.")
+    large: bool = Field(False, description="The aligned specialisation takes it beyond 2 GiB too: i64 strides.")
     doc: str = ""
 
 
@@ -141,6 +142,36 @@ class LaunchSpec(_Spec):
     when: Expr = Field("", description="Launched only where this holds.")
 
 
+class InputSpec(_Spec):
+    """How an input of a selftest case is filled; without one, with normal random numbers."""
+
+    std: float | int | None = Field(None, gt=0, description="Normal random numbers with this standard deviation.")
+    range: list[int | float] | None = Field(
+        None, min_length=2, max_length=2, description="Uniform random numbers from the first to the second, inclusive."
+    )
+    values: list[Value] | None = Field(None, description="The elements, the last dim running fastest.")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> InputSpec:
+        if sum(way is not None for way in (self.std, self.range, self.values)) != 1:
+            raise ValueError("an input has either `std`, `range` or `values`")
+        if self.range is not None and self.range[0] > self.range[1]:
+            raise ValueError(f"range {self.range}: the first is over the second")
+        return self
+
+
+class SelftestSpec(_Spec):
+    """A call whose result the bundle records."""
+
+    name: Name | None = Field(None, description="What reports call it; default: `case<i>`, by its position.")
+    call: dict[Name, Value] = Field(description="Dims, dtype variables and scalars; scalars may take their default.")
+    given: list[Name] = Field([], description="Optional tensors that are passed.")
+    inputs: dict[Name, InputSpec] = Field({}, description="How inputs are filled; of integers it must be said.")
+    innermost: dict[Name, str | int] = Field({}, description="Input → the dim with stride 1, of those that may be.")
+    floor: float | int = Field(1e-6, ge=0, description="Absolute error that each output may have in any case.")
+    seed: int = Field(0, ge=0, description="For other random numbers.")
+
+
 class OverrideSpec(_Spec):
     """What is done about the variants that `when` selects."""
 
@@ -159,7 +190,7 @@ class OpSpec(_Spec):
     """An op: its contract, what is compiled for it, and how it is launched."""
 
     doc: str = ""
-    reference: str = Field("", description="path.py:function of a numpy reference.")
+    reference: str = Field("", description="path.py:function of a numpy reference, exact; `selftest` needs it.")
     tensors: dict[Name, TensorSpec] = Field(min_length=1)
     scalars: dict[Name, ScalarSpec] = {}
     dims: dict[Name, DimSpec] = {}
@@ -174,6 +205,7 @@ class OpSpec(_Spec):
     workspace: dict[Name, WorkspaceSpec] = {}
     large_tensors: bool = Field(False, description="The kernel's offsets stay right beyond 2**31 elements.")
     launches: list[LaunchSpec] = Field(min_length=1)
+    selftest: list[SelftestSpec] = []
 
 
 class ManifestSpec(_Spec):

@@ -223,4 +223,14 @@ def _write(console: Console, bundle: PlannedBundle, outcome: Outcome, output: Pa
         raise BuildError(f"bundle {bundle.folder_name} cannot be written: {error.strerror}: {error.filename}") from None
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     objects = len(list((folder / "code").iterdir()))
-    console.print(f"{folder}: {len(bundle.variants)} variants, {objects} code objects, {size / 1e6:.1f} MB")
+    console.print(
+        f"{folder}: {len(bundle.variants)} variants, {objects} code objects, {size / 1e6:.1f} MB{_cases(bundle)}"
+    )
+
+
+def _cases(bundle: PlannedBundle) -> str:
+    """How many selftest cases a bundle has, and how many of its manifest need variants that it does not have."""
+    stated = sum(len(op.selftest) for op in bundle.manifest.spec.ops.values())
+    left_out = stated - len(bundle.golden)
+    text = f", {_count(len(bundle.golden), 'selftest case')}" if stated else ""
+    return f"{text} ({left_out} left out)" if left_out else text

@@ -148,5 +148,15 @@ def sample_index(arch: str = "gfx942", backend: str = "hip") -> fmt.Index:
         ops=(REDUCE, SWAP),
         variants=(*_reduce_variants(), *_swap_variants()),
         blobs=blobs,
+        selftest=(
+            fmt.Case(
+                op="reduce",
+                name="weighted",
+                vectors=fmt.Blob(f"{fmt.SELFTEST_FOLDER}/cccccccccccccccc.npz", 5000, "c" * 64),
+                bounds={"total": 1e-3, "largest": 1e-6},
+                dtypes={"T": "float16"},
+                scalars={"seed": 3, "rounding": "nearest", "return_largest": True},
+            ),
+        ),
     )
     return msgspec.structs.replace(index, id=bundle_id(fmt.encode_index(index)))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         DeviceMemoryError,
         DriverCallError,
         NoVariantError,
+        NoVectorsError,
     )
     from .opening import open_bundle
 
@@ -43,6 +44,7 @@ __all__ = [
     "Event",
     "Graph",
     "NoVariantError",
+    "NoVectorsError",
     "Stream",
     "get_device",
     "open_bundle",

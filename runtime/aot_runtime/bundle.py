@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import threading
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .device import Device, get_device
 from .dtypes import SCALAR_TYPES
@@ -18,7 +19,9 @@ from .format import (
     GLOBAL_SCRATCH,
     INDEX,
     PROFILE_SCRATCH,
+    SELFTEST_FOLDER,
     Blob,
+    Case,
     Index,
     Kernarg,
     Op,
@@ -27,11 +30,17 @@ from .format import (
 )
 from .op import build_op
 from .planner import POINTER, axis_names, op_planner
-from .scope import check_op
+from .scope import IDENTIFIER, check_op
+
+if TYPE_CHECKING:
+    from .selftest import Report
 
 _ID = re.compile(rb'"id"\s*:\s*"([0-9a-f]{64})"')
 _FILE = re.compile(rf"{CODE_FOLDER}/[0-9a-f]{{8,64}}\.(hsaco|cubin)\Z")
+_VECTORS = re.compile(rf"{SELFTEST_FOLDER}/[0-9a-f]{{8,64}}\.npz\Z")
 MAX_INDEX_BYTES = 256 << 20
+MAX_VECTOR_BYTES = 16 << 20
+"""Size of the golden vectors of one case."""
 
 
 def bundle_id(index: bytes) -> str:
@@ -79,6 +88,10 @@ def _check_references(index: Index) -> None:
             raise BundleError(f"op {op.name!r}: {error}") from None
     for variant in index.variants:
         _check_variant(index, ops, variant)
+    for case in index.selftest:
+        _check_case(ops, case)
+    if len({(case.op, case.name) for case in index.selftest}) != len(index.selftest):
+        raise BundleError("a selftest case is there twice")
 
 
 def _check_variant(index: Index, ops: dict[str, Op], variant: Variant) -> None:
@@ -114,20 +127,50 @@ def _check_kernarg(variant: Variant, arg: Kernarg, pointees: set[str]) -> None:
         )
 
 
+def _check_case(ops: dict[str, Op], case: Case) -> None:
+    what = f"selftest case {case.name!r} of op {case.op!r}"
+    op = ops.get(case.op)
+    if op is None or not IDENTIFIER.match(case.name):
+        raise BundleError(f"{what}: there is no such op, or that is no name")
+    if not _VECTORS.match(case.vectors.file) or not 0 <= case.vectors.size <= MAX_VECTOR_BYTES:
+        raise BundleError(
+            f"{what} has file {case.vectors.file!r} of {case.vectors.size} bytes; {SELFTEST_FOLDER}/<hash>.npz of at "
+            f"most {MAX_VECTOR_BYTES} is allowed"
+        )
+    written = {tensor.name for tensor in op.tensors if tensor.role != "input"}
+    if not case.bounds or not case.bounds.keys() <= written:
+        raise BundleError(f"{what} has bounds of {sorted(case.bounds)}; the op writes to {sorted(written)}")
+    if not all(0 <= bound < math.inf for bound in case.bounds.values()):
+        raise BundleError(f"{what} has bounds {case.bounds}; finite ones of 0 and more are allowed")
+    if case.dtypes.keys() != op.dtypes.keys() or any(case.dtypes[name] not in op.dtypes[name] for name in op.dtypes):
+        raise BundleError(f"{what} is of dtypes {case.dtypes}; the op has {op.dtypes}")
+    if not case.scalars.keys() <= {scalar.name for scalar in op.scalars}:
+        raise BundleError(f"{what} passes scalars {sorted(case.scalars)}, of which the op lacks some")
+    innermost = {tensor.name: tensor.innermost for tensor in op.tensors}
+    if any(dim not in innermost.get(name, ()) for name, dim in case.innermost.items()):
+        raise BundleError(f"{what} has innermost dims {case.innermost}, which the op does not allow")
+
+
+def read_checked(folder: Path, blob: Blob, what: str) -> bytes:
+    """The bytes of a file that the index lists. Raises `BundleError` when it is missing or altered."""
+    path = folder / blob.file
+    try:
+        content = path.read_bytes() if path.stat().st_size == blob.size else b""
+    except OSError as error:
+        raise BundleError(f"{what} {path} cannot be read: {error.strerror}") from None
+    if len(content) != blob.size or hashlib.sha256(content).hexdigest() != blob.sha256:
+        raise BundleError(f"{what} {path} was altered: its size or sha256 is not what the index says")
+    return content
+
+
 def read_blob(folder: Path, blob: Blob, arch: str) -> bytes:
     """A code object's bytes. Raises `BundleError` when missing or altered, `ArchMismatchError` for another arch."""
     from .codeobject import read_arch
 
-    path = folder / blob.file
-    try:
-        image = path.read_bytes()
-    except OSError as error:
-        raise BundleError(f"code object {path} cannot be read: {error.strerror}") from None
-    if len(image) != blob.size or hashlib.sha256(image).hexdigest() != blob.sha256:
-        raise BundleError(f"code object {path} was altered: its size or sha256 is not what the index says")
+    image = read_checked(folder, blob, "code object")
     actual = read_arch(image)
     if actual != arch:
-        raise ArchMismatchError(f"code object {path} is for {actual}, the bundle is for {arch}")
+        raise ArchMismatchError(f"code object {folder / blob.file} is for {actual}, the bundle is for {arch}")
     return image
 
 
@@ -201,6 +244,15 @@ class Bundle:
         from .explain import explain_call
 
         return explain_call(getattr(self, op), self.device, arguments, keywords)
+
+    def selftest(self, op: str | None = None) -> Report:
+        """Compare the calls whose results the bundle has with what the device makes of them; of one op, or of all.
+
+        Raises `NoVectorsError` where the bundle has none, `BundleError` for vectors that were altered.
+        """
+        from .selftest import run_selftest
+
+        return run_selftest(self, op)
 
 
 def open_folder(path: str | Path, device: Device | str | None = None) -> Bundle:

@@ -28,6 +28,7 @@ class CallSpec:
         strides: tensor → strides in elements; by default a tensor is packed.
         unaligned: tensors whose address is not a multiple of 16 bytes.
         scalars: scalar → its value as text.
+        innermost: tensor → position of the dim that has stride 1, of those that may; by default the first of them.
     """
 
     shapes: Mapping[str, Shape] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class CallSpec:
     strides: Mapping[str, Shape] = field(default_factory=dict)
     unaligned: frozenset[str] = frozenset()
     scalars: Mapping[str, str] = field(default_factory=dict)
+    innermost: Mapping[str, int] = field(default_factory=dict)
 
 
 def plan_call(index: Index, planner: Planner, call: CallSpec, num_cus: int | None) -> Decision:
@@ -118,7 +120,7 @@ def _derived_shapes(
     index: Index, op: Op, call: CallSpec, scalars: Mapping[str, Any], dtypes: Mapping[str, str], num_cus: int | None
 ) -> dict[str, Shape]:
     """The shapes that `dims` gives. Raises `ArgumentError` when a dim is missing."""
-    if not call.dims:
+    if not call.dims and Scope.of(op).dims:
         return {}
     passed = [t for t in op.tensors if t.role != "output" and (not t.optional or t.name in call.given)]
     given = {tensor.name for tensor in passed} | call.shapes.keys()
@@ -152,7 +154,8 @@ def _layout(
     shape = shapes.get(tensor.name)
     if shape is None:
         return None
-    strides = call.strides.get(tensor.name) or packed_strides(shape, packing_order(tensor, len(shape)))
+    order = packing_order(tensor, len(shape), innermost=call.innermost.get(tensor.name))
+    strides = call.strides.get(tensor.name) or packed_strides(shape, order)
     if len(strides) != len(shape):
         raise ArgumentError(f"{op.name}: '{tensor.name}' has {len(shape)} dims, and {len(strides)} strides were given")
     dtype = call.dtypes.get(tensor.name, dtypes.get(tensor.dtype, tensor.dtype))

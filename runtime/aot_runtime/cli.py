@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .errors import AotError
 
-EXIT_FAILED = 1
+if TYPE_CHECKING:
+    from .callspec import CallSpec
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
 
 
 class _Failure(click.ClickException):
@@ -19,6 +25,10 @@ class _Failure(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         click.echo(f"aotbundle: error: {self.message}", err=True)
+
+
+class _Unusable(_Failure):
+    exit_code = EXIT_USAGE
 
 
 class _Commands(click.Group):
@@ -52,6 +62,94 @@ def _integers(text: str) -> tuple[int, ...]:
 
 
 _PATHS = click.Path(path_type=Path)
+
+
+def _call_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Arguments and options that describe a call of a bundle's op; the command gets them as `call`."""
+
+    @functools.wraps(command)
+    def with_call(
+        scalars: tuple[tuple[str, str], ...], settings: tuple[tuple[str, str], ...], given: tuple[str, ...],
+        unaligned: tuple[str, ...], **rest: Any,
+    ) -> None:  # fmt: skip
+        from .callspec import CallSpec
+
+        pairs = {name: dict(rest.pop(name)) for name in ("shapes", "dims", "dtypes", "strides")}
+        command(
+            call=CallSpec(
+                **pairs, given=frozenset(given), unaligned=frozenset(unaligned), scalars=dict((*scalars, *settings))
+            ),
+            **rest,
+        )
+
+    with_options: Callable[..., None] = with_call
+    for decorate in reversed(
+        (
+            click.argument("bundle", type=_PATHS),
+            click.argument("op"),
+            click.argument("scalars", metavar="[SCALAR=VALUE]…", nargs=-1, type=_Pair(str, "SCALAR=VALUE")),
+            click.option(
+                "--shape", "shapes", multiple=True, type=_Pair(_integers, "TENSOR=N,N,…"), help="A tensor's shape."
+            ),
+            click.option(
+                "--dim",
+                "dims",
+                multiple=True,
+                type=_Pair(int, "DIM=N"),
+                help="A dim's extent; gives every required input that has no --shape its shape.",
+            ),
+            click.option(
+                "--given",
+                multiple=True,
+                metavar="TENSOR",
+                help="An optional input that is passed, shaped by --dim.",
+            ),
+            click.option(
+                "--dtype",
+                "dtypes",
+                multiple=True,
+                type=_Pair(str, "NAME=DTYPE"),
+                help="The dtype of a dtype variable or a tensor.",
+            ),
+            click.option(
+                "--strides",
+                multiple=True,
+                type=_Pair(_integers, "TENSOR=N,N,…"),
+                help="A tensor's strides in elements. [default: packed]",
+            ),
+            click.option(
+                "--unaligned",
+                multiple=True,
+                metavar="TENSOR",
+                help="A tensor whose address is no multiple of 16 bytes.",
+            ),
+            click.option(
+                "--set",
+                "settings",
+                multiple=True,
+                type=_Pair(str, "SCALAR=VALUE"),
+                help="A scalar's value, as SCALAR=VALUE by itself.",
+            ),
+        )
+    ):
+        with_options = decorate(with_options)
+    return with_options
+
+
+class _Progress:
+    """How far a launch is, on a line of the terminal that is written over; plain lines, not often, elsewhere."""
+
+    _PAUSE_S = 5.0
+
+    def __init__(self) -> None:
+        self._terminal, self._last = sys.stderr.isatty(), time.monotonic()
+
+    def show(self, kernel: str, done: int, total: int) -> None:
+        if self._terminal:
+            click.echo(f"\r{kernel}: {done} of {total} workgroups ", nl=done == total, err=True)
+        elif time.monotonic() - self._last > self._PAUSE_S:
+            self._last = time.monotonic()
+            click.echo(f"{kernel}: {done} of {total} workgroups", err=True)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -129,35 +227,66 @@ def verify(paths: tuple[Path, ...]) -> None:
 
 
 @main.command()
-@click.argument("bundle", type=_PATHS)
-@click.argument("op")
-@click.argument("scalars", metavar="[SCALAR=VALUE]…", nargs=-1, type=_Pair(str, "SCALAR=VALUE"))
-@click.option("--shape", "shapes", multiple=True, type=_Pair(_integers, "TENSOR=N,N,…"), help="A tensor's shape.")
-@click.option(
-    "--dim",
-    "dims",
-    multiple=True,
-    type=_Pair(int, "DIM=N"),
-    help="A dim's extent; gives every required input that has no --shape its shape.",
-)
-@click.option("--given", multiple=True, metavar="TENSOR", help="An optional input that is passed, shaped by --dim.")
-@click.option(
-    "--dtype", "dtypes", multiple=True, type=_Pair(str, "NAME=DTYPE"), help="The dtype of a dtype variable or a tensor."
-)
-@click.option(
-    "--strides",
-    multiple=True,
-    type=_Pair(_integers, "TENSOR=N,N,…"),
-    help="A tensor's strides in elements. [default: packed]",
-)
-@click.option("--unaligned", multiple=True, metavar="TENSOR", help="A tensor whose address is no multiple of 16 bytes.")
+@click.argument("bundle", metavar="BUNDLE|FOLDER", type=_PATHS)
+@click.option("--device", help="hip, hip:1, cuda, emulator, …  [default: the first GPU of the bundle's kind]")
+@click.option("--op", help="Only the cases of this op.")
+@click.option("--json", "as_json", is_flag=True, help="The whole report, as JSON.")
+def selftest(bundle: Path, device: str | None, op: str | None, as_json: bool) -> None:
+    """Check that this device computes what it should: calls whose results BUNDLE has, made and compared.
+
+    Needs no sources. Each output may be off by the bound that the build stored; what is printed is the largest error.
+    Exit status: 0 all cases pass; 1 one fails, or the bundle is damaged; 2 wrong usage, no device that fits, or a
+    bundle without golden vectors.
+
+    \b
+    Examples:
+      aotbundle selftest dist/attention-gfx942
+      aotbundle selftest dist/rows-gfx942 --device emulator --op softmax --json
+    """
+    import json
+
+    from .errors import ArchMismatchError, ArgumentError, DeviceError, NoVectorsError
+    from .opening import open_bundle
+    from .selftest import head_text, make_report, prepare, report_data, result_text, run_case
+
+    try:
+        opened = open_bundle(bundle, device)
+        cases = prepare(opened, op)
+    except (ArchMismatchError, ArgumentError, DeviceError, NoVectorsError) as error:
+        raise _Unusable(str(error)) from error
+    if not as_json:
+        click.echo(head_text(opened))
+    results = []
+    for number, prepared in enumerate(cases, 1):
+        with _status(f"{number}/{len(cases)} {prepared.case.op} {prepared.case.name}"):
+            results.append(run_case(opened, prepared))
+        if not as_json:
+            click.echo(result_text(results[-1]))
+    report = make_report(opened, results)
+    failed = sum(not result.passed for result in results)
+    passed = f"all {len(results)} cases pass" if not failed else f"{failed} of {len(results)} cases FAILED"
+    click.echo(json.dumps(report_data(report), indent=1) if as_json else passed)
+    sys.exit(EXIT_FAILED if failed else 0)
+
+
+@contextmanager
+def _status(text: str) -> Iterator[None]:
+    """Show what is going on at the terminal's last line while it goes on; nothing in a log."""
+    shown = sys.stderr.isatty()
+    if shown:
+        click.echo(text, err=True, nl=False)
+    try:
+        yield
+    finally:
+        if shown:
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
+@main.command()
+@_call_options
 @click.option("--num-cus", type=click.IntRange(1), help="Compute units of the device, for ops that depend on them.")
 @click.option("--source", is_flag=True, help="Print the generated planner as well.")
-def explain(
-    bundle: Path, op: str, scalars: tuple[tuple[str, str], ...], shapes: tuple[tuple[str, tuple[int, ...]], ...],
-    dims: tuple[tuple[str, int], ...], given: tuple[str, ...], dtypes: tuple[tuple[str, str], ...],
-    strides: tuple[tuple[str, tuple[int, ...]], ...], unaligned: tuple[str, ...], num_cus: int | None, source: bool,
-) -> None:  # fmt: skip
+def explain(bundle: Path, op: str, call: CallSpec, num_cus: int | None, source: bool) -> None:
     """Say which variants a call of OP gets, and why, or why it is refused. Needs no device.
 
     \b
@@ -168,17 +297,54 @@ def explain(
           --shape v=1,8,128,64 --dtype T=float16 --unaligned q causal=true scale=0.125
     """
     from .bundle import read_index
-    from .callspec import CallSpec, plan_call
+    from .callspec import plan_call
     from .explain import explain_decision
     from .planner import op_planner
 
     index = read_index(bundle)
     planner = op_planner(index, op)
-    call = CallSpec(dict(shapes), dict(dims), frozenset(given), dict(dtypes), dict(strides), frozenset(unaligned),
-                    dict(scalars))  # fmt: skip
     click.echo(explain_decision(planner, plan_call(index, planner, call, num_cus), index.blobs))
     if source:
         click.echo(f"\n{planner.source}")
+
+
+@main.command()
+@_call_options
+@click.option(
+    "--content",
+    multiple=True,
+    type=_Pair(str, "TENSOR=NUMBER|FILE.npy"),
+    help="What a tensor holds. [default: N(0, 1) if it is of floats, else 0]",
+)
+@click.option("--by-instruction", is_flag=True, help="A line for each instruction as well.")
+@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+def profile(
+    bundle: Path, op: str, call: CallSpec, content: tuple[tuple[str, str], ...], by_instruction: bool, as_json: bool
+) -> None:
+    """Run a call of OP on the emulator and count what its kernels do; needs no GPU.
+
+    Instructions by class and by loop, matrix flops, bytes and cache lines of loads and stores, LDS bank conflicts, and
+    the lower bounds of time that follow from the arch's peak rates. Tensors are made up, unless --content says what
+    they hold: counts of most kernels depend on shapes only.
+
+    \b
+    Examples:
+      aotbundle profile dist/rows-gfx942 softmax --shape x=64,1024 --dtype T=float16
+      aotbundle profile dist/attention-gfx942 flash_attention --dim batch=1 --dim heads=4 --dim heads_kv=4 \\
+          --dim seqlen_q=256 --dim seqlen_k=256 --dim head_dim=64 --dtype T=float16 --set causal=true
+      aotbundle profile dist/rows-gfx942 softmax --shape x=8,1000 --dtype T=float32 --by-instruction
+      aotbundle profile dist/rows-gfx942 softmax --shape x=8,1000 --dtype T=float32 --content x=x.npy --json
+    """
+    import json
+
+    from .profile import profile_call
+    from .profile_report import profile_data, profile_text
+
+    found = profile_call(bundle, op, call, dict(content), _Progress().show)
+    if as_json:
+        click.echo(json.dumps(profile_data(found, by_instruction), indent=1))
+    else:
+        click.echo(profile_text(found, by_instruction))
 
 
 @main.command()

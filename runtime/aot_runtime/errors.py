@@ -1,5 +1,9 @@
 """Every error that the runtime raises; all of them derive from `AotError`."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+
 
 class AotError(Exception):
     """Base of every error raised by aotbuild and its runtime."""
@@ -11,6 +15,10 @@ class BundleError(AotError):
 
 class ArchMismatchError(BundleError):
     """A bundle or a code object was compiled for another architecture than the device has."""
+
+
+class NoVectorsError(BundleError):
+    """A bundle, or an op of it, has no golden vectors to test a device with."""
 
 
 class ExpressionError(AotError):
@@ -52,6 +60,19 @@ class DeviceMemoryError(DriverCallError, MemoryError):
     """The device is out of memory."""
 
 
+@dataclass(frozen=True)
+class Thread:
+    """A lane of a launch, or with lane None a whole wavefront."""
+
+    workgroup: tuple[int, int, int]
+    wavefront: int
+    lane: int | None = None
+
+    def __str__(self) -> str:
+        lane = "" if self.lane is None else f", lane {self.lane}"
+        return f"workgroup {self.workgroup}, wavefront {self.wavefront}{lane}"
+
+
 class EmulationError(DeviceError):
     """The emulator stopped a kernel.
 
@@ -59,20 +80,30 @@ class EmulationError(DeviceError):
         kernel: the kernel's symbol; None where the fault is not in one.
         pc: byte offset of the instruction in the kernel's code, or None.
         mnemonic: the instruction's name, or None.
+        instruction: the whole of it as text, where it is known.
+        thread: which one, where it is known.
+        code: the code object, by the name that bundles give it; `aotbundle show` has its variants.
     """
 
     def __init__(self, message: str, kernel: str | None = None, pc: int | None = None, mnemonic: str | None = None):
         self.message, self.kernel, self.pc, self.mnemonic = message, kernel, pc, mnemonic
         super().__init__(message)
+        self.thread: Thread | None = None
+        self.instruction: str | None = None
+        self.code: str | None = None
 
     def __str__(self) -> str:
-        place = "" if self.pc is None else f"{self.mnemonic} at pc {self.pc:#x} of {self.kernel}: "
-        return place + self.message
+        place = "" if self.pc is None else f"{self.instruction or self.mnemonic} at pc {self.pc:#x} of {self.kernel}"
+        whole = ": ".join(filter(None, [", ".join(filter(None, [place, str(self.thread or "")])), self.message]))
+        return whole + (f" (code object {self.code})" if self.code else "")
 
-    def locate(self, kernel: str, pc: int, mnemonic: str) -> None:
+    def locate(
+        self, kernel: str, pc: int, mnemonic: str, instruction: str | None = None, code: str | None = None
+    ) -> None:
         """Say where it happened, unless that is known."""
         if self.pc is None:
-            self.kernel, self.pc, self.mnemonic = kernel, pc, mnemonic
+            self.kernel, self.pc, self.mnemonic, self.instruction = kernel, pc, mnemonic, instruction
+            self.code = code
 
 
 class UnsupportedInstructionError(EmulationError):
@@ -90,6 +121,23 @@ class MemoryAccessError(EmulationError):
     def __init__(self, message: str, address: int, nbytes: int):
         super().__init__(message)
         self.address, self.nbytes = address, nbytes
+        self.member: tuple[int, int | None] | None = None
+        """(wavefront of those that are executed together, lane), until `thread` says it."""
+
+
+class SanitizerError(EmulationError):
+    """A fault that the emulator's strict mode found.
+
+    Attributes:
+        kind: `bounds`, `alignment`, `uninitialised`, `wait`, `race` or `barrier`.
+        address, nbytes: of the access, if it is one of memory; in LDS and scratch from their start.
+    """
+
+    def __init__(self, kind: str, message: str, thread: Thread):
+        super().__init__(message)
+        self.kind, self.thread = kind, thread
+        self.address: int | None = None
+        self.nbytes = 0
 
 
 class InstructionBudgetError(EmulationError):

@@ -12,7 +12,9 @@ from .errors import BundleError
 
 FORMAT_VERSION = 1
 INDEX = "bundle.json"
-CODE_FOLDER = "code"
+CODE_FOLDER, SELFTEST_FOLDER = "code", "selftest"
+HASH_LENGTH = 16
+"""Hex digits of the SHA-256 of a file in these folders that are its name."""
 GLOBAL_SCRATCH, PROFILE_SCRATCH = ".global_scratch", ".profile_scratch"
 """Names of the two pointers that Triton appends to every kernel's arguments."""
 
@@ -41,6 +43,7 @@ class Tensor(_Record, frozen=True):
         contiguous: positions of the dims that are packed without gaps, innermost last.
         innermost: instead of `contiguous`, positions of the dims of which one has stride 1; new arrays take the first.
         align: whether the aligned specialisation asks for 16-byte alignment and strides divisible by 16 of it.
+        large: the aligned specialisation takes it however far it reaches; its strides are 64 bits wide there too.
     """
 
     name: str
@@ -52,6 +55,7 @@ class Tensor(_Record, frozen=True):
     contiguous: tuple[int, ...] = ()
     innermost: tuple[int, ...] = ()
     align: bool = True
+    large: bool = False
     doc: str = ""
 
 
@@ -213,11 +217,31 @@ class Variant(_Record, frozen=True):
 
 
 class Blob(_Record, frozen=True):
-    """One code object: its file below the bundle's folder, its size and its sha256."""
+    """One code object, or the golden vectors of a case: its file below the bundle's folder, its size and its sha256."""
 
     file: str
     size: int
     sha256: str
+
+
+class Case(_Record, frozen=True):
+    """A call of an op whose result is known.
+
+    Attributes:
+        vectors: the file with its inputs and expected outputs, see `golden`.
+        bounds: tensor that the call writes to → the largest |result - expected| that passes.
+        dtypes: dtype variable → dtype.
+        scalars: those that the call passes; the others take their default.
+        innermost: input → position of the dim that has stride 1, of those that may; by default the first of them.
+    """
+
+    op: str
+    name: str
+    vectors: Blob
+    bounds: dict[str, float]
+    dtypes: dict[str, str] = {}
+    scalars: dict[str, Value] = {}
+    innermost: dict[str, int] = {}
 
 
 class Target(_Record, frozen=True):
@@ -240,6 +264,7 @@ class Index(_Record, frozen=True):
     ops: tuple[Op, ...]
     variants: tuple[Variant, ...]
     blobs: dict[str, Blob]
+    selftest: tuple[Case, ...] = ()
 
 
 class _Version(msgspec.Struct, frozen=True):

@@ -105,15 +105,17 @@ def contiguous_order(rank: int, contiguous: Shape) -> Shape:
     return (*(dim for dim in range(rank) if dim not in contiguous), *contiguous)
 
 
-def packing_order(tensor: Tensor, rank: int, like: Shape = ()) -> Shape | None:
+def packing_order(tensor: Tensor, rank: int, like: Shape = (), innermost: int | None = None) -> Shape | None:
     """The order of dims (outermost first) in which an array for a tensor is packed.
 
-    The contiguous dims are innermost and the others in place. Where several dims may be the innermost, it is the one
-    with the smallest stride in `like`. None for an array of another rank than the tensor's.
+    The contiguous dims are innermost and the others in place. Where several dims may be the innermost, it is
+    `innermost`, else the one with the smallest stride in `like`. None for an array of another rank than the tensor's.
     """
     if rank != len(tensor.shape):
         return None
     last = tensor.contiguous
-    if tensor.innermost:
+    if tensor.innermost and innermost is not None:
+        last = (innermost,)
+    elif tensor.innermost:
         last = (min(tensor.innermost, key=lambda dim: abs(like[dim])) if like else tensor.innermost[0],)
     return contiguous_order(rank, last)

@@ -59,7 +59,7 @@ class DeviceMemory:
     """The memory of one device, in the pool of its driver."""
 
     def __init__(self, driver: Driver, index: int):
-        self.driver, self.index = driver, index
+        self.driver, self.index, self._exact = driver, index, driver.exact_allocations
         self.streams: WeakValueDictionary[int, Stream] = WeakValueDictionary()
         """Our own streams by handle."""
         self.graphs: dict[int, Graph] = {}
@@ -73,7 +73,7 @@ class DeviceMemory:
         """Memory for work of `stream`. Raises `CaptureError` on a stream that is being captured."""
         if stream and self.driver.is_capturing(self.index, stream):
             raise CaptureError("a call would allocate its result while its stream is being captured: pass out=")
-        size = -(-nbytes // GRANULE) * GRANULE
+        size = nbytes if self._exact else -(-nbytes // GRANULE) * GRANULE
         blocks = self._kept.get((size, stream))
         if blocks:
             with self._lock:
@@ -115,7 +115,7 @@ class DeviceMemory:
 
     def _keep(self, address: int, size: int, stream: int) -> bool:
         # A foreign stream may be destroyed, and its handle given to another, without our knowing.
-        if size > KEPT_BLOCK or (stream and stream not in self.streams):
+        if self._exact or size > KEPT_BLOCK or (stream and stream not in self.streams):
             return False
         with self._lock:
             if self._kept_bytes + size > KEPT_TOTAL:

@@ -23,7 +23,7 @@ Names = dict[str, type]
 RESERVED = frozenset({"num_cus", "aligned", "arch", "stream", "extent", *expr.FUNCTIONS, *expr._QUERIES}) | frozenset(
     keyword.kwlist
 )
-RESERVED_OPS = frozenset({"device", "explain", "index", "load", "ops", "path", "preload"})
+RESERVED_OPS = frozenset({"device", "explain", "index", "load", "ops", "path", "preload", "selftest"})
 """Attributes that an open bundle has besides its ops."""
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*\Z")
 _RULE = re.compile(r"(smallest|largest)\s*(>=|<=|>|<)\s*(.+)\Z", re.DOTALL)

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from .bundle import read_index
 from .errors import ArgumentError, BundleError
 from .expr import nearest
@@ -74,7 +76,7 @@ def list_bundles(folders: Iterable[Path]) -> tuple[str, list[str]]:
         except BundleError as error:
             rows.append((str(folder), "unreadable", "", "", "", ""))
             faults.append(str(error))
-    return "\n".join(_table(rows, right=(2, 3, 4))), faults
+    return "\n".join(aligned_rows(rows, right=(2, 3, 4))), faults
 
 
 def _bundle_lines(folder: Path, index: Index) -> Iterator[Sequence[str]]:
@@ -143,6 +145,7 @@ def bundle_data(index: Index, rows: Iterable[VariantRow]) -> dict[str, Any]:
         "format": index.format,
         "toolchain": index.toolchain,
         "variants": [asdict(row) for row in rows],
+        "selftest": [msgspec.to_builtins(case) for case in index.selftest],
     }
 
 
@@ -156,6 +159,8 @@ def bundle_text(index: Index, rows: Sequence[VariantRow]) -> str:
             lines += ["", *_launch([row for row in mine if row.launch == launch])]
         sizes = {row.file: row.code_bytes for row in mine}
         lines.append(f"{op}: {len(mine)} variants, {len(sizes)} code objects, {size_text(sum(sizes.values()))} of code")
+        cases = [case.name for case in index.selftest if case.op == op]
+        lines += [f"{op}: selftest cases {', '.join(cases)}"] if cases else []
     return "\n".join([*lines, *_warnings(rows)])
 
 
@@ -167,7 +172,7 @@ def _launch(rows: Sequence[VariantRow]) -> Iterator[str]:
     symbols = ", ".join(dict.fromkeys(row.symbol for row in rows))
     yield f"{rows[0].op}, launch {rows[0].launch}: {symbols}"
     cells = [_HEADINGS, *(_cells(row) for row in rows)]
-    yield from (f"  {line}" for line in _table(cells, right=range(3, 12), gap=1, width=WIDTH - 2))
+    yield from (f"  {line}" for line in aligned_rows(cells, right=range(3, 12), gap=1, width=WIDTH - 2))
 
 
 def _cells(row: VariantRow) -> tuple[str, ...]:
@@ -186,9 +191,9 @@ def _spills(row: VariantRow) -> str:
     return f"{row.vgpr_spills}+{row.sgpr_spills or 0}" if row.spills else "0"
 
 
-def point_text(point: dict[str, Value]) -> str:
-    """A point in short: dtypes by their value, flags by their name where they are set."""
-    return " ".join(filter(None, (_coordinate(name, value) for name, value in point.items()))) or "(no axes)"
+def point_text(point: dict[str, Value], none: str = "(no axes)") -> str:
+    """A point in short: dtypes by their value, flags by their name where they are set; `none` if that is nothing."""
+    return " ".join(filter(None, (_coordinate(name, value) for name, value in point.items()))) or none
 
 
 def _coordinate(name: str, value: Value) -> str:
@@ -206,10 +211,12 @@ def _warnings(rows: Sequence[VariantRow]) -> Iterator[str]:
             yield f"  {name}: {row.vgpr_spills or 0} VGPRs, {row.sgpr_spills or 0} SGPRs"
 
 
-def _table(
+def aligned_rows(
     rows: Sequence[Sequence[str]], right: Iterable[int], gap: int = 2, width: int | None = None
 ) -> Iterator[str]:
-    """Rows under their headings (the first row). Where `width` is given, the first column is wrapped to fit it."""
+    """Rows with their columns aligned, the first row being the headings. Where `width` is given, the first column is
+    wrapped to fit it.
+    """
     rights = set(right)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if width is not None:

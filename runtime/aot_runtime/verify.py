@@ -8,7 +8,8 @@ from pathlib import Path
 from .bundle import read_blob, read_index
 from .codeobject import CodeObject, KernelMetadata, read_code_object
 from .errors import BundleError
-from .format import CODE_FOLDER, Index, Variant
+from .format import CODE_FOLDER, SELFTEST_FOLDER, Index, Variant
+from .golden import read_vectors
 from .planner import POINTER, op_planner
 
 
@@ -18,7 +19,10 @@ def verify_bundle(folder: Path) -> list[str]:
         index = read_index(folder)
     except BundleError as error:
         return [str(error)]
-    return [*_planners(index), *_code(folder, index), *_stray_files(folder, index), *_texts(folder, index)]
+    return [
+        *_planners(index), *_code(folder, index), *_vectors(folder, index), *_stray_files(folder, index),
+        *_texts(folder, index),
+    ]  # fmt: skip
 
 
 def _planners(index: Index) -> Iterator[str]:
@@ -98,11 +102,22 @@ def _kind(size_and_kind: tuple[int, str]) -> str:
     return f"{kind} of {size} bytes"
 
 
+def _vectors(folder: Path, index: Index) -> Iterator[str]:
+    """The golden vectors of each case against the op's contract."""
+    ops = {op.name: op for op in index.ops}
+    for case in index.selftest:
+        try:
+            read_vectors(folder, ops[case.op], case)
+        except BundleError as error:
+            yield str(error)
+
+
 def _stray_files(folder: Path, index: Index) -> Iterator[str]:
-    known = {blob.file for blob in index.blobs.values()}
-    for path in sorted((folder / CODE_FOLDER).glob("*")):
-        if f"{CODE_FOLDER}/{path.name}" not in known:
-            yield f"{CODE_FOLDER}/{path.name} is not in the index"
+    known = {blob.file for blob in index.blobs.values()} | {case.vectors.file for case in index.selftest}
+    for name in (CODE_FOLDER, SELFTEST_FOLDER):
+        for path in sorted((folder / name).glob("*")):
+            if f"{name}/{path.name}" not in known:
+                yield f"{name}/{path.name} is not in the index"
 
 
 def _texts(folder: Path, index: Index) -> Iterator[str]:

@@ -223,7 +223,7 @@ def test_two_manifests_of_one_bundle(project, tmp_path):
         (("k.py:scale_rows", "k.py:plain"), "op 'scale': 'plain' in k.py is a function, not a @triton.jit function"),
         (("k.py:scale_rows", "k.py:NUMBER"), "op 'scale': 'NUMBER' in k.py is a int, not a @triton.jit function"),
         (("k.py:scale_rows", "broken.py:scale_rows"),
-         "op 'scale': kernel file broken.py cannot be imported: ModuleNotFoundError: No module named 'nosuchmodule'"),
+         "op 'scale': file broken.py cannot be imported: ModuleNotFoundError: No module named 'nosuchmodule'"),
         (("type: fp32", "type: fp32}\n      other: {type: i32"), None),
     ],
 )  # fmt: skip
@@ -240,7 +240,7 @@ def test_a_later_kernel_file_that_is_missing(tmp_path):
     second = "      - kernel: sub/other.py:f\n        grid: [rows]\n"
     project = Project(tmp_path, SCALE + second)
     assert errors(project.build()) == [
-        f"{position(project.manifest, 'kernel: sub')}: op 'scale': kernel file sub/other.py is not in {tmp_path}"
+        f"{position(project.manifest, 'kernel: sub')}: op 'scale': file sub/other.py is not in {tmp_path}"
     ]
 
 

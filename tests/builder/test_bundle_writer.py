@@ -9,7 +9,6 @@ import pytest
 from builds import Project, contents, figures
 from manifest.projects import KERNELS, SCALE, edit
 
-from aot import bundle_writer
 from aot_runtime import format as fmt
 from aot_runtime.bundle import read_blob, read_index
 from aot_runtime.planner import build_planner
@@ -289,5 +288,5 @@ def test_the_writers_names_are_the_readers(tmp_path):
     project.build("--filter", "dtype=float16,block=16")
     folder, index = project.output / "tiny-gfx942", project.bundle()
     for key, blob in index.blobs.items():
-        assert len(key) == bundle_writer.HASH_LENGTH and blob.sha256.startswith(key)
+        assert len(key) == fmt.HASH_LENGTH and blob.sha256.startswith(key)
         assert (folder / blob.file).stat().st_size == blob.size == len(read_blob(folder, blob, "gfx942"))

@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from hip_double.double import DoubleLibrary
-from scripts import ROOT, run_script
+from scripts import ROOT, build, run_script
 
 BENCHMARKS = sorted(path for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in ("measure", "kernargs"))
 
@@ -23,9 +23,9 @@ def test_help(path: Path):
     assert "default:" in result.stdout
 
 
-@pytest.mark.parametrize("name", ["launch", "coldstart", "attention"])
-def test_without_a_bundle(name: str, tmp_path: Path):
-    command = [sys.executable, str(ROOT / f"benchmarks/{name}.py"), str(tmp_path / "nothing")]
+@pytest.mark.parametrize(("name", "bundles"), [("launch", 1), ("coldstart", 1), ("attention", 1), ("emulator", 2)])
+def test_without_a_bundle(name: str, bundles: int, tmp_path: Path):
+    command = [sys.executable, str(ROOT / f"benchmarks/{name}.py"), *[str(tmp_path / "nothing")] * bundles]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 1
     assert result.stderr.startswith(f"{name}.py: ") and "Traceback" not in result.stderr
@@ -56,6 +56,25 @@ def test_attention(hip_double: DoubleLibrary, attention_bundle: Path):
     )
     rows = [line for line in output.splitlines() if line.startswith("1x2x6")]
     assert [row.split("  ")[0] for row in rows] == ["1x2x64x64", "1x2x65x64 causal"]
+
+
+def test_emulator(attention_bundle: Path, tmp_path: Path):
+    emulated = build(ROOT / "benchmarks/emulated/manifest.yaml", tmp_path)
+    small = ("--size", "64", "--seqlen", "64", "--rounds", "1")
+    command = [sys.executable, str(ROOT / "benchmarks/emulator.py"), str(attention_bundle), str(emulated), *small]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rows = [line.rsplit(maxsplit=4) for line in output.splitlines() if line.startswith(("matmul", "attention"))]
+    modes = ("lockstep", "serial", "strict", "profile")
+    assert [row[0].split(", ")[1] for row in rows] == [*modes, *modes]
+    assert len({row[1] for row in rows[:4]}) == len({row[1] for row in rows[4:]}) == 1  # instructions
+    assert all(float(number) > 0 for row in rows for number in row[2:]) and "first launch" in output
+
+
+def test_the_emulators_modes_are_compared():
+    emulator = benchmark("emulator")
+    calls = {"lockstep": lambda: np.zeros(3), "serial": lambda: np.ones(3)}
+    with pytest.raises(emulator.WrongResultError, match="product: serial gives another result than lockstep"):
+        emulator.check(emulator.Workload("product", {}, calls))
 
 
 def test_flops_of_attention():

@@ -41,6 +41,8 @@ MODELS: dict[str, type[BaseModel]] = {
     "Launch": schema.LaunchSpec,
     "Bind": schema.BindSpec,
     "Override": schema.OverrideSpec,
+    "Selftest case": schema.SelftestSpec,
+    "Selftest input": schema.InputSpec,
     "Tuning file": schema.TuningSpec,
 }
 ARCHS = ("gfx942", "sm_90")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from hip_double.double import DoubleLibrary
 from markdown import blocks, section, table
 from scripts import ROOT, run_blocks
@@ -106,3 +108,18 @@ def test_named_files_are_there(name: str):
         r"`((?:aot|runtime|kernels|manifests|examples|benchmarks|docs|tests)/[\w./*-]*)`", PAGES[name]
     ):
         assert list(ROOT.glob(path.rstrip("/"))), path
+
+
+def test_profiling_on_the_emulator(rows_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The command and the program of docs/emulator.md; both count the same."""
+    counters = section(PAGES["emulator.md"], "Counters and `aotbundle profile`")
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist/rows-gfx942").symlink_to(rows_bundle)
+    (command,), (program,) = ([block.text for block in blocks(counters, kind)] for kind in ("sh", "python"))
+    monkeypatch.chdir(tmp_path)
+    shown = CliRunner().invoke(aotbundle, command.split()[1:], catch_exceptions=False)
+    assert shown.exit_code == 0 and "softmax_rows" in shown.stdout, shown.output
+    titles = [row[0] for row in table(counters)]
+    assert [title for title in titles if f"\n  {title}" not in shown.stdout] == ["matrix instructions", "loops"]
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert printed.stdout.splitlines()[1] == "[] (2048, 2048)"

@@ -77,9 +77,13 @@ def run(
 
 
 def launch(
-    kernel: Kernel, grid: tuple[int, ...], arguments: Mapping[str, Any], emulation: Options | None = None
+    kernel: Kernel,
+    grid: tuple[int, ...],
+    arguments: Mapping[str, Any],
+    emulation: Options | None = None,
+    driver: EmulatorDriver | None = None,
 ) -> tuple[dict[str, np.ndarray], EmulatorDriver]:
-    driver, compiled = EmulatorDriver(emulation), kernel.compiled
+    driver, compiled = driver or EmulatorDriver(_options(emulation)), kernel.compiled
     layout = kernarg_layout(kernel.signature)
     kernargs = bytearray(kernarg_bytes(layout))
     guarded = {}
@@ -103,6 +107,12 @@ def launch(
         0
     )
     return {name: _back(driver, arguments[name], *place) for name, place in guarded.items()}, driver
+
+
+def _options(given: Options | None) -> Options:
+    """The options, strict too if the environment asks for that."""
+    by_default = EmulatorDriver().options
+    return by_default if given is None else replace(given, strict=given.strict or by_default.strict)
 
 
 def _type(value: Any) -> str:

@@ -116,7 +116,9 @@ def test_an_endless_loop_ends():
     def loop(code: bytearray) -> None:
         struct.pack_into("<I", code, start, 0xBF82FFFF)  # s_branch to itself
 
-    with pytest.raises(InstructionBudgetError, match=rf"s_branch at pc {start:#x} of add: .*endless") as raised:
+    with pytest.raises(
+        InstructionBudgetError, match=rf"s_branch {start:#x} at pc {start:#x} of add: .*endless"
+    ) as raised:
         launch(patched(kernel, loop), (4,), add_arguments(), Options(budget=1000))
     assert raised.value.kernel == "add" and raised.value.pc == start and raised.value.mnemonic == "s_branch"
 
@@ -134,7 +136,7 @@ def test_an_access_outside_names_the_place():
     arguments = add_arguments()
     arguments["n"] = 100_000
     with pytest.raises(
-        MemoryAccessError, match=r"(load|store)_dword\w* at pc 0x\w+ of add: .* in no allocation"
+        MemoryAccessError, match=r"(load|store)_dword\w* .* at pc 0x\w+ of add, workgroup .*, lane \d+: .* in no alloc"
     ) as raised:
         launch(add_kernel(), (400,), arguments)
     assert raised.value.kernel == "add" and raised.value.address > 0

@@ -15,8 +15,16 @@ pytest.importorskip("triton", reason="compiling kernels needs the extra `build`"
 from launching import BF8, BF16, FP8, run
 
 from aot_runtime.drivers.emulator import Options, Order
+from aot_runtime.drivers.emulator.driver import STRICT_VARIABLE
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+@pytest.fixture(params=(False, True), ids=("", "strict"), autouse=True)
+def strict(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    """Each kernel runs as it is, and in strict mode, which must have nothing to say."""
+    monkeypatch.setenv(STRICT_VARIABLE, str(int(request.param)))
+
 
 F16, F32, F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 I8, I32, I64 = np.dtype(np.int8), np.dtype(np.int32), np.dtype(np.int64)

@@ -69,7 +69,7 @@ def check_loaded(machine: Machine, transfer: Transfer, content: np.ndarray, offs
 
 
 def lds_bytes(machine: Machine, workgroup: int) -> np.ndarray:
-    return machine.access._lds[workgroup * 4096 : (workgroup + 1) * 4096]
+    return machine.access.lds[workgroup * 4096 : (workgroup + 1) * 4096]
 
 
 @pytest.mark.parametrize("step", (16, 12, 3), ids=("aligned", "dwords", "odd"))

@@ -441,6 +441,17 @@ size_t hip_double_allocated(int device) {
   return total;
 }
 
+/* Address and size of a device's allocation number `index`; NULL behind the last one. For a launch's callback, during
+ * which the books are held. */
+void *hip_double_allocation(int device, size_t index, size_t *size) {
+  for (struct object *o = objects; o; o = o->next) {
+    if ((o->kind != MEMORY) || o->device != device || index--) continue;
+    *size = o->size;
+    return o->address;
+  }
+  return NULL;
+}
+
 /* New memory holds 0xFF: NaN in every floating-point format. */
 static struct object *new_memory(enum kind kind, int device, size_t size) {
   struct object *memory = new_object(kind, device);

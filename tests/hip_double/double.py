@@ -145,6 +145,8 @@ class Double:
         self._library.hip_double_calls.restype = self._library.hip_double_alive.restype = ctypes.c_long
         self._library.hip_double_allocated.restype = ctypes.c_size_t
         self._library.hip_double_release_threshold.restype = ctypes.c_uint64
+        self._library.hip_double_allocation.restype = ctypes.c_void_p
+        self._library.hip_double_allocation.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
         self._callback: Any = None
 
     def fail(self, function: str, status: int, count: int = 1) -> None:
@@ -170,6 +172,13 @@ class Double:
     def release_threshold(self, device: int = 0) -> int:
         """The release threshold of a device's newest memory pool, in bytes."""
         return self._library.hip_double_release_threshold(device)
+
+    def allocations(self, device: int) -> list[tuple[int, int]]:
+        """(address, bytes) of a device's allocations. Only during a launch's callback."""
+        found, size = [], ctypes.c_size_t()
+        while address := self._library.hip_double_allocation(device, len(found), ctypes.byref(size)):
+            found.append((address, size.value))
+        return found
 
     def on_launch(self, callback: Callable[[Launch], int | None]) -> None:
         """Call `callback` for each launch; it returns a status, None for success. One that raises fails the launch."""

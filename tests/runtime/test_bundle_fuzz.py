@@ -203,6 +203,8 @@ def test_code_in_every_text(tmp_path: Path, text: str):
         )
         if "tensors" in path or "scalars" in path or "axes" in path or "let" in path or "workspace" in path:
             mere_words = path[-1] == "doc" or path[-2:-1] in (("values",), ("choices",))
+        if path[0] == "selftest":
+            mere_words = path[-1] == "sha256" or path[-2] == "scalars"  # scalars are checked as a call's are
         assert found is None or mere_words, path
 
 

@@ -10,23 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forging import adopt_files, edit_index
 from hip_double.double import DoubleLibrary
 from reference_launches import open_over_double, with_bundles
 
 from aot_runtime import ArchMismatchError, ArgumentError, BundleError, DeviceError, DriverCallError, open_bundle
-from aot_runtime.bundle import bundle_id, read_blob, read_index
+from aot_runtime.bundle import read_blob, read_index
 
 X = np.ones((3, 5), np.float32)
-
-
-def edit_index(folder: str | Path, edit: Callable[[dict[str, Any]], None]) -> None:
-    """Change an index, and give it the id that it then has."""
-    path = Path(folder) / "bundle.json"
-    index = json.loads(path.read_text())
-    edit(index)
-    index["id"] = "0" * 64
-    index["id"] = bundle_id(json.dumps(index).encode())
-    path.write_text(json.dumps(index))
 
 
 def over_copy(body: Callable[[str], None], **environment: object) -> Callable[..., None]:
@@ -129,20 +120,13 @@ def test_altered_code(folder: str):
 @over_copy
 def test_code_for_another_arch(folder: str):
     """The ELF file itself says what it is for, whatever the index says."""
-    import hashlib
-
     for file in Path(folder, "code").iterdir():
         image = bytearray(file.read_bytes())
         assert image[48] == 0x4C  # e_flags: gfx942
         image[48] = 0x4F
         file.write_bytes(image)
 
-    def adopt(index: dict[str, Any]) -> None:
-        for blob in index["blobs"].values():
-            image = Path(folder, blob["file"]).read_bytes()
-            blob.update(sha256=hashlib.sha256(image).hexdigest(), size=len(image))
-
-    edit_index(folder, adopt)
+    adopt_files(folder)
     small, launches = open_over_double(Path(folder).parent)
     with pytest.raises(ArchMismatchError, match="is for gfx950, the bundle is for gfx942"):
         small.affine(X)

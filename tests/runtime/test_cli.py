@@ -20,7 +20,7 @@ from aot_runtime.drivers.base import DeviceProperties
 from aot_runtime.errors import DeviceError
 from aot_runtime.show import bundle_text, variant_rows
 
-COMMANDS = ("ls", "show", "verify", "explain", "doctor")
+COMMANDS = ("ls", "show", "verify", "selftest", "explain", "profile", "doctor")
 
 
 def run(*arguments: object) -> Result:
@@ -57,7 +57,8 @@ def test_the_command_imports_what_it_needs_when_it_runs():
 @pytest.mark.parametrize(
     "arguments", [(), ("frobnicate",), ("ls",), ("show",), ("explain", "x"), ("explain", "x", "op", "--dim", "rows"),
                   ("explain", "x", "op", "--shape", "x=a"), ("explain", "x", "op", "--num-cus", "0"),
-                  ("explain", "x", "op", "scalar"), ("show", "x", "--bogus")],
+                  ("explain", "x", "op", "scalar"), ("show", "x", "--bogus"), ("selftest",),
+                  ("selftest", "x", "--device")],
 )  # fmt: skip
 def test_wrong_usage_is_status_2(arguments: tuple[str, ...]):
     assert run(*arguments).exit_code == 2
@@ -123,6 +124,7 @@ def test_show_fits_the_terminal_and_has_every_variant(sample_folder: Path, sampl
         "reduce, launch 0: reduce_rows", "reduce, launch 1: add_partial", "swap, launch 0: swap",
     ]  # fmt: skip
     assert f"reduce: {len(sample.variants) - 2} variants, 2 code objects, 4.0 KiB of code" in lines
+    assert [line for line in lines if "selftest" in line] == ["reduce: selftest cases weighted"]
 
 
 def test_show_row(sample_folder: Path):
@@ -158,6 +160,10 @@ def test_show_json_is_the_index(rows_bundle: Path):
     shown = json.loads(run("show", rows_bundle, "--json").output)
     index = read_index(rows_bundle)
     assert (shown["name"], shown["arch"], shown["id"]) == ("rows", "gfx942", index.id)
+    assert [(case["op"], case["name"], case["bounds"]) for case in shown["selftest"]] == [
+        (case.op, case.name, case.bounds) for case in index.selftest
+    ]
+    assert shown["selftest"]
     for row, variant in zip(shown["variants"], index.variants, strict=True):
         assert row["point"] == variant.point
         assert row["file"] == index.blobs[variant.code].file

@@ -1,8 +1,8 @@
 """numpy → hip-python → kernarg bytes → code object, for the bundles that ship, over the double of libamdhip64.
 
 The launches are carried out by the kernels' numpy references: what is proved is that every address, extent, stride,
-scalar, grid and block reaches the library as the code object wants it. That the code computes the same is for the
-tests on GPUs.
+scalar, grid and block reaches the library as the code object wants it. `test_emulated_hip` runs the code objects.
+
 """
 
 from __future__ import annotations

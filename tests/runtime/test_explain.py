@@ -190,6 +190,7 @@ class PropertiesOnly:
     """A driver that knows its device and can do nothing else: neither allocate nor launch."""
 
     name = "hip"
+    exact_allocations = False
 
     def properties(self, device: int) -> DeviceProperties:
         return DeviceProperties("test", "gfx942", 304, 64, 65536, 1 << 30, "0")

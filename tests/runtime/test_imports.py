@@ -86,7 +86,9 @@ assert not {{"triton", "torch", "aot"}} & set(sys.modules)
     assert printed == "(4, 32) float32 (4, 32)\n"
 
 
-@pytest.mark.parametrize("command", [["verify", "BUNDLE"], ["ls", "BUNDLE"]])
+@pytest.mark.parametrize(
+    "command", [["verify", "BUNDLE"], ["ls", "BUNDLE"], ["selftest", "BUNDLE", "--device", "emulator"]]
+)
 def test_the_command(bundles: Path, command: list[str]):
     arguments = [str(bundles / "small-gfx942") if word == "BUNDLE" else word for word in command]
     run(f"sys.argv = ['aotbundle', *{arguments!r}]\nfrom aot_runtime.cli import main\nmain()")

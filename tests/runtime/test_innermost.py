@@ -29,6 +29,7 @@ MANIFEST = """
 bundle: copies
 ops:
   copy:
+    reference: reference.py:copy
     tensors:
       x: {shape: [m, k], dtype: float32, innermost: [k, m]}
       out: {shape: [m, k], dtype: float32, role: output, innermost: [m, k]}
@@ -40,6 +41,18 @@ ops:
       - kernel: copy.py:copy
         grid: [1]
         configs: [{BLOCK: 64}]
+    selftest:
+      - {name: rows, call: {m: 5, k: 7}}
+      - {name: columns, call: {m: 5, k: 7}, innermost: {x: m}}
+      - {name: by_position, call: {m: 64, k: 64}, innermost: {x: 0}}
+"""
+REFERENCE = """
+def copy(x):
+    return x.astype("float64")
+
+
+def copy_same_dtype(x):
+    return x
 """
 
 
@@ -51,11 +64,19 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     folder: Path = tmp_path_factory.mktemp("copies")
     (folder / "copy.py").write_text(KERNEL)
     (folder / "m.yaml").write_text(MANIFEST)
+    (folder / "reference.py").write_text(REFERENCE)
     result = CliRunner().invoke(
         main, ["--arch", "gfx942", str(folder / "m.yaml"), "-o", str(folder), "--cache-dir", str(folder / "cache")]
     )
     assert result.exit_code == 0, result.output
     return open_bundle(folder / "copies-gfx942", device="emulator")
+
+
+def test_selftest_cases_say_which(copies: Bundle):
+    report = copies.selftest()
+    assert report.passed
+    assert [result.launches[0].point["X_ROWS"] for result in report.results] == [True, False, False]
+    assert [result.launches[0].aligned for result in report.results] == [False, False, True]
 
 
 @pytest.mark.parametrize("out_rows", (False, True))

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forging import adopt_files, edit_index
 
-from aot_runtime.bundle import bundle_id
 from aot_runtime.verify import verify_bundle
 
 
@@ -18,18 +18,6 @@ from aot_runtime.verify import verify_bundle
 def bundle(rows_bundle: Path, tmp_path: Path) -> Path:
     """A copy that a test may damage."""
     return Path(shutil.copytree(rows_bundle, tmp_path / "rows-gfx942"))
-
-
-def edit_index(folder: Path, edit: Callable[[dict[str, Any]], None]) -> None:
-    """Change a bundle's index and give it the id that it then has, in the header and the stub too."""
-    index = json.loads((folder / "bundle.json").read_text())
-    old = index["id"]
-    edit(index)
-    index["id"] = "0" * 64
-    index["id"] = bundle_id(json.dumps(index).encode())
-    (folder / "bundle.json").write_text(json.dumps(index))
-    for file in (folder / "include/rows.h", folder / "stubs/rows.pyi"):
-        file.write_text(file.read_text().replace(old, index["id"]))
 
 
 def first_code(folder: Path) -> Path:
@@ -109,20 +97,6 @@ def flip_byte(path: Path) -> None:
     path.write_bytes(image)
 
 
-def adopt_first_code(folder: Path) -> None:
-    """Make the index describe the first code object's file as it is now."""
-    import hashlib
-
-    path = first_code(folder)
-    image = path.read_bytes()
-
-    def edit(index: dict[str, Any]) -> None:
-        blob = next(item for item in index["blobs"].values() if item["file"] == f"code/{path.name}")
-        blob.update(size=len(image), sha256=hashlib.sha256(image).hexdigest())
-
-    edit_index(folder, edit)
-
-
 @pytest.mark.parametrize(
     ("damage", "fault"),
     [
@@ -147,7 +121,7 @@ def test_damage_is_one_fault(bundle: Path, damage: Callable[[Path], Any], fault:
 def test_a_code_object_cut_short_and_adopted_by_the_index(bundle: Path):
     path = first_code(bundle)
     path.write_bytes(path.read_bytes()[:-200])
-    adopt_first_code(bundle)
+    adopt_files(bundle)
     faults = verify_bundle(bundle)
     assert any("is not named by its sha256" in fault for fault in faults)
     assert any("truncated" in fault or "malformed" in fault for fault in faults), faults
@@ -156,5 +130,5 @@ def test_a_code_object_cut_short_and_adopted_by_the_index(bundle: Path):
 def test_a_code_object_of_another_architecture(rows_bundles: Path, bundle: Path):
     cubin = first_code(rows_bundles / "rows-sm_90")
     first_code(bundle).write_bytes(cubin.read_bytes())
-    adopt_first_code(bundle)
+    adopt_files(bundle)
     assert any("is for sm_90, the bundle is for gfx942" in fault for fault in verify_bundle(bundle))

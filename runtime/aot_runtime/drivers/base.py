@@ -46,6 +46,8 @@ class Driver(Protocol):
 
     name: str
     """`hip`, `cuda` or `emulator`."""
+    exact_allocations: bool
+    """Memory is to be asked for to the byte and given back at once, so that faults show."""
 
     def device_count(self) -> int:
         """Number of visible devices; 0 where the library is there and a GPU is not."""

@@ -30,6 +30,7 @@ class GpuDriver(GpuApi):
     """
 
     name: str
+    exact_allocations = False
     launch_end: ClassVar[int]
     lost_device: ClassVar[frozenset[int]] = frozenset()
     relaxed_capture: Any

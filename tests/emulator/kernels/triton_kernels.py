@@ -196,7 +196,9 @@ def locked_sum(lock, total, values):
     """Each program adds its value under a spin lock."""
     while tl.atomic_cas(lock, 0, 1) == 1:
         pass
-    tl.store(total, tl.load(total, volatile=True) + tl.load(values + tl.program_id(0)))
+    before = tl.load(total, volatile=True)
+    tl.debug_barrier()  # every wavefront loads, one stores
+    tl.store(total, before + tl.load(values + tl.program_id(0)))
     tl.debug_barrier()
     tl.atomic_xchg(lock, 0)
 

@@ -8,7 +8,8 @@ only a name, and what is captured is kept as calls to make again.
 from __future__ import annotations
 
 from .archs import ARCHS
+from .counters import Statistics
 from .driver import EmulatorDriver
-from .scheduler import Options, Order, Statistics
+from .scheduler import Options, Order
 
 __all__ = ["ARCHS", "EmulatorDriver", "Options", "Order", "Statistics"]

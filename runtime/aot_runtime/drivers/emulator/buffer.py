@@ -60,7 +60,9 @@ class Reach:
     def __init__(self, addresses: Array, room: Array):
         self.addresses, self.room = addresses, room
 
-    def places(self, waves: Wavefronts, action: Action, nbytes: int, skip: int = 0) -> list[Place]:
+    def places(
+        self, waves: Wavefronts, action: Action, nbytes: int, skip: int = 0, values: Array | None = None
+    ) -> list[Place]:
         """Where accesses of so many bytes go, `skip` bytes on, of the active lanes whose buffer has them."""
         inside = self.room >= skip + nbytes
         if waves.active is not None:
@@ -68,7 +70,7 @@ class Reach:
         else:
             lanes = None if inside.all() else inside
         addresses = self.addresses + np.uint64(skip) if skip else self.addresses
-        return waves.memory.in_memory(waves, action, addresses, nbytes, lanes)
+        return waves.memory.in_memory(waves, action, addresses, nbytes, lanes, values)
 
     def ends_within(self, waves: Wavefronts, nbytes: int) -> bool:
         """Whether the buffer ends between two dwords of some active lane."""
@@ -111,7 +113,7 @@ def _locate(instruction: Instruction, layout: Registers) -> Locate:
 
 
 def _inside(locate: Locate) -> Find:
-    return lambda waves, action, nbytes: locate(waves).places(waves, action, nbytes)
+    return lambda waves, action, nbytes, values=None: locate(waves).places(waves, action, nbytes, 0, values)
 
 
 def _bind_load(instruction: Instruction, layout: Registers, transfer: Transfer, locate: Locate) -> Step:
@@ -134,9 +136,11 @@ def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer,
     def step(waves: Wavefronts) -> None:
         reach = locate(waves)
         if not reach.ends_within(waves, nbytes):
-            store(reach.places(waves, "store", nbytes), nbytes, from_registers(waves, row, transfer))
+            values = from_registers(waves, row, transfer)
+            store(reach.places(waves, "store", nbytes, 0, values), nbytes, values)
             return
         for word in range(transfer.words):
-            store(reach.places(waves, "store", 4, 4 * word), 4, waves.u32[row + word : row + word + 1])
+            values = waves.u32[row + word : row + word + 1]
+            store(reach.places(waves, "store", 4, 4 * word, values), 4, values)
 
     return step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -18,13 +19,15 @@ from aot_runtime.drivers.base import DeviceProperties
 from aot_runtime.errors import BundleError, DeviceError, DeviceMemoryError, DriverCallError, MemoryAccessError
 
 from .archs import ARCHS, Arch
+from .counters import Statistics
 from .loader import Kernel, Module
 from .memory import Memory
-from .scheduler import Launch, Options, Statistics, execute
+from .scheduler import Launch, Options, execute
 
 _INVALID_DEVICE, _INVALID_IMAGE, _INVALID_HANDLE, _NOT_FOUND = 101, 200, 400, 500
 _CAPTURE_UNSUPPORTED = 900
 
+STRICT_VARIABLE = "AOTBUILD_EMULATOR_STRICT"
 _MEMORY_BYTES = 64 << 30
 _ADDRESSES = 1 << 40
 """Size of each device's part of the address space."""
@@ -64,18 +67,24 @@ class PreparedEmulation:
 class EmulatorDriver:
     """Emulated AMD GPUs, one of each arch in `ARCHS`. `Driver` says what the methods do.
 
+    Without `options`, the environment variable AOTBUILD_EMULATOR_STRICT=1 asks for strict mode.
+
     Attributes:
         options: how launches are run; may be replaced between launches.
-        last: what the latest launch did.
+        last: what the latest launch did: see `Statistics`. Memory traffic is in it if `options.profile` was set.
+        record: where this is a list, what each launch did is appended to it.
     """
 
     name = "emulator"
+    exact_allocations = True
 
     def __init__(self, options: Options | None = None):
-        self.options = options or Options()
+        self.options = options or Options(strict=os.environ.get(STRICT_VARIABLE, "") not in ("", "0"))
         self.last = Statistics()
+        self.record: list[Statistics] | None = None
         self._devices = [
-            _Device(arch, Memory((index + 1) * _ADDRESSES, _MEMORY_BYTES)) for index, arch in enumerate(ARCHS.values())
+            _Device(arch, Memory((index + 1) * _ADDRESSES, _MEMORY_BYTES, self.options.strict))
+            for index, arch in enumerate(ARCHS.values())
         ]
         self._lock = threading.RLock()
         self._next = 1
@@ -134,9 +143,9 @@ class EmulatorDriver:
             except MemoryAccessError as error:
                 raise _error(call, INVALID_VALUE, error.message) from None
 
-    def _bytes(self, call: str, device: int, address: int, nbytes: int) -> Any:
+    def _on_memory(self, call: str, device: int, work: Callable[[Memory], Any]) -> Any:
         try:
-            return self._device(call, device).memory.bytes_at(address, nbytes)
+            return work(self._device(call, device).memory)
         except MemoryAccessError as error:
             raise _error(call, INVALID_VALUE, error.message) from None
 
@@ -144,33 +153,33 @@ class EmulatorDriver:
         content = _host_bytes(host, nbytes).copy() if self.is_capturing(device, stream) else _host_bytes(host, nbytes)
 
         def copy() -> None:
-            self._bytes("MemcpyHtoD", device, address, nbytes)[:] = content
+            self._on_memory("MemcpyHtoD", device, lambda memory: memory.write(address, nbytes, content))
 
         self.do(stream, copy)
 
     def copy_to_host(self, device: int, host: int, address: int, nbytes: int, stream: int) -> None:
         def copy() -> None:
-            _host_bytes(host, nbytes)[:] = self._bytes("MemcpyDtoH", device, address, nbytes)
+            found = self._on_memory("MemcpyDtoH", device, lambda memory: memory.bytes_at(address, nbytes))
+            _host_bytes(host, nbytes)[:] = found
 
         self.do(stream, copy)
 
     def copy_on_device(self, device: int, target: int, source: int, nbytes: int, stream: int) -> None:
         def copy() -> None:
-            content = self._bytes("MemcpyDtoD", device, source, nbytes)
-            self._bytes("MemcpyDtoD", device, target, nbytes)[:] = content
+            self._on_memory("MemcpyDtoD", device, lambda memory: memory.copy(target, source, nbytes))
 
         self.do(stream, copy)
 
     def fill(self, device: int, address: int, byte: int, nbytes: int, stream: int) -> None:
         def fill() -> None:
-            self._bytes("Memset", device, address, nbytes)[:] = byte
+            self._on_memory("Memset", device, lambda memory: memory.write(address, nbytes, byte))
 
         self.do(stream, fill)
 
     def device_of(self, address: int) -> int:
         device = address // _ADDRESSES - 1
         if 0 <= device < len(self._devices):
-            self._bytes("PointerGetAttributes", device, address, 1)
+            self._on_memory("PointerGetAttributes", device, lambda memory: memory.find(address))
             return device
         raise _error("PointerGetAttributes", INVALID_VALUE, f"{address:#x} is not device memory")
 
@@ -224,6 +233,8 @@ class EmulatorDriver:
         """Run a launch now. Raises `EmulationError`."""
         with self._lock:
             self.last = execute(launch, self._device("ModuleLaunchKernel", device).memory, self.options)
+            if self.record is not None:
+                self.record.append(self.last)
 
     # Streams
 

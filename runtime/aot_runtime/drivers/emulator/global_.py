@@ -27,8 +27,8 @@ from .transfers import (
 )
 from .wavefronts import Array, Wavefronts, join
 
-Find = Callable[[Wavefronts, Action, int], list[Place]]
-"""Where the lanes' accesses of so many bytes go."""
+Find = Callable[..., list[Place]]
+"""Where the lanes' accesses go: of (wavefronts, action, bytes of an access, values that are stored or None)."""
 
 _OFF = 0x7F
 
@@ -58,7 +58,12 @@ def _bind_load(instruction: Instruction, layout: Registers, transfer: Transfer, 
 def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer, find: Find, data: str) -> Step:
     """A store from the register that field `data` names."""
     row, nbytes = data_register(instruction, data, layout, transfer.words), transfer.nbytes
-    return lambda waves: store(find(waves, "store", nbytes), nbytes, from_registers(waves, row, transfer))
+
+    def step(waves: Wavefronts) -> None:
+        values = from_registers(waves, row, transfer)
+        store(find(waves, "store", nbytes, values), nbytes, values)
+
+    return step
 
 
 def bind_atomic(
@@ -83,12 +88,12 @@ def _find_global(instruction: Instruction, layout: Registers) -> Find:
     scalar = instruction.fields["saddr"]
     row = vector_register(instruction, instruction.fields["addr"], False, layout, 2 if scalar == _OFF else 1)
 
-    def find(waves: Wavefronts, action: Action, nbytes: int) -> list[Place]:
+    def find(waves: Wavefronts, action: Action, nbytes: int, values: Array | None = None) -> list[Place]:
         if scalar == _OFF:
             addresses = join(waves.u32[row], waves.u32[row + 1]) + offset
         else:
             addresses = (waves.pair(scalar) + offset)[:, None] + waves.u32[row]
-        return waves.memory.in_memory(waves, action, addresses, nbytes, waves.active)
+        return waves.memory.in_memory(waves, action, addresses, nbytes, waves.active, values)
 
     return find
 
@@ -98,16 +103,16 @@ def _find_flat(instruction: Instruction, layout: Registers) -> Find:
     row = vector_register(instruction, instruction.fields["addr"], False, layout, 2)
     offset = instruction.fields["offset"]
 
-    def find(waves: Wavefronts, action: Action, nbytes: int) -> list[Place]:
+    def find(waves: Wavefronts, action: Action, nbytes: int, values: Array | None = None) -> list[Place]:
         low, high = waves.u32[row], waves.u32[row + 1]
         active = np.ones(low.shape, bool) if waves.active is None else waves.active
         shared, private = active & (high == SHARED_APERTURE), active & (high == PRIVATE_APERTURE)
         within = low.astype(np.int64) + offset
         elsewhere = active & ~shared & ~private
         return [
-            *waves.memory.in_memory(waves, action, join(low, high) + np.uint64(offset), nbytes, elsewhere),
-            *waves.memory.in_lds(waves, action, within, nbytes, shared),
-            *waves.memory.in_scratch(waves, action, within, nbytes, private),
+            *waves.memory.in_memory(waves, action, join(low, high) + np.uint64(offset), nbytes, elsewhere, values),
+            *waves.memory.in_lds(waves, action, within, nbytes, shared, values),
+            *waves.memory.in_scratch(waves, action, within, nbytes, private, values),
         ]
 
     return find
@@ -119,13 +124,13 @@ def _find_scratch(instruction: Instruction, layout: Registers) -> Find:
     if instruction.fields["sve"]:
         row = vector_register(instruction, instruction.fields["addr"], False, layout, 1)
 
-    def find(waves: Wavefronts, action: Action, nbytes: int) -> list[Place]:
+    def find(waves: Wavefronts, action: Action, nbytes: int, values: Array | None = None) -> list[Place]:
         addresses: Array = np.full(waves.shape, offset, np.int64)
         if row is not None:
             addresses += waves.i32[row]
         if scalar != _OFF:
             addresses += waves.scalars[scalar].view(np.int32)[:, None]
-        return waves.memory.in_scratch(waves, action, addresses, nbytes, waves.active)
+        return waves.memory.in_scratch(waves, action, addresses, nbytes, waves.active, values)
 
     return find
 

@@ -90,8 +90,9 @@ def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer)
     row, nbytes = data_register(instruction, "data0", layout, transfer.words), transfer.nbytes
 
     def step(waves: Wavefronts) -> None:
-        places = waves.memory.in_lds(waves, "store", addresses(waves), nbytes, waves.active)
-        store(places, nbytes, from_registers(waves, row, transfer))
+        values = from_registers(waves, row, transfer)
+        places = waves.memory.in_lds(waves, "store", addresses(waves), nbytes, waves.active, values)
+        store(places, nbytes, values)
 
     return step
 
@@ -104,8 +105,9 @@ def _bind_store_two(instruction: Instruction, layout: Registers, transfer: Trans
     def step(waves: Wavefronts) -> None:
         addresses = base(waves)
         for row, offset in zip(rows, offsets, strict=True):
-            places = waves.memory.in_lds(waves, "store", addresses + offset, nbytes, waves.active)
-            store(places, nbytes, from_registers(waves, row, transfer))
+            values = from_registers(waves, row, transfer)
+            places = waves.memory.in_lds(waves, "store", addresses + offset, nbytes, waves.active, values)
+            store(places, nbytes, values)
 
     return step
 

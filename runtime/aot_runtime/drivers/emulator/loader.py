@@ -5,6 +5,7 @@ The descriptor and the initial state are those of LLVM's "User Guide for AMDGPU 
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from .wavefronts import EXEC, Array, Batch, words_of
 
 _PRELOAD_ENTRY = 256
 """Where hardware that preloads kernel arguments starts: it leaves out what loads them."""
+_NAME_LENGTH = 16
 
 
 @dataclass(frozen=True)
@@ -93,19 +95,24 @@ _USER_SGPRS = {
 
 
 class Module:
-    """A code object in device memory. Raises `BundleError` when it is not a sound one for `arch`."""
+    """A code object in device memory. Raises `BundleError` when it is not a sound one for `arch`.
+
+    Attributes:
+        name: as bundles name code objects, by their content.
+    """
 
     def __init__(self, image: bytes, arch: Arch, memory: Memory):
         parsed = read_code_object(image)
         if parsed.arch != arch.name:
             raise BundleError(f"the code object is for {parsed.arch}, the device is {arch.name}")
         self.arch, self._parsed, self._image = arch, parsed, read_loaded_image(image)
+        self.name = hashlib.sha256(image).hexdigest()[:_NAME_LENGTH]
         size = max(self._image.size, 1)
         self._memory, self.base = memory, memory.allocate(size)
-        content = memory.bytes_at(self.base, size)
-        content[:] = 0
+        memory.write(self.base, size, 0)
         for segment in self._image.segments:
-            content[segment.address : segment.address + len(segment.data)] = np.frombuffer(segment.data, np.uint8)
+            content = np.frombuffer(segment.data, np.uint8)
+            memory.write(self.base + segment.address, content.size, content)
 
     def unload(self) -> None:
         self._memory.free(self.base)

@@ -7,7 +7,7 @@ index one byte array by offsets that the caller has checked.
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,10 +33,17 @@ class Allocation:
     nbytes: int
     data: Array
     """uint8 [nbytes, rounded up to 256]."""
+    written: Array | None = None
+    """uint8 of data's shape: 1 where something was written; None where that is not kept."""
 
     @property
     def end(self) -> int:
         return self.base + self.nbytes
+
+    @property
+    def text(self) -> str:
+        """For people who look for it."""
+        return f"the allocation of {self.nbytes} bytes at {self.base:#x}"
 
 
 class Memory:
@@ -45,10 +52,12 @@ class Memory:
     Args:
         start: lowest address. An address is never used twice.
         limit: bytes that may be allocated in all.
+        tracked: keep for every byte whether it was written.
     """
 
-    def __init__(self, start: int, limit: int):
+    def __init__(self, start: int, limit: int, tracked: bool = False):
         self._next, self._limit, self._used = start, limit, 0
+        self.tracked = tracked
         self._bases: list[int] = []
         self._allocations: list[Allocation] = []
 
@@ -57,12 +66,26 @@ class Memory:
         padded = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         if self._used + padded > self._limit:
             raise MemoryError(f"{nbytes} bytes asked for, {self._limit - self._used} left")
-        allocation = Allocation(self._next, nbytes, np.full(padded, POISON, np.uint8))
+        written = np.zeros(padded, np.uint8) if self.tracked else None
+        allocation = Allocation(self._next, nbytes, np.full(padded, POISON, np.uint8), written)
         self._next += -(-(padded + _GUARD) // _GUARD) * _GUARD
         self._used += padded
-        self._bases.append(allocation.base)  # bases only grow: the list stays sorted
-        self._allocations.append(allocation)
+        at = bisect.bisect_left(self._bases, allocation.base)
+        self._bases.insert(at, allocation.base)
+        self._allocations.insert(at, allocation)
         return allocation.base
+
+    def stop_tracking(self) -> None:
+        """Take everything for written from now on."""
+        if self.tracked:
+            self.tracked = False
+            self._allocations = [replace(allocation, written=None) for allocation in self._allocations]
+
+    def adopt(self, address: int, data: Array) -> None:
+        """Take bytes that live elsewhere (uint8, writable) for memory at `address`, where nothing may be yet."""
+        at = bisect.bisect_left(self._bases, address)
+        self._bases.insert(at, address)
+        self._allocations.insert(at, Allocation(address, data.size, data))
 
     def free(self, address: int) -> None:
         """Give an allocation back. Raises `MemoryAccessError` unless it is the start of one."""
@@ -88,9 +111,26 @@ class Memory:
         return f"{text}; the nearest below is {below.nbytes} bytes at {below.base:#x}, which end at {below.end:#x}"
 
     def bytes_at(self, address: int, nbytes: int) -> Array:
-        """Bytes of one allocation, as a writable view. Raises `MemoryAccessError`."""
+        """Bytes of one allocation, as a view to read. Raises `MemoryAccessError`."""
         found = self.find(address, nbytes)
         return found.data[address - found.base : address - found.base + nbytes]
+
+    def write(self, address: int, nbytes: int, content: Any) -> None:
+        """Write to one allocation: uint8 [nbytes], or one byte for all. Raises `MemoryAccessError`."""
+        found = self.find(address, nbytes)
+        here = slice(address - found.base, address - found.base + nbytes)
+        found.data[here] = content
+        if found.written is not None:
+            found.written[here] = 1
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copy within the memory: what was never written stays so. Raises `MemoryAccessError`."""
+        found, origin = self.find(target, nbytes), self.find(source, nbytes)
+        here = slice(target - found.base, target - found.base + nbytes)
+        there = slice(source - origin.base, source - origin.base + nbytes)
+        found.data[here] = origin.data[there].copy()
+        if found.written is not None:
+            found.written[here] = 1 if origin.written is None else origin.written[there].copy()
 
     def spans(self, addresses: Array, nbytes: int) -> list[tuple[Allocation, Array | None]]:
         """The allocations that accesses of `nbytes` bytes at `addresses` (uint64, not empty) fall into.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .decode import Instruction
 from .wavefronts import Array, Wavefronts
+
+if TYPE_CHECKING:
+    from .scheduler import Scheduler
 
 Action = Literal["load", "store", "atomic"]
 
@@ -21,6 +24,7 @@ class Touch:
             the workgroup's LDS or of the lane's scratch.
         nbytes: of a lane's access.
         lanes: those that take part, bool of addresses' shape; None: all.
+        values: of a store, what is written, in the form that `memory.gather` gives.
     """
 
     space: Literal["global", "scalar", "lds", "scratch"]
@@ -28,16 +32,29 @@ class Touch:
     addresses: Array
     nbytes: int
     lanes: Array | None
+    values: Array | None = None
 
 
 class Monitor:
     """Sees a batch's launch, and does nothing. An `EmulationError` that a method raises stops the launch."""
+
+    def begin(self, scheduler: Scheduler) -> None:
+        """A batch of the launch starts."""
 
     def instruction(self, waves: Wavefronts, instruction: Instruction) -> None:
         """`instruction` is about to be executed."""
 
     def access(self, waves: Wavefronts, touch: Touch) -> None:
         """The instruction reaches for memory."""
+
+    def divide(self, waves: Wavefronts, part: Wavefronts) -> None:
+        """Some wavefronts of a group go their own way from now on."""
+
+    def join(self, first: Wavefronts, second: Wavefronts, joined: Wavefronts) -> None:
+        """Two groups that stand at the same pc go on as one."""
+
+    def barrier(self, groups: list[Wavefronts]) -> None:
+        """These wavefronts, all that live of their workgroups, leave the barrier where they wait."""
 
 
 def report(monitors: tuple[Monitor, ...], waves: Wavefronts, *touch: Any) -> None:

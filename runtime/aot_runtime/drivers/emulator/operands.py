@@ -25,7 +25,7 @@ DTYPES |= {f"f{bits}": np.dtype(f"f{bits // 8}") for bits in (16, 32, 64)}
 VGPR = 256
 _LITERAL, _SDWA, _DPP = 255, 249, 250
 _VCCZ, _EXECZ, _SCC = 251, 252, 253
-_FLOATS = {240: 0.5, 241: -0.5, 242: 1.0, 243: -1.0, 244: 2.0, 245: -2.0, 246: 4.0, 247: -4.0}
+FLOAT_CONSTANTS = {240: 0.5, 241: -0.5, 242: 1.0, 243: -1.0, 244: 2.0, 245: -2.0, 246: 4.0, 247: -4.0}
 _INVERSE_TWO_PI = 248
 _INVERSE_TWO_PI_BITS = {16: 0x3118, 32: 0x3E22F983, 64: 0x3FC45F306DC9C882}
 SHARED_APERTURE, PRIVATE_APERTURE = 0x00010000, 0x00020000
@@ -46,10 +46,10 @@ def constant(instruction: Instruction, number: int, kind: str) -> Any:
     width = bits_of(kind)
     if 128 <= number <= 208:
         raw = number - 128 if number <= 192 else 192 - number
-    elif number in _FLOATS:
+    elif number in FLOAT_CONSTANTS:
         # In an integer operand too a float constant is its bit pattern.
         form = {16: "<e", 32: "<f", 64: "<d"}[width]
-        raw = int.from_bytes(struct.pack(form, _FLOATS[number]), "little")
+        raw = int.from_bytes(struct.pack(form, FLOAT_CONSTANTS[number]), "little")
     elif number == _INVERSE_TWO_PI:
         raw = _INVERSE_TWO_PI_BITS[width]
     elif number == _LITERAL:

@@ -12,17 +12,24 @@ cache. Batches are run one after another, so a workgroup must not wait for a lat
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 
-from aot_runtime.errors import EmulationError, InstructionBudgetError
+from aot_runtime.errors import EmulationError, InstructionBudgetError, MemoryAccessError, Thread
 
+from .counters import Statistics
+from .decode import Instruction
+from .disassembly import disassemble
 from .loader import Kernel
 from .memory import Memory
 from .monitor import Monitor
+from .peaks import peaks_of
 from .program import Program, Run
+from .sanitizer import Sanitizer
+from .traffic import Traffic
 from .transfers import Access
 from .wavefronts import Array, Batch, Wavefronts
 
@@ -45,13 +52,26 @@ class Options:
         order: of the wavefronts.
         batch_wavefronts: wavefronts at a time, at least one workgroup.
         budget: instructions that one wavefront may execute on average, before a launch is taken for endless.
+        launch_budget: instructions that all wavefronts of a launch may execute together; None: no such limit.
         preload: start where hardware that preloads kernel arguments does.
+        strict: watch for faults (`sanitizer`). Memory that was allocated while the driver was not strict counts as
+            written.
+        profile: count accesses of memory too, in `Statistics.traffic`.
+        progress: called after each batch with the workgroups that are done, and all of the launch.
     """
 
     order: Order = Order.LOCKSTEP
     batch_wavefronts: int = 256
     budget: int = 50_000_000
+    launch_budget: int | None = None
     preload: bool = True
+    strict: bool = False
+    profile: bool = False
+    progress: Callable[[int, int], None] | None = None
+
+    def monitors(self, launch: Launch) -> tuple[Monitor, ...]:
+        """What is to watch a launch for faults."""
+        return (Sanitizer(launch),) if self.strict else ()
 
 
 @dataclass(frozen=True)
@@ -70,29 +90,29 @@ class Launch:
         return -(-self.block // self.kernel.program.arch.lanes)
 
 
-@dataclass
-class Statistics:
-    """What a launch did."""
-
-    instructions: int = 0
-    """By wavefront, of every kind."""
-
-
 def execute(launch: Launch, memory: Memory, options: Options) -> Statistics:
     """Run a launch to its end. Raises `EmulationError`."""
-    statistics = Statistics()
-    workgroups = math.prod(launch.grid)
+    program, workgroups = launch.kernel.program, math.prod(launch.grid)
+    statistics = Statistics(program, workgroups, workgroups * launch.wavefronts)
     segment = launch.kernel.kernarg_segment(launch.kernargs, launch.grid, launch.block, launch.lds_bytes)
+    if not options.strict:
+        memory.stop_tracking()  # what this launch writes is not noted
     kernarg = memory.allocate(len(segment))
-    memory.bytes_at(kernarg, len(segment))[:] = np.frombuffer(segment, np.uint8)
+    memory.write(kernarg, len(segment), np.frombuffer(segment, np.uint8))
+    monitors = options.monitors(launch)
+    if options.profile:
+        statistics.traffic = Traffic(peaks_of(program.arch), kernarg)
+        monitors = (*monitors, statistics.traffic)
     try:
         step = max(1, options.batch_wavefronts // launch.wavefronts)
         with np.errstate(all="ignore"):
             for first in range(0, workgroups, step):
                 batch = _make_batch(launch, range(first, min(first + step, workgroups)), options)
-                places = _coordinates(launch, first, batch)
+                places = coordinates(launch.grid, first + batch.workgroup)
                 launch.kernel.start(batch, places, launch.block, kernarg, segment, options.preload)
-                _Scheduler(launch, batch, memory, options, statistics).run()
+                Scheduler(launch, batch, first, memory, options, monitors, statistics).run()
+                if options.progress is not None:
+                    options.progress(min(first + step, workgroups), workgroups)
     finally:
         memory.free(kernarg)
     return statistics
@@ -108,22 +128,37 @@ def _make_batch(launch: Launch, workgroups: range, options: Options) -> Batch:
     return batch
 
 
-def _coordinates(launch: Launch, first: int, batch: Batch) -> Array:
-    """Each wavefront's workgroup in the grid, [wavefronts, 3]."""
-    linear = first + batch.workgroup
-    x, y = launch.grid[0], launch.grid[1]
-    return np.stack([linear % x, linear // x % y, linear // (x * y)], axis=1)
+def coordinates(grid: tuple[int, int, int], workgroups: Array) -> Array:
+    """Workgroups' places in the grid, [n, 3], from their numbers."""
+    x, y = grid[0], grid[1]
+    return np.stack([workgroups % x, workgroups // x % y, workgroups // (x * y)], axis=1)
 
 
-class _Scheduler:
-    """The wavefronts of a batch as groups at one pc each."""
+class Scheduler:
+    """The wavefronts of a batch as groups at one pc each.
 
-    def __init__(self, launch: Launch, batch: Batch, memory: Memory, options: Options, statistics: Statistics):
+    Attributes:
+        first: number of the batch's first workgroup.
+        workgroups, wavefronts: workgroups of the batch; wavefronts of each.
+        access: what they reach.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        batch: Batch,
+        first: int,
+        memory: Memory,
+        options: Options,
+        monitors: tuple[Monitor, ...],
+        statistics: Statistics,
+    ):
         self.program: Program = launch.kernel.program
-        self.batch, self.statistics = batch, statistics
+        self.launch = launch
+        self.batch, self.statistics, self.monitors = batch, statistics, monitors
         count = len(batch.slot)
         workgroups = count // launch.wavefronts
-        self.monitors: tuple[Monitor, ...] = ()
+        self.grid, self.first, self.workgroups, self.wavefronts = launch.grid, first, workgroups, launch.wavefronts
         access = Access(
             memory,
             launch.lds_bytes,
@@ -134,6 +169,8 @@ class _Scheduler:
         )
         self.access, self.live = access, np.full(workgroups, launch.wavefronts)
         self.limit = statistics.instructions + options.budget * count
+        if options.launch_budget is not None:
+            self.limit = min(self.limit, options.launch_budget)
         entry = launch.kernel.entry(options.preload)
         ranks = launch.wavefronts if options.order is Order.SERIAL else 1
         self.groups = [
@@ -141,6 +178,18 @@ class _Scheduler:
             for rank in range(ranks)
         ]
         self.runs = 0
+        for monitor in monitors:
+            monitor.begin(self)
+
+    def thread(self, waves: Wavefronts, wave: int, lane: int | None) -> Thread:
+        """Where a lane of a group's wavefront is in the launch."""
+        workgroup = self.place(self.first + int(waves.workgroup[wave]))
+        return Thread(workgroup, int(waves.slot[wave]) % self.wavefronts, lane)
+
+    def place(self, workgroup: int) -> tuple[int, int, int]:
+        """Where a workgroup is in the grid, from its number."""
+        x, y, z = coordinates(self.grid, np.array([workgroup]))[0].tolist()
+        return x, y, z
 
     def run(self) -> None:
         while self.groups:
@@ -175,20 +224,34 @@ class _Scheduler:
                 and (last.pc, last.rank, last.waiting) == (group.pc, group.rank, group.waiting)
                 and last.mode_register[0] == group.mode_register[0]
             ):
-                merged[-1] = self._part(last, last.start, group.stop, last.pc)
+                merged[-1] = self._joined(last, group)
             else:
                 merged.append(group)
         self.groups = merged
 
-    def _part(self, group: Wavefronts, start: int, stop: int, pc: int) -> Wavefronts:
-        part = Wavefronts(self.batch, start, stop, pc, group.rank, self.access)
-        part.waiting, part.last_run = group.waiting, group.last_run
+    def _joined(self, first: Wavefronts, second: Wavefronts) -> Wavefronts:
+        joined = self._like(first, first.start, second.stop)
+        for monitor in self.monitors:
+            monitor.join(first, second, joined)
+        return joined
+
+    def _part(self, group: Wavefronts, start: int, stop: int) -> Wavefronts:
+        part = self._like(group, start, stop)
+        for monitor in self.monitors:
+            monitor.divide(group, part)
         return part
+
+    def _like(self, group: Wavefronts, start: int, stop: int) -> Wavefronts:
+        found = Wavefronts(self.batch, start, stop, group.pc, group.rank, self.access)
+        found.waiting, found.last_run = group.waiting, group.last_run
+        return found
 
     def _execute(self, group: Wavefronts, run: Run) -> None:
         self.statistics.instructions += len(run.instructions) * group.count
+        self.statistics.runs[group.pc] += group.count
         if self.statistics.instructions > self.limit:
-            raise self._at(run, 0, InstructionBudgetError("the budget of instructions is used up: an endless loop?"))
+            used_up = InstructionBudgetError("the budget of instructions is used up: an endless loop?")
+            raise self._at(group, run, 0, used_up)
         index = 0
         try:
             for index, step in run.steps if not self.monitors else run.every_step:
@@ -197,14 +260,20 @@ class _Scheduler:
                 if step is not None:
                     step(group)
         except EmulationError as error:
-            raise self._at(run, index, error) from None
+            raise self._at(group, run, index, error) from None
         except MemoryError as error:
-            raise self._at(run, index, EmulationError(f"out of memory: {error}")) from error
+            raise self._at(group, run, index, EmulationError(f"out of memory: {error}")) from error
 
-    def _at(self, run: Run, index: int, error: EmulationError) -> EmulationError:
-        instruction = run.instructions[index]
-        error.locate(self.program.kernel, instruction.pc, instruction.mnemonic)
+    def _at(self, group: Wavefronts, run: Run, index: int, error: EmulationError) -> EmulationError:
+        self.locate(error, run.instructions[index])
+        if isinstance(error, MemoryAccessError) and error.member is not None:
+            error.thread = self.thread(group, *error.member)
         return error
+
+    def locate(self, error: EmulationError, instruction: Instruction) -> None:
+        """Say that an error is of an instruction, unless it is known of which it is."""
+        text, code = disassemble(instruction), self.launch.kernel.module.name
+        error.locate(self.program.kernel, instruction.pc, instruction.mnemonic, text, code)
 
     # Ways out of a run
 
@@ -214,7 +283,9 @@ class _Scheduler:
             group.pc = way.target
         elif way.kind == "branch":
             assert way.condition is not None
-            self._split(group, way.condition(group), way.target, way.other)
+            taken = way.condition(group)
+            self.statistics.taken[group.pc] += int(np.count_nonzero(taken))
+            self._split(group, taken, way.target, way.other)
         elif way.kind == "barrier":
             group.pc, group.waiting = way.target, True
         elif way.kind == "end":
@@ -240,10 +311,7 @@ class _Scheduler:
         if not first[:count].all():
             self.batch.reorder(group.start, np.argsort(~first, kind="stable"))
         middle = group.start + count
-        parts = (
-            self._part(group, group.start, middle, group.pc),
-            self._part(group, middle, group.stop, group.pc),
-        )
+        parts = (self._part(group, group.start, middle), self._part(group, middle, group.stop))
         self.groups.remove(group)
         self.groups += parts
         return parts
@@ -257,7 +325,7 @@ class _Scheduler:
             part, rest, addresses = (rest, None, where) if here.all() else (*self._partition(rest, here), where[~here])
             part.pc = int(where[0]) - self.program.address
             if part.pc not in self.program.instructions:
-                raise self._at(run, -1, EmulationError(f"a jump to {int(where[0]):#x}, outside the kernel"))
+                raise self._at(part, run, -1, EmulationError(f"a jump to {int(where[0]):#x}, outside the kernel"))
 
     # Barriers
 
@@ -267,16 +335,25 @@ class _Scheduler:
         if not waiting:
             return
         if len(waiting) == len(self.groups):  # every wavefront that lives
-            for group in waiting:
-                group.waiting = False
+            self._release(waiting)
             return
         if self.runs % _FAIRNESS:
             return  # the others come to the barrier too, and all go on together
         arrived = np.bincount(np.concatenate([group.workgroup for group in waiting]), minlength=len(self.live))
         complete = arrived == self.live
+        leaving = []
         for group in waiting:
             released = complete[group.workgroup]
             if released.all():
-                group.waiting = False
+                leaving.append(group)
             elif released.any():
-                self._partition(group, released)[0].waiting = False
+                first = bool(released[0])
+                leaving.append(self._partition(group, released if first else ~released)[0 if first else 1])
+        if leaving:
+            self._release(leaving)
+
+    def _release(self, groups: list[Wavefronts]) -> None:
+        for monitor in self.monitors:
+            monitor.barrier(groups)
+        for group in groups:
+            group.waiting = False

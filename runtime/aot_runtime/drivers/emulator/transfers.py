@@ -142,22 +142,29 @@ class Access:
         monitors: tuple[Monitor, ...] = (),
     ):
         self.memory, self.lds_bytes, self.scratch_bytes, self.monitors = memory, lds_bytes, scratch_bytes, monitors
-        self._lds_stride = -(-lds_bytes // 16) * 16
-        self._scratch_stride = -(-scratch_bytes // 16) * 16
-        self._lds = np.full(self._lds_stride * workgroups, POISON, np.uint8)
-        self._scratch = np.full(self._scratch_stride * math.prod(shape), POISON, np.uint8)
+        self.lds_stride = -(-lds_bytes // 16) * 16
+        self.scratch_stride = -(-scratch_bytes // 16) * 16
+        self.lds = np.full(self.lds_stride * workgroups, POISON, np.uint8)
+        self.scratch = np.full(self.scratch_stride * math.prod(shape), POISON, np.uint8)
 
     def in_memory(
-        self, waves: Wavefronts, action: Action, addresses: Array, nbytes: int, lanes: Array | None
+        self,
+        waves: Wavefronts,
+        action: Action,
+        addresses: Array,
+        nbytes: int,
+        lanes: Array | None,
+        values: Array | None = None,
     ) -> list[Place]:
         """Where accesses of global memory go. addresses: uint64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
-        report(self.monitors, waves, "global", action, addresses, nbytes, lanes)
+        report(self.monitors, waves, "global", action, addresses, nbytes, lanes, values)
+        every = addresses
         if lanes is not None:
             addresses = addresses[lanes]
             if not addresses.size:
                 return []
         places = []
-        for allocation, mine in self.memory.spans(addresses, nbytes):
+        for allocation, mine in self._spans(addresses, nbytes, every, lanes):
             reached, own = addresses, lanes
             if mine is not None:
                 reached = addresses[mine]
@@ -168,28 +175,50 @@ class Access:
     def scalar_loads(self, waves: Wavefronts, addresses: Array, nbytes: int) -> list[tuple[Allocation, Array | None]]:
         """The allocations that scalar loads fall into, as `Memory.spans` has it. addresses: uint64 [wavefronts]."""
         report(self.monitors, waves, "scalar", "load", addresses, nbytes, None)
-        return self.memory.spans(addresses, nbytes)
+        return self._spans(addresses, nbytes, addresses, None)
+
+    def _spans(
+        self, addresses: Array, nbytes: int, every: Array, lanes: Array | None
+    ) -> list[tuple[Allocation, Array | None]]:
+        """`Memory.spans`. every: the addresses of all lanes, to name the one at fault."""
+        try:
+            return self.memory.spans(addresses, nbytes)
+        except MemoryAccessError as error:
+            _blame(error, every == np.uint64(error.address), lanes)
+            raise
 
     def in_lds(
-        self, waves: Wavefronts, action: Action, addresses: Array, nbytes: int, lanes: Array | None
+        self,
+        waves: Wavefronts,
+        action: Action,
+        addresses: Array,
+        nbytes: int,
+        lanes: Array | None,
+        values: Array | None = None,
     ) -> list[Place]:
         """Where accesses of LDS go. addresses: int64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
-        report(self.monitors, waves, "lds", action, addresses, nbytes, lanes)
-        base = (waves.workgroup * self._lds_stride)[:, None]
-        return self._in_array(self._lds, base, addresses, nbytes, lanes, self.lds_bytes, "of LDS of a workgroup")
+        report(self.monitors, waves, "lds", action, addresses, nbytes, lanes, values)
+        base = (waves.workgroup * self.lds_stride)[:, None]
+        return self._in_array(self.lds, base, addresses, nbytes, lanes, self.lds_bytes, "of LDS of a workgroup")
 
     def in_scratch(
-        self, waves: Wavefronts, action: Action, addresses: Array, nbytes: int, lanes: Array | None
+        self,
+        waves: Wavefronts,
+        action: Action,
+        addresses: Array,
+        nbytes: int,
+        lanes: Array | None,
+        values: Array | None = None,
     ) -> list[Place]:
         """Where accesses of scratch go. addresses: int64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
-        report(self.monitors, waves, "scratch", action, addresses, nbytes, lanes)
-        base = (waves.slot[:, None] * waves.lanes + np.arange(waves.lanes)) * self._scratch_stride
-        return self._in_array(self._scratch, base, addresses, nbytes, lanes, self.scratch_bytes, "of scratch of a lane")
+        report(self.monitors, waves, "scratch", action, addresses, nbytes, lanes, values)
+        base = (waves.slot[:, None] * waves.lanes + np.arange(waves.lanes)) * self.scratch_stride
+        return self._in_array(self.scratch, base, addresses, nbytes, lanes, self.scratch_bytes, "of scratch of a lane")
 
     def _in_array(
         self, data: Array, base: Array, addresses: Array, nbytes: int, lanes: Array | None, size: int, what: str
     ) -> list[Place]:
-        offsets = addresses + base
+        offsets, every = addresses + base, addresses
         if lanes is not None:
             addresses, offsets = addresses[lanes], offsets[lanes]
             if not addresses.size:
@@ -197,8 +226,17 @@ class Access:
         low, high = int(addresses.min()), int(addresses.max())
         if low < 0 or high + nbytes > size:
             wrong = low if low < 0 else high
-            raise MemoryAccessError(f"{nbytes} bytes at {wrong:#x} are outside the {size} bytes {what}", wrong, nbytes)
+            text = f"{nbytes} bytes at {wrong:#x} are outside the {size} bytes {what}"
+            error = MemoryAccessError(text, wrong, nbytes)
+            _blame(error, every == wrong, lanes)
+            raise error
         return [Place(data, offsets, lanes)]
+
+
+def _blame(error: MemoryAccessError, wrong: Array, lanes: Array | None) -> None:
+    """Name the first lane that is wrong (bool, of all lanes' shape)."""
+    found = np.argwhere(wrong if lanes is None else wrong & lanes)[0]
+    error.member = int(found[0]), int(found[1]) if len(found) > 1 else None
 
 
 def _within(lanes: Array, mine: Array) -> Array:

@@ -1,0 +1,96 @@
+"""What the checks notice when an instruction of a kernel is taken out: above all waits and barriers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
+
+from mutations import Case, attention, counts, matmul, softmax
+from test_bundles import built
+
+from aot_runtime.drivers.emulator.decode import Instruction
+
+
+def path_of(factory: pytest.TempPathFactory, manifest: str, *options: str) -> Path:
+    return Path(built(factory, manifest, *options).path)
+
+
+@pytest.fixture(scope="module")
+def softmax_case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return softmax(path_of(tmp_path_factory, "rows"))
+
+
+@pytest.fixture(scope="module")
+def attention_case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return attention(path_of(tmp_path_factory, "attention", "--filter", "HEAD_DIM=64|128,RETURN_LSE=true"))
+
+
+def is_barrier(instruction: Instruction) -> bool:
+    return instruction.mnemonic == "s_barrier"
+
+
+def is_wait(instruction: Instruction) -> bool:
+    return instruction.mnemonic == "s_waitcnt"
+
+
+def check_waits_and_barriers(case: Case, every: int = 1) -> None:
+    """Without each barrier, and every so many of the waits, the results stay right, and strict mode objects."""
+    barriers = [found for found in case.instructions if is_barrier(found)]
+    waits = [found for found in case.instructions if is_wait(found)]
+    assert len(barriers) >= 3 and len(waits) >= 8, "the kernel has hardly any: this tests little"
+    for instruction in barriers + waits[::every]:
+        outcome = case.mutant(instruction)
+        assert outcome.notice == "strict", outcome
+
+
+def test_matmul_without_a_wait_or_barrier():
+    check_waits_and_barriers(matmul())
+
+
+def test_softmax_without_a_wait_or_barrier(softmax_case: Case):
+    check_waits_and_barriers(softmax_case)
+
+
+def test_attention_without_a_wait_or_barrier(attention_case: Case):
+    check_waits_and_barriers(attention_case, every=5)
+
+
+def test_what_does_not_change_is_not_noticed():
+    case = matmul()
+    wait = next(filter(is_wait, case.instructions))
+    stricter = wait.fields["simm16"] & ~0xC00F  # vmcnt(0)
+    same = wait.fields["simm16"].to_bytes(2, "little") + b"\x8c\xbf"
+    assert case.mutant(wait, same).notice == "nothing"
+    assert case.mutant(wait, stricter.to_bytes(2, "little") + b"\x8c\xbf").notice == "nothing"
+
+
+def test_a_wait_for_one_too_few():
+    case = matmul()
+    for wait in filter(is_wait, case.instructions):
+        value = wait.fields["simm16"]
+        if value & 15 != 15:  # of vmcnt
+            outcome = case.mutant(wait, (value + 1).to_bytes(2, "little") + b"\x8c\xbf")
+            assert outcome.notice == "strict" and outcome.detail.startswith("wait: "), outcome
+
+
+def test_most_mutants_of_matmul_are_noticed():
+    case = matmul()
+    outcomes = [case.mutant(found) for found in case.instructions[::4]]
+    unnoticed = [outcome for outcome in outcomes if outcome.notice == "nothing"]
+    assert len(unnoticed) < 0.25 * len(outcomes), "\n".join(map(str, unnoticed))
+    assert {outcome.notice for outcome in outcomes} == {"result", "error", "strict", "nothing"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name,share", [("matmul", 0.25), ("softmax", 0.4), ("attention", 0.25)])
+def test_every_mutant(name: str, share: float, softmax_case: Case, attention_case: Case):
+    case = {"softmax": softmax_case, "attention": attention_case}.get(name) or matmul()
+    outcomes = list(case.mutants())
+    unnoticed = [outcome for outcome in outcomes if outcome.notice == "nothing"]
+    print(f"\n{name}: {counts(outcomes)}", *unnoticed, sep="\n")
+    assert not [outcome for outcome in unnoticed if is_wait(outcome.instruction) or is_barrier(outcome.instruction)]
+    assert len(unnoticed) < share * len(outcomes)
