@@ -1,100 +1,84 @@
-"""Matrix products, a program for each tile of the result: e = act(alpha * a b + bias + beta * d)."""
+"""Matrix products, a program for each tile of the result, or for a part of k of each: split-K."""
 
 import triton
 import triton.language as tl
 
 from kernels.gemm.epilogue import finish
 from kernels.gemm.order import tile_of
+from kernels.gemm.product import product
 
 
 @triton.jit
 def matmul(
-    a, b, e, partial,
-    m, n, k, splits,
-    stride_a_batch, stride_a_m, stride_a_k,
-    stride_b_batch, stride_b_k, stride_b_n,
-    stride_e_batch, stride_e_m, stride_e_n,
+    a, b, e, m, n, k, stride_a_m, stride_a_k, stride_b_k, stride_b_n, stride_e_m, stride_e_n,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    EVEN_K: tl.constexpr, SPLIT_K: tl.constexpr, NUM_XCDS: tl.constexpr, PRECISION: tl.constexpr,
-    # What an op need not have
-    bias=None, d=None, scale_a=None, scale_b=None,
-    stride_d_batch=0, stride_d_m=0, stride_d_n=0,
-    stride_scale_a_batch=0, stride_scale_a_m=0, stride_scale_b_batch=0, stride_scale_b_n=0,
-    alpha=1.0, beta=0.0,
-    ACTIVATION: tl.constexpr = "none",
+    NUM_XCDS: tl.constexpr = 1, PRECISION: tl.constexpr = "ieee",
+    # Of batches
+    stride_a_batch=0, stride_b_batch=0, stride_e_batch=0, stride_d_batch=0,
+    # Of epilogues
+    bias=None, d=None, stride_d_m=0, stride_d_n=0, scale_a=None, stride_scale_a_m=0, scale_b=None, stride_scale_b_n=0,
+    alpha=1, beta=1, activation=0,
 ):  # fmt: skip
-    """Grid: (cdiv(m, BLOCK_M) * cdiv(n, BLOCK_N), splits, batch).
+    """e = act(alpha * scale_a * a b * scale_b + bias + beta * d). Grid: (tiles of e, batch).
 
-    a: [batch, m, k], b: [batch, k, n], of one dtype; e: [batch, m, n]; any strides, but one of a's and of b's last two
-    is 1. int8 and int32 accumulate in int32, float64 in float64, all others in fp32. d: addend of any strides (0:
-    broadcast). bias: [n]. scale_a, scale_b: fp32, for the rows of a and the columns of b (strides 0: one for all).
-
-    EVEN_K: k is a multiple of BLOCK_K * splits. SPLIT_K: writes the sums of a part of k to partial, of the
-    accumulator's dtype [splits, batch, m, n], for `split_k_reduce`. PRECISION: of fp32 operands, as `tl.dot` has it.
+    a: [batch, m, k], b: [batch, k, n], of one dtype; e: [batch, m, n]; int8 is summed in int32, all others in fp32.
+    d: addend, [batch, m, n], strides 0 where it is broadcast. bias: [n]. scale_a: fp32 [m], scale_b: fp32 [n].
     """
+    batch = tl.program_id(1)
     tile_m, tile_n = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
-    split, batch = tl.program_id(1), tl.program_id(2)
+    acc = product(
+        a + batch.to(tl.int64) * stride_a_batch, b + batch.to(tl.int64) * stride_b_batch,
+        tile_m * BLOCK_M, tile_n * BLOCK_N, m, n, 0, k, stride_a_m, stride_a_k, stride_b_k, stride_b_n,
+        BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
+    )  # fmt: skip
     rows, columns = tile_m * BLOCK_M + tl.arange(0, BLOCK_M), tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    # Rows and columns past the edge read those inside again, which no mask in the loop is needed for.
-    row_at, column_at = rows % m, columns % n
-    inner = tl.arange(0, BLOCK_K)
-    first = split * BLOCK_K
-    step = splits * BLOCK_K
-
-    a += batch.to(tl.int64) * stride_a_batch + first * stride_a_k
-    b += batch.to(tl.int64) * stride_b_batch + first * stride_b_k
-    a_at = a + row_at[:, None] * stride_a_m + inner[None, :] * stride_a_k
-    b_at = b + inner[:, None] * stride_b_k + column_at[None, :] * stride_b_n
-    wide: tl.constexpr = (
-        tl.int32 if a.dtype.element_ty.is_int() else tl.float64 if a.dtype.element_ty == tl.float64 else tl.float32
-    )
-    acc = tl.zeros([BLOCK_M, BLOCK_N], wide)
-    for start in range(first, k, step):
-        if EVEN_K:
-            left, right = tl.load(a_at), tl.load(b_at)
-        else:
-            left = tl.load(a_at, mask=inner[None, :] < k - start, other=0)
-            right = tl.load(b_at, mask=inner[:, None] < k - start, other=0)
-        acc = tl.dot(left, right, acc, input_precision=PRECISION, out_dtype=wide)
-        a_at += step * stride_a_k
-        b_at += step * stride_b_k
-
-    stored = (rows[:, None] < m) & (columns[None, :] < n)
-    if SPLIT_K:
-        place = ((split * tl.num_programs(2) + batch).to(tl.int64) * m + rows[:, None]) * n + columns[None, :]
-        tl.store(partial + place, acc, mask=stored)
-    else:
-        finish(
-            acc, rows, columns, stored, batch, e, stride_e_batch, stride_e_m, stride_e_n,
-            bias, d, stride_d_batch, stride_d_m, stride_d_n, scale_a, stride_scale_a_batch, stride_scale_a_m,
-            scale_b, stride_scale_b_batch, stride_scale_b_n, alpha, beta, ACTIVATION,
-        )  # fmt: skip
+    finish(
+        acc, rows, columns, batch, m, n, e, stride_e_batch, stride_e_m, stride_e_n,
+        bias, d, stride_d_batch, stride_d_m, stride_d_n, scale_a, stride_scale_a_m, scale_b, stride_scale_b_n,
+        alpha, beta, activation,
+    )  # fmt: skip
 
 
 @triton.jit
-def split_k_reduce(
-    partial, e,
-    m, n, splits,
-    stride_e_batch, stride_e_m, stride_e_n,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    bias=None, d=None, scale_a=None, scale_b=None,
-    stride_d_batch=0, stride_d_m=0, stride_d_n=0,
-    stride_scale_a_batch=0, stride_scale_a_m=0, stride_scale_b_batch=0, stride_scale_b_n=0,
-    alpha=1.0, beta=0.0,
-    ACTIVATION: tl.constexpr = "none",
+def matmul_parts(
+    a, b, partial, m, n, k, parts, stride_a_m, stride_a_k, stride_b_k, stride_b_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    NUM_XCDS: tl.constexpr = 1, PRECISION: tl.constexpr = "ieee",
 ):  # fmt: skip
-    """Sum the parts that `matmul` wrote, in their order, and finish. Grid: (cdiv(n, BLOCK_N), cdiv(m, BLOCK_M), batch)."""
+    """Products of each of `parts` runs of k, for `reduce_parts`. Grid: (tiles of the result, parts).
+
+    a: [m, k], b: [k, n], of one dtype. partial: fp32 or int32 [parts, m, n].
+    """
+    part = tl.program_id(1)
+    tile_m, tile_n = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
+    share = tl.cdiv(tl.cdiv(k, BLOCK_K), parts) * BLOCK_K
+    acc = product(
+        a, b, tile_m * BLOCK_M, tile_n * BLOCK_N, m, n, part * share, tl.minimum(part * share + share, k),
+        stride_a_m, stride_a_k, stride_b_k, stride_b_n, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION,
+    )  # fmt: skip
+    rows, columns = tile_m * BLOCK_M + tl.arange(0, BLOCK_M), tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    at = (part.to(tl.int64) * m + rows[:, None]) * n + columns[None, :]
+    tl.store(partial + at, acc, mask=(rows[:, None] < m) & (columns[None, :] < n))
+
+
+@triton.jit
+def reduce_parts(
+    partial, e, m, n, parts, stride_e_m, stride_e_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    bias=None, d=None, stride_d_m=0, stride_d_n=0, scale_a=None, stride_scale_a_m=0, scale_b=None, stride_scale_b_n=0,
+    alpha=1, beta=1, activation=0,
+):  # fmt: skip
+    """Add what `matmul_parts` wrote, in the order of k, and finish. Grid: (cdiv(n, BLOCK_N), cdiv(m, BLOCK_M))."""
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    batch = tl.program_id(2)
     stored = (rows[:, None] < m) & (columns[None, :] < n)
-    place = partial + (batch.to(tl.int64) * m + rows[:, None]) * n + columns[None, :]
+    size = tl.cast(m, tl.int64) * n
+    at = partial + rows[:, None].to(tl.int64) * n + columns[None, :]
     acc = tl.zeros([BLOCK_M, BLOCK_N], partial.dtype.element_ty)
-    for _ in range(splits):
-        acc += tl.load(place, mask=stored, other=0)
-        place += tl.num_programs(2).to(tl.int64) * m * n
+    for _ in range(parts):
+        acc += tl.load(at, stored, 0)
+        at += size
     finish(
-        acc, rows, columns, stored, batch, e, stride_e_batch, stride_e_m, stride_e_n,
-        bias, d, stride_d_batch, stride_d_m, stride_d_n, scale_a, stride_scale_a_batch, stride_scale_a_m,
-        scale_b, stride_scale_b_batch, stride_scale_b_n, alpha, beta, ACTIVATION,
+        acc, rows, columns, tl.program_id(2), m, n, e, 0, stride_e_m, stride_e_n,
+        bias, d, 0, stride_d_m, stride_d_n, scale_a, stride_scale_a_m, scale_b, stride_scale_b_n,
+        alpha, beta, activation,
     )  # fmt: skip

@@ -8,8 +8,11 @@ import triton.language as tl
 def tile_of(
     program, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, NUM_XCDS: tl.constexpr
 ):  # fmt: skip
-    """(row, column) of the tile, in tiles: GROUP_M rows of tiles at a time, so that programs that run together share
-    operands in the L2; each of NUM_XCDS dies, to which programs are dealt in turn, gets a contiguous run of tiles."""
+    """(row, column) of the tile, in tiles, for each program below their number.
+
+    GROUP_M rows of tiles are walked together, so that programs that run at a time share operands in the L2. Each of
+    NUM_XCDS dies, to which programs are dealt in turn, gets a contiguous run of tiles.
+    """
     tiles_m, tiles_n = tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
     if NUM_XCDS > 1:
         tiles = tiles_m * tiles_n

@@ -1,0 +1,22 @@
+"""Matrix products: the shipped gfx942 code objects in strict mode."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from bundling import built
+from gemm_suite import *  # noqa: F403 -- its tests
+from gemm_suite import BundleFor
+
+from aot_runtime import Bundle
+
+
+@pytest.fixture(scope="module")
+def gemm(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return built(tmp_path_factory, "gemm", "T=float16")
+
+
+@pytest.fixture(scope="module")
+def gemm_for(gemm: Bundle, tmp_path_factory: pytest.TempPathFactory) -> BundleFor:
+    others = built(tmp_path_factory, "gemm", "T=bfloat16|float32,HAS_BIAS=false,HAS_D=false")
+    return lambda dtype: gemm if dtype == np.float16 else others
