@@ -67,9 +67,9 @@ def reduce_parts(
     bias=None, d=None, stride_d_m=0, stride_d_n=0, scale_a=None, stride_scale_a_m=0, scale_b=None, stride_scale_b_n=0,
     alpha=1, beta=1, activation=0,
 ):  # fmt: skip
-    """Add what `matmul_parts` wrote, in the order of k, and finish. Grid: (cdiv(n, BLOCK_N), cdiv(m, BLOCK_M))."""
-    rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    """Add what `matmul_parts` wrote, in the order of k, and finish. Grid: (cdiv(m, BLOCK_M), cdiv(n, BLOCK_N))."""
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     stored = (rows[:, None] < m) & (columns[None, :] < n)
     size = tl.cast(m, tl.int64) * n
     at = partial + rows[:, None].to(tl.int64) * n + columns[None, :]

@@ -27,8 +27,8 @@ def product(
         b_at += BLOCK_K * stride_b_k
     rest = end - begin - steps * BLOCK_K
     if rest > 0:
-        left = tl.load(a_at, mask=inner[None, :] < rest, other=0)
-        right = tl.load(b_at, mask=inner[:, None] < rest, other=0)
+        left = tl.load(a_at, mask=inner[None, :] < rest, other=0.0)
+        right = tl.load(b_at, mask=inner[:, None] < rest, other=0.0)
         acc = dot(left, right, acc, PRECISION)
     return acc
 

@@ -13,10 +13,11 @@ from aot_runtime import Bundle
 
 @pytest.fixture(scope="module")
 def gemm(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "gemm", "T=float16")
+    return built(tmp_path_factory, "gemm", "T=float16,A_ROWS=true,B_ROWS=true")
 
 
 @pytest.fixture(scope="module")
-def gemm_for(gemm: Bundle, tmp_path_factory: pytest.TempPathFactory) -> BundleFor:
-    others = built(tmp_path_factory, "gemm", "T=bfloat16|float32,HAS_BIAS=false,HAS_D=false")
-    return lambda dtype: gemm if dtype == np.float16 else others
+def gemm_for(tmp_path_factory: pytest.TempPathFactory) -> BundleFor:
+    plain = "HAS_BIAS=false,HAS_D=false,PRECISION=ieee"
+    half = built(tmp_path_factory, "gemm", f"T=float16,{plain}")
+    return lambda dtype: half if dtype == np.float16 else built(tmp_path_factory, "gemm", f"T=bfloat16|float32,{plain}")
