@@ -96,7 +96,12 @@ def test_split_k(gemm_for: BundleFor, dtype: np.dtype, shape: tuple[int, int, in
     rng = np.random.default_rng(splits)
     a, b = matrix(rng, (m, k), dtype), matrix(rng, (k, n), dtype)
     run_matmul(gemm, a, b, splits=splits)
-    bias, d = matrix(rng, (n,), dtype), matrix(rng, (m, n), dtype)
+
+
+@pytest.mark.parametrize("shape, splits", (((1, 65, 257), 3), ((17, 128, 512), 4), ((16, 128, 1536), 0)), ids=str)
+def test_epilogue_of_parts(gemm: Bundle, shape: tuple[int, int, int], splits: int):
+    (m, n, k), rng = shape, np.random.default_rng(splits)
+    a, b, bias, d = (matrix(rng, size, FP16) for size in ((m, k), (k, n), (n,), (m, n)))
     run_matmul(gemm, a, b, bias, d, splits=splits, alpha=0.5, beta=-2.0, activation="silu")
 
 
@@ -151,15 +156,26 @@ def test_no_products(gemm: Bundle, splits: int):
     assert gemm.matmul(np.zeros((0, 8), FP16), np.zeros((8, 20), FP16), splits=splits).shape == (0, 20)
 
 
+BATCHES = ((3, 17, 33, 20), (2, 64, 128, 64), (4, 1, 48, 80))
+
+
 @pytest.mark.parametrize("dtype", (FP16, FP32), ids=str)
-@pytest.mark.parametrize("shape", ((3, 17, 33, 20), (2, 64, 128, 64), (4, 1, 48, 80)), ids=str)
+@pytest.mark.parametrize("shape", BATCHES, ids=str)
 @pytest.mark.parametrize("b_columns", (False, True), ids=str)
 def test_batched_matmul(gemm_for: BundleFor, dtype: np.dtype, shape: tuple[int, int, int, int], b_columns: bool):
-    gemm, (batch, m, n, k) = gemm_for(dtype), shape
-    rng = np.random.default_rng(m)
-    a, b, d = matrix(rng, (batch, m, k), dtype), matrix(rng, (batch, k, n), dtype, b_columns), matrix(rng, (1, 1, n), dtype)
-    run_matmul(gemm, a, b, op="batched_matmul")
-    run_matmul(gemm, a, b[:1], None, d, op="batched_matmul", alpha=2.0, activation="gelu")
+    (batch, m, n, k), rng = shape, np.random.default_rng(1)
+    a, b = matrix(rng, (batch, m, k), dtype), matrix(rng, (batch, k, n), dtype, b_columns)
+    run_matmul(gemm_for(dtype), a, b, op="batched_matmul")
+
+
+@pytest.mark.parametrize("addend", ("full", "row", "of each batch"))
+@pytest.mark.parametrize("shape", BATCHES, ids=str)
+def test_epilogue_of_batches(gemm: Bundle, shape: tuple[int, int, int, int], addend: str):
+    """One b for the whole batch."""
+    (batch, m, n, k), rng = shape, np.random.default_rng(2)
+    a, b = matrix(rng, (batch, m, k), FP16), matrix(rng, (1, k, n), FP16)
+    d = matrix(rng, {"full": (batch, m, n), "row": (1, 1, n), "of each batch": (batch, 1, 1)}[addend], FP16)
+    run_matmul(gemm, a, b, None, d, op="batched_matmul", alpha=2.0, activation="gelu")
 
 
 def test_strides(gemm: Bundle):
@@ -183,7 +199,7 @@ def test_the_same_call_gives_the_same_bits(gemm: Bundle):
     "a, b, options, message",
     (
         (np.zeros((3, 4), FP16), np.zeros((5, 3), FP16), {}, "k"),
-        (np.zeros((3, 4), FP16), np.zeros((4, 3), FP32), {}, "dtype"),
+        (np.zeros((3, 4), FP16), np.zeros((4, 3), FP32), {}, "float32"),
         (np.zeros((3, 4), FP16), np.zeros((4, 3), FP16), {"bias": np.zeros(4, FP16)}, "bias"),
         (np.zeros((3, 4), FP16), np.zeros((4, 3), FP16), {"d": np.zeros((2, 3), FP16)}, "d"),
         (np.zeros((3, 4), FP16), np.zeros((4, 3), FP16), {"activation": "swish"}, "swish"),

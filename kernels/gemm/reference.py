@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 import ml_dtypes
 import numpy as np
 
+from kernels.gemm.pack import unpack_int4
+
 Array = np.ndarray
 
 LEAK = 0.01
@@ -279,3 +281,73 @@ def _finish(
     if d is not None:
         value = value + d.astype(value.dtype) * beta
     return ACTIVATIONS[activation](value)
+
+
+def linear_int4(
+    x: Array, w: Array, scales: Array, group_size: int, zeros: Array | None = None, codebook: Array | None = None,
+    order: Array | None = None, bias: Array | None = None,
+) -> Array:  # fmt: skip
+    """x w' + bias in float64, with w = (codes - zeros) * scales, or codebook[codes] * scales, exactly.
+
+    x: [m, k]; w: uint8 [n, cdiv(k, 2)], two codes in a byte; scales: [groups, n]; zeros: uint8 [groups, n], by default
+    8; codebook: [16]; order: int [k], which column of x each weight belongs to; bias: [n].
+    """
+    weight = int4_weights(np.dtype(np.float64), w, scales, group_size, x.shape[1], zeros, codebook)
+    return _linear(np.dtype(np.float64), x, weight, order, bias)
+
+
+def linear_int4_same_dtype(
+    x: Array, w: Array, scales: Array, group_size: int, zeros: Array | None = None, codebook: Array | None = None,
+    order: Array | None = None, bias: Array | None = None,
+) -> Array:  # fmt: skip
+    """`linear_int4` as hardware does it: weights of x's dtype, summed in fp32."""
+    weight = int4_weights(np.dtype(np.float32), w, scales, group_size, x.shape[1], zeros, codebook)
+    return _linear(np.dtype(np.float32), x, weight.astype(x.dtype), order, bias).astype(x.dtype)
+
+
+def linear_int8(
+    x: Array, w: Array, scales: Array, group_size: int, zeros: Array | None = None, bias: Array | None = None
+) -> Array:
+    """x w' + bias in float64, with w = (codes - zeros) * scales. w: int8 [n, k]; the others as in `linear_int4`."""
+    weight = _dequantised(np.dtype(np.float64), w, scales, group_size, zeros, 0)
+    return _linear(np.dtype(np.float64), x, weight, None, bias)
+
+
+def linear_int8_same_dtype(
+    x: Array, w: Array, scales: Array, group_size: int, zeros: Array | None = None, bias: Array | None = None
+) -> Array:
+    """`linear_int8` as hardware does it: weights of x's dtype, summed in fp32."""
+    weight = _dequantised(np.dtype(np.float32), w, scales, group_size, zeros, 0)
+    return _linear(np.dtype(np.float32), x, weight.astype(x.dtype), None, bias).astype(x.dtype)
+
+
+def int4_weights(
+    dtype: np.dtype, w: Array, scales: Array, group_size: int, k: int, zeros: Array | None, codebook: Array | None
+) -> Array:
+    """The weights that codes of 4 bits stand for, [n, k]."""
+    codes = unpack_int4(w, k)
+    if codebook is None:
+        return _dequantised(dtype, codes, scales, group_size, zeros, 8)
+    return codebook.astype(dtype)[codes] * _spread(scales, group_size, k).astype(dtype)
+
+
+def _dequantised(
+    dtype: np.dtype, codes: Array, scales: Array, group_size: int, zeros: Array | None, zero: int
+) -> Array:  # fmt: skip
+    k = codes.shape[1]
+    shift = np.asarray(zero) if zeros is None else _spread(zeros, group_size, k)
+    return (codes.astype(dtype) - shift.astype(dtype)) * _spread(scales, group_size, k).astype(dtype)
+
+
+def _spread(by_group: Array, group_size: int, k: int) -> Array:
+    """[groups, n] to [n, k]."""
+    return np.repeat(by_group.T, group_size, 1)[:, :k]
+
+
+def _linear(dtype: np.dtype, x: Array, weight: Array, order: Array | None, bias: Array | None) -> Array:
+    x = x if order is None else x[:, order]
+    if dtype == np.float32:
+        value = sum_in_order(x.astype(dtype), weight.T.astype(dtype))
+    else:
+        value = x.astype(dtype) @ weight.T.astype(dtype)
+    return value if bias is None else value + bias.astype(dtype)
