@@ -52,6 +52,19 @@ def test_integer_matmul(gemm8: Bundle, shape: tuple[int, int, int], a_columns: b
     assert np.array_equal(result, reference.integer_matmul(a, b))
 
 
+@pytest.mark.parametrize("a_columns, b_columns", ((False, False), (False, True), (True, False), (True, True)), ids=str)
+@pytest.mark.parametrize("shape", ((1, 17, 129), (33, 65, 70), (16, 64, 64)), ids=str)
+def test_int32_matmul(gemm8: Bundle, shape: tuple[int, int, int], a_columns: bool, b_columns: bool):
+    """Sums that fp32 does not hold, some of which wrap."""
+    (m, n, k), rng = shape, np.random.default_rng(11)
+    a, b = matrix(rng, (m, k), INT32, a_columns) * 997, matrix(rng, (k, n), INT32, b_columns) * 991
+    d = matrix(rng, (1, n), INT32)
+    given = on_device(gemm8, a), on_device(gemm8, b), gemm8.device.array(d)
+    result = into_poison(gemm8, (m, n), INT32, lambda e: gemm8.integer_matmul(*given, e=e))
+    exact = a.astype(np.int64) @ b.astype(np.int64) + d
+    assert np.array_equal(result, exact.astype(np.int32)) and (abs(exact) > 2**31).any()
+
+
 @pytest.mark.parametrize("addend", ("full", "row", "column"))
 @pytest.mark.parametrize("splits", (1, 2))
 def test_integer_epilogue(gemm8: Bundle, addend: str, splits: int):
@@ -114,7 +127,9 @@ def test_block_scaled_matmul(gemm8: Bundle, dtype: str, shape: tuple[int, int, i
     )
     options = {"rows_per_scale": rows_per_scale}
     exact = reference.block_scaled_matmul(a, b, scale_a, scale_b, **options)
-    assert_close(result, exact, reference.block_scaled_matmul_same_dtype(a, b, scale_a, scale_b, result, **options), FLOOR)
+    assert_close(
+        result, exact, reference.block_scaled_matmul_same_dtype(a, b, scale_a, scale_b, result, **options), FLOOR
+    )
 
 
 @pytest.mark.parametrize("dtype", ("int8", "e4m3"), ids=str)
@@ -189,12 +204,14 @@ def test_layer_norm_int8(gemm8: Bundle, shape: tuple[int, int], dtype: np.dtype)
 def test_quantise(gemm8: Bundle, shape: tuple[int, int], block: int | None, rows: int, to: str):
     dtype, rng = operand_dtype(gemm8, to), np.random.default_rng(9)
     x = matrix(rng, shape, FP16)
-    x[: rows, :10] = 0
+    x[:rows, :10] = 0
     options: dict[str, Any] = {"rows_per_scale": rows} | ({"block": block} if block else {})
     found: list[Any] = []
     given = on_device(gemm8, x)
     q = into_poison(gemm8, shape, dtype, lambda q: found.append(gemm8.quantise(given, q, **options)))
-    check_quantised(q, found[0].numpy(), reference.quantise(x, q, **options), reference.quantise_same_dtype(x, q, **options))
+    check_quantised(
+        q, found[0].numpy(), reference.quantise(x, q, **options), reference.quantise_same_dtype(x, q, **options)
+    )
 
 
 @pytest.mark.parametrize("to", ("int8", "e4m3"))
@@ -241,4 +258,3 @@ def test_scales_that_do_not_fit_are_refused(gemm8: Bundle, op: str, arguments: d
              "e": np.zeros((3, 4), FP16), **arguments}  # fmt: skip
     with pytest.raises(AotError, match=message):
         getattr(gemm8, op)(**given)
-

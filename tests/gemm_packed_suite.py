@@ -166,3 +166,30 @@ def test_checkpoints_that_do_not_fit_are_refused():
         from_gptq(qweight[:, :12], qzeros, scales[:, :12])
     with pytest.raises(ValueError, match="do not divide"):
         to_int4(np.zeros((4, 100)), 32)
+
+
+# Adapters
+
+
+@pytest.mark.parametrize("adapters", (None, 1, 5))
+@pytest.mark.parametrize(
+    "m, n, k, rank", ((1, 64, 64, 8), (16, 48, 80, 16), (37, 19, 33, 5), (130, 144, 48, 40)), ids=str
+)
+def test_lora(packed: Bundle, m: int, n: int, k: int, rank: int, adapters: int | None):
+    """One adapter for all rows, or some for each, or none."""
+    rng = np.random.default_rng(m)
+    x, w = matrix(rng, (m, k), FP16), matrix(rng, (n, k), FP16)
+    down, up = matrix(rng, (adapters or 1, rank, k), FP16), matrix(rng, (adapters or 1, n, rank), FP16)
+    index = rng.integers(-1, adapters + 1, m).astype(np.int32) if adapters else None
+    given = [None if array is None else on_device(packed, array) for array in (x, w, down, up, index)]
+    result = into_poison(packed, (m, n), FP16, lambda e: packed.lora_linear(*given, scale=0.25, e=e))
+    arguments = (x, w, down, up, index, 0.25)
+    assert_close(result, reference.lora_linear(*arguments), reference.lora_linear_same_dtype(*arguments), FLOOR)
+
+
+def test_adapters_that_do_not_fit_are_refused(packed: Bundle):
+    x, w = np.zeros((3, 32), FP16), np.zeros((8, 32), FP16)
+    with pytest.raises(AotError, match="rank"):
+        packed.lora_linear(x, w, np.zeros((1, 4, 32), FP16), np.zeros((1, 8, 5), FP16))
+    with pytest.raises(AotError, match="adapter_of"):
+        packed.lora_linear(x, w, np.zeros((1, 4, 32), FP16), np.zeros((1, 8, 4), FP16), np.zeros(4, np.int32))

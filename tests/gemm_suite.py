@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
+import msgspec
 import numpy as np
 import pytest
 from poison import poisoned
@@ -23,7 +24,7 @@ INT8, INT32 = np.dtype(np.int8), np.dtype(np.int32)
 FLOOR = 1e-6
 
 RAGGED = ((1, 1, 1), (3, 17, 5), (17, 127, 129), (127, 3, 257), (129, 65, 17), (1, 257, 127))
-EVEN = ((16, 64, 64), (64, 128, 256), (128, 256, 96), (256, 128, 16))
+EVEN = ((1, 64, 64), (16, 64, 80), (64, 128, 256), (128, 256, 96), (257, 128, 16), (100, 48, 32))
 
 
 def matrix(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, column_major: bool = False) -> np.ndarray:
@@ -46,7 +47,9 @@ def poison_of(dtype: np.dtype) -> Any:
     return np.array(77 if dtype.kind == "i" else np.nan, dtype)
 
 
-def into_poison(gemm: Bundle, shape: tuple[int, ...], dtype: np.dtype, call: Callable[[DeviceArray], Any]) -> np.ndarray:
+def into_poison(
+    gemm: Bundle, shape: tuple[int, ...], dtype: np.dtype, call: Callable[[DeviceArray], Any]
+) -> np.ndarray:
     """What a call writes to an array with poison in and around it. Fails where that changed anything around it."""
     margin = [(2, 3)] * (len(shape) - 1) + [(16, 16)]
     whole = gemm.device.array(np.full([n + low + high for n, (low, high) in zip(shape, margin, strict=True)],
@@ -62,16 +65,16 @@ def into_poison(gemm: Bundle, shape: tuple[int, ...], dtype: np.dtype, call: Cal
 
 def run_matmul(
     gemm: Bundle, a: np.ndarray, b: np.ndarray, bias: np.ndarray | None = None, d: np.ndarray | None = None,
-    op: str = "matmul", splits: int | None = None, floor: float = FLOOR, **options: Any,
+    op: str = "matmul", splits: int | None = None, schedule: str | None = None, **options: Any,
 ) -> np.ndarray:  # fmt: skip
     """A product on the device, checked."""
     given = [x if x is None else on_device(gemm, x) for x in ((a, b, bias, d) if op == "matmul" else (a, b, d))]
-    extra = {} if splits is None else {"splits": splits}
+    extra = {name: value for name, value in (("splits", splits), ("schedule", schedule)) if value is not None}
     shape = (*a.shape[:-1], b.shape[-1])
     result = into_poison(gemm, shape, a.dtype, lambda e: getattr(gemm, op)(*given, e=e, **extra, **options))
     exact = {name: value for name, value in options.items() if name != "precision"}
     assert_close(
-        result, matmul(a, b, bias, d, **exact), matmul_same_dtype(a, b, bias, d, **options), floor * a.shape[-1] ** 0.5
+        result, matmul(a, b, bias, d, **exact), matmul_same_dtype(a, b, bias, d, **options), FLOOR * a.shape[-1] ** 0.5
     )
     return result
 
@@ -176,6 +179,48 @@ def test_epilogue_of_batches(gemm: Bundle, shape: tuple[int, int, int, int], add
     a, b = matrix(rng, (batch, m, k), FP16), matrix(rng, (1, k, n), FP16)
     d = matrix(rng, {"full": (batch, m, n), "row": (1, 1, n), "of each batch": (batch, 1, 1)}[addend], FP16)
     run_matmul(gemm, a, b, None, d, op="batched_matmul", alpha=2.0, activation="gelu")
+
+
+# Schedules
+
+
+@pytest.mark.parametrize(
+    "shape, options", (((60 * 128, 6 * 128, 32), {}), ((2048, 2560, 16), {"activation": "relu"})), ids=str
+)
+def test_persistent(gemm: Bundle, shape: tuple[int, int, int], options: dict):
+    """Fewer programs than tiles: some compute two."""
+    (m, n, k), rng = shape, np.random.default_rng(6)
+    assert (m // 128) * (n // 128) > gemm.device.properties.num_cus
+    a, b, bias = matrix(rng, (m, k), FP16), matrix(rng, (k, n), FP16), matrix(rng, (n,), FP16)
+    run_matmul(gemm, a, b, bias, schedule="persistent", **options)
+
+
+@pytest.mark.parametrize("shape", ((256, 384, 4096), (128, 128, 64), (272, 144, 1616), (1, 16, 64 * 400)), ids=str)
+def test_stream_k(gemm: Bundle, shape: tuple[int, int, int]):
+    """Programs with parts of one or two tiles, and tiles of many programs."""
+    (m, n, k), rng = shape, np.random.default_rng(7)
+    a, b, bias = matrix(rng, (m, k), FP16), matrix(rng, (k, n), FP16), matrix(rng, (n,), FP16)
+    first = run_matmul(gemm, a, b, bias, schedule="stream_k", alpha=0.25, activation="silu")
+    second = run_matmul(gemm, a, b, bias, schedule="stream_k", alpha=0.25, activation="silu")
+    assert np.array_equal(first.view(np.uint16), second.view(np.uint16))
+
+
+@pytest.mark.parametrize("cus", (1, 3, 7, 40))
+def test_stream_k_on_few_compute_units(gemm: Bundle, cus: int, monkeypatch: pytest.MonkeyPatch):
+    """Programs with a part of a tile, whole tiles, and a part of another."""
+    few = msgspec.structs.replace(gemm.device.properties, num_cus=cus)
+    monkeypatch.setattr(type(gemm.device), "properties", property(lambda device: few))
+    (m, n, k), rng = (640, 256, 320 + 16 * cus), np.random.default_rng(8)  # another shape, as plans are cached
+    a, b, bias = (matrix(rng, shape, FP16) for shape in ((m, k), (k, n), (n,)))
+    run_matmul(gemm, a, b, bias, schedule="stream_k")
+
+
+@pytest.mark.parametrize("m", range(1, 9))
+@pytest.mark.parametrize("n, k", ((64, 256), (48, 80), (4096, 16)), ids=str)
+def test_multiply_reduce(gemm: Bundle, m: int, n: int, k: int):
+    rng = np.random.default_rng(m)
+    a, b, bias = (matrix(rng, shape, FP16) for shape in ((m, k), (k, n), (n,)))
+    run_matmul(gemm, a, b, bias, schedule="multiply_reduce", activation="gelu")
 
 
 def test_strides(gemm: Bundle):

@@ -8,13 +8,15 @@ import triton.language as tl
 def product(
     a, b, row, column, m, n, begin, end, stride_a_m, stride_a_k, stride_b_k, stride_b_n,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    WHOLE_M: tl.constexpr = False,
 ):  # fmt: skip
     """a[row:, begin:end] b[begin:end, column:]: [BLOCK_M, BLOCK_N]; what lies past the edges is of no meaning.
 
     a, b: matrices [m, k] and [k, n]; row, column, begin, end in elements. PRECISION: of fp32 operands, as `tl.dot`
-    has it.
+    has it. WHOLE_M: m is a multiple of 16, which loads along columns of a have to know.
     """
     inner = tl.arange(0, BLOCK_K)
+    m = m // 16 * 16 if WHOLE_M else m
     # Rows and columns past the edges wrap to ones inside, so that no load in the loop needs a mask for them.
     rows, columns = (row + tl.arange(0, BLOCK_M)) % m, (column + tl.arange(0, BLOCK_N)) % n
     a_at = a + begin * stride_a_k + rows[:, None] * stride_a_m + inner[None, :] * stride_a_k

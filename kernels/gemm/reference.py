@@ -351,3 +351,40 @@ def _linear(dtype: np.dtype, x: Array, weight: Array, order: Array | None, bias:
     else:
         value = x.astype(dtype) @ weight.T.astype(dtype)
     return value if bias is None else value + bias.astype(dtype)
+
+
+def lora_linear(
+    x: Array, w: Array, down: Array, up: Array, adapter_of: Array | None = None, scale: float = 1
+) -> Array:  # fmt: skip
+    """x w' + scale * (x down') up' in float64.
+
+    x: [m, k]; w: [n, k]; down: [adapters, rank, k]; up: [adapters, n, rank]; adapter_of: int [m], by default 0; a row whose
+    number is none of the adapters' has none. Returns [m, n].
+    """
+    return _lora(np.dtype(np.float64), np.dtype(np.float64), x, w, down, up, adapter_of, scale)
+
+
+def lora_linear_same_dtype(
+    x: Array, w: Array, down: Array, up: Array, adapter_of: Array | None = None, scale: float = 1
+) -> Array:  # fmt: skip
+    """`lora_linear` as hardware does it: summed in fp32, what is between the adapter's matrices rounded to x's dtype."""
+    return _lora(np.dtype(np.float32), x.dtype, x, w, down, up, adapter_of, scale).astype(x.dtype)
+
+
+def _lora(
+    dtype: np.dtype,
+    storage: np.dtype,
+    x: Array,
+    w: Array,
+    down: Array,
+    up: Array,
+    adapter_of: Array | None,
+    scale: float,
+) -> Array:
+    index = np.zeros(len(x), np.int64) if adapter_of is None else adapter_of
+    value = x.astype(dtype) @ w.T.astype(dtype)
+    for adapter in range(len(down)):
+        rows = index == adapter
+        inner = dtype.type(scale) * (x[rows].astype(dtype) @ down[adapter].T.astype(dtype))
+        value[rows] += inner.astype(storage).astype(dtype) @ up[adapter].T.astype(dtype)
+    return value
