@@ -199,8 +199,11 @@ def test_layer_norm_int8(gemm8: Bundle, shape: tuple[int, int], dtype: np.dtype)
 
 
 @pytest.mark.parametrize("to", ("int8", "e4m3"))
-@pytest.mark.parametrize("shape, block, rows", (((5, 33), None, 1), ((40, 300), 128, 1), ((130, 260), 128, 128),
-                                                ((3, 2500), None, 1), ((7, 64), 32, 3), ((6, 1040), None, 6)), ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "shape, block, rows",
+    (((5, 33), None, 1), ((40, 300), 128, 1), ((130, 260), 128, 128), ((3, 2500), None, 1), ((7, 64), 32, 3),
+     ((6, 1040), None, 6)), ids=str,
+)  # fmt: skip
 def test_quantise(gemm8: Bundle, shape: tuple[int, int], block: int | None, rows: int, to: str):
     dtype, rng = operand_dtype(gemm8, to), np.random.default_rng(9)
     x = matrix(rng, shape, FP16)

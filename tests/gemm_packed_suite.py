@@ -151,7 +151,7 @@ def test_what_does_not_fit_is_refused(packed: Bundle, change: dict, message: str
 
 def test_checkpoints_that_do_not_fit_are_refused():
     rng = np.random.default_rng(0)
-    qweight, qzeros, scales, g_idx, _ = gptq(rng, 16, 64, 32, False)
+    qweight, qzeros, scales, _, _ = gptq(rng, 16, 64, 32, False)
     with pytest.raises(ValueError, match="qzeros"):
         from_gptq(qweight, qzeros[:1], scales)
     with pytest.raises(ValueError, match="scales"):

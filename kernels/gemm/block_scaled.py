@@ -20,8 +20,9 @@ def block_scaled_matmul(
 ):  # fmt: skip
     """e = (scale_a a) (scale_b b) + bias. Grid: (tiles of e). BLOCK_K divides 128, BLOCK_N divides it or is a multiple.
 
-    a: [m, k], b: [k, n], both int8 or float8; e: [m, n]. scale_a: fp32 [cdiv(m, rows_per_scale), cdiv(k, 128)], scale_b:
-    fp32 [cdiv(k, 128), cdiv(n, 128)]. bias: [n]. Within a block of 128 int8 is summed in int32; blocks in fp32.
+    a: [m, k], b: [k, n], both int8 or float8; e: [m, n]. scale_a: fp32 [cdiv(m, rows_per_scale), cdiv(k, 128)],
+    scale_b: fp32 [cdiv(k, 128), cdiv(n, 128)]. bias: [n]. Within a block of 128 int8 is summed in int32; blocks in
+    fp32.
     """
     tile_m, tile_n = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
     rows, columns = tile_m * BLOCK_M + tl.arange(0, BLOCK_M), tile_n * BLOCK_N + tl.arange(0, BLOCK_N)

@@ -32,10 +32,7 @@ def finish(
     """
     known_rows, known_columns = rows < m, columns < n
     stored = known_rows[:, None] & known_columns[None, :]
-    if acc.dtype == tl.int32 and e.dtype.element_ty == tl.int32:
-        value = acc * alpha
-    else:
-        value = acc.to(tl.float32) * alpha
+    value = acc * alpha if acc.dtype == e.dtype.element_ty else acc.to(tl.float32) * alpha
     if scale_a is not None:
         value *= tl.load(scale_a + rows * stride_scale_a_m, known_rows, 0.0)[:, None]
     if scale_b is not None:

@@ -10,8 +10,8 @@ from kernels.gemm.epilogue import convert
 def layer_norm_int8(x, weight, bias, e, m, n, stride_x_m, stride_e_m, eps, BLOCK: tl.constexpr):
     """e = (x - mean) / sqrt(variance + eps) * weight + bias, as int8. Grid: (m).
 
-    x: [m, n]; weight, bias: [n], divided by the scale of e beforehand; e: int8 [m, n]. Computed in fp32, the variance in
-    a pass of its own.
+    x: [m, n]; weight, bias: [n], divided by the scale of e beforehand; e: int8 [m, n]. Computed in fp32, the
+    variance in a pass of its own.
     """
     row = tl.program_id(0)
     x += row.to(tl.int64) * stride_x_m

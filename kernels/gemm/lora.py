@@ -12,10 +12,10 @@ def lora_shrink(
     x, down, inner, m, k, rank, scale, stride_x_m, stride_down_adapters, stride_down_rank,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, adapter_of=None,
 ):  # fmt: skip
-    """inner = scale * x downᵀ, for rows that have this adapter. Grid: (cdiv(m, BLOCK_M), cdiv(rank, BLOCK_N), adapters).
+    """inner = scale * x downᵀ, for rows that have an adapter. Grid: (cdiv(m, BLOCK_M), cdiv(rank, BLOCK_N), adapters).
 
-    x: [m, k]; down: [adapters, rank, k], of one dtype; inner: fp32 [m, rank]; adapter_of: int32 [m]; None: all have the
-    first.
+    x: [m, k]; down: [adapters, rank, k], of one dtype; inner: fp32 [m, rank]; adapter_of: int32 [m]; None: all
+    have the first.
     """
     row, column, adapter = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N, tl.program_id(2)
     rows, columns = row + tl.arange(0, BLOCK_M), column + tl.arange(0, BLOCK_N)
@@ -64,6 +64,5 @@ def lora_expand(
 @triton.jit
 def _having(adapter_of, rows, m, adapter):
     """Which rows have an adapter."""
-    if adapter_of is None:
-        return (rows < m) & (adapter == 0)
-    return tl.load(adapter_of + rows, rows < m, -1) == adapter
+    known = rows < m
+    return known & (adapter == 0) if adapter_of is None else tl.load(adapter_of + rows, known, -1) == adapter

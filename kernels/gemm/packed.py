@@ -49,8 +49,8 @@ def packed_parts(
     rows, columns = tile_m * BLOCK_M + tl.arange(0, BLOCK_M), tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     share = tl.cdiv(tl.cdiv(k, BLOCK_K), parts) * BLOCK_K
     acc = _product(
-        x, w, scales, zeros, codebook, order, rows % m, columns % n, part * share, tl.minimum(part * share + share, k), k,
-        group_size, stride_x_m, stride_w_n, stride_scales_groups, stride_zeros_groups, BITS, GROUP, BLOCK_K,
+        x, w, scales, zeros, codebook, order, rows % m, columns % n, part * share, tl.minimum(part * share + share, k),
+        k, group_size, stride_x_m, stride_w_n, stride_scales_groups, stride_zeros_groups, BITS, GROUP, BLOCK_K,
     )  # fmt: skip
     at = (part.to(tl.int64) * m + rows[:, None]) * n + columns[None, :]
     tl.store(partial + at, acc, mask=(rows[:, None] < m) & (columns[None, :] < n))

@@ -13,6 +13,7 @@ from kernels.gemm.pack import unpack_int4
 Array = np.ndarray
 
 LEAK = 0.01
+ROOT_2_BY_PI = math.sqrt(2 / math.pi)
 
 
 def _sigmoid(x: Array) -> Array:
@@ -29,7 +30,7 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "relu": lambda x: np.where(x < 0, x.dtype.type(0), x),
     "leaky_relu": lambda x: np.where(x < 0, x.dtype.type(LEAK) * x, x),
     "gelu": lambda x: x * (1 + _erf(x * x.dtype.type(math.sqrt(0.5)))) / 2,
-    "gelu_tanh": lambda x: x * (1 + np.tanh(x.dtype.type(math.sqrt(2 / math.pi)) * (x + x.dtype.type(0.044715) * x**3))) / 2,
+    "gelu_tanh": lambda x: x * (1 + np.tanh(x * x.dtype.type(ROOT_2_BY_PI) * (1 + x.dtype.type(0.044715) * x * x))) / 2,
     "silu": lambda x: x * _sigmoid(x),
 }  # fmt: skip
 
@@ -358,8 +359,8 @@ def lora_linear(
 ) -> Array:  # fmt: skip
     """x w' + scale * (x down') up' in float64.
 
-    x: [m, k]; w: [n, k]; down: [adapters, rank, k]; up: [adapters, n, rank]; adapter_of: int [m], by default 0; a row whose
-    number is none of the adapters' has none. Returns [m, n].
+    x: [m, k]; w: [n, k]; down: [adapters, rank, k]; up: [adapters, n, rank]; adapter_of: int [m], by default 0; a row
+    whose number is none of the adapters' has none. Returns [m, n].
     """
     return _lora(np.dtype(np.float64), np.dtype(np.float64), x, w, down, up, adapter_of, scale)
 
@@ -367,7 +368,7 @@ def lora_linear(
 def lora_linear_same_dtype(
     x: Array, w: Array, down: Array, up: Array, adapter_of: Array | None = None, scale: float = 1
 ) -> Array:  # fmt: skip
-    """`lora_linear` as hardware does it: summed in fp32, what is between the adapter's matrices rounded to x's dtype."""
+    """`lora_linear` as hardware does it: summed in fp32, what is between an adapter's matrices of x's dtype."""
     return _lora(np.dtype(np.float32), x.dtype, x, w, down, up, adapter_of, scale).astype(x.dtype)
 
 

@@ -23,8 +23,8 @@ def stream_k(
 ):  # fmt: skip
     """e = act(alpha * a b + bias), but for tiles that programs share: of these each leaves its part in `partial`.
 
-    a: [m, k], b: [k, n], of one dtype; e: [m, n]; bias: [n]. partial: fp32 [programs, 2, AREA]: of the tile that another
-    program began, and of the one that another will go on with. Grid: any number of programs.
+    a: [m, k], b: [k, n], of one dtype; e: [m, n]; bias: [n]. partial: fp32 [programs, 2, AREA]: of the tile
+    that another program began, and of the one that another will go on with. Grid: any number of programs.
     """
     tl.static_assert(BLOCK_M * BLOCK_N <= AREA, "a tile is larger than its place in the workspace")
     program, programs = tl.program_id(0), tl.num_programs(0)
