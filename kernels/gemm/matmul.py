@@ -29,19 +29,42 @@ def matmul(
     batch = tl.program_id(1)
     a += batch.to(tl.int64) * stride_a_batch
     b += batch.to(tl.int64) * stride_b_batch
-    tiles = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N) if PERSISTENT else tl.program_id(0) + 1
-    for program in range(tl.program_id(0), tiles, tl.num_programs(0)):
-        tile_m, tile_n = tile_of(program, m, n, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
-        acc = product(
-            a, b, tile_m * BLOCK_M, tile_n * BLOCK_N, m, n, 0, k, stride_a_m, stride_a_k, stride_b_k, stride_b_n,
-            BLOCK_M, BLOCK_N, BLOCK_K, PRECISION, WHOLE_M,
+    if PERSISTENT:
+        for tile in range(tl.program_id(0), tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N), tl.num_programs(0)):
+            _tile(
+                a, b, e, tile, batch, m, n, k, stride_a_m, stride_a_k, stride_b_k, stride_b_n, stride_e_m, stride_e_n,
+                BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, NUM_XCDS, PRECISION, WHOLE_M, stride_e_batch, stride_d_batch,
+                bias, d, stride_d_m, stride_d_n, scale_a, stride_scale_a_m, scale_b, stride_scale_b_n, alpha, beta,
+                activation,
+            )  # fmt: skip
+    else:
+        _tile(
+            a, b, e, tl.program_id(0), batch, m, n, k, stride_a_m, stride_a_k, stride_b_k, stride_b_n,
+            stride_e_m, stride_e_n, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, NUM_XCDS, PRECISION, WHOLE_M, stride_e_batch, stride_d_batch,
+            bias, d, stride_d_m, stride_d_n, scale_a, stride_scale_a_m, scale_b, stride_scale_b_n, alpha, beta,
+            activation,
         )  # fmt: skip
-        rows, columns = tile_m * BLOCK_M + tl.arange(0, BLOCK_M), tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-        finish(
-            acc, rows, columns, batch, m, n, e, stride_e_batch, stride_e_m, stride_e_n,
-            bias, d, stride_d_batch, stride_d_m, stride_d_n, scale_a, stride_scale_a_m, scale_b, stride_scale_b_n,
-            alpha, beta, activation,
-        )  # fmt: skip
+
+
+@triton.jit
+def _tile(
+    a, b, e, tile, batch, m, n, k, stride_a_m, stride_a_k, stride_b_k, stride_b_n, stride_e_m, stride_e_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    NUM_XCDS: tl.constexpr, PRECISION: tl.constexpr, WHOLE_M: tl.constexpr, stride_e_batch, stride_d_batch,
+    bias, d, stride_d_m, stride_d_n, scale_a, stride_scale_a_m, scale_b, stride_scale_b_n, alpha, beta, activation,
+):  # fmt: skip
+    """One tile of `matmul`; a and b of this batch."""
+    tile_m, tile_n = tile_of(tile, m, n, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
+    acc = product(
+        a, b, tile_m * BLOCK_M, tile_n * BLOCK_N, m, n, 0, k, stride_a_m, stride_a_k, stride_b_k, stride_b_n,
+        BLOCK_M, BLOCK_N, BLOCK_K, PRECISION, WHOLE_M,
+    )  # fmt: skip
+    rows, columns = tile_m * BLOCK_M + tl.arange(0, BLOCK_M), tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    finish(
+        acc, rows, columns, batch, m, n, e, stride_e_batch, stride_e_m, stride_e_n,
+        bias, d, stride_d_batch, stride_d_m, stride_d_n, scale_a, stride_scale_a_m, scale_b, stride_scale_b_n,
+        alpha, beta, activation,
+    )  # fmt: skip
 
 
 @triton.jit

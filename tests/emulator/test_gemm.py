@@ -18,6 +18,6 @@ def gemm(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="module")
 def gemm_for(tmp_path_factory: pytest.TempPathFactory) -> BundleFor:
-    plain = "HAS_BIAS=false,HAS_D=false,PRECISION=ieee"
+    plain = "HAS_BIAS=false,HAS_D=false"
     half = built(tmp_path_factory, "gemm", f"T=float16,{plain}")
     return lambda dtype: half if dtype == np.float16 else built(tmp_path_factory, "gemm", f"T=bfloat16|float32,{plain}")
