@@ -40,9 +40,9 @@ def matmul(
     else:
         _tile(
             a, b, e, tl.program_id(0), batch, m, n, k, stride_a_m, stride_a_k, stride_b_k, stride_b_n,
-            stride_e_m, stride_e_n, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, NUM_XCDS, PRECISION, WHOLE_M, stride_e_batch, stride_d_batch,
-            bias, d, stride_d_m, stride_d_n, scale_a, stride_scale_a_m, scale_b, stride_scale_b_n, alpha, beta,
-            activation,
+            stride_e_m, stride_e_n, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, NUM_XCDS, PRECISION, WHOLE_M,
+            stride_e_batch, stride_d_batch, bias, d, stride_d_m, stride_d_n, scale_a, stride_scale_a_m,
+            scale_b, stride_scale_b_n, alpha, beta, activation,
         )  # fmt: skip
 
 
