@@ -35,6 +35,10 @@ class Arch:
 
 ARCHS: Mapping[str, Arch] = {
     arch.name: arch
-    for arch in (Arch("gfx942", "AMD Instinct MI300X, emulated", "cdna", 64, 304, 64 << 10, ocp_fp8=False),)
+    for arch in (
+        Arch("gfx942", "AMD Instinct MI300X, emulated", "cdna", 64, 304, 64 << 10, ocp_fp8=False),
+        Arch("gfx1100", "AMD Radeon RX 7900 XTX, emulated", "rdna3", 32, 96, 64 << 10, ocp_fp8=True),
+        Arch("gfx1201", "AMD Radeon RX 9070 XT, emulated", "rdna4", 32, 64, 64 << 10, ocp_fp8=True),
+    )
 }
 """By name. The device for an arch has its place here as its number."""

@@ -5,7 +5,8 @@ A record keeps the raw fields; what an operand means is decided in `operands`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,12 @@ from .archs import Arch
 
 _LONGEST = 16
 """Bytes of the longest encoding."""
+_DPP_FORMS = {250: "_DPP16", 233: "_DPP8", 234: "_DPP8"}
+"""Values of RDNA's src0 that say that its register is in a further dword; 234: inactive lanes are read too."""
+_TO_SCALAR = ("v_cmp", "v_readlane", "v_readfirstlane")
+"""Vector instructions whose vdst is a scalar register; the tables do not say so of all their forms."""
+_BUFFERS = {"rdna3": (0b111000, "MUBUF"), "rdna4": (0b110001, "VBUFFER")}
+"""Encodings of buffer instructions that the tables have, and the decoder leaves out: (bits 31:26, name)."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,8 @@ class Instruction:
     256 is v0."""
     words: tuple[tuple[str, int], ...]
     """(operand, 32-bit registers) as the ISA tables have it."""
+    parts: tuple[Instruction, ...] = ()
+    """Of VOPD: the two instructions that are executed at once, as they are by themselves. It has no fields then."""
 
     def field(self, name: str, default: int = 0) -> int:
         return self.fields.get(name, default)
@@ -71,40 +80,85 @@ def decode(code: bytes, arch: Arch, start: int = 0) -> dict[int, Instruction]:
         code: the function's machine code.
         start: pc of its first byte.
     """
-    decode_inst = _decoder()
+    decode_inst = _decoder(arch.isa)
     found: dict[int, Instruction] = {}
     pc = start
     while pc - start + 4 <= len(code):
-        described = _describe(decode_inst, code[pc - start : pc - start + _LONGEST], arch.isa)
-        if described is None:
+        instruction = _decode_one(decode_inst, code[pc - start : pc - start + _LONGEST], arch, pc)
+        if instruction is None:
             pc += 4
             continue
-        found[pc] = Instruction(arch, pc, *described)
-        pc += found[pc].size
+        found[pc] = instruction
+        pc = instruction.next_pc
     return found
 
 
-def _decoder() -> Any:
+def _decoder(isa: str) -> Callable[[bytes], Any]:
+    """Takes bytes and gives an instruction of the tables."""
     try:
         from tinygrad.renderer.amd import decode_inst
+        from tinygrad.runtime.autogen.amd.rdna3 import ins as rdna3
+        from tinygrad.runtime.autogen.amd.rdna4 import ins as rdna4
     except ImportError as error:
         raise DeviceError(
             f"the emulator needs tinygrad's ISA tables, which cannot be imported ({error}): "
             'pip install "aotbuild[emulator]"'
         ) from error
-    return decode_inst
+    if isa == "cdna":
+        return lambda raw: decode_inst(raw, isa)
+    code, name = _BUFFERS[isa]
+    buffer = getattr({"rdna3": rdna3, "rdna4": rdna4}[isa], name)
+
+    return lambda raw: buffer.from_bytes(raw) if raw[3] >> 2 == code else _with_dpp(decode_inst(raw, isa), raw)
 
 
-def _describe(decode_inst: Any, raw: bytes, isa: str) -> tuple[int, str, str, dict[str, int], Any] | None:
+def _with_dpp(decoded: Any, raw: bytes) -> Any:
+    """The instruction with the dword that DPP adds, which the decoder leaves out of some encodings."""
+    source, form = getattr(type(decoded), "src0", None), type(decoded).__name__
+    suffix = _DPP_FORMS.get(decoded._raw >> source.lo & source.mask, "") if source is not None else ""
+    if not suffix or form.endswith(suffix):
+        return decoded
+    return getattr(sys.modules[type(decoded).__module__], form.removesuffix("_SDST") + suffix).from_bytes(raw)
+
+
+def _decode_one(decode_inst: Callable[[bytes], Any], raw: bytes, arch: Arch, pc: int) -> Instruction | None:
     try:
-        decoded = decode_inst(raw, isa)
+        decoded = decode_inst(raw)
+        if type(decoded).__name__.startswith("VOPD"):
+            return _pair(decoded, arch, pc)
         mnemonic = decoded.op.name.lower()
     except (ValueError, AssertionError, KeyError, AttributeError):
         return None
     for suffix in ("_e32", "_e64"):
         mnemonic = mnemonic.removesuffix(suffix)
     fields = {name: _number(decoded, name, field) for name, field in decoded._fields if name not in ("op", "encoding")}
-    return decoded.size(), mnemonic, type(decoded).__name__, fields, tuple(decoded.op_regs.items())
+    if arch.isa != "cdna" and mnemonic.startswith(_TO_SCALAR) and "vdst" in fields:
+        fields["vdst"] &= 0xFF
+    words = tuple(decoded.op_regs.items())
+    return Instruction(arch, pc, decoded.size(), mnemonic, type(decoded).__name__, fields, words)
+
+
+def _pair(decoded: Any, arch: Arch, pc: int) -> Instruction:
+    """VOPD: two instructions in one."""
+    numbers = {name: _number(decoded, name, field) for name, field in decoded._fields}
+    # The second result is a register of the other parity; its lowest bit is not in the encoding.
+    numbers["vdsty"] = 256 | numbers["vdsty"] << 1 | ~numbers["vdstx"] & 1
+    names = {half: getattr(decoded, f"op{half}").name.lower().removesuffix("_e32") for half in "xy"}
+    form = type(decoded).__name__.removeprefix("VOPD")  # it may end in _LIT
+    parts = []
+    for half, name in names.items():
+        fields = {"vdst": numbers[f"vdst{half}"], "src0": numbers[f"src{half}0"], "vsrc1": numbers[f"vsrc{half}1"]}
+        if name == "v_dual_mov_b32":
+            del fields["vsrc1"]
+        words = tuple((operand, 1) for operand in fields)
+        if form:
+            fields["literal"] = numbers["literal"]
+        encoding = f"VOP{2 if 'vsrc1' in fields else 1}{form}"
+        part = Instruction(arch, pc, decoded.size(), name.replace("v_dual_", "v_"), encoding, fields, words)
+        parts.append(part)
+    return Instruction(
+        arch, pc, decoded.size(), " :: ".join(names.values()), type(decoded).__name__, {}, (), tuple(parts)
+    )
 
 
 def _number(decoded: Any, name: str, field: Any) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 
 from aot_runtime.errors import UnsupportedInstructionError
 
-from . import buffer, compare, global_, lds, matrix, mfma, packed, scalar, smem, vector
+from . import buffer, compare, global_, lds, matrix, mfma, packed, scalar, smem, vector, wmma
 from .archs import Arch
 from .decode import Instruction
 from .operands import Registers, scalar_source, scalar_writer
@@ -174,12 +174,13 @@ class Program:
             step = smem.bind(instruction)
         elif encoding == "DS":
             step = lds.bind(instruction, self.layout)
-        elif encoding in ("GLOBAL", "FLAT", "SCRATCH"):
+        elif encoding.removeprefix("V") in ("GLOBAL", "FLAT", "SCRATCH"):
             step = global_.bind(instruction, self.layout)
-        elif encoding == "MUBUF":
+        elif encoding in ("MUBUF", "VBUFFER"):
             step = buffer.bind(instruction, self.layout)
         elif name in self._matrix:
-            step = mfma.bind(instruction, self.layout, self._matrix[name])
+            unit = wmma if name.startswith("v_wmma_") else mfma
+            step = unit.bind(instruction, self.layout, self._matrix[name])
         elif encoding in ("VOP1", "VOP2", "VOP3", "VOP3SD", "VOP3P", "VOPC"):
             step = (
                 compare.bind(instruction, self.layout)
