@@ -187,9 +187,9 @@ def mask_swizzle(lane: int) -> int:
 
 
 @pytest.mark.parametrize("step", (16, 12, 7), ids=("aligned", "dwords", "odd"))
-@pytest.mark.parametrize("name", MEMORY_LOADS)
+@pytest.mark.parametrize("name", MEMORY_LOADS["cdna"])
 def test_global_load(name: str, step: int):
-    transfer, offsets = MEMORY_LOADS[name], spread(step)
+    transfer, offsets = MEMORY_LOADS["cdna"][name], spread(step)
     for scalar in (False, True):
         machine, content, address = with_memory(sparse=True)
         machine.v[8:12] = OLD
@@ -203,10 +203,10 @@ def test_global_load(name: str, step: int):
 
 
 @pytest.mark.parametrize("step", (16, 19), ids=("aligned", "odd"))
-@pytest.mark.parametrize("name", MEMORY_STORES)
+@pytest.mark.parametrize("name", MEMORY_STORES["cdna"])
 def test_global_store(name: str, step: int):
     machine, content, address = with_memory(8192, sparse=True)
-    transfer = MEMORY_STORES[name]
+    transfer = MEMORY_STORES["cdna"][name]
     machine.v[8:12] = integers(0, (4, 4, 64))
     machine.v[1] = offsets = np.random.default_rng(1).permutation(256).reshape(4, 64).astype(np.uint32) * step
     machine.execute(f"global_store_{name} v1, {block(transfer.words)}, s[4:5]")
@@ -302,10 +302,10 @@ def resource(machine: Machine, address: int, records: int, stride: int = 0) -> N
     machine.s[10], machine.s[11] = records, 0x27000
 
 
-@pytest.mark.parametrize("name", MEMORY_LOADS)
+@pytest.mark.parametrize("name", MEMORY_LOADS["cdna"])
 def test_buffer_load(name: str):
     """What is past the end reads as 0, dword by dword; soffset counts."""
-    transfer, offsets = MEMORY_LOADS[name], spread(4, 1024)
+    transfer, offsets = MEMORY_LOADS["cdna"][name], spread(4, 1024)
     machine, content, address = with_memory(sparse=True)
     records = 900
     resource(machine, address, records)
@@ -319,10 +319,10 @@ def test_buffer_load(name: str):
 
 
 @pytest.mark.parametrize("sparse", (False, True))
-@pytest.mark.parametrize("name", MEMORY_STORES)
+@pytest.mark.parametrize("name", MEMORY_STORES["cdna"])
 def test_buffer_store(name: str, sparse: bool):
     machine, content, address = with_memory(sparse=sparse)
-    transfer, records = MEMORY_STORES[name], 1000
+    transfer, records = MEMORY_STORES["cdna"][name], 1000
     resource(machine, address, records)
     machine.v[1] = offsets = np.random.default_rng(1).permutation(256).reshape(4, 64).astype(np.uint32) * 16 - 36
     machine.v[8:12] = integers(0, (4, 4, 64))
@@ -450,7 +450,7 @@ def run_atomic(text: Callable[[str, str, int], str], operation: str, kind: str, 
 
 
 @pytest.mark.parametrize("returns", (False, True), ids=("", "returning"))
-@pytest.mark.parametrize("name", [name for name in MEMORY_ATOMICS if name not in NOT_IN_MEMORY and name[:3] != "pk_"])
+@pytest.mark.parametrize("name", [name for name in MEMORY_ATOMICS["cdna"] if name not in NOT_IN_MEMORY and name[:3] != "pk_"])
 def test_global_atomic(name: str, returns: bool):
     operation, _, form = name.partition("_")
     kind = (
@@ -471,7 +471,7 @@ def test_global_atomic(name: str, returns: bool):
 
 
 @pytest.mark.parametrize("returns", (False, True), ids=("", "returning"))
-@pytest.mark.parametrize("name", [name for name in LDS_ATOMICS if not name.startswith("pk_")])
+@pytest.mark.parametrize("name", [name for name in LDS_ATOMICS["cdna"] if not name.startswith("pk_")])
 def test_lds_atomic(name: str, returns: bool):
     operation, _, form = name.partition("_")
     if operation == "wrxchg" and not returns:
