@@ -40,6 +40,8 @@ def bind(instruction: Instruction) -> Step | None:
     transfer, target = _LOADS[found[2]], instruction.fields["sdata"]
     if target + transfer.words > 128:
         raise instruction.unsupported(f"{transfer.words} scalar registers from {target}")
+    if target <= NULL < target + transfer.words and instruction.arch.isa != "cdna":
+        raise instruction.unsupported("a load to null")
     bind_load = _bind_buffer_load if found[1] else _bind_load
     return bind_load(instruction.fields["sbase"], _offset(instruction), transfer, target)
 
