@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+Isa = Literal["cdna", "rdna3", "rdna4"]
+
 
 @dataclass(frozen=True)
 class Arch:
@@ -26,7 +28,7 @@ class Arch:
 
     name: str
     title: str
-    isa: Literal["cdna", "rdna3", "rdna4"]
+    isa: Isa
     lanes: Literal[32, 64]
     num_cus: int
     lds_bytes: int

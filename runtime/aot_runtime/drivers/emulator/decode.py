@@ -14,6 +14,7 @@ from typing import Any
 from aot_runtime.errors import DeviceError, UnsupportedInstructionError
 
 from .archs import Arch
+from .names import cdna_name
 
 _LONGEST = 16
 """Bytes of the longest encoding."""
@@ -39,7 +40,7 @@ class Instruction:
     """As the ISA document names it: `VOP3`, `SOPP`; variants end in `_LIT`, `_DPP16`, `_SDWA` or `_SDWA_SDST`."""
     fields: Mapping[str, int]
     """The encoding's fields by name. Registers and constants have their number in the space of 512 sources, where
-    256 is v0."""
+    256 is v0. Halves of registers are named in `opsel`, by RDNA's short encodings too."""
     words: tuple[tuple[str, int], ...]
     """(operand, 32-bit registers) as the ISA tables have it."""
     parts: tuple[Instruction, ...] = ()
@@ -51,6 +52,11 @@ class Instruction:
     @cached_property
     def base_encoding(self) -> str:
         return self.encoding.partition("_")[0]
+
+    @cached_property
+    def operation(self) -> str:
+        """The name that the semantics are kept under: the mnemonic, or what CDNA calls the same."""
+        return self.mnemonic if self.arch.isa == "cdna" else cdna_name(self.mnemonic)
 
     @property
     def next_pc(self) -> int:
@@ -134,8 +140,22 @@ def _decode_one(decode_inst: Callable[[bytes], Any], raw: bytes, arch: Arch, pc:
     fields = {name: _number(decoded, name, field) for name, field in decoded._fields if name not in ("op", "encoding")}
     if arch.isa != "cdna" and mnemonic.startswith(_TO_SCALAR) and "vdst" in fields:
         fields["vdst"] &= 0xFF
-    words = tuple(decoded.op_regs.items())
-    return Instruction(arch, pc, decoded.size(), mnemonic, type(decoded).__name__, fields, words)
+    encoding = type(decoded).__name__
+    if arch.isa != "cdna" and encoding.startswith(("VOP1", "VOP2", "VOPC")):
+        _name_halves(fields, decoded.op_bits)
+    return Instruction(arch, pc, decoded.size(), mnemonic, encoding, fields, tuple(decoded.op_regs.items()))
+
+
+def _name_halves(fields: dict[str, int], bits: Mapping[str, int]) -> None:
+    """In the short encodings bit 7 of a register's number says which half is meant: that becomes `opsel`, as in VOP3.
+
+    Args:
+        bits: of the operands.
+    """
+    for name, position in (("src0", 0), ("vsrc0", 0), ("vsrc1", 1), ("vdst", 3)):
+        if bits.get("src0" if name == "vsrc0" else name) == 16 and fields.get(name, 0) >= 256 and fields[name] & 0x80:
+            fields[name] -= 0x80
+            fields["opsel"] = fields.get("opsel", 0) | 1 << position
 
 
 def _pair(decoded: Any, arch: Arch, pc: int) -> Instruction:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .decode import Instruction, signed
-from .operands import FLOAT_CONSTANTS, VGPR
+from .operands import FLOAT_CONSTANTS, VGPR, is_null
 from .wait_counters import returns_value, waited_for
 from .wavefronts import EXEC, M0, VCC
 
@@ -57,6 +57,8 @@ def operands_of(instruction: Instruction) -> tuple[Operand, ...]:
 
 
 def _find_operands(instruction: Instruction) -> Iterator[Operand]:
+    for part in instruction.parts:
+        yield from _find_operands(part)
     fields, words = instruction.fields, dict(instruction.words)
     names = sorted(words.keys() & fields.keys() - {"simm16"}, key=lambda name: (*_ORDER, name).index(name))
     for name in names:
@@ -65,7 +67,7 @@ def _find_operands(instruction: Instruction) -> Iterator[Operand]:
             number = fields["vsrc0"] - (VGPR if fields.get("s0") else 0)
         if (name == "vsrc1" and fields.get("s1")) or (name == "vdst" and instruction.mnemonic in _TO_SCALAR):
             number %= VGPR
-        count = 0 if _is_null(instruction, number) else _words(instruction, name, words[name])
+        count = 0 if is_null(instruction, number) else _words(instruction, name, words[name])
         if count:
             yield Operand(name, number, count, _is_accumulation(instruction, name), _is_result(instruction, name))
     if (
@@ -103,14 +105,9 @@ def _words(instruction: Instruction, name: str, words: int) -> int:
     return words
 
 
-def _is_null(instruction: Instruction, number: int) -> bool:
-    """Whether an operand says that there is none; CDNA has M0 for that number."""
-    return number == 124 and instruction.arch.isa != "cdna"
-
-
 def _has_scalar_address(instruction: Instruction) -> bool:
     number = instruction.field("saddr", _OFF)
-    return number != _OFF and not _is_null(instruction, number)
+    return number != _OFF and not is_null(instruction, number)
 
 
 def _is_accumulation(instruction: Instruction, name: str) -> bool:
@@ -150,7 +147,7 @@ def register_name(number: int, words: int = 1, accumulation: bool = False) -> st
     for first, name in ((VCC, "vcc"), (EXEC, "exec")):
         if first <= number < first + 2:
             return name if words == 2 else f"{name}_{('lo', 'hi')[number - first]}"
-    if number == M0:
+    if M0 <= number < EXEC:  # RDNA's is one higher
         return "m0"
     return f"ttmp{number - 108}" if words == 1 else f"ttmp[{number - 108}:{number - 109 + words}]"
 
@@ -169,6 +166,8 @@ def _operand_text(instruction: Instruction, operand: Operand) -> str:
 
 def disassemble(instruction: Instruction) -> str:
     """An instruction as its assembly text has it, as near as the reader needs: `ds_read_b64 v[2:3], v4 offset:16`."""
+    if instruction.parts:
+        return " :: ".join(disassemble(part).replace("v_", "v_dual_", 1) for part in instruction.parts)
     name, fields = instruction.mnemonic, instruction.fields
     if name.startswith("s_cbranch") or name == "s_branch":
         return f"{name} {instruction.branch_target():#x}"
