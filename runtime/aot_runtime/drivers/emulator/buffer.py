@@ -8,7 +8,6 @@ OOB_SELECT; for what is addressed by bytes, there and on CDNA, it sees soffset a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from .scalar import Step
 from .transfers import (
     MEMORY_LOADS,
     MEMORY_STORES,
-    NULL,
     Place,
     Transfer,
     data_register,
@@ -38,6 +36,8 @@ _NOTHING = frozenset(
 )
 _STRUCTURED, _INDEX_ONLY, _EMPTY_ONLY, _RAW = range(4)
 """OOB_SELECT."""
+_CDNA_SWIZZLE, _RDNA_SWIZZLE, _ADD_TID = np.uint32(1 << 31), np.uint32(3 << 30), np.uint32(1 << 23)
+"""Bits of the second and of the fourth word of a resource; CDNA's bit 30 is about the cache."""
 _NO_LIMIT = 1 << 40
 """More bytes than any access has."""
 
@@ -90,32 +90,32 @@ class Reach:
         return bool((partly if waves.active is None else partly & waves.active).any())
 
 
-@dataclass(frozen=True)
 class Resource:
     """Descriptors of buffers, one a wavefront; all are [wavefronts].
 
     Attributes:
         base: uint64.
-        stride: int64, bytes of a structure.
         records: int64, bytes; structures where the buffer is accessed by index.
-        check: int64, what makes an access of RDNA out of range: OOB_SELECT.
     """
 
-    base: Array
-    stride: Array
-    records: Array
-    check: Array
-
-    @classmethod
-    def read(cls, instruction: Instruction, waves: Wavefronts, register: int) -> Resource:
-        word0, word1, records, word3 = (waves.scalars[register + i] for i in range(4))
-        # CDNA's bit 30 is about the cache.
-        swizzled = word1 >> (31 if instruction.arch.isa == "cdna" else 30)
-        if swizzled.any() or (word3 >> 23 & 1).any():
+    def __init__(self, instruction: Instruction, waves: Wavefronts, register: int):
+        word0, self._word1, records, self._word3 = (waves.scalars[register + i] for i in range(4))
+        swizzle = _CDNA_SWIZZLE if instruction.arch.isa == "cdna" else _RDNA_SWIZZLE
+        if (self._word1 & swizzle | self._word3 & _ADD_TID).any():
             raise instruction.unsupported("a resource with swizzle or add_tid")
-        stride = (word1 >> np.uint32(16) & np.uint32(0x3FFF)).astype(np.int64)
-        check = (word3 >> np.uint32(28) & np.uint32(3)).astype(np.int64)
-        return cls(join(word0, word1 & np.uint32(0xFFFF)), stride, records.astype(np.int64), check)
+        self.base: Array = join(word0, self._word1 & np.uint32(0xFFFF))
+        self.records: Array = records.astype(np.int64)
+
+    @property
+    def stride(self) -> Array:
+        """int64, bytes of a structure."""
+        return (self._word1 >> np.uint32(16) & np.uint32(0x3FFF)).astype(np.int64)
+
+    @property
+    def out_of_bounds_select(self) -> Array:
+        """uint32, what makes an access of RDNA out of range."""
+        select: Array = self._word3 >> np.uint32(28) & np.uint32(3)
+        return select
 
 
 Locate = Callable[[Wavefronts], Reach]
@@ -128,15 +128,14 @@ def _locate(instruction: Instruction, layout: Registers) -> Locate:
     fields, isa = instruction.fields, instruction.arch.isa
     register = fields[named(instruction, "srsrc", "rsrc")]
     immediate = signed(fields["ioffset"], 24) if isa == "rdna4" else fields["offset"]
-    no_soffset = isa != "cdna" and fields["soffset"] == NULL
-    soffset = scalar_source(instruction, 128 if no_soffset else fields["soffset"], "u32")
+    soffset = scalar_source(instruction, fields["soffset"], "u32")
     indexed, offset_enabled = fields["idxen"], fields["offen"]
     words = indexed + offset_enabled
     row = vector_register(instruction, fields["vaddr"], False, layout, words) if words else 0
     room_of: Room = _cdna_room if isa == "cdna" else _rdna_room
 
     def locate(waves: Wavefronts) -> Reach:
-        resource, start = Resource.read(instruction, waves, register), soffset(waves)
+        resource, start = Resource(instruction, waves, register), soffset(waves)
         offset: Array = np.full((waves.count, 1), immediate, np.int64)
         if offset_enabled:
             offset = offset + waves.u32[row + indexed]
@@ -163,8 +162,9 @@ def _cdna_room(
 def _rdna_room(
     instruction: Instruction, resource: Resource, soffset: Array, offset: Array, index: Array | None
 ) -> Array:
-    check = int(resource.check[0])
-    if (resource.check != check).any():
+    selects = resource.out_of_bounds_select
+    check = int(selects[0])
+    if (selects != check).any():
         raise instruction.unsupported("resources whose OOB_SELECT differs")
     room: Array
     if check == _RAW:

@@ -13,12 +13,11 @@ import numpy as np
 from .atomics import MEMORY_ATOMICS, Atomic, perform
 from .decode import Instruction
 from .monitor import Action
-from .operands import PRIVATE_APERTURE, SHARED_APERTURE, Registers, vector_register
+from .operands import PRIVATE_APERTURE, SHARED_APERTURE, Registers, is_null, vector_register
 from .scalar import Step
 from .transfers import (
     MEMORY_LOADS,
     MEMORY_STORES,
-    NULL,
     Place,
     Transfer,
     data_register,
@@ -95,9 +94,9 @@ def bind_atomic(
 
 def _scalar_address(instruction: Instruction) -> int | None:
     """The scalar register of an address; None if there is none."""
-    number, isa = instruction.fields["saddr"], instruction.arch.isa
-    is_off = (number == _OFF and isa != "rdna4") or (number == NULL and isa != "cdna")
-    return None if is_off else number
+    number = instruction.fields["saddr"]
+    is_off = number == _OFF and instruction.arch.isa != "rdna4"
+    return None if is_off or is_null(instruction, number) else number
 
 
 def _vector_address(instruction: Instruction, layout: Registers, words: int) -> int:

@@ -12,9 +12,9 @@ import numpy as np
 
 from .decode import Instruction, signed
 from .memory import gather
-from .operands import scalar_source
+from .operands import is_null, scalar_source
 from .scalar import Step
-from .transfers import NULL, Transfer
+from .transfers import Transfer
 from .wavefronts import Array, Wavefronts
 
 _WORDS = {"dword": 1, **{f"dwordx{n}": n for n in (2, 4, 8, 16)}, **{f"b{32 * n}": n for n in (1, 2, 3, 4, 8, 16)}}
@@ -40,7 +40,7 @@ def bind(instruction: Instruction) -> Step | None:
     transfer, target = _LOADS[found[2]], instruction.fields["sdata"]
     if target + transfer.words > 128:
         raise instruction.unsupported(f"{transfer.words} scalar registers from {target}")
-    if target <= NULL < target + transfer.words and instruction.arch.isa != "cdna":
+    if is_null(instruction, target):
         raise instruction.unsupported("a load to null")
     bind_load = _bind_buffer_load if found[1] else _bind_load
     return bind_load(instruction.fields["sbase"], _offset(instruction), transfer, target)
@@ -53,7 +53,7 @@ def _offset(instruction: Instruction) -> Offset:
         number = fields["soffset"] if fields["soffset_en"] else None if fields["imm"] else fields["offset"] & 0x7F
     else:
         immediate = signed(fields["ioffset"], 24) if isa == "rdna4" else signed(fields["offset"], 21)
-        number = fields["soffset"] if fields["soffset"] != NULL else None
+        number = fields["soffset"]  # it may be null, which reads as 0
     if number is None:
         return lambda waves: np.full(waves.count, immediate, np.int64)
     register = scalar_source(instruction, number, "u32")

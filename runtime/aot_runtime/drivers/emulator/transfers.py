@@ -48,8 +48,6 @@ class Transfer:
         return values.astype(np.uint32)
 
 
-NULL = 124
-"""RDNA's number for no scalar register."""
 _DWORDS = {"dword": 4, "dwordx2": 8, "dwordx3": 12, "dwordx4": 16}
 _BITS = {"b32": 4, "b64": 8, "b96": 12, "b128": 16}
 
