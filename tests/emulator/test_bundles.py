@@ -2,69 +2,31 @@
 
 from __future__ import annotations
 
-import os
-from functools import cache
-from pathlib import Path
-
 import ml_dtypes
 import numpy as np
 import pytest
+from bundling import built
+from poison import poisoned
 
-from aot_runtime import Bundle, DeviceArray, open_bundle
-from aot_runtime.device import Device
-from aot_runtime.drivers.emulator import EmulatorDriver, Options
+from aot_runtime import Bundle, DeviceArray
 from aot_runtime.format import Variant
 from aot_runtime.planner import op_planner
 from kernels.attention.reference import attention, attention_same_dtype
 from kernels.rows.reference import softmax, softmax_same_dtype
 from kernels.tolerance import assert_close
 
-ROOT = Path(__file__).parents[2]
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FP16 = np.dtype(np.float16)
 
 
-@cache
-def strict_device() -> Device:
-    return Device(EmulatorDriver(Options(strict=True)), 0)
-
-
-def built(factory: pytest.TempPathFactory, manifest: str, *options: str) -> Bundle:
-    """A bundle on the emulator; it is built once for all workers of a session."""
-    pytest.importorskip("triton", reason="building bundles needs the extra `build`")
-    from click.testing import CliRunner
-    from filelock import FileLock
-
-    from aot.cli import main
-
-    base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "emulated_bundles"
-    folder.mkdir(exist_ok=True)
-    path = str(ROOT / f"manifests/{manifest}.yaml")
-    command = ["--arch", "gfx942", *options, path, "-o", str(folder), "--cache-dir", str(folder / "cache")]
-    with FileLock(folder / f"{manifest}.lock"):
-        if not (folder / f"{manifest}-gfx942/bundle.json").exists():
-            result = CliRunner().invoke(main, command)
-            assert result.exit_code == 0, result.output
-    return open_bundle(folder / f"{manifest}-gfx942", device=strict_device())
-
-
 @pytest.fixture(scope="module")
 def flash(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "attention", "--filter", "HEAD_DIM=64|128,RETURN_LSE=true")
+    return built(tmp_path_factory, "attention", "HEAD_DIM=64|128,RETURN_LSE=true")
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return built(tmp_path_factory, "rows")
-
-
-def poisoned(bundle: Bundle, host: np.ndarray):
-    """`host` on the device with NaN around it, and a view of it."""
-    whole = np.full([extent + 4 for extent in host.shape[:-1]] + [host.shape[-1] + 16], np.nan, host.dtype)
-    inner = (*(slice(2, -2) for _ in host.shape[:-1]), slice(0, host.shape[-1]))
-    whole[inner] = host
-    return bundle.device.array(whole)[inner]
 
 
 @pytest.mark.parametrize("causal", (False, True))
