@@ -43,6 +43,8 @@ class Instruction:
     256 is v0. Halves of registers are named in `opsel`, by RDNA's short encodings too."""
     words: tuple[tuple[str, int], ...]
     """(operand, 32-bit registers) as the ISA tables have it."""
+    short: frozenset[str] = frozenset()
+    """Operands of 16 bits."""
     parts: tuple[Instruction, ...] = ()
     """Of VOPD: the two instructions that are executed at once, as they are by themselves. It has no fields then."""
 
@@ -141,19 +143,19 @@ def _decode_one(decode_inst: Callable[[bytes], Any], raw: bytes, arch: Arch, pc:
     if arch.isa != "cdna" and mnemonic.startswith(_TO_SCALAR) and "vdst" in fields:
         fields["vdst"] &= 0xFF
     encoding = type(decoded).__name__
+    # The tables name the first source of some encodings as those with DPP do.
+    bits = {"src0" if name == "vsrc0" and "src0" in fields else name: n for name, n in decoded.op_bits.items()}
+    short = frozenset(name for name, n in bits.items() if n == 16)
     if arch.isa != "cdna" and encoding.startswith(("VOP1", "VOP2", "VOPC")):
-        _name_halves(fields, decoded.op_bits)
-    return Instruction(arch, pc, decoded.size(), mnemonic, encoding, fields, tuple(decoded.op_regs.items()))
+        _name_halves(fields, short)
+    words = tuple((name, max(1, n // 32)) for name, n in bits.items())
+    return Instruction(arch, pc, decoded.size(), mnemonic, encoding, fields, words, short)
 
 
-def _name_halves(fields: dict[str, int], bits: Mapping[str, int]) -> None:
-    """In the short encodings bit 7 of a register's number says which half is meant: that becomes `opsel`, as in VOP3.
-
-    Args:
-        bits: of the operands.
-    """
+def _name_halves(fields: dict[str, int], short: frozenset[str]) -> None:
+    """In the short encodings bit 7 of a register's number says which half is meant: make that `opsel`, as in VOP3."""
     for name, position in (("src0", 0), ("vsrc0", 0), ("vsrc1", 1), ("vdst", 3)):
-        if bits.get("src0" if name == "vsrc0" else name) == 16 and fields.get(name, 0) >= 256 and fields[name] & 0x80:
+        if ("src0" if name == "vsrc0" else name) in short and fields.get(name, 0) >= 256 and fields[name] & 0x80:
             fields[name] -= 0x80
             fields["opsel"] = fields.get("opsel", 0) | 1 << position
 
@@ -177,7 +179,7 @@ def _pair(decoded: Any, arch: Arch, pc: int) -> Instruction:
         part = Instruction(arch, pc, decoded.size(), name.replace("v_dual_", "v_"), encoding, fields, words)
         parts.append(part)
     return Instruction(
-        arch, pc, decoded.size(), " :: ".join(names.values()), type(decoded).__name__, {}, (), tuple(parts)
+        arch, pc, decoded.size(), " :: ".join(names.values()), type(decoded).__name__, {}, (), parts=tuple(parts)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,6 +16,10 @@ _ORDER = (
     "srsrc", "rsrc", "sbase", "ssrc0", "ssrc1", "soffset", "src0", "src1", "vsrc1", "src2",
 )  # fmt: skip
 _RESULTS = frozenset({"sdata", "vdst", "vdstx", "vdsty", "sdst"})
+_POSITIONS = {"src0": 0, "src1": 1, "vsrc1": 1, "src2": 2, "vdst": 3}
+"""Of operands' bits in op_sel."""
+_DATA = ("vdst", "vdata", "vsrc", "data", "data0")
+_SHORT_TRANSFER = re.compile(r"_d16(_|$)|_store_b(16|8)$")
 _OFF, _SDWA, _LITERAL = 0x7F, 249, 255
 _REPLACED_SOURCE = (_SDWA, 250, 233, 234)
 """Values of src0 that say: SDWA or DPP, and the register is in a field of its own."""
@@ -34,6 +39,7 @@ class Operand:
         words: 32-bit registers.
         accumulation: it is an accumulation register.
         result: it is written; some are read as well.
+        half: which 16 bits of the register it is, where instructions wait for halves by themselves; None: all of it.
     """
 
     name: str
@@ -41,6 +47,7 @@ class Operand:
     words: int
     accumulation: bool
     result: bool
+    half: int | None = None
 
     @property
     def is_vector(self) -> bool:
@@ -69,7 +76,8 @@ def _find_operands(instruction: Instruction) -> Iterator[Operand]:
             number %= VGPR
         count = 0 if is_null(instruction, number) else _words(instruction, name, words[name])
         if count:
-            yield Operand(name, number, count, _is_accumulation(instruction, name), _is_result(instruction, name))
+            accumulation, result = _is_accumulation(instruction, name), _is_result(instruction, name)
+            yield Operand(name, number, count, accumulation, result, _half(instruction, name))
     if (
         "soffset" in words
         and instruction.base_encoding == "SMEM"
@@ -80,6 +88,21 @@ def _find_operands(instruction: Instruction) -> Iterator[Operand]:
     if _implies_vcc(instruction):
         result = instruction.base_encoding in ("VOPC", "VOP2") and "cndmask" not in instruction.mnemonic
         yield Operand("vcc", VCC, instruction.arch.lanes // 32, False, result)
+
+
+def _half(instruction: Instruction, name: str) -> int | None:
+    """Which half of a register an operand is, on RDNA."""
+    if instruction.arch.isa == "cdna":
+        return None
+    if instruction.base_encoding.startswith("VOP"):
+        if name not in instruction.short:
+            return None
+        return int("mixhi" in instruction.mnemonic or instruction.field("opsel") >> _POSITIONS[name] & 1)
+    if name not in _DATA or "_format_" in instruction.mnemonic:
+        return None
+    if not _SHORT_TRANSFER.search(instruction.mnemonic):
+        return None
+    return int("_d16_hi" in instruction.mnemonic)
 
 
 def _words(instruction: Instruction, name: str, words: int) -> int:
@@ -155,7 +178,8 @@ def register_name(number: int, words: int = 1, accumulation: bool = False) -> st
 def _operand_text(instruction: Instruction, operand: Operand) -> str:
     number = operand.number
     if operand.is_register:
-        return register_name(number, operand.words, operand.accumulation)
+        half = "" if operand.half is None or not instruction.short else (".l", ".h")[operand.half]
+        return register_name(number, operand.words, operand.accumulation) + half
     if number <= 208:
         return str(number - 128 if number <= 192 else 192 - number)
     if number == _LITERAL:
