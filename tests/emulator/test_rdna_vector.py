@@ -11,6 +11,7 @@ from machine import DEFAULT_MODE, Machine, edge_floats, integers
 from rdna import RDNA, SHAPE, assert_same, bits_of, dtype_of, get, mnemonics, put, spelled
 from test_vector_floats import low_minimum
 
+from aot_runtime.drivers.emulator import compare, packed
 from aot_runtime.drivers.emulator.archs import ARCHS
 from aot_runtime.drivers.emulator.decode import decode
 from aot_runtime.drivers.emulator.names import cdna_name
@@ -78,6 +79,9 @@ def test_what_cdna_has_too(arch: str, operation: str):
                 assert (get(machine, 2, dtype, 1 - half).view(np.uint16) == 0x5555).all(), "the other half is kept"
 
 
+CLASSES = tuple(f"v_cmp_class_{kind}" for kind in ("f16", "f32", "f64"))
+
+
 def low(*values):
     return low_minimum(*values) if len(values) == 2 else low_minimum(low(*values[:-1]), values[-1])
 
@@ -97,12 +101,12 @@ def fused(a, b, c):
     return float(exact)  # what is left of 53 bits is far from a tie of 11
 
 
-SAME, PACKED_LIMITS = (lambda a: a), {"i16": (-0x8000, 0x7FFF), "u16": (0, 0xFFFF)}
+SAME, LIMITS = (lambda a: a), {"i16": (-0x8000, 0x7FFF), "u16": (0, 0xFFFF)}
 
 
-def packed(kind: str):
+def both_within(kind: str):
     def one(x):
-        return 0 if np.isnan(x) else int(np.clip(np.trunc(np.float64(x)), *PACKED_LIMITS[kind])) & 0xFFFF
+        return 0 if np.isnan(x) else int(np.clip(np.trunc(np.float64(x)), *LIMITS[kind])) & 0xFFFF
 
     return lambda a, b: one(a) | one(b) << 16
 
@@ -129,8 +133,8 @@ NEW = {
     "v_xor3_b32": lambda a, b, c: a ^ b ^ c,
     "v_cvt_u32_u16": SAME,
     "v_cvt_i32_i16": SAME,
-    "v_cvt_pk_i16_f32": packed("i16"),
-    "v_cvt_pk_u16_f32": packed("u16"),
+    "v_cvt_pk_i16_f32": both_within("i16"),
+    "v_cvt_pk_u16_f32": both_within("u16"),
     "v_fmac_f16": fused,
     "v_fmamk_f16": lambda a, _, c: fused(a, THIRD, c),
     "v_fmaak_f16": lambda a, b, _: fused(a, b, THIRD),
@@ -352,6 +356,35 @@ def test_comparisons_write_one_register(arch: str):
     np.testing.assert_array_equal(machine.lanes(126), ~(x > y) & lanes)
 
 
+@pytest.mark.parametrize("arch,operation", [
+    (arch, name) for arch in RDNA for name in (*(f"v_cmp_{name}" for name in compare.OPS), *CLASSES)
+    if name in mnemonics(arch)
+])  # fmt: skip
+def test_every_comparison(arch: str, operation: str):
+    """In both encodings and as v_cmpx, against CDNA's, which is tested against independent values."""
+    kind = operation.rpartition("_")[2]
+    a, b = sources_of((kind, kind))
+    b = np.where(np.arange(256).reshape(SHAPE) % 3 == 0, a, b)
+    if operation in CLASSES:
+        b = integers(5, SHAPE).astype(np.uint16 if kind == "f16" else np.uint32)
+    second = "u32" if operation in CLASSES and kind != "f16" else kind
+    masks = []
+    for name in ("gfx942", arch):
+        machine = Machine(256 // ARCHS[name].lanes, arch=name)
+        half = None if name == "gfx942" else 1
+        for number, source in ((8, a), (12, b)):
+            put(machine, number, source.reshape(machine.v.shape[1:]), half or 0)
+        mnemonic = mnemonics(name)[operation]
+        operands = f"{spelled(kind, 8, half)}, {spelled(second, 12, half)}"
+        vcc, target = ("vcc", "s[4:5], ") if name == "gfx942" else ("vcc_lo", "s4, ")
+        machine.execute(f"{mnemonic} {vcc}, {operands}", f"{mnemonic}_e64 {target}{operands}",
+                        f"{mnemonic.replace('cmp', 'cmpx')}_e64 {target if name == 'gfx942' else ''}{operands}")  # fmt: skip
+        found = [machine.lanes(register).reshape(SHAPE) for register in (106, 4, 126)]
+        assert (found[0] == found[1]).all() and (found[0] == found[2]).all()
+        masks.append(found[0])
+    np.testing.assert_array_equal(*masks)
+
+
 # Moves between lanes
 
 LANE = np.arange(32)
@@ -536,6 +569,27 @@ def test_packed_halves(arch: str):
 def nan_wins(function, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     pairs = zip(a.ravel(), b.ravel(), strict=True)
     return np.array([nan_or(function)(*pair) for pair in pairs], a.dtype).reshape(a.shape)
+
+
+@pytest.mark.parametrize(
+    "arch,operation",
+    [(arch, name) for arch in RDNA for name in (*packed._HALVES, *packed._DOTS, *packed._DWORDS)
+     if name in mnemonics(arch) and name in mnemonics("gfx942") and name != "v_dot2_f32_bf16"],
+)  # fmt: skip
+def test_every_packed_instruction(arch: str, operation: str):
+    results = []
+    for name in ("gfx942", arch):
+        machine = Machine(256 // ARCHS[name].lanes, arch=name)
+        lanes = machine.v.shape[1:]
+        for i in range(3):
+            source = edge_floats(i, (8, 64), np.float16).view(np.uint32) if "f16" in operation else integers(i, SHAPE)
+            machine.v[8 + i] = source.reshape(lanes)
+        count = 3 if "_dot" in operation or "_fma_" in operation or "_mad_" in operation else 2
+        operands = ", ".join(f"v{8 + i}" for i in range(count))
+        machine.execute(f"{mnemonics(name)[operation]} v2, {operands}")
+        dtype = np.dtype(np.float32 if "_dot2_f32" in operation else np.float16 if "f16" in operation else np.uint32)
+        results.append(np.ascontiguousarray(machine.v[2]).view(dtype).reshape(8, -1))
+    assert_same(results[1], results[0], operation)
 
 
 @pytest.mark.parametrize("arch", RDNA)
