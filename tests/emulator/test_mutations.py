@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
 
+from bundling import built
 from mutations import Case, attention, counts, matmul, softmax
-from test_bundles import built
 
 from aot_runtime.drivers.emulator.decode import Instruction
 from aot_runtime.drivers.emulator.wait_counters import waited_for
@@ -26,7 +26,7 @@ def softmax_case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 @pytest.fixture(scope="module")
 def attention_case(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return attention(path_of(tmp_path_factory, "attention", "--filter", "HEAD_DIM=64|128,RETURN_LSE=true"))
+    return attention(path_of(tmp_path_factory, "attention", "HEAD_DIM=64|128,RETURN_LSE=true"))
 
 
 def is_barrier(instruction: Instruction) -> bool:
