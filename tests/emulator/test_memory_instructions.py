@@ -312,9 +312,10 @@ def test_freed_memory_is_an_error():
         machine.execute("global_load_dword v8, v1, s[4:5]")
 
 
-def test_scratch_is_of_each_lane():
-    machine = Machine()
-    machine.v[8:10] = integers(0, (2, 4, 64))
+@every_arch
+def test_scratch_is_of_each_lane(arch: str):
+    machine = Machine(arch=arch)
+    machine.v[8:10] = integers(0, (2, *machine.waves.shape))
     machine.s[6] = 16
     machine.v[1] = 8
     machine.execute("scratch_store_dwordx2 off, v[8:9], s6 offset:4", "scratch_store_byte v1, v8, off offset:-2",
@@ -327,11 +328,12 @@ def test_scratch_is_of_each_lane():
         machine.execute("scratch_load_dword v8, off, s6 offset:46")
 
 
-def test_flat_addresses_choose_the_memory():
-    machine, content, address = with_memory()
+@every_arch
+def test_flat_addresses_choose_the_memory(arch: str):
+    machine, content, address = with_memory(arch=arch)
     machine.v[6] = 77
     # Lane by lane: global memory, LDS, scratch.
-    kind = np.arange(64) % 3
+    kind = np.arange(machine.arch.lanes) % 3
     machine.v[2] = np.where(kind == 0, address & 0xFFFFFFFF, 16)
     machine.execute("s_mov_b64 s[6:7], src_shared_base", "s_mov_b64 s[8:9], src_private_base")
     machine.v[3] = np.where(kind == 0, address >> 32, np.where(kind == 1, machine.s[7, 0], machine.s[9, 0]))
@@ -341,6 +343,24 @@ def test_flat_addresses_choose_the_memory():
     assert lds_bytes(machine, 1).view(np.uint32)[6] == 77
     machine.execute("scratch_load_dword v5, off, off offset:24")
     np.testing.assert_array_equal(machine.v[5, 0], np.where(kind == 2, 77, 0xFFFFFFFF))
+
+
+@every_arch
+def test_flat_atomics(arch: str):
+    """By even lanes on memory, by odd ones on LDS."""
+    machine, content, address = with_memory(arch=arch)
+    lane, before = np.arange(machine.arch.lanes), int(content.view(np.uint32)[4])
+    machine.execute("s_mov_b64 s[6:7], src_shared_base")
+    lds_bytes(machine, 0)[16:20] = lds_bytes(machine, 1)[16:20] = 0
+    machine.v[2] = np.where(lane % 2, 16, address + 16 & 0xFFFFFFFF)
+    machine.v[3] = np.where(lane % 2, machine.s[7, 0], address >> 32)
+    machine.v[8] = 1
+    machine.execute(f"flat_atomic_add{'_u32' if is_rdna(arch) else ''} v9, v[2:3], v8 {return_old(arch)}")
+    half = lane.size // 2
+    assert int(machine.read(address, content).view(np.uint32)[4]) == (before + 4 * half) % 2**32
+    assert [int(lds_bytes(machine, i).view(np.uint32)[4]) for i in (0, 1)] == [2 * half] * 2
+    assert sorted(machine.v[9, :2, 1::2].ravel().tolist()) == list(range(2 * half))
+    assert sorted(((machine.v[9, :, ::2].astype(np.int64) - before) % 2**32).ravel().tolist()) == list(range(4 * half))
 
 
 # Buffers
