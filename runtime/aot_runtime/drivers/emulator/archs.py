@@ -22,6 +22,7 @@ class Arch:
         num_cus: compute units of the product, or workgroup processors' halves.
         lds_bytes: that a workgroup can have.
         ocp_fp8: fp8 numbers are those of the OCP; else the FNUZ ones.
+        scratch_resource: scratch is a buffer whose resource a kernel gets in SGPRs; else the hardware knows its base.
     """
 
     name: str
@@ -31,10 +32,17 @@ class Arch:
     num_cus: int
     lds_bytes: int
     ocp_fp8: bool
+    scratch_resource: bool = False
 
 
 ARCHS: Mapping[str, Arch] = {
     arch.name: arch
-    for arch in (Arch("gfx942", "AMD Instinct MI300X, emulated", "cdna", 64, 304, 64 << 10, ocp_fp8=False),)
+    for arch in (
+        Arch("gfx942", "AMD Instinct MI300X, emulated", "cdna", 64, 304, 64 << 10, ocp_fp8=False),
+        Arch("gfx950", "AMD Instinct MI350X, emulated", "cdna", 64, 256, 160 << 10, ocp_fp8=True),
+        Arch(
+            "gfx90a", "AMD Instinct MI250X, one die, emulated", "cdna", 64, 110, 64 << 10, False, scratch_resource=True
+        ),
+    )
 }
 """By name. The device for an arch has its place here as its number."""

@@ -12,10 +12,13 @@ from typing import Any
 
 from aot_runtime.errors import DeviceError, UnsupportedInstructionError
 
+from . import gfx90a
 from .archs import Arch
 
 _LONGEST = 16
 """Bytes of the longest encoding."""
+_SCALED_MATRIX = 0xD3AC
+"""Upper half of the first word of CDNA's only encoding longer than 8 bytes, VOP3PX2, which the tables do not check."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def decode(code: bytes, arch: Arch, start: int = 0) -> dict[int, Instruction]:
     found: dict[int, Instruction] = {}
     pc = start
     while pc - start + 4 <= len(code):
-        described = _describe(decode_inst, code[pc - start : pc - start + _LONGEST], arch.isa)
+        described = _describe(decode_inst, code[pc - start : pc - start + _LONGEST], arch)
         if described is None:
             pc += 4
             continue
@@ -95,16 +98,24 @@ def _decoder() -> Any:
     return decode_inst
 
 
-def _describe(decode_inst: Any, raw: bytes, isa: str) -> tuple[int, str, str, dict[str, int], Any] | None:
+def _describe(decode_inst: Any, raw: bytes, arch: Arch) -> tuple[int, str, str, dict[str, int], Any] | None:
+    renamed = None
+    if arch.isa == "cdna" and int.from_bytes(raw[2:4], "little") != _SCALED_MATRIX:
+        raw = raw[:8]
+    if arch.name == "gfx90a":
+        raw, renamed = gfx90a.substitute(raw)
     try:
-        decoded = decode_inst(raw, isa)
+        decoded = decode_inst(raw, arch.isa)
         mnemonic = decoded.op.name.lower()
     except (ValueError, AssertionError, KeyError, AttributeError):
         return None
     for suffix in ("_e32", "_e64"):
         mnemonic = mnemonic.removesuffix(suffix)
+    encoding = type(decoded).__name__
     fields = {name: _number(decoded, name, field) for name, field in decoded._fields if name not in ("op", "encoding")}
-    return decoded.size(), mnemonic, type(decoded).__name__, fields, tuple(decoded.op_regs.items())
+    if arch.name == "gfx90a":
+        fields = gfx90a.rename_fields(encoding, fields)
+    return decoded.size(), renamed or mnemonic, encoding, fields, tuple(decoded.op_regs.items())
 
 
 def _number(decoded: Any, name: str, field: Any) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
-from functools import lru_cache, wraps
+from functools import cache, lru_cache, wraps
 from typing import Any, Literal, ParamSpec
 
 import numpy as np
@@ -757,6 +757,39 @@ def sine(value: Array) -> Array:
 def cosine(value: Array) -> Array:
     """v_cos: the cosine of a number of turns; see `sine`."""
     return _by_float64(lambda turns: _sine_of_turns(np.abs(turns - np.floor(turns)) + 0.25), value, True)
+
+
+_TWO_OVER_PI_BITS = 1201
+
+
+@cache
+def _two_over_pi_segments() -> npt.NDArray[np.float64]:
+    """For each shift, the 53 bits of 2 / pi behind its first `shift` bits, as integers; zeros follow bit 1201."""
+    guard = 64
+    one = 1 << _TWO_OVER_PI_BITS + guard
+
+    def arctangent(inverse: int) -> int:
+        """Of 1 / inverse, in units of 1 / one."""
+        term, total, odd = one // inverse, 0, 1
+        while term:
+            total += term // odd if odd % 4 == 1 else -(term // odd)
+            term, odd = term // (inverse * inverse), odd + 2
+        return total
+
+    pi = 4 * (4 * arctangent(5) - arctangent(239))
+    bits = 2 * one * one // pi >> guard
+    return np.array(
+        [(bits << shift + 53 >> _TWO_OVER_PI_BITS) & (1 << 53) - 1 for shift in range(_TWO_OVER_PI_BITS)], np.float64
+    )
+
+
+def two_over_pi(value: Array, segment: Array) -> Array:
+    """v_trig_preop_f64: 53 bits of 2 / pi, of those that matter for an argument as large as `value`."""
+    exponent = (_code(value) >> np.uint64(52) & np.uint64(0x7FF)).astype(np.int64)
+    shift = (segment & 31).astype(np.int64) * 53 + np.maximum(exponent - 1077, 0)
+    segments = _two_over_pi_segments()
+    found = np.where(shift < len(segments), segments[np.minimum(shift, len(segments) - 1)], 0.0)
+    return np.ldexp(found, (-53 - shift + np.where(exponent >= 1968, 128, 0)).astype(np.int32))
 
 
 # --- Division ---------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Global, flat and scratch memory: GLOBAL, FLAT and SCRATCH (chapter "Flat Memory Instructions").
 
-Cache policy bits (sc1, nt) mean nothing here: memory is one. sc0 of an atomic says that the old value is returned.
+Cache policy bits mean nothing here: memory is one. But sc0 (glc) of an atomic says that the old value is returned.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from . import direct_to_lds
 from .atomics import MEMORY_ATOMICS, Atomic, perform
 from .decode import Instruction, signed
 from .monitor import Action
@@ -25,6 +26,7 @@ from .transfers import (
     store,
     to_registers,
 )
+from .wait_counters import returns_value
 from .wavefronts import Array, Wavefronts, join
 
 Find = Callable[..., list[Place]]
@@ -39,12 +41,17 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
     if segment not in _FINDERS:
         return None
     action, _, form = operation.partition("_")
+    if instruction.field("lds"):
+        raise instruction.unsupported("a load direct to LDS")
+    direct = form.removeprefix("lds_")
+    if segment == "global" and action == "load" and direct != form and direct in MEMORY_LOADS:
+        return _bind_load_to_lds(instruction, layout, MEMORY_LOADS[direct])
     if action == "load" and form in MEMORY_LOADS:
         return _bind_load(instruction, layout, MEMORY_LOADS[form], _FINDERS[segment](instruction, layout), "vdst")
     if action == "store" and form in MEMORY_STORES:
         return _bind_store(instruction, layout, MEMORY_STORES[form], _FINDERS[segment](instruction, layout), "data")
     if action == "atomic" and form in MEMORY_ATOMICS and segment != "scratch":
-        find, returns = _FINDERS[segment](instruction, layout), bool(instruction.fields["sc0"])
+        find, returns = _FINDERS[segment](instruction, layout), returns_value(instruction)
         return bind_atomic(instruction, layout, MEMORY_ATOMICS[form], find, ("data", "vdst"), returns)
     return None
 
@@ -53,6 +60,16 @@ def _bind_load(instruction: Instruction, layout: Registers, transfer: Transfer, 
     """A load into the register that field `data` names; lanes without a place get 0."""
     row, nbytes = data_register(instruction, data, layout, transfer.words), transfer.nbytes
     return lambda waves: to_registers(waves, row, transfer, load(find(waves, "load", nbytes), nbytes, waves.shape))
+
+
+def _bind_load_to_lds(instruction: Instruction, layout: Registers, transfer: Transfer) -> Step:
+    find, nbytes = _find_global(instruction, layout), transfer.nbytes
+    offset = signed(instruction.fields["offset"], 13)
+
+    def read(waves: Wavefronts) -> Array:
+        return load(find(waves, "load", nbytes), nbytes, waves.shape)
+
+    return direct_to_lds.bind(instruction, transfer, offset, read, buffer=False)
 
 
 def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer, find: Find, data: str) -> Step:

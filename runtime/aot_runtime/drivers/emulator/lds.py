@@ -37,6 +37,8 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
             return bind_one(instruction, layout, transfers[suffix])
         if form in (f"{prefix}2", f"{prefix}2st64") and suffix in ("b32", "b64"):
             return bind_two(instruction, layout, transfers[suffix])
+    if operation in _TRANSPOSED:
+        return _bind_transposed_load(instruction, layout, _TRANSPOSED[operation])
     plain = operation.replace("rtn_", "")
     if plain in LDS_ATOMICS:
         return _bind_atomic(instruction, layout, LDS_ATOMICS[plain], "rtn_" in operation)
@@ -83,6 +85,42 @@ def _bind_load_two(instruction: Instruction, layout: Registers, transfer: Transf
             to_registers(waves, row + part * transfer.words, transfer, values)
 
     return step
+
+
+_TRANSPOSED = {"read_b64_tr_b16": 16, "read_b64_tr_b8": 8, "read_b64_tr_b4": 4}
+"""Bits of an element. Of 6-bit ones nobody says in which order they come."""
+
+
+def _bind_transposed_load(instruction: Instruction, layout: Registers, bits: int) -> Step:
+    """ds_read_b64_tr: 16 lanes load a matrix of 16 columns, in rows that lie in one lane or several, and each lane gets
+    a column (CDNA4, "MFMA Transpose Load from LDS"; how lanes follow each other is what Triton's code takes it for).
+    """
+    addresses, nbytes = _addresses(instruction, layout, _offset(instruction)), 8
+    row = data_register(instruction, "vdst", layout, nbytes // 4)
+
+    def step(waves: Wavefronts) -> None:
+        if waves.active is not None:
+            raise instruction.unsupported("a transposed load with inactive lanes")
+        places = waves.memory.in_lds(waves, "load", addresses(waves), nbytes, None)
+        to_registers(waves, row, Transfer(nbytes), _transpose(load(places, nbytes, waves.shape), bits))
+
+    return step
+
+
+def _transpose(words: Array, bits: int) -> Array:
+    """Elements that 16 lanes hold row by row, column by column. words: uint32 [words, wavefronts, lanes]."""
+    octets = np.ascontiguousarray(np.moveaxis(words, 0, -1)).view(np.uint8)
+    if bits == 4:
+        elements = np.stack([octets & np.uint8(15), octets >> np.uint8(4)], axis=-1)
+    else:
+        elements = octets.view(f"u{bits // 8}")
+    waves, lanes = words.shape[1:]
+    count = 64 // bits  # elements of a lane, and rows of a matrix
+    rows = elements.reshape(waves, lanes // 16, count, 16)
+    columns = np.ascontiguousarray(rows.swapaxes(2, 3)).reshape(waves, lanes, count)
+    if bits == 4:
+        columns = columns[..., 0::2] | columns[..., 1::2] << np.uint8(4)
+    return np.moveaxis(np.ascontiguousarray(columns).view(np.uint32), -1, 0)
 
 
 def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer) -> Step:

@@ -196,6 +196,15 @@ class Races:
     def __init__(self, order: Order, describe: Callable[[int], str], name: Callable[[int], str]):
         self._order, self._describe, self._name = order, describe, name
 
+    def unwaited(self, cells: Cells, accesses: Accesses, loads: frozenset[int]) -> Race | None:
+        """Wavefronts reach what loads of their own, of these times, write to LDS, and have not waited for them."""
+        span = cells.span(accesses.offsets, accesses.nbytes, accesses.low_bits)
+        writers = self._recorded(cells, "write_time", "writer", span, accesses)
+        if writers is None:
+            return None
+        wrong = np.isin(writers.times, np.fromiter(loads, np.uint32)) & (writers.who == accesses.by)
+        return self._race("stored", accesses, writers, wrong, "that is not waited for") if wrong.any() else None
+
     def load(self, cells: Cells, accesses: Accesses, time: int) -> Race | None:
         """Wavefronts load."""
         span = cells.span(accesses.offsets, accesses.nbytes, accesses.low_bits)
@@ -291,14 +300,14 @@ class Races:
                 cells.put(record, Span(which[wide], 1), both[wide])
         return _Recorded(differs, found)
 
-    def _race(self, then: str, accesses: Accesses, recorded: _Recorded, wrong: Array) -> Race:
-        """The race of the accesses of which a cell is wrong."""
+    def _race(self, then: str, accesses: Accesses, recorded: _Recorded, wrong: Array, amiss: str = "") -> Race:
+        """The race of the accesses of which a cell is wrong. amiss: why, if it is that something is not waited for."""
         accused = np.asarray(wrong.any(0))
         index = int(np.argmax(accused))
         cell = int(np.argmax(wrong[:, index]))
         who, time = int(recorded.who[cell, index]) & ~int(_ATOMIC), int(recorded.times[cell, index])
-        own, because, unwaited = int(accesses.by[index]), "nothing orders them", False
-        if who < _WORKGROUP and self._order.workgroup(who) == self._order.workgroup(own):
+        own, because, unwaited = int(accesses.by[index]), amiss or "nothing orders them", bool(amiss)
+        if not amiss and who < _WORKGROUP and self._order.workgroup(who) == self._order.workgroup(own):
             unwaited = accesses.is_lds and self._order.passed_barrier(who, time)
             because = "no barrier is between"
             if unwaited:

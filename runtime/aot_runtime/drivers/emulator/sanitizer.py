@@ -48,7 +48,7 @@ class Sanitizer(Monitor):
         self._races = Races(self._order, self._describe_access, self._describe_wavefront)
         self._memory_cells: dict[int, Cells] = {}
         self._pcs = [0]  # of the access of each time; there is none at time 0
-        self._coherent = False
+        self._coherent = self._to_lds = False
 
     def begin(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -74,6 +74,7 @@ class Sanitizer(Monitor):
         if effect.counted:
             self._pcs.append(instruction.pc)
             self._coherent = is_coherent(instruction)
+            self._to_lds = effect.to_lds
         wrong = self._waits.execute(waves, instruction, effect, self._time)
         if wrong:
             raise self._error("wait", wrong, waves, 0, None)
@@ -189,12 +190,16 @@ class Sanitizer(Monitor):
         values = reached.values if action == "store" else None
         by, is_lds = numbers[reached.waves], reached.touch.space == "lds"
         accesses = Accesses(data, offsets, reached.nbytes, by, numbers, is_lds, values)
+        loads = self._waits.of(reached.group).loads_to_lds if is_lds and not self._to_lds else None
+        race = self._races.unwaited(cells, accesses, loads) if loads else None
         is_atomic = action == "atomic" or self._coherent
         if is_atomic and action != "load":
             self._order.release(by, time)
         if is_atomic and action != "store":
             self._order.acquire(by, time)
-        if action == "load":
+        if race is not None:
+            pass
+        elif action == "load":
             race = self._races.load(cells, accesses, time)
         elif is_atomic:
             race = self._races.atomic(cells, accesses, time)
