@@ -46,8 +46,9 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
 
 
 def _addresses(instruction: Instruction, layout: Registers, offset: int) -> Addresses:
+    """Addresses, that wrap at 32 bits: a base may be negative."""
     row = vector_register(instruction, instruction.fields["addr"], False, layout, 1)
-    return lambda waves: waves.u32[row].astype(np.int64) + offset
+    return lambda waves: (waves.u32[row] + np.uint32(offset)).astype(np.int64)
 
 
 def _offset(instruction: Instruction) -> int:
@@ -71,15 +72,14 @@ def _bind_load(instruction: Instruction, layout: Registers, transfer: Transfer) 
 
 
 def _bind_load_two(instruction: Instruction, layout: Registers, transfer: Transfer) -> Step:
-    offsets = _two_offsets(instruction, transfer.nbytes)
-    base, nbytes = _addresses(instruction, layout, 0), transfer.nbytes
+    nbytes = transfer.nbytes
+    both = [_addresses(instruction, layout, offset) for offset in _two_offsets(instruction, nbytes)]
     row = data_register(instruction, "vdst", layout, 2 * transfer.words)
 
     def step(waves: Wavefronts) -> None:
-        addresses = base(waves)
         found = []
-        for offset in offsets:
-            places = waves.memory.in_lds(waves, "load", addresses + offset, nbytes, waves.active)
+        for addresses in both:
+            places = waves.memory.in_lds(waves, "load", addresses(waves), nbytes, waves.active)
             found.append(load(places, nbytes, waves.shape))
         for part, values in enumerate(found):
             to_registers(waves, row + part * transfer.words, transfer, values)
@@ -136,15 +136,14 @@ def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer)
 
 
 def _bind_store_two(instruction: Instruction, layout: Registers, transfer: Transfer) -> Step:
-    offsets = _two_offsets(instruction, transfer.nbytes)
-    base, nbytes = _addresses(instruction, layout, 0), transfer.nbytes
+    nbytes = transfer.nbytes
+    both = [_addresses(instruction, layout, offset) for offset in _two_offsets(instruction, nbytes)]
     rows = [data_register(instruction, name, layout, transfer.words) for name in ("data0", "data1")]
 
     def step(waves: Wavefronts) -> None:
-        addresses = base(waves)
-        for row, offset in zip(rows, offsets, strict=True):
+        for row, addresses in zip(rows, both, strict=True):
             values = from_registers(waves, row, transfer)
-            places = waves.memory.in_lds(waves, "store", addresses + offset, nbytes, waves.active, values)
+            places = waves.memory.in_lds(waves, "store", addresses(waves), nbytes, waves.active, values)
             store(places, nbytes, values)
 
     return step
