@@ -39,7 +39,7 @@ def bind(instruction: Instruction, layout: Registers, op: matrix.MatrixOp) -> St
     else:
         addend = vector_source(instruction, fields["src2"], "f64" if op.d.bits == 64 else "u32", layout)
 
-    scale_readers = [vector_source(instruction, fields[name], "u32", layout) for name in _SCALES if name in fields]
+    exponents = [rows(name, False, 1) for name in _SCALES if name in fields]
 
     def step(waves: Wavefronts) -> None:
         if isinstance(addend, slice):
@@ -49,9 +49,8 @@ def bind(instruction: Instruction, layout: Registers, op: matrix.MatrixOp) -> St
         registers = waves.u32
         overlaps = any(target.start < part.stop and part.start < target.stop for part in (first, second))
         out = None if overlaps else registers[target]
-        scales = tuple(np.broadcast_to(read(waves), waves.shape)[None] for read in scale_readers)
-        operands = registers[first], registers[second], start, modifiers
-        result = matrix.execute(op, *operands, scales=(scales[0], scales[1]) if scales else None, out=out)
+        scales = (registers[exponents[0]], registers[exponents[1]]) if exponents else None
+        result = matrix.execute(op, registers[first], registers[second], start, modifiers, scales=scales, out=out)
         if out is None:
             registers[target] = result
 
