@@ -75,6 +75,8 @@ class Sanitizer(Monitor):
             self._pcs.append(instruction.pc)
             self._coherent = is_coherent(instruction)
             self._to_lds = effect.to_lds
+            if effect.to_lds:
+                self._order.load_to_lds(self._time)
         wrong = self._waits.execute(waves, instruction, effect, self._time)
         if wrong:
             raise self._error("wait", wrong, waves, 0, None)
@@ -110,8 +112,10 @@ class Sanitizer(Monitor):
                 text = f"{ended} of the workgroup's wavefronts have ended and never come to the barrier"
                 raise self._barrier_error(text, group, wave)
         for group in groups:
-            since, now = self._waits.of(group).lds_since, self._time + 1
-            self._order.barrier(self._numbers(group), now, now if since is None else since)
+            outstanding, now = self._waits.of(group), self._time + 1
+            since = outstanding.lds_since
+            load_time = min(outstanding.loads_to_lds, default=now)
+            self._order.barrier(self._numbers(group), now, now if since is None else since, load_time)
 
     def _barrier_before(self, pc: int) -> Instruction:
         """The barrier that wavefronts wait at, which go on at a pc."""

@@ -61,7 +61,7 @@ class Effect:
         sources, results: registers. All are `sources` of an instruction that is done when the next one begins.
         counted: the counters that it adds to.
         waits: what it leaves outstanding, by counter.
-        uses_lds: it reads or writes LDS.
+        uses_lds: it reads or writes LDS, but for those that `to_lds` has.
         to_lds: it is a load from memory that goes to LDS.
     """
 
@@ -83,9 +83,8 @@ class Effect:
             if not counted or not operand.result or (operand.name == "vdata" and "atomic" in name):
                 sources |= registers
         is_lds = name.startswith("ds_") and not name.startswith(_LANE_MOVES)
-        to_lds = is_direct_to_lds(instruction)
-        uses_lds = is_lds or name.startswith("flat_") or to_lds
-        return cls(sources, results, counted, waited_for(instruction), uses_lds, to_lds)
+        uses_lds = is_lds or name.startswith("flat_")
+        return cls(sources, results, counted, waited_for(instruction), uses_lds, is_direct_to_lds(instruction))
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,8 @@ class Operation:
     Attributes:
         registers: that it will write.
         pcs: of the instructions.
-        lds_time: when it reached for LDS; None: it did not.
-        loads_to_lds: times of loads that go to LDS.
+        lds_time: when it reached for LDS; None: it did not, or is a load that goes there.
+        loads_to_lds: times of such loads.
     """
 
     registers: int
@@ -168,7 +167,7 @@ class Outstanding:
 
     @property
     def lds_since(self) -> int | None:
-        """When the oldest that reaches for LDS did; None: none does."""
+        """When the oldest that reaches for LDS did, loads that go there left out; None: none does."""
         times = [operation.lds_time for queue in self.queues.values() for operation in queue]
         return min((time for time in times if time is not None), default=None)
 
