@@ -1,4 +1,6 @@
-"""The shipped gfx942 code objects, executed instruction by instruction in strict mode, against the fp64 references."""
+"""The shipped code objects, executed instruction by instruction in strict mode, against the fp64 references: all of
+gfx942's, a choice of other archs'.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import pytest
 
 from aot_runtime import Bundle, DeviceArray, open_bundle
 from aot_runtime.device import Device
-from aot_runtime.drivers.emulator import EmulatorDriver, Options
+from aot_runtime.drivers.emulator import ARCHS, EmulatorDriver, Options
 from aot_runtime.format import Variant
 from aot_runtime.planner import op_planner
 from kernels.attention.reference import attention, attention_same_dtype
@@ -25,12 +27,14 @@ FP16 = np.dtype(np.float16)
 
 
 @cache
-def strict_device() -> Device:
-    return Device(EmulatorDriver(Options(strict=True)), 0)
+def strict_device(arch: str) -> Device:
+    return Device(EmulatorDriver(Options(strict=True)), list(ARCHS).index(arch))
 
 
-def built(factory: pytest.TempPathFactory, manifest: str, *options: str) -> Bundle:
-    """A bundle on the emulator; it is built once for all workers of a session."""
+def built(
+    factory: pytest.TempPathFactory, manifest: str, *options: str, arch: str = "gfx942", name: str = "emulated_bundles"
+) -> Bundle:
+    """A bundle on the emulator; it is built once for all workers of a session. name: of its folder."""
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
     from click.testing import CliRunner
     from filelock import FileLock
@@ -38,15 +42,15 @@ def built(factory: pytest.TempPathFactory, manifest: str, *options: str) -> Bund
     from aot.cli import main
 
     base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "emulated_bundles"
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
     folder.mkdir(exist_ok=True)
     path = str(ROOT / f"manifests/{manifest}.yaml")
-    command = ["--arch", "gfx942", *options, path, "-o", str(folder), "--cache-dir", str(folder / "cache")]
-    with FileLock(folder / f"{manifest}.lock"):
-        if not (folder / f"{manifest}-gfx942/bundle.json").exists():
+    command = ["--arch", arch, *options, path, "-o", str(folder), "--cache-dir", str(folder / "cache")]
+    with FileLock(folder / f"{manifest}-{arch}.lock"):
+        if not (folder / f"{manifest}-{arch}/bundle.json").exists():
             result = CliRunner().invoke(main, command)
             assert result.exit_code == 0, result.output
-    return open_bundle(folder / f"{manifest}-gfx942", device=strict_device())
+    return open_bundle(folder / f"{manifest}-{arch}", device=strict_device(arch))
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +76,19 @@ def poisoned(bundle: Bundle, host: np.ndarray):
 @pytest.mark.parametrize("head_dim", (64, 96, 128))
 @pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
 def test_attention(flash: Bundle, dtype: np.dtype, head_dim: int, lengths: tuple[int, int], causal: bool):
+    check_attention(flash, dtype, head_dim, lengths, causal)
+
+
+def check_attention(
+    bundle: Bundle, dtype: np.dtype, head_dim: int, lengths: tuple[int, int], causal: bool
+) -> None:  # fmt: skip
     rng = np.random.default_rng(head_dim)
     q = rng.standard_normal((1, 2, lengths[0], head_dim)).astype(dtype)
     k, v = (rng.standard_normal((1, 1, lengths[1], head_dim)).astype(dtype) for _ in range(2))
-    out = flash.device.array(np.full(q.shape, np.nan, dtype))
-    lse = flash.device.array(np.full(q.shape[:3], np.nan, np.float32))
-    given = [poisoned(flash, x) for x in (q, k, v)]
-    flash.flash_attention(*given, causal=causal, return_lse=True, out=out, lse=lse)
+    out = bundle.device.array(np.full(q.shape, np.nan, dtype))
+    lse = bundle.device.array(np.full(q.shape[:3], np.nan, np.float32))
+    given = [poisoned(bundle, x) for x in (q, k, v)]
+    bundle.flash_attention(*given, causal=causal, return_lse=True, out=out, lse=lse)
     arguments = {"scale": head_dim**-0.5, "causal": causal, "return_lse": True}
     exact, same = attention(q, k, v, **arguments), attention_same_dtype(q, k, v, **arguments)
     assert_close(out.numpy(), exact[0], same[0], 1e-6, "out")
@@ -88,10 +98,46 @@ def test_attention(flash: Bundle, dtype: np.dtype, head_dim: int, lengths: tuple
 @pytest.mark.parametrize("dtype", (FP16, BF16, np.dtype(np.float32)), ids=str)
 @pytest.mark.parametrize("cols", (1, 33, 256, 1000, 4096, 20000))
 def test_softmax(rows: Bundle, cols: int, dtype: np.dtype):
+    check_softmax(rows, cols, dtype)
+
+
+def check_softmax(bundle: Bundle, cols: int, dtype: np.dtype) -> None:
     x = (np.random.default_rng(cols).standard_normal((3, cols)) * 4).astype(dtype)
-    out = rows.device.array(np.full(x.shape, np.nan, dtype))
-    rows.softmax(poisoned(rows, x), out=out)
+    out = bundle.device.array(np.full(x.shape, np.nan, dtype))
+    bundle.softmax(poisoned(bundle, x), out=out)
     assert_close(out.numpy(), softmax(x), softmax_same_dtype(x), 1e-7)
+
+
+# Other archs
+
+OTHERS = pytest.mark.parametrize("arch", ("gfx950", "gfx90a"))
+
+
+@OTHERS
+def test_attention_of_other_archs(arch: str, tmp_path_factory: pytest.TempPathFactory):
+    chosen = "head_dim=128,dtype=bfloat16,causal=true,return_lse=true,padded=false"
+    bundle = built(tmp_path_factory, "attention", "--filter", chosen, arch=arch)
+    for lengths in ((70, 90), (130, 50), (600, 130)):
+        check_attention(bundle, BF16, 128, lengths, True)
+
+
+@OTHERS
+def test_softmax_of_other_archs(arch: str, tmp_path_factory: pytest.TempPathFactory):
+    bundle = built(tmp_path_factory, "rows", "--filter", "BLOCK=1024", arch=arch)
+    for dtype in (FP16, BF16, np.dtype(np.float32)):
+        for cols in (1000, 1024):
+            check_softmax(bundle, cols, dtype)
+
+
+@pytest.mark.slow
+@OTHERS
+def test_every_head_dim_of_other_archs(arch: str, tmp_path_factory: pytest.TempPathFactory):
+    bundle = built(tmp_path_factory, "attention", "--filter", "return_lse=true", arch=arch, name="every_head_dim")
+    for dtype in (FP16, BF16):
+        for head_dim in (32, 64, 128, 256, 100):
+            for lengths in ((1, 77), (70, 90), (600, 130)):
+                for causal in (False, True):
+                    check_attention(bundle, dtype, head_dim, lengths, causal)
 
 
 # Every variant of the two manifests, which is what these sweeps are for

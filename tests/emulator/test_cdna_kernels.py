@@ -64,13 +64,11 @@ def test_ragged_matmul(arch: str, dtype: np.dtype, instruction: int):
     kernels.check_matmul(dtype, (100, 70, 90), (64, 64, 32), options, arch=arch)
 
 
-@pytest.mark.parametrize("stages", (1, 2, 3))
-@pytest.mark.parametrize(
-    "arch,dtype", [(arch, dtype) for arch in ("gfx950", "gfx90a") for dtype in (F16, I8, *FP8_OF[arch][:1])], ids=str
-)
+@pytest.mark.parametrize("stages", (2, 3))
+@pytest.mark.parametrize("arch,dtype", [("gfx950", F16), ("gfx950", I8), ("gfx950", OCP_FP8), ("gfx90a", F16)], ids=str)
 def test_pipelined_matmul(arch: str, dtype: np.dtype, stages: int):
     """Deep enough for the longest instructions, and for loads that go to LDS."""
-    kernels.check_matmul(dtype, (128, 64, 384), (64, 64, 128), {"num_stages": stages}, arch=arch)
+    kernels.check_matmul(dtype, (64, 64, 384), (64, 64, 128), {"num_stages": stages}, arch=arch)
 
 
 @new_archs
@@ -83,9 +81,16 @@ def test_split_k_with_float_atomics(arch: str):
     kernels.check_matmul(F16, (64, 64, 256), (32, 32, 32), split=4, emulation=Options(order=Order.SERIAL), arch=arch)
 
 
-def test_spilling_matmul():
+def test_spilling_dot():
     """gfx90a reaches scratch by buffer instructions."""
-    kernels.test_spilling_matmul("gfx90a")
+    a, b = normal(16, 256, dtype=BF16), normal(256, 16, dtype=BF16, seed=1)
+    constants = {"M": 16, "N": 16, "K": 256, "PRECISION": "ieee", "OUT": "float"}
+    options = {"num_warps": 1, "matrix_instr_nonkdim": 4}
+    arguments, profiled = {"a": a, "b": b, "c": np.zeros((16, 16), F32)}, Options(profile=True)
+    after, driver = run("dot", (1,), arguments, options, profiled, arch="gfx90a", **constants)
+    assert np.abs(after["c"] - a.astype(np.float64) @ b.astype(np.float64)).max() <= 1e-4
+    accesses = driver.last.summary.accesses
+    assert ("scratch", "store") in accesses and ("scratch", "load") in accesses, "the kernel spills no more"
 
 
 @new_archs
@@ -97,7 +102,7 @@ def test_function(name: str, dtype: np.dtype, arch: str):
 
 @new_archs
 @pytest.mark.parametrize(
-    "name,dtype", [form for form in kernels.BINARY_FORMS if form[0] in ("div", "mul", "max", "min_nan", "floordiv")],
+    "name,dtype", [form for form in kernels.BINARY_FORMS if form[0] in ("div", "min_nan", "floordiv")],
     ids=str,
 )  # fmt: skip
 def test_binary_operation(name: str, dtype: np.dtype, arch: str):
@@ -185,7 +190,7 @@ def test_more_lds_than_gfx942_has():
 # Dot products
 
 
-@pytest.mark.parametrize("shape", ((16, 16, 64), (32, 32, 32), (4, 64, 128)), ids=str)
+@pytest.mark.parametrize("shape", ((16, 16, 64), (4, 64, 64)), ids=str)
 @pytest.mark.parametrize(
     "arch,dtype",
     [(arch, dtype) for arch in FP8_OF for dtype in (F16, BF16, F32, F64, I8, *FP8_OF[arch])],

@@ -213,9 +213,11 @@ def test_start_of_a_kernel_with_scratch():
     from aot_runtime.drivers.emulator.memory import Memory
     from aot_runtime.drivers.emulator.wavefronts import UNSET, Batch
 
-    signature = (("a", "*fp16"), ("b", "*fp16"), ("c", "*fp32"), ("m", "i32"), ("n", "i32"), ("k", "i32"))
-    constants = (("BLOCK_M", 128), ("BLOCK_N", 256), ("BLOCK_K", 32), ("SPLIT_K", 1))
-    compiled = compile_kernel("matmul", signature, constants, (("num_warps", 1),), arch="gfx90a").compiled
+    signature = (("a", "*bf16"), ("b", "*bf16"), ("c", "*fp32"))
+    constants = (("M", 16), ("N", 16), ("K", 256), ("PRECISION", "ieee"), ("OUT", "float"))
+    options = (("num_warps", 1), ("matrix_instr_nonkdim", 4))
+    compiled = compile_kernel("dot", signature, constants, options, (), "gfx90a", "kernels/more_kernels.py").compiled
+    assert compiled.metadata.scratch_bytes > 0, "the kernel spills no more: make it larger"
     kernel = Module(compiled.image, ARCHS["gfx90a"], Memory(1 << 32, 1 << 30)).kernel(compiled.symbol)
     batch = Batch(4, 2, 64)
     segment = struct.pack("<14I", *range(14))
