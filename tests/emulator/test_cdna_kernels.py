@@ -170,12 +170,14 @@ def test_matmul_of_whole_blocks(dtype: np.dtype, buffers: bool, arch: str, monke
     )
     a, b = normal(m, k, dtype=dtype), normal(k, n, dtype=dtype, seed=1)
     arguments = {"a": a, "b": b, "c": np.zeros((m, n), F32), "m": m, "n": n, "k": k}
-    after, driver = launching.launch(kernel, (2, 1), arguments)
+    after, driver = launching.launch(kernel, (2, 1), arguments, Options(profile=True))
     exact = a.astype(np.float64) @ b.astype(np.float64)
     assert np.abs(after["c"] - exact).max() <= 2e-5 * np.sqrt(k)
     if arch == "gfx950":
         expected = {"buffer_load_dwordx4" if buffers else "global_load_lds_dwordx4", "ds_read_b64_tr_b16"}
         assert expected <= set(driver.last.summary.mnemonics)
+        accesses = driver.last.summary.accesses  # each workgroup loads its rows of a, and all of b
+        assert accesses["lds", "store"].bytes == accesses["global", "load"].bytes == a.nbytes + 2 * b.nbytes
 
 
 def test_more_lds_than_gfx942_has():

@@ -136,6 +136,13 @@ def test_alignment(access: str, alignment: int):
         assert error.thread.lane == 0 and error.address % 32 == offset
 
 
+def test_padded_layouts_of_gfx950():
+    """They place 16 bytes at multiples of 8."""
+    body = "v_lshlrev_b32 v3, 5, v0\nds_write_b128 v3, v[4:7] offset:{}"
+    run(body.format(8), arch="gfx950")
+    fault("alignment", "no multiple of 8", body.format(4), arch="gfx950")
+
+
 # What nothing has written
 
 COPY = POINTER + "global_load_dword v2, v1, s[4:5]\n"

@@ -148,7 +148,9 @@ class Sanitizer(Monitor):
             self._check_array(reached, base, self._scheduler.access.scratch_bytes, self._scratch_written, "scratch")
 
     def _check_alignment(self, reached: _Reached) -> None:
-        unit = _LDS_ALIGNMENT[reached.nbytes] if reached.touch.space == "lds" else min(reached.nbytes, 4)
+        unit = min(reached.nbytes, 4)
+        if reached.touch.space == "lds":
+            unit = min(_LDS_ALIGNMENT[reached.nbytes], self._program.arch.lds_alignment)
         wrong = (reached.addresses & reached.addresses.dtype.type(unit - 1)) != 0
         if wrong.any():
             text = f"{reached.nbytes} bytes at an address that is no multiple of {unit}"
