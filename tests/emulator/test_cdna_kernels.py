@@ -156,11 +156,26 @@ def test_launches(test: Callable[..., None], arch: str):
 # Loads of tiles: which way they take depends on what the compiler knows of the pointers.
 
 
-@every_arch
-@pytest.mark.parametrize("buffers", (False, True), ids=("global", "buffer"))
+WAYS = {
+    "global": {"AMDGCN_USE_BUFFER_OPS": "0"},
+    "buffer": {"AMDGCN_USE_BUFFER_OPS": "1"},
+    "direct": {"TRITON_HIP_USE_ASYNC_COPY": "1"},  # which gfx950 has by itself, and gfx90a not at all
+}
+EXPECTED = {
+    ("gfx950", "global"): {"global_load_lds_dwordx4", "ds_read_b64_tr_b16"},
+    ("gfx950", "buffer"): {"buffer_load_dwordx4", "ds_read_b64_tr_b16"},
+    ("gfx942", "direct"): {"buffer_load_dword"},
+}
+"""Instructions that the kernel should have."""
+
+
+@pytest.mark.parametrize(
+    "arch,way", [(arch, way) for arch in FP8_OF for way in WAYS if (arch, way) != ("gfx90a", "direct")]
+)
 @pytest.mark.parametrize("dtype", (F16, BF16), ids=str)
-def test_matmul_of_whole_blocks(dtype: np.dtype, buffers: bool, arch: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("AMDGCN_USE_BUFFER_OPS", str(int(buffers)))
+def test_matmul_of_whole_blocks(dtype: np.dtype, way: str, arch: str, monkeypatch: pytest.MonkeyPatch):
+    for name, value in WAYS[way].items():
+        monkeypatch.setenv(name, value)
     m, n, k = 128, 64, 192
     kind = "*fp16" if dtype == F16 else "*bf16"
     signature = (("a", kind), ("b", kind), ("c", "*fp32"), ("m", "i32"), ("n", "i32"), ("k", "i32"))
@@ -173,9 +188,8 @@ def test_matmul_of_whole_blocks(dtype: np.dtype, buffers: bool, arch: str, monke
     after, driver = launching.launch(kernel, (2, 1), arguments, Options(profile=True))
     exact = a.astype(np.float64) @ b.astype(np.float64)
     assert np.abs(after["c"] - exact).max() <= 2e-5 * np.sqrt(k)
-    if arch == "gfx950":
-        expected = {"buffer_load_dwordx4" if buffers else "global_load_lds_dwordx4", "ds_read_b64_tr_b16"}
-        assert expected <= set(driver.last.summary.mnemonics)
+    assert EXPECTED.get((arch, way), set()) <= set(driver.last.summary.mnemonics)
+    if arch == "gfx950" or (arch, way) == ("gfx942", "direct"):
         accesses = driver.last.summary.accesses  # each workgroup loads its rows of a, and all of b
         assert accesses["lds", "store"].bytes == accesses["global", "load"].bytes == a.nbytes + 2 * b.nbytes
 
@@ -267,7 +281,8 @@ def test_scaled_matmul(a: str, b: str, instruction: int):
 
 @pytest.mark.parametrize("stages", (1, 3))
 def test_scaled_matmul_with_fp4_packed_along_columns(stages: int):
-    check_scaled("gfx950", "e4m3", "e2m1", {"num_stages": stages}, packed_along_k=False)
+    names = check_scaled("gfx950", "e4m3", "e2m1", {"num_stages": stages}, packed_along_k=False)
+    assert "ds_read_b64_tr_b4" in names
 
 
 @pytest.mark.parametrize("arch", ("gfx942", "gfx90a"))
@@ -275,7 +290,8 @@ def test_scaled_matmul_without_instructions_for_it(arch: str):
     check_scaled(arch, "bf16", "e2m1", {})
 
 
-def check_scaled(arch: str, a: str, b: str, options: dict[str, Any], packed_along_k: bool = True) -> None:
+def check_scaled(arch: str, a: str, b: str, options: dict[str, Any], packed_along_k: bool = True) -> set[str]:
+    """Returns the mnemonics that were executed."""
     m, n, k = 64, 64, 256
     left, left_scales, left_exact = microscaled(0, m, k, a, 1)
     right, right_scales, right_exact = microscaled(1, n, k, b, int(packed_along_k))
@@ -284,9 +300,10 @@ def check_scaled(arch: str, a: str, b: str, options: dict[str, Any], packed_alon
     arguments = {"a": left, "a_scale": left_scales, "b": np.ascontiguousarray(right.T), "b_scale": right_scales,
                  "c": np.zeros((m, n), F32), "k": k}  # fmt: skip
     constants = {"M": m, "N": n, "K": 128, "A": a, "B": b, "B_PACKED_ALONG_K": packed_along_k}
-    after, _ = run("scaled_matmul", (1,), arguments, options, arch=arch, **constants)
+    after, driver = run("scaled_matmul", (1,), arguments, options, arch=arch, **constants)
     exact = left_exact @ right_exact.T
     assert np.abs(after["c"] - exact).max() <= 1e-6 * (np.abs(left_exact) @ np.abs(right_exact).T).max()
+    return set(driver.last.summary.mnemonics)
 
 
 # What is less usual
