@@ -167,9 +167,10 @@ class Binder:
         if plain in tensors:
             if known.get(query_name("given", plain)) is False:
                 return Bound(name, "constexpr", constant=None)
-            dtype = str(known.get(tensors[plain].dtype, tensors[plain].dtype))
-            align = tensors[plain].align
-            return Bound(name, f"*{TRITON_DTYPES[dtype]}", None, plain, dtype, divisible=align, ranged=True)
+            tensor = tensors[plain]
+            dtype = str(known.get(tensor.dtype, tensor.dtype))
+            pointer = f"*{TRITON_DTYPES[dtype]}"
+            return Bound(name, pointer, None, plain, dtype, divisible=tensor.align, ranged=not tensor.large)
         self._check_names(value, name)
         strides = [query for query in value.queries if query[0] == "stride"]
         if len(strides) == 1 and plain == parse(f"stride({strides[0][1]}, {strides[0][2]})").text:
@@ -178,7 +179,7 @@ class Binder:
         if constant is not UNKNOWN:
             # A type that the manifest asks for is kept: a constant would be an i32 or fp32 in the kernel.
             return Bound(name, forced, value=repr(constant)) if forced else Bound(name, "constexpr", constant=constant)
-        wide = bool(strides) and not variant.aligned
+        wide = any(self._wide(tensors[str(tensor)], variant) for _, tensor, *_ in strides)
         return Bound(name, forced or self._type(value, name, wide), value=plain, divisible=plain in self.op.align)
 
     def _type(self, value: Expression, name: str, wide: bool) -> str:
@@ -213,8 +214,13 @@ class Binder:
         if innermost and not tensor.shape[position].broadcast and forced is None:
             return Bound(name, "constexpr", constant=1)
         value = parse(f"stride({tensor.name}, {position})").text
-        type_name = forced or ("i32" if variant.aligned else "i64")
+        type_name = forced or ("i64" if self._wide(tensor, variant) else "i32")
         return Bound(name, type_name, value=value, divisible=tensor.align and not innermost)
+
+    @staticmethod
+    def _wide(tensor: fmt.Tensor, variant: VariantSpec) -> bool:
+        """Whether offsets into a tensor may need 64 bits."""
+        return tensor.large or not variant.aligned
 
     def _by_name(self, name: str) -> str | None:
         """The expression that a parameter's name stands for; None where it stands for nothing."""

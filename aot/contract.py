@@ -101,6 +101,7 @@ class _Contract:
             contiguous=self._contiguous(spec, shape, path),
             innermost=self._dim_list(spec.innermost, "innermost", spec, shape, path),
             align=spec.align,
+            large=spec.large,
             doc=spec.doc,
         )
 

@@ -72,6 +72,7 @@ class TensorSpec(_Spec):
         [], description="Instead of `contiguous`: dims of which one has stride 1, by name or position."
     )
     align: bool = Field(True, description="Whether the aligned specialisation assumes 16-divisible strides of it.")
+    large: bool = Field(False, description="The aligned specialisation takes it beyond 2 GiB too: i64 strides.")
     doc: str = ""
 
 

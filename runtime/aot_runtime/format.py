@@ -43,6 +43,7 @@ class Tensor(_Record, frozen=True):
         contiguous: positions of the dims that are packed without gaps, innermost last.
         innermost: instead of `contiguous`, positions of the dims of which one has stride 1; new arrays take the first.
         align: whether the aligned specialisation asks for 16-byte alignment and strides divisible by 16 of it.
+        large: the aligned specialisation takes it however far it reaches; its strides are 64 bits wide there too.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Tensor(_Record, frozen=True):
     contiguous: tuple[int, ...] = ()
     innermost: tuple[int, ...] = ()
     align: bool = True
+    large: bool = False
     doc: str = ""
 
 

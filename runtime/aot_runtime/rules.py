@@ -222,7 +222,7 @@ class Rules:
         return tuple(reasons)
 
     def _misaligned(self, tensor: Tensor, layout: Layout) -> Iterable[str]:
-        if layout.low < 0 or layout.high * layout.itemsize >= RANGE_32:
+        if not tensor.large and (layout.low < 0 or layout.high * layout.itemsize >= RANGE_32):
             yield f"'{tensor.name}' spans {(layout.high - layout.low) * layout.itemsize} bytes or has a negative stride"
         if not tensor.align:
             return

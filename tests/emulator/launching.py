@@ -142,5 +142,19 @@ def _back(
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FP8 = np.dtype(ml_dtypes.float8_e4m3fnuz)
 BF8 = np.dtype(ml_dtypes.float8_e5m2fnuz)
+OCP_FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
+OCP_BF8 = np.dtype(ml_dtypes.float8_e5m2)
 
-__all__ = ["BF8", "BF16", "FP8", "Kernel", "Options", "compile_kernel", "launch", "replace", "run"]
+__all__ = [
+    "BF8",
+    "BF16",
+    "FP8",
+    "OCP_BF8",
+    "OCP_FP8",
+    "Kernel",
+    "Options",
+    "compile_kernel",
+    "launch",
+    "replace",
+    "run",
+]

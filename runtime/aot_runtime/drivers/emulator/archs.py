@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+Isa = Literal["cdna", "rdna3", "rdna4"]
+
 
 @dataclass(frozen=True)
 class Arch:
@@ -29,7 +31,7 @@ class Arch:
 
     name: str
     title: str
-    isa: Literal["cdna", "rdna3", "rdna4"]
+    isa: Isa
     lanes: Literal[32, 64]
     num_cus: int
     lds_bytes: int
@@ -46,6 +48,8 @@ ARCHS: Mapping[str, Arch] = {
         Arch(
             "gfx90a", "AMD Instinct MI250X, one die, emulated", "cdna", 64, 110, 64 << 10, False, scratch_resource=True
         ),
+        Arch("gfx1100", "AMD Radeon RX 7900 XTX, emulated", "rdna3", 32, 96, 64 << 10, ocp_fp8=True),
+        Arch("gfx1201", "AMD Radeon RX 9070 XT, emulated", "rdna4", 32, 64, 64 << 10, ocp_fp8=True),
     )
 }
 """By name. The device for an arch has its place here as its number."""

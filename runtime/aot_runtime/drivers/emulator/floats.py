@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
-from functools import cache, lru_cache, wraps
+from functools import lru_cache, wraps
 from typing import Any, Literal, ParamSpec
 
 import numpy as np
@@ -762,34 +762,35 @@ def cosine(value: Array) -> Array:
 _TWO_OVER_PI_BITS = 1201
 
 
-@cache
-def _two_over_pi_segments() -> npt.NDArray[np.float64]:
-    """For each shift, the 53 bits of 2 / pi behind its first `shift` bits, as integers; zeros follow bit 1201."""
-    guard = 64
-    one = 1 << _TWO_OVER_PI_BITS + guard
+@lru_cache(maxsize=1)
+def _two_over_pi() -> int:
+    """The first bits of 2 / pi, by Machin's formula for pi."""
+    one = 1 << _TWO_OVER_PI_BITS + 64
 
-    def arctangent(inverse: int) -> int:
-        """Of 1 / inverse, in units of 1 / one."""
-        term, total, odd = one // inverse, 0, 1
+    def arctangent_of_inverse(n: int) -> int:
+        term, total, k = one // n, 0, 1
         while term:
-            total += term // odd if odd % 4 == 1 else -(term // odd)
-            term, odd = term // (inverse * inverse), odd + 2
+            total += (term if k % 4 == 1 else -term) // k
+            term, k = term // (n * n), k + 2
         return total
 
-    pi = 4 * (4 * arctangent(5) - arctangent(239))
-    bits = 2 * one * one // pi >> guard
-    return np.array(
-        [(bits << shift + 53 >> _TWO_OVER_PI_BITS) & (1 << 53) - 1 for shift in range(_TWO_OVER_PI_BITS)], np.float64
-    )
+    pi = 16 * arctangent_of_inverse(5) - 4 * arctangent_of_inverse(239)
+    return (2 * one << _TWO_OVER_PI_BITS) // pi
 
 
-def two_over_pi(value: Array, segment: Array) -> Array:
-    """v_trig_preop_f64: 53 bits of 2 / pi, of those that matter for an argument as large as `value`."""
-    exponent = (_code(value) >> np.uint64(52) & np.uint64(0x7FF)).astype(np.int64)
-    shift = (segment & 31).astype(np.int64) * 53 + np.maximum(exponent - 1077, 0)
-    segments = _two_over_pi_segments()
-    found = np.where(shift < len(segments), segments[np.minimum(shift, len(segments) - 1)], 0.0)
-    return np.ldexp(found, (-53 - shift + np.where(exponent >= 1968, 128, 0)).astype(np.int32))
+def trig_preop(value: Array, segment: Array) -> npt.NDArray[np.float64]:
+    """v_trig_preop_f64: 53 bits of 2 / pi at the place that segment (uint32) and the value's exponent name, to reduce
+    large angles with.
+    """
+    exponent = _biased_exponent(value).astype(np.int64)
+    shifts = (segment & np.uint32(31)).astype(np.int64) * 53 + np.maximum(exponent - 1077, 0)
+    shifts, exponent = np.broadcast_arrays(shifts, exponent)
+    scales = np.where(exponent >= 1968, 128, 0) - 53 - shifts
+    kept, chosen = np.unique(shifts, return_inverse=True)
+    mask = (1 << 53) - 1
+    below = _TWO_OVER_PI_BITS - 53
+    bits = [float((_two_over_pi() << int(shift) >> below) & mask) for shift in kept]
+    return np.ldexp(np.array(bits)[chosen].reshape(shifts.shape), scales.astype(np.int32))
 
 
 # --- Division ---------------------------------------------------------------------------------------------------------

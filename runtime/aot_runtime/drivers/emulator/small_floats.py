@@ -1,6 +1,6 @@
 """Conversions of 8-bit and 4-bit floats: VOP1 and VOP3 (CDNA3 and CDNA4, chapter "Vector ALU Operations").
 
-Which formats fp8 and bf8 are, the arch says: FNUZ on gfx942, those of the OCP on gfx950. The v_cvt_scalef32
+Which formats fp8 and bf8 are, the arch says: FNUZ on gfx942, those of the OCP elsewhere. The v_cvt_scalef32
 instructions of gfx950 have a further source, whose exponent is that of a block of numbers: what is narrowed is divided
 by that power of two first, what is widened is multiplied by it. There is one rounding, to nearest even. A number too
 large becomes what the format has for infinity, or with MODE.FP16_OVFL the largest number.
@@ -41,7 +41,7 @@ _NAME = re.compile(rf"v_cvt_(?P<scaled>scalef32_)?(?P<random>sr_)?(?P<pair>pk_)?
 
 def bind(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step | None:
     """What executes a conversion; None if it is none of these, or not implemented."""
-    match = _NAME.fullmatch(instruction.mnemonic)
+    match = _NAME.fullmatch(instruction.operation)
     if match is None:
         return None
     conversion = _Conversion(instruction, layout, changes, bool(match["scaled"]))
@@ -123,6 +123,8 @@ class _Conversion:
         if not self._scaled:
             if pair:
                 return self._source(0), 16 * self._changes.word_of_first_source()
+            if self._select and self._instruction.arch.isa == "rdna4":  # op_sel names a byte, its lower bit first
+                return self._source(0), 8 * (0, 2, 1, 3)[self._select & 3]
             return self._changes.sources(["u32"])[0], 0  # SDWA may choose a byte
         select, unit = self._select & 3, 16 if pair and fmt.bits == 8 else 8
         if unit * select >= 32:
