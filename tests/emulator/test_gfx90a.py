@@ -184,12 +184,12 @@ def test_other_swizzled_buffers_are_refused():
         machine = with_scratch()
         machine.s[32] = 0
         machine.s[register] = value
-        with pytest.raises(UnsupportedInstructionError, match="swizzle|scratch"):
+        with pytest.raises(UnsupportedInstructionError, match=r"swizzle|scratch"):
             machine.execute("buffer_load_dword v2, off, s[0:3], s32")
     machine = Machine(arch="gfx942")
     for register, word in enumerate(scratch_resource(64, 64)):
         machine.s[register] = word
-    with pytest.raises(UnsupportedInstructionError, match="swizzle|scratch"):
+    with pytest.raises(UnsupportedInstructionError, match=r"swizzle|scratch"):
         machine.execute("buffer_load_dword v2, off, s[0:3], 0")
 
 

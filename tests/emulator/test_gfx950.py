@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from machine import DEFAULT_MODE, Machine, edge_floats, integers
 
+from aot_runtime.drivers.emulator.vector import _OTHER_CDNA
 from aot_runtime.errors import MemoryAccessError, UnsupportedInstructionError
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -25,6 +26,18 @@ def gfx950(**given: int) -> Machine:
 def halves(words: np.ndarray, dtype: type) -> np.ndarray:
     """The two 16-bit numbers of each register: [..., 2]."""
     return np.ascontiguousarray(words)[..., None].view(dtype)
+
+
+HERE = {
+    *(f"v_ashr_pk_{kind}_i32" for kind in ("i8", "u8")), "v_prng_b32", "v_dot2c_f32_bf16",
+    *(f"v_cvt_{form}_{kind}_f32" for form in ("pk", "sr") for kind in ("f16", "bf16")),
+}  # fmt: skip
+ELSEWHERE = {"v_mad_f32", "v_mac_f32", "v_madmk_f32", "v_madak_f32", "v_trig_preop_f64"}
+"""In `test_gfx90a` and `test_rdna_vector`."""
+
+
+def test_every_instruction_is_tested():
+    assert set(_OTHER_CDNA) == HERE | ELSEWHERE
 
 
 # Bits and integers
