@@ -16,12 +16,13 @@ import numpy as np
 from aot_runtime.codeobject import KernelMetadata, read_code_object, read_loaded_image
 from aot_runtime.errors import BundleError, EmulationError
 
-from .archs import Arch
+from .archs import Arch, Isa
+from .buffer import scratch_resource
 from .decode import Instruction, decode
 from .memory import Memory
 from .operands import Registers
 from .program import Program
-from .wavefronts import EXEC, Array, Batch, words_of
+from .wavefronts import EXEC, TTMP0, Array, Batch, words_of
 
 _PRELOAD_ENTRY = 256
 """Where hardware that preloads kernel arguments starts: it leaves out what loads them."""
@@ -33,6 +34,7 @@ class Descriptor:
     """The 64-byte kernel descriptor."""
 
     raw: bytes
+    isa: Isa
 
     def _word(self, offset: int) -> int:
         return int(struct.unpack_from("<I", self.raw, offset)[0])
@@ -49,12 +51,15 @@ class Descriptor:
     @property
     def first_accumulation(self) -> int:
         """How many of the vector registers are ordinary ones."""
-        return ((self._word(44) & 0x3F) + 1) * 4
+        return ((self._word(44) & 0x3F) + 1) * 4 if self.isa == "cdna" else self.vector_registers
 
     @property
     def mode(self) -> int:
         """The MODE register at the start: rounding and denormals, DX10_CLAMP, IEEE, FP16_OVFL."""
         first = self._word(48)
+        if self.isa == "rdna4":
+            # It has neither bit: clamping gives 0 for NaN, and no instruction of it heeds IEEE.
+            first |= 1 << 21 | 1 << 23
         return first >> 12 & 0xFF | (first >> 21 & 1) << 8 | (first >> 23 & 1) << 9 | (first >> 26 & 1) << 23
 
     @property
@@ -66,6 +71,10 @@ class Descriptor:
     @property
     def workgroup_info(self) -> bool:
         return bool(self._word(52) >> 10 & 1)
+
+    @property
+    def uses_scratch(self) -> bool:
+        return bool(self._word(52) & 1)
 
     @property
     def user_sgprs(self) -> int:
@@ -145,7 +154,7 @@ class Kernel:
         self.metadata, self.module = metadata, module
         self.symbol = metadata.symbol
         self._descriptor_address = module.address_of(f"{self.symbol}.kd")
-        self.descriptor = Descriptor(module.bytes_at(self._descriptor_address, 64))
+        self.descriptor = Descriptor(module.bytes_at(self._descriptor_address, 64), module.arch.isa)
         if metadata.warp_size != module.arch.lanes:
             raise BundleError(
                 f"kernel {self.symbol} has wavefronts of {metadata.warp_size}, those of {module.arch.name} have "
@@ -212,19 +221,32 @@ class Kernel:
                 batch.scalars[at], batch.scalars[at + 1] = kernarg & 0xFFFFFFFF, kernarg >> 32
             elif name == "private segment size":
                 batch.scalars[at] = self.metadata.scratch_bytes
-            elif name != "flat scratch":
-                raise EmulationError(f"kernel {self.symbol} wants the {name}, which is not implemented")
+            elif name == "private segment buffer" and self.module.arch.scratch_resource:
+                resource = scratch_resource(self.metadata.scratch_bytes, batch.lanes)
+                batch.scalars[at : at + 4] = np.array(resource, np.uint32)[:, None]
+            # The packets and queues that the others point to do not exist. Triton has kernels with asynchronous copies
+            # ask for them, and does not use them; as the registers are, they point to no allocation.
             at += words
         first, count = descriptor.preload
         if preload:
             dwords = np.frombuffer(segment.ljust(-(-len(segment) // 4) * 4, b"\0"), np.uint32)[first : first + count]
             batch.scalars[at : at + len(dwords)] = dwords[:, None]
-        at = descriptor.user_sgprs
-        for axis, wanted in enumerate(descriptor.workgroup_ids):
-            if wanted:
+        if descriptor.isa == "rdna4":
+            _start_trap_registers(batch, workgroups, block)
+        else:
+            for at, axis in enumerate(np.flatnonzero(descriptor.workgroup_ids), descriptor.user_sgprs):
                 batch.scalars[at] = workgroups[:, axis]
-                at += 1
+        if self.module.arch.scratch_resource and descriptor.uses_scratch:
+            # Where the wavefront's scratch is in that of all: the resource is each one's own.
+            batch.scalars[descriptor.user_sgprs + sum(descriptor.workgroup_ids) + descriptor.workgroup_info] = 0
         _start_lanes(batch, block)
+
+
+def _start_trap_registers(batch: Batch, workgroups: Array, block: int) -> None:
+    """gfx12: the workgroup's x in TTMP9, y and z in TTMP7's halves; the wavefront's number in TTMP8, bits 29:25."""
+    batch.scalars[TTMP0 + 9] = workgroups[:, 0]
+    batch.scalars[TTMP0 + 7] = workgroups[:, 1] | workgroups[:, 2] << 16
+    batch.scalars[TTMP0 + 8] = batch.slot % -(-block // batch.lanes) << 25
 
 
 def _start_lanes(batch: Batch, block: int) -> None:

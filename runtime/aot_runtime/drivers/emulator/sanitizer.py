@@ -2,7 +2,8 @@
 
 - an access outside of an allocation, past its end, or past the LDS or scratch that the kernel was given;
 - an address that is not aligned as its access needs;
-- a load from memory, LDS or scratch that nothing was written to;
+- a load from memory or LDS that nothing was written to (not from scratch: compilers reload the whole of a spilled
+  register of which they have written a few lanes, before the others mean anything);
 - a register used before the load or atomic that writes it was waited for (`waits`);
 - two wavefronts that reach the same bytes, one of them storing, with nothing that orders them, or with a barrier that
   one has not waited for its access before (`races`);
@@ -48,13 +49,12 @@ class Sanitizer(Monitor):
         self._races = Races(self._order, self._describe_access, self._describe_wavefront)
         self._memory_cells: dict[int, Cells] = {}
         self._pcs = [0]  # of the access of each time; there is none at time 0
-        self._coherent = False
+        self._coherent = self._to_lds = False
 
     def begin(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         access = scheduler.access
         self._lds_written = np.zeros(access.lds.size, np.uint8)
-        self._scratch_written = np.zeros(access.scratch.size, np.uint8)
         self._lds_cells = Cells(access.lds.size)
 
     @property
@@ -74,6 +74,9 @@ class Sanitizer(Monitor):
         if effect.counted:
             self._pcs.append(instruction.pc)
             self._coherent = is_coherent(instruction)
+            self._to_lds = effect.to_lds
+            if effect.to_lds:
+                self._order.load_to_lds(self._time)
         wrong = self._waits.execute(waves, instruction, effect, self._time)
         if wrong:
             raise self._error("wait", wrong, waves, 0, None)
@@ -109,8 +112,10 @@ class Sanitizer(Monitor):
                 text = f"{ended} of the workgroup's wavefronts have ended and never come to the barrier"
                 raise self._barrier_error(text, group, wave)
         for group in groups:
-            since, now = self._waits.of(group).lds_since, self._time + 1
-            self._order.barrier(self._numbers(group), now, now if since is None else since)
+            outstanding, now = self._waits.of(group), self._time + 1
+            since = outstanding.lds_since
+            load_time = min(outstanding.loads_to_lds, default=now)
+            self._order.barrier(self._numbers(group), now, now if since is None else since, load_time)
 
     def _barrier_before(self, pc: int) -> Instruction:
         """The barrier that wavefronts wait at, which go on at a pc."""
@@ -132,18 +137,18 @@ class Sanitizer(Monitor):
         if touch.space in ("global", "scalar"):
             self._check_memory(reached)
         elif touch.space == "lds":
-            base = (waves.workgroup * self._scheduler.access.lds_stride)[reached.waves]
-            self._check_array(
-                reached, base, self._scheduler.access.lds_bytes, self._lds_written, "LDS of the workgroup"
-            )
-            self._check_races(self._lds_cells, reached, addresses + base, self._scheduler.access.lds, "LDS")
+            name = "LDS of the workgroup"
+            self._check_bounds(reached, self._scheduler.access.lds_bytes, name)
+            offsets = addresses + (waves.workgroup * self._scheduler.access.lds_stride)[reached.waves]
+            self._check_written(reached, self._lds_written, offsets, name)
+            self._check_races(self._lds_cells, reached, offsets, self._scheduler.access.lds, "LDS")
         else:
-            places = waves.slot[reached.waves] * waves.lanes + reached.lanes
-            base = places * self._scheduler.access.scratch_stride
-            self._check_array(reached, base, self._scheduler.access.scratch_bytes, self._scratch_written, "scratch")
+            self._check_bounds(reached, self._scheduler.access.scratch_bytes, "scratch")
 
     def _check_alignment(self, reached: _Reached) -> None:
-        unit = _LDS_ALIGNMENT[reached.nbytes] if reached.touch.space == "lds" else min(reached.nbytes, 4)
+        unit = min(reached.nbytes, 4)
+        if reached.touch.space == "lds":
+            unit = min(_LDS_ALIGNMENT[reached.nbytes], self._program.arch.lds_alignment)
         wrong = (reached.addresses & reached.addresses.dtype.type(unit - 1)) != 0
         if wrong.any():
             text = f"{reached.nbytes} bytes at an address that is no multiple of {unit}"
@@ -166,11 +171,10 @@ class Sanitizer(Monitor):
                 cells = self._memory_cells[allocation.base] = Cells(allocation.data.size)
             self._check_races(cells, part, offsets, allocation.data, allocation.text)
 
-    def _check_array(self, reached: _Reached, base: Array, size: int, written: Array, name: str) -> None:
+    def _check_bounds(self, reached: _Reached, size: int, name: str) -> None:
         wrong = (reached.addresses < 0) | (reached.addresses > size - reached.nbytes)
         if wrong.any():
             raise self._fault("bounds", f"{reached.nbytes} bytes outside the {size} bytes of {name}", reached, wrong)
-        self._check_written(reached, written, reached.addresses + base, name)
 
     def _check_written(self, reached: _Reached, written: Array, offsets: Array, name: str) -> None:
         for at in range(0, reached.nbytes, 16):
@@ -189,12 +193,16 @@ class Sanitizer(Monitor):
         values = reached.values if action == "store" else None
         by, is_lds = numbers[reached.waves], reached.touch.space == "lds"
         accesses = Accesses(data, offsets, reached.nbytes, by, numbers, is_lds, values)
+        loads = self._waits.of(reached.group).loads_to_lds if is_lds and not self._to_lds else None
+        race = self._races.unwaited(cells, accesses, loads) if loads else None
         is_atomic = action == "atomic" or self._coherent
         if is_atomic and action != "load":
             self._order.release(by, time)
         if is_atomic and action != "store":
             self._order.acquire(by, time)
-        if action == "load":
+        if race is not None:
+            pass
+        elif action == "load":
             race = self._races.load(cells, accesses, time)
         elif is_atomic:
             race = self._races.atomic(cells, accesses, time)

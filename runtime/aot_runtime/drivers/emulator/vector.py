@@ -7,15 +7,28 @@ and `packed` have VOPC and VOP3P.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from . import floats
+from . import floats, small_floats
+from .archs import Arch
 from .decode import Instruction
 from .modifiers import Modifiers, modifiers
-from .operands import VGPR, Registers, register_reader, register_writer, scalar_source, vector_register, vector_source
+from .operands import (
+    DTYPES,
+    VGPR,
+    Registers,
+    half_writer,
+    register_reader,
+    register_writer,
+    scalar_source,
+    scalar_target,
+    vector_register,
+    vector_source,
+)
 from .scalar import Step, bit_field, find_high, find_low, find_sign, reverse_bits
 from .wavefronts import VCC, Array, Wavefronts
 
@@ -174,21 +187,27 @@ def _median(a: Array, b: Array, c: Array) -> Array:
     return np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
 
 
-_BELOW_LOW = np.array([(1 << min(lane, 32)) - 1 for lane in range(64)], np.uint32)
-_BELOW_HIGH = np.array([(1 << max(lane - 32, 0)) - 1 for lane in range(64)], np.uint32)
-
-
-def _count_below(below: Array) -> Callable[[Array, Array], Array]:
-    """Bits of a mask that belong to lower lanes, plus a number."""
-    return lambda mask, base: np.bitwise_count(mask & below) + base
-
-
 def _clamped(low: int, high: int, value: Array) -> Array:
     return np.clip(value.astype(np.int64), low, high)
 
 
 def _pack_clamped(low: int, high: int) -> Callable[[Array, Array], Array]:
     return lambda a, b: floats.pack16(*(_clamped(low, high, value).astype(np.uint16) for value in (a, b)))
+
+
+def _shift_to_bytes(low: int, high: int) -> Callable[[Array, Array, Array], Array]:
+    """Two numbers shifted right, clamped, and packed in 16 bits."""
+
+    def shift(a: Array, b: Array, amount: Array) -> Array:
+        first, second = (np.clip(_shift_right(value, amount), low, high).astype(np.uint16) for value in (a, b))
+        return first & np.uint16(0xFF) | second << np.uint16(8)
+
+    return shift
+
+
+def _next_random(value: Array) -> Array:
+    """v_prng_b32: a linear feedback shift register's next state."""
+    return value << np.uint32(1) ^ (value >> np.uint32(31)) * np.uint32(197)
 
 
 # Conversions
@@ -224,6 +243,15 @@ def _saturate_bytes(value: Array) -> Array:
     return np.clip(low, 0, 255).astype(np.uint16) | np.clip(high, 0, 255).astype(np.uint16) << np.uint16(8)
 
 
+def _half_bits(value: Array) -> Array:
+    return value.astype(np.float16).view(np.uint16)
+
+
+def _randomly(value: Array, random: Array, fmt: floats.FloatFormat) -> Array:
+    given, bits = np.broadcast_arrays(value, random)
+    return floats.cvt_sr(given, bits, fmt)
+
+
 _OFFSETS = (np.arange(16, dtype=np.int8) << 4 >> 4).astype(np.float32) / 16
 
 
@@ -250,6 +278,12 @@ def _fused_last(a: Array, b: Array, c: Array, rounding: Any = floats.Rounding.NE
 def _unfused(a: Array, b: Array, c: Array, rounding: Any = floats.Rounding.NEAREST_EVEN) -> Array:
     """v_mac and v_mad: the product is rounded before the sum."""
     return floats.add(floats.multiply(a, b, rounding), c, rounding)
+
+
+def _flushing(a: Array, b: Array, c: Array) -> Array:
+    """v_mad_f32 and kin, which flush denormals whatever MODE says: sources, product and sum."""
+    first, second, addend = (floats.flush_denormals(value) for value in (a, b, c))
+    return floats.flush_denormals(floats.flush_denormals(first * second) + addend)
 
 
 def _minus(a: Array, b: Array, rounding: Any) -> Array:
@@ -376,8 +410,6 @@ _INTEGERS = {
     "v_bfi_b32": _op("u32 u32 u32 u32", lambda a, b, c: (a & b) | (~a & c)),
     "v_bfm_b32": _op("u32 u32 u32", _field_mask),
     "v_bcnt_u32_b32": _op("u32 u32 u32", lambda a, b: np.bitwise_count(a) + b),
-    "v_mbcnt_lo_u32_b32": _op("u32 u32 u32", _count_below(_BELOW_LOW)),
-    "v_mbcnt_hi_u32_b32": _op("u32 u32 u32", _count_below(_BELOW_HIGH)),
     "v_alignbit_b32": _op("u32 u32 u32 u32", _align(lambda amount: amount & 31)),
     "v_alignbyte_b32": _op("u32 u32 u32 u32", _align(lambda amount: (amount & 3) * np.uint32(8))),
     "v_perm_b32": _op("u32 u32 u32 u32", _permute_bytes),
@@ -456,27 +488,106 @@ _OTHER_FLOATS = {
     "v_dot8c_i32_i4": _op("u32 u32 u32 =u32", lambda a, b, c: floats.dot_integer(a, b, c, 4, (True, True))),
 }  # fmt: skip
 
-OPS: dict[str, VectorOp] = {
-    **_FLOATS, **_SHORT_FLOATS, **_OTHER_FLOATS, **_INTEGER_WIDTHS, **_INTEGERS, **_CONVERSIONS,
+
+def _chained(first: Callable[..., Array], second: Callable[..., Array]) -> Callable[..., Array]:
+    """second(first(a, b), c), for functions that may obey MODE.IEEE."""
+
+    def chained(a: Array, b: Array, c: Array, **ieee: bool) -> Array:
+        return second(first(a, b, **ieee), c, **ieee)
+
+    return chained
+
+
+@_by_kind(16, 32)
+def _RDNA_FLOATS(f: str, width: int) -> dict[str, VectorOp]:
+    """Minimum and maximum of three, and together. Those with whole names, of RDNA 4, give NaN for NaN."""
+    three = f"{f} {f} {f} {f}"
+    return {
+        f"v_minmax_{f}": _op(three, _chained(floats.min_num, floats.max_num), ieee=True),
+        f"v_maxmin_{f}": _op(three, _chained(floats.max_num, floats.min_num), ieee=True),
+        f"v_minimum3_{f}": _op(three, _chained(floats.minimum, floats.minimum)),
+        f"v_maximum3_{f}": _op(three, _chained(floats.maximum, floats.maximum)),
+        f"v_minimummaximum_{f}": _op(three, _chained(floats.minimum, floats.maximum)),
+        f"v_maximumminimum_{f}": _op(three, _chained(floats.maximum, floats.minimum)),
+    }
+
+
+_RDNA = {
+    **_RDNA_FLOATS,
+    **{f"v_{name}_f{width}": _op(" ".join([f"f{width}"] * 3), function)
+       for width in (16, 32, 64) for name, function in (("minimum", floats.minimum), ("maximum", floats.maximum))},
+    **{f"v_minmax_{kind}": _op(" ".join([kind] * 4), _chained(np.minimum, np.maximum)) for kind in ("i32", "u32")},
+    **{f"v_maxmin_{kind}": _op(" ".join([kind] * 4), _chained(np.maximum, np.minimum)) for kind in ("i32", "u32")},
+    "v_and_b16": _op("u16 u16 u16", np.bitwise_and),
+    "v_or_b16": _op("u16 u16 u16", np.bitwise_or),
+    "v_xor_b16": _op("u16 u16 u16", np.bitwise_xor),
+    "v_not_b16": _op("u16 u16", np.invert),
+    "v_mov_b16": _op("u16 u16", lambda a: a),
+    "v_xor3_b32": _op("u32 u32 u32 u32", lambda a, b, c: a ^ b ^ c),
+    "v_cvt_u32_u16": _op("u32 u16", lambda a: a.astype(np.uint32)),
+    "v_cvt_i32_i16": _op("i32 i16", lambda a: a.astype(np.int32)),
+    "v_cvt_pk_i16_f32": _op("u32 f32 f32", lambda a, b: floats.pack16(*(
+        floats.to_integer(np.trunc(value), 16, True).astype(np.uint16) for value in (a, b)))),
+    "v_cvt_pk_u16_f32": _op("u32 f32 f32", lambda a, b: floats.pack16(*(
+        floats.to_integer(np.trunc(value), 16, False).astype(np.uint16) for value in (a, b)))),
+    "v_fmamk_f16": _op("f16 f16 f16 f16", _fused_last, rounded=_fused_last),
+    "v_fmaak_f16": _op("f16 f16 f16 f16", _fused, rounded=floats.fma),
 }  # fmt: skip
+"""What CDNA has not; but gfx950 has the minimum and the maximum of three."""
+
+_OTHER_CDNA = {
+    "v_ashr_pk_i8_i32": _op("u16 i32 i32 u32", _shift_to_bytes(-0x80, 0x7F), keeps_high=True),
+    "v_ashr_pk_u8_i32": _op("u16 i32 i32 u32", _shift_to_bytes(0, 0xFF), keeps_high=True),
+    "v_prng_b32": _op("u32 u32", _next_random),
+    "v_cvt_pk_f16_f32": _op("u32 f32 f32", lambda a, b: floats.pack16(_half_bits(a), _half_bits(b))),
+    "v_cvt_pk_bf16_f32": _op("u32 f32 f32", floats.cvt_pk_bf16_f32),
+    "v_cvt_sr_f16_f32": _op("u16 f32 u32", lambda a, bits: _randomly(a, bits, floats.FP16), keeps_high=True),
+    "v_cvt_sr_bf16_f32": _op("u16 f32 u32", lambda a, bits: _randomly(a, bits, floats.BF16), keeps_high=True),
+    "v_mad_f32": _op("f32 f32 f32 f32", _flushing),
+    "v_mac_f32": _op("f32 f32 f32 =f32", _flushing),
+    "v_madmk_f32": _op("f32 f32 f32 f32", lambda a, b, c: _flushing(a, c, b)),
+    "v_madak_f32": _op("f32 f32 f32 f32", _flushing),
+    "v_dot2c_f32_bf16": _op("f32 u32 u32 =f32", lambda a, b, c: floats.dot(a, b, c, floats.BF16, floats.BF16)),
+    "v_trig_preop_f64": _op("f64 f64 u32", floats.trig_preop),
+}  # fmt: skip
+"""What gfx950 or gfx90a have and gfx942 has not, RDNA in part; and what only code for large angles uses."""
+
+OPS: dict[str, VectorOp] = {
+    **_FLOATS, **_SHORT_FLOATS, **_OTHER_FLOATS, **_INTEGER_WIDTHS, **_INTEGERS, **_CONVERSIONS, **_RDNA,
+    **_OTHER_CDNA,
+}  # fmt: skip
+
+
+def of_arch(op: VectorOp, arch: Arch) -> VectorOp:
+    """The instruction as an arch has it: RDNA 4 has no IEEE mode, and minimum and maximum quiet no NaN then."""
+    if arch.isa != "rdna4" or not op.ieee:
+        return op
+    return replace(op, function=partial(op.function, ieee=False), ieee=False)
 
 
 # Binding
 
+_NOTHING = ("v_nop", "v_clrexcp", "v_pipeflush", "v_permlane64_b32")
+"""v_permlane64_b32 exchanges halves of wavefronts of 64."""
+
 
 def bind(instruction: Instruction, layout: Registers) -> Step | None:
     """What executes a vector instruction; None if it is none of this unit's."""
-    name = instruction.mnemonic
-    if name in ("v_nop", "v_clrexcp"):
+    name = instruction.operation
+    if name in _NOTHING:
         return lambda waves: None
     if name in OPS:
         changes = modifiers(instruction, layout)
-        return changes.around(_bind_plain(instruction, OPS[name], changes))
+        return changes.around(_bind_plain(instruction, of_arch(OPS[name], instruction.arch), changes))
     if name in _SPECIAL:
         changes = modifiers(instruction, layout)
         return changes.around(_SPECIAL[name](instruction, layout, changes))
     if name in _CROSS_LANE:
         return _CROSS_LANE[name](instruction, layout)
+    if name.startswith("v_cvt_"):
+        changes = modifiers(instruction, layout)
+        step = small_floats.bind(instruction, layout, changes)
+        return None if step is None else changes.around(step)
     return None
 
 
@@ -562,21 +673,27 @@ def _mask_reader(instruction: Instruction) -> Callable[[Wavefronts], Array]:
     return lambda waves: (np.asarray(source(waves), np.uint64)[..., None] >> shifts & np.uint64(1)).astype(bool)
 
 
+def _mask_target(instruction: Instruction) -> int:
+    """Where a second result, of a bit a lane, goes: sdst, or VCC where there is none."""
+    return scalar_target(instruction, instruction.fields.get("sdst", VCC))
+
+
 def _bind_select(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    first, second = changes.sources(["f32", "f32"])
-    mask, write = _mask_reader(instruction), changes.destination("f32", False)
+    kind = f"f{instruction.operation[-2:]}"
+    first, second = changes.sources([kind, kind])
+    mask, write = _mask_reader(instruction), changes.destination(kind, False)
     changes.refuse_clamp()
     return lambda waves: write(waves, np.where(mask(waves), second(waves), first(waves)))
 
 
 def _bind_carry(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
     """v_add_co_u32, v_subbrev_co_u32 and kin: the carry goes to VCC or sdst, and for -c- and -b- comes from a mask."""
-    name = instruction.mnemonic
+    name = instruction.operation
     changes.refuse_clamp()
     first, second = changes.sources(["u32", "u32"])
     if "rev" in name:
         first, second = second, first
-    write, target = changes.destination("u32", False), instruction.fields.get("sdst", VCC)
+    write, target = changes.destination("u32", False), _mask_target(instruction)
     carry = _mask_reader(instruction) if name.startswith(("v_addc", "v_subb")) else None
     subtract = name.startswith("v_sub")
 
@@ -596,7 +713,7 @@ def _bind_wide_multiply(instruction: Instruction, layout: Registers, changes: Mo
     kind = "u" if "u64" in instruction.mnemonic else "i"
     changes.refuse_clamp()
     first, second, addend = changes.sources([f"{kind}32", f"{kind}32", f"{kind}64"])
-    write, target = changes.destination(f"{kind}64", False), instruction.fields["sdst"]
+    write, target = changes.destination(f"{kind}64", False), _mask_target(instruction)
 
     def step(waves: Wavefronts) -> None:
         product = _wide(np.multiply)(first(waves), second(waves))
@@ -613,7 +730,7 @@ def _bind_div_scale(instruction: Instruction, layout: Registers, changes: Modifi
     kind = instruction.mnemonic[-3:]
     readers, write = changes.sources([kind] * 3), changes.destination(kind, False)
     changes.refuse_clamp()
-    target = instruction.fields["sdst"]
+    target = _mask_target(instruction)
 
     def step(waves: Wavefronts) -> None:
         value, mask = floats.div_scale(*np.broadcast_arrays(*(read(waves) for read in readers)))
@@ -636,75 +753,54 @@ def _bind_div_fmas(instruction: Instruction, layout: Registers, changes: Modifie
     return step
 
 
-# 8-bit floats
+def _truth(table: int, sources: list[Array], dtype: Any) -> Array:
+    """A function of bits given by its truth table, in which the first source has the highest place."""
+    half = 1 << len(sources) >> 1
+    ones = (1 << half) - 1
+    low, differs = table & ones, (table ^ table >> half) & ones
+    if not sources or not differs:
+        return _truth(low, sources[1:], dtype) if sources else dtype(-(table & 1) & np.iinfo(dtype).max)
+    changed = sources[0] if differs == ones else sources[0] & _truth(differs, sources[1:], dtype)
+    return changed if not low else _truth(low, sources[1:], dtype) ^ changed
 
 
-def _float8(name: str) -> floats.FloatFormat:
-    return floats.FP8_FNUZ if "fp8" in name else floats.BF8_FNUZ
-
-
-def _bind_from_float8(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    fmt = _float8(instruction.mnemonic)
-    (source,), write = changes.sources(["u32"]), changes.destination("f32", False)
-    changes.refuse_clamp()
-    return lambda waves: write(waves, floats.decode(source(waves) & np.uint32(255), fmt))
-
-
-def _bind_pair_from_float8(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    fmt = _float8(instruction.mnemonic)
-    row = vector_register(instruction, instruction.fields["vdst"], False, layout, 2)
-    word = changes.word_of_first_source()
-    source = vector_source(instruction, changes.first_source_number(), "u32", layout)
+def _bind_bit_operation(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
+    """v_bitop3_b32 and v_bitop3_b16: any function of three bits, its truth table in the modifiers' fields."""
+    field, kind = instruction.field, f"u{instruction.mnemonic[-2:]}"
+    table = field("omod") << 6 | field("abs") << 3 | field("neg")
+    readers = [changes.raw_source(position, number, kind) for position, number in enumerate(changes.numbers())]
+    write = changes.destination(kind, True)
+    dtype = DTYPES[kind].type
 
     def step(waves: Wavefronts) -> None:
-        code = source(waves) >> np.uint32(16 * word)
-        for part in (0, 1):
-            value = floats.decode(code >> np.uint32(8 * part) & np.uint32(255), fmt)
-            waves.write(row + part, value.view(np.uint32))
+        write(waves, np.broadcast_to(_truth(table, [read(waves) for read in readers], dtype), waves.shape))
 
     return step
 
 
-def _bind_pair_to_float8(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    fmt = _float8(instruction.mnemonic)
+def _bind_count_below(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
+    """v_mbcnt_lo and _hi: bits of a mask's low or high word that belong to lower lanes, plus a number."""
+    first = 32 if "_hi_" in instruction.mnemonic else 0
     changes.refuse_clamp()
-    low, high = changes.sources(["f32", "f32"], placed=True)
-    row = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
-    half = instruction.field("opsel") >> 3
-
-    def step(waves: Wavefronts) -> None:
-        code = floats.cvt_pk_f8_f32(low(waves), high(waves), fmt, saturate=waves.mode.fp16_ovfl)
-        waves.write_half(row, half, code)
-
-    return step
-
-
-def _bind_random_to_float8(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    fmt = _float8(instruction.mnemonic)
-    changes.refuse_clamp()
-    value, random = changes.sources(["f32", "u32"], placed=True)
-    row = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
-    position = 8 * (instruction.field("opsel") >> 2)
-
-    def step(waves: Wavefronts) -> None:
-        given, bits = np.broadcast_arrays(value(waves), random(waves))
-        code = floats.cvt_sr(given, bits, fmt, saturate=waves.mode.fp16_ovfl)
-        waves.write(row, floats.insert_bits(waves.u32[row], code, position, 8))
-
-    return step
+    mask, base = changes.sources(["u32", "u32"])
+    write = changes.destination("u32", False)
+    lanes = range(instruction.arch.lanes)
+    below = np.array([(1 << min(max(lane - first, 0), 32)) - 1 for lane in lanes], np.uint32)
+    return lambda waves: write(waves, np.bitwise_count(mask(waves) & below) + base(waves))
 
 
 _SPECIAL: dict[str, Callable[[Instruction, Registers, Modifiers], Step]] = {
     "v_cndmask_b32": _bind_select,
+    "v_cndmask_b16": _bind_select,
+    "v_mbcnt_lo_u32_b32": _bind_count_below,
+    "v_mbcnt_hi_u32_b32": _bind_count_below,
     **{f"v_{name}_co_u32": _bind_carry for name in ("add", "sub", "subrev", "addc", "subb", "subbrev")},
     "v_mad_u64_u32": _bind_wide_multiply,
     "v_mad_i64_i32": _bind_wide_multiply,
     **{f"v_div_scale_{kind}": _bind_div_scale for kind in ("f32", "f64")},
     **{f"v_div_fmas_{kind}": _bind_div_fmas for kind in ("f32", "f64")},
-    **{f"v_cvt_f32_{kind}": _bind_from_float8 for kind in ("fp8", "bf8")},
-    **{f"v_cvt_pk_f32_{kind}": _bind_pair_from_float8 for kind in ("fp8", "bf8")},
-    **{f"v_cvt_pk_{kind}_f32": _bind_pair_to_float8 for kind in ("fp8", "bf8")},
-    **{f"v_cvt_sr_{kind}_f32": _bind_random_to_float8 for kind in ("fp8", "bf8")},
+    "v_bitop3_b32": _bind_bit_operation,
+    "v_bitop3_b16": _bind_bit_operation,
 }
 
 
@@ -731,25 +827,40 @@ def _bind_read_first_lane(instruction: Instruction, layout: Registers) -> Step:
 
 
 def _scalar_target(instruction: Instruction) -> int:
-    # The 8-bit VGPR field holds a scalar register's number.
-    number = instruction.fields["vdst"] - VGPR
-    if number >= 128:
-        raise instruction.unsupported(f"scalar destination {number}")
-    return number
+    # CDNA's tables take the field for that of a vector register.
+    return scalar_target(instruction, instruction.fields["vdst"] % VGPR)
 
 
 def _bind_read_lane(instruction: Instruction, layout: Registers) -> Step:
     row, target = _source_row(instruction, layout), _scalar_target(instruction)
     lane = scalar_source(instruction, instruction.fields["src1"], "u32")
+    last = instruction.arch.lanes - 1
     return lambda waves: waves.write_scalar(
-        target, waves.u32[row][np.arange(waves.count), (lane(waves) & 63).astype(np.intp)]
+        target, waves.u32[row][np.arange(waves.count), (lane(waves) & last).astype(np.intp)]
     )
 
 
 def _bind_write_lane(instruction: Instruction, layout: Registers) -> Step:
     row = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
     value, lane = (scalar_source(instruction, instruction.fields[name], "u32") for name in ("src0", "src1"))
-    return lambda waves: waves.write_lane(row, (lane(waves) & 63).astype(np.intp), value(waves))
+    last = instruction.arch.lanes - 1
+    return lambda waves: waves.write_lane(row, (lane(waves) & last).astype(np.intp), value(waves))
+
+
+def _bind_swap_halves(instruction: Instruction, layout: Registers) -> Step:
+    """v_swap_b16."""
+    rows = _source_row(instruction, layout), vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
+    chosen = instruction.field("opsel")
+    places = tuple(zip(rows, (chosen & 1, chosen >> 3), strict=True))
+    first, second = (register_reader(row, "u16", half) for row, half in places)
+    write_first, write_second = (half_writer(row, "u16", half) for row, half in places)
+
+    def step(waves: Wavefronts) -> None:
+        kept = first(waves).copy()
+        write_first(waves, second(waves))
+        write_second(waves, kept)
+
+    return step
 
 
 def _bind_swap(instruction: Instruction, layout: Registers) -> Step:
@@ -762,6 +873,25 @@ def _bind_swap(instruction: Instruction, layout: Registers) -> Step:
         kept = waves.u32[first].copy()
         waves.write(first, waves.u32[second])
         waves.write(second, kept)
+
+    return step
+
+
+def _bind_row_swap(instruction: Instruction, layout: Registers) -> Step:
+    """v_permlane16_swap and v_permlane32_swap: the odd rows of 16 or 32 lanes of the one with the even of the other."""
+    if instruction.field("omod") or instruction.field("clmp"):
+        raise instruction.unsupported("clamp or omod")
+    width = int(instruction.mnemonic.removeprefix("v_permlane")[:2])
+    even, odd = (
+        _source_row(instruction, layout),
+        vector_register(instruction, instruction.fields["vdst"], False, layout, 1),
+    )
+
+    def step(waves: Wavefronts) -> None:
+        if waves.active is not None:
+            raise instruction.unsupported("a swap of rows with inactive lanes")
+        first, second = (waves.u32[row].reshape(waves.count, -1, 2, width) for row in (even, odd))
+        first[:, :, 0], second[:, :, 1] = second[:, :, 1].copy(), first[:, :, 0].copy()
 
     return step
 
@@ -779,11 +909,43 @@ def _bind_accumulation(instruction: Instruction, layout: Registers) -> Step:
     return lambda waves: write(waves, read(waves))
 
 
+def _bind_permute_row(instruction: Instruction, layout: Registers) -> Step:
+    """v_permlane16_b32 and v_permlanex16_b32: each lane of 16 takes that of its row, or of the other row of two, which
+    four bits of 64 name. op_sel's first bit has inactive lanes read too, its second has them give 0.
+    """
+    row = _source_row(instruction, layout)
+    target = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
+    low, high = (scalar_source(instruction, instruction.fields[name], "u32") for name in ("src1", "src2"))
+    reads_inactive, zero = bool(instruction.field("opsel") & 1), bool(instruction.field("opsel") & 2)
+    lane = np.arange(instruction.arch.lanes)
+    first = (lane & ~15) ^ (16 if "permlanex16" in instruction.mnemonic else 0)
+    shifts = (lane % 8 * 4).astype(np.uint32)
+
+    def step(waves: Wavefronts) -> None:
+        words = (np.broadcast_to(word(waves), waves.count)[:, None] for word in (low, high))
+        below, above = words
+        source = first + (np.where(lane % 16 < 8, below, above) >> shifts & np.uint32(15))
+        value = np.take_along_axis(waves.u32[row], source, 1)
+        active = waves.active
+        if active is None or reads_inactive:
+            waves.write(target, value)
+            return
+        valid = np.take_along_axis(active, source, 1)
+        waves.write(target, np.where(valid, value, np.uint32(0) if zero else waves.u32[target]))
+
+    return step
+
+
 _CROSS_LANE: dict[str, Callable[[Instruction, Registers], Step]] = {
     "v_readfirstlane_b32": _bind_read_first_lane,
     "v_readlane_b32": _bind_read_lane,
     "v_writelane_b32": _bind_write_lane,
     "v_swap_b32": _bind_swap,
+    "v_permlane16_swap_b32": _bind_row_swap,
+    "v_permlane32_swap_b32": _bind_row_swap,
+    "v_swap_b16": _bind_swap_halves,
+    "v_permlane16_b32": _bind_permute_row,
+    "v_permlanex16_b32": _bind_permute_row,
     "v_accvgpr_read": _bind_accumulation,
     "v_accvgpr_read_b32": _bind_accumulation,
     "v_accvgpr_write": _bind_accumulation,
@@ -791,4 +953,4 @@ _CROSS_LANE: dict[str, Callable[[Instruction, Registers], Step]] = {
     "v_accvgpr_mov_b32": _bind_accumulation,
 }
 
-__all__ = ["OPS", "VectorOp", "bind", "evaluate", "flush_input"]
+__all__ = ["OPS", "VectorOp", "bind", "evaluate", "flush_input", "of_arch"]
