@@ -19,17 +19,17 @@ def run_linear(
     arguments = weights.arguments()
     if op == "linear_int8":
         del arguments["order"]
-    bias = np.zeros(len(weights.w), x.dtype) if bias is None else bias
+    arguments |= {"bias": bias}
     device = packed.device
     given = {name: device.array(value) if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
     given["w"], left = on_device(packed, weights.w), on_device(packed, x)
 
     def call(e: DeviceArray) -> None:
-        getattr(packed, op)(left, **given, bias=device.array(bias), e=e, splits=splits)
+        getattr(packed, op)(left, **given, e=e, splits=splits)
 
     result = into_poison(packed, (len(x), len(weights.w)), x.dtype, call)
-    exact = getattr(reference, op)(x, **arguments, bias=bias)
-    assert_close(result, exact, getattr(reference, f"{op}_same_dtype")(x, **arguments, bias=bias), FLOOR)
+    exact = getattr(reference, op)(x, **arguments)
+    assert_close(result, exact, getattr(reference, f"{op}_same_dtype")(x, **arguments), FLOOR)
     return result
 
 
@@ -55,7 +55,8 @@ def test_int4_in_parts(packed: Bundle, m: int, splits: int):
 @pytest.mark.parametrize("shape", ((48, 256), (19, 64)), ids=str)
 def test_nf4(packed: Bundle, shape: tuple[int, int], m: int):
     rng = np.random.default_rng(m)
-    run_linear(packed, "linear_int4", matrix(rng, (m, shape[1]), FP16), to_nf4(rng.standard_normal(shape), 64))
+    bias = matrix(rng, shape[:1], FP16)
+    run_linear(packed, "linear_int4", matrix(rng, (m, shape[1]), FP16), to_nf4(rng.standard_normal(shape), 64), bias)
 
 
 @pytest.mark.parametrize("m", (1, 3, 20, 129))
