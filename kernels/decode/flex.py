@@ -22,7 +22,7 @@ def flex_split(
     stride_num_batch, stride_num_heads, stride_indices_batch, stride_indices_heads,
     stride_full_num_batch, stride_full_num_heads, stride_full_indices_batch, stride_full_indices_heads,
     scale,
-    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, SPLIT: tl.constexpr, WRITE_LSE: tl.constexpr,
+    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, SPLIT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     SCORE_MOD: tl.constexpr = None, score_0=None, score_1=None, SCORE_OPERANDS: tl.constexpr = 0,
     MASK_MOD: tl.constexpr = None, mask_0=None, mask_1=None, MASK_OPERANDS: tl.constexpr = 0,
@@ -98,6 +98,6 @@ def flex_split(
     else:
         out_at = batch * stride_out_batch + tokens * stride_out_tokens + heads_q * stride_out_heads
         tl.store(out + out_at[:, None] + columns[None, :], acc.to(out.dtype.element_ty), present[:, None] & inside)
-        if WRITE_LSE:
+        if lse.to(tl.int64) != 0:
             lse_at = batch * stride_lse_batch + tokens * stride_lse_tokens + heads_q * stride_lse_heads
             tl.store(lse + lse_at, row_lse * LN_2, mask=present)
