@@ -64,7 +64,7 @@ def merge_parts(
     """Join the parts of each row. Grid: (tokens, heads, batch).
 
     partial: fp32 [batch, seqlen_q, heads, splits, HEAD_DIM], each part normalised; partial_lse: fp32 [batch, seqlen_q,
-    heads, splits], base 2. out: [batch, heads, seqlen_q, head_dim]; lse: fp32 [batch, heads, seqlen_q], natural, or null.
+    heads, splits], base 2. out: [batch, heads, seqlen_q, head_dim]; lse: fp32 [batch, heads, seqlen_q], natural, or 0.
     SPLITS: power of two, parts that are read at once; they are summed in an order that depends on nothing but their
     number.
     """
