@@ -35,19 +35,23 @@ def _relative_bias(s: Array, b: int, h: int, query: Array, key: Array, table: Ar
     return s + table[h].astype(s.dtype)[np.clip(key - query, -farthest, farthest) + farthest]
 
 
-identity, identity_same_dtype = _references(score=lambda s, b, h, query, key: s)
-alibi, alibi_same_dtype = _references(score=lambda s, b, h, query, key, slopes: s + slopes[h] * (key - query))
-relative_bias, relative_bias_same_dtype = _references(score=_relative_bias)
-soft_cap, soft_cap_same_dtype = _references(
-    score=lambda s, b, h, query, key, softcap: s.dtype.type(softcap) * np.tanh(s / s.dtype.type(softcap))
-)
-causal, causal_same_dtype = _references(mask=lambda b, h, query, key: key <= query)
-sliding_window, sliding_window_same_dtype = _references(
-    mask=lambda b, h, query, key, width: (key <= query) & (query - key < width)
-)
-prefix_lm, prefix_lm_same_dtype = _references(
-    mask=lambda b, h, query, key, prefixes: (key <= query) | (key < prefixes[b])
-)
-document, document_same_dtype = _references(
-    mask=lambda b, h, query, key, documents_q, documents_k: documents_q[b][:, None] == documents_k[b]
-)
+SCORES: dict[str, Callable[..., Array]] = {
+    "identity": lambda s, b, h, query, key: s,
+    "alibi": lambda s, b, h, query, key, slopes: s + slopes[h] * (key - query),
+    "relative_bias": _relative_bias,
+    "soft_cap": lambda s, b, h, query, key, softcap: s.dtype.type(softcap) * np.tanh(s / s.dtype.type(softcap)),
+}
+MASKS: dict[str, Callable[..., Array]] = {
+    "causal": lambda b, h, query, key: key <= query,
+    "sliding_window": lambda b, h, query, key, width: (key <= query) & (query - key < width),
+    "prefix_lm": lambda b, h, query, key, prefixes: (key <= query) | (key < prefixes[b]),
+    "document": lambda b, h, query, key, documents_q, documents_k: documents_q[b][query] == documents_k[b][key],
+}
+identity, identity_same_dtype = _references(score=SCORES["identity"])
+alibi, alibi_same_dtype = _references(score=SCORES["alibi"])
+relative_bias, relative_bias_same_dtype = _references(score=SCORES["relative_bias"])
+soft_cap, soft_cap_same_dtype = _references(score=SCORES["soft_cap"])
+causal, causal_same_dtype = _references(mask=MASKS["causal"])
+sliding_window, sliding_window_same_dtype = _references(mask=MASKS["sliding_window"])
+prefix_lm, prefix_lm_same_dtype = _references(mask=MASKS["prefix_lm"])
+document, document_same_dtype = _references(mask=MASKS["document"])
