@@ -102,6 +102,7 @@ class _Contract:
             innermost=self._dim_list(spec.innermost, "innermost", spec, shape, path),
             align=spec.align,
             large=spec.large,
+            offsets=fmt.Offsets(spec.offsets.into, spec.offsets.longest or "") if spec.offsets else None,
             doc=spec.doc,
         )
 
@@ -294,11 +295,11 @@ class _Contract:
         picks = {axis.pick for axis in op.axes if axis.rule == "equal"}
         for tensor in op.tensors:
             presence = presence_of(tensor)
-            if presence and presence not in picks:
+            if presence and presence not in picks and not self.spec.tensors[tensor.name].nullable:
                 raise self._error(
                     ("tensors", tensor.name),
                     f"'{tensor.name}' may be absent, but no constexpr has `pick: {presence}`, "
-                    "so the kernel cannot know whether it is there",
+                    "so the kernel cannot know whether it is there (unless by the address, with `nullable: true`)",
                 )
             for dim in tensor.innermost[:-1]:
                 if innermost_of(tensor, dim) not in picks:
@@ -374,7 +375,8 @@ def positional(value: Expression, tensors: Mapping[str, fmt.Tensor]) -> Expressi
 
 def tuned_configs(manifest: Manifest, op: str, arch: str) -> tuple[YamlFile, Mapping[str, list[dict[str, fmt.Value]]]]:
     """(tuning file of an op, configs by launch); the manifest and nothing where there is none."""
-    path = manifest.file.path.resolve().parent / "tuning" / arch / f"{op}.yaml"
+    name = manifest.spec.ops[op].tuning or op
+    path = manifest.file.path.resolve().parent / "tuning" / arch / f"{name}.yaml"
     if not path.is_file():
         return manifest.file, {}
     file, spec = load_tuning(path)

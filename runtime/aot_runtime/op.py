@@ -17,6 +17,8 @@ from .errors import ArgumentError
 from .format import Op, Tensor
 from .layout import packing_order
 from .planner import Decision, Planner
+from .rules import check_offsets
+from .scope import Scope
 
 MAX_PLANS = 4096
 """Plans kept per op; beyond that they are all dropped and made anew as calls come."""
@@ -31,6 +33,7 @@ class _Calls:
     def __init__(self, planner: Planner, device: Device, load: LoadFunction):
         self.planner, self.device, self.load = planner, device, load
         self.op = op = planner.op
+        self.scope = Scope.of(op)
         self.shape = CallShape(
             tuple(tensor.name for tensor in op.tensors),
             tuple(scalar.name for scalar in op.scalars if scalar.name not in planner.static),
@@ -67,6 +70,7 @@ class _Calls:
         self._check_device(arrays)
         try:
             run = self._plan(arrays, scalars)
+            self._check_offsets(tensors, arrays, scalars)
             result = run(stream, *arrays.values(), *(scalars[name] for name in self.shape.scalars))
         except (struct.error, OverflowError) as error:
             raise self._misfit(error) from None
@@ -146,6 +150,17 @@ class _Calls:
                 raise ArgumentError(
                     f"{self.op.name}: argument '{name}' is on {array.device}, the bundle was opened for {self.device}"
                 )
+
+    def _check_offsets(
+        self, tensors: Mapping[str, Any], arrays: Mapping[str, Any], scalars: Mapping[str, Any]
+    ) -> None:
+        """Hold offsets to their rule where the host has them; kernels clamp the others."""
+        for tensor in self.op.tensors:
+            values = tensors[tensor.name]
+            if tensor.offsets is not None and isinstance(values, np.ndarray):
+                source = self.scope.dims[tensor.offsets.into]
+                extent = arrays[source.tensor].shape[source.position]
+                check_offsets(self.op, tensor, values, extent, scalars.get(tensor.offsets.longest))
 
     def _write_back(self, tensors: Mapping[str, Any], arrays: Mapping[str, Any], stream: Any) -> None:
         for tensor in self.op.tensors:
