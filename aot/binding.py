@@ -135,7 +135,9 @@ class Binder:
             if given is None:
                 raise self._unbound(parameter.name)
         if is_function(given):
-            raise self._error(("bind", parameter.name), f"'{given}' is a function, but '{parameter.name}' is no constexpr")
+            raise self._error(
+                ("bind", parameter.name), f"'{given}' is a function, but '{parameter.name}' is no constexpr"
+            )
         forced = given.type if isinstance(given, BindSpec) else None
         value = given.value if isinstance(given, BindSpec) else given
         return self._bind_value(parameter.name, self._parse(str(value), parameter.name), forced, variant, known)
@@ -302,9 +304,7 @@ def compile_job(
         source=source,
         function=function,
         signature=tuple((item.name, item.type) for item in bound),
-        constants=tuple(
-            (item.name, item.constant) for item in bound if item.type == "constexpr" and not item.function
-        ),
+        constants=tuple((item.name, item.constant) for item in bound if item.type == "constexpr" and not item.function),
         functions=tuple((item.name, item.function) for item in bound if item.function),
         divisible_by_16=tuple(item.name for item in hints if item.divisible),
         pointer_range_32=tuple(item.name for item in hints if item.ranged),

@@ -78,12 +78,13 @@ class Outcome:
 
 
 def plan_bundle(
-    manifest: Manifest, target: Target, filters: Mapping[str, frozenset[str]], line_info: bool
+    manifest: Manifest, target: Target, filters: Mapping[str, frozenset[str]], line_info: bool, full: bool = False
 ) -> PlannedBundle:
     """Enumerate and bind every variant of a manifest for a target. Raises `ManifestError`.
 
     Args:
         filters: axis, dtype variable, `dtype` or `op` → the values to build; all in lower case.
+        full: also what the manifest calls rare.
     """
     ops: list[fmt.Op] = []
     variants: list[PlannedVariant] = []
@@ -91,7 +92,7 @@ def plan_bundle(
     for name, spec in manifest.spec.ops.items():
         op = build_contract(manifest, name, target.arch, _all_option_names())
         try:
-            found = enumerate_variants(op, spec, target.arch)
+            found = enumerate_variants(op, spec, target.arch, full)
         except ExpressionError as error:
             raise manifest.error(("ops", name), f"op '{name}': {error}") from None
         for axis, value in found.unused:
@@ -156,7 +157,9 @@ def _binder(manifest: Manifest, op: fmt.Op, index: int, target: Target) -> tuple
     launch = manifest.spec.ops[op.name].launches[index]
     kernel = _load(manifest, op, index, launch.kernel, "kernel")
     functions = {
-        name: _load(manifest, op, index, value, "bind", name) for name, value in launch.bind.items() if is_function(value)
+        name: _load(manifest, op, index, value, "bind", name)
+        for name, value in launch.bind.items()
+        if is_function(value)
     }
     parameters = tuple(Parameter(*parameter) for parameter in kernel_parameters(kernel))
     binder = Binder(manifest, op, index, parameters, target.arch)

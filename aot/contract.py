@@ -20,7 +20,7 @@ from .yamlfile import Key, ManifestError, YamlFile
 CONFIG_KEYS = ("name", "when")
 """Keys of a config entry that are neither constexprs nor compiler options."""
 
-_WITHOUT_STRIDES = ("tensors", "scalars", "require", "let", "exclude", "overrides")
+_WITHOUT_STRIDES = ("tensors", "scalars", "require", "let", "exclude", "rare", "overrides")
 """Parts of an op whose expressions are evaluated before the strides of a call are known."""
 
 
@@ -269,8 +269,9 @@ class _Contract:
 
     def _check_build_conditions(self, op: fmt.Op, scope: Scope) -> None:
         build_names = scope.build_names(op)
-        for i, item in enumerate(self.spec.exclude):
-            self._check(self._text(item, ("exclude", i)), build_names, scope, ("exclude", i))
+        for key, conditions in (("exclude", self.spec.exclude), ("rare", self.spec.rare)):
+            for i, item in enumerate(conditions):
+                self._check(self._text(item, (key, i)), build_names, scope, (key, i))
         configs = {
             key: type(value) for launch in op.launches for c in launch.configs for key, value in c.values.items()
         }

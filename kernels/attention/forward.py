@@ -175,9 +175,7 @@ def head_of(matrix, batch, head, row):
 
 
 @triton.jit
-def store_tile(
-    out, batch, head, first_row, rows, tile, stored, head_dim, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr
-):
+def store_tile(out, batch, head, first_row, rows, tile, stored, head_dim, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr):
     """Write those rows of a tile [len(rows), HEAD_DIM] that are to be `stored`."""
     columns = tl.arange(0, HEAD_DIM)
     mask = stored[:, None]

@@ -151,9 +151,7 @@ class _Calls:
                     f"{self.op.name}: argument '{name}' is on {array.device}, the bundle was opened for {self.device}"
                 )
 
-    def _check_offsets(
-        self, tensors: Mapping[str, Any], arrays: Mapping[str, Any], scalars: Mapping[str, Any]
-    ) -> None:
+    def _check_offsets(self, tensors: Mapping[str, Any], arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> None:
         """Hold offsets to their rule where the host has them; kernels clamp the others."""
         for tensor in self.op.tensors:
             values = tensors[tensor.name]
