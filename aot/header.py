@@ -164,8 +164,8 @@ A variant NAME has a descriptor `NAME`, a kernarg struct `NAME_kernargs` and a l
 which calls a variant serves, its grid and its arguments, as expressions of the op's dims and scalars; cdiv(a, b) is
 a / b rounded up. Addresses are device addresses; extents and strides are in elements, and a stride is 0 where the
 extent is 1. An `aligned` variant may be launched only where its tensors' addresses are multiples of 16 bytes, their
-strides and the extents that the op aligns multiples of 16, and no tensor reaches 2 GiB past its address or below it, but
-for those that the op calls large.
+strides and the extents that the op aligns multiples of 16, and no tensor reaches 2 GiB past its address or below it,
+but for those that the op calls large.
 
 {_USE[index.target.backend]}"""
     return _comment(text)

@@ -59,14 +59,13 @@ def enumerate_variants(op: fmt.Op, spec: OpSpec, arch: str, full: bool = False) 
     """
     variants: list[VariantSpec] = []
     used: set[tuple[str, fmt.Value]] = set()
-    excluded = [*spec.exclude, *(() if full else spec.rare)]
     for aligned, point in _points(op, spec):
         known: dict[str, Any] = {**point, "aligned": aligned, **_answers(op, point)}
-        if _any(excluded, known) or not _reachable(op, known):
+        if _any(spec.exclude, known) or not _reachable(op, known):
             continue
-        used |= set(point.items())  # needed on some architecture, if not on this one
+        used |= set(point.items())  # needed on some architecture and in a full build, if not in this one
         known["arch"] = arch
-        if _any(excluded, known) or not _reachable(op, known):
+        if _any([*spec.exclude, *(() if full else spec.rare)], known) or not _reachable(op, known):
             continue
         variants += _launch_variants(op, spec, known, point, aligned)
     every = [(name, value) for name, values in _axes(op).items() for value in values]

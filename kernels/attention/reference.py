@@ -27,12 +27,12 @@ def attention(
     """softmax(scores) v in float64.
 
     q: [batch, heads, seqlen_q, head_dim]; k: [batch, heads_kv, seqlen_k, head_dim]; v: [batch, heads_kv, seqlen_k,
-    head_dim_v], any float dtype; query head h reads key head h // (heads // heads_kv). bias: broadcast to [batch, heads,
-    seqlen_q, seqlen_k]; alibi_slopes: to [batch, heads].
+    head_dim_v], any float dtype; query head h reads key head h // (heads // heads_kv). bias: broadcast to [batch,
+    heads, seqlen_q, seqlen_k]; alibi_slopes: to [batch, heads].
 
     scores = scale * q k^T, then softcap * tanh(scores / softcap) unless softcap is 0, + bias, - alibi_slopes * distance
-    from the diagonal, then score_mod of that. The diagonal of query i is key i + seqlen_k - seqlen_q where mask_align is
-    bottom_right, else key i. Which keys a query sees: `visible_keys`, and of those what mask_mod says.
+    from the diagonal, then score_mod of that. The diagonal of query i is key i + seqlen_k - seqlen_q where mask_align
+    is bottom_right, else key i. Which keys a query sees: `visible_keys`, and of those what mask_mod says.
 
     Returns out [batch, heads, seqlen_q, head_dim_v], or (out, lse) with lse [batch, heads, seqlen_q], the natural
     logarithm of each row's sum of exponentials. A row that sees no key gives out = 0, lse = -inf.
@@ -84,8 +84,8 @@ def attention_varlen(
 ) -> Result:  # fmt: skip
     """`attention` of sequences that lie one behind the other, each by itself.
 
-    q: [tokens_q, heads, head_dim]; k, v: [tokens_k, heads_kv, …]; sequence b is rows cu_seqlens[b] to cu_seqlens[b + 1].
-    Returns out [tokens_q, heads, head_dim_v], or (out, lse) with lse [heads, tokens_q]. Rows of q that are in no
+    q: [tokens_q, heads, head_dim]; k, v: [tokens_k, heads_kv, …]; sequence b is rows cu_seqlens[b] to cu_seqlens[b +
+    1]. Returns out [tokens_q, heads, head_dim_v], or (out, lse) with lse [heads, tokens_q]. Rows of q that are in no
     sequence are NaN in both. max_seqlen_q changes nothing.
     """
     storage = np.dtype(compute if storage is None else storage)

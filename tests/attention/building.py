@@ -1,20 +1,16 @@
 """Bundles of just those variants that given calls need, out of the full matrix of a manifest.
 
-`python tests/attention/building.py --arch sm_90 -o dist` writes the bundle of all cases, `dist/attention_cases-sm_90`.
+`PYTHONPATH=tests:. python -m attention.building --arch sm_90 -o dist` writes the bundle of all cases,
+`dist/attention_cases-sm_90`.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
-
-ROOT = Path(__file__).parents[2]
-if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from attention.cases import Call, Placed, make_call, pairwise
 
@@ -28,6 +24,7 @@ from aot_runtime import format as fmt
 from aot_runtime.layout import Layout, make_layout
 from aot_runtime.planner import Planner, build_planner
 
+ROOT = Path(__file__).parents[2]
 BUNDLE = "attention_cases"
 
 
@@ -90,7 +87,7 @@ def _key(variant: PlannedVariant) -> tuple[Any, ...]:
 
 
 def layout_of(array: Any) -> Layout:
-    """The layout that a device array of the same strides has; device memory is aligned, and so is what `array` is in."""
+    """The layout that a device array of the same strides has: device memory is aligned, as is the whole of `array`."""
     whole = array if array.base is None else array.base
     offset = array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
     strides = tuple(stride // array.itemsize for stride in array.strides)

@@ -141,7 +141,7 @@ def expected(call: Call) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
 
 
 def _batch_call(case: Case, rng: np.random.Generator) -> Call:
-    batch, (seqlen_q, seqlen_k), (heads, heads_kv) = 2, case.lengths, case.heads
+    batch, (seqlen_q, seqlen_k), heads = 2, case.lengths, case.heads[0]
     q, k, v, out = _tensors(case, rng, batch, seqlen_q, seqlen_k)
     inputs: dict[str, Placed | Array] = {"q": q, "k": k, "v": v}
     if case.score.startswith("bias"):
