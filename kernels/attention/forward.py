@@ -16,7 +16,7 @@ def attention_forward(
     stride_v_batch, stride_v_heads_kv, stride_v_seqlen_k, stride_v_head_dim_v,
     stride_out_batch, stride_out_heads, stride_out_seqlen_q,
     stride_lse_batch, stride_lse_heads, stride_lse_seqlen_q,
-    query_blocks, scale, left, right, bottom_right, return_lse,
+    query_blocks, scale, left, right, bottom_right,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PADDED: tl.constexpr, BOUND_LEFT: tl.constexpr,
     BOUND_RIGHT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, NUM_XCDS: tl.constexpr,
     HAS_BF16_CVT: tl.constexpr,
@@ -35,7 +35,7 @@ def attention_forward(
     q: [batch, heads, seqlen_q, head_dim], k: [batch, heads_kv, seqlen_k, head_dim], v: [batch, heads_kv, seqlen_k,
     head_dim_v], out: [batch, heads, seqlen_q, head_dim_v], float16 or bfloat16; strides in elements, the last one 1,
     but for that of v. lse: float32 [batch, heads, seqlen_q], the natural logarithm of each row's sum of exponentials;
-    written if return_lse. Query head h reads key head h // (heads // heads_kv).
+    a null pointer: not wanted. Query head h reads key head h // (heads // heads_kv).
 
     cu_seqlens_q, cu_seqlens_k: int32 [batch + 1] or None. With them, sequence b is rows cu_seqlens[b] to cu_seqlens[b +
     1] of tensors that have seqlen_q and seqlen_k rows and no batch (stride 0). They are clamped to the rows that there
@@ -66,7 +66,7 @@ def attention_forward(
         Matrix(out, stride_out_batch, stride_out_heads, stride_out_seqlen_q, 1),
         Matrix(lse, stride_lse_batch, stride_lse_heads, stride_lse_seqlen_q, 0),
         cu_seqlens_q, cu_seqlens_k, seqlen_q, seqlen_k, head_dim, head_dim_v, scale, left, right, bottom_right,
-        softcap if SOFTCAP else None, return_lse,
+        softcap if SOFTCAP else None,
         HEAD_DIM, HEAD_DIM_V, PADDED, BOUND_LEFT, BOUND_RIGHT, BLOCK_M, BLOCK_N, HAS_BF16_CVT,
         SCORE_MOD, (score_0, score_1, score_2, score_3)[:SCORE_OPERANDS],
         MASK_MOD, (mask_0, mask_1, mask_2, mask_3)[:MASK_OPERANDS],
@@ -95,7 +95,7 @@ def place(blocks, heads, LAST_FIRST: tl.constexpr, NUM_XCDS: tl.constexpr):
 @triton.jit
 def attend_tile(
     block, head, batch, group, q, k, v, bias, slopes, out, lse, cu_seqlens_q, cu_seqlens_k, seqlen_q, seqlen_k,
-    head_dim, head_dim_v, scale, left, right, bottom_right, softcap, return_lse,
+    head_dim, head_dim_v, scale, left, right, bottom_right, softcap,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PADDED: tl.constexpr, BOUND_LEFT: tl.constexpr,
     BOUND_RIGHT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HAS_BF16_CVT: tl.constexpr,
     SCORE_MOD: tl.constexpr, score_operands, MASK_MOD: tl.constexpr, mask_operands,
@@ -128,7 +128,7 @@ def attend_tile(
             softcap,
             None if bias.base is None else head_of(bias, batch, head, 0) + tile.queries * bias.stride_rows,
             None if slopes.base is None else tl.load(head_of(slopes, batch, head, 0)),
-            SCORE_MOD, score_operands, MASK_MOD, mask_operands,
+            score_operands, mask_operands,
         )  # fmt: skip
 
         ranges = key_range(
@@ -140,19 +140,21 @@ def attend_tile(
         full, full_end = ranges.full, ranges.full_end
         acc, row_max, row_sum = attend(
             acc, row_max, row_sum, q_tile, tile, keys, scoring, full, full_end, full_end, full_end,
-            HEAD_DIM, HEAD_DIM_V, BLOCK_N, PADDED, BOUND_LEFT, BOUND_RIGHT, False, HAS_BF16_CVT,
+            HEAD_DIM, HEAD_DIM_V, BLOCK_N, PADDED, BOUND_LEFT, BOUND_RIGHT, False, HAS_BF16_CVT, SCORE_MOD,
+            MASK_MOD,
         )  # fmt: skip
         begin, hole = (ranges.begin, full) if BOUND_LEFT else (full_end, full_end)
         acc, row_max, row_sum = attend(
             acc, row_max, row_sum, q_tile, tile, keys, scoring, begin, hole, full_end, ranges.end,
-            HEAD_DIM, HEAD_DIM_V, BLOCK_N, PADDED, BOUND_LEFT, BOUND_RIGHT, True, HAS_BF16_CVT,
+            HEAD_DIM, HEAD_DIM_V, BLOCK_N, PADDED, BOUND_LEFT, BOUND_RIGHT, True, HAS_BF16_CVT, SCORE_MOD,
+            MASK_MOD,
         )  # fmt: skip
 
         # A sum is at least 1 (the maximum's own term), or 0 in a row that saw no key.
         acc *= (1.0 / tl.where(row_sum == 0, 1.0, row_sum))[:, None]
         stored = rows < seqlen_q
         store_tile(out, batch, head, first_row_q, rows, acc, stored, head_dim_v, HEAD_DIM_V, PADDED)
-        if return_lse:
+        if lse.base.to(tl.int64) != 0:
             row_lse = (row_max + tl.log2(row_sum)) * LN_2
             tl.store(head_of(lse, batch, head, first_row_q) + rows * lse.stride_rows, row_lse, mask=stored)
 

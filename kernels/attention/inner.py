@@ -52,17 +52,15 @@ class Scoring(NamedTuple):
     """How a product of a query and a key becomes a score: in the order of the fields, what is absent left out.
 
     scale: fp32, >= 0. softcap: fp32, scores become softcap * tanh(score / softcap). bias: a pointer to each query's row
-    of the matrix that is added. slope: fp32, times the distance from the diagonal it is taken off (ALiBi). SCORE_MOD
-    and MASK_MOD: functions of `mods`, with operands of their own; None: absent.
+    of the matrix that is added. slope: fp32, times the distance from the diagonal it is taken off (ALiBi).
+    score_operands, mask_operands: what the mods of a kernel are given besides.
     """
 
     scale: tl.tensor
     softcap: tl.tensor
     bias: tl.tensor
     slope: tl.tensor
-    SCORE_MOD: tl.constexpr
     score_operands: tl.tuple
-    MASK_MOD: tl.constexpr
     mask_operands: tl.tuple
 
 
@@ -71,6 +69,7 @@ def attend(
     acc, row_max, row_sum, q_tile, tile, keys, scoring, begin, hole, hole_end, end,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, BLOCK_N: tl.constexpr, PADDED: tl.constexpr,
     BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASKED: tl.constexpr, HAS_BF16_CVT: tl.constexpr,
+    SCORE_MOD: tl.constexpr, MASK_MOD: tl.constexpr,
 ):  # fmt: skip
     """Fold keys [begin, hole) and [hole_end, end) into the online softmax.
 
@@ -81,15 +80,15 @@ def attend(
     query sees every key, but for what MASK_MOD hides.
     """
     MODIFIED: tl.constexpr = not (
-        scoring.softcap is None and scoring.bias is None and scoring.slope is None and scoring.SCORE_MOD is None
+        scoring.softcap is None and scoring.bias is None and scoring.slope is None and SCORE_MOD is None
     )
-    HIDING: tl.constexpr = MASKED or scoring.MASK_MOD is not None
+    HIDING: tl.constexpr = MASKED or MASK_MOD is not None
     # Whether a row may have seen nothing but -inf so far.
     EMPTY: tl.constexpr = (
         (MASKED and (BOUND_LEFT or BOUND_RIGHT))
-        or scoring.MASK_MOD is not None
+        or MASK_MOD is not None
         or scoring.bias is not None
-        or scoring.SCORE_MOD is not None
+        or SCORE_MOD is not None
     )
     columns = tl.arange(0, HEAD_DIM)
     columns_v = tl.arange(0, HEAD_DIM_V)
@@ -104,9 +103,11 @@ def attend(
 
         if MODIFIED or HIDING:
             # Scaled before it is masked: 0 * -inf is not a number.
-            scores = score_tile(scores, tile, scoring, start, offsets, keys.seqlen, MASKED)
+            scores = score_tile(scores, tile, scoring, start, offsets, keys.seqlen, MASKED, SCORE_MOD)
             if HIDING:
-                hidden = hidden_keys(tile, scoring, start, offsets, keys.seqlen, BOUND_LEFT, BOUND_RIGHT, MASKED)
+                hidden = hidden_keys(
+                    tile, scoring, start, offsets, keys.seqlen, BOUND_LEFT, BOUND_RIGHT, MASKED, MASK_MOD
+                )
                 scores = tl.where(hidden, float("-inf"), scores)
             new_max = tl.maximum(row_max, tl.max(scores, 1))
             # -inf - -inf is not a number.
@@ -130,7 +131,7 @@ def attend(
 
 
 @triton.jit
-def score_tile(products, tile, scoring, start, offsets, seqlen_k, MASKED: tl.constexpr):
+def score_tile(products, tile, scoring, start, offsets, seqlen_k, MASKED: tl.constexpr, SCORE_MOD: tl.constexpr):
     """Scores in units of log2, from the products [BLOCK_M, BLOCK_N] of queries and the keys `start` + `offsets`."""
     if scoring.softcap is not None:
         scores = cap(products, scoring.scale, scoring.softcap) * LOG2_E
@@ -146,9 +147,9 @@ def score_tile(products, tile, scoring, start, offsets, seqlen_k, MASKED: tl.con
     if scoring.slope is not None:
         distance = (tile.diagonal - start).to(tl.float32)[:, None] - offsets.to(tl.float32)[None, :]
         scores -= tl.abs(distance) * (scoring.slope * LOG2_E)
-    if scoring.SCORE_MOD is not None:
+    if SCORE_MOD is not None:
         keys = tl.minimum(start + offsets, seqlen_k - 1)[None, :]
-        modified = scoring.SCORE_MOD(
+        modified = SCORE_MOD(
             scores * LN_2, tile.batch, tile.head, tile.queries[:, None], keys, *scoring.score_operands
         )
         scores = modified * LOG2_E
@@ -158,7 +159,7 @@ def score_tile(products, tile, scoring, start, offsets, seqlen_k, MASKED: tl.con
 @triton.jit
 def hidden_keys(
     tile, scoring, start, offsets, seqlen_k,
-    BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASKED: tl.constexpr,
+    BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASKED: tl.constexpr, MASK_MOD: tl.constexpr,
 ):  # fmt: skip
     """Which of the keys `start` + `offsets` each query does not see, [BLOCK_M, BLOCK_N] or broadcast to it."""
     # Differences, not comparisons with `offsets`: those are loop-invariant, a register each, and would spill.
@@ -169,9 +170,9 @@ def hidden_keys(
         hidden = (seqlen_k - start - offsets <= 0)[None, :]
     if MASKED and BOUND_LEFT:
         hidden = hidden | (offsets[None, :] - (tile.first_key - start)[:, None] < 0)
-    if scoring.MASK_MOD is not None:
+    if MASK_MOD is not None:
         keys = tl.minimum(start + offsets, seqlen_k - 1)[None, :]
-        seen = scoring.MASK_MOD(tile.batch, tile.head, tile.queries[:, None], keys, *scoring.mask_operands)
+        seen = MASK_MOD(tile.batch, tile.head, tile.queries[:, None], keys, *scoring.mask_operands)
         hidden = hidden | (seen == 0)
     return hidden
 
