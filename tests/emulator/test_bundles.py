@@ -22,6 +22,8 @@ from kernels.tolerance import assert_close
 ROOT = Path(__file__).parents[2]
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FP16 = np.dtype(np.float16)
+PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64|128,PLAIN=true,BOUND_LEFT=false"
+"""The variants of attention that most calls need."""
 
 
 @cache
@@ -51,7 +53,7 @@ def built(factory: pytest.TempPathFactory, manifest: str, *options: str) -> Bund
 
 @pytest.fixture(scope="module")
 def flash(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "attention", "--filter", "HEAD_DIM=64|128,RETURN_LSE=true")
+    return built(tmp_path_factory, "attention", "--filter", PLAIN_ATTENTION)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
 
 from mutations import Case, attention, counts, matmul, softmax
-from test_bundles import built
+from test_bundles import PLAIN_ATTENTION, built
 
 from aot_runtime.drivers.emulator.decode import Instruction
 
@@ -25,7 +25,7 @@ def softmax_case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 @pytest.fixture(scope="module")
 def attention_case(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return attention(path_of(tmp_path_factory, "attention", "--filter", "HEAD_DIM=64|128,RETURN_LSE=true"))
+    return attention(path_of(tmp_path_factory, "attention", "--filter", PLAIN_ATTENTION))
 
 
 def is_barrier(instruction: Instruction) -> bool:
