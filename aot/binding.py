@@ -175,9 +175,10 @@ class Binder:
         if plain in tensors:
             if known.get(query_name("given", plain)) is False:
                 return Bound(name, "constexpr", constant=None)
-            dtype = str(known.get(tensors[plain].dtype, tensors[plain].dtype))
-            align, ranged = tensors[plain].align, not tensors[plain].large
-            return Bound(name, f"*{TRITON_DTYPES[dtype]}", value=plain, dtype=dtype, divisible=align, ranged=ranged)
+            tensor = tensors[plain]
+            dtype = str(known.get(tensor.dtype, tensor.dtype))
+            pointer = f"*{TRITON_DTYPES[dtype]}"
+            return Bound(name, pointer, None, plain, dtype, divisible=tensor.align, ranged=not tensor.large)
         self._check_names(value, name)
         strides = [query for query in value.queries if query[0] == "stride"]
         if len(strides) == 1 and plain == parse(f"stride({strides[0][1]}, {strides[0][2]})").text:

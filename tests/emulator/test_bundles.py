@@ -1,59 +1,28 @@
-"""The shipped gfx942 code objects, executed instruction by instruction in strict mode, against the fp64 references."""
+"""The shipped code objects, executed instruction by instruction in strict mode, against the fp64 references."""
 
 from __future__ import annotations
-
-import os
-from functools import cache
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+from bundling import PLAIN_ATTENTION, built
+from poison import poisoned
 
-from aot_runtime import Bundle, DeviceArray, open_bundle
-from aot_runtime.device import Device
-from aot_runtime.drivers.emulator import EmulatorDriver, Options
+from aot_runtime import Bundle, DeviceArray
 from aot_runtime.format import Variant
 from aot_runtime.planner import op_planner
 from kernels.attention.reference import attention, attention_same_dtype
 from kernels.rows.reference import softmax, softmax_same_dtype
 from kernels.tolerance import assert_close
 
-ROOT = Path(__file__).parents[2]
 BF16 = np.dtype(ml_dtypes.bfloat16)
-FP16 = np.dtype(np.float16)
-PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64|128,PLAIN=true,BOUND_LEFT=false"
-"""The variants of attention that most calls need."""
-
-
-@cache
-def strict_device() -> Device:
-    return Device(EmulatorDriver(Options(strict=True)), 0)
-
-
-def built(factory: pytest.TempPathFactory, manifest: str, *options: str) -> Bundle:
-    """A bundle on the emulator; it is built once for all workers of a session."""
-    pytest.importorskip("triton", reason="building bundles needs the extra `build`")
-    from click.testing import CliRunner
-    from filelock import FileLock
-
-    from aot.cli import main
-
-    base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "emulated_bundles"
-    folder.mkdir(exist_ok=True)
-    path = str(ROOT / f"manifests/{manifest}.yaml")
-    command = ["--arch", "gfx942", *options, path, "-o", str(folder), "--cache-dir", str(folder / "cache")]
-    with FileLock(folder / f"{manifest}.lock"):
-        if not (folder / f"{manifest}-gfx942/bundle.json").exists():
-            result = CliRunner().invoke(main, command)
-            assert result.exit_code == 0, result.output
-    return open_bundle(folder / f"{manifest}-gfx942", device=strict_device())
+FP16, FP32 = np.dtype(np.float16), np.dtype(np.float32)
+RDNA = ("gfx1100", "gfx1201")
 
 
 @pytest.fixture(scope="module")
 def flash(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "attention", "--filter", PLAIN_ATTENTION)
+    return built(tmp_path_factory, "attention", PLAIN_ATTENTION)
 
 
 @pytest.fixture(scope="module")
@@ -61,25 +30,16 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return built(tmp_path_factory, "rows")
 
 
-def poisoned(bundle: Bundle, host: np.ndarray):
-    """`host` on the device with NaN around it, and a view of it."""
-    whole = np.full([extent + 4 for extent in host.shape[:-1]] + [host.shape[-1] + 16], np.nan, host.dtype)
-    inner = (*(slice(2, -2) for _ in host.shape[:-1]), slice(0, host.shape[-1]))
-    whole[inner] = host
-    return bundle.device.array(whole)[inner]
-
-
-@pytest.mark.parametrize("causal", (False, True))
-@pytest.mark.parametrize("lengths", ((1, 77), (70, 90), (130, 50), (600, 130)), ids=str)
-@pytest.mark.parametrize("head_dim", (64, 96, 128))
-@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
-def test_attention(flash: Bundle, dtype: np.dtype, head_dim: int, lengths: tuple[int, int], causal: bool):
+def check_attention(
+    flash: Bundle, dtype: np.dtype, head_dim: int, lengths: tuple[int, int], causal: bool, poison: bool = True
+) -> None:
+    """poison: strides and addresses are those that the general variants are for."""
     rng = np.random.default_rng(head_dim)
     q = rng.standard_normal((1, 2, lengths[0], head_dim)).astype(dtype)
     k, v = (rng.standard_normal((1, 1, lengths[1], head_dim)).astype(dtype) for _ in range(2))
     out = flash.device.array(np.full(q.shape, np.nan, dtype))
     lse = flash.device.array(np.full(q.shape[:3], np.nan, np.float32))
-    given = [poisoned(flash, x) for x in (q, k, v)]
+    given = [poisoned(flash, x) if poison else flash.device.array(x) for x in (q, k, v)]
     flash.flash_attention(*given, causal=causal, return_lse=True, out=out, lse=lse)
     arguments = {"scale": head_dim**-0.5, "causal": causal, "return_lse": True}
     exact, same = attention(q, k, v, **arguments), attention_same_dtype(q, k, v, **arguments)
@@ -87,16 +47,63 @@ def test_attention(flash: Bundle, dtype: np.dtype, head_dim: int, lengths: tuple
     assert_close(lse.numpy(), exact[1], same[1], 1e-5, "lse")
 
 
-@pytest.mark.parametrize("dtype", (FP16, BF16, np.dtype(np.float32)), ids=str)
-@pytest.mark.parametrize("cols", (1, 33, 256, 1000, 4096, 20000))
-def test_softmax(rows: Bundle, cols: int, dtype: np.dtype):
+def check_softmax(rows: Bundle, dtype: np.dtype, cols: int) -> None:
     x = (np.random.default_rng(cols).standard_normal((3, cols)) * 4).astype(dtype)
     out = rows.device.array(np.full(x.shape, np.nan, dtype))
     rows.softmax(poisoned(rows, x), out=out)
     assert_close(out.numpy(), softmax(x), softmax_same_dtype(x), 1e-7)
 
 
-# Every variant of the two manifests, which is what these sweeps are for
+@pytest.mark.parametrize("causal", (False, True))
+@pytest.mark.parametrize("lengths", ((1, 77), (70, 90), (130, 50), (600, 130)), ids=str)
+@pytest.mark.parametrize("head_dim", (64, 96, 128))
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+def test_attention(flash: Bundle, dtype: np.dtype, head_dim: int, lengths: tuple[int, int], causal: bool):
+    check_attention(flash, dtype, head_dim, lengths, causal)
+
+
+@pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
+@pytest.mark.parametrize("cols", (1, 33, 256, 1000, 4096, 20000))
+def test_softmax(rows: Bundle, cols: int, dtype: np.dtype):
+    check_softmax(rows, dtype, cols)
+
+
+@pytest.mark.parametrize("lengths", ((1, 77), (130, 50), (200, 330)), ids=str)
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+@pytest.mark.parametrize("arch", RDNA)
+def test_attention_of_rdna(
+    tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, lengths: tuple[int, int]
+):
+    filters = "op=flash_attention,PLAIN=true,HEAD_DIM=64,BOUND_LEFT=false,BOUND_RIGHT=true"
+    check_attention(built(tmp_path_factory, "attention", filters, arch), dtype, 64, lengths, causal=True)
+
+
+@pytest.mark.parametrize("cols", (33, 256, 1000, 4096))
+@pytest.mark.parametrize("arch", RDNA)
+def test_softmax_of_rdna(tmp_path_factory: pytest.TempPathFactory, arch: str, cols: int):
+    check_softmax(built(tmp_path_factory, "rows", "T=float16,ONE_PASS=true", arch), FP16, cols)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head_dim", (32, 64, 128, 256))
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+@pytest.mark.parametrize("arch", RDNA)
+def test_every_head_dim_of_rdna(tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, head_dim: int):
+    bundle = built(tmp_path_factory, "attention", "op=flash_attention,PLAIN=true,BOUND_LEFT=false", arch)
+    for causal in (False, True):
+        check_attention(bundle, dtype, head_dim, (100, 130), causal, poison=False)
+        check_attention(bundle, dtype, head_dim - 1, (130, 77), causal)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cols", (1, 33, 256, 1000, 4096, 20000))
+@pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
+@pytest.mark.parametrize("arch", RDNA)
+def test_every_softmax_of_rdna(tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, cols: int):
+    check_softmax(built(tmp_path_factory, "rows", arch=arch), dtype, cols)
+
+
+# Every variant, which is what these sweeps are for; those of attention are in tests/attention
 
 
 def variants_of(bundle: Bundle, op: str, layouts: dict[str, DeviceArray], **scalars: object) -> list[Variant]:
@@ -117,34 +124,9 @@ def key(variant: Variant) -> tuple[object, ...]:
 
 
 @pytest.mark.slow
-def test_every_variant_of_attention(tmp_path_factory: pytest.TempPathFactory):
-    bundle = built(tmp_path_factory, "attention")
-    seen = set()
-    for head_dim in (32, 64, 128, 256, 16, 48, 80, 144, 31, 63, 100, 129):
-        for dtype in (FP16, BF16):
-            for seqlen_q in (33, 100, 600):
-                for causal in (False, True):
-                    for return_lse in (False, True):
-                        rng = np.random.default_rng(head_dim)
-                        q = rng.standard_normal((1, 2, seqlen_q, head_dim)).astype(dtype)
-                        k, v = (rng.standard_normal((1, 1, 83, head_dim)).astype(dtype) for _ in range(2))
-                        given = {name: poisoned(bundle, x) for name, x in zip("qkv", (q, k, v), strict=True)}
-                        options = {"causal": causal, "return_lse": return_lse}
-                        seen |= {key(item) for item in variants_of(bundle, "flash_attention", given, **options)}
-                        result = bundle.flash_attention(**given, **options)
-                        out, lse = result if return_lse else (result, None)
-                        arguments = {"scale": head_dim**-0.5, "causal": causal, "return_lse": True}
-                        exact, same = attention(q, k, v, **arguments), attention_same_dtype(q, k, v, **arguments)
-                        assert_close(out.numpy(), exact[0], same[0], 1e-6, "out")
-                        if lse is not None:
-                            assert_close(lse.numpy(), exact[1], same[1], 1e-5, "lse")
-    assert seen == {key(variant) for variant in bundle.index.variants}
-
-
-@pytest.mark.slow
 def test_every_variant_of_rows(rows: Bundle):
     seen = set()
-    for dtype in (FP16, BF16, np.dtype(np.float32)):
+    for dtype in (FP16, BF16, FP32):
         for cols in (256, 1024, 4096, 16384, 20000, 250, 1001, 4001, 16001, 20001):
             x = (np.random.default_rng(cols).standard_normal((3, cols)) * 4).astype(dtype)
             given = poisoned(rows, x)

@@ -1,7 +1,7 @@
 """Tests on a real GPU: they open bundles that were built for it, here or elsewhere.
 
 `AOTBUILD_TEST_BUNDLES` names the folder of bundles (default: `dist`). Build them with
-`aotbuild --arch <arch> manifests/attention.yaml manifests/rows.yaml`.
+`aotbuild --arch <arch> manifests/*.yaml`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ def open_for(device: Device, name: str) -> Bundle:
 @pytest.fixture(scope="session")
 def attention(device: Device) -> Bundle:
     return open_for(device, "attention")
+
+
+@pytest.fixture(scope="session")
+def decode(device: Device) -> Bundle:
+    return open_for(device, "decode")
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,162 @@
+"""GB/s of flash_decode and paged_attention on this GPU, beside torch's attention and a copy of as many bytes.
+
+    aotbuild --arch sm_90 manifests/decode.yaml && python benchmarks/decode.py dist/decode-sm_90
+
+One query token for each sequence. All work on the same tensors, in device memory, outputs of ours given. Times are
+those of the device, between two events around as many calls as take about 20 ms; all take turns, round by round;
+medians are shown. The bytes are those of K and V, each read once; a copy reads half of them and writes half. Caches are
+not flushed between calls: shapes should be larger than the L2. The difference is the largest between our results and
+torch's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from attention import calls_of, device_seconds, import_torch, max_difference, working
+from measure import interleaved, machine, median, table, versions
+
+from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
+
+SHAPES = "32x64x8x8192x128 32x32x8x8192x128 1x64x8x131072x128 8x32x32x4096x128 128x64x8x2048x128 4x8x1x32768x128"
+BLOCK_SIZES = (16, 64)
+PACKAGES = ("numpy", "torch", "triton", "cuda-bindings", "hip-python")
+
+
+@dataclass(frozen=True)
+class Shape:
+    batch: int
+    heads: int
+    heads_kv: int
+    seqlen: int
+    head_dim: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shape:
+        """`32x64x8x8192x128`: batch, heads, key heads, length of the cache, head dim. Raises ValueError."""
+        batch, heads, heads_kv, seqlen, head_dim = (int(part) for part in text.split("x"))
+        return cls(batch, heads, heads_kv, seqlen, head_dim)
+
+    def __str__(self) -> str:
+        return f"{self.batch}x{self.heads}x{self.heads_kv}x{self.seqlen}x{self.head_dim}"
+
+    @property
+    def nbytes(self) -> int:
+        """Of K and V."""
+        return 4 * self.batch * self.heads_kv * self.seqlen * self.head_dim
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """q, k and v by head, as device arrays and torch's tensors; out is ours; lengths are those of all of the cache."""
+
+    tensors: tuple[Any, Any, Any]
+    arrays: tuple[DeviceArray, DeviceArray, DeviceArray]
+    out: DeviceArray
+    lengths: DeviceArray
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path, help="the bundle of manifests/decode.yaml for this GPU")
+    parser.add_argument("--shapes", type=Shape.parse, nargs="+", default=[Shape.parse(text) for text in SHAPES.split()],
+                        metavar="BxHxHKVxSxD", help=f"what to run (default: {SHAPES})")  # fmt: skip
+    parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16", help="(default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=11, help="rounds of each (default: %(default)s)")
+    parser.add_argument("--no-flex", action="store_true", help="leave out flex attention, which torch compiles")
+    options = parser.parse_args()
+    torch = import_torch()
+    if torch is None:
+        sys.exit("decode.py: torch is needed, for inputs and as the peer")
+    try:
+        bundle = open_bundle(options.bundle)
+        found = bundle.device.properties
+        print(machine())
+        print(f"{found.name}, {found.arch}, driver {found.driver_version}; {versions(*PACKAGES)}; {options.dtype}\n")
+        print(report(bundle, torch, options.shapes, options.dtype, options.rounds, not options.no_flex))
+    except AotError as error:
+        sys.exit(f"decode.py: {error}")
+
+
+def report(bundle: Bundle, torch: Any, shapes: list[Shape], dtype: str, rounds: int, flex: bool) -> str:
+    rows: list[list[str]] = []
+    names: list[str] = []
+    for shape in shapes:
+        inputs = make_inputs(bundle, torch, shape, dtype)
+        ours = our_ways(bundle, torch, inputs, shape)
+        ways = working(shape, ours | peers(torch, inputs, flex) | {"copy": copy_of(torch, shape)})
+        reference = next((way() for name, way in ways.items() if name.startswith("torch")), None)
+        names = names or [*ours, *peers(torch, inputs, flex), "copy"]
+        differences = []
+        for name in ours:
+            ways[name]()
+            differences.append(max_difference(inputs.out, reference))
+        times = interleaved({name: partial(device_seconds, bundle, way, calls_of(bundle, way))
+                             for name, way in ways.items()}, rounds)  # fmt: skip
+        rate = {name: shape.nbytes / median(taken) / 1e9 for name, taken in times.items()}
+        cells = [f"{rate[name]:.0f}" if name in rate else "-" for name in names]
+        rows.append([str(shape), *cells, f"{rate['flash'] / rate['copy']:.2f}", max(differences)])
+    return table(("GB/s", *names, "flash / copy", "difference"), rows)
+
+
+def make_inputs(bundle: Bundle, torch: Any, shape: Shape, dtype: str) -> Inputs:
+    generator = torch.Generator("cuda").manual_seed(0)
+    new = partial(torch.randn, device="cuda", dtype=getattr(torch, dtype), generator=generator)
+    q = new((shape.batch, shape.heads, 1, shape.head_dim))
+    # Paged caches have the heads of a token next to each other.
+    k, v = (new((shape.batch, shape.seqlen, shape.heads_kv, shape.head_dim)).transpose(1, 2) for _ in range(2))
+    torch.cuda.synchronize()
+    lengths = bundle.device.array(np.full(shape.batch, shape.seqlen, np.int32))
+    arrays = tuple(bundle.device.wrap(tensor) for tensor in (q, k, v))
+    return Inputs((q, k, v), arrays, bundle.device.wrap(torch.empty_like(q)), lengths)
+
+
+def our_ways(bundle: Bundle, torch: Any, inputs: Inputs, shape: Shape) -> dict[str, Callable[[], Any]]:
+    """The contiguous op, and the paged one for some block sizes; the blocks of each sequence lie in a random order."""
+    ways: dict[str, Callable[[], Any]] = {
+        "flash": partial(bundle.flash_decode, *inputs.arrays, inputs.lengths, out=inputs.out)
+    }
+    _, k, v = inputs.tensors
+    starts = bundle.device.array(np.arange(shape.batch + 1, dtype=np.int32))
+    flat_q, flat_out = inputs.arrays[0][:, :, 0], inputs.out[:, :, 0]
+    for size in BLOCK_SIZES:
+        per_sequence = shape.seqlen // size
+        order = torch.stack([torch.randperm(per_sequence) for _ in range(shape.batch)])
+        caches = []
+        for x in (k, v):
+            blocks = x.transpose(1, 2).reshape(shape.batch, per_sequence, size, shape.heads_kv, shape.head_dim)
+            shuffled = torch.stack([blocks[b][order[b]] for b in range(shape.batch)])
+            caches.append(bundle.device.wrap(shuffled.flatten(0, 1)))
+        where = order.argsort(1) + torch.arange(shape.batch)[:, None] * per_sequence
+        tables = bundle.device.array(where.int().numpy())
+        ways[f"paged {size}"] = partial(
+            bundle.paged_attention, flat_q, *caches, tables, inputs.lengths, starts, out=flat_out
+        )
+    return ways
+
+
+def peers(torch: Any, inputs: Inputs, flex: bool) -> dict[str, Callable[[], Any]]:
+    """torch's fused attention, and flex attention, whose kernel for few queries is compiled at the first call."""
+    attention = torch.nn.functional.scaled_dot_product_attention
+    ways = {"torch SDPA": partial(attention, *inputs.tensors, enable_gqa=True)}
+    if flex:
+        from torch.nn.attention.flex_attention import flex_attention
+
+        ways["torch flex"] = partial(torch.compile(flex_attention, dynamic=False), *inputs.tensors, enable_gqa=True)
+    return ways
+
+
+def copy_of(torch: Any, shape: Shape) -> Callable[[], Any]:
+    source, target = (torch.empty(shape.nbytes // 2, dtype=torch.uint8, device="cuda") for _ in range(2))
+    return partial(target.copy_, source)
+
+
+if __name__ == "__main__":
+    main()

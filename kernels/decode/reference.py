@@ -1,0 +1,290 @@
+"""Attention over caches in numpy: the exact result, and what its dtypes allow.
+
+Query t of a sequence with `queries` of them sees keys j <= t + keys - queries and, if window >= 0, only those with
+j >= t + keys - queries - window. A row that sees no key gives out = 0, lse = -inf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+Array = np.ndarray
+Result = Array | tuple[Array, Array]
+ScoreMod = Callable[[Array, Array, Array], Array]
+"""(scores [queries, keys], positions of the queries [queries, 1], of the keys [1, keys]) -> scores; -inf hides."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """compute: dtype of scores, softmax and sums. storage: what probabilities and results are rounded to."""
+
+    compute: np.dtype
+    storage: np.dtype
+
+
+EXACT = Precision(np.dtype(np.float64), np.dtype(np.float64))
+
+
+def as_kernel(q: Array) -> Precision:
+    """What kernels do: fp32 scores and sums, probabilities and results of q's dtype."""
+    return Precision(np.dtype(np.float32), q.dtype)
+
+
+def flash_decode(q: Array, k: Array, v: Array, **options: object) -> Result:
+    """Attention of each sequence's last tokens in float64.
+
+    q: [batch, heads, seqlen_q, head_dim]; k, v: [batch, heads_kv, seqlen_k, head_dim], any dtype; seqlens_k: [batch] or
+    None; k_scale, v_scale: [batch|1, heads_kv|1, seqlen_k|1] or None. Returns out as q, or (out, lse) with
+    lse [batch, heads, seqlen_q].
+    """
+    return _flash_decode(EXACT, q, k, v, **options)
+
+
+def flash_decode_same_dtype(q: Array, k: Array, v: Array, **options: object) -> Result:
+    """`flash_decode` as hardware does it."""
+    return _flash_decode(as_kernel(q), q, k, v, **options)
+
+
+def paged_attention(q: Array, k: Array, v: Array, *tables: Array, **options: object) -> Result:
+    """Attention of sequences' last tokens over a cache in blocks, in float64.
+
+    q: [tokens, heads, head_dim]; k, v: [blocks, block_size, heads_kv, head_dim]; tables: block_tables [batch,
+    blocks_per_sequence], seqlens_k [batch], cu_seqlens_q [batch + 1], by name too; k_scale, v_scale: [blocks|1,
+    block_size|1, heads_kv|1] or None; alibi_slopes: [heads] or None. Returns out as q, or (out, lse) with lse [tokens,
+    heads].
+    """
+    return _paged_attention(EXACT, q, k, v, *tables, **options)
+
+
+def paged_attention_same_dtype(q: Array, k: Array, v: Array, *tables: Array, **options: object) -> Result:
+    """`paged_attention` as hardware does it."""
+    return _paged_attention(as_kernel(q), q, k, v, *tables, **options)
+
+
+def attend(
+    precision: Precision, q: Array, k: Array, v: Array, scale: float, modify: ScoreMod, v_scale: Array | None = None
+) -> tuple[Array, Array]:
+    """(out, lse) of one head: q [queries, head_dim], k, v [keys, head_dim]; v_scale [keys]: factors of v's rows."""
+    real = precision.compute.type
+    keys, queries = len(k), len(q)
+    i, j = np.arange(queries)[:, None] + (keys - queries), np.arange(keys)[None, :]
+    scores = modify((q.astype(precision.compute) @ k.astype(precision.compute).T) * real(scale), i, j)
+    scores = np.where(j <= i, scores, real(-np.inf))
+    row_max = scores.max(1, keepdims=True, initial=-np.inf)
+    row_max = np.where(np.isneginf(row_max), real(0), row_max)
+    p = np.exp(scores - row_max)
+    row_sum = p.sum(1, keepdims=True)
+    weights = (p if v_scale is None else p * v_scale.astype(precision.compute)).astype(precision.storage)
+    weighted = weights.astype(precision.compute) @ v.astype(precision.compute)
+    out = np.divide(weighted, row_sum, out=np.zeros_like(weighted), where=row_sum != 0)
+    with np.errstate(divide="ignore"):
+        return out.astype(precision.storage), (np.log(row_sum) + row_max)[:, 0].astype(precision.compute)
+
+
+def _flash_decode(
+    precision: Precision, q: Array, k: Array, v: Array, *, seqlens_k: Array | None = None,
+    k_scale: Array | None = None, v_scale: Array | None = None, scale: float, return_lse: bool = False,
+) -> Result:  # fmt: skip
+    batch, heads = q.shape[:2]
+    heads_kv, seqlen_k = k.shape[1:3]
+    out, lse = np.empty(q.shape, precision.storage), np.empty(q.shape[:3], precision.compute)
+    k_scale, v_scale = (_spread(factors, (batch, heads_kv, seqlen_k)) for factors in (k_scale, v_scale))
+    for b, h in np.ndindex(batch, heads):
+        g, keys = h // (heads // heads_kv), seqlen_k if seqlens_k is None else int(seqlens_k[b])
+        modify = _modifier(None if k_scale is None else k_scale[b, g, :keys])
+        factors = None if v_scale is None else v_scale[b, g, :keys]
+        out[b, h], lse[b, h] = attend(precision, q[b, h], k[b, g, :keys], v[b, g, :keys], scale, modify, factors)
+    return (out, lse) if return_lse else out
+
+
+def _paged_attention(
+    precision: Precision, q: Array, k: Array, v: Array, block_tables: Array, seqlens_k: Array, cu_seqlens_q: Array, *,
+    k_scale: Array | None = None, v_scale: Array | None = None, alibi_slopes: Array | None = None, scale: float,
+    window: int = -1, softcap: float = 0.0, return_lse: bool = False,
+) -> Result:  # fmt: skip
+    heads, (_, block_size, heads_kv, _) = q.shape[1], k.shape
+    out, lse = np.empty(q.shape, precision.storage), np.empty(q.shape[:2], precision.compute)
+    k_scale, v_scale = (_spread(factors, k.shape[:3]) for factors in (k_scale, v_scale))
+    for b, keys in enumerate(seqlens_k):
+        at = np.arange(keys)
+        block, place = block_tables[b, at // block_size], at % block_size
+        tokens = slice(cu_seqlens_q[b], cu_seqlens_q[b + 1])
+        for h in range(heads):
+            g = h // (heads // heads_kv)
+            slope = 0.0 if alibi_slopes is None else float(alibi_slopes[h])
+            modify = _modifier(None if k_scale is None else k_scale[block, place, g], window, softcap, slope)
+            factors = None if v_scale is None else v_scale[block, place, g]
+            out[tokens, h], lse[tokens, h] = attend(
+                precision, q[tokens, h], k[block, place, g], v[block, place, g], scale, modify, factors
+            )
+    return (out, lse) if return_lse else out
+
+
+def _spread(factors: Array | None, shape: tuple[int, ...]) -> Array | None:
+    return None if factors is None else np.broadcast_to(factors, shape)
+
+
+def _modifier(k_scale: Array | None, window: int = -1, softcap: float = 0.0, slope: float = 0.0) -> ScoreMod:
+    def modify(scores: Array, i: Array, j: Array) -> Array:
+        real = scores.dtype.type
+        if k_scale is not None:
+            scores = scores * k_scale.astype(scores.dtype)
+        if softcap > 0:
+            scores = real(softcap) * np.tanh(scores / real(softcap))
+        scores = scores - real(slope) * np.abs(i - j).astype(scores.dtype)
+        return np.where(j >= i - window, scores, real(-np.inf)) if window >= 0 else scores
+
+    return modify
+
+
+# Caches of 4 bits a number
+
+
+def unpack_int4(packed: Array, pairs: Array) -> Array:
+    """packed: uint8 [.., head_dim / 2]; pairs: [.., groups, 2]. Returns float32 [.., head_dim]."""
+    nibbles = np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], pairs.shape[-2], -1)
+    pairs = pairs.astype(np.float32)
+    return (nibbles * pairs[..., :1] + pairs[..., 1:]).reshape(*packed.shape[:-1], -1)
+
+
+def flash_decode_int4(
+    q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, *rest: Array, **options: object
+) -> Result:
+    """`flash_decode` over caches that `unpack_int4` reads, in float64."""
+    return _flash_decode_int4(EXACT, q, k, v, k_scale, v_scale, *rest, **options)
+
+
+def flash_decode_int4_same_dtype(
+    q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, *rest: Array, **options: object
+) -> Result:
+    """`flash_decode_int4` as hardware does it: what is unpacked is rounded to q's dtype."""
+    return _flash_decode_int4(as_kernel(q), q, k, v, k_scale, v_scale, *rest, **options)
+
+
+def _flash_decode_int4(
+    precision: Precision, q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, seqlens_k: Array,
+    **options: object,
+) -> Result:  # fmt: skip
+    k, v = unpack_int4(k, k_scale).astype(precision.storage), unpack_int4(v, v_scale).astype(precision.storage)
+    return _flash_decode(precision, q, k, v, seqlens_k=seqlens_k, **options)
+
+
+# Writing to caches
+
+
+def rotate(x: Array, cos: Array, sin: Array, positions: Array, interleaved: bool) -> Array:
+    """x: [tokens, heads, head_dim]; cos, sin: [max_position, pairs]; rotates each row's first 2 * pairs elements."""
+    pairs = cos.shape[1]
+    result = x.copy()
+    first, second = (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)) if interleaved else (
+        slice(0, pairs), slice(pairs, 2 * pairs)
+    )  # fmt: skip
+    c, s = (angles[positions][:, None, :].astype(x.dtype) for angles in (cos, sin))
+    result[..., first] = x[..., first] * c - x[..., second] * s
+    result[..., second] = x[..., second] * c + x[..., first] * s
+    return result
+
+
+def new_rows(
+    k_new: Array, v_new: Array, cos: Array | None, sin: Array | None, positions: Array | None, interleaved: bool,
+    compute: type,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Keys, rotated where there are angles, and values, in the dtype `compute`."""
+    k_new = k_new.astype(compute)
+    if cos is not None:
+        k_new = rotate(k_new, cos, sin, positions, interleaved)
+    return k_new, v_new.astype(compute)
+
+
+def quantise(x: Array, scale: Array | None, dtype: np.dtype) -> Array:
+    """x / scale, rounded half to even and saturated at -L and L: 127 for int8, the largest number of a float8."""
+    if scale is None:
+        return x.astype(dtype)
+    x = np.clip(x / scale.astype(x.dtype), -largest(dtype), largest(dtype))
+    return (np.rint(x) if dtype == np.int8 else x).astype(dtype)
+
+
+def largest(dtype: np.dtype) -> float:
+    return 127.0 if dtype == np.int8 else float(ml_dtypes.finfo(dtype).max)
+
+
+def row_scale(x: Array, dtype: np.dtype) -> Array:
+    """The scale with which each row's largest value is the largest of `dtype`."""
+    return (np.abs(x).max(-1) * x.dtype.type(1 / largest(dtype))).astype(np.float32)
+
+
+def pack_int4(x: Array, groups: int) -> tuple[Array, Array]:
+    """x: [.., head_dim], fp32. Returns what `unpack_int4` takes: (packed, pairs), pairs rounded to fp16 before use."""
+    grouped = x.reshape(*x.shape[:-1], groups, -1)
+    shift = grouped.min(-1).astype(np.float16)
+    factor = ((grouped.max(-1) - shift.astype(np.float32)) * np.float32(1 / 15)).astype(np.float16)
+    divisor = np.where(factor == 0, np.float16(1), factor).astype(np.float32)
+    steps = (grouped - shift.astype(np.float32)[..., None]) / divisor[..., None]
+    nibbles = np.clip(np.floor(steps + np.float32(0.5)), 0, 15).astype(np.uint8).reshape(*x.shape[:-1], -1, 2)
+    return nibbles[..., 0] | nibbles[..., 1] << 4, np.stack([factor, shift], -1)
+
+
+def append(
+    kind: str, k_new: Array, v_new: Array, k: Array, v: Array, slots: Array, k_scale: Array | None = None,
+    v_scale: Array | None = None, cos: Array | None = None, sin: Array | None = None, positions: Array | None = None, *,
+    interleaved: bool = False, compute: type = np.float32,
+) -> tuple[Array, ...]:  # fmt: skip
+    """The caches (and for the kinds `per_token` and `int4` their scales) with the new rows in their slots.
+
+    kind: `given` (scales are), `per_token` or `int4`. Shapes as in manifests/decode.yaml. Arguments stay as they are.
+    """
+    rows = new_rows(k_new, v_new, cos, sin, positions, interleaved, compute)
+    caches, scales = [k.copy(), v.copy()], [None if x is None else x.copy() for x in (k_scale, v_scale)]
+    blocks, block_size = k.shape[:2]
+    for token, slot in enumerate(slots):
+        if not 0 <= slot < blocks * block_size:
+            continue
+        at = divmod(int(slot), block_size)
+        for cache, scale, new in zip(caches, scales, rows, strict=True):
+            x = new[token]
+            if kind == "int4":
+                cache[at], scale[at] = pack_int4(x, scale.shape[-2])
+                continue
+            if kind == "per_token":
+                scale[at] = row_scale(x, cache.dtype)
+            factor = None if scale is None else np.broadcast_to(scale, cache.shape[:3])[at][:, None]
+            cache[at] = quantise(x, factor if factor is None else np.where(factor == 0, 1, factor), cache.dtype)
+    return (*caches,) if kind == "given" else (*caches, *scales)
+
+
+# Latent attention
+
+
+def mla_decode(q: Array, cache: Array, *tables: Array, **options: object) -> Result:
+    """Latent attention in float64.
+
+    q: [tokens, heads, latent + 64]; cache: [blocks, block_size, latent + 64]; tables as in `paged_attention`. Returns
+    out [tokens, heads, latent], or (out, lse) with lse [tokens, heads].
+    """
+    return _mla_decode(EXACT, q, cache, *tables, **options)
+
+
+def mla_decode_same_dtype(q: Array, cache: Array, *tables: Array, **options: object) -> Result:
+    """`mla_decode` as hardware does it."""
+    return _mla_decode(as_kernel(q), q, cache, *tables, **options)
+
+
+def _mla_decode(
+    precision: Precision, q: Array, cache: Array, block_tables: Array, seqlens_k: Array, cu_seqlens_q: Array, *,
+    scale: float, return_lse: bool = False,
+) -> Result:  # fmt: skip
+    latent = cache.shape[2] - 64
+    out, lse = np.empty((*q.shape[:2], latent), precision.storage), np.empty(q.shape[:2], precision.compute)
+    for b, keys in enumerate(seqlens_k):
+        at = np.arange(keys)
+        rows = cache[block_tables[b, at // cache.shape[1]], at % cache.shape[1]]
+        tokens = slice(cu_seqlens_q[b], cu_seqlens_q[b + 1])
+        for h in range(q.shape[1]):
+            out[tokens, h], lse[tokens, h] = attend(
+                precision, q[tokens, h], rows, rows[:, :latent], scale, lambda scores, i, j: scores
+            )
+    return (out, lse) if return_lse else out

@@ -1,0 +1,31 @@
+"""Decoding: the shipped gfx942 code objects in strict mode."""
+
+from __future__ import annotations
+
+import pytest
+from bundling import built
+from decode_suite import *  # noqa: F403 -- its tests
+from decode_suite import FP16, BundleFor, paged, run_paged
+
+from aot_runtime import Bundle
+from aot_runtime.drivers.emulator import EmulatorDriver
+
+
+@pytest.fixture(scope="module")
+def decode(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return built(tmp_path_factory, "decode", "T=float16,HEAD_DIM=64,RETURN_LSE=true,GROUPS=1|4,LATENT=256")
+
+
+@pytest.fixture(scope="module")
+def decode_for(decode: Bundle, tmp_path_factory: pytest.TempPathFactory) -> BundleFor:
+    filters = "T=bfloat16,C=bfloat16,HEAD_DIM=128,RETURN_LSE=true,HAS_ALIBI=false,HAS_LENGTHS=false,WHOLE_BLOCKS=false"
+    bfloat16 = built(tmp_path_factory, "decode", f"{filters},GROUPS=1,ROTARY=false,LATENT=256")
+    return lambda dtype: decode if dtype == FP16 else bfloat16
+
+
+def test_aligned_code_loads_16_bytes_at_a_time(decode: Bundle):
+    run_paged(decode, paged([(1, 100)], 64, head_dim=64), num_splits=1)
+    driver = decode.device.driver
+    assert isinstance(driver, EmulatorDriver)
+    loads = {name: count for name, count in driver.last.summary.mnemonics.items() if name.startswith("global_load")}
+    assert loads["global_load_dwordx4"] > 8 and not loads.keys() & {"global_load_ushort", "global_load_short_d16"}
