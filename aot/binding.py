@@ -178,7 +178,7 @@ class Binder:
             tensor = tensors[plain]
             dtype = str(known.get(tensor.dtype, tensor.dtype))
             pointer = f"*{TRITON_DTYPES[dtype]}"
-            return Bound(name, pointer, None, plain, dtype, divisible=tensor.align, ranged=not tensor.large)
+            return Bound(name, pointer, value=plain, dtype=dtype, divisible=tensor.align, ranged=not tensor.large)
         self._check_names(value, name)
         strides = [query for query in value.queries if query[0] == "stride"]
         if len(strides) == 1 and plain == parse(f"stride({strides[0][1]}, {strides[0][2]})").text:
