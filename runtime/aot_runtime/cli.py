@@ -331,7 +331,8 @@ def profile(
     Examples:
       aotbundle profile dist/rows-gfx942 softmax --shape x=64,1024 --dtype T=float16
       aotbundle profile dist/attention-gfx942 flash_attention --dim batch=1 --dim heads=4 --dim heads_kv=4 \\
-          --dim seqlen_q=256 --dim seqlen_k=256 --dim head_dim=64 --dtype T=float16 --set causal=true
+          --dim seqlen_q=256 --dim seqlen_k=256 --dim head_dim=64 --dim head_dim_v=64 \\
+          --dtype T=float16 --set causal=true
       aotbundle profile dist/rows-gfx942 softmax --shape x=8,1000 --dtype T=float32 --by-instruction
       aotbundle profile dist/rows-gfx942 softmax --shape x=8,1000 --dtype T=float32 --content x=x.npy --json
     """

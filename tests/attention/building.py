@@ -36,8 +36,8 @@ def build_for(
     manifest = load_manifest(manifest_path)
     planned = plan_bundle(manifest, target, {}, line_info=False, full=True)
     planners = {op.name: _planner(op, planned, target) for op in planned.ops}
-    needed = {key for call in calls for key in _needed(call, planners[call.op], target)}
-    chosen = tuple(variant for variant in planned.variants if _key(variant) in needed)
+    needed = {key for call in calls for key in needed_by(call, planners[call.op], arch)}
+    chosen = tuple(variant for variant in planned.variants if key_of(_stub(variant, target)) in needed)
     used = {variant.spec.op for variant in chosen}
     bundle = dataclasses.replace(
         planned,
@@ -65,25 +65,30 @@ def _raise_failures(outcome: Outcome) -> None:
 
 def _planner(op: fmt.Op, planned: PlannedBundle, target: Target) -> Planner:
     """The op's planner, over variants that are not compiled."""
-    stubs = [
-        fmt.Variant(spec.op, spec.launch, dict(spec.point), spec.aligned, spec.config, "", "", (), 0, 0, 1,
-                    target.warp_size, fmt.Resources(), {}, "")
-        for spec in (variant.spec for variant in planned.variants) if spec.op == op.name
-    ]  # fmt: skip
+    stubs = [_stub(variant, target) for variant in planned.variants if variant.spec.op == op.name]
     return build_planner(op, stubs, target.backend)
 
 
-def _needed(call: Call, planner: Planner, target: Target) -> Iterable[tuple[Any, ...]]:
+def _stub(variant: PlannedVariant, target: Target) -> fmt.Variant:
+    spec = variant.spec
+    return fmt.Variant(spec.op, spec.launch, dict(spec.point), spec.aligned, spec.config, "", "", (), 0, 0, 1,
+                       target.warp_size, fmt.Resources(), {}, "")  # fmt: skip
+
+
+Key = tuple[Any, ...]
+
+
+def key_of(variant: fmt.Variant) -> Key:
+    """What tells a variant from the others of its bundle."""
+    return (variant.op, variant.launch, variant.config, variant.aligned, *variant.point.items())
+
+
+def needed_by(call: Call, planner: Planner, arch: str) -> Iterable[Key]:
+    """The variants that a call launches."""
     tensors = {**call.inputs, **call.outputs}
     layouts = {name: layout_of(item.values if isinstance(item, Placed) else item) for name, item in tensors.items()}
-    decision = planner.decide(layouts, call.scalars, ("host", 0), 300, target.arch)
-    for launch in decision.launches:
-        yield (call.op, launch.index, launch.variant.config, launch.variant.aligned, *launch.variant.point.items())
-
-
-def _key(variant: PlannedVariant) -> tuple[Any, ...]:
-    spec = variant.spec
-    return (spec.op, spec.launch, spec.config, spec.aligned, *spec.point)
+    decision = planner.decide(layouts, call.scalars, ("host", 0), 300, arch)
+    return [key_of(launch.variant) for launch in decision.launches]
 
 
 def layout_of(array: Any) -> Layout:

@@ -41,7 +41,11 @@ MARGIN = 16
 
 @dataclass(frozen=True)
 class Case:
-    """One call. mask: as `parse_mask` reads it. lengths: queries and keys; in varlen mode of the longest sequence."""
+    """One call.
+
+    mask: as `parse_mask` reads it. lengths: queries and keys; in varlen mode of the longest sequence. scale: by default
+    the op's. magnitude: standard deviation of the queries. values: what all of V is; by default random.
+    """
 
     mask: str = "0"
     head_dims: tuple[int, int] = (64, 64)
@@ -53,9 +57,12 @@ class Case:
     dtype: str = "float16"
     v_rows: bool = True
     return_lse: bool = True
+    scale: float | None = None
+    magnitude: float = 1.0
+    values: float | None = None
 
     def __str__(self) -> str:
-        return " ".join(str(getattr(self, field.name)).replace(" ", "") for field in fields(self))
+        return " ".join(str(getattr(self, field.name)).replace(" ", "") for field in fields(self)[: len(AXES)])
 
 
 @dataclass(frozen=True)
@@ -176,7 +183,8 @@ def _varlen_call(case: Case, rng: np.random.Generator) -> Call:
 
 def _scalars(case: Case) -> dict[str, Any]:
     softcap = {"softcap": 1.5} if case.score == "softcap" else {}
-    return parse_mask(case.mask) | softcap | {"return_lse": case.return_lse}
+    scale = {} if case.scale is None else {"scale": case.scale}
+    return parse_mask(case.mask) | softcap | scale | {"return_lse": case.return_lse}
 
 
 def _slopes(case: Case, batch: int) -> dict[str, Array]:
@@ -192,6 +200,16 @@ def _tensors(
     case: Case, rng: np.random.Generator, batch: int, rows_q: int, rows_k: int
 ) -> tuple[Placed, Placed, Placed, Placed]:
     """q, k, v and out as [batch, heads, rows, head_dim] in the layout of the case."""
+    q, k, v, out = _random_tensors(case, rng, batch, rows_q, rows_k)
+    q.values[...] *= DTYPES[case.dtype].type(case.magnitude)
+    if case.values is not None:
+        v.values[...] = case.values
+    return q, k, v, out
+
+
+def _random_tensors(
+    case: Case, rng: np.random.Generator, batch: int, rows_q: int, rows_k: int
+) -> tuple[Placed, Placed, Placed, Placed]:
     (heads, heads_kv), (dim, dim_v), dtype = case.heads, case.head_dims, DTYPES[case.dtype]
     out = _empty(case.layout, batch, heads, rows_q, dim_v, dtype)
     if case.layout == "packed":

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bundling import built
+from bundling import PLAIN_ATTENTION, built
 from click.testing import CliRunner, Result
 
 from aot_runtime.callspec import CallSpec
@@ -18,7 +18,7 @@ from aot_runtime.profile import profile_call
 
 SOFTMAX = ("softmax", "--dtype", "T=float16")
 FLASH = ("flash_attention", "--dtype", "T=float16", *(f"--dim={dim}" for dim in ("batch=1", "heads=2", "heads_kv=1",
-         "seqlen_q=128", "seqlen_k=192", "head_dim=64")))  # fmt: skip
+         "seqlen_q=128", "seqlen_k=192", "head_dim=64", "head_dim_v=64")))  # fmt: skip
 SQUARE = ("--dim=seqlen_q=256", "--dim=seqlen_k=256")
 
 
@@ -29,7 +29,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def flash(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory, "attention", "HEAD_DIM=64|128,RETURN_LSE=true").path
+    return built(tmp_path_factory, "attention", PLAIN_ATTENTION).path
 
 
 def run(*arguments: object) -> Result:
@@ -83,7 +83,7 @@ def test_a_causal_mask_does_less(flash: Path):
         data(flash, *FLASH, *SQUARE, "return_lse=true", *scalars)["launches"][0] for scalars in ((), ("causal=true",))
     )
     assert causal["matrix"]["f16"]["flops"] < full["matrix"]["f16"]["flops"]
-    assert causal["point"]["CAUSAL"] and not full["point"]["CAUSAL"]
+    assert causal["point"]["BOUND_RIGHT"] and not full["point"]["BOUND_RIGHT"]
 
 
 def test_strides_and_alignment_are_kept(rows: Path):

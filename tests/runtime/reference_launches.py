@@ -97,9 +97,9 @@ class ReferenceLaunches:
         q = tensor("q", heads, seqlen_q, ("heads", "seqlen_q"))
         k = tensor("k", heads_kv, seqlen_k, ("heads_kv", "seqlen_k"))
         v = tensor("v", heads_kv, seqlen_k, ("heads_kv", "seqlen_k"))
-        result = attention(q, k, v, scale=a["scale"], causal=variant.point["CAUSAL"], return_lse=True)
+        result = attention(q, k, v, scale=a["scale"], causal=variant.point["BOUND_RIGHT"], return_lse=True)
         tensor("out", heads, seqlen_q, ("heads", "seqlen_q"))[...] = result[0].astype(q.dtype)
-        if variant.point["RETURN_LSE"]:
+        if a["lse"]:
             steps = (a["stride_lse_batch"], a["stride_lse_heads"], 1)
             device_view(a["lse"], "float32", (batch, heads, seqlen_q), steps)[...] = result[1]
 
