@@ -103,6 +103,7 @@ class _Contract:
             align=spec.align,
             large=spec.large,
             offsets=fmt.Offsets(spec.offsets.into, spec.offsets.longest or "") if spec.offsets else None,
+            range=tuple(self._text(bound, (*path, "range", i)) for i, bound in enumerate(spec.range)),
             doc=spec.doc,
         )
 

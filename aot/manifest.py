@@ -86,6 +86,7 @@ class TensorSpec(_Spec):
     )
     nullable: bool = Field(False, description="Where it is absent the kernel gets a null pointer; no constexpr tells.")
     offsets: OffsetsSpec | None = Field(None, description="Its numbers are offsets, checked where the host has them.")
+    range: list[Expr] = Field([], max_length=2, description="Least and largest of its numbers, checked likewise.")
     align: bool = Field(True, description="Whether the aligned specialisation assumes 16-divisible strides of it.")
     large: bool = Field(False, description="The aligned specialisation takes it beyond 2 GiB too: i64 strides.")
     doc: str = ""

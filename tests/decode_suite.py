@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from poison import poisoned
 
-from aot_runtime import Bundle
+from aot_runtime import ArgumentError, Bundle, open_bundle
 from aot_runtime.callspec import CallSpec, plan_call
 from aot_runtime.planner import op_planner
 from kernels.decode import flex_reference
@@ -92,11 +92,12 @@ def test_lengths_within_a_batch(decode: Bundle, splits: int):
     k, v = (rng.standard_normal((len(lengths), 2, 100, 64)).astype(FP16) for _ in range(2))
     for b, keys in enumerate(known):
         k[b, :, keys:] = v[b, :, keys:] = np.nan
-    results = decode.flash_decode(q, k, v, lengths, num_splits=splits, return_lse=True)
+    arrays = (decode.device.array(x) for x in (q, k, v, lengths))
+    results = decode.flash_decode(*arrays, num_splits=splits, return_lse=True)
     options = {"seqlens_k": known, "scale": 0.125, "return_lse": True}
     exact = flash_decode(q, k, v, **options)
     assert (exact[0][0] == 0).all() and (exact[1][0] == -np.inf).all()
-    check([Host(x) for x in results], exact, flash_decode_same_dtype(q, k, v, **options))
+    check(results, exact, flash_decode_same_dtype(q, k, v, **options))
 
 
 @dataclass(frozen=True)
@@ -173,8 +174,9 @@ def run_paged(decode: Bundle, case: Paged, **options: object) -> None:
     out = decode.device.array(np.full(case.q.shape, np.nan, case.q.dtype))
     most = int(np.diff(case.cu_seqlens_q).max())
     splits = options.pop("num_splits", 0)
+    tables = [decode.device.array(x) for x in case.values()[3:]]  # on the device: what no length counts may be anything
     results = decode.paged_attention(
-        *on_device, *case.values()[3:], max_seqlen_q=most, num_splits=splits, return_lse=True, out=out, **options
+        *on_device, *tables, max_seqlen_q=most, num_splits=splits, return_lse=True, out=out, **options
     )
     options = {"scale": case.q.shape[2] ** -0.5, **options, "return_lse": True}
     check(results, paged_attention(*case.values(), **options), paged_attention_same_dtype(*case.values(), **options))
@@ -230,15 +232,17 @@ def test_quantised_blocks(decode: Bundle, cache: str, per_token: bool):
 def test_a_table_that_points_outside_reads_nothing_outside(decode: Bundle):
     case = paged([(1, 60)], 16)
     case.block_tables[0, 1:3] = -5, 2**31 - 1
-    decode.paged_attention(*(poisoned(decode, x) for x in case.values()[:3]), *case.values()[3:], return_lse=True)
+    tables = (decode.device.array(x) for x in case.values()[3:])
+    decode.paged_attention(*(poisoned(decode, x) for x in case.values()[:3]), *tables, return_lse=True)
 
 
 def test_the_split_changes_no_more_than_rounding_and_each_is_reproducible(decode: Bundle):
     case = paged([(1, 1000)], 64)
     for splits in (1, 2, 7, 16, 128):
         run_paged(decode, case, num_splits=splits)
-        runs = [decode.paged_attention(*case.values(), num_splits=splits, return_lse=True) for _ in range(2)]
-        assert all(np.array_equal(first, second) for first, second in zip(*runs, strict=True))
+        arrays = [decode.device.array(x) for x in case.values()]
+        runs = [decode.paged_attention(*arrays, num_splits=splits, return_lse=True) for _ in range(2)]
+        assert all(np.array_equal(first.numpy(), second.numpy()) for first, second in zip(*runs, strict=True))
 
 
 def test_large_caches_take_the_aligned_code(decode: Bundle):
@@ -310,7 +314,7 @@ def run_append(decode: Bundle, op: str, kind: str, new: list, caches: list, **op
     names = dict(zip(("cos", "sin", "positions"), tensors, strict=False))
     scales = dict(zip(("k_scale", "v_scale"), arrays[2:], strict=False))
     given = dict(zip(("k_new", "v_new", "k", "v"), [*new, *arrays[:2]], strict=True))
-    getattr(decode, op)(**given, slots=SLOTS, **scales, **names, **options)
+    getattr(decode, op)(**given, slots=decode.device.array(SLOTS), **scales, **names, **options)
     wanted = append(kind, *new, *caches[:2], SLOTS, *(caches[2:] or (None, None)), *tensors, **options)
     return [array.numpy() for array in arrays][: len(wanted)], wanted
 
@@ -350,7 +354,7 @@ def test_a_position_past_the_table_reads_nothing_past_it(decode: Bundle):
     caches = [np.zeros((5, 16, 3, 64), FP16) for _ in range(2)]
     positions = np.array([4, -1, 2**31 - 1, 0, -(2**31), 3, 3], np.int32)
     arrays = [decode.device.array(x) for x in (*new_tokens(rng, 64), *caches)]
-    decode.append_kv(*arrays, SLOTS, cos=cos, sin=sin, positions=positions)
+    decode.append_kv(*arrays, decode.device.array(SLOTS), cos=cos, sin=sin, positions=positions)
     assert np.isfinite(arrays[2].numpy()).all()
 
 
@@ -391,10 +395,11 @@ def run_mla(decode: Bundle, lengths: list[tuple[int, int]], heads: int, block_si
     case = paged(lengths, block_size, (heads, 1), 256 + 64)
     cache = case.k[:, :, 0]
     tables = case.values()[3:]
+    tables_there = [decode.device.array(x) for x in tables]
     most = int(np.diff(case.cu_seqlens_q).max())
     out = decode.device.array(np.full((*case.q.shape[:2], 256), np.nan, FP16))
     results = decode.mla_decode(
-        poisoned(decode, case.q), poisoned(decode, cache), *tables, scale=0.1, max_seqlen_q=most, num_splits=splits,
+        poisoned(decode, case.q), poisoned(decode, cache), *tables_there, scale=0.1, max_seqlen_q=most, num_splits=splits,
         return_lse=True, out=out,
     )  # fmt: skip
     options = {"scale": 0.1, "return_lse": True}
@@ -437,7 +442,8 @@ def run_flex(decode: Bundle, name: str, lists: BlockMask, seqlen_q: int = 2, fir
     arguments = {**lists.arguments(), "first_query": first, "return_lse": True, **options}
     out = decode.device.array(np.full(q.shape, np.nan, FP16))
     given = [poisoned(decode, x) for x in (q, k, v)]
-    results = getattr(decode, op)(*given, num_splits=splits, out=out, **arguments)
+    on_device = {name: decode.device.array(x) if isinstance(x, np.ndarray) else x for name, x in arguments.items()}
+    results = getattr(decode, op)(*given, num_splits=splits, out=out, **on_device)
     references = (getattr(flex_reference, op + suffix) for suffix in ("", "_same_dtype"))
     check(results, *(reference(q, k, v, scale=0.125, **arguments) for reference in references))
 
@@ -506,7 +512,8 @@ def test_lists_that_point_outside_read_nothing_outside(decode: Bundle):
     lists.full_kv_num_blocks[...] = 10**9
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((1, 1, n, 64)).astype(FP16) for n in (1, 300, 300))
-    out = decode.flex_decode(*(poisoned(decode, x) for x in (q, k, v)), **lists.arguments())
+    arguments = {name: decode.device.array(x) if isinstance(x, np.ndarray) else x for name, x in vars(lists).items()}
+    out = decode.flex_decode(*(poisoned(decode, x) for x in (q, k, v)), **arguments)
     assert np.isfinite(out.numpy()).all()
 
 
@@ -518,3 +525,68 @@ def test_block_lists_of_a_mask():
     assert whole.full_kv_num_blocks.item() == 5, "keys past the end make no block a partial one"
     with pytest.raises(ValueError, match="sparse_block_size = 100; a multiple of 64 is needed"):
         create_block_mask(lambda b, h, q, k: k <= q, 1, 1, 1, 300, 100)
+
+
+# What is refused
+
+
+def paged_arguments() -> dict[str, np.ndarray]:
+    case = paged([(1, 60), (1, 20)], 16)
+    case.block_tables[case.block_tables > 100] = -1
+    return vars(case)
+
+
+@pytest.mark.parametrize(
+    "name, at, value, message",
+    (
+        ("block_tables", (0, 1), 99, r"'block_tables' has 99 at \[0, 1\]; -1 to 8 \(-1 to blocks - 1\) is allowed"),
+        ("block_tables", (1, 0), -2, r"'block_tables' has -2 at \[1, 0\]"),
+        ("seqlens_k", 1, 81, r"'seqlens_k' has 81 at \[1\]; 0 to 80 \(0 to blocks_per_sequence \* block_size\)"),
+        ("seqlens_k", 0, -1, "'seqlens_k' has -1"),
+        ("cu_seqlens_q", 1, 3, "'cu_seqlens_q' decreases at 2, from 3 to 2"),
+        ("cu_seqlens_q", 2, 3, "'cu_seqlens_q' ends with 3, but tokens is 2"),
+        ("cu_seqlens_q", 1, 2, "gives sequence 0 a length of 2, but max_seqlen_q is 1"),
+    ),
+)
+def test_tables_that_point_outside(decode: Bundle, name: str, at: object, value: int, message: str):
+    """Wherever the host can see it; on the device, if the bundle was opened to look there."""
+    arguments = paged_arguments()
+    arguments[name][at] = value
+    with pytest.raises(ArgumentError, match=message):
+        decode.paged_attention(**arguments, max_seqlen_q=1)
+    arrays = {name: decode.device.array(x) for name, x in arguments.items()}
+    looking = open_bundle(decode.path, decode.device, check_contents=True)
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match=message):
+            looking.paged_attention(**arrays, max_seqlen_q=1)
+
+
+def test_contents_that_are_right_pass(decode: Bundle):
+    arguments = paged_arguments()
+    arrays = {name: decode.device.array(x) for name, x in arguments.items()}
+    looking = open_bundle(decode.path, decode.device, check_contents=True)
+    results = [op(**arrays).numpy() for op in (looking.paged_attention, decode.paged_attention)]
+    assert np.array_equal(*results)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    (
+        ({"q": np.zeros((2, 3, 64), FP16)}, "heads % heads_kv"),
+        ({"k_scale": np.ones((1, 1, 1), np.float32)}, r"given\(k_scale\)"),
+        ({"block_tables": np.zeros((3, 2), np.int32)}, "batch"),
+        ({"q": np.zeros((2, 4, 300), FP16)}, "head_dim"),
+    ),
+)
+def test_arguments_that_disagree(decode: Bundle, changes: dict, message: str):
+    with pytest.raises(ArgumentError, match=message):
+        decode.paged_attention(**paged_arguments() | changes)
+
+
+def test_scales_that_are_missing_or_misshapen(decode: Bundle):
+    case = paged([(1, 60)], 16, cache=INT8)
+    arrays = [decode.device.array(x) for x in case.values()]
+    with pytest.raises(ArgumentError, match=r"given\(k_scale\)"):
+        decode.paged_attention(*arrays)
+    with pytest.raises(ArgumentError, match="k_scale"):
+        decode.paged_attention(*arrays, k_scale=np.ones((1, 1, 3), np.float32), v_scale=np.ones((1, 1, 2), np.float32))

@@ -54,6 +54,7 @@ class Tensor(_Record, frozen=True):
         align: whether the aligned specialisation asks for 16-byte alignment and strides divisible by 16 of it.
         large: the aligned specialisation takes it however far it reaches; its strides are 64 bits wide there too.
         offsets: what its numbers are, where they say where sequences begin and end.
+        range: least and largest number that it may have, expressions of dims; empty: any.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Tensor(_Record, frozen=True):
     align: bool = True
     large: bool = False
     offsets: Offsets | None = None
+    range: tuple[str, ...] = ()
     doc: str = ""
 
 

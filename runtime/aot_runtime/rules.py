@@ -259,31 +259,5 @@ class Rules:
         return math.prod(shape) * DTYPES[dtype]
 
 
-def check_offsets(op: Op, tensor: Tensor, values: np.ndarray[Any, Any], extent: int, longest: int | None) -> None:
-    """The rule of a tensor's `offsets`. Raises `ArgumentError`.
-
-    Args:
-        values: its numbers.
-        extent: of the dim that they point into.
-        longest: what the longest sequence may have; None: any number.
-    """
-    assert tensor.offsets is not None
-    steps = np.diff(values, prepend=values.dtype.type(0))
-    steps[:1] = 0
-    what = f"{op.name}: argument '{tensor.name}'"
-    if len(values) and values[0] < 0:
-        raise ArgumentError(f"{what} begins with {values[0]}; 0 or more is allowed")
-    if (steps < 0).any():
-        i = int(np.argmax(steps < 0))
-        raise ArgumentError(f"{what} decreases at {i}, from {values[i - 1]} to {values[i]}; offsets may not decrease")
-    if len(values) and values[-1] > extent:
-        raise ArgumentError(f"{what} ends with {values[-1]}, but {tensor.offsets.into} is {extent}")
-    if longest is not None and (steps > longest).any():
-        i = int(np.argmax(steps > longest))
-        raise ArgumentError(
-            f"{what} gives sequence {i - 1} a length of {steps[i]}, but {tensor.offsets.longest} is {longest}"
-        )
-
-
 def _dims(tensor: Tensor) -> str:
     return "[" + ", ".join(dim.extent + ("|1" if dim.broadcast else "") for dim in tensor.shape) + "]"

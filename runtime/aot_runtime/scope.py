@@ -218,6 +218,7 @@ def check_op(op: Op) -> None:
     for tensor in op.tensors:
         _check_tensor(op, tensor)
         _check_offsets(op, tensor, dims)
+        _check_range(tensor, dims)
     for scalar in op.scalars:
         if scalar.type not in SCALAR_TYPES and scalar.type not in ("flag", "choice"):
             raise ExpressionError(f"scalar '{scalar.name}' has unknown type '{scalar.type}'")
@@ -282,6 +283,18 @@ def _check_offsets(op: Op, tensor: Tensor, dims: Mapping[str, DimSource]) -> Non
             f"tensor '{tensor.name}': the longest of offsets is '{longest}', which is no integer scalar"
             f"{expr.nearest(longest, integers)}"
         )
+
+
+def _check_range(tensor: Tensor, dims: Mapping[str, DimSource]) -> None:
+    if not tensor.range:
+        return
+    if len(tensor.range) != 2 or tensor.role != "input" or tensor.dtype not in ("int32", "int64"):
+        raise ExpressionError(
+            f"tensor '{tensor.name}': a range is of two bounds, and of an input of dtype int32 or int64"
+        )
+    plain = {name for name, source in dims.items() if source.inverse == "extent" and not source.optional}
+    for text in tensor.range:
+        expr.parse(text).check_names(dict.fromkeys(plain, int))
 
 
 def _check_tensor(op: Op, tensor: Tensor) -> None:
