@@ -63,21 +63,21 @@ class Bound:
     Attributes:
         type: `constexpr`, a scalar type, or `*` and a Triton dtype.
         constant: the value of a `constexpr`.
-        function: instead, the `path.py:function` that a `constexpr` is.
         value: otherwise the expression that gives the kernarg at a call; a pointer's tensor.
         dtype: a pointer's dtype.
         divisible: the value is a multiple of 16 in the aligned specialisation.
         ranged: all offsets from the pointer fit 32 bits in the aligned specialisation.
+        function: the `path.py:function` that a `constexpr` is, if it is one.
     """
 
     name: str
     type: str
     constant: Any = None
-    function: str = ""
     value: str = ""
     dtype: str = ""
     divisible: bool = False
     ranged: bool = False
+    function: str = ""
 
 
 @dataclass(frozen=True)

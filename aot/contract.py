@@ -301,7 +301,7 @@ class _Contract:
                 raise self._error(
                     ("tensors", tensor.name),
                     f"'{tensor.name}' may be absent, but no constexpr has `pick: {presence}`, "
-                    "so the kernel cannot know whether it is there (unless by the address, with `nullable: true`)",
+                    "so the kernel cannot know whether it is there",
                 )
             for dim in tensor.innermost[:-1]:
                 if innermost_of(tensor, dim) not in picks:

@@ -35,7 +35,7 @@ def attention_forward(
     q: [batch, heads, seqlen_q, head_dim], k: [batch, heads_kv, seqlen_k, head_dim], v: [batch, heads_kv, seqlen_k,
     head_dim_v], out: [batch, heads, seqlen_q, head_dim_v], float16 or bfloat16; strides in elements, the last one 1,
     but for that of v. lse: float32 [batch, heads, seqlen_q], the natural logarithm of each row's sum of exponentials;
-    a null pointer: not wanted. Query head h reads key head h // (heads // heads_kv).
+    None or a null pointer: not wanted. Query head h reads key head h // (heads // heads_kv).
 
     cu_seqlens_q, cu_seqlens_k: int32 [batch + 1] or None. With them, sequence b is rows cu_seqlens[b] to cu_seqlens[b +
     1] of tensors that have seqlen_q and seqlen_k rows and no batch (stride 0). They are clamped to the rows that there
@@ -154,9 +154,10 @@ def attend_tile(
         acc *= (1.0 / tl.where(row_sum == 0, 1.0, row_sum))[:, None]
         stored = rows < seqlen_q
         store_tile(out, batch, head, first_row_q, rows, acc, stored, head_dim_v, HEAD_DIM_V, PADDED)
-        if lse.base.to(tl.int64) != 0:
-            row_lse = (row_max + tl.log2(row_sum)) * LN_2
-            tl.store(head_of(lse, batch, head, first_row_q) + rows * lse.stride_rows, row_lse, mask=stored)
+        if lse.base is not None:
+            if lse.base.to(tl.int64) != 0:
+                row_lse = (row_max + tl.log2(row_sum)) * LN_2
+                tl.store(head_of(lse, batch, head, first_row_q) + rows * lse.stride_rows, row_lse, mask=stored)
 
 
 @triton.jit

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from attention.cases import Call, Placed, make_call, pairwise
+from attention.cases import EDGES, Call, Placed, make_call, pairwise
 
 from aot.build import Outcome, PlannedBundle, PlannedVariant, compile_missing, look_up, plan_bundle
 from aot.bundle_writer import write_bundle
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path("dist"))
     parser.add_argument("-j", "--jobs", type=int, default=2)
     options = parser.parse_args()
-    calls = [make_call(case) for case in pairwise()]
+    calls = [make_call(case) for case in (*pairwise(), *EDGES)]
     print(build_for(calls, ROOT / "manifests/attention.yaml", options.arch, options.output, options.jobs, None))
 
 

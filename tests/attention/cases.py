@@ -65,6 +65,15 @@ class Case:
         return " ".join(str(getattr(self, field.name)).replace(" ", "") for field in fields(self)[: len(AXES)])
 
 
+EDGES = (
+    Case("b", lengths=(0, 5)), Case("b", lengths=(5, 0)), Case("b", lengths=(200, 3), mode="varlen", heads=(2, 2)),
+    Case("0", magnitude=8.0, scale=1.0), Case("b", scale=-0.7, magnitude=4.0), Case("t:-1,20", scale=0.0),
+    Case("0", lengths=(8, 9), dtype="bfloat16", values=1.0), Case("0", lengths=(15, 18), mode="varlen"),
+    Case("b", score="softcap", magnitude=30.0, scale=-1.0), Case("b:5,5", lengths=(300, 300), head_dims=(128, 128)),
+)  # fmt: skip
+"""Calls at the ends of what an axis may be."""
+
+
 @dataclass(frozen=True)
 class Placed:
     """A tensor in an array that is NaN around it: `place` finds it there, on the host and on a device."""

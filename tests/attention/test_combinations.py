@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
-from attention.building import ROOT, build_for
-from attention.cases import Case, make_call, pairwise
+from attention.cases import EDGES, Case, make_call, pairwise
 from attention.checking import check
 
-from aot_runtime import Bundle, open_bundle
-from aot_runtime.device import Device
-from aot_runtime.drivers.emulator import EmulatorDriver, Options
-
-CASES = pairwise()
+from aot_runtime import Bundle
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """The variants that the cases need; built once for all workers of a session."""
-    pytest.importorskip("triton", reason="building bundles needs the extra `build`")
-    from filelock import FileLock
-
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "attention_cases"
-    folder.mkdir(exist_ok=True)
-    with FileLock(folder / "lock"):
-        path = folder / "attention_cases-gfx942"
-        if not (path / "bundle.json").exists():
-            calls = [make_call(case) for case in CASES]
-            build_for(calls, ROOT / "manifests/attention.yaml", "gfx942", folder, 2, folder / "cache")
-    return open_bundle(Path(path), Device(EmulatorDriver(Options(strict=True)), 0))
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", (*pairwise(), *EDGES), ids=str)
 def test_matches_the_reference(bundle: Bundle, case: Case):
     check(bundle, make_call(case))
+
+
+def test_cases_have_every_pair():
+    cases = pairwise()
+    for pair in ({"mask": "t:7,3", "v_rows": False}, {"score": "bias", "head_dims": (96, 24)},
+                 {"mode": "varlen", "score": "softcap"}, {"dtype": "bfloat16", "mask": "g:12,-4"}):  # fmt: skip
+        assert any(all(getattr(case, axis) == value for axis, value in pair.items()) for case in cases), pair
+    assert not any(case.mode == "varlen" and case.score.startswith("bias") for case in cases)
