@@ -399,8 +399,8 @@ def run_mla(decode: Bundle, lengths: list[tuple[int, int]], heads: int, block_si
     most = int(np.diff(case.cu_seqlens_q).max())
     out = decode.device.array(np.full((*case.q.shape[:2], 256), np.nan, FP16))
     results = decode.mla_decode(
-        poisoned(decode, case.q), poisoned(decode, cache), *tables_there, scale=0.1, max_seqlen_q=most, num_splits=splits,
-        return_lse=True, out=out,
+        poisoned(decode, case.q), poisoned(decode, cache), *tables_there, scale=0.1, max_seqlen_q=most,
+        num_splits=splits, return_lse=True, out=out,
     )  # fmt: skip
     options = {"scale": 0.1, "return_lse": True}
     exact = mla_decode(case.q, cache, *tables, **options)
