@@ -149,9 +149,7 @@ def score_tile(products, tile, scoring, start, offsets, seqlen_k, MASKED: tl.con
         scores -= tl.abs(distance) * (scoring.slope * LOG2_E)
     if SCORE_MOD is not None:
         keys = tl.minimum(start + offsets, seqlen_k - 1)[None, :]
-        modified = SCORE_MOD(
-            scores * LN_2, tile.batch, tile.head, tile.queries[:, None], keys, *scoring.score_operands
-        )
+        modified = SCORE_MOD(scores * LN_2, tile.batch, tile.head, tile.queries[:, None], keys, *scoring.score_operands)
         scores = modified * LOG2_E
     return scores
 
