@@ -154,7 +154,7 @@ def attend_tile(
         acc *= (1.0 / tl.where(row_sum == 0, 1.0, row_sum))[:, None]
         stored = rows < seqlen_q
         store_tile(out, batch, head, first_row_q, rows, acc, stored, head_dim_v, HEAD_DIM_V, PADDED)
-        if lse.base is not None:
+        if lse.base is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
             if lse.base.to(tl.int64) != 0:
                 row_lse = (row_max + tl.log2(row_sum)) * LN_2
                 tl.store(head_of(lse, batch, head, first_row_q) + rows * lse.stride_rows, row_lse, mask=stored)
