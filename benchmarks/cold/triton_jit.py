@@ -31,12 +31,11 @@ out = torch.empty_like(q)
 phases["context, copies"] = time.monotonic()
 
 heads, seqlen, head_dim = q.shape[1:]
-strides = [stride for tensor in (q, k) for stride in tensor.stride()[:3]]
-strides += [*v.stride(), *out.stride()[:3], 0, 0, 0]
-blocks, *others = map(int, grid.split(","))
-module.attention_forward[blocks, *others](
-    q, k, v, out, None, heads, heads, seqlen, seqlen, head_dim, head_dim, *strides, blocks, head_dim**-0.5, seqlen, 0,
-    True, **ast.literal_eval(settings),
+strides = [stride for tensor in (q, k, v, out) for stride in tensor.stride()[:3]]
+launch_grid = tuple(map(int, grid.split(",")))
+module.attention_forward[launch_grid](
+    q, k, v, out, heads, heads, seqlen, seqlen, head_dim, head_dim, *strides, launch_grid[0], head_dim**-0.5,
+    **ast.literal_eval(settings),
 )  # fmt: skip
 result = out.cpu().numpy()
 phases["first call"] = time.monotonic()

@@ -9,24 +9,26 @@ from kernels.attention.masks import key_range
 
 @triton.jit
 def attention_forward(
-    q, k, v, out, lse,
+    q, k, v, out,
     heads, heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v,
     stride_q_batch, stride_q_heads, stride_q_seqlen_q,
     stride_k_batch, stride_k_heads_kv, stride_k_seqlen_k,
-    stride_v_batch, stride_v_heads_kv, stride_v_seqlen_k, stride_v_head_dim_v,
+    stride_v_batch, stride_v_heads_kv, stride_v_seqlen_k,
     stride_out_batch, stride_out_heads, stride_out_seqlen_q,
-    stride_lse_batch, stride_lse_heads, stride_lse_seqlen_q,
-    query_blocks, scale, left, right, bottom_right,
-    HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PADDED: tl.constexpr, BOUND_LEFT: tl.constexpr,
-    BOUND_RIGHT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, NUM_XCDS: tl.constexpr,
-    HAS_BF16_CVT: tl.constexpr,
+    query_blocks, scale,
+    HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     # What an op need not have
-    cu_seqlens_q=None, cu_seqlens_k=None, softcap=0.0, SOFTCAP: tl.constexpr = False,
+    lse=None, stride_lse_batch=0, stride_lse_heads=0, stride_lse_seqlen_q=0,
+    stride_v_head_dim_v=1,
+    cu_seqlens_q=None, cu_seqlens_k=None,
+    left=0, right=0, bottom_right=False, BOUND_LEFT: tl.constexpr = False, BOUND_RIGHT: tl.constexpr = False,
+    softcap=0.0, SOFTCAP: tl.constexpr = False,
     bias=None, stride_bias_batch=0, stride_bias_heads=0, stride_bias_seqlen_q=0,
     alibi_slopes=None, stride_alibi_slopes_batch=0, stride_alibi_slopes_heads=0,
     SCORE_MOD: tl.constexpr = None, score_0=None, score_1=None, score_2=None, score_3=None,
     SCORE_OPERANDS: tl.constexpr = 0,
     MASK_MOD: tl.constexpr = None, mask_0=None, mask_1=None, mask_2=None, mask_3=None, MASK_OPERANDS: tl.constexpr = 0,
+    PADDED: tl.constexpr = True, NUM_XCDS: tl.constexpr = 1, HAS_BF16_CVT: tl.constexpr = False,
 ):  # fmt: skip
     """out = softmax(scores) v, a program for each BLOCK_M queries of a head.
 
@@ -154,7 +156,7 @@ def attend_tile(
         acc *= (1.0 / tl.where(row_sum == 0, 1.0, row_sum))[:, None]
         stored = rows < seqlen_q
         store_tile(out, batch, head, first_row_q, rows, acc, stored, head_dim_v, HEAD_DIM_V, PADDED)
-        if lse.base is not None:
+        if lse.base is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
             if lse.base.to(tl.int64) != 0:
                 row_lse = (row_max + tl.log2(row_sum)) * LN_2
                 tl.store(head_of(lse, batch, head, first_row_q) + rows * lse.stride_rows, row_lse, mask=stored)
