@@ -24,7 +24,7 @@ SQUARE = ("--dim=seqlen_q=256", "--dim=seqlen_k=256")
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory, "rows").path
+    return built(tmp_path_factory, "rows", "op=softmax").path
 
 
 @pytest.fixture(scope="module")
