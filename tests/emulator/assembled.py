@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aot_runtime.drivers.emulator import EmulatorDriver, Options, Order, Statistics
+from aot_runtime.drivers.emulator import ARCHS, EmulatorDriver, Options, Order, Statistics
 
 LDS_BYTES, VECTORS, SCALARS, ACCUMULATION = 4096, 64, 32, 64
 _DESCRIPTOR = f"""
@@ -25,10 +25,11 @@ _DESCRIPTOR = f"""
   .amdhsa_user_sgpr_kernarg_segment_ptr 1
   .amdhsa_system_sgpr_workgroup_id_x 1
   .amdhsa_next_free_vgpr {VECTORS + ACCUMULATION}
-  .amdhsa_accum_offset {VECTORS}
   .amdhsa_next_free_sgpr {SCALARS}
+  %s
 .end_amdhsa_kernel
 """
+_OF_ISA = {"cdna": f".amdhsa_accum_offset {VECTORS}"}
 _METADATA = """
 .amdgpu_metadata
 ---
@@ -40,7 +41,7 @@ amdhsa.kernels:
     .group_segment_fixed_size: {lds}
     .private_segment_fixed_size: 64
     .kernarg_segment_align: 8
-    .wavefront_size: 64
+    .wavefront_size: {lanes}
     .sgpr_count: {scalars}
     .vgpr_count: {vectors}
     .max_flat_workgroup_size: 1024
@@ -56,10 +57,11 @@ amdhsa.kernels:
 def link(lines: tuple[str, ...], arch: str = "gfx942") -> bytes:
     """A code object with one kernel of these instructions; it ends behind them."""
     compiler = pytest.importorskip("triton.backends.amd.compiler", reason="assembling needs the extra `build`")
-    metadata = _METADATA.format(lds=LDS_BYTES, scalars=SCALARS, vectors=VECTORS + ACCUMULATION)
+    lanes, descriptor = ARCHS[arch].lanes, _DESCRIPTOR % _OF_ISA.get(ARCHS[arch].isa, ".amdhsa_wavefront_size32 1")
+    metadata = _METADATA.format(lds=LDS_BYTES, scalars=SCALARS, vectors=VECTORS + ACCUMULATION, lanes=lanes)
     text = "\n".join(
         [f'.amdgcn_target "amdgcn-amd-amdhsa--{arch}"', ".text", ".globl kernel", ".p2align 8",
-         ".type kernel,@function", "kernel:", *lines, "s_endpgm", "end:", ".size kernel, end-kernel", _DESCRIPTOR,
+         ".type kernel,@function", "kernel:", *lines, "s_endpgm", "end:", ".size kernel, end-kernel", descriptor,
          metadata]
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:

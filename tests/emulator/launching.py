@@ -1,4 +1,4 @@
-"""Compiles Triton kernels for gfx942 and runs them on the emulator, with numpy arrays as arguments."""
+"""Compiles Triton kernels and runs them on the emulator, with numpy arrays as arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from aot.compiler import CompiledKernel, CompileJob, compile_job
 from aot.kernargs import kernarg_bytes, kernarg_layout
-from aot_runtime.drivers.emulator import EmulatorDriver, Options
+from aot_runtime.drivers.emulator import ARCHS, EmulatorDriver, Options
 
 ROOT = Path(__file__).parent
 SOURCE = "kernels/triton_kernels.py"
@@ -26,6 +26,8 @@ _TYPES = {
     "bool": "i1",
     "float8_e4m3fnuz": "fp8e4b8",
     "float8_e5m2fnuz": "fp8e5b16",
+    "float8_e4m3fn": "fp8e4nv",
+    "float8_e5m2": "fp8e5",
     **{f"{sign}int{bits}": f"{sign[:1] or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }
 _FORMATS = {"fp32": "f", "fp64": "d", "i32": "i", "u32": "I", "i64": "q"}
@@ -39,6 +41,7 @@ class Kernel:
 
     compiled: CompiledKernel
     signature: tuple[tuple[str, str], ...]
+    arch: str
 
 
 @cache
@@ -55,7 +58,7 @@ def compile_kernel(
     job = CompileJob(
         str(ROOT), SOURCE, function, full, constants, divisible, pointers if divisible else (), options, arch
     )
-    return Kernel(compile_job(job), full)
+    return Kernel(compile_job(job), full, arch)
 
 
 def run(
@@ -65,6 +68,7 @@ def run(
     options: Mapping[str, Any] | None = None,
     emulation: Options | None = None,
     divisible: tuple[str, ...] = (),
+    arch: str = "gfx942",
     **constants: Any,
 ) -> tuple[dict[str, np.ndarray], EmulatorDriver]:
     """The arrays after the launch, and the driver that ran it. Scalars are i32, f32 or numpy scalars.
@@ -72,7 +76,9 @@ def run(
     Checks that nothing beside the arrays was written.
     """
     signature = tuple((name, _type(value)) for name, value in arguments.items())
-    kernel = compile_kernel(function, signature, tuple(constants.items()), tuple((options or {}).items()), divisible)
+    kernel = compile_kernel(
+        function, signature, tuple(constants.items()), tuple((options or {}).items()), divisible, arch
+    )
     return launch(kernel, grid, arguments, emulation)
 
 
@@ -84,6 +90,7 @@ def launch(
     driver: EmulatorDriver | None = None,
 ) -> tuple[dict[str, np.ndarray], EmulatorDriver]:
     driver, compiled = driver or EmulatorDriver(_options(emulation)), kernel.compiled
+    device = list(ARCHS).index(kernel.arch)
     layout = kernarg_layout(kernel.signature)
     kernargs = bytearray(kernarg_bytes(layout))
     guarded = {}
@@ -94,19 +101,18 @@ def launch(
             whole = np.concatenate(
                 [np.full(guard, 0xA5, np.uint8), value.ravel().view(np.uint8), np.full(guard, 0xA5, np.uint8)]
             )
-            address = driver.allocate_now(0, whole.nbytes)
-            driver.copy_to_device(0, address, whole.ctypes.data, whole.nbytes, 0)
+            address = driver.allocate_now(device, whole.nbytes)
+            driver.copy_to_device(device, address, whole.ctypes.data, whole.nbytes, 0)
             guarded[field.name] = (address, whole, guard)
             struct.pack_into("<Q", kernargs, field.offset, address + guard)
         elif value is not None:
             struct.pack_into(f"<{_FORMATS[field.type]}", kernargs, field.offset, value)
-    module = driver.load_module(0, compiled.image)
-    symbol = driver.get_function(0, module, compiled.symbol, compiled.lds_bytes)
+    module = driver.load_module(device, compiled.image)
+    symbol = driver.get_function(device, module, compiled.symbol, compiled.lds_bytes)
     shape = (*grid, 1, 1)[:3]
-    driver.prepare(0, symbol, shape, compiled.num_warps * compiled.warp_size, compiled.lds_bytes, bytes(kernargs)).run(
-        0
-    )
-    return {name: _back(driver, arguments[name], *place) for name, place in guarded.items()}, driver
+    block = compiled.num_warps * compiled.warp_size
+    driver.prepare(device, symbol, shape, block, compiled.lds_bytes, bytes(kernargs)).run(0)
+    return {name: _back(driver, device, arguments[name], *place) for name, place in guarded.items()}, driver
 
 
 def _options(given: Options | None) -> Options:
@@ -123,8 +129,10 @@ def _type(value: Any) -> str:
     return "fp32" if isinstance(value, float) else "i32"
 
 
-def _back(driver: EmulatorDriver, like: np.ndarray, address: int, whole: np.ndarray, guard: int) -> np.ndarray:
-    driver.copy_to_host(0, whole.ctypes.data, address, whole.nbytes, 0)
+def _back(
+    driver: EmulatorDriver, device: int, like: np.ndarray, address: int, whole: np.ndarray, guard: int
+) -> np.ndarray:
+    driver.copy_to_host(device, whole.ctypes.data, address, whole.nbytes, 0)
     assert (whole[:guard] == 0xA5).all() and (whole[len(whole) - guard :] == 0xA5).all(), "written beside an array"
     return whole[guard : len(whole) - guard].copy().view(like.dtype).reshape(like.shape)
 
@@ -132,5 +140,19 @@ def _back(driver: EmulatorDriver, like: np.ndarray, address: int, whole: np.ndar
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FP8 = np.dtype(ml_dtypes.float8_e4m3fnuz)
 BF8 = np.dtype(ml_dtypes.float8_e5m2fnuz)
+OCP_FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
+OCP_BF8 = np.dtype(ml_dtypes.float8_e5m2)
 
-__all__ = ["BF8", "BF16", "FP8", "Kernel", "Options", "compile_kernel", "launch", "replace", "run"]
+__all__ = [
+    "BF8",
+    "BF16",
+    "FP8",
+    "OCP_BF8",
+    "OCP_FP8",
+    "Kernel",
+    "Options",
+    "compile_kernel",
+    "launch",
+    "replace",
+    "run",
+]

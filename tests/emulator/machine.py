@@ -71,8 +71,8 @@ class Machine:
         self.set_pair(EXEC, mask)
 
     def lanes(self, register: int) -> np.ndarray:
-        """The bits of a scalar register pair, bool [wavefronts, 64]."""
-        return (self.pair(register)[:, None] >> np.arange(64, dtype=np.uint64) & np.uint64(1)).astype(bool)
+        """The bits of a scalar register pair, bool [wavefronts, lanes]; of one, where it has 32."""
+        return (self.pair(register)[:, None] >> np.arange(self.arch.lanes, dtype=np.uint64) & np.uint64(1)).astype(bool)
 
     def allocate(self, content: np.ndarray) -> int:
         address = self.memory.allocate(content.nbytes)

@@ -1,4 +1,4 @@
-"""The shipped gfx942 code objects, executed instruction by instruction in strict mode, against the fp64 references."""
+"""The shipped code objects, executed instruction by instruction in strict mode, against the fp64 references."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from kernels.rows.reference import softmax, softmax_same_dtype
 from kernels.tolerance import assert_close
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
-FP16 = np.dtype(np.float16)
+FP16, FP32 = np.dtype(np.float16), np.dtype(np.float32)
+RDNA = ("gfx1100", "gfx1201")
 
 
 @pytest.fixture(scope="module")
@@ -29,17 +30,16 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return built(tmp_path_factory, "rows", "op=softmax")
 
 
-@pytest.mark.parametrize("causal", (False, True))
-@pytest.mark.parametrize("lengths", ((1, 77), (70, 90), (130, 50), (600, 130)), ids=str)
-@pytest.mark.parametrize("head_dim", (64, 96, 128))
-@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
-def test_attention(flash: Bundle, dtype: np.dtype, head_dim: int, lengths: tuple[int, int], causal: bool):
+def check_attention(
+    flash: Bundle, dtype: np.dtype, head_dim: int, lengths: tuple[int, int], causal: bool, poison: bool = True
+) -> None:
+    """poison: strides and addresses are those that the general variants are for."""
     rng = np.random.default_rng(head_dim)
     q = rng.standard_normal((1, 2, lengths[0], head_dim)).astype(dtype)
     k, v = (rng.standard_normal((1, 1, lengths[1], head_dim)).astype(dtype) for _ in range(2))
     out = flash.device.array(np.full(q.shape, np.nan, dtype))
     lse = flash.device.array(np.full(q.shape[:3], np.nan, np.float32))
-    given = [poisoned(flash, x) for x in (q, k, v)]
+    given = [poisoned(flash, x) if poison else flash.device.array(x) for x in (q, k, v)]
     flash.flash_attention(*given, causal=causal, return_lse=True, out=out, lse=lse)
     arguments = {"scale": head_dim**-0.5, "causal": causal, "return_lse": True}
     exact, same = attention(q, k, v, **arguments), attention_same_dtype(q, k, v, **arguments)
@@ -47,13 +47,60 @@ def test_attention(flash: Bundle, dtype: np.dtype, head_dim: int, lengths: tuple
     assert_close(lse.numpy(), exact[1], same[1], 1e-5, "lse")
 
 
-@pytest.mark.parametrize("dtype", (FP16, BF16, np.dtype(np.float32)), ids=str)
-@pytest.mark.parametrize("cols", (1, 33, 256, 1000, 4096, 20000))
-def test_softmax(rows: Bundle, cols: int, dtype: np.dtype):
+def check_softmax(rows: Bundle, dtype: np.dtype, cols: int) -> None:
     x = (np.random.default_rng(cols).standard_normal((3, cols)) * 4).astype(dtype)
     out = rows.device.array(np.full(x.shape, np.nan, dtype))
     rows.softmax(poisoned(rows, x), out=out)
     assert_close(out.numpy(), softmax(x), softmax_same_dtype(x), 1e-7)
+
+
+@pytest.mark.parametrize("causal", (False, True))
+@pytest.mark.parametrize("lengths", ((1, 77), (70, 90), (130, 50), (600, 130)), ids=str)
+@pytest.mark.parametrize("head_dim", (64, 96, 128))
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+def test_attention(flash: Bundle, dtype: np.dtype, head_dim: int, lengths: tuple[int, int], causal: bool):
+    check_attention(flash, dtype, head_dim, lengths, causal)
+
+
+@pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
+@pytest.mark.parametrize("cols", (1, 33, 256, 1000, 4096, 20000))
+def test_softmax(rows: Bundle, cols: int, dtype: np.dtype):
+    check_softmax(rows, dtype, cols)
+
+
+@pytest.mark.parametrize("lengths", ((1, 77), (130, 50), (200, 330)), ids=str)
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+@pytest.mark.parametrize("arch", RDNA)
+def test_attention_of_rdna(
+    tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, lengths: tuple[int, int]
+):
+    filters = "HEAD_DIM=64,RETURN_LSE=true,CAUSAL=true,PADDED=true"
+    check_attention(built(tmp_path_factory, "attention", filters, arch), dtype, 64, lengths, causal=True)
+
+
+@pytest.mark.parametrize("cols", (33, 256, 1000, 4096))
+@pytest.mark.parametrize("arch", RDNA)
+def test_softmax_of_rdna(tmp_path_factory: pytest.TempPathFactory, arch: str, cols: int):
+    check_softmax(built(tmp_path_factory, "rows", "T=float16,ONE_PASS=true", arch), FP16, cols)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head_dim", (32, 64, 128, 256))
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+@pytest.mark.parametrize("arch", RDNA)
+def test_every_head_dim_of_rdna(tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, head_dim: int):
+    bundle = built(tmp_path_factory, "attention", "RETURN_LSE=true", arch)
+    for causal in (False, True):
+        check_attention(bundle, dtype, head_dim, (100, 130), causal, poison=False)
+        check_attention(bundle, dtype, head_dim - 1, (130, 77), causal)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cols", (1, 33, 256, 1000, 4096, 20000))
+@pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
+@pytest.mark.parametrize("arch", RDNA)
+def test_every_softmax_of_rdna(tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, cols: int):
+    check_softmax(built(tmp_path_factory, "rows", arch=arch), dtype, cols)
 
 
 # Every variant of the two manifests, which is what these sweeps are for
@@ -104,7 +151,7 @@ def test_every_variant_of_attention(tmp_path_factory: pytest.TempPathFactory):
 @pytest.mark.slow
 def test_every_variant_of_rows(rows: Bundle):
     seen = set()
-    for dtype in (FP16, BF16, np.dtype(np.float32)):
+    for dtype in (FP16, BF16, FP32):
         for cols in (256, 1024, 4096, 16384, 20000, 250, 1001, 4001, 16001, 20001):
             x = (np.random.default_rng(cols).standard_normal((3, cols)) * 4).astype(dtype)
             given = poisoned(rows, x)

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
 
-from launching import BF8, BF16, FP8, run
+from launching import BF8, BF16, FP8, OCP_BF8, OCP_FP8, run
 
-from aot_runtime.drivers.emulator import Options, Order
+from aot_runtime.drivers.emulator import EmulatorDriver, Options, Order
 from aot_runtime.drivers.emulator.driver import STRICT_VARIABLE
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -28,6 +28,7 @@ def strict(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
 
 F16, F32, F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 I8, I32, I64 = np.dtype(np.int8), np.dtype(np.int32), np.dtype(np.int64)
+RDNA = ("gfx1100", "gfx1201")
 U32, U64 = np.dtype(np.uint32), np.dtype(np.uint64)
 
 
@@ -57,25 +58,53 @@ def test_layernorm(dtype: np.dtype):
 
 def check_matmul(
     dtype: np.dtype, shape: tuple[int, int, int], blocks: tuple[int, int, int], options: dict[str, Any] | None = None,
-    split: int = 1, emulation: Options | None = None,
-) -> None:  # fmt: skip
+    split: int = 1, emulation: Options | None = None, arch: str = "gfx942",
+) -> EmulatorDriver:  # fmt: skip
     (m, n, k), (block_m, block_n, block_k) = shape, blocks
     a, b = ((normal(*s, dtype=dtype, seed=i, scale=30 if dtype == I8 else 1)) for i, s in enumerate(((m, k), (k, n))))
     c = np.zeros((m, n), {I8: I32, F64: F64}.get(dtype, F32))
     grid = (-(-m // block_m), -(-n // block_n), split)
-    after, _ = run("matmul", grid, {"a": a, "b": b, "c": c, "m": m, "n": n, "k": k}, options, emulation,
-                   BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, SPLIT_K=split)  # fmt: skip
-    if dtype == F32:  # tl.dot takes 19 bits of each: the low 13 are dropped
+    after, driver = run("matmul", grid, {"a": a, "b": b, "c": c, "m": m, "n": n, "k": k}, options, emulation, arch=arch,
+                        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, SPLIT_K=split)  # fmt: skip
+    if dtype == F32 and arch == "gfx942":  # tl.dot takes 19 bits of each: the low 13 are dropped
         a, b = ((x.view(np.uint32) & ~np.uint32(0x1FFF)).view(np.float32) for x in (a, b))
     exact = a.astype(np.float64) @ b.astype(np.float64)
     error = np.abs(after["c"] - exact).max()
     assert error <= (0 if dtype == I8 else 1e-12 if dtype == F64 else 2e-5 * np.sqrt(k)), error
+    return driver
 
 
 @pytest.mark.parametrize("instruction", (16, 32))
 @pytest.mark.parametrize("dtype", (F16, BF16, F32, I8, FP8, BF8), ids=str)
 def test_ragged_matmul(dtype: np.dtype, instruction: int):
     check_matmul(dtype, (100, 70, 90), (64, 64, 32), {"num_warps": 4, "matrix_instr_nonkdim": instruction})
+
+
+WMMA = {F16: "f32_16x16x16_f16", BF16: "f32_16x16x16_bf16", I8: "i32_16x16x16_iu8"}
+WMMA_OF_RDNA4 = {OCP_FP8: "f32_16x16x16_fp8_fp8", OCP_BF8: "f32_16x16x16_bf8_bf8"}
+
+
+@pytest.mark.parametrize("dtype", (F16, BF16, I8, OCP_FP8, OCP_BF8, F32), ids=str)
+@pytest.mark.parametrize("arch", RDNA)
+def test_ragged_matmul_of_rdna(arch: str, dtype: np.dtype):
+    driver = check_matmul(dtype, (100, 70, 90), (64, 64, 32), {"num_warps": 4}, arch=arch)
+    expected = (WMMA | WMMA_OF_RDNA4 if arch == "gfx1201" else WMMA).get(dtype)
+    if expected is not None:
+        assert driver.last.summary.mnemonics[f"v_wmma_{expected}"] > 0
+
+
+@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("arch", RDNA)
+def test_split_k_of_rdna(arch: str, order: Order):
+    check_matmul(F16, (64, 64, 256), (32, 32, 32), split=4, emulation=Options(order=order), arch=arch)
+
+
+@pytest.mark.parametrize("arch", RDNA)
+def test_pipelined_and_spilling_matmuls_of_rdna(arch: str):
+    check_matmul(BF16, (64, 64, 256), (32, 32, 32), {"num_stages": 3, "num_warps": 8}, arch=arch)
+    driver = check_matmul(F64, (30, 32, 32), (32, 32, 32), {"num_warps": 1}, arch=arch)
+    spilled = [name for name in driver.last.summary.mnemonics if name.startswith("scratch_")]
+    assert spilled, "it spills no more: make its tile larger"
 
 
 def test_matmul_of_doubles():

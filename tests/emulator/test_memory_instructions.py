@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from machine import Machine, integers
 
+from aot_runtime.drivers.emulator.archs import ARCHS
 from aot_runtime.drivers.emulator.atomics import LDS_ATOMICS, MEMORY_ATOMICS
 from aot_runtime.drivers.emulator.transfers import LDS_LOADS, LDS_STORES, MEMORY_LOADS, MEMORY_STORES, Transfer
 from aot_runtime.errors import MemoryAccessError, UnsupportedInstructionError
 
-NOT_IN_MEMORY = ("min_f32", "max_f32")  # in LDS only
-SPARSE = np.array([0xFFFFFFFFFFFFFFFF, 0xF0F0F0F0F0F0F0F0, 1 << 40, 0], np.uint64)
+NOT_IN_MEMORY = (("gfx942", "min_f32"), ("gfx942", "max_f32"))  # in LDS only
+SPARSE = np.array([0xFFFFFFFFFFFFFFFF, 0xF0F0F0F0F0F0F0F0, 1 << 40 | 1 << 13, 0], np.uint64)
 OLD = 0x5A5AA5A5
+TESTED = ("gfx942", "gfx1100", "gfx1201")
+every_arch = pytest.mark.parametrize("arch", TESTED)
+
+
+def is_rdna(arch: str) -> bool:
+    return ARCHS[arch].isa != "cdna"
+
+
+def named(table: Mapping[str, Any]) -> Any:
+    """Parameters `arch` and `name`, from a table of names by ISA; packed atomics have a test of their own."""
+    found = [(arch, name) for arch in TESTED for name in table[ARCHS[arch].isa] if not name.startswith("pk_")]
+    if table is MEMORY_ATOMICS:
+        found = [pair for pair in found if pair not in NOT_IN_MEMORY]
+    return pytest.mark.parametrize("arch,name", found)
+
+
+def ds(arch: str, text: str) -> str:
+    """`read` and `write` of a data-share instruction as the arch has them, `read2st64` and `write2` too."""
+    if not is_rdna(arch):
+        return f"ds_{text}"
+    for old, new in (("read", "load"), ("write", "store"), ("2st64", "_2addr_stride64"), ("2_", "_2addr_")):
+        text = text.replace(old, new)
+    return f"ds_{text}"
+
+
+def no_soffset(arch: str) -> str:
+    return "null" if is_rdna(arch) else "0"
+
+
+def return_old(arch: str) -> str:
+    """What has an atomic of memory return the old value."""
+    return {"cdna": "sc0", "rdna3": "glc", "rdna4": "th:TH_ATOMIC_RETURN"}[ARCHS[arch].isa]
 
 
 def expected(transfer: Transfer, raw: bytes, old: int = OLD) -> list[int]:
@@ -38,9 +72,9 @@ def block(words: int, first: int = 8) -> str:
     return f"v[{first}:{first + words - 1}]" if words > 1 else f"v{first}"
 
 
-def with_memory(nbytes: int = 4096, sparse: bool = False) -> tuple[Machine, np.ndarray, int]:
+def with_memory(nbytes: int = 4096, sparse: bool = False, arch: str = "gfx942") -> tuple[Machine, np.ndarray, int]:
     """A machine, 4 KiB of random bytes, and their address, which is in s[4:5]; EXEC may be sparse."""
-    machine = Machine()
+    machine = Machine(arch=arch)
     content = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
     address = machine.allocate(content)
     machine.set_pair(4, address)
@@ -49,16 +83,23 @@ def with_memory(nbytes: int = 4096, sparse: bool = False) -> tuple[Machine, np.n
     return machine, content, address
 
 
-def spread(step: int, size: int = 3072) -> np.ndarray:
+def spread(machine: Machine, step: int, size: int = 3072) -> np.ndarray:
     """Byte offsets, a different multiple of `step` for each lane, in no order."""
-    order = np.random.default_rng(1).permutation(256) * step % size
-    return order.reshape(4, 64).astype(np.uint32)
+    lanes = machine.arch.lanes
+    order = np.random.default_rng(1).permutation(4 * lanes) * step * (64 // lanes) % size
+    return order.reshape(4, lanes).astype(np.uint32)
+
+
+def permutation(machine: Machine) -> np.ndarray:
+    """A number for each lane, in no order."""
+    count = 4 * machine.arch.lanes
+    return np.random.default_rng(1).permutation(count).reshape(machine.waves.shape).astype(np.uint32)
 
 
 def check_loaded(machine: Machine, transfer: Transfer, content: np.ndarray, offsets: np.ndarray, what: str) -> None:
     active = machine.lanes(126)
     for wave in range(4):
-        for lane in range(0, 64, 3):
+        for lane in range(0, machine.arch.lanes, 3):
             got = machine.v[8 : 8 + transfer.words, wave, lane].tolist()
             start = int(offsets[wave, lane])
             want = expected(transfer, content[start : start + transfer.nbytes].tobytes())
@@ -74,19 +115,20 @@ def lds_bytes(machine: Machine, workgroup: int) -> np.ndarray:
 
 @pytest.mark.parametrize("step", (16, 12, 3), ids=("aligned", "dwords", "odd"))
 @pytest.mark.parametrize("name", LDS_LOADS)
-def test_lds_load(name: str, step: int):
-    machine, content, _ = with_memory(sparse=True)
+@every_arch
+def test_lds_load(arch: str, name: str, step: int):
+    machine, content, _ = with_memory(sparse=True, arch=arch)
     transfer = LDS_LOADS[name]
     for workgroup in (0, 1):
         lds_bytes(machine, workgroup)[:] = content if workgroup else content[::-1]
     machine.v[8:12] = OLD
-    machine.v[1] = spread(step, 4096 - 256)
-    machine.execute(f"ds_read_{name} {block(transfer.words)}, v1 offset:48")
+    machine.v[1] = spread(machine, step, 4096 - 256)
+    machine.execute(f"{ds(arch, 'read')}_{name} {block(transfer.words)}, v1 offset:48")
     loaded, mirrored = machine.v, content[::-1]
     active = machine.lanes(126)
     for wave in range(4):
         source = content if wave >= 2 else mirrored
-        for lane in range(0, 64, 3):
+        for lane in range(0, machine.arch.lanes, 3):
             start = int(machine.v[1, wave, lane]) + 48
             want = expected(transfer, source[start : start + transfer.nbytes].tobytes())
             got = loaded[8 : 8 + transfer.words, wave, lane].tolist()
@@ -95,15 +137,16 @@ def test_lds_load(name: str, step: int):
 
 @pytest.mark.parametrize("step", (16, 21), ids=("aligned", "odd"))
 @pytest.mark.parametrize("name", LDS_STORES)
-def test_lds_store(name: str, step: int):
-    machine = Machine()
-    transfer = LDS_STORES[name]
+@every_arch
+def test_lds_store(arch: str, name: str, step: int):
+    machine = Machine(arch=arch)
+    transfer, lanes = LDS_STORES[name], machine.arch.lanes
     machine.set_exec(SPARSE)
-    machine.v[8:12] = integers(0, (4, 4, 64))
+    machine.v[8:12] = integers(0, (4, 4, lanes))
     # The two wavefronts of a workgroup write in one LDS.
-    places = np.stack([np.random.default_rng(i).permutation(128) for i in range(2)]).reshape(4, 64) * step
+    places = np.stack([np.random.default_rng(i).permutation(2 * lanes) for i in range(2)]).reshape(4, lanes) * step
     machine.v[1] = places
-    machine.execute(f"ds_write_{name} v1, {block(transfer.words)} offset:32")
+    machine.execute(f"{ds(arch, 'write')}_{name} v1, {block(transfer.words)} offset:32")
     want = np.full((2, 4096), 0xFF, np.uint8)
     for wave, lane in zip(*np.nonzero(machine.lanes(126)), strict=True):
         start = int(places[wave, lane]) + 32
@@ -115,19 +158,21 @@ def test_lds_store(name: str, step: int):
 
 @pytest.mark.parametrize("width", ("b32", "b64"))
 @pytest.mark.parametrize("form,unit", (("2", 1), ("2st64", 64)))
-def test_lds_two_at_once(form: str, unit: int, width: str):
+@every_arch
+def test_lds_two_at_once(arch: str, form: str, unit: int, width: str):
     nbytes = {"b32": 4, "b64": 8}[width]
-    machine, words = Machine(), nbytes // 4
-    machine.v[8 : 8 + 2 * words] = integers(0, (2 * words, 4, 64))
-    machine.v[1] = np.tile(np.arange(128, dtype=np.uint32).reshape(2, 64), (2, 1)) * nbytes
+    machine, words = Machine(arch=arch), nbytes // 4
+    lanes = machine.arch.lanes
+    machine.v[8 : 8 + 2 * words] = integers(0, (2 * words, 4, lanes))
+    machine.v[1] = np.tile(np.arange(2 * lanes, dtype=np.uint32).reshape(2, lanes), (2, 1)) * nbytes
     offsets = (1, 131) if unit == 1 else (1, 5)
     tail = f"offset0:{offsets[0]} offset1:{offsets[1]}"
-    machine.execute(f"ds_write{form}_{width} v1, {block(words)}, {block(words, 8 + words)} {tail}",
-                    f"ds_read{form}_{width} {block(2 * words, 20)}, v1 {tail}")  # fmt: skip
+    machine.execute(f"{ds(arch, f'write{form}_{width}')} v1, {block(words)}, {block(words, 8 + words)} {tail}",
+                    f"{ds(arch, f'read{form}_{width}')} {block(2 * words, 20)}, v1 {tail}")  # fmt: skip
     np.testing.assert_array_equal(machine.v[20 : 20 + 2 * words], machine.v[8 : 8 + 2 * words])
     lds = lds_bytes(machine, 0).view(np.uint32).reshape(-1, words)
-    np.testing.assert_array_equal(lds[offsets[0] * unit + np.arange(64)], machine.v[8 : 8 + words, 0].T)
-    np.testing.assert_array_equal(lds[offsets[1] * unit + np.arange(64)], machine.v[8 + words : 8 + 2 * words, 0].T)
+    np.testing.assert_array_equal(lds[offsets[0] * unit + np.arange(lanes)], machine.v[8 : 8 + words, 0].T)
+    np.testing.assert_array_equal(lds[offsets[1] * unit + np.arange(lanes)], machine.v[8 + words : 8 + 2 * words, 0].T)
 
 
 def test_lds_reads_into_its_own_address():
@@ -138,9 +183,10 @@ def test_lds_reads_into_its_own_address():
     np.testing.assert_array_equal(machine.v[9, 0], np.arange(64) * 2 + 1)
 
 
-@pytest.mark.parametrize("text", ("ds_read_b32 v2, v1", "ds_write_b64 v1, v[2:3]", "ds_add_u32 v1, v2"))
-def test_lds_has_an_end(text: str):
-    machine = Machine()
+@pytest.mark.parametrize("text", ("read_b32 v2, v1", "write_b64 v1, v[2:3]", "add_u32 v1, v2"))
+@every_arch
+def test_lds_has_an_end(arch: str, text: str):
+    machine, text = Machine(arch=arch), ds(arch, text)
     machine.v[1], machine.v[1, 1, 7] = 0, 4096 - 2
     with pytest.raises(MemoryAccessError, match="LDS of a workgroup") as raised:
         machine.execute(text)
@@ -149,10 +195,12 @@ def test_lds_has_an_end(text: str):
     machine.execute(text)
 
 
-def test_lanes_exchange_through_the_crossbar():
-    machine = Machine()
-    machine.v[1] = integers(0, (4, 64))
-    machine.v[2] = source = integers(1, (4, 64))
+@every_arch
+def test_lanes_exchange_through_the_crossbar(arch: str):
+    machine = Machine(arch=arch)
+    lanes = machine.arch.lanes
+    machine.v[1] = integers(0, (4, lanes))
+    machine.v[2] = source = integers(1, (4, lanes))
     machine.set_exec(SPARSE)
     active = machine.lanes(126)
     machine.v[3:8] = OLD
@@ -160,16 +208,16 @@ def test_lanes_exchange_through_the_crossbar():
                     "ds_swizzle_b32 v5, v2 offset:swizzle(QUAD_PERM,2,3,1,0)",
                     "ds_swizzle_b32 v6, v2 offset:swizzle(BITMASK_PERM,\"0p1i0\")")  # fmt: skip
     for wave in range(4):
-        sent = [0] * 64
-        for lane in range(64):
+        sent = [0] * lanes
+        for lane in range(lanes):
             if active[wave, lane]:
-                sent[(int(machine.v[1, wave, lane]) + 4) // 4 % 64] = int(source[wave, lane])
-        for lane in range(64):
+                sent[(int(machine.v[1, wave, lane]) + 4) // 4 % lanes] = int(source[wave, lane])
+        for lane in range(lanes):
 
             def value(origin: int, wave: int = wave) -> int:
                 return int(source[wave, origin]) if active[wave, origin] else 0
 
-            wanted = [value((int(machine.v[1, wave, lane]) + 8) // 4 % 64), sent[lane],
+            wanted = [value((int(machine.v[1, wave, lane]) + 8) // 4 % lanes), sent[lane],
                       value(lane & ~3 | (2, 3, 1, 0)[lane & 3]),
                       value(mask_swizzle(lane))]  # fmt: skip
             got = machine.v[3:7, wave, lane].tolist()
@@ -187,11 +235,12 @@ def mask_swizzle(lane: int) -> int:
 
 
 @pytest.mark.parametrize("step", (16, 12, 7), ids=("aligned", "dwords", "odd"))
-@pytest.mark.parametrize("name", MEMORY_LOADS)
-def test_global_load(name: str, step: int):
-    transfer, offsets = MEMORY_LOADS[name], spread(step)
+@named(MEMORY_LOADS)
+def test_global_load(arch: str, name: str, step: int):
+    transfer = MEMORY_LOADS[ARCHS[arch].isa][name]
     for scalar in (False, True):
-        machine, content, address = with_memory(sparse=True)
+        machine, content, address = with_memory(sparse=True, arch=arch)
+        offsets = spread(machine, step)
         machine.v[8:12] = OLD
         machine.v[2], machine.v[3] = offsets + (0 if scalar else address & 0xFFFFFFFF), address >> 32
         machine.v[2][~machine.lanes(126)] = 0xDEADBEEF  # addresses of inactive lanes do not matter
@@ -203,12 +252,12 @@ def test_global_load(name: str, step: int):
 
 
 @pytest.mark.parametrize("step", (16, 19), ids=("aligned", "odd"))
-@pytest.mark.parametrize("name", MEMORY_STORES)
-def test_global_store(name: str, step: int):
-    machine, content, address = with_memory(8192, sparse=True)
-    transfer = MEMORY_STORES[name]
-    machine.v[8:12] = integers(0, (4, 4, 64))
-    machine.v[1] = offsets = np.random.default_rng(1).permutation(256).reshape(4, 64).astype(np.uint32) * step
+@named(MEMORY_STORES)
+def test_global_store(arch: str, name: str, step: int):
+    machine, content, address = with_memory(8192, sparse=True, arch=arch)
+    transfer = MEMORY_STORES[ARCHS[arch].isa][name]
+    machine.v[8:12] = integers(0, (4, *machine.waves.shape))
+    machine.v[1] = offsets = permutation(machine) * step
     machine.execute(f"global_store_{name} v1, {block(transfer.words)}, s[4:5]")
     want = content.copy()
     for wave, lane in zip(*np.nonzero(machine.lanes(126)), strict=True):
@@ -263,9 +312,10 @@ def test_freed_memory_is_an_error():
         machine.execute("global_load_dword v8, v1, s[4:5]")
 
 
-def test_scratch_is_of_each_lane():
-    machine = Machine()
-    machine.v[8:10] = integers(0, (2, 4, 64))
+@every_arch
+def test_scratch_is_of_each_lane(arch: str):
+    machine = Machine(arch=arch)
+    machine.v[8:10] = integers(0, (2, *machine.waves.shape))
     machine.s[6] = 16
     machine.v[1] = 8
     machine.execute("scratch_store_dwordx2 off, v[8:9], s6 offset:4", "scratch_store_byte v1, v8, off offset:-2",
@@ -278,11 +328,12 @@ def test_scratch_is_of_each_lane():
         machine.execute("scratch_load_dword v8, off, s6 offset:46")
 
 
-def test_flat_addresses_choose_the_memory():
-    machine, content, address = with_memory()
+@every_arch
+def test_flat_addresses_choose_the_memory(arch: str):
+    machine, content, address = with_memory(arch=arch)
     machine.v[6] = 77
     # Lane by lane: global memory, LDS, scratch.
-    kind = np.arange(64) % 3
+    kind = np.arange(machine.arch.lanes) % 3
     machine.v[2] = np.where(kind == 0, address & 0xFFFFFFFF, 16)
     machine.execute("s_mov_b64 s[6:7], src_shared_base", "s_mov_b64 s[8:9], src_private_base")
     machine.v[3] = np.where(kind == 0, address >> 32, np.where(kind == 1, machine.s[7, 0], machine.s[9, 0]))
@@ -294,19 +345,39 @@ def test_flat_addresses_choose_the_memory():
     np.testing.assert_array_equal(machine.v[5, 0], np.where(kind == 2, 77, 0xFFFFFFFF))
 
 
+@every_arch
+def test_flat_atomics(arch: str):
+    """By even lanes on memory, by odd ones on LDS."""
+    machine, content, address = with_memory(arch=arch)
+    lane, before = np.arange(machine.arch.lanes), int(content.view(np.uint32)[4])
+    machine.execute("s_mov_b64 s[6:7], src_shared_base")
+    lds_bytes(machine, 0)[16:20] = lds_bytes(machine, 1)[16:20] = 0
+    machine.v[2] = np.where(lane % 2, 16, address + 16 & 0xFFFFFFFF)
+    machine.v[3] = np.where(lane % 2, machine.s[7, 0], address >> 32)
+    machine.v[8] = 1
+    machine.execute(f"flat_atomic_add{'_u32' if is_rdna(arch) else ''} v9, v[2:3], v8 {return_old(arch)}")
+    half = lane.size // 2
+    assert int(machine.read(address, content).view(np.uint32)[4]) == (before + 4 * half) % 2**32
+    assert [int(lds_bytes(machine, i).view(np.uint32)[4]) for i in (0, 1)] == [2 * half] * 2
+    assert sorted(machine.v[9, :2, 1::2].ravel().tolist()) == list(range(2 * half))
+    assert sorted(((machine.v[9, :, ::2].astype(np.int64) - before) % 2**32).ravel().tolist()) == list(range(4 * half))
+
+
 # Buffers
 
 
 def resource(machine: Machine, address: int, records: int, stride: int = 0) -> None:
     machine.s[8], machine.s[9] = address & 0xFFFFFFFF, address >> 32 | stride << 16
-    machine.s[10], machine.s[11] = records, 0x27000
+    # RDNA: bit 24 is reserved to 1, OOB_SELECT is raw.
+    machine.s[10], machine.s[11] = records, 0x31027000 if is_rdna(machine.arch.name) else 0x27000
 
 
-@pytest.mark.parametrize("name", MEMORY_LOADS)
-def test_buffer_load(name: str):
+@named(MEMORY_LOADS)
+def test_buffer_load(arch: str, name: str):
     """What is past the end reads as 0, dword by dword; soffset counts."""
-    transfer, offsets = MEMORY_LOADS[name], spread(4, 1024)
-    machine, content, address = with_memory(sparse=True)
+    transfer = MEMORY_LOADS[ARCHS[arch].isa][name]
+    machine, content, address = with_memory(sparse=True, arch=arch)
+    offsets = spread(machine, 4, 1024)
     records = 900
     resource(machine, address, records)
     machine.s[6] = 20
@@ -319,14 +390,15 @@ def test_buffer_load(name: str):
 
 
 @pytest.mark.parametrize("sparse", (False, True))
-@pytest.mark.parametrize("name", MEMORY_STORES)
-def test_buffer_store(name: str, sparse: bool):
-    machine, content, address = with_memory(sparse=sparse)
-    transfer, records = MEMORY_STORES[name], 1000
+@named(MEMORY_STORES)
+def test_buffer_store(arch: str, name: str, sparse: bool):
+    machine, content, address = with_memory(sparse=sparse, arch=arch)
+    transfer, records = MEMORY_STORES[ARCHS[arch].isa][name], 1000
     resource(machine, address, records)
-    machine.v[1] = offsets = np.random.default_rng(1).permutation(256).reshape(4, 64).astype(np.uint32) * 16 - 36
-    machine.v[8:12] = integers(0, (4, 4, 64))
-    machine.execute(f"buffer_store_{name} {block(transfer.words)}, v1, s[8:11], 0 offen offset:36")
+    machine.v[1] = offsets = permutation(machine) * 16 - 36
+    machine.v[8:12] = integers(0, (4, *machine.waves.shape))
+    data = block(transfer.words)
+    machine.execute(f"buffer_store_{name} {data}, v1, s[8:11], {no_soffset(arch)} offen offset:36")
     want = content.copy()
     for wave, lane in zip(*np.nonzero(machine.lanes(126)), strict=True):
         start = (int(offsets[wave, lane]) & 0xFFFFFFFF) + 36
@@ -338,15 +410,18 @@ def test_buffer_store(name: str, sparse: bool):
     np.testing.assert_array_equal(machine.read(address, want), want)
 
 
-def test_buffer_offsets_that_wrap_are_outside():
+@every_arch
+def test_buffer_offsets_that_wrap_are_outside(arch: str):
     """Triton masks a lane by an offset of 2**31."""
-    machine, content, address = with_memory()
+    machine, content, address = with_memory(arch=arch)
     resource(machine, address, 0x7FFFFFFE)
-    machine.v[1] = np.where(np.arange(64) % 2, 0x80000000, 4 * np.arange(64))
+    lane = np.arange(machine.arch.lanes)
+    machine.v[1] = np.where(lane % 2, 0x80000000, 4 * lane)
     machine.v[8] = OLD
-    machine.execute("buffer_load_dword v8, v1, s[8:11], 0 offen", "buffer_store_dword v1, v1, s[8:11], 0 offen")
-    words = content.view(np.uint32)[:64]
-    np.testing.assert_array_equal(machine.v[8, 0], np.where(np.arange(64) % 2, 0, words))
+    operands = f"v1, s[8:11], {no_soffset(arch)} offen"
+    machine.execute(f"buffer_load_dword v8, {operands}", f"buffer_store_dword v1, {operands}")
+    words = content.view(np.uint32)[: machine.arch.lanes]
+    np.testing.assert_array_equal(machine.v[8, 0], np.where(lane % 2, 0, words))
 
 
 def test_buffers_of_structures():
@@ -389,6 +464,9 @@ OPERATIONS: dict[str, Callable[..., int]] = {
     "swap": lambda old, new: new, "wrxchg": lambda old, new: new,
     "cmpswap": lambda old, new, compare: new if old == compare else old,
     "cmpst": lambda old, new, compare: new if old == compare else old,
+    "cmpstore": lambda old, new, compare: new if old == compare else old, "storexchg": lambda old, new: new,
+    "csub": lambda old, x: max(old - x, 0), "sub_clamp": lambda old, x: max(old - x, 0),
+    "cond_sub": lambda old, x: old - x if old >= x else old,
     "add": lambda old, x: old + x, "sub": lambda old, x: old - x, "rsub": lambda old, x: x - old,
     "smin": min, "umin": min, "smax": max, "umax": max, "min": min, "max": max,
     "and": lambda old, x: old & x, "or": lambda old, x: old | x, "xor": lambda old, x: old ^ x,
@@ -407,30 +485,28 @@ def simulate(
         before.append(old)
         if kind[0] == "f":
             number = np.dtype(f"f{int(kind[1:]) // 8}").type
-            function = {"add": np.add, "min": np.fmin, "max": np.fmax}[operation]
+            function = {"add": np.add, "min": np.fmin, "max": np.fmax}[operation.removesuffix("_num")]
             memory[place] = function(number(old), number(values[0]))
         else:
             memory[place] = wrap(OPERATIONS[operation](old, *values), int(kind[1:]), kind[0] == "i")
     return memory, before
 
 
-def run_atomic(text: Callable[[str, str, int], str], operation: str, kind: str, returns: bool, in_lds: bool) -> None:
+def run_atomic(arch: str, text: Callable[[str, int], str], operation: str, kind: str, returns: bool, in_lds: bool):
     dtype = np.dtype(f"{kind[0]}{int(kind[1:]) // 8}")
     words, rng = dtype.itemsize // 4, np.random.default_rng(0)
     start = (rng.standard_normal(16) * 8).astype(dtype) if kind[0] == "f" else rng.integers(0, 20, 16).astype(dtype)
-    machine = Machine(wavefronts=2)  # one workgroup
+    machine = Machine(wavefronts=2, arch=arch)  # one workgroup
+    shape = machine.waves.shape
     machine.set_exec(np.array([0xFFFFFFFFFFFFFFFF, 0x0F0F0F0F0F0F0F0F], np.uint64))
     active = machine.lanes(126)
-    places = rng.integers(0, 16, (2, 64))
-    count = 2 if operation in ("cmpswap", "cmpst") else 1
+    places = rng.integers(0, 16, shape)
     operands = [
-        (rng.standard_normal((2, 64)) * 8).astype(dtype)
-        if kind[0] == "f"
-        else rng.integers(0, 20, (2, 64)).astype(dtype)
-        for _ in range(count)
+        (rng.standard_normal(shape) * 8).astype(dtype) if kind[0] == "f" else rng.integers(0, 20, shape).astype(dtype)
+        for _ in range(2 if operation.startswith("cmp") else 1)
     ]
     for i, operand in enumerate(operands):
-        raw = np.ascontiguousarray(operand).view(np.uint32).reshape(2, 64, words)
+        raw = np.ascontiguousarray(operand).view(np.uint32).reshape(*shape, words)
         machine.v[8 + i * words : 8 + (i + 1) * words] = np.moveaxis(raw, -1, 0)
     machine.v[1] = places * dtype.itemsize
     if in_lds:
@@ -439,7 +515,7 @@ def run_atomic(text: Callable[[str, str, int], str], operation: str, kind: str, 
         address = machine.allocate(start)
         machine.set_pair(4, address)
     machine.v[20:22] = OLD
-    machine.execute(text(block(words, 20), operation, words))
+    machine.execute(text(block(words, 20), words))
     memory, before = simulate(operation, kind, start.tolist(), places[active], [o[active] for o in operands])
     now = lds_bytes(machine, 0)[: start.nbytes].view(dtype) if in_lds else machine.read(address, start)
     np.testing.assert_array_equal(now, np.array(memory, dtype))
@@ -449,69 +525,79 @@ def run_atomic(text: Callable[[str, str, int], str], operation: str, kind: str, 
         assert (machine.v[20][~active] == OLD).all()
 
 
-@pytest.mark.parametrize("returns", (False, True), ids=("", "returning"))
-@pytest.mark.parametrize("name", [name for name in MEMORY_ATOMICS if name not in NOT_IN_MEMORY and name[:3] != "pk_"])
-def test_global_atomic(name: str, returns: bool):
-    operation, _, form = name.partition("_")
-    kind = (
-        form
-        if form.startswith("f")
-        else f"{'i' if name.startswith('s') and name[1:4] in ('min', 'max') else 'u'}{64 if form else 32}"
-    )
+def operation_of(name: str, arch: str) -> tuple[str, str]:
+    """What an atomic of memory does, and to what kind, by its name."""
+    if is_rdna(arch) or name.endswith(("_f32", "_f64")):
+        operation, _, kind = name.rpartition("_")
+        return operation, kind.replace("b", "u")
+    signed = name.startswith(("smin", "smax"))
+    return name.removesuffix("_x2"), f"{'i' if signed else 'u'}{64 if name.endswith('_x2') else 32}"
 
-    def text(target: str, operation: str, words: int) -> str:
+
+@pytest.mark.parametrize("returns", (False, True), ids=("", "returning"))
+@named(MEMORY_ATOMICS)
+def test_global_atomic(arch: str, name: str, returns: bool):
+    operation, kind = operation_of(name, arch)
+    returns |= name == "csub_u32"  # there is no other
+
+    def text(target: str, words: int) -> str:
         data = block(words * (2 if operation == "cmpswap" else 1))
-        return (
-            f"global_atomic_{name} {target}, v1, {data}, s[4:5] sc0"
-            if returns
-            else f"global_atomic_{name} v1, {data}, s[4:5]"
-        )
+        if returns:
+            return f"global_atomic_{name} {target}, v1, {data}, s[4:5] {return_old(arch)}"
+        return f"global_atomic_{name} v1, {data}, s[4:5]"
 
-    run_atomic(text, operation, kind, returns, in_lds=False)
+    run_atomic(arch, text, operation, kind, returns, in_lds=False)
 
 
 @pytest.mark.parametrize("returns", (False, True), ids=("", "returning"))
-@pytest.mark.parametrize("name", [name for name in LDS_ATOMICS if not name.startswith("pk_")])
-def test_lds_atomic(name: str, returns: bool):
-    operation, _, form = name.partition("_")
-    if operation == "wrxchg" and not returns:
-        returns = True  # there is no other
-    kind = f"u{form[1:]}" if form[0] == "b" else form
+@named(LDS_ATOMICS)
+def test_lds_atomic(arch: str, name: str, returns: bool):
+    operation, _, form = name.rpartition("_")
+    returns |= operation in ("wrxchg", "storexchg")  # there is no other
 
-    def text(target: str, operation: str, words: int) -> str:
+    def text(target: str, words: int) -> str:
         data = block(words)
         if operation == "cmpst":  # first what to compare with
             data = f"{block(words, 8 + words)}, {data}"
+        elif operation == "cmpstore":
+            data = f"{data}, {block(words, 8 + words)}"
         return f"ds_{operation}_rtn_{form} {target}, v1, {data}" if returns else f"ds_{operation}_{form} v1, {data}"
 
-    run_atomic(text, operation, kind, returns, in_lds=True)
+    run_atomic(arch, text, operation, form.replace("b", "u"), returns, in_lds=True)
 
 
 @pytest.mark.parametrize("name,dtype", (("f16", np.float16), ("bf16", ml_dtypes.bfloat16)))
-def test_packed_atomic_add(name: str, dtype: type):
-    machine = Machine(wavefronts=1)
+@pytest.mark.parametrize("arch", ("gfx942", "gfx1201"))
+def test_packed_atomic_add(arch: str, name: str, dtype: type):
+    machine = Machine(wavefronts=1, arch=arch)
+    lanes = machine.arch.lanes
     start = np.arange(8).astype(dtype)
     address = machine.allocate(start)
     machine.set_pair(4, address)
-    values = np.random.default_rng(0).integers(-4, 5, (1, 64, 2)).astype(dtype)
+    values = np.random.default_rng(0).integers(-4, 5, (1, lanes, 2)).astype(dtype)
     machine.v[8] = values.view(np.uint32)[..., 0]
-    machine.v[1] = np.arange(64) % 4 * 4
-    machine.execute(f"global_atomic_pk_add_{name} v1, v8, s[4:5]")
-    want = start.astype(np.float32).reshape(4, 2) + values[0].astype(np.float32).reshape(16, 4, 2).sum(0)
-    np.testing.assert_array_equal(machine.read(address, start).astype(np.float32).reshape(4, 2), want)
+    machine.v[1] = np.arange(lanes) % 4 * 4
+    lds_bytes(machine, 0)[: start.nbytes] = start.view(np.uint8)
+    machine.execute(f"global_atomic_pk_add_{name} v1, v8, s[4:5]", f"ds_pk_add_{name} v1, v8")
+    want = start.astype(np.float32).reshape(4, 2) + values[0].astype(np.float32).reshape(-1, 4, 2).sum(0)
+    for found in (machine.read(address, start), lds_bytes(machine, 0)[: start.nbytes].view(dtype)):
+        np.testing.assert_array_equal(found.astype(np.float32).reshape(4, 2), want)
 
 
-def test_buffer_atomic():
-    machine, _, address = with_memory()
+@every_arch
+def test_buffer_atomic(arch: str):
+    machine, _, address = with_memory(arch=arch)
     machine.memory.bytes_at(address, 4096)[:] = 0
     resource(machine, address, 64)
-    machine.v[1] = np.arange(64) % 32 * 4  # half of it outside
+    lane = np.arange(machine.arch.lanes)
+    machine.v[1] = lane % 32 * 4  # half of it outside
     machine.v[8] = 3
-    machine.execute("buffer_atomic_add v8, v1, s[8:11], 0 offen sc0")
-    counts = machine.read(address, np.zeros(1024, np.uint32))
-    assert counts[:16].tolist() == [3 * 8] * 16 and not counts[16:].any()
-    inside = np.arange(64) % 32 < 16
-    assert sorted(machine.v[8][:, inside].ravel().tolist()) == sorted(3 * i for i in range(8) for _ in range(16))
+    form = "add_u32" if is_rdna(arch) else "add"
+    machine.execute(f"buffer_atomic_{form} v8, v1, s[8:11], {no_soffset(arch)} offen {return_old(arch)}")
+    counts, turns = machine.read(address, np.zeros(1024, np.uint32)), 4 * lane.size // 32
+    assert counts[:16].tolist() == [3 * turns] * 16 and not counts[16:].any()
+    inside = lane % 32 < 16
+    assert sorted(machine.v[8][:, inside].ravel().tolist()) == sorted(3 * i for i in range(turns) for _ in range(16))
     assert not machine.v[8][:, ~inside].any()
 
 

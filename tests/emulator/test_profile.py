@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bundling import built
 from click.testing import CliRunner, Result
-from test_bundles import built
 
 from aot_runtime.callspec import CallSpec
 from aot_runtime.cli import main
@@ -29,7 +29,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def flash(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory, "attention", "--filter", "HEAD_DIM=64|128,RETURN_LSE=true").path
+    return built(tmp_path_factory, "attention", "HEAD_DIM=64|128,RETURN_LSE=true").path
 
 
 def run(*arguments: object) -> Result:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+Isa = Literal["cdna", "rdna3", "rdna4"]
+
 
 @dataclass(frozen=True)
 class Arch:
@@ -26,7 +28,7 @@ class Arch:
 
     name: str
     title: str
-    isa: Literal["cdna", "rdna3", "rdna4"]
+    isa: Isa
     lanes: Literal[32, 64]
     num_cus: int
     lds_bytes: int
@@ -35,6 +37,10 @@ class Arch:
 
 ARCHS: Mapping[str, Arch] = {
     arch.name: arch
-    for arch in (Arch("gfx942", "AMD Instinct MI300X, emulated", "cdna", 64, 304, 64 << 10, ocp_fp8=False),)
+    for arch in (
+        Arch("gfx942", "AMD Instinct MI300X, emulated", "cdna", 64, 304, 64 << 10, ocp_fp8=False),
+        Arch("gfx1100", "AMD Radeon RX 7900 XTX, emulated", "rdna3", 32, 96, 64 << 10, ocp_fp8=True),
+        Arch("gfx1201", "AMD Radeon RX 9070 XT, emulated", "rdna4", 32, 64, 64 << 10, ocp_fp8=True),
+    )
 }
 """By name. The device for an arch has its place here as its number."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from aot_runtime.errors import MemoryAccessError
 
 from . import floats
 from .transfers import Place
+from .wait_counters import Isa
 from .wavefronts import Array
 
 _DTYPES = {kind: np.dtype(f"{kind[0]}{int(kind[1:]) // 8}") for kind in ("u32", "i32", "f32", "u64", "i64", "f64")}
@@ -63,6 +64,22 @@ def _exchange_if(old: Array, value: Array, compare: Array) -> Array:
     return np.where(old == compare, value, old)
 
 
+def _subtract_to_zero(old: Array, value: Array) -> Array:
+    return np.where(old < value, old.dtype.type(0), old - value)
+
+
+def _subtract_if_enough(old: Array, value: Array) -> Array:
+    return np.where(old < value, old, old - value)
+
+
+def _smaller(old: Array, value: Array) -> Array:
+    return np.where(value < old, value, old)
+
+
+def _larger(old: Array, value: Array) -> Array:
+    return np.where(value > old, value, old)
+
+
 def _of_width(bits: int) -> dict[str, Atomic]:
     u, i = f"u{bits}", f"i{bits}"
     return {
@@ -92,28 +109,61 @@ _FLOATS = {
     "pk_add_bf16": Atomic("u32", _add_bf16_halves),
 }
 
-MEMORY_ATOMICS = {
-    **{name: atomic for name, atomic in _32.items() if name != "rsub"},
-    **{f"{name}_x2": atomic for name, atomic in _64.items() if name != "rsub"},
-    **_FLOATS,
+_COMPARED = {"min_f32": Atomic("f32", _smaller), "max_f32": Atomic("f32", _larger)}
+"""RDNA3's: a comparison with NaN does not hold, so that memory stays as it is."""
+_PACKED = {name: _FLOATS[name] for name in ("pk_add_f16", "pk_add_bf16")}
+_NUMBERS = {f"{name}_num_f32": _FLOATS[f"{name}_f32"] for name in ("min", "max")}
+_SUBTRACTIONS = {"cond_sub_u32": Atomic("u32", _subtract_if_enough), "sub_clamp_u32": Atomic("u32", _subtract_to_zero)}
+
+
+def _with_types(bits: int, table: Mapping[str, Atomic]) -> dict[str, Atomic]:
+    """With the names that say the type of what is in memory."""
+    found = {f"{name}_u{bits}": table[name] for name in ("add", "sub", "inc", "dec")}
+    for name in ("min", "max"):
+        found |= {f"{name}_u{bits}": table[f"u{name}"], f"{name}_i{bits}": table[f"s{name}"]}
+    return found | {f"{name}_b{bits}": table[name] for name in ("and", "or", "xor")}
+
+
+_TYPED = _with_types(32, _32) | _with_types(64, _64)
+
+
+def _in_memory() -> dict[str, Atomic]:
+    exchanges = {
+        f"{name}_b{bits}": table[name] for bits, table in ((32, _32), (64, _64)) for name in ("swap", "cmpswap")
+    }
+    return {**_TYPED, **exchanges, "add_f32": _FLOATS["add_f32"]}
+
+
+MEMORY_ATOMICS: Mapping[Isa, Mapping[str, Atomic]] = {
+    "cdna": {
+        **{name: atomic for name, atomic in _32.items() if name != "rsub"},
+        **{f"{name}_x2": atomic for name, atomic in _64.items() if name != "rsub"},
+        **_FLOATS,
+    },
+    "rdna3": {**_in_memory(), **_COMPARED, "csub_u32": _SUBTRACTIONS["sub_clamp_u32"]},
+    "rdna4": {**_in_memory(), **_NUMBERS, **_PACKED, **_SUBTRACTIONS},
 }
-"""By the part of the mnemonic after `global_atomic_`, `buffer_atomic_`, …"""
+"""By ISA, and by the part of the mnemonic after `global_atomic_`, `buffer_atomic_`, …"""
 
 
-def _lds_names() -> dict[str, Atomic]:
-    found = dict(_FLOATS)
+def _in_lds(exchange: str, compare: str) -> dict[str, Atomic]:
+    found = {**_TYPED, "add_f32": _FLOATS["add_f32"]}
     for bits, table in ((32, _32), (64, _64)):
-        found |= {f"{name}_u{bits}": table[name] for name in ("add", "sub", "rsub", "inc", "dec")}
-        found |= {f"{name}_{s}{bits}": table[f"{sign}{name}"]
-                  for name in ("min", "max") for s, sign in (("u", "u"), ("i", "s"))}  # fmt: skip
-        found |= {f"{name}_b{bits}": table[name] for name in ("and", "or", "xor")}
-        found[f"wrxchg_b{bits}"] = table["swap"]
-        found[f"cmpst_b{bits}"] = table["cmpswap"]
+        found |= {f"rsub_u{bits}": table["rsub"], f"{exchange}_b{bits}": table["swap"],
+                  f"{compare}_b{bits}": table["cmpswap"]}  # fmt: skip
     return found
 
 
-LDS_ATOMICS = _lds_names()
-"""By the part of the mnemonic after `ds_`, without `rtn_`."""
+_RDNA_LDS = _in_lds("storexchg", "cmpstore")
+LDS_ATOMICS: Mapping[Isa, Mapping[str, Atomic]] = {
+    "cdna": {**_in_lds("wrxchg", "cmpst"), **_FLOATS},
+    "rdna3": {**_RDNA_LDS, **_COMPARED, "min_f64": Atomic("f64", _smaller), "max_f64": Atomic("f64", _larger)},
+    "rdna4": {
+        **_RDNA_LDS, **_NUMBERS, **{f"{name}_num_f64": _FLOATS[f"{name}_f64"] for name in ("min", "max")},
+        **_PACKED, **_SUBTRACTIONS,
+    },
+}  # fmt: skip
+"""By ISA, and by the part of the mnemonic after `ds_`, without `rtn_`."""
 
 
 def perform(atomic: Atomic, places: list[Place], operands: list[Array], shape: tuple[int, ...]) -> Array:

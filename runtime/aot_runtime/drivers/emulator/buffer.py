@@ -1,7 +1,8 @@
-"""Buffer memory: MUBUF (chapter "Vector Memory Buffer Instructions").
+"""Buffer memory: MUBUF, on RDNA4 VBUFFER (chapter "Vector Memory Buffer Instructions").
 
 A resource descriptor in four SGPRs gives the base and the size. What lies outside the size is no error: loads give 0,
-stores and atomics do nothing. The check is made on each dword by itself, and sees soffset as part of the offset.
+stores and atomics do nothing. The check is made on each dword by itself. What it compares RDNA's descriptors choose by
+OOB_SELECT; for what is addressed by bytes, there and on CDNA, it sees soffset as part of the offset.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .atomics import MEMORY_ATOMICS
-from .decode import Instruction
+from .decode import Instruction, signed
 from .global_ import Find, bind_atomic
 from .monitor import Action
 from .operands import Registers, scalar_source, vector_register
@@ -24,12 +25,21 @@ from .transfers import (
     data_register,
     from_registers,
     load,
+    named,
     store,
     to_registers,
 )
 from .wavefronts import Array, Wavefronts, join
 
-_NOTHING = frozenset({"buffer_inv", "buffer_wbl2", "buffer_wbinvl1", "buffer_wbinvl1_vol"})
+_NOTHING = frozenset(
+    {"buffer_inv", "buffer_wbl2", "buffer_wbinvl1", "buffer_wbinvl1_vol", "buffer_gl0_inv", "buffer_gl1_inv"}
+)
+_STRUCTURED, _INDEX_ONLY, _EMPTY_ONLY, _RAW = range(4)
+"""OOB_SELECT."""
+_CDNA_SWIZZLE, _RDNA_SWIZZLE, _ADD_TID = np.uint32(1 << 31), np.uint32(3 << 30), np.uint32(1 << 23)
+"""Bits of the second and of the fourth word of a resource; CDNA's bit 30 is about the cache."""
+_NO_LIMIT = 1 << 40
+"""More bytes than any access has."""
 
 
 def bind(instruction: Instruction, layout: Registers) -> Step | None:
@@ -42,15 +52,15 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
     _, action, form = name.split("_", 2)
     if instruction.field("lds"):
         raise instruction.unsupported("a load direct to LDS")
-    locate = _locate(instruction, layout)
-    if action == "load" and form in MEMORY_LOADS:
-        return _bind_load(instruction, layout, MEMORY_LOADS[form], locate)
-    if action == "store" and form in MEMORY_STORES:
-        return _bind_store(instruction, layout, MEMORY_STORES[form], locate)
-    if action == "atomic" and form in MEMORY_ATOMICS:
-        returns = bool(instruction.fields["sc0"])
-        inside = _inside(locate)
-        return bind_atomic(instruction, layout, MEMORY_ATOMICS[form], inside, ("vdata", "vdata"), returns)
+    if instruction.field("tfe"):
+        raise instruction.unsupported("a status in a further register (tfe)")
+    locate, isa = _locate(instruction, layout), instruction.arch.isa
+    if action == "load" and form in MEMORY_LOADS[isa]:
+        return _bind_load(instruction, layout, MEMORY_LOADS[isa][form], locate)
+    if action == "store" and form in MEMORY_STORES[isa]:
+        return _bind_store(instruction, layout, MEMORY_STORES[isa][form], locate)
+    if action == "atomic" and form in MEMORY_ATOMICS[isa]:
+        return bind_atomic(instruction, layout, MEMORY_ATOMICS[isa][form], _inside(locate), ("vdata", "vdata"))
     return None
 
 
@@ -80,36 +90,93 @@ class Reach:
         return bool((partly if waves.active is None else partly & waves.active).any())
 
 
+class Resource:
+    """Descriptors of buffers, one a wavefront; all are [wavefronts].
+
+    Attributes:
+        base: uint64.
+        records: int64, bytes; structures where the buffer is accessed by index.
+    """
+
+    def __init__(self, instruction: Instruction, waves: Wavefronts, register: int):
+        word0, self._word1, records, self._word3 = (waves.scalars[register + i] for i in range(4))
+        swizzle = _CDNA_SWIZZLE if instruction.arch.isa == "cdna" else _RDNA_SWIZZLE
+        if (self._word1 & swizzle | self._word3 & _ADD_TID).any():
+            raise instruction.unsupported("a resource with swizzle or add_tid")
+        self.base: Array = join(word0, self._word1 & np.uint32(0xFFFF))
+        self.records: Array = records.astype(np.int64)
+
+    @property
+    def stride(self) -> Array:
+        """int64, bytes of a structure."""
+        return (self._word1 >> np.uint32(16) & np.uint32(0x3FFF)).astype(np.int64)
+
+    @property
+    def out_of_bounds_select(self) -> Array:
+        """uint32, what makes an access of RDNA out of range."""
+        select: Array = self._word3 >> np.uint32(28) & np.uint32(3)
+        return select
+
+
 Locate = Callable[[Wavefronts], Reach]
+Room = Callable[[Instruction, Resource, Array, Array, "Array | None"], Array]
+"""Bytes from where lanes access to what ends there: of (instruction, resource, soffset [wavefronts], the other offsets
+[wavefronts, lanes or 1], indices [wavefronts, lanes] or None)."""
 
 
 def _locate(instruction: Instruction, layout: Registers) -> Locate:
-    fields = instruction.fields
-    resource, immediate = fields["srsrc"], fields["offset"]
+    fields, isa = instruction.fields, instruction.arch.isa
+    register = fields[named(instruction, "srsrc", "rsrc")]
+    immediate = signed(fields["ioffset"], 24) if isa == "rdna4" else fields["offset"]
     soffset = scalar_source(instruction, fields["soffset"], "u32")
     indexed, offset_enabled = fields["idxen"], fields["offen"]
     words = indexed + offset_enabled
     row = vector_register(instruction, fields["vaddr"], False, layout, words) if words else 0
+    room_of: Room = _cdna_room if isa == "cdna" else _rdna_room
 
     def locate(waves: Wavefronts) -> Reach:
-        word0, word1, records, word3 = (waves.scalars[resource + i] for i in range(4))
-        if (word1 >> 31).any() or (word3 >> 23 & 1).any():
-            raise instruction.unsupported("a resource with swizzle or add_tid")
-        base = join(word0, word1 & np.uint32(0xFFFF))
-        start = soffset(waves)
+        resource, start = Resource(instruction, waves, register), soffset(waves)
         offset: Array = np.full((waves.count, 1), immediate, np.int64)
-        size = records.astype(np.int64)
-        if indexed:
-            stride = (word1 >> np.uint32(16) & np.uint32(0x3FFF)).astype(np.int64)[:, None]
-            offset = offset + stride * waves.u32[row]
-            size = np.where(stride[:, 0] > 0, size * stride[:, 0], size)
         if offset_enabled:
             offset = offset + waves.u32[row + indexed]
-        room = np.broadcast_to((size - start)[:, None] - offset, waves.shape)
-        addresses = (base + start)[:, None] + offset.astype(np.uint64)
-        return Reach(np.broadcast_to(addresses, waves.shape), room)
+        index = waves.u32[row] if indexed else None
+        room = room_of(instruction, resource, start, offset, index)
+        if index is not None:
+            offset = offset + resource.stride[:, None] * index
+        addresses = (resource.base + start)[:, None] + offset.astype(np.uint64)
+        return Reach(np.broadcast_to(addresses, waves.shape), np.broadcast_to(room, waves.shape))
 
     return locate
+
+
+def _cdna_room(
+    instruction: Instruction, resource: Resource, soffset: Array, offset: Array, index: Array | None
+) -> Array:
+    room: Array = (resource.records - soffset)[:, None] - offset
+    if index is not None:
+        size = resource.records * np.maximum(resource.stride, 1)
+        room = (size - soffset)[:, None] - offset - resource.stride[:, None] * index
+    return room
+
+
+def _rdna_room(
+    instruction: Instruction, resource: Resource, soffset: Array, offset: Array, index: Array | None
+) -> Array:
+    selects = resource.out_of_bounds_select
+    check = int(selects[0])
+    if (selects != check).any():
+        raise instruction.unsupported("resources whose OOB_SELECT differs")
+    room: Array
+    if check == _RAW:
+        if index is not None:
+            raise instruction.unsupported("an index into a raw buffer")
+        room = (resource.records - soffset)[:, None] - offset
+    elif check == _EMPTY_ONLY:
+        room = np.where(resource.records == 0, 0, _NO_LIMIT)[:, None]
+    else:
+        exists = (0 if index is None else index) < resource.records[:, None]
+        room = np.where(exists, resource.stride[:, None] - offset if check == _STRUCTURED else _NO_LIMIT, 0)
+    return room
 
 
 def _inside(locate: Locate) -> Find:

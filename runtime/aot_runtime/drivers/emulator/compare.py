@@ -1,4 +1,7 @@
-"""Vector comparisons: VOPC, its VOP3 and SDWA forms (chapter "VOPC"). Each writes a lane mask; v_cmpx EXEC as well."""
+"""Vector comparisons: VOPC, its VOP3, SDWA and DPP forms (chapter "VOPC").
+
+Each writes a lane mask; v_cmpx EXEC as well, and on RDNA nothing else.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 from . import floats
 from .decode import Instruction
 from .modifiers import modifiers
-from .operands import Registers
+from .operands import Registers, scalar_target
 from .scalar import Step
 from .vector import flush_input
 from .wavefronts import EXEC, VCC, Array, Wavefronts
@@ -77,7 +80,7 @@ def _is_of_class(value: Array, classes: Array) -> Array:
 
 def bind(instruction: Instruction, layout: Registers) -> Step | None:
     """What executes a comparison; None if the instruction is none."""
-    name = instruction.mnemonic
+    name = instruction.operation
     prefix = next((prefix for prefix in ("v_cmp_", "v_cmpx_") if name.startswith(prefix)), None)
     if prefix is None:
         return None
@@ -86,14 +89,15 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
     operation = name.removeprefix(prefix)
     compare: Comparison
     if operation.startswith("class_"):
-        kinds, compare = [operation[-3:], "u32"], _is_of_class
+        kinds, compare = [operation[-3:], "u16" if operation.endswith("f16") else "u32"], _is_of_class
     elif operation in OPS:
         kind, compare = OPS[operation]
         kinds = [kind, kind]
     else:
         return None
     first, second = changes.sources(kinds)
-    target, to_exec = _target(instruction), prefix == "v_cmpx_"
+    to_exec = prefix == "v_cmpx_"
+    target = EXEC if to_exec and instruction.arch.isa != "cdna" else _target(instruction)
     flushes = kinds[0].startswith("f") and not operation.startswith("class_")
 
     def step(waves: Wavefronts) -> None:
@@ -104,17 +108,14 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
         if lanes.shape != waves.shape:
             lanes = np.broadcast_to(lanes, waves.shape)
         waves.write_lane_mask(target, lanes)
-        if to_exec:
+        if to_exec and target != EXEC:
             waves.write_lane_mask(EXEC, waves.lane_mask(target))
 
-    return step
+    return changes.around(step)
 
 
 def _target(instruction: Instruction) -> int:
     """The scalar register pair that takes the mask: VCC but in VOP3, and in SDWA where bit `sd` says so."""
     if instruction.encoding.endswith("_SDWA_SDST"):
         return instruction.fields["sdst"] if instruction.fields["sd"] else VCC
-    target = instruction.fields.get("vdst", VCC)
-    if target >= 128:
-        raise instruction.unsupported(f"scalar destination {target}")
-    return target
+    return scalar_target(instruction, instruction.fields.get("vdst", VCC))

@@ -35,7 +35,7 @@ _KINDS: tuple[tuple[str, Kind], ...] = (
     (r"s_wait", "wait"),
     (r"s_barrier", "barrier"),
     (r"s_(branch|cbranch|setpc|swappc|call)", "branch"),
-    (r"s_(load|buffer_load|store|buffer_store|scratch_load|atomic|dcache|prefetch)_", "scalar_memory"),
+    (r"s_(buffer_)?(load|store|scratch_load|atomic|dcache|gl1|prefetch)_", "scalar_memory"),
     (r"ds_nop", "other"),
     (r"ds_(read|load)", "lds_load"),
     (r"ds_(write|store)", "lds_store"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .decode import Instruction, signed
-from .operands import FLOAT_CONSTANTS, VGPR
+from .operands import FLOAT_CONSTANTS, VGPR, is_null
 from .wait_counters import returns_value, waited_for
 from .wavefronts import EXEC, M0, VCC
 
@@ -15,6 +16,10 @@ _ORDER = (
     "srsrc", "rsrc", "sbase", "ssrc0", "ssrc1", "soffset", "src0", "src1", "vsrc1", "src2",
 )  # fmt: skip
 _RESULTS = frozenset({"sdata", "vdst", "vdstx", "vdsty", "sdst"})
+_POSITIONS = {"src0": 0, "src1": 1, "vsrc1": 1, "src2": 2, "vdst": 3}
+"""Of operands' bits in op_sel."""
+_DATA = ("vdst", "vdata", "vsrc", "data", "data0")
+_SHORT_TRANSFER = re.compile(r"_d16(_|$)|_store_b(16|8)$")
 _OFF, _SDWA, _LITERAL = 0x7F, 249, 255
 _REPLACED_SOURCE = (_SDWA, 250, 233, 234)
 """Values of src0 that say: SDWA or DPP, and the register is in a field of its own."""
@@ -34,6 +39,7 @@ class Operand:
         words: 32-bit registers.
         accumulation: it is an accumulation register.
         result: it is written; some are read as well.
+        half: which 16 bits of the register it is, where instructions wait for halves by themselves; None: all of it.
     """
 
     name: str
@@ -41,6 +47,7 @@ class Operand:
     words: int
     accumulation: bool
     result: bool
+    half: int | None = None
 
     @property
     def is_vector(self) -> bool:
@@ -57,6 +64,8 @@ def operands_of(instruction: Instruction) -> tuple[Operand, ...]:
 
 
 def _find_operands(instruction: Instruction) -> Iterator[Operand]:
+    for part in instruction.parts:
+        yield from _find_operands(part)
     fields, words = instruction.fields, dict(instruction.words)
     names = sorted(words.keys() & fields.keys() - {"simm16"}, key=lambda name: (*_ORDER, name).index(name))
     for name in names:
@@ -65,9 +74,10 @@ def _find_operands(instruction: Instruction) -> Iterator[Operand]:
             number = fields["vsrc0"] - (VGPR if fields.get("s0") else 0)
         if (name == "vsrc1" and fields.get("s1")) or (name == "vdst" and instruction.mnemonic in _TO_SCALAR):
             number %= VGPR
-        count = 0 if _is_null(instruction, number) else _words(instruction, name, words[name])
+        count = 0 if is_null(instruction, number) else _words(instruction, name, words[name])
         if count:
-            yield Operand(name, number, count, _is_accumulation(instruction, name), _is_result(instruction, name))
+            accumulation, result = _is_accumulation(instruction, name), _is_result(instruction, name)
+            yield Operand(name, number, count, accumulation, result, _half(instruction, name))
     if (
         "soffset" in words
         and instruction.base_encoding == "SMEM"
@@ -78,6 +88,21 @@ def _find_operands(instruction: Instruction) -> Iterator[Operand]:
     if _implies_vcc(instruction):
         result = instruction.base_encoding in ("VOPC", "VOP2") and "cndmask" not in instruction.mnemonic
         yield Operand("vcc", VCC, instruction.arch.lanes // 32, False, result)
+
+
+def _half(instruction: Instruction, name: str) -> int | None:
+    """Which half of a register an operand is, on RDNA."""
+    if instruction.arch.isa == "cdna":
+        return None
+    if instruction.base_encoding.startswith("VOP"):
+        if name not in instruction.short:
+            return None
+        return int("mixhi" in instruction.mnemonic or instruction.field("opsel") >> _POSITIONS[name] & 1)
+    if name not in _DATA or "_format_" in instruction.mnemonic:
+        return None
+    if not _SHORT_TRANSFER.search(instruction.mnemonic):
+        return None
+    return int("_d16_hi" in instruction.mnemonic)
 
 
 def _words(instruction: Instruction, name: str, words: int) -> int:
@@ -103,14 +128,9 @@ def _words(instruction: Instruction, name: str, words: int) -> int:
     return words
 
 
-def _is_null(instruction: Instruction, number: int) -> bool:
-    """Whether an operand says that there is none; CDNA has M0 for that number."""
-    return number == 124 and instruction.arch.isa != "cdna"
-
-
 def _has_scalar_address(instruction: Instruction) -> bool:
     number = instruction.field("saddr", _OFF)
-    return number != _OFF and not _is_null(instruction, number)
+    return number != _OFF and not is_null(instruction, number)
 
 
 def _is_accumulation(instruction: Instruction, name: str) -> bool:
@@ -150,7 +170,7 @@ def register_name(number: int, words: int = 1, accumulation: bool = False) -> st
     for first, name in ((VCC, "vcc"), (EXEC, "exec")):
         if first <= number < first + 2:
             return name if words == 2 else f"{name}_{('lo', 'hi')[number - first]}"
-    if number == M0:
+    if M0 <= number < EXEC:  # RDNA's is one higher
         return "m0"
     return f"ttmp{number - 108}" if words == 1 else f"ttmp[{number - 108}:{number - 109 + words}]"
 
@@ -158,7 +178,8 @@ def register_name(number: int, words: int = 1, accumulation: bool = False) -> st
 def _operand_text(instruction: Instruction, operand: Operand) -> str:
     number = operand.number
     if operand.is_register:
-        return register_name(number, operand.words, operand.accumulation)
+        half = "" if operand.half is None or not instruction.short else (".l", ".h")[operand.half]
+        return register_name(number, operand.words, operand.accumulation) + half
     if number <= 208:
         return str(number - 128 if number <= 192 else 192 - number)
     if number == _LITERAL:
@@ -169,6 +190,8 @@ def _operand_text(instruction: Instruction, operand: Operand) -> str:
 
 def disassemble(instruction: Instruction) -> str:
     """An instruction as its assembly text has it, as near as the reader needs: `ds_read_b64 v[2:3], v4 offset:16`."""
+    if instruction.parts:
+        return " :: ".join(disassemble(part).replace("v_", "v_dual_", 1) for part in instruction.parts)
     name, fields = instruction.mnemonic, instruction.fields
     if name.startswith("s_cbranch") or name == "s_branch":
         return f"{name} {instruction.branch_target():#x}"

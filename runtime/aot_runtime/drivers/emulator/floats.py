@@ -759,6 +759,40 @@ def cosine(value: Array) -> Array:
     return _by_float64(lambda turns: _sine_of_turns(np.abs(turns - np.floor(turns)) + 0.25), value, True)
 
 
+_TWO_OVER_PI_BITS = 1201
+
+
+@lru_cache(maxsize=1)
+def _two_over_pi() -> int:
+    """The first bits of 2 / pi, by Machin's formula for pi."""
+    one = 1 << _TWO_OVER_PI_BITS + 64
+
+    def arctangent_of_inverse(n: int) -> int:
+        term, total, k = one // n, 0, 1
+        while term:
+            total += (term if k % 4 == 1 else -term) // k
+            term, k = term // (n * n), k + 2
+        return total
+
+    pi = 16 * arctangent_of_inverse(5) - 4 * arctangent_of_inverse(239)
+    return (2 * one << _TWO_OVER_PI_BITS) // pi
+
+
+def trig_preop(value: Array, segment: Array) -> npt.NDArray[np.float64]:
+    """v_trig_preop_f64: 53 bits of 2 / pi at the place that segment (uint32) and the value's exponent name, to reduce
+    large angles with.
+    """
+    exponent = _biased_exponent(value).astype(np.int64)
+    shifts = (segment & np.uint32(31)).astype(np.int64) * 53 + np.maximum(exponent - 1077, 0)
+    shifts, exponent = np.broadcast_arrays(shifts, exponent)
+    scales = np.where(exponent >= 1968, 128, 0) - 53 - shifts
+    kept, chosen = np.unique(shifts, return_inverse=True)
+    mask = (1 << 53) - 1
+    below = _TWO_OVER_PI_BITS - 53
+    bits = [float((_two_over_pi() << int(shift) >> below) & mask) for shift in kept]
+    return np.ldexp(np.array(bits)[chosen].reshape(shifts.shape), scales.astype(np.int32))
+
+
 # --- Division ---------------------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Global, flat and scratch memory: GLOBAL, FLAT and SCRATCH (chapter "Flat Memory Instructions").
 
-Cache policy bits (sc1, nt) mean nothing here: memory is one. sc0 of an atomic says that the old value is returned.
+Cache policy bits (sc1, nt, glc, scope, …) mean nothing here: memory is one. sc0, glc or the lowest bit of th of an
+atomic say that the old value is returned.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Callable
 import numpy as np
 
 from .atomics import MEMORY_ATOMICS, Atomic, perform
-from .decode import Instruction, signed
+from .decode import Instruction
 from .monitor import Action
-from .operands import PRIVATE_APERTURE, SHARED_APERTURE, Registers, vector_register
+from .operands import PRIVATE_APERTURE, SHARED_APERTURE, Registers, is_null, vector_register
 from .scalar import Step
 from .transfers import (
     MEMORY_LOADS,
@@ -22,30 +23,38 @@ from .transfers import (
     data_register,
     from_registers,
     load,
+    named,
+    offset_of,
     store,
     to_registers,
 )
+from .wait_counters import returns_value
 from .wavefronts import Array, Wavefronts, join
 
 Find = Callable[..., list[Place]]
 """Where the lanes' accesses go: of (wavefronts, action, bytes of an access, values that are stored or None)."""
 
 _OFF = 0x7F
+"""CDNA's and RDNA3's number for no scalar register in an address."""
+_NOTHING = frozenset({"global_inv", "global_wb", "global_wbinv"})
 
 
 def bind(instruction: Instruction, layout: Registers) -> Step | None:
     """What executes a memory instruction of these encodings; None if it is none, or not implemented."""
+    if instruction.mnemonic in _NOTHING:
+        return lambda waves: None
     segment, _, operation = instruction.mnemonic.partition("_")
     if segment not in _FINDERS:
         return None
     action, _, form = operation.partition("_")
-    if action == "load" and form in MEMORY_LOADS:
-        return _bind_load(instruction, layout, MEMORY_LOADS[form], _FINDERS[segment](instruction, layout), "vdst")
-    if action == "store" and form in MEMORY_STORES:
-        return _bind_store(instruction, layout, MEMORY_STORES[form], _FINDERS[segment](instruction, layout), "data")
-    if action == "atomic" and form in MEMORY_ATOMICS and segment != "scratch":
-        find, returns = _FINDERS[segment](instruction, layout), bool(instruction.fields["sc0"])
-        return bind_atomic(instruction, layout, MEMORY_ATOMICS[form], find, ("data", "vdst"), returns)
+    isa, data = instruction.arch.isa, named(instruction, "data", "vsrc")
+    if action == "load" and form in MEMORY_LOADS[isa]:
+        return _bind_load(instruction, layout, MEMORY_LOADS[isa][form], _FINDERS[segment](instruction, layout), "vdst")
+    if action == "store" and form in MEMORY_STORES[isa]:
+        return _bind_store(instruction, layout, MEMORY_STORES[isa][form], _FINDERS[segment](instruction, layout), data)
+    if action == "atomic" and form in MEMORY_ATOMICS[isa] and segment != "scratch":
+        find = _FINDERS[segment](instruction, layout)
+        return bind_atomic(instruction, layout, MEMORY_ATOMICS[isa][form], find, (data, "vdst"))
     return None
 
 
@@ -67,12 +76,12 @@ def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer,
 
 
 def bind_atomic(
-    instruction: Instruction, layout: Registers, atomic: Atomic, find: Find, fields: tuple[str, str], returns: bool
+    instruction: Instruction, layout: Registers, atomic: Atomic, find: Find, fields: tuple[str, str]
 ) -> Step:
     """An atomic with its operands and its result in the registers that the two fields name."""
     words = atomic.words
     row = data_register(instruction, fields[0], layout, words * atomic.operands)
-    target = data_register(instruction, fields[1], layout, words) if returns else None
+    target = data_register(instruction, fields[1], layout, words) if returns_value(instruction) else None
 
     def step(waves: Wavefronts) -> None:
         operands = [waves.u32[row + i * words : row + (i + 1) * words] for i in range(atomic.operands)]
@@ -83,13 +92,25 @@ def bind_atomic(
     return step
 
 
+def _scalar_address(instruction: Instruction) -> int | None:
+    """The scalar register of an address; None if there is none."""
+    number = instruction.fields["saddr"]
+    is_off = number == _OFF and instruction.arch.isa != "rdna4"
+    return None if is_off or is_null(instruction, number) else number
+
+
+def _vector_address(instruction: Instruction, layout: Registers, words: int) -> int:
+    """Row of an address's register."""
+    return vector_register(instruction, instruction.fields[named(instruction, "addr", "vaddr")], False, layout, words)
+
+
 def _find_global(instruction: Instruction, layout: Registers) -> Find:
-    offset = np.uint64(signed(instruction.fields["offset"], 13) & 0xFFFFFFFFFFFFFFFF)
-    scalar = instruction.fields["saddr"]
-    row = vector_register(instruction, instruction.fields["addr"], False, layout, 2 if scalar == _OFF else 1)
+    offset = np.uint64(offset_of(instruction) & 0xFFFFFFFFFFFFFFFF)
+    scalar = _scalar_address(instruction)
+    row = _vector_address(instruction, layout, 2 if scalar is None else 1)
 
     def find(waves: Wavefronts, action: Action, nbytes: int, values: Array | None = None) -> list[Place]:
-        if scalar == _OFF:
+        if scalar is None:
             addresses = join(waves.u32[row], waves.u32[row + 1]) + offset
         else:
             addresses = (waves.pair(scalar) + offset)[:, None] + waves.u32[row]
@@ -100,8 +121,8 @@ def _find_global(instruction: Instruction, layout: Registers) -> Find:
 
 def _find_flat(instruction: Instruction, layout: Registers) -> Find:
     """The upper half of an address says whether it is in LDS, in scratch, or else in global memory."""
-    row = vector_register(instruction, instruction.fields["addr"], False, layout, 2)
-    offset = instruction.fields["offset"]
+    row, offset = _vector_address(instruction, layout, 2), offset_of(instruction)
+    wide_offset = np.uint64(offset & 0xFFFFFFFFFFFFFFFF)
 
     def find(waves: Wavefronts, action: Action, nbytes: int, values: Array | None = None) -> list[Place]:
         low, high = waves.u32[row], waves.u32[row + 1]
@@ -110,7 +131,7 @@ def _find_flat(instruction: Instruction, layout: Registers) -> Find:
         within = low.astype(np.int64) + offset
         elsewhere = active & ~shared & ~private
         return [
-            *waves.memory.in_memory(waves, action, join(low, high) + np.uint64(offset), nbytes, elsewhere, values),
+            *waves.memory.in_memory(waves, action, join(low, high) + wide_offset, nbytes, elsewhere, values),
             *waves.memory.in_lds(waves, action, within, nbytes, shared, values),
             *waves.memory.in_scratch(waves, action, within, nbytes, private, values),
         ]
@@ -119,16 +140,14 @@ def _find_flat(instruction: Instruction, layout: Registers) -> Find:
 
 
 def _find_scratch(instruction: Instruction, layout: Registers) -> Find:
-    offset, scalar = signed(instruction.fields["offset"], 13), instruction.fields["saddr"]
-    row = None
-    if instruction.fields["sve"]:
-        row = vector_register(instruction, instruction.fields["addr"], False, layout, 1)
+    offset, scalar = offset_of(instruction), _scalar_address(instruction)
+    row = _vector_address(instruction, layout, 1) if instruction.fields["sve"] else None
 
     def find(waves: Wavefronts, action: Action, nbytes: int, values: Array | None = None) -> list[Place]:
         addresses: Array = np.full(waves.shape, offset, np.int64)
         if row is not None:
             addresses += waves.i32[row]
-        if scalar != _OFF:
+        if scalar is not None:
             addresses += waves.scalars[scalar].view(np.int32)[:, None]
         return waves.memory.in_scratch(waves, action, addresses, nbytes, waves.active, values)
 

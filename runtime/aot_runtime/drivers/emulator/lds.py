@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -14,6 +15,12 @@ from .transfers import LDS_LOADS, LDS_STORES, Transfer, data_register, from_regi
 from .wavefronts import Array, Wavefronts
 
 Addresses = Callable[[Wavefronts], Array]
+
+_TRANSFER = re.compile(r"(?P<action>read|load|write|store)(?P<two>_?2(addr)?)?(st64|_stride64)?_(?P<form>\w+)")
+"""CDNA: read_b32, read2_b32, read2st64_b32; RDNA: load_b32, load_2addr_b32, load_2addr_stride64_b32."""
+
+
+_BindTransfer = Callable[[Instruction, Registers, Transfer], Step]
 
 
 def bind(instruction: Instruction, layout: Registers) -> Step | None:
@@ -28,19 +35,13 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
         return lambda waves: None
     if operation in _LANE_MOVES:
         return _LANE_MOVES[operation](instruction, layout)
-    for prefix, transfers, bind_one, bind_two in (
-        ("read", LDS_LOADS, _bind_load, _bind_load_two),
-        ("write", LDS_STORES, _bind_store, _bind_store_two),
-    ):
-        form, _, suffix = operation.partition("_")
-        if form == prefix and suffix in transfers:
-            return bind_one(instruction, layout, transfers[suffix])
-        if form in (f"{prefix}2", f"{prefix}2st64") and suffix in ("b32", "b64"):
-            return bind_two(instruction, layout, transfers[suffix])
-    plain = operation.replace("rtn_", "")
-    if plain in LDS_ATOMICS:
-        return _bind_atomic(instruction, layout, LDS_ATOMICS[plain], "rtn_" in operation)
-    return None
+    found = _TRANSFER.fullmatch(operation)
+    if found is not None:
+        transfers, bind_one, bind_two = _TRANSFERS[found["action"]]
+        if found["form"] in transfers:
+            return (bind_two if found["two"] else bind_one)(instruction, layout, transfers[found["form"]])
+    atomic = LDS_ATOMICS[instruction.arch.isa].get(operation.replace("rtn_", ""))
+    return _bind_atomic(instruction, layout, atomic, "rtn_" in operation) if atomic is not None else None
 
 
 def _addresses(instruction: Instruction, layout: Registers, offset: int) -> Addresses:
@@ -53,7 +54,7 @@ def _offset(instruction: Instruction) -> int:
 
 
 def _two_offsets(instruction: Instruction, nbytes: int) -> tuple[int, int]:
-    unit = nbytes * (64 if "2st64" in instruction.mnemonic else 1)
+    unit = nbytes * (64 if "st64_" in instruction.mnemonic or "stride64_" in instruction.mnemonic else 1)
     return instruction.fields["offset0"] * unit, instruction.fields["offset1"] * unit
 
 
@@ -114,8 +115,9 @@ def _bind_store_two(instruction: Instruction, layout: Registers, transfer: Trans
 
 def _bind_atomic(instruction: Instruction, layout: Registers, atomic: Atomic, returns: bool) -> Step:
     addresses, nbytes = _addresses(instruction, layout, _offset(instruction)), 4 * atomic.words
-    # The comparison's operands come the other way round than in memory: first what to compare with.
-    names = ("data1", "data0") if atomic.operands == 2 else ("data0",)
+    names = ("data0", "data1")[: atomic.operands]
+    if instruction.arch.isa == "cdna":  # the other way round than in memory: first what to compare with
+        names = names[::-1]
     rows = [data_register(instruction, name, layout, atomic.words) for name in names]
     target = data_register(instruction, "vdst", layout, atomic.words) if returns else None
 
@@ -133,14 +135,16 @@ def _bind_atomic(instruction: Instruction, layout: Registers, atomic: Atomic, re
 
 
 def _bind_bpermute(instruction: Instruction, layout: Registers) -> Step:
-    """Each lane reads the lane that its address names; inactive lanes give 0."""
+    """Each lane reads the lane that its address names; inactive lanes give 0, or what they have (`fi`)."""
     addresses = _addresses(instruction, layout, _offset(instruction))
     source = data_register(instruction, "data0", layout, 1)
     target = data_register(instruction, "vdst", layout, 1)
+    inactive_too = "_fi_" in instruction.mnemonic
 
     def step(waves: Wavefronts) -> None:
         lanes = addresses(waves) >> 2 & waves.lanes - 1
-        waves.write(target, np.take_along_axis(_active_values(waves, source), lanes, 1))
+        values = waves.u32[source] if inactive_too else _active_values(waves, source)
+        waves.write(target, np.take_along_axis(values, lanes, 1))
 
     return step
 
@@ -180,6 +184,13 @@ def _active_values(waves: Wavefronts, row: int) -> Array:
 
 _LANE_MOVES: dict[str, Callable[[Instruction, Registers], Step]] = {
     "bpermute_b32": _bind_bpermute,
+    "bpermute_fi_b32": _bind_bpermute,
     "permute_b32": _bind_permute,
     "swizzle_b32": _bind_swizzle,
 }
+
+_TRANSFERS: dict[str, tuple[Mapping[str, Transfer], _BindTransfer, _BindTransfer]] = {
+    **dict.fromkeys(("read", "load"), (LDS_LOADS, _bind_load, _bind_load_two)),
+    **dict.fromkeys(("write", "store"), (LDS_STORES, _bind_store, _bind_store_two)),
+}
+"""By action: the transfers, and what binds an instruction of one address, and one of two."""

@@ -16,12 +16,12 @@ import numpy as np
 from aot_runtime.codeobject import KernelMetadata, read_code_object, read_loaded_image
 from aot_runtime.errors import BundleError, EmulationError
 
-from .archs import Arch
+from .archs import Arch, Isa
 from .decode import Instruction, decode
 from .memory import Memory
 from .operands import Registers
 from .program import Program
-from .wavefronts import EXEC, Array, Batch, words_of
+from .wavefronts import EXEC, TTMP0, Array, Batch, words_of
 
 _PRELOAD_ENTRY = 256
 """Where hardware that preloads kernel arguments starts: it leaves out what loads them."""
@@ -33,6 +33,7 @@ class Descriptor:
     """The 64-byte kernel descriptor."""
 
     raw: bytes
+    isa: Isa
 
     def _word(self, offset: int) -> int:
         return int(struct.unpack_from("<I", self.raw, offset)[0])
@@ -49,12 +50,15 @@ class Descriptor:
     @property
     def first_accumulation(self) -> int:
         """How many of the vector registers are ordinary ones."""
-        return ((self._word(44) & 0x3F) + 1) * 4
+        return ((self._word(44) & 0x3F) + 1) * 4 if self.isa == "cdna" else self.vector_registers
 
     @property
     def mode(self) -> int:
         """The MODE register at the start: rounding and denormals, DX10_CLAMP, IEEE, FP16_OVFL."""
         first = self._word(48)
+        if self.isa == "rdna4":
+            # It has neither bit: clamping gives 0 for NaN, and no instruction of it heeds IEEE.
+            first |= 1 << 21 | 1 << 23
         return first >> 12 & 0xFF | (first >> 21 & 1) << 8 | (first >> 23 & 1) << 9 | (first >> 26 & 1) << 23
 
     @property
@@ -145,7 +149,7 @@ class Kernel:
         self.metadata, self.module = metadata, module
         self.symbol = metadata.symbol
         self._descriptor_address = module.address_of(f"{self.symbol}.kd")
-        self.descriptor = Descriptor(module.bytes_at(self._descriptor_address, 64))
+        self.descriptor = Descriptor(module.bytes_at(self._descriptor_address, 64), module.arch.isa)
         if metadata.warp_size != module.arch.lanes:
             raise BundleError(
                 f"kernel {self.symbol} has wavefronts of {metadata.warp_size}, those of {module.arch.name} have "
@@ -219,12 +223,19 @@ class Kernel:
         if preload:
             dwords = np.frombuffer(segment.ljust(-(-len(segment) // 4) * 4, b"\0"), np.uint32)[first : first + count]
             batch.scalars[at : at + len(dwords)] = dwords[:, None]
-        at = descriptor.user_sgprs
-        for axis, wanted in enumerate(descriptor.workgroup_ids):
-            if wanted:
+        if descriptor.isa == "rdna4":
+            _start_trap_registers(batch, workgroups, block)
+        else:
+            for at, axis in enumerate(np.flatnonzero(descriptor.workgroup_ids), descriptor.user_sgprs):
                 batch.scalars[at] = workgroups[:, axis]
-                at += 1
         _start_lanes(batch, block)
+
+
+def _start_trap_registers(batch: Batch, workgroups: Array, block: int) -> None:
+    """gfx12: the workgroup's x in TTMP9, y and z in TTMP7's halves; the wavefront's number in TTMP8, bits 29:25."""
+    batch.scalars[TTMP0 + 9] = workgroups[:, 0]
+    batch.scalars[TTMP0 + 7] = workgroups[:, 1] | workgroups[:, 2] << 16
+    batch.scalars[TTMP0 + 8] = batch.slot % -(-block // batch.lanes) << 25
 
 
 def _start_lanes(batch: Batch, block: int) -> None:

@@ -31,12 +31,13 @@ Finish = Callable[[Wavefronts, Any], Any]
 
 _OMOD = {1: 2.0, 2: 4.0, 3: 0.5}
 _BYTES, _WORDS, _DWORD = (0, 1, 2, 3), (4, 5), 6
+_DPP8_INACTIVE = 234
 _PAD, _SIGN_EXTEND, _PRESERVE = 0, 1, 2
 
 
 def modifiers(instruction: Instruction, layout: Registers) -> Modifiers:
     """The modifiers of an instruction's encoding."""
-    for suffix, kind in (("_SDWA", Sdwa), ("_SDWA_SDST", Sdwa), ("_DPP16", Dpp)):
+    for suffix, kind in (("_SDWA", Sdwa), ("_SDWA_SDST", Sdwa), ("_DPP16", Dpp), ("_DPP8", Dpp8)):
         if instruction.encoding.endswith(suffix):
             return kind(instruction, layout)
     return Modifiers(instruction, layout)
@@ -49,6 +50,7 @@ class Modifiers:
         self.instruction, self.layout = instruction, layout
         self.clamp = bool(instruction.field("clmp"))
         self.omod = instruction.field("omod")
+        self._is_rdna = instruction.arch.isa != "cdna"  # its 16-bit results are halves of registers
 
     # What the encodings differ in
 
@@ -79,7 +81,7 @@ class Modifiers:
         high = self.instruction.field("opsel") >> 3
         if high and bits_of(kind) != 16:
             raise self.instruction.unsupported(f"op_sel on a result of {bits_of(kind)} bits")
-        if bits_of(kind) == 16 and (high or keeps_high):
+        if bits_of(kind) == 16 and (high or keeps_high or self._is_rdna):
             return half_writer(row, kind, high)
         return register_writer(row, kind)
 
@@ -101,7 +103,8 @@ class Modifiers:
 
     def _source(self, position: int, kind: str) -> Reader:
         if kind.startswith("="):
-            return register_reader(self.destination_row(kind[1:]), kind[1:])
+            half = self.instruction.field("opsel") >> 3 if self._is_rdna else 0
+            return register_reader(self.destination_row(kind[1:]), kind[1:], half)
         numbers = self.numbers()
         if position >= len(numbers):
             raise self.instruction.unsupported(f"the encoding has {len(numbers)} sources")
@@ -117,7 +120,7 @@ class Modifiers:
         if self.omod:
             if not kind.startswith("f"):
                 raise self.instruction.unsupported("omod on a result that is no float")
-            steps.append(_output_modifier(kind, _OMOD[self.omod]))
+            steps.append(_output_modifier(kind, _OMOD[self.omod], self.instruction.arch.isa != "rdna4"))
         if self.clamp and kind.startswith("f"):
             steps.append(clamp_float)
         elif self.clamp and not saturates:
@@ -167,10 +170,10 @@ def clamp_float(waves: Wavefronts, result: Any) -> Any:
     return clamped if waves.mode.dx10_clamp else np.where(np.isnan(result), result, clamped)
 
 
-def _output_modifier(kind: str, factor: float) -> Finish:
+def _output_modifier(kind: str, factor: float, has_ieee: bool) -> Finish:
     def apply(waves: Wavefronts, result: Any) -> Any:
         keep = waves.mode.keep_out32 if kind == "f32" else waves.mode.keep_out16_64
-        if waves.mode.ieee or keep:  # hardware ignores omod then
+        if keep or (has_ieee and waves.mode.ieee):  # hardware ignores omod then
             return result
         return result * result.dtype.type(factor)
 
@@ -260,23 +263,30 @@ class Dpp(Modifiers):
 
     def __init__(self, instruction: Instruction, layout: Registers):
         super().__init__(instruction, layout)
-        self._lanes, self._within = _source_lanes(instruction)
-        self._zero_outside = bool(instruction.fields["bc"])
+        self._lanes, self._within = self._find_lanes()
         self._whole = bool(self._within.all())
-        rows, banks = instruction.fields["row_mask"], instruction.fields["bank_mask"]
+        # RDNA can read inactive lanes too, and has two values of src0 that say so for DPP8.
+        self._reads_inactive = bool(instruction.field("fi")) or instruction.field("src0") == _DPP8_INACTIVE
+        self._zero_outside = bool(instruction.field("bc", 1))
+        rows, banks = instruction.field("row_mask", 15), instruction.field("bank_mask", 15)
         lane = np.arange(instruction.arch.lanes)
         self._enabled = (rows >> lane // 16 & banks >> lane // 4 % 4 & 1).astype(bool)
 
+    def _find_lanes(self) -> tuple[Array, Array]:
+        """For each lane, the lane that it reads, and whether there is one."""
+        return _source_lanes(self.instruction)
+
     def numbers(self) -> list[int]:
-        fields = self.instruction.fields
-        return [fields["vsrc0"], *([fields["vsrc1"]] if "vsrc1" in fields else [])]
+        return [self.instruction.fields["vsrc0"], *super().numbers()[1:]]
 
     def sign_changes(self, position: int) -> tuple[bool, bool]:
         field = self.instruction.field
+        if self.instruction.base_encoding == "VOP3":
+            return super().sign_changes(position)
         return bool(field(f"src{position}_neg")), bool(field(f"src{position}_abs"))
 
     def raw_source(self, position: int, number: int, kind: str) -> Reader:
-        read = vector_source(self.instruction, number, kind, self.layout)
+        read = super().raw_source(position, number, kind)
         if position:
             return read
         lanes = self._lanes
@@ -290,7 +300,7 @@ class Dpp(Modifiers):
 
     def _valid(self, waves: Wavefronts) -> Array | None:
         """Lanes whose source lane exists and is active; None: all."""
-        if waves.dpp_sources is None:
+        if waves.dpp_sources is None or self._reads_inactive:
             return None if self._whole else self._within
         return self._within & waves.dpp_sources[:, self._lanes]
 
@@ -311,6 +321,15 @@ class Dpp(Modifiers):
                 waves.narrow(active)
 
         return masked
+
+
+class Dpp8(Dpp):
+    """DPP of RDNA within each eight lanes, which inactive ones give 0 to."""
+
+    def _find_lanes(self) -> tuple[Array, Array]:
+        lanes = self.instruction.arch.lanes
+        chosen = np.array([self.instruction.fields[f"lane_sel_{place}"] for place in range(8)])
+        return (np.arange(0, lanes, 8)[:, None] + chosen).ravel(), np.ones(lanes, bool)
 
 
 def _source_lanes(instruction: Instruction) -> tuple[Array, Array]:
@@ -341,9 +360,11 @@ def _source_lanes(instruction: Instruction) -> tuple[Array, Array]:
         return np.maximum(row - 1, 0), lane > 15
     if control == 0x143:  # row_bcast:31
         return np.full(lanes, 31), lane > 31
-    if 0x150 <= control <= 0x15F:  # row_newbcast
+    if 0x150 <= control <= 0x15F:  # row_newbcast, row_share
         return row + amount, everywhere
+    if 0x160 <= control <= 0x16F:  # row_xmask
+        return row + (place ^ amount), everywhere
     raise instruction.unsupported(f"dpp control {control:#x}")
 
 
-__all__ = ["Dpp", "Modifiers", "Sdwa", "clamp_float", "modifiers", "with_signs"]
+__all__ = ["Dpp", "Dpp8", "Modifiers", "Sdwa", "clamp_float", "modifiers", "with_signs"]

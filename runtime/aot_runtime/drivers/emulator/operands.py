@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .decode import Instruction
-from .wavefronts import EXEC, VCC, Array, Wavefronts, join
+from .wavefronts import DROPPED, EXEC, NULL, VCC, Array, Wavefronts, join
 
 Reader = Callable[[Wavefronts], Any]
 Writer = Callable[[Wavefronts, Any], None]
@@ -88,6 +88,8 @@ def scalar_source(instruction: Instruction, number: int, kind: str) -> Reader:
         return lambda waves: aperture
     if number >= 128:
         raise instruction.unsupported(f"source operand {number}")
+    if width == 64 and is_null(instruction, number):
+        return lambda waves: dtype.type(0)
     if width == 64:
         return lambda waves: waves.pair(number).view(dtype)
     if width == 32:
@@ -185,11 +187,23 @@ def half_writer(row: int, kind: str, half: int) -> Writer:
     return lambda waves, value: waves.write_half(row, half, np.asarray(value, dtype).view(np.uint16))
 
 
-def scalar_writer(instruction: Instruction, number: int, kind: str) -> Writer:
-    """Writes values, one a wavefront."""
-    dtype = DTYPES[kind]
+def is_null(instruction: Instruction, number: int) -> bool:
+    """Whether an operand says that there is none; CDNA has M0 for that number."""
+    return number == NULL and instruction.arch.isa != "cdna"
+
+
+def scalar_target(instruction: Instruction, number: int) -> int:
+    """Row of a scalar destination in `Wavefronts.scalars`."""
     if number >= 128:
         raise instruction.unsupported(f"scalar destination {number}")
+    return DROPPED if is_null(instruction, number) else number
+
+
+def scalar_writer(instruction: Instruction, number: int, kind: str) -> Writer:
+    """Writes values, one a wavefront; those of 16 bits as numbers of 32."""
+    dtype, row = DTYPES[kind], scalar_target(instruction, number)
     if bits_of(kind) == 64:
-        return lambda waves, value: waves.write_scalar_pair(number, np.asarray(value, dtype).view(np.uint64))
-    return lambda waves, value: waves.write_scalar(number, np.asarray(value, dtype).view(np.uint32))
+        return lambda waves, value: waves.write_scalar_pair(row, np.asarray(value, dtype).view(np.uint64))
+    if bits_of(kind) == 16:
+        return lambda waves, value: waves.write_scalar(row, np.asarray(value, dtype).view(np.uint16).astype(np.uint32))
+    return lambda waves, value: waves.write_scalar(row, np.asarray(value, dtype).view(np.uint32))

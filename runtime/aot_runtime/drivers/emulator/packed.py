@@ -12,13 +12,13 @@ from .decode import Instruction
 from .modifiers import clamp_float, with_signs
 from .operands import DTYPES, VGPR, Reader, Registers, constant, vector_register, vector_source
 from .scalar import Step
-from .vector import OPS, VectorOp, evaluate
+from .vector import OPS, VectorOp, evaluate, of_arch
 from .wavefronts import Wavefronts
 
 _NAMES = ("src0", "src1", "src2")
 
 _HALVES = {
-    **{f"v_pk_{name}_f16": f"v_{name}_f16" for name in ("fma", "add", "mul", "min", "max")},
+    **{f"v_pk_{name}_f16": f"v_{name}_f16" for name in ("fma", "add", "mul", "min", "max", "minimum", "maximum")},
     **{f"v_pk_{name}_{kind}": f"v_{name}_{kind}"
        for name in ("mad", "add", "sub", "max", "min") for kind in ("i16", "u16")},
     **{f"v_pk_{name}": f"v_{name}" for name in ("mul_lo_u16", "lshlrev_b16", "lshrrev_b16", "ashrrev_i16")},
@@ -33,19 +33,23 @@ _DOTS: dict[str, Callable[..., Any]] = {
         a, b, c, bits, (kind == "i", kind == "i"), clamp=clamp)
        for bits in (16, 8, 4) for kind in "iu"},
 }  # fmt: skip
+_MIXED_SIGN_DOTS = {"v_dot4_i32_iu8": 8, "v_dot8_i32_iu4": 4}
+"""Bits of an element, whose signedness is an operand's own: `neg` says that it is signed."""
 
 
 def bind(instruction: Instruction, layout: Registers) -> Step | None:
     """What executes a packed instruction; None if it is none."""
-    name = instruction.mnemonic
+    name = instruction.operation
     if name in _HALVES:
-        return _bind_halves(instruction, layout, OPS[_HALVES[name]])
+        return _bind_halves(instruction, layout, of_arch(OPS[_HALVES[name]], instruction.arch))
     if name in _DWORDS:
         return _bind_dwords(instruction, layout, OPS[_DWORDS[name]])
     if name in _MIXED:
         return _bind_mixed(instruction, layout, _MIXED[name])
     if name in _DOTS:
         return _bind_dot(instruction, layout, _DOTS[name])
+    if name in _MIXED_SIGN_DOTS:
+        return _bind_mixed_sign_dot(instruction, layout, _MIXED_SIGN_DOTS[name])
     if name == "v_pk_mov_b32":
         return _bind_move(instruction, layout)
     return None
@@ -173,7 +177,23 @@ def _widened(read: Reader) -> Reader:
 
 
 def _bind_dot(instruction: Instruction, layout: Registers, function: Callable[..., Any]) -> Step:
-    if instruction.field("neg") or instruction.field("neg_hi") or instruction.field("opsel"):
+    if instruction.field("neg"):
+        raise instruction.unsupported("neg of a dot product")
+    return _dot_step(instruction, layout, function)
+
+
+def _bind_mixed_sign_dot(instruction: Instruction, layout: Registers, bits: int) -> Step:
+    neg = instruction.field("neg")
+    if neg & 4:
+        raise instruction.unsupported("neg of the addend")
+    signed = bool(neg & 1), bool(neg & 2)
+    if instruction.field("clmp") and not any(signed):
+        raise instruction.unsupported("clamp of a sum of unsigned products to a signed number")
+    return _dot_step(instruction, layout, lambda a, b, c, clamp: floats.dot_integer(a, b, c, bits, signed, clamp=clamp))
+
+
+def _dot_step(instruction: Instruction, layout: Registers, function: Callable[..., Any]) -> Step:
+    if instruction.field("neg_hi") or instruction.field("opsel"):
         raise instruction.unsupported("a modifier of a dot product")
     clamp = bool(instruction.field("clmp"))
     readers = [vector_source(instruction, instruction.fields[name], "u32", layout) for name in _NAMES]

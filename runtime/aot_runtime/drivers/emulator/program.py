@@ -10,9 +10,9 @@ from typing import Literal
 
 import numpy as np
 
-from aot_runtime.errors import UnsupportedInstructionError
+from aot_runtime.errors import EmulationError, UnsupportedInstructionError
 
-from . import buffer, compare, global_, lds, matrix, mfma, packed, scalar, smem, vector
+from . import buffer, compare, dual, global_, lds, matrix, mfma, packed, scalar, scalar_floats, smem, vector, wmma
 from .archs import Arch
 from .decode import Instruction
 from .operands import Registers, scalar_source, scalar_writer
@@ -20,9 +20,16 @@ from .scalar import Step
 from .wavefronts import EXEC, VCC, Array, Wavefronts
 
 _IGNORED = re.compile(
-    r"s_(nop|waitcnt(_\w+)?|sleep|setprio|wakeup|icache_inv|incperflevel|decperflevel|ttracedata|set_valu_coexec_mode)$"
+    r"s_(nop|waitcnt(_\w+)?|wait_\w+|delay_alu|clause|set_inst_prefetch_distance|sleep|setprio|wakeup|icache_inv"
+    r"|incperflevel|decperflevel|ttracedata|set_valu_coexec_mode)$"
 )
 """Timing, priority, and waiting for what is complete at once here."""
+_DEALLOCATE_REGISTERS = 3
+"""The message that a wavefront uses no vector registers any more."""
+_WORKGROUP_BARRIER = (193, 0xFFFF)
+"""-1, as s_barrier_signal and s_barrier_wait have it."""
+_MODES = {"s_round_mode": (0x0F, 0), "s_denorm_mode": (0xF0, 4)}
+"""Instructions with bits of MODE: (mask, lowest bit)."""
 
 Condition = Callable[[Wavefronts], Array]
 _CONDITIONS: Mapping[str, Condition] = {
@@ -127,8 +134,8 @@ class Program:
                     steps.append((len(instructions) - 1, step))
                 pc = instruction.next_pc
                 exit_ = Exit("next", pc) if pc in self._targets else None
-            elif instruction.mnemonic == "s_swappc_b64":
-                steps.append((len(instructions) - 1, self._link(instruction)))
+            elif instruction.mnemonic in _BEFORE_EXIT:
+                steps.append((len(instructions) - 1, _BEFORE_EXIT[instruction.mnemonic](self, instruction)))
             if exit_ is not None:
                 return Run(tuple(instructions), tuple(steps), exit_)
 
@@ -138,7 +145,7 @@ class Program:
             return Exit("branch", instruction.branch_target(), following, _CONDITIONS[name])
         if name == "s_branch":
             return Exit("jump", instruction.branch_target())
-        if name == "s_barrier":
+        if name in ("s_barrier", "s_barrier_wait"):
             return Exit("barrier", following)
         if name in ("s_endpgm", "s_endpgm_saved"):
             return Exit("end")
@@ -152,6 +159,28 @@ class Program:
         following = np.uint64(self.address + instruction.next_pc)
         return lambda waves: write(waves, following)
 
+    def _signal(self, instruction: Instruction) -> Step:
+        """s_barrier_signal: the first half of a barrier."""
+        if instruction.fields["ssrc0"] not in _WORKGROUP_BARRIER:
+            raise instruction.unsupported("a barrier other than the workgroup's")
+
+        def step(waves: Wavefronts) -> None:
+            waves.signalled[...] = True
+
+        return step
+
+    def _wait(self, instruction: Instruction) -> Step:
+        """s_barrier_wait: what is checked before it."""
+        if instruction.fields["simm16"] not in _WORKGROUP_BARRIER:
+            raise instruction.unsupported("a barrier other than the workgroup's")
+
+        def step(waves: Wavefronts) -> None:
+            if not waves.signalled.all():
+                raise EmulationError("a wavefront waits at a barrier that it has not signalled")
+            waves.signalled[...] = False
+
+        return step
+
     def _bind(self, instruction: Instruction) -> Step | None:
         """What executes an instruction; None if there is nothing to do. Raises `UnsupportedInstructionError`."""
         try:
@@ -163,23 +192,33 @@ class Program:
 
     def _find_step(self, instruction: Instruction) -> Step | None:
         name, encoding = instruction.mnemonic, instruction.base_encoding
-        if _IGNORED.match(name):
+        if _IGNORED.match(name) or (name == "s_sendmsg" and instruction.fields["simm16"] == _DEALLOCATE_REGISTERS):
             return None
         step: Step | None = None
         if name == "s_getpc_b64":
             step = self._link(instruction)
+        elif name == "s_barrier_signal":
+            step = self._signal(instruction)
+        elif name in _MODES:
+            mask, shift = _MODES[name]
+            step = scalar.set_mode(instruction, mask, instruction.fields["simm16"] << shift)
         elif encoding in ("SOP1", "SOP2", "SOPC", "SOPK"):
-            step = scalar.bind(instruction)
+            step = scalar.bind(instruction) or scalar_floats.bind(instruction)
         elif encoding == "SMEM":
             step = smem.bind(instruction)
         elif encoding == "DS":
             step = lds.bind(instruction, self.layout)
-        elif encoding in ("GLOBAL", "FLAT", "SCRATCH"):
+        elif encoding.removeprefix("V") in ("GLOBAL", "FLAT", "SCRATCH"):
             step = global_.bind(instruction, self.layout)
-        elif encoding == "MUBUF":
+        elif encoding in ("MUBUF", "VBUFFER"):
             step = buffer.bind(instruction, self.layout)
         elif name in self._matrix:
-            step = mfma.bind(instruction, self.layout, self._matrix[name])
+            unit = wmma if name.startswith("v_wmma_") else mfma
+            step = unit.bind(instruction, self.layout, self._matrix[name])
+        elif encoding == "VOPD":
+            step = dual.bind(instruction, self.layout)
+        elif name.startswith("v_s_"):
+            step = scalar_floats.bind(instruction)
         elif encoding in ("VOP1", "VOP2", "VOP3", "VOP3SD", "VOP3P", "VOPC"):
             step = (
                 compare.bind(instruction, self.layout)
@@ -189,3 +228,10 @@ class Program:
         if step is None:
             raise instruction.unsupported("this instruction is not implemented")
         return step
+
+
+_BEFORE_EXIT: Mapping[str, Callable[[Program, Instruction], Step]] = {
+    "s_swappc_b64": Program._link,
+    "s_barrier_wait": Program._wait,
+}
+"""What instructions that end a run do before they do that."""

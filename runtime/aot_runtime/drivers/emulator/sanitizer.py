@@ -2,7 +2,8 @@
 
 - an access outside of an allocation, past its end, or past the LDS or scratch that the kernel was given;
 - an address that is not aligned as its access needs;
-- a load from memory, LDS or scratch that nothing was written to;
+- a load from memory or LDS that nothing was written to (not from scratch: compilers reload the whole of a spilled
+  register of which they have written a few lanes, before the others mean anything);
 - a register used before the load or atomic that writes it was waited for (`waits`);
 - two wavefronts that reach the same bytes, one of them storing, with nothing that orders them, or with a barrier that
   one has not waited for its access before (`races`);
@@ -54,7 +55,6 @@ class Sanitizer(Monitor):
         self._scheduler = scheduler
         access = scheduler.access
         self._lds_written = np.zeros(access.lds.size, np.uint8)
-        self._scratch_written = np.zeros(access.scratch.size, np.uint8)
         self._lds_cells = Cells(access.lds.size)
 
     @property
@@ -132,15 +132,13 @@ class Sanitizer(Monitor):
         if touch.space in ("global", "scalar"):
             self._check_memory(reached)
         elif touch.space == "lds":
-            base = (waves.workgroup * self._scheduler.access.lds_stride)[reached.waves]
-            self._check_array(
-                reached, base, self._scheduler.access.lds_bytes, self._lds_written, "LDS of the workgroup"
-            )
-            self._check_races(self._lds_cells, reached, addresses + base, self._scheduler.access.lds, "LDS")
+            name = "LDS of the workgroup"
+            self._check_bounds(reached, self._scheduler.access.lds_bytes, name)
+            offsets = addresses + (waves.workgroup * self._scheduler.access.lds_stride)[reached.waves]
+            self._check_written(reached, self._lds_written, offsets, name)
+            self._check_races(self._lds_cells, reached, offsets, self._scheduler.access.lds, "LDS")
         else:
-            places = waves.slot[reached.waves] * waves.lanes + reached.lanes
-            base = places * self._scheduler.access.scratch_stride
-            self._check_array(reached, base, self._scheduler.access.scratch_bytes, self._scratch_written, "scratch")
+            self._check_bounds(reached, self._scheduler.access.scratch_bytes, "scratch")
 
     def _check_alignment(self, reached: _Reached) -> None:
         unit = _LDS_ALIGNMENT[reached.nbytes] if reached.touch.space == "lds" else min(reached.nbytes, 4)
@@ -166,11 +164,10 @@ class Sanitizer(Monitor):
                 cells = self._memory_cells[allocation.base] = Cells(allocation.data.size)
             self._check_races(cells, part, offsets, allocation.data, allocation.text)
 
-    def _check_array(self, reached: _Reached, base: Array, size: int, written: Array, name: str) -> None:
+    def _check_bounds(self, reached: _Reached, size: int, name: str) -> None:
         wrong = (reached.addresses < 0) | (reached.addresses > size - reached.nbytes)
         if wrong.any():
             raise self._fault("bounds", f"{reached.nbytes} bytes outside the {size} bytes of {name}", reached, wrong)
-        self._check_written(reached, written, reached.addresses + base, name)
 
     def _check_written(self, reached: _Reached, written: Array, offsets: Array, name: str) -> None:
         for at in range(0, reached.nbytes, 16):

@@ -1,4 +1,4 @@
-"""The scalar unit: SOP1, SOP2, SOPC and SOPK (chapter "Scalar ALU Operations" of the ISA documents).
+"""The scalar unit on integers: SOP1, SOP2, SOPC and SOPK (chapter "Scalar ALU Operations" of the ISA documents).
 
 A semantic function takes the sources, one value a wavefront, and gives the result, or (result, SCC).
 """
@@ -207,6 +207,9 @@ SOP2 = {
     "s_bfm_b32": _op("u32 u32 u32", _field_mask(32)),
     "s_bfm_b64": _op("u64 u32 u32", _field_mask(64)),
     "s_mul_i32": _op("u32 u32 u32", np.multiply),
+    "s_mul_u64": _op("u64 u64 u64", np.multiply),
+    "s_add_nc_u64": _op("u64 u64 u64", np.add),
+    "s_sub_nc_u64": _op("u64 u64 u64", np.subtract),
     "s_mul_hi_u32": _op("u32 u32 u32", _high),
     "s_mul_hi_i32": _op("i32 i32 i32", _high),
     "s_bfe_u32": _op("u32 u32 u32", _scalar_bit_field, scc=True),
@@ -216,6 +219,7 @@ SOP2 = {
     "s_absdiff_i32": _op("i32 i32 i32", lambda a, b: np.abs(a - b), scc=True),
     "s_pack_ll_b32_b16": _op("u32 u32 u32", lambda a, b: (a & 0xFFFF) | b << 16),
     "s_pack_lh_b32_b16": _op("u32 u32 u32", lambda a, b: (a & 0xFFFF) | (b & 0xFFFF0000)),
+    "s_pack_hl_b32_b16": _op("u32 u32 u32", lambda a, b: a >> 16 | b << 16),
     "s_pack_hh_b32_b16": _op("u32 u32 u32", lambda a, b: a >> 16 | (b & 0xFFFF0000)),
     **{f"s_lshl{n}_add_u32": _op("u32 u32 u32", _shifted_add(n)) for n in (1, 2, 3, 4)},
     **{
@@ -259,7 +263,7 @@ _MODE_REGISTER = 1
 
 def bind(instruction: Instruction) -> Step | None:
     """What executes a scalar instruction; None if it is none of this unit's."""
-    name = instruction.mnemonic
+    name = instruction.operation
     if name in SOP2:
         return _bind_plain(instruction, SOP2[name], ("ssrc0", "ssrc1"))
     if name in SOP1:
@@ -274,7 +278,7 @@ def bind(instruction: Instruction) -> Step | None:
         return _bind_select(instruction)
     if name.startswith("s_bitset"):
         return _bind_bitset(instruction)
-    if name.endswith(("_saveexec_b64", "_wrexec_b64")):
+    if name.endswith(("_saveexec_b64", "_wrexec_b64", "_saveexec_b32", "_wrexec_b32")):
         return _bind_exec(instruction)
     return None
 
@@ -314,7 +318,7 @@ def _bind_compare(instruction: Instruction, op: ScalarOp) -> Step:
 def _bind_carry(instruction: Instruction) -> Step:
     first, second = (scalar_source(instruction, instruction.fields[name], "u32") for name in ("ssrc0", "ssrc1"))
     write = scalar_writer(instruction, instruction.fields["sdst"], "u32")
-    subtract = instruction.mnemonic == "s_subb_u32"
+    subtract = instruction.operation == "s_subb_u32"
 
     def step(waves: Wavefronts) -> None:
         a, b = first(waves).astype(np.int64), second(waves).astype(np.int64)
@@ -350,15 +354,18 @@ def _bind_bitset(instruction: Instruction) -> Step:
 
 def _bind_exec(instruction: Instruction) -> Step:
     """s_and_saveexec_b64 and kin: EXEC = S0 op EXEC, the old EXEC goes to the destination (the new for wrexec)."""
-    operation, kept, _ = instruction.mnemonic.removeprefix("s_").split("_")
-    source = scalar_source(instruction, instruction.fields["ssrc0"], "u64")
-    write = scalar_writer(instruction, instruction.fields["sdst"], "u64")
+    operation, kept, form = instruction.operation.removeprefix("s_").split("_")
+    kind = f"u{form[1:]}"
+    source = scalar_source(instruction, instruction.fields["ssrc0"], kind)
+    read_exec = scalar_source(instruction, EXEC, kind)
+    write_exec = scalar_writer(instruction, EXEC, kind)
+    write = scalar_writer(instruction, instruction.fields["sdst"], kind)
     function = _LOGIC[operation]
 
     def step(waves: Wavefronts) -> None:
-        old = waves.pair(EXEC)
+        old = read_exec(waves).copy()
         new = function(source(waves), old)
-        waves.write_scalar_pair(EXEC, new)
+        write_exec(waves, new)
         write(waves, old if kept == "saveexec" else new)
         waves.scc[...] = new != 0
 
@@ -367,7 +374,7 @@ def _bind_exec(instruction: Instruction) -> Step:
 
 def _bind_immediate(instruction: Instruction) -> Step | None:
     """SOPK: a 16-bit immediate, sign-extended but for unsigned comparisons and s_getreg and s_setreg."""
-    name, raw = instruction.mnemonic, instruction.fields["simm16"]
+    name, raw = instruction.operation, instruction.fields["simm16"]
     immediate: Any = np.int32(signed(raw, 16))
     if name.startswith("s_cmpk_"):
         kind = name[-3:]
@@ -396,6 +403,11 @@ def _bind_immediate(instruction: Instruction) -> Step | None:
         write(waves, total)
 
     return add
+
+
+def set_mode(instruction: Instruction, mask: int, value: int) -> Step:
+    """s_round_mode and s_denorm_mode: some bits of MODE become those of a value."""
+    return lambda waves: waves.set_mode((waves.mode_register & np.uint32(~mask & 0xFFFFFFFF)) | np.uint32(value & mask))
 
 
 def _bind_hardware_register(instruction: Instruction, raw: int) -> Step:

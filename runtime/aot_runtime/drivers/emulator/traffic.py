@@ -101,7 +101,7 @@ class Traffic(Monitor):
     def access(self, waves: Wavefronts, touch: Touch) -> None:
         addresses, lanes = touch.addresses, touch.lanes
         if addresses.ndim == 1:
-            addresses = addresses[:, None]
+            addresses, lanes = addresses[:, None], None if lanes is None else lanes[:, None]
         if lanes is not None:
             used = lanes.any(axis=1)
             addresses, lanes = addresses[used], lanes[used]

@@ -6,6 +6,8 @@ Every vector access of memory, LDS or scratch is a `Place` list made by `Access`
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +15,11 @@ import numpy as np
 
 from aot_runtime.errors import MemoryAccessError
 
-from .decode import Instruction
+from .decode import Instruction, signed
 from .memory import POISON, Allocation, Array, Memory, gather, scatter
 from .monitor import Action, Monitor, report
 from .operands import Registers, vector_register
+from .wait_counters import Isa
 from .wavefronts import Wavefronts
 
 
@@ -38,9 +41,19 @@ class Transfer:
     def words(self) -> int:
         return max(1, self.nbytes // 4)
 
+    def extend(self, values: Array) -> Array:
+        """Bytes or shorts (unsigned) as uint32, sign-extended where the transfer is."""
+        if self.signed:
+            values = values.view(f"i{self.nbytes}").astype(np.int32).view(np.uint32)
+        return values.astype(np.uint32)
+
 
 _DWORDS = {"dword": 4, "dwordx2": 8, "dwordx3": 12, "dwordx4": 16}
-_DATA_SHARE = {"b32": 4, "b64": 8, "b96": 12, "b128": 16}
+_BITS = {"b32": 4, "b64": 8, "b96": 12, "b128": 16}
+
+
+def _whole(names: Mapping[str, int]) -> dict[str, Transfer]:
+    return {name: Transfer(nbytes) for name, nbytes in names.items()}
 
 
 def _short_loads(byte: tuple[str, str], short: tuple[str, str], d16_short: str) -> dict[str, Transfer]:
@@ -55,29 +68,45 @@ def _short_loads(byte: tuple[str, str], short: tuple[str, str], d16_short: str) 
     return {**found, d16_short: Transfer(2, half=0), f"{d16_short}_hi": Transfer(2, half=1)}
 
 
-MEMORY_LOADS = {
-    **{name: Transfer(nbytes) for name, nbytes in _DWORDS.items()},
-    **_short_loads(("ubyte", "sbyte"), ("ushort", "sshort"), "short_d16"),
-}
-"""By the part of the mnemonic after `global_load_`, `buffer_load_`, …"""
-MEMORY_STORES = {
-    **{name: Transfer(nbytes) for name, nbytes in _DWORDS.items()},
-    "byte": Transfer(1),
-    "short": Transfer(2),
-    "byte_d16_hi": Transfer(1, half=1),
-    "short_d16_hi": Transfer(2, half=1),
-}
-LDS_LOADS = {
-    **{name: Transfer(nbytes) for name, nbytes in _DATA_SHARE.items()},
-    **_short_loads(("u8", "i8"), ("u16", "i16"), "u16_d16"),
-}
-LDS_STORES = {
-    **{name: Transfer(nbytes) for name, nbytes in _DATA_SHARE.items()},
-    "b8": Transfer(1),
-    "b16": Transfer(2),
-    "b8_d16_hi": Transfer(1, half=1),
-    "b16_d16_hi": Transfer(2, half=1),
-}
+def _stores(byte: str, short: str) -> dict[str, Transfer]:
+    return {
+        byte: Transfer(1),
+        short: Transfer(2),
+        f"{byte}_d16_hi": Transfer(1, half=1),
+        f"{short}_d16_hi": Transfer(2, half=1),
+    }
+
+
+def _d16_first(transfers: Mapping[str, Transfer]) -> dict[str, Transfer]:
+    """With the names of RDNA's memory instructions: `d16_hi_u8` for `u8_d16_hi`."""
+    return {re.sub(r"(\w+?)_(d16(_hi)?)", r"\2_\1", name): transfer for name, transfer in transfers.items()}
+
+
+LDS_LOADS = {**_whole(_BITS), **_short_loads(("u8", "i8"), ("u16", "i16"), "u16_d16")}
+"""By the part of the mnemonic after `ds_read_` or `ds_load_`."""
+LDS_STORES = {**_whole(_BITS), **_stores("b8", "b16")}
+_CDNA_LOADS = {**_whole(_DWORDS), **_short_loads(("ubyte", "sbyte"), ("ushort", "sshort"), "short_d16")}
+_CDNA_STORES = {**_whole(_DWORDS), **_stores("byte", "short")}
+_RDNA_LOADS = {**_whole(_BITS), **_d16_first(_short_loads(("u8", "i8"), ("u16", "i16"), "b16_d16"))}
+_RDNA_STORES = _d16_first(LDS_STORES)
+
+MEMORY_LOADS: Mapping[Isa, Mapping[str, Transfer]] = {"cdna": _CDNA_LOADS, "rdna3": _RDNA_LOADS, "rdna4": _RDNA_LOADS}
+"""By ISA, and by the part of the mnemonic after `global_load_`, `buffer_load_`, …"""
+MEMORY_STORES: Mapping[Isa, Mapping[str, Transfer]] = {
+    "cdna": _CDNA_STORES, "rdna3": _RDNA_STORES, "rdna4": _RDNA_STORES
+}  # fmt: skip
+
+
+def named(instruction: Instruction, *names: str) -> str:
+    """The name, of several that archs have for it, by which an instruction's encoding has a field."""
+    return next(name for name in names if name in instruction.fields)
+
+
+def offset_of(instruction: Instruction) -> int:
+    """The signed offset of a global, flat or scratch instruction, in bytes."""
+    if instruction.arch.isa == "rdna4":
+        return signed(instruction.fields["ioffset"], 24)
+    return signed(instruction.fields["offset"], 13)
 
 
 def data_register(instruction: Instruction, name: str, layout: Registers, words: int) -> int:
@@ -91,12 +120,11 @@ def to_registers(waves: Wavefronts, row: int, transfer: Transfer, values: Array)
         for word in range(transfer.words):
             waves.write(row + word, values[word])
         return
-    if transfer.signed:
-        values = values.view(f"i{transfer.nbytes}").astype(np.int32).view(np.uint32)
+    extended = transfer.extend(values)
     if transfer.half is None:
-        waves.write(row, values.astype(np.uint32))
+        waves.write(row, extended)
     else:
-        waves.write_half(row, transfer.half, values.astype(np.uint16))
+        waves.write_half(row, transfer.half, extended.astype(np.uint16))
 
 
 def from_registers(waves: Wavefronts, row: int, transfer: Transfer) -> Array:
@@ -172,10 +200,16 @@ class Access:
             places.append(Place(allocation.data, (reached - np.uint64(allocation.base)).view(np.int64), own))
         return places
 
-    def scalar_loads(self, waves: Wavefronts, addresses: Array, nbytes: int) -> list[tuple[Allocation, Array | None]]:
-        """The allocations that scalar loads fall into, as `Memory.spans` has it. addresses: uint64 [wavefronts]."""
-        report(self.monitors, waves, "scalar", "load", addresses, nbytes, None)
-        return self._spans(addresses, nbytes, addresses, None)
+    def scalar_loads(
+        self, waves: Wavefronts, addresses: Array, nbytes: int, loading: Array | None = None
+    ) -> list[tuple[Allocation, Array | None]]:
+        """The allocations that scalar loads fall into, as `Memory.spans` has it.
+
+        addresses: uint64 [wavefronts]. loading: the wavefronts that load, some at least, bool [wavefronts]; None: all.
+        The masks are over those.
+        """
+        report(self.monitors, waves, "scalar", "load", addresses, nbytes, loading)
+        return self._spans(addresses if loading is None else addresses[loading], nbytes, addresses, loading)
 
     def _spans(
         self, addresses: Array, nbytes: int, every: Array, lanes: Array | None

@@ -7,15 +7,27 @@ and `packed` have VOPC and VOP3P.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from . import floats
+from .archs import Arch
 from .decode import Instruction
 from .modifiers import Modifiers, modifiers
-from .operands import VGPR, Registers, register_reader, register_writer, scalar_source, vector_register, vector_source
+from .operands import (
+    VGPR,
+    Registers,
+    half_writer,
+    register_reader,
+    register_writer,
+    scalar_source,
+    scalar_target,
+    vector_register,
+    vector_source,
+)
 from .scalar import Step, bit_field, find_high, find_low, find_sign, reverse_bits
 from .wavefronts import VCC, Array, Wavefronts
 
@@ -172,15 +184,6 @@ def _average_bytes(a: Array, b: Array, c: Array) -> Array:
 
 def _median(a: Array, b: Array, c: Array) -> Array:
     return np.maximum(np.minimum(a, b), np.minimum(np.maximum(a, b), c))
-
-
-_BELOW_LOW = np.array([(1 << min(lane, 32)) - 1 for lane in range(64)], np.uint32)
-_BELOW_HIGH = np.array([(1 << max(lane - 32, 0)) - 1 for lane in range(64)], np.uint32)
-
-
-def _count_below(below: Array) -> Callable[[Array, Array], Array]:
-    """Bits of a mask that belong to lower lanes, plus a number."""
-    return lambda mask, base: np.bitwise_count(mask & below) + base
 
 
 def _clamped(low: int, high: int, value: Array) -> Array:
@@ -376,8 +379,6 @@ _INTEGERS = {
     "v_bfi_b32": _op("u32 u32 u32 u32", lambda a, b, c: (a & b) | (~a & c)),
     "v_bfm_b32": _op("u32 u32 u32", _field_mask),
     "v_bcnt_u32_b32": _op("u32 u32 u32", lambda a, b: np.bitwise_count(a) + b),
-    "v_mbcnt_lo_u32_b32": _op("u32 u32 u32", _count_below(_BELOW_LOW)),
-    "v_mbcnt_hi_u32_b32": _op("u32 u32 u32", _count_below(_BELOW_HIGH)),
     "v_alignbit_b32": _op("u32 u32 u32 u32", _align(lambda amount: amount & 31)),
     "v_alignbyte_b32": _op("u32 u32 u32 u32", _align(lambda amount: (amount & 3) * np.uint32(8))),
     "v_perm_b32": _op("u32 u32 u32 u32", _permute_bytes),
@@ -456,22 +457,81 @@ _OTHER_FLOATS = {
     "v_dot8c_i32_i4": _op("u32 u32 u32 =u32", lambda a, b, c: floats.dot_integer(a, b, c, 4, (True, True))),
 }  # fmt: skip
 
-OPS: dict[str, VectorOp] = {
-    **_FLOATS, **_SHORT_FLOATS, **_OTHER_FLOATS, **_INTEGER_WIDTHS, **_INTEGERS, **_CONVERSIONS,
+
+def _chained(first: Callable[..., Array], second: Callable[..., Array]) -> Callable[..., Array]:
+    """second(first(a, b), c), for functions that may obey MODE.IEEE."""
+
+    def chained(a: Array, b: Array, c: Array, **ieee: bool) -> Array:
+        return second(first(a, b, **ieee), c, **ieee)
+
+    return chained
+
+
+@_by_kind(16, 32)
+def _RDNA_FLOATS(f: str, width: int) -> dict[str, VectorOp]:
+    """Minimum and maximum of three, and together. Those with whole names, of RDNA 4, give NaN for NaN."""
+    three = f"{f} {f} {f} {f}"
+    return {
+        f"v_minmax_{f}": _op(three, _chained(floats.min_num, floats.max_num), ieee=True),
+        f"v_maxmin_{f}": _op(three, _chained(floats.max_num, floats.min_num), ieee=True),
+        f"v_minimum3_{f}": _op(three, _chained(floats.minimum, floats.minimum)),
+        f"v_maximum3_{f}": _op(three, _chained(floats.maximum, floats.maximum)),
+        f"v_minimummaximum_{f}": _op(three, _chained(floats.minimum, floats.maximum)),
+        f"v_maximumminimum_{f}": _op(three, _chained(floats.maximum, floats.minimum)),
+    }
+
+
+_RDNA = {
+    **_RDNA_FLOATS,
+    **{f"v_{name}_f{width}": _op(" ".join([f"f{width}"] * 3), function)
+       for width in (16, 32, 64) for name, function in (("minimum", floats.minimum), ("maximum", floats.maximum))},
+    **{f"v_minmax_{kind}": _op(" ".join([kind] * 4), _chained(np.minimum, np.maximum)) for kind in ("i32", "u32")},
+    **{f"v_maxmin_{kind}": _op(" ".join([kind] * 4), _chained(np.maximum, np.minimum)) for kind in ("i32", "u32")},
+    "v_and_b16": _op("u16 u16 u16", np.bitwise_and),
+    "v_or_b16": _op("u16 u16 u16", np.bitwise_or),
+    "v_xor_b16": _op("u16 u16 u16", np.bitwise_xor),
+    "v_not_b16": _op("u16 u16", np.invert),
+    "v_mov_b16": _op("u16 u16", lambda a: a),
+    "v_xor3_b32": _op("u32 u32 u32 u32", lambda a, b, c: a ^ b ^ c),
+    "v_cvt_u32_u16": _op("u32 u16", lambda a: a.astype(np.uint32)),
+    "v_cvt_i32_i16": _op("i32 i16", lambda a: a.astype(np.int32)),
+    "v_cvt_pk_i16_f32": _op("u32 f32 f32", lambda a, b: floats.pack16(*(
+        floats.to_integer(np.trunc(value), 16, True).astype(np.uint16) for value in (a, b)))),
+    "v_cvt_pk_u16_f32": _op("u32 f32 f32", lambda a, b: floats.pack16(*(
+        floats.to_integer(np.trunc(value), 16, False).astype(np.uint16) for value in (a, b)))),
+    "v_fmamk_f16": _op("f16 f16 f16 f16", _fused_last, rounded=_fused_last),
+    "v_fmaak_f16": _op("f16 f16 f16 f16", _fused, rounded=floats.fma),
+    "v_dot2c_f32_bf16": _op("f32 u32 u32 =f32", lambda a, b, c: floats.dot(a, b, c, floats.BF16, floats.BF16)),
+    "v_trig_preop_f64": _op("f64 f64 u32", floats.trig_preop),
 }  # fmt: skip
+"""What CDNA has not."""
+
+OPS: dict[str, VectorOp] = {
+    **_FLOATS, **_SHORT_FLOATS, **_OTHER_FLOATS, **_INTEGER_WIDTHS, **_INTEGERS, **_CONVERSIONS, **_RDNA,
+}  # fmt: skip
+
+
+def of_arch(op: VectorOp, arch: Arch) -> VectorOp:
+    """The instruction as an arch has it: RDNA 4 has no IEEE mode, and minimum and maximum quiet no NaN then."""
+    if arch.isa != "rdna4" or not op.ieee:
+        return op
+    return replace(op, function=partial(op.function, ieee=False), ieee=False)
 
 
 # Binding
 
+_NOTHING = ("v_nop", "v_clrexcp", "v_pipeflush", "v_permlane64_b32")
+"""v_permlane64_b32 exchanges halves of wavefronts of 64."""
+
 
 def bind(instruction: Instruction, layout: Registers) -> Step | None:
     """What executes a vector instruction; None if it is none of this unit's."""
-    name = instruction.mnemonic
-    if name in ("v_nop", "v_clrexcp"):
+    name = instruction.operation
+    if name in _NOTHING:
         return lambda waves: None
     if name in OPS:
         changes = modifiers(instruction, layout)
-        return changes.around(_bind_plain(instruction, OPS[name], changes))
+        return changes.around(_bind_plain(instruction, of_arch(OPS[name], instruction.arch), changes))
     if name in _SPECIAL:
         changes = modifiers(instruction, layout)
         return changes.around(_SPECIAL[name](instruction, layout, changes))
@@ -562,21 +622,27 @@ def _mask_reader(instruction: Instruction) -> Callable[[Wavefronts], Array]:
     return lambda waves: (np.asarray(source(waves), np.uint64)[..., None] >> shifts & np.uint64(1)).astype(bool)
 
 
+def _mask_target(instruction: Instruction) -> int:
+    """Where a second result, of a bit a lane, goes: sdst, or VCC where there is none."""
+    return scalar_target(instruction, instruction.fields.get("sdst", VCC))
+
+
 def _bind_select(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    first, second = changes.sources(["f32", "f32"])
-    mask, write = _mask_reader(instruction), changes.destination("f32", False)
+    kind = f"f{instruction.operation[-2:]}"
+    first, second = changes.sources([kind, kind])
+    mask, write = _mask_reader(instruction), changes.destination(kind, False)
     changes.refuse_clamp()
     return lambda waves: write(waves, np.where(mask(waves), second(waves), first(waves)))
 
 
 def _bind_carry(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
     """v_add_co_u32, v_subbrev_co_u32 and kin: the carry goes to VCC or sdst, and for -c- and -b- comes from a mask."""
-    name = instruction.mnemonic
+    name = instruction.operation
     changes.refuse_clamp()
     first, second = changes.sources(["u32", "u32"])
     if "rev" in name:
         first, second = second, first
-    write, target = changes.destination("u32", False), instruction.fields.get("sdst", VCC)
+    write, target = changes.destination("u32", False), _mask_target(instruction)
     carry = _mask_reader(instruction) if name.startswith(("v_addc", "v_subb")) else None
     subtract = name.startswith("v_sub")
 
@@ -596,7 +662,7 @@ def _bind_wide_multiply(instruction: Instruction, layout: Registers, changes: Mo
     kind = "u" if "u64" in instruction.mnemonic else "i"
     changes.refuse_clamp()
     first, second, addend = changes.sources([f"{kind}32", f"{kind}32", f"{kind}64"])
-    write, target = changes.destination(f"{kind}64", False), instruction.fields["sdst"]
+    write, target = changes.destination(f"{kind}64", False), _mask_target(instruction)
 
     def step(waves: Wavefronts) -> None:
         product = _wide(np.multiply)(first(waves), second(waves))
@@ -613,7 +679,7 @@ def _bind_div_scale(instruction: Instruction, layout: Registers, changes: Modifi
     kind = instruction.mnemonic[-3:]
     readers, write = changes.sources([kind] * 3), changes.destination(kind, False)
     changes.refuse_clamp()
-    target = instruction.fields["sdst"]
+    target = _mask_target(instruction)
 
     def step(waves: Wavefronts) -> None:
         value, mask = floats.div_scale(*np.broadcast_arrays(*(read(waves) for read in readers)))
@@ -639,19 +705,26 @@ def _bind_div_fmas(instruction: Instruction, layout: Registers, changes: Modifie
 # 8-bit floats
 
 
-def _float8(name: str) -> floats.FloatFormat:
-    return floats.FP8_FNUZ if "fp8" in name else floats.BF8_FNUZ
+def _float8(instruction: Instruction) -> floats.FloatFormat:
+    ocp, fnuz = (floats.FP8, floats.FP8_FNUZ) if "fp8" in instruction.mnemonic else (floats.BF8, floats.BF8_FNUZ)
+    return ocp if instruction.arch.ocp_fp8 else fnuz
 
 
 def _bind_from_float8(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    fmt = _float8(instruction.mnemonic)
-    (source,), write = changes.sources(["u32"]), changes.destination("f32", False)
+    fmt = _float8(instruction)
+    write = changes.destination("f32", False)
     changes.refuse_clamp()
-    return lambda waves: write(waves, floats.decode(source(waves) & np.uint32(255), fmt))
+    if instruction.field("opsel") and instruction.arch.isa == "rdna4":
+        # op_sel names a byte of the source, its lower bit first.
+        byte = (0, 2, 1, 3)[instruction.fields["opsel"] & 3]
+        source = vector_source(instruction, changes.first_source_number(), "u32", layout)
+    else:
+        byte, (source,) = 0, changes.sources(["u32"])
+    return lambda waves: write(waves, floats.decode(source(waves) >> np.uint32(8 * byte) & np.uint32(255), fmt))
 
 
 def _bind_pair_from_float8(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    fmt = _float8(instruction.mnemonic)
+    fmt = _float8(instruction)
     row = vector_register(instruction, instruction.fields["vdst"], False, layout, 2)
     word = changes.word_of_first_source()
     source = vector_source(instruction, changes.first_source_number(), "u32", layout)
@@ -666,7 +739,7 @@ def _bind_pair_from_float8(instruction: Instruction, layout: Registers, changes:
 
 
 def _bind_pair_to_float8(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    fmt = _float8(instruction.mnemonic)
+    fmt = _float8(instruction)
     changes.refuse_clamp()
     low, high = changes.sources(["f32", "f32"], placed=True)
     row = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
@@ -680,7 +753,7 @@ def _bind_pair_to_float8(instruction: Instruction, layout: Registers, changes: M
 
 
 def _bind_random_to_float8(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    fmt = _float8(instruction.mnemonic)
+    fmt = _float8(instruction)
     changes.refuse_clamp()
     value, random = changes.sources(["f32", "u32"], placed=True)
     row = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
@@ -694,8 +767,22 @@ def _bind_random_to_float8(instruction: Instruction, layout: Registers, changes:
     return step
 
 
+def _bind_count_below(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
+    """v_mbcnt_lo and _hi: bits of a mask's low or high word that belong to lower lanes, plus a number."""
+    first = 32 if "_hi_" in instruction.mnemonic else 0
+    changes.refuse_clamp()
+    mask, base = changes.sources(["u32", "u32"])
+    write = changes.destination("u32", False)
+    lanes = range(instruction.arch.lanes)
+    below = np.array([(1 << min(max(lane - first, 0), 32)) - 1 for lane in lanes], np.uint32)
+    return lambda waves: write(waves, np.bitwise_count(mask(waves) & below) + base(waves))
+
+
 _SPECIAL: dict[str, Callable[[Instruction, Registers, Modifiers], Step]] = {
     "v_cndmask_b32": _bind_select,
+    "v_cndmask_b16": _bind_select,
+    "v_mbcnt_lo_u32_b32": _bind_count_below,
+    "v_mbcnt_hi_u32_b32": _bind_count_below,
     **{f"v_{name}_co_u32": _bind_carry for name in ("add", "sub", "subrev", "addc", "subb", "subbrev")},
     "v_mad_u64_u32": _bind_wide_multiply,
     "v_mad_i64_i32": _bind_wide_multiply,
@@ -731,25 +818,40 @@ def _bind_read_first_lane(instruction: Instruction, layout: Registers) -> Step:
 
 
 def _scalar_target(instruction: Instruction) -> int:
-    # The 8-bit VGPR field holds a scalar register's number.
-    number = instruction.fields["vdst"] - VGPR
-    if number >= 128:
-        raise instruction.unsupported(f"scalar destination {number}")
-    return number
+    # CDNA's tables take the field for that of a vector register.
+    return scalar_target(instruction, instruction.fields["vdst"] % VGPR)
 
 
 def _bind_read_lane(instruction: Instruction, layout: Registers) -> Step:
     row, target = _source_row(instruction, layout), _scalar_target(instruction)
     lane = scalar_source(instruction, instruction.fields["src1"], "u32")
+    last = instruction.arch.lanes - 1
     return lambda waves: waves.write_scalar(
-        target, waves.u32[row][np.arange(waves.count), (lane(waves) & 63).astype(np.intp)]
+        target, waves.u32[row][np.arange(waves.count), (lane(waves) & last).astype(np.intp)]
     )
 
 
 def _bind_write_lane(instruction: Instruction, layout: Registers) -> Step:
     row = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
     value, lane = (scalar_source(instruction, instruction.fields[name], "u32") for name in ("src0", "src1"))
-    return lambda waves: waves.write_lane(row, (lane(waves) & 63).astype(np.intp), value(waves))
+    last = instruction.arch.lanes - 1
+    return lambda waves: waves.write_lane(row, (lane(waves) & last).astype(np.intp), value(waves))
+
+
+def _bind_swap_halves(instruction: Instruction, layout: Registers) -> Step:
+    """v_swap_b16."""
+    rows = _source_row(instruction, layout), vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
+    chosen = instruction.field("opsel")
+    places = tuple(zip(rows, (chosen & 1, chosen >> 3), strict=True))
+    first, second = (register_reader(row, "u16", half) for row, half in places)
+    write_first, write_second = (half_writer(row, "u16", half) for row, half in places)
+
+    def step(waves: Wavefronts) -> None:
+        kept = first(waves).copy()
+        write_first(waves, second(waves))
+        write_second(waves, kept)
+
+    return step
 
 
 def _bind_swap(instruction: Instruction, layout: Registers) -> Step:
@@ -779,11 +881,41 @@ def _bind_accumulation(instruction: Instruction, layout: Registers) -> Step:
     return lambda waves: write(waves, read(waves))
 
 
+def _bind_permute_row(instruction: Instruction, layout: Registers) -> Step:
+    """v_permlane16_b32 and v_permlanex16_b32: each lane of 16 takes that of its row, or of the other row of two, which
+    four bits of 64 name. op_sel's first bit has inactive lanes read too, its second has them give 0.
+    """
+    row = _source_row(instruction, layout)
+    target = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
+    low, high = (scalar_source(instruction, instruction.fields[name], "u32") for name in ("src1", "src2"))
+    reads_inactive, zero = bool(instruction.field("opsel") & 1), bool(instruction.field("opsel") & 2)
+    lane = np.arange(instruction.arch.lanes)
+    first = (lane & ~15) ^ (16 if "permlanex16" in instruction.mnemonic else 0)
+    shifts = (lane % 8 * 4).astype(np.uint32)
+
+    def step(waves: Wavefronts) -> None:
+        words = (np.broadcast_to(word(waves), waves.count)[:, None] for word in (low, high))
+        below, above = words
+        source = first + (np.where(lane % 16 < 8, below, above) >> shifts & np.uint32(15))
+        value = np.take_along_axis(waves.u32[row], source, 1)
+        active = waves.active
+        if active is None or reads_inactive:
+            waves.write(target, value)
+            return
+        valid = np.take_along_axis(active, source, 1)
+        waves.write(target, np.where(valid, value, np.uint32(0) if zero else waves.u32[target]))
+
+    return step
+
+
 _CROSS_LANE: dict[str, Callable[[Instruction, Registers], Step]] = {
     "v_readfirstlane_b32": _bind_read_first_lane,
     "v_readlane_b32": _bind_read_lane,
     "v_writelane_b32": _bind_write_lane,
     "v_swap_b32": _bind_swap,
+    "v_swap_b16": _bind_swap_halves,
+    "v_permlane16_b32": _bind_permute_row,
+    "v_permlanex16_b32": _bind_permute_row,
     "v_accvgpr_read": _bind_accumulation,
     "v_accvgpr_read_b32": _bind_accumulation,
     "v_accvgpr_write": _bind_accumulation,
@@ -791,4 +923,4 @@ _CROSS_LANE: dict[str, Callable[[Instruction, Registers], Step]] = {
     "v_accvgpr_mov_b32": _bind_accumulation,
 }
 
-__all__ = ["OPS", "VectorOp", "bind", "evaluate", "flush_input"]
+__all__ = ["OPS", "VectorOp", "bind", "evaluate", "flush_input", "of_arch"]

@@ -53,7 +53,9 @@ _FIELDS: Mapping[Isa, Mapping[str, tuple[tuple[int, int], ...]]] = {
 }
 _VECTOR_MEMORY = ("global", "scratch", "buffer", "tbuffer", "image")
 _WAIT_FOR_BOTH = {"s_wait_loadcnt_dscnt": "loadcnt", "s_wait_storecnt_dscnt": "storecnt"}
-_UNCOUNTED = frozenset({"ds_nop", "buffer_inv", "buffer_wbinvl1", "buffer_wbinvl1_vol", "buffer_gl0_inv"})
+_UNCOUNTED = frozenset(
+    {"ds_nop", "buffer_inv", "buffer_wbinvl1", "buffer_wbinvl1_vol", "buffer_gl0_inv", "buffer_gl1_inv"}
+)
 
 
 def waited_for(instruction: Instruction) -> dict[str, int]:
@@ -99,7 +101,8 @@ def counted_by(instruction: Instruction) -> tuple[Counted, ...]:
         return (Counted(counters.lds, True),)
     if name.startswith(("s_load", "s_buffer_load", "s_memtime", "s_memrealtime", "s_sendmsg_rtn")):
         return (Counted(counters.scalars, False),)
-    memory = counters.loads if "_load" in name or returns_value(instruction) else counters.stores
+    is_load = "_load" in name or name == "global_inv" or returns_value(instruction)
+    memory = counters.loads if is_load else counters.stores
     if segment == "flat":
         return (Counted(memory, False), Counted(counters.lds, False))
     return (Counted(memory, True),) if segment in _VECTOR_MEMORY else ()

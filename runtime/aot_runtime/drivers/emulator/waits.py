@@ -25,7 +25,8 @@ from .wait_counters import COUNTERS, Counted, counted_by, waited_for
 from .wavefronts import Wavefronts
 
 _FIRST_VECTOR = 128
-"""Bit of the first vector register in a set of registers, which is an int; scalar ones come before."""
+"""Bit of the first vector register in a set of registers, which is an int: each has two bits, as halves of RDNA's are
+loaded by themselves. Scalar ones come before."""
 _LANE_MOVES = ("ds_bpermute", "ds_permute", "ds_swizzle", "ds_nop")
 
 
@@ -33,22 +34,23 @@ def register_set(operand: Operand, layout: Registers) -> int:
     """The registers of an operand, a bit each."""
     if not operand.is_register:
         return 0
-    first = operand.number
-    if operand.is_vector:
-        first += _FIRST_VECTOR - VGPR + (layout.accumulation if operand.accumulation else 0)
-    return (1 << operand.words) - 1 << first
+    if not operand.is_vector:
+        return (1 << operand.words) - 1 << operand.number
+    row = operand.number - VGPR + (layout.accumulation if operand.accumulation else 0)
+    first = _FIRST_VECTOR + 2 * row
+    return (1 << 2 * operand.words) - 1 << first if operand.half is None else 1 << first + operand.half
 
 
 def names_of(registers: int, layout: Registers) -> str:
     """The registers of a set, by name."""
     bits = [bit for bit in range(registers.bit_length()) if registers >> bit & 1]
-    return ", ".join(_name(bit, layout) for bit in bits)
+    return ", ".join(dict.fromkeys(_name(bit, layout) for bit in bits))
 
 
 def _name(bit: int, layout: Registers) -> str:
-    row = bit - _FIRST_VECTOR
-    if row < 0:
+    if bit < _FIRST_VECTOR:
         return register_name(bit)
+    row = (bit - _FIRST_VECTOR) // 2
     accumulation = row >= layout.accumulation
     return register_name(VGPR + row - (layout.accumulation if accumulation else 0), accumulation=accumulation)
 
@@ -229,8 +231,8 @@ class Waits:
             return ""
         layout, instructions = self._program.layout, self._program.instructions
         causes = " or ".join(f"`{disassemble(instructions[pc])}` at pc {pc:#x}" for pc in before.causes(wrong))
-        is_or_are = "are" if wrong & (wrong - 1) else "is"
-        return f"{names_of(wrong, layout)} {is_or_are} used before {causes} was waited for"
+        names = names_of(wrong, layout)
+        return f"{names} {'are' if ',' in names else 'is'} used before {causes} was waited for"
 
 
 __all__ = ["Effect", "Outstanding", "Waits"]

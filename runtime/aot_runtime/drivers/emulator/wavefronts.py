@@ -14,9 +14,13 @@ from .floats import FloatMode
 
 Array = np.ndarray[Any, Any]
 
-VCC, M0, EXEC = 106, 124, 126
-"""Scalar operand numbers. TTMP0 is 108; 64-bit registers take two."""
-_SCALARS = 128
+VCC, TTMP0, M0, EXEC = 106, 108, 124, 126
+"""Scalar operand numbers; 64-bit registers take two."""
+NULL = 124
+"""RDNA's operand that reads as 0 and drops what is written to it; its M0 is `M0` + 1."""
+DROPPED = 128
+"""Row of `Batch.scalars`, the first of two, for what is written to NULL."""
+_SCALARS = 130
 _PLAIN = FloatMode()
 UNSET = 0xFFFFFFFF
 """What registers hold that the launch does not set: NaN as a float."""
@@ -28,28 +32,32 @@ class Batch:
     Attributes:
         lanes: of a wavefront.
         vectors: uint32 [registers, wavefronts, lanes], accumulation registers after the ordinary ones.
-        scalars: uint32 [128, wavefronts], by operand number: SGPRs, VCC, TTMPs, M0 and EXEC.
+        scalars: uint32 [130, wavefronts], by operand number: SGPRs, VCC, TTMPs, M0 or NULL, EXEC; then DROPPED.
         scc: bool [wavefronts].
         mode: uint32 [wavefronts], the MODE register.
         workgroup: int64 [wavefronts], index of the wavefront's workgroup in the batch.
         slot: int64 [wavefronts], index of the wavefront in the batch as it was launched.
+        signalled: bool [wavefronts], that it has come to the barrier that it has not waited for yet (gfx12).
     """
 
     def __init__(self, registers: int, wavefronts: int, lanes: int):
         self.lanes = lanes
         self.vectors = np.full((registers, wavefronts, lanes), UNSET, np.uint32)
         self.scalars = np.full((_SCALARS, wavefronts), UNSET, np.uint32)
+        if lanes == 32:  # RDNA
+            self.scalars[NULL] = 0
         self.scc = np.zeros(wavefronts, bool)
         self.mode = np.zeros(wavefronts, np.uint32)
         self.workgroup = np.zeros(wavefronts, np.int64)
         self.slot = np.arange(wavefronts)
+        self.signalled = np.zeros(wavefronts, bool)
 
     def reorder(self, start: int, order: Array) -> None:
         """Put wavefront start + order[i] in place start + i."""
         here = slice(start, start + len(order))
         self.vectors[:, here] = self.vectors[:, here][:, order]
         self.scalars[:, here] = self.scalars[:, here][:, order]
-        for array in (self.scc, self.mode, self.workgroup, self.slot):
+        for array in (self.scc, self.mode, self.workgroup, self.slot, self.signalled):
             array[here] = array[here][order]
 
 
@@ -79,6 +87,7 @@ class Wavefronts:
         self.scc = batch.scc[here]
         self.mode_register = batch.mode[here]
         self.workgroup, self.slot = batch.workgroup[here], batch.slot[here]
+        self.signalled = batch.signalled[here]
         self.dpp_sources: Array | None = None
         self._active: Array | None = None
         self._active_known = False
