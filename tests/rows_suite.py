@@ -47,6 +47,10 @@ def poisoned_mask(rows: Bundle, mask: np.ndarray) -> DeviceArray:
     return rows.device.array(whole)[2:-2, : mask.shape[1]]
 
 
+NORMS = ("rms_norm", "layer_norm")
+EPS = {"rms_norm": 1e-6, "layer_norm": 1e-5}
+
+
 # Softmax
 
 
@@ -83,15 +87,14 @@ def test_special_values_stay_in_their_row(rows_for: RowsFor, special: float, col
     x[0, cols // 3] = x[2, :] = special
     rows = rows_for(FP32)
     check_softmax(rows, x)
-    for op, same in ((rows.rms_norm, reference.rms_norm_same_dtype), (rows.layer_norm, reference.layer_norm_same_dtype)):
-        found, wanted = op(x, np.ones(cols, np.float32)), same(x, np.ones(cols, np.float32), eps=1e-5)
-        assert np.isfinite(found[1::2]).all() and np.isnan(found[0]).any() == np.isnan(wanted[0]).any()
+    weight = np.ones(cols, np.float32)
+    for op in NORMS:
+        found = getattr(rows, op)(x, weight)
+        wanted = getattr(reference, f"{op}_same_dtype")(x, weight, eps=EPS[op])
+        assert np.isfinite(found[1::2]).all() and np.array_equal(np.isnan(found), np.isnan(wanted))
 
 
 # Norms
-
-NORMS = ("rms_norm", "layer_norm")
-EPS = {"rms_norm": 1e-6, "layer_norm": 1e-5}
 
 
 def run_norm(

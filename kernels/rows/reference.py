@@ -6,6 +6,9 @@ inputs. Shapes are those of manifests/rows.yaml. Sums with a residual are rounde
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import ml_dtypes
 import numpy as np
 
@@ -59,7 +62,9 @@ def layer_norm_same_dtype(
     return _plain(np.float32, x.dtype, True, x, residual, weight, bias, **options)
 
 
-def rms_norm_quantised(x: Array, weight: Array, out: Array, residual: Array | None = None, **options: object) -> Results:
+def rms_norm_quantised(
+    x: Array, weight: Array, out: Array, residual: Array | None = None, **options: object
+) -> Results:
     """(rms_norm / scale, [the new residual,] scale of each row); the first is exact, and not rounded to out's dtype."""
     return _quantised(np.float64, False, out, False, x, residual, weight, None, **options)
 
@@ -135,3 +140,89 @@ def scaled(values: Array, scale: Array, dtype: np.dtype) -> Array:
 def rounded_to(values: Array, dtype: np.dtype) -> Array:
     """Rounded half to even."""
     return (np.rint(values) if dtype == np.int8 else values).astype(dtype)
+
+
+def cast(x: Array, out: Array) -> Array:
+    """x, in float64, saturated if out's dtype is a float8: infinities too."""
+    x = x.astype(np.float64)
+    return np.clip(x, -largest(out.dtype), largest(out.dtype)) if out.dtype.itemsize == 1 else x
+
+
+def cast_same_dtype(x: Array, out: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return cast(x, out).astype(np.float32).astype(out.dtype)
+
+
+# Positions, activations, tables
+
+
+def rotary(
+    x: Array, cos: Array, sin: Array, positions: Array, interleaved: bool = False, compute: type = np.float64
+) -> Array:
+    """The first 2 * pairs elements of each head rotated by the angles of its token's position."""
+    pairs = cos.shape[1]
+    positions = positions.clip(0, len(cos) - 1)
+    c, s = (table.astype(compute)[positions][:, None] for table in (cos, sin))
+    out = x.astype(compute)
+    halves = (
+        (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)) if interleaved else (slice(pairs), slice(pairs, 2 * pairs))
+    )
+    first, second = (x[..., half].astype(compute) for half in halves)
+    out[..., halves[0]], out[..., halves[1]] = first * c - second * s, second * c + first * s
+    return out
+
+
+def rotary_same_dtype(*arrays: Array, interleaved: bool = False, **named: Array) -> Array:
+    x = named["x"] if "x" in named else arrays[0]
+    return rotary(*arrays, interleaved=interleaved, **named, compute=np.float32).astype(x.dtype)
+
+
+def silu_mul(gate: Array, up: Array) -> Array:
+    return _gated(np.float64, _silu, gate, up)
+
+
+def silu_mul_same_dtype(gate: Array, up: Array) -> Array:
+    return _gated(np.float32, _silu, gate, up).astype(gate.dtype)
+
+
+def gelu_mul(gate: Array, up: Array, approximate: str = "none") -> Array:
+    """approximate: none (the error function) or tanh."""
+    return _gated(np.float64, _gelu(approximate), gate, up)
+
+
+def gelu_mul_same_dtype(gate: Array, up: Array, approximate: str = "none") -> Array:
+    return _gated(np.float32, _gelu(approximate), gate, up).astype(gate.dtype)
+
+
+def _gated(compute: type, activation: Callable[[Array], Array], gate: Array, up: Array) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return activation(gate.astype(compute)) * up.astype(compute)
+
+
+def _silu(x: Array) -> Array:
+    return x / (1 + np.exp(-x))
+
+
+def _gelu(approximate: str) -> Callable[[Array], Array]:
+    if approximate == "tanh":
+        return lambda x: (
+            x * (0.5 + 0.5 * np.tanh(np.sqrt(x.dtype.type(2 / np.pi)) * (x + x.dtype.type(0.044715) * x**3)))
+        )
+    erf = np.vectorize(math.erf, otypes=[np.float64])
+    return lambda x: x * (0.5 + 0.5 * erf(x * x.dtype.type(0.5**0.5))).astype(x.dtype)
+
+
+def embedding(table: Array, ids: Array) -> Array:
+    """Rows of the table; zeros for ids outside."""
+    known = (ids >= 0) & (ids < len(table))
+    return np.where(known[:, None], table[np.where(known, ids, 0)], table.dtype.type(0))
+
+
+embedding_same_dtype = embedding
+
+
+def transpose(x: Array) -> Array:
+    return x.swapaxes(1, 2)
+
+
+transpose_same_dtype = transpose
