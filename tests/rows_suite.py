@@ -199,3 +199,171 @@ def test_a_residual_of_another_shape_is_refused(rows_for: RowsFor):
     x = np.zeros((2, 32), np.float32)
     with pytest.raises(ArgumentError, match="cols"):
         rows_for(FP32).rms_norm(x, np.ones(32, np.float32), residual=np.zeros((2, 33), np.float32))
+
+
+# Rotary embedding
+
+
+def angles(rng: np.random.Generator, positions: int, pairs: int) -> tuple[np.ndarray, np.ndarray]:
+    phases = rng.uniform(-np.pi, np.pi, (positions, pairs))
+    return np.cos(phases).astype(np.float32), np.sin(phases).astype(np.float32)
+
+
+@pytest.mark.parametrize("interleaved", (False, True))
+@pytest.mark.parametrize("heads", (1, 3, 32))
+@pytest.mark.parametrize("head_dim, pairs", ((64, 32), (128, 64), (256, 128), (80, 40), (128, 16), (3, 1), (256, 48)))
+@pytest.mark.parametrize("dtype", (BF16, FP32), ids=str)
+def test_rotary(rows_for: RowsFor, dtype: np.dtype, head_dim: int, pairs: int, heads: int, interleaved: bool):
+    rows, rng = rows_for(dtype), np.random.default_rng(pairs)
+    x = normal(rng, (5, heads, head_dim), dtype)
+    cos, sin = angles(rng, 20, pairs)
+    positions = np.array([0, 19, 7, 7, 3], np.int32)
+    out = nan_output(rows, x.shape, dtype)
+    rows.rotary(
+        poisoned(rows, x), poisoned(rows, cos), poisoned(rows, sin), positions, interleaved=interleaved, out=out
+    )
+    given = (x, cos, sin, positions)
+    exact = reference.rotary(*given, interleaved=interleaved)
+    assert_close(out.numpy(), exact, reference.rotary_same_dtype(*given, interleaved=interleaved), 1e-6)
+    if 2 * pairs < head_dim:
+        assert np.array_equal(out.numpy()[..., 2 * pairs :], x[..., 2 * pairs :])
+
+
+def test_a_rotation_by_a_right_angle_exchanges_elements(rows_for: RowsFor):
+    x = np.arange(64, dtype=np.float32).reshape(1, 1, 64)
+    cos, sin, first = np.zeros((1, 32), np.float32), np.ones((1, 32), np.float32), np.zeros(1, np.int32)
+    rows = rows_for(FP32)
+    halves = np.concatenate([-x[..., 32:], x[..., :32]], -1)
+    assert np.array_equal(rows.rotary(x, cos, sin, first), halves)
+    pairs = np.stack([-x[..., 1::2], x[..., ::2]], -1).reshape(x.shape)
+    assert np.array_equal(rows.rotary(x, cos, sin, first, interleaved=True), pairs)
+
+
+def test_positions_outside_of_the_table_take_its_ends(rows_for: RowsFor):
+    rows, rng = rows_for(FP32), np.random.default_rng(0)
+    x, (cos, sin) = normal(rng, (4, 2, 64), FP32), angles(rng, 6, 32)
+    tables = [poisoned(rows, cos), poisoned(rows, sin)]
+    outside, inside = (np.array(p, np.int32) for p in ([-1, 6, 2**31 - 1, -(2**31)], [0, 5, 5, 0]))
+    given = rows.device.array(x)
+    assert np.array_equal(rows.rotary(given, *tables, outside).numpy(), rows.rotary(given, *tables, inside).numpy())
+
+
+def test_rotary_of_packed_heads(rows_for: RowsFor):
+    """q and k as views of one matrix."""
+    rows, rng = rows_for(BF16), np.random.default_rng(0)
+    qkv, (cos, sin) = normal(rng, (3, 6, 64), BF16), angles(rng, 9, 32)
+    positions = np.array([8, 1, 0], np.int32)
+    whole = rows.device.array(qkv)
+    for view in (slice(0, 4), slice(4, 5)):
+        out = rows.rotary(whole[:, view], cos, sin, positions).numpy()
+        given = (qkv[:, view], cos, sin, positions)
+        assert_close(out, reference.rotary(*given), reference.rotary_same_dtype(*given), 1e-6)
+
+
+# Gated activations
+
+GATES = (("silu_mul", {}), ("gelu_mul", {}), ("gelu_mul", {"approximate": "tanh"}))
+
+
+@pytest.mark.parametrize("cols", (1, 3, 127, 1000, 2048, 4096, 14336))
+@pytest.mark.parametrize("dtype", (BF16, FP32), ids=str)
+@pytest.mark.parametrize("op, options", GATES, ids=str)
+def test_gates(rows_for: RowsFor, op: str, options: dict, dtype: np.dtype, cols: int):
+    """Of halves of one matrix, as a product with joined weights leaves them."""
+    rows, rng = rows_for(dtype), np.random.default_rng(cols)
+    both = normal(rng, (3, 2 * cols), dtype, 3)
+    whole = poisoned(rows, both)
+    out = nan_output(rows, (3, cols), dtype)
+    getattr(rows, op)(whole[:, :cols], whole[:, cols:], out=out, **options)
+    gate, up = both[:, :cols], both[:, cols:]
+    exact, same = (getattr(reference, f"{op}{suffix}")(gate, up, **options) for suffix in ("", "_same_dtype"))
+    assert_close(out.numpy(), exact, same, 1e-6)
+
+
+@pytest.mark.parametrize("op, options", GATES, ids=str)
+def test_gates_at_the_ends(rows_for: RowsFor, op: str, options: dict):
+    gate = np.array([[0, 1e4, -1e4, 1e30, -1e30, 3e38, np.inf, np.nan, 88, -88, -90, -104]], np.float32)
+    found = getattr(rows_for(FP32), op)(gate, np.ones_like(gate), **options)
+    assert np.array_equal(np.isnan(found), np.isnan(gate))
+    assert np.allclose(found, np.maximum(gate, 0), atol=1e-30, equal_nan=True)
+
+
+# Tables, casts, transposes
+
+
+@pytest.mark.parametrize("cols", (1, 127, 1000, 4096))
+@pytest.mark.parametrize("dtype", (BF16, FP32), ids=str)
+@pytest.mark.parametrize("kind", (np.int32, np.int64))
+def test_embedding(rows_for: RowsFor, kind: type, dtype: np.dtype, cols: int):
+    rows, rng = rows_for(dtype), np.random.default_rng(cols)
+    table = normal(rng, (50, cols), dtype)
+    limits = np.iinfo(kind)
+    ids = np.array([0, 49, 7, 7, 50, -1, limits.max, limits.min], kind)
+    out = nan_output(rows, (len(ids), cols), dtype)
+    rows.embedding(poisoned(rows, table), ids, out=out)
+    assert np.array_equal(out.numpy(), reference.embedding(table, ids))
+    assert not out.numpy()[4:].any()
+
+
+WIDE = (FP16, BF16, FP32)
+
+
+@pytest.mark.parametrize("source, target", [(s, d) for s in WIDE for d in WIDE if s != d], ids=str)
+def test_casts(cast_for: RowsFor, source: np.dtype, target: np.dtype):
+    rows, rng = cast_for(source), np.random.default_rng(0)
+    special = [
+        0.0,
+        -0.0,
+        np.inf,
+        -np.inf,
+        np.nan,
+        65504,
+        65520,
+        1e5,
+        3.3e38,
+        6e-8,
+        2.9e-8,
+        1e-40,
+        1 + 2**-9,
+        1 + 3 * 2**-9,
+    ]
+    with np.errstate(over="ignore"):
+        x = np.concatenate([special, rng.standard_normal(3 * 700 - len(special)) * 100]).astype(source).reshape(3, 700)
+        wanted = x.astype(np.float32).astype(target)
+    out = nan_output(rows, x.shape, target)
+    rows.cast(poisoned(rows, x), out)
+    assert np.array_equal(out.numpy(), wanted, equal_nan=True)
+    assert np.array_equal(np.signbit(out.numpy().astype(np.float64)[0, :2]), [False, True])
+
+
+@pytest.mark.parametrize("wide", WIDE, ids=str)
+def test_casts_of_float8(cast_for: RowsFor, wide: np.dtype):
+    """All 256 numbers one way, and there and back; larger ones saturate."""
+    rows = cast_for(wide)
+    dtype = quantised(rows, "float8")
+    every = np.arange(256, dtype=np.uint8).view(dtype).reshape(1, 256)
+    out = nan_output(rows, every.shape, wide)
+    rows.cast(every, out)
+    assert np.array_equal(out.numpy(), every.astype(np.float32).astype(wide), equal_nan=True)
+    back = rows.device.array(np.zeros((1, 256), dtype))
+    rows.cast(out, back)
+    assert np.array_equal(back.numpy().astype(np.float32), every.astype(np.float32), equal_nan=True)
+    most = reference.largest(dtype)
+    x = np.array([[most * 1.01, -most * 2, np.inf, -np.inf, np.nan, 0.3, -0.07, 0.001]], wide)
+    narrow = rows.device.array(np.zeros(x.shape, dtype))
+    rows.cast(x, narrow)
+    wanted = reference.cast_same_dtype(x, np.zeros(0, dtype)).astype(np.float32)
+    assert np.array_equal(narrow.numpy().astype(np.float32), wanted, equal_nan=True)
+    assert list(wanted[0, :4]) == [most, -most, most, -most]
+
+
+@pytest.mark.parametrize(
+    "shape", ((1, 1, 1), (2, 64, 64), (3, 63, 65), (1, 1, 300), (1, 300, 1), (2, 130, 48)), ids=str
+)
+@pytest.mark.parametrize("dtype", (BF16, FP32), ids=str)
+def test_transpose(rows_for: RowsFor, dtype: np.dtype, shape: tuple[int, ...]):
+    rows, rng = rows_for(dtype), np.random.default_rng(0)
+    x = normal(rng, shape, dtype)
+    out = nan_output(rows, (shape[0], shape[2], shape[1]), dtype)
+    rows.transpose(poisoned(rows, x), out=out)
+    assert np.array_equal(out.numpy(), x.swapaxes(1, 2))

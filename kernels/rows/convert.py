@@ -19,7 +19,7 @@ def cast_rows(
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < cols
     values = tl.load(x + row * stride_x_rows + columns, mask=inside).to(tl.float32)
-    if LARGEST:
+    if LARGEST > 0:
         values = tl.where(values == values, saturate(values, LARGEST), values)
     tl.store(out + row * stride_out_rows + columns, values.to(out.dtype.element_ty), mask=inside)
 

@@ -17,7 +17,6 @@ def gather_rows(
     known = (row >= 0) & (row < vocabulary)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < cols
-    values = tl.load(
-        table + tl.where(known, row, 0) * stride_table_vocabulary + columns, mask=inside & known, other=0.0
-    )
+    table += tl.where(known, row, 0) * stride_table_vocabulary
+    values = tl.load(table + columns, mask=inside & known, other=0.0)
     tl.store(out + token * stride_out_tokens + columns, values, mask=inside)

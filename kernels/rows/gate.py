@@ -11,7 +11,8 @@ SQRT_8_OVER_PI: tl.constexpr = tl.constexpr(1.5957691216057308)
 
 @triton.jit
 def gate_rows(
-    gate, up, out, cols, stride_gate_rows, stride_up_rows, stride_out_rows, BLOCK: tl.constexpr, ACTIVATION: tl.constexpr
+    gate, up, out, cols, stride_gate_rows, stride_up_rows, stride_out_rows,
+    BLOCK: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """out = ACTIVATION(gate) * up, in fp32. Grid: (rows, cdiv(cols, BLOCK)).
 

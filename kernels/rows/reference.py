@@ -164,9 +164,8 @@ def rotary(
     positions = positions.clip(0, len(cos) - 1)
     c, s = (table.astype(compute)[positions][:, None] for table in (cos, sin))
     out = x.astype(compute)
-    halves = (
-        (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)) if interleaved else (slice(pairs), slice(pairs, 2 * pairs))
-    )
+    step, second_at = (2, 1) if interleaved else (1, pairs)
+    halves = [at + step * np.arange(pairs) for at in (0, second_at)]
     first, second = (x[..., half].astype(compute) for half in halves)
     out[..., halves[0]], out[..., halves[1]] = first * c - second * s, second * c + first * s
     return out
@@ -204,12 +203,18 @@ def _silu(x: Array) -> Array:
 
 
 def _gelu(approximate: str) -> Callable[[Array], Array]:
-    if approximate == "tanh":
-        return lambda x: (
-            x * (0.5 + 0.5 * np.tanh(np.sqrt(x.dtype.type(2 / np.pi)) * (x + x.dtype.type(0.044715) * x**3)))
-        )
-    erf = np.vectorize(math.erf, otypes=[np.float64])
-    return lambda x: x * (0.5 + 0.5 * erf(x * x.dtype.type(0.5**0.5))).astype(x.dtype)
+    return _gelu_tanh if approximate == "tanh" else _gelu_erf
+
+
+def _gelu_tanh(x: Array) -> Array:
+    real = x.dtype.type
+    return x * (real(0.5) + real(0.5) * np.tanh(real(np.sqrt(2 / np.pi)) * (x + real(0.044715) * x**3)))
+
+
+def _gelu_erf(x: Array) -> Array:
+    real = x.dtype.type
+    erf = np.vectorize(math.erf, otypes=[np.float64])(x * real(0.5**0.5)).astype(x.dtype)
+    return x * (real(0.5) + real(0.5) * erf)
 
 
 def embedding(table: Array, ids: Array) -> Array:

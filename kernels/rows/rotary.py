@@ -13,8 +13,8 @@ def rotate_rows(
 ):  # fmt: skip
     """Rotate BLOCK_H heads of one token by the angles of its position. Grid: (tokens, cdiv(heads, BLOCK_H)).
 
-    x, out: [tokens, heads, head_dim], of which the first 2 * pairs elements are rotated, element i with i + pairs, or 2 i
-    with 2 i + 1 where INTERLEAVED; the others are copied. cos, sin: fp32 [max_position, pairs]. positions: int32
+    x, out: [tokens, heads, head_dim], of which the first 2 * pairs elements are rotated, element i with i + pairs, or
+    2 i with 2 i + 1 where INTERLEAVED; the others are copied. cos, sin: fp32 [max_position, pairs]. positions: int32
     [tokens], clamped to the table.
 
     PAIRS: power of two >= pairs.
@@ -45,5 +45,5 @@ def rotate_rows(
         tl.store(out + pairs + pair[None, :], (second * c + first * s).to(dtype), mask=inside)
     for start in range(2 * pairs, head_dim, PAIRS):
         columns = start + pair[None, :]
-        inside = known & (columns < head_dim)
-        tl.store(out + columns, tl.load(x + columns, mask=inside), mask=inside)
+        rest = known & (columns < head_dim)
+        tl.store(out + columns, tl.load(x + columns, mask=rest), mask=rest)

@@ -23,6 +23,11 @@ def rows_for(tmp_path_factory: pytest.TempPathFactory) -> RowsFor:
     return rows
 
 
+@pytest.fixture(scope="module")
+def cast_for(tmp_path_factory: pytest.TempPathFactory) -> RowsFor:
+    return lambda _: built(tmp_path_factory, "rows", "op=cast")
+
+
 def traffic(bundle: Bundle, op: str, *arguments: str) -> dict[str, dict[str, int]]:
     """Bytes read and written of each tensor of a call."""
     result = CliRunner().invoke(main, ["profile", str(bundle.path), op, *arguments, "--json"], catch_exceptions=False)
