@@ -367,3 +367,144 @@ def test_transpose(rows_for: RowsFor, dtype: np.dtype, shape: tuple[int, ...]):
     out = nan_output(rows, (shape[0], shape[2], shape[1]), dtype)
     rows.transpose(poisoned(rows, x), out=out)
     assert np.array_equal(out.numpy(), x.swapaxes(1, 2))
+
+
+# Choosing tokens
+
+VOCABULARIES = (1, 3, 127, 1000, 4096, 32000, 131072)
+
+
+@pytest.mark.parametrize("cols", VOCABULARIES)
+@pytest.mark.parametrize("dtype", (BF16, FP32), ids=str)
+def test_argmax(rows_for: RowsFor, dtype: np.dtype, cols: int):
+    """In bfloat16 many are equal: the first wins."""
+    rows = rows_for(dtype)
+    x = normal(np.random.default_rng(cols), (5, cols), dtype)
+    assert np.array_equal(rows.argmax(poisoned(rows, x)).numpy(), reference.argmax(x))
+
+
+@pytest.mark.parametrize("cols", (40, 9000))
+def test_argmax_of_special_values(rows_for: RowsFor, cols: int):
+    x = np.full((7, cols), -np.inf, np.float32)
+    x[1:] = -3
+    x[1, 20:] = -2  # the first of equal ones
+    x[2, [30, 35]] = np.inf
+    x[3, [30, 35]] = np.inf, -np.nan
+    x[4] = -0.0
+    x[4, 7] = 0.0  # equal to those before it
+    x[5, 39] = 1e-45
+    x[6, [3, cols - 1]] = np.nan
+    assert rows_for(FP32).argmax(x).tolist() == [0, 20, 30, 35, 0, 39, 3]
+
+
+def parameters(rng: np.random.Generator, rows: int) -> dict[str, np.ndarray]:
+    return {
+        "temperature": rng.uniform(0.2, 2, rows).astype(np.float32),
+        "seeds": rng.integers(-(2**63), 2**63 - 1, rows),
+        "positions": rng.integers(0, 2**31 - 1, rows, dtype=np.int32),
+    }
+
+
+def check_sample(rows: Bundle, x: np.ndarray, given: dict[str, np.ndarray]) -> np.ndarray:
+    """The token has the largest score, or, where fp32 cannot tell, one that is as good as the largest."""
+    tokens = rows.sample(poisoned(rows, x), **given).numpy()
+    scores = reference.sample_scores(x, **given)
+    chosen = np.take_along_axis(scores, tokens[:, None].astype(np.int64), 1)[:, 0]
+    assert (chosen >= scores.max(1) - 1e-5 * np.maximum(1, np.abs(scores.max(1)))).all()
+    return tokens
+
+
+@pytest.mark.parametrize("cols", VOCABULARIES)
+@pytest.mark.parametrize("dtype", (BF16, FP32), ids=str)
+def test_sample(rows_for: RowsFor, dtype: np.dtype, cols: int):
+    rng = np.random.default_rng(cols)
+    check_sample(rows_for(dtype), normal(rng, (6, cols), dtype, 3), parameters(rng, 6))
+
+
+@pytest.mark.parametrize("cols", (3, 1000, 32000))
+@pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
+def test_top_k_and_top_p(sample_for: RowsFor, dtype: np.dtype, cols: int):
+    rng = np.random.default_rng(cols)
+    x = normal(rng, (8, cols), dtype, 3)
+    given = parameters(rng, 8)
+    given["top_k"] = np.array([0, 1, 2, 40, 40, cols, 2**31 - 1, 500], np.int32)
+    given["top_p"] = np.array([0.9, 1, 0.99, 1, 0.5, 0.95, 1, 0.0], np.float32)
+    tokens = check_sample(sample_for(dtype), x, given)
+    assert tokens[1] == x[1].astype(np.float32).argmax()
+
+
+def test_the_kept_set_is_exact(rows_for: RowsFor):
+    """Over many seeds all of the kept columns are drawn, and no other."""
+    rows, rng, draws = rows_for(FP32), np.random.default_rng(0), 512
+    x = np.repeat(rng.permutation(100).astype(np.float32)[None] / 100, draws, 0)
+    given = {"temperature": np.ones(1, np.float32), "seeds": np.arange(draws), "positions": np.zeros(draws, np.int32)}
+    limits = {"top_k": np.array([10], np.int32), "top_p": np.array([1], np.float32)}
+    assert set(rows.sample(x, **given, **limits)) == set(np.argsort(x[0])[-10:])
+    limits = {"top_k": np.array([0], np.int32), "top_p": np.array([0.2], np.float32)}
+    ordered = np.argsort(-x[0])
+    mass = np.exp(x[0][ordered].astype(np.float64)).cumsum()
+    count = 1 + int((mass < 0.2 * mass[-1]).sum())
+    assert 5 < count < 30 and set(rows.sample(x, **given, **limits)) == set(ordered[:count])
+
+
+def test_equal_logits_are_kept_together(rows_for: RowsFor):
+    x = np.repeat(np.array([[2, 1, 2, 0, 2, 1.5, -np.inf]], np.float32), 256, 0)
+    given = {"temperature": np.ones(1, np.float32), "seeds": np.arange(256), "positions": np.zeros(256, np.int32)}
+    limits = {"top_k": np.array([2], np.int32), "top_p": np.array([0.1], np.float32)}
+    assert set(rows_for(FP32).sample(x, **given, **limits)) == {0, 2, 4}
+
+
+def test_frequencies_are_the_probabilities(rows_for: RowsFor):
+    """A chi-squared test, over positions of one seed and over seeds."""
+    draws, x = 8192, np.array([0, 0.7, 1.1, 2.3, -0.7, 3.4, -np.inf, 1.6], np.float32)
+    probabilities = np.exp(x.astype(np.float64) / 0.7)
+    expected = draws * probabilities / probabilities.sum()
+    for seeds, positions in ((np.arange(draws), np.zeros(draws)), (np.full(draws, 5), np.arange(draws))):
+        tokens = rows_for(FP32).sample(
+            np.repeat(x[None], draws, 0),
+            np.array([0.7], np.float32),
+            seeds.astype(np.int64),
+            positions.astype(np.int32),
+        )
+        counts = np.bincount(tokens, minlength=8)
+        possible = expected > 0
+        assert counts[~possible].sum() == 0
+        assert ((counts - expected)[possible] ** 2 / expected[possible]).sum() < 24.3  # 0.1 % of 6 degrees of freedom
+
+
+def test_what_is_drawn_depends_on_the_row_alone(rows_for: RowsFor):
+    rows, rng = rows_for(FP32), np.random.default_rng(0)
+    x, given = normal(rng, (6, 5000), FP32), parameters(rng, 6)
+    tokens = rows.sample(x, **given)
+    order = np.array([4, 1, 0])
+    assert np.array_equal(rows.sample(x[order], **{name: value[order] for name, value in given.items()}), tokens[order])
+    assert not np.array_equal(rows.sample(x, **given | {"positions": given["positions"] // 2}), tokens)
+    assert not np.array_equal(rows.sample(x, **given | {"seeds": given["seeds"] // 2}), tokens)
+
+
+@pytest.mark.parametrize("temperature", (0.0, 1e-30, -1.0))
+def test_no_temperature_is_the_largest(rows_for: RowsFor, temperature: float):
+    rows, rng = rows_for(FP32), np.random.default_rng(0)
+    x, given = normal(rng, (4, 5000), FP32), parameters(rng, 4)
+    given["temperature"] = np.array([temperature], np.float32)
+    assert np.array_equal(rows.sample(x, **given), reference.argmax(x))
+    limits = {"top_k": np.array([7], np.int32), "top_p": np.array([0.5], np.float32)}
+    assert np.array_equal(rows.sample(x, **given, **limits), reference.argmax(x))
+
+
+def test_nan_and_infinity_are_chosen(rows_for: RowsFor):
+    rng = np.random.default_rng(0)
+    x, given = normal(rng, (3, 5000), FP32), parameters(rng, 3)
+    x[0, 4000], x[1, 3000], x[2] = np.nan, np.inf, -np.inf
+    x[2, 7] = 0
+    limits = {"top_k": np.array([7], np.int32), "top_p": np.array([0.5], np.float32)}
+    for more in ({}, limits):
+        assert rows_for(FP32).sample(x, **given, **more).tolist() == [4000, 3000, 7]
+
+
+def test_philox_has_the_known_numbers():
+    """Of the test vectors that its authors publish."""
+    zeros, ones = (tuple(np.full(1, word, np.uint64) for _ in range(4)) for word in (0, 2**32 - 1))
+    assert [int(word[0]) for word in reference.philox(zeros, 0)] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    found = [int(word[0]) for word in reference.philox(ones, 2**64 - 1)]
+    assert found == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]

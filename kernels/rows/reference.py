@@ -231,3 +231,74 @@ def transpose(x: Array) -> Array:
 
 
 transpose_same_dtype = transpose
+
+
+# Choosing tokens
+
+
+def argmax(logits: Array) -> Array:
+    """The column of each row's largest logit, the first of equal ones; NaN counts as the largest. int32 [rows]."""
+    return np.argmax(logits.astype(np.float64), -1).astype(np.int32)
+
+
+argmax_same_dtype = argmax
+
+
+def sample(
+    logits: Array, temperature: Array, seeds: Array, positions: Array, top_k: Array | None = None,
+    top_p: Array | None = None,
+) -> Array:  # fmt: skip
+    """A column of each row, at random. int32 [rows]."""
+    return argmax(sample_scores(logits, temperature, seeds, positions, top_k, top_p))
+
+
+sample_same_dtype = sample
+
+
+def sample_scores(
+    logits: Array, temperature: Array, seeds: Array, positions: Array, top_k: Array | None = None,
+    top_p: Array | None = None,
+) -> Array:  # fmt: skip
+    """What the sampled column has the largest of: logit / temperature + noise of those that are kept, else -inf."""
+    rows, cols = logits.shape
+    scores = np.empty((rows, cols))
+    parameters = (0 if top_k is None else top_k), (1 if top_p is None else top_p), temperature
+    for row, (k, p, heat) in enumerate(np.broadcast(*(np.broadcast_to(x, rows) for x in parameters))):
+        x = logits[row].astype(np.float64)
+        if heat > 1e-20:
+            noise = gumbel(int(seeds[row]), int(positions[row]), cols)
+            x = np.where(kept(x, int(k), float(p), float(heat)), x / float(heat) + noise, -np.inf)
+        scores[row] = x
+    return scores
+
+
+def kept(x: Array, k: int, p: float, heat: float) -> Array:
+    """Which of a row's logits take part. Those equal to the last one that does, do too."""
+    ordered = np.sort(x)[::-1]
+    if 0 < k < len(x):
+        ordered = ordered[ordered >= ordered[k - 1]]
+    if p < 1:
+        mass = np.exp((ordered - ordered[0]) / heat).cumsum()
+        ordered = ordered[: 1 + np.searchsorted(mass, max(p, 0) * mass[-1])]
+    return x >= ordered[-1]
+
+
+def gumbel(seed: int, position: int, cols: int) -> Array:
+    """The noise of columns 0 to cols - 1, from the first word of Philox 4x32 of ten rounds."""
+    columns = np.arange(cols, dtype=np.uint64)
+    words = philox((columns, np.full(cols, position % 2**32, np.uint64), columns * 0, columns * 0), seed % 2**64)
+    u = ((words[0] >> np.uint64(9)) + 0.5) / 2**23
+    return -np.log(-np.log(u))
+
+
+def philox(counter: tuple[Array, ...], key: int) -> tuple[Array, ...]:
+    """Philox 4x32-10 of uint64 arrays that hold 32-bit words, and a key of 64 bits."""
+    low, high, mask = key % 2**32, key >> 32, np.uint64(0xFFFFFFFF)
+    for _ in range(10):
+        left, right = np.uint64(0xD2511F53) * counter[0], np.uint64(0xCD9E8D57) * counter[2]
+        counter = (
+            (right >> np.uint64(32)) ^ counter[1] ^ np.uint64(low), right & mask,
+            (left >> np.uint64(32)) ^ counter[3] ^ np.uint64(high), left & mask,
+        )  # fmt: skip
+        low, high = (low + 0x9E3779B9) % 2**32, (high + 0xBB67AE85) % 2**32
+    return counter

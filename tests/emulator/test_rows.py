@@ -28,6 +28,11 @@ def cast_for(tmp_path_factory: pytest.TempPathFactory) -> RowsFor:
     return lambda _: built(tmp_path_factory, "rows", "op=cast")
 
 
+@pytest.fixture(scope="module")
+def sample_for(tmp_path_factory: pytest.TempPathFactory) -> RowsFor:
+    return lambda _: built(tmp_path_factory, "rows", "op=sample")
+
+
 def traffic(bundle: Bundle, op: str, *arguments: str) -> dict[str, dict[str, int]]:
     """Bytes read and written of each tensor of a call."""
     result = CliRunner().invoke(main, ["profile", str(bundle.path), op, *arguments, "--json"], catch_exceptions=False)
