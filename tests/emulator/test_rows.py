@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import runpy
 
 import numpy as np
 import pytest
-from bundling import built
+from bundling import ROOT, built
 from click.testing import CliRunner
 from rows_suite import *  # noqa: F403 -- its tests
-from rows_suite import BF16, RowsFor
+from rows_suite import BF16, RowsFor, normal
 
 from aot_runtime import Bundle
 from aot_runtime.cli import main
+from kernels.rows import reference
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +63,30 @@ def test_norms_read_and_write_each_element_once(rows_for: RowsFor, cols: int):
     assert traffic(rows_for(BF16), "rms_norm", *dims, "--given=residual") == wanted
     found = traffic(rows_for(BF16), "layer_norm", *dims, "--given=residual", "--given=bias")
     assert found == wanted | {"bias": (n, 0)}
+
+
+def test_the_benchmark_calls_the_ops_as_they_are_meant(rows_for: RowsFor, monkeypatch: pytest.MonkeyPatch):
+    """What benchmarks/rows.py measures is what the references compute."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    benchmark = runpy.run_path(str(ROOT / "benchmarks/rows.py"))
+    rows, rng = rows_for(BF16), np.random.default_rng(0)
+    x, y, weight, bias = (normal(rng, shape, BF16) for shape in ((2, 1024), (2, 1024), (1024,), (1024,)))
+    eps = benchmark["EPS"]
+    wanted = {
+        "softmax": reference.softmax_same_dtype(x),
+        "rms_norm": reference.rms_norm_same_dtype(x, weight, eps=eps),
+        "layer_norm": reference.layer_norm_same_dtype(x, weight, bias, eps=eps),
+        "add_rms_norm": reference.rms_norm_same_dtype(x, weight, y, eps=eps)[1],
+        "silu_mul": reference.silu_mul_same_dtype(x, y),
+    }
+    assert wanted.keys() == benchmark["OPS"].keys()
+    for name, result in wanted.items():
+        hosts = {"x": x, "y": y, "weight": weight, "bias": bias, "sum": y}
+        arrays = {key: rows.device.array(host) for key, host in hosts.items()}
+        inputs = benchmark["Inputs"]({}, arrays, rows.device.empty(x.shape, BF16))
+        benchmark["OPS"][name].ours(rows, inputs)()
+        found = inputs.out.numpy().astype(np.float32)
+        assert np.allclose(found, result.astype(np.float32), rtol=2**-7, atol=2**-7), name
 
 
 def test_nothing_spills(rows_for: RowsFor):
