@@ -27,7 +27,7 @@ def rows_bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from aot.cli import main
 
     folder = tmp_path_factory.mktemp("bundles")
-    filters = "op=softmax,T=float16|float32,BLOCK=512|1024|8192|32768"
+    filters = "op=softmax,T=float16|float32,BLOCK=512|1024|4096|32768"
     command = ["--arch", "gfx942", "--arch", "sm_90", "--filter", filters,
                str(ROOT / "manifests/rows.yaml"), "-o", str(folder), "--cache-dir", str(folder / "cache")]  # fmt: skip
     result = CliRunner().invoke(main, command)
