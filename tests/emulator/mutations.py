@@ -126,13 +126,14 @@ def counts(outcomes: Sequence[Outcome]) -> str:
 # Cases
 
 
-def matmul(arch: str = "gfx942") -> Case:
+def matmul(arch: str = "gfx942", stages: int = 2, aligned: tuple[str, ...] = ("m", "n", "k")) -> Case:
     """64 x 64 x 128, of integers, so that every order of sums gives the same."""
     from launching import compile_kernel, launch
 
     arguments = ("a", "*fp16"), ("b", "*fp16"), ("c", "*fp32"), ("m", "i32"), ("n", "i32"), ("k", "i32")
     blocks = ("BLOCK_M", 32), ("BLOCK_N", 32), ("BLOCK_K", 32)
-    kernel = compile_kernel("matmul_blocks", arguments, blocks, (("num_warps", 4),), ("m", "n", "k"), arch)
+    options = ("num_warps", 4), ("num_stages", stages)
+    kernel = compile_kernel("matmul_blocks", arguments, blocks, options, aligned, arch)
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-8, 9, shape).astype(np.float16) for shape in ((64, 128), (128, 64)))
     exact = a.astype(np.float32) @ b.astype(np.float32)

@@ -17,7 +17,7 @@ from kernels.tolerance import assert_close
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FP16, FP32 = np.dtype(np.float16), np.dtype(np.float32)
-RDNA = ("gfx1100", "gfx1201")
+OTHERS = ("gfx90a", "gfx950", "gfx1100", "gfx1201")
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +70,8 @@ def test_softmax(rows: Bundle, cols: int, dtype: np.dtype):
 
 @pytest.mark.parametrize("lengths", ((1, 77), (130, 50), (200, 330)), ids=str)
 @pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
-@pytest.mark.parametrize("arch", RDNA)
-def test_attention_of_rdna(
+@pytest.mark.parametrize("arch", OTHERS)
+def test_attention_of_other_archs(
     tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, lengths: tuple[int, int]
 ):
     filters = "HEAD_DIM=64,RETURN_LSE=true,CAUSAL=true,PADDED=true"
@@ -79,16 +79,18 @@ def test_attention_of_rdna(
 
 
 @pytest.mark.parametrize("cols", (33, 256, 1000, 4096))
-@pytest.mark.parametrize("arch", RDNA)
-def test_softmax_of_rdna(tmp_path_factory: pytest.TempPathFactory, arch: str, cols: int):
+@pytest.mark.parametrize("arch", OTHERS)
+def test_softmax_of_other_archs(tmp_path_factory: pytest.TempPathFactory, arch: str, cols: int):
     check_softmax(built(tmp_path_factory, "rows", "T=float16,ONE_PASS=true", arch), FP16, cols)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head_dim", (32, 64, 128, 256))
 @pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
-@pytest.mark.parametrize("arch", RDNA)
-def test_every_head_dim_of_rdna(tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, head_dim: int):
+@pytest.mark.parametrize("arch", OTHERS)
+def test_every_head_dim_of_other_archs(
+    tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, head_dim: int
+):
     bundle = built(tmp_path_factory, "attention", "RETURN_LSE=true", arch)
     for causal in (False, True):
         check_attention(bundle, dtype, head_dim, (100, 130), causal, poison=False)
@@ -98,8 +100,8 @@ def test_every_head_dim_of_rdna(tmp_path_factory: pytest.TempPathFactory, arch: 
 @pytest.mark.slow
 @pytest.mark.parametrize("cols", (1, 33, 256, 1000, 4096, 20000))
 @pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
-@pytest.mark.parametrize("arch", RDNA)
-def test_every_softmax_of_rdna(tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, cols: int):
+@pytest.mark.parametrize("arch", OTHERS)
+def test_every_softmax_of_other_archs(tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, cols: int):
     check_softmax(built(tmp_path_factory, "rows", arch=arch), dtype, cols)
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="compiling kernels needs the extra `build`"
 
 from launching import Kernel, compile_kernel, launch
 
-from aot_runtime.drivers.emulator import EmulatorDriver, Options, Order
+from aot_runtime.drivers.emulator import ARCHS, EmulatorDriver, Options, Order
 from aot_runtime.errors import (
     DriverCallError,
     EmulationError,
@@ -143,9 +143,11 @@ def test_an_access_outside_names_the_place():
 
 
 def prepare(driver: EmulatorDriver, kernel: Kernel, **changes: Any) -> Any:
-    function = driver.get_function(0, driver.load_module(0, kernel.compiled.image), kernel.compiled.symbol, 0)
+    device = list(ARCHS).index(kernel.arch)
+    module = driver.load_module(device, kernel.compiled.image)
+    function = driver.get_function(device, module, kernel.compiled.symbol, 0)
     arguments = {"grid": (1, 1, 1), "block": 256, "lds_bytes": 0, "kernargs": bytes(48)} | changes
-    return driver.prepare(0, function, **arguments)
+    return driver.prepare(device, function, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -162,6 +164,13 @@ def prepare(driver: EmulatorDriver, kernel: Kernel, **changes: Any) -> Any:
 def test_bad_launches_are_refused(changes: dict[str, Any], message: str):
     with pytest.raises((DriverCallError, EmulationError), match=message):
         prepare(EmulatorDriver(), add_kernel(), **changes)
+
+
+def test_gfx950_has_more_lds():
+    kernel = compile_kernel("add", ADD, (("BLOCK", 256),), arch="gfx950")
+    prepare(EmulatorDriver(), kernel, lds_bytes=160 << 10)
+    with pytest.raises(DriverCallError, match="163844 bytes of LDS, a workgroup has 163840"):
+        prepare(EmulatorDriver(), kernel, lds_bytes=(160 << 10) + 4)
 
 
 def test_foreign_code_objects_are_refused():

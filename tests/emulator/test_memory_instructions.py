@@ -449,7 +449,7 @@ def test_swizzled_buffers_and_loads_to_lds_are_refused():
     with pytest.raises(UnsupportedInstructionError, match="swizzle"):
         machine.execute("buffer_load_dword v8, v1, s[8:11], 0 offen")
     with pytest.raises(UnsupportedInstructionError, match="LDS"):
-        machine.execute("buffer_load_dword v1, s[8:11], 0 offen lds")
+        machine.execute("buffer_load_ubyte v1, s[8:11], 0 offen lds")
 
 
 # Atomics

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,21 @@ def test_matmul_without_a_wait_or_barrier(arch: str):
     check_waits_and_barriers(matmul(arch))
 
 
+def loading_to_lds(stages: int) -> Case:
+    return matmul("gfx950", stages, ("a", "b", "c", "m", "n", "k"))
+
+
+@pytest.mark.parametrize("stages", (2, 3))
+def test_loads_to_lds_without_a_wait_or_barrier(stages: int):
+    """With three stages loads are outstanding across barriers."""
+    case = loading_to_lds(stages)
+    assert any(found.field("lds") for found in case.instructions)
+    for instruction in case.instructions:
+        if is_barrier(instruction) or is_wait(instruction):
+            outcome = case.mutant(instruction)
+            assert outcome.notice == "strict", outcome
+
+
 def test_softmax_without_a_wait_or_barrier(softmax_case: Case):
     check_waits_and_barriers(softmax_case)
 
@@ -70,8 +87,9 @@ def test_what_does_not_change_is_not_noticed():
     assert case.mutant(wait, stricter.to_bytes(2, "little") + b"\x8c\xbf").notice == "nothing"
 
 
-def test_a_wait_for_one_too_few():
-    case = matmul()
+@pytest.mark.parametrize("case", (matmul, partial(loading_to_lds, 3)), ids=("to_registers", "to_lds"))
+def test_a_wait_for_one_too_few(case: Callable[[], Case]):
+    case = case()
     for wait in filter(is_wait, case.instructions):
         value = wait.fields["simm16"]
         if value & 15 != 15:  # of vmcnt

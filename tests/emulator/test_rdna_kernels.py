@@ -17,10 +17,15 @@ from launching import BF16, compile_kernel, run
 from rdna import RDNA
 from test_kernels import F16, F32, F64, I8, I32, I64, U32, U64
 
+from aot.compiler import CompiledKernel
 from aot_runtime.codeobject import read_loaded_image
 from aot_runtime.drivers.emulator import ARCHS, Order
 from aot_runtime.drivers.emulator.decode import decode
 from aot_runtime.drivers.emulator.driver import STRICT_VARIABLE
+from aot_runtime.drivers.emulator.floats import FloatMode
+from aot_runtime.drivers.emulator.loader import Module
+from aot_runtime.drivers.emulator.memory import Memory
+from aot_runtime.drivers.emulator.wavefronts import Batch
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -75,10 +80,14 @@ def test_conversions_to_8_bits(arch: str):
             kernels.test_cast(*types)
 
 
-def test_every_byte_of_the_code_is_decoded(arch: str):
+def compiled_matmul(arch: str) -> CompiledKernel:
     constants = (("BLOCK_M", 64), ("BLOCK_N", 64), ("BLOCK_K", 32), ("SPLIT_K", 1))
     signature = (("a", "*fp16"), ("b", "*fp16"), ("c", "*fp32"), ("m", "i32"), ("n", "i32"), ("k", "i32"))
-    image = read_loaded_image(compile_kernel("matmul", signature, constants, arch=arch).compiled.image)
+    return compile_kernel("matmul", signature, constants, arch=arch).compiled
+
+
+def test_every_byte_of_the_code_is_decoded(arch: str):
+    image = read_loaded_image(compiled_matmul(arch).image)
     (code,) = (segment for segment in image.segments if segment.executable)
     start, size = image.symbols["matmul"]
     start -= code.address
@@ -87,3 +96,32 @@ def test_every_byte_of_the_code_is_decoded(arch: str):
     while pc < start + size:
         pc = instructions[pc].next_pc
     assert pc == start + size
+
+
+def test_the_descriptor(arch: str):
+    """As many registers as the metadata says, in granules of 8; the float mode, of which gfx12 has a part; no preload."""
+    compiled = compiled_matmul(arch)
+    kernel = Module(compiled.image, ARCHS[arch], Memory(1 << 20, 1 << 24)).kernel(compiled.symbol)
+    descriptor, metadata = kernel.descriptor, compiled.metadata
+    assert metadata.vgprs <= descriptor.vector_registers < metadata.vgprs + 8
+    assert kernel.program.layout.accumulation == kernel.program.layout.total == descriptor.vector_registers
+    mode = FloatMode.from_register(descriptor.mode)
+    assert mode == FloatMode(), "nearest, denormals kept; clamp of NaN to 0"
+    assert descriptor.preload == (0, 0) and kernel.entry(preload=True) == 0
+
+
+def test_where_a_workgroup_finds_its_place(arch: str):
+    compiled = compiled_matmul(arch)
+    kernel = Module(compiled.image, ARCHS[arch], Memory(1 << 20, 1 << 24)).kernel(compiled.symbol)
+    batch = Batch(kernel.program.layout.total, 8, 32)
+    workgroups = np.array([[x, 3, 2] for x in (5, 5, 5, 5, 6, 6, 6, 6)])
+    kernel.start(batch, workgroups, 128, 1 << 32 | 64, b"", preload=True)
+    assert (batch.scalars[0] == 64).all() and (batch.scalars[1] == 1).all()
+    assert batch.vectors[0, 5].tolist() == list(range(32, 64)) and (batch.scalars[126] == 0xFFFFFFFF).all()
+    if arch == "gfx1201":
+        assert batch.scalars[108 + 9].tolist() == workgroups[:, 0].tolist()
+        assert (batch.scalars[108 + 7] == (3 | 2 << 16)).all()
+        assert batch.scalars[108 + 8].tolist() == [wave << 25 for wave in (0, 1, 2, 3) * 2]
+    else:
+        first = kernel.descriptor.user_sgprs
+        np.testing.assert_array_equal(batch.scalars[first : first + 3], workgroups.T)

@@ -145,6 +145,27 @@ def test_scratch_without_registers(arch: str):
     np.testing.assert_array_equal(machine.v[9], machine.v[8] & 0xFFFF0000 | 0xFFFF)
 
 
+@every_rdna
+def test_scratch_of_every_width(arch: str):
+    machine = Machine(arch=arch)
+    stored = machine.v[8:12] = integers(0, (4, 4, 32))
+    machine.v[20:23] = 0x55555555
+    machine.execute("scratch_store_b128 off, v[8:11], off", "scratch_load_b128 v[12:15], off, off",
+                    "scratch_store_b96 off, v[8:10], off offset:16", "scratch_load_b96 v[16:18], off, off offset:16",
+                    "scratch_store_b16 off, v8, off offset:32", "scratch_store_d16_hi_b16 off, v9, off offset:34",
+                    "scratch_store_b8 off, v10, off offset:36", "scratch_store_d16_hi_b8 off, v11, off offset:37",
+                    "scratch_load_b32 v19, off, off offset:32", "scratch_load_d16_b16 v20, off, off offset:34",
+                    "scratch_load_d16_u8 v21, off, off offset:36",
+                    "scratch_load_d16_hi_i8 v22, off, off offset:37")  # fmt: skip
+    np.testing.assert_array_equal(machine.v[12:16], stored)
+    np.testing.assert_array_equal(machine.v[16:19], stored[:3])
+    np.testing.assert_array_equal(machine.v[19], stored[0] & 0xFFFF | stored[1] & 0xFFFF0000)
+    np.testing.assert_array_equal(machine.v[20], 0x55550000 | stored[1] >> 16)
+    np.testing.assert_array_equal(machine.v[21], 0x55550000 | stored[2] & 0xFF)
+    signed = (stored[3] >> 16).astype(np.int8).astype(np.uint16).astype(np.uint32)
+    np.testing.assert_array_equal(machine.v[22], signed << 16 | 0x5555)
+
+
 # Buffers
 
 

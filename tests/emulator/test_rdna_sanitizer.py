@@ -142,7 +142,6 @@ def test_what_nothing_has_written(arch: str):
     ):
         fault(arch, "uninitialised", "never written", RESOURCE + text, written=False)
     fault(arch, "uninitialised", "bytes of LDS", "ds_load_u16_d16 v2, v1")
-    fault(arch, "uninitialised", "bytes of scratch", "scratch_load_b32 v2, off, off offset:4")
 
 
 @every_rdna

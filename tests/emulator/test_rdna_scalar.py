@@ -178,6 +178,69 @@ def test_a_barrier_in_two_parts():
             program_of("gfx1201", line)[1].run_at(0)
 
 
+@pytest.mark.parametrize("arch", RDNA)
+@pytest.mark.parametrize("bits", (32, 64))
+def test_single_bits(bits: int, arch: str):
+    machine = with_sources(arch, 6)
+    values, positions = value(machine, 4, f"u{bits}"), value(machine, 8, "u32")
+    source, target, cleared = (registers(f"u{bits}", number) for number in (4, 10, 12))
+    for wanted in (0, 1):
+        machine.execute(f"s_bitcmp{wanted}_b{bits} {source}, s8")
+        assert machine.scc.tolist() == [(a >> (b % bits) & 1) == wanted for a, b in zip(values, positions, strict=True)]
+    machine.execute(f"s_mov_b{bits} {target}, {source}", f"s_mov_b{bits} {cleared}, {source}",
+                    f"s_bitset1_b{bits} {target}, s8", f"s_bitset0_b{bits} {cleared}, s8")  # fmt: skip
+    pairs = list(zip(values, positions, strict=True))
+    assert value(machine, 10, f"u{bits}") == [a | 1 << b % bits for a, b in pairs]
+    assert value(machine, 12, f"u{bits}") == [a & ~(1 << b % bits) for a, b in pairs]
+
+
+def test_comparison_with_an_immediate():
+    """gfx11 alone has these."""
+    for name, compare in ORDER.items():
+        machine = with_sources("gfx1100", 7)
+        machine.s[4, ::3] = 0xFFFF8001
+        machine.s[4, 1::3] = 0x8001
+        values = value(machine, 4, "u32")
+        machine.execute(f"s_cmpk_{name}_u32 s4, 0x8001")
+        assert machine.scc.tolist() == [compare(a, 0x8001) for a in values]
+        machine.execute(f"s_cmpk_{name}_i32 s4, 0x8001")
+        assert machine.scc.tolist() == [compare(s(a), s(0x8001, 16)) for a in values]
+
+
+@pytest.mark.parametrize("arch", RDNA)
+def test_branches_look_at_masks_of_32_lanes(arch: str):
+    machine, _ = program_of(arch)
+    machine.s[106], machine.s[107] = [0, 1, 0, 1 << 31], 0x77777777
+    machine.s[126], machine.s[127] = [1 << 31, 0, 0, 5], 0x77777777
+    machine.batch.scc[:] = [True, False, True, False]
+    wanted = {
+        "s_cbranch_vccz": machine.s[106] == 0, "s_cbranch_vccnz": machine.s[106] != 0,
+        "s_cbranch_execz": machine.s[126] == 0, "s_cbranch_execnz": machine.s[126] != 0,
+        "s_cbranch_scc0": ~machine.scc, "s_cbranch_scc1": machine.scc.copy(),
+    }  # fmt: skip
+    for name, taken in wanted.items():
+        _, program = program_of(arch, f"{name} 2", "s_nop 0", "s_nop 0")
+        exit_ = program.run_at(0).exit
+        assert (exit_.kind, exit_.target, exit_.other) == ("branch", 12, 4) and exit_.condition is not None
+        np.testing.assert_array_equal(exit_.condition(machine.waves), taken, name)
+    _, program = program_of(arch, "s_branch 1", "s_nop 0")
+    assert (program.run_at(0).exit.kind, program.run_at(0).exit.target) == ("jump", 8)
+
+
+@pytest.mark.parametrize("arch", RDNA)
+def test_calls(arch: str):
+    machine, program = program_of(
+        arch, "s_nop 0", "s_getpc_b64 s[4:5]", "s_swappc_b64 s[6:7], s[8:9]", "s_setpc_b64 s[6:7]"
+    )
+    machine.set_pair(8, 12)
+    run = program.run_at(0)
+    for _, step in run.steps:
+        step(machine.waves)
+    assert (machine.pair(4) == 8).all() and (machine.pair(6) == 12).all()
+    assert run.exit.address is not None and (run.exit.address(machine.waves) == 12).all()
+    assert program.run_at(12).exit.kind == "indirect"
+
+
 # Floats of gfx12
 
 

@@ -545,7 +545,8 @@ def test_packed_halves(arch: str):
     machine.execute("v_pk_add_f16 v2, v8, v9", f"v_pk_min{number}_f16 v3, v8, v9 neg_lo:[1,0] neg_hi:[1,0]",
                     f"v_pk_max{number}_f16 v4, v8, v9", "v_pk_mul_f16 v5, v8, v9 op_sel:[0,1] op_sel_hi:[1,0]",
                     "v_fma_mix_f32 v6, v8, v9, v10 op_sel:[1,0,1] op_sel_hi:[1,1,1]",
-                    "v_pk_add_u16 v7, v8, v9", "v_fma_mixhi_f16 v7, v8, v9, v10 op_sel_hi:[1,1,1]")  # fmt: skip
+                    "v_pk_add_u16 v7, v8, v9", "v_fma_mixhi_f16 v7, v8, v9, v10 op_sel_hi:[1,1,1]",
+                    "v_mov_b32 v11, 0x12345678", "v_fma_mixlo_f16 v11, v8, v9, v10 op_sel_hi:[1,1,1]")  # fmt: skip
     swapped = b.reshape(4, 32, 2)[..., ::-1].reshape(4, 64)
     with np.errstate(all="ignore"):
         assert_same(machine.v[2].view(np.float16), a + b)
@@ -558,6 +559,8 @@ def test_packed_halves(arch: str):
         assert_same(machine.v[6].view(np.float32), wide.astype(np.float32))
         short = (a[:, ::2].astype(np.float64) * b[:, ::2] + c[:, ::2]).astype(np.float32).astype(np.float16)
         assert_same(get(machine, 7, np.dtype(np.float16), 1), short)
+        assert_same(get(machine, 11, np.dtype(np.float16), 0), short)
+        assert (machine.v[11] >> 16 == 0x1234).all()
     total = a.view(np.uint16)[:, ::2] + b.view(np.uint16)[:, ::2]
     np.testing.assert_array_equal(get(machine, 7, np.dtype(np.uint16), 0), total)
     if arch == "gfx1201":

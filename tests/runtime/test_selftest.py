@@ -160,7 +160,11 @@ def test_a_terminal_shows_what_is_going_on(bundles: Path):
     ("arguments", "words"),
     [
         (("--device", "hip"), "AMD GPUs need"),
-        (("--device", "emulator:gfx90a"), "emulator has no gfx90a device"),
+        (("--device", "emulator:gfx908"), "emulator has no gfx908 device"),
+        (
+            ("--device", "emulator:gfx90a"),
+            "is for gfx942, but emulator:2 (AMD Instinct MI250X, one die, emulated) is gfx90a",
+        ),
         (("--device", "hip:x"), "'hip:x' is not a device"),
         (("--device", "emulator", "--op", "sofmax"), "no op 'sofmax'; did you mean 'softmax'?"),
         (("--bogus",), "No such option"),

@@ -3,6 +3,9 @@
 A resource descriptor in four SGPRs gives the base and the size. What lies outside the size is no error: loads give 0,
 stores and atomics do nothing. The check is made on each dword by itself. What it compares RDNA's descriptors choose by
 OOB_SELECT; for what is addressed by bytes, there and on CDNA, it sees soffset as part of the offset.
+
+gfx90a reaches its scratch in this way, through a resource that the launch provides: lanes' dwords lie side by side
+there, so that soffset, which the hardware adds last, counts for all lanes of a wavefront together.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from . import direct_to_lds
 from .atomics import MEMORY_ATOMICS
 from .decode import Instruction, signed
 from .global_ import Find, bind_atomic
@@ -32,12 +36,22 @@ from .transfers import (
 from .wavefronts import Array, Wavefronts, join
 
 _NOTHING = frozenset(
-    {"buffer_inv", "buffer_wbl2", "buffer_wbinvl1", "buffer_wbinvl1_vol", "buffer_gl0_inv", "buffer_gl1_inv"}
+    {
+        "buffer_inv",
+        "buffer_wbl2",
+        "buffer_invl2",
+        "buffer_wbinvl1",
+        "buffer_wbinvl1_vol",
+        "buffer_gl0_inv",
+        "buffer_gl1_inv",
+    }
 )
 _STRUCTURED, _INDEX_ONLY, _EMPTY_ONLY, _RAW = range(4)
 """OOB_SELECT."""
 _CDNA_SWIZZLE, _RDNA_SWIZZLE, _ADD_TID = np.uint32(1 << 31), np.uint32(3 << 30), np.uint32(1 << 23)
 """Bits of the second and of the fourth word of a resource; CDNA's bit 30 is about the cache."""
+_INDEX_STRIDE_64, _ELEMENTS_OF_4 = 3 << 21, 1 << 19
+"""Further ones of the fourth word."""
 _NO_LIMIT = 1 << 40
 """More bytes than any access has."""
 
@@ -50,11 +64,13 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
     if not name.startswith("buffer_"):
         return None
     _, action, form = name.split("_", 2)
-    if instruction.field("lds"):
-        raise instruction.unsupported("a load direct to LDS")
     if instruction.field("tfe"):
         raise instruction.unsupported("a status in a further register (tfe)")
     locate, isa = _locate(instruction, layout), instruction.arch.isa
+    if instruction.field("lds"):
+        if action != "load" or form not in MEMORY_LOADS[isa]:
+            raise instruction.unsupported("direct to LDS, and no load")
+        return _bind_load_to_lds(instruction, MEMORY_LOADS[isa][form], locate)
     if action == "load" and form in MEMORY_LOADS[isa]:
         return _bind_load(instruction, layout, MEMORY_LOADS[isa][form], locate)
     if action == "store" and form in MEMORY_STORES[isa]:
@@ -88,6 +104,34 @@ class Reach:
             return False
         partly = (self.room < nbytes) & (self.room >= 4)
         return bool((partly if waves.active is None else partly & waves.active).any())
+
+
+class ScratchReach(Reach):
+    """Places [wavefronts, lanes] in the scratch of the lanes. It has no end that would be no error to pass."""
+
+    def __init__(self, offsets: Array):
+        super().__init__(offsets, offsets)
+
+    def places(
+        self, waves: Wavefronts, action: Action, nbytes: int, skip: int = 0, values: Array | None = None
+    ) -> list[Place]:
+        return waves.memory.in_scratch(waves, action, self.addresses + skip, nbytes, waves.active, values)
+
+    def ends_within(self, waves: Wavefronts, nbytes: int) -> bool:
+        return False
+
+
+def scratch_resource(nbytes: int, lanes: int) -> tuple[int, int, int, int]:
+    """The resource of a wavefront's scratch, `nbytes` for each lane: swizzled, with the lane as index."""
+    return 0, int(_CDNA_SWIZZLE), nbytes * lanes, int(_ADD_TID) | _INDEX_STRIDE_64 | _ELEMENTS_OF_4
+
+
+def _is_of_scratch(instruction: Instruction, waves: Wavefronts, register: int) -> bool:
+    """Whether the resource in some registers is that of the wavefronts' scratch."""
+    if not instruction.arch.scratch_resource:
+        return False
+    word0, word1, _, word3 = (waves.scalars[register + i] for i in range(4))
+    return not (word0 | word1 ^ _CDNA_SWIZZLE).any() and bool((word3 & _ADD_TID).all())
 
 
 class Resource:
@@ -134,9 +178,21 @@ def _locate(instruction: Instruction, layout: Registers) -> Locate:
     row = vector_register(instruction, fields["vaddr"], False, layout, words) if words else 0
     room_of: Room = _cdna_room if isa == "cdna" else _rdna_room
 
+    def private(waves: Wavefronts) -> Array | int:
+        return waves.u32[row].astype(np.int64) if offset_enabled else 0
+
+    def shared(start: Array, waves: Wavefronts) -> Array:
+        """soffset, of all lanes, as part of it in each lane."""
+        if (start % (4 * waves.lanes)).any():
+            raise instruction.unsupported("an soffset into scratch that is not a dword of every lane")
+        return (start // waves.lanes).astype(np.int64)[..., None]
+
     def locate(waves: Wavefronts) -> Reach:
-        resource, start = Resource(instruction, waves, register), soffset(waves)
+        start = soffset(waves)
         offset: Array = np.full((waves.count, 1), immediate, np.int64)
+        if not indexed and _is_of_scratch(instruction, waves, register):
+            return ScratchReach(np.broadcast_to(offset + shared(start, waves) + private(waves), waves.shape))
+        resource = Resource(instruction, waves, register)
         if offset_enabled:
             offset = offset + waves.u32[row + indexed]
         index = waves.u32[row] if indexed else None
@@ -195,6 +251,19 @@ def _bind_load(instruction: Instruction, layout: Registers, transfer: Transfer, 
             to_registers(waves, row + word, Transfer(4), load(reach.places(waves, "load", 4, 4 * word), 4, shape))
 
     return step
+
+
+def _bind_load_to_lds(instruction: Instruction, transfer: Transfer, locate: Locate) -> Step:
+    nbytes = transfer.nbytes
+
+    def read(waves: Wavefronts) -> Array:
+        reach, shape = locate(waves), waves.shape
+        if not reach.ends_within(waves, nbytes):
+            return load(reach.places(waves, "load", nbytes), nbytes, shape)
+        words = [load(reach.places(waves, "load", 4, 4 * word), 4, shape) for word in range(transfer.words)]
+        return np.concatenate(words)
+
+    return direct_to_lds.bind(instruction, transfer, instruction.fields["offset"], read, buffer=True)
 
 
 def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer, locate: Locate) -> Step:

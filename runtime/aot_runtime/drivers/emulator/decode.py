@@ -13,11 +13,14 @@ from typing import Any
 
 from aot_runtime.errors import DeviceError, UnsupportedInstructionError
 
+from . import gfx90a
 from .archs import Arch
 from .names import cdna_name
 
 _LONGEST = 16
 """Bytes of the longest encoding."""
+_SCALED_MATRIX = 0xD3AC
+"""Upper half of the first word of CDNA's only encoding longer than 8 bytes, VOP3PX2, which the tables do not check."""
 _DPP_FORMS = {250: "_DPP16", 233: "_DPP8", 234: "_DPP8"}
 """Values of RDNA's src0 that say that its register is in a further dword; 234: inactive lanes are read too."""
 _TO_SCALAR = ("v_cmp", "v_readlane", "v_readfirstlane")
@@ -130,6 +133,11 @@ def _with_dpp(decoded: Any, raw: bytes) -> Any:
 
 
 def _decode_one(decode_inst: Callable[[bytes], Any], raw: bytes, arch: Arch, pc: int) -> Instruction | None:
+    renamed = None
+    if arch.isa == "cdna" and int.from_bytes(raw[2:4], "little") != _SCALED_MATRIX:
+        raw = raw[:8]
+    if arch.name == "gfx90a":
+        raw, renamed = gfx90a.substitute(raw)
     try:
         decoded = decode_inst(raw)
         if type(decoded).__name__.startswith("VOPD"):
@@ -139,17 +147,19 @@ def _decode_one(decode_inst: Callable[[bytes], Any], raw: bytes, arch: Arch, pc:
         return None
     for suffix in ("_e32", "_e64"):
         mnemonic = mnemonic.removesuffix(suffix)
+    encoding = type(decoded).__name__
     fields = {name: _number(decoded, name, field) for name, field in decoded._fields if name not in ("op", "encoding")}
     if arch.isa != "cdna" and mnemonic.startswith(_TO_SCALAR) and "vdst" in fields:
         fields["vdst"] &= 0xFF
-    encoding = type(decoded).__name__
+    if arch.name == "gfx90a":
+        fields = gfx90a.rename_fields(encoding, fields)
     # The tables name the first source of some encodings as those with DPP do.
     bits = {"src0" if name == "vsrc0" and "src0" in fields else name: n for name, n in decoded.op_bits.items()}
     short = frozenset(name for name, n in bits.items() if n == 16)
     if arch.isa != "cdna" and encoding.startswith(("VOP1", "VOP2", "VOPC")):
         _name_halves(fields, short)
     words = tuple((name, max(1, n // 32)) for name, n in bits.items())
-    return Instruction(arch, pc, decoded.size(), mnemonic, encoding, fields, words, short)
+    return Instruction(arch, pc, decoded.size(), renamed or mnemonic, encoding, fields, words, short)
 
 
 def _name_halves(fields: dict[str, int], short: frozenset[str]) -> None:

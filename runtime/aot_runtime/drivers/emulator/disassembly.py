@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .decode import Instruction, signed
 from .operands import FLOAT_CONSTANTS, VGPR, is_null
-from .wait_counters import returns_value, waited_for
+from .wait_counters import is_direct_to_lds, returns_value, waited_for
 from .wavefronts import EXEC, M0, VCC
 
 _ORDER = (
@@ -26,7 +26,7 @@ _REPLACED_SOURCE = (_SDWA, 250, 233, 234)
 _MASKED = ("v_addc_co", "v_subb_co", "v_subbrev_co", "v_add_co", "v_sub_co", "v_subrev_co", "v_cndmask")
 _TO_SCALAR = ("v_readlane_b32", "v_readfirstlane_b32")
 """Their vdst is a scalar register."""
-_FLAGS = ("offen", "idxen", "sc0", "sc1", "glc", "nt", "slc", "dlc", "lds", "gds")
+_FLAGS = ("offen", "idxen", "sc0", "sc1", "glc", "nt", "slc", "dlc", "scc", "lds", "gds")
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _words(instruction: Instruction, name: str, words: int) -> int:
         return fields["soffset_en"]
     if name == "vdst" and "_atomic_" in mnemonic and not returns_value(instruction):
         return 0
-    if name in ("vdata", "vdst") and fields.get("lds"):
+    if name in ("vdata", "vdst") and is_direct_to_lds(instruction):
         return 0
     return words
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from . import direct_to_lds
 from .atomics import MEMORY_ATOMICS, Atomic, perform
 from .decode import Instruction
 from .monitor import Action
@@ -48,6 +49,11 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
         return None
     action, _, form = operation.partition("_")
     isa, data = instruction.arch.isa, named(instruction, "data", "vsrc")
+    if instruction.field("lds"):
+        raise instruction.unsupported("a load direct to LDS")
+    direct = form.removeprefix("lds_")
+    if segment == "global" and action == "load" and direct != form and direct in MEMORY_LOADS[isa]:
+        return _bind_load_to_lds(instruction, layout, MEMORY_LOADS[isa][direct])
     if action == "load" and form in MEMORY_LOADS[isa]:
         return _bind_load(instruction, layout, MEMORY_LOADS[isa][form], _FINDERS[segment](instruction, layout), "vdst")
     if action == "store" and form in MEMORY_STORES[isa]:
@@ -62,6 +68,16 @@ def _bind_load(instruction: Instruction, layout: Registers, transfer: Transfer, 
     """A load into the register that field `data` names; lanes without a place get 0."""
     row, nbytes = data_register(instruction, data, layout, transfer.words), transfer.nbytes
     return lambda waves: to_registers(waves, row, transfer, load(find(waves, "load", nbytes), nbytes, waves.shape))
+
+
+def _bind_load_to_lds(instruction: Instruction, layout: Registers, transfer: Transfer) -> Step:
+    find, nbytes = _find_global(instruction, layout), transfer.nbytes
+    offset = offset_of(instruction)
+
+    def read(waves: Wavefronts) -> Array:
+        return load(find(waves, "load", nbytes), nbytes, waves.shape)
+
+    return direct_to_lds.bind(instruction, transfer, offset, read, buffer=False)
 
 
 def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer, find: Find, data: str) -> Step:

@@ -40,13 +40,16 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
         transfers, bind_one, bind_two = _TRANSFERS[found["action"]]
         if found["form"] in transfers:
             return (bind_two if found["two"] else bind_one)(instruction, layout, transfers[found["form"]])
+    if operation in _TRANSPOSED:
+        return _bind_transposed_load(instruction, layout, _TRANSPOSED[operation])
     atomic = LDS_ATOMICS[instruction.arch.isa].get(operation.replace("rtn_", ""))
     return _bind_atomic(instruction, layout, atomic, "rtn_" in operation) if atomic is not None else None
 
 
 def _addresses(instruction: Instruction, layout: Registers, offset: int) -> Addresses:
+    """Addresses, that wrap at 32 bits: a base may be negative."""
     row = vector_register(instruction, instruction.fields["addr"], False, layout, 1)
-    return lambda waves: waves.u32[row].astype(np.int64) + offset
+    return lambda waves: (waves.u32[row] + np.uint32(offset)).astype(np.int64)
 
 
 def _offset(instruction: Instruction) -> int:
@@ -70,20 +73,55 @@ def _bind_load(instruction: Instruction, layout: Registers, transfer: Transfer) 
 
 
 def _bind_load_two(instruction: Instruction, layout: Registers, transfer: Transfer) -> Step:
-    offsets = _two_offsets(instruction, transfer.nbytes)
-    base, nbytes = _addresses(instruction, layout, 0), transfer.nbytes
+    nbytes = transfer.nbytes
+    both = [_addresses(instruction, layout, offset) for offset in _two_offsets(instruction, nbytes)]
     row = data_register(instruction, "vdst", layout, 2 * transfer.words)
 
     def step(waves: Wavefronts) -> None:
-        addresses = base(waves)
         found = []
-        for offset in offsets:
-            places = waves.memory.in_lds(waves, "load", addresses + offset, nbytes, waves.active)
+        for addresses in both:
+            places = waves.memory.in_lds(waves, "load", addresses(waves), nbytes, waves.active)
             found.append(load(places, nbytes, waves.shape))
         for part, values in enumerate(found):
             to_registers(waves, row + part * transfer.words, transfer, values)
 
     return step
+
+
+_TRANSPOSED = {"read_b64_tr_b16": 16, "read_b64_tr_b8": 8, "read_b64_tr_b4": 4}
+"""Bits of an element. Of 6-bit ones nobody says in which order they come."""
+
+
+def _bind_transposed_load(instruction: Instruction, layout: Registers, bits: int) -> Step:
+    """ds_read_b64_tr: 16 lanes load a matrix of 16 columns, in rows that lie in one lane or several, and each lane gets
+    a column (CDNA4, "MFMA Transpose Load from LDS"; how lanes follow each other is what Triton's code takes it for).
+    """
+    addresses, nbytes = _addresses(instruction, layout, _offset(instruction)), 8
+    row = data_register(instruction, "vdst", layout, nbytes // 4)
+
+    def step(waves: Wavefronts) -> None:
+        if waves.active is not None:
+            raise instruction.unsupported("a transposed load with inactive lanes")
+        places = waves.memory.in_lds(waves, "load", addresses(waves), nbytes, None)
+        to_registers(waves, row, Transfer(nbytes), _transpose(load(places, nbytes, waves.shape), bits))
+
+    return step
+
+
+def _transpose(words: Array, bits: int) -> Array:
+    """Elements that 16 lanes hold row by row, column by column. words: uint32 [words, wavefronts, lanes]."""
+    octets = np.ascontiguousarray(np.moveaxis(words, 0, -1)).view(np.uint8)
+    if bits == 4:
+        elements = np.stack([octets & np.uint8(15), octets >> np.uint8(4)], axis=-1)
+    else:
+        elements = octets.view(f"u{bits // 8}")
+    waves, lanes = words.shape[1:]
+    count = 64 // bits  # elements of a lane, and rows of a matrix
+    rows = elements.reshape(waves, lanes // 16, count, 16)
+    columns = np.ascontiguousarray(rows.swapaxes(2, 3)).reshape(waves, lanes, count)
+    if bits == 4:
+        columns = columns[..., 0::2] | columns[..., 1::2] << np.uint8(4)
+    return np.moveaxis(np.ascontiguousarray(columns).view(np.uint32), -1, 0)
 
 
 def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer) -> Step:
@@ -99,15 +137,14 @@ def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer)
 
 
 def _bind_store_two(instruction: Instruction, layout: Registers, transfer: Transfer) -> Step:
-    offsets = _two_offsets(instruction, transfer.nbytes)
-    base, nbytes = _addresses(instruction, layout, 0), transfer.nbytes
+    nbytes = transfer.nbytes
+    both = [_addresses(instruction, layout, offset) for offset in _two_offsets(instruction, nbytes)]
     rows = [data_register(instruction, name, layout, transfer.words) for name in ("data0", "data1")]
 
     def step(waves: Wavefronts) -> None:
-        addresses = base(waves)
-        for row, offset in zip(rows, offsets, strict=True):
+        for row, addresses in zip(rows, both, strict=True):
             values = from_registers(waves, row, transfer)
-            places = waves.memory.in_lds(waves, "store", addresses + offset, nbytes, waves.active, values)
+            places = waves.memory.in_lds(waves, "store", addresses(waves), nbytes, waves.active, values)
             store(places, nbytes, values)
 
     return step

@@ -17,6 +17,7 @@ from aot_runtime.codeobject import KernelMetadata, read_code_object, read_loaded
 from aot_runtime.errors import BundleError, EmulationError
 
 from .archs import Arch, Isa
+from .buffer import scratch_resource
 from .decode import Instruction, decode
 from .memory import Memory
 from .operands import Registers
@@ -70,6 +71,10 @@ class Descriptor:
     @property
     def workgroup_info(self) -> bool:
         return bool(self._word(52) >> 10 & 1)
+
+    @property
+    def uses_scratch(self) -> bool:
+        return bool(self._word(52) & 1)
 
     @property
     def user_sgprs(self) -> int:
@@ -216,8 +221,11 @@ class Kernel:
                 batch.scalars[at], batch.scalars[at + 1] = kernarg & 0xFFFFFFFF, kernarg >> 32
             elif name == "private segment size":
                 batch.scalars[at] = self.metadata.scratch_bytes
-            elif name != "flat scratch":
-                raise EmulationError(f"kernel {self.symbol} wants the {name}, which is not implemented")
+            elif name == "private segment buffer" and self.module.arch.scratch_resource:
+                resource = scratch_resource(self.metadata.scratch_bytes, batch.lanes)
+                batch.scalars[at : at + 4] = np.array(resource, np.uint32)[:, None]
+            # The packets and queues that the others point to do not exist. Triton has kernels with asynchronous copies
+            # ask for them, and does not use them; as the registers are, they point to no allocation.
             at += words
         first, count = descriptor.preload
         if preload:
@@ -228,6 +236,9 @@ class Kernel:
         else:
             for at, axis in enumerate(np.flatnonzero(descriptor.workgroup_ids), descriptor.user_sgprs):
                 batch.scalars[at] = workgroups[:, axis]
+        if self.module.arch.scratch_resource and descriptor.uses_scratch:
+            # Where the wavefront's scratch is in that of all: the resource is each one's own.
+            batch.scalars[descriptor.user_sgprs + sum(descriptor.workgroup_ids) + descriptor.workgroup_info] = 0
         _start_lanes(batch, block)
 
 

@@ -17,8 +17,11 @@ from .wavefronts import Array, Wavefronts
 def bind(instruction: Instruction, layout: Registers, op: matrix.MatrixOp) -> Step:
     """MFMA: A, B, C and D in ordinary or accumulation registers; EXEC does not matter."""
     fields = {**_matrix_fields(instruction.fields), **instruction.fields}
-    modifiers = matrix.Modifiers(cbsz=fields["cbsz"], abid=fields["abid"], blgp=fields["blgp"])
-    op = matrix.resolve(op, modifiers)
+    modifiers = _modifiers(instruction, fields, op)
+    try:
+        op = matrix.resolve(op, modifiers)
+    except ValueError as error:
+        raise instruction.unsupported(str(error)) from None
     accumulates, sources = bool(fields["acc_cd"]), fields["acc"]
 
     def rows(name: str, accumulation: bool, words: int) -> slice:
@@ -36,6 +39,8 @@ def bind(instruction: Instruction, layout: Registers, op: matrix.MatrixOp) -> St
     else:
         addend = vector_source(instruction, fields["src2"], "f64" if op.d.bits == 64 else "u32", layout)
 
+    exponents = [rows(name, False, 1) for name in _SCALES if name in fields]
+
     def step(waves: Wavefronts) -> None:
         if isinstance(addend, slice):
             start: Array | None = waves.u32[addend]
@@ -44,11 +49,25 @@ def bind(instruction: Instruction, layout: Registers, op: matrix.MatrixOp) -> St
         registers = waves.u32
         overlaps = any(target.start < part.stop and part.start < target.stop for part in (first, second))
         out = None if overlaps else registers[target]
-        result = matrix.execute(op, registers[first], registers[second], start, modifiers, out=out)
+        scales = (registers[exponents[0]], registers[exponents[1]]) if exponents else None
+        result = matrix.execute(op, registers[first], registers[second], start, modifiers, scales=scales, out=out)
         if out is None:
             registers[target] = result
 
     return step
+
+
+_SCALES = ("scale_src0", "scale_src1")
+_UNSCALED, _SCALED = ("cbsz", "abid", "blgp"), ("cbsz", "blgp", "neg", "neg_hi", "opsel", "opsel_hi")
+_ABID_OF_SCALED = 1
+"""What abid always is in the encoding of scaled instructions."""
+
+
+def _modifiers(instruction: Instruction, fields: Mapping[str, int], op: matrix.MatrixOp) -> matrix.Modifiers:
+    """The modifiers that an instruction has. The tables give the bits of each of its fields several names."""
+    if op.scaled and fields["abid"] != _ABID_OF_SCALED:
+        raise instruction.unsupported(f"abid {fields['abid']} of a scaled instruction")
+    return matrix.Modifiers.from_fields({name: fields[name] for name in (_SCALED if op.scaled else _UNSCALED)})
 
 
 def _matrix_fields(fields: Mapping[str, int]) -> dict[str, int]:

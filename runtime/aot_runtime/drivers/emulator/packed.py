@@ -18,7 +18,8 @@ from .wavefronts import Wavefronts
 _NAMES = ("src0", "src1", "src2")
 
 _HALVES = {
-    **{f"v_pk_{name}_f16": f"v_{name}_f16" for name in ("fma", "add", "mul", "min", "max", "minimum", "maximum")},
+    **{f"v_pk_{name}_f16": f"v_{name}_f16"
+       for name in ("fma", "add", "mul", "min", "max", "minimum", "maximum", "minimum3", "maximum3")},
     **{f"v_pk_{name}_{kind}": f"v_{name}_{kind}"
        for name in ("mad", "add", "sub", "max", "min") for kind in ("i16", "u16")},
     **{f"v_pk_{name}": f"v_{name}" for name in ("mul_lo_u16", "lshlrev_b16", "lshrrev_b16", "ashrrev_i16")},

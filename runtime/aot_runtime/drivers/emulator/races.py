@@ -4,7 +4,7 @@ What orders an access of wavefront A before a later one of wavefront B:
 
 - they are of one wavefront;
 - A and B are of one workgroup, and have passed a barrier between; of LDS, the barrier counts only if A had waited for
-  its access by then;
+  its access by then, be that one of LDS or a load from memory that goes there;
 - since, A has released and B has acquired, as with locks and flags: A by an atomic instruction or store (or A's access
   is one itself), B by an atomic instruction or load. Of different workgroups, any wavefront's will do, as barriers
   order it with the others. Which location it was, and which of the two came first, is not looked at: this finds fewer
@@ -46,9 +46,12 @@ class Order:
     def __init__(self, workgroups: int, wavefronts: int):
         self._shift = (wavefronts - 1).bit_length()
         numbers = workgroups << self._shift
-        # Accesses before this time were before a barrier: of global memory, of LDS; by wavefront and by workgroup.
-        self._fences = np.ones((2, numbers), np.uint32)
-        self._workgroup_fences = np.ones((2, workgroups), np.uint32)
+        # Accesses before this time were before a barrier: of global memory, of LDS, of LDS by loads that go there; by
+        # wavefront and by workgroup.
+        self._fences = np.ones((3, numbers), np.uint32)
+        self._workgroup_fences = np.ones((3, workgroups), np.uint32)
+        # Whether the access of a time is a load that goes to LDS; the last one is not, nor are those after it.
+        self._loads: Array = np.zeros(1, bool)
         # Times of the latest atomics: by wavefront, by workgroup.
         self._released = np.zeros(numbers, np.uint32), np.zeros(workgroups, np.uint32)
         self._acquired = np.zeros(numbers, np.uint32), np.zeros(workgroups, np.uint32)
@@ -64,12 +67,20 @@ class Order:
     def wavefront(self, number: int) -> int:
         return number & (1 << self._shift) - 1
 
-    def barrier(self, wavefronts: Array, time: int, lds_time: int) -> None:
-        """Wavefronts pass a barrier, with their accesses of LDS before `lds_time` waited for."""
-        self._fences[0, wavefronts], self._fences[1, wavefronts] = time, lds_time
+    def barrier(self, wavefronts: Array, time: int, lds_time: int, load_time: int) -> None:
+        """Wavefronts pass a barrier, with their accesses of LDS before `lds_time` waited for, and their loads that go
+        there before `load_time`."""
         workgroups = self.workgroup(wavefronts)
         self._workgroup_fences[:, workgroups] = time  # what is no wavefront's number never falls behind
-        np.minimum.at(self._workgroup_fences[1], workgroups, np.uint32(lds_time))
+        for space, before in enumerate((time, lds_time, load_time)):
+            self._fences[space, wavefronts] = before
+            np.minimum.at(self._workgroup_fences[space], workgroups, np.uint32(before))
+
+    def load_to_lds(self, time: int) -> None:
+        """The access of a time is a load that goes to LDS."""
+        if time >= len(self._loads) - 1:
+            self._loads = np.concatenate([self._loads, np.zeros(time + 1, bool)])
+        self._loads[time] = True
 
     def release(self, wavefronts: Array, time: int) -> None:
         """Wavefronts make an atomic write."""
@@ -82,7 +93,7 @@ class Order:
 
     def settled(self, wavefronts: Array, is_lds: bool) -> int:
         """A time: accesses before it are ordered before whatever these wavefronts do, whoever made them."""
-        return int(self._workgroup_fences[1, self.workgroup(wavefronts)].min()) if is_lds else 1
+        return int(self._workgroup_fences[1:, self.workgroup(wavefronts)].min()) if is_lds else 1
 
     def passed_barrier(self, who: int, time: int) -> bool:
         """Whether who made an access at a time, one wavefront, has passed a barrier since."""
@@ -94,7 +105,8 @@ class Order:
 
     def precedes(self, who: Array, times: Array, wavefronts: Array, is_lds: bool) -> Array:
         """Whether accesses recorded as who and times are ordered before one of `wavefronts` now; arrays alike."""
-        space, own = int(is_lds), self.workgroup(wavefronts)
+        own = self.workgroup(wavefronts)
+        space = 1 + self._loads[np.minimum(times, len(self._loads) - 1)] if is_lds else 0
         anyone, shared = who >= _ANYONE, (who & _WORKGROUP) != 0
         number = np.where(anyone, np.uint32(0), who & _NUMBER)
         workgroup = np.where(shared, number, self.workgroup(number))
@@ -196,6 +208,15 @@ class Races:
     def __init__(self, order: Order, describe: Callable[[int], str], name: Callable[[int], str]):
         self._order, self._describe, self._name = order, describe, name
 
+    def unwaited(self, cells: Cells, accesses: Accesses, loads: frozenset[int]) -> Race | None:
+        """Wavefronts reach what loads of their own, of these times, write to LDS, and have not waited for them."""
+        span = cells.span(accesses.offsets, accesses.nbytes, accesses.low_bits)
+        writers = self._recorded(cells, "write_time", "writer", span, accesses)
+        if writers is None:
+            return None
+        wrong = np.isin(writers.times, np.fromiter(loads, np.uint32)) & (writers.who == accesses.by)
+        return self._race("stored", accesses, writers, wrong, "that is not waited for") if wrong.any() else None
+
     def load(self, cells: Cells, accesses: Accesses, time: int) -> Race | None:
         """Wavefronts load."""
         span = cells.span(accesses.offsets, accesses.nbytes, accesses.low_bits)
@@ -291,14 +312,14 @@ class Races:
                 cells.put(record, Span(which[wide], 1), both[wide])
         return _Recorded(differs, found)
 
-    def _race(self, then: str, accesses: Accesses, recorded: _Recorded, wrong: Array) -> Race:
-        """The race of the accesses of which a cell is wrong."""
+    def _race(self, then: str, accesses: Accesses, recorded: _Recorded, wrong: Array, amiss: str = "") -> Race:
+        """The race of the accesses of which a cell is wrong. amiss: why, if it is that something is not waited for."""
         accused = np.asarray(wrong.any(0))
         index = int(np.argmax(accused))
         cell = int(np.argmax(wrong[:, index]))
         who, time = int(recorded.who[cell, index]) & ~int(_ATOMIC), int(recorded.times[cell, index])
-        own, because, unwaited = int(accesses.by[index]), "nothing orders them", False
-        if who < _WORKGROUP and self._order.workgroup(who) == self._order.workgroup(own):
+        own, because, unwaited = int(accesses.by[index]), amiss or "nothing orders them", bool(amiss)
+        if not amiss and who < _WORKGROUP and self._order.workgroup(who) == self._order.workgroup(own):
             unwaited = accesses.is_lds and self._order.passed_barrier(who, time)
             because = "no barrier is between"
             if unwaited:

@@ -49,7 +49,7 @@ class Sanitizer(Monitor):
         self._races = Races(self._order, self._describe_access, self._describe_wavefront)
         self._memory_cells: dict[int, Cells] = {}
         self._pcs = [0]  # of the access of each time; there is none at time 0
-        self._coherent = False
+        self._coherent = self._to_lds = False
 
     def begin(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -74,6 +74,9 @@ class Sanitizer(Monitor):
         if effect.counted:
             self._pcs.append(instruction.pc)
             self._coherent = is_coherent(instruction)
+            self._to_lds = effect.to_lds
+            if effect.to_lds:
+                self._order.load_to_lds(self._time)
         wrong = self._waits.execute(waves, instruction, effect, self._time)
         if wrong:
             raise self._error("wait", wrong, waves, 0, None)
@@ -109,8 +112,10 @@ class Sanitizer(Monitor):
                 text = f"{ended} of the workgroup's wavefronts have ended and never come to the barrier"
                 raise self._barrier_error(text, group, wave)
         for group in groups:
-            since, now = self._waits.of(group).lds_since, self._time + 1
-            self._order.barrier(self._numbers(group), now, now if since is None else since)
+            outstanding, now = self._waits.of(group), self._time + 1
+            since = outstanding.lds_since
+            load_time = min(outstanding.loads_to_lds, default=now)
+            self._order.barrier(self._numbers(group), now, now if since is None else since, load_time)
 
     def _barrier_before(self, pc: int) -> Instruction:
         """The barrier that wavefronts wait at, which go on at a pc."""
@@ -141,7 +146,9 @@ class Sanitizer(Monitor):
             self._check_bounds(reached, self._scheduler.access.scratch_bytes, "scratch")
 
     def _check_alignment(self, reached: _Reached) -> None:
-        unit = _LDS_ALIGNMENT[reached.nbytes] if reached.touch.space == "lds" else min(reached.nbytes, 4)
+        unit = min(reached.nbytes, 4)
+        if reached.touch.space == "lds":
+            unit = min(_LDS_ALIGNMENT[reached.nbytes], self._program.arch.lds_alignment)
         wrong = (reached.addresses & reached.addresses.dtype.type(unit - 1)) != 0
         if wrong.any():
             text = f"{reached.nbytes} bytes at an address that is no multiple of {unit}"
@@ -186,12 +193,16 @@ class Sanitizer(Monitor):
         values = reached.values if action == "store" else None
         by, is_lds = numbers[reached.waves], reached.touch.space == "lds"
         accesses = Accesses(data, offsets, reached.nbytes, by, numbers, is_lds, values)
+        loads = self._waits.of(reached.group).loads_to_lds if is_lds and not self._to_lds else None
+        race = self._races.unwaited(cells, accesses, loads) if loads else None
         is_atomic = action == "atomic" or self._coherent
         if is_atomic and action != "load":
             self._order.release(by, time)
         if is_atomic and action != "store":
             self._order.acquire(by, time)
-        if action == "load":
+        if race is not None:
+            pass
+        elif action == "load":
             race = self._races.load(cells, accesses, time)
         elif is_atomic:
             race = self._races.atomic(cells, accesses, time)

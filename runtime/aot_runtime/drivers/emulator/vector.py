@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from . import floats
+from . import floats, small_floats
 from .archs import Arch
 from .decode import Instruction
 from .modifiers import Modifiers, modifiers
 from .operands import (
+    DTYPES,
     VGPR,
     Registers,
     half_writer,
@@ -194,6 +195,21 @@ def _pack_clamped(low: int, high: int) -> Callable[[Array, Array], Array]:
     return lambda a, b: floats.pack16(*(_clamped(low, high, value).astype(np.uint16) for value in (a, b)))
 
 
+def _shift_to_bytes(low: int, high: int) -> Callable[[Array, Array, Array], Array]:
+    """Two numbers shifted right, clamped, and packed in 16 bits."""
+
+    def shift(a: Array, b: Array, amount: Array) -> Array:
+        first, second = (np.clip(_shift_right(value, amount), low, high).astype(np.uint16) for value in (a, b))
+        return first & np.uint16(0xFF) | second << np.uint16(8)
+
+    return shift
+
+
+def _next_random(value: Array) -> Array:
+    """v_prng_b32: a linear feedback shift register's next state."""
+    return value << np.uint32(1) ^ (value >> np.uint32(31)) * np.uint32(197)
+
+
 # Conversions
 
 
@@ -227,6 +243,15 @@ def _saturate_bytes(value: Array) -> Array:
     return np.clip(low, 0, 255).astype(np.uint16) | np.clip(high, 0, 255).astype(np.uint16) << np.uint16(8)
 
 
+def _half_bits(value: Array) -> Array:
+    return value.astype(np.float16).view(np.uint16)
+
+
+def _randomly(value: Array, random: Array, fmt: floats.FloatFormat) -> Array:
+    given, bits = np.broadcast_arrays(value, random)
+    return floats.cvt_sr(given, bits, fmt)
+
+
 _OFFSETS = (np.arange(16, dtype=np.int8) << 4 >> 4).astype(np.float32) / 16
 
 
@@ -253,6 +278,12 @@ def _fused_last(a: Array, b: Array, c: Array, rounding: Any = floats.Rounding.NE
 def _unfused(a: Array, b: Array, c: Array, rounding: Any = floats.Rounding.NEAREST_EVEN) -> Array:
     """v_mac and v_mad: the product is rounded before the sum."""
     return floats.add(floats.multiply(a, b, rounding), c, rounding)
+
+
+def _flushing(a: Array, b: Array, c: Array) -> Array:
+    """v_mad_f32 and kin, which flush denormals whatever MODE says: sources, product and sum."""
+    first, second, addend = (floats.flush_denormals(value) for value in (a, b, c))
+    return floats.flush_denormals(floats.flush_denormals(first * second) + addend)
 
 
 def _minus(a: Array, b: Array, rounding: Any) -> Array:
@@ -501,13 +532,29 @@ _RDNA = {
         floats.to_integer(np.trunc(value), 16, False).astype(np.uint16) for value in (a, b)))),
     "v_fmamk_f16": _op("f16 f16 f16 f16", _fused_last, rounded=_fused_last),
     "v_fmaak_f16": _op("f16 f16 f16 f16", _fused, rounded=floats.fma),
+}  # fmt: skip
+"""What CDNA has not; but gfx950 has the minimum and the maximum of three."""
+
+_OTHER_CDNA = {
+    "v_ashr_pk_i8_i32": _op("u16 i32 i32 u32", _shift_to_bytes(-0x80, 0x7F), keeps_high=True),
+    "v_ashr_pk_u8_i32": _op("u16 i32 i32 u32", _shift_to_bytes(0, 0xFF), keeps_high=True),
+    "v_prng_b32": _op("u32 u32", _next_random),
+    "v_cvt_pk_f16_f32": _op("u32 f32 f32", lambda a, b: floats.pack16(_half_bits(a), _half_bits(b))),
+    "v_cvt_pk_bf16_f32": _op("u32 f32 f32", floats.cvt_pk_bf16_f32),
+    "v_cvt_sr_f16_f32": _op("u16 f32 u32", lambda a, bits: _randomly(a, bits, floats.FP16), keeps_high=True),
+    "v_cvt_sr_bf16_f32": _op("u16 f32 u32", lambda a, bits: _randomly(a, bits, floats.BF16), keeps_high=True),
+    "v_mad_f32": _op("f32 f32 f32 f32", _flushing),
+    "v_mac_f32": _op("f32 f32 f32 =f32", _flushing),
+    "v_madmk_f32": _op("f32 f32 f32 f32", lambda a, b, c: _flushing(a, c, b)),
+    "v_madak_f32": _op("f32 f32 f32 f32", _flushing),
     "v_dot2c_f32_bf16": _op("f32 u32 u32 =f32", lambda a, b, c: floats.dot(a, b, c, floats.BF16, floats.BF16)),
     "v_trig_preop_f64": _op("f64 f64 u32", floats.trig_preop),
 }  # fmt: skip
-"""What CDNA has not."""
+"""What gfx950 or gfx90a have and gfx942 has not, RDNA in part; and what only code for large angles uses."""
 
 OPS: dict[str, VectorOp] = {
     **_FLOATS, **_SHORT_FLOATS, **_OTHER_FLOATS, **_INTEGER_WIDTHS, **_INTEGERS, **_CONVERSIONS, **_RDNA,
+    **_OTHER_CDNA,
 }  # fmt: skip
 
 
@@ -537,6 +584,10 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
         return changes.around(_SPECIAL[name](instruction, layout, changes))
     if name in _CROSS_LANE:
         return _CROSS_LANE[name](instruction, layout)
+    if name.startswith("v_cvt_"):
+        changes = modifiers(instruction, layout)
+        step = small_floats.bind(instruction, layout, changes)
+        return None if step is None else changes.around(step)
     return None
 
 
@@ -702,67 +753,27 @@ def _bind_div_fmas(instruction: Instruction, layout: Registers, changes: Modifie
     return step
 
 
-# 8-bit floats
+def _truth(table: int, sources: list[Array], dtype: Any) -> Array:
+    """A function of bits given by its truth table, in which the first source has the highest place."""
+    half = 1 << len(sources) >> 1
+    ones = (1 << half) - 1
+    low, differs = table & ones, (table ^ table >> half) & ones
+    if not sources or not differs:
+        return _truth(low, sources[1:], dtype) if sources else dtype(-(table & 1) & np.iinfo(dtype).max)
+    changed = sources[0] if differs == ones else sources[0] & _truth(differs, sources[1:], dtype)
+    return changed if not low else _truth(low, sources[1:], dtype) ^ changed
 
 
-def _float8(instruction: Instruction) -> floats.FloatFormat:
-    ocp, fnuz = (floats.FP8, floats.FP8_FNUZ) if "fp8" in instruction.mnemonic else (floats.BF8, floats.BF8_FNUZ)
-    return ocp if instruction.arch.ocp_fp8 else fnuz
-
-
-def _bind_from_float8(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    fmt = _float8(instruction)
-    write = changes.destination("f32", False)
-    changes.refuse_clamp()
-    if instruction.field("opsel") and instruction.arch.isa == "rdna4":
-        # op_sel names a byte of the source, its lower bit first.
-        byte = (0, 2, 1, 3)[instruction.fields["opsel"] & 3]
-        source = vector_source(instruction, changes.first_source_number(), "u32", layout)
-    else:
-        byte, (source,) = 0, changes.sources(["u32"])
-    return lambda waves: write(waves, floats.decode(source(waves) >> np.uint32(8 * byte) & np.uint32(255), fmt))
-
-
-def _bind_pair_from_float8(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    fmt = _float8(instruction)
-    row = vector_register(instruction, instruction.fields["vdst"], False, layout, 2)
-    word = changes.word_of_first_source()
-    source = vector_source(instruction, changes.first_source_number(), "u32", layout)
+def _bind_bit_operation(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
+    """v_bitop3_b32 and v_bitop3_b16: any function of three bits, its truth table in the modifiers' fields."""
+    field, kind = instruction.field, f"u{instruction.mnemonic[-2:]}"
+    table = field("omod") << 6 | field("abs") << 3 | field("neg")
+    readers = [changes.raw_source(position, number, kind) for position, number in enumerate(changes.numbers())]
+    write = changes.destination(kind, True)
+    dtype = DTYPES[kind].type
 
     def step(waves: Wavefronts) -> None:
-        code = source(waves) >> np.uint32(16 * word)
-        for part in (0, 1):
-            value = floats.decode(code >> np.uint32(8 * part) & np.uint32(255), fmt)
-            waves.write(row + part, value.view(np.uint32))
-
-    return step
-
-
-def _bind_pair_to_float8(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    fmt = _float8(instruction)
-    changes.refuse_clamp()
-    low, high = changes.sources(["f32", "f32"], placed=True)
-    row = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
-    half = instruction.field("opsel") >> 3
-
-    def step(waves: Wavefronts) -> None:
-        code = floats.cvt_pk_f8_f32(low(waves), high(waves), fmt, saturate=waves.mode.fp16_ovfl)
-        waves.write_half(row, half, code)
-
-    return step
-
-
-def _bind_random_to_float8(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    fmt = _float8(instruction)
-    changes.refuse_clamp()
-    value, random = changes.sources(["f32", "u32"], placed=True)
-    row = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
-    position = 8 * (instruction.field("opsel") >> 2)
-
-    def step(waves: Wavefronts) -> None:
-        given, bits = np.broadcast_arrays(value(waves), random(waves))
-        code = floats.cvt_sr(given, bits, fmt, saturate=waves.mode.fp16_ovfl)
-        waves.write(row, floats.insert_bits(waves.u32[row], code, position, 8))
+        write(waves, np.broadcast_to(_truth(table, [read(waves) for read in readers], dtype), waves.shape))
 
     return step
 
@@ -788,10 +799,8 @@ _SPECIAL: dict[str, Callable[[Instruction, Registers, Modifiers], Step]] = {
     "v_mad_i64_i32": _bind_wide_multiply,
     **{f"v_div_scale_{kind}": _bind_div_scale for kind in ("f32", "f64")},
     **{f"v_div_fmas_{kind}": _bind_div_fmas for kind in ("f32", "f64")},
-    **{f"v_cvt_f32_{kind}": _bind_from_float8 for kind in ("fp8", "bf8")},
-    **{f"v_cvt_pk_f32_{kind}": _bind_pair_from_float8 for kind in ("fp8", "bf8")},
-    **{f"v_cvt_pk_{kind}_f32": _bind_pair_to_float8 for kind in ("fp8", "bf8")},
-    **{f"v_cvt_sr_{kind}_f32": _bind_random_to_float8 for kind in ("fp8", "bf8")},
+    "v_bitop3_b32": _bind_bit_operation,
+    "v_bitop3_b16": _bind_bit_operation,
 }
 
 
@@ -868,6 +877,25 @@ def _bind_swap(instruction: Instruction, layout: Registers) -> Step:
     return step
 
 
+def _bind_row_swap(instruction: Instruction, layout: Registers) -> Step:
+    """v_permlane16_swap and v_permlane32_swap: the odd rows of 16 or 32 lanes of the one with the even of the other."""
+    if instruction.field("omod") or instruction.field("clmp"):
+        raise instruction.unsupported("clamp or omod")
+    width = int(instruction.mnemonic.removeprefix("v_permlane")[:2])
+    even, odd = (
+        _source_row(instruction, layout),
+        vector_register(instruction, instruction.fields["vdst"], False, layout, 1),
+    )
+
+    def step(waves: Wavefronts) -> None:
+        if waves.active is not None:
+            raise instruction.unsupported("a swap of rows with inactive lanes")
+        first, second = (waves.u32[row].reshape(waves.count, -1, 2, width) for row in (even, odd))
+        first[:, :, 0], second[:, :, 1] = second[:, :, 1].copy(), first[:, :, 0].copy()
+
+    return step
+
+
 def _bind_accumulation(instruction: Instruction, layout: Registers) -> Step:
     """v_accvgpr_read, _write and _mov: moves to and from accumulation registers."""
     name, source = instruction.mnemonic, instruction.fields["src0"]
@@ -913,6 +941,8 @@ _CROSS_LANE: dict[str, Callable[[Instruction, Registers], Step]] = {
     "v_readlane_b32": _bind_read_lane,
     "v_writelane_b32": _bind_write_lane,
     "v_swap_b32": _bind_swap,
+    "v_permlane16_swap_b32": _bind_row_swap,
+    "v_permlane32_swap_b32": _bind_row_swap,
     "v_swap_b16": _bind_swap_halves,
     "v_permlane16_b32": _bind_permute_row,
     "v_permlanex16_b32": _bind_permute_row,

@@ -54,7 +54,15 @@ _FIELDS: Mapping[Isa, Mapping[str, tuple[tuple[int, int], ...]]] = {
 _VECTOR_MEMORY = ("global", "scratch", "buffer", "tbuffer", "image")
 _WAIT_FOR_BOTH = {"s_wait_loadcnt_dscnt": "loadcnt", "s_wait_storecnt_dscnt": "storecnt"}
 _UNCOUNTED = frozenset(
-    {"ds_nop", "buffer_inv", "buffer_wbinvl1", "buffer_wbinvl1_vol", "buffer_gl0_inv", "buffer_gl1_inv"}
+    {
+        "ds_nop",
+        "buffer_inv",
+        "buffer_invl2",
+        "buffer_wbinvl1",
+        "buffer_wbinvl1_vol",
+        "buffer_gl0_inv",
+        "buffer_gl1_inv",
+    }
 )
 
 
@@ -113,6 +121,11 @@ def returns_value(instruction: Instruction) -> bool:
     if "atomic" not in instruction.mnemonic:
         return "_rtn" in instruction.mnemonic
     return bool(instruction.field("sc0") or instruction.field("glc") or instruction.field("th") & 1)
+
+
+def is_direct_to_lds(instruction: Instruction) -> bool:
+    """Whether a load from memory goes to LDS."""
+    return bool(instruction.field("lds")) or "_load_lds_" in instruction.mnemonic
 
 
 def is_coherent(instruction: Instruction) -> bool:

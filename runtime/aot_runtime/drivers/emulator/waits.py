@@ -21,7 +21,7 @@ from .decode import Instruction
 from .disassembly import Operand, disassemble, operands_of, register_name
 from .operands import VGPR, Registers
 from .program import Program
-from .wait_counters import COUNTERS, Counted, counted_by, waited_for
+from .wait_counters import COUNTERS, Counted, counted_by, is_direct_to_lds, waited_for
 from .wavefronts import Wavefronts
 
 _FIRST_VECTOR = 128
@@ -63,7 +63,8 @@ class Effect:
         sources, results: registers. All are `sources` of an instruction that is done when the next one begins.
         counted: the counters that it adds to.
         waits: what it leaves outstanding, by counter.
-        uses_lds: it reads or writes LDS.
+        uses_lds: it reads or writes LDS, but for those that `to_lds` has.
+        to_lds: it is a load from memory that goes to LDS.
     """
 
     sources: int
@@ -71,6 +72,7 @@ class Effect:
     counted: tuple[Counted, ...]
     waits: Mapping[str, int]
     uses_lds: bool
+    to_lds: bool
 
     @classmethod
     def of(cls, instruction: Instruction, layout: Registers) -> Effect:
@@ -83,8 +85,8 @@ class Effect:
             if not counted or not operand.result or (operand.name == "vdata" and "atomic" in name):
                 sources |= registers
         is_lds = name.startswith("ds_") and not name.startswith(_LANE_MOVES)
-        uses_lds = is_lds or name.startswith("flat_") or bool(instruction.field("lds"))
-        return cls(sources, results, counted, waited_for(instruction), uses_lds)
+        uses_lds = is_lds or name.startswith("flat_")
+        return cls(sources, results, counted, waited_for(instruction), uses_lds, is_direct_to_lds(instruction))
 
 
 @dataclass(frozen=True)
@@ -94,17 +96,20 @@ class Operation:
     Attributes:
         registers: that it will write.
         pcs: of the instructions.
-        lds_time: when it reached for LDS; None: it did not.
+        lds_time: when it reached for LDS; None: it did not, or is a load that goes there.
+        loads_to_lds: times of such loads.
     """
 
     registers: int
     pcs: frozenset[int]
     lds_time: int | None
+    loads_to_lds: frozenset[int] = frozenset()
 
     def merge(self, other: Operation) -> Operation:
         # The later time, so that what one wavefront has outstanding is not held against another.
         times = [time for time in (self.lds_time, other.lds_time) if time is not None]
-        return Operation(self.registers | other.registers, self.pcs | other.pcs, max(times, default=None))
+        loads = self.loads_to_lds | other.loads_to_lds
+        return Operation(self.registers | other.registers, self.pcs | other.pcs, max(times, default=None), loads)
 
 
 Queues = Mapping[Counted, tuple[Operation, ...]]
@@ -164,9 +169,15 @@ class Outstanding:
 
     @property
     def lds_since(self) -> int | None:
-        """When the oldest that reaches for LDS did; None: none does."""
+        """When the oldest that reaches for LDS did, loads that go there left out; None: none does."""
         times = [operation.lds_time for queue in self.queues.values() for operation in queue]
         return min((time for time in times if time is not None), default=None)
+
+    @property
+    def loads_to_lds(self) -> frozenset[int]:
+        """Times of the loads that go to LDS."""
+        queues = self.queues.values()
+        return frozenset().union(*(operation.loads_to_lds for queue in queues for operation in queue))
 
 
 def _waited(counted: Counted, queue: tuple[Operation, ...], waits: Mapping[str, int]) -> tuple[Operation, ...]:
@@ -214,7 +225,9 @@ class Waits:
         if effect.waits:
             self._groups[waves] = before.after_wait(effect.waits)
         elif effect.counted:
-            operation = Operation(effect.results, frozenset((instruction.pc,)), time if effect.uses_lds else None)
+            loads = frozenset((time,)) if effect.to_lds else frozenset()
+            lds_time = time if effect.uses_lds else None
+            operation = Operation(effect.results, frozenset((instruction.pc,)), lds_time, loads)
             self._groups[waves] = before.after(effect.counted, operation, self._limits)
         return wrong
 
