@@ -10,7 +10,7 @@ import pytest
 from bundling import ROOT, built
 from click.testing import CliRunner
 from rows_suite import *  # noqa: F403 -- its tests
-from rows_suite import BF16, RowsFor, normal
+from rows_suite import BF16, NORMS, RowsFor, normal, run_norm
 
 from aot_runtime import Bundle
 from aot_runtime.cli import main
@@ -63,6 +63,22 @@ def test_norms_read_and_write_each_element_once(rows_for: RowsFor, cols: int):
     assert traffic(rows_for(BF16), "rms_norm", *dims, "--given=residual") == wanted
     found = traffic(rows_for(BF16), "layer_norm", *dims, "--given=residual", "--given=bias")
     assert found == wanted | {"bias": (n, 0)}
+
+
+@pytest.mark.parametrize("op", NORMS)
+def test_programs_take_several_tiles_of_rows(rows_for: RowsFor, op: str):
+    """More tiles than there are programs: 16 rows each, 8 for each of 304 compute units."""
+    rng = np.random.default_rng(0)
+    x, residual = (normal(rng, (16 * 8 * 304 + 21, 16), BF16) for _ in range(2))
+    bias = {"bias": normal(rng, (16,), BF16)} if op == "layer_norm" else {}
+    run_norm(rows_for(BF16), op, x, normal(rng, (16,), BF16), residual, **bias)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", NORMS)
+def test_programs_take_several_long_rows(rows_for: RowsFor, op: str):
+    rng = np.random.default_rng(0)
+    run_norm(rows_for(BF16), op, normal(rng, (64 * 304, 1024), BF16), normal(rng, (1024,), BF16))
 
 
 def test_the_benchmark_calls_the_ops_as_they_are_meant(rows_for: RowsFor, monkeypatch: pytest.MonkeyPatch):
