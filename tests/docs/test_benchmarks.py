@@ -33,11 +33,11 @@ def test_without_a_bundle(name: str, bundles: int, tmp_path: Path):
 
 def test_build():
     pytest.importorskip("triton")
-    command = [sys.executable, str(ROOT / "benchmarks/build.py"), str(ROOT / "manifests/rows.yaml"), "--sample", "2",
-               "-j", "2"]  # fmt: skip
+    manifest = str(ROOT / "tests/runtime/fixtures/small.yaml")
+    command = [sys.executable, str(ROOT / "benchmarks/build.py"), manifest, "--sample", "2", "-j", "2"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    rates = [line.split() for line in output.splitlines() if line.startswith("rows")]
-    assert [row[1:4] for row in rates[:1]] == [["2", "of", "30"]]
+    rates = [line.split() for line in output.splitlines() if line.startswith("small")]
+    assert [row[1:4] for row in rates[:1]] == [["2", "of", "42"]]
     assert all(float(number) > 0 for row in rates for number in row[4:]) and len(rates) == 2
 
 

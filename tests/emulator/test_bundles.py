@@ -27,7 +27,7 @@ def flash(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "rows")
+    return built(tmp_path_factory, "rows", "op=softmax")
 
 
 def check_attention(

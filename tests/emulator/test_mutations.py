@@ -23,7 +23,7 @@ def path_of(factory: pytest.TempPathFactory, manifest: str, *options: str) -> Pa
 
 @pytest.fixture(scope="module")
 def softmax_case(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return softmax(path_of(tmp_path_factory, "rows"))
+    return softmax(path_of(tmp_path_factory, "rows", "op=softmax"))
 
 
 @pytest.fixture(scope="module")

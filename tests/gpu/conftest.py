@@ -46,5 +46,10 @@ def decode(device: Device) -> Bundle:
 
 
 @pytest.fixture(scope="session")
+def memory(device: Device) -> Bundle:
+    return open_for(device, "memory")
+
+
+@pytest.fixture(scope="session")
 def rows(device: Device) -> Bundle:
     return open_for(device, "rows")
