@@ -19,7 +19,7 @@ BUILDS = (
 
 @pytest.fixture(scope="session")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with gfx942 bundles: small-gfx942, rows-gfx942 (softmax), attention-gfx942 (head_dim 64, float16, plain)."""
+    """A folder with gfx942 bundles: small-gfx942, rows-gfx942 (softmax), attention-gfx942 (float16, 64, plain)."""
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
     from click.testing import CliRunner
     from filelock import FileLock
