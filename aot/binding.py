@@ -18,8 +18,9 @@ from aot_runtime.scope import Scope, config_names
 
 from .compiler import CompileJob
 from .contract import config_error, positional
+from .kernel_source import split_function
 from .kinds import value_kind, with_let_kinds
-from .manifest import BindSpec, LaunchSpec, Manifest
+from .manifest import BindSpec, LaunchSpec, Manifest, is_function
 from .variants import VariantSpec
 from .yamlfile import Key, ManifestError
 
@@ -66,6 +67,7 @@ class Bound:
         dtype: a pointer's dtype.
         divisible: the value is a multiple of 16 in the aligned specialisation.
         ranged: all offsets from the pointer fit 32 bits in the aligned specialisation.
+        function: the `path.py:function` that a `constexpr` is, if it is one.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Bound:
     dtype: str = ""
     divisible: bool = False
     ranged: bool = False
+    function: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,10 @@ class Binder:
                 return Bound(parameter.name, "constexpr", constant=self._default(parameter))
             if given is None:
                 raise self._unbound(parameter.name)
+        if is_function(given):
+            raise self._error(
+                ("bind", parameter.name), f"'{given}' is a function, but '{parameter.name}' is no constexpr"
+            )
         forced = given.type if isinstance(given, BindSpec) else None
         value = given.value if isinstance(given, BindSpec) else given
         return self._bind_value(parameter.name, self._parse(str(value), parameter.name), forced, variant, known)
@@ -147,6 +154,8 @@ class Binder:
                 f"constexpr parameter '{name}' of the kernel is not bound: no axis, config or bind of that name"
                 f"{nearest(name, [item for item in known if not item.startswith('_')])}",
             )
+        if is_function(given):
+            return Bound(name, "constexpr", function=given)
         value = self._parse(str(given.value if isinstance(given, BindSpec) else given), name)
         self._check_names(value, name)
         constant = self._constant(value, name, known)
@@ -161,16 +170,15 @@ class Binder:
         spaces = {space.name: space for space in self.op.workspace}
         tensors = {tensor.name: tensor for tensor in self.op.tensors}
         if plain in spaces:
-            return Bound(
-                name, f"*{TRITON_DTYPES[spaces[plain].dtype]}", None, plain, spaces[plain].dtype, divisible=True
-            )
+            dtype = spaces[plain].dtype
+            return Bound(name, f"*{TRITON_DTYPES[dtype]}", value=plain, dtype=dtype, divisible=True)
         if plain in tensors:
             if known.get(query_name("given", plain)) is False:
                 return Bound(name, "constexpr", constant=None)
             tensor = tensors[plain]
             dtype = str(known.get(tensor.dtype, tensor.dtype))
             pointer = f"*{TRITON_DTYPES[dtype]}"
-            return Bound(name, pointer, None, plain, dtype, divisible=tensor.align, ranged=not tensor.large)
+            return Bound(name, pointer, value=plain, dtype=dtype, divisible=tensor.align, ranged=not tensor.large)
         self._check_names(value, name)
         strides = [query for query in value.queries if query[0] == "stride"]
         if len(strides) == 1 and plain == parse(f"stride({strides[0][1]}, {strides[0][2]})").text:
@@ -290,14 +298,15 @@ def compile_job(
     manifest: Manifest, launch: LaunchSpec, bound: tuple[Bound, ...], variant: VariantSpec, arch: str, line_info: bool
 ) -> CompileJob:
     """The compile job of a bound variant."""
-    source, _, function = launch.kernel.rpartition(":")
+    source, function = split_function(launch.kernel)
     hints = bound if variant.aligned else ()
     return CompileJob(
         root=str(manifest.root),
         source=source,
         function=function,
         signature=tuple((item.name, item.type) for item in bound),
-        constants=tuple((item.name, item.constant) for item in bound if item.type == "constexpr"),
+        constants=tuple((item.name, item.constant) for item in bound if item.type == "constexpr" and not item.function),
+        functions=tuple((item.name, item.function) for item in bound if item.function),
         divisible_by_16=tuple(item.name for item in hints if item.divisible),
         pointer_range_32=tuple(item.name for item in hints if item.ranged),
         options=variant.options,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from aot_runtime import format as fmt
 from aot_runtime.errors import ExpressionError
@@ -16,12 +17,15 @@ from .cache import CompileCache
 from .compiler import CompiledKernel, CompileJob, job_key, option_names
 from .contract import build_contract, config_error
 from .golden import GoldenCase, golden_cases
-from .kernel_source import CompileError, kernel_parameters, load_kernel, source_hash
-from .manifest import Manifest
+from .kernel_source import CompileError, kernel_parameters, load_kernel, sources_hash, split_function
+from .manifest import Manifest, is_function
 from .pool import CompileFailure, run_jobs
 from .targets import TARGETS, Target
 from .variants import VariantSpec, enumerate_variants
 from .yamlfile import ManifestError
+
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
 
 
 @dataclass(frozen=True)
@@ -74,12 +78,13 @@ class Outcome:
 
 
 def plan_bundle(
-    manifest: Manifest, target: Target, filters: Mapping[str, frozenset[str]], line_info: bool
+    manifest: Manifest, target: Target, filters: Mapping[str, frozenset[str]], line_info: bool, full: bool = False
 ) -> PlannedBundle:
     """Enumerate and bind every variant of a manifest for a target. Raises `ManifestError`.
 
     Args:
         filters: axis, dtype variable, `dtype` or `op` → the values to build; all in lower case.
+        full: also what the manifest calls rare.
     """
     ops: list[fmt.Op] = []
     variants: list[PlannedVariant] = []
@@ -87,7 +92,7 @@ def plan_bundle(
     for name, spec in manifest.spec.ops.items():
         op = build_contract(manifest, name, target.arch, _all_option_names())
         try:
-            found = enumerate_variants(op, spec, target.arch)
+            found = enumerate_variants(op, spec, target.arch, full)
         except ExpressionError as error:
             raise manifest.error(("ops", name), f"op '{name}': {error}") from None
         for axis, value in found.unused:
@@ -148,18 +153,25 @@ def _all_option_names() -> frozenset[str]:
 
 
 def _binder(manifest: Manifest, op: fmt.Op, index: int, target: Target) -> tuple[Binder, str]:
-    """(binder of a launch's kernel, hash of the kernel's sources)."""
-    file, _, function = manifest.spec.ops[op.name].launches[index].kernel.rpartition(":")
-    try:
-        kernel = load_kernel(manifest.root, file, function)
-        digest = source_hash(kernel)
-    except CompileError as error:
-        where = ("ops", op.name, "launches", index, "kernel")
-        raise manifest.error(where, f"op '{op.name}': {error.reason}") from error
+    """(binder of a launch's kernel, hash of the sources of the kernel and of the functions bound to it)."""
+    launch = manifest.spec.ops[op.name].launches[index]
+    kernel = _load(manifest, op, index, launch.kernel, "kernel")
+    functions = {
+        name: _load(manifest, op, index, value, "bind", name)
+        for name, value in launch.bind.items()
+        if is_function(value)
+    }
     parameters = tuple(Parameter(*parameter) for parameter in kernel_parameters(kernel))
     binder = Binder(manifest, op, index, parameters, target.arch)
     binder.check(_all_option_names())
-    return binder, digest
+    return binder, sources_hash(kernel, functions)
+
+
+def _load(manifest: Manifest, op: fmt.Op, index: int, function: str, *place: str) -> JITFunction:
+    try:
+        return load_kernel(manifest.root, *split_function(function))
+    except CompileError as error:
+        raise manifest.error(("ops", op.name, "launches", index, *place), f"op '{op.name}': {error.reason}") from error
 
 
 def look_up(bundles: Iterable[PlannedBundle], cache: CompileCache) -> tuple[Outcome, dict[str, PlannedVariant]]:

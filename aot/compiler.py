@@ -34,6 +34,7 @@ from .kernel_source import (
     load_kernel,
     project,
     source_hash,
+    split_function,
 )
 from .targets import Target, parse_arch
 
@@ -72,12 +73,14 @@ class CompileJob:
         source: the kernel file, from `root`.
         function: the `@triton.jit` function in it.
         signature: (parameter, Triton type such as `*fp16`, `i32`, `fp32`, or `constexpr`), in parameter order.
-        constants: (parameter, value) of each constexpr parameter.
+        constants: (parameter, value) of each constexpr parameter that is no function.
         divisible_by_16: parameters whose value is promised to be a multiple of 16.
         pointer_range_32: pointers whose offsets are promised to fit 32 bits; without effect on NVIDIA.
         options: (name, value) of Triton's compiler options: `num_warps`, `num_stages`, `waves_per_eu`, …
         arch: bare name, e.g. `gfx942`.
         line_info: keep the line table, with file names from `root`.
+        functions: (parameter, `path.py:function` from `root`) of each constexpr parameter that is a function, to be
+            inlined where the kernel calls it.
     """
 
     root: str
@@ -90,6 +93,7 @@ class CompileJob:
     options: tuple[tuple[str, Constant], ...]
     arch: str
     line_info: bool = False
+    functions: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,8 @@ def compile_job(job: CompileJob) -> CompiledKernel:
         import triton
 
         kernel = modules.load(job.source, job.function)
-        source = _source(job, kernel, target)
+        functions = {name: modules.load(*split_function(path)) for name, path in job.functions}
+        source = _source(job, kernel, functions, target)
         options, _ = _parsed_options(job, target)
         _refuse_unlaunchable(options)
         try:
@@ -163,7 +168,7 @@ def job_key(job: CompileJob, kernel_hash: str) -> str:
     """Content address of what `compile_job(job)` gives: 64 hex digits, the same in whatever folder the project lies.
 
     Args:
-        kernel_hash: `source_hash` of the job's kernel.
+        kernel_hash: `sources_hash` of the job's kernel and functions.
 
     Raises:
         CompileError: the target or the options are not valid.
@@ -178,6 +183,7 @@ def job_key(job: CompileJob, kernel_hash: str) -> str:
             "kernel": [kernel_hash, job.function, job.source if job.line_info else None],
             "signature": job.signature,
             "constants": sorted(job.constants),
+            "functions": sorted(job.functions),
             "divisible_by_16": sorted(job.divisible_by_16),
             "pointer_range_32": sorted(job.pointer_range_32) if target.backend == "hip" else [],
             "options": options.hash(),
@@ -199,14 +205,14 @@ def _target(job: CompileJob) -> Target:
 # What goes into Triton
 
 
-def _source(job: CompileJob, kernel: JITFunction, target: Target) -> ASTSource:
+def _source(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFunction], target: Target) -> ASTSource:
     """The kernel with its signature, constants and hints, each checked against the function's parameters."""
     from triton.compiler import ASTSource
 
     names = [name for name, _ in job.signature]
     if names != kernel.arg_names:
         raise CompileError(f"signature of {job.function!r} names {names}, but its parameters are {kernel.arg_names}")
-    types, constants = dict(job.signature), dict(job.constants)
+    types, constants = dict(job.signature), {**dict(job.constants), **functions}
     constexprs = {name for name, type_name in job.signature if type_name == "constexpr"}
     if constexprs != constants.keys():
         raise CompileError(

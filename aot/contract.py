@@ -20,7 +20,7 @@ from .yamlfile import Key, ManifestError, YamlFile
 CONFIG_KEYS = ("name", "when")
 """Keys of a config entry that are neither constexprs nor compiler options."""
 
-_WITHOUT_STRIDES = ("tensors", "scalars", "require", "let", "exclude", "overrides")
+_WITHOUT_STRIDES = ("tensors", "scalars", "require", "let", "exclude", "rare", "overrides")
 """Parts of an op whose expressions are evaluated before the strides of a call are known."""
 
 
@@ -102,6 +102,8 @@ class _Contract:
             innermost=self._dim_list(spec.innermost, "innermost", spec, shape, path),
             align=spec.align,
             large=spec.large,
+            offsets=fmt.Offsets(spec.offsets.into, spec.offsets.longest or "") if spec.offsets else None,
+            range=tuple(self._text(bound, (*path, "range", i)) for i, bound in enumerate(spec.range)),
             doc=spec.doc,
         )
 
@@ -268,8 +270,9 @@ class _Contract:
 
     def _check_build_conditions(self, op: fmt.Op, scope: Scope) -> None:
         build_names = scope.build_names(op)
-        for i, item in enumerate(self.spec.exclude):
-            self._check(self._text(item, ("exclude", i)), build_names, scope, ("exclude", i))
+        for key, conditions in (("exclude", self.spec.exclude), ("rare", self.spec.rare)):
+            for i, item in enumerate(conditions):
+                self._check(self._text(item, (key, i)), build_names, scope, (key, i))
         configs = {
             key: type(value) for launch in op.launches for c in launch.configs for key, value in c.values.items()
         }
@@ -294,7 +297,7 @@ class _Contract:
         picks = {axis.pick for axis in op.axes if axis.rule == "equal"}
         for tensor in op.tensors:
             presence = presence_of(tensor)
-            if presence and presence not in picks:
+            if presence and presence not in picks and not self.spec.tensors[tensor.name].nullable:
                 raise self._error(
                     ("tensors", tensor.name),
                     f"'{tensor.name}' may be absent, but no constexpr has `pick: {presence}`, "
@@ -374,7 +377,8 @@ def positional(value: Expression, tensors: Mapping[str, fmt.Tensor]) -> Expressi
 
 def tuned_configs(manifest: Manifest, op: str, arch: str) -> tuple[YamlFile, Mapping[str, list[dict[str, fmt.Value]]]]:
     """(tuning file of an op, configs by launch); the manifest and nothing where there is none."""
-    path = manifest.file.path.resolve().parent / "tuning" / arch / f"{op}.yaml"
+    name = manifest.spec.ops[op].tuning or op
+    path = manifest.file.path.resolve().parent / "tuning" / arch / f"{name}.yaml"
     if not path.is_file():
         return manifest.file, {}
     file, spec = load_tuning(path)

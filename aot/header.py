@@ -165,7 +165,7 @@ which calls a variant serves, its grid and its arguments, as expressions of the 
 a / b rounded up. Addresses are device addresses; extents and strides are in elements, and a stride is 0 where the
 extent is 1. An `aligned` variant may be launched only where its tensors' addresses are multiples of 16 bytes, their
 strides and the extents that the op aligns multiples of 16, and no tensor reaches 2 GiB past its address or below it,
-but for those that the op calls large.
+but for those that the op calls large. The address of a tensor that a call does not have is 0.
 
 {_USE[index.target.backend]}"""
     return _comment(text)

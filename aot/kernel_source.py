@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -61,6 +61,12 @@ def load_kernel(root: Path | str, source: str, function: str) -> JITFunction:
         return modules.load(source, function)
 
 
+def split_function(path: str) -> tuple[str, str]:
+    """(file, function) of a `path.py:function`."""
+    source, _, function = path.rpartition(":")
+    return source, function
+
+
 def kernel_parameters(kernel: JITFunction) -> tuple[tuple[str, bool, bool, Any], ...]:
     """(name, is a constexpr, has a default, the default or None) of each parameter, in order."""
     return tuple(
@@ -80,6 +86,14 @@ def source_hash(kernel: JITFunction) -> str:
     seen: set[int] = set()
     _collect_constants(kernel, constants, seen)
     return hashlib.sha256("\n".join([kernel.cache_key, *sorted(constants)]).encode()).hexdigest()
+
+
+def sources_hash(kernel: JITFunction, functions: Mapping[str, JITFunction]) -> str:
+    """`source_hash` of a kernel and of the functions, by parameter, that its constexprs are."""
+    if not functions:
+        return source_hash(kernel)
+    digests = [source_hash(kernel), *(f"{name}: {source_hash(functions[name])}" for name in sorted(functions))]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
 def _collect_constants(function: Any, constants: list[str], seen: set[int]) -> None:

@@ -7,10 +7,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -53,8 +54,20 @@ else:
     KernargTypeName = _one_of("kernarg type", SCALAR_TYPES)
 
 
+def is_function(value: Any) -> TypeGuard[str]:
+    """Whether what a parameter is bound to is a `path.py:function`."""
+    return isinstance(value, str) and re.match(KERNEL, value) is not None
+
+
 class _Spec(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class OffsetsSpec(_Spec):
+    """What the numbers of an integer tensor are: where each of several sequences begins and the one before it ends."""
+
+    into: Name = Field(description="The dim that the sequences lie along, one behind the other.")
+    longest: Name | None = Field(None, description="The scalar that no sequence may be longer than.")
 
 
 class TensorSpec(_Spec):
@@ -71,6 +84,9 @@ class TensorSpec(_Spec):
     innermost: list[str | int] = Field(
         [], description="Instead of `contiguous`: dims of which one has stride 1, by name or position."
     )
+    nullable: bool = Field(False, description="Where it is absent the kernel gets a null pointer; no constexpr tells.")
+    offsets: OffsetsSpec | None = Field(None, description="Its numbers are offsets, checked where the host has them.")
+    range: list[Expr] = Field([], max_length=2, description="Least and largest of its numbers, checked likewise.")
     align: bool = Field(True, description="Whether the aligned specialisation assumes 16-divisible strides of it.")
     large: bool = Field(False, description="The aligned specialisation takes it beyond 2 GiB too: i64 strides.")
     doc: str = ""
@@ -138,7 +154,9 @@ class LaunchSpec(_Spec):
     configs: list[dict[str, Value]] = Field(
         [{}], min_length=1, description="Constexprs and compiler options; the first whose `when` holds is used."
     )
-    bind: dict[str, Expr | BindSpec] = Field({}, description="Parameter → expression, where names differ.")
+    bind: dict[str, Expr | BindSpec] = Field(
+        {}, description="Parameter → expression, where names differ; of a constexpr also path.py:function."
+    )
     when: Expr = Field("", description="Launched only where this holds.")
 
 
@@ -190,6 +208,7 @@ class OpSpec(_Spec):
     """An op: its contract, what is compiled for it, and how it is launched."""
 
     doc: str = ""
+    tuning: Name | None = Field(None, description="The op whose tuning file it shares; default: its own.")
     reference: str = Field("", description="path.py:function of a numpy reference, exact; `selftest` needs it.")
     tensors: dict[Name, TensorSpec] = Field(min_length=1)
     scalars: dict[Name, ScalarSpec] = {}
@@ -201,6 +220,7 @@ class OpSpec(_Spec):
     align: list[Name] = Field([], description="Dims that the aligned specialisation may assume divisible by 16.")
     specialisations: list[Literal["aligned", "general"]] = ["aligned", "general"]
     exclude: list[Expr] = []
+    rare: list[Expr] = Field([], description="Points that only `aotbuild --full` compiles.")
     overrides: list[OverrideSpec] = []
     workspace: dict[Name, WorkspaceSpec] = {}
     large_tensors: bool = Field(False, description="The kernel's offsets stay right beyond 2**31 elements.")

@@ -53,6 +53,7 @@ class Request:
     output: Path
     jobs: int | None
     filters: Mapping[str, frozenset[str]]
+    full: bool
     dry_run: bool
     timeout: float
     cache_dir: Path | None
@@ -109,7 +110,7 @@ def plan(request: Request) -> list[PlannedBundle]:
     if faults:
         raise ManifestError(faults)
     return [
-        plan_bundle(manifest, target, request.filters, request.line_info)
+        plan_bundle(manifest, target, request.filters, request.line_info, request.full)
         for manifest in manifests
         for target in request.targets
     ]

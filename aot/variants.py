@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,8 +49,11 @@ class Enumeration:
     unused: tuple[tuple[str, fmt.Value], ...]
 
 
-def enumerate_variants(op: fmt.Op, spec: OpSpec, arch: str) -> Enumeration:
-    """Every variant that a call can reach and no `exclude` or `deny` leaves out, in a stable order.
+def enumerate_variants(op: fmt.Op, spec: OpSpec, arch: str, full: bool = False) -> Enumeration:
+    """Every variant that a call can reach and no `exclude`, `rare` or `deny` leaves out, in a stable order.
+
+    Args:
+        full: with those that `rare` leaves out.
 
     Raises `ExpressionError` where an expression has no value at some point (a division by zero).
     """
@@ -58,11 +61,11 @@ def enumerate_variants(op: fmt.Op, spec: OpSpec, arch: str) -> Enumeration:
     used: set[tuple[str, fmt.Value]] = set()
     for aligned, point in _points(op, spec):
         known: dict[str, Any] = {**point, "aligned": aligned, **_answers(op, point)}
-        if _excluded(spec, known) or not _reachable(op, known):
+        if _any(spec.exclude, known) or not _reachable(op, known):
             continue
-        used |= set(point.items())  # needed on some architecture, if not on this one
+        used |= set(point.items())  # needed on some architecture and in a full build, if not in this one
         known["arch"] = arch
-        if _excluded(spec, known) or not _reachable(op, known):
+        if _any([*spec.exclude, *(() if full else spec.rare)], known) or not _reachable(op, known):
             continue
         variants += _launch_variants(op, spec, known, point, aligned)
     every = [(name, value) for name, values in _axes(op).items() for value in values]
@@ -81,8 +84,8 @@ def _points(op: fmt.Op, spec: OpSpec) -> Iterator[tuple[bool, dict[str, fmt.Valu
                 yield aligned, dict(zip(axes, values, strict=True))
 
 
-def _excluded(spec: OpSpec, known: Mapping[str, Any]) -> bool:
-    return any(parse(str(text)).partial(known) not in (UNKNOWN, False, 0) for text in spec.exclude)
+def _any(conditions: Iterable[Any], known: Mapping[str, Any]) -> bool:
+    return any(parse(str(text)).partial(known) not in (UNKNOWN, False, 0) for text in conditions)
 
 
 def _reachable(op: fmt.Op, known: Mapping[str, Any]) -> bool:

@@ -85,7 +85,9 @@ def _plain(file: Path, node: Any, path: tuple[Key, ...], positions: dict[tuple[K
             positions[(*path, key)] = (line + 1, column + 1)
             if not isinstance(key, str):
                 raise ManifestError([f"{file}:{line + 1}:{column + 1}: a key must be text (given: {key!r})"])
-        return {key: _plain(file, value, (*path, key), positions) for key, value in node.items()}
+        # What is merged in comes first, as `<<` does: the order of tensors is that of positional arguments.
+        order = dict.fromkeys(key for merged in node.merge for key in merged) | dict.fromkeys(node)
+        return {key: _plain(file, node[key], (*path, key), positions) for key in order}
     if isinstance(node, CommentedSeq):
         for index in range(len(node)):
             line, column = node.lc.item(index)

@@ -81,7 +81,7 @@ def ways_of(bundle: Path, folder: Path) -> list[Way]:
     index = read_index(bundle)
     batch, heads, seqlen, head_dim = SHAPE
     dims = {"batch": batch, "heads": heads, "heads_kv": heads, "seqlen_q": seqlen, "seqlen_k": seqlen,
-            "head_dim": head_dim}  # fmt: skip
+            "head_dim": head_dim, "head_dim_v": head_dim}  # fmt: skip
     call = CallSpec(dims=dims, dtypes={"T": "float16"}, scalars={"causal": "true"})
     (launch,) = plan_call(index, op_planner(index, "flash_attention"), call, None).launches
     grid, data = ",".join(map(str, launch.grid)), str(folder)
@@ -111,7 +111,8 @@ def jit_settings(index: Index, launch: LaunchDecision) -> dict[str, object]:
     """The constexprs and options of the bundle's variant, as the JIT takes them."""
     (op,) = (op for op in index.ops if op.name == launch.variant.op)
     config = op.launches[launch.index].configs[launch.variant.config]
-    axes = {name: value for name, value in launch.variant.point.items() if name not in op.dtypes}
+    read = ("HEAD_DIM", "HEAD_DIM_V", "PADDED", "BOUND_LEFT", "BOUND_RIGHT")  # by the kernel, of all axes
+    axes = {name: launch.variant.point[name] for name in read}
     portable = ("num_warps", "num_stages", *(["waves_per_eu"] if index.target.backend == "hip" else []))
     options = {name: value for name, value in config.options.items() if name in portable}
     xcds = 8 if index.target.arch in ("gfx942", "gfx950") else 1

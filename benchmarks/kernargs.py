@@ -10,13 +10,13 @@ from aot_runtime.planner import LaunchDecision
 
 
 def kernarg_segment(launch: LaunchDecision, addresses: Mapping[str, int]) -> bytes:
-    """The segment with every value of a launch and the addresses of its tensors; a kernel that needs no scratch."""
+    """The segment with every value of a launch and the addresses of its tensors; of a kernel that needs no scratch."""
     variant = launch.variant
     assert not variant.global_scratch.bytes and not variant.profile_scratch.bytes, "the kernel needs scratch memory"
     segment = bytearray(variant.kernarg_bytes)
     for arg in variant.kernargs:
         if arg.type.startswith("*"):
-            code, value = "Q", addresses[arg.value] if arg.value else 0
+            code, value = "Q", addresses.get(arg.value, 0)  # a tensor that is absent, or no scratch: null
         else:
             code, value = SCALAR_TYPES[arg.type].code, launch.values[arg.value]
         struct.pack_into(f"<{code}", segment, arg.offset, value)

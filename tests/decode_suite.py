@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from poison import poisoned
 
-from aot_runtime import Bundle
+from aot_runtime import ArgumentError, Bundle, open_bundle
 from aot_runtime.callspec import CallSpec, plan_call
 from aot_runtime.planner import op_planner
+from kernels.decode import flex_reference
+from kernels.decode.block_mask import BlockMask, MaskMod, create_block_mask
 from kernels.decode.quantise import join_rows, split_rows
 from kernels.decode.reference import (
     append,
@@ -90,11 +92,12 @@ def test_lengths_within_a_batch(decode: Bundle, splits: int):
     k, v = (rng.standard_normal((len(lengths), 2, 100, 64)).astype(FP16) for _ in range(2))
     for b, keys in enumerate(known):
         k[b, :, keys:] = v[b, :, keys:] = np.nan
-    results = decode.flash_decode(q, k, v, lengths, num_splits=splits, return_lse=True)
+    arrays = (decode.device.array(x) for x in (q, k, v, lengths))
+    results = decode.flash_decode(*arrays, num_splits=splits, return_lse=True)
     options = {"seqlens_k": known, "scale": 0.125, "return_lse": True}
     exact = flash_decode(q, k, v, **options)
     assert (exact[0][0] == 0).all() and (exact[1][0] == -np.inf).all()
-    check([Host(x) for x in results], exact, flash_decode_same_dtype(q, k, v, **options))
+    check(results, exact, flash_decode_same_dtype(q, k, v, **options))
 
 
 @dataclass(frozen=True)
@@ -171,8 +174,9 @@ def run_paged(decode: Bundle, case: Paged, **options: object) -> None:
     out = decode.device.array(np.full(case.q.shape, np.nan, case.q.dtype))
     most = int(np.diff(case.cu_seqlens_q).max())
     splits = options.pop("num_splits", 0)
+    tables = [decode.device.array(x) for x in case.values()[3:]]  # on the device: what no length counts may be anything
     results = decode.paged_attention(
-        *on_device, *case.values()[3:], max_seqlen_q=most, num_splits=splits, return_lse=True, out=out, **options
+        *on_device, *tables, max_seqlen_q=most, num_splits=splits, return_lse=True, out=out, **options
     )
     options = {"scale": case.q.shape[2] ** -0.5, **options, "return_lse": True}
     check(results, paged_attention(*case.values(), **options), paged_attention_same_dtype(*case.values(), **options))
@@ -228,15 +232,17 @@ def test_quantised_blocks(decode: Bundle, cache: str, per_token: bool):
 def test_a_table_that_points_outside_reads_nothing_outside(decode: Bundle):
     case = paged([(1, 60)], 16)
     case.block_tables[0, 1:3] = -5, 2**31 - 1
-    decode.paged_attention(*(poisoned(decode, x) for x in case.values()[:3]), *case.values()[3:], return_lse=True)
+    tables = (decode.device.array(x) for x in case.values()[3:])
+    decode.paged_attention(*(poisoned(decode, x) for x in case.values()[:3]), *tables, return_lse=True)
 
 
 def test_the_split_changes_no_more_than_rounding_and_each_is_reproducible(decode: Bundle):
     case = paged([(1, 1000)], 64)
     for splits in (1, 2, 7, 16, 128):
         run_paged(decode, case, num_splits=splits)
-        runs = [decode.paged_attention(*case.values(), num_splits=splits, return_lse=True) for _ in range(2)]
-        assert all(np.array_equal(first, second) for first, second in zip(*runs, strict=True))
+        arrays = [decode.device.array(x) for x in case.values()]
+        runs = [decode.paged_attention(*arrays, num_splits=splits, return_lse=True) for _ in range(2)]
+        assert all(np.array_equal(first.numpy(), second.numpy()) for first, second in zip(*runs, strict=True))
 
 
 def test_large_caches_take_the_aligned_code(decode: Bundle):
@@ -308,7 +314,7 @@ def run_append(decode: Bundle, op: str, kind: str, new: list, caches: list, **op
     names = dict(zip(("cos", "sin", "positions"), tensors, strict=False))
     scales = dict(zip(("k_scale", "v_scale"), arrays[2:], strict=False))
     given = dict(zip(("k_new", "v_new", "k", "v"), [*new, *arrays[:2]], strict=True))
-    getattr(decode, op)(**given, slots=SLOTS, **scales, **names, **options)
+    getattr(decode, op)(**given, slots=decode.device.array(SLOTS), **scales, **names, **options)
     wanted = append(kind, *new, *caches[:2], SLOTS, *(caches[2:] or (None, None)), *tensors, **options)
     return [array.numpy() for array in arrays][: len(wanted)], wanted
 
@@ -348,7 +354,7 @@ def test_a_position_past_the_table_reads_nothing_past_it(decode: Bundle):
     caches = [np.zeros((5, 16, 3, 64), FP16) for _ in range(2)]
     positions = np.array([4, -1, 2**31 - 1, 0, -(2**31), 3, 3], np.int32)
     arrays = [decode.device.array(x) for x in (*new_tokens(rng, 64), *caches)]
-    decode.append_kv(*arrays, SLOTS, cos=cos, sin=sin, positions=positions)
+    decode.append_kv(*arrays, decode.device.array(SLOTS), cos=cos, sin=sin, positions=positions)
     assert np.isfinite(arrays[2].numpy()).all()
 
 
@@ -389,11 +395,12 @@ def run_mla(decode: Bundle, lengths: list[tuple[int, int]], heads: int, block_si
     case = paged(lengths, block_size, (heads, 1), 256 + 64)
     cache = case.k[:, :, 0]
     tables = case.values()[3:]
+    tables_there = [decode.device.array(x) for x in tables]
     most = int(np.diff(case.cu_seqlens_q).max())
     out = decode.device.array(np.full((*case.q.shape[:2], 256), np.nan, FP16))
     results = decode.mla_decode(
-        poisoned(decode, case.q), poisoned(decode, cache), *tables, scale=0.1, max_seqlen_q=most, num_splits=splits,
-        return_lse=True, out=out,
+        poisoned(decode, case.q), poisoned(decode, cache), *tables_there, scale=0.1, max_seqlen_q=most,
+        num_splits=splits, return_lse=True, out=out,
     )  # fmt: skip
     options = {"scale": 0.1, "return_lse": True}
     exact = mla_decode(case.q, cache, *tables, **options)
@@ -421,3 +428,165 @@ def test_absorbed_attention_is_that_of_the_projected_keys_and_values():
     cache, table = np.concatenate([rows, k_rope], 1)[None], np.zeros((1, 1), np.int32)
     out = mla_decode(absorbed, cache, table, np.array([keys]), np.array([0, 1]), scale=scale)
     assert np.allclose(np.einsum("hc,hdc->hd", out[0], to_values), naive, rtol=1e-12)
+
+
+# Lists of blocks
+
+
+def run_flex(decode: Bundle, name: str, lists: BlockMask, seqlen_q: int = 2, first: int = 200, splits: int = 2,
+             seqlen_k: int = 300, **options: object) -> None:  # fmt: skip
+    rng = np.random.default_rng(0)
+    op = f"flex_decode_{name}".rstrip("_")
+    q = rng.standard_normal((2, 4, seqlen_q, 64)).astype(FP16)
+    k, v = (rng.standard_normal((2, 2, seqlen_k, 64)).astype(FP16) for _ in range(2))
+    arguments = {**lists.arguments(), "first_query": first, "return_lse": True, **options}
+    out = decode.device.array(np.full(q.shape, np.nan, FP16))
+    given = [poisoned(decode, x) for x in (q, k, v)]
+    on_device = {name: decode.device.array(x) if isinstance(x, np.ndarray) else x for name, x in arguments.items()}
+    results = getattr(decode, op)(*given, num_splits=splits, out=out, **on_device)
+    references = (getattr(flex_reference, op + suffix) for suffix in ("", "_same_dtype"))
+    check(results, *(reference(q, k, v, scale=0.125, **arguments) for reference in references))
+
+
+def all_blocks(seqlen_k: int = 300, size: int = 64, heads: int = 1) -> BlockMask:
+    """Every block is one that a function is asked about."""
+    count = -(-seqlen_k // size)
+    indices = np.broadcast_to(np.arange(count, dtype=np.int32), (1, heads, count)).copy()
+    none = np.zeros((1, heads), np.int32)
+    return BlockMask(none + count, indices, none, indices, size)
+
+
+@pytest.mark.parametrize("splits", (1, 3, 7))
+@pytest.mark.parametrize("size", (64, 128))
+def test_blocks_in_any_order(decode: Bundle, size: int, splits: int):
+    some = np.array([[[3, 1, 99], [0, 99, 99]], [[99, 99, 99], [4, 2, 0]]], np.int32)  # 99: does not count
+    every = np.array([[[0, 99], [99, 99]], [[99, 99], [1, 99]]], np.int32)
+    counts, full = (np.array(x, np.int32) for x in ([[2, 1], [0, 3]], [[1, 0], [0, 1]]))
+    lists = BlockMask(counts, some, full, every.repeat(2, 2)[..., [0, 2, 2]], size)
+    if size == 128:
+        lists.kv_indices[...] = np.minimum(lists.kv_indices, 2)
+        lists = BlockMask(np.minimum(counts, 1), lists.kv_indices, 0 * full, lists.full_kv_indices, size)
+    run_flex(decode, "", lists, splits=splits)
+
+
+@pytest.mark.parametrize("splits", (1, 3))
+@pytest.mark.parametrize(
+    "name, options, mask",
+    (
+        ("causal", {}, lambda b, h, q, k: k <= q + 200),
+        ("window", {"width": 70}, lambda b, h, q, k: (k <= q + 200) & (q + 200 - k < 70)),
+        ("prefix_lm", {"prefixes": np.array([130, 290], np.int32)},
+         lambda b, h, q, k: (k <= q + 200) | (k < np.array([130, 290])[b])),
+        ("document", {"documents": np.repeat([[0, 1, 2, 3], [0, 0, 0, 1]], 75, 1).astype(np.int32)},
+         lambda b, h, q, k: np.take_along_axis(DOCUMENTS, q[0, 0, :, 0][None] + 200, 1)[b, q] == DOCUMENTS[b, k]),
+    ),
+    ids=("causal", "window", "prefix_lm", "document"),
+)  # fmt: skip
+def test_mask_functions(decode: Bundle, name: str, options: dict, mask: MaskMod, splits: int):
+    """With lists of all blocks, and with just those that the mask leaves some of."""
+    run_flex(decode, name, all_blocks(), splits=splits, **options)
+    lists = create_block_mask(mask, 2, 1, 2, 300, 64)
+    assert 0 < lists.kv_num_blocks.sum() < 10
+    run_flex(decode, name, lists, splits=splits, **options)
+
+
+DOCUMENTS = np.repeat([[0, 1, 2, 3], [0, 0, 0, 1]], 75, 1)
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    (
+        ("alibi", {"slopes": np.array([0.5, 0.25, 0.125, 0.0625], np.float32)}),
+        ("relative_bias", {"bias": np.random.default_rng(1).standard_normal((4, 41)).astype(np.float32)}),
+        ("softcap", {"softcap": 1.5}),
+    ),
+    ids=("alibi", "relative_bias", "softcap"),
+)
+def test_score_functions(decode: Bundle, name: str, options: dict):
+    run_flex(decode, name, all_blocks(), **options)
+
+
+def test_lists_that_point_outside_read_nothing_outside(decode: Bundle):
+    lists = all_blocks()
+    lists.kv_indices[0, 0, :2] = -7, 2**31 - 1
+    lists.full_kv_num_blocks[...] = 10**9
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 1, n, 64)).astype(FP16) for n in (1, 300, 300))
+    arguments = {name: decode.device.array(x) if isinstance(x, np.ndarray) else x for name, x in vars(lists).items()}
+    out = decode.flex_decode(*(poisoned(decode, x) for x in (q, k, v)), **arguments)
+    assert np.isfinite(out.numpy()).all()
+
+
+def test_block_lists_of_a_mask():
+    lists = create_block_mask(lambda b, h, q, k: (k <= q + 150) & (k >= 64), 1, 1, 3, 300, 64)
+    assert lists.kv_indices[0, 0, : lists.kv_num_blocks[0, 0]].tolist() == [2]
+    assert lists.full_kv_indices[0, 0, : lists.full_kv_num_blocks[0, 0]].tolist() == [1]
+    whole = create_block_mask(lambda b, h, q, k: (k >= 0) | (q < 0), 1, 1, 3, 300, 64)
+    assert whole.full_kv_num_blocks.item() == 5, "keys past the end make no block a partial one"
+    with pytest.raises(ValueError, match="sparse_block_size = 100; a multiple of 64 is needed"):
+        create_block_mask(lambda b, h, q, k: k <= q, 1, 1, 1, 300, 100)
+
+
+# What is refused
+
+
+def paged_arguments() -> dict[str, np.ndarray]:
+    case = paged([(1, 60), (1, 20)], 16)
+    case.block_tables[case.block_tables > 100] = -1
+    return vars(case)
+
+
+@pytest.mark.parametrize(
+    "name, at, value, message",
+    (
+        ("block_tables", (0, 1), 99, r"'block_tables' has 99 at \[0, 1\]; -1 to 8 \(-1 to blocks - 1\) is allowed"),
+        ("block_tables", (1, 0), -2, r"'block_tables' has -2 at \[1, 0\]"),
+        ("seqlens_k", 1, 81, r"'seqlens_k' has 81 at \[1\]; 0 to 80 \(0 to blocks_per_sequence \* block_size\)"),
+        ("seqlens_k", 0, -1, "'seqlens_k' has -1"),
+        ("cu_seqlens_q", 1, 3, "'cu_seqlens_q' decreases at 2, from 3 to 2"),
+        ("cu_seqlens_q", 2, 3, "'cu_seqlens_q' ends with 3, but tokens is 2"),
+        ("cu_seqlens_q", 1, 2, "gives sequence 0 a length of 2, but max_seqlen_q is 1"),
+    ),
+)
+def test_tables_that_point_outside(decode: Bundle, name: str, at: object, value: int, message: str):
+    """Wherever the host can see it; on the device, if the bundle was opened to look there."""
+    arguments = paged_arguments()
+    arguments[name][at] = value
+    with pytest.raises(ArgumentError, match=message):
+        decode.paged_attention(**arguments, max_seqlen_q=1)
+    arrays = {name: decode.device.array(x) for name, x in arguments.items()}
+    looking = open_bundle(decode.path, decode.device, check_contents=True)
+    for _ in range(2):
+        with pytest.raises(ArgumentError, match=message):
+            looking.paged_attention(**arrays, max_seqlen_q=1)
+
+
+def test_contents_that_are_right_pass(decode: Bundle):
+    arguments = paged_arguments()
+    arrays = {name: decode.device.array(x) for name, x in arguments.items()}
+    looking = open_bundle(decode.path, decode.device, check_contents=True)
+    results = [op(**arrays).numpy() for op in (looking.paged_attention, decode.paged_attention)]
+    assert np.array_equal(*results)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    (
+        ({"q": np.zeros((2, 3, 64), FP16)}, "heads % heads_kv"),
+        ({"k_scale": np.ones((1, 1, 1), np.float32)}, r"given\(k_scale\)"),
+        ({"block_tables": np.zeros((3, 2), np.int32)}, "batch"),
+        ({"q": np.zeros((2, 4, 300), FP16)}, "head_dim"),
+    ),
+)
+def test_arguments_that_disagree(decode: Bundle, changes: dict, message: str):
+    with pytest.raises(ArgumentError, match=message):
+        decode.paged_attention(**paged_arguments() | changes)
+
+
+def test_scales_that_are_missing_or_misshapen(decode: Bundle):
+    case = paged([(1, 60)], 16, cache=INT8)
+    arrays = [decode.device.array(x) for x in case.values()]
+    with pytest.raises(ArgumentError, match=r"given\(k_scale\)"):
+        decode.paged_attention(*arrays)
+    with pytest.raises(ArgumentError, match="k_scale"):
+        decode.paged_attention(*arrays, k_scale=np.ones((1, 1, 3), np.float32), v_scale=np.ones((1, 1, 2), np.float32))

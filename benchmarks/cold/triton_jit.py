@@ -16,9 +16,11 @@ phases["numpy, data"] = time.monotonic()
 
 import ast  # noqa: E402
 import importlib.util  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 import torch  # noqa: E402
 
+sys.path.insert(0, str(Path(kernel_path).parents[2]))  # the kernel imports others
 spec = importlib.util.spec_from_file_location("attention_kernel", kernel_path)
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
@@ -30,8 +32,9 @@ phases["context, copies"] = time.monotonic()
 
 heads, seqlen, head_dim = q.shape[1:]
 strides = [stride for tensor in (q, k, v, out) for stride in tensor.stride()[:3]]
-module.attention_forward[tuple(map(int, grid.split(",")))](
-    q, k, v, out, None, heads, heads, seqlen, seqlen, head_dim, *strides, 0, 0, head_dim**-0.5,
+launch_grid = tuple(map(int, grid.split(",")))
+module.attention_forward[launch_grid](
+    q, k, v, out, heads, heads, seqlen, seqlen, head_dim, head_dim, *strides, launch_grid[0], head_dim**-0.5,
     **ast.literal_eval(settings),
 )  # fmt: skip
 result = out.cpu().numpy()

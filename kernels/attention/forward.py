@@ -3,90 +3,81 @@
 import triton
 import triton.language as tl
 
-LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
-LN_2: tl.constexpr = tl.constexpr(0.6931471805599453)
+from kernels.attention.inner import LN_2, KeyHead, Matrix, QueryTile, Scoring, attend, load_tile
+from kernels.attention.masks import key_range
 
 
 @triton.jit
 def attention_forward(
-    q, k, v, out, lse,
-    heads, heads_kv, seqlen_q, seqlen_k, head_dim,
+    q, k, v, out,
+    heads, heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v,
     stride_q_batch, stride_q_heads, stride_q_seqlen_q,
     stride_k_batch, stride_k_heads_kv, stride_k_seqlen_k,
     stride_v_batch, stride_v_heads_kv, stride_v_seqlen_k,
     stride_out_batch, stride_out_heads, stride_out_seqlen_q,
-    stride_lse_batch, stride_lse_heads,
-    scale,
-    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, CAUSAL: tl.constexpr, RETURN_LSE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, NUM_XCDS: tl.constexpr, HAS_BF16_CVT: tl.constexpr,
+    query_blocks, scale,
+    HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    # What an op need not have
+    lse=None, stride_lse_batch=0, stride_lse_heads=0, stride_lse_seqlen_q=0,
+    stride_v_head_dim_v=1,
+    cu_seqlens_q=None, cu_seqlens_k=None,
+    left=0, right=0, bottom_right=False, BOUND_LEFT: tl.constexpr = False, BOUND_RIGHT: tl.constexpr = False,
+    softcap=0.0, SOFTCAP: tl.constexpr = False,
+    bias=None, stride_bias_batch=0, stride_bias_heads=0, stride_bias_seqlen_q=0,
+    alibi_slopes=None, stride_alibi_slopes_batch=0, stride_alibi_slopes_heads=0,
+    SCORE_MOD: tl.constexpr = None, score_0=None, score_1=None, score_2=None, score_3=None,
+    SCORE_OPERANDS: tl.constexpr = 0,
+    MASK_MOD: tl.constexpr = None, mask_0=None, mask_1=None, mask_2=None, mask_3=None, MASK_OPERANDS: tl.constexpr = 0,
+    PADDED: tl.constexpr = True, NUM_XCDS: tl.constexpr = 1, HAS_BF16_CVT: tl.constexpr = False,
 ):  # fmt: skip
-    """out = softmax(scale * q k^T + mask) v, a program for each BLOCK_M queries of a head.
+    """out = softmax(scores) v, a program for each BLOCK_M queries of a head.
 
-    Grid: (cdiv(seqlen_q, BLOCK_M), heads, batch).
+    Grid: (query_blocks, heads, batch), query_blocks * BLOCK_M >= the queries of any sequence.
 
-    q, out: [batch, heads, seqlen_q, head_dim] and k, v: [batch, heads_kv, seqlen_k, head_dim], float16 or bfloat16,
-    strides in elements, the last one 1. lse: float32 [batch, heads, seqlen_q], the natural logarithm of each row's
-    sum of exponentials; None unless RETURN_LSE. Query head h reads key head h // (heads // heads_kv).
+    q: [batch, heads, seqlen_q, head_dim], k: [batch, heads_kv, seqlen_k, head_dim], v: [batch, heads_kv, seqlen_k,
+    head_dim_v], out: [batch, heads, seqlen_q, head_dim_v], float16 or bfloat16; strides in elements, the last one 1,
+    but for that of v. lse: float32 [batch, heads, seqlen_q], the natural logarithm of each row's sum of exponentials;
+    None or a null pointer: not wanted. Query head h reads key head h // (heads // heads_kv).
 
-    CAUSAL is bottom-right aligned: query i sees keys j <= i + seqlen_k - seqlen_q. A row that sees no key gives
-    out = 0 and lse = -inf. scale is any finite fp32. Offsets take the width of the strides: 32 bits only if every
-    tensor spans less than 2 GiB.
+    cu_seqlens_q, cu_seqlens_k: int32 [batch + 1] or None. With them, sequence b is rows cu_seqlens[b] to cu_seqlens[b +
+    1] of tensors that have seqlen_q and seqlen_k rows and no batch (stride 0). They are clamped to the rows that there
+    are; a sequence may be empty.
 
-    HEAD_DIM: power of two >= head_dim; PADDED: head_dim may be less. NUM_XCDS: dies that the hardware deals
-    workgroups to in turn, each with an L2 of its own (gfx942, gfx950: 8; elsewhere 1). HAS_BF16_CVT: the hardware
-    rounds fp32 to bfloat16 in one instruction (gfx950, sm_80 and later); ignored unless the dtype is bfloat16.
+    A score is scale * q k; with SOFTCAP softcap * tanh(that / softcap); plus bias [batch, heads, seqlen_q, seqlen_k] (a
+    stride of 0 broadcasts) unless None; minus alibi_slopes (fp32 [batch, heads]) * |distance from the diagonal| unless
+    None; then what SCORE_MOD makes of it. The diagonal of query i is key i, or i + seqlen_k - seqlen_q if bottom_right.
+    Query i with diagonal d sees keys j >= d - left if BOUND_LEFT and j <= d + right if BOUND_RIGHT, of those only what
+    MASK_MOD shows. SCORE_MOD and MASK_MOD: functions as in `mods`, or None; score_*, mask_*: the first SCORE_OPERANDS
+    and MASK_OPERANDS of them are passed on to these.
+
+    A row that sees no key gives out = 0 and lse = -inf. scale is any finite fp32. Offsets take the width of the
+    strides: 32 bits only if every tensor spans less than 2 GiB.
+
+    HEAD_DIM, HEAD_DIM_V: powers of two >= head_dim, head_dim_v; PADDED: either may be greater. NUM_XCDS: dies that the
+    hardware deals workgroups to in turn, each with an L2 of its own (gfx942, gfx950: 8; elsewhere 1). HAS_BF16_CVT: the
+    hardware rounds fp32 to bfloat16 in one instruction (gfx950, sm_80 and later); ignored unless the dtype is bfloat16.
     """
-    block, head = _place(tl.cdiv(seqlen_q, BLOCK_M), heads, CAUSAL, NUM_XCDS)
-    batch = tl.program_id(2)
-    head_kv = head // (heads // heads_kv)
-    k += batch * stride_k_batch + head_kv * stride_k_heads_kv
-    v += batch * stride_v_batch + head_kv * stride_v_heads_kv
-
-    first_query = block * BLOCK_M
-    queries = first_query + tl.arange(0, BLOCK_M)
-    q += batch * stride_q_batch + head * stride_q_heads
-    q_tile = _load_tile(q, queries, stride_q_seqlen_q, seqlen_q, head_dim, HEAD_DIM, True, PADDED)
-    # Taking the row's maximum before scaling saves a product per score; it needs scale >= 0, so Q takes the sign.
-    q_tile = tl.where(scale < 0, -q_tile, q_tile)
-    scale_log2 = tl.abs(scale) * LOG2_E
-
-    last_key = queries + (seqlen_k - seqlen_q)
-    if CAUSAL:
-        end = tl.minimum(tl.maximum(first_query + BLOCK_M + seqlen_k - seqlen_q, 0), seqlen_k)
-        unmasked = tl.minimum(tl.maximum(first_query + 1 + seqlen_k - seqlen_q, 0), seqlen_k) // BLOCK_N * BLOCK_N
-    else:
-        end = seqlen_k
-        unmasked = seqlen_k // BLOCK_N * BLOCK_N
-
-    acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
-    row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
-    row_sum = tl.zeros([BLOCK_M], tl.float32)
-    acc, row_max, row_sum = _attend(
-        acc, row_max, row_sum, q_tile, k, v, 0, unmasked, last_key, seqlen_k, head_dim, stride_k_seqlen_k,
-        stride_v_seqlen_k, scale_log2, HEAD_DIM, BLOCK_N, PADDED, CAUSAL, False, HAS_BF16_CVT,
+    block, head = place(query_blocks, heads, BOUND_RIGHT and not BOUND_LEFT, NUM_XCDS)
+    attend_tile(
+        block, head, tl.program_id(2), heads // heads_kv,
+        Matrix(q, stride_q_batch, stride_q_heads, stride_q_seqlen_q, 1),
+        Matrix(k, stride_k_batch, stride_k_heads_kv, stride_k_seqlen_k, 1),
+        Matrix(v, stride_v_batch, stride_v_heads_kv, stride_v_seqlen_k, stride_v_head_dim_v),
+        Matrix(bias, stride_bias_batch, stride_bias_heads, stride_bias_seqlen_q, 1),
+        Matrix(alibi_slopes, stride_alibi_slopes_batch, stride_alibi_slopes_heads, 0, 0),
+        Matrix(out, stride_out_batch, stride_out_heads, stride_out_seqlen_q, 1),
+        Matrix(lse, stride_lse_batch, stride_lse_heads, stride_lse_seqlen_q, 0),
+        cu_seqlens_q, cu_seqlens_k, seqlen_q, seqlen_k, head_dim, head_dim_v, scale, left, right, bottom_right,
+        softcap if SOFTCAP else None,
+        HEAD_DIM, HEAD_DIM_V, PADDED, BOUND_LEFT, BOUND_RIGHT, BLOCK_M, BLOCK_N, HAS_BF16_CVT,
+        SCORE_MOD, (score_0, score_1, score_2, score_3)[:SCORE_OPERANDS],
+        MASK_MOD, (mask_0, mask_1, mask_2, mask_3)[:MASK_OPERANDS],
     )  # fmt: skip
-    acc, row_max, row_sum = _attend(
-        acc, row_max, row_sum, q_tile, k, v, unmasked, end, last_key, seqlen_k, head_dim, stride_k_seqlen_k,
-        stride_v_seqlen_k, scale_log2, HEAD_DIM, BLOCK_N, PADDED, CAUSAL, True, HAS_BF16_CVT,
-    )  # fmt: skip
-
-    columns = tl.arange(0, HEAD_DIM)
-    stored = queries[:, None] < seqlen_q
-    if PADDED:
-        stored = stored & (columns[None, :] < head_dim)
-    out += batch * stride_out_batch + head * stride_out_heads
-    offsets = queries[:, None] * stride_out_seqlen_q + columns[None, :]
-    # A sum is at least 1 (the maximum's own term), or 0 in a row that saw no key.
-    result = acc * (1.0 / tl.where(row_sum == 0, 1.0, row_sum))[:, None]
-    tl.store(out + offsets, result.to(out.dtype.element_ty), mask=stored)
-    if RETURN_LSE:
-        lse += batch * stride_lse_batch + head * stride_lse_heads
-        tl.store(lse + queries, (row_max + tl.log2(row_sum)) * LN_2, mask=queries < seqlen_q)
 
 
 @triton.jit
-def _place(blocks, heads, CAUSAL: tl.constexpr, NUM_XCDS: tl.constexpr):
-    """Query block and head of this program."""
+def place(blocks, heads, LAST_FIRST: tl.constexpr, NUM_XCDS: tl.constexpr):
+    """Query block and head of this program. LAST_FIRST: the last blocks have the most to do."""
     block = tl.program_id(0)
     head = tl.program_id(1)
     if NUM_XCDS > 1:
@@ -98,72 +89,104 @@ def _place(blocks, heads, CAUSAL: tl.constexpr, NUM_XCDS: tl.constexpr):
         linear = die * (programs // NUM_XCDS) + tl.minimum(die, programs % NUM_XCDS) + linear // NUM_XCDS
         block = linear % blocks
         head = linear // blocks
-    if CAUSAL:
-        block = blocks - 1 - block  # the last queries see the most keys: start them first
+    if LAST_FIRST:
+        block = blocks - 1 - block
     return block, head
 
 
 @triton.jit
-def _attend(
-    acc, row_max, row_sum, q_tile, k, v, begin, end, last_key, seqlen_k, head_dim, stride_k_seqlen_k,
-    stride_v_seqlen_k, scale_log2, HEAD_DIM: tl.constexpr, BLOCK_N: tl.constexpr, PADDED: tl.constexpr,
-    CAUSAL: tl.constexpr, MASKED: tl.constexpr, HAS_BF16_CVT: tl.constexpr,
+def attend_tile(
+    block, head, batch, group, q, k, v, bias, slopes, out, lse, cu_seqlens_q, cu_seqlens_k, seqlen_q, seqlen_k,
+    head_dim, head_dim_v, scale, left, right, bottom_right, softcap,
+    HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PADDED: tl.constexpr, BOUND_LEFT: tl.constexpr,
+    BOUND_RIGHT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HAS_BF16_CVT: tl.constexpr,
+    SCORE_MOD: tl.constexpr, score_operands, MASK_MOD: tl.constexpr, mask_operands,
 ):  # fmt: skip
-    """Fold keys [begin, end) into the online softmax. row_max is in units of log2; MASKED: some scores are masked."""
-    keys = tl.arange(0, BLOCK_N)
-    for start in range(begin, end, BLOCK_N):
-        left = seqlen_k - start
-        k_block = k + start * stride_k_seqlen_k
-        v_block = v + start * stride_v_seqlen_k
-        k_tile = _load_tile(k_block, keys, stride_k_seqlen_k, left, head_dim, HEAD_DIM, MASKED, PADDED)
-        scores = tl.dot(q_tile, tl.trans(k_tile))
+    """One tile of `attention_forward`: BLOCK_M queries of a head, of `group` that share one of K. Tensors: Matrix."""
+    first_row_q, seqlen_q = sequence(cu_seqlens_q, batch, seqlen_q)
+    first_row_k, seqlen_k = sequence(cu_seqlens_k, batch, seqlen_k)
+    first_query = block * BLOCK_M
+    if first_query < seqlen_q:
+        rows = first_query + tl.arange(0, BLOCK_M)
+        shift = tl.where(bottom_right, seqlen_k - seqlen_q, 0)
+        diagonal = rows + shift
+        last_query = tl.minimum(first_query + BLOCK_M, seqlen_q) - 1
+        tile = QueryTile(
+            batch, head, tl.minimum(rows, seqlen_q - 1), diagonal, diagonal - left,
+            tl.minimum(diagonal + right, seqlen_k - 1),
+        )  # fmt: skip
 
-        if MASKED:
-            # Differences, not comparisons with `keys`: those are loop-invariant, a register each, and would spill.
-            visible = (last_key - start)[:, None] - keys[None, :] >= 0 if CAUSAL else left - keys[None, :] > 0
-            # Scaled before it is masked: 0 * -inf is not a number.
-            scores = tl.where(visible, scores * scale_log2, float("-inf"))
-            new_max = tl.maximum(row_max, tl.max(scores, 1))
-            # Rows that have seen no key yet: -inf - -inf is not a number.
-            origin = tl.where(new_max == float("-inf"), 0.0, new_max) if CAUSAL else new_max
-            p = tl.exp2(scores - origin[:, None])
-        else:
-            new_max = tl.maximum(row_max, tl.max(scores, 1) * scale_log2)
-            origin = new_max
-            p = tl.exp2(scores * scale_log2 - origin[:, None])
+        columns = tl.arange(0, HEAD_DIM)
+        q_head = head_of(q, batch, head, first_row_q)
+        q_tile = load_tile(q_head, rows, q.stride_rows, columns, 1, seqlen_q, head_dim, True, PADDED)
+        # Taking the row's maximum before scaling saves a product per score; it needs scale >= 0, so Q takes the sign.
+        q_tile = tl.where(scale < 0, -q_tile, q_tile)
+        keys = KeyHead(
+            head_of(k, batch, head // group, first_row_k), head_of(v, batch, head // group, first_row_k),
+            k.stride_rows, v.stride_rows, v.stride_columns, seqlen_k, head_dim, head_dim_v,
+        )  # fmt: skip
+        scoring = Scoring(
+            tl.abs(scale),
+            softcap,
+            None if bias.base is None else head_of(bias, batch, head, 0) + tile.queries * bias.stride_rows,
+            None if slopes.base is None else tl.load(head_of(slopes, batch, head, 0)),
+            score_operands, mask_operands,
+        )  # fmt: skip
 
-        rescale = tl.exp2(row_max - origin)
-        row_sum = row_sum * rescale + tl.sum(p, 1)
-        row_max = new_max
-        v_tile = _load_tile(v_block, keys, stride_v_seqlen_k, left, head_dim, HEAD_DIM, MASKED, PADDED)
-        acc = tl.dot(_narrow(p, v_tile.dtype, HAS_BF16_CVT), v_tile, acc * rescale[:, None])
-    return acc, row_max, row_sum
+        ranges = key_range(
+            first_query + shift, last_query + shift, left, right, seqlen_k, BLOCK_N, BOUND_LEFT, BOUND_RIGHT
+        )
+        acc = tl.zeros([BLOCK_M, HEAD_DIM_V], tl.float32)
+        row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        row_sum = tl.zeros([BLOCK_M], tl.float32)
+        full, full_end = ranges.full, ranges.full_end
+        acc, row_max, row_sum = attend(
+            acc, row_max, row_sum, q_tile, tile, keys, scoring, full, full_end, full_end, full_end,
+            HEAD_DIM, HEAD_DIM_V, BLOCK_N, PADDED, BOUND_LEFT, BOUND_RIGHT, False, HAS_BF16_CVT, SCORE_MOD,
+            MASK_MOD,
+        )  # fmt: skip
+        begin, hole = (ranges.begin, full) if BOUND_LEFT else (full_end, full_end)
+        acc, row_max, row_sum = attend(
+            acc, row_max, row_sum, q_tile, tile, keys, scoring, begin, hole, full_end, ranges.end,
+            HEAD_DIM, HEAD_DIM_V, BLOCK_N, PADDED, BOUND_LEFT, BOUND_RIGHT, True, HAS_BF16_CVT, SCORE_MOD,
+            MASK_MOD,
+        )  # fmt: skip
+
+        stored = rows < seqlen_q
+        # Before out: its conversion takes all the scalar registers that there are.
+        if lse.base is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
+            if lse.base.to(tl.int64) != 0:
+                row_lse = (row_max + tl.log2(row_sum)) * LN_2
+                tl.store(head_of(lse, batch, head, first_row_q) + rows * lse.stride_rows, row_lse, mask=stored)
+
+        # A sum is at least 1 (the maximum's own term), or 0 in a row that saw no key.
+        acc *= (1.0 / tl.where(row_sum == 0, 1.0, row_sum))[:, None]
+        store_tile(out, batch, head, first_row_q, rows, acc, stored, head_dim_v, HEAD_DIM_V, PADDED)
 
 
 @triton.jit
-def _narrow(p, dtype: tl.constexpr, HAS_BF16_CVT: tl.constexpr):
-    """fp32 probabilities rounded to the nearest of `dtype`."""
-    if dtype == tl.bfloat16 and not HAS_BF16_CVT:
-        # Half up: one addition, and one permutation a pair. Half to even and the check for NaN would take nine
-        # instructions a pair, a quarter of the loop; ties are rare, and a NaN gets to the result through the row's sum.
-        return ((p.to(tl.uint32, bitcast=True) + 0x8000) >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
-    return p.to(dtype)
-
-
-@triton.jit
-def _load_tile(
-    matrix, rows, stride, row_end, column_end,
-    COLUMNS: tl.constexpr, MASK_ROWS: tl.constexpr, MASK_COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Rows of a matrix with contiguous columns, [len(rows), COLUMNS]; 0 outside (row_end, column_end)."""
-    columns = tl.arange(0, COLUMNS)
-    pointers = matrix + rows[:, None] * stride + columns[None, :]
-    if MASK_ROWS and MASK_COLUMNS:
-        tile = tl.load(pointers, mask=(rows[:, None] < row_end) & (columns[None, :] < column_end), other=0.0)
-    elif MASK_ROWS:
-        tile = tl.load(pointers, mask=rows[:, None] < row_end, other=0.0)
-    elif MASK_COLUMNS:
-        tile = tl.load(pointers, mask=columns[None, :] < column_end, other=0.0)
+def sequence(cu_seqlens, batch, rows):
+    """First row and length of a sequence, within the rows that there are; all of them unless there are cu_seqlens."""
+    if cu_seqlens is None:
+        first, length = 0, rows
     else:
-        tile = tl.load(pointers)
-    return tile
+        first = tl.minimum(tl.maximum(tl.load(cu_seqlens + batch), 0), rows)
+        length = tl.maximum(tl.minimum(tl.load(cu_seqlens + batch + 1), rows) - first, 0)
+    return first, length
+
+
+@triton.jit
+def head_of(matrix, batch, head, row):
+    """Address of a row of a sequence's head."""
+    return matrix.base + batch * matrix.stride_batch + head * matrix.stride_heads + row * matrix.stride_rows
+
+
+@triton.jit
+def store_tile(out, batch, head, first_row, rows, tile, stored, head_dim, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr):
+    """Write those rows of a tile [len(rows), HEAD_DIM] that are to be `stored`."""
+    columns = tl.arange(0, HEAD_DIM)
+    mask = stored[:, None]
+    if PADDED:
+        mask = mask & (columns[None, :] < head_dim)
+    offsets = rows[:, None] * out.stride_rows + columns[None, :]
+    tl.store(head_of(out, batch, head, first_row) + offsets, tile.to(out.base.dtype.element_ty), mask=mask)

@@ -1,58 +1,115 @@
 """Scaled dot-product attention in numpy: the exact result, and what its dtypes allow."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
-Result = np.ndarray | tuple[np.ndarray, np.ndarray]
+from kernels.attention.mask_arguments import visible_keys
+
+Array = np.ndarray[Any, Any]
+Result = Array | tuple[Array, Array]
+ScoreMod = Callable[[Array, int, int, Array, Array], Array]
+"""(scores, batch, head, queries [seqlen_q, 1], keys [seqlen_k]) to scores."""
+MaskMod = Callable[[int, int, Array, Array], Array]
+"""(batch, head, queries, keys) to which keys each query sees."""
 
 
 def attention(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool = False, return_lse: bool = False
-) -> Result:
-    """softmax(scale * q k^T + mask) v in float64.
-
-    q: [batch, heads, seqlen_q, head_dim]; k, v: [batch, heads_kv, seqlen_k, head_dim], any float dtype; query head h
-    reads key head h // (heads // heads_kv). causal: query i sees keys j <= i + seqlen_k - seqlen_q.
-
-    Returns out [batch, heads, seqlen_q, head_dim], or (out, lse) with lse [batch, heads, seqlen_q], the natural
-    logarithm of each row's sum of exponentials. A row that sees no key gives out = 0, lse = -inf.
-    """
-    return _attention(q, k, v, scale, causal, return_lse, np.dtype(np.float64), np.dtype(np.float64))
-
-
-def attention_same_dtype(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool = False, return_lse: bool = False
-) -> Result:
-    """`attention` as hardware does it: fp32 scores, softmax and sums; probabilities and out rounded to q's dtype.
-
-    Returns out of q's dtype, lse float32.
-    """
-    return _attention(q, k, v, scale, causal, return_lse, np.dtype(np.float32), q.dtype)
-
-
-def _attention(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, causal: bool, return_lse: bool,
-    compute: np.dtype, storage: np.dtype,
+    q: Array, k: Array, v: Array, bias: Array | None = None, alibi_slopes: Array | None = None, *,
+    scale: float, causal: bool = False, window_left: int = -1, window_right: int = -1,
+    mask_align: str = "bottom_right", softcap: float = 0.0, return_lse: bool = False,
+    score_mod: ScoreMod | None = None, mask_mod: MaskMod | None = None, compute: type = np.float64,
+    storage: Any = None,
 ) -> Result:  # fmt: skip
+    """softmax(scores) v in float64.
+
+    q: [batch, heads, seqlen_q, head_dim]; k: [batch, heads_kv, seqlen_k, head_dim]; v: [batch, heads_kv, seqlen_k,
+    head_dim_v], any float dtype; query head h reads key head h // (heads // heads_kv). bias: broadcast to [batch,
+    heads, seqlen_q, seqlen_k]; alibi_slopes: to [batch, heads].
+
+    scores = scale * q k^T, then softcap * tanh(scores / softcap) unless softcap is 0, + bias, - alibi_slopes * distance
+    from the diagonal, then score_mod of that. The diagonal of query i is key i + seqlen_k - seqlen_q where mask_align
+    is bottom_right, else key i. Which keys a query sees: `visible_keys`, and of those what mask_mod says.
+
+    Returns out [batch, heads, seqlen_q, head_dim_v], or (out, lse) with lse [batch, heads, seqlen_q], the natural
+    logarithm of each row's sum of exponentials. A row that sees no key gives out = 0, lse = -inf.
+
+    compute: the dtype that it is computed in; storage: that of probabilities and out, by default the same.
+    """
+    storage = np.dtype(compute if storage is None else storage)
     batch, heads, seqlen_q, _ = q.shape
     heads_kv, seqlen_k = k.shape[1:3]
     if heads % heads_kv:
         raise ValueError(f"heads = {heads} is not a multiple of heads_kv = {heads_kv}")
-    visible = np.arange(seqlen_k) <= np.arange(seqlen_q)[:, None] + (seqlen_k - seqlen_q) if causal else True
+    queries, keys = np.arange(seqlen_q)[:, None], np.arange(seqlen_k)
+    seen = visible_keys(
+        seqlen_q, seqlen_k, causal=causal, window_left=window_left, window_right=window_right, mask_align=mask_align
+    )
+    distance = np.abs(queries + (seqlen_k - seqlen_q if mask_align == "bottom_right" else 0) - keys)
     out = np.empty((*q.shape[:3], v.shape[3]), storage)
     lse = np.empty(q.shape[:3], compute)
     for b, h in np.ndindex(batch, heads):  # a head at a time bounds the memory by one matrix of scores
         h_kv = h // (heads // heads_kv)
-        scores = (q[b, h].astype(compute) @ k[b, h_kv].astype(compute).T) * compute.type(scale)
-        p, lse[b, h] = _exp_rows(np.where(visible, scores, compute.type(-np.inf)))
+        scores = (q[b, h].astype(compute) @ k[b, h_kv].astype(compute).T) * compute(scale)
+        if softcap:
+            scores = compute(softcap) * np.tanh(scores / compute(softcap))
+        if bias is not None:
+            scores = scores + np.broadcast_to(bias, (batch, heads, seqlen_q, seqlen_k))[b, h].astype(compute)
+        if alibi_slopes is not None:
+            scores = scores - np.broadcast_to(alibi_slopes, (batch, heads))[b, h].astype(compute) * distance
+        if score_mod is not None:
+            scores = score_mod(scores, b, h, queries, keys)
+        shown = seen if mask_mod is None else seen & mask_mod(b, h, queries, keys)
+        p, lse[b, h] = _exp_rows(np.where(shown, scores, -np.inf).astype(compute))
         row_sum = p.sum(1, keepdims=True)
         weighted = p.astype(storage).astype(compute) @ v[b, h_kv].astype(compute)
         out[b, h] = np.divide(weighted, row_sum, out=np.zeros_like(weighted), where=row_sum != 0).astype(storage)
     return (out, lse) if return_lse else out
 
 
-def _exp_rows(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def attention_same_dtype(q: Array, k: Array, v: Array, *optional: Array | None, **options: Any) -> Result:
+    """`attention` as hardware does it: fp32 scores, softmax and sums; probabilities and out rounded to q's dtype.
+
+    Returns out of q's dtype, lse float32.
+    """
+    return attention(q, k, v, *optional, **options, compute=np.float32, storage=q.dtype)
+
+
+def attention_varlen(
+    q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, alibi_slopes: Array | None = None, *,
+    max_seqlen_q: int = 0, return_lse: bool = False, compute: type = np.float64, storage: Any = None, **options: Any,
+) -> Result:  # fmt: skip
+    """`attention` of sequences that lie one behind the other, each by itself.
+
+    q: [tokens_q, heads, head_dim]; k, v: [tokens_k, heads_kv, …]; sequence b is rows cu_seqlens[b] to cu_seqlens[b +
+    1]. Returns out [tokens_q, heads, head_dim_v], or (out, lse) with lse [heads, tokens_q]. Rows of q that are in no
+    sequence are NaN in both. max_seqlen_q changes nothing.
+    """
+    storage = np.dtype(compute if storage is None else storage)
+    out = np.full((*q.shape[:2], v.shape[2]), np.nan, storage)
+    lse = np.full((q.shape[1], q.shape[0]), np.nan, compute)
+    for b in range(len(cu_seqlens_q) - 1):
+        rows_q, rows_k = (slice(cu[b], cu[b + 1]) for cu in (cu_seqlens_q, cu_seqlens_k))
+        one = [x[rows].swapaxes(0, 1)[None] for x, rows in ((q, rows_q), (k, rows_k), (v, rows_k))]
+        slopes = None if alibi_slopes is None else alibi_slopes[[b if len(alibi_slopes) > 1 else 0]]
+        result, lse[:, rows_q] = attention(
+            *one, None, slopes, return_lse=True, compute=compute, storage=storage, **options
+        )
+        out[rows_q] = result[0].swapaxes(0, 1)
+    return (out, lse) if return_lse else out
+
+
+def attention_varlen_same_dtype(q: Array, k: Array, v: Array, *rest: Any, **options: Any) -> Result:
+    """`attention_varlen` as `attention_same_dtype` does it."""
+    return attention_varlen(q, k, v, *rest, **options, compute=np.float32, storage=q.dtype)
+
+
+def _exp_rows(scores: Array) -> tuple[Array, Array]:
     """exp(scores - row maximum), and the logarithm of each row's sum of exponentials."""
-    maximum = scores.max(1, keepdims=True)
+    maximum = scores.max(1, keepdims=True, initial=-np.inf)
     maximum = np.where(np.isneginf(maximum), scores.dtype.type(0), maximum)  # a row that sees no key
     p = np.exp(scores - maximum)
     with np.errstate(divide="ignore"):

@@ -30,8 +30,8 @@ def append_rows(
     with GROUPS. slots: int32 [tokens], block * block_size + place in it; a token whose slot is not in the cache is left
     out. HEAD_DIM: power of two >= head_dim.
 
-    cos, sin: fp32 [max_position, pairs] or None: the first 2 * pairs elements of each key are rotated by the angles of
-    its position (int32 [tokens], clamped), element i with i + pairs, or where `interleaved` 2 i with 2 i + 1.
+    cos, sin: fp32 [max_position, pairs], or cos is None: the first 2 * pairs elements of each key are rotated by the
+    angles of its position (int32 [tokens], clamped), element i with i + pairs, or where `interleaved` 2 i with 2 i + 1.
 
     k_scale, v_scale: fp32; what is stored times its scale is the value; from -LARGEST to LARGEST. PER_TOKEN: the scale
     is made for each row, and stored; else it is given. With GROUPS they are the (factor, shift) pairs of `store_int4`.
@@ -64,7 +64,7 @@ def append_rows(
         store_int4(values, v, v_at, v_scale, v_scale_at, known, HEAD_DIM, GROUPS)
     else:
         inside = known[:, None] & (columns < head_dim)[None, :]
-        if k_scale is not None:
+        if k.dtype.element_ty.primitive_bitwidth == 8:
             keys = _quantise(keys, k_scale + k_scale_at, known, k.dtype.element_ty, PER_TOKEN, LARGEST)
             values = _quantise(values, v_scale + v_scale_at, known, v.dtype.element_ty, PER_TOKEN, LARGEST)
         tl.store(k + k_at[:, None] + columns[None, :], keys.to(k.dtype.element_ty), inside)

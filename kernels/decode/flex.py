@@ -22,10 +22,12 @@ def flex_split(
     stride_num_batch, stride_num_heads, stride_indices_batch, stride_indices_heads,
     stride_full_num_batch, stride_full_num_heads, stride_full_indices_batch, stride_full_indices_heads,
     scale,
-    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, SPLIT: tl.constexpr, WRITE_LSE: tl.constexpr,
+    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, SPLIT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    SCORE_MOD: tl.constexpr = None, score_0=None, score_1=None, SCORE_OPERANDS: tl.constexpr = 0,
-    MASK_MOD: tl.constexpr = None, mask_0=None, mask_1=None, MASK_OPERANDS: tl.constexpr = 0,
+    first_query=0,
+    SCORE_MOD: tl.constexpr = None, score_0=None, score_1=None, score_2=None, score_3=None,
+    SCORE_OPERANDS: tl.constexpr = 0,
+    MASK_MOD: tl.constexpr = None, mask_0=None, mask_1=None, mask_2=None, mask_3=None, MASK_OPERANDS: tl.constexpr = 0,
 ):  # fmt: skip
     """Fold one of `splits` parts of the listed keys into a softmax, for BLOCK_M (token, head) rows of a key head.
 
@@ -36,8 +38,8 @@ def flex_split(
     count: blocks of sparse_block_size keys, a multiple of BLOCK_N, in any order and none twice. full_*: the same of the
     blocks that MASK_MOD is not asked about. What lists say is clamped: nothing outside of the cache is read.
 
-    SCORE_MOD, MASK_MOD: functions as in `kernels.attention.mods`, or None, and their operands. What is written is as
-    in `decode_split`.
+    SCORE_MOD, MASK_MOD: functions as in `kernels.attention.mods`, or None, and their operands; but they get heads as
+    int32 [BLOCK_M, 1], and first_query + t as the place of query t. What is written is as in `decode_split`.
     """
     tile, split = tl.program_id(0) // splits, tl.program_id(0) % splits
     head_kv, batch = tl.program_id(1), tl.program_id(2)
@@ -45,6 +47,7 @@ def flex_split(
     rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     tokens, heads_q = rows // group, head_kv * group + rows % group
     present = tokens < seqlen_q
+    queries = first_query + tl.minimum(tokens, seqlen_q - 1)
     columns = tl.arange(0, HEAD_DIM)
     inside = (columns < head_dim)[None, :] if PADDED else (columns >= 0)[None, :]
     q_at = batch * stride_q_batch + tokens * stride_q_tokens + heads_q * stride_q_heads
@@ -77,14 +80,14 @@ def flex_split(
         k_tile = tl.load(k + (keys * stride_k_tokens)[:, None] + columns[None, :], stored, 0.0)
         v_tile = tl.load(v + (keys * stride_v_tokens)[:, None] + columns[None, :], stored, 0.0)
         scores = tl.dot(q_tile, tl.trans(k_tile)) * scale
-        seen_keys, seen_tokens = tl.minimum(keys, seqlen_k - 1)[None, :], tl.minimum(tokens, seqlen_q - 1)[:, None]
+        place = tl.minimum(keys, seqlen_k - 1)[None, :]
         if SCORE_MOD is not None:
-            scores = SCORE_MOD(
-                scores, batch, heads_q[:, None], seen_tokens, seen_keys, *(score_0, score_1)[:SCORE_OPERANDS]
-            )
+            operands = (score_0, score_1, score_2, score_3)[:SCORE_OPERANDS]
+            scores = SCORE_MOD(scores, batch, heads_q[:, None], queries[:, None], place, *operands)
         visible = known[None, :]
         if MASK_MOD is not None:
-            shown = MASK_MOD(batch, heads_q[:, None], seen_tokens, seen_keys, *(mask_0, mask_1)[:MASK_OPERANDS])
+            operands = (mask_0, mask_1, mask_2, mask_3)[:MASK_OPERANDS]
+            shown = MASK_MOD(batch, heads_q[:, None], queries[:, None], place, *operands)
             visible = visible & ((shown != 0) | (not masked))
         scores = tl.where(visible, scores * LOG2_E, float("-inf"))
         p, rescale, row_max, row_sum = fold(scores, row_max, row_sum)
@@ -98,6 +101,6 @@ def flex_split(
     else:
         out_at = batch * stride_out_batch + tokens * stride_out_tokens + heads_q * stride_out_heads
         tl.store(out + out_at[:, None] + columns[None, :], acc.to(out.dtype.element_ty), present[:, None] & inside)
-        if WRITE_LSE:
+        if lse.to(tl.int64) != 0:
             lse_at = batch * stride_lse_batch + tokens * stride_lse_tokens + heads_q * stride_lse_heads
             tl.store(lse + lse_at, row_lse * LN_2, mask=present)

@@ -18,7 +18,7 @@ def mla_split(
     stride_q_tokens, stride_q_heads, stride_cache_blocks, stride_cache_block_size, stride_block_tables_batch,
     stride_out_tokens, stride_out_heads, stride_lse_tokens, stride_lse_heads,
     scale,
-    LATENT: tl.constexpr, ROPE: tl.constexpr, SPLIT: tl.constexpr, WRITE_LSE: tl.constexpr, WHOLE_BLOCKS: tl.constexpr,
+    LATENT: tl.constexpr, ROPE: tl.constexpr, SPLIT: tl.constexpr, WHOLE_BLOCKS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Fold one of `splits` parts of a sequence's rows into a softmax, for BLOCK_M (token, head) rows of queries.
@@ -74,7 +74,7 @@ def mla_split(
     else:
         out_at = (first_token + tokens) * stride_out_tokens + head * stride_out_heads
         tl.store(out + out_at[:, None] + latent[None, :], acc.to(out.dtype.element_ty), mask=present[:, None])
-        if WRITE_LSE:
+        if lse.to(tl.int64) != 0:
             tl.store(
                 lse + (first_token + tokens) * stride_lse_tokens + head * stride_lse_heads, row_lse * LN_2, present
             )

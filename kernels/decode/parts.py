@@ -58,13 +58,13 @@ def cap(scores, softcap):
 def merge_parts(
     partial, partial_lse, out, lse, heads, seqlen_q, head_dim, splits,
     stride_out_heads, stride_out_tokens, stride_lse_heads, stride_lse_tokens,
-    HEAD_DIM: tl.constexpr, RETURN_LSE: tl.constexpr, SPLITS: tl.constexpr,
+    HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr,
     stride_out_batch=0, stride_lse_batch=0,
 ):  # fmt: skip
     """Join the parts of each row. Grid: (tokens, heads, batch).
 
     partial: fp32 [batch, seqlen_q, heads, splits, HEAD_DIM], each part normalised; partial_lse: fp32 [batch, seqlen_q,
-    heads, splits], base 2. out: [batch, heads, seqlen_q, head_dim]; lse: fp32 [batch, heads, seqlen_q], natural.
+    heads, splits], base 2. out: [batch, heads, seqlen_q, head_dim]; lse: fp32 [batch, heads, seqlen_q], natural, or 0.
     SPLITS: power of two, parts that are read at once; they are summed in an order that depends on nothing but their
     number.
     """
@@ -89,6 +89,6 @@ def merge_parts(
     acc *= 1.0 / tl.where(row_sum == 0, 1.0, row_sum)
     out += batch * stride_out_batch + head * stride_out_heads + token * stride_out_tokens
     tl.store(out + columns, acc.to(out.dtype.element_ty), mask=columns < head_dim)
-    if RETURN_LSE:
+    if lse.to(tl.int64) != 0:
         lse += batch * stride_lse_batch + head * stride_lse_heads + token * stride_lse_tokens
         tl.store(lse, (row_max + tl.log2(row_sum)) * LN_2)

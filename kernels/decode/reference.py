@@ -161,7 +161,7 @@ def flash_decode_int4(
 def flash_decode_int4_same_dtype(
     q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, *rest: Array, **options: object
 ) -> Result:
-    """`flash_decode_int4` as hardware does it: what is unpacked is rounded to q's dtype."""
+    """`flash_decode_int4` as hardware does it: what is unpacked is rounded to float16."""
     return _flash_decode_int4(as_kernel(q), q, k, v, k_scale, v_scale, *rest, **options)
 
 
@@ -169,7 +169,9 @@ def _flash_decode_int4(
     precision: Precision, q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, seqlens_k: Array,
     **options: object,
 ) -> Result:  # fmt: skip
-    k, v = unpack_int4(k, k_scale).astype(precision.storage), unpack_int4(v, v_scale).astype(precision.storage)
+    k, v = (unpack_int4(*cache) for cache in ((k, k_scale), (v, v_scale)))
+    if precision is not EXACT:
+        k, v = k.astype(np.float16), v.astype(np.float16)
     return _flash_decode(precision, q, k, v, seqlens_k=seqlens_k, **options)
 
 

@@ -23,7 +23,7 @@ def decode_split(
     stride_out_heads, stride_out_tokens,
     stride_lse_heads, stride_lse_tokens,
     scale,
-    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, SPLIT: tl.constexpr, WRITE_LSE: tl.constexpr,
+    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, SPLIT: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     # Of batches whose sequences have the same number of queries
     stride_q_batch=0, stride_out_batch=0, stride_lse_batch=0, seqlens_k=None,
@@ -44,19 +44,21 @@ def decode_split(
     [heads, tokens, head_dim] of all sequences' tokens, of which one has at most seqlen_q. k, v: [batch, heads_kv,
     tokens, head_dim] of seqlen_k tokens; or, with block_tables (int32 [batch, seqlen_k / block_size]), [blocks,
     heads_kv, block_size, head_dim], the stride along blocks as that along batch. seqlens_k: int32 [batch], how many
-    keys each sequence has; None: seqlen_k. Its queries are its last tokens: query t sees keys
+    keys each sequence has; None, or null: seqlen_k. Its queries are its last tokens: query t sees keys
     j <= t + keys - queries and, if window >= 0, only those with j >= t + keys - queries - window.
 
     k_scale, v_scale: fp32, factors of the cache's numbers, with strides along its batch (or blocks), heads_kv and
     tokens, 0 where one serves all. With GROUPS the cache has 4 bits a number, uint8 [.., head_dim / 2], the even ones
     low, and each token as many (factor, shift) pairs as GROUPS says: fp16 [.., GROUPS, 2], contiguous. softcap: if > 0,
-    scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [heads] or None; adds -slope * |distance|.
+    scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [heads], None or null; adds -slope *
+    |distance|.
 
     SPLIT: writes partial fp32 [row, splits, HEAD_DIM], each part normalised, and partial_lse fp32 [row, splits] in
     units of log2, with row = (batch * seqlen_q + token) * heads + head, for `merge_parts`; else out, and lse (natural)
-    if WRITE_LSE. WHOLE_BLOCKS: block_size is a multiple of BLOCK_N, so that a tile lies in one block. What a length or
-    a block table says is clamped: nothing outside of the cache is read.
+    unless it is null. WHOLE_BLOCKS: block_size is a multiple of BLOCK_N, so that a tile lies in one block. What a
+    length or a block table says is clamped: nothing outside of the cache is read.
     """
+    SCALED: tl.constexpr = k.dtype.element_ty.primitive_bitwidth == 8 and not GROUPS
     tile, split = tl.program_id(0) // splits, tl.program_id(0) % splits
     head_kv, batch = tl.program_id(1), tl.program_id(2)
     group = heads // heads_kv
@@ -68,7 +70,7 @@ def decode_split(
         queries = tl.load(cu_seqlens_q + batch + 1) - first_token
         first_row = first_token
     keys = seqlen_k
-    if seqlens_k is not None:
+    if seqlens_k is not None and seqlens_k.to(tl.int64) != 0:
         keys = tl.minimum(tl.maximum(tl.load(seqlens_k + batch), 0), seqlen_k)
     if tile * BLOCK_M >= queries * group:
         return
@@ -94,6 +96,8 @@ def decode_split(
     k += head_kv * stride_k_heads
     v += head_kv * stride_v_heads
     scale_log2 = scale * LOG2_E
+    if alibi_slopes is not None:
+        slopes = tl.load(alibi_slopes + heads_q, alibi_slopes.to(tl.int64) != 0, 0.0) * LOG2_E
     acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
@@ -116,7 +120,7 @@ def decode_split(
             v_tile = _load(v, v_at, known, columns, head_dim, PADDED)
 
         scores = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)))
-        if k_scale is not None and not GROUPS:
+        if SCALED:
             scores *= tl.load(k_scale + k_factors, known, 0.0)[None, :]
         if softcap > 0:
             scores = cap(scores * scale, softcap) * LOG2_E
@@ -124,18 +128,17 @@ def decode_split(
             scores *= scale_log2
         distance = last[:, None] - at[None, :]
         if alibi_slopes is not None:
-            slopes = tl.load(alibi_slopes + heads_q) * LOG2_E
             scores -= slopes[:, None] * tl.abs(distance).to(tl.float32)
         visible = known[None, :] & (distance >= 0)
         if window >= 0:
             visible = visible & (distance <= window)
         p, rescale, row_max, row_sum = fold(tl.where(visible, scores, float("-inf")), row_max, row_sum)
-        if v_scale is not None and not GROUPS:
+        if SCALED:
             p *= (tl.load(v_scale + v_factors, known, 0.0) * GAIN)[None, :]
         acc = tl.dot(p.to(q_tile.dtype), v_tile.to(q_tile.dtype), acc * rescale[:, None])
 
     acc, row_lse = finish(acc, row_max, row_sum)
-    if v_scale is not None and not GROUPS:
+    if SCALED:
         acc *= 1.0 / GAIN
     if SPLIT:
         place = ((first_row + tokens).to(tl.int64) * heads + heads_q) * splits + split
@@ -146,7 +149,7 @@ def decode_split(
         out_at = (first_token + tokens) * stride_out_tokens + heads_q * stride_out_heads
         stored = present[:, None] & (columns < head_dim)[None, :] if PADDED else present[:, None]
         tl.store(out + out_at[:, None] + columns[None, :], acc.to(out.dtype.element_ty), mask=stored)
-        if WRITE_LSE:
+        if lse.to(tl.int64) != 0:
             lse += batch * stride_lse_batch
             lse_at = (first_token + tokens) * stride_lse_tokens + heads_q * stride_lse_heads
             tl.store(lse + lse_at, row_lse * LN_2, mask=present)

@@ -1,22 +1,304 @@
-"""Row operations in numpy: the exact results, and what their dtypes allow."""
+"""Row operations in numpy: the exact results, and what their dtypes allow.
 
+Each `f` computes in float64, and each `f_same_dtype` in float32, as the kernels do, with results in the dtype of the
+inputs. Shapes are those of manifests/rows.yaml. Sums with a residual are rounded to its dtype in both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import ml_dtypes
 import numpy as np
 
+Array = np.ndarray
+Results = Array | tuple[Array, ...]
 
-def softmax(x: np.ndarray) -> np.ndarray:
-    """exp(x) / sum(exp(x)) over the last dim, float64. x: [rows, cols], any float dtype.
+
+def softmax(x: Array, mask: Array | None = None, scale: float = 1.0) -> Array:
+    """exp(scale * x) / sum(exp(scale * x)) over the last dim. x: [rows, cols], any float dtype; mask: bool or None.
 
     A row that holds a NaN or +inf, or nothing but -inf, becomes NaN throughout.
     """
-    return _softmax(x.astype(np.float64))
+    return _softmax(x.astype(np.float64), mask, scale)
 
 
-def softmax_same_dtype(x: np.ndarray) -> np.ndarray:
-    """`softmax` in fp32, rounded to x's dtype."""
-    return _softmax(x.astype(np.float32)).astype(x.dtype)
+def softmax_same_dtype(x: Array, mask: Array | None = None, scale: float = 1.0) -> Array:
+    return _softmax(x.astype(np.float32), mask, np.float32(scale)).astype(x.dtype)
 
 
-def _softmax(x: np.ndarray) -> np.ndarray:
+def _softmax(x: Array, mask: Array | None, scale: float) -> Array:
     with np.errstate(invalid="ignore"):
+        x = x * scale
+        if mask is not None:
+            x = np.where(mask.astype(bool), x, x.dtype.type(-np.inf))
         p = np.exp(x - x.max(-1, keepdims=True))
         return p / p.sum(-1, keepdims=True)
+
+
+# Norms
+
+
+def rms_norm(x: Array, weight: Array, residual: Array | None = None, **options: object) -> Results:
+    """x / sqrt(mean(x ** 2) + eps) * weight; (the new residual, that) with a residual."""
+    return _plain(np.float64, None, False, x, residual, weight, None, **options)
+
+
+def rms_norm_same_dtype(x: Array, weight: Array, residual: Array | None = None, **options: object) -> Results:
+    return _plain(np.float32, x.dtype, False, x, residual, weight, None, **options)
+
+
+def layer_norm(
+    x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None, **options: object
+) -> Results:
+    """(x - mean) / sqrt(variance + eps) * weight + bias; (the new residual, that) with a residual."""
+    return _plain(np.float64, None, True, x, residual, weight, bias, **options)
+
+
+def layer_norm_same_dtype(
+    x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None, **options: object
+) -> Results:
+    return _plain(np.float32, x.dtype, True, x, residual, weight, bias, **options)
+
+
+def rms_norm_quantised(
+    x: Array, weight: Array, out: Array, residual: Array | None = None, **options: object
+) -> Results:
+    """(rms_norm / scale, [the new residual,] scale of each row); the first is exact, and not rounded to out's dtype."""
+    return _quantised(np.float64, False, out, False, x, residual, weight, None, **options)
+
+
+def rms_norm_quantised_same_dtype(
+    x: Array, weight: Array, out: Array, residual: Array | None = None, **options: object
+) -> Results:
+    return _quantised(np.float32, True, out, False, x, residual, weight, None, **options)
+
+
+def layer_norm_quantised(
+    x: Array, weight: Array, out: Array, bias: Array, residual: Array | None = None, **options: object
+) -> Results:
+    """As `rms_norm_quantised`."""
+    return _quantised(np.float64, False, out, True, x, residual, weight, bias, **options)
+
+
+def layer_norm_quantised_same_dtype(
+    x: Array, weight: Array, out: Array, bias: Array, residual: Array | None = None, **options: object
+) -> Results:
+    return _quantised(np.float32, True, out, True, x, residual, weight, bias, **options)
+
+
+def _plain(compute: type, storage: np.dtype | None, *arguments: object, **options: object) -> Results:
+    values, total = _norm(compute, *arguments, **options)
+    values = values.astype(storage or compute)
+    return values if total is None else (total, values)
+
+
+def _quantised(compute: type, rounded: bool, out: Array, *arguments: object, **options: object) -> Results:
+    values, total = _norm(compute, *arguments, **options)
+    scale = row_scale(values, out.dtype)
+    values = scaled(values, scale, out.dtype)
+    values = rounded_to(values, out.dtype) if rounded else values
+    return tuple(result for result in (values, total, scale) if result is not None)
+
+
+def _norm(
+    compute: type, subtract_mean: bool, x: Array, residual: Array | None, weight: Array, bias: Array | None,
+    eps: float, zero_centred: bool = False,
+) -> tuple[Array, Array | None]:  # fmt: skip
+    """(the result, the new residual if there is one)."""
+    total = None
+    if residual is not None:
+        x = total = (residual.astype(np.float32) + x.astype(np.float32)).astype(x.dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        x = x.astype(compute)
+        if subtract_mean:
+            x = x - x.mean(-1, keepdims=True, dtype=compute)
+        variance = np.square(x).mean(-1, keepdims=True, dtype=compute)
+        values = x / np.sqrt(variance + compute(eps)) * (weight.astype(compute) + compute(zero_centred))
+        return (values if bias is None else values + bias.astype(compute)), total
+
+
+# Quantising
+
+
+def largest(dtype: np.dtype) -> float:
+    return 127.0 if dtype == np.int8 else float(ml_dtypes.finfo(dtype).max)
+
+
+def row_scale(values: Array, dtype: np.dtype) -> Array:
+    """The scale with which each row's largest magnitude is the largest of `dtype`."""
+    return np.abs(values).max(-1) * values.dtype.type(1 / largest(dtype))
+
+
+def scaled(values: Array, scale: Array, dtype: np.dtype) -> Array:
+    """values / scale between the limits of `dtype`, where a scale of 0 counts as 1. Not rounded."""
+    divisor = np.where(scale == 0, scale.dtype.type(1), scale)[:, None]
+    return np.clip(values / divisor, -largest(dtype), largest(dtype))
+
+
+def rounded_to(values: Array, dtype: np.dtype) -> Array:
+    """Rounded half to even."""
+    return (np.rint(values) if dtype == np.int8 else values).astype(dtype)
+
+
+def cast(x: Array, out: Array) -> Array:
+    """x, in float64, saturated if out's dtype is a float8: infinities too."""
+    x = x.astype(np.float64)
+    return np.clip(x, -largest(out.dtype), largest(out.dtype)) if out.dtype.itemsize == 1 else x
+
+
+def cast_same_dtype(x: Array, out: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return cast(x, out).astype(np.float32).astype(out.dtype)
+
+
+# Positions, activations, tables
+
+
+def rotary(
+    x: Array, cos: Array, sin: Array, positions: Array, interleaved: bool = False, compute: type = np.float64
+) -> Array:
+    """The first 2 * pairs elements of each head rotated by the angles of its token's position."""
+    pairs = cos.shape[1]
+    positions = positions.clip(0, len(cos) - 1)
+    c, s = (table.astype(compute)[positions][:, None] for table in (cos, sin))
+    out = x.astype(compute)
+    step, second_at = (2, 1) if interleaved else (1, pairs)
+    halves = [at + step * np.arange(pairs) for at in (0, second_at)]
+    first, second = (x[..., half].astype(compute) for half in halves)
+    out[..., halves[0]], out[..., halves[1]] = first * c - second * s, second * c + first * s
+    return out
+
+
+def rotary_same_dtype(*arrays: Array, interleaved: bool = False, **named: Array) -> Array:
+    x = named["x"] if "x" in named else arrays[0]
+    return rotary(*arrays, interleaved=interleaved, **named, compute=np.float32).astype(x.dtype)
+
+
+def silu_mul(gate: Array, up: Array) -> Array:
+    return _gated(np.float64, _silu, gate, up)
+
+
+def silu_mul_same_dtype(gate: Array, up: Array) -> Array:
+    return _gated(np.float32, _silu, gate, up).astype(gate.dtype)
+
+
+def gelu_mul(gate: Array, up: Array, approximate: str = "none") -> Array:
+    """approximate: none (the error function) or tanh."""
+    return _gated(np.float64, _gelu(approximate), gate, up)
+
+
+def gelu_mul_same_dtype(gate: Array, up: Array, approximate: str = "none") -> Array:
+    return _gated(np.float32, _gelu(approximate), gate, up).astype(gate.dtype)
+
+
+def _gated(compute: type, activation: Callable[[Array], Array], gate: Array, up: Array) -> Array:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return activation(gate.astype(compute)) * up.astype(compute)
+
+
+def _silu(x: Array) -> Array:
+    return x / (1 + np.exp(-x))
+
+
+def _gelu(approximate: str) -> Callable[[Array], Array]:
+    return _gelu_tanh if approximate == "tanh" else _gelu_erf
+
+
+def _gelu_tanh(x: Array) -> Array:
+    real = x.dtype.type
+    return x * (real(0.5) + real(0.5) * np.tanh(real(np.sqrt(2 / np.pi)) * (x + real(0.044715) * x**3)))
+
+
+def _gelu_erf(x: Array) -> Array:
+    real = x.dtype.type
+    erf = np.vectorize(math.erf, otypes=[np.float64])(x * real(0.5**0.5)).astype(x.dtype)
+    return x * (real(0.5) + real(0.5) * erf)
+
+
+def embedding(table: Array, ids: Array) -> Array:
+    """Rows of the table; zeros for ids outside."""
+    known = (ids >= 0) & (ids < len(table))
+    return np.where(known[:, None], table[np.where(known, ids, 0)], table.dtype.type(0))
+
+
+embedding_same_dtype = embedding
+
+
+def transpose(x: Array) -> Array:
+    return x.swapaxes(1, 2)
+
+
+transpose_same_dtype = transpose
+
+
+# Choosing tokens
+
+
+def argmax(logits: Array) -> Array:
+    """The column of each row's largest logit, the first of equal ones; NaN counts as the largest. int32 [rows]."""
+    return np.argmax(logits.astype(np.float64), -1).astype(np.int32)
+
+
+argmax_same_dtype = argmax
+
+
+def sample(
+    logits: Array, temperature: Array, seeds: Array, positions: Array, top_k: Array | None = None,
+    top_p: Array | None = None,
+) -> Array:  # fmt: skip
+    """A column of each row, at random. int32 [rows]."""
+    return argmax(sample_scores(logits, temperature, seeds, positions, top_k, top_p))
+
+
+sample_same_dtype = sample
+
+
+def sample_scores(
+    logits: Array, temperature: Array, seeds: Array, positions: Array, top_k: Array | None = None,
+    top_p: Array | None = None,
+) -> Array:  # fmt: skip
+    """What the sampled column has the largest of: logit / temperature + noise of those that are kept, else -inf."""
+    rows, cols = logits.shape
+    scores = np.empty((rows, cols))
+    parameters = (0 if top_k is None else top_k), (1 if top_p is None else top_p), temperature
+    for row, (k, p, heat) in enumerate(np.broadcast(*(np.broadcast_to(x, rows) for x in parameters))):
+        x = logits[row].astype(np.float64)
+        if heat > 1e-20:
+            noise = gumbel(int(seeds[row]), int(positions[row]), cols)
+            x = np.where(kept(x, int(k), float(p), float(heat)), x / float(heat) + noise, -np.inf)
+        scores[row] = x
+    return scores
+
+
+def kept(x: Array, k: int, p: float, heat: float) -> Array:
+    """Which of a row's logits take part. Those equal to the last one that does, do too."""
+    ordered = np.sort(x)[::-1]
+    if 0 < k < len(x):
+        ordered = ordered[ordered >= ordered[k - 1]]
+    if p < 1:
+        mass = np.exp((ordered - ordered[0]) / heat).cumsum()
+        ordered = ordered[: 1 + np.searchsorted(mass, max(p, 0) * mass[-1])]
+    return x >= ordered[-1]
+
+
+def gumbel(seed: int, position: int, cols: int) -> Array:
+    """The noise of columns 0 to cols - 1, from the first word of Philox 4x32 of ten rounds."""
+    columns = np.arange(cols, dtype=np.uint64)
+    words = philox((columns, np.full(cols, position % 2**32, np.uint64), columns * 0, columns * 0), seed % 2**64)
+    u = ((words[0] >> np.uint64(9)) + 0.5) / 2**23
+    return -np.log(-np.log(u))
+
+
+def philox(counter: tuple[Array, ...], key: int) -> tuple[Array, ...]:
+    """Philox 4x32-10 of uint64 arrays that hold 32-bit words, and a key of 64 bits."""
+    low, high, mask = key % 2**32, key >> 32, np.uint64(0xFFFFFFFF)
+    for _ in range(10):
+        left, right = np.uint64(0xD2511F53) * counter[0], np.uint64(0xCD9E8D57) * counter[2]
+        counter = (
+            (right >> np.uint64(32)) ^ counter[1] ^ np.uint64(low), right & mask,
+            (left >> np.uint64(32)) ^ counter[3] ^ np.uint64(high), left & mask,
+        )  # fmt: skip
+        low, high = (low + 0x9E3779B9) % 2**32, (high + 0xBB67AE85) % 2**32
+    return counter

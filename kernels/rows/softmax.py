@@ -8,44 +8,68 @@ LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def softmax_rows(
-    x, out, rows, cols, stride_x_rows, stride_out_rows, BLOCK: tl.constexpr, ONE_PASS: tl.constexpr,
+    x, out, rows, cols, scale, stride_x_rows, stride_out_rows,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, mask=None, stride_mask_rows=0,
 ):  # fmt: skip
-    """out[i, :] = exp(x[i, :]) / sum(exp(x[i, :])), a program for each row, in fp32.
+    """out[i, :] = exp(scale * x[i, :]) / sum(exp(scale * x[i, :])), ROWS rows a program, in fp32.
 
-    Grid: (rows,).
+    Grid: (cdiv(rows, ROWS),).
 
     x, out: [rows, cols] of one dtype (float16, bfloat16 or float32), strides in elements, columns contiguous.
-    A row that holds a NaN or +inf, or nothing but -inf, becomes NaN throughout, as in torch.
+    mask: bool [rows, cols] or None; where it is false, x counts as -inf. A row that holds a NaN or +inf, or nothing but
+    -inf, becomes NaN throughout, as in torch.
 
-    BLOCK: power of two, columns in registers at a time. ONE_PASS: cols <= BLOCK, so that x is read once.
+    BLOCK: power of two >= cols, so that x is read once.
     """
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    columns = tl.arange(0, BLOCK)[None, :]
+    inside = (row < rows) & (columns < cols)
+    if mask is not None:
+        mask += row * stride_mask_rows
+    scores = _scores(x + row * stride_x_rows, mask, columns, inside, scale)
+    p = _exp(scores - tl.max(scores, 1)[:, None])
+    p *= (1.0 / tl.sum(p, 1))[:, None]
+    tl.store(out + row * stride_out_rows + columns, p.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def softmax_long_rows(
+    x, out, cols, scale, stride_x_rows, stride_out_rows, STEP: tl.constexpr, mask=None, stride_mask_rows=0
+):  # fmt: skip
+    """`softmax_rows` of rows that do not fit in registers, STEP columns at a time: x is read twice. Grid: (rows,)."""
     row = tl.program_id(0)
     x += row * stride_x_rows
     out += row * stride_out_rows
-    block = tl.arange(0, BLOCK)
-    if ONE_PASS:
-        values = tl.load(x + block, mask=block < cols, other=float("-inf")).to(tl.float32)
-        p = _exp(values - tl.max(values, 0))
-        tl.store(out + block, (p / tl.sum(p, 0)).to(out.dtype.element_ty), mask=block < cols)
-    else:
-        # Each lane of the block keeps a maximum and a sum of its own: no reduction, hence no barrier, in the loop.
-        lane_max = tl.full([BLOCK], float("-inf"), tl.float32)
-        lane_sum = tl.zeros([BLOCK], tl.float32)
-        for start in range(0, cols, BLOCK):
-            columns = start + block
-            values = tl.load(x + columns, mask=columns < cols, other=float("-inf")).to(tl.float32)
-            new_max = tl.maximum(lane_max, values)
-            # A lane that has seen nothing but -inf: -inf - -inf is not a number.
-            origin = tl.where(new_max == float("-inf"), 0.0, new_max)
-            lane_sum = lane_sum * _exp(lane_max - origin) + _exp(values - origin)
-            lane_max = new_max
-        row_max = tl.max(lane_max, 0)
-        row_sum = tl.sum(lane_sum * _exp(lane_max - row_max), 0)
-        for start in range(0, cols, BLOCK):
-            columns = start + block
-            values = tl.load(x + columns, mask=columns < cols, other=0.0).to(tl.float32)
-            p = _exp(values - row_max) / row_sum
-            tl.store(out + columns, p.to(out.dtype.element_ty), mask=columns < cols)
+    if mask is not None:
+        mask += row * stride_mask_rows
+    block = tl.arange(0, STEP)
+    # Each lane of a step keeps a maximum and a sum of its own: no reduction, hence no barrier, in the loop.
+    lane_max = tl.full([STEP], float("-inf"), tl.float32)
+    lane_sum = tl.zeros([STEP], tl.float32)
+    for start in range(0, cols, STEP):
+        columns = start + block
+        scores = _scores(x, mask, columns, columns < cols, scale)
+        new_max = tl.maximum(lane_max, scores)
+        # A lane that has seen nothing but -inf: -inf - -inf is not a number.
+        origin = tl.where(new_max == float("-inf"), 0.0, new_max)
+        lane_sum = lane_sum * _exp(lane_max - origin) + _exp(scores - origin)
+        lane_max = new_max
+    row_max = tl.max(lane_max, 0)
+    factor = 1.0 / tl.sum(lane_sum * _exp(lane_max - row_max), 0)
+    for start in range(0, cols, STEP):
+        columns = start + block
+        inside = columns < cols
+        p = _exp(_scores(x, mask, columns, inside, scale) - row_max) * factor
+        tl.store(out + columns, p.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _scores(x, mask, columns, inside, scale):
+    """scale * x in fp32; -inf outside, and where there is a mask and it is false."""
+    values = tl.load(x + columns, mask=inside, other=0.0).to(tl.float32) * scale
+    if mask is not None:
+        inside = inside & tl.load(mask + columns, mask=inside, other=0)
+    return tl.where(inside, values, float("-inf"))
 
 
 @triton.jit

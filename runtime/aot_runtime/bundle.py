@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 _ID = re.compile(rb'"id"\s*:\s*"([0-9a-f]{64})"')
 _FILE = re.compile(rf"{CODE_FOLDER}/[0-9a-f]{{8,64}}\.(hsaco|cubin)\Z")
 _VECTORS = re.compile(rf"{SELFTEST_FOLDER}/[0-9a-f]{{8,64}}\.npz\Z")
+CHECK_VARIABLE = "AOTBUILD_CHECK_CONTENTS"
+"""Set to 1, it has the contents of integer tensors on the device checked."""
 MAX_INDEX_BYTES = 256 << 20
 MAX_VECTOR_BYTES = 16 << 20
 """Size of the golden vectors of one case."""
@@ -180,8 +183,9 @@ class Bundle:
     Code objects are loaded when first called; they stay loaded for the life of the process. Thread-safe.
     """
 
-    def __init__(self, folder: Path, index: Index, device: Device):
+    def __init__(self, folder: Path, index: Index, device: Device, check_contents: bool = False):
         self.path, self.index, self.device = folder, index, device
+        self._check_contents = check_contents
         self._lock = threading.RLock()
         self._modules: dict[str, int] = {}
         self._functions: dict[tuple[str, str, int], int] = {}
@@ -208,7 +212,9 @@ class Bundle:
             raise AttributeError(f"bundle '{self.index.name}' has no op '{name}'{nearest(name, self.ops)}")
         with self._lock:
             if name not in self.__dict__:  # an instance attribute from then on: found with no call of this method
-                self.__dict__[name] = build_op(op_planner(self.index, name), self.device, self.load)
+                self.__dict__[name] = build_op(
+                    op_planner(self.index, name), self.device, self.load, self._check_contents
+                )
             return self.__dict__[name]
 
     def load(self, variant: Variant) -> int:
@@ -255,7 +261,7 @@ class Bundle:
         return run_selftest(self, op)
 
 
-def open_folder(path: str | Path, device: Device | str | None = None) -> Bundle:
+def open_folder(path: str | Path, device: Device | str | None = None, check_contents: bool | None = None) -> Bundle:
     """Open a bundle: see `opening.open_bundle`."""
     folder = Path(path)
     if not (folder / INDEX).exists() and folder.is_dir():
@@ -269,7 +275,9 @@ def open_folder(path: str | Path, device: Device | str | None = None) -> Bundle:
         raise ArchMismatchError(
             f"bundle {folder} is for {index.target.arch}, but {chosen} ({chosen.properties.name}) is {chosen.arch}"
         )
-    return Bundle(folder, index, chosen)
+    if check_contents is None:
+        check_contents = os.environ.get(CHECK_VARIABLE, "") not in ("", "0")
+    return Bundle(folder, index, chosen, check_contents)
 
 
 def _matching(folder: Path, device: Device) -> Path:

@@ -21,7 +21,7 @@ from .errors import ArgumentError
 from .format import GLOBAL_SCRATCH, PROFILE_SCRATCH, Kernarg, Op, Variant
 from .layout import Layout
 from .memory import Allocation
-from .planner import POINTER, Decision, LaunchDecision
+from .planner import POINTER, Decision
 
 LoadFunction = Callable[[Variant], int]
 """Gives the driver's handle of a variant's kernel, loading its code object on first use."""
@@ -59,7 +59,7 @@ def build_run(
     lines += _prologue(op, decision, given, namespace)
     numbers = [number for number, launch in enumerate(decision.launches) if 0 not in launch.grid]
     for number in numbers:
-        lines += _launch(op, number, decision.launches[number], shape, given, device, load, namespace)
+        lines += _launch(op, number, decision, shape, given, device, load, namespace)
     for number in numbers:  # when every scalar of every launch is known to fit
         lines += [f"    _launch{number}.run(_stream)", f"    _push{number}(_launch{number})"]
     lines += _epilogue(op, decision)
@@ -101,18 +101,19 @@ def _space(name: str, nbytes: int, zero: bool) -> list[str]:
 def _launch(
     op: Op,
     number: int,
-    launch: LaunchDecision,
+    decision: Decision,
     shape: CallShape,
     given: frozenset[str],
     device: Device,
     load: LoadFunction,
     namespace: dict[str, Any],
 ) -> list[str]:
+    launch = decision.launches[number]
     variant = launch.variant
     free = frozenset(shape.scalars) & given
-    spaces = frozenset(space.name for space in op.workspace)
     lines, scratch = _scratch(variant, number, launch.grid)
-    fields = [field for arg in variant.kernargs for field in _field(arg, free, spaces, scratch)]
+    addresses = {name: f"{name}.ptr" for name in decision.layouts} | {space.name: space.name for space in op.workspace}
+    fields = [field for arg in variant.kernargs for field in _field(arg, free, addresses, scratch)]
     image = kernarg_image(op, variant, launch.values, free)
     function = load(variant)
     block = variant.num_warps * variant.warp_size
@@ -144,10 +145,10 @@ def _scratch(variant: Variant, number: int, grid: tuple[int, int, int]) -> tuple
     return lines, names
 
 
-def _field(arg: Kernarg, free: frozenset[str], spaces: frozenset[str], scratch: dict[str, str]) -> Iterable[Field]:
+def _field(arg: Kernarg, free: frozenset[str], addresses: dict[str, str], scratch: dict[str, str]) -> Iterable[Field]:
     if arg.type[0] == POINTER:
-        if arg.value:
-            yield Field(arg.offset, "Q", arg.value if arg.value in spaces else f"{arg.value}.ptr")
+        if arg.value in addresses:  # a tensor that is absent has address 0
+            yield Field(arg.offset, "Q", addresses[arg.value])
         elif arg.name in scratch:
             yield Field(arg.offset, "Q", scratch[arg.name])
     elif arg.value in free:

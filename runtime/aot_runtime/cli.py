@@ -331,7 +331,8 @@ def profile(
     Examples:
       aotbundle profile dist/rows-gfx942 softmax --shape x=64,1024 --dtype T=float16
       aotbundle profile dist/attention-gfx942 flash_attention --dim batch=1 --dim heads=4 --dim heads_kv=4 \\
-          --dim seqlen_q=256 --dim seqlen_k=256 --dim head_dim=64 --dtype T=float16 --set causal=true
+          --dim seqlen_q=256 --dim seqlen_k=256 --dim head_dim=64 --dim head_dim_v=64 \\
+          --dtype T=float16 --set causal=true
       aotbundle profile dist/rows-gfx942 softmax --shape x=8,1000 --dtype T=float32 --by-instruction
       aotbundle profile dist/rows-gfx942 softmax --shape x=8,1000 --dtype T=float32 --content x=x.npy --json
     """
@@ -345,6 +346,59 @@ def profile(
         click.echo(json.dumps(profile_data(found, by_instruction), indent=1))
     else:
         click.echo(profile_text(found, by_instruction))
+
+
+@main.group()
+def bench() -> None:
+    """Measure this device.
+
+    \b
+    Examples:
+      aotbundle bench memory dist/memory-gfx942
+    """
+
+
+class _Size(click.ParamType):
+    name = "SIZE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from .bandwidth import parse_size
+
+        try:
+            return parse_size(str(value))
+        except ValueError:
+            self.fail(f"'{value}' is no size; write 1GiB, 64MiB, 100KiB or a number of bytes", param, ctx)
+
+
+@bench.command()
+@click.argument("bundle", metavar="BUNDLE|FOLDER", type=_PATHS)
+@click.option("--device", help="hip, hip:1, cuda, emulator, …  [default: the first GPU of the bundle's kind]")
+@click.option("--size", "sizes", multiple=True, type=_Size(), help="Bytes of an array.  [default: 64MiB to 2GiB]")
+@click.option("--rounds", type=click.IntRange(1), default=11, show_default=True, help="Of which medians are shown.")
+@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+def memory(bundle: Path, device: str | None, sizes: tuple[int, ...], rounds: int, as_json: bool) -> None:
+    """Measure how fast a device copies, reads and writes its memory, with the bundle of manifests/memory.yaml.
+
+    What other kernels reach can be held against it. Arrays that fit in the last cache are faster than memory.
+
+    \b
+    Examples:
+      aotbundle bench memory dist/memory-gfx942
+      aotbundle bench memory dist/memory-sm_90 --size 1GiB --size 4GiB --json
+    """
+    import json
+
+    from .bandwidth import bandwidth_data, bandwidth_text, default_sizes, measure
+    from .errors import ArchMismatchError, DeviceError
+    from .opening import open_bundle
+
+    try:
+        opened = open_bundle(bundle, device)
+    except (ArchMismatchError, DeviceError) as error:
+        raise _Unusable(str(error)) from error
+    with _status("measuring"):
+        measured = measure(opened, sizes or default_sizes(opened), rounds)
+    click.echo(json.dumps(bandwidth_data(measured), indent=1) if as_json else bandwidth_text(measured))
 
 
 @main.command()

@@ -133,7 +133,7 @@ def _launch(
     yield f"  grid {size}{'; nothing to do, not launched' if 0 in taken.grid else ''}"
     yield f"  block {threads} threads ({variant.num_warps} waves of {variant.warp_size}), LDS {variant.lds_bytes} bytes"
     yield f"  kernargs, {variant.kernarg_bytes} bytes:"
-    yield from _kernargs(variant, taken)
+    yield from _kernargs(variant, taken, decision)
 
 
 def _config(number: int, config: Config) -> str:
@@ -169,15 +169,19 @@ def _values(condition: str, decision: Decision) -> str:
     return ", ".join(f"{shown}={decision.names[name]}" for shown, name in read.items()) or "always"
 
 
-def _kernargs(variant: Variant, taken: LaunchDecision) -> Iterator[str]:
+def _kernargs(variant: Variant, taken: LaunchDecision, decision: Decision) -> Iterator[str]:
     names = max((len(arg.name) for arg in variant.kernargs), default=0)
     types = max((len(arg.type) for arg in variant.kernargs), default=0)
     for arg in variant.kernargs:
-        yield f"    {arg.offset:>4}  {arg.name:<{names}}  {arg.type:<{types}}  {_kernarg_value(arg, variant, taken)}"
+        value = _kernarg_value(arg, variant, taken, decision)
+        yield f"    {arg.offset:>4}  {arg.name:<{names}}  {arg.type:<{types}}  {value}"
 
 
-def _kernarg_value(arg: Kernarg, variant: Variant, taken: LaunchDecision) -> str:
+def _kernarg_value(arg: Kernarg, variant: Variant, taken: LaunchDecision, decision: Decision) -> str:
     if arg.type.startswith(POINTER):
+        there = decision.layouts.keys() | {name for name, *_ in decision.workspaces}
+        if arg.value and arg.value not in there:
+            return f"0, as there is no {arg.value}"
         return f"address of {arg.value}" if arg.value else _scratch(arg, variant, taken)
     value = taken.values[arg.value]
     return str(value) if arg.value in (arg.name, str(value)) else f"{value} = {arg.value}"

@@ -32,6 +32,15 @@ class Dim(_Record, frozen=True):
     broadcast: bool = False
 
 
+class Offsets(_Record, frozen=True):
+    """An integer tensor's numbers, as far as the host has them, are 0 or more, none less than the one before, and at
+    most the extent of the dim `into`; none is over the one before by more than the scalar `longest`, if that is named.
+    """
+
+    into: str
+    longest: str = ""
+
+
 class Tensor(_Record, frozen=True):
     """A tensor argument.
 
@@ -44,6 +53,8 @@ class Tensor(_Record, frozen=True):
         innermost: instead of `contiguous`, positions of the dims of which one has stride 1; new arrays take the first.
         align: whether the aligned specialisation asks for 16-byte alignment and strides divisible by 16 of it.
         large: the aligned specialisation takes it however far it reaches; its strides are 64 bits wide there too.
+        offsets: what its numbers are, where they say where sequences begin and end.
+        range: least and largest number that it may have, expressions of dims; empty: any.
     """
 
     name: str
@@ -56,6 +67,8 @@ class Tensor(_Record, frozen=True):
     innermost: tuple[int, ...] = ()
     align: bool = True
     large: bool = False
+    offsets: Offsets | None = None
+    range: tuple[str, ...] = ()
     doc: str = ""
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from .array import DeviceArray
 from .calls import CallShape, LoadFunction, build_run, host_copy, layout_of
+from .contents import Contents
 from .device import Device
 from .errors import ArgumentError
 from .format import Op, Tensor
@@ -22,15 +23,19 @@ MAX_PLANS = 4096
 """Plans kept per op; beyond that they are all dropped and made anew as calls come."""
 
 
-def build_op(planner: Planner, device: Device, load: LoadFunction) -> Callable[..., Any]:
-    """The function that users call; `calls` describes its arguments in its docstring and signature."""
-    return _Calls(planner, device, load).function
+def build_op(planner: Planner, device: Device, load: LoadFunction, check_contents: bool = False) -> Callable[..., Any]:
+    """The function that users call; `calls` describes its arguments in its docstring and signature.
+
+    check_contents: hold what integer tensors on the device contain to the op's rules, too; see `contents`.
+    """
+    return _Calls(planner, device, load, check_contents).function
 
 
 class _Calls:
-    def __init__(self, planner: Planner, device: Device, load: LoadFunction):
+    def __init__(self, planner: Planner, device: Device, load: LoadFunction, check_contents: bool):
         self.planner, self.device, self.load = planner, device, load
         self.op = op = planner.op
+        self.contents = Contents(op, check_contents)
         self.shape = CallShape(
             tuple(tensor.name for tensor in op.tensors),
             tuple(scalar.name for scalar in op.scalars if scalar.name not in planner.static),
@@ -67,6 +72,7 @@ class _Calls:
         self._check_device(arrays)
         try:
             run = self._plan(arrays, scalars)
+            self.contents.check(tensors, arrays, scalars, stream)
             result = run(stream, *arrays.values(), *(scalars[name] for name in self.shape.scalars))
         except (struct.error, OverflowError) as error:
             raise self._misfit(error) from None
@@ -95,6 +101,8 @@ class _Calls:
         outputs = tuple(t.name for t in self.op.tensors if t.role == "output" and t.name in decision.layouts)
         if len(outputs) > 1:
             run = self._named(run, outputs)
+        if self.contents.reads_devices:
+            return run  # a plan that is kept would be found before anything is looked at
         with self.lock:
             if len(self.plans) >= MAX_PLANS:
                 self.plans.clear()

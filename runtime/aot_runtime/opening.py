@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from .device import Device
 
 
-def open_bundle(path: str | Path, device: Device | str | None = None) -> Bundle:
+def open_bundle(path: str | Path, device: Device | str | None = None, *, check_contents: bool | None = None) -> Bundle:
     """Open a bundle on a device.
 
     Args:
         path: a bundle's folder; or a folder of bundles, of which the one for the device's arch is opened.
         device: a `Device`, or its name (`hip:0`, `cuda:1`); by default the first GPU of the bundle's kind.
+        check_contents: bring integer tensors that are on the device back before each call, and check what they contain
+            (offsets, block tables, lengths), as is always done with numpy arrays. By default what the environment
+            variable AOTBUILD_CHECK_CONTENTS says, which is not to.
 
     Raises:
         BundleError: there is no bundle, or it is damaged.
@@ -37,7 +40,7 @@ def open_bundle(path: str | Path, device: Device | str | None = None) -> Bundle:
         threading.Thread(target=_start, args=name.partition(":")[::2], name="aot_runtime: driver start").start()
     from .bundle import open_folder
 
-    return open_folder(path, device)
+    return open_folder(path, device, check_contents)
 
 
 def _driver_of(path: str) -> str | None:

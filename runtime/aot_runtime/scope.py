@@ -217,6 +217,8 @@ def check_op(op: Op) -> None:
     dims = Scope.of(op).dims
     for tensor in op.tensors:
         _check_tensor(op, tensor)
+        _check_offsets(op, tensor, dims)
+        _check_range(tensor, dims)
     for scalar in op.scalars:
         if scalar.type not in SCALAR_TYPES and scalar.type not in ("flag", "choice"):
             raise ExpressionError(f"scalar '{scalar.name}' has unknown type '{scalar.type}'")
@@ -262,6 +264,37 @@ def _named(op: Op) -> dict[str, list[str]]:
 def _is_plain(name: str) -> bool:
     """Whether Python reads a name as it stands: other letters than ASCII's may become different ones."""
     return name.isascii() and name.isidentifier() and not name.startswith("_")
+
+
+def _check_offsets(op: Op, tensor: Tensor, dims: Mapping[str, DimSource]) -> None:
+    if tensor.offsets is None:
+        return
+    into, longest = tensor.offsets.into, tensor.offsets.longest
+    if tensor.role != "input" or len(tensor.shape) != 1 or tensor.dtype not in ("int32", "int64"):
+        raise ExpressionError(f"tensor '{tensor.name}': offsets are an input of one dim, of dtype int32 or int64")
+    if into not in dims or dims[into].inverse != "extent" or dims[into].optional:
+        raise ExpressionError(
+            f"tensor '{tensor.name}': offsets go into '{into}', which is no dim of a required input"
+            f"{expr.nearest(into, tuple(dims))}"
+        )
+    integers = [scalar.name for scalar in op.scalars if scalar.type[:1] in ("i", "u")]
+    if longest and longest not in integers:
+        raise ExpressionError(
+            f"tensor '{tensor.name}': the longest of offsets is '{longest}', which is no integer scalar"
+            f"{expr.nearest(longest, integers)}"
+        )
+
+
+def _check_range(tensor: Tensor, dims: Mapping[str, DimSource]) -> None:
+    if not tensor.range:
+        return
+    if len(tensor.range) != 2 or tensor.role != "input" or tensor.dtype not in ("int32", "int64"):
+        raise ExpressionError(
+            f"tensor '{tensor.name}': a range is of two bounds, and of an input of dtype int32 or int64"
+        )
+    plain = {name for name, source in dims.items() if source.inverse == "extent" and not source.optional}
+    for text in tensor.range:
+        expr.parse(text).check_names(dict.fromkeys(plain, int))
 
 
 def _check_tensor(op: Op, tensor: Tensor) -> None:

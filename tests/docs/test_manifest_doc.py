@@ -34,6 +34,7 @@ MODELS: dict[str, type[BaseModel]] = {
     "Manifest": schema.ManifestSpec,
     "Op": schema.OpSpec,
     "Tensor": schema.TensorSpec,
+    "Offsets": schema.OffsetsSpec,
     "Scalar": schema.ScalarSpec,
     "Dim": schema.DimSpec,
     "Axis": schema.AxisSpec,

@@ -203,8 +203,10 @@ def main() -> None:
 
     def bundle(manifest: str) -> str:
         manifest_path = str(root / f"manifests/{manifest}.yaml")
-        filters = ["--filter", "HEAD_DIM=64,RETURN_LSE=true"] if manifest == "attention" else []
-        result = CliRunner().invoke(build, ["--arch", "gfx942", *filters, manifest_path, "-o", folder])
+        filters = {"attention": "op=flash_attention,HEAD_DIM=64,PLAIN=true,BOUND_LEFT=false", "rows": "op=softmax"}[
+            manifest
+        ]
+        result = CliRunner().invoke(build, ["--arch", "gfx942", "--filter", filters, manifest_path, "-o", folder])
         assert result.exit_code == 0, result.output
         return f"{folder}/{manifest}-gfx942"
 

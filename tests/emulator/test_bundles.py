@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from bundling import built
+from bundling import PLAIN_ATTENTION, built
 from poison import poisoned
 
 from aot_runtime import Bundle, DeviceArray
@@ -22,12 +22,12 @@ OTHERS = ("gfx90a", "gfx950", "gfx1100", "gfx1201")
 
 @pytest.fixture(scope="module")
 def flash(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "attention", "HEAD_DIM=64|128,RETURN_LSE=true")
+    return built(tmp_path_factory, "attention", PLAIN_ATTENTION)
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "rows")
+    return built(tmp_path_factory, "rows", "op=softmax")
 
 
 def check_attention(
@@ -74,7 +74,7 @@ def test_softmax(rows: Bundle, cols: int, dtype: np.dtype):
 def test_attention_of_other_archs(
     tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, lengths: tuple[int, int]
 ):
-    filters = "HEAD_DIM=64,RETURN_LSE=true,CAUSAL=true,PADDED=true"
+    filters = "op=flash_attention,PLAIN=true,HEAD_DIM=64,BOUND_LEFT=false,BOUND_RIGHT=true"
     check_attention(built(tmp_path_factory, "attention", filters, arch), dtype, 64, lengths, causal=True)
 
 
@@ -91,7 +91,7 @@ def test_softmax_of_other_archs(tmp_path_factory: pytest.TempPathFactory, arch: 
 def test_every_head_dim_of_other_archs(
     tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, head_dim: int
 ):
-    bundle = built(tmp_path_factory, "attention", "RETURN_LSE=true", arch)
+    bundle = built(tmp_path_factory, "attention", "op=flash_attention,PLAIN=true,BOUND_LEFT=false", arch)
     for causal in (False, True):
         check_attention(bundle, dtype, head_dim, (100, 130), causal, poison=False)
         check_attention(bundle, dtype, head_dim - 1, (130, 77), causal)
@@ -105,7 +105,7 @@ def test_every_softmax_of_other_archs(tmp_path_factory: pytest.TempPathFactory, 
     check_softmax(built(tmp_path_factory, "rows", arch=arch), dtype, cols)
 
 
-# Every variant of the two manifests, which is what these sweeps are for
+# Every variant, which is what these sweeps are for; those of attention are in tests/attention
 
 
 def variants_of(bundle: Bundle, op: str, layouts: dict[str, DeviceArray], **scalars: object) -> list[Variant]:
@@ -123,31 +123,6 @@ def variants_of(bundle: Bundle, op: str, layouts: dict[str, DeviceArray], **scal
 
 def key(variant: Variant) -> tuple[object, ...]:
     return (variant.op, variant.launch, tuple(variant.point.items()), variant.aligned, variant.config)
-
-
-@pytest.mark.slow
-def test_every_variant_of_attention(tmp_path_factory: pytest.TempPathFactory):
-    bundle = built(tmp_path_factory, "attention")
-    seen = set()
-    for head_dim in (32, 64, 128, 256, 16, 48, 80, 144, 31, 63, 100, 129):
-        for dtype in (FP16, BF16):
-            for seqlen_q in (33, 100, 600):
-                for causal in (False, True):
-                    for return_lse in (False, True):
-                        rng = np.random.default_rng(head_dim)
-                        q = rng.standard_normal((1, 2, seqlen_q, head_dim)).astype(dtype)
-                        k, v = (rng.standard_normal((1, 1, 83, head_dim)).astype(dtype) for _ in range(2))
-                        given = {name: poisoned(bundle, x) for name, x in zip("qkv", (q, k, v), strict=True)}
-                        options = {"causal": causal, "return_lse": return_lse}
-                        seen |= {key(item) for item in variants_of(bundle, "flash_attention", given, **options)}
-                        result = bundle.flash_attention(**given, **options)
-                        out, lse = result if return_lse else (result, None)
-                        arguments = {"scale": head_dim**-0.5, "causal": causal, "return_lse": True}
-                        exact, same = attention(q, k, v, **arguments), attention_same_dtype(q, k, v, **arguments)
-                        assert_close(out.numpy(), exact[0], same[0], 1e-6, "out")
-                        if lse is not None:
-                            assert_close(lse.numpy(), exact[1], same[1], 1e-5, "lse")
-    assert seen == {key(variant) for variant in bundle.index.variants}
 
 
 @pytest.mark.slow

@@ -13,13 +13,13 @@ from aot_runtime.drivers.emulator import EmulatorDriver
 
 @pytest.fixture(scope="module")
 def decode(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "decode", "T=float16,HEAD_DIM=64,RETURN_LSE=true,GROUPS=1|4,LATENT=256")
+    return built(tmp_path_factory, "decode", "T=float16,HEAD_DIM=64,GROUPS=1|4,LATENT=256")
 
 
 @pytest.fixture(scope="module")
 def decode_for(decode: Bundle, tmp_path_factory: pytest.TempPathFactory) -> BundleFor:
-    filters = "T=bfloat16,C=bfloat16,HEAD_DIM=128,RETURN_LSE=true,HAS_ALIBI=false,HAS_LENGTHS=false,WHOLE_BLOCKS=false"
-    bfloat16 = built(tmp_path_factory, "decode", f"{filters},GROUPS=1,ROTARY=false,LATENT=256")
+    filters = "T=bfloat16,C=bfloat16,HEAD_DIM=128,WHOLE_BLOCKS=false,GROUPS=1,ROTARY=false,LATENT=256"
+    bfloat16 = built(tmp_path_factory, "decode", filters)
     return lambda dtype: decode if dtype == FP16 else bfloat16
 
 

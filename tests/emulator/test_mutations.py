@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
 
-from bundling import built
+from bundling import PLAIN_ATTENTION, built
 from mutations import Case, attention, counts, matmul, softmax
 
 from aot_runtime.drivers.emulator.decode import Instruction
@@ -23,12 +23,12 @@ def path_of(factory: pytest.TempPathFactory, manifest: str, *options: str) -> Pa
 
 @pytest.fixture(scope="module")
 def softmax_case(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return softmax(path_of(tmp_path_factory, "rows"))
+    return softmax(path_of(tmp_path_factory, "rows", "op=softmax"))
 
 
 @pytest.fixture(scope="module")
 def attention_case(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    return attention(path_of(tmp_path_factory, "attention", "HEAD_DIM=64|128,RETURN_LSE=true"))
+    return attention(path_of(tmp_path_factory, "attention", PLAIN_ATTENTION))
 
 
 def is_barrier(instruction: Instruction) -> bool:

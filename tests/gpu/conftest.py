@@ -36,6 +36,11 @@ def attention(device: Device) -> Bundle:
 
 
 @pytest.fixture(scope="session")
+def attention_mods(device: Device) -> Bundle:
+    return open_for(device, "attention_mods")
+
+
+@pytest.fixture(scope="session")
 def decode(device: Device) -> Bundle:
     return open_for(device, "decode")
 
@@ -43,6 +48,11 @@ def decode(device: Device) -> Bundle:
 @pytest.fixture(scope="session")
 def gemm(device: Device) -> Bundle:
     return open_for(device, "gemm")
+
+
+@pytest.fixture(scope="session")
+def memory(device: Device) -> Bundle:
+    return open_for(device, "memory")
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel, make_backend
 
+from aot.compiler import CompileJob
+from aot.kernel_source import project, split_function
+
 DIVISIBLE = [["tt.divisibility", 16]]
 DIVISIBLE_POINTER = [*DIVISIBLE, ["tt.pointer_range", 32]]
 
@@ -40,12 +43,29 @@ def compile_kernel(
         signature[name] = types.get(name) or (("i32" if aligned else "i64") if is_stride else "i32")
         if aligned and signature[name].startswith("*"):
             hints[index,] = DIVISIBLE_POINTER
-        elif aligned and (is_stride or name in ("cols", "head_dim", "n", "k")):
+        elif aligned and (is_stride or name in ("cols", "head_dim", "head_dim_v", "n", "k")):
             hints[index,] = DIVISIBLE
     target = _target(arch)
     source = ASTSource(kernel, signature, {(kernel.arg_names.index(n),): v for n, v in constexprs.items()}, hints)
     parsed = make_backend(target).parse_options({"enable_fp_fusion": True, **options})
     return triton.compile(source, target=target, options=parsed.__dict__)
+
+
+def compile_variant(job: CompileJob) -> CompiledKernel:
+    """What the builder makes of a job, with the compiler's text of every stage."""
+    with project(job.root).active() as modules:
+        kernel = modules.load(job.source, job.function)
+        functions = {name: modules.load(*split_function(path)) for name, path in job.functions}
+        index = kernel.arg_names.index
+        hints: dict[tuple[int], list[list[str | int]]] = {}
+        for name in job.divisible_by_16:
+            hints.setdefault((index(name),), []).extend(DIVISIBLE)
+        for name in job.pointer_range_32:
+            hints.setdefault((index(name),), []).append(["tt.pointer_range", 32])
+        constants = {(index(name),): value for name, value in {**dict(job.constants), **functions}.items()}
+        source = ASTSource(kernel, dict(job.signature), constants, hints)
+        options = make_backend(_target(job.arch)).parse_options({"enable_fp_fusion": True, **dict(job.options)})
+        return triton.compile(source, target=_target(job.arch), options=options.__dict__)
 
 
 def _target(arch: str) -> GPUTarget:

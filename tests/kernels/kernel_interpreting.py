@@ -6,10 +6,12 @@ The interpreter has to be chosen before Triton is imported: kernels run in a pro
 import importlib.util
 import multiprocessing
 import os
+import sys
 from collections.abc import Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import ml_dtypes
@@ -39,6 +41,10 @@ class Tensor:
         return self.storage[outside]
 
 
+NULL = Tensor(np.empty(0, np.float32), 0, (), ())
+"""A tensor that is absent, of float32: a null pointer."""
+
+
 def poisoned(values: np.ndarray, order: tuple[int, ...] | None = None, padding: int = 0) -> Tensor:
     """`values` in NaN: dims laid out in `order`, the slowest first, `padding` elements past the end of each dim."""
     order = order or tuple(range(values.ndim))
@@ -58,12 +64,27 @@ def start() -> Executor:
 
 
 def launch(source: Path, kernel: str, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Run `kernel` of the file `source` over `grid`, a Tensor for each pointer. Returns the tensors afterwards."""
-    spec = importlib.util.spec_from_file_location(source.stem, source)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    """Run `kernel` of the file `source` over `grid`, a Tensor for each pointer. Returns the tensors afterwards.
+
+    What the file imports comes from the folder that its `kernels` is in.
+    """
+    module = _fresh_module(source)
     getattr(module, kernel)[grid](**{n: _Pointer(a) if isinstance(a, Tensor) else a for n, a in arguments.items()})
     return {name: argument for name, argument in arguments.items() if isinstance(argument, Tensor)}
+
+
+def _fresh_module(source: Path) -> ModuleType:
+    root = next((folder.parent for folder in source.parents if folder.name == "kernels"), source.parent)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "kernels"]:
+        del sys.modules[name]
+    sys.path.insert(0, str(root))
+    try:
+        spec = importlib.util.spec_from_file_location(source.stem, source)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(root))
+    return module
 
 
 class _Pointer:
@@ -74,6 +95,8 @@ class _Pointer:
         self.dtype = str(tensor.storage.dtype)
 
     def data_ptr(self) -> int:
+        if not self._tensor.storage.size:
+            return 0
         return self._tensor.storage.ctypes.data + self._tensor.offset * self._tensor.storage.itemsize
 
     def untyped_storage(self) -> "_Pointer":

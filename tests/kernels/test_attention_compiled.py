@@ -1,40 +1,65 @@
-"""The attention kernel's code objects: it compiles for every arch, and on gfx942 to the instructions it should."""
+"""Code objects of manifests/attention.yaml: every arch gets some, and gfx942 the instructions it should."""
 
+from __future__ import annotations
+
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
-from kernel_compiling import compile_kernel, instructions, load, loops, resource
+from kernel_compiling import compile_variant, instructions, loops, resource
 
-FORWARD = load(Path(__file__).parents[2] / "kernels/attention/forward.py").attention_forward
-GFX942 = {"num_warps": 4, "num_stages": 1, "waves_per_eu": 2}
-DENSE = GFX942 | {"llvm_fn_attrs": "amdgpu-sched-strategy=max-ilp"}  # else 128 x 64 x 128 spills at two waves
-BLOCKS = {  # arch: BLOCK_M, BLOCK_N, options at head_dim 128
-    "gfx90a": (128, 64, DENSE),
-    "gfx942": (128, 64, DENSE),
-    "gfx950": (128, 64, DENSE),
-    "gfx1100": (64, 16, {"num_warps": 8, "num_stages": 1}),
-    "gfx1201": (64, 32, {"num_warps": 4, "num_stages": 1}),
-    "sm_80": (128, 64, {"num_warps": 8, "num_stages": 2}),
-    "sm_90": (128, 64, {"num_warps": 8, "num_stages": 3}),
-}
+from aot.build import PlannedBundle, PlannedVariant, plan_bundle
+from aot.manifest import load_manifest
+from aot.targets import parse_arch
+
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+ARCHS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "sm_80", "sm_90")
 MATRIX_INSTRUCTION = {"gfx9": "v_mfma", "gfx1": "v_wmma"}
+PLAIN: dict[str, Any] = {"PLAIN": True, "PADDED": False, "aligned": True}
+MASKS = {"no mask": {"BOUND_LEFT": False, "BOUND_RIGHT": False}, "causal": {"BOUND_LEFT": False, "BOUND_RIGHT": True},
+         "window": {"BOUND_LEFT": True, "BOUND_RIGHT": True}}  # fmt: skip
 
 
-def compile_forward(arch, head_dim, block_m, block_n, options, *, dtype="fp16", causal=False, lse=False, padded=False,
-                    aligned=True):  # fmt: skip
-    types = dict.fromkeys(("q", "k", "v", "out"), f"*{dtype}") | {"lse": "*fp32", "scale": "fp32"}
-    constexprs = {"HEAD_DIM": head_dim, "PADDED": padded, "CAUSAL": causal, "RETURN_LSE": lse, "BLOCK_M": block_m,
-                  "BLOCK_N": block_n, "NUM_XCDS": 8 if arch in ("gfx942", "gfx950") else 1,
-                  "HAS_BF16_CVT": arch in ("gfx950", "sm_80", "sm_90")}  # fmt: skip
-    if not lse:
-        constexprs |= {"lse": None, "stride_lse_batch": 0, "stride_lse_heads": 0}
-    return compile_kernel(FORWARD, arch, types, constexprs, options, aligned)
+@cache
+def planned(arch: str, manifest: str = "attention") -> PlannedBundle:
+    return plan_bundle(load_manifest(MANIFESTS / f"{manifest}.yaml"), parse_arch(arch), {}, line_info=False)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("arch", BLOCKS)
-def test_compiles(arch, causal):
-    compiled = compile_forward(arch, 128, *BLOCKS[arch], causal=causal, lse=causal)
+def config_of(bundle: PlannedBundle, variant: PlannedVariant) -> str:
+    op = next(op for op in bundle.ops if op.name == variant.spec.op)
+    return op.launches[variant.spec.launch].configs[variant.spec.config].name
+
+
+def variants(
+    arch: str, op: str = "flash_attention", manifest: str = "attention", **wanted: Any
+) -> list[PlannedVariant]:
+    """The variants of an op whose point (with `aligned` and `config`) has the wanted values."""
+    bundle = planned(arch, manifest)
+    found = []
+    for variant in bundle.variants:
+        point = dict(variant.spec.point) | {"aligned": variant.spec.aligned, "config": config_of(bundle, variant)}
+        if variant.spec.op == op and wanted.items() <= point.items():
+            found.append(variant)
+    assert found, f"no variant of {op} on {arch} has {wanted}"
+    return found
+
+
+def features(manifest: str = "attention") -> list[tuple[str, dict[str, Any]]]:
+    """(op, a point's values) for each thing that a call may have besides a plain mask."""
+    dense, varlen = "flash_attention", "flash_attention_varlen"
+    return [
+        (dense, MASKS["window"]), (dense, {"HEAD_DIM": 256, "HEAD_DIM_V": 128}), (dense, {"HAS_BIAS": True}),
+        (dense, {"HAS_ALIBI": True}), (dense, {"SOFTCAP": True}), (dense, {"V_ROWS": False}), (varlen, {}),
+        (varlen, MASKS["window"]), (varlen, {"HAS_ALIBI": True}), (varlen, {"SOFTCAP": True}),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("mask", ("no mask", "causal"))
+@pytest.mark.parametrize("arch", ARCHS)
+def test_compiles(arch: str, mask: str):
+    variant = variants(arch, HEAD_DIM=128, T="float16", **PLAIN, **MASKS[mask])[-1]
+    compiled = compile_variant(variant.job)
     if arch.startswith("gfx"):
         assert any(name.startswith(MATRIX_INSTRUCTION[arch[:4]]) for name in instructions(compiled))
         assert resource(compiled, "vgpr_spill_count") == 0
@@ -45,50 +70,74 @@ def test_compiles(arch, causal):
         assert compiled.metadata.shared <= 163 * 1024
 
 
-@pytest.mark.parametrize(("causal", "lse"), [(False, False), (True, True)])
-@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_gfx942_loops_load_wide_multiply_and_do_not_spill(dtype, causal, lse):
-    compiled = compile_forward("gfx942", 128, *BLOCKS["gfx942"], dtype=dtype, causal=causal, lse=lse)
-    assert resource(compiled, "vgpr_spill_count") == 0
-    assert resource(compiled, "sgpr_spill_count") == 0
-    assert resource(compiled, "private_segment_fixed_size") == 0
+@pytest.mark.parametrize("mask", ("no mask", "causal"))
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+def test_gfx942_loops_load_wide_multiply_and_do_not_spill(dtype: str, mask: str):
+    (variant,) = variants("gfx942", HEAD_DIM=128, T=dtype, config="base", **PLAIN, **MASKS[mask])
+    compiled = compile_variant(variant.job)
+    check_resources(compiled)
     assert resource(compiled, "vgpr_count") <= 256, "fewer than two waves a SIMD"
-    assert compiled.metadata.shared <= 65536
 
     inner = loops(compiled)
     assert len(inner) == 2, "one loop for the blocks that are wholly visible, one for the others"
     for body in inner:
-        loads = [name for name in body if name.startswith(("buffer_load", "global_load", "flat_load"))]
-        assert loads == ["buffer_load_dwordx4"] * 8  # K and V: 2 x 64 x 128 x 2 bytes by 256 lanes of 16 bytes
+        assert loads_of(body) == ["buffer_load_dwordx4"] * 8  # K and V: 2 x 64 x 128 x 2 bytes by 256 lanes of 16 bytes
         assert sum(name.startswith("v_mfma_f32_32x32x8") for name in body) == 64
         assert not any(name.startswith("scratch") for name in body)
     masks = [sum(name.startswith("v_cndmask") for name in body) for body in inner]
     assert masks[0] == 0 and masks[1] > 0, "the first loop needs no mask"
 
 
-def test_general_variant_never_narrows_an_offset():
-    compiled = compile_forward("gfx942", 128, *BLOCKS["gfx942"], causal=True, lse=True, padded=True, aligned=False)
-    ttir = compiled.asm["ttir"]
-    assert "i64 to i32" not in ttir
-    products = [line for line in ttir.splitlines() if "arith.muli" in line and "%stride_" in line]
-    assert products and all(": i64" in line for line in products)
-
-
-@pytest.mark.parametrize("arch", BLOCKS)
-def test_general_padded_variant_compiles(arch):
-    _, _, options = BLOCKS[arch]
-    compile_forward(arch, 64, 32, 32, options | {"num_warps": 4}, causal=True, lse=True, padded=True, aligned=False)
+@pytest.mark.parametrize(("op", "point"), features(), ids=str)
+def test_gfx942_features_load_wide_and_do_not_spill(op: str, point: dict[str, Any]):
+    """The loop over whole blocks, of the last config that serves the point: that of long sequences."""
+    variant = variants("gfx942", op, **({"HEAD_DIM": 128} | point), T="bfloat16", aligned=True)[-1]
+    compiled = compile_variant(variant.job)
+    check_resources(compiled)
+    whole_blocks = next(body for body in loops(compiled) if any(name.startswith("v_mfma") for name in body))
+    assert set(loads_of(whole_blocks)) == {"buffer_load_dwordx4"}
+    assert not any(name.startswith("scratch") for name in whole_blocks)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("aligned", [False, True])
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-@pytest.mark.parametrize("head_dim", [32, 64, 128, 256])
-@pytest.mark.parametrize("arch", BLOCKS)
-def test_every_variant_compiles(arch, head_dim, dtype, causal, padded, aligned):
-    blocks = (64, 32) if head_dim < 256 else (32, 16)
-    options = {"num_warps": 4, "num_stages": 2 if arch.startswith("sm_") else 1}
-    variant = {"dtype": dtype, "causal": causal, "lse": causal, "padded": padded, "aligned": aligned}
-    compile_forward(arch, head_dim, *blocks, options, **variant)
+@pytest.mark.parametrize("op", ("flash_attention", "flash_attention_varlen"))
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+def test_no_gfx942_variant_spills(op: str, dtype: str):
+    for variant in variants("gfx942", op, T=dtype):
+        try:
+            check_resources(compile_variant(variant.job), scalar=variant.spec.aligned)
+        except AssertionError as error:
+            raise AssertionError(variant.spec.label) from error
+
+
+def check_resources(compiled: Any, scalar: bool = True) -> None:
+    """No spills and no scratch; `scalar`: nor scalar registers spilled to vector registers. LDS as gfx942 has it."""
+    assert resource(compiled, "vgpr_spill_count") == 0
+    assert resource(compiled, "private_segment_fixed_size") == 0
+    assert resource(compiled, "sgpr_spill_count") == 0 or not scalar
+    assert compiled.metadata.shared <= 65536
+
+
+def loads_of(body: list[str]) -> list[str]:
+    return [name for name in body if name.startswith(("buffer_load", "global_load", "flat_load"))]
+
+
+def test_general_variant_never_narrows_an_offset():
+    for op, point in (("flash_attention", {"HAS_BIAS": True}), ("flash_attention_varlen", {"HAS_ALIBI": True})):
+        variant = variants("gfx942", op, HEAD_DIM=128, aligned=False, **point)[0]
+        ttir = compile_variant(variant.job).asm["ttir"]
+        assert "i64 to i32" not in ttir
+        products = [line for line in ttir.splitlines() if "arith.muli" in line and "%stride_" in line]
+        assert products and all(": i64" in line for line in products)
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_general_variant_compiles(arch: str):
+    for op in ("flash_attention", "flash_attention_varlen"):
+        compile_variant(variants(arch, op, HEAD_DIM=64, aligned=False, HAS_ALIBI=True, **MASKS["window"])[0].job)
+
+
+@pytest.mark.parametrize("arch", ("gfx1100", "sm_90"))
+def test_mods_compile(arch: str):
+    for op in planned(arch, "attention_mods").ops:
+        compile_variant(variants(arch, op.name, "attention_mods", HEAD_DIM=64, T="bfloat16", aligned=True)[-1].job)

@@ -14,7 +14,7 @@ from kernels.rows.reference import softmax, softmax_same_dtype
 from kernels.tolerance import assert_close
 
 SOURCE = Path(__file__).parents[2] / "kernels/rows/softmax.py"
-SOFTMAX = load(SOURCE).softmax_rows
+MODULE = load(SOURCE)
 ARCHS = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "sm_80", "sm_90"]
 
 
@@ -27,6 +27,8 @@ class Case:
     magnitude: float = 1.0
     offset: float = 0.0
     infinite: float = 0.0  # share of -inf
+    scale: float = 1.0
+    masked: float = 0.0  # share of columns that a mask hides
 
 
 CASES = {
@@ -42,6 +44,9 @@ CASES = {
     "float16": Case(4, 333, 64, dtype=np.float16, magnitude=4.0),
     "bfloat16": Case(4, 333, 64, dtype=ml_dtypes.bfloat16, magnitude=4.0),
     "bfloat16, one pass": Case(4, 60, 64, dtype=ml_dtypes.bfloat16, magnitude=4.0),
+    "scaled": Case(4, 333, 64, scale=-0.3),
+    "masked": Case(4, 333, 64, masked=0.5),
+    "masked, one pass": Case(5, 50, 64, masked=0.5),
     "mostly -inf": Case(8, 333, 64, infinite=0.9),
     "mostly -inf, one pass": Case(8, 60, 64, infinite=0.9),
 }
@@ -50,12 +55,17 @@ FAULTS = {
     "sum not rescaled": ("lane_sum * _exp(lane_max - origin)", "lane_sum"),
     "lanes not rescaled": ("lane_sum * _exp(lane_max - row_max)", "lane_sum"),
     "no origin in a lane of -inf": ('tl.where(new_max == float("-inf"), 0.0, new_max)', "new_max"),
-    "maximum not subtracted": ("_exp(values - tl.max(values, 0))", "_exp(values)"),
-    "padding counted": ('mask=columns < cols, other=float("-inf")', "mask=columns < cols, other=0.0"),
-    "padding counted, one pass": ('mask=block < cols, other=float("-inf")', "mask=block < cols, other=0.0"),
-    "one column too many read": ("mask=columns < cols, other=float", "mask=columns <= cols, other=float"),
-    "one column too many written": ("element_ty), mask=columns < cols", "element_ty), mask=columns <= cols"),
+    "maximum not subtracted": ("_exp(scores - tl.max(scores, 1)[:, None])", "_exp(scores)"),
+    "padding counted": ('tl.where(inside, values, float("-inf"))', "values"),
+    "one column too many": ("(row < rows) & (columns < cols)", "(row < rows) & (columns <= cols)"),
+    "one column too many read": ("columns, columns < cols, scale", "columns, columns <= cols, scale"),
+    "one column too many written": ("inside = columns < cols", "inside = columns <= cols"),
+    "a row left out": ("(row < rows)", "(row < rows - 1)"),
     "stride of x for out": ("out += row * stride_out_rows", "out += row * stride_x_rows"),
+    "stride of x for out, one pass": ("out + row * stride_out_rows", "out + row * stride_x_rows"),
+    "scale left out": ("to(tl.float32) * scale", "to(tl.float32)"),
+    "mask left out": ("inside = inside & tl.load(mask + columns, mask=inside, other=0)", "pass"),
+    "first row's mask for all": ("mask += row * stride_mask_rows\n    scores", "mask += 0 * row\n    scores"),
     "base 2": ("x * LOG2_E", "x"),
 }  # fmt: skip
 
@@ -107,17 +117,19 @@ def test_gfx942_moves_16_bytes_a_lane(dtype: str, one_pass: bool):
     assert resource(compiled, "vgpr_spill_count") == 0
 
 
-def test_general_variant_never_narrows_an_offset():
-    ttir = compile_softmax("gfx942", "fp16", 1024, one_pass=False, aligned=False).asm["ttir"]
+@pytest.mark.parametrize("one_pass", [False, True])
+def test_general_variant_never_narrows_an_offset(one_pass: bool):
+    ttir = compile_softmax("gfx942", "fp16", 1024, one_pass, aligned=False).asm["ttir"]
     assert "i64 to i32" not in ttir
-    products = [line for line in ttir.splitlines() if "arith.muli" in line and "%stride_" in line]
-    assert len(products) == 2 and all(": i64" in line for line in products)
+    products = [line for line in ttir.splitlines() if "arith.muli" in line and "i64" in line]
+    assert len(products) == 2
 
 
 def compile_softmax(arch: str, dtype: str, block: int, one_pass: bool, aligned: bool):
-    types = dict.fromkeys(("x", "out"), f"*{dtype}")
-    constexprs = {"BLOCK": block, "ONE_PASS": one_pass}
-    return compile_kernel(SOFTMAX, arch, types, constexprs, {"num_warps": 8}, aligned)
+    types = dict.fromkeys(("x", "out"), f"*{dtype}") | {"scale": "fp32"}
+    kernel = MODULE.softmax_rows if one_pass else MODULE.softmax_long_rows
+    constexprs = ({"BLOCK": block, "ROWS": 1} if one_pass else {"STEP": block}) | {"mask": None, "stride_mask_rows": 0}
+    return compile_kernel(kernel, arch, types, constexprs, {"num_warps": 8}, aligned)
 
 
 def check(interpreter: Executor, source: Path, case: Case) -> None:
@@ -126,19 +138,34 @@ def check(interpreter: Executor, source: Path, case: Case) -> None:
     x[rng.random(x.shape) < case.infinite] = -np.inf
     x[:, case.cols // 2] = case.offset  # no row of nothing but -inf
     x = x.astype(case.dtype)
-    exact = softmax(x)
-    assert_close(run(interpreter, source, x, case.block), exact, softmax_same_dtype(x), 1e-6 * exact.max())
+    mask = None
+    if case.masked:
+        mask = rng.random(x.shape) >= case.masked
+        mask[:, case.cols // 2] = True
+    exact, same = softmax(x, mask, case.scale), softmax_same_dtype(x, mask, case.scale)
+    assert_close(run(interpreter, source, x, case.block, mask, case.scale), exact, same, 1e-6 * exact.max())
 
 
-def run(interpreter: Executor, source: Path, x: np.ndarray, block: int) -> np.ndarray:
+def run(
+    interpreter: Executor, source: Path, x: np.ndarray, block: int, mask: np.ndarray | None = None, scale: float = 1.0
+) -> np.ndarray:
     """The result, after checking that nothing beside it was written."""
     tensors = {"x": poisoned(x, padding=3), "out": poisoned(np.full_like(x, np.nan), padding=7)}
     rows, cols = x.shape
     arguments = {
-        **tensors, "rows": rows, "cols": cols, "stride_x_rows": tensors["x"].strides[0],
-        "stride_out_rows": tensors["out"].strides[0], "BLOCK": block, "ONE_PASS": cols <= block,
+        **tensors, "cols": cols, "scale": scale, "stride_x_rows": tensors["x"].strides[0],
+        "stride_out_rows": tensors["out"].strides[0],
     }  # fmt: skip
-    after = interpreter.submit(launch, source, "softmax_rows", (rows,), arguments).result()
-    for name, tensor in after.items():
-        assert np.isnan(tensor.surroundings().astype(np.float32)).all(), f"written beside {name}"
+    if mask is not None:
+        with np.errstate(invalid="ignore"):  # NaN becomes some integer
+            arguments["mask"] = poisoned(mask.astype(np.int8), padding=5)
+        arguments["stride_mask_rows"] = arguments["mask"].strides[0]
+    if cols <= block:
+        arguments |= {"rows": rows, "BLOCK": block, "ROWS": 2}
+        after = interpreter.submit(launch, source, "softmax_rows", (-(-rows // 2),), arguments).result()
+    else:
+        arguments["STEP"] = block
+        after = interpreter.submit(launch, source, "softmax_long_rows", (rows,), arguments).result()
+    for name in tensors:
+        assert np.isnan(after[name].surroundings().astype(np.float32)).all(), f"written beside {name}"
     return after["out"].view

@@ -54,6 +54,11 @@ def test_merged_keys_are_where_the_mapping_is(tmp_path):
     assert file.locate(("next", "x")) == f"{file.path}:3:3"
 
 
+def test_what_is_merged_in_comes_first(tmp_path):
+    file = read(tmp_path, "base: &b {x: 1, y: 2}\nnext:\n  <<: *b\n  z: 3\n  y: 4\n")
+    assert list(file.data["next"].items()) == [("x", 1), ("y", 4), ("z", 3)]
+
+
 def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
     assert read(tmp_path, b"\xef\xbb\xbfa: 1\n").data == {"a": 1}
 

@@ -12,14 +12,14 @@ from hip_double.double import hip_double  # noqa: F401  (a fixture)
 ROOT = Path(__file__).parents[2]
 BUILDS = (
     ("tests/runtime/fixtures/small.yaml",),
-    ("manifests/rows.yaml",),
-    ("manifests/attention.yaml", "--filter", "HEAD_DIM=64", "--filter", "T=float16"),
+    ("manifests/rows.yaml", "--filter", "op=softmax"),
+    ("manifests/attention.yaml", "--filter", "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEFT=false"),
 )
 
 
 @pytest.fixture(scope="session")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with gfx942 bundles: small-gfx942, rows-gfx942 and attention-gfx942 (head_dim 64, float16)."""
+    """A folder with gfx942 bundles: small-gfx942, rows-gfx942 (softmax), attention-gfx942 (float16, 64, plain)."""
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
     from click.testing import CliRunner
     from filelock import FileLock

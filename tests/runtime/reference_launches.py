@@ -97,17 +97,28 @@ class ReferenceLaunches:
         q = tensor("q", heads, seqlen_q, ("heads", "seqlen_q"))
         k = tensor("k", heads_kv, seqlen_k, ("heads_kv", "seqlen_k"))
         v = tensor("v", heads_kv, seqlen_k, ("heads_kv", "seqlen_k"))
-        result = attention(q, k, v, scale=a["scale"], causal=variant.point["CAUSAL"], return_lse=True)
+        result = attention(q, k, v, scale=a["scale"], causal=variant.point["BOUND_RIGHT"], return_lse=True)
         tensor("out", heads, seqlen_q, ("heads", "seqlen_q"))[...] = result[0].astype(q.dtype)
-        if variant.point["RETURN_LSE"]:
+        if a["lse"]:
             steps = (a["stride_lse_batch"], a["stride_lse_heads"], 1)
             device_view(a["lse"], "float32", (batch, heads, seqlen_q), steps)[...] = result[1]
 
     def softmax_rows(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
-        shape = (a["rows"], a["cols"])
-        assert launch.grid == (shape[0], 1, 1)
+        a_program = 1 if variant.point["BLOCK"] > 512 else 4
+        assert launch.grid == (-(-a["rows"] // a_program), 1, 1)
+        self._softmax(variant, a, a["rows"])
+
+    def softmax_long_rows(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
+        assert launch.grid[1:] == (1, 1)
+        self._softmax(variant, a, launch.grid[0])
+
+    def _softmax(self, variant: Variant, a: dict[str, Any], rows: int) -> None:
+        shape = (rows, a["cols"])
+        mask = device_view(a["mask"], "bool", shape, (a["stride_mask_rows"], 1)) if "mask" in a else None
         x = device_view(a["x"], str(variant.point["T"]), shape, (a["stride_x_rows"], 1))
-        device_view(a["out"], str(variant.point["T"]), shape, (a["stride_out_rows"], 1))[...] = softmax(x)
+        device_view(a["out"], str(variant.point["T"]), shape, (a["stride_out_rows"], 1))[...] = softmax(
+            x, mask, a["scale"]
+        )
 
     def affine_rows(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
         block = 64 if variant.num_warps == 1 else 256

@@ -20,7 +20,7 @@ from aot_runtime.drivers.base import DeviceProperties
 from aot_runtime.errors import DeviceError
 from aot_runtime.show import bundle_text, variant_rows
 
-COMMANDS = ("ls", "show", "verify", "selftest", "explain", "profile", "doctor")
+COMMANDS = ("ls", "show", "verify", "selftest", "explain", "profile", "bench", "doctor")
 
 
 def run(*arguments: object) -> Result:

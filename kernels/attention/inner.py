@@ -1,0 +1,210 @@
+"""The inner loop of attention: blocks of keys folded into the online softmax of a tile of queries (FlashAttention-2).
+
+What a kernel knows of its tensors and its tile travels in named tuples, so that every kernel of the family can call
+the same few functions. Scores and row maxima are in units of log2: exp2 is what the hardware has.
+"""
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+
+LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
+LN_2: tl.constexpr = tl.constexpr(0.6931471805599453)
+
+
+class Matrix(NamedTuple):
+    """A tensor of [batch, heads, rows, columns]: its address, and its strides in elements. None: it is absent."""
+
+    base: tl.tensor
+    stride_batch: tl.tensor
+    stride_heads: tl.tensor
+    stride_rows: tl.tensor
+    stride_columns: tl.tensor
+
+
+class KeyHead(NamedTuple):
+    """The keys and values of one sequence and head: [seqlen, head_dim] and [seqlen, head_dim_v]."""
+
+    k: tl.tensor
+    v: tl.tensor
+    stride_k: tl.tensor
+    stride_v: tl.tensor
+    stride_v_columns: tl.tensor
+    seqlen: tl.tensor
+    head_dim: tl.tensor
+    head_dim_v: tl.tensor
+
+
+class QueryTile(NamedTuple):
+    """BLOCK_M queries of one sequence and head: each one's index (the last one's for those past the end), the key on
+    its diagonal, and the first and last key that it sees; [BLOCK_M] each."""
+
+    batch: tl.tensor
+    head: tl.tensor
+    queries: tl.tensor
+    diagonal: tl.tensor
+    first_key: tl.tensor
+    last_key: tl.tensor
+
+
+class Scoring(NamedTuple):
+    """How a product of a query and a key becomes a score: in the order of the fields, what is absent left out.
+
+    scale: fp32, >= 0. softcap: fp32, scores become softcap * tanh(score / softcap). bias: a pointer to each query's row
+    of the matrix that is added. slope: fp32, times the distance from the diagonal it is taken off (ALiBi).
+    score_operands, mask_operands: what the mods of a kernel are given besides.
+    """
+
+    scale: tl.tensor
+    softcap: tl.tensor
+    bias: tl.tensor
+    slope: tl.tensor
+    score_operands: tl.tuple
+    mask_operands: tl.tuple
+
+
+@triton.jit
+def attend(
+    acc, row_max, row_sum, q_tile, tile, keys, scoring, begin, hole, hole_end, end,
+    HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, BLOCK_N: tl.constexpr, PADDED: tl.constexpr,
+    BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASKED: tl.constexpr, HAS_BF16_CVT: tl.constexpr,
+    SCORE_MOD: tl.constexpr, MASK_MOD: tl.constexpr,
+):  # fmt: skip
+    """Fold keys [begin, hole) and [hole_end, end) into the online softmax.
+
+    acc: fp32 [BLOCK_M, HEAD_DIM_V]; row_max (in units of log2) and row_sum: fp32 [BLOCK_M]. q_tile: [BLOCK_M,
+    HEAD_DIM]. tile: QueryTile, keys: KeyHead, scoring: Scoring. begin, hole and hole_end are multiples of BLOCK_N.
+
+    MASKED: blocks may reach over an edge of what a query sees, or of the keys. Otherwise there is no hole, and every
+    query sees every key, but for what MASK_MOD hides.
+    """
+    MODIFIED: tl.constexpr = not (
+        scoring.softcap is None and scoring.bias is None and scoring.slope is None and SCORE_MOD is None
+    )
+    HIDING: tl.constexpr = MASKED or MASK_MOD is not None
+    # Whether a row may have seen nothing but -inf so far.
+    EMPTY: tl.constexpr = (
+        (MASKED and (BOUND_LEFT or BOUND_RIGHT))
+        or MASK_MOD is not None
+        or scoring.bias is not None
+        or SCORE_MOD is not None
+    )
+    columns = tl.arange(0, HEAD_DIM)
+    columns_v = tl.arange(0, HEAD_DIM_V)
+    offsets = tl.arange(0, BLOCK_N)
+    for at in range(begin, end - (hole_end - hole), BLOCK_N):
+        start = tl.where(at < hole, at, at + (hole_end - hole)) if MASKED and BOUND_LEFT else at
+        left = keys.seqlen - start
+        k_tile = load_tile(
+            keys.k + start * keys.stride_k, offsets, keys.stride_k, columns, 1, left, keys.head_dim, MASKED, PADDED
+        )
+        scores = tl.dot(q_tile, tl.trans(k_tile))
+
+        if MODIFIED or HIDING:
+            # Scaled before it is masked: 0 * -inf is not a number.
+            scores = score_tile(scores, tile, scoring, start, offsets, keys.seqlen, MASKED, SCORE_MOD)
+            if HIDING:
+                hidden = hidden_keys(
+                    tile, scoring, start, offsets, keys.seqlen, BOUND_LEFT, BOUND_RIGHT, MASKED, MASK_MOD
+                )
+                scores = tl.where(hidden, float("-inf"), scores)
+            new_max = tl.maximum(row_max, tl.max(scores, 1))
+            # -inf - -inf is not a number.
+            origin = tl.where(new_max == float("-inf"), 0.0, new_max) if EMPTY else new_max
+            p = tl.exp2(scores - origin[:, None])
+        else:
+            scale = scoring.scale * LOG2_E
+            new_max = tl.maximum(row_max, tl.max(scores, 1) * scale)
+            origin = new_max
+            p = tl.exp2(scores * scale - origin[:, None])
+
+        rescale = tl.exp2(row_max - origin)
+        row_sum = row_sum * rescale + tl.sum(p, 1)
+        row_max = new_max
+        v_tile = load_tile(
+            keys.v + start * keys.stride_v, offsets, keys.stride_v, columns_v, keys.stride_v_columns, left,
+            keys.head_dim_v, MASKED, PADDED,
+        )  # fmt: skip
+        acc = tl.dot(narrow(p, v_tile.dtype, HAS_BF16_CVT), v_tile, acc * rescale[:, None])
+    return acc, row_max, row_sum
+
+
+@triton.jit
+def score_tile(products, tile, scoring, start, offsets, seqlen_k, MASKED: tl.constexpr, SCORE_MOD: tl.constexpr):
+    """Scores in units of log2, from the products [BLOCK_M, BLOCK_N] of queries and the keys `start` + `offsets`."""
+    if scoring.softcap is not None:
+        scores = cap(products, scoring.scale, scoring.softcap) * LOG2_E
+    else:
+        scores = products * (scoring.scale * LOG2_E)
+    if scoring.bias is not None:
+        rows = scoring.bias + start
+        if MASKED:
+            bias = tl.load(rows[:, None] + offsets[None, :], mask=(offsets < seqlen_k - start)[None, :], other=0.0)
+        else:
+            bias = tl.load(rows[:, None] + offsets[None, :])
+        scores += bias.to(tl.float32) * LOG2_E
+    if scoring.slope is not None:
+        distance = (tile.diagonal - start).to(tl.float32)[:, None] - offsets.to(tl.float32)[None, :]
+        scores -= tl.abs(distance) * (scoring.slope * LOG2_E)
+    if SCORE_MOD is not None:
+        keys = tl.minimum(start + offsets, seqlen_k - 1)[None, :]
+        modified = SCORE_MOD(scores * LN_2, tile.batch, tile.head, tile.queries[:, None], keys, *scoring.score_operands)
+        scores = modified * LOG2_E
+    return scores
+
+
+@triton.jit
+def hidden_keys(
+    tile, scoring, start, offsets, seqlen_k,
+    BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASKED: tl.constexpr, MASK_MOD: tl.constexpr,
+):  # fmt: skip
+    """Which of the keys `start` + `offsets` each query does not see, [BLOCK_M, BLOCK_N] or broadcast to it."""
+    # Differences, not comparisons with `offsets`: those are loop-invariant, a register each, and would spill.
+    hidden = (offsets < 0)[None, :]
+    if MASKED and BOUND_RIGHT:
+        hidden = (tile.last_key - start)[:, None] - offsets[None, :] < 0
+    elif MASKED:
+        hidden = (seqlen_k - start - offsets <= 0)[None, :]
+    if MASKED and BOUND_LEFT:
+        hidden = hidden | (offsets[None, :] - (tile.first_key - start)[:, None] < 0)
+    if MASK_MOD is not None:
+        keys = tl.minimum(start + offsets, seqlen_k - 1)[None, :]
+        seen = MASK_MOD(tile.batch, tile.head, tile.queries[:, None], keys, *scoring.mask_operands)
+        hidden = hidden | (seen == 0)
+    return hidden
+
+
+@triton.jit
+def cap(products, scale, softcap):
+    """softcap * tanh(products * scale / softcap), fp32; softcap > 0."""
+    e = tl.exp2(products * (2 * LOG2_E * scale / softcap))
+    return softcap - 2 * softcap / (e + 1)
+
+
+@triton.jit
+def narrow(p, dtype: tl.constexpr, HAS_BF16_CVT: tl.constexpr):
+    """fp32 probabilities rounded to the nearest of `dtype`."""
+    if dtype == tl.bfloat16 and not HAS_BF16_CVT:
+        # Half up: one addition, and one permutation a pair. Half to even and the check for NaN would take nine
+        # instructions a pair, a quarter of the loop; ties are rare, and a NaN gets to the result through the row's sum.
+        return ((p.to(tl.uint32, bitcast=True) + 0x8000) >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    return p.to(dtype)
+
+
+@triton.jit
+def load_tile(
+    matrix, rows, stride_rows, columns, stride_columns, row_end, column_end,
+    MASK_ROWS: tl.constexpr, MASK_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """`rows` and `columns` of a matrix, [len(rows), len(columns)]; 0 outside (row_end, column_end)."""
+    pointers = matrix + rows[:, None] * stride_rows + columns[None, :] * stride_columns
+    if MASK_ROWS and MASK_COLUMNS:
+        tile = tl.load(pointers, mask=(rows[:, None] < row_end) & (columns[None, :] < column_end), other=0.0)
+    elif MASK_ROWS:
+        tile = tl.load(pointers, mask=rows[:, None] < row_end, other=0.0)
+    elif MASK_COLUMNS:
+        tile = tl.load(pointers, mask=columns[None, :] < column_end, other=0.0)
+    else:
+        tile = tl.load(pointers)
+    return tile

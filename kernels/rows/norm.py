@@ -1,0 +1,140 @@
+"""Layer norm and RMS norm of each row of a matrix, after a residual sum and with a quantised result where wanted."""
+
+import triton
+import triton.language as tl
+
+from kernels.rows.quantise import quantise, row_scale
+
+
+@triton.jit
+def norm_rows(
+    x, weight, out, rows, cols, eps, zero_centred, stride_x_rows, stride_out_rows,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, SUBTRACT_MEAN: tl.constexpr, PERSISTENT: tl.constexpr = False,
+    bias=None, residual=None, stride_residual_rows=0, row_scales=None, LARGEST: tl.constexpr = 0.0,
+):  # fmt: skip
+    """out[i, :] = (x[i, :] - mean) / sqrt(variance + eps) * weight + bias, ROWS rows at a time, in fp32.
+
+    Grid: (cdiv(rows, ROWS),), or any number of programs where PERSISTENT.
+
+    x, out: [rows, cols], strides in elements, columns contiguous. weight, bias: [cols]; bias may be None. zero_centred:
+    1 is added to weight. SUBTRACT_MEAN: layer norm; else mean is 0, and the variance the mean square: RMS norm.
+
+    residual: [rows, cols] of x's dtype or None; it becomes residual + x, rounded to that dtype, and x is that sum.
+
+    row_scales: fp32 [rows] or None; out is int8 or float8, and out * scale the result. A scale takes the largest value
+    of its row to LARGEST, and is 0 in a row of zeros.
+
+    BLOCK: power of two >= cols. PERSISTENT: programs take several tiles of rows, and keep weight and bias.
+    """
+    columns = tl.arange(0, BLOCK)[None, :]
+    if PERSISTENT:
+        gain, shift = _affine(weight, bias, columns, columns < cols, zero_centred)
+        for first in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+            row = first + tl.arange(0, ROWS)[:, None]
+            inside = (row < rows) & (columns < cols)
+            values = _sum(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows, True)
+            values = _normalise(values, cols, eps, inside, SUBTRACT_MEAN) * gain + shift
+            _store(values, out, row_scales, row, rows, columns, inside, stride_out_rows, LARGEST)
+    else:
+        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+        inside = (row < rows) & (columns < cols)
+        values = _sum(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows, True)
+        values = _normalise(values, cols, eps, inside, SUBTRACT_MEAN)
+        gain, shift = _affine(weight, bias, columns, columns < cols, zero_centred)
+        _store(values * gain + shift, out, row_scales, row, rows, columns, inside, stride_out_rows, LARGEST)
+
+
+@triton.jit
+def norm_long_rows(
+    x, weight, out, cols, eps, zero_centred, stride_x_rows, stride_out_rows,
+    STEP: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,
+    bias=None, residual=None, stride_residual_rows=0, row_scales=None, LARGEST: tl.constexpr = 0.0,
+):  # fmt: skip
+    """`norm_rows` of rows that do not fit in registers, STEP columns at a time. Grid: (rows,).
+
+    The sum with the residual is made anew each time, and written in the end: nobody has to wait for a write.
+    """
+    row = tl.program_id(0)
+    block = tl.arange(0, STEP)
+    # Each lane keeps a mean and a sum of squared deviations from it (Welford); they are joined at the end (Chan).
+    lane_mean = tl.zeros([STEP], tl.float32)
+    lane_squares = tl.zeros([STEP], tl.float32)
+    count = 0.0
+    for start in range(0, cols, STEP):
+        columns = start + block
+        inside = columns < cols
+        values = _sum(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows, False)
+        count += 1.0
+        if SUBTRACT_MEAN:
+            delta = tl.where(inside, values - lane_mean, 0.0)
+            lane_mean += delta * (1.0 / count)
+            lane_squares += delta * (values - lane_mean)
+        else:
+            lane_squares += values * values
+    mean = 0.0
+    if SUBTRACT_MEAN:
+        lane_count = (cols - block + STEP - 1) // STEP
+        mean = tl.sum(lane_mean * lane_count, 0) / cols
+        lane_squares += lane_count * (lane_mean - mean) * (lane_mean - mean)
+    rstd = tl.rsqrt(tl.sum(lane_squares, 0) / cols + eps)
+
+    if row_scales is not None:
+        lane_max = tl.zeros([STEP], tl.float32)
+        for start in range(0, cols, STEP):
+            columns = start + block
+            inside = columns < cols
+            values = _sum(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows, False)
+            gain, shift = _affine(weight, bias, columns, inside, zero_centred)
+            lane_max = tl.maximum(lane_max, tl.where(inside, tl.abs((values - mean) * rstd * gain + shift), 0.0))
+        scale = row_scale(tl.max(lane_max, 0), LARGEST)
+        tl.store(row_scales + row, scale)
+    for start in range(0, cols, STEP):
+        columns = start + block
+        inside = columns < cols
+        values = _sum(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows, True)
+        gain, shift = _affine(weight, bias, columns, inside, zero_centred)
+        values = (values - mean) * rstd * gain + shift
+        if row_scales is not None:
+            values = quantise(values, scale, out.dtype.element_ty, LARGEST)
+        tl.store(out + row * stride_out_rows + columns, values.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _sum(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows, WRITE_BACK: tl.constexpr):
+    """x in fp32, 0 outside; with a residual their sum as it is rounded in the residual, where it may be written."""
+    values = tl.load(x + row * stride_x_rows + columns, mask=inside, other=0.0).to(tl.float32)
+    if residual is not None:
+        residual += row * stride_residual_rows + columns
+        total = (values + tl.load(residual, mask=inside, other=0.0).to(tl.float32)).to(x.dtype.element_ty)
+        if WRITE_BACK:
+            tl.store(residual, total, mask=inside)
+        values = total.to(tl.float32)
+    return values
+
+
+@triton.jit
+def _affine(weight, bias, columns, inside, zero_centred):
+    """Factor and summand of the columns, fp32."""
+    gain = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32) + zero_centred.to(tl.float32)
+    shift = 0.0
+    if bias is not None:
+        shift = tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
+    return gain, shift
+
+
+@triton.jit
+def _normalise(values, cols, eps, inside, SUBTRACT_MEAN: tl.constexpr):
+    if SUBTRACT_MEAN:
+        values = tl.where(inside, values - (tl.sum(values, 1) / cols)[:, None], 0.0)
+    return values * tl.rsqrt(tl.sum(values * values, 1) / cols + eps)[:, None]
+
+
+@triton.jit
+def _store(
+    values, out, row_scales, row, rows, columns, inside, stride_out_rows, LARGEST: tl.constexpr
+):  # fmt: skip
+    if row_scales is not None:
+        scale = row_scale(tl.max(tl.where(inside, tl.abs(values), 0.0), 1)[:, None], LARGEST)
+        tl.store(row_scales + row, scale, mask=row < rows)
+        values = quantise(values, scale, out.dtype.element_ty, LARGEST)
+    tl.store(out + row * stride_out_rows + columns, values.to(out.dtype.element_ty), mask=inside)

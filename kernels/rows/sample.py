@@ -1,0 +1,189 @@
+"""Choosing a token by its logit: the largest, or at random among the largest.
+
+Logits are compared as integer keys in the same order, so that sets of the largest are those at or above a key. To draw
+one in proportion to exp(logit / temperature), noise of Gumbel's distribution is added to each logit / temperature, and
+the largest sum is taken: a row may be cut into parts for that.
+"""
+
+import triton
+import triton.language as tl
+
+LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
+LOWEST: tl.constexpr = tl.constexpr(-(2**31))
+"""A key below all logits'."""
+COLD: tl.constexpr = tl.constexpr(1e-20)
+"""At temperatures up to this, the largest logit is chosen: its noise would be lost in rounding anyway."""
+
+
+@triton.jit
+def choose_parts(
+    logits, part_keys, part_columns, cols, parts, stride_logits_rows, STEP: tl.constexpr,
+    temperature=None, stride_temperature_rows=0, seeds=None, positions=None, thresholds=None,
+):  # fmt: skip
+    """The best column of each part of each row, the first of equal ones. Grid: (rows, parts).
+
+    logits: [rows, cols], columns contiguous. part_keys, part_columns: int32 [rows, parts].
+
+    temperature: fp32 [rows] or None: the best is that with the largest logit. Else it is the one with the largest
+    logit / temperature + noise, the noise a function of seeds (int64 [rows]), positions (int32 [rows]) and the column.
+    thresholds: int32 [rows] or None; columns with keys below them do not take part.
+    """
+    row, part = tl.program_id(0), tl.program_id(1)
+    logits += row * stride_logits_rows
+    length = tl.cdiv(tl.cdiv(cols, parts), STEP) * STEP
+    begin = part * length
+    end = tl.minimum(cols, begin + length)
+
+    heat = 0.0
+    threshold = LOWEST
+    seed = 0
+    position = 0
+    if temperature is not None:
+        heat = tl.load(temperature + row * stride_temperature_rows)
+        seed = tl.load(seeds + row)
+        position = tl.load(positions + row)
+    if thresholds is not None:
+        threshold = tl.load(thresholds + row)
+
+    lane_key = tl.full([STEP], LOWEST, tl.int32)
+    lane_column = tl.zeros([STEP], tl.int32)
+    for start in range(begin, end, STEP):
+        columns = start + tl.arange(0, STEP)
+        inside = columns < end
+        values = tl.load(logits + columns, mask=inside, other=0.0).to(tl.float32)
+        kept = inside & (order_key(values) >= threshold)
+        if heat > COLD:
+            values = values * (1.0 / heat) + _gumbel(seed, position, columns)
+        keys = tl.where(kept, order_key(values), LOWEST)
+        better = keys > lane_key
+        lane_column = tl.where(better, columns, lane_column)
+        lane_key = tl.where(better, keys, lane_key)
+    _store_best(lane_key, lane_column, part_keys + row.to(tl.int64) * parts + part,
+                part_columns + row.to(tl.int64) * parts + part)  # fmt: skip
+
+
+@triton.jit
+def merge_choices(part_keys, part_columns, out, parts, PARTS: tl.constexpr):
+    """The best of the parts of each row. Grid: (rows,). out: int32 [rows]; PARTS: power of two >= parts."""
+    row = tl.program_id(0)
+    part = tl.arange(0, PARTS)
+    at = row.to(tl.int64) * parts + part
+    keys = tl.load(part_keys + at, mask=part < parts, other=LOWEST)
+    columns = tl.load(part_columns + at, mask=part < parts, other=0)
+    largest = tl.max(keys, 0)
+    tl.store(out + row, tl.min(tl.where((keys == largest) & (part < parts), columns, 2147483647), 0))
+
+
+@triton.jit
+def threshold_rows(
+    logits, temperature, top_k, top_p, thresholds, cols,
+    stride_logits_rows, stride_temperature_rows, stride_top_k_rows, stride_top_p_rows,
+    STEP: tl.constexpr, SAME_BITS: tl.constexpr,
+):  # fmt: skip
+    """The key at and above which logits take part. Grid: (rows,).
+
+    First the top_k largest are kept, and with them those equal to the last; all if it is 0. Of these as few of the
+    largest as have top_p of the probability; all if it is 1.
+
+    SAME_BITS: low bits of keys that follow from the others, an even number.
+    """
+    row = tl.program_id(0)
+    logits += row * stride_logits_rows
+    heat = tl.load(temperature + row * stride_temperature_rows)
+    k = tl.load(top_k + row * stride_top_k_rows)
+    p = tl.load(top_p + row * stride_top_p_rows)
+    threshold = LOWEST
+    if heat > COLD:
+        if (k > 0) & (k < cols):
+            threshold = _search(logits, cols, LOWEST, 0.0, 0.0, k.to(tl.float32), STEP, SAME_BITS, False)
+        if p < 1.0:
+            lanes = tl.full([STEP], float("-inf"), tl.float32)
+            for start in range(0, cols, STEP):
+                columns = start + tl.arange(0, STEP)
+                values = tl.load(logits + columns, mask=columns < cols, other=float("-inf")).to(tl.float32)
+                lanes = tl.maximum(lanes, values)
+            largest = tl.max(lanes, 0)
+            factor = LOG2_E / heat
+            mass, _, _ = _masses(logits, cols, threshold, threshold, threshold, threshold, largest, factor, STEP, True)
+            # The largest alone has 1: so much is always kept.
+            needed = tl.maximum(p * mass, 1.0)
+            threshold = _search(logits, cols, threshold, largest, factor, needed, STEP, SAME_BITS, True)
+    tl.store(thresholds + row, threshold)
+
+
+@triton.jit
+def _search(
+    logits, cols, floor, largest, factor, needed, STEP: tl.constexpr, SAME_BITS: tl.constexpr, WEIGHTED: tl.constexpr
+):  # fmt: skip
+    """The largest key at and above which columns have a mass of `needed`, of those from `floor` on; two bits a pass."""
+    key = LOWEST
+    for step in range((32 - SAME_BITS) // 2):
+        unit = 1 << (30 - 2 * step)
+        # In three steps of `unit` from the lowest key: no sum here leaves the range of int32.
+        first, second, third = _masses(
+            logits,
+            cols,
+            floor,
+            key + unit,
+            key + unit + unit,
+            key + unit + unit + unit,
+            largest,
+            factor,
+            STEP,
+            WEIGHTED,
+        )
+        if first >= needed:
+            key += unit
+        if second >= needed:
+            key += unit
+        if third >= needed:
+            key += unit
+    return key
+
+
+@triton.jit
+def _masses(
+    logits, cols, floor, first, second, third, largest, factor, STEP: tl.constexpr, WEIGHTED: tl.constexpr
+):  # fmt: skip
+    """Of columns with keys from `floor` on: how many have keys from `first` on, from `second` on, and from `third` on.
+
+    WEIGHTED: not their number, but the sum of their exp2((logit - largest) * factor).
+    """
+    first_sum = tl.zeros([STEP], tl.float32)
+    second_sum = tl.zeros([STEP], tl.float32)
+    third_sum = tl.zeros([STEP], tl.float32)
+    for start in range(0, cols, STEP):
+        columns = start + tl.arange(0, STEP)
+        inside = columns < cols
+        values = tl.load(logits + columns, mask=inside, other=0.0).to(tl.float32)
+        keys = order_key(values)
+        weights = tl.where(inside & (keys >= floor), 1.0, 0.0)
+        if WEIGHTED:
+            weights = tl.where(weights > 0, tl.exp2((values - largest) * factor), 0.0)
+        first_sum += tl.where(keys >= first, weights, 0.0)
+        second_sum += tl.where(keys >= second, weights, 0.0)
+        third_sum += tl.where(keys >= third, weights, 0.0)
+    return tl.sum(first_sum, 0), tl.sum(second_sum, 0), tl.sum(third_sum, 0)
+
+
+@triton.jit
+def order_key(values):
+    """int32 in the order of fp32: zeros alike, NaN above all, and none as low as LOWEST."""
+    bits = tl.where(values == 0, 0.0, values).to(tl.int32, bitcast=True)
+    return tl.where(values == values, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits), 0x7FFFFFFF)
+
+
+@triton.jit
+def _gumbel(seed, position, columns):
+    """-log(-log(u)), with a u for each column that is uniform over 2**23 numbers within (0, 1)."""
+    nothing = columns * 0
+    bits, _, _, _ = tl.philox(seed, columns, nothing + position, nothing, nothing)
+    u = ((bits >> 9).to(tl.float32) + 0.5) * (1.0 / 8388608.0)
+    return -tl.log(-tl.log(u))
+
+
+@triton.jit
+def _store_best(keys, columns, best_key, best_column):
+    largest = tl.max(keys, 0)
+    tl.store(best_key, largest)
+    tl.store(best_column, tl.min(tl.where(keys == largest, columns, 2147483647), 0))

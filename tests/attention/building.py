@@ -1,0 +1,113 @@
+"""Bundles of just those variants that given calls need, out of the full matrix of a manifest.
+
+`PYTHONPATH=tests:. python -m attention.building --arch sm_90 -o dist` writes the bundle of all cases,
+`dist/attention_cases-sm_90`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from attention.cases import EDGES, Call, Placed, make_call, pairwise
+
+from aot.build import Outcome, PlannedBundle, PlannedVariant, compile_missing, look_up, plan_bundle
+from aot.bundle_writer import write_bundle
+from aot.cache import CompileCache
+from aot.manifest import Manifest, load_manifest
+from aot.pool import WarmPool
+from aot.targets import Target, parse_arch
+from aot_runtime import format as fmt
+from aot_runtime.layout import Layout, make_layout
+from aot_runtime.planner import Planner, build_planner
+
+ROOT = Path(__file__).parents[2]
+BUNDLE = "attention_cases"
+
+
+def build_for(
+    calls: Iterable[Call], manifest_path: Path, arch: str, output: Path, jobs: int, cache: Path | None
+) -> Path:
+    """Build a bundle `attention_cases-<arch>` that serves the calls; returns its folder."""
+    target = parse_arch(arch)
+    manifest = load_manifest(manifest_path)
+    planned = plan_bundle(manifest, target, {}, line_info=False, full=True)
+    planners = {op.name: _planner(op, planned, target) for op in planned.ops}
+    needed = {key for call in calls for key in needed_by(call, planners[call.op], arch)}
+    chosen = tuple(variant for variant in planned.variants if key_of(_stub(variant, target)) in needed)
+    used = {variant.spec.op for variant in chosen}
+    bundle = dataclasses.replace(
+        planned,
+        manifest=Manifest(manifest.file, manifest.spec.model_copy(update={"bundle": BUNDLE})),
+        ops=tuple(op for op in planned.ops if op.name in used),
+        variants=chosen,
+        golden=(),
+    )
+    return write_bundle(bundle, _compile(bundle, jobs, CompileCache(cache)), output)
+
+
+def _compile(bundle: PlannedBundle, jobs: int, cache: CompileCache) -> Mapping[str, Any]:
+    outcome, missing = look_up([bundle], cache)
+    if missing:
+        with WarmPool(min(jobs, len(missing)), timeout_s=600) as pool:
+            compile_missing([bundle], missing, cache, pool, outcome, lambda *_: None)
+    _raise_failures(outcome)
+    return outcome.kernels
+
+
+def _raise_failures(outcome: Outcome) -> None:
+    if outcome.failures:
+        raise RuntimeError("\n".join(f"{failure.label}: {failure.reason}" for failure in outcome.failures))
+
+
+def _planner(op: fmt.Op, planned: PlannedBundle, target: Target) -> Planner:
+    """The op's planner, over variants that are not compiled."""
+    stubs = [_stub(variant, target) for variant in planned.variants if variant.spec.op == op.name]
+    return build_planner(op, stubs, target.backend)
+
+
+def _stub(variant: PlannedVariant, target: Target) -> fmt.Variant:
+    spec = variant.spec
+    return fmt.Variant(spec.op, spec.launch, dict(spec.point), spec.aligned, spec.config, "", "", (), 0, 0, 1,
+                       target.warp_size, fmt.Resources(), {}, "")  # fmt: skip
+
+
+Key = tuple[Any, ...]
+
+
+def key_of(variant: fmt.Variant) -> Key:
+    """What tells a variant from the others of its bundle."""
+    return (variant.op, variant.launch, variant.config, variant.aligned, *variant.point.items())
+
+
+def needed_by(call: Call, planner: Planner, arch: str) -> Iterable[Key]:
+    """The variants that a call launches."""
+    tensors = {**call.inputs, **call.outputs}
+    layouts = {name: layout_of(item.values if isinstance(item, Placed) else item) for name, item in tensors.items()}
+    decision = planner.decide(layouts, call.scalars, ("host", 0), 300, arch)
+    return [key_of(launch.variant) for launch in decision.launches]
+
+
+def layout_of(array: Any) -> Layout:
+    """The layout that a device array of the same strides has: device memory is aligned, as is the whole of `array`."""
+    whole = array if array.base is None else array.base
+    offset = array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    strides = tuple(stride // array.itemsize for stride in array.strides)
+    return make_layout(("host", 0), array.dtype.name, array.shape, strides, offset % 16 == 0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--arch", required=True)
+    parser.add_argument("-o", "--output", type=Path, default=Path("dist"))
+    parser.add_argument("-j", "--jobs", type=int, default=2)
+    options = parser.parse_args()
+    calls = [make_call(case) for case in (*pairwise(), *EDGES)]
+    print(build_for(calls, ROOT / "manifests/attention.yaml", options.arch, options.output, options.jobs, None))
+
+
+if __name__ == "__main__":
+    main()
