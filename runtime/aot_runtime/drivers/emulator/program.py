@@ -109,6 +109,20 @@ class Program:
         )
 
     @cached_property
+    def shifts_barriers(self) -> bool:
+        """Whether a branch leads over a barrier and nothing else.
+
+        Half of the wavefronts of such a kernel are a barrier ahead of the others, on purpose ("ping-pong": one half
+        multiplies while the other loads), and meet them at other barriers than their own.
+        """
+        for instruction in self.instructions.values():
+            over = self.instructions.get(instruction.next_pc)
+            if instruction.mnemonic in _CONDITIONS and over is not None and over.mnemonic == "s_barrier":
+                if instruction.branch_target() == over.next_pc:
+                    return True
+        return False
+
+    @cached_property
     def _matrix(self) -> Mapping[str, matrix.MatrixOp]:
         return matrix.table(self.arch.name)
 
