@@ -115,12 +115,9 @@ class Program:
         Half of the wavefronts of such a kernel are a barrier ahead of the others, on purpose ("ping-pong": one half
         multiplies while the other loads), and meet them at other barriers than their own.
         """
-        for instruction in self.instructions.values():
-            over = self.instructions.get(instruction.next_pc)
-            if instruction.mnemonic in _CONDITIONS and over is not None and over.mnemonic == "s_barrier":
-                if instruction.branch_target() == over.next_pc:
-                    return True
-        return False
+        barriers = {found.pc: found.next_pc for found in self.instructions.values() if found.mnemonic == "s_barrier"}
+        branches = (found for found in self.instructions.values() if found.mnemonic in _CONDITIONS)
+        return any(branch.branch_target() == barriers.get(branch.next_pc) for branch in branches)
 
     @cached_property
     def _matrix(self) -> Mapping[str, matrix.MatrixOp]:
