@@ -96,50 +96,62 @@ def packed_row(
 ):  # fmt: skip
     """`packed_matmul` for weights of 4 bits, a row of x for each program. Grid: (cdiv(n, BLOCK_N), m).
 
-    k is a multiple of 32, x float16 or bfloat16 at a multiple of 4 bytes. A lane has 16 bytes of codes and the 16 pairs
-    of x that belong to them; all moves between lanes are at the end.
+    k is a multiple of 32, x float16 or bfloat16; rows of w and x begin at multiples of 16 bytes. A lane has 32 codes of
+    each column and the numbers of x that belong to them. BLOCK_K is 32 times the program's lanes, or more: then all
+    tiles are spread over lanes alike, and nothing moves between them until the end.
     """
     GROUPS: tl.constexpr = BLOCK_K // 32
-    columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    # Not `% n`: that columns lie next to each other must not be seen, or scales would be spread differently.
+    columns = tl.minimum(tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), n - 1)
     row = tl.program_id(1)
-    groups, bytes = tl.arange(0, GROUPS), tl.arange(0, 16)
-    inside = columns % n
-    at = (groups[:, None] * 16 + bytes[None, :])[None, :, :]
-    w_at = w + (inside * stride_w_n)[:, None, None] + at
-    # The same for all columns, but one of a tile of the codes' shape: so it is loaded where it is needed.
-    pairs = (x + row.to(tl.int64) * stride_x_m).to(tl.pointer_type(tl.uint32))
-    x_at = pairs + at + tl.zeros([BLOCK_N, 1, 1], tl.int32)
+    groups, quads = tl.arange(0, GROUPS), tl.arange(0, 4)
+    at = groups[None, :, None] * 4 + quads[None, None, :]
+    w_at = w.to(tl.pointer_type(tl.uint32)) + (columns * (stride_w_n // 4))[:, None, None] + at
+    x_at = (x + row.to(tl.int64) * stride_x_m).to(tl.pointer_type(tl.uint32)) + groups[None, :, None] * 16
+    x_at += quads[None, None, :]
     acc = tl.zeros([BLOCK_N, GROUPS], tl.float32)
     for start in range(0, k, BLOCK_K):
         first = start + groups * 32
         known = (first < k)[None, :]
         group = (first // group_size)[None, :]
-        codes = tl.load(w_at, known[:, :, None], 0)
-        pair = tl.load(x_at, known[:, :, None], 0)
-        scale = tl.load(scales + group * stride_scales_groups + inside[:, None], known, 0.0).to(tl.float32)
-        low, high = codes & 15, codes >> 4
-        if codebook is not None:
-            low_value, high_value = tl.load(codebook + low.to(tl.int32)), tl.load(codebook + high.to(tl.int32))
-        else:
-            zero = tl.full([1, 1], 8, tl.uint8)
-            if zeros is not None:
-                zero = tl.load(zeros + group * stride_zeros_groups + inside[:, None], known, 0)
-            shift = _magic(zero.to(tl.uint32))[:, :, None]
-            low_value, high_value = _magic(low.to(tl.uint32)) - shift, _magic(high.to(tl.uint32)) - shift
-        product = low_value * _half(pair, 0, x.dtype.element_ty) + high_value * _half(pair, 1, x.dtype.element_ty)
+        words = tl.load(w_at, known[:, :, None], 0)
+        scale = tl.load(scales + group * stride_scales_groups + columns[:, None], known, 0.0).to(tl.float32)
+        zero = tl.full([1, 1], 8.0, tl.float32)
+        if zeros is not None:
+            zero = tl.load(zeros + group * stride_zeros_groups + columns[:, None], known, 0).to(tl.float32)
+        evens, odds = tl.split(words.reshape(BLOCK_N, GROUPS, 2, 2))
+        product = tl.zeros([BLOCK_N, GROUPS, 4], tl.float32)
+        for word in tl.static_range(4):
+            pair = tl.load(x_at + 4 * word, known[:, :, None], 0)
+            codes = tl.split(odds if word % 2 else evens)[word // 2][:, :, None]
+            for half in tl.static_range(2):
+                value = _decode(codes, quads[None, None, :] * 2 + half, zero[:, :, None], codebook)
+                product += value * _half(pair, half, x.dtype.element_ty)
         acc += tl.sum(product, 2) * scale
-        w_at += BLOCK_K // 2
+        w_at += BLOCK_K // 8
         x_at += BLOCK_K // 2
     finish(
-        tl.sum(acc, 1)[None, :], row + tl.arange(0, 1), columns, tl.program_id(2), m, n, e, 0, stride_e_m, 1,
-        bias, None, 0, 0, 0, None, 0, None, 0, 1, 1, 0,
+        tl.sum(acc, 1)[None, :], row + tl.arange(0, 1), tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N),
+        tl.program_id(2), m, n, e, 0, stride_e_m, 1, bias, None, 0, 0, 0, None, 0, None, 0, 1, 1, 0,
     )  # fmt: skip
 
 
 @triton.jit
-def _magic(code):
-    """2**23 + code, fp32: differences of such numbers are those of the codes, with no conversion."""
-    return (code | 0x4B000000).to(tl.float32, bitcast=True)
+def _decode(word, place, zero, codebook):
+    """What the code at a place of a word, 0 .. 7, stands for, before it is scaled.
+
+    A code stays where it is in its half of the word, and is made the end of the mantissa of a large number of fp32, of
+    which that number and the zero are subtracted: no conversion, and one shift for four codes.
+    """
+    word = word >> (place // 4 * 16)
+    place = place % 4
+    if codebook is not None:
+        value = tl.load(codebook + (word >> (place * 4) & 15))
+    else:
+        large = 0x4B000000 - place.to(tl.uint32) * 0x02000000
+        value = (word & (15 << (place * 4)) | large).to(tl.float32, bitcast=True)
+        value -= large.to(tl.float32, bitcast=True) + zero
+    return value
 
 
 @triton.jit
