@@ -10,14 +10,21 @@ from gemm_suite import BundleFor
 
 from aot_runtime import Bundle
 
+OPS = "op=matmul|batched_matmul"
+
 
 @pytest.fixture(scope="module")
 def gemm(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "gemm", "T=float16,A_ROWS=true,B_ROWS=true")
+    return built(tmp_path_factory, "gemm", f"{OPS},T=float16,A_ROWS=true,B_ROWS=true")
 
 
 @pytest.fixture(scope="module")
 def gemm_for(tmp_path_factory: pytest.TempPathFactory) -> BundleFor:
-    plain = "HAS_BIAS=false,HAS_D=false"
-    half = built(tmp_path_factory, "gemm", f"T=float16,{plain}")
-    return lambda dtype: half if dtype == np.float16 else built(tmp_path_factory, "gemm", f"T=bfloat16|float32,{plain}")
+    """Of float16 all layouts, of the others that of linear layers."""
+    layouts = {np.dtype(np.float16): ""}
+
+    def bundle(dtype: np.dtype) -> Bundle:
+        layout = layouts.get(dtype, ",B_ROWS=false,STREAM=false,MULTIPLY=false")
+        return built(tmp_path_factory, "gemm", f"{OPS},T={dtype.name},HAS_BIAS=false,HAS_D=false{layout}")
+
+    return bundle
