@@ -215,7 +215,7 @@ def test_ties_round_to_even_and_what_is_large_saturates(gemm8: Bundle):
     assert (np.abs(exact % 1) == 0.5).sum() > 200 and result.max() == 127 and result.min() == -128
 
 
-@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+@pytest.mark.parametrize("dtype", (FP16, pytest.param(BF16, marks=pytest.mark.slow)), ids=str)
 @pytest.mark.parametrize("shape", ((5, 33), (3, 1024), (2, 2500), (1, 1)), ids=str)
 def test_layer_norm_int8(gemm8: Bundle, shape: tuple[int, int], dtype: np.dtype):
     rng = np.random.default_rng(8)

@@ -155,8 +155,7 @@ def test_tf32(gemm_for: BundleFor, shape: tuple[int, int, int], splits: int):
     assert np.abs(result - matmul(a, b)).max() > 20 * np.abs(matmul_same_dtype(a, b) - matmul(a, b)).max()
 
 
-@pytest.mark.parametrize("splits", (1, 4))
-@pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
+@pytest.mark.parametrize("dtype, splits", ((FP16, 1), (FP16, 4), (FP32, 1), (FP32, 4), (BF16, 1)), ids=str)
 def test_integers_are_exact(gemm_for: BundleFor, dtype: np.dtype, splits: int):
     """Sums that every dtype on the way holds, so that any error shows."""
     gemm, rng = gemm_for(dtype), np.random.default_rng(2)
@@ -184,9 +183,8 @@ def test_no_products(gemm: Bundle, splits: int):
 BATCHES = ((3, 17, 33, 20), (2, 64, 128, 64), (4, 1, 48, 80))
 
 
-@pytest.mark.parametrize("dtype", (FP16, FP32), ids=str)
+@pytest.mark.parametrize("dtype, a_columns", ((FP16, False), (FP16, True), (FP32, False)), ids=str)
 @pytest.mark.parametrize("shape", BATCHES, ids=str)
-@pytest.mark.parametrize("a_columns", (False, True), ids=str)
 def test_batched_matmul(gemm_for: BundleFor, dtype: np.dtype, shape: tuple[int, int, int, int], a_columns: bool):
     (batch, m, n, k), rng = shape, np.random.default_rng(1)
     a, b = matrix(rng, (batch, m, k), dtype, a_columns), matrix(rng, (batch, k, n), dtype, True)
@@ -223,7 +221,7 @@ def test_persistent(gemm: Bundle, shape: tuple[int, int, int], activation: str):
     run_matmul(gemm, a, b, bias, schedule="persistent", activation=activation)
 
 
-@pytest.mark.parametrize("shape", ((256, 384, 4096), (128, 128, 64), (272, 144, 1616), (1, 16, 64 * 400)), ids=str)
+@pytest.mark.parametrize("shape", ((256, 384, 2048), (128, 128, 64), (272, 144, 816), (1, 16, 64 * 400)), ids=str)
 def test_stream_k(gemm: Bundle, shape: tuple[int, int, int]):
     """Programs with parts of one or two tiles, and tiles of many programs."""
     (m, n, k), rng = shape, np.random.default_rng(7)
@@ -243,8 +241,8 @@ def test_stream_k_on_few_compute_units(gemm: Bundle, cus: int, monkeypatch: pyte
     run_matmul(gemm, a, b, bias, schedule="stream_k")
 
 
-@pytest.mark.parametrize("m", range(1, 9))
-@pytest.mark.parametrize("n, k", ((64, 256), (48, 80), (4096, 16), (32, 1040)), ids=str)
+@pytest.mark.parametrize("m", (1, 2, 3, 7, 8))
+@pytest.mark.parametrize("n, k", ((64, 256), (48, 80), (256, 16), (32, 1040)), ids=str)
 def test_multiply_reduce(gemm_for: BundleFor, m: int, n: int, k: int):
     rng = np.random.default_rng(m)
     a, b = matrix(rng, (m, k), FP16), matrix(rng, (k, n), FP16, True)

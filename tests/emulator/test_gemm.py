@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from bundling import built
 from gemm_suite import *  # noqa: F403 -- its tests
-from gemm_suite import BundleFor
+from gemm_suite import BF16, FP16, FP32, BundleFor
 
 from aot_runtime import Bundle
 
@@ -20,11 +20,11 @@ def gemm(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="module")
 def gemm_for(tmp_path_factory: pytest.TempPathFactory) -> BundleFor:
-    """Of float16 all layouts, of the others that of linear layers."""
-    layouts = {np.dtype(np.float16): ""}
+    """Of float16 all layouts and schedules; of the others those of linear layers, and those of few schedules."""
+    linear = ",A_ROWS=true,B_ROWS=false,STREAM=false,MULTIPLY=false"
+    parts = {FP16: "", FP32: linear, BF16: f"{linear},SPLIT=false"}
 
     def bundle(dtype: np.dtype) -> Bundle:
-        layout = layouts.get(dtype, ",B_ROWS=false,STREAM=false,MULTIPLY=false")
-        return built(tmp_path_factory, "gemm", f"{OPS},T={dtype.name},HAS_BIAS=false,HAS_D=false{layout}")
+        return built(tmp_path_factory, "gemm", f"{OPS},T={dtype.name},HAS_BIAS=false,HAS_D=false{parts[dtype]}")
 
     return bundle

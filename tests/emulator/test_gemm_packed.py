@@ -11,4 +11,4 @@ from aot_runtime import Bundle
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "gemm", "op=linear_int4|linear_int8|lora_linear,T=float16")
+    return built(tmp_path_factory, "gemm", "op=linear_int4|linear_int8|lora_linear,T=float16,HAS_BIAS=true")
