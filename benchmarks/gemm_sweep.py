@@ -142,10 +142,11 @@ def report(
     for index in sorted(seconds, key=seconds.__getitem__)[: options.best]:
         entry, taken = entries[index], seconds[index]
         scalars = {name: value for name, value in entry["options"].items() if name != "candidate"}
-        text = " ".join(f"{name}={value}" for name, value in (entry["config"] | scalars).items())
+        text = ", ".join(f"{name}: {json.dumps(value)}" for name, value in entry["config"].items())
+        calls = " ".join(f"{name}={value}" for name, value in scalars.items())
         mark = "wrong" if errors[index] > 4 * usual + 1e-3 else ""
         cells = [f"{taken * 1e6:.2f}", f"{shape.flops / taken / 1e12:.0f}", f"{peer / taken:.2f}", mark]
-        rows.append([f"{entry['group']} {text}", *cells])
+        rows.append([f"{entry['group']} {calls} {{{text}}}", *cells])
     return table((f"{kind} {shape}", "µs", "TFLOP/s", "of torch", ""), rows)
 
 

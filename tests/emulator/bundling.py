@@ -24,8 +24,11 @@ def strict_device(arch: str = "gfx942") -> Device:
     return Device(EmulatorDriver(Options(strict=True)), list(ARCHS).index(arch))
 
 
-def built(factory: pytest.TempPathFactory, manifest: str, filters: str = "", arch: str = "gfx942") -> Bundle:
-    """A bundle on the emulator, in strict mode; it is built once for all workers of a session."""
+def built(factory: pytest.TempPathFactory, manifest: str | Path, filters: str = "", arch: str = "gfx942") -> Bundle:
+    """A bundle on the emulator, in strict mode; it is built once for all workers of a session.
+
+    manifest: a path, or the name of one in `manifests`.
+    """
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
     from click.testing import CliRunner
     from filelock import FileLock
@@ -34,13 +37,14 @@ def built(factory: pytest.TempPathFactory, manifest: str, filters: str = "", arc
 
     base = factory.getbasetemp()
     shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "emulated_bundles"
-    folder = shared / hashlib.sha256(f"{manifest} {filters} {arch}".encode()).hexdigest()[:16]
+    path = manifest if isinstance(manifest, Path) else ROOT / f"manifests/{manifest}.yaml"
+    folder = shared / hashlib.sha256(f"{path} {filters} {arch}".encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
-    path = str(ROOT / f"manifests/{manifest}.yaml")
     options = ["--filter", filters] if filters else []
-    command = ["--arch", arch, *options, path, "-o", str(folder), "--cache-dir", str(shared / "cache")]
+    command = ["--arch", arch, *options, str(path), "-o", str(folder), "--cache-dir", str(shared / "cache")]
+    bundle = folder / f"{path.stem}-{arch}"
     with FileLock(folder / "lock"):
-        if not (folder / f"{manifest}-{arch}/bundle.json").exists():
+        if not (bundle / "bundle.json").exists():
             result = CliRunner().invoke(main, command)
             assert result.exit_code == 0, result.output
-    return open_bundle(folder / f"{manifest}-{arch}", device=strict_device(arch))
+    return open_bundle(bundle, device=strict_device(arch))
