@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from attention.cases import EDGES, Call, Placed, make_call, pairwise
+from on_demand import Key, key_of, stub_of
 
-from aot.build import Outcome, PlannedBundle, PlannedVariant, compile_missing, look_up, plan_bundle
+from aot.build import Outcome, PlannedBundle, compile_missing, look_up, plan_bundle
 from aot.bundle_writer import write_bundle
 from aot.cache import CompileCache
 from aot.manifest import Manifest, load_manifest
@@ -37,7 +38,7 @@ def build_for(
     planned = plan_bundle(manifest, target, {}, line_info=False, full=True)
     planners = {op.name: _planner(op, planned, target) for op in planned.ops}
     needed = {key for call in calls for key in needed_by(call, planners[call.op], arch)}
-    chosen = tuple(variant for variant in planned.variants if key_of(_stub(variant, target)) in needed)
+    chosen = tuple(variant for variant in planned.variants if key_of(stub_of(variant, target)) in needed)
     used = {variant.spec.op for variant in chosen}
     bundle = dataclasses.replace(
         planned,
@@ -65,22 +66,8 @@ def _raise_failures(outcome: Outcome) -> None:
 
 def _planner(op: fmt.Op, planned: PlannedBundle, target: Target) -> Planner:
     """The op's planner, over variants that are not compiled."""
-    stubs = [_stub(variant, target) for variant in planned.variants if variant.spec.op == op.name]
+    stubs = [stub_of(variant, target) for variant in planned.variants if variant.spec.op == op.name]
     return build_planner(op, stubs, target.backend)
-
-
-def _stub(variant: PlannedVariant, target: Target) -> fmt.Variant:
-    spec = variant.spec
-    return fmt.Variant(spec.op, spec.launch, dict(spec.point), spec.aligned, spec.config, "", "", (), 0, 0, 1,
-                       target.warp_size, fmt.Resources(), {}, "")  # fmt: skip
-
-
-Key = tuple[Any, ...]
-
-
-def key_of(variant: fmt.Variant) -> Key:
-    """What tells a variant from the others of its bundle."""
-    return (variant.op, variant.launch, variant.config, variant.aligned, *variant.point.items())
 
 
 def needed_by(call: Call, planner: Planner, arch: str) -> Iterable[Key]:

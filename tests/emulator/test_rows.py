@@ -7,7 +7,7 @@ import runpy
 
 import numpy as np
 import pytest
-from bundling import ROOT, built
+from bundling import ROOT, built, on_demand
 from click.testing import CliRunner
 from rows_suite import *  # noqa: F403 -- its tests
 from rows_suite import BF16, NORMS, RowsFor, normal, run_norm
@@ -20,19 +20,24 @@ from kernels.rows import reference
 @pytest.fixture(scope="module")
 def rows_for(tmp_path_factory: pytest.TempPathFactory) -> RowsFor:
     def rows(dtype: np.dtype) -> Bundle:
-        return built(tmp_path_factory, "rows", f"T={dtype}")
+        return on_demand(tmp_path_factory, "rows", f"T={dtype}")
 
     return rows
 
 
 @pytest.fixture(scope="module")
 def cast_for(tmp_path_factory: pytest.TempPathFactory) -> RowsFor:
-    return lambda _: built(tmp_path_factory, "rows", "op=cast")
+    return lambda _: on_demand(tmp_path_factory, "rows", "op=cast")
 
 
 @pytest.fixture(scope="module")
 def sample_for(tmp_path_factory: pytest.TempPathFactory) -> RowsFor:
-    return lambda _: built(tmp_path_factory, "rows", "op=sample")
+    return lambda _: on_demand(tmp_path_factory, "rows", "op=sample")
+
+
+@pytest.fixture(scope="module")
+def reductions(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return built(tmp_path_factory, "rows", "T=bfloat16,op=softmax|rms_norm|layer_norm")
 
 
 def traffic(bundle: Bundle, op: str, *arguments: str) -> dict[str, dict[str, int]]:
@@ -48,20 +53,20 @@ def traffic(bundle: Bundle, op: str, *arguments: str) -> dict[str, dict[str, int
 
 
 @pytest.mark.parametrize("cols", (128, 1024, 5008, 32768))
-def test_softmax_reads_and_writes_each_element_once(rows_for: RowsFor, cols: int):
+def test_softmax_reads_and_writes_each_element_once(reductions: Bundle, cols: int):
     dims = ("--dim=rows=20", f"--dim=cols={cols}", "--dtype=T=bfloat16")
     n = 2 * 20 * cols
-    assert traffic(rows_for(BF16), "softmax", *dims) == {"x": (n, 0), "out": (0, n)}
+    assert traffic(reductions, "softmax", *dims) == {"x": (n, 0), "out": (0, n)}
 
 
 @pytest.mark.parametrize("cols", (1024, 5008, 32768))
-def test_norms_read_and_write_each_element_once(rows_for: RowsFor, cols: int):
+def test_norms_read_and_write_each_element_once(reductions: Bundle, cols: int):
     """Of one row, for which the weights are read once too."""
     dims = ("--dim=rows=1", f"--dim=cols={cols}", "--dtype=T=bfloat16")
     n = 2 * cols
     wanted = {"x": (n, 0), "weight": (n, 0), "residual": (n, n), "out": (0, n)}
-    assert traffic(rows_for(BF16), "rms_norm", *dims, "--given=residual") == wanted
-    found = traffic(rows_for(BF16), "layer_norm", *dims, "--given=residual", "--given=bias")
+    assert traffic(reductions, "rms_norm", *dims, "--given=residual") == wanted
+    found = traffic(reductions, "layer_norm", *dims, "--given=residual", "--given=bias")
     assert found == wanted | {"bias": (n, 0)}
 
 
@@ -105,6 +110,15 @@ def test_the_benchmark_calls_the_ops_as_they_are_meant(rows_for: RowsFor, monkey
         assert np.allclose(found, result.astype(np.float32), rtol=2**-7, atol=2**-7), name
 
 
-def test_nothing_spills(rows_for: RowsFor):
-    for variant in rows_for(BF16).index.variants:
+def check_spills(bundle: Bundle) -> None:
+    for variant in bundle.index.variants:
         assert (variant.resources.vgpr_spills, variant.resources.sgpr_spills) == (0, 0), variant
+
+
+def test_reductions_do_not_spill(reductions: Bundle):
+    check_spills(reductions)
+
+
+@pytest.mark.slow
+def test_nothing_spills(tmp_path_factory: pytest.TempPathFactory):
+    check_spills(built(tmp_path_factory, "rows"))
