@@ -29,6 +29,8 @@ from kernels.decode.reference import (
     mla_decode_same_dtype,
     pack_int4,
     paged_attention,
+    paged_attention_int4,
+    paged_attention_int4_same_dtype,
     paged_attention_same_dtype,
     unpack_int4,
 )
@@ -277,6 +279,26 @@ def test_int4_cache(decode: Bundle, groups: int, splits: int):
     options = {"scale": 0.125, "return_lse": True}
     exact, same = flash_decode_int4(*given, **options), flash_decode_int4_same_dtype(*given, **options)
     check([Host(x) for x in results], exact, same)
+
+
+@pytest.mark.parametrize("splits", (1, 3))
+@pytest.mark.parametrize("groups, block_size", ((1, 64), (4, 16), (4, 17)), ids=str)
+@pytest.mark.parametrize("options", ({}, {"softcap": 2.0, "window": 40}), ids=("plain", "window"))
+def test_int4_blocks(decode: Bundle, options: dict, groups: int, block_size: int, splits: int):
+    rng = np.random.default_rng(groups)
+    case = paged([*MIXED, (3, 70), (1, 0)], block_size)
+    given = [rng.integers(0, 256, (*case.k.shape[:3], 32)).astype(np.uint8) for _ in range(2)]
+    for cache in (case.k, case.v):
+        pairs = rng.standard_normal((*cache.shape[:3], groups, 2)).astype(FP16)
+        pairs[np.isnan(cache[..., 0])] = np.nan
+        given.append(pairs)
+    given = [case.q, *given, *case.values()[3:]]
+    out = decode.device.array(np.full(case.q.shape, np.nan, FP16))
+    arrays = [decode.device.array(x) for x in given]
+    options = {**options, "return_lse": True}
+    results = decode.paged_attention_int4(*arrays, max_seqlen_q=3, num_splits=splits, out=out, **options)
+    options["scale"] = 0.125
+    check(results, paged_attention_int4(*given, **options), paged_attention_int4_same_dtype(*given, **options))
 
 
 def test_rows_with_a_prefix_are_read_as_views(decode: Bundle):

@@ -165,14 +165,33 @@ def flash_decode_int4_same_dtype(
     return _flash_decode_int4(as_kernel(q), q, k, v, k_scale, v_scale, *rest, **options)
 
 
+def paged_attention_int4(
+    q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, *tables: Array, **options: object
+) -> Result:
+    """`paged_attention` over caches that `unpack_int4` reads, in float64."""
+    return _paged_attention(EXACT, q, *_unpacked(EXACT, k, v, k_scale, v_scale), *tables, **options)
+
+
+def paged_attention_int4_same_dtype(
+    q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, *tables: Array, **options: object
+) -> Result:
+    """`paged_attention_int4` as hardware does it: what is unpacked is rounded to float16."""
+    return _paged_attention(as_kernel(q), q, *_unpacked(as_kernel(q), k, v, k_scale, v_scale), *tables, **options)
+
+
 def _flash_decode_int4(
     precision: Precision, q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, seqlens_k: Array,
     **options: object,
 ) -> Result:  # fmt: skip
-    k, v = (unpack_int4(*cache) for cache in ((k, k_scale), (v, v_scale)))
-    if precision is not EXACT:
-        k, v = k.astype(np.float16), v.astype(np.float16)
+    k, v = _unpacked(precision, k, v, k_scale, v_scale)
     return _flash_decode(precision, q, k, v, seqlens_k=seqlens_k, **options)
+
+
+def _unpacked(precision: Precision, k: Array, v: Array, k_scale: Array, v_scale: Array) -> tuple[Array, ...]:
+    return tuple(
+        cache if precision is EXACT else cache.astype(np.float16)
+        for cache in (unpack_int4(k, k_scale), unpack_int4(v, v_scale))
+    )
 
 
 # Writing to caches
