@@ -95,12 +95,13 @@ def flex_split(
     acc, row_lse = finish(acc, row_max, row_sum)
     if SPLIT:
         place = ((batch * seqlen_q + tokens).to(tl.int64) * heads + heads_q) * splits + split
-        tl.store(partial + place[:, None] * HEAD_DIM + columns[None, :], acc, mask=present[:, None])
         tl.store(partial_lse + place, row_lse, mask=present)
+        tl.store(partial + place[:, None] * HEAD_DIM + columns[None, :], acc, mask=present[:, None])
     else:
-        out_at = batch * stride_out_batch + tokens * stride_out_tokens + heads_q * stride_out_heads
-        stored = present[:, None] & (columns < head_dim)[None, :] if PADDED else present[:, None]
-        tl.store(out + out_at[:, None] + columns[None, :], acc.to(out.dtype.element_ty), stored)
+        # Before out, whose stores take all the scalar registers that there are.
         if lse.to(tl.int64) != 0:
             lse_at = batch * stride_lse_batch + tokens * stride_lse_tokens + heads_q * stride_lse_heads
             tl.store(lse + lse_at, row_lse * LN_2, mask=present)
+        out_at = batch * stride_out_batch + tokens * stride_out_tokens + heads_q * stride_out_heads
+        stored = present[:, None] & (columns < head_dim)[None, :] if PADDED else present[:, None]
+        tl.store(out + out_at[:, None] + columns[None, :], acc.to(out.dtype.element_ty), stored)

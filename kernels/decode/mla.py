@@ -69,12 +69,12 @@ def mla_split(
     acc, row_lse = finish(acc, row_max, row_sum)
     if SPLIT:
         place = ((first_token + tokens).to(tl.int64) * heads + head) * splits + split
-        tl.store(partial + place[:, None] * LATENT + latent[None, :], acc, mask=present[:, None])
         tl.store(partial_lse + place, row_lse, mask=present)
+        tl.store(partial + place[:, None] * LATENT + latent[None, :], acc, mask=present[:, None])
     else:
+        # Before out, whose stores take all the scalar registers that there are.
+        if lse.to(tl.int64) != 0:
+            lse_at = (first_token + tokens) * stride_lse_tokens + head * stride_lse_heads
+            tl.store(lse + lse_at, row_lse * LN_2, mask=present)
         out_at = (first_token + tokens) * stride_out_tokens + head * stride_out_heads
         tl.store(out + out_at[:, None] + latent[None, :], acc.to(out.dtype.element_ty), mask=present[:, None])
-        if lse.to(tl.int64) != 0:
-            tl.store(
-                lse + (first_token + tokens) * stride_lse_tokens + head * stride_lse_heads, row_lse * LN_2, present
-            )

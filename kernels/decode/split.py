@@ -86,9 +86,9 @@ def decode_split(
 
     last = tokens + (keys - queries)  # the last key that each row sees
     end = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // group + 1 + keys - queries, keys)
-    begin = 0
-    if window >= 0:
-        begin = tl.maximum(tile * BLOCK_M // group + keys - queries - window, 0) // BLOCK_N * BLOCK_N
+    reach = window if window >= 0 else 2147483647
+    first_last = tl.maximum(tile * BLOCK_M // group + keys - queries, 0)
+    begin = tl.maximum(first_last - reach, 0) // BLOCK_N * BLOCK_N
     begin, end = part(begin, end, split, splits, BLOCK_N)
 
     k += head_kv * stride_k_heads
@@ -126,9 +126,7 @@ def decode_split(
             scores *= scale_log2
         if alibi_slopes is not None:
             scores -= slopes[:, None] * tl.abs(distance).to(tl.float32)
-        visible = distance >= 0
-        if window >= 0:
-            visible = visible & (distance <= window)
+        visible = (distance | (reach - distance)) >= 0  # both, by their signs
         p, rescale, row_max, row_sum = fold(tl.where(visible, scores, float("-inf")), row_max, row_sum)
         if SCALED:
             p *= (tl.load(v_scale + v_factors) * GAIN)[None, :]
@@ -139,14 +137,15 @@ def decode_split(
         acc *= 1.0 / GAIN
     if SPLIT:
         place = ((first_row + tokens).to(tl.int64) * heads + heads_q) * splits + split
-        tl.store(partial + place[:, None] * HEAD_DIM + columns[None, :], acc, mask=present[:, None])
         tl.store(partial_lse + place, row_lse, mask=present)
+        tl.store(partial + place[:, None] * HEAD_DIM + columns[None, :], acc, mask=present[:, None])
     else:
-        out += batch * stride_out_batch
-        out_at = (first_token + tokens) * stride_out_tokens + heads_q * stride_out_heads
-        stored = present[:, None] & (columns < head_dim)[None, :] if PADDED else present[:, None]
-        tl.store(out + out_at[:, None] + columns[None, :], acc.to(out.dtype.element_ty), mask=stored)
+        # Before out, whose stores take all the scalar registers that there are.
         if lse.to(tl.int64) != 0:
             lse += batch * stride_lse_batch
             lse_at = (first_token + tokens) * stride_lse_tokens + heads_q * stride_lse_heads
             tl.store(lse + lse_at, row_lse * LN_2, mask=present)
+        out += batch * stride_out_batch
+        out_at = (first_token + tokens) * stride_out_tokens + heads_q * stride_out_heads
+        stored = present[:, None] & (columns < head_dim)[None, :] if PADDED else present[:, None]
+        tl.store(out + out_at[:, None] + columns[None, :], acc.to(out.dtype.element_ty), mask=stored)
