@@ -13,8 +13,7 @@ import triton.language as tl
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN_2: tl.constexpr = tl.constexpr(0.6931471805599453)
 HEADROOM: tl.constexpr = tl.constexpr(7.0)
-"""Probabilities that meet values of 8 bits go up to 2 to this power: as far as float8_e4m3fnuz allows, so that few of
-the small ones underflow."""
+"""Probabilities of float8 go up to 2 to this power: as far as float8_e4m3fnuz does, so that few of them underflow."""
 
 
 class Matrix(NamedTuple):
@@ -126,8 +125,7 @@ def attend(
     query sees every key, but for what MASK_MOD hides.
 
     Keys of int8 or float8 take the dtype of the queries. Values take that of the probabilities, which is float16 for
-    queries of int8, else that of the queries. With values of 8 bits, row_max is not the maximum but a bound of it
-    that differs from it in less than a factor of 2, so that the probabilities are rounded alike in blocks of any size.
+    queries of int8, else that of the queries. For float8, row_max is HEADROOM less than the maximum.
     """
     MODIFIED: tl.constexpr = not (
         scoring.softcap is None and scoring.bias is None and scoring.slope is None and form.SCORE_MOD is None
@@ -153,8 +151,8 @@ def attend(
         else:
             scale = scoring.scale * LOG2_E
             block_max = tl.max(products, 1) * scale
-        if keys.v.dtype.element_ty.primitive_bitwidth == 8:
-            block_max = tl.ceil(block_max) - HEADROOM
+        if P.primitive_bitwidth == 8:
+            block_max -= HEADROOM
         new_max = tl.maximum(row_max, block_max)
         # -inf - -inf is not a number.
         origin = tl.where(new_max == float("-inf"), 0.0, new_max) if EMPTY else new_max
