@@ -117,7 +117,7 @@ def test_gfx942_8_bit_tensors_load_wide_and_do_not_spill(op: str, point: dict[st
     compiled = compile_variant(chosen[-1].job)
     check_resources(compiled)
     products = [body for body in loops(compiled) if any(name.startswith("v_mfma") for name in body)]
-    for body in products[::2] if "INT8_P" in point and point["INT8_P"] else products[:1]:  # those over whole blocks
+    for body in products[::2] if point.get("INT8_P") else products[:1]:  # those over whole blocks
         assert set(loads_of(body)) == {"buffer_load_dwordx4"}
         assert any(name.startswith(product) for name in body)
 
