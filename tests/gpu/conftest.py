@@ -51,6 +51,11 @@ def decode(device: Device) -> Bundle:
 
 
 @pytest.fixture(scope="session")
+def gemm(device: Device) -> Bundle:
+    return open_for(device, "gemm")
+
+
+@pytest.fixture(scope="session")
 def memory(device: Device) -> Bundle:
     return open_for(device, "memory")
 
