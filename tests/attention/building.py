@@ -30,9 +30,15 @@ BUNDLE = "attention_cases"
 
 
 def build_for(
-    calls: Iterable[Call], manifest_path: Path, arch: str, output: Path, jobs: int, cache: Path | None
+    calls: Iterable[Call],
+    manifest_path: Path,
+    arch: str,
+    output: Path,
+    jobs: int,
+    cache: Path | None,
+    name: str = BUNDLE,
 ) -> Path:
-    """Build a bundle `attention_cases-<arch>` that serves the calls; returns its folder."""
+    """Build a bundle `<name>-<arch>` that serves the calls; returns its folder."""
     target = parse_arch(arch)
     manifest = load_manifest(manifest_path)
     planned = plan_bundle(manifest, target, {}, line_info=False, full=True)
@@ -42,7 +48,7 @@ def build_for(
     used = {variant.spec.op for variant in chosen}
     bundle = dataclasses.replace(
         planned,
-        manifest=Manifest(manifest.file, manifest.spec.model_copy(update={"bundle": BUNDLE})),
+        manifest=Manifest(manifest.file, manifest.spec.model_copy(update={"bundle": name})),
         ops=tuple(op for op in planned.ops if op.name in used),
         variants=chosen,
         golden=(),

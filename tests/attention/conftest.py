@@ -1,4 +1,4 @@
-"""The attention ops with all that their manifest says, on the emulator."""
+"""The attention ops with all that their manifests say, on the emulator: gfx942, in strict mode."""
 
 from __future__ import annotations
 
@@ -10,5 +10,9 @@ from aot_runtime import Bundle
 
 @pytest.fixture(scope="session")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """Of gfx942, in strict mode."""
     return on_demand(tmp_path_factory, "attention", full=True)
+
+
+@pytest.fixture(scope="session")
+def quantised(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return on_demand(tmp_path_factory, "attention_quantised", full=True)
