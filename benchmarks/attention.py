@@ -6,6 +6,9 @@ All of them work on the same tensors, in device memory, outputs of ours given. T
 two events around as many calls as take about 20 ms; the backends take turns, round by round; medians are shown. A
 matrix product of M x N x K counts 2 M N K; a causal mask halves the work. Caches are not flushed between calls. The
 difference is the largest between our result and torch's first backend, both in their own dtype.
+
+A shape with fewer heads of K and V than of Q (16/2), or of sequences of different lengths (v: from half to one and a
+half times the given length, one behind the other), is also set beside the plain shape, as parts of its TFLOP/s.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 
 SHAPES = (
     "4x16x4096x128 4x16x4096x128c 16x16x1024x128 16x16x1024x128c 1x16x16384x128c 4x16x4096x64 4x16x4096x64c "
-    "4x16x4096x256c"
+    "4x16x4096x256c 4x16/2x4096x128 4x16/2x4096x128c 4x16x4096x128v 4x16x4096x128cv"
 )
 ROUND_S = 0.02
 PACKAGES = ("numpy", "torch", "triton", "cuda-bindings", "hip-python")
@@ -33,34 +36,59 @@ PACKAGES = ("numpy", "torch", "triton", "cuda-bindings", "hip-python")
 
 @dataclass(frozen=True)
 class Shape:
+    """A call. varlen: `batch` sequences of `seqlen` tokens on average."""
+
     batch: int
     heads: int
+    heads_kv: int
     seqlen: int
     head_dim: int
-    causal: bool
+    causal: bool = False
+    varlen: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Shape:
-        """`4x16x4096x128c`: batch, heads, sequence length, head dim, causal. Raises ValueError."""
-        batch, heads, seqlen, head_dim = (int(part) for part in text.removesuffix("c").split("x"))
-        return cls(batch, heads, seqlen, head_dim, text.endswith("c"))
+        """`4x16/2x4096x128cv`: batch, heads/those of K and V, sequence length, head dim, causal, varlen.
+
+        Raises ValueError.
+        """
+        digits = text.rstrip("cv")
+        batch, heads, seqlen, head_dim = digits.split("x")
+        heads, _, heads_kv = heads.partition("/")
+        extents = int(batch), int(heads), int(heads_kv or heads), int(seqlen), int(head_dim)
+        return cls(*extents, *(flag in text[len(digits) :] for flag in "cv"))
 
     def __str__(self) -> str:
-        return f"{self.batch}x{self.heads}x{self.seqlen}x{self.head_dim}{' causal' if self.causal else ''}"
+        heads = f"{self.heads}/{self.heads_kv}" if self.heads_kv < self.heads else f"{self.heads}"
+        kinds = " causal" * self.causal + " varlen" * self.varlen
+        return f"{self.batch}x{heads}x{self.seqlen}x{self.head_dim}{kinds}"
 
     @property
-    def extents(self) -> tuple[int, int, int, int]:
-        return self.batch, self.heads, self.seqlen, self.head_dim
+    def plain(self) -> Shape:
+        return replace(self, heads_kv=self.heads, varlen=False)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Of the sequences."""
+        if not self.varlen:
+            return [self.seqlen] * self.batch
+        return np.linspace(self.seqlen / 2, self.seqlen * 3 / 2, self.batch).astype(int).tolist()
+
+    def extents(self, heads: int) -> tuple[int, ...]:
+        """Of a tensor with that many heads."""
+        if self.varlen:
+            return sum(self.lengths), heads, self.head_dim
+        return self.batch, heads, self.seqlen, self.head_dim
 
     @property
     def flops(self) -> float:
         """Of the two matrix products."""
-        return 4 * self.batch * self.heads * self.seqlen**2 * self.head_dim / (2 if self.causal else 1)
+        return 4 * self.heads * self.head_dim * sum(n * n for n in self.lengths) / (2 if self.causal else 1)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """q, k and v and a place for our result, as device arrays; and as torch's tensors, where there is torch."""
+    """q, k, v, and a place for our result, as device arrays; and the first three as torch's tensors, if it is there."""
 
     arrays: tuple[DeviceArray, DeviceArray, DeviceArray]
     out: DeviceArray
@@ -71,7 +99,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path, help="the bundle of manifests/attention.yaml for this GPU")
     parser.add_argument("--shapes", type=Shape.parse, nargs="+", default=[Shape.parse(text) for text in SHAPES.split()],
-                        metavar="BxHxSxD[c]", help=f"what to run; c: causal (default: {SHAPES})")  # fmt: skip
+                        metavar="BxH[/HKV]xSxD[c][v]",
+                        help=f"what to run; c: causal, v: varlen (default: {SHAPES})")  # fmt: skip
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16", help="(default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of each backend (default: %(default)s)")
     options = parser.parse_args()
@@ -88,19 +117,22 @@ def main() -> None:
 def report(bundle: Bundle, shapes: list[Shape], dtype: str, rounds: int) -> str:
     torch = import_torch()
     peers = torch_backends(torch)
-    rows = []
+    rows, rates = [], {}
     for shape in shapes:
         inputs = make_inputs(bundle, shape, dtype, torch)
-        ways = {"ours": partial(bundle.flash_attention, *inputs.arrays, causal=shape.causal, out=inputs.out)}
-        ways |= working(shape, {name: partial(peer, *inputs.tensors, shape.causal) for name, peer in peers.items()})
+        ways = {"ours": our_call(bundle, shape, inputs)}
+        if not shape.varlen:  # torch's public function has it for nested tensors only
+            ways |= working(shape, {name: partial(peer, *inputs.tensors, shape.causal) for name, peer in peers.items()})
         ways["ours"]()
         difference = max_difference(inputs.out, next((way() for name, way in ways.items() if name != "ours"), None))
         times = interleaved({name: partial(device_seconds, bundle, way, calls_of(bundle, way))
                              for name, way in ways.items()}, rounds)  # fmt: skip
         rate = {name: shape.flops / median(taken) / 1e12 for name, taken in times.items()}
+        rates[shape] = rate["ours"]
+        plain = f"{rate['ours'] / rates[shape.plain]:.2f}" if shape != shape.plain in rates else "-"
         beside = [cell for name in peers for cell in _cells(rate, name)]
-        rows.append([str(shape), f"{rate['ours']:.0f}", *beside, difference])
-    headings = ("TFLOP/s", "ours", *(text for name in peers for text in (name, "ours / it")), "difference")
+        rows.append([str(shape), f"{rate['ours']:.0f}", plain, *beside, difference])
+    headings = ("TFLOP/s", "ours", "of plain", *(t for name in peers for t in (name, "ours / it")), "difference")
     return table(headings, rows)
 
 
@@ -108,17 +140,28 @@ def _cells(rate: dict[str, float], name: str) -> tuple[str, str]:
     return (f"{rate[name]:.0f}", f"{rate['ours'] / rate[name]:.2f}") if name in rate else ("-", "-")
 
 
+def our_call(bundle: Bundle, shape: Shape, inputs: Inputs) -> Callable[[], Any]:
+    if not shape.varlen:
+        return partial(bundle.flash_attention, *inputs.arrays, causal=shape.causal, out=inputs.out)
+    starts = bundle.device.array(np.cumsum([0, *shape.lengths]).astype(np.int32))
+    return partial(
+        bundle.flash_attention_varlen, *inputs.arrays, starts, starts, causal=shape.causal, out=inputs.out,
+        max_seqlen_q=max(shape.lengths),
+    )  # fmt: skip
+
+
 def make_inputs(bundle: Bundle, shape: Shape, dtype: str, torch: Any) -> Inputs:
+    extents = [shape.extents(heads) for heads in (shape.heads, shape.heads_kv, shape.heads_kv)]
     if torch is None:
         from aot_runtime.dtypes import numpy_dtype
 
         rng = np.random.default_rng(0)
-        hosts = (rng.standard_normal(shape.extents, np.float32).astype(numpy_dtype(dtype)) for _ in range(3))
+        hosts = (rng.standard_normal(extent, np.float32).astype(numpy_dtype(dtype)) for extent in extents)
         q, k, v = (bundle.device.array(host) for host in hosts)
-        return Inputs((q, k, v), bundle.device.empty(shape.extents, dtype), ())
+        return Inputs((q, k, v), bundle.device.empty(extents[0], dtype), ())
     generator = torch.Generator("cuda").manual_seed(0)
-    new = partial(torch.randn, shape.extents, device="cuda", dtype=getattr(torch, dtype), generator=generator)
-    tensors = (new(), new(), new())
+    new = partial(torch.randn, device="cuda", dtype=getattr(torch, dtype), generator=generator)
+    tensors = tuple(new(extent) for extent in extents)
     torch.cuda.synchronize()
     q, k, v = (bundle.device.wrap(tensor) for tensor in tensors)
     return Inputs((q, k, v), bundle.device.wrap(torch.empty_like(tensors[0])), tensors)
@@ -148,7 +191,7 @@ def torch_backends(torch: Any) -> dict[str, Callable[..., Any]]:
 
     def attention(backend: Any, q: Any, k: Any, v: Any, causal: bool) -> Any:
         with sdpa_kernel(backend):
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
 
     return {
         "torch FlashAttention": partial(attention, SDPBackend.FLASH_ATTENTION),

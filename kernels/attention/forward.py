@@ -152,14 +152,16 @@ def attend_tile(
             MASK_MOD,
         )  # fmt: skip
 
-        # A sum is at least 1 (the maximum's own term), or 0 in a row that saw no key.
-        acc *= (1.0 / tl.where(row_sum == 0, 1.0, row_sum))[:, None]
         stored = rows < seqlen_q
-        store_tile(out, batch, head, first_row_q, rows, acc, stored, head_dim_v, HEAD_DIM_V, PADDED)
+        # Before out: its conversion takes all the scalar registers that there are.
         if lse.base is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
             if lse.base.to(tl.int64) != 0:
                 row_lse = (row_max + tl.log2(row_sum)) * LN_2
                 tl.store(head_of(lse, batch, head, first_row_q) + rows * lse.stride_rows, row_lse, mask=stored)
+
+        # A sum is at least 1 (the maximum's own term), or 0 in a row that saw no key.
+        acc *= (1.0 / tl.where(row_sum == 0, 1.0, row_sum))[:, None]
+        store_tile(out, batch, head, first_row_q, rows, acc, stored, head_dim_v, HEAD_DIM_V, PADDED)
 
 
 @triton.jit

@@ -14,6 +14,8 @@ import pytest
 from hip_double.double import DoubleLibrary
 from scripts import ROOT, build, run_script
 
+from aot_runtime import open_bundle
+
 BENCHMARKS = sorted(path for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in ("measure", "kernargs"))
 
 
@@ -50,12 +52,20 @@ def test_launch(hip_double: DoubleLibrary, rows_bundle: Path):
 
 
 def test_attention(hip_double: DoubleLibrary, attention_bundle: Path):
-    script, shapes = str(ROOT / "benchmarks/attention.py"), ("1x2x64x64", "1x2x65x64c")
+    script, shapes = str(ROOT / "benchmarks/attention.py"), ("1x2x64x64", "1x2/1x64x64", "1x2x65x64c")
     output = hip_double.run(
         run_script, str(attention_bundle), script, str(attention_bundle), "--shapes", *shapes, "--rounds", "1"
     )
-    rows = [line for line in output.splitlines() if line.startswith("1x2x6")]
-    assert [row.split("  ")[0] for row in rows] == ["1x2x64x64", "1x2x65x64 causal"]
+    rows = [line for line in output.splitlines() if line.startswith("1x2")]
+    assert [row.split("  ")[0] for row in rows] == ["1x2x64x64", "1x2/1x64x64", "1x2x65x64 causal"]
+
+
+def test_attention_of_sequences(attention_bundle: Path):
+    attention = benchmark("attention")
+    shapes = [attention.Shape.parse(text) for text in ("2x1x20x64", "2x1x20x64v")]
+    bundle = open_bundle(attention_bundle, "emulator")
+    *_, row = attention.report(bundle, shapes, "float16", rounds=1).splitlines()
+    assert row.startswith("2x1x20x64 varlen  ")
 
 
 def test_emulator(attention_bundle: Path, tmp_path: Path):
@@ -81,6 +91,10 @@ def test_flops_of_attention():
     shape = benchmark("attention").Shape
     assert shape.parse("4x16x4096x128").flops == 2 * (2 * 4096 * 4096 * 128) * 4 * 16
     assert shape.parse("4x16x4096x128c").flops == 2 * (4096 * 4096 * 128) * 4 * 16
+    assert shape.parse("4x16/2x4096x128").flops == 2 * (2 * 4096 * 4096 * 128) * 4 * 16
+    varlen = shape.parse("3x16x4096x128v")
+    assert varlen.lengths == [2048, 4096, 6144] and varlen.extents(2) == (3 * 4096, 2, 128)
+    assert varlen.flops == 2 * (2 * 128) * 16 * (2048**2 + 4096**2 + 6144**2)
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["raw ctypes", "aot_runtime"])
