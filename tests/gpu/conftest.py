@@ -51,5 +51,10 @@ def memory(device: Device) -> Bundle:
 
 
 @pytest.fixture(scope="session")
+def gemm(device: Device) -> Bundle:
+    return open_for(device, "gemm")
+
+
+@pytest.fixture(scope="session")
 def rows(device: Device) -> Bundle:
     return open_for(device, "rows")
