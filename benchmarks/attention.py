@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from measure import interleaved, machine, median, table, versions
+from on_gpu import calls_of, device_seconds, import_torch, max_difference, working
 
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 
@@ -30,7 +31,6 @@ SHAPES = (
     "4x16x4096x128 4x16x4096x128c 16x16x1024x128 16x16x1024x128c 1x16x16384x128c 4x16x4096x64 4x16x4096x64c "
     "4x16x4096x256c 4x16/2x4096x128 4x16/2x4096x128c 4x16x4096x128v 4x16x4096x128cv"
 )
-ROUND_S = 0.02
 PACKAGES = ("numpy", "torch", "triton", "cuda-bindings", "hip-python")
 
 
@@ -170,19 +170,6 @@ def make_inputs(bundle: Bundle, shape: Shape, dtype: str, torch: Any) -> Inputs:
 # Peers
 
 
-def import_torch() -> Any:
-    """torch, if it is there and sees a GPU; says so if not."""
-    try:
-        import torch
-    except ImportError as error:
-        print(f"left out: torch: {error}")
-        return None
-    if not torch.cuda.is_available():
-        print("left out: torch: it sees no GPU")
-        return None
-    return torch
-
-
 def torch_backends(torch: Any) -> dict[str, Callable[..., Any]]:
     """torch's backends that have fused kernels, as functions of q, k, v and causal."""
     if torch is None:
@@ -197,43 +184,6 @@ def torch_backends(torch: Any) -> dict[str, Callable[..., Any]]:
         "torch FlashAttention": partial(attention, SDPBackend.FLASH_ATTENTION),
         "torch cuDNN": partial(attention, SDPBackend.CUDNN_ATTENTION),
     }
-
-
-def working(shape: Shape, ways: dict[str, Callable[[], Any]]) -> dict[str, Callable[[], Any]]:
-    """The ways that take this shape; says why of those that do not."""
-    taken = {}
-    for name, way in ways.items():
-        try:
-            way()
-            taken[name] = way
-        except RuntimeError as error:
-            print(f"left out: {name} for {shape}: {str(error).splitlines()[0]}")
-    return taken
-
-
-def max_difference(out: DeviceArray, tensor: Any) -> str:
-    """The largest difference from torch's result; a dash where there is none."""
-    if tensor is None:
-        return "-"
-    theirs = tensor.float().cpu().numpy()
-    return f"{np.abs(out.numpy().astype(np.float32) - theirs).max():.1e}"
-
-
-# Time
-
-
-def device_seconds(bundle: Bundle, way: Callable[[], Any], calls: int) -> float:
-    """Device time of one call: between two events around `calls` calls."""
-    start = bundle.device.event()
-    for _ in range(calls):
-        way()
-    return bundle.device.event().elapsed_ms(start) / 1e3 / calls
-
-
-def calls_of(bundle: Bundle, way: Callable[[], Any]) -> int:
-    """Calls that fill a round."""
-    way()
-    return max(1, min(1000, int(ROUND_S / max(device_seconds(bundle, way, 3), 1e-9))))
 
 
 if __name__ == "__main__":

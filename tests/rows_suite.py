@@ -61,10 +61,10 @@ def test_softmax(rows_for: RowsFor, dtype: np.dtype, cols: int):
     check_softmax(rows_for(dtype), x)
 
 
-@pytest.mark.parametrize("rows", (1, 2, 15, 16, 17, 70))
+@pytest.mark.parametrize("count", (1, 2, 15, 16, 17, 70))
 @pytest.mark.parametrize("cols", (16, 100, 128, 500, 512))
-def test_softmax_of_many_short_rows(rows_for: RowsFor, cols: int, rows: int):
-    check_softmax(rows_for(FP32), normal(np.random.default_rng(rows), (rows, cols), FP32))
+def test_softmax_of_many_short_rows(rows_for: RowsFor, cols: int, count: int):
+    check_softmax(rows_for(FP32), normal(np.random.default_rng(count), (count, cols), FP32))
 
 
 @pytest.mark.parametrize("scale", (0.125, -3.0, 100.0, 0.0))
@@ -135,12 +135,12 @@ def test_norm_of_a_sum(rows_for: RowsFor, op: str, cols: int):
     run_norm(rows_for(BF16), op, x, normal(rng, (cols,), BF16, 0.1), residual, zero_centred=True, **bias)
 
 
-@pytest.mark.parametrize("rows", (1, 15, 17, 400))
+@pytest.mark.parametrize("count", (1, 15, 17, 400))
 @pytest.mark.parametrize("cols", (16, 100, 128, 512))
 @pytest.mark.parametrize("op", NORMS)
-def test_norm_of_many_short_rows(rows_for: RowsFor, op: str, cols: int, rows: int):
+def test_norm_of_many_short_rows(rows_for: RowsFor, op: str, cols: int, count: int):
     rng = np.random.default_rng(cols)
-    run_norm(rows_for(FP32), op, normal(rng, (rows, cols), FP32), normal(rng, (cols,), FP32))
+    run_norm(rows_for(FP32), op, normal(rng, (count, cols), FP32), normal(rng, (cols,), FP32))
 
 
 @pytest.mark.parametrize("op", NORMS)
