@@ -46,13 +46,13 @@ def decode(device: Device) -> Bundle:
 
 
 @pytest.fixture(scope="session")
-def memory(device: Device) -> Bundle:
-    return open_for(device, "memory")
+def gemm(device: Device) -> Bundle:
+    return open_for(device, "gemm")
 
 
 @pytest.fixture(scope="session")
-def gemm(device: Device) -> Bundle:
-    return open_for(device, "gemm")
+def memory(device: Device) -> Bundle:
+    return open_for(device, "memory")
 
 
 @pytest.fixture(scope="session")
