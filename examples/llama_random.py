@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,16 +52,13 @@ def settings(size: str, **changes: Any) -> dict[str, Any]:
 def random_tensors(found: Mapping[str, Any], seed: int = 0) -> dict[str, Array]:
     """What a config's model needs, by name. Each layer's results are about as large as its inputs."""
     config = Config.parse(found, Path("config.json"))
-    rng = np.random.default_rng(seed)
-    pool = rng.standard_normal(POOL, np.float32)
-    return {
-        name: _tensor(rng, pool, name, shape).astype(DTYPES[config.dtype]) for name, shape in config.shapes().items()
-    }
+    shapes, rng = config.shapes(), np.random.default_rng(seed)
+    pool = rng.standard_normal(min(POOL, max(map(math.prod, shapes.values()))), np.float32)
+    return {name: _tensor(rng, pool, name, shape).astype(DTYPES[config.dtype]) for name, shape in shapes.items()}
 
 
 def _tensor(rng: np.random.Generator, pool: Array, name: str, shape: tuple[int, ...]) -> Array:
-    count = int(np.prod(shape))
-    values = np.resize(np.roll(pool, -int(rng.integers(POOL))), count).reshape(shape)
+    values = np.resize(np.roll(pool, -int(rng.integers(len(pool)))), shape)
     if name.endswith("norm.weight"):
         return 1 + values / 10
     return values if name.startswith("model.embed") else values * shape[-1] ** -0.5
