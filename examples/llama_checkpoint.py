@@ -35,7 +35,7 @@ class Quantisation:
     zeros_are_less_one: bool
 
     def groups(self, inputs: int) -> int:
-        return 1 if self.group_size == -1 else -(-inputs // self.group_size)
+        return 1 if self.group_size == -1 else inputs // self.group_size
 
     def shapes(self, outputs: int, inputs: int) -> dict[str, tuple[int, ...]]:
         """Of a linear layer's tensors, by the ends of their names."""
@@ -93,7 +93,7 @@ class Config:
             raise CheckpointError(f"{path}: {heads} heads cannot share {heads_kv} key heads evenly")
         head_dim = found.get("head_dim") or values["hidden_size"] // heads
         end = found.get("eos_token_id")
-        return cls(
+        config = cls(
             vocabulary=values["vocab_size"],
             hidden=values["hidden_size"],
             intermediate=values["intermediate_size"],
@@ -112,6 +112,14 @@ class Config:
             end=frozenset(() if end is None else end if isinstance(end, list) else [end]),
             quantisation=_quantisation(values),
         )
+        config._check_groups(path)
+        return config
+
+    def _check_groups(self, path: Path) -> None:
+        size = self.quantisation.group_size if self.quantisation else -1
+        for name, (_, inputs, _) in self.linears().items():
+            if size != -1 and (size < 1 or inputs % size):
+                raise CheckpointError(f"{path}: groups of {size} do not divide the {inputs} inputs of {name}")
 
     def linears(self) -> dict[str, tuple[int, int, bool]]:
         """(outputs, inputs, whether it has a bias) of each linear layer of a decoder layer."""

@@ -33,13 +33,14 @@ SHARED = {
     "torch_dtype": "bfloat16",
 }
 SIZES = {
-    "tiny": {"vocab_size": 320, "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2,
+    "tiny": {"vocab_size": 320, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
              "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 512,
              "tie_word_embeddings": False},
     "1b": {"vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072,
            "tie_word_embeddings": True},
 }  # fmt: skip
+GPTQ = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}}
 POOL = 1 << 24
 """Random numbers that are drawn; larger tensors repeat them."""
 
@@ -54,13 +55,19 @@ def random_tensors(found: Mapping[str, Any], seed: int = 0) -> dict[str, Array]:
     config = Config.parse(found, Path("config.json"))
     shapes, rng = config.shapes(), np.random.default_rng(seed)
     pool = rng.standard_normal(min(POOL, max(map(math.prod, shapes.values()))), np.float32)
-    return {name: _tensor(rng, pool, name, shape).astype(DTYPES[config.dtype]) for name, shape in shapes.items()}
+    dtype = DTYPES[config.dtype]
+    drawn = ((name, _tensor(rng, pool, name, shape)) for name, shape in shapes.items())
+    return {name: array if array.dtype == np.int32 else array.astype(dtype) for name, array in drawn}
 
 
 def _tensor(rng: np.random.Generator, pool: Array, name: str, shape: tuple[int, ...]) -> Array:
+    if name.endswith(("qweight", "qzeros")):
+        return rng.integers(-(2**31), 2**31, shape, np.int32)
     values = np.resize(np.roll(pool, -int(rng.integers(len(pool)))), shape)
     if name.endswith("norm.weight"):
         return 1 + values / 10
+    if name.endswith("scales"):
+        return np.full(shape, 0.02)
     return values if name.startswith("model.embed") else values * shape[-1] ** -0.5
 
 
@@ -90,8 +97,9 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="tiny", help="(default: %(default)s)")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    parser.add_argument("--gptq", action="store_true", help="linear layers of 4 bits, in groups of 128")
     options = parser.parse_args()
-    found = settings(options.size, torch_dtype=options.dtype)
+    found = settings(options.size, torch_dtype=options.dtype, **(GPTQ if options.gptq else {}))
     write_checkpoint(options.folder, found, random_tensors(found, options.seed))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 pytest.importorskip("tokenizers", reason="the example needs the extra `llama`")
 
-from bundling import built
+from bundling import ROOT, built
 from llama_suite import *  # noqa: F403 -- its tests
 from llama_suite import CASES, check_case
 
@@ -22,6 +23,26 @@ FEW = "T=bfloat16,HEAD_DIM=64,HEAD_DIM_V=64,BLOCK=128,PADDED=false,SPLIT=false,H
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return built(tmp_path_factory, "llama", FEW)
+
+
+def test_the_benchmark_runs_to_its_end(llama: Bundle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    benchmark = importlib.import_module("benchmarks.llama")
+    command = [
+        str(llama.path),
+        "--size",
+        "tiny",
+        "--batches",
+        "2",
+        "--prompt",
+        "3",
+        "--tokens",
+        "4",
+        "--no-transformers",
+    ]
+    heading, *rows = benchmark.report(llama, tmp_path, benchmark.options_of(command)).splitlines()
+    assert [row.split("  ")[0] for row in rows] == ["dense, batch 2"]
+    assert all(float(number) >= 0 for row in rows for number in row.split()[3:]) and "tokens/s" in heading
 
 
 @pytest.mark.slow
