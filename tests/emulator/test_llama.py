@@ -28,7 +28,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 def test_the_benchmark_runs_to_its_end(llama: Bundle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     benchmark = importlib.import_module("benchmarks.llama")
-    shape = "--size tiny --batches 2 --prompt 3 --tokens 4".split()
+    shape = ["--size", "tiny", "--batches", "2", "--prompt", "3", "--tokens", "4"]
     command = [str(llama.path), *shape, "--no-transformers", "--no-gptq"]
     heading, *rows = benchmark.report(llama, tmp_path, benchmark.options_of(command)).splitlines()
     assert [row.split("  ")[0] for row in rows] == ["dense, batch 2"]
