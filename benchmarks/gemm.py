@@ -28,8 +28,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attention import calls_of, device_seconds, import_torch, max_difference, working
 from measure import interleaved, machine, median, table, versions
+from on_gpu import calls_of, device_seconds, import_torch, max_difference, working
 
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 

@@ -53,7 +53,7 @@ def matmul_same_dtype(
     """`matmul` as hardware does it: summed in fp32, one element of k after the other, then rounded to a's dtype."""
     operands = [x.astype(np.float32) for x in (a, b)]
     if precision == "tf32":
-        operands = [round_tf32(x) for x in operands]
+        operands = [to_tf32(x) for x in operands]
     with np.errstate(over="ignore", invalid="ignore"):
         value = _finish(sum_in_order(*operands), bias, d, np.float32(alpha), np.float32(beta), activation)
         return value.astype(a.dtype)
@@ -67,10 +67,9 @@ def sum_in_order(a: Array, b: Array) -> Array:
     return acc
 
 
-def round_tf32(x: Array) -> Array:
-    """fp32 numbers with 10 bits of mantissa, to nearest."""
-    bits = x.view(np.uint32)
-    return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+def to_tf32(x: Array) -> Array:
+    """fp32 numbers with 10 bits of mantissa, as matrix units take them: what is below is dropped."""
+    return (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def integer_matmul(a: Array, b: Array, d: Array | None = None, alpha: int = 1, beta: int = 1) -> Array:
