@@ -6,7 +6,8 @@ The checkpoint is made in a temporary folder, in the published format; both read
 token is the likeliest. `step` is the time of a token of all sequences, from a replayed graph, the mean of those between
 two waits; `host` what the host is busy with for it, the median; `op by op` is a step that is not replayed. transformers
 generates by its own `generate`: its step is the time of long texts less that of texts of one token. Weights are those
-that a step reads, GB/s how fast it reads them if it did nothing else.
+that a step reads, GB/s how fast it reads them if it did nothing else. The difference is the largest of our logits after
+the prompts from transformers'.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ import numpy as np
 from measure import ROOT, machine, median, seconds, table, versions
 from on_gpu import import_torch
 
-from aot_runtime import AotError, open_bundle
+from aot_runtime import AotError, Bundle, open_bundle
 
 sys.path += [str(ROOT), str(ROOT / "examples")]
 
@@ -38,8 +40,12 @@ PACKAGES = ("numpy", "torch", "transformers", "cuda-bindings", "hip-python")
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds. prefill: of all prompts; step, host and op_by_op: of a token of each sequence."""
+    """Seconds. prefill: of all prompts; step, host and op_by_op: of a token of each sequence.
 
+    logits: those after the prompts, float32 [batch, vocabulary].
+    """
+
+    logits: np.ndarray
     prefill: float
     step: float
     host: float | None = None
@@ -74,7 +80,7 @@ def main() -> None:
         sys.exit(f"llama.py: {error}")
 
 
-def report(bundle: Any, folder: Path, options: argparse.Namespace) -> str:
+def report(bundle: Bundle, folder: Path, options: argparse.Namespace) -> str:
     rows = []
     for name, change in {"dense": {}, **({} if options.no_gptq else {"GPTQ": GPTQ})}.items():
         config = settings(options.size, torch_dtype=options.dtype, **change)
@@ -82,24 +88,23 @@ def report(bundle: Any, folder: Path, options: argparse.Namespace) -> str:
         checkpoint = Checkpoint(folder / name)
         nbytes = weight_bytes(folder / name, checkpoint)
         model = Llama(bundle, checkpoint, context=options.prompt + options.tokens)
+        peer = None if options.no_transformers or change else import_transformers(folder / name, options.dtype)
         for batch in options.batches:
             prompts = random_prompts(config["vocab_size"], batch, options.prompt)
-            rows.append(row(f"{name}, batch {batch}", batch, nbytes, ours(model, prompts, options.tokens)))
-        del model
-    if not options.no_transformers:
-        for batch in options.batches:
-            prompts = random_prompts(SIZES[options.size]["vocab_size"], batch, options.prompt)
-            times = theirs(folder / "dense", options.dtype, prompts, options.tokens)
-            if times is not None:
-                nbytes = weight_bytes(folder / "dense", Checkpoint(folder / "dense"))
-                rows.append(row(f"transformers, batch {batch}", batch, nbytes, times))
-    return table(("", "tokens/s", "step ms", "host ms", "op by op ms", "prefill ms", "weights GB/s"), rows)
+            mine = ours(model, prompts, options.tokens)
+            peers = theirs(*peer, prompts, options.tokens) if peer else None
+            rows.append(row(f"{name}, batch {batch}", batch, nbytes, mine, peers))
+            if peers:
+                rows.append(row(f"transformers, batch {batch}", batch, nbytes, peers))
+    headings = ("tokens/s", "step ms", "host ms", "op by op ms", "prefill ms", "weights GB/s", "difference")
+    return table(("", *headings), rows)
 
 
-def row(name: str, batch: int, nbytes: int, times: Times) -> list[str]:
+def row(name: str, batch: int, nbytes: int, times: Times, peer: Times | None = None) -> list[str]:
     parts = (times.step, times.host, times.op_by_op, times.prefill)
     cells = ["-" if part is None else f"{part * 1e3:.3f}" for part in parts]
-    return [name, f"{batch / times.step:.1f}", *cells, f"{nbytes / times.step / 1e9:.0f}"]
+    difference = f"{np.abs(times.logits - peer.logits).max():.1e}" if peer else "-"
+    return [name, f"{batch / times.step:.1f}", *cells, f"{nbytes / times.step / 1e9:.0f}", difference]
 
 
 def weight_bytes(folder: Path, checkpoint: Checkpoint) -> int:
@@ -118,6 +123,7 @@ def ours(model: Llama, prompts: Sequence[Sequence[int]], count: int) -> Times:
     for _ in range(2):
         generation = Generation(model, cache, prompts, count)
         prefill = seconds(lambda g=generation: (g.prefill(), g.tokens()))
+        logits = generation.logits.numpy().astype(np.float32)
         op_by_op = seconds(lambda g=generation: (g.step(), g.tokens()))
         generation.step()  # captures
         generation.tokens()
@@ -128,11 +134,11 @@ def ours(model: Llama, prompts: Sequence[Sequence[int]], count: int) -> Times:
         generation.tokens()
         step = (time.perf_counter() - start) / len(host)
         generation.close()
-    return Times(prefill, step, median(host), op_by_op)
+    return Times(logits, prefill, step, median(host), op_by_op)
 
 
-def theirs(folder: Path, dtype: str, prompts: Sequence[Sequence[int]], count: int) -> Times | None:
-    """transformers' `generate`; None where it is not installed, or sees no GPU."""
+def import_transformers(folder: Path, dtype: str) -> tuple[Any, Any] | None:
+    """(torch, transformers' model on the GPU); None where they are not installed, or see no GPU."""
     torch = import_torch()
     if torch is None:
         return None
@@ -141,20 +147,23 @@ def theirs(folder: Path, dtype: str, prompts: Sequence[Sequence[int]], count: in
     except ImportError as error:
         print(f"left out: transformers: {error}")
         return None
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).cuda()
+    return torch, transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).cuda()
+
+
+def theirs(torch: Any, model: Any, prompts: Sequence[Sequence[int]], count: int) -> Times:
+    """transformers' `generate`."""
     ids = torch.tensor(prompts, device="cuda")
 
-    def generate(new: int) -> Callable[[], None]:
-        def work() -> None:
-            model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, min_new_tokens=new,
-                           do_sample=False, pad_token_id=0)  # fmt: skip
-            torch.cuda.synchronize()
+    def generate(new: int) -> None:
+        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, min_new_tokens=new,
+                       do_sample=False, pad_token_id=0)  # fmt: skip
+        torch.cuda.synchronize()
 
-        return work
-
-    generate(2)()
-    one = min(seconds(generate(1)) for _ in range(3))
-    return Times(one, (seconds(generate(count)) - one) / (count - 1))
+    with torch.no_grad():
+        logits = model(ids).logits[:, -1].float().cpu().numpy()
+    generate(2)
+    one = min(seconds(partial(generate, 1)) for _ in range(3))
+    return Times(logits, one, (seconds(partial(generate, count)) - one) / (count - 1))
 
 
 if __name__ == "__main__":
