@@ -24,14 +24,18 @@ def on_demand(
 ) -> Bundle:
     """A bundle on the emulator, in strict mode, whose variants are compiled when calls need them."""
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
+    return _planned(session_folder(factory) / "cache", manifest, filters, arch, full)
+
+
+@cache
+def _planned(folder: Path, manifest: str, filters: str, arch: str, full: bool) -> Bundle:
     from on_demand import BundleOnDemand
 
     from aot.cli import parse_filters
 
-    cache = session_folder(factory) / "cache"
-    cache.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True)
     path = ROOT / f"manifests/{manifest}.yaml"
-    return BundleOnDemand(path, strict_device(arch), cache, parse_filters((filters,) if filters else ()), full)
+    return BundleOnDemand(path, strict_device(arch), folder, parse_filters((filters,) if filters else ()), full)
 
 
 @cache

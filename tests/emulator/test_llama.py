@@ -1,0 +1,41 @@
+"""A Llama-family model on the emulator, from the shipped gfx942 code objects in strict mode."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
+pytest.importorskip("tokenizers", reason="the example needs the extra `llama`")
+
+from bundling import ROOT, built
+from llama_suite import *  # noqa: F403 -- its tests
+from llama_suite import CASES, check_case
+
+from aot_runtime import Bundle
+
+FEW = "T=bfloat16,HEAD_DIM=64,HEAD_DIM_V=64,BLOCK=128,PADDED=false,SPLIT=false,HAS_BIAS=false,PAIRS=32,MULTIPLY=false"
+"""Of 314 variants the 47 that the tests need."""
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return built(tmp_path_factory, "llama", FEW)
+
+
+def test_the_benchmark_runs_to_its_end(llama: Bundle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    benchmark = importlib.import_module("benchmarks.llama")
+    shape = ["--size", "tiny", "--batches", "2", "--prompt", "3", "--tokens", "4"]
+    command = [str(llama.path), *shape, "--no-transformers", "--no-gptq"]
+    heading, *rows = benchmark.report(llama, tmp_path, benchmark.options_of(command)).splitlines()
+    assert [row.split("  ")[0] for row in rows] == ["dense, batch 2"]
+    assert all(float(number) >= 0 for row in rows for number in row.split()[3:-1]) and "tokens/s" in heading
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_other_models(name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory):
+    check_case(built(tmp_path_factory, "llama"), tmp_path, name)
