@@ -33,10 +33,13 @@ def test_the_benchmark_runs_to_its_end(llama: Bundle, monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     benchmark = importlib.import_module("benchmarks.llama")
     shape = ["--size", "tiny", "--batches", "2", "--prompt", "3", "--tokens", "4"]
-    command = [str(llama.path), *shape, "--no-transformers", "--no-gptq"]
+    command = [str(llama.path), *shape, "--no-transformers", "--no-gptq", "--rounds", "1"]
     heading, *rows = benchmark.report(llama, tmp_path, benchmark.options_of(command)).splitlines()
     assert [row.split("  ")[0] for row in rows] == ["dense, batch 2"]
     assert all(float(number) >= 0 for row in rows for number in row.split()[3:-1]) and "tokens/s" in heading
+    _, *rows = benchmark.report_by_op(llama, tmp_path, benchmark.options_of(command)).splitlines()
+    calls = {row.split(": ")[1].rsplit(maxsplit=3)[0]: row.split()[-3] for row in rows}
+    assert calls["advance 2x7"] == "1" and calls["matmul 128x512"] == "4" and calls["paged_attention 2x64x2x64"] == "2"
 
 
 def test_the_command_over_hip(
