@@ -12,8 +12,8 @@ def advance_sequences(
     """Append each sequence's sampled token, and say where its key and value go. Grid: (cdiv(batch, BLOCK)).
 
     sampled: int32 [batch]; block_tables: int32 [batch, blocks_per_sequence]; tokens: int32 [batch, length]; positions,
-    slots, seqlens_k: int32 [batch], of the last token, and here of the new one. A sequence of `length` tokens is left as
-    it is, with the slot -1, as is one without a block.
+    slots, seqlens_k: int32 [batch], of the last token, and here of the new one. A sequence of `length` tokens stays as
+    it is, with the slot -1, as does one without a block.
     """
     sequence = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     known = sequence < batch

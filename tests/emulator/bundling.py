@@ -19,9 +19,36 @@ PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64|128,PLAIN=true,BOUND_LEFT=fals
 """The variants of attention that most calls need."""
 
 
+def on_demand(
+    factory: pytest.TempPathFactory, manifest: str, filters: str = "", arch: str = "gfx942", full: bool = False
+) -> Bundle:
+    """A bundle on the emulator, in strict mode, whose variants are compiled when calls need them."""
+    pytest.importorskip("triton", reason="building bundles needs the extra `build`")
+    return _planned(session_folder(factory) / "cache", manifest, filters, arch, full)
+
+
+@cache
+def _planned(folder: Path, manifest: str, filters: str, arch: str, full: bool) -> Bundle:
+    from on_demand import BundleOnDemand
+
+    from aot.cli import parse_filters
+
+    folder.mkdir(exist_ok=True)
+    path = ROOT / f"manifests/{manifest}.yaml"
+    return BundleOnDemand(path, strict_device(arch), folder, parse_filters((filters,) if filters else ()), full)
+
+
 @cache
 def strict_device(arch: str = "gfx942") -> Device:
     return Device(EmulatorDriver(Options(strict=True)), list(ARCHS).index(arch))
+
+
+def session_folder(factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of a session share."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "bundles"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def built(factory: pytest.TempPathFactory, manifest: str, filters: str = "", arch: str = "gfx942") -> Bundle:
@@ -32,8 +59,7 @@ def built(factory: pytest.TempPathFactory, manifest: str, filters: str = "", arc
 
     from aot.cli import main
 
-    base = factory.getbasetemp()
-    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "emulated_bundles"
+    shared = session_folder(factory)
     folder = shared / hashlib.sha256(f"{manifest} {filters} {arch}".encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     path = str(ROOT / f"manifests/{manifest}.yaml")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bundling import built
+from bundling import on_demand
 from gemm8_suite import *  # noqa: F403 -- its tests
 
 from aot_runtime import Bundle
@@ -13,4 +13,4 @@ from aot_runtime import Bundle
 def gemm8(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     # There is no tf32 product of these dtypes: what is left are the ops of this suite.
     filters = "T=int8|int32|float16|bfloat16|float8_e4m3fnuz,Q=int8|float8_e4m3fnuz,E=float16|float32"
-    return built(tmp_path_factory, "gemm", f"{filters},HAS_BIAS=true,TF32=true")
+    return on_demand(tmp_path_factory, "gemm", f"{filters},HAS_BIAS=true,TF32=true")

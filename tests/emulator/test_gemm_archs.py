@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bundling import built
+from bundling import on_demand
 from gemm8_suite import float8
 from gemm_packed_suite import run_linear
 from gemm_suite import FLOOR, FP16, INT8, matrix, on_device, run_matmul
@@ -21,7 +21,7 @@ FILTERS = "A_ROWS=true,B_ROWS=false,HAS_BIAS=false,HAS_D=false,Q=int8,E=float16,
 
 @pytest.fixture(scope="module", params=ARCHS)
 def gemm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "gemm", f"T=float16|int8|float8_e4m3fn,{FILTERS}", arch=request.param)
+    return on_demand(tmp_path_factory, "gemm", f"T=float16|int8|float8_e4m3fn,{FILTERS}", arch=request.param)
 
 
 @pytest.mark.parametrize("shape", ((1, 64, 80), (17, 33, 70), (130, 144, 160)), ids=str)

@@ -41,6 +41,11 @@ def attention_mods(device: Device) -> Bundle:
 
 
 @pytest.fixture(scope="session")
+def attention_quantised(device: Device) -> Bundle:
+    return open_for(device, "attention_quantised")
+
+
+@pytest.fixture(scope="session")
 def decode(device: Device) -> Bundle:
     return open_for(device, "decode")
 
