@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 pytest.importorskip("tokenizers", reason="the example needs the extra `llama`")
 
-from bundling import ROOT, built
+from bundling import ROOT, built, on_demand
 from hip_double.double import DoubleLibrary
 from llama import main
 from llama_over_hip import continue_text
@@ -57,4 +57,4 @@ def test_the_command_over_hip(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_other_models(name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory):
-    check_case(built(tmp_path_factory, "llama"), tmp_path, name)
+    check_case(on_demand(tmp_path_factory, "llama"), tmp_path, name)
