@@ -16,7 +16,7 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,13 +26,13 @@ import numpy as np
 from measure import ROOT, machine, median, seconds, table, versions
 from on_gpu import import_torch
 
-from aot_runtime import AotError, Bundle, open_bundle
+from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 
 sys.path += [str(ROOT), str(ROOT / "examples")]
 
 from llama_checkpoint import Checkpoint
 from llama_generation import Generation
-from llama_model import Llama, blocks_for
+from llama_model import Cache, Llama, blocks_for
 from llama_random import GPTQ, SIZES, random_tensors, settings, write_checkpoint
 
 PACKAGES = ("numpy", "torch", "transformers", "cuda-bindings", "hip-python")
@@ -62,6 +62,8 @@ def options_of(command: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=128, help="new tokens (default: %(default)s)")
     parser.add_argument("--no-gptq", action="store_true", help="leave out weights of 4 bits")
     parser.add_argument("--no-transformers", action="store_true", help="leave out transformers")
+    parser.add_argument("--by-op", action="store_true", help="what the ops of a step take, instead")
+    parser.add_argument("--rounds", type=int, default=20, help="of --by-op (default: %(default)s)")
     parser.add_argument("--device", help="(default: the first GPU of the bundle's kind)")
     return parser.parse_args(command)
 
@@ -75,22 +77,28 @@ def main() -> None:
         print(f"{found.name}, {found.arch}, driver {found.driver_version}; {versions(*PACKAGES)}")
         print(f"{options.size}, {options.dtype}, prompts of {options.prompt} tokens, {options.tokens} new ones\n")
         with tempfile.TemporaryDirectory() as folder:
-            print(report(bundle, Path(folder), options))
+            print((report_by_op if options.by_op else report)(bundle, Path(folder), options))
     except AotError as error:
         sys.exit(f"llama.py: {error}")
 
 
-def report(bundle: Bundle, folder: Path, options: argparse.Namespace) -> str:
-    rows = []
+def checkpoints(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Checkpoint]]:
+    """Those that are measured, by name."""
     for name, change in {"dense": {}, **({} if options.no_gptq else {"GPTQ": GPTQ})}.items():
         config = settings(options.size, torch_dtype=options.dtype, **change)
         write_checkpoint(folder / name, config, random_tensors(config))
-        checkpoint = Checkpoint(folder / name)
-        nbytes = weight_bytes(folder / name, checkpoint)
+        yield name, Checkpoint(folder / name)
+
+
+def report(bundle: Bundle, folder: Path, options: argparse.Namespace) -> str:
+    rows = []
+    for name, checkpoint in checkpoints(folder, options):
+        nbytes = weight_bytes(checkpoint)
         model = Llama(bundle, checkpoint, context=options.prompt + options.tokens)
-        peer = None if options.no_transformers or change else import_transformers(folder / name, options.dtype)
+        dense = checkpoint.config.quantisation is None
+        peer = import_transformers(checkpoint.folder, options.dtype) if dense and not options.no_transformers else None
         for batch in options.batches:
-            prompts = random_prompts(config["vocab_size"], batch, options.prompt)
+            prompts = random_prompts(model, batch, options.prompt)
             mine = ours(model, prompts, options.tokens)
             peers = theirs(*peer, prompts, options.tokens) if peer else None
             rows.append(row(f"{name}, batch {batch}", batch, nbytes, mine, peers))
@@ -107,19 +115,23 @@ def row(name: str, batch: int, nbytes: int, times: Times, peer: Times | None = N
     return [name, f"{batch / times.step:.1f}", *cells, f"{nbytes / times.step / 1e9:.0f}", difference]
 
 
-def weight_bytes(folder: Path, checkpoint: Checkpoint) -> int:
+def weight_bytes(checkpoint: Checkpoint) -> int:
     """What a step reads: all but the table of embeddings, unless that is the last layer too."""
-    total = (folder / "model.safetensors").stat().st_size
+    total = (checkpoint.folder / "model.safetensors").stat().st_size
     return total if checkpoint.config.tied else total - checkpoint.tensor("model.embed_tokens.weight").nbytes
 
 
-def random_prompts(vocabulary: int, batch: int, length: int) -> list[list[int]]:
-    return np.random.default_rng(batch).integers(0, vocabulary, (batch, length)).tolist()
+def random_prompts(model: Llama, batch: int, length: int) -> list[list[int]]:
+    return np.random.default_rng(batch).integers(0, model.config.vocabulary, (batch, length)).tolist()
+
+
+def cache_for(model: Llama, prompts: Sequence[Sequence[int]], count: int) -> Cache:
+    return model.cache(sum(blocks_for(len(prompt) + count) for prompt in prompts))
 
 
 def ours(model: Llama, prompts: Sequence[Sequence[int]], count: int) -> Times:
     """Of the second generation: the first one loads code and fills the memory pool."""
-    cache = model.cache(sum(blocks_for(len(prompt) + count) for prompt in prompts))
+    cache = cache_for(model, prompts, count)
     for _ in range(2):
         generation = Generation(model, cache, prompts, count)
         prefill = seconds(lambda g=generation: (g.prefill(), g.tokens()))
@@ -135,6 +147,61 @@ def ours(model: Llama, prompts: Sequence[Sequence[int]], count: int) -> Times:
         step = (time.perf_counter() - start) / len(host)
         generation.close()
     return Times(logits, prefill, step, median(host), op_by_op)
+
+
+class Recorder:
+    """A bundle that keeps the calls of its ops, as (op, shape of its largest tensor, call)."""
+
+    def __init__(self, bundle: Bundle):
+        self.bundle = bundle
+        self.calls: list[tuple[str, tuple[int, ...], Callable[[], object]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.bundle, name)
+        if name not in self.bundle.ops:
+            return found
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            tensors = [value for value in (*arguments, *named.values()) if isinstance(value, DeviceArray)]
+            shape = max(tensors, key=lambda tensor: tensor.nbytes).shape
+            self.calls.append((name, shape, partial(found, *arguments, **named)))
+            return found(*arguments, **named)
+
+        return call
+
+
+def report_by_op(bundle: Bundle, folder: Path, options: argparse.Namespace) -> str:
+    """Device time of a step's calls of each op and shape: of a graph of just these, all layers' one after the other."""
+    rows = []
+    for name, checkpoint in checkpoints(folder, options):
+        recorder = Recorder(bundle)
+        model = Llama(recorder, checkpoint, context=options.prompt + options.tokens)
+        for batch in options.batches:
+            prompts = random_prompts(model, batch, options.prompt)
+            generation = Generation(model, cache_for(model, prompts, options.tokens), prompts, options.tokens)
+            generation.prefill()
+            recorder.calls.clear()
+            generation.step()
+            kinds = dict.fromkeys((op, shape) for op, shape, _ in recorder.calls)
+            for op, shape in kinds:
+                calls = [call for *kind, call in recorder.calls if kind == [op, shape]]
+                taken = graph_seconds(bundle, calls, options.rounds)
+                label = f"{name}, batch {batch}: {op} {'x'.join(map(str, shape))}"
+                rows.append([label, str(len(calls)), f"{taken / len(calls) * 1e6:.2f}", f"{taken * 1e3:.3f}"])
+    return table(("largest tensor of each call", "calls", "us each", "ms a step"), rows)
+
+
+def graph_seconds(bundle: Bundle, calls: Sequence[Callable[[], object]], rounds: int) -> float:
+    """Device time of calls that are replayed together. They name the stream that they are captured on."""
+    stream = calls[0].keywords["stream"]
+    with bundle.device.capture(stream) as graph:
+        for call in calls:
+            call()
+    graph.launch(stream)
+    start = stream.record()
+    for _ in range(rounds):
+        graph.launch(stream)
+    return stream.record().elapsed_ms(start) / 1e3 / rounds
 
 
 def import_transformers(folder: Path, dtype: str) -> tuple[Any, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -91,7 +92,12 @@ class BundleOnDemand(Bundle):
 def _without_selftest(manifest: Manifest) -> Manifest:
     """Its vectors are not looked at, and take long to compute."""
     ops = {name: op.model_copy(update={"selftest": []}) for name, op in manifest.spec.ops.items()}
-    return Manifest(manifest.file, manifest.spec.model_copy(update={"ops": ops}))
+    included = (
+        dataclasses.replace(source, manifest=_without_selftest(source.manifest))
+        for source in manifest.sources
+        if source.manifest is not manifest
+    )
+    return Manifest(manifest.file, manifest.spec.model_copy(update={"ops": ops}), included)
 
 
 def index_of(planned: PlannedBundle) -> fmt.Index:
