@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 
 import pytest
+from attention import latent as latent_cases
 from attention import quantised as quantised_cases
 from attention.building import ROOT, build_for
 from attention.cases import EDGES, Call, make_call, pairwise
@@ -48,3 +49,13 @@ def quantised(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
         return (quantised_cases.make_call(case, "gfx942") for case in quantised_cases.CASES)
 
     return built_for(tmp_path_factory, "attention_quantised", calls, "attention_quantised_cases")
+
+
+@pytest.fixture(scope="session")
+def latent(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """What the cases of latent attention need."""
+
+    def calls() -> Iterable[Call]:
+        return (latent_cases.make_call(case) for case in latent_cases.CASES)
+
+    return built_for(tmp_path_factory, "attention", calls, "attention_latent_cases")
