@@ -100,6 +100,20 @@ def test_gfx942_8_bit_tensors_load_wide_and_do_not_spill(op: str, point: dict[st
         assert any(name.startswith(product) for name in body)
 
 
+@pytest.mark.parametrize("latent", (256, 512))
+def test_gfx942_latent_attention_loads_wide_and_does_not_spill(latent: int):
+    variant = variants("gfx942", "mla_prefill", LATENT=latent, HEAD_DIM=128, T="bfloat16", CAUSAL=True, PADDED=False)[
+        -1
+    ]
+    compiled = compile_variant(variant.job)
+    check_resources(compiled)
+    _, whole_blocks, *_ = (body for body in loops(compiled) if any(name.startswith("v_mfma") for name in body))
+    loads = loads_of(whole_blocks)
+    narrower = 0 if latent == 256 else 1  # of 16 keys at a time, the rotated part is 8 bytes a lane
+    assert loads.count("buffer_load_dwordx4") == len(loads) - narrower >= 4
+    assert loads.count("buffer_load_dwordx2") == narrower
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("op", ("flash_attention_int8", "flash_attention_int8_kv", "flash_attention_fp8"))
 def test_no_gfx942_variant_of_8_bit_tensors_spills(op: str):
@@ -107,7 +121,7 @@ def test_no_gfx942_variant_of_8_bit_tensors_spills(op: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("op", ("flash_attention", "flash_attention_varlen"))
+@pytest.mark.parametrize("op", ("flash_attention", "flash_attention_varlen", "mla_prefill"))
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 def test_no_gfx942_variant_spills(op: str, dtype: str):
     check_variants(variants("gfx942", op, T=dtype))
