@@ -25,16 +25,12 @@ PACKED = "op=linear_int4,T=float16,HAS_BIAS=true,HAS_ZEROS=true,HAS_ORDER=false,
 
 @pytest.fixture(scope="module", params=ARCHS)
 def gemm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-<<<<<<< HEAD
-    return on_demand(tmp_path_factory, "gemm", f"T=float16|int8|float8_e4m3fn,{FILTERS}", arch=request.param)
-=======
-    return built(tmp_path_factory, "gemm", PRODUCTS, arch=request.param)
+    return on_demand(tmp_path_factory, "gemm", PRODUCTS, arch=request.param)
 
 
 @pytest.fixture(scope="module", params=ARCHS)
 def packed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "gemm", PACKED, arch=request.param)
->>>>>>> gemm
+    return on_demand(tmp_path_factory, "gemm", PACKED, arch=request.param)
 
 
 @pytest.mark.parametrize("shape", ((1, 64, 80), (17, 33, 70), (130, 144, 160)), ids=str)
