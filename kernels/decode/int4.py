@@ -10,13 +10,13 @@ import triton.language as tl
 
 
 @triton.jit
-def load_int4(rows, at, pairs, pairs_at, known, COLUMNS: tl.constexpr, GROUPS: tl.constexpr):
-    """Rows as fp16 [len(at), COLUMNS], 0 where not `known`. rows: uint8; pairs: fp16, (factor, shift) of each group."""
-    packed = tl.load(rows + at[:, None] + tl.arange(0, COLUMNS // 2)[None, :], known[:, None], 0)
+def load_int4(rows, at, pairs, pairs_at, COLUMNS: tl.constexpr, GROUPS: tl.constexpr):
+    """Rows as fp16 [len(at), COLUMNS]. rows: uint8; pairs: fp16, (factor, shift) of each group."""
+    packed = tl.load(rows + at[:, None] + tl.arange(0, COLUMNS // 2)[None, :])
     nibbles = tl.join(packed & 15, packed >> 4).reshape(at.shape[0], GROUPS, COLUMNS // GROUPS)
     pair = pairs_at[:, None] + 2 * tl.arange(0, GROUPS)[None, :]
-    factor = tl.load(pairs + pair, known[:, None], 0.0)[:, :, None]
-    shift = tl.load(pairs + pair + 1, known[:, None], 0.0)[:, :, None]
+    factor = tl.load(pairs + pair)[:, :, None]
+    shift = tl.load(pairs + pair + 1)[:, :, None]
     # The bits of 1024 + n in fp16 are those of 1024, and n: that needs no conversion.
     numbers = (nibbles.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True) - 1024.0
     return tl.fma(numbers, tl.broadcast_to(factor, numbers.shape), tl.broadcast_to(shift, numbers.shape)).reshape(

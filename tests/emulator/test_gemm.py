@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from bundling import built
+from bundling import on_demand
 from gemm_suite import *  # noqa: F403 -- its tests
-from gemm_suite import BF16, FP16, FP32, BundleFor
+from gemm_suite import BundleFor
 
 from aot_runtime import Bundle
 
@@ -15,16 +14,9 @@ OPS = "op=matmul|batched_matmul"
 
 @pytest.fixture(scope="module")
 def gemm(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "gemm", f"{OPS},T=float16,A_ROWS=true,B_ROWS=true")
+    return on_demand(tmp_path_factory, "gemm", f"{OPS},T=float16,A_ROWS=true,B_ROWS=true")
 
 
 @pytest.fixture(scope="module")
 def gemm_for(tmp_path_factory: pytest.TempPathFactory) -> BundleFor:
-    """Of float16 all layouts and schedules; of the others those of linear layers, and those of few schedules."""
-    linear = ",A_ROWS=true,B_ROWS=false,STREAM=false,MULTIPLY=false"
-    parts = {FP16: "", FP32: linear, BF16: f"{linear},SPLIT=false"}
-
-    def bundle(dtype: np.dtype) -> Bundle:
-        return built(tmp_path_factory, "gemm", f"{OPS},T={dtype.name},HAS_BIAS=false,HAS_D=false{parts[dtype]}")
-
-    return bundle
+    return lambda dtype: on_demand(tmp_path_factory, "gemm", f"{OPS},T={dtype.name},HAS_BIAS=false,HAS_D=false")

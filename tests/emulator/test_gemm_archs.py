@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bundling import built
+from bundling import on_demand
 from gemm8_suite import float8
 from gemm_packed_suite import run_linear
 from gemm_suite import FLOOR, FP16, INT8, matrix, on_device, run_matmul
@@ -25,12 +25,12 @@ PACKED = "op=linear_int4,T=float16,HAS_BIAS=true,HAS_ZEROS=true,HAS_ORDER=false,
 
 @pytest.fixture(scope="module", params=ARCHS)
 def gemm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "gemm", PRODUCTS, arch=request.param)
+    return on_demand(tmp_path_factory, "gemm", PRODUCTS, arch=request.param)
 
 
 @pytest.fixture(scope="module", params=ARCHS)
 def packed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "gemm", PACKED, arch=request.param)
+    return on_demand(tmp_path_factory, "gemm", PACKED, arch=request.param)
 
 
 @pytest.mark.parametrize("shape", ((1, 64, 80), (17, 33, 70), (130, 144, 160)), ids=str)
