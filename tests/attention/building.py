@@ -39,20 +39,24 @@ def build_for(
 ) -> Path:
     """Build a bundle `<name>-<arch>` that serves the calls; returns its folder."""
     target = parse_arch(arch)
-    manifest = load_manifest(manifest_path)
-    planned = plan_bundle(manifest, target, {}, line_info=False, full=True)
-    planners = {op.name: _planner(op, planned, target) for op in planned.ops}
+    planned, planners = plan(manifest_path, target)
     needed = {key for call in calls for key in needed_by(call, planners[call.op], arch)}
     chosen = tuple(variant for variant in planned.variants if key_of(_stub(variant, target)) in needed)
     used = {variant.spec.op for variant in chosen}
     bundle = dataclasses.replace(
         planned,
-        manifest=Manifest(manifest.file, manifest.spec.model_copy(update={"bundle": name})),
+        manifest=Manifest(planned.manifest.file, planned.manifest.spec.model_copy(update={"bundle": name})),
         ops=tuple(op for op in planned.ops if op.name in used),
         variants=chosen,
         golden=(),
     )
     return write_bundle(bundle, _compile(bundle, jobs, CompileCache(cache)), output)
+
+
+def plan(manifest_path: Path, target: Target) -> tuple[PlannedBundle, dict[str, Planner]]:
+    """The full matrix of a manifest, and each op's planner over it; nothing is compiled."""
+    planned = plan_bundle(load_manifest(manifest_path), target, {}, line_info=False, full=True)
+    return planned, {op.name: _planner(op, planned, target) for op in planned.ops}
 
 
 def _compile(bundle: PlannedBundle, jobs: int, cache: CompileCache) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from attention import latent as latent_cases
 from attention import quantised as quantised_cases
 from attention.building import ROOT, build_for
-from attention.cases import EDGES, Call, make_call, pairwise
+from attention.cases import EDGES, SCHEDULES, Call, make_call, pairwise
 
 from aot_runtime import Bundle, open_bundle
 from aot_runtime.device import Device
@@ -36,7 +36,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """What the pairwise cases need."""
 
     def calls() -> Iterable[Call]:
-        return (make_call(case) for case in (*pairwise(), *EDGES))
+        return (make_call(case) for case in (*pairwise(), *EDGES, *SCHEDULES))
 
     return built_for(tmp_path_factory, "attention", calls, "attention_cases")
 
