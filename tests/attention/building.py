@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from attention.cases import EDGES, Call, Placed, make_call, pairwise
+import pytest
+from attention.cases import EDGES, SCHEDULES, Call, Placed, make_call, pairwise
+from filelock import FileLock
 
 from aot.build import Outcome, PlannedBundle, PlannedVariant, compile_missing, look_up, plan_bundle
 from aot.bundle_writer import write_bundle
@@ -20,7 +23,10 @@ from aot.cache import CompileCache
 from aot.manifest import Manifest, load_manifest
 from aot.pool import WarmPool
 from aot.targets import Target, parse_arch
+from aot_runtime import Bundle, open_bundle
 from aot_runtime import format as fmt
+from aot_runtime.device import Device
+from aot_runtime.drivers.emulator import EmulatorDriver, Options
 from aot_runtime.layout import Layout, make_layout
 from aot_runtime.planner import Planner, build_planner
 
@@ -51,6 +57,23 @@ def build_for(
         golden=(),
     )
     return write_bundle(bundle, _compile(bundle, jobs, CompileCache(cache)), output)
+
+
+def built_for(
+    factory: pytest.TempPathFactory, manifest: str, calls: Callable[[], Iterable[Call]], name: str, folder: str = ""
+) -> Bundle:
+    """A bundle, on the emulator in strict mode, of what calls of the ops of a manifest need on gfx942.
+
+    It is built once for all workers of a session. folder: where it is, in the session's; by default `name`.
+    """
+    base = factory.getbasetemp()
+    where = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / (folder or name)
+    where.mkdir(exist_ok=True)
+    path = where / f"{name}-gfx942"
+    with FileLock(where / "lock"):
+        if not (path / "bundle.json").exists():
+            build_for(calls(), ROOT / f"manifests/{manifest}.yaml", "gfx942", where, 2, where / "cache", name)
+    return open_bundle(path, Device(EmulatorDriver(Options(strict=True)), 0))
 
 
 def plan(manifest_path: Path, target: Target) -> tuple[PlannedBundle, dict[str, Planner]]:
@@ -115,7 +138,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path("dist"))
     parser.add_argument("-j", "--jobs", type=int, default=2)
     options = parser.parse_args()
-    calls = [make_call(case) for case in (*pairwise(), *EDGES)]
+    calls = [make_call(case) for case in (*pairwise(), *EDGES, *SCHEDULES)]
     print(build_for(calls, ROOT / "manifests/attention.yaml", options.arch, options.output, options.jobs, None))
 
 

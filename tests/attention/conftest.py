@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import pytest
 from attention import latent as latent_cases
 from attention import quantised as quantised_cases
-from attention.building import ROOT, build_for
+from attention.building import built_for
 from attention.cases import EDGES, SCHEDULES, Call, make_call, pairwise
 
-from aot_runtime import Bundle, open_bundle
-from aot_runtime.device import Device
-from aot_runtime.drivers.emulator import EmulatorDriver, Options
-
-
-def built_for(factory: pytest.TempPathFactory, manifest: str, calls: Callable[[], Iterable[Call]], name: str) -> Bundle:
-    """A bundle of what calls of the ops of a manifest need; built once for all workers of a session."""
-    pytest.importorskip("triton", reason="building bundles needs the extra `build`")
-    from filelock import FileLock
-
-    base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{name}-gfx942"
-    with FileLock(folder / "lock"):
-        if not (path / "bundle.json").exists():
-            build_for(calls(), ROOT / f"manifests/{manifest}.yaml", "gfx942", folder, 2, folder / "cache", name)
-    return open_bundle(path, Device(EmulatorDriver(Options(strict=True)), 0))
+from aot_runtime import Bundle
 
 
 @pytest.fixture(scope="session")

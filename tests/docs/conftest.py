@@ -19,7 +19,11 @@ from scripts import ROOT, build  # noqa: E402
 @pytest.fixture(scope="session")
 def attention_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """manifests/attention.yaml for gfx942, as far as head_dim 64 in fp16 needs it."""
-    return build(ROOT / "manifests/attention.yaml", tmp_path_factory.mktemp("attention"), "HEAD_DIM=64,T=float16")
+    return build(
+        ROOT / "manifests/attention.yaml",
+        tmp_path_factory.mktemp("attention"),
+        "HEAD_DIM=64,T=float16,PERSISTENT=false,op=flash_attention|flash_attention_varlen",
+    )
 
 
 @pytest.fixture(scope="session")

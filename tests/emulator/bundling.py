@@ -15,7 +15,7 @@ from aot_runtime.drivers.emulator import EmulatorDriver, Options
 from aot_runtime.drivers.emulator.archs import ARCHS
 
 ROOT = Path(__file__).parents[2]
-PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64|128,PLAIN=true,BOUND_LEFT=false"
+PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64|128,PLAIN=true,BOUND_LEFT=false,PERSISTENT=false"
 """The variants of attention that most calls need."""
 
 

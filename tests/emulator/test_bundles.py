@@ -74,7 +74,7 @@ def test_softmax(rows: Bundle, cols: int, dtype: np.dtype):
 def test_attention_of_other_archs(
     tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, lengths: tuple[int, int]
 ):
-    filters = "op=flash_attention,PLAIN=true,HEAD_DIM=64,BOUND_LEFT=false,BOUND_RIGHT=true"
+    filters = "op=flash_attention,PLAIN=true,HEAD_DIM=64,BOUND_LEFT=false,BOUND_RIGHT=true,PERSISTENT=false"
     check_attention(built(tmp_path_factory, "attention", filters, arch), dtype, 64, lengths, causal=True)
 
 

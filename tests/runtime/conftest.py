@@ -13,7 +13,11 @@ ROOT = Path(__file__).parents[2]
 BUILDS = (
     ("tests/runtime/fixtures/small.yaml",),
     ("manifests/rows.yaml", "--filter", "op=softmax"),
-    ("manifests/attention.yaml", "--filter", "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEFT=false"),
+    (
+        "manifests/attention.yaml",
+        "--filter",
+        "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEFT=false,PERSISTENT=false",
+    ),
 )
 
 
