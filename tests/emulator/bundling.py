@@ -13,7 +13,7 @@ from aot_runtime.device import Device
 from aot_runtime.drivers.emulator import EmulatorDriver, Options
 from aot_runtime.drivers.emulator.archs import ARCHS
 
-PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEFT=false"
+PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEFT=false,PERSISTENT=false"
 """The variants of attention that the plainest calls need."""
 
 
