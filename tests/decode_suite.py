@@ -1,4 +1,7 @@
-"""Decoding against the fp64 references: tests for any device, of which a test module gives the fixture `decode`.
+"""Decoding against the fp64 references: tests for any device, of which a test module gives the fixtures.
+
+`decode` is the bundle with kernels for float16, head_dims up to 64 and four groups; `decode_for` gives it, or that for
+bfloat16. `one_group` has those for rows of one group, in parts, and `mods` the flex ops with functions, in parts.
 
 Caches have NaN past each sequence's end, in blocks that no sequence uses, and around the arrays.
 """
@@ -336,8 +339,15 @@ def test_large_caches_take_the_aligned_code(decode: Bundle):
 
 
 @pytest.mark.parametrize("splits", (1, 3))
-@pytest.mark.parametrize("groups", (1, 4))
-def test_int4_cache(decode: Bundle, groups: int, splits: int):
+def test_int4_cache(decode: Bundle, splits: int):
+    run_int4(decode, 4, splits)
+
+
+def test_int4_cache_of_one_group(one_group: Bundle):
+    run_int4(one_group, 1, 3)
+
+
+def run_int4(decode: Bundle, groups: int, splits: int) -> None:
     rng = np.random.default_rng(groups)
     q = rng.standard_normal((2, 4, 2, 64)).astype(FP16)
     packed = [pack_int4(rng.standard_normal((2, 2, 90, 64), np.float32), groups) for _ in range(2)]
@@ -353,9 +363,17 @@ def test_int4_cache(decode: Bundle, groups: int, splits: int):
 
 
 @pytest.mark.parametrize("splits", (1, 3))
-@pytest.mark.parametrize("groups, block_size", ((1, 64), (4, 16), (4, 17)), ids=str)
+@pytest.mark.parametrize("block_size", (64, 16, 17))
 @pytest.mark.parametrize("options", ({}, {"softcap": 2.0, "window": 40}), ids=("plain", "window"))
-def test_int4_blocks(decode: Bundle, options: dict, groups: int, block_size: int, splits: int):
+def test_int4_blocks(decode: Bundle, options: dict, block_size: int, splits: int):
+    run_int4_blocks(decode, 4, block_size, splits, options)
+
+
+def test_int4_blocks_of_one_group(one_group: Bundle):
+    run_int4_blocks(one_group, 1, 64, 3, {"window": 40})
+
+
+def run_int4_blocks(decode: Bundle, groups: int, block_size: int, splits: int, options: dict) -> None:
     rng = np.random.default_rng(groups)
     case = paged([*MIXED, (3, 70), (1, 0)], block_size)
     given = [rng.integers(0, 256, (*case.k.shape[:3], 32)).astype(np.uint8) for _ in range(2)]
@@ -467,8 +485,15 @@ def test_append_quantised(decode: Bundle, cache: str):
         assert np.array_equal(actual, wanted, equal_nan=True)
 
 
-@pytest.mark.parametrize("groups", (1, 4))
-def test_append_int4(decode: Bundle, groups: int):
+def test_append_int4(decode: Bundle):
+    run_append_int4(decode, 4)
+
+
+def test_append_int4_of_one_group(one_group: Bundle):
+    run_append_int4(one_group, 1)
+
+
+def run_append_int4(decode: Bundle, groups: int) -> None:
     rng = np.random.default_rng(3)
     new, caches = new_tokens(rng, 64), [np.zeros((5, 16, 3, 32), np.uint8) for _ in range(2)]
     new[1][3, 0] = 0.5  # all alike
@@ -562,7 +587,6 @@ def test_blocks_in_any_order(decode: Bundle, size: int, splits: int):
     run_flex(decode, "", lists, splits=splits)
 
 
-@pytest.mark.parametrize("splits", (1, 3))
 @pytest.mark.parametrize(
     "name, options, mask",
     (
@@ -575,12 +599,12 @@ def test_blocks_in_any_order(decode: Bundle, size: int, splits: int):
     ),
     ids=("causal", "window", "prefix_lm", "document"),
 )  # fmt: skip
-def test_mask_functions(decode: Bundle, name: str, options: dict, mask: MaskMod, splits: int):
+def test_mask_functions(mods: Bundle, name: str, options: dict, mask: MaskMod):
     """With lists of all blocks, and with just those that the mask leaves some of."""
-    run_flex(decode, name, all_blocks(), splits=splits, **options)
+    run_flex(mods, name, all_blocks(), **options)
     lists = create_block_mask(mask, 2, 1, 2, 300, 64)
     assert 0 < lists.kv_num_blocks.sum() < 10
-    run_flex(decode, name, lists, splits=splits, **options)
+    run_flex(mods, name, lists, splits=3, **options)
 
 
 DOCUMENTS = np.repeat([[0, 1, 2, 3], [0, 0, 0, 1]], 75, 1)
@@ -595,8 +619,8 @@ DOCUMENTS = np.repeat([[0, 1, 2, 3], [0, 0, 0, 1]], 75, 1)
     ),
     ids=("alibi", "relative_bias", "softcap"),
 )
-def test_score_functions(decode: Bundle, name: str, options: dict):
-    run_flex(decode, name, all_blocks(), **options)
+def test_score_functions(mods: Bundle, name: str, options: dict):
+    run_flex(mods, name, all_blocks(), **options)
 
 
 def test_lists_that_point_outside_read_nothing_outside(decode: Bundle):

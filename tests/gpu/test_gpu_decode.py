@@ -18,6 +18,16 @@ def decode_for(decode: Bundle) -> BundleFor:
     return lambda dtype: decode
 
 
+@pytest.fixture(scope="module")
+def one_group(decode: Bundle) -> Bundle:
+    return decode
+
+
+@pytest.fixture(scope="module")
+def mods(decode: Bundle) -> Bundle:
+    return decode
+
+
 @pytest.mark.parametrize("head_dim", (64, 128, 256))
 @pytest.mark.parametrize("keys", (1000, 1024, 4097, 32768))
 def test_long_caches(decode: Bundle, keys: int, head_dim: int):
