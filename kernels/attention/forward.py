@@ -1,10 +1,42 @@
 """Scaled dot-product attention, forward: one pass over the keys with an online softmax (FlashAttention-2)."""
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
-from kernels.attention.inner import LN_2, KeyHead, Matrix, QueryTile, Scoring, attend, load_tile
+from kernels.attention.inner import LN_2, KeyHead, Matrix, QueryTile, Scoring, Span, attend, load_tile, make_form
+from kernels.attention.int8 import attend_int8
 from kernels.attention.masks import key_range
+
+
+class Problem(NamedTuple):
+    """What is to be computed, as `attention_forward` has it. q_scale, k_scale, v_scale: a Matrix of factors."""
+
+    q: Matrix
+    k: Matrix
+    v: Matrix
+    out: Matrix
+    lse: Matrix
+    bias: Matrix
+    slopes: Matrix
+    q_scale: Matrix
+    k_scale: Matrix
+    v_scale: Matrix
+    cu_seqlens_q: tl.tensor
+    cu_seqlens_k: tl.tensor
+    group: tl.tensor
+    seqlen_q: tl.tensor
+    seqlen_k: tl.tensor
+    head_dim: tl.tensor
+    head_dim_v: tl.tensor
+    scale: tl.tensor
+    left: tl.tensor
+    right: tl.tensor
+    bottom_right: tl.tensor
+    softcap: tl.tensor
+    score_operands: tl.tuple
+    mask_operands: tl.tuple
 
 
 @triton.jit
@@ -57,22 +89,24 @@ def attention_forward(
     hardware deals workgroups to in turn, each with an L2 of its own (gfx942, gfx950: 8; elsewhere 1). HAS_BF16_CVT: the
     hardware rounds fp32 to bfloat16 in one instruction (gfx950, sm_80 and later); ignored unless the dtype is bfloat16.
     """
-    block, head = place(query_blocks, heads, BOUND_RIGHT and not BOUND_LEFT, NUM_XCDS)
-    attend_tile(
-        block, head, tl.program_id(2), heads // heads_kv,
+    problem = Problem(
         Matrix(q, stride_q_batch, stride_q_heads, stride_q_seqlen_q, 1),
         Matrix(k, stride_k_batch, stride_k_heads_kv, stride_k_seqlen_k, 1),
         Matrix(v, stride_v_batch, stride_v_heads_kv, stride_v_seqlen_k, stride_v_head_dim_v),
-        Matrix(bias, stride_bias_batch, stride_bias_heads, stride_bias_seqlen_q, 1),
-        Matrix(alibi_slopes, stride_alibi_slopes_batch, stride_alibi_slopes_heads, 0, 0),
         Matrix(out, stride_out_batch, stride_out_heads, stride_out_seqlen_q, 1),
         Matrix(lse, stride_lse_batch, stride_lse_heads, stride_lse_seqlen_q, 0),
-        cu_seqlens_q, cu_seqlens_k, seqlen_q, seqlen_k, head_dim, head_dim_v, scale, left, right, bottom_right,
-        softcap if SOFTCAP else None,
-        HEAD_DIM, HEAD_DIM_V, PADDED, BOUND_LEFT, BOUND_RIGHT, BLOCK_M, BLOCK_N, HAS_BF16_CVT,
-        SCORE_MOD, (score_0, score_1, score_2, score_3)[:SCORE_OPERANDS],
-        MASK_MOD, (mask_0, mask_1, mask_2, mask_3)[:MASK_OPERANDS],
+        Matrix(bias, stride_bias_batch, stride_bias_heads, stride_bias_seqlen_q, 1),
+        Matrix(alibi_slopes, stride_alibi_slopes_batch, stride_alibi_slopes_heads, 0, 0),
+        Matrix(None, 0, 0, 0, 0), Matrix(None, 0, 0, 0, 0), Matrix(None, 0, 0, 0, 0),
+        cu_seqlens_q, cu_seqlens_k, heads // heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v, scale, left, right,
+        bottom_right, softcap if SOFTCAP else None,
+        (score_0, score_1, score_2, score_3)[:SCORE_OPERANDS], (mask_0, mask_1, mask_2, mask_3)[:MASK_OPERANDS],
     )  # fmt: skip
+    form: tl.constexpr = make_form(
+        HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, HAS_BF16_CVT, SCORE_MOD, MASK_MOD
+    )
+    block, head = place(query_blocks, heads, BOUND_RIGHT and not BOUND_LEFT, NUM_XCDS)
+    attend_tile(block, head, tl.program_id(2), problem, form)
 
 
 @triton.jit
@@ -95,73 +129,89 @@ def place(blocks, heads, LAST_FIRST: tl.constexpr, NUM_XCDS: tl.constexpr):
 
 
 @triton.jit
-def attend_tile(
-    block, head, batch, group, q, k, v, bias, slopes, out, lse, cu_seqlens_q, cu_seqlens_k, seqlen_q, seqlen_k,
-    head_dim, head_dim_v, scale, left, right, bottom_right, softcap,
-    HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, PADDED: tl.constexpr, BOUND_LEFT: tl.constexpr,
-    BOUND_RIGHT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, HAS_BF16_CVT: tl.constexpr,
-    SCORE_MOD: tl.constexpr, score_operands, MASK_MOD: tl.constexpr, mask_operands,
-):  # fmt: skip
-    """One tile of `attention_forward`: BLOCK_M queries of a head, of `group` that share one of K. Tensors: Matrix."""
-    first_row_q, seqlen_q = sequence(cu_seqlens_q, batch, seqlen_q)
-    first_row_k, seqlen_k = sequence(cu_seqlens_k, batch, seqlen_k)
-    first_query = block * BLOCK_M
+def attend_tile(block, head, batch, problem, form: tl.constexpr):
+    """One tile of a Problem: BLOCK_M queries of a head."""
+    first_row_q, seqlen_q = sequence(problem.cu_seqlens_q, batch, problem.seqlen_q)
+    first_row_k, seqlen_k = sequence(problem.cu_seqlens_k, batch, problem.seqlen_k)
+    first_query = block * form.BLOCK_M
     if first_query < seqlen_q:
-        rows = first_query + tl.arange(0, BLOCK_M)
-        shift = tl.where(bottom_right, seqlen_k - seqlen_q, 0)
-        diagonal = rows + shift
-        last_query = tl.minimum(first_query + BLOCK_M, seqlen_q) - 1
-        tile = QueryTile(
-            batch, head, tl.minimum(rows, seqlen_q - 1), diagonal, diagonal - left,
-            tl.minimum(diagonal + right, seqlen_k - 1),
-        )  # fmt: skip
+        rows = first_query + tl.arange(0, form.BLOCK_M)
+        shift = tl.where(problem.bottom_right, seqlen_k - seqlen_q, 0)
+        left, right = problem.left, problem.right
+        tile = tile_of(batch, head, rows, shift, left, right, seqlen_q, seqlen_k, None)
 
-        columns = tl.arange(0, HEAD_DIM)
+        q, k, v = problem.q, problem.k, problem.v
+        head_kv = head // problem.group
+        scale = problem.scale * factor_of(problem.q_scale, batch, head) * factor_of(problem.k_scale, batch, head_kv)
         q_head = head_of(q, batch, head, first_row_q)
-        q_tile = load_tile(q_head, rows, q.stride_rows, columns, 1, seqlen_q, head_dim, True, PADDED)
+        columns = tl.arange(0, form.HEAD_DIM)
+        q_tile = load_tile(q_head, rows, q.stride_rows, columns, 1, seqlen_q, problem.head_dim, True, form.PADDED)
         # Taking the row's maximum before scaling saves a product per score; it needs scale >= 0, so Q takes the sign.
-        q_tile = tl.where(scale < 0, -q_tile, q_tile)
+        if q_tile.dtype.primitive_bitwidth > 8:
+            q_tile = tl.where(scale < 0, -q_tile, q_tile)
         keys = KeyHead(
-            head_of(k, batch, head // group, first_row_k), head_of(v, batch, head // group, first_row_k),
-            k.stride_rows, v.stride_rows, v.stride_columns, seqlen_k, head_dim, head_dim_v,
+            head_of(k, batch, head_kv, first_row_k), head_of(v, batch, head_kv, first_row_k), k.stride_rows,
+            v.stride_rows, v.stride_columns, seqlen_k, problem.head_dim, problem.head_dim_v, None, 0, 0,
         )  # fmt: skip
+        bias, slopes = problem.bias, problem.slopes
         scoring = Scoring(
             tl.abs(scale),
-            softcap,
+            problem.softcap,
             None if bias.base is None else head_of(bias, batch, head, 0) + tile.queries * bias.stride_rows,
             None if slopes.base is None else tl.load(head_of(slopes, batch, head, 0)),
-            score_operands, mask_operands,
+            problem.score_operands, problem.mask_operands,
         )  # fmt: skip
 
-        ranges = key_range(
-            first_query + shift, last_query + shift, left, right, seqlen_k, BLOCK_N, BOUND_LEFT, BOUND_RIGHT
-        )
-        acc = tl.zeros([BLOCK_M, HEAD_DIM_V], tl.float32)
-        row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
-        row_sum = tl.zeros([BLOCK_M], tl.float32)
-        full, full_end = ranges.full, ranges.full_end
-        acc, row_max, row_sum = attend(
-            acc, row_max, row_sum, q_tile, tile, keys, scoring, full, full_end, full_end, full_end,
-            HEAD_DIM, HEAD_DIM_V, BLOCK_N, PADDED, BOUND_LEFT, BOUND_RIGHT, False, HAS_BF16_CVT, SCORE_MOD,
-            MASK_MOD,
-        )  # fmt: skip
-        begin, hole = (ranges.begin, full) if BOUND_LEFT else (full_end, full_end)
-        acc, row_max, row_sum = attend(
-            acc, row_max, row_sum, q_tile, tile, keys, scoring, begin, hole, full_end, ranges.end,
-            HEAD_DIM, HEAD_DIM_V, BLOCK_N, PADDED, BOUND_LEFT, BOUND_RIGHT, True, HAS_BF16_CVT, SCORE_MOD,
-            MASK_MOD,
-        )  # fmt: skip
+        last_query = tl.minimum(first_query + form.BLOCK_M, seqlen_q) - 1
+        whole, edges = spans(first_query + shift, last_query + shift, left, right, seqlen_k, form)
+        if form.INT8_P:
+            acc, row_max, row_sum, weight = attend_int8(q_tile, tile, keys, scoring, whole, edges, form)
+        else:
+            acc, row_max, row_sum = attend_spans(q_tile, tile, keys, scoring, whole, edges, form)
+            weight = row_sum
 
         stored = rows < seqlen_q
         # Before out: its conversion takes all the scalar registers that there are.
-        if lse.base is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
-            if lse.base.to(tl.int64) != 0:
-                row_lse = (row_max + tl.log2(row_sum)) * LN_2
-                tl.store(head_of(lse, batch, head, first_row_q) + rows * lse.stride_rows, row_lse, mask=stored)
+        store_lse(problem.lse, batch, head, first_row_q, rows, row_max, row_sum, stored)
 
-        # A sum is at least 1 (the maximum's own term), or 0 in a row that saw no key.
-        acc *= (1.0 / tl.where(row_sum == 0, 1.0, row_sum))[:, None]
-        store_tile(out, batch, head, first_row_q, rows, acc, stored, head_dim_v, HEAD_DIM_V, PADDED)
+        # A weight is 0 in a row that saw no key, and only there.
+        acc *= (factor_of(problem.v_scale, batch, head_kv) / tl.where(weight == 0, 1.0, weight))[:, None]
+        store_tile(problem.out, batch, head, first_row_q, rows, acc, stored, problem.head_dim_v, form)
+
+
+@triton.jit
+def tile_of(batch, head, rows, shift, left, right, seqlen_q, seqlen_k, rotated):
+    """QueryTile of the queries `rows`, whose diagonals are `shift` keys further."""
+    diagonal = rows + shift
+    last_key = tl.minimum(diagonal + right, seqlen_k - 1)
+    return QueryTile(batch, head, tl.minimum(rows, seqlen_q - 1), diagonal, diagonal - left, last_key, rotated)
+
+
+@triton.jit
+def spans(first_diagonal, last_diagonal, left, right, seqlen_k, form: tl.constexpr):
+    """(Span of blocks of keys that all queries of a tile see, Span of those that some of them do)."""
+    ranges = key_range(
+        first_diagonal, last_diagonal, left, right, seqlen_k, form.BLOCK_N, form.BOUND_LEFT, form.BOUND_RIGHT
+    )
+    full, full_end = ranges.full, ranges.full_end
+    begin, hole = (ranges.begin, full) if form.BOUND_LEFT else (full_end, full_end)
+    return Span(full, full_end, full_end, full_end), Span(begin, hole, full_end, ranges.end)
+
+
+@triton.jit
+def attend_spans(q_tile, tile, keys, scoring, whole, edges, form: tl.constexpr):
+    """(acc, row_max, row_sum) of a tile over both of its spans, as `attend` has them."""
+    acc = tl.zeros([form.BLOCK_M, form.HEAD_DIM_V], tl.float32)
+    row_max = tl.full([form.BLOCK_M], float("-inf"), tl.float32)
+    row_sum = tl.zeros([form.BLOCK_M], tl.float32)
+    acc, row_max, row_sum = attend(acc, row_max, row_sum, q_tile, tile, keys, scoring, whole, form, False)
+    return attend(acc, row_max, row_sum, q_tile, tile, keys, scoring, edges, form, True)
+
+
+@triton.jit
+def factor_of(factors, batch, head):
+    """A head's factor, of a Matrix of [batch, heads]; 1 where it is absent."""
+    return 1.0 if factors.base is None else tl.load(head_of(factors, batch, head, 0))
 
 
 @triton.jit
@@ -182,11 +232,20 @@ def head_of(matrix, batch, head, row):
 
 
 @triton.jit
-def store_tile(out, batch, head, first_row, rows, tile, stored, head_dim, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr):
-    """Write those rows of a tile [len(rows), HEAD_DIM] that are to be `stored`."""
-    columns = tl.arange(0, HEAD_DIM)
+def store_lse(lse, batch, head, first_row, rows, row_max, row_sum, stored):
+    """Write the natural logarithm of the sum of exponentials of those rows that are to be `stored`, if it is wanted."""
+    if lse.base is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
+        if lse.base.to(tl.int64) != 0:
+            row_lse = (row_max + tl.log2(row_sum)) * LN_2
+            tl.store(head_of(lse, batch, head, first_row) + rows * lse.stride_rows, row_lse, mask=stored)
+
+
+@triton.jit
+def store_tile(out, batch, head, first_row, rows, tile, stored, head_dim, form: tl.constexpr):
+    """Write those rows of a tile [BLOCK_M, HEAD_DIM_V] that are to be `stored`."""
+    columns = tl.arange(0, form.HEAD_DIM_V)
     mask = stored[:, None]
-    if PADDED:
+    if form.PADDED:
         mask = mask & (columns[None, :] < head_dim)
     offsets = rows[:, None] * out.stride_rows + columns[None, :]
     tl.store(head_of(out, batch, head, first_row) + offsets, tile.to(out.base.dtype.element_ty), mask=mask)

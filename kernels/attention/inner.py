@@ -4,13 +4,16 @@ What a kernel knows of its tensors and its tile travels in named tuples, so that
 the same few functions. Scores and row maxima are in units of log2: exp2 is what the hardware has.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN_2: tl.constexpr = tl.constexpr(0.6931471805599453)
+HEADROOM: tl.constexpr = tl.constexpr(7.0)
+"""Probabilities of float8 go up to 2 to this power: as far as float8_e4m3fnuz does, so that few of them underflow."""
 
 
 class Matrix(NamedTuple):
@@ -24,7 +27,10 @@ class Matrix(NamedTuple):
 
 
 class KeyHead(NamedTuple):
-    """The keys and values of one sequence and head: [seqlen, head_dim] and [seqlen, head_dim_v]."""
+    """The keys and values of one sequence and head: [seqlen, head_dim] and [seqlen, head_dim_v].
+
+    v may be None: the keys are the values too. rotated: None, or a second part of the keys, [seqlen, rotated_dim].
+    """
 
     k: tl.tensor
     v: tl.tensor
@@ -34,11 +40,15 @@ class KeyHead(NamedTuple):
     seqlen: tl.tensor
     head_dim: tl.tensor
     head_dim_v: tl.tensor
+    rotated: tl.tensor
+    stride_rotated: tl.tensor
+    rotated_dim: tl.tensor
 
 
 class QueryTile(NamedTuple):
     """BLOCK_M queries of one sequence and head: each one's index (the last one's for those past the end), the key on
-    its diagonal, and the first and last key that it sees; [BLOCK_M] each."""
+    its diagonal, and the first and last key that it sees; [BLOCK_M] each. rotated: what meets that part of the keys,
+    [BLOCK_M, ROTATED_DIM], or None."""
 
     batch: tl.tensor
     head: tl.tensor
@@ -46,6 +56,7 @@ class QueryTile(NamedTuple):
     diagonal: tl.tensor
     first_key: tl.tensor
     last_key: tl.tensor
+    rotated: tl.tensor
 
 
 class Scoring(NamedTuple):
@@ -64,74 +75,155 @@ class Scoring(NamedTuple):
     mask_operands: tl.tuple
 
 
+@dataclass(frozen=True)
+class Form:
+    """What the code is compiled for.
+
+    HEAD_DIM, HEAD_DIM_V: powers of two, at least the head dims; PADDED: either may be greater. BLOCK_M: queries of a
+    tile; BLOCK_N: keys of a block. BOUND_LEFT, BOUND_RIGHT: whether the keys that a query sees end on that side.
+    HAS_BF16_CVT: the hardware rounds fp32 to bfloat16 in one instruction. SCORE_MOD, MASK_MOD: functions as in `mods`,
+    or None. INT8_P: probabilities are rounded to int8. ROTATED_DIM: a power of two, at least the rotated dims, if any.
+    """
+
+    HEAD_DIM: int
+    HEAD_DIM_V: int
+    PADDED: bool
+    BLOCK_M: int
+    BLOCK_N: int
+    BOUND_LEFT: bool
+    BOUND_RIGHT: bool
+    HAS_BF16_CVT: bool
+    SCORE_MOD: Any
+    MASK_MOD: Any
+    INT8_P: bool
+    ROTATED_DIM: int
+
+
+@triton.constexpr_function
+def make_form(
+    HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, HAS_BF16_CVT, SCORE_MOD=None,
+    MASK_MOD=None, INT8_P=False, ROTATED_DIM=0,
+):  # fmt: skip
+    """A Form, for a constexpr."""
+    return Form(
+        HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, HAS_BF16_CVT, SCORE_MOD, MASK_MOD,
+        INT8_P, ROTATED_DIM,
+    )  # fmt: skip
+
+
+class Span(NamedTuple):
+    """Keys [begin, hole) and [hole_end, end); begin, hole and hole_end are multiples of BLOCK_N."""
+
+    begin: tl.tensor
+    hole: tl.tensor
+    hole_end: tl.tensor
+    end: tl.tensor
+
+
 @triton.jit
 def attend(
-    acc, row_max, row_sum, q_tile, tile, keys, scoring, begin, hole, hole_end, end,
-    HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, BLOCK_N: tl.constexpr, PADDED: tl.constexpr,
-    BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASKED: tl.constexpr, HAS_BF16_CVT: tl.constexpr,
-    SCORE_MOD: tl.constexpr, MASK_MOD: tl.constexpr,
+    acc, row_max, row_sum, q_tile, tile, keys, scoring, span, form: tl.constexpr,
+    MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Fold keys [begin, hole) and [hole_end, end) into the online softmax.
+    """Fold the keys of a span into the online softmax.
 
     acc: fp32 [BLOCK_M, HEAD_DIM_V]; row_max (in units of log2) and row_sum: fp32 [BLOCK_M]. q_tile: [BLOCK_M,
-    HEAD_DIM]. tile: QueryTile, keys: KeyHead, scoring: Scoring. begin, hole and hole_end are multiples of BLOCK_N.
+    HEAD_DIM]. tile: QueryTile, keys: KeyHead, scoring: Scoring, span: Span, form: Form.
 
     MASKED: blocks may reach over an edge of what a query sees, or of the keys. Otherwise there is no hole, and every
     query sees every key, but for what MASK_MOD hides.
+
+    Keys of int8 or float8 take the dtype of the queries. Values take that of the probabilities, which is float16 for
+    queries of int8, else that of the queries. For float8, row_max is HEADROOM less than the maximum.
     """
     MODIFIED: tl.constexpr = not (
-        scoring.softcap is None and scoring.bias is None and scoring.slope is None and SCORE_MOD is None
+        scoring.softcap is None and scoring.bias is None and scoring.slope is None and form.SCORE_MOD is None
     )
-    HIDING: tl.constexpr = MASKED or MASK_MOD is not None
+    HIDING: tl.constexpr = MASKED or form.MASK_MOD is not None
     # Whether a row may have seen nothing but -inf so far.
     EMPTY: tl.constexpr = (
-        (MASKED and (BOUND_LEFT or BOUND_RIGHT))
-        or MASK_MOD is not None
+        (MASKED and (form.BOUND_LEFT or form.BOUND_RIGHT))
+        or form.MASK_MOD is not None
         or scoring.bias is not None
-        or SCORE_MOD is not None
+        or form.SCORE_MOD is not None
     )
-    columns = tl.arange(0, HEAD_DIM)
-    columns_v = tl.arange(0, HEAD_DIM_V)
-    offsets = tl.arange(0, BLOCK_N)
-    for at in range(begin, end - (hole_end - hole), BLOCK_N):
-        start = tl.where(at < hole, at, at + (hole_end - hole)) if MASKED and BOUND_LEFT else at
-        left = keys.seqlen - start
-        k_tile = load_tile(
-            keys.k + start * keys.stride_k, offsets, keys.stride_k, columns, 1, left, keys.head_dim, MASKED, PADDED
-        )
-        scores = tl.dot(q_tile, tl.trans(k_tile))
-
+    P: tl.constexpr = tl.float16 if q_tile.dtype == tl.int8 else q_tile.dtype
+    columns_v = tl.arange(0, form.HEAD_DIM_V)
+    offsets = tl.arange(0, form.BLOCK_N)
+    for at in range(span.begin, span.end - (span.hole_end - span.hole), form.BLOCK_N):
+        start = block_at(at, span, MASKED and form.BOUND_LEFT)
+        products, k_tile = multiply(q_tile, tile, keys, start, form, MASKED)
+        products = products.to(tl.float32)
         if MODIFIED or HIDING:
             # Scaled before it is masked: 0 * -inf is not a number.
-            scores = score_tile(scores, tile, scoring, start, offsets, keys.seqlen, MASKED, SCORE_MOD)
-            if HIDING:
-                hidden = hidden_keys(
-                    tile, scoring, start, offsets, keys.seqlen, BOUND_LEFT, BOUND_RIGHT, MASKED, MASK_MOD
-                )
-                scores = tl.where(hidden, float("-inf"), scores)
-            new_max = tl.maximum(row_max, tl.max(scores, 1))
-            # -inf - -inf is not a number.
-            origin = tl.where(new_max == float("-inf"), 0.0, new_max) if EMPTY else new_max
-            p = tl.exp2(scores - origin[:, None])
+            scores = visible_scores(products, tile, keys, scoring, start, form, MASKED)
+            block_max = tl.max(scores, 1)
         else:
             scale = scoring.scale * LOG2_E
-            new_max = tl.maximum(row_max, tl.max(scores, 1) * scale)
-            origin = new_max
-            p = tl.exp2(scores * scale - origin[:, None])
+            block_max = tl.max(products, 1) * scale
+        if P.primitive_bitwidth == 8:
+            block_max -= HEADROOM
+        new_max = tl.maximum(row_max, block_max)
+        # -inf - -inf is not a number.
+        origin = tl.where(new_max == float("-inf"), 0.0, new_max) if EMPTY else new_max
+        p = tl.exp2(scores - origin[:, None]) if MODIFIED or HIDING else tl.exp2(products * scale - origin[:, None])
 
         rescale = tl.exp2(row_max - origin)
         row_sum = row_sum * rescale + tl.sum(p, 1)
         row_max = new_max
-        v_tile = load_tile(
-            keys.v + start * keys.stride_v, offsets, keys.stride_v, columns_v, keys.stride_v_columns, left,
-            keys.head_dim_v, MASKED, PADDED,
-        )  # fmt: skip
-        acc = tl.dot(narrow(p, v_tile.dtype, HAS_BF16_CVT), v_tile, acc * rescale[:, None])
+        if keys.v is None:
+            v_tile = k_tile
+        else:
+            v_tile = load_tile(
+                keys.v + start * keys.stride_v, offsets, keys.stride_v, columns_v, keys.stride_v_columns,
+                keys.seqlen - start, keys.head_dim_v, MASKED, form.PADDED,
+            )  # fmt: skip
+        acc = tl.dot(narrow(p, P, form.HAS_BF16_CVT), v_tile.to(P), acc * rescale[:, None])
     return acc, row_max, row_sum
 
 
 @triton.jit
-def score_tile(products, tile, scoring, start, offsets, seqlen_k, MASKED: tl.constexpr, SCORE_MOD: tl.constexpr):
+def block_at(at, span, HOLE: tl.constexpr):
+    """First key of a block, where those of the hole are not counted."""
+    return tl.where(at < span.hole, at, at + (span.hole_end - span.hole)) if HOLE else at
+
+
+@triton.jit
+def multiply(q_tile, tile, keys, start, form: tl.constexpr, MASKED: tl.constexpr):
+    """Products of the queries and the keys from `start` on: [BLOCK_M, BLOCK_N], int32 if they are int8, else fp32; and
+    these keys, [BLOCK_N, HEAD_DIM]."""
+    rows = tl.arange(0, form.BLOCK_N)
+    left = keys.seqlen - start
+    k_tile = load_tile(
+        keys.k + start * keys.stride_k, rows, keys.stride_k, tl.arange(0, form.HEAD_DIM), 1, left, keys.head_dim,
+        MASKED, form.PADDED,
+    )  # fmt: skip
+    products = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)))
+    if keys.rotated is not None:
+        rotated = load_tile(
+            keys.rotated + start * keys.stride_rotated, rows, keys.stride_rotated, tl.arange(0, form.ROTATED_DIM), 1,
+            left, keys.rotated_dim, MASKED, form.PADDED,
+        )  # fmt: skip
+        products = tl.dot(tile.rotated, tl.trans(rotated), products)
+    return products, k_tile
+
+
+@triton.jit
+def visible_scores(
+    products, tile, keys, scoring, start, form: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """Scores in units of log2 of the keys from `start` on; -inf where a query does not see the key."""
+    offsets = tl.arange(0, form.BLOCK_N)
+    scores = score_tile(products, tile, scoring, start, offsets, keys.seqlen, form, MASKED)
+    if MASKED or form.MASK_MOD is not None:
+        hidden = hidden_keys(tile, scoring, start, offsets, keys.seqlen, form, MASKED)
+        scores = tl.where(hidden, float("-inf"), scores)
+    return scores
+
+
+@triton.jit
+def score_tile(products, tile, scoring, start, offsets, seqlen_k, form: tl.constexpr, MASKED: tl.constexpr):
     """Scores in units of log2, from the products [BLOCK_M, BLOCK_N] of queries and the keys `start` + `offsets`."""
     if scoring.softcap is not None:
         scores = cap(products, scoring.scale, scoring.softcap) * LOG2_E
@@ -147,30 +239,29 @@ def score_tile(products, tile, scoring, start, offsets, seqlen_k, MASKED: tl.con
     if scoring.slope is not None:
         distance = (tile.diagonal - start).to(tl.float32)[:, None] - offsets.to(tl.float32)[None, :]
         scores -= tl.abs(distance) * (scoring.slope * LOG2_E)
-    if SCORE_MOD is not None:
+    if form.SCORE_MOD is not None:
         keys = tl.minimum(start + offsets, seqlen_k - 1)[None, :]
-        modified = SCORE_MOD(scores * LN_2, tile.batch, tile.head, tile.queries[:, None], keys, *scoring.score_operands)
+        modified = form.SCORE_MOD(
+            scores * LN_2, tile.batch, tile.head, tile.queries[:, None], keys, *scoring.score_operands
+        )
         scores = modified * LOG2_E
     return scores
 
 
 @triton.jit
-def hidden_keys(
-    tile, scoring, start, offsets, seqlen_k,
-    BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, MASKED: tl.constexpr, MASK_MOD: tl.constexpr,
-):  # fmt: skip
+def hidden_keys(tile, scoring, start, offsets, seqlen_k, form: tl.constexpr, MASKED: tl.constexpr):
     """Which of the keys `start` + `offsets` each query does not see, [BLOCK_M, BLOCK_N] or broadcast to it."""
     # Differences, not comparisons with `offsets`: those are loop-invariant, a register each, and would spill.
     hidden = (offsets < 0)[None, :]
-    if MASKED and BOUND_RIGHT:
+    if MASKED and form.BOUND_RIGHT:
         hidden = (tile.last_key - start)[:, None] - offsets[None, :] < 0
     elif MASKED:
         hidden = (seqlen_k - start - offsets <= 0)[None, :]
-    if MASKED and BOUND_LEFT:
+    if MASKED and form.BOUND_LEFT:
         hidden = hidden | (offsets[None, :] - (tile.first_key - start)[:, None] < 0)
-    if MASK_MOD is not None:
+    if form.MASK_MOD is not None:
         keys = tl.minimum(start + offsets, seqlen_k - 1)[None, :]
-        seen = MASK_MOD(tile.batch, tile.head, tile.queries[:, None], keys, *scoring.mask_operands)
+        seen = form.MASK_MOD(tile.batch, tile.head, tile.queries[:, None], keys, *scoring.mask_operands)
         hidden = hidden | (seen == 0)
     return hidden
 

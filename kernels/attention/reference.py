@@ -15,6 +15,8 @@ ScoreMod = Callable[[Array, int, int, Array, Array], Array]
 """(scores, batch, head, queries [seqlen_q, 1], keys [seqlen_k]) to scores."""
 MaskMod = Callable[[int, int, Array, Array], Array]
 """(batch, head, queries, keys) to which keys each query sees."""
+Rounding = Callable[[Array], tuple[Array, Array]]
+"""Probabilities to what the values are multiplied by, and what the sum of that is divided by the sum of."""
 
 
 def attention(
@@ -22,7 +24,7 @@ def attention(
     scale: float, causal: bool = False, window_left: int = -1, window_right: int = -1,
     mask_align: str = "bottom_right", softcap: float = 0.0, return_lse: bool = False,
     score_mod: ScoreMod | None = None, mask_mod: MaskMod | None = None, compute: type = np.float64,
-    storage: Any = None,
+    storage: Any = None, rounding: Rounding | None = None,
 ) -> Result:  # fmt: skip
     """softmax(scores) v in float64.
 
@@ -37,7 +39,8 @@ def attention(
     Returns out [batch, heads, seqlen_q, head_dim_v], or (out, lse) with lse [batch, heads, seqlen_q], the natural
     logarithm of each row's sum of exponentials. A row that sees no key gives out = 0, lse = -inf.
 
-    compute: the dtype that it is computed in; storage: that of probabilities and out, by default the same.
+    compute: the dtype that it is computed in; storage: that of probabilities and out, by default the same. rounding:
+    another one of the probabilities.
     """
     storage = np.dtype(compute if storage is None else storage)
     batch, heads, seqlen_q, _ = q.shape
@@ -64,9 +67,10 @@ def attention(
             scores = score_mod(scores, b, h, queries, keys)
         shown = seen if mask_mod is None else seen & mask_mod(b, h, queries, keys)
         p, lse[b, h] = _exp_rows(np.where(shown, scores, -np.inf).astype(compute))
-        row_sum = p.sum(1, keepdims=True)
-        weighted = p.astype(storage).astype(compute) @ v[b, h_kv].astype(compute)
-        out[b, h] = np.divide(weighted, row_sum, out=np.zeros_like(weighted), where=row_sum != 0).astype(storage)
+        factors, weights = (p.astype(storage).astype(compute), p) if rounding is None else rounding(p)
+        weight = weights.sum(1, keepdims=True)
+        weighted = factors @ v[b, h_kv].astype(compute)
+        out[b, h] = np.divide(weighted, weight, out=np.zeros_like(weighted), where=weight != 0).astype(storage)
     return (out, lse) if return_lse else out
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from attention.cases import EDGES, Call, Placed, make_call, pairwise
+from on_demand import Key, key_of, stub_of
 
-from aot.build import Outcome, PlannedBundle, PlannedVariant, compile_missing, look_up, plan_bundle
+from aot.build import Outcome, PlannedBundle, compile_missing, look_up, plan_bundle
 from aot.bundle_writer import write_bundle
 from aot.cache import CompileCache
 from aot.manifest import Manifest, load_manifest
@@ -29,19 +30,25 @@ BUNDLE = "attention_cases"
 
 
 def build_for(
-    calls: Iterable[Call], manifest_path: Path, arch: str, output: Path, jobs: int, cache: Path | None
+    calls: Iterable[Call],
+    manifest_path: Path,
+    arch: str,
+    output: Path,
+    jobs: int,
+    cache: Path | None,
+    name: str = BUNDLE,
 ) -> Path:
-    """Build a bundle `attention_cases-<arch>` that serves the calls; returns its folder."""
+    """Build a bundle `<name>-<arch>` that serves the calls; returns its folder."""
     target = parse_arch(arch)
     manifest = load_manifest(manifest_path)
     planned = plan_bundle(manifest, target, {}, line_info=False, full=True)
     planners = {op.name: _planner(op, planned, target) for op in planned.ops}
     needed = {key for call in calls for key in needed_by(call, planners[call.op], arch)}
-    chosen = tuple(variant for variant in planned.variants if key_of(_stub(variant, target)) in needed)
+    chosen = tuple(variant for variant in planned.variants if key_of(stub_of(variant, target)) in needed)
     used = {variant.spec.op for variant in chosen}
     bundle = dataclasses.replace(
         planned,
-        manifest=Manifest(manifest.file, manifest.spec.model_copy(update={"bundle": BUNDLE})),
+        manifest=Manifest(manifest.file, manifest.spec.model_copy(update={"bundle": name})),
         ops=tuple(op for op in planned.ops if op.name in used),
         variants=chosen,
         golden=(),
@@ -65,22 +72,8 @@ def _raise_failures(outcome: Outcome) -> None:
 
 def _planner(op: fmt.Op, planned: PlannedBundle, target: Target) -> Planner:
     """The op's planner, over variants that are not compiled."""
-    stubs = [_stub(variant, target) for variant in planned.variants if variant.spec.op == op.name]
+    stubs = [stub_of(variant, target) for variant in planned.variants if variant.spec.op == op.name]
     return build_planner(op, stubs, target.backend)
-
-
-def _stub(variant: PlannedVariant, target: Target) -> fmt.Variant:
-    spec = variant.spec
-    return fmt.Variant(spec.op, spec.launch, dict(spec.point), spec.aligned, spec.config, "", "", (), 0, 0, 1,
-                       target.warp_size, fmt.Resources(), {}, "")  # fmt: skip
-
-
-Key = tuple[Any, ...]
-
-
-def key_of(variant: fmt.Variant) -> Key:
-    """What tells a variant from the others of its bundle."""
-    return (variant.op, variant.launch, variant.config, variant.aligned, *variant.point.items())
 
 
 def needed_by(call: Call, planner: Planner, arch: str) -> Iterable[Key]:

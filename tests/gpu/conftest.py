@@ -41,8 +41,23 @@ def attention_mods(device: Device) -> Bundle:
 
 
 @pytest.fixture(scope="session")
+def attention_quantised(device: Device) -> Bundle:
+    return open_for(device, "attention_quantised")
+
+
+@pytest.fixture(scope="session")
 def decode(device: Device) -> Bundle:
     return open_for(device, "decode")
+
+
+@pytest.fixture(scope="session")
+def gemm(device: Device) -> Bundle:
+    return open_for(device, "gemm")
+
+
+@pytest.fixture(scope="session")
+def llama(device: Device) -> Bundle:
+    return open_for(device, "llama")
 
 
 @pytest.fixture(scope="session")

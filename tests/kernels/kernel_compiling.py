@@ -48,7 +48,7 @@ def compile_kernel(
         signature[name] = types.get(name) or (("i32" if aligned else "i64") if is_stride else "i32")
         if aligned and signature[name].startswith("*"):
             hints[index,] = DIVISIBLE_POINTER
-        elif aligned and (is_stride or name in ("cols", "head_dim", "head_dim_v")):
+        elif aligned and (is_stride or name in ("cols", "head_dim", "head_dim_v", "n", "k")):
             hints[index,] = DIVISIBLE
     target = _target(arch)
     source = ASTSource(kernel, signature, {(kernel.arg_names.index(n),): v for n, v in constexprs.items()}, hints)

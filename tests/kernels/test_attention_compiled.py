@@ -77,11 +77,58 @@ def test_gfx942_features_load_wide_and_do_not_spill(op: str, point: dict[str, An
     assert not any(name.startswith("scratch") for name in whole_blocks)
 
 
+QUANTISED = (
+    ("flash_attention_int8", {"INT8_P": False, "V_ROWS": True}, "v_mfma_i32_32x32x16_i8"),
+    ("flash_attention_int8", {"INT8_P": True, "V_ROWS": False}, "v_mfma_i32_32x32x16_i8"),
+    ("flash_attention_int8_kv", {"V_ROWS": True}, "v_mfma_f32_32x32x8_f16"),
+    ("flash_attention_fp8", {"V_ROWS": True}, "v_mfma_f32_32x32x16_fp8_fp8"),
+    ("flash_attention_fp8", {"V_ROWS": False}, "v_mfma_f32_32x32x16_fp8_fp8"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "point", "product"), QUANTISED, ids=str)
+def test_gfx942_8_bit_tensors_load_wide_and_do_not_spill(op: str, point: dict[str, Any], product: str):
+    dtype = {"T" if op.endswith("kv") else "O": "float16"}
+    chosen = variants(
+        "gfx942", op, "attention_quantised", HEAD_DIM=128, BOUND_RIGHT=False, aligned=True, **dtype, **point
+    )
+    compiled = compile_variant(chosen[-1].job)
+    check_resources(compiled)
+    products = [body for body in loops(compiled) if any(name.startswith("v_mfma") for name in body)]
+    for body in products[::2] if point.get("INT8_P") else products[:1]:  # those over whole blocks
+        assert set(loads_of(body)) == {"buffer_load_dwordx4"}
+        assert any(name.startswith(product) for name in body)
+
+
+@pytest.mark.parametrize("latent", (256, 512))
+def test_gfx942_latent_attention_loads_wide_and_does_not_spill(latent: int):
+    variant = variants("gfx942", "mla_prefill", LATENT=latent, HEAD_DIM=128, T="bfloat16", CAUSAL=True, PADDED=False)[
+        -1
+    ]
+    compiled = compile_variant(variant.job)
+    check_resources(compiled)
+    _, whole_blocks, *_ = (body for body in loops(compiled) if any(name.startswith("v_mfma") for name in body))
+    loads = loads_of(whole_blocks)
+    narrower = 0 if latent == 256 else 1  # of 16 keys at a time, the rotated part is 8 bytes a lane
+    assert loads.count("buffer_load_dwordx4") == len(loads) - narrower >= 4
+    assert loads.count("buffer_load_dwordx2") == narrower
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("op", ("flash_attention", "flash_attention_varlen"))
+@pytest.mark.parametrize("op", ("flash_attention_int8", "flash_attention_int8_kv", "flash_attention_fp8"))
+def test_no_gfx942_variant_of_8_bit_tensors_spills(op: str):
+    check_variants(variants("gfx942", op, "attention_quantised"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", ("flash_attention", "flash_attention_varlen", "mla_prefill"))
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 def test_no_gfx942_variant_spills(op: str, dtype: str):
-    for variant in variants("gfx942", op, T=dtype):
+    check_variants(variants("gfx942", op, T=dtype))
+
+
+def check_variants(chosen: list[PlannedVariant]) -> None:
+    for variant in chosen:
         try:
             check_resources(compile_variant(variant.job), scalar=variant.spec.aligned)
         except AssertionError as error:

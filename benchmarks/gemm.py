@@ -1,0 +1,291 @@
+"""TFLOP/s and GB/s of matrix products on this GPU, beside torch (cuBLAS).
+
+    aotbuild --arch sm_90 manifests/gemm.yaml && python benchmarks/gemm.py dist/gemm-sm_90
+
+Linear layers: activations [m, k] and weights [n, k], in device memory, outputs of ours given. Kinds, and their peers:
+
+    float16, bfloat16, float32   matmul; torch.mm
+    tf32                         matmul with precision="tf32"; torch.mm with TF32 allowed
+    int8                         integer_matmul; torch._int_mm
+    float8                       scaled_matmul, a scale for each row and column; torch._scaled_mm
+    block8                       block_scaled_matmul; the same peer
+    int4                         linear_int4, groups of 128, float16; torch.mm of float16 weights
+    lora                         lora_linear, one adapter of rank 16, float16; torch.mm and two more for the adapter
+
+All that is compared works on the same tensors and is captured in graphs, so that the time of small products is that of
+the device: between two events around as many replays as take about 20 ms. A graph goes through several copies of the
+weights, more than caches hold. Ways take turns, round by round; medians are shown. A product counts 2 m n k.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from measure import interleaved, machine, median, table, versions
+from on_gpu import calls_of, device_seconds, import_torch, max_difference, working
+
+from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
+
+LARGE = "1024x1024x1024 2048x2048x2048 4096x4096x4096 8192x8192x8192 128x8192x8192"
+SMALL = " ".join(f"{m}x4096x4096" for m in (1, 2, 4, 8, 16))
+CACHED = 256 << 20
+"""Bytes of weights that a graph goes through: more than an L2 cache holds."""
+PACKAGES = ("numpy", "torch", "triton", "cuda-bindings", "hip-python")
+
+
+@dataclass(frozen=True)
+class Shape:
+    m: int
+    n: int
+    k: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shape:
+        """`128x8192x4096`: m, n, k. Raises ValueError."""
+        m, n, k = (int(part) for part in text.split("x"))
+        return cls(m, n, k)
+
+    def __str__(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}"
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.m * self.n * self.k
+
+
+@dataclass(frozen=True)
+class Case:
+    """One product, ready to run: ours and the peer's on the same tensors, and where our result goes.
+
+    Ours is called with `stream`, and with scalars of the op.
+    """
+
+    ours: Callable[..., Any]
+    peer: Callable[[], Any]
+    out: DeviceArray
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes cases of one kind: (bundle, torch, shape) -> a case; weights take `bits` each."""
+
+    make: Callable[[Bundle, Any, Shape], Case]
+    bits: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path, help="the bundle of manifests/gemm.yaml for this GPU")
+    parser.add_argument("--shapes", type=Shape.parse, nargs="+", metavar="MxNxK",
+                        default=[Shape.parse(text) for text in f"{LARGE} {SMALL}".split()],
+                        help=f"what to run (default: {LARGE} {SMALL})")  # fmt: skip
+    parser.add_argument("--kinds", choices=MAKERS, nargs="+", default=["float16", "bfloat16", "int8", "int4"],
+                        help="(default: %(default)s)")  # fmt: skip
+    parser.add_argument("--option", type=_option, action="append", default=[], metavar="NAME=VALUE",
+                        help="scalar of the op, e.g. schedule=persistent or splits=4")  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=11, help="rounds of each (default: %(default)s)")
+    options = parser.parse_args()
+    torch = import_torch()
+    if torch is None:
+        sys.exit("gemm.py: torch is needed, for inputs and as the peer")
+    try:
+        bundle = open_bundle(options.bundle)
+        found = bundle.device.properties
+        print(machine())
+        print(f"{found.name}, {found.arch}, driver {found.driver_version}; {versions(*PACKAGES)}")
+        scalars: dict[str, Any] = dict(options.option)
+        found: dict[str, dict[Shape, tuple[Seconds, str]]] = {}
+        for kind in options.kinds:
+            found[kind] = {shape: measured(bundle, torch, kind, shape, scalars, options.rounds)
+                           for shape in options.shapes}  # fmt: skip
+            print(f"\n{report(kind, found[kind])}", flush=True)
+        print(f"\n{beside_float16(found)}")
+    except AotError as error:
+        sys.exit(f"gemm.py: {error}")
+
+
+def _option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(text)
+    return name, int(value) if value.lstrip("-").isdigit() else value
+
+
+Seconds = dict[str, float]
+"""Of a product, by who computes it: `ours` and, if it takes the operands, `torch`."""
+
+
+def measured(
+    bundle: Bundle, torch: Any, kind: str, shape: Shape, options: dict[str, Any], rounds: int
+) -> tuple[Seconds, str]:  # fmt: skip
+    """Medians, and the difference of the results."""
+    graphs, difference = captured(bundle, torch, kind, shape, options)
+    times = interleaved({name: partial(device_seconds, bundle, way, calls_of(bundle, way))
+                         for name, (way, _) in graphs.items()}, rounds)  # fmt: skip
+    return {name: median(taken) / graphs[name][1] for name, taken in times.items()}, difference
+
+
+def report(kind: str, found: Mapping[Shape, tuple[Seconds, str]]) -> str:
+    """A kind's products beside torch's."""
+    rows, ratios = [], []
+    for shape, (seconds, difference) in found.items():
+        ours, peer = seconds["ours"], seconds.get("torch", math.nan)
+        ratios.append(peer / ours)
+        weights = shape.n * shape.k * MAKERS[kind].bits / 8
+        cells = [f"{ours * 1e6:.1f}", f"{shape.flops / ours / 1e12:.1f}", f"{weights / ours / 1e9:.0f}"]
+        beside = [f"{peer * 1e6:.1f}", f"{shape.flops / peer / 1e12:.1f}", f"{peer / ours:.2f}"]
+        rows.append([str(shape), *cells, *beside, difference])
+    known = [ratio for ratio in ratios if ratio == ratio]
+    mean = math.exp(sum(map(math.log, known)) / len(known)) if known else math.nan
+    rows.append(["geometric mean", "", "", "", "", "", f"{mean:.2f}", ""])
+    headings = (kind, "µs", "TFLOP/s", "weights GB/s", "torch µs", "TFLOP/s", "ours / torch", "difference")
+    return table(headings, rows)
+
+
+def beside_float16(found: Mapping[str, Mapping[Shape, tuple[Seconds, str]]]) -> str:
+    """How much faster the products of other kinds are than those of float16, ours and torch's."""
+    rows = []
+    for kind, shapes in found.items():
+        for shape in shapes if kind != "float16" else ():
+            if half := found.get("float16", {}).get(shape, ({}, ""))[0]:
+                ours = shapes[shape][0]["ours"]
+                rows.append([kind, str(shape), *(f"{half.get(who, math.nan) / ours:.2f}" for who in ("ours", "torch"))])
+    return table(("kind", "shape", "times our float16", "times torch's"), rows) if rows else ""
+
+
+Graphs = Mapping[str, tuple[Callable[[], Any], int]]
+"""By name: what replays a graph, and how many products are in it."""
+
+
+def captured(bundle: Bundle, torch: Any, kind: str, shape: Shape, options: dict[str, Any]) -> tuple[Graphs, str]:
+    """Ours and the peer's products with several weights, as graphs; and the difference of the first ones' results."""
+    cases = cases_of(bundle, torch, kind, shape)
+    peers = working(shape, {"torch": cases[0].peer})
+    cases[0].ours(**options)
+    difference = max_difference(cases[0].out, cases[0].peer() if peers else None)
+    graphs = {"ours": our_graph(bundle, cases, options)}
+    if peers:
+        graphs["torch"] = peer_graph(torch, cases)
+    return graphs, difference
+
+
+def cases_of(bundle: Bundle, torch: Any, kind: str, shape: Shape) -> list[Case]:
+    """Products with different weights, as many as caches do not hold."""
+    maker = MAKERS[kind]
+    copies = max(1, min(64, CACHED // max(1, shape.n * shape.k * maker.bits // 8)))
+    return [maker.make(bundle, torch, shape) for _ in range(copies)]
+
+
+def our_graph(bundle: Bundle, cases: list[Case], options: dict[str, Any]) -> tuple[Callable[[], Any], int]:
+    """What replays our products in a graph, and how many there are."""
+    stream = bundle.device.stream()
+    for case in cases:  # loads code and makes workspaces
+        case.ours(stream=stream, **options)
+    stream.synchronize()
+    with bundle.device.capture(stream) as graph:
+        for case in cases:
+            case.ours(stream=stream, **options)
+    return partial(graph.launch, None), len(cases)
+
+
+def peer_graph(torch: Any, cases: list[Case]) -> tuple[Callable[[], Any], int]:
+    """The same of the peer's."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = [case.peer() for case in cases]
+    return partial(_replay, graph, kept), len(cases)
+
+
+def _replay(graph: Any, results: list[Any]) -> None:
+    """`results` stay alive as long as the graph that writes to them does."""
+    graph.replay()
+
+
+# Kinds
+
+
+def _random(torch: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    return torch.randn(shape, device="cuda", dtype=torch.float32).to(dtype)
+
+
+def _wrapped(bundle: Bundle, torch: Any, *tensors: Any) -> list[DeviceArray]:
+    torch.cuda.synchronize()
+    return [bundle.device.wrap(tensor) for tensor in tensors]
+
+
+def floats(dtype: str, bundle: Bundle, torch: Any, shape: Shape) -> Case:
+    kind = getattr(torch, "float32" if dtype == "tf32" else dtype)
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    x, w = _random(torch, (shape.m, shape.k), kind), _random(torch, (shape.n, shape.k), kind)
+    out = torch.empty((shape.m, shape.n), dtype=kind, device="cuda")
+    a, b, e = _wrapped(bundle, torch, x, w.t(), out)
+    extra = {"precision": "tf32"} if dtype == "tf32" else {}
+    return Case(partial(bundle.matmul, a, b, e=e, **extra), partial(torch.mm, x, w.t()), e)
+
+
+def int8(bundle: Bundle, torch: Any, shape: Shape) -> Case:
+    x, w = (torch.randint(-128, 128, (rows, shape.k), dtype=torch.int8, device="cuda") for rows in (shape.m, shape.n))
+    a, b, e = _wrapped(bundle, torch, x, w.t(), torch.empty((shape.m, shape.n), dtype=torch.int32, device="cuda"))
+    return Case(partial(bundle.integer_matmul, a, b, e=e), partial(torch._int_mm, x, w.t()), e)
+
+
+def float8(blocks: bool, bundle: Bundle, torch: Any, shape: Shape) -> Case:
+    x, w = (_random(torch, (rows, shape.k), torch.float8_e4m3fn) for rows in (shape.m, shape.n))
+    ones = partial(torch.ones, dtype=torch.float32, device="cuda")
+    by_row = ones((shape.m, 1)), ones((1, shape.n))
+    out = torch.empty((shape.m, shape.n), dtype=torch.bfloat16, device="cuda")
+    a, b, e = _wrapped(bundle, torch, x, w.t(), out)
+    inner = -(-shape.k // 128)
+    scales = (ones((shape.m, inner)), ones((inner, -(-shape.n // 128)))) if blocks else (ones(shape.m), ones(shape.n))
+    op = bundle.block_scaled_matmul if blocks else bundle.scaled_matmul
+    call = partial(op, a, b, *_wrapped(bundle, torch, *scales), e)
+    return Case(call, partial(torch._scaled_mm, x, w.t(), *by_row, out_dtype=torch.bfloat16), e)
+
+
+def int4(bundle: Bundle, torch: Any, shape: Shape) -> Case:
+    """The peer's weights are those that the codes stand for."""
+    x = _random(torch, (shape.m, shape.k), torch.float16)
+    packed = torch.randint(0, 256, (shape.n, shape.k // 2), dtype=torch.uint8, device="cuda")
+    scales = torch.rand((shape.k // 128, shape.n), device="cuda").half() / 64
+    codes = torch.stack([packed & 15, packed >> 4], -1).reshape(shape.n, shape.k).half() - 8
+    w = codes * scales.t().repeat_interleave(128, 1)
+    out = torch.empty((shape.m, shape.n), dtype=torch.float16, device="cuda")
+    a, b, factors, e = _wrapped(bundle, torch, x, packed, scales, out)
+    return Case(partial(bundle.linear_int4, a, b, factors, e=e, group_size=128), partial(torch.mm, x, w.t()), e)
+
+
+def lora(bundle: Bundle, torch: Any, shape: Shape) -> Case:
+    x, w = _random(torch, (shape.m, shape.k), torch.float16), _random(torch, (shape.n, shape.k), torch.float16)
+    down, up = _random(torch, (1, 16, shape.k), torch.float16), _random(torch, (1, shape.n, 16), torch.float16)
+    out = torch.empty((shape.m, shape.n), dtype=torch.float16, device="cuda")
+    *given, e = _wrapped(bundle, torch, x, w, down, up, out)
+    call = partial(bundle.lora_linear, *given, e=e, scale=0.01)
+
+    def peer() -> Any:
+        return torch.addmm(torch.mm(x, w.t()), torch.mm(x, down[0].t()), up[0].t(), alpha=0.01)
+
+    return Case(call, peer, e)
+
+
+MAKERS: Mapping[str, Maker] = {
+    "float16": Maker(partial(floats, "float16"), 16),
+    "bfloat16": Maker(partial(floats, "bfloat16"), 16),
+    "float32": Maker(partial(floats, "float32"), 32),
+    "tf32": Maker(partial(floats, "tf32"), 32),
+    "int8": Maker(int8, 8),
+    "float8": Maker(partial(float8, False), 8),
+    "block8": Maker(partial(float8, True), 8),
+    "int4": Maker(int4, 4),
+    "lora": Maker(lora, 16),
+}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Attention of 8-bit tensors in numpy: the exact result for the numbers that they stand for, and what rounding allows.
+
+q: [batch, heads, seqlen_q, head_dim]; k, v: [batch, heads_kv, seqlen_k, head_dim]; q_scale, k_scale, v_scale: fp32,
+broadcast to [batch, heads or heads_kv]. Masks and results are as `attention` has them; out is of the dtype of `out`, of
+which nothing else is used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from kernels.attention.reference import Array, Result, Rounding, attention
+
+HEADROOM = 7
+"""Probabilities that are rounded to float8 go up to 2 to this power."""
+
+
+def attention_int8(
+    q: Array, k: Array, v: Array, out: Array, q_scale: Array, k_scale: Array, v_scale: Array, **options: Any
+) -> Result:
+    """softmax(scores) v of what the numbers stand for, in float64."""
+    options.pop("int8_probabilities", None)
+    return attention(scaled(q, q_scale), scaled(k, k_scale), scaled(v, v_scale), **options)
+
+
+def attention_int8_same_dtype(
+    q: Array, k: Array, v: Array, out: Array, q_scale: Array, k_scale: Array, v_scale: Array, *,
+    int8_probabilities: bool = False, **options: Any,
+) -> Result:  # fmt: skip
+    """The same with probabilities of float16, or with int8_probabilities of int8."""
+    rounding = _to_127ths if int8_probabilities else _to(np.float16)
+    return _rounded(q, k, v, (q_scale, k_scale, v_scale), out.dtype, rounding, **options)
+
+
+def attention_kv(q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, **options: Any) -> Result:
+    """softmax(scores) v of what the numbers of k and v stand for, in float64."""
+    return attention(q, scaled(k, k_scale), scaled(v, v_scale), **options)
+
+
+def attention_kv_same_dtype(q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, **options: Any) -> Result:
+    """The same with probabilities of q's dtype."""
+    return _rounded(q, k, v, (np.ones((1, 1)), k_scale, v_scale), q.dtype, _to(q.dtype), **options)
+
+
+def attention_fp8(
+    q: Array, k: Array, v: Array, out: Array, q_scale: Array, k_scale: Array, v_scale: Array, **options: Any
+) -> Result:
+    """softmax(scores) v of what the numbers stand for, in float64."""
+    return attention(scaled(q, q_scale), scaled(k, k_scale), scaled(v, v_scale), **options)
+
+
+def attention_fp8_same_dtype(
+    q: Array, k: Array, v: Array, out: Array, q_scale: Array, k_scale: Array, v_scale: Array, **options: Any
+) -> Result:
+    """The same with probabilities of the dtype of v."""
+    return _rounded(q, k, v, (q_scale, k_scale, v_scale), out.dtype, _to(v.dtype, HEADROOM), **options)
+
+
+def scaled(x: Array, factors: Array) -> Array:
+    """What numbers [batch, heads, rows, columns] stand for, float64."""
+    return x.astype(np.float64) * np.broadcast_to(factors, x.shape[:2])[:, :, None, None]
+
+
+def quantise(x: Array, dtype: Any) -> tuple[Array, Array]:
+    """(numbers of `dtype`, their factors [batch, heads]) for x [batch, heads, rows, columns] by each head's largest."""
+    dtype = np.dtype(dtype)
+    largest = 127.0 if dtype == np.int8 else float(ml_dtypes.finfo(dtype).max)
+    exact = x.astype(np.float64)
+    factors = np.maximum(np.abs(exact).max((2, 3), initial=0.0) / largest, 1e-30).astype(np.float32)
+    numbers = exact / factors[:, :, None, None].astype(np.float64)
+    numbers = (np.rint(numbers) if dtype == np.int8 else numbers).clip(-largest, largest)
+    return numbers.astype(dtype), factors
+
+
+def _rounded(
+    q: Array, k: Array, v: Array, scales: tuple[Array, Array, Array], dtype: Any, rounding: Rounding, **options: Any
+) -> Result:
+    """`attention` in float32, but for the probabilities; out of `dtype`."""
+    wide = (scaled(x, factors).astype(np.float32) for x, factors in zip((q, k, v), scales, strict=True))
+    return attention(*wide, **options, compute=np.float32, storage=dtype, rounding=rounding)
+
+
+def _to(dtype: Any, headroom: int = 0) -> Rounding:
+    """Rounding to a dtype, of probabilities that go up to 2 ** headroom."""
+
+    def rounding(p: Array) -> tuple[Array, Array]:
+        return np.ldexp(np.ldexp(p, headroom).astype(dtype).astype(p.dtype), -headroom), p
+
+    return rounding
+
+
+def _to_127ths(p: Array) -> tuple[Array, Array]:
+    rounded = np.rint(p * 127) / 127
+    return rounded, rounded

@@ -1,0 +1,185 @@
+"""Quantised weights of checkpoints, in numpy: GPTQ's, AWQ's and NF4's into the one layout of `kernels.gemm.packed`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+Array = np.ndarray
+
+PER_WORD = 8
+"""Codes of 4 bits in an int32."""
+
+AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
+"""Which nibble of a word holds each of eight neighbouring outputs."""
+
+NF4 = np.array(
+    [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+     -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+     0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0], np.float32,
+)  # fmt: skip
+"""The codebook of NF4: quantiles of the normal distribution, between -1 and 1."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Weights of 4 or 8 bits, as the ops `linear_int4` and `linear_int8` take them.
+
+    Attributes:
+        w: codes: of 4 bits uint8 [n, cdiv(k, 2)], the even one of k low; of 8 bits int8 [n, k].
+        scales: [groups, n], any float dtype.
+        zeros: codes that stand for 0, [groups, n], of w's dtype; None: 8 of 4 bits, 0 of 8.
+        group_size: weights along k that share a scale.
+        order: int32 [k]: which column of the activations each weight belongs to; None: its own.
+        codebook: float32 [16]: what each code stands for, instead of code - zero.
+    """
+
+    w: Array
+    scales: Array
+    zeros: Array | None
+    group_size: int
+    order: Array | None = None
+    codebook: Array | None = None
+
+    def arguments(self) -> dict[str, Array | int | None]:
+        """By the names that the ops have for them."""
+        arguments = {"w": self.w, "scales": self.scales, "zeros": self.zeros, "group_size": self.group_size,
+                     "order": self.order}  # fmt: skip
+        return arguments if self.codebook is None else {**arguments, "codebook": self.codebook}
+
+
+def from_gptq(
+    qweight: Array, qzeros: Array, scales: Array, g_idx: Array | None = None, zeros_are_less_one: bool = True
+) -> Packed:
+    """GPTQ's 4-bit weights.
+
+    Args:
+        qweight: int32 [k / 8, n], eight of k in a word, the first lowest.
+        qzeros: int32 [groups, n / 8].
+        scales: float [groups, n].
+        g_idx: int32 [k], the group of each weight, where they are not in order (act-order).
+        zeros_are_less_one: the zeros are stored less one (version 1 of the format, the usual one), or as they are (v2).
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit, groups of unlike sizes.
+    """
+    k, n = PER_WORD * qweight.shape[0], qweight.shape[1]
+    groups = len(scales)
+    _check("qweight", qweight, (k // PER_WORD, n))
+    _check("qzeros", qzeros, (groups, _words(n)))
+    _check_scales(scales, n)
+    codes = _nibbles(qweight).transpose(0, 2, 1).reshape(k, n)
+    zeros = _nibbles(qzeros).reshape(groups, n) + np.uint8(zeros_are_less_one)
+    size = group_size(k, groups)
+    order = None
+    if g_idx is not None and not np.array_equal(g_idx, np.arange(k) // size):
+        order = np.argsort(g_idx, kind="stable").astype(np.int32)
+        counts = np.bincount(g_idx, minlength=groups)
+        if g_idx.shape != (k,) or (counts != size).any():
+            raise ValueError(
+                f"g_idx {list(g_idx.shape)} has groups of {sorted(set(counts.tolist()))} weights; "
+                f"{groups} groups of {size} are needed"
+            )
+        codes = codes[order]
+    return Packed(pack_int4(codes.T), np.ascontiguousarray(scales), zeros, size, order)
+
+
+def from_awq(qweight: Array, qzeros: Array, scales: Array) -> Packed:
+    """AWQ's 4-bit weights.
+
+    Args:
+        qweight: int32 [k, n / 8], eight of n in a word, in AWQ's order.
+        qzeros: int32 [groups, n / 8], likewise.
+        scales: float [groups, n].
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit.
+    """
+    k, n = qweight.shape[0], PER_WORD * qweight.shape[1]
+    groups = len(scales)
+    _check("qweight", qweight, (k, _words(n)))
+    _check("qzeros", qzeros, (groups, _words(n)))
+    _check_scales(scales, n)
+    codes, zeros = (_nibbles(x)[..., AWQ_ORDER].reshape(len(x), n) for x in (qweight, qzeros))
+    return Packed(pack_int4(codes.T), np.ascontiguousarray(scales), zeros, group_size(k, groups))
+
+
+def to_nf4(weight: Array, size: int = 64, dtype: np.dtype | type = np.float16) -> Packed:
+    """Weights [n, k] as NF4: the nearest of its 16 values times the largest magnitude of each group of `size`."""
+    grouped = _grouped(weight, size)
+    scales = np.abs(grouped).max(2).astype(dtype)
+    divisor = np.where(scales == 0, 1, scales).astype(np.float32)[..., None]
+    middles = (NF4[1:] + NF4[:-1]) / 2
+    codes = np.searchsorted(middles, grouped / divisor).astype(np.uint8)
+    return Packed(pack_int4(codes.reshape(weight.shape)), np.ascontiguousarray(scales.T), None, size, codebook=NF4)
+
+
+def to_int4(weight: Array, size: int = 128, dtype: np.dtype | type = np.float16) -> Packed:
+    """Weights [n, k] rounded to 16 steps from the least to the largest of each group of `size`, 0 among them."""
+    grouped = _grouped(weight, size)
+    least, largest = np.minimum(grouped.min(2), 0), np.maximum(grouped.max(2), 0)
+    scales = ((largest - least) / 15).astype(dtype)
+    divisor = np.where(scales == 0, 1, scales).astype(np.float32)
+    zeros = np.clip(np.rint(-least / divisor), 0, 15)
+    codes = np.clip(np.rint(grouped / divisor[..., None]) + zeros[..., None], 0, 15).astype(np.uint8)
+    zeros = np.ascontiguousarray(zeros.astype(np.uint8).T)
+    return Packed(pack_int4(codes.reshape(weight.shape)), np.ascontiguousarray(scales.T), zeros, size)
+
+
+def to_int8(weight: Array, size: int | None = None, dtype: np.dtype | type = np.float16) -> Packed:
+    """Weights [n, k] rounded to -127 .. 127 times a scale for each group of `size`, by default all of k."""
+    size = size or weight.shape[1]
+    grouped = _grouped(weight, size)
+    scales = (np.abs(grouped).max(2) / 127).astype(dtype)
+    divisor = np.where(scales == 0, 1, scales).astype(np.float32)[..., None]
+    codes = np.clip(np.rint(grouped / divisor), -127, 127).astype(np.int8)
+    return Packed(np.ascontiguousarray(codes.reshape(weight.shape)), np.ascontiguousarray(scales.T), None, size)
+
+
+def pack_int4(codes: Array) -> Array:
+    """uint8 [n, k] of 0 .. 15, two in a byte, [n, cdiv(k, 2)]: the even one low."""
+    even = np.zeros((codes.shape[0], -(-codes.shape[1] // 2) * 2), np.uint8)
+    even[:, : codes.shape[1]] = codes
+    return even[:, ::2] | even[:, 1::2] << 4
+
+
+def unpack_int4(packed: Array, k: int) -> Array:
+    """The inverse of `pack_int4`."""
+    return np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)[:, :k]
+
+
+def group_size(k: int, groups: int) -> int:
+    """How many weights of k each of `groups` has. Raises ValueError where they do not divide k."""
+    if groups < 1 or k % groups:
+        raise ValueError(f"scales for {groups} groups, which do not divide k = {k}")
+    return k // groups
+
+
+def _grouped(weight: Array, size: int) -> Array:
+    """fp32 [n, groups, size]."""
+    n, k = weight.shape
+    if size < 1 or k % size:
+        raise ValueError(f"groups of {size} do not divide k = {k}")
+    return weight.astype(np.float32).reshape(n, k // size, size)
+
+
+def _nibbles(words: Array) -> Array:
+    """uint8 [.., 8], the lowest first."""
+    return (words[..., None] >> np.arange(0, 32, 4, dtype=np.int32) & 15).astype(np.uint8)
+
+
+def _words(n: int) -> int:
+    if n % PER_WORD:
+        raise ValueError(f"n = {n} outputs; a multiple of {PER_WORD} is packed in words")
+    return n // PER_WORD
+
+
+def _check(name: str, array: Array, shape: tuple[int, ...]) -> None:
+    if array.dtype != np.int32 or array.shape != shape:
+        raise ValueError(f"{name} is {array.dtype} {list(array.shape)}; int32 {list(shape)} is needed")
+
+
+def _check_scales(scales: Array, n: int) -> None:
+    if scales.ndim != 2 or scales.shape[1] != n or scales.dtype.kind not in "fV":
+        raise ValueError(f"scales are {scales.dtype} {list(scales.shape)}; floats [groups, {n}] are needed")

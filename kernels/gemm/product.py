@@ -1,0 +1,43 @@
+"""The product of a row of tiles and a column of tiles."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def product(
+    a, b, row, column, m, n, begin, end, stride_a_m, stride_a_k, stride_b_k, stride_b_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    WHOLE_M: tl.constexpr = False,
+):  # fmt: skip
+    """a[row:, begin:end] b[begin:end, column:]: [BLOCK_M, BLOCK_N]; what lies past the edges is of no meaning.
+
+    a, b: matrices [m, k] and [k, n]; row, column, begin, end in elements. PRECISION: of fp32 operands, as `tl.dot`
+    has it. WHOLE_M: m is a multiple of 16, which loads along columns of a have to know.
+    """
+    inner = tl.arange(0, BLOCK_K)
+    m = m // 16 * 16 if WHOLE_M else m
+    # Rows and columns past the edges wrap to ones inside, so that no load in the loop needs a mask for them.
+    rows, columns = (row + tl.arange(0, BLOCK_M)) % m, (column + tl.arange(0, BLOCK_N)) % n
+    a_at = a + begin * stride_a_k + rows[:, None] * stride_a_m + inner[None, :] * stride_a_k
+    b_at = b + begin * stride_b_k + inner[:, None] * stride_b_k + columns[None, :] * stride_b_n
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.int32 if a.dtype.element_ty.is_int() else tl.float32)
+    steps = tl.maximum(end - begin, 0) // BLOCK_K
+    for _ in range(steps):
+        acc = dot(tl.load(a_at), tl.load(b_at), acc, PRECISION)
+        a_at += BLOCK_K * stride_a_k
+        b_at += BLOCK_K * stride_b_k
+    rest = end - begin - steps * BLOCK_K
+    if rest > 0:
+        left = tl.load(a_at, mask=inner[None, :] < rest, other=0.0)
+        right = tl.load(b_at, mask=inner[:, None] < rest, other=0.0)
+        acc = dot(left, right, acc, PRECISION)
+    return acc
+
+
+@triton.jit
+def dot(left, right, acc, PRECISION: tl.constexpr):
+    """acc + left right. float8 is summed in full fp32 from one block to the next, which Hopper does not by itself."""
+    if left.dtype.is_fp8():
+        return tl.dot(left, right, acc, max_num_imprecise_acc=left.shape[1])
+    return tl.dot(left, right, acc, input_precision=PRECISION, out_dtype=acc.dtype)

@@ -1,0 +1,390 @@
+"""Matrix products in numpy: the exact result, and what its dtypes allow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import ml_dtypes
+import numpy as np
+
+from kernels.gemm.pack import unpack_int4
+
+Array = np.ndarray
+
+LEAK = 0.01
+ROOT_2_BY_PI = math.sqrt(2 / math.pi)
+
+
+def _sigmoid(x: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return 1 / (1 + np.exp(-x))
+
+
+def _erf(x: Array) -> Array:
+    return np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype)
+
+
+ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
+    "none": lambda x: x,
+    "relu": lambda x: np.where(x < 0, x.dtype.type(0), x),
+    "leaky_relu": lambda x: np.where(x < 0, x.dtype.type(LEAK) * x, x),
+    "gelu": lambda x: x * (1 + _erf(x * x.dtype.type(math.sqrt(0.5)))) / 2,
+    "gelu_tanh": lambda x: x * (1 + np.tanh(x * x.dtype.type(ROOT_2_BY_PI) * (1 + x.dtype.type(0.044715) * x * x))) / 2,
+    "silu": lambda x: x * _sigmoid(x),
+}  # fmt: skip
+
+
+def matmul(
+    a: Array, b: Array, bias: Array | None = None, d: Array | None = None, alpha: float = 1, beta: float = 1,
+    activation: str = "none",
+) -> Array:  # fmt: skip
+    """act(alpha * a b + bias + beta * d) in float64.
+
+    a: [.., m, k], b: [.., k, n], any dtype; bias: [n]; d: broadcast to the result. Returns [.., m, n].
+    """
+    return _finish(a.astype(np.float64) @ b.astype(np.float64), bias, d, alpha, beta, activation)
+
+
+def matmul_same_dtype(
+    a: Array, b: Array, bias: Array | None = None, d: Array | None = None, alpha: float = 1, beta: float = 1,
+    activation: str = "none", precision: str = "ieee",
+) -> Array:  # fmt: skip
+    """`matmul` as hardware does it: summed in fp32, one element of k after the other, then rounded to a's dtype."""
+    operands = [x.astype(np.float32) for x in (a, b)]
+    if precision == "tf32":
+        operands = [to_tf32(x) for x in operands]
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = _finish(sum_in_order(*operands), bias, d, np.float32(alpha), np.float32(beta), activation)
+        return value.astype(a.dtype)
+
+
+def sum_in_order(a: Array, b: Array) -> Array:
+    """a b of fp32 matrices, each element of the result summed from one to the next along k."""
+    acc = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), np.float32)
+    for i in range(a.shape[-1]):
+        acc += a[..., :, i, None] * b[..., i, None, :]
+    return acc
+
+
+def to_tf32(x: Array) -> Array:
+    """fp32 numbers with 10 bits of mantissa, as matrix units take them: what is below is dropped."""
+    return (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def integer_matmul(a: Array, b: Array, d: Array | None = None, alpha: int = 1, beta: int = 1) -> Array:
+    """alpha * a b + beta * d of integers, int64. a: [m, k], b: [k, n]; d: broadcast to the result."""
+    value = alpha * integer_product(a, b)
+    return value if d is None else value + beta * d.astype(np.int64)
+
+
+def integer_matmul_same_dtype(a: Array, b: Array, d: Array | None = None, alpha: int = 1, beta: int = 1) -> Array:
+    """`integer_matmul` as int32, which wraps."""
+    return integer_matmul(a, b, d, alpha, beta).astype(np.int32)
+
+
+def integer_product(a: Array, b: Array) -> Array:
+    """a b of integers of at most 8 bits, int64; exact, as float64 holds the sums."""
+    return np.rint(a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
+
+
+def scaled_matmul(
+    a: Array, b: Array, scale_a: Array, scale_b: Array, e: Array | None = None, bias: Array | None = None
+) -> Array:
+    """scale_a * a b * scale_b + bias in float64. a: [m, k], b: [k, n], scale_a: [m|1], scale_b: [n|1], bias: [n]."""
+    return _scaled(np.dtype(np.float64), a.astype(np.float64) @ b.astype(np.float64), scale_a, scale_b, bias)
+
+
+def scaled_matmul_same_dtype(
+    a: Array, b: Array, scale_a: Array, scale_b: Array, e: Array, bias: Array | None = None
+) -> Array:
+    """`scaled_matmul` as hardware does it: sums of integers exact, those of float8 in fp32; scaled in fp32."""
+    value = integer_product(a, b) if a.dtype.kind == "i" else sum_in_order(a.astype(np.float32), b.astype(np.float32))
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _scaled(np.dtype(np.float32), value, scale_a, scale_b, bias).astype(e.dtype)
+
+
+def _scaled(dtype: np.dtype, value: Array, scale_a: Array, scale_b: Array, bias: Array | None) -> Array:
+    value = value.astype(dtype) * scale_a.astype(dtype)[:, None] * scale_b.astype(dtype)
+    return value if bias is None else value + bias.astype(dtype)
+
+
+SCALED = 128
+"""Elements of k, and columns, that share a scale in `block_scaled_matmul`."""
+
+
+def block_scaled_matmul(
+    a: Array, b: Array, scale_a: Array, scale_b: Array, e: Array | None = None, rows_per_scale: int = 1
+) -> Array:
+    """(scale_a a) (scale_b b) in float64.
+
+    a: [m, k], b: [k, n]; scale_a: [cdiv(m, rows_per_scale), cdiv(k, 128)], scale_b: [cdiv(k, 128), cdiv(n, 128)].
+    """
+    return _block_scaled(np.dtype(np.float64), a, b, scale_a, scale_b, rows_per_scale)
+
+
+def block_scaled_matmul_same_dtype(
+    a: Array, b: Array, scale_a: Array, scale_b: Array, e: Array, rows_per_scale: int = 1
+) -> Array:
+    """`block_scaled_matmul` as hardware does it: blocks of k one after the other, scaled and summed in fp32."""
+    return _block_scaled(np.dtype(np.float32), a, b, scale_a, scale_b, rows_per_scale).astype(e.dtype)
+
+
+def _block_scaled(dtype: np.dtype, a: Array, b: Array, scale_a: Array, scale_b: Array, rows_per_scale: int) -> Array:
+    acc = np.zeros((a.shape[0], b.shape[1]), dtype)
+    for block in range(-(-a.shape[1] // SCALED)):
+        part = slice(block * SCALED, block * SCALED + SCALED)
+        left = np.repeat(scale_a[:, block], rows_per_scale)[: a.shape[0], None]
+        right = np.repeat(scale_b[block], SCALED)[None, : b.shape[1]]
+        acc += (a[:, part].astype(dtype) @ b[part].astype(dtype)) * (left.astype(dtype) * right.astype(dtype))
+    return acc
+
+
+def int8_linear(a: Array, w: Array, d: Array, alpha: float, beta: float = 1) -> Array:
+    """alpha * a w' + beta * d in float64, not yet rounded to int8. a: [m, k], w: [n, k], d: [n]."""
+    return alpha * integer_product(a, w.T).astype(np.float64) + beta * d.astype(np.float64)
+
+
+def int8_linear_same_dtype(a: Array, w: Array, d: Array, alpha: float, beta: float = 1) -> Array:
+    """`int8_linear` as int8, computed in fp32."""
+    return to_int8(_fp32_linear(a, w, d, alpha, beta))
+
+
+def int8_linear_relu(a: Array, w: Array, d: Array, alpha: float, beta: float = 1) -> Array:
+    """max(0, `int8_linear`)."""
+    return np.maximum(int8_linear(a, w, d, alpha, beta), 0)
+
+
+def int8_linear_relu_same_dtype(a: Array, w: Array, d: Array, alpha: float, beta: float = 1) -> Array:
+    """`int8_linear_relu` as int8, computed in fp32."""
+    return to_int8(np.maximum(_fp32_linear(a, w, d, alpha, beta), 0))
+
+
+def int8_linear_float32(a: Array, w: Array, d: Array, alpha: float, beta: float = 1) -> Array:
+    """`int8_linear` with d of float32."""
+    return int8_linear(a, w, d, alpha, beta)
+
+
+def int8_linear_float32_same_dtype(a: Array, w: Array, d: Array, alpha: float, beta: float = 1) -> Array:
+    """`int8_linear_float32`, computed in fp32."""
+    return _fp32_linear(a, w, d, alpha, beta)
+
+
+def _fp32_linear(a: Array, w: Array, d: Array, alpha: float, beta: float) -> Array:
+    product = integer_product(a, w.T).astype(np.float32) * np.float32(alpha)
+    return product + np.float32(beta) * d.astype(np.float32)
+
+
+def int8_bmm(a: Array, w: Array, alpha: float) -> Array:
+    """alpha * a w' in float64, not yet rounded to int8. a: [batch, m, k], w: [batch, n, k]."""
+    return alpha * integer_product(a, np.swapaxes(w, 1, 2)).astype(np.float64)
+
+
+def int8_bmm_same_dtype(a: Array, w: Array, alpha: float) -> Array:
+    """`int8_bmm` as int8."""
+    return to_int8(int8_bmm_float32_same_dtype(a, w, alpha))
+
+
+def int8_bmm_float32(a: Array, w: Array, alpha: float) -> Array:
+    """`int8_bmm`, which is not rounded."""
+    return int8_bmm(a, w, alpha)
+
+
+def int8_bmm_float32_same_dtype(a: Array, w: Array, alpha: float) -> Array:
+    """`int8_bmm_float32`, computed in fp32."""
+    return integer_product(a, np.swapaxes(w, 1, 2)).astype(np.float32) * np.float32(alpha)
+
+
+def to_int8(x: Array) -> Array:
+    """Rounded half to even, saturating; a NaN becomes 0."""
+    return np.rint(np.clip(np.nan_to_num(x, nan=0.0), -128, 127)).astype(np.int8)
+
+
+def layer_norm_int8(x: Array, weight: Array, bias: Array, eps: float = 1e-5) -> Array:
+    """LayerNorm of each row in float64, not yet rounded to int8. x: [m, n], weight and bias: [n]."""
+    return _layer_norm(np.dtype(np.float64), x, weight, bias, eps)
+
+
+def layer_norm_int8_same_dtype(x: Array, weight: Array, bias: Array, eps: float = 1e-5) -> Array:
+    """`layer_norm_int8` as int8, computed in fp32."""
+    return to_int8(_layer_norm(np.dtype(np.float32), x, weight, bias, eps))
+
+
+def _layer_norm(dtype: np.dtype, x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    x = x.astype(dtype)
+    x = x - x.mean(1, keepdims=True)
+    return x / np.sqrt((x * x).mean(1, keepdims=True) + dtype.type(eps)) * weight.astype(dtype) + bias.astype(dtype)
+
+
+TINY = 1e-12
+"""The least scale of a quantised part."""
+
+
+def largest(dtype: np.dtype) -> float:
+    """The largest magnitude that quantised numbers have; -128 of int8 is not used."""
+    return 127.0 if dtype == np.int8 else float(ml_dtypes.finfo(dtype).max)
+
+
+def quantise(
+    x: Array, q: Array, block: int | None = None, rows_per_scale: int = 1
+) -> tuple[Array, Array]:  # fmt: skip
+    """(x / scale, scale) in float64, not yet rounded to q's dtype.
+
+    x, q: [m, n]; scale: [cdiv(m, rows_per_scale), cdiv(n, block)], block by default n.
+    """
+    return _quantise(np.dtype(np.float64), x, q.dtype, block or x.shape[1], rows_per_scale)
+
+
+def quantise_same_dtype(
+    x: Array, q: Array, block: int | None = None, rows_per_scale: int = 1
+) -> tuple[Array, Array]:  # fmt: skip
+    """`quantise` in q's dtype, computed in fp32."""
+    value, scale = _quantise(np.dtype(np.float32), x, q.dtype, block or x.shape[1], rows_per_scale)
+    return _to_8_bits(value, q.dtype), scale
+
+
+def quantise_all(x: Array, q: Array) -> tuple[Array, Array]:
+    """`quantise` with one scale, [1], for all."""
+    value, scale = _quantise(np.dtype(np.float64), x, q.dtype, x.shape[1], x.shape[0])
+    return value, scale[0]
+
+
+def quantise_all_same_dtype(x: Array, q: Array) -> tuple[Array, Array]:
+    """`quantise_all` in q's dtype, computed in fp32."""
+    value, scale = _quantise(np.dtype(np.float32), x, q.dtype, x.shape[1], x.shape[0])
+    return _to_8_bits(value, q.dtype), scale[0]
+
+
+def _quantise(
+    compute: np.dtype, x: Array, dtype: np.dtype, block: int, rows_per_scale: int
+) -> tuple[Array, Array]:  # fmt: skip
+    m, n = x.shape
+    rows, blocks = -(-m // rows_per_scale), -(-n // block)
+    padded = np.zeros((rows * rows_per_scale, blocks * block), compute)
+    padded[:m, :n] = x
+    tiles = padded.reshape(rows, rows_per_scale, blocks, block)
+    scale = np.maximum(np.abs(tiles).max((1, 3)) * compute.type(1 / largest(dtype)), compute.type(TINY))
+    value = np.clip(tiles / scale[:, None, :, None], -largest(dtype), largest(dtype))
+    return value.reshape(padded.shape)[:m, :n], scale
+
+
+def _to_8_bits(value: Array, dtype: np.dtype) -> Array:
+    return to_int8(value) if dtype == np.int8 else value.astype(dtype)
+
+
+def _finish(
+    value: Array, bias: Array | None, d: Array | None, alpha: float, beta: float, activation: str
+) -> Array:  # fmt: skip
+    value = value * alpha
+    if bias is not None:
+        value = value + bias.astype(value.dtype)
+    if d is not None:
+        value = value + d.astype(value.dtype) * beta
+    return ACTIVATIONS[activation](value)
+
+
+def linear_int4(
+    x: Array, w: Array, scales: Array, group_size: int, zeros: Array | None = None, codebook: Array | None = None,
+    order: Array | None = None, bias: Array | None = None,
+) -> Array:  # fmt: skip
+    """x w' + bias in float64, with w = (codes - zeros) * scales, or codebook[codes] * scales, exactly.
+
+    x: [m, k]; w: uint8 [n, cdiv(k, 2)], two codes in a byte; scales: [groups, n]; zeros: uint8 [groups, n], by default
+    8; codebook: [16]; order: int [k], which column of x each weight belongs to; bias: [n].
+    """
+    weight = int4_weights(np.dtype(np.float64), w, scales, group_size, x.shape[1], zeros, codebook)
+    return _linear(np.dtype(np.float64), x, weight, order, bias)
+
+
+def linear_int4_same_dtype(
+    x: Array, w: Array, scales: Array, group_size: int, zeros: Array | None = None, codebook: Array | None = None,
+    order: Array | None = None, bias: Array | None = None,
+) -> Array:  # fmt: skip
+    """`linear_int4` as hardware does it: weights of x's dtype, summed in fp32."""
+    weight = int4_weights(np.dtype(np.float32), w, scales, group_size, x.shape[1], zeros, codebook)
+    return _linear(np.dtype(np.float32), x, weight.astype(x.dtype), order, bias).astype(x.dtype)
+
+
+def linear_int8(
+    x: Array, w: Array, scales: Array, group_size: int, zeros: Array | None = None, bias: Array | None = None
+) -> Array:
+    """x w' + bias in float64, with w = (codes - zeros) * scales. w: int8 [n, k]; the others as in `linear_int4`."""
+    weight = _dequantised(np.dtype(np.float64), w, scales, group_size, zeros, 0)
+    return _linear(np.dtype(np.float64), x, weight, None, bias)
+
+
+def linear_int8_same_dtype(
+    x: Array, w: Array, scales: Array, group_size: int, zeros: Array | None = None, bias: Array | None = None
+) -> Array:
+    """`linear_int8` as hardware does it: weights of x's dtype, summed in fp32."""
+    weight = _dequantised(np.dtype(np.float32), w, scales, group_size, zeros, 0)
+    return _linear(np.dtype(np.float32), x, weight.astype(x.dtype), None, bias).astype(x.dtype)
+
+
+def int4_weights(
+    dtype: np.dtype, w: Array, scales: Array, group_size: int, k: int, zeros: Array | None, codebook: Array | None
+) -> Array:
+    """The weights that codes of 4 bits stand for, [n, k]."""
+    codes = unpack_int4(w, k)
+    if codebook is None:
+        return _dequantised(dtype, codes, scales, group_size, zeros, 8)
+    return codebook.astype(dtype)[codes] * _spread(scales, group_size, k).astype(dtype)
+
+
+def _dequantised(
+    dtype: np.dtype, codes: Array, scales: Array, group_size: int, zeros: Array | None, zero: int
+) -> Array:  # fmt: skip
+    k = codes.shape[1]
+    shift = np.asarray(zero) if zeros is None else _spread(zeros, group_size, k)
+    return (codes.astype(dtype) - shift.astype(dtype)) * _spread(scales, group_size, k).astype(dtype)
+
+
+def _spread(by_group: Array, group_size: int, k: int) -> Array:
+    """[groups, n] to [n, k]."""
+    return np.repeat(by_group.T, group_size, 1)[:, :k]
+
+
+def _linear(dtype: np.dtype, x: Array, weight: Array, order: Array | None, bias: Array | None) -> Array:
+    x = x if order is None else x[:, order]
+    if dtype == np.float32:
+        value = sum_in_order(x.astype(dtype), weight.T.astype(dtype))
+    else:
+        value = x.astype(dtype) @ weight.T.astype(dtype)
+    return value if bias is None else value + bias.astype(dtype)
+
+
+def lora_linear(
+    x: Array, w: Array, down: Array, up: Array, adapter_of: Array | None = None, scale: float = 1
+) -> Array:  # fmt: skip
+    """x w' + scale * (x down') up' in float64.
+
+    x: [m, k]; w: [n, k]; down: [adapters, rank, k]; up: [adapters, n, rank]; adapter_of: int [m], by default 0; a row
+    whose number is none of the adapters' has none. Returns [m, n].
+    """
+    return _lora(np.dtype(np.float64), np.dtype(np.float64), x, w, down, up, adapter_of, scale)
+
+
+def lora_linear_same_dtype(
+    x: Array, w: Array, down: Array, up: Array, adapter_of: Array | None = None, scale: float = 1
+) -> Array:  # fmt: skip
+    """`lora_linear` as hardware does it: summed in fp32, what is between an adapter's matrices of x's dtype."""
+    return _lora(np.dtype(np.float32), x.dtype, x, w, down, up, adapter_of, scale).astype(x.dtype)
+
+
+def _lora(
+    dtype: np.dtype,
+    storage: np.dtype,
+    x: Array,
+    w: Array,
+    down: Array,
+    up: Array,
+    adapter_of: Array | None,
+    scale: float,
+) -> Array:
+    index = np.zeros(len(x), np.int64) if adapter_of is None else adapter_of
+    value = x.astype(dtype) @ w.T.astype(dtype)
+    for adapter in range(len(down)):
+        rows = index == adapter
+        inner = dtype.type(scale) * (x[rows].astype(dtype) @ down[adapter].T.astype(dtype))
+        value[rows] += inner.astype(storage).astype(dtype) @ up[adapter].T.astype(dtype)
+    return value

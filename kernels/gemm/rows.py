@@ -1,0 +1,37 @@
+"""Matrix products without matrix units: of few rows, and of types that these units do not take."""
+
+import triton
+import triton.language as tl
+
+from kernels.gemm.epilogue import finish
+
+
+@triton.jit
+def multiply_reduce(
+    a, b, e, m, n, k, stride_a_m, stride_a_k, stride_b_k, stride_b_n, stride_e_m, stride_e_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    bias=None, d=None, stride_d_m=0, stride_d_n=0, alpha=1, beta=1, activation=0,
+):  # fmt: skip
+    """e = act(alpha * a b + bias + beta * d). Grid: (cdiv(m, BLOCK_M), cdiv(n, BLOCK_N)).
+
+    Each lane multiplies what it has loaded of b; the sums of all are added at the end. a: [m, k], b: [k, n], of one
+    dtype; e: [m, n]; integers are summed in int32, all others in fp32.
+    """
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    inner = tl.arange(0, BLOCK_K)
+    a_at = a + (rows % m)[:, None] * stride_a_m + inner[None, :] * stride_a_k
+    b_at = b + inner[:, None] * stride_b_k + (columns % n)[None, :] * stride_b_n
+    wide: tl.constexpr = tl.int32 if a.dtype.element_ty.is_int() else tl.float32
+    acc = tl.zeros([BLOCK_M, BLOCK_K, BLOCK_N], wide)
+    for start in range(0, k, BLOCK_K):
+        known = inner < k - start
+        left = tl.load(a_at, known[None, :], 0.0).to(wide)
+        right = tl.load(b_at, known[:, None], 0.0).to(wide)
+        acc += left[:, :, None] * right[None, :, :]
+        a_at += BLOCK_K * stride_a_k
+        b_at += BLOCK_K * stride_b_k
+    finish(
+        tl.sum(acc, 1), rows, columns, tl.program_id(2), m, n, e, 0, stride_e_m, stride_e_n,
+        bias, d, 0, stride_d_m, stride_d_n, None, 0, None, 0, alpha, beta, activation,
+    )  # fmt: skip

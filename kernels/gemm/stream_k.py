@@ -1,0 +1,88 @@
+"""Stream-K: matrix products whose work, all blocks of k of all tiles, is dealt evenly to as many programs as there are.
+
+A tile that several programs share is put together by a second launch. So none waits for another: nothing depends on
+which of them run at a time, no memory has to be zeroed, and sums are added in the same order each time.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.gemm.epilogue import finish
+from kernels.gemm.order import tile_of
+from kernels.gemm.product import product
+
+AREA: tl.constexpr = tl.constexpr(128 * 256)
+"""Elements of the workspace for each part of a tile: the largest tile."""
+
+
+@triton.jit
+def stream_k(
+    a, b, e, partial, m, n, k, stride_a_m, stride_a_k, stride_b_k, stride_b_n, stride_e_m, stride_e_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    bias=None, alpha=1, activation=0,
+):  # fmt: skip
+    """e = act(alpha * a b + bias), but for tiles that programs share: of these each leaves its part in `partial`.
+
+    a: [m, k], b: [k, n], of one dtype; e: [m, n]; bias: [n]. partial: fp32 [programs, 2, AREA]: of the tile
+    that another program began, and of the one that another will go on with. Grid: any number of programs.
+    """
+    tl.static_assert(BLOCK_M * BLOCK_N <= AREA, "a tile is larger than its place in the workspace")
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    tiles, blocks = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N), tl.maximum(tl.cdiv(k, BLOCK_K), 1)
+    at, end = begin_of(program, programs, tiles * blocks), begin_of(program + 1, programs, tiles * blocks)
+    while at < end:
+        tile, first = at // blocks, at % blocks
+        last = tl.minimum(blocks, first + end - at)
+        tile_m, tile_n = tile_of(tile, m, n, BLOCK_M, BLOCK_N, GROUP_M, 1)
+        acc = product(
+            a, b, tile_m * BLOCK_M, tile_n * BLOCK_N, m, n, first * BLOCK_K, tl.minimum(last * BLOCK_K, k),
+            stride_a_m, stride_a_k, stride_b_k, stride_b_n, BLOCK_M, BLOCK_N, BLOCK_K, "ieee",
+        )  # fmt: skip
+        if (first == 0) & (last == blocks):
+            rows, columns = tile_m * BLOCK_M + tl.arange(0, BLOCK_M), tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+            finish(
+                acc, rows, columns, tl.program_id(1), m, n, e, 0, stride_e_m, stride_e_n,
+                bias, None, 0, 0, 0, None, 0, None, 0, alpha, 1, activation,
+            )  # fmt: skip
+        else:
+            tl.store(_place(partial, program, (first == 0).to(tl.int32), BLOCK_M, BLOCK_N), acc)
+        at += last - first
+
+
+@triton.jit
+def stream_k_finish(
+    partial, e, m, n, k, programs, stride_e_m, stride_e_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    bias=None, alpha=1, activation=0,
+):  # fmt: skip
+    """Put together the tile that each of `stream_k`'s programs began and did not finish, if any. Grid: (programs)."""
+    program = tl.program_id(0)
+    tiles, blocks = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N), tl.maximum(tl.cdiv(k, BLOCK_K), 1)
+    end = begin_of(program + 1, programs, tiles * blocks)
+    tile = end // blocks
+    if (end % blocks == 0) | (tile * blocks < begin_of(program, programs, tiles * blocks)):
+        return
+    acc = tl.load(_place(partial, program, 1, BLOCK_M, BLOCK_N))
+    follower = program + 1
+    while begin_of(follower, programs, tiles * blocks) < tile * blocks + blocks:
+        acc += tl.load(_place(partial, follower, 0, BLOCK_M, BLOCK_N))
+        follower += 1
+    tile_m, tile_n = tile_of(tile, m, n, BLOCK_M, BLOCK_N, GROUP_M, 1)
+    rows, columns = tile_m * BLOCK_M + tl.arange(0, BLOCK_M), tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    finish(
+        acc, rows, columns, tl.program_id(1), m, n, e, 0, stride_e_m, stride_e_n,
+        bias, None, 0, 0, 0, None, 0, None, 0, alpha, 1, activation,
+    )  # fmt: skip
+
+
+@triton.jit
+def begin_of(program, programs, blocks):
+    """The first of `blocks` that a program computes; their shares differ by one at most."""
+    return blocks // programs * program + tl.minimum(program, blocks % programs)
+
+
+@triton.jit
+def _place(partial, program, part, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Where the accumulator of one of a program's two shared tiles lies."""
+    at = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    return partial + (tl.cast(program, tl.int64) * 2 + part) * AREA + at
