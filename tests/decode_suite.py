@@ -1,9 +1,7 @@
 """Decoding against the fp64 references: tests for any device, of which a test module gives the fixtures.
 
-`decode` is the bundle with kernels for float16, head_dims up to 64 and four groups; `decode_for` gives it, or that for
-bfloat16. `one_group` has those for rows of one group, in parts, and `mods` the flex ops with functions, in parts.
-
-Caches have NaN past each sequence's end, in blocks that no sequence uses, and around the arrays.
+`with_vectors` is a bundle that has selftest cases. Caches have NaN past each sequence's end, in blocks that no sequence
+uses, and around the arrays.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import numpy as np
 import pytest
 from poison import poisoned
 
-from aot_runtime import ArgumentError, Bundle, DeviceArray, open_bundle
+from aot_runtime import ArgumentError, Bundle, DeviceArray
 from aot_runtime.callspec import CallSpec, plan_call
 from aot_runtime.golden import dtype_of
 from aot_runtime.planner import op_planner
@@ -345,8 +343,8 @@ def test_int4_cache(decode: Bundle, splits: int):
     run_int4(decode, 4, splits)
 
 
-def test_int4_cache_of_one_group(one_group: Bundle):
-    run_int4(one_group, 1, 3)
+def test_int4_cache_of_one_group(decode: Bundle):
+    run_int4(decode, 1, 3)
 
 
 def run_int4(decode: Bundle, groups: int, splits: int) -> None:
@@ -371,8 +369,8 @@ def test_int4_blocks(decode: Bundle, options: dict, block_size: int, splits: int
     run_int4_blocks(decode, 4, block_size, splits, options)
 
 
-def test_int4_blocks_of_one_group(one_group: Bundle):
-    run_int4_blocks(one_group, 1, 64, 3, {"window": 40})
+def test_int4_blocks_of_one_group(decode: Bundle):
+    run_int4_blocks(decode, 1, 64, 3, {"window": 40})
 
 
 def run_int4_blocks(decode: Bundle, groups: int, block_size: int, splits: int, options: dict) -> None:
@@ -491,8 +489,8 @@ def test_append_int4(decode: Bundle):
     run_append_int4(decode, 4)
 
 
-def test_append_int4_of_one_group(one_group: Bundle):
-    run_append_int4(one_group, 1)
+def test_append_int4_of_one_group(decode: Bundle):
+    run_append_int4(decode, 1)
 
 
 def run_append_int4(decode: Bundle, groups: int) -> None:
@@ -601,12 +599,12 @@ def test_blocks_in_any_order(decode: Bundle, size: int, splits: int):
     ),
     ids=("causal", "window", "prefix_lm", "document"),
 )  # fmt: skip
-def test_mask_functions(mods: Bundle, name: str, options: dict, mask: MaskMod):
+def test_mask_functions(decode: Bundle, name: str, options: dict, mask: MaskMod):
     """With lists of all blocks, and with just those that the mask leaves some of."""
-    run_flex(mods, name, all_blocks(), **options)
+    run_flex(decode, name, all_blocks(), **options)
     lists = create_block_mask(mask, 2, 1, 2, 300, 64)
     assert 0 < lists.kv_num_blocks.sum() < 10
-    run_flex(mods, name, lists, splits=3, **options)
+    run_flex(decode, name, lists, splits=3, **options)
 
 
 DOCUMENTS = np.repeat([[0, 1, 2, 3], [0, 0, 0, 1]], 75, 1)
@@ -621,8 +619,8 @@ DOCUMENTS = np.repeat([[0, 1, 2, 3], [0, 0, 0, 1]], 75, 1)
     ),
     ids=("alibi", "relative_bias", "softcap"),
 )
-def test_score_functions(mods: Bundle, name: str, options: dict):
-    run_flex(mods, name, all_blocks(), **options)
+def test_score_functions(decode: Bundle, name: str, options: dict):
+    run_flex(decode, name, all_blocks(), **options)
 
 
 def test_lists_that_point_outside_read_nothing_outside(decode: Bundle):
@@ -649,7 +647,8 @@ def test_block_lists_of_a_mask():
 # Graphs
 
 
-def test_every_op_gives_the_same_each_time_and_from_a_graph(decode: Bundle):
+def test_every_op_gives_the_same_each_time_and_from_a_graph(with_vectors: Bundle):
+    decode = with_vectors
     stream = decode.device.stream()
     for item in prepare(decode):
         function = getattr(decode, item.case.op)
@@ -733,14 +732,13 @@ def paged_arguments() -> dict[str, np.ndarray]:
         ("cu_seqlens_q", 1, 2, "gives sequence 0 a length of 2, but max_seqlen_q is 1"),
     ),
 )
-def test_tables_that_point_outside(decode: Bundle, name: str, at: object, value: int, message: str):
+def test_tables_that_point_outside(decode: Bundle, looking: Bundle, name: str, at: object, value: int, message: str):
     """Wherever the host can see it; on the device, if the bundle was opened to look there."""
     arguments = paged_arguments()
     arguments[name][at] = value
     with pytest.raises(ArgumentError, match=message):
         decode.paged_attention(**arguments, max_seqlen_q=1)
     arrays = {name: decode.device.array(x) for name, x in arguments.items()}
-    looking = open_bundle(decode.path, decode.device, check_contents=True)
     for _ in range(2):
         with pytest.raises(ArgumentError, match=message):
             looking.paged_attention(**arrays, max_seqlen_q=1)
@@ -758,7 +756,7 @@ def test_tables_that_point_outside(decode: Bundle, name: str, at: object, value:
 )  # fmt: skip
 @pytest.mark.parametrize("on_device", (False, True))
 def test_lists_that_point_outside(
-    decode: Bundle, name: str, at: tuple[int, ...], value: int, message: str, on_device: bool
+    decode: Bundle, looking: Bundle, name: str, at: tuple[int, ...], value: int, message: str, on_device: bool
 ):
     arguments = all_blocks().arguments()
     arguments = {key: x.copy() if isinstance(x, np.ndarray) else x for key, x in arguments.items()}
@@ -766,7 +764,7 @@ def test_lists_that_point_outside(
     arguments |= {"q": np.zeros((1, 1, 1, 64), FP16)} | dict.fromkeys("kv", np.zeros((1, 1, 300, 64), FP16))
     bundle = decode
     if on_device:
-        bundle = open_bundle(decode.path, decode.device, check_contents=True)
+        bundle = looking
         arguments = {key: decode.device.array(x) if isinstance(x, np.ndarray) else x for key, x in arguments.items()}
     with pytest.raises(ArgumentError, match=message):
         bundle.flex_decode(**arguments)
@@ -791,10 +789,9 @@ def test_other_tensors_that_point_outside(decode: Bundle):
         decode.append_kv(new, new, cache, cache.copy(), np.array([32], np.int32))
 
 
-def test_contents_that_are_right_pass(decode: Bundle):
+def test_contents_that_are_right_pass(decode: Bundle, looking: Bundle):
     arguments = paged_arguments()
     arrays = {name: decode.device.array(x) for name, x in arguments.items()}
-    looking = open_bundle(decode.path, decode.device, check_contents=True)
     results = [op(**arrays).numpy() for op in (looking.paged_attention, decode.paged_attention)]
     assert np.array_equal(*results)
 

@@ -7,7 +7,7 @@ import pytest
 from decode_suite import *  # noqa: F403 -- its tests
 from decode_suite import FP16, BundleFor, check, paged, run_paged
 
-from aot_runtime import Bundle
+from aot_runtime import Bundle, open_bundle
 from kernels.decode.reference import flash_decode, flash_decode_same_dtype
 
 pytestmark = pytest.mark.gpu
@@ -19,12 +19,12 @@ def decode_for(decode: Bundle) -> BundleFor:
 
 
 @pytest.fixture(scope="module")
-def one_group(decode: Bundle) -> Bundle:
-    return decode
+def looking(decode: Bundle) -> Bundle:
+    return open_bundle(decode.path, decode.device, check_contents=True)
 
 
 @pytest.fixture(scope="module")
-def mods(decode: Bundle) -> Bundle:
+def with_vectors(decode: Bundle) -> Bundle:
     return decode
 
 
