@@ -193,12 +193,12 @@ class Checkpoint:
         quantisation = self.config.quantisation
         if quantisation is None or f"{name}.qweight" not in self._files:
             return self.tensor(f"{name}.weight")
-        words = [self.tensor(f"{name}.{end}") for end in ("qweight", "qzeros", "scales")]
+        codes, zeros, scales = (self.tensor(f"{name}.{end}") for end in ("qweight", "qzeros", "scales"))
         try:
             if quantisation.method == "awq":
-                return from_awq(*words)
+                return from_awq(codes, zeros, scales)
             order = self.tensor(f"{name}.g_idx") if f"{name}.g_idx" in self._files else None
-            return from_gptq(*words, order, quantisation.zeros_are_less_one)
+            return from_gptq(codes, zeros, scales, order, quantisation.zeros_are_less_one)
         except ValueError as error:
             raise CheckpointError(f"{self.folder}: {name}: {error}") from None
 
