@@ -137,12 +137,8 @@ def attend_tile(block, head, batch, problem, form: tl.constexpr):
     if first_query < seqlen_q:
         rows = first_query + tl.arange(0, form.BLOCK_M)
         shift = tl.where(problem.bottom_right, seqlen_k - seqlen_q, 0)
-        diagonal = rows + shift
-        last_query = tl.minimum(first_query + form.BLOCK_M, seqlen_q) - 1
-        tile = QueryTile(
-            batch, head, tl.minimum(rows, seqlen_q - 1), diagonal, diagonal - problem.left,
-            tl.minimum(diagonal + problem.right, seqlen_k - 1),
-        )  # fmt: skip
+        left, right = problem.left, problem.right
+        tile = tile_of(batch, head, rows, shift, left, right, seqlen_q, seqlen_k, None)
 
         q, k, v = problem.q, problem.k, problem.v
         head_kv = head // problem.group
@@ -155,7 +151,7 @@ def attend_tile(block, head, batch, problem, form: tl.constexpr):
             q_tile = tl.where(scale < 0, -q_tile, q_tile)
         keys = KeyHead(
             head_of(k, batch, head_kv, first_row_k), head_of(v, batch, head_kv, first_row_k), k.stride_rows,
-            v.stride_rows, v.stride_columns, seqlen_k, problem.head_dim, problem.head_dim_v,
+            v.stride_rows, v.stride_columns, seqlen_k, problem.head_dim, problem.head_dim_v, None, 0, 0,
         )  # fmt: skip
         bias, slopes = problem.bias, problem.slopes
         scoring = Scoring(
@@ -166,34 +162,50 @@ def attend_tile(block, head, batch, problem, form: tl.constexpr):
             problem.score_operands, problem.mask_operands,
         )  # fmt: skip
 
-        ranges = key_range(
-            first_query + shift, last_query + shift, problem.left, problem.right, seqlen_k, form.BLOCK_N,
-            form.BOUND_LEFT, form.BOUND_RIGHT,
-        )  # fmt: skip
-        full, full_end = ranges.full, ranges.full_end
-        begin, hole = (ranges.begin, full) if form.BOUND_LEFT else (full_end, full_end)
-        whole, edges = Span(full, full_end, full_end, full_end), Span(begin, hole, full_end, ranges.end)
+        last_query = tl.minimum(first_query + form.BLOCK_M, seqlen_q) - 1
+        whole, edges = spans(first_query + shift, last_query + shift, left, right, seqlen_k, form)
         if form.INT8_P:
             acc, row_max, row_sum, weight = attend_int8(q_tile, tile, keys, scoring, whole, edges, form)
         else:
-            acc = tl.zeros([form.BLOCK_M, form.HEAD_DIM_V], tl.float32)
-            row_max = tl.full([form.BLOCK_M], float("-inf"), tl.float32)
-            row_sum = tl.zeros([form.BLOCK_M], tl.float32)
-            acc, row_max, row_sum = attend(acc, row_max, row_sum, q_tile, tile, keys, scoring, whole, form, False)
-            acc, row_max, row_sum = attend(acc, row_max, row_sum, q_tile, tile, keys, scoring, edges, form, True)
+            acc, row_max, row_sum = attend_spans(q_tile, tile, keys, scoring, whole, edges, form)
             weight = row_sum
 
         stored = rows < seqlen_q
-        lse = problem.lse
         # Before out: its conversion takes all the scalar registers that there are.
-        if lse.base is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
-            if lse.base.to(tl.int64) != 0:
-                row_lse = (row_max + tl.log2(row_sum)) * LN_2
-                tl.store(head_of(lse, batch, head, first_row_q) + rows * lse.stride_rows, row_lse, mask=stored)
+        store_lse(problem.lse, batch, head, first_row_q, rows, row_max, row_sum, stored)
 
         # A weight is 0 in a row that saw no key, and only there.
         acc *= (factor_of(problem.v_scale, batch, head_kv) / tl.where(weight == 0, 1.0, weight))[:, None]
         store_tile(problem.out, batch, head, first_row_q, rows, acc, stored, problem.head_dim_v, form)
+
+
+@triton.jit
+def tile_of(batch, head, rows, shift, left, right, seqlen_q, seqlen_k, rotated):
+    """QueryTile of the queries `rows`, whose diagonals are `shift` keys further."""
+    diagonal = rows + shift
+    last_key = tl.minimum(diagonal + right, seqlen_k - 1)
+    return QueryTile(batch, head, tl.minimum(rows, seqlen_q - 1), diagonal, diagonal - left, last_key, rotated)
+
+
+@triton.jit
+def spans(first_diagonal, last_diagonal, left, right, seqlen_k, form: tl.constexpr):
+    """(Span of blocks of keys that all queries of a tile see, Span of those that some of them do)."""
+    ranges = key_range(
+        first_diagonal, last_diagonal, left, right, seqlen_k, form.BLOCK_N, form.BOUND_LEFT, form.BOUND_RIGHT
+    )
+    full, full_end = ranges.full, ranges.full_end
+    begin, hole = (ranges.begin, full) if form.BOUND_LEFT else (full_end, full_end)
+    return Span(full, full_end, full_end, full_end), Span(begin, hole, full_end, ranges.end)
+
+
+@triton.jit
+def attend_spans(q_tile, tile, keys, scoring, whole, edges, form: tl.constexpr):
+    """(acc, row_max, row_sum) of a tile over both of its spans, as `attend` has them."""
+    acc = tl.zeros([form.BLOCK_M, form.HEAD_DIM_V], tl.float32)
+    row_max = tl.full([form.BLOCK_M], float("-inf"), tl.float32)
+    row_sum = tl.zeros([form.BLOCK_M], tl.float32)
+    acc, row_max, row_sum = attend(acc, row_max, row_sum, q_tile, tile, keys, scoring, whole, form, False)
+    return attend(acc, row_max, row_sum, q_tile, tile, keys, scoring, edges, form, True)
 
 
 @triton.jit
@@ -217,6 +229,15 @@ def sequence(cu_seqlens, batch, rows):
 def head_of(matrix, batch, head, row):
     """Address of a row of a sequence's head."""
     return matrix.base + batch * matrix.stride_batch + head * matrix.stride_heads + row * matrix.stride_rows
+
+
+@triton.jit
+def store_lse(lse, batch, head, first_row, rows, row_max, row_sum, stored):
+    """Write the natural logarithm of the sum of exponentials of those rows that are to be `stored`, if it is wanted."""
+    if lse.base is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
+        if lse.base.to(tl.int64) != 0:
+            row_lse = (row_max + tl.log2(row_sum)) * LN_2
+            tl.store(head_of(lse, batch, head, first_row) + rows * lse.stride_rows, row_lse, mask=stored)
 
 
 @triton.jit

@@ -27,7 +27,10 @@ class Matrix(NamedTuple):
 
 
 class KeyHead(NamedTuple):
-    """The keys and values of one sequence and head: [seqlen, head_dim] and [seqlen, head_dim_v]."""
+    """The keys and values of one sequence and head: [seqlen, head_dim] and [seqlen, head_dim_v].
+
+    v may be None: the keys are the values too. rotated: None, or a second part of the keys, [seqlen, rotated_dim].
+    """
 
     k: tl.tensor
     v: tl.tensor
@@ -37,11 +40,15 @@ class KeyHead(NamedTuple):
     seqlen: tl.tensor
     head_dim: tl.tensor
     head_dim_v: tl.tensor
+    rotated: tl.tensor
+    stride_rotated: tl.tensor
+    rotated_dim: tl.tensor
 
 
 class QueryTile(NamedTuple):
     """BLOCK_M queries of one sequence and head: each one's index (the last one's for those past the end), the key on
-    its diagonal, and the first and last key that it sees; [BLOCK_M] each."""
+    its diagonal, and the first and last key that it sees; [BLOCK_M] each. rotated: what meets that part of the keys,
+    [BLOCK_M, ROTATED_DIM], or None."""
 
     batch: tl.tensor
     head: tl.tensor
@@ -49,6 +56,7 @@ class QueryTile(NamedTuple):
     diagonal: tl.tensor
     first_key: tl.tensor
     last_key: tl.tensor
+    rotated: tl.tensor
 
 
 class Scoring(NamedTuple):
@@ -74,7 +82,7 @@ class Form:
     HEAD_DIM, HEAD_DIM_V: powers of two, at least the head dims; PADDED: either may be greater. BLOCK_M: queries of a
     tile; BLOCK_N: keys of a block. BOUND_LEFT, BOUND_RIGHT: whether the keys that a query sees end on that side.
     HAS_BF16_CVT: the hardware rounds fp32 to bfloat16 in one instruction. SCORE_MOD, MASK_MOD: functions as in `mods`,
-    or None. INT8_P: probabilities are rounded to int8.
+    or None. INT8_P: probabilities are rounded to int8. ROTATED_DIM: a power of two, at least the rotated dims, if any.
     """
 
     HEAD_DIM: int
@@ -88,17 +96,18 @@ class Form:
     SCORE_MOD: Any
     MASK_MOD: Any
     INT8_P: bool
+    ROTATED_DIM: int
 
 
 @triton.constexpr_function
 def make_form(
     HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, HAS_BF16_CVT, SCORE_MOD=None,
-    MASK_MOD=None, INT8_P=False,
+    MASK_MOD=None, INT8_P=False, ROTATED_DIM=0,
 ):  # fmt: skip
     """A Form, for a constexpr."""
     return Form(
         HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, HAS_BF16_CVT, SCORE_MOD, MASK_MOD,
-        INT8_P,
+        INT8_P, ROTATED_DIM,
     )  # fmt: skip
 
 
@@ -143,7 +152,8 @@ def attend(
     offsets = tl.arange(0, form.BLOCK_N)
     for at in range(span.begin, span.end - (span.hole_end - span.hole), form.BLOCK_N):
         start = block_at(at, span, MASKED and form.BOUND_LEFT)
-        products = multiply(q_tile, keys, start, form, MASKED).to(tl.float32)
+        products, k_tile = multiply(q_tile, tile, keys, start, form, MASKED)
+        products = products.to(tl.float32)
         if MODIFIED or HIDING:
             # Scaled before it is masked: 0 * -inf is not a number.
             scores = visible_scores(products, tile, keys, scoring, start, form, MASKED)
@@ -161,10 +171,13 @@ def attend(
         rescale = tl.exp2(row_max - origin)
         row_sum = row_sum * rescale + tl.sum(p, 1)
         row_max = new_max
-        v_tile = load_tile(
-            keys.v + start * keys.stride_v, offsets, keys.stride_v, columns_v, keys.stride_v_columns,
-            keys.seqlen - start, keys.head_dim_v, MASKED, form.PADDED,
-        )  # fmt: skip
+        if keys.v is None:
+            v_tile = k_tile
+        else:
+            v_tile = load_tile(
+                keys.v + start * keys.stride_v, offsets, keys.stride_v, columns_v, keys.stride_v_columns,
+                keys.seqlen - start, keys.head_dim_v, MASKED, form.PADDED,
+            )  # fmt: skip
         acc = tl.dot(narrow(p, P, form.HAS_BF16_CVT), v_tile.to(P), acc * rescale[:, None])
     return acc, row_max, row_sum
 
@@ -176,13 +189,23 @@ def block_at(at, span, HOLE: tl.constexpr):
 
 
 @triton.jit
-def multiply(q_tile, keys, start, form: tl.constexpr, MASKED: tl.constexpr):
-    """Products of the queries and the keys from `start` on: [BLOCK_M, BLOCK_N], int32 if they are int8, else fp32."""
+def multiply(q_tile, tile, keys, start, form: tl.constexpr, MASKED: tl.constexpr):
+    """Products of the queries and the keys from `start` on: [BLOCK_M, BLOCK_N], int32 if they are int8, else fp32; and
+    these keys, [BLOCK_N, HEAD_DIM]."""
+    rows = tl.arange(0, form.BLOCK_N)
+    left = keys.seqlen - start
     k_tile = load_tile(
-        keys.k + start * keys.stride_k, tl.arange(0, form.BLOCK_N), keys.stride_k, tl.arange(0, form.HEAD_DIM), 1,
-        keys.seqlen - start, keys.head_dim, MASKED, form.PADDED,
+        keys.k + start * keys.stride_k, rows, keys.stride_k, tl.arange(0, form.HEAD_DIM), 1, left, keys.head_dim,
+        MASKED, form.PADDED,
     )  # fmt: skip
-    return tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)))
+    products = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)))
+    if keys.rotated is not None:
+        rotated = load_tile(
+            keys.rotated + start * keys.stride_rotated, rows, keys.stride_rotated, tl.arange(0, form.ROTATED_DIM), 1,
+            left, keys.rotated_dim, MASKED, form.PADDED,
+        )  # fmt: skip
+        products = tl.dot(tile.rotated, tl.trans(rotated), products)
+    return products, k_tile
 
 
 @triton.jit

@@ -46,7 +46,7 @@ def highest(best, q_tile, tile, keys, scoring, span, form: tl.constexpr, MASKED:
     """Each row's greatest product, int32 [BLOCK_M], of `best` and those with the keys of a span."""
     for at in range(span.begin, span.end - (span.hole_end - span.hole), form.BLOCK_N):
         start = block_at(at, span, MASKED and form.BOUND_LEFT)
-        products = multiply(q_tile, keys, start, form, MASKED)
+        products, _ = multiply(q_tile, tile, keys, start, form, MASKED)
         if MASKED:
             products = tl.where(hidden(tile, keys, scoring, start, form), LOWEST, products)
         best = tl.maximum(best, tl.max(products, 1))
@@ -59,7 +59,7 @@ def weigh(acc, row_sum, weight, best, q_tile, tile, keys, scoring, span, form: t
     scale = scoring.scale * LOG2_E
     for at in range(span.begin, span.end - (span.hole_end - span.hole), form.BLOCK_N):
         start = block_at(at, span, MASKED and form.BOUND_LEFT)
-        products = multiply(q_tile, keys, start, form, MASKED)
+        products, _ = multiply(q_tile, tile, keys, start, form, MASKED)
         p = tl.exp2((products - best[:, None]).to(tl.float32) * scale)
         if MASKED:
             p = tl.where(hidden(tile, keys, scoring, start, form), 0.0, p)

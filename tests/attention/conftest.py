@@ -16,3 +16,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 @pytest.fixture(scope="session")
 def quantised(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return on_demand(tmp_path_factory, "attention_quantised", full=True)
+
+
+@pytest.fixture(scope="session")
+def latent(bundle: Bundle) -> Bundle:
+    return bundle
