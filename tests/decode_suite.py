@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from poison import poisoned
 
-from aot_runtime import ArgumentError, Bundle, DeviceArray, open_bundle
+from aot_runtime import ArgumentError, Bundle, DeviceArray
 from aot_runtime.callspec import CallSpec, plan_call
 from aot_runtime.planner import op_planner
 from kernels.decode import flex_reference
@@ -641,14 +641,13 @@ def paged_arguments() -> dict[str, np.ndarray]:
         ("cu_seqlens_q", 1, 2, "gives sequence 0 a length of 2, but max_seqlen_q is 1"),
     ),
 )
-def test_tables_that_point_outside(decode: Bundle, name: str, at: object, value: int, message: str):
+def test_tables_that_point_outside(decode: Bundle, looking: Bundle, name: str, at: object, value: int, message: str):
     """Wherever the host can see it; on the device, if the bundle was opened to look there."""
     arguments = paged_arguments()
     arguments[name][at] = value
     with pytest.raises(ArgumentError, match=message):
         decode.paged_attention(**arguments, max_seqlen_q=1)
     arrays = {name: decode.device.array(x) for name, x in arguments.items()}
-    looking = open_bundle(decode.path, decode.device, check_contents=True)
     for _ in range(2):
         with pytest.raises(ArgumentError, match=message):
             looking.paged_attention(**arrays, max_seqlen_q=1)
@@ -666,7 +665,7 @@ def test_tables_that_point_outside(decode: Bundle, name: str, at: object, value:
 )  # fmt: skip
 @pytest.mark.parametrize("on_device", (False, True))
 def test_lists_that_point_outside(
-    decode: Bundle, name: str, at: tuple[int, ...], value: int, message: str, on_device: bool
+    decode: Bundle, looking: Bundle, name: str, at: tuple[int, ...], value: int, message: str, on_device: bool
 ):
     arguments = all_blocks().arguments()
     arguments = {key: x.copy() if isinstance(x, np.ndarray) else x for key, x in arguments.items()}
@@ -674,7 +673,7 @@ def test_lists_that_point_outside(
     arguments |= {"q": np.zeros((1, 1, 1, 64), FP16)} | dict.fromkeys("kv", np.zeros((1, 1, 300, 64), FP16))
     bundle = decode
     if on_device:
-        bundle = open_bundle(decode.path, decode.device, check_contents=True)
+        bundle = looking
         arguments = {key: decode.device.array(x) if isinstance(x, np.ndarray) else x for key, x in arguments.items()}
     with pytest.raises(ArgumentError, match=message):
         bundle.flex_decode(**arguments)
@@ -699,10 +698,9 @@ def test_other_tensors_that_point_outside(decode: Bundle):
         decode.append_kv(new, new, cache, cache.copy(), np.array([32], np.int32))
 
 
-def test_contents_that_are_right_pass(decode: Bundle):
+def test_contents_that_are_right_pass(decode: Bundle, looking: Bundle):
     arguments = paged_arguments()
     arrays = {name: decode.device.array(x) for name, x in arguments.items()}
-    looking = open_bundle(decode.path, decode.device, check_contents=True)
     results = [op(**arrays).numpy() for op in (looking.paged_attention, decode.paged_attention)]
     assert np.array_equal(*results)
 

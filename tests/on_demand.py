@@ -54,7 +54,7 @@ class BundleOnDemand(Bundle):
 
         def plan(*arguments: Any) -> Decision:
             decision = planner.plan(*arguments)
-            compiled = (msgspec.structs.replace(x, variant=self._variant(x.variant)) for x in decision.launches)
+            compiled = (msgspec.structs.replace(x, variant=self.compiled(x.variant)) for x in decision.launches)
             return msgspec.structs.replace(decision, launches=tuple(compiled))
 
         op = build_op(
@@ -63,7 +63,8 @@ class BundleOnDemand(Bundle):
         self.__dict__[name] = op
         return op
 
-    def _variant(self, stub: fmt.Variant) -> fmt.Variant:
+    def compiled(self, stub: fmt.Variant) -> fmt.Variant:
+        """A variant of the index, and what its code tells."""
         key = key_of(stub)
         if key not in self._compiled:
             planned = self._planned[key]

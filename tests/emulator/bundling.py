@@ -18,21 +18,23 @@ PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEF
 
 
 def on_demand(
-    factory: pytest.TempPathFactory, manifest: str, filters: str = "", arch: str = "gfx942", full: bool = False
-) -> Bundle:
+    factory: pytest.TempPathFactory, manifest: str, filters: str = "", arch: str = "gfx942", full: bool = False,
+    check_contents: bool = False,
+) -> Bundle:  # fmt: skip
     """A bundle on the emulator, in strict mode, whose variants are compiled when calls need them."""
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
-    return _planned(session_cache(factory), manifest, filters, arch, full)
+    return _planned(session_cache(factory), manifest, filters, arch, full, check_contents)
 
 
 @cache
-def _planned(folder: Path, manifest: str, filters: str, arch: str, full: bool) -> Bundle:
+def _planned(folder: Path, manifest: str, filters: str, arch: str, full: bool, check_contents: bool) -> Bundle:
     from on_demand import BundleOnDemand
 
     from aot.cli import parse_filters
 
     path = ROOT / f"manifests/{manifest}.yaml"
-    return BundleOnDemand(path, strict_device(arch), folder, parse_filters((filters,) if filters else ()), full)
+    wanted = parse_filters((filters,) if filters else ())
+    return BundleOnDemand(path, strict_device(arch), folder, wanted, full, check_contents)
 
 
 @cache

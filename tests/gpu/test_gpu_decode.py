@@ -7,7 +7,7 @@ import pytest
 from decode_suite import *  # noqa: F403 -- its tests
 from decode_suite import FP16, BundleFor, check, paged, run_paged
 
-from aot_runtime import Bundle
+from aot_runtime import Bundle, open_bundle
 from kernels.decode.reference import flash_decode, flash_decode_same_dtype
 
 pytestmark = pytest.mark.gpu
@@ -16,6 +16,11 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(scope="module")
 def decode_for(decode: Bundle) -> BundleFor:
     return lambda dtype: decode
+
+
+@pytest.fixture(scope="module")
+def looking(decode: Bundle) -> Bundle:
+    return open_bundle(decode.path, decode.device, check_contents=True)
 
 
 @pytest.mark.parametrize("head_dim", (64, 128, 256))
