@@ -192,7 +192,7 @@ def our_graph(bundle: Bundle, cases: list[Case], options: dict[str, Any]) -> tup
     with bundle.device.capture(stream) as graph:
         for case in cases:
             case.ours(stream=stream, **options)
-    return partial(graph.launch, None), len(cases)
+    return partial(_replay, partial(graph.launch, None), cases), len(cases)
 
 
 def peer_graph(torch: Any, cases: list[Case]) -> tuple[Callable[[], Any], int]:
@@ -200,12 +200,12 @@ def peer_graph(torch: Any, cases: list[Case]) -> tuple[Callable[[], Any], int]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         kept = [case.peer() for case in cases]
-    return partial(_replay, graph, kept), len(cases)
+    return partial(_replay, graph.replay, [cases, kept]), len(cases)
 
 
-def _replay(graph: Any, results: list[Any]) -> None:
-    """`results` stay alive as long as the graph that writes to them does."""
-    graph.replay()
+def _replay(launch: Callable[[], Any], kept: list[Any]) -> None:
+    """What a graph reads and writes is `kept` as long as the graph is."""
+    launch()
 
 
 # Kinds
