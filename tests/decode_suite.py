@@ -1,6 +1,7 @@
-"""Decoding against the fp64 references: tests for any device, of which a test module gives the fixture `decode`.
+"""Decoding against the fp64 references: tests for any device, of which a test module gives the fixtures.
 
-Caches have NaN past each sequence's end, in blocks that no sequence uses, and around the arrays.
+`with_vectors` is a bundle that has selftest cases. Caches have NaN past each sequence's end, in blocks that no sequence
+uses, and around the arrays.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from poison import poisoned
 
 from aot_runtime import ArgumentError, Bundle, DeviceArray
 from aot_runtime.callspec import CallSpec, plan_call
+from aot_runtime.golden import dtype_of
 from aot_runtime.planner import op_planner
+from aot_runtime.selftest import Prepared, prepare
 from kernels.decode import flex_reference
 from kernels.decode.block_mask import BlockMask, MaskMod, create_block_mask
 from kernels.decode.quantise import join_rows, split_rows
@@ -55,7 +58,7 @@ class Host:
 
 
 def check(results: list, exact: tuple, same: tuple) -> None:
-    for result, wanted, like, name in zip(results, exact, same, ("out", "lse"), strict=True):
+    for result, wanted, like, name in zip(results, exact, same, ("out", "lse")[: len(exact)], strict=True):
         assert_close(result.numpy(), wanted, like, FLOOR if name == "out" else 1e-5, name)
 
 
@@ -336,8 +339,15 @@ def test_large_caches_take_the_aligned_code(decode: Bundle):
 
 
 @pytest.mark.parametrize("splits", (1, 3))
-@pytest.mark.parametrize("groups", (1, 4))
-def test_int4_cache(decode: Bundle, groups: int, splits: int):
+def test_int4_cache(decode: Bundle, splits: int):
+    run_int4(decode, 4, splits)
+
+
+def test_int4_cache_of_one_group(decode: Bundle):
+    run_int4(decode, 1, 3)
+
+
+def run_int4(decode: Bundle, groups: int, splits: int) -> None:
     rng = np.random.default_rng(groups)
     q = rng.standard_normal((2, 4, 2, 64)).astype(FP16)
     packed = [pack_int4(rng.standard_normal((2, 2, 90, 64), np.float32), groups) for _ in range(2)]
@@ -353,9 +363,17 @@ def test_int4_cache(decode: Bundle, groups: int, splits: int):
 
 
 @pytest.mark.parametrize("splits", (1, 3))
-@pytest.mark.parametrize("groups, block_size", ((1, 64), (4, 16), (4, 17)), ids=str)
+@pytest.mark.parametrize("block_size", (64, 16, 17))
 @pytest.mark.parametrize("options", ({}, {"softcap": 2.0, "window": 40}), ids=("plain", "window"))
-def test_int4_blocks(decode: Bundle, options: dict, groups: int, block_size: int, splits: int):
+def test_int4_blocks(decode: Bundle, options: dict, block_size: int, splits: int):
+    run_int4_blocks(decode, 4, block_size, splits, options)
+
+
+def test_int4_blocks_of_one_group(decode: Bundle):
+    run_int4_blocks(decode, 1, 64, 3, {"window": 40})
+
+
+def run_int4_blocks(decode: Bundle, groups: int, block_size: int, splits: int, options: dict) -> None:
     rng = np.random.default_rng(groups)
     case = paged([*MIXED, (3, 70), (1, 0)], block_size)
     given = [rng.integers(0, 256, (*case.k.shape[:3], 32)).astype(np.uint8) for _ in range(2)]
@@ -467,8 +485,15 @@ def test_append_quantised(decode: Bundle, cache: str):
         assert np.array_equal(actual, wanted, equal_nan=True)
 
 
-@pytest.mark.parametrize("groups", (1, 4))
-def test_append_int4(decode: Bundle, groups: int):
+def test_append_int4(decode: Bundle):
+    run_append_int4(decode, 4)
+
+
+def test_append_int4_of_one_group(decode: Bundle):
+    run_append_int4(decode, 1)
+
+
+def run_append_int4(decode: Bundle, groups: int) -> None:
     rng = np.random.default_rng(3)
     new, caches = new_tokens(rng, 64), [np.zeros((5, 16, 3, 32), np.uint8) for _ in range(2)]
     new[1][3, 0] = 0.5  # all alike
@@ -562,7 +587,6 @@ def test_blocks_in_any_order(decode: Bundle, size: int, splits: int):
     run_flex(decode, "", lists, splits=splits)
 
 
-@pytest.mark.parametrize("splits", (1, 3))
 @pytest.mark.parametrize(
     "name, options, mask",
     (
@@ -575,12 +599,12 @@ def test_blocks_in_any_order(decode: Bundle, size: int, splits: int):
     ),
     ids=("causal", "window", "prefix_lm", "document"),
 )  # fmt: skip
-def test_mask_functions(decode: Bundle, name: str, options: dict, mask: MaskMod, splits: int):
+def test_mask_functions(decode: Bundle, name: str, options: dict, mask: MaskMod):
     """With lists of all blocks, and with just those that the mask leaves some of."""
-    run_flex(decode, name, all_blocks(), splits=splits, **options)
+    run_flex(decode, name, all_blocks(), **options)
     lists = create_block_mask(mask, 2, 1, 2, 300, 64)
     assert 0 < lists.kv_num_blocks.sum() < 10
-    run_flex(decode, name, lists, splits=splits, **options)
+    run_flex(decode, name, lists, splits=3, **options)
 
 
 DOCUMENTS = np.repeat([[0, 1, 2, 3], [0, 0, 0, 1]], 75, 1)
@@ -618,6 +642,73 @@ def test_block_lists_of_a_mask():
     assert whole.full_kv_num_blocks.item() == 5, "keys past the end make no block a partial one"
     with pytest.raises(ValueError, match="sparse_block_size = 100; a multiple of 64 is needed"):
         create_block_mask(lambda b, h, q, k: k <= q, 1, 1, 1, 300, 100)
+
+
+# Graphs
+
+
+def test_every_op_gives_the_same_each_time_and_from_a_graph(with_vectors: Bundle):
+    decode = with_vectors
+    stream = decode.device.stream()
+    for item in prepare(decode):
+        function = getattr(decode, item.case.op)
+        results = []
+        for captured in (False, False, True):
+            arrays = arrays_of(decode, item)
+            if captured:
+                with decode.device.capture(stream) as graph:
+                    function(**arrays, **item.case.scalars, stream=stream)
+                graph.launch(stream)
+            else:
+                function(**arrays, **item.case.scalars, stream=stream)
+            stream.synchronize()
+            results.append([arrays[name].numpy().tobytes() for name in item.vectors.expected])
+        assert results[0] == results[1] == results[2], (item.case.op, item.case.name)
+
+
+def arrays_of(bundle: Bundle, item: Prepared) -> dict[str, DeviceArray]:
+    """The tensors of a selftest case on the device, outputs poisoned."""
+    op = getattr(bundle, item.case.op).planner.op
+    values = dict(item.vectors.inputs)
+    for tensor in op.tensors:
+        if tensor.role == "output" and tensor.name in item.vectors.expected:
+            shape = item.vectors.expected[tensor.name].shape
+            values[tensor.name] = np.full(shape, np.nan, dtype_of(tensor, item.case.dtypes))
+    return {name: bundle.device.array(array) for name, array in values.items()}
+
+
+def test_a_captured_step_decodes_token_after_token(decode: Bundle):
+    """One graph writes a token to the cache and attends to all; lengths and slots change between its launches."""
+    case = paged([(1, 200), (1, 100), (1, 33)], 16)
+    q, k, v, tables, lengths, starts = (decode.device.array(x) for x in case.values())
+    rng = np.random.default_rng(1)
+    k_new, v_new = (decode.device.array(np.zeros((3, 2, 64), FP16)) for _ in range(2))
+    slots, out = decode.device.array(np.full(3, -1, np.int32)), decode.device.empty(case.q.shape, np.float16)
+    stream = decode.device.stream()
+
+    def step() -> None:
+        decode.append_kv(k_new, v_new, k, v, slots, stream=stream)
+        decode.paged_attention(q, k, v, tables, lengths, starts, out=out, stream=stream)
+
+    step()  # loads the code and makes the workspace
+    stream.synchronize()
+    with decode.device.capture(stream) as graph:
+        step()
+    for _ in range(4):
+        new = [rng.standard_normal((3, 2, 64)).astype(FP16) for _ in range(2)]
+        block = case.block_tables[np.arange(3), case.seqlens_k // 16]
+        place = case.seqlens_k % 16
+        for array, rows, cache in zip((k_new, v_new), new, (case.k, case.v), strict=True):
+            array.copy_from(rows)
+            cache[block, place] = rows
+        slots.copy_from(block * 16 + place)
+        case.seqlens_k[...] += 1
+        lengths.copy_from(case.seqlens_k)
+        out.copy_from(np.full(case.q.shape, np.nan, FP16))
+        graph.launch(stream)
+        stream.synchronize()
+        exact, same = (f(*case.values(), scale=0.125) for f in (paged_attention, paged_attention_same_dtype))
+        check([out], (exact,), (same,))
 
 
 # What is refused

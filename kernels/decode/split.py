@@ -6,7 +6,7 @@ The query heads that share a key head are rows of one tile, so each byte of the 
 import triton
 import triton.language as tl
 
-from kernels.decode.int4 import load_int4
+from kernels.decode.int4 import deinterleave, interleave, load_int4
 from kernels.decode.parts import LN_2, LOG2_E, cap, find, finish, fold, load_rows, part
 
 GAIN: tl.constexpr = tl.constexpr(128.0)
@@ -31,7 +31,8 @@ def decode_split(
     cu_seqlens_q=None, block_tables=None, blocks=0, block_size=0, stride_tables_batch=0,
     WHOLE_BLOCKS: tl.constexpr = False,
     # Of quantised caches
-    GROUPS: tl.constexpr = 0, k_scale=None, stride_k_scale_batch=0, stride_k_scale_heads=0, stride_k_scale_tokens=0,
+    GROUPS: tl.constexpr = 0, WORDS: tl.constexpr = False,
+    k_scale=None, stride_k_scale_batch=0, stride_k_scale_heads=0, stride_k_scale_tokens=0,
     v_scale=None, stride_v_scale_batch=0, stride_v_scale_heads=0, stride_v_scale_tokens=0,
     # Of scores
     alibi_slopes=None, window=-1, softcap=0.0,
@@ -49,9 +50,9 @@ def decode_split(
 
     k_scale, v_scale: fp32, factors of the cache's numbers, with strides along its batch (or blocks), heads_kv and
     tokens, 0 where one serves all. With GROUPS the cache has 4 bits a number, uint8 [.., head_dim / 2], the even ones
-    low, and each token as many (factor, shift) pairs as GROUPS says: fp16 [.., GROUPS, 2], contiguous. softcap: if > 0,
-    scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [heads], None or null; adds -slope *
-    |distance|.
+    low, and each token as many (factor, shift) pairs as GROUPS says: fp16 [.., GROUPS, 2], contiguous; WORDS: its rows
+    are at multiples of 4 bytes. softcap: if > 0, scores become softcap * tanh(score / softcap). alibi_slopes: fp32
+    [heads], None or null; adds -slope * |distance|.
 
     SPLIT: writes partial fp32 [row, splits, HEAD_DIM], each part normalised, and partial_lse fp32 [row, splits] in
     units of log2, with row = (batch * seqlen_q + token) * heads + head, for `merge_parts`; else out, and lse (natural)
@@ -83,6 +84,8 @@ def decode_split(
     q += batch * stride_q_batch
     q_at = (first_token + tokens) * stride_q_tokens + heads_q * stride_q_heads
     q_tile = load_rows(q, q_at, columns, head_dim, PADDED)
+    if WORDS:
+        q_tile = interleave(q_tile)
 
     last = tokens + (keys - queries)  # the last key that each row sees
     end = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // group + 1 + keys - queries, keys)
@@ -111,8 +114,8 @@ def decode_split(
         k_factors = block * stride_k_scale_batch + head_kv * stride_k_scale_heads + place * stride_k_scale_tokens
         v_factors = block * stride_v_scale_batch + head_kv * stride_v_scale_heads + place * stride_v_scale_tokens
         if GROUPS:
-            k_tile = load_int4(k, k_at, k_scale, k_factors, HEAD_DIM, GROUPS)
-            v_tile = load_int4(v, v_at, v_scale, v_factors, HEAD_DIM, GROUPS)
+            k_tile = load_int4(k, k_at, k_scale, k_factors, HEAD_DIM, GROUPS, WORDS)
+            v_tile = load_int4(v, v_at, v_scale, v_factors, HEAD_DIM, GROUPS, WORDS)
         else:
             k_tile = load_rows(k, k_at, columns, head_dim, PADDED)
             v_tile = load_rows(v, v_at, columns, head_dim, PADDED)
@@ -135,6 +138,8 @@ def decode_split(
     acc, row_lse = finish(acc, row_max, row_sum)
     if SCALED:
         acc *= 1.0 / GAIN
+    if WORDS:
+        acc = deinterleave(acc)
     if SPLIT:
         place = ((first_row + tokens).to(tl.int64) * heads + heads_q) * splits + split
         tl.store(partial_lse + place, row_lse, mask=present)

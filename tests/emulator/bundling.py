@@ -13,31 +13,28 @@ from aot_runtime.device import Device
 from aot_runtime.drivers.emulator import EmulatorDriver, Options
 from aot_runtime.drivers.emulator.archs import ARCHS
 
-PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEFT=false"
+PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEFT=false,PERSISTENT=false"
 """The variants of attention that the plainest calls need."""
 
 
 def on_demand(
-    factory: pytest.TempPathFactory, manifest: str | Path, filters: str = "", arch: str = "gfx942", full: bool = False,
+    factory: pytest.TempPathFactory, manifest: str, filters: str = "", arch: str = "gfx942", full: bool = False,
     check_contents: bool = False,
 ) -> Bundle:  # fmt: skip
-    """A bundle on the emulator, in strict mode, whose variants are compiled when calls need them.
-
-    manifest: a path, or the name of one in `manifests`.
-    """
+    """A bundle on the emulator, in strict mode, whose variants are compiled when calls need them."""
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
-    path = manifest if isinstance(manifest, Path) else ROOT / f"manifests/{manifest}.yaml"
-    return _planned(session_cache(factory), path, filters, arch, full, check_contents)
+    return _planned(session_cache(factory), manifest, filters, arch, full, check_contents)
 
 
 @cache
-def _planned(folder: Path, manifest: Path, filters: str, arch: str, full: bool, check_contents: bool) -> Bundle:
+def _planned(folder: Path, manifest: str, filters: str, arch: str, full: bool, check_contents: bool) -> Bundle:
     from on_demand import BundleOnDemand
 
     from aot.cli import parse_filters
 
+    path = ROOT / f"manifests/{manifest}.yaml"
     wanted = parse_filters((filters,) if filters else ())
-    return BundleOnDemand(manifest, strict_device(arch), folder, wanted, full, check_contents)
+    return BundleOnDemand(path, strict_device(arch), folder, wanted, full, check_contents)
 
 
 @cache
@@ -45,7 +42,11 @@ def strict_device(arch: str = "gfx942") -> Device:
     return Device(EmulatorDriver(Options(strict=True)), list(ARCHS).index(arch))
 
 
-def built(factory: pytest.TempPathFactory, manifest: str, filters: str = "", arch: str = "gfx942") -> Bundle:
-    """A bundle on the emulator, in strict mode; it is built once for all workers of a session."""
-    folder = build_once(factory, f"manifests/{manifest}.yaml", filters, arch)
-    return open_bundle(folder / f"{manifest}-{arch}", device=strict_device(arch))
+def built(factory: pytest.TempPathFactory, manifest: str | Path, filters: str = "", arch: str = "gfx942") -> Bundle:
+    """A bundle on the emulator, in strict mode; it is built once for all workers of a session.
+
+    manifest: a path, or the name of one in `manifests`.
+    """
+    path = manifest if isinstance(manifest, Path) else ROOT / f"manifests/{manifest}.yaml"
+    folder = build_once(factory, path, filters, arch)
+    return open_bundle(folder / f"{path.stem}-{arch}", device=strict_device(arch))

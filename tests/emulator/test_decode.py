@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bundling import on_demand
+from bundling import built, on_demand
 from decode_suite import *  # noqa: F403 -- its tests
 from decode_suite import BundleFor, paged, run_paged
 
@@ -24,6 +24,17 @@ def looking(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 @pytest.fixture(scope="module")
 def decode_for(decode: Bundle) -> BundleFor:
     return lambda dtype: decode
+
+
+@pytest.fixture(scope="module")
+def with_vectors(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return built(tmp_path_factory, "decode", "T=float16,C=float16,HEAD_DIM=64,GROUPS=4,LATENT=256,SPLIT=true")
+
+
+def test_selftest(with_vectors: Bundle):
+    report = with_vectors.selftest()
+    assert report.passed, [result for result in report.results if not result.passed]
+    assert {result.op for result in report.results} == set(with_vectors.ops)
 
 
 def test_aligned_code_loads_16_bytes_at_a_time(decode: Bundle):

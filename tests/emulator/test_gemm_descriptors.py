@@ -7,7 +7,7 @@ import runpy
 import numpy as np
 import pytest
 import yaml
-from bundling import ROOT, on_demand
+from bundling import ROOT, built
 from gemm_suite import FLOOR, FP16, into_poison, matrix, on_device
 
 from aot_runtime import Bundle
@@ -28,7 +28,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(ROOT / "benchmarks"))
         runpy.run_path(str(ROOT / "benchmarks/gemm_sweep.py"))["write"](folder / "candidates.yaml", folder)
-    return on_demand(tmp_path_factory, folder / "gemm_sweep.yaml", FILTER)
+    return built(tmp_path_factory, folder / "gemm_sweep.yaml", FILTER)
 
 
 @pytest.mark.parametrize("candidate", (1, 2, 3, 4))

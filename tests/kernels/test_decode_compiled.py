@@ -64,14 +64,14 @@ def test_gfx942_loops_load_wide_and_do_not_spill(op: str, point: dict[str, Any],
 @pytest.mark.parametrize("op", ("flash_decode_int4", "paged_attention_int4"))
 @pytest.mark.parametrize("groups", (1, 8))
 def test_gfx942_unpacks_4_bits_with_one_trip_through_lds(op: str, groups: int):
-    """Less goes through LDS than of 16 bits a number: each tile once, that of K packed."""
+    """Each tile goes there once, as one of 16 bits a number does; a second trip of one would be half as much again."""
     packed, plain = chosen(op, {"GROUPS": groups}), chosen("flash_decode", {"C": "float16"})
     check_resources(packed)
     most = max(map(bytes_to_lds, multiplying(plain)))
     for body in multiplying(packed):
         wide = sum(name.endswith("dwordx4") for name in loads_of(body))
         assert wide == 2, "K and V: 2 x 64 x 64 bytes by 256 lanes of 16 bytes"
-        assert most / 2 < bytes_to_lds(body) < most
+        assert bytes_to_lds(body) < 1.5 * most
 
 
 @pytest.mark.parametrize(
