@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from aot_runtime import format as fmt
@@ -195,7 +196,7 @@ class Binder:
         scalars = {scalar.name: scalar.type for scalar in self.op.scalars}
         if scalars.get(value.text, "choice") not in ("choice", "flag"):
             return scalars[value.text]
-        kind = value_kind(value, with_let_kinds(self._names(), self.op))
+        kind = value_kind(value, self._kinds)
         if kind is str:
             raise self._error(
                 self._place(name),
@@ -233,7 +234,7 @@ class Binder:
     def _by_name(self, name: str) -> str | None:
         """The expression that a parameter's name stands for; None where it stands for nothing."""
         tensors = {tensor.name for tensor in self.op.tensors} | {space.name for space in self.op.workspace}
-        if name in tensors or name in self._names():
+        if name in tensors or name in self._names:
             return name
         for tensor in self.op.tensors:
             prefix = f"stride_{tensor.name}_"
@@ -242,13 +243,18 @@ class Binder:
                 return f"stride({tensor.name}, {name.removeprefix(prefix)})"
         return None
 
+    @cached_property
     def _names(self) -> dict[str, type]:
         return Scope.of(self.op).all_names(self.op) | config_names(self.op.launches[self.index])
+
+    @cached_property
+    def _kinds(self) -> dict[str, type]:
+        return with_let_kinds(self._names, self.op)
 
     def _unbound(self, name: str) -> ManifestError:
         tensors = [tensor.name for tensor in self.op.tensors]
         strides = [f"stride_{t.name}_{dim.extent}" for t in self.op.tensors for dim in t.shape]
-        known = [*tensors, *strides, *self._names(), *(space.name for space in self.op.workspace)]
+        known = [*tensors, *strides, *self._names, *(space.name for space in self.op.workspace)]
         return self._error(
             ("kernel",),
             f"kernel parameter '{name}' is not bound: it is no tensor, stride_<tensor>_<dim>, dim, scalar, constexpr, "
@@ -258,7 +264,7 @@ class Binder:
     def _check_names(self, value: Expression, name: str) -> None:
         subjects = {tensor.name: tensor for tensor in self.op.tensors}
         try:
-            value.check_names(self._names(), subjects)
+            value.check_names(self._names, subjects)
         except ExpressionError as error:
             raise self._error(self._place(name), f"parameter '{name}': {error}") from None
 
