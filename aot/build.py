@@ -18,7 +18,7 @@ from .compiler import CompiledKernel, CompileJob, job_key, option_names
 from .contract import build_contract, config_error
 from .golden import GoldenCase, golden_cases
 from .kernel_source import CompileError, kernel_parameters, load_kernel, sources_hash, split_function
-from .manifest import Manifest, is_function
+from .manifest import Manifest, OpSource, is_function
 from .pool import CompileFailure, run_jobs
 from .targets import TARGETS, Target
 from .variants import VariantSpec, enumerate_variants
@@ -89,32 +89,39 @@ def plan_bundle(
     ops: list[fmt.Op] = []
     variants: list[PlannedVariant] = []
     golden: list[GoldenCase] = []
-    for name, spec in manifest.spec.ops.items():
-        op = build_contract(manifest, name, target.arch, _all_option_names())
-        try:
-            found = enumerate_variants(op, spec, target.arch, full)
-        except ExpressionError as error:
-            raise manifest.error(("ops", name), f"op '{name}': {error}") from None
-        for axis, value in found.unused:
-            group = "dtypes" if axis in spec.dtypes else "constexprs"
-            raise manifest.error(
-                ("ops", name, group, axis),
-                f"op '{name}': no variant needs {axis} = {value}: "
-                "every combination with it is excluded or never picked",
-            )
-        kept = [item for item in found.variants if _passes(op, item, filters)]
+    for source in manifest.sources:
+        op = build_contract(source.manifest, source.name, target.arch, _all_option_names())
+        kept = [item for item in _variants(source, op, target, full) if _passes(op, item, filters)]
         if kept:
             ops.append(op)
-            variants += _bind_op(manifest, op, kept, target, line_info)
-            golden += golden_cases(manifest, op, kept, target)
+            variants += _bind_op(source.manifest, op, kept, target, line_info)
+            golden += golden_cases(source.manifest, op, kept, target)
     if not variants:
         raise ManifestError([f"{manifest.file.path}: no variant is left for {target.arch} after --filter and exclude"])
     return PlannedBundle(manifest, target, tuple(ops), tuple(variants), tuple(golden))
 
 
+def _variants(source: OpSource, op: fmt.Op, target: Target, full: bool) -> list[VariantSpec]:
+    """Every variant of an op for a target, of those that its manifest, or the one that includes it, wants."""
+    manifest, name = source.manifest, source.name
+    try:
+        found = enumerate_variants(op, source.spec, target.arch, full)
+    except ExpressionError as error:
+        raise manifest.error(("ops", name), f"op '{name}': {error}") from None
+    for axis, value in found.unused:
+        group = "dtypes" if axis in source.spec.dtypes else "constexprs"
+        raise manifest.error(
+            ("ops", name, group, axis),
+            f"op '{name}': no variant needs {axis} = {value}: every combination with it is excluded or never picked",
+        )
+    return [
+        item for item in found.variants if all(value in source.only.get(axis, (value,)) for axis, value in item.point)
+    ]
+
+
 def filter_names(manifest: Manifest) -> frozenset[str]:
     """What `--filter` may name for a manifest, in lower case."""
-    axes = [axis for op in manifest.spec.ops.values() for axis in (*op.dtypes, *op.constexprs)]
+    axes = [axis for source in manifest.sources for axis in (*source.spec.dtypes, *source.spec.constexprs)]
     return frozenset({"op", "dtype", *(axis.lower() for axis in axes)})
 
 

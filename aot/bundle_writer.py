@@ -57,9 +57,6 @@ def make_variant(
 ) -> fmt.Variant:
     """The index's record of a compiled variant; it lists the options that are not those `shared` by all."""
     spec, meta = planned.spec, kernel.metadata
-    values = {name: (type_name, value) for name, type_name, value in kernarg_values(planned.bound)}
-    values |= dict.fromkeys((fmt.GLOBAL_SCRATCH, fmt.PROFILE_SCRATCH), ("*int8", ""))
-    layout = kernarg_layout(planned.job.signature)
     fits = occupancy(
         arch,
         vgprs=meta.allocated_vgprs,
@@ -75,11 +72,8 @@ def make_variant(
         config=spec.config,
         code=code,
         symbol=kernel.symbol,
-        kernargs=tuple(
-            fmt.Kernarg(field.name, values[field.name][0], field.offset, field.size, values[field.name][1])
-            for field in layout
-        ),
-        kernarg_bytes=kernarg_bytes(layout),
+        kernargs=make_kernargs(planned),
+        kernarg_bytes=kernarg_bytes(kernarg_layout(planned.job.signature)),
         lds_bytes=kernel.lds_bytes,
         num_warps=kernel.num_warps,
         warp_size=kernel.warp_size,
@@ -99,6 +93,16 @@ def make_variant(
         global_scratch=fmt.Scratch(kernel.global_scratch_bytes, kernel.global_scratch_align),
         profile_scratch=fmt.Scratch(kernel.profile_scratch_bytes, kernel.profile_scratch_align),
         cooperative=kernel.cooperative,
+    )
+
+
+def make_kernargs(planned: PlannedVariant) -> tuple[fmt.Kernarg, ...]:
+    """The index's record of what a variant's kernarg segment holds; it is there before the variant is compiled."""
+    values = {name: (type_name, value) for name, type_name, value in kernarg_values(planned.bound)}
+    values |= dict.fromkeys((fmt.GLOBAL_SCRATCH, fmt.PROFILE_SCRATCH), ("*int8", ""))
+    return tuple(
+        fmt.Kernarg(field.name, values[field.name][0], field.offset, field.size, values[field.name][1])
+        for field in kernarg_layout(planned.job.signature)
     )
 
 

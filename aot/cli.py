@@ -102,7 +102,7 @@ def main(
         tuple(dict.fromkeys(targets)),
         output,
         jobs,
-        _parse_filters(filters),
+        parse_filters(filters),
         full,
         dry_run,
         timeout,
@@ -124,7 +124,7 @@ def main(
         sys.exit(130)
 
 
-def _parse_filters(texts: tuple[str, ...]) -> dict[str, frozenset[str]]:
+def parse_filters(texts: tuple[str, ...]) -> dict[str, frozenset[str]]:
     """`a=1|2,b=x` → {a: {1, 2}, b: {x}}, lower case."""
     filters: dict[str, frozenset[str]] = {}
     for text in texts:

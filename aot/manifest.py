@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin
@@ -236,7 +237,16 @@ class ManifestSpec(_Spec):
     root: str | None = Field(
         None, description="The project root, relative to this file; kernel paths start there and it is importable."
     )
-    ops: dict[Name, OpSpec] = Field(min_length=1)
+    include: dict[str, dict[Name, dict[Name, Annotated[list[Value], Field(min_length=1)]]]] = Field(
+        {}, description="Manifest, relative to this file → its op → axis or dtype variable → the values to build of it."
+    )
+    ops: dict[Name, OpSpec] = {}
+
+    @model_validator(mode="after")
+    def _some_ops(self) -> ManifestSpec:
+        if not self.ops and not any(self.include.values()):
+            raise ValueError("there is no op: neither in `ops` nor in `include`")
+        return self
 
 
 class TuningSpec(_Spec):
@@ -249,17 +259,37 @@ class TuningSpec(_Spec):
 Spec = TypeVar("Spec", bound=_Spec)
 
 
+@dataclass(frozen=True)
+class OpSource:
+    """An op of a bundle: where it is declared, and what is built of it.
+
+    Attributes:
+        manifest: the one that declares the op; of an included op not the one that includes it.
+        only: axis or dtype variable → the values to build; of the others all.
+    """
+
+    manifest: Manifest
+    name: str
+    only: Mapping[str, tuple[Value, ...]]
+
+    @property
+    def spec(self) -> OpSpec:
+        return self.manifest.spec.ops[self.name]
+
+
 class Manifest:
     """A manifest that follows the schema, with its file for error positions.
 
     Attributes:
         spec: the validated content.
         root: absolute folder that kernel paths start from.
+        sources: the bundle's ops: those that are included, then the manifest's own.
     """
 
-    def __init__(self, file: YamlFile, spec: ManifestSpec):
+    def __init__(self, file: YamlFile, spec: ManifestSpec, included: Iterable[OpSource] = ()):
         self.file, self.spec = file, spec
         self.root = self._find_root()
+        self.sources = (*included, *(OpSource(self, name, {}) for name in spec.ops))
 
     def error(self, path: tuple[Key, ...], message: str) -> ManifestError:
         return self.file.error(path, message)
@@ -271,7 +301,10 @@ class Manifest:
             if not root.is_dir():
                 raise self.error(("root",), f"root '{self.spec.root}': there is no folder {root}")
             return root
-        op, first = next((name, launch) for name, spec in self.spec.ops.items() for launch in spec.launches)
+        first_launch = next(((name, launch) for name, spec in self.spec.ops.items() for launch in spec.launches), None)
+        if first_launch is None:
+            return folder
+        op, first = first_launch
         kernel = first.kernel.rpartition(":")[0]
         for candidate in (folder, *folder.parents):
             if (candidate / kernel).is_file():
@@ -285,7 +318,41 @@ class Manifest:
 def load_manifest(path: Path) -> Manifest:
     """Read and validate a manifest. Raises `ManifestError` with every fault, each at its file:line:column."""
     file = read_yaml(path)
-    return Manifest(file, _validate(file, ManifestSpec))
+    spec = _validate(file, ManifestSpec)
+    return Manifest(file, spec, _included(file, spec))
+
+
+def _included(file: YamlFile, spec: ManifestSpec) -> Iterator[OpSource]:
+    """The ops of other manifests, of those that they declare themselves."""
+    owners = dict.fromkeys(spec.ops, "this manifest")
+    for name, ops in spec.include.items():
+        path = file.path.parent / name
+        if not path.is_file():
+            raise file.error(("include", name), f"there is no manifest {path}")
+        other_file = read_yaml(path)
+        other = Manifest(other_file, _validate(other_file, ManifestSpec))
+        for op, only in ops.items():
+            place = ("include", name, op)
+            if op not in other.spec.ops:
+                raise file.error(place, f"{name} has no op '{op}'{nearest(op, other.spec.ops)}")
+            if op in owners:
+                raise file.error(place, f"the op '{op}' is in {owners[op]} too")
+            owners[op] = name
+            _check_values(file, place, other.spec.ops[op], only)
+            yield OpSource(other, op, {axis: tuple(values) for axis, values in only.items()})
+
+
+def _check_values(file: YamlFile, place: tuple[Key, ...], op: OpSpec, only: Mapping[str, list[Value]]) -> None:
+    axes: dict[str, list[Any]] = {**op.dtypes, **{name: axis.values for name, axis in op.constexprs.items()}}
+    for axis, values in only.items():
+        if axis not in axes:
+            raise file.error((*place, axis), f"op '{place[-1]}' has no axis '{axis}'{nearest(axis, axes)}")
+        for i, value in enumerate(values):
+            # By type too: True equals 1.
+            if (type(value), value) not in [(type(known), known) for known in axes[axis]]:
+                raise file.error(
+                    (*place, axis, i), f"{axis} has no value {value}; it has {', '.join(map(str, axes[axis]))}"
+                )
 
 
 def load_tuning(path: Path) -> tuple[YamlFile, TuningSpec]:
@@ -358,7 +425,7 @@ def _fault(model: type[BaseModel], path: tuple[Key, ...], name: str, item: Any) 
         case "string_pattern_mismatch":
             return f"{name}: '{item['input']}' {_PATTERNS[item['ctx']['pattern']]}"
         case "value_error":
-            return f"{name}: {item['ctx']['error']}"
+            return f"{name or 'the manifest'}: {item['ctx']['error']}"
         case "too_short" | "too_long":
             limits = item["ctx"]
             limit = f"at least {limits['min_length']}" if "min_length" in limits else f"at most {limits['max_length']}"

@@ -230,8 +230,8 @@ def _write(console: Console, bundle: PlannedBundle, outcome: Outcome, output: Pa
 
 
 def _cases(bundle: PlannedBundle) -> str:
-    """How many selftest cases a bundle has, and how many of its manifest need variants that it does not have."""
-    stated = sum(len(op.selftest) for op in bundle.manifest.spec.ops.values())
+    """How many selftest cases a bundle has, and how many of its ops need variants that it does not have."""
+    stated = sum(len(source.spec.selftest) for source in bundle.manifest.sources)
     left_out = stated - len(bundle.golden)
     text = f", {_count(len(bundle.golden), 'selftest case')}" if stated else ""
     return f"{text} ({left_out} left out)" if left_out else text

@@ -64,19 +64,19 @@ class Shape:
 class Case:
     """One product, ready to run: ours and the peer's on the same tensors, and where our result goes.
 
-    `stream` is what ours runs on, None for the default one.
+    Ours is called with `stream`, and with scalars of the op.
     """
 
-    ours: Callable[[Any], Any]
+    ours: Callable[..., Any]
     peer: Callable[[], Any]
     out: DeviceArray
 
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes cases of one kind: (bundle, torch, shape, options of the op) -> a case; weights take `bits` each."""
+    """Makes cases of one kind: (bundle, torch, shape) -> a case; weights take `bits` each."""
 
-    make: Callable[[Bundle, Any, Shape, dict[str, Any]], Case]
+    make: Callable[[Bundle, Any, Shape], Case]
     bits: int
 
 
@@ -100,8 +100,13 @@ def main() -> None:
         found = bundle.device.properties
         print(machine())
         print(f"{found.name}, {found.arch}, driver {found.driver_version}; {versions(*PACKAGES)}")
+        scalars: dict[str, Any] = dict(options.option)
+        found: dict[str, dict[Shape, tuple[Seconds, str]]] = {}
         for kind in options.kinds:
-            print(f"\n{report(bundle, torch, kind, options.shapes, dict(options.option), options.rounds)}")
+            found[kind] = {shape: measured(bundle, torch, kind, shape, scalars, options.rounds)
+                           for shape in options.shapes}  # fmt: skip
+            print(f"\n{report(kind, found[kind])}", flush=True)
+        print(f"\n{beside_float16(found)}")
     except AotError as error:
         sys.exit(f"gemm.py: {error}")
 
@@ -113,15 +118,24 @@ def _option(text: str) -> tuple[str, Any]:
     return name, int(value) if value.lstrip("-").isdigit() else value
 
 
-def report(
-    bundle: Bundle, torch: Any, kind: str, shapes: list[Shape], options: dict[str, Any], rounds: int
-) -> str:  # fmt: skip
+Seconds = dict[str, float]
+"""Of a product, by who computes it: `ours` and, if it takes the operands, `torch`."""
+
+
+def measured(
+    bundle: Bundle, torch: Any, kind: str, shape: Shape, options: dict[str, Any], rounds: int
+) -> tuple[Seconds, str]:  # fmt: skip
+    """Medians, and the difference of the results."""
+    graphs, difference = captured(bundle, torch, kind, shape, options)
+    times = interleaved({name: partial(device_seconds, bundle, way, calls_of(bundle, way))
+                         for name, (way, _) in graphs.items()}, rounds)  # fmt: skip
+    return {name: median(taken) / graphs[name][1] for name, taken in times.items()}, difference
+
+
+def report(kind: str, found: Mapping[Shape, tuple[Seconds, str]]) -> str:
+    """A kind's products beside torch's."""
     rows, ratios = [], []
-    for shape in shapes:
-        graphs, difference = captured(bundle, torch, kind, shape, options)
-        times = interleaved({name: partial(device_seconds, bundle, way, calls_of(bundle, way))
-                             for name, (way, _) in graphs.items()}, rounds)  # fmt: skip
-        seconds = {name: median(taken) / graphs[name][1] for name, taken in times.items()}
+    for shape, (seconds, difference) in found.items():
         ours, peer = seconds["ours"], seconds.get("torch", math.nan)
         ratios.append(peer / ours)
         weights = shape.n * shape.k * MAKERS[kind].bits / 8
@@ -135,38 +149,63 @@ def report(
     return table(headings, rows)
 
 
+def beside_float16(found: Mapping[str, Mapping[Shape, tuple[Seconds, str]]]) -> str:
+    """How much faster the products of other kinds are than those of float16, ours and torch's."""
+    rows = []
+    for kind, shapes in found.items():
+        for shape in shapes if kind != "float16" else ():
+            if half := found.get("float16", {}).get(shape, ({}, ""))[0]:
+                ours = shapes[shape][0]["ours"]
+                rows.append([kind, str(shape), *(f"{half.get(who, math.nan) / ours:.2f}" for who in ("ours", "torch"))])
+    return table(("kind", "shape", "times our float16", "times torch's"), rows) if rows else ""
+
+
 Graphs = Mapping[str, tuple[Callable[[], Any], int]]
 """By name: what replays a graph, and how many products are in it."""
 
 
 def captured(bundle: Bundle, torch: Any, kind: str, shape: Shape, options: dict[str, Any]) -> tuple[Graphs, str]:
     """Ours and the peer's products with several weights, as graphs; and the difference of the first ones' results."""
-    maker = MAKERS[kind]
-    copies = max(1, min(64, CACHED // max(1, shape.n * shape.k * maker.bits // 8)))
-    cases = [maker.make(bundle, torch, shape, options) for _ in range(copies)]
+    cases = cases_of(bundle, torch, kind, shape)
     peers = working(shape, {"torch": cases[0].peer})
-    cases[0].ours(None)
+    cases[0].ours(**options)
     difference = max_difference(cases[0].out, cases[0].peer() if peers else None)
-
-    stream = bundle.device.stream()
-    for case in cases:  # loads code and makes workspaces
-        case.ours(stream)
-    stream.synchronize()
-    with bundle.device.capture(stream) as graph:
-        for case in cases:
-            case.ours(stream)
-    graphs = {"ours": (partial(graph.launch, None), copies)}
+    graphs = {"ours": our_graph(bundle, cases, options)}
     if peers:
-        theirs = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(theirs):
-            kept = [case.peer() for case in cases]
-        graphs["torch"] = (partial(_replay, theirs, kept), copies)
+        graphs["torch"] = peer_graph(torch, cases)
     return graphs, difference
 
 
-def _replay(graph: Any, results: list[Any]) -> None:
-    """`results` stay alive as long as the graph that writes to them does."""
-    graph.replay()
+def cases_of(bundle: Bundle, torch: Any, kind: str, shape: Shape) -> list[Case]:
+    """Products with different weights, as many as caches do not hold."""
+    maker = MAKERS[kind]
+    copies = max(1, min(64, CACHED // max(1, shape.n * shape.k * maker.bits // 8)))
+    return [maker.make(bundle, torch, shape) for _ in range(copies)]
+
+
+def our_graph(bundle: Bundle, cases: list[Case], options: dict[str, Any]) -> tuple[Callable[[], Any], int]:
+    """What replays our products in a graph, and how many there are."""
+    stream = bundle.device.stream()
+    for case in cases:  # loads code and makes workspaces
+        case.ours(stream=stream, **options)
+    stream.synchronize()
+    with bundle.device.capture(stream) as graph:
+        for case in cases:
+            case.ours(stream=stream, **options)
+    return partial(_replay, partial(graph.launch, None), cases), len(cases)
+
+
+def peer_graph(torch: Any, cases: list[Case]) -> tuple[Callable[[], Any], int]:
+    """The same of the peer's."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = [case.peer() for case in cases]
+    return partial(_replay, graph.replay, [cases, kept]), len(cases)
+
+
+def _replay(launch: Callable[[], Any], kept: list[Any]) -> None:
+    """What a graph reads and writes is `kept` as long as the graph is."""
+    launch()
 
 
 # Kinds
@@ -181,24 +220,23 @@ def _wrapped(bundle: Bundle, torch: Any, *tensors: Any) -> list[DeviceArray]:
     return [bundle.device.wrap(tensor) for tensor in tensors]
 
 
-def floats(dtype: str, bundle: Bundle, torch: Any, shape: Shape, options: dict[str, Any]) -> Case:
+def floats(dtype: str, bundle: Bundle, torch: Any, shape: Shape) -> Case:
     kind = getattr(torch, "float32" if dtype == "tf32" else dtype)
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     x, w = _random(torch, (shape.m, shape.k), kind), _random(torch, (shape.n, shape.k), kind)
     out = torch.empty((shape.m, shape.n), dtype=kind, device="cuda")
     a, b, e = _wrapped(bundle, torch, x, w.t(), out)
-    extra = {**options, "precision": "tf32"} if dtype == "tf32" else options
-    return Case(lambda stream: bundle.matmul(a, b, e=e, stream=stream, **extra), partial(torch.mm, x, w.t()), e)
+    extra = {"precision": "tf32"} if dtype == "tf32" else {}
+    return Case(partial(bundle.matmul, a, b, e=e, **extra), partial(torch.mm, x, w.t()), e)
 
 
-def int8(bundle: Bundle, torch: Any, shape: Shape, options: dict[str, Any]) -> Case:
+def int8(bundle: Bundle, torch: Any, shape: Shape) -> Case:
     x, w = (torch.randint(-128, 128, (rows, shape.k), dtype=torch.int8, device="cuda") for rows in (shape.m, shape.n))
     a, b, e = _wrapped(bundle, torch, x, w.t(), torch.empty((shape.m, shape.n), dtype=torch.int32, device="cuda"))
-    call = partial(bundle.integer_matmul, a, b, e=e, **options)
-    return Case(lambda stream: call(stream=stream), partial(torch._int_mm, x, w.t()), e)
+    return Case(partial(bundle.integer_matmul, a, b, e=e), partial(torch._int_mm, x, w.t()), e)
 
 
-def float8(blocks: bool, bundle: Bundle, torch: Any, shape: Shape, options: dict[str, Any]) -> Case:
+def float8(blocks: bool, bundle: Bundle, torch: Any, shape: Shape) -> Case:
     x, w = (_random(torch, (rows, shape.k), torch.float8_e4m3fn) for rows in (shape.m, shape.n))
     ones = partial(torch.ones, dtype=torch.float32, device="cuda")
     by_row = ones((shape.m, 1)), ones((1, shape.n))
@@ -207,12 +245,11 @@ def float8(blocks: bool, bundle: Bundle, torch: Any, shape: Shape, options: dict
     inner = -(-shape.k // 128)
     scales = (ones((shape.m, inner)), ones((inner, -(-shape.n // 128)))) if blocks else (ones(shape.m), ones(shape.n))
     op = bundle.block_scaled_matmul if blocks else bundle.scaled_matmul
-    call = partial(op, a, b, *_wrapped(bundle, torch, *scales), e, **options)
-    peer = partial(torch._scaled_mm, x, w.t(), *by_row, out_dtype=torch.bfloat16)
-    return Case(lambda stream: call(stream=stream), peer, e)
+    call = partial(op, a, b, *_wrapped(bundle, torch, *scales), e)
+    return Case(call, partial(torch._scaled_mm, x, w.t(), *by_row, out_dtype=torch.bfloat16), e)
 
 
-def int4(bundle: Bundle, torch: Any, shape: Shape, options: dict[str, Any]) -> Case:
+def int4(bundle: Bundle, torch: Any, shape: Shape) -> Case:
     """The peer's weights are those that the codes stand for."""
     x = _random(torch, (shape.m, shape.k), torch.float16)
     packed = torch.randint(0, 256, (shape.n, shape.k // 2), dtype=torch.uint8, device="cuda")
@@ -221,21 +258,20 @@ def int4(bundle: Bundle, torch: Any, shape: Shape, options: dict[str, Any]) -> C
     w = codes * scales.t().repeat_interleave(128, 1)
     out = torch.empty((shape.m, shape.n), dtype=torch.float16, device="cuda")
     a, b, factors, e = _wrapped(bundle, torch, x, packed, scales, out)
-    call = partial(bundle.linear_int4, a, b, factors, e=e, group_size=128, **options)
-    return Case(lambda stream: call(stream=stream), partial(torch.mm, x, w.t()), e)
+    return Case(partial(bundle.linear_int4, a, b, factors, e=e, group_size=128), partial(torch.mm, x, w.t()), e)
 
 
-def lora(bundle: Bundle, torch: Any, shape: Shape, options: dict[str, Any]) -> Case:
+def lora(bundle: Bundle, torch: Any, shape: Shape) -> Case:
     x, w = _random(torch, (shape.m, shape.k), torch.float16), _random(torch, (shape.n, shape.k), torch.float16)
     down, up = _random(torch, (1, 16, shape.k), torch.float16), _random(torch, (1, shape.n, 16), torch.float16)
     out = torch.empty((shape.m, shape.n), dtype=torch.float16, device="cuda")
     *given, e = _wrapped(bundle, torch, x, w, down, up, out)
-    call = partial(bundle.lora_linear, *given, e=e, scale=0.01, **options)
+    call = partial(bundle.lora_linear, *given, e=e, scale=0.01)
 
     def peer() -> Any:
         return torch.addmm(torch.mm(x, w.t()), torch.mm(x, down[0].t()), up[0].t(), alpha=0.01)
 
-    return Case(lambda stream: call(stream=stream), peer, e)
+    return Case(call, peer, e)
 
 
 MAKERS: Mapping[str, Maker] = {

@@ -1,21 +1,24 @@
-"""Decoding against the fp64 references: tests for any device, of which a test module gives the fixture `decode`.
+"""Decoding against the fp64 references: tests for any device, of which a test module gives the fixtures.
 
-Caches have NaN past each sequence's end, in blocks that no sequence uses, and around the arrays.
+`with_vectors` is a bundle that has selftest cases. Caches have NaN past each sequence's end, in blocks that no sequence
+uses, and around the arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import ml_dtypes
 import numpy as np
 import pytest
 from poison import poisoned
 
-from aot_runtime import ArgumentError, Bundle, open_bundle
+from aot_runtime import ArgumentError, Bundle, DeviceArray
 from aot_runtime.callspec import CallSpec, plan_call
+from aot_runtime.golden import dtype_of
 from aot_runtime.planner import op_planner
+from aot_runtime.selftest import Prepared, prepare
 from kernels.decode import flex_reference
 from kernels.decode.block_mask import BlockMask, MaskMod, create_block_mask
 from kernels.decode.quantise import join_rows, split_rows
@@ -29,6 +32,8 @@ from kernels.decode.reference import (
     mla_decode_same_dtype,
     pack_int4,
     paged_attention,
+    paged_attention_int4,
+    paged_attention_int4_same_dtype,
     paged_attention_same_dtype,
     unpack_int4,
 )
@@ -42,8 +47,18 @@ BundleFor = Callable[[np.dtype], Bundle]
 """The bundle with kernels for a dtype: of float16 for head_dims up to 64, of bfloat16 for those up to 128."""
 
 
+@dataclass(frozen=True)
+class Host:
+    """A numpy result, read as those on the device are."""
+
+    array: np.ndarray
+
+    def numpy(self) -> np.ndarray:
+        return self.array
+
+
 def check(results: list, exact: tuple, same: tuple) -> None:
-    for result, wanted, like, name in zip(results, exact, same, ("out", "lse"), strict=True):
+    for result, wanted, like, name in zip(results, exact, same, ("out", "lse")[: len(exact)], strict=True):
         assert_close(result.numpy(), wanted, like, FLOOR if name == "out" else 1e-5, name)
 
 
@@ -82,6 +97,41 @@ def test_flash_decode(decode_for: BundleFor, head_dim: int, dtype: np.dtype, seq
     check(results, flash_decode(q, k, v, **options), flash_decode_same_dtype(q, k, v, **options))
 
 
+@dataclass(frozen=True)
+class Expanded:
+    """A device array repeated along dims by strides of 0, as other libraries' arrays may be."""
+
+    array: DeviceArray
+    shape: tuple[int, ...]
+
+    @property
+    def __cuda_array_interface__(self) -> dict:
+        found = self.array.__cuda_array_interface__
+        extents = zip(self.shape, self.array.shape, self.array.strides, strict=True)
+        return {**found, "shape": self.shape, "strides": tuple(0 if n != m else step for n, m, step in extents)}
+
+
+@pytest.mark.parametrize("splits", (1, 4))
+def test_views_that_are_not_copied(decode: Bundle, splits: int):
+    """[batch, tokens, groups, heads, head_dim] with one key head, which strides of 0 make one for each query head."""
+    rng = np.random.default_rng(3)
+    q = rng.standard_normal((2, 3, 2, 4, 64)).astype(FP16)
+    k, v = (rng.standard_normal((2, 90, 1, 1, 64)).astype(FP16) for _ in range(2))
+    out = decode.device.array(np.full(q.shape, np.nan, FP16))
+
+    def by_head(x: np.ndarray | DeviceArray, heads: int) -> np.ndarray | DeviceArray:
+        return x.reshape(2, x.shape[1], heads, 64).transpose(0, 2, 1, 3)
+
+    options = {"scale": 0.125, "return_lse": True}
+    arrays = by_head(q, 8), by_head(k, 1), by_head(v, 1)
+    exact, same = flash_decode(*arrays, **options), flash_decode_same_dtype(*arrays, **options)
+    on_device, *caches = (by_head(decode.device.array(x), heads) for x, heads in ((q, 8), (k, 1), (v, 1)))
+    repeated = [decode.device.wrap(Expanded(x, (2, 8, 90, 64))) for x in caches]
+    for keys in (caches, repeated):
+        _, lse = decode.flash_decode(on_device, *keys, out=by_head(out, 8), num_splits=splits, return_lse=True)
+        check([Host(by_head(out.numpy(), 8)), lse], exact, same)
+
+
 @pytest.mark.parametrize("splits", (1, 4))
 def test_lengths_within_a_batch(decode: Bundle, splits: int):
     """Lengths of 0, less than the queries, over the cache and below 0 are taken as far as they make sense."""
@@ -98,16 +148,6 @@ def test_lengths_within_a_batch(decode: Bundle, splits: int):
     exact = flash_decode(q, k, v, **options)
     assert (exact[0][0] == 0).all() and (exact[1][0] == -np.inf).all()
     check(results, exact, flash_decode_same_dtype(q, k, v, **options))
-
-
-@dataclass(frozen=True)
-class Host:
-    """A numpy result, read as those on the device are."""
-
-    array: np.ndarray
-
-    def numpy(self) -> np.ndarray:
-        return self.array
 
 
 @pytest.mark.parametrize("cache", ("int8", "float8"))
@@ -236,13 +276,49 @@ def test_a_table_that_points_outside_reads_nothing_outside(decode: Bundle):
     decode.paged_attention(*(poisoned(decode, x) for x in case.values()[:3]), *tables, return_lse=True)
 
 
-def test_the_split_changes_no_more_than_rounding_and_each_is_reproducible(decode: Bundle):
-    case = paged([(1, 1000)], 64)
-    for splits in (1, 2, 7, 16, 128):
+@pytest.mark.parametrize(
+    "counts",
+    ((7, 16, 128), pytest.param(range(1, 129), marks=[pytest.mark.slow, pytest.mark.timeout(900)])),
+    ids=("some", "every"),
+)
+def test_the_split_changes_no_more_than_rounding_and_each_is_reproducible(decode: Bundle, counts: Iterable[int]):
+    """Up to more parts than there are tiles."""
+    case = paged([(1, 500)], 64, (2, 1))
+    for splits in counts:
         run_paged(decode, case, num_splits=splits)
         arrays = [decode.device.array(x) for x in case.values()]
         runs = [decode.paged_attention(*arrays, num_splits=splits, return_lse=True) for _ in range(2)]
         assert all(np.array_equal(first.numpy(), second.numpy()) for first, second in zip(*runs, strict=True))
+
+
+LENGTHS = (1, 2, 15, 16, 17, 1000, 1024, 4097, 32768)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("keys", LENGTHS)
+def test_every_length(decode: Bundle, keys: int):
+    rng = np.random.default_rng(keys)
+    q = rng.standard_normal((1, 2, 1, 64)).astype(FP16)
+    k, v = (rng.standard_normal((1, 1, keys, 64)).astype(FP16) for _ in range(2))
+    for splits in (0, 1) if keys < 2000 else (0,):
+        results = decode.flash_decode(*(poisoned(decode, x) for x in (q, k, v)), num_splits=splits, return_lse=True)
+        options = {"scale": 0.125, "return_lse": True}
+        check(results, flash_decode(q, k, v, **options), flash_decode_same_dtype(q, k, v, **options))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("block_size", (16, 32, 64, 128, 256))
+def test_every_length_within_a_batch(decode: Bundle, block_size: int):
+    run_paged(decode, paged([(1, keys) for keys in LENGTHS], block_size, (2, 1)))
+
+
+def test_a_contiguous_cache_of_which_each_sequence_has_an_entry(decode: Bundle):
+    """Blocks as long as the cache, and tables of one: what others call an index into the cache's batch."""
+    case = paged([(1, 100), (1, 30), (2, 64)], 128)
+    assert case.block_tables.shape == (3, 2)
+    run_paged(decode, replace(case, block_tables=case.block_tables[:, :1].copy()), num_splits=2)
 
 
 def test_large_caches_take_the_aligned_code(decode: Bundle):
@@ -263,8 +339,15 @@ def test_large_caches_take_the_aligned_code(decode: Bundle):
 
 
 @pytest.mark.parametrize("splits", (1, 3))
-@pytest.mark.parametrize("groups", (1, 4))
-def test_int4_cache(decode: Bundle, groups: int, splits: int):
+def test_int4_cache(decode: Bundle, splits: int):
+    run_int4(decode, 4, splits)
+
+
+def test_int4_cache_of_one_group(decode: Bundle):
+    run_int4(decode, 1, 3)
+
+
+def run_int4(decode: Bundle, groups: int, splits: int) -> None:
     rng = np.random.default_rng(groups)
     q = rng.standard_normal((2, 4, 2, 64)).astype(FP16)
     packed = [pack_int4(rng.standard_normal((2, 2, 90, 64), np.float32), groups) for _ in range(2)]
@@ -277,6 +360,34 @@ def test_int4_cache(decode: Bundle, groups: int, splits: int):
     options = {"scale": 0.125, "return_lse": True}
     exact, same = flash_decode_int4(*given, **options), flash_decode_int4_same_dtype(*given, **options)
     check([Host(x) for x in results], exact, same)
+
+
+@pytest.mark.parametrize("splits", (1, 3))
+@pytest.mark.parametrize("block_size", (64, 16, 17))
+@pytest.mark.parametrize("options", ({}, {"softcap": 2.0, "window": 40}), ids=("plain", "window"))
+def test_int4_blocks(decode: Bundle, options: dict, block_size: int, splits: int):
+    run_int4_blocks(decode, 4, block_size, splits, options)
+
+
+def test_int4_blocks_of_one_group(decode: Bundle):
+    run_int4_blocks(decode, 1, 64, 3, {"window": 40})
+
+
+def run_int4_blocks(decode: Bundle, groups: int, block_size: int, splits: int, options: dict) -> None:
+    rng = np.random.default_rng(groups)
+    case = paged([*MIXED, (3, 70), (1, 0)], block_size)
+    given = [rng.integers(0, 256, (*case.k.shape[:3], 32)).astype(np.uint8) for _ in range(2)]
+    for cache in (case.k, case.v):
+        pairs = rng.standard_normal((*cache.shape[:3], groups, 2)).astype(FP16)
+        pairs[np.isnan(cache[..., 0])] = np.nan
+        given.append(pairs)
+    given = [case.q, *given, *case.values()[3:]]
+    out = decode.device.array(np.full(case.q.shape, np.nan, FP16))
+    arrays = [decode.device.array(x) for x in given]
+    options = {**options, "return_lse": True}
+    results = decode.paged_attention_int4(*arrays, max_seqlen_q=3, num_splits=splits, out=out, **options)
+    options["scale"] = 0.125
+    check(results, paged_attention_int4(*given, **options), paged_attention_int4_same_dtype(*given, **options))
 
 
 def test_rows_with_a_prefix_are_read_as_views(decode: Bundle):
@@ -374,8 +485,15 @@ def test_append_quantised(decode: Bundle, cache: str):
         assert np.array_equal(actual, wanted, equal_nan=True)
 
 
-@pytest.mark.parametrize("groups", (1, 4))
-def test_append_int4(decode: Bundle, groups: int):
+def test_append_int4(decode: Bundle):
+    run_append_int4(decode, 4)
+
+
+def test_append_int4_of_one_group(decode: Bundle):
+    run_append_int4(decode, 1)
+
+
+def run_append_int4(decode: Bundle, groups: int) -> None:
     rng = np.random.default_rng(3)
     new, caches = new_tokens(rng, 64), [np.zeros((5, 16, 3, 32), np.uint8) for _ in range(2)]
     new[1][3, 0] = 0.5  # all alike
@@ -469,7 +587,6 @@ def test_blocks_in_any_order(decode: Bundle, size: int, splits: int):
     run_flex(decode, "", lists, splits=splits)
 
 
-@pytest.mark.parametrize("splits", (1, 3))
 @pytest.mark.parametrize(
     "name, options, mask",
     (
@@ -482,12 +599,12 @@ def test_blocks_in_any_order(decode: Bundle, size: int, splits: int):
     ),
     ids=("causal", "window", "prefix_lm", "document"),
 )  # fmt: skip
-def test_mask_functions(decode: Bundle, name: str, options: dict, mask: MaskMod, splits: int):
+def test_mask_functions(decode: Bundle, name: str, options: dict, mask: MaskMod):
     """With lists of all blocks, and with just those that the mask leaves some of."""
-    run_flex(decode, name, all_blocks(), splits=splits, **options)
+    run_flex(decode, name, all_blocks(), **options)
     lists = create_block_mask(mask, 2, 1, 2, 300, 64)
     assert 0 < lists.kv_num_blocks.sum() < 10
-    run_flex(decode, name, lists, splits=splits, **options)
+    run_flex(decode, name, lists, splits=3, **options)
 
 
 DOCUMENTS = np.repeat([[0, 1, 2, 3], [0, 0, 0, 1]], 75, 1)
@@ -527,6 +644,73 @@ def test_block_lists_of_a_mask():
         create_block_mask(lambda b, h, q, k: k <= q, 1, 1, 1, 300, 100)
 
 
+# Graphs
+
+
+def test_every_op_gives_the_same_each_time_and_from_a_graph(with_vectors: Bundle):
+    decode = with_vectors
+    stream = decode.device.stream()
+    for item in prepare(decode):
+        function = getattr(decode, item.case.op)
+        results = []
+        for captured in (False, False, True):
+            arrays = arrays_of(decode, item)
+            if captured:
+                with decode.device.capture(stream) as graph:
+                    function(**arrays, **item.case.scalars, stream=stream)
+                graph.launch(stream)
+            else:
+                function(**arrays, **item.case.scalars, stream=stream)
+            stream.synchronize()
+            results.append([arrays[name].numpy().tobytes() for name in item.vectors.expected])
+        assert results[0] == results[1] == results[2], (item.case.op, item.case.name)
+
+
+def arrays_of(bundle: Bundle, item: Prepared) -> dict[str, DeviceArray]:
+    """The tensors of a selftest case on the device, outputs poisoned."""
+    op = getattr(bundle, item.case.op).planner.op
+    values = dict(item.vectors.inputs)
+    for tensor in op.tensors:
+        if tensor.role == "output" and tensor.name in item.vectors.expected:
+            shape = item.vectors.expected[tensor.name].shape
+            values[tensor.name] = np.full(shape, np.nan, dtype_of(tensor, item.case.dtypes))
+    return {name: bundle.device.array(array) for name, array in values.items()}
+
+
+def test_a_captured_step_decodes_token_after_token(decode: Bundle):
+    """One graph writes a token to the cache and attends to all; lengths and slots change between its launches."""
+    case = paged([(1, 200), (1, 100), (1, 33)], 16)
+    q, k, v, tables, lengths, starts = (decode.device.array(x) for x in case.values())
+    rng = np.random.default_rng(1)
+    k_new, v_new = (decode.device.array(np.zeros((3, 2, 64), FP16)) for _ in range(2))
+    slots, out = decode.device.array(np.full(3, -1, np.int32)), decode.device.empty(case.q.shape, np.float16)
+    stream = decode.device.stream()
+
+    def step() -> None:
+        decode.append_kv(k_new, v_new, k, v, slots, stream=stream)
+        decode.paged_attention(q, k, v, tables, lengths, starts, out=out, stream=stream)
+
+    step()  # loads the code and makes the workspace
+    stream.synchronize()
+    with decode.device.capture(stream) as graph:
+        step()
+    for _ in range(4):
+        new = [rng.standard_normal((3, 2, 64)).astype(FP16) for _ in range(2)]
+        block = case.block_tables[np.arange(3), case.seqlens_k // 16]
+        place = case.seqlens_k % 16
+        for array, rows, cache in zip((k_new, v_new), new, (case.k, case.v), strict=True):
+            array.copy_from(rows)
+            cache[block, place] = rows
+        slots.copy_from(block * 16 + place)
+        case.seqlens_k[...] += 1
+        lengths.copy_from(case.seqlens_k)
+        out.copy_from(np.full(case.q.shape, np.nan, FP16))
+        graph.launch(stream)
+        stream.synchronize()
+        exact, same = (f(*case.values(), scale=0.125) for f in (paged_attention, paged_attention_same_dtype))
+        check([out], (exact,), (same,))
+
+
 # What is refused
 
 
@@ -548,23 +732,66 @@ def paged_arguments() -> dict[str, np.ndarray]:
         ("cu_seqlens_q", 1, 2, "gives sequence 0 a length of 2, but max_seqlen_q is 1"),
     ),
 )
-def test_tables_that_point_outside(decode: Bundle, name: str, at: object, value: int, message: str):
+def test_tables_that_point_outside(decode: Bundle, looking: Bundle, name: str, at: object, value: int, message: str):
     """Wherever the host can see it; on the device, if the bundle was opened to look there."""
     arguments = paged_arguments()
     arguments[name][at] = value
     with pytest.raises(ArgumentError, match=message):
         decode.paged_attention(**arguments, max_seqlen_q=1)
     arrays = {name: decode.device.array(x) for name, x in arguments.items()}
-    looking = open_bundle(decode.path, decode.device, check_contents=True)
     for _ in range(2):
         with pytest.raises(ArgumentError, match=message):
             looking.paged_attention(**arrays, max_seqlen_q=1)
 
 
-def test_contents_that_are_right_pass(decode: Bundle):
+@pytest.mark.parametrize(
+    "name, at, value, message",
+    (
+        ("kv_indices", (0, 0, 1), 5,
+         r"'kv_indices' has 5 at \[0, 0, 1\]; -1 to 4 \(-1 to cdiv\(seqlen_k, sparse_block_size\) - 1\) is allowed"),
+        ("full_kv_indices", (0, 0, 0), -2, r"'full_kv_indices' has -2 at \[0, 0, 0\]"),
+        ("kv_num_blocks", (0, 0), 6, r"'kv_num_blocks' has 6 at \[0, 0\]; 0 to 5 \(0 to kv_blocks\)"),
+        ("full_kv_num_blocks", (0, 0), -1, "'full_kv_num_blocks' has -1"),
+    ),
+)  # fmt: skip
+@pytest.mark.parametrize("on_device", (False, True))
+def test_lists_that_point_outside(
+    decode: Bundle, looking: Bundle, name: str, at: tuple[int, ...], value: int, message: str, on_device: bool
+):
+    arguments = all_blocks().arguments()
+    arguments = {key: x.copy() if isinstance(x, np.ndarray) else x for key, x in arguments.items()}
+    arguments[name][at] = value
+    arguments |= {"q": np.zeros((1, 1, 1, 64), FP16)} | dict.fromkeys("kv", np.zeros((1, 1, 300, 64), FP16))
+    bundle = decode
+    if on_device:
+        bundle = looking
+        arguments = {key: decode.device.array(x) if isinstance(x, np.ndarray) else x for key, x in arguments.items()}
+    with pytest.raises(ArgumentError, match=message):
+        bundle.flex_decode(**arguments)
+
+
+def test_blocks_of_the_default_size_are_counted(decode: Bundle):
+    """300 keys are 3 blocks of 128."""
+    lists = all_blocks(size=128).arguments()
+    lists.pop("sparse_block_size")
+    q, k = np.zeros((1, 1, 1, 64), FP16), np.zeros((1, 1, 300, 64), FP16)
+    decode.flex_decode(q, k, k, **lists)
+    with pytest.raises(ArgumentError, match=r"'kv_indices' has 3 at \[0, 0, 2\]; -1 to 2"):
+        decode.flex_decode(q, k, k, **{**lists, "kv_indices": np.array([[[0, 1, 3]]], np.int32)})
+
+
+def test_other_tensors_that_point_outside(decode: Bundle):
+    q, k = np.zeros((2, 2, 1, 64), FP16), np.zeros((2, 1, 20, 64), FP16)
+    with pytest.raises(ArgumentError, match=r"'seqlens_k' has 21 at \[1\]; 0 to 20"):
+        decode.flash_decode(q, k, k, np.array([20, 21], np.int32))
+    new, cache = np.zeros((1, 1, 64), FP16), np.zeros((2, 16, 1, 64), FP16)
+    with pytest.raises(ArgumentError, match=r"'slots' has 32 at \[0\]; -1 to 31"):
+        decode.append_kv(new, new, cache, cache.copy(), np.array([32], np.int32))
+
+
+def test_contents_that_are_right_pass(decode: Bundle, looking: Bundle):
     arguments = paged_arguments()
     arrays = {name: decode.device.array(x) for name, x in arguments.items()}
-    looking = open_bundle(decode.path, decode.device, check_contents=True)
     results = [op(**arrays).numpy() for op in (looking.paged_attention, decode.paged_attention)]
     assert np.array_equal(*results)
 
@@ -581,6 +808,28 @@ def test_contents_that_are_right_pass(decode: Bundle):
 def test_arguments_that_disagree(decode: Bundle, changes: dict, message: str):
     with pytest.raises(ArgumentError, match=message):
         decode.paged_attention(**paged_arguments() | changes)
+
+
+def test_what_no_variant_has(decode: Bundle):
+    """A number of groups, a size of blocks, a latent dim, and heads that do not divide, of the other ops."""
+    q, k = np.zeros((1, 2, 1, 64), FP16), np.zeros((1, 1, 20, 64), FP16)
+    packed, lengths = np.zeros((1, 1, 20, 32), np.uint8), np.array([20], np.int32)
+    pairs = np.zeros((1, 1, 20, 3, 2), FP16)
+    with pytest.raises(ArgumentError, match="groups"):
+        decode.flash_decode_int4(q, packed, packed, pairs, pairs, lengths)
+    with pytest.raises(ArgumentError, match=r"k_scale.*3|3.*k_scale"):
+        decode.flash_decode_int4(q, packed, packed, pairs[..., :1], pairs, lengths)
+    with pytest.raises(ArgumentError, match="heads % heads_kv"):
+        decode.flash_decode(np.zeros((1, 3, 1, 64), FP16), *(np.zeros((1, 2, 20, 64), FP16),) * 2)
+    with pytest.raises(ArgumentError, match="sparse_block_size % 64"):
+        decode.flex_decode(q, k, k, **{**all_blocks(20).arguments(), "sparse_block_size": 100})
+    with pytest.raises(ArgumentError, match="sparse_block_size"):
+        decode.flex_decode(q, k, k, **{**all_blocks(20).arguments(), "sparse_block_size": 0})
+    with pytest.raises(ArgumentError, match="latent"):
+        decode.mla_decode(
+            np.zeros((1, 2, 364), FP16), np.zeros((1, 16, 364), FP16), np.zeros((1, 1), np.int32),
+            np.ones(1, np.int32), np.array([0, 1], np.int32), scale=1.0,
+        )  # fmt: skip
 
 
 def test_scales_that_are_missing_or_misshapen(decode: Bundle):

@@ -19,7 +19,7 @@ def run_linear(
     arguments = weights.arguments()
     if op == "linear_int8":
         del arguments["order"]
-    arguments |= {"bias": bias}
+    arguments |= {"bias": np.zeros(len(weights.w), x.dtype) if bias is None else bias}
     device = packed.device
     given = {name: device.array(value) if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
     given["w"], left = on_device(packed, weights.w), on_device(packed, x)
@@ -110,6 +110,18 @@ def test_gptq(packed: Bundle, n: int, k: int, size: int, m: int, act_order: bool
                  1e-3 * k**0.5 * 0.3)  # fmt: skip
 
 
+def test_zeros_of_the_other_version_are_noticed():
+    """Of symmetric checkpoints; the words are those that each version writes for a zero of 8."""
+    rng = np.random.default_rng(0)
+    qweight, qzeros, scales, _, _ = gptq(rng, 16, 64, 32, False)
+    for stored, less_one in ((0x77777777, True), (0x88888888, False)):
+        zeros = np.full(qzeros.shape, stored, np.uint32).view(np.int32)
+        packed = from_gptq(qweight, zeros, scales, None, less_one, symmetric=True)
+        assert packed.zeros is not None and (packed.zeros == 8).all()
+        with pytest.raises(ValueError, match=r"zeros_are_less_one=.*other version"):
+            from_gptq(qweight, zeros, scales, None, not less_one, symmetric=True)
+
+
 @pytest.mark.parametrize("m", (1, 70))
 @pytest.mark.parametrize("n, k, size", ((40, 128, 32), (64, 256, 128)), ids=str)
 def test_awq(packed: Bundle, n: int, k: int, size: int, m: int):
@@ -134,13 +146,17 @@ def test_the_order_of_awq_undoes_itself():
 @pytest.mark.parametrize(
     "change, message",
     (
-        ({"scales": np.ones((3, 8), FP16)}, "groups == cdiv"),
+        ({"scales": np.ones((3, 8), FP16)}, r"groups \* group_size == k"),
+        ({"group_size": 96, "scales": np.ones((1, 8), FP16)}, r"groups \* group_size == k"),
+        ({"zeros": np.zeros((2, 1), np.int32)}, "zeros"),
+        ({"zeros": np.zeros((2, 8), np.int8)}, "zeros"),
         ({"scales": np.ones((2, 7), FP16)}, "scales"),
         ({"scales": np.ones((2, 8), np.float32)}, "scales"),
         ({"w": np.zeros((8, 31), np.uint8)}, "w"),
         ({"w": np.zeros((8, 32), np.int8)}, "w"),
         ({"zeros": np.zeros((1, 8), np.uint8)}, "zeros"),
         ({"group_size": 48}, "group_size"),
+        ({"group_size": 16, "scales": np.ones((4, 8), FP16)}, "group_size % 32"),
         ({"zeros": np.zeros((2, 8), np.uint8), "codebook": np.zeros(16, np.float32)}, "codebook"),
     ),
 )

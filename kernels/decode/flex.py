@@ -7,7 +7,7 @@ decides, and one of blocks that are seen in full. The functions are inlined when
 import triton
 import triton.language as tl
 
-from kernels.decode.parts import LN_2, LOG2_E, finish, fold, part
+from kernels.decode.parts import LN_2, LOG2_E, finish, fold, load_rows, part
 
 
 @triton.jit
@@ -44,14 +44,14 @@ def flex_split(
     tile, split = tl.program_id(0) // splits, tl.program_id(0) % splits
     head_kv, batch = tl.program_id(1), tl.program_id(2)
     group = heads // heads_kv
+    # Rows and keys past the last repeat it: loads need no masks, and what is made of them is neither seen nor stored.
     rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    tokens, heads_q = rows // group, head_kv * group + rows % group
-    present = tokens < seqlen_q
-    queries = first_query + tl.minimum(tokens, seqlen_q - 1)
+    tokens, heads_q = tl.minimum(rows // group, seqlen_q - 1), head_kv * group + rows % group
+    present = rows < seqlen_q * group
+    queries = first_query + tokens
     columns = tl.arange(0, HEAD_DIM)
-    inside = (columns < head_dim)[None, :] if PADDED else (columns >= 0)[None, :]
     q_at = batch * stride_q_batch + tokens * stride_q_tokens + heads_q * stride_q_heads
-    q_tile = tl.load(q + q_at[:, None] + columns[None, :], present[:, None] & inside, 0.0)
+    q_tile = load_rows(q, q_at, columns, head_dim, PADDED)
 
     k += batch * stride_k_batch + head_kv * stride_k_heads
     v += batch * stride_v_batch + head_kv * stride_v_heads
@@ -75,16 +75,15 @@ def flex_split(
         block = tl.load((kv_indices if masked else full_kv_indices) + entry)
         block = tl.minimum(tl.maximum(block, 0), last_block)
         keys = block * sparse_block_size + at % tiles * BLOCK_N + tl.arange(0, BLOCK_N)
-        known = keys < seqlen_k
-        stored = known[:, None] & inside
-        k_tile = tl.load(k + (keys * stride_k_tokens)[:, None] + columns[None, :], stored, 0.0)
-        v_tile = tl.load(v + (keys * stride_v_tokens)[:, None] + columns[None, :], stored, 0.0)
+        at_keys = tl.minimum(keys, seqlen_k - 1)
+        k_tile = load_rows(k, at_keys * stride_k_tokens, columns, head_dim, PADDED)
+        v_tile = load_rows(v, at_keys * stride_v_tokens, columns, head_dim, PADDED)
         scores = tl.dot(q_tile, tl.trans(k_tile)) * scale
-        place = tl.minimum(keys, seqlen_k - 1)[None, :]
+        place = at_keys[None, :]
         if SCORE_MOD is not None:
             operands = (score_0, score_1, score_2, score_3)[:SCORE_OPERANDS]
             scores = SCORE_MOD(scores, batch, heads_q[:, None], queries[:, None], place, *operands)
-        visible = known[None, :]
+        visible = (keys < seqlen_k)[None, :]
         if MASK_MOD is not None:
             operands = (mask_0, mask_1, mask_2, mask_3)[:MASK_OPERANDS]
             shown = MASK_MOD(batch, heads_q[:, None], queries[:, None], place, *operands)
@@ -96,11 +95,13 @@ def flex_split(
     acc, row_lse = finish(acc, row_max, row_sum)
     if SPLIT:
         place = ((batch * seqlen_q + tokens).to(tl.int64) * heads + heads_q) * splits + split
-        tl.store(partial + place[:, None] * HEAD_DIM + columns[None, :], acc, mask=present[:, None])
         tl.store(partial_lse + place, row_lse, mask=present)
+        tl.store(partial + place[:, None] * HEAD_DIM + columns[None, :], acc, mask=present[:, None])
     else:
-        out_at = batch * stride_out_batch + tokens * stride_out_tokens + heads_q * stride_out_heads
-        tl.store(out + out_at[:, None] + columns[None, :], acc.to(out.dtype.element_ty), present[:, None] & inside)
+        # Before out, whose stores take all the scalar registers that there are.
         if lse.to(tl.int64) != 0:
             lse_at = batch * stride_lse_batch + tokens * stride_lse_tokens + heads_q * stride_lse_heads
             tl.store(lse + lse_at, row_lse * LN_2, mask=present)
+        out_at = batch * stride_out_batch + tokens * stride_out_tokens + heads_q * stride_out_heads
+        stored = present[:, None] & (columns < head_dim)[None, :] if PADDED else present[:, None]
+        tl.store(out + out_at[:, None] + columns[None, :], acc.to(out.dtype.element_ty), stored)

@@ -29,7 +29,7 @@ def _references(score: Function | None = None, mask: Function | None = None) -> 
         def flex(
             q: Array, k: Array, v: Array, kv_num_blocks: Array, kv_indices: Array, full_kv_num_blocks: Array,
             full_kv_indices: Array, *, scale: float, sparse_block_size: int = 128, first_query: int = 0,
-            return_lse: bool = False, **operands: Any,
+            return_lse: bool = False, num_splits: int = 0, **operands: Any,
         ) -> Any:  # fmt: skip
             (batch, heads), (heads_kv, seqlen_k) = q.shape[:2], k.shape[1:3]
             some, all_ = (

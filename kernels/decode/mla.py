@@ -37,13 +37,14 @@ def mla_split(
     if tile * BLOCK_M >= queries * heads:
         return
 
+    # Rows past the last repeat it, those of the cache too: loads need no masks, and nothing is made of them.
     rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    tokens, head = rows // heads, rows % heads
-    present = tokens < queries
+    tokens, head = tl.minimum(rows // heads, queries - 1), rows % heads
+    present = rows < queries * heads
     latent, rope = tl.arange(0, LATENT), LATENT + tl.arange(0, ROPE)
     q_at = (first_token + tokens) * stride_q_tokens + head * stride_q_heads
-    q_latent = tl.load(q + q_at[:, None] + latent[None, :], present[:, None], 0.0)
-    q_rope = tl.load(q + q_at[:, None] + rope[None, :], present[:, None], 0.0)
+    q_latent = tl.load(q + q_at[:, None] + latent[None, :])
+    q_rope = tl.load(q + q_at[:, None] + rope[None, :])
 
     last = tokens + (keys - queries)  # the last row that each query sees
     end = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // heads + 1 + keys - queries, keys)
@@ -54,27 +55,26 @@ def mla_split(
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
     for start in range(begin, end, BLOCK_N):
-        at = start + tl.arange(0, BLOCK_N)
-        known = at < keys
-        block, place = find(table, start, at, known, blocks, block_size, WHOLE_BLOCKS)
+        visible = (start + tl.arange(0, BLOCK_N))[None, :] <= last[:, None]
+        at = tl.minimum(start + tl.arange(0, BLOCK_N), keys - 1)
+        block, place = find(table, start, at, blocks, block_size, WHOLE_BLOCKS)
         rows_at = block * stride_cache_blocks + place * stride_cache_block_size
-        latent_tile = tl.load(cache + rows_at[:, None] + latent[None, :], known[:, None], 0.0)
-        rope_tile = tl.load(cache + rows_at[:, None] + rope[None, :], known[:, None], 0.0)
+        latent_tile = tl.load(cache + rows_at[:, None] + latent[None, :])
+        rope_tile = tl.load(cache + rows_at[:, None] + rope[None, :])
         scores = tl.dot(q_latent, tl.trans(latent_tile))
         scores = tl.dot(q_rope, tl.trans(rope_tile), scores) * scale_log2
-        scores = tl.where(known[None, :] & (at[None, :] <= last[:, None]), scores, float("-inf"))
-        p, rescale, row_max, row_sum = fold(scores, row_max, row_sum)
+        p, rescale, row_max, row_sum = fold(tl.where(visible, scores, float("-inf")), row_max, row_sum)
         acc = tl.dot(p.to(latent_tile.dtype), latent_tile, acc * rescale[:, None])
 
     acc, row_lse = finish(acc, row_max, row_sum)
     if SPLIT:
         place = ((first_token + tokens).to(tl.int64) * heads + head) * splits + split
-        tl.store(partial + place[:, None] * LATENT + latent[None, :], acc, mask=present[:, None])
         tl.store(partial_lse + place, row_lse, mask=present)
+        tl.store(partial + place[:, None] * LATENT + latent[None, :], acc, mask=present[:, None])
     else:
+        # Before out, whose stores take all the scalar registers that there are.
+        if lse.to(tl.int64) != 0:
+            lse_at = (first_token + tokens) * stride_lse_tokens + head * stride_lse_heads
+            tl.store(lse + lse_at, row_lse * LN_2, mask=present)
         out_at = (first_token + tokens) * stride_out_tokens + head * stride_out_heads
         tl.store(out + out_at[:, None] + latent[None, :], acc.to(out.dtype.element_ty), mask=present[:, None])
-        if lse.to(tl.int64) != 0:
-            tl.store(
-                lse + (first_token + tokens) * stride_lse_tokens + head * stride_lse_heads, row_lse * LN_2, present
-            )

@@ -19,15 +19,22 @@ def part(begin, end, split, splits, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def find(table, start, at, known, blocks, block_size, WHOLE_BLOCKS: tl.constexpr):
+def find(table, start, at, blocks, block_size, WHOLE_BLOCKS: tl.constexpr):
     """Block and place in it of the keys `at`, which begin at `start`. WHOLE_BLOCKS: they are of one block."""
     if WHOLE_BLOCKS:
         block = tl.load(table + start // block_size)
         place = at - start // block_size * block_size
     else:
-        block = tl.load(table + at // block_size, known, 0)
+        block = tl.load(table + at // block_size)
         place = at % block_size
     return tl.minimum(tl.maximum(block, 0), blocks - 1), place
+
+
+@triton.jit
+def load_rows(array, at, columns, head_dim, PADDED: tl.constexpr):
+    """Rows of an array, [len(at), len(columns)]; 0 in columns that it does not have."""
+    pointers = array + at[:, None] + columns[None, :]
+    return tl.load(pointers, (columns < head_dim)[None, :], 0.0) if PADDED else tl.load(pointers)
 
 
 @triton.jit

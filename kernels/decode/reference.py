@@ -1,7 +1,8 @@
 """Attention over caches in numpy: the exact result, and what its dtypes allow.
 
 Query t of a sequence with `queries` of them sees keys j <= t + keys - queries and, if window >= 0, only those with
-j >= t + keys - queries - window. A row that sees no key gives out = 0, lse = -inf.
+j >= t + keys - queries - window. A row that sees no key gives out = 0, lse = -inf. What changes how ops work and not
+what they give, num_splits and max_seqlen_q, is taken and ignored.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ def attend(
 def _flash_decode(
     precision: Precision, q: Array, k: Array, v: Array, *, seqlens_k: Array | None = None,
     k_scale: Array | None = None, v_scale: Array | None = None, scale: float, return_lse: bool = False,
+    num_splits: int = 0,
 ) -> Result:  # fmt: skip
     batch, heads = q.shape[:2]
     heads_kv, seqlen_k = k.shape[1:3]
@@ -104,7 +106,7 @@ def _flash_decode(
 def _paged_attention(
     precision: Precision, q: Array, k: Array, v: Array, block_tables: Array, seqlens_k: Array, cu_seqlens_q: Array, *,
     k_scale: Array | None = None, v_scale: Array | None = None, alibi_slopes: Array | None = None, scale: float,
-    window: int = -1, softcap: float = 0.0, return_lse: bool = False,
+    window: int = -1, softcap: float = 0.0, return_lse: bool = False, max_seqlen_q: int = 1, num_splits: int = 0,
 ) -> Result:  # fmt: skip
     heads, (_, block_size, heads_kv, _) = q.shape[1], k.shape
     out, lse = np.empty(q.shape, precision.storage), np.empty(q.shape[:2], precision.compute)
@@ -165,14 +167,33 @@ def flash_decode_int4_same_dtype(
     return _flash_decode_int4(as_kernel(q), q, k, v, k_scale, v_scale, *rest, **options)
 
 
+def paged_attention_int4(
+    q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, *tables: Array, **options: object
+) -> Result:
+    """`paged_attention` over caches that `unpack_int4` reads, in float64."""
+    return _paged_attention(EXACT, q, *_unpacked(EXACT, k, v, k_scale, v_scale), *tables, **options)
+
+
+def paged_attention_int4_same_dtype(
+    q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, *tables: Array, **options: object
+) -> Result:
+    """`paged_attention_int4` as hardware does it: what is unpacked is rounded to float16."""
+    return _paged_attention(as_kernel(q), q, *_unpacked(as_kernel(q), k, v, k_scale, v_scale), *tables, **options)
+
+
 def _flash_decode_int4(
     precision: Precision, q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, seqlens_k: Array,
     **options: object,
 ) -> Result:  # fmt: skip
-    k, v = (unpack_int4(*cache) for cache in ((k, k_scale), (v, v_scale)))
-    if precision is not EXACT:
-        k, v = k.astype(np.float16), v.astype(np.float16)
+    k, v = _unpacked(precision, k, v, k_scale, v_scale)
     return _flash_decode(precision, q, k, v, seqlens_k=seqlens_k, **options)
+
+
+def _unpacked(precision: Precision, k: Array, v: Array, k_scale: Array, v_scale: Array) -> tuple[Array, ...]:
+    return tuple(
+        cache if precision is EXACT else cache.astype(np.float16)
+        for cache in (unpack_int4(k, k_scale), unpack_int4(v, v_scale))
+    )
 
 
 # Writing to caches
@@ -238,9 +259,12 @@ def append(
     """The caches (and for the kinds `per_token` and `int4` their scales) with the new rows in their slots.
 
     kind: `given` (scales are), `per_token` or `int4`. Shapes as in manifests/decode.yaml. Arguments stay as they are.
+    compute: dtype of rotations and of what is quantised; with float64 caches of 16 bits become float64, not rounded.
     """
     rows = new_rows(k_new, v_new, cos, sin, positions, interleaved, compute)
-    caches, scales = [k.copy(), v.copy()], [None if x is None else x.copy() for x in (k_scale, v_scale)]
+    exact = compute == np.float64 and k.dtype.itemsize == 2
+    caches = [cache.astype(compute if exact else cache.dtype) for cache in (k, v)]
+    scales = [None if x is None else x.copy() for x in (k_scale, v_scale)]
     blocks, block_size = k.shape[:2]
     for token, slot in enumerate(slots):
         if not 0 <= slot < blocks * block_size:
@@ -256,6 +280,26 @@ def append(
             factor = None if scale is None else np.broadcast_to(scale, cache.shape[:3])[at][:, None]
             cache[at] = quantise(x, factor if factor is None else np.where(factor == 0, 1, factor), cache.dtype)
     return (*caches,) if kind == "given" else (*caches, *scales)
+
+
+def _appending(kind: str, compute: type) -> Callable[..., tuple[Array, ...]]:
+    def reference(
+        k_new: Array, v_new: Array, k: Array, v: Array, slots: Array, k_scale: Array | None = None,
+        v_scale: Array | None = None, cos: Array | None = None, sin: Array | None = None,
+        positions: Array | None = None, *, interleaved: bool = False,
+    ) -> tuple[Array, ...]:  # fmt: skip
+        quantised = k.dtype.itemsize == 1  # how that rounds is a matter of float32
+        return append(
+            kind, k_new, v_new, k, v, slots, k_scale, v_scale, cos, sin, positions, interleaved=interleaved,
+            compute=np.float32 if quantised else compute,
+        )  # fmt: skip
+
+    return reference
+
+
+append_kv, append_kv_same_dtype = (_appending("given", compute) for compute in (np.float64, np.float32))
+append_kv_per_token = append_kv_per_token_same_dtype = _appending("per_token", np.float32)
+append_kv_int4 = append_kv_int4_same_dtype = _appending("int4", np.float32)
 
 
 # Latent attention
@@ -277,7 +321,7 @@ def mla_decode_same_dtype(q: Array, cache: Array, *tables: Array, **options: obj
 
 def _mla_decode(
     precision: Precision, q: Array, cache: Array, block_tables: Array, seqlens_k: Array, cu_seqlens_q: Array, *,
-    scale: float, return_lse: bool = False,
+    scale: float, return_lse: bool = False, max_seqlen_q: int = 1, num_splits: int = 0,
 ) -> Result:  # fmt: skip
     latent = cache.shape[2] - 64
     out, lse = np.empty((*q.shape[:2], latent), precision.storage), np.empty(q.shape[:2], precision.compute)

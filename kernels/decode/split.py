@@ -6,8 +6,8 @@ The query heads that share a key head are rows of one tile, so each byte of the 
 import triton
 import triton.language as tl
 
-from kernels.decode.int4 import load_int4
-from kernels.decode.parts import LN_2, LOG2_E, cap, find, finish, fold, part
+from kernels.decode.int4 import deinterleave, interleave, load_int4
+from kernels.decode.parts import LN_2, LOG2_E, cap, find, finish, fold, load_rows, part
 
 GAIN: tl.constexpr = tl.constexpr(128.0)
 """Probabilities times the scale of a quantised value are small; this keeps them in float16's normal range."""
@@ -31,7 +31,8 @@ def decode_split(
     cu_seqlens_q=None, block_tables=None, blocks=0, block_size=0, stride_tables_batch=0,
     WHOLE_BLOCKS: tl.constexpr = False,
     # Of quantised caches
-    GROUPS: tl.constexpr = 0, k_scale=None, stride_k_scale_batch=0, stride_k_scale_heads=0, stride_k_scale_tokens=0,
+    GROUPS: tl.constexpr = 0, WORDS: tl.constexpr = False,
+    k_scale=None, stride_k_scale_batch=0, stride_k_scale_heads=0, stride_k_scale_tokens=0,
     v_scale=None, stride_v_scale_batch=0, stride_v_scale_heads=0, stride_v_scale_tokens=0,
     # Of scores
     alibi_slopes=None, window=-1, softcap=0.0,
@@ -49,9 +50,9 @@ def decode_split(
 
     k_scale, v_scale: fp32, factors of the cache's numbers, with strides along its batch (or blocks), heads_kv and
     tokens, 0 where one serves all. With GROUPS the cache has 4 bits a number, uint8 [.., head_dim / 2], the even ones
-    low, and each token as many (factor, shift) pairs as GROUPS says: fp16 [.., GROUPS, 2], contiguous. softcap: if > 0,
-    scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [heads], None or null; adds -slope *
-    |distance|.
+    low, and each token as many (factor, shift) pairs as GROUPS says: fp16 [.., GROUPS, 2], contiguous; WORDS: its rows
+    are at multiples of 4 bytes. softcap: if > 0, scores become softcap * tanh(score / softcap). alibi_slopes: fp32
+    [heads], None or null; adds -slope * |distance|.
 
     SPLIT: writes partial fp32 [row, splits, HEAD_DIM], each part normalised, and partial_lse fp32 [row, splits] in
     units of log2, with row = (batch * seqlen_q + token) * heads + head, for `merge_parts`; else out, and lse (natural)
@@ -75,22 +76,22 @@ def decode_split(
     if tile * BLOCK_M >= queries * group:
         return
 
+    # Rows and keys past the last repeat it: loads need no masks, and what is made of them is neither seen nor stored.
     rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    tokens, heads_q = rows // group, head_kv * group + rows % group
-    present = tokens < queries
+    tokens, heads_q = tl.minimum(rows // group, queries - 1), head_kv * group + rows % group
+    present = rows < queries * group
     columns = tl.arange(0, HEAD_DIM)
     q += batch * stride_q_batch
     q_at = (first_token + tokens) * stride_q_tokens + heads_q * stride_q_heads
-    if PADDED:
-        q_tile = tl.load(q + q_at[:, None] + columns[None, :], present[:, None] & (columns < head_dim)[None, :], 0.0)
-    else:
-        q_tile = tl.load(q + q_at[:, None] + columns[None, :], present[:, None], 0.0)
+    q_tile = load_rows(q, q_at, columns, head_dim, PADDED)
+    if WORDS:
+        q_tile = interleave(q_tile)
 
     last = tokens + (keys - queries)  # the last key that each row sees
     end = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // group + 1 + keys - queries, keys)
-    begin = 0
-    if window >= 0:
-        begin = tl.maximum(tile * BLOCK_M // group + keys - queries - window, 0) // BLOCK_N * BLOCK_N
+    reach = window if window >= 0 else 2147483647
+    first_last = tl.maximum(tile * BLOCK_M // group + keys - queries, 0)
+    begin = tl.maximum(first_last - reach, 0) // BLOCK_N * BLOCK_N
     begin, end = part(begin, end, split, splits, BLOCK_N)
 
     k += head_kv * stride_k_heads
@@ -102,61 +103,54 @@ def decode_split(
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
     for start in range(begin, end, BLOCK_N):
-        at = start + tl.arange(0, BLOCK_N)
-        known = at < keys
+        distance = last[:, None] - (start + tl.arange(0, BLOCK_N))[None, :]
+        at = tl.minimum(start + tl.arange(0, BLOCK_N), keys - 1)
         block, place = batch, at
         if block_tables is not None:
             table = block_tables + batch * stride_tables_batch
-            block, place = find(table, start, at, known, blocks, block_size, WHOLE_BLOCKS)
+            block, place = find(table, start, at, blocks, block_size, WHOLE_BLOCKS)
         k_at = block * stride_k_batch + place * stride_k_tokens
         v_at = block * stride_v_batch + place * stride_v_tokens
         k_factors = block * stride_k_scale_batch + head_kv * stride_k_scale_heads + place * stride_k_scale_tokens
         v_factors = block * stride_v_scale_batch + head_kv * stride_v_scale_heads + place * stride_v_scale_tokens
         if GROUPS:
-            k_tile = load_int4(k, k_at, k_scale, k_factors, known, HEAD_DIM, GROUPS)
-            v_tile = load_int4(v, v_at, v_scale, v_factors, known, HEAD_DIM, GROUPS)
+            k_tile = load_int4(k, k_at, k_scale, k_factors, HEAD_DIM, GROUPS, WORDS)
+            v_tile = load_int4(v, v_at, v_scale, v_factors, HEAD_DIM, GROUPS, WORDS)
         else:
-            k_tile = _load(k, k_at, known, columns, head_dim, PADDED)
-            v_tile = _load(v, v_at, known, columns, head_dim, PADDED)
+            k_tile = load_rows(k, k_at, columns, head_dim, PADDED)
+            v_tile = load_rows(v, v_at, columns, head_dim, PADDED)
 
         scores = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)))
         if SCALED:
-            scores *= tl.load(k_scale + k_factors, known, 0.0)[None, :]
+            scores *= tl.load(k_scale + k_factors)[None, :]
         if softcap > 0:
             scores = cap(scores * scale, softcap) * LOG2_E
         else:
             scores *= scale_log2
-        distance = last[:, None] - at[None, :]
         if alibi_slopes is not None:
             scores -= slopes[:, None] * tl.abs(distance).to(tl.float32)
-        visible = known[None, :] & (distance >= 0)
-        if window >= 0:
-            visible = visible & (distance <= window)
+        visible = (distance | (reach - distance)) >= 0  # both, by their signs
         p, rescale, row_max, row_sum = fold(tl.where(visible, scores, float("-inf")), row_max, row_sum)
         if SCALED:
-            p *= (tl.load(v_scale + v_factors, known, 0.0) * GAIN)[None, :]
+            p *= (tl.load(v_scale + v_factors) * GAIN)[None, :]
         acc = tl.dot(p.to(q_tile.dtype), v_tile.to(q_tile.dtype), acc * rescale[:, None])
 
     acc, row_lse = finish(acc, row_max, row_sum)
     if SCALED:
         acc *= 1.0 / GAIN
+    if WORDS:
+        acc = deinterleave(acc)
     if SPLIT:
         place = ((first_row + tokens).to(tl.int64) * heads + heads_q) * splits + split
-        tl.store(partial + place[:, None] * HEAD_DIM + columns[None, :], acc, mask=present[:, None])
         tl.store(partial_lse + place, row_lse, mask=present)
+        tl.store(partial + place[:, None] * HEAD_DIM + columns[None, :], acc, mask=present[:, None])
     else:
-        out += batch * stride_out_batch
-        out_at = (first_token + tokens) * stride_out_tokens + heads_q * stride_out_heads
-        stored = present[:, None] & (columns < head_dim)[None, :] if PADDED else present[:, None]
-        tl.store(out + out_at[:, None] + columns[None, :], acc.to(out.dtype.element_ty), mask=stored)
+        # Before out, whose stores take all the scalar registers that there are.
         if lse.to(tl.int64) != 0:
             lse += batch * stride_lse_batch
             lse_at = (first_token + tokens) * stride_lse_tokens + heads_q * stride_lse_heads
             tl.store(lse + lse_at, row_lse * LN_2, mask=present)
-
-
-@triton.jit
-def _load(cache, at, known, columns, head_dim, PADDED: tl.constexpr):
-    """Rows of a cache, [len(at), len(columns)]; 0 where there is nothing."""
-    inside = known[:, None] & (columns < head_dim)[None, :] if PADDED else known[:, None]
-    return tl.load(cache + at[:, None] + columns[None, :], inside, 0.0)
+        out += batch * stride_out_batch
+        out_at = (first_token + tokens) * stride_out_tokens + heads_q * stride_out_heads
+        stored = present[:, None] & (columns < head_dim)[None, :] if PADDED else present[:, None]
+        tl.store(out + out_at[:, None] + columns[None, :], acc.to(out.dtype.element_ty), mask=stored)

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from kernels.gemm.descriptors import described_tiles
 from kernels.gemm.epilogue import finish
 from kernels.gemm.order import tile_of
 from kernels.gemm.product import product
@@ -13,7 +14,8 @@ def matmul(
     a, b, e, m, n, k, stride_a_m, stride_a_k, stride_b_k, stride_b_n, stride_e_m, stride_e_n,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     NUM_XCDS: tl.constexpr = 1, PERSISTENT: tl.constexpr = False, PRECISION: tl.constexpr = "ieee",
-    WHOLE_M: tl.constexpr = False,
+    WHOLE_M: tl.constexpr = False, DESCRIPTORS: tl.constexpr = False, B_COLUMNS: tl.constexpr = False,
+    SPECIALISED: tl.constexpr = False,
     # Of batches
     stride_a_batch=0, stride_b_batch=0, stride_e_batch=0, stride_d_batch=0,
     # Of epilogues
@@ -24,12 +26,20 @@ def matmul(
 
     a: [batch, m, k], b: [batch, k, n], of one dtype; e: [batch, m, n]; int8 is summed in int32, all others in fp32.
     d: addend, [batch, m, n], strides 0 where it is broadcast. bias: [n]. scale_a: fp32 [m], scale_b: fp32 [n].
-    PERSISTENT: a program computes one tile after the other. WHOLE_M: as `product` has it.
+    PERSISTENT: a program computes one tile after the other. WHOLE_M: as `product` has it. DESCRIPTORS: as
+    `described_tiles` has it, with B_COLUMNS and SPECIALISED.
     """
     batch = tl.program_id(1)
     a += batch.to(tl.int64) * stride_a_batch
     b += batch.to(tl.int64) * stride_b_batch
-    if PERSISTENT:
+    if DESCRIPTORS:
+        described_tiles(
+            a, b, e, batch, m, n, k, stride_a_m, stride_b_k, stride_b_n, stride_e_m, stride_e_n,
+            BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, PRECISION, B_COLUMNS, SPECIALISED, stride_e_batch, stride_d_batch,
+            bias, d, stride_d_m, stride_d_n, scale_a, stride_scale_a_m, scale_b, stride_scale_b_n, alpha, beta,
+            activation,
+        )  # fmt: skip
+    elif PERSISTENT:
         for tile in range(tl.program_id(0), tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N), tl.num_programs(0)):
             _tile(
                 a, b, e, tile, batch, m, n, k, stride_a_m, stride_a_k, stride_b_k, stride_b_n, stride_e_m, stride_e_n,

@@ -11,6 +11,9 @@ Array = np.ndarray
 PER_WORD = 8
 """Codes of 4 bits in an int32."""
 
+SYMMETRIC = 8
+"""The code that stands for 0 where none is stored."""
+
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 """Which nibble of a word holds each of eight neighbouring outputs."""
 
@@ -50,8 +53,9 @@ class Packed:
 
 
 def from_gptq(
-    qweight: Array, qzeros: Array, scales: Array, g_idx: Array | None = None, zeros_are_less_one: bool = True
-) -> Packed:
+    qweight: Array, qzeros: Array, scales: Array, g_idx: Array | None = None, zeros_are_less_one: bool = True,
+    symmetric: bool = False,
+) -> Packed:  # fmt: skip
     """GPTQ's 4-bit weights.
 
     Args:
@@ -60,9 +64,10 @@ def from_gptq(
         scales: float [groups, n].
         g_idx: int32 [k], the group of each weight, where they are not in order (act-order).
         zeros_are_less_one: the zeros are stored less one (version 1 of the format, the usual one), or as they are (v2).
+        symmetric: all zeros are 8, as the checkpoint's config says (`sym`); that tells the two versions apart.
 
     Raises:
-        ValueError: shapes or dtypes that do not fit, groups of unlike sizes.
+        ValueError: shapes or dtypes that do not fit, groups of unlike sizes, zeros of the other version.
     """
     k, n = PER_WORD * qweight.shape[0], qweight.shape[1]
     groups = len(scales)
@@ -71,6 +76,11 @@ def from_gptq(
     _check_scales(scales, n)
     codes = _nibbles(qweight).transpose(0, 2, 1).reshape(k, n)
     zeros = _nibbles(qzeros).reshape(groups, n) + np.uint8(zeros_are_less_one)
+    if symmetric and (zeros != SYMMETRIC).any():
+        raise ValueError(
+            f"qzeros of a symmetric checkpoint, with zeros_are_less_one={zeros_are_less_one}, are "
+            f"{np.unique(zeros).tolist()}; {SYMMETRIC} is needed: are they of the other version?"
+        )
     size = group_size(k, groups)
     order = None
     if g_idx is not None and not np.array_equal(g_idx, np.arange(k) // size):

@@ -89,24 +89,33 @@ def integer_product(a: Array, b: Array) -> Array:
 
 
 def scaled_matmul(
-    a: Array, b: Array, scale_a: Array, scale_b: Array, e: Array | None = None, bias: Array | None = None
-) -> Array:
-    """scale_a * a b * scale_b + bias in float64. a: [m, k], b: [k, n], scale_a: [m|1], scale_b: [n|1], bias: [n]."""
-    return _scaled(np.dtype(np.float64), a.astype(np.float64) @ b.astype(np.float64), scale_a, scale_b, bias)
+    a: Array, b: Array, scale_a: Array, scale_b: Array, e: Array | None = None, bias: Array | None = None,
+    d: Array | None = None, beta: float = 1, activation: str = "none",
+) -> Array:  # fmt: skip
+    """act(scale_a * a b * scale_b + bias + beta * d) in float64.
+
+    a: [m, k], b: [k, n], scale_a: [m|1], scale_b: [n|1], bias: [n], d: broadcast to the result.
+    """
+    return _scaled(a.astype(np.float64) @ b.astype(np.float64), scale_a, scale_b, bias, d, beta, activation)
 
 
 def scaled_matmul_same_dtype(
-    a: Array, b: Array, scale_a: Array, scale_b: Array, e: Array, bias: Array | None = None
-) -> Array:
+    a: Array, b: Array, scale_a: Array, scale_b: Array, e: Array, bias: Array | None = None, d: Array | None = None,
+    beta: float = 1, activation: str = "none",
+) -> Array:  # fmt: skip
     """`scaled_matmul` as hardware does it: sums of integers exact, those of float8 in fp32; scaled in fp32."""
     value = integer_product(a, b) if a.dtype.kind == "i" else sum_in_order(a.astype(np.float32), b.astype(np.float32))
     with np.errstate(over="ignore", invalid="ignore"):
-        return _scaled(np.dtype(np.float32), value, scale_a, scale_b, bias).astype(e.dtype)
+        value = value.astype(np.float32)
+        return _scaled(value, scale_a, scale_b, bias, d, np.float32(beta), activation).astype(e.dtype)
 
 
-def _scaled(dtype: np.dtype, value: Array, scale_a: Array, scale_b: Array, bias: Array | None) -> Array:
-    value = value.astype(dtype) * scale_a.astype(dtype)[:, None] * scale_b.astype(dtype)
-    return value if bias is None else value + bias.astype(dtype)
+def _scaled(
+    value: Array, scale_a: Array, scale_b: Array, bias: Array | None, d: Array | None, beta: float, activation: str
+) -> Array:  # fmt: skip
+    """What follows a product, in its dtype."""
+    value = value * scale_a.astype(value.dtype)[:, None] * scale_b.astype(value.dtype)
+    return _finish(value, bias, d, value.dtype.type(1), beta, activation)
 
 
 SCALED = 128

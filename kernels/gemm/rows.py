@@ -1,4 +1,4 @@
-"""Matrix products without matrix units: of few rows, and of types that these units do not take."""
+"""Matrix products without matrix units: of types that these units do not take, and of few rows."""
 
 import triton
 import triton.language as tl
@@ -7,15 +7,14 @@ from kernels.gemm.epilogue import finish
 
 
 @triton.jit
-def multiply_reduce(
+def plain_matmul(
     a, b, e, m, n, k, stride_a_m, stride_a_k, stride_b_k, stride_b_n, stride_e_m, stride_e_n,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    bias=None, d=None, stride_d_m=0, stride_d_n=0, alpha=1, beta=1, activation=0,
+    d=None, stride_d_m=0, stride_d_n=0, alpha=1, beta=1,
 ):  # fmt: skip
-    """e = act(alpha * a b + bias + beta * d). Grid: (cdiv(m, BLOCK_M), cdiv(n, BLOCK_N)).
+    """e = alpha * a b + beta * d. Grid: (cdiv(m, BLOCK_M), cdiv(n, BLOCK_N)).
 
-    Each lane multiplies what it has loaded of b; the sums of all are added at the end. a: [m, k], b: [k, n], of one
-    dtype; e: [m, n]; integers are summed in int32, all others in fp32.
+    a: [m, k], b: [k, n], of one dtype; e: [m, n]; integers are summed in int32, all others in fp32.
     """
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -33,5 +32,36 @@ def multiply_reduce(
         b_at += BLOCK_K * stride_b_k
     finish(
         tl.sum(acc, 1), rows, columns, tl.program_id(2), m, n, e, 0, stride_e_m, stride_e_n,
-        bias, d, 0, stride_d_m, stride_d_n, None, 0, None, 0, alpha, beta, activation,
+        None, d, 0, stride_d_m, stride_d_n, None, 0, None, 0, alpha, beta, 0,
+    )  # fmt: skip
+
+
+@triton.jit
+def multiply_reduce(
+    a, b, e, m, n, k, stride_a_m, stride_b_n, stride_e_m, stride_e_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, bias=None, alpha=1, activation=0,
+):  # fmt: skip
+    """e = act(alpha * a b + bias) of floats. Grid: (cdiv(m, BLOCK_M), cdiv(n, BLOCK_N)).
+
+    a: [m, k], b: [k, n], of one dtype of 16 bits, its columns without gaps; k is a multiple of 8, rows of a and columns
+    of b begin at multiples of 16 bytes. e: [m, n]. A lane has runs of 8 along k of each column, and of each row what
+    belongs to them. BLOCK_K is 8 times the program's lanes, or more: then both are spread over lanes alike, and nothing
+    moves between them until the end.
+    """
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    inner = tl.arange(0, BLOCK_K)[None, None, :]
+    a_at = a + (rows % m)[:, None, None] * stride_a_m + inner
+    b_at = b + (columns % n)[None, :, None] * stride_b_n + inner
+    acc = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K // 8], tl.float32)
+    for start in range(0, k, BLOCK_K):
+        known = inner < k - start
+        left = tl.load(a_at, known, 0.0).to(tl.float32)
+        right = tl.load(b_at, known, 0.0).to(tl.float32)
+        acc += tl.sum((left * right).reshape(BLOCK_M, BLOCK_N, BLOCK_K // 8, 8), 3)
+        a_at += BLOCK_K
+        b_at += BLOCK_K
+    finish(
+        tl.sum(acc, 2), rows, columns, tl.program_id(2), m, n, e, 0, stride_e_m, stride_e_n,
+        bias, None, 0, 0, 0, None, 0, None, 0, alpha, 1, activation,
     )  # fmt: skip

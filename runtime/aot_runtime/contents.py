@@ -27,6 +27,7 @@ class Contents:
         self.tensors = [tensor for tensor in op.tensors if tensor.offsets or tensor.range]
         self.reads_devices = read_devices and bool(self.tensors)
         self._dims = Scope.of(op).dims
+        self._defaults = {scalar.name: scalar.default for scalar in op.scalars}
 
     def check(
         self, tensors: Mapping[str, Any], arrays: Mapping[str, Any], scalars: Mapping[str, Any], stream: Any
@@ -48,18 +49,28 @@ class Contents:
                 extent = self._extent(tensor.offsets.into, arrays)
                 self._check_offsets(tensor, values, extent, scalars.get(tensor.offsets.longest))
             if tensor.range:
-                self._check_range(tensor, values, arrays)
+                self._check_range(tensor, values, arrays, scalars)
 
     def _extent(self, dim: str, arrays: Mapping[str, Any]) -> int:
         source = self._dims[dim]
         return int(arrays[source.tensor].shape[source.position])
 
-    def _check_range(self, tensor: Tensor, values: np.ndarray[Any, Any], arrays: Mapping[str, Any]) -> None:
-        bounds = []
-        for text in tensor.range:
-            bound = parse(text)
-            bounds.append(bound.evaluate({name: self._extent(name, arrays) for name in bound.reads}))
-        low, high = bounds
+    def _value(self, text: str, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> Any:
+        """An expression of dims, and of scalars, which have their defaults where the caller gives none."""
+        expression, names = parse(text), {}
+        for name in expression.reads:
+            if name in self._dims:
+                names[name] = self._extent(name, arrays)
+            elif scalars.get(name) is not None:
+                names[name] = scalars[name]
+            else:
+                names[name] = self._value(self._defaults[name], arrays, scalars)
+        return expression.evaluate(names)
+
+    def _check_range(
+        self, tensor: Tensor, values: np.ndarray[Any, Any], arrays: Mapping[str, Any], scalars: Mapping[str, Any]
+    ) -> None:
+        low, high = (self._value(text, arrays, scalars) for text in tensor.range)
         wrong = (values < low) | (values > high)
         if wrong.any():
             at = tuple(int(i) for i in np.argwhere(wrong)[0])

@@ -54,7 +54,7 @@ class Tensor(_Record, frozen=True):
         align: whether the aligned specialisation asks for 16-byte alignment and strides divisible by 16 of it.
         large: the aligned specialisation takes it however far it reaches; its strides are 64 bits wide there too.
         offsets: what its numbers are, where they say where sequences begin and end.
-        range: least and largest number that it may have, expressions of dims; empty: any.
+        range: least and largest number that it may have, expressions of dims and scalars; empty: any.
     """
 
     name: str

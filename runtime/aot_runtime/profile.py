@@ -7,7 +7,8 @@ indices are such tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,23 +94,50 @@ def profile_call(
         EmulationError: a kernel fails.
     """
     index = read_index(folder)
-    planner = op_planner(index, op_name)
-    driver = EmulatorDriver(Options(profile=True))
+    driver = EmulatorDriver()
     device = Device(driver, device_for_arch(driver, index.target.arch))
+    op_planner(index, op_name)  # says what is wrong with the name
+    return profile_on(driver, Bundle(folder, index, device), op_name, call, content, progress)
+
+
+def profile_on(
+    driver: EmulatorDriver,
+    bundle: Bundle,
+    op_name: str,
+    call: CallSpec,
+    content: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Profile:
+    """`profile_call` of a bundle that is open on that driver; its options stay what they were."""
+    index, device = bundle.index, bundle.device
+    planner: Planner = getattr(bundle, op_name).planner
     decision = plan_call(index, planner, call, device.properties.num_cus)
     arrays = _arrays(device, planner.op, decision, content or {})
     scalars = {scalar.name: parse_scalar(planner.op, scalar, call.scalars.get(scalar.name))
                for scalar in planner.op.scalars}  # fmt: skip
     given = {name: value for name, value in scalars.items() if value is not None}
     launched = [launch for launch in decision.launches if 0 not in launch.grid]
-    driver.record = []
-    if progress is not None:
-        driver.options = Options(profile=True, progress=_by_launch(progress, driver, launched))
-    getattr(Bundle(folder, index, device), op_name)(**arrays, **given)
+    with _profiling(driver, progress, launched) as record:
+        getattr(bundle, op_name)(**arrays, **given)
     arch = ARCHS[index.target.arch]
     launches = (_launch(planner, launch, found, arch, arrays)
-                for launch, found in zip(launched, driver.record, strict=True))  # fmt: skip
+                for launch, found in zip(launched, record, strict=True))  # fmt: skip
     return Profile(index.name, op_name, arch, decision, tuple(launches))
+
+
+@contextmanager
+def _profiling(
+    driver: EmulatorDriver, progress: Progress | None, launched: list[LaunchDecision]
+) -> Iterator[list[Statistics]]:
+    """What the launches that are made meanwhile do."""
+    before = driver.options, driver.record
+    record: list[Statistics] = []
+    shown = None if progress is None else _by_launch(progress, driver, launched)
+    driver.options, driver.record = Options(profile=True, progress=shown), record
+    try:
+        yield record
+    finally:
+        driver.options, driver.record = before
 
 
 def _by_launch(

@@ -218,7 +218,7 @@ def check_op(op: Op) -> None:
     for tensor in op.tensors:
         _check_tensor(op, tensor)
         _check_offsets(op, tensor, dims)
-        _check_range(tensor, dims)
+        _check_range(op, tensor, dims)
     for scalar in op.scalars:
         if scalar.type not in SCALAR_TYPES and scalar.type not in ("flag", "choice"):
             raise ExpressionError(f"scalar '{scalar.name}' has unknown type '{scalar.type}'")
@@ -285,16 +285,22 @@ def _check_offsets(op: Op, tensor: Tensor, dims: Mapping[str, DimSource]) -> Non
         )
 
 
-def _check_range(tensor: Tensor, dims: Mapping[str, DimSource]) -> None:
+def _check_range(op: Op, tensor: Tensor, dims: Mapping[str, DimSource]) -> None:
     if not tensor.range:
         return
     if len(tensor.range) != 2 or tensor.role != "input" or tensor.dtype not in ("int32", "int64"):
         raise ExpressionError(
             f"tensor '{tensor.name}': a range is of two bounds, and of an input of dtype int32 or int64"
         )
-    plain = {name for name, source in dims.items() if source.inverse == "extent" and not source.optional}
+    plain = {name: int for name, source in dims.items() if source.inverse == "extent" and not source.optional}
+    integers = [scalar for scalar in op.scalars if scalar.type[:1] in ("i", "u")]
+    known = plain | {scalar.name: int for scalar in integers}
     for text in tensor.range:
-        expr.parse(text).check_names(dict.fromkeys(plain, int))
+        bound = expr.parse(text)
+        bound.check_names(known)
+        for scalar in integers:
+            if scalar.name in bound.names and scalar.default:
+                expr.parse(scalar.default).check_names(plain)
 
 
 def _check_tensor(op: Op, tensor: Tensor) -> None:

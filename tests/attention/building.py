@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,10 @@ from typing import Any
 import pytest
 from attention.cases import EDGES, SCHEDULES, Call, Placed, make_call, pairwise
 from filelock import FileLock
+from on_demand import Key, key_of, stub_of
+from session_builds import session_cache, session_folder
 
-from aot.build import Outcome, PlannedBundle, PlannedVariant, compile_missing, look_up, plan_bundle
+from aot.build import Outcome, PlannedBundle, compile_missing, look_up, plan_bundle
 from aot.bundle_writer import write_bundle
 from aot.cache import CompileCache
 from aot.manifest import Manifest, load_manifest
@@ -47,7 +48,7 @@ def build_for(
     target = parse_arch(arch)
     planned, planners = plan(manifest_path, target)
     needed = {key for call in calls for key in needed_by(call, planners[call.op], arch)}
-    chosen = tuple(variant for variant in planned.variants if key_of(_stub(variant, target)) in needed)
+    chosen = tuple(variant for variant in planned.variants if key_of(stub_of(variant, target)) in needed)
     used = {variant.spec.op for variant in chosen}
     bundle = dataclasses.replace(
         planned,
@@ -66,13 +67,12 @@ def built_for(
 
     It is built once for all workers of a session. folder: where it is, in the session's; by default `name`.
     """
-    base = factory.getbasetemp()
-    where = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / (folder or name)
+    where = session_folder(factory) / (folder or name)
     where.mkdir(exist_ok=True)
     path = where / f"{name}-gfx942"
     with FileLock(where / "lock"):
         if not (path / "bundle.json").exists():
-            build_for(calls(), ROOT / f"manifests/{manifest}.yaml", "gfx942", where, 2, where / "cache", name)
+            build_for(calls(), ROOT / f"manifests/{manifest}.yaml", "gfx942", where, 2, session_cache(factory), name)
     return open_bundle(path, Device(EmulatorDriver(Options(strict=True)), 0))
 
 
@@ -98,22 +98,8 @@ def _raise_failures(outcome: Outcome) -> None:
 
 def _planner(op: fmt.Op, planned: PlannedBundle, target: Target) -> Planner:
     """The op's planner, over variants that are not compiled."""
-    stubs = [_stub(variant, target) for variant in planned.variants if variant.spec.op == op.name]
+    stubs = [stub_of(variant, target) for variant in planned.variants if variant.spec.op == op.name]
     return build_planner(op, stubs, target.backend)
-
-
-def _stub(variant: PlannedVariant, target: Target) -> fmt.Variant:
-    spec = variant.spec
-    return fmt.Variant(spec.op, spec.launch, dict(spec.point), spec.aligned, spec.config, "", "", (), 0, 0, 1,
-                       target.warp_size, fmt.Resources(), {}, "")  # fmt: skip
-
-
-Key = tuple[Any, ...]
-
-
-def key_of(variant: fmt.Variant) -> Key:
-    """What tells a variant from the others of its bundle."""
-    return (variant.op, variant.launch, variant.config, variant.aligned, *variant.point.items())
 
 
 def needed_by(call: Call, planner: Planner, arch: str) -> Iterable[Key]:

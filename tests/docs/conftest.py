@@ -13,20 +13,17 @@ for folder in (TESTS / "docs", TESTS / "runtime", TESTS, TESTS.parent):
         sys.path.insert(0, str(folder))
 
 from hip_double.double import hip_double  # noqa: E402, F401  (a fixture)
-from scripts import ROOT, build  # noqa: E402
+from session_builds import build_once  # noqa: E402
 
 
 @pytest.fixture(scope="session")
 def attention_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """manifests/attention.yaml for gfx942, as far as head_dim 64 in fp16 needs it."""
-    return build(
-        ROOT / "manifests/attention.yaml",
-        tmp_path_factory.mktemp("attention"),
-        "HEAD_DIM=64,T=float16,PERSISTENT=false,op=flash_attention|flash_attention_varlen",
-    )
+    """manifests/attention.yaml for gfx942, as far as plain attention of head_dim 64 in fp16 needs it."""
+    filters = "HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEFT=false,PERSISTENT=false"
+    return build_once(tmp_path_factory, "manifests/attention.yaml", filters) / "attention-gfx942"
 
 
 @pytest.fixture(scope="session")
 def foreign_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """examples/foreign/manifest.yaml for gfx942."""
-    return build(ROOT / "examples/foreign/manifest.yaml", tmp_path_factory.mktemp("foreign"))
+    return next(build_once(tmp_path_factory, "examples/foreign/manifest.yaml").glob("*-gfx942"))

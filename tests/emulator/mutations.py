@@ -21,6 +21,8 @@ from aot_runtime.drivers.emulator.disassembly import disassemble
 from aot_runtime.errors import AotError, SanitizerError
 
 _NOP = b"\x00\x00\x80\xbf"
+PAGED = "op=paged_attention,T=float16,C=float16,HEAD_DIM=64,WHOLE_BLOCKS=true,SPLIT=true"
+"""The variants of decoding that `decode` needs."""
 
 Run = Callable[[EmulatorDriver], bool]
 """Does the work of a case on a driver; returns whether the result is right. May raise `AotError`."""
@@ -31,19 +33,21 @@ class SubstitutingDriver(EmulatorDriver):
 
     Attributes:
         substitutes: what to load in place of which image.
-        images: those that it was told to load.
+        images: those that it was told to load, by module.
     """
 
     def __init__(self, options: Options, substitutes: dict[bytes, bytes] | None = None):
         super().__init__(options)
-        self.substitutes, self.images = substitutes or {}, []
+        self.substitutes, self.images = substitutes or {}, {}
 
     def load_module(self, device: int, image: bytes) -> int:
-        self.images.append(image)
-        return super().load_module(device, self.substitutes.get(image, image))
+        module = super().load_module(device, self.substitutes.get(image, image))
+        self.images[module] = image
+        return module
 
-    def kernels(self) -> list[Any]:
-        return [kernel for _, kernel in self._functions.values()]
+    def kernels(self) -> dict[str, tuple[bytes, Any]]:
+        """Symbol -> (image, kernel) of those that were got."""
+        return {kernel.symbol: (self.images[module], kernel) for module, kernel in self._functions.values()}
 
 
 @dataclass(frozen=True)
@@ -63,21 +67,23 @@ class Case:
     """A kernel and work for it.
 
     Attributes:
-        run: does the work; uses one code object with one kernel.
+        run: does the work; uses code objects with one kernel each.
         budget: instructions that all wavefronts may execute, for mutants that loop.
+        symbol: the kernel that is mutated, where there are several.
     """
 
     name: str
     run: Run
     budget: int = 2_000_000
     options: Options = field(default_factory=Options)
+    symbol: str = ""
 
     @cached_property
     def _recorded(self) -> tuple[bytes, Any]:
         driver = SubstitutingDriver(replace(self.options, strict=True))
         assert self.run(driver), f"{self.name}: the kernel is wrong as it is"
-        (image,), (kernel,) = set(driver.images), driver.kernels()
-        return image, kernel
+        (found,) = (found for symbol, found in driver.kernels().items() if self.symbol in ("", symbol))
+        return found
 
     @cached_property
     def instructions(self) -> list[Instruction]:
@@ -180,6 +186,26 @@ def attention(path: Any) -> Case:
     return Case("attention", run)
 
 
+def decode(path: Any, symbol: str) -> Case:
+    """Decoding over blocks in parts, and their merge: ragged lengths, one of 0, several queries, and a window."""
+    from kernels.decode.reference import paged_attention as reference
+
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((5, 4, 64)).astype(np.float16)
+    k, v = (rng.standard_normal((6, 64, 2, 64)).astype(np.float16) for _ in range(2))
+    tables = np.array([[5, 0, 3], [1, 4, -1], [2, -1, -1]], np.int32)
+    lengths, starts = np.array([150, 70, 0], np.int32), np.array([0, 1, 4, 5], np.int32)
+    options = {"window": 100, "return_lse": True}
+    exact = reference(q, k, v, tables, lengths, starts, scale=0.125, **options)[0]
+
+    def run(driver: EmulatorDriver) -> bool:
+        options["max_seqlen_q"] = 3
+        out = _call(path, driver, "paged_attention", q, k, v, tables, lengths, starts, num_splits=2, **options)
+        return bool((np.abs(out.astype(np.float64) - exact) <= 4e-3).all())
+
+    return Case(symbol, run, symbol=symbol)
+
+
 def _call(path: Any, driver: EmulatorDriver, op: str, *inputs: np.ndarray, **keywords: Any) -> np.ndarray:
     """A call of an op of a bundle on a driver, with outputs that held NaN; what it gives first."""
     from aot_runtime import open_bundle
@@ -206,6 +232,7 @@ def main() -> None:
         filters = {
             "attention": "op=flash_attention,HEAD_DIM=64,PLAIN=true,BOUND_LEFT=false,PERSISTENT=false",
             "rows": "op=softmax",
+            "decode": PAGED,
         }[manifest]
         result = CliRunner().invoke(build, ["--arch", "gfx942", "--filter", filters, manifest_path, "-o", folder])
         assert result.exit_code == 0, result.output
@@ -215,6 +242,8 @@ def main() -> None:
         "matmul": matmul,
         "softmax": lambda: softmax(bundle("rows")),
         "attention": lambda: attention(bundle("attention")),
+        "decode_split": lambda: decode(bundle("decode"), "decode_split"),
+        "merge_parts": lambda: decode(bundle("decode"), "merge_parts"),
     }
     for name in sys.argv[1:] or makers:
         outcomes = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from bundling import PLAIN_ATTENTION, built
+from bundling import on_demand
 from poison import poisoned
 
 from aot_runtime import Bundle, DeviceArray
@@ -22,12 +22,12 @@ OTHERS = ("gfx90a", "gfx950", "gfx1100", "gfx1201")
 
 @pytest.fixture(scope="module")
 def flash(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "attention", PLAIN_ATTENTION)
+    return on_demand(tmp_path_factory, "attention", "op=flash_attention,PLAIN=true,BOUND_LEFT=false")
 
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "rows", "op=softmax")
+    return on_demand(tmp_path_factory, "rows", "op=softmax")
 
 
 def check_attention(
@@ -74,14 +74,14 @@ def test_softmax(rows: Bundle, cols: int, dtype: np.dtype):
 def test_attention_of_other_archs(
     tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, lengths: tuple[int, int]
 ):
-    filters = "op=flash_attention,PLAIN=true,HEAD_DIM=64,BOUND_LEFT=false,BOUND_RIGHT=true,PERSISTENT=false"
-    check_attention(built(tmp_path_factory, "attention", filters, arch), dtype, 64, lengths, causal=True)
+    filters = "op=flash_attention,PLAIN=true,HEAD_DIM=64,BOUND_LEFT=false,BOUND_RIGHT=true"
+    check_attention(on_demand(tmp_path_factory, "attention", filters, arch), dtype, 64, lengths, causal=True)
 
 
 @pytest.mark.parametrize("cols", (33, 256, 1000, 4096))
 @pytest.mark.parametrize("arch", OTHERS)
 def test_softmax_of_other_archs(tmp_path_factory: pytest.TempPathFactory, arch: str, cols: int):
-    check_softmax(built(tmp_path_factory, "rows", "T=float16,ONE_PASS=true", arch), FP16, cols)
+    check_softmax(on_demand(tmp_path_factory, "rows", "op=softmax", arch), FP16, cols)
 
 
 @pytest.mark.slow
@@ -91,7 +91,7 @@ def test_softmax_of_other_archs(tmp_path_factory: pytest.TempPathFactory, arch: 
 def test_every_head_dim_of_other_archs(
     tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, head_dim: int
 ):
-    bundle = built(tmp_path_factory, "attention", "op=flash_attention,PLAIN=true,BOUND_LEFT=false", arch)
+    bundle = on_demand(tmp_path_factory, "attention", "op=flash_attention,PLAIN=true,BOUND_LEFT=false", arch)
     for causal in (False, True):
         check_attention(bundle, dtype, head_dim, (100, 130), causal, poison=False)
         check_attention(bundle, dtype, head_dim - 1, (130, 77), causal)
@@ -102,7 +102,7 @@ def test_every_head_dim_of_other_archs(
 @pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
 @pytest.mark.parametrize("arch", OTHERS)
 def test_every_softmax_of_other_archs(tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, cols: int):
-    check_softmax(built(tmp_path_factory, "rows", arch=arch), dtype, cols)
+    check_softmax(on_demand(tmp_path_factory, "rows", "op=softmax", arch), dtype, cols)
 
 
 # Every variant, which is what these sweeps are for; those of attention are in tests/attention

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from bundling import built
+from bundling import built, on_demand
 from decode_suite import *  # noqa: F403 -- its tests
-from decode_suite import FP16, BundleFor, paged, run_paged
+from decode_suite import BundleFor, paged, run_paged
 
 from aot_runtime import Bundle
 from aot_runtime.drivers.emulator import EmulatorDriver
@@ -13,14 +13,28 @@ from aot_runtime.drivers.emulator import EmulatorDriver
 
 @pytest.fixture(scope="module")
 def decode(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "decode", "T=float16,HEAD_DIM=64,GROUPS=1|4,LATENT=256")
+    return on_demand(tmp_path_factory, "decode")
 
 
 @pytest.fixture(scope="module")
-def decode_for(decode: Bundle, tmp_path_factory: pytest.TempPathFactory) -> BundleFor:
-    filters = "T=bfloat16,C=bfloat16,HEAD_DIM=128,WHOLE_BLOCKS=false,GROUPS=1,ROTARY=false,LATENT=256"
-    bfloat16 = built(tmp_path_factory, "decode", filters)
-    return lambda dtype: decode if dtype == FP16 else bfloat16
+def looking(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return on_demand(tmp_path_factory, "decode", "op=paged_attention|flex_decode,T=float16", check_contents=True)
+
+
+@pytest.fixture(scope="module")
+def decode_for(decode: Bundle) -> BundleFor:
+    return lambda dtype: decode
+
+
+@pytest.fixture(scope="module")
+def with_vectors(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return built(tmp_path_factory, "decode", "T=float16,C=float16,HEAD_DIM=64,GROUPS=4,LATENT=256,SPLIT=true")
+
+
+def test_selftest(with_vectors: Bundle):
+    report = with_vectors.selftest()
+    assert report.passed, [result for result in report.results if not result.passed]
+    assert {result.op for result in report.results} == set(with_vectors.ops)
 
 
 def test_aligned_code_loads_16_bytes_at_a_time(decode: Bundle):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from bundling import built
+from bundling import on_demand
 from gemm8_suite import float8
 from gemm_packed_suite import run_linear
 from gemm_suite import FLOOR, FP16, INT8, matrix, on_device, run_matmul
@@ -14,14 +14,23 @@ from kernels.gemm import reference
 from kernels.gemm.pack import to_int4
 from kernels.tolerance import assert_close
 
-ARCHS = ("gfx950", "gfx90a", "gfx1100", "gfx1201")
+ARCHS = ("gfx1201", *(pytest.param(arch, marks=pytest.mark.slow) for arch in ("gfx950", "gfx90a", "gfx1100")))
 FLOAT8_ARCHS = ("gfx950", "gfx1201")
-FILTERS = "A_ROWS=true,B_ROWS=false,HAS_BIAS=false,HAS_D=false,Q=int8,E=float16,HAS_ORDER=false,HAS_CODEBOOK=false"
+PRODUCTS = (
+    "op=matmul|integer_matmul|scaled_matmul,T=float16|int8|float8_e4m3fn,E=float16,A_ROWS=true,B_ROWS=false,"
+    "B_COLUMNS=true,HAS_BIAS=false,HAS_D=false"
+)
+PACKED = "op=linear_int4,T=float16,HAS_BIAS=true,HAS_ZEROS=true,HAS_ORDER=false,HAS_CODEBOOK=false"
 
 
 @pytest.fixture(scope="module", params=ARCHS)
 def gemm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "gemm", f"T=float16|int8|float8_e4m3fn,{FILTERS}", arch=request.param)
+    return on_demand(tmp_path_factory, "gemm", PRODUCTS, arch=request.param)
+
+
+@pytest.fixture(scope="module", params=ARCHS)
+def packed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return on_demand(tmp_path_factory, "gemm", PACKED, arch=request.param)
 
 
 @pytest.mark.parametrize("shape", ((1, 64, 80), (17, 33, 70), (130, 144, 160)), ids=str)
@@ -55,6 +64,6 @@ def test_float8(gemm: Bundle, shape: tuple[int, int, int]):
 
 
 @pytest.mark.parametrize("m", (1, 20))
-def test_int4(gemm: Bundle, m: int):
+def test_int4(packed: Bundle, m: int):
     rng = np.random.default_rng(3)
-    run_linear(gemm, "linear_int4", matrix(rng, (m, 128), FP16), to_int4(rng.standard_normal((48, 128)), 64))
+    run_linear(packed, "linear_int4", matrix(rng, (m, 128), FP16), to_int4(rng.standard_normal((48, 128)), 64))

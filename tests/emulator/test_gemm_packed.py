@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bundling import built
+from bundling import on_demand
 from gemm_packed_suite import *  # noqa: F403 -- its tests
 
 from aot_runtime import Bundle
@@ -11,5 +11,4 @@ from aot_runtime import Bundle
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    # There is no tf32 product of float16: what is left are the ops of this suite, and a few.
-    return built(tmp_path_factory, "gemm", "T=float16,TF32=true,Q=int8,E=float16")
+    return on_demand(tmp_path_factory, "gemm", "op=linear_int4|linear_int8|lora_linear,T=float16")

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
 
 from bundling import PLAIN_ATTENTION, built
-from mutations import Case, attention, counts, matmul, softmax
+from mutations import PAGED, Case, attention, counts, decode, matmul, softmax
 
 from aot_runtime.drivers.emulator.decode import Instruction
 from aot_runtime.drivers.emulator.wait_counters import waited_for
@@ -29,6 +29,11 @@ def softmax_case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 @pytest.fixture(scope="module")
 def attention_case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return attention(path_of(tmp_path_factory, "attention", PLAIN_ATTENTION))
+
+
+@pytest.fixture(scope="module")
+def decode_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return path_of(tmp_path_factory, "decode", PAGED)
 
 
 def is_barrier(instruction: Instruction) -> bool:
@@ -78,6 +83,19 @@ def test_attention_without_a_wait_or_barrier(attention_case: Case):
     check_waits_and_barriers(attention_case, every=5)
 
 
+def test_decoding_without_a_wait_or_barrier(decode_path: Path):
+    check_waits_and_barriers(decode(decode_path, "decode_split"), every=5)
+
+
+def test_a_merge_of_parts_without_a_wait(decode_path: Path):
+    case = decode(decode_path, "merge_parts")
+    waits = [found for found in case.instructions if is_wait(found)]
+    assert len(waits) >= 4
+    for wait in waits[::2]:
+        outcome = case.mutant(wait)
+        assert outcome.notice == "strict", outcome
+
+
 def test_what_does_not_change_is_not_noticed():
     case = matmul()
     wait = next(filter(is_wait, case.instructions))
@@ -107,9 +125,17 @@ def test_most_mutants_of_matmul_are_noticed():
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name,share", [("matmul", 0.25), ("softmax", 0.4), ("attention", 0.25)])
-def test_every_mutant(name: str, share: float, softmax_case: Case, attention_case: Case):
-    case = {"softmax": softmax_case, "attention": attention_case}.get(name) or matmul()
+@pytest.mark.parametrize(
+    "name,share",
+    [("matmul", 0.25), ("softmax", 0.4), ("attention", 0.25), ("decode_split", 0.4), ("merge_parts", 0.4)],
+)
+def test_every_mutant(name: str, share: float, request: pytest.FixtureRequest):
+    if name == "matmul":
+        case = matmul()
+    elif name in ("decode_split", "merge_parts"):
+        case = decode(request.getfixturevalue("decode_path"), name)
+    else:
+        case = request.getfixturevalue(f"{name}_case")
     outcomes = list(case.mutants())
     unnoticed = [outcome for outcome in outcomes if outcome.notice == "nothing"]
     print(f"\n{name}: {counts(outcomes)}", *unnoticed, sep="\n")

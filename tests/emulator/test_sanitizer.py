@@ -617,6 +617,16 @@ def test_different_barriers(order: Order):
     assert error.thread.workgroup == (0, 0, 0) and error.instruction == "s_barrier"
 
 
+SHIFT = "s_cmp_eq_u32 s6, {0}\ns_cbranch_scc1 .Lover{0}\ns_barrier\n.Lover{0}:\n"
+
+
+@ORDERS
+def test_barriers_that_are_shifted_on_purpose(order: Order):
+    """Wavefront 0 is a barrier ahead of 1 between the two branches; without the second it would end too early."""
+    run(WAVE + SHIFT.format(0) + "s_barrier\ns_nop 0\ns_barrier\n" + SHIFT.format(1), wavefronts=2, order=order)
+    fault("barrier", "have ended", WAVE + SHIFT.format(0) + "s_barrier\n", wavefronts=2, order=order)
+
+
 @ORDERS
 def test_a_wavefront_that_ends_before_a_barrier(order: Order):
     fault("barrier", "have ended", FORK.format(2, "s_endpgm", "s_endpgm"), wavefronts=3, order=order)

@@ -56,6 +56,11 @@ def gemm(device: Device) -> Bundle:
 
 
 @pytest.fixture(scope="session")
+def llama(device: Device) -> Bundle:
+    return open_for(device, "llama")
+
+
+@pytest.fixture(scope="session")
 def memory(device: Device) -> Bundle:
     return open_for(device, "memory")
 

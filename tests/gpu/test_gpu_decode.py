@@ -7,7 +7,7 @@ import pytest
 from decode_suite import *  # noqa: F403 -- its tests
 from decode_suite import FP16, BundleFor, check, paged, run_paged
 
-from aot_runtime import Bundle
+from aot_runtime import Bundle, open_bundle
 from kernels.decode.reference import flash_decode, flash_decode_same_dtype
 
 pytestmark = pytest.mark.gpu
@@ -16,6 +16,16 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(scope="module")
 def decode_for(decode: Bundle) -> BundleFor:
     return lambda dtype: decode
+
+
+@pytest.fixture(scope="module")
+def looking(decode: Bundle) -> Bundle:
+    return open_bundle(decode.path, decode.device, check_contents=True)
+
+
+@pytest.fixture(scope="module")
+def with_vectors(decode: Bundle) -> Bundle:
+    return decode
 
 
 @pytest.mark.parametrize("head_dim", (64, 128, 256))
@@ -33,22 +43,18 @@ def test_lengths_far_apart(decode: Bundle):
     run_paged(decode, paged([(1, 32768), (1, 1), (1, 4097), (2, 15)], 128, (8, 1), 128))
 
 
-def test_a_captured_step_replays_with_new_lengths(decode: Bundle):
-    case = paged([(1, 200), (1, 100), (1, 33)], 16)
-    device = decode.device
-    q, k, v, tables, lengths, starts = (device.array(x) for x in case.values())
-    out = device.empty(case.q.shape, np.float16)
-    stream = device.stream()
-    call = {"out": out, "stream": stream}
-    decode.paged_attention(q, k, v, tables, lengths, starts, **call)  # loads the code and makes the workspace
-    stream.synchronize()
-    with device.capture(stream) as graph:
-        decode.paged_attention(q, k, v, tables, lengths, starts, **call)
-    for shorter in (0, 1, 30):
-        now = np.maximum(case.seqlens_k - shorter, 0).astype(np.int32)
-        lengths.copy_from(now)
-        out.copy_from(np.full(case.q.shape, np.nan, np.float16))
-        graph.launch(stream)
-        stream.synchronize()
-        wanted = decode.paged_attention(q, k, v, tables, device.array(now), starts)
-        assert np.array_equal(out.numpy(), wanted.numpy())
+@pytest.mark.parametrize("splits", (0, 1, 7))
+def test_many_workgroups_give_the_same_from_run_to_run(decode: Bundle, splits: int):
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((16, 32, 1, 128)).astype(FP16)
+    k, v = (rng.standard_normal((16, 8, 2048, 128)).astype(FP16) for _ in range(2))
+    arrays = [decode.device.array(x) for x in (q, k, v)]
+    runs = [decode.flash_decode(*arrays, num_splits=splits, return_lse=True) for _ in range(20)]
+    for run in runs[1:]:
+        assert all(np.array_equal(first.numpy(), other.numpy()) for first, other in zip(runs[0], run, strict=True))
+
+
+def test_every_split_count(decode: Bundle):
+    case = paged([(1, 9000)], 64, (8, 1), 128)
+    for splits in range(1, 129):
+        run_paged(decode, case, num_splits=splits)

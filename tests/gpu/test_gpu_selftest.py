@@ -9,7 +9,9 @@ from aot_runtime import Bundle
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("name", ("attention", "attention_mods", "attention_quantised", "memory", "rows"))
+@pytest.mark.parametrize(
+    "name", ("attention", "attention_mods", "attention_quantised", "decode", "gemm", "memory", "rows")
+)
 def test_selftest(request: pytest.FixtureRequest, name: str):
     bundle: Bundle = request.getfixturevalue(name)
     report = bundle.selftest()

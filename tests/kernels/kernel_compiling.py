@@ -3,6 +3,7 @@
 import importlib.util
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,9 +12,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel, make_backend
 
+from aot.build import PlannedBundle, PlannedVariant, plan_bundle
 from aot.compiler import CompileJob
 from aot.kernel_source import project, split_function
+from aot.manifest import load_manifest
+from aot.targets import parse_arch
 
+MANIFESTS = Path(__file__).parents[2] / "manifests"
 DIVISIBLE = [["tt.divisibility", 16]]
 DIVISIBLE_POINTER = [*DIVISIBLE, ["tt.pointer_range", 32]]
 
@@ -98,3 +103,43 @@ def loops(compiled: CompiledKernel) -> list[list[str]]:
 
 def _mnemonics(lines: list[str]) -> list[str]:
     return [match[1] for line in lines if (match := re.match(r"\s+([a-z]\w+)", line))]
+
+
+# The shipped manifests
+
+
+@cache
+def planned(arch: str, manifest: str) -> PlannedBundle:
+    """What the builder would compile of a shipped manifest."""
+    return plan_bundle(load_manifest(MANIFESTS / f"{manifest}.yaml"), parse_arch(arch), {}, line_info=False)
+
+
+def config_of(bundle: PlannedBundle, variant: PlannedVariant) -> str:
+    """The name of a variant's config."""
+    op = next(op for op in bundle.ops if op.name == variant.spec.op)
+    return op.launches[variant.spec.launch].configs[variant.spec.config].name
+
+
+def variants(arch: str, manifest: str, op: str, **wanted: Any) -> list[PlannedVariant]:
+    """The variants of an op whose point (with `aligned` and `config`) has the wanted values."""
+    bundle = planned(arch, manifest)
+    found = []
+    for variant in bundle.variants:
+        point = dict(variant.spec.point) | {"aligned": variant.spec.aligned, "config": config_of(bundle, variant)}
+        if variant.spec.op == op and wanted.items() <= point.items():
+            found.append(variant)
+    assert found, f"no variant of {op} on {arch} has {wanted}"
+    return found
+
+
+def check_resources(compiled: Any, scalar: bool = True) -> None:
+    """No spills and no scratch; `scalar`: nor scalar registers spilled to vector registers. LDS as gfx942 has it."""
+    assert resource(compiled, "vgpr_spill_count") == 0
+    assert resource(compiled, "private_segment_fixed_size") == 0
+    assert resource(compiled, "sgpr_spill_count") == 0 or not scalar
+    assert compiled.metadata.shared <= 65536
+
+
+def loads_of(body: list[str]) -> list[str]:
+    """The loads from memory in a loop's mnemonics."""
+    return [name for name in body if name.startswith(("buffer_load", "global_load", "flat_load"))]

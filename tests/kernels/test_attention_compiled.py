@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-from kernel_compiling import compile_variant, instructions, loops, resource
+from kernel_compiling import check_resources, compile_variant, instructions, loads_of, loops, planned, resource
+from kernel_compiling import variants as planned_variants
 
-from aot.build import PlannedBundle, PlannedVariant, plan_bundle
-from aot.manifest import load_manifest
-from aot.targets import parse_arch
+from aot.build import PlannedVariant
 
-MANIFESTS = Path(__file__).parents[2] / "manifests"
 ARCHS = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "sm_80", "sm_90")
 MATRIX_INSTRUCTION = {"gfx9": "v_mfma", "gfx1": "v_wmma"}
 PLAIN: dict[str, Any] = {"PLAIN": True, "PADDED": False, "aligned": True}
@@ -21,28 +17,10 @@ MASKS = {"no mask": {"BOUND_LEFT": False, "BOUND_RIGHT": False}, "causal": {"BOU
          "window": {"BOUND_LEFT": True, "BOUND_RIGHT": True}}  # fmt: skip
 
 
-@cache
-def planned(arch: str, manifest: str = "attention") -> PlannedBundle:
-    return plan_bundle(load_manifest(MANIFESTS / f"{manifest}.yaml"), parse_arch(arch), {}, line_info=False)
-
-
-def config_of(bundle: PlannedBundle, variant: PlannedVariant) -> str:
-    op = next(op for op in bundle.ops if op.name == variant.spec.op)
-    return op.launches[variant.spec.launch].configs[variant.spec.config].name
-
-
 def variants(
     arch: str, op: str = "flash_attention", manifest: str = "attention", **wanted: Any
 ) -> list[PlannedVariant]:
-    """The variants of an op whose point (with `aligned` and `config`) has the wanted values."""
-    bundle = planned(arch, manifest)
-    found = []
-    for variant in bundle.variants:
-        point = dict(variant.spec.point) | {"aligned": variant.spec.aligned, "config": config_of(bundle, variant)}
-        if variant.spec.op == op and wanted.items() <= point.items():
-            found.append(variant)
-    assert found, f"no variant of {op} on {arch} has {wanted}"
-    return found
+    return planned_variants(arch, manifest, op, **wanted)
 
 
 def features(manifest: str = "attention") -> list[tuple[str, dict[str, Any]]]:
@@ -155,18 +133,6 @@ def check_variants(chosen: list[PlannedVariant]) -> None:
             check_resources(compile_variant(variant.job), scalar=variant.spec.aligned)
         except AssertionError as error:
             raise AssertionError(variant.spec.label) from error
-
-
-def check_resources(compiled: Any, scalar: bool = True) -> None:
-    """No spills and no scratch; `scalar`: nor scalar registers spilled to vector registers. LDS as gfx942 has it."""
-    assert resource(compiled, "vgpr_spill_count") == 0
-    assert resource(compiled, "private_segment_fixed_size") == 0
-    assert resource(compiled, "sgpr_spill_count") == 0 or not scalar
-    assert compiled.metadata.shared <= 65536
-
-
-def loads_of(body: list[str]) -> list[str]:
-    return [name for name in body if name.startswith(("buffer_load", "global_load", "flat_load"))]
 
 
 def test_general_variant_never_narrows_an_offset():

@@ -25,7 +25,7 @@ def test_the_shipped_schema_is_up_to_date():
 def test_the_json_schema_describes_what_is_checked():
     schema = json.loads(json_schema())
     op = schema["$defs"]["OpSpec"]
-    assert schema["required"] == ["bundle", "ops"] and op["required"] == ["tensors", "launches"]
+    assert schema["required"] == ["bundle"] and op["required"] == ["tensors", "launches"]
     assert op["additionalProperties"] is schema["additionalProperties"] is False
     assert "bfloat16" in schema["$defs"]["WorkspaceSpec"]["properties"]["dtype"]["enum"]
     assert schema["$defs"]["TensorSpec"]["properties"]["shape"]["description"].startswith("Dims:")
@@ -45,7 +45,11 @@ FLAG = "return_top: {type: flag, default: false}"
     "change, fragment, message",
     [
         # unknown keys, at every depth
-        (("bundle: tiny\n", "bundle: tiny\ntitel: x\n"), "titel", "unknown key 'titel'; known: bundle, doc, ops, root"),
+        (
+            ("bundle: tiny\n", "bundle: tiny\ntitel: x\n"),
+            "titel",
+            "unknown key 'titel'; known: bundle, doc, include, ops, root",
+        ),
         (("exclude: [", "exlude: ["), "exlude", "unknown key 'exlude'; did you mean 'exclude'?"),
         (("role: output}\n      top", "rol: output}\n      top"), "rol: ", "unknown key 'rol'; did you mean 'role'?"),
         (("{max: 4096}", "{maximum: 4096}"), "maximum", "unknown key 'maximum'; did you mean 'max'?"),
@@ -177,7 +181,7 @@ def test_faults_come_together_in_the_order_of_the_file(tmp_path):
 @pytest.mark.parametrize("text", ["", "- bundle: x\n", "just text\n", "3\n"])
 def test_not_a_mapping(tmp_path, text):
     path = tmp_path / "m.yaml"
-    assert faults(tmp_path, text) == [f"{path}:1:1: expected a mapping with the keys bundle, doc, root, ops"]
+    assert faults(tmp_path, text) == [f"{path}:1:1: expected a mapping with the keys bundle, doc, root, include, ops"]
 
 
 def test_an_op_that_is_there_twice(tmp_path):

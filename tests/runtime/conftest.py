@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 from hip_double.double import hip_double  # noqa: F401  (a fixture)
+from session_builds import ROOT, session_cache, session_folder
 
-ROOT = Path(__file__).parents[2]
 BUILDS = (
     ("tests/runtime/fixtures/small.yaml",),
     ("manifests/rows.yaml", "--filter", "op=softmax"),
@@ -30,15 +29,13 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from aot.cli import main
 
-    base = tmp_path_factory.getbasetemp()
-    alone = "PYTEST_XDIST_WORKER" not in os.environ
-    folder = (base if alone else base.parent) / "runtime_bundles"  # one for all workers of a session
+    folder = session_folder(tmp_path_factory) / "runtime_bundles"
     folder.mkdir(exist_ok=True)
     with FileLock(folder / "lock"):
         if not (folder / "built").exists():
             for manifest, *options in BUILDS:
                 command = ["--arch", "gfx942", *options, str(ROOT / manifest), "-o", str(folder / "dist"),
-                           "--cache-dir", str(folder / "cache")]  # fmt: skip
+                           "--cache-dir", str(session_cache(tmp_path_factory))]  # fmt: skip
                 result = CliRunner().invoke(main, command)
                 assert result.exit_code == 0, result.output
             (folder / "built").touch()

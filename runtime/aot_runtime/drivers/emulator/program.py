@@ -109,6 +109,17 @@ class Program:
         )
 
     @cached_property
+    def shifts_barriers(self) -> bool:
+        """Whether a branch leads over a barrier and nothing else.
+
+        Half of the wavefronts of such a kernel are a barrier ahead of the others, on purpose ("ping-pong": one half
+        multiplies while the other loads), and meet them at other barriers than their own.
+        """
+        barriers = {found.pc: found.next_pc for found in self.instructions.values() if found.mnemonic == "s_barrier"}
+        branches = (found for found in self.instructions.values() if found.mnemonic in _CONDITIONS)
+        return any(branch.branch_target() == barriers.get(branch.next_pc) for branch in branches)
+
+    @cached_property
     def _matrix(self) -> Mapping[str, matrix.MatrixOp]:
         return matrix.table(self.arch.name)
 

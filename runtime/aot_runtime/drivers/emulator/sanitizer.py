@@ -7,7 +7,8 @@
 - a register used before the load or atomic that writes it was waited for (`waits`);
 - two wavefronts that reach the same bytes, one of them storing, with nothing that orders them, or with a barrier that
   one has not waited for its access before (`races`);
-- a barrier that a wavefront of the workgroup does not come to, or comes to elsewhere.
+- a barrier that a wavefront of the workgroup does not come to, or comes to elsewhere, unless the kernel means that
+  (`Program.shifts_barriers`).
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Sanitizer(Monitor):
         np.minimum.at(lowest, workgroups, places)
         np.maximum.at(highest, workgroups, places)
         for group in groups:
-            apart = lowest[group.workgroup] != highest[group.workgroup]
+            apart = (lowest[group.workgroup] != highest[group.workgroup]) & (not self._program.shifts_barriers)
             alone = arrived[group.workgroup] != self._scheduler.wavefronts
             if apart.any():
                 wave = int(np.flatnonzero(apart)[0])

@@ -1,0 +1,237 @@
+"""Tokens per second of a Llama-family model of random weights on this GPU, beside transformers.
+
+    aotbuild --arch sm_90 manifests/llama.yaml && python benchmarks/llama.py dist/llama-sm_90
+
+The checkpoint is made in a temporary folder, in the published format; both read it. Prompts are of random tokens, each
+token is the likeliest. `step` is the time of a token of all sequences, from a replayed graph, the mean of those between
+two waits; `host` what the host is busy with for it, the median; `op by op` is a step that is not replayed. transformers
+generates by its own `generate`: its step is the time of long texts less that of texts of one token. Weights are those
+that a step reads, GB/s how fast it reads them if it did nothing else. The difference is the largest of our logits after
+the prompts from transformers', as a part of the largest logit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measure import ROOT, machine, median, seconds, table, versions
+from on_gpu import import_torch
+
+from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
+
+sys.path += [str(ROOT), str(ROOT / "examples")]
+
+from llama_checkpoint import Checkpoint
+from llama_generation import Generation
+from llama_model import Cache, Llama, blocks_for
+from llama_random import GPTQ, SIZES, random_tensors, settings, write_checkpoint
+
+PACKAGES = ("numpy", "torch", "transformers", "cuda-bindings", "hip-python")
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds. prefill: of all prompts; step, host and op_by_op: of a token of each sequence.
+
+    logits: those after the prompts, float32 [batch, vocabulary].
+    """
+
+    logits: np.ndarray
+    prefill: float
+    step: float
+    host: float | None = None
+    op_by_op: float | None = None
+
+
+def options_of(command: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path, help="the bundle of manifests/llama.yaml for this GPU")
+    parser.add_argument("--size", choices=SIZES, default="1b", help="(default: %(default)s)")
+    parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="bfloat16", help="(default: %(default)s)")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 16], help="(default: 1 16)")
+    parser.add_argument("--prompt", type=int, default=128, help="tokens of a prompt (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=128, help="new tokens (default: %(default)s)")
+    parser.add_argument("--no-gptq", action="store_true", help="leave out weights of 4 bits")
+    parser.add_argument("--no-transformers", action="store_true", help="leave out transformers")
+    parser.add_argument("--by-op", action="store_true", help="what the ops of a step take, instead")
+    parser.add_argument("--rounds", type=int, default=20, help="of --by-op (default: %(default)s)")
+    parser.add_argument("--device", help="(default: the first GPU of the bundle's kind)")
+    return parser.parse_args(command)
+
+
+def main() -> None:
+    options = options_of()
+    try:
+        bundle = open_bundle(options.bundle, options.device)
+        found = bundle.device.properties
+        print(machine())
+        print(f"{found.name}, {found.arch}, driver {found.driver_version}; {versions(*PACKAGES)}")
+        print(f"{options.size}, {options.dtype}, prompts of {options.prompt} tokens, {options.tokens} new ones\n")
+        with tempfile.TemporaryDirectory() as folder:
+            print((report_by_op if options.by_op else report)(bundle, Path(folder), options))
+    except AotError as error:
+        sys.exit(f"llama.py: {error}")
+
+
+def checkpoints(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Checkpoint]]:
+    """Those that are measured, by name."""
+    for name, change in {"dense": {}, **({} if options.no_gptq else {"GPTQ": GPTQ})}.items():
+        config = settings(options.size, torch_dtype=options.dtype, **change)
+        write_checkpoint(folder / name, config, random_tensors(config))
+        yield name, Checkpoint(folder / name)
+
+
+def report(bundle: Bundle, folder: Path, options: argparse.Namespace) -> str:
+    rows = []
+    for name, checkpoint in checkpoints(folder, options):
+        nbytes = weight_bytes(checkpoint)
+        model = Llama(bundle, checkpoint, context=options.prompt + options.tokens)
+        dense = checkpoint.config.quantisation is None
+        peer = import_transformers(checkpoint.folder, options.dtype) if dense and not options.no_transformers else None
+        for batch in options.batches:
+            prompts = random_prompts(model, batch, options.prompt)
+            mine = ours(model, prompts, options.tokens)
+            peers = theirs(*peer, prompts, options.tokens) if peer else None
+            rows.append(row(f"{name}, batch {batch}", batch, nbytes, mine, peers))
+            if peers:
+                rows.append(row(f"transformers, batch {batch}", batch, nbytes, peers))
+    headings = ("tokens/s", "step ms", "host ms", "op by op ms", "prefill ms", "weights GB/s", "difference")
+    return table(("", *headings), rows)
+
+
+def row(name: str, batch: int, nbytes: int, times: Times, peer: Times | None = None) -> list[str]:
+    parts = (times.step, times.host, times.op_by_op, times.prefill)
+    cells = ["-" if part is None else f"{part * 1e3:.3f}" for part in parts]
+    difference = f"{np.abs(times.logits - peer.logits).max() / np.abs(peer.logits).max():.1e}" if peer else "-"
+    return [name, f"{batch / times.step:.1f}", *cells, f"{nbytes / times.step / 1e9:.0f}", difference]
+
+
+def weight_bytes(checkpoint: Checkpoint) -> int:
+    """What a step reads: all but the table of embeddings, unless that is the last layer too."""
+    total = (checkpoint.folder / "model.safetensors").stat().st_size
+    return total if checkpoint.config.tied else total - checkpoint.tensor("model.embed_tokens.weight").nbytes
+
+
+def random_prompts(model: Llama, batch: int, length: int) -> list[list[int]]:
+    return np.random.default_rng(batch).integers(0, model.config.vocabulary, (batch, length)).tolist()
+
+
+def cache_for(model: Llama, prompts: Sequence[Sequence[int]], count: int) -> Cache:
+    return model.cache(sum(blocks_for(len(prompt) + count) for prompt in prompts))
+
+
+def ours(model: Llama, prompts: Sequence[Sequence[int]], count: int) -> Times:
+    """Of the second generation: the first one loads code and fills the memory pool."""
+    cache = cache_for(model, prompts, count)
+    for _ in range(2):
+        generation = Generation(model, cache, prompts, count)
+        prefill = seconds(lambda g=generation: (g.prefill(), g.tokens()))
+        logits = generation.logits.numpy().astype(np.float32)
+        op_by_op = seconds(lambda g=generation: (g.step(), g.tokens()))
+        generation.step()  # captures
+        generation.tokens()
+        host: list[float] = []
+        start = time.perf_counter()
+        while generation.steps < count:
+            host.append(seconds(generation.step))
+        generation.tokens()
+        step = (time.perf_counter() - start) / len(host)
+        generation.close()
+    return Times(logits, prefill, step, median(host), op_by_op)
+
+
+class Recorder:
+    """A bundle that keeps the calls of its ops, as (op, shape of its largest tensor, call)."""
+
+    def __init__(self, bundle: Bundle):
+        self.bundle = bundle
+        self.calls: list[tuple[str, tuple[int, ...], Callable[[], object]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.bundle, name)
+        if name not in self.bundle.ops:
+            return found
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            tensors = [value for value in (*arguments, *named.values()) if isinstance(value, DeviceArray)]
+            shape = max(tensors, key=lambda tensor: tensor.nbytes).shape
+            self.calls.append((name, shape, partial(found, *arguments, **named)))
+            return found(*arguments, **named)
+
+        return call
+
+
+def report_by_op(bundle: Bundle, folder: Path, options: argparse.Namespace) -> str:
+    """Device time of a step's calls of each op and shape: of a graph of just these, all layers' one after the other."""
+    rows = []
+    for name, checkpoint in checkpoints(folder, options):
+        recorder = Recorder(bundle)
+        model = Llama(recorder, checkpoint, context=options.prompt + options.tokens)
+        for batch in options.batches:
+            prompts = random_prompts(model, batch, options.prompt)
+            generation = Generation(model, cache_for(model, prompts, options.tokens), prompts, options.tokens)
+            generation.prefill()
+            recorder.calls.clear()
+            generation.step()
+            kinds = dict.fromkeys((op, shape) for op, shape, _ in recorder.calls)
+            for op, shape in kinds:
+                calls = [call for *kind, call in recorder.calls if kind == [op, shape]]
+                taken = graph_seconds(bundle, calls, options.rounds)
+                label = f"{name}, batch {batch}: {op} {'x'.join(map(str, shape))}"
+                rows.append([label, str(len(calls)), f"{taken / len(calls) * 1e6:.2f}", f"{taken * 1e3:.3f}"])
+    return table(("largest tensor of each call", "calls", "us each", "ms a step"), rows)
+
+
+def graph_seconds(bundle: Bundle, calls: Sequence[Callable[[], object]], rounds: int) -> float:
+    """Device time of calls that are replayed together. They name the stream that they are captured on."""
+    stream = calls[0].keywords["stream"]
+    with bundle.device.capture(stream) as graph:
+        for call in calls:
+            call()
+    graph.launch(stream)
+    start = stream.record()
+    for _ in range(rounds):
+        graph.launch(stream)
+    return stream.record().elapsed_ms(start) / 1e3 / rounds
+
+
+def import_transformers(folder: Path, dtype: str) -> tuple[Any, Any] | None:
+    """(torch, transformers' model on the GPU); None where they are not installed, or see no GPU."""
+    torch = import_torch()
+    if torch is None:
+        return None
+    try:
+        import transformers
+    except ImportError as error:
+        print(f"left out: transformers: {error}")
+        return None
+    return torch, transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).cuda()
+
+
+def theirs(torch: Any, model: Any, prompts: Sequence[Sequence[int]], count: int) -> Times:
+    """transformers' `generate`."""
+    ids = torch.tensor(prompts, device="cuda")
+
+    def generate(new: int) -> None:
+        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, min_new_tokens=new,
+                       do_sample=False, pad_token_id=0)  # fmt: skip
+        torch.cuda.synchronize()
+
+    with torch.no_grad():
+        logits = model(ids).logits[:, -1].float().cpu().numpy()
+    generate(2)
+    one = min(seconds(partial(generate, 1)) for _ in range(3))
+    return Times(logits, one, (seconds(partial(generate, count)) - one) / (count - 1))
+
+
+if __name__ == "__main__":
+    main()

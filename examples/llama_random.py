@@ -1,0 +1,107 @@
+"""A checkpoint of random numbers, in the files in which models are published: python examples/llama_random.py FOLDER
+
+Its texts mean nothing, but it has all that examples/llama.py needs, in any size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from llama_checkpoint import Config
+from safetensors.numpy import save_file
+
+Array = np.ndarray
+DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
+SHARED = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "rope_scaling": None,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "torch_dtype": "bfloat16",
+}
+SIZES = {
+    "tiny": {"vocab_size": 320, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
+             "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 512,
+             "tie_word_embeddings": False},
+    "1b": {"vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+           "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 131072,
+           "tie_word_embeddings": True},
+}  # fmt: skip
+GPTQ = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}}
+POOL = 1 << 24
+"""Random numbers that are drawn; larger tensors repeat them."""
+
+
+def settings(size: str, **changes: Any) -> dict[str, Any]:
+    """A config.json with the figures of a size, and changes of them."""
+    return {**SHARED, **SIZES[size], **changes}
+
+
+def random_tensors(found: Mapping[str, Any], seed: int = 0) -> dict[str, Array]:
+    """What a config's model needs, by name. Each layer's results are about as large as its inputs."""
+    config = Config.parse(found, Path("config.json"))
+    shapes, rng = config.shapes(), np.random.default_rng(seed)
+    pool = rng.standard_normal(min(POOL, max(map(math.prod, shapes.values()))), np.float32)
+    dtype = DTYPES[config.dtype]
+    drawn = ((name, _tensor(rng, pool, name, shape)) for name, shape in shapes.items())
+    return {name: array if array.dtype == np.int32 else array.astype(dtype) for name, array in drawn}
+
+
+def _tensor(rng: np.random.Generator, pool: Array, name: str, shape: tuple[int, ...]) -> Array:
+    if name.endswith(("qweight", "qzeros")):
+        return rng.integers(-(2**31), 2**31, shape, np.int32)
+    values = np.resize(np.roll(pool, -int(rng.integers(len(pool)))), shape)
+    if name.endswith("norm.weight"):
+        return 1 + values / 10
+    if name.endswith("scales"):
+        return np.full(shape, 0.02)
+    return values if name.startswith("model.embed") else values * shape[-1] ** -0.5
+
+
+def write_checkpoint(folder: Path, found: Mapping[str, Any], tensors: Mapping[str, Array]) -> None:
+    """config.json, model.safetensors and tokenizer.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
+    save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, folder / "model.safetensors",
+              metadata={"format": "pt"})  # fmt: skip
+    write_tokenizer(folder / "tokenizer.json", found["vocab_size"])
+
+
+def write_tokenizer(path: Path, vocabulary: int) -> None:
+    """Tokens 0 to 255 are bytes; the others are their numbers."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *(f"<{i}>" for i in range(256, vocabulary))]
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(path))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the checkpoint is written to")
+    parser.add_argument("--size", choices=SIZES, default="tiny", help="(default: %(default)s)")
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="(default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    parser.add_argument("--gptq", action="store_true", help="linear layers of 4 bits, in groups of 128")
+    options = parser.parse_args()
+    found = settings(options.size, torch_dtype=options.dtype, **(GPTQ if options.gptq else {}))
+    write_checkpoint(options.folder, found, random_tensors(found, options.seed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""The next step of decoding, made ready on the device: a captured graph needs nothing from the host between steps."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def advance_sequences(
+    sampled, block_tables, tokens, positions, slots, seqlens_k, batch, blocks_per_sequence, length, block_size,
+    stride_block_tables_batch, stride_tokens_batch, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Append each sequence's sampled token, and say where its key and value go. Grid: (cdiv(batch, BLOCK)).
+
+    sampled: int32 [batch]; block_tables: int32 [batch, blocks_per_sequence]; tokens: int32 [batch, length]; positions,
+    slots, seqlens_k: int32 [batch], of the last token, and here of the new one. A sequence of `length` tokens stays as
+    it is, with the slot -1, as does one without a block.
+    """
+    sequence = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    known = sequence < batch
+    position = tl.load(positions + sequence, known, 0) + 1
+    grows = known & (position >= 0) & (position < length)
+    tl.store(tokens + sequence * stride_tokens_batch + position, tl.load(sampled + sequence, known), grows)
+    entry = position // block_size
+    has_entry = grows & (entry < blocks_per_sequence)
+    block = tl.load(block_tables + sequence * stride_block_tables_batch + entry, has_entry, -1)
+    tl.store(slots + sequence, tl.where(block < 0, -1, block * block_size + position % block_size), known)
+    tl.store(positions + sequence, position, grows)
+    tl.store(seqlens_k + sequence, position + 1, grows)

@@ -1,0 +1,53 @@
+"""docs/decode.md: its calls work, and its table has every argument."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from markdown import blocks, table
+from scripts import ROOT, build
+
+PAGE = (ROOT / "docs/decode.md").read_text(encoding="utf-8")
+MANIFEST = ROOT / "manifests/decode.yaml"
+
+
+def test_calls(tmp_path: Path):
+    """The blocks as they stand, one after the other."""
+    (tmp_path / "dist").mkdir()
+    ops = "op=flash_decode|paged_attention|append_kv|flex_decode_causal"
+    build(MANIFEST, tmp_path / "dist", f"{ops},T=float16,C=float16,HEAD_DIM=64")
+    rng = np.random.default_rng(0)
+    shapes = dict.fromkeys(("k", "v"), (2, 2, 100, 64)) | dict.fromkeys(("k_cache", "v_cache"), (8, 64, 2, 64))
+    shapes |= dict.fromkeys(("k_new", "v_new"), (2, 2, 64)) | dict.fromkeys(("k2048", "v2048"), (1, 1, 2048, 64))
+    shapes |= {"q": (2, 4, 1, 64), "q_tokens": (2, 4, 64), "q1": (1, 2, 1, 64)}
+    names = {name: rng.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
+    names |= {name: rng.uniform(-1, 1, (200, 32)).astype(np.float32) for name in ("cos", "sin")}
+    integers = {"lengths": [100, 70], "slots": [99, 64 * 3 + 5], "positions": [99, 69], "cu_seqlens_q": [0, 1, 2],
+                "block_tables": [[0, 1, -1], [2, 3, -1]]}  # fmt: skip
+    names |= {name: np.array(values, np.int32) for name, values in integers.items()}
+    source = "\n".join(block.text for block in blocks(PAGE, "python"))
+    source = source.replace('"dist/decode-gfx942"', f"{str(tmp_path / 'dist/decode-gfx942')!r}, 'emulator'")
+    before = names["v_cache"].copy()
+    exec(compile(source, "docs/decode.md", "exec"), names)
+    assert names["lse"].shape == (2, 4, 1) and names["out"].shape == (1, 2, 1, 64)
+    changed = (names["v_cache"] != before).any((2, 3))
+    assert np.argwhere(changed).tolist() == [[1, 35], [3, 5]]
+    lists = names["lists"]
+    assert (lists.full_kv_num_blocks.item(), lists.kv_num_blocks.item()) == (15, 1)
+
+
+def test_every_argument_is_in_the_table():
+    pytest.importorskip("triton", reason="manifests need the extra `build`")
+    from aot.manifest import load_manifest
+
+    ops = load_manifest(MANIFEST).spec.ops
+    listed, documented = (
+        {name.strip("` ") for row in table(text) for name in row[0].split(",")} for text in PAGE.split("A score is")
+    )
+    assert {op for op in ops if not op.startswith("flex_decode_")} <= listed
+    for op in ("flash_decode", "flash_decode_int4", "paged_attention", "paged_attention_int4", "mla_decode"):
+        spec = ops[op]
+        inputs = {name for name, tensor in spec.tensors.items() if tensor.role == "input"}
+        assert {*inputs, *spec.scalars} - {"q", "k", "v", "cache"} <= documented, op

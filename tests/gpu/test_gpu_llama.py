@@ -1,0 +1,22 @@
+"""A Llama-family model on a real GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
+pytest.importorskip("tokenizers", reason="the example needs the extra `llama`")
+
+from llama_suite import *  # noqa: F403 -- its tests
+from llama_suite import CASES, check_case
+
+from aot_runtime import Bundle
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_other_models(llama: Bundle, name: str, tmp_path: Path):
+    check_case(llama, tmp_path, name)
