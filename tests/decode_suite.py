@@ -97,6 +97,17 @@ def test_flash_decode(decode_for: BundleFor, head_dim: int, dtype: np.dtype, seq
     check(results, flash_decode(q, k, v, **options), flash_decode_same_dtype(q, k, v, **options))
 
 
+@pytest.mark.parametrize("keys", (200, 201, 202))
+def test_a_last_tile_of_a_key_more_or_less(decode: Bundle, keys: int):
+    """16 queries of two heads are two tiles of rows, of which the first sees all keys but 8: three tiles of 64, or so."""
+    rng = np.random.default_rng(keys)
+    q = rng.standard_normal((1, 2, 16, 64)).astype(FP16)
+    k, v = (rng.standard_normal((1, 1, keys, 64)).astype(FP16) for _ in range(2))
+    options = {"scale": 0.125, "return_lse": True}
+    results = decode.flash_decode(*(decode.device.array(x) for x in (q, k, v)), num_splits=1, return_lse=True)
+    check(results, flash_decode(q, k, v, **options), flash_decode_same_dtype(q, k, v, **options))
+
+
 @dataclass(frozen=True)
 class Expanded:
     """A device array repeated along dims by strides of 0, as other libraries' arrays may be."""
