@@ -7,7 +7,7 @@ token is the likeliest. `step` is the time of a token of all sequences, from a r
 two waits; `host` what the host is busy with for it, the median; `op by op` is a step that is not replayed. transformers
 generates by its own `generate`: its step is the time of long texts less that of texts of one token. Weights are those
 that a step reads, GB/s how fast it reads them if it did nothing else. The difference is the largest of our logits after
-the prompts from transformers'.
+the prompts from transformers', as a part of the largest logit.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def report(bundle: Bundle, folder: Path, options: argparse.Namespace) -> str:
 def row(name: str, batch: int, nbytes: int, times: Times, peer: Times | None = None) -> list[str]:
     parts = (times.step, times.host, times.op_by_op, times.prefill)
     cells = ["-" if part is None else f"{part * 1e3:.3f}" for part in parts]
-    difference = f"{np.abs(times.logits - peer.logits).max():.1e}" if peer else "-"
+    difference = f"{np.abs(times.logits - peer.logits).max() / np.abs(peer.logits).max():.1e}" if peer else "-"
     return [name, f"{batch / times.step:.1f}", *cells, f"{nbytes / times.step / 1e9:.0f}", difference]
 
 

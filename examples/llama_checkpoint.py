@@ -28,11 +28,15 @@ class CheckpointError(ValueError):
 
 @dataclass(frozen=True)
 class Quantisation:
-    """How linear layers are stored. method: gptq or awq; group_size: inputs that share a scale, -1: all of them."""
+    """How linear layers are stored. method: gptq or awq; group_size: inputs that share a scale, -1: all of them.
+
+    zeros_are_less_one, symmetric: of GPTQ, as `from_gptq` takes them.
+    """
 
     method: str
     group_size: int
     zeros_are_less_one: bool
+    symmetric: bool
 
     def groups(self, inputs: int) -> int:
         return 1 if self.group_size == -1 else inputs // self.group_size
@@ -193,12 +197,12 @@ class Checkpoint:
         quantisation = self.config.quantisation
         if quantisation is None or f"{name}.qweight" not in self._files:
             return self.tensor(f"{name}.weight")
-        words = [self.tensor(f"{name}.{end}") for end in ("qweight", "qzeros", "scales")]
+        codes, zeros, scales = (self.tensor(f"{name}.{end}") for end in ("qweight", "qzeros", "scales"))
         try:
             if quantisation.method == "awq":
-                return from_awq(*words)
+                return from_awq(codes, zeros, scales)
             order = self.tensor(f"{name}.g_idx") if f"{name}.g_idx" in self._files else None
-            return from_gptq(*words, order, quantisation.zeros_are_less_one)
+            return from_gptq(codes, zeros, scales, order, quantisation.zeros_are_less_one, quantisation.symmetric)
         except ValueError as error:
             raise CheckpointError(f"{self.folder}: {name}: {error}") from None
 
@@ -258,7 +262,7 @@ def _quantisation(values: _Values) -> Quantisation | None:
     values.demand(layout == "gemm", f"AWQ's layout {layout}", ["gemm"])
     version = found.get("checkpoint_format", "gptq")
     values.demand(version in ("gptq", "gptq_v2", "gemm"), f"checkpoint_format {version}", ("gptq", "gptq_v2"))
-    return Quantisation(method, stored["group_size"], version != "gptq_v2")
+    return Quantisation(method, stored["group_size"], version != "gptq_v2", bool(found.get("sym", False)))
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from llama_model import BLOCK_SIZE, Cache, ContextError, Llama
 
-from aot_runtime import DeviceArray
+from aot_runtime import DeviceArray, Graph
 
 Array = np.ndarray
 
@@ -42,7 +42,8 @@ class Generation:
         self.lengths = [len(prompt) for prompt in prompts]
         _check_prompts(model, prompts, count)
         self.model, self.cache, self.count, self.steps = model, cache, count, 0
-        self._prompts, self._stream, self._graph = prompts, model.device.stream(), None
+        self._prompts, self._stream = prompts, model.device.stream()
+        self._graph: Graph | None = None
         self._table_rows = cache.take([length + count for length in self.lengths])
 
         batch, put = len(prompts), model.device.array
@@ -66,15 +67,13 @@ class Generation:
         put, stream = self.model.device.array, self._stream
         ends = np.cumsum(self.lengths)
         starts = put(np.array([0, *ends], np.int32))
-        positions = np.concatenate([np.arange(length) for length in self.lengths])
-        rows = np.repeat(self._table_rows, self.lengths, axis=0)
-        blocks = np.take_along_axis(rows, positions[:, None] // BLOCK_SIZE, 1)[:, 0]
-        slots = blocks * BLOCK_SIZE + positions % BLOCK_SIZE
-        ids, positions, slots, last = (
-            put(np.asarray(x, np.int32)) for x in (np.concatenate(self._prompts), positions, slots, ends - 1)
-        )
-        buffers = self.model.buffers(len(ids))
+        at = np.concatenate([np.arange(length) for length in self.lengths])
+        tables = np.repeat(self._table_rows, self.lengths, axis=0)
+        blocks = np.take_along_axis(tables, at[:, None] // BLOCK_SIZE, 1)[:, 0]
+        written = (np.concatenate(self._prompts), at, blocks * BLOCK_SIZE + at % BLOCK_SIZE, ends - 1)
+        ids, positions, slots, last = (put(np.asarray(array, np.int32)) for array in written)
         attend = self.model.attend_prompts(starts, max(self.lengths), stream)
+        buffers = self.model.buffers(len(ids))
         hidden = self.model.hidden(ids, positions, slots, self.cache, attend, buffers, stream)
         self.model.bundle.embedding(hidden, last, out=self._buffers.normed, stream=stream)
         self._choose()
@@ -88,8 +87,7 @@ class Generation:
             self._step()
         else:
             if self._graph is None:
-                with self.model.device.capture(self._stream) as self._graph:
-                    self._step()
+                self._graph = self._captured()
             self._graph.launch(self._stream)
         self.steps += 1
 
@@ -106,6 +104,11 @@ class Generation:
             for _ in range(min(burst, self.count - self.steps)):
                 self.step()
             yield self.tokens()
+
+    def _captured(self) -> Graph:
+        with self.model.device.capture(self._stream) as graph:
+            self._step()
+        return graph
 
     def _step(self) -> None:
         model, stream = self.model, self._stream

@@ -338,6 +338,20 @@ def test_an_order_that_is_none(tmp_path: Path):
         Checkpoint(tmp_path).linear(name)
 
 
+def test_zeros_of_the_other_version_of_gptq(tmp_path: Path):
+    """Zeros of 8 that are stored as they are, in a checkpoint that says they are less one."""
+    found, stored, _ = quantised(*tiny(num_hidden_layers=1), "gptq", 64)
+    name = "model.layers.0.mlp.down_proj"
+    stored[f"{name}.qzeros"] = np.full_like(stored[f"{name}.qzeros"], 0x88888888 - 2**32)
+    found["quantization_config"] |= {"sym": True}
+    write_checkpoint(tmp_path, found, stored)
+    with pytest.raises(CheckpointError, match=f"{name}: "):
+        Checkpoint(tmp_path).linear(name)
+    found["quantization_config"] |= {"checkpoint_format": "gptq_v2"}
+    write_checkpoint(tmp_path, found, stored)
+    assert (Checkpoint(tmp_path).linear(name).weight.zeros == 8).all()
+
+
 def test_sequences_that_do_not_fit(llama: Bundle, tmp_path: Path):
     write_checkpoint(tmp_path, *tiny(num_hidden_layers=1, max_position_embeddings=100))
     model = Llama(llama, Checkpoint(tmp_path))

@@ -26,8 +26,8 @@ def session_cache(factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def build_once(factory: pytest.TempPathFactory, manifest: str, filters: str = "", *archs: str) -> Path:
-    """The folder with the bundles of a manifest (its path below the project's root). Read only.
+def build_once(factory: pytest.TempPathFactory, manifest: str | Path, filters: str = "", *archs: str) -> Path:
+    """The folder with the bundles of a manifest, by a path below the project's root. Read only.
 
     filters: as for `--filter`. archs: gfx942 by default.
     """
@@ -38,7 +38,7 @@ def build_once(factory: pytest.TempPathFactory, manifest: str, filters: str = ""
     from aot.cli import main
 
     wanted = [f"--arch={arch}" for arch in archs or ("gfx942",)] + [f"--filter={filters}"] * bool(filters)
-    name = hashlib.sha256(" ".join((manifest, *wanted)).encode()).hexdigest()[:16]
+    name = hashlib.sha256(" ".join((str(manifest), *wanted)).encode()).hexdigest()[:16]
     folder = session_folder(factory) / name
     command = [str(ROOT / manifest), *wanted, "-o", str(folder), "--cache-dir", str(session_cache(factory))]
     with FileLock(folder.with_suffix(".lock")):

@@ -61,6 +61,7 @@ def attention_forward(
     SCORE_OPERANDS: tl.constexpr = 0,
     MASK_MOD: tl.constexpr = None, mask_0=None, mask_1=None, mask_2=None, mask_3=None, MASK_OPERANDS: tl.constexpr = 0,
     PADDED: tl.constexpr = True, NUM_XCDS: tl.constexpr = 1, HAS_BF16_CVT: tl.constexpr = False,
+    PERSISTENT: tl.constexpr = False, DYNAMIC: tl.constexpr = False, batches=1, counter=None,
 ):  # fmt: skip
     """out = softmax(scores) v, a program for each BLOCK_M queries of a head.
 
@@ -88,6 +89,9 @@ def attention_forward(
     HEAD_DIM, HEAD_DIM_V: powers of two >= head_dim, head_dim_v; PADDED: either may be greater. NUM_XCDS: dies that the
     hardware deals workgroups to in turn, each with an L2 of its own (gfx942, gfx950: 8; elsewhere 1). HAS_BF16_CVT: the
     hardware rounds fp32 to bfloat16 in one instruction (gfx950, sm_80 and later); ignored unless the dtype is bfloat16.
+
+    PERSISTENT: the grid is (programs,), any number of them, and they share the tiles of all batches: a program takes
+    each programs-th one or, if DYNAMIC, the next one as soon as it is done with one. counter: int32 [1], 0 at first.
     """
     problem = Problem(
         Matrix(q, stride_q_batch, stride_q_heads, stride_q_seqlen_q, 1),
@@ -105,8 +109,12 @@ def attention_forward(
     form: tl.constexpr = make_form(
         HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, HAS_BF16_CVT, SCORE_MOD, MASK_MOD
     )
-    block, head = place(query_blocks, heads, BOUND_RIGHT and not BOUND_LEFT, NUM_XCDS)
-    attend_tile(block, head, tl.program_id(2), problem, form)
+    LAST_FIRST: tl.constexpr = BOUND_RIGHT and not BOUND_LEFT
+    if PERSISTENT:
+        attend_tiles(query_blocks, heads, batches, counter, problem, form, LAST_FIRST, NUM_XCDS, DYNAMIC)
+    else:
+        block, head = place(query_blocks, heads, LAST_FIRST, NUM_XCDS)
+        attend_tile(block, head, tl.program_id(2), problem, form)
 
 
 @triton.jit
@@ -115,17 +123,40 @@ def place(blocks, heads, LAST_FIRST: tl.constexpr, NUM_XCDS: tl.constexpr):
     block = tl.program_id(0)
     head = tl.program_id(1)
     if NUM_XCDS > 1:
-        # Neighbours in launch order land on different dies. Renumbering gives each die a contiguous run of
-        # (head, block), so that the blocks that read the same K and V share an L2.
-        programs = blocks * heads
-        linear = head * blocks + block
-        die = linear % NUM_XCDS
-        linear = die * (programs // NUM_XCDS) + tl.minimum(die, programs % NUM_XCDS) + linear // NUM_XCDS
+        linear = run_of_die(head * blocks + block, blocks * heads, NUM_XCDS)
         block = linear % blocks
         head = linear // blocks
     if LAST_FIRST:
         block = blocks - 1 - block
     return block, head
+
+
+@triton.jit
+def run_of_die(linear, count, NUM_XCDS: tl.constexpr):
+    """Which of `count` tiles, in the order of (head, block), program `linear` takes.
+
+    Neighbours in launch order land on different dies. So renumbered, each die has a contiguous run, and the blocks that
+    read the same K and V share an L2.
+    """
+    die = linear % NUM_XCDS
+    return die * (count // NUM_XCDS) + tl.minimum(die, count % NUM_XCDS) + linear // NUM_XCDS
+
+
+@triton.jit
+def attend_tiles(
+    blocks, heads, batches, counter, problem, form: tl.constexpr, LAST_FIRST: tl.constexpr, NUM_XCDS: tl.constexpr,
+    DYNAMIC: tl.constexpr,
+):  # fmt: skip
+    """This program's share of the tiles of a Problem, as `attention_forward` deals them where it is persistent."""
+    tiles = blocks * heads * batches
+    number = tl.program_id(0)
+    while number < tiles:
+        # Whose tile a dynamic one is, and so its die, is not known beforehand.
+        place_of = run_of_die(number, tiles, NUM_XCDS) if NUM_XCDS > 1 and not DYNAMIC else number
+        block = place_of % blocks
+        head = place_of // blocks
+        attend_tile(blocks - 1 - block if LAST_FIRST else block, head % heads, head // heads, problem, form)
+        number = tl.num_programs(0) + tl.atomic_add(counter, 1) if DYNAMIC else number + tl.num_programs(0)
 
 
 @triton.jit

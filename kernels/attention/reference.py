@@ -23,8 +23,8 @@ def attention(
     q: Array, k: Array, v: Array, bias: Array | None = None, alibi_slopes: Array | None = None, *,
     scale: float, causal: bool = False, window_left: int = -1, window_right: int = -1,
     mask_align: str = "bottom_right", softcap: float = 0.0, return_lse: bool = False,
-    score_mod: ScoreMod | None = None, mask_mod: MaskMod | None = None, compute: type = np.float64,
-    storage: Any = None, rounding: Rounding | None = None,
+    score_mod: ScoreMod | None = None, mask_mod: MaskMod | None = None, schedule: str = "auto",
+    compute: type = np.float64, storage: Any = None, rounding: Rounding | None = None,
 ) -> Result:  # fmt: skip
     """softmax(scores) v in float64.
 
@@ -40,7 +40,7 @@ def attention(
     logarithm of each row's sum of exponentials. A row that sees no key gives out = 0, lse = -inf.
 
     compute: the dtype that it is computed in; storage: that of probabilities and out, by default the same. rounding:
-    another one of the probabilities.
+    another one of the probabilities. schedule changes nothing.
     """
     storage = np.dtype(compute if storage is None else storage)
     batch, heads, seqlen_q, _ = q.shape

@@ -24,21 +24,29 @@ def norm_rows(
     row_scales: fp32 [rows] or None; out is int8 or float8, and out * scale the result. A scale takes the largest value
     of its row to LARGEST, and is 0 in a row of zeros.
 
-    BLOCK: power of two >= cols. PERSISTENT: programs take several tiles of rows, and keep weight and bias.
+    BLOCK: power of two >= cols. PERSISTENT: programs take several tiles of rows, keep weight and bias, and load a tile
+    while they compute and store the one before.
     """
     columns = tl.arange(0, BLOCK)[None, :]
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    inside = (row < rows) & (columns < cols)
+    values, added = _load(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows)
     if PERSISTENT:
         gain, shift = _affine(weight, bias, columns, columns < cols, zero_centred)
-        for first in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+        step = tl.num_programs(0) * ROWS
+        for first in range(tl.program_id(0) * ROWS, rows, step):
             row = first + tl.arange(0, ROWS)[:, None]
             inside = (row < rows) & (columns < cols)
-            values = _sum(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows, True)
+            next_inside = (row + step < rows) & (columns < cols)
+            next_values, next_added = _load(
+                x, residual, row + step, columns, next_inside, stride_x_rows, stride_residual_rows
+            )
+            values = _sum(values, added, residual, row, columns, inside, stride_residual_rows, True)
             values = _normalise(values, cols, eps, inside, SUBTRACT_MEAN) * gain + shift
             _store(values, out, row_scales, row, rows, columns, inside, stride_out_rows, LARGEST)
+            values, added = next_values, next_added
     else:
-        row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
-        inside = (row < rows) & (columns < cols)
-        values = _sum(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows, True)
+        values = _sum(values, added, residual, row, columns, inside, stride_residual_rows, True)
         values = _normalise(values, cols, eps, inside, SUBTRACT_MEAN)
         gain, shift = _affine(weight, bias, columns, columns < cols, zero_centred)
         _store(values * gain + shift, out, row_scales, row, rows, columns, inside, stride_out_rows, LARGEST)
@@ -63,7 +71,8 @@ def norm_long_rows(
     for start in range(0, cols, STEP):
         columns = start + block
         inside = columns < cols
-        values = _sum(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows, False)
+        values, added = _load(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows)
+        values = _sum(values, added, residual, row, columns, inside, stride_residual_rows, False)
         count += 1.0
         if SUBTRACT_MEAN:
             delta = tl.where(inside, values - lane_mean, 0.0)
@@ -83,7 +92,8 @@ def norm_long_rows(
         for start in range(0, cols, STEP):
             columns = start + block
             inside = columns < cols
-            values = _sum(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows, False)
+            values, added = _load(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows)
+            values = _sum(values, added, residual, row, columns, inside, stride_residual_rows, False)
             gain, shift = _affine(weight, bias, columns, inside, zero_centred)
             lane_max = tl.maximum(lane_max, tl.where(inside, tl.abs((values - mean) * rstd * gain + shift), 0.0))
         scale = row_scale(tl.max(lane_max, 0), LARGEST)
@@ -91,7 +101,8 @@ def norm_long_rows(
     for start in range(0, cols, STEP):
         columns = start + block
         inside = columns < cols
-        values = _sum(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows, True)
+        values, added = _load(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows)
+        values = _sum(values, added, residual, row, columns, inside, stride_residual_rows, True)
         gain, shift = _affine(weight, bias, columns, inside, zero_centred)
         values = (values - mean) * rstd * gain + shift
         if row_scales is not None:
@@ -100,16 +111,25 @@ def norm_long_rows(
 
 
 @triton.jit
-def _sum(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows, WRITE_BACK: tl.constexpr):
-    """x in fp32, 0 outside; with a residual their sum as it is rounded in the residual, where it may be written."""
-    values = tl.load(x + row * stride_x_rows + columns, mask=inside, other=0.0).to(tl.float32)
+def _load(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows):
+    """(x, the residual) as they are stored, 0 outside; x twice where there is no residual."""
+    values = tl.load(x + row * stride_x_rows + columns, mask=inside, other=0.0)
+    added = values
     if residual is not None:
-        residual += row * stride_residual_rows + columns
-        total = (values + tl.load(residual, mask=inside, other=0.0).to(tl.float32)).to(x.dtype.element_ty)
+        added = tl.load(residual + row * stride_residual_rows + columns, mask=inside, other=0.0)
+    return values, added
+
+
+@triton.jit
+def _sum(values, added, residual, row, columns, inside, stride_residual_rows, WRITE_BACK: tl.constexpr):
+    """What `_load` gave in fp32; with a residual their sum as it is rounded in the residual, and written there."""
+    total = values.to(tl.float32)
+    if residual is not None:
+        rounded = (total + added.to(tl.float32)).to(values.dtype)
         if WRITE_BACK:
-            tl.store(residual, total, mask=inside)
-        values = total.to(tl.float32)
-    return values
+            tl.store(residual + row * stride_residual_rows + columns, rounded, mask=inside)
+        total = rounded.to(tl.float32)
+    return total
 
 
 @triton.jit

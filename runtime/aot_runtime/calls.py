@@ -87,14 +87,14 @@ def _prologue(op: Op, decision: Decision, given: frozenset[str], namespace: dict
             namespace[f"_layout_{tensor.name}"] = layout
             lines.append(f"    {tensor.name} = _new(_layout_{tensor.name}, {layout.size * layout.itemsize}, _stream)")
     for name, nbytes, zero in decision.workspaces:
-        lines += _space(name, nbytes, zero)
+        lines += _space(name, nbytes, zero) if nbytes else [f"    {name} = 0"]
     return lines
 
 
 def _space(name: str, nbytes: int, zero: bool) -> list[str]:
-    lines = [f"    {name}, _owner_{name} = _device.memory.workspace({max(nbytes, 1)}, _stream)"]
+    lines = [f"    {name}, _owner_{name} = _device.memory.workspace({nbytes}, _stream)"]
     if zero:
-        lines.append(f"    _device.driver.fill(_device.index, {name}, 0, {max(nbytes, 1)}, _stream)")
+        lines.append(f"    _device.driver.fill(_device.index, {name}, 0, {nbytes}, _stream)")
     return lines
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from attention.cases import EDGES, Call, Placed, make_call, pairwise
+import pytest
+from attention.cases import EDGES, SCHEDULES, Call, Placed, make_call, pairwise
+from filelock import FileLock
 from on_demand import Key, key_of, stub_of
+from session_builds import session_cache, session_folder
 
 from aot.build import Outcome, PlannedBundle, compile_missing, look_up, plan_bundle
 from aot.bundle_writer import write_bundle
@@ -21,7 +24,10 @@ from aot.cache import CompileCache
 from aot.manifest import Manifest, load_manifest
 from aot.pool import WarmPool
 from aot.targets import Target, parse_arch
+from aot_runtime import Bundle, open_bundle
 from aot_runtime import format as fmt
+from aot_runtime.device import Device
+from aot_runtime.drivers.emulator import EmulatorDriver, Options
 from aot_runtime.layout import Layout, make_layout
 from aot_runtime.planner import Planner, build_planner
 
@@ -40,20 +46,40 @@ def build_for(
 ) -> Path:
     """Build a bundle `<name>-<arch>` that serves the calls; returns its folder."""
     target = parse_arch(arch)
-    manifest = load_manifest(manifest_path)
-    planned = plan_bundle(manifest, target, {}, line_info=False, full=True)
-    planners = {op.name: _planner(op, planned, target) for op in planned.ops}
+    planned, planners = plan(manifest_path, target)
     needed = {key for call in calls for key in needed_by(call, planners[call.op], arch)}
     chosen = tuple(variant for variant in planned.variants if key_of(stub_of(variant, target)) in needed)
     used = {variant.spec.op for variant in chosen}
     bundle = dataclasses.replace(
         planned,
-        manifest=Manifest(manifest.file, manifest.spec.model_copy(update={"bundle": name})),
+        manifest=Manifest(planned.manifest.file, planned.manifest.spec.model_copy(update={"bundle": name})),
         ops=tuple(op for op in planned.ops if op.name in used),
         variants=chosen,
         golden=(),
     )
     return write_bundle(bundle, _compile(bundle, jobs, CompileCache(cache)), output)
+
+
+def built_for(
+    factory: pytest.TempPathFactory, manifest: str, calls: Callable[[], Iterable[Call]], name: str, folder: str = ""
+) -> Bundle:
+    """A bundle, on the emulator in strict mode, of what calls of the ops of a manifest need on gfx942.
+
+    It is built once for all workers of a session. folder: where it is, in the session's; by default `name`.
+    """
+    where = session_folder(factory) / (folder or name)
+    where.mkdir(exist_ok=True)
+    path = where / f"{name}-gfx942"
+    with FileLock(where / "lock"):
+        if not (path / "bundle.json").exists():
+            build_for(calls(), ROOT / f"manifests/{manifest}.yaml", "gfx942", where, 2, session_cache(factory), name)
+    return open_bundle(path, Device(EmulatorDriver(Options(strict=True)), 0))
+
+
+def plan(manifest_path: Path, target: Target) -> tuple[PlannedBundle, dict[str, Planner]]:
+    """The full matrix of a manifest, and each op's planner over it; nothing is compiled."""
+    planned = plan_bundle(load_manifest(manifest_path), target, {}, line_info=False, full=True)
+    return planned, {op.name: _planner(op, planned, target) for op in planned.ops}
 
 
 def _compile(bundle: PlannedBundle, jobs: int, cache: CompileCache) -> Mapping[str, Any]:
@@ -98,7 +124,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=Path("dist"))
     parser.add_argument("-j", "--jobs", type=int, default=2)
     options = parser.parse_args()
-    calls = [make_call(case) for case in (*pairwise(), *EDGES)]
+    calls = [make_call(case) for case in (*pairwise(), *EDGES, *SCHEDULES)]
     print(build_for(calls, ROOT / "manifests/attention.yaml", options.arch, options.output, options.jobs, None))
 
 

@@ -60,6 +60,8 @@ class Case:
     scale: float | None = None
     magnitude: float = 1.0
     values: float | None = None
+    schedule: str = "auto"
+    batch: int = 2
 
     def __str__(self) -> str:
         return " ".join(str(getattr(self, field.name)).replace(" ", "") for field in fields(self)[: len(AXES)])
@@ -72,6 +74,17 @@ EDGES = (
     Case("b", score="softcap", magnitude=30.0, scale=-1.0), Case("b:5,5", lengths=(300, 300), head_dims=(128, 128)),
 )  # fmt: skip
 """Calls at the ends of what an axis may be."""
+
+SCHEDULES = tuple(
+    Case(mask, dims, lengths=lengths, heads=heads, mode=mode, dtype=dtype, schedule=schedule, batch=batch)
+    for schedule in ("persistent", "dynamic")
+    for mask, dims, lengths, heads, mode, dtype, batch in (
+        ("b", (64, 64), (33, 40), (2, 1), "batch", "float16", 160),
+        ("b", (64, 64), (33, 40), (80, 8), "varlen", "bfloat16", 1),
+        ("0", (128, 128), (140, 70), (2, 2), "batch", "bfloat16", 2),
+    )
+)  # fmt: skip
+"""Calls of persistent programs; in the first two there are more tiles than 608 programs, two for each compute unit."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +170,7 @@ def expected(call: Call) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
 
 
 def _batch_call(case: Case, rng: np.random.Generator) -> Call:
-    batch, (seqlen_q, seqlen_k), heads = 2, case.lengths, case.heads[0]
+    batch, (seqlen_q, seqlen_k), heads = case.batch, case.lengths, case.heads[0]
     q, k, v, out = _tensors(case, rng, batch, seqlen_q, seqlen_k)
     inputs: dict[str, Placed | Array] = {"q": q, "k": k, "v": v}
     if case.score.startswith("bias"):
@@ -193,7 +206,8 @@ def _varlen_call(case: Case, rng: np.random.Generator) -> Call:
 def _scalars(case: Case) -> dict[str, Any]:
     softcap = {"softcap": 1.5} if case.score == "softcap" else {}
     scale = {} if case.scale is None else {"scale": case.scale}
-    return parse_mask(case.mask) | softcap | scale | {"return_lse": case.return_lse}
+    schedule = {} if case.schedule == "auto" else {"schedule": case.schedule}
+    return parse_mask(case.mask) | softcap | scale | schedule | {"return_lse": case.return_lse}
 
 
 def _slopes(case: Case, batch: int) -> dict[str, Array]:

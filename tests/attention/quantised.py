@@ -50,15 +50,13 @@ class Quantised:
 CASES = (
     Quantised("int8"), Quantised("int8", "b:30,4", lengths=(20, 90), batch_scales=False),
     Quantised("int8", "b", 40, (37, 53), (2, 2), "bfloat16", "bshd"),
-    Quantised("int8", int8_p=True), Quantised("int8", "b", lengths=(90, 70), heads=(3, 1), int8_p=True),
-    Quantised("int8", "t:7,3", 33, (70, 90), dtype="bfloat16", int8_p=True, batch_scales=False),
+    Quantised("int8", int8_p=True), Quantised("int8", lengths=(20, 40), int8_p=True, magnitude=0.0),
+    Quantised("int8", lengths=(70, 0), int8_p=True), Quantised("int8", "b", 33, (90, 70), (3, 1), int8_p=True),
     Quantised("int8", "b:20,5", lengths=(130, 150), int8_p=True, v_rows=False, layout="bshd", magnitude=4.0),
-    Quantised("int8", lengths=(5, 0), int8_p=True), Quantised("int8", lengths=(20, 40), int8_p=True, magnitude=0.0),
-    Quantised("int8_kv"), Quantised("int8_kv", "b", 40, (37, 53), (2, 2), "bfloat16", "bshd"),
-    Quantised("int8_kv", "g:12,-4", lengths=(70, 90), batch_scales=False, magnitude=4.0),
-    Quantised("fp8"), Quantised("fp8", "b", lengths=(20, 90), dtype="bfloat16", layout="bshd"),
+    Quantised("int8_kv"), Quantised("int8_kv", "g:12,-4", 40, (37, 53), (2, 2), "bfloat16", "bshd", magnitude=4.0),
+    Quantised("fp8"), Quantised("fp8", lengths=(90, 40), magnitude=0.0),
     Quantised("fp8", "b:30,4", lengths=(130, 150), v_rows=False, heads=(4, 2), magnitude=4.0, batch_scales=False),
-    Quantised("fp8", "b", 33, (50, 20), (2, 2)), Quantised("fp8", lengths=(20, 40), magnitude=0.0),
+    Quantised("fp8", "b", 33, (50, 20), (2, 2), "bfloat16"),
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from aot_runtime.device import Device
 from aot_runtime.drivers.emulator import EmulatorDriver, Options
 from aot_runtime.drivers.emulator.archs import ARCHS
 
-PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEFT=false"
+PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEFT=false,PERSISTENT=false"
 """The variants of attention that the plainest calls need."""
 
 
@@ -42,7 +42,11 @@ def strict_device(arch: str = "gfx942") -> Device:
     return Device(EmulatorDriver(Options(strict=True)), list(ARCHS).index(arch))
 
 
-def built(factory: pytest.TempPathFactory, manifest: str, filters: str = "", arch: str = "gfx942") -> Bundle:
-    """A bundle on the emulator, in strict mode; it is built once for all workers of a session."""
-    folder = build_once(factory, f"manifests/{manifest}.yaml", filters, arch)
-    return open_bundle(folder / f"{manifest}-{arch}", device=strict_device(arch))
+def built(factory: pytest.TempPathFactory, manifest: str | Path, filters: str = "", arch: str = "gfx942") -> Bundle:
+    """A bundle on the emulator, in strict mode; it is built once for all workers of a session.
+
+    manifest: a path, or the name of one in `manifests`.
+    """
+    path = manifest if isinstance(manifest, Path) else ROOT / f"manifests/{manifest}.yaml"
+    folder = build_once(factory, path, filters, arch)
+    return open_bundle(folder / f"{path.stem}-{arch}", device=strict_device(arch))

@@ -230,9 +230,10 @@ def main() -> None:
     def bundle(manifest: str) -> str:
         manifest_path = str(root / f"manifests/{manifest}.yaml")
         filters = {
-            "attention": "op=flash_attention,HEAD_DIM=64,PLAIN=true,BOUND_LEFT=false", "rows": "op=softmax",
+            "attention": "op=flash_attention,HEAD_DIM=64,PLAIN=true,BOUND_LEFT=false,PERSISTENT=false",
+            "rows": "op=softmax",
             "decode": PAGED,
-        }[manifest]  # fmt: skip
+        }[manifest]
         result = CliRunner().invoke(build, ["--arch", "gfx942", "--filter", filters, manifest_path, "-o", folder])
         assert result.exit_code == 0, result.output
         return f"{folder}/{manifest}-gfx942"

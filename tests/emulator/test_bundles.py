@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from bundling import PLAIN_ATTENTION, on_demand
+from bundling import on_demand
 from poison import poisoned
 
 from aot_runtime import Bundle, DeviceArray
@@ -22,7 +22,7 @@ OTHERS = ("gfx90a", "gfx950", "gfx1100", "gfx1201")
 
 @pytest.fixture(scope="module")
 def flash(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return on_demand(tmp_path_factory, "attention", PLAIN_ATTENTION)
+    return on_demand(tmp_path_factory, "attention", "op=flash_attention,PLAIN=true,BOUND_LEFT=false")
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,9 @@ LONG = (
     *(Case("b", dims, lengths=(500, 800), dtype=dtype, v_rows=False) for dims in ((64, 64), (128, 128))
       for dtype in ("float16", "bfloat16")),
     *(Case(mask, (192, 128), lengths=(500, 800), dtype="bfloat16") for mask in ("0", "b", "b:100,0")),
+    *(Case(mask, dims, lengths=(1000, 1200), heads=(16, 4), dtype=dtype, mode=mode, schedule=schedule)
+      for mask in ("0", "b") for dims, dtype in (((64, 64), "float16"), ((128, 128), "bfloat16"))
+      for mode in ("batch", "varlen") for schedule in ("persistent", "dynamic")),
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.gpu
 
 LONG = [
     Latent(dims, lengths, 4, causal, dtype)
-    for dims in ((128, 128, 64, 512), (64, 64, 32, 256), (100, 80, 48, 400))
+    for dims in ((128, 128, 64, 512), (64, 64, 32, 256), (100, 80, 48, 400), (33, 100, 17, 300))
     for lengths in ((700, 1000), (1000, 300))
     for causal in (False, True) for dtype in ("float16", "bfloat16")
 ]  # fmt: skip

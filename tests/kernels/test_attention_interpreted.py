@@ -108,6 +108,9 @@ RUNS = {
 # Name: the run that shows it, the file, what is right there, and what is wrong.
 FAULTS = {
     "acc not rescaled": ("whole blocks", "inner", "acc * rescale[:, None])", "acc)"),
+    # See tests/attention/test_missing_factor.py.
+    "block not rescaled": (
+        "whole blocks", "inner", "narrow(p, P,", "narrow(p * tl.exp2(origin - block_max)[:, None], P,"),
     "sum not rescaled": ("whole blocks", "inner", "row_sum * rescale + ", "row_sum + "),
     "maximum not kept": ("whole blocks", "inner", "row_max = new_max", "row_max = row_max"),
     "right edge one key short": (
@@ -118,9 +121,10 @@ FAULTS = {
         "window", "inner", "(tile.first_key - start)[:, None] < 0)", "(tile.first_key - start)[:, None] <= 0)"),
     "left edge one key long": (
         "window", "inner", "(tile.first_key - start)[:, None] < 0)", "(tile.first_key - start)[:, None] < -1)"),
-    "mask always top-left": ("ragged, causal", "forward", "tl.where(bottom_right, seqlen_k - seqlen_q, 0)", "0"),
+    "mask always top-left": (
+        "ragged, causal", "forward", "tl.where(problem.bottom_right, seqlen_k - seqlen_q, 0)", "0"),
     "mask always bottom-right": (
-        "top-left", "forward", "tl.where(bottom_right, seqlen_k - seqlen_q, 0)", "seqlen_k - seqlen_q"),
+        "top-left", "forward", "tl.where(problem.bottom_right, seqlen_k - seqlen_q, 0)", "seqlen_k - seqlen_q"),
     "end mask one key long": ("ragged", "inner", "seqlen_k - start - offsets <= 0", "seqlen_k - start - offsets < 0"),
     "end mask one key short": ("ragged", "inner", "seqlen_k - start - offsets <= 0", "seqlen_k - start - offsets <= 1"),
     "keys past the end seen": (
@@ -135,16 +139,16 @@ FAULTS = {
     "left edge unmasked": (
         "window", "masks", "tl.cdiv(tl.maximum(last_diagonal - left, 0), BLOCK_N)", "tl.cdiv(begin, BLOCK_N)"),
     "hole not skipped": (
-        "window, whole blocks inside", "inner", "tl.where(at < hole, at, at + (hole_end - hole))", "at"),
+        "window, whole blocks inside", "inner", "at + (span.hole_end - span.hole)) if HOLE", "at) if HOLE"),
     "tail block dropped": ("ragged", "masks", "    end = seqlen_k\n", "    end = seqlen_k // BLOCK_N * BLOCK_N\n"),
     "row past the end read": ("ragged", "inner", "mask=rows[:, None] < row_end,", "mask=rows[:, None] <= row_end,"),
     "padding of head_dim read": (
         "values by column, padded", "inner", "mask=columns[None, :] < column_end,",
         "mask=columns[None, :] <= column_end,"),
     "padding of head_dim written": (
-        "values by column, padded", "forward", "    if PADDED:\n        mask", "    if False:\n        mask"),
+        "values by column, padded", "forward", "    if form.PADDED:\n        mask", "    if False:\n        mask"),
     "queries past the end written": ("ragged", "forward", "stored = rows < seqlen_q", "stored = rows <= seqlen_q"),
-    "heads not grouped": ("ragged", "forward", "head_of(k, batch, head // group", "head_of(k, batch, head % group"),
+    "heads not grouped": ("ragged", "forward", "head_kv = head // problem.group", "head_kv = head % problem.group"),
     "strides of K for V": (
         "values by column", "inner", "keys.v + start * keys.stride_v", "keys.v + start * keys.stride_k"),
     "batch stride dropped": (
@@ -159,19 +163,19 @@ FAULTS = {
         "soft-cap, negative scale", "forward", "q_tile = tl.where(scale < 0, -q_tile, q_tile)",
         "q_tile = q_tile + 0.0"),
     "no sum in a row without keys": (
-        "fewer keys than queries", "forward", "tl.where(row_sum == 0, 1.0, row_sum)", "row_sum"),
+        "fewer keys than queries", "forward", "tl.where(weight == 0, 1.0, weight)", "weight"),
     "no origin in a row without keys": (
         "fewer keys than queries", "inner", 'tl.where(new_max == float("-inf"), 0.0, new_max) if', "new_max if"),
-    "dies overlap": ("eight dies", "forward", " + tl.minimum(die, programs % NUM_XCDS)", ""),
+    "dies overlap": ("eight dies", "forward", " + tl.minimum(die, count % NUM_XCDS)", ""),
     "bfloat16 truncated": (
         "bfloat16 rounded by hand, equal values", "inner", "bitcast=True) + 0x8000)", "bitcast=True))"),
-    "V of the wrong block": ("whole blocks", "inner", "keys.v + start * keys", "keys.v + begin * keys"),
+    "V of the wrong block": ("whole blocks", "inner", "keys.v + start * keys", "keys.v + span.begin * keys"),
     "V by columns read by rows": (
-        "values by column", "inner", "columns_v, keys.stride_v_columns, left", "columns_v, 1, left"),
+        "values by column", "inner", "columns_v, keys.stride_v_columns,", "columns_v, 1,"),
     "bias of the wrong block": ("bias", "inner", "rows = scoring.bias + start", "rows = scoring.bias"),
     "bias in units of log2": ("bias", "inner", "bias.to(tl.float32) * LOG2_E", "bias.to(tl.float32)"),
     "bias of other queries": (
-        "bias", "forward", "tile.queries * bias.stride_rows", "rows % BLOCK_N * bias.stride_rows"),
+        "bias", "forward", "tile.queries * bias.stride_rows", "rows % form.BLOCK_N * bias.stride_rows"),
     "bias without its heads": (
         "bias of keys", "forward", "head_of(bias, batch, head, 0)", "head_of(bias, batch, 0, 0)"),
     "slope of another head": (
@@ -191,8 +195,8 @@ FAULTS = {
         "varlen", "forward", "head_of(out, batch, head, first_row) + offsets",
         "head_of(out, batch, head, 0) + offsets"),
     "sequences of K begin with Q's": (
-        "varlen", "forward", "head_of(k, batch, head // group, first_row_k)",
-        "head_of(k, batch, head // group, first_row_q)"),
+        "varlen", "forward", "head_of(k, batch, head_kv, first_row_k)",
+        "head_of(k, batch, head_kv, first_row_q)"),
 }  # fmt: skip
 
 

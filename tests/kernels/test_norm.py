@@ -48,10 +48,12 @@ FAULTS = {
     "no eps in long rows": ("tl.sum(lane_squares, 0) / cols + eps", "tl.sum(lane_squares, 0) / cols"),
     "zero_centred left out": (" + zero_centred.to(tl.float32)", ""),
     "bias left out": ("shift = tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)", "shift = 0.0"),
-    "sum not rounded": ("values = total.to(tl.float32)", "values += tl.load(residual, mask=inside, other=0.0)"),
-    "sum not written": ("tl.store(residual, total, mask=inside)", "pass"),
+    "sum not rounded": ("total = rounded.to(tl.float32)", "total += added.to(tl.float32)"),
+    "sum not written": ("tl.store(residual + row * stride_residual_rows + columns, rounded, mask=inside)", "pass"),
     "sum written in each pass": ("        if WRITE_BACK:\n", "        if True:\n"),
-    "stride of x for the residual": ("residual += row * stride_residual_rows", "residual += row * stride_x_rows"),
+    "stride of x for the residual": (
+        "residual + row * stride_residual_rows + columns, mask", "residual + row * stride_x_rows + columns, mask"
+    ),
     "stride of x for out": (
         "out + row * stride_out_rows + columns, values.to(out.dtype.element_ty), mask=inside)\n\n\n",
         "out + row * stride_x_rows + columns, values.to(out.dtype.element_ty), mask=inside)\n\n\n",
@@ -60,7 +62,9 @@ FAULTS = {
     "lanes not joined": ("lane_squares += lane_count * (lane_mean - mean) * (lane_mean - mean)", "pass"),
     "Welford's second factor": ("delta * (values - lane_mean)", "delta * delta"),
     "padding in the lanes": ("tl.where(inside, values - lane_mean, 0.0)", "values - lane_mean"),
-    "a row left out": ("(0) * ROWS, rows, tl.num", "(0) * ROWS, rows - 1, tl.num"),
+    "a row left out": ("(0) * ROWS, rows, step", "(0) * ROWS, rows - 1, step"),
+    "a next row left out": ("(row + step < rows)", "(row + step < rows - 1)"),
+    "the first row again": ("values, added = next_values, next_added", "pass"),
     "scale of one column": ("tl.where(inside, tl.abs(values), 0.0)", "tl.where(columns < 1, tl.abs(values), 0.0)"),
     "scale without sign": ("tl.where(inside, tl.abs((values - mean)", "tl.where(inside, ((values - mean)"),
 }  # fmt: skip

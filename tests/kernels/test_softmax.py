@@ -29,6 +29,7 @@ class Case:
     infinite: float = 0.0  # share of -inf
     scale: float = 1.0
     masked: float = 0.0  # share of columns that a mask hides
+    persistent: bool = False
 
 
 CASES = {
@@ -49,20 +50,29 @@ CASES = {
     "masked, one pass": Case(5, 50, 64, masked=0.5),
     "mostly -inf": Case(8, 333, 64, infinite=0.9),
     "mostly -inf, one pass": Case(8, 60, 64, infinite=0.9),
+    "persistent": Case(9, 60, 64, persistent=True),
+    "persistent, masked": Case(9, 60, 64, masked=0.5, persistent=True),
 }
 
+LONG = """\
+        inside = columns < cols
+        scores = _scores(tl.load(x + columns, mask=inside, other=0.0), mask, columns, inside, scale)
+"""
 FAULTS = {
     "sum not rescaled": ("lane_sum * _exp(lane_max - origin)", "lane_sum"),
     "lanes not rescaled": ("lane_sum * _exp(lane_max - row_max)", "lane_sum"),
     "no origin in a lane of -inf": ('tl.where(new_max == float("-inf"), 0.0, new_max)', "new_max"),
     "maximum not subtracted": ("_exp(scores - tl.max(scores, 1)[:, None])", "_exp(scores)"),
     "padding counted": ('tl.where(inside, values, float("-inf"))', "values"),
-    "one column too many": ("(row < rows) & (columns < cols)", "(row < rows) & (columns <= cols)"),
-    "one column too many read": ("columns, columns < cols, scale", "columns, columns <= cols, scale"),
-    "one column too many written": ("inside = columns < cols", "inside = columns <= cols"),
-    "a row left out": ("(row < rows)", "(row < rows - 1)"),
+    "one column too many": ("    inside = (row < rows) & (columns < cols)",
+                            "    inside = (row < rows) & (columns <= cols)"),
+    "one column too many read": (LONG + "        new_max", LONG.replace("< cols", "<= cols") + "        new_max"),
+    "one column too many written": (LONG + "        p = ", LONG.replace("< cols", "<= cols") + "        p = "),
+    "a row left out": ("    inside = (row < rows)", "    inside = (row < rows - 1)"),
     "stride of x for out": ("out += row * stride_out_rows", "out += row * stride_x_rows"),
-    "stride of x for out, one pass": ("out + row * stride_out_rows", "out + row * stride_x_rows"),
+    "packed out, one pass": ("out + row * stride_out_rows", "out + row * cols"),
+    "a next row left out": ("(following < rows)", "(following < rows - 1)"),
+    "the first row again": ("values = next_values", "pass"),
     "scale left out": ("to(tl.float32) * scale", "to(tl.float32)"),
     "mask left out": ("inside = inside & tl.load(mask + columns, mask=inside, other=0)", "pass"),
     "first row's mask for all": ("mask += row * stride_mask_rows\n    scores", "mask += 0 * row\n    scores"),
@@ -128,7 +138,10 @@ def test_general_variant_never_narrows_an_offset(one_pass: bool):
 def compile_softmax(arch: str, dtype: str, block: int, one_pass: bool, aligned: bool):
     types = dict.fromkeys(("x", "out"), f"*{dtype}") | {"scale": "fp32"}
     kernel = MODULE.softmax_rows if one_pass else MODULE.softmax_long_rows
-    constexprs = ({"BLOCK": block, "ROWS": 1} if one_pass else {"STEP": block}) | {"mask": None, "stride_mask_rows": 0}
+    constexprs = ({"BLOCK": block, "ROWS": 1, "PERSISTENT": False} if one_pass else {"STEP": block}) | {
+        "mask": None,
+        "stride_mask_rows": 0,
+    }
     return compile_kernel(kernel, arch, types, constexprs, {"num_warps": 8}, aligned)
 
 
@@ -143,12 +156,15 @@ def check(interpreter: Executor, source: Path, case: Case) -> None:
         mask = rng.random(x.shape) >= case.masked
         mask[:, case.cols // 2] = True
     exact, same = softmax(x, mask, case.scale), softmax_same_dtype(x, mask, case.scale)
-    assert_close(run(interpreter, source, x, case.block, mask, case.scale), exact, same, 1e-6 * exact.max())
+    assert_close(
+        run(interpreter, source, x, case.block, mask, case.scale, case.persistent), exact, same, 1e-6 * exact.max()
+    )
 
 
 def run(
-    interpreter: Executor, source: Path, x: np.ndarray, block: int, mask: np.ndarray | None = None, scale: float = 1.0
-) -> np.ndarray:
+    interpreter: Executor, source: Path, x: np.ndarray, block: int, mask: np.ndarray | None = None, scale: float = 1.0,
+    persistent: bool = False,
+) -> np.ndarray:  # fmt: skip
     """The result, after checking that nothing beside it was written."""
     tensors = {"x": poisoned(x, padding=3), "out": poisoned(np.full_like(x, np.nan), padding=7)}
     rows, cols = x.shape
@@ -161,8 +177,9 @@ def run(
             arguments["mask"] = poisoned(mask.astype(np.int8), padding=5)
         arguments["stride_mask_rows"] = arguments["mask"].strides[0]
     if cols <= block:
-        arguments |= {"rows": rows, "BLOCK": block, "ROWS": 2}
-        after = interpreter.submit(launch, source, "softmax_rows", (-(-rows // 2),), arguments).result()
+        arguments |= {"rows": rows, "BLOCK": block, "ROWS": 2, "PERSISTENT": persistent}
+        grid = (2,) if persistent else (-(-rows // 2),)
+        after = interpreter.submit(launch, source, "softmax_rows", grid, arguments).result()
     else:
         arguments["STEP"] = block
         after = interpreter.submit(launch, source, "softmax_long_rows", (rows,), arguments).result()

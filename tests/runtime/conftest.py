@@ -12,7 +12,11 @@ from session_builds import ROOT, session_cache, session_folder
 BUILDS = (
     ("tests/runtime/fixtures/small.yaml",),
     ("manifests/rows.yaml", "--filter", "op=softmax"),
-    ("manifests/attention.yaml", "--filter", "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEFT=false"),
+    (
+        "manifests/attention.yaml",
+        "--filter",
+        "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEFT=false,PERSISTENT=false",
+    ),
 )
 
 

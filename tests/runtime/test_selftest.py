@@ -96,7 +96,7 @@ def test_softmax_reaches_different_variants(bundles: Path):
 def test_attention(bundles: Path):
     """The cases that a bundle of float16 and head_dim 64 serves; the others are left out."""
     report = emulated(bundles / "attention-gfx942").selftest()
-    assert report.passed and {result.case for result in report.results} == {"ragged", "padded"}
+    assert report.passed and {result.case for result in report.results} == {"ragged", "padded", "persistent"}
     assert {launch.aligned for result in report.results for launch in result.launches} == {True, False}
 
 

@@ -1,0 +1,123 @@
+"""examples/fmha.py: every option, on the emulator."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from scripts import ROOT
+
+from kernels.attention.mask_arguments import visible_keys
+
+Main = Callable[..., int]
+SMALL = "-b=1 -h=2 -s=40 -s_k=60 -d=64"
+
+
+@pytest.fixture(scope="module")
+def fmha() -> ModuleType:
+    sys.path.insert(0, str(ROOT / "examples"))
+    try:
+        import fmha
+    finally:
+        sys.path.remove(str(ROOT / "examples"))
+    return fmha
+
+
+OPTIONS = (
+    "", "-lse=1 -h_k=1", "-mask=g:12,-4 -lse=1", "-mask=t:7,3 -scale=0.3", "-mask=xb:16 -init=0", "-vlayout=c -iperm=0",
+    "-iperm=0 -operm=0 -mask=b:30,-1", "-bias=e:0", "-bias=e:2 -v=1", "-bias=1 -init=2", "-bias=a:1 -lse=1", "-bias=2",
+    "-d_v=40", "-mode=1 -b=3 -lse=1", "-mode=1 -operm=0 -iperm=1 -s=10", "-mode=1 -mask=b -h_k=1 -iperm=0 -bias=a",
+)  # fmt: skip
+FLOAT8 = "-prec=fp8 -s_k=64 -vlayout=c"
+
+
+@pytest.fixture(scope="module")
+def run(fmha: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Main:
+    """The program on the emulator, with bundles of what the options need."""
+    pytest.importorskip("triton", reason="building bundles needs the extra `build`")
+    from attention.building import built_for
+    from attention.cases import Call, Placed
+
+    def call(options: str) -> Call:
+        made = fmha.make_call(fmha.parse(f"{SMALL} {options}".split()), "gfx942")
+        inputs, outputs = (
+            {name: Placed(item.whole, item.of) for name, item in tensors.items()}
+            for tensors in (made.inputs, made.outputs)
+        )
+        return Call(made.op, inputs, outputs, made.scalars)
+
+    built_for(tmp_path_factory, "attention", lambda: map(call, OPTIONS), "attention", "fmha")
+    bundle = built_for(tmp_path_factory, "attention_quantised", lambda: [call(FLOAT8)], "attention_quantised", "fmha")
+    folder = Path(bundle.path).parent
+    return lambda text, folder=folder: fmha.main([*text.split(), "-device=emulator", f"-bundles={folder}"])
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_valid(run: Main, capsys: pytest.CaptureFixture[str], options: str):
+    assert run(f"{SMALL} {options}") == 0
+    printed = capsys.readouterr().out
+    assert printed.endswith("valid:y\n") and printed.startswith(
+        "[fp16|group|" if "-mode=1" in options else "[fp16|batch|"
+    )
+    assert "TFlops" not in printed  # an emulator's time says nothing
+
+
+def test_float8(run: Main, capsys: pytest.CaptureFixture[str]):
+    assert run(f"{SMALL} {FLOAT8}") == 0
+    assert capsys.readouterr().out.startswith("[fp8|batch|bhsd] b:1, h:2/2, s:40/64, d:64/64")
+
+
+def test_what_is_not_valid(
+    run: Main, fmha: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    exact, same_dtype = fmha.REFERENCES["flash_attention"]
+
+    def shifted(**arguments: Any) -> Any:
+        out, lse = exact(**arguments)
+        return out + 1e-2, lse
+
+    def shifted_too(**arguments: Any) -> Any:
+        out, lse = same_dtype(**arguments)
+        return out + np.float16(1e-2), lse
+
+    monkeypatch.setitem(fmha.REFERENCES, "flash_attention", (shifted, shifted_too))
+    assert run(SMALL) == 1
+    printed = capsys.readouterr()
+    assert printed.out.endswith("valid:n\n") and "fmha.py: out: max error" in printed.err
+    assert run(f"{SMALL} -v=0") == 0
+    assert "valid" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("options", "message"), (
+    ("-mask=q", "mask 'q' cannot be read; allowed: 0, 1, 2, t, b"), ("-bias=x", "-bias=x; allowed: n, 0, 1, 2, e"),
+    ("-mode=1 -bias=e", "sequences of different lengths have no matrix"), ("-mode=1 -mask=g:3,4", "allowed: t and b"),
+    ("-prec=fp8 -mode=1", "-prec=fp8 goes with -mode=0"), ("-prec=bf8", "invalid choice: 'bf8'"),
+    ("-lse=2", "invalid choice"),
+))  # fmt: skip
+def test_options_that_make_no_sense(run: Main, capsys: pytest.CaptureFixture[str], options: str, message: str):
+    with pytest.raises(SystemExit) as stopped:
+        run(options)
+    assert stopped.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_what_the_op_refuses(run: Main, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    assert run(f"{SMALL} -h=3 -h_k=2") == 1
+    assert "requires heads % heads_kv == 0; given: heads=3, heads_kv=2" in capsys.readouterr().err
+    assert run(SMALL, tmp_path) == 1
+    assert "attention-gfx942" in capsys.readouterr().err
+
+
+def test_a_rate_counts_visible_keys(fmha: ModuleType):
+    options = fmha.parse(["-b=2", "-h=3", "-s=40", "-s_k=60", "-d=16", "-d_v=8", "-mask=b:5,2"])
+    seen = visible_keys(40, 60, window_left=5, window_right=2).sum()
+    assert fmha.operations(options, fmha.make_call(options, "gfx942")) == 2 * 3 * 24 * 2 * seen
+    group = fmha.parse(["-mode=1", "-b=3", "-h=1", "-s=9", "-s_k=12", "-d=8"])
+    call = fmha.make_call(group, "gfx942")
+    lengths = [np.diff(call.inputs[f"cu_seqlens_{name}"].values) for name in "qk"]
+    assert all((lengths[0] >= 5) & (lengths[0] <= 9))
+    assert fmha.operations(group, call) == 32 * (lengths[0] * lengths[1]).sum()
