@@ -261,6 +261,12 @@ def test_ragged_queries(decode_for: BundleFor, dtype: np.dtype, head_dim: int, h
     run_paged(decode, case, num_splits=splits)
 
 
+@pytest.mark.parametrize("head_dim, cache", ((256, FP16), (256, INT8), (200, FP16)), ids=str)
+def test_wide_heads(decode: Bundle, head_dim: int, cache: np.dtype):
+    scales = dict.fromkeys(("k_scale", "v_scale"), np.full((1, 1, 1), 0.02, np.float32)) if cache == INT8 else {}
+    run_paged(decode, paged([(1, 100), (2, 33)], 64, (8, 1), head_dim, cache=cache), num_splits=2, **scales)
+
+
 def test_chunk_of_a_prompt(decode: Bundle):
     run_paged(decode, paged([(100, 150), (70, 70), (1, 200)], 64, (4, 2)), num_splits=1)
 
@@ -530,13 +536,15 @@ def run_append_int4(decode: Bundle, groups: int) -> None:
 # Latent attention
 
 
-def run_mla(decode: Bundle, lengths: list[tuple[int, int]], heads: int, block_size: int, splits: int) -> None:
-    case = paged(lengths, block_size, (heads, 1), 256 + 64)
+def run_mla(
+    decode: Bundle, lengths: list[tuple[int, int]], heads: int, block_size: int, splits: int, latent: int = 256
+) -> None:
+    case = paged(lengths, block_size, (heads, 1), latent + 64)
     cache = case.k[:, :, 0]
     tables = case.values()[3:]
     tables_there = [decode.device.array(x) for x in tables]
     most = int(np.diff(case.cu_seqlens_q).max())
-    out = decode.device.array(np.full((*case.q.shape[:2], 256), np.nan, FP16))
+    out = decode.device.array(np.full((*case.q.shape[:2], latent), np.nan, FP16))
     results = decode.mla_decode(
         poisoned(decode, case.q), poisoned(decode, cache), *tables_there, scale=0.1, max_seqlen_q=most,
         num_splits=splits, return_lse=True, out=out,
@@ -550,6 +558,10 @@ def run_mla(decode: Bundle, lengths: list[tuple[int, int]], heads: int, block_si
 @pytest.mark.parametrize("heads, block_size", ((16, 64), (3, 16), (40, 1), (128, 32)), ids=str)
 def test_mla(decode: Bundle, heads: int, block_size: int, splits: int):
     run_mla(decode, [(1, 70), (1, 1), (2, 33), (1, 0)], heads, block_size, splits)
+
+
+def test_mla_of_512(decode: Bundle):
+    run_mla(decode, [(1, 100), (3, 33)], 16, 64, 2, latent=512)
 
 
 def test_absorbed_attention_is_that_of_the_projected_keys_and_values():
