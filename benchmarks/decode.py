@@ -1,12 +1,12 @@
-"""GB/s of flash_decode and paged_attention on this GPU, beside torch's attention and a copy of as many bytes.
+"""GB/s of the ops of decoding on this GPU, beside torch's attention and a copy of as many bytes.
 
     aotbuild --arch sm_90 manifests/decode.yaml && python benchmarks/decode.py dist/decode-sm_90
 
 One query token for each sequence. All work on the same tensors, in device memory, outputs of ours given. Times are
 those of the device, between two events around as many calls as take about 20 ms; all take turns, round by round;
-medians are shown. The bytes are those of K and V, each read once; a copy reads half of them and writes half. Caches are
-not flushed between calls: shapes should be larger than the L2. The difference is the largest between our results and
-torch's.
+medians are shown. The bytes are those of K and V, each read once, of int4 its nibbles and their pairs; a copy reads
+half of them and writes half. Caches are not flushed between calls: shapes should be larger than the L2. The difference
+is the largest between our results and torch's, but for int4's.
 """
 
 from __future__ import annotations
@@ -52,6 +52,11 @@ class Shape:
         """Of K and V."""
         return 4 * self.batch * self.heads_kv * self.seqlen * self.head_dim
 
+    @property
+    def int4_nbytes(self) -> int:
+        """Of K and V in 4 bits a number, with a pair of float16 numbers for each row."""
+        return self.batch * self.heads_kv * self.seqlen * (self.head_dim + 8)
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -91,16 +96,18 @@ def report(bundle: Bundle, torch: Any, shapes: list[Shape], dtype: str, rounds: 
     for shape in shapes:
         inputs = make_inputs(bundle, torch, shape, dtype)
         ours = our_ways(bundle, torch, inputs, shape)
-        ways = working(shape, ours | peers(torch, inputs, flex) | {"copy": copy_of(torch, shape)})
+        others = {"int4": int4_way(bundle, inputs, shape), **peers(torch, inputs, flex), "copy": copy_of(torch, shape)}
+        ways = working(shape, ours | others)
         reference = next((way() for name, way in ways.items() if name.startswith("torch")), None)
-        names = names or [*ours, *peers(torch, inputs, flex), "copy"]
+        names = names or [*ours, *others]
         differences = []
         for name in ours:
             ways[name]()
             differences.append(max_difference(inputs.out, reference))
         times = interleaved({name: partial(device_seconds, bundle, way, calls_of(bundle, way))
                              for name, way in ways.items()}, rounds)  # fmt: skip
-        rate = {name: shape.nbytes / median(taken) / 1e9 for name, taken in times.items()}
+        nbytes = dict.fromkeys(times, shape.nbytes) | {"int4": shape.int4_nbytes}
+        rate = {name: nbytes[name] / median(taken) / 1e9 for name, taken in times.items()}
         cells = [f"{rate[name]:.0f}" if name in rate else "-" for name in names]
         rows.append([str(shape), *cells, f"{rate['flash'] / rate['copy']:.2f}", max(differences)])
     return table(("GB/s", *names, "flash / copy", "difference"), rows)
@@ -119,9 +126,14 @@ def make_inputs(bundle: Bundle, torch: Any, shape: Shape, dtype: str) -> Inputs:
 
 
 def our_ways(bundle: Bundle, torch: Any, inputs: Inputs, shape: Shape) -> dict[str, Callable[[], Any]]:
-    """The contiguous op, and the paged one for some block sizes; the blocks of each sequence lie in a random order."""
+    """Those of 16 bits: contiguous, of listed blocks (all of them), and paged, blocks in a random order."""
+    blocks = -(-shape.seqlen // 128)
+    none, every, count = (
+        bundle.device.array(np.array(x, np.int32)) for x in ([[0]], [[list(range(blocks))]], [[blocks]])
+    )
     ways: dict[str, Callable[[], Any]] = {
-        "flash": partial(bundle.flash_decode, *inputs.arrays, inputs.lengths, out=inputs.out)
+        "flash": partial(bundle.flash_decode, *inputs.arrays, inputs.lengths, out=inputs.out),
+        "flex": partial(bundle.flex_decode, *inputs.arrays, none, every, count, every, out=inputs.out),
     }
     _, k, v = inputs.tensors
     starts = bundle.device.array(np.arange(shape.batch + 1, dtype=np.int32))
@@ -140,6 +152,18 @@ def our_ways(bundle: Bundle, torch: Any, inputs: Inputs, shape: Shape) -> dict[s
             bundle.paged_attention, flat_q, *caches, tables, inputs.lengths, starts, out=flat_out
         )
     return ways
+
+
+def int4_way(bundle: Bundle, inputs: Inputs, shape: Shape) -> Callable[[], Any]:
+    """The contiguous op over the same cache in 4 bits, which `append_kv_int4` wrote, with one group a row."""
+    tokens, rows = shape.batch * shape.seqlen, (shape.batch, shape.seqlen, shape.heads_kv)
+    new = [x.transpose(0, 2, 1, 3).reshape(tokens, shape.heads_kv, shape.head_dim) for x in inputs.arrays[1:]]
+    caches = [bundle.device.empty((*rows, shape.head_dim // 2), np.uint8) for _ in new]
+    pairs = [bundle.device.empty((*rows, 1, 2), np.float16) for _ in new]
+    slots = bundle.device.array(np.arange(tokens, dtype=np.int32))
+    bundle.append_kv_int4(*new, *caches, *pairs, slots)
+    by_head = [x.transpose(0, 2, 1, 3) for x in caches] + [x.transpose(0, 2, 1, 3, 4) for x in pairs]
+    return partial(bundle.flash_decode_int4, inputs.arrays[0], *by_head, inputs.lengths, out=inputs.out)
 
 
 def peers(torch: Any, inputs: Inputs, flex: bool) -> dict[str, Callable[[], Any]]:

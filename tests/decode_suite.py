@@ -80,6 +80,11 @@ def poison(dtype: np.dtype) -> np.ndarray:
     return np.int8(127) if dtype == INT8 else np.array(np.nan, dtype)
 
 
+def other_layout(decode: Bundle, host: np.ndarray) -> DeviceArray:
+    """`host` [.., .., .., ..] on the device, poisoned around, its middle dims the other way round in memory."""
+    return poisoned(decode, host.swapaxes(1, 2)).transpose(0, 2, 1, 3)
+
+
 # Contiguous caches
 
 
@@ -90,10 +95,21 @@ def test_flash_decode(decode_for: BundleFor, head_dim: int, dtype: np.dtype, seq
     decode, rng = decode_for(dtype), np.random.default_rng(splits)
     q = rng.standard_normal((2, 2 * group, seqlen_q, head_dim)).astype(dtype)
     k, v = (rng.standard_normal((2, 2, 210, head_dim)).astype(dtype) for _ in range(2))
-    given = [poisoned(decode, x) for x in (q, k, v)]
+    given = [poisoned(decode, q), poisoned(decode, k), other_layout(decode, v)]
     out = decode.device.array(np.full(q.shape, np.nan, dtype))
     results = decode.flash_decode(*given, out=out, num_splits=splits, return_lse=True)
     options = {"scale": head_dim**-0.5, "return_lse": True}
+    check(results, flash_decode(q, k, v, **options), flash_decode_same_dtype(q, k, v, **options))
+
+
+@pytest.mark.parametrize("keys", (200, 201, 202))
+def test_a_last_tile_of_a_key_more_or_less(decode: Bundle, keys: int):
+    """16 queries of two heads are two tiles of rows; the first sees all keys but 8: three tiles of 64, or nearly."""
+    rng = np.random.default_rng(keys)
+    q = rng.standard_normal((1, 2, 16, 64)).astype(FP16)
+    k, v = (rng.standard_normal((1, 1, keys, 64)).astype(FP16) for _ in range(2))
+    options = {"scale": 0.125, "return_lse": True}
+    results = decode.flash_decode(*(decode.device.array(x) for x in (q, k, v)), num_splits=1, return_lse=True)
     check(results, flash_decode(q, k, v, **options), flash_decode_same_dtype(q, k, v, **options))
 
 
@@ -150,17 +166,21 @@ def test_lengths_within_a_batch(decode: Bundle, splits: int):
     check(results, exact, flash_decode_same_dtype(q, k, v, **options))
 
 
+PER_TOKEN = ((False, False), (True, False), (False, True))
+"""Whether keys, and values, have a scale for each token."""
+
+
 @pytest.mark.parametrize("cache", ("int8", "float8"))
-@pytest.mark.parametrize("per_token", (False, True))
+@pytest.mark.parametrize("per_token", PER_TOKEN)
 @pytest.mark.parametrize("splits", (1, 3))
-def test_quantised_cache(decode: Bundle, cache: str, per_token: bool, splits: int):
+def test_quantised_cache(decode: Bundle, cache: str, per_token: tuple[bool, bool], splits: int):
     cache = quantised(decode, cache)
     rng = np.random.default_rng(2)
     q = rng.standard_normal((2, 4, 1, 64)).astype(FP16)
     k, v = (cache_of(rng, (2, 2, 150, 64), cache) for _ in range(2))
     k[1, :, 90:] = v[1, :, 90:] = poison(cache)
-    shape = (2, 2, 150) if per_token else (1, 2, 1)
-    k_scale, v_scale = (rng.uniform(0.01, 0.05, shape).astype(np.float32) for _ in range(2))
+    shapes = ((2, 2, 150) if each else (1, 2, 1) for each in per_token)
+    k_scale, v_scale = (rng.uniform(0.01, 0.05, shape).astype(np.float32) for shape in shapes)
     lengths = np.array([150, 90], np.int32)
     options = {"seqlens_k": lengths, "k_scale": k_scale, "v_scale": v_scale}
     results = decode.flash_decode(q, k, v, num_splits=splits, return_lse=True, **options)
@@ -210,7 +230,7 @@ def paged(
 
 
 def run_paged(decode: Bundle, case: Paged, **options: object) -> None:
-    on_device = [poisoned(decode, x) for x in (case.q, case.k, case.v)]
+    on_device = [poisoned(decode, case.q), poisoned(decode, case.k), other_layout(decode, case.v)]
     out = decode.device.array(np.full(case.q.shape, np.nan, case.q.dtype))
     most = int(np.diff(case.cu_seqlens_q).max())
     splits = options.pop("num_splits", 0)
@@ -241,6 +261,12 @@ def test_ragged_queries(decode_for: BundleFor, dtype: np.dtype, head_dim: int, h
     run_paged(decode, case, num_splits=splits)
 
 
+@pytest.mark.parametrize("head_dim, cache", ((256, FP16), (256, INT8), (200, FP16)), ids=str)
+def test_wide_heads(decode: Bundle, head_dim: int, cache: np.dtype):
+    scales = dict.fromkeys(("k_scale", "v_scale"), np.full((1, 1, 1), 0.02, np.float32)) if cache == INT8 else {}
+    run_paged(decode, paged([(1, 100), (2, 33)], 64, (8, 1), head_dim, cache=cache), num_splits=2, **scales)
+
+
 def test_chunk_of_a_prompt(decode: Bundle):
     run_paged(decode, paged([(100, 150), (70, 70), (1, 200)], 64, (4, 2)), num_splits=1)
 
@@ -258,14 +284,15 @@ def test_scores(decode: Bundle, alibi: bool, options: dict):
     run_paged(decode, paged([(1, 100), (4, 40)], 64), num_splits=2, **options, **slopes)
 
 
-@pytest.mark.parametrize("per_token", (False, True))
+@pytest.mark.parametrize("per_token", PER_TOKEN)
 @pytest.mark.parametrize("cache", ("int8", "float8"))
-def test_quantised_blocks(decode: Bundle, cache: str, per_token: bool):
+def test_quantised_blocks(decode: Bundle, cache: str, per_token: tuple[bool, bool]):
     cache = quantised(decode, cache)
     case = paged([(1, 100), (2, 40)], 16, cache=cache)
-    shape = case.k.shape[:3] if per_token else (1, 1, case.k.shape[2])
+    shapes = [case.k.shape[:3] if each else (1, 1, case.k.shape[2]) for each in per_token]
     rng = np.random.default_rng(0)
-    scales = {name: rng.uniform(0.01, 0.05, shape).astype(np.float32) for name in ("k_scale", "v_scale")}
+    k_scale, v_scale = (rng.uniform(0.01, 0.05, shape).astype(np.float32) for shape in shapes)
+    scales = {"k_scale": k_scale, "v_scale": v_scale}
     run_paged(decode, case, num_splits=2, **scales)
 
 
@@ -307,9 +334,9 @@ def test_every_length(decode: Bundle, keys: int):
         check(results, flash_decode(q, k, v, **options), flash_decode_same_dtype(q, k, v, **options))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("block_size", (16, 32, 64, 128, 256))
+@pytest.mark.parametrize(
+    "block_size", (64, *(pytest.param(size, marks=pytest.mark.slow) for size in (16, 32, 128, 256)))
+)
 def test_every_length_within_a_batch(decode: Bundle, block_size: int):
     run_paged(decode, paged([(1, keys) for keys in LENGTHS], block_size, (2, 1)))
 
@@ -420,7 +447,7 @@ SLOTS = np.array([0, 37, -1, 5, 79, 80, 10**6], np.int32)  # -1 and those from 8
 
 def run_append(decode: Bundle, op: str, kind: str, new: list, caches: list, **options: object) -> tuple[list, tuple]:
     """(what the caches and scales hold then, what they should)."""
-    arrays = [decode.device.array(x) for x in caches]
+    arrays = [decode.device.array(caches[0]), other_layout(decode, caches[1]), *map(decode.device.array, caches[2:])]
     tensors = [x for x in (options.pop(name, None) for name in ("cos", "sin", "positions")) if x is not None]
     names = dict(zip(("cos", "sin", "positions"), tensors, strict=False))
     scales = dict(zip(("k_scale", "v_scale"), arrays[2:], strict=False))
@@ -509,13 +536,15 @@ def run_append_int4(decode: Bundle, groups: int) -> None:
 # Latent attention
 
 
-def run_mla(decode: Bundle, lengths: list[tuple[int, int]], heads: int, block_size: int, splits: int) -> None:
-    case = paged(lengths, block_size, (heads, 1), 256 + 64)
+def run_mla(
+    decode: Bundle, lengths: list[tuple[int, int]], heads: int, block_size: int, splits: int, latent: int = 256
+) -> None:
+    case = paged(lengths, block_size, (heads, 1), latent + 64)
     cache = case.k[:, :, 0]
     tables = case.values()[3:]
     tables_there = [decode.device.array(x) for x in tables]
     most = int(np.diff(case.cu_seqlens_q).max())
-    out = decode.device.array(np.full((*case.q.shape[:2], 256), np.nan, FP16))
+    out = decode.device.array(np.full((*case.q.shape[:2], latent), np.nan, FP16))
     results = decode.mla_decode(
         poisoned(decode, case.q), poisoned(decode, cache), *tables_there, scale=0.1, max_seqlen_q=most,
         num_splits=splits, return_lse=True, out=out,
@@ -529,6 +558,10 @@ def run_mla(decode: Bundle, lengths: list[tuple[int, int]], heads: int, block_si
 @pytest.mark.parametrize("heads, block_size", ((16, 64), (3, 16), (40, 1), (128, 32)), ids=str)
 def test_mla(decode: Bundle, heads: int, block_size: int, splits: int):
     run_mla(decode, [(1, 70), (1, 1), (2, 33), (1, 0)], heads, block_size, splits)
+
+
+def test_mla_of_512(decode: Bundle):
+    run_mla(decode, [(1, 100), (3, 33)], 16, 64, 2, latent=512)
 
 
 def test_absorbed_attention_is_that_of_the_projected_keys_and_values():

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from markdown import blocks, table
 from scripts import ROOT, build
+
+from aot_runtime import open_bundle
+from kernels.attention.reference import attention
+from kernels.decode.block_mask import create_block_mask
+from kernels.tolerance import assert_close
 
 PAGE = (ROOT / "docs/decode.md").read_text(encoding="utf-8")
 MANIFEST = ROOT / "manifests/decode.yaml"
@@ -36,6 +42,31 @@ def test_calls(tmp_path: Path):
     assert np.argwhere(changed).tolist() == [[1, 35], [3, 5]]
     lists = names["lists"]
     assert (lists.full_kv_num_blocks.item(), lists.kv_num_blocks.item()) == (15, 1)
+
+
+def test_functions_of_ones_own(tmp_path: Path):
+    """The manifest as it stands, with the module of docs/attention.md."""
+    attention_page = (ROOT / "docs/attention.md").read_text(encoding="utf-8")
+    for block in (*blocks(attention_page, "python"), *blocks(PAGE, "yaml")):
+        if block.comment in ("file: my_mods.py", "file: my_decode.yaml"):
+            (tmp_path / block.comment.removeprefix("file: ")).write_text(block.text, encoding="utf-8")
+    shutil.copytree(ROOT / "kernels", tmp_path / "kernels")
+    bundle = open_bundle(build(tmp_path / "my_decode.yaml", tmp_path / "dist", "HEAD_DIM=64"), device="emulator")
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.standard_normal((2, heads, n, 64)).astype(np.float16) for heads, n in ((4, 2), (2, 300), (2, 300)))
+    strength, place = rng.uniform(0, 0.001, (2, 4)).astype(np.float32), 200
+    lists = create_block_mask(lambda b, h, q, k: (q + place + k) % 2 == 0, 1, 1, 2, 300, 64)
+    out = bundle.parity_decode(q, k, v, strength, first_query=place, **lists.arguments())
+
+    def score_mod(score, batch, head, query, key):
+        return score - strength[batch, head] * (key - query - place).astype(score.dtype) ** 2
+
+    def mask_mod(batch, head, query, key):
+        return (query + place + key) % 2 == 0
+
+    options = {"scale": 0.125, "score_mod": score_mod, "mask_mod": mask_mod}
+    same = attention(q, k, v, **options, compute=np.float32, storage=np.float16)
+    assert_close(out, attention(q, k, v, **options), same, 1e-6)
 
 
 def test_every_argument_is_in_the_table():
