@@ -220,6 +220,12 @@ def test_epilogue_of_batches(gemm: Bundle, shape: tuple[int, int, int, int], add
 # Schedules
 
 
+def test_large_products_have_the_schedule_that_calls_name(gemm: Bundle):
+    a, b = gemm.device.empty((8192, 16), FP16), gemm.device.empty((16, 8192), FP16)
+    for schedule, persistent in (("persistent", True), ("tiles", False)):
+        assert f"PERSISTENT={persistent}" in gemm.explain("matmul", a, b, schedule=schedule)
+
+
 @pytest.mark.parametrize("activation", ("none", "relu"))
 @pytest.mark.parametrize("shape", ((60 * 128, 6 * 128, 32), (2050, 2560, 16)), ids=str)
 def test_persistent(gemm: Bundle, shape: tuple[int, int, int], activation: str):
