@@ -296,6 +296,34 @@ def test_quantised_blocks(decode: Bundle, cache: str, per_token: tuple[bool, boo
     run_paged(decode, case, num_splits=2, **scales)
 
 
+@pytest.mark.parametrize("splits", (1, 3))
+def test_rows_of_no_sequence_are_left_out(decode: Bundle, splits: int):
+    case = paged([(1, 60), (2, 20)], 16)
+    q = np.concatenate([case.q, np.full((2, *case.q.shape[1:]), np.nan, FP16)])
+    arrays = [decode.device.array(x) for x in (q, *case.values()[1:])]
+    out = decode.device.array(np.full(q.shape, np.nan, FP16))
+    decode.paged_attention(*arrays, max_seqlen_q=2, num_splits=splits, out=out)
+    exact, same = (f(*case.values(), scale=0.125) for f in (paged_attention, paged_attention_same_dtype))
+    check([Host(out.numpy()[:3])], (exact,), (same,))
+    assert np.isnan(out.numpy()[3:]).all()
+
+
+@pytest.mark.parametrize(
+    "starts, splits",
+    (([-4, 10**6, 3, -(2**31)], 1), ([-4, 10**6, 3, -(2**31)], 2), ([3, 1, 2**31 - 1, 2], 1)),
+    ids=str,
+)
+def test_queries_that_are_outside_are_neither_read_nor_written(decode: Bundle, starts: list[int], splits: int):
+    case = paged([(1, 60), (1, 20), (1, 40)], 16)
+    lengths = decode.device.array(case.seqlens_k)
+    tables = decode.device.array(case.block_tables), lengths, decode.device.array(np.array(starts, np.int32))
+    caches = [poisoned(decode, x) for x in (case.k, case.v)]
+    options = {"max_seqlen_q": 5, "num_splits": splits, "return_lse": True}
+    decode.paged_attention(decode.device.array(case.q), *caches, *tables, **options)
+    q, cache = np.zeros((3, 4, 320), FP16), np.zeros((9, 16, 320), FP16)
+    decode.mla_decode(*(decode.device.array(x) for x in (q, cache)), *tables, scale=1.0, **options)
+
+
 def test_a_table_that_points_outside_reads_nothing_outside(decode: Bundle):
     case = paged([(1, 60)], 16)
     case.block_tables[0, 1:3] = -5, 2**31 - 1
@@ -856,6 +884,11 @@ def test_what_no_variant_has(decode: Bundle):
         decode.flash_decode(np.zeros((1, 3, 1, 64), FP16), *(np.zeros((1, 2, 20, 64), FP16),) * 2)
     with pytest.raises(ArgumentError, match="sparse_block_size % 64"):
         decode.flex_decode(q, k, k, **{**all_blocks(20).arguments(), "sparse_block_size": 100})
+    with pytest.raises(ArgumentError, match="leads % 2"):
+        decode.flex_decode_relative_bias(q, k, k, **all_blocks(20).arguments(), bias=np.zeros((2, 40), np.float32))
+    documents = {"documents": np.zeros((1, 20), np.int32), "first_query": 20}
+    with pytest.raises(ArgumentError, match="first_query"):
+        decode.flex_decode_document(q, k, k, **all_blocks(20).arguments(), **documents)
     with pytest.raises(ArgumentError, match="sparse_block_size"):
         decode.flex_decode(q, k, k, **{**all_blocks(20).arguments(), "sparse_block_size": 0})
     with pytest.raises(ArgumentError, match="latent"):

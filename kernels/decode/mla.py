@@ -8,13 +8,13 @@ same keys, the whole rows, and the same values, the latent vectors: one tile in 
 import triton
 import triton.language as tl
 
-from kernels.decode.parts import LN_2, LOG2_E, find, finish, fold, part
+from kernels.decode.parts import LN_2, LOG2_E, find, finish, fold, part, queries_of
 
 
 @triton.jit
 def mla_split(
     q, cache, out, lse, partial, partial_lse, block_tables, seqlens_k, cu_seqlens_q,
-    heads, max_seqlen_q, seqlen_k, splits, blocks, block_size,
+    heads, total_q, max_seqlen_q, seqlen_k, splits, blocks, block_size,
     stride_q_tokens, stride_q_heads, stride_cache_blocks, stride_cache_block_size, stride_block_tables_batch,
     stride_out_tokens, stride_out_heads, stride_lse_tokens, stride_lse_heads,
     scale,
@@ -25,14 +25,13 @@ def mla_split(
 
     Grid: (cdiv(max_seqlen_q * heads, BLOCK_M) * splits, batch).
 
-    q: [tokens, heads, LATENT + ROPE]; cache: [blocks, block_size, LATENT + ROPE]; out: [tokens, heads, LATENT]; LATENT
-    and ROPE are powers of two. Tables, lengths, masks and what is written are as in `decode_split`; partial is fp32
-    [token, head, splits, LATENT].
+    q: [total_q, heads, LATENT + ROPE]; cache: [blocks, block_size, LATENT + ROPE]; out: [total_q, heads, LATENT].
+    LATENT and ROPE are powers of two. Tables, lengths, masks and what is written are as in `decode_split`; partial is
+    fp32 [token, head, splits, LATENT].
     """
     tile, split = tl.program_id(0) // splits, tl.program_id(0) % splits
     batch = tl.program_id(1)
-    first_token = tl.load(cu_seqlens_q + batch)
-    queries = tl.load(cu_seqlens_q + batch + 1) - first_token
+    first_token, queries = queries_of(cu_seqlens_q, batch, total_q)
     keys = tl.minimum(tl.maximum(tl.load(seqlens_k + batch), 0), seqlen_k)
     if tile * BLOCK_M >= queries * heads:
         return

@@ -19,6 +19,13 @@ def part(begin, end, split, splits, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
+def queries_of(cu_seqlens_q, batch, total):
+    """First query of a sequence among `total`, and how many it has; both within them, whatever cu_seqlens_q says."""
+    first = tl.minimum(tl.maximum(tl.load(cu_seqlens_q + batch), 0), total)
+    return first, tl.minimum(tl.load(cu_seqlens_q + batch + 1), total) - first
+
+
+@triton.jit
 def find(table, start, at, blocks, block_size, WHOLE_BLOCKS: tl.constexpr):
     """Block and place in it of the keys `at`, which begin at `start`. WHOLE_BLOCKS: they are of one block."""
     if WHOLE_BLOCKS:
@@ -66,16 +73,18 @@ def merge_parts(
     partial, partial_lse, out, lse, heads, seqlen_q, head_dim, splits,
     stride_out_heads, stride_out_tokens, stride_lse_heads, stride_lse_tokens,
     HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr,
-    stride_out_batch=0, stride_lse_batch=0,
+    stride_out_batch=0, stride_lse_batch=0, cu_seqlens_q=None, sequences=0,
 ):  # fmt: skip
     """Join the parts of each row. Grid: (tokens, heads, batch).
 
     partial: fp32 [batch, seqlen_q, heads, splits, HEAD_DIM], each part normalised; partial_lse: fp32 [batch, seqlen_q,
     heads, splits], base 2. out: [batch, heads, seqlen_q, head_dim]; lse: fp32 [batch, heads, seqlen_q], natural, or 0.
     SPLITS: power of two, parts that are read at once; they are summed in an order that depends on nothing but their
-    number.
+    number. cu_seqlens_q: int32 [sequences + 1], or None; tokens from its last number on are of none, and left out.
     """
     token, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    if cu_seqlens_q is not None and token >= tl.load(cu_seqlens_q + sequences):
+        return
     place = ((batch * seqlen_q + token).to(tl.int64) * heads + head) * splits
     columns = tl.arange(0, HEAD_DIM)
     acc = tl.zeros([HEAD_DIM], tl.float32)

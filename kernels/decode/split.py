@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from kernels.decode.int4 import deinterleave, interleave, load_int4
-from kernels.decode.parts import LN_2, LOG2_E, cap, find, finish, fold, load_rows, part
+from kernels.decode.parts import LN_2, LOG2_E, cap, find, finish, fold, load_rows, part, queries_of
 
 GAIN: tl.constexpr = tl.constexpr(128.0)
 """Probabilities times the scale of a quantised value are small; this keeps them in float16's normal range."""
@@ -28,7 +28,7 @@ def decode_split(
     # Of batches whose sequences have the same number of queries
     stride_q_batch=0, stride_out_batch=0, stride_lse_batch=0, seqlens_k=None,
     # Of paged caches
-    cu_seqlens_q=None, block_tables=None, blocks=0, block_size=0, stride_tables_batch=0,
+    cu_seqlens_q=None, total_q=0, block_tables=None, blocks=0, block_size=0, stride_tables_batch=0,
     WHOLE_BLOCKS: tl.constexpr = False,
     # Of quantised caches
     GROUPS: tl.constexpr = 0, WORDS: tl.constexpr = False,
@@ -42,7 +42,7 @@ def decode_split(
     Grid: (cdiv(seqlen_q * heads // heads_kv, BLOCK_M) * splits, heads_kv, batch).
 
     q, out: [batch, heads, tokens, head_dim] of seqlen_q tokens; or, where cu_seqlens_q (int32 [batch + 1]) is given,
-    [heads, tokens, head_dim] of all sequences' tokens, of which one has at most seqlen_q. k, v: [batch, heads_kv,
+    [heads, total_q, head_dim] of all sequences' tokens, of which one has at most seqlen_q. k, v: [batch, heads_kv,
     tokens, head_dim] of seqlen_k tokens; or, with block_tables (int32 [batch, seqlen_k / block_size]), [blocks,
     heads_kv, block_size, head_dim], the stride along blocks as that along batch. seqlens_k: int32 [batch], how many
     keys each sequence has; None, or null: seqlen_k. Its queries are its last tokens: query t sees keys
@@ -67,8 +67,7 @@ def decode_split(
     first_token, queries = 0, seqlen_q
     first_row = batch * seqlen_q
     if cu_seqlens_q is not None:
-        first_token = tl.load(cu_seqlens_q + batch)
-        queries = tl.load(cu_seqlens_q + batch + 1) - first_token
+        first_token, queries = queries_of(cu_seqlens_q, batch, total_q)
         first_row = first_token
     keys = seqlen_k
     if seqlens_k is not None and seqlens_k.to(tl.int64) != 0:
