@@ -196,7 +196,7 @@ class Binder:
         scalars = {scalar.name: scalar.type for scalar in self.op.scalars}
         if scalars.get(value.text, "choice") not in ("choice", "flag"):
             return scalars[value.text]
-        kind = value_kind(value, with_let_kinds(self._names, self.op))
+        kind = value_kind(value, self._kinds)
         if kind is str:
             raise self._error(
                 self._place(name),
@@ -246,6 +246,10 @@ class Binder:
     @cached_property
     def _names(self) -> dict[str, type]:
         return Scope.of(self.op).all_names(self.op) | config_names(self.op.launches[self.index])
+
+    @cached_property
+    def _kinds(self) -> dict[str, type]:
+        return with_let_kinds(self._names, self.op)
 
     def _unbound(self, name: str) -> ManifestError:
         tensors = [tensor.name for tensor in self.op.tensors]

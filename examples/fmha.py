@@ -243,7 +243,9 @@ def check(call: Call, results: dict[str, Array]) -> str:
     try:
         for name, wanted, honest in zip(("out", "lse"), exact, same_dtype, strict=True):
             if name in results:
-                assert_close(results[name], wanted, honest, 1e-5, name)
+                # Matrix units may keep few bits of a sum of float8 products.
+                coarse = np.abs(wanted[np.isfinite(wanted)]).max(initial=0) if call.op == "flash_attention_fp8" else 0
+                assert_close(results[name], wanted, honest, 1e-5 + 2**-11 * coarse, name)
     except AssertionError as error:
         return str(error)
     return ""

@@ -5,7 +5,8 @@ Operands have NaN, or 127, around them; results lie in arrays of NaN, of which o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import ml_dtypes
@@ -120,8 +121,16 @@ def test_epilogue_of_parts(gemm: Bundle, shape: tuple[int, int, int], splits: in
     run_matmul(gemm, a, b, bias, d, splits=splits, alpha=0.5, beta=-2.0, activation="silu")
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("addend", ("full", "row", "column", "one", "columns first", "none"))
+ADDENDS = ("full", "row", "column", "one", "columns first", "none")
+
+
+def epilogues() -> Iterator[Any]:
+    """Every addend with every activation; those where each is not met for the first time are slow."""
+    for (i, addend), (j, activation) in product(enumerate(ADDENDS), enumerate(ACTIVATIONS)):
+        yield pytest.param(addend, activation, marks=() if i == j else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("addend, activation", tuple(epilogues()))
 @pytest.mark.parametrize("shape", ((33, 49, 20), (64, 128, 64)), ids=str)
 def test_epilogue(gemm: Bundle, shape: tuple[int, int, int], addend: str, activation: str):
     (m, n, k), rng = shape, np.random.default_rng(1)
@@ -209,6 +218,12 @@ def test_epilogue_of_batches(gemm: Bundle, shape: tuple[int, int, int, int], add
 
 
 # Schedules
+
+
+def test_large_products_have_the_schedule_that_calls_name(gemm: Bundle):
+    a, b = gemm.device.empty((8192, 16), FP16), gemm.device.empty((16, 8192), FP16)
+    for schedule, persistent in (("persistent", True), ("tiles", False)):
+        assert f"PERSISTENT={persistent}" in gemm.explain("matmul", a, b, schedule=schedule)
 
 
 @pytest.mark.parametrize("activation", ("none", "relu"))

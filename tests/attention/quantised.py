@@ -148,4 +148,8 @@ def check(bundle: Bundle, call: Call) -> None:
     results = run(bundle, call)
     for name, exact, same_dtype in zip(("out", "lse"), *expected(call), strict=True):
         if name in results:
-            assert_close(results[name], exact, same_dtype, FLOORS[name], name)
+            floor = FLOORS[name]
+            if call.op == "flash_attention_fp8" and bundle.device.arch.startswith("sm_"):
+                # Its matrix units keep some 14 bits of a sum of float8 products.
+                floor += 2**-11 * np.abs(exact[np.isfinite(exact)]).max(initial=0)
+            assert_close(results[name], exact, same_dtype, floor, name)

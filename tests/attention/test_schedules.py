@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from attention.building import ROOT, needed_by, plan
+from attention.building import ROOT, plan
 from attention.cases import SCHEDULES, Case, make_call
 from attention.checking import check
 
 from aot.targets import parse_arch
 from aot_runtime import Bundle
+from aot_runtime.layout import make_layout, packed_strides
 
 
 @pytest.mark.parametrize("case", SCHEDULES, ids=lambda case: f"{case.schedule} {case.mode} {case.lengths}")
@@ -28,18 +29,24 @@ def test_the_counter_is_zeroed_for_each_call(bundle: Bundle):
 
 def test_what_is_chosen():
     """By itself for causal masks of moderate lengths and more tiles than programs; on demand where it is compiled."""
-    _, planners = plan(ROOT / "manifests/attention.yaml", parse_arch("gfx942"))
+    _, planners = plan(ROOT / "manifests/attention.yaml", parse_arch("gfx942"), full=False)
 
-    def point(**changes: Any) -> dict[str, Any]:
-        call = make_call(replace(Case("b", (64, 64), lengths=(1024, 1024), heads=(80, 80)), **changes))
-        (key,) = needed_by(call, planners[call.op], "gfx942")
-        return dict(key[4:])
+    def point(heads: int = 80, seqlen: int = 1024, head_dim: int = 64, alibi: bool = False, **scalars: Any) -> Any:
+        shapes = dict.fromkeys("qkv", (2, heads, seqlen, head_dim))
+        layouts = {
+            name: make_layout(("host", 0), "float16", shape, packed_strides(shape), True)
+            for name, shape in shapes.items()
+        }
+        if alibi:
+            layouts["alibi_slopes"] = make_layout(("host", 0), "float32", (1, heads), (heads, 1), True)
+        decision = planners["flash_attention"].decide(layouts, {"causal": True} | scalars, ("host", 0), 304, "gfx942")
+        return decision.launches[0].variant.point
 
-    assert point()["DYNAMIC"] and point(schedule="dynamic", mask="0", lengths=(20, 20))["DYNAMIC"]
+    assert point()["DYNAMIC"] and point(schedule="dynamic", causal=False, seqlen=20)["DYNAMIC"]
     static = point(schedule="persistent")
     assert static["PERSISTENT"] and not static["DYNAMIC"]
     for changes in (
-        {"mask": "0"}, {"mask": "b:40,0"}, {"heads": (2, 2)}, {"schedule": "tiles"}, {"lengths": (300, 300)},
-        {"head_dims": (40, 40), "schedule": "dynamic"}, {"score": "alibi", "schedule": "persistent"},
+        {"causal": False}, {"window_left": 40}, {"heads": 2}, {"schedule": "tiles"}, {"seqlen": 300}, {"seqlen": 10000},
+        {"head_dim": 40, "schedule": "dynamic"}, {"alibi": True, "schedule": "persistent"},
     ):  # fmt: skip
         assert not point(**changes)["PERSISTENT"], changes

@@ -44,7 +44,11 @@ def assert_condition(parsed: dict, condition: str) -> None:
 def test_calls(tmp_path: Path):
     """The first block, as it stands."""
     (tmp_path / "dist").mkdir()
-    build(MANIFEST, tmp_path / "dist", "T=float16,HEAD_DIM=64,HAS_BIAS=false,SOFTCAP=false,V_ROWS=true,PADDED=true")
+    build(
+        MANIFEST,
+        tmp_path / "dist",
+        "op=flash_attention|flash_attention_varlen,T=float16,HEAD_DIM=64,PERSISTENT=false,HAS_BIAS=false,SOFTCAP=false,V_ROWS=true,PADDED=true",
+    )
     block = blocks(PAGE, "python")[0]
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((2, 2, 20, 48)).astype(np.float16) for _ in range(3))

@@ -33,7 +33,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.mark.parametrize("candidate", (1, 2, 3, 4))
 @pytest.mark.parametrize("b_columns", (False, True))
-@pytest.mark.parametrize("m, n, k", ((64, 64, 64), (33, 80, 112), (200, 16, 16), (17, 1040, 48)))
+@pytest.mark.parametrize("m, n, k", ((33, 80, 112), (200, 16, 16)))
 def test_matmul(sweep: Bundle, m: int, n: int, k: int, b_columns: bool, candidate: int):
     rng = np.random.default_rng(m)
     a, b = matrix(rng, (m, k), FP16), matrix(rng, (k, n), FP16, b_columns)
