@@ -21,6 +21,13 @@ def test_the_formulas_are_one():
         np.testing.assert_allclose(absorbed[name], naive[name], rtol=1e-12, atol=1e-12)
 
 
+def test_lds_of_the_largest_fits(latent: BundleOnDemand):
+    found = [variant for variant in latent.index.variants if variant.point.get("LATENT") == 512]
+    largest = [latent.compiled(variant) for variant in found]
+    assert largest and max(variant.lds_bytes for variant in largest) <= 65536
+    assert all(variant.resources.scratch_bytes == 0 for variant in largest)
+
+
 def test_tensors_that_do_not_fit(latent: Bundle):
     call = make_call(Latent())
     tensors = {name: item.values for name, item in call.inputs.items()}
