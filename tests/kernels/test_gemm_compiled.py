@@ -53,7 +53,8 @@ def hot_loop(compiled: CompiledKernel) -> list[str]:
 LARGE = [("matmul", name, dtype, b_rows) for name in ("huge", "wide", "persistent") for dtype in ("fp16", "bf16")
          for b_rows in (False, True)]  # fmt: skip
 LARGE += [("integer_matmul", name, "i8", False) for name in ("huge", "wide")]
-LARGE += [("batched_matmul", "wide", "fp16", True), ("scaled_matmul", "wide", "fp8e4b8", False)]
+LARGE += [("batched_matmul", "wide", "fp16", True), ("scaled_matmul", "wide", "fp8e4b8", False),
+          ("int8_linear", "wide", "i8", False)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("op", "name", "dtype", "b_rows"), LARGE)
