@@ -668,6 +668,13 @@ def test_mask_functions(decode: Bundle, name: str, options: dict, mask: MaskMod)
     run_flex(decode, name, lists, splits=3, **options)
 
 
+def test_functions_are_not_asked_about_full_blocks(decode: Bundle):
+    """One that lies past the queries is seen all the same."""
+    counts, full = np.array([[2]], np.int32), np.array([[1]], np.int32)
+    indices, last = np.array([[[0, 3, 0, 0, 0]]], np.int32), np.array([[[4, 0, 0, 0, 0]]], np.int32)
+    run_flex(decode, "causal", BlockMask(counts, indices, full, last, 64))
+
+
 DOCUMENTS = np.repeat([[0, 1, 2, 3], [0, 0, 0, 1]], 75, 1)
 
 

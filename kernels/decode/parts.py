@@ -27,8 +27,11 @@ def queries_of(cu_seqlens_q, batch, total):
 
 @triton.jit
 def find(table, start, at, blocks, block_size, WHOLE_BLOCKS: tl.constexpr):
-    """Block and place in it of the keys `at`, which begin at `start`. WHOLE_BLOCKS: they are of one block."""
-    if WHOLE_BLOCKS:
+    """Block and place in it of the keys `at`, a tile that begins at `start`, a multiple of its size.
+
+    WHOLE_BLOCKS: block_size is a multiple of 64, so that a tile of up to 64 keys is of one block.
+    """
+    if WHOLE_BLOCKS and at.shape[0] <= 64:
         block = tl.load(table + start // block_size)
         place = at - start // block_size * block_size
     else:

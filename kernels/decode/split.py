@@ -56,8 +56,8 @@ def decode_split(
 
     SPLIT: writes partial fp32 [row, splits, HEAD_DIM], each part normalised, and partial_lse fp32 [row, splits] in
     units of log2, with row = (batch * seqlen_q + token) * heads + head, for `merge_parts`; else out, and lse (natural)
-    unless it is null. WHOLE_BLOCKS: block_size is a multiple of BLOCK_N, so that a tile lies in one block. What a
-    length or a block table says is clamped: nothing outside of the cache is read.
+    unless it is null. WHOLE_BLOCKS: block_size is a multiple of 64. What a length or a block table says is clamped:
+    nothing outside of the cache is read.
     """
     SCALED: tl.constexpr = k.dtype.element_ty.primitive_bitwidth == 8 and not GROUPS
     tile, split = tl.program_id(0) // splits, tl.program_id(0) % splits
