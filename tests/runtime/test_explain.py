@@ -248,7 +248,7 @@ def test_arguments_that_the_function_has_not(sample: fmt.Index, device: Device):
 
 def test_a_real_bundle(rows_bundle: Path):
     index = read_index(rows_bundle)
-    lines = explained(index, CallSpec(dims={"rows": 3, "cols": 100_000}, dtypes={"T": "float32"}), None, op="softmax")
+    lines = explained(index, CallSpec(dims={"rows": 3, "cols": 100_000}, dtypes={"T": "float32"}), 304, op="softmax")
     variant = next(
         v for v in index.variants
         if v.aligned and v.point == {"T": "float32", "HAS_MASK": False, "BLOCK": 32768, "ONE_PASS": False}
