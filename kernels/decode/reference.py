@@ -163,7 +163,7 @@ def flash_decode_int4(
 def flash_decode_int4_same_dtype(
     q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, *rest: Array, **options: object
 ) -> Result:
-    """`flash_decode_int4` as hardware does it: what is unpacked is rounded to float16."""
+    """`flash_decode_int4` as hardware does it: what is unpacked is rounded to float16, and then to q's dtype."""
     return _flash_decode_int4(as_kernel(q), q, k, v, k_scale, v_scale, *rest, **options)
 
 
@@ -177,7 +177,7 @@ def paged_attention_int4(
 def paged_attention_int4_same_dtype(
     q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, *tables: Array, **options: object
 ) -> Result:
-    """`paged_attention_int4` as hardware does it: what is unpacked is rounded to float16."""
+    """`paged_attention_int4` as hardware does it: what is unpacked is rounded to float16, and then to q's dtype."""
     return _paged_attention(as_kernel(q), q, *_unpacked(as_kernel(q), k, v, k_scale, v_scale), *tables, **options)
 
 
@@ -191,7 +191,7 @@ def _flash_decode_int4(
 
 def _unpacked(precision: Precision, k: Array, v: Array, k_scale: Array, v_scale: Array) -> tuple[Array, ...]:
     return tuple(
-        cache if precision is EXACT else cache.astype(np.float16)
+        cache if precision is EXACT else cache.astype(np.float16).astype(precision.storage)
         for cache in (unpack_int4(k, k_scale), unpack_int4(v, v_scale))
     )
 
