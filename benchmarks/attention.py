@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import interleaved, machine, median, table, versions
-from on_gpu import calls_of, device_seconds, import_torch, max_difference, working
+from measure import table
+from on_gpu import device_times, heading, import_torch, max_difference, working
 
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 
@@ -106,9 +106,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         bundle = open_bundle(options.bundle)
-        found = bundle.device.properties
-        print(machine())
-        print(f"{found.name}, {found.arch}, driver {found.driver_version}; {versions(*PACKAGES)}; {options.dtype}\n")
+        print(f"{heading(bundle, *PACKAGES)}; {options.dtype}\n")
         print(report(bundle, options.shapes, options.dtype, options.rounds))
     except AotError as error:
         sys.exit(f"attention.py: {error}")
@@ -125,9 +123,8 @@ def report(bundle: Bundle, shapes: list[Shape], dtype: str, rounds: int) -> str:
             ways |= working(shape, {name: partial(peer, *inputs.tensors, shape.causal) for name, peer in peers.items()})
         ways["ours"]()
         difference = max_difference(inputs.out, next((way() for name, way in ways.items() if name != "ours"), None))
-        times = interleaved({name: partial(device_seconds, bundle, way, calls_of(bundle, way))
-                             for name, way in ways.items()}, rounds)  # fmt: skip
-        rate = {name: shape.flops / median(taken) / 1e12 for name, taken in times.items()}
+        times = device_times(bundle, ways, rounds)
+        rate = {name: shape.flops / taken / 1e12 for name, taken in times.items()}
         rates[shape] = rate["ours"]
         plain = f"{rate['ours'] / rates[shape.plain]:.2f}" if shape != shape.plain in rates else "-"
         beside = [cell for name in peers for cell in _cells(rate, name)]

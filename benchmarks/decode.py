@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import interleaved, machine, median, table, versions
-from on_gpu import calls_of, device_seconds, import_torch, max_difference, working
+from measure import table
+from on_gpu import device_times, heading, import_torch, max_difference, working
 
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 
@@ -82,9 +82,7 @@ def main() -> None:
         sys.exit("decode.py: torch is needed, for inputs and as the peer")
     try:
         bundle = open_bundle(options.bundle)
-        found = bundle.device.properties
-        print(machine())
-        print(f"{found.name}, {found.arch}, driver {found.driver_version}; {versions(*PACKAGES)}; {options.dtype}\n")
+        print(f"{heading(bundle, *PACKAGES)}; {options.dtype}\n")
         print(report(bundle, torch, options.shapes, options.dtype, options.rounds, not options.no_flex))
     except AotError as error:
         sys.exit(f"decode.py: {error}")
@@ -104,10 +102,9 @@ def report(bundle: Bundle, torch: Any, shapes: list[Shape], dtype: str, rounds: 
         for name in ours:
             ways[name]()
             differences.append(max_difference(inputs.out, reference))
-        times = interleaved({name: partial(device_seconds, bundle, way, calls_of(bundle, way))
-                             for name, way in ways.items()}, rounds)  # fmt: skip
+        times = device_times(bundle, ways, rounds)
         nbytes = dict.fromkeys(times, shape.nbytes) | {"int4": shape.int4_nbytes}
-        rate = {name: nbytes[name] / median(taken) / 1e9 for name, taken in times.items()}
+        rate = {name: nbytes[name] / taken / 1e9 for name, taken in times.items()}
         cells = [f"{rate[name]:.0f}" if name in rate else "-" for name in names]
         rows.append([str(shape), *cells, f"{rate['flash'] / rate['copy']:.2f}", max(differences)])
     return table(("GB/s", *names, "flash / copy", "difference"), rows)

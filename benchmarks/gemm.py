@@ -28,8 +28,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from measure import interleaved, machine, median, table, versions
-from on_gpu import calls_of, device_seconds, import_torch, max_difference, working
+from measure import table
+from on_gpu import device_times, heading, import_torch, max_difference, working
 
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 
@@ -97,9 +97,7 @@ def main() -> None:
         sys.exit("gemm.py: torch is needed, for inputs and as the peer")
     try:
         bundle = open_bundle(options.bundle)
-        found = bundle.device.properties
-        print(machine())
-        print(f"{found.name}, {found.arch}, driver {found.driver_version}; {versions(*PACKAGES)}")
+        print(heading(bundle, *PACKAGES))
         scalars: dict[str, Any] = dict(options.option)
         found: dict[str, dict[Shape, tuple[Seconds, str]]] = {}
         for kind in options.kinds:
@@ -127,9 +125,8 @@ def measured(
 ) -> tuple[Seconds, str]:  # fmt: skip
     """Medians, and the difference of the results."""
     graphs, difference = captured(bundle, torch, kind, shape, options)
-    times = interleaved({name: partial(device_seconds, bundle, way, calls_of(bundle, way))
-                         for name, (way, _) in graphs.items()}, rounds)  # fmt: skip
-    return {name: median(taken) / graphs[name][1] for name, taken in times.items()}, difference
+    times = device_times(bundle, {name: way for name, (way, _) in graphs.items()}, rounds)
+    return {name: taken / graphs[name][1] for name, taken in times.items()}, difference
 
 
 def report(kind: str, found: Mapping[Shape, tuple[Seconds, str]]) -> str:

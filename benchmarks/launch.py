@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 from kernargs import kernarg_segment
-from measure import ROOT, interleaved, machine, median, table, versions
+from measure import ROOT, interleaved, median, table
+from on_gpu import heading
 
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 from aot_runtime.planner import LaunchDecision
@@ -89,9 +90,7 @@ def main() -> None:
         setting = Setting.of(open_bundle(options.bundle))
     except AotError as error:
         sys.exit(f"launch.py: {error}")
-    found = setting.bundle.device.properties
-    print(machine())
-    print(f"{found.name}, {found.arch}, driver {found.driver_version}; {versions(*PACKAGES)}")
+    print(heading(setting.bundle, *PACKAGES))
     print(f"softmax of float32[1, {COLS}], {options.rounds} rounds of {options.calls} calls\n")
     print(report(setting, options.calls, options.rounds))
 

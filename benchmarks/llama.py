@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import ROOT, machine, median, seconds, table, versions
-from on_gpu import import_torch
+from measure import ROOT, median, seconds, table
+from on_gpu import heading, import_torch
 
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 
@@ -72,9 +72,7 @@ def main() -> None:
     options = options_of()
     try:
         bundle = open_bundle(options.bundle, options.device)
-        found = bundle.device.properties
-        print(machine())
-        print(f"{found.name}, {found.arch}, driver {found.driver_version}; {versions(*PACKAGES)}")
+        print(heading(bundle, *PACKAGES))
         print(f"{options.size}, {options.dtype}, prompts of {options.prompt} tokens, {options.tokens} new ones\n")
         with tempfile.TemporaryDirectory() as folder:
             print((report_by_op if options.by_op else report)(bundle, Path(folder), options))

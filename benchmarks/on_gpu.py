@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
+from measure import interleaved, machine, median, versions
 
 from aot_runtime import Bundle, DeviceArray
 
 ROUND_S = 0.02
+
+
+def heading(bundle: Bundle, *packages: str) -> str:
+    """Two lines: the machine, and its GPU with the versions of those packages that are installed."""
+    found = bundle.device.properties
+    return f"{machine()}\n{found.name}, {found.arch}, driver {found.driver_version}; {versions(*packages)}"
 
 
 def import_torch() -> Any:
@@ -57,3 +65,9 @@ def calls_of(bundle: Bundle, way: Callable[[], Any]) -> int:
     """Calls that fill a round."""
     way()
     return max(1, min(1000, int(ROUND_S / max(device_seconds(bundle, way, 3), 1e-9))))
+
+
+def device_times(bundle: Bundle, ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Device seconds of a call of each way: medians of rounds in which all take turns."""
+    rounds_of = {name: partial(device_seconds, bundle, way, calls_of(bundle, way)) for name, way in ways.items()}
+    return {name: median(taken) for name, taken in interleaved(rounds_of, rounds).items()}

@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from measure import interleaved, machine, median, table, versions
-from on_gpu import calls_of, device_seconds, import_torch, max_difference, working
+from measure import table
+from on_gpu import device_times, heading, import_torch, max_difference, working
 
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 
@@ -106,9 +106,7 @@ def main() -> None:
         sys.exit("rows.py: torch is needed, for inputs and as the peer")
     try:
         rows, memory = open_bundle(options.rows), open_bundle(options.memory)
-        found = rows.device.properties
-        print(machine())
-        print(f"{found.name}, {found.arch}, driver {found.driver_version}; {versions(*PACKAGES)}\n")
+        print(f"{heading(rows, *PACKAGES)}\n")
         shapes = [(dtype, cols) for dtype in options.dtypes for cols in options.widths]
         print(
             report(rows, memory, torch, options.ops, shapes, options.mib << 20, options.rounds, not options.no_compile)
@@ -157,10 +155,8 @@ def measure(
     torch.cuda.synchronize()
     ways["ours"]()
     difference = max_difference(inputs.out, reference[0] if isinstance(reference, tuple) else reference)
-    times = interleaved(
-        {way: partial(device_seconds, rows, run, calls_of(rows, run)) for way, run in ways.items()}, rounds
-    )
-    return {way: moved / median(taken) / 1e9 for way, taken in times.items()}, difference
+    times = device_times(rows, ways, rounds)
+    return {way: moved / taken / 1e9 for way, taken in times.items()}, difference
 
 
 def make_inputs(bundle: Bundle, torch: Any, dtype: str, cols: int, nbytes: int) -> Inputs:
