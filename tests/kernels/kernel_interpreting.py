@@ -7,7 +7,7 @@ import importlib.util
 import multiprocessing
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -71,6 +71,24 @@ def launch(source: Path, kernel: str, grid: tuple[int, ...], arguments: Mapping[
     module = _fresh_module(source)
     getattr(module, kernel)[grid](**{n: _Pointer(a) if isinstance(a, Tensor) else a for n, a in arguments.items()})
     return {name: argument for name, argument in arguments.items() if isinstance(argument, Tensor)}
+
+
+def planted(source: Path, right: str, wrong: str, mutant: Path) -> Path:
+    """Write a source with a fault in it to `mutant`, which is returned."""
+    text = source.read_text()
+    assert text.count(right) == 1, f"the kernel changed: {right!r} occurs {text.count(right)} times"
+    mutant.write_text(text.replace(right, wrong))
+    return mutant
+
+
+def assert_noticed(check: Callable[[Any], None], cases: Iterable[Any]) -> None:
+    """The check of one of the cases fails."""
+    for case in cases:
+        try:
+            check(case)
+        except AssertionError:
+            return
+    raise AssertionError("no case noticed")
 
 
 def _fresh_module(source: Path) -> ModuleType:
