@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,7 @@ from aot.manifest import Manifest, load_manifest
 from aot.targets import Target, parse_arch
 from aot_runtime import Bundle, Device
 from aot_runtime import format as fmt
-from aot_runtime.op import build_op
-from aot_runtime.planner import Decision, op_planner
+from aot_runtime.planner import Decision, Planner
 
 Key = tuple[Any, ...]
 
@@ -47,21 +46,15 @@ class BundleOnDemand(Bundle):
     def _cache(self) -> CompileCache:
         return CompileCache(self.path)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("_") or name not in self._contracts:
-            return super().__getattr__(name)
-        planner = op_planner(self.index, name)
+    def _planner(self, name: str) -> Planner:
+        planner = super()._planner(name)
 
         def plan(*arguments: Any) -> Decision:
             decision = planner.plan(*arguments)
             compiled = (msgspec.structs.replace(x, variant=self.compiled(x.variant)) for x in decision.launches)
             return msgspec.structs.replace(decision, launches=tuple(compiled))
 
-        op = build_op(
-            msgspec.structs.replace(planner, plan=plan), self.device, self.load, self._check_contents
-        )  # fmt: skip
-        self.__dict__[name] = op
-        return op
+        return msgspec.structs.replace(planner, plan=plan)
 
     def compiled(self, stub: fmt.Variant) -> fmt.Variant:
         """A variant of the index, and what its code tells."""
@@ -79,15 +72,10 @@ class BundleOnDemand(Bundle):
                 self._cache.put(planned.key, kernel)
             return kernel
 
-    def _load(self, key: tuple[str, str, int]) -> int:
-        code, symbol, lds_bytes = key
-        driver, index = self.device.driver, self.device.index
-        if code not in self._modules:
-            kernel = self._cache.get(code)
-            assert kernel is not None, "the variant was compiled before it is loaded"
-            self._modules[code] = driver.load_module(index, kernel.image)
-        self._functions[key] = driver.get_function(index, self._modules[code], symbol, lds_bytes)
-        return self._functions[key]
+    def _image(self, code: str) -> bytes:
+        kernel = self._cache.get(code)
+        assert kernel is not None, "the variant was compiled before it is loaded"
+        return kernel.image
 
 
 def _without_selftest(manifest: Manifest) -> Manifest:

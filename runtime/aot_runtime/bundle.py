@@ -30,7 +30,7 @@ from .format import (
     decode_index,
 )
 from .op import build_op
-from .planner import POINTER, axis_names, op_planner
+from .planner import POINTER, Planner, axis_names, op_planner
 from .scope import IDENTIFIER, check_op
 
 if TYPE_CHECKING:
@@ -212,10 +212,11 @@ class Bundle:
             raise AttributeError(f"bundle '{self.index.name}' has no op '{name}'{nearest(name, self.ops)}")
         with self._lock:
             if name not in self.__dict__:  # an instance attribute from then on: found with no call of this method
-                self.__dict__[name] = build_op(
-                    op_planner(self.index, name), self.device, self.load, self._check_contents
-                )
+                self.__dict__[name] = build_op(self._planner(name), self.device, self.load, self._check_contents)
             return self.__dict__[name]
+
+    def _planner(self, name: str) -> Planner:
+        return op_planner(self.index, name)
 
     def load(self, variant: Variant) -> int:
         """The driver's handle of a variant's kernel. Raises, now and at each further try, when it cannot be loaded."""
@@ -230,7 +231,7 @@ class Bundle:
         code, symbol, lds_bytes = key
         driver, index = self.device.driver, self.device.index
         if code not in self._modules:
-            image = read_blob(self.path, self.index.blobs[code], self.index.target.arch)
+            image = self._image(code)
             try:
                 self._modules[code] = driver.load_module(index, image)
             except DeviceError as error:
@@ -238,6 +239,9 @@ class Bundle:
                 raise
         self._functions[key] = driver.get_function(index, self._modules[code], symbol, lds_bytes)
         return self._functions[key]
+
+    def _image(self, code: str) -> bytes:
+        return read_blob(self.path, self.index.blobs[code], self.index.target.arch)
 
     def preload(self) -> int:
         """Load every code object now; returns how many kernels are loaded."""

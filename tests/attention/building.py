@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from attention.cases import EDGES, SCHEDULES, Call, Placed, make_call, pairwise
 from filelock import FileLock
-from on_demand import Key, key_of, stub_of
-from session_builds import session_cache, session_folder
+from on_demand import Key, index_of, key_of, stub_of
+from session_builds import ROOT, session_cache, session_folder
 
 from aot.build import Outcome, PlannedBundle, compile_missing, look_up, plan_bundle
 from aot.bundle_writer import write_bundle
@@ -25,13 +25,11 @@ from aot.manifest import Manifest, load_manifest
 from aot.pool import WarmPool
 from aot.targets import Target, parse_arch
 from aot_runtime import Bundle, open_bundle
-from aot_runtime import format as fmt
 from aot_runtime.device import Device
 from aot_runtime.drivers.emulator import EmulatorDriver, Options
 from aot_runtime.layout import Layout, make_layout
-from aot_runtime.planner import Planner, build_planner
+from aot_runtime.planner import Planner, op_planner
 
-ROOT = Path(__file__).parents[2]
 BUNDLE = "attention_cases"
 
 
@@ -79,7 +77,8 @@ def built_for(
 def plan(manifest_path: Path, target: Target, full: bool = True) -> tuple[PlannedBundle, dict[str, Planner]]:
     """The matrix of a manifest, and each op's planner over it; nothing is compiled. full: with what is rare."""
     planned = plan_bundle(load_manifest(manifest_path), target, {}, line_info=False, full=full)
-    return planned, {op.name: _planner(op, planned, target) for op in planned.ops}
+    index = index_of(planned)
+    return planned, {op.name: op_planner(index, op.name) for op in planned.ops}
 
 
 def _compile(bundle: PlannedBundle, jobs: int, cache: CompileCache) -> Mapping[str, Any]:
@@ -94,12 +93,6 @@ def _compile(bundle: PlannedBundle, jobs: int, cache: CompileCache) -> Mapping[s
 def _raise_failures(outcome: Outcome) -> None:
     if outcome.failures:
         raise RuntimeError("\n".join(f"{failure.label}: {failure.reason}" for failure in outcome.failures))
-
-
-def _planner(op: fmt.Op, planned: PlannedBundle, target: Target) -> Planner:
-    """The op's planner, over variants that are not compiled."""
-    stubs = [stub_of(variant, target) for variant in planned.variants if variant.spec.op == op.name]
-    return build_planner(op, stubs, target.backend)
 
 
 def needed_by(call: Call, planner: Planner, arch: str) -> Iterable[Key]:
