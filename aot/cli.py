@@ -93,9 +93,10 @@ def main(
     full: bool, dry_run: bool, timeout: float, cache_dir: Path | None, line_info: bool, verbose: bool,
 ) -> None:  # fmt: skip
     """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU."""
-    from .cache import CacheError
+    from aot.compile.cache import CacheError
+    from aot.manifest.yamlfile import ManifestError
+
     from .session import BuildError, Request, build
-    from .yamlfile import ManifestError
 
     request = Request(
         manifests,

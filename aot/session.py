@@ -15,9 +15,12 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from aot_runtime.errors import AotError
-
-from .build import (
+from aot.compile.cache import CompileCache
+from aot.compile.compiler import CompiledKernel
+from aot.compile.pool import CompileFailure, WarmPool, default_workers
+from aot.manifest.schema import Manifest, load_manifest
+from aot.manifest.yamlfile import ManifestError
+from aot.plan.build import (
     Failure,
     OnDone,
     Outcome,
@@ -28,13 +31,10 @@ from .build import (
     look_up,
     plan_bundle,
 )
-from .bundle_writer import write_bundle
-from .cache import CompileCache
-from .compiler import CompiledKernel
-from .manifest import Manifest, load_manifest
-from .pool import CompileFailure, WarmPool, default_workers
+from aot.write.bundle_writer import write_bundle
+from aot_runtime.errors import AotError
+
 from .targets import Target
-from .yamlfile import ManifestError
 
 LOG_EVERY_S = 10.0
 """Seconds between progress lines where the output is no terminal."""

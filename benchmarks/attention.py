@@ -150,7 +150,7 @@ def our_call(bundle: Bundle, shape: Shape, inputs: Inputs) -> Callable[[], Any]:
 def make_inputs(bundle: Bundle, shape: Shape, dtype: str, torch: Any) -> Inputs:
     extents = [shape.extents(heads) for heads in (shape.heads, shape.heads_kv, shape.heads_kv)]
     if torch is None:
-        from aot_runtime.dtypes import numpy_dtype
+        from aot_runtime.contract.dtypes import numpy_dtype
 
         rng = np.random.default_rng(0)
         hosts = (rng.standard_normal(extent, np.float32).astype(numpy_dtype(dtype)) for extent in extents)

@@ -19,13 +19,13 @@ from pathlib import Path
 
 from measure import ROOT, machine, seconds, table, versions
 
-from aot.build import plan_bundle
-from aot.compiler import CompileJob
-from aot.manifest import load_manifest
-from aot.pool import CompileFailure, WarmPool, default_workers, run_jobs
+from aot.compile.compiler import CompileJob
+from aot.compile.pool import CompileFailure, WarmPool, default_workers, run_jobs
+from aot.manifest.schema import load_manifest
+from aot.plan.build import plan_bundle
 from aot.targets import parse_arch
 
-FRESH = "import pickle, sys; from aot.compiler import compile_job; compile_job(pickle.load(sys.stdin.buffer))"
+FRESH = "import pickle, sys; from aot.compile.compiler import compile_job; compile_job(pickle.load(sys.stdin.buffer))"
 """What a fresh process runs; the job comes on its standard input."""
 
 

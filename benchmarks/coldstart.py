@@ -27,10 +27,10 @@ from kernargs import kernarg_segment
 from measure import ROOT, machine, median, table, versions
 
 from aot_runtime import AotError
-from aot_runtime.bundle import read_index
-from aot_runtime.callspec import CallSpec, plan_call
-from aot_runtime.format import Index
-from aot_runtime.planner import LaunchDecision, op_planner
+from aot_runtime.bundle.reading import read_index
+from aot_runtime.call.callspec import CallSpec, plan_call
+from aot_runtime.call.planner import LaunchDecision, op_planner
+from aot_runtime.contract.records import Index
 
 SHAPE = (1, 8, 1024, 64)
 SCRIPTS = Path(__file__).with_name("cold")

@@ -21,13 +21,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from aot_emulator import EmulatorDriver, Options, Order
 from measure import interleaved, machine, median, seconds, table, versions
 
 from aot_runtime import AotError, Bundle
-from aot_runtime.bundle import read_index
-from aot_runtime.device import Device
-from aot_runtime.drivers import device_for_arch
-from aot_runtime.drivers.emulator import EmulatorDriver, Options, Order
+from aot_runtime.bundle.reading import read_index
+from aot_runtime.device.device import Device
+from aot_runtime.device.drivers import device_for_arch
 
 MODES = {
     "lockstep": Options(),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from aot_runtime.dtypes import SCALAR_TYPES
-from aot_runtime.planner import LaunchDecision
+from aot_runtime.call.planner import LaunchDecision
+from aot_runtime.contract.dtypes import SCALAR_TYPES
 
 
 def kernarg_segment(launch: LaunchDecision, addresses: Mapping[str, int]) -> bytes:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sample_index import sample_index
-from session_builds import build_once
 
-from aot_runtime import format as fmt
+from aot_runtime.contract import records
+from tests.support.hip_double.double import hip_double  # noqa: F401  (a fixture)
+from tests.support.sample_index import sample_index
+from tests.support.session_builds import build_once
 
 
 @pytest.fixture(scope="session")
-def sample() -> fmt.Index:
+def sample() -> records.Index:
     """An index with some of everything; see `sample_index`."""
     return sample_index()
 

@@ -12,9 +12,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .array import DeviceArray
-    from .bundle import Bundle
-    from .device import Device, Event, Graph, Stream, get_device
+    from aot_runtime.device.array import DeviceArray
+    from aot_runtime.device.device import Device, Event, Graph, Stream, get_device
+    from aot_runtime.opened import Bundle
+
     from .errors import (
         AotError,
         ArchMismatchError,
@@ -51,10 +52,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Bundle": "bundle",
-    "DeviceArray": "array",
+    "Bundle": "opened",
+    "DeviceArray": "device.array",
     "open_bundle": "opening",
-    **dict.fromkeys(("Device", "Event", "Graph", "Stream", "get_device"), "device"),
+    **dict.fromkeys(("Device", "Event", "Graph", "Stream", "get_device"), "device.device"),
 }
 
 

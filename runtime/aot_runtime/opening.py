@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .bundle import Bundle
-    from .device import Device
+    from aot_runtime.device.device import Device
+    from aot_runtime.opened import Bundle
 
 
 def open_bundle(path: str | Path, device: Device | str | None = None, *, check_contents: bool | None = None) -> Bundle:
@@ -38,7 +38,7 @@ def open_bundle(path: str | Path, device: Device | str | None = None, *, check_c
     name = _driver_of(os.fspath(path)) if device is None else device
     if isinstance(name, str):
         threading.Thread(target=_start, args=name.partition(":")[::2], name="aot_runtime: driver start").start()
-    from .bundle import open_folder
+    from aot_runtime.opened import open_folder
 
     return open_folder(path, device, check_contents)
 
@@ -72,6 +72,6 @@ def _start_cuda(index: int) -> None:
 
 def _start_hip(index: int) -> None:
     """Open the driver itself: hip-python decides which libamdhip64 a process uses, and there must not be two."""
-    from .device import get_device
+    from aot_runtime.device.device import get_device
 
     get_device(f"hip:{index}").driver.activate(index)

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parents[1]
-for folder in (TESTS / "docs", TESTS / "runtime", TESTS, TESTS.parent):
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-
-from hip_double.double import hip_double  # noqa: E402, F401  (a fixture)
-from session_builds import build_once  # noqa: E402
+from tests.support.session_builds import build_once
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hip_double.double import Double, Launch
-from reference_launches import ReferenceLaunches, device_view
 
-from aot_runtime.format import Variant
+from aot_runtime.contract.records import Variant
+from tests.aot_runtime.reference_launches import ReferenceLaunches, device_view
+from tests.support.hip_double.double import Double, Launch
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from markdown import blocks, section, table
-from scripts import ROOT, build
 
 from aot_runtime import open_bundle
 from kernels.attention.mask_arguments import parse_mask, visible_keys
 from kernels.attention.reference import attention
 from kernels.tolerance import assert_close
+from tests.docs.markdown import blocks, section, table
+from tests.docs.scripts import ROOT, build
 
 PAGE = (ROOT / "docs/attention.md").read_text(encoding="utf-8")
 MANIFEST = ROOT / "manifests/attention.yaml"
@@ -92,7 +92,7 @@ def test_a_module_of_ones_own(tmp_path: Path):
 @pytest.mark.parametrize("op", ("flash_attention", "flash_attention_varlen"))
 def test_every_argument_is_in_the_table(op: str):
     pytest.importorskip("triton", reason="manifests need the extra `build`")
-    from aot.manifest import load_manifest
+    from aot.manifest.schema import load_manifest
 
     spec = load_manifest(MANIFEST).spec.ops[op]
     documented = [name.strip("` ") for row in table(PAGE) for name in row[0].split(",")]

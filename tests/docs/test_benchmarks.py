@@ -11,10 +11,10 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hip_double.double import DoubleLibrary
-from scripts import ROOT, build, run_script
 
 from aot_runtime import open_bundle
+from tests.docs.scripts import ROOT, build, run_script
+from tests.support.hip_double.double import DoubleLibrary
 
 SUBCOMMANDS = {"gemm_sweep": ("time",)}
 BENCHMARKS = sorted(
@@ -39,7 +39,7 @@ def test_without_a_bundle(name: str, bundles: int, tmp_path: Path):
 
 def test_build():
     pytest.importorskip("triton")
-    manifest = str(ROOT / "tests/runtime/fixtures/small.yaml")
+    manifest = str(ROOT / "tests/aot_runtime/fixtures/small.yaml")
     command = [sys.executable, str(ROOT / "benchmarks/build.py"), manifest, "--sample", "2", "-j", "2"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     rates = [line.split() for line in output.splitlines() if line.startswith("small")]
@@ -118,7 +118,7 @@ def test_cold_start(hip_double: DoubleLibrary, attention_bundle: Path, tmp_path:
 
 
 def test_the_jit_gets_every_constexpr(attention_bundle: Path, tmp_path: Path):
-    from aot.kernel_source import kernel_parameters, load_kernel
+    from aot.compile.kernel_source import kernel_parameters, load_kernel
 
     jit = benchmark("coldstart").ways_of(attention_bundle, tmp_path)[2].arguments
     settings = ast.literal_eval(jit[-1])

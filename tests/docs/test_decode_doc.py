@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from markdown import blocks, table
-from scripts import ROOT, build
 
 from aot_runtime import open_bundle
 from kernels.attention.reference import attention
 from kernels.decode.block_mask import create_block_mask
 from kernels.tolerance import assert_close
+from tests.docs.markdown import blocks, table
+from tests.docs.scripts import ROOT, build
 
 PAGE = (ROOT / "docs/decode.md").read_text(encoding="utf-8")
 MANIFEST = ROOT / "manifests/decode.yaml"
@@ -71,7 +71,7 @@ def test_functions_of_ones_own(tmp_path: Path):
 
 def test_every_argument_is_in_the_table():
     pytest.importorskip("triton", reason="manifests need the extra `build`")
-    from aot.manifest import load_manifest
+    from aot.manifest.schema import load_manifest
 
     ops = load_manifest(MANIFEST).spec.ops
     listed, documented = (

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from hip_double.double import Double, DoubleLibrary
-from scripts import ROOT, Launches, run_script
 
 from aot_runtime import ArgumentError, open_bundle
-from aot_runtime.bundle import read_index
-from aot_runtime.verify import verify_bundle
+from aot_runtime.bundle.reading import read_index
+from aot_runtime.bundle.verify import verify_bundle
+from tests.docs.scripts import ROOT, Launches, run_script
+from tests.support.hip_double.double import Double, DoubleLibrary
 
 
 def test_attention_in_numpy(hip_double: DoubleLibrary, attention_bundle: Path):

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripts import ROOT
 
 from kernels.attention.mask_arguments import visible_keys
+from tests.docs.scripts import ROOT
 
 Main = Callable[..., int]
 SMALL = "-b=1 -h=2 -s=40 -s_k=60 -d=64"
@@ -40,8 +40,8 @@ FLOAT8 = "-prec=fp8 -s_k=64 -vlayout=c"
 def run(fmha: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Main:
     """The program on the emulator, with bundles of what the options need."""
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
-    from attention.building import built_for
-    from attention.cases import Call, Placed
+    from tests.ops.attention.building import built_for
+    from tests.ops.attention.cases import Call, Placed
 
     def call(options: str) -> Call:
         made = fmha.make_call(fmha.parse(f"{SMALL} {options}".split()), "gfx942")

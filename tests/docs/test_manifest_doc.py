@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from markdown import Block, blocks, section, table
-from scripts import ROOT
+
+from tests.docs.markdown import Block, blocks, section, table
+from tests.docs.scripts import ROOT
 
 pytest.importorskip("triton", reason="manifests need the extra `build`")
 
@@ -19,15 +20,14 @@ from click.testing import CliRunner
 from pydantic import BaseModel, TypeAdapter
 from ruamel.yaml import YAML
 
-from aot import manifest as schema
 from aot.cli import main
-from aot.contract import CONFIG_KEYS
-from aot.manifest import load_manifest
-from aot_runtime import expr
-from aot_runtime import format as fmt
-from aot_runtime.dtypes import DTYPES, SCALAR_TYPES
-from aot_runtime.op import call_source
-from aot_runtime.scope import RESERVED_OPS, Scope, config_names
+from aot.manifest import schema
+from aot.manifest.schema import load_manifest
+from aot.plan.contract import CONFIG_KEYS
+from aot_runtime.call.op import call_source
+from aot_runtime.contract import expressions, records
+from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
+from aot_runtime.contract.names import RESERVED_OPS, Scope, config_names
 
 PAGE = (ROOT / "docs/manifest.md").read_text(encoding="utf-8")
 MODELS: dict[str, type[BaseModel]] = {
@@ -92,7 +92,7 @@ def test_examples_of_keys_are_valid(title: str):
 
 
 def test_config_keys():
-    from aot.compiler import option_names
+    from aot.compile.compiler import option_names
     from aot.targets import parse_arch
 
     assert keys("Config")[:2] == list(CONFIG_KEYS)
@@ -113,9 +113,9 @@ def test_lists_of_names():
 
 def test_functions_of_expressions():
     forms = " ".join(row[0] for row in rows("Expressions"))
-    assert set(re.findall(r"`(\w+)\(", forms)) == {*expr.FUNCTIONS, *expr._QUERIES}
+    assert set(re.findall(r"`(\w+)\(", forms)) == {*expressions.FUNCTIONS, *expressions._QUERIES}
     for text in re.findall(r"`(\w+\([^…`]*\))`", forms):
-        expr.parse(text)
+        expressions.parse(text)
 
 
 # The examples
@@ -188,7 +188,7 @@ def test_the_first_manifest_is_what_the_page_says(tmp_path: Path):
 
 
 def test_the_tuning_file_does_what_the_page_says(tmp_path: Path):
-    from aot.contract import build_contract
+    from aot.plan.contract import build_contract
 
     loaded = load_manifest(write_project(tmp_path)["manifests/scale.yaml"])
     options = ("num_warps", "waves_per_eu")
@@ -203,7 +203,7 @@ def test_the_tuning_file_does_what_the_page_says(tmp_path: Path):
 
 @pytest.mark.parametrize(("name", "op"), [("scale", "scale_rows"), ("sums", "row_sums")])
 def test_signatures(name: str, op: str, tmp_path: Path):
-    from aot.contract import build_contract
+    from aot.plan.contract import build_contract
 
     loaded = load_manifest(write_project(tmp_path)[f"manifests/{name}.yaml"])
     source = call_source(build_contract(loaded, op, "sm_90", ("num_warps",)), frozenset())
@@ -224,7 +224,7 @@ def place(path: tuple[str | int, ...]) -> str:
     return ".".join([str(first), "*", *names[1:]])
 
 
-def test_names_by_place(sample: fmt.Index):
+def test_names_by_place(sample: records.Index):
     (op,) = (op for op in sample.ops if op.name == "reduce")
     scope = Scope.of(op)
     config = config_names(op.launches[0])

@@ -11,28 +11,28 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
-from hip_double.double import DoubleLibrary
-from markdown import blocks, section, table
-from scripts import ROOT, run_blocks
 
 import aot_runtime
 from aot_runtime import errors
-from aot_runtime import format as fmt
-from aot_runtime.bundle import read_index
-from aot_runtime.cli import main as aotbundle
-from aot_runtime.memory import KEPT_BLOCK, KEPT_TOTAL
-from aot_runtime.op import MAX_PLANS
+from aot_runtime.bundle.reading import read_index
+from aot_runtime.call.op import MAX_PLANS
+from aot_runtime.command.cli import main as aotbundle
+from aot_runtime.contract import records
+from aot_runtime.device.memory import KEPT_BLOCK, KEPT_TOTAL
+from tests.docs.markdown import blocks, section, table
+from tests.docs.scripts import ROOT, run_blocks
+from tests.support.hip_double.double import DoubleLibrary
 
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
 PAGES |= {
     name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md", "dist/README.md")
 }
 BUNDLE, RUNTIME = PAGES["bundle.md"], PAGES["runtime.md"]
-RECORDS = [item for item in vars(fmt).values() if isinstance(item, type) and issubclass(item, fmt._Record)]
+RECORDS = [item for item in vars(records).values() if isinstance(item, type) and issubclass(item, records._Record)]
 
 
 @pytest.mark.parametrize(
-    "record", [item for item in RECORDS if item is not fmt._Record], ids=lambda item: item.__name__
+    "record", [item for item in RECORDS if item is not records._Record], ids=lambda item: item.__name__
 )
 def test_fields_of_the_index(record: type[msgspec.Struct]):
     cells = [row[0] for row in table(section(BUNDLE, record.__name__))]
@@ -41,7 +41,7 @@ def test_fields_of_the_index(record: type[msgspec.Struct]):
 
 
 def test_format_version():
-    assert f"`format` is the version of the index, {fmt.FORMAT_VERSION}." in BUNDLE
+    assert f"`format` is the version of the index, {records.FORMAT_VERSION}." in BUNDLE
 
 
 def test_files_of_a_bundle(rows_bundle: Path):

@@ -9,11 +9,11 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from hip_double.double import DoubleLibrary
-from markdown import blocks, section, table
-from scripts import ROOT, run_blocks
 
 from aot.targets import TARGETS
+from tests.docs.markdown import blocks, section, table
+from tests.docs.scripts import ROOT, run_blocks
+from tests.support.hip_double.double import DoubleLibrary
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

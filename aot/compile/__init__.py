@@ -1,0 +1,1 @@
+"""Compiling: kernel sources, jobs, worker processes, the cache, and reading code objects back."""

@@ -1,0 +1,1 @@
+"""Manifests: YAML with positions, and its schema."""

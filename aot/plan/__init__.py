@@ -1,0 +1,1 @@
+"""Plans: from a manifest to what has to be compiled; nothing is compiled yet."""

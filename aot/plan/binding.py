@@ -1,0 +1,328 @@
+"""From a variant and its kernel's parameters to a compile job, and to what each kernarg is at a call.
+
+A parameter is bound by its name (a tensor, `stride_<tensor>_<dim>`, a dim, a scalar, an axis or config constexpr,
+a `let`, a workspace, `num_cus`), or by the launch's `bind`. What the point of a variant decides (an absent tensor,
+the unit stride of a contiguous dim, a literal) is folded into the code as a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from aot.compile.compiler import CompileJob
+from aot.compile.kernel_source import split_function
+from aot.manifest.schema import BindSpec, LaunchSpec, Manifest, is_function
+from aot.manifest.yamlfile import Key, ManifestError
+from aot_runtime.contract import records
+from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse, query_name
+from aot_runtime.contract.names import Scope, config_names
+from aot_runtime.errors import ExpressionError
+
+from .contract import config_error, positional
+from .kinds import value_kind, with_let_kinds
+from .variants import VariantSpec
+
+TRITON_DTYPES: Mapping[str, str] = {
+    "bool": "i1",
+    "int8": "i8",
+    "uint8": "u8",
+    "int16": "i16",
+    "uint16": "u16",
+    "int32": "i32",
+    "uint32": "u32",
+    "int64": "i64",
+    "uint64": "u64",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+    "float64": "fp64",
+    "float8_e4m3fn": "fp8e4nv",
+    "float8_e4m3fnuz": "fp8e4b8",
+    "float8_e5m2": "fp8e5",
+    "float8_e5m2fnuz": "fp8e5b16",
+}
+"""Triton's name of each dtype."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A kernel's parameter: its name, and whether it is a constexpr and has a default."""
+
+    name: str
+    constexpr: bool
+    has_default: bool = False
+    default: Any = None
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a parameter is in one variant.
+
+    Attributes:
+        type: `constexpr`, a scalar type, or `*` and a Triton dtype.
+        constant: the value of a `constexpr`.
+        value: otherwise the expression that gives the kernarg at a call; a pointer's tensor.
+        dtype: a pointer's dtype.
+        divisible: the value is a multiple of 16 in the aligned specialisation.
+        ranged: all offsets from the pointer fit 32 bits in the aligned specialisation.
+        function: the `path.py:function` that a `constexpr` is, if it is one.
+    """
+
+    name: str
+    type: str
+    constant: Any = None
+    value: str = ""
+    dtype: str = ""
+    divisible: bool = False
+    ranged: bool = False
+    function: str = ""
+
+
+@dataclass(frozen=True)
+class Binder:
+    """Binds the parameters of one launch's kernel; made once per launch, used for each of its variants."""
+
+    manifest: Manifest
+    op: records.Op
+    index: int
+    parameters: tuple[Parameter, ...]
+    arch: str
+
+    def check(self, options: Iterable[str]) -> None:
+        """Raise `ManifestError` for a `bind` entry or a config key that the kernel has no parameter for.
+
+        Args:
+            options: names of compiler options, of any backend.
+        """
+        names = [parameter.name for parameter in self.parameters]
+        for key in self.launch_spec.bind:
+            if key not in names:
+                raise self._error(("bind", key), f"kernel has no parameter '{key}'{nearest(key, names)}")
+        constexprs = [parameter.name for parameter in self.parameters if parameter.constexpr]
+        for config in self.op.launches[self.index].configs:
+            for key in config.values:
+                if key not in constexprs:
+                    raise config_error(
+                        self.manifest,
+                        self.op.name,
+                        self.arch,
+                        self.index,
+                        config.name,
+                        key,
+                        f"config '{config.name}': '{key}' is neither a constexpr parameter of "
+                        f"'{self.launch_spec.kernel}' nor a compiler option{nearest(key, [*constexprs, *options])}",
+                    )
+
+    @property
+    def launch_spec(self) -> LaunchSpec:
+        return self.manifest.spec.ops[self.op.name].launches[self.index]
+
+    def bind(self, variant: VariantSpec) -> tuple[Bound, ...]:
+        """What every parameter is in a variant, in the kernel's order. Raises `ManifestError`."""
+        known = dict(variant.constants)
+        return tuple(self._bind(parameter, variant, known) for parameter in self.parameters)
+
+    def _bind(self, parameter: Parameter, variant: VariantSpec, known: Mapping[str, Any]) -> Bound:
+        given = self.launch_spec.bind.get(parameter.name)
+        if parameter.constexpr:
+            return self._bind_constexpr(parameter, given, known)
+        if given is None:
+            given = self._by_name(parameter.name)
+            if given is None and parameter.has_default:
+                return Bound(parameter.name, "constexpr", constant=self._default(parameter))
+            if given is None:
+                raise self._unbound(parameter.name)
+        if is_function(given):
+            raise self._error(
+                ("bind", parameter.name), f"'{given}' is a function, but '{parameter.name}' is no constexpr"
+            )
+        forced = given.type if isinstance(given, BindSpec) else None
+        value = given.value if isinstance(given, BindSpec) else given
+        return self._bind_value(parameter.name, self._parse(str(value), parameter.name), forced, variant, known)
+
+    def _bind_constexpr(self, parameter: Parameter, given: Any, known: Mapping[str, Any]) -> Bound:
+        name = parameter.name
+        if given is None:
+            if name in known:
+                return Bound(name, "constexpr", constant=known[name])
+            if parameter.has_default:
+                return Bound(name, "constexpr", constant=self._default(parameter))
+            raise self._error(
+                ("kernel",),
+                f"constexpr parameter '{name}' of the kernel is not bound: no axis, config or bind of that name"
+                f"{nearest(name, [item for item in known if not item.startswith('_')])}",
+            )
+        if is_function(given):
+            return Bound(name, "constexpr", function=given)
+        value = self._parse(str(given.value if isinstance(given, BindSpec) else given), name)
+        self._check_names(value, name)
+        constant = self._constant(value, name, known)
+        if constant is UNKNOWN:
+            raise self._error(("bind", name), f"'{value.text}' is not known at build, but '{name}' is a constexpr")
+        return Bound(name, "constexpr", constant=constant)
+
+    def _bind_value(
+        self, name: str, value: Expression, forced: str | None, variant: VariantSpec, known: Mapping[str, Any]
+    ) -> Bound:
+        plain = value.text
+        spaces = {space.name: space for space in self.op.workspace}
+        tensors = {tensor.name: tensor for tensor in self.op.tensors}
+        if plain in spaces:
+            dtype = spaces[plain].dtype
+            return Bound(name, f"*{TRITON_DTYPES[dtype]}", value=plain, dtype=dtype, divisible=True)
+        if plain in tensors:
+            if known.get(query_name("given", plain)) is False:
+                return Bound(name, "constexpr", constant=None)
+            tensor = tensors[plain]
+            dtype = str(known.get(tensor.dtype, tensor.dtype))
+            pointer = f"*{TRITON_DTYPES[dtype]}"
+            return Bound(name, pointer, value=plain, dtype=dtype, divisible=tensor.align, ranged=not tensor.large)
+        self._check_names(value, name)
+        strides = [query for query in value.queries if query[0] == "stride"]
+        if len(strides) == 1 and plain == parse(f"stride({strides[0][1]}, {strides[0][2]})").text:
+            return self._stride(name, tensors[str(strides[0][1])], int(strides[0][2]), forced, variant, known)
+        constant = self._constant(value, name, known)
+        if constant is not UNKNOWN:
+            # A type that the manifest asks for is kept: a constant would be an i32 or fp32 in the kernel.
+            return Bound(name, forced, value=repr(constant)) if forced else Bound(name, "constexpr", constant=constant)
+        wide = any(self._wide(tensors[str(tensor)], variant) for _, tensor, *_ in strides)
+        return Bound(name, forced or self._type(value, name, wide), value=plain, divisible=plain in self.op.align)
+
+    def _type(self, value: Expression, name: str, wide: bool) -> str:
+        """The kernarg type of an expression: a scalar has its own; an integer is an i64 where `wide`, else an i32."""
+        scalars = {scalar.name: scalar.type for scalar in self.op.scalars}
+        if scalars.get(value.text, "choice") not in ("choice", "flag"):
+            return scalars[value.text]
+        kind = value_kind(value, self._kinds)
+        if kind is str:
+            raise self._error(
+                self._place(name),
+                f"parameter '{name}': '{value.text}' is text, which a kernel cannot take at run time; "
+                "make it a constexpr, picked by it",
+            )
+        return {bool: "i1", int: "i64" if wide else "i32", float: "fp32"}[kind]
+
+    def _stride(
+        self,
+        name: str,
+        tensor: records.Tensor,
+        position: int,
+        forced: str | None,
+        variant: VariantSpec,
+        known: Mapping[str, Any],
+    ) -> Bound:
+        if known.get(query_name("given", tensor.name)) is False:
+            return Bound(name, "constexpr", constant=0)
+        innermost = known.get(
+            query_name("innermost", tensor.name, str(position)), tensor.contiguous[-1:] == (position,)
+        )
+        # A dim that may be broadcast has stride 0 then.
+        if innermost and not tensor.shape[position].broadcast and forced is None:
+            return Bound(name, "constexpr", constant=1)
+        value = parse(f"stride({tensor.name}, {position})").text
+        type_name = forced or ("i64" if self._wide(tensor, variant) else "i32")
+        return Bound(name, type_name, value=value, divisible=tensor.align and not innermost)
+
+    @staticmethod
+    def _wide(tensor: records.Tensor, variant: VariantSpec) -> bool:
+        """Whether offsets into a tensor may need 64 bits."""
+        return tensor.large or not variant.aligned
+
+    def _by_name(self, name: str) -> str | None:
+        """The expression that a parameter's name stands for; None where it stands for nothing."""
+        tensors = {tensor.name for tensor in self.op.tensors} | {space.name for space in self.op.workspace}
+        if name in tensors or name in self._names:
+            return name
+        for tensor in self.op.tensors:
+            prefix = f"stride_{tensor.name}_"
+            dims = [dim.extent for dim in tensor.shape] + [str(i) for i in range(len(tensor.shape))]
+            if name.startswith(prefix) and name.removeprefix(prefix) in dims:
+                return f"stride({tensor.name}, {name.removeprefix(prefix)})"
+        return None
+
+    @cached_property
+    def _names(self) -> dict[str, type]:
+        return Scope.of(self.op).all_names(self.op) | config_names(self.op.launches[self.index])
+
+    @cached_property
+    def _kinds(self) -> dict[str, type]:
+        return with_let_kinds(self._names, self.op)
+
+    def _unbound(self, name: str) -> ManifestError:
+        tensors = [tensor.name for tensor in self.op.tensors]
+        strides = [f"stride_{t.name}_{dim.extent}" for t in self.op.tensors for dim in t.shape]
+        known = [*tensors, *strides, *self._names, *(space.name for space in self.op.workspace)]
+        return self._error(
+            ("kernel",),
+            f"kernel parameter '{name}' is not bound: it is no tensor, stride_<tensor>_<dim>, dim, scalar, constexpr, "
+            f"let or workspace, and `bind` does not name it{nearest(name, known)}",
+        )
+
+    def _check_names(self, value: Expression, name: str) -> None:
+        subjects = {tensor.name: tensor for tensor in self.op.tensors}
+        try:
+            value.check_names(self._names, subjects)
+        except ExpressionError as error:
+            raise self._error(self._place(name), f"parameter '{name}': {error}") from None
+
+    def _parse(self, text: str, name: str) -> Expression:
+        try:
+            return positional(parse(text), {tensor.name: tensor for tensor in self.op.tensors})
+        except ExpressionError as error:
+            raise self._error(self._place(name), f"parameter '{name}': {error}") from None
+
+    def _constant(self, value: Expression, name: str, known: Mapping[str, Any]) -> Any:
+        """The value where the point of a variant decides it, else `UNKNOWN`."""
+        try:
+            return value.partial(known)
+        except ExpressionError as error:
+            raise self._error(self._place(name), f"parameter '{name}': {error}") from None
+
+    def _default(self, parameter: Parameter) -> Any:
+        value = getattr(parameter.default, "value", parameter.default)  # of a tl.constexpr, what it holds
+        if value is not None and not isinstance(value, bool | int | float | str):
+            raise self._error(
+                ("kernel",),
+                f"the default of constexpr parameter '{parameter.name}' is {value!r}; a number, a boolean, text or "
+                "None is allowed: bind the parameter",
+            )
+        return value
+
+    def _place(self, name: str) -> tuple[Key, ...]:
+        """Where the manifest binds a parameter: in `bind`, or with the kernel itself."""
+        return ("bind", name) if name in self.launch_spec.bind else ("kernel",)
+
+    def _error(self, path: tuple[Key, ...], message: str) -> ManifestError:
+        where = ("ops", self.op.name, "launches", self.index, *path)
+        return self.manifest.error(where, f"op '{self.op.name}', kernel '{self.launch_spec.kernel}': {message}")
+
+
+def compile_job(
+    manifest: Manifest, launch: LaunchSpec, bound: tuple[Bound, ...], variant: VariantSpec, arch: str, line_info: bool
+) -> CompileJob:
+    """The compile job of a bound variant."""
+    source, function = split_function(launch.kernel)
+    hints = bound if variant.aligned else ()
+    return CompileJob(
+        root=str(manifest.root),
+        source=source,
+        function=function,
+        signature=tuple((item.name, item.type) for item in bound),
+        constants=tuple((item.name, item.constant) for item in bound if item.type == "constexpr" and not item.function),
+        functions=tuple((item.name, item.function) for item in bound if item.function),
+        divisible_by_16=tuple(item.name for item in hints if item.divisible),
+        pointer_range_32=tuple(item.name for item in hints if item.ranged),
+        options=variant.options,
+        arch=arch,
+        line_info=line_info,
+    )
+
+
+def kernarg_values(bound: tuple[Bound, ...]) -> Iterator[tuple[str, str, str]]:
+    """(parameter, type, expression) of every parameter that is in the kernarg segment; `*dtype` for a pointer."""
+    for item in bound:
+        if item.type != "constexpr":
+            yield item.name, f"*{item.dtype}" if item.dtype else item.type, item.value

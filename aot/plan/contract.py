@@ -1,0 +1,422 @@
+"""From a manifest's op to its contract (`aot_runtime.contract.records.Op`): names resolved, expressions checked.
+
+One contract per architecture: tuning files and `arch` in expressions make them differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from aot.manifest.schema import AxisSpec, LaunchSpec, Manifest, OpSpec, ScalarSpec, TensorSpec, load_tuning
+from aot.manifest.yamlfile import Key, ManifestError, YamlFile
+from aot_runtime.contract import records
+from aot_runtime.contract.expressions import LAYOUT_QUERIES, Expression, nearest, parse
+from aot_runtime.contract.names import RESERVED, Scope, axis_rule, check_op, stride_position
+from aot_runtime.errors import ExpressionError
+
+from .kinds import value_kind
+
+CONFIG_KEYS = ("name", "when")
+"""Keys of a config entry that are neither constexprs nor compiler options."""
+
+_WITHOUT_STRIDES = ("tensors", "scalars", "require", "let", "exclude", "rare", "overrides")
+"""Parts of an op whose expressions are evaluated before the strides of a call are known."""
+
+
+def build_contract(manifest: Manifest, op_name: str, arch: str, options: Iterable[str]) -> records.Op:
+    """The contract of one op for one architecture. Raises `ManifestError` at the first fault.
+
+    Args:
+        options: names of compiler options, of any backend; other keys of a config are constexprs.
+    """
+    return _Contract(manifest, op_name, arch, frozenset(options)).build()
+
+
+class _Contract:
+    def __init__(self, manifest: Manifest, op_name: str, arch: str, options: frozenset[str]):
+        self.manifest, self.name, self.arch, self.options = manifest, op_name, arch, options
+        self.spec: OpSpec = manifest.spec.ops[op_name]
+        self.tensors: dict[str, records.Tensor] = {}
+
+    def build(self) -> records.Op:
+        spec = self.spec
+        self._check_distinct()
+        tensors = tuple(self._tensor(name, tensor) for name, tensor in spec.tensors.items())
+        self.tensors |= {tensor.name: tensor for tensor in tensors}
+        scalars = tuple(self._scalar(name, scalar) for name, scalar in spec.scalars.items())
+        op = records.Op(
+            name=self.name,
+            doc=spec.doc.strip(),
+            reference=spec.reference,
+            tensors=tensors,
+            scalars=scalars,
+            dims=tuple(records.DimLimit(name, dim.min, dim.max, dim.doc) for name, dim in spec.dims.items()),
+            dtypes={name: tuple(values) for name, values in spec.dtypes.items()},
+            axes=tuple(self._axis(name, axis) for name, axis in spec.constexprs.items()),
+            let=tuple(records.Let(name, self._text(value, ("let", name))) for name, value in spec.let.items()),
+            require=tuple(self._text(value, ("require", i)) for i, value in enumerate(spec.require)),
+            align=tuple(spec.align),
+            workspace=tuple(
+                records.Workspace(
+                    name,
+                    tuple(self._text(dim, ("workspace", name, "shape", i)) for i, dim in enumerate(item.shape)),
+                    item.dtype,
+                    item.zero,
+                )
+                for name, item in spec.workspace.items()
+            ),
+            denied=tuple(
+                records.Denied(self._text(item.when, ("overrides", i, "when")), item.deny)
+                for i, item in enumerate(spec.overrides)
+                if item.deny
+            ),
+            large_tensors=spec.large_tensors,
+            launches=self._launches(),
+        )
+        self._check_scopes(op)
+        return op
+
+    # Parts of a contract
+
+    def _tensor(self, name: str, spec: TensorSpec) -> records.Tensor:
+        path: tuple[Key, ...] = ("tensors", name)
+        if spec.dtype not in self.spec.dtypes and spec.dtype not in fmt_dtypes():
+            known = [*self.spec.dtypes, *fmt_dtypes()]
+            raise self._error(
+                (*path, "dtype"), f"'{spec.dtype}' is no dtype and no dtype variable{nearest(spec.dtype, known)}"
+            )
+        if spec.when != "" and spec.role != "output":
+            raise self._error((*path, "when"), "only an output has `when`; an input may be `optional: true`")
+        if spec.optional and spec.role == "output":
+            raise self._error((*path, "optional"), "an output is not optional; say when it exists with `when`")
+        shape = tuple(self._dim(dim, (*path, "shape", i)) for i, dim in enumerate(spec.shape))
+        return records.Tensor(
+            name=name,
+            shape=shape,
+            dtype=spec.dtype,
+            role=spec.role,
+            optional=spec.optional,
+            when=self._text(spec.when, (*path, "when")) if spec.when != "" else "",
+            contiguous=self._contiguous(spec, shape, path),
+            innermost=self._dim_list(spec.innermost, "innermost", spec, shape, path),
+            align=spec.align,
+            large=spec.large,
+            offsets=records.Offsets(spec.offsets.into, spec.offsets.longest or "") if spec.offsets else None,
+            range=tuple(self._text(bound, (*path, "range", i)) for i, bound in enumerate(spec.range)),
+            doc=spec.doc,
+        )
+
+    def _dim(self, text: str | int, path: tuple[Key, ...]) -> records.Dim:
+        extent, bar, one = str(text).partition("|")
+        if bar and one.strip() != "1":
+            raise self._error(path, f"'{text}': only `dim|1` (an extent of 1 is broadcast) is allowed")
+        return records.Dim(self._text(extent, path), broadcast=bool(bar))
+
+    def _contiguous(self, spec: TensorSpec, shape: tuple[records.Dim, ...], path: tuple[Key, ...]) -> tuple[int, ...]:
+        if spec.contiguous is None:
+            return (len(shape) - 1,) if shape and not spec.innermost else ()
+        return self._dim_list(spec.contiguous, "contiguous", spec, shape, path)
+
+    def _dim_list(
+        self, items: list[str | int], key: str, spec: TensorSpec, shape: tuple[records.Dim, ...], path: tuple[Key, ...]
+    ) -> tuple[int, ...]:
+        positions = []
+        for i, item in enumerate(items):
+            named = [p for p, dim in enumerate(shape) if dim.extent == item]
+            if isinstance(item, int) and -len(shape) <= item < len(shape):
+                positions.append(item % len(shape))
+            elif len(named) == 1:
+                positions.append(named[0])
+            else:
+                raise self._error((*path, key, i), f"'{item}' names no single dim of {list(spec.shape)}")
+        if len(set(positions)) != len(positions):
+            raise self._error((*path, key), "a dim is named twice")
+        return tuple(positions)
+
+    def _scalar(self, name: str, spec: ScalarSpec) -> records.Scalar:
+        path: tuple[Key, ...] = ("scalars", name)
+        if bool(spec.values) != (spec.type == "choice"):
+            raise self._error(path, "`values` goes with `type: choice`, and only with it")
+        if spec.type in ("choice", "flag") and (spec.min is not None or spec.max is not None):
+            raise self._error(path, f"a {spec.type} has no min or max")
+        if spec.type == "choice":
+            default = "" if spec.default is None else repr(str(spec.default))
+            if spec.default is not None and spec.default not in spec.values:
+                raise self._error((*path, "default"), f"'{spec.default}' is not one of {', '.join(spec.values)}")
+        else:
+            default = "" if spec.default is None else self._text(spec.default, (*path, "default"))
+        return records.Scalar(name, spec.type, default, tuple(spec.values), spec.min, spec.max, spec.doc)
+
+    def _axis(self, name: str, spec: AxisSpec) -> records.Axis:
+        path: tuple[Key, ...] = ("constexprs", name)
+        rule, text = axis_rule(str(spec.pick))
+        if rule == "equal" and text.split()[:1] in (["smallest"], ["largest"]):
+            raise self._error(
+                (*path, "pick"),
+                f"'{text}': allowed are smallest >= E, smallest > E, largest <= E and largest < E, of an expression E",
+            )
+        kinds = {type(value) for value in spec.values}
+        if len(kinds) > 1 or len(set(spec.values)) != len(spec.values):
+            raise self._error((*path, "values"), "values must be distinct and of one type")
+        if rule != "equal" and not kinds <= {int, float}:
+            raise self._error((*path, "pick"), "smallest and largest need numbers as values")
+        values = tuple(sorted(spec.values)) if rule != "equal" else tuple(spec.values)
+        return records.Axis(name, values, self._text(text, (*path, "pick")), rule)
+
+    def _launches(self) -> tuple[records.Launch, ...]:
+        tuning_file, overlay = tuned_configs(self.manifest, self.name, self.arch)
+        names = [launch_name(launch) for launch in self.spec.launches]
+        if len(set(names)) != len(names):
+            raise self._error(("launches",), f"two launches have one name ({', '.join(names)}); give them a `name`")
+        for name, entries in overlay.items():
+            if name not in names:
+                raise tuning_file.error(
+                    ("launches", name), f"no launch '{name}' in op '{self.name}'{nearest(name, names)}"
+                )
+            given = [entry["name"] for entry in entries if "name" in entry]
+            if len(set(given)) != len(given):
+                raise tuning_file.error(
+                    ("launches", name), f"op '{self.name}': two configs have one name ({', '.join(map(str, given))})"
+                )
+        return tuple(
+            self._launch(i, launch, overlay.get(name, []))
+            for i, (name, launch) in enumerate(zip(names, self.spec.launches, strict=True))
+        )
+
+    def _launch(self, index: int, spec: LaunchSpec, overlay: list[dict[str, records.Value]]) -> records.Launch:
+        path: tuple[Key, ...] = ("launches", index)
+        grid = [self._text(extent, (*path, "grid", i)) for i, extent in enumerate(spec.grid)]
+        entries = overlay_configs(spec.configs, overlay)
+        configs = tuple(self._config(index, entry) for entry in entries)
+        for i, config in enumerate(configs):
+            last = i == len(configs) - 1
+            if last and config.when:
+                raise self._config_error(
+                    index, config.name, f"the last config ('{config.name}') must serve every call: it has no `when`"
+                )
+            if not last and not config.when:
+                raise self._config_error(
+                    index, config.name, f"config '{config.name}' has no `when`, so those after it are never used"
+                )
+        names = [config.name for config in configs]
+        if len(set(names)) != len(names):
+            raise self._error((*path, "configs"), f"two configs have one name ({', '.join(names)})")
+        when = self._text(spec.when, (*path, "when")) if spec.when != "" else ""
+        grid_xyz = ([*grid, "1", "1"])[:3]
+        return records.Launch(launch_name(spec), (grid_xyz[0], grid_xyz[1], grid_xyz[2]), configs, when)
+
+    def _config(self, index: int, entry: dict[str, records.Value]) -> records.Config:
+        name, when = str(entry["name"]), entry.get("when", "")
+        rest = {key: value for key, value in entry.items() if key not in CONFIG_KEYS}
+        try:
+            condition = positional(parse(str(when)), self.tensors).text if when != "" else ""
+        except ExpressionError as error:
+            raise self._config_error(index, name, str(error)) from None
+        return records.Config(
+            name=name,
+            when=condition,
+            options={key: value for key, value in rest.items() if key in self.options},
+            values={key: value for key, value in rest.items() if key not in self.options},
+        )
+
+    # Checks
+
+    def _check_distinct(self) -> None:
+        spec = self.spec
+        seen: dict[str, str] = {}
+        groups: dict[str, Iterable[str]] = {
+            "tensors": spec.tensors,
+            "scalars": spec.scalars,
+            "dtypes": spec.dtypes,
+            "constexprs": spec.constexprs,
+            "let": spec.let,
+            "workspace": spec.workspace,
+        }
+        for group, names in groups.items():
+            for name in names:
+                if name in RESERVED:
+                    raise self._error((group, name), f"'{name}' is reserved; choose another name")
+                if name in seen:
+                    raise self._error((group, name), f"'{name}' is in `{seen[name]}` already; names are distinct")
+                seen[name] = group
+
+    def _check_scopes(self, op: records.Op) -> None:
+        try:
+            scope = Scope.of(op)
+        except ExpressionError as error:
+            raise self._error(("tensors",), str(error)) from None
+        self._check_dims(op, scope)
+        try:
+            check_op(op)
+        except ExpressionError as error:
+            raise self._error((), str(error)) from None
+        for where, text, names in scope.expressions(op):
+            self._check(text, names, scope, self._config_path(op, where, text))
+        self._check_build_conditions(op, scope)
+        self._check_picks(op, scope)
+        self._check_optionals(op)
+
+    def _check_dims(self, op: records.Op, scope: Scope) -> None:
+        for name in [dim.name for dim in op.dims] + list(op.align):
+            if name not in scope.dims:
+                group = "dims" if name in self.spec.dims else "align"
+                raise self._error((group, name), f"'{name}' is no dim of a tensor{nearest(name, scope.dims)}")
+        for variable in op.dtypes:
+            if not any(t.dtype == variable and t.role != "output" and not t.optional for t in op.tensors):
+                raise self._error(
+                    ("dtypes", variable), f"no required input has dtype '{variable}', so no call decides it"
+                )
+
+    def _check_build_conditions(self, op: records.Op, scope: Scope) -> None:
+        build_names = scope.build_names(op)
+        for key, conditions in (("exclude", self.spec.exclude), ("rare", self.spec.rare)):
+            for i, item in enumerate(conditions):
+                self._check(self._text(item, (key, i)), build_names, scope, (key, i))
+        configs = {
+            key: type(value) for launch in op.launches for c in launch.configs for key, value in c.values.items()
+        }
+        for i, override in enumerate(self.spec.overrides):
+            path = ("overrides", i, "when")
+            self._check(self._text(override.when, path), {**build_names, **configs, "config": str}, scope, path)
+            for key in override.options:
+                if key not in self.options:
+                    raise self._error(
+                        ("overrides", i, "options", key), f"'{key}' is no compiler option{nearest(key, self.options)}"
+                    )
+
+    def _check_picks(self, op: records.Op, scope: Scope) -> None:
+        for axis in op.axes:
+            if axis.rule != "equal" and value_kind(parse(axis.pick), scope.all_names(op)) is str:
+                raise self._error(
+                    ("constexprs", axis.name, "pick"), f"'{axis.pick}' is text; {axis.rule} needs a number"
+                )
+
+    def _check_optionals(self, op: records.Op) -> None:
+        """A kernel must be able to know whether an optional tensor is there, and how it lies: axes are picked by it."""
+        picks = {axis.pick for axis in op.axes if axis.rule == "equal"}
+        for tensor in op.tensors:
+            presence = presence_of(tensor)
+            if presence and presence not in picks and not self.spec.tensors[tensor.name].nullable:
+                raise self._error(
+                    ("tensors", tensor.name),
+                    f"'{tensor.name}' may be absent, but no constexpr has `pick: {presence}`, "
+                    "so the kernel cannot know whether it is there",
+                )
+            for dim in tensor.innermost[:-1]:
+                if innermost_of(tensor, dim) not in picks:
+                    raise self._error(
+                        ("tensors", tensor.name, "innermost"),
+                        f"any of several dims of '{tensor.name}' may be the innermost, but no constexpr has `pick: "
+                        f"innermost({tensor.name}, {tensor.shape[dim].extent})`, so the kernel cannot know which is",
+                    )
+
+    def _check(self, text: str, names: Mapping[str, type], scope: Scope, path: tuple[Key, ...]) -> None:
+        value = parse(text)
+        try:
+            value.check_names(names, scope.subjects)
+            if path[0] in _WITHOUT_STRIDES and any(function in LAYOUT_QUERIES for function, *_ in value.queries):
+                raise ExpressionError(f"'{text}': strides are not known here; {path[0]} cannot depend on them")
+        except ExpressionError as error:
+            raise self._error(path, str(error)) from None
+
+    def _config_path(self, op: records.Op, path: tuple[Key, ...], text: str) -> tuple[Key, ...]:
+        """`path` with the config's name behind it, where it is that of some config's `when`."""
+        if path[0] != "launches" or path[-1] != "configs":
+            return path
+        return (*path, next(config.name for config in op.launches[int(path[1])].configs if config.when == text))
+
+    def _text(self, value: Any, path: tuple[Key, ...]) -> str:
+        """An expression in canonical spelling."""
+        try:
+            return positional(parse(str(value)), self.tensors).text
+        except ExpressionError as error:
+            raise self._error(path, str(error)) from None
+
+    def _error(self, path: tuple[Key, ...], message: str) -> ManifestError:
+        match path:
+            case ("launches", int(index), "configs", str(config)):
+                return self._config_error(index, config, message)
+        return self.manifest.error(("ops", self.name, *path), f"op '{self.name}': {message}")
+
+    def _config_error(self, launch: int, config: str, message: str) -> ManifestError:
+        return config_error(self.manifest, self.name, self.arch, launch, config, "when", message)
+
+
+def fmt_dtypes() -> Iterable[str]:
+    """Every dtype that a tensor may have."""
+    from aot_runtime.contract.dtypes import DTYPES
+
+    return DTYPES
+
+
+def presence_of(tensor: records.Tensor) -> str:
+    """The condition under which a tensor is there, in canonical spelling; empty: always."""
+    return parse(f"given({tensor.name})").text if tensor.optional else tensor.when
+
+
+def innermost_of(tensor: records.Tensor, dim: int) -> str:
+    """The condition under which a dim of a tensor is the innermost, in canonical spelling."""
+    return parse(f"innermost({tensor.name}, {dim})").text
+
+
+def launch_name(launch: LaunchSpec) -> str:
+    """What tuning files call a launch."""
+    return launch.name or launch.kernel.rpartition(":")[2]
+
+
+def positional(value: Expression, tensors: Mapping[str, records.Tensor]) -> Expression:
+    """The same with each dim that `LAYOUT_QUERIES` ask about by position, as planners do."""
+    text = value.text
+    for function, name, *rest in value.queries:
+        if function in LAYOUT_QUERIES and name in tensors:
+            position = stride_position(tensors[str(name)], rest[0])
+            text = text.replace(f"{function}({name}, {rest[0]})", f"{function}({name}, {position})")
+    return parse(text)
+
+
+def tuned_configs(
+    manifest: Manifest, op: str, arch: str
+) -> tuple[YamlFile, Mapping[str, list[dict[str, records.Value]]]]:
+    """(tuning file of an op, configs by launch); the manifest and nothing where there is none."""
+    name = manifest.spec.ops[op].tuning or op
+    path = manifest.file.path.resolve().parent / "tuning" / arch / f"{name}.yaml"
+    if not path.is_file():
+        return manifest.file, {}
+    file, spec = load_tuning(path)
+    return file, spec.launches
+
+
+def config_error(
+    manifest: Manifest, op: str, arch: str, index: int, config: str, key: str, message: str
+) -> ManifestError:
+    """An error about a key of a config, at its place in the tuning file or in the manifest."""
+    launch = manifest.spec.ops[op].launches[index]
+    file, overlay = tuned_configs(manifest, op, arch)
+    tuned = overlay.get(launch_name(launch), [])
+    groups: tuple[tuple[YamlFile, tuple[Key, ...], list[dict[str, records.Value]], str], ...] = (
+        (file, ("launches", launch_name(launch)), tuned, "tuned"),
+        (manifest.file, ("ops", op, "launches", index, "configs"), launch.configs, "config"),
+    )
+    named = [
+        (where, (*path, i, key), key in entry)
+        for where, path, entries, default in groups
+        for i, entry in enumerate(entries)
+        if str(entry.get("name", f"{default}{i}")) == config
+    ]
+    where, path, _ = next((place for place in named if place[2]), named[0])
+    return where.error(path, f"op '{op}': {message}")
+
+
+def overlay_configs(
+    base: list[dict[str, records.Value]], overlay: list[dict[str, records.Value]]
+) -> list[dict[str, records.Value]]:
+    """Lay a tuning file's entries over a manifest's configs.
+
+    An entry whose `name` the manifest has changes that entry's keys; any other entry is put in front, in order.
+    """
+    named = [{"name": f"config{i}", **entry} for i, entry in enumerate(base)]
+    names = [entry["name"] for entry in named]
+    changes = {entry.get("name"): entry for entry in overlay if entry.get("name") in names}
+    added = [{"name": f"tuned{i}", **entry} for i, entry in enumerate(overlay) if entry.get("name") not in names]
+    return added + [{**entry, **changes.get(entry["name"], {})} for entry in named]

@@ -1,0 +1,1 @@
+"""Writing a bundle: index, code, C header, stub and selftest vectors."""

@@ -1,0 +1,161 @@
+"""Writes a bundle's folder. `bundle.json` is replaced last and at once: until then the old bundle is what is there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aot.compile.compiler import CompiledKernel
+from aot.compile.kernargs import kernarg_bytes, kernarg_layout
+from aot.plan.binding import kernarg_values
+from aot.plan.build import PlannedBundle, PlannedVariant
+from aot_runtime.bundle.reading import bundle_id
+from aot_runtime.contract import records
+from aot_runtime.contract.occupancy import occupancy
+
+from .header import header_text
+from .stub import stub_text
+
+
+def make_index(bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel]) -> tuple[records.Index, dict[str, bytes]]:
+    """(the index, file below the bundle's folder → code object or golden vectors)."""
+    suffix = {"hip": "hsaco", "cuda": "cubin"}[bundle.target.backend]
+    blobs: dict[str, records.Blob] = {}
+    files: dict[str, bytes] = {}
+    variants = []
+    used = [kernels[planned.key] for planned in bundle.variants]
+    shared = _shared_options([_plain(kernel.options) for kernel in used])
+    for planned, kernel in zip(bundle.variants, used, strict=True):
+        digest = hashlib.sha256(kernel.image).hexdigest()
+        name = digest[: records.HASH_LENGTH]
+        file = f"{records.CODE_FOLDER}/{name}.{suffix}"
+        blobs[name] = records.Blob(file, len(kernel.image), digest)
+        files[file] = kernel.image
+        variants.append(make_variant(planned, kernel, bundle.target.arch, name, shared))
+    target = records.Target(bundle.target.arch, bundle.target.backend, bundle.target.warp_size)
+    toolchain = {
+        "compiler": ", ".join(sorted({kernel.compiler for kernel in used})),
+        "options": json.dumps(shared),
+    }
+    index = records.Index(
+        records.FORMAT_VERSION, 1, "0" * 64, bundle.manifest.spec.bundle, target, toolchain, bundle.ops,
+        tuple(variants), dict(sorted(blobs.items())), tuple(item.case for item in bundle.golden),
+    )  # fmt: skip
+    files |= {item.case.vectors.file: item.content for item in bundle.golden}
+    return msgspec.structs.replace(index, id=bundle_id(records.encode_index(index))), files
+
+
+def make_variant(
+    planned: PlannedVariant, kernel: CompiledKernel, arch: str, code: str, shared: Mapping[str, records.Value]
+) -> records.Variant:
+    """The index's record of a compiled variant; it lists the options that are not those `shared` by all."""
+    spec, meta = planned.spec, kernel.metadata
+    fits = occupancy(
+        arch,
+        vgprs=meta.allocated_vgprs,
+        sgprs=meta.sgprs,
+        lds_bytes=kernel.lds_bytes + meta.static_lds_bytes,
+        num_warps=kernel.num_warps,
+    )
+    return records.Variant(
+        op=spec.op,
+        launch=spec.launch,
+        point=dict(spec.point),
+        aligned=spec.aligned,
+        config=spec.config,
+        code=code,
+        symbol=kernel.symbol,
+        kernargs=make_kernargs(planned),
+        kernarg_bytes=kernarg_bytes(kernarg_layout(planned.job.signature)),
+        lds_bytes=kernel.lds_bytes,
+        num_warps=kernel.num_warps,
+        warp_size=kernel.warp_size,
+        resources=records.Resources(
+            meta.vgprs,
+            meta.agprs,
+            meta.sgprs,
+            meta.vgpr_spills,
+            meta.sgpr_spills,
+            meta.scratch_bytes,
+            fits.waves_per_simd,
+            fits.limit,
+            meta.code_bytes,
+        ),
+        options={name: value for name, value in _plain(kernel.options).items() if name not in shared},
+        compiler=kernel.compiler,
+        global_scratch=records.Scratch(kernel.global_scratch_bytes, kernel.global_scratch_align),
+        profile_scratch=records.Scratch(kernel.profile_scratch_bytes, kernel.profile_scratch_align),
+        cooperative=kernel.cooperative,
+    )
+
+
+def make_kernargs(planned: PlannedVariant) -> tuple[records.Kernarg, ...]:
+    """The index's record of what a variant's kernarg segment holds; it is there before the variant is compiled."""
+    values = {name: (type_name, value) for name, type_name, value in kernarg_values(planned.bound)}
+    values |= dict.fromkeys((records.GLOBAL_SCRATCH, records.PROFILE_SCRATCH), ("*int8", ""))
+    return tuple(
+        records.Kernarg(field.name, values[field.name][0], field.offset, field.size, values[field.name][1])
+        for field in kernarg_layout(planned.job.signature)
+    )
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, records.Value]:
+    """Options as flat values: unset ones are left out, lists become text."""
+    return {
+        name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
+        for name, value in sorted(options.items())
+        if value is not None
+    }
+
+
+def _shared_options(options: Sequence[Mapping[str, records.Value]]) -> dict[str, records.Value]:
+    first, *rest = options
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in rest)}
+
+
+def write_bundle(bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel], output: Path) -> Path:
+    """Write a bundle below `output`; returns its folder. Raises OSError; an older bundle stays until the end."""
+    folder = output / bundle.folder_name
+    index, files = make_index(bundle, kernels)
+    texts = {
+        f"include/{index.name}.h": header_text(index).encode(),
+        f"stubs/{index.name}.pyi": stub_text(index).encode(),
+    }
+    for file, content in {**files, **texts}.items():
+        _replace(folder / file, content)
+    _replace(folder / records.INDEX, records.encode_index(index))
+    _prune(folder, {folder / file for file in files})
+    return folder
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file so that it has either its old content or all of the new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
+        return
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _prune(folder: Path, used: Collection[Path]) -> None:
+    """Remove code objects and vectors of the bundle that was there before, and what a killed build left."""
+    hashed = (folder / records.CODE_FOLDER, folder / records.SELFTEST_FOLDER)
+    for path in list(folder.rglob("*")):
+        stale = path.parent in hashed and path not in used
+        if path.is_file() and (stale or path.name.startswith(".")):
+            path.unlink()

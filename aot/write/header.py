@@ -1,0 +1,351 @@
+"""A bundle as a C header: what a C or C++ program needs to launch its kernels, with no Python.
+
+Every variant gets a descriptor (symbol, code-object file, block, LDS), its kernarg struct, and an inline launcher.
+A device address is a `uint64_t` in the structs and not a `void *`: it is 8 bytes whatever the host's pointers are,
+CUDA's `CUdeviceptr` is an integer already, and a host program cannot dereference it by mistake.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from aot_runtime.contract import records
+from aot_runtime.contract.names import axis_names
+
+HASH_LENGTH = 12
+"""Hex digits of a variant's or a struct's name: the same variant has the same name in every build."""
+
+# Keywords of C11 and C++17 that Python has not, so that a kernel's parameter may be named like one.
+_KEYWORDS = frozenset({
+    "alignas", "alignof", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "case", "catch", "char", "compl",
+    "const", "const_cast", "constexpr", "decltype", "default", "delete", "do", "double", "dynamic_cast", "enum",
+    "explicit", "export", "extern", "false", "float", "friend", "goto", "inline", "int", "long", "mutable",
+    "namespace", "new", "noexcept", "not_eq", "nullptr", "operator", "or_eq", "private", "protected", "public",
+    "register", "reinterpret_cast", "restrict", "short", "signed", "sizeof", "static", "static_assert", "static_cast",
+    "struct", "switch", "template", "this", "thread_local", "throw", "true", "typedef", "typeid", "typename", "union",
+    "unsigned", "using", "virtual", "void", "volatile", "wchar_t", "xor", "xor_eq",
+})  # fmt: skip
+
+_COMMON = """\
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifndef AOT_KERNEL
+#define AOT_KERNEL
+/* What a launch of one kernel needs besides its grid and its arguments. */
+typedef struct aot_kernel {
+    const char *symbol;      /* of the kernel in its module */
+    const char *code_object; /* the module's file, below the bundle's folder */
+    uint32_t block_threads;  /* threads of a workgroup, all of them along x */
+    uint32_t lds_bytes;      /* dynamic LDS (shared memory) of a workgroup */
+    uint32_t kernarg_bytes;
+    uint32_t global_scratch_bytes;  /* that each workgroup of the grid needs at `global_scratch` */
+    uint32_t profile_scratch_bytes; /* likewise at `profile_scratch` */
+} aot_kernel;
+#endif
+"""
+
+_USE = {
+    "hip": """\
+Include <hip/hip_runtime_api.h> before this header to get the launchers. Load a kernel's `code_object` with
+hipModuleLoad and get its `symbol` with hipModuleGetFunction, once.""",
+    "cuda": """\
+Include <cuda.h> before this header to get the launchers. Load a kernel's `code_object` with cuModuleLoad and get its
+`symbol` with cuModuleGetFunction, once; one with over 48 KiB of LDS (shared memory) needs cuFuncSetAttribute with
+CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.""",
+}
+
+
+@dataclass(frozen=True)
+class _Api:
+    """The names by which one GPU API launches a kernel."""
+
+    name: str
+    macro: str
+    status: str
+    success: str
+    function: str
+    stream: str
+    launch: str
+
+
+_APIS = {
+    "hip": _Api("hip", "HIP_LAUNCH_PARAM", "hipError_t", "hipSuccess", "hipFunction_t", "hipStream_t",
+                "hipModuleLaunchKernel"),
+    "cuda": _Api("cuda", "CU_LAUNCH_PARAM", "CUresult", "CUDA_SUCCESS", "CUfunction", "CUstream", "cuLaunchKernel"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Member:
+    """A member of a kernarg struct; `count` bytes of padding, or a field (`count` 0)."""
+
+    declared_type: str
+    name: str
+    offset: int
+    comment: str = ""
+    count: int = 0
+
+    @property
+    def declaration(self) -> str:
+        return f"{self.declared_type} {self.name}{f'[{self.count}]' if self.count else ''};"
+
+
+def header_text(index: records.Index) -> str:
+    """The C header of a bundle; valid as C11 and as C++17, with and without the GPU API's own header.
+
+    Args:
+        index: with its `id` filled in, which the header repeats.
+    """
+    prefix = identifier(index.name, index.target.arch)
+    api = _APIS[index.target.backend]
+    return "\n".join(
+        [
+            _introduction(index),
+            f"#ifndef {prefix.upper()}_H",
+            f"#define {prefix.upper()}_H",
+            "",
+            _COMMON,
+            _api_launcher(api),
+            *_constants(index, prefix),
+            *(line for op in index.ops for line in _op(index, op, prefix, api)),
+            "#endif",
+            "",
+        ]
+    )
+
+
+def identifier(*parts: str) -> str:
+    """The parts as one C identifier; what it cannot have becomes an underscore."""
+    text = re.sub(r"[^A-Za-z0-9]+", "_", "_".join(parts)).strip("_")
+    return text if text[:1].isalpha() else f"n{text}"
+
+
+def variant_name(prefix: str, variant: records.Variant) -> str:
+    """A variant's name in the header: from what it is, and not from its place in the bundle."""
+    key = [variant.op, variant.launch, sorted(variant.point.items()), variant.aligned, variant.config]
+    return identifier(prefix, variant.op, _digest(key))
+
+
+def struct_name(prefix: str, variant: records.Variant) -> str:
+    """The name of a variant's kernarg struct, which all variants of its op with the same layout have in common."""
+    key = [variant.op, variant.kernarg_bytes, [(arg.name, _c_type(arg), arg.offset) for arg in variant.kernargs]]
+    return identifier(prefix, variant.op, "kernargs", _digest(key))
+
+
+def member_names(variant: records.Variant) -> tuple[str, ...]:
+    """The name of each kernarg in its struct."""
+    names: list[str] = []
+    for arg in variant.kernargs:
+        name = identifier(arg.name)
+        while name in _KEYWORDS or name in names:
+            name += "_"
+        names.append(name)
+    return tuple(names)
+
+
+def _digest(key: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:HASH_LENGTH]
+
+
+def _introduction(index: records.Index) -> str:
+    text = f"""\
+Launch parameters of the kernels in bundle '{index.name}' for {index.target.arch}; valid as C11 and C++17.
+Generated together with the bundle of id {index.id}.
+
+A variant NAME has a descriptor `NAME`, a kernarg struct `NAME_kernargs` and a launcher `NAME_launch`. Comments say
+which calls a variant serves, its grid and its arguments, as expressions of the op's dims and scalars; cdiv(a, b) is
+a / b rounded up. Addresses are device addresses; extents and strides are in elements, and a stride is 0 where the
+extent is 1. An `aligned` variant may be launched only where its tensors' addresses are multiples of 16 bytes, their
+strides and the extents that the op aligns multiples of 16, and no tensor reaches 2 GiB past its address or below it,
+but for those that the op calls large. The address of a tensor that a call does not have is 0.
+
+{_USE[index.target.backend]}"""
+    return _comment(text)
+
+
+def _comment(text: str) -> str:
+    return "\n".join(["/*", *(f" * {line}".rstrip() for line in _uncommented(text).splitlines()), " */"])
+
+
+def _uncommented(text: str) -> str:
+    """Text that neither ends a comment nor starts one."""
+    return text.replace("*/", "* /").replace("/*", "/ *")
+
+
+def _constants(index: records.Index, prefix: str) -> list[str]:
+    name = prefix.upper()
+    return [
+        f"#define {name}_BUNDLE_ID {_string(index.id)}",
+        f"#define {name}_ARCH {_string(index.target.arch)}",
+        f"#define {name}_WARP_SIZE {index.target.warp_size}",
+        f"#define {name}_VARIANTS {len(index.variants)}",
+        f"#define {name}_CODE_OBJECTS {len(index.blobs)}",
+        "",
+    ]
+
+
+def _string(text: str) -> str:
+    """A C string literal of printable ASCII; other bytes as octal escapes, which do not run into what follows."""
+    plain = "".join(chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode())
+    return f'"{plain}"'
+
+
+# Structs
+
+
+def _op(index: records.Index, op: records.Op, prefix: str, api: _Api) -> Iterator[str]:
+    variants = [variant for variant in index.variants if variant.op == op.name]
+    structs: dict[str, records.Variant] = {}
+    for variant in variants:
+        structs.setdefault(struct_name(prefix, variant), variant)
+    yield f"/* {op.name}: {len(variants)} variants */"
+    yield ""
+    for name, variant in structs.items():
+        yield from _struct(name, variant)
+        yield from _guarded(api, _struct_launcher(name, api))
+    for variant in variants:
+        yield from _variant(index.blobs, op, variant, prefix, api)
+
+
+def _struct(name: str, variant: records.Variant) -> Iterator[str]:
+    members = list(_members(variant))
+    width = max((len(member.declaration) for member in members), default=0)
+    yield f"struct {name} {{"
+    for member in members:
+        yield f"    {member.declaration:<{width}} /* {member.offset}: {_uncommented(member.comment)} */"
+    yield "};"
+    yield f'static_assert(sizeof(struct {name}) == {variant.kernarg_bytes}, "size of the segment");'
+    for member in members:
+        yield f'static_assert(offsetof(struct {name}, {member.name}) == {member.offset}, "{member.name}");'
+    yield ""
+
+
+def _members(variant: records.Variant) -> Iterator[_Member]:
+    names = member_names(variant)
+    end = 0
+    for arg, name in zip(variant.kernargs, names, strict=True):
+        yield from _padding(end, arg.offset, names)
+        yield _Member(_c_type(arg), name, arg.offset, _meaning(arg))
+        end = arg.offset + arg.size
+    yield from _padding(end, variant.kernarg_bytes, names)
+
+
+def _padding(start: int, end: int, taken: Iterable[str]) -> Iterator[_Member]:
+    if end > start:
+        name = f"padding_{start}"
+        while name in taken:
+            name += "_"
+        yield _Member("uint8_t", name, start, "not read", end - start)
+
+
+def _c_type(arg: records.Kernarg) -> str:
+    """The C type of a kernarg. Pointers, booleans and half-precision numbers are unsigned integers of their size."""
+    if arg.type in ("fp32", "fp64"):
+        return "float" if arg.type == "fp32" else "double"
+    signed = arg.type in ("i8", "i16", "i32", "i64")
+    return f"{'' if signed else 'u'}int{arg.size * 8}_t"
+
+
+def _meaning(arg: records.Kernarg) -> str:
+    if not arg.type.startswith("*"):
+        return arg.value
+    return f"address of {arg.value}" if arg.value else "address of scratch memory; 0 if the kernel needs none"
+
+
+# Variants
+
+
+def _variant(
+    blobs: Mapping[str, records.Blob], op: records.Op, variant: records.Variant, prefix: str, api: _Api
+) -> Iterator[str]:
+    name, struct = variant_name(prefix, variant), struct_name(prefix, variant)
+    numbers = (
+        variant.num_warps * variant.warp_size, variant.lds_bytes, variant.kernarg_bytes, variant.global_scratch.bytes,
+        variant.profile_scratch.bytes,
+    )  # fmt: skip
+    yield _comment(describe(op, variant))
+    yield f"typedef struct {struct} {name}_kernargs;"
+    yield f"static const aot_kernel {name} = {{"
+    yield f"    {_string(variant.symbol)}, {_string(blobs[variant.code].file)}, {', '.join(map(str, numbers))}"
+    yield "};"
+    yield from _guarded(api, _variant_launcher(name, struct, api))
+
+
+def describe(op: records.Op, variant: records.Variant) -> str:
+    """Which calls a variant serves, and how it was compiled."""
+    launch = op.launches[variant.launch]
+    config = launch.configs[variant.config]
+    point = ", ".join(f"{name}={variant.point[name]}" for name in axis_names(op))
+    chosen = ", ".join(f"{name}={value}" for name, value in {**config.values, **config.options}.items())
+    return "\n".join(
+        [
+            f"{op.name}[{point}], {'aligned' if variant.aligned else 'general'}",
+            f"kernel {launch.kernel}{_when(launch.when)}; grid {', '.join(launch.grid)}",
+            f"config '{config.name or variant.config}'{_when(config.when)}: {chosen or 'all default'}",
+        ]
+    )
+
+
+def _when(condition: str) -> str:
+    return f", when {condition}" if condition else ""
+
+
+# Launchers
+
+_GRID = "uint32_t grid_x, uint32_t grid_y, uint32_t grid_z"
+
+
+def _guarded(api: _Api, lines: Iterable[str]) -> Iterator[str]:
+    yield f"#ifdef {api.macro}_END"
+    yield from lines
+    yield "#endif"
+    yield ""
+
+
+def _api_launcher(api: _Api) -> str:
+    return f"""\
+#if defined({api.macro}_END) && !defined(AOT_{api.name.upper()}_LAUNCH)
+#define AOT_{api.name.upper()}_LAUNCH
+/* Launch a kernel over a grid of workgroups; a grid without any is no error. The kernargs may be reused at once. */
+static inline {api.status} aot_{api.name}_launch({api.function} function, const aot_kernel *kernel,
+    {_GRID}, const void *kernargs, {api.stream} stream)
+{{
+    size_t size = kernel->kernarg_bytes;
+    void *extra[] = {{
+        {api.macro}_BUFFER_POINTER, (void *)kernargs, {api.macro}_BUFFER_SIZE, &size, {api.macro}_END
+    }};
+    if (grid_x == 0 || grid_y == 0 || grid_z == 0)
+        return {api.success};
+    return {api.launch}(function, grid_x, grid_y, grid_z, kernel->block_threads, 1, 1,
+                                 kernel->lds_bytes, stream, NULL, extra);
+}}
+#endif
+"""
+
+
+def _struct_launcher(name: str, api: _Api) -> Iterator[str]:
+    """A launcher for a kernel that is chosen at run time, among those that take this struct."""
+    yield f"static inline {api.status} {name}_launch("
+    yield f"    {api.function} function, const aot_kernel *kernel, {_GRID},"
+    yield f"    const struct {name} *kernargs, {api.stream} stream)"
+    yield "{"
+    yield f"    return aot_{api.name}_launch(function, kernel, grid_x, grid_y, grid_z, kernargs, stream);"
+    yield "}"
+
+
+def _variant_launcher(name: str, struct: str, api: _Api) -> Iterator[str]:
+    yield f"static inline {api.status} {name}_launch("
+    yield f"    {api.function} function, {_GRID},"
+    yield f"    const {name}_kernargs *kernargs, {api.stream} stream)"
+    yield "{"
+    yield f"    return {struct}_launch("
+    yield f"        function, &{name}, grid_x, grid_y, grid_z, kernargs, stream);"
+    yield "}"

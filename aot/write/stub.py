@@ -1,0 +1,222 @@
+"""A bundle as a type stub: the ops' exact signatures, for editors and type checkers.
+
+The stub declares a protocol that an open bundle fulfils:
+
+    if TYPE_CHECKING:
+        from rows import Rows                            # stubs/rows.pyi, its folder being on MYPYPATH
+    rows = cast("Rows", open_bundle("dist/rows-gfx942"))
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from aot_runtime.call.op import docstring
+from aot_runtime.contract import records
+
+WIDTH = 120
+MAX_FLAGS = 2
+"""Flags that may decide which outputs there are, for each of their combinations to get an overload of its own."""
+
+_PREAMBLE = '''\
+from pathlib import Path
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, overload
+
+import numpy as np
+from aot_runtime.array import DeviceArray
+from aot_runtime.device import Device, Stream
+
+class SupportsDLPack(Protocol):
+    """An array of another library that is on the bundle's device: torch, cupy, jax."""
+
+    def __dlpack__(self, *arguments: Any, **keywords: Any) -> Any: ...
+
+HostArray: TypeAlias = np.ndarray[Any, Any]
+Array: TypeAlias = HostArray | DeviceArray | SupportsDLPack
+_A = TypeVar("_A")
+'''
+
+_SCALAR_TYPES = {"flag": "bool", "i1": "bool", "fp32": "float", "fp64": "float"}
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    name: str
+    annotation: str
+    required: bool = False
+
+    @property
+    def text(self) -> str:
+        return f"{self.name}: {self.annotation}" if self.required else f"{self.name}: {self.annotation} | None = None"
+
+
+@dataclass(frozen=True)
+class _Signature:
+    """One signature of a method: `flags` are given as these literals, `result` is what it returns."""
+
+    array: str
+    flags: Mapping[str, bool]
+    result: str
+
+
+def stub_text(index: records.Index) -> str:
+    """The `.pyi` of a bundle: a protocol with a method per op, and a named tuple per op with several outputs.
+
+    Args:
+        index: with its `id` filled in, which the stub repeats.
+    """
+    lines = [
+        f'"""Types of bundle \'{index.name}\' for {index.target.arch}, id {index.id}.',
+        "",
+        "Generated together with the bundle. numpy arrays in give numpy arrays out; where any input is on the device,",
+        'the outputs are.\n"""',
+        "",
+        _PREAMBLE,
+    ]
+    for op in index.ops:
+        lines += _results(op)
+    lines += [f"class {class_name(index.name)}(Protocol):", *_indented(_members())]
+    for op in index.ops:
+        lines += ["", *_indented(_method(op))]
+    return "\n".join(lines) + "\n"
+
+
+def class_name(bundle: str) -> str:
+    """`flash_attention` → `FlashAttention`."""
+    return "".join(part[:1].upper() + part[1:] for part in bundle.split("_"))
+
+
+def _members() -> Iterator[str]:
+    """What every open bundle has, whatever its ops."""
+    yield "path: Path"
+    yield "device: Device"
+    yield "@property"
+    yield "def ops(self) -> tuple[str, ...]: ..."
+    yield "def preload(self) -> int: ..."
+    yield "def explain(self, op: str, *arguments: Any, **keywords: Any) -> str: ..."
+
+
+def _indented(lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        yield f"    {line}".rstrip()
+
+
+# Results
+
+
+def _results(op: records.Op) -> Iterator[str]:
+    """The named tuples that an op may return: one for each set of outputs with more than one."""
+    for names in dict.fromkeys(_outputs(op, flags) for flags in _flag_values(op)):
+        if len(names) > 1:
+            yield f"class {_tuple_name(op, names)}(NamedTuple, Generic[_A]):"
+            yield from (f"    {name}: _A" for name in names)
+            yield ""
+
+
+def _tuple_name(op: records.Op, names: tuple[str, ...]) -> str:
+    every = tuple(tensor.name for tensor in op.tensors if tensor.role == "output")
+    return "_".join([op.name, "result", *(names if names != every else ())])
+
+
+def _conditions(op: records.Op) -> list[str]:
+    """The distinct conditions under which an output exists."""
+    return list(dict.fromkeys(tensor.when for tensor in op.tensors if tensor.role == "output" and tensor.when))
+
+
+def _flag_values(op: records.Op) -> Iterator[dict[str, bool]]:
+    """Every combination of the conditions of outputs."""
+    conditions = _conditions(op)
+    for values in itertools.product((False, True), repeat=len(conditions)):
+        yield dict(zip(conditions, values, strict=True))
+
+
+def _outputs(op: records.Op, flags: Mapping[str, bool]) -> tuple[str, ...]:
+    outputs = (tensor for tensor in op.tensors if tensor.role == "output")
+    return tuple(tensor.name for tensor in outputs if not tensor.when or flags[tensor.when])
+
+
+def _result(op: records.Op, flags: Mapping[str, bool], array: str) -> str:
+    names = _outputs(op, flags)
+    if len(names) > 1:
+        return f"{_tuple_name(op, names)}[{array}]"
+    return array if names else "None"
+
+
+# Methods
+
+
+def _method(op: records.Op) -> Iterator[str]:
+    """The overloads of an op's method: by where its arrays are, and by the flags that decide its outputs."""
+    signatures = [signature for arrays in _places(op) for signature in _signatures(op, *arrays)]
+    for number, signature in enumerate(signatures):
+        # The host overloads are the narrower ones and come first: that they overlap with the others is meant.
+        note = "  # type: ignore[overload-overlap]" if "HostArray" in signature.result else ""
+        if len(signatures) > 1:
+            yield "@overload"
+        yield from _definition(op, signature, note, docstring(op) if number == 0 else "")
+
+
+def _places(op: records.Op) -> Iterator[tuple[str, str]]:
+    """(type of the inputs, type of the outputs)."""
+    if any(tensor.role == "output" for tensor in op.tensors):
+        yield "HostArray", "HostArray"
+    yield "Array", "DeviceArray"
+
+
+def _signatures(op: records.Op, array: str, result: str) -> Iterator[_Signature]:
+    conditions = _conditions(op)
+    flags = {scalar.name for scalar in op.scalars if scalar.type in ("flag", "i1")}
+    combinations = list(_flag_values(op))
+    results = [_result(op, values, result) for values in combinations]
+    if len(conditions) <= MAX_FLAGS and flags.issuperset(conditions):
+        for values, returned in zip(combinations, results, strict=True):
+            yield _Signature(array, values, returned)
+    if len(results) > 1:
+        yield _Signature(array, {}, " | ".join(dict.fromkeys(results)))
+
+
+def _definition(op: records.Op, signature: _Signature, note: str, doc: str) -> Iterator[str]:
+    parameters = ["self", *_parameters(op, signature)]
+    start, end = f"def {op.name}(", f") -> {signature.result}:{'' if doc else ' ...'}"
+    if len(one_line := start + ", ".join(parameters) + end + note) <= WIDTH - 4:
+        yield one_line
+    else:
+        yield start + note
+        yield from (f"    {parameter}," for parameter in parameters)
+        yield end
+    if doc:
+        yield from _indented(_quoted(doc))
+
+
+def _quoted(doc: str) -> Iterator[str]:
+    first, *rest = doc.replace("\\", "\\\\").replace('"""', '\\"\\"\\"').splitlines()
+    yield f'"""{first}'
+    yield from rest
+    yield '"""'
+
+
+def _parameters(op: records.Op, signature: _Signature) -> Iterator[str]:
+    """In the order of the op's own function: inputs by position or name, all else by name."""
+    inputs = [tensor for tensor in op.tensors if tensor.role != "output"]
+    outputs = [tensor for tensor in op.tensors if tensor.role == "output"]
+    for optional in (False, True):
+        yield from (_Parameter(t.name, signature.array, not optional).text for t in inputs if t.optional == optional)
+    yield "*"
+    yield from (_Parameter(tensor.name, "Array").text for tensor in outputs)
+    taken = {tensor.name for tensor in op.tensors} | {scalar.name for scalar in op.scalars}
+    if len(outputs) == 1 and "out" not in taken:
+        yield _Parameter("out", "Array").text
+    yield from (_scalar(scalar, signature.flags.get(scalar.name)).text for scalar in op.scalars)
+    yield "stream: Stream | int | None = None"
+
+
+def _scalar(scalar: records.Scalar, literal: bool | None) -> _Parameter:
+    if literal is not None:
+        return _Parameter(scalar.name, f"Literal[{literal}]", scalar.default != str(literal))
+    if scalar.type == "choice":
+        annotation = f"Literal[{', '.join(map(repr, scalar.choices))}]"
+    else:
+        annotation = _SCALAR_TYPES.get(scalar.type, "int")
+    return _Parameter(scalar.name, annotation, not scalar.default)

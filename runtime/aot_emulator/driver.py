@@ -1,0 +1,371 @@
+"""`EmulatorDriver`: the `Driver` protocol over emulated devices."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from aot_runtime.device.drivers.api import INVALID_VALUE, OUT_OF_MEMORY
+from aot_runtime.device.drivers.base import DeviceProperties
+from aot_runtime.errors import BundleError, DeviceError, DeviceMemoryError, DriverCallError, MemoryAccessError
+
+from .archs import ARCHS, Arch
+from .counters import Statistics
+from .loader import Kernel, Module
+from .memory import Memory
+from .scheduler import Launch, Options, execute
+
+_INVALID_DEVICE, _INVALID_IMAGE, _INVALID_HANDLE, _NOT_FOUND = 101, 200, 400, 500
+_CAPTURE_UNSUPPORTED = 900
+
+STRICT_VARIABLE = "AOTBUILD_EMULATOR_STRICT"
+_MEMORY_BYTES = 64 << 30
+_ADDRESSES = 1 << 40
+"""Size of each device's part of the address space."""
+
+Work = Callable[[], None]
+
+
+@dataclass
+class _Device:
+    arch: Arch
+    memory: Memory
+
+
+@dataclass
+class _Event:
+    time: float | None = None
+
+
+@dataclass
+class PreparedEmulation:
+    """A `PreparedLaunch`."""
+
+    driver: EmulatorDriver
+    device: int
+    kernel: Kernel
+    grid: tuple[int, int, int]
+    block: int
+    lds_bytes: int
+    kernargs: bytearray
+
+    def run(self, stream: int) -> None:
+        """Run the launch, or record it where `stream` is being captured. Raises `EmulationError`."""
+        launch = Launch(self.kernel, self.grid, self.block, self.lds_bytes, bytes(self.kernargs))
+        self.driver.do(stream, lambda: self.driver.launch(self.device, launch))
+
+
+class EmulatorDriver:
+    """Emulated AMD GPUs, one of each arch in `ARCHS`. `Driver` says what the methods do.
+
+    Without `options`, the environment variable AOTBUILD_EMULATOR_STRICT=1 asks for strict mode.
+
+    Attributes:
+        options: how launches are run; may be replaced between launches.
+        last: what the latest launch did: see `Statistics`. Memory traffic is in it if `options.profile` was set.
+        record: where this is a list, what each launch did is appended to it.
+    """
+
+    name = "emulator"
+    exact_allocations = True
+
+    def __init__(self, options: Options | None = None):
+        self.options = options or Options(strict=os.environ.get(STRICT_VARIABLE, "") not in ("", "0"))
+        self.last = Statistics()
+        self.record: list[Statistics] | None = None
+        self._devices = [
+            _Device(arch, Memory((index + 1) * _ADDRESSES, _MEMORY_BYTES, self.options.strict))
+            for index, arch in enumerate(ARCHS.values())
+        ]
+        self._lock = threading.RLock()
+        self._next = 1
+        self._modules: dict[int, Module] = {}
+        self._functions: dict[int, tuple[int, Kernel]] = {}
+        self._streams: dict[int, int] = {}
+        self._captures: dict[int, list[Work]] = {}
+        self._graphs: dict[int, list[Work]] = {}
+        self._events: dict[int, _Event] = {}
+
+    def device_count(self) -> int:
+        return len(self._devices)
+
+    def properties(self, device: int) -> DeviceProperties:
+        found = self._device("GetDeviceProperties", device)
+        return DeviceProperties(
+            name=found.arch.title,
+            arch=found.arch.name,
+            num_cus=found.arch.num_cus,
+            warp_size=found.arch.lanes,
+            lds_bytes=found.arch.lds_bytes,
+            memory_bytes=_MEMORY_BYTES,
+            driver_version=f"aotbuild {_version_of('aotbuild')}, tinygrad {_version_of('tinygrad')}",
+        )
+
+    def activate(self, device: int) -> None:
+        self._device("SetDevice", device)
+
+    # Memory
+
+    def allocate(self, device: int, nbytes: int, stream: int) -> int:
+        return self._allocate("MallocAsync", device, nbytes)
+
+    def allocate_now(self, device: int, nbytes: int) -> int:
+        return self._allocate("Malloc", device, nbytes)
+
+    def _allocate(self, call: str, device: int, nbytes: int) -> int:
+        memory = self._device(call, device).memory
+        with self._lock:
+            try:
+                return memory.allocate(nbytes)
+            except MemoryError as error:
+                raise DeviceMemoryError(call, OUT_OF_MEMORY, "emulatorErrorOutOfMemory", str(error)) from None
+
+    def free(self, device: int, address: int, stream: int) -> None:
+        self._free("FreeAsync", device, address)
+
+    def free_now(self, device: int, address: int) -> None:
+        self._free("Free", device, address)
+
+    def _free(self, call: str, device: int, address: int) -> None:
+        memory = self._device(call, device).memory
+        with self._lock:
+            try:
+                memory.free(address)
+            except MemoryAccessError as error:
+                raise _error(call, INVALID_VALUE, error.message) from None
+
+    def _on_memory(self, call: str, device: int, work: Callable[[Memory], Any]) -> Any:
+        try:
+            return work(self._device(call, device).memory)
+        except MemoryAccessError as error:
+            raise _error(call, INVALID_VALUE, error.message) from None
+
+    def copy_to_device(self, device: int, address: int, host: int, nbytes: int, stream: int) -> None:
+        content = _host_bytes(host, nbytes).copy() if self.is_capturing(device, stream) else _host_bytes(host, nbytes)
+
+        def copy() -> None:
+            self._on_memory("MemcpyHtoD", device, lambda memory: memory.write(address, nbytes, content))
+
+        self.do(stream, copy)
+
+    def copy_to_host(self, device: int, host: int, address: int, nbytes: int, stream: int) -> None:
+        def copy() -> None:
+            found = self._on_memory("MemcpyDtoH", device, lambda memory: memory.bytes_at(address, nbytes))
+            _host_bytes(host, nbytes)[:] = found
+
+        self.do(stream, copy)
+
+    def copy_on_device(self, device: int, target: int, source: int, nbytes: int, stream: int) -> None:
+        def copy() -> None:
+            self._on_memory("MemcpyDtoD", device, lambda memory: memory.copy(target, source, nbytes))
+
+        self.do(stream, copy)
+
+    def fill(self, device: int, address: int, byte: int, nbytes: int, stream: int) -> None:
+        def fill() -> None:
+            self._on_memory("Memset", device, lambda memory: memory.write(address, nbytes, byte))
+
+        self.do(stream, fill)
+
+    def device_of(self, address: int) -> int:
+        device = address // _ADDRESSES - 1
+        if 0 <= device < len(self._devices):
+            self._on_memory("PointerGetAttributes", device, lambda memory: memory.find(address))
+            return device
+        raise _error("PointerGetAttributes", INVALID_VALUE, f"{address:#x} is not device memory")
+
+    # Code
+
+    def load_module(self, device: int, image: bytes) -> int:
+        found = self._device("ModuleLoadData", device)
+        try:
+            return self._register(self._modules, Module(image, found.arch, found.memory))
+        except BundleError as error:
+            raise _error("ModuleLoadData", _INVALID_IMAGE, str(error)) from None
+
+    def unload_module(self, device: int, module: int) -> None:
+        self._find("ModuleUnload", self._modules, module).unload()
+        with self._lock:
+            del self._modules[module]
+            self._functions = {key: value for key, value in self._functions.items() if value[0] != module}
+
+    def get_function(self, device: int, module: int, symbol: str, lds_bytes: int) -> int:
+        found = self._find("ModuleGetFunction", self._modules, module)
+        try:
+            kernel = found.kernel(symbol)
+        except BundleError as error:
+            raise _error("ModuleGetFunction", _NOT_FOUND, str(error)) from None
+        self._check_lds("ModuleGetFunction", device, kernel, lds_bytes)
+        return self._register(self._functions, (module, kernel))
+
+    def _check_lds(self, call: str, device: int, kernel: Kernel, lds_bytes: int) -> int:
+        total, most = kernel.metadata.static_lds_bytes + lds_bytes, self._device(call, device).arch.lds_bytes
+        if not 0 <= lds_bytes <= total <= most:
+            raise _error(call, INVALID_VALUE, f"{kernel.symbol} needs {total} bytes of LDS, a workgroup has {most}")
+        return total
+
+    def prepare(
+        self, device: int, function: int, grid: tuple[int, int, int], block: int, lds_bytes: int, kernargs: bytes
+    ) -> PreparedEmulation:
+        if not function:
+            raise DeviceError("cannot prepare the launch of a null function")
+        _, kernel = self._find("ModuleLaunchKernel", self._functions, function)
+        most = kernel.metadata.max_workgroup_size
+        if not 0 < block <= most or min(grid) <= 0 or math.prod(grid) >= 1 << 32:
+            raise _error(
+                "ModuleLaunchKernel", INVALID_VALUE,
+                f"{kernel.symbol}: {block} threads in a grid of {grid}; allowed: 1 to {most}, one workgroup or more",
+            )  # fmt: skip
+        total = self._check_lds("ModuleLaunchKernel", device, kernel, lds_bytes)
+        kernel.kernarg_segment(kernargs, grid, block, total)  # the size is checked
+        return PreparedEmulation(self, device, kernel, grid, block, total, bytearray(kernargs))
+
+    def launch(self, device: int, launch: Launch) -> None:
+        """Run a launch now. Raises `EmulationError`."""
+        with self._lock:
+            self.last = execute(launch, self._device("ModuleLaunchKernel", device).memory, self.options)
+            if self.record is not None:
+                self.record.append(self.last)
+
+    # Streams
+
+    def create_stream(self, device: int) -> int:
+        self._device("StreamCreate", device)
+        return self._register(self._streams, device)
+
+    def destroy_stream(self, device: int, stream: int) -> None:
+        self._find("StreamDestroy", self._streams, stream)
+        with self._lock:
+            del self._streams[stream]
+            self._captures.pop(stream, None)
+
+    def synchronize(self, device: int, stream: int) -> None:
+        if stream:
+            self._find("StreamSynchronize", self._streams, stream)
+        if stream in self._captures:
+            raise _error("StreamSynchronize", _CAPTURE_UNSUPPORTED, "the stream is being captured")
+
+    def stream_device(self, stream: int) -> int:
+        return self._find("StreamGetDevice", self._streams, stream)
+
+    def do(self, stream: int, work: Work) -> None:
+        """Do some work of a stream now, or record it where the stream is being captured."""
+        if stream:
+            self._find("StreamGetDevice", self._streams, stream)
+        capture = self._captures.get(stream)
+        if capture is not None:
+            capture.append(work)
+        else:
+            work()
+
+    # Events
+
+    def create_event(self, device: int) -> int:
+        self._device("EventCreate", device)
+        return self._register(self._events, _Event())
+
+    def destroy_event(self, device: int, event: int) -> None:
+        self._find("EventDestroy", self._events, event)
+        with self._lock:
+            del self._events[event]
+
+    def record_event(self, device: int, event: int, stream: int) -> None:
+        found = self._find("EventRecord", self._events, event)
+
+        def record() -> None:
+            found.time = time.perf_counter()
+
+        self.do(stream, record)
+
+    def synchronize_event(self, device: int, event: int) -> None:
+        self._find("EventSynchronize", self._events, event)
+
+    def wait_event(self, device: int, stream: int, event: int) -> None:
+        self._find("StreamWaitEvent", self._events, event)
+
+    def elapsed_ms(self, device: int, start: int, end: int) -> float:
+        times = [self._find("EventElapsedTime", self._events, event).time for event in (start, end)]
+        if times[0] is None or times[1] is None:
+            raise _error("EventElapsedTime", _INVALID_HANDLE, "an event was not recorded")
+        return 1e3 * (times[1] - times[0])
+
+    # Graphs
+
+    def is_capturing(self, device: int, stream: int) -> bool:
+        return stream in self._captures
+
+    def begin_capture(self, device: int, stream: int) -> None:
+        self._find("StreamBeginCapture", self._streams, stream)
+        if stream in self._captures:
+            raise _error("StreamBeginCapture", _CAPTURE_UNSUPPORTED, "the stream is being captured already")
+        self._captures[stream] = []
+
+    def end_capture(self, device: int, stream: int) -> int:
+        work = self._find("StreamEndCapture", self._captures, stream)
+        with self._lock:
+            del self._captures[stream]
+        return self._register(self._graphs, work)
+
+    def launch_graph(self, device: int, graph: int, stream: int) -> None:
+        for work in self._find("GraphLaunch", self._graphs, graph):
+            self.do(stream, work)
+
+    def destroy_graph(self, device: int, graph: int) -> None:
+        self._find("GraphExecDestroy", self._graphs, graph)
+        with self._lock:
+            del self._graphs[graph]
+
+    # Handles
+
+    def _device(self, call: str, device: int) -> _Device:
+        if 0 <= device < len(self._devices):
+            return self._devices[device]
+        raise _error(call, _INVALID_DEVICE, f"there is no device {device}; there are {len(self._devices)}")
+
+    def _register(self, table: dict[int, Any], thing: Any) -> int:
+        with self._lock:
+            handle = self._next
+            self._next += 1
+            table[handle] = thing
+        return handle
+
+    def _find(self, call: str, table: dict[int, Any], handle: int) -> Any:
+        try:
+            return table[handle]
+        except KeyError:
+            raise _error(call, _INVALID_HANDLE, f"{handle:#x} is no handle of its kind") from None
+
+
+_CODES = {
+    INVALID_VALUE: "emulatorErrorInvalidValue",
+    _INVALID_DEVICE: "emulatorErrorInvalidDevice",
+    _INVALID_IMAGE: "emulatorErrorInvalidImage",
+    _INVALID_HANDLE: "emulatorErrorInvalidHandle",
+    _NOT_FOUND: "emulatorErrorNotFound",
+    _CAPTURE_UNSUPPORTED: "emulatorErrorStreamCaptureUnsupported",
+}
+
+
+def _error(call: str, status: int, meaning: str) -> DriverCallError:
+    return DriverCallError(call, status, _CODES[status], meaning)
+
+
+def _host_bytes(host: int, nbytes: int) -> Any:
+    """Host memory that the caller answers for, as uint8 [nbytes]."""
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(host))
+
+
+def _version_of(package: str) -> str:
+    try:
+        return version(package)
+    except ImportError:
+        return "unknown"

@@ -1,0 +1,169 @@
+"""Reading a bundle: its index is checked at once, and each of its files when it is read."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aot_runtime.contract.dtypes import SCALAR_TYPES
+from aot_runtime.contract.names import IDENTIFIER, axis_names, check_op
+from aot_runtime.contract.records import (
+    CODE_FOLDER,
+    GLOBAL_SCRATCH,
+    INDEX,
+    POINTER,
+    PROFILE_SCRATCH,
+    SELFTEST_FOLDER,
+    Blob,
+    Case,
+    Index,
+    Kernarg,
+    Op,
+    Variant,
+    decode_index,
+)
+from aot_runtime.errors import ArchMismatchError, BundleError, ExpressionError
+
+if TYPE_CHECKING:
+    pass
+
+_ID = re.compile(rb'"id"\s*:\s*"([0-9a-f]{64})"')
+_FILE = re.compile(rf"{CODE_FOLDER}/[0-9a-f]{{8,64}}\.(hsaco|cubin)\Z")
+_VECTORS = re.compile(rf"{SELFTEST_FOLDER}/[0-9a-f]{{8,64}}\.npz\Z")
+MAX_INDEX_BYTES = 256 << 20
+MAX_VECTOR_BYTES = 16 << 20
+"""Size of the golden vectors of one case."""
+
+
+def bundle_id(index: bytes) -> str:
+    """The id of an encoded index: sha256 of its bytes with the id itself, which is near their start, zeroed."""
+    found = _ID.search(index, 0, 1024)
+    start, end = found.span(1) if found else (0, 0)
+    return hashlib.sha256(index[:start] + b"0" * (end - start) + index[end:]).hexdigest()
+
+
+def read_index(folder: Path) -> Index:
+    """Read and check a bundle's index: format, id, and that every name, file and reference in it is sound.
+
+    Raises `BundleError`.
+    """
+    path = folder / INDEX
+    try:
+        if path.stat().st_size > MAX_INDEX_BYTES:
+            raise BundleError(f"{path} is over {MAX_INDEX_BYTES} bytes: not a bundle index")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise BundleError(f"{folder} is no bundle: it has no {INDEX}") from None
+    except OSError as error:
+        raise BundleError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        index = decode_index(data)
+        if index.id != bundle_id(data):
+            raise BundleError(f"the index says id {index.id[:12]}, but its content has {bundle_id(data)[:12]}: altered")
+        _check_references(index)
+    except BundleError as error:
+        raise BundleError(f"{path}: {error}") from None
+    return index
+
+
+def _check_references(index: Index) -> None:
+    for key, blob in index.blobs.items():
+        if not _FILE.match(blob.file) or blob.size < 0:
+            raise BundleError(f"blob {key!r} has file {blob.file!r}; {CODE_FOLDER}/<hash>.hsaco or .cubin is allowed")
+    ops = {op.name: op for op in index.ops}
+    if len(ops) != len(index.ops):
+        raise BundleError("an op is there twice")
+    for op in index.ops:
+        try:
+            check_op(op)
+        except ExpressionError as error:
+            raise BundleError(f"op {op.name!r}: {error}") from None
+    for variant in index.variants:
+        _check_variant(index, ops, variant)
+    for case in index.selftest:
+        _check_case(ops, case)
+    if len({(case.op, case.name) for case in index.selftest}) != len(index.selftest):
+        raise BundleError("a selftest case is there twice")
+
+
+def _check_variant(index: Index, ops: dict[str, Op], variant: Variant) -> None:
+    op = ops.get(variant.op)
+    if op is None or not 0 <= variant.launch < len(op.launches) or variant.code not in index.blobs:
+        raise BundleError(f"a variant of op {variant.op!r} points at an op, launch or code object that is not there")
+    if set(variant.point) != set(axis_names(op)) or not 0 <= variant.config < len(op.launches[variant.launch].configs):
+        raise BundleError(f"a variant of op {variant.op!r} is not on the op's axes")
+    pointees = {tensor.name for tensor in op.tensors} | {space.name for space in op.workspace}
+    end = 0
+    for arg in variant.kernargs:
+        _check_kernarg(variant, arg, pointees)
+        if arg.offset < end:
+            raise BundleError(f"kernarg {arg.name!r} of {variant.symbol!r} overlaps another")
+        end = arg.offset + arg.size
+    if end > variant.kernarg_bytes or variant.kernarg_bytes > 1 << 16:
+        raise BundleError(f"kernargs of {variant.symbol!r} need {end} bytes, the segment has {variant.kernarg_bytes}")
+    if not (0 < variant.num_warps <= 64 and variant.warp_size in (32, 64) and 0 <= variant.lds_bytes < 1 << 20):
+        raise BundleError(f"launch parameters of {variant.symbol!r} are out of range")
+    if variant.cooperative:
+        raise BundleError(f"{variant.symbol!r} needs a cooperative launch, which this reader does not do")
+
+
+def _check_kernarg(variant: Variant, arg: Kernarg, pointees: set[str]) -> None:
+    """A scalar's value is an expression, checked with the op's; a pointer's is a name, and nothing else."""
+    is_pointer = arg.type.startswith(POINTER)
+    kind = SCALAR_TYPES.get(arg.type)
+    if arg.size != (8 if is_pointer else kind.size if kind else None):
+        raise BundleError(f"kernarg {arg.name!r} of {variant.symbol!r} is {arg.type!r} of {arg.size} bytes")
+    if is_pointer and arg.value not in pointees and (arg.value or arg.name not in (GLOBAL_SCRATCH, PROFILE_SCRATCH)):
+        raise BundleError(
+            f"kernarg {arg.name!r} of {variant.symbol!r} points at {arg.value!r}: the op has no such tensor"
+        )
+
+
+def _check_case(ops: dict[str, Op], case: Case) -> None:
+    what = f"selftest case {case.name!r} of op {case.op!r}"
+    op = ops.get(case.op)
+    if op is None or not IDENTIFIER.match(case.name):
+        raise BundleError(f"{what}: there is no such op, or that is no name")
+    if not _VECTORS.match(case.vectors.file) or not 0 <= case.vectors.size <= MAX_VECTOR_BYTES:
+        raise BundleError(
+            f"{what} has file {case.vectors.file!r} of {case.vectors.size} bytes; {SELFTEST_FOLDER}/<hash>.npz of at "
+            f"most {MAX_VECTOR_BYTES} is allowed"
+        )
+    written = {tensor.name for tensor in op.tensors if tensor.role != "input"}
+    if not case.bounds or not case.bounds.keys() <= written:
+        raise BundleError(f"{what} has bounds of {sorted(case.bounds)}; the op writes to {sorted(written)}")
+    if not all(0 <= bound < math.inf for bound in case.bounds.values()):
+        raise BundleError(f"{what} has bounds {case.bounds}; finite ones of 0 and more are allowed")
+    if case.dtypes.keys() != op.dtypes.keys() or any(case.dtypes[name] not in op.dtypes[name] for name in op.dtypes):
+        raise BundleError(f"{what} is of dtypes {case.dtypes}; the op has {op.dtypes}")
+    if not case.scalars.keys() <= {scalar.name for scalar in op.scalars}:
+        raise BundleError(f"{what} passes scalars {sorted(case.scalars)}, of which the op lacks some")
+    innermost = {tensor.name: tensor.innermost for tensor in op.tensors}
+    if any(dim not in innermost.get(name, ()) for name, dim in case.innermost.items()):
+        raise BundleError(f"{what} has innermost dims {case.innermost}, which the op does not allow")
+
+
+def read_checked(folder: Path, blob: Blob, what: str) -> bytes:
+    """The bytes of a file that the index lists. Raises `BundleError` when it is missing or altered."""
+    path = folder / blob.file
+    try:
+        content = path.read_bytes() if path.stat().st_size == blob.size else b""
+    except OSError as error:
+        raise BundleError(f"{what} {path} cannot be read: {error.strerror}") from None
+    if len(content) != blob.size or hashlib.sha256(content).hexdigest() != blob.sha256:
+        raise BundleError(f"{what} {path} was altered: its size or sha256 is not what the index says")
+    return content
+
+
+def read_blob(folder: Path, blob: Blob, arch: str) -> bytes:
+    """A code object's bytes. Raises `BundleError` when missing or altered, `ArchMismatchError` for another arch."""
+    from .codeobject import read_arch
+
+    image = read_checked(folder, blob, "code object")
+    actual = read_arch(image)
+    if actual != arch:
+        raise ArchMismatchError(f"code object {folder / blob.file} is for {actual}, the bundle is for {arch}")
+    return image

@@ -1,0 +1,131 @@
+"""Golden vectors: the inputs of a call and its expected results, in one file of a bundle for each case.
+
+A file is what `numpy.savez` writes: a zip of stored entries `inputs/<tensor>.npy` and `expected/<tensor>.npy`. It may
+come from anywhere, so it is read by hand: nothing in it is unpickled, evaluated or decompressed, and nothing is
+allocated but what is there. Dtypes that numpy does not have (bfloat16, float8) are stored as unsigned integers.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aot_runtime.contract.dtypes import numpy_dtype
+from aot_runtime.contract.records import Case, Op, Tensor
+from aot_runtime.errors import BundleError
+
+from .reading import read_checked
+
+INPUTS, EXPECTED = "inputs", "expected"
+_NPY = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '([<|][biuf][1248])', "
+    rb"'fortran_order': False, 'shape': \(([\d, ]{0,200})\), \} *\n",
+    re.DOTALL,
+)
+# What zipfile and numpy raise for bytes that are no archive and no array.
+_MALFORMED = (zipfile.BadZipFile, EOFError, ValueError, TypeError, OverflowError, NotImplementedError, RuntimeError)
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """One case's arrays by tensor name: inputs of the tensors' own dtypes; results as exactly as they are known."""
+
+    inputs: Mapping[str, Array]
+    expected: Mapping[str, Array]
+
+
+def entry_name(group: str, tensor: str) -> str:
+    """The name of a tensor's array in a file; `group` is `INPUTS` or `EXPECTED`."""
+    return f"{group}/{tensor}.npy"
+
+
+def dtype_of(tensor: Tensor, dtypes: Mapping[str, str]) -> np.dtype[Any]:
+    """A tensor's dtype, where `dtypes` says what the dtype variables stand for."""
+    return numpy_dtype(dtypes.get(tensor.dtype, tensor.dtype))
+
+
+def storage_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """What an array of a dtype is stored as: itself, or unsigned integers of its size."""
+    return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
+
+
+def read_vectors(folder: Path, op: Op, case: Case) -> Vectors:
+    """A case's vectors, as the op's contract needs them. Raises `BundleError` when missing, altered or unsound."""
+    content = read_checked(folder, case.vectors, "golden vectors")
+    try:
+        return _vectors(op, case, dict(_entries(content)))
+    except _MALFORMED as error:
+        where = f"golden vectors {folder / case.vectors.file} (case '{case.name}' of {op.name})"
+        raise BundleError(f"{where} are malformed: {error}") from None
+
+
+def _entries(content: bytes) -> Iterator[tuple[str, Array]]:
+    """(name, array) of each entry of a file. Raises what is in `_MALFORMED`."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        entries = archive.infolist()
+        if sum(entry.file_size for entry in entries) > len(content):
+            raise ValueError("its entries are larger than it is")
+        for entry in entries:
+            if entry.compress_type != zipfile.ZIP_STORED:
+                raise ValueError(f"{entry.filename!r} is compressed")
+            yield entry.filename, _array(entry.filename, archive.read(entry))
+
+
+def _array(name: str, content: bytes) -> Array:
+    header = _NPY.match(content)
+    if header is None:
+        raise ValueError(f"{name!r} is no array of numbers in C order")
+    dtype = np.dtype(header[1].decode())
+    shape = tuple(int(extent) for extent in re.findall(rb"\d+", header[2]))
+    if math.prod(shape) * dtype.itemsize != len(content) - header.end():
+        raise ValueError(f"{name!r} has {len(content) - header.end()} bytes, which is not {dtype}{list(shape)}")
+    return np.frombuffer(content[header.end() :], dtype).reshape(shape)
+
+
+def _vectors(op: Op, case: Case, stored: dict[str, Array]) -> Vectors:
+    inputs, expected = {}, {}
+    for tensor in op.tensors:
+        name = entry_name(INPUTS, tensor.name)
+        if tensor.role != "output" and not (tensor.optional and name not in stored):
+            inputs[tensor.name] = _input(name, _taken(stored, name), tensor, dtype_of(tensor, case.dtypes))
+        if tensor.name in case.bounds:
+            expected[tensor.name] = _taken(stored, entry_name(EXPECTED, tensor.name))
+            if tensor.name in inputs and inputs[tensor.name].shape != expected[tensor.name].shape:
+                raise ValueError(f"'{tensor.name}' goes in with another shape than it comes out with")
+    if stored:
+        raise ValueError(f"it has {', '.join(map(repr, sorted(stored)))}, which the case has no use for")
+    return Vectors(inputs, expected)
+
+
+def _taken(stored: dict[str, Array], name: str) -> Array:
+    if name not in stored:
+        raise ValueError(f"it lacks {name!r}")
+    return stored.pop(name)
+
+
+def _input(name: str, array: Array, tensor: Tensor, dtype: np.dtype[Any]) -> Array:
+    rank = len(tensor.shape)
+    if array.dtype != storage_dtype(dtype) or array.ndim != rank:
+        raise ValueError(f"{name!r} is {array.dtype}{list(array.shape)}; the op takes {dtype} of {rank} dims")
+    return array.view(dtype)
+
+
+def deviation(actual: Array, expected: Array) -> Array:
+    """|actual - expected| of each element, in float64.
+
+    Zero where both are the same infinity or both NaN; infinity where they differ and one of them is not finite.
+    """
+    actual, expected = actual.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):
+        distance = np.abs(actual - expected)
+    same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+    return np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))

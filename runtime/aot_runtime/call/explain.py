@@ -1,0 +1,205 @@
+"""Why a call gets the variants that it gets: a decision put into words."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from aot_runtime.contract import expressions
+from aot_runtime.contract.layout import Layout, make_layout, packed_strides, packing_order
+from aot_runtime.contract.names import Scope
+from aot_runtime.contract.records import (
+    POINTER,
+    PROFILE_SCRATCH,
+    Axis,
+    Blob,
+    Config,
+    Kernarg,
+    Launch,
+    Op,
+    Tensor,
+    Variant,
+)
+from aot_runtime.device.array import DeviceArray
+from aot_runtime.device.device import Device, dtype_name
+
+from .planner import Decision, LaunchDecision, Planner
+
+_RULES = {">=": "the smallest that is >=", ">": "the smallest that is >", "<=": "the largest that is <=",
+          "<": "the largest that is <"}  # fmt: skip
+
+
+def explain_call(
+    function: Callable[..., Any], device: Device, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> str:
+    """Explain what a call of an op's function (see `op.build_op`) would do; nothing is allocated or launched.
+
+    Raises:
+        ArgumentError: the call would be refused, for the reason that the error gives.
+        TypeError: the arguments do not fit the function's signature.
+    """
+    planner: Planner = function.planner  # type: ignore[attr-defined]
+    bound = inspect.signature(function).bind(*arguments, **keywords).arguments
+    outputs = [tensor.name for tensor in planner.op.tensors if tensor.role == "output"]
+    if len(outputs) == 1 and "out" in bound and "out" not in _names(planner.op):
+        bound[outputs[0]] = bound["out"]
+    layouts = {tensor.name: _layout(device, tensor, bound.get(tensor.name)) for tensor in planner.op.tensors}
+    scalars = {scalar.name: bound.get(scalar.name) for scalar in planner.op.scalars}
+    return explain_decision(planner, function.decide(layouts, scalars))  # type: ignore[attr-defined]
+
+
+def _names(op: Op) -> set[str]:
+    return {tensor.name for tensor in op.tensors} | {scalar.name for scalar in op.scalars}
+
+
+def _layout(device: Device, tensor: Tensor, value: Any) -> Layout | None:
+    """The layout of an argument once it is on the device; a numpy array is packed when it is copied there."""
+    if value is None:
+        return None
+    if isinstance(value, np.ndarray | np.generic):
+        order = packing_order(tensor, value.ndim, value.strides)
+        return make_layout(device.key, dtype_name(value.dtype), value.shape, packed_strides(value.shape, order), True)
+    return (value if isinstance(value, DeviceArray) else device.wrap(value)).layout
+
+
+def explain_decision(planner: Planner, decision: Decision, blobs: Mapping[str, Blob] | None = None) -> str:
+    """Put a decision into words: dims, specialisation, point, and each launch with its config, grid and kernargs.
+
+    Args:
+        blobs: of the bundle, for the code objects' files; without it they are named by their key.
+    """
+    op = planner.op
+    lines = [*_call(op, decision), *_specialisation(decision), *_point(op, decision)]
+    taken = {launch.index: launch for launch in decision.launches}
+    for index, launch in enumerate(op.launches):
+        if index in taken:
+            lines += _launch(index, launch, taken[index], decision, blobs or {})
+        else:
+            lines.append(f"launch {index}: {launch.kernel} is left out: {_unmet(launch.when, decision)}")
+    return "\n".join(lines)
+
+
+def _call(op: Op, decision: Decision) -> Iterator[str]:
+    names = decision.names
+    yield f"{op.name} on {names['arch']}{f' with {cus} compute units' if (cus := names['num_cus']) else ''}"
+    yield from _group("tensors", decision.layouts)
+    yield from _group("dims", {name: names[name] for name in Scope.of(op).dims})
+    yield from _group("scalars", {scalar.name: names[scalar.name] for scalar in op.scalars})
+    yield from _group("derived", {let.name: f"{names[let.name]} = {let.value}" for let in op.let})
+    spaces = {name: f"{size} bytes{', zeroed' if zero else ''}" for name, size, zero in decision.workspaces}
+    yield from _group("workspace", spaces)
+
+
+def _group(title: str, items: Mapping[str, Any]) -> Iterator[str]:
+    if items:
+        width = max(map(len, items))
+        yield f"{title}:"
+        yield from (f"  {name:<{width}}  {value}" for name, value in items.items())
+
+
+def _specialisation(decision: Decision) -> Iterator[str]:
+    if decision.aligned:
+        yield "specialisation: aligned"
+    elif decision.misaligned:
+        yield "specialisation: general, because"
+        yield from (f"  {reason}" for reason in decision.misaligned)
+    else:
+        yield "specialisation: general, because no aligned variant of this call is in the bundle"
+
+
+def _point(op: Op, decision: Decision) -> Iterator[str]:
+    dtypes = {name: f"{decision.names[name]}, the dtype of {_holders(op, name)}" for name in op.dtypes}
+    yield from _group("point", dtypes | {axis.name: _picked(axis, decision) for axis in op.axes})
+
+
+def _holders(op: Op, variable: str) -> str:
+    return ", ".join(tensor.name for tensor in op.tensors if tensor.dtype == variable)
+
+
+def _picked(axis: Axis, decision: Decision) -> str:
+    wanted = expressions.parse(axis.pick).evaluate(decision.names)
+    built = ", ".join(map(str, axis.values))
+    rule = f"{_RULES[axis.rule]} {axis.pick}" if axis.rule != "equal" else axis.pick
+    shown = "" if axis.pick == str(wanted) else f" = {wanted}"
+    return f"{decision.names[axis.name]}, {'' if axis.rule != 'equal' else 'being '}{rule}{shown}, of {built}"
+
+
+# Launches
+
+
+def _launch(
+    index: int, launch: Launch, taken: LaunchDecision, decision: Decision, blobs: Mapping[str, Blob]
+) -> Iterator[str]:
+    variant = taken.variant
+    code = blobs[variant.code].file if variant.code in blobs else f"code object {variant.code}"
+    yield f"launch {index}: {variant.symbol} of {code}"
+    for number, config in enumerate(launch.configs[: variant.config]):
+        yield f"  not config {_config(number, config)}: {_passed_over(config, decision)}"
+    config = launch.configs[variant.config]
+    yield f"  config {_config(variant.config, config)}{_holding(config, decision)}: {_settings(config)}"
+    threads = variant.num_warps * variant.warp_size
+    size = f"{' x '.join(map(str, taken.grid))} ({', '.join(launch.grid)})"
+    yield f"  grid {size}{'; nothing to do, not launched' if 0 in taken.grid else ''}"
+    yield f"  block {threads} threads ({variant.num_warps} waves of {variant.warp_size}), LDS {variant.lds_bytes} bytes"
+    yield f"  kernargs, {variant.kernarg_bytes} bytes:"
+    yield from _kernargs(variant, taken, decision)
+
+
+def _config(number: int, config: Config) -> str:
+    return f"{number} '{config.name}'" if config.name else str(number)
+
+
+def _settings(config: Config) -> str:
+    return ", ".join(f"{name}={value}" for name, value in {**config.values, **config.options}.items()) or "all default"
+
+
+def _holding(config: Config, decision: Decision) -> str:
+    return f", as {config.when} ({_values(config.when, decision)})" if config.when else ""
+
+
+def _passed_over(config: Config, decision: Decision) -> str:
+    if config.when and not expressions.parse(config.when).evaluate(decision.names):
+        return _unmet(config.when, decision)
+    return "it serves this call, but no variant of it is in the bundle for this point"
+
+
+def _unmet(condition: str, decision: Decision) -> str:
+    return f"{condition} does not hold ({_values(condition, decision)})"
+
+
+def _values(condition: str, decision: Decision) -> str:
+    """The values of all that a condition reads."""
+    parsed = expressions.parse(condition)
+    queries = {
+        f"{function}({', '.join(map(str, rest))})": expressions.query_name(str(function), *rest)
+        for function, *rest in sorted(parsed.queries, key=str)
+    }
+    read = {name: name for name in sorted(parsed.names)} | queries
+    return ", ".join(f"{shown}={decision.names[name]}" for shown, name in read.items()) or "always"
+
+
+def _kernargs(variant: Variant, taken: LaunchDecision, decision: Decision) -> Iterator[str]:
+    names = max((len(arg.name) for arg in variant.kernargs), default=0)
+    types = max((len(arg.type) for arg in variant.kernargs), default=0)
+    for arg in variant.kernargs:
+        value = _kernarg_value(arg, variant, taken, decision)
+        yield f"    {arg.offset:>4}  {arg.name:<{names}}  {arg.type:<{types}}  {value}"
+
+
+def _kernarg_value(arg: Kernarg, variant: Variant, taken: LaunchDecision, decision: Decision) -> str:
+    if arg.type.startswith(POINTER):
+        there = decision.layouts.keys() | {name for name, *_ in decision.workspaces}
+        if arg.value and arg.value not in there:
+            return f"0, as there is no {arg.value}"
+        return f"address of {arg.value}" if arg.value else _scratch(arg, variant, taken)
+    value = taken.values[arg.value]
+    return str(value) if arg.value in (arg.name, str(value)) else f"{value} = {arg.value}"
+
+
+def _scratch(arg: Kernarg, variant: Variant, taken: LaunchDecision) -> str:
+    per_group = (variant.profile_scratch if arg.name == PROFILE_SCRATCH else variant.global_scratch).bytes
+    x, y, z = taken.grid
+    return f"address of {per_group * x * y * z} bytes of scratch memory" if per_group else "0, as it needs no scratch"

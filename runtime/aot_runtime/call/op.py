@@ -1,0 +1,234 @@
+"""An op of an open bundle, as a Python function: finds the plan of a call, makes it where it is new, and runs it."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections import namedtuple
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from aot_runtime.contract.layout import packing_order
+from aot_runtime.contract.records import Op, Tensor
+from aot_runtime.device.array import DeviceArray
+from aot_runtime.device.device import Device
+from aot_runtime.errors import ArgumentError
+
+from .contents import Contents
+from .launches import CallShape, LoadFunction, build_run, host_copy, layout_of
+from .planner import Decision, Planner
+
+MAX_PLANS = 4096
+"""Plans kept per op; beyond that they are all dropped and made anew as calls come."""
+
+
+def build_op(planner: Planner, device: Device, load: LoadFunction, check_contents: bool = False) -> Callable[..., Any]:
+    """The function that users call; `calls` describes its arguments in its docstring and signature.
+
+    check_contents: hold what integer tensors on the device contain to the op's rules, too; see `contents`.
+    """
+    return _Calls(planner, device, load, check_contents).function
+
+
+class _Calls:
+    def __init__(self, planner: Planner, device: Device, load: LoadFunction, check_contents: bool):
+        self.planner, self.device, self.load = planner, device, load
+        self.op = op = planner.op
+        self.contents = Contents(op, check_contents)
+        self.shape = CallShape(
+            tuple(tensor.name for tensor in op.tensors),
+            tuple(scalar.name for scalar in op.scalars if scalar.name not in planner.static),
+        )
+        self.plans: dict[Any, Callable[..., Any]] = {}
+        self.lock = threading.Lock()
+        self.results: dict[tuple[str, ...], Any] = {}
+        self.function = self._write()
+
+    def _write(self) -> Callable[..., Any]:
+        op = self.op
+        source = call_source(op, self.planner.static)
+        namespace: dict[str, Any] = {
+            "_plans": self.plans,
+            "_slow": self.slow,
+            "_struct_error": struct.error,
+            "_misfit": self._misfit,
+        }
+        exec(compile(source, f"<{op.name}>", "exec"), namespace)
+        function = namespace[op.name]
+        function.__doc__ = docstring(op)
+        function.__module__ = "aot_runtime"
+        function.source = source
+        function.planner = self.planner
+        function.decide = self.decide
+        return function
+
+    # A call whose plan is not there, or whose arguments are not device arrays
+
+    def slow(self, tensors: dict[str, Any], scalars: dict[str, Any], stream: Any) -> Any:
+        """Bring every array to the device, find or make the plan, run it, and bring back what came from numpy."""
+        on_host = self._all_numpy(tensors)
+        arrays = {name: self._to_device(name, value, stream) for name, value in tensors.items()}
+        self._check_device(arrays)
+        try:
+            run = self._plan(arrays, scalars)
+            self.contents.check(tensors, arrays, scalars, stream)
+            result = run(stream, *arrays.values(), *(scalars[name] for name in self.shape.scalars))
+        except (struct.error, OverflowError) as error:
+            raise self._misfit(error) from None
+        self._write_back(tensors, arrays, stream)
+        return self._hand_back(result, tensors, stream, on_host)
+
+    def _misfit(self, error: Exception) -> ArgumentError:
+        names = ", ".join(self.shape.scalars)
+        return ArgumentError(f"{self.op.name}: a scalar ({names}) does not fit its type: {error}")
+
+    def _plan(self, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> Callable[..., Any]:
+        key = (
+            *(layout_of(array) for array in arrays.values()),
+            *(value if name in self.planner.static else value is None for name, value in scalars.items()),
+        )
+        try:
+            run = self.plans.get(key)
+        except TypeError:
+            run = None  # an unhashable scalar: the planner names it
+        return run or self._make(key, arrays, scalars)
+
+    def _make(self, key: Any, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> Callable[..., Any]:
+        decision = self.decide({name: layout_of(array) for name, array in arrays.items()}, scalars)
+        given = frozenset(name for name, value in (*arrays.items(), *scalars.items()) if value is not None)
+        run = build_run(self.op, decision, self.shape, given, self.device, self.load)
+        outputs = tuple(t.name for t in self.op.tensors if t.role == "output" and t.name in decision.layouts)
+        if len(outputs) > 1:
+            run = self._named(run, outputs)
+        if self.contents.reads_devices:
+            return run  # a plan that is kept would be found before anything is looked at
+        with self.lock:
+            if len(self.plans) >= MAX_PLANS:
+                self.plans.clear()
+            self.plans[key] = run
+        return run
+
+    def _named(self, run: Callable[..., Any], outputs: tuple[str, ...]) -> Callable[..., Any]:
+        if outputs not in self.results:
+            self.results[outputs] = namedtuple(f"{self.op.name}_result", outputs)
+        make = self.results[outputs]._make
+        return lambda *arguments: make(run(*arguments))
+
+    def decide(self, layouts: Mapping[str, Any], scalars: Mapping[str, Any]) -> Decision:
+        """What a call with these layouts and scalars would do. Raises `ArgumentError`."""
+        properties = self.device.properties
+        return self.planner.decide(layouts, scalars, self.device.key, properties.num_cus, properties.arch)
+
+    # Arrays in and out
+
+    def _all_numpy(self, tensors: Mapping[str, Any]) -> bool:
+        inputs = [tensors[t.name] for t in self.op.tensors if t.role != "output" and tensors[t.name] is not None]
+        return bool(inputs) and all(isinstance(value, np.ndarray | np.generic) for value in inputs)
+
+    def _to_device(self, name: str, value: Any, stream: Any) -> DeviceArray | None:
+        if value is None or isinstance(value, DeviceArray):
+            return value
+        tensor = next(tensor for tensor in self.op.tensors if tensor.name == name)
+        if isinstance(value, np.ndarray | np.generic):
+            if tensor.role != "input" and not (isinstance(value, np.ndarray) and value.flags.writeable):
+                raise ArgumentError(f"{self.op.name}: argument '{name}' is written to, but is read-only")
+            return self._upload(tensor, np.asarray(value), stream)
+        try:
+            return self.device.wrap(value)
+        except ArgumentError as error:
+            raise ArgumentError(f"{self.op.name}: argument '{name}': {error}") from None
+
+    def _upload(self, tensor: Tensor, value: np.ndarray[Any, Any], stream: Any) -> DeviceArray:
+        order = packing_order(tensor, value.ndim, value.strides)
+        try:
+            if tensor.role == "output":
+                return self.device.empty(value.shape, value.dtype, order=order, stream=stream)
+            return self.device.array(value, order=order, stream=stream)
+        except ArgumentError as error:
+            raise ArgumentError(f"{self.op.name}: argument '{tensor.name}': {error}") from None
+
+    def _check_device(self, arrays: Mapping[str, DeviceArray | None]) -> None:
+        for name, array in arrays.items():
+            if array is not None and array.layout.device != self.device.key:
+                raise ArgumentError(
+                    f"{self.op.name}: argument '{name}' is on {array.device}, the bundle was opened for {self.device}"
+                )
+
+    def _write_back(self, tensors: Mapping[str, Any], arrays: Mapping[str, Any], stream: Any) -> None:
+        for tensor in self.op.tensors:
+            host = tensors[tensor.name]
+            if tensor.role != "input" and isinstance(host, np.ndarray):
+                host_copy(host, arrays[tensor.name], stream)
+
+    def _hand_back(self, result: Any, tensors: Mapping[str, Any], stream: Any, on_host: bool) -> Any:
+        """The caller's own arrays where it gave them; the others as numpy arrays if its inputs are."""
+
+        def one(name: str, value: DeviceArray) -> Any:
+            if tensors.get(name) is not None:
+                return tensors[name]
+            return value.numpy(stream) if on_host else value
+
+        if isinstance(result, tuple):
+            return type(result)(*(one(name, value) for name, value in result._asdict().items()))  # type: ignore[attr-defined]
+        if result is None:
+            return None
+        given = [t.name for t in self.op.tensors if t.role == "output" and tensors[t.name] is not None]
+        return one(given[0] if given else "", result)
+
+
+def call_source(op: Op, static: frozenset[str]) -> str:
+    """Source of an op's function. A known call is one look-up: by the identity of each layout, and the scalars."""
+    required = [t.name for t in op.tensors if t.role != "output" and not t.optional]
+    optional = [t.name for t in op.tensors if t.role != "output" and t.optional]
+    outputs = [t.name for t in op.tensors if t.role == "output"]
+    alias = (
+        "out" if len(outputs) == 1 and "out" not in {t.name for t in op.tensors} | {s.name for s in op.scalars} else ""
+    )
+    keywords = [f"{name}=None" for name in (*outputs, *([alias] if alias else ()), *(s.name for s in op.scalars))]
+    arguments = [*required, *(f"{name}=None" for name in optional), "*", *keywords, "stream=None"]
+    key = [
+        f"{t.name}.layout" if t.name in required else f"None if {t.name} is None else {t.name}.layout"
+        for t in op.tensors
+    ] + [s.name if s.name in static else f"{s.name} is None" for s in op.scalars]
+    tensors = [t.name for t in op.tensors]
+    scalars = [s.name for s in op.scalars]
+    free = [name for name in scalars if name not in static]
+    lines = [f"def {op.name}({', '.join(arguments)}):"]
+    if alias:
+        lines.append(f"    if {alias} is not None: {outputs[0]} = {alias}")
+    lines += [
+        "    try:",
+        f"        _run = _plans[{', '.join(key)},]",
+        "    except (KeyError, AttributeError, TypeError):  # a new call, or arguments that are no device arrays",
+        "        _run = None  # an error of the call itself is then no error while handling this one",
+        "    if _run is None:",
+        f"        return _slow({_dict(tensors)}, {_dict(scalars)}, stream)",
+        "    try:",
+        f"        return _run({', '.join(['stream', *tensors, *free])})",
+        "    except (_struct_error, OverflowError) as _error:",
+        "        raise _misfit(_error) from None",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _dict(names: list[str]) -> str:
+    return "{" + ", ".join(f"{name!r}: {name}" for name in names) + "}"
+
+
+def docstring(op: Op) -> str:
+    """What `help(bundle.op)` shows: the contract in words."""
+    lines = [op.doc or op.name, "", "Arguments:"]
+    for tensor in op.tensors:
+        shape = ", ".join(dim.extent + ("|1" if dim.broadcast else "") for dim in tensor.shape)
+        allowed = " or ".join(op.dtypes.get(tensor.dtype, (tensor.dtype,)))
+        role = "optional" if tensor.optional else f"{tensor.role} when {tensor.when}" if tensor.when else tensor.role
+        lines.append(f"    {tensor.name}: {allowed} [{shape}], {role}. {tensor.doc}".rstrip())
+    for scalar in op.scalars:
+        default = f", default {scalar.default}" if scalar.default else ""
+        lines.append(f"    {scalar.name}: {'|'.join(scalar.choices) or scalar.type}{default}. {scalar.doc}".rstrip())
+    lines.append("    stream: a Stream, an integer handle, or None for the default stream.")
+    if op.require:
+        lines += ["", f"Requires: {'; '.join(op.require)}."]
+    return "\n".join(lines)

@@ -1,0 +1,263 @@
+"""The rules that a call is held to. Generated planners call these; each raises an error that names the argument."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
+from aot_runtime.contract.layout import ALIGNMENT, Layout, innermost_dim, make_layout, packed_strides, packing_order
+from aot_runtime.contract.records import Axis, Op, Scalar, Tensor, Value, Variant
+from aot_runtime.errors import ArgumentError
+
+
+def hip_grid_limits(threads: int) -> tuple[int, int, int]:
+    """Most workgroups of `threads` threads along x, y and z: HIP counts a grid's threads in 32 bits per axis.
+
+    It takes more than 65535 along y and z on some devices, but promises no more.
+    """
+    return (2**32 - 1) // threads, 65535, 65535
+
+
+def cuda_grid_limits(threads: int) -> tuple[int, int, int]:
+    """Most blocks along x, y and z, whatever their size."""
+    return 2**31 - 1, 65535, 65535
+
+
+RANGE_32 = 2**31
+"""Bytes that 32-bit offsets reach (`tt.pointer_range`), and elements that a kernel without 64-bit offsets reaches."""
+
+
+def pick_value(axis: Axis, wanted: Any) -> Value | None:
+    """The axis's value for a call whose `pick` expression gives `wanted`; None where there is none.
+
+    `>=` (`>`) takes the smallest value that is >= (>) `wanted`, `<=` (`<`) the largest that is <= (<).
+    """
+    match axis.rule:
+        case "equal":
+            return next((value for value in axis.values if value == wanted), None)
+        case ">=" | ">":
+            fitting = [value for value in axis.values if value > wanted or (axis.rule == ">=" and value == wanted)]
+            return min(fitting, default=None)
+        case _:
+            fitting = [value for value in axis.values if value < wanted or (axis.rule == "<=" and value == wanted)]
+            return max(fitting, default=None)
+
+
+class Rules:
+    """The checks of one op's calls."""
+
+    def __init__(self, op: Op, backend: str):
+        self.op = op
+        self.tensors = {tensor.name: tensor for tensor in op.tensors}
+        self.scalars = {scalar.name: scalar for scalar in op.scalars}
+        self.grid_limits = cuda_grid_limits if backend == "cuda" else hip_grid_limits
+
+    def error(self, message: str) -> ArgumentError:
+        return ArgumentError(f"{self.op.name}: {message}")
+
+    # Tensors
+
+    def given(self, name: str, layout: Layout | None) -> Layout:
+        """The layout of a tensor that the call must pass, of the right rank and dtype."""
+        if layout is None:
+            raise self.error(f"argument '{name}' is missing")
+        self.form(name, layout)
+        return layout
+
+    def form(self, name: str, layout: Layout) -> None:
+        """Rank, dtype, contiguity; an output overlaps itself nowhere."""
+        tensor = self.tensors[name]
+        if len(layout.shape) != len(tensor.shape):
+            raise self.error(
+                f"argument '{name}' has {len(layout.shape)} dims {list(layout.shape)}; "
+                f"it takes {len(tensor.shape)}: {_dims(tensor)}"
+            )
+        allowed = self.op.dtypes.get(tensor.dtype, (tensor.dtype,))
+        if layout.dtype not in allowed:
+            raise self.error(f"argument '{name}' is {layout.dtype}; allowed: {', '.join(allowed)}")
+        self._contiguity(tensor, layout)
+        if tensor.role != "input" and not layout.disjoint:
+            raise self.error(f"argument '{name}' is written to, but overlaps itself: strides {list(layout.strides)}")
+
+    def _contiguity(self, tensor: Tensor, layout: Layout) -> None:
+        if tensor.innermost and self.innermost(tensor.name, layout) is None:
+            names = " or ".join(f"{dim} ({tensor.shape[dim].extent})" for dim in tensor.innermost)
+            raise self.error(
+                f"argument '{tensor.name}' has strides {list(layout.strides)}; that of dim {names} must be 1 (make a "
+                "contiguous copy)"
+            )
+        step = 1
+        for dim in reversed(tensor.contiguous):
+            if layout.shape[dim] != 1 and layout.strides[dim] != step:
+                raise self.error(
+                    f"argument '{tensor.name}' has stride {layout.strides[dim]} in dim {dim} "
+                    f"({tensor.shape[dim].extent}); it must be {step}: that dim is contiguous (make a contiguous copy)"
+                )
+            step *= layout.shape[dim]
+
+    def innermost(self, name: str, layout: Layout) -> int | None:
+        """Which dim is the innermost one of a tensor with several that may be; of others the last contiguous one."""
+        tensor = self.tensors[name]
+        if tensor.innermost:
+            return innermost_dim(layout.shape, layout.strides, tensor.innermost)
+        return tensor.contiguous[-1] if tensor.contiguous else None
+
+    def dtype(self, variable: str, **layouts: Layout | None) -> str:
+        """The dtype that a variable stands for; every tensor that has it must agree."""
+        present = {name: layout for name, layout in layouts.items() if layout is not None}
+        first = next(iter(present))
+        for name, layout in present.items():
+            if layout.dtype != present[first].dtype:
+                raise self.error(
+                    f"argument '{name}' is {layout.dtype}, but '{first}' is {present[first].dtype}; both are {variable}"
+                )
+        return present[first].dtype
+
+    def extent(self, name: str, position: int, layout: Layout, expected: Any) -> None:
+        """One extent of a tensor against what the op's dims make it; `dim|1` may be 1."""
+        tensor = self.tensors[name]
+        actual = layout.shape[position]
+        if actual == expected or (tensor.shape[position].broadcast and actual == 1):
+            return
+        either = " or 1" if tensor.shape[position].broadcast else ""
+        raise self.error(
+            f"argument '{name}' has shape {list(layout.shape)}: dim {position} ({tensor.shape[position].extent}) is "
+            f"{actual}, but must be {expected}{either} to agree with the other arguments"
+        )
+
+    def output(
+        self, name: str, exists: Any, given: Layout | None, dtype: str, shape: tuple[Any, ...], device: Any
+    ) -> Layout | None:
+        """The layout of an output: the caller's, checked, or that of the array to allocate; None if there is none."""
+        if not exists:
+            if given is not None:
+                raise self.error(f"argument '{name}' is given, but exists only when {self.tensors[name].when}")
+            return None
+        if given is not None:
+            self.form(name, given)
+            for position, expected in enumerate(shape):
+                self.extent(name, position, given, expected)
+            return given
+        for extent in shape:
+            if not isinstance(extent, int) or extent < 0:
+                raise self.error(f"the shape of output '{name}' would be {list(shape)}")
+        order = packing_order(self.tensors[name], len(shape))
+        return make_layout(device, dtype, shape, packed_strides(shape, order), True)
+
+    def same_device(self, layouts: Mapping[str, Layout | None]) -> None:
+        """All arguments are on one device."""
+        present = {name: layout for name, layout in layouts.items() if layout is not None}
+        first = next(iter(present), "")
+        for name, layout in present.items():
+            if layout.device != present[first].device:
+                raise self.error(
+                    "argument '{}' is on {}:{}, but '{}' is on {}:{}".format(
+                        name, *layout.device, first, *present[first].device
+                    )
+                )
+
+    # Scalars and dims
+
+    def scalar(self, name: str, value: Any) -> Any:
+        """A scalar's value as its type has it. Raises `ArgumentError` on a wrong type, choice or range."""
+        scalar = self.scalars[name]
+        if value is None:
+            raise self.error(f"argument '{name}' is missing")
+        if scalar.type == "choice":
+            if not isinstance(value, str) or value not in scalar.choices:
+                raise self.error(f"argument '{name}' is {value!r}; allowed: {', '.join(scalar.choices)}")
+            return value
+        if scalar.type in ("flag", "i1"):
+            if not isinstance(value, bool | np.bool_) and not (isinstance(value, int) and value in (0, 1)):
+                raise self.error(f"argument '{name}' is {value!r}; True or False is allowed")
+            return bool(value)
+        return self._number(scalar, value)
+
+    def _number(self, scalar: Scalar, value: Any) -> int | float:
+        kind = SCALAR_TYPES[scalar.type]
+        try:
+            number = float(value) if kind.low is None and not isinstance(value, str | bytes) else value.__index__()
+        except (TypeError, ValueError, AttributeError):
+            allowed = "a number" if kind.low is None else "an integer"
+            raise self.error(f"argument '{scalar.name}' is {value!r}; {allowed} is allowed") from None
+        low = kind.low if scalar.min is None else scalar.min
+        high = kind.high if scalar.max is None else scalar.max
+        if (low is not None and not number >= low) or (high is not None and not number <= high):
+            allowed = f"{'-inf' if low is None else low} to {'inf' if high is None else high}"
+            raise self.error(f"argument '{scalar.name}' is {value!r}; allowed: {allowed} ({scalar.type})")
+        return number
+
+    def dim(self, name: str, value: Any, low: int, high: int) -> None:
+        """A dim's extent is within its range."""
+        if not low <= value <= high:
+            raise self.error(f"{name} is {value}; allowed: {low} to {high}")
+
+    def require(self, text: str, holds: Any, values: Mapping[str, Any]) -> None:
+        """A condition of the op's `require`."""
+        if not holds:
+            shown = ", ".join(f"{name}={value}" for name, value in values.items())
+            raise self.error(f"requires {text}; given: {shown}")
+
+    def let(self, name: str, value: Any) -> Any:
+        """A derived value: a number, so small that no chain of them grows without bound."""
+        if not isinstance(value, int | float) or abs(value) >= 2**63:
+            raise self.error(f"{name} would be {value!r:.40}; a number below 2**63 is allowed")
+        return value
+
+    # Specialisation and launch
+
+    def misalignment(self, layouts: Mapping[str, Layout | None], extents: Mapping[str, int]) -> tuple[str, ...]:
+        """Why a call cannot use the aligned specialisation; empty if it can."""
+        reasons: list[str] = []
+        for name, layout in layouts.items():
+            if layout is not None:
+                reasons += self._misaligned(self.tensors[name], layout)
+        for name, extent in extents.items():
+            if extent % ALIGNMENT:
+                reasons.append(f"{name} is {extent}, not a multiple of {ALIGNMENT}")
+        return tuple(reasons)
+
+    def _misaligned(self, tensor: Tensor, layout: Layout) -> Iterable[str]:
+        if not tensor.large and (layout.low < 0 or layout.high * layout.itemsize >= RANGE_32):
+            yield f"'{tensor.name}' spans {(layout.high - layout.low) * layout.itemsize} bytes or has a negative stride"
+        if not tensor.align:
+            return
+        if not layout.aligned:
+            yield f"the address of '{tensor.name}' is not a multiple of {ALIGNMENT}"
+        innermost = self.innermost(tensor.name, layout)
+        for dim, step in enumerate(layout.steps):
+            if step % ALIGNMENT and dim != innermost:
+                yield f"stride {step} of '{tensor.name}' in dim {dim} is not a multiple of {ALIGNMENT}"
+
+    def reach(self, layouts: Mapping[str, Layout | None]) -> None:
+        """Without 64-bit offsets in the kernel, no tensor may reach beyond 2**31 elements."""
+        if self.op.large_tensors:
+            return
+        for name, layout in layouts.items():
+            if layout is not None and (layout.high >= RANGE_32 or -layout.low >= RANGE_32):
+                raise self.error(
+                    f"argument '{name}' reaches over {max(layout.high, -layout.low)} elements; this op's "
+                    f"kernel takes less than {RANGE_32}"
+                )
+
+    def grid(self, extents: tuple[Any, Any, Any], variant: Variant) -> tuple[int, int, int]:
+        """A launch grid that the device can take."""
+        limits = self.grid_limits(variant.num_warps * variant.warp_size)
+        for axis, extent, limit in zip("xyz", extents, limits, strict=True):
+            if not isinstance(extent, int) or not 0 <= extent <= limit:
+                raise self.error(f"the launch grid would be {extents}; along {axis} 0 to {limit} is allowed")
+        return extents
+
+    def nbytes(self, name: str, dtype: str, shape: tuple[Any, ...]) -> int:
+        """The size of a workspace."""
+        if any(not isinstance(extent, int) or extent < 0 for extent in shape):
+            raise self.error(f"workspace '{name}' would have shape {shape}")
+        return math.prod(shape) * DTYPES[dtype]
+
+
+def _dims(tensor: Tensor) -> str:
+    return "[" + ", ".join(dim.extent + ("|1" if dim.broadcast else "") for dim in tensor.shape) + "]"

@@ -1,0 +1,268 @@
+"""The self-test: calls whose results are known, made on this device and compared.
+
+That the driver, the device and the code objects together compute the right numbers is thus shown with nothing but a
+bundle. Every array lies between guard zones, and outputs are poisoned beforehand: an element that the kernels leave out
+fails, and so does a store that goes past either end, or into an input.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aot_runtime.bundle.vectors import Array, Vectors, deviation, dtype_of, read_vectors
+from aot_runtime.command.show import ID_LENGTH, point_text
+from aot_runtime.contract.layout import Shape, packing_order
+from aot_runtime.contract.names import axis_names
+from aot_runtime.contract.records import Case, Op, Variant
+from aot_runtime.device.array import DeviceArray
+from aot_runtime.device.device import Device
+from aot_runtime.errors import AotError, NoVectorsError
+
+from .planner import Decision, op_planner
+
+if TYPE_CHECKING:
+    from aot_runtime.opened import Bundle
+
+GUARD_BYTES = 256
+"""On either side of an array; a multiple of the alignment that the aligned specialisation asks for."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """One tensor that a case writes to: its largest deviation from the expected result, and the bound on it.
+
+    `fault` says what is wrong, and is empty if the output passes.
+    """
+
+    name: str
+    error: float
+    bound: float
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A variant that a case launches."""
+
+    symbol: str
+    file: str
+    point: dict[str, Any]
+    aligned: bool
+    config: str
+
+    def __str__(self) -> str:
+        point = point_text(self.point, none="")
+        name = f"{self.symbol}[{point}]" if point else self.symbol
+        return f"{name} {'aligned' if self.aligned else 'general'}, {self.config}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one case. `fault`: the call itself failed, so that there are no outputs, or it altered an input."""
+
+    op: str
+    case: str
+    launches: tuple[Launched, ...]
+    outputs: tuple[Output, ...]
+    seconds: float
+    fault: str = ""
+
+    @property
+    def passed(self) -> bool:
+        return not self.fault and not any(output.fault for output in self.outputs)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run of the self-test: on what, and what came of each case."""
+
+    bundle: str
+    id: str
+    arch: str
+    device: str
+    results: tuple[Result, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(result.passed for result in self.results)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A case with its vectors, which are what the index says they are."""
+
+    case: Case
+    vectors: Vectors
+
+
+def prepare(bundle: Bundle, op: str | None = None) -> list[Prepared]:
+    """The cases of an op, or of all, with their vectors.
+
+    Raises:
+        ArgumentError: there is no such op.
+        NoVectorsError: there are no cases.
+        BundleError: vectors are missing, altered or malformed.
+    """
+    index = bundle.index
+    if op is not None:
+        op_planner(index, op)  # names the ops there are if this is none of them
+    ops = {item.name: item for item in index.ops}
+    cases = [case for case in index.selftest if op in (None, case.op)]
+    if not cases:
+        what = f"bundle '{index.name}'" if op is None else f"op '{op}' of bundle '{index.name}'"
+        raise NoVectorsError(
+            f"{what} has no golden vectors: its manifest has no `selftest` cases, it was built by a version that did "
+            "not write them, or a filter left them all out"
+        )
+    return [Prepared(case, read_vectors(bundle.path, ops[case.op], case)) for case in cases]
+
+
+def run_selftest(bundle: Bundle, op: str | None = None) -> Report:
+    """Run the cases of an op, or of all. Raises as `prepare` does; a case that fails is a `Result`, no exception."""
+    return make_report(bundle, [run_case(bundle, prepared) for prepared in prepare(bundle, op)])
+
+
+def make_report(bundle: Bundle, results: Iterable[Result]) -> Report:
+    """The report of the cases that were run."""
+    index, device = bundle.index, bundle.device
+    return Report(index.name, index.id, index.target.arch, f"{device} ({device.properties.name})", tuple(results))
+
+
+def run_case(bundle: Bundle, prepared: Prepared) -> Result:
+    """Make one call and compare what it gives."""
+    case, started = prepared.case, time.monotonic()
+    launches: tuple[Launched, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    fault = ""
+    try:
+        function: Any = getattr(bundle, case.op)
+        op: Op = function.planner.op
+        arrays = _arrays(bundle.device, op, prepared)
+        views = {name: array.view for name, array in arrays.items()}
+        decision = function.decide({name: view.layout for name, view in views.items()}, case.scalars)
+        launches = tuple(_launched(bundle, op, decision))
+        function(**views, **case.scalars)
+        expected = prepared.vectors.expected
+        outputs = tuple(_compare(name, arrays[name], expected[name], case.bounds[name]) for name in expected)
+        altered = [name for name, array in arrays.items() if name not in expected and array.altered(slice(None))]
+        fault = f"inputs were written to: {', '.join(altered)}" if altered else ""
+    except AotError as error:
+        fault = f"{type(error).__name__}: {error}"
+    return Result(case.op, case.name, launches, outputs, time.monotonic() - started, fault)
+
+
+def _launched(bundle: Bundle, op: Op, decision: Decision) -> Iterator[Launched]:
+    for launch in decision.launches:
+        variant: Variant = launch.variant
+        config = op.launches[launch.index].configs[variant.config].name or str(variant.config)
+        file = bundle.index.blobs[variant.code].file
+        point = {name: variant.point[name] for name in axis_names(op)}
+        yield Launched(variant.symbol, file, point, variant.aligned, config)
+
+
+# Arrays on the device
+
+
+@dataclass(frozen=True)
+class _Guarded:
+    """An array between two guard zones: `view` of `whole`, which was made of `host`."""
+
+    whole: DeviceArray
+    view: DeviceArray
+    host: Array
+
+    @property
+    def zones(self) -> tuple[slice, slice]:
+        count = GUARD_BYTES // self.host.itemsize
+        return slice(count), slice(-count, None)
+
+    def altered(self, *parts: slice) -> bool:
+        """Whether some part of `whole` is no longer what it was."""
+        now = self.whole.numpy()
+        return any(now[part].tobytes() != self.host[part].tobytes() for part in parts)
+
+
+def _arrays(device: Device, op: Op, prepared: Prepared) -> Mapping[str, _Guarded]:
+    """Every tensor of a call: inputs as they are, outputs poisoned."""
+    case, vectors = prepared.case, prepared.vectors
+    arrays = {}
+    for tensor in op.tensors:
+        values = vectors.inputs.get(tensor.name)
+        if values is None and tensor.name in vectors.expected:
+            values = _poisoned(vectors.expected[tensor.name], dtype_of(tensor, case.dtypes))
+        if values is not None:
+            order = packing_order(tensor, values.ndim, innermost=case.innermost.get(tensor.name))
+            # What is read from beside an input shows as NaN in a result; what is written beside an output could be NaN.
+            guard = np.nan if tensor.role == "input" and values.dtype.kind not in "biu" else 85
+            arrays[tensor.name] = _guarded(device, values, order or tuple(range(values.ndim)), guard)
+    return arrays
+
+
+def _poisoned(expected: Array, dtype: np.dtype[Any]) -> Array:
+    """What is not expected anywhere: of floats NaN (1 where NaN is expected), of integers the complement."""
+    if dtype.kind not in "biu":
+        return np.where(np.isnan(expected), 1.0, np.nan).astype(dtype)
+    with np.errstate(invalid="ignore"):
+        return ~(expected if expected.dtype.kind in "biu" else np.rint(expected)).astype(dtype)
+
+
+def _guarded(device: Device, values: Array, order: Shape, guard: float) -> _Guarded:
+    """`values` on the device, its dims packed in an order from outermost to innermost, between zones of `guard`."""
+    packed = np.ascontiguousarray(values.transpose(order))
+    zone = np.full(GUARD_BYTES // packed.itemsize, guard, packed.dtype)
+    host = np.concatenate([zone, packed.reshape(-1), zone])
+    whole = device.array(host)
+    inner = whole[len(zone) : len(zone) + packed.size].reshape(*packed.shape)
+    return _Guarded(whole, inner.transpose(*(order.index(dim) for dim in range(values.ndim))), host)
+
+
+def _compare(name: str, array: _Guarded, expected: Array, bound: float) -> Output:
+    actual = array.view.numpy()
+    distance = deviation(actual, expected)
+    far = distance > bound
+    faults = []
+    if far.any():
+        at = tuple(int(i) for i in np.argwhere(far)[0])
+        count = f"{np.count_nonzero(far)} of {far.size} elements"
+        values = f"{float(actual[at]):.6g}, expected {float(expected[at]):.6g}"
+        faults.append(f"{count} beyond the bound, first at {list(at)}: {values}")
+    if array.altered(*array.zones):
+        faults.append("something was written outside of the array")
+    return Output(name, float(np.max(distance, initial=0.0)), bound, "; ".join(faults))
+
+
+# Reports
+
+
+def result_text(result: Result) -> str:
+    """A case in two lines or more: what it launched, and how far each output is off."""
+    launches = " + ".join(map(str, result.launches)) or "nothing launched"
+    lines = [f"{'ok' if result.passed else 'FAILED':<6}  {result.op} {result.case}: {launches}"]
+    if result.fault:
+        lines.append(result.fault)
+    for output in result.outputs:
+        line = f"{output.name}: error {output.error:.2e}, bound {output.bound:.2e}"
+        lines.append(f"{line}: {output.fault}" if output.fault else line)
+    return "\n        ".join(lines)
+
+
+def head_text(bundle: Bundle) -> str:
+    """On what a self-test runs."""
+    report = make_report(bundle, ())
+    return f"bundle {report.bundle} for {report.arch}, id {report.id[:ID_LENGTH]}, on {report.device}"
+
+
+def report_data(report: Report) -> dict[str, Any]:
+    """A report as plain data, ready for JSON: an error that is not finite is null."""
+    data = asdict(report) | {"passed": report.passed}
+    for item, result in zip(data["results"], report.results, strict=True):
+        item["passed"] = result.passed
+        for output in item["outputs"]:
+            output["error"] = output["error"] if math.isfinite(output["error"]) else None
+    return data

@@ -1,0 +1,381 @@
+"""The one small expression language of manifests and bundles.
+
+Python syntax for arithmetic (`+ - * / // % **`), comparison, `and or not`, `a if c else b`, numbers, strings
+and names, with these functions:
+
+    cdiv(a, b)        a / b rounded up                  min(a, …) max(a, …) abs(a)
+    next_pow2(n)      the smallest power of two >= n    given(tensor)    whether an optional tensor was passed
+    elsize(t)         bytes per element of a tensor, or of a dtype variable
+    stride(t, dim)    the stride of a tensor's dim, in elements; dim by name or by position
+
+`and` and `or` give True or False. The language is total and safe to evaluate: no attribute, subscript, call, loop or
+name beyond these; strings can only be compared; an exponent is a small literal; nesting is limited. Text is checked
+when a manifest is built, and again by whoever loads it.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import operator
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from aot_runtime.errors import ExpressionError
+
+Value = int | float | bool | str
+
+MAX_LENGTH = 1000
+MAX_EXPONENT = 16
+MAX_DEPTH = 64
+
+_BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+_COMPARE: dict[type[ast.AST], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Not: operator.not_,
+}
+
+
+def cdiv(a: int, b: int) -> int:
+    """a / b rounded up, for integers."""
+    return -(-a // b)
+
+
+def next_pow2(n: int) -> int:
+    """The smallest power of two that is >= n (1 for n <= 1). Raises TypeError for what is no integer."""
+    return 1 << max(0, operator.index(n) - 1).bit_length()
+
+
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "abs": abs,
+    "cdiv": cdiv,
+    "max": max,
+    "min": min,
+    "next_pow2": next_pow2,
+}
+_ARITY = {"abs": (1, 1), "cdiv": (2, 2), "max": (2, 8), "min": (2, 8), "next_pow2": (1, 1)}
+_QUERIES = {"given": 1, "elsize": 1, "stride": 2, "innermost": 2}
+LAYOUT_QUERIES = ("stride", "innermost")
+"""Queries about how a tensor lies in memory; they name a dim of it."""
+
+
+class _Unknown:
+    """The value of a name that is not known yet (see `Expression.partial`)."""
+
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+
+UNKNOWN = _Unknown()
+
+
+def query_name(function: str | int, *arguments: str | int) -> str:
+    """The plain name that stands for a query, such as `given(t)` or `stride(t, d)`, once an expression is parsed."""
+    return "__".join([f"_{function}", *map(str, arguments)])
+
+
+class Expression(msgspec.Struct, frozen=True):
+    """A checked expression.
+
+    Attributes:
+        text: the expression in canonical spelling.
+        names: every plain name it reads; `given(t)` and the like are in `queries` instead.
+        queries: (function, argument, …) of each `given`, `elsize`, `stride` and `innermost`.
+    """
+
+    text: str
+    names: frozenset[str]
+    queries: frozenset[tuple[str | int, ...]]
+
+    @property
+    def tree(self) -> ast.expr:
+        return _tree(self.text)
+
+    @property
+    def python(self) -> str:
+        """Python source of the expression; queries are read from the names that `query_name` gives."""
+        return ast.unparse(_ToPython().visit(ast.parse(self.text, mode="eval").body))
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Names and query names together: the variables that `python` needs."""
+        return self.names | {query_name(*map(str, query)) for query in self.queries}
+
+    def evaluate(self, env: Mapping[str, Any]) -> Any:
+        """The value, every name being in `env` (queries under their `query_name`). Raises `ExpressionError`."""
+        value = self.partial(env)
+        if value is UNKNOWN:
+            missing = ", ".join(sorted(name for name in self.reads if name not in env))
+            raise ExpressionError(f"'{self.text}' needs {missing}, which has no value here")
+        return value
+
+    def partial(self, env: Mapping[str, Any]) -> Any:
+        """The value where `env` decides it, else `UNKNOWN`: `False and x` is False whatever x is."""
+        try:
+            return _evaluate(self.tree, env)
+        except (ArithmeticError, TypeError) as error:
+            raise ExpressionError(f"'{self.text}' cannot be evaluated: {error}") from None
+
+    def check_names(self, names: Mapping[str, type], tensors: Mapping[str, Any] | None = None) -> None:
+        """Raise `ExpressionError` unless every name is in `names`, and strings are only compared.
+
+        Args:
+            names: name → Python type of its value (`int`, `float`, `bool`, `str`).
+            tensors: names that `given`, `elsize` and `stride` may ask about.
+        """
+        for name in sorted(self.names):
+            if name not in names:
+                raise ExpressionError(f"'{self.text}' uses undefined name '{name}'{nearest(name, names)}")
+        for function, subject, *_ in sorted(self.queries, key=str):
+            known = tensors or {}
+            if subject not in known and not (function == "elsize" and names.get(str(subject)) is str):
+                raise ExpressionError(
+                    f"'{self.text}': {function}({subject}): '{subject}' is no tensor{nearest(str(subject), known)}"
+                )
+        strings = {name for name, kind in names.items() if kind is str}
+        _check_strings(self.tree, strings, self.text, allowed=True)
+
+
+def nearest(name: str, known: Mapping[str, Any] | frozenset[str] | list[str] | tuple[str, ...]) -> str:
+    """`; did you mean 'x'?` or `; known: …`, for the end of an error message."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    if close:
+        return f"; did you mean '{close[0]}'?"
+    return f"; known: {', '.join(sorted(known))}" if known else ""
+
+
+@lru_cache(maxsize=4096)
+def parse(text: str) -> Expression:
+    """Parse and check one expression. Raises `ExpressionError` on anything outside of the language."""
+    if len(text) > MAX_LENGTH:
+        raise ExpressionError(f"expression of {len(text)} characters; at most {MAX_LENGTH} are allowed")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        _check(tree)
+    except SyntaxError as error:
+        raise ExpressionError(f"'{text}' is not an expression: {error.msg}") from None
+    except (RecursionError, ValueError, MemoryError):
+        raise ExpressionError(f"'{text[:40]}…' cannot be parsed: nested too deeply, or not text") from None
+    except ExpressionError as error:
+        raise ExpressionError(f"'{text}': {error}") from None
+    canonical = ast.unparse(tree)
+    if len(canonical) > MAX_LENGTH:
+        raise ExpressionError(f"expression of {len(canonical)} characters; at most {MAX_LENGTH} are allowed")
+    names: set[str] = set()
+    queries: set[tuple[str | int, ...]] = set()
+    _collect(tree, names, queries)
+    return Expression(canonical, frozenset(names), frozenset(queries))
+
+
+@lru_cache(maxsize=4096)
+def _tree(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _check(node: ast.AST, depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise ExpressionError(f"nested more than {MAX_DEPTH} deep")
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str()):
+            return
+        case ast.Name(id=name):
+            if name.startswith("_"):
+                raise ExpressionError(f"name '{name}' starts with an underscore")
+            if name in FUNCTIONS or name in _QUERIES:
+                raise ExpressionError(f"'{name}' is a function; call it")
+            return
+        case ast.BinOp(op=op, left=left, right=right) if type(op) in _BINARY:
+            if isinstance(op, ast.Pow):
+                _check_exponent(left, right)
+            children = [left, right]
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
+            children = [operand]
+        case ast.BoolOp(values=values):
+            children = list(values)
+        case ast.Compare(left=left, ops=ops, comparators=comparators) if all(type(op) in _COMPARE for op in ops):
+            children = [left, *comparators]
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            children = [test, body, orelse]
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in FUNCTIONS:
+            low, high = _ARITY[name]
+            if not low <= len(args) <= high or any(isinstance(arg, ast.Starred) for arg in args):
+                raise ExpressionError(f"{name}() takes {low if low == high else f'{low} to {high}'} arguments")
+            children = list(args)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _QUERIES:
+            _query(node)
+            return
+        case ast.Call(func=ast.Name(id=name)) if name in FUNCTIONS or name in _QUERIES:
+            raise ExpressionError(f"{name}() takes its arguments by position")
+        case ast.Call(func=ast.Name(id=name)):
+            raise ExpressionError(f"unknown function '{name}'{nearest(name, [*FUNCTIONS, *_QUERIES])}")
+        case _:
+            raise ExpressionError(f"{_describe(node)} is not part of the expression language")
+    for child in children:
+        _check(child, depth + 1)
+
+
+def _check_exponent(base: ast.expr, exponent: ast.expr) -> None:
+    if isinstance(exponent, ast.UnaryOp) and isinstance(exponent.op, ast.USub):
+        exponent = exponent.operand
+    literal = isinstance(exponent, ast.Constant) and type(exponent.value) in (int, float)
+    if not literal or abs(exponent.value) > MAX_EXPONENT:  # type: ignore[attr-defined]
+        raise ExpressionError(f"an exponent is a literal number of at most {MAX_EXPONENT}")
+    if any(isinstance(node, ast.Pow) for node in ast.walk(base)):
+        raise ExpressionError("a power of a power is not allowed")
+
+
+def _query(node: ast.AST) -> tuple[str | int, ...]:
+    assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    function = node.func.id
+    parts: list[str | int] = []
+    for position, argument in enumerate(node.args):
+        match argument:
+            case ast.Name(id=name):
+                parts.append(name)
+            case ast.Constant(value=int(value)) if position == 1 and not isinstance(value, bool):
+                parts.append(value)
+            case _:
+                raise ExpressionError(f"{function}() takes names, not '{ast.unparse(argument)}'")
+    if len(parts) != _QUERIES[function]:
+        raise ExpressionError(f"{function}() takes {_QUERIES[function]} argument(s)")
+    return (function, *parts)
+
+
+def _collect(node: ast.AST, names: set[str], queries: set[tuple[str | int, ...]]) -> None:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id in _QUERIES:
+            queries.add(_query(node))
+            return
+        for argument in node.args:
+            _collect(argument, names, queries)
+    elif isinstance(node, ast.Name):
+        names.add(node.id)
+    else:
+        for child in ast.iter_child_nodes(node):
+            _collect(child, names, queries)
+
+
+def _check_strings(node: ast.AST, strings: set[str], text: str, allowed: bool) -> None:
+    if (isinstance(node, ast.Constant) and isinstance(node.value, str)) or (
+        isinstance(node, ast.Name) and node.id in strings
+    ):
+        if not allowed:
+            raise ExpressionError(f"'{text}': text can only be compared with == and !=, not computed with")
+        return
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _QUERIES:
+        return
+    match node:
+        case ast.Compare(ops=ops):
+            inside = all(isinstance(op, ast.Eq | ast.NotEq) for op in ops)
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            _check_strings(test, strings, text, False)
+            for branch in (body, orelse):
+                _check_strings(branch, strings, text, allowed)
+            return
+        case _:
+            inside = False
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(node, ast.Call) or child is not node.func:
+            _check_strings(child, strings, text, inside)
+
+
+def _describe(node: ast.AST) -> str:
+    try:
+        return f"'{ast.unparse(node)}'"
+    except Exception:
+        return type(node).__name__
+
+
+class _ToPython(ast.NodeTransformer):
+    """What differs from Python: a query is a name, and `and` and `or` give True or False."""
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        self.generic_visit(node)
+        if all(isinstance(value, ast.Compare) or _is_not(value) for value in node.values):
+            return node
+        return ast.UnaryOp(ast.Not(), ast.UnaryOp(ast.Not(), node))
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        assert isinstance(node.func, ast.Name)
+        if node.func.id in _QUERIES:
+            return ast.Name(query_name(*_query(node)), ast.Load())
+        return self.generic_visit(node)
+
+
+def _is_not(node: ast.AST) -> bool:
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+
+
+def _evaluate(node: ast.AST, env: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return env.get(name, UNKNOWN)
+        case ast.BoolOp(op=op, values=values):
+            return _bool_op(isinstance(op, ast.Or), values, env)
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            condition = _evaluate(test, env)
+            if condition is not UNKNOWN:
+                return _evaluate(body if condition else orelse, env)
+            return UNKNOWN
+        case ast.Compare(left=left, ops=ops, comparators=comparators):
+            return _compare(left, ops, comparators, env)
+        case ast.BinOp(op=op, left=left, right=right):
+            return _apply(_BINARY[type(op)], [left, right], env)
+        case ast.UnaryOp(op=op, operand=operand):
+            return _apply(_UNARY[type(op)], [operand], env)
+        case ast.Call(func=ast.Name(id=name), args=args) if name in FUNCTIONS:
+            return _apply(FUNCTIONS[name], args, env)
+        case ast.Call():
+            return env.get(query_name(*_query(node)), UNKNOWN)
+    raise ExpressionError(f"{_describe(node)} is not part of the expression language")
+
+
+def _apply(function: Callable[..., Any], nodes: list[ast.expr], env: Mapping[str, Any]) -> Any:
+    values = [_evaluate(node, env) for node in nodes]
+    return UNKNOWN if any(value is UNKNOWN for value in values) else function(*values)
+
+
+def _bool_op(is_or: bool, nodes: list[ast.expr], env: Mapping[str, Any]) -> Any:
+    unknown = False
+    for node in nodes:
+        value = _evaluate(node, env)
+        if value is UNKNOWN:
+            unknown = True
+        elif bool(value) == is_or:
+            return is_or
+    return UNKNOWN if unknown else not is_or
+
+
+def _compare(left: ast.expr, ops: list[ast.cmpop], rest: list[ast.expr], env: Mapping[str, Any]) -> Any:
+    previous = _evaluate(left, env)
+    unknown = False
+    for op, node in zip(ops, rest, strict=True):
+        value = _evaluate(node, env)
+        if previous is UNKNOWN or value is UNKNOWN:
+            unknown = True
+        elif not _COMPARE[type(op)](previous, value):
+            return False
+        previous = value
+    return UNKNOWN if unknown else True

@@ -1,0 +1,121 @@
+"""The layout of an array: all that dispatch looks at, interned so that a plan is found by identity."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from .dtypes import DTYPES
+from .records import Tensor
+
+Shape = tuple[int, ...]
+
+ALIGNMENT = 16
+"""Bytes that a pointer must be aligned to, and elements that strides must be divisible by, to count as aligned."""
+
+
+class Layout:
+    """dtype, shape, strides and alignment of an array on one device. Make one with `make_layout`.
+
+    Equal layouts are one object (until the intern table drops it), so hashing and comparing are by identity.
+
+    Attributes:
+        device: (driver name, device index).
+        dtype: the dtype's name.
+        shape: extents.
+        strides: in elements.
+        steps: strides as kernels get them: 0 where the extent is 1, so that a broadcast needs no special case.
+        aligned: whether the address is a multiple of 16 bytes.
+        low, high: range of element offsets from the address, `high` exclusive.
+    """
+
+    __slots__ = ("aligned", "device", "dtype", "high", "itemsize", "low", "shape", "steps", "strides")
+
+    def __init__(self, device: tuple[str, int], dtype: str, shape: Shape, strides: Shape, aligned: bool):
+        self.device, self.dtype, self.shape, self.strides, self.aligned = device, dtype, shape, strides, aligned
+        self.itemsize = DTYPES[dtype]
+        self.steps = tuple(0 if extent == 1 else stride for extent, stride in zip(shape, strides, strict=True))
+        reach = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
+        empty = 0 in shape
+        self.low = 0 if empty else sum(min(0, step) for step in reach)
+        self.high = 0 if empty else sum(max(0, step) for step in reach) + 1
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        size = 1
+        for extent in self.shape:
+            size *= extent
+        return size
+
+    @property
+    def packed_order(self) -> Shape | None:
+        """The dims from outermost to innermost if the array fills its memory without gaps or overlap, else None."""
+        order = sorted(range(len(self.shape)), key=lambda dim: (-self.strides[dim], dim))
+        step = 1
+        if 0 in self.shape:
+            return tuple(range(len(self.shape)))
+        for dim in reversed(order):
+            if self.shape[dim] != 1 and self.strides[dim] != step:
+                return None
+            step *= self.shape[dim]
+        return tuple(order)
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether no two elements share memory, decided by each stride reaching over all smaller ones.
+
+        That is every layout that slicing, transposing and reshaping give; of other ones, some are called overlapping
+        that are not.
+        """
+        reach = 0
+        for step, extent in sorted(zip(map(abs, self.steps), self.shape, strict=True)):
+            if extent > 1 and step <= reach:
+                return 0 in self.shape
+            reach += step * (extent - 1)
+        return True
+
+    def __repr__(self) -> str:
+        return f"{self.dtype}{list(self.shape)} strides {list(self.strides)}{'' if self.aligned else ' unaligned'}"
+
+
+@lru_cache(maxsize=1 << 16)
+def make_layout(device: tuple[str, int], dtype: str, shape: Shape, strides: Shape, aligned: bool) -> Layout:
+    """The one `Layout` with these properties."""
+    return Layout(device, dtype, shape, strides, aligned)
+
+
+def packed_strides(shape: Shape, order: Shape | None = None) -> Shape:
+    """Strides in elements of an array without gaps; `order` lists the dims from outermost to innermost."""
+    strides = [0] * len(shape)
+    step = 1
+    for dim in reversed(order if order is not None else range(len(shape))):
+        strides[dim] = step
+        step *= shape[dim]
+    return tuple(strides)
+
+
+def innermost_dim(shape: Shape, strides: Shape, candidates: Shape) -> int | None:
+    """The first of the dims `candidates` that has stride 1, else the first of extent 1; None if there is none."""
+    found = [dim for dim in candidates if strides[dim] == 1 and shape[dim] != 1]
+    return next(iter(found or [dim for dim in candidates if shape[dim] == 1]), None)
+
+
+def contiguous_order(rank: int, contiguous: Shape) -> Shape:
+    """The order of dims (outermost first) that packs `contiguous` innermost and keeps the rest in place."""
+    return (*(dim for dim in range(rank) if dim not in contiguous), *contiguous)
+
+
+def packing_order(tensor: Tensor, rank: int, like: Shape = (), innermost: int | None = None) -> Shape | None:
+    """The order of dims (outermost first) in which an array for a tensor is packed.
+
+    The contiguous dims are innermost and the others in place. Where several dims may be the innermost, it is
+    `innermost`, else the one with the smallest stride in `like`. None for an array of another rank than the tensor's.
+    """
+    if rank != len(tensor.shape):
+        return None
+    last = tensor.contiguous
+    if tensor.innermost and innermost is not None:
+        last = (innermost,)
+    elif tensor.innermost:
+        last = (min(tensor.innermost, key=lambda dim: abs(like[dim])) if like else tensor.innermost[0],)
+    return contiguous_order(rank, last)

@@ -1,0 +1,306 @@
+"""The bundle's index, `bundle.json`: what builder and runtime share. The reader owns the format.
+
+Ops are contracts as data: every expression is text (see `expressions`), every name an identifier. A reader accepts
+an index whose `oldest_reader` is not newer than `FORMAT_VERSION`, and ignores fields that it does not know.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from aot_runtime.errors import BundleError
+
+FORMAT_VERSION = 1
+INDEX = "bundle.json"
+CODE_FOLDER, SELFTEST_FOLDER = "code", "selftest"
+HASH_LENGTH = 16
+"""Hex digits of the SHA-256 of a file in these folders that are its name."""
+GLOBAL_SCRATCH, PROFILE_SCRATCH = ".global_scratch", ".profile_scratch"
+"""Names of the two pointers that Triton appends to every kernel's arguments."""
+
+POINTER = "*"
+"""What the type of a kernarg that is a pointer begins with."""
+
+Value = bool | int | float | str
+
+
+class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Base of every record: immutable, and fields at their default are left out of the JSON."""
+
+
+class Dim(_Record, frozen=True):
+    """One dim of a tensor: an expression, and whether an extent of 1 is broadcast to it."""
+
+    extent: str
+    broadcast: bool = False
+
+
+class Offsets(_Record, frozen=True):
+    """An integer tensor's numbers, as far as the host has them, are 0 or more, none less than the one before, and at
+    most the extent of the dim `into`; none is over the one before by more than the scalar `longest`, if that is named.
+    """
+
+    into: str
+    longest: str = ""
+
+
+class Tensor(_Record, frozen=True):
+    """A tensor argument.
+
+    Attributes:
+        dtype: a dtype's name, or a dtype variable of the op.
+        role: `input`, `output` (allocated unless the caller gives it) or `inout` (updated in place).
+        optional: the caller may leave it out.
+        when: the output exists only where this holds; empty means always.
+        contiguous: positions of the dims that are packed without gaps, innermost last.
+        innermost: instead of `contiguous`, positions of the dims of which one has stride 1; new arrays take the first.
+        align: whether the aligned specialisation asks for 16-byte alignment and strides divisible by 16 of it.
+        large: the aligned specialisation takes it however far it reaches; its strides are 64 bits wide there too.
+        offsets: what its numbers are, where they say where sequences begin and end.
+        range: least and largest number that it may have, expressions of dims and scalars; empty: any.
+    """
+
+    name: str
+    shape: tuple[Dim, ...]
+    dtype: str
+    role: str = "input"
+    optional: bool = False
+    when: str = ""
+    contiguous: tuple[int, ...] = ()
+    innermost: tuple[int, ...] = ()
+    align: bool = True
+    large: bool = False
+    offsets: Offsets | None = None
+    range: tuple[str, ...] = ()
+    doc: str = ""
+
+
+class Scalar(_Record, frozen=True):
+    """A scalar argument. `type` is a kernarg type, `flag` (bool) or `choice` (one of `choices`).
+
+    `default` is an expression; empty means that the caller must pass it.
+    """
+
+    name: str
+    type: str
+    default: str = ""
+    choices: tuple[str, ...] = ()
+    min: float | None = None
+    max: float | None = None
+    doc: str = ""
+
+
+class DimLimit(_Record, frozen=True):
+    """The closed range of a dim's extent."""
+
+    name: str
+    min: int = 1
+    max: int = 2**31 - 1
+    doc: str = ""
+
+
+class Axis(_Record, frozen=True):
+    """A compiled axis: the values that are built, and how a call picks one.
+
+    `rule` is `equal` (the value of `pick`), or one of `>=`, `>`, `<=`, `<`: the smallest value that is >= (>)
+    `pick`, the largest that is <= (<).
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    pick: str
+    rule: str = "equal"
+
+
+class Let(_Record, frozen=True):
+    """A named value that a call derives from its dims and scalars."""
+
+    name: str
+    value: str
+
+
+class Workspace(_Record, frozen=True):
+    """Scratch memory that the runtime provides for the duration of a call."""
+
+    name: str
+    shape: tuple[str, ...]
+    dtype: str
+    zero: bool = False
+
+
+class Config(_Record, frozen=True):
+    """One tuned choice of a launch: constexprs and compiler options, and the calls that it serves."""
+
+    name: str
+    values: dict[str, Value]
+    options: dict[str, Value]
+    when: str = ""
+
+
+class Launch(_Record, frozen=True):
+    """One kernel launch of an op; `when` empty means always."""
+
+    kernel: str
+    grid: tuple[str, str, str]
+    configs: tuple[Config, ...]
+    when: str = ""
+
+
+class Denied(_Record, frozen=True):
+    """Variants that were left out on purpose, with the reason that the manifest gives."""
+
+    when: str
+    reason: str
+
+
+class Op(_Record, frozen=True):
+    """An op's contract: all that a call is checked against and dispatched by."""
+
+    name: str
+    tensors: tuple[Tensor, ...]
+    scalars: tuple[Scalar, ...]
+    launches: tuple[Launch, ...]
+    dims: tuple[DimLimit, ...] = ()
+    dtypes: dict[str, tuple[str, ...]] = {}
+    axes: tuple[Axis, ...] = ()
+    let: tuple[Let, ...] = ()
+    require: tuple[str, ...] = ()
+    align: tuple[str, ...] = ()
+    workspace: tuple[Workspace, ...] = ()
+    denied: tuple[Denied, ...] = ()
+    large_tensors: bool = False
+    doc: str = ""
+    reference: str = ""
+
+
+class Kernarg(_Record, frozen=True):
+    """One field of the kernarg segment.
+
+    Attributes:
+        type: a scalar type, or `*` and the pointee's dtype for a pointer.
+        value: for a pointer the tensor's or workspace's name (`` for an unused scratch pointer), else an expression.
+    """
+
+    name: str
+    type: str
+    offset: int
+    size: int
+    value: str = ""
+
+
+class Scratch(_Record, frozen=True):
+    """Scratch memory per workgroup that the compiled code itself asks for."""
+
+    bytes: int = 0
+    align: int = 1
+
+
+class Resources(_Record, frozen=True):
+    """What the code object's own metadata says that a launch takes. A cubin does not record spills: None."""
+
+    vgprs: int = 0
+    agprs: int = 0
+    sgprs: int = 0
+    vgpr_spills: int | None = None
+    sgpr_spills: int | None = None
+    scratch_bytes: int = 0
+    waves_per_simd: float = 0
+    occupancy_limit: str = ""
+    code_bytes: int = 0
+
+
+class Variant(_Record, frozen=True):
+    """One compiled kernel: where it stands on the op's axes, and everything that a launch of it needs."""
+
+    op: str
+    launch: int
+    point: dict[str, Value]
+    aligned: bool
+    config: int
+    code: str
+    symbol: str
+    kernargs: tuple[Kernarg, ...]
+    kernarg_bytes: int
+    lds_bytes: int
+    num_warps: int
+    warp_size: int
+    resources: Resources
+    options: dict[str, Value]
+    compiler: str
+    global_scratch: Scratch = Scratch()
+    profile_scratch: Scratch = Scratch()
+    cooperative: bool = False
+
+
+class Blob(_Record, frozen=True):
+    """One code object, or the golden vectors of a case: its file below the bundle's folder, its size and its sha256."""
+
+    file: str
+    size: int
+    sha256: str
+
+
+class Case(_Record, frozen=True):
+    """A call of an op whose result is known.
+
+    Attributes:
+        vectors: the file with its inputs and expected outputs, see `golden`.
+        bounds: tensor that the call writes to → the largest |result - expected| that passes.
+        dtypes: dtype variable → dtype.
+        scalars: those that the call passes; the others take their default.
+        innermost: input → position of the dim that has stride 1, of those that may; by default the first of them.
+    """
+
+    op: str
+    name: str
+    vectors: Blob
+    bounds: dict[str, float]
+    dtypes: dict[str, str] = {}
+    scalars: dict[str, Value] = {}
+    innermost: dict[str, int] = {}
+
+
+class Target(_Record, frozen=True):
+    """The architecture that every code object of the bundle is for."""
+
+    arch: str
+    backend: str
+    warp_size: int
+
+
+class Index(_Record, frozen=True):
+    """`bundle.json` as a whole."""
+
+    format: int
+    oldest_reader: int
+    id: str
+    name: str
+    target: Target
+    toolchain: dict[str, str]
+    ops: tuple[Op, ...]
+    variants: tuple[Variant, ...]
+    blobs: dict[str, Blob]
+    selftest: tuple[Case, ...] = ()
+
+
+class _Version(msgspec.Struct, frozen=True):
+    oldest_reader: int
+
+
+def encode_index(index: Index) -> bytes:
+    """The canonical JSON of an index: the same index gives the same bytes."""
+    return msgspec.json.format(msgspec.json.encode(index, order="deterministic"), indent=1)
+
+
+def decode_index(data: bytes) -> Index:
+    """Read `bundle.json`. Raises `BundleError` when it is not an index, or asks for a newer reader."""
+    try:
+        needed = msgspec.json.decode(data, type=_Version).oldest_reader
+        if needed > FORMAT_VERSION:
+            raise BundleError(
+                f"the bundle needs a reader of format {needed}; this one reads up to {FORMAT_VERSION}: "
+                "install a newer aotbuild"
+            )
+        return msgspec.json.decode(data, type=Index)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise BundleError(f"{INDEX} is not a bundle index: {error}") from None

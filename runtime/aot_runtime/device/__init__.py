@@ -1,0 +1,1 @@
+"""Devices: arrays, memory, streams, and exchange with other libraries, over the drivers."""

@@ -1,0 +1,209 @@
+"""`DeviceArray`: a strided array in GPU memory, with views, copies and the exchange protocols."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aot_runtime.contract.dtypes import numpy_dtype
+from aot_runtime.contract.layout import ALIGNMENT, Layout, Shape, make_layout, packed_strides
+from aot_runtime.errors import ArgumentError
+
+from .memory import order_after
+
+if TYPE_CHECKING:
+    from .device import Device, Stream
+
+
+class DeviceArray:
+    """An array in the memory of one GPU.
+
+    Make one with `Device.array`, `Device.empty` or `Device.wrap`; views share memory. Like numpy, `strides` are in
+    bytes; `layout.strides` are in elements.
+    """
+
+    __slots__ = ("__weakref__", "device", "layout", "owner", "ptr")
+
+    def __init__(self, device: Device, ptr: int, layout: Layout, owner: Any):
+        self.device, self.ptr, self.layout, self.owner = device, ptr, layout, owner
+
+    @property
+    def shape(self) -> Shape:
+        return self.layout.shape
+
+    @property
+    def strides(self) -> Shape:
+        return tuple(stride * self.layout.itemsize for stride in self.layout.strides)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return numpy_dtype(self.layout.dtype)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.layout.shape)
+
+    @property
+    def size(self) -> int:
+        return self.layout.size
+
+    @property
+    def nbytes(self) -> int:
+        return self.layout.size * self.layout.itemsize
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of an array without dims")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"DeviceArray({self.layout!r} on {self.device})"
+
+    # Views
+
+    def __getitem__(self, key: Any) -> DeviceArray:
+        """A view: integers, slices, `...` and None (a new dim), as in numpy's basic indexing."""
+        keys = key if isinstance(key, tuple) else (key,)
+        shape, strides, offset = _index(self.layout, keys)
+        return self._view(shape, strides, offset)
+
+    def __iter__(self) -> Iterator[DeviceArray]:
+        """Views along the first dim."""
+        return (self[i] for i in range(len(self)))
+
+    def transpose(self, *axes: int) -> DeviceArray:
+        """A view with the dims in another order; reversed without arguments."""
+        rank = self.ndim
+        order = tuple(axis + rank if axis < 0 else axis for axis in axes or reversed(range(rank)))
+        if sorted(order) != list(range(rank)):
+            raise ArgumentError(f"transpose{axes} is not an order of {rank} dims")
+        shape = tuple(self.shape[axis] for axis in order)
+        return self._view(shape, tuple(self.layout.strides[axis] for axis in order))
+
+    @property
+    def T(self) -> DeviceArray:
+        return self.transpose()
+
+    def reshape(self, *shape: int) -> DeviceArray:
+        """A view of another shape; one extent may be -1. Raises `ArgumentError` where that would need a copy."""
+        wanted = [int(extent) for extent in shape]
+        if wanted.count(-1) == 1:
+            rest = math.prod(extent for extent in wanted if extent != -1)
+            wanted[wanted.index(-1)] = self.size // rest if rest else -1
+        if math.prod(wanted) != self.size or min(wanted, default=0) < 0:
+            raise ArgumentError(f"an array of shape {self.shape} has no view of shape {tuple(shape)}: sizes differ")
+        strides = _reshape(self.layout, tuple(wanted))
+        if strides is None:
+            raise ArgumentError(f"reshaping {self.layout} to {tuple(wanted)} would need a copy")
+        return self._view(tuple(wanted), strides)
+
+    def _view(self, shape: Shape, strides: Shape, offset: int = 0) -> DeviceArray:
+        old = self.layout
+        ptr = self.ptr + offset * old.itemsize
+        layout = make_layout(old.device, old.dtype, shape, strides, ptr % ALIGNMENT == 0)
+        return DeviceArray(self.device, ptr, layout, self.owner)
+
+    # Copies
+
+    def numpy(self, stream: Stream | int | None = None) -> np.ndarray[Any, Any]:
+        """A copy in host memory, after all earlier work of `stream`; C-contiguous."""
+        layout = self.layout
+        # As integers: numpy cannot make strided views of every dtype of ml_dtypes.
+        span = np.empty((layout.high - layout.low,), f"u{layout.itemsize}")
+        if span.nbytes:
+            address = self.ptr + layout.low * layout.itemsize
+            self.device.read(span, address, self.device.handle(stream))
+        view = np.lib.stride_tricks.as_strided(span[-layout.low :], layout.shape, self.strides) if self.size else span
+        return np.ascontiguousarray(view).view(self.dtype).reshape(layout.shape)
+
+    def copy_from(self, host: np.ndarray[Any, Any], stream: Stream | int | None = None) -> None:
+        """Overwrite the array, which must have no gaps, with a numpy array of the same shape and dtype."""
+        order = self.layout.packed_order
+        if host.shape != self.shape or host.dtype != self.dtype:
+            raise ArgumentError(f"cannot copy {host.dtype}{list(host.shape)} to {self.dtype}{list(self.shape)}")
+        if order is None:
+            raise ArgumentError(f"cannot copy to an array with gaps or overlap: {self.layout}")
+        if host.size:
+            packed = np.ascontiguousarray(host.transpose(order))
+            self.device.write(self.ptr, packed, self.device.handle(stream))
+
+    def fill(self, byte: int, stream: Stream | int | None = None) -> None:
+        """Set every byte of an array that has no gaps."""
+        if self.layout.packed_order is None:
+            raise ArgumentError(f"cannot fill an array with gaps or overlap: {self.layout}")
+        if self.nbytes:
+            self.device.driver.fill(self.device.index, self.ptr, byte, self.nbytes, self.device.handle(stream))
+
+    # Exchange
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Version 3 of the protocol; also what HIP builds of torch and cupy read."""
+        if self.dtype.isbuiltin != 1:  # of ml_dtypes: its type string means something else
+            raise AttributeError(f"__cuda_array_interface__ has no {self.layout.dtype}; use __dlpack__")
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.ptr, False),
+            "strides": self.strides,
+            "version": 3,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        from .interop import DLPACK_DEVICES
+
+        return DLPACK_DEVICES[self.device.driver.name], self.device.index
+
+    def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
+        """A DLPack capsule; the consumer's `stream` is made to wait for this device's default stream."""
+        from .interop import export_dlpack
+
+        if stream is not None and stream > 2:  # -1: no synchronisation; 0, 1 and 2: default streams
+            order_after(self.device.driver, self.device.index, stream, 0)
+        return export_dlpack(self)
+
+
+def _index(layout: Layout, keys: tuple[Any, ...]) -> tuple[Shape, Shape, int]:
+    """(shape, strides, element offset) of basic indexing."""
+    named = sum(key is not None and key is not Ellipsis for key in keys)
+    if sum(key is Ellipsis for key in keys) > 1 or named > len(layout.shape):
+        raise ArgumentError(f"index {keys} does not fit an array of {len(layout.shape)} dims")
+    if not any(key is Ellipsis for key in keys):
+        keys = (*keys, Ellipsis)
+    shape: list[int] = []
+    strides: list[int] = []
+    offset = dim = 0
+    for key in keys:
+        if key is None:
+            shape.append(1)
+            strides.append(0)
+            continue
+        count = len(layout.shape) - named if key is Ellipsis else 1
+        for _ in range(count):
+            extent, stride = layout.shape[dim], layout.strides[dim]
+            if key is Ellipsis or isinstance(key, slice):
+                start, _, step = (slice(None) if key is Ellipsis else key).indices(extent)
+                length = len(range(extent)[slice(None) if key is Ellipsis else key])
+                offset += start * stride if length else 0
+                shape.append(length)
+                strides.append(stride * step)
+            elif isinstance(key, int | np.integer) and not isinstance(key, bool) and -extent <= key < extent:
+                offset += (int(key) % extent) * stride
+            else:
+                raise ArgumentError(f"index {key!r} is not an integer or slice inside dim {dim} of extent {extent}")
+            dim += 1
+    return tuple(shape), tuple(strides), offset
+
+
+def _reshape(layout: Layout, shape: Shape) -> Shape | None:
+    """Strides of a view of `shape`; None where none exists. numpy's own rule decides, on memory that is never read."""
+    if layout.size == 0:
+        return packed_strides(shape)
+    dummy = np.lib.stride_tricks.as_strided(np.empty(0, np.int8), layout.shape, layout.strides, writeable=False)
+    try:
+        return tuple(np.reshape(dummy, shape, copy=False).strides)
+    except ValueError:
+        return None

@@ -1,0 +1,94 @@
+"""GPU drivers: one file an API, all behind the `Driver` protocol of `base`.
+
+A driver's own module is imported when the driver is opened, and the driver's binding with it, so that neither is
+needed to import this package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from aot_runtime.errors import DeviceError
+
+from .base import DeviceProperties, Driver, PreparedLaunch
+
+__all__ = [
+    "DeviceProperties",
+    "Driver",
+    "PreparedLaunch",
+    "available_drivers",
+    "device_for_arch",
+    "driver_for_arch",
+    "first_driver",
+    "open_driver",
+]
+
+
+def _open_hip() -> Driver:
+    from .hip import HipDriver
+
+    return HipDriver()
+
+
+def _open_cuda() -> Driver:
+    from .cuda import CudaDriver
+
+    return CudaDriver()
+
+
+def _open_emulator() -> Driver:
+    from aot_emulator import EmulatorDriver
+
+    return EmulatorDriver()
+
+
+_OPENERS: Mapping[str, Callable[[], Driver]] = {"hip": _open_hip, "cuda": _open_cuda, "emulator": _open_emulator}
+"""Every driver that can be opened by name."""
+_GPUS = ("hip", "cuda")
+"""The drivers of real GPUs, in the order of preference."""
+
+
+def open_driver(name: str) -> Driver:
+    """The driver of that name. Raises `DeviceError` if there is none, or its library is not there."""
+    if name not in _OPENERS:
+        raise DeviceError(f"there is no driver named {name!r}; there are: {', '.join(_OPENERS)}")
+    return _OPENERS[name]()
+
+
+def available_drivers() -> tuple[str, ...]:
+    """Names of the GPU drivers that see at least one device."""
+    return tuple(name for name in _GPUS if _obstacle(name) is None)
+
+
+def first_driver() -> str:
+    """Name of the first GPU driver with a device. Raises `DeviceError` that says why each of them has none."""
+    obstacles = {}
+    for name in _GPUS:
+        obstacles[name] = _obstacle(name)
+        if obstacles[name] is None:
+            return name
+    raise DeviceError("there is no usable GPU" + "".join(f"\n  {name}: {why}" for name, why in obstacles.items()))
+
+
+def _obstacle(name: str) -> str | None:
+    """Why a driver has no device to offer, if it has none."""
+    try:
+        return None if open_driver(name).device_count() else "the driver is installed and sees no GPU"
+    except DeviceError as error:
+        return str(error)
+
+
+def device_for_arch(driver: Driver, arch: str) -> int:
+    """Number of a driver's first device of an arch. Raises `DeviceError` that says which archs there are."""
+    archs = [driver.properties(device).arch for device in range(driver.device_count())]
+    if arch not in archs:
+        raise DeviceError(f"{driver.name} has no {arch} device; it has: {', '.join(archs) or 'none'}")
+    return archs.index(arch)
+
+
+def driver_for_arch(arch: str) -> str:
+    """Name of the driver whose devices run code for `arch`: `gfx942` is `hip`'s, `sm_90` `cuda`'s."""
+    for prefix, name in (("gfx", "hip"), ("sm_", "cuda")):
+        if arch.startswith(prefix):
+            return name
+    raise DeviceError(f"no driver runs code for {arch!r}; an arch is named gfx… or sm_…, such as gfx942 or sm_90")

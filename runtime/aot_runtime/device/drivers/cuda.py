@@ -1,0 +1,130 @@
+"""NVIDIA GPUs: `CudaDriver`, over cuda-bindings 12.9 or later."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar
+
+from aot_runtime.errors import DeviceError
+
+from .base import DeviceProperties
+from .gpu import KEEP_EVERYTHING, GpuDriver
+
+_LIBRARY = "libcuda.so.1"
+_INVALID_CONTEXT, _INVALID_HANDLE = 201, 400
+_ALL_OF_IT_SHARED = 100
+"""Of the memory that a multiprocessor divides between its L1 cache and shared memory, the per cent to be shared."""
+
+
+class CudaDriver(GpuDriver):
+    """NVIDIA GPUs, in each device's primary context, so that pointers and streams of other libraries are usable.
+
+    Raises:
+        DeviceError: cuda-bindings or libcuda is not there. (No GPU is no error: `device_count` is 0.)
+    """
+
+    name = "cuda"
+    prefix = "cu"
+    renamed: ClassVar[dict[str, str]] = {"PointerGetAttributes": "cuPointerGetAttribute"}
+    launch_end = 0
+    lost_device = frozenset({_INVALID_CONTEXT, _INVALID_HANDLE})
+
+    def __init__(self) -> None:
+        binding = _import_binding()
+        self.relaxed_capture = binding.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        super().__init__(binding, _open_library())
+
+    def properties(self, device: int) -> DeviceProperties:
+        """What dispatch and diagnostics need to know of one device."""
+        attribute = partial(self._attribute, device)
+        version = self._call("DriverGetVersion")
+        return DeviceProperties(
+            name=self._call("DeviceGetName", 256, device).partition(b"\0")[0].decode(),
+            arch=f"sm_{attribute('COMPUTE_CAPABILITY_MAJOR')}{attribute('COMPUTE_CAPABILITY_MINOR')}",
+            num_cus=attribute("MULTIPROCESSOR_COUNT"),
+            warp_size=attribute("WARP_SIZE"),
+            lds_bytes=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+            memory_bytes=int(self._call("DeviceTotalMem", device)),
+            driver_version=f"{version // 1000}.{version % 1000 // 10}",
+        )
+
+    def stream_device(self, stream: int) -> int:
+        """The device that a non-zero stream belongs to."""
+        self._call("CtxPushCurrent", self._call("StreamGetCtx", stream))
+        try:
+            return int(self._call("CtxGetDevice"))
+        finally:
+            self._call("CtxPopCurrent")
+
+    def _count_devices(self) -> int:
+        # cuInit fails where there is no GPU, so it belongs to the counting.
+        self._call("Init", 0)
+        return super()._count_devices()
+
+    def _attribute(self, device: int, name: str) -> int:
+        attribute = getattr(self._binding.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(self._call("DeviceGetAttribute", attribute, device))
+
+    def _describe(self, status: int) -> tuple[str, str]:
+        return self._status_text("cuGetErrorName", status), self._status_text("cuGetErrorString", status)
+
+    def _status_text(self, function: str, status: int) -> str:
+        text = ctypes.c_char_p()
+        getattr(self._library, function)(status, ctypes.byref(text))
+        return text.value.decode() if text.value else "unknown status"
+
+    def _selector(self, device: int) -> Callable[[], int]:
+        context = self._call("DevicePrimaryCtxRetain", self._call("DeviceGet", device))
+        return partial(self._library.cuCtxSetCurrent, ctypes.c_void_p(int(context)))
+
+    def _pointer(self, address: int) -> tuple[int, int]:
+        attributes = self._binding.CUpointer_attribute
+        kind = self._call("PointerGetAttributes", attributes.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)
+        device = self._call("PointerGetAttributes", attributes.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address)
+        return int(kind), int(device)
+
+    def _has_pools(self, device: int) -> bool:
+        return bool(self._attribute(device, "MEMORY_POOLS_SUPPORTED"))
+
+    def _create_pool(self, device: int) -> int:
+        cuda = self._binding
+        location = cuda.CUmemLocation()
+        location.type, location.id = cuda.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, device
+        properties = cuda.CUmemPoolProps()
+        properties.allocType = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        properties.location = location
+        pool = self._create(device, "MemPoolCreate", properties)
+        threshold = cuda.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        self._call("MemPoolSetAttribute", pool, threshold, cuda.cuuint64_t(KEEP_EVERYTHING))
+        return pool
+
+    def _permit_lds(self, function: int, lds_bytes: int) -> None:
+        """A block gets no more than 48 KiB of dynamic shared memory unless its function asks for it beforehand."""
+        attributes = self._binding.CUfunction_attribute
+        limit = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        if lds_bytes > self._call("FuncGetAttribute", limit, function):
+            self._call("FuncSetAttribute", function, limit, lds_bytes)
+            carveout = attributes.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+            self._call("FuncSetAttribute", function, carveout, _ALL_OF_IT_SHARED)
+
+
+def _import_binding() -> Any:
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise DeviceError(
+            f"NVIDIA GPUs need cuda-bindings, which cannot be imported ({error}): pip install 'aotbuild[cuda]'"
+        ) from error
+    return driver
+
+
+def _open_library() -> ctypes.PyDLL:
+    try:
+        return ctypes.PyDLL(_LIBRARY)
+    except OSError as error:
+        raise DeviceError(
+            f"NVIDIA GPUs need the NVIDIA driver, and its {_LIBRARY} cannot be loaded ({error}): install the driver, "
+            "or run the container with access to the GPU"
+        ) from error

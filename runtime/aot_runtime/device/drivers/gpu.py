@@ -1,0 +1,211 @@
+"""The `Driver` protocol, written once for HIP and CUDA; a subclass has the few things in which the two differ."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from aot_runtime.errors import DeviceError
+
+from .api import INVALID_VALUE, GpuApi
+from .base import DeviceProperties, PreparedLaunch
+from .launch import KernelLaunch, LaunchFunction
+
+# Values on which the two APIs agree.
+_STREAM_ORDERED_WITH_DEFAULT = 0
+_CAPTURE_RELAXED = 2
+_DEVICE_MEMORY = 2
+
+KEEP_EVERYTHING = 2**64 - 1
+"""A pool's release threshold at which synchronising gives no memory back to the system."""
+
+
+class GpuDriver(GpuApi):
+    """A `Driver` over a binding of HIP or CUDA; `Driver` says what the methods do.
+
+    Every call happens with its device current in the calling thread, and leaves it current.
+    """
+
+    name: str
+    exact_allocations = False
+    launch_end: ClassVar[int]
+    lost_device: ClassVar[frozenset[int]] = frozenset()
+    relaxed_capture: Any
+    """The binding's enumerator of the relaxed capture mode."""
+
+    def __init__(self, binding: Any, library: ctypes.PyDLL):
+        super().__init__(binding, library)
+        self._pools: dict[int, int] = {}
+        self._launch = LaunchFunction(
+            call=getattr(library, self._full_name("LaunchKernel")),
+            end=self.launch_end,
+            lost_device=self.lost_device,
+            error=lambda status: self._error("LaunchKernel", status),
+        )
+
+    # What a subclass knows.
+    @abstractmethod
+    def properties(self, device: int) -> DeviceProperties: ...
+
+    @abstractmethod
+    def stream_device(self, stream: int) -> int: ...
+
+    @abstractmethod
+    def _pointer(self, address: int) -> tuple[int, int]:
+        """Memory type and device of an address; for memory not its own, the API raises or gives type 0."""
+
+    @abstractmethod
+    def _has_pools(self, device: int) -> bool: ...
+
+    @abstractmethod
+    def _create_pool(self, device: int) -> int:
+        """A pool that keeps what it has been given back."""
+
+    @abstractmethod
+    def _permit_lds(self, function: int, lds_bytes: int) -> None:
+        """Raise the function's limit of dynamic LDS, where the API has one below the hardware's."""
+
+    # Memory.
+    def _pool(self, device: int) -> int:
+        """The device's pool, 0 where it cannot have one."""
+        return self._once(self._pools, device, self._new_pool)
+
+    def _new_pool(self, device: int) -> int:
+        if not self._has_pools(device):
+            return 0
+        pool = self._create_pool(device)
+        # The pool's memory goes back with the driver object, but not in the middle of the interpreter's exit.
+        destroy = getattr(self._binding, self._full_name("MemPoolDestroy"))
+        weakref.finalize(self, destroy, pool).atexit = False
+        return pool
+
+    def allocate(self, device: int, nbytes: int, stream: int) -> int:
+        pool = self._pool(device)
+        if not pool:
+            return self.allocate_now(device, nbytes)
+        return self._create(device, "MemAllocFromPoolAsync", nbytes, pool, stream)
+
+    def free(self, device: int, address: int, stream: int) -> None:
+        if self._pool(device):
+            self._on(device, "MemFreeAsync", address, stream)
+        else:
+            self.synchronize(device, stream)
+            self.free_now(device, address)
+
+    @contextmanager
+    def _despite_capture(self) -> Iterator[None]:
+        """Permit calls that wait or allocate while any stream, also another library's, is being captured."""
+        exchange = getattr(self._library, self.prefix + "ThreadExchangeStreamCaptureMode")
+        mode = ctypes.c_int(_CAPTURE_RELAXED)
+        exchange(ctypes.byref(mode))
+        try:
+            yield
+        finally:
+            exchange(ctypes.byref(mode))
+
+    def allocate_now(self, device: int, nbytes: int) -> int:
+        self.activate(device)
+        with self._despite_capture():
+            return self._create(device, "MemAlloc", nbytes)
+
+    def free_now(self, device: int, address: int) -> None:
+        self.activate(device)
+        with self._despite_capture():
+            self._call("MemFree", address)
+
+    def copy_to_device(self, device: int, address: int, host: int, nbytes: int, stream: int) -> None:
+        self._on(device, "MemcpyHtoDAsync", address, host, nbytes, stream)
+        # CUDA is done with pageable memory on return, HIP promises it in no version's documents.
+        self._call("StreamSynchronize", stream)
+
+    def copy_to_host(self, device: int, host: int, address: int, nbytes: int, stream: int) -> None:
+        self._on(device, "MemcpyDtoHAsync", host, address, nbytes, stream)
+        self._call("StreamSynchronize", stream)
+
+    def copy_on_device(self, device: int, target: int, source: int, nbytes: int, stream: int) -> None:
+        self._on(device, "MemcpyDtoDAsync", target, source, nbytes, stream)
+
+    def fill(self, device: int, address: int, byte: int, nbytes: int, stream: int) -> None:
+        self._on(device, "MemsetD8Async", address, byte, nbytes, stream)
+
+    def device_of(self, address: int) -> int:
+        kind, device = self._pointer(address)
+        if kind < _DEVICE_MEMORY:
+            meaning = f"{address:#x} is host memory, not device memory"
+            raise self._error("PointerGetAttributes", INVALID_VALUE, meaning)
+        return device
+
+    # Code.
+    def load_module(self, device: int, image: bytes) -> int:
+        self.activate(device)
+        with self._despite_capture():
+            return self._create(device, "ModuleLoadData", image)
+
+    def unload_module(self, device: int, module: int) -> None:
+        self._on(device, "ModuleUnload", module)
+
+    def get_function(self, device: int, module: int, symbol: str, lds_bytes: int) -> int:
+        function = self._create(device, "ModuleGetFunction", module, symbol.encode())
+        self._permit_lds(function, lds_bytes)
+        return function
+
+    def prepare(
+        self, device: int, function: int, grid: tuple[int, int, int], block: int, lds_bytes: int, kernargs: bytes
+    ) -> PreparedLaunch:
+        if not function:
+            raise DeviceError("cannot prepare the launch of a null function")
+        several = self._count > 1
+        return KernelLaunch(
+            self._launch, self._selector_of(device), several, function, grid, block, lds_bytes, kernargs
+        )
+
+    # Streams, events, graphs.
+    def create_stream(self, device: int) -> int:
+        return self._create(device, "StreamCreate", _STREAM_ORDERED_WITH_DEFAULT)
+
+    def destroy_stream(self, device: int, stream: int) -> None:
+        self._on(device, "StreamDestroy", stream)
+
+    def synchronize(self, device: int, stream: int) -> None:
+        self._on(device, "StreamSynchronize", stream)
+
+    def create_event(self, device: int) -> int:
+        return self._create(device, "EventCreate", 0)
+
+    def destroy_event(self, device: int, event: int) -> None:
+        self._on(device, "EventDestroy", event)
+
+    def record_event(self, device: int, event: int, stream: int) -> None:
+        self._on(device, "EventRecord", event, stream)
+
+    def synchronize_event(self, device: int, event: int) -> None:
+        self._on(device, "EventSynchronize", event)
+
+    def wait_event(self, device: int, stream: int, event: int) -> None:
+        self._on(device, "StreamWaitEvent", stream, event, 0)
+
+    def elapsed_ms(self, device: int, start: int, end: int) -> float:
+        return float(self._on(device, "EventElapsedTime", start, end))
+
+    def is_capturing(self, device: int, stream: int) -> bool:
+        return stream != 0 and int(self._on(device, "StreamIsCapturing", stream)) != 0
+
+    def begin_capture(self, device: int, stream: int) -> None:
+        self._on(device, "StreamBeginCapture", stream, self.relaxed_capture)
+
+    def end_capture(self, device: int, stream: int) -> int:
+        graph = self._create(device, "StreamEndCapture", stream)
+        try:
+            return self._create(device, "GraphInstantiate", graph, 0)
+        finally:
+            self._call("GraphDestroy", graph)
+
+    def launch_graph(self, device: int, graph: int, stream: int) -> None:
+        self._on(device, "GraphLaunch", graph, stream)
+
+    def destroy_graph(self, device: int, graph: int) -> None:
+        self._on(device, "GraphExecDestroy", graph)

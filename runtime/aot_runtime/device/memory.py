@@ -1,0 +1,153 @@
+"""Device memory in stream order: who may reuse an address, and when.
+
+Small blocks are kept for the next allocation of their size on their stream, which is what a repeated call asks for:
+stream order makes that safe, and it saves two driver calls. The rest goes back to the driver's pool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from aot_runtime.device.drivers.base import Driver
+from aot_runtime.errors import CaptureError, DeviceMemoryError, DriverCallError
+
+if TYPE_CHECKING:
+    from .device import Graph, Stream
+
+GRANULE = 512
+"""Sizes are rounded up to this many bytes."""
+KEPT_BLOCK = 1 << 20
+"""Bytes of the largest block that is kept."""
+KEPT_TOTAL = 64 << 20
+"""Bytes that are kept altogether."""
+
+
+class Allocation:
+    """A piece of pool memory; it is released when the last array that uses it is gone.
+
+    It keeps the streams that use it alive: a destroyed stream could not be waited for.
+    """
+
+    __slots__ = ("address", "memory", "nbytes", "others", "stream", "streams")
+
+    def __init__(self, memory: DeviceMemory, address: int, nbytes: int, stream: int):
+        self.memory, self.address, self.nbytes, self.stream = memory, address, nbytes, stream
+        # Work on the default stream is not noted, so memory of another stream always waits for it.
+        self.others: set[int] | None = {0} if stream else None
+        self.streams: list[Stream | None] | None = [memory.streams.get(stream)] if stream else None
+
+    def used_on(self, stream: int) -> None:
+        """Note that work of a stream uses the memory."""
+        if stream == self.stream or (self.others is not None and stream in self.others):
+            return
+        self.others = {*(self.others or ()), stream}
+        self.streams = [*(self.streams or ()), self.memory.streams.get(stream)]
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self.memory.release(self.address, self.nbytes, self.stream, self.others, self.streams)
+
+
+_Release = tuple[int, int, int, "set[int] | None", object]
+
+
+class DeviceMemory:
+    """The memory of one device, in the pool of its driver."""
+
+    def __init__(self, driver: Driver, index: int):
+        self.driver, self.index, self._exact = driver, index, driver.exact_allocations
+        self.streams: WeakValueDictionary[int, Stream] = WeakValueDictionary()
+        """Our own streams by handle."""
+        self.graphs: dict[int, Graph] = {}
+        """Captures in progress, by their stream."""
+        self._kept: dict[tuple[int, int], list[int]] = {}
+        self._kept_bytes = 0
+        self._lock = threading.RLock()  # releasing may happen anywhere that garbage is collected
+        self._deferred: list[_Release] = []
+
+    def allocate(self, nbytes: int, stream: int) -> Allocation:
+        """Memory for work of `stream`. Raises `CaptureError` on a stream that is being captured."""
+        if stream and self.driver.is_capturing(self.index, stream):
+            raise CaptureError("a call would allocate its result while its stream is being captured: pass out=")
+        size = nbytes if self._exact else -(-nbytes // GRANULE) * GRANULE
+        blocks = self._kept.get((size, stream))
+        if blocks:
+            with self._lock:
+                if blocks:
+                    self._kept_bytes -= size
+                    return Allocation(self, blocks.pop(), size, stream)
+        return Allocation(self, self._take(size, stream), size, stream)
+
+    def _take(self, size: int, stream: int) -> int:
+        try:
+            return self.driver.allocate(self.index, size, stream)
+        except DeviceMemoryError:
+            if not self._kept_bytes:
+                raise
+            self.trim()
+            return self.driver.allocate(self.index, size, stream)
+
+    def workspace(self, nbytes: int, stream: int) -> tuple[int, Allocation | None]:
+        """(address, owner) of scratch memory; the graph being captured on `stream` owns it, if there is one."""
+        graph = self.graphs.get(stream) if self.graphs else None
+        if graph is not None:
+            return graph.workspace(nbytes), None
+        owner = self.allocate(nbytes, stream)
+        return owner.address, owner
+
+    def release(self, address: int, size: int, stream: int, others: set[int] | None, streams: object) -> None:
+        """Give memory back once the work so far on its stream and the others is done.
+
+        While a stream is captured, work on the default stream would break the capture: it waits until then.
+        """
+        if self.graphs:
+            self._deferred.append((address, size, stream, others, streams))
+            return
+        with contextlib.suppress(DriverCallError):  # another library's stream that is gone: the pool keeps the memory
+            for other in others or ():
+                order_after(self.driver, self.index, stream, other)
+            if not self._keep(address, size, stream):
+                self.driver.free(self.index, address, stream)
+
+    def _keep(self, address: int, size: int, stream: int) -> bool:
+        # A foreign stream may be destroyed, and its handle given to another, without our knowing.
+        if self._exact or size > KEPT_BLOCK or (stream and stream not in self.streams):
+            return False
+        with self._lock:
+            if self._kept_bytes + size > KEPT_TOTAL:
+                return False
+            self._kept_bytes += size
+            self._kept.setdefault((size, stream), []).append(address)
+        return True
+
+    def release_deferred(self) -> None:
+        """Give back what was released during captures, once there are none."""
+        while self._deferred and not self.graphs:
+            self.release(*self._deferred.pop())
+
+    def trim(self, stream: int | None = None) -> None:
+        """Give kept blocks back to the driver's pool: all, or those of one stream."""
+        with self._lock:
+            keys = [key for key in list(self._kept) if stream is None or key[1] == stream]
+            blocks = []
+            for key in keys:
+                kept = self._kept.pop(key)
+                while kept:  # emptied, since `allocate` may be looking at it
+                    blocks.append((kept.pop(), key[1]))
+                    self._kept_bytes -= key[0]
+        for address, owner in blocks:
+            self.driver.free(self.index, address, owner)
+
+
+def order_after(driver: Driver, device: int, later: int, earlier: int) -> None:
+    """Make work that follows on stream `later` wait for the work so far on stream `earlier`."""
+    event = driver.create_event(device)
+    try:
+        driver.record_event(device, event, earlier)
+        driver.wait_event(device, later, event)
+    finally:
+        driver.destroy_event(device, event)

@@ -1,0 +1,146 @@
+"""An open bundle: its ops are called like functions; code objects are loaded when a call first needs them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aot_runtime.bundle.reading import read_blob, read_index
+from aot_runtime.call.op import build_op
+from aot_runtime.call.planner import Planner, op_planner
+from aot_runtime.contract.records import INDEX, Index, Op, Variant
+from aot_runtime.device.device import Device, get_device
+from aot_runtime.errors import ArchMismatchError, ArgumentError, BundleError, DeviceError
+
+if TYPE_CHECKING:
+    from aot_runtime.call.selftest import Report
+
+CHECK_VARIABLE = "AOTBUILD_CHECK_CONTENTS"
+"""Set to 1, it has the contents of integer tensors on the device checked."""
+
+
+class Bundle:
+    """An open bundle on one device: its ops are attributes, and are called like functions.
+
+    Code objects are loaded when first called; they stay loaded for the life of the process. Thread-safe.
+    """
+
+    def __init__(self, folder: Path, index: Index, device: Device, check_contents: bool = False):
+        self.path, self.index, self.device = folder, index, device
+        self._check_contents = check_contents
+        self._lock = threading.RLock()
+        self._modules: dict[str, int] = {}
+        self._functions: dict[tuple[str, str, int], int] = {}
+
+    def __repr__(self) -> str:
+        return f"<bundle {self.index.name} for {self.index.target.arch} on {self.device}: {', '.join(self.ops)}>"
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The names of the ops."""
+        return tuple(op.name for op in self.index.ops)
+
+    @cached_property
+    def _contracts(self) -> dict[str, Op]:
+        return {op.name: op for op in self.index.ops}
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.ops]
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_") or name not in self._contracts:
+            from aot_runtime.contract.expressions import nearest
+
+            raise AttributeError(f"bundle '{self.index.name}' has no op '{name}'{nearest(name, self.ops)}")
+        with self._lock:
+            if name not in self.__dict__:  # an instance attribute from then on: found with no call of this method
+                self.__dict__[name] = build_op(self._planner(name), self.device, self.load, self._check_contents)
+            return self.__dict__[name]
+
+    def _planner(self, name: str) -> Planner:
+        return op_planner(self.index, name)
+
+    def load(self, variant: Variant) -> int:
+        """The driver's handle of a variant's kernel. Raises, now and at each further try, when it cannot be loaded."""
+        key = (variant.code, variant.symbol, variant.lds_bytes)
+        function = self._functions.get(key)
+        if function is None:
+            with self._lock:
+                function = self._functions.get(key) or self._load(key)
+        return function
+
+    def _load(self, key: tuple[str, str, int]) -> int:
+        code, symbol, lds_bytes = key
+        driver, index = self.device.driver, self.device.index
+        if code not in self._modules:
+            image = self._image(code)
+            try:
+                self._modules[code] = driver.load_module(index, image)
+            except DeviceError as error:
+                error.args = (f"{error} (code object {self.path / self.index.blobs[code].file})",)
+                raise
+        self._functions[key] = driver.get_function(index, self._modules[code], symbol, lds_bytes)
+        return self._functions[key]
+
+    def _image(self, code: str) -> bytes:
+        return read_blob(self.path, self.index.blobs[code], self.index.target.arch)
+
+    def preload(self) -> int:
+        """Load every code object now; returns how many kernels are loaded."""
+        for variant in self.index.variants:
+            self.load(variant)
+        return len(self._functions)
+
+    def explain(self, op: str, *arguments: Any, **keywords: Any) -> str:
+        """Which variant a call with these arguments would get, and why; nothing is launched."""
+        from aot_runtime.call.explain import explain_call
+
+        return explain_call(getattr(self, op), self.device, arguments, keywords)
+
+    def selftest(self, op: str | None = None) -> Report:
+        """Compare the calls whose results the bundle has with what the device makes of them; of one op, or of all.
+
+        Raises `NoVectorsError` where the bundle has none, `BundleError` for vectors that were altered.
+        """
+        from aot_runtime.call.selftest import run_selftest
+
+        return run_selftest(self, op)
+
+
+def open_folder(path: str | Path, device: Device | str | None = None, check_contents: bool | None = None) -> Bundle:
+    """Open a bundle: see `opening.open_bundle`."""
+    folder = Path(path)
+    if not (folder / INDEX).exists() and folder.is_dir():
+        chosen = get_device(device)
+        folder = _matching(folder, chosen)
+        index = read_index(folder)
+    else:
+        index = read_index(folder)
+        chosen = get_device(device, arch=index.target.arch)
+    if index.target.arch != chosen.arch:
+        raise ArchMismatchError(
+            f"bundle {folder} is for {index.target.arch}, but {chosen} ({chosen.properties.name}) is {chosen.arch}"
+        )
+    if check_contents is None:
+        check_contents = os.environ.get(CHECK_VARIABLE, "") not in ("", "0")
+    return Bundle(folder, index, chosen, check_contents)
+
+
+def _matching(folder: Path, device: Device) -> Path:
+    found = {candidate: read_index(candidate) for candidate in _bundles(folder)}
+    matching = [candidate for candidate, index in found.items() if index.target.arch == device.arch]
+    if len(matching) == 1:
+        return matching[0]
+    there = ", ".join(f"{candidate.name} ({index.target.arch})" for candidate, index in found.items()) or "none"
+    if not matching:
+        kind = ArchMismatchError if found else BundleError
+        raise kind(f"{folder} has no bundle for {device.arch} ({device}); there: {there}")
+    raise ArgumentError(f"{folder} has several bundles for {device.arch}; open one of them by name; there: {there}")
+
+
+def _bundles(folder: Path) -> Iterator[Path]:
+    yield from sorted(candidate.parent for candidate in folder.glob(f"*/{INDEX}"))

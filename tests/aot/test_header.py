@@ -1,0 +1,258 @@
+"""The C header of a bundle: it compiles as C and as C++, and says of every variant what the index says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from aot.write.header import describe, header_text, member_names, struct_name, variant_name
+from aot_runtime.bundle.reading import read_index
+from aot_runtime.contract import records
+from tests.support.sample_index import sample_index
+
+PREFIX = "sample_gfx942"
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+LANGUAGES = {"c11": ["cc", "-std=c11", "-x", "c"], "c++17": ["c++", "-std=c++17", "-x", "c++"]}
+
+# What a launch goes through in hip_runtime_api.h and cuda.h, with a body that prints what it was called with.
+FAKE_API = """
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+typedef int {status};
+typedef void *{function};
+typedef void *{stream};
+enum {{ {success} = 0 }};
+#define {macro}_END ((void *)3)
+#define {macro}_BUFFER_POINTER ((void *)1)
+#define {macro}_BUFFER_SIZE ((void *)2)
+static {status} {launch}({function} f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                        unsigned lds, {stream} s, void **params, void **extra)
+{{
+    const unsigned char *bytes = (const unsigned char *)extra[1];
+    size_t size = *(size_t *)extra[3];
+    int keys = extra[0] == {macro}_BUFFER_POINTER && extra[2] == {macro}_BUFFER_SIZE && extra[4] == {macro}_END;
+    printf("[[%d,%d],[%u,%u,%u],[%u,%u,%u],%u,%d,%d,\\"", (int)(intptr_t)f, (int)(intptr_t)s, gx, gy, gz, bx, by, bz,
+           lds, params == NULL, keys);
+    for (size_t i = 0; i < size; i++) printf("%02x", bytes[i]);
+    printf("\\"]\\n");
+    return 7;
+}}
+"""
+HIP = {
+    "status": "hipError_t", "function": "hipFunction_t", "stream": "hipStream_t", "success": "hipSuccess",
+    "macro": "HIP_LAUNCH_PARAM", "launch": "hipModuleLaunchKernel",
+}  # fmt: skip
+CUDA = {
+    "status": "CUresult", "function": "CUfunction", "stream": "CUstream", "success": "CUDA_SUCCESS",
+    "macro": "CU_LAUNCH_PARAM", "launch": "cuLaunchKernel",
+}  # fmt: skip
+
+
+def compile_source(folder: Path, source: str, language: str, *flags: str) -> Path:
+    """Compile and link a program; every warning is an error."""
+    (folder / "program.src").write_text(source)
+    program = folder / "program"
+    command = [*LANGUAGES[language], *WARNINGS, *flags, str(folder / "program.src"), "-o", str(program)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return program
+
+
+def run_lines(program: Path) -> list[object]:
+    output = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def printing_program(header: str, index: records.Index, prefix: str) -> str:
+    """Prints, per variant, what the header says of it, as JSON."""
+    return (
+        f'#include "{header}"\n#include <stdio.h>\nint main(void)\n{{\n'
+        + "".join(
+            f"""    printf("[\\"%s\\",\\"%s\\",%u,%u,%u,%u,%u,%zu", {name}.symbol, {name}.code_object,
+            {name}.block_threads,
+           {name}.lds_bytes, {name}.kernarg_bytes, {name}.global_scratch_bytes, {name}.profile_scratch_bytes,
+           sizeof({name}_kernargs));
+{_printed_members(name, variant)}    puts("]");
+"""
+            for variant in index.variants
+            for name in [variant_name(prefix, variant)]
+        )
+        + "    return 0;\n}\n"
+    )
+
+
+def _printed_members(name: str, variant: records.Variant) -> str:
+    return "".join(
+        f'    printf(",[%zu,%zu]", offsetof({name}_kernargs, {member}), sizeof((({name}_kernargs *)0)->{member}));\n'
+        for member in member_names(variant)
+    )
+
+
+def expected_lines(index: records.Index) -> Iterable[list[object]]:
+    for variant in index.variants:
+        yield [
+            variant.symbol, index.blobs[variant.code].file, variant.num_warps * variant.warp_size, variant.lds_bytes,
+            variant.kernarg_bytes, variant.global_scratch.bytes, variant.profile_scratch.bytes, variant.kernarg_bytes,
+            *([arg.offset, arg.size] for arg in variant.kernargs),
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_program_sees_every_offset_and_launch_parameter(sample: records.Index, tmp_path: Path, language: str):
+    (tmp_path / "sample.h").write_text(header_text(sample))
+    program = compile_source(tmp_path, printing_program("sample.h", sample, PREFIX), language)
+    assert run_lines(program) == list(expected_lines(sample))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("arch", ["gfx942", "sm_90"])
+def test_header_that_the_builder_wrote(rows_bundles: Path, tmp_path: Path, arch: str, language: str):
+    folder = rows_bundles / f"rows-{arch}"
+    index = read_index(folder)
+    source = printing_program(str(folder / "include/rows.h"), index, f"rows_{arch}")
+    assert run_lines(compile_source(tmp_path, source, language)) == list(expected_lines(index))
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(("arch", "backend", "api"), [("gfx942", "hip", HIP), ("sm_90", "cuda", CUDA)])
+def test_a_launch_passes_the_struct_as_the_kernarg_segment(
+    tmp_path: Path, language: str, arch: str, backend: str, api: dict[str, str]
+):
+    index = sample_index(arch, backend)
+    variant = next(v for v in index.variants if v.op == "reduce" and not v.aligned and v.lds_bytes == 512)
+    name = variant_name(f"sample_{arch}", variant)
+    (tmp_path / "sample.h").write_text(header_text(index))
+    source = (
+        FAKE_API.format(**api)
+        + f"""
+#include "sample.h"
+int main(void)
+{{
+    {name}_kernargs args;
+    memset(&args, 0, sizeof args);
+    args.x = 0x1122334455667788u;
+    args.seed = -2;
+    args.scale = 1.5f;
+    int first = {name}_launch(({api["function"]})21, 5, 6, 7, &args, ({api["stream"]})22);
+    int empty = {name}_launch(({api["function"]})21, 5, 0, 7, &args, ({api["stream"]})22);
+    printf("[%d,%d]\\n", first, empty);
+    return 0;
+}}
+"""
+    )
+    launched, statuses = run_lines(compile_source(tmp_path, source, language))
+    segment = bytearray(variant.kernarg_bytes)
+    segment[0:8] = (0x1122334455667788).to_bytes(8, "little")
+    segment[40:48] = (-2).to_bytes(8, "little", signed=True)
+    segment[48:52] = bytes.fromhex("0000c03f")
+    threads = variant.num_warps * variant.warp_size
+    assert launched == [[21, 22], [5, 6, 7], [threads, 1, 1], 512, 1, 1, segment.hex()]
+    assert statuses == [7, 0], "the API's status is returned, and an empty grid is not launched"
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize(
+    ("arch", "backend", "include"),
+    [
+        ("gfx942", "hip", "#define __HIP_PLATFORM_AMD__\n#include <hip/hip_runtime_api.h>"),
+        ("sm_90", "cuda", "#include <cuda.h>"),
+    ],
+)
+def test_launchers_compile_against_the_real_api(tmp_path: Path, language: str, arch: str, backend: str, include: str):
+    backends = Path(pytest.importorskip("triton").__file__).parent / "backends"
+    places = [backends / "amd/include", backends / "nvidia/include"]
+    index = sample_index(arch, backend)
+    (tmp_path / "sample.h").write_text(header_text(index))
+    name = variant_name(f"sample_{arch}", index.variants[0])
+    used = f'{include}\n#include "sample.h"\nint main(void) {{ return sizeof(&{name}_launch) == 0; }}\n'
+    flags = [item for place in places for item in ("-isystem", str(place))]
+    compile_source(tmp_path, used, language, "-c", *flags)
+
+
+def test_variants_of_one_layout_share_one_struct(sample: records.Index):
+    text = header_text(sample)
+    names = {struct_name(PREFIX, variant) for variant in sample.variants}
+    assert len(names) == 4  # reduce: aligned, general, its second launch; swap
+    for name in names:
+        assert text.count(f"struct {name} {{") == 1
+
+
+def test_padding_is_explicit(sample: records.Index):
+    """Offsets do not depend on how a compiler pads: gaps of the sample's kernargs are members."""
+    text = header_text(sample)
+    for declaration in ("padding_17[7]", "padding_33[1]", "padding_52[4]"):
+        assert f"    uint8_t {declaration};" in text
+
+
+def test_names_do_not_depend_on_the_rest_of_the_bundle(sample: records.Index):
+    names = [variant_name(PREFIX, variant) for variant in sample.variants]
+    assert len(set(names)) == len(names)
+    fewer = msgspec.structs.replace(sample, variants=sample.variants[5:])
+    text = header_text(fewer)
+    assert all(f"static const aot_kernel {name} = " in text for name in names[5:])
+    assert not any(name in text for name in names[:5])
+
+
+def test_headers_of_two_architectures_fit_in_one_program(tmp_path: Path):
+    for arch in ("gfx942", "gfx950"):
+        (tmp_path / f"{arch}.h").write_text(header_text(sample_index(arch)))
+    source = '#include "gfx942.h"\n#include "gfx950.h"\n#include "gfx942.h"\nint main(void) { return 0; }\n'
+    for language in LANGUAGES:
+        compile_source(tmp_path, source, language)
+
+
+def test_what_the_header_says_of_the_bundle(sample: records.Index, tmp_path: Path):
+    (tmp_path / "sample.h").write_text(header_text(sample))
+    source = """#include "sample.h"
+#include <stdio.h>
+int main(void)
+{
+    printf("[\\"%s\\",\\"%s\\",%d,%d,%d]\\n", SAMPLE_GFX942_BUNDLE_ID, SAMPLE_GFX942_ARCH, SAMPLE_GFX942_WARP_SIZE,
+           SAMPLE_GFX942_VARIANTS, SAMPLE_GFX942_CODE_OBJECTS);
+    return 0;
+}
+"""
+    said = run_lines(compile_source(tmp_path, source, "c11"))
+    assert said == [[sample.id, "gfx942", 64, len(sample.variants), 2]]
+
+
+def test_a_variant_is_described_in_a_comment(sample: records.Index):
+    text = header_text(sample)
+    variant = next(v for v in sample.variants if v.launch == 0 and v.config == 1 and v.point["WEIGHTED"])
+    described = describe(sample.ops[0], variant)
+    assert described == (
+        "reduce[T=float16, WEIGHTED=True, WIDTH=64], aligned\n"
+        "kernel reduce_rows; grid cdiv(rows, BLOCK), splits, 1\n"
+        "config 'wide', when num_cus > 100 and cols > 64: BLOCK=64, num_warps=4, waves_per_eu=2"
+    )
+    assert "\n".join(f" * {line}" for line in described.splitlines()) in text
+
+
+def test_text_of_the_index_cannot_break_out_of_its_comment_or_string(sample: records.Index, tmp_path: Path):
+    first = sample.variants[0]
+    hostile = '"; int x = 1; /* */ ??/\\'
+    op = msgspec.structs.replace(sample.ops[0], launches=(
+        msgspec.structs.replace(sample.ops[0].launches[0], kernel="a */ b", configs=(
+            records.Config("*/ /* \\", {"BLOCK": "*/"}, {}), *sample.ops[0].launches[0].configs[1:])),
+        sample.ops[0].launches[1]))  # fmt: skip
+    arg = msgspec.structs.replace(first.kernargs[0], name="x */ y", value="*/")
+    index = msgspec.structs.replace(
+        sample,
+        ops=(op, sample.ops[1]),
+        variants=(msgspec.structs.replace(first, symbol=hostile, kernargs=(arg, *first.kernargs[1:])),),
+    )
+    (tmp_path / "sample.h").write_text(header_text(index))
+    name = variant_name(PREFIX, index.variants[0])
+    source = f"""#include "sample.h"
+#include <stdio.h>
+int main(void) {{ for (const char *c = {name}.symbol; *c; c++) printf("%d\\n", *c); }}
+"""
+    for language in LANGUAGES:
+        program = compile_source(tmp_path, source, language)
+        assert bytes(run_lines(program)).decode() == hostile

@@ -1,0 +1,51 @@
+"""Bundles of the shipped manifests, built for the emulator, and device arrays with poison around them."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+from aot_emulator import EmulatorDriver, Options
+from aot_emulator.archs import ARCHS
+
+from aot_runtime import Bundle, open_bundle
+from aot_runtime.device.device import Device
+from tests.support.session_builds import ROOT, build_once, session_cache
+
+PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEFT=false,PERSISTENT=false"
+"""The variants of attention that the plainest calls need."""
+
+
+def on_demand(
+    factory: pytest.TempPathFactory, manifest: str, filters: str = "", arch: str = "gfx942", full: bool = False,
+    check_contents: bool = False,
+) -> Bundle:  # fmt: skip
+    """A bundle on the emulator, in strict mode, whose variants are compiled when calls need them."""
+    pytest.importorskip("triton", reason="building bundles needs the extra `build`")
+    return _planned(session_cache(factory), manifest, filters, arch, full, check_contents)
+
+
+@cache
+def _planned(folder: Path, manifest: str, filters: str, arch: str, full: bool, check_contents: bool) -> Bundle:
+    from aot.cli import parse_filters
+    from tests.support.on_demand import BundleOnDemand
+
+    path = ROOT / f"manifests/{manifest}.yaml"
+    wanted = parse_filters((filters,) if filters else ())
+    return BundleOnDemand(path, strict_device(arch), folder, wanted, full, check_contents)
+
+
+@cache
+def strict_device(arch: str = "gfx942") -> Device:
+    return Device(EmulatorDriver(Options(strict=True)), list(ARCHS).index(arch))
+
+
+def built(factory: pytest.TempPathFactory, manifest: str | Path, filters: str = "", arch: str = "gfx942") -> Bundle:
+    """A bundle on the emulator, in strict mode; it is built once for all workers of a session.
+
+    manifest: a path, or the name of one in `manifests`.
+    """
+    path = manifest if isinstance(manifest, Path) else ROOT / f"manifests/{manifest}.yaml"
+    folder = build_once(factory, path, filters, arch)
+    return open_bundle(folder / f"{path.stem}-{arch}", device=strict_device(arch))

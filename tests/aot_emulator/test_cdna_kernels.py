@@ -1,0 +1,449 @@
+"""Triton kernels compiled for gfx950 and gfx90a, and unusual ones for gfx942 too, against numpy in float64.
+
+All run in strict mode, which must have nothing to say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
+
+from aot_emulator import Options, Order
+from aot_emulator.driver import STRICT_VARIABLE
+
+from tests.aot_emulator import launching
+from tests.aot_emulator import test_kernels as kernels
+from tests.aot_emulator.launching import BF8, BF16, FP8
+from tests.aot_emulator.test_kernels import F16, F32, F64, I8, I32, I64, normal
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+run = partial(launching.run, source="kernels/more_kernels.py")
+
+OCP_FP8, OCP_BF8 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
+FP8_OF = {"gfx942": (FP8, BF8), "gfx950": (OCP_FP8, OCP_BF8), "gfx90a": ()}
+SMALL = (F16, BF16, F32, I8)
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(STRICT_VARIABLE, "1")
+
+
+new_archs = pytest.mark.parametrize("arch", ("gfx950", "gfx90a"))
+every_arch = pytest.mark.parametrize("arch", ("gfx942", "gfx950", "gfx90a"))
+
+# The kernels that gfx942 is tested with
+
+
+@new_archs
+@pytest.mark.parametrize("dtype", (F32, F16, BF16, F64, I8, I64), ids=str)
+def test_masked_add(dtype: np.dtype, arch: str):
+    kernels.test_masked_add(dtype, arch)
+
+
+@new_archs
+@pytest.mark.parametrize("dtype", (F32, F16), ids=str)
+def test_layernorm(dtype: np.dtype, arch: str):
+    kernels.test_layernorm(dtype, arch)
+
+
+@pytest.mark.parametrize("instruction", (16, 32))
+@pytest.mark.parametrize(
+    "arch,dtype", [(arch, dtype) for arch in ("gfx950", "gfx90a") for dtype in (*SMALL, *FP8_OF[arch])], ids=str
+)
+def test_ragged_matmul(arch: str, dtype: np.dtype, instruction: int):
+    options = {"num_warps": 4, "matrix_instr_nonkdim": instruction}
+    kernels.check_matmul(dtype, (100, 70, 90), (64, 64, 32), options, arch=arch)
+
+
+@pytest.mark.parametrize("stages", (2, 3))
+@pytest.mark.parametrize("arch,dtype", [("gfx950", F16), ("gfx950", I8), ("gfx950", OCP_FP8), ("gfx90a", F16)], ids=str)
+def test_pipelined_matmul(arch: str, dtype: np.dtype, stages: int):
+    """Deep enough for the longest instructions, and for loads that go to LDS."""
+    kernels.check_matmul(dtype, (64, 64, 384), (64, 64, 128), {"num_stages": stages}, arch=arch)
+
+
+@new_archs
+def test_matmul_of_doubles(arch: str):
+    kernels.check_matmul(F64, (48, 40, 50), (32, 32, 32), arch=arch)
+
+
+@new_archs
+def test_split_k_with_float_atomics(arch: str):
+    kernels.check_matmul(F16, (64, 64, 256), (32, 32, 32), split=4, emulation=Options(order=Order.SERIAL), arch=arch)
+
+
+def test_spilling_dot():
+    """gfx90a reaches scratch by buffer instructions."""
+    a, b = normal(16, 256, dtype=BF16), normal(256, 16, dtype=BF16, seed=1)
+    constants = {"M": 16, "N": 16, "K": 256, "PRECISION": "ieee", "OUT": "float"}
+    options = {"num_warps": 1, "matrix_instr_nonkdim": 4}
+    arguments, profiled = {"a": a, "b": b, "c": np.zeros((16, 16), F32)}, Options(profile=True)
+    after, driver = run("dot", (1,), arguments, options, profiled, arch="gfx90a", **constants)
+    assert np.abs(after["c"] - a.astype(np.float64) @ b.astype(np.float64)).max() <= 1e-4
+    accesses = driver.last.summary.accesses
+    assert ("scratch", "store") in accesses and ("scratch", "load") in accesses, "the kernel spills no more"
+
+
+@new_archs
+@pytest.mark.parametrize("name", ("exp", "log", "sin", "sqrt", "erf", "pow"))
+@pytest.mark.parametrize("dtype", (F32, F64), ids=str)
+def test_function(name: str, dtype: np.dtype, arch: str):
+    kernels.test_function(name, dtype, arch)
+
+
+@new_archs
+@pytest.mark.parametrize(
+    "name,dtype", [form for form in kernels.BINARY_FORMS if form[0] in ("div", "min_nan", "floordiv")],
+    ids=str,
+)  # fmt: skip
+def test_binary_operation(name: str, dtype: np.dtype, arch: str):
+    kernels.test_binary_operation(name, dtype, arch)
+
+
+@new_archs
+@pytest.mark.parametrize("source,target", [(F32, F16), (F32, BF16), (BF16, F32), (I64, F32), (F64, I64)], ids=str)
+def test_cast(source: np.dtype, target: np.dtype, arch: str):
+    kernels.test_cast(source, target, arch)
+
+
+@pytest.mark.parametrize(
+    "source,target",
+    [(wide, small) for wide in (F32, F16, BF16) for small in (OCP_FP8, OCP_BF8)]
+    + [(small, wide) for wide in (F32, F16, BF16) for small in (OCP_FP8, OCP_BF8)],
+    ids=str,
+)
+def test_cast_of_ocp_floats(source: np.dtype, target: np.dtype):
+    kernels.test_cast(source, target, "gfx950")
+
+
+@new_archs
+def test_reductions_scans_and_sorts(arch: str):
+    kernels.test_reductions_scans_and_sorts(Order.LOCKSTEP, arch)
+
+
+@new_archs
+@pytest.mark.parametrize("dtype", (F32, F16, I8), ids=str)
+def test_transpose(dtype: np.dtype, arch: str):
+    kernels.test_transpose(dtype, arch)
+
+
+@new_archs
+@pytest.mark.parametrize("name,dtype", [("add", F16), ("add", BF16), ("add", F64), ("max", F32), ("xor", I64)], ids=str)
+def test_atomic(name: str, dtype: np.dtype, arch: str):
+    kernels.test_atomic(name, dtype, arch)
+
+
+@new_archs
+@pytest.mark.parametrize(
+    "test",
+    (kernels.test_returning_atomics, partial(kernels.test_spin_lock, Order.LOCKSTEP), kernels.test_function_calls,
+     kernels.test_grid_in_three_dimensions),
+    ids=("returning_atomics", "spin_lock", "calls", "grid"),
+)  # fmt: skip
+def test_launches(test: Callable[..., None], arch: str):
+    test(arch=arch)
+
+
+# Loads of tiles: which way they take depends on what the compiler knows of the pointers.
+
+
+WAYS = {
+    "global": {"AMDGCN_USE_BUFFER_OPS": "0"},
+    "buffer": {"AMDGCN_USE_BUFFER_OPS": "1"},
+    "direct": {"TRITON_HIP_USE_ASYNC_COPY": "1"},  # which gfx950 has by itself, and gfx90a not at all
+}
+EXPECTED = {
+    ("gfx950", "global"): {"global_load_lds_dwordx4", "ds_read_b64_tr_b16"},
+    ("gfx950", "buffer"): {"buffer_load_dwordx4", "ds_read_b64_tr_b16"},
+    ("gfx942", "direct"): {"buffer_load_dword"},
+}
+"""Instructions that the kernel should have."""
+
+
+@pytest.mark.parametrize(
+    "arch,way", [(arch, way) for arch in FP8_OF for way in WAYS if (arch, way) != ("gfx90a", "direct")]
+)
+@pytest.mark.parametrize("dtype", (F16, BF16), ids=str)
+def test_matmul_of_whole_blocks(dtype: np.dtype, way: str, arch: str, monkeypatch: pytest.MonkeyPatch):
+    for name, value in WAYS[way].items():
+        monkeypatch.setenv(name, value)
+    m, n, k = 128, 64, 192
+    kind = "*fp16" if dtype == F16 else "*bf16"
+    signature = (("a", kind), ("b", kind), ("c", "*fp32"), ("m", "i32"), ("n", "i32"), ("k", "i32"))
+    constants = (("BLOCK_M", 64), ("BLOCK_N", 64), ("BLOCK_K", 64))
+    kernel = launching.compile_kernel.__wrapped__(
+        "matmul_blocks", signature, constants, (("num_stages", 2),), ("a", "b", "c", "n", "k"), arch
+    )
+    a, b = normal(m, k, dtype=dtype), normal(k, n, dtype=dtype, seed=1)
+    arguments = {"a": a, "b": b, "c": np.zeros((m, n), F32), "m": m, "n": n, "k": k}
+    after, driver = launching.launch(kernel, (2, 1), arguments, Options(profile=True))
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    assert np.abs(after["c"] - exact).max() <= 2e-5 * np.sqrt(k)
+    assert EXPECTED.get((arch, way), set()) <= set(driver.last.summary.mnemonics)
+    if arch == "gfx950" or (arch, way) == ("gfx942", "direct"):
+        accesses = driver.last.summary.accesses  # each workgroup loads its rows of a, and all of b
+        assert accesses["lds", "store"].bytes == accesses["global", "load"].bytes == a.nbytes + 2 * b.nbytes
+
+
+def test_more_lds_than_gfx942_has():
+    shape, blocks, options = (128, 64, 384), (128, 64, 128), {"num_stages": 3, "num_warps": 8}
+    kernels.check_matmul(F16, shape, blocks, options, arch="gfx950")
+    signature = (("a", "*fp16"), ("b", "*fp16"), ("c", "*fp32"), ("m", "i32"), ("n", "i32"), ("k", "i32"))
+    constants = (("BLOCK_M", 128), ("BLOCK_N", 64), ("BLOCK_K", 128), ("SPLIT_K", 1))
+    kernel = launching.compile_kernel("matmul", signature, constants, tuple(options.items()), (), "gfx950")
+    assert kernel.compiled.lds_bytes > 64 << 10
+
+
+# Dot products
+
+
+@pytest.mark.parametrize("shape", ((16, 16, 64), (4, 64, 64)), ids=str)
+@pytest.mark.parametrize(
+    "arch,dtype",
+    [(arch, dtype) for arch in FP8_OF for dtype in (F16, BF16, F32, F64, I8, *FP8_OF[arch])],
+    ids=str,
+)
+def test_dot(arch: str, dtype: np.dtype, shape: tuple[int, int, int]):
+    """Small ones may be made of vector instructions: v_dot2c, v_dot4c."""
+    m, n, k = shape
+    scale = 30 if dtype == I8 else 1
+    a, b = normal(m, k, dtype=dtype, scale=scale), normal(k, n, dtype=dtype, seed=1, scale=scale)
+    out = np.zeros((m, n), {I8: I32, F64: F64}.get(dtype, F32))
+    constants = {"M": m, "N": n, "K": k, "PRECISION": "ieee", "OUT": "int32" if dtype == I8 else "float"}
+    after, _ = run("dot", (1,), {"a": a, "b": b, "c": out}, {"num_warps": 1}, arch=arch, **constants)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    assert np.abs(after["c"] - exact).max() <= (0 if dtype == I8 else 1e-13 if dtype == F64 else 1e-5 * np.sqrt(k))
+
+
+@every_arch
+def test_emulated_float_dot(arch: str):
+    """fp32 as three bfloat16."""
+    a, b = normal(32, 64), normal(64, 32, seed=1)
+    constants = {"M": 32, "N": 32, "K": 64, "PRECISION": "bf16x3", "OUT": "float"}
+    after, _ = run("dot", (1,), {"a": a, "b": b, "c": np.zeros((32, 32), F32)}, arch=arch, **constants)
+    assert np.abs(after["c"] - a.astype(np.float64) @ b.astype(np.float64)).max() <= 3e-4
+
+
+@pytest.mark.parametrize("dtype,arch", [(F16, "gfx950"), (BF16, "gfx950"), (OCP_FP8, "gfx950"), (BF16, "gfx90a")],
+                         ids=str)  # fmt: skip
+@pytest.mark.parametrize("stages", (1, 2))
+def test_chained_dots(dtype: np.dtype, arch: str, stages: int):
+    m, n, dim = 64, 128, 64
+    q, k, v = (normal(rows, dim, dtype=dtype, seed=seed, scale=0.5) for seed, rows in enumerate((m, n, n)))
+    out = np.zeros((m, dim), F32)
+    constants = {"HEAD_DIM": dim, "BLOCK_M": 64, "BLOCK_N": 64}
+    after, _ = run("attention", (1,), {"q": q, "k": k, "v": v, "out": out, "n": n}, {"num_stages": stages}, arch=arch,
+                   **constants)  # fmt: skip
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    p = np.exp2(q @ k.T - (q @ k.T).max(1, keepdims=True))
+    tolerance = {F16: 1e-3, BF16: 5e-3, OCP_FP8: 5e-2}[dtype]
+    np.testing.assert_allclose(after["out"], p @ v / p.sum(1, keepdims=True), atol=tolerance, rtol=tolerance)
+
+
+# Microscaling formats
+
+FP4 = np.dtype(ml_dtypes.float4_e2m1fn)
+FORMATS = {"e2m1": FP4, "e4m3": OCP_FP8, "e5m2": OCP_BF8, "bf16": BF16, "fp16": F16}
+
+
+@cache
+def microscaled(seed: int, rows: int, k: int, name: str, axis: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers as they are stored (fp4 in pairs along an axis), scales [rows, k // 32], and what they mean [rows, k].
+
+    axis: 1 is along k.
+    """
+    rng = np.random.default_rng(seed)
+    values = (rng.standard_normal((rows, k)) * 2).astype(FORMATS[name])
+    scales = rng.integers(120, 134, (rows, k // 32)).astype(np.uint8)
+    exact = values.astype(np.float64) * np.repeat(np.ldexp(1.0, scales.astype(int) - 127), 32, axis=1)
+    if name != "e2m1":
+        return values, scales, exact
+    codes = values.view(np.uint8)
+    low, high = (codes[:, 0::2], codes[:, 1::2]) if axis else (codes[0::2], codes[1::2])
+    return low | high << 4, scales, exact
+
+
+@pytest.mark.parametrize("instruction", (16, 32))
+@pytest.mark.parametrize("a,b", [("e2m1", "e2m1"), ("e4m3", "e5m2"), ("e4m3", "e2m1"), ("e5m2", "e4m3"),
+                                 ("bf16", "e2m1"), ("fp16", "e4m3")])  # fmt: skip
+def test_scaled_matmul(a: str, b: str, instruction: int):
+    check_scaled("gfx950", a, b, {"matrix_instr_nonkdim": instruction, "num_stages": 2})
+
+
+@pytest.mark.parametrize("stages", (1, 3))
+def test_scaled_matmul_with_fp4_packed_along_columns(stages: int):
+    names = check_scaled("gfx950", "e4m3", "e2m1", {"num_stages": stages}, packed_along_k=False)
+    assert "ds_read_b64_tr_b4" in names
+
+
+@pytest.mark.parametrize("arch", ("gfx942", "gfx90a"))
+def test_scaled_matmul_without_instructions_for_it(arch: str):
+    check_scaled(arch, "bf16", "e2m1", {})
+
+
+def check_scaled(arch: str, a: str, b: str, options: dict[str, Any], packed_along_k: bool = True) -> set[str]:
+    """Returns the mnemonics that were executed."""
+    m, n, k = 64, 64, 256
+    left, left_scales, left_exact = microscaled(0, m, k, a, 1)
+    right, right_scales, right_exact = microscaled(1, n, k, b, int(packed_along_k))
+    if a in ("bf16", "fp16"):  # these have no scales: 1
+        left_scales, left_exact = np.full_like(left_scales, 127), left.astype(np.float64)
+    arguments = {"a": left, "a_scale": left_scales, "b": np.ascontiguousarray(right.T), "b_scale": right_scales,
+                 "c": np.zeros((m, n), F32), "k": k}  # fmt: skip
+    constants = {"M": m, "N": n, "K": 128, "A": a, "B": b, "B_PACKED_ALONG_K": packed_along_k}
+    after, driver = run("scaled_matmul", (1,), arguments, options, arch=arch, **constants)
+    exact = left_exact @ right_exact.T
+    assert np.abs(after["c"] - exact).max() <= 1e-6 * (np.abs(left_exact) @ np.abs(right_exact).T).max()
+    return set(driver.last.summary.mnemonics)
+
+
+# What is less usual
+
+
+@every_arch
+@pytest.mark.parametrize("dtype", (F32, F16, I32, I64), ids=str)
+def test_sorts_and_scans(dtype: np.dtype, arch: str):
+    x = normal(256, dtype=F64, scale=9).astype(dtype) if dtype.kind == "i" else normal(256, dtype=dtype)
+    after, _ = run("sorts_and_scans", (1,), {"x": x, "out": np.zeros(5 * 256, dtype)}, arch=arch, N=256)
+    up, down, product, total, flipped = np.split(after["out"], 5)
+    np.testing.assert_array_equal(up, np.sort(x))
+    np.testing.assert_array_equal(down, np.sort(x)[::-1])
+    np.testing.assert_array_equal(flipped, x[::-1])
+    tolerance = 5e-2 if dtype == F16 else 1e-4 if dtype == F32 else 0
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(product, np.cumprod(x, dtype=dtype), rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(total, np.cumsum(x[::-1], dtype=dtype)[::-1], rtol=tolerance, atol=tolerance)
+
+
+@every_arch
+@pytest.mark.parametrize("axis", (0, 1))
+@pytest.mark.parametrize("shape", ((32, 64), (128, 4)), ids=str)
+def test_rows_and_columns(shape: tuple[int, int], axis: int, arch: str):
+    x = normal(*shape)
+    count = shape[1 - axis]
+    after, _ = run("rows_and_columns", (1,), {"x": x, "out": np.zeros(3 * count, F32)}, arch=arch, ROWS=shape[0],
+                   COLUMNS=shape[1], AXIS=axis)  # fmt: skip
+    np.testing.assert_array_equal(after["out"], np.concatenate([x.max(axis), x.min(axis), x.argmax(axis)]))
+
+
+@every_arch
+def test_histogram(arch: str):
+    x = np.random.default_rng(0).integers(0, 64, 512).astype(np.int32)
+    after, _ = run("bins", (1,), {"x": x, "out": np.zeros(64, np.int32)}, arch=arch, N=512, BINS=64)
+    np.testing.assert_array_equal(after["out"], np.bincount(x, minlength=64))
+
+
+@every_arch
+@pytest.mark.parametrize("axis", (0, 1))
+def test_gather(axis: int, arch: str):
+    x, shape = normal(32, 64), (32, 64)
+    index = np.random.default_rng(0).integers(0, shape[axis], shape).astype(np.int32)
+    arguments = {"x": x, "index": index, "out": np.zeros_like(x)}
+    after, _ = run("gathers", (1,), arguments, arch=arch, ROWS=32, COLUMNS=64, AXIS=axis)
+    np.testing.assert_array_equal(after["out"], np.take_along_axis(x, index, axis))
+
+
+def philox_words(seed: int, count: int) -> np.ndarray:
+    """First word of Philox 4x32-10 for the counters 0, 1, …: Salmon et al., "Parallel Random Numbers"."""
+    mask = (1 << 32) - 1
+    found = []
+    for counter in range(count):
+        c, keys = [counter, 0, 0, 0], [seed & mask, seed >> 32]
+        for _ in range(10):
+            low, high = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+            c = [high >> 32 ^ c[1] ^ keys[0], high & mask, low >> 32 ^ c[3] ^ keys[1], low & mask]
+            keys = [keys[0] + 0x9E3779B9 & mask, keys[1] + 0xBB67AE85 & mask]
+        found.append(c[0])
+    return np.array(found, np.uint32)
+
+
+@every_arch
+def test_random_numbers(arch: str):
+    arguments = {"out": np.zeros(256, F32), "words": np.zeros(256, I32), "seed": 1234567}
+    after, _ = run("philox", (1,), arguments, arch=arch, N=256)
+    np.testing.assert_array_equal(after["words"].view(np.uint32), philox_words(1234567, 256))
+    assert (after["out"] >= 0).all() and (after["out"] < 1).all() and np.unique(after["out"]).size > 250
+
+
+@every_arch
+def test_joins(arch: str):
+    x = normal(256)
+    after, _ = run("joins", (1,), {"x": x, "out": np.zeros(3 * 256, F32)}, arch=arch, N=256)
+    np.testing.assert_array_equal(after["out"], np.concatenate([3 * x, np.stack([x, 2 * x], 1).ravel()]))
+
+
+@every_arch
+def test_bits(arch: str):
+    x = np.random.default_rng(0).integers(-(1 << 31), 1 << 31, 256).astype(np.int32)
+    x[:4] = 0, -1, 1, -(1 << 31)
+    after, _ = run("bits", (1,), {"x": x, "out": np.zeros(2 * 256, np.int32)}, arch=arch, N=256)
+    words = [int(value) & 0xFFFFFFFF for value in x]
+    ones = [word.bit_count() for word in words]
+    leading = [32 - word.bit_length() for word in words]
+    np.testing.assert_array_equal(after["out"], [*ones, *leading])
+
+
+@every_arch
+@pytest.mark.parametrize("dtype", (F32, F16), ids=str)
+def test_nan_propagates(dtype: np.dtype, arch: str):
+    x, y = normal(256, dtype=dtype), normal(256, dtype=dtype, seed=1)
+    x[::7], y[::11], x[1], y[2] = np.nan, np.nan, np.inf, -np.inf
+    after, _ = run("propagating", (1,), {"x": x, "y": y, "out": np.zeros(512, dtype)}, arch=arch, N=256)
+    want = np.concatenate([np.minimum(np.minimum(x, y), -x), np.maximum(np.maximum(x, y), -y)])
+    np.testing.assert_array_equal(after["out"], want)
+
+
+LIBRARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "acos": np.arccos, "asin": np.arcsin, "atan": np.arctan, "atan2": lambda x: np.arctan2(x, x + 1), "cosh": np.cosh,
+    "erfc": np.vectorize(math.erfc), "expm1": np.expm1, "lgamma": np.vectorize(math.lgamma),
+    "log1p": np.log1p, "fmod": lambda x: np.fmod(x, x * x * 0.01 + 0.3), "hypot": lambda x: np.hypot(x, x + 2),
+    "rint": np.rint, "tan": np.tan, "sin": np.sin, "cos": np.cos,
+    "ilogb": lambda x: np.frexp(x)[1] - 1.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", (F32, F64), ids=str)
+@pytest.mark.parametrize("name", LIBRARY)
+def test_library_function(name: str, dtype: np.dtype):
+    x = normal(256, dtype=dtype)
+    x = np.clip(x, -0.99, 0.99) if name in ("acos", "asin", "log1p") else x
+    x = np.abs(x) + dtype.type(0.1) if name == "lgamma" else x
+    arguments = {"x": x, "out": np.zeros_like(x), "n": 256}
+    after, _ = run("library", (1,), arguments, arch="gfx942", FUNCTION=name, BLOCK=256)
+    exact = LIBRARY[name](x.astype(np.float64)) if name != "fmod" else LIBRARY[name](x)
+    tolerance = 5e-6 if dtype == F32 else 1e-13
+    np.testing.assert_allclose(after["out"], exact, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ("sin", "cos"))
+@every_arch
+def test_angles_that_need_many_bits_of_pi(name: str, arch: str):
+    """v_trig_preop_f64. With products and sums fused, the library's own code loses the bits that it goes after."""
+    x = np.ldexp(1.0 + np.random.default_rng(0).random(256), np.linspace(20, 1000, 256).astype(int))
+    arguments, options = {"x": x, "out": np.zeros_like(x), "n": 256}, {"enable_fp_fusion": False}
+    after, _ = run("library", (1,), arguments, options, arch=arch, FUNCTION=name, BLOCK=256)
+    exact = [getattr(math, name)(value) for value in x.tolist()]
+    np.testing.assert_allclose(after["out"], exact, rtol=1e-13, atol=1e-15)
+
+
+@every_arch
+@pytest.mark.parametrize("name,dtype", [("xchg", I32), ("xchg", I64), ("add", F32), ("add", I64), ("max", I32)],
+                         ids=str)  # fmt: skip
+@pytest.mark.parametrize("divisible", ((), ("x", "old", "out")), ids=("global", "buffer"))
+def test_atomics_that_return(name: str, dtype: np.dtype, divisible: tuple[str, ...], arch: str):
+    x = np.random.default_rng(0).integers(-99, 99, 200).astype(dtype)
+    out = np.arange(200).astype(dtype)
+    arguments = {"x": x, "old": np.zeros_like(x), "out": out, "n": 200}
+    after, _ = run("exchanges", (2,), arguments, divisible=divisible, arch=arch, FUNCTION=name, BLOCK=128)
+    np.testing.assert_array_equal(after["old"], out)
+    want = {"xchg": x, "add": out + x, "max": np.maximum(out, x)}[name]
+    np.testing.assert_array_equal(after["out"], want)

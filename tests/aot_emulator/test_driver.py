@@ -1,0 +1,235 @@
+"""The emulator's driver: what every driver must do, bad input, scheduling, and the two entries of a kernel."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.aot_runtime.drivers.driver_contract import CHECKS
+
+pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
+
+from aot_emulator import ARCHS, EmulatorDriver, Options, Order
+
+from aot_runtime.errors import (
+    DriverCallError,
+    EmulationError,
+    InstructionBudgetError,
+    MemoryAccessError,
+    UnsupportedInstructionError,
+)
+from tests.aot_emulator.launching import Kernel, compile_kernel, launch
+
+ADD = (("x", "*fp32"), ("y", "*fp32"), ("out", "*fp32"), ("n", "i32"))
+BY_BINDING = {
+    "properties_are_filled_in",
+    "host_memory_may_be_reused_after_a_copy",
+    "memory_can_be_had_during_any_capture",
+    "fresh_threads_need_no_preparation",
+}
+"""Checks that look into the Python binding of a real GPU's library."""
+
+
+@pytest.mark.parametrize("name", sorted(CHECKS.keys() - BY_BINDING))
+def test_contract(name: str):
+    CHECKS[name](EmulatorDriver())  # type: ignore[arg-type]
+
+
+def add_kernel() -> Kernel:
+    return compile_kernel("add", ADD, (("BLOCK", 256),))
+
+
+def add_arguments(n: int = 1000) -> dict[str, Any]:
+    x, y = (np.random.default_rng(i).standard_normal(n).astype(np.float32) for i in range(2))
+    return {"x": x, "y": y, "out": np.zeros(n, np.float32), "n": n}
+
+
+def patched(kernel: Kernel, change: Callable[[bytearray], None]) -> Kernel:
+    """The kernel with its machine code changed."""
+    image = bytearray(kernel.compiled.image)
+    begin = image.index(code_of(kernel))
+    code = image[begin : begin + kernel.compiled.metadata.code_bytes]
+    change(code)
+    image[begin : begin + len(code)] = code
+    return replace(kernel, compiled=replace(kernel.compiled, image=bytes(image)))
+
+
+def code_of(kernel: Kernel) -> bytes:
+    from aot_runtime.bundle.codeobject import read_loaded_image
+
+    loaded = read_loaded_image(kernel.compiled.image)
+    address, size = loaded.symbols[kernel.compiled.symbol]
+    segment = next(s for s in loaded.segments if s.address <= address < s.address + s.size)
+    return segment.data[address - segment.address :][:size]
+
+
+def replace_words(old: int, new: int) -> Callable[[bytearray], None]:
+    def change(code: bytearray) -> None:
+        words = np.frombuffer(code, np.uint32)
+        assert (words == old).any()
+        words[words == old] = new
+
+    return change
+
+
+def entry_of(kernel: Kernel) -> int:
+    """Where execution starts: after what loads preloaded arguments."""
+    return 256 if kernel_preloads(kernel) else 0
+
+
+def kernel_preloads(kernel: Kernel) -> int:
+    driver = EmulatorDriver()
+    function = driver.get_function(0, driver.load_module(0, kernel.compiled.image), kernel.compiled.symbol, 0)
+    return driver._functions[function][1].descriptor.preload[1]
+
+
+def test_both_entries_agree():
+    kernel, arguments = add_kernel(), add_arguments()
+    assert kernel_preloads(kernel) >= 7, "the kernel preloads no arguments: this tests nothing"
+    preloaded, _ = launch(kernel, (4,), arguments)
+    loaded, driver = launch(kernel, (4,), arguments, Options(preload=False))
+    np.testing.assert_array_equal(preloaded["out"], loaded["out"])
+    np.testing.assert_array_equal(loaded["out"], arguments["x"] + arguments["y"])
+    assert driver.last.instructions > launch(kernel, (4,), arguments)[1].last.instructions
+
+
+def transpose_without_barriers() -> tuple[Kernel, dict[str, Any]]:
+    kernel = compile_kernel("transpose", (("x", "*fp32"), ("out", "*fp32")), (("ROWS", 64), ("COLUMNS", 128)))
+    x = np.random.default_rng(0).standard_normal((64, 128)).astype(np.float32)
+    return patched(kernel, replace_words(0xBF8A0000, 0xBF800000)), {"x": x, "out": np.zeros((128, 64), np.float32)}
+
+
+def test_serial_order_notices_a_missing_barrier():
+    kernel, arguments = transpose_without_barriers()
+    serial, _ = launch(kernel, (1,), arguments, Options(order=Order.SERIAL))
+    assert (serial["out"] != arguments["x"].T).any()
+
+
+def test_an_endless_loop_ends():
+    kernel = add_kernel()
+    start = entry_of(kernel)
+
+    def loop(code: bytearray) -> None:
+        struct.pack_into("<I", code, start, 0xBF82FFFF)  # s_branch to itself
+
+    with pytest.raises(
+        InstructionBudgetError, match=rf"s_branch {start:#x} at pc {start:#x} of add: .*endless"
+    ) as raised:
+        launch(patched(kernel, loop), (4,), add_arguments(), Options(budget=1000))
+    assert raised.value.kernel == "add" and raised.value.pc == start and raised.value.mnemonic == "s_branch"
+
+
+@pytest.mark.parametrize("word,name", [(0xBF900001, "s_sendmsg"), (0xBF920003, "s_trap"), (0x7E00EA00, "<unknown>")])
+def test_what_is_not_implemented_is_named(word: int, name: str):
+    kernel = add_kernel()
+    start = entry_of(kernel)
+    with pytest.raises(UnsupportedInstructionError) as raised:
+        launch(patched(kernel, lambda code: struct.pack_into("<I", code, start, word)), (4,), add_arguments())
+    assert (raised.value.mnemonic, raised.value.pc, raised.value.kernel) == (name, start, "add")
+
+
+def test_an_access_outside_names_the_place():
+    arguments = add_arguments()
+    arguments["n"] = 100_000
+    with pytest.raises(
+        MemoryAccessError, match=r"(load|store)_dword\w* .* at pc 0x\w+ of add, workgroup .*, lane \d+: .* in no alloc"
+    ) as raised:
+        launch(add_kernel(), (400,), arguments)
+    assert raised.value.kernel == "add" and raised.value.address > 0
+
+
+def prepare(driver: EmulatorDriver, kernel: Kernel, **changes: Any) -> Any:
+    device = list(ARCHS).index(kernel.arch)
+    module = driver.load_module(device, kernel.compiled.image)
+    function = driver.get_function(device, module, kernel.compiled.symbol, 0)
+    arguments = {"grid": (1, 1, 1), "block": 256, "lds_bytes": 0, "kernargs": bytes(48)} | changes
+    return driver.prepare(device, function, **arguments)
+
+
+@pytest.mark.parametrize(
+    "changes,message",
+    [
+        ({"grid": (0, 1, 1)}, "one workgroup or more"),
+        ({"block": 0}, "0 threads"),
+        ({"block": 2048}, "2048 threads"),
+        ({"lds_bytes": 1 << 17}, "131072 bytes of LDS, a workgroup has 65536"),
+        ({"kernargs": bytes(8)}, "bytes of arguments, 8 were given"),
+        ({"kernargs": bytes(4096)}, "bytes of arguments, 4096 were given"),
+    ],
+)
+def test_bad_launches_are_refused(changes: dict[str, Any], message: str):
+    with pytest.raises((DriverCallError, EmulationError), match=message):
+        prepare(EmulatorDriver(), add_kernel(), **changes)
+
+
+def test_gfx950_has_more_lds():
+    kernel = compile_kernel("add", ADD, (("BLOCK", 256),), arch="gfx950")
+    prepare(EmulatorDriver(), kernel, lds_bytes=160 << 10)
+    with pytest.raises(DriverCallError, match="163844 bytes of LDS, a workgroup has 163840"):
+        prepare(EmulatorDriver(), kernel, lds_bytes=(160 << 10) + 4)
+
+
+def test_foreign_code_objects_are_refused():
+    image = add_kernel().compiled.image
+    other = compile_kernel("add", ADD, (("BLOCK", 256),), arch="gfx950").compiled.image
+    cut = [image[:length] for length in (0, 63, 64, 200, len(image) // 2, len(image) - 100)]
+    driver = EmulatorDriver()
+    for bad in (*cut, b"\x7fELF" + bytes(100), other):
+        with pytest.raises(DriverCallError, match="ModuleLoadData"):
+            driver.load_module(0, bad)
+    with pytest.raises(DriverCallError, match="no kernel 'other'"):
+        driver.get_function(0, driver.load_module(0, image), "other", 0)
+
+
+def test_flipped_bits_never_reach_this_process():
+    """Whatever a damaged code object does, it is an error of ours, or a wrong result."""
+    kernel, rng = add_kernel(), np.random.default_rng(0)
+    arguments, code = add_arguments(64), code_of(kernel)
+    outcomes = set()
+    for _ in range(60):
+        place, bit = int(rng.integers(entry_of(kernel), len(code))), int(rng.integers(8))
+
+        def flip(code: bytearray, place: int = place, bit: int = bit) -> None:
+            code[place] ^= 1 << bit
+
+        try:
+            launch(patched(kernel, flip), (1,), arguments, Options(budget=2000))
+            outcomes.add("ran")
+        except (EmulationError, AssertionError) as error:
+            outcomes.add(type(error).__name__)
+    assert {"ran", "MemoryAccessError", "UnsupportedInstructionError"} <= outcomes
+
+
+def test_handles_and_memory_are_checked():
+    driver = EmulatorDriver()
+    address = driver.allocate(0, 100, 0)
+    assert address % 256 == 0 and driver.device_of(address + 99) == 0
+    data = np.zeros(200, np.uint8)
+    for call in (
+        lambda: driver.copy_to_device(0, address, data.ctypes.data, 200, 0),
+        lambda: driver.copy_to_host(0, data.ctypes.data, address + 1, 100, 0),
+        lambda: driver.fill(0, address - 1, 0, 2, 0),
+        lambda: driver.free(0, address + 256, 0),
+        lambda: driver.device_of(address + 100),
+        lambda: driver.launch_graph(0, 99, 0),
+        lambda: driver.synchronize(0, 99),
+        lambda: driver.unload_module(0, 99),
+    ):
+        with pytest.raises(DriverCallError):
+            call()
+    driver.free(0, address, 0)
+    with pytest.raises(DriverCallError):
+        driver.free(0, address, 0)
+    assert driver.allocate(0, 100, 0) != address, "an address is never used twice"
+
+
+def test_fresh_memory_is_poisoned():
+    driver = EmulatorDriver()
+    address, content = driver.allocate(0, 64, 0), np.zeros(16, np.float32)
+    driver.copy_to_host(0, content.ctypes.data, address, 64, 0)
+    assert np.isnan(content).all()

@@ -1,0 +1,764 @@
+"""Matrix instructions against naive loops over the layouts of the ISA documents.
+
+The reference below places and fetches one element at a time, by formulas written down separately from the executor's
+reshapes, with ml_dtypes for the codes. Inputs are small integers, so that every sum is exact in every arithmetic.
+"""
+
+import functools
+import importlib.util
+import itertools
+import math
+import re
+from fractions import Fraction
+
+import ml_dtypes
+import numpy as np
+import pytest
+from aot_emulator import matrix
+from aot_emulator.matrix import Arithmetic, Modifiers
+
+ARCHES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
+EVERY = [(arch, name) for arch in ARCHES for name in sorted(matrix.table(arch))]
+PLAIN = [(arch, name) for arch, name in EVERY if "f8f6f4" not in name]
+FLOATS = [(arch, name) for arch, name in PLAIN if matrix.table(arch)[name].a.fmt]
+INTEGERS = [(arch, name) for arch, name in PLAIN if not matrix.table(arch)[name].a.fmt]
+WAVES = 3
+
+F8F6F4_TYPES = {
+    0: (8, ml_dtypes.float8_e4m3fn),
+    1: (8, ml_dtypes.float8_e5m2),
+    2: (6, ml_dtypes.float6_e2m3fn),
+    3: (6, ml_dtypes.float6_e3m2fn),
+    4: (4, ml_dtypes.float4_e2m1fn),
+}
+SIXTEEN_BITS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
+
+
+def code_type(arch, name):
+    """(bits, numpy dtype) of the elements that a type name means on an arch."""
+    if name in ("fp8", "bf8"):
+        flavour = "fnuz" if arch == "gfx942" else {"fp8": "fn", "bf8": ""}[name]
+        return 8, getattr(ml_dtypes, {"fp8": "float8_e4m3", "bf8": "float8_e5m2"}[name] + flavour)
+    if name in ("iu4", "iu8", "i8"):
+        return int(name[-1]), np.int64
+    if name in SIXTEEN_BITS:
+        return 16, SIXTEEN_BITS[name]
+    return {"f64": (64, np.float64), "f32": (32, np.float32), "xf32": (32, np.float32), "i32": (32, np.int32)}[name]
+
+
+def codes(values, bits, dtype):
+    """Element codes, uint64."""
+    if np.issubdtype(dtype, np.integer):
+        code = np.asarray(values).astype(np.int64).view(np.uint64)
+    else:
+        array = np.asarray(values, np.float64).astype(dtype)
+        code = array.view(f"u{array.dtype.itemsize}").astype(np.uint64)
+    return code & np.uint64((1 << bits) - 1)
+
+
+# --- The layouts, one element at a time
+
+
+def input_places(op, size, bits, i, k, block):
+    """The (lane, slot) pairs that hold row i, column k of A; B likewise with its column for i."""
+    if op.family == "wmma11":
+        return [(i, k), (i + 16, k)]
+    if op.family == "wmma12":
+        half = op.k // 2
+        return [(16 * (k // half) + i, k % half)]
+    lanes_apart = size * op.blocks
+    run = op.k * lanes_apart // 64
+    if bits == 8 and run > 16:
+        return [
+            (k // 16 % 2 * 32 + i, k // 32 * 16 + k % 16)
+            if size == 32
+            else (k // 16 % 4 * 16 + i, k // 64 * 16 + k % 16)
+        ]
+    return [(k // run * lanes_apart + block * size + i, k % run)]
+
+
+def output_place(op, i, j, block):
+    """The (lane, element) of row i, column j of D."""
+    if op.family == "wmma11":
+        return 16 * (i % 2) + j, i // 2
+    if op.family == "wmma12":
+        return 16 * (i // 8) + j, i % 8
+    if op.d.bits == 64:
+        return (16 * i + 4 * block + j, 0) if op.m == 4 else (16 * (i % 4) + j, i // 4)
+    if op.m == 4:
+        return 4 * block + j, i
+    if op.m == 16:
+        return 16 * (i // 4) + j, 4 * block + i % 4
+    return 32 * (i // 4 % 2) + j, 16 * block + 4 * (i // 8) + i % 4
+
+
+def scatter(registers, places, bits, values):
+    """Writes the codes of values[wave, ...] at places[..., (lane, bit)]."""
+    lane, bit = places[..., 0], places[..., 1]
+    for wave, wave_codes in enumerate(values):
+        for part in range(2 if bits < 64 else 3):
+            # A code may reach into the next register.
+            register = bit // 32 + part
+            shift = bit % 32 - 32 * part
+            moved = np.where(
+                shift >= 0,
+                wave_codes << np.maximum(shift, 0).astype(np.uint64),
+                wave_codes >> np.maximum(-shift, 0).astype(np.uint64),
+            )
+            word = (moved & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+            inside = word != 0
+            np.bitwise_or.at(registers, (register[inside], wave, lane[inside]), word[inside])
+
+
+@functools.cache
+def all_input_places(op, size, bits):
+    places = [
+        [[input_places(op, size, bits, i, k, block) for k in range(op.k)] for i in range(size)]
+        for block in range(op.blocks)
+    ]
+    return np.moveaxis(np.array(places), 3, 0) * [1, bits]
+
+
+@functools.cache
+def all_output_places(op, high=False):
+    places = np.array(
+        [[[output_place(op, i, j, block) for j in range(op.n)] for i in range(op.m)] for block in range(op.blocks)]
+    )
+    if op.d.bits == 16 and op.family == "wmma11":
+        return places * [1, 32] + [0, 16 * high]
+    return places * [1, op.d.bits]
+
+
+def pack_input(op, values, bits, dtype):
+    """Registers of A from values[wave][block][i][k], or of B from values[wave][block][j][k]."""
+    waves, blocks, size, depth = values.shape
+    copies = 2 if op.family == "wmma11" else 1
+    registers = np.zeros((copies * blocks * size * depth * bits // (32 * op.lanes), waves, op.lanes), np.uint32)
+    for places in all_input_places(op, size, bits):
+        scatter(registers, places, bits, codes(values, bits, dtype))
+    return registers
+
+
+def pack_c(op, values, dtype, high=False):
+    registers = np.zeros((op.d_registers, values.shape[0], op.lanes), np.uint32)
+    scatter(registers, all_output_places(op, high), op.d.bits, codes(values, op.d.bits, dtype))
+    return registers
+
+
+def unpack_d(op, registers, dtype, high=False):
+    lane, bit = np.moveaxis(all_output_places(op, high), -1, 0)
+    code = registers[bit // 32, :, lane].astype(np.uint64)
+    if op.d.bits == 64:
+        code |= registers[bit // 32 + 1, :, lane].astype(np.uint64) << np.uint64(32)
+    code = code >> (bit % 32).astype(np.uint64)[..., None] & np.uint64((1 << op.d.bits) - 1)
+    values = code.astype(f"u{op.d.bits // 8}").view(dtype).astype(np.float64)
+    return np.moveaxis(values, -1, 0)
+
+
+def naive(a, b, c):
+    """c[i][j] + sum over k of a[i][k] * b[j][k], one product at a time."""
+    d = c.astype(np.float64).copy()
+    for k in range(a.shape[-1]):
+        for i in range(a.shape[-2]):
+            d[..., i, :] += a[..., i, k, None] * b[..., :, k]
+    return d
+
+
+class Case:
+    """Random operands of an instruction, as values and as registers."""
+
+    def __init__(self, arch, name, types=None, modifiers=matrix.NO_MODIFIERS, low=-3, high=3, waves=WAVES, seed=0):
+        self.arch, self.modifiers = arch, modifiers
+        self.entry = matrix.table(arch)[name]
+        self.op = op = matrix.resolve(self.entry, modifiers)
+        self.a_type, self.b_type = types or (code_type(arch, op.a.name), code_type(arch, op.b.name))
+        self.d_type = code_type(arch, op.d.name)[1]
+        rng = np.random.default_rng([seed, *name.encode()])
+        self.a = rng.integers(low, high, (waves, op.blocks, op.m, op.k), endpoint=True).astype(np.float64)
+        self.b = rng.integers(low, high, (waves, op.blocks, op.n, op.k), endpoint=True).astype(np.float64)
+        self.c = rng.integers(-9, 9, (waves, op.blocks, op.m, op.n), endpoint=True).astype(np.float64)
+
+    def registers(self):
+        return (
+            pack_input(self.op, self.a, *self.a_type),
+            pack_input(self.op, self.b, *self.b_type),
+            pack_c(self.op, self.c, self.d_type),
+        )
+
+    def run(self, **options):
+        a, b, c = self.registers()
+        return unpack_d(self.op, matrix.execute(self.entry, a, b, c, self.modifiers, **options), self.d_type)
+
+
+# --- Every instruction
+
+
+@pytest.mark.parametrize("arithmetic", [Arithmetic.FLOAT32, Arithmetic.FLOAT64], ids=lambda a: a.name)
+@pytest.mark.parametrize(("arch", "name"), PLAIN)
+def test_every_instruction(arch, name, arithmetic):
+    op = matrix.table(arch)[name]
+    # iu types without neg_lo are unsigned.
+    case = Case(arch, name, low=0 if op.a.name.startswith("iu") else -3)
+    assert (case.run(arithmetic=arithmetic) == naive(case.a, case.b, case.c)).all()
+
+
+@pytest.mark.parametrize("name", [n for a, n in EVERY if a == "gfx950" and "f8f6f4" in n and "scale" not in n])
+@pytest.mark.parametrize(("cbsz", "blgp"), list(itertools.product(F8F6F4_TYPES, repeat=2)))
+def test_f8f6f4_in_every_pair_of_types(name, cbsz, blgp):
+    case = Case("gfx950", name, (F8F6F4_TYPES[cbsz], F8F6F4_TYPES[blgp]), Modifiers(cbsz=cbsz, blgp=blgp), waves=1)
+    assert matrix.resolve(case.op, case.modifiers) == case.op
+    a, b, _ = case.registers()
+    assert (a.shape[0], b.shape[0]) == (F8F6F4_TYPES[cbsz][0], F8F6F4_TYPES[blgp][0])
+    assert (case.run() == naive(case.a, case.b, case.c)).all()
+
+
+@pytest.mark.parametrize("name", [n for a, n in EVERY if "scale" in n])
+@pytest.mark.parametrize(("cbsz", "blgp"), [(0, 0), (4, 4), (0, 4), (2, 1), (3, 3)])
+@pytest.mark.parametrize("byte", [0, 1, 2, 3])
+def test_block_scales(name, cbsz, blgp, byte):
+    """Byte `byte` of lane g * rows + row scales elements 32 g to 32 g + 31 of that row."""
+    other = 3 - byte
+    modifiers = Modifiers(
+        cbsz=cbsz, blgp=blgp, opsel=byte & 1 | (other & 1) << 1, opsel_hi=byte >> 1 | (other >> 1) << 1
+    )
+    case = Case("gfx950", name, (F8F6F4_TYPES[cbsz], F8F6F4_TYPES[blgp]), modifiers, waves=2)
+    rng = np.random.default_rng(byte)
+    scales = rng.integers(0x7E, 0x81, (2, 1, 2, 64), endpoint=True).astype(np.uint32)
+    noise = rng.integers(0, 2**32, scales.shape, dtype=np.uint32)
+    shift = np.array([8 * byte, 8 * other], np.uint32).reshape(2, 1, 1, 1)
+    registers = (noise & ~(np.uint32(0xFF) << shift)) | scales << shift
+    op = case.op
+    a, b = case.a.copy(), case.b.copy()
+    for which, (values, size) in enumerate(((a, op.m), (b, op.n))):
+        for w, i, k in itertools.product(range(2), range(size), range(op.k)):
+            values[w, 0, i, k] *= 2.0 ** (int(scales[which, 0, w, k // 32 * size + i]) - 127)
+    assert (case.run(scales=tuple(registers)) == naive(a, b, case.c)).all()
+
+
+def test_a_scale_of_nan():
+    name = "v_mfma_scale_f32_16x16x128_f8f6f4"
+    case = Case("gfx950", name, (F8F6F4_TYPES[0],) * 2, waves=1)
+    one = np.full((1, 1, 64), 127, np.uint32)
+    bad = one.copy()
+    bad[0, 0, 16 + 5] = 0xFF
+    assert (np.isnan(case.run(scales=(bad, one))).nonzero()[2] == 5).all()
+    assert np.isnan(case.run(scales=(bad, one))[0, 0, 5]).all()
+
+
+@pytest.mark.parametrize(("arch", "name"), PLAIN)
+def test_one_hot_operands_meet_at_the_right_k(arch, name):
+    """A has a single 1, at (i, k); B is k everywhere along its column (mod 4): only row i of D is not 0."""
+    case = Case(arch, name, waves=1)
+    op = case.op
+    for i, k, block in [
+        (0, 0, 0),
+        (op.m - 1, op.k - 1, op.blocks - 1),
+        (op.m // 2, op.k // 2, op.blocks // 2),
+        (1, op.k // 3, 0),
+    ]:
+        case.a[...], case.c[...] = 0, 0
+        case.a[0, block, i, k] = 1
+        case.b[...] = 1 + np.arange(op.k) % 3 + np.arange(op.n)[:, None] % 2
+        want = np.zeros_like(case.c)
+        want[0, block, i] = case.b[0, block, :, k]
+        assert (case.run() == want).all()
+
+
+@pytest.mark.parametrize(("arch", "name"), PLAIN)
+def test_c_is_added_where_it_lies(arch, name):
+    """With A = 0, D is C's registers, bit for bit: one marked element at a time."""
+    op = matrix.table(arch)[name]
+    zeros = [np.zeros((count, 1, op.lanes), np.uint32) for count in (op.a_registers, op.b_registers)]
+    c = np.arange(op.d_registers * op.lanes, dtype=np.uint32).reshape(op.d_registers, 1, op.lanes)
+    # Small codes are denormals, which are kept; the upper half of gfx11's 16-bit results is not written.
+    if op.d.bits == 16:
+        c |= (c << np.uint32(16)) if op.family == "wmma12" else np.uint32(0)
+    got = matrix.execute(op, *zeros, c)
+    assert (got == c).all()
+
+
+# The tables have neither gfx90a nor, among CDNA's operands, xf32.
+@pytest.mark.parametrize(("arch", "name"), [(a, n) for a, n in EVERY if a != "gfx90a" and "xf32" not in n])
+def test_register_counts_of_the_isa_tables(arch, name):
+    isa = {"gfx1100": "rdna3", "gfx1201": "rdna4"}.get(arch, "cdna")
+    tables = pytest.importorskip(f"tinygrad.runtime.autogen.amd.{isa}.operands")
+    known = {op.name.lower(): operands for op, operands in tables.OPERANDS.items()}[name]
+    op = matrix.table(arch)[name]
+    want = tuple(known[field][1] // 32 for field in ("src0", "src1", "vdst"))
+    assert (op.a_registers, op.b_registers, op.d_registers) == want
+
+
+@pytest.mark.parametrize(
+    ("isa", "arches"), [("cdna", ("gfx942", "gfx950")), ("rdna3", ("gfx1100",)), ("rdna4", ("gfx1201",))]
+)
+def test_every_dense_instruction_of_the_isa_tables_is_known(isa, arches):
+    enum = pytest.importorskip(f"tinygrad.runtime.autogen.amd.{isa}.enum")
+    names = {op.name.lower() for kind in (enum.VOP3POp, getattr(enum, "VOP3PX2Op", ())) for op in kind}
+    dense = {name for name in names if re.match(r"v_(mfma|wmma)_", name)} - {"v_mfma_ld_scale_b32"}
+    assert dense == set().union(*(matrix.table(arch) for arch in arches))
+
+
+def test_gfx90a_opcodes_name_its_instructions():
+    assert set(matrix.GFX90A_OPCODES.values()) == set(matrix.table("gfx90a"))
+
+
+DOT_TYPES = {
+    "gfx90a": ("fp16", "bf16", "fp32", "i8", "fp64"),
+    "gfx942": ("fp16", "bf16", "fp32", "i8", "fp64", "fp8e4b8", "fp8e5b16"),
+    "gfx950": ("fp16", "bf16", "fp32", "i8", "fp8e4nv", "fp8e5"),
+    "gfx1100": ("fp16", "bf16", "i8"),
+    "gfx1201": ("fp16", "bf16", "i8", "fp8e4nv", "fp8e5"),
+}
+
+
+DOT_KERNEL = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def dot(a, b, c, SIZE: tl.constexpr, TYPE: tl.constexpr):
+    row = tl.arange(0, SIZE)[:, None]
+    column = tl.arange(0, SIZE)[None, :]
+    place = row * SIZE + column
+    tl.store(c + place, tl.dot(tl.load(a + place), tl.load(b + place), out_dtype=TYPE))
+"""
+
+
+@pytest.fixture(scope="module")
+def dot_kernel(tmp_path_factory):
+    pytest.importorskip("triton")
+    path = tmp_path_factory.mktemp("kernel") / "dot_kernel.py"
+    path.write_text(DOT_KERNEL)
+    spec = importlib.util.spec_from_file_location("dot_kernel", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(("arch", "dtype"), [(arch, dtype) for arch, dtypes in DOT_TYPES.items() for dtype in dtypes])
+@pytest.mark.parametrize("nonkdim", [16, 32])
+def test_what_triton_emits_is_known(arch, dtype, nonkdim, dot_kernel, tmp_path, monkeypatch):
+    """Mnemonics, modifiers and register counts of compiled dot products."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    if dtype == "fp64" and nonkdim == 32:
+        pytest.skip("there is no such instruction")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    wide = {"i8": "i32", "fp64": "fp64"}.get(dtype, "fp32")
+    types = {"i32": dot_kernel.tl.int32, "fp64": dot_kernel.tl.float64, "fp32": dot_kernel.tl.float32}
+    source = ASTSource(
+        fn=dot_kernel.dot,
+        signature={"a": "*" + dtype, "b": "*" + dtype, "c": "*" + wide, "SIZE": "constexpr", "TYPE": "constexpr"},
+        constexprs={"SIZE": 64, "TYPE": types[wide]},
+    )
+    target = GPUTarget("hip", arch, 64 if arch.startswith("gfx9") else 32)
+    text = triton.compile(source, target=target, options={"matrix_instr_nonkdim": nonkdim}).asm["amdgcn"]
+    found = re.findall(r"^\s+(v_(?:smfmac|mfma|wmma|swmmac)\w+) (.*)$", text, re.MULTILINE)
+    assert found
+    for name, operands in found:
+        fields = {key: int(value) for key, value in re.findall(r"(cbsz|abid|blgp):(\d+)", operands)}
+        op = matrix.resolve(matrix.table(arch)[name], Modifiers(**fields))
+        ranges = re.findall(r"[av](?:\[(\d+):(\d+)\]|\d+)", operands)
+        counts = [int(last) - int(first) + 1 if last else 1 for first, last in ranges]
+        assert counts[:3] == [op.d_registers, op.a_registers, op.b_registers]
+
+
+@pytest.mark.parametrize("fmt", ["f16", "bf16", "fp8", "bf8"])
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_decode_every_code(arch, fmt, dtype):
+    op = next(op for name, op in matrix.table(arch).items() if name.endswith("_" + fmt) and op.blocks == 1)
+    bits, code_dtype = code_type(arch, fmt)
+    every = np.arange(1 << bits, dtype=f"u{bits // 8}")
+    if bits == 8:
+        every = np.repeat(every, 2)
+    registers = every.view(np.uint32).reshape(-1, 1, 64)
+    with np.errstate(invalid="ignore"):
+        got = matrix.decode(registers, op.b, dtype=dtype)[0]
+        want = (
+            every.view(code_dtype).astype(dtype).reshape(registers.shape[0], 64, -1).swapaxes(1, 2).reshape(got.shape)
+        )
+    assert ((got == want) & (np.signbit(got) == np.signbit(want)) | np.isnan(got) & np.isnan(want)).all()
+
+
+# --- Modifiers
+
+
+@pytest.mark.parametrize(("arch", "name"), [(a, n) for a, n in PLAIN if "cbsz" in matrix.table(a)[n].allowed])
+def test_broadcast_of_a_block_of_a(arch, name):
+    blocks = matrix.table(arch)[name].blocks
+    for cbsz in range(1, blocks.bit_length()):
+        for abid in {0, 1, (1 << cbsz) - 1}:
+            case = Case(arch, name, modifiers=Modifiers(cbsz=cbsz, abid=abid), waves=1)
+            a = np.stack([case.a[:, block // 2**cbsz * 2**cbsz + abid] for block in range(blocks)], axis=1)
+            assert (case.run() == naive(a, case.b, case.c)).all()
+
+
+@pytest.mark.parametrize(("arch", "name"), [(a, n) for a, n in PLAIN if matrix.table(a)[n].blgp == "lanes"])
+@pytest.mark.parametrize("blgp", range(1, 8))
+def test_permutation_of_the_lanes_of_b(arch, name, blgp):
+    case = Case(arch, name, modifiers=Modifiers(blgp=blgp), waves=1)
+    a, b, c = case.registers()
+    source = {
+        1: lambda lane: lane % 32,
+        2: lambda lane: 32 + lane % 32,
+        3: lambda lane: (lane + 16) % 64,
+    }.get(blgp, lambda lane: 16 * (blgp - 4) + lane % 16)
+    moved = np.stack([b[:, :, source(lane)] for lane in range(64)], axis=2)
+    got = matrix.execute(case.entry, a, b, c, case.modifiers)
+    assert (got == matrix.execute(case.entry, a, moved, c)).all()
+    assert (got != matrix.execute(case.entry, a, b, c)).any()
+
+
+@pytest.mark.parametrize("name", ["v_mfma_f64_16x16x4_f64", "v_mfma_f64_4x4x4_4b_f64"])
+@pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("blgp", range(8))
+def test_signs_of_fp64(arch, name, blgp):
+    case = Case(arch, name, modifiers=Modifiers(blgp=blgp), waves=1)
+    sign = [-1 if blgp >> bit & 1 else 1 for bit in range(3)]
+    assert (case.run() == naive(sign[0] * case.a, sign[1] * case.b, sign[2] * case.c)).all()
+
+
+@pytest.mark.parametrize(("arch", "name"), [(a, n) for a, n in FLOATS if "wmma" in n and n[-2:] == "16"])
+@pytest.mark.parametrize(("neg", "neg_hi"), [(1, 0), (0, 1), (2, 2), (7, 3), (0, 4), (4, 4)])
+def test_signs_of_wmma(arch, name, neg, neg_hi):
+    """neg_lo negates elements of even k, neg_hi of odd; for C they are the sign and the absolute value."""
+    case = Case(arch, name, modifiers=Modifiers(neg=neg, neg_hi=neg_hi), waves=1)
+    a, b, c = case.a.copy(), case.b.copy(), case.c.copy()
+    for bit, values in ((1, a), (2, b)):
+        values[..., 0::2] *= -1 if neg & bit else 1
+        values[..., 1::2] *= -1 if neg_hi & bit else 1
+    c = np.abs(c) if neg_hi & 4 else c
+    assert (case.run() == naive(a, b, -c if neg & 4 else c)).all()
+
+
+@pytest.mark.parametrize(("arch", "name"), [(a, n) for a, n in INTEGERS if "_iu" in n])
+@pytest.mark.parametrize("neg", range(4))
+def test_signedness_of_wmma_integers(arch, name, neg):
+    bits = int(name[-1])
+    case = Case(arch, name, modifiers=Modifiers(neg=neg), waves=1)
+    rng = np.random.default_rng(neg)
+    for which, values in enumerate((case.a, case.b)):
+        low = -(1 << bits - 1) if neg >> which & 1 else 0
+        values[...] = rng.integers(low, low + (1 << bits), values.shape)
+    assert (case.run() == naive(case.a, case.b, case.c)).all()
+
+
+@pytest.mark.parametrize("name", ["v_wmma_f16_16x16x16_f16", "v_wmma_bf16_16x16x16_bf16"])
+@pytest.mark.parametrize("high", [False, True])
+def test_op_sel_names_a_half_of_gfx11_registers(name, high):
+    case = Case("gfx1100", name, modifiers=Modifiers(opsel=4 * high), waves=2)
+    a, b, _ = case.registers()
+    c = pack_c(case.op, case.c, case.d_type, high)
+    other = np.uint32(0x1234 if high else 0x12340000)
+    out = np.full_like(c, other)
+    matrix.execute(case.entry, a, b, c, case.modifiers, out=out)
+    assert (unpack_d(case.op, out, case.d_type, high) == naive(case.a, case.b, case.c)).all()
+    assert (out & np.uint32(0xFFFF if high else 0xFFFF0000) == other).all()
+
+
+@pytest.mark.parametrize(("arch", "name"), INTEGERS)
+def test_integer_extremes_wrap_or_saturate(arch, name):
+    op = matrix.table(arch)[name]
+    signed = not op.a.name.startswith("iu")
+    low = -(1 << op.a.bits - 1) if signed else (1 << op.a.bits) - 1
+    case = Case(arch, name, waves=1)
+    case.a[...] = case.b[...] = low
+    total = low * low * op.k
+    for start in (2**31 - 1, 2**31 - total, 2**31 - 1 - total, -(2**31)):
+        case.c[...] = start
+        want = (total + start + 2**31) % 2**32 - 2**31
+        assert (case.run() == want).all()
+        if "clmp" in op.allowed:
+            case.modifiers = Modifiers(clmp=1)
+            assert (case.run() == min(total + start, 2**31 - 1)).all()
+            case.modifiers = Modifiers()
+    if "clmp" in op.allowed:
+        case.modifiers = Modifiers(clmp=1, neg=1)
+        case.a[...], case.b[...], case.c[...] = -1, low, -(2**31)
+        assert (case.run() == -(2**31)).all()
+
+
+# --- Special values
+
+
+@pytest.mark.parametrize(
+    ("arch", "name"), [(a, n) for a, n in FLOATS if matrix.table(a)[n].a.name not in ("fp8", "bf8")]
+)
+def test_infinities_and_nan_stay_in_their_row_and_column(arch, name):
+    case = Case(arch, name, waves=1)
+    case.a[...], case.b[...] = 1, 1
+    case.a[0, 0, 1, 0] = np.inf
+    case.a[0, 0, 2, 0] = np.nan
+    case.b[0, 0, 3, 0] = 0
+    case.c[0, 0, 0, 0] = -np.inf
+    got = case.run()
+    with np.errstate(invalid="ignore"):
+        want = naive(case.a, case.b, case.c)
+    assert np.array_equal(got, want, equal_nan=True)
+    assert np.isnan(got[0, 0, 1, 3]) and got[0, 0, 1, 0] == np.inf and np.isnan(got[0, 0, 2]).all()
+    assert np.isfinite(got[0, 0, 3]).all()
+
+
+@pytest.mark.parametrize(("arch", "name"), [(a, n) for a, n in FLOATS if matrix.table(a)[n].a.name in ("fp8", "bf8")])
+def test_nan_of_8_bits(arch, name):
+    case = Case(arch, name, waves=1)
+    case.b[0, 0, 3, 2] = np.nan
+    got = case.run()
+    assert np.isnan(got[0, 0, :, 3]).all() and np.isnan(got).sum() == case.op.m
+
+
+@pytest.mark.parametrize(("arch", "name"), [(a, n) for a, n in FLOATS if matrix.table(a)[n].a.name in ("f16", "bf16")])
+def test_denormal_operands(arch, name):
+    """Kept, but flushed on gfx90a."""
+    case = Case(arch, name, waves=1)
+    tiny = 2.0**-24 if case.op.a.name == "f16" else 2.0**-133
+    big = 2.0**15 if case.op.a.name == "f16" else 2.0**120
+    case.a[...], case.b[...], case.c[...] = tiny, big, 0
+    if case.op.d.name == "f16":
+        case.b[...] = 1
+    want = naive(case.a, case.b, case.c)
+    assert (case.run() == (0 if arch == "gfx90a" else want)).all()
+
+
+def test_xf32_drops_low_bits():
+    case = Case("gfx942", "v_mfma_f32_16x16x8_xf32", waves=1)
+    case.a[...], case.b[...], case.c[...] = 1 + 2.0**-10 + 2.0**-11, -(1 + 2.0**-13), 0
+    assert (case.run() == -8 * (1 + 2.0**-10)).all()
+
+
+def test_results_of_16_bits_are_rounded_to_even():
+    for name, step in (("v_wmma_f16_16x16x16_f16", 2.0**-10), ("v_wmma_bf16_16x16x16_bf16", 2.0**-7)):
+        for arch in ("gfx1100", "gfx1201"):
+            case = Case(arch, name, waves=1)
+            case.a[...] = case.b[...] = 0
+            case.a[..., 0], case.b[..., 0], case.c[...] = step / 2, 1, 1
+            assert (case.run() == 1).all()
+            case.c[...] = 1 + step
+            assert (case.run() == 1 + 2 * step).all()
+
+
+@pytest.mark.parametrize(("arch", "name"), [(a, n) for a, n in FLOATS])
+def test_random_values_within_the_error_bound_of_float32(arch, name):
+    case = Case(arch, name, waves=2)
+    rng = np.random.default_rng(11)
+    for values, (_, dtype) in ((case.a, case.a_type), (case.b, case.b_type), (case.c, (0, case.d_type))):
+        values[...] = rng.standard_normal(values.shape).astype(dtype).astype(np.float64)
+    if case.op.a.name == "xf32":
+        case.a, case.b = (values.astype(np.float16).astype(np.float64) for values in (case.a, case.b))
+    want = naive(case.a, case.b, case.c)
+    size = naive(abs(case.a), abs(case.b), abs(case.c))
+    eps = {16: 2.0**-10 if case.op.d.name == "f16" else 2.0**-7, 32: 2.0**-23, 64: 2.0**-52}[case.op.d.bits]
+    assert (abs(case.run() - want) <= 0.5 * case.op.k * eps * size + eps * size).all()
+    exact = case.run(arithmetic=Arithmetic.FLOAT64)
+    assert (abs(exact - want) <= 0.5 * eps * abs(want) + case.op.k * 2.0**-52 * size).all()
+
+
+# --- The hardware model, from its published description, one element and exact fractions
+
+
+def nearest32(x):
+    with np.errstate(over="ignore"):
+        return np.float32(x.numerator / x.denominator)  # doubles suffice: the sums below have under 50 bits
+
+
+def exponent_of(value, smallest):
+    return -126 if value == 0 else max(math.frexp(value)[1] - 1, smallest)
+
+
+def cut(x, exponent, bits, how):
+    """x / 2**exponent to a number of binary places."""
+    scaled = x / Fraction(2) ** exponent * 2**bits
+    return Fraction(how(scaled)) / 2**bits
+
+
+def fused(a, b, c, smallest, fp8):
+    exponents = [exponent_of(x, smallest[0]) + exponent_of(y, smallest[1]) for x, y in zip(a, b, strict=True)]
+    products = [Fraction(x) * Fraction(y) for x, y in zip(a, b, strict=True)]
+    parts = []
+    for first in range(2 if fp8 else 1):
+        chosen = list(zip(products, exponents, strict=True))[first :: 2 if fp8 else 1]
+        top = max(e for _, e in chosen)
+        parts.append((sum(cut(p, top, 24, math.trunc) for p, _ in chosen), top))
+    top = max(e for _, e in parts)
+    total = sum(cut(s * Fraction(2) ** e, top, 24, math.floor) for s, e in parts) if fp8 else parts[0][0]
+    c_exponent = exponent_of(c, -126)
+    largest = max(top, c_exponent)
+    kept = Fraction(0) if fp8 and c_exponent < largest - 25 else Fraction(c)
+    result = cut(total * Fraction(2) ** top, largest, 31, math.floor) + cut(kept, largest, 24, math.floor)
+    return nearest32(result * Fraction(2) ** largest)
+
+
+def flush(x):
+    return np.float32(0 if abs(x) < 2.0**-126 else x)
+
+
+def model(op, a, b, c):
+    """One element of D: a and b are lists along k."""
+    smallest = {"f16": -14, "bf16": -126, "xf32": -126, "fp8": -7, "bf8": -15}
+    total = np.float32(c)
+    if op.model == "fma":
+        for x, y in zip(a, b, strict=True):
+            total = nearest32(Fraction(x) * Fraction(y) + Fraction(float(total)))
+        return total
+    for first in range(0, op.k, op.group):
+        x, y = a[first : first + op.group], b[first : first + op.group]
+        if op.model == "fused":
+            total = fused(x, y, float(total), (smallest[op.a.name], smallest[op.b.name]), op.a.bits == 8)
+            continue
+        sums = [flush(np.float32(p * q)) for p, q in zip(x, y, strict=True)]
+        while len(sums) > 1:
+            sums = [flush(p + q) for p, q in zip(sums[0::2], sums[1::2], strict=True)]
+        total = flush(total + sums[0])
+    return total
+
+
+MODELLED = [(a, n) for a, n in FLOATS if matrix.table(a)[n].model and matrix.table(a)[n].d.name == "f32"]
+
+
+@pytest.mark.parametrize(("arch", "name"), MODELLED)
+def test_hardware_arithmetic(arch, name):
+    case = Case(arch, name, waves=1)
+    op = case.op
+    rng = np.random.default_rng(12)
+    for values, (_, dtype) in ((case.a, case.a_type), (case.b, case.b_type), (case.c, (32, np.float32))):
+        spread = rng.standard_normal(values.shape) * np.exp2(rng.integers(-4, 5, values.shape))
+        values[...] = spread.astype(dtype).astype(np.float64)
+    case.a[..., 0, :] *= 0
+    if op.a.name == "xf32":
+        case.a, case.b = (values.astype(np.float16).astype(np.float64) for values in (case.a, case.b))
+    got = case.run(arithmetic=Arithmetic.HARDWARE)
+    some = itertools.product(range(op.blocks), range(op.m), range(0, op.n, 3))
+    differ = 0
+    for block, i, j in itertools.islice(some, 0, None, max(1, op.m * op.n * op.blocks // 600)):
+        want = model(op, case.a[0, block, i], case.b[0, block, j], case.c[0, block, i, j])
+        assert got[0, block, i, j] == want
+        differ += want != np.float32(naive(case.a, case.b, case.c)[0, block, i, j]) if differ == 0 else 0
+    if op.model == "fused":
+        assert differ, "the inputs do not tell the model from one rounding"
+
+
+def test_hardware_arithmetic_of_fp64_rounds_each_step():
+    case = Case("gfx942", "v_mfma_f64_16x16x4_f64", waves=1)
+    case.a[...], case.b[...], case.c[...] = 1, 2.0**-53, 1
+    case.a[..., 3] = 0
+    assert (case.run(arithmetic=Arithmetic.HARDWARE) == 1).all()
+    case.c[...] = 1 + 2.0**-52
+    assert (case.run(arithmetic=Arithmetic.HARDWARE) == 1 + 2.0**-51).all()
+
+
+@pytest.mark.parametrize(("name", "want"), [("16x16x16_f16", 1 - 2.0**-24), ("16x16x32_fp8_fp8", 1)])
+def test_hardware_forgets_a_tiny_c_in_8_bit_sums_only(name, want):
+    """Rounding down makes a tiny negative C count as one unit of the last place; fp8 sums drop it instead."""
+    case = Case("gfx942", "v_mfma_f32_" + name, waves=1)
+    case.a[...], case.b[...], case.c[...] = 0, 1, -(2.0**-40)
+    case.a[..., 0] = 1
+    assert (case.run(arithmetic=Arithmetic.HARDWARE) == want).all()
+
+
+def test_hardware_keeps_31_bits_of_a_sum():
+    case = Case("gfx942", "v_mfma_f32_16x16x16_f16", waves=1)
+    case.a[...], case.b[...], case.c[...] = 0, 2.0**-24, 1
+    case.a[..., 0] = 1 + 2.0**-7
+    assert (case.run(arithmetic=Arithmetic.HARDWARE) == 1 + 2.0**-23).all()
+    case.a[..., 0] = 1 + 2.0**-8
+    assert (case.run(arithmetic=Arithmetic.HARDWARE) == 1).all()
+
+
+def test_hardware_overflow_of_a_product():
+    case = Case("gfx942", "v_mfma_f32_16x16x16_bf16", waves=1)
+    case.a[...], case.b[...], case.c[...] = 0, 2.0**100, 0
+    case.a[..., 0] = 2.0**40
+    assert (case.run(arithmetic=Arithmetic.HARDWARE) == np.inf).all()
+    case.a[..., 1] = -(2.0**40)
+    assert np.isnan(case.run(arithmetic=Arithmetic.HARDWARE)).all()
+
+
+# --- The executor
+
+
+def test_many_wavefronts_like_one_at_a_time():
+    case = Case("gfx942", "v_mfma_f32_32x32x8_f16", waves=2)
+    a, b, c = (np.tile(registers, (1, 150, 1)) for registers in case.registers())
+    a[:, 7], b[:, 299] = b[:, 1], a[:, 0]
+    together = matrix.execute(case.entry, a, b, c)
+    assert a.shape[1] > matrix._chunk(case.op)
+    for wave in (0, 1, 7, 255, 256, 299):
+        one = slice(wave, wave + 1)
+        assert (matrix.execute(case.entry, a[:, one], b[:, one], c[:, one]) == together[:, one]).all()
+
+
+@pytest.mark.parametrize(("arch", "name"), PLAIN)
+def test_registers_may_be_views_and_d_may_be_c(arch, name):
+    case = Case(arch, name)
+    op = case.op
+    parts = case.registers()
+    want = matrix.execute(case.entry, *parts)
+    file = np.zeros((256, 2 * WAVES, op.lanes), np.uint32)
+    slices = [slice(8, 8 + op.a_registers), slice(40, 40 + op.b_registers), slice(100, 100 + op.d_registers)]
+    views = [file[part, ::2] for part in slices]
+    for view, values in zip(views, parts, strict=True):
+        view[...] = values
+    assert matrix.execute(case.entry, *views, out=views[2]) is views[2]
+    keep = np.uint32(0xFFFF if op.family == "wmma11" and op.d.bits == 16 else 0xFFFFFFFF)
+    assert (views[2] & keep == want & keep).all()
+    assert not file[:, 1::2].any()
+    assert (views[0] == parts[0]).all() and (views[1] == parts[1]).all()
+
+
+@pytest.mark.parametrize(("arch", "name"), PLAIN)
+def test_no_c_is_zero(arch, name):
+    case = Case(arch, name)
+    a, b, c = case.registers()
+    assert (matrix.execute(case.entry, a, b, None) == matrix.execute(case.entry, a, b, np.zeros_like(c))).all()
+
+
+@pytest.mark.parametrize(
+    ("arch", "name", "modifiers", "message"),
+    [
+        ("gfx942", "v_mfma_f32_32x32x8_f16", Modifiers(blgp=1), "has no modifier blgp"),
+        ("gfx942", "v_mfma_f32_32x32x2_f32", Modifiers(cbsz=1), "has no modifier cbsz"),
+        ("gfx942", "v_mfma_f32_16x16x4_4b_f16", Modifiers(cbsz=3), "one of at most 4 blocks"),
+        ("gfx942", "v_mfma_f32_16x16x4_4b_f16", Modifiers(cbsz=1, abid=2), "one of at most 4 blocks"),
+        ("gfx950", "v_mfma_f32_16x16x128_f8f6f4", Modifiers(cbsz=5), "must be 0 to 4"),
+        ("gfx1100", "v_wmma_i32_16x16x16_iu8", Modifiers(neg_hi=1), "neg_hi must be 0"),
+        ("gfx1201", "v_wmma_f32_16x16x16_fp8_fp8", Modifiers(neg=1), "only C can be negated"),
+        ("gfx1100", "v_wmma_f32_16x16x16_f16", Modifiers(opsel=4), "op_sel"),
+        ("gfx90a", "v_mfma_f64_16x16x4f64", Modifiers(blgp=1), "has no modifier blgp"),
+    ],
+)
+def test_modifiers_without_a_meaning_are_refused(arch, name, modifiers, message):
+    with pytest.raises(ValueError, match=re.escape(name) + ".*" + message):
+        matrix.resolve(matrix.table(arch)[name], modifiers)
+
+
+def test_wrong_operands_are_refused():
+    op = matrix.table("gfx942")["v_mfma_f32_16x16x16_f16"]
+    good, bad = np.zeros((2, 4, 64), np.uint32), np.zeros((1, 4, 64), np.uint32)
+    with pytest.raises(ValueError, match=r"B must be uint32\[2, 4, 64\], is uint32\[1, 4, 64\]"):
+        matrix.execute(op, good, bad, None)
+    with pytest.raises(ValueError, match="A must be uint32"):
+        matrix.execute(op, good.view(np.int32), good, None)
+    with pytest.raises(ValueError, match="takes no registers of scales"):
+        matrix.execute(op, good, good, None, scales=(bad, bad))
+    scaled = matrix.table("gfx950")["v_mfma_scale_f32_16x16x128_f8f6f4"]
+    with pytest.raises(ValueError, match="takes two registers of scales"):
+        matrix.execute(scaled, np.zeros((8, 4, 64), np.uint32), np.zeros((8, 4, 64), np.uint32), None)
+    wmma = matrix.table("gfx1201")["v_wmma_f32_16x16x16_f16"]
+    with pytest.raises(ValueError, match="no model of its hardware arithmetic"):
+        halves = np.zeros((4, 1, 32), np.uint32)
+        matrix.execute(wmma, halves, halves, None, arithmetic=Arithmetic.HARDWARE)
+    with pytest.raises(ValueError, match="gfx1030"):
+        matrix.table("gfx1030")
+
+
+def test_modifiers_from_an_instructions_fields():
+    fields = {"cbsz": 1, "abid": 2, "blgp": 3, "vdst": 9, "acc": 1}
+    assert Modifiers.from_fields(fields) == Modifiers(cbsz=1, abid=2, blgp=3)
+
+
+def test_flops():
+    assert matrix.table("gfx942")["v_mfma_f32_32x32x8_f16"].flops == 16384
+    assert matrix.table("gfx942")["v_mfma_f32_4x4x4_16b_f16"].flops == 2048

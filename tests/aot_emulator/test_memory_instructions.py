@@ -1,0 +1,608 @@
+"""LDS, global, flat, scratch and buffer instructions, and atomics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from aot_emulator.archs import ARCHS
+from aot_emulator.atomics import LDS_ATOMICS, MEMORY_ATOMICS
+from aot_emulator.transfers import LDS_LOADS, LDS_STORES, MEMORY_LOADS, MEMORY_STORES, Transfer
+
+from aot_runtime.errors import MemoryAccessError, UnsupportedInstructionError
+from tests.aot_emulator.machine import Machine, integers
+
+NOT_IN_MEMORY = (("gfx942", "min_f32"), ("gfx942", "max_f32"))  # in LDS only
+SPARSE = np.array([0xFFFFFFFFFFFFFFFF, 0xF0F0F0F0F0F0F0F0, 1 << 40 | 1 << 13, 0], np.uint64)
+OLD = 0x5A5AA5A5
+TESTED = ("gfx942", "gfx1100", "gfx1201")
+every_arch = pytest.mark.parametrize("arch", TESTED)
+
+
+def is_rdna(arch: str) -> bool:
+    return ARCHS[arch].isa != "cdna"
+
+
+def named(table: Mapping[str, Any]) -> Any:
+    """Parameters `arch` and `name`, from a table of names by ISA; packed atomics have a test of their own."""
+    found = [(arch, name) for arch in TESTED for name in table[ARCHS[arch].isa] if not name.startswith("pk_")]
+    if table is MEMORY_ATOMICS:
+        found = [pair for pair in found if pair not in NOT_IN_MEMORY]
+    return pytest.mark.parametrize("arch,name", found)
+
+
+def ds(arch: str, text: str) -> str:
+    """`read` and `write` of a data-share instruction as the arch has them, `read2st64` and `write2` too."""
+    if not is_rdna(arch):
+        return f"ds_{text}"
+    for old, new in (("read", "load"), ("write", "store"), ("2st64", "_2addr_stride64"), ("2_", "_2addr_")):
+        text = text.replace(old, new)
+    return f"ds_{text}"
+
+
+def no_soffset(arch: str) -> str:
+    return "null" if is_rdna(arch) else "0"
+
+
+def return_old(arch: str) -> str:
+    """What has an atomic of memory return the old value."""
+    return {"cdna": "sc0", "rdna3": "glc", "rdna4": "th:TH_ATOMIC_RETURN"}[ARCHS[arch].isa]
+
+
+def expected(transfer: Transfer, raw: bytes, old: int = OLD) -> list[int]:
+    """The registers after a load of these bytes."""
+    if transfer.nbytes >= 4:
+        return list(np.frombuffer(raw, "<u4"))
+    value = int.from_bytes(raw, "little", signed=transfer.signed)
+    if transfer.half is None:
+        return [value & 0xFFFFFFFF]
+    value &= 0xFFFF
+    return [(old & 0xFFFF) | value << 16 if transfer.half else (old & 0xFFFF0000) | value]
+
+
+def stored(transfer: Transfer, words: list[int]) -> bytes:
+    raw = b"".join(int(word).to_bytes(4, "little") for word in words)
+    return raw[2 * (transfer.half or 0) :][: transfer.nbytes]
+
+
+def block(words: int, first: int = 8) -> str:
+    return f"v[{first}:{first + words - 1}]" if words > 1 else f"v{first}"
+
+
+def with_memory(nbytes: int = 4096, sparse: bool = False, arch: str = "gfx942") -> tuple[Machine, np.ndarray, int]:
+    """A machine, 4 KiB of random bytes, and their address, which is in s[4:5]; EXEC may be sparse."""
+    machine = Machine(arch=arch)
+    content = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
+    address = machine.allocate(content)
+    machine.set_pair(4, address)
+    if sparse:
+        machine.set_exec(SPARSE)
+    return machine, content, address
+
+
+def spread(machine: Machine, step: int, size: int = 3072) -> np.ndarray:
+    """Byte offsets, a different multiple of `step` for each lane, in no order."""
+    lanes = machine.arch.lanes
+    order = np.random.default_rng(1).permutation(4 * lanes) * step * (64 // lanes) % size
+    return order.reshape(4, lanes).astype(np.uint32)
+
+
+def permutation(machine: Machine) -> np.ndarray:
+    """A number for each lane, in no order."""
+    count = 4 * machine.arch.lanes
+    return np.random.default_rng(1).permutation(count).reshape(machine.waves.shape).astype(np.uint32)
+
+
+def check_loaded(machine: Machine, transfer: Transfer, content: np.ndarray, offsets: np.ndarray, what: str) -> None:
+    active = machine.lanes(126)
+    for wave in range(4):
+        for lane in range(0, machine.arch.lanes, 3):
+            got = machine.v[8 : 8 + transfer.words, wave, lane].tolist()
+            start = int(offsets[wave, lane])
+            want = expected(transfer, content[start : start + transfer.nbytes].tobytes())
+            assert got == (want if active[wave, lane] else [OLD] * transfer.words), (what, wave, lane)
+
+
+# LDS
+
+
+def lds_bytes(machine: Machine, workgroup: int) -> np.ndarray:
+    return machine.access.lds[workgroup * 4096 : (workgroup + 1) * 4096]
+
+
+@pytest.mark.parametrize("step", (16, 12, 3), ids=("aligned", "dwords", "odd"))
+@pytest.mark.parametrize("name", LDS_LOADS)
+@every_arch
+def test_lds_load(arch: str, name: str, step: int):
+    machine, content, _ = with_memory(sparse=True, arch=arch)
+    transfer = LDS_LOADS[name]
+    for workgroup in (0, 1):
+        lds_bytes(machine, workgroup)[:] = content if workgroup else content[::-1]
+    machine.v[8:12] = OLD
+    machine.v[1] = spread(machine, step, 4096 - 256)
+    machine.execute(f"{ds(arch, 'read')}_{name} {block(transfer.words)}, v1 offset:48")
+    loaded, mirrored = machine.v, content[::-1]
+    active = machine.lanes(126)
+    for wave in range(4):
+        source = content if wave >= 2 else mirrored
+        for lane in range(0, machine.arch.lanes, 3):
+            start = int(machine.v[1, wave, lane]) + 48
+            want = expected(transfer, source[start : start + transfer.nbytes].tobytes())
+            got = loaded[8 : 8 + transfer.words, wave, lane].tolist()
+            assert got == (want if active[wave, lane] else [OLD] * transfer.words)
+
+
+@pytest.mark.parametrize("step", (16, 21), ids=("aligned", "odd"))
+@pytest.mark.parametrize("name", LDS_STORES)
+@every_arch
+def test_lds_store(arch: str, name: str, step: int):
+    machine = Machine(arch=arch)
+    transfer, lanes = LDS_STORES[name], machine.arch.lanes
+    machine.set_exec(SPARSE)
+    machine.v[8:12] = integers(0, (4, 4, lanes))
+    # The two wavefronts of a workgroup write in one LDS.
+    places = np.stack([np.random.default_rng(i).permutation(2 * lanes) for i in range(2)]).reshape(4, lanes) * step
+    machine.v[1] = places
+    machine.execute(f"{ds(arch, 'write')}_{name} v1, {block(transfer.words)} offset:32")
+    want = np.full((2, 4096), 0xFF, np.uint8)
+    for wave, lane in zip(*np.nonzero(machine.lanes(126)), strict=True):
+        start = int(places[wave, lane]) + 32
+        raw = stored(transfer, machine.v[8 : 8 + transfer.words, wave, lane].tolist())
+        want[wave // 2, start : start + transfer.nbytes] = np.frombuffer(raw, np.uint8)
+    for workgroup in (0, 1):
+        np.testing.assert_array_equal(lds_bytes(machine, workgroup), want[workgroup])
+
+
+@pytest.mark.parametrize("width", ("b32", "b64"))
+@pytest.mark.parametrize("form,unit", (("2", 1), ("2st64", 64)))
+@every_arch
+def test_lds_two_at_once(arch: str, form: str, unit: int, width: str):
+    nbytes = {"b32": 4, "b64": 8}[width]
+    machine, words = Machine(arch=arch), nbytes // 4
+    lanes = machine.arch.lanes
+    machine.v[8 : 8 + 2 * words] = integers(0, (2 * words, 4, lanes))
+    machine.v[1] = np.tile(np.arange(2 * lanes, dtype=np.uint32).reshape(2, lanes), (2, 1)) * nbytes
+    offsets = (1, 131) if unit == 1 else (1, 5)
+    tail = f"offset0:{offsets[0]} offset1:{offsets[1]}"
+    machine.execute(f"{ds(arch, f'write{form}_{width}')} v1, {block(words)}, {block(words, 8 + words)} {tail}",
+                    f"{ds(arch, f'read{form}_{width}')} {block(2 * words, 20)}, v1 {tail}")  # fmt: skip
+    np.testing.assert_array_equal(machine.v[20 : 20 + 2 * words], machine.v[8 : 8 + 2 * words])
+    lds = lds_bytes(machine, 0).view(np.uint32).reshape(-1, words)
+    np.testing.assert_array_equal(lds[offsets[0] * unit + np.arange(lanes)], machine.v[8 : 8 + words, 0].T)
+    np.testing.assert_array_equal(lds[offsets[1] * unit + np.arange(lanes)], machine.v[8 + words : 8 + 2 * words, 0].T)
+
+
+def test_lds_reads_into_its_own_address():
+    machine = Machine()
+    lds_bytes(machine, 0).view(np.uint32)[:] = np.arange(1024)
+    machine.v[8] = np.arange(64, dtype=np.uint32) * 8
+    machine.execute("ds_read2_b32 v[8:9], v8 offset0:0 offset1:1")
+    np.testing.assert_array_equal(machine.v[9, 0], np.arange(64) * 2 + 1)
+
+
+@pytest.mark.parametrize("text", ("read_b32 v2, v1", "write_b64 v1, v[2:3]", "add_u32 v1, v2"))
+@every_arch
+def test_lds_has_an_end(arch: str, text: str):
+    machine, text = Machine(arch=arch), ds(arch, text)
+    machine.v[1], machine.v[1, 1, 7] = 0, 4096 - 2
+    with pytest.raises(MemoryAccessError, match="LDS of a workgroup") as raised:
+        machine.execute(text)
+    assert raised.value.address == 4094
+    machine.set_exec(np.uint64(0x7F))
+    machine.execute(text)
+
+
+@every_arch
+def test_lanes_exchange_through_the_crossbar(arch: str):
+    machine = Machine(arch=arch)
+    lanes = machine.arch.lanes
+    machine.v[1] = integers(0, (4, lanes))
+    machine.v[2] = source = integers(1, (4, lanes))
+    machine.set_exec(SPARSE)
+    active = machine.lanes(126)
+    machine.v[3:8] = OLD
+    machine.execute("ds_bpermute_b32 v3, v1, v2 offset:8", "ds_permute_b32 v4, v1, v2 offset:4",
+                    "ds_swizzle_b32 v5, v2 offset:swizzle(QUAD_PERM,2,3,1,0)",
+                    "ds_swizzle_b32 v6, v2 offset:swizzle(BITMASK_PERM,\"0p1i0\")")  # fmt: skip
+    for wave in range(4):
+        sent = [0] * lanes
+        for lane in range(lanes):
+            if active[wave, lane]:
+                sent[(int(machine.v[1, wave, lane]) + 4) // 4 % lanes] = int(source[wave, lane])
+        for lane in range(lanes):
+
+            def value(origin: int, wave: int = wave) -> int:
+                return int(source[wave, origin]) if active[wave, origin] else 0
+
+            wanted = [value((int(machine.v[1, wave, lane]) + 8) // 4 % lanes), sent[lane],
+                      value(lane & ~3 | (2, 3, 1, 0)[lane & 3]),
+                      value(mask_swizzle(lane))]  # fmt: skip
+            got = machine.v[3:7, wave, lane].tolist()
+            assert got == (wanted if active[wave, lane] else [OLD] * 4)
+
+
+def mask_swizzle(lane: int) -> int:
+    """Bits of the lane from the pattern 0p1i0: 0 → 0, p → kept, 1 → 1, i → inverted; within 32 lanes."""
+    bits = [lane >> 4 - i & 1 for i in range(5)]
+    found = [{"0": 0, "1": 1, "p": bit, "i": 1 - bit}[symbol] for symbol, bit in zip("0p1i0", bits, strict=True)]
+    return lane & 32 | int("".join(map(str, found)), 2)
+
+
+# Global, flat, scratch
+
+
+@pytest.mark.parametrize("step", (16, 12, 7), ids=("aligned", "dwords", "odd"))
+@named(MEMORY_LOADS)
+def test_global_load(arch: str, name: str, step: int):
+    transfer = MEMORY_LOADS[ARCHS[arch].isa][name]
+    for scalar in (False, True):
+        machine, content, address = with_memory(sparse=True, arch=arch)
+        offsets = spread(machine, step)
+        machine.v[8:12] = OLD
+        machine.v[2], machine.v[3] = offsets + (0 if scalar else address & 0xFFFFFFFF), address >> 32
+        machine.v[2][~machine.lanes(126)] = 0xDEADBEEF  # addresses of inactive lanes do not matter
+        if not scalar:
+            machine.v[3][~machine.lanes(126)] = 0xDEADBEEF
+        operand = "v2, s[4:5] offset:64" if scalar else "v[2:3], off offset:64"
+        machine.execute(f"global_load_{name} {block(transfer.words)}, {operand}")
+        check_loaded(machine, transfer, content, offsets + 64, name)
+
+
+@pytest.mark.parametrize("step", (16, 19), ids=("aligned", "odd"))
+@named(MEMORY_STORES)
+def test_global_store(arch: str, name: str, step: int):
+    machine, content, address = with_memory(8192, sparse=True, arch=arch)
+    transfer = MEMORY_STORES[ARCHS[arch].isa][name]
+    machine.v[8:12] = integers(0, (4, *machine.waves.shape))
+    machine.v[1] = offsets = permutation(machine) * step
+    machine.execute(f"global_store_{name} v1, {block(transfer.words)}, s[4:5]")
+    want = content.copy()
+    for wave, lane in zip(*np.nonzero(machine.lanes(126)), strict=True):
+        start = int(offsets[wave, lane])
+        raw = stored(transfer, machine.v[8 : 8 + transfer.words, wave, lane].tolist())
+        want[start : start + transfer.nbytes] = np.frombuffer(raw, np.uint8)
+    np.testing.assert_array_equal(machine.read(address, want), want)
+
+
+def test_lanes_may_reach_different_allocations_and_use_accumulation_registers():
+    machine = Machine()
+    first, second = (machine.allocate(np.full(64, value, np.uint32)) for value in (11, 22))
+    addresses = np.where(np.arange(64) % 3 == 0, first, second) + 4 * np.arange(64)
+    machine.v[2], machine.v[3] = (addresses & 0xFFFFFFFF).astype(np.uint32), (addresses >> 32).astype(np.uint32)
+    machine.execute(
+        "global_load_dword a3, v[2:3], off", "v_accvgpr_read_b32 v6, a3", "global_store_dword v[2:3], a3, off"
+    )
+    np.testing.assert_array_equal(machine.v[6], np.broadcast_to(np.where(np.arange(64) % 3 == 0, 11, 22), (4, 64)))
+
+
+@pytest.mark.parametrize("offset,nbytes", ((4093, 4), (4096, 1), (-1, 1)))
+def test_memory_outside_is_an_error(offset: int, nbytes: int):
+    machine, _, address = with_memory()
+    target = address + offset
+    machine.v[2], machine.v[3] = address & 0xFFFFFFFF, address >> 32
+    machine.v[2, 2, 5], machine.v[3, 2, 5] = target & 0xFFFFFFFF, target >> 32
+    form = {4: "dword", 1: "ubyte"}[nbytes]
+    with pytest.raises(MemoryAccessError, match="in no allocation") as raised:
+        machine.execute(f"global_load_{form} v8, v[2:3], off")
+    assert raised.value.address == target and raised.value.nbytes == nbytes
+
+
+def test_a_pointer_of_this_process_is_an_error():
+    machine, host = Machine(), np.zeros(64, np.uint8)
+    machine.set_pair(4, host.ctypes.data)
+    machine.v[1] = 0
+    for text in (
+        "global_load_dword v8, v1, s[4:5]",
+        "global_store_dword v1, v8, s[4:5]",
+        "s_load_dword s8, s[4:5], 0x0",
+    ):
+        with pytest.raises(MemoryAccessError):
+            machine.execute(text)
+    assert not host.any()
+
+
+def test_freed_memory_is_an_error():
+    machine, _, address = with_memory()
+    machine.memory.free(address)
+    machine.v[1] = 0
+    with pytest.raises(MemoryAccessError):
+        machine.execute("global_load_dword v8, v1, s[4:5]")
+
+
+@every_arch
+def test_scratch_is_of_each_lane(arch: str):
+    machine = Machine(arch=arch)
+    machine.v[8:10] = integers(0, (2, *machine.waves.shape))
+    machine.s[6] = 16
+    machine.v[1] = 8
+    machine.execute("scratch_store_dwordx2 off, v[8:9], s6 offset:4", "scratch_store_byte v1, v8, off offset:-2",
+                    "scratch_load_dwordx2 v[10:11], off, off offset:20", "scratch_load_ubyte v12, v1, off offset:-2",
+                    "scratch_load_dword v13, v1, s6")  # fmt: skip
+    np.testing.assert_array_equal(machine.v[10:12], machine.v[8:10])
+    np.testing.assert_array_equal(machine.v[12], machine.v[8] & 0xFF)
+    np.testing.assert_array_equal(machine.v[13], machine.v[9])
+    with pytest.raises(MemoryAccessError, match="scratch of a lane"):
+        machine.execute("scratch_load_dword v8, off, s6 offset:46")
+
+
+@every_arch
+def test_flat_addresses_choose_the_memory(arch: str):
+    machine, content, address = with_memory(arch=arch)
+    machine.v[6] = 77
+    # Lane by lane: global memory, LDS, scratch.
+    kind = np.arange(machine.arch.lanes) % 3
+    machine.v[2] = np.where(kind == 0, address & 0xFFFFFFFF, 16)
+    machine.execute("s_mov_b64 s[6:7], src_shared_base", "s_mov_b64 s[8:9], src_private_base")
+    machine.v[3] = np.where(kind == 0, address >> 32, np.where(kind == 1, machine.s[7, 0], machine.s[9, 0]))
+    machine.execute("flat_store_dword v[2:3], v6 offset:8", "flat_load_dword v4, v[2:3] offset:8")
+    assert (machine.v[4] == 77).all()
+    assert machine.read(address, content).view(np.uint32)[2] == 77
+    assert lds_bytes(machine, 1).view(np.uint32)[6] == 77
+    machine.execute("scratch_load_dword v5, off, off offset:24")
+    np.testing.assert_array_equal(machine.v[5, 0], np.where(kind == 2, 77, 0xFFFFFFFF))
+
+
+@every_arch
+def test_flat_atomics(arch: str):
+    """By even lanes on memory, by odd ones on LDS."""
+    machine, content, address = with_memory(arch=arch)
+    lane, before = np.arange(machine.arch.lanes), int(content.view(np.uint32)[4])
+    machine.execute("s_mov_b64 s[6:7], src_shared_base")
+    lds_bytes(machine, 0)[16:20] = lds_bytes(machine, 1)[16:20] = 0
+    machine.v[2] = np.where(lane % 2, 16, address + 16 & 0xFFFFFFFF)
+    machine.v[3] = np.where(lane % 2, machine.s[7, 0], address >> 32)
+    machine.v[8] = 1
+    machine.execute(f"flat_atomic_add{'_u32' if is_rdna(arch) else ''} v9, v[2:3], v8 {return_old(arch)}")
+    half = lane.size // 2
+    assert int(machine.read(address, content).view(np.uint32)[4]) == (before + 4 * half) % 2**32
+    assert [int(lds_bytes(machine, i).view(np.uint32)[4]) for i in (0, 1)] == [2 * half] * 2
+    assert sorted(machine.v[9, :2, 1::2].ravel().tolist()) == list(range(2 * half))
+    assert sorted(((machine.v[9, :, ::2].astype(np.int64) - before) % 2**32).ravel().tolist()) == list(range(4 * half))
+
+
+# Buffers
+
+
+def resource(machine: Machine, address: int, records: int, stride: int = 0) -> None:
+    machine.s[8], machine.s[9] = address & 0xFFFFFFFF, address >> 32 | stride << 16
+    # RDNA: bit 24 is reserved to 1, OOB_SELECT is raw.
+    machine.s[10], machine.s[11] = records, 0x31027000 if is_rdna(machine.arch.name) else 0x27000
+
+
+@named(MEMORY_LOADS)
+def test_buffer_load(arch: str, name: str):
+    """What is past the end reads as 0, dword by dword; soffset counts."""
+    transfer = MEMORY_LOADS[ARCHS[arch].isa][name]
+    machine, content, address = with_memory(sparse=True, arch=arch)
+    offsets = spread(machine, 4, 1024)
+    records = 900
+    resource(machine, address, records)
+    machine.s[6] = 20
+    machine.v[1] = offsets
+    machine.v[8:12] = OLD
+    machine.execute(f"buffer_load_{name} {block(transfer.words)}, v1, s[8:11], s6 offen offset:8")
+    seen = np.where(np.arange(4096) < records, content, 0).astype(np.uint8)
+    check_loaded(machine, transfer, seen, offsets + 28, name)
+    assert (offsets + 28 + transfer.nbytes > records)[machine.lanes(126)].any()
+
+
+@pytest.mark.parametrize("sparse", (False, True))
+@named(MEMORY_STORES)
+def test_buffer_store(arch: str, name: str, sparse: bool):
+    machine, content, address = with_memory(sparse=sparse, arch=arch)
+    transfer, records = MEMORY_STORES[ARCHS[arch].isa][name], 1000
+    resource(machine, address, records)
+    machine.v[1] = offsets = permutation(machine) * 16 - 36
+    machine.v[8:12] = integers(0, (4, *machine.waves.shape))
+    data = block(transfer.words)
+    machine.execute(f"buffer_store_{name} {data}, v1, s[8:11], {no_soffset(arch)} offen offset:36")
+    want = content.copy()
+    for wave, lane in zip(*np.nonzero(machine.lanes(126)), strict=True):
+        start = (int(offsets[wave, lane]) & 0xFFFFFFFF) + 36
+        raw = stored(transfer, machine.v[8 : 8 + transfer.words, wave, lane].tolist())
+        unit = min(4, transfer.nbytes)
+        for at in range(0, transfer.nbytes, unit):
+            if start + at + unit <= records:
+                want[start + at : start + at + unit] = np.frombuffer(raw[at : at + unit], np.uint8)
+    np.testing.assert_array_equal(machine.read(address, want), want)
+
+
+@every_arch
+def test_buffer_offsets_that_wrap_are_outside(arch: str):
+    """Triton masks a lane by an offset of 2**31."""
+    machine, content, address = with_memory(arch=arch)
+    resource(machine, address, 0x7FFFFFFE)
+    lane = np.arange(machine.arch.lanes)
+    machine.v[1] = np.where(lane % 2, 0x80000000, 4 * lane)
+    machine.v[8] = OLD
+    operands = f"v1, s[8:11], {no_soffset(arch)} offen"
+    machine.execute(f"buffer_load_dword v8, {operands}", f"buffer_store_dword v1, {operands}")
+    words = content.view(np.uint32)[: machine.arch.lanes]
+    np.testing.assert_array_equal(machine.v[8, 0], np.where(lane % 2, 0, words))
+
+
+def test_buffers_of_structures():
+    machine, content, address = with_memory()
+    resource(machine, address, 50, stride=24)
+    machine.v[2], machine.v[3] = np.arange(64), 8
+    machine.execute("buffer_load_dword v8, v[2:3], s[8:11], 0 idxen offen offset:4")
+    want = [content.view(np.uint32)[(24 * i + 12) // 4] if i < 50 else 0 for i in range(64)]
+    assert machine.v[8, 3].tolist() == want
+
+
+def test_buffer_in_range_but_outside_its_allocation_is_an_error():
+    machine, _, address = with_memory()
+    resource(machine, address, 0x7FFFFFFE)
+    machine.v[1] = 4096
+    with pytest.raises(MemoryAccessError):
+        machine.execute("buffer_load_dword v8, v1, s[8:11], 0 offen")
+
+
+def test_swizzled_buffers_and_loads_to_lds_are_refused():
+    machine, _, address = with_memory()
+    resource(machine, address, 4096)
+    machine.s[9] |= 1 << 31
+    machine.v[1] = 0
+    with pytest.raises(UnsupportedInstructionError, match="swizzle"):
+        machine.execute("buffer_load_dword v8, v1, s[8:11], 0 offen")
+    with pytest.raises(UnsupportedInstructionError, match="LDS"):
+        machine.execute("buffer_load_ubyte v1, s[8:11], 0 offen lds")
+
+
+# Atomics
+
+
+def wrap(value: int, bits: int, signed: bool) -> int:
+    value &= (1 << bits) - 1
+    return value - (value >> bits - 1 << bits) if signed else value
+
+
+OPERATIONS: dict[str, Callable[..., int]] = {
+    "swap": lambda old, new: new, "wrxchg": lambda old, new: new,
+    "cmpswap": lambda old, new, compare: new if old == compare else old,
+    "cmpst": lambda old, new, compare: new if old == compare else old,
+    "cmpstore": lambda old, new, compare: new if old == compare else old, "storexchg": lambda old, new: new,
+    "csub": lambda old, x: max(old - x, 0), "sub_clamp": lambda old, x: max(old - x, 0),
+    "cond_sub": lambda old, x: old - x if old >= x else old,
+    "add": lambda old, x: old + x, "sub": lambda old, x: old - x, "rsub": lambda old, x: x - old,
+    "smin": min, "umin": min, "smax": max, "umax": max, "min": min, "max": max,
+    "and": lambda old, x: old & x, "or": lambda old, x: old | x, "xor": lambda old, x: old ^ x,
+    "inc": lambda old, x: 0 if old >= x else old + 1,
+    "dec": lambda old, x: x if old == 0 or old > x else old - 1,
+}  # fmt: skip
+
+
+def simulate(
+    operation: str, kind: str, start: list, places: np.ndarray, operands: list[np.ndarray]
+) -> tuple[list, list]:
+    """Lane after lane: memory, and each lane's old value."""
+    memory, before = list(start), []
+    for place, *values in zip(places.tolist(), *(o.tolist() for o in operands), strict=True):
+        old = memory[place]
+        before.append(old)
+        if kind[0] == "f":
+            number = np.dtype(f"f{int(kind[1:]) // 8}").type
+            function = {"add": np.add, "min": np.fmin, "max": np.fmax}[operation.removesuffix("_num")]
+            memory[place] = function(number(old), number(values[0]))
+        else:
+            memory[place] = wrap(OPERATIONS[operation](old, *values), int(kind[1:]), kind[0] == "i")
+    return memory, before
+
+
+def run_atomic(arch: str, text: Callable[[str, int], str], operation: str, kind: str, returns: bool, in_lds: bool):
+    dtype = np.dtype(f"{kind[0]}{int(kind[1:]) // 8}")
+    words, rng = dtype.itemsize // 4, np.random.default_rng(0)
+    start = (rng.standard_normal(16) * 8).astype(dtype) if kind[0] == "f" else rng.integers(0, 20, 16).astype(dtype)
+    machine = Machine(wavefronts=2, arch=arch)  # one workgroup
+    shape = machine.waves.shape
+    machine.set_exec(np.array([0xFFFFFFFFFFFFFFFF, 0x0F0F0F0F0F0F0F0F], np.uint64))
+    active = machine.lanes(126)
+    places = rng.integers(0, 16, shape)
+    operands = [
+        (rng.standard_normal(shape) * 8).astype(dtype) if kind[0] == "f" else rng.integers(0, 20, shape).astype(dtype)
+        for _ in range(2 if operation.startswith("cmp") else 1)
+    ]
+    for i, operand in enumerate(operands):
+        raw = np.ascontiguousarray(operand).view(np.uint32).reshape(*shape, words)
+        machine.v[8 + i * words : 8 + (i + 1) * words] = np.moveaxis(raw, -1, 0)
+    machine.v[1] = places * dtype.itemsize
+    if in_lds:
+        lds_bytes(machine, 0)[: start.nbytes] = start.view(np.uint8)
+    else:
+        address = machine.allocate(start)
+        machine.set_pair(4, address)
+    machine.v[20:22] = OLD
+    machine.execute(text(block(words, 20), words))
+    memory, before = simulate(operation, kind, start.tolist(), places[active], [o[active] for o in operands])
+    now = lds_bytes(machine, 0)[: start.nbytes].view(dtype) if in_lds else machine.read(address, start)
+    np.testing.assert_array_equal(now, np.array(memory, dtype))
+    if returns:
+        got = np.ascontiguousarray(np.moveaxis(machine.v[20 : 20 + words], 0, -1)).view(dtype)[..., 0]
+        np.testing.assert_array_equal(got[active], np.array(before, dtype))
+        assert (machine.v[20][~active] == OLD).all()
+
+
+def operation_of(name: str, arch: str) -> tuple[str, str]:
+    """What an atomic of memory does, and to what kind, by its name."""
+    if is_rdna(arch) or name.endswith(("_f32", "_f64")):
+        operation, _, kind = name.rpartition("_")
+        return operation, kind.replace("b", "u")
+    signed = name.startswith(("smin", "smax"))
+    return name.removesuffix("_x2"), f"{'i' if signed else 'u'}{64 if name.endswith('_x2') else 32}"
+
+
+@pytest.mark.parametrize("returns", (False, True), ids=("", "returning"))
+@named(MEMORY_ATOMICS)
+def test_global_atomic(arch: str, name: str, returns: bool):
+    operation, kind = operation_of(name, arch)
+    returns |= name == "csub_u32"  # there is no other
+
+    def text(target: str, words: int) -> str:
+        data = block(words * (2 if operation == "cmpswap" else 1))
+        if returns:
+            return f"global_atomic_{name} {target}, v1, {data}, s[4:5] {return_old(arch)}"
+        return f"global_atomic_{name} v1, {data}, s[4:5]"
+
+    run_atomic(arch, text, operation, kind, returns, in_lds=False)
+
+
+@pytest.mark.parametrize("returns", (False, True), ids=("", "returning"))
+@named(LDS_ATOMICS)
+def test_lds_atomic(arch: str, name: str, returns: bool):
+    operation, _, form = name.rpartition("_")
+    returns |= operation in ("wrxchg", "storexchg")  # there is no other
+
+    def text(target: str, words: int) -> str:
+        data = block(words)
+        if operation == "cmpst":  # first what to compare with
+            data = f"{block(words, 8 + words)}, {data}"
+        elif operation == "cmpstore":
+            data = f"{data}, {block(words, 8 + words)}"
+        return f"ds_{operation}_rtn_{form} {target}, v1, {data}" if returns else f"ds_{operation}_{form} v1, {data}"
+
+    run_atomic(arch, text, operation, form.replace("b", "u"), returns, in_lds=True)
+
+
+@pytest.mark.parametrize("name,dtype", (("f16", np.float16), ("bf16", ml_dtypes.bfloat16)))
+@pytest.mark.parametrize("arch", ("gfx942", "gfx1201"))
+def test_packed_atomic_add(arch: str, name: str, dtype: type):
+    machine = Machine(wavefronts=1, arch=arch)
+    lanes = machine.arch.lanes
+    start = np.arange(8).astype(dtype)
+    address = machine.allocate(start)
+    machine.set_pair(4, address)
+    values = np.random.default_rng(0).integers(-4, 5, (1, lanes, 2)).astype(dtype)
+    machine.v[8] = values.view(np.uint32)[..., 0]
+    machine.v[1] = np.arange(lanes) % 4 * 4
+    lds_bytes(machine, 0)[: start.nbytes] = start.view(np.uint8)
+    machine.execute(f"global_atomic_pk_add_{name} v1, v8, s[4:5]", f"ds_pk_add_{name} v1, v8")
+    want = start.astype(np.float32).reshape(4, 2) + values[0].astype(np.float32).reshape(-1, 4, 2).sum(0)
+    for found in (machine.read(address, start), lds_bytes(machine, 0)[: start.nbytes].view(dtype)):
+        np.testing.assert_array_equal(found.astype(np.float32).reshape(4, 2), want)
+
+
+@every_arch
+def test_buffer_atomic(arch: str):
+    machine, _, address = with_memory(arch=arch)
+    machine.memory.bytes_at(address, 4096)[:] = 0
+    resource(machine, address, 64)
+    lane = np.arange(machine.arch.lanes)
+    machine.v[1] = lane % 32 * 4  # half of it outside
+    machine.v[8] = 3
+    form = "add_u32" if is_rdna(arch) else "add"
+    machine.execute(f"buffer_atomic_{form} v8, v1, s[8:11], {no_soffset(arch)} offen {return_old(arch)}")
+    counts, turns = machine.read(address, np.zeros(1024, np.uint32)), 4 * lane.size // 32
+    assert counts[:16].tolist() == [3 * turns] * 16 and not counts[16:].any()
+    inside = lane % 32 < 16
+    assert sorted(machine.v[8][:, inside].ravel().tolist()) == sorted(3 * i for i in range(turns) for _ in range(16))
+    assert not machine.v[8][:, ~inside].any()
+
+
+def test_misaligned_atomic_is_an_error():
+    machine, _, _ = with_memory()
+    machine.v[1] = 2
+    with pytest.raises(MemoryAccessError, match="not aligned"):
+        machine.execute("global_atomic_add v1, v8, s[4:5]")

@@ -1,0 +1,157 @@
+"""`aotbundle profile` on the shipped bundles: what it counts, what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from aot_emulator.profile import profile_call
+from click.testing import CliRunner, Result
+
+from aot_runtime.call.callspec import CallSpec
+from aot_runtime.command.cli import main
+from aot_runtime.errors import ArgumentError
+from tests.aot_emulator.bundling import PLAIN_ATTENTION, built
+
+SOFTMAX = ("softmax", "--dtype", "T=float16")
+FLASH = ("flash_attention", "--dtype", "T=float16", *(f"--dim={dim}" for dim in ("batch=1", "heads=2", "heads_kv=1",
+         "seqlen_q=128", "seqlen_k=192", "head_dim=64", "head_dim_v=64")))  # fmt: skip
+SQUARE = ("--dim=seqlen_q=256", "--dim=seqlen_k=256")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory, "rows", "op=softmax").path
+
+
+@pytest.fixture(scope="module")
+def flash(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory, "attention", PLAIN_ATTENTION).path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["profile", *map(str, arguments)], catch_exceptions=False)
+
+
+def data(*arguments: object) -> dict[str, Any]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("cols", "dtype", "itemsize"), [(2048, "float16", 2), (1024, "float32", 4), (1000, "bfloat16", 2)]
+)
+def test_softmax_reads_and_writes_each_element_once(rows: Path, cols: int, dtype: str, itemsize: int):
+    (launch,) = data(rows, "softmax", "--shape", f"x=6,{cols}", "--dtype", f"T={dtype}")["launches"]
+    nbytes = 6 * cols * itemsize
+    assert launch["tensors"]["x"] | {"read": nbytes, "written": 0} == launch["tensors"]["x"]
+    assert launch["tensors"]["out"] | {"read": 0, "written": nbytes} == launch["tensors"]["out"]
+    assert launch["other_memory"] == {"read": 0, "written": 0}
+    assert launch["accesses"]["global_load"]["bytes"] == launch["accesses"]["global_store"]["bytes"] == nbytes
+    assert launch["workgroups"] == 6 and launch["matrix"] == {}
+    assert launch["lower_bounds"]["memory"] == pytest.approx(2 * nbytes / 5.3e12)
+
+
+def test_a_row_longer_than_a_block_is_read_again(rows: Path):
+    (launch,) = data(rows, "softmax", "--shape", "x=1,40000", "--dtype", "T=float16")["launches"]
+    assert launch["tensors"]["x"]["read"] == 80000
+    assert launch["accesses"]["global_load"]["bytes"] == 2 * 80000
+    assert [loop["trip_count"] for loop in launch["loops"]] == [5, 5]  # steps of 8192
+
+
+def test_attention(flash: Path):
+    found = data(flash, *FLASH, "--set", "return_lse=true")
+    (launch,) = found["launches"]
+    assert (found["op"], found["arch"], found["measured"]) == ("flash_attention", "gfx942", False)
+    # Two products of 128 x 192 x 64 for each of two heads.
+    assert {kind: counts["flops"] for kind, counts in launch["matrix"].items()} == {"f16": 2 * 2 * 2 * 128 * 192 * 64}
+    sizes = {"q": 2 * 128 * 64 * 2, "k": 192 * 64 * 2, "v": 192 * 64 * 2}
+    assert {name: launch["tensors"][name]["read"] for name in sizes} == sizes
+    assert launch["tensors"]["out"]["written"] == sizes["q"] and launch["tensors"]["lse"]["written"] == 4 * 2 * 128
+    assert sum(launch["classes"].values()) == sum(launch["mnemonics"].values()) == launch["instructions"]
+    (loop,) = launch["loops"]
+    assert loop["entered"] == launch["wavefronts"] and loop["matrix"] == launch["matrix"]
+    assert loop["trip_count"] == 192 / launch["settings"]["BLOCK_N"]
+
+
+def test_a_causal_mask_does_less(flash: Path):
+    full, causal = (
+        data(flash, *FLASH, *SQUARE, "return_lse=true", *scalars)["launches"][0] for scalars in ((), ("causal=true",))
+    )
+    assert causal["matrix"]["f16"]["flops"] < full["matrix"]["f16"]["flops"]
+    assert causal["point"]["BOUND_RIGHT"] and not full["point"]["BOUND_RIGHT"]
+
+
+def test_strides_and_alignment_are_kept(rows: Path):
+    packed, apart = (data(rows, *SOFTMAX, "--shape", "x=4,1024", *options)["launches"][0]
+                     for options in ((), ("--strides", "x=5000,1", "--unaligned", "x")))  # fmt: skip
+    assert packed["aligned"] and not apart["aligned"]
+    assert apart["tensors"]["x"]["strides"] == [5000, 1]
+    assert packed["tensors"]["x"]["read"] == apart["tensors"]["x"]["read"] == 8192
+    efficiency = [launch["accesses"]["global_load"]["efficiency"] for launch in (packed, apart)]
+    assert efficiency[0] == 1 > efficiency[1]
+
+
+def test_content(rows: Path, tmp_path: Path):
+    """Given values reach the kernel: it gives what it would on a device."""
+    x = np.random.default_rng(0).standard_normal((3, 100)).astype(np.float16)
+    np.save(tmp_path / "x.npy", x)
+    plain = data(rows, *SOFTMAX, "--shape", "x=3,100")["launches"][0]
+    for content in (tmp_path / "x.npy", 2.5):
+        given = data(rows, *SOFTMAX, "--shape", "x=3,100", "--content", f"x={content}")["launches"][0]
+        assert given["classes"] == plain["classes"]
+
+
+def test_the_text(rows: Path, flash: Path):
+    text = run(rows, *SOFTMAX, "--shape", "x=64,1024").output
+    for part in ("softmax of bundle rows", "lower bounds", "none was measured", "VALU", "LDS", "100%", "waves a SIMD"):
+        assert part in text
+    full = run(flash, *FLASH, "return_lse=true", "--by-instruction").output
+    assert "v_mfma_f32" in full and "TRIPS" in full and "arithmetic intensity" in full and "OF CONFLICTS" in full
+    assert max(map(len, (text + full).splitlines())) <= 100
+    listed = full.split("by instruction\n")[1].splitlines()[1:]
+    total = data(flash, *FLASH, "return_lse=true", "--by-instruction")["launches"][0]
+    assert len(listed) == len(total["by_instruction"])
+    assert sum(row["executions"] for row in total["by_instruction"]) == total["instructions"]
+    assert sum(int(line.split()[1].replace(",", "")) for line in listed) == total["instructions"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("softmux", "--shape", "x=1,64"), 1, "no op 'softmux'; did you mean 'softmax'?"),
+        (("softmax", "--shape", "x=1,64"), 1, "which dtype is T? allowed: float16, bfloat16, float32"),
+        ((*SOFTMAX, "--shape", "x=64"), 1, "'x'"),
+        ((*SOFTMAX, "--shape", "y=1,64"), 1, "no tensor 'y'"),
+        ((*SOFTMAX, "--shape", "x=1,64", "--set", "causal=true"), 1, "no scalar 'causal'"),
+        ((*SOFTMAX, "--shape", "x=1,64", "--content", "z=1"), 1, "no tensor 'z'; known: out, x"),
+        ((*SOFTMAX, "--shape", "x=1,64", "--content", "x=nothing.npy"), 1, "neither a number nor a .npy file"),
+        ((*SOFTMAX, "--shape", "x=1,a"), 2, "is not TENSOR=N,N"),
+        (("softmax", "--bogus"), 2, "No such option"),
+    ],
+)
+def test_refusals(rows: Path, arguments: tuple[str, ...], status: int, words: str):
+    result = run(rows, *arguments)
+    assert result.exit_code == status and words in result.stderr and "Traceback" not in result.output
+
+
+def test_content_of_another_shape(rows: Path, tmp_path: Path):
+    np.save(tmp_path / "x.npy", np.zeros((3, 4)))
+    with pytest.raises(ArgumentError, match=r"'x' has shape \(3, 100\), the array in .* has \(3, 4\)"):
+        profile_call(rows, "softmax", CallSpec({"x": (3, 100)}, dtypes={"T": "float16"}), {"x": f"{tmp_path}/x.npy"})
+
+
+def test_no_bundle(tmp_path: Path):
+    result = run(tmp_path, *SOFTMAX, "--shape", "x=1,64")
+    assert result.exit_code == 1 and "is no bundle" in result.stderr
+
+
+def test_progress_by_batch(rows: Path):
+    seen: list[tuple[str, int, int]] = []
+    profile_call(rows, "softmax", CallSpec({"x": (200, 1024)}, dtypes={"T": "float16"}), None,
+                 lambda *step: seen.append(step))  # fmt: skip
+    assert seen == [("softmax_rows", done, 200) for done in (64, 128, 192, 200)]  # 256 wavefronts of four a workgroup

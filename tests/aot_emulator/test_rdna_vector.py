@@ -1,0 +1,725 @@
+"""The vector unit of RDNA. What CDNA has too is compared with CDNA's, which is tested against independent values; what
+is new is tested against those here."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from aot_emulator import compare, packed
+from aot_emulator.archs import ARCHS
+from aot_emulator.decode import decode
+from aot_emulator.names import cdna_name
+from aot_emulator.vector import _CROSS_LANE, _RDNA, _SPECIAL, OPS
+
+from aot_runtime.errors import UnsupportedInstructionError
+from tests.aot_emulator.machine import DEFAULT_MODE, Machine, edge_floats, integers
+from tests.aot_emulator.rdna import RDNA, SHAPE, assert_same, bits_of, dtype_of, get, mnemonics, put, spelled
+from tests.aot_emulator.test_vector_floats import low_minimum
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+FLUSHED, UPWARD = DEFAULT_MODE & ~0xF0, DEFAULT_MODE | 0b0101
+SHARED = [
+    (arch, name)
+    for arch in RDNA
+    for name in OPS.keys() - _RDNA.keys()
+    if name in mnemonics(arch) and name in mnemonics("gfx942")
+]
+SHARED.sort()
+LITERAL = tuple(f"v_fma{form}k_f{bits}" for form in "ma" for bits in (16, 32))
+
+
+def sources_of(kinds: tuple[str, ...]) -> list[np.ndarray]:
+    """Of the kinds, with the edges of each; [8, 32]."""
+    found = []
+    for i, kind in enumerate(kinds):
+        dtype = dtype_of(kind)
+        if dtype.kind == "f":
+            found.append(edge_floats(i, SHAPE, dtype))
+        else:
+            words = integers(i, (*SHAPE, max(1, dtype.itemsize // 4)))
+            found.append(words.view(dtype)[..., 0] if dtype.itemsize >= 4 else words[..., 0].astype(dtype))
+    return found
+
+
+def run(
+    arch: str, name: str, kinds: tuple[str, ...], sources: list[np.ndarray], half: int | None, mode: int = DEFAULT_MODE
+) -> Machine:
+    """Sources in v8, v12, …, the result in v2; where RDNA's operands are halves, all in the same."""
+    machine = Machine(SHAPE[0] * SHAPE[1] // ARCHS[arch].lanes, mode=mode, arch=arch)
+    lanes = machine.v.shape[1:]
+    machine.v[2:4] = 0x55555555
+    texts = []
+    for i, (kind, source) in enumerate(zip(kinds[1:], sources, strict=True)):
+        number = 2 if kind.startswith("=") else 8 + 4 * i
+        put(machine, number, source.reshape(lanes), half or 0)
+        if not kind.startswith("="):
+            texts.append(spelled(kind, number, half))
+    if name in LITERAL:
+        texts[1 if "amk" in name else 2] = "0x4248"
+    return machine.execute(f"{name} {spelled(kinds[0], 2, half)}, {', '.join(texts)}")
+
+
+@pytest.mark.parametrize("arch,operation", SHARED)
+def test_what_cdna_has_too(arch: str, operation: str):
+    """In each half, where there are halves; with denormals flushed, and rounding up."""
+    kinds = OPS[operation].kinds
+    sources, name = sources_of(kinds[1:]), mnemonics(arch)[operation]
+    has_halves = any(bits_of(kind) == 16 for kind in kinds)
+    modes = (DEFAULT_MODE, FLUSHED, UPWARD) if OPS[operation].is_float else (DEFAULT_MODE,)
+    dtype = dtype_of(kinds[0])
+    for mode in modes:
+        want = get(run("gfx942", mnemonics("gfx942")[operation], kinds, sources, None, mode), 2, dtype)
+        for half in (0, 1) if has_halves else (0,):
+            machine = run(arch, name, kinds, sources, half, mode)
+            assert_same(get(machine, 2, dtype, half), want.reshape(SHAPE), (name, hex(mode), half))
+            if dtype.itemsize == 2 and not kinds[-1].startswith("="):
+                assert (get(machine, 2, dtype, 1 - half).view(np.uint16) == 0x5555).all(), "the other half is kept"
+
+
+CLASSES = tuple(f"v_cmp_class_{kind}" for kind in ("f16", "f32", "f64"))
+
+
+def low(*values):
+    return low_minimum(*values) if len(values) == 2 else low_minimum(low(*values[:-1]), values[-1])
+
+
+def high(*values):
+    return -low(*(-value for value in values))
+
+
+def nan_or(function):
+    return lambda *values: np.nan if any(np.isnan(value) for value in values) else function(*values)
+
+
+def fused(a, b, c):
+    if not np.isfinite([a, b, c]).all() or not (a and b and c):
+        return np.float64(a) * np.float64(b) + np.float64(c)
+    exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+    return float(exact)  # what is left of 53 bits is far from a tie of 11
+
+
+SAME, LIMITS = (lambda a: a), {"i16": (-0x8000, 0x7FFF), "u16": (0, 0xFFFF)}
+
+
+def both_within(kind: str):
+    def one(x):
+        return 0 if np.isnan(x) else int(np.clip(np.trunc(np.float64(x)), *LIMITS[kind])) & 0xFFFF
+
+    return lambda a, b: one(a) | one(b) << 16
+
+
+THIRD = float(np.uint16(0x4248).view(np.float16))
+NEW = {
+    **{f"v_{name}_f{bits}": function for bits in (16, 32) for name, function in (
+        ("minmax", lambda a, b, c: high(low(a, b), c)),
+        ("maxmin", lambda a, b, c: low(high(a, b), c)),
+        ("minimum3", nan_or(low)),
+        ("maximum3", nan_or(high)),
+        ("minimummaximum", nan_or(lambda a, b, c: high(low(a, b), c))),
+        ("maximumminimum", nan_or(lambda a, b, c: low(high(a, b), c))),
+    )},
+    **{f"v_minimum_f{bits}": nan_or(low) for bits in (16, 32, 64)},
+    **{f"v_maximum_f{bits}": nan_or(high) for bits in (16, 32, 64)},
+    **{f"v_minmax_{kind}": lambda a, b, c: max(min(a, b), c) for kind in ("i32", "u32")},
+    **{f"v_maxmin_{kind}": lambda a, b, c: min(max(a, b), c) for kind in ("i32", "u32")},
+    "v_and_b16": lambda a, b: a & b,
+    "v_or_b16": lambda a, b: a | b,
+    "v_xor_b16": lambda a, b: a ^ b,
+    "v_not_b16": lambda a: a ^ 0xFFFF,
+    "v_mov_b16": SAME,
+    "v_xor3_b32": lambda a, b, c: a ^ b ^ c,
+    "v_cvt_u32_u16": SAME,
+    "v_cvt_i32_i16": SAME,
+    "v_cvt_pk_i16_f32": both_within("i16"),
+    "v_cvt_pk_u16_f32": both_within("u16"),
+    "v_fmac_f16": fused,
+    "v_fmamk_f16": lambda a, _, c: fused(a, THIRD, c),
+    "v_fmaak_f16": lambda a, b, _: fused(a, b, THIRD),
+}  # fmt: skip
+ELSEWHERE = {"v_dot2c_f32_bf16", "v_trig_preop_f64"}
+
+
+def test_every_new_instruction_has_a_case():
+    assert set(_RDNA) <= {*NEW, *ELSEWHERE}
+    missing = {name for arch in RDNA for name in (*OPS, *_SPECIAL, *_CROSS_LANE) if name in mnemonics(arch)} - {
+        name for _, name in SHARED
+    }
+    assert missing <= {*NEW, *ELSEWHERE, *SPECIAL_CASES}
+
+
+SPECIAL_CASES = {
+    "v_cndmask_b32", "v_cndmask_b16", "v_mbcnt_lo_u32_b32", "v_mbcnt_hi_u32_b32", "v_mad_u64_u32", "v_mad_i64_i32",
+    "v_add_co_u32", "v_sub_co_u32", "v_subrev_co_u32", "v_addc_co_u32", "v_subb_co_u32", "v_subbrev_co_u32",
+    "v_div_scale_f32", "v_div_scale_f64", "v_div_fmas_f32", "v_div_fmas_f64",
+    "v_cvt_f32_fp8", "v_cvt_f32_bf8", "v_cvt_pk_f32_fp8", "v_cvt_pk_f32_bf8", "v_cvt_pk_fp8_f32", "v_cvt_pk_bf8_f32",
+    "v_cvt_sr_fp8_f32", "v_cvt_sr_bf8_f32", "v_readfirstlane_b32", "v_readlane_b32", "v_writelane_b32", "v_swap_b32",
+    "v_swap_b16", "v_permlane16_b32", "v_permlanex16_b32",
+}  # fmt: skip
+"""Tested below, or with other instructions."""
+
+
+@pytest.mark.parametrize("arch,operation", [(arch, name) for arch in RDNA for name in NEW if name in mnemonics(arch)])
+def test_what_cdna_has_not(arch: str, operation: str):
+    kinds = OPS[operation].kinds
+    sources, dtype = sources_of(kinds[1:]), dtype_of(kinds[0])
+    if operation.startswith("v_fma"):
+        sources = [np.random.default_rng(i).standard_normal(SHAPE).astype(np.float16) for i in range(3)]
+    values = [source.ravel().tolist() if source.dtype.kind != "f" else source.ravel() for source in sources]
+    want = np.array([NEW[operation](*one) for one in zip(*values, strict=True)]).astype(dtype).reshape(SHAPE)
+    for half in (0, 1):
+        machine = run(arch, mnemonics(arch)[operation], kinds, sources, half)
+        assert_same(get(machine, 2, dtype, half), want, operation)
+        if dtype.itemsize == 2 and not kinds[-1].startswith("="):
+            assert (get(machine, 2, dtype, 1 - half).view(np.uint16) == 0x5555).all(), "the other half is kept"
+
+
+@pytest.mark.parametrize("arch", RDNA)
+def test_halves_of_any_register(arch: str):
+    """Short encodings reach halves of the first 128 registers, VOP3 those of all; sources may be of different halves."""
+    machine = Machine(arch=arch)
+    a, b = (np.random.default_rng(i).standard_normal((4, 64)).astype(np.float16) for i in range(2))
+    machine.v[8], machine.v[9], machine.v[2:4] = a.view(np.uint32), b.view(np.uint32), 0
+    machine.execute("v_add_f16 v2.h, v8.l, v9.h", "v_add_f16_e64 v3.l, v8.h, -v9.l", "v_cmp_lt_f16 vcc_lo, v8.h, v9.l",
+                    "v_cmp_lt_f16_e64 s4, v8.l, v9.h", "v_cvt_f32_f16 v4, v8.h", "v_mov_b16 v3.h, 0x1234",
+                    "v_cmp_class_f16 s5, v8.h, 0x3c0")  # fmt: skip
+    (al, ah), (bl, bh) = ((x[:, ::2], x[:, 1::2]) for x in (a, b))
+    np.testing.assert_array_equal(get(machine, 2, np.dtype(np.float16), 1), al + bh)
+    np.testing.assert_array_equal(get(machine, 2, np.dtype(np.float16), 0), 0)
+    np.testing.assert_array_equal(get(machine, 3, np.dtype(np.float16), 0), ah - bl)
+    np.testing.assert_array_equal(get(machine, 3, np.dtype(np.uint16), 1), 0x1234)
+    np.testing.assert_array_equal(machine.lanes(106), ah < bl)
+    np.testing.assert_array_equal(machine.lanes(4), al < bh)
+    np.testing.assert_array_equal(machine.lanes(5), ah >= 0)
+    np.testing.assert_array_equal(machine.v[4].view(np.float32), ah.astype(np.float32))
+
+
+@pytest.mark.parametrize("arch", RDNA)
+def test_halves_are_exchanged(arch: str):
+    machine = Machine(arch=arch)
+    machine.v[8], machine.v[9] = 0x11112222, 0x33334444
+    machine.set_exec(0xFFFF)
+    machine.execute("v_swap_b16 v8.h, v9.l", "v_swap_b32 v8, v9")
+    assert (machine.v[9, :, :16] == 0x44442222).all() and (machine.v[8, :, :16] == 0x33331111).all()
+    assert (machine.v[8, :, 16:] == 0x11112222).all()
+
+
+def test_numbers_win_over_signalling_nans_without_an_ieee_mode():
+    """gfx11 has the mode, in which they are quieted and win; gfx12 has not."""
+    signalling = np.full((4, 32), 0x7F800001, np.uint32)
+    for arch, name, quieted in (("gfx1100", "v_min_f32", True), ("gfx1201", "v_min_num_f32", False)):
+        machine = Machine(arch=arch)
+        machine.v[8], machine.v[9] = signalling, np.float32(3).view(np.uint32)
+        got = machine.execute(f"{name} v2, v8, v9").v[2]
+        assert (got == (0x7FC00001 if quieted else np.float32(3).view(np.uint32))).all()
+
+
+def test_output_modifiers_without_an_ieee_mode():
+    machine = Machine(mode=DEFAULT_MODE & ~0x30, arch="gfx1201")
+    machine.v[8] = np.float32(3).view(np.uint32)
+    assert (machine.execute("v_mul_f32_e64 v2, v8, v8 mul:2").v[2].view(np.float32) == 18).all()
+
+
+# The first 240 bits of 2 / pi, as tables of argument reductions print them.
+TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBB
+
+
+@pytest.mark.parametrize("arch", RDNA)
+def test_bits_of_two_over_pi(arch: str):
+    machine = Machine(1, arch=arch)
+    for segment in range(4):
+        for number, x in ((8, 1.0), (10, 2.0**60)):
+            put(machine, number, np.full((1, 32), x))
+        machine.execute(f"v_trig_preop_f64 v[2:3], v[8:9], {segment}", f"v_trig_preop_f64 v[4:5], v[10:11], {segment}")
+        for number, shift in ((2, 53 * segment), (4, 53 * segment + 1083 - 1077)):
+            want = Fraction(TWO_OVER_PI >> 240 - 53 - shift & (1 << 53) - 1, 1 << 53 + shift)
+            assert Fraction(float(get(machine, number, np.dtype(np.float64))[0, 0])) == want
+    put(machine, 8, np.full((1, 32), 2.0**1000))  # the result of so large a number is scaled
+    machine.execute("v_trig_preop_f64 v[2:3], v[8:9], 0")
+    far = float(get(machine, 2, np.dtype(np.float64))[0, 0])
+    assert 0 < far < 2.0 ** (128 - (1000 + 1023 - 1077))
+
+
+# Lane masks
+
+
+@pytest.mark.parametrize("arch", RDNA)
+def test_selection_by_a_mask_of_32_lanes(arch: str):
+    machine = Machine(arch=arch)
+    masks = np.array([0, 0xFFFFFFFF, 0xF0F0F0F0, 1], np.uint32)
+    machine.s[4], machine.s[5], machine.s[106], machine.s[107] = masks, 0x12345678, ~masks, 0x12345678
+    machine.v[8], machine.v[9], machine.v[4] = integers(0, (4, 32)), integers(1, (4, 32)), 0x5555
+    machine.execute("v_cndmask_b32_e64 v2, v8, v9, s4", "v_cndmask_b32 v3, v8, v9, vcc_lo",
+                    "v_cndmask_b16 v4.h, v8.l, v9.h, s4", "v_cndmask_b32_e64 v5, v8, v9, null")  # fmt: skip
+    taken = machine.lanes(4)
+    np.testing.assert_array_equal(machine.v[2], np.where(taken, machine.v[9], machine.v[8]))
+    np.testing.assert_array_equal(machine.v[3], np.where(~taken, machine.v[9], machine.v[8]))
+    chosen = np.where(taken, machine.v[9] >> 16, machine.v[8] & 0xFFFF)
+    np.testing.assert_array_equal(machine.v[4], chosen << 16 | 0x5555)
+    np.testing.assert_array_equal(machine.v[5], machine.v[8])
+
+
+CARRY = {
+    "v_add_co_u32": lambda a, b, c: a + b,
+    "v_sub_co_u32": lambda a, b, c: a - b,
+    "v_subrev_co_u32": lambda a, b, c: b - a,
+    "v_add_co_ci_u32": lambda a, b, c: a + b + c,
+    "v_sub_co_ci_u32": lambda a, b, c: a - b - c,
+    "v_subrev_co_ci_u32": lambda a, b, c: b - a - c,
+}
+
+
+@pytest.mark.parametrize("arch", RDNA)
+@pytest.mark.parametrize("name", CARRY)
+def test_carries(name: str, arch: str):
+    machine = Machine(arch=arch)
+    a, b = machine.v[8], machine.v[12] = integers(0, (4, 32)), integers(1, (4, 32))
+    given = machine.s[20] = integers(2, (4,))
+    machine.s[21:24] = 0x77777777
+    source = ", s20" if "_ci_" in name else ""
+    machine.execute(f"{name} v2, s22, v8, v12{source}", f"{name} v3, null, v8, v12{source}")
+    carries = given[:, None] >> np.arange(32, dtype=np.uint32) & 1
+    total = CARRY[name](*(x.astype(np.int64) for x in (a, b, carries)))
+    for row in (2, 3):
+        np.testing.assert_array_equal(machine.v[row], (total & 0xFFFFFFFF).astype(np.uint32))
+    np.testing.assert_array_equal(machine.lanes(22), (total < 0) | (total > 0xFFFFFFFF))
+    assert (machine.s[23] == 0x77777777).all() and not machine.s[124].any(), "one register, and not the null one"
+    if source:
+        machine.s[106] = given
+        machine.execute(f"{name} v4, vcc_lo, v8, v12, vcc_lo")
+        np.testing.assert_array_equal(machine.v[4], machine.v[2])
+        np.testing.assert_array_equal(machine.s[106], machine.s[22])
+
+
+@pytest.mark.parametrize("arch", RDNA)
+@pytest.mark.parametrize("form", ("u64_u32", "i64_i32"))
+def test_wide_multiply_add(form: str, arch: str):
+    machine = Machine(arch=arch)
+    machine.v[8:12] = integers(0, (4, 4, 32))
+    name = f"v_mad_{'co_' if arch == 'gfx1201' else ''}{form}"
+    machine.execute(f"{name} v[2:3], s20, v8, v9, v[10:11]")
+    cut = np.int32 if form == "i64_i32" else np.uint32
+    dtype = np.dtype(np.int64 if form == "i64_i32" else np.uint64)
+    for lane in np.ndindex(4, 32):
+        a, b = (int(machine.v[row][lane].view(cut)) for row in (8, 9))
+        exact = a * b + int(get(machine, 10, dtype)[lane])
+        assert int(get(machine, 2, dtype)[lane]) == (np.uint64(exact & (1 << 64) - 1)).view(dtype)
+        limits = np.iinfo(dtype)
+        assert bool(machine.lanes(20)[lane]) == (not limits.min <= exact <= limits.max)
+
+
+@pytest.mark.parametrize("arch", RDNA)
+@pytest.mark.parametrize("kind", ("f32", "f64"))
+def test_division(kind: str, arch: str):
+    """The sequence of a division gives what CDNA's gives; its masks are of 32 lanes."""
+    dtype = dtype_of(kind)
+    sources = [edge_floats(i + 20, SHAPE, dtype) for i in range(2)]
+    results = []
+    for name in ("gfx942", arch):
+        machine = Machine(256 // ARCHS[name].lanes, arch=name)
+        lanes = machine.v.shape[1:]
+        for number, source in zip((8, 12), sources, strict=True):
+            put(machine, number, source.reshape(lanes))
+        mask, vcc = ("s[4:5]", "vcc") if name == "gfx942" else ("s4", "vcc_lo")
+        n, d, ds, ns, r, q, e, out = (spelled(kind, number, None) for number in (8, 12, 16, 20, 24, 28, 32, 2))
+        machine.execute(
+            f"v_div_scale_{kind} {ds}, {mask}, {d}, {d}, {n}", f"v_div_scale_{kind} {ns}, {vcc}, {n}, {d}, {n}",
+            f"v_rcp_{kind} {r}, {ds}", f"v_mul_{kind} {q}, {ns}, {r}", f"v_fma_{kind} {e}, -{ds}, {q}, {ns}",
+            f"v_div_fmas_{kind} {q}, {e}, {r}, {q}", f"v_div_fixup_{kind} {out}, {q}, {d}, {n}",
+        )  # fmt: skip
+        results.append((get(machine, 2, dtype).reshape(SHAPE), machine.lanes(106).reshape(SHAPE)))
+    assert_same(results[1][0], results[0][0], "quotient")
+    np.testing.assert_array_equal(results[1][1], results[0][1])
+
+
+@pytest.mark.parametrize("arch", RDNA)
+def test_comparisons_write_one_register(arch: str):
+    machine = Machine(arch=arch)
+    a, b = machine.v[8], machine.v[9] = integers(0, (4, 32)), integers(1, (4, 32))
+    machine.s[4:8], machine.s[107] = 0x77777777, 0x77777777
+    active = np.array([0xFFFFFFFF, 0xF0F0F0F0, 0, 1], np.uint32)
+    machine.set_exec(active)
+    lanes = machine.lanes(126)
+    machine.execute("v_cmp_lt_u32 vcc_lo, v8, v9", "v_cmp_ge_i32_e64 s4, v8, v9", "v_cmp_lt_u32_e64 null, v8, v9")
+    np.testing.assert_array_equal(machine.lanes(106), (a < b) & lanes)
+    np.testing.assert_array_equal(machine.lanes(4), (a.view(np.int32) >= b.view(np.int32)) & lanes)
+    assert (machine.s[[5, 107]] == 0x77777777).all() and not machine.s[124].any()
+    machine.s[106] = 0x77777777
+    machine.execute("v_cmpx_lt_u32 v8, v9")
+    np.testing.assert_array_equal(machine.lanes(126), (a < b) & lanes)
+    assert (machine.s[106] == 0x77777777).all(), "v_cmpx writes EXEC alone"
+    machine.set_exec(active)
+    machine.execute("v_cmpx_ngt_f32_e64 |v8|, -v9")
+    x, y = np.abs(a.view(np.float32)), -b.view(np.float32)
+    np.testing.assert_array_equal(machine.lanes(126), ~(x > y) & lanes)
+
+
+@pytest.mark.parametrize("arch,operation", [
+    (arch, name) for arch in RDNA for name in (*(f"v_cmp_{name}" for name in compare.OPS), *CLASSES)
+    if name in mnemonics(arch)
+])  # fmt: skip
+def test_every_comparison(arch: str, operation: str):
+    """In both encodings and as v_cmpx, against CDNA's, which is tested against independent values."""
+    kind = operation.rpartition("_")[2]
+    a, b = sources_of((kind, kind))
+    b = np.where(np.arange(256).reshape(SHAPE) % 3 == 0, a, b)
+    if operation in CLASSES:
+        b = integers(5, SHAPE).astype(np.uint16 if kind == "f16" else np.uint32)
+    second = "u32" if operation in CLASSES and kind != "f16" else kind
+    masks = []
+    for name in ("gfx942", arch):
+        machine = Machine(256 // ARCHS[name].lanes, arch=name)
+        half = None if name == "gfx942" else 1
+        for number, source in ((8, a), (12, b)):
+            put(machine, number, source.reshape(machine.v.shape[1:]), half or 0)
+        mnemonic = mnemonics(name)[operation]
+        operands = f"{spelled(kind, 8, half)}, {spelled(second, 12, half)}"
+        vcc, target = ("vcc", "s[4:5], ") if name == "gfx942" else ("vcc_lo", "s4, ")
+        machine.execute(f"{mnemonic} {vcc}, {operands}", f"{mnemonic}_e64 {target}{operands}",
+                        f"{mnemonic.replace('cmp', 'cmpx')}_e64 {target if name == 'gfx942' else ''}{operands}")  # fmt: skip
+        found = [machine.lanes(register).reshape(SHAPE) for register in (106, 4, 126)]
+        assert (found[0] == found[1]).all() and (found[0] == found[2]).all()
+        masks.append(found[0])
+    np.testing.assert_array_equal(*masks)
+
+
+# Moves between lanes
+
+LANE = np.arange(32)
+
+
+@pytest.mark.parametrize("arch", RDNA)
+@pytest.mark.parametrize(
+    "control,source",
+    [
+        ("quad_perm:[3,1,0,2]", LANE & ~3 | np.array([3, 1, 0, 2])[LANE & 3]),
+        ("row_shl:1", np.where(LANE % 16 < 15, LANE + 1, -1)),
+        ("row_shr:3", np.where(LANE % 16 >= 3, LANE - 3, -1)),
+        ("row_ror:5", LANE & 16 | LANE - 5 & 15),
+        ("row_mirror", LANE & 16 | 15 - LANE & 15),
+        ("row_half_mirror", LANE & 24 | 7 - LANE & 7),
+        ("row_share:6", LANE & 16 | 6),
+        ("row_xmask:9", LANE ^ 9),
+    ],
+)
+def test_dpp16(control: str, source: np.ndarray, arch: str):
+    machine = Machine(arch=arch)
+    a, b = machine.v[8], machine.v[9] = integers(0, (4, 32)), integers(1, (4, 32))
+    machine.v[2:6] = 7
+    masks = "row_mask:0xf bank_mask:0xf"
+    inactive = np.isin(LANE, (4, 21))
+    machine.set_exec(int((~inactive * (1 << LANE)).sum()))
+    machine.execute(f"v_mov_b32_dpp v2, v8 {control} {masks}", f"v_mov_b32_dpp v3, v8 {control} {masks} bound_ctrl:1",
+                    f"v_mov_b32_dpp v4, v8 {control} {masks} fi:1", f"v_sub_nc_u32_dpp v5, v8, v9 {control} row_mask:0x2 bank_mask:0x5")  # fmt: skip
+    there = source >= 0
+    readable = there & ~inactive[source]
+    moved = a[:, source]
+    np.testing.assert_array_equal(machine.v[2], np.where(readable & ~inactive, moved, 7))
+    np.testing.assert_array_equal(machine.v[3], np.where(inactive, 7, np.where(readable, moved, 0)))
+    np.testing.assert_array_equal(machine.v[4], np.where(there & ~inactive, moved, 7))
+    enabled = (LANE >= 16) & (LANE // 4 % 2 == 0) & readable & ~inactive
+    np.testing.assert_array_equal(machine.v[5], np.where(enabled, moved - b, 7))
+
+
+@pytest.mark.parametrize("arch", RDNA)
+def test_dpp_in_long_encodings(arch: str):
+    machine = Machine(arch=arch)
+    a, b = (np.random.default_rng(i).standard_normal((4, 32)).astype(np.float32) for i in range(2))
+    machine.v[8], machine.v[9] = a.view(np.uint32), b.view(np.uint32)
+    masks = "row_mask:0xf bank_mask:0xf"
+    machine.execute(f"v_fma_f32_e64_dpp v2, -v8, |v9|, v9 row_xmask:1 {masks}",
+                    f"v_cmp_gt_f32_e64_dpp s4, v8, v9 row_xmask:1 {masks}",
+                    f"v_cmp_gt_f32_dpp vcc_lo, v8, v9 row_xmask:1 {masks}",
+                    f"v_add_f16_dpp v3.h, v8.l, v9.h row_xmask:1 {masks}")  # fmt: skip
+    moved = a[:, LANE ^ 1]
+    exact = -moved.astype(np.float64) * np.abs(b) + b
+    np.testing.assert_allclose(machine.v[2].view(np.float32), exact, rtol=1e-7, atol=1e-7)
+    for register in (4, 106):
+        np.testing.assert_array_equal(machine.lanes(register), moved > b)
+    with np.errstate(all="ignore"):
+        want = np.ascontiguousarray(moved).view(np.float16)[:, ::2] + b.view(np.float16)[:, 1::2]
+    assert_same(get(machine, 3, np.dtype(np.float16), 1), want)
+
+
+@pytest.mark.parametrize("arch", RDNA)
+def test_dpp8(arch: str):
+    machine = Machine(arch=arch)
+    a = machine.v[8] = integers(0, (4, 32))
+    chosen = np.array([7, 0, 0, 3, 2, 5, 5, 1])
+    source = LANE & 24 | chosen[LANE & 7]
+    inactive = np.isin(LANE, (3, 17))
+    machine.set_exec(int((~inactive * (1 << LANE)).sum()))
+    machine.v[2:4] = 7
+    text = "dpp8:[" + ",".join(map(str, chosen)) + "]"
+    machine.execute(f"v_mov_b32_dpp v2, v8 {text}", f"v_mov_b32_dpp v3, v8 {text} fi:1")
+    np.testing.assert_array_equal(machine.v[2], np.where(inactive, 7, np.where(inactive[source], 0, a[:, source])))
+    np.testing.assert_array_equal(machine.v[3], np.where(inactive, 7, a[:, source]))
+
+
+@pytest.mark.parametrize("arch", RDNA)
+@pytest.mark.parametrize("name,other", [("v_permlane16_b32", 0), ("v_permlanex16_b32", 16)])
+def test_permutations_of_rows(name: str, other: int, arch: str):
+    machine = Machine(arch=arch)
+    a = machine.v[8] = integers(0, (4, 32))
+    low, high = machine.s[4], machine.s[5] = integers(1, (4,)), integers(2, (4,))
+    machine.s[6], machine.s[7], machine.s[8], machine.s[9] = 0x76543210, 0xFEDCBA98, 0x89ABCDEF, 0x01234567
+    machine.v[2:7] = 7
+    machine.execute(f"{name} v2, v8, s4, s5", f"{name} v3, v8, s6, s7")
+    for wave in range(4):
+        place = [(int(low[wave]) | int(high[wave]) << 32) >> 4 * (lane % 16) & 15 for lane in range(32)]
+        np.testing.assert_array_equal(machine.v[2, wave], a[wave, (LANE & 16 ^ other) + place])
+    np.testing.assert_array_equal(machine.v[3], a[:, LANE ^ other])
+    inactive = np.isin(LANE, (4, 21))
+    machine.set_exec(int((~inactive * (1 << LANE)).sum()))
+    reversed_ = (LANE & 16 ^ other) + 15 - LANE % 16
+    selector = "s8, s9"
+    machine.execute(f"{name} v4, v8, {selector}", f"{name} v5, v8, {selector} op_sel:[1,0]",
+                    f"{name} v6, v8, {selector} op_sel:[0,1]")  # fmt: skip
+    moved, unread = a[:, reversed_], inactive[reversed_]
+    np.testing.assert_array_equal(machine.v[4], np.where(unread | inactive, 7, moved))
+    np.testing.assert_array_equal(machine.v[5], np.where(inactive, 7, moved))
+    np.testing.assert_array_equal(machine.v[6], np.where(inactive, 7, np.where(unread, 0, moved)))
+
+
+@pytest.mark.parametrize("arch", RDNA)
+def test_single_lanes(arch: str):
+    machine = Machine(arch=arch)
+    a = machine.v[8] = integers(0, (4, 32))
+    machine.v[2] = 7
+    machine.s[4], machine.s[125] = np.arange(4) + 30, 33  # beyond 31 the number wraps
+    machine.set_exec(0xFFFFFF00)
+    machine.execute("v_readlane_b32 s6, v8, s4", "v_readfirstlane_b32 s7, v8", "v_writelane_b32 v2, s4, m0",
+                    "v_mbcnt_lo_u32_b32 v3, -1, 5", "v_mbcnt_hi_u32_b32 v4, -1, v3", "v_permlane64_b32 v5, v8")  # fmt: skip
+    np.testing.assert_array_equal(machine.s[6], a[np.arange(4), (np.arange(4) + 30) % 32])
+    np.testing.assert_array_equal(machine.s[7], a[:, 8])
+    np.testing.assert_array_equal(machine.v[2, :, 1], machine.s[4])
+    assert (machine.v[2, :, 2:] == 7).all()
+    np.testing.assert_array_equal(machine.v[3, :, 8:], np.broadcast_to(LANE + 5, (4, 32))[:, 8:])
+    np.testing.assert_array_equal(machine.v[4, :, 8:], machine.v[3, :, 8:])
+
+
+# 8-bit floats
+
+
+@pytest.mark.parametrize("name", ("fp8", "bf8"))
+def test_8_bit_floats_are_those_of_the_ocp(name: str):
+    import ml_dtypes
+
+    dtype = ml_dtypes.float8_e4m3fn if name == "fp8" else ml_dtypes.float8_e5m2
+    codes = np.arange(256, dtype=np.uint8)
+    machine = Machine(2, arch="gfx1201")
+    machine.v[8] = codes.view(np.uint32).reshape(2, 32)
+    by_byte = codes.view(dtype).astype(np.float32).reshape(2, 32, 4)
+    machine.execute(*(f"v_cvt_f32_{name} v{2 + byte}, v8 byte_sel:{byte}" for byte in range(4)),
+                    f"v_cvt_pk_f32_{name} v[10:11], v8.h", f"v_cvt_pk_f32_{name} v[12:13], v8.l")  # fmt: skip
+    for byte in range(4):
+        assert_same(machine.v[2 + byte].view(np.float32), by_byte[..., byte], f"byte {byte}")
+    for row, byte in ((10, 2), (11, 3), (12, 0), (13, 1)):
+        assert_same(machine.v[row].view(np.float32), by_byte[..., byte], f"half {row}")
+    x = (np.random.default_rng(0).standard_normal((2, 2, 32)) * 30).astype(np.float32)
+    machine.v[8:10] = x.view(np.uint32)
+    machine.v[2:4] = 0x77777777
+    machine.execute(f"v_cvt_pk_{name}_f32 v2.h, v8, v9", "v_mov_b32 v4, 0",
+                    f"v_cvt_sr_{name}_f32 v3, v8, v4 byte_sel:2")  # fmt: skip
+    want = x.astype(dtype).view(np.uint8).astype(np.uint32)
+    np.testing.assert_array_equal(machine.v[2], want[0] << 16 | want[1] << 24 | 0x7777)
+    # With nothing random added the value is cut.
+    cut = (machine.v[3] >> 16).astype(np.uint8).view(dtype).astype(np.float32)
+    step = np.abs(want[0].astype(np.uint8).view(dtype).astype(np.float32)) / 4
+    assert ((np.abs(cut) <= np.abs(x[0])) & (np.abs(x[0]) - np.abs(cut) <= step + 2.0**-9)).all()
+    np.testing.assert_array_equal(machine.v[3] & 0xFF00FFFF, np.full((2, 32), 0x77007777))
+
+
+# Packed
+
+
+@pytest.mark.parametrize("arch", RDNA)
+def test_packed_halves(arch: str):
+    machine = Machine(arch=arch)
+    a, b, c = (edge_floats(i, (4, 64), np.float16) for i in range(3))
+    for number, source in ((8, a), (9, b), (10, c)):
+        machine.v[number] = source.view(np.uint32)
+    number = "_num" if arch == "gfx1201" else ""
+    machine.execute("v_pk_add_f16 v2, v8, v9", f"v_pk_min{number}_f16 v3, v8, v9 neg_lo:[1,0] neg_hi:[1,0]",
+                    f"v_pk_max{number}_f16 v4, v8, v9", "v_pk_mul_f16 v5, v8, v9 op_sel:[0,1] op_sel_hi:[1,0]",
+                    "v_fma_mix_f32 v6, v8, v9, v10 op_sel:[1,0,1] op_sel_hi:[1,1,1]",
+                    "v_pk_add_u16 v7, v8, v9", "v_fma_mixhi_f16 v7, v8, v9, v10 op_sel_hi:[1,1,1]",
+                    "v_mov_b32 v11, 0x12345678", "v_fma_mixlo_f16 v11, v8, v9, v10 op_sel_hi:[1,1,1]")  # fmt: skip
+    swapped = b.reshape(4, 32, 2)[..., ::-1].reshape(4, 64)
+    with np.errstate(all="ignore"):
+        assert_same(machine.v[2].view(np.float16), a + b)
+        pairs = zip((-a).ravel(), b.ravel(), strict=True)
+        assert_same(machine.v[3].view(np.float16), np.array([low(*p) for p in pairs], np.float16).reshape(4, 64))
+        pairs = zip(a.ravel(), b.ravel(), strict=True)
+        assert_same(machine.v[4].view(np.float16), np.array([high(*p) for p in pairs], np.float16).reshape(4, 64))
+        assert_same(machine.v[5].view(np.float16), a * swapped)
+        wide = a[:, 1::2].astype(np.float64) * b[:, ::2] + c[:, 1::2]
+        assert_same(machine.v[6].view(np.float32), wide.astype(np.float32))
+        short = (a[:, ::2].astype(np.float64) * b[:, ::2] + c[:, ::2]).astype(np.float32).astype(np.float16)
+        assert_same(get(machine, 7, np.dtype(np.float16), 1), short)
+        assert_same(get(machine, 11, np.dtype(np.float16), 0), short)
+        assert (machine.v[11] >> 16 == 0x1234).all()
+    total = a.view(np.uint16)[:, ::2] + b.view(np.uint16)[:, ::2]
+    np.testing.assert_array_equal(get(machine, 7, np.dtype(np.uint16), 0), total)
+    if arch == "gfx1201":
+        machine.execute("v_pk_minimum_f16 v2, v8, v9", "v_pk_maximum_f16 v3, v8, v9")
+        assert_same(machine.v[2].view(np.float16), nan_wins(low, a, b))
+        assert_same(machine.v[3].view(np.float16), nan_wins(high, a, b))
+
+
+def nan_wins(function, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    pairs = zip(a.ravel(), b.ravel(), strict=True)
+    return np.array([nan_or(function)(*pair) for pair in pairs], a.dtype).reshape(a.shape)
+
+
+@pytest.mark.parametrize(
+    "arch,operation",
+    [(arch, name) for arch in RDNA for name in (*packed._HALVES, *packed._DOTS, *packed._DWORDS)
+     if name in mnemonics(arch) and name in mnemonics("gfx942") and name != "v_dot2_f32_bf16"],
+)  # fmt: skip
+def test_every_packed_instruction(arch: str, operation: str):
+    results = []
+    for name in ("gfx942", arch):
+        machine = Machine(256 // ARCHS[name].lanes, arch=name)
+        lanes = machine.v.shape[1:]
+        for i in range(3):
+            source = edge_floats(i, (8, 64), np.float16).view(np.uint32) if "f16" in operation else integers(i, SHAPE)
+            machine.v[8 + i] = source.reshape(lanes)
+        count = 3 if "_dot" in operation or "_fma_" in operation or "_mad_" in operation else 2
+        operands = ", ".join(f"v{8 + i}" for i in range(count))
+        machine.execute(f"{mnemonics(name)[operation]} v2, {operands}")
+        dtype = np.dtype(np.float32 if "_dot2_f32" in operation else np.float16 if "f16" in operation else np.uint32)
+        results.append(np.ascontiguousarray(machine.v[2]).view(dtype).reshape(8, -1))
+    assert_same(results[1], results[0], operation)
+
+
+@pytest.mark.parametrize("arch", RDNA)
+@pytest.mark.parametrize("name,bits", [("v_dot4_i32_iu8", 8), ("v_dot8_i32_iu4", 4)])
+def test_dot_products_of_either_sign(name: str, bits: int, arch: str):
+    machine = Machine(arch=arch)
+    a, b, c = machine.v[8], machine.v[9], machine.v[10] = integers(0, (3, 4, 32))
+    for signs in range(4):
+        machine.execute(f"{name} v2, v8, v9, v10 neg_lo:[{signs & 1},{signs >> 1},0]")
+        total = c.view(np.int32).astype(np.int64)
+        for position in range(0, 32, bits):
+            x, y = (value.astype(np.int64) >> position & (1 << bits) - 1 for value in (a, b))
+            x, y = (v - (v >> bits - 1 << bits) if signs >> i & 1 else v for i, v in enumerate((x, y)))
+            total = total + x * y
+        np.testing.assert_array_equal(machine.v[2], total.astype(np.uint32))
+    with pytest.raises(UnsupportedInstructionError, match="unsigned products"):
+        machine.execute(f"{name} v2, v8, v9, v10 clamp")
+
+
+@pytest.mark.parametrize("arch", RDNA)
+def test_float_dot_products(arch: str):
+    import ml_dtypes
+
+    machine = Machine(arch=arch)
+    small = (np.random.default_rng(0).integers(-9, 9, (2, 4, 64)) / 4).astype(np.float32)
+    for number, dtype in ((8, np.float16), (10, ml_dtypes.bfloat16)):
+        machine.v[number : number + 2] = np.ascontiguousarray(small.astype(dtype)).view(np.uint32)
+    machine.v[12] = np.float32(0.25).view(np.uint32)
+    machine.execute("v_dot2_f32_f16 v2, v8, v9, v12", "v_dot2_f32_bf16 v3, v10, v11, v12")
+    products = small[0] * small[1]
+    for number in (2, 3):
+        np.testing.assert_array_equal(machine.v[number].view(np.float32), 0.25 + products[:, ::2] + products[:, 1::2])
+
+
+# Two in one
+
+
+@pytest.mark.parametrize("arch", RDNA)
+@pytest.mark.parametrize(
+    "first,second",
+    [
+        ("v_dual_mov_b32 v2, v9", "v_dual_mov_b32 v3, v8"),
+        ("v_dual_mov_b32 v8, v9", "v_dual_mov_b32 v9, v8"),  # exchanged
+        ("v_dual_mov_b32 v8, v3", "v_dual_add_f32 v9, v8, v10"),  # the second reads what the first writes
+        ("v_dual_add_f32 v9, v8, v10", "v_dual_mov_b32 v8, v3"),
+        ("v_dual_fmac_f32 v8, v9, v10", "v_dual_fmac_f32 v9, v8, v3"),
+        ("v_dual_fmamk_f32 v2, v8, 0x40490fdb, v9", "v_dual_fmaak_f32 v3, v10, v9, 0x40490fdb"),
+        ("v_dual_mul_f32 v2, s4, v9", "v_dual_mul_dx9_zero_f32 v3, v8, v11"),
+        ("v_dual_sub_f32 v2, 0.5, v9", "v_dual_subrev_f32 v3, v8, v11"),
+        ("v_dual_cndmask_b32 v2, v8, v9", "v_dual_cndmask_b32 v3, v10, v11"),
+        ("v_dual_max_f32 v2, v8, v9", "v_dual_min_f32 v3, v10, v11"),
+        ("v_dual_mov_b32 v2, 0x1234", "v_dual_add_nc_u32 v3, 0x1234, v10"),
+        ("v_dual_mov_b32 v2, 5", "v_dual_and_b32 v3, v8, v11"),
+        ("v_dual_mov_b32 v2, 5", "v_dual_lshlrev_b32 v3, v8, v11"),
+        ("v_dual_dot2acc_f32_f16 v2, v8, v9", "v_dual_dot2acc_f32_f16 v3, v10, v11"),
+    ],
+)
+def test_pairs_read_before_they_write(first: str, second: str, arch: str):
+    """The pair does what its parts do by themselves from the same state."""
+    machines = []
+    for _ in range(3):
+        machine = Machine(arch=arch)
+        machine.v[:12] = integers(3, (12, 4, 32)) & 0xBFFFFFFF
+        machine.s[4], machine.s[106] = np.float32(1.5).view(np.uint32), 0x0FF0A5A5
+        machines.append(machine)
+    pair, *parts = machines
+    lines = [first, second]
+    if arch == "gfx1201":
+        lines = [line.replace("max_f32", "max_num_f32").replace("min_f32", "min_num_f32") for line in lines]
+    names = [line.split()[0].replace("v_dual_", "v_") for line in lines]
+    assert pair.execute(" :: ".join(lines)) is pair
+    before = parts[0].v.copy()
+    for part, line in zip(parts, lines, strict=True):
+        if "dot2acc" in line:  # which there is no other encoding of on gfx12
+            row, a, b = (int(word.strip("v,")) for word in line.split()[1:])
+            halves = [part.v[n].view(np.float16).astype(np.float64) for n in (a, b)]
+            with np.errstate(all="ignore"):
+                low_products, high_products = (halves[0][:, i::2] * halves[1][:, i::2] for i in (0, 1))
+                total = (low_products + part.v[row].view(np.float32)).astype(np.float32)
+                total = (high_products + total).astype(np.float32)
+            part.v[row] = total.view(np.uint32)
+        else:
+            text = line.replace("v_dual_", "v_")
+            part.execute(text + (", vcc_lo" if "cndmask" in text else ""))
+    for part, line in zip(parts, lines, strict=True):
+        row = int(line.split()[1].strip("v,"))
+        assert (part.v != before).any(axis=(1, 2)).tolist().count(True) <= 1
+        assert_same(pair.v[row].view(np.float32), part.v[row].view(np.float32), names)
+
+
+def test_disassembly_of_pairs_and_halves():
+    from aot_emulator.disassembly import disassemble
+
+    from tests.aot_emulator.machine import assemble
+
+    for text in ("v_dual_add_f32 v2, v8, v9 :: v_dual_mov_b32 v3, v10", "v_add_f16 v2.h, v8.l, v9.h",
+                 "v_fma_f16 v2.h, v8.l, v200.h, v9.l", "v_cvt_f32_f16 v4, v8.h"):  # fmt: skip
+        found = decode(assemble(text, "gfx1100"), ARCHS["gfx1100"])[0]
+        assert disassemble(found) == text
+
+
+RENAMED = {
+    "s_and_not1_b32": "s_andn2_b32", "s_and_not1_b64": "s_andn2_b64", "s_or_not1_b32": "s_orn2_b32",
+    "s_or_not1_b64": "s_orn2_b64", "s_ctz_i32_b32": "s_ff1_i32_b32", "s_ctz_i32_b64": "s_ff1_i32_b64",
+    "s_clz_i32_u32": "s_flbit_i32_b32", "s_clz_i32_u64": "s_flbit_i32_b64", "s_cls_i32": "s_flbit_i32",
+    "s_cls_i32_i64": "s_flbit_i32_i64", "s_add_co_u32": "s_add_u32", "s_add_co_i32": "s_add_i32",
+    "s_sub_co_u32": "s_sub_u32", "s_sub_co_i32": "s_sub_i32", "s_add_co_ci_u32": "s_addc_u32",
+    "s_sub_co_ci_u32": "s_subb_u32", "s_addk_co_i32": "s_addk_i32",
+    **{f"s_{op}_not{i}_{form}_b{bits}": f"s_{op}n{2 if i else 1}_{form}_b{bits}"
+       for bits in (32, 64) for i in (0, 1) for op, form in (("and", "saveexec"), ("or", "saveexec"), ("and", "wrexec"))},
+    "v_ctz_i32_b32": "v_ffbl_b32", "v_clz_i32_u32": "v_ffbh_u32", "v_cls_i32": "v_ffbh_i32",
+    **{f"v_{op}_nc_{kind}": f"v_{op}_{kind}" for op in ("add", "sub") for kind in ("u16", "i16", "u32", "i32")},
+    "v_subrev_nc_u32": "v_subrev_u32", "v_add_co_ci_u32": "v_addc_co_u32", "v_sub_co_ci_u32": "v_subb_co_u32",
+    "v_subrev_co_ci_u32": "v_subbrev_co_u32", "v_mad_co_u64_u32": "v_mad_u64_u32", "v_mad_co_i64_i32": "v_mad_i64_i32",
+    "v_mul_dx9_zero_f32": "v_mul_legacy_f32", "v_cvt_pk_rtz_f16_f32": "v_cvt_pkrtz_f16_f32",
+    **{f"v_cvt_pk_norm_{kind}16_f{bits}": f"v_cvt_pknorm_{kind}16_f{bits}" for kind in "iu" for bits in (16, 32)},
+    "v_cvt_floor_i32_f32": "v_cvt_flr_i32_f32", "v_cvt_nearest_i32_f32": "v_cvt_rpi_i32_f32",
+    "v_dot2acc_f32_f16": "v_dot2c_f32_f16",
+    **{f"{unit}_{op}_num_f{bits}": f"{unit}_{op}_f{bits}" for unit in "sv" for op in ("min", "max") for bits in (16, 32)},
+    "v_min_num_f64": "v_min_f64", "v_max_num_f64": "v_max_f64",
+    **{f"v_{op}_num_f{bits}": f"v_{op}_f{bits}" for op in ("min3", "max3", "med3", "minmax", "maxmin") for bits in (16, 32)},
+    "v_pk_min_num_f16": "v_pk_min_f16", "v_pk_max_num_f16": "v_pk_max_f16",
+    **{f"v_{cmp}_t_f{bits}": f"v_{cmp}_tru_f{bits}" for cmp in ("cmp", "cmpx") for bits in (16, 32, 64)},
+}  # fmt: skip
+
+
+def test_what_was_renamed():
+    """From the lists of instructions in AMD's documents of each ISA."""
+    names = {name for arch in RDNA for name in mnemonics(arch).values()}
+    assert {name: cdna_name(name) for name in names if cdna_name(name) != name} == RENAMED

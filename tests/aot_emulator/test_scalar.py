@@ -1,0 +1,333 @@
+"""Each instruction of the scalar unit against Python's own integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from aot_emulator.scalar import SOP1, SOP2, SOPC
+
+from aot_runtime.errors import UnsupportedInstructionError
+from tests.aot_emulator.machine import DEFAULT_MODE, Machine, integers
+
+MASK = {32: 0xFFFFFFFF, 64: 0xFFFFFFFFFFFFFFFF}
+
+
+def s(value: int, bits: int = 32) -> int:
+    value &= (1 << bits) - 1
+    return value - (value >> bits - 1 << bits)
+
+
+def bits_of(kind: str) -> int:
+    return int(kind[1:])
+
+
+def carry(total: int) -> tuple[int, bool]:
+    return total, not 0 <= total <= MASK[32]
+
+
+def overflow(total: int) -> tuple[int, bool]:
+    return total, not -(1 << 31) <= total < 1 << 31
+
+
+def nonzero(result: int, bits: int = 32) -> tuple[int, bool]:
+    return result, result & MASK[bits] != 0
+
+
+def bit_field(value: int, control: int, bits: int, signed: bool) -> tuple[int, bool]:
+    offset, width = control & bits - 1, control >> 16 & 0x7F
+    width = min(width, bits - offset)
+    found = (value >> offset) & ((1 << width) - 1)
+    return nonzero(s(found, width) if signed and width else found, bits)
+
+
+def lowest(value: int) -> int:
+    return (value & -value).bit_length() - 1
+
+
+def highest(value: int, bits: int) -> int:
+    return bits - value.bit_length() if value else -1
+
+
+def same_as_sign(value: int, bits: int) -> int:
+    return highest(~value & MASK[bits] if value >> bits - 1 else value, bits)
+
+
+def quads(value: int, bits: int) -> list[int]:
+    return [int(value >> 4 * i & 15 != 0) for i in range(bits // 4)]
+
+
+LOGIC: dict[str, Callable[[int, int], int]] = {
+    "and": lambda a, b: a & b,
+    "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b,
+    "andn2": lambda a, b: a & ~b,
+    "orn2": lambda a, b: a | ~b,
+    "nand": lambda a, b: ~(a & b),
+    "nor": lambda a, b: ~(a | b),
+    "xnor": lambda a, b: ~(a ^ b),
+    "andn1": lambda a, b: ~a & b,
+    "orn1": lambda a, b: ~a | b,
+}
+
+# Results alone, or (result, SCC); unsigned sources. SCC is kept where there is none.
+TWO: dict[str, Callable[[int, int], int | tuple[int, bool]]] = {
+    "s_add_u32": lambda a, b: carry(a + b),
+    "s_sub_u32": lambda a, b: carry(a - b),
+    "s_add_i32": lambda a, b: overflow(s(a) + s(b)),
+    "s_sub_i32": lambda a, b: overflow(s(a) - s(b)),
+    "s_min_i32": lambda a, b: (min(s(a), s(b)), s(a) < s(b)),
+    "s_min_u32": lambda a, b: (min(a, b), a < b),
+    "s_max_i32": lambda a, b: (max(s(a), s(b)), s(a) >= s(b)),
+    "s_max_u32": lambda a, b: (max(a, b), a >= b),
+    "s_lshl_b32": lambda a, b: nonzero(a << (b & 31)),
+    "s_lshr_b32": lambda a, b: nonzero(a >> (b & 31)),
+    "s_ashr_i32": lambda a, b: nonzero(s(a) >> (b & 31)),
+    "s_lshl_b64": lambda a, b: nonzero(a << (b & 63), 64),
+    "s_lshr_b64": lambda a, b: nonzero(a >> (b & 63), 64),
+    "s_ashr_i64": lambda a, b: nonzero(s(a, 64) >> (b & 63), 64),
+    "s_bfm_b32": lambda a, b: ((1 << (a & 31)) - 1) << (b & 31),
+    "s_bfm_b64": lambda a, b: ((1 << (a & 63)) - 1) << (b & 63),
+    "s_mul_i32": lambda a, b: a * b,
+    "s_mul_hi_u32": lambda a, b: a * b >> 32,
+    "s_mul_hi_i32": lambda a, b: s(a) * s(b) >> 32,
+    "s_bfe_u32": lambda a, b: bit_field(a, b, 32, False),
+    "s_bfe_i32": lambda a, b: bit_field(a, b, 32, True),
+    "s_bfe_u64": lambda a, b: bit_field(a, b, 64, False),
+    "s_bfe_i64": lambda a, b: bit_field(a, b, 64, True),
+    "s_absdiff_i32": lambda a, b: nonzero(abs(s(a - b))),
+    "s_pack_ll_b32_b16": lambda a, b: (a & 0xFFFF) | (b & 0xFFFF) << 16,
+    "s_pack_lh_b32_b16": lambda a, b: (a & 0xFFFF) | (b & 0xFFFF0000),
+    "s_pack_hl_b32_b16": lambda a, b: a >> 16 | (b & 0xFFFF) << 16,
+    "s_mul_u64": lambda a, b: a * b,
+    "s_add_nc_u64": lambda a, b: a + b,
+    "s_sub_nc_u64": lambda a, b: a - b,
+    "s_pack_hh_b32_b16": lambda a, b: a >> 16 | (b & 0xFFFF0000),
+    **{f"s_lshl{n}_add_u32": lambda a, b, n=n: carry((a << n) + b) for n in (1, 2, 3, 4)},
+    **{f"s_{name}_b{bits}": lambda a, b, f=f, bits=bits: nonzero(f(a, b), bits)
+       for name, f in LOGIC.items() if name[-1] != "1" for bits in (32, 64)},
+}  # fmt: skip
+RDNA_ONLY = ("s_pack_hl_b32_b16", "s_mul_u64", "s_add_nc_u64", "s_sub_nc_u64")
+ONE: dict[str, Callable[[int], int | tuple[int, bool]]] = {
+    "s_sext_i32_i8": lambda a: s(a, 8),
+    "s_sext_i32_i16": lambda a: s(a, 16),
+    "s_abs_i32": lambda a: nonzero(abs(s(a))),
+    "s_flbit_i32": lambda a: same_as_sign(a, 32),
+    "s_flbit_i32_i64": lambda a: same_as_sign(a, 64),
+    "s_bitreplicate_b64_b32": lambda a: sum((a >> i & 1) * 3 << 2 * i for i in range(32)),
+}
+for _bits in (32, 64):
+    ONE |= {
+        f"s_mov_b{_bits}": lambda a: a,
+        f"s_not_b{_bits}": lambda a, n=_bits: nonzero(~a, n),
+        f"s_wqm_b{_bits}": lambda a, n=_bits: nonzero(sum(15 * q << 4 * i for i, q in enumerate(quads(a, n))), n),
+        f"s_brev_b{_bits}": lambda a, n=_bits: int(f"{a:0{n}b}"[::-1], 2),
+        f"s_bcnt0_i32_b{_bits}": lambda a, n=_bits: nonzero(n - a.bit_count()),
+        f"s_bcnt1_i32_b{_bits}": lambda a: nonzero(a.bit_count()),
+        f"s_ff0_i32_b{_bits}": lambda a, n=_bits: lowest(~a & MASK[n]),
+        f"s_ff1_i32_b{_bits}": lowest,
+        f"s_flbit_i32_b{_bits}": lambda a, n=_bits: highest(a, n),
+        f"s_quadmask_b{_bits}": lambda a, n=_bits: nonzero(sum(q << i for i, q in enumerate(quads(a, n)))),
+    }
+ORDER: dict[str, Callable[[int, int], bool]] = {
+    "eq": lambda a, b: a == b, "lg": lambda a, b: a != b, "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
+}  # fmt: skip
+
+
+def with_sources(seed: int, wavefronts: int = 96) -> Machine:
+    """s[4:5] and s[8:9] random, equal in places; SCC alternating."""
+    machine = Machine(wavefronts)
+    machine.s[[4, 5, 8, 9]] = integers(seed, (4, wavefronts))
+    machine.s[8:10, ::7] = machine.s[4:6, ::7]
+    machine.batch.scc[:] = np.arange(wavefronts) % 2
+    return machine
+
+
+def registers(kind: str, number: int) -> str:
+    return f"s[{number}:{number + 1}]" if bits_of(kind) == 64 else f"s{number}"
+
+
+def value(machine: Machine, number: int, kind: str) -> list[int]:
+    return (machine.pair(number) if bits_of(kind) == 64 else machine.s[number]).tolist()
+
+
+def check(machine: Machine, kind: str, wanted: list[int | tuple[int, bool]]) -> None:
+    got, scc = value(machine, 2, kind), machine.scc.tolist()
+    for index, want in enumerate(wanted):
+        result, flag = want if isinstance(want, tuple) else (want, bool(index % 2))
+        assert got[index] == result & MASK[bits_of(kind)], index
+        assert scc[index] == flag, index
+
+
+def test_every_instruction_has_a_case():
+    assert set(SOP2) == set(TWO) and set(SOP1) == set(ONE)
+    assert len(SOPC) == 12 + 2 + 4  # see test_comparison and test_bit_tests
+
+
+@pytest.mark.parametrize("name", [name for name in TWO if name not in RDNA_ONLY])
+def test_two_sources(name: str):
+    machine = with_sources(len(name))
+    kind, *kinds = SOP2[name].kinds
+    sources = [value(machine, number, source) for number, source in zip((4, 8), kinds, strict=True)]
+    machine.execute(f"{name} {registers(kind, 2)}, {registers(kinds[0], 4)}, {registers(kinds[1], 8)}")
+    check(machine, kind, [TWO[name](a, b) for a, b in zip(*sources, strict=True)])
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_one_source(name: str):
+    machine = with_sources(len(name))
+    kind, source = SOP1[name].kinds
+    values = value(machine, 4, source)
+    machine.execute(f"{name} {registers(kind, 2)}, {registers(source, 4)}")
+    check(machine, kind, [ONE[name](a) for a in values])
+
+
+@pytest.mark.parametrize("name,kind", [*((n, k) for n in ORDER for k in ("i32", "u32")), ("eq", "u64"), ("lg", "u64")])
+def test_comparison(name: str, kind: str):
+    machine = with_sources(5)
+    sources = [[s(v) if kind == "i32" else v for v in value(machine, n, kind)] for n in (4, 8)]
+    machine.execute(f"s_cmp_{name}_{kind} {registers(kind, 4)}, {registers(kind, 8)}")
+    assert machine.scc.tolist() == [ORDER[name](a, b) for a, b in zip(*sources, strict=True)]
+
+
+@pytest.mark.parametrize("bits", (32, 64))
+@pytest.mark.parametrize("wanted", (0, 1))
+def test_bit_tests(wanted: int, bits: int):
+    machine = with_sources(6)
+    values, positions = value(machine, 4, f"u{bits}"), value(machine, 8, "u32")
+    machine.execute(f"s_bitcmp{wanted}_b{bits} {registers(f'u{bits}', 4)}, s8")
+    assert machine.scc.tolist() == [(a >> (b % bits) & 1) == wanted for a, b in zip(values, positions, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "name,total", [("s_addc_u32", lambda a, b, c: a + b + c), ("s_subb_u32", lambda a, b, c: a - b - c)]
+)
+def test_carry_chain(name: str, total: Callable[[int, int, int], int]):
+    machine = with_sources(7)
+    a, b, c = machine.s[4].tolist(), machine.s[8].tolist(), machine.scc.tolist()
+    machine.execute(f"{name} s2, s4, s8")
+    check(machine, "u32", [carry(total(*values)) for values in zip(a, b, c, strict=True)])
+
+
+def test_selections_by_scc():
+    machine = with_sources(8)
+    machine.s[2:4] = 77
+    a, b, scc = machine.s[4].copy(), machine.s[8].copy(), machine.scc.copy()
+    wide = machine.pair(4), machine.pair(8)
+    machine.execute("s_cselect_b32 s10, s4, s8", "s_cselect_b64 s[12:13], s[4:5], s[8:9]", "s_cmov_b32 s2, s4",
+                    "s_cmovk_i32 s3, -5")  # fmt: skip
+    np.testing.assert_array_equal(machine.s[10], np.where(scc, a, b))
+    np.testing.assert_array_equal(machine.pair(12), np.where(scc, *wide))
+    np.testing.assert_array_equal(machine.s[2], np.where(scc, a, 77))
+    np.testing.assert_array_equal(machine.s[3].view(np.int32), np.where(scc, -5, 77))
+
+
+def test_bits_are_set_and_cleared():
+    machine = with_sources(9)
+    machine.set_pair(2, before := np.full(96, 0xF0F0F0F00F0F0F0F, np.uint64))
+    machine.set_pair(6, before)
+    positions = machine.s[4].tolist()
+    machine.execute("s_bitset1_b64 s[2:3], s4", "s_bitset0_b64 s[6:7], s4")
+    assert machine.pair(2).tolist() == [int(before[0]) | 1 << p % 64 for p in positions]
+    assert machine.pair(6).tolist() == [int(before[0]) & ~(1 << p % 64) for p in positions]
+
+
+@pytest.mark.parametrize("operation", LOGIC)
+def test_exec_is_saved_and_combined(operation: str):
+    machine = with_sources(10)
+    machine.set_exec(np.arange(96, dtype=np.uint64) * np.uint64(0x123456789AB))
+    old, source = machine.pair(126).tolist(), machine.pair(4).tolist()
+    machine.execute(f"s_{operation}_saveexec_b64 s[2:3], s[4:5]")
+    wanted = [LOGIC[operation](a, b) & MASK[64] for a, b in zip(source, old, strict=True)]
+    assert machine.pair(2).tolist() == old and machine.pair(126).tolist() == wanted
+    assert machine.scc.tolist() == [value != 0 for value in wanted]
+
+
+def test_exec_is_written_with_the_result():
+    machine = with_sources(11)
+    machine.set_exec(0xFF00FF00FF00FF00)
+    wanted = [value & 0x00FF00FF00FF00FF for value in machine.pair(4).tolist()]
+    machine.execute("s_andn2_wrexec_b64 s[2:3], s[4:5]")
+    assert machine.pair(2).tolist() == machine.pair(126).tolist() == wanted
+
+
+def test_immediates():
+    machine = with_sources(12)
+    machine.s[2:7] = 10
+    machine.execute("s_movk_i32 s2, 0x8000", "s_mulk_i32 s4, -3", "s_addk_i32 s3, -11")
+    assert (machine.s[2].view(np.int32) == -0x8000).all() and (machine.s[3].view(np.int32) == -1).all()
+    assert (machine.s[4].view(np.int32) == -30).all() and not machine.scc.any()
+    machine.execute("s_cmpk_lt_u32 s5, 0xffff")
+    assert machine.scc.all()
+    machine.execute("s_cmpk_lt_i32 s5, 0xffff")  # -1
+    assert not machine.scc.any()
+    machine.s[6] = 0x7FFFFFFF
+    assert machine.execute("s_addk_i32 s6, 1").scc.all()
+
+
+@pytest.mark.parametrize(
+    "operand,wanted,wide",
+    [
+        ("64", 64, 64),
+        ("-16", 0xFFFFFFF0, 0xFFFFFFFFFFFFFFF0),
+        ("0.5", 0x3F000000, 0x3FE0000000000000),
+        ("-4.0", 0xC0800000, 0xC010000000000000),
+        ("0.15915494309189532", 0x3E22F983, 0x3FC45F306DC9C882),
+        ("0x12345678", 0x12345678, 0x12345678),
+    ],
+)
+def test_constants(operand: str, wanted: int, wide: int):
+    machine = Machine().execute(f"s_mov_b32 s2, {operand}", f"s_mov_b64 s[4:5], {operand}")
+    assert (machine.s[2] == wanted).all() and (machine.pair(4) == np.uint64(wide)).all()
+
+
+def test_a_literal_whose_extension_is_unknown_is_refused():
+    machine = Machine().execute("s_ashr_i64 s[2:3], 0x12345678, 4")
+    assert (machine.pair(2) == np.uint64(0x1234567)).all()
+    with pytest.raises(UnsupportedInstructionError, match="extension"):
+        Machine().execute("s_ashr_i64 s[2:3], 0x92345678, 4")
+
+
+def test_scc_vccz_and_execz_are_sources():
+    machine = with_sources(13)
+    machine.set_pair(106, np.arange(96) % 3)
+    machine.execute("s_add_u32 s2, src_scc, 5", "s_mov_b32 s3, src_vccz", "s_mov_b32 s6, src_execz")
+    assert machine.s[2].tolist() == [5 + i % 2 for i in range(96)]
+    assert machine.s[3].tolist() == [int(i % 3 == 0) for i in range(96)] and not machine.s[6].any()
+
+
+def test_fields_of_mode():
+    machine = Machine()
+    machine.s[4] = 3
+    machine.execute("s_getreg_b32 s2, hwreg(HW_REG_MODE, 4, 4)", "s_setreg_b32 hwreg(HW_REG_MODE, 0, 2), s4",
+                    "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 23, 1), 1")  # fmt: skip
+    assert (machine.s[2] == 15).all()
+    assert (machine.batch.mode == DEFAULT_MODE | 3 | 1 << 23).all()
+    assert machine.waves.mode.fp16_ovfl and machine.waves.mode.round32 == 3
+
+
+def test_modes_that_differ_are_refused():
+    machine = Machine()
+    machine.s[4] = np.arange(4)
+    with pytest.raises(UnsupportedInstructionError, match="differ by wavefront"):
+        machine.execute("s_setreg_b32 hwreg(HW_REG_MODE, 0, 2), s4")
+
+
+def test_scalar_loads():
+    machine = Machine()
+    content = np.arange(64, dtype=np.uint32) * 0x01010101
+    address = machine.allocate(content)
+    machine.set_pair(4, address + 4 * np.arange(4))
+    machine.set_pair(24, address + 64)
+    machine.s[6] = 8
+    machine.execute("s_load_dword s26, s[24:25], -0x8", "s_load_dword s27, s[24:25], 0x6")  # the low bits drop
+    assert (machine.s[26] == content[14]).all() and (machine.s[27] == content[17]).all()
+    machine.execute("s_load_dword s7, s[4:5], 0x0", "s_load_dwordx4 s[8:11], s[4:5], 0x10",
+                    "s_load_dwordx8 s[16:23], s[4:5], s6", "s_load_dwordx2 vcc, s[4:5], s6 offset:0x4")  # fmt: skip
+    for wave in range(4):
+        assert machine.s[7, wave] == content[wave]
+        np.testing.assert_array_equal(machine.s[8:12, wave], content[wave + 4 : wave + 8])
+        np.testing.assert_array_equal(machine.s[16:24, wave], content[wave + 2 : wave + 10])
+        np.testing.assert_array_equal(machine.s[106:108, wave], content[wave + 3 : wave + 5])

@@ -1,0 +1,46 @@
+"""Launches carried out by the emulator, over the double of libamdhip64: the very code object, from the very kernargs.
+
+The emulator sees the double's allocations at their own addresses, and nothing else of the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+from aot_emulator.archs import ARCHS
+from aot_emulator.loader import Module
+from aot_emulator.memory import Memory
+from aot_emulator.scheduler import Launch as Emulated
+from aot_emulator.scheduler import Options, Statistics, execute
+
+from aot_runtime import Bundle, open_bundle
+from tests.support.hip_double.double import Double, Launch
+
+_OWN_ADDRESSES = 1 << 60
+"""Above every address of a process: where the emulator puts code and kernargs."""
+
+
+def open_emulated(folder: str, name: str, device: str = "hip:0") -> tuple[Bundle, EmulatedLaunches]:
+    """A bundle of `folder`, and the launches of the process."""
+    launches = EmulatedLaunches()
+    return open_bundle(Path(folder) / f"{name}-gfx942", device), launches
+
+
+class EmulatedLaunches:
+    """Carries out every launch. `done`: what the launches were, and did."""
+
+    def __init__(self, options: Options | None = None):
+        self.double, self.options = Double(), options or Options(strict=True)
+        self.done: list[tuple[Launch, Statistics]] = []
+        self.double.on_launch(self)
+
+    def __call__(self, launch: Launch) -> None:
+        memory = Memory(_OWN_ADDRESSES, 1 << 30)
+        for address, nbytes in self.double.allocations(launch.device):
+            memory.adopt(address, np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address)))
+        kernel = Module(launch.image, ARCHS["gfx942"], memory).kernel(launch.kernel)
+        assert launch.block[1:] == (1, 1)
+        emulated = Emulated(kernel, launch.grid, launch.block[0], launch.lds_bytes, launch.kernargs)
+        self.done.append((launch, execute(emulated, memory, self.options)))

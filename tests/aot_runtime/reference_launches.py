@@ -1,0 +1,197 @@
+"""Launches carried out by numpy references, over the double of libamdhip64, whose device memory is host memory.
+
+A launch is taken apart with what the code object itself says (its metadata's argument offsets) and what the index
+says (the order of the kernargs); both must agree, and the grid, block and LDS must be those of the variant.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aot_runtime import open_bundle
+from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object
+from aot_runtime.bundle.reading import read_index
+from aot_runtime.contract.dtypes import SCALAR_TYPES, numpy_dtype
+from aot_runtime.contract.records import Index, Variant
+from aot_runtime.opened import Bundle
+from kernels.attention.reference import attention
+from kernels.rows.reference import softmax
+from tests.support.hip_double.double import Double, DoubleLibrary, Launch
+
+
+def with_bundles(**environment: object) -> Callable[[Callable[[str], None]], Callable[..., None]]:
+    """Make `body(folder of bundles)` a test that runs over the double, in a process of its own."""
+
+    def decorate(body: Callable[[str], None]) -> Callable[..., None]:
+        def test(hip_double: DoubleLibrary, bundles: Path) -> None:
+            hip_double.run(body, str(bundles), **environment)
+
+        test.body, test.__name__, test.__doc__ = body, body.__name__, body.__doc__
+        return test
+
+    return decorate
+
+
+def open_over_double(
+    folder: str | Path, name: str = "small", device: str = "hip:0"
+) -> tuple[Bundle, ReferenceLaunches]:
+    """A bundle of `bundles`, and the record of its launches."""
+    path = Path(folder) / f"{name}-gfx942"
+    return open_bundle(path, device), ReferenceLaunches(path, Double())
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A launch that was carried out: its variant, and the value of every kernarg."""
+
+    variant: Variant
+    values: dict[str, float]
+    launch: Launch
+
+
+class ReferenceLaunches:
+    """Checks each launch of a bundle's kernels against the code object's metadata, and computes its result."""
+
+    def __init__(self, folder: Path, double: Double):
+        self.double = double
+        self.index: Index = read_index(folder)
+        self.variants = {(self.index.blobs[v.code].sha256, v.symbol): v for v in self.index.variants}
+        self.launches: list[Recorded] = []
+        double.on_launch(self)
+
+    @property
+    def count(self) -> int:
+        """Launches that the library was asked for, failed ones included."""
+        return self.double.calls("hipModuleLaunchKernel")
+
+    @property
+    def last(self) -> Recorded:
+        return self.launches[-1]
+
+    def __call__(self, launch: Launch) -> None:
+        variant = self.variants[hashlib.sha256(launch.image).hexdigest(), launch.kernel]
+        values = _unpack(variant, launch)
+        getattr(self, launch.kernel)(variant, values, launch)
+        self.launches.append(Recorded(variant, values, launch))
+
+    # Kernels, by their symbols
+
+    def attention_forward(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
+        dtype = str(variant.point["T"])
+        head_dim, batch = a["head_dim"], launch.grid[2]
+        heads, heads_kv, seqlen_q, seqlen_k = (a[name] for name in ("heads", "heads_kv", "seqlen_q", "seqlen_k"))
+        assert launch.grid[1] == heads
+
+        def tensor(name: str, count: int, rows: int, dims: tuple[str, str]) -> np.ndarray:
+            steps = [a[f"stride_{name}_{dim}"] for dim in ("batch", *dims)]
+            return device_view(a[name], dtype, (batch, count, rows, head_dim), (*steps, 1))
+
+        q = tensor("q", heads, seqlen_q, ("heads", "seqlen_q"))
+        k = tensor("k", heads_kv, seqlen_k, ("heads_kv", "seqlen_k"))
+        v = tensor("v", heads_kv, seqlen_k, ("heads_kv", "seqlen_k"))
+        result = attention(q, k, v, scale=a["scale"], causal=variant.point["BOUND_RIGHT"], return_lse=True)
+        tensor("out", heads, seqlen_q, ("heads", "seqlen_q"))[...] = result[0].astype(q.dtype)
+        if a["lse"]:
+            steps = (a["stride_lse_batch"], a["stride_lse_heads"], 1)
+            device_view(a["lse"], "float32", (batch, heads, seqlen_q), steps)[...] = result[1]
+
+    def softmax_rows(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
+        a_program = 1 if variant.point["BLOCK"] > 512 else 4
+        assert launch.grid == (-(-a["rows"] // a_program), 1, 1)
+        self._softmax(variant, a, a["rows"])
+
+    def softmax_long_rows(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
+        assert launch.grid[1:] == (1, 1)
+        self._softmax(variant, a, launch.grid[0])
+
+    def _softmax(self, variant: Variant, a: dict[str, Any], rows: int) -> None:
+        shape = (rows, a["cols"])
+        mask = device_view(a["mask"], "bool", shape, (a["stride_mask_rows"], 1)) if "mask" in a else None
+        x = device_view(a["x"], str(variant.point["T"]), shape, (a["stride_x_rows"], 1))
+        device_view(a["out"], str(variant.point["T"]), shape, (a["stride_out_rows"], 1))[...] = softmax(
+            x, mask, a["scale"]
+        )
+
+    def affine_rows(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
+        block = 64 if variant.num_warps == 1 else 256
+        dtype, shape = str(variant.point["T"]), (launch.grid[0], a["cols"])
+        assert launch.grid[1:] == (-(-shape[1] // block), 1)
+        value = device_view(a["x"], dtype, shape, (a["stride_x_rows"], 1)) * np.float32(a["scale"])
+        if variant.point["HAS_BIAS"]:
+            value = value + device_view(a["bias"], dtype, shape, (a["stride_bias_rows"], 1))
+        else:
+            assert "bias" not in a
+        value = (-value if variant.point["NEGATED"] else value) + a["shift"]
+        device_view(a["out"], dtype, shape, (a["stride_out_rows"], 1))[...] = value
+
+    def partial_sums(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
+        rows, cols, splits = launch.grid[0], a["cols"], a["splits"]
+        assert launch.grid[1] == splits == -(-cols // 64)
+        x = device_view(a["x"], "float32", (rows, cols), (a["stride_x_rows"], 1))
+        sums = [x[:, start : start + 64].sum(axis=1) for start in range(0, cols, 64)]
+        device_view(a["partial"], "float32", (rows, splits), (splits, 1))[...] += np.stack(sums, axis=1)
+
+    def add_partial(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
+        rows = launch.grid[0]
+        partial = device_view(a["partial"], "float32", (rows, a["splits"]), (a["splits"], 1))
+        device_view(a["total"], "float32", (rows,), (1,))[...] = partial.sum(axis=1) + a["offset"]
+        if variant.point["RETURN_LARGEST"]:
+            x = device_view(a["x"], "float32", (rows, a["cols"]), (a["stride_x_rows"], 1))
+            device_view(a["largest"], "float32", (rows,), (1,))[...] = x.max(axis=1)
+
+    def accumulate_values(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
+        assert launch.grid == (-(-a["n"] // 128), 1, 1)
+        x, state = (device_view(a[name], "float32", (a["n"],), (1,)) for name in ("x", "state"))
+        state += x
+
+    def scale_segment_rows(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
+        batch = launch.grid[0]
+        starts = device_view(a["starts"], "int32", (batch + 1,), (1,))
+        factors = device_view(a["factors"], "float32", (batch,), (1,))
+        shape = (int(starts[-1]), a["width"])
+        x = device_view(a["x"], "float32", shape, (a["stride_x_tokens"], 1))
+        each = np.repeat(factors, np.diff(starts))
+        device_view(a["out"], "float32", shape, (a["stride_out_tokens"], 1))[...] = x * each[:, None]
+
+
+@cache
+def _metadata(image: bytes, kernel: str) -> KernelMetadata:
+    return read_code_object(image).kernel(kernel)
+
+
+def _unpack(variant: Variant, launch: Launch) -> dict[str, float]:
+    """Kernarg name → value, every field where the code object's metadata says that it is."""
+    metadata = _metadata(launch.image, launch.kernel)
+    assert launch.block == (metadata.max_workgroup_size, 1, 1)
+    assert launch.lds_bytes == variant.lds_bytes
+    assert len(launch.kernargs) == metadata.kernarg_bytes
+    assert [(a.offset, a.size) for a in metadata.args] == [(a.offset, a.size) for a in variant.kernargs]
+    values = {
+        arg.name: struct.unpack_from(
+            "<" + ("Q" if arg.type[0] == "*" else SCALAR_TYPES[arg.type].code), launch.kernargs, arg.offset
+        )[0]
+        for arg in variant.kernargs
+    }
+    assert values[".global_scratch"] == values[".profile_scratch"] == 0  # no kernel here asks for any
+    return values
+
+
+def device_view(address: float, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+    """A numpy view of the double's device memory; strides in elements."""
+    kind = numpy_dtype(dtype)
+    if 0 in shape:
+        return np.empty(shape, kind)
+    low = sum(min(0, (n - 1) * s) for n, s in zip(shape, strides, strict=True))
+    high = sum(max(0, (n - 1) * s) for n, s in zip(shape, strides, strict=True)) + 1
+    raw = (ctypes.c_char * ((high - low) * kind.itemsize)).from_address(int(address) + low * kind.itemsize)
+    steps = [stride * kind.itemsize for stride in strides]
+    return np.lib.stride_tricks.as_strided(np.frombuffer(raw, kind)[-low:], shape, steps, writeable=True)

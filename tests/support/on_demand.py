@@ -1,0 +1,111 @@
+"""Bundles of the shipped manifests whose variants are compiled as calls need them: a test pays for what it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from filelock import FileLock
+
+from aot.compile.cache import CompileCache
+from aot.compile.compiler import CompiledKernel, compile_job
+from aot.manifest.schema import Manifest, load_manifest
+from aot.plan.build import PlannedBundle, PlannedVariant, plan_bundle
+from aot.targets import Target, parse_arch
+from aot.write.bundle_writer import make_kernargs, make_variant
+from aot_runtime import Bundle, Device
+from aot_runtime.call.planner import Decision, Planner
+from aot_runtime.contract import records
+
+Key = tuple[Any, ...]
+
+
+class BundleOnDemand(Bundle):
+    """What `aotbuild MANIFEST` makes for an open device, but for code: each variant's is made when a call needs it.
+
+    Its index lists all variants, without what only their code tells. `cache` may be shared with other processes.
+    """
+
+    def __init__(
+        self, manifest: Path, device: Device, cache: Path,
+        filters: Mapping[str, frozenset[str]] | None = None, full: bool = False, check_contents: bool = False,
+    ):  # fmt: skip
+        target = parse_arch(device.arch)
+        planned = plan_bundle(_without_selftest(load_manifest(manifest)), target, filters or {}, False, full)
+        super().__init__(cache, index_of(planned), device, check_contents)
+        self._planned = {
+            key_of(stub): variant for stub, variant in zip(self.index.variants, planned.variants, strict=True)
+        }
+        self._compiled: dict[Key, records.Variant] = {}
+
+    @cached_property
+    def _cache(self) -> CompileCache:
+        return CompileCache(self.path)
+
+    def _planner(self, name: str) -> Planner:
+        planner = super()._planner(name)
+
+        def plan(*arguments: Any) -> Decision:
+            decision = planner.plan(*arguments)
+            compiled = (msgspec.structs.replace(x, variant=self.compiled(x.variant)) for x in decision.launches)
+            return msgspec.structs.replace(decision, launches=tuple(compiled))
+
+        return msgspec.structs.replace(planner, plan=plan)
+
+    def compiled(self, stub: records.Variant) -> records.Variant:
+        """A variant of the index, and what its code tells."""
+        key = key_of(stub)
+        if key not in self._compiled:
+            planned = self._planned[key]
+            self._compiled[key] = make_variant(planned, self._kernel(planned), self.device.arch, planned.key, {})
+        return self._compiled[key]
+
+    def _kernel(self, planned: PlannedVariant) -> CompiledKernel:
+        with FileLock(self.path / f"{planned.key}.lock"):
+            kernel = self._cache.get(planned.key)
+            if kernel is None:
+                kernel = compile_job(planned.job)
+                self._cache.put(planned.key, kernel)
+            return kernel
+
+    def _image(self, code: str) -> bytes:
+        kernel = self._cache.get(code)
+        assert kernel is not None, "the variant was compiled before it is loaded"
+        return kernel.image
+
+
+def _without_selftest(manifest: Manifest) -> Manifest:
+    """Its vectors are not looked at, and take long to compute."""
+    ops = {name: op.model_copy(update={"selftest": []}) for name, op in manifest.spec.ops.items()}
+    included = (
+        dataclasses.replace(source, manifest=_without_selftest(source.manifest))
+        for source in manifest.sources
+        if source.manifest is not manifest
+    )
+    return Manifest(manifest.file, manifest.spec.model_copy(update={"ops": ops}), included)
+
+
+def index_of(planned: PlannedBundle) -> records.Index:
+    """The index of a bundle whose variants are not compiled."""
+    target = planned.target
+    return records.Index(
+        records.FORMAT_VERSION, 1, "0" * 64, planned.manifest.spec.bundle,
+        records.Target(target.arch, target.backend, target.warp_size), {}, planned.ops,
+        tuple(stub_of(variant, target) for variant in planned.variants), {}, (),
+    )  # fmt: skip
+
+
+def stub_of(variant: PlannedVariant, target: Target) -> records.Variant:
+    """The index's record of a variant, without what only its code tells."""
+    spec = variant.spec
+    return records.Variant(spec.op, spec.launch, dict(spec.point), spec.aligned, spec.config, "", "",
+                       make_kernargs(variant), 0, 0, 1, target.warp_size, records.Resources(), {}, "")  # fmt: skip
+
+
+def key_of(variant: records.Variant) -> Key:
+    """What tells a variant from the others of its bundle."""
+    return (variant.op, variant.launch, variant.config, variant.aligned, *variant.point.items())
