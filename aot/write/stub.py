@@ -25,8 +25,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
-from aot_runtime.array import DeviceArray
-from aot_runtime.device import Device, Stream
+from aot_runtime import Device, DeviceArray, Stream
 
 class SupportsDLPack(Protocol):
     """An array of another library that is on the bundle's device: torch, cupy, jax."""

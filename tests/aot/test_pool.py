@@ -166,8 +166,9 @@ def test_futures_raise_typed_errors():
 
 
 PARENT = """
-import jobs, sys, tasks, tempfile
-from aot.pool import WarmPool, run_jobs
+import sys, tempfile
+from aot.compile.pool import WarmPool, run_jobs
+from tests.aot import jobs, tasks
 tempfile.tempdir = sys.argv[2]
 with open(f"{sys.argv[2]}.runs", "a") as runs:
     runs.write("x")
@@ -185,7 +186,7 @@ def parent(tmp_path):
     script.write_text(PARENT)
     folder.mkdir()
     scratch.mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     process = subprocess.Popen(
         [sys.executable, script, folder, scratch], env=environment, stderr=subprocess.PIPE, text=True
     )

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 USES = """
 from typing import assert_type
 import numpy as np
-from aot_runtime.array import DeviceArray
+from aot_runtime import DeviceArray
 from sample import HostArray, Sample, reduce_result
 
 def accepted(bundle: Sample, host: HostArray, device: DeviceArray, flag: bool) -> None:

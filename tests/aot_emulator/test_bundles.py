@@ -105,7 +105,7 @@ def test_every_softmax_of_other_archs(tmp_path_factory: pytest.TempPathFactory, 
     check_softmax(on_demand(tmp_path_factory, "rows", "op=softmax", arch), dtype, cols)
 
 
-# Every variant, which is what these sweeps are for; those of attention are in tests/attention
+# Every variant, which is what these sweeps are for; those of attention are in tests/ops/attention
 
 
 def variants_of(bundle: Bundle, op: str, layouts: dict[str, DeviceArray], **scalars: object) -> list[Variant]:

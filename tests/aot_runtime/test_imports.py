@@ -57,10 +57,10 @@ def test_importing_the_runtime_imports_no_binding():
 def test_looking_at_a_bundle(bundles: Path):
     printed = run(f"""
 from pathlib import Path
-from aot_runtime.bundle import read_index
-from aot_runtime.callspec import CallSpec, plan_call
-from aot_runtime.planner import op_planner
-from aot_runtime.verify import verify_bundle
+from aot_runtime.bundle.reading import read_index
+from aot_runtime.call.callspec import CallSpec, plan_call
+from aot_runtime.call.planner import op_planner
+from aot_runtime.bundle.verify import verify_bundle
 
 folder = Path({str(bundles / "small-gfx942")!r})
 assert verify_bundle(folder) == []

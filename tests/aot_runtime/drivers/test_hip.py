@@ -89,7 +89,7 @@ def test_another_failure_to_count_is_an_error():
 def test_no_library(hip_double: DoubleLibrary, tmp_path):
     body = """
 import pytest
-from aot_runtime.drivers import open_driver
+from aot_runtime.device.drivers import open_driver
 from aot_runtime.errors import DeviceError
 with pytest.raises(DeviceError, match="libamdhip64.so.*ROCM_PATH.*LD_LIBRARY_PATH") as raised:
     open_driver("hip")
@@ -103,7 +103,7 @@ import sys
 for name in ("hip", "rocm", "cuda"):
     sys.modules[name] = None
 import pytest
-from aot_runtime.drivers import available_drivers, first_driver, open_driver
+from aot_runtime.device.drivers import available_drivers, first_driver, open_driver
 from aot_runtime.errors import DeviceError
 with pytest.raises(DeviceError, match="pip install hip-python"):
     open_driver("hip")

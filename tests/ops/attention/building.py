@@ -1,6 +1,6 @@
 """Bundles of just those variants that given calls need, out of the full matrix of a manifest.
 
-`PYTHONPATH=tests:. python -m attention.building --arch sm_90 -o dist` writes the bundle of all cases,
+`python -m tests.ops.attention.building --arch sm_90 -o dist` writes the bundle of all cases,
 `dist/attention_cases-sm_90`.
 """
 

@@ -1,6 +1,6 @@
 """Every two features of the attention ops together on a real GPU, and each by itself on longer sequences.
 
-The first need a bundle of their own: `PYTHONPATH=tests:. python -m attention.building --arch sm_90 -o dist`.
+The first need a bundle of their own: `python -m tests.ops.attention.building --arch sm_90 -o dist`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ LONG = (
 def combinations(device: Device) -> Bundle:
     folder = Path(os.environ.get("AOTBUILD_TEST_BUNDLES", "dist")) / f"attention_cases-{device.arch}"
     if not folder.is_dir():
-        pytest.skip(f"{folder} is not there: python -m attention.building --arch {device.arch} -o {folder.parent}")
+        command = f"python -m tests.ops.attention.building --arch {device.arch} -o {folder.parent}"
+        pytest.skip(f"{folder} is not there: {command}")
     return open_bundle(folder, device)
 
 
