@@ -36,7 +36,9 @@ from .kernel_source import (
     project,
     source_hash,
     split_function,
+    tuple_classes,
 )
+from .tuples import TupleError, member_paths, nested_types
 
 if TYPE_CHECKING:
     from triton.backends.compiler import BaseBackend
@@ -49,6 +51,7 @@ __all__ = [
     "CompiledKernel",
     "KernelFileError",
     "KernelFunctionError",
+    "ast_source",
     "compile_job",
     "job_key",
     "kernarg_layout",
@@ -72,7 +75,8 @@ class CompileJob:
         root: project root folder, importable by the kernel file.
         source: the kernel file, from `root`.
         function: the `@triton.jit` function in it.
-        signature: (parameter, Triton type such as `*fp16`, `i32`, `fp32`, or `constexpr`), in parameter order.
+        signature: (parameter, Triton type such as `*fp16`, `i32`, `fp32`, or `constexpr`), in parameter order. Here and
+            below, a parameter that is a named tuple is its members, each by its path: `q.ptr`, `q.stride_heads`.
         constants: (parameter, value) of each constexpr parameter that is no function.
         divisible_by_16: parameters whose value is promised to be a multiple of 16.
         pointer_range_32: pointers whose offsets are promised to fit 32 bits; without effect on NVIDIA.
@@ -136,7 +140,7 @@ def compile_job(job: CompileJob) -> CompiledKernel:
 
         kernel = modules.load(job.source, job.function)
         functions = {name: modules.load(*split_function(path)) for name, path in job.functions}
-        source = _source(job, kernel, functions, target)
+        source = ast_source(job, kernel, functions, target)
         options, _ = _parsed_options(job, target)
         _refuse_unlaunchable(options)
         try:
@@ -205,13 +209,15 @@ def _target(job: CompileJob) -> Target:
 # What goes into Triton
 
 
-def _source(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFunction], target: Target) -> ASTSource:
+def ast_source(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFunction], target: Target) -> ASTSource:
     """The kernel with its signature, constants and hints, each checked against the function's parameters."""
     from triton.compiler import ASTSource
 
-    names = [name for name, _ in job.signature]
-    if names != kernel.arg_names:
-        raise CompileError(f"signature of {job.function!r} names {names}, but its parameters are {kernel.arg_names}")
+    classes = tuple_classes(kernel)
+    try:
+        paths = member_paths([name for name, _ in job.signature], kernel.arg_names, classes)
+    except TupleError as error:
+        raise CompileError(f"signature of {job.function!r} {error}") from None
     types, constants = dict(job.signature), {**dict(job.constants), **functions}
     constexprs = {name for name, type_name in job.signature if type_name == "constexpr"}
     if constexprs != constants.keys():
@@ -225,15 +231,22 @@ def _source(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFuncti
         kernarg_layout(job.signature)
     except ValueError as error:
         raise CompileError(f"signature of {job.function!r}: {error}") from None
-    return ASTSource(kernel, types, constexprs=constants, attrs=_hints(job, names, target))
+    return ASTSource(
+        kernel,
+        nested_types(types, kernel.arg_names, classes),
+        constexprs={paths[name]: value for name, value in constants.items()},
+        attrs=_hints(job, paths, target),
+    )
 
 
-def _hints(job: CompileJob, names: list[str], target: Target) -> dict[tuple[int], list[list[str | int]]]:
-    hints: dict[tuple[int], list[list[str | int]]] = {}
-    for name in sorted(job.divisible_by_16, key=names.index):
-        hints.setdefault((names.index(name),), []).append(["tt.divisibility", 16])
-    for name in sorted(job.pointer_range_32, key=names.index) if target.backend == "hip" else ():
-        hints.setdefault((names.index(name),), []).append(["tt.pointer_range", 32])
+def _hints(
+    job: CompileJob, paths: dict[str, tuple[int, ...]], target: Target
+) -> dict[tuple[int, ...], list[list[str | int]]]:
+    hints: dict[tuple[int, ...], list[list[str | int]]] = {}
+    for name in sorted(job.divisible_by_16, key=paths.__getitem__):
+        hints.setdefault(paths[name], []).append(["tt.divisibility", 16])
+    for name in sorted(job.pointer_range_32, key=paths.__getitem__) if target.backend == "hip" else ():
+        hints.setdefault(paths[name], []).append(["tt.pointer_range", 32])
     return hints
 
 

@@ -13,6 +13,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -67,11 +68,62 @@ def split_function(path: str) -> tuple[str, str]:
     return source, function
 
 
-def kernel_parameters(kernel: JITFunction) -> tuple[tuple[str, bool, bool, Any], ...]:
-    """(name, is a constexpr, has a default, the default or None) of each parameter, in order."""
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a kernel, or a member of one that is a named tuple.
+
+    Attributes:
+        name: of a member its path, `<parameter>.<field>`.
+        constexpr: whether it is annotated as a `tl.constexpr`.
+        default: None unless `has_default`.
+        members: those of a parameter that is annotated with a `NamedTuple` class.
+    """
+
+    name: str
+    constexpr: bool
+    has_default: bool = False
+    default: Any = None
+    members: tuple[Parameter, ...] = ()
+
+    @property
+    def field(self) -> str:
+        """The name without the parameter that it is a member of."""
+        return self.name.rpartition(".")[2]
+
+
+def kernel_parameters(kernel: JITFunction) -> tuple[Parameter, ...]:
+    """The parameters of a kernel, in order."""
+    classes = tuple_classes(kernel)
     return tuple(
-        (param.name, param.is_constexpr, param.has_default, param.default if param.has_default else None)
+        Parameter(
+            param.name,
+            param.is_constexpr,
+            param.has_default,
+            param.default if param.has_default else None,
+            _members(param.name, classes[param.name]) if param.name in classes else (),
+        )
         for param in kernel.params
+    )
+
+
+def tuple_classes(kernel: JITFunction) -> dict[str, Any]:
+    """The `NamedTuple` class of each parameter that is annotated with one."""
+    found = {name: parameter.annotation for name, parameter in kernel.signature.parameters.items()}
+    scope = kernel.get_capture_scope()
+    # In a file with postponed annotations they are text.
+    resolved = {name: scope.get(value) if isinstance(value, str) else value for name, value in found.items()}
+    return {name: value for name, value in resolved.items() if _is_tuple_class(value)}
+
+
+def _is_tuple_class(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields")
+
+
+def _members(name: str, tuple_class: Any) -> tuple[Parameter, ...]:
+    kinds, defaults = tuple_class.__annotations__, tuple_class._field_defaults
+    return tuple(
+        Parameter(f"{name}.{field}", "constexpr" in str(kinds.get(field)), field in defaults, defaults.get(field))
+        for field in tuple_class._fields
     )
 
 
@@ -79,8 +131,8 @@ def source_hash(kernel: JITFunction) -> str:
     """Hex digest of all the source that a kernel's code depends on; the same in whatever folder it lies.
 
     Triton's own `cache_key` covers the text of every function that the kernel reaches and the constants that they name.
-    It leaves out constants reached through a module (`common.LOG2E`) and the defaults of helpers' parameters, either of
-    which changes the code; they are added here.
+    It leaves out constants reached through a module (`common.LOG2E`), the defaults of helpers' parameters, and the
+    fields of named tuples, each of which changes the code; they are added here.
     """
     constants: list[str] = []
     seen: set[int] = set()
@@ -110,7 +162,9 @@ def _collect_constants(function: Any, constants: list[str], seen: set[int]) -> N
         if not isinstance(node, ast.Name | ast.Attribute):
             continue
         value = _resolve(node, scope)
-        if isinstance(value, JITCallable):
+        if _is_tuple_class(value):
+            constants.append(f"{value.__name__}: {value._fields} {value._field_defaults}")
+        elif isinstance(value, JITCallable):
             _collect_constants(value, constants, seen)
         elif _is_constant(value):
             constants.append(f"{function.__name__}: {ast.unparse(node)}={value!r}")
@@ -259,7 +313,7 @@ def _execute(name: str, path: Path) -> None:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+    exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)
 
 
 def _location(module: ModuleType) -> Path | None:

@@ -140,10 +140,26 @@ class WorkspaceSpec(_Spec):
 
 
 class BindSpec(_Spec):
-    """A kernel parameter's value, with its type where the default is not right."""
+    """A kernel parameter's value, with its type where the default is not right; a tensor, with the dims whose strides a
+    parameter that is a tuple has; or a function, with the operands that it is called with besides."""
 
-    value: Expr
+    value: Expr | None = Field(None, description="Default where `dims` are given: the tensor of the parameter's name.")
     type: KernargTypeName | None = None
+    dims: list[Name | int] | None = Field(
+        None, description="Of a tuple: the dim of each of its strides, by name or position; `none`: the stride is 0."
+    )
+    function: str | None = Field(None, pattern=KERNEL, description="path.py:function")
+    operands: list[Expr] = Field([], description="Expressions, tensors, workspaces.")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> BindSpec:
+        if (self.function is not None) == (self.value is not None or self.dims is not None):
+            raise ValueError("a mapping in `bind` has either `value` (or `dims`) or `function`")
+        if self.operands and self.function is None:
+            raise ValueError("`operands` are those of a `function`")
+        if self.type is not None and (self.function is not None or self.dims is not None):
+            raise ValueError("`type` is that of a `value` without `dims`")
+        return self
 
 
 class LaunchSpec(_Spec):
@@ -156,7 +172,9 @@ class LaunchSpec(_Spec):
         [{}], min_length=1, description="Constexprs and compiler options; the first whose `when` holds is used."
     )
     bind: dict[str, Expr | BindSpec] = Field(
-        {}, description="Parameter → expression, where names differ; of a constexpr also path.py:function."
+        {},
+        description="Parameter, or parameter.member of a tuple → expression, where names differ; of a constexpr also "
+        "path.py:function.",
     )
     when: Expr = Field("", description="Launched only where this holds.")
 

@@ -1,8 +1,9 @@
 """From a variant and its kernel's parameters to a compile job, and to what each kernarg is at a call.
 
 A parameter is bound by its name (a tensor, `stride_<tensor>_<dim>`, a dim, a scalar, an axis or config constexpr,
-a `let`, a workspace, `num_cus`), or by the launch's `bind`. What the point of a variant decides (an absent tensor,
-the unit stride of a contiguous dim, a literal) is folded into the code as a constant.
+a `let`, a workspace, `num_cus`), or by the launch's `bind`; one that is a named tuple, member by member. What the point
+of a variant decides (an absent tensor, the unit stride of a contiguous dim, a literal) is folded into the code as a
+constant.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from functools import cached_property
 from typing import Any
 
 from aot.compile.compiler import CompileJob
-from aot.compile.kernel_source import split_function
-from aot.manifest.schema import BindSpec, LaunchSpec, Manifest, is_function
+from aot.compile.kernel_source import Parameter, split_function
+from aot.manifest.schema import BindSpec, Expr, LaunchSpec, Manifest, is_function
 from aot.manifest.yamlfile import Key, ManifestError
 from aot_runtime.contract import records
 from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse, query_name
@@ -23,6 +24,7 @@ from aot_runtime.errors import ExpressionError
 
 from .contract import config_error, positional
 from .kinds import value_kind, with_let_kinds
+from .members import Absent, MemberError, Value, member_values
 from .variants import VariantSpec
 
 TRITON_DTYPES: Mapping[str, str] = {
@@ -48,20 +50,11 @@ TRITON_DTYPES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Parameter:
-    """A kernel's parameter: its name, and whether it is a constexpr and has a default."""
-
-    name: str
-    constexpr: bool
-    has_default: bool = False
-    default: Any = None
-
-
-@dataclass(frozen=True)
 class Bound:
-    """What a parameter is in one variant.
+    """What a parameter, or a member of one that is a tuple, is in one variant.
 
     Attributes:
+        name: of a member its path, such as `q.stride_heads`.
         type: `constexpr`, a scalar type, or `*` and a Triton dtype.
         constant: the value of a `constexpr`.
         value: otherwise the expression that gives the kernarg at a call; a pointer's tensor.
@@ -97,7 +90,7 @@ class Binder:
         Args:
             options: names of compiler options, of any backend.
         """
-        names = [parameter.name for parameter in self.parameters]
+        names = [item.name for parameter in self.parameters for item in (parameter, *parameter.members)]
         for key in self.launch_spec.bind:
             if key not in names:
                 raise self._error(("bind", key), f"kernel has no parameter '{key}'{nearest(key, names)}")
@@ -123,10 +116,51 @@ class Binder:
     def bind(self, variant: VariantSpec) -> tuple[Bound, ...]:
         """What every parameter is in a variant, in the kernel's order. Raises `ManifestError`."""
         known = dict(variant.constants)
-        return tuple(self._bind(parameter, variant, known) for parameter in self.parameters)
+        return tuple(
+            bound
+            for parameter in self.parameters
+            for item, value in self._parts(parameter)
+            for bound in self._bind_part(item, value, variant, known)
+        )
 
-    def _bind(self, parameter: Parameter, variant: VariantSpec, known: Mapping[str, Any]) -> Bound:
-        given = self.launch_spec.bind.get(parameter.name)
+    def _parts(self, parameter: Parameter) -> Iterable[tuple[Parameter, Value | None]]:
+        """(parameter or member, what it is bound to or None)."""
+        if not parameter.members:
+            return [(parameter, self.launch_spec.bind.get(parameter.name))]
+        values = self._members[parameter.name]
+        return [(member, values[member.name]) for member in parameter.members]
+
+    @cached_property
+    def _members(self) -> dict[str, dict[str, Value]]:
+        tensors = {tensor.name: tensor for tensor in self.op.tensors}
+        found = {}
+        for parameter in self.parameters:
+            if parameter.members:
+                try:
+                    found[parameter.name] = member_values(parameter, self.launch_spec.bind, tensors, self._by_name)
+                except MemberError as error:
+                    raise self._error(self._place(parameter.name), str(error)) from None
+        return found
+
+    def _bind_part(
+        self, part: Parameter, value: Value | None, variant: VariantSpec, known: Mapping[str, Any]
+    ) -> Iterator[Bound]:
+        if isinstance(value, Absent):
+            yield Bound(part.name, "constexpr", constant=value.constant)
+        elif isinstance(value, tuple):
+            for i, operand in enumerate(value):
+                yield self._bind(Parameter(f"{part.name}.{i}", False), operand, variant, known)
+        else:
+            yield self._bind(part, value, variant, known)
+
+    def _bind(
+        self, parameter: Parameter, given: Expr | BindSpec | None, variant: VariantSpec, known: Mapping[str, Any]
+    ) -> Bound:
+        if isinstance(given, BindSpec) and (given.dims is not None or given.operands):
+            key = "dims" if given.dims is not None else "operands"
+            raise self._error(
+                self._place(parameter.name), f"parameter '{parameter.name}' is no tuple, so `{key}` mean nothing to it"
+            )
         if parameter.constexpr:
             return self._bind_constexpr(parameter, given, known)
         if given is None:
@@ -135,9 +169,10 @@ class Binder:
                 return Bound(parameter.name, "constexpr", constant=self._default(parameter))
             if given is None:
                 raise self._unbound(parameter.name)
-        if is_function(given):
+        if function_of(given):
             raise self._error(
-                ("bind", parameter.name), f"'{given}' is a function, but '{parameter.name}' is no constexpr"
+                self._place(parameter.name),
+                f"'{function_of(given)}' is a function, but '{parameter.name}' is no constexpr",
             )
         forced = given.type if isinstance(given, BindSpec) else None
         value = given.value if isinstance(given, BindSpec) else given
@@ -155,13 +190,13 @@ class Binder:
                 f"constexpr parameter '{name}' of the kernel is not bound: no axis, config or bind of that name"
                 f"{nearest(name, [item for item in known if not item.startswith('_')])}",
             )
-        if is_function(given):
-            return Bound(name, "constexpr", function=given)
+        if function := function_of(given):
+            return Bound(name, "constexpr", function=function)
         value = self._parse(str(given.value if isinstance(given, BindSpec) else given), name)
         self._check_names(value, name)
         constant = self._constant(value, name, known)
         if constant is UNKNOWN:
-            raise self._error(("bind", name), f"'{value.text}' is not known at build, but '{name}' is a constexpr")
+            raise self._error(self._place(name), f"'{value.text}' is not known at build, but '{name}' is a constexpr")
         return Bound(name, "constexpr", constant=constant)
 
     def _bind_value(
@@ -292,8 +327,9 @@ class Binder:
         return value
 
     def _place(self, name: str) -> tuple[Key, ...]:
-        """Where the manifest binds a parameter: in `bind`, or with the kernel itself."""
-        return ("bind", name) if name in self.launch_spec.bind else ("kernel",)
+        """Where the manifest binds a parameter or member: in `bind`, or with the kernel itself."""
+        found = (key for key in (name, name.partition(".")[0]) if key in self.launch_spec.bind)
+        return next((("bind", key) for key in found), ("kernel",))
 
     def _error(self, path: tuple[Key, ...], message: str) -> ManifestError:
         where = ("ops", self.op.name, "launches", self.index, *path)
@@ -319,6 +355,17 @@ def compile_job(
         arch=arch,
         line_info=line_info,
     )
+
+
+def function_of(given: Any) -> str:
+    """The `path.py:function` that a parameter is bound to; empty: to no function."""
+    value = given.function if isinstance(given, BindSpec) else given
+    return value if is_function(value) else ""
+
+
+def bound_functions(launch: LaunchSpec) -> dict[str, str]:
+    """The functions that a launch's parameters are bound to, by parameter."""
+    return {name: function_of(given) for name, given in launch.bind.items() if function_of(given)}
 
 
 def kernarg_values(bound: tuple[Bound, ...]) -> Iterator[tuple[str, str, str]]:

@@ -13,14 +13,14 @@ from aot.compile.cache import CompileCache
 from aot.compile.compiler import CompiledKernel, CompileJob, job_key, option_names
 from aot.compile.kernel_source import CompileError, kernel_parameters, load_kernel, sources_hash, split_function
 from aot.compile.pool import CompileFailure, run_jobs
-from aot.manifest.schema import Manifest, OpSource, is_function
+from aot.manifest.schema import Manifest, OpSource
 from aot.manifest.yamlfile import ManifestError
 from aot.targets import TARGETS, Target
 from aot.write.vectors import GoldenCase, golden_cases
 from aot_runtime.contract import records
 from aot_runtime.errors import ExpressionError
 
-from .binding import Binder, Bound, Parameter, compile_job
+from .binding import Binder, Bound, bound_functions, compile_job
 from .contract import build_contract, config_error
 from .variants import VariantSpec, enumerate_variants
 
@@ -164,12 +164,9 @@ def _binder(manifest: Manifest, op: records.Op, index: int, target: Target) -> t
     launch = manifest.spec.ops[op.name].launches[index]
     kernel = _load(manifest, op, index, launch.kernel, "kernel")
     functions = {
-        name: _load(manifest, op, index, value, "bind", name)
-        for name, value in launch.bind.items()
-        if is_function(value)
+        name: _load(manifest, op, index, value, "bind", name) for name, value in bound_functions(launch).items()
     }
-    parameters = tuple(Parameter(*parameter) for parameter in kernel_parameters(kernel))
-    binder = Binder(manifest, op, index, parameters, target.arch)
+    binder = Binder(manifest, op, index, kernel_parameters(kernel), target.arch)
     binder.check(_all_option_names())
     return binder, sources_hash(kernel, functions)
 

@@ -20,6 +20,7 @@ from aot.compile.compiler import (
     source_hash,
 )
 from aot.compile.kernargs import kernarg_bytes
+from aot.compile.kernel_source import Parameter
 from tests.aot import jobs
 
 ARCHS = ["gfx942", "gfx1100", "sm_90"]
@@ -278,9 +279,9 @@ def test_kernels_that_cannot_be_loaded(monkeypatch):
 def test_kernel_parameters_and_autotuned_kernels():
     tuned = load_kernel(jobs.ROOT, jobs.SOURCE, "tuned")
     assert kernel_parameters(tuned) == (
-        ("x", False, False, None),
-        ("columns", False, False, None),
-        ("BLOCK", True, True, 64),
+        Parameter("x", False),
+        Parameter("columns", False),
+        Parameter("BLOCK", True, True, 64),
     )
 
 

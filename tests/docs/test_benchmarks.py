@@ -123,7 +123,7 @@ def test_the_jit_gets_every_constexpr(attention_bundle: Path, tmp_path: Path):
     jit = benchmark("coldstart").ways_of(attention_bundle, tmp_path)[2].arguments
     settings = ast.literal_eval(jit[-1])
     kernel = load_kernel(ROOT, str(Path(jit[2]).relative_to(ROOT)), "attention_forward")
-    constexprs = {name: has_default for name, constexpr, has_default, _ in kernel_parameters(kernel) if constexpr}
+    constexprs = {item.name: item.has_default for item in kernel_parameters(kernel) if item.constexpr}
     assert settings.keys() - constexprs.keys() <= {"num_warps", "num_stages", "waves_per_eu"}
     assert all(name in settings for name, has_default in constexprs.items() if not has_default)
 

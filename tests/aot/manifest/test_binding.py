@@ -1,7 +1,8 @@
 import pytest
 
+from aot.compile.kernel_source import Parameter
 from aot.manifest.yamlfile import ManifestError
-from aot.plan.binding import TRITON_DTYPES, Binder, Bound, Parameter, compile_job, kernarg_values
+from aot.plan.binding import TRITON_DTYPES, Binder, Bound, compile_job, kernarg_values
 from aot.plan.contract import build_contract
 from aot.plan.variants import VariantSpec, enumerate_variants
 from aot_runtime.contract.dtypes import DTYPES
@@ -105,7 +106,7 @@ def test_by_name(everything, name, general, aligned):
 @pytest.mark.parametrize("name", ["BLOCK", "WIDTH", "T", "arch", "aligned"])
 def test_what_the_point_decides_is_a_constant_for_a_run_time_parameter_too(everything, name):
     bound = everything.binder()._bind(
-        Parameter(name, False), everything.variant(), dict(everything.variant().constants)
+        Parameter(name, False), None, everything.variant(), dict(everything.variant().constants)
     )
     assert bound == Bound(name, "constexpr", constant=dict(everything.variant().constants)[name])
 

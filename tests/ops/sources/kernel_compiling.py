@@ -12,7 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel, make_backend
 
-from aot.compile.compiler import CompileJob
+from aot.compile.compiler import CompileJob, ast_source
 from aot.compile.kernel_source import project, split_function
 from aot.manifest.schema import load_manifest
 from aot.plan.build import PlannedBundle, PlannedVariant, plan_bundle
@@ -61,14 +61,7 @@ def compile_variant(job: CompileJob) -> CompiledKernel:
     with project(job.root).active() as modules:
         kernel = modules.load(job.source, job.function)
         functions = {name: modules.load(*split_function(path)) for name, path in job.functions}
-        index = kernel.arg_names.index
-        hints: dict[tuple[int], list[list[str | int]]] = {}
-        for name in job.divisible_by_16:
-            hints.setdefault((index(name),), []).extend(DIVISIBLE)
-        for name in job.pointer_range_32:
-            hints.setdefault((index(name),), []).append(["tt.pointer_range", 32])
-        constants = {(index(name),): value for name, value in {**dict(job.constants), **functions}.items()}
-        source = ASTSource(kernel, dict(job.signature), constants, hints)
+        source = ast_source(job, kernel, functions, parse_arch(job.arch))
         options = make_backend(_target(job.arch)).parse_options({"enable_fp_fusion": True, **dict(job.options)})
         return triton.compile(source, target=_target(job.arch), options=options.__dict__)
 

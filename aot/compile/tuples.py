@@ -1,0 +1,65 @@
+"""Kernel parameters that are named tuples, as Triton takes them.
+
+A job names every member by its path: `q.ptr`, `q.stride_heads`; of a tuple within, by position: `score_mod.operands.0`.
+Triton wants the types nested as the tuples are, and constants and hints by the positions along the path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+
+class TupleError(ValueError):
+    """The names of a signature are not those of the kernel's parameters and their members."""
+
+
+def member_paths(
+    names: Sequence[str], parameters: Sequence[str], classes: Mapping[str, Any]
+) -> dict[str, tuple[int, ...]]:
+    """The positions along the path of each name of a signature.
+
+    Args:
+        names: parameters, or the members of those that are tuples, in order.
+        parameters: the kernel's, in order.
+        classes: the `NamedTuple` class of each parameter that has one.
+
+    Raises:
+        TupleError: the text goes behind "signature of 'kernel' ".
+    """
+    heads = list(dict.fromkeys(name.partition(".")[0] for name in names))
+    if heads != list(parameters):
+        raise TupleError(f"names {heads}, but its parameters are {list(parameters)}")
+    paths: dict[str, tuple[int, ...]] = {}
+    for position, parameter in enumerate(parameters):
+        own = [name.split(".")[1:] for name in names if name.partition(".")[0] == parameter]
+        if own == [[]]:
+            paths[parameter] = (position,)
+            continue
+        if parameter not in classes:
+            raise TupleError(f"names members of {parameter!r}, which is not annotated with a NamedTuple class")
+        fields = classes[parameter]._fields
+        for member in own:
+            if not member or member[0] not in fields or not all(part.isdigit() for part in member[1:]):
+                path = ".".join([parameter, *member])
+                raise TupleError(f"names {path!r}, but the members of {parameter!r} are {list(fields)}")
+            paths[".".join([parameter, *member])] = (position, fields.index(member[0]), *map(int, member[1:]))
+    if list(paths) != list(names) or list(paths.values()) != sorted(paths.values()):
+        raise TupleError(f"has its members out of order: {list(names)}")
+    return paths
+
+
+def nested_types(types: Mapping[str, str], parameters: Iterable[str], classes: Mapping[str, Any]) -> dict[str, Any]:
+    """The types of a signature, with those of each tuple's members in that tuple."""
+    return {name: types[name] if name in types else _nested(types, name, classes[name]) for name in parameters}
+
+
+def _nested(types: Mapping[str, str], parameter: str, tuple_class: Any) -> Any:
+    return tuple_class(*(_member(types, f"{parameter}.{field}") for field in tuple_class._fields))
+
+
+def _member(types: Mapping[str, str], path: str) -> Any:
+    """The type of a member; a tuple of those in it, which may be none."""
+    if path in types:
+        return types[path]
+    return tuple(type_name for name, type_name in types.items() if name.startswith(f"{path}."))

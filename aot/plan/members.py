@@ -1,0 +1,143 @@
+"""What the members of a kernel parameter that is a named tuple are bound to.
+
+    class Matrix(NamedTuple):
+        ptr: tl.tensor
+        stride_rows: tl.tensor
+        stride_columns: tl.tensor
+
+A tensor's tuple has a member `ptr`, its address, and members `stride_<dim>`. A function's tuple has `function` and
+`operands`, what it captures. Any other member stands for what a parameter of its name would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aot.compile.kernel_source import Parameter
+from aot.manifest.schema import BindSpec, Expr
+from aot_runtime.contract import records
+
+POINTER, STRIDE = "ptr", "stride_"
+FUNCTION, OPERANDS = "function", "operands"
+NO_DIM = "none"
+
+
+@dataclass(frozen=True)
+class Absent:
+    """What a member is where the tuple stands for nothing."""
+
+    constant: Any
+
+
+Value = Expr | BindSpec | tuple[Expr, ...] | Absent
+"""Of a member: an expression; operands; or nothing."""
+
+
+class MemberError(ValueError):
+    """A member is bound to nothing, or to what it cannot be."""
+
+
+def member_values(
+    parameter: Parameter,
+    bind: Mapping[str, Expr | BindSpec],
+    tensors: Mapping[str, records.Tensor],
+    by_name: Callable[[str], str | None],
+) -> dict[str, Value]:
+    """What each member is bound to, by its path. Raises `MemberError`.
+
+    Args:
+        bind: the launch's.
+        by_name: the expression that a parameter's name stands for, or None.
+    """
+    given = bind.get(parameter.name)
+    if isinstance(given, BindSpec) and given.function is not None:
+        return _of_function(parameter, given)
+    dims = given.dims if isinstance(given, BindSpec) else None
+    target = str((given.value if isinstance(given, BindSpec) else given) or parameter.name)
+    if given is not None and target not in tensors:
+        raise MemberError(
+            f"parameter '{parameter.name}' is a tuple of {_fields(parameter)}, and '{target}' is no tensor: bind it to "
+            f"a tensor, to a function, or its members by themselves"
+        )
+    strides = _strides(parameter, tensors[target], dims, bind) if target in tensors else {}
+    values: dict[str, Value] = {}
+    for member in parameter.members:
+        if member.name in bind:
+            values[member.name] = bind[member.name]
+        elif target in tensors and member.field == POINTER:
+            values[member.name] = target
+        elif member.name in strides:
+            values[member.name] = strides[member.name]
+        elif (named := by_name(member.field)) is not None:
+            values[member.name] = named
+    return _with_defaults(parameter, values)
+
+
+def _of_function(parameter: Parameter, given: BindSpec) -> dict[str, Value]:
+    if [member.field for member in parameter.members] != [FUNCTION, OPERANDS]:
+        raise MemberError(
+            f"parameter '{parameter.name}' is bound to '{given.function}', but it is a tuple of {_fields(parameter)}: "
+            f"one of {FUNCTION} and {OPERANDS} is needed"
+        )
+    function, operands = parameter.members
+    return {function.name: str(given.function), operands.name: tuple(given.operands)}
+
+
+def _with_defaults(parameter: Parameter, values: dict[str, Value]) -> dict[str, Value]:
+    """The values, and those of members that nothing binds; all absent if there are none, and there may be none."""
+    if not values and parameter.has_default:
+        return {member.name: _absent(member) for member in parameter.members}
+    for member in parameter.members:
+        if member.name not in values:
+            if not member.has_default:
+                raise MemberError(
+                    f"member '{member.field}' of parameter '{parameter.name}' is not bound: the op has nothing of that "
+                    f"name, and `bind` does not name '{member.name}'"
+                )
+            values[member.name] = Absent(getattr(member.default, "value", member.default))  # of a tl.constexpr
+    return {member.name: values[member.name] for member in parameter.members}
+
+
+def _absent(member: Parameter) -> Value:
+    if member.field == OPERANDS:
+        return ()
+    return Absent(0 if member.field.startswith(STRIDE) else None)
+
+
+def _strides(
+    parameter: Parameter, tensor: records.Tensor, dims: Sequence[str | int] | None, bind: Mapping[str, Any]
+) -> dict[str, str]:
+    """The stride that each `stride_<dim>` is, by `dims`, else by the dims' names, else by their order."""
+    members = [member for member in parameter.members if member.field.startswith(STRIDE)]
+    names = [member.field.removeprefix(STRIDE) for member in members]
+    extents = [dim.extent for dim in tensor.shape]
+    if dims is not None:
+        if len(dims) != len(members):
+            raise MemberError(
+                f"parameter '{parameter.name}': {len(dims)} dims for its {len(members)} strides {', '.join(names)}"
+            )
+    elif all(name in extents for member, name in zip(members, names, strict=True) if member.name not in bind):
+        dims = names
+    elif len(names) == len(extents) and all(
+        name not in extents or extents[i] == name for i, name in enumerate(names)
+    ):
+        dims = list(range(len(extents)))
+    else:
+        wrong = next(
+            member for member in members if member.field.removeprefix(STRIDE) not in extents and member.name not in bind
+        )
+        raise MemberError(
+            f"member '{wrong.field}' of parameter '{parameter.name}' is no stride of '{tensor.name}' "
+            f"[{', '.join(extents)}], and the strides {', '.join(names)} are not its dims in order: say which dims "
+            f"they are, `bind: {{{parameter.name}: {{dims: [...]}}}}`"
+        )
+    return {
+        member.name: "0" if dim == NO_DIM else f"stride({tensor.name}, {dim})"
+        for member, dim in zip(members, dims, strict=True)
+    }
+
+
+def _fields(parameter: Parameter) -> str:
+    return ", ".join(member.field for member in parameter.members)
