@@ -7,9 +7,9 @@ only a name, and what is captured is kept as calls to make again.
 
 from __future__ import annotations
 
-from .archs import ARCHS
-from .counters import Statistics
-from .driver import EmulatorDriver
-from .scheduler import Options, Order
+from aot_emulator.driver import EmulatorDriver
+from aot_emulator.isa.archs import ARCHS
+from aot_emulator.machine.scheduler import Options, Order
+from aot_emulator.profile.counters import Statistics
 
 __all__ = ["ARCHS", "EmulatorDriver", "Options", "Order", "Statistics"]

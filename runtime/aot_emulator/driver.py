@@ -14,15 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from aot_emulator.isa.archs import ARCHS, Arch
+from aot_emulator.machine.loader import Kernel, Module
+from aot_emulator.machine.scheduler import Launch, Options, execute
+from aot_emulator.profile.counters import Statistics
+from aot_emulator.state.device_memory import Memory
 from aot_runtime.device.drivers.api import INVALID_VALUE, OUT_OF_MEMORY
 from aot_runtime.device.drivers.base import DeviceProperties
 from aot_runtime.errors import BundleError, DeviceError, DeviceMemoryError, DriverCallError, MemoryAccessError
-
-from .archs import ARCHS, Arch
-from .counters import Statistics
-from .loader import Kernel, Module
-from .memory import Memory
-from .scheduler import Launch, Options, execute
 
 _INVALID_DEVICE, _INVALID_IMAGE, _INVALID_HANDLE, _NOT_FOUND = 101, 200, 400, 500
 _CAPTURE_UNSUPPORTED = 900

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from aot_emulator import EmulatorDriver, Options
-from aot_emulator.archs import ARCHS
+from aot_emulator.isa.archs import ARCHS
 
 from aot_runtime import Bundle, open_bundle
 from aot_runtime.device.device import Device

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from aot_emulator.banks import count_passes
+from aot_emulator.profile.banks import count_passes
 
-from tests.aot_emulator.assembled import counted
+from tests.support.emulation.assembled import counted
 
 LANES = np.arange(64)[None]
 

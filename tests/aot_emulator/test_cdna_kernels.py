@@ -19,10 +19,10 @@ pytest.importorskip("triton", reason="compiling kernels needs the extra `build`"
 from aot_emulator import Options, Order
 from aot_emulator.driver import STRICT_VARIABLE
 
-from tests.aot_emulator import launching
 from tests.aot_emulator import test_kernels as kernels
-from tests.aot_emulator.launching import BF8, BF16, FP8
 from tests.aot_emulator.test_kernels import F16, F32, F64, I8, I32, I64, normal
+from tests.support.emulation import launching
+from tests.support.emulation.launching import BF8, BF16, FP8
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 run = partial(launching.run, source="kernels/more_kernels.py")

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from aot_emulator import ARCHS, Options, Order, Statistics
-from aot_emulator.counters import kind_of
-from aot_emulator.decode import Instruction
-from aot_emulator.peaks import PEAKS, Work, lower_bounds, peaks_of, ridge
-from aot_emulator.traffic import AccessCount
+from aot_emulator.isa.decoding import Instruction
+from aot_emulator.profile.counters import kind_of
+from aot_emulator.profile.peaks import PEAKS, Work, lower_bounds, peaks_of, ridge
+from aot_emulator.profile.traffic import AccessCount
 
-from tests.aot_emulator.assembled import counted
+from tests.support.emulation.assembled import counted
 
 PROLOGUE = 2
 """Instructions that `counted` adds: a scalar load of 8 bytes, and a wait."""
@@ -234,7 +234,7 @@ def test_scratch_and_scalar_loads():
 
 def matmul(m: int, n: int, k: int, options: Options) -> Statistics:
     pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
-    from tests.aot_emulator import launching
+    from tests.support.emulation import launching
 
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-4, 5, shape).astype(np.float16) for shape in ((m, k), (k, n)))
@@ -279,7 +279,7 @@ def test_integer_matrix_operations_are_of_their_type():
 
 
 def test_the_driver_records_launches():
-    from tests.aot_emulator import launching
+    from tests.support.emulation import launching
 
     n = 256
     arguments = {"x": np.ones(n, np.float32), "y": np.ones(n, np.float32), "out": np.zeros(n, np.float32), "n": n}

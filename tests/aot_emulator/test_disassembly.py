@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from aot_emulator.archs import ARCHS, Arch
-from aot_emulator.decode import Instruction, decode
-from aot_emulator.disassembly import disassemble, operands_of, register_name
-from aot_emulator.wait_counters import counted_by, is_coherent, returns_value, waited_for
+from aot_emulator.isa.archs import ARCHS, Arch
+from aot_emulator.isa.decoding import Instruction, decode
+from aot_emulator.isa.disassembly import disassemble, operands_of, register_name
+from aot_emulator.isa.wait_counters import counted_by, is_coherent, returns_value, waited_for
 
-from tests.aot_emulator.machine import assemble
+from tests.support.emulation.machine import assemble
 
 CDNA = ARCHS["gfx942"]
 RDNA3, RDNA4 = (

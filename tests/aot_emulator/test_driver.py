@@ -23,7 +23,7 @@ from aot_runtime.errors import (
     MemoryAccessError,
     UnsupportedInstructionError,
 )
-from tests.aot_emulator.launching import Kernel, compile_kernel, launch
+from tests.support.emulation.launching import Kernel, compile_kernel, launch
 
 ADD = (("x", "*fp32"), ("y", "*fp32"), ("out", "*fp32"), ("n", "i32"))
 BY_BINDING = {

@@ -7,8 +7,8 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from aot_emulator import floats
-from aot_emulator.floats import FloatFormat, Rounding
+from aot_emulator.isa import floats
+from aot_emulator.isa.floats import FloatFormat, Rounding
 
 ML_DTYPES = {
     floats.FP16: np.float16,

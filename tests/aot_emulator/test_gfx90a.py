@@ -6,15 +6,15 @@ import struct
 
 import numpy as np
 import pytest
-from aot_emulator import matrix
-from aot_emulator.archs import ARCHS
-from aot_emulator.buffer import scratch_resource
-from aot_emulator.decode import Instruction, decode
-from aot_emulator.disassembly import disassemble, operands_of
-from aot_emulator.wait_counters import is_coherent, returns_value
+from aot_emulator.isa.archs import ARCHS
+from aot_emulator.isa.decoding import Instruction, decode
+from aot_emulator.isa.disassembly import disassemble, operands_of
+from aot_emulator.isa.matrix import matrix_arithmetic as matrix
+from aot_emulator.isa.memory.buffer import scratch_resource
+from aot_emulator.isa.wait_counters import is_coherent, returns_value
 
 from aot_runtime.errors import MemoryAccessError, UnsupportedInstructionError
-from tests.aot_emulator.machine import Machine, assemble, edge_floats
+from tests.support.emulation.machine import Machine, assemble, edge_floats
 
 
 def gfx90a(**given: int) -> Machine:
@@ -207,11 +207,11 @@ def test_scratch_by_scratch_instructions():
 def test_start_of_a_kernel_with_scratch():
     """The resource is in the first user SGPRs, and where the wavefront's scratch begins in the last of the system's."""
     pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
-    from aot_emulator.loader import Module
-    from aot_emulator.memory import Memory
-    from aot_emulator.wavefronts import UNSET, Batch
+    from aot_emulator.machine.loader import Module
+    from aot_emulator.state.device_memory import Memory
+    from aot_emulator.state.wavefronts import UNSET, Batch
 
-    from tests.aot_emulator.launching import compile_kernel
+    from tests.support.emulation.launching import compile_kernel
 
     signature = (("a", "*bf16"), ("b", "*bf16"), ("c", "*fp32"))
     constants = (("M", 16), ("N", 16), ("K", 256), ("PRECISION", "ieee"), ("OUT", "float"))

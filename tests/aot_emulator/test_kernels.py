@@ -15,7 +15,7 @@ pytest.importorskip("triton", reason="compiling kernels needs the extra `build`"
 from aot_emulator import EmulatorDriver, Options, Order
 from aot_emulator.driver import STRICT_VARIABLE
 
-from tests.aot_emulator.launching import BF8, BF16, FP8, OCP_BF8, OCP_FP8, run
+from tests.support.emulation.launching import BF8, BF16, FP8, OCP_BF8, OCP_FP8, run
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -123,7 +123,7 @@ def test_matmul_with_pipelined_loads():
 
 def test_spilling_matmul(arch: str = GFX942):
     """One wavefront for a tile of 128 x 256 does not fit its registers: accumulation registers and scratch."""
-    from tests.aot_emulator.launching import compile_kernel
+    from tests.support.emulation.launching import compile_kernel
 
     shape, blocks = (128, 256, 64), (128, 256, 32)
     check_matmul(F16, shape, blocks, {"num_warps": 1}, arch=arch)

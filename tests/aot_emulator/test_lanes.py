@@ -7,10 +7,10 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 import pytest
-from aot_emulator.compare import OPS
+from aot_emulator.isa.vector.compare import OPS
 
 from aot_runtime.errors import UnsupportedInstructionError
-from tests.aot_emulator.machine import DEFAULT_MODE, Machine, edge_floats, integers
+from tests.support.emulation.machine import DEFAULT_MODE, Machine, edge_floats, integers
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from aot_emulator.loops import find_loops, innermost
+from aot_emulator.profile.loops import find_loops, innermost
 
 
 def shapes(successors: dict[int, tuple[int, ...]], *entries: int) -> list[tuple[int, frozenset[int], int | None, int]]:

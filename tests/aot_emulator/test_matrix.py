@@ -14,8 +14,8 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from aot_emulator import matrix
-from aot_emulator.matrix import Arithmetic, Modifiers
+from aot_emulator.isa.matrix import matrix_arithmetic as matrix
+from aot_emulator.isa.matrix.matrix_arithmetic import Arithmetic, Modifiers
 
 ARCHES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
 EVERY = [(arch, name) for arch in ARCHES for name in sorted(matrix.table(arch))]

@@ -8,12 +8,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from aot_emulator.archs import ARCHS
-from aot_emulator.atomics import LDS_ATOMICS, MEMORY_ATOMICS
-from aot_emulator.transfers import LDS_LOADS, LDS_STORES, MEMORY_LOADS, MEMORY_STORES, Transfer
+from aot_emulator.isa.archs import ARCHS
+from aot_emulator.isa.memory.atomics import LDS_ATOMICS, MEMORY_ATOMICS
+from aot_emulator.isa.memory.transfers import LDS_LOADS, LDS_STORES, MEMORY_LOADS, MEMORY_STORES, Transfer
 
 from aot_runtime.errors import MemoryAccessError, UnsupportedInstructionError
-from tests.aot_emulator.machine import Machine, integers
+from tests.support.emulation.machine import Machine, integers
 
 NOT_IN_MEMORY = (("gfx942", "min_f32"), ("gfx942", "max_f32"))  # in LDS only
 SPARSE = np.array([0xFFFFFFFFFFFFFFFF, 0xF0F0F0F0F0F0F0F0, 1 << 40 | 1 << 13, 0], np.uint64)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aot_emulator import matrix
+from aot_emulator.isa.matrix import matrix_arithmetic as matrix
 
 from aot_runtime.errors import UnsupportedInstructionError
-from tests.aot_emulator.machine import ACCUMULATION, Machine
+from tests.support.emulation.machine import ACCUMULATION, Machine
 
 ARCHS = ("gfx90a", "gfx942", "gfx950")
 FORMATS = {"fp8": 0, "bf8": 1, "fp6": 2, "bf6": 3, "fp4": 4}

@@ -10,11 +10,11 @@ import pytest
 
 pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
 
-from aot_emulator.decode import Instruction
-from aot_emulator.wait_counters import waited_for
+from aot_emulator.isa.decoding import Instruction
+from aot_emulator.isa.wait_counters import waited_for
 
 from tests.aot_emulator.bundling import PLAIN_ATTENTION, built
-from tests.aot_emulator.mutations import PAGED, Case, attention, counts, decode, matmul, softmax
+from tests.support.emulation.mutations import PAGED, Case, attention, counts, decode, matmul, softmax
 
 
 def path_of(factory: pytest.TempPathFactory, manifest: str, *options: str) -> Path:

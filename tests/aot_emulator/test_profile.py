@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aot_emulator.profile import profile_call
+from aot_emulator.profile.profile_call import profile_call
 from click.testing import CliRunner, Result
 
 from aot_runtime.call.callspec import CallSpec

@@ -6,12 +6,12 @@ import importlib
 
 import numpy as np
 import pytest
-from aot_emulator.archs import ARCHS
-from aot_emulator.decode import Instruction, decode
-from aot_emulator.disassembly import operands_of
+from aot_emulator.isa.archs import ARCHS
+from aot_emulator.isa.decoding import Instruction, decode
+from aot_emulator.isa.disassembly import operands_of
 
-from tests.aot_emulator.machine import assemble
-from tests.aot_emulator.rdna import RDNA
+from tests.support.emulation.machine import assemble
+from tests.support.emulation.rdna import RDNA
 
 
 def decoded(text: str, arch: str) -> Instruction:

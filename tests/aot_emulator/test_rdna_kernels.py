@@ -13,19 +13,19 @@ import pytest
 pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
 
 from aot_emulator import ARCHS, Order
-from aot_emulator.decode import decode
 from aot_emulator.driver import STRICT_VARIABLE
-from aot_emulator.floats import FloatMode
-from aot_emulator.loader import Module
-from aot_emulator.memory import Memory
-from aot_emulator.wavefronts import Batch
+from aot_emulator.isa.decoding import decode
+from aot_emulator.isa.floats import FloatMode
+from aot_emulator.machine.loader import Module
+from aot_emulator.state.device_memory import Memory
+from aot_emulator.state.wavefronts import Batch
 
 from aot.compile.compiler import CompiledKernel
 from aot_runtime.bundle.codeobject import read_loaded_image
 from tests.aot_emulator import test_kernels as kernels
-from tests.aot_emulator.launching import BF16, compile_kernel, run
-from tests.aot_emulator.rdna import RDNA
 from tests.aot_emulator.test_kernels import F16, F32, F64, I8, I32, I64, U32, U64
+from tests.support.emulation.launching import BF16, compile_kernel, run
+from tests.support.emulation.rdna import RDNA
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

@@ -9,7 +9,7 @@ import pytest
 from aot_emulator import ARCHS, EmulatorDriver, Options
 
 from aot_runtime.errors import SanitizerError
-from tests.aot_emulator.assembled import link
+from tests.support.emulation.assembled import link
 
 RDNA3, RDNA4 = "gfx1100", "gfx1201"
 every_rdna = pytest.mark.parametrize("arch", (RDNA3, RDNA4))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from aot_emulator.program import Program
-from aot_emulator.scalar import SOP1, SOP2
-from aot_emulator.scalar_floats import _OPS
+from aot_emulator.isa.scalar.scalar_alu import SOP1, SOP2
+from aot_emulator.isa.scalar.scalar_floats import _OPS
+from aot_emulator.machine.program import Program
 
 from aot_runtime.errors import EmulationError, UnsupportedInstructionError
-from tests.aot_emulator.machine import DEFAULT_MODE, Machine, edge_floats, integers
-from tests.aot_emulator.rdna import RDNA, assert_same, dtype_of, get, mnemonics, put, spelled
 from tests.aot_emulator.test_scalar import LOGIC, MASK, ONE, ORDER, TWO, carry, check, registers, s, value
+from tests.support.emulation.machine import DEFAULT_MODE, Machine, edge_floats, integers
+from tests.support.emulation.rdna import RDNA, assert_same, dtype_of, get, mnemonics, put, spelled
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -153,10 +153,10 @@ def test_what_only_waits_does_nothing():
 
 
 def program_of(arch: str, *lines: str) -> tuple[Machine, Program]:
-    from aot_emulator.decode import decode
-    from aot_emulator.operands import Registers
+    from aot_emulator.isa.decoding import decode
+    from aot_emulator.isa.operands import Registers
 
-    from tests.aot_emulator.machine import ACCUMULATION, assemble
+    from tests.support.emulation.machine import ACCUMULATION, assemble
 
     machine = Machine(arch=arch)
     instructions = decode(assemble("\n".join((*lines, "s_endpgm")), arch), machine.arch)

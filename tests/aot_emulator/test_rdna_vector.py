@@ -7,16 +7,17 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from aot_emulator import compare, packed
-from aot_emulator.archs import ARCHS
-from aot_emulator.decode import decode
-from aot_emulator.names import cdna_name
-from aot_emulator.vector import _CROSS_LANE, _RDNA, _SPECIAL, OPS
+from aot_emulator.isa.archs import ARCHS
+from aot_emulator.isa.decoding import decode
+from aot_emulator.isa.mnemonics import cdna_name
+from aot_emulator.isa.vector import compare
+from aot_emulator.isa.vector import packed_math as packed
+from aot_emulator.isa.vector.vector_alu import _CROSS_LANE, _RDNA, _SPECIAL, OPS
 
 from aot_runtime.errors import UnsupportedInstructionError
-from tests.aot_emulator.machine import DEFAULT_MODE, Machine, edge_floats, integers
-from tests.aot_emulator.rdna import RDNA, SHAPE, assert_same, bits_of, dtype_of, get, mnemonics, put, spelled
 from tests.aot_emulator.test_vector_floats import low_minimum
+from tests.support.emulation.machine import DEFAULT_MODE, Machine, edge_floats, integers
+from tests.support.emulation.rdna import RDNA, SHAPE, assert_same, bits_of, dtype_of, get, mnemonics, put, spelled
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -684,9 +685,9 @@ def test_pairs_read_before_they_write(first: str, second: str, arch: str):
 
 
 def test_disassembly_of_pairs_and_halves():
-    from aot_emulator.disassembly import disassemble
+    from aot_emulator.isa.disassembly import disassemble
 
-    from tests.aot_emulator.machine import assemble
+    from tests.support.emulation.machine import assemble
 
     for text in ("v_dual_add_f32 v2, v8, v9 :: v_dual_mov_b32 v3, v10", "v_add_f16 v2.h, v8.l, v9.h",
                  "v_fma_f16 v2.h, v8.l, v200.h, v9.l", "v_cvt_f32_f16 v4, v8.h"):  # fmt: skip

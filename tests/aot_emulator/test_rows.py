@@ -7,8 +7,8 @@ import runpy
 import numpy as np
 import pytest
 from aot_emulator import EmulatorDriver
-from aot_emulator.profile import profile_on
-from aot_emulator.profile_report import profile_data
+from aot_emulator.profile.profile_call import profile_on
+from aot_emulator.profile.profile_report import profile_data
 
 from aot_runtime import Bundle
 from aot_runtime.call.callspec import CallSpec

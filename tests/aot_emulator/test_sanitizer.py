@@ -8,10 +8,10 @@ import struct
 import numpy as np
 import pytest
 from aot_emulator import ARCHS, EmulatorDriver, Options, Order
-from aot_emulator.memory import Memory
+from aot_emulator.state.device_memory import Memory
 
 from aot_runtime.errors import InstructionBudgetError, MemoryAccessError, SanitizerError, Thread
-from tests.aot_emulator.assembled import link
+from tests.support.emulation.assembled import link
 
 POINTER = "s_load_dwordx2 s[4:5], s[0:1], 0x0\ns_waitcnt lgkmcnt(0)\nv_lshlrev_b32 v1, 2, v0\n"
 """The array in s[4:5], and the byte offset of the thread's dword in v1."""

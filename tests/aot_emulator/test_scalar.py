@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from aot_emulator.scalar import SOP1, SOP2, SOPC
+from aot_emulator.isa.scalar.scalar_alu import SOP1, SOP2, SOPC
 
 from aot_runtime.errors import UnsupportedInstructionError
-from tests.aot_emulator.machine import DEFAULT_MODE, Machine, integers
+from tests.support.emulation.machine import DEFAULT_MODE, Machine, integers
 
 MASK = {32: 0xFFFFFFFF, 64: 0xFFFFFFFFFFFFFFFF}
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aot_emulator.vector import _CONVERSIONS, _FLOATS, _OTHER_FLOATS, _SHORT_FLOATS
+from aot_emulator.isa.vector.vector_alu import _CONVERSIONS, _FLOATS, _OTHER_FLOATS, _SHORT_FLOATS
 
-from tests.aot_emulator.machine import DEFAULT_MODE, Machine, edge_floats, integers
+from tests.support.emulation.machine import DEFAULT_MODE, Machine, edge_floats, integers
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

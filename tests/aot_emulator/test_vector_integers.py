@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from aot_emulator.vector import _INTEGER_WIDTHS, _INTEGERS
+from aot_emulator.isa.vector.vector_alu import _INTEGER_WIDTHS, _INTEGERS
 
-from tests.aot_emulator.machine import Machine, integers
+from tests.support.emulation.machine import Machine, integers
 
 Semantics = Callable[..., int]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from aot_emulator.matrix import Modifiers
+from aot_emulator.isa.matrix.matrix_arithmetic import Modifiers
 
 from aot_runtime.errors import UnsupportedInstructionError
-from tests.aot_emulator.machine import Machine
 from tests.aot_emulator.test_matrix import EVERY, WAVES, Case, naive, unpack_d
+from tests.support.emulation.machine import Machine
 
 WMMA = [(arch, name) for arch, name in EVERY if name.startswith("v_wmma")]
 every_wmma = pytest.mark.parametrize("arch,name", WMMA)

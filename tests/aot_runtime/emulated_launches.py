@@ -9,11 +9,11 @@ import ctypes
 from pathlib import Path
 
 import numpy as np
-from aot_emulator.archs import ARCHS
-from aot_emulator.loader import Module
-from aot_emulator.memory import Memory
-from aot_emulator.scheduler import Launch as Emulated
-from aot_emulator.scheduler import Options, Statistics, execute
+from aot_emulator.isa.archs import ARCHS
+from aot_emulator.machine.loader import Module
+from aot_emulator.machine.scheduler import Launch as Emulated
+from aot_emulator.machine.scheduler import Options, Statistics, execute
+from aot_emulator.state.device_memory import Memory
 
 from aot_runtime import Bundle, open_bundle
 from tests.support.hip_double.double import Double, Launch

@@ -340,8 +340,8 @@ def profile(
     """
     import json
 
-    from aot_emulator.profile import profile_call
-    from aot_emulator.profile_report import profile_data, profile_text
+    from aot_emulator.profile.profile_call import profile_call
+    from aot_emulator.profile.profile_report import profile_data, profile_text
 
     found = profile_call(bundle, op, call, dict(content), _Progress().show)
     if as_json:

@@ -1,0 +1,85 @@
+"""What gfx90a encodes otherwise than CDNA3, whose tables the decoder has.
+
+Opcodes that CDNA3 dropped or gave to others are decoded as a CDNA3 instruction with the same operands, and renamed.
+The cache policy bits lie where CDNA3 has sc0, sc1 and nt, and are called glc, scc and slc: glc of an atomic says that
+the old value is returned. Of flat memory instructions, the bit that says on CDNA3 that scratch has a vector address
+says here that the data goes to LDS; scratch has a vector address where it has no scalar one.
+
+Found by disassembling every opcode of every encoding with LLVM for gfx90a, and comparing the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aot_emulator.isa.matrix.matrix_arithmetic import GFX90A_OPCODES
+
+_VOP3P = 896
+"""VOP3P's opcodes are the VOP3 opcodes from here on: the encodings share their upper bits."""
+_SAME_OPERANDS = {
+    84: 68,  # 32x32x8 i8: as 32x32x2 f32
+    85: 69,
+    **dict(zip(range(99, 104), range(93, 98), strict=True)),  # bf16_1k: CDNA3's bf16 with another number
+    104: 64,  # 32x32x2 bf16: as 32x32x1 f32
+    105: 65,
+    107: 66,
+    108: 68,
+    109: 69,
+}
+"""CDNA3 opcodes of VOP3P whose operands have the sizes of those of gfx90a's."""
+
+
+@dataclass(frozen=True)
+class _Family:
+    """An encoding's opcodes that differ.
+
+    Attributes:
+        shift, encoding: the upper bits of the first word, and what they are.
+        at, bits: the place of the opcode in it.
+        renamed: by opcode: (CDNA3's opcode to decode it as, its mnemonic).
+    """
+
+    shift: int
+    encoding: int
+    at: int
+    bits: int
+    renamed: Mapping[int, tuple[int, str]]
+
+
+_FAMILIES = (
+    _Family(31, 0, 25, 6, {22: (59, "v_mac_f32"), 23: (23, "v_madmk_f32"), 24: (24, "v_madak_f32")}),  # VOP2
+    _Family(
+        26, 0b110100, 16, 10,
+        {278: (315, "v_mac_f32"), 448: (459, "v_mad_legacy_f32"), 449: (459, "v_mad_f32")}
+        | {_VOP3P + op: (_VOP3P + _SAME_OPERANDS.get(op, op), name) for op, name in GFX90A_OPCODES.items()},
+    ),  # VOP3 and VOP3P
+    _Family(
+        26, 0b111000, 18, 7, {41: (41, "buffer_invl2"), 62: (41, "buffer_wbinvl1"), 63: (41, "buffer_wbinvl1_vol")}
+    ),  # MUBUF
+)  # fmt: skip
+
+_FLAGS = {"sc0": "glc", "sc1": "scc", "nt": "slc"}
+_NO_ADDRESS = 0x7F
+
+
+def substitute(raw: bytes) -> tuple[bytes, str | None]:
+    """Machine code that CDNA3's tables decode, and the mnemonic if theirs is not gfx90a's."""
+    word = int.from_bytes(raw[:4], "little")
+    for family in _FAMILIES:
+        opcode = word >> family.at & (1 << family.bits) - 1
+        if word >> family.shift == family.encoding and opcode in family.renamed:
+            stand_in, name = family.renamed[opcode]
+            word ^= (opcode ^ stand_in) << family.at
+            return word.to_bytes(4, "little") + raw[4:], name
+    return raw, None
+
+
+def rename_fields(encoding: str, fields: Mapping[str, int]) -> dict[str, int]:
+    """A decoded instruction's fields as gfx90a has them."""
+    found = {_FLAGS.get(name, name): value for name, value in fields.items()}
+    if encoding in ("GLOBAL", "FLAT"):
+        found["lds"] = found.pop("sve")
+    elif encoding == "SCRATCH":
+        found["lds"], found["sve"] = found["sve"], int(found["saddr"] == _NO_ADDRESS)
+    return found

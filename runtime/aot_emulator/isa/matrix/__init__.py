@@ -1,0 +1,1 @@
+"""Matrix instructions: MFMA of CDNA and WMMA of RDNA."""

@@ -1,0 +1,93 @@
+"""Matrix instructions of CDNA: MFMA, with its registers and modifiers (chapter "Matrix Arithmetic Instructions")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from aot_emulator.isa.decoding import Instruction
+from aot_emulator.isa.operands import VGPR, Registers, vector_register, vector_source
+from aot_emulator.isa.scalar.scalar_alu import Step
+from aot_emulator.state.wavefronts import Array, Wavefronts
+
+from . import matrix_arithmetic as matrix
+
+
+def bind(instruction: Instruction, layout: Registers, op: matrix.MatrixOp) -> Step:
+    """MFMA: A, B, C and D in ordinary or accumulation registers; EXEC does not matter."""
+    fields = {**_matrix_fields(instruction.fields), **instruction.fields}
+    modifiers = _modifiers(instruction, fields, op)
+    try:
+        op = matrix.resolve(op, modifiers)
+    except ValueError as error:
+        raise instruction.unsupported(str(error)) from None
+    accumulates, sources = bool(fields["acc_cd"]), fields["acc"]
+
+    def rows(name: str, accumulation: bool, words: int) -> slice:
+        if fields[name] < VGPR:
+            raise instruction.unsupported(f"{name} that is no vector register")
+        row = vector_register(instruction, fields[name], accumulation, layout, words)
+        return slice(row, row + words)
+
+    first = rows("src0", bool(sources & 1), op.a_registers)
+    second = rows("src1", bool(sources >> 1 & 1), op.b_registers)
+    target = rows("vdst", accumulates, op.d_registers)
+    addend: slice | Callable[[Wavefronts], Any]
+    if fields["src2"] >= VGPR:
+        addend = rows("src2", accumulates, op.d_registers)
+    else:
+        addend = vector_source(instruction, fields["src2"], "f64" if op.d.bits == 64 else "u32", layout)
+
+    exponents = [rows(name, False, 1) for name in _SCALES if name in fields]
+
+    def step(waves: Wavefronts) -> None:
+        if isinstance(addend, slice):
+            start: Array | None = waves.u32[addend]
+        else:
+            start = _spread(addend(waves), op.d_registers, waves.shape)
+        registers = waves.u32
+        overlaps = any(target.start < part.stop and part.start < target.stop for part in (first, second))
+        out = None if overlaps else registers[target]
+        scales = (registers[exponents[0]], registers[exponents[1]]) if exponents else None
+        result = matrix.execute(op, registers[first], registers[second], start, modifiers, scales=scales, out=out)
+        if out is None:
+            registers[target] = result
+
+    return step
+
+
+_SCALES = ("scale_src0", "scale_src1")
+_UNSCALED, _SCALED = ("cbsz", "abid", "blgp"), ("cbsz", "blgp", "neg", "neg_hi", "opsel", "opsel_hi")
+_ABID_OF_SCALED = 1
+"""What abid always is in the encoding of scaled instructions."""
+
+
+def _modifiers(instruction: Instruction, fields: Mapping[str, int], op: matrix.MatrixOp) -> matrix.Modifiers:
+    """The modifiers that an instruction has. The tables give the bits of each of its fields several names."""
+    if op.scaled and fields["abid"] != _ABID_OF_SCALED:
+        raise instruction.unsupported(f"abid {fields['abid']} of a scaled instruction")
+    return matrix.Modifiers.from_fields({name: fields[name] for name in (_SCALED if op.scaled else _UNSCALED)})
+
+
+def _matrix_fields(fields: Mapping[str, int]) -> dict[str, int]:
+    """MFMA's names for what the tables, for some of its opcodes, call by the names of other VOP3P instructions."""
+    if "cbsz" in fields:
+        return {}
+    return {
+        "cbsz": fields["neg_hi"],
+        "abid": fields["opsel"] | fields["opsel_hi2"] << 3,
+        "acc_cd": fields["clmp"],
+        "acc": fields["opsel_hi"],
+        "blgp": fields["neg"],
+    }
+
+
+def _spread(value: Any, registers: int, shape: tuple[int, int]) -> Array | None:
+    """A constant C in every element; None for zero."""
+    if not value:
+        return None
+    words = np.asarray(value).reshape(1).view(np.uint32)
+    repeated = np.tile(words, registers // len(words))
+    return np.broadcast_to(repeated[:, None, None], (registers, *shape))

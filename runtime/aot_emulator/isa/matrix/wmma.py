@@ -1,0 +1,59 @@
+"""RDNA's matrix instructions: WMMA (chapter "Wave Matrix Multiply Accumulate" of the ISA documents).
+
+The sparse forms (SWMMAC) are in no table of `matrix`, and refused for that.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aot_emulator.isa.decoding import Instruction
+from aot_emulator.isa.operands import VGPR, Registers, constant, vector_register
+from aot_emulator.isa.scalar.scalar_alu import Step
+from aot_emulator.state.wavefronts import Array, Wavefronts
+
+from . import matrix_arithmetic as matrix
+
+
+def bind(instruction: Instruction, layout: Registers, op: matrix.MatrixOp) -> Step:
+    """What executes a matrix instruction: D = A * B + C in vector registers; EXEC does not matter."""
+    modifiers = matrix.Modifiers.from_fields(instruction.fields)
+    try:
+        op = matrix.resolve(op, modifiers)
+    except ValueError as error:
+        raise instruction.unsupported(str(error)) from None
+
+    def rows(name: str, words: int) -> slice:
+        if instruction.fields[name] < VGPR:
+            raise instruction.unsupported(f"{name} that is no vector register")
+        row = vector_register(instruction, instruction.fields[name], False, layout, words)
+        return slice(row, row + words)
+
+    first, second = rows("src0", op.a_registers), rows("src1", op.b_registers)
+    target = rows("vdst", op.d_registers)
+    addend = rows("src2", op.d_registers) if instruction.fields["src2"] >= VGPR else _constant(instruction, op)
+    overlaps = any(target.start < part.stop and part.start < target.stop for part in (first, second))
+
+    def step(waves: Wavefronts) -> None:
+        registers, start = waves.u32, None
+        if isinstance(addend, slice):
+            start = registers[addend]
+        elif addend:
+            start = np.broadcast_to(addend, (op.d_registers, *waves.shape))
+        # The half of a register that a result of 16 bits leaves alone is D's own.
+        out: Array = registers[target].copy() if overlaps else registers[target]
+        matrix.execute(op, registers[first], registers[second], start, modifiers, out=out)
+        if overlaps:
+            registers[target] = out
+
+    return step
+
+
+def _constant(instruction: Instruction, op: matrix.MatrixOp) -> np.uint32:
+    """Every register of a C that is a constant."""
+    value = constant(instruction, instruction.fields["src2"], "u32")
+    if value is None or instruction.fields["src2"] == 255:
+        raise instruction.unsupported("src2 that is neither a vector register nor an inline constant")
+    if value and op.d.bits != 32:
+        raise instruction.unsupported("an inline constant other than 0 for elements of 16 bits")
+    return np.uint32(value)

@@ -1,0 +1,1 @@
+"""Instructions that reach memory, LDS or scratch."""

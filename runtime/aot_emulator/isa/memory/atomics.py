@@ -1,0 +1,212 @@
+"""Atomic operations on memory and LDS: lanes that hit the same address take effect one after another, lowest first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from aot_emulator.isa import floats
+from aot_emulator.isa.wait_counters import Isa
+from aot_emulator.state.wavefronts import Array
+from aot_runtime.errors import MemoryAccessError
+
+from .transfers import Place
+
+_DTYPES = {kind: np.dtype(f"{kind[0]}{int(kind[1:]) // 8}") for kind in ("u32", "i32", "f32", "u64", "i64", "f64")}
+
+
+@dataclass(frozen=True)
+class Atomic:
+    """`function(old, *operands)` gives the new value; `operands` have the kind's dtype."""
+
+    kind: str
+    function: Callable[..., Any]
+    operands: int = 1
+
+    @property
+    def words(self) -> int:
+        return _DTYPES[self.kind].itemsize // 4
+
+
+def _increment(old: Array, limit: Array) -> Array:
+    return np.where(old >= limit, old.dtype.type(0), old + old.dtype.type(1))
+
+
+def _decrement(old: Array, limit: Array) -> Array:
+    return np.where((old == 0) | (old > limit), limit, old - old.dtype.type(1))
+
+
+def _add_halves(old: Array, value: Array) -> Array:
+    first, second = (
+        array.view(np.uint32)[:, None].view(np.float16) for array in map(np.ascontiguousarray, (old, value))
+    )
+    return np.ascontiguousarray(first + second).view(np.uint32)[:, 0]
+
+
+def _add_bf16_halves(old: Array, value: Array) -> Array:
+    sums = []
+    for shift in (0, 16):
+        first, second = (
+            floats.decode(array >> np.uint32(shift) & np.uint32(0xFFFF), floats.BF16) for array in (old, value)
+        )
+        sums.append(floats.f32_to_bf16(first + second))
+    return floats.pack16(sums[0], sums[1])
+
+
+def _exchange(old: Array, value: Array) -> Array:
+    return value
+
+
+def _exchange_if(old: Array, value: Array, compare: Array) -> Array:
+    return np.where(old == compare, value, old)
+
+
+def _subtract_to_zero(old: Array, value: Array) -> Array:
+    return np.where(old < value, old.dtype.type(0), old - value)
+
+
+def _subtract_if_enough(old: Array, value: Array) -> Array:
+    return np.where(old < value, old, old - value)
+
+
+def _smaller(old: Array, value: Array) -> Array:
+    return np.where(value < old, value, old)
+
+
+def _larger(old: Array, value: Array) -> Array:
+    return np.where(value > old, value, old)
+
+
+def _of_width(bits: int) -> dict[str, Atomic]:
+    u, i = f"u{bits}", f"i{bits}"
+    return {
+        "swap": Atomic(u, _exchange),
+        "cmpswap": Atomic(u, _exchange_if, operands=2),
+        "add": Atomic(u, np.add),
+        "sub": Atomic(u, np.subtract),
+        "rsub": Atomic(u, lambda old, value: value - old),
+        "smin": Atomic(i, np.minimum),
+        "umin": Atomic(u, np.minimum),
+        "smax": Atomic(i, np.maximum),
+        "umax": Atomic(u, np.maximum),
+        "and": Atomic(u, np.bitwise_and),
+        "or": Atomic(u, np.bitwise_or),
+        "xor": Atomic(u, np.bitwise_xor),
+        "inc": Atomic(u, _increment),
+        "dec": Atomic(u, _decrement),
+    }
+
+
+_32, _64 = _of_width(32), _of_width(64)
+_FLOATS = {
+    **{f"add_{kind}": Atomic(kind, np.add) for kind in ("f32", "f64")},
+    **{f"min_{kind}": Atomic(kind, floats.min_num) for kind in ("f32", "f64")},
+    **{f"max_{kind}": Atomic(kind, floats.max_num) for kind in ("f32", "f64")},
+    "pk_add_f16": Atomic("u32", _add_halves),
+    "pk_add_bf16": Atomic("u32", _add_bf16_halves),
+}
+
+_COMPARED = {"min_f32": Atomic("f32", _smaller), "max_f32": Atomic("f32", _larger)}
+"""RDNA3's: a comparison with NaN does not hold, so that memory stays as it is."""
+_PACKED = {name: _FLOATS[name] for name in ("pk_add_f16", "pk_add_bf16")}
+_NUMBERS = {f"{name}_num_f32": _FLOATS[f"{name}_f32"] for name in ("min", "max")}
+_SUBTRACTIONS = {"cond_sub_u32": Atomic("u32", _subtract_if_enough), "sub_clamp_u32": Atomic("u32", _subtract_to_zero)}
+
+
+def _with_types(bits: int, table: Mapping[str, Atomic]) -> dict[str, Atomic]:
+    """With the names that say the type of what is in memory."""
+    found = {f"{name}_u{bits}": table[name] for name in ("add", "sub", "inc", "dec")}
+    for name in ("min", "max"):
+        found |= {f"{name}_u{bits}": table[f"u{name}"], f"{name}_i{bits}": table[f"s{name}"]}
+    return found | {f"{name}_b{bits}": table[name] for name in ("and", "or", "xor")}
+
+
+_TYPED = _with_types(32, _32) | _with_types(64, _64)
+
+
+def _in_memory() -> dict[str, Atomic]:
+    exchanges = {
+        f"{name}_b{bits}": table[name] for bits, table in ((32, _32), (64, _64)) for name in ("swap", "cmpswap")
+    }
+    return {**_TYPED, **exchanges, "add_f32": _FLOATS["add_f32"]}
+
+
+MEMORY_ATOMICS: Mapping[Isa, Mapping[str, Atomic]] = {
+    "cdna": {
+        **{name: atomic for name, atomic in _32.items() if name != "rsub"},
+        **{f"{name}_x2": atomic for name, atomic in _64.items() if name != "rsub"},
+        **_FLOATS,
+    },
+    "rdna3": {**_in_memory(), **_COMPARED, "csub_u32": _SUBTRACTIONS["sub_clamp_u32"]},
+    "rdna4": {**_in_memory(), **_NUMBERS, **_PACKED, **_SUBTRACTIONS},
+}
+"""By ISA, and by the part of the mnemonic after `global_atomic_`, `buffer_atomic_`, …"""
+
+
+def _in_lds(exchange: str, compare: str) -> dict[str, Atomic]:
+    found = {**_TYPED, "add_f32": _FLOATS["add_f32"]}
+    for bits, table in ((32, _32), (64, _64)):
+        found |= {f"rsub_u{bits}": table["rsub"], f"{exchange}_b{bits}": table["swap"],
+                  f"{compare}_b{bits}": table["cmpswap"]}  # fmt: skip
+    return found
+
+
+_RDNA_LDS = _in_lds("storexchg", "cmpstore")
+LDS_ATOMICS: Mapping[Isa, Mapping[str, Atomic]] = {
+    "cdna": {**_in_lds("wrxchg", "cmpst"), **_FLOATS},
+    "rdna3": {**_RDNA_LDS, **_COMPARED, "min_f64": Atomic("f64", _smaller), "max_f64": Atomic("f64", _larger)},
+    "rdna4": {
+        **_RDNA_LDS, **_NUMBERS, **{f"{name}_num_f64": _FLOATS[f"{name}_f64"] for name in ("min", "max")},
+        **_PACKED, **_SUBTRACTIONS,
+    },
+}  # fmt: skip
+"""By ISA, and by the part of the mnemonic after `ds_`, without `rtn_`."""
+
+
+def perform(atomic: Atomic, places: list[Place], operands: list[Array], shape: tuple[int, ...]) -> Array:
+    """Do the operation for every lane that a place has.
+
+    operands: uint32 [words, wavefronts, lanes] each. Returns the old values, uint32 [words, *shape]; 0 elsewhere.
+    """
+    result = np.zeros((atomic.words, *shape), np.uint32)
+    for place in places:
+        lanes = np.ones(shape, bool) if place.lanes is None else place.lanes
+        values = [_typed(operand[:, lanes], atomic.kind) for operand in operands]
+        offsets = place.offsets[lanes] if place.offsets.ndim > 1 else place.offsets
+        old = _perform_at(atomic, place.data, offsets, values)
+        result[:, lanes] = np.ascontiguousarray(old)[:, None].view(np.uint32).T
+    return result
+
+
+def _typed(words: Array, kind: str) -> Array:
+    return np.ascontiguousarray(words.T).view(_DTYPES[kind])[:, 0]
+
+
+def _perform_at(atomic: Atomic, data: Array, offsets: Array, values: list[Array]) -> Array:
+    dtype = _DTYPES[atomic.kind]
+    if (offsets & (dtype.itemsize - 1)).any():
+        wrong = int(offsets[(offsets & (dtype.itemsize - 1)) != 0][0])
+        raise MemoryAccessError(f"atomic access at offset {wrong:#x} is not aligned", wrong, dtype.itemsize)
+    target = data[: data.size // dtype.itemsize * dtype.itemsize].view(dtype)
+    index = offsets // dtype.itemsize
+    old = np.empty(index.shape, dtype)
+    turns = _turns(index)
+    for turn in range(int(turns.max()) + 1):
+        now = turns == turn
+        old[now] = target[index[now]]
+        target[index[now]] = atomic.function(old[now], *(value[now] for value in values))
+    return old
+
+
+def _turns(index: Array) -> Array:
+    """For each access, how many earlier ones go to the same place."""
+    order = np.argsort(index, kind="stable")
+    ordered = index[order]
+    first = np.r_[True, ordered[1:] != ordered[:-1]]
+    begin = np.flatnonzero(first)
+    turns = np.empty(index.shape, np.int64)
+    turns[order] = np.arange(index.size) - np.repeat(begin, np.diff(np.r_[begin, index.size]))
+    return turns

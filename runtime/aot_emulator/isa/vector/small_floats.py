@@ -1,0 +1,156 @@
+"""Conversions of 8-bit and 4-bit floats: VOP1 and VOP3 (CDNA3 and CDNA4, chapter "Vector ALU Operations").
+
+Which formats fp8 and bf8 are, the arch says: FNUZ on gfx942, those of the OCP elsewhere. The v_cvt_scalef32
+instructions of gfx950 have a further source, whose exponent is that of a block of numbers: what is narrowed is divided
+by that power of two first, what is widened is multiplied by it. There is one rounding, to nearest even. A number too
+large becomes what the format has for infinity, or with MODE.FP16_OVFL the largest number.
+
+Not implemented are the 6-bit forms, and the stochastic ones of which AMD does not say which random bits they take.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from aot_emulator.isa import floats
+from aot_emulator.isa.decoding import Instruction
+from aot_emulator.isa.floats import FloatFormat
+from aot_emulator.isa.modifiers import Modifiers
+from aot_emulator.isa.operands import Reader, Registers, vector_register, vector_source
+from aot_emulator.isa.scalar.scalar_alu import Step
+from aot_emulator.state.wavefronts import Array, Wavefronts
+
+_SMALL = {
+    False: {"fp8": floats.FP8_FNUZ, "bf8": floats.BF8_FNUZ},
+    True: {"fp8": floats.FP8, "bf8": floats.BF8, "fp4": floats.FP4},
+}
+"""By whether the arch has the OCP's."""
+_CODES: dict[str, Callable[[Array], Array]] = {
+    "f32": lambda value: value.astype(np.float32).view(np.uint32),
+    "f16": lambda value: value.astype(np.float16).view(np.uint16),
+    # Few enough significant bits that rounding to float32 first changes nothing.
+    "bf16": lambda value: floats.f32_to_bf16(value.astype(np.float32)),
+}
+_TYPE = r"(?:fp|bf|f)\d+"
+_NAME = re.compile(rf"v_cvt_(?P<scaled>scalef32_)?(?P<random>sr_)?(?P<pair>pk_)?(?P<to>{_TYPE})_(?P<of>{_TYPE})")
+
+
+def bind(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step | None:
+    """What executes a conversion; None if it is none of these, or not implemented."""
+    match = _NAME.fullmatch(instruction.operation)
+    if match is None:
+        return None
+    conversion = _Conversion(instruction, layout, changes, bool(match["scaled"]))
+    small, to, of = _SMALL[instruction.arch.ocp_fp8], match["to"], match["of"]
+    form = ("sr_" if match["random"] else "") + ("pk_" if match["pair"] else "")
+    if of in small and to in _CODES and form in ("", "pk_"):
+        return conversion.widening(small[of], to, pair=form == "pk_")
+    if to in small and of in _CODES and form == "pk_":
+        return conversion.narrowing(small[to], of)
+    if to in small and of == "f32" and form == "sr_":
+        return conversion.random(small[to])
+    return None
+
+
+class _Conversion:
+    def __init__(self, instruction: Instruction, layout: Registers, changes: Modifiers, scaled: bool):
+        self._instruction, self._layout, self._changes, self._scaled = instruction, layout, changes, scaled
+        self._select = instruction.field("opsel")
+        changes.refuse_clamp()
+
+    def widening(self, fmt: FloatFormat, to: str, pair: bool) -> Step:
+        """One or two numbers from a byte or a word; two of 16 bits go to one register, of 32 bits to two."""
+        read, place = self._small_source(fmt, pair)
+        factor, encode, mask = self._factor(1, 1), _CODES[to], np.uint32((1 << fmt.bits) - 1)
+        positions = [np.uint32(place + part * fmt.bits) for part in range(1 + pair)]
+        row, half = self._target(1 + (pair and to == "f32")), self._select >> 3
+
+        def step(waves: Wavefronts) -> None:
+            word, scale = read(waves), factor(waves)
+            codes = [encode(floats.decode(word >> position & mask, fmt) * scale) for position in positions]
+            if to == "f32":
+                for part, code in enumerate(codes):
+                    waves.write(row + part, code)
+            elif pair:
+                waves.write(row, floats.pack16(*codes))
+            else:
+                waves.write_half(row, half, codes[0])
+
+        return step
+
+    def narrowing(self, fmt: FloatFormat, of: str) -> Step:
+        """Two numbers to a byte or a word of the target: of 32 bits from two sources, of 16 bits from one."""
+        read, factor = self._pair(of), self._factor(2 if of == "f32" else 1, -1)
+        if fmt.bits == 8 and self._select >> 2 & 1:
+            raise self._instruction.unsupported(f"op_sel {self._select}")
+        row, position = self._target(), 8 * (self._select >> 2)
+
+        def step(waves: Wavefronts) -> None:
+            scale, saturate = factor(waves), waves.mode.fp16_ovfl
+            low, high = (floats.encode(value * scale, fmt, saturate=saturate) for value in read(waves))
+            code = low | high.astype(np.uint16) << np.uint16(fmt.bits)
+            waves.write(row, floats.insert_bits(waves.u32[row], code, position, 2 * fmt.bits))
+
+        return step
+
+    def random(self, fmt: FloatFormat) -> Step:
+        """One number to a byte of the target, rounded with random bits."""
+        value, bits = self._changes.sources(["f32", "u32"], placed=True)
+        factor, row, position = self._factor(2, -1), self._target(), 8 * (self._select >> 2)
+
+        def step(waves: Wavefronts) -> None:
+            given, random = np.broadcast_arrays(value(waves) * factor(waves), bits(waves))
+            code = floats.cvt_sr(given, random, fmt, saturate=waves.mode.fp16_ovfl)
+            waves.write(row, floats.insert_bits(waves.u32[row], code, position, 8))
+
+        return step
+
+    def _target(self, words: int = 1) -> int:
+        return vector_register(self._instruction, self._instruction.fields["vdst"], False, self._layout, words)
+
+    def _source(self, position: int) -> Reader:
+        """A source's bits."""
+        if any(self._changes.sign_changes(position)):
+            raise self._instruction.unsupported(f"neg or abs on source {position}, which is no float")
+        return vector_source(self._instruction, self._changes.numbers()[position], "u32", self._layout)
+
+    def _small_source(self, fmt: FloatFormat, pair: bool) -> tuple[Reader, int]:
+        """What holds the small numbers, and the lowest bit of the first."""
+        if not self._scaled:
+            if pair:
+                return self._source(0), 16 * self._changes.word_of_first_source()
+            if self._select and self._instruction.arch.isa == "rdna4":  # op_sel names a byte, its lower bit first
+                return self._source(0), 8 * (0, 2, 1, 3)[self._select & 3]
+            return self._changes.sources(["u32"])[0], 0  # SDWA may choose a byte
+        select, unit = self._select & 3, 16 if pair and fmt.bits == 8 else 8
+        if unit * select >= 32:
+            raise self._instruction.unsupported(f"op_sel {self._select}")
+        return self._source(0), unit * select
+
+    def _pair(self, of: str) -> Callable[[Wavefronts], tuple[Array, Array]]:
+        if of == "f32":
+            low, high = self._changes.sources(["f32", "f32"], placed=True)
+            return lambda waves: (low(waves), high(waves))
+        read, fmt = self._source(0), floats.BF16 if of == "bf16" else floats.FP16
+
+        def halves(waves: Wavefronts) -> tuple[Array, Array]:
+            word = read(waves)
+            return floats.decode(word & np.uint32(0xFFFF), fmt), floats.decode(word >> np.uint32(16), fmt)
+
+        return halves
+
+    def _factor(self, position: int, sign: int) -> Callable[[Wavefronts], Any]:
+        """The power of two that a source's exponent means, or with sign -1 its inverse: float64, NaN of the largest."""
+        if not self._scaled:
+            return lambda waves: np.float32(1)
+        read = self._source(position)
+
+        def factor(waves: Wavefronts) -> Any:
+            exponent = (read(waves) >> np.uint32(23) & np.uint32(0xFF)).astype(np.int32)
+            return np.where(exponent == 0xFF, np.nan, np.ldexp(1.0, sign * (exponent - 127)))
+
+        return factor

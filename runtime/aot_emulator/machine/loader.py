@@ -1,0 +1,268 @@
+"""From an HSACO to kernels that can be launched: ELF, kernel descriptor, kernarg segment, initial registers.
+
+The descriptor and the initial state are those of LLVM's "User Guide for AMDGPU Backend" (code object version 5).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from aot_emulator.isa.archs import Arch, Isa
+from aot_emulator.isa.decoding import Instruction, decode
+from aot_emulator.isa.memory.buffer import scratch_resource
+from aot_emulator.isa.operands import Registers
+from aot_emulator.state.device_memory import Memory
+from aot_emulator.state.wavefronts import EXEC, TTMP0, Array, Batch, words_of
+from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object, read_loaded_image
+from aot_runtime.errors import BundleError, EmulationError
+
+from .program import Program
+
+_PRELOAD_ENTRY = 256
+"""Where hardware that preloads kernel arguments starts: it leaves out what loads them."""
+_NAME_LENGTH = 16
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """The 64-byte kernel descriptor."""
+
+    raw: bytes
+    isa: Isa
+
+    def _word(self, offset: int) -> int:
+        return int(struct.unpack_from("<I", self.raw, offset)[0])
+
+    @property
+    def entry(self) -> int:
+        """Bytes from the descriptor to the first instruction."""
+        return int(struct.unpack_from("<q", self.raw, 16)[0])
+
+    @property
+    def vector_registers(self) -> int:
+        return ((self._word(48) & 0x3F) + 1) * 8
+
+    @property
+    def first_accumulation(self) -> int:
+        """How many of the vector registers are ordinary ones."""
+        return ((self._word(44) & 0x3F) + 1) * 4 if self.isa == "cdna" else self.vector_registers
+
+    @property
+    def mode(self) -> int:
+        """The MODE register at the start: rounding and denormals, DX10_CLAMP, IEEE, FP16_OVFL."""
+        first = self._word(48)
+        if self.isa == "rdna4":
+            # It has neither bit: clamping gives 0 for NaN, and no instruction of it heeds IEEE.
+            first |= 1 << 21 | 1 << 23
+        return first >> 12 & 0xFF | (first >> 21 & 1) << 8 | (first >> 23 & 1) << 9 | (first >> 26 & 1) << 23
+
+    @property
+    def workgroup_ids(self) -> tuple[bool, bool, bool]:
+        """Which of the workgroup's coordinates are put in SGPRs."""
+        second = self._word(52)
+        return bool(second >> 7 & 1), bool(second >> 8 & 1), bool(second >> 9 & 1)
+
+    @property
+    def workgroup_info(self) -> bool:
+        return bool(self._word(52) >> 10 & 1)
+
+    @property
+    def uses_scratch(self) -> bool:
+        return bool(self._word(52) & 1)
+
+    @property
+    def user_sgprs(self) -> int:
+        return self._word(52) >> 1 & 0x1F
+
+    @property
+    def properties(self) -> int:
+        return int(struct.unpack_from("<H", self.raw, 56)[0])
+
+    @property
+    def preload(self) -> tuple[int, int]:
+        """(first, number) of the kernarg segment's dwords that are put in SGPRs."""
+        raw = int(struct.unpack_from("<H", self.raw, 58)[0])
+        return raw >> 7, raw & 0x7F
+
+
+# (bit of the properties, SGPRs) of what user SGPRs may start with, in order.
+_USER_SGPRS = {
+    "private segment buffer": (0, 4),
+    "dispatch pointer": (1, 2),
+    "queue pointer": (2, 2),
+    "kernarg segment pointer": (3, 2),
+    "dispatch id": (4, 2),
+    "flat scratch": (5, 2),
+    "private segment size": (6, 1),
+}
+
+
+class Module:
+    """A code object in device memory. Raises `BundleError` when it is not a sound one for `arch`.
+
+    Attributes:
+        name: as bundles name code objects, by their content.
+    """
+
+    def __init__(self, image: bytes, arch: Arch, memory: Memory):
+        parsed = read_code_object(image)
+        if parsed.arch != arch.name:
+            raise BundleError(f"the code object is for {parsed.arch}, the device is {arch.name}")
+        self.arch, self._parsed, self._image = arch, parsed, read_loaded_image(image)
+        self.name = hashlib.sha256(image).hexdigest()[:_NAME_LENGTH]
+        size = max(self._image.size, 1)
+        self._memory, self.base = memory, memory.allocate(size)
+        memory.write(self.base, size, 0)
+        for segment in self._image.segments:
+            content = np.frombuffer(segment.data, np.uint8)
+            memory.write(self.base + segment.address, content.size, content)
+
+    def unload(self) -> None:
+        self._memory.free(self.base)
+
+    def kernel(self, symbol: str) -> Kernel:
+        """A kernel by name. Raises `BundleError`."""
+        return Kernel(self._parsed.kernel(symbol), self)
+
+    def address_of(self, symbol: str) -> int:
+        """Address of a symbol, from the start of the module."""
+        return self._image.symbols[symbol][0]
+
+    def functions(self) -> Iterator[tuple[int, bytes]]:
+        """(address from the start of the module, machine code) of each function."""
+        for address, size in set(self._image.symbols.values()):
+            if size and any(s.executable and s.address <= address < s.address + s.size for s in self._image.segments):
+                yield address, self.bytes_at(address, size)
+
+    def bytes_at(self, address: int, size: int) -> bytes:
+        """Bytes from the start of the module. Raises `BundleError`."""
+        if not 0 <= address <= self._image.size - size:
+            raise BundleError(f"the code object has no {size} bytes at {address:#x}")
+        return self._memory.bytes_at(self.base + address, size).tobytes()
+
+
+class Kernel:
+    """A kernel of a module: what a launch needs to know, and its program."""
+
+    def __init__(self, metadata: KernelMetadata, module: Module):
+        self.metadata, self.module = metadata, module
+        self.symbol = metadata.symbol
+        self._descriptor_address = module.address_of(f"{self.symbol}.kd")
+        self.descriptor = Descriptor(module.bytes_at(self._descriptor_address, 64), module.arch.isa)
+        if metadata.warp_size != module.arch.lanes:
+            raise BundleError(
+                f"kernel {self.symbol} has wavefronts of {metadata.warp_size}, those of {module.arch.name} have "
+                f"{module.arch.lanes}"
+            )
+        known = sum(words for bit, words in _USER_SGPRS.values() if self.descriptor.properties >> bit & 1)
+        if known + self.descriptor.preload[1] > self.descriptor.user_sgprs:
+            raise BundleError(f"kernel {self.symbol} has {self.descriptor.user_sgprs} user SGPRs for more values")
+
+    @cached_property
+    def program(self) -> Program:
+        code = self._descriptor_address + self.descriptor.entry
+        instructions: dict[int, Instruction] = {}
+        for address, text in self.module.functions():
+            instructions |= decode(text, self.module.arch, address - code)
+        total = self.descriptor.vector_registers
+        layout = Registers(min(self.descriptor.first_accumulation, total), total)
+        return Program(self.symbol, self.module.arch, self.module.base + code, instructions, layout)
+
+    def entry(self, preload: bool) -> int:
+        """The pc that a wavefront starts at."""
+        return _PRELOAD_ENTRY if preload and self.descriptor.preload[1] else 0
+
+    def kernarg_segment(self, given: bytes, grid: tuple[int, int, int], block: int, lds_bytes: int) -> bytes:
+        """The kernarg segment: the explicit arguments as given, the hidden ones from the launch.
+
+        Raises `EmulationError` when the size is not the kernel's.
+        """
+        explicit = [arg for arg in self.metadata.args if not arg.kind.startswith("hidden_")]
+        needed = max((arg.offset + arg.size for arg in explicit), default=0)
+        if not needed <= len(given) <= max(needed, self.metadata.kernarg_bytes):
+            raise EmulationError(
+                f"kernel {self.symbol} has {needed} to {self.metadata.kernarg_bytes} bytes of arguments, "
+                f"{len(given)} were given"
+            )
+        segment = bytearray(max(needed, self.metadata.kernarg_bytes, 1))
+        segment[: len(given)] = given
+        hidden = _hidden_arguments(grid, block, lds_bytes)
+        for arg in self.metadata.args:
+            if arg.kind.startswith("hidden_"):
+                # What there is no runtime for (printf, the heap, queues) is null.
+                segment[arg.offset : arg.offset + arg.size] = hidden.get(arg.kind, 0).to_bytes(arg.size, "little")
+        return bytes(segment)
+
+    def start(
+        self, batch: Batch, workgroups: Array, block: int, kernarg: int, segment: bytes, preload: bool
+    ) -> None:  # fmt: skip
+        """Set the registers that a launch sets.
+
+        Args:
+            batch: what to set them in.
+            workgroups: int64 [wavefronts, 3], coordinates of each wavefront's workgroup.
+            block: threads of a workgroup.
+            kernarg, segment: address and content of the kernarg segment.
+            preload: put kernel arguments in SGPRs, if the kernel asks for it.
+        """
+        descriptor = self.descriptor
+        batch.mode[:] = descriptor.mode
+        at = 0
+        for name, (bit, words) in _USER_SGPRS.items():
+            if not descriptor.properties >> bit & 1:
+                continue
+            if name == "kernarg segment pointer":
+                batch.scalars[at], batch.scalars[at + 1] = kernarg & 0xFFFFFFFF, kernarg >> 32
+            elif name == "private segment size":
+                batch.scalars[at] = self.metadata.scratch_bytes
+            elif name == "private segment buffer" and self.module.arch.scratch_resource:
+                resource = scratch_resource(self.metadata.scratch_bytes, batch.lanes)
+                batch.scalars[at : at + 4] = np.array(resource, np.uint32)[:, None]
+            # The packets and queues that the others point to do not exist. Triton has kernels with asynchronous copies
+            # ask for them, and does not use them; as the registers are, they point to no allocation.
+            at += words
+        first, count = descriptor.preload
+        if preload:
+            dwords = np.frombuffer(segment.ljust(-(-len(segment) // 4) * 4, b"\0"), np.uint32)[first : first + count]
+            batch.scalars[at : at + len(dwords)] = dwords[:, None]
+        if descriptor.isa == "rdna4":
+            _start_trap_registers(batch, workgroups, block)
+        else:
+            for at, axis in enumerate(np.flatnonzero(descriptor.workgroup_ids), descriptor.user_sgprs):
+                batch.scalars[at] = workgroups[:, axis]
+        if self.module.arch.scratch_resource and descriptor.uses_scratch:
+            # Where the wavefront's scratch is in that of all: the resource is each one's own.
+            batch.scalars[descriptor.user_sgprs + sum(descriptor.workgroup_ids) + descriptor.workgroup_info] = 0
+        _start_lanes(batch, block)
+
+
+def _start_trap_registers(batch: Batch, workgroups: Array, block: int) -> None:
+    """gfx12: the workgroup's x in TTMP9, y and z in TTMP7's halves; the wavefront's number in TTMP8, bits 29:25."""
+    batch.scalars[TTMP0 + 9] = workgroups[:, 0]
+    batch.scalars[TTMP0 + 7] = workgroups[:, 1] | workgroups[:, 2] << 16
+    batch.scalars[TTMP0 + 8] = batch.slot % -(-block // batch.lanes) << 25
+
+
+def _start_lanes(batch: Batch, block: int) -> None:
+    wave = batch.slot % -(-block // batch.lanes)
+    item = wave[:, None] * batch.lanes + np.arange(batch.lanes)
+    batch.vectors[0] = item  # x in bits 9:0; y and z, above, are 0
+    batch.scalars[EXEC], batch.scalars[EXEC + 1] = words_of(item < block)
+
+
+def _hidden_arguments(grid: tuple[int, int, int], block: int, lds_bytes: int) -> dict[str, int]:
+    sizes = (block, 1, 1)
+    found = {"hidden_grid_dims": 3 if grid[2] > 1 else 2 if grid[1] > 1 else 1, "hidden_dynamic_lds_size": lds_bytes}
+    for axis, name in enumerate("xyz"):
+        found[f"hidden_block_count_{name}"] = grid[axis]
+        found[f"hidden_group_size_{name}"] = sizes[axis]
+    return found
+
+
+__all__ = ["Descriptor", "Kernel", "Module"]

@@ -1,0 +1,256 @@
+"""A kernel's instructions bound to their semantics, and cut into straight runs that the scheduler executes whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from aot_emulator.isa.archs import Arch
+from aot_emulator.isa.decoding import Instruction
+from aot_emulator.isa.matrix import matrix_arithmetic as matrix
+from aot_emulator.isa.matrix import mfma, wmma
+from aot_emulator.isa.memory import buffer, lds, smem
+from aot_emulator.isa.memory import flat as global_
+from aot_emulator.isa.operands import Registers, scalar_source, scalar_writer
+from aot_emulator.isa.scalar import scalar_alu as scalar
+from aot_emulator.isa.scalar import scalar_floats
+from aot_emulator.isa.scalar.scalar_alu import Step
+from aot_emulator.isa.vector import compare
+from aot_emulator.isa.vector import dual_issue as dual
+from aot_emulator.isa.vector import packed_math as packed
+from aot_emulator.isa.vector import vector_alu as vector
+from aot_emulator.state.wavefronts import EXEC, VCC, Array, Wavefronts
+from aot_runtime.errors import EmulationError, UnsupportedInstructionError
+
+_IGNORED = re.compile(
+    r"s_(nop|waitcnt(_\w+)?|wait_\w+|delay_alu|clause|set_inst_prefetch_distance|sleep|setprio|wakeup|icache_inv"
+    r"|incperflevel|decperflevel|ttracedata|set_valu_coexec_mode)$"
+)
+"""Timing, priority, and waiting for what is complete at once here."""
+_DEALLOCATE_REGISTERS = 3
+"""The message that a wavefront uses no vector registers any more."""
+_WORKGROUP_BARRIER = (193, 0xFFFF)
+"""-1, as s_barrier_signal and s_barrier_wait have it."""
+_MODES = {"s_round_mode": (0x0F, 0), "s_denorm_mode": (0xF0, 4)}
+"""Instructions with bits of MODE: (mask, lowest bit)."""
+
+Condition = Callable[[Wavefronts], Array]
+_CONDITIONS: Mapping[str, Condition] = {
+    "s_cbranch_scc0": lambda waves: ~waves.scc,
+    "s_cbranch_scc1": lambda waves: waves.scc.copy(),
+    "s_cbranch_vccz": lambda waves: waves.is_zero(VCC),
+    "s_cbranch_vccnz": lambda waves: ~waves.is_zero(VCC),
+    "s_cbranch_execz": lambda waves: waves.is_zero(EXEC),
+    "s_cbranch_execnz": lambda waves: ~waves.is_zero(EXEC),
+}
+_INDIRECT = ("s_setpc_b64", "s_swappc_b64")
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a run ends.
+
+    Attributes:
+        kind: `next` falls through to `target`, `jump` goes there, `branch` goes there or falls through to `other`,
+            `barrier` waits and goes on at `target`, `indirect` goes to an address in registers.
+        condition: of a branch: which wavefronts go to `target`.
+        address: of an indirect jump: uint64 [wavefronts].
+    """
+
+    kind: Literal["next", "jump", "branch", "barrier", "end", "indirect"]
+    target: int = -1
+    other: int = -1
+    condition: Condition | None = None
+    address: Condition | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """Instructions that are executed one after another.
+
+    Attributes:
+        instructions: all of them, the one that ends the run too.
+        steps: what executes those that do anything, with the index of each in `instructions`.
+    """
+
+    instructions: tuple[Instruction, ...]
+    steps: tuple[tuple[int, Step], ...]
+    exit: Exit
+
+    @cached_property
+    def every_step(self) -> tuple[tuple[int, Step | None], ...]:
+        """As `steps`, with None for the instructions that do nothing."""
+        found = dict(self.steps)
+        return tuple((index, found.get(index)) for index in range(len(self.instructions)))
+
+
+@dataclass
+class Program:
+    """A kernel's code.
+
+    Attributes:
+        kernel: its symbol.
+        address: of the kernel's first byte in device memory.
+        instructions: by pc.
+        layout: of its vector registers.
+    """
+
+    kernel: str
+    arch: Arch
+    address: int
+    instructions: Mapping[int, Instruction]
+    layout: Registers
+    _runs: dict[int, Run] = field(default_factory=dict)
+
+    @cached_property
+    def _targets(self) -> frozenset[int]:
+        """Where branches lead: runs end before them, so that wavefronts can meet there."""
+        return frozenset(
+            instruction.branch_target()
+            for instruction in self.instructions.values()
+            if instruction.mnemonic in _CONDITIONS or instruction.mnemonic == "s_branch"
+        )
+
+    @cached_property
+    def shifts_barriers(self) -> bool:
+        """Whether a branch leads over a barrier and nothing else.
+
+        Half of the wavefronts of such a kernel are a barrier ahead of the others, on purpose ("ping-pong": one half
+        multiplies while the other loads), and meet them at other barriers than their own.
+        """
+        barriers = {found.pc: found.next_pc for found in self.instructions.values() if found.mnemonic == "s_barrier"}
+        branches = (found for found in self.instructions.values() if found.mnemonic in _CONDITIONS)
+        return any(branch.branch_target() == barriers.get(branch.next_pc) for branch in branches)
+
+    @cached_property
+    def _matrix(self) -> Mapping[str, matrix.MatrixOp]:
+        return matrix.table(self.arch.name)
+
+    def run_at(self, pc: int) -> Run:
+        """The run that starts at a pc; made on first use. Raises `UnsupportedInstructionError`."""
+        found = self._runs.get(pc)
+        if found is None:
+            found = self._runs[pc] = self._make_run(pc)
+        return found
+
+    def _make_run(self, pc: int) -> Run:
+        instructions: list[Instruction] = []
+        steps: list[tuple[int, Step]] = []
+        while True:
+            instruction = self.instructions.get(pc)
+            if instruction is None:
+                raise UnsupportedInstructionError("no instruction is known here", self.kernel, pc, "<unknown>")
+            instructions.append(instruction)
+            exit_ = self._exit(instruction)
+            if exit_ is None:
+                step = self._bind(instruction)
+                if step is not None:
+                    steps.append((len(instructions) - 1, step))
+                pc = instruction.next_pc
+                exit_ = Exit("next", pc) if pc in self._targets else None
+            elif instruction.mnemonic in _BEFORE_EXIT:
+                steps.append((len(instructions) - 1, _BEFORE_EXIT[instruction.mnemonic](self, instruction)))
+            if exit_ is not None:
+                return Run(tuple(instructions), tuple(steps), exit_)
+
+    def _exit(self, instruction: Instruction) -> Exit | None:
+        name, following = instruction.mnemonic, instruction.next_pc
+        if name in _CONDITIONS:
+            return Exit("branch", instruction.branch_target(), following, _CONDITIONS[name])
+        if name == "s_branch":
+            return Exit("jump", instruction.branch_target())
+        if name in ("s_barrier", "s_barrier_wait"):
+            return Exit("barrier", following)
+        if name in ("s_endpgm", "s_endpgm_saved"):
+            return Exit("end")
+        if name in _INDIRECT:
+            return Exit("indirect", address=scalar_source(instruction, instruction.fields["ssrc0"], "u64"))
+        return None
+
+    def _link(self, instruction: Instruction) -> Step:
+        """s_swappc_b64 and s_getpc_b64: the address of the next instruction."""
+        write = scalar_writer(instruction, instruction.fields["sdst"], "u64")
+        following = np.uint64(self.address + instruction.next_pc)
+        return lambda waves: write(waves, following)
+
+    def _signal(self, instruction: Instruction) -> Step:
+        """s_barrier_signal: the first half of a barrier."""
+        if instruction.fields["ssrc0"] not in _WORKGROUP_BARRIER:
+            raise instruction.unsupported("a barrier other than the workgroup's")
+
+        def step(waves: Wavefronts) -> None:
+            waves.signalled[...] = True
+
+        return step
+
+    def _wait(self, instruction: Instruction) -> Step:
+        """s_barrier_wait: what is checked before it."""
+        if instruction.fields["simm16"] not in _WORKGROUP_BARRIER:
+            raise instruction.unsupported("a barrier other than the workgroup's")
+
+        def step(waves: Wavefronts) -> None:
+            if not waves.signalled.all():
+                raise EmulationError("a wavefront waits at a barrier that it has not signalled")
+            waves.signalled[...] = False
+
+        return step
+
+    def _bind(self, instruction: Instruction) -> Step | None:
+        """What executes an instruction; None if there is nothing to do. Raises `UnsupportedInstructionError`."""
+        try:
+            return self._find_step(instruction)
+        except UnsupportedInstructionError as error:
+            error.locate(self.kernel, instruction.pc, instruction.mnemonic)
+            error.kernel = self.kernel
+            raise
+
+    def _find_step(self, instruction: Instruction) -> Step | None:
+        name, encoding = instruction.mnemonic, instruction.base_encoding
+        if _IGNORED.match(name) or (name == "s_sendmsg" and instruction.fields["simm16"] == _DEALLOCATE_REGISTERS):
+            return None
+        step: Step | None = None
+        if name == "s_getpc_b64":
+            step = self._link(instruction)
+        elif name == "s_barrier_signal":
+            step = self._signal(instruction)
+        elif name in _MODES:
+            mask, shift = _MODES[name]
+            step = scalar.set_mode(instruction, mask, instruction.fields["simm16"] << shift)
+        elif encoding in ("SOP1", "SOP2", "SOPC", "SOPK"):
+            step = scalar.bind(instruction) or scalar_floats.bind(instruction)
+        elif encoding == "SMEM":
+            step = smem.bind(instruction)
+        elif encoding == "DS":
+            step = lds.bind(instruction, self.layout)
+        elif encoding.removeprefix("V") in ("GLOBAL", "FLAT", "SCRATCH"):
+            step = global_.bind(instruction, self.layout)
+        elif encoding in ("MUBUF", "VBUFFER"):
+            step = buffer.bind(instruction, self.layout)
+        elif name in self._matrix:
+            unit = wmma if name.startswith("v_wmma_") else mfma
+            step = unit.bind(instruction, self.layout, self._matrix[name])
+        elif encoding == "VOPD":
+            step = dual.bind(instruction, self.layout)
+        elif name.startswith("v_s_"):
+            step = scalar_floats.bind(instruction)
+        elif encoding in ("VOP1", "VOP2", "VOP3", "VOP3SD", "VOP3P", "VOPC"):
+            step = (
+                compare.bind(instruction, self.layout)
+                or packed.bind(instruction, self.layout)
+                or vector.bind(instruction, self.layout)
+            )
+        if step is None:
+            raise instruction.unsupported("this instruction is not implemented")
+        return step
+
+
+_BEFORE_EXIT: Mapping[str, Callable[[Program, Instruction], Step]] = {
+    "s_swappc_b64": Program._link,
+    "s_barrier_wait": Program._wait,
+}
+"""What instructions that end a run do before they do that."""

@@ -1,0 +1,1 @@
+"""What a launch did, counted, and what it costs at least."""

@@ -1,0 +1,278 @@
+"""What a launch did: executions of each instruction, by class and by loop, and, where asked for, its memory traffic.
+
+The scheduler counts how often wavefronts enter each straight run, and how often they take the branch at its end; that
+is all that is counted while a launch runs, unless `Options.profile` has `traffic` watch it. The rest is worked out here
+when it is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from aot_emulator.isa.decoding import Instruction
+from aot_emulator.isa.matrix import matrix_arithmetic as matrix
+from aot_emulator.machine.program import Program
+from aot_emulator.state.monitor import Action
+
+from .loops import Loop, find_loops, innermost
+from .peaks import Work
+from .traffic import AccessCount, Space, Traffic
+
+Kind = Literal[
+    "salu", "valu", "matrix", "lds_load", "lds_store", "lds_atomic", "lds_exchange", "global_load", "global_store",
+    "global_atomic", "scratch_load", "scratch_store", "scalar_memory", "branch", "wait", "barrier", "other",
+]  # fmt: skip
+"""Classes of instructions. `global` is by way of global, flat and buffer instructions alike; `lds_exchange` moves
+values between lanes through LDS hardware and touches no LDS."""
+
+_KINDS: tuple[tuple[str, Kind], ...] = (
+    (r"v_(mfma|smfmac|wmma|swmmac)_", "matrix"),
+    (r"v_", "valu"),
+    (r"s_wait", "wait"),
+    (r"s_barrier", "barrier"),
+    (r"s_(branch|cbranch|setpc|swappc|call)", "branch"),
+    (r"s_(buffer_)?(load|store|scratch_load|atomic|dcache|gl1|prefetch)_", "scalar_memory"),
+    (r"ds_nop", "other"),
+    (r"ds_(read|load)", "lds_load"),
+    (r"ds_(write|store)", "lds_store"),
+    (r"ds_(bpermute|permute|swizzle)", "lds_exchange"),
+    (r"ds_", "lds_atomic"),
+    (r"(global|flat|buffer|tbuffer)_load", "global_load"),
+    (r"(global|flat|buffer|tbuffer)_store", "global_store"),
+    (r"(global|flat|buffer)_atomic", "global_atomic"),
+    (r"scratch_load", "scratch_load"),
+    (r"scratch_store", "scratch_store"),
+)
+"""Patterns of mnemonics, of which the first that matches says the class."""
+_TRANSCENDENTAL = re.compile(r"v_(exp|log|rcp|rsq|sqrt|sin|cos)_")
+
+
+def kind_of(instruction: Instruction) -> Kind:
+    """The class of an instruction."""
+    for pattern, kind in _KINDS:
+        if re.match(pattern, instruction.mnemonic):
+            return kind
+    scalar = instruction.mnemonic.startswith("s_") and instruction.base_encoding != "SOPP"
+    return "salu" if scalar else "other"
+
+
+def matrix_flops(instruction: Instruction) -> tuple[str, int] | None:
+    """(type of the first operand, operations a wavefront) of a matrix instruction; None of any other.
+
+    EXEC does not matter to them, nor whether operands are padding.
+    """
+    op = matrix.table(instruction.arch.name).get(instruction.mnemonic)
+    if op is None:
+        return None
+    if op.blgp == "format":
+        op = matrix.resolve(op, matrix.Modifiers(cbsz=instruction.field("cbsz"), blgp=instruction.field("blgp")))
+    return op.a.name, op.flops
+
+
+@dataclass
+class Summary:
+    """Counts of some of a kernel's instructions. All are of wavefronts: a wavefront's execution counts one.
+
+    Attributes:
+        instructions: of every kind.
+        kinds: the same by class.
+        by_kind: by class, then by mnemonic.
+        transcendental: of the class `valu`.
+        matrix: instructions, and flops: multiplications and additions, by type of the first operand.
+        accesses: by space and action; empty without traffic.
+    """
+
+    instructions: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    by_kind: dict[str, Counter[str]] = field(default_factory=dict)
+    transcendental: int = 0
+    matrix: Counter[str] = field(default_factory=Counter)
+    flops: Counter[str] = field(default_factory=Counter)
+    accesses: dict[tuple[Space, Action], AccessCount] = field(default_factory=dict)
+
+    def add(self, instruction: Instruction, executions: int) -> None:
+        kind = kind_of(instruction)
+        self.instructions += executions
+        self.kinds[kind] += executions
+        self.by_kind.setdefault(kind, Counter())[instruction.mnemonic] += executions
+        if kind == "valu" and _TRANSCENDENTAL.match(instruction.mnemonic):
+            self.transcendental += executions
+        found = matrix_flops(instruction) if kind == "matrix" else None
+        if found is not None:
+            self.matrix[found[0]] += executions
+            self.flops[found[0]] += executions * found[1]
+
+    def add_access(self, space: Space, action: Action, count: AccessCount) -> None:
+        self.accesses.setdefault((space, action), AccessCount()).add(count)
+
+    @property
+    def mnemonics(self) -> Counter[str]:
+        """Instructions by mnemonic."""
+        return sum(self.by_kind.values(), Counter[str]())
+
+    @property
+    def lds_passes(self) -> int:
+        return sum(count.passes for (space, _), count in self.accesses.items() if space == "lds")
+
+
+@dataclass(frozen=True)
+class LoopCount:
+    """What was executed in a loop.
+
+    Attributes:
+        entered: how often a wavefront came to the loop from outside.
+        iterations: how often a wavefront was at its header.
+        own: counts of the instructions whose innermost loop it is; those of inner loops are theirs.
+    """
+
+    loop: Loop
+    entered: int
+    iterations: int
+    own: Summary
+
+    @property
+    def trip_count(self) -> float:
+        """Iterations each time that the loop is entered, on average."""
+        return self.iterations / self.entered if self.entered else 0.0
+
+
+@dataclass(frozen=True)
+class InstructionCount:
+    """One instruction: how often wavefronts executed it, its accesses by space and action, and its loop's header."""
+
+    instruction: Instruction
+    executions: int
+    accesses: Mapping[tuple[Space, Action], AccessCount]
+    loop: int | None
+
+
+@dataclass
+class Statistics:
+    """What a launch did.
+
+    Attributes:
+        program: the kernel's code; None before the first launch.
+        workgroups, wavefronts: of the whole launch.
+        instructions: by wavefront, of every kind.
+        runs: how often a wavefront entered each straight run, by pc.
+        taken: how often a wavefront took the branch at the end of a run, by the run's pc.
+        traffic: accesses of memory, if `Options.profile` was set.
+    """
+
+    program: Program | None = None
+    workgroups: int = 0
+    wavefronts: int = 0
+    instructions: int = 0
+    runs: Counter[int] = field(default_factory=Counter)
+    taken: Counter[int] = field(default_factory=Counter)
+    traffic: Traffic | None = None
+
+    def __repr__(self) -> str:
+        return f"Statistics(kernel={self.program and self.program.kernel!r}, instructions={self.instructions})"
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Counts of the whole launch."""
+        return self._summary(None)
+
+    @cached_property
+    def loops(self) -> tuple[LoopCount, ...]:
+        """Counts by loop, in the order of the code. Loops are those of the runs that were executed."""
+        innermost_loop = self._innermost
+        return tuple(
+            LoopCount(
+                loop,
+                self.runs[loop.header] - sum(self._followed(latch, loop.header) for latch in loop.latches),
+                self.runs[loop.header],
+                self._summary([run for run in loop.blocks if innermost_loop[run] is loop]),
+            )
+            for loop in self._loops
+        )
+
+    @cached_property
+    def by_instruction(self) -> tuple[InstructionCount, ...]:
+        """Counts by instruction, in the order of the code; what was never executed is not there."""
+        executions, loops = Counter[int](), dict[int, int]()
+        instructions: dict[int, Instruction] = {}
+        for start, count, instruction in self._executions(self.runs):
+            executions[instruction.pc] += count
+            instructions[instruction.pc] = instruction
+            if start in self._innermost:
+                loops[instruction.pc] = self._innermost[start].header
+        accesses: dict[int, dict[tuple[Space, Action], AccessCount]] = {pc: {} for pc in instructions}
+        for key, access in self.traffic.counts.items() if self.traffic else ():
+            accesses[key.pc][key.space, key.action] = access
+        return tuple(
+            InstructionCount(instructions[pc], executions[pc], accesses[pc], loops.get(pc))
+            for pc in sorted(instructions)
+        )
+
+    @property
+    def work(self) -> Work:
+        """What the launch asks of the hardware at least; the terms of memory are 0 without traffic."""
+        total = self.summary
+        return Work(
+            workgroups=self.workgroups,
+            matrix=dict(total.flops),
+            valu=total.kinds["valu"] - total.transcendental,
+            transcendental=total.transcendental,
+            lds_passes=total.lds_passes,
+            memory_bytes=sum(self.traffic.reached()) if self.traffic else 0,
+        )
+
+    def _executions(self, runs: Collection[int]) -> Iterator[tuple[int, int, Instruction]]:
+        """(run, executions, instruction) of each instruction of some runs."""
+        if self.program is not None:
+            for start in runs:
+                for instruction in self.program.run_at(start).instructions:
+                    yield start, self.runs[start], instruction
+
+    def _summary(self, runs: Collection[int] | None) -> Summary:
+        """Counts of some runs; None: of all."""
+        found = Summary()
+        inside = set()
+        for _, count, instruction in self._executions(self.runs if runs is None else runs):
+            found.add(instruction, count)
+            inside.add(instruction.pc)
+        for key, access in self.traffic.counts.items() if self.traffic else ():
+            if key.pc in inside:
+                found.add_access(key.space, key.action, access)
+        return found
+
+    # Loops of the runs that were executed
+
+    @cached_property
+    def _loops(self) -> tuple[Loop, ...]:
+        graph = {start: tuple(self._successors(start)) for start in self.runs}
+        reached = {target for targets in graph.values() for target in targets}
+        # Besides the kernel's entry, whatever only an indirect jump leads to.
+        entries = [start for start in self.runs if start not in reached] or list(self.runs)[:1]
+        return find_loops([*list(self.runs)[:1], *entries], graph)
+
+    @cached_property
+    def _innermost(self) -> Mapping[int, Loop]:
+        return innermost(self._loops)
+
+    def _successors(self, start: int) -> Iterator[int]:
+        """The runs after one, of those that were executed. A call goes on after it; other indirect jumps end a path."""
+        assert self.program is not None
+        run = self.program.run_at(start)
+        last = run.instructions[-1]
+        if run.exit.kind == "indirect":
+            ways = [last.next_pc] if last.mnemonic == "s_swappc_b64" else []
+        else:
+            ways = [run.exit.target, run.exit.other]
+        yield from (way for way in dict.fromkeys(ways) if way in self.runs)
+
+    def _followed(self, start: int, target: int) -> int:
+        """How often a wavefront went from the run at `start` to `target`."""
+        assert self.program is not None
+        way = self.program.run_at(start).exit
+        if way.kind != "branch" or way.target == way.other:
+            return self.runs[start]
+        return self.taken[start] if way.target == target else self.runs[start] - self.taken[start]

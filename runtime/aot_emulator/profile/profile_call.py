@@ -1,0 +1,231 @@
+"""Profiles a call of an op on the emulator: counts of what its kernels do, and lower bounds of their time.
+
+The call is described in words (`CallSpec`), as `explain` takes it. Its tensors are made up: floating-point inputs are
+N(0, 1), all others 0, unless they are given; what a kernel counts rarely depends on more than shapes, but lengths and
+indices are such tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aot_emulator import ARCHS, EmulatorDriver, Options, Statistics
+from aot_emulator.isa.archs import Arch
+from aot_runtime.bundle.reading import read_index
+from aot_runtime.call.callspec import CallSpec, parse_scalar, plan_call
+from aot_runtime.call.planner import Decision, LaunchDecision, Planner, op_planner
+from aot_runtime.contract.dtypes import numpy_dtype
+from aot_runtime.contract.expressions import nearest
+from aot_runtime.contract.layout import ALIGNMENT, Layout, make_layout
+from aot_runtime.contract.records import Op
+from aot_runtime.device.array import DeviceArray
+from aot_runtime.device.device import Device
+from aot_runtime.device.drivers import device_for_arch
+from aot_runtime.errors import ArgumentError
+from aot_runtime.opened import Bundle
+
+from .peaks import Bounds, lower_bounds
+
+Array = np.ndarray[Any, Any]
+Progress = Callable[[str, int, int], None]
+"""Called with a launch's kernel, the workgroups that are done, and how many there are."""
+
+
+@dataclass(frozen=True)
+class TensorTraffic:
+    """What a launch does to a tensor.
+
+    Attributes:
+        nbytes: of its elements, gaps between them left out.
+        read, written: distinct bytes of device memory, gaps included.
+    """
+
+    name: str
+    layout: Layout
+    nbytes: int
+    read: int
+    written: int
+
+
+@dataclass(frozen=True)
+class LaunchProfile:
+    """One launch. `other` is what it read and wrote of memory that is no tensor's: workspaces and constants."""
+
+    decision: LaunchDecision
+    kernel: str
+    config: str
+    settings: Mapping[str, Any]
+    statistics: Statistics
+    bounds: Bounds
+    tensors: tuple[TensorTraffic, ...]
+    other: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A call, and its launches in the order in which they were made."""
+
+    bundle: str
+    op: str
+    arch: Arch
+    decision: Decision = field(repr=False)
+    launches: tuple[LaunchProfile, ...]
+
+
+def profile_call(
+    folder: Path,
+    op_name: str,
+    call: CallSpec,
+    content: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Profile:
+    """Run a call of a bundle's op on the emulator, and count.
+
+    Args:
+        content: of tensors that are not made up: a number that fills it, or the path of a .npy file of its shape.
+
+    Raises:
+        ArgumentError: there is no such op, or the call would be refused, for the reason that the error gives.
+        DeviceError: the bundle's arch is not emulated.
+        EmulationError: a kernel fails.
+    """
+    index = read_index(folder)
+    driver = EmulatorDriver()
+    device = Device(driver, device_for_arch(driver, index.target.arch))
+    op_planner(index, op_name)  # says what is wrong with the name
+    return profile_on(driver, Bundle(folder, index, device), op_name, call, content, progress)
+
+
+def profile_on(
+    driver: EmulatorDriver,
+    bundle: Bundle,
+    op_name: str,
+    call: CallSpec,
+    content: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Profile:
+    """`profile_call` of a bundle that is open on that driver; its options stay what they were."""
+    index, device = bundle.index, bundle.device
+    planner: Planner = getattr(bundle, op_name).planner
+    decision = plan_call(index, planner, call, device.properties.num_cus)
+    arrays = _arrays(device, planner.op, decision, content or {})
+    scalars = {scalar.name: parse_scalar(planner.op, scalar, call.scalars.get(scalar.name))
+               for scalar in planner.op.scalars}  # fmt: skip
+    given = {name: value for name, value in scalars.items() if value is not None}
+    launched = [launch for launch in decision.launches if 0 not in launch.grid]
+    with _profiling(driver, progress, launched) as record:
+        getattr(bundle, op_name)(**arrays, **given)
+    arch = ARCHS[index.target.arch]
+    launches = (_launch(planner, launch, found, arch, arrays)
+                for launch, found in zip(launched, record, strict=True))  # fmt: skip
+    return Profile(index.name, op_name, arch, decision, tuple(launches))
+
+
+@contextmanager
+def _profiling(
+    driver: EmulatorDriver, progress: Progress | None, launched: list[LaunchDecision]
+) -> Iterator[list[Statistics]]:
+    """What the launches that are made meanwhile do."""
+    before = driver.options, driver.record
+    record: list[Statistics] = []
+    shown = None if progress is None else _by_launch(progress, driver, launched)
+    driver.options, driver.record = Options(profile=True, progress=shown), record
+    try:
+        yield record
+    finally:
+        driver.options, driver.record = before
+
+
+def _by_launch(
+    progress: Progress, driver: EmulatorDriver, launched: list[LaunchDecision]
+) -> Callable[[int, int], None]:
+    """The progress of the launch that is being made: as many are done as the driver has recorded."""
+    return lambda done, total: progress(launched[len(driver.record or ())].variant.symbol, done, total)
+
+
+def _launch(
+    planner: Planner, launch: LaunchDecision, statistics: Statistics, arch: Arch, arrays: Mapping[str, DeviceArray]
+) -> LaunchProfile:
+    declared = planner.op.launches[launch.index]
+    config = declared.configs[launch.variant.config]
+    assert statistics.traffic is not None
+    tensors = tuple(_tensor_traffic(name, array, statistics) for name, array in arrays.items())
+    read, written = statistics.traffic.reached()
+    return LaunchProfile(
+        decision=launch,
+        kernel=declared.kernel,
+        config=config.name or str(launch.variant.config),
+        settings={**config.values, **config.options},
+        statistics=statistics,
+        bounds=lower_bounds(arch, statistics.work),
+        tensors=tensors,
+        other=(read - sum(tensor.read for tensor in tensors), written - sum(tensor.written for tensor in tensors)),
+    )
+
+
+def _tensor_traffic(name: str, array: DeviceArray, statistics: Statistics) -> TensorTraffic:
+    layout = array.layout
+    start = array.ptr + layout.low * layout.itemsize
+    assert statistics.traffic is not None
+    read, written = statistics.traffic.reached(start, (layout.high - layout.low) * layout.itemsize)
+    return TensorTraffic(name, layout, layout.size * layout.itemsize, read, written)
+
+
+# Tensors
+
+
+def _arrays(device: Device, op: Op, decision: Decision, content: Mapping[str, str]) -> dict[str, DeviceArray]:
+    """Every tensor that the call has, outputs too."""
+    for name in content:
+        if name not in decision.layouts:
+            raise ArgumentError(f"{op.name}: the call has no tensor '{name}'{nearest(name, tuple(decision.layouts))}")
+    rng = np.random.default_rng(0)
+    return {
+        name: _array(device, layout, _values(op, name, layout, content.get(name), rng))
+        for name, layout in decision.layouts.items()
+    }
+
+
+def _values(op: Op, name: str, layout: Layout, given: str | None, rng: np.random.Generator) -> Array:
+    """A tensor's elements, of its shape."""
+    dtype = numpy_dtype(layout.dtype)
+    if given is not None:
+        return _given(op, name, layout, given).astype(dtype)
+    if "float" in layout.dtype:
+        return rng.standard_normal(layout.shape, np.float32).astype(dtype)
+    return np.zeros(layout.shape, dtype)
+
+
+def _given(op: Op, name: str, layout: Layout, text: str) -> Array:
+    try:
+        return np.full(layout.shape, float(text))
+    except ValueError:
+        pass
+    try:
+        found: Array = np.load(text, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"{op.name}: '{text}' for '{name}' is neither a number nor a .npy file: {error}") from None
+    if found.shape != layout.shape:
+        raise ArgumentError(f"{op.name}: '{name}' has shape {layout.shape}, the array in {text} has {found.shape}")
+    return found
+
+
+def _array(device: Device, layout: Layout, values: Array) -> DeviceArray:
+    """An array of the layout's shape, strides and alignment."""
+    layout = make_layout(device.key, layout.dtype, layout.shape, layout.strides, layout.aligned)
+    span = layout.high - layout.low
+    if not span:
+        return DeviceArray(device, 0, layout, None)
+    host = np.zeros(span, values.dtype)
+    strides = tuple(stride * layout.itemsize for stride in layout.strides)
+    np.lib.stride_tricks.as_strided(host[-layout.low :], layout.shape, strides)[...] = values
+    shift = 0 if layout.aligned else layout.itemsize
+    owner = device.memory.allocate(host.nbytes + ALIGNMENT, 0)
+    device.write(owner.address + shift, host, 0)
+    return DeviceArray(device, owner.address + shift - layout.low * layout.itemsize, layout, owner)

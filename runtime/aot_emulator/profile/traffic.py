@@ -1,0 +1,187 @@
+"""Counts what a launch does to memory: bytes, cache lines, bank conflicts, by instruction; and which bytes it reaches.
+
+A monitor, so it costs time; executions of instructions are counted without it (`counters`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import numpy as np
+
+from aot_emulator.isa.decoding import Instruction
+from aot_emulator.state.device_memory import Allocation, scatter
+from aot_emulator.state.monitor import Action, Monitor, Touch
+from aot_emulator.state.wavefronts import Array, Wavefronts
+
+from .banks import count_passes
+from .peaks import Peaks
+
+Space = Literal["global", "scalar", "lds", "scratch"]
+_ONES: dict[int, Array] = {1: np.array(0x01, np.uint8), 2: np.array(0x0101, np.uint16)}
+_FOUR_ONES = np.array(0x01010101, np.uint32)
+
+
+@dataclass
+class AccessCount:
+    """What accesses of one kind came to.
+
+    Attributes:
+        accesses: by wavefronts, those with no active lane left out. One instruction may make two (ds_read2_b32).
+        lanes: that took part, in all.
+        bytes: that the lanes asked for.
+        distinct_bytes: the same, with bytes that several lanes of an access ask for counted once for each access.
+        lines: of the vector L1 cache, summed over accesses; 0 for LDS, scratch and the scalar unit.
+        passes, least_passes: of LDS, see `banks`.
+    """
+
+    accesses: int = 0
+    lanes: int = 0
+    bytes: int = 0
+    distinct_bytes: int = 0
+    lines: int = 0
+    passes: int = 0
+    least_passes: int = 0
+
+    @property
+    def conflicts(self) -> int:
+        """Passes of LDS that bank conflicts added: clocks lost."""
+        return self.passes - self.least_passes
+
+    def efficiency(self, line_bytes: int) -> float | None:
+        """The part of the cache lines touched that was asked for, 0 to 1; None where no line was."""
+        return self.distinct_bytes / (self.lines * line_bytes) if self.lines else None
+
+    def add(self, other: AccessCount) -> None:
+        for item in fields(self):
+            setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
+
+
+@dataclass(frozen=True)
+class Key:
+    """What accesses are counted by."""
+
+    pc: int
+    space: Space
+    action: Action
+
+
+@dataclass(frozen=True, eq=False)
+class Coverage:
+    """Which bytes of an allocation were read, and which were written (an atomic does both).
+
+    read, written: uint8 [as long as the allocation's data], 1 where so.
+    """
+
+    allocation: Allocation
+    read: Array
+    written: Array
+
+
+class Traffic(Monitor):
+    """Counts accesses.
+
+    Args:
+        peaks: of the arch.
+        unseen: start of an allocation that is left out of `coverage`: the kernarg segment.
+
+    Attributes:
+        counts: by instruction.
+        coverage: by allocation's start.
+    """
+
+    def __init__(self, peaks: Peaks, unseen: int = 0):
+        self._peaks, self._unseen, self._pc = peaks, unseen, 0
+        self.counts: dict[Key, AccessCount] = {}
+        self.coverage: dict[int, Coverage] = {}
+
+    def instruction(self, waves: Wavefronts, instruction: Instruction) -> None:
+        self._pc = instruction.pc
+
+    def access(self, waves: Wavefronts, touch: Touch) -> None:
+        addresses, lanes = touch.addresses, touch.lanes
+        if addresses.ndim == 1:
+            addresses, lanes = addresses[:, None], None if lanes is None else lanes[:, None]
+        if lanes is not None:
+            used = lanes.any(axis=1)
+            addresses, lanes = addresses[used], lanes[used]
+            if not len(addresses):
+                return
+            if lanes.all():
+                lanes = None
+        found = self._measure(touch, addresses.astype(np.int64), lanes)
+        self.counts.setdefault(Key(self._pc, touch.space, touch.action), AccessCount()).add(found)
+        if touch.space in ("global", "scalar"):
+            self._cover(waves, touch, _filled(addresses, lanes))
+
+    def _measure(self, touch: Touch, addresses: Array, lanes: Array | None) -> AccessCount:
+        count = addresses.size if lanes is None else int(np.count_nonzero(lanes))
+        found = AccessCount(len(addresses), count, count * touch.nbytes)
+        ordered = np.sort(_filled(addresses, lanes), axis=1)
+        if touch.space != "scratch":
+            found.distinct_bytes = _distinct_bytes(ordered, touch.nbytes)
+        else:
+            found.distinct_bytes = found.bytes  # each lane's scratch is its own
+        if touch.space == "global":
+            found.lines = _distinct_lines(ordered, touch.nbytes, self._peaks.line_bytes)
+        elif touch.space == "lds":
+            passes = count_passes(self._peaks.lds_banks, touch.action, addresses, touch.nbytes, lanes)
+            found.passes, found.least_passes = passes.taken, passes.least
+        return found
+
+    def _cover(self, waves: Wavefronts, touch: Touch, addresses: Array) -> None:
+        for allocation, mine in waves.memory.memory.spans(addresses, touch.nbytes):
+            if allocation.base == self._unseen:
+                continue
+            seen = self.coverage.get(allocation.base)
+            if seen is None:
+                seen = Coverage(allocation, *(np.zeros(allocation.data.size, np.uint8) for _ in range(2)))
+                self.coverage[allocation.base] = seen
+            offsets = ((addresses if mine is None else addresses[mine]) - np.uint64(allocation.base)).view(np.int64)
+            if touch.action != "store":
+                _mark(seen.read, offsets, touch.nbytes)
+            if touch.action != "load":
+                _mark(seen.written, offsets, touch.nbytes)
+
+    def reached(self, address: int | None = None, nbytes: int = 0) -> tuple[int, int]:
+        """Distinct bytes (read, written) of [address, address + nbytes); of all memory without an address."""
+        read = written = 0
+        for base, seen in self.coverage.items():
+            low, high = (0, seen.read.size) if address is None else (address - base, address - base + nbytes)
+            if high > 0:
+                part = slice(max(low, 0), high)
+                read += int(np.count_nonzero(seen.read[part]))
+                written += int(np.count_nonzero(seen.written[part]))
+        return read, written
+
+
+def _filled(addresses: Array, lanes: Array | None) -> Array:
+    """Addresses with those of inactive lanes replaced by one of an active lane of the same wavefront."""
+    if lanes is None:
+        return addresses
+    first = np.take_along_axis(addresses, lanes.argmax(axis=1)[:, None], 1)
+    return np.where(lanes, addresses, first)
+
+
+def _distinct_bytes(ordered: Array, nbytes: int) -> int:
+    """Bytes that each row's accesses cover together, summed. ordered: int64 [rows, lanes], ascending."""
+    return int(np.minimum(np.diff(ordered, axis=1), nbytes).sum()) + nbytes * len(ordered)
+
+
+def _distinct_lines(ordered: Array, nbytes: int, line_bytes: int) -> int:
+    """Lines that each row's accesses touch together, summed."""
+    first, last = ordered // line_bytes, (ordered + (nbytes - 1)) // line_bytes
+    fresh = last[:, 1:] - np.maximum(first[:, 1:] - 1, last[:, :-1])
+    return int((last[:, 0] - first[:, 0] + 1).sum() + np.maximum(fresh, 0).sum())
+
+
+def _mark(bitmap: Array, offsets: Array, nbytes: int) -> None:
+    """Set a byte for each byte that is reached. offsets: int64, in bounds."""
+    if nbytes in _ONES:
+        scatter(bitmap, offsets, nbytes, np.broadcast_to(_ONES[nbytes], offsets.shape))
+    elif nbytes <= 16:
+        scatter(bitmap, offsets, nbytes, np.broadcast_to(_FOUR_ONES, (nbytes // 4, *offsets.shape)))
+    else:  # wide scalar loads
+        for skip in range(0, nbytes, 16):
+            _mark(bitmap, offsets + skip, min(16, nbytes - skip))

@@ -1,0 +1,1 @@
+"""Strict mode: faults of a kernel that a GPU would let pass."""

@@ -1,0 +1,277 @@
+"""Strict mode: finds what no GPU would name. Each fault stops the launch with a `SanitizerError`.
+
+- an access outside of an allocation, past its end, or past the LDS or scratch that the kernel was given;
+- an address that is not aligned as its access needs;
+- a load from memory or LDS that nothing was written to (not from scratch: compilers reload the whole of a spilled
+  register of which they have written a few lanes, before the others mean anything);
+- a register used before the load or atomic that writes it was waited for (`waits`);
+- two wavefronts that reach the same bytes, one of them storing, with nothing that orders them, or with a barrier that
+  one has not waited for its access before (`races`);
+- a barrier that a wavefront of the workgroup does not come to, or comes to elsewhere, unless the kernel means that
+  (`Program.shifts_barriers`).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aot_emulator.isa.decoding import Instruction
+from aot_emulator.isa.disassembly import disassemble
+from aot_emulator.isa.wait_counters import is_coherent
+from aot_emulator.state.device_memory import Array, gather, scatter
+from aot_emulator.state.monitor import Monitor, Touch
+from aot_emulator.state.wavefronts import Wavefronts
+from aot_runtime.errors import MemoryAccessError, SanitizerError
+
+from .races import Accesses, Order, Races
+from .shadow import Cells
+from .waits import Waits
+
+if TYPE_CHECKING:
+    from aot_emulator.machine.scheduler import Launch, Scheduler
+
+_ONES = 0x01010101
+"""Of four bytes that were written."""
+_LDS_ALIGNMENT = {1: 1, 2: 2, 4: 4, 8: 8, 12: 16, 16: 16}
+"""By the bytes of an access of LDS: what works in every alignment mode. Of memory, that is a dword at most."""
+
+
+class Sanitizer(Monitor):
+    """Watches one launch."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._program = launch.kernel.program
+        self._waits = Waits(self._program)
+        self._order = Order(math.prod(launch.grid), launch.wavefronts)
+        self._races = Races(self._order, self._describe_access, self._describe_wavefront)
+        self._memory_cells: dict[int, Cells] = {}
+        self._pcs = [0]  # of the access of each time; there is none at time 0
+        self._coherent = self._to_lds = False
+
+    def begin(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        access = scheduler.access
+        self._lds_written = np.zeros(access.lds.size, np.uint8)
+        self._lds_cells = Cells(access.lds.size)
+
+    @property
+    def _time(self) -> int:
+        """Number of the latest access."""
+        return len(self._pcs) - 1
+
+    def _numbers(self, waves: Wavefronts) -> Array:
+        """Of wavefronts in the launch: uint32 [wavefronts]."""
+        ranks = waves.slot % self._scheduler.wavefronts
+        return np.asarray(self._order.number(self._scheduler.first + waves.workgroup, ranks), np.uint32)
+
+    # Registers that wait for memory
+
+    def instruction(self, waves: Wavefronts, instruction: Instruction) -> None:
+        effect = self._waits.effect(instruction)
+        if effect.counted:
+            self._pcs.append(instruction.pc)
+            self._coherent = is_coherent(instruction)
+            self._to_lds = effect.to_lds
+            if effect.to_lds:
+                self._order.load_to_lds(self._time)
+        wrong = self._waits.execute(waves, instruction, effect, self._time)
+        if wrong:
+            raise self._error("wait", wrong, waves, 0, None)
+
+    def divide(self, waves: Wavefronts, part: Wavefronts) -> None:
+        self._waits.derive(part, (waves,))
+
+    def join(self, first: Wavefronts, second: Wavefronts, joined: Wavefronts) -> None:
+        self._waits.derive(joined, (first, second))
+
+    # Barriers
+
+    def barrier(self, groups: list[Wavefronts]) -> None:
+        workgroups = np.concatenate([group.workgroup for group in groups])
+        places = np.repeat([group.pc for group in groups], [group.count for group in groups])
+        arrived = np.bincount(workgroups, minlength=self._scheduler.workgroups)
+        lowest = np.full(self._scheduler.workgroups, np.iinfo(np.int64).max)
+        highest = np.full(self._scheduler.workgroups, -1)
+        np.minimum.at(lowest, workgroups, places)
+        np.maximum.at(highest, workgroups, places)
+        for group in groups:
+            apart = (lowest[group.workgroup] != highest[group.workgroup]) & (not self._program.shifts_barriers)
+            alone = arrived[group.workgroup] != self._scheduler.wavefronts
+            if apart.any():
+                wave = int(np.flatnonzero(apart)[0])
+                workgroup = group.workgroup[wave]
+                other = int((highest if lowest[workgroup] == group.pc else lowest)[workgroup])
+                text = f"this wavefront waits here, another at the barrier at pc {self._barrier_before(other).pc:#x}"
+                raise self._barrier_error(text, group, wave)
+            if alone.any():
+                wave = int(np.flatnonzero(alone)[0])
+                ended = self._scheduler.wavefronts - int(arrived[group.workgroup[wave]])
+                text = f"{ended} of the workgroup's wavefronts have ended and never come to the barrier"
+                raise self._barrier_error(text, group, wave)
+        for group in groups:
+            outstanding, now = self._waits.of(group), self._time + 1
+            since = outstanding.lds_since
+            load_time = min(outstanding.loads_to_lds, default=now)
+            self._order.barrier(self._numbers(group), now, now if since is None else since, load_time)
+
+    def _barrier_before(self, pc: int) -> Instruction:
+        """The barrier that wavefronts wait at, which go on at a pc."""
+        return next(found for size in (4, 8) if (found := self._program.instructions.get(pc - size)) is not None)
+
+    def _barrier_error(self, text: str, group: Wavefronts, wave: int) -> SanitizerError:
+        error = self._error("barrier", text, group, wave, None)
+        self._scheduler.locate(error, self._barrier_before(group.pc))
+        return error
+
+    # Memory
+
+    def access(self, waves: Wavefronts, touch: Touch) -> None:
+        reached = _Reached(waves, touch)
+        addresses = reached.addresses
+        if not addresses.size:
+            return
+        self._check_alignment(reached)
+        if touch.space in ("global", "scalar"):
+            self._check_memory(reached)
+        elif touch.space == "lds":
+            name = "LDS of the workgroup"
+            self._check_bounds(reached, self._scheduler.access.lds_bytes, name)
+            offsets = addresses + (waves.workgroup * self._scheduler.access.lds_stride)[reached.waves]
+            self._check_written(reached, self._lds_written, offsets, name)
+            self._check_races(self._lds_cells, reached, offsets, self._scheduler.access.lds, "LDS")
+        else:
+            self._check_bounds(reached, self._scheduler.access.scratch_bytes, "scratch")
+
+    def _check_alignment(self, reached: _Reached) -> None:
+        unit = min(reached.nbytes, 4)
+        if reached.touch.space == "lds":
+            unit = min(_LDS_ALIGNMENT[reached.nbytes], self._program.arch.lds_alignment)
+        wrong = (reached.addresses & reached.addresses.dtype.type(unit - 1)) != 0
+        if wrong.any():
+            text = f"{reached.nbytes} bytes at an address that is no multiple of {unit}"
+            raise self._fault("alignment", text, reached, wrong)
+
+    def _check_memory(self, reached: _Reached) -> None:
+        memory = self._scheduler.access.memory
+        try:
+            spans = memory.spans(reached.addresses, reached.nbytes)
+        except MemoryAccessError as error:
+            wrong = reached.addresses == np.uint64(error.address)
+            raise self._fault("bounds", error.message, reached, wrong) from None
+        for allocation, mine in spans:
+            part = reached if mine is None else reached.only(mine)
+            offsets = (part.addresses - np.uint64(allocation.base)).view(np.int64)
+            if allocation.written is not None:
+                self._check_written(part, allocation.written, offsets, allocation.text)
+            cells = self._memory_cells.get(allocation.base)
+            if cells is None:
+                cells = self._memory_cells[allocation.base] = Cells(allocation.data.size)
+            self._check_races(cells, part, offsets, allocation.data, allocation.text)
+
+    def _check_bounds(self, reached: _Reached, size: int, name: str) -> None:
+        wrong = (reached.addresses < 0) | (reached.addresses > size - reached.nbytes)
+        if wrong.any():
+            raise self._fault("bounds", f"{reached.nbytes} bytes outside the {size} bytes of {name}", reached, wrong)
+
+    def _check_written(self, reached: _Reached, written: Array, offsets: Array, name: str) -> None:
+        for at in range(0, reached.nbytes, 16):
+            places, nbytes = offsets + at, min(16, reached.nbytes - at)
+            known = gather(written, places, nbytes)
+            ones = known.dtype.type(_ONES & (1 << 8 * known.itemsize) - 1)
+            if reached.touch.action != "store" and not (known == ones).all():
+                wrong = known != ones
+                text = f"{reached.nbytes} bytes of {name} are read, and were never written"
+                raise self._fault("uninitialised", text, reached, wrong.any(0) if wrong.ndim > 1 else wrong)
+            if reached.touch.action != "load":
+                scatter(written, places, nbytes, np.full_like(known, ones))
+
+    def _check_races(self, cells: Cells, reached: _Reached, offsets: Array, data: Array, name: str) -> None:
+        action, time, numbers = reached.touch.action, self._time, self._numbers(reached.group)
+        values = reached.values if action == "store" else None
+        by, is_lds = numbers[reached.waves], reached.touch.space == "lds"
+        accesses = Accesses(data, offsets, reached.nbytes, by, numbers, is_lds, values)
+        loads = self._waits.of(reached.group).loads_to_lds if is_lds and not self._to_lds else None
+        race = self._races.unwaited(cells, accesses, loads) if loads else None
+        is_atomic = action == "atomic" or self._coherent
+        if is_atomic and action != "load":
+            self._order.release(by, time)
+        if is_atomic and action != "store":
+            self._order.acquire(by, time)
+        if race is not None:
+            pass
+        elif action == "load":
+            race = self._races.load(cells, accesses, time)
+        elif is_atomic:
+            race = self._races.atomic(cells, accesses, time)
+        else:
+            race = self._races.store(cells, accesses, time)
+        if race is not None:
+            text = f"{reached.nbytes} bytes of {name} are {_PAST[action]}, and were {race.text}"
+            raise self._fault("wait" if race.unwaited else "race", text, reached, race.wrong)
+
+    def _fault(self, kind: str, text: str, reached: _Reached, wrong: Array) -> SanitizerError:
+        """The error of the first access of those that are wrong."""
+        first = int(np.flatnonzero(wrong)[0])
+        lane = None if reached.touch.space == "scalar" else int(reached.lanes[first])
+        error = self._error(kind, text, reached.group, int(reached.waves[first]), lane)
+        error.address, error.nbytes = int(reached.addresses[first]), reached.nbytes
+        return error
+
+    def _error(self, kind: str, text: str, waves: Wavefronts, wave: int, lane: int | None) -> SanitizerError:
+        return SanitizerError(kind, text, self._scheduler.thread(waves, wave, lane))
+
+    def _describe_wavefront(self, number: int) -> str:
+        """By its number in the launch."""
+        workgroup, wavefront = self._order.workgroup(number), self._order.wavefront(number)
+        return f"wavefront {wavefront} of workgroup {self._scheduler.place(workgroup)}"
+
+    def _describe_access(self, time: int) -> str:
+        pc = self._pcs[time]
+        return f"`{disassemble(self._program.instructions[pc])}` at pc {pc:#x}"
+
+
+_PAST = {"load": "loaded", "store": "stored", "atomic": "changed by an atomic"}
+
+
+@lru_cache(maxsize=64)
+def _everyone(shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """The indices of all elements of an array of a shape."""
+    return np.nonzero(np.ones(shape, bool))
+
+
+class _Reached:
+    """The accesses of an instruction's lanes that take part, one after another.
+
+    Attributes:
+        addresses: [n].
+        waves, lanes: int64 [n], of each: its wavefront in the group, its lane in that.
+    """
+
+    def __init__(self, group: Wavefronts, touch: Touch):
+        self.group, self.touch, self.nbytes = group, touch, touch.nbytes
+        shape = touch.addresses.shape
+        found = _everyone(shape) if touch.lanes is None else np.nonzero(touch.lanes)
+        self.addresses = touch.addresses.ravel() if touch.lanes is None else touch.addresses[touch.lanes]
+        self.waves: Array = found[0]
+        self.lanes: Array = found[-1]
+        self._mine: Array | slice = slice(None)
+
+    @property
+    def values(self) -> Array:
+        """What is stored, in the form that `gather` gives for the addresses."""
+        assert self.touch.values is not None
+        values, lanes = self.touch.values, self.touch.lanes
+        chosen = values.reshape(*values.shape[:-2], -1) if lanes is None else values[..., lanes]
+        return np.ascontiguousarray(chosen[..., self._mine])
+
+    def only(self, mine: Array) -> _Reached:
+        """Some of them."""
+        part: Any = object.__new__(_Reached)
+        part.group, part.touch, part.nbytes = self.group, self.touch, self.nbytes
+        part.addresses, part.waves, part.lanes = self.addresses[mine], self.waves[mine], self.lanes[mine]
+        part._mine = mine
+        return part

@@ -1,0 +1,1 @@
+"""What wavefronts see: their registers, device memory, LDS and scratch, and who watches them."""
