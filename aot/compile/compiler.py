@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot.targets import Target, parse_arch
 from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object
+from aot_runtime.bundle.signature import signature_faults
 from aot_runtime.errors import BundleError
 
 from .kernargs import KernargField, kernarg_bytes, kernarg_layout
@@ -413,23 +414,23 @@ def _read_back(image: bytes, symbol: str) -> KernelMetadata:
 def _verify(kernel: CompiledKernel, layout: tuple[KernargField, ...], target: Target) -> None:
     """Raise `CompileError` unless the code object is what the job's signature and target make the runtime expect."""
     metadata = kernel.metadata
-    # HIP fills hidden arguments in (the shape of the launch, the host-call buffer, …), after those that it is given.
-    hidden = [arg for arg in metadata.args if arg.kind.startswith("hidden_")]
-    explicit_bytes = kernarg_bytes(layout)
-    expectations: dict[str, tuple[Any, Any]] = {
-        "architecture": (read_code_object(kernel.image).arch, target.arch),
-        "arguments (offset, size)": (
-            [(arg.offset, arg.size) for arg in metadata.args if arg not in hidden],
-            [(field.offset, field.size) for field in layout],
-        ),
-        "kernarg bytes": (min([metadata.kernarg_bytes, *(arg.offset for arg in hidden)]), explicit_bytes),
-        "workgroup size": (metadata.max_workgroup_size, kernel.num_warps * kernel.warp_size),
-        "wavefront size": (metadata.warp_size, target.warp_size),
-        "wavefront size of the compiler": (kernel.warp_size, target.warp_size),
-    }
-    for what, (found, expected) in expectations.items():
-        if found != expected:
-            raise CompileError(f"kernel {kernel.symbol!r}: {what} in the code object: {found}; expected: {expected}")
+    faults = [
+        f"{what} is {found}, not {expected}"
+        for what, found, expected in (
+            ("its architecture", read_code_object(kernel.image).arch, target.arch),
+            ("its wavefront size, says the compiler,", kernel.warp_size, target.warp_size),
+        )
+        if found != expected
+    ]
+    faults += signature_faults(
+        metadata,
+        layout,
+        kernarg_bytes=kernarg_bytes(layout),
+        num_warps=kernel.num_warps,
+        warp_size=target.warp_size,
+    )
+    if faults:
+        raise CompileError(f"kernel {kernel.symbol!r} is not what was asked for: {'; '.join(faults)}")
     # A cubin's static part is the system's own, beside what the limit is for.
     static = metadata.static_lds_bytes if target.backend == "hip" else 0
     if kernel.lds_bytes + static > target.lds_bytes:

@@ -212,6 +212,14 @@ def test_wrong_jobs(work, message):
         compile_job(work)
 
 
+def test_code_that_takes_other_arguments_is_refused(monkeypatch):
+    """By the same check as `aotbundle verify`."""
+    monkeypatch.setattr("aot.compile.compiler.kernarg_layout", lambda signature: kernarg_layout(signature)[:-1])
+    found = r"'softmax' is not what was asked for: .*a pointer of 8 bytes at offset \d+, which is not passed"
+    with pytest.raises(CompileError, match=found):
+        compile_job(jobs.softmax("gfx942"))
+
+
 def test_too_much_lds_tells_both_figures():
     hints = ("a", "b", "c", "n", "k")
     with pytest.raises(CompileError, match=r"'product' needs 131072 bytes of LDS per workgroup; gfx942 allows 65536"):

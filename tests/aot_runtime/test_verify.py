@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from aot_runtime.bundle.codeobject import read_code_object
+from aot_runtime.bundle.reading import read_blob, read_index
 from aot_runtime.bundle.verify import verify_bundle
 from tests.aot_runtime.forging import adopt_files, edit_index
+from tests.support.session_builds import build_once
 
 
 @pytest.fixture
@@ -27,6 +30,31 @@ def first_code(folder: Path) -> Path:
 @pytest.mark.parametrize("arch", ["gfx942", "sm_90"])
 def test_a_bundle_as_it_was_built_has_no_fault(rows_bundles: Path, arch: str):
     assert verify_bundle(rows_bundles / f"rows-{arch}") == []
+
+
+@pytest.fixture(scope="module")
+def memory_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of kernels that read the shape of their launch: HIP fills hidden arguments in behind those that are passed."""
+    return build_once(tmp_path_factory, "manifests/memory.yaml") / "memory-gfx942"
+
+
+def test_hidden_arguments_are_no_fault(memory_bundle: Path):
+    index = read_index(memory_bundle)
+    image = read_blob(memory_bundle, next(iter(index.blobs.values())), "gfx942")
+    assert any(arg.kind == "hidden_block_count_x" for arg in read_code_object(image).kernels[0].args)
+    assert verify_bundle(memory_bundle) == []
+
+
+def test_arguments_lie_before_hidden_ones(memory_bundle: Path, tmp_path: Path):
+    def lengthen(index: dict[str, Any]) -> None:
+        index["variants"][0]["kernargs"].append({"name": "more", "type": "i64", "offset": 40, "size": 8, "value": "1"})
+        index["variants"][0]["kernarg_bytes"] = 48
+
+    copy = Path(shutil.copytree(memory_bundle, tmp_path / "memory-gfx942"))
+    edit_index(copy, lengthen)
+    faults = verify_bundle(copy)
+    assert any(fault.endswith("kernarg 'more' at offset 40 is not in the code object") for fault in faults), faults
+    assert any(fault.endswith("is launched with 48 kernarg bytes, the code object has 40") for fault in faults)
 
 
 def test_editing_the_index_is_itself_no_fault(bundle: Path):
@@ -58,9 +86,9 @@ def resource(**fields: Any) -> Callable[[dict[str, Any]], None]:
         (lambda index: index["variants"][0]["kernargs"].pop(1), "the code object has a pointer of 8 bytes at offset 8"),
         (lambda index: index["variants"][0]["kernargs"].append({"name": "more", "type": "i8", "offset": 56, "size": 1}),
          "kernargs of 'softmax_rows' need 57 bytes, the segment has 56"),
-        (variant(kernarg_bytes=64), "the index says 64 kernarg bytes, the code object 56"),
-        (variant(num_warps=2), "the index says 128 threads of a workgroup, the code object 256"),
-        (variant(warp_size=32, num_warps=8), "the index says 32 lanes of a wave, the code object 64"),
+        (variant(kernarg_bytes=64), "it is launched with 64 kernarg bytes, the code object has 56"),
+        (variant(num_warps=2), "it is launched with 128 threads of a workgroup, the code object has 256"),
+        (variant(warp_size=32, num_warps=8), "it is launched with 32 lanes of a wave, the code object has 64"),
         (variant(symbol="softmax_cols"), "code object has no kernel 'softmax_cols'; it has: softmax_rows"),
         (resource(vgprs=1), "the index says 1 VGPRs, the code object "),
         (resource(agprs=3), "the index says 3 AGPRs, the code object 0"),

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from aot_runtime.call.planner import op_planner
-from aot_runtime.contract.records import CODE_FOLDER, POINTER, SELFTEST_FOLDER, Index, Variant
+from aot_runtime.contract.records import CODE_FOLDER, SELFTEST_FOLDER, Index, Variant
 from aot_runtime.errors import BundleError
 
-from .codeobject import CodeObject, KernelMetadata, read_code_object
+from .codeobject import CodeObject, read_code_object
 from .reading import read_blob, read_index
+from .signature import signature_faults
 from .vectors import read_vectors
 
 
@@ -65,12 +66,15 @@ def _variant(variant: Variant, code: CodeObject) -> Iterator[str]:
     except BundleError as error:
         yield str(error)
         return
-    yield from _kernargs(variant, kernel)
+    yield from signature_faults(
+        kernel,
+        variant.kernargs,
+        kernarg_bytes=variant.kernarg_bytes,
+        num_warps=variant.num_warps,
+        warp_size=variant.warp_size,
+    )
     used = variant.resources
     for what, said, found in (
-        ("threads of a workgroup", variant.num_warps * variant.warp_size, kernel.max_workgroup_size),
-        ("kernarg bytes", variant.kernarg_bytes, kernel.kernarg_bytes),
-        ("lanes of a wave", variant.warp_size, kernel.warp_size),
         ("VGPRs", used.vgprs, kernel.vgprs),
         ("AGPRs", used.agprs, kernel.agprs),
         ("SGPRs", used.sgprs, kernel.sgprs),
@@ -81,26 +85,6 @@ def _variant(variant: Variant, code: CodeObject) -> Iterator[str]:
     ):
         if said != found:
             yield f"the index says {said} {what}, the code object {found}"
-
-
-def _kernargs(variant: Variant, kernel: KernelMetadata) -> Iterator[str]:
-    """Hidden arguments, which the runtime does not pass, may not be there either."""
-    found = {arg.offset: (arg.size, arg.kind) for arg in kernel.args}
-    for arg in variant.kernargs:
-        said = (arg.size, "pointer" if arg.type.startswith(POINTER) else "value")
-        actual = found.pop(arg.offset, None)
-        if actual is None:
-            yield f"kernarg '{arg.name}' at offset {arg.offset} is not in the code object"
-        elif actual != said:
-            found_there = f"in the code object a {_kind(actual)}"
-            yield f"kernarg '{arg.name}' at offset {arg.offset} is a {_kind(said)}, {found_there}"
-    for offset, actual in sorted(found.items()):
-        yield f"the code object has a {_kind(actual)} at offset {offset}, which the index does not pass"
-
-
-def _kind(size_and_kind: tuple[int, str]) -> str:
-    size, kind = size_and_kind
-    return f"{kind} of {size} bytes"
 
 
 def _vectors(folder: Path, index: Index) -> Iterator[str]:

@@ -1,0 +1,5 @@
+"""`python -m tests.release`."""
+
+from .check import main
+
+main(prog_name="python -m tests.release")

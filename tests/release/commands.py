@@ -1,0 +1,101 @@
+"""Part `commands`: every command line that is shown is executed, in a copy of the checkout."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .exceptions import TABLE, Rule, Treated, treat, unused
+from .running import Findings, Result, each
+from .scratch import copy_template, make_template
+from .setting import Setting, say
+from .shown import Script, collect, shipped_commands
+
+_NO_GPU = re.compile(r"no usable GPU|sees no GPU|GPUs need .* cannot be loaded")
+_TRACEBACK = "Traceback (most recent call last)"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One command of a script: how it was treated, and how it ended, unless it was skipped."""
+
+    shown: str
+    treated: Treated
+    result: Result | None
+
+
+def commands(setting: Setting) -> Findings:
+    """All command lines that are shown. What is shown together runs in one copy of the checkout, in order."""
+    scripts = collect(setting.checkout, shipped_commands())
+    findings = Findings(f"{sum(len(_split(script)) for script in scripts)} commands of {len(scripts)} blocks")
+    findings.failures += outdated(scripts)
+    template = make_template(setting)
+
+    def execute(numbered: tuple[int, Script]) -> list[Outcome]:
+        number, script = numbered
+        folder = copy_template(template, setting.work / f"script-{number}")
+        try:
+            return run_script(setting, script, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    for (_, script), outcomes in each(execute, enumerate(scripts), setting.jobs):
+        _tell(script, outcomes)
+        findings.failures += [
+            f"{', '.join(script.sources)}: {fault}" for outcome in outcomes for fault in faults_of(outcome)
+        ]
+        findings.skipped += [f"`{item.shown}`: {item.treated.skipped}" for item in outcomes if item.result is None]
+    counts = Counter(findings.skipped)
+    findings.skipped = [f"{text} ({count} times)" if count > 1 else text for text, count in counts.items()]
+    return findings
+
+
+def outdated(scripts: Iterable[Script], table: tuple[Rule, ...] = TABLE) -> list[str]:
+    """A fault for each entry of the table that is for nothing that is shown."""
+    shown = [command for script in scripts for command in _split(script)]
+    outdated_entries = unused(shown, table)
+    return [f"nothing that is shown matches /{entry.pattern}/ of the table of exceptions" for entry in outdated_entries]
+
+
+def run_script(setting: Setting, script: Script, folder: Path, table: tuple[Rule, ...] = TABLE) -> list[Outcome]:
+    """Run the commands of a script in a folder, each whether or not those before it failed."""
+    outcomes = []
+    for command in _split(script):
+        treated = treat(command, table)
+        result = None if treated.skipped else setting.run("bash", "-c", treated.text, cwd=folder)
+        outcomes.append(Outcome(command, treated, result))
+    return outcomes
+
+
+def faults_of(outcome: Outcome) -> list[str]:
+    """At most one: the command failed, or did not say that it needs a GPU."""
+    result, treated = outcome.result, outcome.treated
+    if result is None:
+        return []
+    said = outcome.shown if treated.text == outcome.shown else f"{outcome.shown}`, run as `{treated.text}"
+    if not treated.needs_gpu:
+        return [f"`{said}`: exit status {result.status}\n{result.tail()}"] if result.status else []
+    last = result.output.rstrip().rpartition(f"{_TRACEBACK}")[2]
+    if not result.status:
+        return [f"`{said}` needs a GPU, says the table of exceptions, but ended well without one"]
+    if not _NO_GPU.search(last) or (_TRACEBACK in result.output and not treated.text.startswith("python ")):
+        return [f"`{said}`: exit status {result.status}, without saying that there is no GPU\n{result.tail()}"]
+    return []
+
+
+def _split(script: Script) -> list[str]:
+    return [command for line in script.lines for command in line.split(" && ")]
+
+
+def _tell(script: Script, outcomes: list[Outcome]) -> None:
+    say(f"    {script.sources[0]}{f' and {len(script.sources) - 1} more' if len(script.sources) > 1 else ''}")
+    for outcome in outcomes:
+        if outcome.result is None:
+            say(f"      skipped  {outcome.shown}: {outcome.treated.skipped}")
+            continue
+        end = "FAILED" if faults_of(outcome) else "no GPU" if outcome.treated.needs_gpu else "ok"
+        say(f"      {end:<8} {outcome.treated.text}  {outcome.result.seconds:.1f} s")

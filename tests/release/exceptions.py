@@ -1,0 +1,89 @@
+"""What is done otherwise with a command line than running it as it is shown: an explicit table, each entry with its
+reason. An entry that matches nothing that is shown is a fault: it is outdated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Action(Enum):
+    REPLACE = "replace"  # each match of the pattern, by `value`
+    APPEND = "append"  # `value`, to the end of the command
+    SKIP = "skip"
+    NEEDS_GPU = "needs a GPU"  # so it has to end with the error that says that there is none
+
+
+@dataclass(frozen=True)
+class Rule:
+    """For commands in which the pattern, a regular expression, is found. Entries apply in the order of the table."""
+
+    pattern: str
+    action: Action
+    reason: str
+    value: str = ""
+
+
+@dataclass(frozen=True)
+class Treated:
+    """A command as it is run."""
+
+    text: str
+    skipped: str = ""  # the reason
+    needs_gpu: bool = False
+    used: frozenset[Rule] = frozenset()
+
+
+TABLE = (
+    # Placeholders, and what stands for what cannot be had here
+    Rule("<name>|<bundle>", Action.REPLACE, "a manifest of the reader's own", "rows"),
+    Rule("<op>", Action.REPLACE, "an op of the reader's own", "softmax"),
+    Rule(r"(?<= )manifest\.yaml", Action.REPLACE, "a manifest of the reader's own", "manifests/memory.yaml"),
+    Rule("(?<=llama_random.py )FOLDER", Action.REPLACE, "a folder of the reader's own", "random"),
+    Rule("Llama-3.2-1B|CHECKPOINT", Action.REPLACE, "a checkpoint: one of random numbers", "checkpoint"),
+    Rule(r"(?<=dist/)(\w+)-sm_90", Action.REPLACE, "built whole is gfx942", r"\1-gfx942"),
+    # What would take too long
+    Rule("^aotbuild .*--arch sm_90", Action.APPEND, "planned only: built whole is gfx942", "--dry-run"),
+    Rule("^python benchmarks/build.py", Action.APPEND, "a sample", "--sample 4 --no-cache manifests/memory.yaml"),
+    Rule("^python benchmarks/emulator.py", Action.APPEND, "a small size", "--size 256 --seqlen 256 --rounds 1"),
+    Rule(r"\bpytest\b", Action.APPEND, "tests are collected only: .ci/run runs them", "--collect-only -q"),
+    # What is not run
+    Rule(r"^pip install", Action.SKIP, "would change the Python environment of the check"),
+    Rule(r"^(ruff|mypy)\b", Action.SKIP, ".ci/run runs the linters"),
+    Rule(r"^python -m tests\.release$", Action.SKIP, "is this check"),
+    Rule(r"^python (ours|raw|triton_jit)\.py ", Action.SKIP, "is started by benchmarks/coldstart.py, which is run"),
+    # What ends with the error that there is no GPU
+    Rule("^aotbundle selftest dist/[^ ]+$", Action.NEEDS_GPU, "runs the ops"),
+    Rule("^aotbundle bench memory dist/", Action.NEEDS_GPU, "measures the device"),
+    Rule("^aotbundle doctor( dist/.*)?$", Action.NEEDS_GPU, "its exit status is 1 where no GPU is usable"),
+    Rule("^python examples/(attention_numpy|llama).py ", Action.NEEDS_GPU, "runs ops"),
+    Rule("^python examples/fmha.py (?!.*-device=emulator)", Action.NEEDS_GPU, "runs an op"),
+    Rule("^python benchmarks/(?!build|emulator|gemm_sweep.py make)", Action.NEEDS_GPU, "measures the device"),
+)  # fmt: skip
+
+
+def treat(command: str, table: Sequence[Rule] = TABLE) -> Treated:
+    """What is to be done with one command."""
+    text, skipped, needs_gpu, used = command, "", False, set()
+    for entry in table:
+        if not re.search(entry.pattern, text):
+            continue
+        used.add(entry)
+        match entry.action:
+            case Action.REPLACE:
+                text = re.sub(entry.pattern, entry.value, text)
+            case Action.APPEND:
+                text = f"{text} {entry.value}"
+            case Action.SKIP:
+                skipped = entry.reason
+            case Action.NEEDS_GPU:
+                needs_gpu = True
+    return Treated(text, skipped, needs_gpu, frozenset(used))
+
+
+def unused(commands: Iterable[str], table: Sequence[Rule] = TABLE) -> list[Rule]:
+    """The entries that are for none of these commands."""
+    used = frozenset().union(*(treat(command, table).used for command in commands))
+    return [entry for entry in table if entry not in used]

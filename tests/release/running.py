@@ -1,0 +1,95 @@
+"""Programs that the check runs, and what a part of it found."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+TIMEOUT_S = 1800.0
+SHOWN_LINES = 12
+"""Of a failed program's output, the last lines that a report repeats."""
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A program that ended: its exit status, its stdout and stderr together, and the seconds that it took."""
+
+    status: int
+    output: str
+    seconds: float
+
+    def tail(self) -> str:
+        """The end of the output, indented."""
+        lines = self.output.rstrip().splitlines()
+        left_out = [f"… {len(lines) - SHOWN_LINES} lines before"] if len(lines) > SHOWN_LINES else []
+        return "\n".join(f"      {line}" for line in [*left_out, *lines[-SHOWN_LINES:]])
+
+
+@dataclass
+class Findings:
+    """What a part of the check did. `done` says it in a few words; failures may have several lines."""
+
+    done: str = ""
+    failures: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+
+def run(
+    command: Sequence[str], cwd: Path, environment: Mapping[str, str], *, timeout: float = TIMEOUT_S, echo: bool = False
+) -> Result:
+    """Run a program to its end; it and what it started are killed after `timeout` seconds. `echo` repeats its lines."""
+    started = time.monotonic()
+    process = subprocess.Popen(
+        command, cwd=cwd, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+    )  # fmt: skip
+    timer = threading.Timer(timeout, _kill, [process])
+    timer.start()
+    lines = []
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if echo:
+                print(f"      {line}", end="", flush=True)
+        status = process.wait()
+    except BaseException:
+        _kill(process)
+        raise
+    finally:
+        timed_out = not timer.is_alive()
+        timer.cancel()
+    if timed_out:
+        lines.append(f"killed after {timeout:.0f} s\n")
+    return Result(status, "".join(lines), time.monotonic() - started)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def each(function: Callable[[Item], Value], items: Iterable[Item], jobs: int) -> Iterator[tuple[Item, Value]]:
+    """(item, function(item)) of all items, in their order; up to `jobs` at a time."""
+    listed = list(items)
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from zip(listed, pool.map(function, listed), strict=True)
+
+
+def environment(cache: Path) -> dict[str, str]:
+    """This process's, with the programs of its interpreter first, `cache` as the builder's, and no GPU in sight."""
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    hidden = dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), "")
+    return os.environ | hidden | {"PATH": programs, "AOTBUILD_CACHE_DIR": str(cache), "PYTHONUNBUFFERED": "1"}

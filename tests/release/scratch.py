@@ -1,0 +1,49 @@
+"""Copies of the checkout in which command lines are run: they may write what they like."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from .setting import Setting
+from .shown import files_of_pages
+
+_LEFT_OUT = shutil.ignore_patterns(
+    ".git", "dist", "build", "*.egg-info", "__pycache__", ".venv", ".*_cache", ".hypothesis"
+)
+
+
+def make_template(setting: Setting) -> Path:
+    """A copy of the checkout with the bundles in dist/, the files that pages show, and what command lines read."""
+    folder = setting.work / "template"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(setting.checkout, folder, ignore=_LEFT_OUT)
+    (folder / "dist").mkdir()
+    shutil.copy(setting.checkout / "dist/README.md", folder / "dist")
+    for bundle in setting.bundles():
+        shutil.copytree(bundle, folder / "dist" / bundle.name, copy_function=os.link)
+    _write_missing(folder, files_of_pages(setting.checkout).items())
+    np.save(folder / "x.npy", np.ones((8, 1000), np.float32))  # for `aotbundle profile --content x=x.npy`
+    made = setting.run("python", "examples/llama_random.py", "checkpoint", cwd=folder)
+    if made.status:
+        raise RuntimeError(f"examples/llama_random.py failed:\n{made.tail()}")
+    return folder
+
+
+def _write_missing(folder: Path, files: Iterable[tuple[str, str]]) -> None:
+    for name, text in files:
+        path = folder / name
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+
+def copy_template(template: Path, folder: Path) -> Path:
+    """A copy for one script. Bundles are linked: what replaces a file of one does not reach the template."""
+    shutil.copytree(template, folder, ignore=lambda path, names: ["dist"] if Path(path) == template else [])
+    shutil.copytree(template / "dist", folder / "dist", copy_function=os.link)
+    return folder

@@ -1,0 +1,60 @@
+"""What all parts of the check share: the checkout, the folder to work in, and how programs are run there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from .running import Result, environment, run
+
+WHOLE_ARCH = "gfx942"
+"""The architecture for which all that is shipped is built whole."""
+
+MANIFESTS = ("manifests/*.yaml", "examples/*/manifest.yaml", "benchmarks/*/manifest.yaml")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A run of the check. Nothing is written outside `work`."""
+
+    checkout: Path
+    work: Path
+    jobs: int
+
+    @property
+    def cache(self) -> Path:
+        return self.work / "cache"
+
+    @property
+    def dist(self) -> Path:
+        """The bundles that were built whole."""
+        return self.work / "dist"
+
+    @cached_property
+    def manifests(self) -> list[str]:
+        """All shipped manifests, relative to the checkout."""
+        found = [path for pattern in MANIFESTS for path in sorted(self.checkout.glob(pattern))]
+        return [str(path.relative_to(self.checkout)) for path in found]
+
+    @cached_property
+    def tiers(self) -> Mapping[str, str]:
+        """Architecture → tier, as `aotbuild --list-archs` prints them."""
+        result = self.run("aotbuild", "--list-archs")
+        if result.status:
+            raise RuntimeError(f"aotbuild --list-archs failed:\n{result.tail()}")
+        return dict(line.split() for line in result.output.splitlines())  # type: ignore[misc]
+
+    def bundles(self) -> list[Path]:
+        """Those that were built whole."""
+        return sorted(path.parent for path in self.dist.glob("*/bundle.json"))
+
+    def run(self, *command: str, cwd: Path | None = None, echo: bool = False) -> Result:
+        """Run a program in the checkout, or in `cwd`."""
+        return run(command, cwd or self.checkout, environment(self.cache), echo=echo)
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    print(text, flush=True)
