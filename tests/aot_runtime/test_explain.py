@@ -143,7 +143,7 @@ def test_scratch_and_a_second_launch(sample: records.Index):
         ({"scalars": {"seed": "-1"}}, 64, "argument 'seed' is -1; allowed: 0"),
         ({"scalars": {"seed": "1", "rounding": "down"}}, 64, "'rounding' is 'down'; allowed: nearest, stochastic"),
         ({"scalars": {"seed": "1", "return_largest": "maybe"}}, 64, "'maybe'; true or false is allowed"),
-        ({}, None, "give num_cus"),
+        ({}, None, "give --num-cus"),
     ],
 )
 def test_a_refused_call_is_explained_by_its_error(

@@ -50,7 +50,7 @@ def plan_call(index: Index, planner: Planner, call: CallSpec, num_cus: int | Non
     """
     op = planner.op
     if num_cus is None and "num_cus" in _read_names(index, op):
-        raise ArgumentError(f"{op.name}: what is launched depends on the number of compute units: give num_cus")
+        raise ArgumentError(f"{op.name}: what is launched depends on the number of compute units: give --num-cus")
     _check_names(op, call)
     scalars = {scalar.name: parse_scalar(op, scalar, call.scalars.get(scalar.name)) for scalar in op.scalars}
     dtypes = _dtypes(op, call)
