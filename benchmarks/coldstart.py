@@ -34,7 +34,7 @@ from aot_runtime.contract.records import Index
 
 SHAPE = (1, 8, 1024, 64)
 SCRIPTS = Path(__file__).with_name("cold")
-BASE = "raw ctypes"
+BASE, OURS = "raw ctypes", "aot_runtime"
 PACKAGES = ("numpy", "torch", "triton", "cuda-bindings", "hip-python")
 
 
@@ -71,9 +71,14 @@ def main() -> None:
         except AotError as error:
             sys.exit(f"coldstart.py: {error}")
         expected = write_data(folder)
+        runs = {way.name: partial(run, way, folder, expected) for way in ways}
+        try:
+            runs[OURS]()  # what is measured beside it may be missing
+        except RunError as error:
+            sys.exit(f"coldstart.py: {error}")
         print(machine())
         print(f"{read_index(options.bundle).target.arch}; {versions(*PACKAGES)}\n")
-        print(report({way.name: partial(run, way, folder, expected) for way in ways}, options.runs))
+        print(report(runs, options.runs))
 
 
 def ways_of(bundle: Path, folder: Path) -> list[Way]:
@@ -90,7 +95,7 @@ def ways_of(bundle: Path, folder: Path) -> list[Way]:
            repr(jit_settings(index, launch)))  # fmt: skip
     return [
         Way(BASE, (str(SCRIPTS / "raw.py"), data, *raw_arguments(index, bundle, launch, grid))),
-        Way("aot_runtime", (str(SCRIPTS / "ours.py"), data, str(bundle))),
+        Way(OURS, (str(SCRIPTS / "ours.py"), data, str(bundle))),
         Way("torch, Triton's JIT, full cache", jit),
         Way("torch, Triton's JIT, empty cache", jit, fresh_cache=True),
     ]

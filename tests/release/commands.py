@@ -15,8 +15,7 @@ from .scratch import copy_template, make_template
 from .setting import Setting, say
 from .shown import Script, collect, shipped_commands
 
-_NO_GPU = re.compile(r"no usable GPU|sees no GPU|GPUs need .* cannot be loaded")
-_TRACEBACK = "Traceback (most recent call last)"
+TRACEBACK = "Traceback (most recent call last)"
 
 
 @dataclass(frozen=True)
@@ -72,18 +71,18 @@ def run_script(setting: Setting, script: Script, folder: Path, table: tuple[Rule
 
 
 def faults_of(outcome: Outcome) -> list[str]:
-    """At most one: the command failed, or did not say that it needs a GPU."""
+    """At most one: the command failed, or was not refused as the table of exceptions says."""
     result, treated = outcome.result, outcome.treated
     if result is None:
         return []
     said = outcome.shown if treated.text == outcome.shown else f"{outcome.shown}`, run as `{treated.text}"
-    if not treated.needs_gpu:
+    if not treated.refused:
         return [f"`{said}`: exit status {result.status}\n{result.tail()}"] if result.status else []
-    last = result.output.rstrip().rpartition(f"{_TRACEBACK}")[2]
+    last = result.output.rstrip().rpartition(f"{TRACEBACK}")[2]
     if not result.status:
-        return [f"`{said}` needs a GPU, says the table of exceptions, but ended well without one"]
-    if not _NO_GPU.search(last) or (_TRACEBACK in result.output and not treated.text.startswith("python ")):
-        return [f"`{said}`: exit status {result.status}, without saying that there is no GPU\n{result.tail()}"]
+        return [f"`{said}` ended well, where the table of exceptions has it refused: {treated.refused}"]
+    if not re.search(treated.refused, last) or (TRACEBACK in result.output and not treated.text.startswith("python ")):
+        return [f"`{said}`: exit status {result.status}, without the error /{treated.refused}/\n{result.tail()}"]
     return []
 
 
@@ -97,5 +96,5 @@ def _tell(script: Script, outcomes: list[Outcome]) -> None:
         if outcome.result is None:
             say(f"      skipped  {outcome.shown}: {outcome.treated.skipped}")
             continue
-        end = "FAILED" if faults_of(outcome) else "no GPU" if outcome.treated.needs_gpu else "ok"
+        end = "FAILED" if faults_of(outcome) else "refused" if outcome.treated.refused else "ok"
         say(f"      {end:<8} {outcome.treated.text}  {outcome.result.seconds:.1f} s")

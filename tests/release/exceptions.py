@@ -13,7 +13,7 @@ class Action(Enum):
     REPLACE = "replace"  # each match of the pattern, by `value`
     APPEND = "append"  # `value`, to the end of the command
     SKIP = "skip"
-    NEEDS_GPU = "needs a GPU"  # so it has to end with the error that says that there is none
+    REFUSED = "refused"  # it has to end with an error that `value`, a regular expression, is found in
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,17 @@ class Treated:
 
     text: str
     skipped: str = ""  # the reason
-    needs_gpu: bool = False
+    refused: str = ""  # what the error has to say
     used: frozenset[Rule] = frozenset()
 
+
+NO_GPU = r"no usable GPU|sees no GPU|GPUs need .* cannot be loaded"
+NO_GPU_OR_TORCH = f"{NO_GPU}|torch is needed"
 
 TABLE = (
     # Placeholders, and what stands for what cannot be had here
     Rule("<name>|<bundle>", Action.REPLACE, "a manifest of the reader's own", "rows"),
-    Rule("<op>", Action.REPLACE, "an op of the reader's own", "softmax"),
+    Rule("<op>", Action.REPLACE, "an op of the reader's own", "silu_mul"),
     Rule(r"(?<= )manifest\.yaml", Action.REPLACE, "a manifest of the reader's own", "manifests/memory.yaml"),
     Rule("(?<=llama_random.py )FOLDER", Action.REPLACE, "a folder of the reader's own", "random"),
     Rule("Llama-3.2-1B|CHECKPOINT", Action.REPLACE, "a checkpoint: one of random numbers", "checkpoint"),
@@ -48,25 +51,28 @@ TABLE = (
     Rule("^aotbuild .*--arch sm_90", Action.APPEND, "planned only: built whole is gfx942", "--dry-run"),
     Rule("^python benchmarks/build.py", Action.APPEND, "a sample", "--sample 4 --no-cache manifests/memory.yaml"),
     Rule("^python benchmarks/emulator.py", Action.APPEND, "a small size", "--size 256 --seqlen 256 --rounds 1"),
-    Rule(r"\bpytest\b", Action.APPEND, "tests are collected only: .ci/run runs them", "--collect-only -q"),
+    Rule(r"\bpytest .*tests/", Action.APPEND, "tests are collected only: .ci/run runs them", "--collect-only -q"),
     # What is not run
     Rule(r"^pip install", Action.SKIP, "would change the Python environment of the check"),
     Rule(r"^(ruff|mypy)\b", Action.SKIP, ".ci/run runs the linters"),
+    Rule(r"^pytest( -n auto)?$", Action.SKIP, ".ci/run runs the test suite"),
     Rule(r"^python -m tests\.release$", Action.SKIP, "is this check"),
     Rule(r"^python (ours|raw|triton_jit)\.py ", Action.SKIP, "is started by benchmarks/coldstart.py, which is run"),
-    # What ends with the error that there is no GPU
-    Rule("^aotbundle selftest dist/[^ ]+$", Action.NEEDS_GPU, "runs the ops"),
-    Rule("^aotbundle bench memory dist/", Action.NEEDS_GPU, "measures the device"),
-    Rule("^aotbundle doctor( dist/.*)?$", Action.NEEDS_GPU, "its exit status is 1 where no GPU is usable"),
-    Rule("^python examples/(attention_numpy|llama).py ", Action.NEEDS_GPU, "runs ops"),
-    Rule("^python examples/fmha.py (?!.*-device=emulator)", Action.NEEDS_GPU, "runs an op"),
-    Rule("^python benchmarks/(?!build|emulator|gemm_sweep.py make)", Action.NEEDS_GPU, "measures the device"),
+    # What ends with the error that there is no GPU, or that torch, which is measured beside, is not there
+    Rule("^aotbundle selftest dist/[^ ]+$", Action.REFUSED, "runs the ops", NO_GPU),
+    Rule("^aotbundle bench memory dist/", Action.REFUSED, "measures the device", NO_GPU),
+    Rule("^aotbundle doctor( dist/.*)?$", Action.REFUSED, "its exit status is 1 where no GPU is usable", NO_GPU),
+    Rule("^python examples/(attention_numpy|llama).py ", Action.REFUSED, "runs ops", NO_GPU),
+    Rule("^python examples/fmha.py (?!.*-device=emulator)", Action.REFUSED, "runs an op", NO_GPU),
+    Rule("^python benchmarks/(launch|coldstart|attention|llama).py ", Action.REFUSED, "measures the device", NO_GPU),
+    Rule("^python benchmarks/(rows|decode|gemm).py ", Action.REFUSED, "measures the device", NO_GPU_OR_TORCH),
+    Rule("^python benchmarks/gemm_sweep.py time ", Action.REFUSED, "measures the device", NO_GPU_OR_TORCH),
 )  # fmt: skip
 
 
 def treat(command: str, table: Sequence[Rule] = TABLE) -> Treated:
     """What is to be done with one command."""
-    text, skipped, needs_gpu, used = command, "", False, set()
+    text, skipped, refused, used = command, "", "", set()
     for entry in table:
         if not re.search(entry.pattern, text):
             continue
@@ -78,9 +84,9 @@ def treat(command: str, table: Sequence[Rule] = TABLE) -> Treated:
                 text = f"{text} {entry.value}"
             case Action.SKIP:
                 skipped = entry.reason
-            case Action.NEEDS_GPU:
-                needs_gpu = True
-    return Treated(text, skipped, needs_gpu, frozenset(used))
+            case Action.REFUSED:
+                refused = entry.value
+    return Treated(text, skipped, refused, frozenset(used))
 
 
 def unused(commands: Iterable[str], table: Sequence[Rule] = TABLE) -> list[Rule]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+
+import psutil
 
 TIMEOUT_S = 1800.0
 SHOWN_LINES = 12
@@ -53,7 +55,7 @@ def run(
     started = time.monotonic()
     process = subprocess.Popen(
         command, cwd=cwd, env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+        stderr=subprocess.STDOUT, text=True, errors="replace",
     )  # fmt: skip
     timer = threading.Timer(timeout, _kill, [process])
     timer.start()
@@ -77,8 +79,10 @@ def run(
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
 
 
 def each(function: Callable[[Item], Value], items: Iterable[Item], jobs: int) -> Iterator[tuple[Item, Value]]:

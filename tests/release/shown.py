@@ -144,9 +144,17 @@ def _spans(text: str, names: set[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
     for match in _SPAN.finditer(text):
         span = " ".join(match[1].split())
         if _COMMAND.match(span):
-            words = " ".join(word for word in span.split() if not word.startswith("-"))
-            # A span that gives a command no argument names the command, or an option of it.
-            yield text.count("\n", 0, match.start()) + 1, (f"{span} --help" if words in names else span,)
+            yield text.count("\n", 0, match.start()) + 1, (_asked(span, names),)
+
+
+def _asked(span: str, names: set[str]) -> str:
+    """A span that gives a command no argument names the command, or options of it: its help has to have them."""
+    words = span.split()
+    name = " ".join(word for word in words if not word.startswith("-"))
+    if name not in names:
+        return span
+    options = [word for word in words if word.startswith("-")]
+    return " && ".join(f"{name} --help | grep -e {option}" for option in options) or f"{name} --help"
 
 
 def _blank(match: re.Match[str]) -> str:
