@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from aot_runtime.command.show import aligned_rows, point_text, size_text
+from aot_runtime.texts import aligned_rows, point_text, size_text
 
 from .counters import InstructionCount, LoopCount, Summary
 from .disassembly import disassemble

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from aot_runtime.bundle.verify import verify_bundle
+from aot_runtime.bundle.verification import verify_bundle
 from tests.aot_runtime.forging import adopt_files, edit_index
 
 
