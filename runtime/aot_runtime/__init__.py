@@ -12,10 +12,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from aot_runtime.device.array import DeviceArray
-    from aot_runtime.device.device import Device, Event, Graph, Stream, get_device
-    from aot_runtime.opened import Bundle
-
+    from .device.array import DeviceArray
+    from .device.device import Device
+    from .device.graph import Graph
+    from .device.registry import get_device
+    from .device.streams import Event, Stream
     from .errors import (
         AotError,
         ArchMismatchError,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         NoVariantError,
         NoVectorsError,
     )
+    from .opened import Bundle
     from .opening import open_bundle
 
 __all__ = [
@@ -53,9 +55,13 @@ __all__ = [
 
 _HOMES = {
     "Bundle": "opened",
+    "Device": "device.device",
     "DeviceArray": "device.array",
+    "Event": "device.streams",
+    "Graph": "device.graph",
+    "Stream": "device.streams",
+    "get_device": "device.registry",
     "open_bundle": "opening",
-    **dict.fromkeys(("Device", "Event", "Graph", "Stream", "get_device"), "device.device"),
 }
 
 

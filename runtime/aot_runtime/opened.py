@@ -13,11 +13,12 @@ from aot_runtime.bundle.reading import read_blob, read_index
 from aot_runtime.call.op import build_op
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract.records import INDEX, Index, Op, Variant
-from aot_runtime.device.device import Device, get_device
+from aot_runtime.device.device import Device
+from aot_runtime.device.registry import get_device
 from aot_runtime.errors import ArchMismatchError, ArgumentError, BundleError, DeviceError
 
 if TYPE_CHECKING:
-    from aot_runtime.call.selftest import Report
+    from aot_runtime.call.selftests import Report
 
 CHECK_VARIABLE = "AOTBUILD_CHECK_CONTENTS"
 """Set to 1, it has the contents of integer tensors on the device checked."""
@@ -97,7 +98,7 @@ class Bundle:
 
     def explain(self, op: str, *arguments: Any, **keywords: Any) -> str:
         """Which variant a call with these arguments would get, and why; nothing is launched."""
-        from aot_runtime.call.explain import explain_call
+        from aot_runtime.call.explanation import explain_call
 
         return explain_call(getattr(self, op), self.device, arguments, keywords)
 
@@ -106,7 +107,7 @@ class Bundle:
 
         Raises `NoVectorsError` where the bundle has none, `BundleError` for vectors that were altered.
         """
-        from aot_runtime.call.selftest import run_selftest
+        from aot_runtime.call.selftests import run_selftest
 
         return run_selftest(self, op)
 

@@ -72,6 +72,6 @@ def _start_cuda(index: int) -> None:
 
 def _start_hip(index: int) -> None:
     """Open the driver itself: hip-python decides which libamdhip64 a process uses, and there must not be two."""
-    from aot_runtime.device.device import get_device
+    from aot_runtime.device.registry import get_device
 
     get_device(f"hip:{index}").driver.activate(index)

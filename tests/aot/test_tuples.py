@@ -9,7 +9,7 @@ import pytest
 
 from aot.compile.compiler import CompiledKernel, CompileError, CompileJob, compile_job, job_key, kernarg_layout
 from aot.compile.kernel_source import Parameter, kernel_parameters, load_kernel, sources_hash, split_function
-from aot_runtime.bundle import codeobject
+from aot_runtime.bundle.elf import Elf
 from tests.aot import jobs
 
 SOURCE = "kernels/tuples.py"
@@ -65,7 +65,7 @@ def key(work: CompileJob) -> str:
 
 def text(kernel: CompiledKernel) -> bytes:
     """The machine code of a code object: all of it but for names and notes."""
-    elf = codeobject._Elf(kernel.image)
+    elf = Elf(kernel.image)
     (section,) = (item for item in elf.sections if item.name in (".text", f".text.{kernel.symbol}"))
     return elf.data(section)[: kernel.metadata.code_bytes]
 

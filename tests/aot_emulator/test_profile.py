@@ -12,7 +12,7 @@ from aot_emulator.profile.profile_call import profile_call
 from click.testing import CliRunner, Result
 
 from aot_runtime.call.callspec import CallSpec
-from aot_runtime.command.cli import main
+from aot_runtime.command.main import main
 from aot_runtime.errors import ArgumentError
 from tests.aot_emulator.bundling import PLAIN_ATTENTION, built
 

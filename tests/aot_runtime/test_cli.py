@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.command import doctor
-from aot_runtime.command.cli import main
-from aot_runtime.command.show import bundle_text, variant_rows
+from aot_runtime.command import diagnosis
+from aot_runtime.command.main import main
+from aot_runtime.command.tables import bundle_text, variant_rows
 from aot_runtime.contract import records
 from aot_runtime.device.drivers.base import DeviceProperties
 from aot_runtime.errors import DeviceError
@@ -47,11 +47,13 @@ def test_the_command_imports_what_it_needs_when_it_runs():
     code = """if True:
         import sys, aot_runtime
         before = set(sys.modules)
-        import aot_runtime.command.cli
+        import aot_runtime.command.main
         print(*sorted(name for name in set(sys.modules) - before if name.startswith(("aot_runtime", "numpy", "hip"))))
     """
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert set(output.split()) <= {"aot_runtime.command", "aot_runtime.command.cli", "aot_runtime.errors"}
+    names = [name for name in output.split() if not name.startswith("aot_runtime.command")]
+    assert names == ["aot_runtime.errors"]
+    assert not {"tables", "diagnosis", "bandwidth"} & {name.rpartition(".")[2] for name in output.split()}
 
 
 @pytest.mark.parametrize(
@@ -254,7 +256,7 @@ def only_hip(name: str) -> object:
     ("opener", "reason"), [(no_driver, "no library for hip"), (broken_driver, "ValueError: bad binding")]
 )
 def test_doctor_without_a_gpu(monkeypatch: pytest.MonkeyPatch, opener: object, reason: str):
-    monkeypatch.setattr(doctor, "open_driver", opener)
+    monkeypatch.setattr(diagnosis, "open_driver", opener)
     result = run("doctor")
     assert result.exit_code == 1
     assert f"  hip: {reason}" in result.output and "warning: no usable GPU" in result.output
@@ -263,7 +265,7 @@ def test_doctor_without_a_gpu(monkeypatch: pytest.MonkeyPatch, opener: object, r
 
 
 def test_doctor_with_a_gpu(monkeypatch: pytest.MonkeyPatch, rows_bundles: Path):
-    monkeypatch.setattr(doctor, "open_driver", only_hip)
+    monkeypatch.setattr(diagnosis, "open_driver", only_hip)
     monkeypatch.delenv("HIP_FORCE_DEV_KERNARG", raising=False)
     result = run("doctor", rows_bundles / "rows-gfx942")
     assert result.exit_code == 0
@@ -275,7 +277,7 @@ def test_doctor_with_a_gpu(monkeypatch: pytest.MonkeyPatch, rows_bundles: Path):
 
 
 def test_doctor_with_a_bundle_that_does_not_fit(monkeypatch: pytest.MonkeyPatch, rows_bundles: Path, tmp_path: Path):
-    monkeypatch.setattr(doctor, "open_driver", only_hip)
+    monkeypatch.setattr(diagnosis, "open_driver", only_hip)
     result = run("doctor", rows_bundles / "rows-sm_90")
     assert result.exit_code == 1 and "sm_90" in result.output and "fits no device here (gfx942)" in result.output
     result = run("doctor", tmp_path)
@@ -287,6 +289,6 @@ def test_doctor_finds_a_device_that_fails(monkeypatch: pytest.MonkeyPatch):
         def properties(self, device: int) -> DeviceProperties:
             raise OSError("device lost")
 
-    monkeypatch.setattr(doctor, "open_driver", lambda name: Failing())
+    monkeypatch.setattr(diagnosis, "open_driver", lambda name: Failing())
     result = run("doctor")
     assert result.exit_code == 1 and "hip: OSError: device lost" in result.output

@@ -12,7 +12,7 @@ import pytest
 
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.call.callspec import CallSpec, plan_call
-from aot_runtime.call.explain import explain_call, explain_decision
+from aot_runtime.call.explanation import explain_call, explain_decision
 from aot_runtime.call.op import build_op
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract import records

@@ -39,7 +39,7 @@ def run(script: str) -> str:
 def test_every_module_of_the_runtime():
     modules = [".".join(path.relative_to(RUNTIME).with_suffix("").parts) for path in sorted(RUNTIME.rglob("*.py"))]
     names = [name.removesuffix(".__init__") for name in modules]
-    assert {"aot_runtime", "aot_runtime.command.cli", "aot_runtime.device.drivers.hip"} <= set(names)
+    assert {"aot_runtime", "aot_runtime.command.main", "aot_runtime.device.drivers.hip"} <= set(names)
     run(f"import importlib\nfor name in {names!r}: importlib.import_module(name)")
 
 
@@ -60,7 +60,7 @@ from pathlib import Path
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.planner import op_planner
-from aot_runtime.bundle.verify import verify_bundle
+from aot_runtime.bundle.verification import verify_bundle
 
 folder = Path({str(bundles / "small-gfx942")!r})
 assert verify_bundle(folder) == []
@@ -92,4 +92,4 @@ assert not {{"triton", "torch", "aot"}} & set(sys.modules)
 )
 def test_the_command(bundles: Path, command: list[str]):
     arguments = [str(bundles / "small-gfx942") if word == "BUNDLE" else word for word in command]
-    run(f"sys.argv = ['aotbundle', *{arguments!r}]\nfrom aot_runtime.command.cli import main\nmain()")
+    run(f"sys.argv = ['aotbundle', *{arguments!r}]\nfrom aot_runtime.command.main import main\nmain()")

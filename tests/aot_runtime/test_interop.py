@@ -12,7 +12,7 @@ import pytest
 
 from aot_runtime import ArgumentError, DeviceArray, get_device
 from aot_runtime.contract.dtypes import DTYPES, numpy_dtype
-from aot_runtime.device.interop import _exports
+from aot_runtime.device.dlpack import _exports
 from tests.support.hip_double.double import Double, DoubleLibrary, in_double
 
 

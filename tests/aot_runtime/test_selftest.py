@@ -26,9 +26,9 @@ from hypothesis import strategies as st
 from aot_runtime import ArgumentError, Bundle, BundleError, NoVectorsError, open_bundle
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.bundle.vectors import deviation, read_vectors
-from aot_runtime.bundle.verify import verify_bundle
-from aot_runtime.call.selftest import Report
-from aot_runtime.command.cli import main
+from aot_runtime.bundle.verification import verify_bundle
+from aot_runtime.call.selftests import Report
+from aot_runtime.command.main import main
 from aot_runtime.contract.records import Blob, Case
 from tests.aot_runtime.emulated_launches import open_emulated
 from tests.aot_runtime.forging import adopt_files, edit_index
@@ -142,7 +142,7 @@ def test_json(bundles: Path):
 
 def test_a_terminal_shows_what_is_going_on(bundles: Path):
     ours, theirs = pty.openpty()
-    command = "from aot_runtime.command.cli import main; main()"
+    command = "from aot_runtime.command.main import main; main()"
     arguments = ["selftest", str(bundles / "small-gfx942"), "--device", "emulator", "--op", "row_sums"]
     try:
         done = subprocess.run(

@@ -10,7 +10,7 @@ import numpy as np
 
 from aot_runtime import ArgumentError, open_bundle
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.bundle.verify import verify_bundle
+from aot_runtime.bundle.verification import verify_bundle
 from tests.docs.scripts import ROOT, Launches, run_script
 from tests.support.hip_double.double import Double, DoubleLibrary
 

@@ -16,7 +16,7 @@ import aot_runtime
 from aot_runtime import errors
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.call.op import MAX_PLANS
-from aot_runtime.command.cli import main as aotbundle
+from aot_runtime.command.main import main as aotbundle
 from aot_runtime.contract import records
 from aot_runtime.device.memory import KEPT_BLOCK, KEPT_TOTAL
 from tests.docs.markdown import blocks, section, table

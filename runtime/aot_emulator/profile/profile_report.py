@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from aot_emulator.isa.disassembly import disassemble
-from aot_runtime.command.show import aligned_rows, point_text, size_text
+from aot_runtime.texts import aligned_rows, point_text, size_text
 
 from .counters import InstructionCount, LoopCount, Summary
 from .peaks import peaks_of, ridge

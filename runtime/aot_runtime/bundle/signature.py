@@ -8,7 +8,7 @@ from typing import Protocol
 
 from aot_runtime.contract.records import POINTER
 
-from .codeobject import KernelArg, KernelMetadata
+from .kernel_metadata import KernelArg, KernelMetadata
 
 _HIDDEN = "hidden_"
 """HIP fills these arguments in, behind those that it is given: the shape of the launch, a buffer for host calls, …"""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from aot_runtime.call.selftest import head_text
+from aot_runtime.call.selftests import head_text
 from aot_runtime.errors import ArgumentError, DeviceMemoryError
 
 if TYPE_CHECKING:

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from aot_runtime.errors import ArgumentError
+
 
 class ScalarType(msgspec.Struct, frozen=True):
     """How a scalar argument crosses into the kernarg segment.
@@ -70,3 +72,14 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
         return np.dtype(getattr(ml_dtypes, name))
     return np.dtype(name)
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name of a dtype that arrays may have. Raises `ArgumentError`."""
+    try:
+        name = dtype if isinstance(dtype, str) and dtype in DTYPES else np.dtype(dtype).name
+    except TypeError:
+        name = repr(dtype)
+    if name not in DTYPES:
+        raise ArgumentError(f"dtype {name} is not supported; allowed: {', '.join(DTYPES)}")
+    return name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,10 +12,25 @@ from aot_runtime.contract.dtypes import numpy_dtype
 from aot_runtime.contract.layout import ALIGNMENT, Layout, Shape, make_layout, packed_strides
 from aot_runtime.errors import ArgumentError
 
+from .drivers.base import Driver
 from .memory import order_after
 
-if TYPE_CHECKING:
-    from .device import Device, Stream
+
+class ArrayDevice(Protocol):
+    """What an array needs of its device."""
+
+    driver: Driver
+    index: int
+    key: tuple[str, int]
+
+    def handle(self, stream: Any) -> int:
+        """The handle of a stream: a `Stream`'s, an integer, None (the default stream), or another library's."""
+
+    def write(self, address: int, host: np.ndarray[Any, Any], stream: int) -> None:
+        """Copy a packed numpy array to an address."""
+
+    def read(self, host: np.ndarray[Any, Any], address: int, stream: int) -> None:
+        """Fill a packed numpy array from an address."""
 
 
 class DeviceArray:
@@ -27,7 +42,7 @@ class DeviceArray:
 
     __slots__ = ("__weakref__", "device", "layout", "owner", "ptr")
 
-    def __init__(self, device: Device, ptr: int, layout: Layout, owner: Any):
+    def __init__(self, device: ArrayDevice, ptr: int, layout: Layout, owner: Any):
         self.device, self.ptr, self.layout, self.owner = device, ptr, layout, owner
 
     @property
@@ -108,7 +123,7 @@ class DeviceArray:
 
     # Copies
 
-    def numpy(self, stream: Stream | int | None = None) -> np.ndarray[Any, Any]:
+    def numpy(self, stream: Any = None) -> np.ndarray[Any, Any]:
         """A copy in host memory, after all earlier work of `stream`; C-contiguous."""
         layout = self.layout
         # As integers: numpy cannot make strided views of every dtype of ml_dtypes.
@@ -119,7 +134,7 @@ class DeviceArray:
         view = np.lib.stride_tricks.as_strided(span[-layout.low :], layout.shape, self.strides) if self.size else span
         return np.ascontiguousarray(view).view(self.dtype).reshape(layout.shape)
 
-    def copy_from(self, host: np.ndarray[Any, Any], stream: Stream | int | None = None) -> None:
+    def copy_from(self, host: np.ndarray[Any, Any], stream: Any = None) -> None:
         """Overwrite the array, which must have no gaps, with a numpy array of the same shape and dtype."""
         order = self.layout.packed_order
         if host.shape != self.shape or host.dtype != self.dtype:
@@ -130,7 +145,7 @@ class DeviceArray:
             packed = np.ascontiguousarray(host.transpose(order))
             self.device.write(self.ptr, packed, self.device.handle(stream))
 
-    def fill(self, byte: int, stream: Stream | int | None = None) -> None:
+    def fill(self, byte: int, stream: Any = None) -> None:
         """Set every byte of an array that has no gaps."""
         if self.layout.packed_order is None:
             raise ArgumentError(f"cannot fill an array with gaps or overlap: {self.layout}")
@@ -153,17 +168,17 @@ class DeviceArray:
         }
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        from .interop import DLPACK_DEVICES
+        from .dlpack import DLPACK_DEVICES
 
         return DLPACK_DEVICES[self.device.driver.name], self.device.index
 
     def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
         """A DLPack capsule; the consumer's `stream` is made to wait for this device's default stream."""
-        from .interop import export_dlpack
+        from .dlpack import export_capsule
 
         if stream is not None and stream > 2:  # -1: no synchronisation; 0, 1 and 2: default streams
             order_after(self.device.driver, self.device.index, stream, 0)
-        return export_dlpack(self)
+        return export_capsule(self.ptr, self.layout, self.__dlpack_device__(), self)
 
 
 def _index(layout: Layout, keys: tuple[Any, ...]) -> tuple[Shape, Shape, int]:

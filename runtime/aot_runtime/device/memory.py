@@ -9,14 +9,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
-from aot_runtime.device.drivers.base import Driver
 from aot_runtime.errors import CaptureError, DeviceMemoryError, DriverCallError
 
-if TYPE_CHECKING:
-    from .device import Graph, Stream
+from .drivers.base import Driver
 
 GRANULE = 512
 """Sizes are rounded up to this many bytes."""
@@ -24,6 +22,13 @@ KEPT_BLOCK = 1 << 20
 """Bytes of the largest block that is kept."""
 KEPT_TOTAL = 64 << 20
 """Bytes that are kept altogether."""
+
+
+class WorkspaceOwner(Protocol):
+    """A graph that is being captured: scratch memory of its calls lives as long as it does."""
+
+    def workspace(self, nbytes: int) -> int:
+        """The address of new memory."""
 
 
 class Allocation:
@@ -38,7 +43,7 @@ class Allocation:
         self.memory, self.address, self.nbytes, self.stream = memory, address, nbytes, stream
         # Work on the default stream is not noted, so memory of another stream always waits for it.
         self.others: set[int] | None = {0} if stream else None
-        self.streams: list[Stream | None] | None = [memory.streams.get(stream)] if stream else None
+        self.streams: list[Any] | None = [memory.streams.get(stream)] if stream else None
 
     def used_on(self, stream: int) -> None:
         """Note that work of a stream uses the memory."""
@@ -60,9 +65,9 @@ class DeviceMemory:
 
     def __init__(self, driver: Driver, index: int):
         self.driver, self.index, self._exact = driver, index, driver.exact_allocations
-        self.streams: WeakValueDictionary[int, Stream] = WeakValueDictionary()
-        """Our own streams by handle."""
-        self.graphs: dict[int, Graph] = {}
+        self.streams: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        """`Stream` objects by handle: those that are alive."""
+        self.graphs: dict[int, WorkspaceOwner] = {}
         """Captures in progress, by their stream."""
         self._kept: dict[tuple[int, int], list[int]] = {}
         self._kept_bytes = 0

@@ -17,7 +17,7 @@ from aot_runtime import ArgumentError, Bundle, DeviceArray
 from aot_runtime.bundle.vectors import dtype_of
 from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.planner import op_planner
-from aot_runtime.call.selftest import Prepared, prepare
+from aot_runtime.call.selftests import Prepared, prepare
 from kernels.decode import flex_reference
 from kernels.decode.block_mask import BlockMask, MaskMod, create_block_mask
 from kernels.decode.quantise import join_rows, split_rows

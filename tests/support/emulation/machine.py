@@ -15,7 +15,7 @@ from aot_emulator.machine.program import Program
 from aot_emulator.state.device_memory import Memory
 from aot_emulator.state.wavefronts import EXEC, Batch, Wavefronts
 
-from aot_runtime.bundle.codeobject import _Elf
+from aot_runtime.bundle.elf import Elf
 
 ACCUMULATION = 64
 """Ordinary vector registers, and as many accumulation registers."""
@@ -28,7 +28,7 @@ def assemble(text: str, arch: str = "gfx942") -> bytes:
     """Machine code of some lines."""
     compiler = pytest.importorskip("triton.backends.amd.compiler", reason="assembling needs the extra `build`")
     source = f'.amdgcn_target "amdgcn-amd-amdhsa--{arch}"\n.text\n{text}\n'
-    elf = _Elf(compiler.assemble_amdgcn(source, arch, ""))
+    elf = Elf(compiler.assemble_amdgcn(source, arch, ""))
     section = elf.section(".text")
     assert section is not None
     return elf.data(section)

@@ -6,7 +6,8 @@ needed to import this package.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib import import_module
 
 from aot_runtime.errors import DeviceError
 
@@ -24,35 +25,23 @@ __all__ = [
 ]
 
 
-def _open_hip() -> Driver:
-    from .hip import HipDriver
-
-    return HipDriver()
-
-
-def _open_cuda() -> Driver:
-    from .cuda import CudaDriver
-
-    return CudaDriver()
-
-
-def _open_emulator() -> Driver:
-    from aot_emulator import EmulatorDriver
-
-    return EmulatorDriver()
-
-
-_OPENERS: Mapping[str, Callable[[], Driver]] = {"hip": _open_hip, "cuda": _open_cuda, "emulator": _open_emulator}
-"""Every driver that can be opened by name."""
+_DRIVERS: Mapping[str, tuple[str, str]] = {
+    "hip": ("aot_runtime.device.drivers.hip", "HipDriver"),
+    "cuda": ("aot_runtime.device.drivers.cuda", "CudaDriver"),
+    "emulator": ("aot_emulator", "EmulatorDriver"),
+}
+"""Every driver that can be opened by name: its module, which is imported then, and its class there."""
 _GPUS = ("hip", "cuda")
 """The drivers of real GPUs, in the order of preference."""
 
 
 def open_driver(name: str) -> Driver:
     """The driver of that name. Raises `DeviceError` if there is none, or its library is not there."""
-    if name not in _OPENERS:
-        raise DeviceError(f"there is no driver named {name!r}; there are: {', '.join(_OPENERS)}")
-    return _OPENERS[name]()
+    if name not in _DRIVERS:
+        raise DeviceError(f"there is no driver named {name!r}; there are: {', '.join(_DRIVERS)}")
+    module, kind = _DRIVERS[name]
+    driver: Driver = getattr(import_module(module), kind)()
+    return driver
 
 
 def available_drivers() -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from aot_runtime.contract import expressions
+from aot_runtime.contract.dtypes import dtype_name
 from aot_runtime.contract.layout import Layout, make_layout, packed_strides, packing_order
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import (
@@ -24,7 +25,7 @@ from aot_runtime.contract.records import (
     Variant,
 )
 from aot_runtime.device.array import DeviceArray
-from aot_runtime.device.device import Device, dtype_name
+from aot_runtime.device.device import Device
 
 from .planner import Decision, LaunchDecision, Planner
 

@@ -1,4 +1,4 @@
-"""Array exchange with other libraries, with no copy: DLPack capsules and `__cuda_array_interface__`.
+"""DLPack capsules: an address and a layout, given to another library or taken from it, with no copy.
 
 The structs are those of dlpack.h, version 0.8 ABI (unversioned capsules, `DLManagedTensor`), which numpy, torch,
 cupy and jax all take: https://dmlc.github.io/dlpack/latest/c_api.html
@@ -7,18 +7,11 @@ cupy and jax all take: https://dmlc.github.io/dlpack/latest/c_api.html
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from aot_runtime.contract.dtypes import DTYPES
-from aot_runtime.contract.layout import ALIGNMENT, make_layout, packed_strides
-from aot_runtime.errors import ArgumentError, DriverCallError
-
-from .array import DeviceArray
-
-if TYPE_CHECKING:
-    from .device import Device
+from aot_runtime.contract.layout import ALIGNMENT, Layout, make_layout, packed_strides
+from aot_runtime.errors import ArgumentError
 
 DLPACK_DEVICES = {"cuda": 2, "hip": 10, "emulator": 1}
 """DLDeviceType of each driver: kDLCUDA, kDLROCM, kDLCPU."""
@@ -92,18 +85,14 @@ def _destroy(capsule: int) -> None:
         _exports.pop(_raw_pointer(capsule, _FRESH), None)
 
 
-def export_dlpack(array: DeviceArray) -> Any:
-    """A `dltensor` capsule of an array, which stays alive until the consumer lets go."""
-    layout = array.layout
+def export_capsule(ptr: int, layout: Layout, device: tuple[int, int], owner: Any) -> Any:
+    """A `dltensor` capsule of an array; `owner` stays alive until the consumer lets go. device: DLPack's (type, id)."""
     rank = len(layout.shape)
     shape, strides = (ctypes.c_int64 * rank)(*layout.shape), (ctypes.c_int64 * rank)(*layout.strides)
-    device_type, device_id = array.__dlpack_device__()
-    tensor = _Tensor(
-        array.ptr, _Device(device_type, device_id), rank, _DataType(*_CODES[layout.dtype], 1), shape, strides, 0
-    )
+    tensor = _Tensor(ptr, _Device(*device), rank, _DataType(*_CODES[layout.dtype], 1), shape, strides, 0)
     managed = _Managed(tensor, None, _delete)
     address = ctypes.addressof(managed)
-    _exports[address] = (managed, shape, strides, array)
+    _exports[address] = (managed, shape, strides, owner)
     return _api.PyCapsule_New(address, _FRESH, _destroy)
 
 
@@ -118,23 +107,8 @@ class _Imported:
             self.managed.deleter(ctypes.byref(self.managed))
 
 
-def wrap_foreign(device: Device, foreign: Any) -> DeviceArray:
-    """A `DeviceArray` over another library's array. Raises `ArgumentError` when it is not on this device."""
-    if hasattr(foreign, "__dlpack__") and hasattr(foreign, "__dlpack_device__"):
-        kind, index = foreign.__dlpack_device__()
-        if (int(kind), int(index)) != (DLPACK_DEVICES[device.driver.name], device.index):
-            raise ArgumentError(f"the array is on DLPack device {(int(kind), int(index))}, not on {device}")
-        return _from_capsule(device, foreign.__dlpack__(stream=-1 if int(kind) != 1 else None))
-    interface = getattr(foreign, "__cuda_array_interface__", None)
-    if interface is None:
-        raise ArgumentError(
-            f"{type(foreign).__name__} is no array: a numpy array, a DeviceArray, or an object with __dlpack__ or "
-            "__cuda_array_interface__ is allowed"
-        )
-    return _from_interface(device, foreign, interface)
-
-
-def _from_capsule(device: Device, capsule: Any) -> DeviceArray:
+def import_capsule(capsule: Any, device: tuple[str, int]) -> tuple[int, Layout, Any]:
+    """(address, layout on `device`, owner) of a capsule, which is used up. Raises `ArgumentError`."""
     managed = _Managed.from_address(_api.PyCapsule_GetPointer(capsule, _FRESH))
     tensor = managed.tensor
     code = (tensor.dtype.code, tensor.dtype.bits)
@@ -144,26 +118,4 @@ def _from_capsule(device: Device, capsule: Any) -> DeviceArray:
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else packed_strides(shape)
     _api.PyCapsule_SetName(capsule, _USED)
     ptr = (tensor.data or 0) + tensor.byte_offset
-    layout = make_layout(device.key, _NAMES[code], shape, strides, ptr % ALIGNMENT == 0)
-    return DeviceArray(device, ptr, layout, _Imported(managed))
-
-
-def _from_interface(device: Device, foreign: Any, interface: dict[str, Any]) -> DeviceArray:
-    dtype = np.dtype(interface["typestr"])
-    name = dtype.name
-    if name not in DTYPES or not dtype.isnative:
-        raise ArgumentError(f"dtype {interface['typestr']} is not supported; allowed: {', '.join(DTYPES)}")
-    itemsize = dtype.itemsize
-    shape = tuple(map(int, interface["shape"]))
-    given = interface.get("strides")
-    if given and any(stride % itemsize for stride in given):
-        raise ArgumentError(f"strides {given} are not multiples of the {itemsize}-byte element")
-    strides = tuple(int(stride) // itemsize for stride in given) if given else packed_strides(shape)
-    ptr = interface["data"][0] or 0
-    try:
-        owner = device.driver.device_of(ptr) if ptr else device.index
-    except DriverCallError as error:
-        raise ArgumentError(f"address {ptr:#x} is not memory of {device}: {error}") from None
-    if owner != device.index:
-        raise ArgumentError(f"the array is on {device.driver.name}:{owner}, not on {device}")
-    return DeviceArray(device, ptr, make_layout(device.key, name, shape, strides, ptr % ALIGNMENT == 0), foreign)
+    return ptr, make_layout(device, _NAMES[code], shape, strides, ptr % ALIGNMENT == 0), _Imported(managed)

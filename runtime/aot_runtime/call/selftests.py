@@ -11,26 +11,32 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from aot_runtime.bundle.vectors import Array, Vectors, deviation, dtype_of, read_vectors
-from aot_runtime.command.show import ID_LENGTH, point_text
 from aot_runtime.contract.layout import Shape, packing_order
 from aot_runtime.contract.names import axis_names
-from aot_runtime.contract.records import Case, Op, Variant
+from aot_runtime.contract.records import Case, Index, Op, Variant
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
 from aot_runtime.errors import AotError, NoVectorsError
+from aot_runtime.texts import ID_LENGTH, point_text
 
 from .planner import Decision, op_planner
 
-if TYPE_CHECKING:
-    from aot_runtime.opened import Bundle
-
 GUARD_BYTES = 256
 """On either side of an array; a multiple of the alignment that the aligned specialisation asks for."""
+
+
+class OpenBundle(Protocol):
+    """What a self-test needs of a bundle that is open; its ops are attributes."""
+
+    path: Path
+    index: Index
+    device: Device
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,7 @@ class Prepared:
     vectors: Vectors
 
 
-def prepare(bundle: Bundle, op: str | None = None) -> list[Prepared]:
+def prepare(bundle: OpenBundle, op: str | None = None) -> list[Prepared]:
     """The cases of an op, or of all, with their vectors.
 
     Raises:
@@ -123,18 +129,18 @@ def prepare(bundle: Bundle, op: str | None = None) -> list[Prepared]:
     return [Prepared(case, read_vectors(bundle.path, ops[case.op], case)) for case in cases]
 
 
-def run_selftest(bundle: Bundle, op: str | None = None) -> Report:
+def run_selftest(bundle: OpenBundle, op: str | None = None) -> Report:
     """Run the cases of an op, or of all. Raises as `prepare` does; a case that fails is a `Result`, no exception."""
     return make_report(bundle, [run_case(bundle, prepared) for prepared in prepare(bundle, op)])
 
 
-def make_report(bundle: Bundle, results: Iterable[Result]) -> Report:
+def make_report(bundle: OpenBundle, results: Iterable[Result]) -> Report:
     """The report of the cases that were run."""
     index, device = bundle.index, bundle.device
     return Report(index.name, index.id, index.target.arch, f"{device} ({device.properties.name})", tuple(results))
 
 
-def run_case(bundle: Bundle, prepared: Prepared) -> Result:
+def run_case(bundle: OpenBundle, prepared: Prepared) -> Result:
     """Make one call and compare what it gives."""
     case, started = prepared.case, time.monotonic()
     launches: tuple[Launched, ...] = ()
@@ -157,7 +163,7 @@ def run_case(bundle: Bundle, prepared: Prepared) -> Result:
     return Result(case.op, case.name, launches, outputs, time.monotonic() - started, fault)
 
 
-def _launched(bundle: Bundle, op: Op, decision: Decision) -> Iterator[Launched]:
+def _launched(bundle: OpenBundle, op: Op, decision: Decision) -> Iterator[Launched]:
     for launch in decision.launches:
         variant: Variant = launch.variant
         config = op.launches[launch.index].configs[variant.config].name or str(variant.config)
@@ -252,7 +258,7 @@ def result_text(result: Result) -> str:
     return "\n        ".join(lines)
 
 
-def head_text(bundle: Bundle) -> str:
+def head_text(bundle: OpenBundle) -> str:
     """On what a self-test runs."""
     report = make_report(bundle, ())
     return f"bundle {report.bundle} for {report.arch}, id {report.id[:ID_LENGTH]}, on {report.device}"

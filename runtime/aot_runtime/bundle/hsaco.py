@@ -1,0 +1,113 @@
+"""AMD's HSACO: metadata in an `AMDGPU` note, as MessagePack, and a 64-byte descriptor of each kernel.
+
+See LLVM's "User Guide for AMDGPU Backend".
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from aot_runtime.errors import BundleError
+
+from .elf import SHT_NOTE, STT_FUNC, Elf, Symbol
+from .kernel_metadata import KernelArg, KernelMetadata
+
+_NT_AMDGPU_METADATA = 32
+
+
+def hsaco_kernels(elf: Elf, arch: str) -> Iterator[KernelMetadata]:
+    """Every kernel of an image. Raises `BundleError`, or `struct.error` where bytes are missing."""
+    symbols = {symbol.name: symbol for symbol in elf.symbols()}
+    for entry in _fields(_metadata(elf), "amdhsa.kernels", list):
+        symbol = _fields(entry, ".name", str)
+        descriptor = _descriptor(elf, symbols.get(f"{symbol}.kd"), symbol)
+        code = symbols.get(symbol)
+        if code is None or code.type != STT_FUNC:
+            raise BundleError(f"code object has no machine code for kernel {symbol!r}")
+        yield KernelMetadata(
+            symbol=symbol,
+            args=tuple(
+                KernelArg(_count(arg, ".offset"), _count(arg, ".size"), _kind(_fields(arg, ".value_kind", str)))
+                for arg in _fields(entry, ".args", list, [])
+            ),
+            kernarg_bytes=_count(entry, ".kernarg_segment_size"),
+            max_workgroup_size=_count(entry, ".max_flat_workgroup_size"),
+            warp_size=_count(entry, ".wavefront_size"),
+            vgprs=_count(entry, ".vgpr_count"),
+            agprs=_count(entry, ".agpr_count", 0),
+            sgprs=_count(entry, ".sgpr_count"),
+            allocated_vgprs=_allocated_vgprs(descriptor, arch),
+            vgpr_spills=_count(entry, ".vgpr_spill_count", 0),
+            sgpr_spills=_count(entry, ".sgpr_spill_count", 0),
+            scratch_bytes=_count(entry, ".private_segment_fixed_size"),
+            static_lds_bytes=_count(entry, ".group_segment_fixed_size"),
+            code_bytes=code.size,
+        )
+
+
+def _metadata(elf: Elf) -> dict[str, Any]:
+    import msgpack
+
+    for section in elf.sections:
+        if section.type != SHT_NOTE:
+            continue
+        data, at = elf.data(section), 0
+        while at + 12 <= len(data):
+            name_size, size, kind = struct.unpack_from("<III", data, at)
+            start = at + 12 + _padded(name_size)
+            if kind == _NT_AMDGPU_METADATA and data[at + 12 : at + 12 + name_size] == b"AMDGPU\0":
+                try:
+                    return _typed(msgpack.unpackb(data[start : start + size]), "AMDGPU metadata", dict)
+                except (ValueError, TypeError, msgpack.UnpackException) as error:
+                    raise BundleError(f"AMDGPU metadata is not MessagePack: {error}") from None
+            at = start + _padded(size)
+    raise BundleError("code object has no AMDGPU metadata note")
+
+
+def _padded(size: int) -> int:
+    return size + 3 & ~3
+
+
+def _kind(value_kind: str) -> str:
+    return {"global_buffer": "pointer", "by_value": "value"}.get(value_kind, value_kind)
+
+
+def _descriptor(elf: Elf, symbol: Symbol | None, kernel: str) -> bytes:
+    if symbol is None or symbol.section >= len(elf.sections):
+        raise BundleError(f"code object has no descriptor of kernel {kernel!r}")
+    section = elf.sections[symbol.section]
+    offset = symbol.value - section.address
+    if not 0 <= offset <= section.size - 64:
+        raise BundleError(f"descriptor of kernel {kernel!r} lies outside its section")
+    return elf.slice(section.offset + offset, 64)
+
+
+def _allocated_vgprs(descriptor: bytes, arch: str) -> int:
+    """GRANULATED_WORKITEM_VGPR_COUNT of compute_pgm_rsrc1: allocation blocks less one."""
+    block = {"gfx908": 4, "gfx1250": 16}.get(arch, 8)
+    return ((struct.unpack_from("<I", descriptor, 48)[0] & 0x3F) + 1) * block
+
+
+_REQUIRED = object()
+
+
+def _typed(value: Any, name: str, kind: type) -> Any:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise BundleError(f"{name} of a code object: {kind.__name__} expected, {value!r:.60} found")
+    return value
+
+
+def _fields(mapping: Any, name: str, kind: type, default: Any = _REQUIRED) -> Any:
+    value = _typed(mapping, f"the map that holds {name!r}", dict).get(name, default)
+    if value is _REQUIRED:
+        raise BundleError(f"metadata of a code object lacks {name!r}")
+    return _typed(value, name, kind)
+
+
+def _count(mapping: Any, name: str, default: Any = _REQUIRED) -> int:
+    value = _fields(mapping, name, int, default)
+    if not 0 <= value < 2**32:
+        raise BundleError(f"{name} of a code object is out of range: {value}")
+    return value

@@ -1,0 +1,83 @@
+"""The arguments and options that describe a call of a bundle's op."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from .parameters import PATHS, Pair, integers
+
+
+def call_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Arguments and options that describe a call of a bundle's op; the command gets them as `call`."""
+
+    @functools.wraps(command)
+    def with_call(
+        scalars: tuple[tuple[str, str], ...], settings: tuple[tuple[str, str], ...], given: tuple[str, ...],
+        unaligned: tuple[str, ...], **rest: Any,
+    ) -> None:  # fmt: skip
+        from aot_runtime.call.callspec import CallSpec
+
+        pairs = {name: dict(rest.pop(name)) for name in ("shapes", "dims", "dtypes", "strides")}
+        command(
+            call=CallSpec(
+                **pairs, given=frozenset(given), unaligned=frozenset(unaligned), scalars=dict((*scalars, *settings))
+            ),
+            **rest,
+        )
+
+    with_options: Callable[..., None] = with_call
+    for decorate in reversed(
+        (
+            click.argument("bundle", type=PATHS),
+            click.argument("op"),
+            click.argument("scalars", metavar="[SCALAR=VALUE]…", nargs=-1, type=Pair(str, "SCALAR=VALUE")),
+            click.option(
+                "--shape", "shapes", multiple=True, type=Pair(integers, "TENSOR=N,N,…"), help="A tensor's shape."
+            ),
+            click.option(
+                "--dim",
+                "dims",
+                multiple=True,
+                type=Pair(int, "DIM=N"),
+                help="A dim's extent; gives every required input that has no --shape its shape.",
+            ),
+            click.option(
+                "--given",
+                multiple=True,
+                metavar="TENSOR",
+                help="An optional input that is passed, shaped by --dim.",
+            ),
+            click.option(
+                "--dtype",
+                "dtypes",
+                multiple=True,
+                type=Pair(str, "NAME=DTYPE"),
+                help="The dtype of a dtype variable or a tensor.",
+            ),
+            click.option(
+                "--strides",
+                multiple=True,
+                type=Pair(integers, "TENSOR=N,N,…"),
+                help="A tensor's strides in elements. [default: packed]",
+            ),
+            click.option(
+                "--unaligned",
+                multiple=True,
+                metavar="TENSOR",
+                help="A tensor whose address is no multiple of 16 bytes.",
+            ),
+            click.option(
+                "--set",
+                "settings",
+                multiple=True,
+                type=Pair(str, "SCALAR=VALUE"),
+                help="A scalar's value, as SCALAR=VALUE by itself.",
+            ),
+        )
+    ):
+        with_options = decorate(with_options)
+    return with_options

@@ -1,0 +1,145 @@
+"""Whether this machine can run bundles, and if not, why: Python, packages, drivers, devices, and what slows them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from aot_runtime.bundle.reading import read_index
+from aot_runtime.device.drivers import open_driver
+from aot_runtime.device.drivers.base import DeviceProperties
+from aot_runtime.errors import AotError, DeviceError
+from aot_runtime.texts import ID_LENGTH, size_text
+
+from .tables import find_bundles
+
+PACKAGES = ("aotbuild", "numpy", "ml_dtypes", "msgspec", "msgpack", "click", "hip-python", "cuda-bindings")
+DRIVERS = ("hip", "cuda")
+_VARIABLES = ("ROCM_PATH", "HIP_PATH", "CUDA_HOME", "LD_LIBRARY_PATH", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+              "CUDA_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION", "HSA_XNACK", "HIP_FORCE_DEV_KERNARG")  # fmt: skip
+_NODES = ("/dev/kfd", "/dev/dri", "/dev/nvidiactl")
+_NUMA_BALANCING = Path("/proc/sys/kernel/numa_balancing")
+_ROCM_VERSION = ".info/version"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found. `healthy`: there is a GPU, and every bundle that was asked about fits one."""
+
+    text: str
+    healthy: bool
+
+
+@dataclass(frozen=True)
+class FoundDriver:
+    """A driver's devices, or the reason why there are none."""
+
+    name: str
+    devices: tuple[DeviceProperties, ...] = ()
+    reason: str = ""
+
+
+def diagnose(bundle: Path | None = None) -> Diagnosis:
+    """Look at everything, and never raise: what goes wrong is part of the findings.
+
+    Args:
+        bundle: a bundle's folder, or a folder of bundles, that should run here.
+    """
+    drivers = [probe(name) for name in DRIVERS]
+    devices = [(device.arch, f"{driver.name}:{i}") for driver in drivers for i, device in enumerate(driver.devices)]
+    archs = dict(reversed(devices))  # the first device of each
+    fit, bundles = _bundles(bundle, archs) if bundle else (True, [])
+    lines = [
+        *_section("python", [f"{platform.python_version()} at {sys.executable}, {platform.platform()}"]),
+        *_section("packages", _packages()),
+        *_section("drivers", (line for driver in drivers for line in _driver(driver))),
+        *_section("system", _system()),
+        *_section("bundle", bundles),
+    ]
+    advice = [*_advice(drivers), *([] if archs else ["no usable GPU"])]
+    return Diagnosis("\n".join([*lines, *(f"warning: {item}" for item in advice)]), bool(archs) and fit)
+
+
+def probe(name: str) -> FoundDriver:
+    """A driver's devices."""
+    try:
+        driver = open_driver(name)
+        devices = tuple(driver.properties(index) for index in range(driver.device_count()))
+    except DeviceError as error:
+        return FoundDriver(name, reason=str(error))
+    except Exception as error:  # a broken binding or library may raise anything, and finding that out is the point
+        return FoundDriver(name, reason=f"{type(error).__name__}: {error}")
+    return FoundDriver(name, devices, "" if devices else "the library is there, and shows no device")
+
+
+def _section(title: str, lines: Iterator[str] | list[str]) -> Iterator[str]:
+    found = list(lines)
+    if found:
+        yield f"{title}:"
+        yield from (f"  {line}" for line in found)
+
+
+def _packages() -> Iterator[str]:
+    for name in PACKAGES:
+        try:
+            yield f"{name} {metadata.version(name)}"
+        except metadata.PackageNotFoundError:
+            yield f"{name} is not installed"
+
+
+def _driver(driver: FoundDriver) -> Iterator[str]:
+    if driver.reason:
+        yield f"{driver.name}: {driver.reason}"
+    for index, device in enumerate(driver.devices):
+        yield (
+            f"{driver.name}:{index}: {device.name}, {device.arch}, {device.num_cus} compute units, "
+            f"{size_text(device.memory_bytes)}, {device.lds_bytes} bytes of LDS, driver {device.driver_version}"
+        )
+
+
+def _system() -> Iterator[str]:
+    yield from (f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ)
+    rocm = Path(os.environ.get("ROCM_PATH", "/opt/rocm"))
+    yield f"{rocm}: {_read(rocm / _ROCM_VERSION) or ('no version file' if rocm.exists() else 'not there')}"
+    for node in _NODES:
+        if Path(node).exists():
+            yield f"{node}: {'accessible' if os.access(node, os.R_OK | os.W_OK) else 'no permission'}"
+    yield f"numa_balancing: {_read(_NUMA_BALANCING) or 'not known'}"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _bundles(path: Path, archs: dict[str, str]) -> tuple[bool, list[str]]:
+    """(whether some bundle there fits a device, a line each)."""
+    try:
+        found = {folder: read_index(folder) for folder in find_bundles([path])}
+    except (AotError, OSError) as error:
+        return False, [str(error)]
+    lines = []
+    for folder, index in found.items():
+        place = archs.get(index.target.arch)
+        verdict = f"fits {place}" if place else f"fits no device here ({', '.join(archs) or 'there is none'})"
+        lines.append(f"{folder}: {index.target.arch}, id {index.id[:ID_LENGTH]}, {verdict}")
+    return any(index.target.arch in archs for index in found.values()), lines
+
+
+def _advice(drivers: list[FoundDriver]) -> Iterator[str]:
+    if any(driver.name == "hip" and driver.devices for driver in drivers):
+        if os.environ.get("HIP_FORCE_DEV_KERNARG") != "1":
+            yield "HIP_FORCE_DEV_KERNARG=1 puts kernargs in device memory, and saves 2 to 3 us per launch"
+        if _read(_NUMA_BALANCING) == "1":
+            yield "automatic NUMA balancing slows GPU work down: sysctl kernel.numa_balancing=0"
+    if Path("/dev/kfd").exists() and not os.access("/dev/kfd", os.R_OK | os.W_OK):
+        yield "no permission for /dev/kfd: the user has to be in the groups render and video"
+    if "HSA_OVERRIDE_GFX_VERSION" in os.environ:
+        yield "HSA_OVERRIDE_GFX_VERSION is set: devices may show an architecture that they are not"

@@ -1,0 +1,39 @@
+"""`aotbundle explain`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .call_options import call_options
+
+if TYPE_CHECKING:
+    from aot_runtime.call.callspec import CallSpec
+
+
+@click.command()
+@call_options
+@click.option("--num-cus", type=click.IntRange(1), help="Compute units of the device, for ops that depend on them.")
+@click.option("--source", is_flag=True, help="Print the generated planner as well.")
+def explain(bundle: Path, op: str, call: CallSpec, num_cus: int | None, source: bool) -> None:
+    """Say which variants a call of OP gets, and why, or why it is refused. Needs no device.
+
+    \b
+    Examples:
+      aotbundle explain dist/rows-gfx942 softmax --dim rows=8 --dim cols=1000 --dtype T=float16 --num-cus 304
+      aotbundle explain dist/rows-gfx942 softmax --shape x=8,1000 --dtype T=float16 --strides x=1024,1 --num-cus 304
+      aotbundle explain dist/attention-gfx942 flash_attention --shape q=1,8,128,64 --shape k=1,8,128,64 \\
+          --shape v=1,8,128,64 --dtype T=float16 --unaligned q --num-cus 304 causal=true scale=0.125
+    """
+    from aot_runtime.bundle.reading import read_index
+    from aot_runtime.call.callspec import plan_call
+    from aot_runtime.call.explanation import explain_decision
+    from aot_runtime.call.planner import op_planner
+
+    index = read_index(bundle)
+    planner = op_planner(index, op)
+    click.echo(explain_decision(planner, plan_call(index, planner, call, num_cus), index.blobs))
+    if source:
+        click.echo(f"\n{planner.source}")

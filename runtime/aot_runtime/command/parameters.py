@@ -1,0 +1,49 @@
+"""Types of arguments and options that several commands take, and the line that says what is going on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+PATHS = click.Path(path_type=Path)
+
+
+class Pair(click.ParamType):
+    """`NAME=VALUE`, the value being converted."""
+
+    def __init__(self, convert: Callable[[str], Any], form: str):
+        self.name, self._convert = form, convert
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        if isinstance(value, tuple):
+            return value[0], value[1]
+        name, equals, text = str(value).partition("=")
+        try:
+            if not name.strip() or not equals:
+                raise ValueError
+            return name.strip(), self._convert(text.strip())
+        except ValueError:
+            self.fail(f"'{value}' is not {self.name}", param, ctx)
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """`1,2,3`. Raises ValueError."""
+    return tuple(int(part) for part in text.split(",")) if text else ()
+
+
+@contextmanager
+def status_line(text: str) -> Iterator[None]:
+    """Show what is going on at the terminal's last line while it goes on; nothing in a log."""
+    shown = sys.stderr.isatty()
+    if shown:
+        click.echo(text, err=True, nl=False)
+    try:
+        yield
+    finally:
+        if shown:
+            click.echo("\r\x1b[K", err=True, nl=False)

@@ -1,0 +1,72 @@
+"""`aotbundle profile`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .call_options import call_options
+from .parameters import Pair
+
+if TYPE_CHECKING:
+    from aot_runtime.call.callspec import CallSpec
+
+
+class _Progress:
+    """How far a launch is, on a line of the terminal that is written over; plain lines, not often, elsewhere."""
+
+    _PAUSE_S = 5.0
+
+    def __init__(self) -> None:
+        self._terminal, self._last = sys.stderr.isatty(), time.monotonic()
+
+    def show(self, kernel: str, done: int, total: int) -> None:
+        if self._terminal:
+            click.echo(f"\r{kernel}: {done} of {total} workgroups ", nl=done == total, err=True)
+        elif time.monotonic() - self._last > self._PAUSE_S:
+            self._last = time.monotonic()
+            click.echo(f"{kernel}: {done} of {total} workgroups", err=True)
+
+
+@click.command()
+@call_options
+@click.option(
+    "--content",
+    multiple=True,
+    type=Pair(str, "TENSOR=NUMBER|FILE.npy"),
+    help="What a tensor holds. [default: N(0, 1) if it is of floats, else 0]",
+)
+@click.option("--by-instruction", is_flag=True, help="A line for each instruction as well.")
+@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+def profile(
+    bundle: Path, op: str, call: CallSpec, content: tuple[tuple[str, str], ...], by_instruction: bool, as_json: bool
+) -> None:
+    """Run a call of OP on the emulator and count what its kernels do; needs no GPU.
+
+    Instructions by class and by loop, matrix flops, bytes and cache lines of loads and stores, LDS bank conflicts, and
+    the lower bounds of time that follow from the arch's peak rates. Tensors are made up, unless --content says what
+    they hold: counts of most kernels depend on shapes only.
+
+    \b
+    Examples:
+      aotbundle profile dist/rows-gfx942 softmax --shape x=64,1024 --dtype T=float16
+      aotbundle profile dist/attention-gfx942 flash_attention --dim batch=1 --dim heads=4 --dim heads_kv=4 \\
+          --dim seqlen_q=256 --dim seqlen_k=256 --dim head_dim=64 --dim head_dim_v=64 \\
+          --dtype T=float16 --set causal=true
+      aotbundle profile dist/rows-gfx942 softmax --shape x=8,1000 --dtype T=float32 --by-instruction
+      aotbundle profile dist/rows-gfx942 softmax --shape x=8,1000 --dtype T=float32 --content x=x.npy --json
+    """
+    import json
+
+    from aot_emulator.profile.profile_call import profile_call
+    from aot_emulator.profile.profile_report import profile_data, profile_text
+
+    found = profile_call(bundle, op, call, dict(content), _Progress().show)
+    if as_json:
+        click.echo(json.dumps(profile_data(found, by_instruction), indent=1))
+    else:
+        click.echo(profile_text(found, by_instruction))

@@ -1,0 +1,54 @@
+"""`aotbundle selftest`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from .failures import EXIT_FAILED, Unusable
+from .parameters import PATHS, status_line
+
+
+@click.command()
+@click.argument("bundle", metavar="BUNDLE|FOLDER", type=PATHS)
+@click.option("--device", help="hip, hip:1, cuda, emulator, …  [default: the first GPU of the bundle's kind]")
+@click.option("--op", help="Only the cases of this op.")
+@click.option("--json", "as_json", is_flag=True, help="The whole report, as JSON.")
+def selftest(bundle: Path, device: str | None, op: str | None, as_json: bool) -> None:
+    """Check that this device computes what it should: calls whose results BUNDLE has, made and compared.
+
+    Needs no sources. Each output may be off by the bound that the build stored; what is printed is the largest error.
+    Exit status: 0 all cases pass; 1 one fails, or the bundle is damaged; 2 wrong usage, no device that fits, or a
+    bundle without golden vectors.
+
+    \b
+    Examples:
+      aotbundle selftest dist/attention-gfx942
+      aotbundle selftest dist/rows-gfx942 --device emulator --op softmax --json
+    """
+    import json
+
+    from aot_runtime.call.selftests import head_text, make_report, prepare, report_data, result_text, run_case
+    from aot_runtime.errors import ArchMismatchError, ArgumentError, DeviceError, NoVectorsError
+    from aot_runtime.opening import open_bundle
+
+    try:
+        opened = open_bundle(bundle, device)
+        cases = prepare(opened, op)
+    except (ArchMismatchError, ArgumentError, DeviceError, NoVectorsError) as error:
+        raise Unusable(str(error)) from error
+    if not as_json:
+        click.echo(head_text(opened))
+    results = []
+    for number, prepared in enumerate(cases, 1):
+        with status_line(f"{number}/{len(cases)} {prepared.case.op} {prepared.case.name}"):
+            results.append(run_case(opened, prepared))
+        if not as_json:
+            click.echo(result_text(results[-1]))
+    report = make_report(opened, results)
+    failed = sum(not result.passed for result in results)
+    passed = f"all {len(results)} cases pass" if not failed else f"{failed} of {len(results)} cases FAILED"
+    click.echo(json.dumps(report_data(report), indent=1) if as_json else passed)
+    sys.exit(EXIT_FAILED if failed else 0)

@@ -1,0 +1,68 @@
+"""`Stream` and `Event`: queues of work on a device, and moments in them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Protocol
+
+from .drivers.base import Driver
+from .memory import DeviceMemory
+
+
+class StreamDevice(Protocol):
+    """What streams, events and graphs need of their device."""
+
+    driver: Driver
+    index: int
+    memory: DeviceMemory
+
+    def handle(self, stream: Any) -> int:
+        """The handle of a stream."""
+
+
+class Stream:
+    """A queue of work on a device. It is destroyed with the object; ordered with the default stream."""
+
+    def __init__(self, device: StreamDevice):
+        self.device = device
+        self.handle = device.driver.create_stream(device.index)
+        device.memory.streams[self.handle] = self
+
+    def synchronize(self) -> None:
+        """Wait until all work of the stream is done."""
+        self.device.driver.synchronize(self.device.index, self.handle)
+
+    def record(self) -> Event:
+        """A new event at the stream's end."""
+        return Event(self.device, self)
+
+    def wait(self, event: Event) -> None:
+        """Make later work of the stream wait for an event."""
+        self.device.driver.wait_event(self.device.index, self.handle, event.handle)
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", 0) and not sys.is_finalizing():
+            self.device.memory.trim(self.handle)
+            self.device.driver.destroy_stream(self.device.index, self.handle)
+
+
+class Event:
+    """A moment in a stream, recorded when the object is made."""
+
+    def __init__(self, device: StreamDevice, stream: Stream | int | None = None):
+        self.device = device
+        self.handle = device.driver.create_event(device.index)
+        device.driver.record_event(device.index, self.handle, device.handle(stream))
+
+    def synchronize(self) -> None:
+        """Wait until the work before the event is done."""
+        self.device.driver.synchronize_event(self.device.index, self.handle)
+
+    def elapsed_ms(self, start: Event) -> float:
+        """Milliseconds from `start` to this event; waits for it."""
+        self.synchronize()
+        return self.device.driver.elapsed_ms(self.device.index, start.handle, self.handle)
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", 0) and not sys.is_finalizing():
+            self.device.driver.destroy_event(self.device.index, self.handle)
