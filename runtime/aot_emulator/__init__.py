@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from aot_emulator.driver import EmulatorDriver
 from aot_emulator.isa.archs import ARCHS
-from aot_emulator.machine.scheduler import Options, Order
+from aot_emulator.machine.launch_options import Options, Order
 from aot_emulator.profile.counters import Statistics
 
 __all__ = ["ARCHS", "EmulatorDriver", "Options", "Order", "Statistics"]

@@ -7,7 +7,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -15,14 +16,16 @@ from typing import Any
 import numpy as np
 
 from aot_emulator.isa.archs import ARCHS, Arch
+from aot_emulator.machine.launch_options import Options
+from aot_emulator.machine.launch_records import Launch
 from aot_emulator.machine.loader import Kernel, Module
-from aot_emulator.machine.scheduler import Launch, Options, execute
 from aot_emulator.profile.counters import Statistics
 from aot_emulator.state.device_memory import Memory
-from aot_runtime.device.drivers.api import INVALID_VALUE, OUT_OF_MEMORY
+from aot_emulator.watched_launch import run_launch
 from aot_runtime.device.drivers.base import DeviceProperties
 from aot_runtime.errors import BundleError, DeviceError, DeviceMemoryError, DriverCallError, MemoryAccessError
 
+_INVALID_VALUE, _OUT_OF_MEMORY = 1, 2
 _INVALID_DEVICE, _INVALID_IMAGE, _INVALID_HANDLE, _NOT_FOUND = 101, 200, 400, 500
 _CAPTURE_UNSUPPORTED = 900
 
@@ -126,7 +129,7 @@ class EmulatorDriver:
             try:
                 return memory.allocate(nbytes)
             except MemoryError as error:
-                raise DeviceMemoryError(call, OUT_OF_MEMORY, "emulatorErrorOutOfMemory", str(error)) from None
+                raise DeviceMemoryError(call, _OUT_OF_MEMORY, "emulatorErrorOutOfMemory", str(error)) from None
 
     def free(self, device: int, address: int, stream: int) -> None:
         self._free("FreeAsync", device, address)
@@ -140,13 +143,13 @@ class EmulatorDriver:
             try:
                 memory.free(address)
             except MemoryAccessError as error:
-                raise _error(call, INVALID_VALUE, error.message) from None
+                raise _error(call, _INVALID_VALUE, error.message) from None
 
     def _on_memory(self, call: str, device: int, work: Callable[[Memory], Any]) -> Any:
         try:
             return work(self._device(call, device).memory)
         except MemoryAccessError as error:
-            raise _error(call, INVALID_VALUE, error.message) from None
+            raise _error(call, _INVALID_VALUE, error.message) from None
 
     def copy_to_device(self, device: int, address: int, host: int, nbytes: int, stream: int) -> None:
         content = _host_bytes(host, nbytes).copy() if self.is_capturing(device, stream) else _host_bytes(host, nbytes)
@@ -180,7 +183,7 @@ class EmulatorDriver:
         if 0 <= device < len(self._devices):
             self._on_memory("PointerGetAttributes", device, lambda memory: memory.find(address))
             return device
-        raise _error("PointerGetAttributes", INVALID_VALUE, f"{address:#x} is not device memory")
+        raise _error("PointerGetAttributes", _INVALID_VALUE, f"{address:#x} is not device memory")
 
     # Code
 
@@ -209,7 +212,7 @@ class EmulatorDriver:
     def _check_lds(self, call: str, device: int, kernel: Kernel, lds_bytes: int) -> int:
         total, most = kernel.metadata.static_lds_bytes + lds_bytes, self._device(call, device).arch.lds_bytes
         if not 0 <= lds_bytes <= total <= most:
-            raise _error(call, INVALID_VALUE, f"{kernel.symbol} needs {total} bytes of LDS, a workgroup has {most}")
+            raise _error(call, _INVALID_VALUE, f"{kernel.symbol} needs {total} bytes of LDS, a workgroup has {most}")
         return total
 
     def prepare(
@@ -221,9 +224,10 @@ class EmulatorDriver:
         most = kernel.metadata.max_workgroup_size
         if not 0 < block <= most or min(grid) <= 0 or math.prod(grid) >= 1 << 32:
             raise _error(
-                "ModuleLaunchKernel", INVALID_VALUE,
+                "ModuleLaunchKernel",
+                _INVALID_VALUE,
                 f"{kernel.symbol}: {block} threads in a grid of {grid}; allowed: 1 to {most}, one workgroup or more",
-            )  # fmt: skip
+            )
         total = self._check_lds("ModuleLaunchKernel", device, kernel, lds_bytes)
         kernel.kernarg_segment(kernargs, grid, block, total)  # the size is checked
         return PreparedEmulation(self, device, kernel, grid, block, total, bytearray(kernargs))
@@ -231,9 +235,20 @@ class EmulatorDriver:
     def launch(self, device: int, launch: Launch) -> None:
         """Run a launch now. Raises `EmulationError`."""
         with self._lock:
-            self.last = execute(launch, self._device("ModuleLaunchKernel", device).memory, self.options)
+            self.last = run_launch(launch, self._device("ModuleLaunchKernel", device).memory, self.options)
             if self.record is not None:
                 self.record.append(self.last)
+
+    @contextmanager
+    def recording(self, options: Options) -> Iterator[list[Statistics]]:
+        """What the launches that are made meanwhile do, each run with the options given."""
+        before = self.options, self.record
+        record: list[Statistics] = []
+        self.options, self.record = options, record
+        try:
+            yield record
+        finally:
+            self.options, self.record = before
 
     # Streams
 
@@ -345,7 +360,7 @@ class EmulatorDriver:
 
 
 _CODES = {
-    INVALID_VALUE: "emulatorErrorInvalidValue",
+    _INVALID_VALUE: "emulatorErrorInvalidValue",
     _INVALID_DEVICE: "emulatorErrorInvalidDevice",
     _INVALID_IMAGE: "emulatorErrorInvalidImage",
     _INVALID_HANDLE: "emulatorErrorInvalidHandle",

@@ -7,19 +7,21 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from aot_emulator.isa import floats
-from aot_emulator.isa.floats import FloatFormat, Rounding
+from aot_emulator.isa.floats import arithmetic, conversions, division, formats, functions, minmax
+from aot_emulator.isa.floats.formats import FloatFormat
+from aot_emulator.state import float_mode
+from aot_emulator.state.float_mode import Rounding
 
 ML_DTYPES = {
-    floats.FP16: np.float16,
-    floats.BF16: ml_dtypes.bfloat16,
-    floats.FP8: ml_dtypes.float8_e4m3fn,
-    floats.BF8: ml_dtypes.float8_e5m2,
-    floats.FP8_FNUZ: ml_dtypes.float8_e4m3fnuz,
-    floats.BF8_FNUZ: ml_dtypes.float8_e5m2fnuz,
-    floats.FP6: ml_dtypes.float6_e2m3fn,
-    floats.BF6: ml_dtypes.float6_e3m2fn,
-    floats.FP4: ml_dtypes.float4_e2m1fn,
+    formats.FP16: np.float16,
+    formats.BF16: ml_dtypes.bfloat16,
+    formats.FP8: ml_dtypes.float8_e4m3fn,
+    formats.BF8: ml_dtypes.float8_e5m2,
+    formats.FP8_FNUZ: ml_dtypes.float8_e4m3fnuz,
+    formats.BF8_FNUZ: ml_dtypes.float8_e5m2fnuz,
+    formats.FP6: ml_dtypes.float6_e2m3fn,
+    formats.BF6: ml_dtypes.float6_e3m2fn,
+    formats.FP4: ml_dtypes.float4_e2m1fn,
 }
 FORMATS = list(ML_DTYPES)
 SMALL = [fmt for fmt in FORMATS if fmt.bits <= 8]
@@ -69,7 +71,7 @@ def awkward(dtype, rng, count=20000):
 
 
 def finite_values(fmt):
-    table = sorted({Fraction(float(v)) for v in floats.decode(codes(fmt), fmt) if np.isfinite(v)})
+    table = sorted({Fraction(float(v)) for v in conversions.decode(codes(fmt), fmt) if np.isfinite(v)})
     return table
 
 
@@ -103,13 +105,13 @@ def exact_round(x, table, fmt, rounding):
 @pytest.mark.parametrize("fmt", FORMATS, ids=ident)
 def test_decode_every_code(fmt):
     want = codes(fmt).view(ML_DTYPES[fmt]).astype(np.float32)
-    assert_same(floats.decode(codes(fmt), fmt), want)
+    assert_same(conversions.decode(codes(fmt), fmt), want)
 
 
 @pytest.mark.parametrize("fmt", FORMATS, ids=ident)
 def test_encode_of_decode_is_the_code(fmt):
-    value = floats.decode(codes(fmt), fmt)
-    got = floats.encode(value, fmt)
+    value = conversions.decode(codes(fmt), fmt)
+    got = conversions.encode(value, fmt)
     numbers = ~np.isnan(value)
     assert (got[numbers] == codes(fmt)[numbers]).all()
     assert (got[~numbers] & ~np.array(fmt.sign_code, got.dtype) == fmt.nan_code & ~fmt.sign_code).all()
@@ -118,7 +120,7 @@ def test_encode_of_decode_is_the_code(fmt):
 @pytest.mark.parametrize("fmt", FORMATS, ids=ident)
 def test_encode_nearest_agrees_with_ml_dtypes(fmt):
     rng = np.random.default_rng(1)
-    scale = np.float32(floats.decode(np.array([fmt.max_code], fmt.code_dtype), fmt)[0])
+    scale = np.float32(conversions.decode(np.array([fmt.max_code], fmt.code_dtype), fmt)[0])
     with np.errstate(over="ignore"):
         value = np.concatenate([awkward(np.float32, rng), (rng.standard_normal(50000) * scale / 3).astype(np.float32)])
     value = np.concatenate([value, (rng.standard_normal(50000)).astype(np.float32)])
@@ -126,7 +128,7 @@ def test_encode_nearest_agrees_with_ml_dtypes(fmt):
         value = value[np.isfinite(value)]
     with np.errstate(all="ignore"):
         want = value.astype(ML_DTYPES[fmt])
-    got = floats.encode(value, fmt).view(ML_DTYPES[fmt])
+    got = conversions.encode(value, fmt).view(ML_DTYPES[fmt])
     assert_same(got.astype(np.float32), want.astype(np.float32))
 
 
@@ -147,12 +149,12 @@ def test_encode_every_gap_of_a_small_format(fmt, rounding):
         want = np.clip(want, -top, top)
     elif fmt.special != "ieee":
         want = np.where(np.isinf(want), np.float32(np.nan), want)
-    got = floats.decode(floats.encode(value, fmt, rounding), fmt)
+    got = conversions.decode(conversions.encode(value, fmt, rounding), fmt)
     assert ((got == want) | (np.isnan(got) & np.isnan(want))).all()
     zero = got == 0
     if fmt.special != "fnuz":
         assert (np.signbit(got[zero & (value != 0)]) == (value[zero & (value != 0)] < 0)).all()
-    saturated = floats.decode(floats.encode(value, fmt, rounding, saturate=True), fmt)
+    saturated = conversions.decode(conversions.encode(value, fmt, rounding, saturate=True), fmt)
     clipped = np.clip(np.array([exact_round(p, table, fmt, rounding) for p in points]), -float(top), float(top))
     assert (saturated == clipped.astype(np.float32)).all()
 
@@ -160,49 +162,49 @@ def test_encode_every_gap_of_a_small_format(fmt, rounding):
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=ident)
 def test_encode_halves_in_each_rounding_mode(rounding):
     rng = np.random.default_rng(2)
-    table = finite_values(floats.FP16)
+    table = finite_values(formats.FP16)
     value = (rng.standard_normal(3000) * np.exp2(rng.integers(-28, 18, 3000))).astype(np.float32)
-    want = [exact_round(Fraction(float(v)), table, floats.FP16, rounding) for v in value]
-    got = floats.decode(floats.f32_to_f16(value, rounding), floats.FP16)
+    want = [exact_round(Fraction(float(v)), table, formats.FP16, rounding) for v in value]
+    got = conversions.decode(conversions.f32_to_f16(value, rounding), formats.FP16)
     assert (got == np.array(want, np.float32)).all()
 
 
 def test_infinities():
     infinite = np.array([np.inf, -np.inf], np.float32)
     for saturate in (False, True):
-        for fmt in (floats.FP16, floats.BF16, floats.BF8):
-            got = floats.encode(infinite, fmt, saturate=saturate)
-            assert_same(floats.decode(got, fmt), infinite)
-        for fmt in (floats.FP8, floats.FP8_FNUZ, floats.BF8_FNUZ):
-            assert np.isnan(floats.decode(floats.encode(infinite, fmt, saturate=saturate), fmt)).all()
-        for fmt in (floats.FP4, floats.FP6, floats.BF6):
+        for fmt in (formats.FP16, formats.BF16, formats.BF8):
+            got = conversions.encode(infinite, fmt, saturate=saturate)
+            assert_same(conversions.decode(got, fmt), infinite)
+        for fmt in (formats.FP8, formats.FP8_FNUZ, formats.BF8_FNUZ):
+            assert np.isnan(conversions.decode(conversions.encode(infinite, fmt, saturate=saturate), fmt)).all()
+        for fmt in (formats.FP4, formats.FP6, formats.BF6):
             assert (
-                floats.encode(infinite, fmt, saturate=saturate) == [fmt.max_code, fmt.max_code | fmt.sign_code]
+                conversions.encode(infinite, fmt, saturate=saturate) == [fmt.max_code, fmt.max_code | fmt.sign_code]
             ).all()
 
 
 def test_fnuz_has_no_negative_zero():
     tiny = np.array([-0.0, -1e-30, 0.0], np.float32)
-    assert (floats.encode(tiny, floats.FP8_FNUZ) == 0).all()
-    assert (floats.encode(tiny, floats.FP8) == [0x80, 0x80, 0]).all()
+    assert (conversions.encode(tiny, formats.FP8_FNUZ) == 0).all()
+    assert (conversions.encode(tiny, formats.FP8) == [0x80, 0x80, 0]).all()
 
 
 def test_bf16_short_way_equals_the_general_one():
     value = awkward(np.float32, np.random.default_rng(3), 200000)
     number = ~np.isnan(value)
-    assert (floats.f32_to_bf16(value)[number] == floats.encode(value[number], floats.BF16)).all()
-    assert np.isnan(floats.decode(floats.f32_to_bf16(value[~number]), floats.BF16)).all()
+    assert (conversions.f32_to_bf16(value)[number] == conversions.encode(value[number], formats.BF16)).all()
+    assert np.isnan(conversions.decode(conversions.f32_to_bf16(value[~number]), formats.BF16)).all()
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS, ids=ident)
 def test_narrow_double(rounding):
     rng = np.random.default_rng(4)
     value = rng.standard_normal(4000) * np.exp2(rng.integers(-155, 130, 4000))
-    got = floats.narrow(value, rounding)
+    got = conversions.narrow(value, rounding)
     for v, g in zip(value, got, strict=True):
         check_rounding(Fraction(float(v)), g, rounding)
     assert_same(
-        floats.narrow(np.array([np.nan, np.inf, -np.inf, -0.0]), rounding), np.float32([np.nan, np.inf, -np.inf, -0.0])
+        conversions.narrow(np.array([np.nan, np.inf, -np.inf, -0.0]), rounding), np.float32([np.nan, np.inf, -np.inf, -0.0])
     )
 
 
@@ -236,35 +238,35 @@ def check_rounding(exact, got, rounding):
     assert np.isinf(toward) or (Fraction(float(toward)) < exact if up else Fraction(float(toward)) > exact)
 
 
-@pytest.mark.parametrize("fmt", [floats.FP8, floats.BF8_FNUZ, floats.FP16, floats.BF16], ids=ident)
+@pytest.mark.parametrize("fmt", [formats.FP8, formats.BF8_FNUZ, formats.FP16, formats.BF16], ids=ident)
 def test_stochastic_rounding_thresholds(fmt):
     """The value one quarter of the way up to the next one goes up for exactly a quarter of the random numbers."""
     ulp = 2.0**-fmt.mantissa_bits
     value = np.full(1 << 12, 1 + ulp / 4, np.float32)
     random = np.linspace(0, 2**32 - 1, value.size).astype(np.uint32)
     for sign in (1, -1):
-        got = sign * floats.decode(floats.cvt_sr(sign * value, random, fmt), fmt)
+        got = sign * conversions.decode(conversions.cvt_sr(sign * value, random, fmt), fmt)
         assert set(got) == {1.0, np.float32(1 + ulp)}
         assert ((got > 1) == (random >= 3 << 30)).all()
-    exact = floats.decode(codes(fmt), fmt)
+    exact = conversions.decode(codes(fmt), fmt)
     exact = exact[np.isfinite(exact)]
-    assert_same(floats.decode(floats.cvt_sr(exact, np.full(exact.shape, 0xFFFFFFFF, np.uint32), fmt), fmt), exact)
+    assert_same(conversions.decode(conversions.cvt_sr(exact, np.full(exact.shape, 0xFFFFFFFF, np.uint32), fmt), fmt), exact)
 
 
 def test_packed_conversions():
     low, high = np.array([1.0, 65520.0, -1e9], np.float32), np.array([-2.0, 1 + 2.0**-11, 3.0], np.float32)
-    assert list(floats.cvt_pkrtz_f16_f32(low, high)) == [0xC0003C00, 0x3C007BFF, 0x4200FBFF]
-    assert list(floats.cvt_pk_bf16_f32(low, high)) == [0xC0003F80, 0x3F804780, 0x4040CE6E]
-    assert list(floats.cvt_pk_f8_f32(low, high, floats.FP8, saturate=True)) == [0xC038, 0x387E, 0x44FE]
-    assert list(floats.cvt_pk_f8_f32(low, high, floats.FP8_FNUZ, saturate=False)) == [0xC840, 0x4080, 0x4C80]
-    assert list(floats.insert_bits(np.uint32([0x11223344]), np.uint16([0xABCD]), 16, 16)) == [0xABCD3344]
+    assert list(conversions.cvt_pkrtz_f16_f32(low, high)) == [0xC0003C00, 0x3C007BFF, 0x4200FBFF]
+    assert list(conversions.cvt_pk_bf16_f32(low, high)) == [0xC0003F80, 0x3F804780, 0x4040CE6E]
+    assert list(conversions.cvt_pk_f8_f32(low, high, formats.FP8, saturate=True)) == [0xC038, 0x387E, 0x44FE]
+    assert list(conversions.cvt_pk_f8_f32(low, high, formats.FP8_FNUZ, saturate=False)) == [0xC840, 0x4080, 0x4C80]
+    assert list(conversions.insert_bits(np.uint32([0x11223344]), np.uint16([0xABCD]), 16, 16)) == [0xABCD3344]
 
 
 def test_to_integer():
     value = np.array([1.9, -1.9, np.nan, np.inf, -np.inf, 3e9, -3e9, 2147483520.0], np.float32)
-    assert list(floats.to_integer(value, 32, True)) == [1, -1, 0, 2**31 - 1, -(2**31), 2**31 - 1, -(2**31), 2147483520]
-    assert list(floats.to_integer(value, 32, False)) == [1, 0, 0, 2**32 - 1, 0, 3000000000, 0, 2147483520]
-    assert list(floats.to_integer(value.astype(np.float64), 16, True))[5:] == [32767, -32768, 32767]
+    assert list(conversions.to_integer(value, 32, True)) == [1, -1, 0, 2**31 - 1, -(2**31), 2**31 - 1, -(2**31), 2147483520]
+    assert list(conversions.to_integer(value, 32, False)) == [1, 0, 0, 2**32 - 1, 0, 3000000000, 0, 2147483520]
+    assert list(conversions.to_integer(value.astype(np.float64), 16, True))[5:] == [32767, -32768, 32767]
 
 
 # --- Arithmetic
@@ -283,9 +285,9 @@ def test_fma_add_multiply_against_fractions(dtype, rounding):
         c[::4] = -(a[::4] * b[::4])
         c[2::4] = (a[2::4] * b[2::4] * dtype(2.0) ** rng.integers(-14, 14, count // 4)).astype(dtype)
     for got, exact in (
-        (floats.fma(a, b, c, rounding), lambda x, y, z: x * y + z),
-        (floats.add(a, b, rounding), lambda x, y, z: x + y),
-        (floats.multiply(a, b, rounding), lambda x, y, z: x * y),
+        (arithmetic.fma(a, b, c, rounding), lambda x, y, z: x * y + z),
+        (arithmetic.add(a, b, rounding), lambda x, y, z: x + y),
+        (arithmetic.multiply(a, b, rounding), lambda x, y, z: x * y),
     ):
         assert got.dtype == dtype
         checked = 0
@@ -311,7 +313,7 @@ def test_fma_add_multiply_against_fractions(dtype, rounding):
 def test_fma_where_two_roundings_go_wrong(dtype, a, b, c):
     operands = [np.array([x], dtype) for x in (a, b, c)]
     assert [float(x[0]) for x in operands] == [a, b, c]
-    got = floats.fma(*operands)[0]
+    got = arithmetic.fma(*operands)[0]
     check_rounding(Fraction(a) * Fraction(b) + Fraction(c), got, Rounding.NEAREST_EVEN)
     wider = {np.float16: np.float16, np.float32: np.float64, np.float64: np.float64}[dtype]
     x, y, z = (operand.astype(wider) for operand in operands)
@@ -325,9 +327,9 @@ def test_signs_of_zero(dtype, rounding):
     cases = [(one, zero, zero), (one, -zero, -zero), (one, one, -one), (-one, zero, zero), (one, -zero, zero)]
     a, b, c = (np.array(column, dtype) for column in zip(*cases, strict=True))
     mixed = rounding is Rounding.DOWN
-    assert list(np.signbit(floats.fma(a, b, c, rounding))) == [False, True, mixed, mixed, mixed]
-    assert list(np.signbit(floats.add(b, c, rounding))) == [False, True, mixed, False, mixed]
-    assert list(np.signbit(floats.multiply(a, b, rounding))) == [False, True, False, True, True]
+    assert list(np.signbit(arithmetic.fma(a, b, c, rounding))) == [False, True, mixed, mixed, mixed]
+    assert list(np.signbit(arithmetic.add(b, c, rounding))) == [False, True, mixed, False, mixed]
+    assert list(np.signbit(arithmetic.multiply(a, b, rounding))) == [False, True, False, True, True]
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -335,7 +337,7 @@ def test_fma_specials(dtype):
     a = np.array([np.inf, np.inf, np.inf, np.nan, 1, 1, np.finfo(dtype).max, 0], dtype)
     b = np.array([0, 1, 1, 1, np.nan, 1, 2, np.inf], dtype)
     c = np.array([1, 1, -np.inf, 1, 1, np.nan, -np.inf, 1], dtype)
-    assert_same(floats.fma(a, b, c), np.array([np.nan, np.inf, np.nan, np.nan, np.nan, np.nan, -np.inf, np.nan], dtype))
+    assert_same(arithmetic.fma(a, b, c), np.array([np.nan, np.inf, np.nan, np.nan, np.nan, np.nan, -np.inf, np.nan], dtype))
 
 
 def test_fma_double_at_the_ends_of_the_range():
@@ -343,39 +345,33 @@ def test_fma_double_at_the_ends_of_the_range():
     triples = [(tiny, 0.5, tiny), (2.0**-600, 2.0**-500, tiny), (huge, 2.0, -huge), (2.0**1000, 2.0**23, huge)]
     triples += [(1.5 * 2.0**-537, 1.5 * 2.0**-537, -tiny), (huge, 1 + 2.0**-52, -huge), (2.0**600, 2.0**500, -np.inf)]
     a, b, c = (np.array(column) for column in zip(*triples, strict=True))
-    got = floats.fma(a, b, c)
+    got = arithmetic.fma(a, b, c)
     for x, y, z, g in zip(a[:-1], b, c, got, strict=False):
         check_rounding(Fraction(x) * Fraction(y) + Fraction(z), g, Rounding.NEAREST_EVEN)
     assert got[-1] == -np.inf
 
 
-def test_fma_mix_operands():
-    register = np.uint32([0x40003C00])
-    whole = np.float32([2.5]).view(np.uint32)
-    got = floats.fma_mix((register, register, whole), (True, True, False), (False, True, True))
-    assert [float(x[0]) for x in got] == [1.0, 2.0, 2.5]
-
 
 def test_dot():
-    pair = lambda low, high: floats.pack16(np.float16([low]).view(np.uint16), np.float16([high]).view(np.uint16))  # noqa: E731
-    got = floats.dot(pair(2, 3), pair(5, 7), np.float32([0.5]), floats.FP16, floats.FP16)
+    pair = lambda low, high: conversions.pack16(np.float16([low]).view(np.uint16), np.float16([high]).view(np.uint16))  # noqa: E731
+    got = arithmetic.dot(pair(2, 3), pair(5, 7), np.float32([0.5]), formats.FP16, formats.FP16)
     assert got.dtype == np.float32 and got[0] == 31.5
     ones = np.uint32([0x40404040])  # fp8 FNUZ 1.0
-    assert floats.dot(ones, ones, np.float32([1]), floats.FP8_FNUZ, floats.FP8_FNUZ)[0] == 5
+    assert arithmetic.dot(ones, ones, np.float32([1]), formats.FP8_FNUZ, formats.FP8_FNUZ)[0] == 5
     a, b = np.uint32([0xFF7F8001]), np.uint32([0x02FF7F80])
     signed = -128 + -128 * 127 + 127 * -1 + -1 * 2
-    assert floats.dot_integer(a, b, np.uint32([0]), 8, (True, True)).view(np.int32)[0] == signed
+    assert arithmetic.dot_integer(a, b, np.uint32([0]), 8, (True, True)).view(np.int32)[0] == signed
     mixed = 128 + 128 * 127 + 127 * 255 + 255 * 2
-    assert floats.dot_integer(a, b, np.uint32([0]), 8, (False, False))[0] == mixed
+    assert arithmetic.dot_integer(a, b, np.uint32([0]), 8, (False, False))[0] == mixed
     assert (
-        floats.dot_integer(a, b, np.uint32([7]), 8, (True, False)).view(np.int32)[0]
+        arithmetic.dot_integer(a, b, np.uint32([7]), 8, (True, False)).view(np.int32)[0]
         == 7 + 128 - 128 * 127 + 127 * 255 - 2
     )
     top = np.uint32([0x7FFFFFFF])
-    assert floats.dot_integer(np.uint32([0x11111111]), np.uint32([0x11111111]), top, 4, (True, True))[0] == 0x80000007
-    assert floats.dot_integer(np.uint32([0x11111111]), np.uint32([0x11111111]), top, 4, (True, True), clamp=True) == top
+    assert arithmetic.dot_integer(np.uint32([0x11111111]), np.uint32([0x11111111]), top, 4, (True, True))[0] == 0x80000007
+    assert arithmetic.dot_integer(np.uint32([0x11111111]), np.uint32([0x11111111]), top, 4, (True, True), clamp=True) == top
     assert (
-        floats.dot_integer(np.uint32([0xFFFF0001]), np.uint32([0x00020003]), np.uint32([0]), 16, (True, True))[0] == 1
+        arithmetic.dot_integer(np.uint32([0xFFFF0001]), np.uint32([0x00020003]), np.uint32([0]), 16, (True, True))[0] == 1
     )
 
 
@@ -390,28 +386,28 @@ def test_min_max_order_zeros_and_drop_nan(dtype):
     zero, nan = dtype(0), dtype(np.nan)
     a = np.array([zero, -zero, nan, 3, nan, -np.inf, 2], dtype)
     b = np.array([-zero, zero, 3, nan, nan, 5, 2], dtype)
-    assert_same(floats.min_num(a, b), np.array([-zero, -zero, 3, 3, nan, -np.inf, 2], dtype))
-    assert_same(floats.max_num(a, b), np.array([zero, zero, 3, 3, nan, 5, 2], dtype))
-    assert_same(floats.minimum(a, b), np.array([-zero, -zero, nan, nan, nan, -np.inf, 2], dtype))
-    assert_same(floats.maximum(a, b), np.array([zero, zero, nan, nan, nan, 5, 2], dtype))
+    assert_same(minmax.min_num(a, b), np.array([-zero, -zero, 3, 3, nan, -np.inf, 2], dtype))
+    assert_same(minmax.max_num(a, b), np.array([zero, zero, 3, 3, nan, 5, 2], dtype))
+    assert_same(minmax.minimum(a, b), np.array([-zero, -zero, nan, nan, nan, -np.inf, 2], dtype))
+    assert_same(minmax.maximum(a, b), np.array([zero, zero, nan, nan, nan, 5, 2], dtype))
 
 
 def test_signalling_nan_wins_in_ieee_mode_only():
     a, b = np.array([SIGNALLING, 1], np.float32), np.array([1, SIGNALLING], np.float32)
-    for function in (floats.min_num, floats.max_num):
+    for function in (minmax.min_num, minmax.max_num):
         assert (function(a, b).view(np.uint32) == 0x7FE00001).all()
         assert (function(a, b, ieee=False) == 1).all()
-    assert (floats.minimum(a, b).view(np.uint32) == 0x7FE00001).all()
-    assert list(floats.is_signalling(np.array([SIGNALLING, np.nan, 1], np.float32))) == [True, False, False]
+    assert (minmax.minimum(a, b).view(np.uint32) == 0x7FE00001).all()
+    assert list(formats.is_signalling(np.array([SIGNALLING, np.nan, 1], np.float32))) == [True, False, False]
 
 
 def test_med3():
     rng = np.random.default_rng(6)
     a, b, c = rng.integers(-3, 4, (3, 5000)).astype(np.float32)
-    assert (floats.med3(a, b, c) == np.median([a, b, c], axis=0)).all()
+    assert (minmax.med3(a, b, c) == np.median([a, b, c], axis=0)).all()
     nan, two, one = (np.float32([x]) for x in (np.nan, 2, 1))
     for triple in itertools.permutations((nan, two, one)):
-        assert floats.med3(*triple)[0] == 1
+        assert minmax.med3(*triple)[0] == 1
 
 
 # --- Exponents and functions
@@ -424,7 +420,7 @@ def test_ldexp(dtype, rounding):
     value = awkward(dtype, rng, 1000)
     exponent = rng.integers(-2200, 2200, value.size)
     exponent[::2] = rng.integers(-30, 30, exponent[::2].size)
-    got = floats.ldexp(value, exponent, rounding)
+    got = functions.ldexp(value, exponent, rounding)
     for v, e, g in zip(value, exponent, got, strict=True):
         if np.isfinite(v):
             check_rounding(Fraction(float(v)) * Fraction(2) ** int(e), g, rounding)
@@ -433,56 +429,56 @@ def test_ldexp(dtype, rounding):
 
 def test_frexp_fract():
     value = np.float32([8, -0.75, 1e-45, 0, np.inf, np.nan])
-    assert_same(floats.frexp_mantissa(value), np.float32([0.5, -0.75, 0.5, 0, np.inf, np.nan]))
-    assert list(floats.frexp_exponent(value)) == [4, 0, -148, 0, 0, 0]
-    assert_same(floats.fract(np.float32([1.25, -0.25, -1e-20, np.inf])), np.float32([0.25, 0.75, 1 - 2.0**-24, np.nan]))
+    assert_same(functions.frexp_mantissa(value), np.float32([0.5, -0.75, 0.5, 0, np.inf, np.nan]))
+    assert list(functions.frexp_exponent(value)) == [4, 0, -148, 0, 0, 0]
+    assert_same(functions.fract(np.float32([1.25, -0.25, -1e-20, np.inf])), np.float32([0.25, 0.75, 1 - 2.0**-24, np.nan]))
 
 
 def test_classify_and_flush():
     values = np.float32([np.nan, -np.inf, -1, -1e-40, -0.0, 0, 1e-40, 1, np.inf])
-    assert list(floats.classify(values)) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    assert floats.classify(np.array([SIGNALLING]))[0] == 0
-    assert_same(floats.flush_denormals(values), np.float32([np.nan, -np.inf, -1, -0.0, -0.0, 0, 0, 1, np.inf]))
+    assert list(formats.classify(values)) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert formats.classify(np.array([SIGNALLING]))[0] == 0
+    assert_same(formats.flush_denormals(values), np.float32([np.nan, -np.inf, -1, -0.0, -0.0, 0, 0, 1, np.inf]))
 
 
 def test_roots_and_reciprocals_are_correctly_rounded():
     rng = np.random.default_rng(8)
     value = np.abs(rng.standard_normal(2000) * np.exp2(rng.integers(-120, 120, 2000))).astype(np.float32)
-    for x, r, s in zip(value, floats.reciprocal(value), floats.sqrt(value), strict=True):
+    for x, r, s in zip(value, functions.reciprocal(value), functions.sqrt(value), strict=True):
         check_rounding(1 / Fraction(float(x)), r, Rounding.NEAREST_EVEN)
         exact, ulp = Fraction(float(x)), Fraction(float(np.spacing(s)))
         assert (Fraction(float(s)) - ulp / 2) ** 2 <= exact <= (Fraction(float(s)) + ulp / 2) ** 2
-    square = floats.reciprocal_sqrt(value).astype(np.float64)
+    square = functions.reciprocal_sqrt(value).astype(np.float64)
     assert np.abs(square * np.sqrt(value.astype(np.float64)) - 1).max() <= 2.0**-24
 
 
 def test_functions_at_special_points():
     zero, inf, tiny = np.float32([0, -0.0]), np.float32([np.inf, -np.inf]), np.float32([1e-40, -1e-40])
-    assert_same(floats.reciprocal(zero), inf)
-    assert_same(floats.reciprocal(inf), zero)
-    assert_same(floats.reciprocal(tiny), inf)
-    assert floats.reciprocal(tiny[:1], keep_denormals=True)[0] == np.inf
-    assert_same(floats.reciprocal(np.float32([3e38])), np.float32([0]))
-    assert_same(floats.reciprocal_sqrt(zero), inf)
-    assert_same(floats.sqrt(np.float32([-0.0, -1, np.inf])), np.float32([-0.0, np.nan, np.inf]))
+    assert_same(functions.reciprocal(zero), inf)
+    assert_same(functions.reciprocal(inf), zero)
+    assert_same(functions.reciprocal(tiny), inf)
+    assert functions.reciprocal(tiny[:1], keep_denormals=True)[0] == np.inf
+    assert_same(functions.reciprocal(np.float32([3e38])), np.float32([0]))
+    assert_same(functions.reciprocal_sqrt(zero), inf)
+    assert_same(functions.sqrt(np.float32([-0.0, -1, np.inf])), np.float32([-0.0, np.nan, np.inf]))
     assert_same(
-        floats.exp2(np.float32([0, -np.inf, np.inf, 10, -127, 128])), np.float32([1, 0, np.inf, 1024, 0, np.inf])
+        functions.exp2(np.float32([0, -np.inf, np.inf, 10, -127, 128])), np.float32([1, 0, np.inf, 1024, 0, np.inf])
     )
     assert_same(
-        floats.log2(np.float32([1, 8, 0, -1, np.inf, 1e-40])), np.float32([0, 3, -np.inf, np.nan, np.inf, -np.inf])
+        functions.log2(np.float32([1, 8, 0, -1, np.inf, 1e-40])), np.float32([0, 3, -np.inf, np.nan, np.inf, -np.inf])
     )
-    assert_same(floats.exp2(np.float16([-24, 0.5])), np.float16([2.0**-24, 2**0.5]))
+    assert_same(functions.exp2(np.float16([-24, 0.5])), np.float16([2.0**-24, 2**0.5]))
 
 
 def test_sine_and_cosine_of_turns():
     quarters = np.arange(-8, 9, dtype=np.float32) / 4
-    assert (floats.sine(quarters) == np.round(np.sin(2 * np.pi * quarters.astype(np.float64)))).all()
-    assert (floats.cosine(quarters) == np.round(np.cos(2 * np.pi * quarters.astype(np.float64)))).all()
+    assert (functions.sine(quarters) == np.round(np.sin(2 * np.pi * quarters.astype(np.float64)))).all()
+    assert (functions.cosine(quarters) == np.round(np.cos(2 * np.pi * quarters.astype(np.float64)))).all()
     turns = np.random.default_rng(9).uniform(-4, 4, 20000).astype(np.float32)
     wide = turns.astype(np.longdouble) * (2 * np.longdouble("3.14159265358979323846264338327950288"))
-    assert np.abs(floats.sine(turns) - np.sin(wide)).max() < 2.0**-24
-    assert np.abs(floats.cosine(turns) - np.cos(wide)).max() < 2.0**-24
-    assert_same(floats.sine(np.float32([-0.0, np.inf, np.nan])), np.float32([-0.0, np.nan, np.nan]))
+    assert np.abs(functions.sine(turns) - np.sin(wide)).max() < 2.0**-24
+    assert np.abs(functions.cosine(turns) - np.cos(wide)).max() < 2.0**-24
+    assert_same(functions.sine(np.float32([-0.0, np.inf, np.nan])), np.float32([-0.0, np.nan, np.nan]))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -493,22 +489,22 @@ def test_division_sequence_is_correctly_rounded(dtype):
     numerator = numerator[rng.permutation(numerator.size)]
     with np.errstate(all="ignore"):
         want = numerator / denominator
-    scaled, _ = floats.div_scale(denominator, denominator, numerator)
-    top, vcc = floats.div_scale(numerator, denominator, numerator)
-    guess = floats.reciprocal(scaled)
+    scaled, _ = division.div_scale(denominator, denominator, numerator)
+    top, vcc = division.div_scale(numerator, denominator, numerator)
+    guess = functions.reciprocal(scaled)
     one = np.ones_like(guess)
     for _ in range(2):
-        guess = floats.fma(floats.fma(-scaled, guess, one), guess, guess)
-    quotient = floats.multiply(top, guess)
+        guess = arithmetic.fma(arithmetic.fma(-scaled, guess, one), guess, guess)
+    quotient = arithmetic.multiply(top, guess)
     if dtype is np.float32:
-        quotient = floats.fma(floats.fma(-scaled, quotient, top), guess, quotient)
-    rest = floats.fma(-scaled, quotient, top)
-    assert_same(floats.div_fixup(floats.div_fmas(rest, guess, quotient, vcc), denominator, numerator), want)
+        quotient = arithmetic.fma(arithmetic.fma(-scaled, quotient, top), guess, quotient)
+    rest = arithmetic.fma(-scaled, quotient, top)
+    assert_same(division.div_fixup(division.div_fmas(rest, guess, quotient, vcc), denominator, numerator), want)
 
 
 def test_mode_register():
-    mode = floats.FloatMode.from_register(0b11_0000_0000 | 0xF0 | 0b0111 | 1 << 23)
-    assert mode == floats.FloatMode(Rounding.ZERO, Rounding.UP, fp16_ovfl=True)
-    assert floats.FloatMode.from_register(0b0010_0000) == floats.FloatMode(
+    mode = float_mode.FloatMode.from_register(0b11_0000_0000 | 0xF0 | 0b0111 | 1 << 23)
+    assert mode == float_mode.FloatMode(Rounding.ZERO, Rounding.UP, fp16_ovfl=True)
+    assert float_mode.FloatMode.from_register(0b0010_0000) == float_mode.FloatMode(
         keep_in32=False, keep_out32=True, keep_in16_64=False, keep_out16_64=False, dx10_clamp=False, ieee=False
     )

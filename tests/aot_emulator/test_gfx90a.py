@@ -9,7 +9,8 @@ import pytest
 from aot_emulator.isa.archs import ARCHS
 from aot_emulator.isa.decoding import Instruction, decode
 from aot_emulator.isa.disassembly import disassemble, operands_of
-from aot_emulator.isa.matrix import matrix_arithmetic as matrix
+from aot_emulator.isa.gfx90a import MATRIX_OPCODES
+from aot_emulator.isa.matrix import matrix_op
 from aot_emulator.isa.memory.buffer import scratch_resource
 from aot_emulator.isa.wait_counters import is_coherent, returns_value
 
@@ -31,9 +32,9 @@ def decoded(text: str, arch: str = "gfx90a") -> Instruction:
 # Decoding
 
 
-@pytest.mark.parametrize("opcode,name", matrix.GFX90A_OPCODES.items())
+@pytest.mark.parametrize("opcode,name", MATRIX_OPCODES.items())
 def test_matrix_encodings(opcode: int, name: str):
-    op = matrix.table("gfx90a")[name]
+    op = matrix_op.matrix_ops("gfx90a")[name]
 
     def block(letter: str, first: int, count: int) -> str:
         return f"{letter}[{first}:{first + count - 1}]" if count > 1 else f"{letter}{first}"

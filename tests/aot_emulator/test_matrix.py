@@ -14,14 +14,16 @@ from fractions import Fraction
 import ml_dtypes
 import numpy as np
 import pytest
-from aot_emulator.isa.matrix import matrix_arithmetic as matrix
-from aot_emulator.isa.matrix.matrix_arithmetic import Arithmetic, Modifiers
+from aot_emulator.isa import gfx90a
+from aot_emulator.isa.matrix import matrix_layout, matrix_op, matrix_product
+from aot_emulator.isa.matrix.matrix_op import MatrixModifiers
+from aot_emulator.isa.matrix.matrix_product import Arithmetic
 
 ARCHES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
-EVERY = [(arch, name) for arch in ARCHES for name in sorted(matrix.table(arch))]
+EVERY = [(arch, name) for arch in ARCHES for name in sorted(matrix_op.matrix_ops(arch))]
 PLAIN = [(arch, name) for arch, name in EVERY if "f8f6f4" not in name]
-FLOATS = [(arch, name) for arch, name in PLAIN if matrix.table(arch)[name].a.fmt]
-INTEGERS = [(arch, name) for arch, name in PLAIN if not matrix.table(arch)[name].a.fmt]
+FLOATS = [(arch, name) for arch, name in PLAIN if matrix_op.matrix_ops(arch)[name].a.fmt]
+INTEGERS = [(arch, name) for arch, name in PLAIN if not matrix_op.matrix_ops(arch)[name].a.fmt]
 WAVES = 3
 
 F8F6F4_TYPES = {
@@ -167,10 +169,10 @@ def naive(a, b, c):
 class Case:
     """Random operands of an instruction, as values and as registers."""
 
-    def __init__(self, arch, name, types=None, modifiers=matrix.NO_MODIFIERS, low=-3, high=3, waves=WAVES, seed=0):
+    def __init__(self, arch, name, types=None, modifiers=matrix_op.NO_MODIFIERS, low=-3, high=3, waves=WAVES, seed=0):
         self.arch, self.modifiers = arch, modifiers
-        self.entry = matrix.table(arch)[name]
-        self.op = op = matrix.resolve(self.entry, modifiers)
+        self.entry = matrix_op.matrix_ops(arch)[name]
+        self.op = op = matrix_op.resolve(self.entry, modifiers)
         self.a_type, self.b_type = types or (code_type(arch, op.a.name), code_type(arch, op.b.name))
         self.d_type = code_type(arch, op.d.name)[1]
         rng = np.random.default_rng([seed, *name.encode()])
@@ -187,7 +189,7 @@ class Case:
 
     def run(self, **options):
         a, b, c = self.registers()
-        return unpack_d(self.op, matrix.execute(self.entry, a, b, c, self.modifiers, **options), self.d_type)
+        return unpack_d(self.op, matrix_product.execute(self.entry, a, b, c, self.modifiers, **options), self.d_type)
 
 
 # --- Every instruction
@@ -196,7 +198,7 @@ class Case:
 @pytest.mark.parametrize("arithmetic", [Arithmetic.FLOAT32, Arithmetic.FLOAT64], ids=lambda a: a.name)
 @pytest.mark.parametrize(("arch", "name"), PLAIN)
 def test_every_instruction(arch, name, arithmetic):
-    op = matrix.table(arch)[name]
+    op = matrix_op.matrix_ops(arch)[name]
     # iu types without neg_lo are unsigned.
     case = Case(arch, name, low=0 if op.a.name.startswith("iu") else -3)
     assert (case.run(arithmetic=arithmetic) == naive(case.a, case.b, case.c)).all()
@@ -205,8 +207,8 @@ def test_every_instruction(arch, name, arithmetic):
 @pytest.mark.parametrize("name", [n for a, n in EVERY if a == "gfx950" and "f8f6f4" in n and "scale" not in n])
 @pytest.mark.parametrize(("cbsz", "blgp"), list(itertools.product(F8F6F4_TYPES, repeat=2)))
 def test_f8f6f4_in_every_pair_of_types(name, cbsz, blgp):
-    case = Case("gfx950", name, (F8F6F4_TYPES[cbsz], F8F6F4_TYPES[blgp]), Modifiers(cbsz=cbsz, blgp=blgp), waves=1)
-    assert matrix.resolve(case.op, case.modifiers) == case.op
+    case = Case("gfx950", name, (F8F6F4_TYPES[cbsz], F8F6F4_TYPES[blgp]), MatrixModifiers(cbsz=cbsz, blgp=blgp), waves=1)
+    assert matrix_op.resolve(case.op, case.modifiers) == case.op
     a, b, _ = case.registers()
     assert (a.shape[0], b.shape[0]) == (F8F6F4_TYPES[cbsz][0], F8F6F4_TYPES[blgp][0])
     assert (case.run() == naive(case.a, case.b, case.c)).all()
@@ -218,7 +220,7 @@ def test_f8f6f4_in_every_pair_of_types(name, cbsz, blgp):
 def test_block_scales(name, cbsz, blgp, byte):
     """Byte `byte` of lane g * rows + row scales elements 32 g to 32 g + 31 of that row."""
     other = 3 - byte
-    modifiers = Modifiers(
+    modifiers = MatrixModifiers(
         cbsz=cbsz, blgp=blgp, opsel=byte & 1 | (other & 1) << 1, opsel_hi=byte >> 1 | (other >> 1) << 1
     )
     case = Case("gfx950", name, (F8F6F4_TYPES[cbsz], F8F6F4_TYPES[blgp]), modifiers, waves=2)
@@ -267,13 +269,13 @@ def test_one_hot_operands_meet_at_the_right_k(arch, name):
 @pytest.mark.parametrize(("arch", "name"), PLAIN)
 def test_c_is_added_where_it_lies(arch, name):
     """With A = 0, D is C's registers, bit for bit: one marked element at a time."""
-    op = matrix.table(arch)[name]
+    op = matrix_op.matrix_ops(arch)[name]
     zeros = [np.zeros((count, 1, op.lanes), np.uint32) for count in (op.a_registers, op.b_registers)]
     c = np.arange(op.d_registers * op.lanes, dtype=np.uint32).reshape(op.d_registers, 1, op.lanes)
     # Small codes are denormals, which are kept; the upper half of gfx11's 16-bit results is not written.
     if op.d.bits == 16:
         c |= (c << np.uint32(16)) if op.family == "wmma12" else np.uint32(0)
-    got = matrix.execute(op, *zeros, c)
+    got = matrix_product.execute(op, *zeros, c)
     assert (got == c).all()
 
 
@@ -283,7 +285,7 @@ def test_register_counts_of_the_isa_tables(arch, name):
     isa = {"gfx1100": "rdna3", "gfx1201": "rdna4"}.get(arch, "cdna")
     tables = pytest.importorskip(f"tinygrad.runtime.autogen.amd.{isa}.operands")
     known = {op.name.lower(): operands for op, operands in tables.OPERANDS.items()}[name]
-    op = matrix.table(arch)[name]
+    op = matrix_op.matrix_ops(arch)[name]
     want = tuple(known[field][1] // 32 for field in ("src0", "src1", "vdst"))
     assert (op.a_registers, op.b_registers, op.d_registers) == want
 
@@ -295,11 +297,11 @@ def test_every_dense_instruction_of_the_isa_tables_is_known(isa, arches):
     enum = pytest.importorskip(f"tinygrad.runtime.autogen.amd.{isa}.enum")
     names = {op.name.lower() for kind in (enum.VOP3POp, getattr(enum, "VOP3PX2Op", ())) for op in kind}
     dense = {name for name in names if re.match(r"v_(mfma|wmma)_", name)} - {"v_mfma_ld_scale_b32"}
-    assert dense == set().union(*(matrix.table(arch) for arch in arches))
+    assert dense == set().union(*(matrix_op.matrix_ops(arch) for arch in arches))
 
 
 def test_gfx90a_opcodes_name_its_instructions():
-    assert set(matrix.GFX90A_OPCODES.values()) == set(matrix.table("gfx90a"))
+    assert set(gfx90a.MATRIX_OPCODES.values()) == set(matrix_op.matrix_ops("gfx90a"))
 
 
 DOT_TYPES = {
@@ -359,7 +361,7 @@ def test_what_triton_emits_is_known(arch, dtype, nonkdim, dot_kernel, tmp_path, 
     assert found
     for name, operands in found:
         fields = {key: int(value) for key, value in re.findall(r"(cbsz|abid|blgp):(\d+)", operands)}
-        op = matrix.resolve(matrix.table(arch)[name], Modifiers(**fields))
+        op = matrix_op.resolve(matrix_op.matrix_ops(arch)[name], MatrixModifiers(**fields))
         ranges = re.findall(r"[av](?:\[(\d+):(\d+)\]|\d+)", operands)
         counts = [int(last) - int(first) + 1 if last else 1 for first, last in ranges]
         assert counts[:3] == [op.d_registers, op.a_registers, op.b_registers]
@@ -369,37 +371,37 @@ def test_what_triton_emits_is_known(arch, dtype, nonkdim, dot_kernel, tmp_path, 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_decode_every_code(arch, fmt, dtype):
-    op = next(op for name, op in matrix.table(arch).items() if name.endswith("_" + fmt) and op.blocks == 1)
+    op = next(op for name, op in matrix_op.matrix_ops(arch).items() if name.endswith("_" + fmt) and op.blocks == 1)
     bits, code_dtype = code_type(arch, fmt)
     every = np.arange(1 << bits, dtype=f"u{bits // 8}")
     if bits == 8:
         every = np.repeat(every, 2)
     registers = every.view(np.uint32).reshape(-1, 1, 64)
     with np.errstate(invalid="ignore"):
-        got = matrix.decode(registers, op.b, dtype=dtype)[0]
+        got = matrix_layout.decode(registers, op.b, dtype=dtype)[0]
         want = (
             every.view(code_dtype).astype(dtype).reshape(registers.shape[0], 64, -1).swapaxes(1, 2).reshape(got.shape)
         )
     assert ((got == want) & (np.signbit(got) == np.signbit(want)) | np.isnan(got) & np.isnan(want)).all()
 
 
-# --- Modifiers
+# --- MatrixModifiers
 
 
-@pytest.mark.parametrize(("arch", "name"), [(a, n) for a, n in PLAIN if "cbsz" in matrix.table(a)[n].allowed])
+@pytest.mark.parametrize(("arch", "name"), [(a, n) for a, n in PLAIN if "cbsz" in matrix_op.matrix_ops(a)[n].allowed])
 def test_broadcast_of_a_block_of_a(arch, name):
-    blocks = matrix.table(arch)[name].blocks
+    blocks = matrix_op.matrix_ops(arch)[name].blocks
     for cbsz in range(1, blocks.bit_length()):
         for abid in {0, 1, (1 << cbsz) - 1}:
-            case = Case(arch, name, modifiers=Modifiers(cbsz=cbsz, abid=abid), waves=1)
+            case = Case(arch, name, modifiers=MatrixModifiers(cbsz=cbsz, abid=abid), waves=1)
             a = np.stack([case.a[:, block // 2**cbsz * 2**cbsz + abid] for block in range(blocks)], axis=1)
             assert (case.run() == naive(a, case.b, case.c)).all()
 
 
-@pytest.mark.parametrize(("arch", "name"), [(a, n) for a, n in PLAIN if matrix.table(a)[n].blgp == "lanes"])
+@pytest.mark.parametrize(("arch", "name"), [(a, n) for a, n in PLAIN if matrix_op.matrix_ops(a)[n].blgp == "lanes"])
 @pytest.mark.parametrize("blgp", range(1, 8))
 def test_permutation_of_the_lanes_of_b(arch, name, blgp):
-    case = Case(arch, name, modifiers=Modifiers(blgp=blgp), waves=1)
+    case = Case(arch, name, modifiers=MatrixModifiers(blgp=blgp), waves=1)
     a, b, c = case.registers()
     source = {
         1: lambda lane: lane % 32,
@@ -407,16 +409,16 @@ def test_permutation_of_the_lanes_of_b(arch, name, blgp):
         3: lambda lane: (lane + 16) % 64,
     }.get(blgp, lambda lane: 16 * (blgp - 4) + lane % 16)
     moved = np.stack([b[:, :, source(lane)] for lane in range(64)], axis=2)
-    got = matrix.execute(case.entry, a, b, c, case.modifiers)
-    assert (got == matrix.execute(case.entry, a, moved, c)).all()
-    assert (got != matrix.execute(case.entry, a, b, c)).any()
+    got = matrix_product.execute(case.entry, a, b, c, case.modifiers)
+    assert (got == matrix_product.execute(case.entry, a, moved, c)).all()
+    assert (got != matrix_product.execute(case.entry, a, b, c)).any()
 
 
 @pytest.mark.parametrize("name", ["v_mfma_f64_16x16x4_f64", "v_mfma_f64_4x4x4_4b_f64"])
 @pytest.mark.parametrize("arch", ["gfx942", "gfx950"])
 @pytest.mark.parametrize("blgp", range(8))
 def test_signs_of_fp64(arch, name, blgp):
-    case = Case(arch, name, modifiers=Modifiers(blgp=blgp), waves=1)
+    case = Case(arch, name, modifiers=MatrixModifiers(blgp=blgp), waves=1)
     sign = [-1 if blgp >> bit & 1 else 1 for bit in range(3)]
     assert (case.run() == naive(sign[0] * case.a, sign[1] * case.b, sign[2] * case.c)).all()
 
@@ -425,7 +427,7 @@ def test_signs_of_fp64(arch, name, blgp):
 @pytest.mark.parametrize(("neg", "neg_hi"), [(1, 0), (0, 1), (2, 2), (7, 3), (0, 4), (4, 4)])
 def test_signs_of_wmma(arch, name, neg, neg_hi):
     """neg_lo negates elements of even k, neg_hi of odd; for C they are the sign and the absolute value."""
-    case = Case(arch, name, modifiers=Modifiers(neg=neg, neg_hi=neg_hi), waves=1)
+    case = Case(arch, name, modifiers=MatrixModifiers(neg=neg, neg_hi=neg_hi), waves=1)
     a, b, c = case.a.copy(), case.b.copy(), case.c.copy()
     for bit, values in ((1, a), (2, b)):
         values[..., 0::2] *= -1 if neg & bit else 1
@@ -438,7 +440,7 @@ def test_signs_of_wmma(arch, name, neg, neg_hi):
 @pytest.mark.parametrize("neg", range(4))
 def test_signedness_of_wmma_integers(arch, name, neg):
     bits = int(name[-1])
-    case = Case(arch, name, modifiers=Modifiers(neg=neg), waves=1)
+    case = Case(arch, name, modifiers=MatrixModifiers(neg=neg), waves=1)
     rng = np.random.default_rng(neg)
     for which, values in enumerate((case.a, case.b)):
         low = -(1 << bits - 1) if neg >> which & 1 else 0
@@ -449,19 +451,19 @@ def test_signedness_of_wmma_integers(arch, name, neg):
 @pytest.mark.parametrize("name", ["v_wmma_f16_16x16x16_f16", "v_wmma_bf16_16x16x16_bf16"])
 @pytest.mark.parametrize("high", [False, True])
 def test_op_sel_names_a_half_of_gfx11_registers(name, high):
-    case = Case("gfx1100", name, modifiers=Modifiers(opsel=4 * high), waves=2)
+    case = Case("gfx1100", name, modifiers=MatrixModifiers(opsel=4 * high), waves=2)
     a, b, _ = case.registers()
     c = pack_c(case.op, case.c, case.d_type, high)
     other = np.uint32(0x1234 if high else 0x12340000)
     out = np.full_like(c, other)
-    matrix.execute(case.entry, a, b, c, case.modifiers, out=out)
+    matrix_product.execute(case.entry, a, b, c, case.modifiers, out=out)
     assert (unpack_d(case.op, out, case.d_type, high) == naive(case.a, case.b, case.c)).all()
     assert (out & np.uint32(0xFFFF if high else 0xFFFF0000) == other).all()
 
 
 @pytest.mark.parametrize(("arch", "name"), INTEGERS)
 def test_integer_extremes_wrap_or_saturate(arch, name):
-    op = matrix.table(arch)[name]
+    op = matrix_op.matrix_ops(arch)[name]
     signed = not op.a.name.startswith("iu")
     low = -(1 << op.a.bits - 1) if signed else (1 << op.a.bits) - 1
     case = Case(arch, name, waves=1)
@@ -472,11 +474,11 @@ def test_integer_extremes_wrap_or_saturate(arch, name):
         want = (total + start + 2**31) % 2**32 - 2**31
         assert (case.run() == want).all()
         if "clmp" in op.allowed:
-            case.modifiers = Modifiers(clmp=1)
+            case.modifiers = MatrixModifiers(clmp=1)
             assert (case.run() == min(total + start, 2**31 - 1)).all()
-            case.modifiers = Modifiers()
+            case.modifiers = MatrixModifiers()
     if "clmp" in op.allowed:
-        case.modifiers = Modifiers(clmp=1, neg=1)
+        case.modifiers = MatrixModifiers(clmp=1, neg=1)
         case.a[...], case.b[...], case.c[...] = -1, low, -(2**31)
         assert (case.run() == -(2**31)).all()
 
@@ -485,7 +487,7 @@ def test_integer_extremes_wrap_or_saturate(arch, name):
 
 
 @pytest.mark.parametrize(
-    ("arch", "name"), [(a, n) for a, n in FLOATS if matrix.table(a)[n].a.name not in ("fp8", "bf8")]
+    ("arch", "name"), [(a, n) for a, n in FLOATS if matrix_op.matrix_ops(a)[n].a.name not in ("fp8", "bf8")]
 )
 def test_infinities_and_nan_stay_in_their_row_and_column(arch, name):
     case = Case(arch, name, waves=1)
@@ -502,7 +504,7 @@ def test_infinities_and_nan_stay_in_their_row_and_column(arch, name):
     assert np.isfinite(got[0, 0, 3]).all()
 
 
-@pytest.mark.parametrize(("arch", "name"), [(a, n) for a, n in FLOATS if matrix.table(a)[n].a.name in ("fp8", "bf8")])
+@pytest.mark.parametrize(("arch", "name"), [(a, n) for a, n in FLOATS if matrix_op.matrix_ops(a)[n].a.name in ("fp8", "bf8")])
 def test_nan_of_8_bits(arch, name):
     case = Case(arch, name, waves=1)
     case.b[0, 0, 3, 2] = np.nan
@@ -510,7 +512,7 @@ def test_nan_of_8_bits(arch, name):
     assert np.isnan(got[0, 0, :, 3]).all() and np.isnan(got).sum() == case.op.m
 
 
-@pytest.mark.parametrize(("arch", "name"), [(a, n) for a, n in FLOATS if matrix.table(a)[n].a.name in ("f16", "bf16")])
+@pytest.mark.parametrize(("arch", "name"), [(a, n) for a, n in FLOATS if matrix_op.matrix_ops(a)[n].a.name in ("f16", "bf16")])
 def test_denormal_operands(arch, name):
     """Kept, but flushed on gfx90a."""
     case = Case(arch, name, waves=1)
@@ -615,7 +617,7 @@ def model(op, a, b, c):
     return total
 
 
-MODELLED = [(a, n) for a, n in FLOATS if matrix.table(a)[n].model and matrix.table(a)[n].d.name == "f32"]
+MODELLED = [(a, n) for a, n in FLOATS if matrix_op.matrix_ops(a)[n].model and matrix_op.matrix_ops(a)[n].d.name == "f32"]
 
 
 @pytest.mark.parametrize(("arch", "name"), MODELLED)
@@ -683,11 +685,11 @@ def test_many_wavefronts_like_one_at_a_time():
     case = Case("gfx942", "v_mfma_f32_32x32x8_f16", waves=2)
     a, b, c = (np.tile(registers, (1, 150, 1)) for registers in case.registers())
     a[:, 7], b[:, 299] = b[:, 1], a[:, 0]
-    together = matrix.execute(case.entry, a, b, c)
-    assert a.shape[1] > matrix._chunk(case.op)
+    together = matrix_product.execute(case.entry, a, b, c)
+    assert a.shape[1] > matrix_product._chunk(case.op)
     for wave in (0, 1, 7, 255, 256, 299):
         one = slice(wave, wave + 1)
-        assert (matrix.execute(case.entry, a[:, one], b[:, one], c[:, one]) == together[:, one]).all()
+        assert (matrix_product.execute(case.entry, a[:, one], b[:, one], c[:, one]) == together[:, one]).all()
 
 
 @pytest.mark.parametrize(("arch", "name"), PLAIN)
@@ -695,13 +697,13 @@ def test_registers_may_be_views_and_d_may_be_c(arch, name):
     case = Case(arch, name)
     op = case.op
     parts = case.registers()
-    want = matrix.execute(case.entry, *parts)
+    want = matrix_product.execute(case.entry, *parts)
     file = np.zeros((256, 2 * WAVES, op.lanes), np.uint32)
     slices = [slice(8, 8 + op.a_registers), slice(40, 40 + op.b_registers), slice(100, 100 + op.d_registers)]
     views = [file[part, ::2] for part in slices]
     for view, values in zip(views, parts, strict=True):
         view[...] = values
-    assert matrix.execute(case.entry, *views, out=views[2]) is views[2]
+    assert matrix_product.execute(case.entry, *views, out=views[2]) is views[2]
     keep = np.uint32(0xFFFF if op.family == "wmma11" and op.d.bits == 16 else 0xFFFFFFFF)
     assert (views[2] & keep == want & keep).all()
     assert not file[:, 1::2].any()
@@ -712,53 +714,53 @@ def test_registers_may_be_views_and_d_may_be_c(arch, name):
 def test_no_c_is_zero(arch, name):
     case = Case(arch, name)
     a, b, c = case.registers()
-    assert (matrix.execute(case.entry, a, b, None) == matrix.execute(case.entry, a, b, np.zeros_like(c))).all()
+    assert (matrix_product.execute(case.entry, a, b, None) == matrix_product.execute(case.entry, a, b, np.zeros_like(c))).all()
 
 
 @pytest.mark.parametrize(
     ("arch", "name", "modifiers", "message"),
     [
-        ("gfx942", "v_mfma_f32_32x32x8_f16", Modifiers(blgp=1), "has no modifier blgp"),
-        ("gfx942", "v_mfma_f32_32x32x2_f32", Modifiers(cbsz=1), "has no modifier cbsz"),
-        ("gfx942", "v_mfma_f32_16x16x4_4b_f16", Modifiers(cbsz=3), "one of at most 4 blocks"),
-        ("gfx942", "v_mfma_f32_16x16x4_4b_f16", Modifiers(cbsz=1, abid=2), "one of at most 4 blocks"),
-        ("gfx950", "v_mfma_f32_16x16x128_f8f6f4", Modifiers(cbsz=5), "must be 0 to 4"),
-        ("gfx1100", "v_wmma_i32_16x16x16_iu8", Modifiers(neg_hi=1), "neg_hi must be 0"),
-        ("gfx1201", "v_wmma_f32_16x16x16_fp8_fp8", Modifiers(neg=1), "only C can be negated"),
-        ("gfx1100", "v_wmma_f32_16x16x16_f16", Modifiers(opsel=4), "op_sel"),
-        ("gfx90a", "v_mfma_f64_16x16x4f64", Modifiers(blgp=1), "has no modifier blgp"),
+        ("gfx942", "v_mfma_f32_32x32x8_f16", MatrixModifiers(blgp=1), "has no modifier blgp"),
+        ("gfx942", "v_mfma_f32_32x32x2_f32", MatrixModifiers(cbsz=1), "has no modifier cbsz"),
+        ("gfx942", "v_mfma_f32_16x16x4_4b_f16", MatrixModifiers(cbsz=3), "one of at most 4 blocks"),
+        ("gfx942", "v_mfma_f32_16x16x4_4b_f16", MatrixModifiers(cbsz=1, abid=2), "one of at most 4 blocks"),
+        ("gfx950", "v_mfma_f32_16x16x128_f8f6f4", MatrixModifiers(cbsz=5), "must be 0 to 4"),
+        ("gfx1100", "v_wmma_i32_16x16x16_iu8", MatrixModifiers(neg_hi=1), "neg_hi must be 0"),
+        ("gfx1201", "v_wmma_f32_16x16x16_fp8_fp8", MatrixModifiers(neg=1), "only C can be negated"),
+        ("gfx1100", "v_wmma_f32_16x16x16_f16", MatrixModifiers(opsel=4), "op_sel"),
+        ("gfx90a", "v_mfma_f64_16x16x4f64", MatrixModifiers(blgp=1), "has no modifier blgp"),
     ],
 )
 def test_modifiers_without_a_meaning_are_refused(arch, name, modifiers, message):
     with pytest.raises(ValueError, match=re.escape(name) + ".*" + message):
-        matrix.resolve(matrix.table(arch)[name], modifiers)
+        matrix_op.resolve(matrix_op.matrix_ops(arch)[name], modifiers)
 
 
 def test_wrong_operands_are_refused():
-    op = matrix.table("gfx942")["v_mfma_f32_16x16x16_f16"]
+    op = matrix_op.matrix_ops("gfx942")["v_mfma_f32_16x16x16_f16"]
     good, bad = np.zeros((2, 4, 64), np.uint32), np.zeros((1, 4, 64), np.uint32)
     with pytest.raises(ValueError, match=r"B must be uint32\[2, 4, 64\], is uint32\[1, 4, 64\]"):
-        matrix.execute(op, good, bad, None)
+        matrix_product.execute(op, good, bad, None)
     with pytest.raises(ValueError, match="A must be uint32"):
-        matrix.execute(op, good.view(np.int32), good, None)
+        matrix_product.execute(op, good.view(np.int32), good, None)
     with pytest.raises(ValueError, match="takes no registers of scales"):
-        matrix.execute(op, good, good, None, scales=(bad, bad))
-    scaled = matrix.table("gfx950")["v_mfma_scale_f32_16x16x128_f8f6f4"]
+        matrix_product.execute(op, good, good, None, scales=(bad, bad))
+    scaled = matrix_op.matrix_ops("gfx950")["v_mfma_scale_f32_16x16x128_f8f6f4"]
     with pytest.raises(ValueError, match="takes two registers of scales"):
-        matrix.execute(scaled, np.zeros((8, 4, 64), np.uint32), np.zeros((8, 4, 64), np.uint32), None)
-    wmma = matrix.table("gfx1201")["v_wmma_f32_16x16x16_f16"]
+        matrix_product.execute(scaled, np.zeros((8, 4, 64), np.uint32), np.zeros((8, 4, 64), np.uint32), None)
+    wmma = matrix_op.matrix_ops("gfx1201")["v_wmma_f32_16x16x16_f16"]
     with pytest.raises(ValueError, match="no model of its hardware arithmetic"):
         halves = np.zeros((4, 1, 32), np.uint32)
-        matrix.execute(wmma, halves, halves, None, arithmetic=Arithmetic.HARDWARE)
+        matrix_product.execute(wmma, halves, halves, None, arithmetic=Arithmetic.HARDWARE)
     with pytest.raises(ValueError, match="gfx1030"):
-        matrix.table("gfx1030")
+        matrix_op.matrix_ops("gfx1030")
 
 
 def test_modifiers_from_an_instructions_fields():
     fields = {"cbsz": 1, "abid": 2, "blgp": 3, "vdst": 9, "acc": 1}
-    assert Modifiers.from_fields(fields) == Modifiers(cbsz=1, abid=2, blgp=3)
+    assert MatrixModifiers.from_fields(fields) == MatrixModifiers(cbsz=1, abid=2, blgp=3)
 
 
 def test_flops():
-    assert matrix.table("gfx942")["v_mfma_f32_32x32x8_f16"].flops == 16384
-    assert matrix.table("gfx942")["v_mfma_f32_4x4x4_16b_f16"].flops == 2048
+    assert matrix_op.matrix_ops("gfx942")["v_mfma_f32_32x32x8_f16"].flops == 16384
+    assert matrix_op.matrix_ops("gfx942")["v_mfma_f32_4x4x4_16b_f16"].flops == 2048

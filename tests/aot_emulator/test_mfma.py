@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aot_emulator.isa.matrix import matrix_arithmetic as matrix
+from aot_emulator.isa.matrix import matrix_op, matrix_product
 
 from aot_runtime.errors import UnsupportedInstructionError
 from tests.support.emulation.machine import ACCUMULATION, Machine
@@ -18,10 +18,10 @@ A, B, C = "v", "a", "a"
 
 
 def mnemonics(scaled: bool = False) -> list[tuple[str, str]]:
-    return [(arch, name) for arch in ARCHS for name, op in matrix.table(arch).items() if op.scaled == scaled]
+    return [(arch, name) for arch in ARCHS for name, op in matrix_op.matrix_ops(arch).items() if op.scaled == scaled]
 
 
-def filled(arch: str, op: matrix.MatrixOp, seed: int = 0) -> Machine:
+def filled(arch: str, op: matrix_op.MatrixOp, seed: int = 0) -> Machine:
     """A machine whose registers hold small numbers of the operands' types."""
     machine = Machine(arch=arch)
     rng = np.random.default_rng(seed)
@@ -46,10 +46,10 @@ def rows(machine: Machine, letter: str, first: int, count: int) -> np.ndarray:
 
 
 def check(arch: str, name: str, modifiers: dict[str, int], tail: str = "", more: str = "", **given: Any) -> None:
-    op = matrix.resolve(matrix.table(arch)[name], matrix.Modifiers(**modifiers))
+    op = matrix_op.resolve(matrix_op.matrix_ops(arch)[name], matrix_op.MatrixModifiers(**modifiers))
     machine = filled(arch, op)
     a, b, c = rows(machine, A, 0, op.a_registers), rows(machine, B, 0, op.b_registers), rows(machine, C, 32, 32)
-    want = matrix.execute(matrix.table(arch)[name], a, b, c[: op.d_registers], matrix.Modifiers(**modifiers), **given)
+    want = matrix_product.execute(matrix_op.matrix_ops(arch)[name], a, b, c[: op.d_registers], matrix_op.MatrixModifiers(**modifiers), **given)
     operands = [registers(C, 32, op.d_registers), registers(A, 0, op.a_registers), registers(B, 0, op.b_registers)]
     machine.set_exec(0xF0F0)  # which does not matter
     fields = " ".join(f"{field}:{value}" for field, value in modifiers.items() if field in ("cbsz", "abid", "blgp"))
@@ -64,13 +64,13 @@ def test_operands(arch: str, name: str):
 
 
 @pytest.mark.parametrize(
-    "arch,name", [(arch, name) for arch, name in mnemonics() if matrix.table(arch)[name].blocks > 1]
+    "arch,name", [(arch, name) for arch, name in mnemonics() if matrix_op.matrix_ops(arch)[name].blocks > 1]
 )
 def test_broadcast_blocks(arch: str, name: str):
     modifiers = {"cbsz": 1, "abid": 1}
-    if matrix.table(arch)[name].allowed:
+    if matrix_op.matrix_ops(arch)[name].allowed:
         check(arch, name, modifiers)
-    if matrix.table(arch)[name].blgp == "lanes":
+    if matrix_op.matrix_ops(arch)[name].blgp == "lanes":
         check(arch, name, {"blgp": 2})
 
 
@@ -85,7 +85,7 @@ def test_formats(name: str, a: str, b: str):
 @pytest.mark.parametrize("a,b", [("fp8", "fp8"), ("fp4", "bf8"), ("fp4", "fp4")])
 def test_scales(name: str, a: str, b: str, bytes_: tuple[int, int]):
     """op_sel and op_sel_hi say which byte of the scales' registers is meant."""
-    op = matrix.table("gfx950")[name]
+    op = matrix_op.matrix_ops("gfx950")[name]
     machine = filled("gfx950", op)
     low, high = ([at >> bit & 1 for at in bytes_] for bit in (0, 1))
     modifiers = {
@@ -101,10 +101,10 @@ def test_scales(name: str, a: str, b: str, bytes_: tuple[int, int]):
 
 @pytest.mark.parametrize("constant,value", (("0", 0.0), ("1.0", 1.0), ("-4.0", -4.0)))
 def test_constant_addend(constant: str, value: float):
-    op = matrix.table("gfx950")["v_mfma_f32_16x16x32_f16"]
+    op = matrix_op.matrix_ops("gfx950")["v_mfma_f32_16x16x32_f16"]
     machine = filled("gfx950", op)
     c = np.full((4, 4, 64), value, np.float32).view(np.uint32)
-    want = matrix.execute(op, rows(machine, "a", 0, 4), rows(machine, "v", 8, 4), c)
+    want = matrix_product.execute(op, rows(machine, "a", 0, 4), rows(machine, "v", 8, 4), c)
     machine.execute(f"v_mfma_f32_16x16x32_f16 v[8:11], a[0:3], v[8:11], {constant}")  # D is B, too
     np.testing.assert_array_equal(rows(machine, "v", 8, 4), want)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from aot_emulator import EmulatorDriver
 from aot_emulator.profile.profile_call import profile_call
 from click.testing import CliRunner, Result
 
@@ -142,7 +143,7 @@ def test_refusals(rows: Path, arguments: tuple[str, ...], status: int, words: st
 def test_content_of_another_shape(rows: Path, tmp_path: Path):
     np.save(tmp_path / "x.npy", np.zeros((3, 4)))
     with pytest.raises(ArgumentError, match=r"'x' has shape \(3, 100\), the array in .* has \(3, 4\)"):
-        profile_call(rows, "softmax", CallSpec({"x": (3, 100)}, dtypes={"T": "float16"}), {"x": f"{tmp_path}/x.npy"})
+        profile_call(EmulatorDriver(), rows, "softmax", CallSpec({"x": (3, 100)}, dtypes={"T": "float16"}), {"x": f"{tmp_path}/x.npy"})
 
 
 def test_no_bundle(tmp_path: Path):
@@ -152,6 +153,6 @@ def test_no_bundle(tmp_path: Path):
 
 def test_progress_by_batch(rows: Path):
     seen: list[tuple[str, int, int]] = []
-    profile_call(rows, "softmax", CallSpec({"x": (200, 1024)}, dtypes={"T": "float16"}), None,
+    profile_call(EmulatorDriver(), rows, "softmax", CallSpec({"x": (200, 1024)}, dtypes={"T": "float16"}), None,
                  lambda *step: seen.append(step))  # fmt: skip
     assert seen == [("softmax_rows", done, 200) for done in (64, 128, 192, 200)]  # 256 wavefronts of four a workgroup

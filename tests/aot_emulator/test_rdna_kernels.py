@@ -15,9 +15,9 @@ pytest.importorskip("triton", reason="compiling kernels needs the extra `build`"
 from aot_emulator import ARCHS, Order
 from aot_emulator.driver import STRICT_VARIABLE
 from aot_emulator.isa.decoding import decode
-from aot_emulator.isa.floats import FloatMode
 from aot_emulator.machine.loader import Module
 from aot_emulator.state.device_memory import Memory
+from aot_emulator.state.float_mode import FloatMode
 from aot_emulator.state.wavefronts import Batch
 
 from aot.compile.compiler import CompiledKernel

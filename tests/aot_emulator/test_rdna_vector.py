@@ -12,7 +12,10 @@ from aot_emulator.isa.decoding import decode
 from aot_emulator.isa.mnemonics import cdna_name
 from aot_emulator.isa.vector import compare
 from aot_emulator.isa.vector import packed_math as packed
-from aot_emulator.isa.vector.vector_alu import _CROSS_LANE, _RDNA, _SPECIAL, OPS
+from aot_emulator.isa.vector.arch_ops import RDNA_OPS
+from aot_emulator.isa.vector.cross_lane import CROSS_LANE
+from aot_emulator.isa.vector.lane_mask_ops import WITH_LANE_MASKS
+from aot_emulator.isa.vector.vector_alu import OPS
 
 from aot_runtime.errors import UnsupportedInstructionError
 from tests.aot_emulator.test_vector_floats import low_minimum
@@ -25,7 +28,7 @@ FLUSHED, UPWARD = DEFAULT_MODE & ~0xF0, DEFAULT_MODE | 0b0101
 SHARED = [
     (arch, name)
     for arch in RDNA
-    for name in OPS.keys() - _RDNA.keys()
+    for name in OPS.keys() - RDNA_OPS.keys()
     if name in mnemonics(arch) and name in mnemonics("gfx942")
 ]
 SHARED.sort()
@@ -144,8 +147,8 @@ ELSEWHERE = {"v_dot2c_f32_bf16", "v_trig_preop_f64"}
 
 
 def test_every_new_instruction_has_a_case():
-    assert set(_RDNA) <= {*NEW, *ELSEWHERE}
-    missing = {name for arch in RDNA for name in (*OPS, *_SPECIAL, *_CROSS_LANE) if name in mnemonics(arch)} - {
+    assert set(RDNA_OPS) <= {*NEW, *ELSEWHERE}
+    missing = {name for arch in RDNA for name in (*OPS, *WITH_LANE_MASKS, *CROSS_LANE) if name in mnemonics(arch)} - {
         name for _, name in SHARED
     }
     assert missing <= {*NEW, *ELSEWHERE, *SPECIAL_CASES}

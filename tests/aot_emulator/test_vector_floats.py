@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aot_emulator.isa.vector.vector_alu import _CONVERSIONS, _FLOATS, _OTHER_FLOATS, _SHORT_FLOATS
+from aot_emulator.isa.vector.conversion_ops import CONVERSION_OPS
+from aot_emulator.isa.vector.float_ops import FLOATS, OTHER_FLOATS, SHORT_FLOATS
 
 from tests.support.emulation.machine import DEFAULT_MODE, Machine, edge_floats, integers
 
@@ -147,9 +148,9 @@ def test_every_instruction_is_tested():
         f"v_{name}_{k}" for name in ("fmac", "ldexp", "fract", "frexp_mant", "div_fixup", "med3") for k in DTYPES
     }
     tested |= {"v_frexp_exp_i16_f16", "v_frexp_exp_i32_f32", "v_frexp_exp_i32_f64"}
-    assert {*_FLOATS, *_SHORT_FLOATS} <= tested
-    assert set(_OTHER_FLOATS) == set(OTHERS) | {"v_rcp_iflag_f32", "v_exp_legacy_f32", "v_log_legacy_f32"}
-    assert set(_CONVERSIONS) == set(CONVERSIONS) | {"v_cvt_pkaccum_u8_f32"}
+    assert {*FLOATS, *SHORT_FLOATS} <= tested
+    assert set(OTHER_FLOATS) == set(OTHERS) | {"v_rcp_iflag_f32", "v_exp_legacy_f32", "v_log_legacy_f32"}
+    assert set(CONVERSION_OPS) == set(CONVERSIONS) | {"v_cvt_pkaccum_u8_f32"}
 
 
 @pytest.mark.parametrize("name", EXACT_FORMS)

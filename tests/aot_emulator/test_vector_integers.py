@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from aot_emulator.isa.vector.vector_alu import _INTEGER_WIDTHS, _INTEGERS
+from aot_emulator.isa.vector.integer_ops import INTEGER_WIDTHS, INTEGERS
 
 from tests.support.emulation.machine import Machine, integers
 
@@ -158,7 +158,7 @@ WIDE = {"v_lshlrev_b64": (1, 2), "v_lshrrev_b64": (1, 2), "v_ashrrev_i64": (1, 2
 
 
 def test_every_instruction_has_a_case():
-    assert {*_INTEGERS, *_INTEGER_WIDTHS} == {*CASES, *HALF_CASES, *NOT_THERE}
+    assert {*INTEGERS, *INTEGER_WIDTHS} == {*CASES, *HALF_CASES, *NOT_THERE}
 
 
 def operands(count: int, widths: tuple[int, ...]) -> list[str]:
@@ -194,7 +194,7 @@ def test_instruction(name: str):
 
 
 def arity(name: str) -> int:
-    table = {**_INTEGERS, **_INTEGER_WIDTHS}
+    table = {**INTEGERS, **INTEGER_WIDTHS}
     return len(table[name].kinds) - 1
 
 

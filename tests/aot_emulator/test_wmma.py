@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from aot_emulator.isa.matrix.matrix_arithmetic import Modifiers
+from aot_emulator.isa.matrix.matrix_op import MatrixModifiers
 
 from aot_runtime.errors import UnsupportedInstructionError
 from tests.aot_emulator.test_matrix import EVERY, WAVES, Case, naive, unpack_d
@@ -83,7 +83,7 @@ def test_signs_of_floats(arch: str, name: str):
 @pytest.mark.parametrize("arch,name", [(arch, name) for arch, name in WMMA if "_iu" in name])
 def test_signs_and_saturation_of_integers(arch: str, name: str, signs: tuple[int, int]):
     limit = 1 << int(name[-1]) - 1
-    case = Case(arch, name, low=0, high=2 * limit - 1, modifiers=Modifiers(neg=signs[0] | signs[1] << 1, clmp=1))
+    case = Case(arch, name, low=0, high=2 * limit - 1, modifiers=MatrixModifiers(neg=signs[0] | signs[1] << 1, clmp=1))
     case.c[0], case.c[1], case.c[2] = 2**31 - 5, -(2**31) + 5, 0
     found = run(case, modifiers=f"neg_lo:[{signs[0]},{signs[1]},0] clamp")
     for values, signed in zip((case.a, case.b), signs, strict=True):

@@ -9,11 +9,11 @@ import ctypes
 from pathlib import Path
 
 import numpy as np
-from aot_emulator.isa.archs import ARCHS
+from aot_emulator import ARCHS, Options, Statistics
+from aot_emulator.machine.launch_records import Launch as Emulated
 from aot_emulator.machine.loader import Module
-from aot_emulator.machine.scheduler import Launch as Emulated
-from aot_emulator.machine.scheduler import Options, Statistics, execute
 from aot_emulator.state.device_memory import Memory
+from aot_emulator.watched_launch import run_launch
 
 from aot_runtime import Bundle, open_bundle
 from tests.support.hip_double.double import Double, Launch
@@ -43,4 +43,4 @@ class EmulatedLaunches:
         kernel = Module(launch.image, ARCHS["gfx942"], memory).kernel(launch.kernel)
         assert launch.block[1:] == (1, 1)
         emulated = Emulated(kernel, launch.grid, launch.block[0], launch.lds_bytes, launch.kernargs)
-        self.done.append((launch, execute(emulated, memory, self.options)))
+        self.done.append((launch, run_launch(emulated, memory, self.options)))

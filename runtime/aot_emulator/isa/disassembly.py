@@ -13,9 +13,30 @@ from .operands import FLOAT_CONSTANTS, VGPR, is_null
 from .wait_counters import is_direct_to_lds, returns_value, waited_for
 
 _ORDER = (
-    "sdata", "vdata", "vdst", "vdstx", "vdsty", "sdst", "vaddr", "addr", "vsrc", "data", "data0", "data1", "saddr",
-    "srsrc", "rsrc", "sbase", "ssrc0", "ssrc1", "soffset", "src0", "src1", "vsrc1", "src2",
-)  # fmt: skip
+    "sdata",
+    "vdata",
+    "vdst",
+    "vdstx",
+    "vdsty",
+    "sdst",
+    "vaddr",
+    "addr",
+    "vsrc",
+    "data",
+    "data0",
+    "data1",
+    "saddr",
+    "srsrc",
+    "rsrc",
+    "sbase",
+    "ssrc0",
+    "ssrc1",
+    "soffset",
+    "src0",
+    "src1",
+    "vsrc1",
+    "src2",
+)
 _RESULTS = frozenset({"sdata", "vdst", "vdstx", "vdsty", "sdst"})
 _POSITIONS = {"src0": 0, "src1": 1, "vsrc1": 1, "src2": 2, "vdst": 3}
 """Of operands' bits in op_sel."""

@@ -13,8 +13,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from aot_emulator.isa.matrix.matrix_arithmetic import GFX90A_OPCODES
-
+MATRIX_OPCODES: Mapping[int, str] = {
+    64: "v_mfma_f32_32x32x1f32",
+    65: "v_mfma_f32_16x16x1f32",
+    66: "v_mfma_f32_4x4x1f32",
+    68: "v_mfma_f32_32x32x2f32",
+    69: "v_mfma_f32_16x16x4f32",
+    72: "v_mfma_f32_32x32x4f16",
+    73: "v_mfma_f32_16x16x4f16",
+    74: "v_mfma_f32_4x4x4f16",
+    76: "v_mfma_f32_32x32x8f16",
+    77: "v_mfma_f32_16x16x16f16",
+    80: "v_mfma_i32_32x32x4i8",
+    81: "v_mfma_i32_16x16x4i8",
+    82: "v_mfma_i32_4x4x4i8",
+    84: "v_mfma_i32_32x32x8i8",
+    85: "v_mfma_i32_16x16x16i8",
+    99: "v_mfma_f32_32x32x4bf16_1k",
+    100: "v_mfma_f32_16x16x4bf16_1k",
+    101: "v_mfma_f32_4x4x4bf16_1k",
+    102: "v_mfma_f32_32x32x8bf16_1k",
+    103: "v_mfma_f32_16x16x16bf16_1k",
+    104: "v_mfma_f32_32x32x2bf16",
+    105: "v_mfma_f32_16x16x2bf16",
+    107: "v_mfma_f32_4x4x2bf16",
+    108: "v_mfma_f32_32x32x4bf16",
+    109: "v_mfma_f32_16x16x8bf16",
+    110: "v_mfma_f64_16x16x4f64",
+    111: "v_mfma_f64_4x4x4f64",
+}
+"""The VOP3P opcodes (7 bits) of gfx90a's matrix instructions, many of which CDNA3 gave to others."""
 _VOP3P = 896
 """VOP3P's opcodes are the VOP3 opcodes from here on: the encodings share their upper bits."""
 _SAME_OPERANDS = {
@@ -50,14 +78,17 @@ class _Family:
 _FAMILIES = (
     _Family(31, 0, 25, 6, {22: (59, "v_mac_f32"), 23: (23, "v_madmk_f32"), 24: (24, "v_madak_f32")}),  # VOP2
     _Family(
-        26, 0b110100, 16, 10,
+        26,
+        0b110100,
+        16,
+        10,
         {278: (315, "v_mac_f32"), 448: (459, "v_mad_legacy_f32"), 449: (459, "v_mad_f32")}
-        | {_VOP3P + op: (_VOP3P + _SAME_OPERANDS.get(op, op), name) for op, name in GFX90A_OPCODES.items()},
+        | {_VOP3P + op: (_VOP3P + _SAME_OPERANDS.get(op, op), name) for op, name in MATRIX_OPCODES.items()},
     ),  # VOP3 and VOP3P
     _Family(
         26, 0b111000, 18, 7, {41: (41, "buffer_invl2"), 62: (41, "buffer_wbinvl1"), 63: (41, "buffer_wbinvl1_vol")}
     ),  # MUBUF
-)  # fmt: skip
+)
 
 _FLAGS = {"sc0": "glc", "sc1": "scc", "nt": "slc"}
 _NO_ADDRESS = 0x7F

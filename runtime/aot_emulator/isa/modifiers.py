@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from aot_emulator.isa.scalar.scalar_alu import Step
-from aot_emulator.state.wavefronts import Array, Wavefronts
+from aot_emulator.state.arrays import Array
+from aot_emulator.state.wavefronts import Wavefronts
 
 from .decoding import Instruction
 from .operands import (
@@ -19,6 +19,7 @@ from .operands import (
     VGPR,
     Reader,
     Registers,
+    Step,
     Writer,
     bits_of,
     half_writer,

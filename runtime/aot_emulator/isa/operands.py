@@ -13,12 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from aot_emulator.state.wavefronts import DROPPED, EXEC, NULL, VCC, Array, Wavefronts, join
+from aot_emulator.state.arrays import Array, join
+from aot_emulator.state.wavefronts import DROPPED, EXEC, NULL, VCC, Wavefronts
 
 from .decoding import Instruction
 
 Reader = Callable[[Wavefronts], Any]
 Writer = Callable[[Wavefronts, Any], None]
+Step = Callable[[Wavefronts], None]
+"""What executes an instruction."""
 
 DTYPES = {f"{kind}{bits}": np.dtype(f"{kind}{bits // 8}") for kind in "ui" for bits in (16, 32, 64)}
 DTYPES |= {f"f{bits}": np.dtype(f"f{bits // 8}") for bits in (16, 32, 64)}

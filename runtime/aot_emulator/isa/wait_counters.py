@@ -36,14 +36,15 @@ class Counters:
 
 COUNTERS: Mapping[Isa, Counters] = {
     "cdna": Counters("vmcnt", "vmcnt", "lgkmcnt", "lgkmcnt", {"vmcnt": 63, "expcnt": 7, "lgkmcnt": 15}),
-    "rdna3": Counters(
-        "vmcnt", "vscnt", "lgkmcnt", "lgkmcnt", {"vmcnt": 63, "vscnt": 63, "expcnt": 7, "lgkmcnt": 63}
-    ),
+    "rdna3": Counters("vmcnt", "vscnt", "lgkmcnt", "lgkmcnt", {"vmcnt": 63, "vscnt": 63, "expcnt": 7, "lgkmcnt": 63}),
     "rdna4": Counters(
-        "loadcnt", "storecnt", "dscnt", "kmcnt",
+        "loadcnt",
+        "storecnt",
+        "dscnt",
+        "kmcnt",
         {"loadcnt": 63, "storecnt": 63, "dscnt": 63, "kmcnt": 31, "samplecnt": 63, "bvhcnt": 7, "expcnt": 7},
     ),
-}  # fmt: skip
+}
 
 # (lowest bit, bits) of each part of a field; later parts are higher ones.
 _FIELDS: Mapping[Isa, Mapping[str, tuple[tuple[int, int], ...]]] = {

@@ -17,8 +17,9 @@ from aot_emulator.isa.archs import Arch, Isa
 from aot_emulator.isa.decoding import Instruction, decode
 from aot_emulator.isa.memory.buffer import scratch_resource
 from aot_emulator.isa.operands import Registers
+from aot_emulator.state.arrays import Array, words_of
 from aot_emulator.state.device_memory import Memory
-from aot_emulator.state.wavefronts import EXEC, TTMP0, Array, Batch, words_of
+from aot_emulator.state.wavefronts import EXEC, TTMP0, Batch
 from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object, read_loaded_image
 from aot_runtime.errors import BundleError, EmulationError
 
@@ -199,9 +200,7 @@ class Kernel:
                 segment[arg.offset : arg.offset + arg.size] = hidden.get(arg.kind, 0).to_bytes(arg.size, "little")
         return bytes(segment)
 
-    def start(
-        self, batch: Batch, workgroups: Array, block: int, kernarg: int, segment: bytes, preload: bool
-    ) -> None:  # fmt: skip
+    def start(self, batch: Batch, workgroups: Array, block: int, kernarg: int, segment: bytes, preload: bool) -> None:
         """Set the registers that a launch sets.
 
         Args:

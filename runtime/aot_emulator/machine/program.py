@@ -12,19 +12,16 @@ import numpy as np
 
 from aot_emulator.isa.archs import Arch
 from aot_emulator.isa.decoding import Instruction
-from aot_emulator.isa.matrix import matrix_arithmetic as matrix
-from aot_emulator.isa.matrix import mfma, wmma
+from aot_emulator.isa.matrix import matrix_op, mfma, wmma
 from aot_emulator.isa.memory import buffer, lds, smem
 from aot_emulator.isa.memory import flat as global_
-from aot_emulator.isa.operands import Registers, scalar_source, scalar_writer
-from aot_emulator.isa.scalar import scalar_alu as scalar
-from aot_emulator.isa.scalar import scalar_floats
-from aot_emulator.isa.scalar.scalar_alu import Step
-from aot_emulator.isa.vector import compare
+from aot_emulator.isa.operands import Registers, Step, scalar_source, scalar_writer
+from aot_emulator.isa.scalar import scalar_alu, scalar_floats
+from aot_emulator.isa.vector import compare, vector_alu
 from aot_emulator.isa.vector import dual_issue as dual
 from aot_emulator.isa.vector import packed_math as packed
-from aot_emulator.isa.vector import vector_alu as vector
-from aot_emulator.state.wavefronts import EXEC, VCC, Array, Wavefronts
+from aot_emulator.state.arrays import Array
+from aot_emulator.state.wavefronts import EXEC, VCC, Wavefronts
 from aot_runtime.errors import EmulationError, UnsupportedInstructionError
 
 _IGNORED = re.compile(
@@ -128,8 +125,8 @@ class Program:
         return any(branch.branch_target() == barriers.get(branch.next_pc) for branch in branches)
 
     @cached_property
-    def _matrix(self) -> Mapping[str, matrix.MatrixOp]:
-        return matrix.table(self.arch.name)
+    def _matrix(self) -> Mapping[str, matrix_op.MatrixOp]:
+        return matrix_op.matrix_ops(self.arch.name)
 
     def run_at(self, pc: int) -> Run:
         """The run that starts at a pc; made on first use. Raises `UnsupportedInstructionError`."""
@@ -220,9 +217,9 @@ class Program:
             step = self._signal(instruction)
         elif name in _MODES:
             mask, shift = _MODES[name]
-            step = scalar.set_mode(instruction, mask, instruction.fields["simm16"] << shift)
+            step = scalar_alu.set_mode(instruction, mask, instruction.fields["simm16"] << shift)
         elif encoding in ("SOP1", "SOP2", "SOPC", "SOPK"):
-            step = scalar.bind(instruction) or scalar_floats.bind(instruction)
+            step = scalar_alu.bind(instruction) or scalar_floats.bind(instruction)
         elif encoding == "SMEM":
             step = smem.bind(instruction)
         elif encoding == "DS":
@@ -242,7 +239,7 @@ class Program:
             step = (
                 compare.bind(instruction, self.layout)
                 or packed.bind(instruction, self.layout)
-                or vector.bind(instruction, self.layout)
+                or vector_alu.bind(instruction, self.layout)
             )
         if step is None:
             raise instruction.unsupported("this instruction is not implemented")

@@ -19,13 +19,16 @@ from functools import lru_cache
 
 import numpy as np
 
-from aot_emulator.state.monitor import Action
-from aot_emulator.state.wavefronts import Array
+from aot_emulator.state.access import Action
+from aot_emulator.state.arrays import Array
 
 _WIDE_LOAD = tuple(
-    half + part + lane for half in (0, 32) for parts in ((0, 20), (4, 16), (8, 28), (12, 24)) for part in parts
+    half + part + lane
+    for half in (0, 32)
+    for parts in ((0, 20), (4, 16), (8, 28), (12, 24))
+    for part in parts
     for lane in range(4)
-)  # fmt: skip
+)
 """Lanes of 16-byte loads in the order of their passes, eight each."""
 
 

@@ -10,23 +10,38 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Literal
 
 from aot_emulator.isa.decoding import Instruction
-from aot_emulator.isa.matrix import matrix_arithmetic as matrix
-from aot_emulator.machine.program import Program
-from aot_emulator.state.monitor import Action
+from aot_emulator.isa.matrix import matrix_op
+from aot_emulator.machine.launch_records import Execution
+from aot_emulator.state.access import Action, Space
 
 from .loops import Loop, find_loops, innermost
 from .peaks import Work
-from .traffic import AccessCount, Space, Traffic
+from .traffic import AccessCount, Traffic
 
 Kind = Literal[
-    "salu", "valu", "matrix", "lds_load", "lds_store", "lds_atomic", "lds_exchange", "global_load", "global_store",
-    "global_atomic", "scratch_load", "scratch_store", "scalar_memory", "branch", "wait", "barrier", "other",
-]  # fmt: skip
+    "salu",
+    "valu",
+    "matrix",
+    "lds_load",
+    "lds_store",
+    "lds_atomic",
+    "lds_exchange",
+    "global_load",
+    "global_store",
+    "global_atomic",
+    "scratch_load",
+    "scratch_store",
+    "scalar_memory",
+    "branch",
+    "wait",
+    "barrier",
+    "other",
+]
 """Classes of instructions. `global` is by way of global, flat and buffer instructions alike; `lds_exchange` moves
 values between lanes through LDS hardware and touches no LDS."""
 
@@ -66,11 +81,13 @@ def matrix_flops(instruction: Instruction) -> tuple[str, int] | None:
 
     EXEC does not matter to them, nor whether operands are padding.
     """
-    op = matrix.table(instruction.arch.name).get(instruction.mnemonic)
+    op = matrix_op.matrix_ops(instruction.arch.name).get(instruction.mnemonic)
     if op is None:
         return None
     if op.blgp == "format":
-        op = matrix.resolve(op, matrix.Modifiers(cbsz=instruction.field("cbsz"), blgp=instruction.field("blgp")))
+        op = matrix_op.resolve(
+            op, matrix_op.MatrixModifiers(cbsz=instruction.field("cbsz"), blgp=instruction.field("blgp"))
+        )
     return op.a.name, op.flops
 
 
@@ -151,26 +168,15 @@ class InstructionCount:
     loop: int | None
 
 
-@dataclass
-class Statistics:
-    """What a launch did.
+@dataclass(repr=False)
+class Statistics(Execution):
+    """What a launch did: what was executed, and in `traffic` its accesses of memory, if `Options.profile` was set."""
 
-    Attributes:
-        program: the kernel's code; None before the first launch.
-        workgroups, wavefronts: of the whole launch.
-        instructions: by wavefront, of every kind.
-        runs: how often a wavefront entered each straight run, by pc.
-        taken: how often a wavefront took the branch at the end of a run, by the run's pc.
-        traffic: accesses of memory, if `Options.profile` was set.
-    """
-
-    program: Program | None = None
-    workgroups: int = 0
-    wavefronts: int = 0
-    instructions: int = 0
-    runs: Counter[int] = field(default_factory=Counter)
-    taken: Counter[int] = field(default_factory=Counter)
     traffic: Traffic | None = None
+
+    @classmethod
+    def of(cls, execution: Execution, traffic: Traffic | None) -> Statistics:
+        return cls(**{item.name: getattr(execution, item.name) for item in fields(execution)}, traffic=traffic)
 
     def __repr__(self) -> str:
         return f"Statistics(kernel={self.program and self.program.kernel!r}, instructions={self.instructions})"

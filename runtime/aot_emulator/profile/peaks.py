@@ -58,7 +58,11 @@ PEAKS: Mapping[str, Peaks] = {
         2.4e9,
         8e12,
         _rates(f64=128, f32=256, f16_bf16=4096, fp8_bf8_i8=8192, fp6_bf6_fp4=16384),
-        4, 4, 16, 64, 128,
+        4,
+        4,
+        16,
+        64,
+        128,
     ),
     "gfx1100": Peaks(  # RX 7900 XTX
         2.5e9, 0.96e12, _rates(f16_bf16_iu8=512, iu4=1024), 2, 1, 1, 32, 128
@@ -66,7 +70,7 @@ PEAKS: Mapping[str, Peaks] = {
     "gfx1201": Peaks(  # RX 9070 XT
         2.97e9, 0.64e12, _rates(f16_bf16=1024, fp8_bf8_iu8=2048, iu4=4096), 2, 1, 1, 32, 128
     ),
-}  # fmt: skip
+}
 """By arch."""
 
 

@@ -7,16 +7,17 @@ indices are such tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from aot_emulator import ARCHS, EmulatorDriver, Options, Statistics
-from aot_emulator.isa.archs import Arch
+from aot_emulator.isa.archs import ARCHS, Arch
+from aot_emulator.machine.launch_options import Options
+from aot_emulator.state.arrays import Array
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.call.callspec import CallSpec, parse_scalar, plan_call
 from aot_runtime.call.planner import Decision, LaunchDecision, Planner, op_planner
@@ -27,12 +28,13 @@ from aot_runtime.contract.records import Op
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
 from aot_runtime.device.drivers import device_for_arch
+from aot_runtime.device.drivers.base import Driver
 from aot_runtime.errors import ArgumentError
 from aot_runtime.opened import Bundle
 
+from .counters import Statistics
 from .peaks import Bounds, lower_bounds
 
-Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]
 """Called with a launch's kernel, the workgroups that are done, and how many there are."""
 
@@ -78,7 +80,15 @@ class Profile:
     launches: tuple[LaunchProfile, ...]
 
 
+class RecordingDriver(Driver, Protocol):
+    """A driver whose launches can be counted."""
+
+    def recording(self, options: Options) -> AbstractContextManager[list[Statistics]]:
+        """What the launches that are made meanwhile do, each run with the options given."""
+
+
 def profile_call(
+    driver: RecordingDriver,
     folder: Path,
     op_name: str,
     call: CallSpec,
@@ -88,6 +98,7 @@ def profile_call(
     """Run a call of a bundle's op on the emulator, and count.
 
     Args:
+        driver: of the emulator.
         content: of tensors that are not made up: a number that fills it, or the path of a .npy file of its shape.
 
     Raises:
@@ -96,14 +107,13 @@ def profile_call(
         EmulationError: a kernel fails.
     """
     index = read_index(folder)
-    driver = EmulatorDriver()
     device = Device(driver, device_for_arch(driver, index.target.arch))
     op_planner(index, op_name)  # says what is wrong with the name
     return profile_on(driver, Bundle(folder, index, device), op_name, call, content, progress)
 
 
 def profile_on(
-    driver: EmulatorDriver,
+    driver: RecordingDriver,
     bundle: Bundle,
     op_name: str,
     call: CallSpec,
@@ -115,38 +125,32 @@ def profile_on(
     planner: Planner = getattr(bundle, op_name).planner
     decision = plan_call(index, planner, call, device.properties.num_cus)
     arrays = _arrays(device, planner.op, decision, content or {})
-    scalars = {scalar.name: parse_scalar(planner.op, scalar, call.scalars.get(scalar.name))
-               for scalar in planner.op.scalars}  # fmt: skip
+    scalars = {
+        scalar.name: parse_scalar(planner.op, scalar, call.scalars.get(scalar.name)) for scalar in planner.op.scalars
+    }
     given = {name: value for name, value in scalars.items() if value is not None}
     launched = [launch for launch in decision.launches if 0 not in launch.grid]
-    with _profiling(driver, progress, launched) as record:
+    shown = None if progress is None else _Progress(progress, launched)
+    with driver.recording(Options(profile=True, progress=shown)) as record:
         getattr(bundle, op_name)(**arrays, **given)
     arch = ARCHS[index.target.arch]
-    launches = (_launch(planner, launch, found, arch, arrays)
-                for launch, found in zip(launched, record, strict=True))  # fmt: skip
+    launches = (_launch(planner, launch, found, arch, arrays) for launch, found in zip(launched, record, strict=True))
     return Profile(index.name, op_name, arch, decision, tuple(launches))
 
 
-@contextmanager
-def _profiling(
-    driver: EmulatorDriver, progress: Progress | None, launched: list[LaunchDecision]
-) -> Iterator[list[Statistics]]:
-    """What the launches that are made meanwhile do."""
-    before = driver.options, driver.record
-    record: list[Statistics] = []
-    shown = None if progress is None else _by_launch(progress, driver, launched)
-    driver.options, driver.record = Options(profile=True, progress=shown), record
-    try:
-        yield record
-    finally:
-        driver.options, driver.record = before
+class _Progress:
+    """Tells the progress of each launch with its kernel."""
 
+    def __init__(self, tell: Progress, launches: list[LaunchDecision]):
+        self._tell, self._launches = tell, iter(launches)
+        self._kernel: str | None = None
 
-def _by_launch(
-    progress: Progress, driver: EmulatorDriver, launched: list[LaunchDecision]
-) -> Callable[[int, int], None]:
-    """The progress of the launch that is being made: as many are done as the driver has recorded."""
-    return lambda done, total: progress(launched[len(driver.record or ())].variant.symbol, done, total)
+    def __call__(self, done: int, total: int) -> None:
+        if self._kernel is None:
+            self._kernel = next(self._launches).variant.symbol
+        self._tell(self._kernel, done, total)
+        if done == total:
+            self._kernel = None
 
 
 def _launch(

@@ -6,19 +6,19 @@ A monitor, so it costs time; executions of instructions are counted without it (
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Literal
 
 import numpy as np
 
 from aot_emulator.isa.decoding import Instruction
+from aot_emulator.machine.monitor import BatchView, Monitor
+from aot_emulator.state.access import Action, Space, Touch
+from aot_emulator.state.arrays import Array
 from aot_emulator.state.device_memory import Allocation, scatter
-from aot_emulator.state.monitor import Action, Monitor, Touch
-from aot_emulator.state.wavefronts import Array, Wavefronts
+from aot_emulator.state.wavefronts import Wavefronts
 
 from .banks import count_passes
 from .peaks import Peaks
 
-Space = Literal["global", "scalar", "lds", "scratch"]
 _ONES: dict[int, Array] = {1: np.array(0x01, np.uint8), 2: np.array(0x0101, np.uint16)}
 _FOUR_ONES = np.array(0x01010101, np.uint32)
 
@@ -84,17 +84,19 @@ class Traffic(Monitor):
 
     Args:
         peaks: of the arch.
-        unseen: start of an allocation that is left out of `coverage`: the kernarg segment.
 
     Attributes:
         counts: by instruction.
-        coverage: by allocation's start.
+        coverage: by allocation's start; the kernarg segment is left out.
     """
 
-    def __init__(self, peaks: Peaks, unseen: int = 0):
-        self._peaks, self._unseen, self._pc = peaks, unseen, 0
+    def __init__(self, peaks: Peaks):
+        self._peaks, self._kernarg, self._pc = peaks, 0, 0
         self.counts: dict[Key, AccessCount] = {}
         self.coverage: dict[int, Coverage] = {}
+
+    def begin(self, batch: BatchView) -> None:
+        self._kernarg = batch.kernarg
 
     def instruction(self, waves: Wavefronts, instruction: Instruction) -> None:
         self._pc = instruction.pc
@@ -132,7 +134,7 @@ class Traffic(Monitor):
 
     def _cover(self, waves: Wavefronts, touch: Touch, addresses: Array) -> None:
         for allocation, mine in waves.memory.memory.spans(addresses, touch.nbytes):
-            if allocation.base == self._unseen:
+            if allocation.base == self._kernarg:
                 continue
             seen = self.coverage.get(allocation.base)
             if seen is None:

@@ -28,7 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from aot_emulator.state.device_memory import Array, gather
+from aot_emulator.state.arrays import Array
+from aot_emulator.state.device_memory import gather
 
 from .shadow import Cells, Record, Span
 
@@ -36,7 +37,7 @@ _ATOMIC, _WORKGROUP, _ANYONE = np.uint32(1 << 29), np.uint32(1 << 30), np.uint32
 _NUMBER = np.uint32((1 << 29) - 1)
 
 
-class Order:
+class HappensBefore:
     """What has ordered the wavefronts of a launch.
 
     Args:
@@ -206,7 +207,7 @@ class Races:
         name: a wavefront of the launch, in words.
     """
 
-    def __init__(self, order: Order, describe: Callable[[int], str], name: Callable[[int], str]):
+    def __init__(self, order: HappensBefore, describe: Callable[[int], str], name: Callable[[int], str]):
         self._order, self._describe, self._name = order, describe, name
 
     def unwaited(self, cells: Cells, accesses: Accesses, loads: frozenset[int]) -> Race | None:
@@ -277,9 +278,7 @@ class Races:
         cells.put("writer", span, accesses.by | _ATOMIC)
         return None
 
-    def _recorded(
-        self, cells: Cells, times: Record, names: Record, span: Span, accesses: Accesses
-    ) -> _Recorded | None:  # fmt: skip
+    def _recorded(self, cells: Cells, times: Record, names: Record, span: Span, accesses: Accesses) -> _Recorded | None:
         """What is recorded of the cells; None if all that is ordered before now, whoever made it."""
         found = cells.get(times, span)
         if found is None or found.max() < self._order.settled(accesses.wavefronts, accesses.is_lds):

@@ -12,8 +12,8 @@ from typing import Literal
 
 import numpy as np
 
+from aot_emulator.state.arrays import Array
 from aot_emulator.state.device_memory import gather, scatter
-from aot_emulator.state.wavefronts import Array
 
 Record = Literal["write_time", "writer", "read_time", "reader"]
 _LARGEST = 16

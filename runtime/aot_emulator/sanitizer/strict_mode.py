@@ -13,26 +13,25 @@
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.disassembly import disassemble
 from aot_emulator.isa.wait_counters import is_coherent
-from aot_emulator.state.device_memory import Array, gather, scatter
-from aot_emulator.state.monitor import Monitor, Touch
+from aot_emulator.machine.launch_records import Launch
+from aot_emulator.machine.monitor import BatchView, Monitor
+from aot_emulator.state.access import Touch
+from aot_emulator.state.arrays import Array
+from aot_emulator.state.device_memory import gather, scatter
 from aot_emulator.state.wavefronts import Wavefronts
 from aot_runtime.errors import MemoryAccessError, SanitizerError
 
-from .races import Accesses, Order, Races
+from .races import Accesses, HappensBefore, Races
 from .shadow import Cells
 from .waits import Waits
-
-if TYPE_CHECKING:
-    from aot_emulator.machine.scheduler import Launch, Scheduler
 
 _ONES = 0x01010101
 """Of four bytes that were written."""
@@ -46,15 +45,15 @@ class Sanitizer(Monitor):
     def __init__(self, launch: Launch) -> None:
         self._program = launch.kernel.program
         self._waits = Waits(self._program)
-        self._order = Order(math.prod(launch.grid), launch.wavefronts)
+        self._order = HappensBefore(launch.workgroups, launch.wavefronts)
         self._races = Races(self._order, self._describe_access, self._describe_wavefront)
         self._memory_cells: dict[int, Cells] = {}
         self._pcs = [0]  # of the access of each time; there is none at time 0
         self._coherent = self._to_lds = False
 
-    def begin(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        access = scheduler.access
+    def begin(self, batch: BatchView) -> None:
+        self._batch = batch
+        access = batch.access
         self._lds_written = np.zeros(access.lds.size, np.uint8)
         self._lds_cells = Cells(access.lds.size)
 
@@ -65,8 +64,8 @@ class Sanitizer(Monitor):
 
     def _numbers(self, waves: Wavefronts) -> Array:
         """Of wavefronts in the launch: uint32 [wavefronts]."""
-        ranks = waves.slot % self._scheduler.wavefronts
-        return np.asarray(self._order.number(self._scheduler.first + waves.workgroup, ranks), np.uint32)
+        ranks = waves.slot % self._batch.wavefronts
+        return np.asarray(self._order.number(self._batch.first + waves.workgroup, ranks), np.uint32)
 
     # Registers that wait for memory
 
@@ -93,14 +92,14 @@ class Sanitizer(Monitor):
     def barrier(self, groups: list[Wavefronts]) -> None:
         workgroups = np.concatenate([group.workgroup for group in groups])
         places = np.repeat([group.pc for group in groups], [group.count for group in groups])
-        arrived = np.bincount(workgroups, minlength=self._scheduler.workgroups)
-        lowest = np.full(self._scheduler.workgroups, np.iinfo(np.int64).max)
-        highest = np.full(self._scheduler.workgroups, -1)
+        arrived = np.bincount(workgroups, minlength=self._batch.workgroups)
+        lowest = np.full(self._batch.workgroups, np.iinfo(np.int64).max)
+        highest = np.full(self._batch.workgroups, -1)
         np.minimum.at(lowest, workgroups, places)
         np.maximum.at(highest, workgroups, places)
         for group in groups:
             apart = (lowest[group.workgroup] != highest[group.workgroup]) & (not self._program.shifts_barriers)
-            alone = arrived[group.workgroup] != self._scheduler.wavefronts
+            alone = arrived[group.workgroup] != self._batch.wavefronts
             if apart.any():
                 wave = int(np.flatnonzero(apart)[0])
                 workgroup = group.workgroup[wave]
@@ -109,7 +108,7 @@ class Sanitizer(Monitor):
                 raise self._barrier_error(text, group, wave)
             if alone.any():
                 wave = int(np.flatnonzero(alone)[0])
-                ended = self._scheduler.wavefronts - int(arrived[group.workgroup[wave]])
+                ended = self._batch.wavefronts - int(arrived[group.workgroup[wave]])
                 text = f"{ended} of the workgroup's wavefronts have ended and never come to the barrier"
                 raise self._barrier_error(text, group, wave)
         for group in groups:
@@ -124,7 +123,7 @@ class Sanitizer(Monitor):
 
     def _barrier_error(self, text: str, group: Wavefronts, wave: int) -> SanitizerError:
         error = self._error("barrier", text, group, wave, None)
-        self._scheduler.locate(error, self._barrier_before(group.pc))
+        self._batch.locate(error, self._barrier_before(group.pc))
         return error
 
     # Memory
@@ -139,12 +138,12 @@ class Sanitizer(Monitor):
             self._check_memory(reached)
         elif touch.space == "lds":
             name = "LDS of the workgroup"
-            self._check_bounds(reached, self._scheduler.access.lds_bytes, name)
-            offsets = addresses + (waves.workgroup * self._scheduler.access.lds_stride)[reached.waves]
+            self._check_bounds(reached, self._batch.access.lds_bytes, name)
+            offsets = addresses + (waves.workgroup * self._batch.access.lds_stride)[reached.waves]
             self._check_written(reached, self._lds_written, offsets, name)
-            self._check_races(self._lds_cells, reached, offsets, self._scheduler.access.lds, "LDS")
+            self._check_races(self._lds_cells, reached, offsets, self._batch.access.lds, "LDS")
         else:
-            self._check_bounds(reached, self._scheduler.access.scratch_bytes, "scratch")
+            self._check_bounds(reached, self._batch.access.scratch_bytes, "scratch")
 
     def _check_alignment(self, reached: _Reached) -> None:
         unit = min(reached.nbytes, 4)
@@ -156,7 +155,7 @@ class Sanitizer(Monitor):
             raise self._fault("alignment", text, reached, wrong)
 
     def _check_memory(self, reached: _Reached) -> None:
-        memory = self._scheduler.access.memory
+        memory = self._batch.access.memory
         try:
             spans = memory.spans(reached.addresses, reached.nbytes)
         except MemoryAccessError as error:
@@ -222,12 +221,12 @@ class Sanitizer(Monitor):
         return error
 
     def _error(self, kind: str, text: str, waves: Wavefronts, wave: int, lane: int | None) -> SanitizerError:
-        return SanitizerError(kind, text, self._scheduler.thread(waves, wave, lane))
+        return SanitizerError(kind, text, self._batch.thread(waves, wave, lane))
 
     def _describe_wavefront(self, number: int) -> str:
         """By its number in the launch."""
         workgroup, wavefront = self._order.workgroup(number), self._order.wavefront(number)
-        return f"wavefront {wavefront} of workgroup {self._scheduler.place(workgroup)}"
+        return f"wavefront {wavefront} of workgroup {self._batch.place(workgroup)}"
 
     def _describe_access(self, time: int) -> str:
         pc = self._pcs[time]

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from aot_emulator.state.arrays import Array
 from aot_runtime.errors import MemoryAccessError
-
-Array = np.ndarray[Any, Any]
 
 POISON = 0xFF
 """Byte that fresh memory holds: NaN in every float dtype, so that what was never written does not look right."""

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from aot_emulator.isa.floats import FloatMode
-
-Array = np.ndarray[Any, Any]
+from .arrays import Array, join, lanes_of, words_of
+from .float_mode import FloatMode
 
 VCC, TTMP0, M0, EXEC = 106, 108, 124, 126
 """Scalar operand numbers; 64-bit registers take two."""
@@ -195,21 +194,3 @@ class Wavefronts:
     def pair(self, register: int) -> Array:
         """Two scalar registers as uint64, one a wavefront."""
         return join(self.scalars[register], self.scalars[register + 1])
-
-
-def lanes_of(low: Array, high: Array, lanes: int) -> Array:
-    """The bits of a mask's words, bool [wavefronts, lanes]; `high` has those from lane 32."""
-    words = np.stack([low, high] if lanes == 64 else [low], axis=1)
-    return np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").view(bool)
-
-
-def words_of(lanes: Array) -> tuple[Array, Array]:
-    """What `lanes_of` takes: the low and the high word of a mask of 32 or 64 lanes; high ones of 32 are 0."""
-    words = np.packbits(lanes, axis=1, bitorder="little").view(np.uint32)
-    return words[:, 0], words[:, 1] if words.shape[1] > 1 else np.zeros_like(words[:, 0])
-
-
-def join(low: Array, high: Array) -> Array:
-    """uint64 of two uint32 arrays of one shape."""
-    words = np.stack([low, high], axis=-1)
-    return words.view(np.uint64)[..., 0]

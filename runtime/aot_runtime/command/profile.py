@@ -62,10 +62,11 @@ def profile(
     """
     import json
 
+    from aot_emulator import EmulatorDriver
     from aot_emulator.profile.profile_call import profile_call
     from aot_emulator.profile.profile_report import profile_data, profile_text
 
-    found = profile_call(bundle, op, call, dict(content), _Progress().show)
+    found = profile_call(EmulatorDriver(), bundle, op, call, dict(content), _Progress().show)
     if as_json:
         click.echo(json.dumps(profile_data(found, by_instruction), indent=1))
     else:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from aot_emulator.isa.archs import ARCHS
 from aot_emulator.isa.decoding import decode
-from aot_emulator.isa.memory.transfers import Access
 from aot_emulator.isa.operands import Registers
 from aot_emulator.machine.program import Program
+from aot_emulator.state.access import Access
 from aot_emulator.state.device_memory import Memory
 from aot_emulator.state.wavefronts import EXEC, Batch, Wavefronts
 

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from aot_emulator.isa.decoding import Instruction
-from aot_emulator.isa.operands import VGPR, Registers, vector_register, vector_source
-from aot_emulator.isa.scalar.scalar_alu import Step
-from aot_emulator.state.wavefronts import Array, Wavefronts
+from aot_emulator.isa.operands import VGPR, Registers, Step, vector_register, vector_source
+from aot_emulator.state.arrays import Array
+from aot_emulator.state.wavefronts import Wavefronts
 
-from . import matrix_arithmetic as matrix
+from . import matrix_op, matrix_product
 
 
-def bind(instruction: Instruction, layout: Registers, op: matrix.MatrixOp) -> Step:
+def bind(instruction: Instruction, layout: Registers, op: matrix_op.MatrixOp) -> Step:
     """MFMA: A, B, C and D in ordinary or accumulation registers; EXEC does not matter."""
     fields = {**_matrix_fields(instruction.fields), **instruction.fields}
     modifiers = _modifiers(instruction, fields, op)
     try:
-        op = matrix.resolve(op, modifiers)
+        op = matrix_op.resolve(op, modifiers)
     except ValueError as error:
         raise instruction.unsupported(str(error)) from None
     accumulates, sources = bool(fields["acc_cd"]), fields["acc"]
@@ -51,7 +51,9 @@ def bind(instruction: Instruction, layout: Registers, op: matrix.MatrixOp) -> St
         overlaps = any(target.start < part.stop and part.start < target.stop for part in (first, second))
         out = None if overlaps else registers[target]
         scales = (registers[exponents[0]], registers[exponents[1]]) if exponents else None
-        result = matrix.execute(op, registers[first], registers[second], start, modifiers, scales=scales, out=out)
+        result = matrix_product.execute(
+            op, registers[first], registers[second], start, modifiers, scales=scales, out=out
+        )
         if out is None:
             registers[target] = result
 
@@ -64,11 +66,13 @@ _ABID_OF_SCALED = 1
 """What abid always is in the encoding of scaled instructions."""
 
 
-def _modifiers(instruction: Instruction, fields: Mapping[str, int], op: matrix.MatrixOp) -> matrix.Modifiers:
+def _modifiers(
+    instruction: Instruction, fields: Mapping[str, int], op: matrix_op.MatrixOp
+) -> matrix_op.MatrixModifiers:
     """The modifiers that an instruction has. The tables give the bits of each of its fields several names."""
     if op.scaled and fields["abid"] != _ABID_OF_SCALED:
         raise instruction.unsupported(f"abid {fields['abid']} of a scaled instruction")
-    return matrix.Modifiers.from_fields({name: fields[name] for name in (_SCALED if op.scaled else _UNSCALED)})
+    return matrix_op.MatrixModifiers.from_fields({name: fields[name] for name in (_SCALED if op.scaled else _UNSCALED)})
 
 
 def _matrix_fields(fields: Mapping[str, int]) -> dict[str, int]:

@@ -8,18 +8,18 @@ from __future__ import annotations
 import numpy as np
 
 from aot_emulator.isa.decoding import Instruction
-from aot_emulator.isa.operands import VGPR, Registers, constant, vector_register
-from aot_emulator.isa.scalar.scalar_alu import Step
-from aot_emulator.state.wavefronts import Array, Wavefronts
+from aot_emulator.isa.operands import VGPR, Registers, Step, constant, vector_register
+from aot_emulator.state.arrays import Array
+from aot_emulator.state.wavefronts import Wavefronts
 
-from . import matrix_arithmetic as matrix
+from . import matrix_op, matrix_product
 
 
-def bind(instruction: Instruction, layout: Registers, op: matrix.MatrixOp) -> Step:
+def bind(instruction: Instruction, layout: Registers, op: matrix_op.MatrixOp) -> Step:
     """What executes a matrix instruction: D = A * B + C in vector registers; EXEC does not matter."""
-    modifiers = matrix.Modifiers.from_fields(instruction.fields)
+    modifiers = matrix_op.MatrixModifiers.from_fields(instruction.fields)
     try:
-        op = matrix.resolve(op, modifiers)
+        op = matrix_op.resolve(op, modifiers)
     except ValueError as error:
         raise instruction.unsupported(str(error)) from None
 
@@ -42,14 +42,14 @@ def bind(instruction: Instruction, layout: Registers, op: matrix.MatrixOp) -> St
             start = np.broadcast_to(addend, (op.d_registers, *waves.shape))
         # The half of a register that a result of 16 bits leaves alone is D's own.
         out: Array = registers[target].copy() if overlaps else registers[target]
-        matrix.execute(op, registers[first], registers[second], start, modifiers, out=out)
+        matrix_product.execute(op, registers[first], registers[second], start, modifiers, out=out)
         if overlaps:
             registers[target] = out
 
     return step
 
 
-def _constant(instruction: Instruction, op: matrix.MatrixOp) -> np.uint32:
+def _constant(instruction: Instruction, op: matrix_op.MatrixOp) -> np.uint32:
     """Every register of a C that is a constant."""
     value = constant(instruction, instruction.fields["src2"], "u32")
     if value is None or instruction.fields["src2"] == 255:

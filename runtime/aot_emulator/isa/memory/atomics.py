@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from aot_emulator.isa import floats
+from aot_emulator.isa.floats import conversions, formats, minmax
 from aot_emulator.isa.wait_counters import Isa
-from aot_emulator.state.wavefronts import Array
+from aot_emulator.state.access import Place
+from aot_emulator.state.arrays import Array
 from aot_runtime.errors import MemoryAccessError
-
-from .transfers import Place
 
 _DTYPES = {kind: np.dtype(f"{kind[0]}{int(kind[1:]) // 8}") for kind in ("u32", "i32", "f32", "u64", "i64", "f64")}
 
@@ -50,10 +49,10 @@ def _add_bf16_halves(old: Array, value: Array) -> Array:
     sums = []
     for shift in (0, 16):
         first, second = (
-            floats.decode(array >> np.uint32(shift) & np.uint32(0xFFFF), floats.BF16) for array in (old, value)
+            conversions.decode(array >> np.uint32(shift) & np.uint32(0xFFFF), formats.BF16) for array in (old, value)
         )
-        sums.append(floats.f32_to_bf16(first + second))
-    return floats.pack16(sums[0], sums[1])
+        sums.append(conversions.f32_to_bf16(first + second))
+    return conversions.pack16(sums[0], sums[1])
 
 
 def _exchange(old: Array, value: Array) -> Array:
@@ -103,8 +102,8 @@ def _of_width(bits: int) -> dict[str, Atomic]:
 _32, _64 = _of_width(32), _of_width(64)
 _FLOATS = {
     **{f"add_{kind}": Atomic(kind, np.add) for kind in ("f32", "f64")},
-    **{f"min_{kind}": Atomic(kind, floats.min_num) for kind in ("f32", "f64")},
-    **{f"max_{kind}": Atomic(kind, floats.max_num) for kind in ("f32", "f64")},
+    **{f"min_{kind}": Atomic(kind, minmax.min_num) for kind in ("f32", "f64")},
+    **{f"max_{kind}": Atomic(kind, minmax.max_num) for kind in ("f32", "f64")},
     "pk_add_f16": Atomic("u32", _add_halves),
     "pk_add_bf16": Atomic("u32", _add_bf16_halves),
 }
@@ -149,8 +148,11 @@ MEMORY_ATOMICS: Mapping[Isa, Mapping[str, Atomic]] = {
 def _in_lds(exchange: str, compare: str) -> dict[str, Atomic]:
     found = {**_TYPED, "add_f32": _FLOATS["add_f32"]}
     for bits, table in ((32, _32), (64, _64)):
-        found |= {f"rsub_u{bits}": table["rsub"], f"{exchange}_b{bits}": table["swap"],
-                  f"{compare}_b{bits}": table["cmpswap"]}  # fmt: skip
+        found |= {
+            f"rsub_u{bits}": table["rsub"],
+            f"{exchange}_b{bits}": table["swap"],
+            f"{compare}_b{bits}": table["cmpswap"],
+        }
     return found
 
 
@@ -159,10 +161,13 @@ LDS_ATOMICS: Mapping[Isa, Mapping[str, Atomic]] = {
     "cdna": {**_in_lds("wrxchg", "cmpst"), **_FLOATS},
     "rdna3": {**_RDNA_LDS, **_COMPARED, "min_f64": Atomic("f64", _smaller), "max_f64": Atomic("f64", _larger)},
     "rdna4": {
-        **_RDNA_LDS, **_NUMBERS, **{f"{name}_num_f64": _FLOATS[f"{name}_f64"] for name in ("min", "max")},
-        **_PACKED, **_SUBTRACTIONS,
+        **_RDNA_LDS,
+        **_NUMBERS,
+        **{f"{name}_num_f64": _FLOATS[f"{name}_f64"] for name in ("min", "max")},
+        **_PACKED,
+        **_SUBTRACTIONS,
     },
-}  # fmt: skip
+}
 """By ISA, and by the part of the mnemonic after `ds_`, without `rtn_`."""
 
 

@@ -15,26 +15,15 @@ from collections.abc import Callable
 import numpy as np
 
 from aot_emulator.isa.decoding import Instruction, signed
-from aot_emulator.isa.operands import Registers, scalar_source, vector_register
-from aot_emulator.isa.scalar.scalar_alu import Step
-from aot_emulator.state.monitor import Action
-from aot_emulator.state.wavefronts import Array, Wavefronts, join
+from aot_emulator.isa.operands import Registers, Step, scalar_source, vector_register
+from aot_emulator.state.access import Action, Place, load, store
+from aot_emulator.state.arrays import Array, join
+from aot_emulator.state.wavefronts import Wavefronts
 
 from . import direct_to_lds
 from .atomics import MEMORY_ATOMICS
 from .flat import Find, bind_atomic
-from .transfers import (
-    MEMORY_LOADS,
-    MEMORY_STORES,
-    Place,
-    Transfer,
-    data_register,
-    from_registers,
-    load,
-    named,
-    store,
-    to_registers,
-)
+from .transfers import MEMORY_LOADS, MEMORY_STORES, Transfer, data_register, from_registers, named, to_registers
 
 _NOTHING = frozenset(
     {

@@ -15,10 +15,12 @@ from collections.abc import Callable
 import numpy as np
 
 from aot_emulator.isa.decoding import Instruction
-from aot_emulator.isa.scalar.scalar_alu import Step
-from aot_emulator.state.wavefronts import M0, Array, Wavefronts
+from aot_emulator.isa.operands import Step
+from aot_emulator.state.access import store
+from aot_emulator.state.arrays import Array
+from aot_emulator.state.wavefronts import M0, Wavefronts
 
-from .transfers import Transfer, store
+from .transfers import Transfer
 
 _BUFFER_BITS = {True: 0x3FFFF, False: 0xFFFF}
 """Of M0, what buffer loads take, by whether LDS is larger than 64 KiB."""

@@ -11,25 +11,22 @@ from collections.abc import Callable
 import numpy as np
 
 from aot_emulator.isa.decoding import Instruction
-from aot_emulator.isa.operands import PRIVATE_APERTURE, SHARED_APERTURE, Registers, is_null, vector_register
-from aot_emulator.isa.scalar.scalar_alu import Step
+from aot_emulator.isa.operands import PRIVATE_APERTURE, SHARED_APERTURE, Registers, Step, is_null, vector_register
 from aot_emulator.isa.wait_counters import returns_value
-from aot_emulator.state.monitor import Action
-from aot_emulator.state.wavefronts import Array, Wavefronts, join
+from aot_emulator.state.access import Action, Place, load, store
+from aot_emulator.state.arrays import Array, join
+from aot_emulator.state.wavefronts import Wavefronts
 
 from . import direct_to_lds
 from .atomics import MEMORY_ATOMICS, Atomic, perform
 from .transfers import (
     MEMORY_LOADS,
     MEMORY_STORES,
-    Place,
     Transfer,
     data_register,
     from_registers,
-    load,
     named,
     offset_of,
-    store,
     to_registers,
 )
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from aot_emulator.isa.decoding import Instruction
-from aot_emulator.isa.operands import Registers, vector_register
-from aot_emulator.isa.scalar.scalar_alu import Step
-from aot_emulator.state.wavefronts import Array, Wavefronts
+from aot_emulator.isa.operands import Registers, Step, vector_register
+from aot_emulator.state.access import load, store
+from aot_emulator.state.arrays import Array
+from aot_emulator.state.wavefronts import Wavefronts
 
 from .atomics import LDS_ATOMICS, Atomic, perform
-from .transfers import LDS_LOADS, LDS_STORES, Transfer, data_register, from_registers, load, store, to_registers
+from .transfers import LDS_LOADS, LDS_STORES, Transfer, data_register, from_registers, to_registers
 
 Addresses = Callable[[Wavefronts], Array]
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import numpy as np
 
 from aot_emulator.isa.decoding import Instruction, signed
-from aot_emulator.isa.operands import is_null, scalar_source
-from aot_emulator.isa.scalar.scalar_alu import Step
+from aot_emulator.isa.operands import Step, is_null, scalar_source
+from aot_emulator.state.arrays import Array
 from aot_emulator.state.device_memory import gather
-from aot_emulator.state.wavefronts import Array, Wavefronts
+from aot_emulator.state.wavefronts import Wavefronts
 
 from .transfers import Transfer
 

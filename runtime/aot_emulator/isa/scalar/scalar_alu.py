@@ -11,11 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from aot_emulator.isa.bit_operations import (
+    bit_field,
+    find_high,
+    find_low,
+    find_sign,
+    reverse_bits,
+    shift_left,
+    shift_right,
+)
 from aot_emulator.isa.decoding import Instruction, signed
-from aot_emulator.isa.operands import DTYPES, scalar_source, scalar_writer
-from aot_emulator.state.wavefronts import EXEC, Array, Wavefronts
-
-Step = Callable[[Wavefronts], None]
+from aot_emulator.isa.operands import DTYPES, Step, scalar_source, scalar_writer
+from aot_emulator.state.arrays import Array
+from aot_emulator.state.wavefronts import EXEC, Wavefronts
 
 
 @dataclass(frozen=True)
@@ -76,16 +84,6 @@ def _select(less: Callable[[Array, Array], Array]) -> Callable[[Array, Array], t
     return choose
 
 
-def bit_field(value: Array, offset: Array, width: Array) -> Array:
-    """Bits [offset, offset + width) of values, sign-extended if they are signed; a width beyond the top is cut."""
-    bits = value.dtype.itemsize * 8
-    unsigned = value.dtype.newbyteorder("=").str.replace("i", "u")
-    width = np.minimum(width, bits - offset).astype(unsigned)
-    left = (np.asarray(bits, unsigned) - width - offset.astype(unsigned)).astype(value.dtype)
-    right = (np.asarray(bits, unsigned) - width).astype(value.dtype)
-    return np.where(width == 0, value.dtype.type(0), (value << left) >> np.minimum(right, bits - 1).astype(value.dtype))
-
-
 def _scalar_bit_field(value: Array, control: Array) -> Array:
     bits = value.dtype.itemsize * 8
     return bit_field(value, control & (bits - 1), control >> 16 & 0x7F)
@@ -97,43 +95,6 @@ def _field_mask(bits: int) -> Callable[[Array, Array], Array]:
         return ((one << (width & (bits - 1)).astype(np.uint64)) - one) << (offset & (bits - 1)).astype(np.uint64)
 
     return make
-
-
-# Bits
-
-
-def bit_length(value: Array) -> Array:
-    """Position above the highest bit set, int64; 0 for 0. value: uint32 or uint64."""
-    if value.dtype == np.uint64:
-        high = bit_length((value >> np.uint64(32)).astype(np.uint32))
-        return np.where(high > 0, high + 32, bit_length((value & np.uint64(0xFFFFFFFF)).astype(np.uint32)))
-    return np.frexp(np.asarray(value, np.float64))[1].astype(np.int64)
-
-
-def find_high(value: Array) -> Array:
-    """Leading zeros; -1 for 0."""
-    length = bit_length(value)
-    return np.where(length == 0, -1, value.dtype.itemsize * 8 - length)
-
-
-def find_low(value: Array) -> Array:
-    """Trailing zeros; -1 for 0."""
-    return bit_length(value & (~value + value.dtype.type(1))) - 1
-
-
-def find_sign(value: Array) -> Array:
-    """Leading bits equal to the sign; -1 if all are. value: int32 or int64."""
-    unsigned = np.asarray(value ^ (value >> (value.dtype.itemsize * 8 - 1)))
-    return find_high(unsigned.view(unsigned.dtype.str.replace("i", "u")))
-
-
-_REVERSED = np.packbits(np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)[:, ::-1], axis=1)[:, 0]
-
-
-def reverse_bits(value: Array) -> Array:
-    """Bit 0 becomes the highest. Unsigned of any width."""
-    octets = np.ascontiguousarray(value)[..., None].view(np.uint8)
-    return np.ascontiguousarray(_REVERSED[octets[..., ::-1]]).view(value.dtype)[..., 0]
 
 
 def _quad_mask(value: Array) -> Array:
@@ -153,24 +114,19 @@ def _whole_quads(value: Array) -> Array:
 
 def _replicate(value: Array) -> Array:
     wide = value.astype(np.uint64)
-    for shift, mask in ((16, 0x0000FFFF0000FFFF), (8, 0x00FF00FF00FF00FF), (4, 0x0F0F0F0F0F0F0F0F),
-                        (2, 0x3333333333333333), (1, 0x5555555555555555)):  # fmt: skip
+    for shift, mask in (
+        (16, 0x0000FFFF0000FFFF),
+        (8, 0x00FF00FF00FF00FF),
+        (4, 0x0F0F0F0F0F0F0F0F),
+        (2, 0x3333333333333333),
+        (1, 0x5555555555555555),
+    ):
         wide = (wide | wide << np.uint64(shift)) & np.uint64(mask)
     return wide | wide << np.uint64(1)
 
 
-def _shift_left(value: Array, amount: Array) -> Array:
-    bits = value.dtype.itemsize * 8
-    return value << (amount & (bits - 1)).astype(value.dtype)
-
-
-def _shift_right(value: Array, amount: Array) -> Array:
-    bits = value.dtype.itemsize * 8
-    return value >> (amount & (bits - 1)).astype(value.dtype)
-
-
 def _test_bit(value: Array, position: Array) -> Array:
-    return _shift_right(value, position) & 1
+    return shift_right(value, position) & 1
 
 
 _LOGIC: dict[str, Callable[[Array, Array], Array]] = {
@@ -186,8 +142,14 @@ _LOGIC: dict[str, Callable[[Array, Array], Array]] = {
     "orn1": lambda a, b: ~a | b,
 }
 
-_COMPARE = {"eq": np.equal, "lg": np.not_equal, "gt": np.greater, "ge": np.greater_equal,
-            "lt": np.less, "le": np.less_equal}  # fmt: skip
+_COMPARE = {
+    "eq": np.equal,
+    "lg": np.not_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+}
 
 SOP2 = {
     "s_add_u32": _op("u32 u32 u32", _add),
@@ -198,12 +160,12 @@ SOP2 = {
     "s_min_u32": _op("u32 u32 u32", _select(np.less)),
     "s_max_i32": _op("i32 i32 i32", _select(np.greater_equal)),
     "s_max_u32": _op("u32 u32 u32", _select(np.greater_equal)),
-    "s_lshl_b32": _op("u32 u32 u32", _shift_left, scc=True),
-    "s_lshl_b64": _op("u64 u64 u32", _shift_left, scc=True),
-    "s_lshr_b32": _op("u32 u32 u32", _shift_right, scc=True),
-    "s_lshr_b64": _op("u64 u64 u32", _shift_right, scc=True),
-    "s_ashr_i32": _op("i32 i32 u32", _shift_right, scc=True),
-    "s_ashr_i64": _op("i64 i64 u32", _shift_right, scc=True),
+    "s_lshl_b32": _op("u32 u32 u32", shift_left, scc=True),
+    "s_lshl_b64": _op("u64 u64 u32", shift_left, scc=True),
+    "s_lshr_b32": _op("u32 u32 u32", shift_right, scc=True),
+    "s_lshr_b64": _op("u64 u64 u32", shift_right, scc=True),
+    "s_ashr_i32": _op("i32 i32 u32", shift_right, scc=True),
+    "s_ashr_i64": _op("i64 i64 u32", shift_right, scc=True),
     "s_bfm_b32": _op("u32 u32 u32", _field_mask(32)),
     "s_bfm_b64": _op("u64 u32 u32", _field_mask(64)),
     "s_mul_i32": _op("u32 u32 u32", np.multiply),
@@ -250,12 +212,15 @@ SOP1 = {
 }
 
 SOPC = {
-    **{f"s_cmp_{name}_{kind}": _op(f"{kind} {kind}", function)
-       for name, function in _COMPARE.items() for kind in ("i32", "u32")},
+    **{
+        f"s_cmp_{name}_{kind}": _op(f"{kind} {kind}", function)
+        for name, function in _COMPARE.items()
+        for kind in ("i32", "u32")
+    },
     **{f"s_cmp_{name}_u64": _op("u64 u64", _COMPARE[name]) for name in ("eq", "lg")},
     **{f"s_bitcmp0_b{bits}": _op(f"u{bits} u32", lambda a, b: _test_bit(a, b) == 0) for bits in (32, 64)},
     **{f"s_bitcmp1_b{bits}": _op(f"u{bits} u32", lambda a, b: _test_bit(a, b) != 0) for bits in (32, 64)},
-}  # fmt: skip
+}
 
 _CARRY = {"s_addc_u32", "s_subb_u32"}
 _MODE_REGISTER = 1
@@ -346,7 +311,7 @@ def _bind_bitset(instruction: Instruction) -> Step:
     one, setting = DTYPES[kind].type(1), instruction.mnemonic.startswith("s_bitset1")
 
     def step(waves: Wavefronts) -> None:
-        bit = _shift_left(one, position(waves))
+        bit = shift_left(one, position(waves))
         write(waves, old(waves) | bit if setting else old(waves) & ~bit)
 
     return step

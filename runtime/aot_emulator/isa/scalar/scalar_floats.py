@@ -11,25 +11,27 @@ import numpy as np
 
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.modifiers import clamp_float, with_signs
-from aot_emulator.isa.operands import DTYPES, Reader, scalar_source, scalar_writer
-from aot_emulator.isa.vector import compare
-from aot_emulator.isa.vector import vector_alu as vector
-from aot_emulator.isa.vector.vector_alu import VectorOp, evaluate, flush_input, of_arch
+from aot_emulator.isa.operands import DTYPES, Reader, Step, scalar_source, scalar_writer
+from aot_emulator.isa.vector import compare, vector_alu
+from aot_emulator.isa.vector.vector_op import VectorOp, evaluate, flush_input, of_arch
 from aot_emulator.state.wavefronts import Wavefronts
-
-from .scalar_alu import Step
 
 _LITERAL = 255
 _ARITHMETIC = ("add", "sub", "mul", "fmac", "min", "max", "minimum", "maximum", "ceil", "floor", "trunc", "rndne")
 _OPS: dict[str, VectorOp] = {
-    **{f"s_{name}_f{bits}": vector.OPS[f"v_{name}_f{bits}"] for name in _ARITHMETIC for bits in (16, 32)},
-    **{f"s_{name}_f32": vector.OPS[f"v_{name}_f32"] for name in ("fmamk", "fmaak")},
-    **{f"s_cvt_{name}": vector.OPS[f"v_cvt_{name}"]
-       for name in ("f32_i32", "f32_u32", "i32_f32", "u32_f32", "f16_f32", "f32_f16")},
-    "s_cvt_pk_rtz_f16_f32": vector.OPS["v_cvt_pkrtz_f16_f32"],
-    **{f"v_s_{name}_f{bits}": vector.OPS[f"v_{name}_f{bits}"]
-       for name in ("exp", "log", "rcp", "rsq", "sqrt") for bits in (16, 32)},
-}  # fmt: skip
+    **{f"s_{name}_f{bits}": vector_alu.OPS[f"v_{name}_f{bits}"] for name in _ARITHMETIC for bits in (16, 32)},
+    **{f"s_{name}_f32": vector_alu.OPS[f"v_{name}_f32"] for name in ("fmamk", "fmaak")},
+    **{
+        f"s_cvt_{name}": vector_alu.OPS[f"v_cvt_{name}"]
+        for name in ("f32_i32", "f32_u32", "i32_f32", "u32_f32", "f16_f32", "f32_f16")
+    },
+    "s_cvt_pk_rtz_f16_f32": vector_alu.OPS["v_cvt_pkrtz_f16_f32"],
+    **{
+        f"v_s_{name}_f{bits}": vector_alu.OPS[f"v_{name}_f{bits}"]
+        for name in ("exp", "log", "rcp", "rsq", "sqrt")
+        for bits in (16, 32)
+    },
+}
 
 
 def bind(instruction: Instruction) -> Step | None:
@@ -72,7 +74,7 @@ def _signed_source(instruction: Instruction, position: int, number: int, kind: s
 
 def _bind_high_half(instruction: Instruction) -> Step:
     source = scalar_source(instruction, instruction.fields["ssrc0"], "u32")
-    write, op = scalar_writer(instruction, instruction.fields["sdst"], "f32"), vector.OPS["v_cvt_f32_f16"]
+    write, op = scalar_writer(instruction, instruction.fields["sdst"], "f32"), vector_alu.OPS["v_cvt_f32_f16"]
 
     def step(waves: Wavefronts) -> None:
         high = np.asarray(source(waves) >> np.uint32(16), np.uint16).view(np.float16)

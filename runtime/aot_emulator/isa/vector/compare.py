@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from aot_emulator.isa import floats
 from aot_emulator.isa.decoding import Instruction
+from aot_emulator.isa.floats import formats
 from aot_emulator.isa.modifiers import modifiers
-from aot_emulator.isa.operands import Registers, scalar_target
-from aot_emulator.isa.scalar.scalar_alu import Step
-from aot_emulator.state.wavefronts import EXEC, VCC, Array, Wavefronts
+from aot_emulator.isa.operands import Registers, Step, scalar_target
+from aot_emulator.state.arrays import Array
+from aot_emulator.state.wavefronts import EXEC, VCC, Wavefronts
 
-from .vector_alu import flush_input
+from .vector_op import flush_input
 
 Comparison = Callable[[Array, Array], Array]
 
@@ -76,7 +76,7 @@ OPS: dict[str, tuple[str, Comparison]] = {
 
 
 def _is_of_class(value: Array, classes: Array) -> Array:
-    return (classes >> floats.classify(value).astype(np.uint32) & 1).astype(bool)
+    return (classes >> formats.classify(value).astype(np.uint32) & 1).astype(bool)
 
 
 def bind(instruction: Instruction, layout: Registers) -> Step | None:

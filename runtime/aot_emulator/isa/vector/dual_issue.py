@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from aot_emulator.isa.decoding import Instruction
-from aot_emulator.isa.operands import Registers, vector_register
-from aot_emulator.isa.scalar.scalar_alu import Step
+from aot_emulator.isa.operands import Registers, Step, vector_register
 from aot_emulator.state.wavefronts import Wavefronts
 
-from . import vector_alu as vector
+from . import vector_alu
 
 
 def bind(instruction: Instruction, layout: Registers) -> Step | None:
     """What executes a pair; None if a part is none of the vector unit's."""
-    first, second = (vector.bind(part, layout) for part in instruction.parts)
+    first, second = (vector_alu.bind(part, layout) for part in instruction.parts)
     if first is None or second is None:
         return None
     one, other = instruction.parts

@@ -7,34 +7,43 @@ from typing import Any
 
 import numpy as np
 
-from aot_emulator.isa import floats
 from aot_emulator.isa.decoding import Instruction
+from aot_emulator.isa.floats import arithmetic, conversions, formats
 from aot_emulator.isa.modifiers import clamp_float, with_signs
-from aot_emulator.isa.operands import DTYPES, VGPR, Reader, Registers, constant, vector_register, vector_source
-from aot_emulator.isa.scalar.scalar_alu import Step
+from aot_emulator.isa.operands import DTYPES, VGPR, Reader, Registers, Step, constant, vector_register, vector_source
 from aot_emulator.state.wavefronts import Wavefronts
 
-from .vector_alu import OPS, VectorOp, evaluate, of_arch
+from .vector_alu import OPS
+from .vector_op import VectorOp, evaluate, of_arch
 
 _NAMES = ("src0", "src1", "src2")
 
 _HALVES = {
-    **{f"v_pk_{name}_f16": f"v_{name}_f16"
-       for name in ("fma", "add", "mul", "min", "max", "minimum", "maximum", "minimum3", "maximum3")},
-    **{f"v_pk_{name}_{kind}": f"v_{name}_{kind}"
-       for name in ("mad", "add", "sub", "max", "min") for kind in ("i16", "u16")},
+    **{
+        f"v_pk_{name}_f16": f"v_{name}_f16"
+        for name in ("fma", "add", "mul", "min", "max", "minimum", "maximum", "minimum3", "maximum3")
+    },
+    **{
+        f"v_pk_{name}_{kind}": f"v_{name}_{kind}"
+        for name in ("mad", "add", "sub", "max", "min")
+        for kind in ("i16", "u16")
+    },
     **{f"v_pk_{name}": f"v_{name}" for name in ("mul_lo_u16", "lshlrev_b16", "lshrrev_b16", "ashrrev_i16")},
-}  # fmt: skip
+}
 """Instructions on two halves of 16 bits, by the one that does the same to one."""
 _DWORDS = {f"v_pk_{name}_f32": f"v_{name}_f32" for name in ("fma", "add", "mul")}
 _MIXED = {f"v_{name}_{form}": form for name in ("mad", "fma") for form in ("mix_f32", "mixlo_f16", "mixhi_f16")}
 _DOTS: dict[str, Callable[..., Any]] = {
-    "v_dot2_f32_f16": lambda a, b, c, clamp: floats.dot(a, b, c.view(np.float32), floats.FP16, floats.FP16),
-    "v_dot2_f32_bf16": lambda a, b, c, clamp: floats.dot(a, b, c.view(np.float32), floats.BF16, floats.BF16),
-    **{f"v_dot{32 // bits}_{kind}32_{kind}{bits}": lambda a, b, c, clamp, bits=bits, kind=kind: floats.dot_integer(
-        a, b, c, bits, (kind == "i", kind == "i"), clamp=clamp)
-       for bits in (16, 8, 4) for kind in "iu"},
-}  # fmt: skip
+    "v_dot2_f32_f16": lambda a, b, c, clamp: arithmetic.dot(a, b, c.view(np.float32), formats.FP16, formats.FP16),
+    "v_dot2_f32_bf16": lambda a, b, c, clamp: arithmetic.dot(a, b, c.view(np.float32), formats.BF16, formats.BF16),
+    **{
+        f"v_dot{32 // bits}_{kind}32_{kind}{bits}": lambda a, b, c, clamp, bits=bits, kind=kind: arithmetic.dot_integer(
+            a, b, c, bits, (kind == "i", kind == "i"), clamp=clamp
+        )
+        for bits in (16, 8, 4)
+        for kind in "iu"
+    },
+}
 _MIXED_SIGN_DOTS = {"v_dot4_i32_iu8": 8, "v_dot8_i32_iu4": 4}
 """Bits of an element, whose signedness is an operand's own: `neg` says that it is signed."""
 
@@ -92,7 +101,7 @@ def _bind_halves(instruction: Instruction, layout: Registers, op: VectorOp) -> S
 
     def step(waves: Wavefronts) -> None:
         low, high = (compute(waves, sources).view(np.uint16) for sources in halves)
-        waves.write(row, floats.pack16(low, high))
+        waves.write(row, conversions.pack16(low, high))
 
     return step
 
@@ -114,10 +123,14 @@ def _bind_dwords(instruction: Instruction, layout: Registers, op: VectorOp) -> S
     parts = []
     for selection, signs in zip(_selections(instruction), ("neg", "neg_hi"), strict=True):
         negate = instruction.field(signs)
-        parts.append([
-            with_signs(_dword_source(instruction, layout, i, selection >> i & 1, "f32"), bool(negate >> i & 1), False)
-            for i in range(len(op.kinds) - 1)
-        ])  # fmt: skip
+        parts.append(
+            [
+                with_signs(
+                    _dword_source(instruction, layout, i, selection >> i & 1, "f32"), bool(negate >> i & 1), False
+                )
+                for i in range(len(op.kinds) - 1)
+            ]
+        )
 
     def step(waves: Wavefronts) -> None:
         # Both before either is written: the destination may be a source.
@@ -191,7 +204,9 @@ def _bind_mixed_sign_dot(instruction: Instruction, layout: Registers, bits: int)
     signed = bool(neg & 1), bool(neg & 2)
     if instruction.field("clmp") and not any(signed):
         raise instruction.unsupported("clamp of a sum of unsigned products to a signed number")
-    return _dot_step(instruction, layout, lambda a, b, c, clamp: floats.dot_integer(a, b, c, bits, signed, clamp=clamp))
+    return _dot_step(
+        instruction, layout, lambda a, b, c, clamp: arithmetic.dot_integer(a, b, c, bits, signed, clamp=clamp)
+    )
 
 
 def _dot_step(instruction: Instruction, layout: Registers, function: Callable[..., Any]) -> Step:

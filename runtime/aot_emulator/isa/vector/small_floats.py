@@ -16,24 +16,24 @@ from typing import Any
 
 import numpy as np
 
-from aot_emulator.isa import floats
 from aot_emulator.isa.decoding import Instruction
-from aot_emulator.isa.floats import FloatFormat
+from aot_emulator.isa.floats import conversions, formats
+from aot_emulator.isa.floats.formats import FloatFormat
 from aot_emulator.isa.modifiers import Modifiers
-from aot_emulator.isa.operands import Reader, Registers, vector_register, vector_source
-from aot_emulator.isa.scalar.scalar_alu import Step
-from aot_emulator.state.wavefronts import Array, Wavefronts
+from aot_emulator.isa.operands import Reader, Registers, Step, vector_register, vector_source
+from aot_emulator.state.arrays import Array
+from aot_emulator.state.wavefronts import Wavefronts
 
 _SMALL = {
-    False: {"fp8": floats.FP8_FNUZ, "bf8": floats.BF8_FNUZ},
-    True: {"fp8": floats.FP8, "bf8": floats.BF8, "fp4": floats.FP4},
+    False: {"fp8": formats.FP8_FNUZ, "bf8": formats.BF8_FNUZ},
+    True: {"fp8": formats.FP8, "bf8": formats.BF8, "fp4": formats.FP4},
 }
 """By whether the arch has the OCP's."""
 _CODES: dict[str, Callable[[Array], Array]] = {
     "f32": lambda value: value.astype(np.float32).view(np.uint32),
     "f16": lambda value: value.astype(np.float16).view(np.uint16),
     # Few enough significant bits that rounding to float32 first changes nothing.
-    "bf16": lambda value: floats.f32_to_bf16(value.astype(np.float32)),
+    "bf16": lambda value: conversions.f32_to_bf16(value.astype(np.float32)),
 }
 _TYPE = r"(?:fp|bf|f)\d+"
 _NAME = re.compile(rf"v_cvt_(?P<scaled>scalef32_)?(?P<random>sr_)?(?P<pair>pk_)?(?P<to>{_TYPE})_(?P<of>{_TYPE})")
@@ -71,12 +71,12 @@ class _Conversion:
 
         def step(waves: Wavefronts) -> None:
             word, scale = read(waves), factor(waves)
-            codes = [encode(floats.decode(word >> position & mask, fmt) * scale) for position in positions]
+            codes = [encode(conversions.decode(word >> position & mask, fmt) * scale) for position in positions]
             if to == "f32":
                 for part, code in enumerate(codes):
                     waves.write(row + part, code)
             elif pair:
-                waves.write(row, floats.pack16(*codes))
+                waves.write(row, conversions.pack16(*codes))
             else:
                 waves.write_half(row, half, codes[0])
 
@@ -91,9 +91,9 @@ class _Conversion:
 
         def step(waves: Wavefronts) -> None:
             scale, saturate = factor(waves), waves.mode.fp16_ovfl
-            low, high = (floats.encode(value * scale, fmt, saturate=saturate) for value in read(waves))
+            low, high = (conversions.encode(value * scale, fmt, saturate=saturate) for value in read(waves))
             code = low | high.astype(np.uint16) << np.uint16(fmt.bits)
-            waves.write(row, floats.insert_bits(waves.u32[row], code, position, 2 * fmt.bits))
+            waves.write(row, conversions.insert_bits(waves.u32[row], code, position, 2 * fmt.bits))
 
         return step
 
@@ -104,8 +104,8 @@ class _Conversion:
 
         def step(waves: Wavefronts) -> None:
             given, random = np.broadcast_arrays(value(waves) * factor(waves), bits(waves))
-            code = floats.cvt_sr(given, random, fmt, saturate=waves.mode.fp16_ovfl)
-            waves.write(row, floats.insert_bits(waves.u32[row], code, position, 8))
+            code = conversions.cvt_sr(given, random, fmt, saturate=waves.mode.fp16_ovfl)
+            waves.write(row, conversions.insert_bits(waves.u32[row], code, position, 8))
 
         return step
 
@@ -135,11 +135,11 @@ class _Conversion:
         if of == "f32":
             low, high = self._changes.sources(["f32", "f32"], placed=True)
             return lambda waves: (low(waves), high(waves))
-        read, fmt = self._source(0), floats.BF16 if of == "bf16" else floats.FP16
+        read, fmt = self._source(0), formats.BF16 if of == "bf16" else formats.FP16
 
         def halves(waves: Wavefronts) -> tuple[Array, Array]:
             word = read(waves)
-            return floats.decode(word & np.uint32(0xFFFF), fmt), floats.decode(word >> np.uint32(16), fmt)
+            return conversions.decode(word & np.uint32(0xFFFF), fmt), conversions.decode(word >> np.uint32(16), fmt)
 
         return halves
 

@@ -1,0 +1,1 @@
+"""Floating point as AMD's vector unit does it, on numpy arrays."""

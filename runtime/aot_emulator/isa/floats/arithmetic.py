@@ -1,0 +1,189 @@
+"""Sums, products and dot products, each rounded once."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aot_emulator.state.arrays import Array
+from aot_emulator.state.float_mode import Rounding
+
+from .conversions import decode, encode
+from .formats import FORMAT_OF_DTYPE, FloatFormat, quietly
+
+
+def sum_to_odd(a: Array, b: Array, rounding: Rounding) -> Array:
+    """a + b in float32 or float64, rounded to odd: rounding it again, to two bits fewer or less, is as if done once."""
+    total = a + b
+    if rounding is Rounding.DOWN:
+        total = np.where((total == 0) & (np.signbit(a) != np.signbit(b)), -0.0, total)
+    other = total - a
+    error = (a - (total - other)) + (b - other)
+    code = total.view(f"i{total.dtype.itemsize}")
+    inexact = (error != 0) & np.isfinite(total) & (code & 1 == 0)
+    away = np.where((error > 0) == (total > 0), code.dtype.type(1), code.dtype.type(-1))
+    return np.where(inexact, code + away, code).view(total.dtype)
+
+
+def round_to(value: Array, dtype: np.dtype[Any], rounding: Rounding) -> Array:
+    if rounding is Rounding.NEAREST_EVEN:
+        return value.astype(dtype)
+    return encode(value, FORMAT_OF_DTYPE[dtype], rounding).view(dtype)
+
+
+@quietly
+def add(a: Array, b: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> Array:
+    """a + b in the operands' own dtype (float16, float32 or float64)."""
+    if rounding is Rounding.NEAREST_EVEN:
+        return a + b
+    if a.dtype == np.float64:
+        return _fma64(np.broadcast_to(1.0, a.shape), a, b, rounding)
+    return round_to(sum_to_odd(a.astype(np.float64), b.astype(np.float64), rounding), a.dtype, rounding)
+
+
+@quietly
+def multiply(a: Array, b: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> Array:
+    """a * b in the operands' own dtype (float16, float32 or float64)."""
+    if rounding is Rounding.NEAREST_EVEN:
+        return a * b
+    if a.dtype == np.float64:
+        zero = np.copysign(0.0, a * b)
+        return _fma64(a, b, zero, rounding)
+    return round_to(a.astype(np.float64) * b.astype(np.float64), a.dtype, rounding)
+
+
+@quietly
+def fma(a: Array, b: Array, c: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> Array:
+    """a * b + c rounded once, in the operands' own dtype (float16, float32 or float64)."""
+    if a.dtype == np.float64:
+        return _fma64(a, b, c, rounding)
+    # The wider format holds the product exactly.
+    wide = np.float32 if a.dtype == np.float16 else np.float64
+    product, addend = a.astype(wide) * b.astype(wide), c.astype(wide)
+    if rounding is not Rounding.NEAREST_EVEN or a.dtype != np.float32:
+        return round_to(sum_to_odd(product, addend, rounding), a.dtype, rounding)
+    total = product + addend
+    result = total.astype(np.float32)
+    # Rounding twice goes wrong only where the first rounding lands on a tie of the second one.
+    doubtful = total.view(np.int64) & 0x1FFFFFFF == 0x10000000
+    small = np.abs(result) < np.finfo(np.float32).smallest_normal
+    if small.any():
+        doubtful |= small & (total != 0)
+    if doubtful.any():
+        terms = np.broadcast_arrays(product, addend)
+        result[doubtful] = sum_to_odd(terms[0][doubtful], terms[1][doubtful], rounding).astype(np.float32)
+    return result
+
+
+_SPLITTER = float((1 << 27) + 1)
+
+
+def _split(value: Array) -> tuple[Array, Array]:
+    """Two float64 of 26 bits each whose sum is the value."""
+    scaled = value * _SPLITTER
+    high = scaled - (scaled - value)
+    return high, value - high
+
+
+def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
+    """The rounded product and its error, exactly."""
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = _split(a), _split(b)
+    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
+    """The rounded sum and its error, exactly."""
+    total = a + b
+    other = total - a
+    return total, (a - (total - other)) + (b - other)
+
+
+def _fma64(a: Array, b: Array, c: Array, rounding: Rounding) -> Array:
+    """By error-free sums with the low part rounded to odd (Boldo and Melquiond, 2008); the few operands so large or
+    small that an error term could leave float64's range, and all other rounding modes, by exact fractions.
+    """
+    a, b, c = np.broadcast_arrays(a, b, c)
+    native = np.where(np.isfinite(a) & np.isfinite(b) & ~np.isfinite(c), c * 1.0, a * b + c)
+    simple = ~np.isfinite(native) & ~(np.isfinite(a) & np.isfinite(b) & np.isfinite(c))
+    if rounding is Rounding.NEAREST_EVEN:
+        high, low = _two_product(a, b)
+        sum_low, rest = _two_sum(c, low)
+        sum_high, carry = _two_sum(high, sum_low)
+        near = sum_high + sum_to_odd(rest, carry, rounding)
+        safe = _within(a, 450) & _within(b, 450) & _within(c, 900)
+    else:
+        near, safe = native, np.zeros(native.shape, bool)
+    result = np.where(simple, native, near)
+    for index in zip(*np.nonzero(~safe & ~simple), strict=True):
+        result[index] = round_fraction(fma_fraction(a[index], b[index], c[index]), rounding)
+    zero = (result == 0) & (native == 0)
+    if rounding is Rounding.DOWN:
+        native = np.where(np.signbit(a) ^ np.signbit(b) ^ np.signbit(c), -0.0, native)
+    return np.where(zero, native, result)
+
+
+def _within(value: Array, limit: int) -> Array:
+    """Where a magnitude is 0 or between 2**-limit and 2**limit."""
+    size = np.abs(value)
+    return (size == 0) | ((size >= 2.0**-limit) & (size <= 2.0**limit))
+
+
+def fma_fraction(a: float, b: float, c: float) -> Fraction:
+    return Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+
+
+def round_fraction(exact: Fraction, rounding: Rounding) -> float:
+    """The float64 of a number."""
+    try:
+        nearest = exact.numerator / exact.denominator
+    except OverflowError:
+        nearest = np.inf if exact > 0 else -np.inf
+    upward = rounding is Rounding.UP or (rounding is Rounding.ZERO and exact < 0)
+    if rounding is not Rounding.NEAREST_EVEN and nearest != exact and upward != (nearest > exact):
+        nearest = float(np.nextafter(nearest, np.inf if upward else -np.inf))
+    return nearest or (-0.0 if exact < 0 else 0.0)
+
+
+def dot(a: Array, b: Array, c: Array, fmt_a: FloatFormat, fmt_b: FloatFormat) -> Array:
+    """v_dot2_f32_f16, v_dot2_f32_bf16, v_dot4_f32_fp8_bf8 and kin: c plus the products of the elements packed in a and
+    b (uint32), lowest first, each step one fused multiply-add in float32. The ISA documents do not say how often
+    hardware rounds.
+    """
+    total = c
+    mask = np.uint32((1 << fmt_a.bits) - 1)
+    for position in range(0, 32, fmt_a.bits):
+        a_value, b_value = (
+            decode((register >> np.uint32(position)) & mask, fmt) for register, fmt in ((a, fmt_a), (b, fmt_b))
+        )
+        total = fma(a_value, b_value, total)
+    return total
+
+
+def dot_integer(
+    a: Array, b: Array, c: Array, bits: int, signed: tuple[bool, bool], *, clamp: bool = False
+) -> npt.NDArray[np.uint32]:
+    """v_dot2_i32_i16, v_dot4_i32_iu8, v_dot8_u32_u4 and kin: c plus the products of the packed integers.
+
+    Args:
+        a, b, c: uint32.
+        bits: of an element: 16, 8 or 4.
+        signed: whether the elements of a and of b are; the sum is signed if either is.
+        clamp: saturate to 32 bits; else wrap.
+    """
+    is_signed = any(signed)
+    total = c.view(np.int32).astype(np.int64) if is_signed else c.astype(np.int64)
+    for position in range(0, 32, bits):
+        total = total + _integer_field(a, position, bits, signed[0]) * _integer_field(b, position, bits, signed[1])
+    if clamp:
+        low, high = (-(1 << 31), (1 << 31) - 1) if is_signed else (0, (1 << 32) - 1)
+        total = np.clip(total, low, high)
+    return total.astype(np.uint32)
+
+
+def _integer_field(register: Array, position: int, bits: int, signed: bool) -> Array:
+    field = register.astype(np.int64) >> position & ((1 << bits) - 1)
+    return field - ((field >> (bits - 1)) << bits) if signed else field

@@ -1,0 +1,161 @@
+"""Products of small matrices that lie spread over the registers and lanes of a wavefront: D = A * B + C.
+
+`execute` runs one instruction for many wavefronts at once.
+
+**Arithmetic.** AMD documents neither the order nor the rounding of the sum. There are three choices.
+
+- `Arithmetic.FLOAT32`, the default: the products of an instruction are summed in float32 by the BLAS (products of 16
+  bits and fewer are exact, the order is the BLAS's own), and C is added to the sum, rounded to nearest even each time.
+- `Arithmetic.FLOAT64`: the same in float64, rounded to D once at the end: nearer to the exact value than any hardware,
+  and the same on every machine but for sums that lose more than 29 bits to cancellation.
+- `Arithmetic.HARDWARE`, for gfx90a and gfx942: the model that Xie et al. derived by experiment (MMA-Sim, arXiv
+  2511.10909) and found to agree with MI250X and MI300X bit for bit. About a hundred times slower.
+
+fp64 instructions and block-scaled ones always sum in float64. Integer sums are exact and wrap to 32 bits, or saturate
+where clamp is set.
+
+**Denormals.** Kept, whatever MODE says, but for fp16 and bf16 on gfx90a, whose operands are flushed (MI200 is known for
+it). xf32 drops the low 13 bits of its operands. EXEC is ignored by MFMA.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import numpy as np
+
+from aot_emulator.isa.floats import conversions, formats
+from aot_emulator.state.arrays import Array
+
+from .hardware_sum import hardware_sum
+from .matrix_layout import (
+    accumulator_dtype,
+    as_registers,
+    from_registers,
+    load_matrix,
+    pack_accumulator,
+    scale_blocks,
+    unpack_accumulator,
+    with_c_modifiers,
+)
+from .matrix_op import NO_MODIFIERS, MatrixModifiers, MatrixOp, resolve
+
+
+class Arithmetic(Enum):
+    """How a matrix instruction sums; see the module."""
+
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+    HARDWARE = "hardware"
+
+
+def _chunk(op: MatrixOp) -> int:
+    """Wavefronts at a time: few enough that their matrices stay in the cache."""
+    return max(32, (1 << 18) // (max(op.m, op.n) * max(op.m, op.n, op.k) * op.blocks))
+
+
+def execute(
+    op: MatrixOp,
+    a: Array,
+    b: Array,
+    c: Array | None,
+    modifiers: MatrixModifiers = NO_MODIFIERS,
+    *,
+    scales: tuple[Array, Array] | None = None,
+    out: Array | None = None,
+    arithmetic: Arithmetic = Arithmetic.FLOAT32,
+) -> Array:
+    """D = A * B + C.
+
+    Args:
+        op: from `matrix_ops`.
+        a, b: uint32[registers, wavefronts, lanes], as many registers as `resolve(op, modifiers)` says.
+        c: likewise, `op.d_registers` of them; None for zeros. An inline constant has to be spread by the caller.
+        modifiers: of the instruction.
+        scales: of scaled instructions, the registers of A's and of B's exponents, uint32[1, wavefronts, lanes].
+        out: receives D, and may be the registers of c; where gfx11 writes half of each register, the other half stays.
+            None for a new array (zeros in such halves).
+        arithmetic: how to sum.
+    Returns:
+        D's registers, uint32[op.d_registers, wavefronts, lanes]: `out` where given.
+    Raises:
+        ValueError: wrong shapes or modifiers, scales missing or not wanted, or no hardware model.
+    """
+    op = resolve(op, modifiers)
+    _check(op, a, b, c, scales, arithmetic)
+    if out is None:
+        out = np.zeros((op.d_registers, *a.shape[1:]), np.uint32)
+    with np.errstate(all="ignore"):
+        for start in range(0, a.shape[1], _chunk(op)):
+            part = slice(start, start + _chunk(op))
+            c_part = None if c is None else c[:, part]
+            scale_parts = None if scales is None else (scales[0][:, part], scales[1][:, part])
+            _execute(op, a[:, part], b[:, part], c_part, modifiers, scale_parts, out[:, part], arithmetic)
+    return out
+
+
+def _check(
+    op: MatrixOp, a: Array, b: Array, c: Array | None, scales: tuple[Array, Array] | None, arithmetic: Arithmetic
+) -> None:
+    operands = [("A", a, op.a_registers), ("B", b, op.b_registers)]
+    if c is not None:
+        operands.append(("C", c, op.d_registers))
+    if op.scaled != (scales is not None):
+        raise ValueError(f"{op.mnemonic} takes {'two' if op.scaled else 'no'} registers of scales")
+    operands += [(f"the scale of {name}", array, 1) for name, array in zip("AB", scales or (), strict=False)]
+    for name, array, registers in operands:
+        want = (registers, a.shape[1], op.lanes)
+        if array.shape != want or array.dtype != np.uint32:
+            raise ValueError(f"{op.mnemonic}: {name} must be uint32{list(want)}, is {array.dtype}{list(array.shape)}")
+    if arithmetic is Arithmetic.HARDWARE and op.model is None and op.a.fmt is not None:
+        raise ValueError(f"{op.mnemonic}: no model of its hardware arithmetic is known")
+
+
+def _execute(
+    op: MatrixOp,
+    a: Array,
+    b: Array,
+    c: Array | None,
+    modifiers: MatrixModifiers,
+    scales: tuple[Array, Array] | None,
+    out: Array,
+    arithmetic: Arithmetic,
+) -> None:
+    hardware = arithmetic is Arithmetic.HARDWARE and op.a.fmt is not None
+    # Where both operands have one layout, any order along k is as good.
+    in_order = hardware or scales is not None or op.a.bits != op.b.bits
+    wide = op.a.fmt is not None and (arithmetic is not Arithmetic.FLOAT32 or scales is not None)
+    dtype = np.float64 if wide else np.float32
+    left, right = (load_matrix(op, registers, modifiers, i, in_order, dtype) for i, registers in enumerate((a, b)))
+    if scales is not None:
+        left = scale_blocks(left, op.m, scales[0], modifiers.opsel & 1 | (modifiers.opsel_hi & 1) << 1)
+        right = scale_blocks(right, op.n, scales[1], modifiers.opsel >> 1 & 1 | modifiers.opsel_hi & 2)
+    addend = None if c is None else with_c_modifiers(op, unpack_accumulator(op, c, modifiers), modifiers)
+    if hardware:
+        start = np.zeros(1) if addend is None else from_registers(op, addend)
+        _store(op, as_registers(op, hardware_sum(op, left, right, start)), None, modifiers, out)
+        return
+    product = np.matmul(left.swapaxes(2, 3), right)
+    _store(op, as_registers(op, product), addend, modifiers, out)
+
+
+def _store(op: MatrixOp, product: Array, addend: Array | None, modifiers: MatrixModifiers, out: Array) -> None:
+    """Adds C to the product (in D's order) and writes D."""
+    if op.a.fmt is None:
+        # Sums of the instruction's products fit 32 bits, and float32 holds them exactly.
+        total = product.astype(np.int64 if modifiers.clmp else np.int32)
+        if addend is not None:
+            total = total + addend.reshape(product.shape)
+        if modifiers.clmp:
+            total = np.clip(total, -(1 << 31), (1 << 31) - 1).astype(np.int32)
+        out[...] = total.reshape(out.shape).view(np.uint32)
+        return
+    if op.d.name == "f32" and addend is not None:
+        target = out.view(np.float32).reshape(product.shape)
+        np.add(product, addend.reshape(product.shape), out=target, dtype=product.dtype, casting="same_kind")
+        return
+    total = product if addend is None else product + addend.reshape(product.shape)
+    total = total.reshape(-1, *out.shape[1:])
+    is_bf16 = op.d.name == "bf16"
+    elements = conversions.encode(total, formats.BF16) if is_bf16 else total.astype(accumulator_dtype(op))
+    pack_accumulator(op, elements, modifiers, out)

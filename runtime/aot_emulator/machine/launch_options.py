@@ -1,0 +1,46 @@
+"""How launches are run.
+
+**Order.** `Order.LOCKSTEP` starts all wavefronts of a batch together and always steps those at the lowest pc, which
+lets the ones behind catch up: after a loop that some leave early they all go on together again. `Order.SERIAL` lets the
+first wavefront of each workgroup go as far as the next barrier or the end, then the second, and so on: a missing
+barrier that lockstep hides shows. Both give the same result for a kernel without races.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Order(Enum):
+    """In which order wavefronts are run; see the module."""
+
+    LOCKSTEP = "lockstep"
+    SERIAL = "serial"
+
+
+@dataclass(frozen=True)
+class Options:
+    """How launches are run.
+
+    Attributes:
+        order: of the wavefronts.
+        batch_wavefronts: wavefronts at a time, at least one workgroup.
+        budget: instructions that one wavefront may execute on average, before a launch is taken for endless.
+        launch_budget: instructions that all wavefronts of a launch may execute together; None: no such limit.
+        preload: start where hardware that preloads kernel arguments does.
+        strict: watch for faults (`sanitizer`). Memory that was allocated while the driver was not strict counts as
+            written.
+        profile: count accesses of memory too, in `Statistics.traffic`.
+        progress: called after each batch with the workgroups that are done, and all of the launch.
+    """
+
+    order: Order = Order.LOCKSTEP
+    batch_wavefronts: int = 256
+    budget: int = 50_000_000
+    launch_budget: int | None = None
+    preload: bool = True
+    strict: bool = False
+    profile: bool = False
+    progress: Callable[[int, int], None] | None = None

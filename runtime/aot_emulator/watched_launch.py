@@ -1,0 +1,22 @@
+"""A launch with what its options ask to watch it: the sanitizer, and counts of what it does to memory."""
+
+from __future__ import annotations
+
+from aot_emulator.machine.execution import execute
+from aot_emulator.machine.launch_options import Options
+from aot_emulator.machine.launch_records import Launch
+from aot_emulator.profile.counters import Statistics
+from aot_emulator.profile.peaks import peaks_of
+from aot_emulator.profile.traffic import Traffic
+from aot_emulator.sanitizer.strict_mode import Sanitizer
+from aot_emulator.state.device_memory import Memory
+
+
+def run_launch(launch: Launch, memory: Memory, options: Options) -> Statistics:
+    """Run a launch to its end. Raises `EmulationError`."""
+    if not options.strict:
+        memory.stop_tracking()  # what this launch writes is not noted
+    sanitizer = Sanitizer(launch) if options.strict else None
+    traffic = Traffic(peaks_of(launch.kernel.program.arch)) if options.profile else None
+    monitors = [monitor for monitor in (sanitizer, traffic) if monitor is not None]
+    return Statistics.of(execute(launch, memory, options, monitors), traffic)
