@@ -32,6 +32,7 @@ from aot.plan.build import (
     plan_bundle,
 )
 from aot.write.bundle_writer import write_bundle
+from aot.write.vectors import CaseVectors, VectorCache, case_vectors
 from aot_runtime.errors import AotError
 
 from .targets import Target
@@ -79,8 +80,11 @@ def build(request: Request) -> int:
         if outcome.failures:
             _print_failures(request, outcome)
             return 1
-        for bundle in bundles:
-            _write(console, bundle, outcome, request.output)
+        # All of them first: where a reference is at fault, no bundle is written.
+        computed = VectorCache(request.cache_dir)
+        vectors = [tuple(case_vectors(bundle.cases, computed)) for bundle in bundles]
+        for bundle, selftest in zip(bundles, vectors, strict=True):
+            _write(console, bundle, outcome, selftest, request.output)
     took = time.monotonic() - started
     console.print(f"{outcome.compiled} compiled, {outcome.cached} from the cache, in {took:.1f} s")
     return 0
@@ -217,9 +221,11 @@ def _print_failures(request: Request, outcome: Outcome) -> None:
             print("    " + text.rstrip().replace("\n", "\n    "), file=sys.stderr)
 
 
-def _write(console: Console, bundle: PlannedBundle, outcome: Outcome, output: Path) -> None:
+def _write(
+    console: Console, bundle: PlannedBundle, outcome: Outcome, vectors: tuple[CaseVectors, ...], output: Path
+) -> None:
     try:
-        folder = write_bundle(bundle, outcome.kernels, output)
+        folder = write_bundle(bundle, outcome.kernels, vectors, output)
     except OSError as error:
         raise BuildError(f"bundle {bundle.folder_name} cannot be written: {error.strerror}: {error.filename}") from None
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -232,6 +238,6 @@ def _write(console: Console, bundle: PlannedBundle, outcome: Outcome, output: Pa
 def _cases(bundle: PlannedBundle) -> str:
     """How many selftest cases a bundle has, and how many of its ops need variants that it does not have."""
     stated = sum(len(source.spec.selftest) for source in bundle.manifest.sources)
-    left_out = stated - len(bundle.golden)
-    text = f", {_count(len(bundle.golden), 'selftest case')}" if stated else ""
+    left_out = stated - len(bundle.cases)
+    text = f", {_count(len(bundle.cases), 'selftest case')}" if stated else ""
     return f"{text} ({left_out} left out)" if left_out else text

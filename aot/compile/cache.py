@@ -1,4 +1,4 @@
-"""A folder of compiled kernels, each under the hash of all that decides it."""
+"""A folder of what took long to make (kernels, selftest vectors), each entry under the hash of all that decides it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import os
 import tempfile
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -13,8 +14,7 @@ from aot_runtime.errors import AotError
 
 from .compiler import CompiledKernel
 
-# Part of every entry's path: raised when the encoding changes.
-_FORMAT = "v1"
+T = TypeVar("T")
 
 
 class CacheError(AotError):
@@ -28,23 +28,28 @@ def default_cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aotbuild"
 
 
-class CompileCache:
-    """Compiled kernels by key (`compiler.job_key`). Any number of processes may use one directory at once.
+class Cache(Generic[T]):
+    """Entries of one type, under keys that say all that decides them. Any number of processes may use one at once.
 
     An entry is the SHA-256 of its key and body, then the body. One that is truncated, altered or of another format is
     a miss, and the next `put` replaces it; writes go to a temporary file that is renamed into place.
     """
 
-    def __init__(self, path: Path | str | None = None):
-        """Open or create the directory; None: `default_cache_dir()`. Raises `CacheError` if it cannot be written."""
+    def __init__(self, path: Path | str | None, folder: str, kind: type[T]):
+        """Open or create the directory; None: `default_cache_dir()`. Raises `CacheError` if it cannot be written.
+
+        Args:
+            folder: of this type below the cache's directory; another one once the encoding changes.
+        """
         self.path = Path(path) if path is not None else default_cache_dir()
+        self._folder, self._kind = folder, kind
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.path).close()
         except OSError as error:
             raise self._error(error) from error
 
-    def get(self, key: str) -> CompiledKernel | None:
+    def get(self, key: str) -> T | None:
         try:
             entry = self._entry(key).read_bytes()
         except OSError:
@@ -53,14 +58,14 @@ class CompileCache:
         if digest != _digest(key, body):
             return None
         try:
-            return msgspec.msgpack.decode(body, type=CompiledKernel)
+            return msgspec.msgpack.decode(body, type=self._kind)
         except msgspec.MsgspecError:
             return None
 
-    def put(self, key: str, kernel: CompiledKernel) -> None:
-        """Store a kernel. Raises `CacheError`."""
+    def put(self, key: str, value: T) -> None:
+        """Store an entry. Raises `CacheError`."""
         entry = self._entry(key)
-        body = msgspec.msgpack.encode(kernel)
+        body = msgspec.msgpack.encode(value)
         try:
             entry.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=entry.parent, prefix=".new-")
@@ -76,10 +81,17 @@ class CompileCache:
             raise self._error(error) from error
 
     def _entry(self, key: str) -> Path:
-        return self.path / _FORMAT / key[:2] / key
+        return self.path / self._folder / key[:2] / key
 
     def _error(self, error: OSError) -> CacheError:
         return CacheError(f"compile cache {self.path} cannot be written: {error.strerror or error}")
+
+
+class CompileCache(Cache[CompiledKernel]):
+    """Compiled kernels by key (`compiler.job_key`)."""
+
+    def __init__(self, path: Path | str | None = None):
+        super().__init__(path, "v1", CompiledKernel)
 
 
 def _digest(key: str, body: bytes) -> bytes:

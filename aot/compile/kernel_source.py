@@ -205,6 +205,11 @@ class Project:
         self._modules: dict[str, ModuleType] = {}
         self._digests: dict[Path, bytes] = {}
 
+    @property
+    def files(self) -> frozenset[str]:
+        """Every file of the project that was imported, by its path from the root; known once no longer `active`."""
+        return frozenset(path.relative_to(self.root).as_posix() for path in self._digests)
+
     @contextmanager
     def active(self) -> Iterator[Project]:
         """Make the project's modules importable, and no other project's."""

@@ -16,11 +16,11 @@ from aot.compile.pool import CompileFailure, run_jobs
 from aot.manifest.schema import Manifest, OpSource
 from aot.manifest.yamlfile import ManifestError
 from aot.targets import TARGETS, Target
-from aot.write.vectors import GoldenCase, golden_cases
 from aot_runtime.contract import records
 from aot_runtime.errors import ExpressionError
 
 from .binding import Binder, Bound, bound_functions, compile_job
+from .cases import PlannedCase, plan_cases
 from .contract import build_contract, config_error
 from .variants import VariantSpec, enumerate_variants
 
@@ -50,7 +50,7 @@ class PlannedBundle:
     target: Target
     ops: tuple[records.Op, ...]
     variants: tuple[PlannedVariant, ...]
-    golden: tuple[GoldenCase, ...] = ()
+    cases: tuple[PlannedCase, ...] = ()
 
     @property
     def folder_name(self) -> str:
@@ -88,17 +88,17 @@ def plan_bundle(
     """
     ops: list[records.Op] = []
     variants: list[PlannedVariant] = []
-    golden: list[GoldenCase] = []
+    cases: list[PlannedCase] = []
     for source in manifest.sources:
         op = build_contract(source.manifest, source.name, target.arch, _all_option_names())
         kept = [item for item in _variants(source, op, target, full) if _passes(op, item, filters)]
         if kept:
             ops.append(op)
             variants += _bind_op(source.manifest, op, kept, target, line_info)
-            golden += golden_cases(source.manifest, op, kept, target)
+            cases += plan_cases(source.manifest, op, kept, target)
     if not variants:
         raise ManifestError([f"{manifest.file.path}: no variant is left for {target.arch} after --filter and exclude"])
-    return PlannedBundle(manifest, target, tuple(ops), tuple(variants), tuple(golden))
+    return PlannedBundle(manifest, target, tuple(ops), tuple(variants), tuple(cases))
 
 
 def _variants(source: OpSource, op: records.Op, target: Target, full: bool) -> list[VariantSpec]:

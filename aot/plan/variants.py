@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from aot_runtime.call.rules import pick_value
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.expressions import UNKNOWN, parse, query_name
+from aot_runtime.errors import ExpressionError
 
 from .contract import innermost_of, presence_of
 
@@ -57,100 +57,201 @@ def enumerate_variants(op: records.Op, spec: OpSpec, arch: str, full: bool = Fal
 
     Raises `ExpressionError` where an expression has no value at some point (a division by zero).
     """
+    search = _Search(op, spec)
+    launches = _Launches(op, spec)
+    dropped = [*search.excluded, *(() if full else map(_Condition, map(str, spec.rare)))]
     variants: list[VariantSpec] = []
     used: set[tuple[str, records.Value]] = set()
-    for aligned, point in _points(op, spec):
-        known: dict[str, Any] = {**point, "aligned": aligned, **_answers(op, point)}
-        if _any(spec.exclude, known) or not _reachable(op, known):
-            continue
-        used |= set(point.items())  # needed on some architecture and in a full build, if not in this one
+    for aligned, known in search.points():
+        point = {name: known[name] for name in search.axes}
+        used |= point.items()  # needed on some architecture and in a full build, if not in this one
         known["arch"] = arch
-        if _any([*spec.exclude, *(() if full else spec.rare)], known) or not _reachable(op, known):
-            continue
-        variants += _launch_variants(op, spec, known, point, aligned)
-    every = [(name, value) for name, values in _axes(op).items() for value in values]
+        if not any(map(_truth, (item.value(known) for item in dropped))) and search.reachable(known):
+            variants += launches.variants(known, point, aligned)
+    every = [(name, value) for name, values in search.axes.items() for value in values]
     return Enumeration(tuple(variants), tuple(item for item in every if item not in used))
 
 
-def _axes(op: records.Op) -> dict[str, tuple[records.Value, ...]]:
-    return {**op.dtypes, **{axis.name: axis.values for axis in op.axes}}
+class _Condition:
+    """An expression whose values are remembered: few of the names at a point matter to it."""
+
+    def __init__(self, text: str):
+        self._expression = parse(text)
+        self.reads = tuple(sorted(self._expression.reads))
+        self._values: dict[tuple[Any, ...], Any] = {}
+
+    def value(self, known: Mapping[str, Any]) -> Any:
+        """The value where `known` decides it, else `UNKNOWN`. Raises `ExpressionError`."""
+        key = tuple([known.get(name, UNKNOWN) for name in self.reads])
+        if key not in self._values:
+            self._values[key] = self._expression.partial(known)
+        return self._values[key]
 
 
-def _points(op: records.Op, spec: OpSpec) -> Iterator[tuple[bool, dict[str, records.Value]]]:
-    axes = _axes(op)
-    for aligned in (True, False):
-        if ("aligned" if aligned else "general") in spec.specialisations:
-            for values in itertools.product(*axes.values()):
-                yield aligned, dict(zip(axes, values, strict=True))
+@dataclass(frozen=True)
+class _Answer:
+    """What a point says to `given`, `innermost` or `elsize`, once it has the values `needs`."""
+
+    name: str
+    needs: frozenset[str]
+    value: Callable[[Mapping[str, Any]], Any]
 
 
-def _any(conditions: Iterable[Any], known: Mapping[str, Any]) -> bool:
-    return any(parse(str(text)).partial(known) not in (UNKNOWN, False, 0) for text in conditions)
+class _Search:
+    """Looks for the points of an op's axes, axis by axis: what few values exclude already is not gone into."""
 
+    def __init__(self, op: records.Op, spec: OpSpec):
+        self.axes: dict[str, tuple[records.Value, ...]] = {**op.dtypes, **{axis.name: axis.values for axis in op.axes}}
+        self.excluded = [_Condition(str(text)) for text in spec.exclude]
+        self._picks = [(axis, _Condition(axis.pick)) for axis in op.axes]
+        self._specialisations = [name for name in ("aligned", "general") if name in spec.specialisations]
+        self._levels = self._make_levels(_answers(op))
 
-def _reachable(op: records.Op, known: Mapping[str, Any]) -> bool:
-    """Whether `pick` can give this point: where the rest of the point decides a pick, it must agree."""
-    for axis in op.axes:
-        earlier = {name: value for name, value in known.items() if name != axis.name}
-        picked = parse(axis.pick).partial(earlier)
-        if picked is not UNKNOWN and pick_value(axis, picked) != known[axis.name]:
-            return False
-    return True
+    def points(self) -> Iterator[tuple[bool, dict[str, Any]]]:
+        """(whether aligned, all that is known) of each point that a call can reach on some architecture."""
+        for specialisation in self._specialisations:
+            aligned = specialisation == "aligned"
+            for known in self._below(0, {"aligned": aligned}):
+                if not any(_truth(item.value(known)) for item in self.excluded) and self.reachable(known):
+                    yield aligned, known
 
+    def reachable(self, known: Mapping[str, Any]) -> bool:
+        """Whether `pick` can give this point: where the rest of the point decides a pick, it must agree."""
+        return all(_agrees(axis, pick, known) for axis, pick in self._picks)
 
-def _answers(op: records.Op, point: Mapping[str, records.Value]) -> dict[str, Any]:
-    """What the point says to `given` and `innermost` (where an axis is picked by it) and `elsize`, by `query_name`."""
-    decided = {axis.pick: bool(point[axis.name]) for axis in op.axes if axis.rule == "equal"}
-    given = {
-        query_name("given", tensor.name): decided[presence_of(tensor)]
-        for tensor in op.tensors
-        if presence_of(tensor) in decided
-    }
-    dtypes = {tensor.name: tensor.dtype for tensor in op.tensors} | {name: name for name in op.dtypes}
-    sizes = {query_name("elsize", name): DTYPES[str(point.get(dtype, dtype))] for name, dtype in dtypes.items()}
-    return given | sizes | _innermost_answers(op, decided)
+    def _below(self, depth: int, known: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        level = self._levels[depth]
+        known |= {answer.name: answer.value(known) for answer in level.answers}
+        if not level.possible(known):
+            return
+        if depth == len(self.axes):
+            yield known
+            return
+        name = list(self.axes)[depth]
+        for value in self.axes[name]:
+            yield from self._below(depth + 1, {**known, name: value})
 
-
-def _innermost_answers(op: records.Op, decided: Mapping[str, bool]) -> dict[str, bool]:
-    """Whether each dim is the innermost of its tensor: axes say it of all but the last that may be, by `query_name`."""
-    answers = {}
-    for tensor in op.tensors:
-        for dim in tensor.innermost:
-            others = [decided[innermost_of(tensor, other)] for other in tensor.innermost[:-1] if other != dim]
-            chosen = decided.get(innermost_of(tensor, dim), not any(others))
-            answers[query_name("innermost", tensor.name, str(dim))] = chosen
-    return answers
-
-
-def _launch_variants(
-    op: records.Op, spec: OpSpec, known: dict[str, Any], point: dict[str, records.Value], aligned: bool
-) -> Iterator[VariantSpec]:
-    for index, launch in enumerate(op.launches):
-        if launch.when and parse(launch.when).partial(known) is False:
-            continue
-        for number, config in enumerate(launch.configs):
-            holds = parse(config.when).partial(known) if config.when else True
-            if holds is False:
-                continue
-            constants = {**known, **config.values}
-            effects = [
-                item
-                for item in spec.overrides
-                if parse(str(item.when)).partial({**constants, "config": config.name}) not in (UNKNOWN, False, 0)
-            ]
-            if any(item.deny for item in effects):
-                continue
-            options = dict(config.options)
-            for item in effects:
-                options |= item.options
-            yield VariantSpec(
-                op.name,
-                index,
-                number,
-                aligned,
-                tuple(point.items()),
-                tuple(constants.items()),
-                tuple(sorted(options.items())),
+    def _make_levels(self, answers: list[_Answer]) -> list[_Level]:
+        """What can be newly known once the first 0, 1, 2, … axes have a value."""
+        levels = []
+        assigned: set[str] = set()
+        for depth in range(len(self.axes) + 1):
+            fresh = {"aligned"} if depth == 0 else {list(self.axes)[depth - 1]}
+            assigned |= fresh
+            new = [answer for answer in answers if answer.needs <= assigned and (depth == 0 or answer.needs & fresh)]
+            fresh |= {answer.name for answer in new}
+            levels.append(
+                _Level(
+                    new,
+                    [item for item in self.excluded if fresh & {*item.reads}],
+                    [
+                        item
+                        for item in self._picks
+                        if item[0].name in assigned and fresh & {item[0].name, *item[1].reads}
+                    ],
+                )
             )
-            if holds is True:
-                break
+        return levels
+
+
+@dataclass(frozen=True)
+class _Level:
+    """What becomes known with one more axis: answers, and the conditions that read the axis or one of the answers."""
+
+    answers: list[_Answer]
+    excluded: list[_Condition]
+    picks: list[tuple[records.Axis, _Condition]]
+
+    def possible(self, known: Mapping[str, Any]) -> bool:
+        """Whether nothing that is known leaves the points out that have it. What has no value here may have one later,
+        or be in a condition that another one saves from being asked: that is for whole points."""
+        try:
+            return not any(_truth(item.value(known)) for item in self.excluded) and all(
+                _agrees(axis, pick, known) for axis, pick in self.picks
+            )
+        except ExpressionError:
+            return True
+
+
+def _truth(value: Any) -> bool:
+    return value is not UNKNOWN and value not in (False, 0)
+
+
+def _agrees(axis: records.Axis, pick: _Condition, known: Mapping[str, Any]) -> bool:
+    picked = pick.value(known)
+    return picked is UNKNOWN or pick_value(axis, picked) == known[axis.name]
+
+
+def _answers(op: records.Op) -> list[_Answer]:
+    """`given` and `innermost` of the tensors that axes are picked by, and `elsize`."""
+    decides = {axis.pick: axis.name for axis in op.axes if axis.rule == "equal"}
+    return [
+        *(_yes(query_name("given", tensor.name), decides[presence_of(tensor)])
+          for tensor in op.tensors if presence_of(tensor) in decides),
+        *(_size(tensor.name, tensor.dtype, op) for tensor in op.tensors),
+        *(_size(name, name, op) for name in op.dtypes),
+        *(_innermost(tensor, dim, decides) for tensor in op.tensors for dim in tensor.innermost),
+    ]  # fmt: skip
+
+
+def _yes(name: str, axis: str) -> _Answer:
+    return _Answer(name, frozenset({axis}), lambda known: bool(known[axis]))
+
+
+def _size(name: str, dtype: str, op: records.Op) -> _Answer:
+    """Bytes per element of a dtype, or of a dtype variable."""
+    needs = frozenset({dtype} & op.dtypes.keys())
+    return _Answer(query_name("elsize", name), needs, lambda known: DTYPES[str(known.get(dtype, dtype))])
+
+
+def _innermost(tensor: records.Tensor, dim: int, decides: Mapping[str, str]) -> _Answer:
+    """Whether a dim is the innermost of its tensor: axes say it of all but the last that may be."""
+    name = query_name("innermost", tensor.name, str(dim))
+    if innermost_of(tensor, dim) in decides:
+        return _yes(name, decides[innermost_of(tensor, dim)])
+    others = [decides[innermost_of(tensor, other)] for other in tensor.innermost[:-1] if other != dim]
+    return _Answer(name, frozenset(others), lambda known: not any(known[axis] for axis in others))
+
+
+class _Launches:
+    """The launches of an op at its points."""
+
+    def __init__(self, op: records.Op, spec: OpSpec):
+        self.op = op
+        self._whens = [_when(launch.when) for launch in op.launches]
+        self._configs = [[(config, _when(config.when)) for config in launch.configs] for launch in op.launches]
+        self._overrides = [(item, _Condition(str(item.when))) for item in spec.overrides]
+
+    def variants(self, known: dict[str, Any], point: dict[str, records.Value], aligned: bool) -> Iterator[VariantSpec]:
+        """A variant for each launch of a point, and for each of its configs that some call may be given."""
+        for index, (launched, configs) in enumerate(zip(self._whens, self._configs, strict=True)):
+            if launched.value(known) is False:
+                continue
+            for number, (config, when) in enumerate(configs):
+                holds = when.value(known)
+                if holds is False:
+                    continue
+                constants = {**known, **config.values}
+                options = self._options(config, constants)
+                if options is None:
+                    continue
+                yield VariantSpec(
+                    self.op.name, index, number, aligned, tuple(point.items()), tuple(constants.items()), options
+                )
+                if holds is True:
+                    break
+
+    def _options(self, config: records.Config, constants: Mapping[str, Any]) -> tuple[tuple[str, Any], ...] | None:
+        """The compiler options of a config at a point, overrides applied; None where one denies it."""
+        known = {**constants, "config": config.name}
+        effects = [item for item, when in self._overrides if _truth(when.value(known))]
+        if any(item.deny for item in effects):
+            return None
+        options = dict(config.options)
+        for item in effects:
+            options |= item.options
+        return tuple(sorted(options.items()))
+
+
+def _when(text: str) -> _Condition:
+    return _Condition(text or "True")

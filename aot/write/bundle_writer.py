@@ -22,10 +22,13 @@ from aot_runtime.contract.occupancy import occupancy
 
 from .header import header_text
 from .stub import stub_text
+from .vectors import CaseVectors
 
 
-def make_index(bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel]) -> tuple[records.Index, dict[str, bytes]]:
-    """(the index, file below the bundle's folder → code object or golden vectors)."""
+def make_index(
+    bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel], vectors: Sequence[CaseVectors]
+) -> tuple[records.Index, dict[str, bytes]]:
+    """(the index, file below the bundle's folder → code object or selftest vectors)."""
     suffix = {"hip": "hsaco", "cuda": "cubin"}[bundle.target.backend]
     blobs: dict[str, records.Blob] = {}
     files: dict[str, bytes] = {}
@@ -46,9 +49,9 @@ def make_index(bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel]) -> 
     }
     index = records.Index(
         records.FORMAT_VERSION, 1, "0" * 64, bundle.manifest.spec.bundle, target, toolchain, bundle.ops,
-        tuple(variants), dict(sorted(blobs.items())), tuple(item.case for item in bundle.golden),
+        tuple(variants), dict(sorted(blobs.items())), tuple(item.case for item in vectors),
     )  # fmt: skip
-    files |= {item.case.vectors.file: item.content for item in bundle.golden}
+    files |= {item.case.vectors.file: item.content for item in vectors}
     return msgspec.structs.replace(index, id=bundle_id(records.encode_index(index))), files
 
 
@@ -120,10 +123,17 @@ def _shared_options(options: Sequence[Mapping[str, records.Value]]) -> dict[str,
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in rest)}
 
 
-def write_bundle(bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel], output: Path) -> Path:
-    """Write a bundle below `output`; returns its folder. Raises OSError; an older bundle stays until the end."""
+def write_bundle(
+    bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel], vectors: Sequence[CaseVectors], output: Path
+) -> Path:
+    """Write a bundle below `output`; returns its folder. Raises OSError; an older bundle stays until the end.
+
+    Args:
+        kernels: by the key of each variant.
+        vectors: of the bundle's cases.
+    """
     folder = output / bundle.folder_name
-    index, files = make_index(bundle, kernels)
+    index, files = make_index(bundle, kernels, vectors)
     texts = {
         f"include/{index.name}.h": header_text(index).encode(),
         f"stubs/{index.name}.pyi": stub_text(index).encode(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +12,7 @@ from filelock import FileLock
 
 from aot.compile.cache import CompileCache
 from aot.compile.compiler import CompiledKernel, compile_job
-from aot.manifest.schema import Manifest, load_manifest
+from aot.manifest.schema import load_manifest
 from aot.plan.build import PlannedBundle, PlannedVariant, plan_bundle
 from aot.targets import Target, parse_arch
 from aot.write.bundle_writer import make_kernargs, make_variant
@@ -35,7 +34,7 @@ class BundleOnDemand(Bundle):
         filters: Mapping[str, frozenset[str]] | None = None, full: bool = False, check_contents: bool = False,
     ):  # fmt: skip
         target = parse_arch(device.arch)
-        planned = plan_bundle(_without_selftest(load_manifest(manifest)), target, filters or {}, False, full)
+        planned = plan_bundle(load_manifest(manifest), target, filters or {}, False, full)
         super().__init__(cache, index_of(planned), device, check_contents)
         self._planned = {
             key_of(stub): variant for stub, variant in zip(self.index.variants, planned.variants, strict=True)
@@ -76,17 +75,6 @@ class BundleOnDemand(Bundle):
         kernel = self._cache.get(code)
         assert kernel is not None, "the variant was compiled before it is loaded"
         return kernel.image
-
-
-def _without_selftest(manifest: Manifest) -> Manifest:
-    """Its vectors are not looked at, and take long to compute."""
-    ops = {name: op.model_copy(update={"selftest": []}) for name, op in manifest.spec.ops.items()}
-    included = (
-        dataclasses.replace(source, manifest=_without_selftest(source.manifest))
-        for source in manifest.sources
-        if source.manifest is not manifest
-    )
-    return Manifest(manifest.file, manifest.spec.model_copy(update={"ops": ops}), included)
 
 
 def index_of(planned: PlannedBundle) -> records.Index:

@@ -53,9 +53,9 @@ def build_for(
         manifest=Manifest(planned.manifest.file, planned.manifest.spec.model_copy(update={"bundle": name})),
         ops=tuple(op for op in planned.ops if op.name in used),
         variants=chosen,
-        golden=(),
+        cases=(),
     )
-    return write_bundle(bundle, _compile(bundle, jobs, CompileCache(cache)), output)
+    return write_bundle(bundle, _compile(bundle, jobs, CompileCache(cache)), (), output)
 
 
 def built_for(

@@ -1,7 +1,8 @@
-"""Golden vectors as the builder makes them: drawn, referred to numpy, bounded, written; and every fault of a case."""
+"""Selftest vectors as the builder makes them: drawn, referred to numpy, bounded, written; and every fault of a case."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import ml_dtypes
@@ -40,7 +41,7 @@ def project(folder: Path, manifest: str = MANIFEST, reference: str = REFERENCE) 
     return made
 
 
-def golden(made: Project, arch: str = "gfx942") -> dict[str, tuple[Case, Vectors]]:
+def selftest(made: Project, arch: str = "gfx942") -> dict[str, tuple[Case, Vectors]]:
     """Case → what the bundle has of it."""
     index = made.bundle(arch)
     ops: dict[str, Op] = {op.name: op for op in index.ops}
@@ -48,9 +49,9 @@ def golden(made: Project, arch: str = "gfx942") -> dict[str, tuple[Case, Vectors
     return {case.name: (case, read_vectors(folder, ops[case.op], case)) for case in index.selftest}
 
 
-def fault(made: Project) -> str:
-    """What a dry run says of a manifest that is wrong."""
-    result = made.build("--dry-run")
+def fault(made: Project, *options: str) -> str:
+    """What a build says of a manifest that is wrong."""
+    result = made.build(*options)
     assert result.exit_code == 2, result.output
     (line,) = result.stderr.splitlines()
     return line.removeprefix("aotbuild: error: ")
@@ -62,7 +63,7 @@ def fault(made: Project) -> str:
 def test_vectors_are_what_the_reference_makes_of_them(tmp_path: Path):
     made = project(tmp_path)
     assert ", 2 selftest cases" in made.build().stdout
-    found = golden(made)
+    found = selftest(made)
     assert list(found) == ["small", "case1"]
     case, vectors = found["small"]
     x, out = vectors.inputs["x"], vectors.expected["out"]
@@ -78,22 +79,22 @@ def test_vectors_are_what_the_reference_makes_of_them(tmp_path: Path):
 def test_std_floor_and_seed(tmp_path: Path):
     made = project(tmp_path)
     made.build()
-    case, vectors = golden(made)["case1"]
+    case, vectors = selftest(made)["case1"]
     x = vectors.inputs["x"]
     assert 3.5 < x.std() < 6.5 and vectors.expected["out"].dtype == np.float64
     assert case.bounds["out"] >= 1e-4
     made.manifest.write_text(edit(MANIFEST, ("seed: 9", "seed: 10")))
     made.build()
-    assert not np.array_equal(golden(made)["case1"][1].inputs["x"], x)
+    assert not np.array_equal(selftest(made)["case1"][1].inputs["x"], x)
 
 
 def test_what_is_left_out_is_no_error(tmp_path: Path):
     """A case whose dtype or block is filtered away; `aotbuild` says how many there are."""
     made = project(tmp_path)
     assert ", 1 selftest case (1 left out)" in made.build("--filter", "T=float16").stdout
-    assert list(golden(made)) == ["small"]
+    assert list(selftest(made)) == ["small"]
     assert ", 0 selftest cases (2 left out)" in made.build("--filter", "T=float16,BLOCK=32").stdout
-    assert golden(made) == {} and not list((made.output / "tiny-gfx942").glob("selftest/*"))
+    assert selftest(made) == {} and not list((made.output / "tiny-gfx942").glob("selftest/*"))
 
 
 def test_an_architecture_leaves_out_what_it_does_not_compile(tmp_path: Path):
@@ -101,7 +102,7 @@ def test_an_architecture_leaves_out_what_it_does_not_compile(tmp_path: Path):
         tmp_path, MANIFEST.replace("    launches:", "    exclude: [arch == 'sm_90' and T == 'float32']\n    launches:")
     )
     made.build(archs=("gfx942", "sm_90"))
-    assert (list(golden(made)), list(golden(made, "sm_90"))) == (["small", "case1"], ["small"])
+    assert (list(selftest(made)), list(selftest(made, "sm_90"))) == (["small", "case1"], ["small"])
 
 
 def test_files_of_the_build_before_are_removed(tmp_path: Path):
@@ -125,7 +126,7 @@ def test_the_same_bytes_in_another_folder(tmp_path: Path):
 def test_numpy_reads_the_file(tmp_path: Path):
     made = project(tmp_path)
     made.build()
-    case, vectors = golden(made)["small"]
+    case, vectors = selftest(made)["small"]
     with np.load(made.output / "tiny-gfx942" / case.vectors.file) as file:
         assert set(file) == {"inputs/x", "expected/out"}
         np.testing.assert_array_equal(file["inputs/x"], vectors.inputs["x"])
@@ -194,7 +195,6 @@ def test_rounding_keeps_what_is_not_finite():
         ("0.1}", "0.1}, inputs: {x: {std: 0}}", "std: 0", "greater than 0"),
         ("0.1}", "0.1}, floors: 1", "floors: 1", "unknown key 'floors'; did you mean 'floor'?"),
         ("0.1}", "0.1}, floor: -1", "floor: -1", "greater than or equal to 0"),
-        ("0.1}", "0.1}, floor: 1", "{name: small", "'out' could as well be 0: it is at most 1.82e-01, the bound "),
         ("      - {call", "      - {name: small, call", "{name: small, call: {rows: 2",
          "another case is called 'small'"),
         ("    reference: r.py:scale\n", "", "selftest:",
@@ -202,11 +202,12 @@ def test_rounding_keeps_what_is_not_finite():
         ("r.py:scale", "r.py", "reference: r.py", "needs `reference: path.py:function` (given: r.py)"),
         ("r.py:scale", "gone.py:scale", "reference: gone", "op 'scale': file gone.py is not in"),
         ("r.py:scale", "r.py:scales", "reference: r.py", "op 'scale': r.py has no function 'scales'"),
+        ("r.py:scale", "r.py:scale_same_dtype", "reference: r.py", "no function 'scale_same_dtype_same_dtype'"),
     ],
 )  # fmt: skip
 def test_a_faulty_case(tmp_path: Path, old: str, new: str, place: str, words: str):
     made = project(tmp_path, edit(MANIFEST, (old, new)))
-    found = fault(made)
+    found = fault(made, "--dry-run")
     assert words in found, found
     assert found.startswith(position(made.manifest, place) + ": "), found
 
@@ -214,7 +215,8 @@ def test_a_faulty_case(tmp_path: Path, old: str, new: str, place: str, words: st
 @pytest.mark.parametrize(
     ("reference", "words"),
     [
-        (edit(REFERENCE, ("def scale_same_dtype", "def scale_other")), "r.py has no function 'scale_same_dtype'"),
+        ("def scale():\n    def scale_same_dtype(): ...", "r.py has no function 'scale_same_dtype'"),
+        ("import nowhere\nscale = scale_same_dtype = None", "file r.py cannot be imported: ModuleNotFoundError"),
         (REFERENCE.replace("(x, factor)", "(y, factor)"), "does not fit the call: missing a required argument: 'y'"),
         (REFERENCE.replace("(x, factor)", "(x, factor, more)"), "missing a required argument: 'more'"),
         (edit(REFERENCE, ("x.astype(np.float64) * factor", "x[7]")), "reference scale raised IndexError: "),
@@ -227,9 +229,22 @@ def test_a_faulty_case(tmp_path: Path, old: str, new: str, place: str, words: st
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_faulty_reference(tmp_path: Path, reference: str, words: str):
-    made = project(tmp_path, reference=reference)
+    """It shows once vectors are computed, after compiling; a bundle that was there stays as it is."""
+    made = project(tmp_path)
+    made.build("--filter", "BLOCK=16|32")
+    before = contents(made.output)
+    (tmp_path / "r.py").write_text(reference)
+    assert made.build("--dry-run").exit_code == 0
     found = fault(made)
     assert words in found and found.startswith(f"{made.manifest}:"), found
+    assert contents(made.output) == before
+
+
+def test_a_floor_that_nothing_can_fail(tmp_path: Path):
+    made = project(tmp_path, edit(MANIFEST, ("0.1}", "0.1}, floor: 1")))
+    found = fault(made)
+    assert "'out' could as well be 0: it is at most 1.82e-01, the bound " in found
+    assert found.startswith(position(made.manifest, "{name: small") + ": ")
 
 
 def test_a_reference_need_not_take_every_scalar(tmp_path: Path):
@@ -290,7 +305,7 @@ def test_integers(tmp_path: Path):
     made = picks(tmp_path)
     result = made.build()
     assert result.exit_code == 0, result.stderr
-    ((case, vectors),) = golden(made).values()
+    ((case, vectors),) = selftest(made).values()
     starts = vectors.inputs["starts"]
     assert starts.dtype == np.int8 and starts.shape == (30,)
     assert set(starts.tolist()) == {-2, -1, 0, 1, 2, 3}, "both ends are drawn"
@@ -304,7 +319,7 @@ def test_an_optional_tensor_and_an_exact_result_between_integers(tmp_path: Path)
     made = picks(tmp_path, ("{starts: {range: [-2, 3]}}", masked))
     result = made.build()
     assert result.exit_code == 0, result.stderr
-    ((case, vectors),) = golden(made).values()
+    ((case, vectors),) = selftest(made).values()
     assert set(vectors.inputs["mask"].tolist()) == {False, True}
     assert vectors.expected["out"].dtype == np.float64 and case.bounds["out"] == 1.1
 
@@ -324,7 +339,7 @@ def test_an_optional_tensor_and_an_exact_result_between_integers(tmp_path: Path)
 )  # fmt: skip
 def test_faulty_inputs(tmp_path: Path, inputs: str, words: str):
     made = picks(tmp_path, ("{starts: {range: [-2, 3]}}", inputs))
-    assert words in fault(made)
+    assert words in fault(made, "--dry-run")
 
 
 def test_too_large_a_case(tmp_path: Path):
@@ -337,9 +352,9 @@ def test_a_call_that_depends_on_the_device(tmp_path: Path):
     manifest = edit(MANIFEST, ("pick: smallest >= cols", "pick: 16 if num_cus < 200 else 32"), ("cols: 32", "cols: 16"))
     made = project(tmp_path, manifest)
     made.build()
-    assert list(golden(made)) == ["small", "case1"]
+    assert list(selftest(made)) == ["small", "case1"]
     made.build("--filter", "BLOCK=16")
-    assert golden(made) == {}
+    assert selftest(made) == {}
 
 
 def test_an_op_whose_dims_are_all_constant(tmp_path: Path):
@@ -350,4 +365,97 @@ def test_an_op_whose_dims_are_all_constant(tmp_path: Path):
     )  # fmt: skip
     result = made.build()
     assert result.exit_code == 0, result.stderr
-    assert golden(made)["case0"][1].inputs["x"].shape == (40,)
+    assert selftest(made)["case0"][1].inputs["x"].shape == (40,)
+
+
+# When vectors are computed, and when those of a build before are taken
+
+
+class Counted:
+    """A project whose reference leaves a mark whenever it is imported."""
+
+    def __init__(self, folder: Path, reference: str = REFERENCE):
+        self.log = folder / "imports.log"
+        self.made = project(folder)
+        self.write(reference)
+
+    def write(self, reference: str) -> None:
+        (self.made.folder / "r.py").write_text(reference + f"\nopen({str(self.log)!r}, 'a').write('x')\n")
+
+    def computed(self, *options: str) -> bool:
+        """Whether a build computes vectors."""
+        self.log.write_text("")
+        result = self.made.build(*options)
+        assert result.exit_code == 0, result.output
+        return bool(self.log.read_text())
+
+
+def test_vectors_are_computed_once(tmp_path: Path):
+    counted = Counted(tmp_path)
+    assert not counted.computed("--dry-run"), "planning makes no arrays"
+    assert counted.computed()
+    before = contents(counted.made.output)
+    assert not counted.computed() and contents(counted.made.output) == before
+    shutil.rmtree(counted.made.output)
+    assert not counted.computed() and contents(counted.made.output) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("factor: 0.1", "factor: 0.2"),
+        ("rows: 3", "rows: 4"),
+        ("{std: 5}", "{std: 6}"),
+        ("{std: 5}", "{range: [5, 6]}"),
+        ("name: small", "name: other"),
+        ("seed: 9", "seed: 10"),
+        ("1.0e-4", "1.0e-3"),
+        ("T: float16, factor", "T: float32, factor"),
+        ("r.py:scale", "r.py:again"),
+    ],
+)
+def test_what_a_case_says_is_computed_anew(tmp_path: Path, old: str, new: str):
+    counted = Counted(tmp_path, REFERENCE + "\nagain, again_same_dtype = scale, scale_same_dtype\n")
+    assert counted.computed()
+    counted.made.manifest.write_text(edit(MANIFEST, (old, new)))
+    assert counted.computed()
+    counted.made.manifest.write_text(MANIFEST)
+    assert not counted.computed()
+
+
+IMPORTS = {
+    "from helper import twice": ("helper.py", "twice = 2"),
+    "import helper\ntwice = helper.twice": ("helper.py", "twice = 2"),
+    "from parts import helper\ntwice = helper.twice": ("parts/helper.py", "twice = 2"),
+    "from parts.helper import twice": ("parts/__init__.py", ""),
+}
+
+
+@pytest.mark.parametrize("line", IMPORTS)
+def test_what_a_reference_imports_is_part_of_it(tmp_path: Path, line: str):
+    for name in ("helper.py", "parts/helper.py", "parts/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("twice = 2\n")
+    counted = Counted(tmp_path, f"{line}\n{REFERENCE.replace('* factor', '* factor * twice / 2')}")
+    assert counted.computed() and not counted.computed()
+    name, _ = IMPORTS[line]
+    (tmp_path / name).write_text("twice = 3 - 1\n")
+    assert counted.computed() and not counted.computed()
+
+
+def test_a_module_that_the_text_does_not_show_is_looked_at_each_time(tmp_path: Path):
+    (tmp_path / "helper.py").write_text("twice = 2\n")
+    hidden = "import importlib\ntwice = importlib.import_module('hel' + 'per').twice\n"
+    counted = Counted(tmp_path, hidden + REFERENCE.replace("* factor", "* factor * twice / 2"))
+    assert counted.computed() and counted.computed()
+
+
+def test_vectors_in_the_cache_that_were_altered_are_computed_anew(tmp_path: Path):
+    counted = Counted(tmp_path)
+    counted.computed()
+    before = contents(counted.made.output)
+    for path in (counted.made.cache / "vectors-v1").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-1] + b"!")
+    shutil.rmtree(counted.made.output)
+    assert counted.computed() and contents(counted.made.output) == before
