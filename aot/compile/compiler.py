@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
 import os
@@ -128,6 +129,7 @@ class CompiledKernel:
 _RESERVED_OPTIONS = frozenset({"arch", "backend_name", "warp_size", "extern_libs", "ir_override"})
 
 
+@functools.cache
 def option_names(target: Target) -> frozenset[str]:
     """Names of the compiler options that a job for `target` may give."""
     return frozenset(field.name for field in dataclasses.fields(_option_class(target))) - _RESERVED_OPTIONS

@@ -41,8 +41,12 @@ class PythonSource:
                         return True
         return False
 
-    def imports(self) -> Iterator[str]:
+    @functools.cached_property
+    def imports(self) -> tuple[str, ...]:
         """The dotted name of every module that some line imports; for `from a import b`, of both `a` and `a.b`."""
+        return tuple(dict.fromkeys(filter(None, self._imported())))
+
+    def _imported(self) -> Iterator[str]:
         package = self.path.relative_to(self.root).parent.parts
         for node in ast.walk(self.tree) if self.tree else ():
             if isinstance(node, ast.Import):
@@ -50,8 +54,8 @@ class PythonSource:
             elif isinstance(node, ast.ImportFrom):
                 above = package[: len(package) + 1 - node.level] if node.level else ()
                 base = ".".join([*above, *filter(None, [node.module])])
-                names = [f"{base}.{alias.name}".lstrip(".") for alias in node.names if alias.name != "*"]
-                yield from filter(None, [base, *names])
+                yield base
+                yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names if alias.name != "*")
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ def closure(root: Path, file: str) -> Closure:
         if source is None:
             continue
         found[name] = source.digest
-        for module in source.imports():
+        for module in source.imports:
             files = list(_files(root, module))
             waiting += files
             if not files:

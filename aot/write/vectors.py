@@ -58,14 +58,15 @@ class VectorCache(Cache[CaseVectors]):
 def case_vectors(cases: Iterable[PlannedCase], cache: VectorCache) -> Iterator[CaseVectors]:
     """The vectors of each case: from the cache, else computed. Raises `ManifestError` where a reference is at fault."""
     projects: dict[tuple[Path, str], Project] = {}
+    closures: dict[tuple[Path, str], Closure] = {}
     for case in cases:
-        root, file = case.manifest.root, case.recipe.reference.rpartition(":")[0]
-        sources = closure(root, file)
+        root, file = where = case.manifest.root, case.recipe.reference.rpartition(":")[0]
+        sources = closures[where] = closures.get(where) or closure(root, file)
         key = vectors_key(case.recipe, sources)
         vectors = cache.get(key)
         if vectors is None:
             # Each reference has modules of its own, so that it shows which files were imported for it.
-            modules = projects.setdefault((root, file), Project(root))
+            modules = projects.setdefault(where, Project(root))
             with modules.active():
                 vectors = _Computation(case, _references(case, modules)).run()
             # What the text of the sources does not tell (a module imported by a computed name) is not in the key.
