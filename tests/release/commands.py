@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .exceptions import TABLE, Rule, Treated, treat, unused
+from .exceptions import TABLE, Action, Rule, Treated, treat, unused
 from .running import Findings, Result, each
 from .scratch import copy_template, make_template
 from .setting import Setting, say
@@ -47,10 +47,18 @@ def commands(setting: Setting) -> Findings:
         findings.failures += [
             f"{', '.join(script.sources)}: {fault}" for outcome in outcomes for fault in faults_of(outcome)
         ]
-        findings.skipped += [f"`{item.shown}`: {item.treated.skipped}" for item in outcomes if item.result is None]
+        findings.skipped += [text for outcome in outcomes for text in _left_out(outcome)]
     counts = Counter(findings.skipped)
     findings.skipped = [f"{text} ({count} times)" if count > 1 else text for text, count in counts.items()]
     return findings
+
+
+def _left_out(outcome: Outcome) -> list[str]:
+    """What of a command was not done."""
+    if outcome.result is None:
+        return [f"`{outcome.shown}`: {outcome.treated.skipped}"]
+    appended = [rule for rule in outcome.treated.used if rule.action is Action.APPEND]
+    return [f"`{outcome.shown}`: run with {rule.value}, {rule.reason}" for rule in appended]
 
 
 def outdated(scripts: Iterable[Script], table: tuple[Rule, ...] = TABLE) -> list[str]:

@@ -48,10 +48,12 @@ TABLE = (
     Rule("Llama-3.2-1B|CHECKPOINT", Action.REPLACE, "a checkpoint: one of random numbers", "checkpoint"),
     Rule(r"(?<=dist/)(\w+)-sm_90", Action.REPLACE, "built whole is gfx942", r"\1-gfx942"),
     # What would take too long
-    Rule("^aotbuild .*--arch sm_90", Action.APPEND, "planned only: built whole is gfx942", "--dry-run"),
-    Rule("^python benchmarks/build.py", Action.APPEND, "a sample", "--sample 4 --no-cache manifests/memory.yaml"),
-    Rule("^python benchmarks/emulator.py", Action.APPEND, "a small size", "--size 256 --seqlen 256 --rounds 1"),
-    Rule(r"\bpytest .*tests/", Action.APPEND, "tests are collected only: .ci/run runs them", "--collect-only -q"),
+    Rule("^aotbuild .*--arch sm_90", Action.APPEND, "for what is built whole is gfx942", "--dry-run"),
+    Rule("^python benchmarks/build.py", Action.APPEND, "for it takes minutes",
+         "--sample 4 --no-cache manifests/memory.yaml"),
+    Rule("^python benchmarks/emulator.py", Action.APPEND, "for it takes minutes",
+         "--size 256 --seqlen 256 --rounds 1"),
+    Rule(r"\bpytest .*tests/", Action.APPEND, "for .ci/run runs the tests", "--collect-only -q"),
     # What is not run
     Rule(r"^pip install", Action.SKIP, "would change the Python environment of the check"),
     Rule(r"^(ruff|mypy)\b", Action.SKIP, ".ci/run runs the linters"),

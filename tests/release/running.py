@@ -80,7 +80,8 @@ def run(
 
 def _kill(process: subprocess.Popen[str]) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
-        for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+        whole = psutil.Process(process.pid)
+        for one in [*whole.children(recursive=True), whole]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
 
