@@ -1,9 +1,12 @@
-"""Triton kernels compiled for gfx942 and run on the emulator, against numpy in float64."""
+"""Triton kernels compiled for every AMD architecture and run on the emulator, against numpy in float64.
+
+All run in strict mode, which must have nothing to say.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import ml_dtypes
@@ -12,41 +15,53 @@ import pytest
 
 pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
 
-from aot_emulator import EmulatorDriver, Options, Order
+from aot_emulator import ARCHS, EmulatorDriver, Options, Order
 from aot_emulator.driver import STRICT_VARIABLE
 
-from tests.support.emulation.launching import BF8, BF16, FP8, OCP_BF8, OCP_FP8, run
+from tests.support.emulation.launching import BF8, BF16, FP8, OCP_BF8, OCP_FP8, compile_kernel, run
+from tests.support.emulation.sweeps import sweep
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-
-@pytest.fixture(params=(False, True), ids=("", "strict"), autouse=True)
-def strict(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
-    """Each kernel runs as it is, and in strict mode, which must have nothing to say."""
-    monkeypatch.setenv(STRICT_VARIABLE, str(int(request.param)))
-
-
-GFX942 = "gfx942"
+GFX942, RDNA = "gfx942", ("gfx1100", "gfx1201")
 F16, F32, F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 I8, I32, I64 = np.dtype(np.int8), np.dtype(np.int32), np.dtype(np.int64)
-RDNA = ("gfx1100", "gfx1201")
 U32, U64 = np.dtype(np.uint32), np.dtype(np.uint64)
+FP8_OF = {"gfx942": (FP8, BF8), "gfx950": (OCP_FP8, OCP_BF8), "gfx90a": (), "gfx1100": (), "gfx1201": (OCP_FP8, OCP_BF8)}
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(STRICT_VARIABLE, "1")
+
+
+def on_archs(names: str, cases: Iterable[tuple[Any, ...]], every: int = 4) -> Any:
+    """Parameters `arch` and `names`: each case on each architecture, of which a sample is no slow test."""
+    # Cases are taken in another order for each architecture, so that samples differ.
+    found = list(cases)
+    shifted = ((arch, *case) for at, arch in enumerate(ARCHS) for case in (*found[at:], *found[:at]))
+    return sweep(f"arch,{names}", shifted, every, str)
+
+
+every_arch = pytest.mark.parametrize("arch", ARCHS)
 
 
 def normal(*shape: int, dtype: Any = F32, seed: int = 0, scale: float = 1.0) -> np.ndarray:
     return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(dtype)
 
 
-@pytest.mark.parametrize("dtype", (F32, F16, BF16, F64, I8, I64), ids=str)
-def test_masked_add(dtype: np.dtype, arch: str = GFX942):
+@on_archs("dtype", [(dtype,) for dtype in (F32, F16, BF16, F64, I8, I64)])
+def test_masked_add(arch: str, dtype: np.dtype, monkeypatch: pytest.MonkeyPatch):
     x, y = (normal(1000, dtype=dtype, seed=i, scale=10) for i in range(2))
-    after, driver = run("add", (4,), {"x": x, "y": y, "out": np.zeros_like(x), "n": 1000}, arch=arch, BLOCK=256)
-    np.testing.assert_array_equal(after["out"], x + y)
-    assert driver.last.instructions > 16  # four workgroups of four wavefronts
+    for strict in "01":
+        monkeypatch.setenv(STRICT_VARIABLE, strict)
+        after, driver = run("add", (4,), {"x": x, "y": y, "out": np.zeros_like(x), "n": 1000}, arch=arch, BLOCK=256)
+        np.testing.assert_array_equal(after["out"], x + y)
+        assert driver.last.instructions > 16  # four workgroups of four wavefronts
 
 
-@pytest.mark.parametrize("dtype", (F32, F16), ids=str)
-def test_layernorm(dtype: np.dtype, arch: str = GFX942):
+@on_archs("dtype", [(F32,), (F16,)], 3)
+def test_layernorm(arch: str, dtype: np.dtype):
     x = normal(5, 777, dtype=dtype)
     weight, bias = normal(777, dtype=dtype, seed=1), normal(777, dtype=dtype, seed=2)
     arguments = {"x": x, "weight": weight, "bias": bias, "out": np.zeros_like(x), "columns": 777, "eps": 1e-5}
@@ -75,62 +90,52 @@ def check_matmul(
     return driver
 
 
-@pytest.mark.parametrize("instruction", (16, 32))
-@pytest.mark.parametrize("dtype", (F16, BF16, F32, I8, FP8, BF8), ids=str)
-def test_ragged_matmul(dtype: np.dtype, instruction: int):
-    check_matmul(dtype, (100, 70, 90), (64, 64, 32), {"num_warps": 4, "matrix_instr_nonkdim": instruction})
-
-
+MATMULS = [(arch, dtype, instruction) for arch in ARCHS for dtype in (F16, BF16, F32, I8, *FP8_OF[arch])
+           for instruction in (0, 16, 32) if bool(instruction) != (arch in RDNA)]  # fmt: skip
 WMMA = {F16: "f32_16x16x16_f16", BF16: "f32_16x16x16_bf16", I8: "i32_16x16x16_iu8"}
-WMMA_OF_RDNA4 = {OCP_FP8: "f32_16x16x16_fp8_fp8", OCP_BF8: "f32_16x16x16_bf8_bf8"}
 
 
-@pytest.mark.parametrize("dtype", (F16, BF16, I8, OCP_FP8, OCP_BF8, F32), ids=str)
-@pytest.mark.parametrize("arch", RDNA)
-def test_ragged_matmul_of_rdna(arch: str, dtype: np.dtype):
-    driver = check_matmul(dtype, (100, 70, 90), (64, 64, 32), {"num_warps": 4}, arch=arch)
-    expected = (WMMA | WMMA_OF_RDNA4 if arch == "gfx1201" else WMMA).get(dtype)
-    if expected is not None:
-        assert driver.last.summary.mnemonics[f"v_wmma_{expected}"] > 0
+@sweep("arch,dtype,instruction", MATMULS, 3, str)
+def test_ragged_matmul(arch: str, dtype: np.dtype, instruction: int):
+    options = {"num_warps": 4} | ({"matrix_instr_nonkdim": instruction} if instruction else {})
+    driver = check_matmul(dtype, (100, 70, 90), (64, 64, 32), options, arch=arch)
+    if arch in RDNA and dtype in WMMA:
+        assert driver.last.summary.mnemonics[f"v_wmma_{WMMA[dtype]}"] > 0
 
 
-@pytest.mark.parametrize("order", Order)
-@pytest.mark.parametrize("arch", RDNA)
-def test_split_k_of_rdna(arch: str, order: Order):
+@sweep("arch,dtype,stages", [("gfx942", F16, 3), ("gfx950", F16, 3), ("gfx950", I8, 2), ("gfx950", OCP_FP8, 3),
+                             ("gfx90a", F16, 2), ("gfx1100", BF16, 3), ("gfx1201", BF16, 3)], 2, str)  # fmt: skip
+def test_pipelined_matmul(arch: str, dtype: np.dtype, stages: int):
+    """Deep enough for the longest instructions, and for loads that go to LDS."""
+    k, block_k = (256, 32) if arch in RDNA else (384, 128)
+    check_matmul(dtype, (64, 64, k), (64, 64, block_k), {"num_stages": stages}, arch=arch)
+
+
+@sweep("arch", ARCHS, 2)
+def test_matmul_of_doubles(arch: str):
+    check_matmul(F64, (48, 40, 50), (32, 32, 32), arch=arch)
+
+
+@sweep("arch,order", [(arch, order) for arch in ARCHS for order in Order], 3, str)
+def test_split_k_with_float_atomics(arch: str, order: Order):
     check_matmul(F16, (64, 64, 256), (32, 32, 32), split=4, emulation=Options(order=order), arch=arch)
 
 
-@pytest.mark.parametrize("arch", RDNA)
-def test_pipelined_and_spilling_matmuls_of_rdna(arch: str):
-    check_matmul(BF16, (64, 64, 256), (32, 32, 32), {"num_stages": 3, "num_warps": 8}, arch=arch)
+def test_spilling_matmul():
+    """One wavefront for a tile of 128 x 256 does not fit its registers: accumulation registers and scratch."""
+    shape, blocks = (128, 256, 64), (128, 256, 32)
+    check_matmul(F16, shape, blocks, {"num_warps": 1})
+    signature = (("a", "*fp16"), ("b", "*fp16"), ("c", "*fp32"), ("m", "i32"), ("n", "i32"), ("k", "i32"))
+    constants = (("BLOCK_M", 128), ("BLOCK_N", 256), ("BLOCK_K", 32), ("SPLIT_K", 1))
+    metadata = compile_kernel("matmul", signature, constants, (("num_warps", 1),)).compiled.metadata
+    assert metadata.scratch_bytes > 0 and metadata.agprs > 0, "the kernel spills no more: make its tile larger"
+
+
+@sweep("arch", RDNA, 2)
+def test_spilling_matmul_of_rdna(arch: str):
     driver = check_matmul(F64, (30, 32, 32), (32, 32, 32), {"num_warps": 1}, arch=arch)
     spilled = [name for name in driver.last.summary.mnemonics if name.startswith("scratch_")]
     assert spilled, "it spills no more: make its tile larger"
-
-
-def test_matmul_of_doubles():
-    check_matmul(F64, (48, 40, 50), (32, 32, 32))
-
-
-@pytest.mark.parametrize("order", Order)
-def test_split_k_with_float_atomics(order: Order):
-    check_matmul(F16, (64, 64, 256), (32, 32, 32), split=4, emulation=Options(order=order))
-
-
-def test_matmul_with_pipelined_loads():
-    check_matmul(F16, (64, 64, 256), (32, 32, 32), {"num_stages": 3, "num_warps": 4, "kpack": 2})
-
-
-def test_spilling_matmul(arch: str = GFX942):
-    """One wavefront for a tile of 128 x 256 does not fit its registers: accumulation registers and scratch."""
-    from tests.support.emulation.launching import compile_kernel
-
-    shape, blocks = (128, 256, 64), (128, 256, 32)
-    check_matmul(F16, shape, blocks, {"num_warps": 1}, arch=arch)
-    signature = (("a", "*fp16"), ("b", "*fp16"), ("c", "*fp32"), ("m", "i32"), ("n", "i32"), ("k", "i32"))
-    constants = (("BLOCK_M", 128), ("BLOCK_N", 256), ("BLOCK_K", 32), ("SPLIT_K", 1))
-    metadata = compile_kernel("matmul", signature, constants, (("num_warps", 1),), arch=arch).compiled.metadata
-    assert metadata.scratch_bytes > 0 and metadata.agprs > 0, "the kernel spills no more: make its tile larger"
 
 
 UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -141,9 +146,8 @@ UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", (F32, F64), ids=str)
-@pytest.mark.parametrize("name", UNARY)
-def test_function(name: str, dtype: np.dtype, arch: str = GFX942):
+@on_archs("name,dtype", [(name, dtype) for name in UNARY for dtype in (F32, F64)], 9)
+def test_function(arch: str, name: str, dtype: np.dtype):
     x = normal(500, dtype=dtype, scale=3)
     x = np.abs(x) if name in ("log", "log2", "sqrt", "rsqrt") else x
     after, _ = run("unary", (2,), {"x": x, "out": np.zeros_like(x), "n": 500}, arch=arch, FUNCTION=name, BLOCK=256)
@@ -153,10 +157,14 @@ def test_function(name: str, dtype: np.dtype, arch: str = GFX942):
 
 CASTS = [(F32, F16), (F32, BF16), (F16, F32), (BF16, F32), (F32, FP8), (F32, BF8), (FP8, F16), (BF8, F32), (F16, FP8),
          (F32, I32), (I32, F32), (I64, F32), (F64, F32), (F64, I64), (I64, F64), (U32, F64)]  # fmt: skip
+OCP_CASTS = [pair for wide in (F32, F16, BF16) for small in (OCP_FP8, OCP_BF8) for pair in ((wide, small), (small, wide))]
+# Triton knows small floats of gfx942, gfx950 and gfx1201 alone.
+ALL_CASTS = [(arch, *types) for arch in ARCHS for types in CASTS if arch == "gfx942" or not {FP8, BF8} & {*types}]
+ALL_CASTS += [(arch, *types) for arch in ("gfx950", "gfx1201") for types in OCP_CASTS[: 12 if arch == "gfx950" else 4]]
 
 
-@pytest.mark.parametrize("source,target", CASTS, ids=str)
-def test_cast(source: np.dtype, target: np.dtype, arch: str = GFX942):
+@sweep("arch,source,target", ALL_CASTS, 6, str)
+def test_cast(arch: str, source: np.dtype, target: np.dtype):
     x = np.abs(normal(500, scale=20)).astype(source) if source.kind == "u" else normal(500, scale=20).astype(source)
     after, _ = run(
         "unary", (2,), {"x": x, "out": np.zeros(500, target), "n": 500}, arch=arch, FUNCTION="cast", BLOCK=256
@@ -196,8 +204,8 @@ BINARY_FORMS = [
 ]
 
 
-@pytest.mark.parametrize("name,dtype", BINARY_FORMS, ids=str)
-def test_binary_operation(name: str, dtype: np.dtype, arch: str = GFX942):
+@on_archs("name,dtype", BINARY_FORMS, 11)
+def test_binary_operation(arch: str, name: str, dtype: np.dtype):
     rng = np.random.default_rng(0)
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
@@ -217,8 +225,8 @@ def test_binary_operation(name: str, dtype: np.dtype, arch: str = GFX942):
         np.testing.assert_allclose(after["out"].astype(np.float64), want, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("order", Order)
-def test_reductions_scans_and_sorts(order: Order, arch: str = GFX942):
+@on_archs("order", [(order,) for order in Order], 3)
+def test_reductions_scans_and_sorts(arch: str, order: Order):
     x = normal(16, 128)
     out = np.zeros(16 * 3 + 2 * 16 * 128, np.float32)
     after, _ = run(
@@ -232,14 +240,15 @@ def test_reductions_scans_and_sorts(order: Order, arch: str = GFX942):
     np.testing.assert_array_equal(ordered.reshape(16, 128), np.sort(x, 1))
 
 
-@pytest.mark.parametrize("dtype", (F32, F16, I8), ids=str)
-def test_transpose(dtype: np.dtype, arch: str = GFX942):
+@on_archs("dtype", [(F32,), (F16,), (I8,)], 4)
+def test_transpose(arch: str, dtype: np.dtype):
     x = normal(64, 128, dtype=dtype, scale=30)
     after, _ = run("transpose", (1,), {"x": x, "out": np.zeros((128, 64), dtype)}, arch=arch, ROWS=64, COLUMNS=128)
     np.testing.assert_array_equal(after["out"], x.T)
 
 
-def test_returning_atomics(arch: str = GFX942):
+@sweep("arch", ARCHS, 2)
+def test_returning_atomics(arch: str):
     x = np.random.default_rng(0).integers(0, 10, 1000).astype(np.int32)
     arguments = {"x": x, "counts": np.zeros(10, np.int32), "order": np.full(1000, -1, np.int32), "n": 1000}
     after, _ = run("histogram", (4,), arguments, arch=arch, BLOCK=256)
@@ -256,8 +265,8 @@ ATOMIC_FORMS += [(name, dtype) for dtype in (F32, F64) for name in ("max", "min"
 ]
 
 
-@pytest.mark.parametrize("name,dtype", ATOMIC_FORMS, ids=str)
-def test_atomic(name: str, dtype: np.dtype, arch: str = GFX942):
+@on_archs("name,dtype", ATOMIC_FORMS, 7)
+def test_atomic(arch: str, name: str, dtype: np.dtype):
     x = (
         np.random.default_rng(0).integers(-1, 2, 300).astype(dtype)
         if dtype.itemsize == 2
@@ -271,8 +280,8 @@ def test_atomic(name: str, dtype: np.dtype, arch: str = GFX942):
     np.testing.assert_allclose(after["out"].astype(want.dtype), want, rtol=1e-5, atol=1e-3)
 
 
-@pytest.mark.parametrize("order", Order)
-def test_spin_lock(order: Order, arch: str = GFX942):
+@on_archs("order", [(order,) for order in Order], 3)
+def test_spin_lock(arch: str, order: Order):
     """A wavefront that spins must not keep the one that holds the lock from going on."""
     values = np.random.default_rng(0).integers(0, 100, 37).astype(np.int32)
     arguments = {"lock": np.zeros(1, np.int32), "total": np.zeros(1, np.int32), "values": values}
@@ -287,21 +296,23 @@ def collatz(value: int) -> int:
     return steps
 
 
-@pytest.mark.parametrize("batch", (4, 40, 1024))
-def test_loops_of_different_lengths(batch: int):
+@sweep("arch,batch", [(arch, batch) for batch in (4, 40, 1024) for arch in ("gfx942", "gfx1100")], 2)
+def test_loops_of_different_lengths(arch: str, batch: int):
     x = np.random.default_rng(0).integers(1, 1000, 100).astype(np.int32)
     arguments = {"x": x, "out": np.zeros(100, np.int32), "n": 100}
-    after, _ = run("collatz", (100,), arguments, emulation=Options(batch_wavefronts=batch))
+    after, _ = run("collatz", (100,), arguments, emulation=Options(batch_wavefronts=batch), arch=arch)
     assert after["out"].tolist() == [collatz(int(value)) for value in x]
 
 
-def test_function_calls(arch: str = GFX942):
+@sweep("arch", ARCHS, 2)
+def test_function_calls(arch: str):
     x = normal(60)
     after, _ = run("calls", (60,), {"x": x, "out": np.zeros_like(x), "factor": 1.5}, arch=arch)
     np.testing.assert_allclose(after["out"], (x * 1.5 + 1) * 1.5 + 1, rtol=1e-6, atol=1e-6)
 
 
-def test_grid_in_three_dimensions(arch: str = GFX942):
+@sweep("arch", ARCHS, 2)
+def test_grid_in_three_dimensions(arch: str):
     options = Options(batch_wavefronts=28)
     after, _ = run("grid", (3, 4, 5), {"out": np.zeros((5, 4, 3), np.int32)}, emulation=options, arch=arch)
     z, y, x = np.indices((5, 4, 3))

@@ -49,7 +49,8 @@ def check(arch: str, name: str, modifiers: dict[str, int], tail: str = "", more:
     op = matrix_op.resolve(matrix_op.matrix_ops(arch)[name], matrix_op.MatrixModifiers(**modifiers))
     machine = filled(arch, op)
     a, b, c = rows(machine, A, 0, op.a_registers), rows(machine, B, 0, op.b_registers), rows(machine, C, 32, 32)
-    want = matrix_product.execute(matrix_op.matrix_ops(arch)[name], a, b, c[: op.d_registers], matrix_op.MatrixModifiers(**modifiers), **given)
+    chosen = matrix_op.MatrixModifiers(**modifiers)
+    want = matrix_product.execute(matrix_op.matrix_ops(arch)[name], a, b, c[: op.d_registers], chosen, **given)
     operands = [registers(C, 32, op.d_registers), registers(A, 0, op.a_registers), registers(B, 0, op.b_registers)]
     machine.set_exec(0xF0F0)  # which does not matter
     fields = " ".join(f"{field}:{value}" for field, value in modifiers.items() if field in ("cbsz", "abid", "blgp"))

@@ -1,4 +1,4 @@
-"""Each instruction of the scalar unit against Python's own integers."""
+"""The scalar unit on integers, on every instruction set, against Python's own integers."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from aot_emulator.isa.archs import ARCHS
 from aot_emulator.isa.scalar.scalar_alu import SOP1, SOP2, SOPC
 
 from aot_runtime.errors import UnsupportedInstructionError
 from tests.support.emulation.machine import DEFAULT_MODE, Machine, integers
+from tests.support.emulation.rdna import RDNA, bits_of, mnemonics
 
+TESTED = ("gfx942", *RDNA)
+every_arch = pytest.mark.parametrize("arch", TESTED)
 MASK = {32: 0xFFFFFFFF, 64: 0xFFFFFFFFFFFFFFFF}
 
 
 def s(value: int, bits: int = 32) -> int:
     value &= (1 << bits) - 1
     return value - (value >> bits - 1 << bits)
-
-
-def bits_of(kind: str) -> int:
-    return int(kind[1:])
 
 
 def carry(total: int) -> tuple[int, bool]:
@@ -136,9 +136,15 @@ ORDER: dict[str, Callable[[int, int], bool]] = {
 }  # fmt: skip
 
 
-def with_sources(seed: int, wavefronts: int = 96) -> Machine:
+def forms(table: dict) -> list[tuple[str, str]]:
+    """(arch, operation) of a table's instructions that an arch has."""
+    found = [(arch, name) for arch in TESTED for name in table if name in mnemonics(arch)]
+    return [(arch, name) for arch, name in found if arch in RDNA or name not in RDNA_ONLY]
+
+
+def with_sources(arch: str, seed: int, wavefronts: int = 96) -> Machine:
     """s[4:5] and s[8:9] random, equal in places; SCC alternating."""
-    machine = Machine(wavefronts)
+    machine = Machine(wavefronts, arch=arch)
     machine.s[[4, 5, 8, 9]] = integers(seed, (4, wavefronts))
     machine.s[8:10, ::7] = machine.s[4:6, ::7]
     machine.batch.scc[:] = np.arange(wavefronts) % 2
@@ -163,56 +169,80 @@ def check(machine: Machine, kind: str, wanted: list[int | tuple[int, bool]]) -> 
 
 def test_every_instruction_has_a_case():
     assert set(SOP2) == set(TWO) and set(SOP1) == set(ONE)
-    assert len(SOPC) == 12 + 2 + 4  # see test_comparison and test_bit_tests
+    assert len(SOPC) == 12 + 2 + 4  # see test_comparison and test_single_bits
 
 
-@pytest.mark.parametrize("name", [name for name in TWO if name not in RDNA_ONLY])
-def test_two_sources(name: str):
-    machine = with_sources(len(name))
-    kind, *kinds = SOP2[name].kinds
+@pytest.mark.parametrize("arch,operation", forms(TWO))
+def test_two_sources(arch: str, operation: str):
+    machine = with_sources(arch, len(operation))
+    kind, *kinds = SOP2[operation].kinds
     sources = [value(machine, number, source) for number, source in zip((4, 8), kinds, strict=True)]
+    name = mnemonics(arch)[operation]
     machine.execute(f"{name} {registers(kind, 2)}, {registers(kinds[0], 4)}, {registers(kinds[1], 8)}")
-    check(machine, kind, [TWO[name](a, b) for a, b in zip(*sources, strict=True)])
+    check(machine, kind, [TWO[operation](a, b) for a, b in zip(*sources, strict=True)])
 
 
-@pytest.mark.parametrize("name", ONE)
-def test_one_source(name: str):
-    machine = with_sources(len(name))
-    kind, source = SOP1[name].kinds
+@pytest.mark.parametrize("arch,operation", forms(ONE))
+def test_one_source(arch: str, operation: str):
+    machine = with_sources(arch, len(operation))
+    kind, source = SOP1[operation].kinds
     values = value(machine, 4, source)
-    machine.execute(f"{name} {registers(kind, 2)}, {registers(source, 4)}")
-    check(machine, kind, [ONE[name](a) for a in values])
+    machine.execute(f"{mnemonics(arch)[operation]} {registers(kind, 2)}, {registers(source, 4)}")
+    check(machine, kind, [ONE[operation](a) for a in values])
 
 
 @pytest.mark.parametrize("name,kind", [*((n, k) for n in ORDER for k in ("i32", "u32")), ("eq", "u64"), ("lg", "u64")])
-def test_comparison(name: str, kind: str):
-    machine = with_sources(5)
+@every_arch
+def test_comparison(arch: str, name: str, kind: str):
+    machine = with_sources(arch, 5)
     sources = [[s(v) if kind == "i32" else v for v in value(machine, n, kind)] for n in (4, 8)]
     machine.execute(f"s_cmp_{name}_{kind} {registers(kind, 4)}, {registers(kind, 8)}")
     assert machine.scc.tolist() == [ORDER[name](a, b) for a, b in zip(*sources, strict=True)]
 
 
+@pytest.mark.parametrize("arch", ("gfx942", "gfx1100"))
+def test_comparison_with_an_immediate(arch: str):
+    for name, compare in ORDER.items():
+        machine = with_sources(arch, 7)
+        machine.s[4, ::3] = 0xFFFF8001
+        machine.s[4, 1::3] = 0x8001
+        values = value(machine, 4, "u32")
+        machine.execute(f"s_cmpk_{name}_u32 s4, 0x8001")
+        assert machine.scc.tolist() == [compare(a, 0x8001) for a in values]
+        machine.execute(f"s_cmpk_{name}_i32 s4, 0x8001")
+        assert machine.scc.tolist() == [compare(s(a), s(0x8001, 16)) for a in values]
+
+
+@every_arch
 @pytest.mark.parametrize("bits", (32, 64))
-@pytest.mark.parametrize("wanted", (0, 1))
-def test_bit_tests(wanted: int, bits: int):
-    machine = with_sources(6)
+def test_single_bits(bits: int, arch: str):
+    machine = with_sources(arch, 6)
     values, positions = value(machine, 4, f"u{bits}"), value(machine, 8, "u32")
-    machine.execute(f"s_bitcmp{wanted}_b{bits} {registers(f'u{bits}', 4)}, s8")
-    assert machine.scc.tolist() == [(a >> (b % bits) & 1) == wanted for a, b in zip(values, positions, strict=True)]
+    source, target, cleared = (registers(f"u{bits}", number) for number in (4, 10, 12))
+    for wanted in (0, 1):
+        machine.execute(f"s_bitcmp{wanted}_b{bits} {source}, s8")
+        assert machine.scc.tolist() == [(a >> (b % bits) & 1) == wanted for a, b in zip(values, positions, strict=True)]
+    machine.execute(f"s_mov_b{bits} {target}, {source}", f"s_mov_b{bits} {cleared}, {source}",
+                    f"s_bitset1_b{bits} {target}, s8", f"s_bitset0_b{bits} {cleared}, s8")  # fmt: skip
+    pairs = list(zip(values, positions, strict=True))
+    assert value(machine, 10, f"u{bits}") == [a | 1 << b % bits for a, b in pairs]
+    assert value(machine, 12, f"u{bits}") == [a & ~(1 << b % bits) for a, b in pairs]
 
 
-@pytest.mark.parametrize(
-    "name,total", [("s_addc_u32", lambda a, b, c: a + b + c), ("s_subb_u32", lambda a, b, c: a - b - c)]
-)
-def test_carry_chain(name: str, total: Callable[[int, int, int], int]):
-    machine = with_sources(7)
+@every_arch
+def test_carry_chain(arch: str):
+    machine = with_sources(arch, 7)
     a, b, c = machine.s[4].tolist(), machine.s[8].tolist(), machine.scc.tolist()
-    machine.execute(f"{name} s2, s4, s8")
-    check(machine, "u32", [carry(total(*values)) for values in zip(a, b, c, strict=True)])
+    machine.execute(f"{mnemonics(arch)['s_addc_u32']} s2, s4, s8")
+    check(machine, "u32", [carry(x + y + z) for x, y, z in zip(a, b, c, strict=True)])
+    c = machine.scc.tolist()
+    machine.execute(f"{mnemonics(arch)['s_subb_u32']} s2, s4, s8")
+    check(machine, "u32", [carry(x - y - z) for x, y, z in zip(a, b, c, strict=True)])
 
 
-def test_selections_by_scc():
-    machine = with_sources(8)
+@every_arch
+def test_selections_by_scc(arch: str):
+    machine = with_sources(arch, 8)
     machine.s[2:4] = 77
     a, b, scc = machine.s[4].copy(), machine.s[8].copy(), machine.scc.copy()
     wide = machine.pair(4), machine.pair(8)
@@ -224,47 +254,41 @@ def test_selections_by_scc():
     np.testing.assert_array_equal(machine.s[3].view(np.int32), np.where(scc, -5, 77))
 
 
-def test_bits_are_set_and_cleared():
-    machine = with_sources(9)
-    machine.set_pair(2, before := np.full(96, 0xF0F0F0F00F0F0F0F, np.uint64))
-    machine.set_pair(6, before)
-    positions = machine.s[4].tolist()
-    machine.execute("s_bitset1_b64 s[2:3], s4", "s_bitset0_b64 s[6:7], s4")
-    assert machine.pair(2).tolist() == [int(before[0]) | 1 << p % 64 for p in positions]
-    assert machine.pair(6).tolist() == [int(before[0]) & ~(1 << p % 64) for p in positions]
-
-
+@every_arch
 @pytest.mark.parametrize("operation", LOGIC)
-def test_exec_is_saved_and_combined(operation: str):
-    machine = with_sources(10)
-    machine.set_exec(np.arange(96, dtype=np.uint64) * np.uint64(0x123456789AB))
-    old, source = machine.pair(126).tolist(), machine.pair(4).tolist()
-    machine.execute(f"s_{operation}_saveexec_b64 s[2:3], s[4:5]")
-    wanted = [LOGIC[operation](a, b) & MASK[64] for a, b in zip(source, old, strict=True)]
-    assert machine.pair(2).tolist() == old and machine.pair(126).tolist() == wanted
+def test_exec_is_saved_and_combined(operation: str, arch: str):
+    """EXEC has 64 bits, and 32 on RDNA."""
+    lanes = ARCHS[arch].lanes
+    kind, form = f"u{lanes}", f"b{lanes}"
+    machine = with_sources(arch, 10)
+    machine.set_exec(np.arange(96, dtype=np.uint64) * np.uint64(0x123456789AB) & np.uint64(MASK[lanes]))
+    if lanes == 32:
+        machine.s[[3, 127]] = 0x77777777
+    old, source = value(machine, 126, kind), value(machine, 4, kind)
+    name = mnemonics(arch)[f"s_{operation}_saveexec_{form}"]
+    machine.execute(f"{name} {registers(kind, 2)}, {registers(kind, 4)}")
+    wanted = [LOGIC[operation](a, b) & MASK[lanes] for a, b in zip(source, old, strict=True)]
+    assert value(machine, 2, kind) == old and value(machine, 126, kind) == wanted
     assert machine.scc.tolist() == [value != 0 for value in wanted]
+    assert lanes == 64 or (machine.s[[3, 127]] == 0x77777777).all(), "one register"
+    if operation in ("andn1", "andn2"):
+        machine.set_exec(before := 0xFF00FF00FF00FF00 & MASK[lanes])
+        wanted = [LOGIC[operation](value, before) & MASK[lanes] for value in source]
+        name = mnemonics(arch)[f"s_{operation}_wrexec_{form}"]
+        machine.execute(f"{name} {registers(kind, 2)}, {registers(kind, 4)}")
+        assert value(machine, 2, kind) == value(machine, 126, kind) == wanted
 
 
-def test_exec_is_written_with_the_result():
-    machine = with_sources(11)
-    machine.set_exec(0xFF00FF00FF00FF00)
-    wanted = [value & 0x00FF00FF00FF00FF for value in machine.pair(4).tolist()]
-    machine.execute("s_andn2_wrexec_b64 s[2:3], s[4:5]")
-    assert machine.pair(2).tolist() == machine.pair(126).tolist() == wanted
-
-
-def test_immediates():
-    machine = with_sources(12)
-    machine.s[2:7] = 10
-    machine.execute("s_movk_i32 s2, 0x8000", "s_mulk_i32 s4, -3", "s_addk_i32 s3, -11")
+@every_arch
+def test_immediates(arch: str):
+    machine = Machine(arch=arch)
+    machine.s[2:6] = 10
+    add = mnemonics(arch)["s_addk_i32"]
+    machine.execute("s_movk_i32 s2, 0x8000", "s_mulk_i32 s4, -3", f"{add} s3, -11")
     assert (machine.s[2].view(np.int32) == -0x8000).all() and (machine.s[3].view(np.int32) == -1).all()
     assert (machine.s[4].view(np.int32) == -30).all() and not machine.scc.any()
-    machine.execute("s_cmpk_lt_u32 s5, 0xffff")
-    assert machine.scc.all()
-    machine.execute("s_cmpk_lt_i32 s5, 0xffff")  # -1
-    assert not machine.scc.any()
-    machine.s[6] = 0x7FFFFFFF
-    assert machine.execute("s_addk_i32 s6, 1").scc.all()
+    machine.s[5] = 0x7FFFFFFF
+    assert machine.execute(f"{add} s5, 1").scc.all()
 
 
 @pytest.mark.parametrize(
@@ -291,25 +315,39 @@ def test_a_literal_whose_extension_is_unknown_is_refused():
 
 
 def test_scc_vccz_and_execz_are_sources():
-    machine = with_sources(13)
+    machine = with_sources("gfx942", 13)
     machine.set_pair(106, np.arange(96) % 3)
     machine.execute("s_add_u32 s2, src_scc, 5", "s_mov_b32 s3, src_vccz", "s_mov_b32 s6, src_execz")
     assert machine.s[2].tolist() == [5 + i % 2 for i in range(96)]
     assert machine.s[3].tolist() == [int(i % 3 == 0) for i in range(96)] and not machine.s[6].any()
 
 
-def test_fields_of_mode():
-    machine = Machine()
-    machine.s[4] = 3
+@pytest.mark.parametrize("arch", RDNA)
+def test_null_reads_as_zero_and_takes_nothing(arch: str):
+    machine = with_sources(arch, 11)
+    machine.s[125] = 77
+    add = "s_add_co_u32" if arch == "gfx1201" else "s_add_u32"
+    machine.execute(f"{add} null, s4, s8", "s_mov_b64 null, s[4:5]", f"{add} s2, null, s4", "s_mov_b64 s[6:7], null",
+                    "s_mov_b32 s10, m0", "s_mov_b32 m0, 5", "v_mov_b32 v2, null")  # fmt: skip
+    np.testing.assert_array_equal(machine.s[2], machine.s[4])
+    assert not machine.s[6:8].any() and not machine.s[124].any() and not machine.v[2].any()
+    assert (machine.s[10] == 77).all() and (machine.s[125] == 5).all(), "M0 is another register than CDNA's"
+
+
+@every_arch
+def test_fields_of_mode(arch: str):
+    machine = Machine(arch=arch)
+    machine.s[4] = 1
     machine.execute("s_getreg_b32 s2, hwreg(HW_REG_MODE, 4, 4)", "s_setreg_b32 hwreg(HW_REG_MODE, 0, 2), s4",
                     "s_setreg_imm32_b32 hwreg(HW_REG_MODE, 23, 1), 1")  # fmt: skip
     assert (machine.s[2] == 15).all()
-    assert (machine.batch.mode == DEFAULT_MODE | 3 | 1 << 23).all()
-    assert machine.waves.mode.fp16_ovfl and machine.waves.mode.round32 == 3
-
-
-def test_modes_that_differ_are_refused():
-    machine = Machine()
+    assert (machine.batch.mode == DEFAULT_MODE | 1 | 1 << 23).all()
+    assert machine.waves.mode.fp16_ovfl and machine.waves.mode.round32 == 1
+    if arch in RDNA:
+        machine.execute("s_round_mode 0xd", "s_denorm_mode 0x3")
+        assert (machine.batch.mode == DEFAULT_MODE & ~0xFF | 0x3D | 1 << 23).all()
+        mode = machine.waves.mode
+        assert (mode.round32, mode.round16_64, mode.keep_in32, mode.keep_in16_64) == (1, 3, True, False)
     machine.s[4] = np.arange(4)
     with pytest.raises(UnsupportedInstructionError, match="differ by wavefront"):
         machine.execute("s_setreg_b32 hwreg(HW_REG_MODE, 0, 2), s4")

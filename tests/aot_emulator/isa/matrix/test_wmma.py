@@ -7,8 +7,8 @@ import pytest
 from aot_emulator.isa.matrix.matrix_op import MatrixModifiers
 
 from aot_runtime.errors import UnsupportedInstructionError
-from tests.aot_emulator.test_matrix import EVERY, WAVES, Case, naive, unpack_d
 from tests.support.emulation.machine import Machine
+from tests.support.emulation.naive_matrix import EVERY, WAVES, Case, naive, unpack_d
 
 WMMA = [(arch, name) for arch, name in EVERY if name.startswith("v_wmma")]
 every_wmma = pytest.mark.parametrize("arch,name", WMMA)

@@ -1,4 +1,4 @@
-"""Triton kernels compiled for gfx950 and gfx90a, and unusual ones for gfx942 too, against numpy in float64.
+"""Triton kernels that use what is less usual: ways of loading tiles, block-scaled products, library functions.
 
 All run in strict mode, which must have nothing to say.
 """
@@ -16,20 +16,19 @@ import pytest
 
 pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
 
-from aot_emulator import Options, Order
+from aot_emulator import Options
 from aot_emulator.driver import STRICT_VARIABLE
 
-from tests.aot_emulator import test_kernels as kernels
-from tests.aot_emulator.test_kernels import F16, F32, F64, I8, I32, I64, normal
 from tests.support.emulation import launching
-from tests.support.emulation.launching import BF8, BF16, FP8
+from tests.support.emulation.launching import BF8, BF16, FP8, OCP_BF8, OCP_FP8
+from tests.support.emulation.sweeps import sweep
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 run = partial(launching.run, source="kernels/more_kernels.py")
 
-OCP_FP8, OCP_BF8 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
+F16, F32, F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
+I8, I32, I64 = np.dtype(np.int8), np.dtype(np.int32), np.dtype(np.int64)
 FP8_OF = {"gfx942": (FP8, BF8), "gfx950": (OCP_FP8, OCP_BF8), "gfx90a": ()}
-SMALL = (F16, BF16, F32, I8)
 
 
 @pytest.fixture(autouse=True)
@@ -37,48 +36,11 @@ def strict(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(STRICT_VARIABLE, "1")
 
 
-new_archs = pytest.mark.parametrize("arch", ("gfx950", "gfx90a"))
-every_arch = pytest.mark.parametrize("arch", ("gfx942", "gfx950", "gfx90a"))
-
-# The kernels that gfx942 is tested with
+every_arch = sweep("arch", FP8_OF, 3)
 
 
-@new_archs
-@pytest.mark.parametrize("dtype", (F32, F16, BF16, F64, I8, I64), ids=str)
-def test_masked_add(dtype: np.dtype, arch: str):
-    kernels.test_masked_add(dtype, arch)
-
-
-@new_archs
-@pytest.mark.parametrize("dtype", (F32, F16), ids=str)
-def test_layernorm(dtype: np.dtype, arch: str):
-    kernels.test_layernorm(dtype, arch)
-
-
-@pytest.mark.parametrize("instruction", (16, 32))
-@pytest.mark.parametrize(
-    "arch,dtype", [(arch, dtype) for arch in ("gfx950", "gfx90a") for dtype in (*SMALL, *FP8_OF[arch])], ids=str
-)
-def test_ragged_matmul(arch: str, dtype: np.dtype, instruction: int):
-    options = {"num_warps": 4, "matrix_instr_nonkdim": instruction}
-    kernels.check_matmul(dtype, (100, 70, 90), (64, 64, 32), options, arch=arch)
-
-
-@pytest.mark.parametrize("stages", (2, 3))
-@pytest.mark.parametrize("arch,dtype", [("gfx950", F16), ("gfx950", I8), ("gfx950", OCP_FP8), ("gfx90a", F16)], ids=str)
-def test_pipelined_matmul(arch: str, dtype: np.dtype, stages: int):
-    """Deep enough for the longest instructions, and for loads that go to LDS."""
-    kernels.check_matmul(dtype, (64, 64, 384), (64, 64, 128), {"num_stages": stages}, arch=arch)
-
-
-@new_archs
-def test_matmul_of_doubles(arch: str):
-    kernels.check_matmul(F64, (48, 40, 50), (32, 32, 32), arch=arch)
-
-
-@new_archs
-def test_split_k_with_float_atomics(arch: str):
-    kernels.check_matmul(F16, (64, 64, 256), (32, 32, 32), split=4, emulation=Options(order=Order.SERIAL), arch=arch)
+def normal(*shape: int, dtype: Any = F32, seed: int = 0, scale: float = 1.0) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(dtype)
 
 
 def test_spilling_dot():
@@ -91,66 +53,6 @@ def test_spilling_dot():
     assert np.abs(after["c"] - a.astype(np.float64) @ b.astype(np.float64)).max() <= 1e-4
     accesses = driver.last.summary.accesses
     assert ("scratch", "store") in accesses and ("scratch", "load") in accesses, "the kernel spills no more"
-
-
-@new_archs
-@pytest.mark.parametrize("name", ("exp", "log", "sin", "sqrt", "erf", "pow"))
-@pytest.mark.parametrize("dtype", (F32, F64), ids=str)
-def test_function(name: str, dtype: np.dtype, arch: str):
-    kernels.test_function(name, dtype, arch)
-
-
-@new_archs
-@pytest.mark.parametrize(
-    "name,dtype", [form for form in kernels.BINARY_FORMS if form[0] in ("div", "min_nan", "floordiv")],
-    ids=str,
-)  # fmt: skip
-def test_binary_operation(name: str, dtype: np.dtype, arch: str):
-    kernels.test_binary_operation(name, dtype, arch)
-
-
-@new_archs
-@pytest.mark.parametrize("source,target", [(F32, F16), (F32, BF16), (BF16, F32), (I64, F32), (F64, I64)], ids=str)
-def test_cast(source: np.dtype, target: np.dtype, arch: str):
-    kernels.test_cast(source, target, arch)
-
-
-@pytest.mark.parametrize(
-    "source,target",
-    [(wide, small) for wide in (F32, F16, BF16) for small in (OCP_FP8, OCP_BF8)]
-    + [(small, wide) for wide in (F32, F16, BF16) for small in (OCP_FP8, OCP_BF8)],
-    ids=str,
-)
-def test_cast_of_ocp_floats(source: np.dtype, target: np.dtype):
-    kernels.test_cast(source, target, "gfx950")
-
-
-@new_archs
-def test_reductions_scans_and_sorts(arch: str):
-    kernels.test_reductions_scans_and_sorts(Order.LOCKSTEP, arch)
-
-
-@new_archs
-@pytest.mark.parametrize("dtype", (F32, F16, I8), ids=str)
-def test_transpose(dtype: np.dtype, arch: str):
-    kernels.test_transpose(dtype, arch)
-
-
-@new_archs
-@pytest.mark.parametrize("name,dtype", [("add", F16), ("add", BF16), ("add", F64), ("max", F32), ("xor", I64)], ids=str)
-def test_atomic(name: str, dtype: np.dtype, arch: str):
-    kernels.test_atomic(name, dtype, arch)
-
-
-@new_archs
-@pytest.mark.parametrize(
-    "test",
-    (kernels.test_returning_atomics, partial(kernels.test_spin_lock, Order.LOCKSTEP), kernels.test_function_calls,
-     kernels.test_grid_in_three_dimensions),
-    ids=("returning_atomics", "spin_lock", "calls", "grid"),
-)  # fmt: skip
-def test_launches(test: Callable[..., None], arch: str):
-    test(arch=arch)
 
 
 # Loads of tiles: which way they take depends on what the compiler knows of the pointers.
@@ -169,11 +71,9 @@ EXPECTED = {
 """Instructions that the kernel should have."""
 
 
-@pytest.mark.parametrize(
-    "arch,way", [(arch, way) for arch in FP8_OF for way in WAYS if (arch, way) != ("gfx90a", "direct")]
-)
-@pytest.mark.parametrize("dtype", (F16, BF16), ids=str)
-def test_matmul_of_whole_blocks(dtype: np.dtype, way: str, arch: str, monkeypatch: pytest.MonkeyPatch):
+@sweep("arch,way,dtype", [(arch, way, dtype) for dtype in (F16, BF16) for arch in FP8_OF for way in WAYS
+                          if (arch, way) != ("gfx90a", "direct")], 3, str)  # fmt: skip
+def test_matmul_of_whole_blocks(arch: str, way: str, dtype: np.dtype, monkeypatch: pytest.MonkeyPatch):
     for name, value in WAYS[way].items():
         monkeypatch.setenv(name, value)
     m, n, k = 128, 64, 192
@@ -194,24 +94,11 @@ def test_matmul_of_whole_blocks(dtype: np.dtype, way: str, arch: str, monkeypatc
         assert accesses["lds", "store"].bytes == accesses["global", "load"].bytes == a.nbytes + 2 * b.nbytes
 
 
-def test_more_lds_than_gfx942_has():
-    shape, blocks, options = (128, 64, 384), (128, 64, 128), {"num_stages": 3, "num_warps": 8}
-    kernels.check_matmul(F16, shape, blocks, options, arch="gfx950")
-    signature = (("a", "*fp16"), ("b", "*fp16"), ("c", "*fp32"), ("m", "i32"), ("n", "i32"), ("k", "i32"))
-    constants = (("BLOCK_M", 128), ("BLOCK_N", 64), ("BLOCK_K", 128), ("SPLIT_K", 1))
-    kernel = launching.compile_kernel("matmul", signature, constants, tuple(options.items()), (), "gfx950")
-    assert kernel.compiled.lds_bytes > 64 << 10
-
-
 # Dot products
 
 
-@pytest.mark.parametrize("shape", ((16, 16, 64), (4, 64, 64)), ids=str)
-@pytest.mark.parametrize(
-    "arch,dtype",
-    [(arch, dtype) for arch in FP8_OF for dtype in (F16, BF16, F32, F64, I8, *FP8_OF[arch])],
-    ids=str,
-)
+@sweep("arch,dtype,shape", [(arch, dtype, shape) for arch in FP8_OF for dtype in (F16, BF16, F32, F64, I8, *FP8_OF[arch])
+                            for shape in ((16, 16, 64), (4, 64, 64))], 5, str)  # fmt: skip
 def test_dot(arch: str, dtype: np.dtype, shape: tuple[int, int, int]):
     """Small ones may be made of vector instructions: v_dot2c, v_dot4c."""
     m, n, k = shape
@@ -233,9 +120,8 @@ def test_emulated_float_dot(arch: str):
     assert np.abs(after["c"] - a.astype(np.float64) @ b.astype(np.float64)).max() <= 3e-4
 
 
-@pytest.mark.parametrize("dtype,arch", [(F16, "gfx950"), (BF16, "gfx950"), (OCP_FP8, "gfx950"), (BF16, "gfx90a")],
-                         ids=str)  # fmt: skip
-@pytest.mark.parametrize("stages", (1, 2))
+@sweep("dtype,arch,stages", [(F16, "gfx950", 1), (BF16, "gfx950", 2), (OCP_FP8, "gfx950", 1), (OCP_FP8, "gfx950", 2),
+                             (BF16, "gfx90a", 1)], 2, str)  # fmt: skip
 def test_chained_dots(dtype: np.dtype, arch: str, stages: int):
     m, n, dim = 64, 128, 64
     q, k, v = (normal(rows, dim, dtype=dtype, seed=seed, scale=0.5) for seed, rows in enumerate((m, n, n)))
@@ -272,20 +158,19 @@ def microscaled(seed: int, rows: int, k: int, name: str, axis: int) -> tuple[np.
     return low | high << 4, scales, exact
 
 
-@pytest.mark.parametrize("instruction", (16, 32))
-@pytest.mark.parametrize("a,b", [("e2m1", "e2m1"), ("e4m3", "e5m2"), ("e4m3", "e2m1"), ("e5m2", "e4m3"),
-                                 ("bf16", "e2m1"), ("fp16", "e4m3")])  # fmt: skip
+@sweep("a,b,instruction", [(*pair, instruction) for pair in (("e2m1", "e2m1"), ("e4m3", "e5m2"), ("e4m3", "e2m1"),
+                           ("e5m2", "e4m3"), ("bf16", "e2m1"), ("fp16", "e4m3")) for instruction in (16, 32)], 5)  # fmt: skip
 def test_scaled_matmul(a: str, b: str, instruction: int):
     check_scaled("gfx950", a, b, {"matrix_instr_nonkdim": instruction, "num_stages": 2})
 
 
-@pytest.mark.parametrize("stages", (1, 3))
+@sweep("stages", (1, 3), 2)
 def test_scaled_matmul_with_fp4_packed_along_columns(stages: int):
     names = check_scaled("gfx950", "e4m3", "e2m1", {"num_stages": stages}, packed_along_k=False)
     assert "ds_read_b64_tr_b4" in names
 
 
-@pytest.mark.parametrize("arch", ("gfx942", "gfx90a"))
+@sweep("arch", ("gfx942", "gfx90a"), 2)
 def test_scaled_matmul_without_instructions_for_it(arch: str):
     check_scaled(arch, "bf16", "e2m1", {})
 
@@ -309,9 +194,8 @@ def check_scaled(arch: str, a: str, b: str, options: dict[str, Any], packed_alon
 # What is less usual
 
 
-@every_arch
-@pytest.mark.parametrize("dtype", (F32, F16, I32, I64), ids=str)
-def test_sorts_and_scans(dtype: np.dtype, arch: str):
+@sweep("arch,dtype", [(arch, dtype) for arch in FP8_OF for dtype in (F32, F16, I32, I64)], 6, str)
+def test_sorts_and_scans(arch: str, dtype: np.dtype):
     x = normal(256, dtype=F64, scale=9).astype(dtype) if dtype.kind == "i" else normal(256, dtype=dtype)
     after, _ = run("sorts_and_scans", (1,), {"x": x, "out": np.zeros(5 * 256, dtype)}, arch=arch, N=256)
     up, down, product, total, flipped = np.split(after["out"], 5)
@@ -324,10 +208,8 @@ def test_sorts_and_scans(dtype: np.dtype, arch: str):
         np.testing.assert_allclose(total, np.cumsum(x[::-1], dtype=dtype)[::-1], rtol=tolerance, atol=tolerance)
 
 
-@every_arch
-@pytest.mark.parametrize("axis", (0, 1))
-@pytest.mark.parametrize("shape", ((32, 64), (128, 4)), ids=str)
-def test_rows_and_columns(shape: tuple[int, int], axis: int, arch: str):
+@sweep("arch,axis,shape", [(arch, axis, shape) for arch in FP8_OF for axis in (0, 1) for shape in ((32, 64), (128, 4))], 5)
+def test_rows_and_columns(arch: str, axis: int, shape: tuple[int, int]):
     x = normal(*shape)
     count = shape[1 - axis]
     after, _ = run("rows_and_columns", (1,), {"x": x, "out": np.zeros(3 * count, F32)}, arch=arch, ROWS=shape[0],
@@ -342,9 +224,8 @@ def test_histogram(arch: str):
     np.testing.assert_array_equal(after["out"], np.bincount(x, minlength=64))
 
 
-@every_arch
-@pytest.mark.parametrize("axis", (0, 1))
-def test_gather(axis: int, arch: str):
+@sweep("arch,axis", [(arch, axis) for arch in FP8_OF for axis in (0, 1)], 5)
+def test_gather(arch: str, axis: int):
     x, shape = normal(32, 64), (32, 64)
     index = np.random.default_rng(0).integers(0, shape[axis], shape).astype(np.int32)
     arguments = {"x": x, "index": index, "out": np.zeros_like(x)}
@@ -392,9 +273,8 @@ def test_bits(arch: str):
     np.testing.assert_array_equal(after["out"], [*ones, *leading])
 
 
-@every_arch
-@pytest.mark.parametrize("dtype", (F32, F16), ids=str)
-def test_nan_propagates(dtype: np.dtype, arch: str):
+@sweep("arch,dtype", [(arch, dtype) for arch in FP8_OF for dtype in (F32, F16)], 3, str)
+def test_nan_propagates(arch: str, dtype: np.dtype):
     x, y = normal(256, dtype=dtype), normal(256, dtype=dtype, seed=1)
     x[::7], y[::11], x[1], y[2] = np.nan, np.nan, np.inf, -np.inf
     after, _ = run("propagating", (1,), {"x": x, "y": y, "out": np.zeros(512, dtype)}, arch=arch, N=256)
@@ -411,8 +291,7 @@ LIBRARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", (F32, F64), ids=str)
-@pytest.mark.parametrize("name", LIBRARY)
+@sweep("name,dtype", [(name, dtype) for name in LIBRARY for dtype in (F32, F64)], 7, str)
 def test_library_function(name: str, dtype: np.dtype):
     x = normal(256, dtype=dtype)
     x = np.clip(x, -0.99, 0.99) if name in ("acos", "asin", "log1p") else x
@@ -424,9 +303,8 @@ def test_library_function(name: str, dtype: np.dtype):
     np.testing.assert_allclose(after["out"], exact, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("name", ("sin", "cos"))
-@every_arch
-def test_angles_that_need_many_bits_of_pi(name: str, arch: str):
+@sweep("arch,name", [(arch, name) for arch in FP8_OF for name in ("sin", "cos")], 5)
+def test_angles_that_need_many_bits_of_pi(arch: str, name: str):
     """v_trig_preop_f64. With products and sums fused, the library's own code loses the bits that it goes after."""
     x = np.ldexp(1.0 + np.random.default_rng(0).random(256), np.linspace(20, 1000, 256).astype(int))
     arguments, options = {"x": x, "out": np.zeros_like(x), "n": 256}, {"enable_fp_fusion": False}
@@ -435,11 +313,11 @@ def test_angles_that_need_many_bits_of_pi(name: str, arch: str):
     np.testing.assert_allclose(after["out"], exact, rtol=1e-13, atol=1e-15)
 
 
-@every_arch
-@pytest.mark.parametrize("name,dtype", [("xchg", I32), ("xchg", I64), ("add", F32), ("add", I64), ("max", I32)],
-                         ids=str)  # fmt: skip
-@pytest.mark.parametrize("divisible", ((), ("x", "old", "out")), ids=("global", "buffer"))
-def test_atomics_that_return(name: str, dtype: np.dtype, divisible: tuple[str, ...], arch: str):
+@sweep("arch,divisible,name,dtype", [
+    (arch, divisible, name, dtype) for arch in FP8_OF for divisible in ((), ("x", "old", "out"))
+    for name, dtype in (("xchg", I32), ("xchg", I64), ("add", F32), ("add", I64), ("max", I32))
+], 7, str)  # fmt: skip
+def test_atomics_that_return(arch: str, divisible: tuple[str, ...], name: str, dtype: np.dtype):
     x = np.random.default_rng(0).integers(-99, 99, 200).astype(dtype)
     out = np.arange(200).astype(dtype)
     arguments = {"x": x, "old": np.zeros_like(x), "out": out, "n": 200}

@@ -1,0 +1,182 @@
+"""Matrix instructions by naive loops over the layouts of the ISA documents.
+
+Elements are placed and fetched one at a time, by formulas written down separately from the executor's reshapes, with
+ml_dtypes for the codes. Inputs are small integers, so that every sum is exact in every arithmetic.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import ml_dtypes
+import numpy as np
+from aot_emulator.isa.matrix import matrix_op, matrix_product
+
+ARCHES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
+EVERY = [(arch, name) for arch in ARCHES for name in sorted(matrix_op.matrix_ops(arch))]
+PLAIN = [(arch, name) for arch, name in EVERY if "f8f6f4" not in name]
+FLOATS = [(arch, name) for arch, name in PLAIN if matrix_op.matrix_ops(arch)[name].a.fmt]
+INTEGERS = [(arch, name) for arch, name in PLAIN if not matrix_op.matrix_ops(arch)[name].a.fmt]
+WAVES = 3
+
+F8F6F4_TYPES = {
+    0: (8, ml_dtypes.float8_e4m3fn),
+    1: (8, ml_dtypes.float8_e5m2),
+    2: (6, ml_dtypes.float6_e2m3fn),
+    3: (6, ml_dtypes.float6_e3m2fn),
+    4: (4, ml_dtypes.float4_e2m1fn),
+}
+SIXTEEN_BITS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
+
+
+def code_type(arch, name):
+    """(bits, numpy dtype) of the elements that a type name means on an arch."""
+    if name in ("fp8", "bf8"):
+        flavour = "fnuz" if arch == "gfx942" else {"fp8": "fn", "bf8": ""}[name]
+        return 8, getattr(ml_dtypes, {"fp8": "float8_e4m3", "bf8": "float8_e5m2"}[name] + flavour)
+    if name in ("iu4", "iu8", "i8"):
+        return int(name[-1]), np.int64
+    if name in SIXTEEN_BITS:
+        return 16, SIXTEEN_BITS[name]
+    return {"f64": (64, np.float64), "f32": (32, np.float32), "xf32": (32, np.float32), "i32": (32, np.int32)}[name]
+
+
+def codes(values, bits, dtype):
+    """Element codes, uint64."""
+    if np.issubdtype(dtype, np.integer):
+        code = np.asarray(values).astype(np.int64).view(np.uint64)
+    else:
+        array = np.asarray(values, np.float64).astype(dtype)
+        code = array.view(f"u{array.dtype.itemsize}").astype(np.uint64)
+    return code & np.uint64((1 << bits) - 1)
+
+
+def input_places(op, size, bits, i, k, block):
+    """The (lane, slot) pairs that hold row i, column k of A; B likewise with its column for i."""
+    if op.family == "wmma11":
+        return [(i, k), (i + 16, k)]
+    if op.family == "wmma12":
+        half = op.k // 2
+        return [(16 * (k // half) + i, k % half)]
+    lanes_apart = size * op.blocks
+    run = op.k * lanes_apart // 64
+    if bits == 8 and run > 16:
+        return [
+            (k // 16 % 2 * 32 + i, k // 32 * 16 + k % 16)
+            if size == 32
+            else (k // 16 % 4 * 16 + i, k // 64 * 16 + k % 16)
+        ]
+    return [(k // run * lanes_apart + block * size + i, k % run)]
+
+
+def output_place(op, i, j, block):
+    """The (lane, element) of row i, column j of D."""
+    if op.family == "wmma11":
+        return 16 * (i % 2) + j, i // 2
+    if op.family == "wmma12":
+        return 16 * (i // 8) + j, i % 8
+    if op.d.bits == 64:
+        return (16 * i + 4 * block + j, 0) if op.m == 4 else (16 * (i % 4) + j, i // 4)
+    if op.m == 4:
+        return 4 * block + j, i
+    if op.m == 16:
+        return 16 * (i // 4) + j, 4 * block + i % 4
+    return 32 * (i // 4 % 2) + j, 16 * block + 4 * (i // 8) + i % 4
+
+
+def scatter(registers, places, bits, values):
+    """Writes the codes of values[wave, ...] at places[..., (lane, bit)]."""
+    lane, bit = places[..., 0], places[..., 1]
+    for wave, wave_codes in enumerate(values):
+        for part in range(2 if bits < 64 else 3):
+            # A code may reach into the next register.
+            register = bit // 32 + part
+            shift = bit % 32 - 32 * part
+            moved = np.where(
+                shift >= 0,
+                wave_codes << np.maximum(shift, 0).astype(np.uint64),
+                wave_codes >> np.maximum(-shift, 0).astype(np.uint64),
+            )
+            word = (moved & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+            inside = word != 0
+            np.bitwise_or.at(registers, (register[inside], wave, lane[inside]), word[inside])
+
+
+@functools.cache
+def all_input_places(op, size, bits):
+    places = [
+        [[input_places(op, size, bits, i, k, block) for k in range(op.k)] for i in range(size)]
+        for block in range(op.blocks)
+    ]
+    return np.moveaxis(np.array(places), 3, 0) * [1, bits]
+
+
+@functools.cache
+def all_output_places(op, high=False):
+    places = np.array(
+        [[[output_place(op, i, j, block) for j in range(op.n)] for i in range(op.m)] for block in range(op.blocks)]
+    )
+    if op.d.bits == 16 and op.family == "wmma11":
+        return places * [1, 32] + [0, 16 * high]
+    return places * [1, op.d.bits]
+
+
+def pack_input(op, values, bits, dtype):
+    """Registers of A from values[wave][block][i][k], or of B from values[wave][block][j][k]."""
+    waves, blocks, size, depth = values.shape
+    copies = 2 if op.family == "wmma11" else 1
+    registers = np.zeros((copies * blocks * size * depth * bits // (32 * op.lanes), waves, op.lanes), np.uint32)
+    for places in all_input_places(op, size, bits):
+        scatter(registers, places, bits, codes(values, bits, dtype))
+    return registers
+
+
+def pack_c(op, values, dtype, high=False):
+    registers = np.zeros((op.d_registers, values.shape[0], op.lanes), np.uint32)
+    scatter(registers, all_output_places(op, high), op.d.bits, codes(values, op.d.bits, dtype))
+    return registers
+
+
+def unpack_d(op, registers, dtype, high=False):
+    lane, bit = np.moveaxis(all_output_places(op, high), -1, 0)
+    code = registers[bit // 32, :, lane].astype(np.uint64)
+    if op.d.bits == 64:
+        code |= registers[bit // 32 + 1, :, lane].astype(np.uint64) << np.uint64(32)
+    code = code >> (bit % 32).astype(np.uint64)[..., None] & np.uint64((1 << op.d.bits) - 1)
+    values = code.astype(f"u{op.d.bits // 8}").view(dtype).astype(np.float64)
+    return np.moveaxis(values, -1, 0)
+
+
+def naive(a, b, c):
+    """c[i][j] + sum over k of a[i][k] * b[j][k], one product at a time."""
+    d = c.astype(np.float64).copy()
+    for k in range(a.shape[-1]):
+        for i in range(a.shape[-2]):
+            d[..., i, :] += a[..., i, k, None] * b[..., :, k]
+    return d
+
+
+class Case:
+    """Random operands of an instruction, as values and as registers."""
+
+    def __init__(self, arch, name, types=None, modifiers=matrix_op.NO_MODIFIERS, low=-3, high=3, waves=WAVES, seed=0):
+        self.arch, self.modifiers = arch, modifiers
+        self.entry = matrix_op.matrix_ops(arch)[name]
+        self.op = op = matrix_op.resolve(self.entry, modifiers)
+        self.a_type, self.b_type = types or (code_type(arch, op.a.name), code_type(arch, op.b.name))
+        self.d_type = code_type(arch, op.d.name)[1]
+        rng = np.random.default_rng([seed, *name.encode()])
+        self.a = rng.integers(low, high, (waves, op.blocks, op.m, op.k), endpoint=True).astype(np.float64)
+        self.b = rng.integers(low, high, (waves, op.blocks, op.n, op.k), endpoint=True).astype(np.float64)
+        self.c = rng.integers(-9, 9, (waves, op.blocks, op.m, op.n), endpoint=True).astype(np.float64)
+
+    def registers(self):
+        return (
+            pack_input(self.op, self.a, *self.a_type),
+            pack_input(self.op, self.b, *self.b_type),
+            pack_c(self.op, self.c, self.d_type),
+        )
+
+    def run(self, **options):
+        a, b, c = self.registers()
+        return unpack_d(self.op, matrix_product.execute(self.entry, a, b, c, self.modifiers, **options), self.d_type)
