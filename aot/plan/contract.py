@@ -12,7 +12,8 @@ from aot.manifest.schema import AxisSpec, LaunchSpec, Manifest, OpSpec, ScalarSp
 from aot.manifest.yamlfile import Key, ManifestError, YamlFile
 from aot_runtime.contract import records
 from aot_runtime.contract.expressions import LAYOUT_QUERIES, Expression, nearest, parse
-from aot_runtime.contract.names import RESERVED, Scope, axis_rule, check_op, stride_position
+from aot_runtime.contract.names import Scope, axis_rule, stride_position
+from aot_runtime.contract.validate import contract_faults, text_faults
 from aot_runtime.errors import ExpressionError
 
 from .kinds import value_kind
@@ -41,7 +42,6 @@ class _Contract:
 
     def build(self) -> records.Op:
         spec = self.spec
-        self._check_distinct()
         tensors = tuple(self._tensor(name, tensor) for name, tensor in spec.tensors.items())
         self.tensors |= {tensor.name: tensor for tensor in tensors}
         scalars = tuple(self._scalar(name, scalar) for name, scalar in spec.scalars.items())
@@ -81,11 +81,6 @@ class _Contract:
 
     def _tensor(self, name: str, spec: TensorSpec) -> records.Tensor:
         path: tuple[Key, ...] = ("tensors", name)
-        if spec.dtype not in self.spec.dtypes and spec.dtype not in fmt_dtypes():
-            known = [*self.spec.dtypes, *fmt_dtypes()]
-            raise self._error(
-                (*path, "dtype"), f"'{spec.dtype}' is no dtype and no dtype variable{nearest(spec.dtype, known)}"
-            )
         if spec.when != "" and spec.role != "output":
             raise self._error((*path, "when"), "only an output has `when`; an input may be `optional: true`")
         if spec.optional and spec.role == "output":
@@ -222,51 +217,15 @@ class _Contract:
 
     # Checks
 
-    def _check_distinct(self) -> None:
-        spec = self.spec
-        seen: dict[str, str] = {}
-        groups: dict[str, Iterable[str]] = {
-            "tensors": spec.tensors,
-            "scalars": spec.scalars,
-            "dtypes": spec.dtypes,
-            "constexprs": spec.constexprs,
-            "let": spec.let,
-            "workspace": spec.workspace,
-        }
-        for group, names in groups.items():
-            for name in names:
-                if name in RESERVED:
-                    raise self._error((group, name), f"'{name}' is reserved; choose another name")
-                if name in seen:
-                    raise self._error((group, name), f"'{name}' is in `{seen[name]}` already; names are distinct")
-                seen[name] = group
-
     def _check_scopes(self, op: records.Op) -> None:
-        try:
-            scope = Scope.of(op)
-        except ExpressionError as error:
-            raise self._error(("tensors",), str(error)) from None
-        self._check_dims(op, scope)
-        try:
-            check_op(op)
-        except ExpressionError as error:
-            raise self._error((), str(error)) from None
-        for where, text, names in scope.expressions(op):
-            self._check(text, names, scope, self._config_path(op, where, text))
+        for fault in contract_faults(op):
+            raise self._error(fault.path, fault.text)
+        scope = Scope.of(op)
+        for where, text, _ in scope.expressions(op):
+            self._check_strides(text, where)
         self._check_build_conditions(op, scope)
         self._check_picks(op, scope)
         self._check_optionals(op)
-
-    def _check_dims(self, op: records.Op, scope: Scope) -> None:
-        for name in [dim.name for dim in op.dims] + list(op.align):
-            if name not in scope.dims:
-                group = "dims" if name in self.spec.dims else "align"
-                raise self._error((group, name), f"'{name}' is no dim of a tensor{nearest(name, scope.dims)}")
-        for variable in op.dtypes:
-            if not any(t.dtype == variable and t.role != "output" and not t.optional for t in op.tensors):
-                raise self._error(
-                    ("dtypes", variable), f"no required input has dtype '{variable}', so no call decides it"
-                )
 
     def _check_build_conditions(self, op: records.Op, scope: Scope) -> None:
         build_names = scope.build_names(op)
@@ -312,19 +271,13 @@ class _Contract:
                     )
 
     def _check(self, text: str, names: Mapping[str, type], scope: Scope, path: tuple[Key, ...]) -> None:
-        value = parse(text)
-        try:
-            value.check_names(names, scope.subjects)
-            if path[0] in _WITHOUT_STRIDES and any(function in LAYOUT_QUERIES for function, *_ in value.queries):
-                raise ExpressionError(f"'{text}': strides are not known here; {path[0]} cannot depend on them")
-        except ExpressionError as error:
-            raise self._error(path, str(error)) from None
+        for fault in text_faults(path, text, names, scope):
+            raise self._error(fault.path, fault.text)
+        self._check_strides(text, path)
 
-    def _config_path(self, op: records.Op, path: tuple[Key, ...], text: str) -> tuple[Key, ...]:
-        """`path` with the config's name behind it, where it is that of some config's `when`."""
-        if path[0] != "launches" or path[-1] != "configs":
-            return path
-        return (*path, next(config.name for config in op.launches[int(path[1])].configs if config.when == text))
+    def _check_strides(self, text: str, path: tuple[Key, ...]) -> None:
+        if path[0] in _WITHOUT_STRIDES and parse(text).laid_out:
+            raise self._error(path, f"'{text}': strides are not known here; {path[0]} cannot depend on them")
 
     def _text(self, value: Any, path: tuple[Key, ...]) -> str:
         """An expression in canonical spelling."""
@@ -335,19 +288,12 @@ class _Contract:
 
     def _error(self, path: tuple[Key, ...], message: str) -> ManifestError:
         match path:
-            case ("launches", int(index), "configs", str(config)):
-                return self._config_error(index, config, message)
+            case ("launches", int(index), "configs", str(config), str(key)):
+                return self._config_error(index, config, message, key)
         return self.manifest.error(("ops", self.name, *path), f"op '{self.name}': {message}")
 
-    def _config_error(self, launch: int, config: str, message: str) -> ManifestError:
-        return config_error(self.manifest, self.name, self.arch, launch, config, "when", message)
-
-
-def fmt_dtypes() -> Iterable[str]:
-    """Every dtype that a tensor may have."""
-    from aot_runtime.contract.dtypes import DTYPES
-
-    return DTYPES
+    def _config_error(self, launch: int, config: str, message: str, key: str = "when") -> ManifestError:
+        return config_error(self.manifest, self.name, self.arch, launch, config, key, message)
 
 
 def presence_of(tensor: records.Tensor) -> str:

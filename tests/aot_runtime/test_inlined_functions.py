@@ -10,8 +10,7 @@ from click.testing import CliRunner, Result
 
 from aot_runtime import ArgumentError, Bundle, open_bundle
 from aot_runtime.contract import records
-from aot_runtime.contract.names import check_op
-from aot_runtime.errors import ExpressionError
+from aot_runtime.contract.validate import structure_faults
 
 KERNEL = """
 import triton
@@ -177,10 +176,10 @@ def test_another_function_is_another_variant(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("offsets", "message"), (
-    (records.Offsets("row"), "go into 'row', which is no dim"),
-    (records.Offsets("parts"), "go into 'parts', which is no dim of a required input"),
-    (records.Offsets("rows", "longst"), "'longst', which is no integer scalar"),
-    (records.Offsets("rows", "shift"), "'shift', which is no integer scalar"),
+    (records.Offsets("row"), "'row' is no dim of a required input, which offsets go into; did you mean 'rows'?"),
+    (records.Offsets("parts"), "'parts' is no dim of a required input"),
+    (records.Offsets("rows", "longst"), "'longst' is no integer scalar"),
+    (records.Offsets("rows", "shift"), "'shift' is no integer scalar"),
 ))  # fmt: skip
 def test_offsets_that_make_no_sense(applied: Bundle, offsets: records.Offsets, message: str):
     """Whoever wrote the bundle: a reader checks it."""
@@ -188,8 +187,8 @@ def test_offsets_that_make_no_sense(applied: Bundle, offsets: records.Offsets, m
 
     op = next(op for op in applied.index.ops if op.name == "twice")
     tensors = [msgspec.structs.replace(t, offsets=offsets) if t.name == "starts" else t for t in op.tensors]
-    with pytest.raises(ExpressionError, match=message):
-        check_op(msgspec.structs.replace(op, tensors=tuple(tensors)))
+    (fault,) = structure_faults(msgspec.structs.replace(op, tensors=tuple(tensors)))
+    assert fault.path[:3] == ("tensors", "starts", "offsets") and message in fault.text
     tensors = [msgspec.structs.replace(t, offsets=records.Offsets("rows")) if t.name == "x" else t for t in op.tensors]
-    with pytest.raises(ExpressionError, match="offsets are an input of one dim, of dtype int32 or int64"):
-        check_op(msgspec.structs.replace(op, tensors=tuple(tensors)))
+    (fault,) = structure_faults(msgspec.structs.replace(op, tensors=tuple(tensors)))
+    assert fault == (("tensors", "x", "offsets"), "offsets are an input of one dim, of dtype int32 or int64")

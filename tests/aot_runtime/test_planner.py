@@ -620,12 +620,6 @@ def test_an_op_may_have_no_input():
     refused("the shape of output 'out' would be [-1]", planner(contract), n=-1)
 
 
-def test_dtype_variables_need_a_required_input():
-    for optional in (tensor("x", "n", dtype="T", optional=True), tensor("x", "n", dtype="T", role="output")):
-        with pytest.raises(ExpressionError, match="dtype variable 'T'"):
-            planner(op(optional, tensor("y", "n"), dtypes={"T": ("int8",)}))
-
-
 def test_the_same_variant_twice_counts_once():
     contract = op(tensor("x", "n"))
     planned = build_planner(contract, variants(contract) * 2, "hip")

@@ -6,10 +6,9 @@ import hashlib
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from aot_runtime.contract.dtypes import SCALAR_TYPES
-from aot_runtime.contract.names import IDENTIFIER, axis_names, check_op
+from aot_runtime.contract.names import IDENTIFIER, axis_names
 from aot_runtime.contract.records import (
     CODE_FOLDER,
     GLOBAL_SCRATCH,
@@ -25,10 +24,8 @@ from aot_runtime.contract.records import (
     Variant,
     decode_index,
 )
-from aot_runtime.errors import ArchMismatchError, BundleError, ExpressionError
-
-if TYPE_CHECKING:
-    pass
+from aot_runtime.contract.validate import structure_faults
+from aot_runtime.errors import ArchMismatchError, BundleError
 
 _ID = re.compile(rb'"id"\s*:\s*"([0-9a-f]{64})"')
 _FILE = re.compile(rf"{CODE_FOLDER}/[0-9a-f]{{8,64}}\.(hsaco|cubin)\Z")
@@ -77,10 +74,8 @@ def _check_references(index: Index) -> None:
     if len(ops) != len(index.ops):
         raise BundleError("an op is there twice")
     for op in index.ops:
-        try:
-            check_op(op)
-        except ExpressionError as error:
-            raise BundleError(f"op {op.name!r}: {error}") from None
+        for fault in structure_faults(op):
+            raise BundleError(f"op {op.name!r}: {fault}")
     for variant in index.variants:
         _check_variant(index, ops, variant)
     for case in index.selftest:

@@ -15,7 +15,8 @@ from aot_runtime.contract import expressions
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.names import Scope, axis_names, config_names, stride_position
-from aot_runtime.contract.records import POINTER, Index, Launch, Op, Variant
+from aot_runtime.contract.records import Index, Launch, Op, Variant
+from aot_runtime.contract.validate import expression_faults, kernarg_texts, require_sound
 from aot_runtime.errors import ArgumentError, BundleError, ExpressionError, NoVariantError
 
 from .rules import Rules, pick_value
@@ -92,6 +93,7 @@ def build_planner(op: Op, variants: Iterable[Variant], backend: str) -> Planner:
         ): variant
         for variant in variants
     }
+    require_sound(op, expression_faults(op, table.values()))
     writer = _Writer(op, list(table.values()))
     source = writer.write()
     filename = f"<planner of {op.name}>"
@@ -120,7 +122,7 @@ def op_planner(index: Index, name: str) -> Planner:
     try:
         return build_planner(ops[name], variants, index.target.backend)
     except ExpressionError as error:
-        raise BundleError(f"bundle '{index.name}', op '{name}': {error}") from None
+        raise BundleError(f"bundle '{index.name}', {error}") from None
 
 
 def no_variant(op: Op, variants: Iterable[Variant], tried: list[str]) -> NoVariantError:
@@ -137,33 +139,12 @@ class _Writer:
         self.op, self.scope = op, Scope.of(op)
         self.lines: list[str] = []
         self.depth = 0
-        self._check()
-        self.kernargs = {
-            i: sorted({arg.value for v in variants if v.launch == i for arg in v.kernargs if arg.type[0] != POINTER})
-            for i in range(len(op.launches))
-        }
-        self._check_kernargs()
+        self.kernargs = kernarg_texts(op, variants)
         self.reads = self._reads()
         self.static = self._static()
 
-    # Soundness: the index may come from anywhere
-
-    def _check(self) -> None:
-        for path, text, names in self.scope.expressions(self.op):
-            parsed = expressions.parse(text)
-            parsed.check_names(names, self.scope.subjects)
-            for function, subject, *_ in parsed.queries:
-                if function in expressions.LAYOUT_QUERIES and path[0] in _BEFORE_OUTPUTS and self._is_output(subject):
-                    raise ExpressionError(f"'{text}' asks for the layout of output '{subject}' before it is laid out")
-
     def _is_output(self, name: str | int) -> bool:
         return self.scope.subjects[str(name)].role == "output"
-
-    def _check_kernargs(self) -> None:
-        for index, texts in self.kernargs.items():
-            names = self.scope.all_names(self.op) | config_names(self.op.launches[index])
-            for text in texts:
-                expressions.parse(text).check_names(names, self.scope.subjects)
 
     def _texts(self) -> Iterable[str]:
         for _, text, _ in self.scope.expressions(self.op):
@@ -230,12 +211,6 @@ class _Writer:
         self.put(f"_rules.same_device({self._dict([t.name for t in self.op.tensors])})")
         for variable in self.op.dtypes:
             named = [tensor.name for tensor in inputs if tensor.dtype == variable]
-            if not named:
-                raise ExpressionError(f"op '{self.op.name}': no input has dtype variable '{variable}'")
-            if all(self.scope.subjects[name].optional for name in named):
-                raise ExpressionError(
-                    f"op '{self.op.name}': dtype variable '{variable}' needs a tensor that is required"
-                )
             self.put(f"{variable} = _rules.dtype({variable!r}, {', '.join(f'{name}={name}' for name in named)})")
         for function, subject, *_ in sorted(self.reads, key=str):
             name = str(subject)

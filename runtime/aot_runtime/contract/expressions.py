@@ -121,6 +121,11 @@ class Expression(msgspec.Struct, frozen=True):
         """Names and query names together: the variables that `python` needs."""
         return self.names | {query_name(*map(str, query)) for query in self.queries}
 
+    @property
+    def laid_out(self) -> list[str]:
+        """The tensors whose layout it asks for, sorted."""
+        return sorted({str(subject) for function, subject, *_ in self.queries if function in LAYOUT_QUERIES})
+
     def evaluate(self, env: Mapping[str, Any]) -> Any:
         """The value, every name being in `env` (queries under their `query_name`). Raises `ExpressionError`."""
         value = self.partial(env)

@@ -1,7 +1,4 @@
-"""Which names an op's expressions may use, and where each dim's extent comes from.
-
-The builder checks a manifest with it; a reader checks a bundle with the very same code.
-"""
+"""Which names an op's expressions may use, and where each dim's extent comes from."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ import msgspec
 from aot_runtime.errors import ExpressionError
 
 from . import expressions
-from .dtypes import DTYPES, SCALAR_TYPES
 from .records import Axis, Launch, Op, Tensor
 
-PathKey = str | int
+Path = tuple[str | int, ...]
+"""Keys that lead to a value of a manifest, from its op on."""
 Names = dict[str, type]
 
 RESERVED = frozenset(
@@ -58,7 +55,7 @@ class Scope(msgspec.Struct, frozen=True):
     def of(cls, op: Op) -> Scope:
         """Find where every dim comes from. Raises `ExpressionError` for one that no input gives."""
         dims = _find_dims(op)
-        taken = {name for names in _named(op).values() for name in names}
+        taken = {name for names in named(op).values() for name in names}
         for name in dims:
             if name in RESERVED or name in taken or not IDENTIFIER.match(name):
                 raise ExpressionError(f"'{name}' cannot be a dim's name: it is reserved, or something else's name")
@@ -79,15 +76,22 @@ class Scope(msgspec.Struct, frozen=True):
         """Everything but a launch's config."""
         return self.call_names(op) | dict.fromkeys((let.name for let in op.let), int) | self.build_names(op)
 
-    def expressions(self, op: Op) -> Iterator[tuple[tuple[PathKey, ...], str, Names]]:
+    def check_queries(self, expression: expressions.Expression) -> None:
+        """Raise `ExpressionError` where a query about a layout names no single dim of its tensor."""
+        for function, subject, *rest in expression.queries:
+            if function in expressions.LAYOUT_QUERIES:
+                stride_position(self.subjects[str(subject)], rest[0])
+
+    def expressions(self, op: Op) -> Iterator[tuple[Path, str, Names]]:
         """Every expression of the contract: (path in the manifest, text, names that it may use)."""
-        names: Names = dict.fromkeys(self.dims, int) | {"arch": str, "num_cus": int} | dict.fromkeys(op.dtypes, str)
+        of_call = self.call_names(op)
+        of_shapes = of_call | dict.fromkeys((let.name for let in op.let), int)
         for tensor in op.tensors:
             for i, dim in enumerate(tensor.shape):
-                scope = self.call_names(op) | (dict.fromkeys((let.name for let in op.let), int))
-                yield ("tensors", tensor.name, "shape", i), dim.extent, scope
+                yield ("tensors", tensor.name, "shape", i), dim.extent, of_shapes
             if tensor.when:
-                yield ("tensors", tensor.name, "when"), tensor.when, self.call_names(op)
+                yield ("tensors", tensor.name, "when"), tensor.when, of_call
+        names: Names = dict.fromkeys(self.dims, int) | {"arch": str, "num_cus": int} | dict.fromkeys(op.dtypes, str)
         for scalar in op.scalars:
             if scalar.default:
                 yield ("scalars", scalar.name, "default"), scalar.default, dict(names)
@@ -112,15 +116,13 @@ class Scope(msgspec.Struct, frozen=True):
         for i, launch in enumerate(op.launches):
             yield from self._launch_expressions(i, launch, names)
 
-    def _launch_expressions(
-        self, index: int, launch: Launch, names: Names
-    ) -> Iterator[tuple[tuple[PathKey, ...], str, Names]]:
-        path = ("launches", index)
+    def _launch_expressions(self, index: int, launch: Launch, names: Names) -> Iterator[tuple[Path, str, Names]]:
+        path: Path = ("launches", index)
         if launch.when:
             yield (*path, "when"), launch.when, names
         for config in launch.configs:
             if config.when:
-                yield (*path, "configs"), config.when, names
+                yield (*path, "configs", config.name, "when"), config.when, names
         for i, text in enumerate(launch.grid):
             yield (*path, "grid", i), text, names | config_names(launch)
 
@@ -204,118 +206,13 @@ def _solve(text: str, name: str) -> str:
     return expressions.parse(f"extent {sign} ({known})").text if sign else ""
 
 
-def check_op(op: Op) -> None:
-    """Raise `ExpressionError` unless every name of a contract is an identifier and every reference is in range.
-
-    Planners are written from contracts: this, and the check of every expression, is what makes that safe.
-    """
-    if op.name in RESERVED_OPS:
-        raise ExpressionError(f"an op cannot be called '{op.name}': open bundles have an attribute of that name")
-    seen: set[str] = set()
-    for group, names in {"op": [op.name], **_named(op)}.items():
-        for name in names:
-            if not IDENTIFIER.match(name) or name in RESERVED:
-                raise ExpressionError(f"{group} '{name}': not a name, or a reserved one")
-            if name in seen:
-                raise ExpressionError(f"'{name}' names two things")
-            if group != "op":
-                seen.add(name)
-    dims = Scope.of(op).dims
-    for tensor in op.tensors:
-        _check_tensor(op, tensor)
-        _check_offsets(op, tensor, dims)
-        _check_range(op, tensor, dims)
-    for scalar in op.scalars:
-        if scalar.type not in SCALAR_TYPES and scalar.type not in ("flag", "choice"):
-            raise ExpressionError(f"scalar '{scalar.name}' has unknown type '{scalar.type}'")
-    for axis in op.axes:
-        if not axis.values or axis.rule not in ("equal", ">=", ">", "<=", "<"):
-            raise ExpressionError(f"constexpr '{axis.name}' has no values, or an unknown rule '{axis.rule}'")
-    for name, values in op.dtypes.items():
-        if not values or any(value not in DTYPES for value in values):
-            raise ExpressionError(f"dtype variable '{name}' has unknown dtypes {list(values)}")
-    for space in op.workspace:
-        if space.dtype not in DTYPES:
-            raise ExpressionError(f"workspace '{space.name}' has unknown dtype '{space.dtype}'")
-    for launch in op.launches:
-        set_names = {name for config in launch.configs for name in config.values}
-        if not launch.configs or not launch.kernel.isidentifier():
-            raise ExpressionError(f"launch '{launch.kernel}' has no configs, or no identifier as its name")
-        if any(not _is_plain(name) or name in RESERVED for name in set_names):
-            raise ExpressionError(
-                f"a config of '{launch.kernel}' sets what is no identifier, or reserved: {sorted(set_names)}"
-            )
-        config_clash = (seen | dims.keys()) & set_names
-        if config_clash:
-            raise ExpressionError(
-                f"config of '{launch.kernel}' sets {', '.join(sorted(config_clash))}, which the op has"
-            )
-    for name in op.align:
-        if name not in dims:
-            raise ExpressionError(f"align names '{name}', which is no dim")
-
-
-def _named(op: Op) -> dict[str, list[str]]:
-    """All that an op names itself, by kind; dims are named by the shapes."""
+def named(op: Op) -> dict[str, list[str]]:
+    """All that an op names itself, by the manifest's key of it; dims are named by the shapes."""
     return {
-        "tensor": [tensor.name for tensor in op.tensors],
-        "scalar": [scalar.name for scalar in op.scalars],
-        "dtype variable": list(op.dtypes),
-        "constexpr": [axis.name for axis in op.axes],
+        "tensors": [tensor.name for tensor in op.tensors],
+        "scalars": [scalar.name for scalar in op.scalars],
+        "dtypes": list(op.dtypes),
+        "constexprs": [axis.name for axis in op.axes],
         "let": [let.name for let in op.let],
         "workspace": [space.name for space in op.workspace],
     }
-
-
-def _is_plain(name: str) -> bool:
-    """Whether Python reads a name as it stands: other letters than ASCII's may become different ones."""
-    return name.isascii() and name.isidentifier() and not name.startswith("_")
-
-
-def _check_offsets(op: Op, tensor: Tensor, dims: Mapping[str, DimSource]) -> None:
-    if tensor.offsets is None:
-        return
-    into, longest = tensor.offsets.into, tensor.offsets.longest
-    if tensor.role != "input" or len(tensor.shape) != 1 or tensor.dtype not in ("int32", "int64"):
-        raise ExpressionError(f"tensor '{tensor.name}': offsets are an input of one dim, of dtype int32 or int64")
-    if into not in dims or dims[into].inverse != "extent" or dims[into].optional:
-        raise ExpressionError(
-            f"tensor '{tensor.name}': offsets go into '{into}', which is no dim of a required input"
-            f"{expressions.nearest(into, tuple(dims))}"
-        )
-    integers = [scalar.name for scalar in op.scalars if scalar.type[:1] in ("i", "u")]
-    if longest and longest not in integers:
-        raise ExpressionError(
-            f"tensor '{tensor.name}': the longest of offsets is '{longest}', which is no integer scalar"
-            f"{expressions.nearest(longest, integers)}"
-        )
-
-
-def _check_range(op: Op, tensor: Tensor, dims: Mapping[str, DimSource]) -> None:
-    if not tensor.range:
-        return
-    if len(tensor.range) != 2 or tensor.role != "input" or tensor.dtype not in ("int32", "int64"):
-        raise ExpressionError(
-            f"tensor '{tensor.name}': a range is of two bounds, and of an input of dtype int32 or int64"
-        )
-    plain = {name: int for name, source in dims.items() if source.inverse == "extent" and not source.optional}
-    integers = [scalar for scalar in op.scalars if scalar.type[:1] in ("i", "u")]
-    known = plain | {scalar.name: int for scalar in integers}
-    for text in tensor.range:
-        bound = expressions.parse(text)
-        bound.check_names(known)
-        for scalar in integers:
-            if scalar.name in bound.names and scalar.default:
-                expressions.parse(scalar.default).check_names(plain)
-
-
-def _check_tensor(op: Op, tensor: Tensor) -> None:
-    if tensor.role not in ("input", "output", "inout"):
-        raise ExpressionError(f"tensor '{tensor.name}' has unknown role '{tensor.role}'")
-    if tensor.dtype not in DTYPES and tensor.dtype not in op.dtypes:
-        raise ExpressionError(f"tensor '{tensor.name}' has unknown dtype '{tensor.dtype}'")
-    for key, positions in (("contiguous", tensor.contiguous), ("innermost", tensor.innermost)):
-        if len(set(positions)) != len(positions) or any(not 0 <= p < len(tensor.shape) for p in positions):
-            raise ExpressionError(f"tensor '{tensor.name}': {key} dims {list(positions)} are not its dims")
-    if tensor.contiguous and tensor.innermost:
-        raise ExpressionError(f"tensor '{tensor.name}' has both `contiguous` and `innermost` dims")

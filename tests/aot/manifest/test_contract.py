@@ -186,11 +186,15 @@ def test_strides_are_stored_by_position(tmp_path):
             "tensors:",
             "'x' cannot be a dim's name: it is reserved, or something else's name",
         ),
-        (("WIDTH: 4, ", "WIDTH: 4, BLOCK: 4, "), "scale:", "config of 'scale_rows' sets BLOCK, which the op has"),
+        (
+            ("WIDTH: 4, ", "WIDTH: 4, BLOCK: 4, "),
+            "BLOCK: 4",
+            "a config of 'scale_rows' sets 'BLOCK', which the op has",
+        ),
         (
             ("WIDTH: 4, ", "WIDTH: 4, aligned: 4, "),
-            "scale:",
-            "a config of 'scale_rows' sets what is no identifier, or reserved: ['WIDTH', 'aligned']",
+            "aligned: 4",
+            "a config of 'scale_rows' sets 'aligned': no identifier, or a reserved one",
         ),
         (("dims: {cols: {", "dims: {clos: {"), "clos: {", "'clos' is no dim of a tensor; did you mean 'cols'?"),
         (("align: [cols]", "align: [col]"), "align", "'col' is no dim of a tensor; did you mean 'cols'?"),

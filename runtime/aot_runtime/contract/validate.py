@@ -1,0 +1,222 @@
+"""Whether a contract is sound: the one place that says so, for manifests and for bundles.
+
+A fault comes with its path, the manifest's keys below the op, so that a builder can say file, line and column. Nothing
+is evaluated: structure is held to what the records mean, and expressions to the names that they may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from aot_runtime.errors import ExpressionError
+
+from .dtypes import DTYPES, SCALAR_TYPES
+from .expressions import nearest, parse
+from .names import IDENTIFIER, RESERVED, RESERVED_OPS, DimSource, Path, Scope, config_names, named
+from .records import POINTER, Launch, Op, Tensor, Variant
+
+_BEFORE_OUTPUTS = ("tensors", "scalars", "require", "let")
+"""Parts of a contract whose expressions are evaluated before the outputs are laid out."""
+_ROLES = ("input", "output", "inout")
+_RULES = ("equal", ">=", ">", "<=", "<")
+_INTEGERS = ("int32", "int64")
+
+
+class Fault(NamedTuple):
+    """What is wrong with a contract, and where."""
+
+    path: Path
+    text: str
+
+    def __str__(self) -> str:
+        return f"{'.'.join(map(str, self.path))}: {self.text}" if self.path else self.text
+
+
+def contract_faults(op: Op, variants: Iterable[Variant] = ()) -> Iterator[Fault]:
+    """Every fault of a contract, and of the kernargs of its variants; of a structure that is wrong, no expressions."""
+    sound = True
+    for fault in structure_faults(op):
+        sound = False
+        yield fault
+    if sound:
+        yield from expression_faults(op, variants)
+
+
+def require_sound(op: Op, faults: Iterable[Fault]) -> None:
+    """Raise `ExpressionError` with the first fault of an op, if there is one."""
+    for fault in faults:
+        raise ExpressionError(f"op '{op.name}': {fault}")
+
+
+def structure_faults(op: Op) -> Iterator[Fault]:
+    """Faults of names, and of what refers to something: dims, dtypes, positions. Parses no expression but extents."""
+    unsound = False
+    for fault in _name_faults(op):
+        unsound = True
+        yield fault
+    if unsound:
+        return  # what follows would speak of the wrong things
+    try:
+        dims = Scope.of(op).dims
+    except ExpressionError as error:
+        yield Fault(("tensors",), str(error))
+        return
+    for tensor in op.tensors:
+        yield from _tensor_faults(op, tensor)
+        yield from _offsets_faults(op, tensor, dims)
+        yield from _range_faults(op, tensor, dims)
+    yield from _dtype_faults(op)
+    yield from _dim_faults(op, dims)
+    for scalar in op.scalars:
+        if scalar.type not in SCALAR_TYPES and scalar.type not in ("flag", "choice"):
+            yield Fault(("scalars", scalar.name, "type"), f"'{scalar.type}' is no type of a scalar")
+    for axis in op.axes:
+        if not axis.values or axis.rule not in _RULES:
+            yield Fault(("constexprs", axis.name), f"has no values, or an unknown rule '{axis.rule}'")
+    taken = dims.keys() | {name for names in named(op).values() for name in names}
+    for index, launch in enumerate(op.launches):
+        yield from _launch_faults(index, launch, taken)
+
+
+def _name_faults(op: Op) -> Iterator[Fault]:
+    if not IDENTIFIER.match(op.name) or op.name in RESERVED:
+        yield Fault((), f"'{op.name}' is no name of an op, or a reserved one")
+    if op.name in RESERVED_OPS:
+        yield Fault((), f"an op cannot be called '{op.name}': open bundles have an attribute of that name")
+    seen: dict[str, str] = {}
+    for key, names in named(op).items():
+        for name in names:
+            if name in RESERVED:
+                yield Fault((key, name), f"'{name}' is reserved; choose another name")
+            elif not IDENTIFIER.match(name):
+                yield Fault((key, name), f"{name!r} is no name")
+            elif name in seen:
+                yield Fault((key, name), f"'{name}' is in `{seen[name]}` already; names are distinct")
+            seen[name] = key
+
+
+def _tensor_faults(op: Op, tensor: Tensor) -> Iterator[Fault]:
+    path: Path = ("tensors", tensor.name)
+    if tensor.role not in _ROLES:
+        yield Fault((*path, "role"), f"'{tensor.role}' is no role; allowed: {', '.join(_ROLES)}")
+    if tensor.dtype not in DTYPES and tensor.dtype not in op.dtypes:
+        known = [*op.dtypes, *DTYPES]
+        yield Fault(
+            (*path, "dtype"), f"'{tensor.dtype}' is no dtype and no dtype variable{nearest(tensor.dtype, known)}"
+        )
+    for key, positions in (("contiguous", tensor.contiguous), ("innermost", tensor.innermost)):
+        if len(set(positions)) != len(positions) or any(not 0 <= p < len(tensor.shape) for p in positions):
+            yield Fault((*path, key), f"dims {list(positions)} are not the tensor's")
+    if tensor.contiguous and tensor.innermost:
+        yield Fault((*path, "innermost"), "a tensor has `contiguous` or `innermost` dims, not both")
+
+
+def _offsets_faults(op: Op, tensor: Tensor, dims: Mapping[str, DimSource]) -> Iterator[Fault]:
+    if tensor.offsets is None:
+        return
+    path: Path = ("tensors", tensor.name, "offsets")
+    into, longest = tensor.offsets.into, tensor.offsets.longest
+    if tensor.role != "input" or len(tensor.shape) != 1 or tensor.dtype not in _INTEGERS:
+        yield Fault(path, "offsets are an input of one dim, of dtype int32 or int64")
+    if into not in dims or dims[into].inverse != "extent" or dims[into].optional:
+        yield Fault(
+            (*path, "into"), f"'{into}' is no dim of a required input, which offsets go into{nearest(into, list(dims))}"
+        )
+    integers = _integer_scalars(op)
+    if longest and longest not in integers:
+        yield Fault((*path, "longest"), f"'{longest}' is no integer scalar{nearest(longest, integers)}")
+
+
+def _range_faults(op: Op, tensor: Tensor, dims: Mapping[str, DimSource]) -> Iterator[Fault]:
+    if not tensor.range:
+        return
+    path: Path = ("tensors", tensor.name, "range")
+    if len(tensor.range) != 2 or tensor.role != "input" or tensor.dtype not in _INTEGERS:
+        yield Fault(path, "a range is of two bounds, and of an input of dtype int32 or int64")
+    plain = {name: int for name, source in dims.items() if source.inverse == "extent" and not source.optional}
+    known = plain | dict.fromkeys(_integer_scalars(op), int)
+    for i, text in enumerate(tensor.range):
+        try:
+            bound = parse(text)
+            bound.check_names(known)
+            for scalar in op.scalars:
+                if scalar.name in bound.names and scalar.default:
+                    parse(scalar.default).check_names(plain)
+        except ExpressionError as error:
+            yield Fault((*path, i), str(error))
+
+
+def _integer_scalars(op: Op) -> list[str]:
+    return [scalar.name for scalar in op.scalars if scalar.type[:1] in ("i", "u")]
+
+
+def _dtype_faults(op: Op) -> Iterator[Fault]:
+    for name, values in op.dtypes.items():
+        if not values or any(value not in DTYPES for value in values):
+            yield Fault(("dtypes", name), f"{list(values)} are not dtypes")
+        if not any(t.dtype == name and t.role != "output" and not t.optional for t in op.tensors):
+            yield Fault(("dtypes", name), f"no required input has dtype '{name}', so no call decides it")
+    for space in op.workspace:
+        if space.dtype not in DTYPES:
+            yield Fault(
+                ("workspace", space.name, "dtype"), f"'{space.dtype}' is no dtype{nearest(space.dtype, list(DTYPES))}"
+            )
+
+
+def _dim_faults(op: Op, dims: Mapping[str, DimSource]) -> Iterator[Fault]:
+    for key, names in (("dims", [dim.name for dim in op.dims]), ("align", list(op.align))):
+        for name in names:
+            if name not in dims:
+                yield Fault((key, name), f"'{name}' is no dim of a tensor{nearest(name, list(dims))}")
+
+
+def _launch_faults(index: int, launch: Launch, taken: set[str]) -> Iterator[Fault]:
+    path: Path = ("launches", index)
+    if not launch.configs or not launch.kernel.isidentifier():
+        yield Fault(path, f"launch '{launch.kernel}' has no configs, or no identifier as its name")
+    for config in launch.configs:
+        for name in config.values:
+            where: Path = (*path, "configs", config.name, name)
+            if not _is_plain(name) or name in RESERVED:
+                yield Fault(where, f"a config of '{launch.kernel}' sets '{name}': no identifier, or a reserved one")
+            elif name in taken:
+                yield Fault(where, f"a config of '{launch.kernel}' sets '{name}', which the op has")
+
+
+def _is_plain(name: str) -> bool:
+    """Whether Python reads a name as it stands: other letters than ASCII's may become different ones."""
+    return name.isascii() and name.isidentifier() and not name.startswith("_")
+
+
+def expression_faults(op: Op, variants: Iterable[Variant] = ()) -> Iterator[Fault]:
+    """Expressions that are none, or that read what they cannot; of an op whose structure is sound."""
+    scope = Scope.of(op)
+    for path, text, names in scope.expressions(op):
+        yield from text_faults(path, text, names, scope)
+    for index, texts in kernarg_texts(op, variants).items():
+        names = scope.all_names(op) | config_names(op.launches[index])
+        for text in texts:
+            yield from text_faults(("launches", index, "bind"), text, names, scope)
+
+
+def text_faults(path: Path, text: str, names: Mapping[str, type], scope: Scope) -> Iterator[Fault]:
+    """Faults of one expression that may read `names`."""
+    try:
+        parsed = parse(text)
+        parsed.check_names(names, scope.subjects)
+        scope.check_queries(parsed)
+    except ExpressionError as error:
+        yield Fault(path, str(error))
+        return
+    for subject in parsed.laid_out:
+        if path[0] in _BEFORE_OUTPUTS and scope.subjects[subject].role == "output":
+            yield Fault(path, f"'{text}' asks for the layout of output '{subject}' before it is laid out")
+
+
+def kernarg_texts(op: Op, variants: Iterable[Variant]) -> dict[int, list[str]]:
+    """The expressions of the scalar kernargs of each launch's variants, by launch."""
+    found: dict[int, dict[str, None]] = {index: {} for index in range(len(op.launches))}
+    for variant in variants:
+        found[variant.launch].update((arg.value, None) for arg in variant.kernargs if arg.type[0] != POINTER)
+    return {index: sorted(texts) for index, texts in found.items()}
