@@ -8,19 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from aot.compile.compiler import (
+from aot.compile.compiler import compile_job
+from aot.compile.kernargs import kernarg_bytes, kernarg_layout
+from aot.compile.kernel_source import (
     CompileError,
     KernelFileError,
     KernelFunctionError,
-    compile_job,
-    job_key,
-    kernarg_layout,
+    Parameter,
     kernel_parameters,
     load_kernel,
     source_hash,
 )
-from aot.compile.kernargs import kernarg_bytes
-from aot.compile.kernel_source import Parameter
+from aot.compile.keys import job_key
 from tests.aot import jobs
 
 ARCHS = ["gfx942", "gfx1100", "sm_90"]

@@ -20,7 +20,7 @@ from aot_emulator.state.device_memory import Memory
 from aot_emulator.state.float_mode import FloatMode
 from aot_emulator.state.wavefronts import Batch
 
-from aot.compile.compiler import CompiledKernel
+from aot.compile.jobs import CompiledKernel
 from aot_runtime.bundle.codeobject import read_loaded_image
 from tests.aot_emulator import test_kernels as kernels
 from tests.aot_emulator.test_kernels import F16, F32, F64, I8, I32, I64, U32, U64
