@@ -172,13 +172,7 @@ def test_a_code_object_agrees_with_the_layout(arch):
     assert metadata.kernarg_bytes == 64
 
 
-def test_a_disagreeing_code_object_is_refused(monkeypatch):
-    """Were Triton to append one pointer less, or another wavefront size, the build must stop."""
-    shorter = kernarg_layout(jobs.SOFTMAX)[:-1]
-    with monkeypatch.context() as patch:
-        patch.setattr("aot.compile.compiler.kernarg_layout", lambda _: shorter)
-        with pytest.raises(CompileError, match=r"'softmax': arguments \(offset, size\) in the code object: .*expected"):
-            compile_job(jobs.softmax("gfx942"))
+def test_another_wavefront_size_is_refused(monkeypatch):
     monkeypatch.setattr("aot.targets.Target.warp_size", 128)
     with pytest.raises(CompileError, match="wavefront size"):
         compile_job(jobs.softmax("sm_90"))
