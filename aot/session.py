@@ -15,22 +15,13 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from aot.compile.batch import OnDone, Outcome, compile_missing, look_up
 from aot.compile.cache import CompileCache
-from aot.compile.compiler import CompiledKernel
+from aot.compile.jobs import CompiledKernel
 from aot.compile.pool import CompileFailure, WarmPool, default_workers
 from aot.manifest.schema import Manifest, load_manifest
 from aot.manifest.yamlfile import ManifestError
-from aot.plan.build import (
-    Failure,
-    OnDone,
-    Outcome,
-    PlannedBundle,
-    PlannedVariant,
-    compile_missing,
-    filter_names,
-    look_up,
-    plan_bundle,
-)
+from aot.plan.bundles import PlannedBundle, filter_names, plan_bundle
 from aot.write.bundle_writer import write_bundle
 from aot.write.vectors import CaseVectors, VectorCache, case_vectors
 from aot_runtime.errors import AotError
@@ -72,13 +63,14 @@ def build(request: Request) -> int:
         return 0
     cache = CompileCache(request.cache_dir)
     with _locked(request.output, [bundle.folder_name for bundle in bundles]):
-        outcome, missing = look_up(bundles, cache)
+        outcome, missing = look_up({key: job for bundle in bundles for key, job in bundle.jobs.items()}, cache)
         if missing:
             workers = min(request.jobs or default_workers(len(missing)), len(missing))
-            with WarmPool(workers, request.timeout) as pool, _progress(console, len(missing), workers) as advance:
-                compile_missing(bundles, missing, cache, pool, outcome, advance)
+            ops = {variant.key: variant.spec.op for bundle in bundles for variant in bundle.variants}
+            with WarmPool(workers, request.timeout) as pool, _progress(console, ops, len(missing), workers) as advance:
+                compile_missing(missing, cache, pool, outcome, advance)
         if outcome.failures:
-            _print_failures(request, outcome)
+            _print_failures(request, bundles, outcome)
             return 1
         # All of them first: where a reference is at fault, no bundle is written.
         computed = VectorCache(request.cache_dir)
@@ -146,8 +138,12 @@ def _locked(output: Path, names: list[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _progress(console: Console, total: int, workers: int) -> Iterator[OnDone]:
-    """Yields the callback for each finished variant: a bar on a terminal, a line now and then in a log."""
+def _progress(console: Console, ops: Mapping[str, str], total: int, workers: int) -> Iterator[OnDone]:
+    """Yields the callback for each finished variant: a bar on a terminal, a line now and then in a log.
+
+    Args:
+        ops: key of a variant → its op.
+    """
     if not console.is_terminal:
         console.print(f"compiling {_count(total, 'variant')} with {_count(workers, 'worker')}")
         yield _Log(console, total)
@@ -165,10 +161,10 @@ def _progress(console: Console, total: int, workers: int) -> Iterator[OnDone]:
         task = bar.add_task("", total=total)
         failed = 0
 
-        def advance(variant: PlannedVariant, result: CompiledKernel | CompileFailure) -> None:
+        def advance(key: str, result: CompiledKernel | CompileFailure) -> None:
             nonlocal failed
             failed += isinstance(result, CompileFailure)
-            bar.update(task, advance=1, description=f"{variant.spec.op}{_failed(failed)}")
+            bar.update(task, advance=1, description=f"{ops[key]}{_failed(failed)}")
 
         yield advance
 
@@ -181,7 +177,7 @@ class _Log:
         self.done = self.failed = 0
         self.next_line = time.monotonic() + LOG_EVERY_S
 
-    def __call__(self, variant: PlannedVariant, result: CompiledKernel | CompileFailure) -> None:
+    def __call__(self, key: str, result: CompiledKernel | CompileFailure) -> None:
         self.done += 1
         self.failed += isinstance(result, CompileFailure)
         if time.monotonic() >= self.next_line:
@@ -206,17 +202,20 @@ def _print_counts(console: Console, bundles: list[PlannedBundle]) -> None:
             console.print(f"  {op:<32}{count:>6}")
 
 
-def _print_failures(request: Request, outcome: Outcome) -> None:
-    """Every failure with its variant; those with one reason stand together."""
-    print(
-        f"aotbuild: {_count(len(outcome.failures), 'variant')} did not compile; no bundle was written", file=sys.stderr
-    )
-    by_reason: dict[tuple[str, str], list[Failure]] = {}
-    for failure in outcome.failures:
-        by_reason.setdefault((failure.reason, failure.details if request.verbose else ""), []).append(failure)
-    for (reason, details), failures in by_reason.items():
-        for failure in failures:
-            print(f"  {failure.bundle}: {failure.label}", file=sys.stderr)
+def _print_failures(request: Request, bundles: list[PlannedBundle], outcome: Outcome) -> None:
+    """Every failure with its variants; those with one reason stand together."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for bundle in bundles:
+        for variant in bundle.variants:
+            if failure := outcome.failures.get(variant.key):
+                details = failure.traceback_text if request.verbose else ""
+                label = f"{bundle.folder_name}: {variant.spec.label}"
+                by_reason.setdefault((failure.reason, details), []).append(label)
+    count = _count(sum(map(len, by_reason.values())), "variant")
+    print(f"aotbuild: {count} did not compile; no bundle was written", file=sys.stderr)
+    for (reason, details), labels in by_reason.items():
+        for label in labels:
+            print(f"  {label}", file=sys.stderr)
         for text in filter(None, (reason, details)):
             print("    " + text.rstrip().replace("\n", "\n    "), file=sys.stderr)
 

@@ -12,7 +12,7 @@ import msgspec
 
 from aot_runtime.errors import AotError
 
-from .compiler import CompiledKernel
+from .jobs import CompiledKernel
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class Cache(Generic[T]):
 
 
 class CompileCache(Cache[CompiledKernel]):
-    """Compiled kernels by key (`compiler.job_key`)."""
+    """Compiled kernels by key (`keys.JobKeys`)."""
 
     def __init__(self, path: Path | str | None = None):
         super().__init__(path, "v1", CompiledKernel)

@@ -28,7 +28,9 @@ import psutil
 
 from aot_runtime.errors import AotError
 
-from .compiler import CompiledKernel, CompileError, CompileJob, compile_job
+from .compiler import compile_job
+from .jobs import CompiledKernel, CompileJob
+from .kernel_source import CompileError
 
 T = TypeVar("T")
 

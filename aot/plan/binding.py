@@ -8,12 +8,12 @@ constant.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
-from aot.compile.compiler import CompileJob
+from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import Parameter, split_function
 from aot.manifest.schema import BindSpec, Expr, LaunchSpec, Manifest, is_function
 from aot.manifest.yamlfile import Key, ManifestError
@@ -132,12 +132,12 @@ class Binder:
 
     @cached_property
     def _members(self) -> dict[str, dict[str, Value]]:
-        tensors = {tensor.name: tensor for tensor in self.op.tensors}
         found = {}
         for parameter in self.parameters:
             if parameter.members:
                 try:
-                    found[parameter.name] = member_values(parameter, self.launch_spec.bind, tensors, self._by_name)
+                    bind = self.launch_spec.bind
+                    found[parameter.name] = member_values(parameter, bind, self._tensors, self._by_name)
                 except MemberError as error:
                     raise self._error(self._place(parameter.name), str(error)) from None
         return found
@@ -203,8 +203,7 @@ class Binder:
         self, name: str, value: Expression, forced: str | None, variant: VariantSpec, known: Mapping[str, Any]
     ) -> Bound:
         plain = value.text
-        spaces = {space.name: space for space in self.op.workspace}
-        tensors = {tensor.name: tensor for tensor in self.op.tensors}
+        spaces, tensors = self._spaces, self._tensors
         if plain in spaces:
             dtype = spaces[plain].dtype
             return Bound(name, f"*{TRITON_DTYPES[dtype]}", value=plain, dtype=dtype, divisible=True)
@@ -266,10 +265,13 @@ class Binder:
         """Whether offsets into a tensor may need 64 bits."""
         return tensor.large or not variant.aligned
 
-    def _by_name(self, name: str) -> str | None:
+    @cached_property
+    def _by_name(self) -> Callable[[str], str | None]:
         """The expression that a parameter's name stands for; None where it stands for nothing."""
-        tensors = {tensor.name for tensor in self.op.tensors} | {space.name for space in self.op.workspace}
-        if name in tensors or name in self._names:
+        return cache(self._find_by_name)
+
+    def _find_by_name(self, name: str) -> str | None:
+        if name in self._tensors or name in self._spaces or name in self._names:
             return name
         for tensor in self.op.tensors:
             prefix = f"stride_{tensor.name}_"
@@ -277,6 +279,19 @@ class Binder:
             if name.startswith(prefix) and name.removeprefix(prefix) in dims:
                 return f"stride({tensor.name}, {name.removeprefix(prefix)})"
         return None
+
+    @cached_property
+    def _tensors(self) -> dict[str, records.Tensor]:
+        return {tensor.name: tensor for tensor in self.op.tensors}
+
+    @cached_property
+    def _spaces(self) -> dict[str, records.Workspace]:
+        return {space.name: space for space in self.op.workspace}
+
+    @cached_property
+    def _sound(self) -> set[str]:
+        """Texts of the expressions whose names were checked."""
+        return set()
 
     @cached_property
     def _names(self) -> dict[str, type]:
@@ -297,15 +312,17 @@ class Binder:
         )
 
     def _check_names(self, value: Expression, name: str) -> None:
-        subjects = {tensor.name: tensor for tensor in self.op.tensors}
+        if value.text in self._sound:
+            return
         try:
-            value.check_names(self._names, subjects)
+            value.check_names(self._names, self._tensors)
         except ExpressionError as error:
             raise self._error(self._place(name), f"parameter '{name}': {error}") from None
+        self._sound.add(value.text)
 
     def _parse(self, text: str, name: str) -> Expression:
         try:
-            return positional(parse(text), {tensor.name: tensor for tensor in self.op.tensors})
+            return positional(parse(text), self._tensors)
         except ExpressionError as error:
             raise self._error(self._place(name), f"parameter '{name}': {error}") from None
 

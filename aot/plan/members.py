@@ -120,9 +120,7 @@ def _strides(
             )
     elif all(name in extents for member, name in zip(members, names, strict=True) if member.name not in bind):
         dims = names
-    elif len(names) == len(extents) and all(
-        name not in extents or extents[i] == name for i, name in enumerate(names)
-    ):
+    elif len(names) == len(extents) and all(name not in extents or extents[i] == name for i, name in enumerate(names)):
         dims = list(range(len(extents)))
     else:
         wrong = next(

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from aot.compile.compiler import CompiledKernel
+from aot.compile.jobs import CompiledKernel
 from aot.compile.kernargs import kernarg_bytes, kernarg_layout
 from aot.plan.binding import kernarg_values
-from aot.plan.build import PlannedBundle, PlannedVariant
+from aot.plan.bundles import PlannedBundle, PlannedVariant
 from aot_runtime.bundle.reading import bundle_id
 from aot_runtime.contract import records
 from aot_runtime.contract.occupancy import occupancy

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aot.compile.compiler import CompileJob
+from aot.compile.jobs import CompileJob
 
 ROOT = Path(__file__).parent / "fixtures"
 SOURCE = "kernels/softmax.py"

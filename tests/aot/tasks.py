@@ -7,7 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from aot.compile.compiler import CompiledKernel, CompileError, CompileJob
+from aot.compile.jobs import CompiledKernel, CompileJob
+from aot.compile.kernel_source import CompileError
 
 
 def act(job: CompileJob) -> CompiledKernel:

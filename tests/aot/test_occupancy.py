@@ -4,7 +4,7 @@ import pytest
 import triton
 from triton.compiler import ASTSource, make_backend
 
-from aot.compile.compiler import load_kernel
+from aot.compile.kernel_source import load_kernel
 from aot.targets import TARGETS, parse_arch
 from aot_runtime.bundle.codeobject import read_code_object
 from aot_runtime.contract.occupancy import occupancy

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from aot.compile import pool as pool_module
-from aot.compile.compiler import CompiledKernel
+from aot.compile.jobs import CompiledKernel
 from aot.compile.pool import CompileFailure, TimeLimitError, WarmPool, WorkerDiedError, default_workers, run_jobs
 from tests.aot import jobs, tasks
 

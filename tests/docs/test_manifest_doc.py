@@ -92,7 +92,7 @@ def test_examples_of_keys_are_valid(title: str):
 
 
 def test_config_keys():
-    from aot.compile.compiler import option_names
+    from aot.compile.settings import option_names
     from aot.targets import parse_arch
 
     assert keys("Config")[:2] == list(CONFIG_KEYS)

@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from aot.manifest.yamlfile import ManifestError
-from aot.plan.build import plan_bundle
+from aot.plan.bundles import plan_bundle
 from aot.plan.contract import build_contract
 from aot.plan.variants import Enumeration, VariantSpec, enumerate_variants
 from aot.targets import Target

@@ -16,7 +16,7 @@ from aot_emulator.state.device_memory import Memory
 from aot_emulator.state.float_mode import FloatMode
 from aot_emulator.state.wavefronts import Batch
 
-from aot.compile.compiler import CompiledKernel
+from aot.compile.jobs import CompiledKernel
 from aot_runtime.bundle.codeobject import read_loaded_image
 from tests.support.emulation.launching import compile_kernel
 from tests.support.emulation.rdna import RDNA

@@ -16,10 +16,11 @@ import pytest
 from aot_emulator import EmulatorDriver, Options
 from filelock import FileLock
 
+from aot.compile.batch import compile_missing, look_up
 from aot.compile.cache import CompileCache
 from aot.compile.pool import WarmPool
 from aot.manifest.schema import Manifest, load_manifest
-from aot.plan.build import Outcome, PlannedBundle, compile_missing, look_up, plan_bundle
+from aot.plan.bundles import PlannedBundle, plan_bundle
 from aot.targets import Target, parse_arch
 from aot.write.bundle_writer import write_bundle
 from aot_runtime import Bundle, open_bundle
@@ -82,17 +83,15 @@ def plan(manifest_path: Path, target: Target, full: bool = True) -> tuple[Planne
 
 
 def _compile(bundle: PlannedBundle, jobs: int, cache: CompileCache) -> Mapping[str, Any]:
-    outcome, missing = look_up([bundle], cache)
+    outcome, missing = look_up(bundle.jobs, cache)
     if missing:
         with WarmPool(min(jobs, len(missing)), timeout_s=600) as pool:
-            compile_missing([bundle], missing, cache, pool, outcome, lambda *_: None)
-    _raise_failures(outcome)
-    return outcome.kernels
-
-
-def _raise_failures(outcome: Outcome) -> None:
+            compile_missing(missing, cache, pool, outcome, lambda *_: None)
+    labels = {variant.key: variant.spec.label for variant in bundle.variants}
     if outcome.failures:
-        raise RuntimeError("\n".join(f"{failure.label}: {failure.reason}" for failure in outcome.failures))
+        failures = outcome.failures.items()
+        raise RuntimeError("\n".join(f"{labels[key]}: {failure.reason}" for key, failure in failures))
+    return outcome.kernels
 
 
 def needed_by(call: Call, planner: Planner, arch: str) -> Iterable[Key]:

@@ -12,10 +12,11 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompiledKernel, make_backend
 
-from aot.compile.compiler import CompileJob, ast_source
+from aot.compile.compiler import ast_source
+from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import project, split_function
 from aot.manifest.schema import load_manifest
-from aot.plan.build import PlannedBundle, PlannedVariant, plan_bundle
+from aot.plan.bundles import PlannedBundle, PlannedVariant, plan_bundle
 from aot.targets import parse_arch
 
 MANIFESTS = Path(__file__).parents[3] / "manifests"

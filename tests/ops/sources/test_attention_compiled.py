@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aot.plan.build import PlannedVariant
+from aot.plan.bundles import PlannedVariant
 from tests.ops.sources.kernel_compiling import (
     check_resources,
     compile_variant,

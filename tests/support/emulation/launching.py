@@ -13,7 +13,8 @@ import ml_dtypes
 import numpy as np
 from aot_emulator import ARCHS, EmulatorDriver, Options
 
-from aot.compile.compiler import CompiledKernel, CompileJob, compile_job
+from aot.compile.compiler import compile_job
+from aot.compile.jobs import CompiledKernel, CompileJob
 from aot.compile.kernargs import kernarg_bytes, kernarg_layout
 
 ROOT = Path(__file__).parent

@@ -1,18 +1,17 @@
-"""A build: manifests and architectures in, bundles out. Plan first (`plan_build`), then compile and write."""
+"""What a bundle will have: a manifest for one architecture, each op's variants bound and given their compile jobs."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from aot.compile.cache import CompileCache
-from aot.compile.compiler import CompiledKernel, CompileJob, job_key, option_names
+from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import CompileError, kernel_parameters, load_kernel, sources_hash, split_function
-from aot.compile.pool import CompileFailure, run_jobs
+from aot.compile.keys import JobKeys
+from aot.compile.settings import option_names
 from aot.manifest.schema import Manifest, OpSource
 from aot.manifest.yamlfile import ManifestError
 from aot.targets import TARGETS, Target
@@ -38,10 +37,6 @@ class PlannedVariant:
     key: str
 
 
-OnDone = Callable[[PlannedVariant, CompiledKernel | CompileFailure], None]
-"""Called with each variant as its compilation ends."""
-
-
 @dataclass(frozen=True)
 class PlannedBundle:
     """One bundle of a build: a manifest for one architecture, with the selftest cases that its variants serve."""
@@ -53,28 +48,13 @@ class PlannedBundle:
     cases: tuple[PlannedCase, ...] = ()
 
     @property
+    def jobs(self) -> dict[str, CompileJob]:
+        """The compile job of each distinct key."""
+        return {variant.key: variant.job for variant in self.variants}
+
+    @property
     def folder_name(self) -> str:
         return f"{self.manifest.spec.bundle}-{self.target.arch}"
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A variant that did not compile."""
-
-    bundle: str
-    label: str
-    reason: str
-    details: str = ""
-
-
-@dataclass
-class Outcome:
-    """What compiling gave: the kernel of each key, the failures, and how many were compiled or found in the cache."""
-
-    kernels: dict[str, CompiledKernel] = field(default_factory=dict)
-    failures: list[Failure] = field(default_factory=list)
-    compiled: int = 0
-    cached: int = 0
 
 
 def plan_bundle(
@@ -137,16 +117,17 @@ def _bind_op(
 ) -> list[PlannedVariant]:
     binders = [_binder(manifest, op, index, target) for index in range(len(op.launches))]
     launches = manifest.spec.ops[op.name].launches
+    keys, allowed = JobKeys(target, line_info), option_names(target)
     planned = []
     for spec in variants:
         binder, digest = binders[spec.launch]
         bound = binder.bind(spec)
         # A config may set AMD's and NVIDIA's options side by side; each backend takes its own.
-        options = tuple(option for option in spec.options if option[0] in option_names(target))
+        options = tuple(option for option in spec.options if option[0] in allowed)
         chosen = dataclasses.replace(spec, options=options)
         job = compile_job(manifest, launches[spec.launch], bound, chosen, target.arch, line_info)
         try:
-            planned.append(PlannedVariant(chosen, bound, job, job_key(job, digest)))
+            planned.append(PlannedVariant(chosen, bound, job, keys.key(job, digest)))
         except CompileError as error:
             config = op.launches[spec.launch].configs[spec.config].name
             raise config_error(manifest, op.name, target.arch, spec.launch, config, "name", error.reason) from error
@@ -176,50 +157,3 @@ def _load(manifest: Manifest, op: records.Op, index: int, function: str, *place:
         return load_kernel(manifest.root, *split_function(function))
     except CompileError as error:
         raise manifest.error(("ops", op.name, "launches", index, *place), f"op '{op.name}': {error.reason}") from error
-
-
-def look_up(bundles: Iterable[PlannedBundle], cache: CompileCache) -> tuple[Outcome, dict[str, PlannedVariant]]:
-    """What the cache has, and the variants that have to be compiled: one per distinct key."""
-    outcome = Outcome()
-    missing: dict[str, PlannedVariant] = {}
-    for bundle in bundles:
-        for variant in bundle.variants:
-            if variant.key in outcome.kernels or variant.key in missing:
-                continue
-            kernel = cache.get(variant.key)
-            if kernel is None:
-                missing[variant.key] = variant
-            else:
-                outcome.kernels[variant.key] = kernel
-                outcome.cached += 1
-    return outcome, missing
-
-
-def compile_missing(
-    bundles: Iterable[PlannedBundle],
-    missing: Mapping[str, PlannedVariant],
-    cache: CompileCache,
-    executor: Executor,
-    outcome: Outcome,
-    on_done: OnDone,
-) -> None:
-    """Compile what the cache did not have; results go to the cache and to `outcome` as they come."""
-    # By identity: a constant True and a constant 1 make equal jobs, and different code.
-    by_job = {id(variant.job): key for key, variant in missing.items()}
-    failed: dict[str, CompileFailure] = {}
-    for job, result in run_jobs([variant.job for variant in missing.values()], executor):
-        key = by_job[id(job)]
-        if isinstance(result, CompileFailure):
-            failed[key] = result
-        else:
-            cache.put(key, result)
-            outcome.kernels[key] = result
-            outcome.compiled += 1
-        on_done(missing[key], result)
-    for bundle in bundles:
-        for variant in bundle.variants:
-            if variant.key in failed:
-                failure = failed[variant.key]
-                outcome.failures.append(
-                    Failure(bundle.folder_name, variant.spec.label, failure.reason, failure.traceback_text)
-                )

@@ -1,0 +1,55 @@
+"""Many jobs at once: from the cache where it has them, else compiled, each key once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+from .cache import CompileCache
+from .jobs import CompiledKernel, CompileJob
+from .pool import CompileFailure, run_jobs
+
+OnDone = Callable[[str, CompiledKernel | CompileFailure], None]
+"""Called with each key as its compilation ends."""
+
+
+@dataclass
+class Outcome:
+    """What there is by key: kernels and failures; and how many kernels were compiled or found in the cache."""
+
+    kernels: dict[str, CompiledKernel] = field(default_factory=dict)
+    failures: dict[str, CompileFailure] = field(default_factory=dict)
+    compiled: int = 0
+    cached: int = 0
+
+
+def look_up(jobs: Mapping[str, CompileJob], cache: CompileCache) -> tuple[Outcome, dict[str, CompileJob]]:
+    """What the cache has, and the jobs that have to be compiled, by key."""
+    outcome = Outcome()
+    missing: dict[str, CompileJob] = {}
+    for key, job in jobs.items():
+        kernel = cache.get(key)
+        if kernel is None:
+            missing[key] = job
+        else:
+            outcome.kernels[key] = kernel
+            outcome.cached += 1
+    return outcome, missing
+
+
+def compile_missing(
+    missing: Mapping[str, CompileJob], cache: CompileCache, executor: Executor, outcome: Outcome, on_done: OnDone
+) -> None:
+    """Compile what the cache did not have; results go to the cache and to `outcome` as they come."""
+    # By identity: a constant True and a constant 1 make equal jobs, and different code.
+    by_job = {id(job): key for key, job in missing.items()}
+    for job, result in run_jobs(missing.values(), executor):
+        key = by_job[id(job)]
+        if isinstance(result, CompileFailure):
+            outcome.failures[key] = result
+        else:
+            cache.put(key, result)
+            outcome.kernels[key] = result
+            outcome.compiled += 1
+        on_done(key, result)

@@ -1,0 +1,77 @@
+"""What a worker is given, and what it gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from aot.targets import Target, parse_arch
+from aot_runtime.bundle.codeobject import KernelMetadata
+
+from .kernel_source import CompileError
+
+Constant = int | float | bool | str | None
+
+
+@dataclass(frozen=True)
+class CompileJob:
+    """All that decides one code object. Hashable, and picklable to a worker process.
+
+    Attributes:
+        root: project root folder, importable by the kernel file.
+        source: the kernel file, from `root`.
+        function: the `@triton.jit` function in it.
+        signature: (parameter, Triton type such as `*fp16`, `i32`, `fp32`, or `constexpr`), in parameter order. Here and
+            below, a parameter that is a named tuple is its members, each by its path: `q.ptr`, `q.stride_heads`.
+        constants: (parameter, value) of each constexpr parameter that is no function.
+        divisible_by_16: parameters whose value is promised to be a multiple of 16.
+        pointer_range_32: pointers whose offsets are promised to fit 32 bits; without effect on NVIDIA.
+        options: (name, value) of Triton's compiler options: `num_warps`, `num_stages`, `waves_per_eu`, …
+        arch: bare name, e.g. `gfx942`.
+        line_info: keep the line table, with file names from `root`.
+        functions: (parameter, `path.py:function` from `root`) of each constexpr parameter that is a function, to be
+            inlined where the kernel calls it.
+    """
+
+    root: str
+    source: str
+    function: str
+    signature: tuple[tuple[str, str], ...]
+    constants: tuple[tuple[str, Constant], ...]
+    divisible_by_16: tuple[str, ...]
+    pointer_range_32: tuple[str, ...]
+    options: tuple[tuple[str, Constant], ...]
+    arch: str
+    line_info: bool = False
+    functions: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A code object that agrees with its job, and what is needed to launch it."""
+
+    image: bytes = field(repr=False)
+    symbol: str
+    lds_bytes: int
+    """Dynamic LDS that a launch must ask for."""
+    num_warps: int
+    warp_size: int
+    global_scratch_bytes: int
+    """Scratch memory per workgroup that the launch must point the kernel to; 0: a null pointer will do."""
+    global_scratch_align: int
+    profile_scratch_bytes: int
+    profile_scratch_align: int
+    cooperative: bool
+    """Whether the whole grid must be resident at once."""
+    metadata: KernelMetadata
+    compiler: str
+    options: dict[str, Any]
+    """Every compiler option as it was used, defaults included; JSON values, no paths."""
+
+
+def job_target(job: CompileJob) -> Target:
+    """The target of a job. Raises `CompileError` for a name that is none."""
+    try:
+        return parse_arch(job.arch)
+    except ValueError as error:
+        raise CompileError(str(error)) from None
