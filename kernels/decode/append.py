@@ -19,7 +19,7 @@ def append_rows(
     # Of caches with scales
     k_scale=None, stride_k_scale_blocks=0, stride_k_scale_block_size=0, stride_k_scale_heads_kv=0,
     v_scale=None, stride_v_scale_blocks=0, stride_v_scale_block_size=0, stride_v_scale_heads_kv=0,
-    PER_TOKEN: tl.constexpr = False, GROUPS: tl.constexpr = 0, LARGEST: tl.constexpr = 0.0,
+    PER_TOKEN: tl.constexpr = False, INT4: tl.constexpr = False, groups=0, LARGEST: tl.constexpr = 0.0,
     # Of rotary embeddings
     cos=None, sin=None, positions=None, pairs=0, max_position=0, stride_cos_max_position=0, stride_sin_max_position=0,
     interleaved=False,
@@ -27,14 +27,16 @@ def append_rows(
     """Copy BLOCK_H heads of one token to its slot of a cache. Grid: (tokens, cdiv(heads_kv, BLOCK_H)).
 
     k_new, v_new: [tokens, heads_kv, head_dim]; k, v: [blocks, block_size, heads_kv, head_dim], or [.., head_dim / 2]
-    with GROUPS. slots: int32 [tokens], block * block_size + place in it; a token whose slot is not in the cache is left
+    with INT4. slots: int32 [tokens], block * block_size + place in it; a token whose slot is not in the cache is left
     out. HEAD_DIM: power of two >= head_dim.
 
-    cos, sin: fp32 [max_position, pairs], or cos is None: the first 2 * pairs elements of each key are rotated by the
-    angles of its position (int32 [tokens], clamped), element i with i + pairs, or where `interleaved` 2 i with 2 i + 1.
+    cos, sin: fp32 [max_position, pairs], null where nothing is rotated: the first 2 * pairs elements of each key are
+    rotated by the angles of its position (int32 [tokens], clamped), element i with i + pairs, or where `interleaved`
+    2 i with 2 i + 1.
 
     k_scale, v_scale: fp32; what is stored times its scale is the value; from -LARGEST to LARGEST. PER_TOKEN: the scale
-    is made for each row, and stored; else it is given. With GROUPS they are the (factor, shift) pairs of `store_int4`.
+    is made for each row, and stored; else it is given. INT4: k_scale and v_scale are fp16, the `groups` (factor, shift)
+    pairs of `store_int4`.
     """
     token = tl.program_id(0)
     slot = tl.load(slots + token)
@@ -47,7 +49,7 @@ def append_rows(
     k_new += token * stride_k_new_tokens
     k_at = heads * stride_k_new_heads_kv
     keys = _load(k_new, k_at, columns, known, head_dim)
-    if cos is not None:
+    if cos.to(tl.int64) != 0:
         position = tl.minimum(tl.maximum(tl.load(positions + token), 0), max_position - 1)
         keys = _rotate(
             keys, k_new, k_at, columns, known, cos + position * stride_cos_max_position,
@@ -59,9 +61,9 @@ def append_rows(
     v_at = block * stride_v_blocks + place * stride_v_block_size + heads * stride_v_heads_kv
     k_scale_at = block * stride_k_scale_blocks + place * stride_k_scale_block_size + heads * stride_k_scale_heads_kv
     v_scale_at = block * stride_v_scale_blocks + place * stride_v_scale_block_size + heads * stride_v_scale_heads_kv
-    if GROUPS:
-        store_int4(keys, k, k_at, k_scale, k_scale_at, known, HEAD_DIM, GROUPS)
-        store_int4(values, v, v_at, v_scale, v_scale_at, known, HEAD_DIM, GROUPS)
+    if INT4:
+        store_int4(keys, k, k_at, k_scale, k_scale_at, known, groups, HEAD_DIM)
+        store_int4(values, v, v_at, v_scale, v_scale_at, known, groups, HEAD_DIM)
     else:
         inside = known[:, None] & (columns < head_dim)[None, :]
         if k.dtype.element_ty.primitive_bitwidth == 8:

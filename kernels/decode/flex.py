@@ -22,7 +22,7 @@ def flex_split(
     stride_num_batch, stride_num_heads, stride_indices_batch, stride_indices_heads,
     stride_full_num_batch, stride_full_num_heads, stride_full_indices_batch, stride_full_indices_heads,
     scale,
-    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, SPLIT: tl.constexpr,
+    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     first_query=0,
     SCORE_MOD: tl.constexpr = None, score_0=None, score_1=None, score_2=None, score_3=None,
@@ -93,7 +93,7 @@ def flex_split(
         acc = tl.dot(p.to(q_tile.dtype), v_tile, acc * rescale[:, None])
 
     acc, row_lse = finish(acc, row_max, row_sum)
-    if SPLIT:
+    if splits > 1:
         place = ((batch * seqlen_q + tokens).to(tl.int64) * heads + heads_q) * splits + split
         tl.store(partial_lse + place, row_lse, mask=present)
         tl.store(partial + place[:, None] * HEAD_DIM + columns[None, :], acc, mask=present[:, None])

@@ -8,10 +8,13 @@ flash decoding has it, is the same bytes: `kernels.decode.quantise` makes views 
 import triton
 import triton.language as tl
 
+MOST_GROUPS: tl.constexpr = tl.constexpr(8)
+
 
 @triton.jit
-def load_int4(rows, at, pairs, pairs_at, COLUMNS: tl.constexpr, GROUPS: tl.constexpr, WORDS: tl.constexpr):
-    """Rows as fp16 [len(at), COLUMNS]. rows: uint8; pairs: fp16, (factor, shift) of each group.
+def load_int4(rows, at, pairs, pairs_at, groups, COLUMNS: tl.constexpr, GROUPS: tl.constexpr, WORDS: tl.constexpr):
+    """Rows as fp16 [len(at), COLUMNS]. rows: uint8; pairs: fp16, (factor, shift) of each of `groups`, which divide
+    GROUPS.
 
     WORDS: rows are at multiples of 4 bytes. They take half as many instructions, and have columns as `interleave` does.
     """
@@ -24,7 +27,8 @@ def load_int4(rows, at, pairs, pairs_at, COLUMNS: tl.constexpr, GROUPS: tl.const
         nibbles = tl.join(packed & 15, packed >> 4)
         numbers = (nibbles.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True)
     numbers = numbers.reshape(at.shape[0], GROUPS, COLUMNS // GROUPS)
-    pair = pairs_at[:, None] + 2 * tl.arange(0, GROUPS)[None, :]
+    group = tl.arange(0, GROUPS) * groups // GROUPS
+    pair = pairs_at[:, None] + 2 * group[None, :]
     factor = tl.broadcast_to(tl.load(pairs + pair)[:, :, None], numbers.shape)
     shift = tl.broadcast_to(tl.load(pairs + pair + 1)[:, :, None], numbers.shape)
     return tl.fma(numbers - 1024.0, factor, shift).reshape(at.shape[0], COLUMNS)
@@ -65,13 +69,14 @@ def deinterleave(x):
 
 
 @triton.jit
-def store_int4(values, rows, at, pairs, pairs_at, known, COLUMNS: tl.constexpr, GROUPS: tl.constexpr):
+def store_int4(values, rows, at, pairs, pairs_at, known, groups, COLUMNS: tl.constexpr):
     """Quantise fp32 [len(at), COLUMNS] between each group's least and largest value, and store it as `load_int4` reads.
 
-    The pair is rounded to fp16 before it is used, so that what is read is as near as 4 bits can be.
+    A row has 1, 2, 4 or 8 groups. Each pair is rounded to fp16 before it is used, so that what is read is as near as 4
+    bits can be.
     """
-    grouped = values.reshape(at.shape[0], GROUPS, COLUMNS // GROUPS)
-    least, largest = tl.min(grouped, 2), tl.max(grouped, 2)
+    grouped = values.reshape(at.shape[0], MOST_GROUPS, COLUMNS // MOST_GROUPS)
+    least, largest = -_largest_of_groups(-tl.min(grouped, 2), groups), _largest_of_groups(tl.max(grouped, 2), groups)
     shift = least.to(tl.float16)
     factor = ((largest - shift.to(tl.float32)) * (1.0 / 15)).to(tl.float16)
     divisor = tl.where(factor == 0, 1.0, factor.to(tl.float32))
@@ -79,7 +84,19 @@ def store_int4(values, rows, at, pairs, pairs_at, known, COLUMNS: tl.constexpr, 
     steps = tl.div_rn(above, tl.broadcast_to(divisor[:, :, None], above.shape))
     nibbles = tl.minimum(tl.maximum(steps + 0.5, 0.0), 15.0).to(tl.uint8)
     low, high = tl.split(nibbles.reshape(at.shape[0], COLUMNS // 2, 2))
-    pair = pairs_at[:, None] + 2 * tl.arange(0, GROUPS)[None, :]
-    tl.store(pairs + pair, factor, known[:, None])
-    tl.store(pairs + pair + 1, shift, known[:, None])
+    eighth = tl.arange(0, MOST_GROUPS)
+    pair = pairs_at[:, None] + 2 * (eighth * groups // MOST_GROUPS)[None, :]
+    stored = known[:, None] & (eighth * groups % MOST_GROUPS == 0)[None, :]
+    tl.store(pairs + pair, factor, stored)
+    tl.store(pairs + pair + 1, shift, stored)
     tl.store(rows + at[:, None] + tl.arange(0, COLUMNS // 2)[None, :], low | (high << 4), known[:, None])
+
+
+@triton.jit
+def _largest_of_groups(x, groups):
+    """x [rows, MOST_GROUPS], a number for each eighth of a row, replaced by the largest of its group's eighths."""
+    for halvings in tl.static_range(1, 4):
+        joined = tl.max(x.reshape(x.shape[0], MOST_GROUPS >> halvings, 1 << halvings), 2)[:, :, None]
+        joined = tl.broadcast_to(joined, (x.shape[0], MOST_GROUPS >> halvings, 1 << halvings)).reshape(x.shape)
+        x = tl.where(groups <= MOST_GROUPS >> halvings, joined, x)
+    return x

@@ -18,7 +18,7 @@ def mla_split(
     stride_q_tokens, stride_q_heads, stride_cache_blocks, stride_cache_block_size, stride_block_tables_batch,
     stride_out_tokens, stride_out_heads, stride_lse_tokens, stride_lse_heads,
     scale,
-    LATENT: tl.constexpr, ROPE: tl.constexpr, SPLIT: tl.constexpr, WHOLE_BLOCKS: tl.constexpr,
+    LATENT: tl.constexpr, ROPE: tl.constexpr, WHOLE_BLOCKS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Fold one of `splits` parts of a sequence's rows into a softmax, for BLOCK_M (token, head) rows of queries.
@@ -66,7 +66,7 @@ def mla_split(
         acc = tl.dot(p.to(latent_tile.dtype), latent_tile, acc * rescale[:, None])
 
     acc, row_lse = finish(acc, row_max, row_sum)
-    if SPLIT:
+    if splits > 1:
         place = ((first_token + tokens).to(tl.int64) * heads + head) * splits + split
         tl.store(partial_lse + place, row_lse, mask=present)
         tl.store(partial + place[:, None] * LATENT + latent[None, :], acc, mask=present[:, None])

@@ -23,7 +23,7 @@ def decode_split(
     stride_out_heads, stride_out_tokens,
     stride_lse_heads, stride_lse_tokens,
     scale,
-    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, SPLIT: tl.constexpr,
+    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     # Of batches whose sequences have the same number of queries
     stride_q_batch=0, stride_out_batch=0, stride_lse_batch=0, seqlens_k=None,
@@ -31,7 +31,7 @@ def decode_split(
     cu_seqlens_q=None, total_q=0, block_tables=None, blocks=0, block_size=0, stride_tables_batch=0,
     WHOLE_BLOCKS: tl.constexpr = False,
     # Of quantised caches
-    GROUPS: tl.constexpr = 0, WORDS: tl.constexpr = False,
+    GROUPS: tl.constexpr = 0, WORDS: tl.constexpr = False, groups=0,
     k_scale=None, stride_k_scale_batch=0, stride_k_scale_heads=0, stride_k_scale_tokens=0,
     v_scale=None, stride_v_scale_batch=0, stride_v_scale_heads=0, stride_v_scale_tokens=0,
     # Of scores
@@ -50,11 +50,11 @@ def decode_split(
 
     k_scale, v_scale: fp32, factors of the cache's numbers, with strides along its batch (or blocks), heads_kv and
     tokens, 0 where one serves all. With GROUPS the cache has 4 bits a number, uint8 [.., head_dim / 2], the even ones
-    low, and each token as many (factor, shift) pairs as GROUPS says: fp16 [.., GROUPS, 2], contiguous; WORDS: its rows
-    are at multiples of 4 bytes. softcap: if > 0, scores become softcap * tanh(score / softcap). alibi_slopes: fp32
-    [heads], None or null; adds -slope * |distance|.
+    low, and each token has `groups` (factor, shift) pairs, fp16 [.., groups, 2], contiguous; GROUPS: a multiple of it;
+    WORDS: its rows are at multiples of 4 bytes. softcap: if > 0, scores become softcap * tanh(score / softcap).
+    alibi_slopes: fp32 [heads], None or null; adds -slope * |distance|.
 
-    SPLIT: writes partial fp32 [row, splits, HEAD_DIM], each part normalised, and partial_lse fp32 [row, splits] in
+    splits > 1: writes partial fp32 [row, splits, HEAD_DIM], each part normalised, and partial_lse fp32 [row, splits] in
     units of log2, with row = (batch * seqlen_q + token) * heads + head, for `merge_parts`; else out, and lse (natural)
     unless it is null. WHOLE_BLOCKS: block_size is a multiple of 64. What a length or a block table says is clamped:
     nothing outside of the cache is read.
@@ -113,8 +113,8 @@ def decode_split(
         k_factors = block * stride_k_scale_batch + head_kv * stride_k_scale_heads + place * stride_k_scale_tokens
         v_factors = block * stride_v_scale_batch + head_kv * stride_v_scale_heads + place * stride_v_scale_tokens
         if GROUPS:
-            k_tile = load_int4(k, k_at, k_scale, k_factors, HEAD_DIM, GROUPS, WORDS)
-            v_tile = load_int4(v, v_at, v_scale, v_factors, HEAD_DIM, GROUPS, WORDS)
+            k_tile = load_int4(k, k_at, k_scale, k_factors, groups, HEAD_DIM, GROUPS, WORDS)
+            v_tile = load_int4(v, v_at, v_scale, v_factors, groups, HEAD_DIM, GROUPS, WORDS)
         else:
             k_tile = load_rows(k, k_at, columns, head_dim, PADDED)
             v_tile = load_rows(v, v_at, columns, head_dim, PADDED)
@@ -139,7 +139,7 @@ def decode_split(
         acc *= 1.0 / GAIN
     if WORDS:
         acc = deinterleave(acc)
-    if SPLIT:
+    if splits > 1:
         place = ((first_row + tokens).to(tl.int64) * heads + heads_q) * splits + split
         tl.store(partial_lse + place, row_lse, mask=present)
         tl.store(partial + place[:, None] * HEAD_DIM + columns[None, :], acc, mask=present[:, None])

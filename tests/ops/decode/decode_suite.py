@@ -90,7 +90,7 @@ def other_layout(decode: Bundle, host: np.ndarray) -> DeviceArray:
 
 @pytest.mark.parametrize("splits", (0, 1, 3, 16))
 @pytest.mark.parametrize("seqlen_q, group", ((1, 1), (1, 8), (3, 4), (16, 2), (5, 3)), ids=str)
-@pytest.mark.parametrize("head_dim, dtype", ((64, FP16), (128, BF16), (48, FP16)), ids=str)
+@pytest.mark.parametrize("head_dim, dtype", ((64, FP16), (128, BF16), (48, FP16), (40, FP16)), ids=str)
 def test_flash_decode(decode_for: BundleFor, head_dim: int, dtype: np.dtype, seqlen_q: int, group: int, splits: int):
     decode, rng = decode_for(dtype), np.random.default_rng(splits)
     q = rng.standard_normal((2, 2 * group, seqlen_q, head_dim)).astype(dtype)
@@ -402,7 +402,18 @@ def test_int4_cache_of_one_group(decode: Bundle):
     run_int4(decode, 1, 3)
 
 
-def run_int4(decode: Bundle, groups: int, splits: int) -> None:
+@pytest.mark.parametrize("groups", (1, 2, 4, 8))
+def test_int4_cache_of_unaligned_rows(decode: Bundle, groups: int):
+    """One code serves for all numbers of groups."""
+    run_int4(decode, groups, 2, aligned=False)
+
+
+def unaligned(decode: Bundle, host: np.ndarray) -> DeviceArray:
+    """`host` on the device, rows 3 elements apart."""
+    return decode.device.array(np.pad(host, [(0, 0)] * (host.ndim - 1) + [(0, 3)]))[..., : host.shape[-1]]
+
+
+def run_int4(decode: Bundle, groups: int, splits: int, aligned: bool = True) -> None:
     rng = np.random.default_rng(groups)
     q = rng.standard_normal((2, 4, 2, 64)).astype(FP16)
     packed = [pack_int4(rng.standard_normal((2, 2, 90, 64), np.float32), groups) for _ in range(2)]
@@ -411,10 +422,10 @@ def run_int4(decode: Bundle, groups: int, splits: int) -> None:
     for scale in (k_scale, v_scale):
         scale[1, :, 33:] = np.nan
     given = (q, k, v, k_scale, v_scale, lengths)
-    results = decode.flash_decode_int4(*given, num_splits=splits, return_lse=True)
+    arrays = [decode.device.array(x) if aligned or i > 2 else unaligned(decode, x) for i, x in enumerate(given)]
+    results = decode.flash_decode_int4(*arrays, num_splits=splits, return_lse=True)
     options = {"scale": 0.125, "return_lse": True}
-    exact, same = flash_decode_int4(*given, **options), flash_decode_int4_same_dtype(*given, **options)
-    check([Host(x) for x in results], exact, same)
+    check(results, flash_decode_int4(*given, **options), flash_decode_int4_same_dtype(*given, **options))
 
 
 @pytest.mark.parametrize("splits", (1, 3))
@@ -540,15 +551,8 @@ def test_append_quantised(decode: Bundle, cache: str):
         assert np.array_equal(actual, wanted, equal_nan=True)
 
 
-def test_append_int4(decode: Bundle):
-    run_append_int4(decode, 4)
-
-
-def test_append_int4_of_one_group(decode: Bundle):
-    run_append_int4(decode, 1)
-
-
-def run_append_int4(decode: Bundle, groups: int) -> None:
+@pytest.mark.parametrize("groups", (1, 2, 4, 8))
+def test_append_int4(decode: Bundle, groups: int):
     rng = np.random.default_rng(3)
     new, caches = new_tokens(rng, 64), [np.zeros((5, 16, 3, 32), np.uint8) for _ in range(2)]
     new[1][3, 0] = 0.5  # all alike

@@ -10,6 +10,7 @@ import pytest
 from tests.ops.sources.kernel_compiling import (
     check_resources,
     compile_variant,
+    instructions,
     loads_of,
     loops,
     planned,
@@ -30,16 +31,18 @@ def cases() -> list[tuple[str, dict[str, Any], int]]:
         ("flash_decode", half | {"HEAD_DIM": 256, "config": "wide"}, 8), ("paged_attention", byte, 4),
         ("paged_attention", half | {"config": "base"}, 8),
         ("paged_attention", half | {"config": "base", "WHOLE_BLOCKS": False}, 8),
-        ("paged_attention", half | {"config": "chunk", "SPLIT": False}, 8), ("flex_decode_document", {}, 8),
+        ("paged_attention", half | {"config": "chunk"}, 8), ("flex_decode_document", {}, 8),
         ("flex_decode_softcap", {}, 8), ("mla_decode", {"LATENT": 512}, 9),
     ]  # fmt: skip
 
 
 def chosen(op: str, point: dict[str, Any], **more: Any) -> Any:
-    """The compiled variant of an op for aligned arguments, in parts unless the point says otherwise."""
-    common: dict[str, Any] = {"T": "float16", "aligned": True, "SPLIT": True}
+    """The compiled variant of an op for aligned arguments, of a head dim of 128 unless the point says otherwise."""
+    common: dict[str, Any] = {"T": "float16", "aligned": True}
     if op != "mla_decode":
         common["HEAD_DIM"] = 128
+    if op in ("flash_decode", "paged_attention") or op.startswith("flex"):
+        common["PADDED"] = False
     if "paged" in op or op == "mla_decode":
         common["WHOLE_BLOCKS"] = True
     return compile_variant(variants("gfx942", "decode", op, **{**common, **point, **more})[0].job)
@@ -68,6 +71,15 @@ def test_gfx942_loops_load_wide_and_do_not_spill(op: str, point: dict[str, Any],
         assert sum(name.endswith("dwordx4") for name in loads) == wide
         assert {name for name in loads if not name.endswith("dwordx4")} <= NARROW
         assert not any(name.startswith(("scratch", "v_readlane", "v_writelane")) for name in body)
+
+
+@pytest.mark.parametrize("op, more", (("flash_decode", {}), ("paged_attention", {"WHOLE_BLOCKS": False})))
+def test_gfx942_loads_wide_where_the_head_dim_is_padded(op: str, more: dict[str, Any]):
+    compiled = chosen(op, {"C": "float16", "PADDED": True, **more})
+    check_resources(compiled)
+    loads = loads_of(instructions(compiled))
+    assert sum(name.endswith("dwordx4") for name in loads) >= 8
+    assert not any(name.endswith(("ushort", "short_d16", "short_d16_hi")) for name in loads)
 
 
 @pytest.mark.parametrize("op", ("flash_decode_int4", "paged_attention_int4"))

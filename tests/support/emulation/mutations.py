@@ -21,7 +21,7 @@ from aot_runtime.bundle.codeobject import read_loaded_image
 from aot_runtime.errors import AotError, SanitizerError
 
 _NOP = b"\x00\x00\x80\xbf"
-PAGED = "op=paged_attention,T=float16,C=float16,HEAD_DIM=64,WHOLE_BLOCKS=true,SPLIT=true"
+PAGED = "op=paged_attention,T=float16,C=float16,HEAD_DIM=64,WHOLE_BLOCKS=true"
 """The variants of decoding that `decode` needs."""
 
 Run = Callable[[EmulatorDriver], bool]
