@@ -30,6 +30,7 @@ from aot_runtime import AotError
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.planner import LaunchDecision, op_planner
+from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.records import Index
 
 SHAPE = (1, 8, 1024, 64)
@@ -121,8 +122,8 @@ def jit_settings(index: Index, launch: LaunchDecision) -> dict[str, object]:
     axes = {name: launch.variant.point[name] for name in read}
     portable = ("num_warps", "num_stages", *(["waves_per_eu"] if index.target.backend == "hip" else []))
     options = {name: value for name, value in config.options.items() if name in portable}
-    xcds = 8 if index.target.arch in ("gfx942", "gfx950") else 1
-    return {**axes, **config.values, **options, "NUM_XCDS": xcds, "HAS_BF16_CVT": False}
+    row = ARCHITECTURES[index.target.arch]
+    return {**axes, **config.values, **options, "NUM_XCDS": row.num_xcds, "HAS_BF16_CVT": row.has_bf16_cvt}
 
 
 def write_data(folder: Path) -> np.ndarray:

@@ -5,14 +5,15 @@
 
 The bundles of manifests/attention.yaml, and for fp8 and int8 of manifests/attention_quantised.yaml, are looked for in
 -bundles. One line says what was run, its time and rate, and whether the result is right; the status is 1 if it is not.
-A rate counts 2 (d + d_v) operations for each key that a query sees. numpy is all that this needs besides the runtime.
+A rate counts 2 (d + d_v) operations for each key that a query sees. The runtime is all that this needs; checking takes
+the numpy references of this checkout's kernels, too, which the builder loads as it does for a build (without Triton).
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,26 +21,17 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from aot_runtime import AotError, Bundle, get_device, open_bundle
+from aot_runtime.caches import quantise_heads
+from aot_runtime.contract.arch import ARCHITECTURES
+from aot_runtime.masks import parse_mask, visible_keys
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from aot_runtime import AotError, Bundle, get_device, open_bundle  # noqa: E402
-from kernels.attention import quantised_reference as quantised  # noqa: E402
-from kernels.attention import reference  # noqa: E402
-from kernels.attention.mask_arguments import parse_mask, visible_keys  # noqa: E402
-from kernels.tolerance import assert_close  # noqa: E402
-
 Array = np.ndarray[Any, Any]
 PRECISIONS = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8": None, "int8": np.int8}
 BIASES = {"0": "n", "1": "e:2", "2": "a:0", "e": "e:0", "a": "a:0"}
 SHAPES = {"e:0": (False, False), "e:1": (False, True), "e:2": (True, True), "a:0": (False, True), "a:1": (True, True)}
 """Whether a bias has batches, and whether it has heads."""
-REFERENCES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "flash_attention": (reference.attention, reference.attention_same_dtype),
-    "flash_attention_varlen": (reference.attention_varlen, reference.attention_varlen_same_dtype),
-    "flash_attention_int8": (quantised.attention_int8, quantised.attention_int8_same_dtype),
-    "flash_attention_fp8": (quantised.attention_fp8, quantised.attention_fp8_same_dtype),
-}
 
 
 @dataclass(frozen=True)
@@ -156,7 +148,7 @@ def make_call(options: argparse.Namespace, arch: str) -> Call:
         op = f"flash_attention_{options.prec}"
         narrow = quantised_dtype(options.prec, arch)
         for name, x in values.items():
-            values[name], factors = quantised.quantise(x, narrow)
+            values[name], factors = quantise_heads(x, narrow)
             inputs[f"{name}_scale"] = Strided(factors)
         dtype = np.dtype(np.float16)
     else:
@@ -187,7 +179,7 @@ def quantised_dtype(precision: str, arch: str) -> np.dtype[Any]:
     """int8, or the float8 that an arch has."""
     if precision == "int8":
         return np.dtype(np.int8)
-    return np.dtype(ml_dtypes.float8_e4m3fnuz if arch == "gfx942" else ml_dtypes.float8_e4m3fn)
+    return np.dtype(ml_dtypes.float8_e4m3fnuz if ARCHITECTURES[arch].fp8 == "fnuz" else ml_dtypes.float8_e4m3fn)
 
 
 def sequence_lengths(rng: np.random.Generator, options: argparse.Namespace, longest: int) -> list[int]:
@@ -233,13 +225,19 @@ def run(bundle: Bundle, call: Call, repeat: int) -> tuple[dict[str, Array], floa
     return {name: item.of(wholes[name].numpy()) for name, item in call.outputs.items()}, elapsed
 
 
-def check(call: Call, results: dict[str, Array]) -> str:
-    """What is wrong with the outputs; empty: nothing."""
+def check(bundle: Bundle, call: Call, results: dict[str, Array]) -> str:
+    """What is wrong with the outputs, by the numpy reference that the op names; empty: nothing."""
+    from aot.compile.kernel_source import project
+
     inputs = {name: item.values for name, item in call.inputs.items()}
     if call.manifest == "attention_quantised":
         inputs["out"] = call.outputs["out"].values
     options = call.scalars | {"return_lse": True}
-    exact, same_dtype = (way(**inputs, **options) for way in REFERENCES[call.op])
+    (file, _, reference) = next(op.reference for op in bundle.index.ops if op.name == call.op).partition(":")
+    with project(ROOT).active() as modules:
+        ways = (modules.attribute(file, reference), modules.attribute(file, f"{reference}_same_dtype"))
+        assert_close = modules.attribute("kernels/tolerance.py", "assert_close")
+    exact, same_dtype = (way(**inputs, **options) for way in ways)
     try:
         for name, wanted, honest in zip(("out", "lse"), exact, same_dtype, strict=True):
             if name in results:
@@ -280,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     said = [f"[{options.prec}|{mode}|{layout}] {shape}, mask:{options.mask}, bias:{options.bias}"]
     if elapsed:
         said.append(f"{elapsed:.3f} ms, {operations(options, call) / elapsed / 1e9:.2f} TFlops")
-    fault = check(call, results) if options.v else ""
+    fault = check(bundle, call, results) if options.v else ""
     if options.v:
         said.append("valid:n" if fault else "valid:y")
     print(", ".join(said))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # for kernels/gemm/pack.py, which needs numpy alone
-
-from kernels.gemm.pack import PER_WORD, Packed, from_awq, from_gptq
+from aot_runtime.weights import PER_WORD, Packed, from_awq, from_gptq
 
 Array = np.ndarray
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")

@@ -12,7 +12,7 @@ import numpy as np
 from llama_checkpoint import Checkpoint, Config, Linear
 
 from aot_runtime import Bundle, Device, DeviceArray, Stream
-from kernels.gemm.pack import Packed
+from aot_runtime.weights import Packed
 
 Array = np.ndarray
 BLOCK_SIZE = 64

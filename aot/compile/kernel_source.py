@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -268,6 +269,7 @@ class Project:
         if name not in sys.modules:
             if not path.is_file():
                 raise KernelFileError(f"file {source} is not in {self.root}")
+            self._put_first(Path(source).parts[0])
             try:
                 _execute(name, path)
             except Exception as error:
@@ -276,6 +278,15 @@ class Project:
                 raise KernelFileError(reason, traceback.format_exc()) from error
             self._name_files_by_root()
         return sys.modules[name]
+
+    def _put_first(self, folder: str) -> None:
+        """Let `folder` of the root be the package of that name. Without an `__init__.py` an installed one of the same
+        name would be found before it: there is a distribution called `kernels`."""
+        path = self.root / folder
+        if path.is_dir() and folder not in (*sys.modules, *_NEVER_OWN) and not (path / "__init__.py").exists():
+            spec = ModuleSpec(folder, None, is_package=True)
+            spec.submodule_search_locations = [str(path)]
+            sys.modules[folder] = importlib.util.module_from_spec(spec)
 
     def _is_elsewhere(self, name: str, module: ModuleType) -> bool:
         """Whether a module comes from outside of this project, and is not an installed one."""
@@ -295,6 +306,8 @@ class Project:
     def _name_files_by_root(self) -> None:
         """Make functions name their file from the project root (Triton's own: from site-packages): the name goes into
         messages and line tables, which must not depend on the folder that a project happens to be in."""
+        if "triton.runtime.jit" not in sys.modules:
+            return  # a numpy reference, say: it has no kernels
         from triton.runtime.jit import _triton_jit_function_registry
 
         for kernel in _triton_jit_function_registry.values():
@@ -304,10 +317,14 @@ class Project:
                 kernel.file_name = path.relative_to(max(bases, key=lambda base: len(base.parts))).as_posix()
 
 
+_NEVER_OWN = ("__main__", "aot", "aot_runtime", "triton")
+"""Modules that no project has, whatever its folders are called."""
+
+
 def _project_location(name: str, module: ModuleType) -> Path | None:
     """Location of a module that some project may own: not an installed one, nor one of ours or Triton's."""
     location = _location(module)
-    if location is None or name.partition(".")[0] in ("__main__", "aot", "aot_runtime", "triton"):
+    if location is None or name.partition(".")[0] in _NEVER_OWN:
         return None
     return None if any(location.is_relative_to(folder) for folder in _installed_folders()) else location
 

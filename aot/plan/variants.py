@@ -9,6 +9,7 @@ from typing import Any
 from aot.manifest.schema import OpSpec
 from aot_runtime.call.rules import pick_value
 from aot_runtime.contract import records
+from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.expressions import UNKNOWN, parse, query_name
 from aot_runtime.errors import ExpressionError
@@ -22,7 +23,7 @@ class VariantSpec:
 
     Attributes:
         point: dtype variables and axes → value.
-        constants: `point` and the config's constexprs, `arch`, and the answers of `given` and `elsize`.
+        constants: `point`, the config's constexprs, what the architecture has, and the answers of `given` and `elsize`.
         options: the config's compiler options, overrides applied.
     """
 
@@ -65,7 +66,7 @@ def enumerate_variants(op: records.Op, spec: OpSpec, arch: str, full: bool = Fal
     for aligned, known in search.points():
         point = {name: known[name] for name in search.axes}
         used |= point.items()  # needed on some architecture and in a full build, if not in this one
-        known["arch"] = arch
+        known |= ARCHITECTURES[arch].constants
         if not any(map(_truth, (item.value(known) for item in dropped))) and search.reachable(known):
             variants += launches.variants(known, point, aligned)
     every = [(name, value) for name, values in search.axes.items() for value in values]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from kernels.attention.reference import Array, Result, Rounding, attention
@@ -62,17 +61,6 @@ def attention_fp8_same_dtype(
 def scaled(x: Array, factors: Array) -> Array:
     """What numbers [batch, heads, rows, columns] stand for, float64."""
     return x.astype(np.float64) * np.broadcast_to(factors, x.shape[:2])[:, :, None, None]
-
-
-def quantise(x: Array, dtype: Any) -> tuple[Array, Array]:
-    """(numbers of `dtype`, their factors [batch, heads]) for x [batch, heads, rows, columns] by each head's largest."""
-    dtype = np.dtype(dtype)
-    largest = 127.0 if dtype == np.int8 else float(ml_dtypes.finfo(dtype).max)
-    exact = x.astype(np.float64)
-    factors = np.maximum(np.abs(exact).max((2, 3), initial=0.0) / largest, 1e-30).astype(np.float32)
-    numbers = exact / factors[:, :, None, None].astype(np.float64)
-    numbers = (np.rint(numbers) if dtype == np.int8 else numbers).clip(-largest, largest)
-    return numbers.astype(dtype), factors
 
 
 def _rounded(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.attention.mask_arguments import visible_keys
+from aot_runtime.masks import visible_keys
 
 Array = np.ndarray[Any, Any]
 Result = Array | tuple[Array, Array]

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
+from aot_runtime.caches import dequantise_int4, quantise_int4
+
 Array = np.ndarray
 Result = Array | tuple[Array, Array]
 ScoreMod = Callable[[Array, Array, Array], Array]
@@ -146,17 +148,10 @@ def _modifier(k_scale: Array | None, window: int = -1, softcap: float = 0.0, slo
 # Caches of 4 bits a number
 
 
-def unpack_int4(packed: Array, pairs: Array) -> Array:
-    """packed: uint8 [.., head_dim / 2]; pairs: [.., groups, 2]. Returns float32 [.., head_dim]."""
-    nibbles = np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], pairs.shape[-2], -1)
-    pairs = pairs.astype(np.float32)
-    return (nibbles * pairs[..., :1] + pairs[..., 1:]).reshape(*packed.shape[:-1], -1)
-
-
 def flash_decode_int4(
     q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, *rest: Array, **options: object
 ) -> Result:
-    """`flash_decode` over caches that `unpack_int4` reads, in float64."""
+    """`flash_decode` over caches that `dequantise_int4` reads, in float64."""
     return _flash_decode_int4(EXACT, q, k, v, k_scale, v_scale, *rest, **options)
 
 
@@ -170,7 +165,7 @@ def flash_decode_int4_same_dtype(
 def paged_attention_int4(
     q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, *tables: Array, **options: object
 ) -> Result:
-    """`paged_attention` over caches that `unpack_int4` reads, in float64."""
+    """`paged_attention` over caches that `dequantise_int4` reads, in float64."""
     return _paged_attention(EXACT, q, *_unpacked(EXACT, k, v, k_scale, v_scale), *tables, **options)
 
 
@@ -192,7 +187,7 @@ def _flash_decode_int4(
 def _unpacked(precision: Precision, k: Array, v: Array, k_scale: Array, v_scale: Array) -> tuple[Array, ...]:
     return tuple(
         cache if precision is EXACT else cache.astype(np.float16).astype(precision.storage)
-        for cache in (unpack_int4(k, k_scale), unpack_int4(v, v_scale))
+        for cache in (dequantise_int4(k, k_scale), dequantise_int4(v, v_scale))
     )
 
 
@@ -240,17 +235,6 @@ def row_scale(x: Array, dtype: np.dtype) -> Array:
     return (np.abs(x).max(-1) * x.dtype.type(1 / largest(dtype))).astype(np.float32)
 
 
-def pack_int4(x: Array, groups: int) -> tuple[Array, Array]:
-    """x: [.., head_dim], fp32. Returns what `unpack_int4` takes: (packed, pairs), pairs rounded to fp16 before use."""
-    grouped = x.reshape(*x.shape[:-1], groups, -1)
-    shift = grouped.min(-1).astype(np.float16)
-    factor = ((grouped.max(-1) - shift.astype(np.float32)) * np.float32(1 / 15)).astype(np.float16)
-    divisor = np.where(factor == 0, np.float16(1), factor).astype(np.float32)
-    steps = (grouped - shift.astype(np.float32)[..., None]) / divisor[..., None]
-    nibbles = np.clip(np.floor(steps + np.float32(0.5)), 0, 15).astype(np.uint8).reshape(*x.shape[:-1], -1, 2)
-    return nibbles[..., 0] | nibbles[..., 1] << 4, np.stack([factor, shift], -1)
-
-
 def append(
     kind: str, k_new: Array, v_new: Array, k: Array, v: Array, slots: Array, k_scale: Array | None = None,
     v_scale: Array | None = None, cos: Array | None = None, sin: Array | None = None, positions: Array | None = None, *,
@@ -273,7 +257,7 @@ def append(
         for cache, scale, new in zip(caches, scales, rows, strict=True):
             x = new[token]
             if kind == "int4":
-                cache[at], scale[at] = pack_int4(x, scale.shape[-2])
+                cache[at], scale[at] = quantise_int4(x, scale.shape[-2])
                 continue
             if kind == "per_token":
                 scale[at] = row_scale(x, cache.dtype)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import ml_dtypes
 import numpy as np
 
-from kernels.gemm.pack import unpack_int4
+from aot_runtime.weights import unpack_int4
 
 Array = np.ndarray
 

@@ -6,7 +6,6 @@ from aot_emulator.machine.execution import execute
 from aot_emulator.machine.launch_options import Options
 from aot_emulator.machine.launch_records import Launch
 from aot_emulator.profile.counters import Statistics
-from aot_emulator.profile.peaks import peaks_of
 from aot_emulator.profile.traffic import Traffic
 from aot_emulator.sanitizer.strict_mode import Sanitizer
 from aot_emulator.state.device_memory import Memory
@@ -17,6 +16,6 @@ def run_launch(launch: Launch, memory: Memory, options: Options) -> Statistics:
     if not options.strict:
         memory.stop_tracking()  # what this launch writes is not noted
     sanitizer = Sanitizer(launch) if options.strict else None
-    traffic = Traffic(peaks_of(launch.kernel.program.arch)) if options.profile else None
+    traffic = Traffic(launch.kernel.program.arch.peaks) if options.profile else None
     monitors = [monitor for monitor in (sanitizer, traffic) if monitor is not None]
     return Statistics.of(execute(launch, memory, options, monitors), traffic)

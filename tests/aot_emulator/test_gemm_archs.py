@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from aot_runtime import Bundle
+from aot_runtime.weights import to_int4
 from kernels.gemm import reference
-from kernels.gemm.pack import to_int4
 from kernels.tolerance import assert_close
 from tests.aot_emulator.bundling import on_demand
 from tests.ops.gemm.gemm8_suite import float8

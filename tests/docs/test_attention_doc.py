@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aot_runtime import open_bundle
-from kernels.attention.mask_arguments import parse_mask, visible_keys
+from aot_runtime.masks import parse_mask, visible_keys
 from kernels.attention.reference import attention
 from kernels.tolerance import assert_close
 from tests.docs.markdown import blocks, section, table

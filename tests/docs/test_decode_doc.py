@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from aot_runtime import open_bundle
+from aot_runtime.masks import create_block_mask
 from kernels.attention.reference import attention
-from kernels.decode.block_mask import create_block_mask
 from kernels.tolerance import assert_close
 from tests.docs.markdown import blocks, table
 from tests.docs.scripts import ROOT, build

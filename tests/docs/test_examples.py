@@ -2,17 +2,66 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from aot_runtime import ArgumentError, open_bundle
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.bundle.verification import verify_bundle
+from tests.docs.markdown import blocks
 from tests.docs.scripts import ROOT, Launches, run_script
 from tests.support.hip_double.double import Double, DoubleLibrary
+
+
+def imported(source: str) -> set[str]:
+    """The first names of what Python code imports."""
+    nodes = list(ast.walk(ast.parse(source)))
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return {name.partition(".")[0] for name in plain | {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}}
+
+
+def test_nothing_that_a_user_runs_imports_kernels():
+    """That is the name of a distribution of others', too."""
+    scripts = [path for folder in ("examples", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
+    pages = [*sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("*.md")), ROOT / "examples/foreign/README.md"]
+    code = {str(path): path.read_text(encoding="utf-8") for path in scripts}
+    code |= {f"{page}: {b.text}": b.text for page in pages for b in blocks(page.read_text(encoding="utf-8"), "python")}
+    assert len(code) > 40
+    assert [name for name, source in code.items() if "kernels" in imported(source)] == []
+
+
+@pytest.fixture
+def beside_another(tmp_path: Path) -> dict[str, str]:
+    """An environment in which a package called `kernels` is found, one that has nothing of ours."""
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels/__init__.py").touch()
+    return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT, ROOT / "runtime")))}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "sys.modules['triton'] = None\n"
+        "with project(root).active() as modules:\n"
+        "    modules.attribute('kernels/attention/quantised_reference.py', 'attention_int8')",
+        "load_kernel(root, 'kernels/rows/norm.py', 'norm_rows')",
+    ],
+    ids=["reference", "kernel"],
+)
+def test_another_package_called_kernels_is_not_in_the_way(beside_another: dict[str, str], code: str):
+    """Nor is Triton needed for a reference, with which examples/fmha.py checks its results."""
+    if "load_kernel" in code:
+        pytest.importorskip("triton")
+    head = f"import sys\nfrom aot.compile.kernel_source import load_kernel, project\nroot = {str(ROOT)!r}\n"
+    tail = "\nimport kernels\nassert kernels.__file__, 'what was there is there'"
+    subprocess.run([sys.executable, "-c", head + code + tail], env=beside_another, check=True, timeout=120)
 
 
 def test_attention_in_numpy(hip_double: DoubleLibrary, attention_bundle: Path):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernels.attention.mask_arguments import visible_keys
+from aot_runtime.masks import visible_keys
 from tests.docs.scripts import ROOT
 
 Main = Callable[..., int]

@@ -26,6 +26,7 @@ from aot.manifest.schema import load_manifest
 from aot.plan.contract import CONFIG_KEYS
 from aot_runtime.call.op import call_source
 from aot_runtime.contract import expressions, records
+from aot_runtime.contract.arch import ARCHITECTURES, EXPRESSION_NAMES
 from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
 from aot_runtime.contract.names import RESERVED_OPS, Scope, config_names
 
@@ -243,7 +244,7 @@ def test_names_by_place(sample: records.Index):
     documented = {row[0].strip("`"): row[1:] for row in _scope_rows()}
     assert documented.keys() == seen.keys()
     for where, cells in documented.items():
-        assert {"arch", *op.dtypes} <= seen[where]
+        assert {*EXPRESSION_NAMES, *op.dtypes} <= seen[where]
         for cell, names in zip(cells[: len(columns)], columns, strict=True):
             known = names & seen[where]
             holds = {
@@ -252,6 +253,19 @@ def test_names_by_place(sample: records.Index):
                 "those before": known != names and len(known) == len(names) - 1,
             }
             assert holds[cell], (where, cell, names, known)
+
+
+def test_names_of_what_an_architecture_has():
+    text = section(PAGE, "Expressions")
+    documented = {row[0].strip("`"): row[1:] for row in table(text[text.index("| Name ") :])}
+    assert documented.keys() == EXPRESSION_NAMES.keys()
+    kinds = {"text": str, "boolean": bool, "integer": int}
+    for position, arch in enumerate(ARCHS, start=2):
+        constants = ARCHITECTURES[arch].constants
+        assert {name: (kinds[row[0]], row[position]) for name, row in documented.items()} == {
+            name: (type(value), str(value).lower() if value is False or value is True else str(value))
+            for name, value in constants.items()
+        }
 
 
 def _scope_rows() -> list[list[str]]:

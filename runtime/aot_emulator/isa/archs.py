@@ -1,7 +1,4 @@
-"""The GPUs that are emulated: what their instruction sets and compute units differ in.
-
-Compute units and LDS are those of the product named, from AMD's data sheets and ISA documents.
-"""
+"""The GPUs that are emulated: what the emulator has to know of them besides their row in the table of architectures."""
 
 from __future__ import annotations
 
@@ -9,47 +6,76 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from aot_runtime.contract.arch import ARCHITECTURES, Architecture, Peaks, Product
+
 Isa = Literal["cdna", "rdna3", "rdna4"]
 
 
 @dataclass(frozen=True)
 class Arch:
-    """An architecture.
+    """An architecture that is emulated; its row has a product.
 
     Attributes:
         name: bare, as in `gfx942`.
-        title: of the product that the device passes for.
         isa: name of the instruction set in the decoder's tables.
-        lanes: of a wavefront.
-        num_cus: compute units of the product, or workgroup processors' halves.
-        lds_bytes: that a workgroup can have.
-        ocp_fp8: fp8 numbers are those of the OCP; else the FNUZ ones.
         lds_alignment: the most that strict mode asks of an access of LDS, bytes. The mode that the HSA ABI prescribes
             needs none; gfx950 is given 16 bytes at multiples of 8 by Triton's padded layouts.
         scratch_resource: scratch is a buffer whose resource a kernel gets in SGPRs; else the hardware knows its base.
     """
 
     name: str
-    title: str
     isa: Isa
-    lanes: Literal[32, 64]
-    num_cus: int
-    lds_bytes: int
-    ocp_fp8: bool
     lds_alignment: int = 16
     scratch_resource: bool = False
+
+    @property
+    def row(self) -> Architecture:
+        return ARCHITECTURES[self.name]
+
+    @property
+    def product(self) -> Product:
+        """What the device passes for."""
+        product = self.row.product
+        assert product is not None
+        return product
+
+    @property
+    def title(self) -> str:
+        return f"{self.product.title}, emulated"
+
+    @property
+    def num_cus(self) -> int:
+        """Compute units of the product, or work-group processors' halves."""
+        return self.product.num_cus
+
+    @property
+    def peaks(self) -> Peaks:
+        return self.product.peaks
+
+    @property
+    def lanes(self) -> Literal[32, 64]:
+        """Of a wavefront."""
+        return self.row.warp_size
+
+    @property
+    def lds_bytes(self) -> int:
+        """That a workgroup can have."""
+        return self.row.lds_bytes
+
+    @property
+    def ocp_fp8(self) -> bool:
+        """Whether fp8 numbers are those of the OCP; else the FNUZ ones."""
+        return self.row.fp8 == "ocp"
 
 
 ARCHS: Mapping[str, Arch] = {
     arch.name: arch
     for arch in (
-        Arch("gfx942", "AMD Instinct MI300X, emulated", "cdna", 64, 304, 64 << 10, ocp_fp8=False),
-        Arch("gfx950", "AMD Instinct MI355X, emulated", "cdna", 64, 256, 160 << 10, ocp_fp8=True, lds_alignment=8),
-        Arch(
-            "gfx90a", "AMD Instinct MI250X, one die, emulated", "cdna", 64, 110, 64 << 10, False, scratch_resource=True
-        ),
-        Arch("gfx1100", "AMD Radeon RX 7900 XTX, emulated", "rdna3", 32, 96, 64 << 10, ocp_fp8=True),
-        Arch("gfx1201", "AMD Radeon RX 9070 XT, emulated", "rdna4", 32, 64, 64 << 10, ocp_fp8=True),
+        Arch("gfx942", "cdna"),
+        Arch("gfx950", "cdna", lds_alignment=8),
+        Arch("gfx90a", "cdna", scratch_resource=True),
+        Arch("gfx1100", "rdna3"),
+        Arch("gfx1201", "rdna4"),
     )
 }
 """By name. The device for an arch has its place here as its number."""

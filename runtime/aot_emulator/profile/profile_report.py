@@ -10,7 +10,7 @@ from aot_emulator.isa.disassembly import disassemble
 from aot_runtime.texts import aligned_rows, point_text, size_text
 
 from .counters import InstructionCount, LoopCount, Summary
-from .peaks import peaks_of, ridge
+from .peaks import ridge
 from .profile_call import LaunchProfile, Profile, TensorTraffic
 from .traffic import AccessCount
 
@@ -43,7 +43,7 @@ def _launch(profile: Profile, launch: LaunchProfile, by_instruction: bool) -> It
     yield from _section("tensors", _tensor_rows(launch), (2, 3, 4, 5, 6))
     yield from _section("wave-instructions", _kind_rows(total), (1, 2))
     yield from _section("matrix instructions", _matrix_rows(total), (1, 2))
-    line = peaks_of(profile.arch).line_bytes
+    line = profile.arch.peaks.line_bytes
     yield from _section(f"device memory, cache lines of {line} bytes", _memory_rows(total, line), range(1, 7))
     yield from _section("LDS, passes of a clock", _lds_rows(total), range(1, 6))
     yield from _section("loops, self without inner loops", _loop_rows(launch.statistics.loops), range(2, 9))
@@ -175,7 +175,7 @@ def _all_accesses(found: InstructionCount) -> AccessCount:
 
 def _bounds(profile: Profile, launch: LaunchProfile) -> Iterator[str]:
     bounds, work = launch.bounds, launch.statistics.work
-    peaks, busy = peaks_of(profile.arch), min(profile.arch.num_cus, work.workgroups)
+    peaks, busy = profile.arch.peaks, min(profile.arch.num_cus, work.workgroups)
     yield (
         f"  lower bounds of time, {busy} of {profile.arch.num_cus} compute units busy at {peaks.clock / 1e9:g} GHz, "
         f"{peaks.bandwidth / 1e12:.3g} TB/s"
@@ -231,7 +231,7 @@ def profile_data(profile: Profile, by_instruction: bool = False) -> dict[str, An
 
 def _launch_data(profile: Profile, launch: LaunchProfile, by_instruction: bool) -> dict[str, Any]:
     variant, statistics = launch.decision.variant, launch.statistics
-    line_bytes = peaks_of(profile.arch).line_bytes
+    line_bytes = profile.arch.peaks.line_bytes
     data = {
         "launch": launch.decision.index,
         "kernel": variant.symbol,

@@ -15,9 +15,9 @@ from aot_emulator.state.access import Action, Space, Touch
 from aot_emulator.state.arrays import Array
 from aot_emulator.state.device_memory import Allocation, scatter
 from aot_emulator.state.wavefronts import Wavefronts
+from aot_runtime.contract.arch import Peaks
 
 from .banks import count_passes
-from .peaks import Peaks
 
 _ONES: dict[int, Array] = {1: np.array(0x01, np.uint8), 2: np.array(0x0101, np.uint16)}
 _FOUR_ONES = np.array(0x01010101, np.uint32)

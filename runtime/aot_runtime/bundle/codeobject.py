@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.errors import BundleError
 
 from .cubin import cubin_kernels
@@ -21,24 +22,8 @@ from .kernel_metadata import KernelMetadata
 _EM_CUDA = 190
 _EM_AMDGPU = 224
 
-# EF_AMDGPU_MACH, the low byte of e_flags, from LLVM's AMDGPU documentation.
-_AMDGPU_MACH = {
-    0x30: "gfx908",
-    0x3F: "gfx90a",
-    0x41: "gfx1100",
-    0x43: "gfx1150",
-    0x44: "gfx1103",
-    0x46: "gfx1101",
-    0x47: "gfx1102",
-    0x48: "gfx1200",
-    0x49: "gfx1250",
-    0x4A: "gfx1151",
-    0x4C: "gfx942",
-    0x4E: "gfx1201",
-    0x4F: "gfx950",
-    0x55: "gfx1152",
-    0x58: "gfx1153",
-}
+_AMDGPU_MACH = {row.elf_machine: name for name, row in ARCHITECTURES.items() if row.elf_machine is not None}
+"""Architectures by EF_AMDGPU_MACH, the low byte of e_flags."""
 
 
 class CodeObject(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.errors import BundleError
 
 from .elf import SHT_NOTE, STT_FUNC, Elf, Symbol
@@ -86,8 +87,7 @@ def _descriptor(elf: Elf, symbol: Symbol | None, kernel: str) -> bytes:
 
 def _allocated_vgprs(descriptor: bytes, arch: str) -> int:
     """GRANULATED_WORKITEM_VGPR_COUNT of compute_pgm_rsrc1: allocation blocks less one."""
-    block = {"gfx908": 4, "gfx1250": 16}.get(arch, 8)
-    return ((struct.unpack_from("<I", descriptor, 48)[0] & 0x3F) + 1) * block
+    return ((struct.unpack_from("<I", descriptor, 48)[0] & 0x3F) + 1) * ARCHITECTURES[arch].descriptor_vgprs
 
 
 _REQUIRED = object()

@@ -7,6 +7,7 @@ import math
 import re
 from pathlib import Path
 
+from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import SCALAR_TYPES
 from aot_runtime.contract.names import IDENTIFIER, axis_names
 from aot_runtime.contract.records import (
@@ -67,6 +68,13 @@ def read_index(folder: Path) -> Index:
 
 
 def _check_references(index: Index) -> None:
+    target = index.target
+    row = ARCHITECTURES.get(target.arch)
+    if row is None or (row.backend, row.warp_size) != (target.backend, target.warp_size):
+        raise BundleError(
+            f"no architecture is {target.arch!r} with backend {target.backend!r} and {target.warp_size} lanes a wave; "
+            f"known: {', '.join(ARCHITECTURES)}"
+        )
     for key, blob in index.blobs.items():
         if not _FILE.match(blob.file) or blob.size < 0:
             raise BundleError(f"blob {key!r} has file {blob.file!r}; {CODE_FOLDER}/<hash>.hsaco or .cubin is allowed")

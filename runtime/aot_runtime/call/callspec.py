@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aot_runtime.contract import expressions
+from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.layout import Layout, Shape, make_layout, packed_strides, packing_order
 from aot_runtime.contract.names import Scope
@@ -125,7 +126,8 @@ def _derived_shapes(
         return {}
     passed = [t for t in op.tensors if t.role != "output" and (not t.optional or t.name in call.given)]
     given = {tensor.name for tensor in passed} | call.shapes.keys()
-    env: dict[str, Any] = {**dtypes, **call.dims, "arch": index.target.arch, "num_cus": num_cus or 0}
+    env: dict[str, Any] = {**dtypes, **call.dims, **ARCHITECTURES[index.target.arch].constants}
+    env["num_cus"] = num_cus or 0
     for tensor in op.tensors:
         env[expressions.query_name("given", tensor.name)] = tensor.name in given
         env[expressions.query_name("elsize", tensor.name)] = DTYPES[dtypes.get(tensor.dtype, tensor.dtype)]

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from aot_runtime.contract import expressions
+from aot_runtime.contract.arch import ARCHITECTURES, EXPRESSION_NAMES
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.names import Scope, axis_names, config_names, stride_position
@@ -104,6 +105,7 @@ def build_planner(op: Op, variants: Iterable[Variant], backend: str) -> Planner:
         "_axes": {axis.name: axis for axis in op.axes},
         "_pick": pick_value,
         "_sizes": DTYPES,
+        "_columns": lambda arch: ARCHITECTURES[arch].constants.values(),
         "_Decision": Decision,
         "_Launch": LaunchDecision,
         "_no_variant": lambda tried: no_variant(op, table.values(), tried),
@@ -172,6 +174,7 @@ class _Writer:
         arguments = [tensor.name for tensor in op.tensors] + [scalar.name for scalar in op.scalars]
         self.put(f"def plan_{op.name}({', '.join([*arguments, '_device', 'num_cus', 'arch'])}):")
         self.depth = 1
+        self.put(f"{', '.join(EXPRESSION_NAMES)} = _columns(arch)")
         self._inputs()
         self._dims()
         self._scalars()
@@ -339,7 +342,7 @@ class _Writer:
             for space in self.op.workspace
         )
         names = [*self.scope.dims, *(scalar.name for scalar in self.op.scalars), *(let.name for let in self.op.let)]
-        shown = self._dict([*names, *axis_names(self.op), "aligned", "arch", "num_cus"])
+        shown = self._dict([*names, *axis_names(self.op), "aligned", "num_cus", *EXPRESSION_NAMES])
         self.put(f"_names = {shown}")
         for query in sorted(self.reads, key=str):
             name = expressions.query_name(*map(str, query))

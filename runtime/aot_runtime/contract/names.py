@@ -12,6 +12,7 @@ import msgspec
 from aot_runtime.errors import ExpressionError
 
 from . import expressions
+from .arch import EXPRESSION_NAMES
 from .records import Axis, Launch, Op, Tensor
 
 Path = tuple[str | int, ...]
@@ -19,7 +20,7 @@ Path = tuple[str | int, ...]
 Names = dict[str, type]
 
 RESERVED = frozenset(
-    {"num_cus", "aligned", "arch", "stream", "extent", *expressions.FUNCTIONS, *expressions._QUERIES}
+    {"num_cus", "aligned", "stream", "extent", *EXPRESSION_NAMES, *expressions.FUNCTIONS, *expressions._QUERIES}
 ) | frozenset(keyword.kwlist)
 RESERVED_OPS = frozenset({"device", "explain", "index", "load", "ops", "path", "preload", "selftest"})
 """Attributes that an open bundle has besides its ops."""
@@ -65,12 +66,12 @@ class Scope(msgspec.Struct, frozen=True):
         """Dims and scalars: what is known once a call's arguments are read."""
         kinds: Names = dict.fromkeys(self.dims, int)
         kinds |= {scalar.name: scalar_kind(scalar.type) for scalar in op.scalars}
-        return kinds | {"arch": str, "num_cus": int} | dict.fromkeys(op.dtypes, str)
+        return kinds | {**EXPRESSION_NAMES, "num_cus": int} | dict.fromkeys(op.dtypes, str)
 
     def build_names(self, op: Op) -> Names:
         """Axes, dtype variables and the like: what is known of a variant when it is built."""
         kinds: Names = dict.fromkeys(op.dtypes, str)
-        return kinds | {axis.name: axis_kind(axis) for axis in op.axes} | {"aligned": bool, "arch": str}
+        return kinds | {axis.name: axis_kind(axis) for axis in op.axes} | {"aligned": bool, **EXPRESSION_NAMES}
 
     def all_names(self, op: Op) -> Names:
         """Everything but a launch's config."""
@@ -91,7 +92,8 @@ class Scope(msgspec.Struct, frozen=True):
                 yield ("tensors", tensor.name, "shape", i), dim.extent, of_shapes
             if tensor.when:
                 yield ("tensors", tensor.name, "when"), tensor.when, of_call
-        names: Names = dict.fromkeys(self.dims, int) | {"arch": str, "num_cus": int} | dict.fromkeys(op.dtypes, str)
+        names: Names = {**dict.fromkeys(self.dims, int), **EXPRESSION_NAMES, "num_cus": int}
+        names |= dict.fromkeys(op.dtypes, str)
         for scalar in op.scalars:
             if scalar.default:
                 yield ("scalars", scalar.name, "default"), scalar.default, dict(names)

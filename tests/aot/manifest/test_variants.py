@@ -41,8 +41,13 @@ def test_every_combination_by_hand(tmp_path):
     first = found.variants[0]
     assert (first.op, first.launch, first.config, first.options) == ("scale", 0, 0, (("num_warps", 1),))
     assert first.label == "scale[T=float16, BLOCK=16] aligned config 0"
-    known = {"T": "float16", "BLOCK": 16, "aligned": True, "arch": "gfx942", "_elsize__T": 2, "_elsize__x": 2}
-    assert dict(first.constants) == {**known, "_elsize__out": 2}
+    point = {"T": "float16", "BLOCK": 16, "aligned": True}
+    sizes = {"_elsize__T": 2, "_elsize__x": 2, "_elsize__out": 2}
+    hardware = {
+        "arch": "gfx942", "fp8": "fnuz", "has_bf16_cvt": False, "has_tf32": True, "lds_bytes": 65536, "num_xcds": 8,
+        "warp_size": 64,
+    }  # fmt: skip
+    assert dict(first.constants) == point | sizes | hardware
 
 
 def test_everything_by_hand(tmp_path):

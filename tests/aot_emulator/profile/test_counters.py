@@ -9,7 +9,7 @@ import pytest
 from aot_emulator import ARCHS, Options, Order, Statistics
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.profile.counters import kind_of
-from aot_emulator.profile.peaks import PEAKS, Work, lower_bounds, peaks_of, ridge
+from aot_emulator.profile.peaks import Work, lower_bounds, ridge
 from aot_emulator.profile.traffic import AccessCount
 
 from tests.support.emulation.assembled import counted
@@ -292,8 +292,8 @@ def test_the_driver_records_launches():
 
 
 def test_every_arch_has_peaks():
-    assert ARCHS.keys() <= PEAKS.keys()
-    for peaks in PEAKS.values():
+    for arch in ARCHS.values():
+        peaks = arch.peaks
         assert peaks.lds_banks & (peaks.lds_banks - 1) == 0 and peaks.line_bytes in (64, 128)
 
 
@@ -305,12 +305,13 @@ def test_every_arch_has_peaks():
      ("gfx1201", 64, "f16", 194.6), ("gfx1201", 64, "fp8", 389.3)],
 )  # fmt: skip
 def test_peaks_are_those_of_the_data_sheets(arch: str, cus: int, kind: str, tflops: float):
-    peaks = PEAKS[arch]
+    found, peaks = ARCHS[arch], ARCHS[arch].peaks
+    assert found.num_cus == cus
     assert peaks.matrix[kind] * cus * peaks.clock / 1e12 == pytest.approx(tflops, rel=1e-3)
 
 
 def test_bounds():
-    arch, peaks = ARCHS["gfx942"], peaks_of(ARCHS["gfx942"])
+    arch, peaks = ARCHS["gfx942"], ARCHS["gfx942"].peaks
     work = Work(10_000, {"f16": 2048 * 304, "fp8": 4096 * 304}, 4 * 304, 0, 0, 0)
     bounds = lower_bounds(arch, work)
     assert bounds.matrix == pytest.approx(2 / peaks.clock) and bounds.valu == pytest.approx(4 / peaks.clock)

@@ -13,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from kernels.attention.mask_arguments import parse_mask
+from aot_runtime.masks import parse_mask
 from kernels.attention.reference import (
     attention,
     attention_same_dtype,

@@ -12,8 +12,9 @@ import ml_dtypes
 import numpy as np
 
 from aot_runtime import Bundle, DeviceArray
+from aot_runtime.caches import quantise_heads
+from aot_runtime.masks import parse_mask
 from kernels.attention import quantised_reference as reference
-from kernels.attention.mask_arguments import parse_mask
 from kernels.tolerance import assert_close
 from tests.ops.attention.cases import DTYPES, MARGIN, Array, Call, Placed
 
@@ -77,7 +78,7 @@ def make_call(case: Quantised, arch: str, seed: int = 0) -> Call:
         if name == "q" and case.op == "int8_kv":
             numbers = x.astype(DTYPES[case.dtype])
         else:
-            numbers, factors = quantise_heads(x, dtype, case.batch_scales)
+            numbers, factors = quantise(x, dtype, case.batch_scales)
             inputs[f"{name}_scale"] = factors
         inputs[name] = placed(numbers, case.layout, rows=name != "v" or case.v_rows)
     out = placed(np.full(q.shape, np.nan, DTYPES[case.dtype]), case.layout)
@@ -90,11 +91,11 @@ def make_call(case: Quantised, arch: str, seed: int = 0) -> Call:
     return Call(f"flash_attention_{case.op}", inputs, outputs, scalars)
 
 
-def quantise_heads(x: Array, dtype: np.dtype[Any], batches: bool) -> tuple[Array, Array]:
-    """`quantise` with a factor for each head of each batch, or one for each head."""
+def quantise(x: Array, dtype: np.dtype[Any], batches: bool) -> tuple[Array, Array]:
+    """`quantise_heads` with a factor for each head of each batch, or one for each head."""
     if batches:
-        return reference.quantise(x, dtype)
-    numbers, factors = reference.quantise(x.swapaxes(0, 1).reshape(1, x.shape[1], -1, x.shape[3]), dtype)
+        return quantise_heads(x, dtype)
+    numbers, factors = quantise_heads(x.swapaxes(0, 1).reshape(1, x.shape[1], -1, x.shape[3]), dtype)
     return numbers.reshape(x.shape[1], x.shape[0], *x.shape[2:]).swapaxes(0, 1), factors
 
 

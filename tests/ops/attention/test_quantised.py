@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aot_runtime import ArgumentError, Bundle, NoVariantError
-from kernels.attention.quantised_reference import quantise
+from aot_runtime.caches import quantise_heads
 from kernels.attention.reference import attention
 from tests.ops.attention.cases import Array, Call, Placed
 from tests.ops.attention.quantised import CASES, Quantised, check, make_call, placed, run
@@ -53,7 +53,7 @@ def test_stands_for_what_was_quantised(quantised: Bundle, case: Quantised, bound
     for name, x in (("q", q), ("k", k), ("v", v)):
         dtype = call.inputs[name].values.dtype
         if f"{name}_scale" in inputs:
-            numbers, inputs[f"{name}_scale"] = quantise(x, dtype)
+            numbers, inputs[f"{name}_scale"] = quantise_heads(x, dtype)
         else:
             numbers = x.astype(dtype)
         inputs[name] = placed(numbers, "bhsd")

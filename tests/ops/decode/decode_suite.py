@@ -15,12 +15,12 @@ import pytest
 
 from aot_runtime import ArgumentError, Bundle, DeviceArray
 from aot_runtime.bundle.vectors import dtype_of
+from aot_runtime.caches import dequantise_int4, join_rows, quantise_int4, split_rows
 from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.planner import op_planner
 from aot_runtime.call.selftests import Prepared, prepare
+from aot_runtime.masks import BlockMask, MaskMod, create_block_mask
 from kernels.decode import flex_reference
-from kernels.decode.block_mask import BlockMask, MaskMod, create_block_mask
-from kernels.decode.quantise import join_rows, split_rows
 from kernels.decode.reference import (
     append,
     flash_decode,
@@ -29,12 +29,10 @@ from kernels.decode.reference import (
     flash_decode_same_dtype,
     mla_decode,
     mla_decode_same_dtype,
-    pack_int4,
     paged_attention,
     paged_attention_int4,
     paged_attention_int4_same_dtype,
     paged_attention_same_dtype,
-    unpack_int4,
 )
 from kernels.tolerance import assert_close
 from tests.support.poison import poisoned
@@ -416,7 +414,7 @@ def unaligned(decode: Bundle, host: np.ndarray) -> DeviceArray:
 def run_int4(decode: Bundle, groups: int, splits: int, aligned: bool = True) -> None:
     rng = np.random.default_rng(groups)
     q = rng.standard_normal((2, 4, 2, 64)).astype(FP16)
-    packed = [pack_int4(rng.standard_normal((2, 2, 90, 64), np.float32), groups) for _ in range(2)]
+    packed = [quantise_int4(rng.standard_normal((2, 2, 90, 64), np.float32), groups) for _ in range(2)]
     (k, k_scale), (v, v_scale) = packed
     lengths = np.array([90, 33], np.int32)
     for scale in (k_scale, v_scale):
@@ -458,13 +456,13 @@ def run_int4_blocks(decode: Bundle, groups: int, block_size: int, splits: int, o
 
 def test_rows_with_a_prefix_are_read_as_views(decode: Bundle):
     rng = np.random.default_rng(5)
-    packed, pairs = pack_int4(rng.standard_normal((1, 1, 40, 64), np.float32), 4)
+    packed, pairs = quantise_int4(rng.standard_normal((1, 1, 40, 64), np.float32), 4)
     rows = join_rows(packed, pairs)
     assert rows.shape == (1, 1, 40, 4 + 8) and rows.dtype == np.int32
     word = int(rows[0, 0, 7, 4 + 3])  # elements 24 to 31 of row 7, of group 1
     factor, shift = pairs[0, 0, 7, 1].astype(np.float32)
     values = [((word >> 4 * i) & 15) * factor + shift for i in range(8)]
-    assert np.array_equal(unpack_int4(*split_rows(rows, 4))[0, 0, 7, 24:32], np.array(values, np.float32))
+    assert np.array_equal(dequantise_int4(*split_rows(rows, 4))[0, 0, 7, 24:32], np.array(values, np.float32))
     q = rng.standard_normal((1, 1, 1, 64)).astype(FP16)
     lengths = np.array([40], np.int32)
     views = [view for _ in range(2) for view in split_rows(rows, 4)]
@@ -560,7 +558,7 @@ def test_append_int4(decode: Bundle, groups: int):
     actual, wanted = run_append(decode, "append_kv_int4", "int4", new, [*caches, *scales])
     for found, exact in zip(actual, wanted, strict=True):
         assert np.array_equal(found, exact, equal_nan=True)
-    back = unpack_int4(actual[0][0, 0], actual[2][0, 0])
+    back = dequantise_int4(actual[0][0, 0], actual[2][0, 0])
     step = actual[2][0, 0, :, :, 0].astype(np.float32).repeat(64 // groups, -1)
     assert (np.abs(back - new[0][0]) <= 0.51 * step + 2e-3).all()
 

@@ -7,8 +7,8 @@ import pytest
 
 from aot_runtime import Bundle, DeviceArray
 from aot_runtime.errors import AotError
+from aot_runtime.weights import AWQ_ORDER, Packed, from_awq, from_gptq, pack_int4, to_int4, to_int8, to_nf4, unpack_int4
 from kernels.gemm import reference
-from kernels.gemm.pack import AWQ_ORDER, Packed, from_awq, from_gptq, pack_int4, to_int4, to_int8, to_nf4, unpack_int4
 from kernels.tolerance import assert_close
 from tests.ops.gemm.gemm_suite import FLOOR, FP16, into_poison, matrix, on_device
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernels.attention.mask_arguments import parse_mask, visible_keys
+from aot_runtime.masks import parse_mask, visible_keys
 from tests.ops.sources.kernel_interpreting import Tensor, launch
 
 LENGTHS = ((1, 1), (4, 4), (3, 7), (7, 3), (1, 5), (5, 1), (6, 0))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 
+from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.errors import DeviceError
 
 from .base import DeviceProperties, Driver, PreparedLaunch
@@ -77,7 +78,6 @@ def device_for_arch(driver: Driver, arch: str) -> int:
 
 def driver_for_arch(arch: str) -> str:
     """Name of the driver whose devices run code for `arch`: `gfx942` is `hip`'s, `sm_90` `cuda`'s."""
-    for prefix, name in (("gfx", "hip"), ("sm_", "cuda")):
-        if arch.startswith(prefix):
-            return name
-    raise DeviceError(f"no driver runs code for {arch!r}; an arch is named gfx… or sm_…, such as gfx942 or sm_90")
+    if arch not in ARCHITECTURES:
+        raise DeviceError(f"no driver runs code for {arch!r}; architectures are: {', '.join(ARCHITECTURES)}")
+    return ARCHITECTURES[arch].backend

@@ -1,4 +1,12 @@
-"""Quantised weights of checkpoints, in numpy: GPTQ's, AWQ's and NF4's into the one layout of `kernels.gemm.packed`."""
+"""Quantised weights for the ops `linear_int4` and `linear_int8`, in numpy: what GPTQ and AWQ checkpoints store is put
+into the ops' one layout, and floats are quantised into it. That is done once, offline.
+
+**Layout.** The weights of an output lie next to each other along k; of 4 bits two share a byte, the even one low.
+Scales and zeros are by group, then output: a weight is (code - zero) * scale, or codebook[code] * scale.
+
+**Sources.** GPTQ: the tensors of AutoGPTQ's `QuantLinear`, and of its successor GPTQModel, where version 2 stores the
+zeros as they are. AWQ: those of AutoAWQ's `WQLinear_GEMM`. NF4: Dettmers et al., "QLoRA", appendix E, and bitsandbytes.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +17,13 @@ import numpy as np
 Array = np.ndarray
 
 PER_WORD = 8
-"""Codes of 4 bits in an int32."""
+"""Codes of 4 bits in an int32 of a checkpoint."""
 
 SYMMETRIC = 8
 """The code that stands for 0 where none is stored."""
 
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Which nibble of a word holds each of eight neighbouring outputs."""
+"""Which nibble of an AWQ word holds each of eight neighbouring outputs."""
 
 NF4 = np.array(
     [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
@@ -148,14 +156,14 @@ def to_int8(weight: Array, size: int | None = None, dtype: np.dtype | type = np.
 
 
 def pack_int4(codes: Array) -> Array:
-    """uint8 [n, k] of 0 .. 15, two in a byte, [n, cdiv(k, 2)]: the even one low."""
+    """Codes of 4 bits, uint8 [n, k] of 0 .. 15, two in a byte: uint8 [n, cdiv(k, 2)], the even one low."""
     even = np.zeros((codes.shape[0], -(-codes.shape[1] // 2) * 2), np.uint8)
     even[:, : codes.shape[1]] = codes
     return even[:, ::2] | even[:, 1::2] << 4
 
 
 def unpack_int4(packed: Array, k: int) -> Array:
-    """The inverse of `pack_int4`."""
+    """The inverse of `pack_int4`: uint8 [n, k]."""
     return np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)[:, :k]
 
 

@@ -1,0 +1,235 @@
+"""The one table of GPU architectures: a row for each that code objects can be built for. A new target is a new row.
+
+**Sources.** `LLVM`: the AMDGPU backend's user guide and target description (`AMDGPU.td`, `GCNSubtarget`,
+`AMDGPUBaseInfo`, `ELF.h`). `CUDA`: "Technical Specifications per Compute Capability" in the CUDA programming guide.
+`ISA`: AMD's instruction set documents. `white papers`: "AMD CDNA 2", "CDNA 3", "CDNA 4" and "RDNA".
+`data sheets`: AMD's, of the product that a row names. Each field says which of them it is from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Backend = Literal["hip", "cuda"]
+Tier = Literal["primary", "supported", "experimental"]
+"""`primary`: the shipped kernels are tuned for it first; the README says how far each was checked.
+`supported`: Triton's own test suite covers it.
+`experimental`: Triton compiles matrix products for it, and no more is claimed."""
+Fp8 = Literal["", "fnuz", "ocp"]
+
+SIMDS = 4
+"""Of a `ComputeUnit`."""
+KIB = 1024
+
+
+@dataclass(frozen=True)
+class ComputeUnit:
+    """What a workgroup must fit in, which has four SIMDs: a gfx9 compute unit, an RDNA work-group processor (Triton
+    compiles for WGP mode) or an NVIDIA SM. From LLVM and CUDA.
+
+    Attributes:
+        waves: wave slots of a SIMD.
+        vgprs, vgpr_granule: vector registers per lane of a SIMD, and how many of them are handed out together.
+        lds, lds_granule: bytes of LDS, and how many of them are handed out together.
+        workgroups: that may be resident.
+        barriers: workgroups of more than one wave, which is what takes a barrier; None: no limit of their own.
+        sgprs: scalar registers of a SIMD; None: they never limit.
+        lds_reserved: bytes of LDS that the system takes from every workgroup and that its code object does not count.
+    """
+
+    waves: int
+    vgprs: int
+    vgpr_granule: int
+    lds: int
+    lds_granule: int
+    workgroups: int
+    barriers: int | None = None
+    sgprs: int | None = None
+    lds_reserved: int = 0
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Rates of a product.
+
+    Attributes:
+        clock: highest clock of the engine, Hz (data sheets).
+        bandwidth: of device memory, bytes/s (data sheets).
+        matrix: operations that a compute unit's matrix instructions do in a clock, by type of their first operand
+            (white papers; of RDNA the data sheets' peaks divided by compute units and clock).
+        simds: of a compute unit; an RDNA compute unit is half a work-group processor.
+        valu_cycles, transcendental_cycles: that a SIMD is taken by a vector instruction of a wavefront, at least. A
+            SIMD of gfx9 has 16 lanes, and 4 for transcendental functions ("quarter rate"); one of RDNA has 32, and a
+            separate unit for transcendental functions.
+        lds_banks: of a compute unit's LDS, 4 bytes wide; each serves one address a clock (ISA, chapter "Data Share
+            Operations"; CDNA 4's white paper for its 64).
+        line_bytes: of the vector L1 cache's lines (ROCm Compute Profiler's performance model, white papers; RDNA's is
+            taken for gfx12 too).
+    """
+
+    clock: float
+    bandwidth: float
+    matrix: Mapping[str, int]
+    simds: int
+    valu_cycles: int
+    transcendental_cycles: int
+    lds_banks: int
+    line_bytes: int
+
+
+@dataclass(frozen=True)
+class Product:
+    """A GPU of an architecture. num_cus: its compute units, of RDNA halves of work-group processors (data sheets)."""
+
+    title: str
+    num_cus: int
+    peaks: Peaks
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What differs by architecture.
+
+    Attributes:
+        name: bare, as `--arch` spells it: `gfx942`, `sm_90`.
+        tier: see `Tier`.
+        elf_machine: EF_AMDGPU_MACH of a code object's ELF flags (LLVM); None for NVIDIA: a cubin has the SM's number.
+        lds_bytes: LDS (shared memory) that one workgroup may have. AMD: LLVM's "addressable local memory size"; NVIDIA:
+            CUDA's "maximum amount of shared memory per thread block", the opt-in figure.
+        unit: what a workgroup's waves, registers and LDS must fit in.
+        warp_size: lanes of a wavefront or warp, as Triton compiles (LLVM; CUDA).
+        descriptor_vgprs: vector registers that a step of GRANULATED_WORKITEM_VGPR_COUNT in a kernel descriptor stands
+            for (LLVM, `getVGPREncodingGranule`).
+        num_xcds: dies that the hardware deals workgroups to in turn, each with an L2 of its own (white papers).
+        has_bf16_cvt: fp32 is rounded to bfloat16 in one instruction: v_cvt_pk_bf16_f32 (LLVM,
+            `FeatureBF16ConversionInsts`), cvt.rn.bf16.f32 (CUDA's PTX manual: sm_80 and later).
+        has_tf32: matrix units multiply float32 with 10 bits of mantissa (ISA: xf32, which CDNA 4 dropped; CUDA: sm_80
+            and later).
+        fp8: the float8 numbers that the hardware converts and multiplies: `fnuz`, `ocp` (LLVM, `FeatureFP8Insts` and
+            gfx12's WMMA; CUDA: sm_89 and later), or empty for none.
+        product: the one that the emulator passes for; None: it emulates none of this architecture.
+    """
+
+    name: str
+    tier: Tier
+    elf_machine: int | None
+    lds_bytes: int
+    unit: ComputeUnit
+    warp_size: Literal[32, 64] = 32
+    descriptor_vgprs: int = 8
+    num_xcds: int = 1
+    has_bf16_cvt: bool = False
+    has_tf32: bool = False
+    fp8: Fp8 = ""
+    product: Product | None = None
+
+    @property
+    def backend(self) -> Backend:
+        return "cuda" if self.elf_machine is None else "hip"
+
+    @property
+    def constants(self) -> dict[str, str | int | bool]:
+        """The values of `EXPRESSION_NAMES`, in their order."""
+        return {name: getattr(self, "name" if name == "arch" else name) for name in EXPRESSION_NAMES}
+
+
+EXPRESSION_NAMES: Mapping[str, type] = {
+    "arch": str,
+    "fp8": str,
+    "has_bf16_cvt": bool,
+    "has_tf32": bool,
+    "lds_bytes": int,
+    "num_xcds": int,
+    "warp_size": int,
+}
+"""Names that expressions of manifests and bundles may use anywhere: columns of the architecture's row, with the types
+of their values."""
+
+
+def _cdna(waves: int, vgprs: int, vgpr_granule: int, lds_kib: int = 64, lds_granule: int = 512) -> ComputeUnit:
+    return ComputeUnit(waves, vgprs, vgpr_granule, lds_kib * KIB, lds_granule, waves * SIMDS, barriers=16, sgprs=800)
+
+
+def _rdna(vgprs: int, vgpr_granule: int, lds_kib: int = 128) -> ComputeUnit:
+    return ComputeUnit(16, vgprs, vgpr_granule, lds_kib * KIB, 1024, 16 * SIMDS, barriers=32)
+
+
+def _sm(warps: int, blocks: int, shared_kib: int, reserved: int = 0) -> ComputeUnit:
+    # 64 K registers an SM, handed out to a warp in 256s: 512 a lane and SIMD, in granules of 8.
+    return ComputeUnit(warps // SIMDS, 512, 8, shared_kib * KIB, 128, blocks, lds_reserved=reserved)
+
+
+def _rates(**by_types: int) -> dict[str, int]:
+    """Rates by type; keywords are types joined by `_`."""
+    return {name: rate for names, rate in by_types.items() for name in names.split("_")}
+
+
+_LARGE, _SMALL = _rdna(1536, 24), _rdna(1024, 16)
+"""The register files that RDNA 3 and 4 have, by product."""
+
+_MI250X = Product(
+    "AMD Instinct MI250X, one die", 110,  # of two, each a device of its own
+    Peaks(1.7e9, 1.6384e12, _rates(f64_f32=256, f16_bf16_i8=1024), 4, 4, 16, lds_banks=32, line_bytes=64),
+)  # fmt: skip
+_MI300X = Product(
+    "AMD Instinct MI300X", 304,
+    Peaks(2.1e9, 5.3e12, _rates(f64_f32=256, xf32=1024, f16_bf16=2048, fp8_bf8_i8=4096), 4, 4, 16, 32, 128),
+)  # fmt: skip
+_MI355X = Product(
+    "AMD Instinct MI355X", 256,
+    Peaks(2.4e9, 8e12, _rates(f64=128, f32=256, f16_bf16=4096, fp8_bf8_i8=8192, fp6_bf6_fp4=16384), 4, 4, 16, 64, 128),
+)  # fmt: skip
+_RX7900XTX = Product(
+    "AMD Radeon RX 7900 XTX", 96,
+    Peaks(2.5e9, 0.96e12, _rates(f16_bf16_iu8=512, iu4=1024), 2, 1, 1, 32, 128),
+)  # fmt: skip
+_RX9070XT = Product(
+    "AMD Radeon RX 9070 XT", 64,
+    Peaks(2.97e9, 0.64e12, _rates(f16_bf16=1024, fp8_bf8_iu8=2048, iu4=4096), 2, 1, 1, 32, 128),
+)  # fmt: skip
+
+_AMD = (
+    Architecture("gfx908", "experimental", 0x30, 64 * KIB, _cdna(10, 256, 4), 64, descriptor_vgprs=4),
+    Architecture("gfx90a", "supported", 0x3F, 64 * KIB, _cdna(8, 512, 8), 64, product=_MI250X),
+    Architecture("gfx942", "primary", 0x4C, 64 * KIB, _cdna(8, 512, 8), 64, num_xcds=8, has_tf32=True, fp8="fnuz",
+                 product=_MI300X),
+    Architecture("gfx950", "supported", 0x4F, 160 * KIB, _cdna(8, 512, 8, 160, lds_granule=1280), 64, num_xcds=8,
+                 has_bf16_cvt=True, fp8="ocp", product=_MI355X),
+    Architecture("gfx1100", "supported", 0x41, 64 * KIB, _LARGE, product=_RX7900XTX),
+    Architecture("gfx1101", "supported", 0x46, 64 * KIB, _LARGE),
+    Architecture("gfx1102", "supported", 0x47, 64 * KIB, _SMALL),
+    Architecture("gfx1103", "experimental", 0x44, 64 * KIB, _SMALL),
+    Architecture("gfx1150", "experimental", 0x43, 64 * KIB, _SMALL),
+    Architecture("gfx1151", "experimental", 0x4A, 64 * KIB, _LARGE),
+    Architecture("gfx1152", "experimental", 0x55, 64 * KIB, _SMALL),
+    Architecture("gfx1153", "experimental", 0x58, 64 * KIB, _SMALL),
+    Architecture("gfx1200", "supported", 0x48, 64 * KIB, _LARGE, fp8="ocp"),
+    Architecture("gfx1201", "supported", 0x4E, 64 * KIB, _LARGE, fp8="ocp", product=_RX9070XT),
+    Architecture("gfx1250", "experimental", 0x49, 320 * KIB, _rdna(1024, 16, 320), descriptor_vgprs=16,
+                 has_bf16_cvt=True, fp8="ocp"),
+)  # fmt: skip
+
+
+def _ampere(name: str, tier: Tier, lds_kib: int, unit: ComputeUnit, fp8: Fp8 = "") -> Architecture:
+    """An architecture of sm_80 or later."""
+    return Architecture(name, tier, None, lds_kib * KIB, unit, has_bf16_cvt=True, has_tf32=True, fp8=fp8)
+
+
+_NVIDIA = (
+    Architecture("sm_75", "experimental", None, 64 * KIB, _sm(32, 16, 64)),
+    _ampere("sm_80", "supported", 163, _sm(64, 32, 164, reserved=1024)),
+    _ampere("sm_86", "supported", 99, _sm(48, 16, 100, reserved=1024)),
+    _ampere("sm_87", "experimental", 163, _sm(48, 16, 164, reserved=1024)),
+    _ampere("sm_89", "supported", 99, _sm(48, 24, 100, reserved=1024), "ocp"),
+    _ampere("sm_90", "primary", 227, _sm(64, 32, 228), "ocp"),
+    _ampere("sm_100", "supported", 227, _sm(64, 32, 228), "ocp"),
+    _ampere("sm_103", "experimental", 227, _sm(64, 32, 228), "ocp"),
+    _ampere("sm_110", "experimental", 227, _sm(48, 24, 228), "ocp"),
+    _ampere("sm_120", "supported", 99, _sm(48, 24, 100), "ocp"),
+    _ampere("sm_121", "experimental", 99, _sm(48, 24, 100), "ocp"),
+)
+
+ARCHITECTURES: Mapping[str, Architecture] = {row.name: row for row in (*_AMD, *_NVIDIA)}
+"""Every architecture by name; AMD's first, each by age."""

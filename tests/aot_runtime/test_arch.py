@@ -1,0 +1,106 @@
+"""The table of architectures: its rows agree with themselves, and what differs by architecture is said nowhere else."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from aot_emulator import ARCHS
+
+from aot_runtime.bundle.codeobject import read_arch
+from aot_runtime.contract.arch import ARCHITECTURES, EXPRESSION_NAMES, Architecture
+from aot_runtime.device.drivers import driver_for_arch
+from tests.docs.scripts import ROOT
+
+NAME = re.compile(r"(gfx\d|sm_\d)[\w\\]*")
+"""An architecture's name, or the beginning of several."""
+IN_CODE = {
+    "runtime/aot_runtime/contract/arch.py": "the table",
+    "runtime/aot_emulator/isa/": "which are emulated, and what each does otherwise than the tables of instructions",
+    "benchmarks/build.py": "a default of --arch",
+}
+"""Files and folders whose code names architectures, and why."""
+IN_MANIFESTS = {
+    "manifests/gemm.yaml": (1, "in how many parts k is cut was measured with the tiles that are tuned for sm_90"),
+}
+"""Lines of manifests that compare `arch`, and why."""
+
+
+def test_rows_are_named_once():
+    assert all(name == row.name and NAME.fullmatch(name) for name, row in ARCHITECTURES.items())
+    machines = [row.elf_machine for row in ARCHITECTURES.values() if row.elf_machine is not None]
+    assert len(set(machines)) == len(machines) == sum(name.startswith("gfx") for name in ARCHITECTURES)
+
+
+@pytest.mark.parametrize("row", ARCHITECTURES.values(), ids=lambda row: row.name)
+def test_a_workgroup_fits_its_unit(row: Architecture):
+    assert row.lds_bytes + row.unit.lds_reserved <= row.unit.lds
+    assert row.unit.lds % row.unit.lds_granule == 0 and row.unit.vgprs % row.unit.vgpr_granule == 0
+    assert driver_for_arch(row.name) == row.backend
+
+
+@pytest.mark.parametrize("row", ARCHITECTURES.values(), ids=lambda row: row.name)
+def test_constants_of_expressions(row: Architecture):
+    assert [*row.constants] == [*EXPRESSION_NAMES] and row.constants["arch"] == row.name
+    assert all(type(row.constants[name]) is kind for name, kind in EXPRESSION_NAMES.items())
+
+
+@pytest.mark.parametrize("name", [name for name, row in ARCHITECTURES.items() if row.elf_machine is not None])
+def test_a_code_object_names_its_row(name: str):
+    header = bytearray(64)
+    header[:6], header[18:20] = b"\x7fELF\x02\x01", (224).to_bytes(2, "little")
+    header[48] = ARCHITECTURES[name].elf_machine or 0
+    assert read_arch(bytes(header)) == name
+
+
+def test_what_hardware_has():
+    """By vendors' documents, and not by the table."""
+
+    def having(column: str) -> set[str]:
+        return {name for name, row in ARCHITECTURES.items() if getattr(row, column)}
+
+    nvidia = {name for name in ARCHITECTURES if name.startswith("sm_")}
+    assert having("has_bf16_cvt") == nvidia - {"sm_75"} | {"gfx950", "gfx1250"}
+    assert having("has_tf32") == nvidia - {"sm_75"} | {"gfx942"}
+    assert having("fp8") == nvidia - {"sm_75", "sm_80", "sm_86", "sm_87"} | {
+        "gfx942", "gfx950", "gfx1200", "gfx1201", "gfx1250",
+    }  # fmt: skip
+    assert {name for name, row in ARCHITECTURES.items() if row.fp8 == "fnuz"} == {"gfx942"}
+    assert {name for name, row in ARCHITECTURES.items() if row.num_xcds > 1} == {"gfx942", "gfx950"}
+    assert {name for name, row in ARCHITECTURES.items() if row.warp_size == 64} == {
+        name for name in ARCHITECTURES if re.fullmatch(r"gfx9\w\w", name)
+    }
+
+
+def test_emulated_architectures_are_the_rows_that_have_a_product():
+    assert ARCHS.keys() == {name for name, row in ARCHITECTURES.items() if row.product}
+    for name, arch in ARCHS.items():
+        row = ARCHITECTURES[name]
+        assert (arch.lanes, arch.lds_bytes, arch.ocp_fp8) == (row.warp_size, row.lds_bytes, row.fp8 == "ocp")
+
+
+def named_in_code(path: Path) -> set[str]:
+    """Texts in a file's code that are an architecture's name, docstrings and messages aside."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return {text for text in texts if NAME.fullmatch(text)}
+
+
+def test_code_names_no_architecture_but_in_the_table():
+    folders = ("aot", "runtime", "examples", "benchmarks")
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    found = [path.relative_to(ROOT).as_posix() for path in files if named_in_code(path)]
+    assert [name for name in found if not name.startswith((*IN_CODE,))] == []
+    assert all(any(name.startswith(place) for name in found) for place in IN_CODE)
+
+
+def test_manifests_ask_for_what_the_hardware_has():
+    found = {}
+    for path in sorted((ROOT / "manifests").glob("*.yaml")):
+        lines = [line.partition("#")[0] for line in path.read_text(encoding="utf-8").splitlines()]
+        found[path.relative_to(ROOT).as_posix()] = sum(bool(re.search(r"\barch\s*[!=]=", line)) for line in lines)
+    assert {name: count for name, count in found.items() if count} == {
+        name: count for name, (count, _) in IN_MANIFESTS.items()
+    }

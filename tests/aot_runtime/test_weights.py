@@ -1,0 +1,80 @@
+"""Packed weights: the layout by hand, and how near what is packed is to what was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aot_runtime.weights import AWQ_ORDER, NF4, Packed, from_awq, from_gptq, pack_int4, to_int4, to_int8, to_nf4
+
+RNG = np.random.default_rng(0)
+CODES = RNG.integers(0, 16, (64, 24), dtype=np.uint8)  # [k, n]
+ZEROS = RNG.integers(0, 16, (2, 24), dtype=np.uint8)
+SCALES = RNG.uniform(0.5, 1, (2, 24)).astype(np.float16)
+
+
+def words(nibbles: np.ndarray, order: tuple[int, ...] = tuple(range(8))) -> np.ndarray:
+    """int32 [.., n / 8] of nibbles [.., n]: neighbour i is nibble order[i] of its word."""
+    eights = nibbles.reshape(*nibbles.shape[:-1], -1, 8).astype(np.uint32)
+    return sum(eights[..., i] << np.uint32(4 * order[i]) for i in range(8)).astype(np.uint32).view(np.int32)
+
+
+def code_at(packed: Packed, output: int, column: int) -> int:
+    """A code by the layout's definition: columns 2i and 2i + 1 are the low and the high half of byte i."""
+    byte = int(packed.w[output, column // 2])
+    return byte >> 4 if column % 2 else byte & 15
+
+
+def codes_of(packed: Packed, k: int) -> np.ndarray:
+    return np.array([[code_at(packed, output, column) for output in range(len(packed.w))] for column in range(k)])
+
+
+def test_two_codes_share_a_byte_the_even_one_low():
+    packed = pack_int4(np.array([[1, 2, 3], [15, 0, 8]], np.uint8))
+    np.testing.assert_array_equal(packed, [[0x21, 0x03], [0x0F, 0x08]])
+
+
+def test_gptq_has_eight_inputs_in_a_word_and_zeros_less_one():
+    found = from_gptq(words(CODES.T).T, words((ZEROS - 1) & 15), SCALES)
+    np.testing.assert_array_equal(codes_of(found, 64), CODES)
+    np.testing.assert_array_equal(found.zeros, ((ZEROS - 1) & 15) + 1)
+    assert (found.group_size, found.order) == (32, None)
+    as_they_are = from_gptq(words(CODES.T).T, words(ZEROS), SCALES, zeros_are_less_one=False)
+    np.testing.assert_array_equal(as_they_are.zeros, ZEROS)
+
+
+def test_gptq_of_act_order_is_sorted_by_group():
+    groups = RNG.permutation(np.repeat([0, 1], 32))
+    found = from_gptq(words(CODES.T).T, words(ZEROS), SCALES, groups)
+    assert found.order is not None and sorted(found.order) == list(range(64))
+    np.testing.assert_array_equal(groups[found.order], np.repeat([0, 1], 32))
+    np.testing.assert_array_equal(codes_of(found, 64), CODES[found.order])
+
+
+def test_awq_has_eight_outputs_in_a_word_in_an_order_of_its_own():
+    found = from_awq(words(CODES, AWQ_ORDER), words(ZEROS, AWQ_ORDER), SCALES)
+    np.testing.assert_array_equal(codes_of(found, 64), CODES)
+    np.testing.assert_array_equal(found.zeros, ZEROS)
+
+
+def test_rounded_weights_are_within_half_a_step():
+    weight = RNG.standard_normal((6, 128)).astype(np.float32)
+    four, eight = to_int4(weight, 32, np.float32), to_int8(weight, dtype=np.float32)
+    assert four.zeros is not None
+    zeros, scales = (np.repeat(x.T, 32, axis=1) for x in (four.zeros.astype(np.int32), four.scales))
+    assert (np.abs((codes_of(four, 128).T - zeros) * scales - weight) <= 0.5001 * scales + 1e-6).all()
+    assert (np.abs(eight.w * eight.scales.T - weight) <= 0.5001 * eight.scales.T).all()
+
+
+def test_nf4_takes_the_nearest_value_of_its_codebook():
+    weight = RNG.standard_normal((3, 64)).astype(np.float32)
+    found = to_nf4(weight, 64, np.float32)
+    relative = weight / np.abs(weight).max(1, keepdims=True)
+    nearest = np.abs(relative[..., None] - NF4).argmin(-1)
+    np.testing.assert_array_equal(codes_of(found, 64).T, nearest)
+    assert found.arguments()["codebook"] is found.codebook and "codebook" not in to_int4(weight, 64).arguments()
+
+
+def test_groups_divide_the_inputs():
+    with pytest.raises(ValueError, match="do not divide k"):
+        to_int4(np.zeros((2, 48), np.float32), 32)
