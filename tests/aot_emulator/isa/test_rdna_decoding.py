@@ -11,7 +11,7 @@ from aot_emulator.isa.decoding import Instruction, decode
 from aot_emulator.isa.disassembly import operands_of
 
 from tests.support.emulation.machine import assemble
-from tests.support.emulation.rdna import RDNA
+from tests.support.emulation.registers import RDNA
 
 
 def decoded(text: str, arch: str) -> Instruction:

@@ -10,7 +10,7 @@ from aot_emulator.machine.program import Program
 
 from aot_runtime.errors import EmulationError, UnsupportedInstructionError
 from tests.support.emulation.machine import ACCUMULATION, Machine, assemble
-from tests.support.emulation.rdna import RDNA
+from tests.support.emulation.registers import RDNA
 
 
 def program_of(arch: str, *lines: str) -> tuple[Machine, Program]:

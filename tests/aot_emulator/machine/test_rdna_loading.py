@@ -19,7 +19,7 @@ from aot_emulator.state.wavefronts import Batch
 from aot.compile.jobs import CompiledKernel
 from aot_runtime.bundle.codeobject import read_loaded_image
 from tests.support.emulation.launching import compile_kernel
-from tests.support.emulation.rdna import RDNA
+from tests.support.emulation.registers import RDNA
 
 every_rdna = pytest.mark.parametrize("arch", RDNA)
 

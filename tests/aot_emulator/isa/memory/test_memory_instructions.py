@@ -14,24 +14,20 @@ from aot_emulator.isa.memory.transfers import LDS_LOADS, LDS_STORES, MEMORY_LOAD
 
 from aot_runtime.errors import MemoryAccessError, UnsupportedInstructionError
 from tests.support.emulation.machine import Machine, integers
+from tests.support.emulation.memory_machine import OLD, SPARSE, is_rdna, lds_bytes, resource, with_memory
+from tests.support.emulation.sweeps import sweep
 
 NOT_IN_MEMORY = (("gfx942", "min_f32"), ("gfx942", "max_f32"))  # in LDS only
-SPARSE = np.array([0xFFFFFFFFFFFFFFFF, 0xF0F0F0F0F0F0F0F0, 1 << 40 | 1 << 13, 0], np.uint64)
-OLD = 0x5A5AA5A5
 TESTED = ("gfx942", "gfx1100", "gfx1201")
 every_arch = pytest.mark.parametrize("arch", TESTED)
 
 
-def is_rdna(arch: str) -> bool:
-    return ARCHS[arch].isa != "cdna"
-
-
-def named(table: Mapping[str, Any]) -> Any:
+def named(table: Mapping[str, Any], every: int = 1) -> Any:
     """Parameters `arch` and `name`, from a table of names by ISA; packed atomics have a test of their own."""
     found = [(arch, name) for arch in TESTED for name in table[ARCHS[arch].isa] if not name.startswith("pk_")]
     if table is MEMORY_ATOMICS:
         found = [pair for pair in found if pair not in NOT_IN_MEMORY]
-    return pytest.mark.parametrize("arch,name", found)
+    return sweep("arch,name", found, every)
 
 
 def ds(arch: str, text: str) -> str:
@@ -72,17 +68,6 @@ def block(words: int, first: int = 8) -> str:
     return f"v[{first}:{first + words - 1}]" if words > 1 else f"v{first}"
 
 
-def with_memory(nbytes: int = 4096, sparse: bool = False, arch: str = "gfx942") -> tuple[Machine, np.ndarray, int]:
-    """A machine, 4 KiB of random bytes, and their address, which is in s[4:5]; EXEC may be sparse."""
-    machine = Machine(arch=arch)
-    content = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
-    address = machine.allocate(content)
-    machine.set_pair(4, address)
-    if sparse:
-        machine.set_exec(SPARSE)
-    return machine, content, address
-
-
 def spread(machine: Machine, step: int, size: int = 3072) -> np.ndarray:
     """Byte offsets, a different multiple of `step` for each lane, in no order."""
     lanes = machine.arch.lanes
@@ -107,10 +92,6 @@ def check_loaded(machine: Machine, transfer: Transfer, content: np.ndarray, offs
 
 
 # LDS
-
-
-def lds_bytes(machine: Machine, workgroup: int) -> np.ndarray:
-    return machine.access.lds[workgroup * 4096 : (workgroup + 1) * 4096]
 
 
 @pytest.mark.parametrize("step", (16, 12, 3), ids=("aligned", "dwords", "odd"))
@@ -364,12 +345,6 @@ def test_flat_atomics(arch: str):
 
 
 # Buffers
-
-
-def resource(machine: Machine, address: int, records: int, stride: int = 0) -> None:
-    machine.s[8], machine.s[9] = address & 0xFFFFFFFF, address >> 32 | stride << 16
-    # RDNA: bit 24 is reserved to 1, OOB_SELECT is raw.
-    machine.s[10], machine.s[11] = records, 0x31027000 if is_rdna(machine.arch.name) else 0x27000
 
 
 @named(MEMORY_LOADS)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from aot_runtime.errors import MemoryAccessError, UnsupportedInstructionError
-from tests.aot_emulator.test_memory_instructions import OLD, SPARSE, lds_bytes, resource, with_memory
 from tests.support.emulation.machine import Machine, integers
+from tests.support.emulation.memory_machine import OLD, SPARSE, lds_bytes, resource, with_memory
 
 RDNA = ("gfx1100", "gfx1201")
 every_rdna = pytest.mark.parametrize("arch", RDNA)

@@ -11,7 +11,7 @@ from aot_emulator.isa.scalar.scalar_alu import SOP1, SOP2, SOPC
 
 from aot_runtime.errors import UnsupportedInstructionError
 from tests.support.emulation.machine import DEFAULT_MODE, Machine, integers
-from tests.support.emulation.rdna import RDNA, bits_of, mnemonics
+from tests.support.emulation.registers import RDNA, bits_of, mnemonics
 
 TESTED = ("gfx942", *RDNA)
 every_arch = pytest.mark.parametrize("arch", TESTED)

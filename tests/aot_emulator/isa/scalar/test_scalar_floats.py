@@ -7,7 +7,7 @@ import pytest
 from aot_emulator.isa.scalar.scalar_floats import _OPS
 
 from tests.support.emulation.machine import DEFAULT_MODE, Machine, edge_floats, integers
-from tests.support.emulation.rdna import assert_same, dtype_of, get, mnemonics, put, spelled
+from tests.support.emulation.registers import assert_same, dtype_of, get, mnemonics, put, spelled
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

@@ -11,20 +11,11 @@ from aot_emulator.isa.vector.compare import OPS
 
 from aot_runtime.errors import UnsupportedInstructionError
 from tests.support.emulation.machine import DEFAULT_MODE, Machine, edge_floats, integers
+from tests.support.emulation.registers import put
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 LANE = np.arange(64)
-
-
-def put(machine: Machine, number: int, values: np.ndarray) -> None:
-    if values.itemsize == 8:
-        words = np.ascontiguousarray(values).view(np.uint32).reshape(*values.shape, 2)
-        machine.v[number], machine.v[number + 1] = words[..., 0], words[..., 1]
-    elif values.itemsize == 4:
-        machine.v[number] = values.view(np.uint32)
-    else:
-        machine.v[number] = values.view(np.uint16)
 
 
 # Comparisons

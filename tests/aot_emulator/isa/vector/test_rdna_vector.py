@@ -18,9 +18,9 @@ from aot_emulator.isa.vector.lane_mask_ops import WITH_LANE_MASKS
 from aot_emulator.isa.vector.vector_alu import OPS
 
 from aot_runtime.errors import UnsupportedInstructionError
-from tests.aot_emulator.test_vector_floats import low_minimum
+from tests.support.emulation.exact_floats import low_minimum
 from tests.support.emulation.machine import DEFAULT_MODE, Machine, edge_floats, integers
-from tests.support.emulation.rdna import RDNA, SHAPE, assert_same, bits_of, dtype_of, get, mnemonics, put, spelled
+from tests.support.emulation.registers import RDNA, SHAPE, assert_same, bits_of, dtype_of, get, mnemonics, put, spelled
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 

@@ -12,56 +12,13 @@ import pytest
 from aot_emulator.isa.vector.conversion_ops import CONVERSION_OPS
 from aot_emulator.isa.vector.float_ops import FLOATS, OTHER_FLOATS, SHORT_FLOATS
 
+from tests.support.emulation.exact_floats import exactly, high_maximum, low_minimum, rounded
 from tests.support.emulation.machine import DEFAULT_MODE, Machine, edge_floats, integers
+from tests.support.emulation.registers import assert_same, get, put, spelled
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 DTYPES = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
-
-
-def rounded(value: Fraction, dtype: Any) -> Any:
-    """The nearest float, ties to even; by integers, so that no other rounding comes first."""
-    info = np.finfo(dtype)
-    digits, lowest = info.nmant + 1, int(info.minexp) - info.nmant
-    size = abs(value)
-    if size == 0:
-        return dtype(0)
-    exponent = size.numerator.bit_length() - size.denominator.bit_length() - digits
-    while size >= Fraction(2) ** (exponent + digits):
-        exponent += 1
-    exponent = max(exponent, lowest)
-    unit = Fraction(2) ** exponent
-    result = round(size / unit) * unit  # Python rounds halves to even
-    if result >= Fraction(2) ** int(info.maxexp):
-        return dtype(math.inf if value > 0 else -math.inf)
-    return dtype(float(result) if value > 0 else -float(result))
-
-
-def exactly(function: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
-    """The function of fractions, rounded; where something is not finite, or the result 0, what IEEE 754 says."""
-
-    def compute(*values: Any) -> Any:
-        with np.errstate(all="ignore"):
-            ieee = function(*(np.longdouble(v) for v in values))  # no product overflows
-        if all(np.isfinite(v) for v in values):
-            result = function(*(Fraction(float(v)) for v in values))
-            if result:
-                return rounded(result, dtype)
-            # An exact zero: its sign does not depend on precision unless products underflow.
-            return dtype(math.copysign(0.0, ieee)) if ieee == 0 else dtype(0)
-        return dtype(ieee)
-
-    return compute
-
-
-def low_minimum(a: Any, b: Any) -> Any:
-    if np.isnan(a) or np.isnan(b):
-        return b if np.isnan(a) else a
-    return min(a, b, key=lambda v: (v, not np.signbit(v)))
-
-
-def high_maximum(a: Any, b: Any) -> Any:
-    return -low_minimum(-a, -b)
 
 
 EXACT: dict[str, tuple[int, Callable[..., Any]]] = {
@@ -96,35 +53,6 @@ APPROXIMATE: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def registers(kind: str, number: int) -> str:
-    return f"v[{number}:{number + 1}]" if kind.endswith("64") else f"v{number}"
-
-
-def put(machine: Machine, number: int, values: np.ndarray) -> None:
-    if values.itemsize == 8:
-        words = np.ascontiguousarray(values).view(np.uint32).reshape(*values.shape, 2)
-        machine.v[number], machine.v[number + 1] = words[..., 0], words[..., 1]
-    elif values.itemsize == 4:
-        machine.v[number] = values.view(np.uint32)
-    else:
-        machine.v[number] = values.view(np.uint16).astype(np.uint32) | 0xABCD0000  # what is above must not matter
-
-
-def get(machine: Machine, number: int, dtype: Any) -> np.ndarray:
-    dtype = np.dtype(dtype)
-    if dtype.itemsize == 8:
-        return np.stack([machine.v[number], machine.v[number + 1]], -1).view(dtype)[..., 0]
-    if dtype.itemsize == 4:
-        return machine.v[number].view(dtype)
-    return machine.v[number].astype(np.uint16).view(dtype)
-
-
-def assert_same(got: np.ndarray, want: np.ndarray, what: str) -> None:
-    """Bit for bit; any NaN is as good as another."""
-    same = (got == want) & (np.signbit(got) == np.signbit(want)) | (np.isnan(got) & np.isnan(want))
-    assert same.all(), f"{what}: {got[~same][:4]}, expected {want[~same][:4]}"
-
-
 def run(
     name: str, kinds: list[str], sources: list[np.ndarray], result: str, modifiers: str = "", mode: int = DEFAULT_MODE
 ):
@@ -132,8 +60,8 @@ def run(
     machine.v[2] = 0x55555555
     for i, source in enumerate(sources):
         put(machine, 8 + 4 * i, source)
-    operands = ", ".join(registers(kind, 8 + 4 * i) for i, kind in enumerate(kinds))
-    machine.execute(f"{name} {registers(result, 2)}, {operands}{modifiers}")
+    operands = ", ".join(spelled(kind, 8 + 4 * i) for i, kind in enumerate(kinds))
+    machine.execute(f"{name} {spelled(result, 2)}, {operands}{modifiers}")
     return machine
 
 
@@ -271,7 +199,7 @@ def test_accumulating(kind: str):
     for number, source in ((2, c), (8, a), (12, b)):
         put(machine, number, source)
     name = "v_mac_f16" if kind == "f16" else f"v_fmac_{kind}"
-    machine.execute(f"{name} {registers(kind, 2)}, {registers(kind, 8)}, {registers(kind, 12)}")
+    machine.execute(f"{name} {spelled(kind, 2)}, {spelled(kind, 8)}, {spelled(kind, 12)}")
     if kind == "f16":
         want = a * b + c
     else:
@@ -445,7 +373,7 @@ def test_division_sequence(kind: str):
     machine = Machine(wavefronts=64)
     put(machine, 8, a)
     put(machine, 12, b)
-    r = {name: registers(kind, number) for name, number in
+    r = {name: spelled(kind, number) for name, number in
          {"n": 8, "d": 12, "ds": 16, "ns": 20, "r": 24, "e": 28, "q": 32, "t": 36, "out": 2}.items()}  # fmt: skip
     f = f"v_fma_{kind}"
     steps = [f"v_div_scale_{kind} {r['ds']}, s[4:5], {r['d']}, {r['d']}, {r['n']}",

@@ -1,4 +1,4 @@
-"""What the tests of RDNA's instructions share: the mnemonics of an arch, and registers with halves."""
+"""What tests of instructions share: the mnemonics of an arch, and registers and their halves."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 from aot_emulator.isa.archs import ARCHS
 from aot_emulator.isa.mnemonics import cdna_name
 
@@ -37,7 +38,7 @@ def dtype_of(kind: str) -> np.dtype:
     return np.dtype(f"{kind.lstrip('=')[0]}{bits_of(kind) // 8}")
 
 
-def spelled(kind: str, number: int, half: int | None) -> str:
+def spelled(kind: str, number: int, half: int | None = None) -> str:
     """A vector register; half: which 16 bits, None where the arch does not name them."""
     if bits_of(kind) == 64:
         return f"v[{number}:{number + 1}]"
@@ -56,7 +57,8 @@ def put(machine: Machine, number: int, values: np.ndarray, half: int = 0) -> Non
         machine.v[number].view(np.uint16)[:, half::2] = values.view(np.uint16)
 
 
-def get(machine: Machine, number: int, dtype: np.dtype, half: int = 0) -> np.ndarray:
+def get(machine: Machine, number: int, dtype: npt.DTypeLike, half: int = 0) -> np.ndarray:
+    dtype = np.dtype(dtype)
     if dtype.itemsize == 8:
         return np.stack([machine.v[number], machine.v[number + 1]], -1).view(dtype)[..., 0]
     if dtype.itemsize == 4:
