@@ -217,13 +217,6 @@ def test_rows_and_columns(arch: str, axis: int, shape: tuple[int, int]):
     np.testing.assert_array_equal(after["out"], np.concatenate([x.max(axis), x.min(axis), x.argmax(axis)]))
 
 
-@every_arch
-def test_histogram(arch: str):
-    x = np.random.default_rng(0).integers(0, 64, 512).astype(np.int32)
-    after, _ = run("bins", (1,), {"x": x, "out": np.zeros(64, np.int32)}, arch=arch, N=512, BINS=64)
-    np.testing.assert_array_equal(after["out"], np.bincount(x, minlength=64))
-
-
 @sweep("arch,axis", [(arch, axis) for arch in FP8_OF for axis in (0, 1)], 5)
 def test_gather(arch: str, axis: int):
     x, shape = normal(32, 64), (32, 64)
@@ -231,46 +224,6 @@ def test_gather(arch: str, axis: int):
     arguments = {"x": x, "index": index, "out": np.zeros_like(x)}
     after, _ = run("gathers", (1,), arguments, arch=arch, ROWS=32, COLUMNS=64, AXIS=axis)
     np.testing.assert_array_equal(after["out"], np.take_along_axis(x, index, axis))
-
-
-def philox_words(seed: int, count: int) -> np.ndarray:
-    """First word of Philox 4x32-10 for the counters 0, 1, …: Salmon et al., "Parallel Random Numbers"."""
-    mask = (1 << 32) - 1
-    found = []
-    for counter in range(count):
-        c, keys = [counter, 0, 0, 0], [seed & mask, seed >> 32]
-        for _ in range(10):
-            low, high = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
-            c = [high >> 32 ^ c[1] ^ keys[0], high & mask, low >> 32 ^ c[3] ^ keys[1], low & mask]
-            keys = [keys[0] + 0x9E3779B9 & mask, keys[1] + 0xBB67AE85 & mask]
-        found.append(c[0])
-    return np.array(found, np.uint32)
-
-
-@every_arch
-def test_random_numbers(arch: str):
-    arguments = {"out": np.zeros(256, F32), "words": np.zeros(256, I32), "seed": 1234567}
-    after, _ = run("philox", (1,), arguments, arch=arch, N=256)
-    np.testing.assert_array_equal(after["words"].view(np.uint32), philox_words(1234567, 256))
-    assert (after["out"] >= 0).all() and (after["out"] < 1).all() and np.unique(after["out"]).size > 250
-
-
-@every_arch
-def test_joins(arch: str):
-    x = normal(256)
-    after, _ = run("joins", (1,), {"x": x, "out": np.zeros(3 * 256, F32)}, arch=arch, N=256)
-    np.testing.assert_array_equal(after["out"], np.concatenate([3 * x, np.stack([x, 2 * x], 1).ravel()]))
-
-
-@every_arch
-def test_bits(arch: str):
-    x = np.random.default_rng(0).integers(-(1 << 31), 1 << 31, 256).astype(np.int32)
-    x[:4] = 0, -1, 1, -(1 << 31)
-    after, _ = run("bits", (1,), {"x": x, "out": np.zeros(2 * 256, np.int32)}, arch=arch, N=256)
-    words = [int(value) & 0xFFFFFFFF for value in x]
-    ones = [word.bit_count() for word in words]
-    leading = [32 - word.bit_length() for word in words]
-    np.testing.assert_array_equal(after["out"], [*ones, *leading])
 
 
 @sweep("arch,dtype", [(arch, dtype) for arch in FP8_OF for dtype in (F32, F16)], 3, str)

@@ -106,38 +106,6 @@ def test_trip_counts_that_differ_by_workgroup():
     assert (loop.entered, loop.iterations, loop.trip_count) == (4, 1 + 2 + 3 + 4, 2.5)
 
 
-def test_a_loop_with_two_exits_and_two_latches():
-    # Each wavefront counts s4 to 6; odd counts take the other way back.
-    lines = (
-        "s_mov_b32 s4, 0",
-        "loop: s_add_u32 s4, s4, 1",
-        "s_cmp_eq_u32 s4, 6",
-        "s_cbranch_scc1 done",
-        "s_and_b32 s5, s4, 1",
-        "s_cbranch_scc1 loop",
-        "v_mov_b32 v1, 0",
-        "s_branch loop",
-        "done: s_nop 0",
-    )
-    found = counted(*lines, workgroups=2)
-    (loop,) = found.loops
-    assert len(loop.loop.latches) == 2 and (loop.entered, loop.iterations) == (2, 12)
-    assert found.summary.mnemonics["v_mov_b32"] == 2 * 2 and found.summary.mnemonics["s_branch"] == 4
-
-
-def test_divergent_loops_count_each_wavefront():
-    """Lanes leave one by one; the wavefront goes on until the last."""
-    lines = (
-        "v_mov_b32 v1, 0",
-        "loop: v_add_u32 v1, 1, v1",
-        "v_cmp_lt_u32 vcc, v1, v0",
-        "s_and_b64 exec, exec, vcc",
-        "s_cbranch_execnz loop",
-    )
-    (loop,) = counted(*lines).loops
-    assert (loop.entered, loop.iterations) == (1, 63)
-
-
 def test_a_called_function_has_its_loops():
     lines = (
         "s_getpc_b64 s[6:7]",

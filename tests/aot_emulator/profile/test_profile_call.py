@@ -64,6 +64,7 @@ def test_a_row_longer_than_a_block_is_read_again(rows: Path):
     assert [loop["trip_count"] for loop in launch["loops"]] == [5, 5]  # steps of 8192
 
 
+@pytest.mark.slow
 def test_attention(flash: Path):
     found = data(flash, *FLASH, "--set", "return_lse=true")
     (launch,) = found["launches"]
@@ -79,6 +80,7 @@ def test_attention(flash: Path):
     assert loop["trip_count"] == 192 / launch["settings"]["BLOCK_N"]
 
 
+@pytest.mark.slow
 def test_a_causal_mask_does_less(flash: Path):
     full, causal = (
         data(flash, *FLASH, *SQUARE, "return_lse=true", *scalars)["launches"][0] for scalars in ((), ("causal=true",))
@@ -107,18 +109,24 @@ def test_content(rows: Path, tmp_path: Path):
         assert given["classes"] == plain["classes"]
 
 
-def test_the_text(rows: Path, flash: Path):
-    text = run(rows, *SOFTMAX, "--shape", "x=64,1024").output
-    for part in ("softmax of bundle rows", "lower bounds", "none was measured", "VALU", "LDS", "100%", "waves a SIMD"):
+def test_the_text(rows: Path):
+    call = (rows, *SOFTMAX, "--shape", "x=64,1024", "--by-instruction")
+    text, total = run(*call).output, data(*call)["launches"][0]
+    for part in ("softmax of bundle rows", "lower bounds", "none was measured", "VALU", "LDS", "100%", "waves a SIMD",
+                 "OF CONFLICTS"):  # fmt: skip
         assert part in text
-    full = run(flash, *FLASH, "return_lse=true", "--by-instruction").output
-    assert "v_mfma_f32" in full and "TRIPS" in full and "arithmetic intensity" in full and "OF CONFLICTS" in full
-    assert max(map(len, (text + full).splitlines())) <= 100
-    listed = full.split("by instruction\n")[1].splitlines()[1:]
-    total = data(flash, *FLASH, "return_lse=true", "--by-instruction")["launches"][0]
+    assert max(map(len, text.splitlines())) <= 100
+    listed = text.split("by instruction\n")[1].splitlines()[1:]
     assert len(listed) == len(total["by_instruction"])
     assert sum(row["executions"] for row in total["by_instruction"]) == total["instructions"]
     assert sum(int(line.split()[1].replace(",", "")) for line in listed) == total["instructions"]
+
+
+@pytest.mark.slow
+def test_the_text_of_matrix_instructions_and_loops(flash: Path):
+    text = run(flash, *FLASH, "return_lse=true", "--by-instruction").output
+    assert "v_mfma_f32" in text and "TRIPS" in text and "arithmetic intensity" in text
+    assert max(map(len, text.splitlines())) <= 100
 
 
 @pytest.mark.parametrize(

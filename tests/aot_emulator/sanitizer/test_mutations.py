@@ -15,6 +15,7 @@ from aot_emulator.isa.wait_counters import waited_for
 
 from tests.aot_emulator.bundling import PLAIN_ATTENTION, built
 from tests.support.emulation.mutations import PAGED, Case, attention, counts, decode, matmul, softmax
+from tests.support.emulation.sweeps import sweep
 
 
 def path_of(factory: pytest.TempPathFactory, manifest: str, *options: str) -> Path:
@@ -55,7 +56,7 @@ def check_waits_and_barriers(case: Case, every: int = 1) -> None:
         assert outcome.notice == ("error" if instruction.mnemonic == "s_barrier_signal" else "strict"), outcome
 
 
-@pytest.mark.parametrize("arch", ("gfx942", "gfx1100", "gfx1201"))
+@sweep("arch", ("gfx942", "gfx1100", "gfx1201"), 3)
 def test_matmul_without_a_wait_or_barrier(arch: str):
     check_waits_and_barriers(matmul(arch))
 
@@ -64,7 +65,7 @@ def loading_to_lds(stages: int) -> Case:
     return matmul("gfx950", stages, ("a", "b", "c", "m", "n", "k"))
 
 
-@pytest.mark.parametrize("stages", (2, 3))
+@sweep("stages", (3, 2), 2)
 def test_loads_to_lds_without_a_wait_or_barrier(stages: int):
     """With three stages loads are outstanding across barriers."""
     case = loading_to_lds(stages)
@@ -75,18 +76,22 @@ def test_loads_to_lds_without_a_wait_or_barrier(stages: int):
             assert outcome.notice == "strict", outcome
 
 
+@pytest.mark.slow
 def test_softmax_without_a_wait_or_barrier(softmax_case: Case):
     check_waits_and_barriers(softmax_case)
 
 
+@pytest.mark.slow
 def test_attention_without_a_wait_or_barrier(attention_case: Case):
     check_waits_and_barriers(attention_case, every=5)
 
 
+@pytest.mark.slow
 def test_decoding_without_a_wait_or_barrier(decode_path: Path):
     check_waits_and_barriers(decode(decode_path, "decode_split"), every=5)
 
 
+@pytest.mark.slow
 def test_a_merge_of_parts_without_a_wait(decode_path: Path):
     case = decode(decode_path, "merge_parts")
     waits = [found for found in case.instructions if is_wait(found)]
@@ -105,7 +110,7 @@ def test_what_does_not_change_is_not_noticed():
     assert case.mutant(wait, stricter.to_bytes(2, "little") + b"\x8c\xbf").notice == "nothing"
 
 
-@pytest.mark.parametrize("case", (matmul, partial(loading_to_lds, 3)), ids=("to_registers", "to_lds"))
+@sweep("case", (matmul, partial(loading_to_lds, 3)), 2, ids=lambda case: "to_registers" if case is matmul else "to_lds")
 def test_a_wait_for_one_too_few(case: Callable[[], Case]):
     case = case()
     for wait in filter(is_wait, case.instructions):
@@ -115,6 +120,7 @@ def test_a_wait_for_one_too_few(case: Callable[[], Case]):
             assert outcome.notice == "strict" and outcome.detail.startswith("wait: "), outcome
 
 
+@pytest.mark.slow
 def test_most_mutants_of_matmul_are_noticed():
     case = matmul()
     outcomes = [case.mutant(found) for found in case.instructions[::4]]

@@ -1,11 +1,10 @@
 """Mutation of code objects: each instruction replaced by s_nop in turn, to see which of them the checks notice.
 
-`python tests/aot_emulator/mutations.py [CASE]` prints what became of every instruction that a case executes.
+`test_every_mutant` (slow) prints what became of every instruction that a case executes and that nothing noticed.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -215,44 +214,3 @@ def _call(path: Any, driver: EmulatorDriver, op: str, *inputs: np.ndarray, **key
     out = bundle.device.array(np.full(inputs[0].shape, np.nan, inputs[0].dtype))
     getattr(bundle, op)(*(bundle.device.array(x) for x in inputs), out=out, **keywords)
     return out.numpy()
-
-
-def main() -> None:
-    import tempfile
-    from pathlib import Path
-
-    from click.testing import CliRunner
-
-    from aot.cli import main as build
-
-    root, folder = Path(__file__).parents[3], tempfile.mkdtemp()
-
-    def bundle(manifest: str) -> str:
-        manifest_path = str(root / f"manifests/{manifest}.yaml")
-        filters = {
-            "attention": "op=flash_attention,HEAD_DIM=64,PLAIN=true,BOUND_LEFT=false,PERSISTENT=false",
-            "rows": "op=softmax",
-            "decode": PAGED,
-        }[manifest]
-        result = CliRunner().invoke(build, ["--arch", "gfx942", "--filter", filters, manifest_path, "-o", folder])
-        assert result.exit_code == 0, result.output
-        return f"{folder}/{manifest}-gfx942"
-
-    makers = {
-        "matmul": matmul,
-        "softmax": lambda: softmax(bundle("rows")),
-        "attention": lambda: attention(bundle("attention")),
-        "decode_split": lambda: decode(bundle("decode"), "decode_split"),
-        "merge_parts": lambda: decode(bundle("decode"), "merge_parts"),
-    }
-    for name in sys.argv[1:] or makers:
-        outcomes = []
-        for outcome in makers[name]().mutants():
-            print(outcome, flush=True)
-            outcomes.append(outcome)
-        print(f"{name}: {counts(outcomes)}\n")
-
-
-if __name__ == "__main__":
-    sys.path[:0] = [str(path) for path in (sys.path[0], f"{sys.path[0]}/../../..")]
-    main()

@@ -78,17 +78,6 @@ def test_scalar_buffer_load(arch: str, words: int, stride: int):
         assert machine.s[16 : 16 + words, wave].tolist() == want
 
 
-@every_rdna
-def test_scalar_loads_outside_are_errors(arch: str):
-    machine, _, address = with_memory(arch=arch)
-    resource(machine, address, 8192)
-    for text in ("s_load_b64 s[16:17], s[4:5], 0xffc", "s_buffer_load_b32 s16, s[8:11], 0x1000"):
-        with pytest.raises(MemoryAccessError, match="in no allocation"):
-            machine.execute(text)
-    with pytest.raises(UnsupportedInstructionError, match="null"):
-        machine.execute("s_load_b32 null, s[4:5], 0x0")
-
-
 # Offsets and addresses
 
 
@@ -143,27 +132,6 @@ def test_scratch_without_registers(arch: str):
     machine.v[8] = integers(0, (4, 32))
     machine.execute("scratch_store_b32 off, v8, off offset:12", "scratch_load_d16_hi_b16 v9, off, off offset:14")
     np.testing.assert_array_equal(machine.v[9], machine.v[8] & 0xFFFF0000 | 0xFFFF)
-
-
-@every_rdna
-def test_scratch_of_every_width(arch: str):
-    machine = Machine(arch=arch)
-    stored = machine.v[8:12] = integers(0, (4, 4, 32))
-    machine.v[20:23] = 0x55555555
-    machine.execute("scratch_store_b128 off, v[8:11], off", "scratch_load_b128 v[12:15], off, off",
-                    "scratch_store_b96 off, v[8:10], off offset:16", "scratch_load_b96 v[16:18], off, off offset:16",
-                    "scratch_store_b16 off, v8, off offset:32", "scratch_store_d16_hi_b16 off, v9, off offset:34",
-                    "scratch_store_b8 off, v10, off offset:36", "scratch_store_d16_hi_b8 off, v11, off offset:37",
-                    "scratch_load_b32 v19, off, off offset:32", "scratch_load_d16_b16 v20, off, off offset:34",
-                    "scratch_load_d16_u8 v21, off, off offset:36",
-                    "scratch_load_d16_hi_i8 v22, off, off offset:37")  # fmt: skip
-    np.testing.assert_array_equal(machine.v[12:16], stored)
-    np.testing.assert_array_equal(machine.v[16:19], stored[:3])
-    np.testing.assert_array_equal(machine.v[19], stored[0] & 0xFFFF | stored[1] & 0xFFFF0000)
-    np.testing.assert_array_equal(machine.v[20], 0x55550000 | stored[1] >> 16)
-    np.testing.assert_array_equal(machine.v[21], 0x55550000 | stored[2] & 0xFF)
-    signed = (stored[3] >> 16).astype(np.int8).astype(np.uint16).astype(np.uint32)
-    np.testing.assert_array_equal(machine.v[22], signed << 16 | 0x5555)
 
 
 # Buffers
@@ -290,6 +258,17 @@ def test_what_is_refused(arch: str, text: str):
     with pytest.raises(UnsupportedInstructionError) as raised:
         Machine(arch=arch).execute(text)
     assert raised.value.mnemonic == text.split()[0]
+
+
+@every_rdna
+def test_scalar_loads_outside_are_errors(arch: str):
+    machine, _, address = with_memory(arch=arch)
+    resource(machine, address, 8192)
+    for text in ("s_load_b64 s[16:17], s[4:5], 0xffc", "s_buffer_load_b32 s16, s[8:11], 0x1000"):
+        with pytest.raises(MemoryAccessError, match="in no allocation"):
+            machine.execute(text)
+    with pytest.raises(UnsupportedInstructionError, match="null"):
+        machine.execute("s_load_b32 null, s[4:5], 0x0")
 
 
 @every_rdna

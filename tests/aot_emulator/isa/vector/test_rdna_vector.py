@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 import pytest
 from aot_emulator.isa.archs import ARCHS
 from aot_emulator.isa.decoding import decode
-from aot_emulator.isa.mnemonics import cdna_name
-from aot_emulator.isa.vector import compare
-from aot_emulator.isa.vector import packed_math as packed
+from aot_emulator.isa.vector import compare, packed_math
 from aot_emulator.isa.vector.arch_ops import RDNA_OPS
 from aot_emulator.isa.vector.cross_lane import CROSS_LANE
 from aot_emulator.isa.vector.lane_mask_ops import WITH_LANE_MASKS
@@ -200,16 +199,6 @@ def test_halves_of_any_register(arch: str):
     np.testing.assert_array_equal(machine.v[4].view(np.float32), ah.astype(np.float32))
 
 
-@pytest.mark.parametrize("arch", RDNA)
-def test_halves_are_exchanged(arch: str):
-    machine = Machine(arch=arch)
-    machine.v[8], machine.v[9] = 0x11112222, 0x33334444
-    machine.set_exec(0xFFFF)
-    machine.execute("v_swap_b16 v8.h, v9.l", "v_swap_b32 v8, v9")
-    assert (machine.v[9, :, :16] == 0x44442222).all() and (machine.v[8, :, :16] == 0x33331111).all()
-    assert (machine.v[8, :, 16:] == 0x11112222).all()
-
-
 def test_numbers_win_over_signalling_nans_without_an_ieee_mode():
     """gfx11 has the mode, in which they are quieted and win; gfx12 has not."""
     signalling = np.full((4, 32), 0x7F800001, np.uint32)
@@ -246,96 +235,88 @@ def test_bits_of_two_over_pi(arch: str):
     assert 0 < far < 2.0 ** (128 - (1000 + 1023 - 1077))
 
 
-# Lane masks
+# Whole lines, with masks of lanes
 
 
-@pytest.mark.parametrize("arch", RDNA)
-def test_selection_by_a_mask_of_32_lanes(arch: str):
-    machine = Machine(arch=arch)
-    masks = np.array([0, 0xFFFFFFFF, 0xF0F0F0F0, 1], np.uint32)
-    machine.s[4], machine.s[5], machine.s[106], machine.s[107] = masks, 0x12345678, ~masks, 0x12345678
-    machine.v[8], machine.v[9], machine.v[4] = integers(0, (4, 32)), integers(1, (4, 32)), 0x5555
-    machine.execute("v_cndmask_b32_e64 v2, v8, v9, s4", "v_cndmask_b32 v3, v8, v9, vcc_lo",
-                    "v_cndmask_b16 v4.h, v8.l, v9.h, s4", "v_cndmask_b32_e64 v5, v8, v9, null")  # fmt: skip
-    taken = machine.lanes(4)
-    np.testing.assert_array_equal(machine.v[2], np.where(taken, machine.v[9], machine.v[8]))
-    np.testing.assert_array_equal(machine.v[3], np.where(~taken, machine.v[9], machine.v[8]))
-    chosen = np.where(taken, machine.v[9] >> 16, machine.v[8] & 0xFFFF)
-    np.testing.assert_array_equal(machine.v[4], chosen << 16 | 0x5555)
-    np.testing.assert_array_equal(machine.v[5], machine.v[8])
-
-
-CARRY = {
-    "v_add_co_u32": lambda a, b, c: a + b,
-    "v_sub_co_u32": lambda a, b, c: a - b,
-    "v_subrev_co_u32": lambda a, b, c: b - a,
-    "v_add_co_ci_u32": lambda a, b, c: a + b + c,
-    "v_sub_co_ci_u32": lambda a, b, c: a - b - c,
-    "v_subrev_co_ci_u32": lambda a, b, c: b - a - c,
-}
-
-
-@pytest.mark.parametrize("arch", RDNA)
-@pytest.mark.parametrize("name", CARRY)
-def test_carries(name: str, arch: str):
-    machine = Machine(arch=arch)
-    a, b = machine.v[8], machine.v[12] = integers(0, (4, 32)), integers(1, (4, 32))
-    given = machine.s[20] = integers(2, (4,))
-    machine.s[21:24] = 0x77777777
-    source = ", s20" if "_ci_" in name else ""
-    machine.execute(f"{name} v2, s22, v8, v12{source}", f"{name} v3, null, v8, v12{source}")
-    carries = given[:, None] >> np.arange(32, dtype=np.uint32) & 1
-    total = CARRY[name](*(x.astype(np.int64) for x in (a, b, carries)))
-    for row in (2, 3):
-        np.testing.assert_array_equal(machine.v[row], (total & 0xFFFFFFFF).astype(np.uint32))
-    np.testing.assert_array_equal(machine.lanes(22), (total < 0) | (total > 0xFFFFFFFF))
-    assert (machine.s[23] == 0x77777777).all() and not machine.s[124].any(), "one register, and not the null one"
-    if source:
-        machine.s[106] = given
-        machine.execute(f"{name} v4, vcc_lo, v8, v12, vcc_lo")
-        np.testing.assert_array_equal(machine.v[4], machine.v[2])
-        np.testing.assert_array_equal(machine.s[106], machine.s[22])
-
-
-@pytest.mark.parametrize("arch", RDNA)
-@pytest.mark.parametrize("form", ("u64_u32", "i64_i32"))
-def test_wide_multiply_add(form: str, arch: str):
-    machine = Machine(arch=arch)
-    machine.v[8:12] = integers(0, (4, 4, 32))
-    name = f"v_mad_{'co_' if arch == 'gfx1201' else ''}{form}"
-    machine.execute(f"{name} v[2:3], s20, v8, v9, v[10:11]")
-    cut = np.int32 if form == "i64_i32" else np.uint32
-    dtype = np.dtype(np.int64 if form == "i64_i32" else np.uint64)
-    for lane in np.ndindex(4, 32):
-        a, b = (int(machine.v[row][lane].view(cut)) for row in (8, 9))
-        exact = a * b + int(get(machine, 10, dtype)[lane])
-        assert int(get(machine, 2, dtype)[lane]) == (np.uint64(exact & (1 << 64) - 1)).view(dtype)
-        limits = np.iinfo(dtype)
-        assert bool(machine.lanes(20)[lane]) == (not limits.min <= exact <= limits.max)
-
-
-@pytest.mark.parametrize("arch", RDNA)
-@pytest.mark.parametrize("kind", ("f32", "f64"))
-def test_division(kind: str, arch: str):
-    """The sequence of a division gives what CDNA's gives; its masks are of 32 lanes."""
-    dtype = dtype_of(kind)
-    sources = [edge_floats(i + 20, SHAPE, dtype) for i in range(2)]
-    results = []
-    for name in ("gfx942", arch):
-        machine = Machine(256 // ARCHS[name].lanes, arch=name)
-        lanes = machine.v.shape[1:]
-        for number, source in zip((8, 12), sources, strict=True):
-            put(machine, number, source.reshape(lanes))
-        mask, vcc = ("s[4:5]", "vcc") if name == "gfx942" else ("s4", "vcc_lo")
-        n, d, ds, ns, r, q, e, out = (spelled(kind, number, None) for number in (8, 12, 16, 20, 24, 28, 32, 2))
-        machine.execute(
-            f"v_div_scale_{kind} {ds}, {mask}, {d}, {d}, {n}", f"v_div_scale_{kind} {ns}, {vcc}, {n}, {d}, {n}",
+def division(kind: str) -> tuple[str, ...]:
+    n, d, ds, ns, r, q, e, out = (spelled(kind, number) for number in (8, 12, 16, 20, 24, 28, 32, 2))
+    return (f"v_div_scale_{kind} {ds}, {{m4}}, {d}, {d}, {n}", f"v_div_scale_{kind} {ns}, {{vcc}}, {n}, {d}, {n}",
             f"v_rcp_{kind} {r}, {ds}", f"v_mul_{kind} {q}, {ns}, {r}", f"v_fma_{kind} {e}, -{ds}, {q}, {ns}",
-            f"v_div_fmas_{kind} {q}, {e}, {r}, {q}", f"v_div_fixup_{kind} {out}, {q}, {d}, {n}",
-        )  # fmt: skip
-        results.append((get(machine, 2, dtype).reshape(SHAPE), machine.lanes(106).reshape(SHAPE)))
-    assert_same(results[1][0], results[0][0], "quotient")
-    np.testing.assert_array_equal(results[1][1], results[0][1])
+            f"v_div_fmas_{kind} {q}, {e}, {r}, {q}", f"v_div_fixup_{kind} {out}, {q}, {d}, {n}")  # fmt: skip
+
+
+def packed_line(name: str) -> str:
+    count = 3 if "_dot" in name or "_fma_" in name or "_mad_" in name else 2
+    return f"{name} v2, {', '.join(f'v{8 + 4 * i}' for i in range(count))}"
+
+
+LINES: list[tuple[str, tuple[str, ...]]] = [
+    *(("u32", (f"v_{name}_co_u32_e64 v2, {{m22}}, v8, v12",)) for name in ("add", "sub", "subrev")),
+    *(("u32", (f"v_{name}_co_u32_e64 v2, {{m22}}, v8, v12, {{m20}}",))
+      for name in ("addc", "subb", "subbrev")),
+    *(("u32", (f"v_mad_{form} v[2:3], {{m22}}, v8, v9, v[12:13]",)) for form in ("u64_u32", "i64_i32")),
+    *((kind, division(kind)) for kind in ("f32", "f64")),
+    ("u32", ("v_cndmask_b32_e64 v2, v8, v12, {m20}", "v_cndmask_b32_e64 v3, 1.0, v12, {m20}")),
+    *(("f16" if "f16" in name else "u32", (packed_line(name),)) for name in (*packed_math._HALVES, *packed_math._DOTS)
+      if name != "v_dot2_f32_bf16"),
+    ("f16", ("v_pk_min_f16 v2, v8, v12 neg_lo:[1,0] neg_hi:[1,0]", "v_pk_mul_f16 v3, v8, v12 op_sel:[0,1] op_sel_hi:[1,0]")),
+    ("f16", ("v_fma_mix_f32 v2, v8, v12, v16 op_sel:[1,0,1] op_sel_hi:[1,1,1]",)),
+    ("f16", ("v_fma_mixhi_f16 v2, v8, v12, v16 op_sel_hi:[1,1,1]", "v_fma_mixlo_f16 v3, v8, v12, v16 op_sel_hi:[1,1,1]")),
+]  # fmt: skip
+
+
+def has(arch: str, lines: tuple[str, ...]) -> bool:
+    return all(line.split()[0].removesuffix("_e64") in mnemonics(arch) or "_mix" in line for line in lines)
+
+
+@pytest.mark.parametrize("arch,kind,lines", [
+    (arch, kind, lines) for arch in RDNA for kind, lines in LINES if has(arch, lines) and has("gfx942", lines)
+], ids=lambda value: value[0].split(",")[0] if isinstance(value, tuple) else value)  # fmt: skip
+def test_lines_that_cdna_has_too(arch: str, kind: str, lines: tuple[str, ...]):
+    """The same lanes, masks and results in wavefronts of 32 as in those of 64."""
+    dtype, masks = dtype_of(kind), np.random.default_rng(9).integers(0, 1 << 32, (2, 8), np.uint32)
+    found = []
+    for name in ("gfx942", arch):
+        lanes = ARCHS[name].lanes
+        machine = Machine(256 // lanes, arch=name)
+        for i, number in enumerate((8, 12, 16)):
+            if dtype.itemsize == 8:
+                put(machine, number, edge_floats(20 + i, SHAPE, dtype).reshape(-1, lanes))
+            else:
+                words = integers(i, (2, *SHAPE))
+                if dtype.kind == "f":
+                    words = edge_floats(20 + i, (2, 8, 128 // dtype.itemsize), dtype).view(np.uint32)
+                machine.v[number : number + 2] = words.reshape(2, -1, lanes)
+        machine.v[2:4] = 0x55555555
+        machine.s[20:24] = 0x77777777
+        machine.s[20 : 20 + lanes // 32] = masks[0].reshape(-1, lanes // 32).T
+        spelling = {f"m{n}": f"s[{n}:{n + 1}]" if lanes == 64 else f"s{n}" for n in (4, 20, 22)}
+        spelling["vcc"] = "vcc" if lanes == 64 else "vcc_lo"
+        texts = []
+        for line in lines:
+            first, _, rest = line.format(**spelling).partition(" ")
+            plain = first.removesuffix("_e64")
+            texts.append(f"{mnemonics(name).get(plain, plain)}{first[len(plain) :]} {rest}")
+        machine.execute(*texts)
+        assert lanes == 64 or ((machine.s[23] == 0x77777777).all() and not machine.s[124].any()), "masks are one register"
+        written = [machine.lanes(n).reshape(SHAPE) for n in (22, 106) if n == 106 or "{m22}" in lines[0]]
+        found.append((machine.v[2:4].reshape(2, *SHAPE).copy(), written))
+    result = np.dtype(np.float32) if "_f32" in lines[0].split()[0] else dtype
+    (want, want_masks), (got, got_masks) = ((np.moveaxis(v, 0, -1).copy().view(result), masks) for v, masks in found)
+    assert_same(got, want, lines)
+    np.testing.assert_array_equal(got_masks, want_masks)
+
+
+def test_packed_minimum_and_maximum_of_gfx12():
+    machine = Machine(arch="gfx1201")
+    a, b = (edge_floats(i, (4, 64), np.float16) for i in range(2))
+    machine.v[8], machine.v[9] = a.view(np.uint32), b.view(np.uint32)
+    machine.execute("v_pk_minimum_f16 v2, v8, v9", "v_pk_maximum_f16 v3, v8, v9")
+    assert_same(machine.v[2].view(np.float16), nan_wins(low, a, b))
+    assert_same(machine.v[3].view(np.float16), nan_wins(high, a, b))
+
+
+# Lane masks
 
 
 @pytest.mark.parametrize("arch", RDNA)
@@ -509,8 +490,6 @@ def test_single_lanes(arch: str):
 
 @pytest.mark.parametrize("name", ("fp8", "bf8"))
 def test_8_bit_floats_are_those_of_the_ocp(name: str):
-    import ml_dtypes
-
     dtype = ml_dtypes.float8_e4m3fn if name == "fp8" else ml_dtypes.float8_e5m2
     codes = np.arange(256, dtype=np.uint8)
     machine = Machine(2, arch="gfx1201")
@@ -539,96 +518,9 @@ def test_8_bit_floats_are_those_of_the_ocp(name: str):
 # Packed
 
 
-@pytest.mark.parametrize("arch", RDNA)
-def test_packed_halves(arch: str):
-    machine = Machine(arch=arch)
-    a, b, c = (edge_floats(i, (4, 64), np.float16) for i in range(3))
-    for number, source in ((8, a), (9, b), (10, c)):
-        machine.v[number] = source.view(np.uint32)
-    number = "_num" if arch == "gfx1201" else ""
-    machine.execute("v_pk_add_f16 v2, v8, v9", f"v_pk_min{number}_f16 v3, v8, v9 neg_lo:[1,0] neg_hi:[1,0]",
-                    f"v_pk_max{number}_f16 v4, v8, v9", "v_pk_mul_f16 v5, v8, v9 op_sel:[0,1] op_sel_hi:[1,0]",
-                    "v_fma_mix_f32 v6, v8, v9, v10 op_sel:[1,0,1] op_sel_hi:[1,1,1]",
-                    "v_pk_add_u16 v7, v8, v9", "v_fma_mixhi_f16 v7, v8, v9, v10 op_sel_hi:[1,1,1]",
-                    "v_mov_b32 v11, 0x12345678", "v_fma_mixlo_f16 v11, v8, v9, v10 op_sel_hi:[1,1,1]")  # fmt: skip
-    swapped = b.reshape(4, 32, 2)[..., ::-1].reshape(4, 64)
-    with np.errstate(all="ignore"):
-        assert_same(machine.v[2].view(np.float16), a + b)
-        pairs = zip((-a).ravel(), b.ravel(), strict=True)
-        assert_same(machine.v[3].view(np.float16), np.array([low(*p) for p in pairs], np.float16).reshape(4, 64))
-        pairs = zip(a.ravel(), b.ravel(), strict=True)
-        assert_same(machine.v[4].view(np.float16), np.array([high(*p) for p in pairs], np.float16).reshape(4, 64))
-        assert_same(machine.v[5].view(np.float16), a * swapped)
-        wide = a[:, 1::2].astype(np.float64) * b[:, ::2] + c[:, 1::2]
-        assert_same(machine.v[6].view(np.float32), wide.astype(np.float32))
-        short = (a[:, ::2].astype(np.float64) * b[:, ::2] + c[:, ::2]).astype(np.float32).astype(np.float16)
-        assert_same(get(machine, 7, np.dtype(np.float16), 1), short)
-        assert_same(get(machine, 11, np.dtype(np.float16), 0), short)
-        assert (machine.v[11] >> 16 == 0x1234).all()
-    total = a.view(np.uint16)[:, ::2] + b.view(np.uint16)[:, ::2]
-    np.testing.assert_array_equal(get(machine, 7, np.dtype(np.uint16), 0), total)
-    if arch == "gfx1201":
-        machine.execute("v_pk_minimum_f16 v2, v8, v9", "v_pk_maximum_f16 v3, v8, v9")
-        assert_same(machine.v[2].view(np.float16), nan_wins(low, a, b))
-        assert_same(machine.v[3].view(np.float16), nan_wins(high, a, b))
-
-
 def nan_wins(function, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     pairs = zip(a.ravel(), b.ravel(), strict=True)
     return np.array([nan_or(function)(*pair) for pair in pairs], a.dtype).reshape(a.shape)
-
-
-@pytest.mark.parametrize(
-    "arch,operation",
-    [(arch, name) for arch in RDNA for name in (*packed._HALVES, *packed._DOTS, *packed._DWORDS)
-     if name in mnemonics(arch) and name in mnemonics("gfx942") and name != "v_dot2_f32_bf16"],
-)  # fmt: skip
-def test_every_packed_instruction(arch: str, operation: str):
-    results = []
-    for name in ("gfx942", arch):
-        machine = Machine(256 // ARCHS[name].lanes, arch=name)
-        lanes = machine.v.shape[1:]
-        for i in range(3):
-            source = edge_floats(i, (8, 64), np.float16).view(np.uint32) if "f16" in operation else integers(i, SHAPE)
-            machine.v[8 + i] = source.reshape(lanes)
-        count = 3 if "_dot" in operation or "_fma_" in operation or "_mad_" in operation else 2
-        operands = ", ".join(f"v{8 + i}" for i in range(count))
-        machine.execute(f"{mnemonics(name)[operation]} v2, {operands}")
-        dtype = np.dtype(np.float32 if "_dot2_f32" in operation else np.float16 if "f16" in operation else np.uint32)
-        results.append(np.ascontiguousarray(machine.v[2]).view(dtype).reshape(8, -1))
-    assert_same(results[1], results[0], operation)
-
-
-@pytest.mark.parametrize("arch", RDNA)
-@pytest.mark.parametrize("name,bits", [("v_dot4_i32_iu8", 8), ("v_dot8_i32_iu4", 4)])
-def test_dot_products_of_either_sign(name: str, bits: int, arch: str):
-    machine = Machine(arch=arch)
-    a, b, c = machine.v[8], machine.v[9], machine.v[10] = integers(0, (3, 4, 32))
-    for signs in range(4):
-        machine.execute(f"{name} v2, v8, v9, v10 neg_lo:[{signs & 1},{signs >> 1},0]")
-        total = c.view(np.int32).astype(np.int64)
-        for position in range(0, 32, bits):
-            x, y = (value.astype(np.int64) >> position & (1 << bits) - 1 for value in (a, b))
-            x, y = (v - (v >> bits - 1 << bits) if signs >> i & 1 else v for i, v in enumerate((x, y)))
-            total = total + x * y
-        np.testing.assert_array_equal(machine.v[2], total.astype(np.uint32))
-    with pytest.raises(UnsupportedInstructionError, match="unsigned products"):
-        machine.execute(f"{name} v2, v8, v9, v10 clamp")
-
-
-@pytest.mark.parametrize("arch", RDNA)
-def test_float_dot_products(arch: str):
-    import ml_dtypes
-
-    machine = Machine(arch=arch)
-    small = (np.random.default_rng(0).integers(-9, 9, (2, 4, 64)) / 4).astype(np.float32)
-    for number, dtype in ((8, np.float16), (10, ml_dtypes.bfloat16)):
-        machine.v[number : number + 2] = np.ascontiguousarray(small.astype(dtype)).view(np.uint32)
-    machine.v[12] = np.float32(0.25).view(np.uint32)
-    machine.execute("v_dot2_f32_f16 v2, v8, v9, v12", "v_dot2_f32_bf16 v3, v10, v11, v12")
-    products = small[0] * small[1]
-    for number in (2, 3):
-        np.testing.assert_array_equal(machine.v[number].view(np.float32), 0.25 + products[:, ::2] + products[:, 1::2])
 
 
 # Two in one
@@ -698,32 +590,57 @@ def test_disassembly_of_pairs_and_halves():
         assert disassemble(found) == text
 
 
-RENAMED = {
-    "s_and_not1_b32": "s_andn2_b32", "s_and_not1_b64": "s_andn2_b64", "s_or_not1_b32": "s_orn2_b32",
-    "s_or_not1_b64": "s_orn2_b64", "s_ctz_i32_b32": "s_ff1_i32_b32", "s_ctz_i32_b64": "s_ff1_i32_b64",
-    "s_clz_i32_u32": "s_flbit_i32_b32", "s_clz_i32_u64": "s_flbit_i32_b64", "s_cls_i32": "s_flbit_i32",
-    "s_cls_i32_i64": "s_flbit_i32_i64", "s_add_co_u32": "s_add_u32", "s_add_co_i32": "s_add_i32",
-    "s_sub_co_u32": "s_sub_u32", "s_sub_co_i32": "s_sub_i32", "s_add_co_ci_u32": "s_addc_u32",
-    "s_sub_co_ci_u32": "s_subb_u32", "s_addk_co_i32": "s_addk_i32",
-    **{f"s_{op}_not{i}_{form}_b{bits}": f"s_{op}n{2 if i else 1}_{form}_b{bits}"
-       for bits in (32, 64) for i in (0, 1) for op, form in (("and", "saveexec"), ("or", "saveexec"), ("and", "wrexec"))},
-    "v_ctz_i32_b32": "v_ffbl_b32", "v_clz_i32_u32": "v_ffbh_u32", "v_cls_i32": "v_ffbh_i32",
-    **{f"v_{op}_nc_{kind}": f"v_{op}_{kind}" for op in ("add", "sub") for kind in ("u16", "i16", "u32", "i32")},
-    "v_subrev_nc_u32": "v_subrev_u32", "v_add_co_ci_u32": "v_addc_co_u32", "v_sub_co_ci_u32": "v_subb_co_u32",
-    "v_subrev_co_ci_u32": "v_subbrev_co_u32", "v_mad_co_u64_u32": "v_mad_u64_u32", "v_mad_co_i64_i32": "v_mad_i64_i32",
-    "v_mul_dx9_zero_f32": "v_mul_legacy_f32", "v_cvt_pk_rtz_f16_f32": "v_cvt_pkrtz_f16_f32",
-    **{f"v_cvt_pk_norm_{kind}16_f{bits}": f"v_cvt_pknorm_{kind}16_f{bits}" for kind in "iu" for bits in (16, 32)},
-    "v_cvt_floor_i32_f32": "v_cvt_flr_i32_f32", "v_cvt_nearest_i32_f32": "v_cvt_rpi_i32_f32",
-    "v_dot2acc_f32_f16": "v_dot2c_f32_f16",
-    **{f"{unit}_{op}_num_f{bits}": f"{unit}_{op}_f{bits}" for unit in "sv" for op in ("min", "max") for bits in (16, 32)},
-    "v_min_num_f64": "v_min_f64", "v_max_num_f64": "v_max_f64",
-    **{f"v_{op}_num_f{bits}": f"v_{op}_f{bits}" for op in ("min3", "max3", "med3", "minmax", "maxmin") for bits in (16, 32)},
-    "v_pk_min_num_f16": "v_pk_min_f16", "v_pk_max_num_f16": "v_pk_max_f16",
-    **{f"v_{cmp}_t_f{bits}": f"v_{cmp}_tru_f{bits}" for cmp in ("cmp", "cmpx") for bits in (16, 32, 64)},
-}  # fmt: skip
+@pytest.mark.parametrize("arch", RDNA)
+def test_halves_are_exchanged(arch: str):
+    machine = Machine(arch=arch)
+    machine.v[8], machine.v[9] = 0x11112222, 0x33334444
+    machine.set_exec(0xFFFF)
+    machine.execute("v_swap_b16 v8.h, v9.l", "v_swap_b32 v8, v9")
+    assert (machine.v[9, :, :16] == 0x44442222).all() and (machine.v[8, :, :16] == 0x33331111).all()
+    assert (machine.v[8, :, 16:] == 0x11112222).all()
 
 
-def test_what_was_renamed():
-    """From the lists of instructions in AMD's documents of each ISA."""
-    names = {name for arch in RDNA for name in mnemonics(arch).values()}
-    assert {name: cdna_name(name) for name in names if cdna_name(name) != name} == RENAMED
+@pytest.mark.parametrize("arch", RDNA)
+def test_selection_by_a_mask_of_32_lanes(arch: str):
+    machine = Machine(arch=arch)
+    masks = np.array([0, 0xFFFFFFFF, 0xF0F0F0F0, 1], np.uint32)
+    machine.s[4], machine.s[5], machine.s[106], machine.s[107] = masks, 0x12345678, ~masks, 0x12345678
+    machine.v[8], machine.v[9], machine.v[4] = integers(0, (4, 32)), integers(1, (4, 32)), 0x5555
+    machine.execute("v_cndmask_b32_e64 v2, v8, v9, s4", "v_cndmask_b32 v3, v8, v9, vcc_lo",
+                    "v_cndmask_b16 v4.h, v8.l, v9.h, s4", "v_cndmask_b32_e64 v5, v8, v9, null")  # fmt: skip
+    taken = machine.lanes(4)
+    np.testing.assert_array_equal(machine.v[2], np.where(taken, machine.v[9], machine.v[8]))
+    np.testing.assert_array_equal(machine.v[3], np.where(~taken, machine.v[9], machine.v[8]))
+    chosen = np.where(taken, machine.v[9] >> 16, machine.v[8] & 0xFFFF)
+    np.testing.assert_array_equal(machine.v[4], chosen << 16 | 0x5555)
+    np.testing.assert_array_equal(machine.v[5], machine.v[8])
+
+
+@pytest.mark.parametrize("arch", RDNA)
+@pytest.mark.parametrize("name,bits", [("v_dot4_i32_iu8", 8), ("v_dot8_i32_iu4", 4)])
+def test_dot_products_of_either_sign(name: str, bits: int, arch: str):
+    machine = Machine(arch=arch)
+    a, b, c = machine.v[8], machine.v[9], machine.v[10] = integers(0, (3, 4, 32))
+    for signs in range(4):
+        machine.execute(f"{name} v2, v8, v9, v10 neg_lo:[{signs & 1},{signs >> 1},0]")
+        total = c.view(np.int32).astype(np.int64)
+        for position in range(0, 32, bits):
+            x, y = (value.astype(np.int64) >> position & (1 << bits) - 1 for value in (a, b))
+            x, y = (v - (v >> bits - 1 << bits) if signs >> i & 1 else v for i, v in enumerate((x, y)))
+            total = total + x * y
+        np.testing.assert_array_equal(machine.v[2], total.astype(np.uint32))
+    with pytest.raises(UnsupportedInstructionError, match="unsigned products"):
+        machine.execute(f"{name} v2, v8, v9, v10 clamp")
+
+
+@pytest.mark.parametrize("arch", RDNA)
+def test_float_dot_products(arch: str):
+    machine = Machine(arch=arch)
+    small = (np.random.default_rng(0).integers(-9, 9, (2, 4, 64)) / 4).astype(np.float32)
+    for number, dtype in ((8, np.float16), (10, ml_dtypes.bfloat16)):
+        machine.v[number : number + 2] = np.ascontiguousarray(small.astype(dtype)).view(np.uint32)
+    machine.v[12] = np.float32(0.25).view(np.uint32)
+    machine.execute("v_dot2_f32_f16 v2, v8, v9, v12", "v_dot2_f32_bf16 v3, v10, v11, v12")
+    products = small[0] * small[1]
+    for number in (2, 3):
+        np.testing.assert_array_equal(machine.v[number].view(np.float32), 0.25 + products[:, ::2] + products[:, 1::2])

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from aot_emulator.isa.floats import division
 from aot_emulator.isa.vector.conversion_ops import CONVERSION_OPS
 from aot_emulator.isa.vector.float_ops import FLOATS, OTHER_FLOATS, SHORT_FLOATS
 
@@ -91,17 +92,6 @@ def test_exact_arithmetic(name: str):
     one = exactly(function, dtype)
     want = np.array([one(*values) for values in zip(*(source.ravel() for source in sources), strict=True)], dtype)
     assert_same(get(machine, 2, dtype).ravel(), want, name)
-
-
-def test_fused_multiply_add_rounds_once():
-    """Sums that land on a tie of fp32 only after a first rounding to fp64."""
-    a = np.float32(1 + 2.0**-12)
-    sources = [np.full((4, 64), a, np.float32) for _ in range(2)]
-    c = np.float32(2.0) ** -np.arange(24, 88, dtype=np.float32)
-    sources.append(np.broadcast_to(c, (4, 64)).copy())
-    machine = run("v_fma_f32", ["f32"] * 3, sources, "f32")
-    want = [rounded(Fraction(float(a)) ** 2 + Fraction(float(x)), np.float32) for x in c]
-    assert machine.v[2].view(np.float32)[0].tolist() == want
 
 
 @pytest.mark.parametrize("name,kind", [(n, k) for n in CHOICES for k in DTYPES if k != "f64" or n in ("min", "max")])
@@ -366,41 +356,22 @@ def test_conversion(name: str):
 
 
 @pytest.mark.parametrize("kind", ("f32", "f64"))
-def test_division_sequence(kind: str):
-    """The sequence that LLVM makes of a division gives the nearest quotient, whatever the operands."""
-    dtype = DTYPES[kind]
-    a, b = (edge_floats(i + 20, (64, 64), dtype) for i in range(2))
-    machine = Machine(wavefronts=64)
-    put(machine, 8, a)
-    put(machine, 12, b)
-    r = {name: spelled(kind, number) for name, number in
-         {"n": 8, "d": 12, "ds": 16, "ns": 20, "r": 24, "e": 28, "q": 32, "t": 36, "out": 2}.items()}  # fmt: skip
-    f = f"v_fma_{kind}"
-    steps = [f"v_div_scale_{kind} {r['ds']}, s[4:5], {r['d']}, {r['d']}, {r['n']}",
-             f"v_div_scale_{kind} {r['ns']}, vcc, {r['n']}, {r['d']}, {r['n']}",
-             f"v_rcp_{kind} {r['r']}, {r['ds']}",
-             f"{f} {r['e']}, -{r['ds']}, {r['r']}, 1.0", f"{f} {r['r']}, {r['e']}, {r['r']}, {r['r']}"]  # fmt: skip
-    if kind == "f64":
-        steps += steps[-2:]
-        steps += [f"v_mul_f64 {r['q']}, {r['ns']}, {r['r']}", f"{f} {r['t']}, -{r['ds']}, {r['q']}, {r['ns']}"]
-    else:
-        steps += [
-            f"v_mul_f32 {r['q']}, {r['ns']}, {r['r']}",
-            f"{f} {r['t']}, -{r['ds']}, {r['q']}, {r['ns']}",
-            f"{f} {r['q']}, {r['t']}, {r['r']}, {r['q']}",
-            f"{f} {r['t']}, -{r['ds']}, {r['q']}, {r['ns']}",
-        ]
-    steps += [f"v_div_fmas_{kind} {r['q']}, {r['t']}, {r['r']}, {r['q']}",
-              f"v_div_fixup_{kind} {r['out']}, {r['q']}, {r['d']}, {r['n']}"]  # fmt: skip
-    got = get(machine.execute(*steps), 2, dtype)
+def test_steps_of_a_division(kind: str):
+    """Their arithmetic is tested in `test_floats`."""
+    n, d, q = (edge_floats(i + 20, (4, 64), DTYPES[kind]) for i in range(3))
+    machine = Machine()
+    for number, values in ((8, n), (12, d), (16, q)):
+        put(machine, number, values)
+    first, second, third, out, fixed = (spelled(kind, number) for number in (8, 12, 16, 20, 24))
+    machine.execute(f"v_div_scale_{kind} {spelled(kind, 2)}, vcc, {first}, {second}, {first}",
+                    f"v_div_fmas_{kind} {out}, {first}, {second}, {third}",
+                    f"v_div_fixup_{kind} {fixed}, {third}, {second}, {first}")  # fmt: skip
     with np.errstate(all="ignore"):
-        want = a / b
-    normal = np.abs(want) >= np.finfo(dtype).tiny
-    exact = ~np.isfinite(want) | (want == 0) | normal
-    assert_same(got[exact], want[exact], "quotient")
-    # A denormal quotient is rounded twice.
-    error = np.abs(got[~exact].astype(np.longdouble) - want[~exact].astype(np.longdouble))
-    assert (error <= np.finfo(dtype).smallest_subnormal).all()
+        scaled, vcc = division.div_scale(n, d, n)
+        np.testing.assert_array_equal(machine.lanes(106), vcc)
+        assert_same(get(machine, 2, DTYPES[kind]), scaled, "scale")
+        assert_same(get(machine, 20, DTYPES[kind]), division.div_fmas(n, d, q, vcc), "fmas")
+        assert_same(get(machine, 24, DTYPES[kind]), division.div_fixup(q, d, n), "fixup")
 
 
 def test_division_fixup_of_halves():

@@ -32,38 +32,9 @@ def rows_and_columns(x, out, ROWS: tl.constexpr, COLUMNS: tl.constexpr, AXIS: tl
 
 
 @triton.jit
-def bins(x, out, N: tl.constexpr, BINS: tl.constexpr):
-    tl.store(out + tl.arange(0, BINS), tl.histogram(tl.load(x + tl.arange(0, N)), BINS))
-
-
-@triton.jit
 def gathers(x, index, out, ROWS: tl.constexpr, COLUMNS: tl.constexpr, AXIS: tl.constexpr):
     at = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     tl.store(out + at, tl.gather(tl.load(x + at), tl.load(index + at), AXIS))
-
-
-@triton.jit
-def philox(out, words, seed, N: tl.constexpr):
-    at = tl.arange(0, N)
-    tl.store(out + at, tl.rand(seed, at))
-    tl.store(words + at, tl.randint(seed, at))
-
-
-@triton.jit
-def joins(x, out, N: tl.constexpr):
-    at = tl.arange(0, N)
-    values = tl.load(x + at)
-    first, second = tl.split(tl.join(values, values + values))
-    tl.store(out + at, first + second)
-    tl.store(out + N + tl.arange(0, 2 * N), tl.interleave(values, values + values))
-
-
-@triton.jit
-def bits(x, out, N: tl.constexpr):
-    at = tl.arange(0, N)
-    values = tl.load(x + at)
-    tl.store(out + at, libdevice.popc(values))
-    tl.store(out + N + at, libdevice.clz(values))
 
 
 @triton.jit
