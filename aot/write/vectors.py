@@ -27,7 +27,8 @@ from aot.targets import Target
 from aot_runtime.bundle.reading import MAX_VECTOR_BYTES
 from aot_runtime.bundle.vectors import EXPECTED, INPUTS, Array, deviation, entry_name, storage_dtype
 from aot_runtime.call.callspec import CallSpec, plan_call
-from aot_runtime.call.planner import Decision, Planner, op_planner
+from aot_runtime.call.decision import Decision
+from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import numpy_dtype
 from aot_runtime.contract.expressions import nearest

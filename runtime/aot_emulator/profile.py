@@ -18,7 +18,8 @@ import numpy as np
 from aot_emulator import ARCHS, EmulatorDriver, Options, Statistics
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.call.callspec import CallSpec, parse_scalar, plan_call
-from aot_runtime.call.planner import Decision, LaunchDecision, Planner, op_planner
+from aot_runtime.call.decision import Decision, LaunchDecision
+from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract.dtypes import numpy_dtype
 from aot_runtime.contract.expressions import nearest
 from aot_runtime.contract.layout import ALIGNMENT, Layout, make_layout
