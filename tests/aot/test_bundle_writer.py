@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aot_runtime.bundle.reading import read_blob, read_index
-from aot_runtime.call.planner import build_planner
+from aot_runtime.call.planner import Planner
 from aot_runtime.contract import records
 from tests.aot.builds import Project, contents, figures
 from tests.aot.manifest.projects import KERNELS, SCALE, edit
@@ -103,7 +103,7 @@ def test_a_foreign_kernel_is_adopted_by_bind_alone(tmp_path):
         assert (variant.symbol, variant.num_warps, variant.warp_size) == ("_norm_forward", 2, 64)
     (op,) = index.ops
     assert op.launches[0].kernel == "norm" and op.launches[0].grid == ("cdiv(tokens, 1)", "1", "1")
-    build_planner(op, index.variants, "hip")  # a reader can plan with all of it
+    Planner(op, index.variants, "hip")  # a reader can plan with all of it
 
 
 def test_offsets_are_those_of_the_code_object(tmp_path):

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aot_runtime.call.planner import Decision, Planner, build_planner
+from aot_runtime.call.decision import Decision
+from aot_runtime.call.planner import Planner
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import SCALAR_TYPES
 from aot_runtime.contract.layout import Layout, contiguous_order, make_layout, packed_strides
@@ -78,7 +79,7 @@ def variants(
 
 def planner(contract: records.Op, values: Mapping[str, tuple[str, str]] | None = None, **keep: Any) -> Planner:
     """The planner of a contract, all of whose variants are there unless `keep` says otherwise."""
-    return build_planner(contract, variants(contract, values, **keep), "hip")
+    return Planner(contract, variants(contract, values, **keep), "hip")
 
 
 def layout(

@@ -218,15 +218,6 @@ def test_explain_passes_strides_and_alignment_on(sample_folder: Path):
     assert "argument 'a' has stride 2 in dim 0 (n); it must be 1" in result.stderr
 
 
-def test_explain_source(sample_folder: Path):
-    result = run("explain", sample_folder, "swap", "--dim", "n=64")
-    assert "def plan_swap(" not in result.output
-    with_source = run("explain", sample_folder, "swap", "--dim", "n=64", "--source")
-    assert with_source.output.startswith(result.output)
-    compile(with_source.output[len(result.output) :], "planner", "exec")
-    assert "def plan_swap(a, b, _device, num_cus, arch):" in with_source.output
-
-
 # doctor
 
 

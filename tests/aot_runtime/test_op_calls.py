@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import traceback
 from contextlib import contextmanager
 from typing import Any
 
@@ -676,3 +677,25 @@ def test_the_record_itself_notices_a_wrong_launch(folder: str):
     ):  # fmt: skip
         with pytest.raises((AssertionError, KeyError)):
             record(replace(good, **change))
+
+
+# The functions that are written for an op and its plans.
+
+
+@with_bundles()
+def test_written_functions_are_seen_in_tracebacks_and_see_no_builtins(folder: str):
+    """The source of a call and of its plan is in `linecache`; only names that they were given are in their reach."""
+    small, launches = open_over_double(folder)
+    x = small.device.array(normal(3, 5))
+    small.affine(x)
+    (run,) = small.affine.__globals__["_plans"].values()
+    for function, line in ((small.affine, "return _run(stream, x"), (run, "_launch0.run(_stream)")):
+        source = inspect.getsource(function)
+        assert source.startswith("def ") and line in source
+        assert function.__code__.co_filename.startswith("<aot_runtime: affine ")
+        assert function.__globals__["__builtins__"] == {}
+    launches.double.fail("hipModuleLaunchKernel", 719)
+    with pytest.raises(DriverCallError) as raised:
+        small.affine(x)
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "_launch0.run(_stream)\n" in shown and "in affine\n" in shown

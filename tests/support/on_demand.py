@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from aot.plan.bundles import PlannedBundle, PlannedVariant, plan_bundle
 from aot.targets import Target, parse_arch
 from aot.write.bundle_writer import make_kernargs, make_variant
 from aot_runtime import Bundle, Device
-from aot_runtime.call.planner import Decision, Planner
+from aot_runtime.call.decision import Decision
+from aot_runtime.call.planner import Planner
 from aot_runtime.contract import records
 
 Key = tuple[Any, ...]
@@ -47,14 +48,7 @@ class BundleOnDemand(Bundle):
         return CompileCache(self.path)
 
     def _planner(self, name: str) -> Planner:
-        planner = super()._planner(name)
-
-        def plan(*arguments: Any) -> Decision:
-            decision = planner.plan(*arguments)
-            compiled = (msgspec.structs.replace(x, variant=self.compiled(x.variant)) for x in decision.launches)
-            return msgspec.structs.replace(decision, launches=tuple(compiled))
-
-        return msgspec.structs.replace(planner, plan=plan)
+        return PlannerOnDemand(super()._planner(name), self.compiled)
 
     def compiled(self, stub: records.Variant) -> records.Variant:
         """A variant of the index, and what its code tells."""
@@ -76,6 +70,18 @@ class BundleOnDemand(Bundle):
         kernel = self._cache.get(code)
         assert kernel is not None, "the variant was compiled before it is loaded"
         return kernel.image
+
+
+class PlannerOnDemand(Planner):
+    """A planner whose decisions are of compiled variants."""
+
+    def __init__(self, planner: Planner, compiled: Callable[[records.Variant], records.Variant]):
+        self.op, self.static, self._planner, self._variant = planner.op, planner.static, planner, compiled
+
+    def decide(self, *arguments: Any) -> Decision:
+        decision = self._planner.decide(*arguments)
+        ready = (msgspec.structs.replace(x, variant=self._variant(x.variant)) for x in decision.launches)
+        return msgspec.structs.replace(decision, launches=tuple(ready))
 
 
 def index_of(planned: PlannedBundle) -> records.Index:

@@ -20,7 +20,8 @@ from aot_emulator.machine.launch_options import Options
 from aot_emulator.state.arrays import Array
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.call.callspec import CallSpec, parse_scalar, plan_call
-from aot_runtime.call.planner import Decision, LaunchDecision, Planner, op_planner
+from aot_runtime.call.decision import Decision, LaunchDecision
+from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract.dtypes import numpy_dtype
 from aot_runtime.contract.expressions import nearest
 from aot_runtime.contract.layout import ALIGNMENT, Layout, make_layout

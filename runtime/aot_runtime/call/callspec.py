@@ -15,7 +15,8 @@ from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import POINTER, Index, Op, Scalar, Tensor, Value
 from aot_runtime.errors import ArgumentError, ExpressionError
 
-from .planner import Decision, Planner
+from .decision import Decision
+from .planner import Planner
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import (
     POINTER,
     PROFILE_SCRATCH,
-    Axis,
     Blob,
     Config,
     Kernarg,
@@ -27,7 +26,8 @@ from aot_runtime.contract.records import (
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
 
-from .planner import Decision, LaunchDecision, Planner
+from .decision import AxisChoice, ConfigChoice, Decision, LaunchDecision
+from .planner import Planner
 
 _RULES = {">=": "the smallest that is >=", ">": "the smallest that is >", "<=": "the largest that is <=",
           "<": "the largest that is <"}  # fmt: skip
@@ -113,19 +113,19 @@ def _specialisation(decision: Decision) -> Iterator[str]:
 
 def _point(op: Op, decision: Decision) -> Iterator[str]:
     dtypes = {name: f"{decision.names[name]}, the dtype of {_holders(op, name)}" for name in op.dtypes}
-    yield from _group("point", dtypes | {axis.name: _picked(axis, decision) for axis in op.axes})
+    yield from _group("point", dtypes | {choice.axis.name: _picked(choice) for choice in decision.axes})
 
 
 def _holders(op: Op, variable: str) -> str:
     return ", ".join(tensor.name for tensor in op.tensors if tensor.dtype == variable)
 
 
-def _picked(axis: Axis, decision: Decision) -> str:
-    wanted = expressions.parse(axis.pick).evaluate(decision.names)
+def _picked(choice: AxisChoice) -> str:
+    axis, wanted = choice.axis, choice.wanted
     built = ", ".join(map(str, axis.values))
     rule = f"{_RULES[axis.rule]} {axis.pick}" if axis.rule != "equal" else axis.pick
     shown = "" if axis.pick == str(wanted) else f" = {wanted}"
-    return f"{decision.names[axis.name]}, {'' if axis.rule != 'equal' else 'being '}{rule}{shown}, of {built}"
+    return f"{choice.value}, {'' if axis.rule != 'equal' else 'being '}{rule}{shown}, of {built}"
 
 
 # Launches
@@ -137,10 +137,10 @@ def _launch(
     variant = taken.variant
     code = blobs[variant.code].file if variant.code in blobs else f"code object {variant.code}"
     yield f"launch {index}: {variant.symbol} of {code}"
-    for number, config in enumerate(launch.configs[: variant.config]):
-        yield f"  not config {_config(number, config)}: {_passed_over(config, decision)}"
-    config = launch.configs[variant.config]
-    yield f"  config {_config(variant.config, config)}{_holding(config, decision)}: {_settings(config)}"
+    *passed_over, last = taken.tried
+    for choice in passed_over:
+        yield f"  not config {_config(choice)}: {_passed_over(choice, decision)}"
+    yield f"  config {_config(last)}{_holding(last.config, decision)}: {_settings(last.config)}"
     threads = variant.num_warps * variant.warp_size
     size = f"{' x '.join(map(str, taken.grid))} ({', '.join(launch.grid)})"
     yield f"  grid {size}{'; nothing to do, not launched' if 0 in taken.grid else ''}"
@@ -149,8 +149,8 @@ def _launch(
     yield from _kernargs(variant, taken, decision)
 
 
-def _config(number: int, config: Config) -> str:
-    return f"{number} '{config.name}'" if config.name else str(number)
+def _config(choice: ConfigChoice) -> str:
+    return f"{choice.number} '{choice.config.name}'" if choice.config.name else str(choice.number)
 
 
 def _settings(config: Config) -> str:
@@ -161,9 +161,9 @@ def _holding(config: Config, decision: Decision) -> str:
     return f", as {config.when} ({_values(config.when, decision)})" if config.when else ""
 
 
-def _passed_over(config: Config, decision: Decision) -> str:
-    if config.when and not expressions.parse(config.when).evaluate(decision.names):
-        return _unmet(config.when, decision)
+def _passed_over(choice: ConfigChoice, decision: Decision) -> str:
+    if not choice.holds:
+        return _unmet(choice.config.when, decision)
     return "it serves this call, but no variant of it is in the bundle for this point"
 
 

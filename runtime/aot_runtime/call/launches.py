@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
-from types import CodeType
+from functools import partial
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -22,7 +22,8 @@ from aot_runtime.device.device import Device
 from aot_runtime.device.memory import Allocation
 from aot_runtime.errors import ArgumentError
 
-from .planner import Decision
+from .decision import Decision
+from .generated import define
 
 LoadFunction = Callable[[Variant], int]
 """Gives the driver's handle of a variant's kernel, loading its code object on first use."""
@@ -55,7 +56,14 @@ def build_run(
     Args:
         given: tensors and scalars that the caller passes; other outputs are allocated, other scalars are constants.
     """
-    namespace: dict[str, Any] = {"_device": device, "_new": device.new, "_handle": device.handle, "_struct": struct}
+    namespace: dict[str, Any] = {
+        "_workspace": device.memory.workspace,
+        "_fill": partial(device.driver.fill, device.index),
+        "_new": device.new,
+        "_handle": device.handle,
+        "_note": _note_stream,
+        "_no_launch_left": IndexError,
+    }
     lines = [f"def run(_stream, {', '.join((*shape.tensors, *shape.scalars))}):"]
     lines += _prologue(op, decision, given, namespace)
     numbers = [number for number, launch in enumerate(decision.launches) if 0 not in launch.grid]
@@ -64,13 +72,8 @@ def build_run(
     for number in numbers:  # when every scalar of every launch is known to fit
         lines += [f"    _launch{number}.run(_stream)", f"    _push{number}(_launch{number})"]
     lines += _epilogue(op, decision)
-    exec(_compiled("\n".join(lines)), namespace)
-    return namespace["run"]
-
-
-@lru_cache(maxsize=1024)
-def _compiled(source: str) -> CodeType:
-    return compile(source, "<plan>", "exec")
+    source = "\n".join(lines) + "\n"
+    return define("run", source, f"<aot_runtime: {op.name} run {crc32(source.encode()):08x}>", namespace)
 
 
 def _prologue(op: Op, decision: Decision, given: frozenset[str], namespace: dict[str, Any]) -> list[str]:
@@ -81,21 +84,23 @@ def _prologue(op: Op, decision: Decision, given: frozenset[str], namespace: dict
         "        _stream = _handle(_stream)",
         f"        _note(_stream, ({''.join(f'{name}, ' for name in present)}))",
     ]
-    namespace["_note"] = _note_stream
     for tensor in op.tensors:
         layout = decision.layouts.get(tensor.name)
         if layout is not None and tensor.name not in given:
             namespace[f"_layout_{tensor.name}"] = layout
-            lines.append(f"    {tensor.name} = _new(_layout_{tensor.name}, {layout.size * layout.itemsize}, _stream)")
+            namespace[f"_bytes_{tensor.name}"] = layout.size * layout.itemsize
+            lines.append(f"    {tensor.name} = _new(_layout_{tensor.name}, _bytes_{tensor.name}, _stream)")
     for name, nbytes, zero in decision.workspaces:
-        lines += _space(name, nbytes, zero) if nbytes else [f"    {name} = 0"]
+        lines += _space(name, nbytes, zero, namespace) if nbytes else [f"    {name} = 0"]
     return lines
 
 
-def _space(name: str, nbytes: int, zero: bool) -> list[str]:
-    lines = [f"    {name}, _owner_{name} = _device.memory.workspace({nbytes}, _stream)"]
+def _space(name: str, nbytes: int, zero: bool, namespace: dict[str, Any]) -> list[str]:
+    """Lines that provide scratch memory. Sizes are names: one source, compiled once, serves all shapes."""
+    namespace[f"_bytes_{name}"] = nbytes
+    lines = [f"    {name}, _owner_{name} = _workspace(_bytes_{name}, _stream)"]
     if zero:
-        lines.append(f"    _device.driver.fill(_device.index, {name}, 0, {nbytes}, _stream)")
+        lines.append(f"    _fill({name}, 0, _bytes_{name}, _stream)")
     return lines
 
 
@@ -112,7 +117,7 @@ def _launch(
     launch = decision.launches[number]
     variant = launch.variant
     free = frozenset(shape.scalars) & given
-    lines, scratch = _scratch(variant, number, launch.grid)
+    lines, scratch = _scratch(variant, number, launch.grid, namespace)
     addresses = {name: f"{name}.ptr" for name in decision.layouts} | {space.name: space.name for space in op.workspace}
     fields = [field for arg in variant.kernargs for field in _field(arg, free, addresses, scratch)]
     image = kernarg_image(op, variant, launch.values, free)
@@ -126,7 +131,7 @@ def _launch(
     namespace |= {f"_make{number}": make, f"_pop{number}": idle.pop, f"_push{number}": idle.append}
     lines += [
         f"    try: _launch{number} = _pop{number}()",
-        f"    except IndexError: _launch{number} = _make{number}()",
+        f"    except _no_launch_left: _launch{number} = _make{number}()",
     ]
     for index, run in enumerate(_runs(fields)):
         namespace[f"_pack{number}_{index}"] = struct.Struct("<" + "".join(field.code for field in run)).pack_into
@@ -135,14 +140,16 @@ def _launch(
     return lines
 
 
-def _scratch(variant: Variant, number: int, grid: tuple[int, int, int]) -> tuple[list[str], dict[str, str]]:
+def _scratch(
+    variant: Variant, number: int, grid: tuple[int, int, int], namespace: dict[str, Any]
+) -> tuple[list[str], dict[str, str]]:
     """Lines that provide the scratch memory that the code object asks for, and kernarg name → local name."""
     lines: list[str] = []
     names: dict[str, str] = {}
     for kernarg, scratch in ((GLOBAL_SCRATCH, variant.global_scratch), (PROFILE_SCRATCH, variant.profile_scratch)):
         if scratch.bytes:
             names[kernarg] = f"_{kernarg[1:]}{number}"
-            lines += _space(names[kernarg], scratch.bytes * grid[0] * grid[1] * grid[2], zero=False)
+            lines += _space(names[kernarg], scratch.bytes * grid[0] * grid[1] * grid[2], False, namespace)
     return lines, names
 
 

@@ -7,6 +7,7 @@ import threading
 from collections import namedtuple
 from collections.abc import Callable, Mapping
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -17,8 +18,10 @@ from aot_runtime.device.device import Device
 from aot_runtime.errors import ArgumentError
 
 from .contents import Contents
+from .decision import Decision
+from .generated import define
 from .launches import CallShape, LoadFunction, build_run, host_copy, layout_of
-from .planner import Decision, Planner
+from .planner import Planner
 
 MAX_PLANS = 4096
 """Plans kept per op; beyond that they are all dropped and made anew as calls come."""
@@ -49,14 +52,14 @@ class _Calls:
     def _write(self) -> Callable[..., Any]:
         op = self.op
         source = call_source(op, self.planner.static)
-        namespace: dict[str, Any] = {
+        names = {
             "_plans": self.plans,
             "_slow": self.slow,
-            "_struct_error": struct.error,
+            "_unknown": (KeyError, AttributeError, TypeError),
+            "_unfit": (struct.error, OverflowError),
             "_misfit": self._misfit,
         }
-        exec(compile(source, f"<{op.name}>", "exec"), namespace)
-        function = namespace[op.name]
+        function: Any = define(op.name, source, f"<aot_runtime: {op.name} call {crc32(source.encode()):08x}>", names)
         function.__doc__ = docstring(op)
         function.__module__ = "aot_runtime"
         function.source = source
@@ -201,13 +204,13 @@ def call_source(op: Op, static: frozenset[str]) -> str:
     lines += [
         "    try:",
         f"        _run = _plans[{', '.join(key)},]",
-        "    except (KeyError, AttributeError, TypeError):  # a new call, or arguments that are no device arrays",
+        "    except _unknown:  # a new call, or arguments that are no device arrays",
         "        _run = None  # an error of the call itself is then no error while handling this one",
         "    if _run is None:",
         f"        return _slow({_dict(tensors)}, {_dict(scalars)}, stream)",
         "    try:",
         f"        return _run({', '.join(['stream', *tensors, *free])})",
-        "    except (_struct_error, OverflowError) as _error:",
+        "    except _unfit as _error:",
         "        raise _misfit(_error) from None",
     ]
     return "\n".join(lines) + "\n"

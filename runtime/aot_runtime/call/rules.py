@@ -1,16 +1,16 @@
-"""The rules that a call is held to. Generated planners call these; each raises an error that names the argument."""
+"""The rules that a call is held to; each raises an error that names the argument."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
 from aot_runtime.contract.layout import ALIGNMENT, Layout, innermost_dim, make_layout, packed_strides, packing_order
-from aot_runtime.contract.records import Axis, Op, Scalar, Tensor, Value, Variant
+from aot_runtime.contract.records import Axis, Op, Scalar, Tensor, Value, Variant, Workspace
 from aot_runtime.errors import ArgumentError
 
 
@@ -53,7 +53,6 @@ class Rules:
     def __init__(self, op: Op, backend: str):
         self.op = op
         self.tensors = {tensor.name: tensor for tensor in op.tensors}
-        self.scalars = {scalar.name: scalar for scalar in op.scalars}
         self.grid_limits = cuda_grid_limits if backend == "cuda" else hip_grid_limits
 
     def error(self, message: str) -> ArgumentError:
@@ -61,12 +60,9 @@ class Rules:
 
     # Tensors
 
-    def given(self, name: str, layout: Layout | None) -> Layout:
-        """The layout of a tensor that the call must pass, of the right rank and dtype."""
-        if layout is None:
-            raise self.error(f"argument '{name}' is missing")
-        self.form(name, layout)
-        return layout
+    def missing(self, name: str) -> NoReturn:
+        """An argument that the call must pass is not there."""
+        raise self.error(f"argument '{name}' is missing")
 
     def form(self, name: str, layout: Layout) -> None:
         """Rank, dtype, contiguity; an output overlaps itself nowhere."""
@@ -106,7 +102,7 @@ class Rules:
             return innermost_dim(layout.shape, layout.strides, tensor.innermost)
         return tensor.contiguous[-1] if tensor.contiguous else None
 
-    def dtype(self, variable: str, **layouts: Layout | None) -> str:
+    def dtype(self, variable: str, layouts: Mapping[str, Layout | None]) -> str:
         """The dtype that a variable stands for; every tensor that has it must agree."""
         present = {name: layout for name, layout in layouts.items() if layout is not None}
         first = next(iter(present))
@@ -130,12 +126,19 @@ class Rules:
         )
 
     def output(
-        self, name: str, exists: Any, given: Layout | None, dtype: str, shape: tuple[Any, ...], device: Any
+        self,
+        tensor: Tensor,
+        exists: Any,
+        given: Layout | None,
+        dtype: str,
+        shape: tuple[Any, ...],
+        device: tuple[str, int],
     ) -> Layout | None:
         """The layout of an output: the caller's, checked, or that of the array to allocate; None if there is none."""
+        name = tensor.name
         if not exists:
             if given is not None:
-                raise self.error(f"argument '{name}' is given, but exists only when {self.tensors[name].when}")
+                raise self.error(f"argument '{name}' is given, but exists only when {tensor.when}")
             return None
         if given is not None:
             self.form(name, given)
@@ -145,7 +148,7 @@ class Rules:
         for extent in shape:
             if not isinstance(extent, int) or extent < 0:
                 raise self.error(f"the shape of output '{name}' would be {list(shape)}")
-        order = packing_order(self.tensors[name], len(shape))
+        order = packing_order(tensor, len(shape))
         return make_layout(device, dtype, shape, packed_strides(shape, order), True)
 
     def same_device(self, layouts: Mapping[str, Layout | None]) -> None:
@@ -162,11 +165,11 @@ class Rules:
 
     # Scalars and dims
 
-    def scalar(self, name: str, value: Any) -> Any:
+    def scalar(self, scalar: Scalar, value: Any) -> Any:
         """A scalar's value as its type has it. Raises `ArgumentError` on a wrong type, choice or range."""
-        scalar = self.scalars[name]
+        name = scalar.name
         if value is None:
-            raise self.error(f"argument '{name}' is missing")
+            self.missing(name)
         if scalar.type == "choice":
             if not isinstance(value, str) or value not in scalar.choices:
                 raise self.error(f"argument '{name}' is {value!r}; allowed: {', '.join(scalar.choices)}")
@@ -191,18 +194,16 @@ class Rules:
             raise self.error(f"argument '{scalar.name}' is {value!r}; allowed: {allowed} ({scalar.type})")
         return number
 
-    def dim(self, name: str, value: Any, low: int, high: int) -> None:
-        """A dim's extent is within its range."""
-        if not low <= value <= high:
-            raise self.error(f"{name} is {value}; allowed: {low} to {high}")
+    def out_of_range(self, name: str, value: Any, low: int, high: int) -> NoReturn:
+        """A dim's extent is not within its range."""
+        raise self.error(f"{name} is {value}; allowed: {low} to {high}")
 
-    def require(self, text: str, holds: Any, values: Mapping[str, Any]) -> None:
-        """A condition of the op's `require`."""
-        if not holds:
-            shown = ", ".join(f"{name}={value}" for name, value in values.items())
-            raise self.error(f"requires {text}; given: {shown}")
+    def unmet(self, text: str, values: Mapping[str, Any]) -> NoReturn:
+        """A condition of the op's `require` does not hold."""
+        shown = ", ".join(f"{name}={value}" for name, value in values.items())
+        raise self.error(f"requires {text}; given: {shown}")
 
-    def let(self, name: str, value: Any) -> Any:
+    def derived(self, name: str, value: Any) -> Any:
         """A derived value: a number, so small that no chain of them grows without bound."""
         if not isinstance(value, int | float) or abs(value) >= 2**63:
             raise self.error(f"{name} would be {value!r:.40}; a number below 2**63 is allowed")
@@ -252,11 +253,11 @@ class Rules:
                 raise self.error(f"the launch grid would be {extents}; along {axis} 0 to {limit} is allowed")
         return extents
 
-    def nbytes(self, name: str, dtype: str, shape: tuple[Any, ...]) -> int:
+    def nbytes(self, space: Workspace, shape: tuple[Any, ...]) -> int:
         """The size of a workspace."""
         if any(not isinstance(extent, int) or extent < 0 for extent in shape):
-            raise self.error(f"workspace '{name}' would have shape {shape}")
-        return math.prod(shape) * DTYPES[dtype]
+            raise self.error(f"workspace '{space.name}' would have shape {shape}")
+        return math.prod(shape) * DTYPES[space.dtype]
 
 
 def _dims(tensor: Tensor) -> str:

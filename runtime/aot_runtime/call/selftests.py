@@ -25,7 +25,8 @@ from aot_runtime.device.device import Device
 from aot_runtime.errors import AotError, NoVectorsError
 from aot_runtime.texts import ID_LENGTH, point_text
 
-from .planner import Decision, op_planner
+from .decision import Decision
+from .planner import op_planner
 
 GUARD_BYTES = 256
 """On either side of an array; a multiple of the alignment that the aligned specialisation asks for."""

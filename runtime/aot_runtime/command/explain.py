@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 @click.command()
 @call_options
 @click.option("--num-cus", type=click.IntRange(1), help="Compute units of the device, for ops that depend on them.")
-@click.option("--source", is_flag=True, help="Print the generated planner as well.")
-def explain(bundle: Path, op: str, call: CallSpec, num_cus: int | None, source: bool) -> None:
+def explain(bundle: Path, op: str, call: CallSpec, num_cus: int | None) -> None:
     """Say which variants a call of OP gets, and why, or why it is refused. Needs no device.
 
     \b
@@ -35,5 +34,3 @@ def explain(bundle: Path, op: str, call: CallSpec, num_cus: int | None, source: 
     index = read_index(bundle)
     planner = op_planner(index, op)
     click.echo(explain_decision(planner, plan_call(index, planner, call, num_cus), index.blobs))
-    if source:
-        click.echo(f"\n{planner.source}")

@@ -19,10 +19,9 @@ import ast
 import difflib
 import operator
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
-
-import msgspec
 
 from aot_runtime.errors import ExpressionError
 
@@ -94,31 +93,25 @@ def query_name(function: str | int, *arguments: str | int) -> str:
     return "__".join([f"_{function}", *map(str, arguments)])
 
 
-class Expression(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Expression:
     """A checked expression.
 
     Attributes:
         text: the expression in canonical spelling.
         names: every plain name it reads; `given(t)` and the like are in `queries` instead.
         queries: (function, argument, …) of each `given`, `elsize`, `stride` and `innermost`.
+        tree: its syntax tree, which nobody may change.
     """
 
     text: str
     names: frozenset[str]
     queries: frozenset[tuple[str | int, ...]]
-
-    @property
-    def tree(self) -> ast.expr:
-        return _tree(self.text)
-
-    @property
-    def python(self) -> str:
-        """Python source of the expression; queries are read from the names that `query_name` gives."""
-        return ast.unparse(_ToPython().visit(ast.parse(self.text, mode="eval").body))
+    tree: ast.expr = field(compare=False, repr=False)
 
     @property
     def reads(self) -> frozenset[str]:
-        """Names and query names together: the variables that `python` needs."""
+        """Names and query names together: what `evaluate` needs a value of."""
         return self.names | {query_name(*map(str, query)) for query in self.queries}
 
     @property
@@ -189,12 +182,7 @@ def parse(text: str) -> Expression:
     names: set[str] = set()
     queries: set[tuple[str | int, ...]] = set()
     _collect(tree, names, queries)
-    return Expression(canonical, frozenset(names), frozenset(queries))
-
-
-@lru_cache(maxsize=4096)
-def _tree(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
+    return Expression(canonical, frozenset(names), frozenset(queries), tree)
 
 
 def _check(node: ast.AST, depth: int = 0) -> None:
@@ -266,6 +254,13 @@ def _query(node: ast.AST) -> tuple[str | int, ...]:
     return (function, *parts)
 
 
+def query_of(node: ast.AST) -> str | None:
+    """The `query_name` of a node that is a query of a checked expression; None for any other."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _QUERIES:
+        return query_name(*_query(node))
+    return None
+
+
 def _collect(node: ast.AST, names: set[str], queries: set[tuple[str | int, ...]]) -> None:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id in _QUERIES:
@@ -309,26 +304,6 @@ def _describe(node: ast.AST) -> str:
         return f"'{ast.unparse(node)}'"
     except Exception:
         return type(node).__name__
-
-
-class _ToPython(ast.NodeTransformer):
-    """What differs from Python: a query is a name, and `and` and `or` give True or False."""
-
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
-        self.generic_visit(node)
-        if all(isinstance(value, ast.Compare) or _is_not(value) for value in node.values):
-            return node
-        return ast.UnaryOp(ast.Not(), ast.UnaryOp(ast.Not(), node))
-
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        assert isinstance(node.func, ast.Name)
-        if node.func.id in _QUERIES:
-            return ast.Name(query_name(*_query(node)), ast.Load())
-        return self.generic_visit(node)
-
-
-def _is_not(node: ast.AST) -> bool:
-    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
 
 
 def _evaluate(node: ast.AST, env: Mapping[str, Any]) -> Any:

@@ -1,6 +1,6 @@
 import pytest
 
-from aot_runtime.call.planner import build_planner
+from aot_runtime.call.planner import Planner
 from aot_runtime.contract import records
 from aot_runtime.contract.names import Scope
 from tests.aot.manifest.projects import EVERYTHING, SCALE, contract, contract_fault, edit, position
@@ -33,7 +33,7 @@ def test_a_contract_has_all_that_the_manifest_says(tmp_path):
         records.Config("wide", {"WIDTH": 4}, {"num_warps": 8}, "cols > 32"),
         records.Config("base", {"WIDTH": 2}, {"num_warps": 4}),
     )
-    build_planner(op, (), "hip")  # the reader takes it
+    Planner(op, (), "hip")  # the reader takes it
 
 
 # Expressions, wherever there is one

@@ -1,0 +1,222 @@
+"""The first half of planning: a call's arguments held to the contract, and the value of every name that they give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aot_runtime.contract.arch import ARCHITECTURES
+from aot_runtime.contract.dtypes import DTYPES
+from aot_runtime.contract.evaluation import Evaluator, evaluator
+from aot_runtime.contract.expressions import parse, query_name
+from aot_runtime.contract.layout import Layout
+from aot_runtime.contract.names import DimSource, Scope, stride_position
+from aot_runtime.contract.records import Op, Scalar, Tensor
+
+from .rules import Rules
+
+Query = tuple[str | int, ...]
+
+
+@dataclass(slots=True)
+class Call:
+    """A call while it is planned.
+
+    Attributes:
+        layouts: of every tensor, outputs too once they are laid out; None for one that is absent.
+        names: the value of every name that has one by now, queries under their `query_name`.
+        device: (driver name, device index), where outputs are allocated.
+    """
+
+    layouts: dict[str, Layout | None]
+    names: dict[str, Any]
+    device: tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Dim:
+    name: str
+    source: DimSource
+    inverse: Evaluator | None
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    tensor: Tensor
+    shape: tuple[Evaluator, ...]
+    when: Evaluator | None
+    like: str
+    """A required input of the same dtype variable; empty where the dtype is fixed."""
+
+
+class Checking:
+    """The checks of an op's calls, prepared once; `check` makes them in the order in which they stand here.
+
+    Args:
+        reads: every query that some expression of the op makes.
+    """
+
+    def __init__(self, op: Op, reads: Iterable[Query], rules: Rules):
+        self.op, self.rules = op, rules
+        self.scope = scope = Scope.of(op)
+        queries = sorted(reads, key=str)
+        self.inputs = [tensor for tensor in op.tensors if tensor.role != "output"]
+        self.variables = {name: [t.name for t in self.inputs if t.dtype == name] for name in op.dtypes}
+        self.given = [(query_name(*query), str(query[1])) for query in queries if query[0] == "given"]
+        self.sizes = [(query_name(*query), self._dtype_of(str(query[1]))) for query in queries if query[0] == "elsize"]
+        layout_queries = [query for query in queries if query[0] in ("stride", "innermost")]
+        self.input_queries = [self._query(query) for query in layout_queries if not self._of_output(query)]
+        self.output_queries = [self._query(query) for query in layout_queries if self._of_output(query)]
+        limits = {limit.name: (limit.min, limit.max) for limit in op.dims}
+        self.dims = [
+            _Dim(
+                name,
+                source,
+                None if source.inverse == "extent" else evaluator(source.inverse),
+                *limits.get(name, (1, 2**31 - 1)),
+            )
+            for name, source in scope.dims.items()
+        ]
+        self.scalars: list[tuple[Scalar, Evaluator | None]] = [
+            (scalar, evaluator(scalar.default) if scalar.default else None) for scalar in op.scalars
+        ]
+        self.required = [(text, evaluator(text), sorted(parse(text).names)) for text in op.require]
+        self.derived = [(let.name, evaluator(let.value)) for let in op.let]
+        self.extents = [
+            (tensor.name, position, evaluator(dim.extent))
+            for tensor in self.inputs
+            for position, dim in enumerate(tensor.shape)
+            if not self._is_source(tensor, position)
+        ]
+        self.outputs = [self._output(tensor) for tensor in op.tensors if tensor.role == "output"]
+
+    # Preparation
+
+    def _dtype_of(self, subject: str) -> str:
+        """The dtype, or the dtype variable, that `elsize(subject)` asks about."""
+        return self.scope.subjects[subject].dtype if subject in self.scope.subjects else subject
+
+    def _of_output(self, query: Query) -> bool:
+        return self.scope.subjects[str(query[1])].role == "output"
+
+    def _query(self, query: Query) -> tuple[str, str, str, int]:
+        function, subject, dim = query
+        tensor = self.scope.subjects[str(subject)]
+        return query_name(*query), str(function), tensor.name, stride_position(tensor, dim)
+
+    def _is_source(self, tensor: Tensor, position: int) -> bool:
+        source = self.scope.dims.get(tensor.shape[position].extent)
+        return source is not None and (source.tensor, source.position) == (tensor.name, position)
+
+    def _output(self, tensor: Tensor) -> _Output:
+        shape = tuple(evaluator(dim.extent) for dim in tensor.shape)
+        required = (item.name for item in self.inputs if item.dtype == tensor.dtype and not item.optional)
+        like = next(required) if tensor.dtype in self.op.dtypes else ""
+        return _Output(tensor, shape, evaluator(tensor.when) if tensor.when else None, like)
+
+    # The steps
+
+    def check(
+        self,
+        layouts: Mapping[str, Layout | None],
+        scalars: Mapping[str, Any],
+        device: tuple[str, int],
+        num_cus: int,
+        arch: str,
+    ) -> Call:
+        """A call whose arguments keep the contract. Raises `ArgumentError` for the first that does not."""
+        call = Call(
+            {tensor.name: layouts.get(tensor.name) for tensor in self.op.tensors},
+            {"num_cus": num_cus, **ARCHITECTURES[arch].constants},
+            device,
+        )
+        self._check_tensors(call)
+        self._find_dims(call)
+        self._check_scalars(call, scalars)
+        self._check_requirements(call)
+        self._check_extents(call)
+        self._lay_out_outputs(call)
+        self.rules.reach(call.layouts)
+        return call
+
+    def _check_tensors(self, call: Call) -> None:
+        """Rank, dtype and contiguity of each input; one device; one dtype for each variable; then queries."""
+        layouts, names = call.layouts, call.names
+        for tensor in self.inputs:
+            layout = layouts[tensor.name]
+            if layout is not None:
+                self.rules.form(tensor.name, layout)
+            elif not tensor.optional:
+                self.rules.missing(tensor.name)
+        self.rules.same_device(layouts)
+        for variable, holders in self.variables.items():
+            names[variable] = self.rules.dtype(variable, {name: layouts[name] for name in holders})
+        for key, name in self.given:
+            names[key] = layouts[name] is not None
+        for key, dtype in self.sizes:
+            names[key] = DTYPES[names.get(dtype, dtype)]
+        self._answer(self.input_queries, call)
+
+    def _answer(self, queries: Iterable[tuple[str, str, str, int]], call: Call) -> None:
+        """Strides as kernels get them, 0 along an extent of 1; and which dim is the innermost."""
+        for key, function, name, position in queries:
+            layout = call.layouts[name]
+            if function == "stride":
+                call.names[key] = 0 if layout is None else layout.steps[position]
+            else:
+                call.names[key] = layout is not None and self.rules.innermost(name, layout) == position
+
+    def _find_dims(self, call: Call) -> None:
+        """Every dim from its source, 0 where that is absent; then each within its limits."""
+        names = call.names
+        for dim in self.dims:
+            layout = call.layouts[dim.source.tensor]
+            if layout is None:
+                names[dim.name] = 0
+                continue
+            extent = layout.shape[dim.source.position]
+            names[dim.name] = extent if dim.inverse is None else dim.inverse({**names, "extent": extent})
+        for dim in self.dims:
+            if not dim.low <= names[dim.name] <= dim.high and call.layouts[dim.source.tensor] is not None:
+                self.rules.out_of_range(dim.name, names[dim.name], dim.low, dim.high)
+
+    def _check_scalars(self, call: Call, given: Mapping[str, Any]) -> None:
+        """Each scalar, or its default, as its type has it."""
+        for scalar, default in self.scalars:
+            value = given.get(scalar.name)
+            if value is None and default is not None:
+                value = default(call.names)
+            call.names[scalar.name] = self.rules.scalar(scalar, value)
+
+    def _check_requirements(self, call: Call) -> None:
+        """What the op requires, then the values that it derives."""
+        names = call.names
+        for text, holds, read in self.required:
+            if not holds(names):
+                self.rules.unmet(text, {name: names[name] for name in read})
+        for name, value in self.derived:
+            names[name] = self.rules.derived(name, value(names))
+
+    def _check_extents(self, call: Call) -> None:
+        """Every extent agrees with what the dims make it."""
+        for name, position, expected in self.extents:
+            layout = call.layouts[name]
+            if layout is not None:
+                self.rules.extent(name, position, layout, expected(call.names))
+
+    def _lay_out_outputs(self, call: Call) -> None:
+        """The caller's outputs checked, the others laid out; what does not exist is None."""
+        layouts, names = call.layouts, call.names
+        for output in self.outputs:
+            tensor = output.tensor
+            exists = output.when is None or output.when(names)
+            shape = tuple(extent(names) for extent in output.shape)
+            dtype = names[tensor.dtype] if output.like else tensor.dtype
+            layouts[tensor.name] = self.rules.output(tensor, exists, layouts[tensor.name], dtype, shape, call.device)
+            if output.like:
+                alike = {output.like: layouts[output.like], tensor.name: layouts[tensor.name]}
+                self.rules.dtype(tensor.dtype, alike)
+        self._answer(self.output_queries, call)

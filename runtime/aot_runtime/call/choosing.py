@@ -1,0 +1,153 @@
+"""The second half of planning: which variants a call gets, over which grids, with which kernargs.
+
+What is tried is kept in the decision, or put into the error where nothing fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aot_runtime.contract.evaluation import Evaluator, evaluator
+from aot_runtime.contract.layout import Layout
+from aot_runtime.contract.names import axis_names, config_names
+from aot_runtime.contract.records import Axis, Launch, Op, Value, Variant
+from aot_runtime.errors import NoVariantError
+
+from .checking import Call
+from .decision import AxisChoice, ConfigChoice, Decision, LaunchDecision
+from .rules import Rules, pick_value
+
+Table = Mapping[tuple[Any, ...], Variant]
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """A launch of the contract, its expressions ready."""
+
+    index: int
+    launch: Launch
+    when: Evaluator | None
+    conditions: tuple[Evaluator | None, ...]
+    common: tuple[dict[str, Value], ...]
+    """Of each config, the values of the names that every config sets."""
+    grid: tuple[Evaluator, ...]
+    kernargs: tuple[tuple[str, Evaluator], ...]
+
+
+class Choosing:
+    """The choices of an op's calls, prepared once.
+
+    Args:
+        kernargs: the expressions of each launch's scalar kernargs.
+    """
+
+    def __init__(self, op: Op, variants: Iterable[Variant], kernargs: Mapping[int, Iterable[str]], rules: Rules):
+        self.op, self.rules = op, rules
+        self.axis_names = axis_names(op)
+        self.table: Table = {
+            (variant.launch, tuple(variant.point[name] for name in self.axis_names), variant.aligned, variant.config): (
+                variant
+            )
+            for variant in variants
+        }
+        self.axes: list[tuple[Axis, Evaluator]] = [(axis, evaluator(axis.pick)) for axis in op.axes]
+        self.launches = [self._launch(index, launch, kernargs[index]) for index, launch in enumerate(op.launches)]
+        self.workspaces = [(space, tuple(evaluator(extent) for extent in space.shape)) for space in op.workspace]
+
+    @staticmethod
+    def _launch(index: int, launch: Launch, kernargs: Iterable[str]) -> _Launch:
+        names = config_names(launch)
+        return _Launch(
+            index,
+            launch,
+            evaluator(launch.when) if launch.when else None,
+            tuple(evaluator(config.when) if config.when else None for config in launch.configs),
+            tuple({name: config.values[name] for name in names} for config in launch.configs),
+            tuple(evaluator(extent) for extent in launch.grid),
+            tuple((text, evaluator(text)) for text in kernargs),
+        )
+
+    def decide(self, call: Call) -> Decision:
+        """The aligned specialisation if the call allows it and all of it is built, else the general one.
+
+        Raises `NoVariantError` where neither is built.
+        """
+        misaligned = self.rules.misalignment(call.layouts, {name: call.names[name] for name in self.op.align})
+        tried: list[str] = []
+        for aligned in (False,) if misaligned else (True, False):
+            names = {**call.names, "aligned": aligned}
+            axes = self._pick_axes(names, tried)
+            launches = None if axes is None else self._choose_launches(names, tried)
+            if axes is not None and launches is not None:
+                layouts = {name: layout for name, layout in call.layouts.items() if layout is not None}
+                return self._decision(names, misaligned, layouts, launches, axes)
+        raise no_variant(self.op, self.table.values(), tried)
+
+    def _pick_axes(self, names: dict[str, Any], tried: list[str]) -> tuple[AxisChoice, ...] | None:
+        """The value of each axis, put into `names`; None, and why in `tried`, where some axis has none."""
+        choices = []
+        for axis, pick in self.axes:
+            wanted = pick(names)
+            value = pick_value(axis, wanted)
+            choices.append(AxisChoice(axis, wanted, value))
+            if value is None:
+                rule = axis.pick if axis.rule == "equal" else f"{axis.rule} {axis.pick}"
+                tried.append(f"{axis.name}: none of {list(axis.values)} is picked by {rule}")
+                return None
+            names[axis.name] = value
+        return tuple(choices)
+
+    def _choose_launches(self, names: Mapping[str, Any], tried: list[str]) -> tuple[LaunchDecision, ...] | None:
+        """Every launch that is made; None, and why in `tried`, where nothing is built for one of them."""
+        point = tuple(names[name] for name in self.axis_names)
+        chosen = []
+        for item in self.launches:
+            if item.when is not None and not item.when(names):
+                continue
+            configs = tuple(self._try_configs(item, point, names))
+            variant = configs[-1].variant
+            if variant is None:
+                shown = ", ".join(f"{name}={names[name]}" for name in self.axis_names)
+                tried.append(f"{item.launch.kernel}[{shown}], aligned={names['aligned']}: not built")
+                return None
+            known = {**names, **item.common[configs[-1].number]}
+            x, y, z = (extent(known) for extent in item.grid)
+            grid = self.rules.grid((x, y, z), variant)
+            values = {text: value(known) for text, value in item.kernargs}
+            chosen.append(LaunchDecision(item.index, variant, grid, values, configs))
+        return tuple(chosen)
+
+    def _try_configs(self, item: _Launch, point: tuple[Any, ...], names: Mapping[str, Any]) -> Iterator[ConfigChoice]:
+        """Configs in their order, up to the first whose condition holds and that is built."""
+        for number, (config, condition) in enumerate(zip(item.launch.configs, item.conditions, strict=True)):
+            holds = condition is None or bool(condition(names))
+            variant = self.table.get((item.index, point, names["aligned"], number)) if holds else None
+            yield ConfigChoice(number, config, holds, variant)
+            if variant is not None:
+                return
+
+    def _decision(
+        self,
+        names: Mapping[str, Any],
+        misaligned: tuple[str, ...],
+        layouts: Mapping[str, Layout],
+        launches: tuple[LaunchDecision, ...],
+        axes: tuple[AxisChoice, ...],
+    ) -> Decision:
+        spaces = tuple(
+            (space.name, self.rules.nbytes(space, tuple(extent(names) for extent in shape)), space.zero)
+            for space, shape in self.workspaces
+        )
+        return Decision(names, names["aligned"], misaligned, layouts, spaces, launches, axes)
+
+
+def no_variant(op: Op, variants: Iterable[Variant], tried: list[str]) -> NoVariantError:
+    """The error of a call that the contract allows and nothing was built for."""
+    built = list(variants)
+    there = {name: sorted({v.point[name] for v in built}, key=str) for name in axis_names(op)}
+    listed = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in there.items())
+    denied = "".join(f"\n  left out: {item.when}: {item.reason}" for item in op.denied)
+    why = "".join(f"\n  {reason}" for reason in tried)
+    return NoVariantError(f"{op.name}: no variant of this bundle fits the call:{why}\n  built: {listed}{denied}")
