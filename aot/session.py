@@ -19,7 +19,7 @@ from aot.compile.batch import OnDone, Outcome, compile_missing, look_up
 from aot.compile.cache import CompileCache
 from aot.compile.jobs import CompiledKernel
 from aot.compile.pool import CompileFailure, WarmPool, default_workers
-from aot.manifest.schema import Manifest, load_manifest
+from aot.manifest.loading import Manifest, load_manifest
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import PlannedBundle, filter_names, plan_bundle
 from aot.write.bundle_writer import write_bundle

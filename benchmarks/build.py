@@ -21,7 +21,7 @@ from measure import ROOT, machine, seconds, table, versions
 
 from aot.compile.jobs import CompileJob
 from aot.compile.pool import CompileFailure, WarmPool, default_workers, run_jobs
-from aot.manifest.schema import load_manifest
+from aot.manifest.loading import load_manifest
 from aot.plan.bundles import plan_bundle
 from aot.targets import parse_arch
 

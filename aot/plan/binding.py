@@ -15,14 +15,16 @@ from typing import Any
 
 from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import Parameter, split_function
-from aot.manifest.schema import BindSpec, Expr, LaunchSpec, Manifest, is_function
+from aot.manifest.loading import Manifest
+from aot.manifest.schema import BindSpec, Expr, LaunchSpec, is_function
 from aot.manifest.yamlfile import Key, ManifestError
 from aot_runtime.contract import records
 from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse, query_name
 from aot_runtime.contract.names import Scope, config_names
 from aot_runtime.errors import ExpressionError
 
-from .contract import config_error, positional
+from .configs import config_error
+from .contract import positional
 from .kinds import value_kind, with_let_kinds
 from .members import Absent, MemberError, Value, member_values
 from .variants import VariantSpec

@@ -12,7 +12,7 @@ from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import CompileError, kernel_parameters, load_kernel, sources_hash, split_function
 from aot.compile.keys import JobKeys
 from aot.compile.settings import option_names
-from aot.manifest.schema import Manifest, OpSource
+from aot.manifest.loading import Manifest, OpSource
 from aot.manifest.yamlfile import ManifestError
 from aot.targets import TARGETS, Target
 from aot_runtime.contract import records
@@ -20,7 +20,8 @@ from aot_runtime.errors import ExpressionError
 
 from .binding import Binder, Bound, bound_functions, compile_job
 from .cases import PlannedCase, plan_cases
-from .contract import build_contract, config_error
+from .configs import config_error
+from .contract import build_contract
 from .variants import VariantSpec, enumerate_variants
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from aot.compile.python_source import python_source
-from aot.manifest.schema import InputSpec, Manifest, SelftestSpec
+from aot.manifest.loading import Manifest
+from aot.manifest.schema import InputSpec, SelftestSpec
 from aot.manifest.yamlfile import Key, ManifestError
 from aot.targets import Target
 from aot_runtime.call.callspec import CallSpec, plan_call

@@ -8,18 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from aot.manifest.schema import AxisSpec, LaunchSpec, Manifest, OpSpec, ScalarSpec, TensorSpec, load_tuning
-from aot.manifest.yamlfile import Key, ManifestError, YamlFile
+from aot.manifest.loading import Manifest
+from aot.manifest.schema import AxisSpec, LaunchSpec, OpSpec, ScalarSpec, TensorSpec
+from aot.manifest.yamlfile import Key, ManifestError
 from aot_runtime.contract import records
 from aot_runtime.contract.expressions import LAYOUT_QUERIES, Expression, nearest, parse
 from aot_runtime.contract.names import Scope, axis_rule, stride_position
 from aot_runtime.contract.validate import contract_faults, text_faults
 from aot_runtime.errors import ExpressionError
 
+from .configs import CONFIG_KEYS, ConfigEntry, config_error, launch_configs, launch_name
 from .kinds import value_kind
-
-CONFIG_KEYS = ("name", "when")
-"""Keys of a config entry that are neither constexprs nor compiler options."""
 
 _WITHOUT_STRIDES = ("tensors", "scalars", "require", "let", "exclude", "rare", "overrides")
 """Parts of an op whose expressions are evaluated before the strides of a call are known."""
@@ -160,29 +159,15 @@ class _Contract:
         return records.Axis(name, values, self._text(text, (*path, "pick")), rule)
 
     def _launches(self) -> tuple[records.Launch, ...]:
-        tuning_file, overlay = tuned_configs(self.manifest, self.name, self.arch)
-        names = [launch_name(launch) for launch in self.spec.launches]
-        if len(set(names)) != len(names):
-            raise self._error(("launches",), f"two launches have one name ({', '.join(names)}); give them a `name`")
-        for name, entries in overlay.items():
-            if name not in names:
-                raise tuning_file.error(
-                    ("launches", name), f"no launch '{name}' in op '{self.name}'{nearest(name, names)}"
-                )
-            given = [entry["name"] for entry in entries if "name" in entry]
-            if len(set(given)) != len(given):
-                raise tuning_file.error(
-                    ("launches", name), f"op '{self.name}': two configs have one name ({', '.join(map(str, given))})"
-                )
+        entries = launch_configs(self.manifest, self.name, self.arch)
         return tuple(
-            self._launch(i, launch, overlay.get(name, []))
-            for i, (name, launch) in enumerate(zip(names, self.spec.launches, strict=True))
+            self._launch(i, launch, configs)
+            for i, (launch, configs) in enumerate(zip(self.spec.launches, entries, strict=True))
         )
 
-    def _launch(self, index: int, spec: LaunchSpec, overlay: list[dict[str, records.Value]]) -> records.Launch:
+    def _launch(self, index: int, spec: LaunchSpec, entries: list[ConfigEntry]) -> records.Launch:
         path: tuple[Key, ...] = ("launches", index)
         grid = [self._text(extent, (*path, "grid", i)) for i, extent in enumerate(spec.grid)]
-        entries = overlay_configs(spec.configs, overlay)
         configs = tuple(self._config(index, entry) for entry in entries)
         for i, config in enumerate(configs):
             last = i == len(configs) - 1
@@ -201,7 +186,7 @@ class _Contract:
         grid_xyz = ([*grid, "1", "1"])[:3]
         return records.Launch(launch_name(spec), (grid_xyz[0], grid_xyz[1], grid_xyz[2]), configs, when)
 
-    def _config(self, index: int, entry: dict[str, records.Value]) -> records.Config:
+    def _config(self, index: int, entry: ConfigEntry) -> records.Config:
         name, when = str(entry["name"]), entry.get("when", "")
         rest = {key: value for key, value in entry.items() if key not in CONFIG_KEYS}
         try:
@@ -306,11 +291,6 @@ def innermost_of(tensor: records.Tensor, dim: int) -> str:
     return parse(f"innermost({tensor.name}, {dim})").text
 
 
-def launch_name(launch: LaunchSpec) -> str:
-    """What tuning files call a launch."""
-    return launch.name or launch.kernel.rpartition(":")[2]
-
-
 def positional(value: Expression, tensors: Mapping[str, records.Tensor]) -> Expression:
     """The same with each dim that `LAYOUT_QUERIES` ask about by position, as planners do."""
     text = value.text
@@ -319,50 +299,3 @@ def positional(value: Expression, tensors: Mapping[str, records.Tensor]) -> Expr
             position = stride_position(tensors[str(name)], rest[0])
             text = text.replace(f"{function}({name}, {rest[0]})", f"{function}({name}, {position})")
     return parse(text)
-
-
-def tuned_configs(
-    manifest: Manifest, op: str, arch: str
-) -> tuple[YamlFile, Mapping[str, list[dict[str, records.Value]]]]:
-    """(tuning file of an op, configs by launch); the manifest and nothing where there is none."""
-    name = manifest.spec.ops[op].tuning or op
-    path = manifest.file.path.resolve().parent / "tuning" / arch / f"{name}.yaml"
-    if not path.is_file():
-        return manifest.file, {}
-    file, spec = load_tuning(path)
-    return file, spec.launches
-
-
-def config_error(
-    manifest: Manifest, op: str, arch: str, index: int, config: str, key: str, message: str
-) -> ManifestError:
-    """An error about a key of a config, at its place in the tuning file or in the manifest."""
-    launch = manifest.spec.ops[op].launches[index]
-    file, overlay = tuned_configs(manifest, op, arch)
-    tuned = overlay.get(launch_name(launch), [])
-    groups: tuple[tuple[YamlFile, tuple[Key, ...], list[dict[str, records.Value]], str], ...] = (
-        (file, ("launches", launch_name(launch)), tuned, "tuned"),
-        (manifest.file, ("ops", op, "launches", index, "configs"), launch.configs, "config"),
-    )
-    named = [
-        (where, (*path, i, key), key in entry)
-        for where, path, entries, default in groups
-        for i, entry in enumerate(entries)
-        if str(entry.get("name", f"{default}{i}")) == config
-    ]
-    where, path, _ = next((place for place in named if place[2]), named[0])
-    return where.error(path, f"op '{op}': {message}")
-
-
-def overlay_configs(
-    base: list[dict[str, records.Value]], overlay: list[dict[str, records.Value]]
-) -> list[dict[str, records.Value]]:
-    """Lay a tuning file's entries over a manifest's configs.
-
-    An entry whose `name` the manifest has changes that entry's keys; any other entry is put in front, in order.
-    """
-    named = [{"name": f"config{i}", **entry} for i, entry in enumerate(base)]
-    names = [entry["name"] for entry in named]
-    changes = {entry.get("name"): entry for entry in overlay if entry.get("name") in names}
-    added = [{"name": f"tuned{i}", **entry} for i, entry in enumerate(overlay) if entry.get("name") not in names]
-    return added + [{**entry, **changes.get(entry["name"], {})} for entry in named]

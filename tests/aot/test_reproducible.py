@@ -120,6 +120,7 @@ def test_the_wheel_is_small_and_has_our_two_packages_alone(tmp_path):
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"aot", "aot_runtime"}
     expected = {
         "aot/manifest/manifest.schema.json",
+        "aot/manifest/tuning.schema.json",
         "aot/py.typed",
         "aot_runtime/py.typed",
         "aot/cli.py",

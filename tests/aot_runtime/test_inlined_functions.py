@@ -72,6 +72,12 @@ OP = """
         grid: [parts]
         bind: {{{bind}}}
 """
+TUNING = """\
+tuning:
+  - arch: [gfx942]
+    modelled: {by: registers}
+    launches: {apply: [{name: config0, num_warps: 2}]}
+"""
 MANIFEST = "bundle: applied\nops:\n" + "".join(
     OP.format(name=name, tensors=tensors, bind=bind)
     for name, tensors, bind in (
@@ -83,11 +89,11 @@ MANIFEST = "bundle: applied\nops:\n" + "".join(
 
 
 def write(folder: Path, manifest: str = MANIFEST, functions: str = FUNCTIONS) -> Path:
-    (folder / "tuning/gfx942").mkdir(parents=True, exist_ok=True)
+    (folder / "tuning").mkdir(parents=True, exist_ok=True)
     (folder / "apply.py").write_text(KERNEL)
     (folder / "functions.py").write_text(functions)
     (folder / "applied.yaml").write_text(manifest)
-    (folder / "tuning/gfx942/apply.yaml").write_text("launches: {apply: [{name: config0, num_warps: 2}]}")
+    (folder / "tuning/apply.yaml").write_text(TUNING)
     return folder / "applied.yaml"
 
 

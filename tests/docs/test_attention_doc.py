@@ -92,7 +92,7 @@ def test_a_module_of_ones_own(tmp_path: Path):
 @pytest.mark.parametrize("op", ("flash_attention", "flash_attention_varlen"))
 def test_every_argument_is_in_the_table(op: str):
     pytest.importorskip("triton", reason="manifests need the extra `build`")
-    from aot.manifest.schema import load_manifest
+    from aot.manifest.loading import load_manifest
 
     spec = load_manifest(MANIFEST).spec.ops[op]
     documented = [name.strip("` ") for row in table(PAGE) for name in row[0].split(",")]

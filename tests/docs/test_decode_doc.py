@@ -71,7 +71,7 @@ def test_functions_of_ones_own(tmp_path: Path):
 
 def test_every_argument_is_in_the_table():
     pytest.importorskip("triton", reason="manifests need the extra `build`")
-    from aot.manifest.schema import load_manifest
+    from aot.manifest.loading import load_manifest
 
     ops = load_manifest(MANIFEST).spec.ops
     listed, documented = (

@@ -13,7 +13,7 @@ from filelock import FileLock
 from aot.compile.cache import CompileCache
 from aot.compile.compiler import compile_job
 from aot.compile.jobs import CompiledKernel
-from aot.manifest.schema import load_manifest
+from aot.manifest.loading import load_manifest
 from aot.plan.bundles import PlannedBundle, PlannedVariant, plan_bundle
 from aot.targets import Target, parse_arch
 from aot.write.bundle_writer import make_kernargs, make_variant

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aot.manifest.schema import Manifest, load_manifest
+from aot.manifest.loading import Manifest, load_manifest
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.contract import build_contract
 from aot_runtime.contract import records
@@ -79,6 +79,11 @@ ops:
           - {name: base, WIDTH: 2, num_warps: 4}
 """
 """An op with some of everything; its contract is sound, and no kernel goes with it."""
+
+
+def tuning(launches: str, arch: str = "gfx942") -> str:
+    """A tuning file for one architecture; `launches` in flow style, or a block that is indented by six."""
+    return f"tuning:\n  - arch: [{arch}]\n    modelled: {{by: registers}}\n    launches: {launches}\n"
 
 
 def edit(text: str, *changes: tuple[str, str]) -> str:

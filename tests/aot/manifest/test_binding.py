@@ -6,7 +6,7 @@ from aot.plan.binding import TRITON_DTYPES, Binder, Bound, compile_job, kernarg_
 from aot.plan.contract import build_contract
 from aot.plan.variants import VariantSpec, enumerate_variants
 from aot_runtime.contract.dtypes import DTYPES
-from tests.aot.manifest.projects import EVERYTHING, OPTIONS, SCALE, edit, load, position
+from tests.aot.manifest.projects import EVERYTHING, OPTIONS, SCALE, edit, load, position, tuning
 
 BIND = "        bind: {{{}}}\n"
 
@@ -375,12 +375,11 @@ def test_a_config_key_that_is_neither_constexpr_nor_option(tmp_path, key, neares
 
 
 def test_such_a_key_of_a_tuning_file_has_its_place_there(tmp_path):
-    path = tmp_path / "tuning" / "gfx942" / "scale.yaml"
-    path.parent.mkdir(parents=True)
-    path.write_text("launches:\n  scale_rows:\n    - {name: base, WIDHT: 3}\n")
-    assert (
-        Bindings(tmp_path).fault("x", "WIDTH").startswith(f"{path}:3:20: op 'scale': config 'base': 'WIDHT' is neither")
-    )
+    path = tmp_path / "tuning" / "scale.yaml"
+    path.parent.mkdir()
+    path.write_text(tuning("{scale_rows: [{name: base, WIDHT: 3}]}"))
+    found = Bindings(tmp_path).fault("x", "WIDTH")
+    assert found.startswith(f"{position(path, 'WIDHT')}: op 'scale': config 'base': 'WIDHT' is neither")
 
 
 def test_a_run_time_parameter_cannot_be_tuned(everything):

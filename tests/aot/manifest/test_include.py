@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from aot.manifest.schema import load_manifest
+from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError
 from tests.aot.builds import Project
-from tests.aot.manifest.projects import SCALE, position
+from tests.aot.manifest.projects import SCALE, position, tuning
 
 OTHER = SCALE.replace("bundle: tiny", "bundle: other")
 SUM = SCALE.replace("bundle: tiny", "bundle: sum").replace("  scale:", "  sum:")
@@ -66,8 +66,8 @@ def test_a_tuning_file_beside_the_other_manifest_counts(project: Project):
     folder = project.folder / "family"
     folder.mkdir()
     (folder / "sum.yaml").write_text(SUM)
-    (folder / "tuning/gfx942").mkdir(parents=True)
-    (folder / "tuning/gfx942/sum.yaml").write_text("launches: {scale_rows: [{name: config0, num_warps: 2}]}\n")
+    (folder / "tuning").mkdir()
+    (folder / "tuning/sum.yaml").write_text(tuning("{scale_rows: [{name: config0, num_warps: 2}]}"))
     project.manifest.write_text(INCLUDE + "  family/sum.yaml: {sum: {T: [float32]}}\n")
     assert project.build("--filter", "block=16").exit_code == 0
     assert {variant.num_warps for variant in project.bundle().variants} == {2}

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from aot.manifest.schema import SCHEMA_FILE, json_schema, load_manifest
+from aot.manifest.json_schema import MODELS, json_schema, schema_file
+from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError
 from tests.aot.manifest.projects import EVERYTHING, SCALE, edit, position, write_project
 
@@ -18,14 +19,23 @@ def faults(tmp_path, text: str) -> list[str]:
     return list(caught.value.messages)
 
 
-def test_the_shipped_schema_is_up_to_date():
-    assert SCHEMA_FILE.read_text() == json_schema(), "run `python -m aot.manifest.schema`"
+@pytest.mark.parametrize("name", MODELS)
+def test_the_shipped_schemas_are_up_to_date(name):
+    assert schema_file(name).read_text() == json_schema(name), "run `python -m aot.manifest.json_schema`"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "manifests").rglob("*.yaml")), ids=lambda path: path.name)
+def test_our_files_name_their_schema(path):
+    first, _, schema = path.read_text().partition("\n")[0].partition(" $schema=")
+    assert first == "# yaml-language-server:"
+    assert (path.parent / schema).resolve() == schema_file("tuning" if path.parent.name == "tuning" else "manifest")
 
 
 def test_the_json_schema_describes_what_is_checked():
-    schema = json.loads(json_schema())
+    schema = json.loads(json_schema("manifest"))
     op = schema["$defs"]["OpSpec"]
     assert schema["required"] == ["bundle"] and op["required"] == ["tensors", "launches"]
+    assert schema["$id"] == "urn:aotbuild:manifest"
     assert op["additionalProperties"] is schema["additionalProperties"] is False
     assert "bfloat16" in schema["$defs"]["WorkspaceSpec"]["properties"]["dtype"]["enum"]
     assert schema["$defs"]["TensorSpec"]["properties"]["shape"]["description"].startswith("Dims:")

@@ -1,8 +1,8 @@
 import pytest
 
 from aot.manifest.yamlfile import ManifestError
-from aot.plan.contract import overlay_configs
-from tests.aot.manifest.projects import EVERYTHING, contract, position
+from aot.plan.configs import overlay_configs
+from tests.aot.manifest.projects import EVERYTHING, contract, position, tuning
 
 BASE = [{"name": "wide", "M": 4, "when": "a"}, {"M": 2}]
 
@@ -32,9 +32,9 @@ def test_entries_by_name_change_and_others_go_in_front(overlay, expected):
     assert BASE == [{"name": "wide", "M": 4, "when": "a"}, {"M": 2}]
 
 
-def tune(tmp_path, text: str, arch: str = "gfx942"):
-    path = tmp_path / "tuning" / arch / "scale.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
+def tune(tmp_path, text: str):
+    path = tmp_path / "tuning" / "scale.yaml"
+    path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     return path
 
@@ -42,8 +42,10 @@ def tune(tmp_path, text: str, arch: str = "gfx942"):
 def test_a_tuning_file_is_laid_over_the_manifest_for_its_architecture_alone(tmp_path):
     tune(
         tmp_path,
-        "doc: by hand\nlaunches:\n  scale_rows:\n    - {name: base, WIDTH: 1, num_warps: 2}\n"
-        "    - {name: tall, when: rows > 9, WIDTH: 16}\n",
+        tuning(
+            "{scale_rows: [{name: base, WIDTH: 1, num_warps: 2}, {name: tall, when: rows > 9, WIDTH: 16}]}",
+            "gfx942, gfx90a",
+        ),
     )
     configs = contract(tmp_path, EVERYTHING).launches[0].configs
     assert [(item.name, item.values, item.options, item.when) for item in configs] == [
@@ -51,48 +53,67 @@ def test_a_tuning_file_is_laid_over_the_manifest_for_its_architecture_alone(tmp_
         ("wide", {"WIDTH": 4}, {"num_warps": 8}, "cols > 32"),
         ("base", {"WIDTH": 1}, {"num_warps": 2}, ""),
     ]
+    assert contract(tmp_path, EVERYTHING, "gfx90a").launches[0].configs == configs
     assert [item.name for item in contract(tmp_path, EVERYTHING, "gfx950").launches[0].configs] == ["wide", "base"]
 
 
 @pytest.mark.parametrize(
     "text, fragment, message",
     [
+        (tuning("{scale_row: []}"), "scale_row", "no launch 'scale_row' in op 'scale'; did you mean 'scale_rows'?"),
+        (tuning("{}") + "    launchs: {}\n", "launchs", "unknown key 'launchs'; did you mean 'launches'?"),
+        ("doc: x\n", "doc", "the manifest: the key 'tuning' is missing"),
         (
-            "launches:\n  scale_row: []\n",
-            "scale_row",
-            "no launch 'scale_row' in op 'scale'; did you mean 'scale_rows'?",
-        ),
-        ("launchs: {}\nlaunches: {}\n", "launchs", "unknown key 'launchs'; did you mean 'launches'?"),
-        ("doc: x\n", "doc", "the manifest: the key 'launches' is missing"),
-        (
-            "launches:\n  scale_rows:\n    - {WIDTH: [4]}\n",
+            tuning("{scale_rows: [{WIDTH: [4]}]}"),
             "WIDTH",
-            "launches.scale_rows.0.WIDTH: expected true or false or a whole number or a number or text (given: a list)",
+            "tuning.0.launches.scale_rows.0.WIDTH: expected true or false or a whole number or a number or text "
+            "(given: a list)",
         ),
         (
-            "launches:\n  scale_rows:\n    - {name: base, WIDTH: 1, when: rows >}\n",
+            tuning("{scale_rows: [{name: base, WIDTH: 1, when: rows >}]}"),
             "when",
             "op 'scale': 'rows >' is not an expression: invalid syntax",
         ),
         (
-            "launches:\n  scale_rows:\n    - {when: rowz > 1, WIDTH: 1}\n",
+            tuning("{scale_rows: [{when: rowz > 1, WIDTH: 1}]}"),
             "when",
             "op 'scale': 'rowz > 1' uses undefined name 'rowz'; did you mean 'rows'?",
         ),
         (
-            "launches:\n  scale_rows:\n    - {name: base, when: rows > 1}\n",
+            tuning("{scale_rows: [{name: base, when: rows > 1}]}"),
             "when",
             "op 'scale': the last config ('base') must serve every call: it has no `when`",
         ),
         (
-            "launches:\n  scale_rows:\n    - {name: always, WIDTH: 1}\n",
+            tuning("{scale_rows: [{name: always, WIDTH: 1}]}"),
             "{name",
             "op 'scale': config 'always' has no `when`, so those after it are never used",
         ),
         (
-            "launches:\n  scale_rows:\n    - {name: base, WIDTH: 1}\n    - {name: base, WIDTH: 2}\n",
+            tuning("{scale_rows: [{name: base, WIDTH: 1}, {name: base, WIDTH: 2}]}"),
             "scale_rows",
             "op 'scale': two configs have one name (base, base)",
+        ),
+        (
+            tuning("{}", "gfx942, gfx94"),
+            "gfx94]",
+            "tuning.0.arch.1: 'gfx94' is no architecture; did you mean 'gfx942'?",
+        ),
+        (tuning("{}") + tuning("{}", "gfx90a, gfx942 ")[8:], "gfx942 ", "another entry has gfx942 too"),
+        (
+            tuning("{}").replace("    modelled: {by: registers}\n", ""),
+            "arch",
+            "tuning.0: configs are either `measured`, `modelled` or `published`",
+        ),
+        (
+            tuning("{}") + "    published: {source: a table}\n",
+            "arch",
+            "tuning.0: configs are either `measured`, `modelled` or `published`",
+        ),
+        (
+            tuning("{}").replace("modelled: {by: registers}", "measured: {device: MI300X, date: '2026', figure: x}"),
+            "date",
+            "tuning.0.measured.date: '2026' is no date: YYYY-MM-DD, in quotes",
         ),
     ],
 )
@@ -104,7 +125,7 @@ def test_a_fault_in_a_tuning_file_has_its_place_there(tmp_path, text, fragment, 
 
 
 def test_a_fault_of_the_manifests_part_of_a_tuned_config_stays_there(tmp_path):
-    tune(tmp_path, "launches:\n  scale_rows:\n    - {name: wide, WIDTH: 1}\n")
+    tune(tmp_path, tuning("{scale_rows: [{name: wide, WIDTH: 1}]}"))
     with pytest.raises(ManifestError) as caught:
         contract(tmp_path, EVERYTHING.replace("when: cols > 32", "when: colz > 32"))
     assert caught.value.messages == (
@@ -114,7 +135,7 @@ def test_a_fault_of_the_manifests_part_of_a_tuned_config_stays_there(tmp_path):
 
 
 def test_no_yaml_in_a_tuning_file(tmp_path):
-    path = tune(tmp_path, "launches: [\n")
+    path = tune(tmp_path, "tuning: [\n")
     with pytest.raises(ManifestError) as caught:
         contract(tmp_path, EVERYTHING)
     assert caught.value.messages[0].startswith(f"{path}:2:1: not valid YAML: ")

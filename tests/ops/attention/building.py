@@ -19,7 +19,7 @@ from filelock import FileLock
 from aot.compile.batch import compile_missing, look_up
 from aot.compile.cache import CompileCache
 from aot.compile.pool import WarmPool
-from aot.manifest.schema import Manifest, load_manifest
+from aot.manifest.loading import Manifest, load_manifest
 from aot.plan.bundles import PlannedBundle, plan_bundle
 from aot.targets import Target, parse_arch
 from aot.write.bundle_writer import write_bundle

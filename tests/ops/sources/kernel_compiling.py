@@ -15,7 +15,7 @@ from triton.compiler import ASTSource, CompiledKernel, make_backend
 from aot.compile.compiler import ast_source
 from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import project, split_function
-from aot.manifest.schema import load_manifest
+from aot.manifest.loading import load_manifest
 from aot.plan.bundles import PlannedBundle, PlannedVariant, plan_bundle
 from aot.targets import parse_arch
 

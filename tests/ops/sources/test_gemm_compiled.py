@@ -23,7 +23,8 @@ def pinned(op: str, name: str) -> dict:
     """A config of a gfx942 tuning file, over that of the manifest."""
     base = yaml.safe_load((ROOT / "manifests/gemm.yaml").read_text())["ops"][op]["launches"]
     launch = next(launch for launch in base if launch["kernel"].endswith(":matmul"))
-    tuned = yaml.safe_load((ROOT / f"manifests/tuning/gfx942/{op}.yaml").read_text())["launches"]["matmul"]
+    entries = yaml.safe_load((ROOT / f"manifests/tuning/{op}.yaml").read_text())["tuning"]
+    tuned = next(entry for entry in entries if "gfx942" in entry["arch"])["launches"]["matmul"]
     found: dict = {}
     for config in (*launch["configs"], *tuned):
         if config["name"] == name:

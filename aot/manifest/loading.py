@@ -1,0 +1,147 @@
+"""Reading a manifest: its own ops, those that it includes from others, and the tuning files of its ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aot_runtime.contract.expressions import nearest
+
+from .faults import validated
+from .schema import ArchTuningSpec, ManifestSpec, OpSpec, TuningSpec, Value
+from .yamlfile import Key, ManifestError, YamlFile, read_yaml
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A tuning file."""
+
+    file: YamlFile
+    spec: TuningSpec
+
+    def entry(self, arch: str) -> tuple[tuple[Key, ...], ArchTuningSpec] | None:
+        """(path in the file, entry) for an architecture."""
+        for i, entry in enumerate(self.spec.tuning):
+            if arch in entry.arch:
+                return ("tuning", i), entry
+        return None
+
+
+@dataclass(frozen=True)
+class OpSource:
+    """An op of a bundle: where it is declared, and what is built of it.
+
+    Attributes:
+        manifest: the one that declares the op; of an included op not the one that includes it.
+        only: axis or dtype variable → the values to build; of the others all.
+    """
+
+    manifest: Manifest
+    name: str
+    only: Mapping[str, tuple[Value, ...]]
+
+    @property
+    def spec(self) -> OpSpec:
+        return self.manifest.spec.ops[self.name]
+
+
+class Manifest:
+    """A manifest that follows the schema, with its file for error positions.
+
+    Attributes:
+        spec: the validated content.
+        root: absolute folder that kernel paths start from.
+        sources: the bundle's ops: those that are included, then the manifest's own.
+    """
+
+    def __init__(self, file: YamlFile, spec: ManifestSpec, included: Iterable[OpSource] = ()):
+        self.file, self.spec = file, spec
+        self.root = self._find_root()
+        self.sources = (*included, *(OpSource(self, name, {}) for name in spec.ops))
+        self._tuning: dict[str, Tuning | None] = {}
+
+    def tuning(self, op: str) -> Tuning | None:
+        """The tuning file of an op, or the one that it shares. Raises `ManifestError`."""
+        name = self.spec.ops[op].tuning or op
+        if name not in self._tuning:
+            path = self.file.path.resolve().parent / "tuning" / f"{name}.yaml"
+            self._tuning[name] = _load_tuning(path) if path.is_file() else None
+        return self._tuning[name]
+
+    def error(self, path: tuple[Key, ...], message: str) -> ManifestError:
+        return self.file.error(path, message)
+
+    def _find_root(self) -> Path:
+        folder = self.file.path.resolve().parent
+        if self.spec.root is not None:
+            root = (folder / self.spec.root).resolve()
+            if not root.is_dir():
+                raise self.error(("root",), f"root '{self.spec.root}': there is no folder {root}")
+            return root
+        first_launch = next(((name, launch) for name, spec in self.spec.ops.items() for launch in spec.launches), None)
+        if first_launch is None:
+            return folder
+        op, first = first_launch
+        kernel = first.kernel.rpartition(":")[0]
+        for candidate in (folder, *folder.parents):
+            if (candidate / kernel).is_file():
+                return candidate
+        raise self.error(
+            ("ops", op, "launches", 0, "kernel"),
+            f"kernel file '{kernel}' is neither in {folder} nor in a folder above it; paths start at the project root",
+        )
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Read and validate a manifest. Raises `ManifestError` with every fault, each at its file:line:column."""
+    file = read_yaml(path)
+    spec = validated(file, ManifestSpec)
+    return Manifest(file, spec, _included(file, spec))
+
+
+def _included(file: YamlFile, spec: ManifestSpec) -> Iterator[OpSource]:
+    """The ops of other manifests, of those that they declare themselves."""
+    owners = dict.fromkeys(spec.ops, "this manifest")
+    for name, ops in spec.include.items():
+        path = file.path.parent / name
+        if not path.is_file():
+            raise file.error(("include", name), f"there is no manifest {path}")
+        other_file = read_yaml(path)
+        other = Manifest(other_file, validated(other_file, ManifestSpec))
+        for op, only in ops.items():
+            place = ("include", name, op)
+            if op not in other.spec.ops:
+                raise file.error(place, f"{name} has no op '{op}'{nearest(op, other.spec.ops)}")
+            if op in owners:
+                raise file.error(place, f"the op '{op}' is in {owners[op]} too")
+            owners[op] = name
+            _check_values(file, place, other.spec.ops[op], only)
+            yield OpSource(other, op, {axis: tuple(values) for axis, values in only.items()})
+
+
+def _check_values(file: YamlFile, place: tuple[Key, ...], op: OpSpec, only: Mapping[str, list[Value]]) -> None:
+    axes: dict[str, list[Any]] = {**op.dtypes, **{name: axis.values for name, axis in op.constexprs.items()}}
+    for axis, values in only.items():
+        if axis not in axes:
+            raise file.error((*place, axis), f"op '{place[-1]}' has no axis '{axis}'{nearest(axis, axes)}")
+        for i, value in enumerate(values):
+            # By type too: True equals 1.
+            if (type(value), value) not in [(type(known), known) for known in axes[axis]]:
+                raise file.error(
+                    (*place, axis, i), f"{axis} has no value {value}; it has {', '.join(map(str, axes[axis]))}"
+                )
+
+
+def _load_tuning(path: Path) -> Tuning:
+    """Read and validate a tuning file. Raises `ManifestError`."""
+    file = read_yaml(path)
+    spec = validated(file, TuningSpec)
+    seen: set[str] = set()
+    for i, entry in enumerate(spec.tuning):
+        for k, arch in enumerate(entry.arch):
+            if arch in seen:
+                raise file.error(("tuning", i, "arch", k), f"another entry has {arch} too")
+            seen.add(arch)
+    return Tuning(file, spec)
