@@ -3,11 +3,13 @@
 import triton
 import triton.language as tl
 
+from kernels.common.tensors import Matrix
+
 
 @triton.jit
 def advance_sequences(
-    sampled, block_tables, tokens, positions, slots, seqlens_k, batch, blocks_per_sequence, length, block_size,
-    stride_block_tables_batch, stride_tokens_batch, BLOCK: tl.constexpr,
+    sampled, block_tables: Matrix, tokens: Matrix, positions, slots, seqlens_k,
+    batch, blocks_per_sequence, length, block_size, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Append each sequence's sampled token, and say where its key and value go. Grid: (cdiv(batch, BLOCK)).
 
@@ -19,10 +21,11 @@ def advance_sequences(
     known = sequence < batch
     position = tl.load(positions + sequence, known, 0) + 1
     grows = known & (position >= 0) & (position < length)
-    tl.store(tokens + sequence * stride_tokens_batch + position, tl.load(sampled + sequence, known), grows)
+    row = tokens.ptr + sequence * tokens.stride_rows
+    tl.store(row + position, tl.load(sampled + sequence, known), grows)
     entry = position // block_size
     has_entry = grows & (entry < blocks_per_sequence)
-    block = tl.load(block_tables + sequence * stride_block_tables_batch + entry, has_entry, -1)
+    block = tl.load(block_tables.ptr + sequence * block_tables.stride_rows + entry, has_entry, -1)
     tl.store(slots + sequence, tl.where(block < 0, -1, block * block_size + position % block_size), known)
     tl.store(positions + sequence, position, grows)
     tl.store(seqlens_k + sequence, position + 1, grows)

@@ -1,32 +1,39 @@
 """Writing new keys and values to a cache, on the way rotated and quantised."""
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
+from kernels.common.tensors import HeadRows, Heads, Matrix
 from kernels.decode.int4 import store_int4
 
 ROUNDER: tl.constexpr = tl.constexpr(12582912.0)
 """1.5 * 2**23: a float32 sum with it has no bits below 1, so adding and subtracting rounds half to even."""
 
 
+class Slot(NamedTuple):
+    """Where a program writes: a block, a place in it, heads (int32 [BLOCK_H]) and whether there are these."""
+
+    block: tl.tensor
+    place: tl.tensor
+    heads: tl.tensor
+    known: tl.tensor
+
+
 @triton.jit
 def append_rows(
-    k_new, v_new, k, v, slots, heads_kv, head_dim, blocks, block_size,
-    stride_k_new_tokens, stride_k_new_heads_kv, stride_v_new_tokens, stride_v_new_heads_kv,
-    stride_k_blocks, stride_k_block_size, stride_k_heads_kv,
-    stride_v_blocks, stride_v_block_size, stride_v_heads_kv,
+    k_new: Heads, v_new: Heads, k: Heads, v: Heads, slots, heads_kv, head_dim, blocks, block_size,
     HEAD_DIM: tl.constexpr, BLOCK_H: tl.constexpr,
-    # Of caches with scales
-    k_scale=None, stride_k_scale_blocks=0, stride_k_scale_block_size=0, stride_k_scale_heads_kv=0,
-    v_scale=None, stride_v_scale_blocks=0, stride_v_scale_block_size=0, stride_v_scale_heads_kv=0,
-    PER_TOKEN: tl.constexpr = False, INT4: tl.constexpr = False, groups=0, LARGEST: tl.constexpr = 0.0,
     # Of rotary embeddings
-    cos=None, sin=None, positions=None, pairs=0, max_position=0, stride_cos_max_position=0, stride_sin_max_position=0,
-    interleaved=False,
+    cos: Matrix, sin: Matrix, positions, pairs, max_position, interleaved,
+    # Of caches with scales
+    k_scale: HeadRows = None, v_scale: HeadRows = None,
+    PER_TOKEN: tl.constexpr = False, INT4: tl.constexpr = False, groups=0, LARGEST: tl.constexpr = 0.0,
 ):  # fmt: skip
     """Copy BLOCK_H heads of one token to its slot of a cache. Grid: (tokens, cdiv(heads_kv, BLOCK_H)).
 
-    k_new, v_new: [tokens, heads_kv, head_dim]; k, v: [blocks, block_size, heads_kv, head_dim], or [.., head_dim / 2]
+    k_new, v_new: [1, heads_kv, tokens, head_dim]; k, v: [blocks, heads_kv, block_size, head_dim], or [.., head_dim / 2]
     with INT4. slots: int32 [tokens], block * block_size + place in it; a token whose slot is not in the cache is left
     out. HEAD_DIM: power of two >= head_dim.
 
@@ -34,55 +41,39 @@ def append_rows(
     rotated by the angles of its position (int32 [tokens], clamped), element i with i + pairs, or where `interleaved`
     2 i with 2 i + 1.
 
-    k_scale, v_scale: fp32; what is stored times its scale is the value; from -LARGEST to LARGEST. PER_TOKEN: the scale
-    is made for each row, and stored; else it is given. INT4: k_scale and v_scale are fp16, the `groups` (factor, shift)
-    pairs of `store_int4`.
+    k_scale, v_scale: fp32 [blocks, heads_kv, block_size]; what is stored times its scale is the value; from -LARGEST to
+    LARGEST. PER_TOKEN: the scale is made for each row, and stored; else it is given. INT4: they are fp16, the `groups`
+    (factor, shift) pairs of `store_int4`.
     """
     token = tl.program_id(0)
-    slot = tl.load(slots + token)
-    if slot < 0 or slot // block_size >= blocks:
+    place = tl.load(slots + token)
+    if place < 0 or place // block_size >= blocks:
         return
-    block, place = slot // block_size, slot % block_size
     heads = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
-    known, columns = heads < heads_kv, tl.arange(0, HEAD_DIM)
-
-    k_new += token * stride_k_new_tokens
-    k_at = heads * stride_k_new_heads_kv
-    keys = _load(k_new, k_at, columns, known, head_dim)
-    if cos.to(tl.int64) != 0:
+    slot = Slot(place // block_size, place % block_size, heads, heads < heads_kv)
+    columns = tl.arange(0, HEAD_DIM)
+    k_row, k_at = k_new.ptr + token * k_new.stride_rows, heads * k_new.stride_heads
+    keys = load_new(k_row, k_at, columns, slot.known, head_dim)
+    if cos.ptr.to(tl.int64) != 0:
         position = tl.minimum(tl.maximum(tl.load(positions + token), 0), max_position - 1)
-        keys = _rotate(
-            keys, k_new, k_at, columns, known, cos + position * stride_cos_max_position,
-            sin + position * stride_sin_max_position, pairs, interleaved,
-        )  # fmt: skip
-    values = _load(v_new + token * stride_v_new_tokens, heads * stride_v_new_heads_kv, columns, known, head_dim)
-
-    k_at = block * stride_k_blocks + place * stride_k_block_size + heads * stride_k_heads_kv
-    v_at = block * stride_v_blocks + place * stride_v_block_size + heads * stride_v_heads_kv
-    k_scale_at = block * stride_k_scale_blocks + place * stride_k_scale_block_size + heads * stride_k_scale_heads_kv
-    v_scale_at = block * stride_v_scale_blocks + place * stride_v_scale_block_size + heads * stride_v_scale_heads_kv
-    if INT4:
-        store_int4(keys, k, k_at, k_scale, k_scale_at, known, groups, HEAD_DIM)
-        store_int4(values, v, v_at, v_scale, v_scale_at, known, groups, HEAD_DIM)
-    else:
-        inside = known[:, None] & (columns < head_dim)[None, :]
-        if k.dtype.element_ty.primitive_bitwidth == 8:
-            keys = _quantise(keys, k_scale + k_scale_at, known, k.dtype.element_ty, PER_TOKEN, LARGEST)
-            values = _quantise(values, v_scale + v_scale_at, known, v.dtype.element_ty, PER_TOKEN, LARGEST)
-        tl.store(k + k_at[:, None] + columns[None, :], keys.to(k.dtype.element_ty), inside)
-        tl.store(v + v_at[:, None] + columns[None, :], values.to(v.dtype.element_ty), inside)
+        cosines, sines = cos.ptr + position * cos.stride_rows, sin.ptr + position * sin.stride_rows
+        keys = rotate(keys, k_row, k_at, columns, slot.known, cosines, sines, pairs, interleaved)
+    v_row = v_new.ptr + token * v_new.stride_rows
+    values = load_new(v_row, heads * v_new.stride_heads, columns, slot.known, head_dim)
+    store_row(keys, k, k_scale, slot, head_dim, groups, PER_TOKEN, INT4, LARGEST)
+    store_row(values, v, v_scale, slot, head_dim, groups, PER_TOKEN, INT4, LARGEST)
 
 
 @triton.jit
-def _load(rows, at, columns, known, head_dim):
-    """fp32 [len(at), len(columns)]."""
+def load_new(row, at, columns, known, head_dim):
+    """fp32 [len(at), len(columns)]; 0 where there is none."""
     inside = known[:, None] & (columns < head_dim)[None, :]
-    return tl.load(rows + at[:, None] + columns[None, :], inside, 0.0).to(tl.float32)
+    return tl.load(row + at[:, None] + columns[None, :], inside, 0.0).to(tl.float32)
 
 
 @triton.jit
-def _rotate(x, rows, at, columns, known, cos, sin, pairs, interleaved):
-    """x, which was loaded from `rows`, with its elements before 2 * pairs rotated."""
+def rotate(x, row, at, columns, known, cos, sin, pairs, interleaved):
+    """x, which was loaded from `row`, with its elements before 2 * pairs rotated; cos, sin: addresses of [pairs]."""
     if interleaved:
         pair, partner, is_first = columns // 2, columns ^ 1, columns % 2 == 0
     else:
@@ -90,15 +81,34 @@ def _rotate(x, rows, at, columns, known, cos, sin, pairs, interleaved):
         pair = tl.where(is_first, columns, columns - pairs)
         partner = tl.where(is_first, columns + pairs, columns - pairs)
     rotated = columns < 2 * pairs
-    other = tl.load(rows + at[:, None] + partner[None, :], known[:, None] & rotated[None, :], 0.0).to(tl.float32)
+    other = tl.load(row + at[:, None] + partner[None, :], known[:, None] & rotated[None, :], 0.0).to(tl.float32)
     c = tl.load(cos + pair, rotated, 1.0)
     s = tl.load(sin + pair, rotated, 0.0)
     return x * c[None, :] + other * tl.where(is_first, -s, s)[None, :]
 
 
 @triton.jit
-def _quantise(x, scales, known, dtype: tl.constexpr, PER_TOKEN: tl.constexpr, LARGEST: tl.constexpr):
-    """x / scale between -LARGEST and LARGEST, rounded to integers if the dtype is int8."""
+def store_row(
+    x, cache: Heads, scales: HeadRows, slot: Slot, head_dim, groups,
+    PER_TOKEN: tl.constexpr, INT4: tl.constexpr, LARGEST: tl.constexpr,
+):  # fmt: skip
+    """Store fp32 [BLOCK_H, HEAD_DIM] in a slot, as the cache has numbers; the arguments are as in `append_rows`."""
+    dtype: tl.constexpr = cache.ptr.dtype.element_ty
+    at = slot.block * cache.stride_batch + slot.place * cache.stride_rows + slot.heads * cache.stride_heads
+    scale_at = slot.block * scales.stride_batch + slot.place * scales.stride_rows + slot.heads * scales.stride_heads
+    if INT4:
+        store_int4(x, cache.ptr, at, scales.ptr + scale_at, slot.known, groups, x.shape[1])
+    else:
+        if dtype.primitive_bitwidth == 8:
+            x = quantise(x, scales.ptr + scale_at, slot.known, dtype, PER_TOKEN, LARGEST)
+        columns = tl.arange(0, x.shape[1])
+        inside = slot.known[:, None] & (columns < head_dim)[None, :]
+        tl.store(cache.ptr + at[:, None] + columns[None, :], x.to(dtype), inside)
+
+
+@triton.jit
+def quantise(x, scales, known, dtype: tl.constexpr, PER_TOKEN: tl.constexpr, LARGEST: tl.constexpr):
+    """x / scale between -LARGEST and LARGEST, rounded to integers if the dtype is int8; scales: addresses."""
     if PER_TOKEN:
         scale = tl.max(tl.abs(x), 1) * (1.0 / LARGEST)
         tl.store(scales, scale, known)

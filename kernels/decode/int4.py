@@ -12,9 +12,9 @@ MOST_GROUPS: tl.constexpr = tl.constexpr(8)
 
 
 @triton.jit
-def load_int4(rows, at, pairs, pairs_at, groups, COLUMNS: tl.constexpr, GROUPS: tl.constexpr, WORDS: tl.constexpr):
-    """Rows as fp16 [len(at), COLUMNS]. rows: uint8; pairs: fp16, (factor, shift) of each of `groups`, which divide
-    GROUPS.
+def load_int4(rows, at, pairs, groups, COLUMNS: tl.constexpr, GROUPS: tl.constexpr, WORDS: tl.constexpr):
+    """Rows as fp16 [len(at), COLUMNS]. rows: uint8; pairs: addresses [len(at)] of each row's (factor, shift) pairs of
+    fp16, `groups` of them, a divisor of GROUPS.
 
     WORDS: rows are at multiples of 4 bytes. They take half as many instructions, and have columns as `interleave` does.
     """
@@ -27,10 +27,9 @@ def load_int4(rows, at, pairs, pairs_at, groups, COLUMNS: tl.constexpr, GROUPS: 
         nibbles = tl.join(packed & 15, packed >> 4)
         numbers = (nibbles.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True)
     numbers = numbers.reshape(at.shape[0], GROUPS, COLUMNS // GROUPS)
-    group = tl.arange(0, GROUPS) * groups // GROUPS
-    pair = pairs_at[:, None] + 2 * group[None, :]
-    factor = tl.broadcast_to(tl.load(pairs + pair)[:, :, None], numbers.shape)
-    shift = tl.broadcast_to(tl.load(pairs + pair + 1)[:, :, None], numbers.shape)
+    pair = pairs[:, None] + 2 * (tl.arange(0, GROUPS) * groups // GROUPS)[None, :]
+    factor = tl.broadcast_to(tl.load(pair)[:, :, None], numbers.shape)
+    shift = tl.broadcast_to(tl.load(pair + 1)[:, :, None], numbers.shape)
     return tl.fma(numbers - 1024.0, factor, shift).reshape(at.shape[0], COLUMNS)
 
 
@@ -69,7 +68,7 @@ def deinterleave(x):
 
 
 @triton.jit
-def store_int4(values, rows, at, pairs, pairs_at, known, groups, COLUMNS: tl.constexpr):
+def store_int4(values, rows, at, pairs, known, groups, COLUMNS: tl.constexpr):
     """Quantise fp32 [len(at), COLUMNS] between each group's least and largest value, and store it as `load_int4` reads.
 
     A row has 1, 2, 4 or 8 groups. Each pair is rounded to fp16 before it is used, so that what is read is as near as 4
@@ -85,10 +84,10 @@ def store_int4(values, rows, at, pairs, pairs_at, known, groups, COLUMNS: tl.con
     nibbles = tl.minimum(tl.maximum(steps + 0.5, 0.0), 15.0).to(tl.uint8)
     low, high = tl.split(nibbles.reshape(at.shape[0], COLUMNS // 2, 2))
     eighth = tl.arange(0, MOST_GROUPS)
-    pair = pairs_at[:, None] + 2 * (eighth * groups // MOST_GROUPS)[None, :]
-    stored = known[:, None] & (eighth * groups % MOST_GROUPS == 0)[None, :]
-    tl.store(pairs + pair, factor, stored)
-    tl.store(pairs + pair + 1, shift, stored)
+    pair = pairs[:, None] + 2 * (eighth * groups // MOST_GROUPS)[None, :]
+    first = known[:, None] & (eighth * groups % MOST_GROUPS == 0)[None, :]
+    tl.store(pair, factor, first)
+    tl.store(pair + 1, shift, first)
     tl.store(rows + at[:, None] + tl.arange(0, COLUMNS // 2)[None, :], low | (high << 4), known[:, None])
 
 

@@ -1,13 +1,81 @@
-"""What decoding kernels share: the part of a sequence that a program takes, an online softmax, and where parts meet.
+"""How decoding is divided among programs: tiles of query rows, parts of a sequence's keys, and where parts meet.
 
-Scores are in units of log2 throughout, so that one instruction makes a probability of them.
+A row is a (token, query head) pair. The query heads that share a key head are rows of one tile, so each byte of the
+cache is read once.
 """
+
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
-LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
-LN_2: tl.constexpr = tl.constexpr(0.6931471805599453)
+from kernels.common.softmax import LN_2, fold, inverse, log2_sum
+from kernels.common.tensors import HeadRows, Heads
+
+
+class Sequence(NamedTuple):
+    """A sequence: its number in the batch, its first token in q and out, the number of its first query among those of
+    all sequences, and how many queries and keys it has."""
+
+    batch: tl.tensor
+    first_token: tl.tensor
+    first_query: tl.tensor
+    queries: tl.tensor
+    keys: tl.tensor
+
+
+class Rows(NamedTuple):
+    """Rows of a tile, each [BLOCK_M]: tokens within the sequence and query heads, int32, and whether the row exists.
+
+    Rows past a sequence's last token repeat that: loads need no masks, and what is made of them is not stored.
+    """
+
+    tokens: tl.tensor
+    heads: tl.tensor
+    present: tl.tensor
+
+
+class Parts(NamedTuple):
+    """What the programs that share a row leave for `merge_parts`.
+
+    partial: fp32 [query, head, splits, columns], each part normalised; partial_lse: fp32 [query, head, splits], the
+    logarithms of sums of exponentials, to base 2; splits: parts of a sequence. With one, nothing is left.
+    """
+
+    partial: tl.tensor
+    partial_lse: tl.tensor
+    splits: tl.tensor
+
+
+@triton.jit
+def sequence_of(batch, seqlen_q, seqlen_k, cu_seqlens_q, total_q, seqlens_k):
+    """Sequence `batch`, of seqlen_q queries, and seqlen_k keys or as many as seqlens_k (int32 [batch], or None or null)
+    says. With cu_seqlens_q (int32 [batch + 1]) its queries are some of total_q. Whatever these say, it is within them.
+    """
+    first_token, queries = 0, seqlen_q
+    first_query = batch * seqlen_q
+    if cu_seqlens_q is not None:
+        first_token = tl.minimum(tl.maximum(tl.load(cu_seqlens_q + batch), 0), total_q)
+        queries = tl.minimum(tl.load(cu_seqlens_q + batch + 1), total_q) - first_token
+        first_query = first_token
+    keys = seqlen_k
+    if seqlens_k is not None and seqlens_k.to(tl.int64) != 0:
+        keys = tl.minimum(tl.maximum(tl.load(seqlens_k + batch), 0), seqlen_k)
+    return Sequence(batch, first_token, first_query, queries, keys)
+
+
+@triton.jit
+def rows_of(tile, head_kv, group, queries, BLOCK_M: tl.constexpr):
+    """The Rows of a tile of a key head, which `group` query heads share."""
+    rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    tokens, heads = tl.minimum(rows // group, queries - 1), head_kv * group + rows % group
+    return Rows(tokens, heads, rows < queries * group)
+
+
+@triton.jit
+def offsets_of(tensor: Heads, sequence: Sequence, rows: Rows):
+    """Offsets of Rows in a tensor of [batch, heads, tokens, head_dim], from the address of their batch."""
+    return (sequence.first_token + rows.tokens) * tensor.stride_rows + rows.heads * tensor.stride_heads
 
 
 @triton.jit
@@ -19,95 +87,63 @@ def part(begin, end, split, splits, BLOCK_N: tl.constexpr):
 
 
 @triton.jit
-def queries_of(cu_seqlens_q, batch, total):
-    """First query of a sequence among `total`, and how many it has; both within them, whatever cu_seqlens_q says."""
-    first = tl.minimum(tl.maximum(tl.load(cu_seqlens_q + batch), 0), total)
-    return first, tl.minimum(tl.load(cu_seqlens_q + batch + 1), total) - first
+def store_rows(
+    acc, row_lse, sequence: Sequence, rows: Rows, split, parts: Parts, out: Heads, lse: HeadRows, heads, head_dim,
+    PADDED: tl.constexpr,
+):  # fmt: skip
+    """Store what a program has of its Rows: where there are several parts, in Parts, for `merge_parts`; else in out
+    [batch, heads, tokens, head_dim] and, unless it is null, lse [batch, heads, tokens], natural logarithms.
 
-
-@triton.jit
-def find(table, start, at, blocks, block_size, WHOLE_BLOCKS: tl.constexpr):
-    """Block and place in it of the keys `at`, a tile that begins at `start`, a multiple of its size.
-
-    WHOLE_BLOCKS: block_size is a multiple of 64, so that a tile of up to 64 keys is of one block.
+    acc: fp32 [BLOCK_M, columns], normalised; PADDED: head_dim may be less than its columns. row_lse: fp32 [BLOCK_M],
+    base 2.
     """
-    if WHOLE_BLOCKS and at.shape[0] <= 64:
-        block = tl.load(table + start // block_size)
-        place = at - start // block_size * block_size
+    columns = tl.arange(0, acc.shape[1])
+    present = rows.present[:, None]
+    if parts.splits > 1:
+        place = ((sequence.first_query + rows.tokens).to(tl.int64) * heads + rows.heads) * parts.splits + split
+        tl.store(parts.partial_lse + place, row_lse, mask=rows.present)
+        tl.store(parts.partial + place[:, None] * acc.shape[1] + columns[None, :], acc, mask=present)
     else:
-        block = tl.load(table + at // block_size)
-        place = at % block_size
-    return tl.minimum(tl.maximum(block, 0), blocks - 1), place
-
-
-@triton.jit
-def load_rows(array, at, columns, head_dim, PADDED: tl.constexpr):
-    """Rows of an array, [len(at), len(columns)]; 0 in columns that it does not have."""
-    pointers = array + at[:, None] + columns[None, :]
-    return tl.load(pointers, (columns < head_dim)[None, :], 0.0) if PADDED else tl.load(pointers)
-
-
-@triton.jit
-def fold(scores, row_max, row_sum):
-    """Probabilities of a tile of scores [rows, keys], the factor of what was summed before, new maximum and sum."""
-    new_max = tl.maximum(row_max, tl.max(scores, 1))
-    origin = tl.where(new_max == float("-inf"), 0.0, new_max)  # -inf - -inf is not a number
-    p = tl.exp2(scores - origin[:, None])
-    rescale = tl.exp2(row_max - origin)
-    return p, rescale, new_max, row_sum * rescale + tl.sum(p, 1)
-
-
-@triton.jit
-def finish(acc, row_max, row_sum):
-    """Normalised rows, and their logarithms (to base 2) of sums of exponentials: 0 and -inf where no key was seen."""
-    return acc * (1.0 / tl.where(row_sum == 0, 1.0, row_sum))[:, None], row_max + tl.log2(row_sum)
-
-
-@triton.jit
-def cap(scores, softcap):
-    """softcap * tanh(scores / softcap); the scores where softcap is 0."""
-    if softcap > 0:
-        scores = softcap - 2 * softcap / (tl.exp2(scores * (2 * LOG2_E / softcap)) + 1)
-    return scores
+        # Before out, whose stores take all the scalar registers that there are.
+        if lse.ptr.to(tl.int64) != 0:
+            lse_rows = lse.ptr + sequence.batch * lse.stride_batch
+            tl.store(lse_rows + offsets_of(lse, sequence, rows), row_lse * LN_2, mask=rows.present)
+        out_rows = out.ptr + sequence.batch * out.stride_batch + offsets_of(out, sequence, rows)[:, None]
+        stored = present & (columns < head_dim)[None, :] if PADDED else present
+        tl.store(out_rows + columns[None, :], acc.to(out.ptr.dtype.element_ty), mask=stored)
 
 
 @triton.jit
 def merge_parts(
-    partial, partial_lse, out, lse, heads, seqlen_q, head_dim, splits,
-    stride_out_heads, stride_out_tokens, stride_lse_heads, stride_lse_tokens,
-    HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr,
-    stride_out_batch=0, stride_lse_batch=0, cu_seqlens_q=None, sequences=0,
+    parts: Parts, out: Heads, lse: HeadRows, heads, seqlen_q, head_dim, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr,
+    cu_seqlens_q=None, sequences=0,
 ):  # fmt: skip
     """Join the parts of each row. Grid: (tokens, heads, batch).
 
-    partial: fp32 [batch, seqlen_q, heads, splits, HEAD_DIM], each part normalised; partial_lse: fp32 [batch, seqlen_q,
-    heads, splits], base 2. out: [batch, heads, seqlen_q, head_dim]; lse: fp32 [batch, heads, seqlen_q], natural, or 0.
-    SPLITS: power of two, parts that are read at once; they are summed in an order that depends on nothing but their
-    number. cu_seqlens_q: int32 [sequences + 1], or None; tokens from its last number on are of none, and left out.
+    parts: of HEAD_DIM columns, its queries those of [batch, seqlen_q]. out: [batch, heads, seqlen_q, head_dim]; lse:
+    fp32 [batch, heads, seqlen_q], natural, or null. SPLITS: power of two, parts that are read at once; they are summed
+    in an order that depends on nothing but their number. cu_seqlens_q: int32 [sequences + 1], or None; tokens from its
+    last number on are of no sequence, and left out.
     """
     token, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if cu_seqlens_q is not None and token >= tl.load(cu_seqlens_q + sequences):
         return
-    place = ((batch * seqlen_q + token).to(tl.int64) * heads + head) * splits
+    place = ((batch * seqlen_q + token).to(tl.int64) * heads + head) * parts.splits
     columns = tl.arange(0, HEAD_DIM)
-    acc = tl.zeros([HEAD_DIM], tl.float32)
-    row_sum = 0.0
-    row_max = float("-inf")
-    for start in range(0, splits, SPLITS):
+    acc = tl.zeros([1, HEAD_DIM], tl.float32)
+    row_max = tl.full([1], float("-inf"), tl.float32)
+    row_sum = tl.zeros([1], tl.float32)
+    for start in range(0, parts.splits, SPLITS):
         at = start + tl.arange(0, SPLITS)
-        known = at < splits
-        part_lse = tl.load(partial_lse + place + at, mask=known, other=float("-inf"))
-        new_max = tl.maximum(row_max, tl.max(part_lse, 0))
-        origin = tl.where(new_max == float("-inf"), 0.0, new_max)
-        weight = tl.exp2(part_lse - origin)
-        rescale = tl.exp2(row_max - origin)
-        parts = tl.load(partial + (place + at)[:, None] * HEAD_DIM + columns[None, :], mask=known[:, None], other=0.0)
-        acc = acc * rescale + tl.sum(parts * weight[:, None], 0)
-        row_sum = row_sum * rescale + tl.sum(weight, 0)
-        row_max = new_max
-    acc *= 1.0 / tl.where(row_sum == 0, 1.0, row_sum)
-    out += batch * stride_out_batch + head * stride_out_heads + token * stride_out_tokens
-    tl.store(out + columns, acc.to(out.dtype.element_ty), mask=columns < head_dim)
-    if lse.to(tl.int64) != 0:
-        lse += batch * stride_lse_batch + head * stride_lse_heads + token * stride_lse_tokens
-        tl.store(lse, (row_max + tl.log2(row_sum)) * LN_2)
+        known = at < parts.splits
+        part_lse = tl.load(parts.partial_lse + place + at, mask=known, other=float("-inf"))
+        weights, rescale, row_max, row_sum = fold(part_lse[None, :], row_max, row_sum)
+        rows = parts.partial + (place + at)[:, None] * HEAD_DIM + columns[None, :]
+        values = tl.load(rows, mask=known[:, None], other=0.0)
+        acc = acc * rescale[:, None] + tl.sum(values * tl.trans(weights), 0)[None, :]
+    acc *= inverse(row_sum)[:, None]
+    out_row = out.ptr + batch * out.stride_batch + head * out.stride_heads + token * out.stride_rows
+    tl.store(out_row + columns[None, :], acc.to(out.ptr.dtype.element_ty), mask=(columns < head_dim)[None, :])
+    if lse.ptr.to(tl.int64) != 0:
+        lse_row = lse.ptr + batch * lse.stride_batch + head * lse.stride_heads + token * lse.stride_rows
+        tl.store(lse_row + tl.arange(0, 1), log2_sum(row_max, row_sum) * LN_2)

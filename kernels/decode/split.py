@@ -1,155 +1,155 @@
-"""Attention of few queries over a cache of keys and values: each program folds a part of them (flash decoding).
+"""Attention of few queries over a cache of keys and values: each program folds a part of them (flash decoding)."""
 
-The query heads that share a key head are rows of one tile, so each byte of the cache is read once.
-"""
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
+from kernels.common.softcap import cap
+from kernels.common.softmax import LOG2_E, fold, inverse, log2_sum
+from kernels.common.tensors import HeadRows, Heads
+from kernels.decode.cache import BlockTables, find, load_rows
 from kernels.decode.int4 import deinterleave, interleave, load_int4
-from kernels.decode.parts import LN_2, LOG2_E, cap, find, finish, fold, load_rows, part, queries_of
+from kernels.decode.parts import Parts, offsets_of, part, rows_of, sequence_of, store_rows
 
 GAIN: tl.constexpr = tl.constexpr(128.0)
 """Probabilities times the scale of a quantised value are small; this keeps them in float16's normal range."""
 
 
+class Scoring(NamedTuple):
+    """What is made of products of queries and keys. slopes: fp32 [BLOCK_M], in units of log2, or None. reach: keys that
+    a query sees before its own place."""
+
+    scale: tl.tensor
+    softcap: tl.tensor
+    slopes: tl.tensor
+    reach: tl.tensor
+
+
 @triton.jit
 def decode_split(
-    q, k, v, out, lse, partial, partial_lse,
-    heads, heads_kv, seqlen_q, seqlen_k, head_dim, splits,
-    stride_q_heads, stride_q_tokens,
-    stride_k_batch, stride_k_heads, stride_k_tokens,
-    stride_v_batch, stride_v_heads, stride_v_tokens,
-    stride_out_heads, stride_out_tokens,
-    stride_lse_heads, stride_lse_tokens,
-    scale,
-    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    # Of batches whose sequences have the same number of queries
-    stride_q_batch=0, stride_out_batch=0, stride_lse_batch=0, seqlens_k=None,
-    # Of paged caches
-    cu_seqlens_q=None, total_q=0, block_tables=None, blocks=0, block_size=0, stride_tables_batch=0,
-    WHOLE_BLOCKS: tl.constexpr = False,
+    q: Heads, k: Heads, v: Heads, out: Heads, lse: HeadRows, parts: Parts,
+    heads, heads_kv, seqlen_q, seqlen_k, head_dim, scale,
+    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    # Where sequences have other numbers of keys or queries, and caches are in blocks
+    seqlens_k=None, cu_seqlens_q=None, total_q=0, block_tables: BlockTables = None, WHOLE_BLOCKS: tl.constexpr = False,
     # Of quantised caches
-    GROUPS: tl.constexpr = 0, WORDS: tl.constexpr = False, groups=0,
-    k_scale=None, stride_k_scale_batch=0, stride_k_scale_heads=0, stride_k_scale_tokens=0,
-    v_scale=None, stride_v_scale_batch=0, stride_v_scale_heads=0, stride_v_scale_tokens=0,
+    k_scale: HeadRows = None, v_scale: HeadRows = None,
+    groups=0, GROUPS: tl.constexpr = 0, WORDS: tl.constexpr = False,
     # Of scores
     alibi_slopes=None, window=-1, softcap=0.0,
 ):  # fmt: skip
-    """Fold one of `splits` parts of a sequence's keys into a softmax, for BLOCK_M (token, head) rows of a key head.
+    """Fold one of parts.splits parts of a sequence's keys into a softmax, for BLOCK_M (token, head) rows of a key head.
 
     Grid: (cdiv(seqlen_q * heads // heads_kv, BLOCK_M) * splits, heads_kv, batch).
 
-    q, out: [batch, heads, tokens, head_dim] of seqlen_q tokens; or, where cu_seqlens_q (int32 [batch + 1]) is given,
-    [heads, total_q, head_dim] of all sequences' tokens, of which one has at most seqlen_q. k, v: [batch, heads_kv,
-    tokens, head_dim] of seqlen_k tokens; or, with block_tables (int32 [batch, seqlen_k / block_size]), [blocks,
-    heads_kv, block_size, head_dim], the stride along blocks as that along batch. seqlens_k: int32 [batch], how many
-    keys each sequence has; None, or null: seqlen_k. Its queries are its last tokens: query t sees keys
-    j <= t + keys - queries and, if window >= 0, only those with j >= t + keys - queries - window.
+    q, out: [batch, heads, tokens, head_dim] of seqlen_q tokens; or, where cu_seqlens_q (int32 [batch + 1]) is given, of
+    all sequences' total_q tokens, of which one has at most seqlen_q, the stride along batch 0. k, v: [batch, heads_kv,
+    tokens, head_dim] of seqlen_k tokens; or, with block_tables, [blocks, heads_kv, block_size, head_dim]. seqlens_k:
+    int32 [batch], how many keys each sequence has; None, or null: seqlen_k. Its queries are its last tokens: query t
+    sees keys j <= t + keys - queries and, if window >= 0, only those with j >= t + keys - queries - window.
 
-    k_scale, v_scale: fp32, factors of the cache's numbers, with strides along its batch (or blocks), heads_kv and
-    tokens, 0 where one serves all. With GROUPS the cache has 4 bits a number, uint8 [.., head_dim / 2], the even ones
-    low, and each token has `groups` (factor, shift) pairs, fp16 [.., groups, 2], contiguous; GROUPS: a multiple of it;
-    WORDS: its rows are at multiples of 4 bytes. softcap: if > 0, scores become softcap * tanh(score / softcap).
-    alibi_slopes: fp32 [heads], None or null; adds -slope * |distance|.
+    k_scale, v_scale: fp32, factors of the cache's numbers, a stride 0 where one serves all. With GROUPS the cache has 4
+    bits a number, uint8 [.., head_dim / 2], the even ones low, and each token has `groups` (factor, shift) pairs, fp16
+    [.., groups, 2], contiguous; GROUPS: a multiple of it; WORDS: its rows are at multiples of 4 bytes. softcap: if > 0,
+    scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [heads], None or null; adds -slope * |distance|.
 
-    splits > 1: writes partial fp32 [row, splits, HEAD_DIM], each part normalised, and partial_lse fp32 [row, splits] in
-    units of log2, with row = (batch * seqlen_q + token) * heads + head, for `merge_parts`; else out, and lse (natural)
-    unless it is null. WHOLE_BLOCKS: block_size is a multiple of 64. What a length or a block table says is clamped:
-    nothing outside of the cache is read.
+    lse: fp32 [batch, heads, tokens], natural, or null. What is written, and where, is as in `store_rows`.
+    WHOLE_BLOCKS: block_size is a multiple of 64. What a length or a block table says is clamped: nothing outside of the
+    cache is read.
     """
-    SCALED: tl.constexpr = k.dtype.element_ty.primitive_bitwidth == 8 and not GROUPS
-    tile, split = tl.program_id(0) // splits, tl.program_id(0) % splits
+    SCALED: tl.constexpr = k.ptr.dtype.element_ty.primitive_bitwidth == 8 and not GROUPS
+    tile, split = tl.program_id(0) // parts.splits, tl.program_id(0) % parts.splits
     head_kv, batch = tl.program_id(1), tl.program_id(2)
     group = heads // heads_kv
-
-    first_token, queries = 0, seqlen_q
-    first_row = batch * seqlen_q
-    if cu_seqlens_q is not None:
-        first_token, queries = queries_of(cu_seqlens_q, batch, total_q)
-        first_row = first_token
-    keys = seqlen_k
-    if seqlens_k is not None and seqlens_k.to(tl.int64) != 0:
-        keys = tl.minimum(tl.maximum(tl.load(seqlens_k + batch), 0), seqlen_k)
-    if tile * BLOCK_M >= queries * group:
+    sequence = sequence_of(batch, seqlen_q, seqlen_k, cu_seqlens_q, total_q, seqlens_k)
+    if tile * BLOCK_M >= sequence.queries * group:
         return
-
-    # Rows and keys past the last repeat it: loads need no masks, and what is made of them is neither seen nor stored.
-    rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
-    tokens, heads_q = tl.minimum(rows // group, queries - 1), head_kv * group + rows % group
-    present = rows < queries * group
+    rows = rows_of(tile, head_kv, group, sequence.queries, BLOCK_M)
     columns = tl.arange(0, HEAD_DIM)
-    q += batch * stride_q_batch
-    q_at = (first_token + tokens) * stride_q_tokens + heads_q * stride_q_heads
-    q_tile = load_rows(q, q_at, columns, head_dim, PADDED)
+    q_rows = q.ptr + batch * q.stride_batch
+    q_tile = load_rows(q_rows, offsets_of(q, sequence, rows), columns, head_dim, PADDED)
     if WORDS:
         q_tile = interleave(q_tile)
 
-    last = tokens + (keys - queries)  # the last key that each row sees
-    end = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // group + 1 + keys - queries, keys)
-    reach = window if window >= 0 else 2147483647
-    first_last = tl.maximum(tile * BLOCK_M // group + keys - queries, 0)
-    begin = tl.maximum(first_last - reach, 0) // BLOCK_N * BLOCK_N
-    begin, end = part(begin, end, split, splits, BLOCK_N)
-
-    k += head_kv * stride_k_heads
-    v += head_kv * stride_v_heads
-    scale_log2 = scale * LOG2_E
-    if alibi_slopes is not None:
-        slopes = tl.load(alibi_slopes + heads_q, alibi_slopes.to(tl.int64) != 0, 0.0) * LOG2_E
+    offset = sequence.keys - sequence.queries  # of a token's place among the keys
+    last = rows.tokens + offset  # the last key that each row sees
+    scoring = make_scoring(scale, softcap, window, alibi_slopes, rows.heads)
+    end = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // group + 1 + offset, sequence.keys)
+    first_last = tl.maximum(tile * BLOCK_M // group + offset, 0)
+    begin = tl.maximum(first_last - scoring.reach, 0) // BLOCK_N * BLOCK_N
+    begin, end = part(begin, end, split, parts.splits, BLOCK_N)
     acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
     for start in range(begin, end, BLOCK_N):
-        distance = last[:, None] - (start + tl.arange(0, BLOCK_N))[None, :]
-        at = tl.minimum(start + tl.arange(0, BLOCK_N), keys - 1)
-        block, place = batch, at
-        if block_tables is not None:
-            table = block_tables + batch * stride_tables_batch
-            block, place = find(table, start, at, blocks, block_size, WHOLE_BLOCKS)
-        k_at = block * stride_k_batch + place * stride_k_tokens
-        v_at = block * stride_v_batch + place * stride_v_tokens
-        k_factors = block * stride_k_scale_batch + head_kv * stride_k_scale_heads + place * stride_k_scale_tokens
-        v_factors = block * stride_v_scale_batch + head_kv * stride_v_scale_heads + place * stride_v_scale_tokens
-        if GROUPS:
-            k_tile = load_int4(k, k_at, k_scale, k_factors, groups, HEAD_DIM, GROUPS, WORDS)
-            v_tile = load_int4(v, v_at, v_scale, v_factors, groups, HEAD_DIM, GROUPS, WORDS)
-        else:
-            k_tile = load_rows(k, k_at, columns, head_dim, PADDED)
-            v_tile = load_rows(v, v_at, columns, head_dim, PADDED)
-
-        scores = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)))
+        keys = start + tl.arange(0, BLOCK_N)
+        # Keys past the last repeat it: loads need no masks, and what is made of them is not seen.
+        block, place = find(block_tables, batch, start, tl.minimum(keys, sequence.keys - 1), WHOLE_BLOCKS)
+        k_factors = factors_at(k_scale, block, head_kv, place)
+        v_factors = factors_at(v_scale, block, head_kv, place)
+        k_tile = load_cache(k, k_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
+        v_tile = load_cache(v, v_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
+        products = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)))
         if SCALED:
-            scores *= tl.load(k_scale + k_factors)[None, :]
-        if softcap > 0:
-            scores = cap(scores * scale, softcap) * LOG2_E
-        else:
-            scores *= scale_log2
-        if alibi_slopes is not None:
-            scores -= slopes[:, None] * tl.abs(distance).to(tl.float32)
-        visible = (distance | (reach - distance)) >= 0  # both, by their signs
-        p, rescale, row_max, row_sum = fold(tl.where(visible, scores, float("-inf")), row_max, row_sum)
+            products *= tl.load(k_factors)[None, :]
+        scores = visible_scores(products, last[:, None] - keys[None, :], scoring)
+        p, rescale, row_max, row_sum = fold(scores, row_max, row_sum)
         if SCALED:
-            p *= (tl.load(v_scale + v_factors) * GAIN)[None, :]
+            p *= (tl.load(v_factors) * GAIN)[None, :]
         acc = tl.dot(p.to(q_tile.dtype), v_tile.to(q_tile.dtype), acc * rescale[:, None])
 
-    acc, row_lse = finish(acc, row_max, row_sum)
+    acc *= inverse(row_sum)[:, None]
     if SCALED:
         acc *= 1.0 / GAIN
     if WORDS:
         acc = deinterleave(acc)
-    if splits > 1:
-        place = ((first_row + tokens).to(tl.int64) * heads + heads_q) * splits + split
-        tl.store(partial_lse + place, row_lse, mask=present)
-        tl.store(partial + place[:, None] * HEAD_DIM + columns[None, :], acc, mask=present[:, None])
+    row_lse = log2_sum(row_max, row_sum)
+    store_rows(acc, row_lse, sequence, rows, split, parts, out, lse, heads, head_dim, PADDED)
+
+
+@triton.jit
+def factors_at(factors: HeadRows, block, head_kv, place):
+    """Addresses of the factors (or of the first pairs) of a key head's tokens; None where there are none."""
+    if factors.ptr is None:
+        return None
     else:
-        # Before out, whose stores take all the scalar registers that there are.
-        if lse.to(tl.int64) != 0:
-            lse += batch * stride_lse_batch
-            lse_at = (first_token + tokens) * stride_lse_tokens + heads_q * stride_lse_heads
-            tl.store(lse + lse_at, row_lse * LN_2, mask=present)
-        out += batch * stride_out_batch
-        out_at = (first_token + tokens) * stride_out_tokens + heads_q * stride_out_heads
-        stored = present[:, None] & (columns < head_dim)[None, :] if PADDED else present[:, None]
-        tl.store(out + out_at[:, None] + columns[None, :], acc.to(out.dtype.element_ty), mask=stored)
+        at = block * factors.stride_batch + head_kv * factors.stride_heads + place * factors.stride_rows
+        return factors.ptr + at
+
+
+@triton.jit
+def load_cache(
+    cache: Heads, factors, block, head_kv, place, head_dim, groups,
+    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, GROUPS: tl.constexpr, WORDS: tl.constexpr,
+):  # fmt: skip
+    """Rows of a key head, [len(place), HEAD_DIM], as the cache has them; of 4 bits as fp16. Arguments are as in
+    `decode_split`, factors as from `factors_at`."""
+    rows = cache.ptr + head_kv * cache.stride_heads
+    at = block * cache.stride_batch + place * cache.stride_rows
+    if GROUPS:
+        return load_int4(rows, at, factors, groups, HEAD_DIM, GROUPS, WORDS)
+    else:
+        return load_rows(rows, at, tl.arange(0, HEAD_DIM), head_dim, PADDED)
+
+
+@triton.jit
+def make_scoring(scale, softcap, window, alibi_slopes, heads):
+    """The Scoring of rows of these query heads; the arguments are as in `decode_split`."""
+    slopes = None
+    if alibi_slopes is not None:
+        slopes = tl.load(alibi_slopes + heads, alibi_slopes.to(tl.int64) != 0, 0.0) * LOG2_E
+    return Scoring(scale, softcap, slopes, window if window >= 0 else 2147483647)
+
+
+@triton.jit
+def visible_scores(products, distance, scoring: Scoring):
+    """Scores in units of log2, -inf where the key is not seen; distance: int32, of the key before the last one seen."""
+    if scoring.softcap > 0:
+        scores = cap(products, scoring.scale, scoring.softcap) * LOG2_E
+    else:
+        scores = products * (scoring.scale * LOG2_E)
+    if scoring.slopes is not None:
+        scores -= scoring.slopes[:, None] * tl.abs(distance).to(tl.float32)
+    visible = (distance | (scoring.reach - distance)) >= 0  # both, by their signs
+    return tl.where(visible, scores, float("-inf"))

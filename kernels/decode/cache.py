@@ -1,0 +1,49 @@
+"""Caches of keys and values: contiguous, [batch, heads, tokens, head_dim], or in blocks, [blocks, heads, block_size,
+head_dim], of which a table names each sequence's.
+
+What a table says is clamped: nothing outside of a cache is read.
+"""
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+
+
+class BlockTables(NamedTuple):
+    """Each sequence's blocks, in order: int32 [batch, blocks of a sequence]; ptr is None where caches are contiguous.
+
+    blocks: those of the cache; block_size: tokens of one.
+    """
+
+    ptr: tl.tensor
+    stride_batch: tl.tensor
+    blocks: tl.tensor
+    block_size: tl.tensor
+
+
+@triton.jit
+def find(tables: BlockTables, batch, start, tokens, WHOLE_BLOCKS: tl.constexpr):
+    """(entry of the cache's first dim, place along its tokens) of a sequence's `tokens`, a tile that begins at `start`,
+    a multiple of its size.
+
+    WHOLE_BLOCKS: block_size is a multiple of 64, so that a tile of up to 64 tokens is of one block.
+    """
+    if tables.ptr is None:
+        return batch, tokens
+    else:
+        table = tables.ptr + batch * tables.stride_batch
+        if WHOLE_BLOCKS and tokens.shape[0] <= 64:
+            block = tl.load(table + start // tables.block_size)
+            place = tokens - start // tables.block_size * tables.block_size
+        else:
+            block = tl.load(table + tokens // tables.block_size)
+            place = tokens % tables.block_size
+        return tl.minimum(tl.maximum(block, 0), tables.blocks - 1), place
+
+
+@triton.jit
+def load_rows(array, at, columns, head_dim, PADDED: tl.constexpr):
+    """Rows of an array, [len(at), len(columns)]; PADDED: 0 in columns from head_dim on, which it does not have."""
+    pointers = array + at[:, None] + columns[None, :]
+    return tl.load(pointers, (columns < head_dim)[None, :], 0.0) if PADDED else tl.load(pointers)
