@@ -3,6 +3,15 @@
 import triton
 import triton.language as tl
 
+ROUNDER: tl.constexpr = tl.constexpr(12582912.0)
+"""1.5 * 2**23: a float32 sum with it has no bits below 1, so adding and subtracting rounds half to even."""
+
+
+@triton.jit
+def half_to_even(x):
+    """fp32 rounded to the nearest integer, for magnitudes up to 2**22."""
+    return (x + ROUNDER) - ROUNDER
+
 
 @triton.jit
 def narrow(x, dtype: tl.constexpr, HAS_BF16_CVT: tl.constexpr):

@@ -1,11 +1,26 @@
 """Tensors, and functions with what they capture, as kernel parameters: docs/manifest.md says how they are bound.
 
-Strides are in elements. The address of a tensor that is absent is None, and its strides are 0.
+Strides are in elements. The address of a tensor that is absent is None, and its strides are 0; that of a nullable one
+is a null pointer.
 """
 
 from typing import NamedTuple
 
+import triton
 import triton.language as tl
+
+
+@triton.jit
+def given(pointer):
+    """Whether a nullable tensor is there, by its address: a condition at run time."""
+    return pointer.to(tl.int64) != 0
+
+
+class Vector(NamedTuple):
+    """A tensor of [rows]."""
+
+    ptr: tl.tensor
+    stride_rows: tl.tensor
 
 
 class Matrix(NamedTuple):
@@ -14,6 +29,27 @@ class Matrix(NamedTuple):
     ptr: tl.tensor
     stride_rows: tl.tensor
     stride_columns: tl.tensor
+
+
+class Matrices(NamedTuple):
+    """A tensor of [batch, rows, columns]."""
+
+    ptr: tl.tensor
+    stride_batch: tl.tensor
+    stride_rows: tl.tensor
+    stride_columns: tl.tensor
+
+
+@triton.jit
+def matrix_of(x, batch):
+    """The matrix of `Matrices` at a place of the batch."""
+    return Matrix(x.ptr + batch.to(tl.int64) * x.stride_batch, x.stride_rows, x.stride_columns)
+
+
+@triton.jit
+def transposed(x):
+    """A `Matrix` with its rows as columns."""
+    return Matrix(x.ptr, x.stride_columns, x.stride_rows)
 
 
 class Heads(NamedTuple):

@@ -3,17 +3,16 @@
 import triton
 import triton.language as tl
 
-LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
+from kernels.common.softmax import LOG2_E
+from kernels.common.tensors import Matrix
+
 SQRT_HALF: tl.constexpr = tl.constexpr(0.7071067811865476)
 SQRT_8_OVER_PI: tl.constexpr = tl.constexpr(1.5957691216057308)
 """2 * sqrt(2 / pi)"""
 
 
 @triton.jit
-def gate_rows(
-    gate, up, out, cols, stride_gate_rows, stride_up_rows, stride_out_rows,
-    BLOCK: tl.constexpr, ACTIVATION: tl.constexpr,
-):  # fmt: skip
+def gate_rows(gate: Matrix, up: Matrix, out: Matrix, cols, BLOCK: tl.constexpr, ACTIVATION: tl.constexpr):
     """out = ACTIVATION(gate) * up, in fp32. Grid: (rows, cdiv(cols, BLOCK)).
 
     gate, up, out: [rows, cols] of one dtype, columns contiguous. ACTIVATION: silu, gelu (of the error function) or
@@ -22,8 +21,8 @@ def gate_rows(
     row = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < cols
-    x = tl.load(gate + row * stride_gate_rows + columns, mask=inside, other=0.0).to(tl.float32)
-    y = tl.load(up + row * stride_up_rows + columns, mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(gate.ptr + row * gate.stride_rows + columns, mask=inside, other=0.0).to(tl.float32)
+    y = tl.load(up.ptr + row * up.stride_rows + columns, mask=inside, other=0.0).to(tl.float32)
     if ACTIVATION == "silu":
         x *= _sigmoid(x)
     elif ACTIVATION == "gelu":
@@ -31,7 +30,7 @@ def gate_rows(
     else:
         # 0.5 + 0.5 * tanh(z / 2) is sigmoid(z).
         x *= _sigmoid(SQRT_8_OVER_PI * (x + 0.044715 * x * x * x))
-    tl.store(out + row * stride_out_rows + columns, (x * y).to(out.dtype.element_ty), mask=inside)
+    tl.store(out.ptr + row * out.stride_rows + columns, (x * y).to(out.ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit

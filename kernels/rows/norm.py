@@ -3,23 +3,25 @@
 import triton
 import triton.language as tl
 
+from kernels.common.tensors import Matrix, given
 from kernels.rows.quantise import quantise, row_scale
 
 
 @triton.jit
 def norm_rows(
-    x, weight, out, rows, cols, eps, zero_centred, stride_x_rows, stride_out_rows,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr, SUBTRACT_MEAN: tl.constexpr, PERSISTENT: tl.constexpr = False,
-    bias=None, residual=None, stride_residual_rows=0, row_scales=None, LARGEST: tl.constexpr = 0.0,
+    x: Matrix, weight, residual: Matrix, out: Matrix, rows, cols, eps, zero_centred,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,
+    PERSISTENT: tl.constexpr = False, bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0,
 ):  # fmt: skip
     """out[i, :] = (x[i, :] - mean) / sqrt(variance + eps) * weight + bias, ROWS rows at a time, in fp32.
 
     Grid: (cdiv(rows, ROWS),), or any number of programs where PERSISTENT.
 
-    x, out: [rows, cols], strides in elements, columns contiguous. weight, bias: [cols]; bias may be None. zero_centred:
-    1 is added to weight. SUBTRACT_MEAN: layer norm; else mean is 0, and the variance the mean square: RMS norm.
+    x, out: [rows, cols], columns contiguous. weight, bias: [cols]; bias may be None or a null pointer. zero_centred: 1
+    is added to weight. SUBTRACT_MEAN: layer norm; else mean is 0, and the variance the mean square: RMS norm.
 
-    residual: [rows, cols] of x's dtype or None; it becomes residual + x, rounded to that dtype, and x is that sum.
+    residual: [rows, cols] of x's dtype, or a null pointer; it becomes residual + x, rounded to that dtype, and x is
+    that sum. HAS_RESIDUAL: it may be there.
 
     row_scales: fp32 [rows] or None; out is int8 or float8, and out * scale the result. A scale takes the largest value
     of its row to LARGEST, and is 0 in a row of zeros.
@@ -30,7 +32,7 @@ def norm_rows(
     columns = tl.arange(0, BLOCK)[None, :]
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     inside = (row < rows) & (columns < cols)
-    values, added = _load(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows)
+    values, added = _load(x, residual, row, columns, inside, HAS_RESIDUAL)
     if PERSISTENT:
         gain, shift = _affine(weight, bias, columns, columns < cols, zero_centred)
         step = tl.num_programs(0) * ROWS
@@ -38,25 +40,23 @@ def norm_rows(
             row = first + tl.arange(0, ROWS)[:, None]
             inside = (row < rows) & (columns < cols)
             next_inside = (row + step < rows) & (columns < cols)
-            next_values, next_added = _load(
-                x, residual, row + step, columns, next_inside, stride_x_rows, stride_residual_rows
-            )
-            values = _sum(values, added, residual, row, columns, inside, stride_residual_rows, True)
+            next_values, next_added = _load(x, residual, row + step, columns, next_inside, HAS_RESIDUAL)
+            values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, True)
             values = _normalise(values, cols, eps, inside, SUBTRACT_MEAN) * gain + shift
-            _store(values, out, row_scales, row, rows, columns, inside, stride_out_rows, LARGEST)
+            _store(values, out, row_scales, row, rows, columns, inside, LARGEST)
             values, added = next_values, next_added
     else:
-        values = _sum(values, added, residual, row, columns, inside, stride_residual_rows, True)
+        values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, True)
         values = _normalise(values, cols, eps, inside, SUBTRACT_MEAN)
         gain, shift = _affine(weight, bias, columns, columns < cols, zero_centred)
-        _store(values * gain + shift, out, row_scales, row, rows, columns, inside, stride_out_rows, LARGEST)
+        _store(values * gain + shift, out, row_scales, row, rows, columns, inside, LARGEST)
 
 
 @triton.jit
 def norm_long_rows(
-    x, weight, out, cols, eps, zero_centred, stride_x_rows, stride_out_rows,
-    STEP: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,
-    bias=None, residual=None, stride_residual_rows=0, row_scales=None, LARGEST: tl.constexpr = 0.0,
+    x: Matrix, weight, residual: Matrix, out: Matrix, cols, eps, zero_centred,
+    STEP: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,
+    bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0,
 ):  # fmt: skip
     """`norm_rows` of rows that do not fit in registers, STEP columns at a time. Grid: (rows,).
 
@@ -71,8 +71,8 @@ def norm_long_rows(
     for start in range(0, cols, STEP):
         columns = start + block
         inside = columns < cols
-        values, added = _load(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows)
-        values = _sum(values, added, residual, row, columns, inside, stride_residual_rows, False)
+        values, added = _load(x, residual, row, columns, inside, HAS_RESIDUAL)
+        values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, False)
         count += 1.0
         if SUBTRACT_MEAN:
             delta = tl.where(inside, values - lane_mean, 0.0)
@@ -92,8 +92,8 @@ def norm_long_rows(
         for start in range(0, cols, STEP):
             columns = start + block
             inside = columns < cols
-            values, added = _load(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows)
-            values = _sum(values, added, residual, row, columns, inside, stride_residual_rows, False)
+            values, added = _load(x, residual, row, columns, inside, HAS_RESIDUAL)
+            values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, False)
             gain, shift = _affine(weight, bias, columns, inside, zero_centred)
             lane_max = tl.maximum(lane_max, tl.where(inside, tl.abs((values - mean) * rstd * gain + shift), 0.0))
         scale = row_scale(tl.max(lane_max, 0), LARGEST)
@@ -101,33 +101,35 @@ def norm_long_rows(
     for start in range(0, cols, STEP):
         columns = start + block
         inside = columns < cols
-        values, added = _load(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows)
-        values = _sum(values, added, residual, row, columns, inside, stride_residual_rows, True)
+        values, added = _load(x, residual, row, columns, inside, HAS_RESIDUAL)
+        values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, True)
         gain, shift = _affine(weight, bias, columns, inside, zero_centred)
         values = (values - mean) * rstd * gain + shift
         if row_scales is not None:
-            values = quantise(values, scale, out.dtype.element_ty, LARGEST)
-        tl.store(out + row * stride_out_rows + columns, values.to(out.dtype.element_ty), mask=inside)
+            values = quantise(values, scale, out.ptr.dtype.element_ty, LARGEST)
+        tl.store(out.ptr + row * out.stride_rows + columns, values.to(out.ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _load(x, residual, row, columns, inside, stride_x_rows, stride_residual_rows):
-    """(x, the residual) as they are stored, 0 outside; x twice where there is no residual."""
-    values = tl.load(x + row * stride_x_rows + columns, mask=inside, other=0.0)
+def _load(x, residual, row, columns, inside, HAS_RESIDUAL: tl.constexpr):
+    """(x, the residual) as they are stored, 0 outside and of a residual that is null; x twice without HAS_RESIDUAL."""
+    values = tl.load(x.ptr + row * x.stride_rows + columns, mask=inside, other=0.0)
     added = values
-    if residual is not None:
-        added = tl.load(residual + row * stride_residual_rows + columns, mask=inside, other=0.0)
+    if HAS_RESIDUAL:
+        there = inside & given(residual.ptr)
+        added = tl.load(residual.ptr + row * residual.stride_rows + columns, mask=there, other=0.0)
     return values, added
 
 
 @triton.jit
-def _sum(values, added, residual, row, columns, inside, stride_residual_rows, WRITE_BACK: tl.constexpr):
+def _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL: tl.constexpr, WRITE_BACK: tl.constexpr):
     """What `_load` gave in fp32; with a residual their sum as it is rounded in the residual, and written there."""
     total = values.to(tl.float32)
-    if residual is not None:
+    if HAS_RESIDUAL:
         rounded = (total + added.to(tl.float32)).to(values.dtype)
         if WRITE_BACK:
-            tl.store(residual + row * stride_residual_rows + columns, rounded, mask=inside)
+            there = inside & given(residual.ptr)
+            tl.store(residual.ptr + row * residual.stride_rows + columns, rounded, mask=there)
         total = rounded.to(tl.float32)
     return total
 
@@ -138,7 +140,7 @@ def _affine(weight, bias, columns, inside, zero_centred):
     gain = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32) + zero_centred.to(tl.float32)
     shift = 0.0
     if bias is not None:
-        shift = tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)
+        shift = tl.load(bias + columns, mask=inside & given(bias), other=0.0).to(tl.float32)
     return gain, shift
 
 
@@ -150,11 +152,9 @@ def _normalise(values, cols, eps, inside, SUBTRACT_MEAN: tl.constexpr):
 
 
 @triton.jit
-def _store(
-    values, out, row_scales, row, rows, columns, inside, stride_out_rows, LARGEST: tl.constexpr
-):  # fmt: skip
+def _store(values, out, row_scales, row, rows, columns, inside, LARGEST: tl.constexpr):
     if row_scales is not None:
         scale = row_scale(tl.max(tl.where(inside, tl.abs(values), 0.0), 1)[:, None], LARGEST)
         tl.store(row_scales + row, scale, mask=row < rows)
-        values = quantise(values, scale, out.dtype.element_ty, LARGEST)
-    tl.store(out + row * stride_out_rows + columns, values.to(out.dtype.element_ty), mask=inside)
+        values = quantise(values, scale, out.ptr.dtype.element_ty, LARGEST)
+    tl.store(out.ptr + row * out.stride_rows + columns, values.to(out.ptr.dtype.element_ty), mask=inside)

@@ -3,8 +3,7 @@
 import triton
 import triton.language as tl
 
-ROUNDER: tl.constexpr = tl.constexpr(12582912.0)
-"""1.5 * 2**23: a float32 sum with it has no bits below 1, so adding and subtracting rounds half to even."""
+from kernels.common.rounding import half_to_even
 
 
 @triton.jit
@@ -17,12 +16,12 @@ def row_scale(largest, LARGEST: tl.constexpr):
 def quantise(values, scale, dtype: tl.constexpr, LARGEST: tl.constexpr):
     """values / scale, rounded half to even for int8, saturated at -LARGEST and LARGEST; fp32. A scale of 0 counts as 1.
 
-    Raises nothing for NaN, which int8 has not: what it becomes is not specified.
+    What a NaN becomes in int8 is not specified.
     """
     scale = tl.where(scale == 0, 1.0, scale)
     values = saturate(tl.div_rn(values, tl.broadcast_to(scale, values.shape)), LARGEST)
     if dtype == tl.int8:
-        values = (values + ROUNDER) - ROUNDER
+        values = half_to_even(values)
     return values
 
 

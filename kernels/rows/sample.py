@@ -8,7 +8,9 @@ the largest sum is taken: a row may be cut into parts for that.
 import triton
 import triton.language as tl
 
-LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
+from kernels.common.softmax import LOG2_E
+from kernels.common.tensors import Matrix, Vector, given
+
 LOWEST: tl.constexpr = tl.constexpr(-(2**31))
 """A key below all logits'."""
 COLD: tl.constexpr = tl.constexpr(1e-20)
@@ -17,19 +19,20 @@ COLD: tl.constexpr = tl.constexpr(1e-20)
 
 @triton.jit
 def choose_parts(
-    logits, part_keys, part_columns, cols, parts, stride_logits_rows, STEP: tl.constexpr,
-    temperature=None, stride_temperature_rows=0, seeds=None, positions=None, thresholds=None,
+    logits: Matrix, part_keys, part_columns, cols, parts, STEP: tl.constexpr,
+    temperature: Vector = None, seeds=None, positions=None, thresholds=None,
 ):  # fmt: skip
     """The best column of each part of each row, the first of equal ones. Grid: (rows, parts).
 
     logits: [rows, cols], columns contiguous. part_keys, part_columns: int32 [rows, parts].
 
-    temperature: fp32 [rows] or None: the best is that with the largest logit. Else it is the one with the largest
-    logit / temperature + noise, the noise a function of seeds (int64 [rows]), positions (int32 [rows]) and the column.
+    seeds: int64 [rows] or None: the best is the one with the largest logit. Else it is the one with the largest logit /
+    temperature + noise, the noise a function of seeds, positions (int32 [rows]) and the column; temperature: fp32
+    [rows].
     thresholds: int32 [rows] or None; columns with keys below them do not take part.
     """
     row, part = tl.program_id(0), tl.program_id(1)
-    logits += row * stride_logits_rows
+    source = logits.ptr + row * logits.stride_rows
     length = tl.cdiv(tl.cdiv(cols, parts), STEP) * STEP
     begin = part * length
     end = tl.minimum(cols, begin + length)
@@ -38,8 +41,8 @@ def choose_parts(
     threshold = LOWEST
     seed = 0
     position = 0
-    if temperature is not None:
-        heat = tl.load(temperature + row * stride_temperature_rows)
+    if seeds is not None:
+        heat = tl.load(temperature.ptr + row * temperature.stride_rows)
         seed = tl.load(seeds + row)
         position = tl.load(positions + row)
     if thresholds is not None:
@@ -50,7 +53,7 @@ def choose_parts(
     for start in range(begin, end, STEP):
         columns = start + tl.arange(0, STEP)
         inside = columns < end
-        values = tl.load(logits + columns, mask=inside, other=0.0).to(tl.float32)
+        values = tl.load(source + columns, mask=inside, other=0.0).to(tl.float32)
         kept = inside & (order_key(values) >= threshold)
         if heat > COLD:
             values = values * (1.0 / heat) + _gumbel(seed, position, columns)
@@ -76,38 +79,37 @@ def merge_choices(part_keys, part_columns, out, parts, PARTS: tl.constexpr):
 
 @triton.jit
 def threshold_rows(
-    logits, temperature, top_k, top_p, thresholds, cols,
-    stride_logits_rows, stride_temperature_rows, stride_top_k_rows, stride_top_p_rows,
+    logits: Matrix, temperature: Vector, top_k: Vector, top_p: Vector, thresholds, cols,
     STEP: tl.constexpr, SAME_BITS: tl.constexpr,
 ):  # fmt: skip
     """The key at and above which logits take part. Grid: (rows,).
 
-    First the top_k largest are kept, and with them those equal to the last; all if it is 0. Of these as few of the
-    largest as have top_p of the probability; all if it is 1.
+    First the top_k largest are kept, and with them those equal to the last; all if it is 0 or a null pointer. Of these
+    as few of the largest as have top_p of the probability; all if it is 1 or a null pointer.
 
     SAME_BITS: low bits of keys that follow from the others, an even number.
     """
     row = tl.program_id(0)
-    logits += row * stride_logits_rows
-    heat = tl.load(temperature + row * stride_temperature_rows)
-    k = tl.load(top_k + row * stride_top_k_rows)
-    p = tl.load(top_p + row * stride_top_p_rows)
+    source = logits.ptr + row * logits.stride_rows
+    heat = tl.load(temperature.ptr + row * temperature.stride_rows)
+    k = tl.load(top_k.ptr + row * top_k.stride_rows, given(top_k.ptr), 0)
+    p = tl.load(top_p.ptr + row * top_p.stride_rows, given(top_p.ptr), 1.0)
     threshold = LOWEST
     if heat > COLD:
         if (k > 0) & (k < cols):
-            threshold = _search(logits, cols, LOWEST, 0.0, 0.0, k.to(tl.float32), STEP, SAME_BITS, False)
+            threshold = _search(source, cols, LOWEST, 0.0, 0.0, k.to(tl.float32), STEP, SAME_BITS, False)
         if p < 1.0:
             lanes = tl.full([STEP], float("-inf"), tl.float32)
             for start in range(0, cols, STEP):
                 columns = start + tl.arange(0, STEP)
-                values = tl.load(logits + columns, mask=columns < cols, other=float("-inf")).to(tl.float32)
+                values = tl.load(source + columns, mask=columns < cols, other=float("-inf")).to(tl.float32)
                 lanes = tl.maximum(lanes, values)
             largest = tl.max(lanes, 0)
             factor = LOG2_E / heat
-            mass, _, _ = _masses(logits, cols, threshold, threshold, threshold, threshold, largest, factor, STEP, True)
+            mass, _, _ = _masses(source, cols, threshold, threshold, threshold, threshold, largest, factor, STEP, True)
             # The largest alone has 1: so much is always kept.
             needed = tl.maximum(p * mass, 1.0)
-            threshold = _search(logits, cols, threshold, largest, factor, needed, STEP, SAME_BITS, True)
+            threshold = _search(source, cols, threshold, largest, factor, needed, STEP, SAME_BITS, True)
     tl.store(thresholds + row, threshold)
 
 
@@ -120,18 +122,8 @@ def _search(
     for step in range((32 - SAME_BITS) // 2):
         unit = 1 << (30 - 2 * step)
         # In three steps of `unit` from the lowest key: no sum here leaves the range of int32.
-        first, second, third = _masses(
-            logits,
-            cols,
-            floor,
-            key + unit,
-            key + unit + unit,
-            key + unit + unit + unit,
-            largest,
-            factor,
-            STEP,
-            WEIGHTED,
-        )
+        one, two, three = key + unit, key + unit + unit, key + unit + unit + unit
+        first, second, third = _masses(logits, cols, floor, one, two, three, largest, factor, STEP, WEIGHTED)
         if first >= needed:
             key += unit
         if second >= needed:

@@ -3,51 +3,48 @@
 import triton
 import triton.language as tl
 
-LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
+from kernels.common.softmax import LOG2_E
+from kernels.common.tensors import Matrix, given
 
 
 @triton.jit
 def softmax_rows(
-    x, out, rows, cols, scale, stride_x_rows, stride_out_rows,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr, PERSISTENT: tl.constexpr = False, mask=None, stride_mask_rows=0,
+    x: Matrix, mask: Matrix, out: Matrix, rows, cols, scale,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, HAS_MASK: tl.constexpr, PERSISTENT: tl.constexpr = False,
 ):  # fmt: skip
     """out[i, :] = exp(scale * x[i, :]) / sum(exp(scale * x[i, :])), ROWS rows at a time, in fp32.
 
     Grid: (cdiv(rows, ROWS),), or any number of programs where PERSISTENT.
 
-    x, out: [rows, cols] of one dtype (float16, bfloat16 or float32), strides in elements, columns contiguous.
-    mask: bool [rows, cols] or None; where it is false, x counts as -inf. A row that holds a NaN or +inf, or nothing but
-    -inf, becomes NaN throughout, as in torch.
+    x, out: [rows, cols] of one dtype (float16, bfloat16 or float32), columns contiguous. mask: bool [rows, cols], or a
+    null pointer; where it is false, x counts as -inf. HAS_MASK: it may be there. A row that holds a NaN or +inf, or
+    nothing but -inf, becomes NaN throughout, as in torch.
 
     BLOCK: power of two >= cols, so that x is read once. PERSISTENT: programs take several tiles of rows, and load a
     tile while they compute and store the one before.
     """
     columns = tl.arange(0, BLOCK)[None, :]
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
-    values = tl.load(x + row * stride_x_rows + columns, mask=(row < rows) & (columns < cols), other=0.0)
+    values = tl.load(x.ptr + row * x.stride_rows + columns, mask=(row < rows) & (columns < cols), other=0.0)
     if PERSISTENT:
         step = tl.num_programs(0) * ROWS
         for first in range(tl.program_id(0) * ROWS, rows, step):
             row = first + tl.arange(0, ROWS)[:, None]
             following = row + step
             next_inside = (following < rows) & (columns < cols)
-            next_values = tl.load(x + following * stride_x_rows + columns, mask=next_inside, other=0.0)
-            _softmax(values, mask, out, row, rows, columns, cols, scale, stride_mask_rows, stride_out_rows)
+            next_values = tl.load(x.ptr + following * x.stride_rows + columns, mask=next_inside, other=0.0)
+            _softmax(values, mask, out, row, rows, columns, cols, scale, HAS_MASK)
             values = next_values
     else:
-        _softmax(values, mask, out, row, rows, columns, cols, scale, stride_mask_rows, stride_out_rows)
+        _softmax(values, mask, out, row, rows, columns, cols, scale, HAS_MASK)
 
 
 @triton.jit
-def softmax_long_rows(
-    x, out, cols, scale, stride_x_rows, stride_out_rows, STEP: tl.constexpr, mask=None, stride_mask_rows=0
-):  # fmt: skip
+def softmax_long_rows(x: Matrix, mask: Matrix, out: Matrix, cols, scale, STEP: tl.constexpr, HAS_MASK: tl.constexpr):
     """`softmax_rows` of rows that do not fit in registers, STEP columns at a time: x is read twice. Grid: (rows,)."""
     row = tl.program_id(0)
-    x += row * stride_x_rows
-    out += row * stride_out_rows
-    if mask is not None:
-        mask += row * stride_mask_rows
+    source = x.ptr + row * x.stride_rows
+    target = out.ptr + row * out.stride_rows
     block = tl.arange(0, STEP)
     # Each lane of a step keeps a maximum and a sum of its own: no reduction, hence no barrier, in the loop.
     lane_max = tl.full([STEP], float("-inf"), tl.float32)
@@ -55,7 +52,7 @@ def softmax_long_rows(
     for start in range(0, cols, STEP):
         columns = start + block
         inside = columns < cols
-        scores = _scores(tl.load(x + columns, mask=inside, other=0.0), mask, columns, inside, scale)
+        scores = _scores(tl.load(source + columns, mask=inside, other=0.0), mask, row, columns, inside, scale, HAS_MASK)
         new_max = tl.maximum(lane_max, scores)
         # A lane that has seen nothing but -inf: -inf - -inf is not a number.
         origin = tl.where(new_max == float("-inf"), 0.0, new_max)
@@ -66,29 +63,28 @@ def softmax_long_rows(
     for start in range(0, cols, STEP):
         columns = start + block
         inside = columns < cols
-        scores = _scores(tl.load(x + columns, mask=inside, other=0.0), mask, columns, inside, scale)
+        scores = _scores(tl.load(source + columns, mask=inside, other=0.0), mask, row, columns, inside, scale, HAS_MASK)
         p = _exp(scores - row_max) * factor
-        tl.store(out + columns, p.to(out.dtype.element_ty), mask=inside)
+        tl.store(target + columns, p.to(target.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _softmax(values, mask, out, row, rows, columns, cols, scale, stride_mask_rows, stride_out_rows):
+def _softmax(values, mask, out, row, rows, columns, cols, scale, HAS_MASK: tl.constexpr):
     """Softmax of whole rows, which are loaded."""
     inside = (row < rows) & (columns < cols)
-    if mask is not None:
-        mask += row * stride_mask_rows
-    scores = _scores(values, mask, columns, inside, scale)
+    scores = _scores(values, mask, row, columns, inside, scale, HAS_MASK)
     p = _exp(scores - tl.max(scores, 1)[:, None])
     p *= (1.0 / tl.sum(p, 1))[:, None]
-    tl.store(out + row * stride_out_rows + columns, p.to(out.dtype.element_ty), mask=inside)
+    tl.store(out.ptr + row * out.stride_rows + columns, p.to(out.ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _scores(values, mask, columns, inside, scale):
+def _scores(values, mask, row, columns, inside, scale, HAS_MASK: tl.constexpr):
     """scale * values in fp32; -inf outside, and where there is a mask and it is false."""
     values = values.to(tl.float32) * scale
-    if mask is not None:
-        inside = inside & tl.load(mask + columns, mask=inside, other=0)
+    if HAS_MASK:
+        there = inside & given(mask.ptr)
+        inside = inside & tl.load(mask.ptr + row * mask.stride_rows + columns, mask=there, other=1)
     return tl.where(inside, values, float("-inf"))
 
 

@@ -115,11 +115,12 @@ class ReferenceLaunches:
 
     def _softmax(self, variant: Variant, a: dict[str, Any], rows: int) -> None:
         shape = (rows, a["cols"])
-        mask = device_view(a["mask"], "bool", shape, (a["stride_mask_rows"], 1)) if "mask" in a else None
-        x = device_view(a["x"], str(variant.point["T"]), shape, (a["stride_x_rows"], 1))
-        device_view(a["out"], str(variant.point["T"]), shape, (a["stride_out_rows"], 1))[...] = softmax(
-            x, mask, a["scale"]
+        dtypes = {"x": str(variant.point["T"]), "mask": "bool", "out": str(variant.point["T"])}
+        x, mask, out = (
+            device_view(a[f"{name}.ptr"], dtype, shape, (a[f"{name}.stride_rows"], 1)) if a[f"{name}.ptr"] else None
+            for name, dtype in dtypes.items()
         )
+        out[...] = softmax(x, mask, a["scale"])
 
     def affine_rows(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
         block = 64 if variant.num_warps == 1 else 256

@@ -88,9 +88,10 @@ def test_softmax(folder: str):
             assert found.dtype == np.dtype(dtype)
             np.testing.assert_array_equal(found, expected)
             block = {1: 512, 256: 512, 257: 512, 1000: 4096, 4096: 4096, 40000: 32768}[cols]
-            point = launches.last.variant.point
-            assert point == {"T": np.dtype(dtype).name, "HAS_MASK": False, "BLOCK": block, "ONE_PASS": cols <= block}
-            assert launches.last.variant.num_warps == {512: 4, 4096: 8, 32768: 16}[block]
+            variant = launches.last.variant
+            point = {"T": np.dtype(dtype).name, "HAS_MASK": not variant.aligned}
+            assert variant.point == point | {"BLOCK": block, "ONE_PASS": cols <= block}
+            assert variant.num_warps == {512: 4, 4096: 8, 32768: 16}[block]
             on_device = bundle.softmax(bundle.device.array(x)[::-1])
             np.testing.assert_array_equal(on_device.numpy(), expected[::-1])
             assert not launches.last.variant.aligned or rows == 1

@@ -460,6 +460,18 @@ def test_top_k_and_top_p(sample_for: RowsFor, dtype: np.dtype, cols: int):
     assert tokens[1] == x[1].astype(np.float32).argmax()
 
 
+@pytest.mark.parametrize("cols", (100, 4096))
+@pytest.mark.parametrize("limit", ("top_k", "top_p"))
+def test_top_k_or_top_p_alone(rows_for: RowsFor, limit: str, cols: int):
+    """As with the other at the value that keeps all."""
+    rows, rng = rows_for(BF16), np.random.default_rng(cols)
+    x, given = normal(rng, (6, cols), BF16, 3), parameters(rng, 6)
+    limits = {"top_k": np.array([5], np.int32), "top_p": np.array([0.4], np.float32)}
+    keeping_all = {"top_k": np.zeros(1, np.int32), "top_p": np.ones(1, np.float32)}
+    tokens = check_sample(rows, x, given | {limit: limits[limit]})
+    assert np.array_equal(tokens, rows.sample(x, **given | keeping_all | {limit: limits[limit]}))
+
+
 def test_the_kept_set_is_exact(rows_for: RowsFor):
     """Over many seeds all of the kept columns are drawn, and no other."""
     rows, rng, draws = rows_for(FP32), np.random.default_rng(0), 512

@@ -45,6 +45,11 @@ NULL = Tensor(np.empty(0, np.float32), 0, (), ())
 """A tensor that is absent, of float32: a null pointer."""
 
 
+def matrix(name: str, tensor: Tensor) -> dict[str, Any]:
+    """The members of a parameter that is a `Matrix` of contiguous columns; NULL has strides of 0."""
+    return {f"{name}.ptr": tensor, f"{name}.stride_rows": (*tensor.strides, 0)[0], f"{name}.stride_columns": 1}
+
+
 def poisoned(values: np.ndarray, order: tuple[int, ...] | None = None, padding: int = 0) -> Tensor:
     """`values` in NaN: dims laid out in `order`, the slowest first, `padding` elements past the end of each dim."""
     order = order or tuple(range(values.ndim))
@@ -66,11 +71,29 @@ def start() -> Executor:
 def launch(source: Path, kernel: str, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
     """Run `kernel` of the file `source` over `grid`, a Tensor for each pointer. Returns the tensors afterwards.
 
+    arguments: parameters and, of those that are named tuples, members (`q.ptr`); where a tuple has none, it is absent.
     What the file imports comes from the folder that its `kernels` is in.
     """
-    module = _fresh_module(source)
-    getattr(module, kernel)[grid](**{n: _Pointer(a) if isinstance(a, Tensor) else a for n, a in arguments.items()})
+    found = getattr(_fresh_module(source), kernel)
+    values = {n: _Pointer(a) if isinstance(a, Tensor) else a for n, a in arguments.items()}
+    found[grid](**_with_tuples(values, found.fn.__annotations__))
     return {name: argument for name, argument in arguments.items() if isinstance(argument, Tensor)}
+
+
+def _with_tuples(values: Mapping[str, Any], annotations: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with the members of each named tuple in one."""
+    whole = {name: value for name, value in values.items() if "." not in name}
+    for parameter, kind in annotations.items():
+        if hasattr(kind, "_fields"):
+            own = {field: values[f"{parameter}.{field}"] for field in kind._fields if f"{parameter}.{field}" in values}
+            whole[parameter] = kind(**(own or _absent(kind)))
+    return whole
+
+
+def _absent(kind: Any) -> dict[str, Any]:
+    """The members of a tuple that stands for nothing, as the builder makes them."""
+    nothing = {field: 0 if field.startswith("stride_") else None for field in kind._fields}
+    return nothing | ({"operands": ()} if "operands" in nothing else {}) | kind._field_defaults
 
 
 def planted(source: Path, right: str, wrong: str, mutant: Path) -> Path:
@@ -143,12 +166,13 @@ class _Pointer:
 
 
 def _choose_interpreter() -> None:
-    """Select the interpreter, and mend its bfloat16: it truncates instead of rounding, and dot multiplies the bits."""
+    """Select the interpreter, and mend it: bfloat16 is truncated instead of rounded, and dot multiplies its bits; a
+    comparison of two numbers is an integer where it meets those of a block."""
     os.environ["TRITON_INTERPRET"] = "1"
     from triton import language as tl
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
-    cast, dot = InterpreterBuilder.cast_impl, InterpreterBuilder.create_dot
+    cast, dot, splat = InterpreterBuilder.cast_impl, InterpreterBuilder.create_dot, InterpreterBuilder.create_splat
 
     def widen(operand: Any) -> Any:
         if operand.dtype.scalar != tl.bfloat16:
@@ -160,5 +184,9 @@ def _choose_interpreter() -> None:
             return TensorHandle(source.data.astype(ml_dtypes.bfloat16).view(np.uint16), tl.bfloat16)
         return cast(self, source, target)
 
+    def mended_splat(self: Any, shape: Any, value: Any) -> Any:
+        return splat(self, shape, TensorHandle(value.data, tl.int1) if value.data.dtype == np.bool_ else value)
+
     InterpreterBuilder.cast_impl = mended_cast
+    InterpreterBuilder.create_splat = mended_splat
     InterpreterBuilder.create_dot = lambda self, a, b, *rest: dot(self, widen(a), widen(b), *rest)

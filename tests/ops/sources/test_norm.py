@@ -11,7 +11,7 @@ import pytest
 
 from kernels.rows import reference
 from kernels.tolerance import assert_close
-from tests.ops.sources.kernel_interpreting import assert_noticed, launch, planted, poisoned
+from tests.ops.sources.kernel_interpreting import NULL, assert_noticed, launch, matrix, planted, poisoned
 
 SOURCE = Path(__file__).parents[3] / "kernels/rows/norm.py"
 BLOCK = 64
@@ -26,6 +26,7 @@ class Case:
     quantised: bool = False
     zero_centred: bool = False
     dtype: type = np.float32
+    null: bool = False  # a bias and a residual that the code allows for are absent
 
 
 CASES = {
@@ -35,6 +36,9 @@ CASES = {
     "fused": Case(50, True, fused=True, dtype=ml_dtypes.bfloat16),
     "persistent": Case(64, True, fused=True, persistent=True),
     "quantised": Case(50, True, quantised=True),
+    "nothing added": Case(50, True, null=True),
+    "nothing added, persistent": Case(64, persistent=True, null=True),
+    "nothing added, long": Case(333, True, null=True),
     "long rms": Case(333, fused=True, dtype=np.float16),
     "long layer": Case(333, True),
     "long, fused": Case(333, True, fused=True),
@@ -48,16 +52,16 @@ FAULTS = {
     "no eps": ("tl.sum(values * values, 1) / cols + eps", "tl.sum(values * values, 1) / cols"),
     "no eps in long rows": ("tl.sum(lane_squares, 0) / cols + eps", "tl.sum(lane_squares, 0) / cols"),
     "zero_centred left out": (" + zero_centred.to(tl.float32)", ""),
-    "bias left out": ("shift = tl.load(bias + columns, mask=inside, other=0.0).to(tl.float32)", "shift = 0.0"),
+    "bias left out": ("tl.load(bias + columns, mask=inside & given(bias), other=0.0).to(tl.float32)", "0.0"),
     "sum not rounded": ("total = rounded.to(tl.float32)", "total += added.to(tl.float32)"),
-    "sum not written": ("tl.store(residual + row * stride_residual_rows + columns, rounded, mask=inside)", "pass"),
+    "sum not written": ("tl.store(residual.ptr + row * residual.stride_rows + columns, rounded, mask=there)", "pass"),
     "sum written in each pass": ("        if WRITE_BACK:\n", "        if True:\n"),
     "stride of x for the residual": (
-        "residual + row * stride_residual_rows + columns, mask", "residual + row * stride_x_rows + columns, mask"
+        "residual.ptr + row * residual.stride_rows + columns, m", "residual.ptr + row * x.stride_rows + columns, m"
     ),
     "stride of x for out": (
-        "out + row * stride_out_rows + columns, values.to(out.dtype.element_ty), mask=inside)\n\n\n",
-        "out + row * stride_x_rows + columns, values.to(out.dtype.element_ty), mask=inside)\n\n\n",
+        "out.ptr + row * out.stride_rows + columns, values.to(out.ptr.dtype.element_ty), mask=inside)\n\n\n",
+        "out.ptr + row * x.stride_rows + columns, values.to(out.ptr.dtype.element_ty), mask=inside)\n\n\n",
     ),
     "lanes that have seen less counted as others": ("(cols - block + STEP - 1) // STEP", "(cols + STEP - 1) // STEP"),
     "lanes not joined": ("lane_squares += lane_count * (lane_mean - mean) * (lane_mean - mean)", "pass"),
@@ -93,7 +97,9 @@ def check(interpreter: Executor, source: Path, case: Case) -> None:
     tensors = {"x": poisoned(x, padding=3), "weight": poisoned(weight), "out": as_output(out)}
     options = {"eps": eps, "zero_centred": case.zero_centred}
     given = {"x": x, "weight": weight} | ({"out": out} if case.quantised else {})
-    if case.subtract_mean:
+    if case.null:
+        tensors |= {"bias": NULL, "residual": NULL}
+    elif case.subtract_mean:
         tensors["bias"] = poisoned(bias)
         given["bias"] = bias
     if case.fused:
@@ -123,12 +129,15 @@ def as_tuple(results: np.ndarray | tuple[np.ndarray, ...]) -> tuple[np.ndarray, 
 
 def run(interpreter: Executor, source: Path, case: Case, tensors: dict, options: dict) -> dict:
     rows = tensors["x"].shape[0]
-    arguments = {**tensors, **options, "cols": case.cols, "SUBTRACT_MEAN": case.subtract_mean, "LARGEST": 127.0}
-    arguments |= {
-        f"stride_{name}_rows": tensors[name].strides[0] for name in ("x", "out", "residual") if name in tensors
-    }
+    arguments = options | {"cols": case.cols, "LARGEST": 127.0, "SUBTRACT_MEAN": case.subtract_mean}
+    arguments |= {"HAS_RESIDUAL": "residual" in tensors}
+    for name, tensor in tensors.items():
+        arguments |= matrix(name, tensor) if name in ("x", "out", "residual") else {name: tensor}
     if case.cols > BLOCK:
-        return interpreter.submit(launch, source, "norm_long_rows", (rows,), arguments | {"STEP": BLOCK}).result()
-    arguments |= {"rows": rows, "BLOCK": BLOCK, "ROWS": 2, "PERSISTENT": case.persistent}
-    grid = (2,) if case.persistent else (-(-rows // 2),)
-    return interpreter.submit(launch, source, "norm_rows", grid, arguments).result()
+        kernel, grid = "norm_long_rows", (rows,)
+        arguments |= {"STEP": BLOCK}
+    else:
+        kernel, grid = "norm_rows", (2,) if case.persistent else (-(-rows // 2),)
+        arguments |= {"rows": rows, "BLOCK": BLOCK, "ROWS": 2, "PERSISTENT": case.persistent}
+    after = interpreter.submit(launch, source, kernel, grid, arguments).result()
+    return {name.removesuffix(".ptr"): tensor for name, tensor in after.items()}

@@ -1,7 +1,7 @@
 """Row softmax: its arithmetic on the CPU against float64, planted faults, and its code on each arch."""
 
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -11,11 +11,10 @@ import pytest
 
 from kernels.rows.reference import softmax, softmax_same_dtype
 from kernels.tolerance import assert_close
-from tests.ops.sources.kernel_compiling import compile_kernel, instructions, load, resource
-from tests.ops.sources.kernel_interpreting import assert_noticed, launch, planted, poisoned
+from tests.ops.sources.kernel_compiling import compile_variant, instructions, resource, variants
+from tests.ops.sources.kernel_interpreting import NULL, assert_noticed, launch, matrix, planted, poisoned
 
 SOURCE = Path(__file__).parents[3] / "kernels/rows/softmax.py"
-MODULE = load(SOURCE)
 ARCHS = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "sm_80", "sm_90"]
 
 
@@ -31,6 +30,7 @@ class Case:
     scale: float = 1.0
     masked: float = 0.0  # share of columns that a mask hides
     persistent: bool = False
+    null: bool = False  # a mask that the code allows for is absent
 
 
 CASES = {
@@ -49,6 +49,8 @@ CASES = {
     "scaled": Case(4, 333, 64, scale=-0.3),
     "masked": Case(4, 333, 64, masked=0.5),
     "masked, one pass": Case(5, 50, 64, masked=0.5),
+    "no mask": Case(4, 333, 64, null=True),
+    "no mask, one pass": Case(5, 50, 64, null=True),
     "mostly -inf": Case(8, 333, 64, infinite=0.9),
     "mostly -inf, one pass": Case(8, 60, 64, infinite=0.9),
     "persistent": Case(9, 60, 64, persistent=True),
@@ -57,7 +59,7 @@ CASES = {
 
 LONG = """\
         inside = columns < cols
-        scores = _scores(tl.load(x + columns, mask=inside, other=0.0), mask, columns, inside, scale)
+        scores = _scores(tl.load(source + columns, mask=inside, other=0.0), mask, row, columns, inside, scale, HAS_MASK)
 """
 FAULTS = {
     "sum not rescaled": ("lane_sum * _exp(lane_max - origin)", "lane_sum"),
@@ -70,13 +72,14 @@ FAULTS = {
     "one column too many read": (LONG + "        new_max", LONG.replace("< cols", "<= cols") + "        new_max"),
     "one column too many written": (LONG + "        p = ", LONG.replace("< cols", "<= cols") + "        p = "),
     "a row left out": ("    inside = (row < rows)", "    inside = (row < rows - 1)"),
-    "stride of x for out": ("out += row * stride_out_rows", "out += row * stride_x_rows"),
-    "packed out, one pass": ("out + row * stride_out_rows", "out + row * cols"),
+    "stride of x for out": ("target = out.ptr + row * out.stride_rows", "target = out.ptr + row * x.stride_rows"),
+    "packed out, one pass": ("tl.store(out.ptr + row * out.stride_rows", "tl.store(out.ptr + row * cols"),
     "a next row left out": ("(following < rows)", "(following < rows - 1)"),
     "the first row again": ("values = next_values", "pass"),
     "scale left out": ("to(tl.float32) * scale", "to(tl.float32)"),
-    "mask left out": ("inside = inside & tl.load(mask + columns, mask=inside, other=0)", "pass"),
-    "first row's mask for all": ("mask += row * stride_mask_rows\n    scores", "mask += 0 * row\n    scores"),
+    "mask left out": ("& tl.load(mask.ptr + row * mask.stride_rows + columns, mask=there, other=1)", ""),
+    "first row's mask for all": ("mask.ptr + row * mask.stride_rows", "mask.ptr + 0 * row"),
+    "an absent mask hides all": ("mask=there, other=1", "mask=there, other=0"),
     "base 2": ("x * LOG2_E", "x"),
 }  # fmt: skip
 
@@ -105,14 +108,14 @@ def test_special_rows_are_nan_and_leave_the_others_alone(interpreter: Executor, 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("one_pass", [False, True])
 def test_compiles(arch: str, one_pass: bool):
-    for dtype, aligned in (("fp16", True), ("bf16", False), ("fp32", False)):
-        compile_softmax(arch, dtype, 4096, one_pass, aligned)
+    for dtype, aligned in (("float16", True), ("bfloat16", False), ("float32", False)):
+        compile_softmax(arch, dtype, one_pass, aligned)
 
 
 @pytest.mark.parametrize("one_pass", [False, True])
-@pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_gfx942_moves_16_bytes_a_lane(dtype: str, one_pass: bool):
-    compiled = compile_softmax("gfx942", dtype, 8192, one_pass, aligned=True)
+    compiled = compile_softmax("gfx942", dtype, one_pass, aligned=True)
     memory = [name for name in instructions(compiled) if name.startswith(("buffer_", "global_", "flat_"))]
     assert {name for name in memory if "load" in name} == {"buffer_load_dwordx4"}
     assert {name for name in memory if "store" in name} == {"buffer_store_dwordx4"}
@@ -121,20 +124,18 @@ def test_gfx942_moves_16_bytes_a_lane(dtype: str, one_pass: bool):
 
 @pytest.mark.parametrize("one_pass", [False, True])
 def test_general_variant_never_narrows_an_offset(one_pass: bool):
-    ttir = compile_softmax("gfx942", "fp16", 1024, one_pass, aligned=False).asm["ttir"]
+    ttir = compile_softmax("gfx942", "float16", one_pass, aligned=False).asm["ttir"]
     assert "i64 to i32" not in ttir
     products = [line for line in ttir.splitlines() if "arith.muli" in line and "i64" in line]
-    assert len(products) == 2
+    assert len(products) == (3 if one_pass else 4)  # of x, out and the mask, which two loops load
 
 
-def compile_softmax(arch: str, dtype: str, block: int, one_pass: bool, aligned: bool):
-    types = dict.fromkeys(("x", "out"), f"*{dtype}") | {"scale": "fp32"}
-    kernel = MODULE.softmax_rows if one_pass else MODULE.softmax_long_rows
-    constexprs = ({"BLOCK": block, "ROWS": 1, "PERSISTENT": False} if one_pass else {"STEP": block}) | {
-        "mask": None,
-        "stride_mask_rows": 0,
-    }
-    return compile_kernel(kernel, arch, types, constexprs, {"num_warps": 8}, aligned)
+def compile_softmax(arch: str, dtype: str, one_pass: bool, aligned: bool):
+    """A shipped variant without a mask, or, in the general specialisation, with or without."""
+    block = (8192 if aligned else 4096) if one_pass else 32768 if aligned else 4096
+    point = {"T": dtype, "BLOCK": block, "ONE_PASS": one_pass, "HAS_MASK": not aligned}
+    (variant,) = variants(arch, "rows", "softmax", aligned=aligned, **point)
+    return compile_variant(variant.job)
 
 
 def check(interpreter: Executor, source: Path, case: Case) -> None:
@@ -149,25 +150,26 @@ def check(interpreter: Executor, source: Path, case: Case) -> None:
         mask[:, case.cols // 2] = True
     exact, same = softmax(x, mask, case.scale), softmax_same_dtype(x, mask, case.scale)
     assert_close(
-        run(interpreter, source, x, case.block, mask, case.scale, case.persistent), exact, same, 1e-6 * exact.max()
-    )
+        run(interpreter, source, x, case.block, mask, case.scale, case.persistent, case.null),
+        exact, same, 1e-6 * exact.max(),
+    )  # fmt: skip
 
 
 def run(
     interpreter: Executor, source: Path, x: np.ndarray, block: int, mask: np.ndarray | None = None, scale: float = 1.0,
-    persistent: bool = False,
+    persistent: bool = False, null: bool = False,
 ) -> np.ndarray:  # fmt: skip
     """The result, after checking that nothing beside it was written."""
     tensors = {"x": poisoned(x, padding=3), "out": poisoned(np.full_like(x, np.nan), padding=7)}
     rows, cols = x.shape
-    arguments = {
-        **tensors, "cols": cols, "scale": scale, "stride_x_rows": tensors["x"].strides[0],
-        "stride_out_rows": tensors["out"].strides[0],
-    }  # fmt: skip
+    arguments = {"cols": cols, "scale": scale, "HAS_MASK": mask is not None or null}
     if mask is not None:
         with np.errstate(invalid="ignore"):  # NaN becomes some integer
-            arguments["mask"] = poisoned(mask.astype(np.int8), padding=5)
-        arguments["stride_mask_rows"] = arguments["mask"].strides[0]
+            arguments |= matrix("mask", poisoned(mask.astype(np.int8), padding=5))
+    elif null:
+        arguments |= matrix("mask", replace(NULL, storage=np.empty(0, np.int8)))
+    for name, tensor in tensors.items():
+        arguments |= matrix(name, tensor)
     if cols <= block:
         arguments |= {"rows": rows, "BLOCK": block, "ROWS": 2, "PERSISTENT": persistent}
         grid = (2,) if persistent else (-(-rows // 2),)
@@ -176,5 +178,5 @@ def run(
         arguments["STEP"] = block
         after = interpreter.submit(launch, source, "softmax_long_rows", (rows,), arguments).result()
     for name in tensors:
-        assert np.isnan(after[name].surroundings().astype(np.float32)).all(), f"written beside {name}"
-    return after["out"].view
+        assert np.isnan(after[f"{name}.ptr"].surroundings().astype(np.float32)).all(), f"written beside {name}"
+    return after["out.ptr"].view
