@@ -10,7 +10,7 @@ from tests.aot_emulator.bundling import on_demand
 
 @pytest.fixture(scope="session")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return on_demand(tmp_path_factory, "attention", full=True)
+    return on_demand(tmp_path_factory, "attention")
 
 
 @pytest.fixture(scope="session")

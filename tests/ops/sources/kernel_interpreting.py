@@ -66,11 +66,29 @@ def start() -> Executor:
 def launch(source: Path, kernel: str, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
     """Run `kernel` of the file `source` over `grid`, a Tensor for each pointer. Returns the tensors afterwards.
 
+    arguments: parameters and, of those that are named tuples, members (`q.ptr`); where a tuple has none, it is absent.
     What the file imports comes from the folder that its `kernels` is in.
     """
-    module = _fresh_module(source)
-    getattr(module, kernel)[grid](**{n: _Pointer(a) if isinstance(a, Tensor) else a for n, a in arguments.items()})
+    found = getattr(_fresh_module(source), kernel)
+    values = {n: _Pointer(a) if isinstance(a, Tensor) else a for n, a in arguments.items()}
+    found[grid](**_with_tuples(values, found.fn.__annotations__))
     return {name: argument for name, argument in arguments.items() if isinstance(argument, Tensor)}
+
+
+def _with_tuples(values: Mapping[str, Any], annotations: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with the members of each named tuple in one."""
+    whole = {name: value for name, value in values.items() if "." not in name}
+    for parameter, kind in annotations.items():
+        if hasattr(kind, "_fields"):
+            own = {field: values[f"{parameter}.{field}"] for field in kind._fields if f"{parameter}.{field}" in values}
+            whole[parameter] = kind(**(own or _absent(kind)))
+    return whole
+
+
+def _absent(kind: Any) -> dict[str, Any]:
+    """The members of a tuple that stands for nothing, as the builder makes them."""
+    nothing = {field: 0 if field.startswith("stride_") else None for field in kind._fields}
+    return nothing | ({"operands": ()} if "operands" in nothing else {}) | kind._field_defaults
 
 
 def planted(source: Path, right: str, wrong: str, mutant: Path) -> Path:
