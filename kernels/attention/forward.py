@@ -55,11 +55,12 @@ def attention_forward(
     problem = Problem(
         q=q, k=k, v=v, out=out, lse=lse, extents=extents, window=window, scale=scale, bias=bias,
         alibi_slopes=alibi_slopes, softcap=softcap, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-        score_mod=score_mod, mask_mod=mask_mod,
+        score_operands=score_mod.operands, mask_operands=mask_mod.operands,
     )  # fmt: skip
     form: tl.constexpr = make_form(
-        HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, FEATURES, HAS_BF16_CVT
-    )
+        HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, FEATURES, HAS_BF16_CVT,
+        score_mod.function, mask_mod.function,
+    )  # fmt: skip
     LAST_FIRST: tl.constexpr = BOUND_RIGHT and not BOUND_LEFT
     if PERSISTENT:
         attend_tiles(work, problem, form, LAST_FIRST, NUM_XCDS)
@@ -162,16 +163,18 @@ def scoring_of(problem, scale, batch, head, queries, form: tl.constexpr):
         slope = tl.load(head_of(slopes, batch, head), mask=has_slope, other=0.0)
         if bias.ptr is None:
             scoring = Scoring(
-                tl.abs(scale), problem.softcap, slope=slope, has_slope=has_slope, score_mod=problem.score_mod,
-                mask_mod=problem.mask_mod,
+                tl.abs(scale), problem.softcap, slope=slope, has_slope=has_slope, score_operands=problem.score_operands,
+                mask_operands=problem.mask_operands,
             )  # fmt: skip
         else:
             scoring = Scoring(
                 tl.abs(scale), problem.softcap, head_of(bias, batch, head) + queries * bias.stride_rows,
-                bias.ptr.to(tl.int64) != 0, slope, has_slope, problem.score_mod, problem.mask_mod,
+                bias.ptr.to(tl.int64) != 0, slope, has_slope, problem.score_operands, problem.mask_operands,
             )  # fmt: skip
     else:
-        scoring = Scoring(tl.abs(scale), score_mod=problem.score_mod, mask_mod=problem.mask_mod)
+        scoring = Scoring(
+            tl.abs(scale), score_operands=problem.score_operands, mask_operands=problem.mask_operands
+        )
     return scoring
 
 

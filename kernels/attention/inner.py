@@ -40,11 +40,11 @@ def attend(
     Keys of int8 or float8 take the dtype of the queries. Values take that of the probabilities, which is float16 for
     queries of int8, else that of the queries. For float8, row_max is HEADROOM less than the maximum.
     """
-    MODIFIED: tl.constexpr = form.FEATURES or scoring.score_mod.function is not None
-    HIDING: tl.constexpr = MASKED or scoring.mask_mod.function is not None
+    MODIFIED: tl.constexpr = form.FEATURES or form.SCORE_MOD is not None
+    HIDING: tl.constexpr = MASKED or form.MASK_MOD is not None
     # Whether a row may have seen nothing but -inf so far.
     EMPTY: tl.constexpr = (
-        (MASKED and (form.BOUND_LEFT or form.BOUND_RIGHT)) or MODIFIED or scoring.mask_mod.function is not None
+        (MASKED and (form.BOUND_LEFT or form.BOUND_RIGHT)) or MODIFIED or form.MASK_MOD is not None
     )
     P: tl.constexpr = tl.float16 if q_tile.dtype == tl.int8 else q_tile.dtype
     ROOM: tl.constexpr = HEADROOM if P.primitive_bitwidth == 8 else 0.0
@@ -100,7 +100,7 @@ def visible_scores(products, tile, keys, scoring, start, form: tl.constexpr, MAS
     """Scores in units of log2 of the keys from `start` on; -inf where a query does not see the key."""
     offsets = tl.arange(0, form.BLOCK_N)
     scores = score_tile(products, tile, scoring, start, offsets, keys.seqlen, form, MASKED)
-    if MASKED or scoring.mask_mod.function is not None:
+    if MASKED or form.MASK_MOD is not None:
         hidden = hidden_keys(tile, scoring, start, offsets, keys.seqlen, form, MASKED)
         scores = tl.where(hidden, float("-inf"), scores)
     return scores
@@ -112,10 +112,10 @@ def score_tile(products, tile, scoring, start, offsets, seqlen_k, form: tl.const
     scores = products * (scoring.scale * LOG2_E)
     if form.FEATURES:
         scores = add_features(scores, tile, scoring, start, offsets, seqlen_k, MASKED)
-    if scoring.score_mod.function is not None:
+    if form.SCORE_MOD is not None:
         keys = tl.minimum(start + offsets, seqlen_k - 1)[None, :]
-        modified = scoring.score_mod.function(
-            scores * LN_2, tile.batch, tile.head, tile.queries[:, None], keys, *scoring.score_mod.operands
+        modified = form.SCORE_MOD(
+            scores * LN_2, tile.batch, tile.head, tile.queries[:, None], keys, *scoring.score_operands
         )
         scores = modified * LOG2_E
     return scores
@@ -151,11 +151,9 @@ def hidden_keys(tile, scoring, start, offsets, seqlen_k, form: tl.constexpr, MAS
         hidden = (seqlen_k - start - offsets <= 0)[None, :]
     if MASKED and form.BOUND_LEFT:
         hidden = hidden | (offsets[None, :] - (tile.first_key - start)[:, None] < 0)
-    if scoring.mask_mod.function is not None:
+    if form.MASK_MOD is not None:
         keys = tl.minimum(start + offsets, seqlen_k - 1)[None, :]
-        seen = scoring.mask_mod.function(
-            tile.batch, tile.head, tile.queries[:, None], keys, *scoring.mask_mod.operands
-        )
+        seen = form.MASK_MOD(tile.batch, tile.head, tile.queries[:, None], keys, *scoring.mask_operands)
         hidden = hidden | (seen == 0)
     return hidden
 

@@ -1,12 +1,12 @@
 """What attention is given and how it is divided, in named tuples, so that kernels of the family share functions."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-from kernels.common.tensors import Closure, HeadRows, Heads, HeadScalars, Matrix
+from kernels.common.tensors import HeadRows, Heads, HeadScalars, Matrix
 
 
 class Extents(NamedTuple):
@@ -59,8 +59,8 @@ class Problem(NamedTuple):
     v_scale: HeadScalars = HeadScalars(None, 0, 0)
     cu_seqlens_q: tl.tensor = None
     cu_seqlens_k: tl.tensor = None
-    score_mod: Closure = Closure(None, ())
-    mask_mod: Closure = Closure(None, ())
+    score_operands: tl.tuple = ()
+    mask_operands: tl.tuple = ()
 
 
 class KeyHead(NamedTuple):
@@ -97,7 +97,7 @@ class Scoring(NamedTuple):
 
     scale: fp32, >= 0. softcap: fp32, scores become softcap * tanh(score / softcap); 0: absent. bias: a pointer to each
     query's row of the matrix that is added. slope: fp32, times the distance from the diagonal it is taken off (ALiBi).
-    has_bias, has_slope: whether these are there. score_mod, mask_mod: as in `mods`.
+    has_bias, has_slope: whether these are there. score_operands, mask_operands: what the mods of a kernel capture.
     """
 
     scale: tl.tensor
@@ -106,8 +106,8 @@ class Scoring(NamedTuple):
     has_bias: tl.tensor = False
     slope: tl.tensor = None
     has_slope: tl.tensor = False
-    score_mod: Closure = Closure(None, ())
-    mask_mod: Closure = Closure(None, ())
+    score_operands: tl.tuple = ()
+    mask_operands: tl.tuple = ()
 
 
 class Span(NamedTuple):
@@ -126,7 +126,8 @@ class Form:
     HEAD_DIM, HEAD_DIM_V: powers of two, at least the head dims; PADDED: either may be greater. BLOCK_M: queries of a
     tile; BLOCK_N: keys of a block. BOUND_LEFT, BOUND_RIGHT: whether the keys that a query sees end on that side.
     FEATURES: there may be a softcap, a bias or slopes, which is looked at when the code runs. HAS_BF16_CVT: the
-    hardware rounds fp32 to bfloat16 in one instruction. INT8_P: probabilities are rounded to int8. ROTATED_DIM: a power
+    hardware rounds fp32 to bfloat16 in one instruction. SCORE_MOD, MASK_MOD: functions as in `mods`, or None: a tuple
+    that is assigned to a name cannot hold them. INT8_P: probabilities are rounded to int8. ROTATED_DIM: a power
     of two, at least the rotated dims, if any.
     """
 
@@ -139,6 +140,8 @@ class Form:
     BOUND_RIGHT: bool
     FEATURES: bool
     HAS_BF16_CVT: bool
+    SCORE_MOD: Any
+    MASK_MOD: Any
     INT8_P: bool
     ROTATED_DIM: int
 
@@ -146,10 +149,10 @@ class Form:
 @triton.constexpr_function
 def make_form(
     HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT=False, BOUND_RIGHT=False, FEATURES=False,
-    HAS_BF16_CVT=False, INT8_P=False, ROTATED_DIM=0,
+    HAS_BF16_CVT=False, SCORE_MOD=None, MASK_MOD=None, INT8_P=False, ROTATED_DIM=0,
 ):  # fmt: skip
     """A Form, for a constexpr."""
     return Form(
-        HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, FEATURES, HAS_BF16_CVT, INT8_P,
-        ROTATED_DIM,
+        HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, FEATURES, HAS_BF16_CVT, SCORE_MOD,
+        MASK_MOD, INT8_P, ROTATED_DIM,
     )  # fmt: skip
