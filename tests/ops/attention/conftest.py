@@ -15,7 +15,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="session")
 def quantised(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return on_demand(tmp_path_factory, "attention_quantised", full=True)
+    return on_demand(tmp_path_factory, "attention_quantised")
 
 
 @pytest.fixture(scope="session")
