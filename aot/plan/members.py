@@ -96,14 +96,19 @@ def _with_defaults(parameter: Parameter, values: dict[str, Value]) -> dict[str, 
                     f"member '{member.field}' of parameter '{parameter.name}' is not bound: the op has nothing of that "
                     f"name, and `bind` does not name '{member.name}'"
                 )
-            values[member.name] = Absent(getattr(member.default, "value", member.default))  # of a tl.constexpr
+            values[member.name] = _default(member)
     return {member.name: values[member.name] for member in parameter.members}
 
 
 def _absent(member: Parameter) -> Value:
-    if member.field == OPERANDS:
-        return ()
-    return Absent(0 if member.field.startswith(STRIDE) else None)
+    """What a member is where the op has nothing for its parameter."""
+    if member.has_default:
+        return _default(member)
+    return () if member.field == OPERANDS else Absent(0 if member.field.startswith(STRIDE) else None)
+
+
+def _default(member: Parameter) -> Absent:
+    return Absent(getattr(member.default, "value", member.default))  # of a tl.constexpr, what it holds
 
 
 def _strides(

@@ -31,11 +31,12 @@ out = torch.empty_like(q)
 phases["context, copies"] = time.monotonic()
 
 heads, seqlen, head_dim = q.shape[1:]
-strides = [stride for tensor in (q, k, v, out) for stride in tensor.stride()[:3]]
 launch_grid = tuple(map(int, grid.split(",")))
+whole = [module.Heads(tensor, *tensor.stride()) for tensor in (q, k, v, out)]
 module.attention_forward[launch_grid](
-    q, k, v, out, heads, heads, seqlen, seqlen, head_dim, head_dim, *strides, launch_grid[0], head_dim**-0.5,
-    **ast.literal_eval(settings),
+    *whole, module.Extents(heads, heads, seqlen, seqlen, head_dim, head_dim), module.Work(launch_grid[0]),
+    head_dim**-0.5, lse=module.HeadRows(None, 0, 0, 0), window=module.Window(), score_mod=module.Closure(None, ()),
+    mask_mod=module.Closure(None, ()), **ast.literal_eval(settings),
 )  # fmt: skip
 result = out.cpu().numpy()
 phases["first call"] = time.monotonic()

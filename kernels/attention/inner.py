@@ -1,123 +1,27 @@
 """The inner loop of attention: blocks of keys folded into the online softmax of a tile of queries (FlashAttention-2).
 
-What a kernel knows of its tensors and its tile travels in named tuples, so that every kernel of the family can call
-the same few functions. Scores and row maxima are in units of log2: exp2 is what the hardware has.
+Scores and row maxima are in units of log2: exp2 is what the hardware has.
 """
-
-from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
-LN_2: tl.constexpr = tl.constexpr(0.6931471805599453)
+from kernels.common.rounding import narrow
+from kernels.common.softmax import LN_2, LOG2_E, fold
+from kernels.common.tensors import Matrix
+
 HEADROOM: tl.constexpr = tl.constexpr(7.0)
 """Probabilities of float8 go up to 2 to this power: as far as float8_e4m3fnuz does, so that few of them underflow."""
 
 
-class Matrix(NamedTuple):
-    """A tensor of [batch, heads, rows, columns]: its address, and its strides in elements. None: it is absent."""
-
-    base: tl.tensor
-    stride_batch: tl.tensor
-    stride_heads: tl.tensor
-    stride_rows: tl.tensor
-    stride_columns: tl.tensor
-
-
-class KeyHead(NamedTuple):
-    """The keys and values of one sequence and head: [seqlen, head_dim] and [seqlen, head_dim_v].
-
-    v may be None: the keys are the values too. rotated: None, or a second part of the keys, [seqlen, rotated_dim].
-    """
-
-    k: tl.tensor
-    v: tl.tensor
-    stride_k: tl.tensor
-    stride_v: tl.tensor
-    stride_v_columns: tl.tensor
-    seqlen: tl.tensor
-    head_dim: tl.tensor
-    head_dim_v: tl.tensor
-    rotated: tl.tensor
-    stride_rotated: tl.tensor
-    rotated_dim: tl.tensor
-
-
-class QueryTile(NamedTuple):
-    """BLOCK_M queries of one sequence and head: each one's index (the last one's for those past the end), the key on
-    its diagonal, and the first and last key that it sees; [BLOCK_M] each. rotated: what meets that part of the keys,
-    [BLOCK_M, ROTATED_DIM], or None."""
-
-    batch: tl.tensor
-    head: tl.tensor
-    queries: tl.tensor
-    diagonal: tl.tensor
-    first_key: tl.tensor
-    last_key: tl.tensor
-    rotated: tl.tensor
-
-
-class Scoring(NamedTuple):
-    """How a product of a query and a key becomes a score: in the order of the fields, what is absent left out.
-
-    scale: fp32, >= 0. softcap: fp32, scores become softcap * tanh(score / softcap). bias: a pointer to each query's row
-    of the matrix that is added. slope: fp32, times the distance from the diagonal it is taken off (ALiBi).
-    score_operands, mask_operands: what the mods of a kernel are given besides.
-    """
-
-    scale: tl.tensor
-    softcap: tl.tensor
-    bias: tl.tensor
-    slope: tl.tensor
-    score_operands: tl.tuple
-    mask_operands: tl.tuple
-
-
-@dataclass(frozen=True)
-class Form:
-    """What the code is compiled for.
-
-    HEAD_DIM, HEAD_DIM_V: powers of two, at least the head dims; PADDED: either may be greater. BLOCK_M: queries of a
-    tile; BLOCK_N: keys of a block. BOUND_LEFT, BOUND_RIGHT: whether the keys that a query sees end on that side.
-    HAS_BF16_CVT: the hardware rounds fp32 to bfloat16 in one instruction. SCORE_MOD, MASK_MOD: functions as in `mods`,
-    or None. INT8_P: probabilities are rounded to int8. ROTATED_DIM: a power of two, at least the rotated dims, if any.
-    """
-
-    HEAD_DIM: int
-    HEAD_DIM_V: int
-    PADDED: bool
-    BLOCK_M: int
-    BLOCK_N: int
-    BOUND_LEFT: bool
-    BOUND_RIGHT: bool
-    HAS_BF16_CVT: bool
-    SCORE_MOD: Any
-    MASK_MOD: Any
-    INT8_P: bool
-    ROTATED_DIM: int
-
-
-@triton.constexpr_function
-def make_form(
-    HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, HAS_BF16_CVT, SCORE_MOD=None,
-    MASK_MOD=None, INT8_P=False, ROTATED_DIM=0,
-):  # fmt: skip
-    """A Form, for a constexpr."""
-    return Form(
-        HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, HAS_BF16_CVT, SCORE_MOD, MASK_MOD,
-        INT8_P, ROTATED_DIM,
-    )  # fmt: skip
-
-
-class Span(NamedTuple):
-    """Keys [begin, hole) and [hole_end, end); begin, hole and hole_end are multiples of BLOCK_N."""
-
-    begin: tl.tensor
-    hole: tl.tensor
-    hole_end: tl.tensor
-    end: tl.tensor
+@triton.jit
+def attend_spans(q_tile, tile, keys, scoring, whole, edges, form: tl.constexpr):
+    """(acc, row_max, row_sum) of a tile over both of its spans, as `attend` has them."""
+    acc = tl.zeros([form.BLOCK_M, form.HEAD_DIM_V], tl.float32)
+    row_max = tl.full([form.BLOCK_M], float("-inf"), tl.float32)
+    row_sum = tl.zeros([form.BLOCK_M], tl.float32)
+    acc, row_max, row_sum = attend(acc, row_max, row_sum, q_tile, tile, keys, scoring, whole, form, False)
+    return attend(acc, row_max, row_sum, q_tile, tile, keys, scoring, edges, form, True)
 
 
 @triton.jit
@@ -131,23 +35,19 @@ def attend(
     HEAD_DIM]. tile: QueryTile, keys: KeyHead, scoring: Scoring, span: Span, form: Form.
 
     MASKED: blocks may reach over an edge of what a query sees, or of the keys. Otherwise there is no hole, and every
-    query sees every key, but for what MASK_MOD hides.
+    query sees every key, but for what the mask mod hides.
 
     Keys of int8 or float8 take the dtype of the queries. Values take that of the probabilities, which is float16 for
     queries of int8, else that of the queries. For float8, row_max is HEADROOM less than the maximum.
     """
-    MODIFIED: tl.constexpr = not (
-        scoring.softcap is None and scoring.bias is None and scoring.slope is None and form.SCORE_MOD is None
-    )
+    MODIFIED: tl.constexpr = form.FEATURES or form.SCORE_MOD is not None
     HIDING: tl.constexpr = MASKED or form.MASK_MOD is not None
     # Whether a row may have seen nothing but -inf so far.
     EMPTY: tl.constexpr = (
-        (MASKED and (form.BOUND_LEFT or form.BOUND_RIGHT))
-        or form.MASK_MOD is not None
-        or scoring.bias is not None
-        or form.SCORE_MOD is not None
+        (MASKED and (form.BOUND_LEFT or form.BOUND_RIGHT)) or MODIFIED or form.MASK_MOD is not None
     )
     P: tl.constexpr = tl.float16 if q_tile.dtype == tl.int8 else q_tile.dtype
+    ROOM: tl.constexpr = HEADROOM if P.primitive_bitwidth == 8 else 0.0
     columns_v = tl.arange(0, form.HEAD_DIM_V)
     offsets = tl.arange(0, form.BLOCK_N)
     for at in range(span.begin, span.end - (span.hole_end - span.hole), form.BLOCK_N):
@@ -157,27 +57,15 @@ def attend(
         if MODIFIED or HIDING:
             # Scaled before it is masked: 0 * -inf is not a number.
             scores = visible_scores(products, tile, keys, scoring, start, form, MASKED)
-            block_max = tl.max(scores, 1)
+            p, rescale, row_max, row_sum = fold(scores, row_max, row_sum, None, EMPTY, ROOM)
         else:
-            scale = scoring.scale * LOG2_E
-            block_max = tl.max(products, 1) * scale
-        if P.primitive_bitwidth == 8:
-            block_max -= HEADROOM
-        new_max = tl.maximum(row_max, block_max)
-        # -inf - -inf is not a number.
-        origin = tl.where(new_max == float("-inf"), 0.0, new_max) if EMPTY else new_max
-        p = tl.exp2(scores - origin[:, None]) if MODIFIED or HIDING else tl.exp2(products * scale - origin[:, None])
-
-        rescale = tl.exp2(row_max - origin)
-        row_sum = row_sum * rescale + tl.sum(p, 1)
-        row_max = new_max
+            p, rescale, row_max, row_sum = fold(products, row_max, row_sum, scoring.scale * LOG2_E, EMPTY, ROOM)
         if keys.v is None:
             v_tile = k_tile
         else:
             v_tile = load_tile(
-                keys.v + start * keys.stride_v, offsets, keys.stride_v, columns_v, keys.stride_v_columns,
-                keys.seqlen - start, keys.head_dim_v, MASKED, form.PADDED,
-            )  # fmt: skip
+                rows_from(keys.v, start), offsets, columns_v, keys.seqlen - start, keys.head_dim_v, MASKED, form.PADDED
+            )
         acc = tl.dot(narrow(p, P, form.HAS_BF16_CVT), v_tile.to(P), acc * rescale[:, None])
     return acc, row_max, row_sum
 
@@ -195,24 +83,20 @@ def multiply(q_tile, tile, keys, start, form: tl.constexpr, MASKED: tl.constexpr
     rows = tl.arange(0, form.BLOCK_N)
     left = keys.seqlen - start
     k_tile = load_tile(
-        keys.k + start * keys.stride_k, rows, keys.stride_k, tl.arange(0, form.HEAD_DIM), 1, left, keys.head_dim,
-        MASKED, form.PADDED,
-    )  # fmt: skip
+        rows_from(keys.k, start), rows, tl.arange(0, form.HEAD_DIM), left, keys.head_dim, MASKED, form.PADDED
+    )
     products = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)))
     if keys.rotated is not None:
+        columns = tl.arange(0, form.ROTATED_DIM)
         rotated = load_tile(
-            keys.rotated + start * keys.stride_rotated, rows, keys.stride_rotated, tl.arange(0, form.ROTATED_DIM), 1,
-            left, keys.rotated_dim, MASKED, form.PADDED,
-        )  # fmt: skip
+            rows_from(keys.rotated, start), rows, columns, left, keys.rotated_dim, MASKED, form.PADDED
+        )
         products = tl.dot(tile.rotated, tl.trans(rotated), products)
     return products, k_tile
 
 
 @triton.jit
-def visible_scores(
-    products, tile, keys, scoring, start, form: tl.constexpr,
-    MASKED: tl.constexpr,
-):  # fmt: skip
+def visible_scores(products, tile, keys, scoring, start, form: tl.constexpr, MASKED: tl.constexpr):
     """Scores in units of log2 of the keys from `start` on; -inf where a query does not see the key."""
     offsets = tl.arange(0, form.BLOCK_N)
     scores = score_tile(products, tile, scoring, start, offsets, keys.seqlen, form, MASKED)
@@ -225,26 +109,34 @@ def visible_scores(
 @triton.jit
 def score_tile(products, tile, scoring, start, offsets, seqlen_k, form: tl.constexpr, MASKED: tl.constexpr):
     """Scores in units of log2, from the products [BLOCK_M, BLOCK_N] of queries and the keys `start` + `offsets`."""
-    if scoring.softcap is not None:
-        scores = cap(products, scoring.scale, scoring.softcap) * LOG2_E
-    else:
-        scores = products * (scoring.scale * LOG2_E)
-    if scoring.bias is not None:
-        rows = scoring.bias + start
-        if MASKED:
-            bias = tl.load(rows[:, None] + offsets[None, :], mask=(offsets < seqlen_k - start)[None, :], other=0.0)
-        else:
-            bias = tl.load(rows[:, None] + offsets[None, :])
-        scores += bias.to(tl.float32) * LOG2_E
-    if scoring.slope is not None:
-        distance = (tile.diagonal - start).to(tl.float32)[:, None] - offsets.to(tl.float32)[None, :]
-        scores -= tl.abs(distance) * (scoring.slope * LOG2_E)
+    scores = products * (scoring.scale * LOG2_E)
+    if form.FEATURES:
+        scores = add_features(scores, tile, scoring, start, offsets, seqlen_k, MASKED)
     if form.SCORE_MOD is not None:
         keys = tl.minimum(start + offsets, seqlen_k - 1)[None, :]
         modified = form.SCORE_MOD(
             scores * LN_2, tile.batch, tile.head, tile.queries[:, None], keys, *scoring.score_operands
         )
         scores = modified * LOG2_E
+    return scores
+
+
+@triton.jit
+def add_features(scores, tile, scoring, start, offsets, seqlen_k, MASKED: tl.constexpr):
+    """The soft-cap, the bias and the slope of those scores for which there are any."""
+    if scoring.softcap > 0:
+        scores = cap(scores, LN_2, scoring.softcap) * LOG2_E
+    if scoring.bias is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
+        if scoring.has_bias:
+            pointers = (scoring.bias + start)[:, None] + offsets[None, :]
+            if MASKED:
+                bias = tl.load(pointers, mask=(offsets < seqlen_k - start)[None, :], other=0.0)
+            else:
+                bias = tl.load(pointers)
+            scores += bias.to(tl.float32) * LOG2_E
+    if scoring.has_slope:
+        distance = (tile.diagonal - start).to(tl.float32)[:, None] - offsets.to(tl.float32)[None, :]
+        scores -= tl.abs(distance) * (scoring.slope * LOG2_E)
     return scores
 
 
@@ -274,22 +166,17 @@ def cap(products, scale, softcap):
 
 
 @triton.jit
-def narrow(p, dtype: tl.constexpr, HAS_BF16_CVT: tl.constexpr):
-    """fp32 probabilities rounded to the nearest of `dtype`."""
-    if dtype == tl.bfloat16 and not HAS_BF16_CVT:
-        # Half up: one addition, and one permutation a pair. Half to even and the check for NaN would take nine
-        # instructions a pair, a quarter of the loop; ties are rare, and a NaN gets to the result through the row's sum.
-        return ((p.to(tl.uint32, bitcast=True) + 0x8000) >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
-    return p.to(dtype)
+def rows_from(matrix, start):
+    """A Matrix without its rows before `start`."""
+    return Matrix(matrix.ptr + start * matrix.stride_rows, matrix.stride_rows, matrix.stride_columns)
 
 
 @triton.jit
 def load_tile(
-    matrix, rows, stride_rows, columns, stride_columns, row_end, column_end,
-    MASK_ROWS: tl.constexpr, MASK_COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """`rows` and `columns` of a matrix, [len(rows), len(columns)]; 0 outside (row_end, column_end)."""
-    pointers = matrix + rows[:, None] * stride_rows + columns[None, :] * stride_columns
+    matrix, rows, columns, row_end, column_end, MASK_ROWS: tl.constexpr, MASK_COLUMNS: tl.constexpr
+):
+    """`rows` and `columns` of a Matrix, [len(rows), len(columns)]; 0 outside (row_end, column_end)."""
+    pointers = matrix.ptr + rows[:, None] * matrix.stride_rows + columns[None, :] * matrix.stride_columns
     if MASK_ROWS and MASK_COLUMNS:
         tile = tl.load(pointers, mask=(rows[:, None] < row_end) & (columns[None, :] < column_end), other=0.0)
     elif MASK_ROWS:

@@ -8,7 +8,8 @@ blocks nor on their order.
 import triton
 import triton.language as tl
 
-from kernels.attention.inner import LOG2_E, block_at, hidden_keys, load_tile, multiply
+from kernels.attention.inner import block_at, hidden_keys, load_tile, multiply, rows_from
+from kernels.common.softmax import LOG2_E
 
 LARGEST: tl.constexpr = tl.constexpr(127.0)
 LOWEST: tl.constexpr = tl.constexpr(-(2**31))
@@ -67,8 +68,8 @@ def weigh(acc, row_sum, weight, best, q_tile, tile, keys, scoring, span, form: t
         row_sum += tl.sum(p, 1)
         weight += tl.sum(rounded, 1)
         v_tile = load_tile(
-            keys.v + start * keys.stride_v, tl.arange(0, form.BLOCK_N), keys.stride_v, tl.arange(0, form.HEAD_DIM_V),
-            keys.stride_v_columns, keys.seqlen - start, keys.head_dim_v, MASKED, form.PADDED,
+            rows_from(keys.v, start), tl.arange(0, form.BLOCK_N), tl.arange(0, form.HEAD_DIM_V), keys.seqlen - start,
+            keys.head_dim_v, MASKED, form.PADDED,
         )  # fmt: skip
         acc = tl.dot(rounded.to(tl.int8), v_tile, acc)
     return acc, row_sum, weight

@@ -22,7 +22,7 @@ OTHERS = ("gfx90a", "gfx950", "gfx1100", "gfx1201")
 
 @pytest.fixture(scope="module")
 def flash(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return on_demand(tmp_path_factory, "attention", "op=flash_attention,PLAIN=true,BOUND_LEFT=false")
+    return on_demand(tmp_path_factory, "attention", "op=flash_attention")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_softmax(rows: Bundle, cols: int, dtype: np.dtype):
 def test_attention_of_other_archs(
     tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, lengths: tuple[int, int]
 ):
-    filters = "op=flash_attention,PLAIN=true,HEAD_DIM=64,BOUND_LEFT=false,BOUND_RIGHT=true"
+    filters = "op=flash_attention,HEAD_DIM=64"
     check_attention(on_demand(tmp_path_factory, "attention", filters, arch), dtype, 64, lengths, causal=True)
 
 
@@ -91,7 +91,7 @@ def test_softmax_of_other_archs(tmp_path_factory: pytest.TempPathFactory, arch: 
 def test_every_head_dim_of_other_archs(
     tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, head_dim: int
 ):
-    bundle = on_demand(tmp_path_factory, "attention", "op=flash_attention,PLAIN=true,BOUND_LEFT=false", arch)
+    bundle = on_demand(tmp_path_factory, "attention", "op=flash_attention", arch)
     for causal in (False, True):
         check_attention(bundle, dtype, head_dim, (100, 130), causal, poison=False)
         check_attention(bundle, dtype, head_dim - 1, (130, 77), causal)

@@ -86,23 +86,22 @@ class ReferenceLaunches:
     # Kernels, by their symbols
 
     def attention_forward(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
-        dtype = str(variant.point["T"])
-        head_dim, batch = a["head_dim"], launch.grid[2]
-        heads, heads_kv, seqlen_q, seqlen_k = (a[name] for name in ("heads", "heads_kv", "seqlen_q", "seqlen_k"))
+        dtype, batch = str(variant.point["T"]), launch.grid[2]
+        heads, heads_kv, seqlen_q, seqlen_k, head_dim = (
+            a[f"extents.{name}"] for name in ("heads", "heads_kv", "seqlen_q", "seqlen_k", "head_dim")
+        )
         assert launch.grid[1] == heads
 
-        def tensor(name: str, count: int, rows: int, dims: tuple[str, str]) -> np.ndarray:
-            steps = [a[f"stride_{name}_{dim}"] for dim in ("batch", *dims)]
-            return device_view(a[name], dtype, (batch, count, rows, head_dim), (*steps, 1))
+        def tensor(name: str, count: int, rows: int) -> np.ndarray:
+            steps = [a[f"{name}.stride_{dim}"] for dim in ("batch", "heads", "rows")]
+            return device_view(a[f"{name}.ptr"], dtype, (batch, count, rows, head_dim), (*steps, 1))
 
-        q = tensor("q", heads, seqlen_q, ("heads", "seqlen_q"))
-        k = tensor("k", heads_kv, seqlen_k, ("heads_kv", "seqlen_k"))
-        v = tensor("v", heads_kv, seqlen_k, ("heads_kv", "seqlen_k"))
-        result = attention(q, k, v, scale=a["scale"], causal=variant.point["BOUND_RIGHT"], return_lse=True)
-        tensor("out", heads, seqlen_q, ("heads", "seqlen_q"))[...] = result[0].astype(q.dtype)
-        if a["lse"]:
-            steps = (a["stride_lse_batch"], a["stride_lse_heads"], 1)
-            device_view(a["lse"], "float32", (batch, heads, seqlen_q), steps)[...] = result[1]
+        q, k, v = tensor("q", heads, seqlen_q), tensor("k", heads_kv, seqlen_k), tensor("v", heads_kv, seqlen_k)
+        result = attention(q, k, v, scale=a["scale"], causal=a["window.right"] == 0, return_lse=True)
+        tensor("out", heads, seqlen_q)[...] = result[0].astype(q.dtype)
+        if a["lse.ptr"]:
+            steps = (a["lse.stride_batch"], a["lse.stride_heads"], 1)
+            device_view(a["lse.ptr"], "float32", (batch, heads, seqlen_q), steps)[...] = result[1]
 
     def softmax_rows(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
         a_program = 1 if variant.point["BLOCK"] > 512 else 4

@@ -47,7 +47,7 @@ def test_calls(tmp_path: Path):
     build(
         MANIFEST,
         tmp_path / "dist",
-        "op=flash_attention|flash_attention_varlen,T=float16,HEAD_DIM=64,PERSISTENT=false,HAS_BIAS=false,SOFTCAP=false,V_ROWS=true,PADDED=true",
+        "op=flash_attention|flash_attention_varlen,T=float16,HEAD_DIM=64,PERSISTENT=false,V_ROWS=true,PADDED=true",
     )
     block = blocks(PAGE, "python")[0]
     rng = np.random.default_rng(0)
@@ -66,7 +66,8 @@ def test_calls(tmp_path: Path):
 
 
 def test_a_module_of_ones_own(tmp_path: Path):
-    shutil.copytree(ROOT / "kernels/attention", tmp_path / "kernels/attention")
+    for family in ("attention", "common"):
+        shutil.copytree(ROOT / "kernels" / family, tmp_path / "kernels" / family)
     files = {
         b.comment.removeprefix("file: "): b.text for b in (*blocks(PAGE, "python"), *blocks(PAGE, "yaml")) if b.comment
     }

@@ -82,6 +82,8 @@ def test_a_tensor_that_the_op_has_not(tmp_path):
         Bound("y.ptr", "constexpr", None),
         Bound("y.stride_rows", "constexpr", 0),
     ]
+    window = tuple_parameter("window", "left=0", "bottom=False", "rest", optional=True)
+    assert [item.constant for item in bind(bindings, window)] == [0, False, None]
     assert fault(bindings, tuple_parameter("y", "ptr", "stride_rows")) == (
         f"{bindings.at('kernel: ')}member 'ptr' of parameter 'y' is not bound: the op has nothing of that name, and "
         "`bind` does not name 'y.ptr'"

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 AXES: dict[str, tuple[Any, ...]] = {
     "mask": ("0", "b", "t", "t:7,3", "b:20,-1", "b:30,4", "g:12,-4"),
     "head_dims": ((64, 64), (128, 128), (32, 32), (40, 40), (33, 33), (192, 128), (96, 24)),
-    "score": ("plain", "bias", "bias of keys", "alibi", "alibi of batches", "softcap"),
+    "score": ("plain", "bias", "bias of keys", "alibi", "alibi of batches", "softcap", "bias alibi softcap"),
     "lengths": ((70, 100), (33, 33), (90, 50), (1, 65), (130, 64)),
     "layout": ("bhsd", "bshd", "packed"),
     "heads": ((2, 2), (4, 2), (3, 1)),
@@ -81,7 +81,7 @@ SCHEDULES = tuple(
     for mask, dims, lengths, heads, mode, dtype, batch in (
         ("b", (64, 64), (33, 40), (2, 1), "batch", "float16", 160),
         ("b", (64, 64), (33, 40), (80, 8), "varlen", "bfloat16", 1),
-        ("0", (128, 128), (140, 70), (2, 2), "batch", "bfloat16", 2),
+        ("t", (128, 128), (140, 70), (2, 2), "batch", "bfloat16", 2),
     )
 )  # fmt: skip
 """Calls of persistent programs; in the first two there are more tiles than 608 programs, two for each compute unit."""
@@ -204,19 +204,17 @@ def _varlen_call(case: Case, rng: np.random.Generator) -> Call:
 
 
 def _scalars(case: Case) -> dict[str, Any]:
-    softcap = {"softcap": 1.5} if case.score == "softcap" else {}
+    softcap = {"softcap": 1.5} if "softcap" in case.score else {}
     scale = {} if case.scale is None else {"scale": case.scale}
     schedule = {} if case.schedule == "auto" else {"schedule": case.schedule}
     return parse_mask(case.mask) | softcap | scale | schedule | {"return_lse": case.return_lse}
 
 
 def _slopes(case: Case, batch: int) -> dict[str, Array]:
-    shape = {"alibi": (1, case.heads[0]), "alibi of batches": (batch, case.heads[0])}.get(case.score)
-    return (
-        {}
-        if shape is None
-        else {"alibi_slopes": np.linspace(0.5, 0.01, shape[0] * shape[1]).astype(np.float32).reshape(shape)}
-    )
+    if "alibi" not in case.score:
+        return {}
+    shape = (batch if "of batches" in case.score else 1, case.heads[0])
+    return {"alibi_slopes": np.linspace(0.5, 0.01, shape[0] * shape[1]).astype(np.float32).reshape(shape)}
 
 
 def _tensors(

@@ -10,12 +10,12 @@ from tests.aot_emulator.bundling import on_demand
 
 @pytest.fixture(scope="session")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return on_demand(tmp_path_factory, "attention", full=True)
+    return on_demand(tmp_path_factory, "attention")
 
 
 @pytest.fixture(scope="session")
 def quantised(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return on_demand(tmp_path_factory, "attention_quantised", full=True)
+    return on_demand(tmp_path_factory, "attention_quantised")
 
 
 @pytest.fixture(scope="session")

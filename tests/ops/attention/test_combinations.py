@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
+from aot.targets import parse_arch
 from aot_runtime import Bundle
-from tests.ops.attention.cases import EDGES, Case, make_call, pairwise
+from tests.ops.attention.building import ROOT, needed_by, plan
+from tests.ops.attention.cases import AXES, EDGES, Case, make_call, pairwise, valid
 from tests.ops.attention.checking import check
 
 
@@ -20,3 +24,15 @@ def test_cases_have_every_pair():
                  {"mode": "varlen", "score": "softcap"}, {"dtype": "bfloat16", "mask": "g:12,-4"}):  # fmt: skip
         assert any(all(getattr(case, axis) == value for axis, value in pair.items()) for case in cases), pair
     assert not any(case.mode == "varlen" and case.score.startswith("bias") for case in cases)
+
+
+@pytest.mark.parametrize("arch", ("gfx942", "gfx1100", "sm_90"))
+def test_every_combination_is_built(arch: str):
+    """There is a variant for each of them: `needed_by` raises where there is none."""
+    _, planners = plan(ROOT / "manifests/attention.yaml", parse_arch(arch))
+    axes = ("mask", "head_dims", "score", "mode", "v_rows", "return_lse")
+    for values in itertools.product(*(AXES[axis] for axis in axes), ("auto", "persistent")):
+        case = Case(**dict(zip((*axes, "schedule"), values, strict=True)), lengths=(3, 16))
+        if valid(case):
+            call = make_call(case)
+            assert len(needed_by(call, planners[call.op], arch)) == 1

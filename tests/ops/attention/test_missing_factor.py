@@ -18,7 +18,7 @@ from tests.ops.attention.building import ROOT
 from tests.ops.attention.cases import Case, make_call
 from tests.ops.attention.checking import check
 
-RIGHT, WRONG = "narrow(p, P,", "narrow(p * tl.exp2(origin - block_max)[:, None], P,"
+RIGHT, WRONG = "return p, rescale", "return p * tl.exp2(origin - block_max)[:, None], rescale"
 ARCH = "gfx1100"
 MANIFEST = """
 bundle: attention
@@ -37,20 +37,25 @@ ops:
     launches:
       - kernel: kernels/attention/forward.py:attention_forward
         grid: ["cdiv(seqlen_q, BLOCK_M)", heads, batch]
-        bind: {query_blocks: "cdiv(seqlen_q, BLOCK_M)", head_dim_v: head_dim, HEAD_DIM_V: HEAD_DIM, PADDED: false}
+        bind:
+          work.query_blocks: cdiv(seqlen_q, BLOCK_M)
+          extents.head_dim_v: head_dim
+          HEAD_DIM_V: HEAD_DIM
+          PADDED: false
         configs: [{BLOCK_M: 64, BLOCK_N: 32, num_warps: 4, num_stages: 1}]
 """
 
 
-def built(folder: Path, inner: str) -> Bundle:
-    """The kernel with another `inner.py`, for an RDNA on the emulator."""
+def built(folder: Path, softmax: str) -> Bundle:
+    """The kernel with another online softmax, for an RDNA on the emulator."""
     from click.testing import CliRunner
 
     from aot.cli import main
 
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "kernels/attention", folder / "kernels/attention", ignore=ignored)
-    (folder / "kernels/attention/inner.py").write_text(inner)
+    for family in ("attention", "common"):
+        shutil.copytree(ROOT / "kernels" / family, folder / "kernels" / family, ignore=ignored)
+    (folder / "kernels/common/softmax.py").write_text(softmax)
     (folder / "attention.yaml").write_text(MANIFEST)
     command = ["--arch", ARCH, str(folder / "attention.yaml"), "-o", str(folder), "--cache-dir", str(folder / "cache")]
     result = CliRunner().invoke(main, command)
@@ -61,7 +66,7 @@ def built(folder: Path, inner: str) -> Bundle:
 def test_the_suite_notices_what_tinygrads_test_does_not(tmp_path: Path):
     """The suite on normal random numbers, and more so on larger ones; not a mean of squares of 1e-2 on [0, 1)."""
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
-    text = (ROOT / "kernels/attention/inner.py").read_text()
+    text = (ROOT / "kernels/common/softmax.py").read_text()
     assert text.count(RIGHT) == 1
     right, wrong = built(tmp_path / "right", text), built(tmp_path / "wrong", text.replace(RIGHT, WRONG))
 

@@ -29,7 +29,7 @@ def test_the_counter_is_zeroed_for_each_call(bundle: Bundle):
 
 def test_what_is_chosen():
     """By itself for causal masks of moderate lengths and more tiles than programs; on demand where it is compiled."""
-    _, planners = plan(ROOT / "manifests/attention.yaml", parse_arch("gfx942"), full=False)
+    _, planners = plan(ROOT / "manifests/attention.yaml", parse_arch("gfx942"))
 
     def point(heads: int = 80, seqlen: int = 1024, head_dim: int = 64, alibi: bool = False, **scalars: Any) -> Any:
         shapes = dict.fromkeys("qkv", (2, heads, seqlen, head_dim))
@@ -40,13 +40,15 @@ def test_what_is_chosen():
         if alibi:
             layouts["alibi_slopes"] = make_layout(("host", 0), "float32", (1, heads), (heads, 1), True)
         decision = planners["flash_attention"].decide(layouts, {"causal": True} | scalars, ("host", 0), 304, "gfx942")
-        return decision.launches[0].variant.point
+        return {**decision.launches[0].variant.point, "dynamic": decision.names["dynamic"]}
 
-    assert point()["DYNAMIC"] and point(schedule="dynamic", causal=False, seqlen=20)["DYNAMIC"]
+    for dynamic in (point(), point(schedule="dynamic", seqlen=20)):
+        assert dynamic["PERSISTENT"] and dynamic["dynamic"]
     static = point(schedule="persistent")
-    assert static["PERSISTENT"] and not static["DYNAMIC"]
+    assert static["PERSISTENT"] and not static["dynamic"]
     for changes in (
-        {"causal": False}, {"window_left": 40}, {"heads": 2}, {"schedule": "tiles"}, {"seqlen": 300}, {"seqlen": 10000},
+        {"causal": False}, {"causal": False, "schedule": "dynamic"}, {"window_left": 40}, {"heads": 2},
+        {"schedule": "tiles"}, {"seqlen": 300}, {"seqlen": 10000},
         {"head_dim": 40, "schedule": "dynamic"}, {"alibi": True, "schedule": "persistent"},
     ):  # fmt: skip
         assert not point(**changes)["PERSISTENT"], changes

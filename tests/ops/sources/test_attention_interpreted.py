@@ -15,15 +15,12 @@ from kernels.tolerance import assert_close
 from tests.ops.attention.cases import Call, Case, Placed, expected, make_call
 from tests.ops.sources.kernel_interpreting import GUARD, NULL, Tensor, launch, planted
 
-KERNELS = Path(__file__).parents[3] / "kernels/attention"
+KERNELS = Path(__file__).parents[3] / "kernels"
 FLOORS = {"float16": 1e-5, "bfloat16": 1e-4}
-DIMS = {"q": ("batch", "heads", "seqlen_q"), "k": ("batch", "heads_kv", "seqlen_k"),
-        "v": ("batch", "heads_kv", "seqlen_k", "head_dim_v"), "bias": ("batch", "heads", "seqlen_q"),
-        "alibi_slopes": ("batch", "heads"), "out": ("batch", "heads", "seqlen_q"),
-        "lse": ("batch", "heads", "seqlen_q")}  # fmt: skip
-VARLEN_DIMS = {"q": ("seqlen_q", "heads"), "k": ("seqlen_k", "heads_kv"), "v": ("seqlen_k", "heads_kv", "head_dim_v"),
-               "alibi_slopes": ("batch", "heads"), "out": ("seqlen_q", "heads"),
-               "lse": ("heads", "seqlen_q")}  # fmt: skip
+HEADS = ("batch", "heads", "rows", "columns")
+DIMS = {**dict.fromkeys(("q", "k", "v", "bias", "out"), HEADS), "alibi_slopes": HEADS[:2], "lse": HEADS[:3]}
+VARLEN_DIMS = {**dict.fromkeys(("q", "k", "v", "out"), ("rows", "heads", "columns")), "alibi_slopes": HEADS[:2],
+               "lse": ("heads", "rows")}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,6 +73,10 @@ RUNS = {
     "alibi of batches": run(lengths=(37, 64), heads=(2, 1), score="alibi of batches"),
     "soft-cap": run(lengths=(37, 53), score="softcap", magnitude=8.0),
     "soft-cap, negative scale": run(lengths=(37, 64), score="softcap", magnitude=8.0, scale=-0.3),
+    "bias, window": run(lengths=(37, 70), heads=(2, 1), score="bias", mask="b:20,5"),
+    "bias, alibi and soft-cap": run(lengths=(37, 53), heads=(2, 1), score="bias alibi softcap", mask="b"),
+    "bias, values by column": run(lengths=(37, 53), heads=(2, 1), score="bias", v_rows=False),
+    "varlen, alibi, values by column": run(lengths=(37, 53), mode="varlen", score="alibi", v_rows=False),
     "values by column": run(lengths=(37, 53), v_rows=False, mask="b", heads=(2, 2)),
     "values by column, padded": run(lengths=(37, 53), v_rows=False, head_dims=(40, 24)),
     "narrow values": run(lengths=(37, 53), head_dims=(64, 32), mask="b"),
@@ -110,9 +111,10 @@ FAULTS = {
     "acc not rescaled": ("whole blocks", "inner", "acc * rescale[:, None])", "acc)"),
     # See tests/ops/attention/test_missing_factor.py.
     "block not rescaled": (
-        "whole blocks", "inner", "narrow(p, P,", "narrow(p * tl.exp2(origin - block_max)[:, None], P,"),
-    "sum not rescaled": ("whole blocks", "inner", "row_sum * rescale + ", "row_sum + "),
-    "maximum not kept": ("whole blocks", "inner", "row_max = new_max", "row_max = row_max"),
+        "whole blocks", "common/softmax", "return p, rescale",
+        "return p * tl.exp2(origin - block_max)[:, None], rescale"),
+    "sum not rescaled": ("whole blocks", "common/softmax", "row_sum * rescale + ", "row_sum + "),
+    "maximum not kept": ("whole blocks", "common/softmax", "rescale, new_max,", "rescale, row_max,"),
     "right edge one key short": (
         "whole blocks, causal", "inner", "offsets[None, :] < 0\n    elif", "offsets[None, :] <= 0\n    elif"),
     "right edge one key long": (
@@ -122,9 +124,9 @@ FAULTS = {
     "left edge one key long": (
         "window", "inner", "(tile.first_key - start)[:, None] < 0)", "(tile.first_key - start)[:, None] < -1)"),
     "mask always top-left": (
-        "ragged, causal", "forward", "tl.where(problem.bottom_right, seqlen_k - seqlen_q, 0)", "0"),
+        "ragged, causal", "forward", "tl.where(window.bottom_right, seqlen_k - seqlen_q, 0)", "0"),
     "mask always bottom-right": (
-        "top-left", "forward", "tl.where(problem.bottom_right, seqlen_k - seqlen_q, 0)", "seqlen_k - seqlen_q"),
+        "top-left", "forward", "tl.where(window.bottom_right, seqlen_k - seqlen_q, 0)", "seqlen_k - seqlen_q"),
     "end mask one key long": ("ragged", "inner", "seqlen_k - start - offsets <= 0", "seqlen_k - start - offsets < 0"),
     "end mask one key short": ("ragged", "inner", "seqlen_k - start - offsets <= 0", "seqlen_k - start - offsets <= 1"),
     "keys past the end seen": (
@@ -148,55 +150,58 @@ FAULTS = {
     "padding of head_dim written": (
         "values by column, padded", "forward", "    if form.PADDED:\n        mask", "    if False:\n        mask"),
     "queries past the end written": ("ragged", "forward", "stored = rows < seqlen_q", "stored = rows <= seqlen_q"),
-    "heads not grouped": ("ragged", "forward", "head_kv = head // problem.group", "head_kv = head % problem.group"),
+    "heads not grouped": ("ragged", "forward", "head // (extents.heads // extents.heads_kv)",
+        "head % (extents.heads // extents.heads_kv)"),
     "strides of K for V": (
-        "values by column", "inner", "keys.v + start * keys.stride_v", "keys.v + start * keys.stride_k"),
+        "values by column", "inner", "rows_from(keys.v, start)",
+        "Matrix(keys.v.ptr + start * keys.k.stride_rows, keys.v.stride_rows, keys.v.stride_columns)"),
     "batch stride dropped": (
-        "whole blocks", "forward", "matrix.base + batch * matrix.stride_batch",
-        "matrix.base + 0 * matrix.stride_batch"),
-    "lse in base 2": ("whole blocks", "forward", "tl.log2(row_sum)) * LN_2", "tl.log2(row_sum))"),
-    "lse never written": ("whole blocks", "forward", "if lse.base.to(tl.int64) != 0:", "if False:"),
-    "exp for exp2": ("whole blocks", "inner", "scale = scoring.scale * LOG2_E", "scale = scoring.scale"),
+        "whole blocks", "forward", "tensor.ptr + batch * tensor.stride_batch",
+        "tensor.ptr + 0 * tensor.stride_batch"),
+    "lse in base 2": ("whole blocks", "forward", "log2_sum(row_max, row_sum) * LN_2", "log2_sum(row_max, row_sum)"),
+    "lse never written": ("whole blocks", "forward", "if lse.ptr.to(tl.int64) != 0:", "if False:"),
+    "exp for exp2": ("whole blocks", "inner", "scoring.scale * LOG2_E, EMPTY", "scoring.scale, EMPTY"),
     "exp for exp2 where masked": (
         "whole blocks, causal", "inner", "products * (scoring.scale * LOG2_E)", "products * scoring.scale"),
     "sign of scale lost": (
         "soft-cap, negative scale", "forward", "q_tile = tl.where(scale < 0, -q_tile, q_tile)",
         "q_tile = q_tile + 0.0"),
     "no sum in a row without keys": (
-        "fewer keys than queries", "forward", "tl.where(weight == 0, 1.0, weight)", "weight"),
+        "fewer keys than queries", "common/softmax", "tl.where(total == 0, 1.0, total)", "total"),
     "no origin in a row without keys": (
-        "fewer keys than queries", "inner", 'tl.where(new_max == float("-inf"), 0.0, new_max) if', "new_max if"),
+        "fewer keys than queries", "common/softmax", 'tl.where(new_max == float("-inf"), 0.0, new_max) if',
+        "new_max if"),
     "dies overlap": ("eight dies", "forward", " + tl.minimum(die, count % NUM_XCDS)", ""),
     "bfloat16 truncated": (
-        "bfloat16 rounded by hand, equal values", "inner", "bitcast=True) + 0x8000)", "bitcast=True))"),
-    "V of the wrong block": ("whole blocks", "inner", "keys.v + start * keys", "keys.v + span.begin * keys"),
+        "bfloat16 rounded by hand, equal values", "common/rounding", "bitcast=True) + 0x8000)", "bitcast=True))"),
+    "V of the wrong block": ("whole blocks", "inner", "rows_from(keys.v, start)", "rows_from(keys.v, span.begin)"),
     "V by columns read by rows": (
-        "values by column", "inner", "columns_v, keys.stride_v_columns,", "columns_v, 1,"),
-    "bias of the wrong block": ("bias", "inner", "rows = scoring.bias + start", "rows = scoring.bias"),
+        "values by column", "inner", "columns[None, :] * matrix.stride_columns", "columns[None, :]"),
+    "bias of the wrong block": ("bias", "inner", "(scoring.bias + start)[:, None]", "scoring.bias[:, None]"),
     "bias in units of log2": ("bias", "inner", "bias.to(tl.float32) * LOG2_E", "bias.to(tl.float32)"),
     "bias of other queries": (
-        "bias", "forward", "tile.queries * bias.stride_rows", "rows % form.BLOCK_N * bias.stride_rows"),
+        "bias", "forward", "queries * bias.stride_rows", "queries % form.BLOCK_N * bias.stride_rows"),
     "bias without its heads": (
-        "bias of keys", "forward", "head_of(bias, batch, head, 0)", "head_of(bias, batch, 0, 0)"),
+        "bias of keys", "forward", "head_of(bias, batch, head)", "head_of(bias, batch, 0)"),
     "slope of another head": (
-        "alibi", "forward", "tl.load(head_of(slopes, batch, head, 0))", "tl.load(head_of(slopes, batch, 0, 0))"),
+        "alibi", "forward", "head_of(slopes, batch, head)", "head_of(slopes, batch, 0)"),
     "slope of another batch": (
-        "varlen, window", "forward", "tl.load(head_of(slopes, batch, head, 0))",
-        "tl.load(head_of(slopes, 0, head, 0))"),
+        "varlen, window", "forward", "head_of(slopes, batch, head)", "head_of(slopes, 0, head)"),
     "ALiBi from the first key": ("alibi", "inner", "tile.diagonal - start", "tile.queries - start"),
     "ALiBi with a sign": ("varlen, window", "inner", "tl.abs(distance) *", "distance *"),
     "soft-cap without its factor": (
-        "soft-cap", "inner", "cap(products, scoring.scale, scoring.softcap)", "cap(products, 1.0, scoring.softcap)"),
+        "soft-cap", "inner", "cap(scores, LN_2, scoring.softcap)", "cap(scores, 1.0, scoring.softcap)"),
     "soft-cap of the wrong width": ("soft-cap", "inner", "softcap - 2 * softcap / (e + 1)", "1 - 2 / (e + 1)"),
     "sequences overlap": (
         "varlen", "forward", "minimum(tl.load(cu_seqlens + batch + 1), rows) - first",
         "minimum(tl.load(cu_seqlens + batch + 1), rows)"),
     "sequences begin at 0": (
-        "varlen", "forward", "head_of(out, batch, head, first_row) + offsets",
-        "head_of(out, batch, head, 0) + offsets"),
+        "varlen", "forward", "matrix_of(out, batch, head, first_row)", "matrix_of(out, batch, head, 0)"),
     "sequences of K begin with Q's": (
-        "varlen", "forward", "head_of(k, batch, head_kv, first_row_k)",
-        "head_of(k, batch, head_kv, first_row_q)"),
+        "varlen", "forward", "matrix_of(problem.k, batch, head_kv, first_row_k)",
+        "matrix_of(problem.k, batch, head_kv, first_row_q)"),
+    "slope not taken": ("alibi", "inner", "if scoring.has_slope:", "if False:"),
+    "no soft-cap": ("soft-cap", "inner", "if scoring.softcap > 0:", "if False:"),
 }  # fmt: skip
 
 
@@ -208,10 +213,11 @@ def test_matches_reference(interpreter: Executor, name: str):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault_is_noticed(interpreter: Executor, fault: str, tmp_path: Path):
     case, module, right, wrong = FAULTS[fault]
-    mutant = Path(
-        shutil.copytree(KERNELS, tmp_path / "kernels/attention", ignore=shutil.ignore_patterns("__pycache__"))
-    )
-    planted(mutant / f"{module}.py", right, wrong, mutant / f"{module}.py")
+    mutant = tmp_path / "kernels"
+    for family in ("attention", "common"):
+        shutil.copytree(KERNELS / family, mutant / family, ignore=shutil.ignore_patterns("__pycache__"))
+    path = mutant / (f"{module}.py" if "/" in module else f"attention/{module}.py")
+    planted(path, right, wrong, path)
     with pytest.raises(AssertionError):
         check(interpreter, mutant, RUNS[case])
 
@@ -253,11 +259,11 @@ def interpret(interpreter: Executor, source: Path, one: Run, call: Call) -> dict
     tensors = {name: guarded(item) for name, item in (call.inputs | call.outputs).items()}
     arguments = kernel_arguments(one, call, tensors)
     batch = len(call.inputs["cu_seqlens_q"]) - 1 if "cu_seqlens_q" in call.inputs else tensors["q"].shape[0]
-    grid = (arguments["query_blocks"], arguments["heads"], batch)
-    after = interpreter.submit(launch, source / "forward.py", "attention_forward", grid, arguments).result()
+    grid = (arguments["work.query_blocks"], arguments["extents.heads"], batch)
+    after = interpreter.submit(launch, source / "attention/forward.py", "attention_forward", grid, arguments).result()
     for name in call.outputs:
-        assert np.isnan(after[name].surroundings().astype(np.float32)).all(), f"written beside {name}"
-    return {name: after[name].view for name in call.outputs}
+        assert np.isnan(after[f"{name}.ptr"].surroundings().astype(np.float32)).all(), f"written beside {name}"
+    return {name: after[f"{name}.ptr"].view for name in call.outputs}
 
 
 def kernel_arguments(one: Run, call: Call, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -270,23 +276,37 @@ def kernel_arguments(one: Run, call: Call, tensors: dict[str, Tensor]) -> dict[s
     generic = scalars.get("mask_align") == "generic"
     left, right = scalars.get("window_left", -1), 0 if scalars.get("causal") else scalars.get("window_right", -1)
     bound_left, bound_right = generic or left >= 0, generic or right >= 0
-    strides = {f"stride_{name}_{axis}": 0 for name, axes in DIMS.items() for axis in axes}
-    for name, tensor in tensors.items():
-        axes = (VARLEN_DIMS if varlen else DIMS).get(name, ())
-        for axis, extent, stride in zip(axes, tensor.shape, tensor.strides, strict=False):
-            strides[f"stride_{name}_{axis}"] = 0 if extent == 1 else stride
+    features = bool({"bias", "alibi_slopes"} & tensors.keys() or "softcap" in scalars)
     queries = scalars.get("max_seqlen_q", seqlen_q)
+    # Of windows, as of features, the family of variants that looks at what there is has all.
+    bound_left, bound_right = bound_left or features, bound_right or features
     return {
-        **({"lse": NULL} | tensors), **strides,
-        "heads": heads, "heads_kv": heads_kv, "seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "head_dim": dim,
-        "head_dim_v": dim_v, "query_blocks": -(-queries // one.blocks[0]), "scale": scalars["scale"],
-        "left": left if bound_left else 1000, "right": right if bound_right else 1000,
-        "bottom_right": scalars.get("mask_align", "bottom_right") == "bottom_right",
+        **{f"cu_seqlens_{x}": tensors[f"cu_seqlens_{x}"] for x in "qk" if varlen},
+        **members({"lse": NULL, "alibi_slopes": NULL} | ({} if varlen else {"bias": NULL}) | tensors, varlen),
+        "extents.heads": heads, "extents.heads_kv": heads_kv, "extents.seqlen_q": seqlen_q,
+        "extents.seqlen_k": seqlen_k, "extents.head_dim": dim, "extents.head_dim_v": dim_v,
+        "work.query_blocks": -(-queries // one.blocks[0]), "scale": scalars["scale"],
+        "window.left": left if generic or left >= 0 else 1000,
+        "window.right": right if generic or right >= 0 else 1000,
+        "window.bottom_right": scalars.get("mask_align", "bottom_right") == "bottom_right",
         "HEAD_DIM": widths[0], "HEAD_DIM_V": widths[1], "PADDED": [dim, dim_v] != widths, "BOUND_LEFT": bound_left,
         "BOUND_RIGHT": bound_left or bound_right, "BLOCK_M": one.blocks[0], "BLOCK_N": one.blocks[1],
         "NUM_XCDS": one.xcds, "HAS_BF16_CVT": one.bf16_cvt, "softcap": scalars.get("softcap", 0.0),
-        "SOFTCAP": "softcap" in scalars,
+        "FEATURES": features,
     }  # fmt: skip
+
+
+def members(tensors: dict[str, Tensor], varlen: bool) -> dict[str, Any]:
+    """The address and strides of each tensor, as members of its parameter."""
+    found: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        axes = (VARLEN_DIMS if varlen else DIMS).get(name)
+        if axes is None:
+            continue
+        found |= {f"{name}.stride_{axis}": 0 for axis in DIMS[name]} | {f"{name}.ptr": tensor}
+        for axis, extent, stride in zip(axes, tensor.shape, tensor.strides, strict=tensor is not NULL):
+            found[f"{name}.stride_{axis}"] = 0 if extent == 1 else stride
+    return found
 
 
 def guarded(item: Placed | np.ndarray) -> Tensor:

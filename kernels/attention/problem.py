@@ -1,0 +1,158 @@
+"""What attention is given and how it is divided, in named tuples, so that kernels of the family share functions."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+
+from kernels.common.tensors import HeadRows, Heads, HeadScalars, Matrix
+
+
+class Extents(NamedTuple):
+    """Of q and k; head_dim_v: of v and out. With cu_seqlens seqlen_q and seqlen_k are the rows of all sequences."""
+
+    heads: tl.tensor
+    heads_kv: tl.tensor
+    seqlen_q: tl.tensor
+    seqlen_k: tl.tensor
+    head_dim: tl.tensor
+    head_dim_v: tl.tensor
+
+
+class Window(NamedTuple):
+    """Keys that a query sees before and after its diagonal: key i for query i, or i + seqlen_k - seqlen_q if
+    bottom_right."""
+
+    left: tl.tensor = 0
+    right: tl.tensor = 0
+    bottom_right: tl.tensor = False
+
+
+class Work(NamedTuple):
+    """Tiles of queries: query_blocks of each head of each batch. counter: int32 [1], 0 at first. dynamic: persistent
+    programs take tiles by it."""
+
+    query_blocks: tl.tensor
+    batch: tl.tensor = 1
+    counter: tl.tensor = None
+    dynamic: tl.tensor = False
+
+
+class Problem(NamedTuple):
+    """What is to be computed, as `attention_forward` has it. q_scale, k_scale, v_scale: what a head's numbers are to be
+    multiplied by."""
+
+    q: Heads
+    k: Heads
+    v: Heads
+    out: Heads
+    lse: HeadRows
+    extents: Extents
+    window: Window
+    scale: tl.tensor
+    bias: Heads = Heads(None, 0, 0, 0, 0)
+    alibi_slopes: HeadScalars = HeadScalars(None, 0, 0)
+    softcap: tl.tensor = 0.0
+    q_scale: HeadScalars = HeadScalars(None, 0, 0)
+    k_scale: HeadScalars = HeadScalars(None, 0, 0)
+    v_scale: HeadScalars = HeadScalars(None, 0, 0)
+    cu_seqlens_q: tl.tensor = None
+    cu_seqlens_k: tl.tensor = None
+    score_operands: tl.tuple = ()
+    mask_operands: tl.tuple = ()
+
+
+class KeyHead(NamedTuple):
+    """The keys and values of one sequence and head: [seqlen, head_dim] and [seqlen, head_dim_v].
+
+    v: None where the keys are the values too. rotated: None, or a second part of the keys, [seqlen, rotated_dim].
+    """
+
+    k: Matrix
+    v: Matrix
+    seqlen: tl.tensor
+    head_dim: tl.tensor
+    head_dim_v: tl.tensor
+    rotated: Matrix = None
+    rotated_dim: tl.tensor = 0
+
+
+class QueryTile(NamedTuple):
+    """BLOCK_M queries of one sequence and head: each one's index (the last one's for those past the end), the key on
+    its diagonal, and the first and last key that it sees; [BLOCK_M] each. rotated: what meets that part of the keys,
+    [BLOCK_M, ROTATED_DIM], or None."""
+
+    batch: tl.tensor
+    head: tl.tensor
+    queries: tl.tensor
+    diagonal: tl.tensor
+    first_key: tl.tensor
+    last_key: tl.tensor
+    rotated: tl.tensor = None
+
+
+class Scoring(NamedTuple):
+    """How a product of a query and a key becomes a score: in the order of the fields, what is absent left out.
+
+    scale: fp32, >= 0. softcap: fp32, scores become softcap * tanh(score / softcap); 0: absent. bias: a pointer to each
+    query's row of the matrix that is added. slope: fp32, times the distance from the diagonal it is taken off (ALiBi).
+    has_bias, has_slope: whether these are there. score_operands, mask_operands: what the mods of a kernel capture.
+    """
+
+    scale: tl.tensor
+    softcap: tl.tensor = 0.0
+    bias: tl.tensor = None
+    has_bias: tl.tensor = False
+    slope: tl.tensor = None
+    has_slope: tl.tensor = False
+    score_operands: tl.tuple = ()
+    mask_operands: tl.tuple = ()
+
+
+class Span(NamedTuple):
+    """Keys [begin, hole) and [hole_end, end); begin, hole and hole_end are multiples of BLOCK_N."""
+
+    begin: tl.tensor
+    hole: tl.tensor
+    hole_end: tl.tensor
+    end: tl.tensor
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the code is compiled for.
+
+    HEAD_DIM, HEAD_DIM_V: powers of two, at least the head dims; PADDED: either may be greater. BLOCK_M: queries of a
+    tile; BLOCK_N: keys of a block. BOUND_LEFT, BOUND_RIGHT: whether the keys that a query sees end on that side.
+    FEATURES: there may be a softcap, a bias or slopes, which is looked at when the code runs. HAS_BF16_CVT: the
+    hardware rounds fp32 to bfloat16 in one instruction. SCORE_MOD, MASK_MOD: functions as in `mods`, or None: a tuple
+    that is assigned to a name cannot hold them. INT8_P: probabilities are rounded to int8. ROTATED_DIM: a power
+    of two, at least the rotated dims, if any.
+    """
+
+    HEAD_DIM: int
+    HEAD_DIM_V: int
+    PADDED: bool
+    BLOCK_M: int
+    BLOCK_N: int
+    BOUND_LEFT: bool
+    BOUND_RIGHT: bool
+    FEATURES: bool
+    HAS_BF16_CVT: bool
+    SCORE_MOD: Any
+    MASK_MOD: Any
+    INT8_P: bool
+    ROTATED_DIM: int
+
+
+@triton.constexpr_function
+def make_form(
+    HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT=False, BOUND_RIGHT=False, FEATURES=False,
+    HAS_BF16_CVT=False, SCORE_MOD=None, MASK_MOD=None, INT8_P=False, ROTATED_DIM=0,
+):  # fmt: skip
+    """A Form, for a constexpr."""
+    return Form(
+        HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, FEATURES, HAS_BF16_CVT, SCORE_MOD,
+        MASK_MOD, INT8_P, ROTATED_DIM,
+    )  # fmt: skip
