@@ -111,18 +111,12 @@ def test_named_files_are_there(name: str):
 
 
 def test_every_name_of_the_architecture_page_is_defined():
-    """Each code span that is an identifier is a definition, a file or a word of the page's own subject."""
+    """Each code span that is an identifier is a definition, a folder or a word of the page's own subject."""
     page = re.sub(r"```.*?```", "", PAGES["architecture.md"], flags=re.DOTALL)
-    names = {name for name in re.findall(r"`(\w+)`", page)} - {"exclude", "explain", "linecache", "verify"}
-    sources = [
-        path.read_text(encoding="utf-8") for package in ("aot", "runtime") for path in (ROOT / package).rglob("*.py")
-    ]
-    defined = {
-        name
-        for text in sources
-        for name in re.findall(r"^(?:class|def) (\w+)|^([A-Z_]+)\b.*=", text, re.MULTILINE)
-        for name in name
-    }
+    names = set(re.findall(r"`(\w+)`", page)) - {"exclude", "explain", "linecache", "verify"}
+    files = [path for package in ("aot", "runtime") for path in (ROOT / package).rglob("*.py")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    defined = set(re.findall(r"^(?:class |def )?([A-Za-z_]\w*)\b", text, re.MULTILINE))
     folders = {path.name for path in (*ROOT.iterdir(), *(ROOT / "runtime").rglob("*")) if path.is_dir()}
     assert names - defined - folders == {"aotbuild", "aotbundle"}
 
