@@ -65,8 +65,9 @@ def targets(setting: Setting) -> Findings:
     verified = each(lambda bundle: setting.run("aotbundle", "verify", str(bundle)), bundles, setting.jobs)
     failures += [f"aotbundle verify {bundle.name}\n{result.tail()}" for bundle, result in verified if result.status]
     say(f"    {len(bundles)} bundles verified")
-    left_out = [f"compiling for {arch} ({tier})" for arch, tier in setting.tiers.items() if not _is_done(arch, tier)]
-    return Findings(f"{len(SMALL)} manifests for {len(archs)} architectures each", failures, left_out)
+    left_out = [arch for arch, tier in setting.tiers.items() if not _is_done(arch, tier)]
+    skipped = [f"compiling for {', '.join(left_out)}"]
+    return Findings(f"{len(SMALL)} manifests for {len(archs)} architectures each", failures, skipped)
 
 
 def _is_built(arch: str, tier: str) -> bool:
