@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from aot_emulator.isa.archs import ARCHS, Arch
 from aot_emulator.isa.decoding import Instruction, decode
@@ -13,7 +11,7 @@ from aot_emulator.isa.wait_counters import counted_by, is_coherent, returns_valu
 from tests.support.emulation.machine import assemble
 
 CDNA = ARCHS["gfx942"]
-RDNA3, RDNA4 = (replace(CDNA, name=name, isa=isa) for name, isa in (("gfx1100", "rdna3"), ("gfx1201", "rdna4")))
+RDNA3, RDNA4 = ARCHS["gfx1100"], ARCHS["gfx1201"]
 AS_WRITTEN = """
 v_add_f32 v1, v2, v3
 v_fma_f64 v[0:1], v[2:3], v[4:5], s[6:7]

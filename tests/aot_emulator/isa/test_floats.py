@@ -12,6 +12,8 @@ from aot_emulator.isa.floats.formats import FloatFormat
 from aot_emulator.state import float_mode
 from aot_emulator.state.float_mode import Rounding
 
+from tests.support.emulation.registers import assert_same
+
 ML_DTYPES = {
     formats.FP16: np.float16,
     formats.BF16: ml_dtypes.bfloat16,
@@ -36,14 +38,6 @@ def ident(value):
 
 def codes(fmt):
     return np.arange(1 << fmt.bits, dtype=fmt.code_dtype)
-
-
-def assert_same(got, want):
-    """Equal values, with NaN equal to NaN and -0 unlike +0."""
-    got, want = np.asarray(got), np.asarray(want)
-    assert got.dtype == want.dtype and got.shape == want.shape
-    same = ((got == want) & (np.signbit(got) == np.signbit(want))) | (np.isnan(got) & np.isnan(want))
-    assert same.all(), f"{(~same).sum()} differ, first {got[~same][:4]} for {want[~same][:4]}"
 
 
 def awkward(dtype, rng, count=20000):

@@ -1,4 +1,4 @@
-"""Strict mode on RDNA: its counters of what is outstanding, and its memory instructions; see `test_sanitizer`."""
+"""Strict mode on RDNA: its counters of what is outstanding, and its memory instructions; see `test_strict_mode`."""
 
 from __future__ import annotations
 

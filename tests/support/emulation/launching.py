@@ -140,22 +140,17 @@ def _back(
     return whole[guard : len(whole) - guard].copy().view(like.dtype).reshape(like.shape)
 
 
+F16, F32, F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
+I8, I32, I64 = np.dtype(np.int8), np.dtype(np.int32), np.dtype(np.int64)
+U32, U64 = np.dtype(np.uint32), np.dtype(np.uint64)
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FP8 = np.dtype(ml_dtypes.float8_e4m3fnuz)
 BF8 = np.dtype(ml_dtypes.float8_e5m2fnuz)
 OCP_FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
 OCP_BF8 = np.dtype(ml_dtypes.float8_e5m2)
+FP8_OF = {"gfx942": (FP8, BF8), "gfx950": (OCP_FP8, OCP_BF8), "gfx90a": (), "gfx1100": (), "gfx1201": (OCP_FP8, OCP_BF8)}
+"""The 8-bit floats that Triton multiplies on each architecture."""
 
-__all__ = [
-    "BF8",
-    "BF16",
-    "FP8",
-    "OCP_BF8",
-    "OCP_FP8",
-    "Kernel",
-    "Options",
-    "compile_kernel",
-    "launch",
-    "replace",
-    "run",
-]
+
+def normal(*shape: int, dtype: np.dtype = F32, seed: int = 0, scale: float = 1.0) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(dtype)

@@ -68,6 +68,8 @@ def get(machine: Machine, number: int, dtype: npt.DTypeLike, half: int = 0) -> n
 
 def assert_same(got: np.ndarray, want: np.ndarray, what: object = "") -> None:
     """Bit for bit; any NaN is as good as another."""
+    got, want = np.asarray(got), np.asarray(want)
+    assert got.dtype == want.dtype
     same = got == want
     if got.dtype.kind == "f":
         same = (same & (np.signbit(got) == np.signbit(want))) | (np.isnan(got) & np.isnan(want))

@@ -1,6 +1,6 @@
 """RDNA's matrix instructions: WMMA (chapter "Wave Matrix Multiply Accumulate" of the ISA documents).
 
-The sparse forms (SWMMAC) are in no table of `matrix`, and refused for that.
+The sparse forms (SWMMAC) are in no table of `matrix_op`, and refused for that.
 """
 
 from __future__ import annotations

@@ -1,0 +1,11 @@
+"""Kernels run in strict mode, which must have nothing to say."""
+
+from __future__ import annotations
+
+import pytest
+from aot_emulator.driver import STRICT_VARIABLE
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(STRICT_VARIABLE, "1")
