@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from aot_runtime import ArgumentError, Bundle, BundleError, NoVectorsError, open_bundle
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.bundle.vectors import deviation, read_vectors
+from aot_runtime.bundle.vector_files import deviation, read_vectors
 from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.call.selftests import Report
 from aot_runtime.command.main import main

@@ -12,7 +12,7 @@ from aot_runtime.errors import BundleError
 from .codeobject import CodeObject, read_code_object
 from .reading import read_blob, read_index
 from .signature import signature_faults
-from .vectors import read_vectors
+from .vector_files import read_vectors
 
 
 def verify_bundle(folder: Path) -> list[str]:

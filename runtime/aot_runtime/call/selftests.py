@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from aot_runtime.bundle.vectors import Array, Vectors, deviation, dtype_of, read_vectors
+from aot_runtime.bundle.vector_files import Array, Vectors, deviation, dtype_of, read_vectors
 from aot_runtime.contract.layout import Shape, packing_order
 from aot_runtime.contract.names import axis_names
 from aot_runtime.contract.records import Case, Index, Op, Variant

@@ -252,7 +252,7 @@ class Case(_Record, frozen=True):
     """A call of an op whose result is known.
 
     Attributes:
-        vectors: the file with its inputs and expected outputs, see `bundle.vectors`.
+        vectors: the file with its inputs and expected outputs, see `bundle.vector_files`.
         bounds: tensor that the call writes to → the largest |result - expected| that passes.
         dtypes: dtype variable → dtype.
         scalars: those that the call passes; the others take their default.
