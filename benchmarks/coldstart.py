@@ -120,7 +120,7 @@ def jit_settings(index: Index, launch: LaunchDecision) -> dict[str, object]:
     (op,) = (op for op in index.ops if op.name == launch.variant.op)
     config = op.launches[launch.index].configs[launch.variant.config]
     read = ("HEAD_DIM", "HEAD_DIM_V", "PADDED", "BOUND_LEFT", "BOUND_RIGHT")  # by the kernel, of all axes
-    axes = {name: launch.variant.point[name] for name in read}
+    axes = {name: launch.variant.axis_values[name] for name in read}
     portable = ("num_warps", "num_stages", *(["waves_per_eu"] if index.target.backend == "hip" else []))
     options = {name: value for name, value in config.options.items() if name in portable}
     row = ARCHITECTURES[index.target.arch]

@@ -225,7 +225,7 @@ class Binder:
             # A type that the manifest asks for is kept: a constant would be an i32 or fp32 in the kernel.
             return Bound(name, forced, value=repr(constant)) if forced else Bound(name, "constexpr", constant=constant)
         wide = any(self._wide(tensors[str(tensor)], variant) for _, tensor, *_ in strides)
-        return Bound(name, forced or self._type(value, name, wide), value=plain, divisible=plain in self.op.align)
+        return Bound(name, forced or self._type(value, name, wide), value=plain, divisible=plain in self.op.divisible)
 
     def _type(self, value: Expression, name: str, wide: bool) -> str:
         """The kernarg type of an expression: a scalar has its own; an integer is an i64 where `wide`, else an i32."""

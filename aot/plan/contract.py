@@ -53,9 +53,9 @@ class _Contract:
             dims=tuple(records.DimLimit(name, dim.min, dim.max, dim.doc) for name, dim in spec.dims.items()),
             dtypes={name: tuple(values) for name, values in spec.dtypes.items()},
             axes=tuple(self._axis(name, axis) for name, axis in spec.constexprs.items()),
-            let=tuple(records.Let(name, self._text(value, ("let", name))) for name, value in spec.let.items()),
+            derived=tuple(records.Derived(name, self._text(value, ("let", name))) for name, value in spec.let.items()),
             require=tuple(self._text(value, ("require", i)) for i, value in enumerate(spec.require)),
-            align=tuple(spec.align),
+            divisible=tuple(spec.align),
             workspace=tuple(
                 records.Workspace(
                     name,
@@ -70,7 +70,7 @@ class _Contract:
                 for i, item in enumerate(spec.overrides)
                 if item.deny
             ),
-            large_tensors=spec.large_tensors,
+            wide_offsets=spec.large_tensors,
             launches=self._launches(),
         )
         self._check_scopes(op)

@@ -20,8 +20,8 @@ def value_kind(value: Expression, names: Mapping[str, type]) -> type:
 def with_let_kinds(names: Names, op: records.Op) -> Names:
     """`names` with the type of each `let` that its value has."""
     kinds = dict(names)
-    for let in op.let:
-        kinds[let.name] = value_kind(parse(let.value), kinds)
+    for item in op.derived:
+        kinds[item.name] = value_kind(parse(item.value), kinds)
     return kinds
 
 

@@ -70,7 +70,7 @@ def make_variant(
     return records.Variant(
         op=spec.op,
         launch=spec.launch,
-        point=dict(spec.point),
+        axis_values=dict(spec.point),
         aligned=spec.aligned,
         config=spec.config,
         code=code,

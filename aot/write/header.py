@@ -130,7 +130,7 @@ def identifier(*parts: str) -> str:
 
 def variant_name(prefix: str, variant: records.Variant) -> str:
     """A variant's name in the header: from what it is, and not from its place in the bundle."""
-    key = [variant.op, variant.launch, sorted(variant.point.items()), variant.aligned, variant.config]
+    key = [variant.op, variant.launch, sorted(variant.axis_values.items()), variant.aligned, variant.config]
     return identifier(prefix, variant.op, _digest(key))
 
 
@@ -283,7 +283,7 @@ def describe(op: records.Op, variant: records.Variant) -> str:
     """Which calls a variant serves, and how it was compiled."""
     launch = op.launches[variant.launch]
     config = launch.configs[variant.config]
-    point = ", ".join(f"{name}={variant.point[name]}" for name in axis_names(op))
+    point = ", ".join(f"{name}={variant.axis_values[name]}" for name in axis_names(op))
     chosen = ", ".join(f"{name}={value}" for name, value in {**config.values, **config.options}.items())
     return "\n".join(
         [

@@ -24,7 +24,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-import aot_runtime.bundle.vectors
+import aot_runtime.bundle.vector_files
 import aot_runtime.contract.dtypes
 from aot.compile.cache import Cache
 from aot.compile.kernel_source import CompileError, Project
@@ -32,7 +32,7 @@ from aot.compile.python_source import Closure, closure
 from aot.manifest.schema import InputSpec
 from aot.plan.cases import SAME_DTYPE, PlannedCase, PlannedScalar, PlannedTensor, Recipe
 from aot_runtime.bundle.reading import MAX_VECTOR_BYTES
-from aot_runtime.bundle.vectors import EXPECTED, INPUTS, Array, deviation, entry_name, storage_dtype
+from aot_runtime.bundle.vector_files import EXPECTED, INPUTS, Array, deviation, entry_name, storage_dtype
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import numpy_dtype
 
@@ -95,7 +95,7 @@ def _plain(value: Any) -> Any:
 @functools.cache
 def _own_code() -> list[str]:
     """Digests of the files whose code makes vectors of a recipe."""
-    modules = (sys.modules[__name__], aot_runtime.bundle.vectors, aot_runtime.contract.dtypes)
+    modules = (sys.modules[__name__], aot_runtime.bundle.vector_files, aot_runtime.contract.dtypes)
     return [hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest() for module in modules]
 
 
@@ -231,7 +231,7 @@ def rounded(result: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def encode_vectors(inputs: Mapping[str, Array], expected: Mapping[str, Array]) -> bytes:
-    """The file of a case (see `aot_runtime.bundle.vectors`): a zip whose bytes depend on nothing but the arrays."""
+    """The file of a case (see `aot_runtime.bundle.vector_files`): a zip whose bytes depend on nothing but the arrays."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for group, arrays in ((INPUTS, inputs), (EXPECTED, expected)):

@@ -166,12 +166,6 @@ class EmulatorDriver:
 
         self.do(stream, copy)
 
-    def copy_on_device(self, device: int, target: int, source: int, nbytes: int, stream: int) -> None:
-        def copy() -> None:
-            self._on_memory("MemcpyDtoD", device, lambda memory: memory.copy(target, source, nbytes))
-
-        self.do(stream, copy)
-
     def fill(self, device: int, address: int, byte: int, nbytes: int, stream: int) -> None:
         def fill() -> None:
             self._on_memory("Memset", device, lambda memory: memory.write(address, nbytes, byte))
@@ -267,9 +261,6 @@ class EmulatorDriver:
             self._find("StreamSynchronize", self._streams, stream)
         if stream in self._captures:
             raise _error("StreamSynchronize", _CAPTURE_UNSUPPORTED, "the stream is being captured")
-
-    def stream_device(self, stream: int) -> int:
-        return self._find("StreamGetDevice", self._streams, stream)
 
     def do(self, stream: int, work: Work) -> None:
         """Do some work of a stream now, or record it where the stream is being captured."""

@@ -18,7 +18,7 @@ class ArchMismatchError(BundleError):
 
 
 class NoVectorsError(BundleError):
-    """A bundle, or an op of it, has no golden vectors to test a device with."""
+    """A bundle, or an op of it, has no selftest vectors to test a device with."""
 
 
 class ExpressionError(AotError):

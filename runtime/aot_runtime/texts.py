@@ -17,9 +17,9 @@ def size_text(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
-def point_text(point: Mapping[str, object], none: str = "(no axes)") -> str:
-    """A point in short: dtypes by their value, flags by their name where they are set; `none` if that is nothing."""
-    return " ".join(filter(None, (_coordinate(name, value) for name, value in point.items()))) or none
+def axis_values_text(values: Mapping[str, object], none: str = "(no axes)") -> str:
+    """Axis values in short: dtypes by their value, flags by their name where set; `none` if that is nothing."""
+    return " ".join(filter(None, (_coordinate(name, value) for name, value in values.items()))) or none
 
 
 def _coordinate(name: str, value: object) -> str:

@@ -129,7 +129,7 @@ def test_a_filter_that_is_none(project, text, item):
 
 def test_a_filtered_build_has_the_filtered_variants(project):
     assert figures(project.build("--filter", "dtype=float16", "--filter", "block=32")) == (2, 0)
-    assert [(v.point, v.aligned) for v in project.bundle().variants] == [
+    assert [(v.axis_values, v.aligned) for v in project.bundle().variants] == [
         ({"T": "float16", "BLOCK": 32}, True), ({"T": "float16", "BLOCK": 32}, False),
     ]  # fmt: skip
 
@@ -395,7 +395,8 @@ def test_constants_that_compare_equal_are_two_variants(tmp_path):
     )
     project = Project(tmp_path, text, kernels)
     assert figures(project.build("--filter", "dtype=float16")) == (4, 0)
-    assert [(v.op, v.point["FLAG"]) for v in project.bundle().variants if v.aligned] == [("scale", 1), ("other", True)]
+    flags = [(v.op, v.axis_values["FLAG"]) for v in project.bundle().variants if v.aligned]
+    assert flags == [("scale", 1), ("other", True)]
 
 
 # Places that cannot be written

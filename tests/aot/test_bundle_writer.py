@@ -80,7 +80,7 @@ def test_a_foreign_kernel_is_adopted_by_bind_alone(tmp_path):
     project = Project(tmp_path, FOREIGN_MANIFEST, FOREIGN)
     assert figures(project.build()) == (4, 0)
     index = project.bundle()
-    by_point = {(variant.aligned, variant.point["WEIGHTED"]): variant for variant in index.variants}
+    by_point = {(variant.aligned, variant.axis_values["WEIGHTED"]): variant for variant in index.variants}
 
     def expected(wide: str, weighted: bool) -> list[tuple[str, str, str]]:
         weight = [("W_ptr", "*bfloat16", "weight")] if weighted else []
@@ -203,7 +203,7 @@ def test_options_that_all_variants_share_are_said_once(tmp_path):
     project.build("--filter", "dtype=float16")
     index = project.bundle()
     assert '"num_warps"' not in index.toolchain["options"] and '"num_stages": 2' in index.toolchain["options"]
-    assert {(v.point["BLOCK"], *v.options.items()) for v in index.variants} == {
+    assert {(v.axis_values["BLOCK"], *v.options.items()) for v in index.variants} == {
         (16, ("num_warps", 1)), (32, ("num_warps", 2)),
     }  # fmt: skip
 

@@ -224,7 +224,7 @@ int main(void)
 
 def test_a_variant_is_described_in_a_comment(sample: records.Index):
     text = header_text(sample)
-    variant = next(v for v in sample.variants if v.launch == 0 and v.config == 1 and v.point["WEIGHTED"])
+    variant = next(v for v in sample.variants if v.launch == 0 and v.config == 1 and v.axis_values["WEIGHTED"])
     described = describe(sample.ops[0], variant)
     assert described == (
         "reduce[T=float16, WEIGHTED=True, WIDTH=64], aligned\n"

@@ -122,7 +122,7 @@ def variants_of(bundle: Bundle, op: str, layouts: dict[str, DeviceArray], **scal
 
 
 def key(variant: Variant) -> tuple[object, ...]:
-    return (variant.op, variant.launch, tuple(variant.point.items()), variant.aligned, variant.config)
+    return (variant.op, variant.launch, tuple(variant.axis_values.items()), variant.aligned, variant.config)
 
 
 @pytest.mark.slow

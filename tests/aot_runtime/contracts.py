@@ -64,8 +64,8 @@ def variants(
     axes = {**contract.dtypes, **{axis.name: axis.values for axis in contract.axes}}
     made = [
         records.Variant(
-            op=contract.name, launch=index, point=dict(zip(axis_names(contract), point, strict=True)), aligned=aligned,
-            config=config, code="0" * 16, symbol=item.kernel, kernargs=args,
+            op=contract.name, launch=index, axis_values=dict(zip(axis_names(contract), point, strict=True)),
+            aligned=aligned, config=config, code="0" * 16, symbol=item.kernel, kernargs=args,
             kernarg_bytes=max((arg.offset + arg.size for arg in args), default=0), lds_bytes=0, num_warps=4,
             warp_size=64, resources=records.Resources(), options={}, compiler="none",
         )

@@ -86,7 +86,7 @@ class ReferenceLaunches:
     # Kernels, by their symbols
 
     def attention_forward(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
-        dtype, batch = str(variant.point["T"]), launch.grid[2]
+        dtype, batch = str(variant.axis_values["T"]), launch.grid[2]
         heads, heads_kv, seqlen_q, seqlen_k, head_dim = (
             a[f"extents.{name}"] for name in ("heads", "heads_kv", "seqlen_q", "seqlen_k", "head_dim")
         )
@@ -104,7 +104,7 @@ class ReferenceLaunches:
             device_view(a["lse.ptr"], "float32", (batch, heads, seqlen_q), steps)[...] = result[1]
 
     def softmax_rows(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
-        a_program = 1 if variant.point["BLOCK"] > 512 else 4
+        a_program = 1 if variant.axis_values["BLOCK"] > 512 else 4
         assert launch.grid == (-(-a["rows"] // a_program), 1, 1)
         self._softmax(variant, a, a["rows"])
 
@@ -114,7 +114,7 @@ class ReferenceLaunches:
 
     def _softmax(self, variant: Variant, a: dict[str, Any], rows: int) -> None:
         shape = (rows, a["cols"])
-        dtypes = {"x": str(variant.point["T"]), "mask": "bool", "out": str(variant.point["T"])}
+        dtypes = {"x": str(variant.axis_values["T"]), "mask": "bool", "out": str(variant.axis_values["T"])}
         x, mask, out = (
             device_view(a[f"{name}.ptr"], dtype, shape, (a[f"{name}.stride_rows"], 1)) if a[f"{name}.ptr"] else None
             for name, dtype in dtypes.items()
@@ -123,14 +123,14 @@ class ReferenceLaunches:
 
     def affine_rows(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
         block = 64 if variant.num_warps == 1 else 256
-        dtype, shape = str(variant.point["T"]), (launch.grid[0], a["cols"])
+        dtype, shape = str(variant.axis_values["T"]), (launch.grid[0], a["cols"])
         assert launch.grid[1:] == (-(-shape[1] // block), 1)
         value = device_view(a["x"], dtype, shape, (a["stride_x_rows"], 1)) * np.float32(a["scale"])
-        if variant.point["HAS_BIAS"]:
+        if variant.axis_values["HAS_BIAS"]:
             value = value + device_view(a["bias"], dtype, shape, (a["stride_bias_rows"], 1))
         else:
             assert "bias" not in a
-        value = (-value if variant.point["NEGATED"] else value) + a["shift"]
+        value = (-value if variant.axis_values["NEGATED"] else value) + a["shift"]
         device_view(a["out"], dtype, shape, (a["stride_out_rows"], 1))[...] = value
 
     def partial_sums(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
@@ -144,7 +144,7 @@ class ReferenceLaunches:
         rows = launch.grid[0]
         partial = device_view(a["partial"], "float32", (rows, a["splits"]), (a["splits"], 1))
         device_view(a["total"], "float32", (rows,), (1,))[...] = partial.sum(axis=1) + a["offset"]
-        if variant.point["RETURN_LARGEST"]:
+        if variant.axis_values["RETURN_LARGEST"]:
             x = device_view(a["x"], "float32", (rows, a["cols"]), (a["stride_x_rows"], 1))
             device_view(a["largest"], "float32", (rows,), (1,))[...] = x.max(axis=1)
 

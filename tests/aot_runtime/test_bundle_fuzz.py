@@ -198,10 +198,10 @@ def test_code_in_every_text(tmp_path: Path, text: str):
             in ("doc", "reference", "reason", "compiler", "name", "symbol", "arch", "backend", "occupancy_limit")
             or path[0] == "toolchain"
             or "options" in path
-            or path[-2:-1] in (("point",), ("values",), ("choices",))
+            or path[-2:-1] in (("axis_values",), ("values",), ("choices",))
             or path[-1] == "sha256"
         )
-        if "tensors" in path or "scalars" in path or "axes" in path or "let" in path or "workspace" in path:
+        if "tensors" in path or "scalars" in path or "axes" in path or "derived" in path or "workspace" in path:
             mere_words = path[-1] == "doc" or path[-2:-1] in (("values",), ("choices",))
         if path[0] == "selftest":
             mere_words = path[-1] == "sha256" or path[-2] == "scalars"  # scalars are checked as a call's are

@@ -221,7 +221,7 @@ for path in ({str(bundles / "small-gfx942")!r}, {str(bundles)!r}):
         (lambda index: index["variants"][0].update(launch=-1), "points at an op, launch or code object"),
         (lambda index: index["variants"][0].update(code="f" * 16), "points at an op, launch or code object"),
         (lambda index: index["variants"][0].update(config=9), "is not on the op's axes"),
-        (lambda index: index["variants"][0]["point"].pop("T"), "is not on the op's axes"),
+        (lambda index: index["variants"][0]["axis_values"].pop("T"), "is not on the op's axes"),
         (lambda index: index["variants"][0].update(num_warps=65),
          "launch parameters of 'affine_rows' are out of range"),
         (lambda index: index["variants"][0].update(num_warps=0), "out of range"),

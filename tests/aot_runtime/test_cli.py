@@ -142,7 +142,7 @@ def test_show_row(sample_folder: Path):
 
 def test_show_wraps_a_long_point(sample: records.Index):
     point = {f"FLAG_{number}": True for number in range(20)}
-    row = dataclasses.replace(variant_rows(sample)[0], point=point)
+    row = dataclasses.replace(variant_rows(sample)[0], axis_values=point)
     lines = bundle_text(sample, [row]).splitlines()
     assert max(map(len, lines)) <= 120
     shown = " ".join(lines[lines.index(next(line for line in lines if "VARIANT" in line)) + 1 :])
@@ -167,7 +167,7 @@ def test_show_json_is_the_index(rows_bundle: Path):
     ]
     assert shown["selftest"]
     for row, variant in zip(shown["variants"], index.variants, strict=True):
-        assert row["point"] == variant.point
+        assert row["axis_values"] == variant.axis_values
         assert row["file"] == index.blobs[variant.code].file
         assert row["block_threads"] == variant.num_warps * variant.warp_size
         assert (row["vgprs"], row["sgprs"], row["lds_bytes"]) == (

@@ -50,7 +50,7 @@ def test_attention(folder: str):
                 assert both._fields == ("out", "lse")
                 np.testing.assert_array_equal(both.out.numpy(), out.astype(np.float16))
                 np.testing.assert_array_equal(both.lse.numpy(), lse.astype(np.float32))
-                point = launches.last.variant.point
+                point = launches.last.variant.axis_values
                 assert (point["BOUND_RIGHT"], point["HEAD_DIM"]) == (causal, 64)
                 assert launches.last.variant.aligned == (head_dim % 16 == 0)
                 assert launches.last.launch.grid[1:] == (heads, batch)
@@ -90,7 +90,7 @@ def test_softmax(folder: str):
             block = {1: 512, 256: 512, 257: 512, 1000: 4096, 4096: 4096, 40000: 32768}[cols]
             variant = launches.last.variant
             point = {"T": np.dtype(dtype).name, "HAS_MASK": not variant.aligned}
-            assert variant.point == point | {"BLOCK": block, "ONE_PASS": cols <= block}
+            assert variant.axis_values == point | {"BLOCK": block, "ONE_PASS": cols <= block}
             assert variant.num_warps == {512: 4, 4096: 8, 32768: 16}[block]
             on_device = bundle.softmax(bundle.device.array(x)[::-1])
             np.testing.assert_array_equal(on_device.numpy(), expected[::-1])

@@ -53,7 +53,7 @@ derived:
 workspace:
   partial  32 bytes, zeroed
 specialisation: aligned
-point:
+axes:
   T         float16, the dtype of x, weight, total
   WEIGHTED  False, being given(weight) = False, of False, True
   WIDTH     256, the smallest that is >= min(cols, 4096) = 128, of 64, 256, 4096
@@ -90,7 +90,8 @@ def test_the_config_that_is_chosen_says_why(sample: records.Index):
 def test_a_config_that_holds_and_was_not_built_is_named(sample: records.Index):
     lines = explained(sample, changed(dtypes={"T": "bfloat16"}), num_cus=304)
     passed_over = next(line for line in lines if "config 1" in line)
-    assert passed_over.endswith("'wide': it serves this call, but no variant of it is in the bundle for this point")
+    reason = "it serves this call, but no variant of it is in the bundle for these axis values"
+    assert passed_over.endswith(f"'wide': {reason}")
 
 
 def test_a_dtype_is_given_by_its_variable_or_by_a_tensor(sample: records.Index):
@@ -155,7 +156,7 @@ def test_a_refused_call_is_explained_by_its_error(
 
 
 def test_a_call_that_nothing_was_built_for(sample: records.Index):
-    few = tuple(variant for variant in sample.variants if variant.point.get("WIDTH") != 256)
+    few = tuple(variant for variant in sample.variants if variant.axis_values.get("WIDTH") != 256)
     with pytest.raises(NoVariantError, match=r"WIDTH: 4096, 64"):
         explained(msgspec.structs.replace(sample, variants=few), CALL)
 
@@ -251,7 +252,7 @@ def test_a_real_bundle(rows_bundle: Path):
     lines = explained(index, CallSpec(dims={"rows": 3, "cols": 100_000}, dtypes={"T": "float32"}), 304, op="softmax")
     variant = next(
         v for v in index.variants
-        if v.aligned and v.point == {"T": "float32", "HAS_MASK": False, "BLOCK": 32768, "ONE_PASS": False}
+        if v.aligned and v.axis_values == {"T": "float32", "HAS_MASK": False, "BLOCK": 32768, "ONE_PASS": False}
     )  # fmt: skip
     assert f"launch 1: {variant.symbol} of {index.blobs[variant.code].file}" in lines
     assert f"  kernargs, {variant.kernarg_bytes} bytes:" in lines

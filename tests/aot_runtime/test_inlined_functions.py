@@ -130,7 +130,7 @@ def test_an_output_that_is_absent_is_a_null_pointer(applied: Bundle):
     result = applied.twice(X, STARTS, return_largest=True)
     np.testing.assert_array_equal(result.out, before)
     np.testing.assert_array_equal(result.largest, before.max(1))
-    points = {tuple(variant.point.items()) for variant in applied.index.variants if variant.op == "twice"}
+    points = {tuple(variant.axis_values.items()) for variant in applied.index.variants if variant.op == "twice"}
     assert points == {(("BLOCK", 16),)}
 
 

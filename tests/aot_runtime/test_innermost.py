@@ -75,7 +75,7 @@ def copies(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 def test_selftest_cases_say_which(copies: Bundle):
     report = copies.selftest()
     assert report.passed
-    assert [result.launches[0].point["X_ROWS"] for result in report.results] == [True, False, False]
+    assert [result.launches[0].axis_values["X_ROWS"] for result in report.results] == [True, False, False]
     assert [result.launches[0].aligned for result in report.results] == [False, False, True]
 
 

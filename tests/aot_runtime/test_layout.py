@@ -88,7 +88,7 @@ def test_a_layout_is_interned():
 
 def test_steps_are_zero_where_there_is_one_element():
     found = layout(1, 5, 1, strides=(77, 2, -3))
-    assert found.steps == (0, 2, 0)
+    assert found.kernel_strides == (0, 2, 0)
     assert found.strides == (77, 2, -3)
 
 

@@ -209,7 +209,7 @@ def test_what_is_launched(folder: str):
     x, bias = small.device.array(normal(6, 256, dtype="float16")), small.device.array(normal(1, 256, dtype="float16"))
     out = small.affine(x, bias, scale=0.5, shift=-3, mode="negated")
     found = launches.last
-    assert found.variant.aligned and found.variant.point == {"T": "float16", "HAS_BIAS": True, "NEGATED": True}
+    assert found.variant.aligned and found.variant.axis_values == {"T": "float16", "HAS_BIAS": True, "NEGATED": True}
     assert found.launch.grid == (6, 1, 1) and found.launch.block == (256, 1, 1) and found.launch.stream == 0
     kernargs = {name: value for name, value in found.values.items() if not name.startswith(".")}
     assert kernargs == {

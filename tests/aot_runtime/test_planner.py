@@ -211,7 +211,8 @@ def test_extents_may_be_constants_scalars_and_expressions():
 def test_requirements_and_derived_values():
     contract = op(
         tensor("q", "heads"), tensor("k", "heads_kv"), require=("heads % heads_kv == 0",),
-        let=(records.Let("group", "heads // heads_kv"), records.Let("twice", "group * 2")), launches=(launch("twice"),),
+        derived=(records.Derived("group", "heads // heads_kv"), records.Derived("twice", "group * 2")),
+        launches=(launch("twice"),),
     )  # fmt: skip
     planned = planner(contract)
     assert decide(planned, q=layout(8), k=layout(2)).launches[0].grid == (8, 1, 1)
@@ -219,12 +220,12 @@ def test_requirements_and_derived_values():
 
 
 def test_derived_values_stay_small():
-    lets = tuple(records.Let(f"l{i}", f"{f'l{i - 1}' if i else 'n'} ** 16") for i in range(12))
-    refused("l1 would be", planner(op(tensor("x", "n"), let=lets[:2])), x=layout(15))
-    refused("l0 would be", planner(op(tensor("x", "n"), let=lets)), x=layout(2**31 - 1))
-    text = (records.Let("a", "'x' if n else 'y'"), records.Let("b", "a * n"))
+    lets = tuple(records.Derived(f"l{i}", f"{f'l{i - 1}' if i else 'n'} ** 16") for i in range(12))
+    refused("l1 would be", planner(op(tensor("x", "n"), derived=lets[:2])), x=layout(15))
+    refused("l0 would be", planner(op(tensor("x", "n"), derived=lets)), x=layout(2**31 - 1))
+    text = (records.Derived("a", "'x' if n else 'y'"), records.Derived("b", "a * n"))
     with pytest.raises(ArgumentError, match="a would be 'x'; a number"):
-        decide(planner(op(tensor("x", "n"), let=text)), x=layout(2**31 - 1))
+        decide(planner(op(tensor("x", "n"), derived=text)), x=layout(2**31 - 1))
 
 
 def test_what_cannot_be_computed_is_an_argument_error():
@@ -355,12 +356,12 @@ AXES = op(
 def test_the_point_is_picked_axis_by_axis():
     planned = planner(AXES)
     variant = decide(planned, x=layout(33, dtype="float16"), causal=True).launches[0].variant
-    assert variant.point == {"T": "float16", "BLOCK": 64, "CAUSAL": True}
+    assert variant.axis_values == {"T": "float16", "BLOCK": 64, "CAUSAL": True}
     refused("BLOCK: none of [32, 64] is picked by >= n", planned, NoVariantError, x=layout(65))
 
 
 def test_no_variant_lists_what_there_is():
-    planned = planner(AXES, keep=lambda v: v.point["BLOCK"] == 32 and v.point["T"] == "float16")
+    planned = planner(AXES, keep=lambda v: v.axis_values["BLOCK"] == 32 and v.axis_values["T"] == "float16")
     with pytest.raises(NoVariantError) as raised:
         decide(planned, x=layout(40))
     text = str(raised.value)
@@ -447,7 +448,7 @@ ALIGNED = op(
     tensor("x", "rows", "cols", dtype="float16"),
     tensor("loose", "rows", dtype="float32", align=False, optional=True),
     tensor("out", "rows", "cols", dtype="float16", role="output"),
-    align=("cols",),
+    divisible=("cols",),
 )
 
 
@@ -491,7 +492,7 @@ def test_an_unaligned_tensor_that_may_be_so_still_has_its_range():
 
 @pytest.mark.parametrize("large", [False, True])
 def test_tensors_beyond_2_to_the_31_elements(large: bool):
-    contract = op(tensor("x", "rows", "cols", dtype="int8"), large_tensors=large)
+    contract = op(tensor("x", "rows", "cols", dtype="int8"), wide_offsets=large)
     planned = planner(contract, {"stride": ("i64", "stride(x, 0)")})
 
     def x8(rows: int, cols: int, step: int) -> Layout:
@@ -510,7 +511,7 @@ def test_tensors_beyond_2_to_the_31_elements(large: bool):
 
 
 def test_a_value_that_its_kernarg_cannot_hold_is_refused():
-    contract = op(tensor("x", "n", "m", dtype="int8"), large_tensors=True)
+    contract = op(tensor("x", "n", "m", dtype="int8"), wide_offsets=True)
     planned = planner(contract, {"product": ("i32", "n * m"), "size": ("i32", "n")})
     found = decide(planned, x=layout(2**16, 2**15, dtype="int8"))
     with pytest.raises(
@@ -531,7 +532,7 @@ def test_strides_of_inputs_are_known_from_the_start():
     contract = op(
         tensor("x", "rows", "cols"), tensor("out", "rows", "stride(x, 0)", role="output"),
         scalars=(records.Scalar("k", "i32", "stride(x, rows)"),), require=("stride(x, 0) % 2 == 0",),
-        let=(records.Let("step", "stride(x, 0) // 2"),), launches=(launch("step", "stride(out, 0)"),),
+        derived=(records.Derived("step", "stride(x, 0) // 2"),), launches=(launch("step", "stride(out, 0)"),),
     )  # fmt: skip
     found = decide(planner(contract), x=layout(3, 4, strides=(10, 1)))
     assert found.names["k"] == 10 and found.layouts["out"].shape == (3, 10)
@@ -543,7 +544,7 @@ def test_strides_of_inputs_are_known_from_the_start():
     "fields",
     [
         {"require": ("stride(out, 0) > 1",)},
-        {"let": (records.Let("k", "stride(out, 0)"),)},
+        {"derived": (records.Derived("k", "stride(out, 0)"),)},
         {"scalars": (records.Scalar("k", "i32", "stride(out, 0)"),)},
     ],
 )
@@ -594,13 +595,13 @@ def test_names_of_builtins_and_of_the_planner_are_free():
         contract = op(
             tensor(chosen, "rows", "cols"),
             tensor("out", "rows", role="output"),
-            let=(records.Let("twice", "rows * 2"),),
-            align=("cols",),
+            derived=(records.Derived("twice", "rows * 2"),),
+            divisible=("cols",),
             workspace=(records.Workspace("space", ("rows",), "int8"),),
         )
         assert decide(planner(contract), **{chosen: layout(2, 3)}).names["twice"] == 4
         sized = op(
-            tensor("x", chosen, "cols"), align=(chosen,), workspace=(records.Workspace("space", ("cols",), "int8"),)
+            tensor("x", chosen, "cols"), divisible=(chosen,), workspace=(records.Workspace("space", ("cols",), "int8"),)
         )
         assert decide(planner(sized), x=layout(2, 3)).names[chosen] == 2
 

@@ -66,7 +66,7 @@ def test_a_plain_dim_is_preferred_to_a_solved_one_and_a_required_tensor_to_an_op
 
 def test_scalars_and_lets_are_no_source_of_a_dim():
     """They are computed from the dims, so a dim cannot be computed from them."""
-    for fields in ({"scalars": (records.Scalar("k", "i32", "2"),)}, {"let": (records.Let("k", "2"),)}):
+    for fields in ({"scalars": (records.Scalar("k", "i32", "2"),)}, {"derived": (records.Derived("k", "2"),)}):
         with pytest.raises(ExpressionError, match="nothing gives the extent 'd'"):
             Scope.of(op(tensor("x", "d * k"), **fields))
 
@@ -80,7 +80,8 @@ def test_an_extent_of_known_dims_and_scalars_is_checked():
 
 
 def test_an_extent_that_a_let_names_is_checked_against_it():
-    contract = op(tensor("x", "rows", "cols"), tensor("sums", "blocks"), let=(records.Let("blocks", "cdiv(cols, 16)"),))
+    blocks = records.Derived("blocks", "cdiv(cols, 16)")
+    contract = op(tensor("x", "rows", "cols"), tensor("sums", "blocks"), derived=(blocks,))
     planned = planner(contract)
     decide(planned, x=layout(2, 40), sums=layout(3))
     with pytest.raises(ArgumentError, match=r"argument 'sums' has shape .4.: dim 0 .blocks. is 4, but must be 3"):
@@ -112,10 +113,10 @@ def with_name(kind: str, name: str) -> records.Op:
         "scalar": lambda: op(X, scalars=(records.Scalar(name, "i32"),)),
         "dtype variable": lambda: op(tensor("x", "n", dtype=name), dtypes={name: ("float32",)}),
         "constexpr": lambda: op(X, axes=(records.Axis(name, (1,), "1"),)),
-        "let": lambda: op(X, let=(records.Let(name, "1"),)),
+        "let": lambda: op(X, derived=(records.Derived(name, "1"),)),
         "workspace": lambda: op(X, workspace=(records.Workspace(name, ("1",), "float32"),)),
         "config": lambda: op(X, launches=(launch("1", configs=(records.Config("a", {name: 1}, {}),)),)),
-        "align": lambda: op(X, align=(name,)),
+        "align": lambda: op(X, divisible=(name,)),
     }
     return contracts[kind]()
 
@@ -152,7 +153,7 @@ def test_a_kernel_has_a_proper_name(kernel: str):
     [
         op(X, tensor("x", "rows")),
         op(X, scalars=(records.Scalar("x", "i32"),)),
-        op(X, scalars=(records.Scalar("rows", "i32"),), let=(records.Let("rows", "2"),)),
+        op(X, scalars=(records.Scalar("rows", "i32"),), derived=(records.Derived("rows", "2"),)),
         op(tensor("x", "rows"), axes=(records.Axis("rows", (1,), "1"),)),
         op(tensor("x", "T", dtype="T"), dtypes={"T": ("float32",)}),
         op(X, workspace=(records.Workspace("cols", ("1",), "float32"),)),
@@ -186,7 +187,7 @@ def test_no_name_means_two_things(contract: records.Op):
          "no required input has dtype 'T', so no call decides it"),
         (op(X, workspace=(records.Workspace("w", ("1",), "void"),)), "workspace.w.dtype", "'void' is no dtype"),
         (op(X, launches=(launch("1", configs=()),)), "launches.0", "has no configs"),
-        (op(X, align=("depth",)), "align.depth", "'depth' is no dim of a tensor; known: cols, rows"),
+        (op(X, divisible=("depth",)), "align.depth", "'depth' is no dim of a tensor; known: cols, rows"),
         (op(X, dims=(records.DimLimit("clos"),)), "dims.clos", "'clos' is no dim of a tensor; did you mean 'cols'?"),
         (op(X, require=("later > 1",)), "require.0", "'later > 1' uses undefined name 'later'"),
     ],
@@ -213,7 +214,7 @@ HOSTILE = ["__import__('os').system('true')", "x.__class__", "(lambda: 0)()", "r
         lambda text: op(X, tensor("out", "rows", role="output", when=text)),
         lambda text: op(X, scalars=(records.Scalar("k", "i32", text),)),
         lambda text: op(X, require=(text,)),
-        lambda text: op(X, let=(records.Let("k", text),)),
+        lambda text: op(X, derived=(records.Derived("k", text),)),
         lambda text: op(X, axes=(records.Axis("A", (1,), text),)),
         lambda text: op(X, workspace=(records.Workspace("w", (text,), "float32"),)),
         lambda text: op(X, launches=(launch(text),)),

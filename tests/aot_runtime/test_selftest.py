@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from aot_runtime import ArgumentError, Bundle, BundleError, NoVectorsError, open_bundle
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.bundle.vectors import deviation, read_vectors
+from aot_runtime.bundle.vector_files import deviation, read_vectors
 from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.call.selftests import Report
 from aot_runtime.command.main import main
@@ -78,7 +78,7 @@ def test_every_op_of_the_small_bundle(bundles: Path):
     assert [launch.symbol for launch in found["row_sums", "case0"].launches] == ["partial_sums", "add_partial"]
     assert [output.name for output in found["accumulate", "ragged"].outputs] == ["state"]
     negated = found["affine", "negated"].launches[0]
-    assert negated.point == {"T": "float32", "HAS_BIAS": True, "NEGATED": True}
+    assert negated.axis_values == {"T": "float32", "HAS_BIAS": True, "NEGATED": True}
     assert (negated.aligned, negated.config) == (False, "wide")
     assert len(found) == 6
     for output in (output for item in report.results for output in item.outputs):
@@ -190,16 +190,16 @@ def test_a_bundle_without_vectors_says_so(rows: Path):
     edit_index(rows, lambda index: index.pop("selftest"))
     shutil.rmtree(rows / "selftest")
     assert verify_bundle(rows) == []
-    with pytest.raises(NoVectorsError, match="bundle 'rows' has no golden vectors: its manifest has no `selftest`"):
+    with pytest.raises(NoVectorsError, match="bundle 'rows' has no selftest vectors: its manifest has no `selftest`"):
         emulated(rows).selftest()
     result = run(rows, "--device", "emulator")
-    assert result.exit_code == 2 and "has no golden vectors" in result.stderr
+    assert result.exit_code == 2 and "has no selftest vectors" in result.stderr
 
 
 def test_an_op_without_vectors_says_so(bundles: Path, tmp_path: Path):
     small = Path(shutil.copytree(bundles / "small-gfx942", tmp_path / "small-gfx942"))
     edit_index(small, lambda index: index.update(selftest=[c for c in index["selftest"] if c["op"] != "affine"]))
-    with pytest.raises(NoVectorsError, match="op 'affine' of bundle 'small' has no golden vectors"):
+    with pytest.raises(NoVectorsError, match="op 'affine' of bundle 'small' has no selftest vectors"):
         emulated(small).selftest("affine")
     with pytest.raises(ArgumentError, match="no op 'afine'; did you mean 'affine'"):
         emulated(small).selftest("afine")
@@ -348,14 +348,14 @@ def test_altered_vectors_are_an_integrity_error(rows: Path):
     content = bytearray(path.read_bytes())
     content[-400] ^= 1
     path.write_bytes(content)
-    with pytest.raises(BundleError, match=rf"golden vectors .*{path.name} was altered: its size or sha256"):
+    with pytest.raises(BundleError, match=rf"selftest vectors .*{path.name} was altered: its size or sha256"):
         emulated(rows).selftest()
     (fault,) = verify_bundle(rows)
-    assert fault.startswith(f"golden vectors {path} was altered")
+    assert fault.startswith(f"selftest vectors {path} was altered")
     result = run(rows, "--device", "emulator")
     assert result.exit_code == 1 and "was altered" in result.stderr and result.stdout == ""
     path.unlink()
-    with pytest.raises(BundleError, match=r"golden vectors .* cannot be read: No such file"):
+    with pytest.raises(BundleError, match=r"selftest vectors .* cannot be read: No such file"):
         emulated(rows).selftest()
 
 
@@ -419,7 +419,7 @@ def test_malformed_vectors_are_typed_errors(rows: Path, damage: Callable[[Path],
     adopt_files(rows)
     with pytest.raises(BundleError) as found:
         emulated(rows).selftest()
-    assert str(found.value).startswith(f"golden vectors {path} (case 'short' of softmax) are malformed: ")
+    assert str(found.value).startswith(f"selftest vectors {path} (case 'short' of softmax) are malformed: ")
     assert words in str(found.value)
     assert any(words in fault for fault in verify_bundle(rows))
 

@@ -115,7 +115,7 @@ def test_the_variant_and_its_file_are_named(bundle: Path):
     first = index["variants"][0]
     assert fault.startswith(f"{index['blobs'][first['code']]['file']}: softmax[")
     assert f"{'aligned' if first['aligned'] else 'general'} config {first['config']}: " in fault
-    for name, value in first["point"].items():
+    for name, value in first["axis_values"].items():
         assert f"{name}={value}" in fault
 
 

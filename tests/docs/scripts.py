@@ -34,13 +34,13 @@ class Launches(ReferenceLaunches):
     """The references of this repository's kernels, and of those in examples/foreign."""
 
     def add_kernel(self, variant: Variant, a: dict[str, float], launch: Launch) -> None:
-        n, dtype = int(a["n_elements"]), variant.point["T"]
+        n, dtype = int(a["n_elements"]), variant.axis_values["T"]
         assert launch.grid == (-(-n // 1024), 1, 1)
         x, y, out = (device_view(a[name], dtype, (n,), (1,)) for name in ("x_ptr", "y_ptr", "output_ptr"))
         out[...] = x + y
 
     def _layer_norm_fwd_fused(self, variant: Variant, a: dict[str, float], launch: Launch) -> None:
-        rows, cols, dtype = launch.grid[0], int(a["N"]), variant.point["T"]
+        rows, cols, dtype = launch.grid[0], int(a["N"]), variant.axis_values["T"]
         x, y = (device_view(a[name], dtype, (rows, cols), (int(a["stride"]), 1)) for name in ("X", "Y"))
         weight, bias = (device_view(a[name], dtype, (cols,), (1,)).astype(np.float64) for name in ("W", "B"))
         mean, rstd = (device_view(a[name], "float32", (rows,), (1,)) for name in ("Mean", "Rstd"))

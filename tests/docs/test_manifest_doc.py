@@ -242,7 +242,7 @@ def test_names_by_place(sample: records.Index):
     seen["exclude"] = set(scope.build_names(op))
     seen["overrides.*.when"] = {*scope.build_names(op), *config}
     columns: list[set[str]] = [
-        set(scope.dims), {"num_cus"}, {scalar.name for scalar in op.scalars}, {let.name for let in op.let},
+        set(scope.dims), {"num_cus"}, {scalar.name for scalar in op.scalars}, {let.name for let in op.derived},
         {*(axis.name for axis in op.axes), "aligned"}, set(config),
     ]  # fmt: skip
     documented = {row[0].strip("`"): row[1:] for row in _scope_rows()}

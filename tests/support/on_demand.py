@@ -103,4 +103,4 @@ def stub_of(variant: PlannedVariant, target: Target) -> records.Variant:
 
 def key_of(variant: records.Variant) -> Key:
     """What tells a variant from the others of its bundle."""
-    return (variant.op, variant.launch, variant.config, variant.aligned, *variant.point.items())
+    return (variant.op, variant.launch, variant.config, variant.aligned, *variant.axis_values.items())

@@ -45,7 +45,7 @@ REDUCE = records.Op(
         records.Axis("WEIGHTED", (False, True), "given(weight)"),
         records.Axis("WIDTH", (64, 256, 4096), "min(cols, 4096)", ">="),
     ),
-    let=(records.Let("splits", "cdiv(cols, 4096)"),),
+    derived=(records.Derived("splits", "cdiv(cols, 4096)"),),
     require=("rows % 2 == 0",),
     workspace=(records.Workspace("partial", ("splits", "rows"), "float32", zero=True),),
 )
@@ -92,7 +92,7 @@ def _variant(
 ) -> records.Variant:
     full = _with_scratch(kernargs)
     values: dict[str, object] = {
-        "point": {}, "aligned": True, "config": 0, "code": "aaaaaaaaaaaaaaaa", "lds_bytes": 0, "num_warps": 4,
+        "axis_values": {}, "aligned": True, "config": 0, "code": "aaaaaaaaaaaaaaaa", "lds_bytes": 0, "num_warps": 4,
         "warp_size": 64, "resources": records.Resources(vgprs=32, sgprs=24, waves_per_simd=8, occupancy_limit="waves"),
         "options": {}, "compiler": "triton 3.9.0",
     }  # fmt: skip
@@ -113,7 +113,7 @@ def _reduce_variants() -> list[records.Variant]:
             spilling = width == 4096 and weighted
             variants.append(
                 _variant(
-                    "reduce", 0, kernargs, "reduce_rows", point=point, aligned=aligned, config=config,
+                    "reduce", 0, kernargs, "reduce_rows", axis_values=point, aligned=aligned, config=config,
                     code="bbbbbbbbbbbbbbbb" if aligned else "aaaaaaaaaaaaaaaa", lds_bytes=16 * settings.values["BLOCK"],
                     num_warps=settings.options["num_warps"], global_scratch=records.Scratch(64 if weighted else 0, 16),
                     resources=records.Resources(
@@ -124,8 +124,8 @@ def _reduce_variants() -> list[records.Variant]:
                 )
             )  # fmt: skip
         variants.append(
-            _variant("reduce", 1, (records.Kernarg("total", "*float16", 0, 8, "total"),), "add_partial", point=point,
-                     aligned=aligned)
+            _variant("reduce", 1, (records.Kernarg("total", "*float16", 0, 8, "total"),), "add_partial",
+                     axis_values=point, aligned=aligned)
         )  # fmt: skip
     return variants
 

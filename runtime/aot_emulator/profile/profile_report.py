@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from aot_emulator.isa.disassembly import disassemble
-from aot_runtime.texts import aligned_rows, point_text, size_text
+from aot_runtime.texts import aligned_rows, axis_values_text, size_text
 
 from .counters import InstructionCount, LoopCount, Summary
 from .peaks import ridge
@@ -56,7 +56,7 @@ def _heading(launch: LaunchProfile) -> Iterator[str]:
     variant, statistics = launch.decision.variant, launch.statistics
     settings = ", ".join(f"{name}={value}" for name, value in launch.settings.items())
     yield f"launch {launch.decision.index}: {variant.symbol}, {'aligned' if variant.aligned else 'general'}"
-    yield f"  {point_text(variant.point)}"
+    yield f"  {axis_values_text(variant.axis_values)}"
     yield f"  config {launch.config}{': ' if settings else ''}{settings}"
     grid = " x ".join(map(str, launch.decision.grid))
     yield (
@@ -235,7 +235,7 @@ def _launch_data(profile: Profile, launch: LaunchProfile, by_instruction: bool) 
     data = {
         "launch": launch.decision.index,
         "kernel": variant.symbol,
-        "point": variant.point,
+        "point": variant.axis_values,
         "aligned": variant.aligned,
         "config": launch.config,
         "settings": dict(launch.settings),

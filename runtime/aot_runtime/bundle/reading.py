@@ -33,7 +33,7 @@ _FILE = re.compile(rf"{CODE_FOLDER}/[0-9a-f]{{8,64}}\.(hsaco|cubin)\Z")
 _VECTORS = re.compile(rf"{SELFTEST_FOLDER}/[0-9a-f]{{8,64}}\.npz\Z")
 MAX_INDEX_BYTES = 256 << 20
 MAX_VECTOR_BYTES = 16 << 20
-"""Size of the golden vectors of one case."""
+"""Size of the vectors of one selftest case."""
 
 
 def bundle_id(index: bytes) -> str:
@@ -96,7 +96,8 @@ def _check_variant(index: Index, ops: dict[str, Op], variant: Variant) -> None:
     op = ops.get(variant.op)
     if op is None or not 0 <= variant.launch < len(op.launches) or variant.code not in index.blobs:
         raise BundleError(f"a variant of op {variant.op!r} points at an op, launch or code object that is not there")
-    if set(variant.point) != set(axis_names(op)) or not 0 <= variant.config < len(op.launches[variant.launch].configs):
+    configs = op.launches[variant.launch].configs
+    if set(variant.axis_values) != set(axis_names(op)) or not 0 <= variant.config < len(configs):
         raise BundleError(f"a variant of op {variant.op!r} is not on the op's axes")
     pointees = {tensor.name for tensor in op.tensors} | {space.name for space in op.workspace}
     end = 0

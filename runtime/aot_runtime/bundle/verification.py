@@ -12,7 +12,7 @@ from aot_runtime.errors import BundleError
 from .codeobject import CodeObject, read_code_object
 from .reading import read_blob, read_index
 from .signature import signature_faults
-from .vectors import read_vectors
+from .vector_files import read_vectors
 
 
 def verify_bundle(folder: Path) -> list[str]:
@@ -55,8 +55,8 @@ def _code(folder: Path, index: Index) -> Iterator[str]:
 
 def label(variant: Variant) -> str:
     """A variant's name in messages."""
-    point = ", ".join(f"{name}={value}" for name, value in variant.point.items())
-    return f"{variant.op}[{point}] {'aligned' if variant.aligned else 'general'} config {variant.config}"
+    values = ", ".join(f"{name}={value}" for name, value in variant.axis_values.items())
+    return f"{variant.op}[{values}] {'aligned' if variant.aligned else 'general'} config {variant.config}"
 
 
 def _variant(variant: Variant, code: CodeObject) -> Iterator[str]:
@@ -87,7 +87,7 @@ def _variant(variant: Variant, code: CodeObject) -> Iterator[str]:
 
 
 def _vectors(folder: Path, index: Index) -> Iterator[str]:
-    """The golden vectors of each case against the op's contract."""
+    """The vectors of each selftest case against the op's contract."""
     ops = {op.name: op for op in index.ops}
     for case in index.selftest:
         try:

@@ -134,7 +134,7 @@ def _derived_shapes(
         env[expressions.query_name("elsize", tensor.name)] = DTYPES[dtypes.get(tensor.dtype, tensor.dtype)]
     env |= {expressions.query_name("elsize", variable): DTYPES[dtype] for variable, dtype in dtypes.items()}
     _add_values(env, ((s.name, s.default if scalars[s.name] is None else repr(scalars[s.name])) for s in op.scalars))
-    _add_values(env, ((let.name, let.value) for let in op.let))
+    _add_values(env, ((item.name, item.value) for item in op.derived))
     return {tensor.name: _shape(op, tensor, env) for tensor in passed if tensor.name not in call.shapes}
 
 

@@ -84,7 +84,7 @@ class Checking:
             (scalar, evaluator(scalar.default) if scalar.default else None) for scalar in op.scalars
         ]
         self.required = [(text, evaluator(text), sorted(parse(text).names)) for text in op.require]
-        self.derived = [(let.name, evaluator(let.value)) for let in op.let]
+        self.derived = [(item.name, evaluator(item.value)) for item in op.derived]
         self.extents = [
             (tensor.name, position, evaluator(dim.extent))
             for tensor in self.inputs
@@ -165,7 +165,7 @@ class Checking:
         for key, function, name, position in queries:
             layout = call.layouts[name]
             if function == "stride":
-                call.names[key] = 0 if layout is None else layout.steps[position]
+                call.names[key] = 0 if layout is None else layout.kernel_strides[position]
             else:
                 call.names[key] = layout is not None and self.rules.innermost(name, layout) == position
 

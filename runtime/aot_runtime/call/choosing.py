@@ -47,10 +47,8 @@ class Choosing:
         self.op, self.rules = op, rules
         self.axis_names = axis_names(op)
         self.table: Table = {
-            (variant.launch, tuple(variant.point[name] for name in self.axis_names), variant.aligned, variant.config): (
-                variant
-            )
-            for variant in variants
+            (item.launch, tuple(item.axis_values[name] for name in self.axis_names), item.aligned, item.config): item
+            for item in variants
         }
         self.axes: list[tuple[Axis, Evaluator]] = [(axis, evaluator(axis.pick)) for axis in op.axes]
         self.launches = [self._launch(index, launch, kernargs[index]) for index, launch in enumerate(op.launches)]
@@ -74,7 +72,7 @@ class Choosing:
 
         Raises `NoVariantError` where neither is built.
         """
-        misaligned = self.rules.misalignment(call.layouts, {name: call.names[name] for name in self.op.align})
+        misaligned = self.rules.misalignment(call.layouts, {name: call.names[name] for name in self.op.divisible})
         tried: list[str] = []
         for aligned in (False,) if misaligned else (True, False):
             names = {**call.names, "aligned": aligned}
@@ -101,12 +99,12 @@ class Choosing:
 
     def _choose_launches(self, names: Mapping[str, Any], tried: list[str]) -> tuple[LaunchDecision, ...] | None:
         """Every launch that is made; None, and why in `tried`, where nothing is built for one of them."""
-        point = tuple(names[name] for name in self.axis_names)
+        axis_values = tuple(names[name] for name in self.axis_names)
         chosen = []
         for item in self.launches:
             if item.when is not None and not item.when(names):
                 continue
-            configs = tuple(self._try_configs(item, point, names))
+            configs = tuple(self._try_configs(item, axis_values, names))
             variant = configs[-1].variant
             if variant is None:
                 shown = ", ".join(f"{name}={names[name]}" for name in self.axis_names)
@@ -119,11 +117,13 @@ class Choosing:
             chosen.append(LaunchDecision(item.index, variant, grid, values, configs))
         return tuple(chosen)
 
-    def _try_configs(self, item: _Launch, point: tuple[Any, ...], names: Mapping[str, Any]) -> Iterator[ConfigChoice]:
+    def _try_configs(
+        self, item: _Launch, axis_values: tuple[Any, ...], names: Mapping[str, Any]
+    ) -> Iterator[ConfigChoice]:
         """Configs in their order, up to the first whose condition holds and that is built."""
         for number, (config, condition) in enumerate(zip(item.launch.configs, item.conditions, strict=True)):
             holds = condition is None or bool(condition(names))
-            variant = self.table.get((item.index, point, names["aligned"], number)) if holds else None
+            variant = self.table.get((item.index, axis_values, names["aligned"], number)) if holds else None
             yield ConfigChoice(number, config, holds, variant)
             if variant is not None:
                 return
@@ -146,7 +146,7 @@ class Choosing:
 def no_variant(op: Op, variants: Iterable[Variant], tried: list[str]) -> NoVariantError:
     """The error of a call that the contract allows and nothing was built for."""
     built = list(variants)
-    there = {name: sorted({v.point[name] for v in built}, key=str) for name in axis_names(op)}
+    there = {name: sorted({v.axis_values[name] for v in built}, key=str) for name in axis_names(op)}
     listed = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in there.items())
     denied = "".join(f"\n  left out: {item.when}: {item.reason}" for item in op.denied)
     why = "".join(f"\n  {reason}" for reason in tried)

@@ -45,7 +45,7 @@ class Decision(msgspec.Struct, frozen=True):
     """What a call becomes.
 
     Attributes:
-        names: every name's value: dims, scalars, dtype variables, `let`, axes.
+        names: every name's value: dims, scalars, dtype variables, derived values, axes.
         aligned: the specialisation; `misaligned` says why not the aligned one.
         layouts: of every tensor that is there, allocated outputs included.
         workspaces: (name, bytes, whether zeroed).

@@ -67,13 +67,13 @@ def _layout(device: Device, tensor: Tensor, value: Any) -> Layout | None:
 
 
 def explain_decision(planner: Planner, decision: Decision, blobs: Mapping[str, Blob] | None = None) -> str:
-    """Put a decision into words: dims, specialisation, point, and each launch with its config, grid and kernargs.
+    """Put a decision into words: dims, specialisation, axes, and each launch with its config, grid and kernargs.
 
     Args:
         blobs: of the bundle, for the code objects' files; without it they are named by their key.
     """
     op = planner.op
-    lines = [*_call(op, decision), *_specialisation(decision), *_point(op, decision)]
+    lines = [*_call(op, decision), *_specialisation(decision), *_axes(op, decision)]
     taken = {launch.index: launch for launch in decision.launches}
     for index, launch in enumerate(op.launches):
         if index in taken:
@@ -89,7 +89,7 @@ def _call(op: Op, decision: Decision) -> Iterator[str]:
     yield from _group("tensors", decision.layouts)
     yield from _group("dims", {name: names[name] for name in Scope.of(op).dims})
     yield from _group("scalars", {scalar.name: names[scalar.name] for scalar in op.scalars})
-    yield from _group("derived", {let.name: f"{names[let.name]} = {let.value}" for let in op.let})
+    yield from _group("derived", {item.name: f"{names[item.name]} = {item.value}" for item in op.derived})
     spaces = {name: f"{size} bytes{', zeroed' if zero else ''}" for name, size, zero in decision.workspaces}
     yield from _group("workspace", spaces)
 
@@ -111,9 +111,9 @@ def _specialisation(decision: Decision) -> Iterator[str]:
         yield "specialisation: general, because no aligned variant of this call is in the bundle"
 
 
-def _point(op: Op, decision: Decision) -> Iterator[str]:
+def _axes(op: Op, decision: Decision) -> Iterator[str]:
     dtypes = {name: f"{decision.names[name]}, the dtype of {_holders(op, name)}" for name in op.dtypes}
-    yield from _group("point", dtypes | {choice.axis.name: _picked(choice) for choice in decision.axes})
+    yield from _group("axes", dtypes | {choice.axis.name: _picked(choice) for choice in decision.axes})
 
 
 def _holders(op: Op, variable: str) -> str:
@@ -164,7 +164,7 @@ def _holding(config: Config, decision: Decision) -> str:
 def _passed_over(choice: ConfigChoice, decision: Decision) -> str:
     if not choice.holds:
         return _unmet(choice.config.when, decision)
-    return "it serves this call, but no variant of it is in the bundle for this point"
+    return "it serves this call, but no variant of it is in the bundle for these axis values"
 
 
 def _unmet(condition: str, decision: Decision) -> str:

@@ -230,13 +230,13 @@ class Rules:
         if not layout.aligned:
             yield f"the address of '{tensor.name}' is not a multiple of {ALIGNMENT}"
         innermost = self.innermost(tensor.name, layout)
-        for dim, step in enumerate(layout.steps):
-            if step % ALIGNMENT and dim != innermost:
-                yield f"stride {step} of '{tensor.name}' in dim {dim} is not a multiple of {ALIGNMENT}"
+        for dim, stride in enumerate(layout.kernel_strides):
+            if stride % ALIGNMENT and dim != innermost:
+                yield f"stride {stride} of '{tensor.name}' in dim {dim} is not a multiple of {ALIGNMENT}"
 
     def reach(self, layouts: Mapping[str, Layout | None]) -> None:
         """Without 64-bit offsets in the kernel, no tensor may reach beyond 2**31 elements."""
-        if self.op.large_tensors:
+        if self.op.wide_offsets:
             return
         for name, layout in layouts.items():
             if layout is not None and (layout.high >= RANGE_32 or -layout.low >= RANGE_32):

@@ -16,14 +16,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from aot_runtime.bundle.vectors import Array, Vectors, deviation, dtype_of, read_vectors
+from aot_runtime.bundle.vector_files import Array, Vectors, deviation, dtype_of, read_vectors
 from aot_runtime.contract.layout import Shape, packing_order
 from aot_runtime.contract.names import axis_names
 from aot_runtime.contract.records import Case, Index, Op, Variant
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
 from aot_runtime.errors import AotError, NoVectorsError
-from aot_runtime.texts import ID_LENGTH, point_text
+from aot_runtime.texts import ID_LENGTH, axis_values_text
 
 from .decision import Decision
 from .planner import op_planner
@@ -59,13 +59,13 @@ class Launched:
 
     symbol: str
     file: str
-    point: dict[str, Any]
+    axis_values: dict[str, Any]
     aligned: bool
     config: str
 
     def __str__(self) -> str:
-        point = point_text(self.point, none="")
-        name = f"{self.symbol}[{point}]" if point else self.symbol
+        values = axis_values_text(self.axis_values, none="")
+        name = f"{self.symbol}[{values}]" if values else self.symbol
         return f"{name} {'aligned' if self.aligned else 'general'}, {self.config}"
 
 
@@ -124,7 +124,7 @@ def prepare(bundle: OpenBundle, op: str | None = None) -> list[Prepared]:
     if not cases:
         what = f"bundle '{index.name}'" if op is None else f"op '{op}' of bundle '{index.name}'"
         raise NoVectorsError(
-            f"{what} has no golden vectors: its manifest has no `selftest` cases, it was built by a version that did "
+            f"{what} has no selftest vectors: its manifest has no `selftest` cases, it was built by a version that did "
             "not write them, or a filter left them all out"
         )
     return [Prepared(case, read_vectors(bundle.path, ops[case.op], case)) for case in cases]
@@ -169,8 +169,8 @@ def _launched(bundle: OpenBundle, op: Op, decision: Decision) -> Iterator[Launch
         variant: Variant = launch.variant
         config = op.launches[launch.index].configs[variant.config].name or str(variant.config)
         file = bundle.index.blobs[variant.code].file
-        point = {name: variant.point[name] for name in axis_names(op)}
-        yield Launched(variant.symbol, file, point, variant.aligned, config)
+        values = {name: variant.axis_values[name] for name in axis_names(op)}
+        yield Launched(variant.symbol, file, values, variant.aligned, config)
 
 
 # Arrays on the device

@@ -21,7 +21,7 @@ def selftest(bundle: Path, device: str | None, op: str | None, as_json: bool) ->
 
     Needs no sources. Each output may be off by the bound that the build stored; what is printed is the largest error.
     Exit status: 0 all cases pass; 1 one fails, or the bundle is damaged; 2 wrong usage, no device that fits, or a
-    bundle without golden vectors.
+    bundle without selftest vectors.
 
     \b
     Examples:

@@ -14,7 +14,7 @@ from .parameters import PATHS
 @click.option("--op", help="Only the variants of this op.")
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
 def show(bundle: Path, op: str | None, as_json: bool) -> None:
-    """Show every variant of a bundle: its point, config, registers, spills, LDS, waves per SIMD and code size.
+    """Show every variant of a bundle: its axis values, config, registers, spills, LDS, waves per SIMD and code size.
 
     In SPILLS, VGPRs and SGPRs; in WAVES, waves per SIMD and what limits them; FILE is the code object.
 

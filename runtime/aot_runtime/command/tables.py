@@ -14,7 +14,7 @@ from aot_runtime.contract.expressions import nearest
 from aot_runtime.contract.names import axis_names
 from aot_runtime.contract.records import INDEX, Index, Op, Value, Variant
 from aot_runtime.errors import ArgumentError, BundleError
-from aot_runtime.texts import ID_LENGTH, aligned_rows, point_text, size_text
+from aot_runtime.texts import ID_LENGTH, aligned_rows, axis_values_text, size_text
 
 WIDTH = 120
 """Columns that a table takes at most."""
@@ -30,7 +30,7 @@ class VariantRow:
     op: str
     launch: int
     kernel: str
-    point: dict[str, Value]
+    axis_values: dict[str, Value]
     aligned: bool
     config: str
     settings: dict[str, Value]
@@ -105,7 +105,7 @@ def _row(index: Index, op: Op, variant: Variant) -> VariantRow:
         op=op.name,
         launch=variant.launch,
         kernel=launch.kernel,
-        point={name: variant.point[name] for name in axis_names(op)},
+        axis_values={name: variant.axis_values[name] for name in axis_names(op)},
         aligned=variant.aligned,
         config=config.name or str(variant.config),
         settings={**config.values, **config.options},
@@ -167,7 +167,7 @@ def _launch(rows: Sequence[VariantRow]) -> Iterator[str]:
 
 def _cells(row: VariantRow) -> tuple[str, ...]:
     return (
-        point_text(row.point), "yes" if row.aligned else "no", row.config, str(row.vgprs), str(row.agprs),
+        axis_values_text(row.axis_values), "yes" if row.aligned else "no", row.config, str(row.vgprs), str(row.agprs),
         str(row.sgprs), _spills(row), str(row.scratch_bytes),
         str(row.lds_bytes), str(row.block_threads), f"{row.waves_per_simd:g} {row.occupancy_limit}".rstrip(),
         str(row.code_bytes), Path(row.file).stem[:8],
@@ -186,5 +186,5 @@ def _warnings(rows: Sequence[VariantRow]) -> Iterator[str]:
     if spilling:
         yield f"warning: {len(spilling)} of {len(rows)} variants spill registers:"
         for row in spilling:
-            name = f"{row.op}[{point_text(row.point)}] {'aligned' if row.aligned else 'general'}, {row.config}"
-            yield f"  {name}: {row.vgpr_spills or 0} VGPRs, {row.sgpr_spills or 0} SGPRs"
+            name = f"{row.op}[{axis_values_text(row.axis_values)}] {'aligned' if row.aligned else 'general'}"
+            yield f"  {name}, {row.config}: {row.vgpr_spills or 0} VGPRs, {row.sgpr_spills or 0} SGPRs"

@@ -23,17 +23,17 @@ class Layout:
         dtype: the dtype's name.
         shape: extents.
         strides: in elements.
-        steps: strides as kernels get them: 0 where the extent is 1, so that a broadcast needs no special case.
+        kernel_strides: strides as kernels get them: 0 where the extent is 1, so that a broadcast needs no special case.
         aligned: whether the address is a multiple of 16 bytes.
         low, high: range of element offsets from the address, `high` exclusive.
     """
 
-    __slots__ = ("aligned", "device", "dtype", "high", "itemsize", "low", "shape", "steps", "strides")
+    __slots__ = ("aligned", "device", "dtype", "high", "itemsize", "kernel_strides", "low", "shape", "strides")
 
     def __init__(self, device: tuple[str, int], dtype: str, shape: Shape, strides: Shape, aligned: bool):
         self.device, self.dtype, self.shape, self.strides, self.aligned = device, dtype, shape, strides, aligned
         self.itemsize = DTYPES[dtype]
-        self.steps = tuple(0 if extent == 1 else stride for extent, stride in zip(shape, strides, strict=True))
+        self.kernel_strides = tuple(0 if extent == 1 else stride for extent, stride in zip(shape, strides, strict=True))
         reach = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
         empty = 0 in shape
         self.low = 0 if empty else sum(min(0, step) for step in reach)
@@ -68,7 +68,7 @@ class Layout:
         that are not.
         """
         reach = 0
-        for step, extent in sorted(zip(map(abs, self.steps), self.shape, strict=True)):
+        for step, extent in sorted(zip(map(abs, self.kernel_strides), self.shape, strict=True)):
             if extent > 1 and step <= reach:
                 return 0 in self.shape
             reach += step * (extent - 1)

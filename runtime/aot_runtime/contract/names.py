@@ -75,7 +75,7 @@ class Scope(msgspec.Struct, frozen=True):
 
     def all_names(self, op: Op) -> Names:
         """Everything but a launch's config."""
-        return self.call_names(op) | dict.fromkeys((let.name for let in op.let), int) | self.build_names(op)
+        return self.call_names(op) | dict.fromkeys((item.name for item in op.derived), int) | self.build_names(op)
 
     def check_queries(self, expression: expressions.Expression) -> None:
         """Raise `ExpressionError` where a query about a layout names no single dim of its tensor."""
@@ -86,7 +86,7 @@ class Scope(msgspec.Struct, frozen=True):
     def expressions(self, op: Op) -> Iterator[tuple[Path, str, Names]]:
         """Every expression of the contract: (path in the manifest, text, names that it may use)."""
         of_call = self.call_names(op)
-        of_shapes = of_call | dict.fromkeys((let.name for let in op.let), int)
+        of_shapes = of_call | dict.fromkeys((item.name for item in op.derived), int)
         for tensor in op.tensors:
             for i, dim in enumerate(tensor.shape):
                 yield ("tensors", tensor.name, "shape", i), dim.extent, of_shapes
@@ -100,9 +100,9 @@ class Scope(msgspec.Struct, frozen=True):
             names[scalar.name] = scalar_kind(scalar.type)
         for i, text in enumerate(op.require):
             yield ("require", i), text, dict(names)
-        for let in op.let:
-            yield ("let", let.name), let.value, dict(names)
-            names[let.name] = int
+        for item in op.derived:
+            yield ("let", item.name), item.value, dict(names)
+            names[item.name] = int
         names["aligned"] = bool
         for axis in op.axes:
             yield ("constexprs", axis.name, "pick"), axis.pick, dict(names)
@@ -137,7 +137,7 @@ def config_names(launch: Launch) -> Names:
 
 
 def axis_names(op: Op) -> tuple[str, ...]:
-    """The coordinates of a point: dtype variables, then axes."""
+    """What a variant has a value of: dtype variables, then axes."""
     return (*op.dtypes, *(axis.name for axis in op.axes))
 
 
@@ -169,14 +169,14 @@ def _find_dims(op: Op) -> dict[str, DimSource]:
     inputs = [tensor for tensor in op.tensors if tensor.role != "output"]
     ordered = [tensor for tensor in inputs if not tensor.optional] + [tensor for tensor in inputs if tensor.optional]
     dims: dict[str, DimSource] = {}
-    others = {scalar.name for scalar in op.scalars} | {let.name for let in op.let}
+    others = {scalar.name for scalar in op.scalars} | {item.name for item in op.derived}
     for tensor in ordered:
         for i, dim in enumerate(tensor.shape):
             if not dim.broadcast and dim.extent.isidentifier() and dim.extent not in others:
                 dims.setdefault(dim.extent, DimSource(tensor.name, i, "extent", tensor.optional))
     for tensor in ordered:
         for i, dim in enumerate(tensor.shape):
-            unknown = expressions.parse(dim.extent).names - dims.keys()  # dims are known before scalars and lets
+            unknown = expressions.parse(dim.extent).names - dims.keys()  # scalars are known later
             if len(unknown) == 1 and not dim.broadcast and not unknown & others:
                 (name,) = unknown
                 inverse = _solve(dim.extent, name)
@@ -215,6 +215,6 @@ def named(op: Op) -> dict[str, list[str]]:
         "scalars": [scalar.name for scalar in op.scalars],
         "dtypes": list(op.dtypes),
         "constexprs": [axis.name for axis in op.axes],
-        "let": [let.name for let in op.let],
+        "let": [item.name for item in op.derived],
         "workspace": [space.name for space in op.workspace],
     }

@@ -112,7 +112,7 @@ class Axis(_Record, frozen=True):
     rule: str = "equal"
 
 
-class Let(_Record, frozen=True):
+class Derived(_Record, frozen=True):
     """A named value that a call derives from its dims and scalars."""
 
     name: str
@@ -154,7 +154,12 @@ class Denied(_Record, frozen=True):
 
 
 class Op(_Record, frozen=True):
-    """An op's contract: all that a call is checked against and dispatched by."""
+    """An op's contract: all that a call is checked against and dispatched by.
+
+    Attributes:
+        divisible: dims whose extent the aligned specialisation asks to be a multiple of 16.
+        wide_offsets: the kernel's offsets stay right beyond 2**31 elements.
+    """
 
     name: str
     tensors: tuple[Tensor, ...]
@@ -163,12 +168,12 @@ class Op(_Record, frozen=True):
     dims: tuple[DimLimit, ...] = ()
     dtypes: dict[str, tuple[str, ...]] = {}
     axes: tuple[Axis, ...] = ()
-    let: tuple[Let, ...] = ()
+    derived: tuple[Derived, ...] = ()
     require: tuple[str, ...] = ()
-    align: tuple[str, ...] = ()
+    divisible: tuple[str, ...] = ()
     workspace: tuple[Workspace, ...] = ()
     denied: tuple[Denied, ...] = ()
-    large_tensors: bool = False
+    wide_offsets: bool = False
     doc: str = ""
     reference: str = ""
 
@@ -192,7 +197,7 @@ class Scratch(_Record, frozen=True):
     """Scratch memory per workgroup that the compiled code itself asks for."""
 
     bytes: int = 0
-    align: int = 1
+    alignment: int = 1
 
 
 class Resources(_Record, frozen=True):
@@ -210,11 +215,14 @@ class Resources(_Record, frozen=True):
 
 
 class Variant(_Record, frozen=True):
-    """One compiled kernel: where it stands on the op's axes, and everything that a launch of it needs."""
+    """One compiled kernel: where it stands on the op's axes, and everything that a launch of it needs.
+
+    `axis_values` has the value of each dtype variable and axis.
+    """
 
     op: str
     launch: int
-    point: dict[str, Value]
+    axis_values: dict[str, Value]
     aligned: bool
     config: int
     code: str
@@ -233,7 +241,7 @@ class Variant(_Record, frozen=True):
 
 
 class Blob(_Record, frozen=True):
-    """One code object, or the golden vectors of a case: its file below the bundle's folder, its size and its sha256."""
+    """One code object, or the vectors of a selftest case: its file in the bundle, its size and its sha256."""
 
     file: str
     size: int
@@ -244,7 +252,7 @@ class Case(_Record, frozen=True):
     """A call of an op whose result is known.
 
     Attributes:
-        vectors: the file with its inputs and expected outputs, see `golden`.
+        vectors: the file with its inputs and expected outputs, see `bundle.vector_files`.
         bounds: tensor that the call writes to → the largest |result - expected| that passes.
         dtypes: dtype variable → dtype.
         scalars: those that the call passes; the others take their default.

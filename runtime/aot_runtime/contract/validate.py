@@ -165,7 +165,7 @@ def _dtype_faults(op: Op) -> Iterator[Fault]:
 
 
 def _dim_faults(op: Op, dims: Mapping[str, DimSource]) -> Iterator[Fault]:
-    for key, names in (("dims", [dim.name for dim in op.dims]), ("align", list(op.align))):
+    for key, names in (("dims", [dim.name for dim in op.dims]), ("align", list(op.divisible))):
         for name in names:
             if name not in dims:
                 yield Fault((key, name), f"'{name}' is no dim of a tensor{nearest(name, list(dims))}")

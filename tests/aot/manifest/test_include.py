@@ -44,7 +44,9 @@ def test_a_bundle_of_included_ops(project: Project):
     assert project.build().exit_code == 0
     index = project.bundle()
     assert [op.name for op in index.ops] == ["scale", "sum"]
-    points = {op: {tuple(sorted(v.point.items())) for v in index.variants if v.op == op} for op in ("scale", "sum")}
+    points = {
+        op: {tuple(sorted(v.axis_values.items())) for v in index.variants if v.op == op} for op in ("scale", "sum")
+    }
     assert points["scale"] == {(("BLOCK", 32), ("T", "float16"))}
     assert len(points["sum"]) == 4
     (own,) = [op for op in index.ops if op.name == "sum"]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aot.write.vectors import encode_vectors, rounded
-from aot_runtime.bundle.vectors import Vectors, deviation, read_vectors
+from aot_runtime.bundle.vector_files import Vectors, deviation, read_vectors
 from aot_runtime.contract.records import Case, Op
 from tests.aot.builds import Project, contents
 from tests.aot.manifest.projects import KERNELS, SCALE, edit, position
@@ -138,7 +138,7 @@ def test_encoding(dtype: type):
     whole = np.arange(24).astype(dtype).reshape(2, 3, 4)
     once, again = (encode_vectors({"a": array}, {}) for array in (whole[:, ::-1], whole[:, ::-1].copy()))
     assert once == again
-    from aot_runtime.bundle.vectors import _entries
+    from aot_runtime.bundle.vector_files import _entries
 
     ((name, stored),) = _entries(once)
     assert name == "inputs/a.npy"

@@ -24,7 +24,7 @@ def test_the_formulas_are_one():
 def test_lds_of_the_largest_fits(latent: BundleOnDemand):
     """Of one dtype, for aligned arguments; `test_no_gfx942_variant_spills` looks at all of them."""
     wanted = {"LATENT": 512, "HEAD_DIM": 128, "T": "bfloat16"}.items()
-    found = [variant for variant in latent.index.variants if variant.aligned and wanted <= variant.point.items()]
+    found = [variant for variant in latent.index.variants if variant.aligned and wanted <= variant.axis_values.items()]
     largest = [latent.compiled(variant) for variant in found]
     assert largest and max(variant.lds_bytes for variant in largest) <= 65536
     assert all(variant.resources.scratch_bytes == 0 for variant in largest)

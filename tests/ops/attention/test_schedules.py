@@ -40,7 +40,7 @@ def test_what_is_chosen():
         if alibi:
             layouts["alibi_slopes"] = make_layout(("host", 0), "float32", (1, heads), (heads, 1), True)
         decision = planners["flash_attention"].decide(layouts, {"causal": True} | scalars, ("host", 0), 304, "gfx942")
-        return {**decision.launches[0].variant.point, "dynamic": decision.names["dynamic"]}
+        return {**decision.launches[0].variant.axis_values, "dynamic": decision.names["dynamic"]}
 
     for dynamic in (point(), point(schedule="dynamic", seqlen=20)):
         assert dynamic["PERSISTENT"] and dynamic["dynamic"]

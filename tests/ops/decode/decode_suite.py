@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from aot_runtime import ArgumentError, Bundle, DeviceArray
-from aot_runtime.bundle.vectors import dtype_of
+from aot_runtime.bundle.vector_files import dtype_of
 from aot_runtime.caches import dequantise_int4, join_rows, quantise_int4, split_rows
 from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.planner import op_planner

@@ -75,8 +75,6 @@ class Driver(Protocol):
     def copy_to_host(self, device: int, host: int, address: int, nbytes: int, stream: int) -> None:
         """Copy device memory to the host after all earlier work of `stream`; when it returns, the bytes are there."""
 
-    def copy_on_device(self, device: int, target: int, source: int, nbytes: int, stream: int) -> None: ...
-
     def fill(self, device: int, address: int, byte: int, nbytes: int, stream: int) -> None:
         """Set nbytes bytes to `byte`, in stream order."""
 
@@ -112,9 +110,6 @@ class Driver(Protocol):
 
     def synchronize(self, device: int, stream: int) -> None:
         """Wait until all work of `stream` is done."""
-
-    def stream_device(self, stream: int) -> int:
-        """The device that a non-zero stream belongs to."""
 
     def create_event(self, device: int) -> int:
         """An event that records time."""

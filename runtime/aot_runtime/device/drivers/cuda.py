@@ -50,14 +50,6 @@ class CudaDriver(GpuDriver):
             driver_version=f"{version // 1000}.{version % 1000 // 10}",
         )
 
-    def stream_device(self, stream: int) -> int:
-        """The device that a non-zero stream belongs to."""
-        self._call("CtxPushCurrent", self._call("StreamGetCtx", stream))
-        try:
-            return int(self._call("CtxGetDevice"))
-        finally:
-            self._call("CtxPopCurrent")
-
     def _count_devices(self) -> int:
         # cuInit fails where there is no GPU, so it belongs to the counting.
         self._call("Init", 0)

@@ -52,9 +52,6 @@ class GpuDriver(GpuApi):
     def properties(self, device: int) -> DeviceProperties: ...
 
     @abstractmethod
-    def stream_device(self, stream: int) -> int: ...
-
-    @abstractmethod
     def _pointer(self, address: int) -> tuple[int, int]:
         """Memory type and device of an address; for memory not its own, the API raises or gives type 0."""
 
@@ -125,9 +122,6 @@ class GpuDriver(GpuApi):
     def copy_to_host(self, device: int, host: int, address: int, nbytes: int, stream: int) -> None:
         self._on(device, "MemcpyDtoHAsync", host, address, nbytes, stream)
         self._call("StreamSynchronize", stream)
-
-    def copy_on_device(self, device: int, target: int, source: int, nbytes: int, stream: int) -> None:
-        self._on(device, "MemcpyDtoDAsync", target, source, nbytes, stream)
 
     def fill(self, device: int, address: int, byte: int, nbytes: int, stream: int) -> None:
         self._on(device, "MemsetD8Async", address, byte, nbytes, stream)

@@ -64,10 +64,6 @@ class HipDriver(GpuDriver):
             driver_version=f"{version // 10_000_000}.{version // 100_000 % 100}.{version % 100_000}",
         )
 
-    def stream_device(self, stream: int) -> int:
-        """The device that a non-zero stream belongs to."""
-        return int(self._call("StreamGetDevice", stream))
-
     def load_module(self, device: int, image: bytes) -> int:
         """Load a code object. HIP refers to the image for as long as the module lives, so it is kept."""
         module = super().load_module(device, image)

@@ -1,4 +1,4 @@
-"""Golden vectors: the inputs of a call and its expected results, in one file of a bundle for each case.
+"""Selftest vectors: the inputs of a call and its expected results, in one file of a bundle for each case.
 
 A file is what `numpy.savez` writes: a zip of stored entries `inputs/<tensor>.npy` and `expected/<tensor>.npy`. It may
 come from anywhere, so it is read by hand: nothing in it is unpickled, evaluated or decompressed, and nothing is
@@ -60,11 +60,11 @@ def storage_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def read_vectors(folder: Path, op: Op, case: Case) -> Vectors:
     """A case's vectors, as the op's contract needs them. Raises `BundleError` when missing, altered or unsound."""
-    content = read_checked(folder, case.vectors, "golden vectors")
+    content = read_checked(folder, case.vectors, "selftest vectors")
     try:
         return _vectors(op, case, dict(_entries(content)))
     except _MALFORMED as error:
-        where = f"golden vectors {folder / case.vectors.file} (case '{case.name}' of {op.name})"
+        where = f"selftest vectors {folder / case.vectors.file} (case '{case.name}' of {op.name})"
         raise BundleError(f"{where} are malformed: {error}") from None
 
 
