@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from aot.compile.kernel_source import project
 from tests.ops.sources.kernel_compiling import (
     check_resources,
     compile_variant,
@@ -73,6 +74,37 @@ def test_gfx942_loops_load_wide_and_do_not_spill(op: str, point: dict[str, Any],
         assert not any(name.startswith(("scratch", "v_readlane", "v_writelane")) for name in body)
 
 
+@pytest.mark.parametrize(
+    "op, point, registers, length",
+    (
+        ("flash_decode", {"C": "float16", "HEAD_DIM": 64}, 128, 300),
+        ("flash_decode", {"C": "float16"}, 168, 395),
+        ("paged_attention", {"C": "float16", "HEAD_DIM": 64, "config": "base"}, 96, 350),
+        ("paged_attention", {"C": "float16", "config": "base"}, 128, 455),
+        ("paged_attention", {"C": "bfloat16", "T": "bfloat16", "config": "base"}, 128, 470),
+        ("paged_attention_int4", {"GROUPS": 4}, 168, 590),
+        ("flex_decode_causal", {}, 168, 475),
+        ("mla_decode", {"LATENT": 512}, 256, 525),
+    ),
+    ids=str,
+)
+def test_gfx942_loops_stay_short(op: str, point: dict[str, Any], registers: int, length: int):
+    """registers: the most that leave room for as many waves; length: instructions of the longest loop over keys."""
+    compiled = chosen(op, point)
+    check_resources(compiled)
+    assert resource(compiled, "vgpr_count") <= registers
+    assert max(map(len, multiplying(compiled))) <= length
+
+
+def test_kernels_have_at_most_30_parameters():
+    for manifest in ("decode", "llama"):
+        jobs = {(v.job.source, v.job.function): v.job for v in planned("gfx942", manifest).variants}
+        for (source, function), job in jobs.items():
+            if source.startswith("kernels/decode"):
+                with project(job.root).active() as modules:
+                    assert len(modules.load(source, function).arg_names) <= 30, function
+
+
 @pytest.mark.parametrize("op, more", (("flash_decode", {}), ("paged_attention", {"WHOLE_BLOCKS": False})))
 def test_gfx942_loads_wide_where_the_head_dim_is_padded(op: str, more: dict[str, Any]):
     compiled = chosen(op, {"C": "float16", "PADDED": True, **more})
@@ -123,5 +155,5 @@ def test_general_variant_never_narrows_an_offset():
     for op in ("flash_decode", "paged_attention", "paged_attention_int4", "mla_decode", "flex_decode_document"):
         ttir = compile_variant(variants("gfx942", "decode", op, aligned=False)[0].job).asm["ttir"]
         assert "i64 to i32" not in ttir
-        products = [line for line in ttir.splitlines() if "arith.muli" in line and "%stride_" in line]
+        products = [line for line in ttir.splitlines() if "arith.muli" in line and ".stride_" in line]
         assert products and all(": i64" in line for line in products)
