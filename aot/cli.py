@@ -60,7 +60,6 @@ def _list_archs(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     metavar="AXIS=VALUE,…",
     help="Build only variants with these values; alternatives with |. `dtype` is any dtype variable.",
 )
-@click.option("--full", is_flag=True, help="Build what manifests call rare too.")
 @click.option("--dry-run", is_flag=True, help="Print how many variants there are per op; compile nothing.")
 @click.option(
     "--list-archs",
@@ -90,7 +89,7 @@ def _list_archs(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.version_option(package_name="aotbuild")
 def main(
     manifests: tuple[Path, ...], targets: tuple[Target, ...], output: Path, jobs: int | None, filters: tuple[str, ...],
-    full: bool, dry_run: bool, timeout: float, cache_dir: Path | None, line_info: bool, verbose: bool,
+    dry_run: bool, timeout: float, cache_dir: Path | None, line_info: bool, verbose: bool,
 ) -> None:  # fmt: skip
     """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU."""
     from aot.compile.cache import CacheError
@@ -104,7 +103,6 @@ def main(
         output,
         jobs,
         parse_filters(filters),
-        full,
         dry_run,
         timeout,
         cache_dir,

@@ -45,7 +45,6 @@ class Request:
     output: Path
     jobs: int | None
     filters: Mapping[str, frozenset[str]]
-    full: bool
     dry_run: bool
     timeout: float
     cache_dir: Path | None
@@ -106,7 +105,7 @@ def plan(request: Request) -> list[PlannedBundle]:
     if faults:
         raise ManifestError(faults)
     return [
-        plan_bundle(manifest, target, request.filters, request.line_info, request.full)
+        plan_bundle(manifest, target, request.filters, request.line_info)
         for manifest in manifests
         for target in request.targets
     ]

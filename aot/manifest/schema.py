@@ -235,7 +235,6 @@ class OpSpec(Spec):
     align: list[Name] = Field([], description="Dims that the aligned specialisation may assume divisible by 16.")
     specialisations: list[Literal["aligned", "general"]] = ["aligned", "general"]
     exclude: list[Expr] = []
-    rare: list[Expr] = Field([], description="Points that only `aotbuild --full` compiles.")
     overrides: list[OverrideSpec] = []
     workspace: dict[Name, WorkspaceSpec] = {}
     large_tensors: bool = Field(False, description="The kernel's offsets stay right beyond 2**31 elements.")

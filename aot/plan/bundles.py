@@ -59,20 +59,19 @@ class PlannedBundle:
 
 
 def plan_bundle(
-    manifest: Manifest, target: Target, filters: Mapping[str, frozenset[str]], line_info: bool, full: bool = False
+    manifest: Manifest, target: Target, filters: Mapping[str, frozenset[str]], line_info: bool
 ) -> PlannedBundle:
     """Enumerate and bind every variant of a manifest for a target. Raises `ManifestError`.
 
     Args:
         filters: axis, dtype variable, `dtype` or `op` → the values to build; all in lower case.
-        full: also what the manifest calls rare.
     """
     ops: list[records.Op] = []
     variants: list[PlannedVariant] = []
     cases: list[PlannedCase] = []
     for source in manifest.sources:
         op = build_contract(source.manifest, source.name, target.arch, _all_option_names())
-        kept = [item for item in _variants(source, op, target, full) if _passes(op, item, filters)]
+        kept = [item for item in _variants(source, op, target) if _passes(op, item, filters)]
         if kept:
             ops.append(op)
             variants += _bind_op(source.manifest, op, kept, target, line_info)
@@ -82,11 +81,11 @@ def plan_bundle(
     return PlannedBundle(manifest, target, tuple(ops), tuple(variants), tuple(cases))
 
 
-def _variants(source: OpSource, op: records.Op, target: Target, full: bool) -> list[VariantSpec]:
+def _variants(source: OpSource, op: records.Op, target: Target) -> list[VariantSpec]:
     """Every variant of an op for a target, of those that its manifest, or the one that includes it, wants."""
     manifest, name = source.manifest, source.name
     try:
-        found = enumerate_variants(op, source.spec, target.arch, full)
+        found = enumerate_variants(op, source.spec, target.arch)
     except ExpressionError as error:
         raise manifest.error(("ops", name), f"op '{name}': {error}") from None
     for axis, value in found.unused:

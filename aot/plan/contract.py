@@ -20,7 +20,7 @@ from aot_runtime.errors import ExpressionError
 from .configs import CONFIG_KEYS, ConfigEntry, config_error, launch_configs, launch_name
 from .kinds import value_kind
 
-_WITHOUT_STRIDES = ("tensors", "scalars", "require", "let", "exclude", "rare", "overrides")
+_WITHOUT_STRIDES = ("tensors", "scalars", "require", "let", "exclude", "overrides")
 """Parts of an op whose expressions are evaluated before the strides of a call are known."""
 
 
@@ -214,9 +214,8 @@ class _Contract:
 
     def _check_build_conditions(self, op: records.Op, scope: Scope) -> None:
         build_names = scope.build_names(op)
-        for key, conditions in (("exclude", self.spec.exclude), ("rare", self.spec.rare)):
-            for i, item in enumerate(conditions):
-                self._check(self._text(item, (key, i)), build_names, scope, (key, i))
+        for i, item in enumerate(self.spec.exclude):
+            self._check(self._text(item, ("exclude", i)), build_names, scope, ("exclude", i))
         configs = {
             key: type(value) for launch in op.launches for c in launch.configs for key, value in c.values.items()
         }

@@ -50,24 +50,20 @@ class Enumeration:
     unused: tuple[tuple[str, records.Value], ...]
 
 
-def enumerate_variants(op: records.Op, spec: OpSpec, arch: str, full: bool = False) -> Enumeration:
-    """Every variant that a call can reach and no `exclude`, `rare` or `deny` leaves out, in a stable order.
-
-    Args:
-        full: with those that `rare` leaves out.
+def enumerate_variants(op: records.Op, spec: OpSpec, arch: str) -> Enumeration:
+    """Every variant that a call can reach and no `exclude` or `deny` leaves out, in a stable order.
 
     Raises `ExpressionError` where an expression has no value at some point (a division by zero).
     """
     search = _Search(op, spec)
     launches = _Launches(op, spec)
-    dropped = [*search.excluded, *(() if full else map(_Condition, map(str, spec.rare)))]
     variants: list[VariantSpec] = []
     used: set[tuple[str, records.Value]] = set()
     for aligned, known in search.points():
         point = {name: known[name] for name in search.axes}
-        used |= point.items()  # needed on some architecture and in a full build, if not in this one
+        used |= point.items()  # needed on some architecture, if not on this one
         known |= ARCHITECTURES[arch].constants
-        if not any(map(_truth, (item.value(known) for item in dropped))) and search.reachable(known):
+        if not any(map(_truth, (item.value(known) for item in search.excluded))) and search.reachable(known):
             variants += launches.variants(known, point, aligned)
     every = [(name, value) for name, values in search.axes.items() for value in values]
     return Enumeration(tuple(variants), tuple(item for item in every if item not in used))

@@ -231,7 +231,7 @@ def rounded(result: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def encode_vectors(inputs: Mapping[str, Array], expected: Mapping[str, Array]) -> bytes:
-    """The file of a case (see `aot_runtime.bundle.vector_files`): a zip whose bytes depend on nothing but the arrays."""
+    """The file of a case (`aot_runtime.bundle.vector_files`): a zip whose bytes depend on nothing but the arrays."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for group, arrays in ((INPUTS, inputs), (EXPECTED, expected)):

@@ -18,22 +18,21 @@ PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEF
 
 
 def on_demand(
-    factory: pytest.TempPathFactory, manifest: str, filters: str = "", arch: str = "gfx942", full: bool = False,
-    check_contents: bool = False,
-) -> Bundle:  # fmt: skip
+    factory: pytest.TempPathFactory, manifest: str, filters: str = "", arch: str = "gfx942", check_contents: bool = False
+) -> Bundle:
     """A bundle on the emulator, in strict mode, whose variants are compiled when calls need them."""
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
-    return _planned(session_cache(factory), manifest, filters, arch, full, check_contents)
+    return _planned(session_cache(factory), manifest, filters, arch, check_contents)
 
 
 @cache
-def _planned(folder: Path, manifest: str, filters: str, arch: str, full: bool, check_contents: bool) -> Bundle:
+def _planned(folder: Path, manifest: str, filters: str, arch: str, check_contents: bool) -> Bundle:
     from aot.cli import parse_filters
     from tests.support.on_demand import BundleOnDemand
 
     path = ROOT / f"manifests/{manifest}.yaml"
     wanted = parse_filters((filters,) if filters else ())
-    return BundleOnDemand(path, strict_device(arch), folder, wanted, full, check_contents)
+    return BundleOnDemand(path, strict_device(arch), folder, wanted, check_contents)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Functions as constexprs, outputs without an axis, offsets, rare points: from the manifest to the numbers."""
+"""Functions as constexprs, outputs without an axis, offsets: from the manifest to the numbers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,6 @@ OP = """
     dims: {{cols: {{max: 32}}}}
     constexprs:
       BLOCK: {{values: [16, 32], pick: smallest >= cols}}
-    rare: [BLOCK == 32]
     launches:
       - kernel: apply.py:apply
         grid: [parts]
@@ -131,19 +130,11 @@ def test_an_output_that_is_absent_is_a_null_pointer(applied: Bundle):
     np.testing.assert_array_equal(result.out, before)
     np.testing.assert_array_equal(result.largest, before.max(1))
     points = {tuple(variant.axis_values.items()) for variant in applied.index.variants if variant.op == "twice"}
-    assert points == {(("BLOCK", 16),)}
+    assert points == {(("BLOCK", 16),), (("BLOCK", 32),)}
 
 
 def test_a_shared_tuning_file(applied: Bundle):
     assert all(variant.num_warps == 2 for variant in applied.index.variants)
-
-
-def test_rare_points_are_built_on_demand(tmp_path: Path):
-    manifest = write(tmp_path)
-    assert "4 variants" in build(manifest, "--dry-run").output
-    assert "8 variants" in build(manifest, "--dry-run", "--full").output
-    wrong = build(write(tmp_path, MANIFEST.replace("rare: [BLOCK == 32]", "rare: [BLOK == 32]")), "--dry-run")
-    assert wrong.exit_code == 2 and "'BLOK'" in wrong.output
 
 
 @pytest.mark.parametrize(("starts", "message"), (
@@ -175,10 +166,10 @@ def test_faults_of_functions(tmp_path: Path, right: str, wrong: str, message: st
 
 def test_another_function_is_another_variant(tmp_path: Path):
     """What a function is, and what it names, is in the key of the cache."""
-    assert "4 compiled, 0 from the cache" in build(write(tmp_path)).output
-    assert "0 compiled, 4 from the cache" in build(write(tmp_path)).output
+    assert "8 compiled, 0 from the cache" in build(write(tmp_path)).output
+    assert "0 compiled, 8 from the cache" in build(write(tmp_path)).output
     for change in (("TWO = tl.constexpr(2.0)", "TWO = tl.constexpr(3.0)"), ("value * TWO", "value + TWO")):
-        assert "2 compiled, 2 from the cache" in build(write(tmp_path, functions=FUNCTIONS.replace(*change))).output
+        assert "4 compiled, 4 from the cache" in build(write(tmp_path, functions=FUNCTIONS.replace(*change))).output
 
 
 @pytest.mark.parametrize(("offsets", "message"), (

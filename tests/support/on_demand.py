@@ -33,10 +33,10 @@ class BundleOnDemand(Bundle):
 
     def __init__(
         self, manifest: Path, device: Device, cache: Path,
-        filters: Mapping[str, frozenset[str]] | None = None, full: bool = False, check_contents: bool = False,
+        filters: Mapping[str, frozenset[str]] | None = None, check_contents: bool = False,
     ):  # fmt: skip
         target = parse_arch(device.arch)
-        planned = plan_bundle(load_manifest(manifest), target, filters or {}, False, full)
+        planned = plan_bundle(load_manifest(manifest), target, filters or {}, False)
         super().__init__(cache, index_of(planned), device, check_contents)
         self._planned = {
             key_of(stub): variant for stub, variant in zip(self.index.variants, planned.variants, strict=True)

@@ -75,9 +75,9 @@ def built_for(
     return open_bundle(path, Device(EmulatorDriver(Options(strict=True)), 0))
 
 
-def plan(manifest_path: Path, target: Target, full: bool = True) -> tuple[PlannedBundle, dict[str, Planner]]:
-    """The matrix of a manifest, and each op's planner over it; nothing is compiled. full: with what is rare."""
-    planned = plan_bundle(load_manifest(manifest_path), target, {}, line_info=False, full=full)
+def plan(manifest_path: Path, target: Target) -> tuple[PlannedBundle, dict[str, Planner]]:
+    """The matrix of a manifest, and each op's planner over it; nothing is compiled."""
+    planned = plan_bundle(load_manifest(manifest_path), target, {}, line_info=False)
     index = index_of(planned)
     return planned, {op.name: op_planner(index, op.name) for op in planned.ops}
 
