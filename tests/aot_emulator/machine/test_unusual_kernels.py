@@ -27,7 +27,6 @@ from tests.support.emulation.launching import (
     FP8_OF,
     I8,
     I32,
-    I64,
     OCP_BF8,
     OCP_FP8,
     normal,
@@ -194,29 +193,6 @@ def check_scaled(arch: str, a: str, b: str, options: dict[str, Any], packed_alon
 # What is less usual
 
 
-@sweep("arch,dtype", [(arch, dtype) for arch in CDNA for dtype in (F32, F16, I32, I64)], 7, str)
-def test_sorts_and_scans(arch: str, dtype: np.dtype):
-    x = normal(256, dtype=F64, scale=9).astype(dtype) if dtype.kind == "i" else normal(256, dtype=dtype)
-    after, _ = run("sorts_and_scans", (1,), {"x": x, "out": np.zeros(5 * 256, dtype)}, arch=arch, N=256)
-    up, down, product, total, flipped = np.split(after["out"], 5)
-    np.testing.assert_array_equal(up, np.sort(x))
-    np.testing.assert_array_equal(down, np.sort(x)[::-1])
-    np.testing.assert_array_equal(flipped, x[::-1])
-    tolerance = 5e-2 if dtype == F16 else 1e-4 if dtype == F32 else 0
-    with np.errstate(over="ignore"):
-        np.testing.assert_allclose(product, np.cumprod(x, dtype=dtype), rtol=tolerance, atol=tolerance)
-        np.testing.assert_allclose(total, np.cumsum(x[::-1], dtype=dtype)[::-1], rtol=tolerance, atol=tolerance)
-
-
-@sweep("arch,axis,shape", [(arch, axis, shape) for arch in CDNA for axis in (0, 1) for shape in ((32, 64), (128, 4))], 5)
-def test_rows_and_columns(arch: str, axis: int, shape: tuple[int, int]):
-    x = normal(*shape)
-    count = shape[1 - axis]
-    after, _ = run("rows_and_columns", (1,), {"x": x, "out": np.zeros(3 * count, F32)}, arch=arch, ROWS=shape[0],
-                   COLUMNS=shape[1], AXIS=axis)  # fmt: skip
-    np.testing.assert_array_equal(after["out"], np.concatenate([x.max(axis), x.min(axis), x.argmax(axis)]))
-
-
 @sweep("arch,axis", [(arch, axis) for arch in CDNA for axis in (0, 1)], 5)
 def test_gather(arch: str, axis: int):
     x, shape = normal(32, 64), (32, 64)
@@ -224,15 +200,6 @@ def test_gather(arch: str, axis: int):
     arguments = {"x": x, "index": index, "out": np.zeros_like(x)}
     after, _ = run("gathers", (1,), arguments, arch=arch, ROWS=32, COLUMNS=64, AXIS=axis)
     np.testing.assert_array_equal(after["out"], np.take_along_axis(x, index, axis))
-
-
-@sweep("arch,dtype", [(arch, dtype) for arch in CDNA for dtype in (F32, F16)], 3, str)
-def test_nan_propagates(arch: str, dtype: np.dtype):
-    x, y = normal(256, dtype=dtype), normal(256, dtype=dtype, seed=1)
-    x[::7], y[::11], x[1], y[2] = np.nan, np.nan, np.inf, -np.inf
-    after, _ = run("propagating", (1,), {"x": x, "y": y, "out": np.zeros(512, dtype)}, arch=arch, N=256)
-    want = np.concatenate([np.minimum(np.minimum(x, y), -x), np.maximum(np.maximum(x, y), -y)])
-    np.testing.assert_array_equal(after["out"], want)
 
 
 LIBRARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -264,17 +231,3 @@ def test_angles_that_need_many_bits_of_pi(arch: str, name: str):
     after, _ = run("library", (1,), arguments, options, arch=arch, FUNCTION=name, BLOCK=256)
     exact = [getattr(math, name)(value) for value in x.tolist()]
     np.testing.assert_allclose(after["out"], exact, rtol=1e-13, atol=1e-15)
-
-
-@sweep("arch,divisible,name,dtype", [
-    (arch, divisible, name, dtype) for arch in CDNA for divisible in ((), ("x", "old", "out"))
-    for name, dtype in (("xchg", I32), ("xchg", I64), ("add", F32), ("add", I64), ("max", I32))
-], 7, str)  # fmt: skip
-def test_atomics_that_return(arch: str, divisible: tuple[str, ...], name: str, dtype: np.dtype):
-    x = np.random.default_rng(0).integers(-99, 99, 200).astype(dtype)
-    out = np.arange(200).astype(dtype)
-    arguments = {"x": x, "old": np.zeros_like(x), "out": out, "n": 200}
-    after, _ = run("exchanges", (2,), arguments, divisible=divisible, arch=arch, FUNCTION=name, BLOCK=128)
-    np.testing.assert_array_equal(after["old"], out)
-    want = {"xchg": x, "add": out + x, "max": np.maximum(out, x)}[name]
-    np.testing.assert_array_equal(after["out"], want)

@@ -6,46 +6,9 @@ from triton.language.extra import libdevice
 
 
 @triton.jit
-def _multiply(a, b):
-    return a * b
-
-
-@triton.jit
-def sorts_and_scans(x, out, N: tl.constexpr):
-    at = tl.arange(0, N)
-    values = tl.load(x + at)
-    tl.store(out + at, tl.sort(values))
-    tl.store(out + N + at, tl.sort(values, descending=True))
-    tl.store(out + 2 * N + at, tl.associative_scan(values, 0, _multiply))
-    tl.store(out + 3 * N + at, tl.cumsum(values, 0, reverse=True))
-    tl.store(out + 4 * N + at, tl.flip(values))
-
-
-@triton.jit
-def rows_and_columns(x, out, ROWS: tl.constexpr, COLUMNS: tl.constexpr, AXIS: tl.constexpr):
-    values = tl.load(x + tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :])
-    N: tl.constexpr = COLUMNS if AXIS == 0 else ROWS
-    at = tl.arange(0, N)
-    tl.store(out + at, tl.max(values, AXIS))
-    tl.store(out + N + at, tl.min(values, AXIS))
-    tl.store(out + 2 * N + at, tl.argmax(values, AXIS).to(values.dtype))
-
-
-@triton.jit
 def gathers(x, index, out, ROWS: tl.constexpr, COLUMNS: tl.constexpr, AXIS: tl.constexpr):
     at = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     tl.store(out + at, tl.gather(tl.load(x + at), tl.load(index + at), AXIS))
-
-
-@triton.jit
-def propagating(x, y, out, N: tl.constexpr):
-    """Smallest and largest of three, NaN if any is."""
-    at = tl.arange(0, N)
-    a, b = tl.load(x + at), tl.load(y + at)
-    low = tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
-    high = tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
-    tl.store(out + at, tl.minimum(low, -a, propagate_nan=tl.PropagateNan.ALL))
-    tl.store(out + N + at, tl.maximum(high, -b, propagate_nan=tl.PropagateNan.ALL))
 
 
 @triton.jit
@@ -88,21 +51,6 @@ def library(x, out, n, FUNCTION: tl.constexpr, BLOCK: tl.constexpr):
     elif FUNCTION == "ilogb":
         r = libdevice.ilogb(v).to(v.dtype)
     tl.store(out + at, r, mask=at < n)
-
-
-@triton.jit
-def exchanges(x, old, out, n, FUNCTION: tl.constexpr, BLOCK: tl.constexpr):
-    """Atomics whose result is used; each lane has a place of its own."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < n
-    value = tl.load(x + at, mask=inside, other=0)
-    if FUNCTION == "xchg":
-        before = tl.atomic_xchg(out + at, value, mask=inside)
-    elif FUNCTION == "add":
-        before = tl.atomic_add(out + at, value, mask=inside)
-    elif FUNCTION == "max":
-        before = tl.atomic_max(out + at, value, mask=inside)
-    tl.store(old + at, before, mask=inside)
 
 
 @triton.jit
