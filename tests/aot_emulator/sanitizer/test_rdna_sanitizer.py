@@ -1,15 +1,12 @@
-"""Strict mode on RDNA: its counters of what is outstanding, and its memory instructions; see `test_strict_mode`."""
+"""Strict mode on RDNA: its counters of what is outstanding, and its memory instructions; what both share is tested on CDNA."""
 
 from __future__ import annotations
 
-import struct
-
 import numpy as np
 import pytest
-from aot_emulator import ARCHS, EmulatorDriver, Options
 
 from aot_runtime.errors import SanitizerError
-from tests.support.emulation.assembled import link
+from tests.support.emulation import strict_runs
 
 RDNA3, RDNA4 = "gfx1100", "gfx1201"
 every_rdna = pytest.mark.parametrize("arch", (RDNA3, RDNA4))
@@ -35,22 +32,16 @@ def wait(arch: str, kind: str, left: int = 0) -> str:
     return WAITS[arch][kind].format(hex(left)) + "\n"
 
 
-def run(arch: str, body: str, nbytes: int = 1024, written: bool = True, wavefronts: int = 1) -> None:
-    """Run lines in strict mode, counted: the address of an array is in s[4:5], 4 * lane in v1, 0 in v3; v8 to v31 are 0.
-
-    There are 4096 bytes of LDS, and 64 of scratch for a lane.
-    """
-    device = list(ARCHS).index(arch)
-    driver = EmulatorDriver(Options(strict=True, profile=True))
-    address = driver.allocate_now(device, nbytes)
-    if written:
-        content = np.arange(nbytes, dtype=np.uint8)
-        driver.copy_to_device(device, address, content.ctypes.data, nbytes, 0)
+def body_of(arch: str, body: str) -> str:
+    """The lines after others: the address of an array is in s[4:5], 4 * lane in v1, 0 in v3; v8 to v31 are 0."""
     zeros = "".join(f"v_mov_b32 v{number}, 0\n" for number in (3, *range(8, 32)))
-    prologue = f"s_load_b64 s[4:5], s[0:1], 0x0\n{wait(arch, 'scalars')}v_lshlrev_b32 v1, 2, v0\n{zeros}"
-    image = link(tuple((prologue + body).split("\n")), arch)
-    function = driver.get_function(device, driver.load_module(device, image), "kernel", 0)
-    driver.prepare(device, function, (1, 1, 1), 32 * wavefronts, 0, struct.pack("<2Q", address, 0)).run(0)
+    return f"s_load_b64 s[4:5], s[0:1], 0x0\n{wait(arch, 'scalars')}v_lshlrev_b32 v1, 2, v0\n{zeros}{body}"
+
+
+def run(arch: str, body: str, nbytes: int = 1024, written: bool = True, wavefronts: int = 1) -> None:
+    """Run lines in strict mode, counted."""
+    array = np.arange(nbytes, dtype=np.uint8) if written else nbytes
+    strict_runs.run(body_of(arch, body), array, wavefronts, arch=arch, profile=True)
 
 
 def fault(arch: str, kind: str, message: str, body: str, **launch) -> SanitizerError:

@@ -1,0 +1,142 @@
+"""Strict mode: accesses out of bounds or not aligned, and reads of what nothing has written."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from aot_emulator.state.device_memory import Memory
+
+from aot_runtime.errors import MemoryAccessError, Thread
+from tests.support.emulation.strict_runs import POINTER, WAVE, data, fault, run
+
+
+def test_an_error_names_everything():
+    body = POINTER + WAVE + "s_mul_i32 s7, s6, 0x100\nv_add_u32 v1, s7, v1\nglobal_load_dword v2, v1, s[4:5] offset:16"
+    error = fault("bounds", "in no allocation", body, data(3 * 64), workgroups=2, wavefronts=2)
+    # Wavefront 1 reaches 0x110 + 4 * lane of its 64 + the 256 bytes of v1: past 768 bytes from lane 60 on.
+    assert error.thread == Thread((0, 0, 0), 1, 60)
+    assert (error.kernel, error.mnemonic) == ("kernel", "global_load_dword")
+    assert error.nbytes == 4 and error.address & 0xFFFF == 0x300
+    assert re.fullmatch("[0-9a-f]{16}", error.code)
+    start = r"global_load_dword v2, v1, s\[4:5\] offset:16 at pc 0x\w+ of kernel, workgroup \(0, 0, 0\), wavefront 1, lane 60: "
+    assert re.match(start, str(error)) and str(error).endswith(f"(code object {error.code})")
+
+
+def test_the_workgroup_and_wavefront_at_fault():
+    body = POINTER + "s_lshl_b32 s7, s2, 8\nv_add_u32 v1, s7, v1\nglobal_load_dword v2, v1, s[4:5]\n"
+    error = fault("bounds", "in no allocation", body, data(5 * 64 + 7), workgroups=9)
+    assert error.thread == Thread((5, 0, 0), 0, 7)
+    with pytest.raises(MemoryAccessError) as raised:  # it is known without strict mode, too
+        run(body, data(5 * 64 + 7), workgroups=9, strict=False)
+    assert raised.value.thread == error.thread and raised.value.address == error.address
+
+
+def test_the_end_of_an_array_is_exact():
+    body = POINTER + "global_load_dword v2, v1, s[4:5]\ns_waitcnt vmcnt(0)\nglobal_store_dword v1, v2, s[4:5]"
+    run(body, data(64))
+    for nbytes in (255, 252, 1):
+        error = fault("bounds", "in no allocation", body, data(64).view(np.uint8)[:nbytes].copy())
+        assert error.thread.lane == nbytes // 4
+
+
+@pytest.mark.parametrize("access", ("ds_read_b32 v2, v1 offset:3844", "ds_write_b32 v1, v1 offset:3844"))
+def test_beyond_lds(access: str):
+    error = fault("bounds", "4 bytes outside the 4096 bytes of LDS", POINTER + access, data())
+    assert error.thread.lane == 63 and error.address == 4096
+
+
+# Alignment
+
+ALIGNMENTS = [
+    ("global_load_ushort v2, v3, s[4:5]", 2),
+    ("global_load_dword v2, v3, s[4:5]", 4),
+    ("global_load_dwordx2 v[4:5], v3, s[4:5]", 4),
+    ("global_load_dwordx4 v[4:7], v3, s[4:5]", 4),
+    ("global_store_dwordx3 v3, v[4:6], s[4:5]", 4),
+    ("global_store_short v3, v4, s[4:5]", 2),
+    ("ds_write_b16 v3, v4", 2),
+    ("ds_write_b32 v3, v4", 4),
+    ("ds_write_b64 v3, v[4:5]", 8),
+    ("ds_write2_b32 v3, v4, v5 offset1:1", 4),
+    ("ds_write_b96 v3, v[4:6]", 16),
+    ("ds_write_b128 v3, v[4:7]", 16),
+]
+
+
+@pytest.mark.parametrize("access,alignment", ALIGNMENTS, ids=lambda value: str(value).split(" ")[0])
+def test_alignment(access: str, alignment: int):
+    def body(offset: int) -> str:
+        return POINTER + f"v_lshlrev_b32 v3, 5, v0\nv_add_u32 v3, {offset}, v3\n{access}"
+
+    for offset in range(alignment, 17, alignment):
+        run(body(offset), data(1024))
+    for offset in (alignment // 2, alignment + alignment // 2, 1):
+        error = fault("alignment", f"no multiple of {alignment}", body(offset), data(1024))
+        assert error.thread.lane == 0 and error.address % 32 == offset
+
+
+def test_padded_layouts_of_gfx950():
+    """They place 16 bytes at multiples of 8."""
+    body = "v_lshlrev_b32 v3, 5, v0\nds_write_b128 v3, v[4:7] offset:{}"
+    run(body.format(8), arch="gfx950")
+    fault("alignment", "no multiple of 8", body.format(4), arch="gfx950")
+
+
+# What nothing has written
+
+COPY = POINTER + "global_load_dword v2, v1, s[4:5]\n"
+
+
+def test_unwritten_global_memory():
+    error = fault("uninitialised", "never written", COPY, 1024)
+    assert error.thread.lane == 0 and error.thread.wavefront == 0
+    assert re.search(r"4 bytes of the allocation of 1024 bytes at 0x\w+ are read", str(error))
+
+
+def test_masked_lanes_read_nothing():
+    run(POINTER + "s_mov_b64 exec, 0\nglobal_load_dword v2, v1, s[4:5]\n", 1024)
+    half = POINTER + "s_mov_b64 exec, 0xffff\nglobal_store_dword v1, v0, s[4:5]\n"
+    run(half + "global_load_dword v2, v1, s[4:5]\n", 1024)
+    error = fault(
+        "uninitialised",
+        "never written",
+        half + "s_mov_b64 exec, 0x1ffff\nglobal_load_dword v2, v1, s[4:5]\n",
+        1024,
+    )
+    assert error.thread.lane == 16
+
+
+def test_a_store_of_part_of_what_is_read():
+    short = POINTER + "global_store_short v1, v0, s[4:5]\n"
+    run(short + "global_load_ushort v2, v1, s[4:5]\n", 1024)
+    fault("uninitialised", "never written", short + "global_load_dword v2, v1, s[4:5]\n", 1024)
+    fault("uninitialised", "never written", short + "global_load_ubyte v2, v1, s[4:5] offset:2\n", 1024)
+
+
+def test_what_is_unwritten_is_copied():
+    memory = Memory(1 << 20, 1 << 20, tracked=True)
+    source, target = (memory.allocate(64) for _ in range(2))
+    memory.write(source + 8, 8, 7)
+    memory.copy(target, source + 4, 16)
+    assert memory.find(target).written[:20].tolist() == [0] * 4 + [1] * 8 + [0] * 8
+    memory.copy(target, source + 8, 8)
+    assert memory.find(target).written[:12].tolist() == [1] * 12
+
+
+def test_unwritten_lds():
+    write = "v_lshlrev_b32 v1, 2, v0\nds_write_b32 v1, v0\ns_waitcnt lgkmcnt(0)\n"
+    run(write + "ds_read_b32 v2, v1")
+    error = fault("uninitialised", "bytes of LDS", write + "ds_read_b32 v2, v1 offset:4")
+    assert error.thread.lane == 63 and error.address == 256
+    fault("uninitialised", "never written", "v_mov_b32 v1, 0\nds_add_u32 v1, v0")
+
+
+def test_scratch_may_be_read_before_it_is_written():
+    """A compiler that keeps scalars in lanes of a register spills and reloads all of it."""
+    run("scratch_load_dword v1, off, off offset:8\ns_waitcnt vmcnt(0)\nscratch_store_dword off, v1, off offset:8\n")
+
+
+def test_scalar_loads_read_what_is_written():
+    fault("uninitialised", "s_load", POINTER + "s_load_dword s8, s[4:5], 0x10\n", 64)
