@@ -74,3 +74,8 @@ def assert_same(got: np.ndarray, want: np.ndarray, what: object = "") -> None:
     if got.dtype.kind == "f":
         same = (same & (np.signbit(got) == np.signbit(want))) | (np.isnan(got) & np.isnan(want))
     assert same.all(), f"{what}: {got[~same][:4]}, expected {np.broadcast_to(want, got.shape)[~same][:4]}"
+
+
+def halves(register: np.ndarray) -> list[np.ndarray]:
+    """The two 16-bit numbers of each lane."""
+    return [np.ascontiguousarray(register.view(np.uint16)[:, i::2]) for i in (0, 1)]

@@ -1,9 +1,7 @@
 """Matrix instructions against naive loops over the layouts of the ISA documents."""
 
 import itertools
-import math
 import re
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -312,126 +310,6 @@ def test_random_values_within_the_error_bound_of_float32(arch, name):
     assert (abs(exact - want) <= 0.5 * eps * abs(want) + case.op.k * 2.0**-52 * size).all()
 
 
-# --- The hardware model, from its published description, one element and exact fractions
-
-
-def nearest32(x):
-    with np.errstate(over="ignore"):
-        return np.float32(x.numerator / x.denominator)  # doubles suffice: the sums below have under 50 bits
-
-
-def exponent_of(value, smallest):
-    return -126 if value == 0 else max(math.frexp(value)[1] - 1, smallest)
-
-
-def cut(x, exponent, bits, how):
-    """x / 2**exponent to a number of binary places."""
-    scaled = x / Fraction(2) ** exponent * 2**bits
-    return Fraction(how(scaled)) / 2**bits
-
-
-def fused(a, b, c, smallest, fp8):
-    exponents = [exponent_of(x, smallest[0]) + exponent_of(y, smallest[1]) for x, y in zip(a, b, strict=True)]
-    products = [Fraction(x) * Fraction(y) for x, y in zip(a, b, strict=True)]
-    parts = []
-    for first in range(2 if fp8 else 1):
-        chosen = list(zip(products, exponents, strict=True))[first :: 2 if fp8 else 1]
-        top = max(e for _, e in chosen)
-        parts.append((sum(cut(p, top, 24, math.trunc) for p, _ in chosen), top))
-    top = max(e for _, e in parts)
-    total = sum(cut(s * Fraction(2) ** e, top, 24, math.floor) for s, e in parts) if fp8 else parts[0][0]
-    c_exponent = exponent_of(c, -126)
-    largest = max(top, c_exponent)
-    kept = Fraction(0) if fp8 and c_exponent < largest - 25 else Fraction(c)
-    result = cut(total * Fraction(2) ** top, largest, 31, math.floor) + cut(kept, largest, 24, math.floor)
-    return nearest32(result * Fraction(2) ** largest)
-
-
-def flush(x):
-    return np.float32(0 if abs(x) < 2.0**-126 else x)
-
-
-def model(op, a, b, c):
-    """One element of D: a and b are lists along k."""
-    smallest = {"f16": -14, "bf16": -126, "xf32": -126, "fp8": -7, "bf8": -15}
-    total = np.float32(c)
-    if op.model == "fma":
-        for x, y in zip(a, b, strict=True):
-            total = nearest32(Fraction(x) * Fraction(y) + Fraction(float(total)))
-        return total
-    for first in range(0, op.k, op.group):
-        x, y = a[first : first + op.group], b[first : first + op.group]
-        if op.model == "fused":
-            total = fused(x, y, float(total), (smallest[op.a.name], smallest[op.b.name]), op.a.bits == 8)
-            continue
-        sums = [flush(np.float32(p * q)) for p, q in zip(x, y, strict=True)]
-        while len(sums) > 1:
-            sums = [flush(p + q) for p, q in zip(sums[0::2], sums[1::2], strict=True)]
-        total = flush(total + sums[0])
-    return total
-
-
-MODELLED = [(a, n) for a, n in FLOATS if matrix_op.matrix_ops(a)[n].model and matrix_op.matrix_ops(a)[n].d.name == "f32"]
-
-
-@sweep("arch,name", MODELLED, 4)
-def test_hardware_arithmetic(arch, name):
-    case = Case(arch, name, waves=1)
-    op = case.op
-    rng = np.random.default_rng(12)
-    for values, (_, dtype) in ((case.a, case.a_type), (case.b, case.b_type), (case.c, (32, np.float32))):
-        spread = rng.standard_normal(values.shape) * np.exp2(rng.integers(-4, 5, values.shape))
-        values[...] = spread.astype(dtype).astype(np.float64)
-    case.a[..., 0, :] *= 0
-    if op.a.name == "xf32":
-        case.a, case.b = (values.astype(np.float16).astype(np.float64) for values in (case.a, case.b))
-    got = case.run(arithmetic=Arithmetic.HARDWARE)
-    some = itertools.product(range(op.blocks), range(op.m), range(0, op.n, 3))
-    differ = 0
-    for block, i, j in itertools.islice(some, 0, None, max(1, op.m * op.n * op.blocks // 600)):
-        want = model(op, case.a[0, block, i], case.b[0, block, j], case.c[0, block, i, j])
-        assert got[0, block, i, j] == want
-        differ += want != np.float32(naive(case.a, case.b, case.c)[0, block, i, j]) if differ == 0 else 0
-    if op.model == "fused":
-        assert differ, "the inputs do not tell the model from one rounding"
-
-
-def test_hardware_arithmetic_of_fp64_rounds_each_step():
-    case = Case("gfx942", "v_mfma_f64_16x16x4_f64", waves=1)
-    case.a[...], case.b[...], case.c[...] = 1, 2.0**-53, 1
-    case.a[..., 3] = 0
-    assert (case.run(arithmetic=Arithmetic.HARDWARE) == 1).all()
-    case.c[...] = 1 + 2.0**-52
-    assert (case.run(arithmetic=Arithmetic.HARDWARE) == 1 + 2.0**-51).all()
-
-
-@pytest.mark.parametrize(("name", "want"), [("16x16x16_f16", 1 - 2.0**-24), ("16x16x32_fp8_fp8", 1)])
-def test_hardware_forgets_a_tiny_c_in_8_bit_sums_only(name, want):
-    """Rounding down makes a tiny negative C count as one unit of the last place; fp8 sums drop it instead."""
-    case = Case("gfx942", "v_mfma_f32_" + name, waves=1)
-    case.a[...], case.b[...], case.c[...] = 0, 1, -(2.0**-40)
-    case.a[..., 0] = 1
-    assert (case.run(arithmetic=Arithmetic.HARDWARE) == want).all()
-
-
-def test_hardware_keeps_31_bits_of_a_sum():
-    case = Case("gfx942", "v_mfma_f32_16x16x16_f16", waves=1)
-    case.a[...], case.b[...], case.c[...] = 0, 2.0**-24, 1
-    case.a[..., 0] = 1 + 2.0**-7
-    assert (case.run(arithmetic=Arithmetic.HARDWARE) == 1 + 2.0**-23).all()
-    case.a[..., 0] = 1 + 2.0**-8
-    assert (case.run(arithmetic=Arithmetic.HARDWARE) == 1).all()
-
-
-def test_hardware_overflow_of_a_product():
-    case = Case("gfx942", "v_mfma_f32_16x16x16_bf16", waves=1)
-    case.a[...], case.b[...], case.c[...] = 0, 2.0**100, 0
-    case.a[..., 0] = 2.0**40
-    assert (case.run(arithmetic=Arithmetic.HARDWARE) == np.inf).all()
-    case.a[..., 1] = -(2.0**40)
-    assert np.isnan(case.run(arithmetic=Arithmetic.HARDWARE)).all()
-
-
 def test_many_wavefronts_like_one_at_a_time():
     case = Case("gfx942", "v_mfma_f32_32x32x8_f16", waves=2)
     a, b, c = (np.tile(registers, (1, 150, 1)) for registers in case.registers())
@@ -480,5 +358,3 @@ def test_wrong_operands_are_refused():
         matrix_product.execute(wmma, halves, halves, None, arithmetic=Arithmetic.HARDWARE)
     with pytest.raises(ValueError, match="gfx1030"):
         matrix_op.matrix_ops("gfx1030")
-
-
