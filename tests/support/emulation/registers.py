@@ -10,7 +10,7 @@ import numpy.typing as npt
 from aot_emulator.isa.archs import ARCHS
 from aot_emulator.isa.mnemonics import cdna_name
 
-from tests.support.emulation.machine import Machine
+from tests.support.emulation.machine import Machine, edge_floats, integers
 
 RDNA = ("gfx1100", "gfx1201")
 _TABLES = ("SOP1", "SOP2", "SOPC", "SOPK", "VOP1", "VOP2", "VOP3", "VOP3SD", "VOP3P", "VOPC")
@@ -79,3 +79,16 @@ def assert_same(got: np.ndarray, want: np.ndarray, what: object = "") -> None:
 def halves(register: np.ndarray) -> list[np.ndarray]:
     """The two 16-bit numbers of each lane."""
     return [np.ascontiguousarray(register.view(np.uint16)[:, i::2]) for i in (0, 1)]
+
+
+def sources_of(kinds: tuple[str, ...]) -> list[np.ndarray]:
+    """Of the kinds, with the edges of each; [8, 32]."""
+    found = []
+    for i, kind in enumerate(kinds):
+        dtype = dtype_of(kind)
+        if dtype.kind == "f":
+            found.append(edge_floats(i, SHAPE, dtype))
+        else:
+            words = integers(i, (*SHAPE, max(1, dtype.itemsize // 4)))
+            found.append(words.view(dtype)[..., 0] if dtype.itemsize >= 4 else words[..., 0].astype(dtype))
+    return found
