@@ -222,7 +222,7 @@ def place(path: tuple[str | int, ...]) -> str:
         return str(first)
     names = [str(key) for key in rest if isinstance(key, str)]
     if first == "launches":
-        return ".".join([str(first), "*", *names]) + (".*.when" if names == ["configs"] else "")
+        return ".".join([str(first), "*", "configs.*.when" if names[0] == "configs" else names[0]])
     return ".".join([str(first), "*", *names[1:]])
 
 
