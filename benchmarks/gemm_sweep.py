@@ -74,7 +74,7 @@ def write(candidates: Path, folder: Path) -> None:
         for config in itertools.chain.from_iterable(map(product, group["configs"])):
             number += 1
             when = " and ".join([f"candidate == {number}", *group.get("when", [])])
-            entries.append({**config, "name": f"candidate{number}", "when": when})
+            entries.append({"name": f"candidate{number}", "when": when, **_typed(config)})
             cases = itertools.product(group["kinds"], group["shapes"], group.get("options", [{}]))
             plan += [{"group": group["name"], "kind": kind, "shape": shape, "config": config,
                       "options": {"candidate": number, **scalars}} for kind, shape, scalars in cases]  # fmt: skip
@@ -90,6 +90,14 @@ def product(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Each choice of one value of every list: `{a: 1, b: [2, 3]}` is `{a: 1, b: 2}` and `{a: 1, b: 3}`."""
     lists = [value if isinstance(value, list) else [value] for value in config.values()]
     return (dict(zip(config, values, strict=True)) for values in itertools.product(*lists))
+
+
+def _typed(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """A flat config as manifests have it. Constexprs of kernels are in capitals, compiler options are not."""
+    return {
+        "blocks": {key: value for key, value in config.items() if key.isupper()},
+        "options": {key: value for key, value in config.items() if not key.isupper()},
+    }
 
 
 def _launch(op: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -158,15 +158,22 @@ class BindSpec(Spec):
         return self
 
 
+class ConfigSpec(Spec):
+    """One tuned choice of a launch."""
+
+    name: str = Field("", description="What tuning files, `overrides` and `explain` call it; default: by its position.")
+    when: Expr = Field("", description="The calls that it serves; of those before it, none did.")
+    blocks: dict[Name, Value] = Field({}, description="Constexpr parameters of the kernel: its blocks and the like.")
+    options: dict[str, Value] = Field({}, description="Compiler options.")
+
+
 class LaunchSpec(Spec):
     """One kernel launch."""
 
     kernel: str = Field(pattern=KERNEL, description="path/from/the/root.py:function")
     name: Name | None = Field(None, description="What tuning files call it; default: the function's name.")
     grid: list[Expr] = Field(min_length=1, max_length=3)
-    configs: list[dict[str, Value]] = Field(
-        [{}], min_length=1, description="Constexprs and compiler options; the first whose `when` holds is used."
-    )
+    configs: list[ConfigSpec] = Field([], description="The first whose `when` holds is used; default: one, empty.")
     bind: dict[str, Expr | BindSpec] = Field(
         {},
         description="Parameter, or parameter.member of a tuple → expression, where names differ; of a constexpr also "
@@ -291,7 +298,7 @@ class ArchTuningSpec(Spec):
     modelled: ModelledSpec | None = None
     published: PublishedSpec | None = None
     doc: str = ""
-    launches: dict[Name, list[dict[str, Value]]]
+    launches: dict[Name, list[ConfigSpec]]
 
     @model_validator(mode="after")
     def _one_origin(self) -> ArchTuningSpec:

@@ -86,12 +86,8 @@ class Binder:
     parameters: tuple[Parameter, ...]
     arch: str
 
-    def check(self, options: Iterable[str]) -> None:
-        """Raise `ManifestError` for a `bind` entry or a config key that the kernel has no parameter for.
-
-        Args:
-            options: names of compiler options, of any backend.
-        """
+    def check(self) -> None:
+        """Raise `ManifestError` for a `bind` entry or a block of a config that the kernel has no parameter for."""
         names = [item.name for parameter in self.parameters for item in (parameter, *parameter.members)]
         for key in self.launch_spec.bind:
             if key not in names:
@@ -107,8 +103,8 @@ class Binder:
                         self.index,
                         config.name,
                         key,
-                        f"config '{config.name}': '{key}' is neither a constexpr parameter of "
-                        f"'{self.launch_spec.kernel}' nor a compiler option{nearest(key, [*constexprs, *options])}",
+                        f"config '{config.name}': '{key}' is no constexpr parameter of '{self.launch_spec.kernel}'"
+                        f"{nearest(key, constexprs)}",
                     )
 
     @property

@@ -148,7 +148,7 @@ def _binder(manifest: Manifest, op: records.Op, index: int, target: Target) -> t
         name: _load(manifest, op, index, value, "bind", name) for name, value in bound_functions(launch).items()
     }
     binder = Binder(manifest, op, index, kernel_parameters(kernel), target.arch)
-    binder.check(_all_option_names())
+    binder.check()
     return binder, sources_hash(kernel, functions)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aot.manifest.loading import Manifest
-from aot.manifest.schema import AxisSpec, LaunchSpec, OpSpec, ScalarSpec, TensorSpec
+from aot.manifest.schema import AxisSpec, ConfigSpec, LaunchSpec, OpSpec, ScalarSpec, TensorSpec
 from aot.manifest.yamlfile import Key, ManifestError
 from aot_runtime.contract import records
 from aot_runtime.contract.expressions import LAYOUT_QUERIES, Expression, nearest, parse
@@ -17,7 +17,7 @@ from aot_runtime.contract.names import Scope, axis_rule, stride_position
 from aot_runtime.contract.validate import contract_faults, text_faults
 from aot_runtime.errors import ExpressionError
 
-from .configs import CONFIG_KEYS, ConfigEntry, config_error, launch_configs, launch_name
+from .configs import config_error, launch_configs, launch_name
 from .kinds import value_kind
 
 _WITHOUT_STRIDES = ("tensors", "scalars", "require", "let", "exclude", "overrides")
@@ -28,7 +28,7 @@ def build_contract(manifest: Manifest, op_name: str, arch: str, options: Iterabl
     """The contract of one op for one architecture. Raises `ManifestError` at the first fault.
 
     Args:
-        options: names of compiler options, of any backend; other keys of a config are constexprs.
+        options: names of compiler options, of any backend.
     """
     return _Contract(manifest, op_name, arch, frozenset(options)).build()
 
@@ -165,7 +165,7 @@ class _Contract:
             for i, (launch, configs) in enumerate(zip(self.spec.launches, entries, strict=True))
         )
 
-    def _launch(self, index: int, spec: LaunchSpec, entries: list[ConfigEntry]) -> records.Launch:
+    def _launch(self, index: int, spec: LaunchSpec, entries: list[ConfigSpec]) -> records.Launch:
         path: tuple[Key, ...] = ("launches", index)
         grid = [self._text(extent, (*path, "grid", i)) for i, extent in enumerate(spec.grid)]
         configs = tuple(self._config(index, entry) for entry in entries)
@@ -186,19 +186,16 @@ class _Contract:
         grid_xyz = ([*grid, "1", "1"])[:3]
         return records.Launch(launch_name(spec), (grid_xyz[0], grid_xyz[1], grid_xyz[2]), configs, when)
 
-    def _config(self, index: int, entry: ConfigEntry) -> records.Config:
-        name, when = str(entry["name"]), entry.get("when", "")
-        rest = {key: value for key, value in entry.items() if key not in CONFIG_KEYS}
+    def _config(self, index: int, entry: ConfigSpec) -> records.Config:
         try:
-            condition = positional(parse(str(when)), self.tensors).text if when != "" else ""
+            condition = positional(parse(str(entry.when)), self.tensors).text if entry.when != "" else ""
         except ExpressionError as error:
-            raise self._config_error(index, name, str(error)) from None
-        return records.Config(
-            name=name,
-            when=condition,
-            options={key: value for key, value in rest.items() if key in self.options},
-            values={key: value for key, value in rest.items() if key not in self.options},
-        )
+            raise self._config_error(index, entry.name, str(error)) from None
+        for key in entry.options:
+            if key not in self.options:
+                message = f"config '{entry.name}': '{key}' is no compiler option{nearest(key, self.options)}"
+                raise self._config_error(index, entry.name, message, key)
+        return records.Config(entry.name, dict(entry.blocks), dict(entry.options), condition)
 
     # Checks
 

@@ -259,7 +259,7 @@ def test_an_option_that_the_compiler_refuses_is_a_fault_of_the_manifest(tmp_path
     project = Project(tmp_path, edit(SCALE, ("num_warps: 1", config)))
     (message,) = errors(project.build())
     assert (
-        message.startswith(f"{position(project.manifest, '{num_warps')}: op 'scale': compiler options ")
+        message.startswith(f"{position(project.manifest, '{options')}: op 'scale': compiler options ")
         and reason in message
     )
 
@@ -351,7 +351,7 @@ ops:
     launches:
       - kernel: k.py:product
         grid: [1]
-        configs: [{M: 128, K: 128, num_stages: 3, num_warps: 8}]
+        configs: [{blocks: {M: 128, K: 128}, options: {num_stages: 3, num_warps: 8}}]
 """
 
 

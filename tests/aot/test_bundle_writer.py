@@ -67,7 +67,7 @@ ops:
           BLOCK_SIZE: SIZE
           CASTING: -1
           HAS_W: WEIGHTED
-        configs: [{num_warps: 2}]
+        configs: [{options: {num_warps: 2}}]
 """
 SCRATCH = [(".global_scratch", "*int8", ""), (".profile_scratch", "*int8", "")]
 
@@ -155,13 +155,13 @@ ops:
     launches:
       - kernel: k.py:partial_sums
         grid: [rows, chunks]
-        configs: [{BLOCK: 64, num_warps: 1}]
+        configs: [{blocks: {BLOCK: 64}, options: {num_warps: 1}}]
       - kernel: k.py:add_up
         grid: [rows]
         when: chunks > 1
         configs:
-          - {LANES: 16, num_warps: 1, when: chunks <= 16}
-          - {LANES: 128, num_warps: 2}
+          - {when: chunks <= 16, blocks: {LANES: 16}, options: {num_warps: 1}}
+          - {blocks: {LANES: 128}, options: {num_warps: 2}}
 """
 
 
@@ -198,8 +198,8 @@ def test_identical_code_is_stored_once(tmp_path):
 
 
 def test_options_that_all_variants_share_are_said_once(tmp_path):
-    configs = "configs: [{when: BLOCK > 16, num_warps: 2}, {num_warps: 1}]"
-    project = Project(tmp_path, edit(SCALE, ("configs: [{num_warps: 1}]", configs)))
+    configs = "configs: [{when: BLOCK > 16, options: {num_warps: 2}}, {options: {num_warps: 1}}]"
+    project = Project(tmp_path, edit(SCALE, ("configs: [{options: {num_warps: 1}}]", configs)))
     project.build("--filter", "dtype=float16")
     index = project.bundle()
     assert '"num_warps"' not in index.toolchain["options"] and '"num_stages": 2' in index.toolchain["options"]

@@ -75,7 +75,7 @@ TUNING = """\
 tuning:
   - arch: [gfx942]
     modelled: {by: registers}
-    launches: {apply: [{name: config0, num_warps: 2}]}
+    launches: {apply: [{name: config0, options: {num_warps: 2}}]}
 """
 MANIFEST = "bundle: applied\nops:\n" + "".join(
     OP.format(name=name, tensors=tensors, bind=bind)

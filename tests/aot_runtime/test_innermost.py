@@ -40,7 +40,7 @@ ops:
     launches:
       - kernel: copy.py:copy
         grid: [1]
-        configs: [{BLOCK: 64}]
+        configs: [{blocks: {BLOCK: 64}}]
     selftest:
       - {name: rows, call: {m: 5, k: 7}}
       - {name: columns, call: {m: 5, k: 7}, innermost: {x: m}}

@@ -41,7 +41,7 @@ ops:
     launches:
       - kernel: k.py:scale_rows
         grid: [rows]
-        configs: [{num_warps: 1}]
+        configs: [{options: {num_warps: 1}}]
 """
 """8 variants: two dtypes, two blocks, aligned and general."""
 
@@ -75,8 +75,8 @@ ops:
         grid: [rows]
         when: rows > 0
         configs:
-          - {name: wide, WIDTH: 4, num_warps: 8, when: cols > 32}
-          - {name: base, WIDTH: 2, num_warps: 4}
+          - {name: wide, when: cols > 32, blocks: {WIDTH: 4}, options: {num_warps: 8}}
+          - {name: base, blocks: {WIDTH: 2}, options: {num_warps: 4}}
 """
 """An op with some of everything; its contract is sound, and no kernel goes with it."""
 

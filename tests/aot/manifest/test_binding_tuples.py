@@ -7,7 +7,6 @@ import pytest
 from aot.compile.kernel_source import Parameter
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.binding import Binder, Bound, bound_functions, compile_job, kernarg_values
-from tests.aot.manifest.projects import OPTIONS
 from tests.aot.manifest.test_binding import Bindings
 
 MATRIX = ("ptr", "stride_rows", "stride_cols")
@@ -34,7 +33,7 @@ def bind(bindings: Bindings, *parameters: Parameter, **wanted) -> list[Bound]:
 def fault(bindings: Bindings, *parameters: Parameter) -> str:
     binder = Binder(bindings.manifest, bindings.op, 0, (*parameters, Parameter("WIDTH", True)), "gfx942")
     with pytest.raises(ManifestError) as caught:
-        binder.check(OPTIONS)
+        binder.check()
         binder.bind(bindings.variant())
     (message,) = caught.value.messages
     return message

@@ -187,12 +187,12 @@ def test_strides_are_stored_by_position(tmp_path):
             "'x' cannot be a dim's name: it is reserved, or something else's name",
         ),
         (
-            ("WIDTH: 4, ", "WIDTH: 4, BLOCK: 4, "),
+            ("WIDTH: 4}", "WIDTH: 4, BLOCK: 4}"),
             "BLOCK: 4",
             "a config of 'scale_rows' sets 'BLOCK', which the op has",
         ),
         (
-            ("WIDTH: 4, ", "WIDTH: 4, aligned: 4, "),
+            ("WIDTH: 4}", "WIDTH: 4, aligned: 4}"),
             "aligned: 4",
             "a config of 'scale_rows' sets 'aligned': no identifier, or a reserved one",
         ),
@@ -222,7 +222,7 @@ def test_an_op_cannot_have_the_name_of_a_bundles_attribute(tmp_path):
 
 
 def test_two_launches_of_one_kernel_need_names(tmp_path):
-    second = "      - kernel: k.py:scale_rows\n        grid: [cols]\n        configs: [{WIDTH: 1}]\n"
+    second = "      - kernel: k.py:scale_rows\n        grid: [cols]\n        configs: [{blocks: {WIDTH: 1}}]\n"
     check(
         tmp_path,
         EVERYTHING + second,
@@ -461,7 +461,7 @@ def test_pick_rules(tmp_path, pick, rule, expression):
             "when: rows > 1,",
             "the last config ('base') must serve every call: it has no `when`",
         ),
-        ([(", when: cols > 32}", "}")], "{name: wide", "config 'wide' has no `when`, so those after it are never used"),
+        ([("when: cols > 32, ", "")], "{name: wide", "config 'wide' has no `when`, so those after it are never used"),
         ([("name: base", "name: wide")], "configs:", "two configs have one name (wide, wide)"),
         ([("when: cols > 32", "when: cols >")], "when: cols >", "'cols >' is not an expression: invalid syntax"),
     ],
@@ -476,5 +476,5 @@ def test_configs_without_names_are_numbered(tmp_path):
 
 
 def test_a_launch_without_configs_has_one(tmp_path):
-    op = contract(tmp_path, edit(SCALE, ("        configs: [{num_warps: 1}]\n", "")))
+    op = contract(tmp_path, edit(SCALE, ("        configs: [{options: {num_warps: 1}}]\n", "")))
     assert op.launches[0].configs == (records.Config("config0", {}, {}),)

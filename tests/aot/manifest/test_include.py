@@ -69,7 +69,7 @@ def test_a_tuning_file_beside_the_other_manifest_counts(project: Project):
     folder.mkdir()
     (folder / "sum.yaml").write_text(SUM)
     (folder / "tuning").mkdir()
-    (folder / "tuning/sum.yaml").write_text(tuning("{scale_rows: [{name: config0, num_warps: 2}]}"))
+    (folder / "tuning/sum.yaml").write_text(tuning("{scale_rows: [{name: config0, options: {num_warps: 2}}]}"))
     project.manifest.write_text(INCLUDE + "  family/sum.yaml: {sum: {T: [float32]}}\n")
     assert project.build("--filter", "block=16").exit_code == 0
     assert {variant.num_warps for variant in project.bundle().variants} == {2}

@@ -65,7 +65,11 @@ FLAG = "return_top: {type: flag, default: false}"
         (("{max: 4096}", "{maximum: 4096}"), "maximum", "unknown key 'maximum'; did you mean 'max'?"),
         (("grid: [rows]", "gird: [rows]\n        grid: [rows]"), "gird", "unknown key 'gird'; did you mean 'grid'?"),
         (("pick: return_top", "pck: return_top, pick: return_top"), "pck", "unknown key 'pck'; did you mean 'pick'?"),
-        (("options: {", "option: {}, options: {"), "option: {}", "unknown key 'option'; did you mean 'options'?"),
+        (
+            ("BLOCK == 64, options: {", "BLOCK == 64, option: {}, options: {"),
+            "option: {}",
+            "unknown key 'option'; did you mean 'options'?",
+        ),
         # missing keys
         (("        grid: [rows]\n", ""), "kernel: ", None),
         (("shape: [rows], dtype", "dtype"), "top: {dtype", f"{WHERE}.tensors.top: the key 'shape' is missing"),

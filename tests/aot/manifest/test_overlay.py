@@ -1,35 +1,38 @@
 import pytest
 
+from aot.manifest.schema import ConfigSpec
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.configs import overlay_configs
 from tests.aot.manifest.projects import EVERYTHING, contract, position, tuning
 
-BASE = [{"name": "wide", "M": 4, "when": "a"}, {"M": 2}]
+BASE = [{"name": "wide", "blocks": {"M": 4}, "when": "a"}, {"blocks": {"M": 2}}]
+WIDE = {"name": "wide", "blocks": {"M": 4}, "when": "a"}
+SECOND = {"name": "config1", "blocks": {"M": 2}}
 
 
 @pytest.mark.parametrize(
     "overlay, expected",
     [
-        ([], [{"name": "wide", "M": 4, "when": "a"}, {"name": "config1", "M": 2}]),
+        ([], [WIDE, SECOND]),
         (
-            [{"name": "wide", "M": 8, "num_warps": 2}],
-            [{"name": "wide", "M": 8, "when": "a", "num_warps": 2}, {"name": "config1", "M": 2}],
+            [{"name": "wide", "blocks": {"M": 8, "N": 1}, "options": {"num_warps": 2}}],
+            [{**WIDE, "blocks": {"M": 8, "N": 1}, "options": {"num_warps": 2}}, SECOND],
         ),
-        ([{"name": "config1", "M": 1}], [{"name": "wide", "M": 4, "when": "a"}, {"name": "config1", "M": 1}]),
+        ([{"name": "wide", "when": "b"}], [{**WIDE, "when": "b"}, SECOND]),
+        ([{"name": "config1", "blocks": {"M": 1}}], [WIDE, {"name": "config1", "blocks": {"M": 1}}]),
         (
-            [{"M": 9, "when": "b"}, {"name": "config1", "M": 1}, {"name": "new", "M": 7, "when": "c"}],
-            [
-                {"name": "tuned0", "M": 9, "when": "b"},
-                {"name": "new", "M": 7, "when": "c"},
-                {"name": "wide", "M": 4, "when": "a"},
-                {"name": "config1", "M": 1},
-            ],
+            [{"blocks": {"M": 9}, "when": "b"}, {"name": "config1"}, {"name": "new", "when": "c"}],
+            [{"name": "tuned0", "blocks": {"M": 9}, "when": "b"}, {"name": "new", "when": "c"}, WIDE, SECOND],
         ),
     ],
 )
 def test_entries_by_name_change_and_others_go_in_front(overlay, expected):
-    assert overlay_configs(BASE, overlay) == expected
-    assert BASE == [{"name": "wide", "M": 4, "when": "a"}, {"M": 2}]
+    base, changes, wanted = (
+        [ConfigSpec.model_validate(entry) for entry in group] for group in (BASE, overlay, expected)
+    )
+    before = [entry.model_copy(deep=True) for entry in base]
+    assert overlay_configs(base, changes) == wanted
+    assert base == before
 
 
 def tune(tmp_path, text: str):
@@ -43,7 +46,8 @@ def test_a_tuning_file_is_laid_over_the_manifest_for_its_architecture_alone(tmp_
     tune(
         tmp_path,
         tuning(
-            "{scale_rows: [{name: base, WIDTH: 1, num_warps: 2}, {name: tall, when: rows > 9, WIDTH: 16}]}",
+            "{scale_rows: [{name: base, blocks: {WIDTH: 1}, options: {num_warps: 2}}, "
+            "{name: tall, when: rows > 9, blocks: {WIDTH: 16}}]}",
             "gfx942, gfx90a",
         ),
     )
@@ -64,18 +68,28 @@ def test_a_tuning_file_is_laid_over_the_manifest_for_its_architecture_alone(tmp_
         (tuning("{}") + "    launchs: {}\n", "launchs", "unknown key 'launchs'; did you mean 'launches'?"),
         ("doc: x\n", "doc", "the manifest: the key 'tuning' is missing"),
         (
-            tuning("{scale_rows: [{WIDTH: [4]}]}"),
+            tuning("{scale_rows: [{blocks: {WIDTH: [4]}}]}"),
             "WIDTH",
-            "tuning.0.launches.scale_rows.0.WIDTH: expected true or false or a whole number or a number or text "
+            "tuning.0.launches.scale_rows.0.blocks.WIDTH: expected true or false or a whole number or a number or text "
             "(given: a list)",
         ),
         (
-            tuning("{scale_rows: [{name: base, WIDTH: 1, when: rows >}]}"),
+            tuning("{scale_rows: [{name: base, BLOCK: 4}]}"),
+            "BLOCK",
+            "unknown key 'BLOCK'; known: blocks, name, options, when",
+        ),
+        (
+            tuning("{scale_rows: [{name: base, options: {num_warp: 4}}]}"),
+            "num_warp",
+            "op 'scale': config 'base': 'num_warp' is no compiler option; did you mean 'num_warps'?",
+        ),
+        (
+            tuning("{scale_rows: [{name: base, when: rows >, blocks: {WIDTH: 1}}]}"),
             "when",
             "op 'scale': 'rows >' is not an expression: invalid syntax",
         ),
         (
-            tuning("{scale_rows: [{when: rowz > 1, WIDTH: 1}]}"),
+            tuning("{scale_rows: [{when: rowz > 1, blocks: {WIDTH: 1}}]}"),
             "when",
             "op 'scale': 'rowz > 1' uses undefined name 'rowz'; did you mean 'rows'?",
         ),
@@ -85,12 +99,12 @@ def test_a_tuning_file_is_laid_over_the_manifest_for_its_architecture_alone(tmp_
             "op 'scale': the last config ('base') must serve every call: it has no `when`",
         ),
         (
-            tuning("{scale_rows: [{name: always, WIDTH: 1}]}"),
+            tuning("{scale_rows: [{name: always, blocks: {WIDTH: 1}}]}"),
             "{name",
             "op 'scale': config 'always' has no `when`, so those after it are never used",
         ),
         (
-            tuning("{scale_rows: [{name: base, WIDTH: 1}, {name: base, WIDTH: 2}]}"),
+            tuning("{scale_rows: [{name: base, blocks: {WIDTH: 1}}, {name: base, blocks: {WIDTH: 2}}]}"),
             "scale_rows",
             "op 'scale': two configs have one name (base, base)",
         ),
@@ -125,7 +139,7 @@ def test_a_fault_in_a_tuning_file_has_its_place_there(tmp_path, text, fragment, 
 
 
 def test_a_fault_of_the_manifests_part_of_a_tuned_config_stays_there(tmp_path):
-    tune(tmp_path, tuning("{scale_rows: [{name: wide, WIDTH: 1}]}"))
+    tune(tmp_path, tuning("{scale_rows: [{name: wide, blocks: {WIDTH: 1}}]}"))
     with pytest.raises(ManifestError) as caught:
         contract(tmp_path, EVERYTHING.replace("when: cols > 32", "when: colz > 32"))
     assert caught.value.messages == (

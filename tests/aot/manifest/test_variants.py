@@ -142,23 +142,35 @@ def test_values_that_no_pick_gives_are_unused(tmp_path):
     assert found.unused == (("LARGE", 1), ("LARGE", 8))
 
 
-CONFIGS = "configs: [{num_warps: 1}]"
+CONFIGS = "configs: [{options: {num_warps: 1}}]"
 
 
 @pytest.mark.parametrize(
     "configs, left",
     [
         # a `when` that the point decides: one config a point
-        ("[{when: BLOCK > 16, num_warps: 2}, {num_warps: 1}]", {(16, 1): 4, (32, 0): 4}),
-        ("[{when: not aligned, num_warps: 2}, {num_warps: 1}]", {(16, 0): 2, (16, 1): 2, (32, 0): 2, (32, 1): 2}),
-        # one that only a call decides: both
-        ("[{when: rows > 9, num_warps: 2}, {num_warps: 1}]", {(16, 0): 4, (16, 1): 4, (32, 0): 4, (32, 1): 4}),
-        # the point decides it in part
-        ("[{when: rows > 9 and BLOCK > 16, num_warps: 2}, {num_warps: 1}]", {(16, 1): 4, (32, 0): 4, (32, 1): 4}),
-        ("[{when: rows > 9 or BLOCK > 16, num_warps: 2}, {num_warps: 1}]", {(16, 0): 4, (16, 1): 4, (32, 0): 4}),
-        ("[{when: arch == 'sm_90'}, {when: arch == 'gfx942'}, {num_warps: 1}]", {(16, 1): 4, (32, 1): 4}),
+        ("[{when: BLOCK > 16, options: {num_warps: 2}}, {options: {num_warps: 1}}]", {(16, 1): 4, (32, 0): 4}),
         (
-            "[{when: num_cus > 9}, {when: BLOCK == 16}, {num_warps: 1}]",
+            "[{when: not aligned, options: {num_warps: 2}}, {options: {num_warps: 1}}]",
+            {(16, 0): 2, (16, 1): 2, (32, 0): 2, (32, 1): 2},
+        ),
+        # one that only a call decides: both
+        (
+            "[{when: rows > 9, options: {num_warps: 2}}, {options: {num_warps: 1}}]",
+            {(16, 0): 4, (16, 1): 4, (32, 0): 4, (32, 1): 4},
+        ),
+        # the point decides it in part
+        (
+            "[{when: rows > 9 and BLOCK > 16, options: {num_warps: 2}}, {options: {num_warps: 1}}]",
+            {(16, 1): 4, (32, 0): 4, (32, 1): 4},
+        ),
+        (
+            "[{when: rows > 9 or BLOCK > 16, options: {num_warps: 2}}, {options: {num_warps: 1}}]",
+            {(16, 0): 4, (16, 1): 4, (32, 0): 4},
+        ),
+        ("[{when: arch == 'sm_90'}, {when: arch == 'gfx942'}, {options: {num_warps: 1}}]", {(16, 1): 4, (32, 1): 4}),
+        (
+            "[{when: num_cus > 9}, {when: BLOCK == 16}, {options: {num_warps: 1}}]",
             {(16, 0): 4, (16, 1): 4, (32, 0): 4, (32, 2): 4},
         ),
     ],
@@ -178,7 +190,11 @@ def test_a_launch_that_a_point_does_not_have_is_not_built(tmp_path):
     }
 
 
-TWO = (CONFIGS, "configs: [{name: wide, when: rows > 9, WIDTH: 4, num_warps: 2}, {name: base, WIDTH: 2, num_warps: 1}]")
+TWO = (
+    CONFIGS,
+    "configs: [{name: wide, when: rows > 9, blocks: {WIDTH: 4}, options: {num_warps: 2}}, "
+    "{name: base, blocks: {WIDTH: 2}, options: {num_warps: 1}}]",
+)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ ops:
           extents.head_dim_v: head_dim
           HEAD_DIM_V: HEAD_DIM
           PADDED: false
-        configs: [{BLOCK_M: 64, BLOCK_N: 32, num_warps: 4, num_stages: 1}]
+        configs: [{blocks: {BLOCK_M: 64, BLOCK_N: 32}, options: {num_warps: 4, num_stages: 1}}]
 """
 
 

@@ -25,12 +25,15 @@ def pinned(op: str, name: str) -> dict:
     launch = next(launch for launch in base if launch["kernel"].endswith(":matmul"))
     entries = yaml.safe_load((ROOT / f"manifests/tuning/{op}.yaml").read_text())["tuning"]
     tuned = next(entry for entry in entries if "gfx942" in entry["arch"])["launches"]["matmul"]
-    found: dict = {}
-    for config in (*launch["configs"], *tuned):
-        if config["name"] == name:
-            found |= config
-    assert found.keys() > {"BLOCK_M", "num_warps"}, f"{op} has no config {name}"
-    return {key: value for key, value in found.items() if key not in ("name", "when")}
+    found = [config for config in (*launch["configs"], *tuned) if config["name"] == name]
+    merged = {key: value for config in found for key, value in flat(config).items()}
+    assert merged.keys() > {"BLOCK_M", "num_warps"}, f"{op} has no config {name}"
+    return merged
+
+
+def flat(config: dict) -> dict:
+    """What a config sets, blocks and options side by side."""
+    return {**config.get("blocks", {}), **config.get("options", {})}
 
 
 def compile_matmul(
@@ -85,7 +88,7 @@ def configs_of(op: str, kernel: str) -> list[dict]:
     """The configs of a kernel in the manifest."""
     launches = yaml.safe_load((ROOT / "manifests/gemm.yaml").read_text())["ops"][op]["launches"]
     base = next(launch for launch in launches if launch["kernel"].endswith(f":{kernel}"))["configs"]
-    return [{key: value for key, value in config.items() if key not in ("name", "when")} for config in base]
+    return [flat(config) for config in base]
 
 
 @pytest.mark.parametrize("config", configs_of("matmul", "multiply_reduce"), ids=str)
