@@ -16,7 +16,7 @@ BUILDS = (
     (
         "manifests/attention.yaml",
         "--filter",
-        "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEFT=false,PERSISTENT=false",
+        "op=flash_attention,HEAD_DIM=64,T=float16,V_ROWS=true,PERSISTENT=false",
     ),
 )
 
