@@ -196,16 +196,18 @@ def loaded_library(name: str) -> str:
 def triton_jit(setting: Setting) -> Way:
     """Triton's JIT launching the same kernel."""
     torch = _torch()
+    sys.path.insert(0, str(ROOT))  # the kernel imports others
     spec = importlib.util.spec_from_file_location("softmax_kernel", ROOT / "kernels/rows/softmax.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     x = torch.from_numpy(setting.host).cuda()
     out = torch.empty_like(x)
-    kernel = module.softmax_rows
+    kernel, matrix = module.softmax_rows, module.Matrix
 
     def call() -> None:
-        kernel[(1,)](x, out, 1, COLS, COLS, COLS, BLOCK=COLS, ONE_PASS=True, num_warps=4)
+        tensors = matrix(x, COLS, 1), matrix(None, 0, 0), matrix(out, COLS, 1)
+        kernel[(1,)](*tensors, 1, COLS, 1.0, BLOCK=COLS, ROWS=1, HAS_MASK=False, num_warps=4)
 
     return Way("Triton's JIT, same kernel", call, lambda: out.cpu().numpy(), setting.softmax)
 
@@ -241,9 +243,10 @@ def _cupy(setting: Setting, name: str, module: Any) -> Way:
     x = cupy.asarray(setting.host)
     out = cupy.empty_like(x)
     arrays = {"x": x, "out": out}
+    types = {"i32": np.int32, "i64": np.int64, "fp32": np.float32}
     arguments = tuple(
-        (arrays[arg.value] if arg.value else np.uint64(0)) if arg.type.startswith("*")
-        else {4: np.int32, 8: np.int64}[arg.size](setting.launch.values[arg.value])
+        arrays.get(arg.value, np.uint64(0)) if arg.type.startswith("*")  # a tensor that is absent, or no scratch: null
+        else types[arg.type](setting.launch.values[arg.value])
         for arg in variant.kernargs
     )  # fmt: skip
     function = module.get_function(variant.symbol)
