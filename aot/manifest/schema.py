@@ -238,8 +238,8 @@ class OpSpec(Spec):
     require: list[Expr] = []
     dtypes: dict[Name, Annotated[list[DtypeName], Field(min_length=1)]] = {}
     constexprs: dict[Name, AxisSpec] = {}
-    let: dict[Name, Expr] = {}
-    align: list[Name] = Field([], description="Dims that the aligned specialisation may assume divisible by 16.")
+    derived: dict[Name, Expr] = Field({}, description="Numbers that follow from dims and scalars.")
+    divisible: list[Name] = Field([], description="Dims that the aligned specialisation may assume divisible by 16.")
     specialisations: list[Literal["aligned", "general"]] = ["aligned", "general"]
     exclude: list[Expr] = []
     overrides: list[OverrideSpec] = []

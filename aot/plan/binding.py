@@ -1,9 +1,9 @@
 """From a variant and its kernel's parameters to a compile job, and to what each kernarg is at a call.
 
 A parameter is bound by its name (a tensor, `stride_<tensor>_<dim>`, a dim, a scalar, an axis or config constexpr,
-a `let`, a workspace, `num_cus`), or by the launch's `bind`; one that is a named tuple, member by member. What the point
-of a variant decides (an absent tensor, the unit stride of a contiguous dim, a literal) is folded into the code as a
-constant.
+a derived number, a workspace, `num_cus`), or by the launch's `bind`; one that is a named tuple, member by member. What
+the point of a variant decides (an absent tensor, the unit stride of a contiguous dim, a literal) is folded into the
+code as a constant.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aot_runtime.errors import ExpressionError
 
 from .configs import config_error
 from .contract import positional
-from .kinds import value_kind, with_let_kinds
+from .kinds import value_kind, with_derived_kinds
 from .members import Absent, MemberError, Value, member_values
 from .variants import VariantSpec
 
@@ -297,7 +297,7 @@ class Binder:
 
     @cached_property
     def _kinds(self) -> dict[str, type]:
-        return with_let_kinds(self._names, self.op)
+        return with_derived_kinds(self._names, self.op)
 
     def _unbound(self, name: str) -> ManifestError:
         tensors = [tensor.name for tensor in self.op.tensors]
@@ -306,7 +306,7 @@ class Binder:
         return self._error(
             ("kernel",),
             f"kernel parameter '{name}' is not bound: it is no tensor, stride_<tensor>_<dim>, dim, scalar, constexpr, "
-            f"let or workspace, and `bind` does not name it{nearest(name, known)}",
+            f"derived number or workspace, and `bind` does not name it{nearest(name, known)}",
         )
 
     def _check_names(self, value: Expression, name: str) -> None:

@@ -20,7 +20,7 @@ from aot_runtime.errors import ExpressionError
 from .configs import config_error, launch_configs, launch_name
 from .kinds import value_kind
 
-_WITHOUT_STRIDES = ("tensors", "scalars", "require", "let", "exclude", "overrides")
+_WITHOUT_STRIDES = ("tensors", "scalars", "require", "derived", "exclude", "overrides")
 """Parts of an op whose expressions are evaluated before the strides of a call are known."""
 
 
@@ -53,9 +53,11 @@ class _Contract:
             dims=tuple(records.DimLimit(name, dim.min, dim.max, dim.doc) for name, dim in spec.dims.items()),
             dtypes={name: tuple(values) for name, values in spec.dtypes.items()},
             axes=tuple(self._axis(name, axis) for name, axis in spec.constexprs.items()),
-            derived=tuple(records.Derived(name, self._text(value, ("let", name))) for name, value in spec.let.items()),
+            derived=tuple(
+                records.Derived(name, self._text(value, ("derived", name))) for name, value in spec.derived.items()
+            ),
             require=tuple(self._text(value, ("require", i)) for i, value in enumerate(spec.require)),
-            divisible=tuple(spec.align),
+            divisible=tuple(spec.divisible),
             workspace=tuple(
                 records.Workspace(
                     name,
