@@ -94,7 +94,7 @@ class ScalarSpec(Spec):
 
     type: ScalarTypeName = Field(description="A kernarg type, `flag` (bool), or `choice` (one of `values`).")
     default: Expr | None = Field(None, description="An expression; without one the caller must pass the scalar.")
-    values: list[str] = Field([], description="The choices of a `choice`.")
+    values: list[str] | dict[str, int] = Field([], description="The choices of a `choice`; or choice → its number.")
     min: int | float | None = None
     max: int | float | None = None
     doc: str = ""

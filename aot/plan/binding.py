@@ -23,6 +23,7 @@ from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse
 from aot_runtime.contract.names import Scope, config_names
 from aot_runtime.errors import ExpressionError
 
+from .choices import Numbers, choice_numbers, number_of, with_numbers
 from .configs import config_error
 from .contract import positional
 from .kinds import value_kind, with_derived_kinds
@@ -233,7 +234,7 @@ class Binder:
             raise self._error(
                 self._place(name),
                 f"parameter '{name}': '{value.text}' is text, which a kernel cannot take at run time; "
-                "make it a constexpr, picked by it",
+                "make it a constexpr, picked by it, or give its choices numbers",
             )
         return {bool: "i1", int: "i64" if wide else "i32", float: "fp32"}[kind]
 
@@ -283,6 +284,11 @@ class Binder:
         return {tensor.name: tensor for tensor in self.op.tensors}
 
     @cached_property
+    def _numbers(self) -> Numbers:
+        """A choice that is bound to a parameter is its number."""
+        return choice_numbers(self.manifest.spec.ops[self.op.name].scalars)
+
+    @cached_property
     def _spaces(self) -> dict[str, records.Workspace]:
         return {space.name: space for space in self.op.workspace}
 
@@ -320,6 +326,7 @@ class Binder:
 
     def _parse(self, text: str, name: str) -> Expression:
         try:
+            text = number_of(text, self._numbers) if text in self._numbers else with_numbers(text, self._numbers)
             return positional(parse(text), self._tensors)
         except ExpressionError as error:
             raise self._error(self._place(name), f"parameter '{name}': {error}") from None

@@ -321,7 +321,7 @@ def test_a_default_that_is_no_plain_value(everything):
             "factor: mode",
             "factor: mode",
             "parameter 'factor': 'mode' is text, which a kernel cannot take at run time; "
-            "make it a constexpr, picked by it",
+            "make it a constexpr, picked by it, or give its choices numbers",
         ),
         (
             'factor: "stride(y, 0)"',
