@@ -94,7 +94,7 @@ class ScalarSpec(Spec):
 
     type: ScalarTypeName = Field(description="A kernarg type, `flag` (bool), or `choice` (one of `values`).")
     default: Expr | None = Field(None, description="An expression; without one the caller must pass the scalar.")
-    values: list[str] = Field([], description="The choices of a `choice`.")
+    values: list[str] | dict[str, int] = Field([], description="The choices of a `choice`; or choice → its number.")
     min: int | float | None = None
     max: int | float | None = None
     doc: str = ""
@@ -238,8 +238,8 @@ class OpSpec(Spec):
     require: list[Expr] = []
     dtypes: dict[Name, Annotated[list[DtypeName], Field(min_length=1)]] = {}
     constexprs: dict[Name, AxisSpec] = {}
-    let: dict[Name, Expr] = {}
-    align: list[Name] = Field([], description="Dims that the aligned specialisation may assume divisible by 16.")
+    derived: dict[Name, Expr] = Field({}, description="Numbers that follow from dims and scalars.")
+    divisible: list[Name] = Field([], description="Dims that the aligned specialisation may assume divisible by 16.")
     specialisations: list[Literal["aligned", "general"]] = ["aligned", "general"]
     exclude: list[Expr] = []
     overrides: list[OverrideSpec] = []

@@ -1,9 +1,9 @@
 """From a variant and its kernel's parameters to a compile job, and to what each kernarg is at a call.
 
 A parameter is bound by its name (a tensor, `stride_<tensor>_<dim>`, a dim, a scalar, an axis or config constexpr,
-a `let`, a workspace, `num_cus`), or by the launch's `bind`; one that is a named tuple, member by member. What the point
-of a variant decides (an absent tensor, the unit stride of a contiguous dim, a literal) is folded into the code as a
-constant.
+a derived number, a workspace, `num_cus`), or by the launch's `bind`; one that is a named tuple, member by member. What
+the point of a variant decides (an absent tensor, the unit stride of a contiguous dim, a literal) is folded into the
+code as a constant.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse
 from aot_runtime.contract.names import Scope, config_names
 from aot_runtime.errors import ExpressionError
 
+from .choices import Numbers, choice_numbers, number_of, with_numbers
 from .configs import config_error
 from .contract import positional
-from .kinds import value_kind, with_let_kinds
+from .kinds import value_kind, with_derived_kinds
 from .members import Absent, MemberError, Value, member_values
 from .variants import VariantSpec
 
@@ -233,7 +234,7 @@ class Binder:
             raise self._error(
                 self._place(name),
                 f"parameter '{name}': '{value.text}' is text, which a kernel cannot take at run time; "
-                "make it a constexpr, picked by it",
+                "make it a constexpr, picked by it, or give its choices numbers",
             )
         return {bool: "i1", int: "i64" if wide else "i32", float: "fp32"}[kind]
 
@@ -283,6 +284,11 @@ class Binder:
         return {tensor.name: tensor for tensor in self.op.tensors}
 
     @cached_property
+    def _numbers(self) -> Numbers:
+        """A choice that is bound to a parameter is its number."""
+        return choice_numbers(self.manifest.spec.ops[self.op.name].scalars)
+
+    @cached_property
     def _spaces(self) -> dict[str, records.Workspace]:
         return {space.name: space for space in self.op.workspace}
 
@@ -297,7 +303,7 @@ class Binder:
 
     @cached_property
     def _kinds(self) -> dict[str, type]:
-        return with_let_kinds(self._names, self.op)
+        return with_derived_kinds(self._names, self.op)
 
     def _unbound(self, name: str) -> ManifestError:
         tensors = [tensor.name for tensor in self.op.tensors]
@@ -306,7 +312,7 @@ class Binder:
         return self._error(
             ("kernel",),
             f"kernel parameter '{name}' is not bound: it is no tensor, stride_<tensor>_<dim>, dim, scalar, constexpr, "
-            f"let or workspace, and `bind` does not name it{nearest(name, known)}",
+            f"derived number or workspace, and `bind` does not name it{nearest(name, known)}",
         )
 
     def _check_names(self, value: Expression, name: str) -> None:
@@ -320,6 +326,7 @@ class Binder:
 
     def _parse(self, text: str, name: str) -> Expression:
         try:
+            text = number_of(text, self._numbers) if text in self._numbers else with_numbers(text, self._numbers)
             return positional(parse(text), self._tensors)
         except ExpressionError as error:
             raise self._error(self._place(name), f"parameter '{name}': {error}") from None

@@ -17,10 +17,11 @@ from aot_runtime.contract.names import Scope, axis_rule, stride_position
 from aot_runtime.contract.validate import contract_faults, text_faults
 from aot_runtime.errors import ExpressionError
 
+from .choices import choice_numbers, number_of, with_numbers
 from .configs import config_error, launch_configs, launch_name
 from .kinds import value_kind
 
-_WITHOUT_STRIDES = ("tensors", "scalars", "require", "let", "exclude", "overrides")
+_WITHOUT_STRIDES = ("tensors", "scalars", "require", "derived", "exclude", "overrides")
 """Parts of an op whose expressions are evaluated before the strides of a call are known."""
 
 
@@ -38,6 +39,7 @@ class _Contract:
         self.manifest, self.name, self.arch, self.options = manifest, op_name, arch, options
         self.spec: OpSpec = manifest.spec.ops[op_name]
         self.tensors: dict[str, records.Tensor] = {}
+        self.numbers = choice_numbers(self.spec.scalars)
 
     def build(self) -> records.Op:
         spec = self.spec
@@ -53,9 +55,11 @@ class _Contract:
             dims=tuple(records.DimLimit(name, dim.min, dim.max, dim.doc) for name, dim in spec.dims.items()),
             dtypes={name: tuple(values) for name, values in spec.dtypes.items()},
             axes=tuple(self._axis(name, axis) for name, axis in spec.constexprs.items()),
-            derived=tuple(records.Derived(name, self._text(value, ("let", name))) for name, value in spec.let.items()),
+            derived=tuple(
+                records.Derived(name, self._text(value, ("derived", name))) for name, value in spec.derived.items()
+            ),
             require=tuple(self._text(value, ("require", i)) for i, value in enumerate(spec.require)),
-            divisible=tuple(spec.align),
+            divisible=tuple(spec.divisible),
             workspace=tuple(
                 records.Workspace(
                     name,
@@ -145,6 +149,8 @@ class _Contract:
     def _axis(self, name: str, spec: AxisSpec) -> records.Axis:
         path: tuple[Key, ...] = ("constexprs", name)
         rule, text = axis_rule(str(spec.pick))
+        if text in self.numbers and not any(isinstance(value, str) for value in spec.values):
+            text = number_of(text, self.numbers)
         if rule == "equal" and text.split()[:1] in (["smallest"], ["largest"]):
             raise self._error(
                 (*path, "pick"),
@@ -188,7 +194,8 @@ class _Contract:
 
     def _config(self, index: int, entry: ConfigSpec) -> records.Config:
         try:
-            condition = positional(parse(str(entry.when)), self.tensors).text if entry.when != "" else ""
+            when = with_numbers(str(entry.when), self.numbers)
+            condition = positional(parse(when), self.tensors).text if when else ""
         except ExpressionError as error:
             raise self._config_error(index, entry.name, str(error)) from None
         for key in entry.options:
@@ -263,7 +270,7 @@ class _Contract:
     def _text(self, value: Any, path: tuple[Key, ...]) -> str:
         """An expression in canonical spelling."""
         try:
-            return positional(parse(str(value)), self.tensors).text
+            return positional(parse(with_numbers(str(value), self.numbers)), self.tensors).text
         except ExpressionError as error:
             raise self._error(path, str(error)) from None
 

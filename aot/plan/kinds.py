@@ -17,8 +17,8 @@ def value_kind(value: Expression, names: Mapping[str, type]) -> type:
     return _kind(value.tree, names)
 
 
-def with_let_kinds(names: Names, op: records.Op) -> Names:
-    """`names` with the type of each `let` that its value has."""
+def with_derived_kinds(names: Names, op: records.Op) -> Names:
+    """`names` with the type of each derived number, which is that of its value."""
     kinds = dict(names)
     for item in op.derived:
         kinds[item.name] = value_kind(parse(item.value), kinds)

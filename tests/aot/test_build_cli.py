@@ -346,7 +346,7 @@ ops:
       a: {shape: [m, k], dtype: float16}
       b: {shape: [k, m], dtype: float16}
       c: {shape: [m, m], dtype: float32, role: output}
-    align: [k]
+    divisible: [k]
     specialisations: [aligned]
     launches:
       - kernel: k.py:product

@@ -147,7 +147,7 @@ ops:
     tensors:
       x: {shape: [rows, cols], dtype: float32}
       total: {shape: [rows], dtype: float32, role: output}
-    let: {chunks: "cdiv(cols, 64)"}
+    derived: {chunks: "cdiv(cols, 64)"}
     require: [chunks_fit]
     workspace:
       partial: {shape: [rows, chunks], dtype: float32}

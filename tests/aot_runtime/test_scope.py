@@ -113,17 +113,17 @@ def with_name(kind: str, name: str) -> records.Op:
         "scalar": lambda: op(X, scalars=(records.Scalar(name, "i32"),)),
         "dtype variable": lambda: op(tensor("x", "n", dtype=name), dtypes={name: ("float32",)}),
         "constexpr": lambda: op(X, axes=(records.Axis(name, (1,), "1"),)),
-        "let": lambda: op(X, derived=(records.Derived(name, "1"),)),
+        "derived": lambda: op(X, derived=(records.Derived(name, "1"),)),
         "workspace": lambda: op(X, workspace=(records.Workspace(name, ("1",), "float32"),)),
         "config": lambda: op(X, launches=(launch("1", configs=(records.Config("a", {name: 1}, {}),)),)),
-        "align": lambda: op(X, divisible=(name,)),
+        "divisible": lambda: op(X, divisible=(name,)),
     }
     return contracts[kind]()
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 @pytest.mark.parametrize(
-    "kind", ["op", "tensor", "scalar", "dtype variable", "constexpr", "let", "workspace", "config", "align"]
+    "kind", ["op", "tensor", "scalar", "dtype variable", "constexpr", "derived", "workspace", "config", "divisible"]
 )
 def test_what_is_no_name_is_refused(kind: str, name: str):
     accepted = kind == "config" and name in ("x__y", "x_")  # kernels may name their constexprs so
@@ -131,7 +131,7 @@ def test_what_is_no_name_is_refused(kind: str, name: str):
 
 
 @pytest.mark.parametrize(
-    "kind", ["op", "tensor", "scalar", "dtype variable", "constexpr", "let", "workspace", "config"]
+    "kind", ["op", "tensor", "scalar", "dtype variable", "constexpr", "derived", "workspace", "config"]
 )
 def test_ordinary_names_are_accepted(kind: str):
     assert not list(structure_faults(with_name(kind, "a_Name_9")))
@@ -187,7 +187,7 @@ def test_no_name_means_two_things(contract: records.Op):
          "no required input has dtype 'T', so no call decides it"),
         (op(X, workspace=(records.Workspace("w", ("1",), "void"),)), "workspace.w.dtype", "'void' is no dtype"),
         (op(X, launches=(launch("1", configs=()),)), "launches.0", "has no configs"),
-        (op(X, divisible=("depth",)), "align.depth", "'depth' is no dim of a tensor; known: cols, rows"),
+        (op(X, divisible=("depth",)), "divisible.depth", "'depth' is no dim of a tensor; known: cols, rows"),
         (op(X, dims=(records.DimLimit("clos"),)), "dims.clos", "'clos' is no dim of a tensor; did you mean 'cols'?"),
         (op(X, require=("later > 1",)), "require.0", "'later > 1' uses undefined name 'later'"),
     ],

@@ -218,7 +218,7 @@ def test_signatures(name: str, op: str, tmp_path: Path):
 def place(path: tuple[str | int, ...]) -> str:
     """`('launches', 0, 'grid', 1)` → `launches.*.grid`."""
     first, *rest = path
-    if first in ("require", "let", "exclude"):
+    if first in ("require", "derived", "exclude"):
         return str(first)
     names = [str(key) for key in rest if isinstance(key, str)]
     if first == "launches":
@@ -239,7 +239,7 @@ def test_names_by_place(sample: records.Index):
     seen["exclude"] = set(scope.build_names(op))
     seen["overrides.*.when"] = {*scope.build_names(op), *config}
     columns: list[set[str]] = [
-        set(scope.dims), {"num_cus"}, {scalar.name for scalar in op.scalars}, {let.name for let in op.derived},
+        set(scope.dims), {"num_cus"}, {scalar.name for scalar in op.scalars}, {item.name for item in op.derived},
         {*(axis.name for axis in op.axes), "aligned"}, set(config),
     ]  # fmt: skip
     documented = {row[0].strip("`"): row[1:] for row in _scope_rows()}
@@ -291,8 +291,8 @@ def test_strides_by_place(where: str, tmp_path: Path):
             op["scalars"]["offset"]["default"] = "stride(x, rows)"
         case "require" | "exclude":
             op[where] = [text]
-        case "let":
-            op["let"] = {"step": "stride(x, rows)"}
+        case "derived":
+            op["derived"] = {"step": "stride(x, rows)"}
         case "constexprs.*.pick":
             op["constexprs"]["BLOCK"]["pick"] = "smallest >= min(stride(x, rows), 256)"
         case "workspace.*.shape":

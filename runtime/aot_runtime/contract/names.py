@@ -101,7 +101,7 @@ class Scope(msgspec.Struct, frozen=True):
         for i, text in enumerate(op.require):
             yield ("require", i), text, dict(names)
         for item in op.derived:
-            yield ("let", item.name), item.value, dict(names)
+            yield ("derived", item.name), item.value, dict(names)
             names[item.name] = int
         names["aligned"] = bool
         for axis in op.axes:
@@ -215,6 +215,6 @@ def named(op: Op) -> dict[str, list[str]]:
         "scalars": [scalar.name for scalar in op.scalars],
         "dtypes": list(op.dtypes),
         "constexprs": [axis.name for axis in op.axes],
-        "let": [item.name for item in op.derived],
+        "derived": [item.name for item in op.derived],
         "workspace": [space.name for space in op.workspace],
     }

@@ -16,7 +16,7 @@ from .expressions import nearest, parse
 from .names import IDENTIFIER, RESERVED, RESERVED_OPS, DimSource, Path, Scope, config_names, named
 from .records import POINTER, Launch, Op, Tensor, Variant
 
-_BEFORE_OUTPUTS = ("tensors", "scalars", "require", "let")
+_BEFORE_OUTPUTS = ("tensors", "scalars", "require", "derived")
 """Parts of a contract whose expressions are evaluated before the outputs are laid out."""
 _ROLES = ("input", "output", "inout")
 _RULES = ("equal", ">=", ">", "<=", "<")
@@ -165,7 +165,7 @@ def _dtype_faults(op: Op) -> Iterator[Fault]:
 
 
 def _dim_faults(op: Op, dims: Mapping[str, DimSource]) -> Iterator[Fault]:
-    for key, names in (("dims", [dim.name for dim in op.dims]), ("align", list(op.divisible))):
+    for key, names in (("dims", [dim.name for dim in op.dims]), ("divisible", list(op.divisible))):
         for name in names:
             if name not in dims:
                 yield Fault((key, name), f"'{name}' is no dim of a tensor{nearest(name, list(dims))}")

@@ -61,8 +61,8 @@ ops:
     dims: {cols: {max: 4096}}
     require: [cols % 2 == 0]
     dtypes: {T: [float16, float32]}
-    let: {chunks: "cdiv(cols, 16)"}
-    align: [cols]
+    derived: {chunks: "cdiv(cols, 16)"}
+    divisible: [cols]
     constexprs:
       BLOCK: {values: [16, 64], pick: smallest >= cols}
       BIASED: {values: [false, true], pick: given(bias)}

@@ -251,9 +251,9 @@ def test_an_expression_of_strides_is_wide_in_the_general_specialisation(tmp_path
     assert [bindings.one("p", aligned=aligned).type for aligned in (True, False)] == ["i32", "i64"]
 
 
-@pytest.mark.parametrize("let, kind", [("cols ** -0.5", "fp32"), ("cols > 16", "i1"), ("cols * 2", "i32")])
-def test_a_let_has_the_type_of_its_value(tmp_path, let, kind):
-    text = edit(EVERYTHING, ('{chunks: "cdiv(cols, 16)"}', f'{{chunks: "cdiv(cols, 16)", a: "{let}", b: a}}'))
+@pytest.mark.parametrize("derived, kind", [("cols ** -0.5", "fp32"), ("cols > 16", "i1"), ("cols * 2", "i32")])
+def test_a_derived_number_has_the_type_of_its_value(tmp_path, derived, kind):
+    text = edit(EVERYTHING, ('{chunks: "cdiv(cols, 16)"}', f'{{chunks: "cdiv(cols, 16)", a: "{derived}", b: a}}'))
     assert Bindings(tmp_path, text).one("b") == Bound("b", kind, value="b")
 
 
@@ -279,8 +279,8 @@ def test_constexprs_by_bind(tmp_path, bind, constant):
 def test_a_parameter_that_nothing_binds(everything):
     start = everything.at("kernel: ")
     text = (
-        "is not bound: it is no tensor, stride_<tensor>_<dim>, dim, scalar, constexpr, let or workspace, and `bind` "
-        "does not name it; did you mean "
+        "is not bound: it is no tensor, stride_<tensor>_<dim>, dim, scalar, constexpr, derived number or workspace, "
+        "and `bind` does not name it; did you mean "
     )
     for name, nearest in (
         ("strid_x_rows", "stride_x_rows"),
@@ -321,7 +321,7 @@ def test_a_default_that_is_no_plain_value(everything):
             "factor: mode",
             "factor: mode",
             "parameter 'factor': 'mode' is text, which a kernel cannot take at run time; "
-            "make it a constexpr, picked by it",
+            "make it a constexpr, picked by it, or give its choices numbers",
         ),
         (
             'factor: "stride(y, 0)"',

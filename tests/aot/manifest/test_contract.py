@@ -43,7 +43,7 @@ PLACES = {
     "output when": ("when: return_top", "when: '{}'"),
     "default": ("default: cols ** -0.5", "default: '{}'"),
     "require": ("require: [cols % 2 == 0]", "require: ['{}']"),
-    "let": ('chunks: "cdiv(cols, 16)"', "chunks: '{}'"),
+    "derived": ('chunks: "cdiv(cols, 16)"', "chunks: '{}'"),
     "pick": ("pick: return_top", "pick: '{}'"),
     "pick smallest": ("pick: smallest >= cols", "pick: 'smallest >= {}'"),
     "exclude": ("exclude: [TOP and BIASED]", "exclude: ['{}']"),
@@ -108,7 +108,7 @@ def test_text_is_only_compared(tmp_path, place):
     assert found == f"{start}'{name} + 1': text can only be compared with == and !=, not computed with"
 
 
-@pytest.mark.parametrize("place", ["output when", "default", "require", "let", "exclude", "overrides"])
+@pytest.mark.parametrize("place", ["output when", "default", "require", "derived", "exclude", "overrides"])
 def test_strides_are_not_known_everywhere(tmp_path, place):
     found, start = located(tmp_path, place, "stride(x, rows) > 1")
     part = {"output when": "tensors", "default": "scalars"}.get(place, place)
@@ -122,7 +122,7 @@ def test_strides_are_not_known_everywhere(tmp_path, place):
         ("pick", "retrun_top", "return_top"),  # a scalar
         ("grid", "BLCOK * rows", "BLOCK"),  # an axis
         ("grid", "cdiv(rows, WIDHT)", "WIDTH"),  # what every config sets
-        ("launch when", "chunk > 1", "chunks"),  # a let
+        ("launch when", "chunk > 1", "chunks"),  # a derived number
         ("overrides", "WIDHT == 4", "WIDTH"),
         ("overrides", "confg", "config"),
         ("exclude", "BAISED", "BIASED"),
@@ -139,7 +139,7 @@ def test_the_nearest_name(tmp_path, place, expression, nearest):
     "place, expression",
     [
         ("require", "aligned"),  # is only decided after the call is accepted
-        ("let", "BLOCK"),
+        ("derived", "BLOCK"),
         ("default", "return_top"),  # a later scalar
         ("exclude", "rows > 2"),  # a call's, where only what is built is known
         ("launch when", "WIDTH > 2"),  # a config is chosen when the launch is
@@ -197,7 +197,7 @@ def test_strides_are_stored_by_position(tmp_path):
             "a config of 'scale_rows' sets 'aligned': no identifier, or a reserved one",
         ),
         (("dims: {cols: {", "dims: {clos: {"), "clos: {", "'clos' is no dim of a tensor; did you mean 'cols'?"),
-        (("align: [cols]", "align: [col]"), "align", "'col' is no dim of a tensor; did you mean 'cols'?"),
+        (("divisible: [cols]", "divisible: [col]"), "divisible", "'col' is no dim of a tensor; did you mean 'cols'?"),
         (
             ("dtype: float32, role: output, when", "dtype: flaot32, role: output, when"),
             "dtype: flaot32",
