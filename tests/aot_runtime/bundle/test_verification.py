@@ -13,7 +13,7 @@ import pytest
 from aot_runtime.bundle.codeobject import read_code_object
 from aot_runtime.bundle.reading import read_blob, read_index
 from aot_runtime.bundle.verification import verify_bundle
-from tests.aot_runtime.forging import adopt_files, edit_index
+from tests.support.forging import adopt_files, edit_index
 from tests.support.session_builds import build_once
 
 

@@ -20,7 +20,6 @@ import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aot_runtime import ArgumentError, Bundle, BundleError, NoVectorsError, open_bundle
@@ -30,9 +29,10 @@ from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.call.selftests import Report
 from aot_runtime.command.main import main
 from aot_runtime.contract.records import Blob, Case
-from tests.aot_runtime.emulated_launches import open_emulated
-from tests.aot_runtime.forging import adopt_files, edit_index
-from tests.aot_runtime.reference_launches import with_bundles
+from tests.support.emulated_launches import open_emulated
+from tests.support.forging import adopt_files, edit_index
+from tests.support.fuzzing import fuzz
+from tests.support.reference_launches import with_bundles
 
 
 def emulated(folder: Path) -> Bundle:
@@ -450,8 +450,7 @@ def test_entries_that_share_their_bytes(rows: Path):
         emulated(rows).selftest()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
+@fuzz(st.data())
 def test_fuzzed_vectors(bundles: Path, tmp_path: Path, data: st.DataObject):
     """Any bytes are vectors that fit the op, or a `BundleError`."""
     index = read_index(bundles / "small-gfx942")

@@ -21,8 +21,8 @@ from aot_runtime import (
     get_device,
 )
 from aot_runtime.call.planner import Planner
-from tests.aot_runtime.reference_launches import ReferenceLaunches, open_over_double, with_bundles
 from tests.support.hip_double.double import Double
+from tests.support.reference_launches import ReferenceLaunches, open_over_double, with_bundles
 
 
 def normal(*shape: int, dtype: str = "float32") -> np.ndarray:
