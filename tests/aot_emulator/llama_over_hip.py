@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from llama import main
 
-from tests.aot_runtime.emulated_launches import EmulatedLaunches
+from tests.support.emulated_launches import EmulatedLaunches
 
 
 def continue_text(*command: str) -> None:

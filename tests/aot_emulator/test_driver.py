@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.aot_runtime.drivers.driver_contract import CHECKS
+from tests.support.driver_contract import CHECKS
 
 pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
 

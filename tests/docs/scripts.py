@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from aot_runtime.contract.records import Variant
-from tests.aot_runtime.reference_launches import ReferenceLaunches, device_view
 from tests.support.hip_double.double import Double, Launch
+from tests.support.reference_launches import ReferenceLaunches, device_view
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,9 +14,7 @@ import msgspec
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.errors import BundleError
 
-from .cubin import cubin_kernels
 from .elf import Elf, LoadedImage
-from .hsaco import hsaco_kernels
 from .kernel_metadata import KernelMetadata
 
 _EM_CUDA = 190
@@ -60,6 +58,9 @@ def read_arch(image: bytes) -> str:
 
 def read_code_object(image: bytes) -> CodeObject:
     """Parse an HSACO or a cubin. Raises `BundleError` for anything that is not a well-formed one."""
+    from .cubin import cubin_kernels  # what reads only the header needs neither
+    from .hsaco import hsaco_kernels
+
     arch = read_arch(image)
     try:
         elf = Elf(image)

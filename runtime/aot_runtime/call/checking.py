@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import DTYPES
@@ -19,8 +20,7 @@ from .rules import Rules
 Query = tuple[str | int, ...]
 
 
-@dataclass(slots=True)
-class Call:
+class Call(msgspec.Struct):
     """A call while it is planned.
 
     Attributes:
@@ -34,8 +34,7 @@ class Call:
     device: tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Dim:
+class _Dim(msgspec.Struct, frozen=True):
     name: str
     source: DimSource
     inverse: Evaluator | None
@@ -43,8 +42,7 @@ class _Dim:
     high: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Output:
+class _Output(msgspec.Struct, frozen=True):
     tensor: Tensor
     shape: tuple[Evaluator, ...]
     when: Evaluator | None

@@ -6,8 +6,9 @@ What is tried is kept in the decision, or put into the error where nothing fits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from aot_runtime.contract.evaluation import Evaluator, evaluator
 from aot_runtime.contract.layout import Layout
@@ -22,8 +23,7 @@ from .rules import Rules, pick_value
 Table = Mapping[tuple[Any, ...], Variant]
 
 
-@dataclass(frozen=True, slots=True)
-class _Launch:
+class _Launch(msgspec.Struct, frozen=True):
     """A launch of the contract, its expressions ready."""
 
     index: int

@@ -19,9 +19,10 @@ import ast
 import difflib
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from aot_runtime.errors import ExpressionError
 
@@ -93,8 +94,7 @@ def query_name(function: str | int, *arguments: str | int) -> str:
     return "__".join([f"_{function}", *map(str, arguments)])
 
 
-@dataclass(frozen=True, slots=True)
-class Expression:
+class Expression(msgspec.Struct, frozen=True, eq=False):
     """A checked expression.
 
     Attributes:
@@ -107,7 +107,13 @@ class Expression:
     text: str
     names: frozenset[str]
     queries: frozenset[tuple[str | int, ...]]
-    tree: ast.expr = field(compare=False, repr=False)
+    tree: ast.expr
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Expression) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
 
     @property
     def reads(self) -> frozenset[str]:

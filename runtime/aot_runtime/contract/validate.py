@@ -7,7 +7,8 @@ is evaluated: structure is held to what the records mean, and expressions to the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+
+import msgspec
 
 from aot_runtime.errors import ExpressionError
 
@@ -23,7 +24,7 @@ _RULES = ("equal", ">=", ">", "<=", "<")
 _INTEGERS = ("int32", "int64")
 
 
-class Fault(NamedTuple):
+class Fault(msgspec.Struct, frozen=True):
     """What is wrong with a contract, and where."""
 
     path: Path

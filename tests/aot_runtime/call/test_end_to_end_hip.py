@@ -16,7 +16,7 @@ import pytest
 from aot_runtime import ArgumentError
 from kernels.attention.reference import attention
 from kernels.rows.reference import softmax
-from tests.aot_runtime.reference_launches import open_over_double, with_bundles
+from tests.support.reference_launches import open_over_double, with_bundles
 
 SHAPES = (  # batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim
     (1, 1, 1, 1, 1, 64),

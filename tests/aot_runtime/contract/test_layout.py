@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aot_runtime.contract.layout import Layout, contiguous_order, make_layout, packed_strides
-from tests.aot_runtime.contracts import HERE, layout
+from tests.support.contracts import HERE, layout
 
 shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 strides = st.lists(st.integers(-6, 12), min_size=4, max_size=4).map(tuple)

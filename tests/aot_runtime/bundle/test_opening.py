@@ -13,9 +13,9 @@ import pytest
 
 from aot_runtime import ArchMismatchError, ArgumentError, BundleError, DeviceError, DriverCallError, open_bundle
 from aot_runtime.bundle.reading import read_blob, read_index
-from tests.aot_runtime.forging import adopt_files, edit_index
-from tests.aot_runtime.reference_launches import open_over_double, with_bundles
+from tests.support.forging import adopt_files, edit_index
 from tests.support.hip_double.double import DoubleLibrary
+from tests.support.reference_launches import open_over_double, with_bundles
 
 X = np.ones((3, 5), np.float32)
 

@@ -13,8 +13,8 @@ from aot_runtime import DriverCallError
 from kernels.attention.reference import attention, attention_same_dtype
 from kernels.rows.reference import softmax, softmax_same_dtype
 from kernels.tolerance import assert_close
-from tests.aot_runtime.emulated_launches import open_emulated
-from tests.aot_runtime.reference_launches import with_bundles
+from tests.support.emulated_launches import open_emulated
+from tests.support.reference_launches import with_bundles
 
 
 def normal(seed: int, *shape: int, dtype=np.float16) -> np.ndarray:

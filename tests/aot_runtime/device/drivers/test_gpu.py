@@ -12,7 +12,7 @@ import pytest
 from aot_runtime.device.drivers import open_driver
 from aot_runtime.device.drivers.gpu import GpuDriver
 from aot_runtime.errors import DeviceError, DriverCallError
-from tests.aot_runtime.drivers.driver_contract import CHECKS, allocated, from_device, new_stream, to_device
+from tests.support.driver_contract import CHECKS, allocated, from_device, new_stream, to_device
 
 pytestmark = pytest.mark.gpu
 

@@ -21,8 +21,8 @@ from aot_runtime import (
     get_device,
 )
 from aot_runtime.call.planner import Planner
-from tests.aot_runtime.reference_launches import ReferenceLaunches, open_over_double, with_bundles
 from tests.support.hip_double.double import Double
+from tests.support.reference_launches import ReferenceLaunches, open_over_double, with_bundles
 
 
 def normal(*shape: int, dtype: str = "float32") -> np.ndarray:
@@ -332,49 +332,32 @@ def test_wrong_calls_launch_nothing(folder: str):
 
         def __dlpack__(self, **_: Any) -> Any: ...
 
-    calls: list[tuple[Any, str]] = [
+    calls: list[tuple[Any, str]] = [  # what the planner refuses has its texts in test_planner.py
         (lambda: small.affine(None), "affine: argument 'x' is missing"),
-        (lambda: small.affine(x.reshape(3, 8, 4)), "argument 'x' has 3 dims [3, 8, 4]; it takes 2: [rows, cols]"),
-        (lambda: small.affine(host.reshape(-1)), "argument 'x' has 1 dims [96]; it takes 2"),
-        (lambda: small.affine(host.astype("float64")), "argument 'x' is float64; allowed: float16, float32"),
+        (lambda: small.affine(x.reshape(3, 8, 4)), "argument 'x' has 3 dims"),
         (lambda: small.affine(host.astype("complex64")), "argument 'x': dtype complex64 is not supported"),
         (lambda: small.affine(host.astype(">f4")), "argument 'x': cannot copy >f4[3, 32]"),
-        (lambda: small.affine(x, host.astype("float16")), "argument 'bias' is float16, but 'x' is float32; both are T"),
-        (lambda: small.affine(x, normal(2, 32)),
-         "argument 'bias' has shape [2, 32]: dim 0 (rows) is 2, but must be 3 or 1"),
-        (lambda: small.affine(x, normal(3, 31)),
-         "argument 'bias' has shape [3, 31]: dim 1 (cols) is 31, but must be 32"),
-        (lambda: small.affine(x.T), "argument 'x' has stride 32 in dim 1 (cols); it must be 1"),
-        (lambda: small.affine(x[:, ::2]), "argument 'x' has stride 2 in dim 1 (cols)"),
+        (lambda: small.affine(x, host.astype("float16")), "argument 'bias' is float16"),
+        (lambda: small.affine(x, normal(2, 32)), "argument 'bias' has shape [2, 32]"),
+        (lambda: small.affine(x.T), "argument 'x' has stride 32"),
         (lambda: small.affine(elsewhere), "argument 'x' is on hip:1, the bundle was opened for hip:0"),
         (lambda: small.affine(x, out=elsewhere), "argument 'out' is on hip:1, the bundle was"),
         (lambda: small.affine(Foreign()), "argument 'x': the array is on DLPack device (2, 0), not on hip:0"),
         (lambda: small.affine([[1.0]]), "argument 'x': list is no array"),
         (lambda: small.affine(x, 3.0), "argument 'bias': float is no array"),
-        (lambda: small.affine(host[:0]), "rows is 0; allowed: 1 to"),
-        (lambda: small.affine(host[:, :0]), "cols is 0; allowed: 1 to 4096"),
-        (lambda: small.affine(normal(1, 4097)), "cols is 4097; allowed: 1 to 4096"),
-        (lambda: small.affine(x, out=host[:, :31]),
-         "argument 'out' has shape [3, 31]: dim 1 (cols) is 31, but must be 32"),
-        (lambda: small.affine(x, out=host.astype("float16")), "argument 'out' is float16, but 'x' is float32"),
-        (lambda: small.affine(x, out=x.reshape(96)), "argument 'out' has 1 dims"),
-        (lambda: small.affine(x, scale="2"), "argument 'scale' is '2'; a number is allowed"),
-        (lambda: small.affine(x, scale=1j), "argument 'scale' is 1j; a number is allowed"),
+        (lambda: small.affine(host[:0]), "rows is 0"),
+        (lambda: small.affine(normal(1, 4097)), "cols is 4097"),
+        (lambda: small.affine(x, out=host[:, :31]), "argument 'out' has shape [3, 31]"),
+        (lambda: small.affine(x, scale=1j), "argument 'scale' is 1j"),
         (lambda: small.affine(x, scale=1e39), "scale"),
-        (lambda: small.affine(x, shift=1.5), "argument 'shift' is 1.5; an integer is allowed"),
-        (lambda: small.affine(x, shift=2**31), "argument 'shift' is 2147483648; allowed: -2147483648 to 2147483647"),
-        (lambda: small.affine(x, mode="upside"), "argument 'mode' is 'upside'; allowed: plain, negated"),
-        (lambda: small.affine(x, mode=["plain"]), "argument 'mode' is ['plain']; allowed: plain, negated"),
+        (lambda: small.affine(x, shift=2**31), "argument 'shift' is 2147483648"),
+        (lambda: small.affine(x, mode=["plain"]), "argument 'mode' is ['plain']"),
         (lambda: small.affine(x, stream="0"), "stream is str; a Stream, an integer handle or None is allowed"),
         (lambda: small.affine(x, stream=other.stream()), "the stream belongs to hip:1, the arrays are on hip:0"),
         (lambda: small.affine(host, stream=other.stream()), "the stream belongs to hip:1"),
-        (lambda: small.row_sums(x, return_largest=2), "argument 'return_largest' is 2; True or False is allowed"),
-        (lambda: small.row_sums(x, largest=x[:, 0]),
-         "argument 'largest' is given, but exists only when return_largest"),
-        (lambda: small.row_sums(x, return_largest=True, largest=x[0, :3][::-1]), "argument 'largest' has stride -1"),
+        (lambda: small.row_sums(x, largest=x[:, 0]), "argument 'largest' is given"),
         (lambda: small.accumulate(x[0], None), "argument 'state' is missing"),
-        (lambda: small.scale_segments(x, x[0, :4], x[0, :3]), "argument 'starts' is float32; allowed: int32"),
-    ]  # fmt: skip
+    ]
     for turn in range(2):  # a wrong call is as wrong once its like is known
         count = launches.count
         for call, words in calls:

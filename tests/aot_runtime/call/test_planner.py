@@ -14,7 +14,7 @@ from aot_runtime.call.rules import pick_value
 from aot_runtime.contract import records
 from aot_runtime.contract.layout import Layout
 from aot_runtime.errors import ArgumentError, ExpressionError, NoVariantError
-from tests.aot_runtime.contracts import HERE, decide, dims, launch, layout, op, planner, tensor, variants
+from tests.support.contracts import HERE, decide, dims, launch, layout, op, planner, tensor, variants
 
 
 def refused(words: str, planned: Any, kind: type[Exception] = ArgumentError, **arguments: Any) -> None:

@@ -8,12 +8,12 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aot_runtime.contract.evaluation import evaluator, python_tree
 from aot_runtime.contract.expressions import FUNCTIONS, MAX_DEPTH, MAX_LENGTH, UNKNOWN, next_pow2, parse, query_name
 from aot_runtime.errors import ExpressionError
+from tests.support.fuzzing import fuzz
 
 NAMES = ("batch", "heads", "n")
 
@@ -233,31 +233,27 @@ def outcome(compute: Any) -> Any:
         return "no value"
 
 
-@settings(max_examples=300, deadline=None)
-@given(expressions, environments)
+@fuzz(expressions, environments)
 def test_evaluation_agrees_with_what_is_compiled(text: str, env: dict[str, int]):
     compiled = outcome(lambda: evaluator(text)(env))
     found = outcome(lambda: parse(text).evaluate(env))
     assert found == compiled and type(found) is type(compiled)
 
 
-@settings(max_examples=300, deadline=None)
-@given(expressions.filter(lambda text: " and " not in text and " or " not in text), environments)
+@fuzz(expressions.filter(lambda text: " and " not in text and " or " not in text), environments)
 def test_evaluation_is_pythons(text: str, env: dict[str, int]):
     python = outcome(lambda: eval(text, {"__builtins__": {}, **FUNCTIONS}, dict(env)))
     assert outcome(lambda: parse(text).evaluate(env)) == python
 
 
-@settings(max_examples=300, deadline=None)
-@given(expressions)
+@fuzz(expressions)
 def test_the_canonical_spelling_is_stable(text: str):
     once = parse(text)
     again = parse(once.text)
     assert (again.text, again.names, again.queries) == (once.text, once.names, once.queries)
 
 
-@settings(max_examples=300, deadline=None)
-@given(expressions, environments, st.sets(st.sampled_from(NAMES)))
+@fuzz(expressions, environments, st.sets(st.sampled_from(NAMES)))
 def test_what_is_decided_in_part_is_decided_as_in_whole(text: str, env: dict[str, int], hidden: set[str]):
     expression = parse(text)
     some = {name: value for name, value in env.items() if name not in hidden}
@@ -304,8 +300,7 @@ def harmless(text: str) -> None:
         expression.evaluate(dict.fromkeys(expression.reads, 3))
 
 
-@settings(max_examples=400, deadline=None)
-@given(st.text(max_size=60))
+@fuzz(st.text(max_size=60))
 def test_any_text_is_an_expression_or_an_expression_error(text: str):
     harmless(text)
 
@@ -321,8 +316,7 @@ pieces = st.sampled_from(
 
 
 @pytest.mark.filterwarnings("ignore:invalid escape", "ignore:invalid decimal", "ignore:invalid hexadecimal")
-@settings(max_examples=600, deadline=None)
-@given(st.lists(pieces, max_size=14).map("".join))
+@fuzz(st.lists(pieces, max_size=14).map("".join))
 def test_pieces_of_python_are_an_expression_or_an_expression_error(text: str):
     harmless(text)
 

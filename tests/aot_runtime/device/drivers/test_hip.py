@@ -14,7 +14,7 @@ import pytest
 from aot_runtime.device.drivers import available_drivers, driver_for_arch, first_driver, open_driver
 from aot_runtime.device.drivers.hip import HipDriver
 from aot_runtime.errors import DeviceError, DeviceMemoryError, DriverCallError
-from tests.aot_runtime.drivers.driver_contract import CHECKS, from_device
+from tests.support.driver_contract import CHECKS, from_device
 from tests.support.hip_double.code_object import code_object
 from tests.support.hip_double.double import ILLEGAL_ADDRESS, Double, DoubleLibrary, Launch, in_double
 

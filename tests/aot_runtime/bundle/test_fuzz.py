@@ -14,20 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aot_runtime import BundleError
 from aot_runtime.bundle.reading import bundle_id, read_index
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.records import Index, decode_index, encode_index
+from tests.support.fuzzing import fuzz
 from tests.support.sample_index import sample_index
 
 SAMPLE = encode_index(sample_index())
 TREE = json.loads(SAMPLE)
-fuzzing = settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
 
 
 class Executed(BaseException):
@@ -77,14 +74,12 @@ def test_the_sample_is_read(tmp_path: Path):
 # Damage.
 
 
-@fuzzing
-@given(st.integers(0, len(SAMPLE) - 1))
+@fuzz(st.integers(0, len(SAMPLE) - 1))
 def test_truncated(tmp_path: Path, length: int):
     assert read(tmp_path, SAMPLE[:length]) is None
 
 
-@fuzzing
-@given(st.lists(st.tuples(st.integers(0, len(SAMPLE) - 1), st.integers(1, 255)), min_size=1, max_size=3))
+@fuzz(st.lists(st.tuples(st.integers(0, len(SAMPLE) - 1), st.integers(1, 255)), min_size=1, max_size=3))
 def test_flipped_bits(tmp_path: Path, flips: list[tuple[int, int]]):
     data = bytearray(SAMPLE)
     for at, mask in flips:
@@ -93,8 +88,7 @@ def test_flipped_bits(tmp_path: Path, flips: list[tuple[int, int]]):
     assert found is None or found == decode_index(SAMPLE)  # flips may undo each other
 
 
-@fuzzing
-@given(st.binary(max_size=300))
+@fuzz(st.binary(max_size=300))
 def test_noise(tmp_path: Path, data: bytes):
     assert read(tmp_path, data) is None
 
@@ -168,14 +162,12 @@ values = st.one_of(
 )  # fmt: skip
 
 
-@settings(fuzzing, max_examples=400)
-@given(st.sampled_from(PLACES), values)
+@fuzz(st.sampled_from(PLACES), values)
 def test_any_value_anywhere(tmp_path: Path, path: tuple[Any, ...], value: Any):
     read(tmp_path, changed(path, value))
 
 
-@settings(fuzzing, max_examples=200)
-@given(
+@fuzz(
     st.sampled_from([path for path in PLACES if isinstance(path[-1], str)]),
     st.sampled_from(INJECTIONS) | st.text(max_size=8),
 )
@@ -186,7 +178,11 @@ def test_any_key_anywhere(tmp_path: Path, path: tuple[Any, ...], key: str):
 TEXT_PLACES = [path for path in PLACES if isinstance(eval("t" + "".join(f"[{p!r}]" for p in path), {"t": TREE}), str)]
 
 
-@pytest.mark.parametrize("text", [INJECTIONS[0], INJECTIONS[1], INJECTIONS[3], "stride(x, os)"], ids=range(4))
+@pytest.mark.parametrize(
+    "text",
+    [INJECTIONS[0], "stride(x, os)", *(pytest.param(text, marks=pytest.mark.slow) for text in INJECTIONS[1:])],
+    ids=range(len(INJECTIONS) + 1),
+)
 def test_code_in_every_text(tmp_path: Path, text: str):
     """Each text of the index in turn becomes code: whatever is not mere documentation is refused."""
     for path in TEXT_PLACES:

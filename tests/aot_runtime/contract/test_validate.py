@@ -11,7 +11,7 @@ from aot_runtime.contract import records
 from aot_runtime.contract.names import RESERVED, Scope, axis_rule, stride_position
 from aot_runtime.contract.validate import Fault, contract_faults, structure_faults
 from aot_runtime.errors import ArgumentError, ExpressionError
-from tests.aot_runtime.contracts import decide, dims, launch, layout, op, planner, tensor
+from tests.support.contracts import decide, dims, launch, layout, op, planner, tensor
 
 X = tensor("x", "rows", "cols")
 

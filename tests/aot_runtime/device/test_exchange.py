@@ -277,5 +277,5 @@ def leave_exports_behind() -> None:
 
 def test_the_interpreter_ends_in_peace(hip_double: DoubleLibrary):
     """Arrays, capsules, streams and events that are alive at the end are left to the system, without a word."""
-    script = f"import sys; sys.path.insert(0, {__file__.rpartition('/')[0]!r})\nimport test_interop as t\n"
+    script = f"import sys; sys.path.insert(0, {__file__.rpartition('/')[0]!r})\nimport test_exchange as t\n"
     assert hip_double.run(script + "import sys; sys.stderr = sys.stdout\nt.leave_exports_behind()") == ""

@@ -20,7 +20,6 @@ import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aot_runtime import ArgumentError, Bundle, BundleError, NoVectorsError, open_bundle
@@ -30,9 +29,10 @@ from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.call.selftests import Report
 from aot_runtime.command.main import main
 from aot_runtime.contract.records import Blob, Case
-from tests.aot_runtime.emulated_launches import open_emulated
-from tests.aot_runtime.forging import adopt_files, edit_index
-from tests.aot_runtime.reference_launches import with_bundles
+from tests.support.emulated_launches import open_emulated
+from tests.support.forging import adopt_files, edit_index
+from tests.support.fuzzing import fuzz
+from tests.support.reference_launches import with_bundles
 
 
 def emulated(folder: Path) -> Bundle:
@@ -88,7 +88,8 @@ def test_every_op_of_the_small_bundle(bundles: Path):
 def test_softmax_reaches_different_variants(bundles: Path):
     report = emulated(bundles / "rows-gfx942").selftest("softmax")
     assert faults(report) == {}
-    assert [result.case for result in report.results] == ["short", "aligned", "steep", "two_pass", "masked"]
+    cases = ["short", "aligned", "steep", "two_pass", "masked", "masked_aligned"]
+    assert [result.case for result in report.results] == cases
     assert len({result.launches[0].file for result in report.results}) == 5
     assert all(result.outputs[0].error > 0 for result in report.results), "rounding leaves some error"
 
@@ -96,7 +97,8 @@ def test_softmax_reaches_different_variants(bundles: Path):
 def test_attention(bundles: Path):
     """The cases that a bundle of float16 and head_dim 64 serves; the others are left out."""
     report = emulated(bundles / "attention-gfx942").selftest()
-    assert report.passed and {result.case for result in report.results} == {"ragged", "padded", "persistent"}
+    cases = {"ragged", "padded", "window", "biased", "capped", "persistent"}
+    assert report.passed and {result.case for result in report.results} == cases
     assert {launch.aligned for result in report.results for launch in result.launches} == {True, False}
 
 
@@ -238,13 +240,15 @@ def test_another_instruction(rows: Path):
     """One bit of an opcode makes v_log_f32 of v_exp_f32: hashes fit, nothing crashes, and the numbers are wrong."""
     change_code(rows, "short", v_exp, lambda word: word ^ 1 << 9)
     report = emulated(rows).selftest()
-    assert set(faults(report)) == {"short"} and "elements beyond the bound, first at [0, " in faults(report)["short"]
+    assert set(faults(report)) == {"short", "masked"}, "one code object serves both"
+    assert "elements beyond the bound, first at [0, " in faults(report)["short"]
     result = run(rows, "--device", "emulator")
     assert result.exit_code == 1
-    assert "FAILED  softmax short: softmax_rows[float16 BLOCK=512 ONE_PASS] general, several" in result.stdout
-    assert result.stdout.endswith("1 of 5 cases FAILED\n")
+    assert "FAILED  softmax short: softmax_rows[float16 BLOCK=512 ONE_PASS HAS_MASK] general, several" in result.stdout
+    assert result.stdout.endswith("2 of 6 cases FAILED\n")
     data = json.loads(run(rows, "--device", "emulator", "--json").stdout)
-    assert not data["passed"] and [item["passed"] for item in data["results"]] == [False, True, True, True, True]
+    assert not data["passed"]
+    assert [item["case"] for item in data["results"] if not item["passed"]] == ["short", "masked"]
 
 
 def test_results_that_are_not_written(rows: Path):
@@ -262,7 +266,7 @@ def test_altered_code_that_the_index_does_not_adopt(rows: Path):
     for path in (rows / "code").iterdir():
         path.write_bytes(path.read_bytes()[:-1])
     found = faults(emulated(rows).selftest())
-    assert len(found) == 5 and all("was altered: its size or sha256" in fault for fault in found.values())
+    assert len(found) == 6 and all("was altered: its size or sha256" in fault for fault in found.values())
 
 
 def kernarg(name: str, value: str) -> Callable[[dict[str, Any]], None]:
@@ -302,12 +306,12 @@ def test_one_row_too_few(bundles: Path, tmp_path: Path):
 def test_a_call_that_is_refused_fails_and_the_others_go_on(rows: Path):
     edit_index(rows, lambda index: index["variants"].clear())
     found = faults(emulated(rows).selftest())
-    assert len(found) == 5 and all(fault.startswith("NoVariantError: softmax: no variant") for fault in found.values())
+    assert len(found) == 6 and all(fault.startswith("NoVariantError: softmax: no variant") for fault in found.values())
 
 
 def test_a_kernel_that_faults(rows: Path):
     """The emulator stops an access outside of every allocation; that is a failed case, and not an end of the run."""
-    edit_index(rows, kernarg("stride_x_rows", "1048576"))
+    edit_index(rows, kernarg("x.stride_rows", "1048576"))
     found = faults(emulated(rows).selftest())
     assert "two_pass" not in found and found["short"].startswith("MemoryAccessError: ")
 
@@ -450,8 +454,7 @@ def test_entries_that_share_their_bytes(rows: Path):
         emulated(rows).selftest()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
+@fuzz(st.data())
 def test_fuzzed_vectors(bundles: Path, tmp_path: Path, data: st.DataObject):
     """Any bytes are vectors that fit the op, or a `BundleError`."""
     index = read_index(bundles / "small-gfx942")

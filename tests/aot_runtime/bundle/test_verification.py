@@ -13,7 +13,7 @@ import pytest
 from aot_runtime.bundle.codeobject import read_code_object
 from aot_runtime.bundle.reading import read_blob, read_index
 from aot_runtime.bundle.verification import verify_bundle
-from tests.aot_runtime.forging import adopt_files, edit_index
+from tests.support.forging import adopt_files, edit_index
 from tests.support.session_builds import build_once
 
 
@@ -80,13 +80,15 @@ def resource(**fields: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("edit", "fault"),
     [
-        (arg("rows", type="i16", size=2), "kernarg 'rows' at offset 16 is a value of 2 bytes, in the code object a "),
+        (arg("rows", type="i16", size=2), "kernarg 'rows' at offset 44 is a value of 2 bytes, in the code object a "),
         (arg("rows", size=8, type="i64"), "overlaps another"),
-        (arg("out", type="u64", value="3"), "'out' at offset 8 is a value of 8 bytes, in the code object a pointer"),
-        (lambda index: index["variants"][0]["kernargs"].pop(1), "the code object has a pointer of 8 bytes at offset 8"),
-        (lambda index: index["variants"][0]["kernargs"].append({"name": "more", "type": "i8", "offset": 56, "size": 1}),
-         "kernargs of 'softmax_rows' need 57 bytes, the segment has 56"),
-        (variant(kernarg_bytes=64), "it is launched with 64 kernarg bytes, the code object has 56"),
+        (arg("out.ptr", type="u64", value="3"),
+         "'out.ptr' at offset 32 is a value of 8 bytes, in the code object a pointer"),
+        (lambda index: index["variants"][0]["kernargs"].pop(2),
+         "the code object has a pointer of 8 bytes at offset 16"),
+        (lambda index: index["variants"][0]["kernargs"].append({"name": "more", "type": "i8", "offset": 72, "size": 1}),
+         "kernargs of 'softmax_rows' need 73 bytes, the segment has 72"),
+        (variant(kernarg_bytes=80), "it is launched with 80 kernarg bytes, the code object has 72"),
         (variant(num_warps=2), "it is launched with 128 threads of a workgroup, the code object has 256"),
         (variant(warp_size=32, num_warps=8), "it is launched with 32 lanes of a wave, the code object has 64"),
         (variant(symbol="softmax_cols"), "code object has no kernel 'softmax_cols'; it has: softmax_rows"),

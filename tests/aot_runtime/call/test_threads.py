@@ -9,7 +9,7 @@ from threading import Barrier
 
 import numpy as np
 
-from tests.aot_runtime.reference_launches import open_over_double, with_bundles
+from tests.support.reference_launches import open_over_double, with_bundles
 
 THREADS, CALLS = 8, 200
 
