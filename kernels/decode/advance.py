@@ -18,14 +18,14 @@ def advance_sequences(
     it is, with the slot -1, as does one without a block.
     """
     sequence = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    known = sequence < batch
-    position = tl.load(positions + sequence, known, 0) + 1
-    grows = known & (position >= 0) & (position < length)
+    present = sequence < batch
+    position = tl.load(positions + sequence, present, 0) + 1
+    grows = present & (position >= 0) & (position < length)
     row = tokens.ptr + sequence * tokens.stride_rows
-    tl.store(row + position, tl.load(sampled + sequence, known), grows)
+    tl.store(row + position, tl.load(sampled + sequence, present), grows)
     entry = position // block_size
     has_entry = grows & (entry < blocks_per_sequence)
     block = tl.load(block_tables.ptr + sequence * block_tables.stride_rows + entry, has_entry, -1)
-    tl.store(slots + sequence, tl.where(block < 0, -1, block * block_size + position % block_size), known)
+    tl.store(slots + sequence, tl.where(block < 0, -1, block * block_size + position % block_size), present)
     tl.store(positions + sequence, position, grows)
     tl.store(seqlens_k + sequence, position + 1, grows)

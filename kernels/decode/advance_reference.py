@@ -8,9 +8,14 @@ Array = np.ndarray
 
 
 def advance(
-    sampled: Array, block_tables: Array, tokens: Array, positions: Array, slots: Array, seqlens_k: Array,
+    sampled: Array,
+    block_tables: Array,
+    tokens: Array,
+    positions: Array,
+    slots: Array,
+    seqlens_k: Array,
     block_size: int,
-) -> tuple[Array, Array, Array, Array]:  # fmt: skip
+) -> tuple[Array, Array, Array, Array]:
     """(tokens, positions, slots, seqlens_k) after each sequence was given its sampled token.
 
     sampled, positions, slots, seqlens_k: int32 [batch]; block_tables: int32 [batch, blocks_per_sequence]; tokens: int32

@@ -18,7 +18,7 @@ class Slot(NamedTuple):
     block: tl.tensor
     place: tl.tensor
     heads: tl.tensor
-    known: tl.tensor
+    present: tl.tensor
 
 
 @triton.jit
@@ -53,26 +53,26 @@ def append_rows(
     slot = Slot(place // block_size, place % block_size, heads, heads < heads_kv)
     columns = tl.arange(0, HEAD_DIM)
     k_row, k_at = k_new.ptr + token * k_new.stride_rows, heads * k_new.stride_heads
-    keys = load_new(k_row, k_at, columns, slot.known, head_dim)
+    keys = load_heads(k_row, k_at, columns, slot.present, head_dim)
     if cos.ptr.to(tl.int64) != 0:
         position = tl.minimum(tl.maximum(tl.load(positions + token), 0), max_position - 1)
         cosines, sines = cos.ptr + position * cos.stride_rows, sin.ptr + position * sin.stride_rows
-        keys = rotate(keys, k_row, k_at, columns, slot.known, cosines, sines, pairs, interleaved)
+        keys = rotate(keys, k_row, k_at, columns, slot.present, cosines, sines, pairs, interleaved)
     v_row = v_new.ptr + token * v_new.stride_rows
-    values = load_new(v_row, heads * v_new.stride_heads, columns, slot.known, head_dim)
+    values = load_heads(v_row, heads * v_new.stride_heads, columns, slot.present, head_dim)
     store_row(keys, k, k_scale, slot, head_dim, groups, PER_TOKEN, INT4, LARGEST)
     store_row(values, v, v_scale, slot, head_dim, groups, PER_TOKEN, INT4, LARGEST)
 
 
 @triton.jit
-def load_new(row, at, columns, known, head_dim):
+def load_heads(row, at, columns, present, head_dim):
     """fp32 [len(at), len(columns)]; 0 where there is none."""
-    inside = known[:, None] & (columns < head_dim)[None, :]
+    inside = present[:, None] & (columns < head_dim)[None, :]
     return tl.load(row + at[:, None] + columns[None, :], inside, 0.0).to(tl.float32)
 
 
 @triton.jit
-def rotate(x, row, at, columns, known, cos, sin, pairs, interleaved):
+def rotate(x, row, at, columns, present, cos, sin, pairs, interleaved):
     """x, which was loaded from `row`, with its elements before 2 * pairs rotated; cos, sin: addresses of [pairs]."""
     if interleaved:
         pair, partner, is_first = columns // 2, columns ^ 1, columns % 2 == 0
@@ -81,7 +81,7 @@ def rotate(x, row, at, columns, known, cos, sin, pairs, interleaved):
         pair = tl.where(is_first, columns, columns - pairs)
         partner = tl.where(is_first, columns + pairs, columns - pairs)
     rotated = columns < 2 * pairs
-    other = tl.load(row + at[:, None] + partner[None, :], known[:, None] & rotated[None, :], 0.0).to(tl.float32)
+    other = tl.load(row + at[:, None] + partner[None, :], present[:, None] & rotated[None, :], 0.0).to(tl.float32)
     c = tl.load(cos + pair, rotated, 1.0)
     s = tl.load(sin + pair, rotated, 0.0)
     return x * c[None, :] + other * tl.where(is_first, -s, s)[None, :]
@@ -97,24 +97,24 @@ def store_row(
     at = slot.block * cache.stride_batch + slot.place * cache.stride_rows + slot.heads * cache.stride_heads
     scale_at = slot.block * scales.stride_batch + slot.place * scales.stride_rows + slot.heads * scales.stride_heads
     if INT4:
-        store_int4(x, cache.ptr, at, scales.ptr + scale_at, slot.known, groups, x.shape[1])
+        store_int4(x, cache.ptr, at, scales.ptr + scale_at, slot.present, groups, x.shape[1])
     else:
         if dtype.primitive_bitwidth == 8:
-            x = quantise(x, scales.ptr + scale_at, slot.known, dtype, PER_TOKEN, LARGEST)
+            x = quantise(x, scales.ptr + scale_at, slot.present, dtype, PER_TOKEN, LARGEST)
         columns = tl.arange(0, x.shape[1])
-        inside = slot.known[:, None] & (columns < head_dim)[None, :]
+        inside = slot.present[:, None] & (columns < head_dim)[None, :]
         tl.store(cache.ptr + at[:, None] + columns[None, :], x.to(dtype), inside)
 
 
 @triton.jit
-def quantise(x, scales, known, dtype: tl.constexpr, PER_TOKEN: tl.constexpr, LARGEST: tl.constexpr):
+def quantise(x, scales, present, dtype: tl.constexpr, PER_TOKEN: tl.constexpr, LARGEST: tl.constexpr):
     """x / scale between -LARGEST and LARGEST, rounded to integers if the dtype is int8; scales: addresses."""
     if PER_TOKEN:
         scale = tl.max(tl.abs(x), 1) * (1.0 / LARGEST)
-        tl.store(scales, scale, known)
+        tl.store(scales, scale, present)
         scale = tl.where(scale == 0, 1.0, scale)
     else:
-        scale = tl.load(scales, known, 1.0)
+        scale = tl.load(scales, present, 1.0)
     x = tl.minimum(tl.maximum(tl.div_rn(x, tl.broadcast_to(scale[:, None], x.shape)), -LARGEST), LARGEST)
     if dtype == tl.int8:
         x = (x + ROUNDER) - ROUNDER

@@ -43,7 +43,16 @@ def find(tables: BlockTables, batch, start, tokens, WHOLE_BLOCKS: tl.constexpr):
 
 
 @triton.jit
-def load_rows(array, at, columns, head_dim, PADDED: tl.constexpr):
-    """Rows of an array, [len(at), len(columns)]; PADDED: 0 in columns from head_dim on, which it does not have."""
-    pointers = array + at[:, None] + columns[None, :]
-    return tl.load(pointers, (columns < head_dim)[None, :], 0.0) if PADDED else tl.load(pointers)
+def columns_of(head_dim, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr):
+    """Columns of a cache for tiles of HEAD_DIM; PADDED: those from head_dim on repeat the first.
+
+    Queries are 0 there, and what is made of values there is not stored: loads need no masks.
+    """
+    columns = tl.arange(0, HEAD_DIM)
+    return columns % head_dim if PADDED else columns
+
+
+@triton.jit
+def load_rows(array, at, columns):
+    """Rows of an array, [len(at), len(columns)]."""
+    return tl.load(array + at[:, None] + columns[None, :])

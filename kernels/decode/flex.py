@@ -11,19 +11,19 @@ import triton.language as tl
 
 from kernels.common.softmax import LOG2_E, fold, inverse, log2_sum
 from kernels.common.tensors import Closure, HeadRows, Heads, HeadScalars
-from kernels.decode.cache import load_rows
-from kernels.decode.parts import Parts, Sequence, offsets_of, part, rows_of, store_rows
+from kernels.decode.cache import columns_of, load_rows
+from kernels.decode.parts import Parts, Sequence, load_queries, part, rows_of, store_rows
 
 
 class Listed(NamedTuple):
-    """The blocks of a key head, as tiles of BLOCK_N keys: first those of `some`, in which a mask function decides, then
-    those of `full`, both int32 lists. tiles: of a block; some_tiles: of all blocks of `some`; all_tiles: of both lists.
+    """The blocks of a key head, as tiles of BLOCK_N keys: first those of `masked`, in which a mask function decides,
+    then those of `full`, both int32 lists. tiles: of a block; masked_tiles: of all of `masked`; all_tiles: of both.
     """
 
-    some: tl.tensor
+    masked: tl.tensor
     full: tl.tensor
     tiles: tl.tensor
-    some_tiles: tl.tensor
+    masked_tiles: tl.tensor
     all_tiles: tl.tensor
 
 
@@ -53,9 +53,8 @@ def flex_split(
     sequence = Sequence(batch, 0, batch * seqlen_q, seqlen_q, seqlen_k)
     rows = rows_of(tile, head_kv, heads // heads_kv, seqlen_q, BLOCK_M)
     queries, heads_q = (first_query + rows.tokens)[:, None], rows.heads[:, None]
-    columns = tl.arange(0, HEAD_DIM)
-    q_at = batch * q.stride_batch + offsets_of(q, sequence, rows)
-    q_tile = load_rows(q.ptr, q_at, columns, head_dim, PADDED)
+    q_tile = load_queries(q, sequence, rows, head_dim, HEAD_DIM, PADDED)
+    columns = columns_of(head_dim, HEAD_DIM, PADDED)
 
     listed = make_listed(
         kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices, batch, head_kv, kv_blocks,
@@ -74,8 +73,8 @@ def flex_split(
         keys = block * sparse_block_size + at % listed.tiles * BLOCK_N + tl.arange(0, BLOCK_N)
         # Keys past the last repeat it: loads need no masks, and what is made of them is not seen.
         at_keys = tl.minimum(keys, seqlen_k - 1)
-        k_tile = load_rows(k_rows, at_keys * k.stride_rows, columns, head_dim, PADDED)
-        v_tile = load_rows(v_rows, at_keys * v.stride_rows, columns, head_dim, PADDED)
+        k_tile = load_rows(k_rows, at_keys * k.stride_rows, columns)
+        v_tile = load_rows(v_rows, at_keys * v.stride_rows, columns)
         scores = tl.dot(q_tile, tl.trans(k_tile)) * scale
         place = at_keys[None, :]
         if score_mod.function is not None:
@@ -96,20 +95,20 @@ def flex_split(
 @triton.jit
 def make_listed(num_blocks, indices, full_num_blocks, full_indices, batch, head_kv, kv_blocks, tiles):
     """What is Listed for a key head, of blocks of `tiles` tiles; the lists are as in `flex_split`."""
-    some = indices.ptr + batch * indices.stride_batch + head_kv * indices.stride_heads
+    masked = indices.ptr + batch * indices.stride_batch + head_kv * indices.stride_heads
     full = full_indices.ptr + batch * full_indices.stride_batch + head_kv * full_indices.stride_heads
     count = tl.load(num_blocks.ptr + batch * num_blocks.stride_batch + head_kv * num_blocks.stride_heads)
     full_count = tl.load(
         full_num_blocks.ptr + batch * full_num_blocks.stride_batch + head_kv * full_num_blocks.stride_heads
     )
-    some_tiles = tl.minimum(tl.maximum(count, 0), kv_blocks) * tiles
-    all_tiles = some_tiles + tl.minimum(tl.maximum(full_count, 0), kv_blocks) * tiles
-    return Listed(some, full, tiles, some_tiles, all_tiles)
+    masked_tiles = tl.minimum(tl.maximum(count, 0), kv_blocks) * tiles
+    all_tiles = masked_tiles + tl.minimum(tl.maximum(full_count, 0), kv_blocks) * tiles
+    return Listed(masked, full, tiles, masked_tiles, all_tiles)
 
 
 @triton.jit
 def block_of(listed: Listed, at):
     """(block that tile `at` is of, whether a mask function decides in it)."""
-    masked = at < listed.some_tiles
-    entry = at // listed.tiles if masked else at // listed.tiles - listed.some_tiles // listed.tiles
-    return tl.load((listed.some if masked else listed.full) + entry), masked
+    masked = at < listed.masked_tiles
+    entry = at // listed.tiles if masked else at // listed.tiles - listed.masked_tiles // listed.tiles
+    return tl.load((listed.masked if masked else listed.full) + entry), masked

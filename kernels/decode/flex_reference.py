@@ -27,10 +27,21 @@ def listed(num_blocks: Array, indices: Array, sparse_block_size: int, seqlen_k: 
 def _references(score: Function | None = None, mask: Function | None = None) -> tuple[Function, Function]:
     def reference(attend: Function) -> Function:
         def flex(
-            q: Array, k: Array, v: Array, kv_num_blocks: Array, kv_indices: Array, full_kv_num_blocks: Array,
-            full_kv_indices: Array, *, scale: float, sparse_block_size: int = 128, first_query: int = 0,
-            return_lse: bool = False, num_splits: int = 0, **operands: Any,
-        ) -> Any:  # fmt: skip
+            q: Array,
+            k: Array,
+            v: Array,
+            kv_num_blocks: Array,
+            kv_indices: Array,
+            full_kv_num_blocks: Array,
+            full_kv_indices: Array,
+            *,
+            scale: float,
+            sparse_block_size: int = 128,
+            first_query: int = 0,
+            return_lse: bool = False,
+            num_splits: int = 0,
+            **operands: Any,
+        ) -> Any:
             (batch, heads), (heads_kv, seqlen_k) = q.shape[:2], k.shape[1:3]
             some, all_ = (
                 np.broadcast_to(listed(*lists, sparse_block_size, seqlen_k), (batch, heads_kv, seqlen_k))

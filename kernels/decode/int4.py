@@ -68,7 +68,7 @@ def deinterleave(x):
 
 
 @triton.jit
-def store_int4(values, rows, at, pairs, known, groups, COLUMNS: tl.constexpr):
+def store_int4(values, rows, at, pairs, present, groups, COLUMNS: tl.constexpr):
     """Quantise fp32 [len(at), COLUMNS] between each group's least and largest value, and store it as `load_int4` reads.
 
     A row has 1, 2, 4 or 8 groups. Each pair is rounded to fp16 before it is used, so that what is read is as near as 4
@@ -85,10 +85,10 @@ def store_int4(values, rows, at, pairs, known, groups, COLUMNS: tl.constexpr):
     low, high = tl.split(nibbles.reshape(at.shape[0], COLUMNS // 2, 2))
     eighth = tl.arange(0, MOST_GROUPS)
     pair = pairs[:, None] + 2 * (eighth * groups // MOST_GROUPS)[None, :]
-    first = known[:, None] & (eighth * groups % MOST_GROUPS == 0)[None, :]
+    first = present[:, None] & (eighth * groups % MOST_GROUPS == 0)[None, :]
     tl.store(pair, factor, first)
     tl.store(pair + 1, shift, first)
-    tl.store(rows + at[:, None] + tl.arange(0, COLUMNS // 2)[None, :], low | (high << 4), known[:, None])
+    tl.store(rows + at[:, None] + tl.arange(0, COLUMNS // 2)[None, :], low | (high << 4), present[:, None])
 
 
 @triton.jit

@@ -36,8 +36,8 @@ def mla_split(
     rows = rows_of(tile, 0, heads, sequence.queries, BLOCK_M)
     latent, rope = tl.arange(0, LATENT), LATENT + tl.arange(0, ROPE)
     q_at = offsets_of(q, sequence, rows)
-    q_latent = load_rows(q.ptr, q_at, latent, LATENT, False)
-    q_rope = load_rows(q.ptr, q_at, rope, LATENT, False)
+    q_latent = load_rows(q.ptr, q_at, latent)
+    q_rope = load_rows(q.ptr, q_at, rope)
 
     offset = sequence.keys - sequence.queries  # of a token's place among the cached rows
     last = rows.tokens + offset  # the last row that each query sees
@@ -53,8 +53,8 @@ def mla_split(
         # Rows past the last repeat it: loads need no masks, and what is made of them is not seen.
         block, place = find(block_tables, batch, start, tl.minimum(keys, sequence.keys - 1), WHOLE_BLOCKS)
         rows_at = block * cache.stride_batch + place * cache.stride_rows
-        latent_tile = load_rows(cache.ptr, rows_at, latent, LATENT, False)
-        rope_tile = load_rows(cache.ptr, rows_at, rope, LATENT, False)
+        latent_tile = load_rows(cache.ptr, rows_at, latent)
+        rope_tile = load_rows(cache.ptr, rows_at, rope)
         scores = tl.dot(q_latent, tl.trans(latent_tile))
         scores = tl.dot(q_rope, tl.trans(rope_tile), scores) * scale_log2
         p, rescale, row_max, row_sum = fold(tl.where(visible, scores, float("-inf")), row_max, row_sum)

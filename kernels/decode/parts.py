@@ -39,12 +39,14 @@ class Parts(NamedTuple):
     """What the programs that share a row leave for `merge_parts`.
 
     partial: fp32 [query, head, splits, columns], each part normalised; partial_lse: fp32 [query, head, splits], the
-    logarithms of sums of exponentials, to base 2; splits: parts of a sequence. With one, nothing is left.
+    logarithms of sums of exponentials, to base 2; splits: parts of a sequence. One part is the result, and nothing is
+    left, unless `always`, which spares the code for that.
     """
 
     partial: tl.tensor
     partial_lse: tl.tensor
     splits: tl.tensor
+    always: tl.constexpr = False
 
 
 @triton.jit
@@ -79,6 +81,14 @@ def offsets_of(tensor: Heads, sequence: Sequence, rows: Rows):
 
 
 @triton.jit
+def load_queries(q: Heads, sequence: Sequence, rows: Rows, head_dim, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr):
+    """Rows of q [batch, heads, tokens, head_dim], [BLOCK_M, HEAD_DIM]; PADDED: 0 in columns from head_dim on."""
+    columns = tl.arange(0, HEAD_DIM)[None, :]
+    pointers = q.ptr + sequence.batch * q.stride_batch + offsets_of(q, sequence, rows)[:, None] + columns
+    return tl.load(pointers, columns < head_dim, 0.0) if PADDED else tl.load(pointers)
+
+
+@triton.jit
 def part(begin, end, split, splits, BLOCK_N: tl.constexpr):
     """Begin and end of one of `splits` even parts of the keys [begin, end), in whole tiles from `begin` on."""
     length = tl.cdiv(tl.cdiv(tl.maximum(end - begin, 0), BLOCK_N), splits) * BLOCK_N
@@ -91,15 +101,15 @@ def store_rows(
     acc, row_lse, sequence: Sequence, rows: Rows, split, parts: Parts, out: Heads, lse: HeadRows, heads, head_dim,
     PADDED: tl.constexpr,
 ):  # fmt: skip
-    """Store what a program has of its Rows: where there are several parts, in Parts, for `merge_parts`; else in out
-    [batch, heads, tokens, head_dim] and, unless it is null, lse [batch, heads, tokens], natural logarithms.
+    """Store what a program has of its Rows: in Parts, for `merge_parts`; or where there is but one part, in out [batch,
+    heads, tokens, head_dim] and, unless it is null, lse [batch, heads, tokens], natural logarithms.
 
     acc: fp32 [BLOCK_M, columns], normalised; PADDED: head_dim may be less than its columns. row_lse: fp32 [BLOCK_M],
     base 2.
     """
     columns = tl.arange(0, acc.shape[1])
     present = rows.present[:, None]
-    if parts.splits > 1:
+    if parts.always or parts.splits > 1:
         place = ((sequence.first_query + rows.tokens).to(tl.int64) * heads + rows.heads) * parts.splits + split
         tl.store(parts.partial_lse + place, row_lse, mask=rows.present)
         tl.store(parts.partial + place[:, None] * acc.shape[1] + columns[None, :], acc, mask=present)

@@ -8,9 +8,9 @@ import triton.language as tl
 from kernels.common.softcap import cap
 from kernels.common.softmax import LOG2_E, fold, inverse, log2_sum
 from kernels.common.tensors import HeadRows, Heads
-from kernels.decode.cache import BlockTables, find, load_rows
+from kernels.decode.cache import BlockTables, columns_of, find, load_rows
 from kernels.decode.int4 import deinterleave, interleave, load_int4
-from kernels.decode.parts import Parts, offsets_of, part, rows_of, sequence_of, store_rows
+from kernels.decode.parts import Parts, load_queries, part, rows_of, sequence_of, store_rows
 
 GAIN: tl.constexpr = tl.constexpr(128.0)
 """Probabilities times the scale of a quantised value are small; this keeps them in float16's normal range."""
@@ -66,18 +66,16 @@ def decode_split(
     if tile * BLOCK_M >= sequence.queries * group:
         return
     rows = rows_of(tile, head_kv, group, sequence.queries, BLOCK_M)
-    columns = tl.arange(0, HEAD_DIM)
-    q_rows = q.ptr + batch * q.stride_batch
-    q_tile = load_rows(q_rows, offsets_of(q, sequence, rows), columns, head_dim, PADDED)
+    q_tile = load_queries(q, sequence, rows, head_dim, HEAD_DIM, PADDED)
     if WORDS:
         q_tile = interleave(q_tile)
 
-    offset = sequence.keys - sequence.queries  # of a token's place among the keys
-    last = rows.tokens + offset  # the last key that each row sees
+    offset = sequence.keys - sequence.queries  # from a token to its place among the keys, the last that it sees
+    last = rows.tokens + offset
     scoring = make_scoring(scale, softcap, window, alibi_slopes, rows.heads)
-    end = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // group + 1 + offset, sequence.keys)
-    first_last = tl.maximum(tile * BLOCK_M // group + offset, 0)
-    begin = tl.maximum(first_last - scoring.reach, 0) // BLOCK_N * BLOCK_N
+    first_place = tl.maximum(tile * BLOCK_M // group + offset, 0)
+    begin = tl.maximum(first_place - scoring.reach, 0) // BLOCK_N * BLOCK_N
+    end = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // group + offset + 1, sequence.keys)
     begin, end = part(begin, end, split, parts.splits, BLOCK_N)
     acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -123,14 +121,16 @@ def load_cache(
     cache: Heads, factors, block, head_kv, place, head_dim, groups,
     HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, GROUPS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
-    """Rows of a key head, [len(place), HEAD_DIM], as the cache has them; of 4 bits as fp16. Arguments are as in
-    `decode_split`, factors as from `factors_at`."""
+    """Rows of a key head, [len(place), HEAD_DIM], as the cache has them, or of 4 bits as fp16.
+
+    factors: as from `factors_at`; other arguments are as in `decode_split`.
+    """
     rows = cache.ptr + head_kv * cache.stride_heads
     at = block * cache.stride_batch + place * cache.stride_rows
     if GROUPS:
         return load_int4(rows, at, factors, groups, HEAD_DIM, GROUPS, WORDS)
     else:
-        return load_rows(rows, at, tl.arange(0, HEAD_DIM), head_dim, PADDED)
+        return load_rows(rows, at, columns_of(head_dim, HEAD_DIM, PADDED))
 
 
 @triton.jit

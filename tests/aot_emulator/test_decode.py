@@ -95,6 +95,7 @@ def test_every_call_has_code_of_its_alignment(decode: Bundle):
             decision = plan_call(decode.index, planner, call, 304)
             aligned = not call.unaligned and call.dims.get("head_dim", 0) % 16 == 0
             assert [launch.variant.aligned for launch in decision.launches] == [aligned] * len(decision.launches), call
-            assert bool(sum(size for _, size, _ in decision.workspaces)) == (call.scalars.get("num_splits") == "2")
+            in_parts = "num_splits" in call.scalars and (call.scalars["num_splits"] == "2" or not aligned)
+            assert any(size for _, size, _ in decision.workspaces) == in_parts
             count += 1
         assert count >= 24, op.name
