@@ -78,28 +78,32 @@ def _check_references(index: Index) -> None:
     for key, blob in index.blobs.items():
         if not _FILE.match(blob.file) or blob.size < 0:
             raise BundleError(f"blob {key!r} has file {blob.file!r}; {CODE_FOLDER}/<hash>.hsaco or .cubin is allowed")
-    ops = {op.name: op for op in index.ops}
+    ops: dict[str, Op] = {op.name: op for op in index.ops}
     if len(ops) != len(index.ops):
         raise BundleError("an op is there twice")
-    for op in index.ops:
-        for fault in structure_faults(op):
-            raise BundleError(f"op {op.name!r}: {fault}")
+    for contract in index.ops:
+        for fault in structure_faults(contract):
+            raise BundleError(f"op {contract.name!r}: {fault}")
+    axes = {op.name: frozenset(axis_names(op)) for op in index.ops}
+    pointees = {op.name: {t.name for t in op.tensors} | {space.name for space in op.workspace} for op in index.ops}
     for variant in index.variants:
-        _check_variant(index, ops, variant)
+        op = ops.get(variant.op)
+        if op is None or not 0 <= variant.launch < len(op.launches) or variant.code not in index.blobs:
+            raise BundleError(
+                f"a variant of op {variant.op!r} points at an op, launch or code object that is not there"
+            )
+        configs = op.launches[variant.launch].configs
+        if variant.axis_values.keys() != axes[op.name] or not 0 <= variant.config < len(configs):
+            raise BundleError(f"a variant of op {variant.op!r} is not on the op's axes")
+        _check_variant(variant, pointees[op.name])
     for case in index.selftest:
         _check_case(ops, case)
     if len({(case.op, case.name) for case in index.selftest}) != len(index.selftest):
         raise BundleError("a selftest case is there twice")
 
 
-def _check_variant(index: Index, ops: dict[str, Op], variant: Variant) -> None:
-    op = ops.get(variant.op)
-    if op is None or not 0 <= variant.launch < len(op.launches) or variant.code not in index.blobs:
-        raise BundleError(f"a variant of op {variant.op!r} points at an op, launch or code object that is not there")
-    configs = op.launches[variant.launch].configs
-    if set(variant.axis_values) != set(axis_names(op)) or not 0 <= variant.config < len(configs):
-        raise BundleError(f"a variant of op {variant.op!r} is not on the op's axes")
-    pointees = {tensor.name for tensor in op.tensors} | {space.name for space in op.workspace}
+def _check_variant(variant: Variant, pointees: set[str]) -> None:
+    """What a launch of it takes. pointees: the op's tensors and workspaces."""
     end = 0
     for arg in variant.kernargs:
         _check_kernarg(variant, arg, pointees)
