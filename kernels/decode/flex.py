@@ -57,9 +57,15 @@ def flex_split(
     columns = columns_of(head_dim, HEAD_DIM, PADDED)
 
     listed = make_listed(
-        kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices, batch, head_kv, kv_blocks,
+        kv_num_blocks,
+        kv_indices,
+        full_kv_num_blocks,
+        full_kv_indices,
+        batch,
+        head_kv,
+        kv_blocks,
         sparse_block_size // BLOCK_N,
-    )  # fmt: skip
+    )
     begin, end = part(0, listed.all_tiles, split, parts.splits, 1)
     k_rows = k.ptr + batch * k.stride_batch + head_kv * k.stride_heads
     v_rows = v.ptr + batch * v.stride_batch + head_kv * v.stride_heads

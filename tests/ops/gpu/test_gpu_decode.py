@@ -7,8 +7,8 @@ import pytest
 
 from aot_runtime import Bundle, open_bundle
 from kernels.decode.reference import flash_decode, flash_decode_same_dtype
+from tests.ops.decode.cases import FP16, BundleFor, check, paged, run_paged
 from tests.ops.decode.decode_suite import *  # noqa: F403 -- its tests
-from tests.ops.decode.decode_suite import FP16, BundleFor, check, paged, run_paged
 
 pytestmark = pytest.mark.gpu
 
