@@ -1,15 +1,17 @@
 """What happens to a tile of a product before it is stored."""
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
-LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
+from kernels.common.rounding import half_to_even
+from kernels.common.softmax import LOG2_E
+from kernels.common.tensors import given
+
 RSQRT_2: tl.constexpr = tl.constexpr(0.7071067811865476)
 LEAK: tl.constexpr = tl.constexpr(0.01)
 """Slope of leaky_relu below 0."""
-
-ROUNDER: tl.constexpr = tl.constexpr(12582912.0)
-"""1.5 * 2**23: a float32 sum with it has no bits below 1, so adding and subtracting rounds half to even."""
 
 # What `activation` means; 0: nothing.
 RELU: tl.constexpr = tl.constexpr(1)
@@ -19,33 +21,56 @@ GELU_TANH: tl.constexpr = tl.constexpr(4)
 SILU: tl.constexpr = tl.constexpr(5)
 
 
-@triton.jit
-def finish(
-    acc, rows, columns, batch, m, n, e, stride_e_batch, stride_e_m, stride_e_n,
-    bias, d, stride_d_batch, stride_d_m, stride_d_n, scale_a, stride_scale_a_m, scale_b, stride_scale_b_n,
-    alpha, beta, activation,
-):  # fmt: skip
-    """Store act(alpha * scale_a * acc * scale_b + bias + beta * d) as e's dtype; what is None is left out.
+class Epilogue(NamedTuple):
+    """act(alpha * scale_a * product * scale_b + bias + beta * d) is made of a product [batch, m, n].
 
-    acc: [rows, columns], of one batch. Computed in fp32, or, where acc and e both are int32, in int32; then it wraps.
-    int8 results are rounded half to even and saturate.
+    bias: [n]; d: the addend, [batch, m, n], strides 0 where it is broadcast; scale_a: fp32 [m]; scale_b: fp32 [n]. What
+    is None or a null pointer is left out. EPILOGUE says what may be there besides scales: `none`; `bias`; `any` of
+    bias, d and activation.
     """
+
+    bias: tl.tensor = None
+    d: tl.tensor = None
+    stride_d_batch: tl.tensor = 0
+    stride_d_m: tl.tensor = 0
+    stride_d_n: tl.tensor = 0
+    scale_a: tl.tensor = None
+    stride_scale_a_m: tl.tensor = 0
+    scale_b: tl.tensor = None
+    stride_scale_b_n: tl.tensor = 0
+    alpha: tl.tensor = 1
+    beta: tl.tensor = 1
+    activation: tl.tensor = 0
+    EPILOGUE: tl.constexpr = "any"
+
+
+@triton.jit
+def finish(acc, rows, columns, batch, m, n, e, epilogue):
+    """Store what `epilogue` makes of a product, as the dtype of e.
+
+    acc: [rows, columns], of one batch; e: its `Matrix`. Computed in fp32, or, where acc and e both are int32, in int32;
+    then it wraps. int8 results are rounded half to even and saturate.
+    """
+    dtype: tl.constexpr = e.ptr.dtype.element_ty
     known_rows, known_columns = rows < m, columns < n
     stored = known_rows[:, None] & known_columns[None, :]
-    value = acc * alpha if acc.dtype == e.dtype.element_ty else acc.to(tl.float32) * alpha
-    if scale_a is not None:
-        value *= tl.load(scale_a + rows * stride_scale_a_m, known_rows, 0.0)[:, None]
-    if scale_b is not None:
-        value *= tl.load(scale_b + columns * stride_scale_b_n, known_columns, 0.0)[None, :]
-    if bias is not None:
-        value += tl.load(bias + columns, known_columns, 0.0)[None, :].to(value.dtype)
-    if d is not None:
-        at = batch.to(tl.int64) * stride_d_batch + rows[:, None] * stride_d_m + columns[None, :] * stride_d_n
-        value += tl.load(d + at, stored, 0.0).to(value.dtype) * beta
-    if activation != 0:
-        value = activate(value, activation)
-    at = batch.to(tl.int64) * stride_e_batch + rows[:, None] * stride_e_m + columns[None, :] * stride_e_n
-    tl.store(e + at, convert(value, e.dtype.element_ty), stored)
+    value = acc * epilogue.alpha if acc.dtype == dtype else acc.to(tl.float32) * epilogue.alpha
+    if epilogue.scale_a is not None:
+        value *= tl.load(epilogue.scale_a + rows * epilogue.stride_scale_a_m, known_rows, 0.0)[:, None]
+    if epilogue.scale_b is not None:
+        value *= tl.load(epilogue.scale_b + columns * epilogue.stride_scale_b_n, known_columns, 0.0)[None, :]
+    if epilogue.EPILOGUE != "none" and epilogue.bias is not None:
+        bias = tl.load(epilogue.bias + columns, known_columns & given(epilogue.bias), 0.0)
+        value += bias[None, :].to(value.dtype)
+    if epilogue.EPILOGUE == "any" and epilogue.d is not None:
+        at = batch.to(tl.int64) * epilogue.stride_d_batch + rows[:, None] * epilogue.stride_d_m
+        at += columns[None, :] * epilogue.stride_d_n
+        if given(epilogue.d):
+            value += tl.load(epilogue.d + at, stored, 0.0).to(value.dtype) * epilogue.beta
+    if epilogue.EPILOGUE == "any" and epilogue.activation != 0:
+        value = activate(value, epilogue.activation)
+    at = (rows[:, None] * e.stride_rows).to(tl.int64) + columns[None, :] * e.stride_columns
+    tl.store(e.ptr + at, convert(value, dtype), stored)
 
 
 @triton.jit
@@ -74,6 +99,5 @@ def _gated(value, gate):
 def convert(value, dtype: tl.constexpr):
     """To a dtype. Of fp32 to int8: rounded half to even, saturating; a NaN becomes 0."""
     if dtype == tl.int8 and value.dtype == tl.float32:
-        value = tl.where(value == value, tl.minimum(tl.maximum(value, -128.0), 127.0), 0.0)
-        value = (value + ROUNDER) - ROUNDER
+        value = half_to_even(tl.where(value == value, tl.minimum(tl.maximum(value, -128.0), 127.0), 0.0))
     return value.to(dtype)

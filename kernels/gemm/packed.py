@@ -5,66 +5,79 @@ along k, two of 4 bits in a byte, the even one low, so that unpacking moves noth
 by group of k, then by output.
 """
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
-from kernels.gemm.epilogue import finish
+from kernels.common.tensors import Matrix, given
+from kernels.gemm.epilogue import Epilogue, finish
+from kernels.gemm.matmul import part_of, store_part
 from kernels.gemm.order import tile_of
+
+GROUP: tl.constexpr = tl.constexpr(32)
+"""Divides what `group_size` is, where there are several groups: so many weights along k have the same scale."""
+
+
+class Weights(NamedTuple):
+    """w = (codes - zeros) * scales, or codebook[codes] * scales, of [n, k].
+
+    w: codes, uint8 [n, cdiv(k, 2)] of 4 bits, or int8 [n, k] of 8; scales: of the activations' dtype [groups, n];
+    zeros: [groups, n], of w's dtype; codebook: fp32 [16]. group_size: weights along k that share a scale.
+
+    CODES says what there is: `offset`, neither zeros nor a codebook, codes of 4 bits are less 8; `zeros`; `codebook`;
+    `any`: zeros or codebook may be there, or null pointers. EVEN_K: k is even; where it is known to be a multiple of 16
+    codes then are loaded 16 bytes at a time.
+    """
+
+    w: tl.tensor
+    stride_w_n: tl.tensor
+    scales: tl.tensor
+    stride_scales_groups: tl.tensor
+    zeros: tl.tensor
+    stride_zeros_groups: tl.tensor
+    group_size: tl.tensor
+    CODES: tl.constexpr
+    EVEN_K: tl.constexpr
+    codebook: tl.tensor = None
 
 
 @triton.jit
 def packed_matmul(
-    x, w, scales, e, m, n, k, group_size, stride_x_m, stride_w_n, stride_scales_groups, stride_e_m,
-    BITS: tl.constexpr, GROUP: tl.constexpr, EVEN_K: tl.constexpr,
+    x: Matrix, weights: Weights, e: Matrix, epilogue: Epilogue, m, n, k,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr, NUM_XCDS: tl.constexpr = 1,
-    zeros=None, stride_zeros_groups=0, codebook=None, order=None, bias=None,
+    GROUP_M: tl.constexpr, NUM_XCDS: tl.constexpr = 1, order=None,
 ):  # fmt: skip
-    """e = x wᵀ + bias with w = (codes - zeros) * scales, or codebook[codes] * scales. Grid: (tiles of e).
+    """e = what `epilogue` makes of x wᵀ. Grid: (tiles of e).
 
-    x: [m, k]; w: codes, uint8 [n, cdiv(k, 2)] of 4 BITS, or int8 [n, k] of 8; scales: of x's dtype [groups, n]; zeros:
-    [groups, n], of w's dtype, by default 8 of 4 bits and 0 of 8; codebook: fp32 [16]; order: int32 [k], which column of
-    x each weight belongs to; bias: [n]; e: [m, n]. GROUP divides BLOCK_K and group_size. EVEN_K: k is even; where it
-    is known to be a multiple of 16 codes then are loaded 16 bytes at a time.
+    x: [m, k]; e: [m, n]. order: int32 [k], or a null pointer: which column of x each weight belongs to; only CODES of
+    `any` look at it. GROUP divides BLOCK_K.
     """
     tile_m, tile_n = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
     rows, columns = tile_m * BLOCK_M + tl.arange(0, BLOCK_M), tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    acc = _product(
-        x, w, scales, zeros, codebook, order, rows % m, columns % n, 0, k, k, group_size,
-        stride_x_m, stride_w_n, stride_scales_groups, stride_zeros_groups, BITS, GROUP, EVEN_K, BLOCK_K,
-    )  # fmt: skip
-    finish(
-        acc, rows, columns, tl.program_id(1), m, n, e, 0, stride_e_m, 1,
-        bias, None, 0, 0, 0, None, 0, None, 0, 1, 1, 0,
-    )  # fmt: skip
+    acc = _product(x, weights, order, rows % m, columns % n, 0, k, k, BLOCK_K)
+    finish(acc, rows, columns, tl.program_id(1), m, n, e, epilogue)
 
 
 @triton.jit
 def packed_parts(
-    x, w, scales, partial, m, n, k, parts, group_size, stride_x_m, stride_w_n, stride_scales_groups,
-    BITS: tl.constexpr, GROUP: tl.constexpr, EVEN_K: tl.constexpr,
+    x: Matrix, weights: Weights, partial, m, n, k, parts,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr, NUM_XCDS: tl.constexpr = 1, zeros=None, stride_zeros_groups=0, codebook=None, order=None,
+    GROUP_M: tl.constexpr, NUM_XCDS: tl.constexpr = 1, order=None,
 ):  # fmt: skip
     """Products of each of `parts` runs of k, fp32 [parts, m, n], for `reduce_parts`. Grid: (tiles of e, parts)."""
     part = tl.program_id(1)
     tile_m, tile_n = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
     rows, columns = tile_m * BLOCK_M + tl.arange(0, BLOCK_M), tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    share = tl.cdiv(tl.cdiv(k, BLOCK_K), parts) * BLOCK_K
-    acc = _product(
-        x, w, scales, zeros, codebook, order, rows % m, columns % n, part * share, tl.minimum(part * share + share, k),
-        k, group_size, stride_x_m, stride_w_n, stride_scales_groups, stride_zeros_groups, BITS, GROUP, EVEN_K, BLOCK_K,
-    )  # fmt: skip
-    at = (part.to(tl.int64) * m + rows[:, None]) * n + columns[None, :]
-    tl.store(partial + at, acc, mask=(rows[:, None] < m) & (columns[None, :] < n))
+    begin, end = part_of(k, part, parts, BLOCK_K)
+    acc = _product(x, weights, order, rows % m, columns % n, begin, end, k, BLOCK_K)
+    store_part(acc, rows, columns, part, m, n, partial)
 
 
 @triton.jit
 def packed_rows(
-    x, w, scales, e, m, n, k, group_size, stride_x_m, stride_w_n, stride_scales_groups, stride_e_m,
-    BITS: tl.constexpr, GROUP: tl.constexpr, EVEN_K: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    zeros=None, stride_zeros_groups=0, codebook=None, order=None, bias=None,
+    x: Matrix, weights: Weights, e: Matrix, epilogue: Epilogue, m, n, k,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, order=None,
 ):  # fmt: skip
     """`packed_matmul` for at most BLOCK_M rows, without matrix units. Grid: (cdiv(n, BLOCK_N)).
 
@@ -76,29 +89,22 @@ def packed_rows(
     acc = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
     for start in range(0, k, BLOCK_K):
         known = start + inner < k
-        at = start + inner if order is None else tl.load(order + start + inner, known, 0)
-        left = tl.load(x + (rows % m)[:, None] * stride_x_m + at[None, :], known[None, :], 0.0).to(tl.float32)
-        right = _weights(
-            w, scales, zeros, codebook, columns % n, start, k, group_size, stride_w_n, stride_scales_groups,
-            stride_zeros_groups, tl.float32, BITS, GROUP, EVEN_K, BLOCK_K,
-        )  # fmt: skip
+        at = _columns_of_x(weights, order, start + inner, known)
+        left = tl.load(x.ptr + (rows % m)[:, None] * x.stride_rows + at[None, :], known[None, :], 0.0).to(tl.float32)
+        right = _weights(weights, columns % n, start, k, tl.float32, BLOCK_K)
         acc += left[:, None, :] * right[None, :, :]
-    finish(
-        tl.sum(acc, 2), rows, columns, tl.program_id(1), m, n, e, 0, stride_e_m, 1,
-        bias, None, 0, 0, 0, None, 0, None, 0, 1, 1, 0,
-    )  # fmt: skip
+    finish(tl.sum(acc, 2), rows, columns, tl.program_id(1), m, n, e, epilogue)
 
 
 @triton.jit
 def packed_row(
-    x, w, scales, e, m, n, k, group_size, stride_x_m, stride_w_n, stride_scales_groups, stride_e_m,
-    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, zeros=None, stride_zeros_groups=0, codebook=None, bias=None,
-):  # fmt: skip
+    x: Matrix, weights: Weights, e: Matrix, epilogue: Epilogue, m, n, k, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
+):
     """`packed_matmul` for weights of 4 bits, a row of x for each program. Grid: (cdiv(n, BLOCK_N), m).
 
-    k is a multiple of 32, x float16 or bfloat16; rows of w and x begin at multiples of 16 bytes. A lane has 32 codes of
-    each column and the numbers of x that belong to them. BLOCK_K is 32 times the program's lanes, or more: then all
-    tiles are spread over lanes alike, and nothing moves between them until the end.
+    k is a multiple of 32, x float16 or bfloat16; rows of w and x begin at multiples of 16 bytes; CODES are not `any`. A
+    lane has 32 codes of each column and the numbers of x that belong to them. BLOCK_K is 32 times the program's lanes,
+    or more: then all tiles are spread over lanes alike, and nothing moves between them until the end.
     """
     GROUPS: tl.constexpr = BLOCK_K // 32
     # Not `% n`: that columns lie next to each other must not be seen, or scales would be spread differently.
@@ -106,38 +112,38 @@ def packed_row(
     row = tl.program_id(1)
     groups, quads = tl.arange(0, GROUPS), tl.arange(0, 4)
     at = groups[None, :, None] * 4 + quads[None, None, :]
-    w_at = w.to(tl.pointer_type(tl.uint32)) + (columns * (stride_w_n // 4))[:, None, None] + at
-    x_at = (x + row.to(tl.int64) * stride_x_m).to(tl.pointer_type(tl.uint32)) + groups[None, :, None] * 16
+    w_at = weights.w.to(tl.pointer_type(tl.uint32)) + (columns * (weights.stride_w_n // 4))[:, None, None] + at
+    x_at = (x.ptr + row.to(tl.int64) * x.stride_rows).to(tl.pointer_type(tl.uint32)) + groups[None, :, None] * 16
     x_at += quads[None, None, :]
     acc = tl.zeros([BLOCK_N, GROUPS], tl.float32)
     for start in range(0, k, BLOCK_K):
         first = start + groups * 32
         known = (first < k)[None, :]
-        group = (first // group_size)[None, :]
+        group = (first // weights.group_size)[None, :]
         words = tl.load(w_at, known[:, :, None], 0)
-        scale = tl.load(scales + group * stride_scales_groups + columns[:, None], known, 0.0).to(tl.float32)
+        scale_at = weights.scales + group * weights.stride_scales_groups + columns[:, None]
+        scale = tl.load(scale_at, known, 0.0).to(tl.float32)
         zero = tl.full([1, 1], 8.0, tl.float32)
-        if zeros is not None:
-            zero = tl.load(zeros + group * stride_zeros_groups + columns[:, None], known, 0).to(tl.float32)
+        if weights.CODES == "zeros":
+            zero_at = weights.zeros + group * weights.stride_zeros_groups + columns[:, None]
+            zero = tl.load(zero_at, known, 0).to(tl.float32)
         evens, odds = tl.split(words.reshape(BLOCK_N, GROUPS, 2, 2))
         product = tl.zeros([BLOCK_N, GROUPS, 4], tl.float32)
         for word in tl.static_range(4):
             pair = tl.load(x_at + 4 * word, known[:, :, None], 0)
             codes = tl.split(odds if word % 2 else evens)[word // 2][:, :, None]
             for half in tl.static_range(2):
-                value = _decode(codes, quads[None, None, :] * 2 + half, zero[:, :, None], codebook)
-                product += value * _half(pair, half, x.dtype.element_ty)
+                value = _decode(codes, quads[None, None, :] * 2 + half, zero[:, :, None], weights)
+                product += value * _half(pair, half, x.ptr.dtype.element_ty)
         acc += tl.sum(product, 2) * scale
         w_at += BLOCK_K // 8
         x_at += BLOCK_K // 2
-    finish(
-        tl.sum(acc, 1)[None, :], row + tl.arange(0, 1), tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N),
-        tl.program_id(2), m, n, e, 0, stride_e_m, 1, bias, None, 0, 0, 0, None, 0, None, 0, 1, 1, 0,
-    )  # fmt: skip
+    columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    finish(tl.sum(acc, 1)[None, :], row + tl.arange(0, 1), columns, tl.program_id(2), m, n, e, epilogue)
 
 
 @triton.jit
-def _decode(word, place, zero, codebook):
+def _decode(word, place, zero, weights):
     """What the code at a place of a word, 0 .. 7, stands for, before it is scaled.
 
     A code stays where it is in its half of the word, and is made the end of the mantissa of a large number of fp32, of
@@ -145,8 +151,8 @@ def _decode(word, place, zero, codebook):
     """
     word = word >> (place // 4 * 16)
     place = place % 4
-    if codebook is not None:
-        value = tl.load(codebook + (word >> (place * 4) & 15))
+    if weights.CODES == "codebook":
+        value = tl.load(weights.codebook + (word >> (place * 4) & 15))
     else:
         large = 0x4B000000 - place.to(tl.uint32) * 0x02000000
         value = (word & (15 << (place * 4)) | large).to(tl.float32, bitcast=True)
@@ -165,49 +171,57 @@ def _half(pair, which: tl.constexpr, dtype: tl.constexpr):
 
 
 @triton.jit
-def _product(
-    x, w, scales, zeros, codebook, order, rows, columns, begin, end, k, group_size,
-    stride_x_m, stride_w_n, stride_scales_groups, stride_zeros_groups,
-    BITS: tl.constexpr, GROUP: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+def _product(x, weights, order, rows, columns, begin, end, k, BLOCK_K: tl.constexpr):
     """x[rows, begin:end] w[columns, begin:end]ᵀ, fp32. begin: a multiple of BLOCK_K."""
     inner = tl.arange(0, BLOCK_K)
-    x += rows[:, None] * stride_x_m
+    row_at = x.ptr + rows[:, None] * x.stride_rows
     acc = tl.zeros([rows.shape[0], columns.shape[0]], tl.float32)
     for start in range(begin, end, BLOCK_K):
         known = start + inner < k
-        at = start + inner if order is None else tl.load(order + start + inner, known, 0)
-        left = tl.load(x + at[None, :], known[None, :], 0.0)
-        right = _weights(
-            w, scales, zeros, codebook, columns, start, k, group_size, stride_w_n, stride_scales_groups,
-            stride_zeros_groups, left.dtype, BITS, GROUP, EVEN_K, BLOCK_K,
-        )  # fmt: skip
+        at = _columns_of_x(weights, order, start + inner, known)
+        left = tl.load(row_at + at[None, :], known[None, :], 0.0)
+        right = _weights(weights, columns, start, k, left.dtype, BLOCK_K)
         acc = tl.dot(left, tl.trans(right), acc)
     return acc
 
 
 @triton.jit
-def _weights(
-    w, scales, zeros, codebook, columns, start, k, group_size, stride_w_n, stride_scales_groups, stride_zeros_groups,
-    dtype: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, EVEN_K: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
+def _columns_of_x(weights, order, at, known):
+    """Which columns of x the weights at places of k belong to."""
+    if weights.CODES == "any" and order is not None:
+        at = tl.where(given(order), tl.load(order + at, known & given(order), 0), at)
+    return at
+
+
+@triton.jit
+def _weights(weights, columns, start, k, dtype: tl.constexpr, BLOCK_K: tl.constexpr):
     """w[columns, start:start + BLOCK_K] in `dtype`; finite where k ends."""
     COLUMNS: tl.constexpr = columns.shape[0]
-    PER_BYTE: tl.constexpr = 8 // BITS
+    PER_BYTE: tl.constexpr = 2 if weights.w.dtype.element_ty == tl.uint8 else 1
+    OFFSET: tl.constexpr = 8.0 if PER_BYTE == 2 else 0.0
     at = start // PER_BYTE + tl.arange(0, BLOCK_K // PER_BYTE)
-    length = k // PER_BYTE if EVEN_K else tl.cdiv(k, PER_BYTE)
-    codes = tl.load(w + columns[:, None] * stride_w_n + at[None, :], (at < length)[None, :], 0)
-    if BITS == 4:
+    length = k // PER_BYTE if weights.EVEN_K else tl.cdiv(k, PER_BYTE)
+    codes = tl.load(weights.w + columns[:, None] * weights.stride_w_n + at[None, :], (at < length)[None, :], 0)
+    if PER_BYTE == 2:
         codes = tl.join(codes & 15, codes >> 4)
     codes = codes.reshape(COLUMNS, BLOCK_K // GROUP, GROUP)
     first = start + GROUP * tl.arange(0, BLOCK_K // GROUP)
-    group, known = (first // group_size)[None, :], (first < k)[None, :]
-    scale = tl.load(scales + group * stride_scales_groups + columns[:, None], known, 0.0)[:, :, None].to(tl.float32)
-    if codebook is not None:
-        value = tl.load(codebook + codes.to(tl.int32)) * scale
-    elif zeros is not None:
-        zero = tl.load(zeros + group * stride_zeros_groups + columns[:, None], known, 0)[:, :, None]
-        value = (codes.to(tl.float32) - zero.to(tl.float32)) * scale
+    group, known = (first // weights.group_size)[None, :], (first < k)[None, :]
+    scale_at = weights.scales + group * weights.stride_scales_groups + columns[:, None]
+    scale = tl.load(scale_at, known, 0.0)[:, :, None].to(tl.float32)
+    if weights.CODES == "codebook":
+        value = tl.load(weights.codebook + codes.to(tl.int32))
+    elif weights.CODES == "offset":
+        value = codes.to(tl.float32) - OFFSET
     else:
-        value = (codes.to(tl.float32) - (8.0 if BITS == 4 else 0.0)) * scale
-    return value.to(dtype).reshape(COLUMNS, BLOCK_K)
+        zero_at = weights.zeros + group * weights.stride_zeros_groups + columns[:, None]
+        if weights.CODES == "any":
+            zero = tl.load(zero_at, known & given(weights.zeros), 0).to(tl.float32)
+            zero = tl.where(given(weights.zeros), zero, OFFSET)
+        else:
+            zero = tl.load(zero_at, known, 0).to(tl.float32)
+        value = codes.to(tl.float32) - zero[:, :, None]
+        if weights.CODES == "any" and weights.codebook is not None:
+            of_codebook = tl.load(weights.codebook + codes.to(tl.int32), given(weights.codebook), 0.0)
+            value = tl.where(given(weights.codebook), of_codebook, value)
+    return (value * scale).to(dtype).reshape(COLUMNS, BLOCK_K)

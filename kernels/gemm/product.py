@@ -6,27 +6,27 @@ import triton.language as tl
 
 @triton.jit
 def product(
-    a, b, row, column, m, n, begin, end, stride_a_m, stride_a_k, stride_b_k, stride_b_n,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    a, b, row, column, m, n, begin, end,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr = "ieee",
     WHOLE_M: tl.constexpr = False,
 ):  # fmt: skip
     """a[row:, begin:end] b[begin:end, column:]: [BLOCK_M, BLOCK_N]; what lies past the edges is of no meaning.
 
-    a, b: matrices [m, k] and [k, n]; row, column, begin, end in elements. PRECISION: of fp32 operands, as `tl.dot`
-    has it. WHOLE_M: m is a multiple of 16, which loads along columns of a have to know.
+    a, b: each a `Matrix`, [m, k] and [k, n]; row, column, begin, end in elements. PRECISION: of fp32 operands, as
+    `tl.dot` has it. WHOLE_M: m is a multiple of 16, which loads along columns of a have to know.
     """
     inner = tl.arange(0, BLOCK_K)
     m = m // 16 * 16 if WHOLE_M else m
     # Rows and columns past the edges wrap to ones inside, so that no load in the loop needs a mask for them.
     rows, columns = (row + tl.arange(0, BLOCK_M)) % m, (column + tl.arange(0, BLOCK_N)) % n
-    a_at = a + begin * stride_a_k + rows[:, None] * stride_a_m + inner[None, :] * stride_a_k
-    b_at = b + begin * stride_b_k + inner[:, None] * stride_b_k + columns[None, :] * stride_b_n
-    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.int32 if a.dtype.element_ty.is_int() else tl.float32)
+    a_at = a.ptr + begin * a.stride_columns + rows[:, None] * a.stride_rows + inner[None, :] * a.stride_columns
+    b_at = b.ptr + begin * b.stride_rows + inner[:, None] * b.stride_rows + columns[None, :] * b.stride_columns
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.int32 if a.ptr.dtype.element_ty.is_int() else tl.float32)
     steps = tl.maximum(end - begin, 0) // BLOCK_K
     for _ in range(steps):
         acc = dot(tl.load(a_at), tl.load(b_at), acc, PRECISION)
-        a_at += BLOCK_K * stride_a_k
-        b_at += BLOCK_K * stride_b_k
+        a_at += BLOCK_K * a.stride_columns
+        b_at += BLOCK_K * b.stride_rows
     rest = end - begin - steps * BLOCK_K
     if rest > 0:
         left = tl.load(a_at, mask=inner[None, :] < rest, other=0.0)

@@ -3,7 +3,8 @@
 import triton
 import triton.language as tl
 
-from kernels.gemm.epilogue import ROUNDER
+from kernels.common.rounding import half_to_even
+from kernels.common.tensors import Matrix
 
 TINY: tl.constexpr = tl.constexpr(1e-12)
 """The least scale: what is all zeros is divided by it, and not by 0."""
@@ -15,7 +16,7 @@ def eight_bits(x, scale, dtype: tl.constexpr, LARGEST: tl.constexpr):
     value = x / scale
     if dtype == tl.int8:
         value = tl.where(value == value, value, 0.0)
-        value = (tl.minimum(tl.maximum(value, -LARGEST), LARGEST) + ROUNDER) - ROUNDER
+        value = half_to_even(tl.minimum(tl.maximum(value, -LARGEST), LARGEST))
     else:
         value = tl.clamp(value, -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL)
     return value.to(dtype)
@@ -23,8 +24,8 @@ def eight_bits(x, scale, dtype: tl.constexpr, LARGEST: tl.constexpr):
 
 @triton.jit
 def quantise_blocks(
-    x, q, scale, m, n, block, stride_x_m, stride_q_m, stride_scale_m,
-    rows_per_scale, LARGEST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    x: Matrix, q: Matrix, scale: Matrix, m, n, block, rows_per_scale,
+    LARGEST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """q * scale = x, with a scale for `rows_per_scale` rows of `block` columns. Grid: the shape of scale.
 
@@ -36,24 +37,24 @@ def quantise_blocks(
     largest = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for row in range(first_row, last_row, BLOCK_M):
         for column in range(first_column, last_column, BLOCK_N):
-            value = _load(x, row, column, last_row, last_column, stride_x_m, BLOCK_M, BLOCK_N)
+            value = _load(x, row, column, last_row, last_column, BLOCK_M, BLOCK_N)
             largest = tl.maximum(largest, tl.abs(value))
     factor = tl.maximum(tl.max(tl.max(largest, 1), 0) * (1.0 / LARGEST), TINY)
-    tl.store(scale + part * stride_scale_m + tl.program_id(1), factor)
+    tl.store(scale.ptr + part * scale.stride_rows + tl.program_id(1), factor)
     for row in range(first_row, last_row, BLOCK_M):
         for column in range(first_column, last_column, BLOCK_N):
-            value = _load(x, row, column, last_row, last_column, stride_x_m, BLOCK_M, BLOCK_N)
-            at, inside = _place(row, column, last_row, last_column, stride_q_m, BLOCK_M, BLOCK_N)
-            tl.store(q + at, eight_bits(value, factor, q.dtype.element_ty, LARGEST), inside)
+            value = _load(x, row, column, last_row, last_column, BLOCK_M, BLOCK_N)
+            at, inside = _place(q, row, column, last_row, last_column, BLOCK_M, BLOCK_N)
+            tl.store(at, eight_bits(value, factor, q.ptr.dtype.element_ty, LARGEST), inside)
 
 
 @triton.jit
-def largest_of_rows(x, partial, m, n, stride_x_m, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def largest_of_rows(x: Matrix, partial, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """The largest magnitude of BLOCK_M rows each, fp32. Grid: (cdiv(m, BLOCK_M))."""
     largest = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     row = tl.program_id(0) * BLOCK_M
     for column in range(0, n, BLOCK_N):
-        largest = tl.maximum(largest, tl.abs(_load(x, row, column, m, n, stride_x_m, BLOCK_M, BLOCK_N)))
+        largest = tl.maximum(largest, tl.abs(_load(x, row, column, m, n, BLOCK_M, BLOCK_N)))
     tl.store(partial + tl.program_id(0), tl.max(tl.max(largest, 1), 0))
 
 
@@ -69,24 +70,25 @@ def scale_of_all(partial, scale, parts, LARGEST: tl.constexpr, BLOCK: tl.constex
 
 @triton.jit
 def quantise_rows(
-    x, q, scale, m, n, stride_x_m, stride_q_m, LARGEST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+    x: Matrix, q: Matrix, scale, m, n, LARGEST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):
     """q = x / scale, with one scale for all. Grid: (cdiv(m, BLOCK_M), cdiv(n, BLOCK_N))."""
     row, column = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
-    value = _load(x, row, column, m, n, stride_x_m, BLOCK_M, BLOCK_N)
-    at, inside = _place(row, column, m, n, stride_q_m, BLOCK_M, BLOCK_N)
-    tl.store(q + at, eight_bits(value, tl.load(scale), q.dtype.element_ty, LARGEST), inside)
+    value = _load(x, row, column, m, n, BLOCK_M, BLOCK_N)
+    at, inside = _place(q, row, column, m, n, BLOCK_M, BLOCK_N)
+    tl.store(at, eight_bits(value, tl.load(scale), q.ptr.dtype.element_ty, LARGEST), inside)
 
 
 @triton.jit
-def _place(row, column, m, n, stride_m, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """(offsets, which of them are inside) of a tile of a row-major matrix."""
+def _place(x, row, column, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """(addresses, which of them are inside) of a tile of a row-major `Matrix`."""
     rows, columns = row + tl.arange(0, BLOCK_M), column + tl.arange(0, BLOCK_N)
-    return rows[:, None] * stride_m + columns[None, :], (rows < m)[:, None] & (columns < n)[None, :]
+    at = x.ptr + (rows[:, None] * x.stride_rows + columns[None, :])
+    return at, (rows < m)[:, None] & (columns < n)[None, :]
 
 
 @triton.jit
-def _load(x, row, column, m, n, stride_m, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """fp32; 0 past the edges."""
-    at, inside = _place(row, column, m, n, stride_m, BLOCK_M, BLOCK_N)
-    return tl.load(x + at, inside, 0.0).to(tl.float32)
+def _load(x, row, column, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """A tile of x in fp32; 0 past the edges."""
+    at, inside = _place(x, row, column, m, n, BLOCK_M, BLOCK_N)
+    return tl.load(at, inside, 0.0).to(tl.float32)

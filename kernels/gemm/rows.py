@@ -3,45 +3,42 @@
 import triton
 import triton.language as tl
 
-from kernels.gemm.epilogue import finish
+from kernels.common.tensors import Matrix
+from kernels.gemm.epilogue import Epilogue, finish
 
 
 @triton.jit
 def plain_matmul(
-    a, b, e, m, n, k, stride_a_m, stride_a_k, stride_b_k, stride_b_n, stride_e_m, stride_e_n,
+    a: Matrix, b: Matrix, e: Matrix, epilogue: Epilogue, m, n, k,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    d=None, stride_d_m=0, stride_d_n=0, alpha=1, beta=1,
 ):  # fmt: skip
-    """e = alpha * a b + beta * d. Grid: (cdiv(m, BLOCK_M), cdiv(n, BLOCK_N)).
+    """e = what `epilogue` makes of a b. Grid: (cdiv(m, BLOCK_M), cdiv(n, BLOCK_N)).
 
     a: [m, k], b: [k, n], of one dtype; e: [m, n]; integers are summed in int32, all others in fp32.
     """
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     inner = tl.arange(0, BLOCK_K)
-    a_at = a + (rows % m)[:, None] * stride_a_m + inner[None, :] * stride_a_k
-    b_at = b + inner[:, None] * stride_b_k + (columns % n)[None, :] * stride_b_n
-    wide: tl.constexpr = tl.int32 if a.dtype.element_ty.is_int() else tl.float32
+    a_at = a.ptr + (rows % m)[:, None] * a.stride_rows + inner[None, :] * a.stride_columns
+    b_at = b.ptr + inner[:, None] * b.stride_rows + (columns % n)[None, :] * b.stride_columns
+    wide: tl.constexpr = tl.int32 if a.ptr.dtype.element_ty.is_int() else tl.float32
     acc = tl.zeros([BLOCK_M, BLOCK_K, BLOCK_N], wide)
     for start in range(0, k, BLOCK_K):
         known = inner < k - start
         left = tl.load(a_at, known[None, :], 0.0).to(wide)
         right = tl.load(b_at, known[:, None], 0.0).to(wide)
         acc += left[:, :, None] * right[None, :, :]
-        a_at += BLOCK_K * stride_a_k
-        b_at += BLOCK_K * stride_b_k
-    finish(
-        tl.sum(acc, 1), rows, columns, tl.program_id(2), m, n, e, 0, stride_e_m, stride_e_n,
-        None, d, 0, stride_d_m, stride_d_n, None, 0, None, 0, alpha, beta, 0,
-    )  # fmt: skip
+        a_at += BLOCK_K * a.stride_columns
+        b_at += BLOCK_K * b.stride_rows
+    finish(tl.sum(acc, 1), rows, columns, tl.program_id(2), m, n, e, epilogue)
 
 
 @triton.jit
 def multiply_reduce(
-    a, b, e, m, n, k, stride_a_m, stride_b_n, stride_e_m, stride_e_n,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, bias=None, alpha=1, activation=0,
+    a: Matrix, b: Matrix, e: Matrix, epilogue: Epilogue, m, n, k,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """e = act(alpha * a b + bias) of floats. Grid: (cdiv(m, BLOCK_M), cdiv(n, BLOCK_N)).
+    """e = what `epilogue` makes of a b, of floats. Grid: (cdiv(m, BLOCK_M), cdiv(n, BLOCK_N)).
 
     a: [m, k], b: [k, n], of one dtype of 16 bits, its columns without gaps; k is a multiple of 8, rows of a and columns
     of b begin at multiples of 16 bytes. e: [m, n]. A lane has runs of 8 along k of each column, and of each row what
@@ -51,8 +48,8 @@ def multiply_reduce(
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     inner = tl.arange(0, BLOCK_K)[None, None, :]
-    a_at = a + (rows % m)[:, None, None] * stride_a_m + inner
-    b_at = b + (columns % n)[None, :, None] * stride_b_n + inner
+    a_at = a.ptr + (rows % m)[:, None, None] * a.stride_rows + inner
+    b_at = b.ptr + (columns % n)[None, :, None] * b.stride_columns + inner
     acc = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K // 8], tl.float32)
     for start in range(0, k, BLOCK_K):
         known = inner < k - start
@@ -61,7 +58,4 @@ def multiply_reduce(
         acc += tl.sum((left * right).reshape(BLOCK_M, BLOCK_N, BLOCK_K // 8, 8), 3)
         a_at += BLOCK_K
         b_at += BLOCK_K
-    finish(
-        tl.sum(acc, 2), rows, columns, tl.program_id(2), m, n, e, 0, stride_e_m, stride_e_n,
-        bias, None, 0, 0, 0, None, 0, None, 0, alpha, 1, activation,
-    )  # fmt: skip
+    finish(tl.sum(acc, 2), rows, columns, tl.program_id(2), m, n, e, epilogue)

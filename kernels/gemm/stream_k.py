@@ -7,7 +7,8 @@ which of them run at a time, no memory has to be zeroed, and sums are added in t
 import triton
 import triton.language as tl
 
-from kernels.gemm.epilogue import finish
+from kernels.common.tensors import Matrix
+from kernels.gemm.epilogue import Epilogue, finish
 from kernels.gemm.order import tile_of
 from kernels.gemm.product import product
 
@@ -17,13 +18,12 @@ AREA: tl.constexpr = tl.constexpr(128 * 256)
 
 @triton.jit
 def stream_k(
-    a, b, e, partial, m, n, k, stride_a_m, stride_a_k, stride_b_k, stride_b_n, stride_e_m, stride_e_n,
+    a: Matrix, b: Matrix, e: Matrix, epilogue: Epilogue, partial, m, n, k,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    bias=None, alpha=1, activation=0,
 ):  # fmt: skip
-    """e = act(alpha * a b + bias), but for tiles that programs share: of these each leaves its part in `partial`.
+    """e = what `epilogue` makes of a b, but for tiles that programs share: each leaves its part of these in `partial`.
 
-    a: [m, k], b: [k, n], of one dtype; e: [m, n]; bias: [n]. partial: fp32 [programs, 2, AREA]: of the tile
+    a: [m, k], b: [k, n], of one dtype; e: [m, n]. partial: fp32 [programs, 2, AREA]: of the tile
     that another program began, and of the one that another will go on with. Grid: any number of programs.
     """
     tl.static_assert(BLOCK_M * BLOCK_N <= AREA, "a tile is larger than its place in the workspace")
@@ -34,16 +34,13 @@ def stream_k(
         tile, first = at // blocks, at % blocks
         last = tl.minimum(blocks, first + end - at)
         tile_m, tile_n = tile_of(tile, m, n, BLOCK_M, BLOCK_N, GROUP_M, 1)
+        row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
         acc = product(
-            a, b, tile_m * BLOCK_M, tile_n * BLOCK_N, m, n, first * BLOCK_K, tl.minimum(last * BLOCK_K, k),
-            stride_a_m, stride_a_k, stride_b_k, stride_b_n, BLOCK_M, BLOCK_N, BLOCK_K, "ieee",
-        )  # fmt: skip
+            a, b, row, column, m, n, first * BLOCK_K, tl.minimum(last * BLOCK_K, k), BLOCK_M, BLOCK_N, BLOCK_K
+        )
         if (first == 0) & (last == blocks):
-            rows, columns = tile_m * BLOCK_M + tl.arange(0, BLOCK_M), tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-            finish(
-                acc, rows, columns, tl.program_id(1), m, n, e, 0, stride_e_m, stride_e_n,
-                bias, None, 0, 0, 0, None, 0, None, 0, alpha, 1, activation,
-            )  # fmt: skip
+            rows, columns = row + tl.arange(0, BLOCK_M), column + tl.arange(0, BLOCK_N)
+            finish(acc, rows, columns, tl.program_id(1), m, n, e, epilogue)
         else:
             tl.store(_place(partial, program, (first == 0).to(tl.int32), BLOCK_M, BLOCK_N), acc)
         at += last - first
@@ -51,9 +48,8 @@ def stream_k(
 
 @triton.jit
 def stream_k_finish(
-    partial, e, m, n, k, programs, stride_e_m, stride_e_n,
+    partial, e: Matrix, epilogue: Epilogue, m, n, k, programs,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    bias=None, alpha=1, activation=0,
 ):  # fmt: skip
     """Put together the tile that each of `stream_k`'s programs began and did not finish, if any. Grid: (programs)."""
     program = tl.program_id(0)
@@ -69,10 +65,7 @@ def stream_k_finish(
         follower += 1
     tile_m, tile_n = tile_of(tile, m, n, BLOCK_M, BLOCK_N, GROUP_M, 1)
     rows, columns = tile_m * BLOCK_M + tl.arange(0, BLOCK_M), tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    finish(
-        acc, rows, columns, tl.program_id(1), m, n, e, 0, stride_e_m, stride_e_n,
-        bias, None, 0, 0, 0, None, 0, None, 0, alpha, 1, activation,
-    )  # fmt: skip
+    finish(acc, rows, columns, tl.program_id(1), m, n, e, epilogue)
 
 
 @triton.jit

@@ -19,4 +19,4 @@ def gemm(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="module")
 def gemm_for(tmp_path_factory: pytest.TempPathFactory) -> BundleFor:
-    return lambda dtype: on_demand(tmp_path_factory, "gemm", f"{OPS},T={dtype.name},HAS_BIAS=false,HAS_D=false")
+    return lambda dtype: on_demand(tmp_path_factory, "gemm", f"{OPS},T={dtype.name}")

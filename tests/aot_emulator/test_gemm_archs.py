@@ -18,9 +18,9 @@ ARCHS = ("gfx1201", *(pytest.param(arch, marks=pytest.mark.slow) for arch in ("g
 FLOAT8_ARCHS = ("gfx950", "gfx1201")
 PRODUCTS = (
     "op=matmul|integer_matmul|scaled_matmul,T=float16|int8|float8_e4m3fn,E=float16,A_ROWS=true,B_ROWS=false,"
-    "B_COLUMNS=true,HAS_BIAS=false,HAS_D=false"
+    "B_COLUMNS=true"
 )
-PACKED = "op=linear_int4,T=float16,HAS_BIAS=true,HAS_ZEROS=true,HAS_ORDER=false,HAS_CODEBOOK=false"
+PACKED = "op=linear_int4,T=float16,CODES=zeros|any"
 
 
 @pytest.fixture(scope="module", params=ARCHS)

@@ -17,8 +17,8 @@ from tests.ops.gemm.gemm_suite import FLOOR, FP16, into_poison, matrix, on_devic
 CONFIG = {"DESCRIPTORS": True, "PERSISTENT": [False, True], "BLOCK_M": 32, "BLOCK_N": [32, 64], "BLOCK_K": 32,
           "GROUP_M": 2, "num_warps": 4, "num_stages": 2}  # fmt: skip
 GROUP = {"name": "descriptors", "op": "matmul", "launch": "matmul", "kinds": ["float16"], "shapes": ["64x64x64"],
-         "when": ["aligned", "not ACTIVATED"], "configs": [CONFIG]}  # fmt: skip
-FILTER = "op=matmul,T=float16,A_ROWS=true,HAS_BIAS=false,HAS_D=false,SPLIT=false,STREAM=false,MULTIPLY=false"
+         "when": ["aligned", "EPILOGUE == 'none'"], "configs": [CONFIG]}  # fmt: skip
+FILTER = "op=matmul,T=float16,A_ROWS=true,EPILOGUE=none,SPLIT=false,STREAM=false,MULTIPLY=false"
 
 
 @pytest.fixture(scope="module")

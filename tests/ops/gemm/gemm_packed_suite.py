@@ -14,12 +14,14 @@ from tests.ops.gemm.gemm_suite import FLOOR, FP16, into_poison, matrix, on_devic
 
 
 def run_linear(
-    packed: Bundle, op: str, x: np.ndarray, weights: Packed, bias: np.ndarray | None = None, splits: int = 0
-) -> np.ndarray:
+    packed: Bundle, op: str, x: np.ndarray, weights: Packed, bias: np.ndarray | None = None, splits: int = 0,
+    floor: float = FLOOR,
+) -> np.ndarray:  # fmt: skip
     arguments = weights.arguments()
     if op == "linear_int8":
         del arguments["order"]
-    arguments |= {"bias": np.zeros(len(weights.w), x.dtype) if bias is None else bias}
+    if bias is not None:
+        arguments["bias"] = bias
     device = packed.device
     given = {name: device.array(value) if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
     given["w"], left = on_device(packed, weights.w), on_device(packed, x)
@@ -29,7 +31,7 @@ def run_linear(
 
     result = into_poison(packed, (len(x), len(weights.w)), x.dtype, call)
     exact = getattr(reference, op)(x, **arguments)
-    assert_close(result, exact, getattr(reference, f"{op}_same_dtype")(x, **arguments), FLOOR)
+    assert_close(result, exact, getattr(reference, f"{op}_same_dtype")(x, **arguments), floor)
     return result
 
 
@@ -57,6 +59,19 @@ def test_nf4(packed: Bundle, shape: tuple[int, int], m: int):
     rng = np.random.default_rng(m)
     bias = matrix(rng, shape[:1], FP16)
     run_linear(packed, "linear_int4", matrix(rng, (m, shape[1]), FP16), to_nf4(rng.standard_normal(shape), 64), bias)
+
+
+@pytest.mark.parametrize("m", (1, 20))
+@pytest.mark.parametrize("codebook", (False, True))
+def test_act_order_with_a_codebook_or_with_neither(packed: Bundle, codebook: bool, m: int):
+    """What few calls ask for, with a bias and without."""
+    rng = np.random.default_rng(m)
+    w = pack_int4(rng.integers(0, 16, (48, 128)).astype(np.uint8))
+    weights = Packed(w, rng.uniform(0.5, 1, (4, 48)).astype(FP16), None, 32, rng.permutation(128).astype(np.int32),
+                     rng.standard_normal(16).astype(np.float32) if codebook else None)  # fmt: skip
+    x = matrix(rng, (m, 128), FP16)
+    for bias in (None, matrix(rng, (48,), FP16)):
+        run_linear(packed, "linear_int4", x, weights, bias, floor=1e-5)
 
 
 @pytest.mark.parametrize("m", (1, 3, 20, 129))

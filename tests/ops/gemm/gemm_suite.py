@@ -141,6 +141,27 @@ def test_epilogue(gemm: Bundle, shape: tuple[int, int, int], addend: str, activa
     run_matmul(gemm, a, b, bias, d, alpha=0.5, beta=1.5, activation=activation)
 
 
+@pytest.mark.parametrize("biased, added", ((False, False), (True, False), (False, True), (True, True)))
+@pytest.mark.parametrize("schedule", ("tiles", "persistent", "stream_k", "multiply_reduce", "splits"))
+@pytest.mark.parametrize("shape", ((8, 64, 96), (5, 33, 40)), ids=str)
+def test_what_each_schedule_adds(gemm_for: BundleFor, shape: tuple, schedule: str, biased: bool, added: bool):
+    """A bias, an addend, both or neither, where the code asks at run time and where it does not."""
+    (m, n, k), rng = shape, np.random.default_rng(11)
+    a, b = matrix(rng, (m, k), FP16), matrix(rng, (k, n), FP16, True)
+    bias, d = matrix(rng, (n,), FP16) if biased else None, matrix(rng, (m, n), FP16) if added else None
+    how = {"splits": 2} if schedule == "splits" else {"schedule": schedule}
+    run_matmul(gemm_for(FP16), a, b, bias, d, alpha=0.5, beta=-2.0, **how)
+
+
+@pytest.mark.parametrize("biased, added", ((False, False), (True, False), (True, True)))
+@pytest.mark.parametrize("precision", ("ieee", "tf32"))
+def test_what_is_added_to_float32(gemm_for: BundleFor, precision: str, biased: bool, added: bool):
+    rng = np.random.default_rng(12)
+    a, b = matrix(rng, (17, 32), FP32), matrix(rng, (32, 48), FP32, True)
+    bias, d = matrix(rng, (48,), FP32) if biased else None, matrix(rng, (1, 48), FP32) if added else None
+    run_matmul(gemm_for(FP32), a, b, bias, d, splits=1, precision=precision, activation="relu" if added else "none")
+
+
 def test_activations_of_what_is_not_finite(gemm: Bundle):
     """-inf, inf and NaN of the product, and values at which exponentials overflow."""
     a = np.array([[1.0], [0.0]], FP16)
