@@ -32,7 +32,7 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = {
     "gelu": lambda x: x * (1 + _erf(x * x.dtype.type(math.sqrt(0.5)))) / 2,
     "gelu_tanh": lambda x: x * (1 + np.tanh(x * x.dtype.type(ROOT_2_BY_PI) * (1 + x.dtype.type(0.044715) * x * x))) / 2,
     "silu": lambda x: x * _sigmoid(x),
-}  # fmt: skip
+}
 
 
 def matmul(
@@ -112,7 +112,7 @@ def scaled_matmul_same_dtype(
 
 def _scaled(
     value: Array, scale_a: Array, scale_b: Array, bias: Array | None, d: Array | None, beta: float, activation: str
-) -> Array:  # fmt: skip
+) -> Array:
     """What follows a product, in its dtype."""
     value = value * scale_a.astype(value.dtype)[:, None] * scale_b.astype(value.dtype)
     return _finish(value, bias, d, value.dtype.type(1), beta, activation)
@@ -342,7 +342,7 @@ def int4_weights(
 
 def _dequantised(
     dtype: np.dtype, codes: Array, scales: Array, group_size: int, zeros: Array | None, zero: int
-) -> Array:  # fmt: skip
+) -> Array:
     k = codes.shape[1]
     shift = np.asarray(zero) if zeros is None else _spread(zeros, group_size, k)
     return (codes.astype(dtype) - shift.astype(dtype)) * _spread(scales, group_size, k).astype(dtype)
@@ -375,7 +375,7 @@ def lora_linear(
 
 def lora_linear_same_dtype(
     x: Array, w: Array, down: Array, up: Array, adapter_of: Array | None = None, scale: float = 1
-) -> Array:  # fmt: skip
+) -> Array:
     """`lora_linear` as hardware does it: summed in fp32, what is between an adapter's matrices of x's dtype."""
     return _lora(np.dtype(np.float32), x.dtype, x, w, down, up, adapter_of, scale).astype(x.dtype)
 

@@ -116,7 +116,7 @@ def threshold_rows(
 @triton.jit
 def _search(
     logits, cols, floor, largest, factor, needed, STEP: tl.constexpr, SAME_BITS: tl.constexpr, WEIGHTED: tl.constexpr
-):  # fmt: skip
+):
     """The largest key at and above which columns have a mass of `needed`, of those from `floor` on; two bits a pass."""
     key = LOWEST
     for step in range((32 - SAME_BITS) // 2):
