@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 
 from kernels.common.rounding import narrow
+from kernels.common.softcap import cap
 from kernels.common.softmax import LN_2, LOG2_E, fold
 from kernels.common.tensors import Matrix
 
@@ -156,13 +157,6 @@ def hidden_keys(tile, scoring, start, offsets, seqlen_k, form: tl.constexpr, MAS
         seen = form.MASK_MOD(tile.batch, tile.head, tile.queries[:, None], keys, *scoring.mask_operands)
         hidden = hidden | (seen == 0)
     return hidden
-
-
-@triton.jit
-def cap(products, scale, softcap):
-    """softcap * tanh(products * scale / softcap), fp32; softcap > 0."""
-    e = tl.exp2(products * (2 * LOG2_E * scale / softcap))
-    return softcap - 2 * softcap / (e + 1)
 
 
 @triton.jit

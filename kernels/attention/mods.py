@@ -11,7 +11,7 @@ strides, scalars. Any module of the project may have more of these.
 import triton
 import triton.language as tl
 
-from kernels.attention.inner import cap
+from kernels.common.softcap import cap
 
 
 @triton.jit
