@@ -191,7 +191,8 @@ FAULTS = {
     "ALiBi with a sign": ("varlen, window", "inner", "tl.abs(distance) *", "distance *"),
     "soft-cap without its factor": (
         "soft-cap", "inner", "cap(scores, LN_2, scoring.softcap)", "cap(scores, 1.0, scoring.softcap)"),
-    "soft-cap of the wrong width": ("soft-cap", "inner", "softcap - 2 * softcap / (e + 1)", "1 - 2 / (e + 1)"),
+    "soft-cap of the wrong width": (
+        "soft-cap", "common/softcap", "softcap - 2 * softcap / (e + 1)", "1 - 2 / (e + 1)"),
     "sequences overlap": (
         "varlen", "forward", "minimum(tl.load(cu_seqlens + batch + 1), rows) - first",
         "minimum(tl.load(cu_seqlens + batch + 1), rows)"),
