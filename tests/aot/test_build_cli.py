@@ -8,8 +8,8 @@ from click.testing import CliRunner, Result
 
 from aot.cli import main
 from aot.targets import TARGETS
-from tests.aot.builds import Project, figures
-from tests.aot.manifest.projects import KERNELS, SCALE, edit, position
+from tests.support.building.builds import Project, figures
+from tests.support.building.projects import KERNELS, SCALE, edit, position
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from aot_runtime.bundle.reading import read_index
-from tests.aot.builds import Project, contents, figures
-from tests.aot.manifest.projects import KERNELS, SCALE, edit
+from tests.support.building.builds import Project, contents, figures
+from tests.support.building.projects import KERNELS, SCALE, edit
 
 ROOT = Path(__file__).parents[2]
 ARCHS = ("gfx942", "sm_90")

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.aot.builds import Project, contents, figures
-from tests.aot.manifest.projects import KERNELS, SCALE
+from tests.support.building.builds import Project, contents, figures
+from tests.support.building.projects import KERNELS, SCALE
 
 SLOW = KERNELS.replace(
     "    i = tl.arange",

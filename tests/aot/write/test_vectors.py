@@ -12,8 +12,8 @@ import pytest
 from aot.write.vectors import encode_vectors, rounded
 from aot_runtime.bundle.vector_files import Vectors, deviation, read_vectors
 from aot_runtime.contract.records import Case, Op
-from tests.aot.builds import Project, contents
-from tests.aot.manifest.projects import KERNELS, SCALE, edit, position
+from tests.support.building.builds import Project, contents
+from tests.support.building.projects import KERNELS, SCALE, edit, position
 
 REFERENCE = """\
 import numpy as np

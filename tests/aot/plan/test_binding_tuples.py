@@ -7,7 +7,7 @@ import pytest
 from aot.compile.kernel_source import Parameter
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.binding import Binder, Bound, bound_functions, compile_job, kernarg_values
-from tests.aot.manifest.test_binding import Bindings
+from tests.support.building.bindings import Bindings
 
 MATRIX = ("ptr", "stride_rows", "stride_cols")
 CLOSURE = ("function", "operands")

@@ -18,7 +18,7 @@ from aot_runtime.call.op import call_source, docstring
 from aot_runtime.contract import records
 from aot_runtime.opened import Bundle
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 USES = """
 from typing import assert_type

@@ -16,7 +16,7 @@ from aot.compile.compiler import compile_job
 from aot.targets import TARGETS
 from aot_runtime.bundle.codeobject import read_arch, read_code_object
 from aot_runtime.errors import BundleError
-from tests.aot import jobs
+from tests.support.building import jobs
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 

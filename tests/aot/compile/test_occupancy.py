@@ -8,7 +8,7 @@ from aot.compile.kernel_source import load_kernel
 from aot.targets import TARGETS, parse_arch
 from aot_runtime.bundle.codeobject import read_code_object
 from aot_runtime.contract.occupancy import occupancy
-from tests.aot import jobs
+from tests.support.building import jobs
 
 
 # ROCm's occupancy table for MI200 and MI300 (512 registers a lane): the most VGPRs at each number of waves.

@@ -20,7 +20,7 @@ from aot.compile.kernel_source import (
 )
 from aot.compile.keys import job_key
 from aot_runtime.bundle.elf import Elf
-from tests.aot import jobs
+from tests.support.building import jobs
 
 SOURCE = "kernels/tuples.py"
 TABLE = f"{SOURCE}:plus_table"

@@ -8,7 +8,7 @@ from aot.plan.binding import Binder
 from aot.plan.contract import build_contract
 from aot.plan.variants import enumerate_variants
 from aot_runtime.contract.expressions import parse
-from tests.aot.manifest.projects import EVERYTHING, OPTIONS, contract, contract_fault, edit, load
+from tests.support.building.projects import EVERYTHING, OPTIONS, contract, contract_fault, edit, load
 
 NUMBERED = edit(
     EVERYTHING, ("values: [fast, exact], default: fast", "values: {fast: 0, exact: 3, both: -1}, default: fast")

@@ -10,8 +10,8 @@ import pytest
 from aot_runtime.bundle.reading import read_blob, read_index
 from aot_runtime.call.planner import Planner
 from aot_runtime.contract import records
-from tests.aot.builds import Project, contents, figures
-from tests.aot.manifest.projects import KERNELS, SCALE, edit
+from tests.support.building.builds import Project, contents, figures
+from tests.support.building.projects import KERNELS, SCALE, edit
 
 FOREIGN = """\
 import triton

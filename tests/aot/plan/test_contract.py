@@ -3,7 +3,7 @@ import pytest
 from aot_runtime.call.planner import Planner
 from aot_runtime.contract import records
 from aot_runtime.contract.names import Scope
-from tests.aot.manifest.projects import EVERYTHING, SCALE, contract, contract_fault, edit, position
+from tests.support.building.projects import EVERYTHING, SCALE, contract, contract_fault, edit, position
 
 
 def check(tmp_path, text: str, fragment: str, message: str) -> None:

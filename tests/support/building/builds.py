@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from aot.cli import main
 from aot_runtime.bundle.reading import read_blob, read_index
 from aot_runtime.contract.records import Index
-from tests.aot.manifest.projects import KERNELS, SCALE, write_project
+from tests.support.building.projects import KERNELS, SCALE, write_project
 
 
 class Project:

@@ -20,7 +20,7 @@ from aot.compile.kernel_source import (
     source_hash,
 )
 from aot.compile.keys import job_key
-from tests.aot import jobs
+from tests.support.building import jobs
 
 ARCHS = ["gfx942", "gfx1100", "sm_90"]
 
@@ -103,13 +103,13 @@ def test_images_are_the_same_in_whatever_folder(arch, line_info, tmp_path, monke
 
 def test_images_are_the_same_in_another_process():
     code = (
-        "import hashlib; from tests.aot import jobs; from aot.compile.compiler import compile_job;"
+        "import hashlib; from tests.support.building import jobs; from aot.compile.compiler import compile_job;"
         "work = jobs.product('gfx942'), jobs.softmax('sm_90');"
         "print([hashlib.sha256(compile_job(job).image).hexdigest() for job in work])"
     )
     outputs = {
         subprocess.check_output(
-            [sys.executable, "-c", code], cwd=Path(__file__).parents[2], env={**os.environ, "PYTHONHASHSEED": seed}
+            [sys.executable, "-c", code], cwd=Path(__file__).parents[3], env={**os.environ, "PYTHONHASHSEED": seed}
         )
         for seed in ("1", "2")
     }

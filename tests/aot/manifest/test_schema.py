@@ -6,7 +6,7 @@ import pytest
 from aot.manifest.json_schema import MODELS, json_schema, schema_file
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError
-from tests.aot.manifest.projects import EVERYTHING, SCALE, edit, position, write_project
+from tests.support.building.projects import EVERYTHING, SCALE, edit, position, write_project
 
 ROOT = Path(__file__).parents[3]
 WHERE = "ops.scale"

@@ -8,7 +8,7 @@ from aot.plan.contract import build_contract
 from aot.plan.variants import Enumeration, VariantSpec, enumerate_variants
 from aot.targets import Target
 from aot_runtime.errors import ExpressionError
-from tests.aot.manifest.projects import EVERYTHING, OPTIONS, SCALE, edit, load
+from tests.support.building.projects import EVERYTHING, OPTIONS, SCALE, edit, load
 
 
 def enumerated(tmp_path, text: str, *changes: tuple[str, str], arch: str = "gfx942") -> Enumeration:

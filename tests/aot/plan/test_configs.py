@@ -3,7 +3,7 @@ import pytest
 from aot.manifest.schema import ConfigSpec
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.configs import overlay_configs
-from tests.aot.manifest.projects import EVERYTHING, contract, position, tuning
+from tests.support.building.projects import EVERYTHING, contract, position, tuning
 
 BASE = [{"name": "wide", "blocks": {"M": 4}, "when": "a"}, {"blocks": {"M": 2}}]
 WIDE = {"name": "wide", "blocks": {"M": 4}, "when": "a"}

@@ -8,8 +8,8 @@ import pytest
 
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError
-from tests.aot.builds import Project
-from tests.aot.manifest.projects import SCALE, position, tuning
+from tests.support.building.builds import Project
+from tests.support.building.projects import SCALE, position, tuning
 
 OTHER = SCALE.replace("bundle: tiny", "bundle: other")
 SUM = SCALE.replace("bundle: tiny", "bundle: sum").replace("  scale:", "  sum:")

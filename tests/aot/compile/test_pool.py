@@ -13,7 +13,7 @@ import pytest
 from aot.compile import pool as pool_module
 from aot.compile.jobs import CompiledKernel
 from aot.compile.pool import CompileFailure, TimeLimitError, WarmPool, WorkerDiedError, default_workers, run_jobs
-from tests.aot import jobs, tasks
+from tests.support.building import jobs, tasks
 
 
 def told(*verbs: str) -> list:
@@ -168,7 +168,7 @@ def test_futures_raise_typed_errors():
 PARENT = """
 import sys, tempfile
 from aot.compile.pool import WarmPool, run_jobs
-from tests.aot import jobs, tasks
+from tests.support.building import jobs, tasks
 tempfile.tempdir = sys.argv[2]
 with open(f"{sys.argv[2]}.runs", "a") as runs:
     runs.write("x")

@@ -8,7 +8,7 @@ import pytest
 
 from aot.compile.cache import CacheError, CompileCache, default_cache_dir
 from aot.compile.compiler import compile_job
-from tests.aot import jobs
+from tests.support.building import jobs
 
 KEY = "ab" * 32
 
