@@ -1,4 +1,4 @@
-"""Bundles that several suites look at."""
+"""Bundles that several suites look at, and which cases of long lists run by default."""
 
 from __future__ import annotations
 
@@ -10,6 +10,23 @@ from aot_runtime.contract import records
 from tests.support.hip_double.double import hip_double  # noqa: F401  (a fixture)
 from tests.support.sample_index import sample_index
 from tests.support.session_builds import build_once
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects what is slow
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In a module marked `sampled(n)`, of each test's cases n run by default, evenly spread; the others are slow."""
+    cases: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
+            cases.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
+    for found in cases.values():
+        marker = found[0].get_closest_marker("sampled")
+        assert marker is not None
+        (count,) = marker.args
+        kept = {position * (len(found) - 1) // (count - 1) for position in range(count)}
+        for position, item in enumerate(found):
+            if len(found) > count and position not in kept:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,8 @@ from kernels.tolerance import assert_close
 from tests.aot_emulator.bundling import on_demand
 from tests.support.poison import poisoned
 
+pytestmark = pytest.mark.sampled(5)
+
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FP16, FP32 = np.dtype(np.float16), np.dtype(np.float32)
 OTHERS = ("gfx90a", "gfx950", "gfx1100", "gfx1201")

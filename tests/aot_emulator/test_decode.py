@@ -17,6 +17,8 @@ from tests.aot_emulator.bundling import built, on_demand
 from tests.ops.decode.cases import BundleFor, paged, run_paged
 from tests.ops.decode.decode_suite import *  # noqa: F403 -- its tests
 
+pytestmark = pytest.mark.sampled(5)
+
 
 @pytest.fixture(scope="module")
 def decode(tmp_path_factory: pytest.TempPathFactory) -> Bundle:

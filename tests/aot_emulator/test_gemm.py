@@ -9,6 +9,8 @@ from tests.aot_emulator.bundling import on_demand
 from tests.ops.gemm.gemm_suite import *  # noqa: F403 -- its tests
 from tests.ops.gemm.gemm_suite import BundleFor
 
+pytestmark = pytest.mark.sampled(5)
+
 OPS = "op=matmul|batched_matmul"
 
 

@@ -8,6 +8,8 @@ from aot_runtime import Bundle
 from tests.aot_emulator.bundling import on_demand
 from tests.ops.gemm.gemm8_suite import *  # noqa: F403 -- its tests
 
+pytestmark = pytest.mark.sampled(5)
+
 
 @pytest.fixture(scope="module")
 def gemm8(tmp_path_factory: pytest.TempPathFactory) -> Bundle:

@@ -14,6 +14,8 @@ from tests.ops.gemm.gemm8_suite import float8
 from tests.ops.gemm.gemm_packed_suite import run_linear
 from tests.ops.gemm.gemm_suite import FLOOR, FP16, INT8, matrix, on_device, run_matmul
 
+pytestmark = pytest.mark.sampled(5)
+
 ARCHS = ("gfx1201", *(pytest.param(arch, marks=pytest.mark.slow) for arch in ("gfx950", "gfx90a", "gfx1100")))
 FLOAT8_ARCHS = ("gfx950", "gfx1201")
 PRODUCTS = (

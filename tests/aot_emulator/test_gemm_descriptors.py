@@ -14,6 +14,8 @@ from kernels.tolerance import assert_close
 from tests.aot_emulator.bundling import ROOT, built
 from tests.ops.gemm.gemm_suite import FLOOR, FP16, into_poison, matrix, on_device
 
+pytestmark = pytest.mark.sampled(5)
+
 CONFIG = {"DESCRIPTORS": True, "PERSISTENT": [False, True], "BLOCK_M": 32, "BLOCK_N": [32, 64], "BLOCK_K": 32,
           "GROUP_M": 2, "num_warps": 4, "num_stages": 2}  # fmt: skip
 GROUP = {"name": "descriptors", "op": "matmul", "launch": "matmul", "kinds": ["float16"], "shapes": ["64x64x64"],

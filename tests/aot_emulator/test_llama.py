@@ -20,7 +20,9 @@ from tests.ops.llama.llama_suite import *  # noqa: F403 -- its tests
 from tests.ops.llama.llama_suite import CASES, check_case, tiny
 from tests.support.hip_double.double import DoubleLibrary
 
-FEW = "T=bfloat16,HEAD_DIM=64,HEAD_DIM_V=64,BLOCK=128,PADDED=false,SPLIT=false,EPILOGUE=none|any,PAIRS=32,MULTIPLY=false"
+FEW = (
+    "T=bfloat16,HEAD_DIM=64,HEAD_DIM_V=64,BLOCK=128,PADDED=false,SPLIT=false,EPILOGUE=none|any,PAIRS=32,MULTIPLY=false"
+)
 """Of 236 variants the 46 that the tests need."""
 
 

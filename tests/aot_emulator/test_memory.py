@@ -15,6 +15,8 @@ from aot_runtime.errors import DeviceMemoryError
 from tests.aot_emulator.bundling import built
 from tests.ops.memory.memory_suite import *  # noqa: F403 -- its tests
 
+pytestmark = pytest.mark.sampled(5)
+
 
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory: pytest.TempPathFactory) -> Bundle:

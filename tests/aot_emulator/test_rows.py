@@ -17,6 +17,8 @@ from tests.aot_emulator.bundling import ROOT, built, on_demand
 from tests.ops.rows.rows_suite import *  # noqa: F403 -- its tests
 from tests.ops.rows.rows_suite import BF16, FP32, NORMS, RowsFor, normal, run_norm
 
+pytestmark = pytest.mark.sampled(5)
+
 
 @pytest.fixture(scope="module")
 def rows_for(tmp_path_factory: pytest.TempPathFactory) -> RowsFor:
