@@ -31,7 +31,7 @@ class Latent:
 CASES = (
     Latent(), Latent(causal=True, layout="bshd"), Latent(lengths=(70, 33), causal=True, dtype="float16"),
     Latent((48, 32, 32, 200), causal=True, dtype="float16"), Latent(gain=-3.0, dtype="float16"), Latent(lengths=(5, 0)),
-    Latent((128, 128, 64, 512), (70, 90), 1, True),
+    Latent((128, 128, 64, 512), (70, 90), 1, True), Latent((48, 32, 32, 200), (70, 33)),
 )  # fmt: skip
 
 
