@@ -34,7 +34,10 @@ def wait_for(condition, seconds: float = 10.0) -> bool:
 
 
 def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it may end at any moment
+        return True
 
 
 def pids(folder: Path) -> list[int]:
