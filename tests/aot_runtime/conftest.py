@@ -1,4 +1,4 @@
-"""Bundles that are built once and then only read, and the double of libamdhip64 to open them over."""
+"""Bundles that are built once and then only read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hip_double.double import hip_double  # noqa: F401  (a fixture)
 from tests.support.session_builds import ROOT, session_cache, session_folder
 
 BUILDS = (

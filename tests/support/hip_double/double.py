@@ -9,8 +9,8 @@ hip-python binds its library once in a process, so a test's body runs in a proce
         ...
         assert double.calls("hipModuleLaunchKernel") == 0
 
-The folder `tests` must be on `sys.path`, and a `conftest.py` say `from hip_double.double import hip_double`, which is
-the fixture that builds the double. The environment that it reads is described in `amdhip64.c`.
+`tests/conftest.py` has the fixture `hip_double`, which builds the double. The environment that it reads is described in
+`amdhip64.c`.
 """
 
 from __future__ import annotations
