@@ -1,19 +1,52 @@
-"""Bundles that several suites look at, and which cases of long lists run by default."""
+"""On what device the tests of ops run, which cases of long lists run by default, and bundles that several suites use."""
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from aot_runtime.contract import records
 from tests.support.hip_double.double import hip_double  # noqa: F401  (a fixture)
+from tests.support.op_bundles import DEVICES, OpBundles, run_over_double
 from tests.support.sample_index import sample_index
 from tests.support.session_builds import build_once
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--on", choices=DEVICES, default="emulator",
+        help="what the tests of ops run on: the emulator (default), hip-python over the double of libamdhip64, or the "
+        "GPU of this machine, with bundles from AOTBUILD_TEST_BUNDLES (default: dist)",
+    )  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--on") == "hip":
+        config.stash[_LAUNCHES] = run_over_double(Path(tempfile.mkdtemp(prefix="rocm-")))
+
+
+_LAUNCHES = pytest.StashKey[object]()
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects what is slow
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _skip_other_devices(items, config.getoption("--on"))
+    if config.getoption("--on") != "gpu":
+        _sample(items)
+
+
+def _skip_other_devices(items: list[pytest.Item], device: str) -> None:
+    """Tests marked `on(devices…)` run there only."""
+    for item in items:
+        marker = item.get_closest_marker("on")
+        if marker is not None and device not in marker.args:
+            reason = f"runs with --on {' or '.join(marker.args)}"
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _sample(items: list[pytest.Item]) -> None:
     """In a module marked `sampled(n)`, of each test's cases n run by default, evenly spread; the others are slow."""
     cases: dict[tuple[Path, str], list[pytest.Item]] = {}
     for item in items:
@@ -27,6 +60,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for position, item in enumerate(found):
             if len(found) > count and position not in kept:
                 item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def op_bundles(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpBundles:
+    """Bundles of the shipped manifests, on the device that `--on` names."""
+    return OpBundles(request.config.getoption("--on"), tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

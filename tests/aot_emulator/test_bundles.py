@@ -12,7 +12,7 @@ from aot_runtime.contract.records import Variant
 from kernels.attention.reference import attention, attention_same_dtype
 from kernels.rows.reference import softmax, softmax_same_dtype
 from kernels.tolerance import assert_close
-from tests.aot_emulator.bundling import on_demand
+from tests.support.emulation.bundling import on_demand
 from tests.support.poison import poisoned
 
 pytestmark = pytest.mark.sampled(5)

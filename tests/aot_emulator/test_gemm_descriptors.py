@@ -11,7 +11,7 @@ import yaml
 from aot_runtime import Bundle
 from kernels.gemm.reference import matmul, matmul_same_dtype
 from kernels.tolerance import assert_close
-from tests.aot_emulator.bundling import ROOT, built
+from tests.support.emulation.bundling import ROOT, built
 from tests.ops.gemm.gemm_suite import FLOOR, FP16, into_poison, matrix, on_device
 
 pytestmark = pytest.mark.sampled(5)

@@ -12,7 +12,7 @@ from aot_runtime import Bundle
 from aot_runtime.command.bandwidth import MOVED, measure, parse_size
 from aot_runtime.command.main import main
 from aot_runtime.errors import DeviceMemoryError
-from tests.aot_emulator.bundling import built
+from tests.support.emulation.bundling import built
 from tests.ops.memory.memory_suite import *  # noqa: F403 -- its tests
 
 pytestmark = pytest.mark.sampled(5)

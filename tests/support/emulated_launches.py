@@ -29,10 +29,10 @@ def open_emulated(folder: str, name: str, device: str = "hip:0") -> tuple[Bundle
 
 
 class EmulatedLaunches:
-    """Carries out every launch. `done`: what the launches were, and did."""
+    """Carries out every launch. `done`: what the launches were, and did; empty without `keep`."""
 
-    def __init__(self, options: Options | None = None):
-        self.double, self.options = Double(), options or Options(strict=True)
+    def __init__(self, options: Options | None = None, keep: bool = True):
+        self.double, self.options, self._keep = Double(), options or Options(strict=True), keep
         self.done: list[tuple[Launch, Statistics]] = []
         self.double.on_launch(self)
 
@@ -43,4 +43,6 @@ class EmulatedLaunches:
         kernel = Module(launch.image, ARCHS["gfx942"], memory).kernel(launch.kernel)
         assert launch.block[1:] == (1, 1)
         emulated = Emulated(kernel, launch.grid, launch.block[0], launch.lds_bytes, launch.kernargs)
-        self.done.append((launch, run_launch(emulated, memory, self.options)))
+        statistics = run_launch(emulated, memory, self.options)
+        if self._keep:
+            self.done.append((launch, statistics))

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from aot_runtime.call.callspec import CallSpec
 from aot_runtime.command.main import main
 from aot_runtime.errors import ArgumentError
-from tests.aot_emulator.bundling import PLAIN_ATTENTION, built
+from tests.support.emulation.bundling import PLAIN_ATTENTION, built
 
 SOFTMAX = ("softmax", "--dtype", "T=float16")
 FLASH = ("flash_attention", "--dtype", "T=float16", *(f"--dim={dim}" for dim in ("batch=1", "heads=2", "heads_kv=1",

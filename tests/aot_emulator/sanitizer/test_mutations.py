@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="compiling kernels needs the extra `build`"
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.wait_counters import waited_for
 
-from tests.aot_emulator.bundling import PLAIN_ATTENTION, built
+from tests.support.emulation.bundling import PLAIN_ATTENTION, built
 from tests.support.emulation.mutations import PAGED, Case, attention, counts, decode, matmul, softmax
 from tests.support.emulation.sweeps import sweep
 

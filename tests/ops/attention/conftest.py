@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aot_runtime import Bundle
-from tests.aot_emulator.bundling import on_demand
+from tests.support.emulation.bundling import on_demand
 
 
 @pytest.fixture(scope="session")

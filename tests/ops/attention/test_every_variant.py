@@ -9,7 +9,7 @@ import pytest
 
 from aot_runtime import Bundle
 from aot_runtime.call.planner import op_planner
-from tests.aot_emulator.bundling import built
+from tests.support.emulation.bundling import built
 from tests.ops.attention.building import key_of, needed_by
 from tests.ops.attention.cases import Case, make_call
 from tests.ops.attention.checking import check
