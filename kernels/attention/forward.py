@@ -172,9 +172,7 @@ def scoring_of(problem, scale, batch, head, queries, form: tl.constexpr):
                 bias.ptr.to(tl.int64) != 0, slope, has_slope, problem.score_operands, problem.mask_operands,
             )  # fmt: skip
     else:
-        scoring = Scoring(
-            tl.abs(scale), score_operands=problem.score_operands, mask_operands=problem.mask_operands
-        )
+        scoring = Scoring(tl.abs(scale), score_operands=problem.score_operands, mask_operands=problem.mask_operands)
     return scoring
 
 

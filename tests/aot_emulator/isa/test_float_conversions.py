@@ -169,7 +169,8 @@ def test_narrow_double(rounding):
     for v, g in zip(value, got, strict=True):
         check_rounding(Fraction(float(v)), g, rounding)
     assert_same(
-        conversions.narrow(np.array([np.nan, np.inf, -np.inf, -0.0]), rounding), np.float32([np.nan, np.inf, -np.inf, -0.0])
+        conversions.narrow(np.array([np.nan, np.inf, -np.inf, -0.0]), rounding),
+        np.float32([np.nan, np.inf, -np.inf, -0.0]),
     )
 
 
@@ -185,7 +186,9 @@ def test_stochastic_rounding_thresholds(fmt):
         assert ((got > 1) == (random >= 3 << 30)).all()
     exact = conversions.decode(codes(fmt), fmt)
     exact = exact[np.isfinite(exact)]
-    assert_same(conversions.decode(conversions.cvt_sr(exact, np.full(exact.shape, 0xFFFFFFFF, np.uint32), fmt), fmt), exact)
+    assert_same(
+        conversions.decode(conversions.cvt_sr(exact, np.full(exact.shape, 0xFFFFFFFF, np.uint32), fmt), fmt), exact
+    )
 
 
 def test_packed_conversions():
@@ -199,6 +202,15 @@ def test_packed_conversions():
 
 def test_to_integer():
     value = np.array([1.9, -1.9, np.nan, np.inf, -np.inf, 3e9, -3e9, 2147483520.0], np.float32)
-    assert list(conversions.to_integer(value, 32, True)) == [1, -1, 0, 2**31 - 1, -(2**31), 2**31 - 1, -(2**31), 2147483520]
+    assert list(conversions.to_integer(value, 32, True)) == [
+        1,
+        -1,
+        0,
+        2**31 - 1,
+        -(2**31),
+        2**31 - 1,
+        -(2**31),
+        2147483520,
+    ]
     assert list(conversions.to_integer(value, 32, False)) == [1, 0, 0, 2**32 - 1, 0, 3000000000, 0, 2147483520]
     assert list(conversions.to_integer(value.astype(np.float64), 16, True))[5:] == [32767, -32768, 32767]

@@ -80,7 +80,9 @@ def test_fma_specials(dtype):
     a = np.array([np.inf, np.inf, np.inf, np.nan, 1, 1, np.finfo(dtype).max, 0], dtype)
     b = np.array([0, 1, 1, 1, np.nan, 1, 2, np.inf], dtype)
     c = np.array([1, 1, -np.inf, 1, 1, np.nan, -np.inf, 1], dtype)
-    assert_same(arithmetic.fma(a, b, c), np.array([np.nan, np.inf, np.nan, np.nan, np.nan, np.nan, -np.inf, np.nan], dtype))
+    assert_same(
+        arithmetic.fma(a, b, c), np.array([np.nan, np.inf, np.nan, np.nan, np.nan, np.nan, -np.inf, np.nan], dtype)
+    )
 
 
 def test_fma_double_at_the_ends_of_the_range():
@@ -92,7 +94,6 @@ def test_fma_double_at_the_ends_of_the_range():
     for x, y, z, g in zip(a[:-1], b, c, got, strict=False):
         check_rounding(Fraction(x) * Fraction(y) + Fraction(z), g, Rounding.NEAREST_EVEN)
     assert got[-1] == -np.inf
-
 
 
 def test_dot():
@@ -111,10 +112,16 @@ def test_dot():
         == 7 + 128 - 128 * 127 + 127 * 255 - 2
     )
     top = np.uint32([0x7FFFFFFF])
-    assert arithmetic.dot_integer(np.uint32([0x11111111]), np.uint32([0x11111111]), top, 4, (True, True))[0] == 0x80000007
-    assert arithmetic.dot_integer(np.uint32([0x11111111]), np.uint32([0x11111111]), top, 4, (True, True), clamp=True) == top
     assert (
-        arithmetic.dot_integer(np.uint32([0xFFFF0001]), np.uint32([0x00020003]), np.uint32([0]), 16, (True, True))[0] == 1
+        arithmetic.dot_integer(np.uint32([0x11111111]), np.uint32([0x11111111]), top, 4, (True, True))[0] == 0x80000007
+    )
+    assert (
+        arithmetic.dot_integer(np.uint32([0x11111111]), np.uint32([0x11111111]), top, 4, (True, True), clamp=True)
+        == top
+    )
+    assert (
+        arithmetic.dot_integer(np.uint32([0xFFFF0001]), np.uint32([0x00020003]), np.uint32([0]), 16, (True, True))[0]
+        == 1
     )
 
 
@@ -174,7 +181,9 @@ def test_frexp_fract():
     value = np.float32([8, -0.75, 1e-45, 0, np.inf, np.nan])
     assert_same(functions.frexp_mantissa(value), np.float32([0.5, -0.75, 0.5, 0, np.inf, np.nan]))
     assert list(functions.frexp_exponent(value)) == [4, 0, -148, 0, 0, 0]
-    assert_same(functions.fract(np.float32([1.25, -0.25, -1e-20, np.inf])), np.float32([0.25, 0.75, 1 - 2.0**-24, np.nan]))
+    assert_same(
+        functions.fract(np.float32([1.25, -0.25, -1e-20, np.inf])), np.float32([0.25, 0.75, 1 - 2.0**-24, np.nan])
+    )
 
 
 def test_classify_and_flush():

@@ -162,7 +162,9 @@ def test_function(arch: str, name: str, dtype: np.dtype):
 
 CASTS = [(F32, F16), (F32, BF16), (F16, F32), (BF16, F32), (F32, FP8), (F32, BF8), (FP8, F16), (BF8, F32), (F16, FP8),
          (F32, I32), (I32, F32), (I64, F32), (F64, F32), (F64, I64), (I64, F64), (U32, F64)]  # fmt: skip
-OCP_CASTS = [pair for wide in (F32, F16, BF16) for small in (OCP_FP8, OCP_BF8) for pair in ((wide, small), (small, wide))]
+OCP_CASTS = [
+    pair for wide in (F32, F16, BF16) for small in (OCP_FP8, OCP_BF8) for pair in ((wide, small), (small, wide))
+]
 # Triton knows small floats of gfx942, gfx950 and gfx1201 alone.
 ALL_CASTS = [(arch, *types) for arch in ARCHS for types in CASTS if arch == "gfx942" or not {FP8, BF8} & {*types}]
 ALL_CASTS += [(arch, *types) for arch in ("gfx950", "gfx1201") for types in OCP_CASTS[: 12 if arch == "gfx950" else 4]]

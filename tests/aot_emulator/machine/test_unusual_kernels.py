@@ -37,7 +37,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 run = partial(launching.run, source="kernels/more_kernels.py")
 
 
-
 CDNA = ("gfx942", "gfx950", "gfx90a")
 every_arch = sweep("arch", CDNA, 3)
 

@@ -75,7 +75,9 @@ def model(op, a, b, c):
     return total
 
 
-MODELLED = [(a, n) for a, n in FLOATS if matrix_op.matrix_ops(a)[n].model and matrix_op.matrix_ops(a)[n].d.name == "f32"]
+MODELLED = [
+    (a, n) for a, n in FLOATS if matrix_op.matrix_ops(a)[n].model and matrix_op.matrix_ops(a)[n].d.name == "f32"
+]
 
 
 @sweep("arch,name", MODELLED, 4)

@@ -50,7 +50,9 @@ def test_every_instruction(arch, name):
 @pytest.mark.parametrize("name", [n for a, n in EVERY if a == "gfx950" and "f8f6f4" in n and "scale" not in n])
 @sweep("cbsz,blgp", itertools.product(F8F6F4_TYPES, repeat=2), 3)
 def test_f8f6f4_in_every_pair_of_types(name, cbsz, blgp):
-    case = Case("gfx950", name, (F8F6F4_TYPES[cbsz], F8F6F4_TYPES[blgp]), MatrixModifiers(cbsz=cbsz, blgp=blgp), waves=1)
+    case = Case(
+        "gfx950", name, (F8F6F4_TYPES[cbsz], F8F6F4_TYPES[blgp]), MatrixModifiers(cbsz=cbsz, blgp=blgp), waves=1
+    )
     assert matrix_op.resolve(case.op, case.modifiers) == case.op
     a, b, _ = case.registers()
     assert (a.shape[0], b.shape[0]) == (F8F6F4_TYPES[cbsz][0], F8F6F4_TYPES[blgp][0])
@@ -155,7 +157,11 @@ def test_broadcast_of_a_block_of_a(arch, name):
             assert (case.run() == naive(a, case.b, case.c)).all()
 
 
-@sweep("arch,name,blgp", [(a, n, blgp) for a, n in PLAIN if matrix_op.matrix_ops(a)[n].blgp == "lanes" for blgp in range(1, 8)], 9)
+@sweep(
+    "arch,name,blgp",
+    [(a, n, blgp) for a, n in PLAIN if matrix_op.matrix_ops(a)[n].blgp == "lanes" for blgp in range(1, 8)],
+    9,
+)
 def test_permutation_of_the_lanes_of_b(arch, name, blgp):
     case = Case(arch, name, modifiers=MatrixModifiers(blgp=blgp), waves=1)
     a, b, c = case.registers()
@@ -256,7 +262,9 @@ def test_infinities_and_nan_stay_in_their_row_and_column(arch, name):
     assert np.isfinite(got[0, 0, 3]).all()
 
 
-@pytest.mark.parametrize(("arch", "name"), [(a, n) for a, n in FLOATS if matrix_op.matrix_ops(a)[n].a.name in ("fp8", "bf8")])
+@pytest.mark.parametrize(
+    ("arch", "name"), [(a, n) for a, n in FLOATS if matrix_op.matrix_ops(a)[n].a.name in ("fp8", "bf8")]
+)
 def test_nan_of_8_bits(arch, name):
     case = Case(arch, name, waves=1)
     case.b[0, 0, 3, 2] = np.nan
@@ -264,7 +272,9 @@ def test_nan_of_8_bits(arch, name):
     assert np.isnan(got[0, 0, :, 3]).all() and np.isnan(got).sum() == case.op.m
 
 
-@pytest.mark.parametrize(("arch", "name"), [(a, n) for a, n in FLOATS if matrix_op.matrix_ops(a)[n].a.name in ("f16", "bf16")])
+@pytest.mark.parametrize(
+    ("arch", "name"), [(a, n) for a, n in FLOATS if matrix_op.matrix_ops(a)[n].a.name in ("f16", "bf16")]
+)
 def test_denormal_operands(arch, name):
     """Kept, but flushed on gfx90a."""
     case = Case(arch, name, waves=1)

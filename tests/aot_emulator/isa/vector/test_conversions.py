@@ -18,6 +18,7 @@ from tests.support.emulation.vector_runs import run
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
+
 def whole(low: int, high: int, way: Callable[[float], float] = math.trunc) -> Callable[[Any], int]:
     def convert(x: Any) -> int:
         if np.isnan(x):

@@ -79,7 +79,9 @@ def test_lines_that_cdna_has_too(arch: str, kind: str, lines: tuple[str, ...]):
             plain = first.removesuffix("_e64")
             texts.append(f"{mnemonics(name).get(plain, plain)}{first[len(plain) :]} {rest}")
         machine.execute(*texts)
-        assert lanes == 64 or ((machine.s[23] == 0x77777777).all() and not machine.s[124].any()), "masks are one register"
+        assert lanes == 64 or ((machine.s[23] == 0x77777777).all() and not machine.s[124].any()), (
+            "masks are one register"
+        )
         written = [machine.lanes(n).reshape(SHAPE) for n in (22, 106) if n == 106 or "{m22}" in lines[0]]
         found.append((machine.v[2:4].reshape(2, *SHAPE).copy(), written))
     result = np.dtype(np.float32) if "_f32" in lines[0].split()[0] else dtype
