@@ -244,7 +244,7 @@ class OpSpec(Spec):
     exclude: list[Expr] = []
     overrides: list[OverrideSpec] = []
     workspace: dict[Name, WorkspaceSpec] = {}
-    large_tensors: bool = Field(False, description="The kernel's offsets stay right beyond 2**31 elements.")
+    wide_offsets: bool = Field(False, description="The kernel's offsets stay right beyond 2**31 elements.")
     launches: list[LaunchSpec] = Field(min_length=1)
     selftest: list[SelftestSpec] = []
 
@@ -298,6 +298,7 @@ class ArchTuningSpec(Spec):
     modelled: ModelledSpec | None = None
     published: PublishedSpec | None = None
     doc: str = ""
+    derived: dict[Name, Expr] = Field({}, description="Derived numbers of the op that are computed otherwise there.")
     launches: dict[Name, list[ConfigSpec]]
 
     @model_validator(mode="after")
