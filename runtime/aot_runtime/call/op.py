@@ -21,6 +21,7 @@ from .contents import Contents
 from .decision import Decision
 from .generated import define
 from .launches import CallShape, LoadFunction, build_run, host_copy, layout_of
+from .overlap import hold_apart_on_host
 from .planner import Planner
 
 MAX_PLANS = 4096
@@ -72,6 +73,7 @@ class _Calls:
     def slow(self, tensors: dict[str, Any], scalars: dict[str, Any], stream: Any) -> Any:
         """Bring every array to the device, find or make the plan, run it, and bring back what came from numpy."""
         on_host = self._all_numpy(tensors)
+        hold_apart_on_host(self.op, tensors)
         arrays = {name: self._to_device(name, value, stream) for name, value in tensors.items()}
         self._check_device(arrays)
         try:
@@ -134,6 +136,10 @@ class _Calls:
         if value is None or isinstance(value, DeviceArray):
             return value
         tensor = next(tensor for tensor in self.op.tensors if tensor.name == name)
+        if isinstance(value, np.ma.MaskedArray):
+            raise ArgumentError(
+                f"{self.op.name}: argument '{name}' is a masked array; pass its data, or what `.filled()` gives"
+            )
         if isinstance(value, np.ndarray | np.generic):
             if tensor.role != "input" and not (isinstance(value, np.ndarray) and value.flags.writeable):
                 raise ArgumentError(f"{self.op.name}: argument '{name}' is written to, but is read-only")
@@ -227,6 +233,7 @@ def docstring(op: Op) -> str:
         shape = ", ".join(dim.extent + ("|1" if dim.broadcast else "") for dim in tensor.shape)
         allowed = " or ".join(op.dtypes.get(tensor.dtype, (tensor.dtype,)))
         role = "optional" if tensor.optional else f"{tensor.role} when {tensor.when}" if tensor.when else tensor.role
+        role += f" (may be {' or '.join(tensor.in_place)} itself)" if tensor.in_place else ""
         lines.append(f"    {tensor.name}: {allowed} [{shape}], {role}. {tensor.doc}".rstrip())
     for scalar in op.scalars:
         default = f", default {scalar.default}" if scalar.default else ""

@@ -118,7 +118,7 @@ class DeviceArray:
     def _view(self, shape: Shape, strides: Shape, offset: int = 0) -> DeviceArray:
         old = self.layout
         ptr = self.ptr + offset * old.itemsize
-        layout = make_layout(old.device, old.dtype, shape, strides, ptr % ALIGNMENT == 0)
+        layout = make_layout(old.device, old.dtype, shape, strides, ptr % ALIGNMENT == 0, old.foreign)
         return DeviceArray(self.device, ptr, layout, self.owner)
 
     # Copies

@@ -118,4 +118,5 @@ def import_capsule(capsule: Any, device: tuple[str, int]) -> tuple[int, Layout, 
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else packed_strides(shape)
     _api.PyCapsule_SetName(capsule, _USED)
     ptr = (tensor.data or 0) + tensor.byte_offset
-    return ptr, make_layout(device, _NAMES[code], shape, strides, ptr % ALIGNMENT == 0), _Imported(managed)
+    layout = make_layout(device, _NAMES[code], shape, strides, ptr % ALIGNMENT == 0, foreign=True)
+    return ptr, layout, _Imported(managed)

@@ -49,4 +49,5 @@ def _from_interface(device: ArrayDevice, foreign: Any, interface: dict[str, Any]
         raise ArgumentError(f"address {ptr:#x} is not memory of {device}: {error}") from None
     if owner != device.index:
         raise ArgumentError(f"the array is on {device.driver.name}:{owner}, not on {device}")
-    return DeviceArray(device, ptr, make_layout(device.key, name, shape, strides, ptr % ALIGNMENT == 0), foreign)
+    layout = make_layout(device.key, name, shape, strides, ptr % ALIGNMENT == 0, foreign=True)
+    return DeviceArray(device, ptr, layout, foreign)
