@@ -73,8 +73,8 @@ class _Calls:
     def slow(self, tensors: dict[str, Any], scalars: dict[str, Any], stream: Any) -> Any:
         """Bring every array to the device, find or make the plan, run it, and bring back what came from numpy."""
         on_host = self._all_numpy(tensors)
-        hold_apart_on_host(self.op, tensors)
         arrays = {name: self._to_device(name, value, stream) for name, value in tensors.items()}
+        hold_apart_on_host(self.op, tensors)
         self._check_device(arrays)
         try:
             run = self._plan(arrays, scalars)
