@@ -15,6 +15,7 @@ from aot_runtime.contract.layout import packing_order
 from aot_runtime.contract.records import Op, Tensor
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
+from aot_runtime.device.foreign import host_array
 from aot_runtime.errors import ArgumentError
 
 from .contents import Contents
@@ -71,7 +72,8 @@ class _Calls:
     # A call whose plan is not there, or whose arguments are not device arrays
 
     def slow(self, tensors: dict[str, Any], scalars: dict[str, Any], stream: Any) -> Any:
-        """Bring every array to the device, find or make the plan, run it, and bring back what came from numpy."""
+        """Bring every array to the device, find or make the plan, run it, and bring back what came from the host."""
+        tensors = {name: self._on_host(name, value) for name, value in tensors.items()}
         on_host = self._all_numpy(tensors)
         arrays = {name: self._to_device(name, value, stream) for name, value in tensors.items()}
         hold_apart_on_host(self.op, tensors)
@@ -131,6 +133,16 @@ class _Calls:
     def _all_numpy(self, tensors: Mapping[str, Any]) -> bool:
         inputs = [tensors[t.name] for t in self.op.tensors if t.role != "output" and tensors[t.name] is not None]
         return bool(inputs) and all(isinstance(value, np.ndarray | np.generic) for value in inputs)
+
+    def _on_host(self, name: str, value: Any) -> Any:
+        """A numpy array over what another library has in host memory; anything else as it is."""
+        if value is None or isinstance(value, DeviceArray | np.ndarray | np.generic):
+            return value
+        try:
+            host = host_array(value)
+        except ArgumentError as error:
+            raise ArgumentError(f"{self.op.name}: argument '{name}': {error}") from None
+        return value if host is None else host
 
     def _to_device(self, name: str, value: Any, stream: Any) -> DeviceArray | None:
         if value is None or isinstance(value, DeviceArray):

@@ -26,16 +26,21 @@ class Layout:
         kernel_strides: strides as kernels get them: 0 where the extent is 1, so that a broadcast needs no special case.
         aligned: whether the address is a multiple of 16 bytes.
         foreign: whether the memory is another library's, so that owners do not tell whose memory overlaps.
+        writeable: whether it may be written to, which its owner says.
         low, high: range of element offsets from the address, `high` exclusive.
     """
 
     __slots__ = (
-        "aligned", "device", "dtype", "foreign", "high", "itemsize", "kernel_strides", "low", "shape", "strides"
+        "aligned", "device", "dtype", "foreign", "high", "itemsize", "kernel_strides", "low", "shape", "strides",
+        "writeable",
     )  # fmt: skip
 
-    def __init__(self, device: tuple[str, int], dtype: str, shape: Shape, strides: Shape, aligned: bool, foreign: bool):
+    def __init__(
+        self, device: tuple[str, int], dtype: str, shape: Shape, strides: Shape, aligned: bool, foreign: bool,
+        writeable: bool,
+    ):  # fmt: skip
         self.device, self.dtype, self.shape, self.strides, self.aligned = device, dtype, shape, strides, aligned
-        self.foreign = foreign
+        self.foreign, self.writeable = foreign, writeable
         self.itemsize = DTYPES[dtype]
         self.kernel_strides = tuple(0 if extent == 1 else stride for extent, stride in zip(shape, strides, strict=True))
         reach = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
@@ -75,10 +80,11 @@ class Layout:
 
 @lru_cache(maxsize=1 << 16)
 def make_layout(
-    device: tuple[str, int], dtype: str, shape: Shape, strides: Shape, aligned: bool, foreign: bool = False
-) -> Layout:
+    device: tuple[str, int], dtype: str, shape: Shape, strides: Shape, aligned: bool, foreign: bool = False,
+    writeable: bool = True,
+) -> Layout:  # fmt: skip
     """The one `Layout` with these properties."""
-    return Layout(device, dtype, shape, strides, aligned, foreign)
+    return Layout(device, dtype, shape, strides, aligned, foreign, writeable)
 
 
 def disjoint(shape: Shape, strides: Shape, itemsize: int = 1) -> bool:
