@@ -328,7 +328,7 @@ def test_buffer_store(arch: str, name: str, sparse: bool):
     machine.execute(f"buffer_store_{name} {data}, v1, s[8:11], {no_soffset(arch)} offen offset:36")
     want = content.copy()
     for wave, lane in zip(*np.nonzero(machine.lanes(126)), strict=True):
-        start = (int(offsets[wave, lane]) & 0xFFFFFFFF) + 36
+        start = int(offsets[wave, lane]) + 36 & 0xFFFFFFFF  # the hardware adds in 32 bits
         raw = stored(transfer, machine.v[8 : 8 + transfer.words, wave, lane].tolist())
         unit = min(4, transfer.nbytes)
         for at in range(0, transfer.nbytes, unit):
