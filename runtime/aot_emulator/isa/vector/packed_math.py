@@ -15,7 +15,7 @@ from aot_emulator.state.arrays import Array
 from aot_emulator.state.wavefronts import Wavefronts
 
 from .vector_alu import OPS
-from .vector_op import VectorOp, evaluate, of_arch, vector_op
+from .vector_op import OF_RDNA, VectorOp, evaluate, of_arch, vector_op
 
 _NAMES = ("src0", "src1", "src2")
 
@@ -201,8 +201,11 @@ def _bind_float_dot(instruction: Instruction, layout: Registers, fmt: formats.Fl
     if instruction.field("neg"):
         raise instruction.unsupported("neg of a dot product")
 
+    is_cdna = instruction.arch.isa == "cdna"
+
     def function(waves: Wavefronts, a: Array, b: Array, c: Array, clamp: bool) -> Array:
-        total = arithmetic.dot(a, b, c.view(np.float32), fmt, waves.batch.numerics.dot_keeps_denormals)
+        numerics = waves.batch.numerics if is_cdna else OF_RDNA
+        total = arithmetic.dot(a, b, c.view(np.float32), fmt, numerics.dot_keeps_denormals)
         return clamp_float(waves, total) if clamp else total
 
     return _dot_step(instruction, layout, function)

@@ -12,6 +12,7 @@ import numpy as np
 from aot_emulator.isa.archs import Arch
 from aot_emulator.isa.floats import arithmetic, formats
 from aot_emulator.state import float_mode
+from aot_emulator.state.numerics import Numerics
 from aot_emulator.state.wavefronts import Wavefronts
 
 
@@ -47,13 +48,21 @@ def vector_op(kinds: str, function: Callable[..., Any], **fields: Any) -> Vector
     return VectorOp(tuple(kinds.split()), function, **fields)
 
 
+OF_RDNA = Numerics(dot_keeps_denormals=True)
+
+
 def dot_of(fmt: formats.FloatFormat) -> Callable[..., Any]:
     """A dot product of elements of a format with an fp32 number, for `VectorOp.function`."""
     return lambda a, b, c, numerics: arithmetic.dot(a, b, c, fmt, numerics.dot_keeps_denormals)
 
 
 def of_arch(op: VectorOp, arch: Arch) -> VectorOp:
-    """The instruction as an arch has it: RDNA 4 has no IEEE mode, and minimum and maximum quiet no NaN then."""
+    """The instruction as an arch has it.
+
+    RDNA 4 has no IEEE mode, and minimum and maximum quiet no NaN then. `Numerics` is about CDNA.
+    """
+    if op.numerics and arch.isa != "cdna":
+        return replace(op, function=partial(op.function, numerics=OF_RDNA), numerics=False)
     if arch.isa != "rdna4" or not op.ieee:
         return op
     return replace(op, function=partial(op.function, ieee=False), ieee=False)
