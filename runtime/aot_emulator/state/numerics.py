@@ -28,8 +28,8 @@ class Numerics:
 
     Attributes:
         matrix: how matrix instructions sum.
-        dot_keeps_denormals: CDNA's `v_dot2_f32_f16` and its kin take and give denormals. The CDNA3 ISA manual says that they
-            flush both, which is the default here; PyTorch's notes on numerical accuracy say so of MI200 alone.
+        dot_keeps_denormals: CDNA's `v_dot2_f32_f16` and its kin take and give denormals. The CDNA3 ISA manual says that
+            they flush both, which is the default here; PyTorch's notes on numerical accuracy say so of MI200 alone.
     """
 
     matrix: Arithmetic = Arithmetic.FLOAT32
