@@ -182,8 +182,13 @@ class Kernel:
     def kernarg_segment(self, given: bytes, grid: tuple[int, int, int], block: int, lds_bytes: int) -> bytes:
         """The kernarg segment: the explicit arguments as given, the hidden ones from the launch.
 
-        Raises `EmulationError` when the size is not the kernel's.
+        Raises `EmulationError` when the size is not the kernel's, or the kernel would call the host.
         """
+        if any(arg.kind == "hidden_hostcall_buffer" for arg in self.metadata.args):
+            raise EmulationError(
+                f"kernel {self.symbol} prints or asserts (tl.device_print, tl.device_assert): the emulator has no host "
+                "that it could call"
+            )
         explicit = [arg for arg in self.metadata.args if not arg.kind.startswith("hidden_")]
         needed = max((arg.offset + arg.size for arg in explicit), default=0)
         if not needed <= len(given) <= max(needed, self.metadata.kernarg_bytes):
@@ -196,7 +201,7 @@ class Kernel:
         hidden = _hidden_arguments(grid, block, lds_bytes)
         for arg in self.metadata.args:
             if arg.kind.startswith("hidden_"):
-                # What there is no runtime for (printf, the heap, queues) is null.
+                # What there is no runtime for (the heap, queues) is null.
                 segment[arg.offset : arg.offset + arg.size] = hidden.get(arg.kind, 0).to_bytes(arg.size, "little")
         return bytes(segment)
 
