@@ -142,7 +142,8 @@ class Sanitizer(Monitor):
             self._check_memory(reached)
         elif touch.space == "lds":
             name = "LDS of the workgroup"
-            self._check_bounds(reached, self._batch.access.lds_bytes, name)
+            if not self._check_bounds(reached, self._batch.access.lds_bytes, name):
+                return  # there is nothing of it that could be looked up
             offsets = addresses + (waves.workgroup * self._batch.access.lds_stride)[reached.waves]
             self._check_written(reached, self._lds_written, offsets, name)
             self._check_races(self._lds_cells, reached, offsets, self._batch.access.lds, "LDS")
@@ -178,11 +179,12 @@ class Sanitizer(Monitor):
                 cells = self._memory_cells[allocation.base] = Cells(allocation.data.size)
             self._check_races(cells, part, offsets, allocation.data, allocation.text)
 
-    def _check_bounds(self, reached: _Reached, size: int, name: str) -> None:
+    def _check_bounds(self, reached: _Reached, size: int, name: str) -> bool:
         wrong = (reached.addresses < 0) | (reached.addresses > size - reached.nbytes)
         if wrong.any():
             text = f"{reached.nbytes} bytes outside the {size} bytes of {name}"
             self._stop(self._fault("bounds", text, reached, wrong))
+        return not wrong.any()
 
     def _check_written(self, reached: _Reached, written: Array, offsets: Array, name: str) -> None:
         for at in range(0, reached.nbytes, 16):
