@@ -5,7 +5,7 @@ read of an image is bounded as a whole, by its own size or by a constant: many s
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 

@@ -1,5 +1,5 @@
-"""The files of a bundle, which may come from anywhere: only regular ones are read, through no link in the bundle, and no
-more of one than was asked for. The bundle's own folder is the caller's word, and may be reached through links.
+"""The files of a bundle, which may come from anywhere: only regular ones are read, through no link in the bundle, and
+no more of one than was asked for. The bundle's own folder is the caller's word, and may be reached through links.
 """
 
 from __future__ import annotations

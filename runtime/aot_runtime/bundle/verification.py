@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 
 from aot_runtime.contract.records import CODE_FOLDER, INDEX, SELFTEST_FOLDER, Index, Variant
@@ -18,6 +19,8 @@ from .vector_files import read_vectors
 
 MAX_TEXT_BYTES = 64 << 20
 """Bytes of the header or the stub that are looked at."""
+MAX_FAULTS = 100
+"""Faults that are told; where there are more, that is said instead."""
 
 
 def verify_bundle(folder: Path) -> list[str]:
@@ -26,10 +29,12 @@ def verify_bundle(folder: Path) -> list[str]:
         index = read_index(folder)
     except BundleError as error:
         return [str(error)]
-    return [
-        *_contracts(index), *_code(folder, index), *_vectors(folder, index), *_stray_files(folder, index),
-        *_texts(folder, index), *_permissions(folder, index),
-    ]  # fmt: skip
+    faults = chain(
+        _contracts(index), _code(folder, index), _vectors(folder, index), _stray_files(folder, index),
+        _texts(folder, index), _permissions(folder, index),
+    )  # fmt: skip
+    told = list(islice(faults, MAX_FAULTS))
+    return [*told, *(["there are more faults, which are not listed"] if next(faults, None) else [])]
 
 
 def _contracts(index: Index) -> Iterator[str]:
