@@ -11,8 +11,10 @@ import numpy as np
 from aot_runtime.contract.dtypes import numpy_dtype
 from aot_runtime.contract.layout import ALIGNMENT, Layout, Shape, make_layout, packed_strides
 from aot_runtime.errors import ArgumentError
+from aot_runtime.texts import shown
 
 from .drivers.base import Driver
+from .identity import OneOfAKind
 from .memory import order_after
 
 
@@ -33,7 +35,7 @@ class ArrayDevice(Protocol):
         """Fill a packed numpy array from an address."""
 
 
-class DeviceArray:
+class DeviceArray(OneOfAKind):
     """An array in the memory of one GPU.
 
     Make one with `Device.array`, `Device.empty` or `Device.wrap`; views share memory. Like numpy, `strides` are in
@@ -41,6 +43,7 @@ class DeviceArray:
     """
 
     __slots__ = ("__weakref__", "device", "layout", "owner", "ptr")
+    instead = "; copy its content with x.numpy() and device.array(…)"
 
     def __init__(self, device: ArrayDevice, ptr: int, layout: Layout, owner: Any):
         self.device, self.ptr, self.layout, self.owner = device, ptr, layout, owner
@@ -94,7 +97,7 @@ class DeviceArray:
         rank = self.ndim
         order = tuple(axis + rank if axis < 0 else axis for axis in axes or reversed(range(rank)))
         if sorted(order) != list(range(rank)):
-            raise ArgumentError(f"transpose{axes} is not an order of {rank} dims")
+            raise ArgumentError(f"transpose{shown(axes)} is not an order of {rank} dims")
         shape = tuple(self.shape[axis] for axis in order)
         return self._view(shape, tuple(self.layout.strides[axis] for axis in order))
 
@@ -109,7 +112,7 @@ class DeviceArray:
             rest = math.prod(extent for extent in wanted if extent != -1)
             wanted[wanted.index(-1)] = self.size // rest if rest else -1
         if math.prod(wanted) != self.size or min(wanted, default=0) < 0:
-            raise ArgumentError(f"an array of shape {self.shape} has no view of shape {tuple(shape)}: sizes differ")
+            raise ArgumentError(f"an array of shape {self.shape} has no view of shape {shown(shape)}: sizes differ")
         strides = _reshape(self.layout, tuple(wanted))
         if strides is None:
             raise ArgumentError(f"reshaping {self.layout} to {tuple(wanted)} would need a copy")
@@ -185,7 +188,7 @@ def _index(layout: Layout, keys: tuple[Any, ...]) -> tuple[Shape, Shape, int]:
     """(shape, strides, element offset) of basic indexing."""
     named = sum(key is not None and key is not Ellipsis for key in keys)
     if sum(key is Ellipsis for key in keys) > 1 or named > len(layout.shape):
-        raise ArgumentError(f"index {keys} does not fit an array of {len(layout.shape)} dims")
+        raise ArgumentError(f"index {shown(keys)} does not fit an array of {len(layout.shape)} dims")
     if not any(key is Ellipsis for key in keys):
         keys = (*keys, Ellipsis)
     shape: list[int] = []
@@ -208,7 +211,9 @@ def _index(layout: Layout, keys: tuple[Any, ...]) -> tuple[Shape, Shape, int]:
             elif isinstance(key, int | np.integer) and not isinstance(key, bool) and -extent <= key < extent:
                 offset += (int(key) % extent) * stride
             else:
-                raise ArgumentError(f"index {key!r} is not an integer or slice inside dim {dim} of extent {extent}")
+                raise ArgumentError(
+                    f"index {shown(key)} is not an integer or slice inside dim {dim} of extent {extent}"
+                )
             dim += 1
     return tuple(shape), tuple(strides), offset
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.layout import ALIGNMENT, make_layout, packed_strides
-from aot_runtime.errors import ArgumentError, DriverCallError
+from aot_runtime.errors import AotError, ArgumentError, DriverCallError
 
 from .array import ArrayDevice, DeviceArray
 from .dlpack import DLPACK_DEVICES, import_capsule
@@ -16,6 +16,18 @@ from .dlpack import DLPACK_DEVICES, import_capsule
 
 def wrap_foreign(device: ArrayDevice, foreign: Any) -> DeviceArray:
     """A `DeviceArray` over another library's array. Raises `ArgumentError` when it is not on this device."""
+    if isinstance(foreign, type):
+        raise ArgumentError(f"{foreign.__name__} is a class, not an array")
+    try:
+        return _wrapped(device, foreign)
+    except (AotError, MemoryError):
+        raise
+    except Exception as error:  # of the library: a tensor with gradients, a protocol half fulfilled
+        reason = f"{type(error).__name__}: {error}"
+        raise ArgumentError(f"{type(foreign).__name__} does not let itself be taken: {reason}") from error
+
+
+def _wrapped(device: ArrayDevice, foreign: Any) -> DeviceArray:
     if hasattr(foreign, "__dlpack__") and hasattr(foreign, "__dlpack_device__"):
         kind, index = foreign.__dlpack_device__()
         if (int(kind), int(index)) != (DLPACK_DEVICES[device.driver.name], device.index):
