@@ -17,7 +17,7 @@ class AotError(Exception):
 
 def _restored(kind: type[AotError], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> AotError:
     """An error as it was; its class may make it of other arguments than Python keeps in `args`."""
-    error = kind.__new__(kind, *args)
+    error: AotError = BaseException.__new__(kind, *args)
     error.__dict__.update(attributes)
     return error
 
