@@ -136,9 +136,14 @@ class Module:
         return self._image.symbols[symbol][0]
 
     def functions(self) -> Iterator[tuple[int, bytes]]:
-        """(address from the start of the module, machine code) of each function."""
+        """(address from the start of the module, machine code) of each function. Raises `BundleError`."""
+        executable = [segment for segment in self._image.segments if segment.executable]
+        left = sum(segment.size for segment in executable)
         for address, size in set(self._image.symbols.values()):
-            if size and any(s.executable and s.address <= address < s.address + s.size for s in self._image.segments):
+            if size and any(s.address <= address < s.address + s.size for s in executable):
+                left -= size
+                if left < 0:
+                    raise BundleError("functions of the code object overlap")
                 yield address, self.bytes_at(address, size)
 
     def bytes_at(self, address: int, size: int) -> bytes:
@@ -197,7 +202,8 @@ class Kernel:
         for arg in self.metadata.args:
             if arg.kind.startswith("hidden_"):
                 # What there is no runtime for (the heap, queues) is null.
-                segment[arg.offset : arg.offset + arg.size] = hidden.get(arg.kind, 0).to_bytes(arg.size, "little")
+                value = hidden.get(arg.kind, 0) % (1 << 8 * arg.size)
+                segment[arg.offset : arg.offset + arg.size] = value.to_bytes(arg.size, "little")
         return bytes(segment)
 
     def start(self, batch: Batch, workgroups: Array, block: int, kernarg: int, segment: bytes, preload: bool) -> None:

@@ -6,6 +6,8 @@ an index whose `oldest_reader` is not newer than `FORMAT_VERSION`, and ignores f
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from aot_runtime.errors import BundleError
@@ -21,7 +23,9 @@ GLOBAL_SCRATCH, PROFILE_SCRATCH = ".global_scratch", ".profile_scratch"
 POINTER = "*"
 """What the type of a kernarg that is a pointer begins with."""
 
-Value = bool | int | float | str
+Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""An integer of an index: what 64 bits hold."""
+Value = bool | Int | float | str
 
 
 class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -67,8 +71,8 @@ class Tensor(_Record, frozen=True):
     role: str = "input"
     optional: bool = False
     when: str = ""
-    contiguous: tuple[int, ...] = ()
-    innermost: tuple[int, ...] = ()
+    contiguous: tuple[Int, ...] = ()
+    innermost: tuple[Int, ...] = ()
     align: bool = True
     large: bool = False
     offsets: Offsets | None = None
@@ -96,8 +100,8 @@ class DimLimit(_Record, frozen=True):
     """The closed range of a dim's extent."""
 
     name: str
-    min: int = 1
-    max: int = 2**31 - 1
+    min: Int = 1
+    max: Int = 2**31 - 1
     doc: str = ""
 
 
@@ -190,30 +194,30 @@ class Kernarg(_Record, frozen=True):
 
     name: str
     type: str
-    offset: int
-    size: int
+    offset: Int
+    size: Int
     value: str = ""
 
 
 class Scratch(_Record, frozen=True):
     """Scratch memory per workgroup that the compiled code itself asks for."""
 
-    bytes: int = 0
-    alignment: int = 1
+    bytes: Int = 0
+    alignment: Int = 1
 
 
 class Resources(_Record, frozen=True):
     """What the code object's own metadata says that a launch takes. A cubin does not record spills: None."""
 
-    vgprs: int = 0
-    agprs: int = 0
-    sgprs: int = 0
-    vgpr_spills: int | None = None
-    sgpr_spills: int | None = None
-    scratch_bytes: int = 0
+    vgprs: Int = 0
+    agprs: Int = 0
+    sgprs: Int = 0
+    vgpr_spills: Int | None = None
+    sgpr_spills: Int | None = None
+    scratch_bytes: Int = 0
     waves_per_simd: float = 0
     occupancy_limit: str = ""
-    code_bytes: int = 0
+    code_bytes: Int = 0
 
 
 class Variant(_Record, frozen=True):
@@ -223,17 +227,17 @@ class Variant(_Record, frozen=True):
     """
 
     op: str
-    launch: int
+    launch: Int
     axis_values: dict[str, Value]
     aligned: bool
-    config: int
+    config: Int
     code: str
     symbol: str
     kernargs: tuple[Kernarg, ...]
-    kernarg_bytes: int
-    lds_bytes: int
-    num_warps: int
-    warp_size: int
+    kernarg_bytes: Int
+    lds_bytes: Int
+    num_warps: Int
+    warp_size: Int
     resources: Resources
     options: dict[str, Value]
     compiler: str
@@ -246,7 +250,7 @@ class Blob(_Record, frozen=True):
     """One code object, or the vectors of a selftest case: its file in the bundle, its size and its sha256."""
 
     file: str
-    size: int
+    size: Int
     sha256: str
 
 
@@ -267,7 +271,7 @@ class Case(_Record, frozen=True):
     bounds: dict[str, float]
     dtypes: dict[str, str] = {}
     scalars: dict[str, Value] = {}
-    innermost: dict[str, int] = {}
+    innermost: dict[str, Int] = {}
 
 
 class Target(_Record, frozen=True):
@@ -275,14 +279,14 @@ class Target(_Record, frozen=True):
 
     arch: str
     backend: str
-    warp_size: int
+    warp_size: Int
 
 
 class Index(_Record, frozen=True):
     """`bundle.json` as a whole."""
 
-    format: int
-    oldest_reader: int
+    format: Int
+    oldest_reader: Int
     id: str
     name: str
     target: Target
@@ -294,7 +298,7 @@ class Index(_Record, frozen=True):
 
 
 class _Version(msgspec.Struct, frozen=True):
-    oldest_reader: int
+    oldest_reader: Int
 
 
 def encode_index(index: Index) -> bytes:
