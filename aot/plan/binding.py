@@ -339,7 +339,7 @@ class Binder:
             raise self._error(self._place(name), f"parameter '{name}': {error}") from None
 
     def _default(self, parameter: Parameter) -> Any:
-        value = getattr(parameter.default, "value", parameter.default)  # of a tl.constexpr, what it holds
+        value = parameter.default
         if value is not None and not isinstance(value, bool | int | float | str):
             raise self._error(
                 ("kernel",),
