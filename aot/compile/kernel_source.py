@@ -145,6 +145,8 @@ def _plain(default: Any) -> Any:
     match value:
         case None | bool():
             return value
+        case int() if value.bit_length() > 64:
+            return NotPlain("a number of over 64 bits")
         case int():  # of an enumeration: its class is known to the kernel's process alone
             return int.__int__(value)
         case float():
