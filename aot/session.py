@@ -27,7 +27,7 @@ from aot.plan.bundles import PlannedBundle, filter_names, plan_bundle
 from aot.plan.cases import Recipe
 from aot.write.bundle_writer import write_bundle
 from aot.write.vectors import CaseVectors, Computed, VectorCache, case_vectors, compute
-from aot_runtime.errors import AotError
+from aot_runtime.errors import AotError, BundleError
 
 from .targets import Target
 
@@ -241,13 +241,14 @@ def _write(
     console: Console, bundle: PlannedBundle, outcome: Outcome, vectors: tuple[CaseVectors, ...], output: Path
 ) -> None:
     try:
-        folder = write_bundle(bundle, outcome.kernels, vectors, output)
+        written = write_bundle(bundle, outcome.kernels, vectors, output)
     except OSError as error:
         raise BuildError(f"bundle {bundle.folder_name} cannot be written: {error.strerror}: {error.filename}") from None
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    objects = len(list((folder / "code").iterdir()))
+    except BundleError as error:
+        raise BuildError(f"bundle {bundle.folder_name} was not written, as no reader would take it: {error}") from None
     console.print(
-        f"{folder}: {len(bundle.variants)} variants, {objects} code objects, {size / 1e6:.1f} MB{_cases(bundle)}"
+        f"{written.folder}: {len(bundle.variants)} variants, {written.code_objects} code objects, "
+        f"{written.size / 1e6:.1f} MB{_cases(bundle)}"
     )
 
 
