@@ -148,7 +148,13 @@ FP8 = np.dtype(ml_dtypes.float8_e4m3fnuz)
 BF8 = np.dtype(ml_dtypes.float8_e5m2fnuz)
 OCP_FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
 OCP_BF8 = np.dtype(ml_dtypes.float8_e5m2)
-FP8_OF = {"gfx942": (FP8, BF8), "gfx950": (OCP_FP8, OCP_BF8), "gfx90a": (), "gfx1100": (), "gfx1201": (OCP_FP8, OCP_BF8)}
+FP8_OF = {
+    "gfx942": (FP8, BF8),
+    "gfx950": (OCP_FP8, OCP_BF8),
+    "gfx90a": (),
+    "gfx1100": (),
+    "gfx1201": (OCP_FP8, OCP_BF8),
+}
 """The 8-bit floats that Triton multiplies on each architecture."""
 
 
