@@ -1,4 +1,4 @@
-"""On what device the tests of ops run, which cases of long lists run by default, and bundles that several suites use."""
+"""On what device tests of ops run, which cases of long lists run by default, and bundles that several suites use."""
 
 from __future__ import annotations
 

@@ -84,6 +84,7 @@ class TensorSpec(Spec):
     nullable: bool = Field(False, description="Where it is absent the kernel gets a null pointer; no constexpr tells.")
     offsets: OffsetsSpec | None = Field(None, description="Its numbers are offsets, checked where the host has them.")
     range: list[Expr] = Field([], max_length=2, description="Least and largest of its numbers, checked likewise.")
+    in_place: list[Name] = Field([], description="Inputs that an output may be itself, element by element.")
     align: bool = Field(True, description="Whether the aligned specialisation assumes 16-divisible strides of it.")
     large: bool = Field(False, description="The aligned specialisation takes it beyond 2 GiB too: i64 strides.")
     doc: str = ""
@@ -244,7 +245,7 @@ class OpSpec(Spec):
     exclude: list[Expr] = []
     overrides: list[OverrideSpec] = []
     workspace: dict[Name, WorkspaceSpec] = {}
-    large_tensors: bool = Field(False, description="The kernel's offsets stay right beyond 2**31 elements.")
+    wide_offsets: bool = Field(False, description="The kernel's offsets stay right beyond 2**31 elements.")
     launches: list[LaunchSpec] = Field(min_length=1)
     selftest: list[SelftestSpec] = []
 
@@ -298,6 +299,7 @@ class ArchTuningSpec(Spec):
     modelled: ModelledSpec | None = None
     published: PublishedSpec | None = None
     doc: str = ""
+    derived: dict[Name, Expr] = Field({}, description="Derived numbers of the op that are computed otherwise there.")
     launches: dict[Name, list[ConfigSpec]]
 
     @model_validator(mode="after")

@@ -77,10 +77,11 @@ class _Api:
 
 
 _APIS = {
-    "hip": _Api("hip", "HIP_LAUNCH_PARAM", "hipError_t", "hipSuccess", "hipFunction_t", "hipStream_t",
-                "hipModuleLaunchKernel"),
+    "hip": _Api(
+        "hip", "HIP_LAUNCH_PARAM", "hipError_t", "hipSuccess", "hipFunction_t", "hipStream_t", "hipModuleLaunchKernel"
+    ),
     "cuda": _Api("cuda", "CU_LAUNCH_PARAM", "CUresult", "CUDA_SUCCESS", "CUfunction", "CUstream", "cuLaunchKernel"),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -268,9 +269,12 @@ def _variant(
 ) -> Iterator[str]:
     name, struct = variant_name(prefix, variant), struct_name(prefix, variant)
     numbers = (
-        variant.num_warps * variant.warp_size, variant.lds_bytes, variant.kernarg_bytes, variant.global_scratch.bytes,
+        variant.num_warps * variant.warp_size,
+        variant.lds_bytes,
+        variant.kernarg_bytes,
+        variant.global_scratch.bytes,
         variant.profile_scratch.bytes,
-    )  # fmt: skip
+    )
     yield _comment(describe(op, variant))
     yield f"typedef struct {struct} {name}_kernargs;"
     yield f"static const aot_kernel {name} = {{"

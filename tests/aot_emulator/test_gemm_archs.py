@@ -9,10 +9,10 @@ from aot_runtime import Bundle
 from aot_runtime.weights import to_int4
 from kernels.gemm import reference
 from kernels.tolerance import assert_close
-from tests.support.emulation.bundling import on_demand
 from tests.ops.gemm.gemm8_suite import float8
 from tests.ops.gemm.gemm_packed_suite import run_linear
 from tests.ops.gemm.gemm_suite import FLOOR, FP16, INT8, matrix, on_device, run_matmul
+from tests.support.emulation.bundling import on_demand
 
 pytestmark = pytest.mark.sampled(5)
 

@@ -11,8 +11,8 @@ import yaml
 from aot_runtime import Bundle
 from kernels.gemm.reference import matmul, matmul_same_dtype
 from kernels.tolerance import assert_close
-from tests.support.emulation.bundling import ROOT, built
 from tests.ops.gemm.gemm_suite import FLOOR, FP16, into_poison, matrix, on_device
+from tests.support.emulation.bundling import ROOT, built
 
 pytestmark = pytest.mark.sampled(5)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aot_runtime import Bundle
-from tests.support.emulation.bundling import on_demand
 from tests.ops.gemm.gemm_packed_suite import *  # noqa: F403 -- its tests
+from tests.support.emulation.bundling import on_demand
 
 pytestmark = pytest.mark.sampled(5)
 

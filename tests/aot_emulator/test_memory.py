@@ -12,8 +12,8 @@ from aot_runtime import Bundle
 from aot_runtime.command.bandwidth import MOVED, measure, parse_size
 from aot_runtime.command.main import main
 from aot_runtime.errors import DeviceMemoryError
-from tests.support.emulation.bundling import built
 from tests.ops.memory.memory_suite import *  # noqa: F403 -- its tests
+from tests.support.emulation.bundling import built
 
 pytestmark = pytest.mark.sampled(5)
 

@@ -13,9 +13,9 @@ from aot_emulator.profile.profile_report import profile_data
 from aot_runtime import Bundle
 from aot_runtime.call.callspec import CallSpec
 from kernels.rows import reference
-from tests.support.emulation.bundling import ROOT, built, on_demand
 from tests.ops.rows.rows_suite import *  # noqa: F403 -- its tests
 from tests.ops.rows.rows_suite import BF16, FP32, NORMS, RowsFor, normal, run_norm
+from tests.support.emulation.bundling import ROOT, built, on_demand
 
 pytestmark = pytest.mark.sampled(5)
 

@@ -45,7 +45,7 @@ def execute(launch: Launch, memory: Memory, options: Options, monitors: Sequence
 def _make_batch(launch: Launch, workgroups: range, options: Options) -> Batch:
     """Registers of some workgroups' wavefronts, those that are run together next to each other."""
     program = launch.kernel.program
-    batch = Batch(program.layout.total, len(workgroups) * launch.wavefronts, program.arch.lanes)
+    batch = Batch(program.layout.total, len(workgroups) * launch.wavefronts, program.arch.lanes, options.numerics)
     if options.order is Order.SERIAL:
         batch.slot[:] = batch.slot.reshape(len(workgroups), launch.wavefronts).T.ravel()
     batch.workgroup[:] = batch.slot // launch.wavefronts

@@ -9,8 +9,10 @@ barrier that lockstep hides shows. Both give the same result for a kernel withou
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+
+from aot_emulator.state.numerics import Numerics
 
 
 class Order(Enum):
@@ -33,6 +35,7 @@ class Options:
         strict: watch for faults (`sanitizer`). Memory that was allocated while the driver was not strict counts as
             written.
         profile: count accesses of memory too, in `Statistics.traffic`.
+        numerics: what is chosen about results where AMD does not document them, or sources disagree.
         progress: called after each batch with the workgroups that are done, and all of the launch.
     """
 
@@ -43,4 +46,5 @@ class Options:
     preload: bool = True
     strict: bool = False
     profile: bool = False
+    numerics: Numerics = field(default_factory=Numerics)
     progress: Callable[[int, int], None] | None = None

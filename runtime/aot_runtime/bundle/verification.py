@@ -22,9 +22,12 @@ def verify_bundle(folder: Path) -> list[str]:
     except BundleError as error:
         return [str(error)]
     return [
-        *_contracts(index), *_code(folder, index), *_vectors(folder, index), *_stray_files(folder, index),
+        *_contracts(index),
+        *_code(folder, index),
+        *_vectors(folder, index),
+        *_stray_files(folder, index),
         *_texts(folder, index),
-    ]  # fmt: skip
+    ]
 
 
 def _contracts(index: Index) -> Iterator[str]:

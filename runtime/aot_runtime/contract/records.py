@@ -58,6 +58,7 @@ class Tensor(_Record, frozen=True):
         large: the aligned specialisation takes it however far it reaches; its strides are 64 bits wide there too.
         offsets: what its numbers are, where they say where sequences begin and end.
         range: least and largest number that it may have, expressions of dims and scalars; empty: any.
+        in_place: inputs that an output may be itself: the same address, shape and strides.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Tensor(_Record, frozen=True):
     large: bool = False
     offsets: Offsets | None = None
     range: tuple[str, ...] = ()
+    in_place: tuple[str, ...] = ()
     doc: str = ""
 
 

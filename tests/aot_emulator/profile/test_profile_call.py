@@ -151,7 +151,13 @@ def test_refusals(rows: Path, arguments: tuple[str, ...], status: int, words: st
 def test_content_of_another_shape(rows: Path, tmp_path: Path):
     np.save(tmp_path / "x.npy", np.zeros((3, 4)))
     with pytest.raises(ArgumentError, match=r"'x' has shape \(3, 100\), the array in .* has \(3, 4\)"):
-        profile_call(EmulatorDriver(), rows, "softmax", CallSpec({"x": (3, 100)}, dtypes={"T": "float16"}), {"x": f"{tmp_path}/x.npy"})
+        profile_call(
+            EmulatorDriver(),
+            rows,
+            "softmax",
+            CallSpec({"x": (3, 100)}, dtypes={"T": "float16"}),
+            {"x": f"{tmp_path}/x.npy"},
+        )
 
 
 def test_no_bundle(tmp_path: Path):
