@@ -19,7 +19,21 @@ pytest.importorskip("triton", reason="compiling kernels needs the extra `build`"
 from aot_emulator import ARCHS, EmulatorDriver, Options, Order
 
 from tests.support.emulation.launching import (
-    BF16, F16, F32, F64, FP8_OF, I8, I32, I64, OCP_BF8, OCP_FP8, U32, compile_kernel, launch, normal, run,
+    BF16,
+    F16,
+    F32,
+    F64,
+    FP8_OF,
+    I8,
+    I32,
+    I64,
+    OCP_BF8,
+    OCP_FP8,
+    U32,
+    compile_kernel,
+    launch,
+    normal,
+    run,
 )  # fmt: skip
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -98,7 +112,9 @@ def test_spilling_matmul(arch: str, waves: int):
     options = Options(profile=True, strict=True)
     driver = check_matmul(arch, F16, (32, 64, 64), (32, 64, 32), 1, options, num_warps=1, waves_per_eu=waves)
     accesses = driver.last.summary.accesses
-    assert ("scratch", "store") in accesses and ("scratch", "load") in accesses, "it spills no more: take more wavefronts"
+    assert ("scratch", "store") in accesses and ("scratch", "load") in accesses, (
+        "it spills no more: take more wavefronts"
+    )
 
 
 # What the compiler knows of pointers, and these choose how tiles are loaded.
@@ -136,8 +152,15 @@ def test_matmul_of_whole_blocks(arch: str, way: str, kind: str, monkeypatch: pyt
         assert accesses["lds", "store"].bytes == accesses["global", "load"].bytes == a.nbytes + b.nbytes
 
 
-DOTS = [(arch, dtype, shape, "ieee") for shape in ((16, 16, 64), (4, 64, 64)) for dtype in (F16, F64, F32, I8, BF16) for arch in CDNA]
-DOTS += [(arch, F32, (32, 32, 64), "bf16x3") for arch in CDNA] + [("gfx950", dtype, (4, 64, 64), "ieee") for dtype in FP8_OF["gfx950"]]
+DOTS = [
+    (arch, dtype, shape, "ieee")
+    for shape in ((16, 16, 64), (4, 64, 64))
+    for dtype in (F16, F64, F32, I8, BF16)
+    for arch in CDNA
+]
+DOTS += [(arch, F32, (32, 32, 64), "bf16x3") for arch in CDNA] + [
+    ("gfx950", dtype, (4, 64, 64), "ieee") for dtype in FP8_OF["gfx950"]
+]
 
 
 @cases("arch,dtype,shape,precision", DOTS, 5)
@@ -152,12 +175,18 @@ def test_dot(arch: str, dtype: np.dtype, shape: tuple[int, int, int], precision:
     assert error <= (0 if dtype == I8 else 1e-13 if dtype == F64 else 3e-4 if precision == "bf16x3" else 8e-5)
 
 
-@cases("dtype,arch,stages", [(F16, "gfx950", 1), (BF16, "gfx950", 2), (OCP_FP8, "gfx950", 2), (BF16, "gfx90a", 1), (F16, "gfx1201", 1)], 2)
+@cases(
+    "dtype,arch,stages",
+    [(F16, "gfx950", 1), (BF16, "gfx950", 2), (OCP_FP8, "gfx950", 2), (BF16, "gfx90a", 1), (F16, "gfx1201", 1)],
+    2,
+)
 def test_chained_dots(dtype: np.dtype, arch: str, stages: int):
     m, n, dim = 64, 128, 64
     q, k, v = (normal(*shape, dtype=dtype, seed=i, scale=0.5) for i, shape in enumerate(((m, dim), (n, dim), (n, dim))))
     arguments = {"q": q, "k": k, "v": v, "out": np.zeros((m, dim), F32), "n": n}
-    after, _ = run("attention", (1,), arguments, {"num_stages": stages}, arch=arch, HEAD_DIM=dim, BLOCK_M=64, BLOCK_N=64)
+    after, _ = run(
+        "attention", (1,), arguments, {"num_stages": stages}, arch=arch, HEAD_DIM=dim, BLOCK_M=64, BLOCK_N=64
+    )
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     p = np.exp2(q @ k.T - (q @ k.T).max(1, keepdims=True))
     tolerance = {F16: 1e-3, BF16: 5e-3, OCP_FP8: 5e-2}[dtype]
@@ -249,7 +278,9 @@ def test_integer_functions(arch: str, dtype: np.dtype):
     x = rng.integers(limits.min // 2, limits.max // 2, 256).astype(dtype)
     y = rng.integers(1, min(limits.max, 1000), 256).astype(dtype)
     after, _ = run("integer_functions", (1,), {"x": x, "y": y, "out": np.zeros((6, 256), dtype)}, arch=arch, BLOCK=256)
-    toward_zero = np.array([abs(a) // b * (1 if a >= 0 else -1) for a, b in zip(x.tolist(), y.tolist(), strict=True)], dtype)
+    toward_zero = np.array(
+        [abs(a) // b * (1 if a >= 0 else -1) for a, b in zip(x.tolist(), y.tolist(), strict=True)], dtype
+    )
     want = [toward_zero, x - toward_zero * y, x * y, x << (y & 7), x >> (y & 7), x < y]
     np.testing.assert_array_equal(after["out"], np.array(want).astype(dtype))
 
@@ -271,7 +302,9 @@ def test_casts(arch: str, source: np.dtype, targets: tuple[np.dtype, ...]):
         wide = x.astype(np.float64) if source.kind not in "iu" else x
         if target.name.startswith("float8"):
             wide = np.clip(wide, *(sign * float(ml_dtypes.finfo(target).max) for sign in (-1, 1)))
-        np.testing.assert_array_equal(after[name].astype(np.float64), wide.astype(target).astype(np.float64), str(target))
+        np.testing.assert_array_equal(
+            after[name].astype(np.float64), wide.astype(target).astype(np.float64), str(target)
+        )
 
 
 @cases("arch,order", [(arch, order) for order in Order for arch in ARCHS], 3)
@@ -279,7 +312,9 @@ def test_rearrangements(arch: str, order: Order):
     x, size = normal(16, 64), 16 * 64
     index = np.random.default_rng(0).integers(0, 64, x.shape).astype(np.int32)
     arguments = {"x": x, "index": index, "out": np.zeros(4 * size + 3 * 16, F32)}
-    after, _ = run("rearrangements", (1,), arguments, emulation=Options(order=order, strict=True), arch=arch, ROWS=16, COLUMNS=64)
+    after, _ = run(
+        "rearrangements", (1,), arguments, emulation=Options(order=order, strict=True), arch=arch, ROWS=16, COLUMNS=64
+    )
     sums, ordered, gathered, transposed = after["out"][: 4 * size].reshape(4, 16, 64)
     np.testing.assert_allclose(sums, x.cumsum(1), rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(ordered, np.sort(x, 1))

@@ -25,7 +25,7 @@ def rounded(value: Fraction | int, fmt: FloatFormat, rounding: Rounding = NEARES
     exponent = max(exponent + (size >= Fraction(2) ** (exponent + digits)), lowest)
     result = _WAYS[rounding](value / Fraction(2) ** exponent) * Fraction(2) ** exponent  # Python rounds halves to even
     if abs(result) > largest:
-        beyond = rounding is NEAREST or (rounding is Rounding.UP) == (value > 0) and rounding is not Rounding.ZERO
+        beyond = rounding is NEAREST or ((rounding is Rounding.UP) == (value > 0) and rounding is not Rounding.ZERO)
         result = math.inf if beyond else largest
     return math.copysign(result, 1 if value > 0 else -1)
 

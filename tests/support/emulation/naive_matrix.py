@@ -10,9 +10,10 @@ import functools
 
 import ml_dtypes
 import numpy as np
-from aot_emulator.isa.matrix import matrix_op, matrix_product
+from aot_emulator import Arithmetic, Numerics
+from aot_emulator.isa.matrix import matrix_op
 
-from tests.support.emulation.machine import ACCUMULATION, Machine, block, is_rdna
+from tests.support.emulation.machine import ACCUMULATION, DEFAULT_MODE, Machine, block, is_rdna
 
 ARCHES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
 EVERY = [(arch, name) for arch in ARCHES for name in sorted(matrix_op.matrix_ops(arch))]
@@ -192,20 +193,14 @@ class Case:
         """D of the operands, or of others."""
         return naive(self.a if a is None else a, self.b if b is None else b, self.c if c is None else c)
 
-    def compute(self, arithmetic):
-        """D with one of the arithmetics, which instructions do not choose among."""
-        a, b, c = self.registers()
-        found = matrix_product.execute(self.entry, a, b, c, self.modifiers, arithmetic=arithmetic)
-        return unpack_d(self.op, found, self.d_type, self.high)
-
-    def run(self, addend=None, target=C, scales=()):
+    def run(self, *given, **more):
         """D of the instruction, executed without active lanes."""
-        return unpack_d(self.op, self.execute(addend, target, scales), self.d_type, self.high)
+        return unpack_d(self.op, self.execute(*given, **more), self.d_type, self.high)
 
-    def execute(self, addend=None, target=C, scales=()):
+    def execute(self, addend=None, target=C, scales=(), arithmetic=Arithmetic.FLOAT32, mode=DEFAULT_MODE):
         """D's registers, [registers, wavefronts, lanes]. addend: the text of a constant C. target: D's first register."""
-        machine, letters = Machine(self.arch, self.waves), "vvv" if is_rdna(self.arch) else "vaa"
-        texts = []
+        machine, letters = Machine(self.arch, self.waves, mode=mode), "vvv" if is_rdna(self.arch) else "vaa"
+        machine.batch.numerics, texts = Numerics(matrix=arithmetic), []
         for first, letter, values in zip((A, B, C), letters, self.registers(), strict=True):
             start = first + ACCUMULATION * (letter == "a")
             machine.v[start : start + len(values)] = values

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from aot_emulator import Arithmetic
 from aot_emulator.isa.matrix import matrix_op
-from aot_emulator.isa.matrix.matrix_product import Arithmetic
 
 from tests.support.emulation.naive_matrix import FLOATS, Case
 
@@ -87,7 +87,7 @@ def test_hardware_arithmetic(arch, name):
     case.a[..., 0, :] *= 0
     if op.a.name == "xf32":
         case.a, case.b = (values.astype(np.float16).astype(np.float64) for values in (case.a, case.b))
-    got = case.compute(Arithmetic.HARDWARE)
+    got = case.run(arithmetic=Arithmetic.HARDWARE)
     some = itertools.product(range(op.blocks), range(op.m), range(0, op.n, 3))
     differ = 0
     for block, i, j in itertools.islice(some, 0, None, max(1, op.m * op.n * op.blocks // 600)):
@@ -102,9 +102,9 @@ def test_hardware_arithmetic_of_fp64_rounds_each_step():
     case = Case("gfx942", "v_mfma_f64_16x16x4_f64", waves=1)
     case.a[...], case.b[...], case.c[...] = 1, 2.0**-53, 1
     case.a[..., 3] = 0
-    assert (case.compute(Arithmetic.HARDWARE) == 1).all()
+    assert (case.run(arithmetic=Arithmetic.HARDWARE) == 1).all()
     case.c[...] = 1 + 2.0**-52
-    assert (case.compute(Arithmetic.HARDWARE) == 1 + 2.0**-51).all()
+    assert (case.run(arithmetic=Arithmetic.HARDWARE) == 1 + 2.0**-51).all()
 
 
 @pytest.mark.parametrize(("name", "want"), [("16x16x16_f16", 1 - 2.0**-24), ("16x16x32_fp8_fp8", 1)])
@@ -113,25 +113,25 @@ def test_hardware_forgets_a_tiny_c_in_8_bit_sums_only(name, want):
     case = Case("gfx942", "v_mfma_f32_" + name, waves=1)
     case.a[...], case.b[...], case.c[...] = 0, 1, -(2.0**-40)
     case.a[..., 0] = 1
-    assert (case.compute(Arithmetic.HARDWARE) == want).all()
+    assert (case.run(arithmetic=Arithmetic.HARDWARE) == want).all()
 
 
 def test_hardware_keeps_31_bits_of_a_sum():
     case = Case("gfx942", "v_mfma_f32_16x16x16_f16", waves=1)
     case.a[...], case.b[...], case.c[...] = 0, 2.0**-24, 1
     case.a[..., 0] = 1 + 2.0**-7
-    assert (case.compute(Arithmetic.HARDWARE) == 1 + 2.0**-23).all()
+    assert (case.run(arithmetic=Arithmetic.HARDWARE) == 1 + 2.0**-23).all()
     case.a[..., 0] = 1 + 2.0**-8
-    assert (case.compute(Arithmetic.HARDWARE) == 1).all()
+    assert (case.run(arithmetic=Arithmetic.HARDWARE) == 1).all()
 
 
 def test_hardware_overflow_of_a_product():
     case = Case("gfx942", "v_mfma_f32_16x16x16_bf16", waves=1)
     case.a[...], case.b[...], case.c[...] = 0, 2.0**100, 0
     case.a[..., 0] = 2.0**40
-    assert (case.compute(Arithmetic.HARDWARE) == np.inf).all()
+    assert (case.run(arithmetic=Arithmetic.HARDWARE) == np.inf).all()
     case.a[..., 1] = -(2.0**40)
-    assert np.isnan(case.compute(Arithmetic.HARDWARE)).all()
+    assert np.isnan(case.run(arithmetic=Arithmetic.HARDWARE)).all()
 
 
 @pytest.mark.sampled(20)
@@ -146,5 +146,5 @@ def test_other_sums_are_within_the_error_bound_of_their_type(arch, name):
     want, size = case.want(), case.want(abs(case.a), abs(case.b), abs(case.c))
     eps = {16: 2.0**-10 if case.op.d.name == "f16" else 2.0**-7, 32: 2.0**-23, 64: 2.0**-52}[case.op.d.bits]
     assert (abs(case.run() - want) <= 0.5 * case.op.k * eps * size + eps * size).all()
-    exact = case.compute(Arithmetic.FLOAT64)
+    exact = case.run(arithmetic=Arithmetic.FLOAT64)
     assert (abs(exact - want) <= 0.5 * eps * abs(want) + case.op.k * 2.0**-52 * size).all()

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from aot_emulator import Arithmetic
 from aot_emulator.isa.matrix import matrix_op, matrix_product
 
 from aot_runtime.errors import UnsupportedInstructionError
-from tests.support.emulation.machine import Machine
+from tests.support.emulation.machine import DEFAULT_MODE, Machine
 from tests.support.emulation.naive_matrix import EVERY, F8F6F4_TYPES, FLOATS, INTEGERS, PLAIN, A, B, Case, unpack_d
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -169,6 +170,35 @@ def test_op_sel_names_a_half_of_gfx11s_results(arch: str, name: str, high: bool)
         assert (unpack_d(case.op, found, case.d_type, high) == case.want()).all()
 
 
+FP16_OVFL, MAX = 1 << 23, float(np.finfo(np.float32).max)
+
+
+@pytest.mark.parametrize("values,plain,saturated", [
+    ((1e30, 1e30, 0), np.inf, MAX), ((1e30, -1e30, 0), -np.inf, -MAX), ((1e19, 1e19, 3e38), np.inf, MAX),
+    ((np.inf, 1, 0), np.inf, np.inf), ((1, 1, -np.inf), -np.inf, -np.inf),
+])  # fmt: skip
+def test_overflow_of_sums(values: tuple[float, float, float], plain: float, saturated: float):
+    """With FP16_OVFL, infinity only from infinity."""
+    case = Case("gfx942", "v_mfma_f32_32x32x2_f32", waves=1)
+    case.a[...], case.b[...], case.c[...] = values
+    assert (case.run() == plain).all() and (case.run(mode=DEFAULT_MODE | FP16_OVFL) == saturated).all()
+
+
+def test_overflow_of_integer_sums():
+    case = Case("gfx942", "v_mfma_i32_32x32x16_i8")
+    case.a[...], case.b[...], case.c[...] = 127, 127, 2**31 - 1
+    assert (case.run(mode=DEFAULT_MODE | FP16_OVFL) == 2**31 - 1).all()
+
+
+def test_denormals_of_fp32_follow_mode():
+    """Those of C and D are kept."""
+    case = Case("gfx942", "v_mfma_f32_32x32x2_f32", waves=1)
+    for values, kept in (((2.0**-130, 2.0**100, 0), False), ((0, 0, 2.0**-130), True)):
+        case.a[...], case.b[...], case.c[...] = values
+        assert (case.run() == case.want()).all()
+        assert (case.run(mode=DEFAULT_MODE & ~0x30) == case.want() * kept).all()
+
+
 @among(FLOATS)
 def test_infinities_and_nan_stay_in_their_row_and_column(arch: str, name: str):
     case = Case(arch, name, waves=1)
@@ -224,6 +254,11 @@ def test_what_is_refused(arch: str, text: str, message: str):
     with pytest.raises(UnsupportedInstructionError, match=message) as raised:
         Machine(arch).execute(text)
     assert text.startswith(raised.value.mnemonic)
+
+
+def test_a_model_of_the_hardware_that_is_not_known_is_refused():
+    with pytest.raises(UnsupportedInstructionError, match=r"Arithmetic\.HARDWARE, of which no model is known"):
+        Case("gfx950", "v_mfma_f32_16x16x32_f16").run(arithmetic=Arithmetic.HARDWARE)
 
 
 def test_operands_of_many_wavefronts_are_taken_in_parts():

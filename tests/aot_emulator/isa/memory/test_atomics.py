@@ -12,7 +12,7 @@ from aot_emulator.isa.archs import ARCHS
 from aot_emulator.isa.memory.atomics import LDS_ATOMICS, MEMORY_ATOMICS
 
 from aot_runtime.errors import MemoryAccessError
-from tests.support.emulation.machine import LANE, RDNA, RETURN, Machine, block, every_isa, is_rdna
+from tests.support.emulation.machine import DEFAULT_MODE, LANE, RDNA, RETURN, Machine, block, every_isa, is_rdna
 from tests.support.emulation.values import s
 
 IN_LDS_ONLY = {("gfx942", "min_f32"), ("gfx942", "max_f32")}
@@ -177,3 +177,15 @@ def test_minimum_with_nan():
         machine.activate(LANE < 128)
         machine.execute(f"ds_{name} v1, v2")
         np.testing.assert_array_equal(machine.lds()[:8].view(np.float32), want)
+
+
+def test_sums_of_denormals():
+    """Of memory are flushed always; of LDS by MODE."""
+    denormal = np.float32(2.0**-140)
+    for mode, kept in ((DEFAULT_MODE, True), (DEFAULT_MODE & ~0x10, False)):
+        machine = Machine(mode=mode).fill({1: LANE * 4, 3: np.full(256, denormal)})
+        machine.set_pair(4, machine.allocate(np.full(256, denormal)))
+        machine.execute("global_atomic_add_f32 v1, v3, s[4:5]", "global_load_dword v6, v1, s[4:5]", "ds_write_b32 v1, v3",
+                        "ds_add_f32 v1, v3", "ds_read_b32 v5, v1")  # fmt: skip
+        machine.expect({6: np.zeros(256, np.float32)})
+        assert (machine.get(5, np.float32) != 0).all() == kept and machine.get(5).any() == kept

@@ -41,9 +41,11 @@ def test_soffset_counts_in_the_check(arch: str, soffset: str):
 
 
 @every_isa
-def test_offsets_that_wrap_are_outside(arch: str):
-    """Triton masks a lane by an offset of 2**31. What is in range, but outside of its allocation, is an error."""
+def test_large_offsets(arch: str):
+    """They wrap at 32 bits. Triton masks a lane by 2**31. What is in range, but outside of its allocation, is an error."""
     machine, dwords = with_buffer(arch, 0x7FFFFFFE)
+    machine.put(1, 4 * LANE - 12)
+    machine.portable("buffer_load_dword v8, v1, s[8:11], 0 offen offset:12").expect({8: dwords[:256]})
     machine.put(1, np.where(LANE % 2, 0x80000000, 4 * LANE))
     machine.portable("buffer_load_dword v8, v1, s[8:11], 0 offen", "buffer_store_dword v1, v1, s[8:11], 0 offen")
     machine.expect({8: np.where(LANE % 2, 0, dwords[:256])})

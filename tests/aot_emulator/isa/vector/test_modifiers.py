@@ -78,8 +78,12 @@ def test_denormals_are_flushed_of_sources_or_results(flag: int, source: bool, re
 
 def test_overflow_to_the_largest_half():
     machine = Machine(mode=DEFAULT_MODE | 1 << 23)
-    machine.put(8, np.resize(np.array([60000, np.inf, -60000], np.float16), 256))
-    assert machine.execute("v_add_f16 v2, v8, v8").get(2, np.float16)[:3].tolist() == [65504, np.inf, -65504]
+    values = np.resize(np.array([60000, np.inf, -60000], np.float16), 256)
+    machine.put(8, values)
+    machine.put(9, values.astype(np.float32) * 2)
+    machine.execute("v_add_f16 v2, v8, v8", "v_cvt_f16_f32 v3, v9")
+    for number in (2, 3):
+        assert machine.get(number, np.float16)[:3].tolist() == [65504, np.inf, -65504]
 
 
 @pytest.mark.parametrize("arch,name,mode,number_wins", [

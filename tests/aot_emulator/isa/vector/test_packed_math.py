@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from aot_emulator import Numerics
 
 from aot_runtime.errors import UnsupportedInstructionError
 from tests.support.emulation.float_oracles import function_of
@@ -97,9 +98,7 @@ def test_mixed_precision(arch: str):
                     "v_fma_mixlo_f16 v3, v8, v10, v9 op_sel:[0,0,1] op_sel_hi:[1,0,1]",
                     "v_fma_mixhi_f16 v4, v10, v10, 1.0 op_sel_hi:[0,0,1]")  # fmt: skip
     (a0, a1), (b0, b1), wide = a.T.astype(np.float64), b.T.astype(np.float64), c.astype(np.float64)
-    low, high = (
-        x.astype(np.float32).astype(np.float16).view(np.uint16).astype(int) for x in (a0 * wide + b1, wide * wide + 1)
-    )
+    low, high = (x.astype(np.float16).view(np.uint16).astype(int) for x in (a0 * wide + b1, wide * wide + 1))
     machine.expect({2: (a1 * -b0 + np.abs(wide)).astype(np.float32), 3: 0x12340000 | low, 4: 0x5678 | high << 16})
 
 
@@ -137,3 +136,13 @@ def test_float_dot_products(arch: str, name: str, dtype: Any):
     machine = Machine(arch).fill({8: a, 9: b, 2: np.full(256, 0.25, np.float32)})
     machine.execute(f"{name} v2, v8, v9{'' if 'dot2c' in name else ', v2'}")
     machine.expect({2: np.float32(0.25) + (a.astype(np.float32) * b.astype(np.float32)).sum(1)})
+
+
+@pytest.mark.parametrize("text", ("v_dot2_f32_f16 v3, v1, v2, v3", "v_dot2c_f32_f16 v3, v1, v2"))
+def test_dot_products_of_cdna_flush_denormals(text: str):
+    """2**-24 and 2**-15 are denormals of fp16: zeros, unless the launch chooses otherwise."""
+    for keeps in (False, True):
+        for a, c, want in ((0x0200_0001, 0, 2.0**-24 + 2.0**-15), (0, 2.0**-140, 2.0**-140)):
+            machine = Machine().fill({1: a, 2: 0x3C00_3C00, 3: np.full(256, c, np.float32)})
+            machine.batch.numerics = Numerics(dot_keeps_denormals=keeps)
+            machine.execute(text).expect({3: np.full(256, want if keeps else 0, np.float32)})
