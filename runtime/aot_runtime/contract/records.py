@@ -6,13 +6,9 @@ an index whose `oldest_reader` is not newer than `FORMAT_VERSION`, and ignores f
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from typing import Annotated
-=======
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
->>>>>>> i13a
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -29,11 +25,9 @@ GLOBAL_SCRATCH, PROFILE_SCRATCH = ".global_scratch", ".profile_scratch"
 POINTER = "*"
 """What the type of a kernarg that is a pointer begins with."""
 
-<<<<<<< HEAD
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """An integer of an index: what 64 bits hold."""
-Value = bool | Int | float | str
-=======
+
 
 class Infinity(msgspec.Struct, frozen=True):
     """How the index spells the float that it is the name of: JSON has no number for it."""
@@ -41,14 +35,13 @@ class Infinity(msgspec.Struct, frozen=True):
     float: Literal["inf", "-inf"]
 
 
-Value = bool | int | float | str
+Value = bool | Int | float | str
 if TYPE_CHECKING:
     _Value = Value
     _Limit = float | None
 else:  # what is in a file; `decode_index` makes numbers of it
     _Value = Value | Infinity
     _Limit = float | None | Infinity
->>>>>>> i13a
 
 
 class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -250,13 +243,8 @@ class Variant(_Record, frozen=True):
     """
 
     op: str
-<<<<<<< HEAD
     launch: Int
-    axis_values: dict[str, Value]
-=======
-    launch: int
     axis_values: dict[str, _Value]
->>>>>>> i13a
     aligned: bool
     config: Int
     code: str
@@ -298,13 +286,8 @@ class Case(_Record, frozen=True):
     vectors: Blob
     bounds: dict[str, float]
     dtypes: dict[str, str] = {}
-<<<<<<< HEAD
-    scalars: dict[str, Value] = {}
-    innermost: dict[str, Int] = {}
-=======
     scalars: dict[str, _Value] = {}
-    innermost: dict[str, int] = {}
->>>>>>> i13a
+    innermost: dict[str, Int] = {}
 
 
 class Target(_Record, frozen=True):
