@@ -74,13 +74,13 @@ def test_top_k_or_top_p_alone(rows: Bundle, limit: str, cols: int):
 
 def test_the_kept_set_is_exact(rows: Bundle):
     """Over many seeds all of the kept columns are drawn, and no other. Equal logits are kept together."""
-    draws, different = 24, np.random.default_rng(0).permutation(100).astype(np.float32) / 100
+    draws, different = 12, np.random.default_rng(0).permutation(100).astype(np.float32) / 100
     equal = np.full(100, -np.inf, np.float32)
     equal[:6] = (2, 1, 2, 0, 2, 1.5)
-    largest = set(np.argsort(-different)[:5].tolist())
+    largest = set(np.argsort(-different)[:3].tolist())
     x = np.repeat(np.stack([different, different, equal]), draws, 0)
     given = {"temperature": np.ones(1, np.float32), "seeds": np.arange(len(x)), "positions": np.zeros(len(x), np.int32)}
-    limits = {"top_k": np.array([5, 0, 2], np.int32), "top_p": np.array([1, 0.07, 0.1], np.float32)}
+    limits = {"top_k": np.array([3, 0, 2], np.int32), "top_p": np.array([1, 0.04, 0.1], np.float32)}
     tokens = rows.sample(x, **given, **{name: np.repeat(values, draws) for name, values in limits.items()})
     assert [set(drawn.tolist()) for drawn in tokens.reshape(3, draws)] == [largest, largest, {0, 2, 4}]
 

@@ -42,7 +42,7 @@ def test_programs_take_several_tiles_of_rows(rows: Bundle, op: str, vectors: str
     check(rows, op, **given(rng, op, vectors, shape, BF16), residual=normal(rng, shape, BF16))
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("op", NORMS)
 def test_programs_take_several_long_rows(rows: Bundle, op: str):
     shape = (64 * rows.device.properties.num_cus, 1024)

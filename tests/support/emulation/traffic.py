@@ -12,15 +12,17 @@ from aot_runtime import Bundle
 from aot_runtime.call.callspec import CallSpec
 
 
-def profiled(bundle: Bundle, op: str, dtypes: str = "", given: str = "", **dims: int) -> dict[str, Any]:
+def profiled(bundle: Bundle, op: str, values: str = "", given: str = "", **dims: int) -> dict[str, Any]:
     """What a call of one launch does, as `aotbundle profile --json` says it.
 
-    dtypes: those of variables, as `T=bfloat16 Q=int8`. given: optional tensors that the call has.
+    values: of dtype variables and scalars, as `T=bfloat16 eps=1`. given: optional tensors that the call has.
     """
     driver = bundle.device.driver
     assert isinstance(driver, EmulatorDriver)
-    named = dict(text.split("=") for text in dtypes.split())
-    call = CallSpec(dims=dims, dtypes=named, given=frozenset(given.split()))
+    named = dict(text.split("=") for text in values.split())
+    call = CallSpec(dims=dims, given=frozenset(given.split()),
+                    dtypes={name: value for name, value in named.items() if name.isupper()},
+                    scalars={name: value for name, value in named.items() if not name.isupper()})  # fmt: skip
     (launch,) = profile_data(profile_on(driver, bundle, op, call), by_instruction=False)["launches"]
     assert launch["other_memory"] == {"read": 0, "written": 0}
     return launch
