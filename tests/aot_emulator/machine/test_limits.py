@@ -13,8 +13,8 @@ from aot_emulator.machine.launch_options import FAULTS
 from aot_emulator.terminal import TerminalProgress
 
 from aot_runtime.errors import DeviceError, EmulationError, InstructionBudgetError, MemoryAccessError, SanitizerError
+from tests.support.emulation.assembled import POINTER, WAVE, data, run
 from tests.support.emulation.launching import compile_kernel, launch
-from tests.support.emulation.strict_runs import POINTER, WAVE, data, run
 
 WRONG = {
     "bounds": (POINTER + "ds_write_b32 v1, v1 offset:3844", {}),

@@ -13,9 +13,12 @@ import pytest
 from aot_emulator import ARCHS, EmulatorDriver, Options, Order, Statistics
 
 from aot_runtime.errors import MemoryAccessError, SanitizerError
+from tests.support.emulation.machine import translated
 
-POINTER = "s_load_dwordx2 s[4:5], s[0:1], 0x0\ns_waitcnt lgkmcnt(0)\nv_lshlrev_b32 v1, 2, v0\n"
+POINTER = "s_load_dwordx2 s[4:5], s[0:1], 0x0\nwait scalars\nv_lshlrev_b32 v1, 2, v0\n"
 """The array in s[4:5], and the byte offset of the thread's dword in v1."""
+RESOURCE = "s_mov_b32 s8, s4\ns_mov_b32 s9, s5\ns_mov_b32 s10, 256\ns_mov_b32 s11, 0x27000\n"
+"""A buffer of 256 bytes of it in s[8:11]."""
 WAVE = "v_readfirstlane_b32 s6, v0\ns_lshr_b32 s6, s6, 6\n"
 """The wavefront's number in s6."""
 ORDERS = pytest.mark.parametrize("order", tuple(Order), ids=lambda order: order.value)
@@ -66,9 +69,32 @@ amdhsa.kernels:
 """
 
 
+_VMCNT, _LGKMCNT = "s_waitcnt vmcnt({})", "s_waitcnt lgkmcnt({})"
+WAITS = {
+    "cdna": {"loads": _VMCNT, "stores": _VMCNT, "lds": _LGKMCNT, "scalars": _LGKMCNT},
+    "rdna3": {"loads": _VMCNT, "stores": "s_waitcnt_vscnt null, {:#x}", "lds": _LGKMCNT, "scalars": _LGKMCNT},
+    "rdna4": {"loads": "s_wait_loadcnt {:#x}", "stores": "s_wait_storecnt {:#x}", "lds": "s_wait_dscnt {:#x}",
+              "scalars": "s_wait_kmcnt {:#x}"},
+}  # fmt: skip
+"""By ISA: how to wait until so many are left."""
+
+
+def in_words_of(arch: str, body: str) -> str:
+    """Lines in gfx942's words, of which `wait loads` stands for a wait for all loads, and `wait loads 2` for all but two."""
+
+    def line_of(line: str) -> str:
+        if not line.startswith("wait "):
+            return translated(line, arch)
+        kind, left = (*line.split()[1:], "0")[:2]
+        return WAITS[ARCHS[arch].isa][kind].format(int(left))
+
+    return "\n".join(map(line_of, body.split("\n")))
+
+
 @cache
 def link(body: str, arch: str = "gfx942") -> bytes:
     """A code object with one kernel of these instructions; it ends behind them. s[0:1] has its arguments' address."""
+    body = in_words_of(arch, body)
     compiler = pytest.importorskip("triton.backends.amd.compiler", reason="assembling needs the extra `build`")
     text = f""".amdgcn_target "amdgcn-amd-amdhsa--{arch}"
 .text\n.globl kernel\n.p2align 8\n.type kernel,@function

@@ -60,8 +60,9 @@ def decoded(text: str, arch: str = "gfx942") -> Instruction:
 _RDNA_NAMES = (
     (r"ds_(read|write)2st64", r"ds_\1_2addr_stride64"), (r"ds_(read|write)2_", r"ds_\1_2addr_"), ("ds_read", "ds_load"),
     ("ds_write", "ds_store"), (r"dwordx(\d+)", lambda found: f"b{32 * int(found[1])}"), ("dword", "b32"), ("ubyte", "u8"),
-    ("sbyte", "i8"), ("_byte", "_b8"), ("ushort", "u16"), ("_short", "_b16"), (r"(global|flat|buffer)_atomic_add\b", r"\1_atomic_add_u32"),
+    (r"load_short_d16(_hi)?", r"load_d16\1_b16"), ("sbyte", "i8"), ("_byte", "_b8"), ("ushort", "u16"), ("_short", "_b16"), (r"(global|flat|buffer)_atomic_add\b", r"\1_atomic_add_u32"),
     (r"(s\[8:11\]), 0\b", r"\1, null"),
+    (r"v_(add|sub)_u32", r"v_\1_nc_u32"), ("0x27000", "0x31027000"),
 )  # fmt: skip
 RETURN = {"cdna": "sc0", "rdna3": "glc", "rdna4": "th:TH_ATOMIC_RETURN"}
 """What has an atomic of memory return the old value."""
