@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from tests.support.emulation.assembled import POINTER, fault, run
+from tests.support.emulation import assembled
+from tests.support.emulation.assembled import POINTER
+
+run, fault = (partial(function, ignored=frozenset()) for function in (assembled.run, assembled.fault))
 
 SHORT = "v_mfma_f32_16x16x16_f16 v[8:11], v[0:1], v[2:3], 0"  # 4 passes
 LONG = "v_mfma_f32_32x32x2_f32 v[8:23], v0, v1, 0"  # 16 passes, not on the XDL unit
