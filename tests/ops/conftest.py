@@ -1,0 +1,1 @@
+from tests.support.planted_faults import planted  # noqa: F401  (a fixture)

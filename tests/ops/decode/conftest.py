@@ -1,0 +1,26 @@
+"""The bundle of decoding on the device that `--on` names."""
+
+from __future__ import annotations
+
+import pytest
+
+from aot_runtime import Bundle
+from tests.support.op_bundles import OpBundles
+
+
+@pytest.fixture(scope="session")
+def decode(op_bundles: OpBundles) -> Bundle:
+    return op_bundles.open("decode")
+
+
+@pytest.fixture(scope="session")
+def looking(op_bundles: OpBundles) -> Bundle:
+    """The same, opened to look at what tables on the device hold."""
+    filters = "op=paged_attention|flex_decode,T=float16,HEAD_DIM=64"
+    return op_bundles.open("decode", filters, check_contents=True)
+
+
+@pytest.fixture(scope="session")
+def with_vectors(op_bundles: OpBundles) -> Bundle:
+    """The same with selftest vectors, of a variant or two of each op."""
+    return op_bundles.with_vectors("decode", "T=float16,C=float16,HEAD_DIM=64,GROUPS=4,LATENT=256")
