@@ -42,7 +42,7 @@ FAULTS = {
     "first key head for all": ("plain", "split", "cache.ptr + head_kv * cache.stride_heads", "cache.ptr"),
     "one key too many": ("window", "split", "(distance | (scoring.reach - distance)) >= 0",
         "(distance + 1 | (scoring.reach - distance)) >= 0"),
-    "last key dropped": ("last tile", "parts", "tl.minimum(end, first + length)", "tl.minimum(end - 1, first + length)"),
+    "last key dropped": ("last tile", "parts", "minimum(end, first + length)", "minimum(end - 1, first + length)"),
     "keys past the end read": ("lengths", "split", "tl.minimum(keys, sequence.keys - 1)", "keys"),
     "lengths not clamped": ("lengths", "parts", "tl.minimum(tl.maximum(tl.load(seqlens_k + batch), 0), seqlen_k)",
         "tl.load(seqlens_k + batch)"),
