@@ -1,4 +1,4 @@
-"""What holds for the kernels of every family."""
+"""What holds for the kernels of several families."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.on("emulator")
 
 @pytest.mark.parametrize("manifest", ("attention", "attention_quantised", "decode", "gemm", "llama", "memory", "rows"))
 def test_kernels_have_at_most_30_parameters(manifest: str):
-    from aot.compile.kernel_source import project
+    from aot.compile.project import project
 
     jobs = {(variant.job.source, variant.job.function): variant.job for variant in planned("gfx942", manifest).variants}
     for (source, function), job in jobs.items():
@@ -38,3 +38,16 @@ def test_general_variants_never_narrow_an_offset(manifest: str, op: str, point: 
     uses = [line for line in body if strides & set(re.findall(r"%[\w.]+", line))]
     assert strides and uses and "i64 to i32" not in ttir
     assert all("i64" in line and not re.search(r"\bi32\b", line) for line in uses)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("manifest", ("attention", "attention_quantised", "decode"))
+def test_no_gfx942_variant_spills(tmp_path_factory: pytest.TempPathFactory, manifest: str):
+    """Vector registers nowhere; scalar ones, to vector registers, for the addresses of single elements only."""
+    from tests.support.emulation.bundling import built
+
+    for variant in built(tmp_path_factory, manifest).index.variants:
+        resources = variant.resources
+        assert (resources.vgpr_spills, resources.scratch_bytes) == (0, 0), variant
+        assert resources.sgpr_spills == 0 or not variant.aligned, variant

@@ -53,7 +53,8 @@ def _compiled(job: Any) -> Any:
 
     from aot.compile.compiler import ast_source
     from aot.compile.jobs import job_target
-    from aot.compile.kernel_source import project, split_function
+    from aot.compile.kernel_source import split_function
+    from aot.compile.project import project
     from aot.compile.settings import parsed_options
 
     target = job_target(job)
@@ -82,17 +83,6 @@ def check_resources(compiled: Any, scalar: bool = True) -> None:
     assert resource(compiled, "private_segment_fixed_size") == 0
     assert resource(compiled, "sgpr_spill_count") == 0 or not scalar
     assert compiled.metadata.shared <= 65536
-
-
-def check_no_spills(arch: str, manifest: str, op: str, most_scalar: int = 512, **wanted: Any) -> None:
-    """`check_resources` of every variant that has the wanted values: those that are not aligned may spill scalars."""
-    for variant in variants(arch, manifest, op, **wanted):
-        compiled = compile_variant(variant)
-        try:
-            check_resources(compiled, scalar=variant.spec.aligned)
-            assert resource(compiled, "sgpr_spill_count") <= most_scalar
-        except AssertionError as error:
-            raise AssertionError(variant.spec.label) from error
 
 
 def instructions(compiled: Any) -> list[str]:

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from aot_runtime import Bundle, DeviceArray
 from aot_runtime.masks import BlockMask
 from kernels.decode import flex_reference, reference
 from kernels.tolerance import assert_close
-from tests.support.poison import poisoned
+from tests.support.dtypes import FP16, INT8
+from tests.support.poison import into_poison, poisoned
 
-FP16, BF16, INT8 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.int8)
 Arrays = Mapping[str, np.ndarray]
-Place = Callable[[Bundle, np.ndarray], Any]
-"""Makes a device array, or an array of somebody else, of one on the host."""
+FLOORS = {"out": 1e-6, "lse": 1e-5}
 
 
 def references(op: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -39,33 +38,35 @@ def other_layout(bundle: Bundle, host: np.ndarray) -> DeviceArray:
     return poisoned(bundle, host.swapaxes(1, 2)).transpose(0, 2, 1, 3)
 
 
-PLACES: dict[str, Place] = {"q": poisoned, "k": poisoned, "v": other_layout, "cache": poisoned}
+PLACES: dict[str, Callable[[Bundle, np.ndarray], Any]] = {
+    "q": poisoned, "k": poisoned, "v": other_layout, "cache": poisoned,
+}  # fmt: skip
+"""How inputs are put on the device; others are packed."""
 
 
 def check(
-    bundle: Bundle, op: str, inputs: Arrays, places: Mapping[str, Place] | None = None, width: int = 0, **options: Any
+    bundle: Bundle, op: str, inputs: Arrays, places: Mapping[str, Any] | None = None, width: int = 0, **options: Any
 ) -> None:
-    """Call an op with its inputs on the device, and NaN where its output is to be; compare with the references.
+    """Call an op with its inputs on the device and NaN where its output is to be; compare with the references.
 
-    places: of inputs that are not where PLACES has them, or packed. width: of a row of out; by default that of q.
+    places: instead of those of PLACES. width: of a row of out; by default that of q.
     """
     known = PLACES | (places or {})
     on_device = {name: known.get(name, packed)(bundle, x) for name, x in inputs.items()}
-    q = inputs["q"]
-    out = bundle.device.array(np.full((*q.shape[:-1], width or q.shape[-1]), np.nan, q.dtype))
-    results = getattr(bundle, op)(**on_device, **options, out=out, return_lse=True)
-    assert_right(op, results, inputs, **options)
+    q, function, lse = inputs["q"], partial(getattr(bundle, op), return_lse=True), []
+    out = into_poison(
+        bundle, (*q.shape[:-1], width or q.shape[-1]), q.dtype,
+        lambda out: lse.append(function(**on_device, **options, out=out).lse),
+    )  # fmt: skip
+    assert_right(op, (out, *lse), inputs, **options)
 
 
 def assert_right(op: str, results: Sequence[Any], inputs: Arrays, **options: Any) -> None:
-    """out, or out and lse, as the references have them; tables that are on the device hold just what inputs say."""
+    """out, or out and lse, as the references have them."""
     options = {"scale": inputs["q"].shape[-1] ** -0.5} | options | {"return_lse": True}
     exact, same = (function(**inputs, **options) for function in references(op))
     for result, wanted, like, (name, floor) in zip(results, exact, same, FLOORS.items(), strict=False):
         assert_close(result if isinstance(result, np.ndarray) else result.numpy(), wanted, like, floor, name)
-
-
-FLOORS = {"out": 1e-6, "lse": 1e-5}
 
 
 def normal(rng: np.random.Generator, *shape: int, dtype: np.dtype = FP16) -> np.ndarray:
@@ -75,22 +76,10 @@ def normal(rng: np.random.Generator, *shape: int, dtype: np.dtype = FP16) -> np.
 # Caches
 
 
-def eight_bits(bundle: Bundle, cache: str) -> np.dtype:
-    """The dtype of a cache: int8, or the float8 that the arch has."""
-    if cache == "int8":
-        return INT8
-    return np.dtype(ml_dtypes.float8_e4m3fnuz if bundle.device.arch == "gfx942" else ml_dtypes.float8_e4m3fn)
-
-
 def cache_of(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     if dtype == INT8:
         return rng.integers(-127, 128, shape).astype(dtype)
     return (rng.standard_normal(shape) * (20 if dtype.itemsize == 1 else 1)).astype(dtype)
-
-
-def poison(dtype: np.dtype) -> np.ndarray:
-    """What no result may depend on."""
-    return np.int8(127) if dtype == INT8 else np.array(np.nan, dtype)
 
 
 def scales(rng: np.random.Generator, *shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -133,7 +122,9 @@ def paged(
     queries, keys = (np.array(x, np.int32) for x in zip(*lengths, strict=True))
     counts = -(-keys // block_size)
     per_sequence, blocks = max(1, counts.max()) + 1, int(counts.sum()) + 3
-    k, v = (np.full((blocks, block_size, heads[1], head_dim), poison(cache)) for _ in range(2))
+    k, v = (
+        np.full((blocks, block_size, heads[1], head_dim), 127 if cache == INT8 else np.nan, cache) for _ in range(2)
+    )
     free = iter(rng.permutation(blocks))
     tables = np.full((len(lengths), per_sequence), 2**31 - 1, np.int32)  # past the end: anything
     for b, count in enumerate(counts):
@@ -149,9 +140,6 @@ def paged(
 def check_paged(bundle: Bundle, case: Paged, **options: Any) -> None:
     arrays = {name: options.pop(name) for name in ("k_scale", "v_scale", "alibi_slopes") if name in options}
     check(bundle, "paged_attention", vars(case) | arrays, **case.longest, **options)
-
-
-MIXED = [(1, 1), (1, 2), (1, 15), (1, 16), (1, 17), (1, 130), (1, 64)]
 
 
 def all_blocks(seqlen_k: int = 300, size: int = 64) -> BlockMask:

@@ -18,9 +18,3 @@ def looking(op_bundles: OpBundles) -> Bundle:
     """The same, opened to look at what tables on the device hold."""
     filters = "op=paged_attention|flex_decode,T=float16,HEAD_DIM=64"
     return op_bundles.open("decode", filters, check_contents=True)
-
-
-@pytest.fixture(scope="session")
-def with_vectors(op_bundles: OpBundles) -> Bundle:
-    """The same with selftest vectors, of a variant or two of each op."""
-    return op_bundles.with_vectors("decode", "T=float16,C=float16,HEAD_DIM=64,GROUPS=4,LATENT=256")

@@ -10,7 +10,8 @@ import pytest
 from aot_runtime import Bundle
 from aot_runtime.caches import dequantise_int4
 from kernels.tolerance import assert_close
-from tests.ops.decode.cases import FP16, eight_bits, normal, other_layout, packed, references
+from tests.ops.decode.cases import normal, other_layout, packed, references
+from tests.support.dtypes import FP16, FP32, eight_bits
 
 SLOTS = np.array([0, 37, -1, 5, 79, 80, 10**6], np.int32)
 """Of a cache of 80: -1 and those from 80 on are not in it."""
@@ -69,7 +70,7 @@ def test_a_position_past_the_table_reads_nothing_past_it(decode: Bundle):
     assert np.isfinite(caches["k"].numpy()).all()
 
 
-@pytest.mark.parametrize("cache", ("int8", "float8"))
+@pytest.mark.parametrize("cache", ("int8", "e4m3"))
 def test_append_of_8_bits(decode: Bundle, cache: str):
     new, caches = new_tokens(2), filled((*CACHE, 64), 0, eight_bits(decode, cache))
     # So small that some saturate.
@@ -77,7 +78,7 @@ def test_append_of_8_bits(decode: Bundle, cache: str):
     actual, _, same = run_append(decode, "append_kv", new, [*caches, *given])
     assert all(np.array_equal(found, wanted) for found, wanted in zip(actual, same, strict=True))
     new["k_new"][0, 1] = 0  # a row without a scale
-    scales = filled(CACHE, np.nan, np.dtype(np.float32))
+    scales = filled(CACHE, np.nan, FP32)
     actual, _, same = run_append(decode, "append_kv_per_token", new, [*caches, *scales], 4)
     assert all(np.array_equal(found, wanted, equal_nan=True) for found, wanted in zip(actual, same, strict=True))
 

@@ -10,24 +10,14 @@ import numpy as np
 import pytest
 
 from aot_runtime import Bundle
-from tests.ops.decode.cases import (
-    BF16,
-    FP16,
-    INT8,
-    MIXED,
-    PER_TOKEN,
-    assert_right,
-    check,
-    check_paged,
-    eight_bits,
-    normal,
-    packed,
-    paged,
-    scales,
-)
+from tests.ops.decode.cases import PER_TOKEN, assert_right, check, check_paged, normal, packed, paged, scales
+from tests.support.dtypes import BF16, FP16, INT8, eight_bits
 from tests.support.poison import poisoned
 
 pytestmark = pytest.mark.sampled(3)
+
+
+MIXED = [(1, 1), (1, 2), (1, 15), (1, 16), (1, 17), (1, 130), (1, 64)]
 
 
 @pytest.mark.parametrize("splits", (1, 2, 5))
@@ -71,7 +61,7 @@ def test_scores(decode: Bundle, alibi: bool, options: dict[str, Any]):
 
 
 @pytest.mark.parametrize("per_token", PER_TOKEN)
-@pytest.mark.parametrize("cache", ("int8", "float8"))
+@pytest.mark.parametrize("cache", ("int8", "e4m3"))
 def test_blocks_of_8_bits(decode: Bundle, cache: str, per_token: tuple[bool, bool]):
     case = paged([(1, 100), (2, 40)], 16, cache=eight_bits(decode, cache))
     shapes = [case.k.shape[:3] if each else (1, 1, case.k.shape[2]) for each in per_token]
@@ -169,3 +159,34 @@ def test_a_contiguous_cache_of_which_each_sequence_has_an_entry(decode: Bundle):
     case = paged([(1, 100), (1, 30), (2, 64)], 128)
     assert case.block_tables.shape == (3, 2)
     check_paged(decode, replace(case, block_tables=case.block_tables[:, :1].copy()), num_splits=2)
+
+
+def test_a_captured_step_decodes_token_after_token(decode: Bundle):
+    """One graph writes a token to the cache and attends to all; lengths and slots change between its launches."""
+    case = paged([(1, 200), (1, 100), (1, 33)], 16)
+    there = {name: packed(decode, x) for name, x in vars(case).items()}
+    rng = np.random.default_rng(1)
+    k_new, v_new = (packed(decode, np.zeros((3, 2, 64), FP16)) for _ in range(2))
+    slots, out = packed(decode, np.full(3, -1, np.int32)), decode.device.empty(case.q.shape, np.float16)
+    stream = decode.device.stream()
+
+    def step() -> None:
+        decode.append_kv(k_new, v_new, there["k"], there["v"], slots, stream=stream)
+        decode.paged_attention(**there, num_splits=3, out=out, stream=stream)
+
+    step()  # loads the code and makes the workspace
+    stream.synchronize()
+    with decode.device.capture(stream) as graph:
+        step()
+    for _ in range(4):
+        block, place = case.block_tables[np.arange(3), case.seqlens_k // 16], case.seqlens_k % 16
+        for array, cache in ((k_new, case.k), (v_new, case.v)):
+            cache[block, place] = normal(rng, 3, 2, 64)
+            array.copy_from(cache[block, place])
+        slots.copy_from(block * 16 + place)
+        case.seqlens_k[...] += 1
+        there["seqlens_k"].copy_from(case.seqlens_k)
+        out.copy_from(np.full(case.q.shape, np.nan, FP16))
+        graph.launch(stream)
+        stream.synchronize()
+        assert_right("paged_attention", [out], vars(case))

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from aot_runtime import ArgumentError, Bundle
-from tests.ops.decode.cases import FP16, INT8, all_blocks, packed, paged
+from tests.ops.decode.cases import all_blocks, packed, paged
+from tests.support.dtypes import FP16, INT8
 
 
 def paged_arguments() -> dict[str, Any]:

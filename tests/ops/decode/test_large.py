@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from aot_runtime import Bundle
-from tests.ops.decode.cases import FP16, cache_of, check, check_paged, normal, packed, paged
+from tests.ops.decode.cases import cache_of, check, check_paged, normal, packed, paged
+from tests.support.dtypes import FP16
 
 pytestmark = pytest.mark.on("gpu")
 
