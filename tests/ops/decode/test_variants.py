@@ -1,4 +1,4 @@
-"""Decoding: the shipped gfx942 code objects in strict mode."""
+"""Which variants calls of decoding get: what few calls ask for is built by default."""
 
 from __future__ import annotations
 
@@ -6,55 +6,15 @@ from collections.abc import Iterator
 from itertools import product
 
 import pytest
-from aot_emulator import EmulatorDriver
 
 from aot_runtime import Bundle
 from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import Op
-from tests.ops.decode.cases import BundleFor, paged, run_paged
-from tests.ops.decode.decode_suite import *  # noqa: F403 -- its tests
-from tests.support.emulation.bundling import built, on_demand
+from tests.ops.decode.cases import check_paged, paged
 
-pytestmark = pytest.mark.sampled(5)
-
-
-@pytest.fixture(scope="module")
-def decode(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return on_demand(tmp_path_factory, "decode")
-
-
-@pytest.fixture(scope="module")
-def looking(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return on_demand(tmp_path_factory, "decode", "op=paged_attention|flex_decode,T=float16", check_contents=True)
-
-
-@pytest.fixture(scope="module")
-def decode_for(decode: Bundle) -> BundleFor:
-    return lambda dtype: decode
-
-
-@pytest.fixture(scope="module")
-def with_vectors(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return built(tmp_path_factory, "decode", "T=float16,C=float16,HEAD_DIM=64,GROUPS=4,LATENT=256")
-
-
-def test_selftest(with_vectors: Bundle):
-    report = with_vectors.selftest()
-    assert report.passed, [result for result in report.results if not result.passed]
-    assert {result.op for result in report.results} == set(with_vectors.ops)
-
-
-def test_aligned_code_loads_16_bytes_at_a_time(decode: Bundle):
-    run_paged(decode, paged([(1, 100)], 64, head_dim=64), num_splits=1)
-    driver = decode.device.driver
-    assert isinstance(driver, EmulatorDriver)
-    loads = {name: count for name, count in driver.last.summary.mnemonics.items() if name.startswith("global_load")}
-    assert loads["global_load_dwordx4"] > 8 and not loads.keys() & {"global_load_ushort", "global_load_short_d16"}
-
-
-# What is built
+pytestmark = pytest.mark.on("emulator")
 
 EXTENTS = {
     "head_dim": (64, 128, 256, 48, 96, 40), "groups": (1, 2, 4, 8), "block_size": (64, 16), "latent": (256, 512),
@@ -90,7 +50,7 @@ def calls(op: Op) -> Iterator[CallSpec]:
 
 
 def test_every_call_has_code_of_its_alignment(decode: Bundle):
-    """What few calls ask for is built by default, and what is aligned does not load single elements."""
+    """What is aligned does not load single elements."""
     for op in decode.index.ops:
         planner, count = op_planner(decode.index, op.name), 0
         for call in calls(op):
@@ -101,3 +61,22 @@ def test_every_call_has_code_of_its_alignment(decode: Bundle):
             assert any(size for _, size, _ in decision.workspaces) == in_parts
             count += 1
         assert count >= 24, op.name
+
+
+def test_large_caches_take_the_aligned_code(decode: Bundle):
+    """Those of 40 GB: the code has 16-byte loads and 64-bit strides."""
+    dims = {"blocks": 600_000, "block_size": 64, "heads_kv": 8, "head_dim": 64, "tokens": 4, "heads": 16, "batch": 4,
+            "blocks_per_sequence": 99}  # fmt: skip
+    call = CallSpec(dims=dims, dtypes={"T": "float16", "C": "float16"}, scalars={"return_lse": "true"})
+    decision = plan_call(decode.index, op_planner(decode.index, "paged_attention"), call, 304)
+    variant = decision.launches[0].variant
+    assert variant.aligned and not decision.misaligned
+    types = {item.name: item.type for item in variant.kernargs}
+    assert types["k.stride_batch"] == "i64" and types["q.stride_heads"] == "i32"
+
+
+def test_aligned_code_loads_16_bytes_at_a_time(decode: Bundle):
+    check_paged(decode, paged([(1, 100)], 64), num_splits=1)
+    mnemonics = decode.device.driver.last.summary.mnemonics
+    loads = {name: count for name, count in mnemonics.items() if name.startswith("global_load")}
+    assert loads["global_load_dwordx4"] > 8 and not loads.keys() & {"global_load_ushort", "global_load_short_d16"}
