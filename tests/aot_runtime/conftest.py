@@ -7,13 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from aot_runtime.contract import records
 from tests.support.session_builds import build_once
 
 
 @pytest.fixture(scope="session")
 def small_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The gfx942 bundle of small.yaml: it has a bit of everything."""
-    return build_once(tmp_path_factory, "tests/aot_runtime/fixtures/small.yaml") / "small-gfx942"
+    return build_once(tmp_path_factory, "tests/support/small/small.yaml") / "small-gfx942"
+
+
+@pytest.fixture
+def sample_folder(sample: records.Index, tmp_path: Path) -> Path:
+    """The sample index on its own, in a bundle's folder."""
+    (tmp_path / "sample").mkdir()
+    (tmp_path / "sample" / records.INDEX).write_bytes(records.encode_index(sample))
+    return tmp_path / "sample"
 
 
 @pytest.fixture

@@ -11,17 +11,9 @@ import pytest
 
 from aot_runtime import BundleError
 from aot_runtime.bundle.reading import bundle_id, read_index
-from aot_runtime.contract import records
 from tests.support.forging import edit_index
 
 Edit = Callable[[dict[str, Any]], Any]
-
-
-@pytest.fixture
-def folder(sample: records.Index, tmp_path: Path) -> Path:
-    """A bundle of the sample index alone."""
-    (tmp_path / records.INDEX).write_bytes(records.encode_index(sample))
-    return tmp_path
 
 
 def variant(**fields: Any) -> Edit:
@@ -47,10 +39,7 @@ def again(what: str) -> Edit:
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (
-            lambda index: index.update(oldest_reader=2),
-            "needs a reader of format 2; this one reads up to 1: install a newer",
-        ),
+        (lambda index: index.update(oldest_reader=2), "needs a reader of format 2; this one reads up to 1: install a "),
         (lambda index: index.update(oldest_reader=None), "is not a bundle index"),
         (lambda index: index.pop("variants"), "missing required field `variants`"),
         (lambda index: index["target"].update(arch="gfx9999"), "no architecture is 'gfx9999'"),
@@ -94,11 +83,11 @@ def again(what: str) -> Edit:
         (again("selftest"), "a selftest case is there twice"),
     ],
 )
-def test_an_index_that_is_not_sound(folder: Path, edit: Edit, words: str):
-    edit_index(folder, edit)
+def test_an_index_that_is_not_sound(sample_folder: Path, edit: Edit, words: str):
+    edit_index(sample_folder, edit)
     with pytest.raises(BundleError) as raised:
-        read_index(folder)
-    assert words in str(raised.value) and str(folder / "bundle.json") in str(raised.value)
+        read_index(sample_folder)
+    assert words in str(raised.value) and str(sample_folder / "bundle.json") in str(raised.value)
 
 
 OUTSIDE = ["../../secret.hsaco", "/etc/passwd", "code/../../x.hsaco", "code/x.hsaco", "code/0123456789abcdef.so"]
@@ -107,27 +96,27 @@ OUTSIDE += ["code/0123456789abcdef.hsaco/../../x"]
 
 
 @pytest.mark.parametrize("file", OUTSIDE)
-def test_files_of_a_bundle_stay_in_it(folder: Path, file: str):
-    edit_index(folder, lambda index: next(iter(index["blobs"].values())).update(file=file))
+def test_files_of_a_bundle_stay_in_it(sample_folder: Path, file: str):
+    edit_index(sample_folder, lambda index: next(iter(index["blobs"].values())).update(file=file))
     with pytest.raises(BundleError, match=r"code/<hash>\.hsaco or \.cubin is allowed"):
-        read_index(folder)
+        read_index(sample_folder)
 
 
-def test_an_altered_id(folder: Path):
-    path = folder / "bundle.json"
+def test_an_altered_id(sample_folder: Path):
+    path = sample_folder / "bundle.json"
     text = path.read_text()
     given = json.loads(text)["id"]
     path.write_text(text.replace(given, "f" * 64))
     with pytest.raises(BundleError, match=f"the index says id {'f' * 12}, but its content has {given[:12]}: altered"):
-        read_index(folder)
+        read_index(sample_folder)
     path.write_text(text.replace("Weighted sum", "weighted sum"))
     with pytest.raises(BundleError, match=f"says id {given[:12]}, but its content has .*: altered"):
-        read_index(folder)
+        read_index(sample_folder)
     assert bundle_id(text.encode()) == given
 
 
-def test_fields_of_a_later_format_are_ignored(folder: Path):
-    before = read_index(folder)
+def test_fields_of_a_later_format_are_ignored(sample_folder: Path):
+    before = read_index(sample_folder)
 
     def extend(index: dict[str, Any]) -> None:
         index["format"] = 7
@@ -136,12 +125,12 @@ def test_fields_of_a_later_format_are_ignored(folder: Path):
         index["ops"][0]["tensors"][0]["shape"][0]["unit"] = "m"
         index["variants"][0]["resources"]["watts"] = 3
 
-    edit_index(folder, extend)
-    after = read_index(folder)
+    edit_index(sample_folder, extend)
+    after = read_index(sample_folder)
     assert (after.ops, after.variants, after.blobs) == (before.ops, before.variants, before.blobs)
 
 
-def test_an_index_that_is_too_large(folder: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_index_that_is_too_large(sample_folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("aot_runtime.bundle.reading.MAX_INDEX_BYTES", 1000)
     with pytest.raises(BundleError, match="is over 1000 bytes: not a bundle index"):
-        read_index(folder)
+        read_index(sample_folder)

@@ -7,11 +7,10 @@ index says is ever executed.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import strategies as st
@@ -27,27 +26,13 @@ SAMPLE = encode_index(sample_index())
 
 
 class Executed(BaseException):
-    """Raised by whatever an index must never reach; no handler of the reader's takes it for one of its errors."""
-
-
-@contextmanager
-def nothing_is_executed() -> Iterator[None]:
-    """Fail when text of the index is run: every injection here ends in a call of `os.system`."""
-
-    def refuse(*arguments: Any, **_: Any) -> Any:
-        raise Executed(arguments)
-
-    original, os.system = os.system, refuse
-    try:
-        yield
-    finally:
-        os.system = original
+    """Raised by `os.system`, which every injection here ends in: no handler of the reader's takes it for its own."""
 
 
 def read(folder: Path, data: bytes) -> Index | None:
     """The index with all of its planners made; None where it was refused as it should be."""
     (folder / "bundle.json").write_bytes(data)
-    with nothing_is_executed():
+    with mock.patch("os.system", side_effect=Executed):
         try:
             index = read_index(folder)
             for op in index.ops:
@@ -63,15 +48,6 @@ def test_noise_and_truncated(tmp_path: Path, data: bytes):
     assert read(tmp_path, data) is None
 
 
-@fuzz(st.lists(st.tuples(st.integers(0, len(SAMPLE) - 1), st.integers(1, 255)), min_size=1, max_size=3))
-def test_flipped_bits(tmp_path: Path, flips: list[tuple[int, int]]):
-    data = bytearray(SAMPLE)
-    for at, mask in flips:
-        data[at] ^= mask
-    found = read(tmp_path, bytes(data))
-    assert found is None or found == decode_index(SAMPLE)  # flips may undo each other
-
-
 NO_INDEX = [b"", b"null", b"[]", b"{}", b"[" * 100_000, b'{"a":' * 100_000, b'"' + b"x" * 100_000, b"\xff\xfe{}"]
 NO_INDEX += [b"1e999", *(b'{"oldest_reader": %s}' % value for value in (b"1e999", b"9" * 20, b"true"))]
 NO_INDEX += [SAMPLE + b"x", SAMPLE + SAMPLE, b"\xef\xbb\xbf" + SAMPLE, SAMPLE.decode().encode("utf-16")]
@@ -83,14 +59,13 @@ def test_what_is_no_index(tmp_path: Path, data: bytes):
     assert read(tmp_path, data) is None
 
 
-def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path of every value in a tree, the first variants standing for all."""
+def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Every value in a tree by its path, the first variants standing for all."""
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in items:
-        if path == ("variants",) and key > 1:
-            continue
-        yield (*path, key)
-        yield from places(value, (*path, key))
+        if path != ("variants",) or key <= 1:
+            yield (*path, key), value
+            yield from places(value, (*path, key))
 
 
 def changed(path: tuple[Any, ...], value: Any, key: str | None = None) -> bytes:
@@ -107,21 +82,10 @@ def changed(path: tuple[Any, ...], value: Any, key: str | None = None) -> bytes:
     return json.dumps(tree).encode()
 
 
-def value_at(path: tuple[Any, ...]) -> Any:
-    value = json.loads(SAMPLE)
-    for step in path:
-        value = value[step]
-    return value
-
-
-PLACES = list(places(json.loads(SAMPLE)))
-TEXT_PLACES = list(
-    {  # of places that differ in their numbers alone, one
-        tuple("*" if isinstance(step, int) else step for step in path): path
-        for path in PLACES
-        if isinstance(value_at(path), str) and path != ("id",)
-    }.values()
-)
+PLACES = dict(places(json.loads(SAMPLE)))
+TEXTS = (path for path, value in PLACES.items() if isinstance(value, str) and path != ("id",))
+# Of places that differ in their numbers alone, one.
+TEXT_PLACES = {tuple("*" if isinstance(step, int) else step for step in path): path for path in TEXTS}.values()
 RUN = "__import__('os').system('true')"
 INJECTIONS = [f"x):\n import os\n {RUN}\ndef y(", "stride(x, os)", RUN, f"x.ptr, {RUN}", f"'); {RUN}; ('"]
 INJECTIONS += [f'"""\n{RUN}\n"""', f"{{{RUN}}}", "open", f"x\n    {RUN}", "_rules", "__builtins__", "lambda: 0"]
@@ -133,23 +97,13 @@ texts = st.text(max_size=12) | st.sampled_from((*INJECTIONS, *WORDS))
 values = st.none() | st.booleans() | numbers | texts | st.just({}) | st.lists(st.text(max_size=3), max_size=2)
 
 
-@fuzz(st.sampled_from(PLACES), values, st.none() | texts)
+@fuzz(st.sampled_from([*PLACES]), values, st.none() | texts)
 def test_any_value_or_key_anywhere(tmp_path: Path, path: tuple[Any, ...], value: Any, key: str | None):
     read(tmp_path, changed(path, value, key))
 
 
-MERE_WORDS = {
-    "doc",
-    "reference",
-    "reason",
-    "compiler",
-    "name",
-    "symbol",
-    "arch",
-    "backend",
-    "occupancy_limit",
-    "sha256",
-}
+MERE_WORDS = {"doc", "reference", "reason", "compiler", "name", "symbol", "arch", "backend", "sha256"}
+MERE_WORDS |= {"occupancy_limit"}
 
 
 def is_mere_words(path: tuple[Any, ...]) -> bool:

@@ -29,7 +29,8 @@ def test_hidden_arguments_are_no_fault_and_lie_behind_the_others(small_copy: Pat
     """Of kernels that read the shape of their launch: HIP fills them in behind those that are passed."""
     index = read_index(small_copy)
     variant = next(variant for variant in index.variants if variant.op == "copy")
-    code = read_code_object(read_blob(small_copy, index.blobs[variant.code], "gfx942"))
+    blob = index.blobs[variant.code]
+    code = read_code_object(read_blob(small_copy, blob, "gfx942"))
     assert any(arg.kind == "hidden_block_count_x" for arg in code.kernels[0].args)
     assert verify_bundle(small_copy) == []
 
@@ -39,10 +40,11 @@ def test_hidden_arguments_are_no_fault_and_lie_behind_the_others(small_copy: Pat
         found["kernarg_bytes"] = 56
 
     edit_index(small_copy, lengthen)
-    faults = verify_bundle(small_copy)
-    assert [fault.partition("config 0: ")[2] for fault in faults] == [
-        "kernarg 'more' at offset 48 is not in the code object",
-        "it is launched with 56 kernarg bytes, the code object has 48",
+    values = ", ".join(f"{name}={value}" for name, value in variant.axis_values.items())
+    where = f"{blob.file}: copy[{values}] {'aligned' if variant.aligned else 'general'} config 0"
+    assert verify_bundle(small_copy) == [
+        f"{where}: kernarg 'more' at offset 48 is not in the code object",
+        f"{where}: it is launched with 56 kernarg bytes, the code object has 48",
     ]
 
 
@@ -57,8 +59,14 @@ def variant(**fields: Any) -> Edit:
     return lambda index: index["variants"][0].update(fields)
 
 
-def resource(**fields: Any) -> Edit:
-    return lambda index: index["variants"][0]["resources"].update(fields)
+def test_resources(small_copy: Path):
+    kinds = {"vgprs": "VGPRs", "agprs": "AGPRs", "sgprs": "SGPRs", "vgpr_spills": "spilled VGPRs"}
+    kinds |= {"sgpr_spills": "spilled SGPRs", "scratch_bytes": "bytes of scratch", "code_bytes": "bytes of code"}
+    edit_index(small_copy, lambda index: index["variants"][0]["resources"].update(dict.fromkeys(kinds, 3)))
+    faults = [fault.rpartition(": ")[2] for fault in verify_bundle(small_copy)]
+    assert [fault.partition(", the code object ")[0] for fault in faults] == [
+        f"the index says 3 {kind}" for kind in kinds.values()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -73,13 +81,6 @@ def resource(**fields: Any) -> Edit:
         (variant(num_warps=2), "it is launched with 128 threads of a workgroup, the code object has 256"),
         (variant(warp_size=32, num_warps=8), "it is launched with 32 lanes of a wave, the code object has 64"),
         (variant(symbol="affine_cols"), "code object has no kernel 'affine_cols'; it has: affine_rows"),
-        (resource(vgprs=1), "the index says 1 VGPRs, the code object "),
-        (resource(agprs=3), "the index says 3 AGPRs, the code object 0"),
-        (resource(sgprs=3), "the index says 3 SGPRs, the code object "),
-        (resource(vgpr_spills=3), "the index says 3 spilled VGPRs, the code object 0"),
-        (resource(sgpr_spills=3), "the index says 3 spilled SGPRs, the code object 0"),
-        (resource(scratch_bytes=8), "the index says 8 bytes of scratch, the code object 0"),
-        (resource(code_bytes=8), "the index says 8 bytes of code, the code object "),
         (lambda index: index["target"].update(arch="gfx950"), "is for gfx942, the bundle is for gfx950"),
         (lambda index: index["ops"][0]["launches"][0].update(grid=["rowz", "1", "1"]), "undefined name 'rowz'"),
         (lambda index: index["ops"].append(index["ops"][0] | {"name": "affinity"}), "op 'affinity' has no variants"),
@@ -90,16 +91,6 @@ def test_an_index_that_disagrees_is_found(small_copy: Path, edit: Edit, fault: s
     edit_index(small_copy, edit)
     faults = verify_bundle(small_copy)
     assert any(fault in line for line in faults) if fault else faults == [], faults
-
-
-def test_the_variant_and_its_file_are_named(small_copy: Path):
-    edit_index(small_copy, resource(agprs=3))
-    (fault,) = verify_bundle(small_copy)
-    index = read_index(small_copy)
-    first = index.variants[0]
-    values = ", ".join(f"{name}={value}" for name, value in first.axis_values.items())
-    kind = "aligned" if first.aligned else "general"
-    assert fault.startswith(f"{index.blobs[first.code].file}: affine[{values}] {kind} config {first.config}: ")
 
 
 def change(file: str, edit: Callable[[bytes], bytes]) -> Callable[[Path], Any]:

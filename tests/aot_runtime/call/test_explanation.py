@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -27,9 +28,7 @@ def explained(index: records.Index, num_cus: int | None = 64, **changes: Any) ->
 
 
 def test_every_step_of_a_decision_is_said(sample: records.Index):
-    assert (
-        explained(sample)
-        == """\
+    assert explained(sample) == """\
 reduce on gfx942 with 64 compute units
 tensors:
   x      float16[8, 128] strides [128, 1]
@@ -70,8 +69,7 @@ launch 0: reduce_rows of code/bbbbbbbbbbbbbbbb.hsaco
       52  stride_x_rows     i32       128 = stride(x, 0)
       56  .global_scratch   *int8     0, as it needs no scratch
       64  .profile_scratch  *int8     0, as it needs no scratch
-launch 1: add_partial is left out: splits > 1 does not hold (splits=1)""".splitlines()
-    )
+launch 1: add_partial is left out: splits > 1 does not hold (splits=1)""".splitlines()  # fmt: skip
 
 
 def test_why_a_config_is_chosen_or_passed_over(sample: records.Index):
@@ -87,11 +85,9 @@ def test_why_a_config_is_chosen_or_passed_over(sample: records.Index):
 
 def test_why_a_call_is_not_aligned(sample: records.Index):
     lines = explained(sample, strides={"x": (129, 1)}, unaligned=frozenset({"x"}))
+    address, stride = (f"  {what} of 'x' " for what in ("the address", "stride 129"))
     at = lines.index("specialisation: general, because")
-    assert lines[at + 1 : at + 3] == [
-        "  the address of 'x' is not a multiple of 16",
-        "  stride 129 of 'x' in dim 0 is not a multiple of 16",
-    ]
+    assert lines[at + 1].startswith(address) and lines[at + 2].startswith(stride)
     assert "      56  stride_x_rows     i64       129 = stride(x, 0)" in lines
     general = tuple(variant for variant in sample.variants if not variant.aligned)
     lines = explained(msgspec.structs.replace(sample, variants=general))
@@ -111,17 +107,10 @@ def test_scratch_scalars_and_a_second_launch(sample: records.Index):
     assert any(line.startswith("launch 1: add_partial of code/") for line in lines)
 
 
-class PropertiesOnly:
-    """A driver that knows its device and can do nothing else: neither allocate nor launch."""
-
-    name = "hip"
-    exact_allocations = False
-
-    def properties(self, device: int) -> DeviceProperties:
-        return DeviceProperties("test", "gfx942", 304, 64, 65536, 1 << 30, "0")
-
-
-DEVICE = Device(PropertiesOnly(), 0)  # type: ignore[arg-type]
+# A driver that knows its device and can do nothing else: neither allocate nor launch.
+PROPERTIES = DeviceProperties("test", "gfx942", 304, 64, 65536, 1 << 30, "0")
+DRIVER = SimpleNamespace(name="hip", exact_allocations=False, properties=lambda device: PROPERTIES)
+DEVICE = Device(DRIVER, 0)  # type: ignore[arg-type]
 
 
 def explained_with(index: records.Index, op: str, *arguments: Any, **keywords: Any) -> str:
@@ -136,19 +125,16 @@ def with_tensors(index: records.Index, *tensors: records.Tensor) -> records.Inde
 
 
 def test_a_call_with_arrays_is_explained_like_its_description(sample: records.Index):
-    x = np.zeros((8, 256), np.float16)[:, ::2]
-    text = explained_with(sample, "reduce", x, seed=1, total=np.zeros(8, np.float16))
+    wide = np.zeros((8, 256), np.float16)
+    text = explained_with(sample, "reduce", wide[:, ::2], seed=1, total=np.zeros(8, np.float16))
     planner = op_planner(sample, "reduce")
     decision = plan_call(sample, planner, dataclasses.replace(CALL, shapes={"total": (8,)}), 304)
     assert text == explain_decision(planner, decision)
-
-
-def test_a_host_array_is_packed_as_the_contract_wants_it(sample: records.Index):
-    x, *others = sample.ops[0].tensors
-    index = with_tensors(sample, msgspec.structs.replace(x, contiguous=(0,)), *others)
-    assert "  x      float16[8, 128] strides [1, 8]\n" in explained_with(
-        index, "reduce", np.zeros((8, 128), np.float16), seed=1
+    x, *others = sample.ops[0].tensors  # a host array is packed as the contract wants it
+    text = explained_with(
+        with_tensors(sample, msgspec.structs.replace(x, contiguous=(0,)), *others), "reduce", wide, seed=1
     )
+    assert "  x      float16[8, 256] strides [1, 8]\n" in text
 
 
 def test_wrong_arguments_are_those_of_the_call(sample: records.Index):

@@ -6,6 +6,7 @@ import gc
 import struct
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -80,15 +81,12 @@ def test_memory_waits_for_every_stream_that_used_it(small_bundle: Path):
     device, double = small.device, launches.double
     x = device.array(normal(600, 600))
     streams = [device.stream() for _ in range(3)]
-
-    class Torch:
-        cuda_stream = streams[2].handle
-
-    outs = [small.affine(x[1:], stream=stream) for stream in (streams[0], streams[1].handle, Torch())]
     handles = [stream.handle for stream in streams]
+    torch = SimpleNamespace(cuda_stream=handles[2])
+    outs = [small.affine(x[1:], stream=stream) for stream in (streams[0], handles[1], torch)]
     assert [item.launch.stream for item in launches.launches] == [out.owner.stream for out in outs] == handles
     small.affine(outs[0], stream=streams[1], out=outs[2])
-    del streams, Torch
+    del streams
     gc.collect()
     assert double.alive("stream") == 3
     waits = double.calls("hipStreamWaitEvent")
@@ -199,10 +197,8 @@ def test_many_calls_leak_nothing(small_bundle: Path):
         return {kind: double.alive(kind) for kind in kinds} | {"bytes": double.allocated()}
 
     def turn() -> None:
-        small.affine(x, scale=2.0)
-        small.affine(x, scale=2.0, stream=stream)
+        small.affine(x, scale=2.0), small.affine(x, scale=2.0, stream=stream), small.affine(host)
         small.row_sums(x, return_largest=True)
-        small.affine(host)
         with pytest.raises(ArgumentError):
             small.affine(host[0])
 

@@ -6,6 +6,7 @@ import gc
 import inspect
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -104,11 +105,10 @@ def test_a_tensor_updated_in_place(small_bundle: Path):
     small, _ = open_over_double(small_bundle)
     x, state = normal(300), normal(300)
     on_device, expected = small.device.array(state), state + x
-    assert small.accumulate(small.device.array(x), on_device) is None
-    small.accumulate(x, state=state)
-    for found in (on_device, state):
-        check(found, expected)
-    small.accumulate(x, on_device)
+    for given in (state, on_device):
+        assert small.accumulate(x, state=given) is None
+        check(given, expected)
+    small.accumulate(small.device.array(x), on_device)
     check(on_device, expected + x)
     with pytest.raises(ArgumentError, match="'state'"):
         small.accumulate(x, np.broadcast_to(np.float32(0), 300))
@@ -139,23 +139,21 @@ def test_a_known_call_is_not_planned_again(small_bundle: Path):
             call()
         return decide.call_count
 
-    def other_scalars() -> None:
-        for scale, shift in ((3.0, -1), (np.float32(0.5), np.int64(2**31 - 1))):
-            check(small.affine(x, scale=scale, shift=shift), normal(3, 32) * scale + shift)
-            assert (launches.last.values["scale"], launches.last.values["shift"]) == (scale, shift)
-
     assert planned(lambda: [small.affine(array, scale=2.0, shift=1) for array in (x, y, x, y)]) == 1
-    assert planned(other_scalars) == 0
-    assert planned(lambda: small.affine(normal(3, 32), scale=1.0, shift=0)) == 0, "the same layouts, from numpy"
-    assert planned(lambda: small.affine(x, scale=1.0, shift=0, stream=small.device.stream())) == 0
-    for call in (
-        lambda: small.affine(x),  # the default scale
-        lambda: small.affine(x, mode="negated"),
-        lambda: small.affine(x, scale=2.0, shift=1, out=y),
-        lambda: small.affine(x[:2], scale=2.0, shift=1),
-        lambda: small.affine(x[:, 1:], scale=2.0, shift=1),
-        lambda: small.affine(x, small.device.array(normal(1, 32)), scale=2.0, shift=1),
+    for scale, shift in ((3.0, -1), (np.float32(0.5), np.int64(2**31 - 1))):
+        assert planned(partial(small.affine, x, scale=scale, shift=shift)) == 0
+        assert (launches.last.values["scale"], launches.last.values["shift"]) == (scale, shift)
+    assert planned(partial(small.affine, normal(3, 32), scale=1.0, shift=0)) == 0, "the same layouts, from numpy"
+    assert planned(partial(small.affine, x, scale=1.0, shift=0, stream=small.device.stream())) == 0
+    for arguments, keywords in (
+        ((x,), {}),  # the default scale
+        ((x,), {"mode": "negated"}),
+        ((x,), {"scale": 2.0, "shift": 1, "out": y}),
+        ((x[:2],), {"scale": 2.0, "shift": 1}),
+        ((x[:, 1:],), {"scale": 2.0, "shift": 1}),
+        ((x, small.device.array(normal(1, 32))), {"scale": 2.0, "shift": 1}),
     ):
+        call = partial(small.affine, *arguments, **keywords)
         assert [planned(call), planned(call)] == [1, 0]
     for cols in (4, 16, 4, 16):  # a default is computed for its own shape
         small.affine(small.device.array(normal(2, cols)))
@@ -206,26 +204,20 @@ def test_wrong_calls_launch_nothing(small_bundle: Path):
     host = normal(3, 32)
     calls: list[tuple[Any, str]] = [  # a call, and words of its error; what the planner refuses has its texts elsewhere
         (lambda: small.affine(None), "'x' is missing"),
-        (lambda: small.affine(x.reshape(3, 8, 4)), "'x'"),
         (lambda: small.affine(host.astype("complex64")), "'x': dtype complex64"),
         (lambda: small.affine(host.astype(">f4")), "'x': cannot copy >f4"),
-        (lambda: small.affine(x, host.astype("float16")), "'bias'"),
         (lambda: small.affine(x, normal(2, 32)), "'bias'"),
         (lambda: small.affine(x.T), "'x'"),
         (lambda: small.affine(elsewhere), "affine: argument 'x' is on hip:1, the bundle was opened for hip:0"),
-        (lambda: small.affine(x, out=elsewhere), "'out' is on hip:1"),
         (lambda: small.affine(Foreign(x, (2, 0))), "'x': the array is on DLPack device (2, 0)"),
         (lambda: small.affine([[1.0]]), "'x': list"),
         (lambda: small.affine(x, 3.0), "'bias': float"),
         (lambda: small.affine(host[:0]), "rows is 0"),
-        (lambda: small.affine(normal(1, 4097)), "cols is 4097"),
-        (lambda: small.affine(x, out=host[:, :31]), "'out'"),
         (lambda: small.affine(host.astype("float16"), mode="negated"), ": nobody asks for it"),
         (lambda: small.affine(x, scale=1j), "'scale'"),
         (lambda: small.affine(x, scale=1e39), "scale"),
         (lambda: small.affine(x, shift=2**31), "'shift'"),
         (lambda: small.affine(x, mode=["plain"]), "'mode'"),
-        (lambda: small.affine(x, stream="0"), "stream is str"),
         (lambda: small.affine(x, stream=other.stream()), "the stream belongs to hip:1"),
         (lambda: small.affine(host, stream=other.stream()), "the stream belongs to hip:1"),
         (lambda: small.row_sums(x, largest=x[:, 0]), "'largest'"),
@@ -281,11 +273,9 @@ def test_any_of_several_dims_is_the_innermost(small_bundle: Path):
             out = small.device.array(np.asarray(np.full(shape, np.nan), np.float32, order=out_order))
             small.copy(x, out=out)
             assert np.array_equal(out.numpy(), x), (shape, x_order, out_order)
-    x = normal(48, 32)  # a numpy array keeps its layout, and a new one takes the first
-    for given, strides in ((x, "[32, 1]"), (np.asfortranarray(x), "[1, 48]")):
-        assert f"x    float32[48, 32] strides {strides}" in small.explain("copy", given)
-    on_device = small.device.array(x)
-    assert small.copy(on_device).strides == (4, 4 * 48)
+    on_device = small.device.array(normal(48, 32))
+    assert small.copy(on_device).strides == (4, 4 * 48), "a new output takes the first of its innermost dims"
     assert small.copy(on_device.transpose(1, 0)).strides == (4, 4 * 32)
+    assert "x    float32[48, 32] strides [1, 48]" in small.explain("copy", np.asfortranarray(normal(48, 32)))
     with pytest.raises(ArgumentError, match=r"'x' has strides \[64, 2\]; that of dim 1 \(k\) or 0 \(m\) must be 1"):
         small.copy(small.device.array(normal(48, 64))[:, ::2])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract import records
-from aot_runtime.errors import ArgumentError, ExpressionError
-from tests.support.contracts import contract, decide, launch, layout, planner, refused, variants
+from aot_runtime.errors import ExpressionError
+from tests.support.contracts import decide, launch, layout, planner, refused
 
 
 def test_static_scalars_are_those_that_decide():
@@ -62,13 +61,3 @@ def test_names_of_builtins_and_of_the_planner_are_free():
         assert decide(named, **{chosen: layout(2, 3)}).names["twice"] == 4
         sized = planner(f"x: float32[{chosen}, rows]", divisible=(chosen,), workspace=space)
         assert decide(sized, x=layout(2, 3)).names[chosen] == 2
-
-
-def test_the_same_variant_twice_counts_once():
-    made = contract("x: float32[n]")
-    assert decide(Planner(made, variants(made) * 2, "hip"), x=layout(2)).launches[0].variant.aligned
-
-
-def test_an_op_that_is_not_there(sample: records.Index):
-    with pytest.raises(ArgumentError, match="bundle 'sample' has no op 'reduc'; did you mean 'reduce'"):
-        op_planner(sample, "reduc")

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot_runtime import ArgumentError, BundleError, NoVectorsError, open_bundle
+from aot_runtime import ArgumentError, NoVectorsError, open_bundle
 from aot_runtime.bundle.verification import verify_bundle
-from aot_runtime.call.selftests import Report, report_data, result_text
+from aot_runtime.call.selftests import Report, result_text
 from tests.support.command import aotbundle
 from tests.support.emulated_launches import EmulatedLaunches
 from tests.support.forging import adopt_files, edit_index, rewrite_vectors, vectors_of
@@ -46,11 +46,8 @@ def test_every_op_of_the_small_bundle(small_bundle: Path):
     assert negated.axis_values == {"T": "float32", "HAS_BIAS": True, "NEGATED": True}
     assert (negated.aligned, negated.config) == (False, "wide")
     copies = [found["copy", case].launches[0] for case in ("rows", "columns", "by_position")]
-    assert [(item.axis_values["X_ROWS"], item.aligned) for item in copies] == [
-        (True, False),
-        (False, False),
-        (False, True),
-    ]
+    assert [item.axis_values["X_ROWS"] for item in copies] == [True, False, False]
+    assert [item.aligned for item in copies] == [False, False, True]
     assert len(found) == 9
     for output in (output for item in report.results for output in item.outputs):
         assert 0 <= output.error <= output.bound < 0.01
@@ -98,9 +95,7 @@ def test_another_instruction(small_copy: Path):
     change_code(small_copy, "accumulate", lambda word: word >> 25 == 1, lambda word: word ^ 3 << 25)
     (result,) = report_of(small_copy, "accumulate").results
     assert not result.passed and "elements beyond the bound, first at [0]: " in result.outputs[0].fault
-    assert result_text(result).startswith(
-        "FAILED  accumulate ragged: accumulate_values aligned, config0\n        state:"
-    )
+    assert result_text(result).startswith("FAILED  accumulate ragged: accumulate_values aligned, config0\n")
     shown = aotbundle("selftest", small_copy, "--device", "emulator", "--op", "accumulate")
     assert shown.exit_code == 1 and shown.stdout.endswith("1 of 1 cases FAILED\n")
 
@@ -115,8 +110,10 @@ def test_results_that_are_not_written(small_copy: Path):
     report = report_of(small_copy, "affine")
     assert set(faults(report)) == {"plain"} and "32 of 32 elements" in faults(report)["plain"]
     assert report.results[0].outputs[0].error == math.inf
-    data = json.loads(json.dumps(report_data(report)))
-    assert not data["passed"] and [item["passed"] for item in data["results"]] == [False, True]
+    shown = aotbundle("selftest", small_copy, "--device", "emulator", "--op", "affine", "--json")
+    data = json.loads(shown.stdout)
+    assert shown.exit_code == 1 and (data["passed"], data["id"]) == (False, report.id)
+    assert {item["case"]: item["passed"] for item in data["results"]} == {"plain": False, "negated": True}
     assert data["results"][0]["outputs"][0]["error"] is None
 
 
@@ -130,6 +127,10 @@ def kernarg(name: str, value: str) -> Callable[[dict[str, Any]], None]:
     return edit
 
 
+def one_row_less(index: dict[str, Any]) -> None:
+    index["ops"][0]["launches"][0]["grid"][0] = "rows - 1"
+
+
 @pytest.mark.parametrize(
     ("edit", "op", "case", "fault"),
     [
@@ -137,12 +138,7 @@ def kernarg(name: str, value: str) -> Callable[[dict[str, Any]], None]:
         (kernarg("cols", "cols + 1"), "affine", "plain", "something was written outside of the array"),
         (kernarg("splits", "splits - 1"), "row_sums", "case0", "elements beyond the bound"),
         (kernarg("out", "x"), "scale_segments", "an_empty_one", "inputs were written to: x; 180 of 180 elements"),
-        (
-            lambda index: index["ops"][0]["launches"][0]["grid"].__setitem__(0, "rows - 1"),
-            "affine",
-            "negated",
-            "150 of 450 elements beyond the bound, first at [2, 0]: nan, expected ",
-        ),
+        (one_row_less, "affine", "negated", "150 of 450 elements beyond the bound, first at [2, 0]: nan, expected "),
         # The emulator stops an access outside of every allocation.
         (kernarg("stride_x_rows", "1048576"), "affine", "negated", "MemoryAccessError: "),
         # A call that is refused.
@@ -168,17 +164,3 @@ def test_one_altered_result(small_copy: Path, value: float | None):
     adopt_files(small_copy)
     found = faults(report_of(small_copy, "affine"))
     assert set(found) == {"plain"} and found["plain"].startswith("1 of 32 elements beyond the bound, first at [1, 7]: ")
-
-
-def test_altered_vectors_are_an_integrity_error(small_copy: Path):
-    path = vectors_of(small_copy, "plain")
-    content = bytearray(path.read_bytes())
-    content[-400] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(BundleError, match=rf"selftest vectors .*{path.name} was altered: its size or sha256"):
-        report_of(small_copy)
-    (fault,) = verify_bundle(small_copy)
-    assert fault.startswith(f"selftest vectors {path} was altered")
-    path.unlink()
-    with pytest.raises(BundleError, match=r"selftest vectors .* cannot be read: No such file"):
-        report_of(small_copy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from click.testing import Result
@@ -12,20 +13,13 @@ from aot_runtime.device.drivers.base import DeviceProperties
 from aot_runtime.errors import DeviceError
 from tests.support.command import aotbundle
 
+PROPERTIES = DeviceProperties("Instinct", "gfx942", 304, 64, 65536, 192 << 30, "7.0.1")
 
-class OneDevice:
-    """A driver that shows one device."""
 
-    def __init__(self, error: Exception | None = None):
-        self.error = error
-
-    def device_count(self) -> int:
-        return 1
-
-    def properties(self, device: int) -> DeviceProperties:
-        if self.error:
-            raise self.error
-        return DeviceProperties("Instinct", "gfx942", 304, 64, 65536, 192 << 30, "7.0.1")
+def one_device(error: Exception | None = None) -> mock.Mock:
+    """A driver that shows one device, which may be lost."""
+    properties = mock.Mock(return_value=PROPERTIES, side_effect=error)
+    return mock.Mock(spec_set=["device_count", "properties"], device_count=lambda: 1, properties=properties)
 
 
 def doctor(patch: pytest.MonkeyPatch, hip: object, *bundles: Path) -> Result:
@@ -45,7 +39,7 @@ def doctor(patch: pytest.MonkeyPatch, hip: object, *bundles: Path) -> Result:
     [
         (DeviceError("no library for hip"), "  hip: no library for hip"),
         (ValueError("bad binding"), "  hip: ValueError: bad binding"),
-        (OneDevice(OSError("device lost")), "hip: OSError: device lost"),
+        (one_device(OSError("device lost")), "hip: OSError: device lost"),
     ],
 )
 def test_without_a_usable_gpu(monkeypatch: pytest.MonkeyPatch, hip: object, reason: str):
@@ -58,14 +52,14 @@ def test_without_a_usable_gpu(monkeypatch: pytest.MonkeyPatch, hip: object, reas
 
 def test_with_a_gpu(monkeypatch: pytest.MonkeyPatch, rows_bundles: Path, tmp_path: Path):
     monkeypatch.delenv("HIP_FORCE_DEV_KERNARG", raising=False)
-    result = doctor(monkeypatch, OneDevice(), rows_bundles / "rows-gfx942")
+    result = doctor(monkeypatch, one_device(), rows_bundles / "rows-gfx942")
     assert result.exit_code == 0
     assert "  hip:0: Instinct, gfx942, 304 compute units, 192.0 GiB, 65536 bytes of LDS, driver 7.0.1" in result.output
     assert "fits hip:0" in result.output and "warning: HIP_FORCE_DEV_KERNARG=1" in result.output
     monkeypatch.setenv("HIP_FORCE_DEV_KERNARG", "1")
-    assert "warning: HIP_FORCE_DEV_KERNARG" not in doctor(monkeypatch, OneDevice()).output
-    assert doctor(monkeypatch, OneDevice(), rows_bundles).exit_code == 0, "one bundle of the folder fits"
-    result = doctor(monkeypatch, OneDevice(), rows_bundles / "rows-sm_90")
+    assert "warning: HIP_FORCE_DEV_KERNARG" not in doctor(monkeypatch, one_device()).output
+    assert doctor(monkeypatch, one_device(), rows_bundles).exit_code == 0, "one bundle of the folder fits"
+    result = doctor(monkeypatch, one_device(), rows_bundles / "rows-sm_90")
     assert result.exit_code == 1 and "sm_90" in result.output and "fits no device here (gfx942)" in result.output
-    result = doctor(monkeypatch, OneDevice(), tmp_path)
+    result = doctor(monkeypatch, one_device(), tmp_path)
     assert result.exit_code == 1 and "is no bundle" in result.output

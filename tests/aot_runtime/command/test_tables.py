@@ -33,23 +33,19 @@ def test_ls_goes_on_after_a_bundle_that_cannot_be_read(small_copy: Path):
     assert "gfx942" in result.stdout and "unreadable" in result.stdout and str(bad) in result.stderr
 
 
-def test_show(sample: records.Index, tmp_path: Path):
+def test_show(sample: records.Index, sample_folder: Path):
     """Every variant, within the width of a terminal."""
-    (tmp_path / records.INDEX).write_bytes(records.encode_index(sample))
-    lines = aotbundle("show", tmp_path).output.splitlines()
+    lines = aotbundle("show", sample_folder).output.splitlines()
     assert max(map(len, lines)) <= 120
     assert sum(" yes " in line or " no " in line for line in lines) == len(sample.variants)
-    assert [line for line in lines if ", launch " in line] == [
-        "reduce, launch 0: reduce_rows",
-        "reduce, launch 1: add_partial",
-        "swap, launch 0: swap",
-    ]
+    launches = [line for line in lines if ", launch " in line]
+    assert launches == ["reduce, launch 0: reduce_rows", "reduce, launch 1: add_partial", "swap, launch 0: swap"]
     assert f"reduce: {len(sample.variants) - 2} variants, 2 code objects, 4.0 KiB of code" in lines
     assert [line for line in lines if "selftest" in line] == ["reduce: selftest cases weighted"]
     start = lines.index("warning: 6 of 74 variants spill registers:")
     assert lines[start + 1] == "  reduce[float16 WEIGHTED WIDTH=4096] aligned, wide: 17 VGPRs, 0 SGPRs"
     assert len(lines[start + 1 :]) == 6
-    lines = aotbundle("show", tmp_path, "--op", "reduce").output.splitlines()
+    lines = aotbundle("show", sample_folder, "--op", "reduce").output.splitlines()
     heading = next(line for line in lines if "VARIANT" in line)
     row = next(line for line in lines if "float16 WEIGHTED WIDTH=4096" in line and " yes " in line)
     titles = "VARIANT ALIGNED CONFIG VGPR AGPR SGPR SPILLS SCRATCH LDS THREADS WAVES CODE FILE"

@@ -11,7 +11,7 @@ from aot_emulator import ARCHS
 from aot_runtime.bundle.codeobject import read_arch
 from aot_runtime.contract.arch import ARCHITECTURES, EXPRESSION_NAMES
 from aot_runtime.device.drivers import driver_for_arch
-from tests.docs.scripts import ROOT
+from tests.support.session_builds import ROOT
 
 NAME = re.compile(r"(gfx\d|sm_\d)[\w\\]*")
 """An architecture's name, or the beginning of several."""
@@ -58,9 +58,8 @@ def test_what_hardware_has():
     assert having("fp8") == nvidia - {"sm_75", "sm_80", "sm_86", "sm_87"} | with_fp8
     assert {name for name, row in ARCHITECTURES.items() if row.fp8 == "fnuz"} == {"gfx942"}
     assert {name for name, row in ARCHITECTURES.items() if row.num_xcds > 1} == {"gfx942", "gfx950"}
-    assert {name for name, row in ARCHITECTURES.items() if row.warp_size == 64} == {
-        name for name in ARCHITECTURES if re.fullmatch(r"gfx9\w\w", name)
-    }
+    waves_of_64 = {name for name in ARCHITECTURES if re.fullmatch(r"gfx9\w\w", name)}
+    assert {name for name, row in ARCHITECTURES.items() if row.warp_size == 64} == waves_of_64
 
 
 def test_emulated_architectures_are_the_rows_that_have_a_product():
@@ -93,6 +92,5 @@ def test_manifests_ask_for_what_the_hardware_has():
     for path in sorted((ROOT / "manifests").glob("*.yaml")):
         lines = [line.partition("#")[0] for line in path.read_text(encoding="utf-8").splitlines()]
         found[path.relative_to(ROOT).as_posix()] = sum(bool(re.search(r"\barch\s*[!=]=", line)) for line in lines)
-    assert {name: count for name, count in found.items() if count} == {
-        name: count for name, (count, _) in IN_MANIFESTS.items()
-    }
+    wanted = {name: count for name, (count, _) in IN_MANIFESTS.items()}
+    assert {name: count for name, count in found.items() if count} == wanted

@@ -95,15 +95,15 @@ def test_text_is_not_computed_with(text: str):
         parse(text).check_names(SCOPE)
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("mod + 1", "undefined name 'mod'; did you mean 'mode'"),
-        ("given(y)", "given(y): 'y' is no tensor; known: x"),
-        ("elsize(n)", "'n' is no tensor"),
-        ("stride(T, 0)", "'T' is no tensor"),
-    ],
-)
+UNKNOWN_NAMES = {
+    "mod + 1": "undefined name 'mod'; did you mean 'mode'",
+    "given(y)": "given(y): 'y' is no tensor; known: x",
+    "elsize(n)": "'n' is no tensor",
+    "stride(T, 0)": "'T' is no tensor",
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), UNKNOWN_NAMES.items())
 def test_names_must_be_known(text: str, reason: str):
     with pytest.raises(ExpressionError) as raised:
         parse(text).check_names(SCOPE, {"x": object()})
@@ -126,11 +126,8 @@ NO_VALUE += [("n < m", {"n": 1, "m": "a"}), ("next_pow2(n)", {"n": 1.5}), ("abs(
 def test_what_has_no_value_is_an_error(text: str, env: dict[str, Any]):
     with pytest.raises(ExpressionError, match="cannot be evaluated"):
         parse(text).evaluate(env)
-
-
-def test_missing_values_are_named():
-    with pytest.raises(ExpressionError, match="'a \\+ b' needs b, which has no value here"):
-        parse("a + b").evaluate({"a": 1})
+    with pytest.raises(ExpressionError, match=r"' needs [nm, ]+, which has no value here"):
+        parse(text).evaluate({})
 
 
 @pytest.mark.parametrize("text", ["n ** 16 * " * 60 + "n", "next_pow2(n ** 16)", f"{'9' * 900} ** 16"])

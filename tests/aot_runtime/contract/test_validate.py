@@ -51,12 +51,6 @@ def test_every_reserved_name_is_refused_as_a_tensor():
     assert all(faulty(NAMED["tensor"](name)) for name in RESERVED)
 
 
-@pytest.mark.parametrize("kernel", ["k\nimport os", "k'", "a.b", "", "{x}"])
-def test_a_kernel_has_a_proper_name(kernel: str):
-    (fault,) = structure_faults(op(X, launches=(launch("1", kernel=kernel),)))
-    assert fault == Fault(("launches", 0), f"launch '{kernel}' has no configs, or no identifier as its name")
-
-
 @pytest.mark.parametrize("name", ["path", "load", "ops", "index", "device", "explain", "preload"])
 def test_an_op_does_not_hide_behind_an_attribute_of_bundles(name: str):
     (fault,) = structure_faults(op(X, name=name))
@@ -107,6 +101,8 @@ def starts(into: str, longest: str = "") -> records.Op:
         (contract("x: T[n] output; y: float32[n]", dtypes={"T": ("int8",)}), "dtypes.T", UNDECIDED),
         (op(X, workspace=(records.Workspace("w", ("1",), "void"),)), "workspace.w.dtype", "'void' is no dtype"),
         (op(X, launches=(launch("1", configs=()),)), "launches.0", "has no configs"),
+        (op(X, launches=(launch("1", kernel="k\nimport os"),)), "launches.0", "or no identifier as its name"),
+        (op(X, launches=(launch("1", kernel="a.b"),)), "launches.0", "launch 'a.b' has no configs, or no identifier"),
         (op(X, divisible=("depth",)), "divisible.depth", "'depth' is no dim of a tensor; known: cols, rows"),
         (op(X, dims=(records.DimLimit("clos"),)), "dims.clos", "'clos' is no dim of a tensor; did you mean 'cols'?"),
         (op(X, require=("later > 1",)), "require.0", "'later > 1' uses undefined name 'later'"),

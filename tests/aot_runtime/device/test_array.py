@@ -47,14 +47,6 @@ def draw_shape(data: st.DataObject, size: int) -> tuple[int, ...]:
     return tuple(shape + [1] * data.draw(st.integers(0, 2)))
 
 
-def reshaped(view: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """numpy's reshaped view; None where it would need a copy."""
-    try:
-        return np.reshape(view, shape, copy=False)
-    except ValueError:
-        return None
-
-
 @in_double()
 def test_views_are_numpys():
     device = get_device("hip:0")
@@ -75,11 +67,13 @@ def test_views_are_numpys():
                     ours, theirs = ours.transpose(*order), theirs.transpose(*order)
                 case "reshape":
                     wanted = draw_shape(data, theirs.size)
-                    if (view := reshaped(theirs, wanted)) is None:
+                    try:
+                        theirs = np.reshape(theirs, wanted, copy=False)
+                    except ValueError:
                         with pytest.raises(ArgumentError, match="would need a copy"):
                             ours.reshape(*wanted)
                     else:
-                        ours, theirs = ours.reshape(*wanted), view
+                        ours = ours.reshape(*wanted)
                 case _:
                     ours, theirs = ours.T, theirs.T
             check_same(ours, theirs)
@@ -107,17 +101,11 @@ def test_wrong_views():
             x[key]
     with pytest.raises(ValueError, match="zero"):
         x[::0]
-    for array, axes in (
-        (x, (0,)),
-        (x, (0, 0)),
-        (x, (0, 2)),
-        (x, (2, 3)),
-        (x, (-3, 0)),
-        (x, (0, 1, 2)),
-        (x[0, 0], (0,)),
-    ):
-        with pytest.raises(ArgumentError, match=f"is not an order of {array.ndim} dims"):
-            array.transpose(*axes)
+    for axes in ((0,), (0, 0), (0, 2), (2, 3), (-3, 0), (0, 1, 2)):
+        with pytest.raises(ArgumentError, match="is not an order of 2 dims"):
+            x.transpose(*axes)
+    with pytest.raises(ArgumentError, match="is not an order of 0 dims"):
+        x[0, 0].transpose(0)
     for shape in ((33,), (-1, 5), (-1, -1), (-4, -8), (0, -1), (2**62, 2**62), ()):
         with pytest.raises(ArgumentError, match="sizes differ"):
             x.reshape(*shape)
@@ -197,13 +185,7 @@ def test_empty_arrays():
 @in_double()
 def test_arrays_that_cannot_be():
     device = get_device("hip:0")
-    for dtype, words in (
-        ("complex64", "complex64"),
-        ("bfloat17", "bfloat17"),
-        (object, "object"),
-        ("U3", "str"),
-        (3, 3),
-    ):
+    for dtype, words in {"complex64": "complex64", "bfloat17": "bfloat17", object: "object", "U3": "str", 3: 3}.items():
         with pytest.raises(ArgumentError, match=f"dtype '?{words}.*is not supported; allowed: bool, int8"):
             device.empty((2,), dtype)
     for shape, order in (((2, -1), None), ((2, 3), (0,)), ((2, 3), (0, 0)), ((2, 3), (1, 2))):

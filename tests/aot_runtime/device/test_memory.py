@@ -130,14 +130,13 @@ def test_a_block_is_given_to_one_thread():
         random = np.random.default_rng(seed)
         for turn in range(400):
             x = device.empty(int(random.integers(1, 4)) * GRANULE, "int8")
-            address = x.ptr
             with lock:
-                assert address not in held
-                held.add(address)
+                assert x.ptr not in held
+                held.add(x.ptr)
             if turn % 16 == seed:
                 device.memory.trim()
             with lock:
-                held.discard(address)
+                held.discard(x.ptr)
             del x
 
     with ThreadPoolExecutor(8) as pool:
@@ -171,9 +170,8 @@ def test_memory_is_released_wherever_garbage_is_collected():
 def test_what_is_dropped_during_a_capture_is_freed_after_it():
     device, double = get_device("hip:0"), Double()
     stream, other = device.stream(), device.stream()
-    arrays = [device.empty(2 * MIB, "int8", stream=s) for s in (None, stream, other)]
+    arrays, target = [device.empty(2 * MIB, "int8", stream=s) for s in (None, stream, other)], device.empty(16, "int8")
     arrays[0].owner.used_on(other.handle)
-    target = device.empty(16, "int8")
     del other
     with device.capture(stream) as graph:
         target.fill(7, stream)

@@ -12,49 +12,11 @@ from aot_runtime.device.drivers.gpu import GpuDriver
 from aot_runtime.errors import DeviceError, DriverCallError
 from tests.support.driver_contract import CHECKS, allocated, from_device
 from tests.support.launch_contract import LAUNCH_CHECKS, loaded
+from tests.support.session_builds import ROOT
 
 pytestmark = pytest.mark.gpu
 
-# What a compiler would make of two kernels, as PTX: the driver's own assembler takes it from there.
-# scale: out[i] = in[i] * factor, i < n.
-# mirror: each thread of a workgroup leaves its number at the far end of the dynamic shared memory, and fetches that of
-# its mirror image.
-PTX = b"""
-.version 7.0
-.target sm_80
-.address_size 64
-
-.visible .entry scale(.param .u64 out, .param .u64 in, .param .f32 factor, .param .u32 n)
-{
-    .reg .pred %p; .reg .b32 %i, %t, %count; .reg .b64 %at, %to, %from; .reg .f32 %x, %f;
-    ld.param.u64 %to, [out]; ld.param.u64 %from, [in]; ld.param.f32 %f, [factor]; ld.param.u32 %count, [n];
-    mov.u32 %i, %ctaid.x; mov.u32 %t, %ntid.x; mul.lo.u32 %i, %i, %t; mov.u32 %t, %tid.x; add.u32 %i, %i, %t;
-    setp.ge.u32 %p, %i, %count;
-    @%p ret;
-    mul.wide.u32 %at, %i, 4;
-    cvta.to.global.u64 %to, %to; cvta.to.global.u64 %from, %from;
-    add.u64 %to, %to, %at; add.u64 %from, %from, %at;
-    ld.global.f32 %x, [%from]; mul.rn.f32 %x, %x, %f; st.global.f32 [%to], %x;
-    ret;
-}
-
-.extern .shared .align 16 .b8 dynamic[];
-
-.visible .entry mirror(.param .u64 out, .param .u32 nbytes)
-{
-    .reg .b32 %t, %size, %end, %base, %mine, %other; .reg .b64 %to, %at;
-    ld.param.u64 %to, [out]; ld.param.u32 %end, [nbytes];
-    mov.u32 %t, %tid.x; mov.u32 %size, %ntid.x; mov.u32 %base, dynamic; add.u32 %end, %end, %base;
-    shl.b32 %mine, %t, 2; sub.u32 %mine, %end, %mine; sub.u32 %mine, %mine, 4;
-    st.shared.u32 [%mine], %t;
-    bar.sync 0;
-    sub.u32 %other, %size, %t; shl.b32 %other, %other, 2; sub.u32 %other, %end, %other;
-    ld.shared.u32 %other, [%other];
-    mul.wide.u32 %at, %t, 4; cvta.to.global.u64 %to, %to; add.u64 %to, %to, %at;
-    st.global.u32 [%to], %other;
-    ret;
-}
-\0"""
+PTX = (ROOT / "tests/support/kernels.ptx").read_bytes() + b"\0"
 
 
 def driver_with_device(name: str) -> GpuDriver:
