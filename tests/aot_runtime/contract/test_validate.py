@@ -77,8 +77,8 @@ def test_no_name_means_two_things(made: records.Op):
 UNDECIDED = "no required input has dtype 'T', so no call decides it"
 
 
-def starts(into: str, longest: str = "") -> records.Op:
-    offsets = tensor("starts", "parts + 1", dtype="int32", offsets=records.Offsets(into, longest))
+def starts(into: str, longest: str = "", dtype: str = "int32") -> records.Op:
+    offsets = tensor("starts", "parts + 1", dtype=dtype, offsets=records.Offsets(into, longest))
     return op(X, offsets, scalars=(records.Scalar("shift", "fp32", "0"),))
 
 
@@ -106,18 +106,10 @@ def starts(into: str, longest: str = "") -> records.Op:
         (op(X, divisible=("depth",)), "divisible.depth", "'depth' is no dim of a tensor; known: cols, rows"),
         (op(X, dims=(records.DimLimit("clos"),)), "dims.clos", "'clos' is no dim of a tensor; did you mean 'cols'?"),
         (op(X, require=("later > 1",)), "require.0", "'later > 1' uses undefined name 'later'"),
-        (
-            starts("row"),
-            "tensors.starts.offsets",
-            "'row' is no dim of a required input, which offsets go into; did you",
-        ),
+        (starts("row"), "tensors.starts.offsets", "'row' is no dim of a required input, which offsets go into"),
         (starts("parts"), "tensors.starts.offsets", "'parts' is no dim of a required input"),
         (starts("rows", "shift"), "tensors.starts.offsets", "'shift' is no integer scalar"),
-        (
-            op(X, tensor("y", "rows", offsets=records.Offsets("rows"))),
-            "tensors.y.offsets",
-            "offsets are an input of one dim, of dtype int32 or int64",
-        ),
+        (starts("rows", dtype="int8"), "tensors.starts.offsets", "offsets are an input of one dim, of dtype int32 or"),
     ],
 )
 def test_what_is_not_there_is_refused(made: records.Op, path: str, text: str):
