@@ -4,7 +4,7 @@
  *
  * A launch calls the function given to hip_double_on_launch, or does nothing.
  *
- * Environment, read once:
+ * Environment, read when the double is loaded:
  *   HIP_DOUBLE_DEVICES  number of devices (1); 0: hipGetDeviceCount gives hipErrorNoDevice
  *   HIP_DOUBLE_ARCH     their gcnArchName (gfx942:sramecc+:xnack-)
  *   HIP_DOUBLE_MEMORY   bytes of memory of each (1 GiB)
@@ -223,7 +223,8 @@ static size_t device_memory = (size_t)1 << 30;
 static int has_pools = 1;
 static char arch_name[256] = "gfx942:sramecc+:xnack-";
 
-__attribute__((constructor)) static void read_environment(void) {
+/* For the fork of a process that has loaded the double and called nothing of it. */
+__attribute__((constructor)) void hip_double_read_environment(void) {
   const char *text;
   if ((text = getenv("HIP_DOUBLE_DEVICES"))) device_count = atoi(text);
   if ((text = getenv("HIP_DOUBLE_ARCH"))) snprintf(arch_name, sizeof arch_name, "%s", text);
