@@ -25,6 +25,15 @@ class DeviceProperties(msgspec.Struct, frozen=True):
     """The most LDS (shared memory) that one workgroup may have, opt-in included."""
     memory_bytes: int
     driver_version: str
+    num_xcds: int = 1
+    """Dies of this device or partition that workgroups are dealt to in turn."""
+    library: str = ""
+    """The API's library, and why it is this one; empty where there is no choice."""
+    clock: float = 0
+    """Highest clock of the compute units, Hz; 0: not known."""
+    memory_clock: float = 0
+    pci: str = ""
+    """Where the GPU is, as Linux names it: `0000:c1:00.0`; empty: not known. Partitions of a GPU share it."""
 
 
 class PreparedLaunch(Protocol):
