@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from functools import partial
 from typing import Any, ClassVar
 
 from .base import DeviceProperties
+from .current import Selector
 from .gpu import KEEP_EVERYTHING, GpuDriver
 from .hip_python import bind, import_binding, returns_structs
 
@@ -34,6 +33,7 @@ class HipDriver(GpuDriver):
         "StreamCreate": "hipStreamCreateWithFlags",
     }
     launch_end = 3
+    first_is_current = True
 
     def __init__(self) -> None:
         binding = import_binding()
@@ -85,8 +85,9 @@ class HipDriver(GpuDriver):
         library = self._library
         return library.hipGetErrorName(status).decode(), library.hipGetErrorString(status).decode()
 
-    def _selector(self, device: int) -> Callable[[], int]:
-        return partial(self._library.hipSetDevice, device)
+    def _selector(self, device: int) -> Selector:
+        library = self._library
+        return Selector(ctypes.c_int, library.hipGetDevice, library.hipSetDevice, ctypes.c_int(device))
 
     def _pointer(self, address: int) -> tuple[int, int]:
         found = self._filled("PointerGetAttributes", self._binding.hipPointerAttribute_t, address)
