@@ -76,7 +76,7 @@ def _start_cuda(index: int) -> None:
 
 
 def _start_hip(index: int) -> None:
-    """Open the driver itself: hip-python decides which libamdhip64 a process uses, and there must not be two."""
+    """Open the driver itself, which decides what libamdhip64 the process uses: there must not be two."""
     from aot_runtime.device.registry import get_device
 
     get_device(f"hip:{index}").driver.activate(index)
