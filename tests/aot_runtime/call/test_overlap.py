@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,9 +13,9 @@ import pytest
 from aot_runtime import ArgumentError, Bundle, DeviceArray, open_bundle
 from aot_runtime.contract.records import Index
 from aot_runtime.contract.validate import structure_faults
+from tests.support.hip_double.double import in_double
 from tests.support.op_bundles import OpBundles
 from tests.support.producers import Interface
-from tests.support.reference_launches import with_bundles
 
 X = np.random.default_rng(0).standard_normal((12, 64)).astype(np.float16)
 
@@ -93,9 +94,9 @@ def foreign(array: DeviceArray) -> Interface:
     return Interface(**array.__cuda_array_interface__)
 
 
-@with_bundles()
-def test_memory_of_other_libraries(folder: str):
-    rows = open_bundle(f"{folder}/rows-gfx942", "hip:0")
+@in_double()
+def test_memory_of_other_libraries(rows_bundle: Path):
+    rows = open_bundle(rows_bundle, "hip:0")
     device = rows.device
     big, apart = device.array(X), device.empty(X.shape, X.dtype)
     views = device.wrap(foreign(big[:8])), device.wrap(foreign(big[4:]))
