@@ -197,7 +197,7 @@ def test_what_fails_is_listed_and_the_rest_is_compiled(project: Project):
 )
 def test_places_that_cannot_be_written(project: Project, option: str, place: str, message: str):
     project.cache.mkdir()
-    (project.cache / "v1").write_text("in the way")
+    (project.cache / "v2").write_text("in the way")
     path = project.folder / place
     result = project.build(option, str(path), *SMALL)
     assert result.exit_code == 1 and result.stderr == f"aotbuild: error: {message.format(path)}\n"
@@ -217,4 +217,4 @@ def test_the_cache_is_where_the_environment_says(project: Project, monkeypatch: 
     monkeypatch.setenv("AOTBUILD_CACHE_DIR", str(tmp_path / "elsewhere"))
     project.cache.mkdir()
     command = [word for word in project.command(*SMALL) if word not in ("--cache-dir", str(project.cache))]
-    assert figures(project.invoke(command)) == (2, 0) and (tmp_path / "elsewhere/v1").is_dir()
+    assert figures(project.invoke(command)) == (2, 0) and (tmp_path / "elsewhere/v2").is_dir()

@@ -76,7 +76,7 @@ def test_a_build_that_is_ended_leaves_no_workers_and_nothing_half_done(tmp_path:
     (tmp_path / "k.py").write_text(SLOW)
     process = project.start("--filter", "dtype=float16", "--jobs", "2")
     try:
-        wait_for(lambda: sum(path.is_file() and path.name[0] != "." for path in project.cache.rglob("v1/*/*")) == 2)
+        wait_for(lambda: sum(path.is_file() and path.name[0] != "." for path in project.cache.rglob("v2/*/*")) == 2)
         children = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
         assert not all(map(gone, children))
         if end == signal.SIGINT:

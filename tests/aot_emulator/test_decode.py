@@ -13,9 +13,9 @@ from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import Op
-from tests.support.emulation.bundling import built, on_demand
 from tests.ops.decode.cases import BundleFor, paged, run_paged
 from tests.ops.decode.decode_suite import *  # noqa: F403 -- its tests
+from tests.support.emulation.bundling import built, on_demand
 
 pytestmark = pytest.mark.sampled(5)
 

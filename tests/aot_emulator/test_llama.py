@@ -14,10 +14,10 @@ from llama import main
 from llama_random import write_checkpoint
 
 from aot_runtime import Bundle
-from tests.support.emulation.bundling import ROOT, built, on_demand
 from tests.aot_emulator.llama_over_hip import continue_text
 from tests.ops.llama.llama_suite import *  # noqa: F403 -- its tests
 from tests.ops.llama.llama_suite import CASES, check_case, tiny
+from tests.support.emulation.bundling import ROOT, built, on_demand
 from tests.support.hip_double.double import DoubleLibrary
 
 FEW = (

@@ -10,7 +10,7 @@ from triton.backends.compiler import GPUTarget
 from aot.compile.compiler import compile_job
 from aot.compile.jobs import CompileJob
 from aot.compile.kernargs import kernarg_bytes, kernarg_layout
-from aot.compile.kernel_source import CompileError
+from aot.compile.project import CompileError
 from tests.support.building import jobs
 
 

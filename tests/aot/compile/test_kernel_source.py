@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from aot.compile.kernel_source import CompileError, Parameter, kernel_parameters, load_kernel
+from aot.compile.kernel_source import Parameter, kernel_parameters, load_kernel
+from aot.compile.project import CompileError
 from tests.support.building import jobs
 
 STORE = "import triton\nimport triton.language as tl\n@triton.jit\ndef f(x):\n    tl.store(x, {})\n"

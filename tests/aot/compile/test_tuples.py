@@ -6,7 +6,7 @@ import pytest
 
 from aot.compile.compiler import compile_job
 from aot.compile.kernargs import kernarg_layout
-from aot.compile.kernel_source import CompileError
+from aot.compile.project import CompileError
 from tests.support.building import jobs
 
 SOURCE = "kernels/tuples.py"

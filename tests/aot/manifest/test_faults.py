@@ -7,7 +7,7 @@ import pytest
 from aot.manifest.yamlfile import ManifestError
 from tests.support.building.projects import EVERYTHING, SCALE, check_fault, edit, load, rows
 
-# What is replaced, by what, with an @ where the fault is, and what is said, where S is `ops.scale`.
+# What is replaced, by what, with an @ where the fault is, and what is said, in which WORDS are spelled out.
 FAULTS = r"""
 bundle: tiny\n -> bundle: tiny\n@titel: x\n -> unknown key 'titel'; known: bundle, doc, include, ops, root
 exclude: [ -> @exlude: [ -> unknown key 'exlude'; did you mean 'exclude'?
@@ -52,15 +52,26 @@ k.py:scale_rows\n -> k.py:scale_rows\n        bind: {@x: {dims: [rows], type: i6
 bundle: tiny -> @bundle: ti-ny -> bundle: 'ti-ny' NO_NAME
 ops:\n  scale:\n -> ops:\n  @2scale:\n -> ops.2scale: '2scale' NO_NAME
 mode: { -> @mo__de: { -> S.scalars.mo__de: 'mo__de' NO_NAME
+values: [16, 64] -> values: [16, @.nan] -> S.constexprs.BLOCK.values.1: NAN
+default: cols ** -0.5 -> @min: .nan -> S.scalars.factor.min: NAN
+default: cols ** -0.5 -> @default: .nan -> S.scalars.factor.default: NAN
+WIDTH: 4} -> @WIDTH: .nan} -> S.launches.0.configs.0.blocks.WIDTH: NAN
+num_warps: 8 -> @num_warps: .inf
+ -> S.launches.0.configs.0.options.num_warps: Input should be a finite number (given: inf)
 kernel: k.py:scale_rows -> @kernel: k.py -> S.launches.0.kernel: 'k.py' is no kernel: path/from/the/root.py:function
 """
-NO_NAME = "is no name: letters, digits and single underscores between them, a letter first"
+WORDS = {
+    "S.": "ops.scale.",
+    "NO_NAME": "is no name: letters, digits and single underscores between them, a letter first",
+    "NAN": "NaN is not allowed here: it equals nothing, itself neither",
+}
 
 
 @pytest.mark.parametrize(("old", "new", "message"), rows(FAULTS))
 def test_a_fault_has_its_place_and_says_what_is_allowed(tmp_path: Path, old: str, new: str, message: str):
-    said = message.replace("S.", "ops.scale.", 1).replace("NO_NAME", NO_NAME)
-    check_fault(tmp_path, edit(EVERYTHING, (old, new)), said, load)
+    for word, meaning in WORDS.items():
+        message = message.replace(word, meaning)
+    check_fault(tmp_path, edit(EVERYTHING, (old, new)), message, load)
 
 
 def test_faults_come_together_in_the_order_of_the_file(tmp_path: Path):

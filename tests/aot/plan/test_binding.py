@@ -159,6 +159,7 @@ FAULTS = r"""
 @P: 1 // (BLOCK - 16) -> parameter 'P': '1 // (BLOCK - 16)' cannot be evaluated: integer division or modulo by zero
 @factor: 1 // (BLOCK - 16)
  -> parameter 'factor': '1 // (BLOCK - 16)' cannot be evaluated: integer division or modulo by zero
+@factor: {value: 1e999 - 1e999, type: fp32} -> parameter 'factor': '1e309 - 1e309' is NaN
 @factor: {dims: [rows]} -> parameter 'factor' is no tuple, so `dims` mean nothing to it
 @P: {function: 'k.py:f', operands: [rows]} -> parameter 'P' is no tuple, so `operands` mean nothing to it
 @factor: 'k.py:f' -> 'k.py:f' is a function, but 'factor' is no constexpr

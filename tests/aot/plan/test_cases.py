@@ -57,6 +57,10 @@ call: {rows: 3 -> @call: {rows: 3 -> factor: 0.1 -> factor: much
 0.1} -> 0.1}, inputs: {@x: {range: [2, 1]}} -> SPEC.inputs.x: range [2, 1]: the first is over the second
 0.1} -> 0.1}, inputs: {x: {@range: [1]}} -> SPEC.inputs.x.range: at least 2 allowed, 1 given
 0.1} -> 0.1}, inputs: {x: {@std: 0}} -> SPEC.inputs.x.std: Input should be greater than 0 (given: 0)
+0.1} -> 0.1}, inputs: {x: {@std: .inf}} -> SPEC.inputs.x.std: Input should be a finite number (given: inf)
+0.1} -> 0.1}, inputs: {x: {range: [0, @.nan]}} -> SPEC.inputs.x.range.1: Input should be a finite number (given: nan)
+0.1} -> 0.1}, @floor: .nan -> SPEC.floor: Input should be a finite number (given: nan)
+factor: 0.1 -> @factor: .nan -> SPEC.call.factor: NaN is not allowed here: it equals nothing, itself neither
 0.1} -> 0.1}, @floor: -1 -> SPEC.floor: Input should be greater than or equal to 0 (given: -1)
 - {call -> - @{name: small, call -> OP: another case is called 'small'
 reference: r.py:scale\n    selftest -> @selftest

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from aot.manifest.yamlfile import ManifestError
+from aot_runtime.contract import records
 from tests.support.building.projects import EVERYTHING, check_fault, contract, edit, rows, tuning, unmarked
 
 
@@ -21,16 +22,20 @@ def test_a_tuning_file_is_laid_over_the_manifest_for_its_architectures_alone(tmp
         - {when: rows > 9, blocks: {WIDTH: 16}}
         - {name: config1, blocks: {WIDTH: 1, MORE: 3}, options: {num_stages: 2}}
         - {name: wide, when: cols > 64}
-        - {name: tall, when: rows > 8}"""
+        - {name: tall, when: rows > 8}
+    derived: {chunks: rows + 3}"""
     tune(tmp_path, tuning(entries, "gfx942, gfx90a"))
-    configs = contract(tmp_path, text).launches[0].configs
+    op = contract(tmp_path, text)
+    configs = op.launches[0].configs
     assert [(item.name, item.values, item.options, item.when) for item in configs] == [
         ("tuned0", {"WIDTH": 16}, {}, "rows > 9"),
         ("tall", {}, {}, "rows > 8"),
         ("wide", {"WIDTH": 4}, {"num_warps": 8}, "cols > 64"),
         ("config1", {"WIDTH": 1, "MORE": 3}, {"num_warps": 4, "num_stages": 2}, ""),
     ]
-    assert contract(tmp_path, text, "gfx90a").launches[0].configs == configs
+    assert op.derived == (records.Derived("chunks", "rows + 3"),)
+    assert contract(tmp_path, text, "gfx90a") == op
+    assert contract(tmp_path, text, "gfx950").derived == (records.Derived("chunks", "cdiv(cols, 16)"),)
     assert [item.name for item in contract(tmp_path, text, "gfx950").launches[0].configs] == ["wide", "config1"]
 
 
@@ -53,6 +58,7 @@ FAULTS = """
 {@scale_rows: [{name: base, blocks: {WIDTH: 1}}, {name: base, blocks: {WIDTH: 2}}]}
  -> op 'scale': two configs have one name (base, base)
 """
+DERIVED = tuning("{}") + "    derived: {@%s}\n"
 ORIGIN = "tuning.0: configs are either `measured`, `modelled` or `published`"
 
 
@@ -60,6 +66,8 @@ ORIGIN = "tuning.0: configs are either `measured`, `modelled` or `published`"
     ("text", "message"),
     [
         *((tuning(launches), message) for launches, message in rows(FAULTS)),
+        (DERIVED % "chunk: 1", "no derived number 'chunk' in op 'scale'; did you mean 'chunks'?"),
+        (DERIVED % "chunks: rowz", "op 'scale': 'rowz' uses undefined name 'rowz'; did you mean 'rows'?"),
         ("@doc: x\n", "the manifest: the key 'tuning' is missing"),
         ("tuning: [\n@", "not valid YAML: expected the node content, but found '<stream end>'"),
         (tuning("{}", "gfx942, @gfx94"), "tuning.0.arch.1: 'gfx94' is no architecture; did you mean 'gfx942'?"),

@@ -9,10 +9,10 @@ import pytest
 
 from aot_runtime import Bundle
 from aot_runtime.call.planner import op_planner
-from tests.support.emulation.bundling import built
 from tests.ops.attention.building import key_of, needed_by
 from tests.ops.attention.cases import Case, make_call
 from tests.ops.attention.checking import check
+from tests.support.emulation.bundling import built
 
 DIMS = ((32, 32), (64, 64), (128, 128), (256, 256), (256, 128))
 PADDED = ((48, 48), (80, 80), (144, 144), (192, 112))

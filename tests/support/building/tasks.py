@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import CompileError
+from aot.compile.project import CompileError
 
 
 def act(job: CompileJob) -> Any:
