@@ -183,12 +183,15 @@ def _answers(op: records.Op) -> list[_Answer]:
     """`given` and `innermost` of the tensors that axes are picked by, and `elsize`."""
     decides = {axis.pick: axis.name for axis in op.axes if axis.rule == "equal"}
     return [
-        *(_yes(query_name("given", tensor.name), decides[presence_of(tensor)])
-          for tensor in op.tensors if presence_of(tensor) in decides),
+        *(
+            _yes(query_name("given", tensor.name), decides[presence_of(tensor)])
+            for tensor in op.tensors
+            if presence_of(tensor) in decides
+        ),
         *(_size(tensor.name, tensor.dtype, op) for tensor in op.tensors),
         *(_size(name, name, op) for name in op.dtypes),
         *(_innermost(tensor, dim, decides) for tensor in op.tensors for dim in tensor.innermost),
-    ]  # fmt: skip
+    ]
 
 
 def _yes(name: str, axis: str) -> _Answer:

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from aot_runtime.contract import records
 from aot_runtime.contract.names import axis_names
 
@@ -77,10 +75,11 @@ class _Api:
 
 
 _APIS = {
-    "hip": _Api("hip", "HIP_LAUNCH_PARAM", "hipError_t", "hipSuccess", "hipFunction_t", "hipStream_t",
-                "hipModuleLaunchKernel"),
+    "hip": _Api(
+        "hip", "HIP_LAUNCH_PARAM", "hipError_t", "hipSuccess", "hipFunction_t", "hipStream_t", "hipModuleLaunchKernel"
+    ),
     "cuda": _Api("cuda", "CU_LAUNCH_PARAM", "CUresult", "CUDA_SUCCESS", "CUfunction", "CUstream", "cuLaunchKernel"),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,7 @@ def member_names(variant: records.Variant) -> tuple[str, ...]:
 
 
 def _digest(key: Any) -> str:
-    return hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:HASH_LENGTH]
+    return hashlib.sha256(records.encode_json(key)).hexdigest()[:HASH_LENGTH]
 
 
 def _introduction(index: records.Index) -> str:
@@ -268,9 +267,12 @@ def _variant(
 ) -> Iterator[str]:
     name, struct = variant_name(prefix, variant), struct_name(prefix, variant)
     numbers = (
-        variant.num_warps * variant.warp_size, variant.lds_bytes, variant.kernarg_bytes, variant.global_scratch.bytes,
+        variant.num_warps * variant.warp_size,
+        variant.lds_bytes,
+        variant.kernarg_bytes,
+        variant.global_scratch.bytes,
         variant.profile_scratch.bytes,
-    )  # fmt: skip
+    )
     yield _comment(describe(op, variant))
     yield f"typedef struct {struct} {name}_kernargs;"
     yield f"static const aot_kernel {name} = {{"

@@ -134,9 +134,12 @@ def attend_tile(block, head, batch, problem, form: tl.constexpr):
         if q_tile.dtype.primitive_bitwidth > 8:
             q_tile = tl.where(scale < 0, -q_tile, q_tile)
         keys = KeyHead(
-            k=matrix_of(problem.k, batch, head_kv, first_row_k), v=matrix_of(problem.v, batch, head_kv, first_row_k),
-            seqlen=seqlen_k, head_dim=extents.head_dim, head_dim_v=extents.head_dim_v,
-        )  # fmt: skip
+            k=matrix_of(problem.k, batch, head_kv, first_row_k),
+            v=matrix_of(problem.v, batch, head_kv, first_row_k),
+            seqlen=seqlen_k,
+            head_dim=extents.head_dim,
+            head_dim_v=extents.head_dim_v,
+        )
         scoring = scoring_of(problem, scale, batch, head, tile.queries, form)
 
         last_query = tl.minimum(first_query + form.BLOCK_M, seqlen_q) - 1

@@ -53,6 +53,37 @@ def test_awq_has_eight_outputs_in_a_word_in_an_order_of_its_own():
     np.testing.assert_array_equal(found.zeros, ZEROS)
 
 
+def test_the_order_of_awq_is_the_published_one():
+    assert [(0, 2, 4, 6, 1, 3, 5, 7)[i] for i in AWQ_ORDER] == list(range(8))
+
+
+@pytest.mark.parametrize("word, less_one", ((0x77777777, True), (0x88888888, False)))
+def test_zeros_of_the_other_version_of_gptq_are_noticed(word: int, less_one: bool):
+    """Of symmetric checkpoints; the words are those that each version writes for a zero of 8."""
+    zeros = np.full((2, 3), word, np.uint32).view(np.int32)
+    found = from_gptq(words(CODES.T).T, zeros, SCALES, None, less_one, symmetric=True)
+    assert found.zeros is not None and (found.zeros == 8).all()
+    with pytest.raises(ValueError, match=r"zeros_are_less_one=.*other version"):
+        from_gptq(words(CODES.T).T, zeros, SCALES, None, not less_one, symmetric=True)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    (
+        ({"qzeros": words(ZEROS)[:1]}, "qzeros"),
+        ({"scales": SCALES[:, :8]}, "scales"),
+        ({"qzeros": np.zeros((3, 3), np.int32), "scales": np.ones((3, 24), np.float16)}, "do not divide"),
+        ({"g_idx": np.zeros(64, np.int32)}, "g_idx"),
+        ({"qweight": words(CODES.T).T.astype(np.int64)}, "qweight is int64"),
+        ({"qweight": words(CODES.T).T[:, :12], "scales": SCALES[:, :12]}, "multiple of 8"),
+    ),
+)
+def test_checkpoints_that_do_not_fit_are_refused(change: dict[str, np.ndarray], message: str):
+    given = {"qweight": words(CODES.T).T, "qzeros": words(ZEROS), "scales": SCALES, **change}
+    with pytest.raises(ValueError, match=message):
+        from_gptq(**given)
+
+
 def test_rounded_weights_are_within_half_a_step():
     weight = RNG.standard_normal((6, 128)).astype(np.float32)
     four, eight = to_int4(weight, 32, np.float32), to_int8(weight, dtype=np.float32)

@@ -61,10 +61,28 @@ def test_a_tuning_file_is_laid_over_the_manifest_for_its_architecture_alone(tmp_
     assert [item.name for item in contract(tmp_path, EVERYTHING, "gfx950").launches[0].configs] == ["wide", "base"]
 
 
+def test_a_tuning_file_computes_derived_numbers_otherwise(tmp_path):
+    before = contract(tmp_path, EVERYTHING).derived
+    tune(tmp_path, tuning("{}") + "    derived: {chunks: rows + 3}\n")
+    (number,) = contract(tmp_path, EVERYTHING).derived
+    assert (number.name, number.value) == ("chunks", "rows + 3")
+    assert contract(tmp_path, EVERYTHING, "gfx950").derived == before
+
+
 @pytest.mark.parametrize(
     "text, fragment, message",
     [
         (tuning("{scale_row: []}"), "scale_row", "no launch 'scale_row' in op 'scale'; did you mean 'scale_rows'?"),
+        (
+            tuning("{}") + "    derived: {chunk: 1}\n",
+            "chunk",
+            "no derived number 'chunk' in op 'scale'; did you mean 'chunks'?",
+        ),
+        (
+            tuning("{}") + "    derived: {chunks: rowz}\n",
+            "chunks: rowz",
+            "op 'scale': 'rowz' uses undefined name 'rowz'; did you mean 'rows'?",
+        ),
         (tuning("{}") + "    launchs: {}\n", "launchs", "unknown key 'launchs'; did you mean 'launches'?"),
         ("doc: x\n", "doc", "the manifest: the key 'tuning' is missing"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import sys
@@ -75,3 +76,9 @@ def test_damage_is_status_1_and_what_has_no_vectors_status_2(small_copy: Path):
     edit_index(small_copy, lambda index: index["target"].update(arch="gfx950"))
     result = selftest(small_copy, "--device", "emulator:gfx942")
     assert result.exit_code == 2 and "is for gfx950, but emulator:0" in result.stderr
+
+
+@pytest.mark.parametrize("ops", (("accumulate",), ("row_sums", "accumulate")), ids=str)
+def test_the_cases_of_the_ops_that_are_named(small_bundle: Path, ops: tuple[str, ...]):
+    result = selftest(small_bundle, "--device", "emulator", "--json", *(f"--op={op}" for op in ops))
+    assert {item["op"] for item in json.loads(result.stdout)["results"]} == set(ops)

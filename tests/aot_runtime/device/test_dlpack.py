@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from aot_runtime import ArgumentError, get_device
 from aot_runtime.contract.dtypes import DTYPES, numpy_dtype
 from aot_runtime.device.dlpack import _exports
 from tests.support.hip_double.double import Double, DoubleLibrary, in_double
+from tests.support.producers import Exported, OneCapsule, Versioned, alike
 
 
 def counted(*shape: int, dtype: Any = "float32") -> np.ndarray:
@@ -22,11 +24,11 @@ def counted(*shape: int, dtype: Any = "float32") -> np.ndarray:
 @in_double()
 def test_round_trip():
     device = get_device("hip:0")
-    for name in DTYPES:
+    for name, producer in itertools.product(DTYPES, (Exported, Versioned)):
         x = device.array(counted(3, 4, dtype=numpy_dtype(name)))
         for array in (x, x.T, x[1:, ::2], x[::-1, 1:], x[None, :, None], x[2, 3], x[:, :0]):
-            again = device.wrap(array)
-            assert again is not array and again.ptr == array.ptr and again.layout is array.layout
+            again = device.wrap(producer(array))
+            assert alike(again, array) and device.wrap(array) is array
             assert again.numpy().tobytes() == array.numpy().tobytes()
     assert array.__dlpack_device__() == (10, 0)
     del again
@@ -39,7 +41,7 @@ def test_an_export_lives_as_long_as_its_import_or_its_capsule():
     device, double = get_device("hip:0"), Double()
     x = device.array(counted(1 << 20))
     capsules = [x.__dlpack__() for _ in range(3)]
-    y, address = device.wrap(x), x.ptr
+    y, address = device.wrap(Exported(x)), x.ptr
     del x, capsules[0]
     gc.collect()
     assert len(_exports) == 2 + 1, "a capsule that nobody takes lets go"
@@ -54,23 +56,12 @@ def test_an_export_lives_as_long_as_its_import_or_its_capsule():
     assert not _exports and double.allocated() == 0
 
 
-class OneCapsule:
-    """A producer that hands out a capsule that it was given."""
-
-    def __init__(self, capsule: Any, device: tuple[int, int] = (10, 0)):
-        self.capsule, self.__dlpack_device__ = capsule, lambda: device
-
-    def __dlpack__(self, stream: Any = None) -> Any:
-        assert stream == -1
-        return self.capsule
-
-
 @in_double()
 def test_a_capsule_is_taken_once():
     device = get_device("hip:0")
     producer = OneCapsule(device.array(counted(5)).__dlpack__())
     first = device.wrap(producer)
-    with pytest.raises(ValueError, match="PyCapsule_GetPointer"):
+    with pytest.raises(ArgumentError, match="PyCapsule_GetPointer"):
         device.wrap(producer)
     del producer
     gc.collect()
@@ -145,7 +136,12 @@ def test_imports_that_are_refused():
         with pytest.raises(ArgumentError, match=f"DLPack dtype code {code} with {bits} bits"):
             device.wrap(OneCapsule(foreign_capsule(tensor, deleted)))
         assert not deleted, "a capsule that was not taken is still its producer's"
-    for producer in (OneCapsule(None, (2, 0)), OneCapsule(None, (1, 0)), OneCapsule(None, (10, 1)), np.zeros(3)):
+    for producer in (OneCapsule(None, (1, 0)), OneCapsule(None, (11, 0)), np.zeros(3)):
+        with pytest.raises(ArgumentError, match="the array is in host memory, not on hip:0"):
+            device.wrap(producer)
+    with pytest.raises(ArgumentError, match=r"said to be on DLPack device \(10, 1\), but is on \(10, 0\)"):
+        other.wrap(OneCapsule(memory.__dlpack__(), (10, 1)))
+    for producer in (OneCapsule(None, (2, 0)), OneCapsule(None, (10, 1))):
         with pytest.raises(ArgumentError, match=r"the array is on DLPack device \(\d+, \d\), not on hip:0"):
             device.wrap(producer)
     with pytest.raises(ArgumentError, match=r"on DLPack device \(10, 0\), not on hip:1"):
@@ -165,6 +161,29 @@ def test_an_export_makes_the_consumers_stream_wait():
     assert double.alive("event") == 0
 
 
+@in_double(HIP_DOUBLE_DEVICES=2)
+def test_exports_as_the_array_api_asks_for_them():
+    device = get_device("hip:0")
+    x = device.array(counted(3, 4))[:, ::2]
+    if np.lib.NumpyVersion(np.__version__) >= "2.1.0":
+        np.testing.assert_array_equal(np.from_dlpack(Versioned(x), device="cpu"), counted(3, 4)[:, ::2])
+    copied = device.wrap(OneCapsule(x.__dlpack__(copy=True)))
+    assert copied.ptr != x.ptr and np.array_equal(copied.numpy(), x.numpy())
+    assert device.wrap(OneCapsule(x.__dlpack__(copy=False, dl_device=(10, 0)))).ptr == x.ptr
+    for arguments in ({"dl_device": (1, 0), "copy": False}, {"dl_device": (10, 1)}, {"dl_device": (2, 0)}):
+        with pytest.raises(BufferError, match="hip:0"):
+            x.__dlpack__(**arguments)
+
+
+@in_double()
+def test_numpy_makes_copies_only():
+    x = get_device("hip:0").array(counted(3, 4))
+    assert type(np.asarray(x)) is np.ndarray and np.array_equal(np.asarray(x), counted(3, 4))
+    assert np.asarray(x, np.float64).dtype == np.float64
+    with pytest.raises(TypeError, match="copy=False"):
+        x.__array__(copy=False)
+
+
 KEPT: list[object] = []
 
 
@@ -174,7 +193,7 @@ def leave_exports_behind() -> None:
     sys.stderr = sys.stdout
     device = get_device("hip:0")
     x = device.array(counted(4))
-    KEPT.extend((device.wrap(x), x.__dlpack__(), device.stream(), device.event(), x[1:]))
+    KEPT.extend((device.wrap(Exported(x)), x.__dlpack__(), device.stream(), device.event(), x[1:]))
 
 
 def test_the_interpreter_ends_in_peace(hip_double: DoubleLibrary):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,13 +11,7 @@ import pytest
 from aot_runtime import ArgumentError, get_device
 from aot_runtime.contract.dtypes import DTYPES
 from tests.support.hip_double.double import Double, in_double
-
-
-class Interface:
-    """A producer of `__cuda_array_interface__` alone, as numba's and old cupy's arrays are."""
-
-    def __init__(self, **interface: Any):
-        self.__cuda_array_interface__ = interface
+from tests.support.producers import Interface, Versioned, alike
 
 
 @in_double()
@@ -30,7 +24,7 @@ def test_round_trip():
             exported = array.__cuda_array_interface__
             assert exported["version"] == 3 and np.dtype(exported["typestr"]) == array.dtype
             again = device.wrap(Interface(**exported))
-            assert again.layout is array.layout and again.ptr == array.ptr
+            assert alike(again, array)
             np.testing.assert_array_equal(again.numpy(), array.numpy())
     for name in DTYPES.keys() - set(plain):
         with pytest.raises(AttributeError, match=f"has no {name}; use __dlpack__"):
@@ -57,7 +51,7 @@ def test_what_is_refused():
     device, host = get_device("hip:0"), np.arange(4, dtype=np.float32)
     x, y = device.array(host), get_device("hip:1").array(host)
     good = {"shape": (4,), "typestr": "<f4", "data": (x.ptr, False), "strides": None, "version": 3}
-    assert device.wrap(Interface(**good)).layout is x.layout
+    assert alike(device.wrap(Interface(**good)), x)
     square = {"shape": (np.int64(2), np.int64(2)), "strides": (np.int64(4), np.int64(8))}  # a layout not met before
     found = device.wrap(Interface(**good | square)).layout
     assert all(type(n) is int for n in (*found.shape, *found.strides))
@@ -66,6 +60,7 @@ def test_what_is_refused():
         ({"typestr": "<c8"}, "dtype <c8 is not supported; allowed: bool"),
         ({"typestr": "|V2"}, "dtype |V2 is not supported"),
         ({"strides": (6,)}, "strides (6,) are not multiples of the 4-byte element"),
+        ({"mask": x}, "the array has a mask"),
         ({"data": (y.ptr, False)}, "the array is on hip:1, not on hip:0"),
         ({"data": (host.ctypes.data, False)}, "is not memory of hip:0"),
     ):
@@ -75,3 +70,15 @@ def test_what_is_refused():
     for junk in (3, [1.0], "x", object()):
         with pytest.raises(ArgumentError, match=f"{type(junk).__name__} is no array"):
             device.wrap(junk)
+
+
+@in_double()
+def test_read_only_memory_is_not_written():
+    device = get_device("hip:0")
+    x = device.array(np.arange(4, dtype=np.float32))
+    fixed = device.wrap(Interface(**x.__cuda_array_interface__ | {"data": (x.ptr, True)}))
+    for array in (fixed, device.wrap(Versioned(fixed[1:])), fixed.reshape(2, 2)):
+        assert not array.layout.writeable and array.__cuda_array_interface__["data"][1]
+        for write in (partial(array.fill, 0), partial(array.copy_from, array.numpy())):
+            with pytest.raises(ArgumentError, match="cannot write to a read-only array"):
+                write()

@@ -53,12 +53,11 @@ def compile_kernel(
     options: tuple[tuple[str, Any], ...] = (),
     divisible: tuple[str, ...] = (),
     arch: str = "gfx942",
-    source: str = SOURCE,
 ) -> Kernel:
     pointers = tuple(name for name, kind in signature if kind.startswith("*"))
     full = signature + tuple((name, "constexpr") for name, _ in constants)
     job = CompileJob(
-        str(ROOT), source, function, full, constants, divisible, pointers if divisible else (), options, arch
+        str(ROOT), SOURCE, function, full, constants, divisible, pointers if divisible else (), options, arch
     )
     return Kernel(compile_job(job), full, arch)
 
@@ -71,7 +70,6 @@ def run(
     emulation: Options | None = None,
     divisible: tuple[str, ...] = (),
     arch: str = "gfx942",
-    source: str = SOURCE,
     **constants: Any,
 ) -> tuple[dict[str, np.ndarray], EmulatorDriver]:
     """The arrays after the launch, and the driver that ran it. Scalars are i32, f32 or numpy scalars.
@@ -80,7 +78,7 @@ def run(
     """
     signature = tuple((name, _type(value)) for name, value in arguments.items())
     kernel = compile_kernel(
-        function, signature, tuple(constants.items()), tuple((options or {}).items()), divisible, arch, source
+        function, signature, tuple(constants.items()), tuple((options or {}).items()), divisible, arch
     )
     return launch(kernel, grid, arguments, emulation)
 

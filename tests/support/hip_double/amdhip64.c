@@ -73,7 +73,7 @@ const char *hipGetErrorString(hipError_t status) {
 
 #define FUNCTIONS(X)                                                                                             \
   X(hipGetDeviceCount) X(hipGetDevice) X(hipSetDevice) X(hipGetDevicePropertiesR0600) X(hipDeviceGetAttribute)   \
-  X(hipRuntimeGetVersion) X(hipMalloc) X(hipFree) X(hipHostMalloc) X(hipHostFree)                                \
+  X(hipRuntimeGetVersion) X(hipGetLastError) X(hipMalloc) X(hipFree) X(hipHostMalloc) X(hipHostFree)                                \
   X(hipMemPoolCreate) X(hipMemPoolDestroy) X(hipMemPoolSetAttribute) X(hipMallocFromPoolAsync) X(hipFreeAsync)   \
   X(hipMemcpyHtoDAsync) X(hipMemcpyDtoHAsync) X(hipMemcpyDtoDAsync) X(hipMemsetD8Async)                          \
   X(hipPointerGetAttributes) X(hipModuleLoadData) X(hipModuleUnload) X(hipModuleGetFunction)                     \
@@ -289,11 +289,22 @@ hipError_t hipGetDevice(int *device) {
   return hipSuccess;
 }
 
+static __thread hipError_t last_error; /* of hipSetDevice alone */
+
 hipError_t hipSetDevice(int device) {
   ENTER(hipSetDevice);
+  last_error = hipErrorInvalidDevice;
   CHECK(device >= 0 && device < device_count, hipErrorInvalidDevice);
+  last_error = hipSuccess;
   current_device = device;
   return hipSuccess;
+}
+
+hipError_t hipGetLastError(void) {
+  ENTER(hipGetLastError);
+  const hipError_t found = last_error;
+  last_error = hipSuccess;
+  return found;
 }
 
 hipError_t hipGetDevicePropertiesR0600(hipDeviceProp_tR0600 *p, int device) {
