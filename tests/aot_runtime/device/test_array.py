@@ -111,6 +111,8 @@ def test_wrong_views():
             x.reshape(*shape)
     with pytest.raises(ArgumentError, match="sizes differ"):
         x[:0].reshape(2**32, 2**32)  # whose product is 0 in 64 bits
+    with pytest.raises(ArgumentError, match="would need a copy"):
+        x.T.reshape(32)
     with pytest.raises(TypeError, match="without dims"):
         len(x[0, 0])
 
