@@ -88,12 +88,12 @@ def check_matmul(
     return driver
 
 
-MATMULS = [(arch, dtype, instruction) for arch in ARCHS for dtype in (F16, BF16, F32, I8, *FP8_OF[arch])
-           for instruction in (0, 16, 32) if bool(instruction) != (arch in RDNA)]  # fmt: skip
+RAGGED = [(arch, dtype, instruction) for arch in ARCHS for dtype in (F16, BF16, F32, I8, *FP8_OF[arch])
+          for instruction in (0, 16, 32) if bool(instruction) != (arch in RDNA)]  # fmt: skip
 WMMA = {F16: "f32_16x16x16_f16", BF16: "f32_16x16x16_bf16", I8: "i32_16x16x16_iu8"}
 
 
-@cases("arch,dtype,instruction", MATMULS, 6)
+@cases("arch,dtype,instruction", RAGGED, 6)
 def test_ragged_matmul(arch: str, dtype: np.dtype, instruction: int):
     options = {"matrix_instr_nonkdim": instruction} if instruction else {}
     driver = check_matmul(arch, dtype, (50, 35, 45), (32, 32, 32), num_warps=2, **options)
@@ -101,12 +101,31 @@ def test_ragged_matmul(arch: str, dtype: np.dtype, instruction: int):
         assert driver.last.summary.mnemonics[f"v_wmma_{WMMA[dtype]}"] > 0
 
 
-@cases("arch,dtype,stages", [("gfx942", F16, 3), ("gfx950", F16, 3), ("gfx90a", F16, 2), ("gfx950", I8, 2), ("gfx1100", BF16, 3),
-                             ("gfx950", OCP_FP8, 3), ("gfx1201", BF16, 3)], 3)  # fmt: skip
+# Deep enough for the longest instructions, and for loads that go to LDS
+PIPELINED = [
+    ("gfx942", F16, 3),
+    ("gfx950", F16, 3),
+    ("gfx90a", F16, 2),
+    ("gfx950", I8, 2),
+    ("gfx1100", BF16, 3),
+    ("gfx950", OCP_FP8, 3),
+]
+
+
+@cases("arch,dtype,stages", PIPELINED, 3)
 def test_pipelined_matmul(arch: str, dtype: np.dtype, stages: int):
-    """Deep enough for the longest instructions, and for loads that go to LDS."""
     k, block_k = (128, 32) if arch in RDNA else (384, 128)
     check_matmul(arch, dtype, (32, 32, k), (32, 32, block_k), num_stages=stages)
+
+
+# They may be made of vector instructions: v_dot2c, v_dot4c. fp32 may be three bfloat16.
+SMALL = [(arch, dtype, m, "ieee") for m in (16, 4) for dtype in (F16, F64, F32, I8, BF16) for arch in CDNA]
+SMALL += [(arch, F32, 32, "bf16x3") for arch in CDNA] + [("gfx950", dtype, 4, "ieee") for dtype in FP8_OF["gfx950"]]
+
+
+@cases("arch,dtype,m,precision", SMALL, 6)
+def test_small_matmul(arch: str, dtype: np.dtype, m: int, precision: str):
+    check_matmul(arch, dtype, (m, 256 // m, 64), (m, 256 // m, 64), precision=precision, num_warps=1)
 
 
 @cases("arch,order", [(arch, order) for arch in ARCHS for order in Order], 2)
@@ -114,10 +133,10 @@ def test_split_k_with_float_atomics(arch: str, order: Order):
     check_matmul(arch, F16, (32, 64, 128), (32, 32, 32), 4, Options(order=order, strict=True))
 
 
-@cases("arch,waves", [("gfx942", 8), ("gfx90a", 8), ("gfx1100", 16), ("gfx1201", 16), ("gfx950", 8)], 3)
-def test_spilling_matmul(arch: str, waves: int):
+@cases("arch", ("gfx942", "gfx1100", "gfx90a", "gfx950", "gfx1201"), 2)
+def test_spilling_matmul(arch: str):
     """So many wavefronts a SIMD leave too few registers; gfx90a reaches scratch by buffer instructions."""
-    options = Options(profile=True, strict=True)
+    options, waves = Options(profile=True, strict=True), 16 if arch in RDNA else 8
     driver = check_matmul(arch, F16, (32, 64, 64), (32, 64, 32), 1, options, num_warps=1, waves_per_eu=waves)
     accesses = driver.last.summary.accesses
     assert ("scratch", "store") in accesses and ("scratch", "load") in accesses, (
@@ -158,16 +177,6 @@ def test_matmul_of_whole_blocks(arch: str, way: str, kind: str, monkeypatch: pyt
     if arch == "gfx950" or (arch, way) == ("gfx942", "direct"):
         accesses = driver.last.summary.accesses
         assert accesses["lds", "store"].bytes == accesses["global", "load"].bytes == a.nbytes + b.nbytes
-
-
-DOTS = [(arch, dtype, m, "ieee") for m in (16, 4) for dtype in (F16, F64, F32, I8, BF16) for arch in CDNA]
-DOTS += [(arch, F32, 32, "bf16x3") for arch in CDNA] + [("gfx950", dtype, 4, "ieee") for dtype in FP8_OF["gfx950"]]
-
-
-@cases("arch,dtype,m,precision", DOTS, 6)
-def test_small_matmul(arch: str, dtype: np.dtype, m: int, precision: str):
-    """They may be made of vector instructions: v_dot2c, v_dot4c. fp32 may be three bfloat16."""
-    check_matmul(arch, dtype, (m, 64 // m * 4, 64), (m, 64 // m * 4, 64), precision=precision, num_warps=1)
 
 
 FORMATS = {"e2m1": np.dtype(ml_dtypes.float4_e2m1fn), "e4m3": OCP_FP8, "e5m2": OCP_BF8, "bf16": BF16, "fp16": F16}
