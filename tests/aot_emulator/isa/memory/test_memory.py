@@ -157,13 +157,16 @@ def with_scratch(nbytes: int = 64) -> Machine:
 def test_scratch_by_buffer_instructions():
     data = np.random.default_rng(0).integers(0, 1 << 32, (256, 4), np.uint32)
     machine = with_scratch().fill({2: data, 1: LANE % 8 * 4})
-    machine.s[32] = 2 * 4 * 64  # two dwords of every lane
+    machine.s[6], machine.s[32] = 0, 2 * 4 * 64  # two dwords of every lane
     machine.execute("buffer_store_dwordx4 v[2:5], off, s[0:3], 0 offset:16", "buffer_load_dword v8, off, s[0:3], 0 offset:20",
                     "buffer_load_ubyte v9, off, s[0:3], s32 offset:17", "buffer_store_short v4, v1, s[0:3], s32 offen offset:24",
                     "buffer_load_ushort v10, v1, s[0:3], 0 offen offset:32")  # fmt: skip
     machine.expect({8: data[:, 1], 9: data[:, 2] >> 8 & 255, 10: data[:, 2] & 0xFFFF})
     lanes = machine.access.scratch.reshape(256, machine.access.scratch_stride)
     np.testing.assert_array_equal(lanes[:, 16:32].view(np.uint32), data, "the scratch of a lane is its own")
+    machine.execute("scratch_store_dword v1, v2, off offset:4", "scratch_load_dword v12, v1, off offset:4",
+                    "scratch_load_dword v13, off, s6")  # fmt: skip
+    machine.expect({12: data[:, 0]})
     with pytest.raises(MemoryAccessError, match="64 bytes of scratch of a lane"):
         machine.execute("buffer_load_dwordx2 v[2:3], off, s[0:3], 0 offset:60")
 
