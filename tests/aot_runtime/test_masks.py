@@ -1,4 +1,4 @@
-"""Lists of blocks by hand. Masks themselves: tests/ops/sources/test_masks.py."""
+"""Lists of blocks by hand. Masks themselves: tests/ops/attention/test_masks.py."""
 
 from __future__ import annotations
 

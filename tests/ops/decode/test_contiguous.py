@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,37 +40,27 @@ def test_a_last_tile_of_a_key_more_or_less(decode: Bundle, keys: int):
     check(decode, "flash_decode", tensors((1, 2, 16, 64), 1, keys), num_splits=1)
 
 
-@dataclass(frozen=True)
-class Expanded:
-    """A device array repeated along dims by strides of 0, as other libraries' arrays may be."""
-
-    array: DeviceArray
-    shape: tuple[int, ...]
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        found = self.array.__cuda_array_interface__
-        extents = zip(self.shape, self.array.shape, self.array.strides, strict=True)
-        return {**found, "shape": self.shape, "strides": tuple(0 if n != m else step for n, m, step in extents)}
-
-
 @pytest.mark.parametrize("heads_kv", (1, 8))
 def test_views_that_are_not_copied(decode: Bundle, heads_kv: int):
     """[batch, tokens, groups, heads, head_dim], with one key head, or with one that strides of 0 repeat."""
     rng = np.random.default_rng(3)
-    q, k, v = normal(rng, 2, 3, 2, 4, 64), normal(rng, 2, 90, 1, 1, 64), normal(rng, 2, 90, 1, 1, 64)
-    out = decode.device.array(np.full(q.shape, np.nan, FP16))
+    hosts = {"q": normal(rng, 2, 3, 2, 4, 64), "k": normal(rng, 2, 90, 1, 1, 64), "v": normal(rng, 2, 90, 1, 1, 64)}
 
     def by_head(x: Any) -> Any:
         return x.reshape(2, x.shape[1], x.shape[2] * x.shape[3], 64).transpose(0, 2, 1, 3)
 
-    arrays = {name: by_head(decode.device.array(x)) for name, x in (("q", q), ("k", k), ("v", v))}
+    def repeated(x: DeviceArray) -> DeviceArray:
+        """As other libraries' arrays may be."""
+        strides = (x.strides[0], 0, *x.strides[2:])
+        found = {"shape": (2, heads_kv, 90, 64), "strides": strides, "typestr": "<f2", "data": (x.ptr, False)}
+        return decode.device.wrap(SimpleNamespace(__cuda_array_interface__=found, owner=x))
+
+    arrays = {name: by_head(decode.device.array(x)) for name, x in hosts.items()}
     if heads_kv > 1:
-        repeated = {name: Expanded(arrays[name], (2, heads_kv, 90, 64)) for name in "kv"}
-        arrays |= {name: decode.device.wrap(x) for name, x in repeated.items()}
+        arrays |= {name: repeated(arrays[name]) for name in "kv"}
+    out = decode.device.array(np.full(hosts["q"].shape, np.nan, FP16))
     _, lse = decode.flash_decode(**arrays, out=by_head(out), num_splits=4, return_lse=True)
-    inputs = {name: by_head(x) for name, x in (("q", q), ("k", k), ("v", v))}
-    assert_right("flash_decode", (by_head(out.numpy()), lse), inputs)
+    assert_right("flash_decode", (by_head(out.numpy()), lse), {name: by_head(x) for name, x in hosts.items()})
 
 
 @pytest.mark.parametrize("splits", (1, 4))
