@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from aot_runtime.contract import records
 from aot_runtime.contract.names import axis_names
 
@@ -153,7 +151,7 @@ def member_names(variant: records.Variant) -> tuple[str, ...]:
 
 
 def _digest(key: Any) -> str:
-    return hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:HASH_LENGTH]
+    return hashlib.sha256(records.encode_json(key)).hexdigest()[:HASH_LENGTH]
 
 
 def _introduction(index: records.Index) -> str:

@@ -14,6 +14,7 @@ from aot_runtime.call.op import build_op
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract.records import INDEX, Index, Op, Variant
 from aot_runtime.device.device import Device
+from aot_runtime.device.identity import Shared
 from aot_runtime.device.registry import get_device
 from aot_runtime.errors import ArchMismatchError, ArgumentError, BundleError, DeviceError
 
@@ -24,11 +25,13 @@ CHECK_VARIABLE = "AOTBUILD_CHECK_CONTENTS"
 """Set to 1, it has the contents of integer tensors on the device checked."""
 
 
-class Bundle:
+class Bundle(Shared):
     """An open bundle on one device: its ops are attributes, and are called like functions.
 
     Code objects are loaded when first called; they stay loaded for the life of the process. Thread-safe.
     """
+
+    instead = "; open it again from its path"
 
     def __init__(self, folder: Path, index: Index, device: Device, check_contents: bool = False):
         self.path, self.index, self.device = folder, index, device
@@ -53,6 +56,8 @@ class Bundle:
         return [*super().__dir__(), *self.ops]
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
+        if "index" not in self.__dict__:
+            raise AttributeError(f"a bundle that is not open has no '{name}'")
         if name.startswith("_") or name not in self._contracts:
             from aot_runtime.contract.expressions import nearest
 
@@ -102,20 +107,20 @@ class Bundle:
 
         return explain_call(getattr(self, op), self.device, arguments, keywords)
 
-    def selftest(self, op: str | None = None) -> Report:
-        """Compare the calls whose results the bundle has with what the device makes of them; of one op, or of all.
+    def selftest(self, *ops: str) -> Report:
+        """Compare the calls whose results the bundle has with what the device makes of them; of some ops, or of all.
 
         Raises `NoVectorsError` where the bundle has none, `BundleError` for vectors that were altered.
         """
         from aot_runtime.call.selftests import run_selftest
 
-        return run_selftest(self, op)
+        return run_selftest(self, *ops)
 
 
 def open_folder(path: str | Path, device: Device | str | None = None, check_contents: bool | None = None) -> Bundle:
     """Open a bundle: see `opening.open_bundle`."""
     folder = Path(path)
-    if not (folder / INDEX).exists() and folder.is_dir():
+    if not os.path.lexists(folder / INDEX) and folder.is_dir():
         chosen = get_device(device)
         folder = _matching(folder, chosen)
         index = read_index(folder)

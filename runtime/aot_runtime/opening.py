@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -37,7 +38,8 @@ def open_bundle(path: str | Path, device: Device | str | None = None, *, check_c
     """
     name = _driver_of(os.fspath(path)) if device is None else device
     if isinstance(name, str):
-        threading.Thread(target=_start, args=name.partition(":")[::2], name="aot_runtime: driver start").start()
+        with suppress(RuntimeError):  # no thread can be had: it saves time, and nothing else
+            threading.Thread(target=_start, args=name.partition(":")[::2], name="aot_runtime: driver start").start()
     from aot_runtime.opened import open_folder
 
     return open_folder(path, device, check_contents)
@@ -46,9 +48,12 @@ def open_bundle(path: str | Path, device: Device | str | None = None, *, check_c
 def _driver_of(path: str) -> str | None:
     """The driver that a bundle needs, by a look at the start of its index; None where that does not tell."""
     try:
-        with open(os.path.join(path, "bundle.json"), "rb") as file:  # noqa: PTH118, PTH123 (pathlib is slow to import)
-            head = file.read(2048)
-    except OSError:
+        descriptor = os.open(os.path.join(path, "bundle.json"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # noqa: PTH118 (pathlib is slow to import)
+        try:
+            head = os.read(descriptor, 2048) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError):
         return None
     return next((name for name in ("hip", "cuda") if b'"%s"' % name.encode() in head), None)
 

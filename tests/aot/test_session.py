@@ -31,7 +31,7 @@ def wait_for(condition, seconds: float = 60.0) -> None:
 
 
 def entries(project: Project) -> int:
-    return sum(path.is_file() and not path.name.startswith(".") for path in project.cache.rglob("v1/*/*"))
+    return sum(path.is_file() and not path.name.startswith(".") for path in project.cache.rglob("v2/*/*"))
 
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:

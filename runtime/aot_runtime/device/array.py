@@ -11,9 +11,11 @@ import numpy as np
 from aot_runtime.contract.dtypes import numpy_dtype
 from aot_runtime.contract.layout import ALIGNMENT, Layout, Shape, make_layout, packed_strides
 from aot_runtime.errors import ArgumentError
+from aot_runtime.texts import shown
 
+from .dlpack import DEVICES
 from .drivers.base import Driver
-from .memory import order_after
+from .identity import OneOfAKind
 
 
 class ArrayDevice(Protocol):
@@ -32,8 +34,11 @@ class ArrayDevice(Protocol):
     def read(self, host: np.ndarray[Any, Any], address: int, stream: int) -> None:
         """Fill a packed numpy array from an address."""
 
+    def array(self, host: Any) -> DeviceArray:
+        """Copy a numpy array to the device, packed."""
 
-class DeviceArray:
+
+class DeviceArray(OneOfAKind):
     """An array in the memory of one GPU.
 
     Make one with `Device.array`, `Device.empty` or `Device.wrap`; views share memory. Like numpy, `strides` are in
@@ -41,6 +46,7 @@ class DeviceArray:
     """
 
     __slots__ = ("__weakref__", "device", "layout", "owner", "ptr")
+    instead = "; copy its content with x.numpy() and device.array(…)"
 
     def __init__(self, device: ArrayDevice, ptr: int, layout: Layout, owner: Any):
         self.device, self.ptr, self.layout, self.owner = device, ptr, layout, owner
@@ -94,7 +100,7 @@ class DeviceArray:
         rank = self.ndim
         order = tuple(axis + rank if axis < 0 else axis for axis in axes or reversed(range(rank)))
         if sorted(order) != list(range(rank)):
-            raise ArgumentError(f"transpose{axes} is not an order of {rank} dims")
+            raise ArgumentError(f"transpose{shown(axes)} is not an order of {rank} dims")
         shape = tuple(self.shape[axis] for axis in order)
         return self._view(shape, tuple(self.layout.strides[axis] for axis in order))
 
@@ -109,7 +115,7 @@ class DeviceArray:
             rest = math.prod(extent for extent in wanted if extent != -1)
             wanted[wanted.index(-1)] = self.size // rest if rest else -1
         if math.prod(wanted) != self.size or min(wanted, default=0) < 0:
-            raise ArgumentError(f"an array of shape {self.shape} has no view of shape {tuple(shape)}: sizes differ")
+            raise ArgumentError(f"an array of shape {self.shape} has no view of shape {shown(shape)}: sizes differ")
         strides = _reshape(self.layout, tuple(wanted))
         if strides is None:
             raise ArgumentError(f"reshaping {self.layout} to {tuple(wanted)} would need a copy")
@@ -118,7 +124,7 @@ class DeviceArray:
     def _view(self, shape: Shape, strides: Shape, offset: int = 0) -> DeviceArray:
         old = self.layout
         ptr = self.ptr + offset * old.itemsize
-        layout = make_layout(old.device, old.dtype, shape, strides, ptr % ALIGNMENT == 0)
+        layout = make_layout(old.device, old.dtype, shape, strides, ptr % ALIGNMENT == 0, old.foreign, old.writeable)
         return DeviceArray(self.device, ptr, layout, self.owner)
 
     # Copies
@@ -136,56 +142,81 @@ class DeviceArray:
 
     def copy_from(self, host: np.ndarray[Any, Any], stream: Any = None) -> None:
         """Overwrite the array, which must have no gaps, with a numpy array of the same shape and dtype."""
-        order = self.layout.packed_order
+        order = self._writeable_order()
         if host.shape != self.shape or host.dtype != self.dtype:
             raise ArgumentError(f"cannot copy {host.dtype}{list(host.shape)} to {self.dtype}{list(self.shape)}")
-        if order is None:
-            raise ArgumentError(f"cannot copy to an array with gaps or overlap: {self.layout}")
         if host.size:
             packed = np.ascontiguousarray(host.transpose(order))
             self.device.write(self.ptr, packed, self.device.handle(stream))
 
     def fill(self, byte: int, stream: Any = None) -> None:
         """Set every byte of an array that has no gaps."""
-        if self.layout.packed_order is None:
-            raise ArgumentError(f"cannot fill an array with gaps or overlap: {self.layout}")
+        self._writeable_order()
         if self.nbytes:
             self.device.driver.fill(self.device.index, self.ptr, byte, self.nbytes, self.device.handle(stream))
+
+    def _writeable_order(self) -> Shape:
+        order = self.layout.packed_order
+        if order is None or not self.layout.writeable:
+            what = "an array with gaps or overlap" if order is None else "a read-only array"
+            raise ArgumentError(f"cannot write to {what}: {self.layout}")
+        return order
 
     # Exchange
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Version 3 of the protocol; also what HIP builds of torch and cupy read."""
+        if self.device.driver.name not in DEVICES:
+            raise AttributeError(f"{self.device} has no memory of a GPU; use __dlpack__ or numpy(), which copy")
         if self.dtype.isbuiltin != 1:  # of ml_dtypes: its type string means something else
             raise AttributeError(f"__cuda_array_interface__ has no {self.layout.dtype}; use __dlpack__")
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
-            "data": (self.ptr, False),
+            "data": (self.ptr, not self.layout.writeable),
             "strides": self.strides,
             "version": 3,
         }
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        from .dlpack import DLPACK_DEVICES
+        """DLPack's (type, id) of the array's device; of an emulated one the CPU, to which exports copy."""
+        from .exporting import dlpack_device
 
-        return DLPACK_DEVICES[self.device.driver.name], self.device.index
+        return dlpack_device(self)
 
-    def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
-        """A DLPack capsule; the consumer's `stream` is made to wait for this device's default stream."""
-        from .dlpack import export_capsule
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A DLPack capsule, versioned where `max_version` allows it, of this very memory or of a copy.
 
-        if stream is not None and stream > 2:  # -1: no synchronisation; 0, 1 and 2: default streams
-            order_after(self.device.driver, self.device.index, stream, 0)
-        return export_capsule(self.ptr, self.layout, self.__dlpack_device__(), self)
+        The consumer's `stream` is made to wait for this device's default stream. A copy is made where `copy` asks for
+        one, and for `dl_device` (1, 0), the CPU. An emulated array is always copied to the CPU.
+
+        Raises:
+            BufferError: that needs a copy, and `copy` is false; or `dl_device` is another device.
+        """
+        from .exporting import export_array
+
+        return export_array(self, stream, max_version, dl_device, copy)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """A copy in host memory, for numpy. Raises `TypeError` where `copy` is false."""
+        if copy is False:
+            raise TypeError(f"an array on {self.device} becomes a numpy array by a copy, which copy=False forbids")
+        return self.numpy().astype(self.dtype if dtype is None else dtype, copy=False)
 
 
 def _index(layout: Layout, keys: tuple[Any, ...]) -> tuple[Shape, Shape, int]:
     """(shape, strides, element offset) of basic indexing."""
     named = sum(key is not None and key is not Ellipsis for key in keys)
     if sum(key is Ellipsis for key in keys) > 1 or named > len(layout.shape):
-        raise ArgumentError(f"index {keys} does not fit an array of {len(layout.shape)} dims")
+        raise ArgumentError(f"index {shown(keys)} does not fit an array of {len(layout.shape)} dims")
     if not any(key is Ellipsis for key in keys):
         keys = (*keys, Ellipsis)
     shape: list[int] = []
@@ -208,7 +239,9 @@ def _index(layout: Layout, keys: tuple[Any, ...]) -> tuple[Shape, Shape, int]:
             elif isinstance(key, int | np.integer) and not isinstance(key, bool) and -extent <= key < extent:
                 offset += (int(key) % extent) * stride
             else:
-                raise ArgumentError(f"index {key!r} is not an integer or slice inside dim {dim} of extent {extent}")
+                raise ArgumentError(
+                    f"index {shown(key)} is not an integer or slice inside dim {dim} of extent {extent}"
+                )
             dim += 1
     return tuple(shape), tuple(strides), offset
 

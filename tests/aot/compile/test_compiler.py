@@ -10,16 +10,9 @@ import pytest
 
 from aot.compile.compiler import compile_job
 from aot.compile.kernargs import kernarg_bytes, kernarg_layout
-from aot.compile.kernel_source import (
-    CompileError,
-    KernelFileError,
-    KernelFunctionError,
-    Parameter,
-    kernel_parameters,
-    load_kernel,
-    source_hash,
-)
+from aot.compile.kernel_source import Parameter, kernel_parameters, load_kernel, source_hash
 from aot.compile.keys import job_key
+from aot.compile.project import CompileError, KernelFileError, KernelFunctionError
 from tests.support.building import jobs
 
 ARCHS = ["gfx942", "gfx1100", "sm_90"]

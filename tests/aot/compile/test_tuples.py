@@ -10,15 +10,9 @@ import pytest
 from aot.compile.compiler import compile_job
 from aot.compile.jobs import CompiledKernel, CompileJob
 from aot.compile.kernargs import kernarg_layout
-from aot.compile.kernel_source import (
-    CompileError,
-    Parameter,
-    kernel_parameters,
-    load_kernel,
-    sources_hash,
-    split_function,
-)
+from aot.compile.kernel_source import Parameter, kernel_parameters, load_kernel, sources_hash, split_function
 from aot.compile.keys import job_key
+from aot.compile.project import CompileError
 from aot_runtime.bundle.elf import Elf
 from tests.support.building import jobs
 

@@ -216,8 +216,6 @@ def test_files_of_an_older_build_go(tmp_path):
     project.build()
     folder = project.output / "tiny-gfx942"
     old = set(contents(folder))
-    (folder / "code" / ".0123456789abcdef.hsaco.x1y2z3").write_bytes(b"of a build that was killed")
-    (folder / ".bundle.json.x1y2z3").write_bytes(b"of a build that was killed")
     (folder / "NOTES").write_text("the user's own")
     (tmp_path / "k.py").write_text(KERNELS.replace("value * factor", "value * factor + 1"))
     assert figures(project.build("--filter", "dtype=float16")) == (4, 0)

@@ -50,12 +50,6 @@ def test_beyond_lds(access: str):
 # Alignment
 
 ALIGNMENTS = [
-    ("global_load_ushort v2, v3, s[4:5]", 2),
-    ("global_load_dword v2, v3, s[4:5]", 4),
-    ("global_load_dwordx2 v[4:5], v3, s[4:5]", 4),
-    ("global_load_dwordx4 v[4:7], v3, s[4:5]", 4),
-    ("global_store_dwordx3 v3, v[4:6], s[4:5]", 4),
-    ("global_store_short v3, v4, s[4:5]", 2),
     ("ds_write_b16 v3, v4", 2),
     ("ds_write_b32 v3, v4", 4),
     ("ds_write_b64 v3, v[4:5]", 8),

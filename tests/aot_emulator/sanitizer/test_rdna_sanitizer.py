@@ -151,7 +151,7 @@ def test_bounds_and_alignment(arch: str):
     fault(arch, "bounds", "in no allocation", "global_load_b32 v2, v1, s[4:5] offset:1000")
     fault(arch, "bounds", "bytes of LDS", "ds_store_b32 v1, v8 offset:4080")
     fault(arch, "bounds", "bytes of scratch", "scratch_store_b32 off, v8, off offset:64")
-    fault(arch, "alignment", "no multiple of 4", "global_load_b32 v2, v1, s[4:5] offset:2")
+    fault(arch, "alignment", "no multiple of 4", "global_atomic_add_u32 v1, v8, s[4:5] offset:2")
     fault(arch, "alignment", "no multiple of 8", "ds_store_b64 v1, v[8:9]")
 
 

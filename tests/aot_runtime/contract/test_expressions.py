@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -184,15 +183,6 @@ def test_what_has_no_value_is_an_error(text: str, env: dict[str, Any]):
 def test_missing_values_are_named():
     with pytest.raises(ExpressionError, match="'a \\+ b' needs b, which has no value here"):
         parse("a + b").evaluate({"a": 1})
-
-
-def test_the_greatest_powers_take_no_time():
-    """Every expression ends quickly: exponents are small literals, and the length is limited."""
-    start = time.perf_counter()
-    for text in ("n ** 16 * " * 60 + "n", "next_pow2(n ** 16)", "*".join(["n"] * 60), f"{'9' * 900} ** 16"):
-        expression = parse(text)
-        assert expression.evaluate({"n": 2**63 - 1}) > 0
-    assert time.perf_counter() - start < 2
 
 
 @pytest.mark.parametrize("n", [-3, 0, 1, 2, 3, 4, 5, 1023, 1024, 1025, 2**40 + 1])

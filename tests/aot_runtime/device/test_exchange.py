@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import re
 from typing import Any
 
@@ -25,15 +26,41 @@ def views(x: DeviceArray) -> list[DeviceArray]:
     return [x, x.T, x[1:, ::2], x[::-1, 1:], x[None, :, None], x[2, 3], x[:, :0]]
 
 
+def alike(foreign: DeviceArray, own: DeviceArray) -> bool:
+    """Whether a wrapped array has the layout of one of this library's."""
+    assert foreign.layout.foreign and not own.layout.foreign
+    return (foreign.dtype, foreign.shape, foreign.strides) == (own.dtype, own.shape, own.strides)
+
+
+class Exported:
+    """Another library's array over a device array: what it exports, in the way that libraries before DLPack 1 had."""
+
+    def __init__(self, array: DeviceArray):
+        self.array = array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, stream: int | None = None) -> Any:
+        return self.array.__dlpack__(stream=stream)
+
+
+class Versioned(Exported):
+    """As `Exported`, since DLPack 1."""
+
+    def __dlpack__(self, stream: int | None = None, max_version: Any = None, **arguments: Any) -> Any:
+        return self.array.__dlpack__(stream=stream, max_version=max_version, **arguments)
+
+
 @in_double()
 def test_dlpack_round_trip():
     device = get_device("hip:0")
-    for name in DTYPES:
+    for name, producer in itertools.product(DTYPES, (Exported, Versioned)):
         for array in views(device.array(counted(3, 4, dtype=numpy_dtype(name)))):
-            again = device.wrap(array)
-            assert again is not array and again.ptr == array.ptr and again.layout is array.layout
+            again = device.wrap(producer(array))
+            assert again is not array and again.ptr == array.ptr and alike(again, array)
             assert again.numpy().tobytes() == array.numpy().tobytes()
-    assert array.__dlpack_device__() == (10, 0)
+    assert array.__dlpack_device__() == (10, 0) and device.wrap(array) is array
     del again
     gc.collect()
     assert not _exports
@@ -43,7 +70,7 @@ def test_dlpack_round_trip():
 def test_an_export_lives_as_long_as_its_import():
     device, double = get_device("hip:0"), Double()
     x = device.array(counted(1 << 20))
-    y = device.wrap(x)
+    y = device.wrap(Exported(x))
     address = x.ptr
     assert len(_exports) == 1
     del x
@@ -182,12 +209,17 @@ def test_imports_that_are_refused():
         with pytest.raises(ArgumentError, match=f"DLPack dtype code {code} with {bits} bits"):
             device.wrap(OneCapsule(foreign_capsule(tensor, deleted)))
         assert not deleted  # the capsule was not taken: it is still its producer's
-    for producer in (OneCapsule(None, (2, 0)), OneCapsule(None, (1, 0)), OneCapsule(None, (10, 1)), np.zeros(3)):
+    for producer in (OneCapsule(None, (2, 0)), OneCapsule(None, (10, 1))):
         where = tuple(producer.__dlpack_device__())
         with pytest.raises(ArgumentError, match=re.escape(f"the array is on DLPack device {where}, not on hip:0")):
             device.wrap(producer)
+    for producer in (OneCapsule(None, (1, 0)), OneCapsule(None, (11, 0)), np.zeros(3)):
+        with pytest.raises(ArgumentError, match="the array is in host memory, not on hip:0"):
+            device.wrap(producer)
     with pytest.raises(ArgumentError, match=r"on DLPack device \(10, 0\), not on hip:1"):
         other.wrap(memory)
+    with pytest.raises(ArgumentError, match=r"said to be on DLPack device \(10, 1\), but is on \(10, 0\)"):
+        other.wrap(OneCapsule(memory.__dlpack__(), (10, 1)))
     for junk in (3, [1.0], "x", object()):
         with pytest.raises(ArgumentError, match=f"{type(junk).__name__} is no array"):
             device.wrap(junk)
@@ -209,7 +241,7 @@ def test_interface_round_trip():
             exported = array.__cuda_array_interface__
             assert exported["version"] == 3 and np.dtype(exported["typestr"]) == array.dtype
             again = device.wrap(Interface(**exported))
-            assert again.layout is array.layout and again.ptr == array.ptr
+            assert alike(again, array) and again.ptr == array.ptr
             np.testing.assert_array_equal(again.numpy(), array.numpy())
     for name in DTYPES.keys() - set(plain):
         with pytest.raises(AttributeError, match=f"has no {name}; use __dlpack__"):
@@ -238,7 +270,7 @@ def test_interfaces_that_are_refused():
     device = get_device("hip:0")
     x, y = device.array(counted(4)), get_device("hip:1").array(counted(4))
     good = {"shape": (4,), "typestr": "<f4", "data": (x.ptr, False), "strides": None, "version": 3}
-    assert device.wrap(Interface(**good)).layout is x.layout
+    assert alike(device.wrap(Interface(**good)), x)
     square = {"shape": (np.int64(2), np.int64(2)), "strides": (np.int64(4), np.int64(8))}  # a layout not met before
     found = device.wrap(Interface(**good | square)).layout
     assert all(type(n) is int for n in (*found.shape, *found.strides))
@@ -247,6 +279,7 @@ def test_interfaces_that_are_refused():
         ({"typestr": "<c8"}, "dtype <c8 is not supported; allowed: bool"),
         ({"typestr": "|V2"}, "dtype |V2 is not supported"),
         ({"strides": (6,)}, "strides (6,) are not multiples of the 4-byte element"),
+        ({"mask": x}, "the array has a mask"),
         ({"data": (y.ptr, False)}, "the array is on hip:1, not on hip:0"),
         ({"data": (counted(4).ctypes.data, False)}, "is not memory of hip:0"),
     ):
@@ -268,11 +301,48 @@ def test_an_export_makes_the_consumers_stream_wait():
     assert double.alive("event") == 0
 
 
+@in_double(HIP_DOUBLE_DEVICES=2)
+def test_exports_as_the_array_api_asks_for_them():
+    device = get_device("hip:0")
+    x = device.array(counted(3, 4))[:, ::2]
+    host = np.from_dlpack(Versioned(x), device="cpu") if np.lib.NumpyVersion(np.__version__) >= "2.1.0" else x.numpy()
+    np.testing.assert_array_equal(host, counted(3, 4)[:, ::2])
+    copied = device.wrap(OneCapsule(x.__dlpack__(copy=True)))
+    assert copied.ptr != x.ptr and np.array_equal(copied.numpy(), x.numpy())
+    assert device.wrap(OneCapsule(x.__dlpack__(copy=False, dl_device=(10, 0)))).ptr == x.ptr
+    for arguments in ({"dl_device": (1, 0), "copy": False}, {"dl_device": (10, 1)}, {"dl_device": (2, 0)}):
+        with pytest.raises(BufferError, match="hip:0"):
+            x.__dlpack__(**arguments)
+
+
+@in_double()
+def test_numpy_makes_copies_only():
+    x = get_device("hip:0").array(counted(3, 4))
+    assert type(np.asarray(x)) is np.ndarray and np.array_equal(np.asarray(x), counted(3, 4))
+    assert np.asarray(x, np.float64).dtype == np.float64
+    with pytest.raises(TypeError, match="copy=False"):
+        x.__array__(copy=False)
+
+
+@in_double()
+def test_read_only_memory_of_others_is_not_written():
+    device = get_device("hip:0")
+    x = device.array(counted(4))
+    given = x.__cuda_array_interface__
+    fixed = device.wrap(Interface(**given | {"data": (x.ptr, True)}))
+    again = device.wrap(Versioned(fixed[1:]))
+    for array in (fixed, again, fixed.reshape(2, 2)):
+        assert not array.layout.writeable and array.__cuda_array_interface__["data"][1]
+        for write in (lambda: array.fill(0), lambda: array.copy_from(array.numpy())):  # noqa: B023
+            with pytest.raises(ArgumentError, match="cannot write to a read-only array"):
+                write()
+
+
 def leave_exports_behind() -> None:
     device = get_device("hip:0")
     x = device.array(counted(4))
     global kept
-    kept = (device.wrap(x), x.__dlpack__(), device.stream(), device.event(), x[1:])
+    kept = (device.wrap(Exported(x)), x.__dlpack__(), device.stream(), device.event(), x[1:])
 
 
 def test_the_interpreter_ends_in_peace(hip_double: DoubleLibrary):

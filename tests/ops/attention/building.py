@@ -56,7 +56,7 @@ def build_for(
         variants=chosen,
         cases=(),
     )
-    return write_bundle(bundle, _compile(bundle, jobs, CompileCache(cache)), (), output)
+    return write_bundle(bundle, _compile(bundle, jobs, CompileCache(cache)), (), output).folder
 
 
 def built_for(

@@ -14,7 +14,8 @@ from triton.compiler import ASTSource, CompiledKernel, make_backend
 
 from aot.compile.compiler import ast_source
 from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import project, split_function
+from aot.compile.kernel_source import split_function
+from aot.compile.project import project
 from aot.manifest.loading import load_manifest
 from aot.plan.bundles import PlannedBundle, PlannedVariant, plan_bundle
 from aot.targets import parse_arch

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aot.compile.kernel_source import project
+from aot.compile.project import project
 from tests.ops.sources.kernel_compiling import (
     check_resources,
     compile_variant,

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from aot.compile.jobs import CompiledKernel, CompileJob
-from aot.compile.kernel_source import CompileError
+from aot.compile.project import CompileError
 
 
 def act(job: CompileJob) -> CompiledKernel:

@@ -10,7 +10,10 @@ import functools
 
 import ml_dtypes
 import numpy as np
-from aot_emulator.isa.matrix import matrix_op, matrix_product
+from aot_emulator import Arithmetic, Numerics
+from aot_emulator.isa.matrix import matrix_op
+
+from tests.support.emulation.machine import ACCUMULATION, DEFAULT_MODE, Machine, block, is_rdna
 
 ARCHES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
 EVERY = [(arch, name) for arch in ARCHES for name in sorted(matrix_op.matrix_ops(arch))]
@@ -156,13 +159,17 @@ def naive(a, b, c):
     return d
 
 
+A, B, C = 0, 16, 32
+"""Numbers of the operands' first registers; on CDNA, B and C are in accumulation registers. D is where C is."""
+
+
 class Case:
     """Random operands of an instruction, as values and as registers."""
 
-    def __init__(self, arch, name, types=None, modifiers=matrix_op.NO_MODIFIERS, low=-3, high=3, waves=WAVES, seed=0):
-        self.arch, self.modifiers = arch, modifiers
+    def __init__(self, arch, name, types=None, low=-3, high=3, waves=WAVES, seed=0, **modifiers):
+        self.arch, self.waves, self.modifiers = arch, waves, matrix_op.MatrixModifiers(**modifiers)
         self.entry = matrix_op.matrix_ops(arch)[name]
-        self.op = op = matrix_op.resolve(self.entry, modifiers)
+        self.op = op = matrix_op.resolve(self.entry, self.modifiers)
         self.a_type, self.b_type = types or (code_type(arch, op.a.name), code_type(arch, op.b.name))
         self.d_type = code_type(arch, op.d.name)[1]
         rng = np.random.default_rng([seed, *name.encode()])
@@ -170,13 +177,49 @@ class Case:
         self.b = rng.integers(low, high, (waves, op.blocks, op.n, op.k), endpoint=True).astype(np.float64)
         self.c = rng.integers(-9, 9, (waves, op.blocks, op.m, op.n), endpoint=True).astype(np.float64)
 
+    @property
+    def high(self):
+        """Whether gfx11's op_sel names the upper halves of registers for C and D."""
+        return bool(self.op.family == "wmma11" and self.modifiers.opsel & 4)
+
     def registers(self):
         return (
             pack_input(self.op, self.a, *self.a_type),
             pack_input(self.op, self.b, *self.b_type),
-            pack_c(self.op, self.c, self.d_type),
+            pack_c(self.op, self.c, self.d_type, self.high),
         )
 
-    def run(self, **options):
-        a, b, c = self.registers()
-        return unpack_d(self.op, matrix_product.execute(self.entry, a, b, c, self.modifiers, **options), self.d_type)
+    def want(self, a=None, b=None, c=None):
+        """D of the operands, or of others."""
+        return naive(self.a if a is None else a, self.b if b is None else b, self.c if c is None else c)
+
+    def run(self, *given, **more):
+        """D of the instruction, executed without active lanes."""
+        return unpack_d(self.op, self.execute(*given, **more), self.d_type, self.high)
+
+    def execute(self, addend=None, target=C, scales=(), arithmetic=Arithmetic.FLOAT32, mode=DEFAULT_MODE):
+        """D's registers, [registers, wavefronts, lanes]. addend: the text of a constant C. target: D's first register."""
+        machine, letters = Machine(self.arch, self.waves, mode=mode), "vvv" if is_rdna(self.arch) else "vaa"
+        machine.batch.numerics, texts = Numerics(matrix=arithmetic), []
+        for first, letter, values in zip((A, B, C), letters, self.registers(), strict=True):
+            start = first + ACCUMULATION * (letter == "a")
+            machine.v[start : start + len(values)] = values
+            texts.append(block(first, len(values), letter))
+        for number, values in zip((60, 61), scales, strict=False):
+            machine.v[number] = values
+        machine.activate(np.zeros(machine.shape, bool))
+        result = block(target, self.op.d_registers, letters[2])
+        machine.execute(
+            f"{self.op.mnemonic} {result}, {texts[0]}, {texts[1]}, {addend or texts[2]}{', v60, v61' * bool(len(scales))} "
+            + self.text_of_modifiers()
+        )
+        start = target + ACCUMULATION * (letters[2] == "a")
+        return machine.v[start : start + self.op.d_registers].copy()
+
+    def text_of_modifiers(self):
+        chosen, signs = self.modifiers, self.entry.blgp == "signs"
+        lists = {"op_sel": chosen.opsel, "op_sel_hi": chosen.opsel_hi, "neg_lo": chosen.neg, "neg_hi": chosen.neg_hi}
+        lists |= {"neg": chosen.blgp} if signs else {}
+        numbers = {"cbsz": chosen.cbsz, "abid": chosen.abid, "blgp": 0 if signs else chosen.blgp}
+        texts = [f"{name}:[{bits & 1},{bits >> 1 & 1},{bits >> 2}]" for name, bits in lists.items() if bits]
+        return " ".join([*texts, *(f"{name}:{bits}" for name, bits in numbers.items() if bits), "clamp" * chosen.clmp])

@@ -67,7 +67,11 @@ class HipDriver(GpuDriver):
     def load_module(self, device: int, image: bytes) -> int:
         """Load a code object. HIP refers to the image for as long as the module lives, so it is kept."""
         module = super().load_module(device, image)
-        self._images[module] = image
+        try:
+            self._images[module] = image
+        except MemoryError:
+            super().unload_module(device, module)
+            raise
         return module
 
     def unload_module(self, device: int, module: int) -> None:
