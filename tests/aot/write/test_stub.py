@@ -85,7 +85,7 @@ def test_signatures_are_those_of_the_functions(sample: records.Index):
         function = ast.parse(call_source(op, frozenset())).body[0]
         assert isinstance(function, ast.FunctionDef)
         for method in found[op.name]:
-            assert [arg.arg for arg in method.args.args] == ["self", *(arg.arg for arg in function.args.args)]
+            assert [arg.arg for arg in method.args.args] == ["_self", *(arg.arg for arg in function.args.args)]
             assert [arg.arg for arg in method.args.kwonlyargs] == [arg.arg for arg in function.args.kwonlyargs]
             assert len(method.args.defaults) == len(function.args.defaults)
     required = {arg.arg for method in found["reduce"] for arg, default in
