@@ -101,7 +101,7 @@ class Bundle(Shared):
             self.load(variant)
         return len(self._functions)
 
-    def explain(self, op: str, *arguments: Any, **keywords: Any) -> str:
+    def explain(self, op: str, /, *arguments: Any, **keywords: Any) -> str:
         """Which variant a call with these arguments would get, and why; nothing is launched."""
         from aot_runtime.call.explanation import explain_call
 
