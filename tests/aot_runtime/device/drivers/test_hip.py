@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from aot_runtime.device.drivers import available_drivers, driver_for_arch, first_driver, open_driver
+from aot_runtime.device.drivers import available_drivers, driver_for_arch, open_driver
 from aot_runtime.device.drivers.hip import HipDriver
 from aot_runtime.errors import DeviceError, DeviceMemoryError, DriverCallError
 from tests.support.driver_contract import CHECKS, from_device
@@ -76,7 +76,6 @@ def test_drivers_are_found():
     assert open_driver("hip").name == "hip"
     assert (driver_for_arch("gfx942"), driver_for_arch("sm_90")) == ("hip", "cuda")
     assert available_drivers()[0] == "hip"
-    assert first_driver() == "hip"
 
 
 @in_double()
@@ -103,14 +102,15 @@ import sys
 for name in ("hip", "rocm", "cuda"):
     sys.modules[name] = None
 import pytest
-from aot_runtime.device.drivers import available_drivers, first_driver, open_driver
+from aot_runtime import get_device
+from aot_runtime.device.drivers import available_drivers, open_driver
 from aot_runtime.errors import DeviceError
 with pytest.raises(DeviceError, match="pip install hip-python"):
     open_driver("hip")
 with pytest.raises(DeviceError, match="pip install 'aotbuild\\\\[cuda\\\\]'"):
     open_driver("cuda")
 with pytest.raises(DeviceError, match="(?s)no usable GPU.*hip: .*hip-python.*cuda: .*cuda-bindings"):
-    first_driver()
+    get_device()
 assert available_drivers() == ()
 """
     hip_double.run(body)
