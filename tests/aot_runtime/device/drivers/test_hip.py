@@ -11,7 +11,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from aot_runtime.device.drivers import available_drivers, driver_for_arch, first_driver, open_driver
+from aot_runtime import get_device
+from aot_runtime.device.drivers import available_drivers, driver_for_arch, open_driver
 from aot_runtime.device.drivers.base import DeviceProperties
 from aot_runtime.device.drivers.hip import HipDriver
 from aot_runtime.errors import DeviceError, DriverCallError
@@ -63,7 +64,7 @@ def test_no_device():
     assert raised.value.code == "hipErrorInvalidDevice"
     assert "hip" not in available_drivers()
     with pytest.raises(DeviceError, match=r"there is no usable GPU\n  hip: the driver is installed and sees no GPU"):
-        first_driver()
+        get_device()
     Double().fail("hipGetDeviceCount", 999)
     with pytest.raises(DriverCallError, match=r"hipGetDeviceCount failed: hipErrorUnknown \(999\): unknown error"):
         HipDriver()
@@ -71,7 +72,7 @@ def test_no_device():
 
 @in_double()
 def test_drivers_are_found():
-    assert open_driver("hip").name == available_drivers()[0] == first_driver() == "hip"
+    assert open_driver("hip").name == available_drivers()[0] == get_device().driver.name == "hip"
     assert (driver_for_arch("gfx942"), driver_for_arch("sm_90")) == ("hip", "cuda")
     with pytest.raises(DeviceError, match="no driver named 'opencl'; there are: hip, cuda"):
         open_driver("opencl")
@@ -85,7 +86,8 @@ def test_no_library_and_no_binding(hip_double: DoubleLibrary, tmp_path):
     printed = hip_double.run_text(
         """
 import sys
-from aot_runtime.device.drivers import available_drivers, first_driver, open_driver
+from aot_runtime import get_device
+from aot_runtime.device.drivers import available_drivers, open_driver
 from aot_runtime.errors import DeviceError
 def show(call, *arguments):
     try: call(*arguments)
@@ -97,7 +99,7 @@ for name in ("hip", "rocm", "cuda"):
     sys.modules[name] = None
 show(open_driver, "hip")
 show(open_driver, "cuda")
-show(first_driver)
+show(get_device)
 print("|", available_drivers())
 """,
         ROCM_PATH=tmp_path,
