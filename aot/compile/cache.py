@@ -91,7 +91,7 @@ class CompileCache(Cache[CompiledKernel]):
     """Compiled kernels by key (`keys.JobKeys`)."""
 
     def __init__(self, path: Path | str | None = None):
-        super().__init__(path, "v1", CompiledKernel)
+        super().__init__(path, "v2", CompiledKernel)
 
 
 def _digest(key: str, body: bytes) -> bytes:

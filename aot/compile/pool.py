@@ -6,7 +6,6 @@ many jobs each, are killed when a job runs too long, and never outlive the proce
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import multiprocessing
 import os
@@ -29,8 +28,9 @@ import psutil
 from aot_runtime.errors import AotError
 
 from .compiler import compile_job
+from .isolation import TimeLimitError, WorkerDiedError, die_with, ending
 from .jobs import CompiledKernel, CompileJob
-from .kernel_source import CompileError
+from .project import CompileError
 
 T = TypeVar("T")
 
@@ -47,14 +47,6 @@ class CompileFailure:
 
     reason: str
     traceback_text: str = ""
-
-
-class WorkerDiedError(AotError):
-    """The process that ran a job ended abnormally: a crash of the compiler, or out of memory."""
-
-
-class TimeLimitError(AotError):
-    """A job ran past its time limit, and its process was killed."""
 
 
 def run_jobs(
@@ -201,11 +193,9 @@ class WarmPool(Executor):
 
     def _obituary(self, death: pebble.ProcessExpired) -> str:
         """How a worker ended, and the last line that the compiler printed."""
-        code = death.exitcode
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         logs = sorted(Path(self._folder.name).glob(f"aotbuild-{death.pid}-*/log"))
         lines = [line for log in logs for line in log.read_text(errors="replace").splitlines() if "ERROR" in line]
-        return ": ".join([f"the compiler process {how}", *lines[:1]])
+        return ": ".join([f"the compiler process {ending(death.exitcode)}", *lines[:1]])
 
 
 _MAIN_LOCK = threading.Lock()
@@ -234,10 +224,9 @@ def _start_worker(folder: str, lifeline: str) -> None:
     tempfile.tempdir = os.environ["TMPDIR"] = folder
     os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
-    # An open file description of its own, for it has one owner to signal. It stays open for good.
+    # An open file description of its own, for it has one owner to signal.
     reader = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK)
-    fcntl.fcntl(reader, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(reader, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+    die_with(reader)
     parent = multiprocessing.parent_process()
     if parent is None or not parent.is_alive():
         os._exit(1)

@@ -6,6 +6,7 @@ cache. Batches are run one after another, so a workgroup must not wait for a lat
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,7 +27,8 @@ def execute(launch: Launch, memory: Memory, options: Options, monitors: Sequence
     segment = launch.kernel.kernarg_segment(launch.kernargs, launch.grid, launch.block, launch.lds_bytes)
     kernarg = memory.allocate(len(segment))
     memory.write(kernarg, len(segment), np.frombuffer(segment, np.uint8))
-    running = RunningLaunch(launch, memory, kernarg, options, tuple(monitors), execution)
+    deadline = None if options.time_limit_s is None else time.monotonic() + options.time_limit_s
+    running = RunningLaunch(launch, memory, kernarg, options, tuple(monitors), execution, deadline)
     try:
         step = max(1, options.batch_wavefronts // launch.wavefronts)
         with np.errstate(all="ignore"):

@@ -6,6 +6,10 @@ an index whose `oldest_reader` is not newer than `FORMAT_VERSION`, and ignores f
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
 import msgspec
 
 from aot_runtime.errors import BundleError
@@ -21,7 +25,23 @@ GLOBAL_SCRATCH, PROFILE_SCRATCH = ".global_scratch", ".profile_scratch"
 POINTER = "*"
 """What the type of a kernarg that is a pointer begins with."""
 
-Value = bool | int | float | str
+Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""An integer of an index: what 64 bits hold."""
+
+
+class Infinity(msgspec.Struct, frozen=True):
+    """How the index spells the float that it is the name of: JSON has no number for it."""
+
+    float: Literal["inf", "-inf"]
+
+
+Value = bool | Int | float | str
+if TYPE_CHECKING:
+    _Value = Value
+    _Limit = float | None
+else:  # what is in a file; `decode_index` makes numbers of it
+    _Value = Value | Infinity
+    _Limit = float | None | Infinity
 
 
 class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -67,8 +87,8 @@ class Tensor(_Record, frozen=True):
     role: str = "input"
     optional: bool = False
     when: str = ""
-    contiguous: tuple[int, ...] = ()
-    innermost: tuple[int, ...] = ()
+    contiguous: tuple[Int, ...] = ()
+    innermost: tuple[Int, ...] = ()
     align: bool = True
     large: bool = False
     offsets: Offsets | None = None
@@ -87,8 +107,8 @@ class Scalar(_Record, frozen=True):
     type: str
     default: str = ""
     choices: tuple[str, ...] = ()
-    min: float | None = None
-    max: float | None = None
+    min: _Limit = None
+    max: _Limit = None
     doc: str = ""
 
 
@@ -96,8 +116,8 @@ class DimLimit(_Record, frozen=True):
     """The closed range of a dim's extent."""
 
     name: str
-    min: int = 1
-    max: int = 2**31 - 1
+    min: Int = 1
+    max: Int = 2**31 - 1
     doc: str = ""
 
 
@@ -109,7 +129,7 @@ class Axis(_Record, frozen=True):
     """
 
     name: str
-    values: tuple[Value, ...]
+    values: tuple[_Value, ...]
     pick: str
     rule: str = "equal"
 
@@ -134,7 +154,7 @@ class Config(_Record, frozen=True):
     """One tuned choice of a launch: constexprs and compiler options, and the calls that it serves."""
 
     name: str
-    values: dict[str, Value]
+    values: dict[str, _Value]
     options: dict[str, Value]
     when: str = ""
 
@@ -190,30 +210,30 @@ class Kernarg(_Record, frozen=True):
 
     name: str
     type: str
-    offset: int
-    size: int
+    offset: Int
+    size: Int
     value: str = ""
 
 
 class Scratch(_Record, frozen=True):
     """Scratch memory per workgroup that the compiled code itself asks for."""
 
-    bytes: int = 0
-    alignment: int = 1
+    bytes: Int = 0
+    alignment: Int = 1
 
 
 class Resources(_Record, frozen=True):
     """What the code object's own metadata says that a launch takes. A cubin does not record spills: None."""
 
-    vgprs: int = 0
-    agprs: int = 0
-    sgprs: int = 0
-    vgpr_spills: int | None = None
-    sgpr_spills: int | None = None
-    scratch_bytes: int = 0
+    vgprs: Int = 0
+    agprs: Int = 0
+    sgprs: Int = 0
+    vgpr_spills: Int | None = None
+    sgpr_spills: Int | None = None
+    scratch_bytes: Int = 0
     waves_per_simd: float = 0
     occupancy_limit: str = ""
-    code_bytes: int = 0
+    code_bytes: Int = 0
 
 
 class Variant(_Record, frozen=True):
@@ -223,17 +243,17 @@ class Variant(_Record, frozen=True):
     """
 
     op: str
-    launch: int
-    axis_values: dict[str, Value]
+    launch: Int
+    axis_values: dict[str, _Value]
     aligned: bool
-    config: int
+    config: Int
     code: str
     symbol: str
     kernargs: tuple[Kernarg, ...]
-    kernarg_bytes: int
-    lds_bytes: int
-    num_warps: int
-    warp_size: int
+    kernarg_bytes: Int
+    lds_bytes: Int
+    num_warps: Int
+    warp_size: Int
     resources: Resources
     options: dict[str, Value]
     compiler: str
@@ -246,7 +266,7 @@ class Blob(_Record, frozen=True):
     """One code object, or the vectors of a selftest case: its file in the bundle, its size and its sha256."""
 
     file: str
-    size: int
+    size: Int
     sha256: str
 
 
@@ -266,8 +286,8 @@ class Case(_Record, frozen=True):
     vectors: Blob
     bounds: dict[str, float]
     dtypes: dict[str, str] = {}
-    scalars: dict[str, Value] = {}
-    innermost: dict[str, int] = {}
+    scalars: dict[str, _Value] = {}
+    innermost: dict[str, Int] = {}
 
 
 class Target(_Record, frozen=True):
@@ -275,14 +295,14 @@ class Target(_Record, frozen=True):
 
     arch: str
     backend: str
-    warp_size: int
+    warp_size: Int
 
 
 class Index(_Record, frozen=True):
     """`bundle.json` as a whole."""
 
-    format: int
-    oldest_reader: int
+    format: Int
+    oldest_reader: Int
     id: str
     name: str
     target: Target
@@ -294,12 +314,52 @@ class Index(_Record, frozen=True):
 
 
 class _Version(msgspec.Struct, frozen=True):
-    oldest_reader: int
+    oldest_reader: Int
 
 
 def encode_index(index: Index) -> bytes:
     """The canonical JSON of an index: the same index gives the same bytes."""
-    return msgspec.json.format(msgspec.json.encode(index, order="deterministic"), indent=1)
+    return msgspec.json.format(encode_json(index), indent=1)
+
+
+def encode_json(value: Any) -> bytes:
+    """The canonical JSON of records, or of plain data; infinite floats are as `Infinity` says."""
+    plain = msgspec.json.encode(value, order="deterministic")  # where a float that is not finite is null
+    return msgspec.json.encode(spelled(value), order="deterministic") if b"null" in plain else plain
+
+
+def spelled(value: Any) -> Any:
+    """Records, or plain data, with `Infinity` for each infinite float. Raises ValueError for NaN."""
+    return _mapped(value, _spelled_float)
+
+
+def _spelled_float(value: Any) -> Any:
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    if math.isnan(value):
+        raise ValueError("NaN cannot be in an index")
+    return Infinity("inf" if value > 0 else "-inf")
+
+
+def _number(value: Any) -> Any:
+    return float(value.float) if isinstance(value, Infinity) else value
+
+
+def _mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """A value with `leaf` applied to all in it that is no container; what has nothing to change is the same object,
+    so that fields at their default are known as such."""
+    match value:
+        case dict():
+            items = {key: _mapped(item, leaf) for key, item in value.items()}
+            return items if any(items[key] is not value[key] for key in items) else value
+        case list() | tuple():
+            members = tuple(_mapped(item, leaf) for item in value)
+            return members if any(new is not old for new, old in zip(members, value, strict=True)) else value
+        case _Record():
+            fields = tuple(getattr(value, name) for name in value.__struct_fields__)
+            changed = _mapped(fields, leaf)
+            return value if changed is fields else type(value)(*changed)
+    return leaf(value)
 
 
 def decode_index(data: bytes) -> Index:
@@ -311,6 +371,7 @@ def decode_index(data: bytes) -> Index:
                 f"the bundle needs a reader of format {needed}; this one reads up to {FORMAT_VERSION}: "
                 "install a newer aotbuild"
             )
-        return msgspec.json.decode(data, type=Index)
+        index = msgspec.json.decode(data, type=Index)
+        return _mapped(index, _number) if b'"float"' in data else index
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise BundleError(f"{INDEX} is not a bundle index: {error}") from None

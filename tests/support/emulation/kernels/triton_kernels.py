@@ -192,3 +192,8 @@ def collatz(x, out):
         value = tl.where(value % 2 == 0, _halved(value), 3 * value + 1)
         steps += 1
     tl.store(out + program, steps)
+
+
+@triton.jit
+def printing(x, BLOCK: tl.constexpr):
+    tl.device_print("x", tl.load(x + tl.arange(0, BLOCK)))
