@@ -11,7 +11,6 @@ from tests.support.emulation.machine import LANE, OLD, RDNA, Machine, every_isa
 from tests.support.emulation.values import assert_same, dtype_of, edge_floats, integers, mnemonics, spelled
 from tests.support.emulation.vector_runs import run
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 CARRY = {
     "add": lambda a, b, c: a + b, "sub": lambda a, b, c: a - b, "subrev": lambda a, b, c: b - a,
     "addc": lambda a, b, c: a + b + c, "subb": lambda a, b, c: a - b - c, "subbrev": lambda a, b, c: b - a - c,
