@@ -25,8 +25,8 @@ class DeviceProperties(msgspec.Struct, frozen=True):
     """The most LDS (shared memory) that one workgroup may have, opt-in included."""
     memory_bytes: int
     driver_version: str
-    num_xcds: int = 1
-    """Dies of this device or partition that workgroups are dealt to in turn."""
+    num_xcds: int | None = None
+    """Dies of this device or partition that workgroups are dealt to in turn; None: those of the architecture's row."""
     library: str = ""
     """The API's library, and why it is this one; empty where there is no choice."""
     clock: float = 0

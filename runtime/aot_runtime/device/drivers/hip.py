@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes
 from typing import Any, ClassVar
 
+from aot_runtime.contract.arch import likely_dies
+from aot_runtime.errors import DeviceError
+
 from .base import DeviceProperties
 from .current import Selector
 from .gpu import KEEP_EVERYTHING, GpuDriver
@@ -48,16 +51,31 @@ class HipDriver(GpuDriver):
         """What dispatch and diagnostics need to know of one device."""
         found = self._filled("GetDeviceProperties", self._binding.hipDeviceProp_t, device)
         version = self._call("RuntimeGetVersion")
+        arch = _text(found.gcnArchName).partition(":")[0]
         return DeviceProperties(
             name=_text(found.name),
-            arch=_text(found.gcnArchName).partition(":")[0],
+            arch=arch,
             num_cus=found.multiProcessorCount,
             warp_size=found.warpSize,
             lds_bytes=max(found.sharedMemPerBlock, found.sharedMemPerBlockOptin),
             memory_bytes=found.totalGlobalMem,
             driver_version=f"{version // 10_000_000}.{version // 100_000 % 100}.{version % 100_000}",
+            num_xcds=self._dies(device) or likely_dies(arch, found.multiProcessorCount),
             library=str(self._opened),
+            clock=1e3 * found.clockRate,
+            memory_clock=1e3 * found.memoryClockRate,
+            pci=f"{found.pciDomainID:04x}:{found.pciBusID:02x}:{found.pciDeviceID:02x}.0",
         )
+
+    def _dies(self, device: int) -> int:
+        """The dies of a device or partition; 0 where the binding or the library is older than the question."""
+        attribute = getattr(self._binding.hipDeviceAttribute_t, "hipDeviceAttributeNumberOfXccs", None)
+        if attribute is None:
+            return 0
+        try:
+            return int(self._call("DeviceGetAttribute", attribute, device))
+        except DeviceError:
+            return 0
 
     def load_module(self, device: int, image: bytes) -> int:
         """Load a code object. HIP refers to the image for as long as the module lives, so it is kept."""
