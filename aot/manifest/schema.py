@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import keyword
 import math
 import re
 from collections.abc import Iterable
@@ -37,6 +38,15 @@ PATTERNS = {
     KERNEL: "is no kernel: path/from/the/root.py:function",
 }
 Name = Annotated[str, Field(pattern=NAME)]
+
+
+def _no_keyword(value: str) -> str:
+    if keyword.iskeyword(value):
+        raise ValueError(f"'{value}' is a keyword of Python, so its stub could not be imported")
+    return value
+
+
+BundleName = Annotated[Name, AfterValidator(_no_keyword)]
 
 
 def _number(value: float) -> float:
@@ -275,7 +285,7 @@ class OpSpec(Spec):
 class ManifestSpec(Spec):
     """A manifest file."""
 
-    bundle: Name = Field(description="The bundle's name; it is written to <output>/<bundle>-<arch>.")
+    bundle: BundleName = Field(description="The bundle's name; it is written to <output>/<bundle>-<arch>.")
     doc: str = ""
     root: str | None = Field(
         None, description="The project root, relative to this file; kernel paths start there and it is importable."

@@ -85,7 +85,7 @@ def test_signatures_and_docstrings_are_those_of_the_functions(sample: records.In
         function = ast.parse(call_source(op, frozenset())).body[0]
         assert isinstance(function, ast.FunctionDef)
         for method in found[op.name]:
-            assert [arg.arg for arg in method.args.args] == ["self", *(arg.arg for arg in function.args.args)]
+            assert [arg.arg for arg in method.args.args] == ["_self", *(arg.arg for arg in function.args.args)]
             assert [arg.arg for arg in method.args.kwonlyargs] == [arg.arg for arg in function.args.kwonlyargs]
             assert len(method.args.defaults) == len(function.args.defaults)
         assert inspect.cleandoc(ast.get_docstring(found[op.name][0]) or "") == docstring(op)

@@ -165,6 +165,15 @@ def test_buffers_count_what_is_inside():
     lines = ("s_mov_b64 s[4:5], s[0:1]", "s_mov_b32 s6, 100", "s_mov_b32 s7, 0x27000", "v_lshlrev_b32 v1, 2, v0")
     found = counted(*lines, "buffer_load_dword v4, v1, s[4:7], 0 offen")
     assert found.summary.accesses[GLOBAL_LOAD] == AccessCount(1, 25, 100, 100, 1)
+    # Of two wavefronts one is within.
+    found = counted(
+        *lines,
+        "v_lshlrev_b32 v1, 4, v0",
+        "s_mov_b32 s6, 1024",
+        "buffer_load_dword v4, v1, s[4:7], 0 offen",
+        wavefronts=2,
+    )
+    assert found.summary.accesses[GLOBAL_LOAD] == AccessCount(1, 64, 256, 256, 8)
 
 
 def test_atomics_read_and_write():

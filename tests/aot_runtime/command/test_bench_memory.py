@@ -72,9 +72,7 @@ def test_wrong_usage(memory: Bundle, tmp_path: Path):
 
 
 def test_another_bundle(op_bundles: OpBundles):
-    with pytest.raises(
-        ArgumentError, match="bundle 'rows' has no op 'copy'; a bundle of manifests/memory.yaml is needed"
-    ):
+    with pytest.raises(ArgumentError, match=r"bundle 'rows' has no op 'copy'; a bundle of manifests/memory\.yaml is"):
         measure(op_bundles.open("rows"), (4096,), 1)
 
 

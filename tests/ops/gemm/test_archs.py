@@ -1,4 +1,4 @@
-"""Matrix products on the other architectures that the emulator has, and by tensor descriptors, which become pointers."""
+"""Matrix products on the other architectures that the emulator has, and by descriptors, which become pointers."""
 
 from __future__ import annotations
 

@@ -97,12 +97,7 @@ def test_integers_are_exact(gemm: Bundle, shape: tuple[int, int, int], dtype: np
 def test_no_products(gemm: Bundle, splits: int):
     """k = 0 leaves act(bias + beta * d); m or n of 0 is an empty result."""
     rng = np.random.default_rng(3)
-    a, b, bias, d = (
-        np.zeros((5, 0), FP16),
-        np.zeros((0, 20), FP16),
-        matrix(rng, (20,), FP16),
-        matrix(rng, (5, 20), FP16),
-    )
+    a, b, bias, d = (matrix(rng, shape, FP16) for shape in ((5, 0), (0, 20), (20,), (5, 20)))
     check(gemm, "matmul", FP16, {"splits": splits}, a=a, b=b, bias=bias, d=d, beta=2.0, activation="relu")
     assert (gemm.matmul(a, b, splits=splits) == 0).all()
     assert gemm.matmul(np.zeros((0, 8), FP16), np.zeros((8, 20), FP16), splits=splits).shape == (0, 20)

@@ -94,9 +94,7 @@ def test_casts(rows: Bundle, source: str, target: str):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", (BF16, FP16, FP32, INT8), ids=str)
-@pytest.mark.parametrize(
-    "shape", ((3, 63, 65), (1, 1, 1), (2, 64, 64), (1, 1, 300), (1, 300, 1), (2, 130, 48)), ids=str
-)
+@pytest.mark.parametrize("shape", ((3, 63, 65), (1, 1, 1), (1, 1, 300), (1, 300, 1), (2, 64, 64), (2, 99, 48)), ids=str)
 def test_transpose(rows: Bundle, shape: tuple[int, ...], dtype: np.dtype):
     x = normal(np.random.default_rng(0), shape, dtype, 30)
     check(rows, "transpose", floor=0, shape=(shape[0], shape[2], shape[1]), x=x)

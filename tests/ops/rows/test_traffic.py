@@ -57,7 +57,7 @@ def test_programs_read_the_weights_once(rows: Bundle, count: int, cols: int, pro
 
 @pytest.mark.parametrize("pairs", (64, 16))
 def test_rotary_reads_and_writes_each_element_once(rows: Bundle, pairs: int):
-    """All of a head is rotated, or a part of it. Lanes of each of the eight heads read the angles, which are in cache."""
+    """Of all of a head, or a part of it. Lanes of each of the eight heads read the angles, which are in cache."""
     launch = profiled(rows, "rotary", "T=bfloat16", tokens=1, heads=8, head_dim=128, pairs=pairs, max_position=9)
     n, angle = 2 * 8 * 128, 4 * pairs
     assert touched(launch) == {"x": (n, 0), "cos": (angle, 0), "sin": (angle, 0), "positions": (4, 0), "out": (0, n)}

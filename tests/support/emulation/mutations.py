@@ -35,10 +35,6 @@ class SubstitutingDriver(EmulatorDriver):
         self.images[module] = image
         return module
 
-    def kernels(self) -> dict[str, tuple[bytes, Any]]:
-        """Symbol -> (image, kernel) of those that were got."""
-        return {kernel.symbol: (self.images[module], kernel) for module, kernel in self._functions.values()}
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -54,18 +50,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel and work for it, of code objects with one kernel each. `symbol`: which is mutated, where there are several."""
+    """A kernel, alone in its code object, and work for it."""
 
     name: str
     run: Run
-    symbol: str = ""
 
     @cached_property
     def _recorded(self) -> tuple[bytes, Any]:
         driver = SubstitutingDriver(Options(strict=True))
         assert self.run(driver), f"{self.name}: the kernel is wrong as it is"
-        (found,) = (found for symbol, found in driver.kernels().items() if self.symbol in ("", symbol))
-        return found
+        ((module, kernel),) = driver._functions.values()
+        return driver.images[module], kernel
 
     @cached_property
     def instructions(self) -> list[Instruction]:
@@ -125,38 +120,18 @@ def matmul(arch: str = "gfx942", stages: int = 2, aligned: tuple[str, ...] = ("m
     return Case("matmul", run)
 
 
-def of_bundle(path: Any, symbol: str, op: str, exact: np.ndarray, *inputs: np.ndarray, **keywords: Any) -> Case:
-    """A kernel of a bundle, whose op gives this first."""
-
-    def run(driver: EmulatorDriver) -> bool:
-        bundle = open_bundle(path, device=Device(driver, 0))
-        out = bundle.device.array(np.full(inputs[0].shape, np.nan, inputs[0].dtype))
-        getattr(bundle, op)(*(bundle.device.array(x) for x in inputs), out=out, **keywords)
-        return bool((np.abs(out.numpy().astype(np.float64) - exact) <= 4e-3).all())
-
-    return Case(symbol or op, run, symbol)
-
-
 def attention(path: Any) -> Case:
-    """Causal attention: the first block of queries has no keys, the last is ragged."""
+    """Causal attention of a bundle: the first block of queries has no keys, the last is ragged."""
     from kernels.attention.reference import attention as reference
 
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((1, 1, length, 64)).astype(np.float16) for length in (280, 150, 150))
     exact = reference(q, k, v, scale=0.125, causal=True)[0]
-    return of_bundle(path, "", "flash_attention", exact, q, k, v, causal=True, return_lse=True)
 
+    def run(driver: EmulatorDriver) -> bool:
+        bundle = open_bundle(path, device=Device(driver, 0))
+        out = bundle.device.array(np.full(q.shape, np.nan, q.dtype))
+        bundle.flash_attention(*(bundle.device.array(x) for x in (q, k, v)), out=out, causal=True, return_lse=True)
+        return bool((np.abs(out.numpy().astype(np.float64) - exact) <= 4e-3).all())
 
-def decode(path: Any, symbol: str) -> Case:
-    """Decoding over blocks in parts, and their merge: ragged lengths, one of 0, several queries, and a window."""
-    from kernels.decode.reference import paged_attention as reference
-
-    rng = np.random.default_rng(0)
-    q = rng.standard_normal((5, 4, 64)).astype(np.float16)
-    k, v = (rng.standard_normal((6, 64, 2, 64)).astype(np.float16) for _ in range(2))
-    tables = np.array([[5, 0, 3], [1, 4, -1], [2, -1, -1]], np.int32)
-    lengths, starts = np.array([150, 70, 0], np.int32), np.array([0, 1, 4, 5], np.int32)
-    options = {"window": 100, "return_lse": True}
-    exact = reference(q, k, v, tables, lengths, starts, scale=0.125, **options)[0]
-    given = {"num_splits": 2, "max_seqlen_q": 3, **options}
-    return of_bundle(path, symbol, "paged_attention", exact, q, k, v, tables, lengths, starts, **given)
+    return Case("attention", run)
