@@ -200,7 +200,7 @@ def test_not_a_mapping(tmp_path, text):
 def test_an_op_that_is_there_twice(tmp_path):
     text = SCALE + SCALE.partition("ops:\n")[2]
     (found,) = faults(tmp_path, text)
-    assert found.startswith(f'{tmp_path / "m.yaml"}:16:3: found duplicate key "scale"')
+    assert found.startswith(f"{tmp_path / 'm.yaml'}:16:3: duplicate key 'scale'")
 
 
 def test_the_root_is_found_above_or_named(tmp_path):

@@ -66,15 +66,15 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("a: 1\nb: 2\na: 3\n", 'm.yaml:3:1: found duplicate key "a" with value "3" (original value: "1")'),
+        ("a: 1\nb: 2\na: 3\n", "m.yaml:3:1: duplicate key 'a'"),
         ("a: [1, 2\n", "m.yaml:2:1: not valid YAML: expected ',' or ']', but got '<stream end>'"),
         ("a:\n\t- b\n", "m.yaml:2:1: not valid YAML: found character '\\t' that cannot start any token"),
         ("a: *b\n", "m.yaml:1:4: not valid YAML: found undefined alias 'b'"),
         ("a: 1\n---\nb: 2\n", "m.yaml:2:1: not valid YAML: but found another document"),
         ("1: x\n", "m.yaml:1:1: a key must be text (given: 1)"),
         ("a: {true: x}\n", "m.yaml:1:5: a key must be text (given: True)"),
-        ("? [a, b]\n: c\n", "m.yaml:1:3: a key must be text (given: ('a', 'b'))"),
-        ("&a [*a]\n", "m.yaml: an alias stands for something that contains it"),
+        ("? [a, b]\n: c\n", "m.yaml:1:3: a key must be text (given: a list)"),
+        ("&a [*a]\n", "m.yaml:1:1: an alias stands for something that contains it"),
         (b"a: \xff\n", "m.yaml: cannot be read: it is not UTF-8 text"),
     ],
 )
