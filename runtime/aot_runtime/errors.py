@@ -1,12 +1,25 @@
-"""Every error that the runtime raises; all of them derive from `AotError`."""
+"""Every error that the runtime raises; all of them derive from `AotError`. Low memory of the host is Python's own
+`MemoryError`, which is passed on."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 class AotError(Exception):
-    """Base of every error raised by aotbuild and its runtime."""
+    """Base of every error raised by aotbuild and its runtime. It is pickled with its attributes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[AotError], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> AotError:
+    """An error as it was; its class may make it of other arguments than Python keeps in `args`."""
+    error: AotError = BaseException.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class BundleError(AotError):
@@ -129,7 +142,7 @@ class SanitizerError(EmulationError):
     """A fault that the emulator's strict mode found.
 
     Attributes:
-        kind: `bounds`, `alignment`, `uninitialised`, `wait`, `race` or `barrier`.
+        kind: `bounds`, `alignment`, `uninitialised`, `wait`, `hazard`, `race` or `barrier`.
         address, nbytes: of the access, if it is one of memory; in LDS and scratch from their start.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,8 @@ from aot_runtime.call.op import build_op
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract.records import INDEX, Index, Op, Variant
 from aot_runtime.device.device import Device
-from aot_runtime.device.registry import get_device
+from aot_runtime.device.identity import Shared
+from aot_runtime.device.registry import find_device
 from aot_runtime.errors import ArchMismatchError, ArgumentError, BundleError, DeviceError
 
 if TYPE_CHECKING:
@@ -24,11 +25,13 @@ CHECK_VARIABLE = "AOTBUILD_CHECK_CONTENTS"
 """Set to 1, it has the contents of integer tensors on the device checked."""
 
 
-class Bundle:
+class Bundle(Shared):
     """An open bundle on one device: its ops are attributes, and are called like functions.
 
     Code objects are loaded when first called; they stay loaded for the life of the process. Thread-safe.
     """
+
+    instead = "; open it again from its path"
 
     def __init__(self, folder: Path, index: Index, device: Device, check_contents: bool = False):
         self.path, self.index, self.device = folder, index, device
@@ -53,6 +56,8 @@ class Bundle:
         return [*super().__dir__(), *self.ops]
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
+        if "index" not in self.__dict__:
+            raise AttributeError(f"a bundle that is not open has no '{name}'")
         if name.startswith("_") or name not in self._contracts:
             from aot_runtime.contract.expressions import nearest
 
@@ -102,26 +107,24 @@ class Bundle:
 
         return explain_call(getattr(self, op), self.device, arguments, keywords)
 
-    def selftest(self, op: str | None = None) -> Report:
-        """Compare the calls whose results the bundle has with what the device makes of them; of one op, or of all.
+    def selftest(self, *ops: str) -> Report:
+        """Compare the calls whose results the bundle has with what the device makes of them; of some ops, or of all.
 
         Raises `NoVectorsError` where the bundle has none, `BundleError` for vectors that were altered.
         """
         from aot_runtime.call.selftests import run_selftest
 
-        return run_selftest(self, op)
+        return run_selftest(self, *ops)
 
 
 def open_folder(path: str | Path, device: Device | str | None = None, check_contents: bool | None = None) -> Bundle:
     """Open a bundle: see `opening.open_bundle`."""
     folder = Path(path)
-    if not (folder / INDEX).exists() and folder.is_dir():
-        chosen = get_device(device)
-        folder = _matching(folder, chosen)
-        index = read_index(folder)
+    if not os.path.lexists(folder / INDEX) and folder.is_dir():
+        folder, index, chosen = _choose(folder, device)
     else:
         index = read_index(folder)
-        chosen = get_device(device, arch=index.target.arch)
+        chosen = _device_of(device, (index.target.arch,), f"bundle {folder} is for {index.target.arch}")
     if index.target.arch != chosen.arch:
         raise ArchMismatchError(
             f"bundle {folder} is for {index.target.arch}, but {chosen} ({chosen.properties.name}) is {chosen.arch}"
@@ -131,16 +134,27 @@ def open_folder(path: str | Path, device: Device | str | None = None, check_cont
     return Bundle(folder, index, chosen, check_contents)
 
 
-def _matching(folder: Path, device: Device) -> Path:
+def _device_of(device: Device | str | None, archs: Collection[str], what: str) -> Device:
+    """The device to open on. `what` is opened, for the error where no device fits."""
+    try:
+        return find_device(device, archs)
+    except ArchMismatchError as error:
+        raise ArchMismatchError(f"{what}, and {error}") from None
+
+
+def _choose(folder: Path, device: Device | str | None) -> tuple[Path, Index, Device]:
+    """Of a folder of bundles, the one that fits the device; by default the first device that some bundle fits."""
     found = {candidate: read_index(candidate) for candidate in _bundles(folder)}
-    matching = [candidate for candidate, index in found.items() if index.target.arch == device.arch]
-    if len(matching) == 1:
-        return matching[0]
     there = ", ".join(f"{candidate.name} ({index.target.arch})" for candidate, index in found.items()) or "none"
+    archs = dict.fromkeys(index.target.arch for index in found.values())
+    chosen = _device_of(device, archs, f"{folder} has bundles {there}")
+    matching = [candidate for candidate, index in found.items() if index.target.arch == chosen.arch]
+    if len(matching) == 1:
+        return matching[0], found[matching[0]], chosen
     if not matching:
         kind = ArchMismatchError if found else BundleError
-        raise kind(f"{folder} has no bundle for {device.arch} ({device}); there: {there}")
-    raise ArgumentError(f"{folder} has several bundles for {device.arch}; open one of them by name; there: {there}")
+        raise kind(f"{folder} has no bundle for {chosen.arch} ({chosen}); there: {there}")
+    raise ArgumentError(f"{folder} has several bundles for {chosen.arch}; open one of them by name; there: {there}")
 
 
 def _bundles(folder: Path) -> Iterator[Path]:

@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+import reprlib
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 ID_LENGTH = 12
 """Hex digits of a bundle's id that are shown."""
+
+
+LONG_INTEGER = 128
+"""Bits of an integer whose digits are shown."""
+
+
+class _Shown(reprlib.Repr):
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlist = self.maxtuple = self.maxdict = 8
+        self.maxstring = self.maxother = 80
+
+    def repr_int(self, x: int, level: int) -> str:
+        return repr(x) if x.bit_length() <= LONG_INTEGER else f"<an integer of {x.bit_length()} bits>"
+
+
+_SHOWN = _Shown()
+
+
+def shown(value: Any) -> str:
+    """What a message shows of any value at all: its repr, shortened where it is long. Never raises."""
+    return _SHOWN.repr(value)
 
 
 def size_text(nbytes: int) -> str:

@@ -18,7 +18,7 @@ from aot_emulator.isa.decoding import Instruction, decode
 from aot_emulator.isa.memory.buffer import scratch_resource
 from aot_emulator.isa.operands import Registers
 from aot_emulator.state.arrays import Array, words_of
-from aot_emulator.state.device_memory import Memory
+from aot_emulator.state.device_memory import HOSTCALL_BUFFER, Memory
 from aot_emulator.state.wavefronts import EXEC, TTMP0, Batch
 from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object, read_loaded_image
 from aot_runtime.errors import BundleError, EmulationError
@@ -136,9 +136,14 @@ class Module:
         return self._image.symbols[symbol][0]
 
     def functions(self) -> Iterator[tuple[int, bytes]]:
-        """(address from the start of the module, machine code) of each function."""
+        """(address from the start of the module, machine code) of each function. Raises `BundleError`."""
+        executable = [segment for segment in self._image.segments if segment.executable]
+        left = sum(segment.size for segment in executable)
         for address, size in set(self._image.symbols.values()):
-            if size and any(s.executable and s.address <= address < s.address + s.size for s in self._image.segments):
+            if size and any(s.address <= address < s.address + s.size for s in executable):
+                left -= size
+                if left < 0:
+                    raise BundleError("functions of the code object overlap")
                 yield address, self.bytes_at(address, size)
 
     def bytes_at(self, address: int, size: int) -> bytes:
@@ -196,8 +201,9 @@ class Kernel:
         hidden = _hidden_arguments(grid, block, lds_bytes)
         for arg in self.metadata.args:
             if arg.kind.startswith("hidden_"):
-                # What there is no runtime for (printf, the heap, queues) is null.
-                segment[arg.offset : arg.offset + arg.size] = hidden.get(arg.kind, 0).to_bytes(arg.size, "little")
+                # What there is no runtime for (the heap, queues) is null.
+                value = hidden.get(arg.kind, 0) % (1 << 8 * arg.size)
+                segment[arg.offset : arg.offset + arg.size] = value.to_bytes(arg.size, "little")
         return bytes(segment)
 
     def start(self, batch: Batch, workgroups: Array, block: int, kernarg: int, segment: bytes, preload: bool) -> None:
@@ -257,7 +263,11 @@ def _start_lanes(batch: Batch, block: int) -> None:
 
 def _hidden_arguments(grid: tuple[int, int, int], block: int, lds_bytes: int) -> dict[str, int]:
     sizes = (block, 1, 1)
-    found = {"hidden_grid_dims": 3 if grid[2] > 1 else 2 if grid[1] > 1 else 1, "hidden_dynamic_lds_size": lds_bytes}
+    found = {
+        "hidden_grid_dims": 3 if grid[2] > 1 else 2 if grid[1] > 1 else 1,
+        "hidden_dynamic_lds_size": lds_bytes,
+        "hidden_hostcall_buffer": HOSTCALL_BUFFER,  # many kernels take it; those that print or assert reach for it
+    }
     for axis, name in enumerate("xyz"):
         found[f"hidden_block_count_{name}"] = grid[axis]
         found[f"hidden_group_size_{name}"] = sizes[axis]

@@ -7,9 +7,11 @@ that anyone may have touched, so whatever is wrong with one is a `BundleError`.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from typing import Literal
-
-import msgspec
 
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.errors import BundleError
@@ -24,7 +26,12 @@ _AMDGPU_MACH = {row.elf_machine: name for name, row in ARCHITECTURES.items() if 
 """Architectures by EF_AMDGPU_MACH, the low byte of e_flags."""
 
 
-class CodeObject(msgspec.Struct, frozen=True):
+_SHOWN = 10
+"""Kernels that a message names."""
+
+
+@dataclass(frozen=True)
+class CodeObject:
     """A parsed image."""
 
     arch: str
@@ -34,11 +41,14 @@ class CodeObject(msgspec.Struct, frozen=True):
 
     def kernel(self, symbol: str) -> KernelMetadata:
         """The kernel of that name. Raises `BundleError` naming those that are there."""
-        for kernel in self.kernels:
-            if kernel.symbol == symbol:
-                return kernel
-        present = ", ".join(kernel.symbol for kernel in self.kernels) or "none"
-        raise BundleError(f"code object has no kernel {symbol!r}; it has: {present}")
+        if symbol in self._by_symbol:
+            return self._by_symbol[symbol]
+        present = [*islice(self._by_symbol, _SHOWN), *(["…"] if len(self._by_symbol) > _SHOWN else [])]
+        raise BundleError(f"code object has no kernel {symbol!r}; it has: {', '.join(present) or 'none'}")
+
+    @cached_property
+    def _by_symbol(self) -> dict[str, KernelMetadata]:
+        return {kernel.symbol: kernel for kernel in self.kernels}
 
 
 def read_arch(image: bytes) -> str:
@@ -65,10 +75,20 @@ def read_code_object(image: bytes) -> CodeObject:
     try:
         elf = Elf(image)
         if arch.startswith("gfx"):
-            return CodeObject(arch, "hsaco", tuple(hsaco_kernels(elf, arch)))
-        return CodeObject(arch, "cubin", tuple(cubin_kernels(elf)))
+            return CodeObject(arch, "hsaco", _distinct(hsaco_kernels(elf, arch)))
+        return CodeObject(arch, "cubin", _distinct(cubin_kernels(elf)))
     except struct.error as error:
         raise BundleError(f"{arch} code object is truncated or malformed: {error}") from None
+
+
+def _distinct(kernels: Iterable[KernelMetadata]) -> tuple[KernelMetadata, ...]:
+    """Kernels as they are read, each name once: what belongs to a name would be read for each of them."""
+    found: dict[str, KernelMetadata] = {}
+    for kernel in kernels:
+        if kernel.symbol in found:
+            raise BundleError(f"code object has kernel {kernel.symbol!r} twice")
+        found[kernel.symbol] = kernel
+    return tuple(found.values())
 
 
 def read_loaded_image(image: bytes) -> LoadedImage:
@@ -77,7 +97,7 @@ def read_loaded_image(image: bytes) -> LoadedImage:
     try:
         elf = Elf(image)
         return LoadedImage(
-            tuple(elf.segments()), {symbol.name: (symbol.value, symbol.size) for symbol in elf.symbols() if symbol.name}
+            elf.segments(), {symbol.name: (symbol.value, symbol.size) for symbol in elf.symbols() if symbol.name}
         )
     except struct.error as error:
         raise BundleError(f"code object is truncated or malformed: {error}") from None

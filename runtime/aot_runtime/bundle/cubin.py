@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 
 from aot_runtime.errors import BundleError
+from aot_runtime.texts import shown
 
 from .elf import STT_FUNC, Elf
 from .kernel_metadata import KernelArg, KernelMetadata
@@ -29,11 +31,11 @@ _MAX_WORKGROUP = 1024
 def cubin_kernels(elf: Elf) -> Iterator[KernelMetadata]:
     """Every kernel of an image. Raises `BundleError`, or `struct.error` where bytes are missing."""
     symbols = elf.symbols()
-    module_records = list(_records(elf, ".nv.info"))
+    of_module = _by_function(_records(elf, ".nv.info"))
     for index, symbol in enumerate(symbols):
         if symbol.type != STT_FUNC or not symbol.other & _STO_CUDA_ENTRY:
             continue
-        per_function = _per_function(module_records, index)
+        per_function = of_module.get(index, {})
         records = list(_records(elf, f".nv.info.{symbol.name}"))
         text = elf.section(f".text.{symbol.name}")
         if text is None or not records or _EIATTR_REGCOUNT not in per_function:
@@ -71,10 +73,14 @@ def _records(elf: Elf, name: str) -> Iterator[tuple[int, bytes]]:
         at += 4 + size
 
 
-def _per_function(records: list[tuple[int, bytes]], index: int) -> dict[int, int]:
-    """The (symbol index, number) records that belong to one function, by attribute."""
-    pairs = [(attribute, struct.unpack("<II", value)) for attribute, value in records if len(value) == 8]
-    return {attribute: number for attribute, (owner, number) in pairs if owner == index}
+def _by_function(records: Iterable[tuple[int, bytes]]) -> dict[int, dict[int, int]]:
+    """The records (symbol index, number) by symbol index, then by attribute."""
+    found: dict[int, dict[int, int]] = defaultdict(dict)
+    for attribute, value in records:
+        if len(value) == 8:
+            owner, number = struct.unpack("<II", value)
+            found[owner][attribute] = number
+    return found
 
 
 def _args(records: list[tuple[int, bytes]]) -> tuple[KernelArg, ...]:
@@ -85,7 +91,7 @@ def _args(records: list[tuple[int, bytes]]) -> tuple[KernelArg, ...]:
             # 8 bits of pointee alignment, 4 of address space (4: a pointer), 6 of bank, 14 of size.
             args[ordinal] = KernelArg(offset, packed >> 18, "pointer" if packed >> 8 & 0xF == 4 else "value")
     if sorted(args) != list(range(len(args))):
-        raise BundleError(f"parameters of a code object are not numbered from 0: {sorted(args)}")
+        raise BundleError(f"parameters of a code object are not numbered from 0: {shown(sorted(args))}")
     return tuple(args[ordinal] for ordinal in range(len(args)))
 
 

@@ -1,9 +1,11 @@
-"""64-bit little-endian ELF images, which may come from anywhere: every offset is checked before it is used."""
+"""64-bit little-endian ELF images, which may come from anywhere: every offset is checked before it is used, and what is
+read of an image is bounded as a whole, by its own size or by a constant: many small things may overlap.
+"""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -15,8 +17,14 @@ _PT_LOAD = 1
 _PF_X = 1
 _SYMTAB = 2
 _NOBITS = 8
+_SECTION_HEADER, _PROGRAM_HEADER = struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IIQQQQQQ")
 _MAX_LOADED = 1 << 28
 """Bytes that a loaded image may take."""
+_MAX_SEGMENTS = 64
+_MAX_NAME = 4096
+"""Bytes of the name of a section or symbol."""
+_MAX_NAMES = 16 << 20
+"""Bytes of all such names together: they may overlap in their table."""
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -67,29 +75,40 @@ class Elf:
 
     def __init__(self, image: bytes):
         self.image = image
-        segments, table = struct.unpack_from("<QQ", image, 32)
-        segment_entry, segment_count, entry, count, names = struct.unpack_from("<HHHHH", image, 54)
-        if entry != 64 or names >= count:
+        self._named = 0
+        table = struct.unpack_from("<Q", image, 40)[0]
+        entry, count, names = struct.unpack_from("<HHH", image, 58)
+        if entry != _SECTION_HEADER.size or names >= count:
             raise BundleError(f"malformed ELF section table ({count} entries of {entry} bytes, names in {names})")
-        self._check(segments, segment_entry * segment_count)
-        headers = [h[:8] for h in struct.iter_unpack("<IIQQQQIIQQ", self.slice(table, count * entry))]
+        headers = [h[:8] for h in _SECTION_HEADER.iter_unpack(self.slice(table, count * entry))]
         strings = self.slice(headers[names][4], headers[names][5])
-        self.sections = [Section(_string(strings, h[0]), h[1], *h[3:]) for h in headers]
+        self.sections = [Section(self._string(strings, h[0]), h[1], *h[3:]) for h in headers]
+        self._by_name = {section.name: section for section in reversed(self.sections)}
         for section in self.sections:
             if section.type != _NOBITS:
                 self._check(section.offset, section.size)
+        self._check_sum("sections", sum(section.size for section in self.sections if section.type != _NOBITS))
 
-    def segments(self) -> Iterator[Segment]:
-        """What the program headers say is loaded."""
+    def segments(self) -> tuple[Segment, ...]:
+        """What the program headers say is loaded, by address."""
         table = struct.unpack_from("<Q", self.image, 32)[0]
         entry, count = struct.unpack_from("<HH", self.image, 54)
-        for at in range(table, table + entry * count, entry or 1):
-            kind, flags, offset, address, _, file_size, size = struct.unpack_from("<IIQQQQQ", self.image, at)
-            if kind != _PT_LOAD:
-                continue
-            if address + size > _MAX_LOADED or file_size > size:
+        if count and entry != _PROGRAM_HEADER.size:
+            raise BundleError(f"malformed ELF program header table ({count} entries of {entry} bytes)")
+        headers = _PROGRAM_HEADER.iter_unpack(self.slice(table, entry * count))
+        loaded = [header for header in headers if header[0] == _PT_LOAD]
+        if len(loaded) > _MAX_SEGMENTS:
+            raise BundleError(f"a code object has {len(loaded)} segments; at most {_MAX_SEGMENTS} are loaded")
+        self._check_sum("segments", sum(header[5] for header in loaded))
+        end = 0
+        for _, _, _, address, _, file_size, size, _ in loaded:
+            if address < end or address + size > _MAX_LOADED or file_size > size:
                 raise BundleError(f"segment of a code object at {address:#x} has {file_size} of {size} bytes")
-            yield Segment(address, size, self.slice(offset, file_size), bool(flags & _PF_X))
+            end = address + size
+        return tuple(
+            Segment(address, size, self.slice(offset, file_size), bool(flags & _PF_X))
+            for _, flags, offset, address, _, file_size, size, _ in loaded
+        )
 
     def slice(self, offset: int, size: int) -> bytes:
         self._check(offset, size)
@@ -99,11 +118,16 @@ class Elf:
         if offset + size > len(self.image):
             raise BundleError(f"code object is truncated: {offset + size} bytes needed, {len(self.image)} given")
 
+    def _check_sum(self, what: str, size: int) -> None:
+        if size > len(self.image):
+            raise BundleError(f"{what} of a code object overlap: {size} bytes of {len(self.image)}")
+
     def data(self, section: Section) -> bytes:
         return b"" if section.type == _NOBITS else self.slice(section.offset, section.size)
 
     def section(self, name: str) -> Section | None:
-        return next((section for section in self.sections if section.name == name), None)
+        """The first section of that name."""
+        return self._by_name.get(name)
 
     def symbols(self) -> list[Symbol]:
         """The symbol table, in its order: records elsewhere point into it."""
@@ -115,11 +139,17 @@ class Elf:
         if len(entries) % 24:
             raise BundleError(f"malformed ELF symbol table of {len(entries)} bytes")
         return [
-            Symbol(_string(strings, name), info & 0xF, other, section, value, size)
+            Symbol(self._string(strings, name), info & 0xF, other, section, value, size)
             for name, info, other, section, value, size in struct.iter_unpack("<IBBHQQ", entries)
         ]
 
-
-def _string(table: bytes, offset: int) -> str:
-    end = table.find(b"\0", offset)
-    return table[offset : end if end >= 0 else len(table)].decode("utf-8", "replace")
+    def _string(self, table: bytes, offset: int) -> str:
+        end = table.find(b"\0", offset, offset + _MAX_NAME + 1)
+        if end < 0:
+            end = len(table)
+        self._named += max(0, end - offset)
+        if end - offset > _MAX_NAME or self._named > _MAX_NAMES:
+            raise BundleError(
+                f"a name in a code object has over {_MAX_NAME} bytes, or all together have over {_MAX_NAMES}"
+            )
+        return table[offset:end].decode("utf-8", "replace")

@@ -11,11 +11,14 @@ from typing import Any
 
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.errors import BundleError
+from aot_runtime.texts import shown
 
 from .elf import SHT_NOTE, STT_FUNC, Elf, Symbol
 from .kernel_metadata import KernelArg, KernelMetadata
 
 _NT_AMDGPU_METADATA = 32
+_MAX_KERNARG_BYTES, _MAX_LDS_BYTES, _MAX_SCRATCH_BYTES = 1 << 16, 1 << 20, 1 << 20
+"""Of a kernel: more than any hardware has. Scratch is per lane, where AMD's has 18 bits of it at most."""
 
 
 def hsaco_kernels(elf: Elf, arch: str) -> Iterator[KernelMetadata]:
@@ -23,17 +26,15 @@ def hsaco_kernels(elf: Elf, arch: str) -> Iterator[KernelMetadata]:
     symbols = {symbol.name: symbol for symbol in elf.symbols()}
     for entry in _fields(_metadata(elf), "amdhsa.kernels", list):
         symbol = _fields(entry, ".name", str)
+        kernarg_bytes = _count(entry, ".kernarg_segment_size", most=_MAX_KERNARG_BYTES)
         descriptor = _descriptor(elf, symbols.get(f"{symbol}.kd"), symbol)
         code = symbols.get(symbol)
         if code is None or code.type != STT_FUNC:
             raise BundleError(f"code object has no machine code for kernel {symbol!r}")
         yield KernelMetadata(
             symbol=symbol,
-            args=tuple(
-                KernelArg(_count(arg, ".offset"), _count(arg, ".size"), _kind(_fields(arg, ".value_kind", str)))
-                for arg in _fields(entry, ".args", list, [])
-            ),
-            kernarg_bytes=_count(entry, ".kernarg_segment_size"),
+            args=tuple(_arg(arg, kernarg_bytes) for arg in _fields(entry, ".args", list, [])),
+            kernarg_bytes=kernarg_bytes,
             max_workgroup_size=_count(entry, ".max_flat_workgroup_size"),
             warp_size=_count(entry, ".wavefront_size"),
             vgprs=_count(entry, ".vgpr_count"),
@@ -42,8 +43,8 @@ def hsaco_kernels(elf: Elf, arch: str) -> Iterator[KernelMetadata]:
             allocated_vgprs=_allocated_vgprs(descriptor, arch),
             vgpr_spills=_count(entry, ".vgpr_spill_count", 0),
             sgpr_spills=_count(entry, ".sgpr_spill_count", 0),
-            scratch_bytes=_count(entry, ".private_segment_fixed_size"),
-            static_lds_bytes=_count(entry, ".group_segment_fixed_size"),
+            scratch_bytes=_count(entry, ".private_segment_fixed_size", most=_MAX_SCRATCH_BYTES),
+            static_lds_bytes=_count(entry, ".group_segment_fixed_size", most=_MAX_LDS_BYTES),
             code_bytes=code.size,
         )
 
@@ -71,6 +72,13 @@ def _padded(size: int) -> int:
     return size + 3 & ~3
 
 
+def _arg(arg: Any, kernarg_bytes: int) -> KernelArg:
+    offset, size = _count(arg, ".offset"), _count(arg, ".size")
+    if offset + size > kernarg_bytes:
+        raise BundleError(f"an argument of a code object ends at {offset + size} of {kernarg_bytes} kernarg bytes")
+    return KernelArg(offset, size, _kind(_fields(arg, ".value_kind", str)))
+
+
 def _kind(value_kind: str) -> str:
     return {"global_buffer": "pointer", "by_value": "value"}.get(value_kind, value_kind)
 
@@ -95,7 +103,7 @@ _REQUIRED = object()
 
 def _typed(value: Any, name: str, kind: type) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise BundleError(f"{name} of a code object: {kind.__name__} expected, {value!r:.60} found")
+        raise BundleError(f"{name} of a code object: {kind.__name__} expected, {shown(value)} found")
     return value
 
 
@@ -106,8 +114,8 @@ def _fields(mapping: Any, name: str, kind: type, default: Any = _REQUIRED) -> An
     return _typed(value, name, kind)
 
 
-def _count(mapping: Any, name: str, default: Any = _REQUIRED) -> int:
+def _count(mapping: Any, name: str, default: Any = _REQUIRED, most: int = 2**32 - 1) -> int:
     value = _fields(mapping, name, int, default)
-    if not 0 <= value < 2**32:
+    if not 0 <= value <= most:
         raise BundleError(f"{name} of a code object is out of range: {value}")
     return value

@@ -28,12 +28,18 @@ from aot_runtime.contract.records import (
 from aot_runtime.contract.validate import structure_faults
 from aot_runtime.errors import ArchMismatchError, BundleError
 
+from .files import read_file, unreadable
+
 _ID = re.compile(rb'"id"\s*:\s*"([0-9a-f]{64})"')
 _FILE = re.compile(rf"{CODE_FOLDER}/[0-9a-f]{{8,64}}\.(hsaco|cubin)\Z")
 _VECTORS = re.compile(rf"{SELFTEST_FOLDER}/[0-9a-f]{{8,64}}\.npz\Z")
 MAX_INDEX_BYTES = 256 << 20
+MAX_CODE_BYTES = 256 << 20
+"""Size of one code object."""
 MAX_VECTOR_BYTES = 16 << 20
 """Size of the vectors of one selftest case."""
+MAX_SCRATCH_BYTES = 1 << 30
+"""Scratch memory that a kernel asks for, for each workgroup."""
 
 
 def bundle_id(index: bytes) -> str:
@@ -50,13 +56,13 @@ def read_index(folder: Path) -> Index:
     """
     path = folder / INDEX
     try:
-        if path.stat().st_size > MAX_INDEX_BYTES:
-            raise BundleError(f"{path} is over {MAX_INDEX_BYTES} bytes: not a bundle index")
-        data = path.read_bytes()
+        data = read_file(folder, INDEX, MAX_INDEX_BYTES)
     except FileNotFoundError:
         raise BundleError(f"{folder} is no bundle: it has no {INDEX}") from None
     except OSError as error:
-        raise BundleError(f"{path} cannot be read: {error.strerror}") from None
+        raise unreadable("", path, error) from None
+    if len(data) > MAX_INDEX_BYTES:
+        raise BundleError(f"{path} is over {MAX_INDEX_BYTES} bytes: not a bundle index")
     try:
         index = decode_index(data)
         if index.id != bundle_id(data):
@@ -75,9 +81,13 @@ def _check_references(index: Index) -> None:
             f"no architecture is {target.arch!r} with backend {target.backend!r} and {target.warp_size} lanes a wave; "
             f"known: {', '.join(ARCHITECTURES)}"
         )
+    if not IDENTIFIER.match(index.name):
+        raise BundleError(f"{index.name!r} is no name of a bundle")
     for key, blob in index.blobs.items():
-        if not _FILE.match(blob.file) or blob.size < 0:
+        if not _FILE.match(blob.file):
             raise BundleError(f"blob {key!r} has file {blob.file!r}; {CODE_FOLDER}/<hash>.hsaco or .cubin is allowed")
+        if not 0 <= blob.size <= MAX_CODE_BYTES:
+            raise BundleError(f"blob {key!r} has {blob.size} bytes; 0 to {MAX_CODE_BYTES} are allowed")
     ops: dict[str, Op] = {op.name: op for op in index.ops}
     if len(ops) != len(index.ops):
         raise BundleError("an op is there twice")
@@ -114,6 +124,9 @@ def _check_variant(variant: Variant, pointees: set[str]) -> None:
         raise BundleError(f"kernargs of {variant.symbol!r} need {end} bytes, the segment has {variant.kernarg_bytes}")
     if not (0 < variant.num_warps <= 64 and variant.warp_size in (32, 64) and 0 <= variant.lds_bytes < 1 << 20):
         raise BundleError(f"launch parameters of {variant.symbol!r} are out of range")
+    for scratch in (variant.global_scratch, variant.profile_scratch):
+        if not 0 <= scratch.bytes <= MAX_SCRATCH_BYTES or not 0 < scratch.alignment <= MAX_SCRATCH_BYTES:
+            raise BundleError(f"scratch memory of {variant.symbol!r} is out of range: {scratch}")
     if variant.cooperative:
         raise BundleError(f"{variant.symbol!r} needs a cooperative launch, which this reader does not do")
 
@@ -158,9 +171,9 @@ def read_checked(folder: Path, blob: Blob, what: str) -> bytes:
     """The bytes of a file that the index lists. Raises `BundleError` when it is missing or altered."""
     path = folder / blob.file
     try:
-        content = path.read_bytes() if path.stat().st_size == blob.size else b""
+        content = read_file(folder, blob.file, blob.size)
     except OSError as error:
-        raise BundleError(f"{what} {path} cannot be read: {error.strerror}") from None
+        raise unreadable(what, path, error) from None
     if len(content) != blob.size or hashlib.sha256(content).hexdigest() != blob.sha256:
         raise BundleError(f"{what} {path} was altered: its size or sha256 is not what the index says")
     return content

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 
-from aot_runtime.contract.records import CODE_FOLDER, SELFTEST_FOLDER, Index, Variant
+from aot_runtime.contract.records import CODE_FOLDER, INDEX, SELFTEST_FOLDER, Index, Variant
 from aot_runtime.contract.validate import expression_faults
 from aot_runtime.errors import BundleError
 
 from .codeobject import CodeObject, read_code_object
+from .files import read_file, unreadable, writable_by_all
 from .reading import read_blob, read_index
 from .signature import signature_faults
 from .vector_files import read_vectors
+
+MAX_TEXT_BYTES = 64 << 20
+"""Bytes of the header or the stub that are looked at."""
+MAX_FAULTS = 100
+"""Faults that are told; where there are more, that is said instead."""
 
 
 def verify_bundle(folder: Path) -> list[str]:
@@ -21,28 +29,28 @@ def verify_bundle(folder: Path) -> list[str]:
         index = read_index(folder)
     except BundleError as error:
         return [str(error)]
-    return [
-        *_contracts(index),
-        *_code(folder, index),
-        *_vectors(folder, index),
-        *_stray_files(folder, index),
-        *_texts(folder, index),
-    ]
+    faults = chain(
+        _contracts(index), _code(folder, index), _vectors(folder, index), _stray_files(folder, index),
+        _texts(folder, index), _permissions(folder, index),
+    )  # fmt: skip
+    told = list(islice(faults, MAX_FAULTS))
+    return [*told, *(["there are more faults, which are not listed"] if next(faults, None) else [])]
 
 
 def _contracts(index: Index) -> Iterator[str]:
     """What a reader leaves until an op is first called: its expressions."""
+    variants = _grouped(index.variants, lambda variant: variant.op)
     for op in index.ops:
-        variants = [variant for variant in index.variants if variant.op == op.name]
-        if not variants:
+        if op.name not in variants:
             yield f"op '{op.name}' has no variants"
-        yield from (f"op '{op.name}': {fault}" for fault in expression_faults(op, variants))
+        yield from (f"op '{op.name}': {fault}" for fault in expression_faults(op, variants[op.name]))
 
 
 def _code(folder: Path, index: Index) -> Iterator[str]:
     """Each code object on its own, and each variant against the code object that it points at."""
+    users_of = _grouped(index.variants, lambda variant: variant.code)
     for key, blob in index.blobs.items():
-        users = [variant for variant in index.variants if variant.code == key]
+        users = users_of[key]
         if not users:
             yield f"{blob.file} is used by no variant"
         if not blob.sha256.startswith(Path(blob.file).stem):
@@ -54,6 +62,13 @@ def _code(folder: Path, index: Index) -> Iterator[str]:
             continue
         for variant in users:
             yield from (f"{blob.file}: {label(variant)}: {fault}" for fault in _variant(variant, code))
+
+
+def _grouped(variants: Iterable[Variant], key: Callable[[Variant], str]) -> dict[str, list[Variant]]:
+    groups: dict[str, list[Variant]] = defaultdict(list)
+    for variant in variants:
+        groups[key(variant)].append(variant)
+    return groups
 
 
 def label(variant: Variant) -> str:
@@ -100,20 +115,37 @@ def _vectors(folder: Path, index: Index) -> Iterator[str]:
 
 
 def _stray_files(folder: Path, index: Index) -> Iterator[str]:
-    known = {blob.file for blob in index.blobs.values()} | {case.vectors.file for case in index.selftest}
+    known = _files(index)
     for name in (CODE_FOLDER, SELFTEST_FOLDER):
         for path in sorted((folder / name).glob("*")):
             if f"{name}/{path.name}" not in known:
                 yield f"{name}/{path.name} is not in the index"
 
 
+def _files(index: Index) -> set[str]:
+    """What the index lists."""
+    return {blob.file for blob in index.blobs.values()} | {case.vectors.file for case in index.selftest}
+
+
 def _texts(folder: Path, index: Index) -> Iterator[str]:
     """The C header and the stub, which repeat the id of the bundle that they were made with."""
-    for file in (f"include/{index.name}.h", f"stubs/{index.name}.pyi"):
+    for file in _generated(index):
         try:
-            text = (folder / file).read_text(encoding="utf-8", errors="replace")
+            text = read_file(folder, file, MAX_TEXT_BYTES)
         except OSError as error:
-            yield f"{file} cannot be read: {error.strerror}"
+            yield str(unreadable("", Path(file), error))
             continue
-        if index.id not in text:
+        if index.id.encode() not in text:
             yield f"{file} belongs to another bundle: id {index.id[:12]} is not in it"
+
+
+def _generated(index: Index) -> tuple[str, str]:
+    return f"include/{index.name}.h", f"stubs/{index.name}.pyi"
+
+
+def _permissions(folder: Path, index: Index) -> Iterator[str]:
+    """What a bundle consists of, where anyone may replace it after it was checked."""
+    files = (INDEX, *_generated(index), *sorted(_files(index)))
+    folders = dict.fromkeys((".", *(file.rpartition("/")[0] for file in files if "/" in file)))
+    for name in writable_by_all(folder, (*folders, *files)):
+        yield f"{folder if name == '.' else name} is writable by every user: chmod o-w"

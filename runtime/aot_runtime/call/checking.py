@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.evaluation import Evaluator, evaluator
 from aot_runtime.contract.expressions import parse, query_name
@@ -62,7 +62,10 @@ class Checking:
         self.scope = scope = Scope.of(op)
         queries = sorted(reads, key=str)
         self.inputs = [tensor for tensor in op.tensors if tensor.role != "output"]
-        self.variables = {name: [t.name for t in self.inputs if t.dtype == name] for name in op.dtypes}
+        self.variables: dict[str, list[str]] = {name: [] for name in op.dtypes}
+        for tensor in self.inputs:
+            if tensor.dtype in self.variables:
+                self.variables[tensor.dtype].append(tensor.name)
         self.given = [(query_name(*query), str(query[1])) for query in queries if query[0] == "given"]
         self.sizes = [(query_name(*query), self._dtype_of(str(query[1]))) for query in queries if query[0] == "elsize"]
         layout_queries = [query for query in queries if query[0] in ("stride", "innermost")]
@@ -89,7 +92,8 @@ class Checking:
             for position, dim in enumerate(tensor.shape)
             if not self._is_source(tensor, position)
         ]
-        self.outputs = [self._output(tensor) for tensor in op.tensors if tensor.role == "output"]
+        first = {tensor.dtype: tensor.name for tensor in reversed(self.inputs) if not tensor.optional}
+        self.outputs = [self._output(tensor, first) for tensor in op.tensors if tensor.role == "output"]
 
     # Preparation
 
@@ -109,10 +113,10 @@ class Checking:
         source = self.scope.dims.get(tensor.shape[position].extent)
         return source is not None and (source.tensor, source.position) == (tensor.name, position)
 
-    def _output(self, tensor: Tensor) -> _Output:
+    def _output(self, tensor: Tensor, first: Mapping[str, str]) -> _Output:
+        """first: the first required input of each dtype, or dtype variable."""
         shape = tuple(evaluator(dim.extent) for dim in tensor.shape)
-        required = (item.name for item in self.inputs if item.dtype == tensor.dtype and not item.optional)
-        like = next(required) if tensor.dtype in self.op.dtypes else ""
+        like = first[tensor.dtype] if tensor.dtype in self.op.dtypes else ""
         return _Output(tensor, shape, evaluator(tensor.when) if tensor.when else None, like)
 
     # The steps
@@ -122,15 +126,13 @@ class Checking:
         layouts: Mapping[str, Layout | None],
         scalars: Mapping[str, Any],
         device: tuple[str, int],
-        num_cus: int,
-        arch: str,
+        hardware: Mapping[str, Any],
     ) -> Call:
-        """A call whose arguments keep the contract. Raises `ArgumentError` for the first that does not."""
-        call = Call(
-            {tensor.name: layouts.get(tensor.name) for tensor in self.op.tensors},
-            {"num_cus": num_cus, **ARCHITECTURES[arch].constants},
-            device,
-        )
+        """A call whose arguments keep the contract. Raises `ArgumentError` for the first that does not.
+
+        hardware: the values of the names that the device gives.
+        """
+        call = Call({tensor.name: layouts.get(tensor.name) for tensor in self.op.tensors}, dict(hardware), device)
         self._check_tensors(call)
         self._find_dims(call)
         self._check_scalars(call, scalars)
@@ -168,7 +170,7 @@ class Checking:
                 call.names[key] = layout is not None and self.rules.innermost(name, layout) == position
 
     def _find_dims(self, call: Call) -> None:
-        """Every dim from its source, 0 where that is absent; then each within its limits."""
+        """Every dim from its source, within its limits; 0 where the source is absent."""
         names = call.names
         for dim in self.dims:
             layout = call.layouts[dim.source.tensor]
@@ -176,9 +178,8 @@ class Checking:
                 names[dim.name] = 0
                 continue
             extent = layout.shape[dim.source.position]
-            names[dim.name] = extent if dim.inverse is None else dim.inverse({**names, "extent": extent})
-        for dim in self.dims:
-            if not dim.low <= names[dim.name] <= dim.high and call.layouts[dim.source.tensor] is not None:
+            names[dim.name] = extent if dim.inverse is None else dim.inverse(ChainMap({"extent": extent}, names))
+            if not dim.low <= names[dim.name] <= dim.high:
                 self.rules.out_of_range(dim.name, names[dim.name], dim.low, dim.high)
 
     def _check_scalars(self, call: Call, given: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
 from aot_runtime.contract.layout import ALIGNMENT, Layout, innermost_dim, make_layout, packed_strides, packing_order
 from aot_runtime.contract.records import Axis, Op, Scalar, Tensor, Value, Variant, Workspace
 from aot_runtime.errors import ArgumentError
+from aot_runtime.texts import shown
 
 
 def hip_grid_limits(threads: int) -> tuple[int, int, int]:
@@ -174,11 +175,11 @@ class Rules:
             self.missing(name)
         if scalar.type == "choice":
             if not isinstance(value, str) or value not in scalar.choices:
-                raise self.error(f"argument '{name}' is {value!r}; allowed: {', '.join(scalar.choices)}")
+                raise self.error(f"argument '{name}' is {shown(value)}; allowed: {', '.join(scalar.choices)}")
             return value
         if scalar.type in ("flag", "i1"):
             if not isinstance(value, bool | np.bool_) and not (isinstance(value, int) and value in (0, 1)):
-                raise self.error(f"argument '{name}' is {value!r}; True or False is allowed")
+                raise self.error(f"argument '{name}' is {shown(value)}; True or False is allowed")
             return bool(value)
         return self._number(scalar, value)
 
@@ -188,27 +189,27 @@ class Rules:
             number = float(value) if kind.low is None and not isinstance(value, str | bytes) else value.__index__()
         except (TypeError, ValueError, AttributeError):
             allowed = "a number" if kind.low is None else "an integer"
-            raise self.error(f"argument '{scalar.name}' is {value!r}; {allowed} is allowed") from None
-        low = kind.low if scalar.min is None else scalar.min
-        high = kind.high if scalar.max is None else scalar.max
+            raise self.error(f"argument '{scalar.name}' is {shown(value)}; {allowed} is allowed") from None
+        low = max((limit for limit in (kind.low, scalar.min) if limit is not None), default=None)
+        high = min((limit for limit in (kind.high, scalar.max) if limit is not None), default=None)
         if (low is not None and not number >= low) or (high is not None and not number <= high):
             allowed = f"{'-inf' if low is None else low} to {'inf' if high is None else high}"
-            raise self.error(f"argument '{scalar.name}' is {value!r}; allowed: {allowed} ({scalar.type})")
+            raise self.error(f"argument '{scalar.name}' is {shown(value)}; allowed: {allowed} ({scalar.type})")
         return number
 
     def out_of_range(self, name: str, value: Any, low: int, high: int) -> NoReturn:
         """A dim's extent is not within its range."""
-        raise self.error(f"{name} is {value}; allowed: {low} to {high}")
+        raise self.error(f"{name} is {shown(value)}; allowed: {low} to {high}")
 
     def unmet(self, text: str, values: Mapping[str, Any]) -> NoReturn:
         """A condition of the op's `require` does not hold."""
-        shown = ", ".join(f"{name}={value}" for name, value in values.items())
-        raise self.error(f"requires {text}; given: {shown}")
+        given = ", ".join(f"{name}={value}" for name, value in values.items())
+        raise self.error(f"requires {text}; given: {given}")
 
     def derived(self, name: str, value: Any) -> Any:
         """A derived value: a number, so small that no chain of them grows without bound."""
         if not isinstance(value, int | float) or abs(value) >= 2**63:
-            raise self.error(f"{name} would be {value!r:.40}; a number below 2**63 is allowed")
+            raise self.error(f"{name} would be {shown(value)}; a number below 2**63 is allowed")
         return value
 
     # Specialisation and launch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -57,7 +58,7 @@ def find_bundles(paths: Iterable[Path]) -> list[Path]:
     """The bundles that paths name: each is a bundle's folder, or a folder of bundles. Raises `BundleError`."""
     found: list[Path] = []
     for path in paths:
-        inside = [path] if (path / INDEX).exists() else sorted(index.parent for index in path.glob(f"*/{INDEX}"))
+        inside = [path] if os.path.lexists(path / INDEX) else sorted(index.parent for index in path.glob(f"*/{INDEX}"))
         if not inside:
             raise BundleError(f"{path} is no bundle, and has none in it" if path.exists() else f"{path} does not exist")
         found += inside

@@ -9,8 +9,9 @@ and names, with these functions:
     stride(t, dim)    the stride of a tensor's dim, in elements; dim by name or by position
 
 `and` and `or` give True or False. The language is total and safe to evaluate: no attribute, subscript, call, loop or
-name beyond these; strings can only be compared; an exponent is a small literal; nesting is limited. Text is checked
-when a manifest is built, and again by whoever loads it.
+name beyond these; strings can only be compared; an exponent is a small literal; nesting is limited, and so is the size
+of every number on the way, names standing for 64 bits. Text is checked when a manifest is built, and again by whoever
+loads it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from __future__ import annotations
 import ast
 import difflib
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
+from heapq import nsmallest
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -31,6 +34,11 @@ Value = int | float | bool | str
 MAX_LENGTH = 1000
 MAX_EXPONENT = 16
 MAX_DEPTH = 64
+MAX_BITS = 1024
+"""Of the integers that an expression can come to, on the way too, where each name is a number of `NAME_BITS`."""
+NAME_BITS = 64
+_CANDIDATES, _LISTED, _LONGEST = 200, 20, 64
+"""Known names that `nearest` compares with, names that it lists, and characters of a name that it compares at all."""
 
 _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -156,16 +164,17 @@ class Expression(msgspec.Struct, frozen=True, eq=False):
                 raise ExpressionError(
                     f"'{self.text}': {function}({subject}): '{subject}' is no tensor{nearest(str(subject), known)}"
                 )
-        strings = {name for name, kind in names.items() if kind is str}
-        _check_strings(self.tree, strings, self.text, allowed=True)
+        _check_strings(self.tree, names, self.text, allowed=True)
 
 
-def nearest(name: str, known: Mapping[str, Any] | frozenset[str] | list[str] | tuple[str, ...]) -> str:
-    """`; did you mean 'x'?` or `; known: …`, for the end of an error message."""
-    close = difflib.get_close_matches(name, list(known), n=1)
+def nearest(name: str, known: Collection[str]) -> str:
+    """`; did you mean 'x'?` or `; known: …`, for the end of an error message. Looks at a limited number of names."""
+    likely = [item for item in islice(known, _CANDIDATES) if len(item) <= _LONGEST]
+    close = difflib.get_close_matches(name, likely, n=1) if len(name) <= _LONGEST else ()
     if close:
         return f"; did you mean '{close[0]}'?"
-    return f"; known: {', '.join(sorted(known))}" if known else ""
+    listed = [*nsmallest(_LISTED, known), *(["…"] if len(known) > _LISTED else [])]
+    return f"; known: {', '.join(listed)}" if known else ""
 
 
 @lru_cache(maxsize=4096)
@@ -176,6 +185,8 @@ def parse(text: str) -> Expression:
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         _check(tree)
+        if integer_bits(tree) > MAX_BITS:
+            raise ExpressionError(f"it can come to an integer of more than {MAX_BITS} bits")
     except SyntaxError as error:
         raise ExpressionError(f"'{text}' is not an expression: {error.msg}") from None
     except (RecursionError, ValueError, MemoryError):
@@ -267,6 +278,23 @@ def query_of(node: ast.AST) -> str | None:
     return None
 
 
+def integer_bits(node: ast.AST) -> int:
+    """How many bits the largest integer of a checked expression can have, on the way too."""
+    match node:
+        case ast.Constant(value=int(value)):
+            return value.bit_length()
+        case ast.BinOp(op=op, left=left, right=right):
+            bits = (integer_bits(left), integer_bits(right))
+            if isinstance(op, ast.Pow):
+                return bits[0] * max(1, int(abs(ast.literal_eval(right))))
+            return sum(bits) if isinstance(op, ast.Mult) else max(bits) + 1
+        case ast.Call(func=ast.Name(id=name), args=args) if name in FUNCTIONS:
+            return max(map(integer_bits, args)) + 1
+        case ast.Name() | ast.Call():
+            return NAME_BITS
+    return max(map(integer_bits, ast.iter_child_nodes(node)), default=0)
+
+
 def _collect(node: ast.AST, names: set[str], queries: set[tuple[str | int, ...]]) -> None:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id in _QUERIES:
@@ -281,9 +309,9 @@ def _collect(node: ast.AST, names: set[str], queries: set[tuple[str | int, ...]]
             _collect(child, names, queries)
 
 
-def _check_strings(node: ast.AST, strings: set[str], text: str, allowed: bool) -> None:
+def _check_strings(node: ast.AST, names: Mapping[str, type], text: str, allowed: bool) -> None:
     if (isinstance(node, ast.Constant) and isinstance(node.value, str)) or (
-        isinstance(node, ast.Name) and node.id in strings
+        isinstance(node, ast.Name) and names.get(node.id) is str
     ):
         if not allowed:
             raise ExpressionError(f"'{text}': text can only be compared with == and !=, not computed with")
@@ -294,15 +322,15 @@ def _check_strings(node: ast.AST, strings: set[str], text: str, allowed: bool) -
         case ast.Compare(ops=ops):
             inside = all(isinstance(op, ast.Eq | ast.NotEq) for op in ops)
         case ast.IfExp(test=test, body=body, orelse=orelse):
-            _check_strings(test, strings, text, False)
+            _check_strings(test, names, text, False)
             for branch in (body, orelse):
-                _check_strings(branch, strings, text, allowed)
+                _check_strings(branch, names, text, allowed)
             return
         case _:
             inside = False
     for child in ast.iter_child_nodes(node):
         if not isinstance(node, ast.Call) or child is not node.func:
-            _check_strings(child, strings, text, inside)
+            _check_strings(child, names, text, inside)
 
 
 def _describe(node: ast.AST) -> str:

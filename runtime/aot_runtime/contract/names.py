@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-from collections.abc import Iterator, Mapping
+from collections import ChainMap
+from collections.abc import Container, Iterator, Mapping
+from itertools import islice
+from typing import cast
 
 import msgspec
 
@@ -18,13 +21,16 @@ from .records import Axis, Launch, Op, Tensor
 Path = tuple[str | int, ...]
 """Keys that lead to a value of a manifest, from its op on."""
 Names = dict[str, type]
+"""Names with the types of their values."""
+Known = Mapping[str, type]
+"""The names that an expression may read."""
 
 RESERVED = frozenset(
     {"num_cus", "aligned", "stream", "extent", *EXPRESSION_NAMES, *expressions.FUNCTIONS, *expressions._QUERIES}
 ) | frozenset(keyword.kwlist)
 RESERVED_OPS = frozenset({"device", "explain", "index", "load", "ops", "path", "preload", "selftest"})
 """Attributes that an open bundle has besides its ops."""
-IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*\Z")
+IDENTIFIER = re.compile(r"(?=.{1,256}\Z)[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*\Z")
 _RULE = re.compile(r"(smallest|largest)\s*(>=|<=|>|<)\s*(.+)\Z", re.DOTALL)
 _RULES = {("smallest", ">="), ("smallest", ">"), ("largest", "<="), ("largest", "<")}
 
@@ -44,6 +50,46 @@ class DimSource(msgspec.Struct, frozen=True):
     position: int
     inverse: str
     optional: bool
+
+
+def overlay(over: Names, under: Known) -> Known:
+    """What `over` has, else what `under` has; nothing is copied."""
+    return ChainMap(over, cast(Names, under))  # which writes to the first alone
+
+
+class _FirstNames(Mapping[str, type]):
+    """The names that were in a growing table when this was made: a copy of it that costs nothing."""
+
+    def __init__(self, names: Mapping[str, type], places: Mapping[str, int]):
+        self._names, self._places, self._count = names, places, len(names)
+
+    def __getitem__(self, name: str) -> type:
+        if self._places[name] >= self._count:
+            raise KeyError(name)
+        return self._names[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return islice(self._names, self._count)
+
+    def __len__(self) -> int:
+        return self._count
+
+
+class _Table:
+    """Names as they become known, one after the other."""
+
+    def __init__(self, names: Mapping[str, type]):
+        self._names = dict(names)
+        self._places = {name: place for place, name in enumerate(self._names)}
+
+    def add(self, name: str, kind: type) -> None:
+        self._places.setdefault(name, len(self._names))
+        self._names[name] = kind
+
+    @property
+    def now(self) -> Known:
+        """What is known so far, whatever is added later."""
+        return _FirstNames(self._names, self._places)
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -83,7 +129,7 @@ class Scope(msgspec.Struct, frozen=True):
             if function in expressions.LAYOUT_QUERIES:
                 stride_position(self.subjects[str(subject)], rest[0])
 
-    def expressions(self, op: Op) -> Iterator[tuple[Path, str, Names]]:
+    def expressions(self, op: Op) -> Iterator[tuple[Path, str, Known]]:
         """Every expression of the contract: (path in the manifest, text, names that it may use)."""
         of_call = self.call_names(op)
         of_shapes = of_call | dict.fromkeys((item.name for item in op.derived), int)
@@ -92,33 +138,35 @@ class Scope(msgspec.Struct, frozen=True):
                 yield ("tensors", tensor.name, "shape", i), dim.extent, of_shapes
             if tensor.when:
                 yield ("tensors", tensor.name, "when"), tensor.when, of_call
-        names: Names = {**dict.fromkeys(self.dims, int), **EXPRESSION_NAMES, "num_cus": int}
-        names |= dict.fromkeys(op.dtypes, str)
+        table = _Table({**dict.fromkeys(self.dims, int), **EXPRESSION_NAMES, "num_cus": int})
+        for variable in op.dtypes:
+            table.add(variable, str)
         for scalar in op.scalars:
             if scalar.default:
-                yield ("scalars", scalar.name, "default"), scalar.default, dict(names)
-            names[scalar.name] = scalar_kind(scalar.type)
+                yield ("scalars", scalar.name, "default"), scalar.default, table.now
+            table.add(scalar.name, scalar_kind(scalar.type))
         for i, text in enumerate(op.require):
-            yield ("require", i), text, dict(names)
+            yield ("require", i), text, table.now
         for item in op.derived:
-            yield ("derived", item.name), item.value, dict(names)
-            names[item.name] = int
-        names["aligned"] = bool
+            yield ("derived", item.name), item.value, table.now
+            table.add(item.name, int)
+        table.add("aligned", bool)
         for axis in op.axes:
-            yield ("constexprs", axis.name, "pick"), axis.pick, dict(names)
-            names[axis.name] = axis_kind(axis)
+            yield ("constexprs", axis.name, "pick"), axis.pick, table.now
+            table.add(axis.name, axis_kind(axis))
+        names = table.now
         for space in op.workspace:
             for i, text in enumerate(space.shape):
-                yield ("workspace", space.name, "shape", i), text, dict(names)
+                yield ("workspace", space.name, "shape", i), text, names
         configs = {
             name: type(value) for launch in op.launches for c in launch.configs for name, value in c.values.items()
         }
         for denied in op.denied:
-            yield ("overrides",), denied.when, names | configs | {"config": str}
+            yield ("overrides",), denied.when, overlay({**configs, "config": str}, names)
         for i, launch in enumerate(op.launches):
             yield from self._launch_expressions(i, launch, names)
 
-    def _launch_expressions(self, index: int, launch: Launch, names: Names) -> Iterator[tuple[Path, str, Names]]:
+    def _launch_expressions(self, index: int, launch: Launch, names: Known) -> Iterator[tuple[Path, str, Known]]:
         path: Path = ("launches", index)
         if launch.when:
             yield (*path, "when"), launch.when, names
@@ -126,7 +174,7 @@ class Scope(msgspec.Struct, frozen=True):
             if config.when:
                 yield (*path, "configs", config.name, "when"), config.when, names
         for i, text in enumerate(launch.grid):
-            yield (*path, "grid", i), text, names | config_names(launch)
+            yield (*path, "grid", i), text, overlay(config_names(launch), names)
 
 
 def config_names(launch: Launch) -> Names:
@@ -176,7 +224,7 @@ def _find_dims(op: Op) -> dict[str, DimSource]:
                 dims.setdefault(dim.extent, DimSource(tensor.name, i, "extent", tensor.optional))
     for tensor in ordered:
         for i, dim in enumerate(tensor.shape):
-            unknown = expressions.parse(dim.extent).names - dims.keys()  # scalars are known later
+            unknown = _missing(dim.extent, dims)  # scalars are known later
             if len(unknown) == 1 and not dim.broadcast and not unknown & others:
                 (name,) = unknown
                 inverse = _solve(dim.extent, name)
@@ -185,12 +233,17 @@ def _find_dims(op: Op) -> dict[str, DimSource]:
     known = dims.keys() | others
     for tensor in op.tensors:
         for dim in tensor.shape:
-            for name in sorted(expressions.parse(dim.extent).names - known):
+            for name in sorted(_missing(dim.extent, known)):
                 raise ExpressionError(
                     f"tensor '{tensor.name}': nothing gives the extent '{name}': some input needs a dim '{name}', or "
                     f"'{name} + c', '{name} - c', '{name} * c' or '{name} // c'"
                 )
     return dims
+
+
+def _missing(text: str, known: Container[str]) -> set[str]:
+    """The names of an expression that are not known."""
+    return {name for name in expressions.parse(text).names if name not in known}
 
 
 def _solve(text: str, name: str) -> str:

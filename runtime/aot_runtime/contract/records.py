@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -25,6 +25,9 @@ GLOBAL_SCRATCH, PROFILE_SCRATCH = ".global_scratch", ".profile_scratch"
 POINTER = "*"
 """What the type of a kernarg that is a pointer begins with."""
 
+Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""An integer of an index: what 64 bits hold."""
+
 
 class Infinity(msgspec.Struct, frozen=True):
     """How the index spells the float that it is the name of: JSON has no number for it."""
@@ -32,7 +35,7 @@ class Infinity(msgspec.Struct, frozen=True):
     float: Literal["inf", "-inf"]
 
 
-Value = bool | int | float | str
+Value = bool | Int | float | str
 if TYPE_CHECKING:
     _Value = Value
     _Limit = float | None
@@ -84,8 +87,8 @@ class Tensor(_Record, frozen=True):
     role: str = "input"
     optional: bool = False
     when: str = ""
-    contiguous: tuple[int, ...] = ()
-    innermost: tuple[int, ...] = ()
+    contiguous: tuple[Int, ...] = ()
+    innermost: tuple[Int, ...] = ()
     align: bool = True
     large: bool = False
     offsets: Offsets | None = None
@@ -113,8 +116,8 @@ class DimLimit(_Record, frozen=True):
     """The closed range of a dim's extent."""
 
     name: str
-    min: int = 1
-    max: int = 2**31 - 1
+    min: Int = 1
+    max: Int = 2**31 - 1
     doc: str = ""
 
 
@@ -207,30 +210,30 @@ class Kernarg(_Record, frozen=True):
 
     name: str
     type: str
-    offset: int
-    size: int
+    offset: Int
+    size: Int
     value: str = ""
 
 
 class Scratch(_Record, frozen=True):
     """Scratch memory per workgroup that the compiled code itself asks for."""
 
-    bytes: int = 0
-    alignment: int = 1
+    bytes: Int = 0
+    alignment: Int = 1
 
 
 class Resources(_Record, frozen=True):
     """What the code object's own metadata says that a launch takes. A cubin does not record spills: None."""
 
-    vgprs: int = 0
-    agprs: int = 0
-    sgprs: int = 0
-    vgpr_spills: int | None = None
-    sgpr_spills: int | None = None
-    scratch_bytes: int = 0
+    vgprs: Int = 0
+    agprs: Int = 0
+    sgprs: Int = 0
+    vgpr_spills: Int | None = None
+    sgpr_spills: Int | None = None
+    scratch_bytes: Int = 0
     waves_per_simd: float = 0
     occupancy_limit: str = ""
-    code_bytes: int = 0
+    code_bytes: Int = 0
 
 
 class Variant(_Record, frozen=True):
@@ -240,17 +243,17 @@ class Variant(_Record, frozen=True):
     """
 
     op: str
-    launch: int
+    launch: Int
     axis_values: dict[str, _Value]
     aligned: bool
-    config: int
+    config: Int
     code: str
     symbol: str
     kernargs: tuple[Kernarg, ...]
-    kernarg_bytes: int
-    lds_bytes: int
-    num_warps: int
-    warp_size: int
+    kernarg_bytes: Int
+    lds_bytes: Int
+    num_warps: Int
+    warp_size: Int
     resources: Resources
     options: dict[str, Value]
     compiler: str
@@ -263,7 +266,7 @@ class Blob(_Record, frozen=True):
     """One code object, or the vectors of a selftest case: its file in the bundle, its size and its sha256."""
 
     file: str
-    size: int
+    size: Int
     sha256: str
 
 
@@ -284,7 +287,7 @@ class Case(_Record, frozen=True):
     bounds: dict[str, float]
     dtypes: dict[str, str] = {}
     scalars: dict[str, _Value] = {}
-    innermost: dict[str, int] = {}
+    innermost: dict[str, Int] = {}
 
 
 class Target(_Record, frozen=True):
@@ -292,14 +295,14 @@ class Target(_Record, frozen=True):
 
     arch: str
     backend: str
-    warp_size: int
+    warp_size: Int
 
 
 class Index(_Record, frozen=True):
     """`bundle.json` as a whole."""
 
-    format: int
-    oldest_reader: int
+    format: Int
+    oldest_reader: Int
     id: str
     name: str
     target: Target
@@ -311,7 +314,7 @@ class Index(_Record, frozen=True):
 
 
 class _Version(msgspec.Struct, frozen=True):
-    oldest_reader: int
+    oldest_reader: Int
 
 
 def encode_index(index: Index) -> bytes:

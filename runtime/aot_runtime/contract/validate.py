@@ -6,7 +6,7 @@ is evaluated: structure is held to what the records mean, and expressions to the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -14,7 +14,7 @@ from aot_runtime.errors import ExpressionError
 
 from .dtypes import DTYPES, SCALAR_TYPES
 from .expressions import nearest, parse
-from .names import IDENTIFIER, RESERVED, RESERVED_OPS, DimSource, Path, Scope, config_names, named
+from .names import IDENTIFIER, RESERVED, RESERVED_OPS, DimSource, Path, Scope, config_names, named, overlay
 from .records import POINTER, Launch, Op, Tensor, Variant
 
 _BEFORE_OUTPUTS = ("tensors", "scalars", "require", "derived")
@@ -22,6 +22,8 @@ _BEFORE_OUTPUTS = ("tensors", "scalars", "require", "derived")
 _ROLES = ("input", "output", "inout")
 _RULES = ("equal", ">=", ">", "<=", "<")
 _INTEGERS = ("int32", "int64")
+MAX_RANK = 64
+"""Dims of a tensor, as numpy has it."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -63,10 +65,12 @@ def structure_faults(op: Op) -> Iterator[Fault]:
     except ExpressionError as error:
         yield Fault(("tensors",), str(error))
         return
+    integers = _integer_scalars(op)
+    bounds = _Bounds.of(op, dims, integers)
     for tensor in op.tensors:
         yield from _tensor_faults(op, tensor)
-        yield from _offsets_faults(op, tensor, dims)
-        yield from _range_faults(op, tensor, dims)
+        yield from _offsets_faults(tensor, dims, integers)
+        yield from _range_faults(tensor, bounds)
     yield from _dtype_faults(op)
     yield from _dim_faults(op, dims)
     for scalar in op.scalars:
@@ -106,6 +110,9 @@ def _tensor_faults(op: Op, tensor: Tensor) -> Iterator[Fault]:
         yield Fault(
             (*path, "dtype"), f"'{tensor.dtype}' is no dtype and no dtype variable{nearest(tensor.dtype, known)}"
         )
+    if len(tensor.shape) > MAX_RANK:
+        yield Fault((*path, "shape"), f"a tensor has at most {MAX_RANK} dims, not {len(tensor.shape)}")
+        return
     for key, positions in (("contiguous", tensor.contiguous), ("innermost", tensor.innermost)):
         if len(set(positions)) != len(positions) or any(not 0 <= p < len(tensor.shape) for p in positions):
             yield Fault((*path, key), f"dims {list(positions)} are not the tensor's")
@@ -119,7 +126,7 @@ def _tensor_faults(op: Op, tensor: Tensor) -> Iterator[Fault]:
             yield Fault((*path, "in_place"), f"'{name}' has another dtype or number of dims than '{tensor.name}'")
 
 
-def _offsets_faults(op: Op, tensor: Tensor, dims: Mapping[str, DimSource]) -> Iterator[Fault]:
+def _offsets_faults(tensor: Tensor, dims: Mapping[str, DimSource], integers: Collection[str]) -> Iterator[Fault]:
     if tensor.offsets is None:
         return
     path: Path = ("tensors", tensor.name, "offsets")
@@ -127,42 +134,58 @@ def _offsets_faults(op: Op, tensor: Tensor, dims: Mapping[str, DimSource]) -> It
     if tensor.role != "input" or len(tensor.shape) != 1 or tensor.dtype not in _INTEGERS:
         yield Fault(path, "offsets are an input of one dim, of dtype int32 or int64")
     if into not in dims or dims[into].inverse != "extent" or dims[into].optional:
-        yield Fault(
-            (*path, "into"), f"'{into}' is no dim of a required input, which offsets go into{nearest(into, list(dims))}"
-        )
-    integers = _integer_scalars(op)
+        text = f"'{into}' is no dim of a required input, which offsets go into{nearest(into, dims.keys())}"
+        yield Fault((*path, "into"), text)
     if longest and longest not in integers:
         yield Fault((*path, "longest"), f"'{longest}' is no integer scalar{nearest(longest, integers)}")
 
 
-def _range_faults(op: Op, tensor: Tensor, dims: Mapping[str, DimSource]) -> Iterator[Fault]:
+class _Bounds(msgspec.Struct, frozen=True):
+    """What the bounds of ranges may read.
+
+    Attributes:
+        plain: dims of required inputs.
+        known: these and integer scalars.
+        defaults: of the scalars that have one.
+    """
+
+    plain: Mapping[str, type]
+    known: Mapping[str, type]
+    defaults: Mapping[str, str]
+
+    @classmethod
+    def of(cls, op: Op, dims: Mapping[str, DimSource], integers: Iterable[str]) -> _Bounds:
+        plain = {name: int for name, source in dims.items() if source.inverse == "extent" and not source.optional}
+        defaults = {scalar.name: scalar.default for scalar in op.scalars if scalar.default}
+        return cls(plain, plain | dict.fromkeys(integers, int), defaults)
+
+
+def _range_faults(tensor: Tensor, bounds: _Bounds) -> Iterator[Fault]:
     if not tensor.range:
         return
     path: Path = ("tensors", tensor.name, "range")
     if len(tensor.range) != 2 or tensor.role != "input" or tensor.dtype not in _INTEGERS:
         yield Fault(path, "a range is of two bounds, and of an input of dtype int32 or int64")
-    plain = {name: int for name, source in dims.items() if source.inverse == "extent" and not source.optional}
-    known = plain | dict.fromkeys(_integer_scalars(op), int)
     for i, text in enumerate(tensor.range):
         try:
             bound = parse(text)
-            bound.check_names(known)
-            for scalar in op.scalars:
-                if scalar.name in bound.names and scalar.default:
-                    parse(scalar.default).check_names(plain)
+            bound.check_names(bounds.known)
+            for name in sorted(name for name in bound.names if name in bounds.defaults):
+                parse(bounds.defaults[name]).check_names(bounds.plain)
         except ExpressionError as error:
             yield Fault((*path, i), str(error))
 
 
-def _integer_scalars(op: Op) -> list[str]:
-    return [scalar.name for scalar in op.scalars if scalar.type[:1] in ("i", "u")]
+def _integer_scalars(op: Op) -> frozenset[str]:
+    return frozenset(scalar.name for scalar in op.scalars if scalar.type[:1] in ("i", "u"))
 
 
 def _dtype_faults(op: Op) -> Iterator[Fault]:
+    decided = {tensor.dtype for tensor in op.tensors if tensor.role != "output" and not tensor.optional}
     for name, values in op.dtypes.items():
         if not values or any(value not in DTYPES for value in values):
             yield Fault(("dtypes", name), f"{list(values)} are not dtypes")
-        if not any(t.dtype == name and t.role != "output" and not t.optional for t in op.tensors):
+        if name not in decided:
             yield Fault(("dtypes", name), f"no required input has dtype '{name}', so no call decides it")
     for space in op.workspace:
         if space.dtype not in DTYPES:
@@ -175,7 +198,7 @@ def _dim_faults(op: Op, dims: Mapping[str, DimSource]) -> Iterator[Fault]:
     for key, names in (("dims", [dim.name for dim in op.dims]), ("divisible", list(op.divisible))):
         for name in names:
             if name not in dims:
-                yield Fault((key, name), f"'{name}' is no dim of a tensor{nearest(name, list(dims))}")
+                yield Fault((key, name), f"'{name}' is no dim of a tensor{nearest(name, dims.keys())}")
 
 
 def _launch_faults(index: int, launch: Launch, taken: set[str]) -> Iterator[Fault]:
@@ -201,8 +224,9 @@ def expression_faults(op: Op, variants: Iterable[Variant] = ()) -> Iterator[Faul
     scope = Scope.of(op)
     for path, text, names in scope.expressions(op):
         yield from text_faults(path, text, names, scope)
+    all_names = scope.all_names(op)
     for index, texts in kernarg_texts(op, variants).items():
-        names = scope.all_names(op) | config_names(op.launches[index])
+        names = overlay(config_names(op.launches[index]), all_names)
         for text in texts:
             yield from text_faults(("launches", index, "bind"), text, names, scope)
 

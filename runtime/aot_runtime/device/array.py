@@ -11,9 +11,11 @@ import numpy as np
 from aot_runtime.contract.dtypes import numpy_dtype
 from aot_runtime.contract.layout import ALIGNMENT, Layout, Shape, make_layout, packed_strides
 from aot_runtime.errors import ArgumentError
+from aot_runtime.texts import shown
 
 from .dlpack import DEVICES
 from .drivers.base import Driver
+from .identity import OneOfAKind
 
 
 class ArrayDevice(Protocol):
@@ -36,7 +38,7 @@ class ArrayDevice(Protocol):
         """Copy a numpy array to the device, packed."""
 
 
-class DeviceArray:
+class DeviceArray(OneOfAKind):
     """An array in the memory of one GPU.
 
     Make one with `Device.array`, `Device.empty` or `Device.wrap`; views share memory. Like numpy, `strides` are in
@@ -44,6 +46,7 @@ class DeviceArray:
     """
 
     __slots__ = ("__weakref__", "device", "layout", "owner", "ptr")
+    instead = "; copy its content with x.numpy() and device.array(…)"
 
     def __init__(self, device: ArrayDevice, ptr: int, layout: Layout, owner: Any):
         self.device, self.ptr, self.layout, self.owner = device, ptr, layout, owner
@@ -97,7 +100,7 @@ class DeviceArray:
         rank = self.ndim
         order = tuple(axis + rank if axis < 0 else axis for axis in axes or reversed(range(rank)))
         if sorted(order) != list(range(rank)):
-            raise ArgumentError(f"transpose{axes} is not an order of {rank} dims")
+            raise ArgumentError(f"transpose{shown(axes)} is not an order of {rank} dims")
         shape = tuple(self.shape[axis] for axis in order)
         return self._view(shape, tuple(self.layout.strides[axis] for axis in order))
 
@@ -112,7 +115,7 @@ class DeviceArray:
             rest = math.prod(extent for extent in wanted if extent != -1)
             wanted[wanted.index(-1)] = self.size // rest if rest else -1
         if math.prod(wanted) != self.size or min(wanted, default=0) < 0:
-            raise ArgumentError(f"an array of shape {self.shape} has no view of shape {tuple(shape)}: sizes differ")
+            raise ArgumentError(f"an array of shape {self.shape} has no view of shape {shown(shape)}: sizes differ")
         strides = _reshape(self.layout, tuple(wanted))
         if strides is None:
             raise ArgumentError(f"reshaping {self.layout} to {tuple(wanted)} would need a copy")
@@ -213,7 +216,7 @@ def _index(layout: Layout, keys: tuple[Any, ...]) -> tuple[Shape, Shape, int]:
     """(shape, strides, element offset) of basic indexing."""
     named = sum(key is not None and key is not Ellipsis for key in keys)
     if sum(key is Ellipsis for key in keys) > 1 or named > len(layout.shape):
-        raise ArgumentError(f"index {keys} does not fit an array of {len(layout.shape)} dims")
+        raise ArgumentError(f"index {shown(keys)} does not fit an array of {len(layout.shape)} dims")
     if not any(key is Ellipsis for key in keys):
         keys = (*keys, Ellipsis)
     shape: list[int] = []
@@ -236,7 +239,9 @@ def _index(layout: Layout, keys: tuple[Any, ...]) -> tuple[Shape, Shape, int]:
             elif isinstance(key, int | np.integer) and not isinstance(key, bool) and -extent <= key < extent:
                 offset += (int(key) % extent) * stride
             else:
-                raise ArgumentError(f"index {key!r} is not an integer or slice inside dim {dim} of extent {extent}")
+                raise ArgumentError(
+                    f"index {shown(key)} is not an integer or slice inside dim {dim} of extent {extent}"
+                )
             dim += 1
     return tuple(shape), tuple(strides), offset
 

@@ -11,17 +11,21 @@ import numpy as np
 
 from aot_runtime.contract.dtypes import dtype_name
 from aot_runtime.contract.layout import Layout, Shape, make_layout, packed_strides
-from aot_runtime.errors import ArgumentError
+from aot_runtime.errors import ArgumentError, CaptureError
+from aot_runtime.texts import shown
 
 from .array import DeviceArray
 from .drivers.base import DeviceProperties, Driver
 from .graph import Graph
+from .identity import Shared
 from .memory import DeviceMemory
 from .streams import Event, Stream
 
 
-class Device:
+class Device(Shared):
     """One GPU. Get it with `get_device`; equal devices are one object."""
+
+    instead = "; pass its name on, as in get_device('hip:0')"
 
     def __init__(self, driver: Driver, index: int):
         self.driver, self.index = driver, index
@@ -45,7 +49,7 @@ class Device:
         """An array of unspecified content. `order` lists the dims from outermost to innermost in memory."""
         extents = (shape,) if isinstance(shape, int) else tuple(int(extent) for extent in shape)
         if min(extents, default=0) < 0 or (order is not None and sorted(order) != list(range(len(extents)))):
-            raise ArgumentError(f"no array has shape {extents} with its dims in order {order}")
+            raise ArgumentError(f"no array has shape {shown(extents)} with its dims in order {shown(order)}")
         layout = make_layout(self.key, dtype_name(dtype), extents, packed_strides(extents, order), True)
         return self.new(layout, layout.size * layout.itemsize, self.handle(stream))
 
@@ -90,16 +94,18 @@ class Device:
         Nothing allocates meanwhile: every output is passed with `out=` (else `CaptureError`).
         """
         graph, handle = Graph(self), self.handle(stream)
-        self.driver.begin_capture(self.index, handle)
+        if handle in self.memory.graphs:
+            raise CaptureError("the stream is being captured already")
         self.memory.graphs[handle] = graph
         try:
-            yield graph
-        finally:
+            self.driver.begin_capture(self.index, handle)
             try:
-                graph.handle = self.driver.end_capture(self.index, handle)
+                yield graph
             finally:
-                del self.memory.graphs[handle]
-                self.memory.release_deferred()
+                graph.handle = self.driver.end_capture(self.index, handle)
+        finally:
+            del self.memory.graphs[handle]
+            self.memory.release_deferred()
 
     def handle(self, stream: Any) -> int:
         """The handle of a stream: ours, an integer, None (the default stream), or another library's object."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 
 from aot_runtime.contract.dtypes import DTYPES, numpy_dtype
 from aot_runtime.contract.layout import ALIGNMENT, make_layout, packed_strides
-from aot_runtime.errors import ArgumentError, DriverCallError
+from aot_runtime.errors import AotError, ArgumentError, DriverCallError
 
 from .array import ArrayDevice, DeviceArray
 from .dlpack import DEVICES, HOST_DEVICES, VERSION, import_capsule
@@ -19,6 +21,11 @@ def wrap_foreign(device: ArrayDevice, foreign: Any) -> DeviceArray:
     """A `DeviceArray` over another library's array. Raises `ArgumentError` when it is not on this device."""
     if isinstance(foreign, DeviceArray) and foreign.layout.device == device.key:
         return foreign
+    with _library_errors(foreign):
+        return _wrapped(device, foreign)
+
+
+def _wrapped(device: ArrayDevice, foreign: Any) -> DeviceArray:
     if hasattr(foreign, "__dlpack__") and hasattr(foreign, "__dlpack_device__"):
         return _from_dlpack(device, foreign)
     interface = getattr(foreign, "__cuda_array_interface__", None)
@@ -32,11 +39,12 @@ def wrap_foreign(device: ArrayDevice, foreign: Any) -> DeviceArray:
 
 def host_array(foreign: Any) -> np.ndarray[Any, Any] | None:
     """Another library's array in host memory as a numpy array over the same memory; None for any other object."""
-    if not (hasattr(foreign, "__dlpack__") and hasattr(foreign, "__dlpack_device__")):
+    if isinstance(foreign, type) or not (hasattr(foreign, "__dlpack__") and hasattr(foreign, "__dlpack_device__")):
         return None
-    if _device_of(foreign)[0] not in HOST_DEVICES:
-        return None
-    taken = import_capsule(_capsule(foreign))
+    with _library_errors(foreign):
+        if _device_of(foreign)[0] not in HOST_DEVICES:
+            return None
+        taken = import_capsule(_capsule(foreign))
     size = DTYPES[taken.dtype]
     memory = {
         "data": (taken.ptr, not taken.writeable),
@@ -68,14 +76,25 @@ def _device_of(foreign: Any) -> tuple[int, int]:
 
 
 def _capsule(foreign: Any, **stream: int) -> Any:
-    """The capsule of an array, versioned where its library knows of that. Raises `ArgumentError`."""
+    """The capsule of an array, versioned where its library knows of that."""
     try:
-        try:
-            return foreign.__dlpack__(**stream, max_version=VERSION)
-        except TypeError:  # a library from before DLPack 1
-            return foreign.__dlpack__(**stream)
-    except (BufferError, RuntimeError) as error:
-        raise ArgumentError(f"{type(foreign).__name__} cannot be exported: {error}") from error
+        return foreign.__dlpack__(**stream, max_version=VERSION)
+    except TypeError:  # a library from before DLPack 1
+        return foreign.__dlpack__(**stream)
+
+
+@contextmanager
+def _library_errors(foreign: Any) -> Iterator[None]:
+    """Makes an `ArgumentError` of what another library raises: a tensor with gradients, a protocol half fulfilled."""
+    if isinstance(foreign, type):
+        raise ArgumentError(f"{foreign.__name__} is a class, not an array")
+    try:
+        yield
+    except (AotError, MemoryError):
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ArgumentError(f"{type(foreign).__name__} does not let itself be taken: {reason}") from error
 
 
 def _from_interface(device: ArrayDevice, foreign: Any, interface: dict[str, Any]) -> DeviceArray:

@@ -6,10 +6,11 @@ import sys
 
 from aot_runtime.errors import CaptureError
 
+from .identity import OneOfAKind
 from .streams import Stream, StreamDevice
 
 
-class Graph:
+class Graph(OneOfAKind):
     """A recorded sequence of calls (see `Device.capture`), replayed with one launch.
 
     It keeps the arrays' addresses: the arrays that were passed must live as long as it does, and their contents

@@ -39,8 +39,9 @@ class Allocation:
 
     __slots__ = ("address", "memory", "nbytes", "others", "stream", "streams")
 
-    def __init__(self, memory: DeviceMemory, address: int, nbytes: int, stream: int):
-        self.memory, self.address, self.nbytes, self.stream = memory, address, nbytes, stream
+    def __init__(self, memory: DeviceMemory, nbytes: int, stream: int):
+        self.memory, self.nbytes, self.stream = memory, nbytes, stream
+        self.address = 0  # until there is memory: whatever fails before, nothing is lost
         # Work on the default stream is not noted, so memory of another stream always waits for it.
         self.others: set[int] | None = {0} if stream else None
         self.streams: list[Any] | None = [memory.streams.get(stream)] if stream else None
@@ -53,7 +54,7 @@ class Allocation:
         self.streams = [*(self.streams or ()), self.memory.streams.get(stream)]
 
     def __del__(self) -> None:
-        if not sys.is_finalizing():
+        if self.address and not sys.is_finalizing():
             self.memory.release(self.address, self.nbytes, self.stream, self.others, self.streams)
 
 
@@ -79,13 +80,16 @@ class DeviceMemory:
         if stream and self.driver.is_capturing(self.index, stream):
             raise CaptureError("a call would allocate its result while its stream is being captured: pass out=")
         size = nbytes if self._exact else -(-nbytes // GRANULE) * GRANULE
+        owner = Allocation(self, size, stream)
         blocks = self._kept.get((size, stream))
         if blocks:
             with self._lock:
                 if blocks:
                     self._kept_bytes -= size
-                    return Allocation(self, blocks.pop(), size, stream)
-        return Allocation(self, self._take(size, stream), size, stream)
+                    owner.address = blocks.pop()
+                    return owner
+        owner.address = self._take(size, stream)
+        return owner
 
     def _take(self, size: int, stream: int) -> int:
         try:
@@ -125,8 +129,8 @@ class DeviceMemory:
         with self._lock:
             if self._kept_bytes + size > KEPT_TOTAL:
                 return False
-            self._kept_bytes += size
             self._kept.setdefault((size, stream), []).append(address)
+            self._kept_bytes += size
         return True
 
     def release_deferred(self) -> None:

@@ -6,6 +6,7 @@ import sys
 from typing import Any, Protocol
 
 from .drivers.base import Driver
+from .identity import OneOfAKind
 from .memory import DeviceMemory
 
 
@@ -20,7 +21,7 @@ class StreamDevice(Protocol):
         """The handle of a stream."""
 
 
-class Stream:
+class Stream(OneOfAKind):
     """A queue of work on a device. It is destroyed with the object; ordered with the default stream."""
 
     def __init__(self, device: StreamDevice):
@@ -46,7 +47,7 @@ class Stream:
             self.device.driver.destroy_stream(self.device.index, self.handle)
 
 
-class Event:
+class Event(OneOfAKind):
     """A moment in a stream, recorded when the object is made."""
 
     def __init__(self, device: StreamDevice, stream: Stream | int | None = None):
