@@ -67,8 +67,10 @@ def _written(op: records.Op, launched: Iterable[PlannedVariant]) -> Iterator[str
     known = dict(next(iter(launched)).spec.constants)
     built = {variant.spec.launch for variant in launched}
     if all(i in built or parse(launch.when or "True").partial(known) is False for i, launch in enumerate(op.launches)):
+        picked = {axis.pick: known[axis.name] for axis in op.axes if axis.rule == "equal" and axis.name in known}
         for tensor in op.tensors:
-            if tensor.role == "output" and parse(tensor.when or "True").partial(known) is not False:
+            exists = picked.get(tensor.when, parse(tensor.when or "True").partial(known))
+            if tensor.role == "output" and exists is not False:
                 yield tensor.name
 
 
