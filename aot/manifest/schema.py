@@ -270,7 +270,7 @@ class OpSpec(Spec):
     dims: dict[Name, DimSpec] = {}
     require: list[Expr] = []
     dtypes: dict[Name, Annotated[list[DtypeName], Field(min_length=1)]] = {}
-    constexprs: dict[Name, AxisSpec] = {}
+    constexprs: dict[Name, AxisSpec] = Field({}, max_length=64)
     derived: dict[Name, Expr] = Field({}, description="Numbers that follow from dims and scalars.")
     divisible: list[Name] = Field([], description="Dims that the aligned specialisation may assume divisible by 16.")
     specialisations: list[Literal["aligned", "general"]] = ["aligned", "general"]

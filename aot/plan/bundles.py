@@ -22,7 +22,7 @@ from .binding import Binder, Bound, bound_functions, compile_job
 from .cases import PlannedCase, plan_cases
 from .configs import config_error
 from .contract import build_contract
-from .variants import VariantSpec, enumerate_variants
+from .variants import TooManyPointsError, VariantSpec, enumerate_variants
 
 Inspect = Callable[[str, str], KernelSource]
 """Reads a kernel, or a function, by the root and its `path.py:function`."""
@@ -93,6 +93,8 @@ def _variants(source: OpSource, op: records.Op, target: Target) -> list[VariantS
         found = enumerate_variants(op, source.spec, target.arch)
     except ExpressionError as error:
         raise manifest.error(("ops", name), f"op '{name}': {error}") from None
+    except TooManyPointsError as error:
+        raise manifest.error(("ops", name, "constexprs"), f"op '{name}': {error}") from None
     for axis, value in found.unused:
         group = "dtypes" if axis in source.spec.dtypes else "constexprs"
         raise manifest.error(

@@ -37,14 +37,14 @@ def test_merged_keys_come_first_and_are_where_the_mapping_is(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: 2\na: 3\n", ':3:1: found duplicate key "a" with value "3" (original value: "1")'),
+        ("a: 1\nb: 2\na: 3\n", ":3:1: duplicate key 'a'"),
         ("a: [1, 2\n", ":2:1: not valid YAML: expected ',' or ']', but got '<stream end>'"),
         ("a: 1\n---\nb: 2\n", ":2:1: not valid YAML: but found another document"),
         ("a: \x01\n", ": not valid YAML: unacceptable character #x0001"),
         ("1: x\n", ":1:1: a key must be text (given: 1)"),
         ("a: {true: x}\n", ":1:5: a key must be text (given: True)"),
-        ("? [a, b]\n: c\n", ":1:3: a key must be text (given: ('a', 'b'))"),
-        ("&a [*a]\n", ": an alias stands for something that contains it"),
+        ("? [a, b]\n: c\n", ":1:3: a key must be text (given: a list)"),
+        ("&a [*a]\n", ":1:1: an alias stands for something that contains it"),
         (b"a: \xff\n", ": cannot be read: it is not UTF-8 text"),
     ],
 )
