@@ -260,7 +260,7 @@ def test_doctor_with_a_gpu(monkeypatch: pytest.MonkeyPatch, rows_bundles: Path):
     monkeypatch.delenv("HIP_FORCE_DEV_KERNARG", raising=False)
     result = run("doctor", rows_bundles / "rows-gfx942")
     assert result.exit_code == 0
-    assert "  hip:0: Instinct, gfx942, 304 compute units, 192.0 GiB, 65536 bytes of LDS, driver 7.0.1" in result.output
+    assert "  hip: version 7.0.1\n  hip:0: Instinct, gfx942\n    304 compute units, 65536 bytes" in result.output
     assert "fits hip:0" in result.output and "warning: HIP_FORCE_DEV_KERNARG=1" in result.output
     monkeypatch.setenv("HIP_FORCE_DEV_KERNARG", "1")
     assert "warning: HIP_FORCE_DEV_KERNARG" not in run("doctor").output
@@ -272,7 +272,7 @@ def test_doctor_with_a_bundle_that_does_not_fit(monkeypatch: pytest.MonkeyPatch,
     result = run("doctor", rows_bundles / "rows-sm_90")
     assert result.exit_code == 1 and "sm_90" in result.output and "fits no device here (gfx942)" in result.output
     result = run("doctor", tmp_path)
-    assert result.exit_code == 1 and "is no bundle" in result.output
+    assert result.exit_code == 1 and "is no bundle" in " ".join(result.output.split())
 
 
 def test_doctor_finds_a_device_that_fails(monkeypatch: pytest.MonkeyPatch):
