@@ -21,8 +21,8 @@ from tests.support.forging import adopt_files, edit_index, rewrite_vectors, vect
 from tests.support.hip_double.double import in_double
 
 
-def report_of(folder: Path, op: str | None = None) -> Report:
-    return open_bundle(folder, device="emulator").selftest(op)
+def report_of(folder: Path, *ops: str) -> Report:
+    return open_bundle(folder, device="emulator").selftest(*ops)
 
 
 def faults(report: Report) -> dict[str, str]:

@@ -65,7 +65,8 @@ class DoubleLibrary:
         Args:
             body: the child imports the function's file.
             arguments: of the function; anything that can be pickled.
-            environment: variables of the child, such as HIP_DOUBLE_DEVICES.
+            environment: variables of the child. With others than the double's own, such as HIP_DOUBLE_DEVICES, the
+                child is a fresh interpreter, for these decide which library a process loads.
 
         Raises:
             AssertionError: the child failed or crashed; with what it wrote.
@@ -73,16 +74,21 @@ class DoubleLibrary:
         body = getattr(body, "body", body)
         variables = {name: str(value) for name, value in environment.items()}
         request = (body.__code__.co_filename, body.__module__, body.__qualname__, arguments, variables)
+        if not all(name.startswith("HIP_DOUBLE_") for name in environment):
+            return self._run([sys.executable, __file__, "once"], pickle.dumps(request), environment)
         assert self._server.stdin and self._server.stdout
         pickle.dump(request, self._server.stdin)
         self._server.stdin.flush()
         return _printed(*pickle.load(self._server.stdout))
 
     def run_text(self, source: str, **environment: object) -> str:
-        """As `run`, for source text and in a fresh interpreter, with nothing imported and any environment."""
-        command, variables = [sys.executable, "-c", source], self._environment(environment)
-        child = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=_TIMEOUT_S)
-        return _printed(child.returncode, child.stdout, child.stderr)
+        """As `run`, for source text and in a fresh interpreter, with nothing imported."""
+        return self._run([sys.executable, "-c", source], b"", environment)
+
+    def _run(self, command: list[str], given: bytes, environment: dict[str, object]) -> str:
+        variables = self._environment(environment)
+        child = subprocess.run(command, input=given, env=variables, capture_output=True, timeout=_TIMEOUT_S)
+        return _printed(child.returncode, child.stdout.decode(), child.stderr.decode())
 
     @cached_property
     def _server(self) -> subprocess.Popen[bytes]:
@@ -130,7 +136,11 @@ def _serve() -> None:
         if process == 0:
             for stream, output in enumerate(outputs, 1):
                 os.dup2(output, stream)
-            return _run_child(source, module, *rest)
+            signal.alarm(_TIMEOUT_S)
+            *call, environment = rest
+            os.environ |= environment
+            Double().read_environment()
+            return _run_body(source, module, *call)
         status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         pickle.dump((status, *map(_read_all, outputs)), replies)
         replies.flush()
@@ -142,12 +152,7 @@ def _read_all(descriptor: int) -> str:
         return file.read().decode()
 
 
-def _run_child(
-    source: str, module: str, function: str, arguments: tuple[Any, ...], environment: dict[str, str]
-) -> None:
-    signal.alarm(_TIMEOUT_S)
-    os.environ |= environment
-    Double().read_environment()
+def _run_body(source: str, module: str, function: str, arguments: tuple[Any, ...]) -> None:
     body = getattr(_imported(source, module), function)
     getattr(body, "body", body)(*arguments)
 
@@ -278,4 +283,7 @@ class Double:
 
 
 if __name__ == "__main__":
-    _serve()
+    if sys.argv[1:] == ["once"]:
+        _run_body(*pickle.load(sys.stdin.buffer)[:-1])
+    else:
+        _serve()
