@@ -81,27 +81,13 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_kernarg_layout():
-    """That code objects have it too is checked of each, and tested with those of all targets."""
+    """That code objects have it too is checked of each."""
     layout = kernarg_layout(jobs.SCALARS)
-    names = (*(name for name, _ in jobs.SCALARS[:-1]), ".global_scratch", ".profile_scratch")
-    types = (*(kind for _, kind in jobs.SCALARS[:-1]), "*i8", "*i8")
-    assert [(field.name, field.type) for field in layout] == list(zip(names, types, strict=True))
+    parameters = (*jobs.SCALARS[:-1], (".global_scratch", "*i8"), (".profile_scratch", "*i8"))
+    assert [(field.name, field.type) for field in layout] == list(parameters)
     assert [field.offset for field in layout] == [0, 8, 10, 12, 13, 16, 24, 32, 40, 48, 56]
     assert [field.size for field in layout] == [8, 2, 2, 1, 1, 8, 8, 2, 8, 8, 8]
     assert kernarg_bytes(layout) == 64
-
-
-@pytest.mark.parametrize(
-    ("function", "options", "hidden"),
-    [("counting", (), "hidden_block_count_x"), ("asserting", (("debug", True),), "hidden_hostcall_buffer")],
-)
-def test_hidden_arguments(function: str, options: tuple, hidden: str):
-    """On AMD the size of the grid, and what calls the host need, are behind what is given."""
-    signature = (("x", "*i32"),)
-    metadata = compile_job(jobs.job(function, "gfx942", signature, {}, options=options)).metadata
-    offsets = {arg.kind: arg.offset for arg in metadata.args if arg.kind.startswith("hidden_")}
-    assert offsets["hidden_block_count_x"] == kernarg_bytes(kernarg_layout(signature)) == 24
-    assert offsets[hidden] >= 24 and metadata.kernarg_bytes == 24 + 256
 
 
 # Refusals
@@ -113,9 +99,7 @@ def test_hidden_arguments(function: str, options: tuple, hidden: str):
         (jobs.softmax("gfx1030"), "unknown architecture 'gfx1030'"),
         (jobs.softmax("gfx942", options=(("num_warp", 4),)), "unknown compiler option 'num_warp' .*'num_warps'"),
         (jobs.softmax("sm_90", options=(("waves_per_eu", 2),)), "unknown compiler option 'waves_per_eu' for sm_90"),
-        (jobs.softmax("sm_90", options=(("ir_override", "x.ttir"),)), "unknown compiler option 'ir_override'"),
         (jobs.softmax("gfx942", options=(("arch", "gfx90a"),)), "unknown compiler option 'arch'"),
-        (jobs.softmax("gfx942", options=(("num_warps", 3),)), "num_warps must be a power of 2"),
         (jobs.softmax("gfx942", options=(("num_ctas", 2),)), "num_ctas > 1 not supported on gfx942"),
         (jobs.softmax("sm_90", options=(("num_ctas", 2),)), "num_ctas=2: clusters are not supported"),
         (jobs.softmax("gfx942", options=(("launch_cooperative_grid", True),)), "cooperative grids are not supported"),

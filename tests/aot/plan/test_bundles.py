@@ -52,17 +52,6 @@ def test_options_of_both_backends_stand_side_by_side(tmp_path: Path):
     assert nvidia.job.options == (("maxnreg", 64), ("num_warps", 1))
 
 
-def test_equal_jobs_have_one_key_and_constants_that_compare_equal_two(tmp_path: Path):
-    """An axis that the kernel does not read makes no code. True is 1, but their code need not be the same."""
-    text = edit(SCALE, ("    constexprs:\n", "    constexprs:\n      SPARE: {values: [1, 2, 3], pick: cols}\n"))
-    bundle = planned(tmp_path, text)
-    assert (len(bundle.variants), len(bundle.jobs)) == (24, 8)
-    one, true = (edit(SCALE, ("values: [16, 32], pick: smallest >= cols", f"values: [{v}], pick: cols > 1"))
-                 for v in ("1", "true"))  # fmt: skip
-    keys = [set(planned(tmp_path, text).jobs) for text in (one, true)]
-    assert not keys[0] & keys[1]
-
-
 # What is replaced in SCALE, by what, with an @ where the fault is; what is said. PLACE is the folder.
 FAULTS = r"""
 ops:\n  scale -> ops:\n  @scale -> launches: -> exclude: [1 // (BLOCK - 16) > 0]\n    launches:

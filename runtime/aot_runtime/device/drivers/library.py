@@ -60,22 +60,23 @@ def open_libraries() -> Iterator[Library]:
 
     It says what was tried.
     """
-    tried = []
+    tried: dict[str, str] = {}  # the first error of each rule
     for candidate in candidates(os.environ, loaded_libraries(), sys.path, SYSTEM):
         try:
             handle = ctypes.PyDLL(candidate.path)
         except OSError as error:
-            tried.append(f"{error} ({candidate.rule})")
+            tried.setdefault(candidate.rule, str(error))
             continue
         if not hasattr(handle, _A_FUNCTION):
-            tried.append(f"{candidate.path}: has no {_A_FUNCTION} ({candidate.rule})")
+            tried.setdefault(candidate.rule, f"{candidate.path}: has no {_A_FUNCTION}")
             continue
         yield Library(handle, _path_of(candidate.path), candidate.rule)
         if not candidate.loaded:
             return
     if tried:
+        errors = "; ".join(f"{error} ({rule})" for rule, error in tried.items())
         raise DeviceError(
-            f"AMD GPUs need ROCm's HIP runtime, and {NAME} cannot be loaded ({'; '.join(tried)}): install ROCm; where "
+            f"AMD GPUs need ROCm's HIP runtime, and {NAME} cannot be loaded ({errors}): install ROCm; where "
             f"it is, name its folder, the one that holds lib/{NAME}, in ROCM_PATH, or its lib in LD_LIBRARY_PATH, or "
             f"the library itself in {VARIABLE}"
         )
