@@ -75,7 +75,7 @@ def _list_archs(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     default=600,
     show_default=True,
     metavar="SECONDS",
-    help="Time limit for one variant.",
+    help="Time limit for one variant, and for each file of kernels or references that is run.",
 )
 @click.option(
     "--cache-dir",

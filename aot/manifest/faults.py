@@ -78,7 +78,7 @@ def _fault(model: type[BaseModel], path: tuple[Key, ...], name: str, item: Any) 
         case "too_short" | "too_long":
             limits = item["ctx"]
             limit = f"at least {limits['min_length']}" if "min_length" in limits else f"at most {limits['max_length']}"
-            return f"{name}: {limit} allowed, {limits['actual_length']} given"
+            return f"{name}: {limit} allowed, {len(item['input'])} given"
         case _:
             return f"{name}: {item['msg']}{_given(item)}"
 
