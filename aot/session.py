@@ -17,14 +17,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from aot.compile.batch import OnDone, Outcome, compile_missing, look_up
 from aot.compile.cache import CompileCache
+from aot.compile.isolation import ForkedProcess
 from aot.compile.jobs import CompiledKernel
+from aot.compile.kernel_source import KernelSource, inspect_kernel
 from aot.compile.pool import CompileFailure, WarmPool, default_workers
 from aot.manifest.loading import Manifest, load_manifest
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import PlannedBundle, filter_names, plan_bundle
+from aot.plan.cases import Recipe
 from aot.write.bundle_writer import write_bundle
-from aot.write.vectors import CaseVectors, VectorCache, case_vectors
-from aot_runtime.errors import AotError
+from aot.write.roles import check_roles
+from aot.write.vectors import CaseVectors, Computed, VectorCache, case_vectors, compute
+from aot_runtime.errors import AotError, BundleError
 
 from .targets import Target
 
@@ -71,9 +75,10 @@ def build(request: Request) -> int:
         if outcome.failures:
             _print_failures(request, bundles, outcome)
             return 1
+        for bundle in bundles:
+            check_roles(bundle, outcome.kernels)
         # All of them first: where a reference is at fault, no bundle is written.
-        computed = VectorCache(request.cache_dir)
-        vectors = [tuple(case_vectors(bundle.cases, computed)) for bundle in bundles]
+        vectors = _vectors(request, bundles)
         for bundle, selftest in zip(bundles, vectors, strict=True):
             _write(console, bundle, outcome, selftest, request.output)
     took = time.monotonic() - started
@@ -104,11 +109,27 @@ def plan(request: Request) -> list[PlannedBundle]:
     ]
     if faults:
         raise ManifestError(faults)
-    return [
-        plan_bundle(manifest, target, request.filters, request.line_info)
-        for manifest in manifests
-        for target in request.targets
-    ]
+    with ForkedProcess(request.timeout) as process:
+
+        def inspect(root: str, path: str) -> KernelSource:
+            return process.run(inspect_kernel, root, path)
+
+        return [
+            plan_bundle(manifest, target, request.filters, request.line_info, inspect)
+            for manifest in manifests
+            for target in request.targets
+        ]
+
+
+def _vectors(request: Request, bundles: list[PlannedBundle]) -> list[tuple[CaseVectors, ...]]:
+    """The selftest vectors of each bundle."""
+    cache = VectorCache(request.cache_dir)
+    with ForkedProcess(request.timeout) as process:
+
+        def computed(root: str, recipe: Recipe) -> Computed:
+            return process.run(compute, root, recipe)
+
+        return [tuple(case_vectors(bundle.cases, cache, computed)) for bundle in bundles]
 
 
 @contextmanager
@@ -223,13 +244,14 @@ def _write(
     console: Console, bundle: PlannedBundle, outcome: Outcome, vectors: tuple[CaseVectors, ...], output: Path
 ) -> None:
     try:
-        folder = write_bundle(bundle, outcome.kernels, vectors, output)
+        written = write_bundle(bundle, outcome.kernels, vectors, output)
     except OSError as error:
         raise BuildError(f"bundle {bundle.folder_name} cannot be written: {error.strerror}: {error.filename}") from None
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    objects = len(list((folder / "code").iterdir()))
+    except BundleError as error:
+        raise BuildError(f"bundle {bundle.folder_name} was not written, as no reader would take it: {error}") from None
     console.print(
-        f"{folder}: {len(bundle.variants)} variants, {objects} code objects, {size / 1e6:.1f} MB{_cases(bundle)}"
+        f"{written.folder}: {len(bundle.variants)} variants, {written.code_objects} code objects, "
+        f"{written.size / 1e6:.1f} MB{_cases(bundle)}"
     )
 
 

@@ -171,8 +171,10 @@ def report(ways: dict[str, Callable[[], Run]], runs: int) -> str:
         for name, taken in found.items():
             taken.append(ways[name]())
     totals = {name: median([one.total for one in taken]) for name, taken in found.items()}
-    rows = [[name, f"{1e3 * total:.0f}", f"{total / totals[BASE]:.2f}" if BASE in totals else "-"]
-            for name, total in totals.items()]  # fmt: skip
+    rows = [
+        [name, f"{1e3 * total:.0f}", f"{total / totals[BASE]:.2f}" if BASE in totals else "-"]
+        for name, total in totals.items()
+    ]
     lines = [table(("ms to the first result", "median", f"ratio to {BASE}"), rows), ""]
     for name, taken in found.items():
         phases = {phase: median([one.phases[phase] for one in taken]) for phase in taken[0].phases}

@@ -101,8 +101,9 @@ def main() -> None:
         scalars: dict[str, Any] = dict(options.option)
         found: dict[str, dict[Shape, tuple[Seconds, str]]] = {}
         for kind in options.kinds:
-            found[kind] = {shape: measured(bundle, torch, kind, shape, scalars, options.rounds)
-                           for shape in options.shapes}  # fmt: skip
+            found[kind] = {
+                shape: measured(bundle, torch, kind, shape, scalars, options.rounds) for shape in options.shapes
+            }
             print(f"\n{report(kind, found[kind])}", flush=True)
         print(f"\n{beside_float16(found)}")
     except AotError as error:
@@ -122,7 +123,7 @@ Seconds = dict[str, float]
 
 def measured(
     bundle: Bundle, torch: Any, kind: str, shape: Shape, options: dict[str, Any], rounds: int
-) -> tuple[Seconds, str]:  # fmt: skip
+) -> tuple[Seconds, str]:
     """Medians, and the difference of the results."""
     graphs, difference = captured(bundle, torch, kind, shape, options)
     times = device_times(bundle, {name: way for name, (way, _) in graphs.items()}, rounds)

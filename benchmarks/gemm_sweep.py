@@ -62,8 +62,11 @@ def write(candidates: Path, folder: Path) -> None:
     manifest = yaml.safe_load((ROOT / "manifests/gemm.yaml").read_text())
     manifest |= {"bundle": "gemm_sweep", "root": str(ROOT)}
     ops = {group["op"] for group in found["groups"]}
-    manifest["ops"] = {name: {key: value for key, value in op.items() if key != "selftest"}
-                       for name, op in manifest["ops"].items() if name in ops}  # fmt: skip
+    manifest["ops"] = {
+        name: {key: value for key, value in op.items() if key != "selftest"}
+        for name, op in manifest["ops"].items()
+        if name in ops
+    }
     manifest = json.loads(json.dumps(manifest))  # what anchors shared is separate from here on
     for op in manifest["ops"].values():
         op["scalars"]["candidate"] = {"type": "i32", "default": 0}
@@ -114,8 +117,11 @@ def time_all(options: argparse.Namespace) -> None:
     torch = import_torch()
     if torch is None:
         sys.exit("gemm_sweep.py: torch is needed, for inputs and as the peer")
-    plan = [entry for entry in json.loads((options.folder / PLAN).read_text())
-            if not options.groups or entry["group"] in options.groups]  # fmt: skip
+    plan = [
+        entry
+        for entry in json.loads((options.folder / PLAN).read_text())
+        if not options.groups or entry["group"] in options.groups
+    ]
     bundle = open_bundle(next(options.folder.glob("gemm_sweep-*")))
     for (kind, shape), entries in itertools.groupby(sorted(plan, key=_case), key=_case):
         print(f"\n{report(bundle, torch, kind, gemm.Shape.parse(shape), list(entries), options)}", flush=True)
@@ -127,7 +133,7 @@ def _case(entry: Mapping[str, Any]) -> tuple[str, str]:
 
 def report(
     bundle: Bundle, torch: Any, kind: str, shape: gemm.Shape, entries: list[dict], options: argparse.Namespace
-) -> str:  # fmt: skip
+) -> str:
     """The fastest candidates for a shape, the fastest first, and torch."""
     cases = gemm.cases_of(bundle, torch, kind, shape)
     exact = _ends(cases[0].peer().float().cpu().numpy())  # and the peer is ready to be captured
@@ -141,8 +147,10 @@ def report(
             continue
         errors[index] = float(np.abs(_ends(cases[0].out) - exact).max())
     usual = float(np.median(list(errors.values())))
-    ways = {index: partial(device_seconds, bundle, way, min(20, calls_of(bundle, way)))
-            for index, (way, _) in graphs.items()}  # fmt: skip
+    ways = {
+        index: partial(device_seconds, bundle, way, min(20, calls_of(bundle, way)))
+        for index, (way, _) in graphs.items()
+    }
     times = interleaved(ways, options.rounds)
     seconds = {index: median(taken) / graphs[index][1] for index, taken in times.items()}
     peer = seconds.pop(PEER)

@@ -113,10 +113,13 @@ def report(setting: Setting, calls: int, rounds: int) -> str:
     done = interleaved({name: partial(one_round, name) for name in ways}, rounds)
     base = median(host[BASE][1:])  # [0] is the round that was thrown away
     rows = [
-        [name, *(f"{1e6 * value:.2f}" for value in (median(host[name][1:]), min(host[name][1:]), median(done[name]))),
-         f"{median(host[name][1:]) / base:.2f}"]
+        [
+            name,
+            *(f"{1e6 * value:.2f}" for value in (median(host[name][1:]), min(host[name][1:]), median(done[name]))),
+            f"{median(host[name][1:]) / base:.2f}",
+        ]
         for name in ways
-    ]  # fmt: skip
+    ]
     return table(("us per call", "host", "host, least", "done", f"host / {BASE}"), rows)
 
 
@@ -245,10 +248,11 @@ def _cupy(setting: Setting, name: str, module: Any) -> Way:
     arrays = {"x": x, "out": out}
     types = {"i32": np.int32, "i64": np.int64, "fp32": np.float32}
     arguments = tuple(
-        arrays.get(arg.value, np.uint64(0)) if arg.type.startswith("*")  # a tensor that is absent, or no scratch: null
+        arrays.get(arg.value, np.uint64(0))
+        if arg.type.startswith("*")  # a tensor that is absent, or no scratch: null
         else types[arg.type](setting.launch.values[arg.value])
         for arg in variant.kernargs
-    )  # fmt: skip
+    )
     function = module.get_function(variant.symbol)
     call = partial(function, setting.launch.grid, (setting.threads, 1, 1), arguments, shared_mem=variant.lds_bytes)
     return Way(name, call, lambda: cupy.asnumpy(out), setting.softmax)

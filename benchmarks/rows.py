@@ -95,8 +95,9 @@ def main() -> None:
     parser.add_argument("memory", type=Path, help="the bundle of manifests/memory.yaml for this GPU")
     parser.add_argument("--ops", nargs="+", choices=OPS, default=list(OPS), help="(default: all)")
     parser.add_argument("--widths", type=int, nargs="+", default=list(WIDTHS), help="(default: 1024 to 32768)")
-    parser.add_argument("--dtypes", nargs="+", choices=("float16", *DTYPES), default=list(DTYPES),
-                        help="(default: bfloat16 float32)")  # fmt: skip
+    parser.add_argument(
+        "--dtypes", nargs="+", choices=("float16", *DTYPES), default=list(DTYPES), help="(default: bfloat16 float32)"
+    )
     parser.add_argument("--mib", type=int, default=256, help="size of a matrix (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=11, help="rounds of each (default: %(default)s)")
     parser.add_argument("--no-compile", action="store_true", help="leave out what torch compiles")

@@ -65,8 +65,9 @@ class Call:
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options. Those that make no sense together end the program with a message."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     add_help=False, allow_abbrev=False)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False, allow_abbrev=False
+    )
 
     def option(name: str, default: Any, text: str, **rest: Any) -> None:
         shown = f"{text} (default: {default})"
@@ -93,9 +94,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
                         help="n or 0: none; e:0, e:1, e:2: of 1*1, 1*h or b*h matrices s*s_k, 1: e:2; a:0, a:1: ALiBi "
                         "with slopes 1*h or b*h, 2: a:0 (default: n)")  # fmt: skip
     parser.add_argument("-prec", choices=PRECISIONS, default="fp16", help="data type; out of fp8 and int8 is fp16")
-    parser.add_argument("-mask", default="0",
-                        help="0: none; 1 or t: causal, top-left; 2 or b: bottom-right; t:l,r and b:l,r: a window; "
-                        "g:y,x: generic coordinates; xt:w and xb:w: a window of w (default: 0)")  # fmt: skip
+    parser.add_argument(
+        "-mask",
+        default="0",
+        help="0: none; 1 or t: causal, top-left; 2 or b: bottom-right; t:l,r and b:l,r: a window; "
+        "g:y,x: generic coordinates; xt:w and xb:w: a window of w (default: 0)",
+    )
     parser.add_argument("-vlayout", choices=("r", "c"), default="r", help="v row-major, s_k*d_v, or column-major")
     switch("lse", 0, "whether lse is stored too")
     parser.add_argument("-init", type=int, choices=(0, 1, 2), default=1,
@@ -227,7 +231,7 @@ def run(bundle: Bundle, call: Call, repeat: int) -> tuple[dict[str, Array], floa
 
 def check(bundle: Bundle, call: Call, results: dict[str, Array]) -> str:
     """What is wrong with the outputs, by the numpy reference that the op names; empty: nothing."""
-    from aot.compile.kernel_source import project
+    from aot.compile.project import project
 
     inputs = {name: item.values for name, item in call.inputs.items()}
     if call.manifest == "attention_quantised":

@@ -156,9 +156,7 @@ class Llama:
         context: most tokens of a sequence, by default the model's.
     """
 
-    def __init__(
-        self, bundle: Bundle, checkpoint: Checkpoint, dtype: str | None = None, context: int | None = None
-    ):  # fmt: skip
+    def __init__(self, bundle: Bundle, checkpoint: Checkpoint, dtype: str | None = None, context: int | None = None):
         self.bundle, self.config, self.device = bundle, checkpoint.config, bundle.device
         check_ops(bundle, self.config)
         name = dtype or ("bfloat16" if self.config.dtype == "float32" else self.config.dtype)

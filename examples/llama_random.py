@@ -75,8 +75,11 @@ def write_checkpoint(folder: Path, found: Mapping[str, Any], tensors: Mapping[st
     """config.json, model.safetensors and tokenizer.json."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
-    save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, folder / "model.safetensors",
-              metadata={"format": "pt"})  # fmt: skip
+    save_file(
+        {name: np.ascontiguousarray(array) for name, array in tensors.items()},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     write_tokenizer(folder / "tokenizer.json", found["vocab_size"])
 
 

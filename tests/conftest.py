@@ -1,4 +1,4 @@
-"""On what device the tests of ops run, which cases of long lists run by default, and bundles that several suites use."""
+"""On what device tests of ops run, which cases of long lists run by default, and bundles that several suites use."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _sample(items: list[pytest.Item]) -> None:
         marker = found[0].get_closest_marker("sampled")
         assert marker is not None
         (count,) = marker.args
-        kept = {position * (len(found) - 1) // (count - 1) for position in range(count)}
+        kept = {position * (len(found) - 1) // max(count - 1, 1) for position in range(count)}
         for position, item in enumerate(found):
             if len(found) > count and position not in kept:
                 item.add_marker(pytest.mark.slow)

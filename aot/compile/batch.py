@@ -1,4 +1,7 @@
-"""Many jobs at once: from the cache where it has them, else compiled, each key once."""
+"""Many jobs at once: from the cache where it has them, else compiled, each key once.
+
+What a kernel was made of is held to its key here, when it is taken from the cache and before it is put there.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from .cache import CompileCache
-from .jobs import CompiledKernel, CompileJob
+from .jobs import CompiledKernel, CompileJob, job_target
+from .keys import JobKeys, recipe_changes, recipe_key
 from .pool import CompileFailure, run_jobs
 
 OnDone = Callable[[str, CompiledKernel | CompileFailure], None]
@@ -30,7 +34,7 @@ def look_up(jobs: Mapping[str, CompileJob], cache: CompileCache) -> tuple[Outcom
     missing: dict[str, CompileJob] = {}
     for key, job in jobs.items():
         kernel = cache.get(key)
-        if kernel is None:
+        if kernel is None or recipe_key(kernel.recipe) != key:
             missing[key] = job
         else:
             outcome.kernels[key] = kernel
@@ -46,6 +50,8 @@ def compile_missing(
     by_job = {id(job): key for key, job in missing.items()}
     for job, result in run_jobs(missing.values(), executor):
         key = by_job[id(job)]
+        if isinstance(result, CompiledKernel) and recipe_key(result.recipe) != key:
+            result = CompileFailure(_other_recipe(job, result))
         if isinstance(result, CompileFailure):
             outcome.failures[key] = result
         else:
@@ -53,3 +59,9 @@ def compile_missing(
             outcome.kernels[key] = result
             outcome.compiled += 1
         on_done(key, result)
+
+
+def _other_recipe(job: CompileJob, kernel: CompiledKernel) -> str:
+    expected = JobKeys(job_target(job), job.line_info).recipe(job, job.digest)
+    changes = recipe_changes(kernel.recipe, expected)
+    return f"{job.function!r} in {job.source} was compiled with another {changes} than it was planned with"

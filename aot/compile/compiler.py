@@ -13,9 +13,12 @@ from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object
 from aot_runtime.bundle.signature import signature_faults
 from aot_runtime.errors import BundleError
 
+from .accesses import pointer_accesses, watched_stages
 from .jobs import CompiledKernel, CompileJob, job_target
 from .kernargs import KernargField, kernarg_bytes, kernarg_layout
-from .kernel_source import CompileError, project, split_function, tuple_classes
+from .kernel_source import sources_hash, split_function, tuple_classes
+from .keys import JobKeys
+from .project import CompileError, KernelFileError, is_interrupt, project
 from .reasons import compile_error
 from .settings import parsed_options, plain_options, quiet_triton
 from .tuples import TupleError, member_paths, nested_types
@@ -28,20 +31,28 @@ if TYPE_CHECKING:
 def compile_job(job: CompileJob) -> CompiledKernel:
     """Compile, read back and verify one kernel. Raises `CompileError`."""
     target = job_target(job)
-    with project(job.root).active() as modules, quiet_triton(job.line_info) as log:
+    accesses: dict[str, str] = {}
+    with project(job.root).active(dict(job.sources) or None) as modules, quiet_triton(job.line_info) as log:
         import triton
 
+        triton.knobs.runtime.add_stages_inspection_hook = watched_stages(
+            lambda module: accesses.update(pointer_accesses(module, _arguments(job)))
+        )
         kernel = modules.load(job.source, job.function)
         functions = {name: modules.load(*split_function(path)) for name, path in job.functions}
+        recipe = _recipe(job, kernel, functions, target)
         source = ast_source(job, kernel, functions, target)
         options = parsed_options(job.options, target)
         _refuse_unlaunchable(options)
         try:
             compiled = triton.compile(source, target=target.gpu_target(), options=dict(vars(options)))
-        except Exception as error:
-            raise compile_error(error, log.read_text(errors="replace")) from None
+        except BaseException as error:  # a function that is run at compile time may as well exit
+            if is_interrupt(error):
+                raise
+            raise compile_error(error, log.read_text(errors="replace"), modules.place(error.__traceback__)) from None
         image, built = compiled.kernel, compiled.metadata
     metadata = _read_back(image, built.name)
+    types = dict(job.signature)
     result = CompiledKernel(
         image=image,
         symbol=built.name,
@@ -56,12 +67,29 @@ def compile_job(job: CompileJob) -> CompiledKernel:
         metadata=metadata,
         compiler=f"triton {triton.__version__}",
         options=plain_options(options),
+        accesses={name: kinds for name, kinds in accesses.items() if types[name].startswith("*")},
+        recipe=recipe,
     )
     _verify(result, kernarg_layout(job.signature), target)
     return result
 
 
 # What goes into Triton
+
+
+def _arguments(job: CompileJob) -> list[str]:
+    """What a kernel takes at run time, in order."""
+    return [name for name, type_name in job.signature if type_name != "constexpr"]
+
+
+def _recipe(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFunction], target: Target) -> str:
+    """What is compiled. Raises `KernelFileError` where that is not what the job says."""
+    digest = sources_hash(kernel, functions)
+    if job.digest not in ("", digest):
+        raise KernelFileError(
+            f"file {job.source}, or what {job.function!r} in it is made of, changed during the build; build again"
+        )
+    return JobKeys(target, job.line_info).recipe(job, digest)
 
 
 def ast_source(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFunction], target: Target) -> ASTSource:

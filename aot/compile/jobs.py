@@ -8,7 +8,7 @@ from typing import Any
 from aot.targets import Target, parse_arch
 from aot_runtime.bundle.codeobject import KernelMetadata
 
-from .kernel_source import CompileError
+from .project import CompileError
 
 Constant = int | float | bool | str | None
 
@@ -31,6 +31,9 @@ class CompileJob:
         line_info: keep the line table, with file names from `root`.
         functions: (parameter, `path.py:function` from `root`) of each constexpr parameter that is a function, to be
             inlined where the kernel calls it.
+        digest: the `sources_hash` of kernel and functions that the job's key was made of; empty: of whatever is there.
+        sources: (file from `root`, SHA-256) of what was imported for that. These two decide no code: they say what is
+            to be compiled, so that something else is not.
     """
 
     root: str
@@ -44,6 +47,8 @@ class CompileJob:
     arch: str
     line_info: bool = False
     functions: tuple[tuple[str, str], ...] = ()
+    digest: str = ""
+    sources: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,10 @@ class CompiledKernel:
     compiler: str
     options: dict[str, Any]
     """Every compiler option as it was used, defaults included; JSON values, no paths."""
+    accesses: dict[str, str]
+    """Pointer of the signature → the kinds of access through it (`accesses.pointer_accesses`)."""
+    recipe: str
+    """What it was made of (`keys.JobKeys.recipe`), as JSON; the SHA-256 of this text is the key of its job."""
 
 
 def job_target(job: CompileJob) -> Target:

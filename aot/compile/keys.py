@@ -9,10 +9,10 @@ from typing import Any
 from aot.targets import Target
 
 from .jobs import CompileJob, job_target
-from .kernel_source import PROCESS_LOCK
+from .project import PROCESS_LOCK
 from .settings import code_environment, parsed_options, pinned_knobs
 
-KEY_VERSION = 1
+KEY_VERSION = 2
 """Raised when `compile_job` comes to make something else of the same job, so that old cache entries are not used."""
 
 
@@ -37,6 +37,12 @@ class JobKeys:
     def key(self, job: CompileJob, kernel_hash: str) -> str:
         """Content address of what `compile_job(job)` gives: 64 hex digits, the same wherever the project lies.
 
+        Arguments and errors are those of `recipe`, of which it is the hash."""
+        return recipe_key(self.recipe(job, kernel_hash))
+
+    def recipe(self, job: CompileJob, kernel_hash: str) -> str:
+        """All that decides what `compile_job(job)` gives, as JSON.
+
         Args:
             kernel_hash: `sources_hash` of the job's kernel and functions.
 
@@ -53,7 +59,7 @@ class JobKeys:
             "pointer_range_32": sorted(job.pointer_range_32) if self.target.backend == "hip" else [],
             "options": self._options_hash(job.options),
         }
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        return json.dumps(parts, sort_keys=True)
 
     def _options_hash(self, options: tuple[tuple[str, Any], ...]) -> str:
         spelling = repr(options)  # where True is not 1
@@ -61,6 +67,17 @@ class JobKeys:
             with PROCESS_LOCK, pinned_knobs(self.line_info):
                 self._options[spelling] = parsed_options(options, self.target).hash()
         return self._options[spelling]
+
+
+def recipe_key(recipe: str) -> str:
+    """The key of what was made of a recipe."""
+    return hashlib.sha256(recipe.encode()).hexdigest()
+
+
+def recipe_changes(recipe: str, expected: str) -> str:
+    """What two recipes do not have in common, in words."""
+    found, wanted = json.loads(recipe), json.loads(expected)
+    return ", ".join(name for name in wanted if found.get(name) != wanted[name])
 
 
 def job_key(job: CompileJob, kernel_hash: str) -> str:

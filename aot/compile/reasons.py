@@ -6,11 +6,19 @@ import re
 import traceback
 from typing import Any
 
-from .kernel_source import CompileError
+from .project import CompileError, described
 
 
-def compile_error(error: Exception, log: str) -> CompileError:
+def compile_error(error: BaseException, log: str, place: str) -> CompileError:
+    """Why an exception ended a compilation.
+
+    Args:
+        log: what the compiler printed.
+        place: the innermost line of the project's own that ran, in parentheses; it is told of what is no `Exception`.
+    """
     trace = "".join(traceback.format_exception(error)) + (f"\nCompiler output:\n{log}" if log else "")
+    if not isinstance(error, Exception):
+        return CompileError(f"{described(error)}{place}", trace)
     return CompileError(_front_end_reason(error) or _back_end_reason(error, log), trace)
 
 

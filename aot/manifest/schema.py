@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import keyword
+import math
 import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
@@ -36,8 +38,36 @@ PATTERNS = {
     KERNEL: "is no kernel: path/from/the/root.py:function",
 }
 Name = Annotated[str, Field(pattern=NAME)]
-Value = bool | int | float | str
-Expr = str | int | float | bool
+
+
+def _no_keyword(value: str) -> str:
+    if keyword.iskeyword(value):
+        raise ValueError(f"'{value}' is a keyword of Python, so its stub could not be imported")
+    return value
+
+
+BundleName = Annotated[Name, AfterValidator(_no_keyword)]
+
+
+def _number(value: float) -> float:
+    if math.isnan(value):
+        raise ValueError("NaN is not allowed here: it equals nothing, itself neither")
+    return value
+
+
+def _as_expression(value: float) -> float | str:
+    """A number as an expression: an infinite one is a literal that is too large."""
+    if math.isinf(value):
+        return "1e999" if value > 0 else "-1e999"
+    return _number(value)
+
+
+Number = Annotated[float, AfterValidator(_number)]
+"""A float that may be infinite."""
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Value = bool | int | Number | str
+Option = bool | int | Finite | str
+Expr = str | int | Annotated[float, AfterValidator(_as_expression)] | bool
 """An expression; a bare number or boolean is one too."""
 if TYPE_CHECKING:
     DtypeName = str
@@ -84,6 +114,7 @@ class TensorSpec(Spec):
     nullable: bool = Field(False, description="Where it is absent the kernel gets a null pointer; no constexpr tells.")
     offsets: OffsetsSpec | None = Field(None, description="Its numbers are offsets, checked where the host has them.")
     range: list[Expr] = Field([], max_length=2, description="Least and largest of its numbers, checked likewise.")
+    in_place: list[Name] = Field([], description="Inputs that an output may be itself, element by element.")
     align: bool = Field(True, description="Whether the aligned specialisation assumes 16-divisible strides of it.")
     large: bool = Field(False, description="The aligned specialisation takes it beyond 2 GiB too: i64 strides.")
     doc: str = ""
@@ -95,8 +126,8 @@ class ScalarSpec(Spec):
     type: ScalarTypeName = Field(description="A kernarg type, `flag` (bool), or `choice` (one of `values`).")
     default: Expr | None = Field(None, description="An expression; without one the caller must pass the scalar.")
     values: list[str] | dict[str, int] = Field([], description="The choices of a `choice`; or choice → its number.")
-    min: int | float | None = None
-    max: int | float | None = None
+    min: int | Number | None = None
+    max: int | Number | None = None
     doc: str = ""
 
     @model_validator(mode="after")
@@ -164,7 +195,7 @@ class ConfigSpec(Spec):
     name: str = Field("", description="What tuning files, `overrides` and `explain` call it; default: by its position.")
     when: Expr = Field("", description="The calls that it serves; of those before it, none did.")
     blocks: dict[Name, Value] = Field({}, description="Constexpr parameters of the kernel: its blocks and the like.")
-    options: dict[str, Value] = Field({}, description="Compiler options.")
+    options: dict[str, Option] = Field({}, description="Compiler options.")
 
 
 class LaunchSpec(Spec):
@@ -185,11 +216,13 @@ class LaunchSpec(Spec):
 class InputSpec(Spec):
     """How an input of a selftest case is filled; without one, with normal random numbers."""
 
-    std: float | int | None = Field(None, gt=0, description="Normal random numbers with this standard deviation.")
-    range: list[int | float] | None = Field(
+    std: Finite | int | None = Field(None, gt=0, description="Normal random numbers with this standard deviation.")
+    range: list[int | Finite] | None = Field(
         None, min_length=2, max_length=2, description="Uniform random numbers from the first to the second, inclusive."
     )
-    values: list[Value] | None = Field(None, description="The elements, the last dim running fastest.")
+    values: list[bool | int | float | str] | None = Field(
+        None, description="The elements, the last dim running fastest."
+    )
 
     @model_validator(mode="after")
     def _one_way(self) -> InputSpec:
@@ -208,7 +241,7 @@ class SelftestSpec(Spec):
     given: list[Name] = Field([], description="Optional tensors that are passed.")
     inputs: dict[Name, InputSpec] = Field({}, description="How inputs are filled; of integers it must be said.")
     innermost: dict[Name, str | int] = Field({}, description="Input → the dim with stride 1, of those that may be.")
-    floor: float | int = Field(1e-6, ge=0, description="Absolute error that each output may have in any case.")
+    floor: Finite | int = Field(1e-6, ge=0, description="Absolute error that each output may have in any case.")
     seed: int = Field(0, ge=0, description="For other random numbers.")
 
 
@@ -216,7 +249,7 @@ class OverrideSpec(Spec):
     """What is done about the variants that `when` selects."""
 
     when: Expr
-    options: dict[str, Value] = Field({}, description="Compiler options on top of the config's.")
+    options: dict[str, Option] = Field({}, description="Compiler options on top of the config's.")
     deny: str = Field("", description="Leave these variants out, for this reason.")
 
     @model_validator(mode="after")
@@ -237,14 +270,14 @@ class OpSpec(Spec):
     dims: dict[Name, DimSpec] = {}
     require: list[Expr] = []
     dtypes: dict[Name, Annotated[list[DtypeName], Field(min_length=1)]] = {}
-    constexprs: dict[Name, AxisSpec] = {}
+    constexprs: dict[Name, AxisSpec] = Field({}, max_length=64)
     derived: dict[Name, Expr] = Field({}, description="Numbers that follow from dims and scalars.")
     divisible: list[Name] = Field([], description="Dims that the aligned specialisation may assume divisible by 16.")
     specialisations: list[Literal["aligned", "general"]] = ["aligned", "general"]
     exclude: list[Expr] = []
     overrides: list[OverrideSpec] = []
     workspace: dict[Name, WorkspaceSpec] = {}
-    large_tensors: bool = Field(False, description="The kernel's offsets stay right beyond 2**31 elements.")
+    wide_offsets: bool = Field(False, description="The kernel's offsets stay right beyond 2**31 elements.")
     launches: list[LaunchSpec] = Field(min_length=1)
     selftest: list[SelftestSpec] = []
 
@@ -252,7 +285,7 @@ class OpSpec(Spec):
 class ManifestSpec(Spec):
     """A manifest file."""
 
-    bundle: Name = Field(description="The bundle's name; it is written to <output>/<bundle>-<arch>.")
+    bundle: BundleName = Field(description="The bundle's name; it is written to <output>/<bundle>-<arch>.")
     doc: str = ""
     root: str | None = Field(
         None, description="The project root, relative to this file; kernel paths start there and it is importable."
@@ -298,6 +331,7 @@ class ArchTuningSpec(Spec):
     modelled: ModelledSpec | None = None
     published: PublishedSpec | None = None
     doc: str = ""
+    derived: dict[Name, Expr] = Field({}, description="Derived numbers of the op that are computed otherwise there.")
     launches: dict[Name, list[ConfigSpec]]
 
     @model_validator(mode="after")

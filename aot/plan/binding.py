@@ -25,6 +25,7 @@ from aot_runtime.errors import ExpressionError
 
 from .choices import Numbers, choice_numbers, number_of, with_numbers
 from .configs import config_error
+from .constants import constant_fault, literal
 from .contract import positional
 from .kinds import value_kind, with_derived_kinds
 from .members import Absent, MemberError, Value, member_values
@@ -219,8 +220,9 @@ class Binder:
             return self._stride(name, tensors[str(strides[0][1])], int(strides[0][2]), forced, variant, known)
         constant = self._constant(value, name, known)
         if constant is not UNKNOWN:
-            # A type that the manifest asks for is kept: a constant would be an i32 or fp32 in the kernel.
-            return Bound(name, forced, value=repr(constant)) if forced else Bound(name, "constexpr", constant=constant)
+            if forced:  # kept: a constant would be an i32 or fp32 in the kernel
+                return Bound(name, forced, value=literal(constant))
+            return Bound(name, "constexpr", constant=constant)
         wide = any(self._wide(tensors[str(tensor)], variant) for _, tensor, *_ in strides)
         return Bound(name, forced or self._type(value, name, wide), value=plain, divisible=plain in self.op.divisible)
 
@@ -233,8 +235,8 @@ class Binder:
         if kind is str:
             raise self._error(
                 self._place(name),
-                f"parameter '{name}': '{value.text}' is text, which a kernel cannot take at run time; "
-                "make it a constexpr, picked by it, or give its choices numbers",
+                f"parameter '{name}': '{value.text}' is text, which a kernel cannot take at run time; make it a "
+                "constexpr, picked by it, or give its choices numbers",
             )
         return {bool: "i1", int: "i64" if wide else "i32", float: "fp32"}[kind]
 
@@ -334,12 +336,15 @@ class Binder:
     def _constant(self, value: Expression, name: str, known: Mapping[str, Any]) -> Any:
         """The value where the point of a variant decides it, else `UNKNOWN`."""
         try:
-            return value.partial(known)
+            constant = value.partial(known)
         except ExpressionError as error:
             raise self._error(self._place(name), f"parameter '{name}': {error}") from None
+        if fault := constant_fault(constant):
+            raise self._error(self._place(name), f"parameter '{name}': '{value.text}' {fault}")
+        return constant
 
     def _default(self, parameter: Parameter) -> Any:
-        value = getattr(parameter.default, "value", parameter.default)  # of a tl.constexpr, what it holds
+        value = parameter.default
         if value is not None and not isinstance(value, bool | int | float | str):
             raise self._error(
                 ("kernel",),

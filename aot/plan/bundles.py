@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import CompileError, kernel_parameters, load_kernel, sources_hash, split_function
+from aot.compile.kernel_source import KernelSource, inspect_kernel, joined_hash, split_function
 from aot.compile.keys import JobKeys
+from aot.compile.project import CompileError
 from aot.compile.settings import option_names
 from aot.manifest.loading import Manifest, OpSource
 from aot.manifest.yamlfile import ManifestError
 from aot.targets import TARGETS, Target
 from aot_runtime.contract import records
-from aot_runtime.errors import ExpressionError
+from aot_runtime.errors import AotError, ExpressionError
 
 from .binding import Binder, Bound, bound_functions, compile_job
 from .cases import PlannedCase, plan_cases
 from .configs import config_error
 from .contract import build_contract
-from .variants import VariantSpec, enumerate_variants
+from .variants import TooManyPointsError, VariantSpec, enumerate_variants
 
-if TYPE_CHECKING:
-    from triton.runtime.jit import JITFunction
+Inspect = Callable[[str, str], KernelSource]
+"""Reads a kernel, or a function, by the root and its `path.py:function`."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,17 @@ class PlannedBundle:
 
 
 def plan_bundle(
-    manifest: Manifest, target: Target, filters: Mapping[str, frozenset[str]], line_info: bool
+    manifest: Manifest,
+    target: Target,
+    filters: Mapping[str, frozenset[str]],
+    line_info: bool,
+    inspect: Inspect = inspect_kernel,
 ) -> PlannedBundle:
     """Enumerate and bind every variant of a manifest for a target. Raises `ManifestError`.
 
     Args:
         filters: axis, dtype variable, `dtype` or `op` → the values to build; all in lower case.
+        inspect: runs kernel files, which may do anything, elsewhere than in this process.
     """
     ops: list[records.Op] = []
     variants: list[PlannedVariant] = []
@@ -74,7 +79,7 @@ def plan_bundle(
         kept = [item for item in _variants(source, op, target) if _passes(op, item, filters)]
         if kept:
             ops.append(op)
-            variants += _bind_op(source.manifest, op, kept, target, line_info)
+            variants += _bind_op(source.manifest, op, kept, target, line_info, inspect)
             cases += plan_cases(source.manifest, op, kept, target)
     if not variants:
         raise ManifestError([f"{manifest.file.path}: no variant is left for {target.arch} after --filter and exclude"])
@@ -88,6 +93,8 @@ def _variants(source: OpSource, op: records.Op, target: Target) -> list[VariantS
         found = enumerate_variants(op, source.spec, target.arch)
     except ExpressionError as error:
         raise manifest.error(("ops", name), f"op '{name}': {error}") from None
+    except TooManyPointsError as error:
+        raise manifest.error(("ops", name, "constexprs"), f"op '{name}': {error}") from None
     for axis, value in found.unused:
         group = "dtypes" if axis in source.spec.dtypes else "constexprs"
         raise manifest.error(
@@ -113,19 +120,26 @@ def _passes(op: records.Op, variant: VariantSpec, filters: Mapping[str, frozense
 
 
 def _bind_op(
-    manifest: Manifest, op: records.Op, variants: Iterable[VariantSpec], target: Target, line_info: bool
+    manifest: Manifest,
+    op: records.Op,
+    variants: Iterable[VariantSpec],
+    target: Target,
+    line_info: bool,
+    inspect: Inspect,
 ) -> list[PlannedVariant]:
-    binders = [_binder(manifest, op, index, target) for index in range(len(op.launches))]
+    kernels = [_read_kernel(manifest, op, index, target, inspect) for index in range(len(op.launches))]
     launches = manifest.spec.ops[op.name].launches
     keys, allowed = JobKeys(target, line_info), option_names(target)
     planned = []
     for spec in variants:
-        binder, digest = binders[spec.launch]
-        bound = binder.bind(spec)
+        kernel = kernels[spec.launch]
+        bound = kernel.binder.bind(spec)
         # A config may set AMD's and NVIDIA's options side by side; each backend takes its own.
         options = tuple(option for option in spec.options if option[0] in allowed)
         chosen = dataclasses.replace(spec, options=options)
         job = compile_job(manifest, launches[spec.launch], bound, chosen, target.arch, line_info)
+        digest = joined_hash(kernel.digest, {name: kernel.functions[path] for name, path in job.functions})
+        job = dataclasses.replace(job, digest=digest, sources=kernel.sources)
         try:
             planned.append(PlannedVariant(chosen, bound, job, keys.key(job, digest)))
         except CompileError as error:
@@ -140,20 +154,38 @@ def _all_option_names() -> frozenset[str]:
     return frozenset().union(*map(option_names, by_backend.values()))
 
 
-def _binder(manifest: Manifest, op: records.Op, index: int, target: Target) -> tuple[Binder, str]:
-    """(binder of a launch's kernel, hash of the sources of the kernel and of the functions bound to it)."""
+@dataclass(frozen=True)
+class _Kernel:
+    """The kernel of a launch: what binds its parameters, and what the jobs that compile it say of its sources.
+
+    functions: path of each function that is bound to one of its parameters → `source_hash`.
+    """
+
+    binder: Binder
+    digest: str
+    functions: dict[str, str]
+    sources: tuple[tuple[str, str], ...]
+
+
+def _read_kernel(manifest: Manifest, op: records.Op, index: int, target: Target, inspect: Inspect) -> _Kernel:
     launch = manifest.spec.ops[op.name].launches[index]
-    kernel = _load(manifest, op, index, launch.kernel, "kernel")
+    kernel = _inspected(manifest, op, index, inspect, launch.kernel, "kernel")
     functions = {
-        name: _load(manifest, op, index, value, "bind", name) for name, value in bound_functions(launch).items()
+        value: _inspected(manifest, op, index, inspect, value, "bind", name)
+        for name, value in bound_functions(launch).items()
     }
-    binder = Binder(manifest, op, index, kernel_parameters(kernel), target.arch)
+    binder = Binder(manifest, op, index, kernel.parameters, target.arch)
     binder.check()
-    return binder, sources_hash(kernel, functions)
+    digests = {path: function.digest for path, function in functions.items()}
+    sources = dict(source for item in (kernel, *functions.values()) for source in item.sources)
+    return _Kernel(binder, kernel.digest, digests, tuple(sorted(sources.items())))
 
 
-def _load(manifest: Manifest, op: records.Op, index: int, function: str, *place: str) -> JITFunction:
+def _inspected(
+    manifest: Manifest, op: records.Op, index: int, inspect: Inspect, function: str, *place: str
+) -> KernelSource:
     try:
-        return load_kernel(manifest.root, *split_function(function))
-    except CompileError as error:
-        raise manifest.error(("ops", op.name, "launches", index, *place), f"op '{op.name}': {error.reason}") from error
+        return inspect(str(manifest.root), function)
+    except AotError as error:
+        reason = str(error) if isinstance(error, CompileError) else f"file {split_function(function)[0]}: {error}"
+        raise manifest.error(("ops", op.name, "launches", index, *place), f"op '{op.name}': {reason}") from error

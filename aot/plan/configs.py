@@ -1,11 +1,11 @@
-"""The configs of a launch: those of the manifest, overlaid by what the op's tuning file has for an architecture."""
+"""The configs of a launch, and the derived numbers: those of the manifest, overlaid by the op's tuning file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from aot.manifest.loading import Manifest
-from aot.manifest.schema import ConfigSpec, LaunchSpec
+from aot.manifest.schema import ArchTuningSpec, ConfigSpec, LaunchSpec, Value
 from aot.manifest.yamlfile import Key, ManifestError, YamlFile
 from aot_runtime.contract.expressions import nearest
 
@@ -15,21 +15,40 @@ def launch_name(launch: LaunchSpec) -> str:
     return launch.name or launch.kernel.rpartition(":")[2]
 
 
-def tuned_configs(
-    manifest: Manifest, op: str, arch: str
-) -> tuple[YamlFile, tuple[Key, ...], Mapping[str, list[ConfigSpec]]]:
-    """(tuning file of an op, the place of its launches in it, configs by launch); nothing by launch without one."""
+Entry = tuple[YamlFile, tuple[Key, ...], ArchTuningSpec]
+"""(tuning file of an op, the place of an entry in it, the entry)."""
+_NONE = ArchTuningSpec.model_construct(launches={})
+
+
+def _tuning_entry(manifest: Manifest, op: str, arch: str) -> Entry:
+    """What the op's tuning file has for an architecture; empty without such a file or entry."""
     tuning = manifest.tuning(op)
     found = tuning.entry(arch) if tuning else None
-    if tuning is None or found is None:
-        return manifest.file, (), {}
-    path, entry = found
-    return tuning.file, (*path, "launches"), entry.launches
+    return (tuning.file, *found) if tuning and found else (manifest.file, (), _NONE)
+
+
+def tuned_derived(manifest: Manifest, op: str, arch: str) -> dict[str, Value]:
+    """The derived numbers of an op, in the manifest's order. Raises `ManifestError` for a wrong tuning file."""
+    base = manifest.spec.ops[op].derived
+    file, path, entry = _tuning_entry(manifest, op, arch)
+    for name in entry.derived:
+        if name not in base:
+            raise file.error((*path, "derived", name), f"no derived number '{name}' in op '{op}'{nearest(name, base)}")
+    return {**base, **entry.derived}
+
+
+def derived_error(manifest: Manifest, op: str, arch: str, name: str, message: str) -> ManifestError:
+    """An error about a derived number, at its place in the tuning file or in the manifest."""
+    file, path, entry = _tuning_entry(manifest, op, arch)
+    if name in entry.derived:
+        return file.error((*path, "derived", name), f"op '{op}': {message}")
+    return manifest.error(("ops", op, "derived", name), f"op '{op}': {message}")
 
 
 def launch_configs(manifest: Manifest, op: str, arch: str) -> list[list[ConfigSpec]]:
     """The entries of each launch of an op, each with a `name`. Raises `ManifestError` for a wrong tuning file."""
-    file, path, overlay = tuned_configs(manifest, op, arch)
+    file, path, tuning = _tuning_entry(manifest, op, arch)
+    path, overlay = (*path, "launches"), tuning.launches
     launches = manifest.spec.ops[op].launches
     names = [launch_name(launch) for launch in launches]
     if len(set(names)) != len(names):
@@ -77,10 +96,10 @@ def config_error(
 ) -> ManifestError:
     """An error about a key of a config, at its place in the tuning file or in the manifest."""
     launch = manifest.spec.ops[op].launches[index]
-    file, launches, overlay = tuned_configs(manifest, op, arch)
-    tuned = overlay.get(launch_name(launch), [])
+    file, path, tuning = _tuning_entry(manifest, op, arch)
+    tuned = tuning.launches.get(launch_name(launch), [])
     groups: tuple[tuple[YamlFile, tuple[Key, ...], list[ConfigSpec], str], ...] = (
-        (file, (*launches, launch_name(launch)), tuned, "tuned"),
+        (file, (*path, "launches", launch_name(launch)), tuned, "tuned"),
         (manifest.file, ("ops", op, "launches", index, "configs"), launch.configs, "config"),
     )
     named = [

@@ -18,7 +18,7 @@ from aot_runtime.contract.validate import contract_faults, text_faults
 from aot_runtime.errors import ExpressionError
 
 from .choices import choice_numbers, number_of, with_numbers
-from .configs import config_error, launch_configs, launch_name
+from .configs import config_error, derived_error, launch_configs, launch_name, tuned_derived
 from .kinds import value_kind
 
 _WITHOUT_STRIDES = ("tensors", "scalars", "require", "derived", "exclude", "overrides")
@@ -56,7 +56,8 @@ class _Contract:
             dtypes={name: tuple(values) for name, values in spec.dtypes.items()},
             axes=tuple(self._axis(name, axis) for name, axis in spec.constexprs.items()),
             derived=tuple(
-                records.Derived(name, self._text(value, ("derived", name))) for name, value in spec.derived.items()
+                records.Derived(name, self._text(value, ("derived", name)))
+                for name, value in tuned_derived(self.manifest, self.name, self.arch).items()
             ),
             require=tuple(self._text(value, ("require", i)) for i, value in enumerate(spec.require)),
             divisible=tuple(spec.divisible),
@@ -74,7 +75,7 @@ class _Contract:
                 for i, item in enumerate(spec.overrides)
                 if item.deny
             ),
-            wide_offsets=spec.large_tensors,
+            wide_offsets=spec.wide_offsets,
             launches=self._launches(),
         )
         self._check_scopes(op)
@@ -102,6 +103,7 @@ class _Contract:
             large=spec.large,
             offsets=records.Offsets(spec.offsets.into, spec.offsets.longest or "") if spec.offsets else None,
             range=tuple(self._text(bound, (*path, "range", i)) for i, bound in enumerate(spec.range)),
+            in_place=tuple(spec.in_place),
             doc=spec.doc,
         )
 
@@ -278,6 +280,8 @@ class _Contract:
         match path:
             case ("launches", int(index), "configs", str(config), str(key)):
                 return self._config_error(index, config, message, key)
+            case ("derived", str(number)):
+                return derived_error(self.manifest, self.name, self.arch, number, message)
         return self.manifest.error(("ops", self.name, *path), f"op '{self.name}': {message}")
 
     def _config_error(self, launch: int, config: str, message: str, key: str = "when") -> ManifestError:

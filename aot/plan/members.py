@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aot.compile.kernel_source import Parameter
+from aot.compile.kernel_source import NotPlain, Parameter
 from aot.manifest.schema import BindSpec, Expr
 from aot_runtime.contract import records
 
@@ -108,7 +108,12 @@ def _absent(member: Parameter) -> Value:
 
 
 def _default(member: Parameter) -> Absent:
-    return Absent(getattr(member.default, "value", member.default))  # of a tl.constexpr, what it holds
+    if isinstance(member.default, NotPlain):
+        raise MemberError(
+            f"the default of member '{member.name}' is {member.default!r}; a number, a boolean, text or None is "
+            "allowed: bind the member"
+        )
+    return Absent(member.default)
 
 
 def _strides(

@@ -1,12 +1,11 @@
-"""Writes a bundle's folder. `bundle.json` is replaced last and at once: until then the old bundle is what is there."""
+"""What a bundle consists of: its index, code objects, header, stub and vectors."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from aot_runtime.contract import records
 from aot_runtime.contract.occupancy import occupancy
 
 from .header import header_text
+from .placing import place_bundle
 from .stub import stub_text
 from .vectors import CaseVectors
 
@@ -123,49 +123,31 @@ def _shared_options(options: Sequence[Mapping[str, records.Value]]) -> dict[str,
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in rest)}
 
 
+@dataclass(frozen=True)
+class WrittenBundle:
+    """A bundle that was written: its folder, and how many code objects and bytes it has."""
+
+    folder: Path
+    code_objects: int
+    size: int
+
+
 def write_bundle(
     bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel], vectors: Sequence[CaseVectors], output: Path
-) -> Path:
-    """Write a bundle below `output`; returns its folder. Raises OSError; an older bundle stays until the end.
+) -> WrittenBundle:
+    """Write a bundle below `output`; an older one stays until the end. Raises OSError, and `BundleError` where a reader
+    would refuse what was made.
 
     Args:
         kernels: by the key of each variant.
         vectors: of the bundle's cases.
     """
-    folder = output / bundle.folder_name
     index, files = make_index(bundle, kernels, vectors)
-    texts = {
+    files |= {
         f"include/{index.name}.h": header_text(index).encode(),
         f"stubs/{index.name}.pyi": stub_text(index).encode(),
+        records.INDEX: records.encode_index(index),
     }
-    for file, content in {**files, **texts}.items():
-        _replace(folder / file, content)
-    _replace(folder / records.INDEX, records.encode_index(index))
-    _prune(folder, {folder / file for file in files})
-    return folder
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file so that it has either its old content or all of the new."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content:
-        return
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        temporary.chmod(0o644)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _prune(folder: Path, used: Collection[Path]) -> None:
-    """Remove code objects and vectors of the bundle that was there before, and what a killed build left."""
-    hashed = (folder / records.CODE_FOLDER, folder / records.SELFTEST_FOLDER)
-    for path in list(folder.rglob("*")):
-        stale = path.parent in hashed and path not in used
-        if path.is_file() and (stale or path.name.startswith(".")):
-            path.unlink()
+    folder = output / bundle.folder_name
+    place_bundle(folder, files)
+    return WrittenBundle(folder, len(index.blobs), sum(map(len, files.values())))

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import ml_dtypes
@@ -27,14 +28,17 @@ import numpy as np
 import aot_runtime.bundle.vector_files
 import aot_runtime.contract.dtypes
 from aot.compile.cache import Cache
-from aot.compile.kernel_source import CompileError, Project
+from aot.compile.isolation import TimeLimitError, WorkerDiedError
+from aot.compile.project import CompileError, Project, described, is_interrupt
 from aot.compile.python_source import Closure, closure
 from aot.manifest.schema import InputSpec
+from aot.manifest.yamlfile import Key, ManifestError
 from aot.plan.cases import SAME_DTYPE, PlannedCase, PlannedScalar, PlannedTensor, Recipe
 from aot_runtime.bundle.reading import MAX_VECTOR_BYTES
 from aot_runtime.bundle.vector_files import EXPECTED, INPUTS, Array, deviation, entry_name, storage_dtype
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import numpy_dtype
+from aot_runtime.errors import AotError
 
 EXTRA_BITS = 8
 """Bits of a result that are kept beyond those of the output's dtype."""
@@ -55,9 +59,40 @@ class VectorCache(Cache[CaseVectors]):
         super().__init__(path, "vectors-v1", CaseVectors)
 
 
-def case_vectors(cases: Iterable[PlannedCase], cache: VectorCache) -> Iterator[CaseVectors]:
-    """The vectors of each case: from the cache, else computed. Raises `ManifestError` where a reference is at fault."""
-    projects: dict[tuple[Path, str], Project] = {}
+class CaseError(AotError):
+    """Vectors cannot be computed. `path`: the key of the case that is at fault."""
+
+    def __init__(self, message: str, *path: Key):
+        super().__init__(message, *path)
+        self.message, self.path = message, path
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Vectors, and the file → SHA-256 of all that was imported of the project to compute them."""
+
+    vectors: CaseVectors
+    digests: Mapping[str, str]
+
+
+Compute = Callable[[str, Recipe], Computed]
+"""Computes the vectors of a recipe whose project has this root."""
+
+
+def compute(root: str, recipe: Recipe) -> Computed:
+    """Run the references of a recipe. Raises `CompileError` where there are none, `CaseError`."""
+    modules = Project(Path(root).resolve())  # with modules of its own: these show which files were imported for it
+    with modules.active():
+        vectors = _Computation(recipe, _references(recipe, modules), modules.place).run()
+    return Computed(vectors, modules.digests)
+
+
+def case_vectors(cases: Iterable[PlannedCase], cache: VectorCache, compute: Compute = compute) -> Iterator[CaseVectors]:
+    """The vectors of each case: from the cache, else computed. Raises `ManifestError` where a reference is at fault.
+
+    Args:
+        compute: runs references, which may do anything, elsewhere than in this process.
+    """
     closures: dict[tuple[Path, str], Closure] = {}
     for case in cases:
         root, file = where = case.manifest.root, case.recipe.reference.rpartition(":")[0]
@@ -65,14 +100,32 @@ def case_vectors(cases: Iterable[PlannedCase], cache: VectorCache) -> Iterator[C
         key = vectors_key(case.recipe, sources)
         vectors = cache.get(key)
         if vectors is None:
-            # Each reference has modules of its own, so that it shows which files were imported for it.
-            modules = projects.setdefault(where, Project(root))
-            with modules.active():
-                vectors = _Computation(case, _references(case, modules)).run()
+            computed = _computed(case, compute)
+            vectors = computed.vectors
+            known = dict(sources.files)
+            for name, digest in computed.digests.items():
+                if known.get(name, digest) != digest:
+                    raise _reference_error(case, f"file {name} changed during the build; build again")
             # What the text of the sources does not tell (a module imported by a computed name) is not in the key.
-            if modules.files <= dict(sources.files).keys() and closure(root, file) == sources:
+            if computed.digests.keys() <= known.keys():
                 cache.put(key, vectors)
         yield vectors
+
+
+def _computed(case: PlannedCase, compute: Compute) -> Computed:
+    try:
+        return compute(str(case.manifest.root), case.recipe)
+    except CaseError as error:
+        raise case.error(error.message, *error.path) from error
+    except CompileError as error:
+        raise _reference_error(case, error.reason) from error
+    except (TimeLimitError, WorkerDiedError) as error:
+        raise case.error(f"reference {case.recipe.reference}: {error}") from error
+
+
+def _reference_error(case: PlannedCase, reason: str) -> ManifestError:
+    op = case.recipe.op
+    return case.manifest.error(("ops", op, "reference"), f"op '{op}': {reason}")
 
 
 def vectors_key(recipe: Recipe, sources: Closure) -> str:
@@ -107,22 +160,16 @@ class _References:
     same_dtype: Callable[..., Any]
 
 
-def _references(case: PlannedCase, modules: Project) -> _References:
-    recipe = case.recipe
+def _references(recipe: Recipe, modules: Project) -> _References:
     source, _, function = recipe.reference.rpartition(":")
-    try:
-        return _References(*(modules.attribute(source, name) for name in (function, function + SAME_DTYPE)))
-    except CompileError as error:
-        path = ("ops", recipe.op, "reference")
-        raise case.manifest.error(path, f"op '{recipe.op}': {error.reason}") from error
+    return _References(*(modules.attribute(source, name) for name in (function, function + SAME_DTYPE)))
 
 
 class _Computation:
     """Computes the vectors of one case."""
 
-    def __init__(self, case: PlannedCase, references: _References):
-        self.case, self.recipe, self.references = case, case.recipe, references
-        self.error = case.error
+    def __init__(self, recipe: Recipe, references: _References, place: Callable[[TracebackType | None], str]):
+        self.recipe, self.references, self.place = recipe, references, place
 
     def run(self) -> CaseVectors:
         recipe = self.recipe
@@ -133,7 +180,7 @@ class _Computation:
         bounds = {name: self._bound(name, expected[name], same_dtype[name]) for name in expected}
         content = encode_vectors(inputs, expected)
         if len(content) > MAX_VECTOR_BYTES:
-            raise self.error(f"its vectors have {len(content)} bytes; at most {MAX_VECTOR_BYTES} are allowed", "call")
+            raise CaseError(f"its vectors have {len(content)} bytes; at most {MAX_VECTOR_BYTES} are allowed", "call")
         digest = hashlib.sha256(content).hexdigest()
         file = f"{records.SELFTEST_FOLDER}/{digest[: records.HASH_LENGTH]}.npz"
         case = records.Case(
@@ -175,27 +222,29 @@ class _Computation:
         try:
             inspect.signature(reference).bind(**arguments)
         except TypeError as error:
-            raise self.error(f"{label} does not fit the call: {error}") from None
+            raise CaseError(f"{label} does not fit the call: {error}") from None
         try:
             found = reference(**arguments)
-        except Exception as error:
-            raise self.error(f"{label} raised {type(error).__name__}: {error}") from error
+        except BaseException as error:  # it may as well exit
+            if is_interrupt(error):
+                raise
+            raise CaseError(f"{label} raised {described(error)}{self.place(error.__traceback__)}") from error
         results = found if isinstance(found, tuple) else (found,)
         shapes = [np.shape(result) for result in results]
         written = self.recipe.outputs
         if shapes != [tensor.shape for tensor in written]:
             wanted = ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in written)
-            raise self.error(f"{label} gave shapes {[list(shape) for shape in shapes]}; the call writes {wanted}")
+            raise CaseError(f"{label} gave shapes {[list(shape) for shape in shapes]}; the call writes {wanted}")
         return {tensor.name: np.asarray(result) for tensor, result in zip(written, results, strict=True)}
 
     def _bound(self, name: str, expected: Array, same_dtype: Array) -> float:
         error = float(np.max(deviation(same_dtype, expected), initial=0.0))
         if error == np.inf:
-            raise self.error(f"'{name}': the two references disagree on what is finite")
+            raise CaseError(f"'{name}': the two references disagree on what is finite")
         bound = float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(2 * error + self.recipe.floor))
         finite = np.abs(expected[np.isfinite(expected)].astype(np.float64))
         if bound and finite.size and 0 < finite.max() <= bound:
-            raise self.error(f"'{name}' could as well be 0: it is at most {finite.max():.2e}, the bound is {bound:.2e}")
+            raise CaseError(f"'{name}' could as well be 0: it is at most {finite.max():.2e}, the bound is {bound:.2e}")
         return bound
 
 

@@ -134,9 +134,12 @@ def attend_tile(block, head, batch, problem, form: tl.constexpr):
         if q_tile.dtype.primitive_bitwidth > 8:
             q_tile = tl.where(scale < 0, -q_tile, q_tile)
         keys = KeyHead(
-            k=matrix_of(problem.k, batch, head_kv, first_row_k), v=matrix_of(problem.v, batch, head_kv, first_row_k),
-            seqlen=seqlen_k, head_dim=extents.head_dim, head_dim_v=extents.head_dim_v,
-        )  # fmt: skip
+            k=matrix_of(problem.k, batch, head_kv, first_row_k),
+            v=matrix_of(problem.v, batch, head_kv, first_row_k),
+            seqlen=seqlen_k,
+            head_dim=extents.head_dim,
+            head_dim_v=extents.head_dim_v,
+        )
         scoring = scoring_of(problem, scale, batch, head, tile.queries, form)
 
         last_query = tl.minimum(first_query + form.BLOCK_M, seqlen_q) - 1
@@ -172,9 +175,7 @@ def scoring_of(problem, scale, batch, head, queries, form: tl.constexpr):
                 bias.ptr.to(tl.int64) != 0, slope, has_slope, problem.score_operands, problem.mask_operands,
             )  # fmt: skip
     else:
-        scoring = Scoring(
-            tl.abs(scale), score_operands=problem.score_operands, mask_operands=problem.mask_operands
-        )
+        scoring = Scoring(tl.abs(scale), score_operands=problem.score_operands, mask_operands=problem.mask_operands)
     return scoring
 
 

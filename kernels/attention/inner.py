@@ -44,9 +44,7 @@ def attend(
     MODIFIED: tl.constexpr = form.FEATURES or form.SCORE_MOD is not None
     HIDING: tl.constexpr = MASKED or form.MASK_MOD is not None
     # Whether a row may have seen nothing but -inf so far.
-    EMPTY: tl.constexpr = (
-        (MASKED and (form.BOUND_LEFT or form.BOUND_RIGHT)) or MODIFIED or form.MASK_MOD is not None
-    )
+    EMPTY: tl.constexpr = (MASKED and (form.BOUND_LEFT or form.BOUND_RIGHT)) or MODIFIED or form.MASK_MOD is not None
     P: tl.constexpr = tl.float16 if q_tile.dtype == tl.int8 else q_tile.dtype
     ROOM: tl.constexpr = HEADROOM if P.primitive_bitwidth == 8 else 0.0
     columns_v = tl.arange(0, form.HEAD_DIM_V)
@@ -89,9 +87,7 @@ def multiply(q_tile, tile, keys, start, form: tl.constexpr, MASKED: tl.constexpr
     products = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)))
     if keys.rotated is not None:
         columns = tl.arange(0, form.ROTATED_DIM)
-        rotated = load_tile(
-            rows_from(keys.rotated, start), rows, columns, left, keys.rotated_dim, MASKED, form.PADDED
-        )
+        rotated = load_tile(rows_from(keys.rotated, start), rows, columns, left, keys.rotated_dim, MASKED, form.PADDED)
         products = tl.dot(tile.rotated, tl.trans(rotated), products)
     return products, k_tile
 
@@ -166,9 +162,7 @@ def rows_from(matrix, start):
 
 
 @triton.jit
-def load_tile(
-    matrix, rows, columns, row_end, column_end, MASK_ROWS: tl.constexpr, MASK_COLUMNS: tl.constexpr
-):
+def load_tile(matrix, rows, columns, row_end, column_end, MASK_ROWS: tl.constexpr, MASK_COLUMNS: tl.constexpr):
     """`rows` and `columns` of a Matrix, [len(rows), len(columns)]; 0 outside (row_end, column_end)."""
     pointers = matrix.ptr + rows[:, None] * matrix.stride_rows + columns[None, :] * matrix.stride_columns
     if MASK_ROWS and MASK_COLUMNS:

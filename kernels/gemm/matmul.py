@@ -89,9 +89,7 @@ def store_part(acc, rows, columns, part, m, n, partial):
 
 
 @triton.jit
-def reduce_parts(
-    partial, e: Matrix, epilogue: Epilogue, m, n, parts, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
-):  # fmt: skip
+def reduce_parts(partial, e: Matrix, epilogue: Epilogue, m, n, parts, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Add what `matmul_parts` wrote, in the order of k, and finish. Grid: (cdiv(m, BLOCK_M), cdiv(n, BLOCK_N))."""
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)

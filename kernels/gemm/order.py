@@ -5,9 +5,7 @@ import triton.language as tl
 
 
 @triton.jit
-def tile_of(
-    program, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, NUM_XCDS: tl.constexpr
-):  # fmt: skip
+def tile_of(program, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, NUM_XCDS: tl.constexpr):
     """(row, column) of the tile, in tiles, for each program below their number.
 
     GROUP_M rows of tiles are walked together, so that programs that run at a time share operands in the L2. Each of

@@ -234,9 +234,7 @@ def largest(dtype: np.dtype) -> float:
     return 127.0 if dtype == np.int8 else float(ml_dtypes.finfo(dtype).max)
 
 
-def quantise(
-    x: Array, q: Array, block: int | None = None, rows_per_scale: int = 1
-) -> tuple[Array, Array]:  # fmt: skip
+def quantise(x: Array, q: Array, block: int | None = None, rows_per_scale: int = 1) -> tuple[Array, Array]:
     """(x / scale, scale) in float64, not yet rounded to q's dtype.
 
     x, q: [m, n]; scale: [cdiv(m, rows_per_scale), cdiv(n, block)], block by default n.
@@ -244,9 +242,7 @@ def quantise(
     return _quantise(np.dtype(np.float64), x, q.dtype, block or x.shape[1], rows_per_scale)
 
 
-def quantise_same_dtype(
-    x: Array, q: Array, block: int | None = None, rows_per_scale: int = 1
-) -> tuple[Array, Array]:  # fmt: skip
+def quantise_same_dtype(x: Array, q: Array, block: int | None = None, rows_per_scale: int = 1) -> tuple[Array, Array]:
     """`quantise` in q's dtype, computed in fp32."""
     value, scale = _quantise(np.dtype(np.float32), x, q.dtype, block or x.shape[1], rows_per_scale)
     return _to_8_bits(value, q.dtype), scale
@@ -264,9 +260,7 @@ def quantise_all_same_dtype(x: Array, q: Array) -> tuple[Array, Array]:
     return _to_8_bits(value, q.dtype), scale[0]
 
 
-def _quantise(
-    compute: np.dtype, x: Array, dtype: np.dtype, block: int, rows_per_scale: int
-) -> tuple[Array, Array]:  # fmt: skip
+def _quantise(compute: np.dtype, x: Array, dtype: np.dtype, block: int, rows_per_scale: int) -> tuple[Array, Array]:
     m, n = x.shape
     rows, blocks = -(-m // rows_per_scale), -(-n // block)
     padded = np.zeros((rows * rows_per_scale, blocks * block), compute)
@@ -281,9 +275,7 @@ def _to_8_bits(value: Array, dtype: np.dtype) -> Array:
     return to_int8(value) if dtype == np.int8 else value.astype(dtype)
 
 
-def _finish(
-    value: Array, bias: Array | None, d: Array | None, alpha: float, beta: float, activation: str
-) -> Array:  # fmt: skip
+def _finish(value: Array, bias: Array | None, d: Array | None, alpha: float, beta: float, activation: str) -> Array:
     value = value * alpha
     if bias is not None:
         value = value + bias.astype(value.dtype)
@@ -362,9 +354,7 @@ def _linear(dtype: np.dtype, x: Array, weight: Array, order: Array | None, bias:
     return value if bias is None else value + bias.astype(dtype)
 
 
-def lora_linear(
-    x: Array, w: Array, down: Array, up: Array, adapter_of: Array | None = None, scale: float = 1
-) -> Array:  # fmt: skip
+def lora_linear(x: Array, w: Array, down: Array, up: Array, adapter_of: Array | None = None, scale: float = 1) -> Array:
     """x w' + scale * (x down') up' in float64.
 
     x: [m, k]; w: [n, k]; down: [adapters, rank, k]; up: [adapters, n, rank]; adapter_of: int [m], by default 0; a row

@@ -297,8 +297,10 @@ def philox(counter: tuple[Array, ...], key: int) -> tuple[Array, ...]:
     for _ in range(10):
         left, right = np.uint64(0xD2511F53) * counter[0], np.uint64(0xCD9E8D57) * counter[2]
         counter = (
-            (right >> np.uint64(32)) ^ counter[1] ^ np.uint64(low), right & mask,
-            (left >> np.uint64(32)) ^ counter[3] ^ np.uint64(high), left & mask,
-        )  # fmt: skip
+            (right >> np.uint64(32)) ^ counter[1] ^ np.uint64(low),
+            right & mask,
+            (left >> np.uint64(32)) ^ counter[3] ^ np.uint64(high),
+            left & mask,
+        )
         low, high = (low + 0x9E3779B9) % 2**32, (high + 0xBB67AE85) % 2**32
     return counter

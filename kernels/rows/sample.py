@@ -134,9 +134,7 @@ def _search(
 
 
 @triton.jit
-def _masses(
-    logits, cols, floor, first, second, third, largest, factor, STEP: tl.constexpr, WEIGHTED: tl.constexpr
-):  # fmt: skip
+def _masses(logits, cols, floor, first, second, third, largest, factor, STEP: tl.constexpr, WEIGHTED: tl.constexpr):
     """Of columns with keys from `floor` on: how many have keys from `first` on, from `second` on, and from `third` on.
 
     WEIGHTED: not their number, but the sum of their exp2((logit - largest) * factor).

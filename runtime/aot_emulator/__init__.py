@@ -11,5 +11,6 @@ from aot_emulator.driver import EmulatorDriver
 from aot_emulator.isa.archs import ARCHS
 from aot_emulator.machine.launch_options import Options, Order
 from aot_emulator.profile.counters import Statistics
+from aot_emulator.state.numerics import Arithmetic, Numerics
 
-__all__ = ["ARCHS", "EmulatorDriver", "Options", "Order", "Statistics"]
+__all__ = ["ARCHS", "Arithmetic", "EmulatorDriver", "Numerics", "Options", "Order", "Statistics"]

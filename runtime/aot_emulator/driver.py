@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -21,6 +22,7 @@ from aot_emulator.machine.launch_records import Launch
 from aot_emulator.machine.loader import Kernel, Module
 from aot_emulator.profile.counters import Statistics
 from aot_emulator.state.device_memory import Memory
+from aot_emulator.terminal import TerminalProgress
 from aot_emulator.watched_launch import run_launch
 from aot_runtime.device.drivers.base import DeviceProperties
 from aot_runtime.errors import BundleError, DeviceError, DeviceMemoryError, DriverCallError, MemoryAccessError
@@ -30,6 +32,8 @@ _INVALID_DEVICE, _INVALID_IMAGE, _INVALID_HANDLE, _NOT_FOUND = 101, 200, 400, 50
 _CAPTURE_UNSUPPORTED = 900
 
 STRICT_VARIABLE = "AOTBUILD_EMULATOR_STRICT"
+IGNORE_VARIABLE = "AOTBUILD_EMULATOR_IGNORE"
+TIME_LIMIT_VARIABLE = "AOTBUILD_EMULATOR_TIME_LIMIT"
 _MEMORY_BYTES = 64 << 30
 _ADDRESSES = 1 << 40
 """Size of each device's part of the address space."""
@@ -69,7 +73,12 @@ class PreparedEmulation:
 class EmulatorDriver:
     """Emulated AMD GPUs, one of each arch in `ARCHS`. `Driver` says what the methods do.
 
-    Without `options`, the environment variable AOTBUILD_EMULATOR_STRICT=1 asks for strict mode.
+    Without `options`, environment variables give some: AOTBUILD_EMULATOR_STRICT=1 asks for strict mode,
+    AOTBUILD_EMULATOR_IGNORE=race,wait has it pass over these kinds of faults, and AOTBUILD_EMULATOR_TIME_LIMIT is how
+    many seconds a launch may take. Launches of more than a few seconds show on a terminal how far they are.
+
+    Raises:
+        DeviceError: a variable's value has no meaning.
 
     Attributes:
         options: how launches are run; may be replaced between launches.
@@ -81,7 +90,7 @@ class EmulatorDriver:
     exact_allocations = True
 
     def __init__(self, options: Options | None = None):
-        self.options = options or Options(strict=os.environ.get(STRICT_VARIABLE, "") not in ("", "0"))
+        self.options = options or _options_of_environment()
         self.last = Statistics()
         self.record: list[Statistics] | None = None
         self._devices = [
@@ -229,7 +238,10 @@ class EmulatorDriver:
     def launch(self, device: int, launch: Launch) -> None:
         """Run a launch now. Raises `EmulationError`."""
         with self._lock:
-            self.last = run_launch(launch, self._device("ModuleLaunchKernel", device).memory, self.options)
+            options = self.options
+            if options.progress is None and sys.stderr.isatty():
+                options = replace(options, progress=TerminalProgress(launch.kernel.symbol))
+            self.last = run_launch(launch, self._device("ModuleLaunchKernel", device).memory, options)
             if self.record is not None:
                 self.record.append(self.last)
 
@@ -374,3 +386,13 @@ def _version_of(package: str) -> str:
         return version(package)
     except ImportError:
         return "unknown"
+
+
+def _options_of_environment() -> Options:
+    strict = os.environ.get(STRICT_VARIABLE, "") not in ("", "0")
+    ignored = frozenset(filter(None, os.environ.get(IGNORE_VARIABLE, "").replace(" ", "").split(",")))
+    limit = os.environ.get(TIME_LIMIT_VARIABLE) or None
+    try:
+        return Options(strict=strict, ignored=ignored, time_limit_s=None if limit is None else float(limit))
+    except ValueError as error:
+        raise DeviceError(f"{IGNORE_VARIABLE} or {TIME_LIMIT_VARIABLE}: {error}") from None

@@ -15,7 +15,7 @@ def run_launch(launch: Launch, memory: Memory, options: Options) -> Statistics:
     """Run a launch to its end. Raises `EmulationError`."""
     if not options.strict:
         memory.stop_tracking()  # what this launch writes is not noted
-    sanitizer = Sanitizer(launch) if options.strict else None
+    sanitizer = Sanitizer(launch, options.ignored) if options.strict else None
     traffic = Traffic(launch.kernel.program.arch.peaks) if options.profile else None
     monitors = [monitor for monitor in (sanitizer, traffic) if monitor is not None]
     return Statistics.of(execute(launch, memory, options, monitors), traffic)

@@ -101,20 +101,20 @@ class Bundle(Shared):
             self.load(variant)
         return len(self._functions)
 
-    def explain(self, op: str, *arguments: Any, **keywords: Any) -> str:
+    def explain(self, op: str, /, *arguments: Any, **keywords: Any) -> str:
         """Which variant a call with these arguments would get, and why; nothing is launched."""
         from aot_runtime.call.explanation import explain_call
 
         return explain_call(getattr(self, op), self.device, arguments, keywords)
 
-    def selftest(self, op: str | None = None) -> Report:
-        """Compare the calls whose results the bundle has with what the device makes of them; of one op, or of all.
+    def selftest(self, *ops: str) -> Report:
+        """Compare the calls whose results the bundle has with what the device makes of them; of some ops, or of all.
 
         Raises `NoVectorsError` where the bundle has none, `BundleError` for vectors that were altered.
         """
         from aot_runtime.call.selftests import run_selftest
 
-        return run_selftest(self, op)
+        return run_selftest(self, *ops)
 
 
 def open_folder(path: str | Path, device: Device | str | None = None, check_contents: bool | None = None) -> Bundle:

@@ -19,14 +19,10 @@ def words(nibbles: np.ndarray, order: tuple[int, ...] = tuple(range(8))) -> np.n
     return sum(eights[..., i] << np.uint32(4 * order[i]) for i in range(8)).astype(np.uint32).view(np.int32)
 
 
-def code_at(packed: Packed, output: int, column: int) -> int:
-    """A code by the layout's definition: columns 2i and 2i + 1 are the low and the high half of byte i."""
-    byte = int(packed.w[output, column // 2])
-    return byte >> 4 if column % 2 else byte & 15
-
-
 def codes_of(packed: Packed, k: int) -> np.ndarray:
-    return np.array([[code_at(packed, output, column) for output in range(len(packed.w))] for column in range(k)])
+    """By the layout's definition: columns 2i and 2i + 1 are the low and the high half of byte i."""
+    codes = [(packed.w[:, column // 2] >> 4 * (column % 2)) & 15 for column in range(k)]
+    return np.array(codes)
 
 
 def test_two_codes_share_a_byte_the_even_one_low():
@@ -57,6 +53,37 @@ def test_awq_has_eight_outputs_in_a_word_in_an_order_of_its_own():
     np.testing.assert_array_equal(found.zeros, ZEROS)
 
 
+def test_the_order_of_awq_is_the_published_one():
+    assert [(0, 2, 4, 6, 1, 3, 5, 7)[i] for i in AWQ_ORDER] == list(range(8))
+
+
+@pytest.mark.parametrize("word, less_one", ((0x77777777, True), (0x88888888, False)))
+def test_zeros_of_the_other_version_of_gptq_are_noticed(word: int, less_one: bool):
+    """Of symmetric checkpoints; the words are those that each version writes for a zero of 8."""
+    zeros = np.full((2, 3), word, np.uint32).view(np.int32)
+    found = from_gptq(words(CODES.T).T, zeros, SCALES, None, less_one, symmetric=True)
+    assert found.zeros is not None and (found.zeros == 8).all()
+    with pytest.raises(ValueError, match=r"zeros_are_less_one=.*other version"):
+        from_gptq(words(CODES.T).T, zeros, SCALES, None, not less_one, symmetric=True)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    (
+        ({"qzeros": words(ZEROS)[:1]}, "qzeros"),
+        ({"scales": SCALES[:, :8]}, "scales"),
+        ({"qzeros": np.zeros((3, 3), np.int32), "scales": np.ones((3, 24), np.float16)}, "do not divide"),
+        ({"g_idx": np.zeros(64, np.int32)}, "g_idx"),
+        ({"qweight": words(CODES.T).T.astype(np.int64)}, "qweight is int64"),
+        ({"qweight": words(CODES.T).T[:, :12], "scales": SCALES[:, :12]}, "multiple of 8"),
+    ),
+)
+def test_checkpoints_that_do_not_fit_are_refused(change: dict[str, np.ndarray], message: str):
+    given = {"qweight": words(CODES.T).T, "qzeros": words(ZEROS), "scales": SCALES, **change}
+    with pytest.raises(ValueError, match=message):
+        from_gptq(**given)
+
+
 def test_rounded_weights_are_within_half_a_step():
     weight = RNG.standard_normal((6, 128)).astype(np.float32)
     four, eight = to_int4(weight, 32, np.float32), to_int8(weight, dtype=np.float32)
@@ -73,8 +100,5 @@ def test_nf4_takes_the_nearest_value_of_its_codebook():
     nearest = np.abs(relative[..., None] - NF4).argmin(-1)
     np.testing.assert_array_equal(codes_of(found, 64).T, nearest)
     assert found.arguments()["codebook"] is found.codebook and "codebook" not in to_int4(weight, 64).arguments()
-
-
-def test_groups_divide_the_inputs():
     with pytest.raises(ValueError, match="do not divide k"):
         to_int4(np.zeros((2, 48), np.float32), 32)

@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 
 from aot_runtime import open_bundle
+from kernels.rows import reference
 from tests.docs.scripts import ROOT, build, run_script
+from tests.support.dtypes import BF16
 from tests.support.hip_double.double import DoubleLibrary
+from tests.support.op_bundles import OpBundles
 
 SUBCOMMANDS = {"gemm_sweep": ("time",)}
 BENCHMARKS = sorted(
@@ -39,7 +42,7 @@ def test_without_a_bundle(name: str, bundles: int, tmp_path: Path):
 
 def test_build():
     pytest.importorskip("triton")
-    manifest = str(ROOT / "tests/aot_runtime/fixtures/small.yaml")
+    manifest = str(ROOT / "tests/support/small/small.yaml")
     command = [sys.executable, str(ROOT / "benchmarks/build.py"), manifest, "--sample", "2", "-j", "2"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     rates = [line.split() for line in output.splitlines() if line.startswith("small")]
@@ -89,6 +92,41 @@ def test_the_emulators_modes_are_compared():
     calls = {"lockstep": lambda: np.zeros(3), "serial": lambda: np.ones(3)}
     with pytest.raises(emulator.WrongResultError, match="product: serial gives another result than lockstep"):
         emulator.check(emulator.Workload("product", {}, calls))
+
+
+def test_rows(op_bundles: OpBundles):
+    """What is measured is what the references compute."""
+    rows, measured, rng = op_bundles.open("rows"), benchmark("rows"), np.random.default_rng(0)
+    shapes = {"x": (2, 1024), "y": (2, 1024), "sum": (2, 1024), "weight": (1024,), "bias": (1024,)}
+    given = {name: rng.standard_normal(shape).astype(BF16) for name, shape in shapes.items()}
+    x, weight = given["x"], given["weight"]
+    wanted = {
+        "softmax": reference.softmax_same_dtype(x),
+        "rms_norm": reference.rms_norm_same_dtype(x, weight, eps=measured.EPS),
+        "layer_norm": reference.layer_norm_same_dtype(x, weight, given["bias"], eps=measured.EPS),
+        "add_rms_norm": reference.rms_norm_same_dtype(x, weight, given["sum"], eps=measured.EPS)[1],
+        "silu_mul": reference.silu_mul_same_dtype(x, given["y"]),
+    }
+    assert wanted.keys() == measured.OPS.keys()
+    for name, result in wanted.items():
+        arrays = {key: rows.device.array(host) for key, host in given.items()}
+        inputs = measured.Inputs({}, arrays, rows.device.empty(x.shape, BF16))
+        measured.OPS[name].ours(rows, inputs)()
+        found = inputs.out.numpy().astype(np.float32)
+        assert np.allclose(found, result.astype(np.float32), rtol=2**-7, atol=2**-7), name
+
+
+def test_llama(op_bundles: OpBundles, tmp_path: Path):
+    pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
+    llama, measured = op_bundles.open("llama"), benchmark("llama")
+    shape = ("--size", "tiny", "--batches", "2", "--prompt", "3", "--tokens", "4")
+    options = measured.options_of([str(llama.path), *shape, "--no-transformers", "--no-gptq", "--rounds", "1"])
+    heading, *rows = measured.report(llama, tmp_path, options).splitlines()
+    assert [row.split("  ")[0] for row in rows] == ["dense, batch 2"]
+    assert all(float(number) >= 0 for row in rows for number in row.split()[3:-1]) and "tokens/s" in heading
+    _, *rows = measured.report_by_op(llama, tmp_path, options).splitlines()
+    calls = {row.split(": ")[1].rsplit(maxsplit=3)[0]: row.split()[-3] for row in rows}
+    assert calls["advance 2x7"] == "1" and calls["matmul 128x512"] == "4" and calls["paged_attention 2x64x2x64"] == "2"
 
 
 def test_flops_of_attention():

@@ -15,7 +15,6 @@ import pytest
 
 from aot_runtime import Bundle, Device, get_device, open_bundle
 from aot_runtime.errors import DeviceError
-from tests.support.emulation.bundling import built, on_demand, on_demand_on
 from tests.support.hip_double.double import build
 
 DEVICES = ("emulator", "hip", "gpu")
@@ -35,21 +34,27 @@ class OpBundles:
         filters: as for `--filter`; those that the tests need, for the matrix of a large manifest takes long to plan.
         check_contents: as for `open_bundle`.
         """
-        if self.on == "emulator":
-            return on_demand(self.factory, manifest, filters, check_contents=check_contents)
-        if self.on == "hip":
-            return on_demand_on(self.device, self.factory, manifest, filters, check_contents)
-        return self._on_gpu(manifest, check_contents)
+        if self.on == "gpu":
+            return self._on_gpu(manifest, check_contents)
+        from tests.support.emulation.bundling import on_demand_on  # a GPU machine has no emulator
+
+        return on_demand_on(self.device, self.factory, manifest, filters, check_contents)
 
     def with_vectors(self, manifest: str, filters: str = "") -> Bundle:
         """As `open`, with selftest vectors: what `aotbuild MANIFEST --filter FILTERS` writes."""
         if self.on == "gpu":
             return self._on_gpu(manifest, False)
+        from tests.support.emulation.bundling import built
+
         return open_bundle(built(self.factory, manifest, filters).path, self.device)
 
     @property
     def device(self) -> Device:
-        return self.open("memory").device if self.on == "emulator" else _real_device(self.on)
+        if self.on != "emulator":
+            return _real_device(self.on)
+        from tests.support.emulation.bundling import strict_device
+
+        return strict_device()
 
     def _on_gpu(self, manifest: str, check_contents: bool) -> Bundle:
         if (manifest, check_contents) not in self._opened:

@@ -9,7 +9,9 @@ From the ISA documents ("Manually Inserted Wait States" of CDNA and RDNA3, "Data
 | RDNA4 | loadcnt | storecnt | dscnt | kmcnt |
 
 Vector loads come back in the order in which they were given, as do stores, and LDS operations; scalar loads in any
-order. A flat instruction adds to the counters of memory and of LDS, and comes back in any order.
+order. A flat instruction adds to the counters of memory and of LDS, and comes back in any order. A scalar load of two
+dwords or more counts twice; as scalar loads come back in any order, only a wait for 0 tells anything of them, so that
+the number of them makes no difference to what a wait leaves.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ cache. Batches are run one after another, so a workgroup must not wait for a lat
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,7 +27,8 @@ def execute(launch: Launch, memory: Memory, options: Options, monitors: Sequence
     segment = launch.kernel.kernarg_segment(launch.kernargs, launch.grid, launch.block, launch.lds_bytes)
     kernarg = memory.allocate(len(segment))
     memory.write(kernarg, len(segment), np.frombuffer(segment, np.uint8))
-    running = RunningLaunch(launch, memory, kernarg, options, tuple(monitors), execution)
+    deadline = None if options.time_limit_s is None else time.monotonic() + options.time_limit_s
+    running = RunningLaunch(launch, memory, kernarg, options, tuple(monitors), execution, deadline)
     try:
         step = max(1, options.batch_wavefronts // launch.wavefronts)
         with np.errstate(all="ignore"):
@@ -45,7 +47,7 @@ def execute(launch: Launch, memory: Memory, options: Options, monitors: Sequence
 def _make_batch(launch: Launch, workgroups: range, options: Options) -> Batch:
     """Registers of some workgroups' wavefronts, those that are run together next to each other."""
     program = launch.kernel.program
-    batch = Batch(program.layout.total, len(workgroups) * launch.wavefronts, program.arch.lanes)
+    batch = Batch(program.layout.total, len(workgroups) * launch.wavefronts, program.arch.lanes, options.numerics)
     if options.order is Order.SERIAL:
         batch.slot[:] = batch.slot.reshape(len(workgroups), launch.wavefronts).T.ravel()
     batch.workgroup[:] = batch.slot // launch.wavefronts

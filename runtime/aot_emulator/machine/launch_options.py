@@ -9,8 +9,13 @@ barrier that lockstep hides shows. Both give the same result for a kernel withou
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+
+from aot_emulator.state.numerics import Numerics
+
+FAULTS = ("bounds", "alignment", "uninitialised", "wait", "hazard", "race", "barrier")
+"""The kinds of faults that strict mode finds."""
 
 
 class Order(Enum):
@@ -30,9 +35,12 @@ class Options:
         budget: instructions that one wavefront may execute on average, before a launch is taken for endless.
         launch_budget: instructions that all wavefronts of a launch may execute together; None: no such limit.
         preload: start where hardware that preloads kernel arguments does.
+        time_limit_s: seconds that a launch may take; None: no such limit.
         strict: watch for faults (`sanitizer`). Memory that was allocated while the driver was not strict counts as
             written.
+        ignored: kinds of faults, of `FAULTS`, that strict mode passes over.
         profile: count accesses of memory too, in `Statistics.traffic`.
+        numerics: what is chosen about results where AMD does not document them, or sources disagree.
         progress: called after each batch with the workgroups that are done, and all of the launch.
     """
 
@@ -41,6 +49,14 @@ class Options:
     budget: int = 50_000_000
     launch_budget: int | None = None
     preload: bool = True
+    time_limit_s: float | None = None
     strict: bool = False
+    ignored: frozenset[str] = frozenset()
     profile: bool = False
+    numerics: Numerics = field(default_factory=Numerics)
     progress: Callable[[int, int], None] | None = None
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.ignored) - set(FAULTS))
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: no kind of fault; known: {', '.join(FAULTS)}")

@@ -63,6 +63,7 @@ class RunningLaunch:
         kernarg: address of the kernarg segment in it.
         monitors: what is told of each batch.
         execution: where is counted what is executed.
+        deadline: when the launch has to be done, on `time.monotonic`'s clock; None: whenever.
     """
 
     launch: Launch
@@ -71,3 +72,4 @@ class RunningLaunch:
     options: Options
     monitors: tuple[Monitor, ...]
     execution: Execution
+    deadline: float | None

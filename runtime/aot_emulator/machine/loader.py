@@ -18,7 +18,7 @@ from aot_emulator.isa.decoding import Instruction, decode
 from aot_emulator.isa.memory.buffer import scratch_resource
 from aot_emulator.isa.operands import Registers
 from aot_emulator.state.arrays import Array, words_of
-from aot_emulator.state.device_memory import Memory
+from aot_emulator.state.device_memory import HOSTCALL_BUFFER, Memory
 from aot_emulator.state.wavefronts import EXEC, TTMP0, Batch
 from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object, read_loaded_image
 from aot_runtime.errors import BundleError, EmulationError
@@ -201,7 +201,7 @@ class Kernel:
         hidden = _hidden_arguments(grid, block, lds_bytes)
         for arg in self.metadata.args:
             if arg.kind.startswith("hidden_"):
-                # What there is no runtime for (printf, the heap, queues) is null.
+                # What there is no runtime for (the heap, queues) is null.
                 value = hidden.get(arg.kind, 0) % (1 << 8 * arg.size)
                 segment[arg.offset : arg.offset + arg.size] = value.to_bytes(arg.size, "little")
         return bytes(segment)
@@ -263,7 +263,11 @@ def _start_lanes(batch: Batch, block: int) -> None:
 
 def _hidden_arguments(grid: tuple[int, int, int], block: int, lds_bytes: int) -> dict[str, int]:
     sizes = (block, 1, 1)
-    found = {"hidden_grid_dims": 3 if grid[2] > 1 else 2 if grid[1] > 1 else 1, "hidden_dynamic_lds_size": lds_bytes}
+    found = {
+        "hidden_grid_dims": 3 if grid[2] > 1 else 2 if grid[1] > 1 else 1,
+        "hidden_dynamic_lds_size": lds_bytes,
+        "hidden_hostcall_buffer": HOSTCALL_BUFFER,  # many kernels take it; those that print or assert reach for it
+    }
     for axis, name in enumerate("xyz"):
         found[f"hidden_block_count_{name}"] = grid[axis]
         found[f"hidden_group_size_{name}"] = sizes[axis]

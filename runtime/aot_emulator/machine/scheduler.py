@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from aot_emulator.isa.decoding import Instruction
@@ -50,6 +52,7 @@ class Scheduler:
         self._limit = self._execution.instructions + options.budget * count
         if options.launch_budget is not None:
             self._limit = min(self._limit, options.launch_budget)
+        self._deadline = running.deadline
         entry = launch.kernel.entry(options.preload)
         ranks = launch.wavefronts if options.order is Order.SERIAL else 1
         self._groups = [
@@ -135,6 +138,9 @@ class Scheduler:
         if self._execution.instructions > self._limit:
             used_up = InstructionBudgetError("the budget of instructions is used up: an endless loop?")
             raise self._at(group, run, 0, used_up)
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            late = InstructionBudgetError("the launch takes longer than its time limit: an endless loop?")
+            raise self._at(group, run, 0, late)
         index = 0
         try:
             for index, step in run.steps if not self._monitors else run.every_step:

@@ -158,11 +158,15 @@ def _instruction_rows(launch: LaunchProfile) -> list[Sequence[str]]:
     depths = {loop.loop.header: loop.loop.depth for loop in launch.statistics.loops}
     for found in launch.statistics.by_instruction:
         access = _all_accesses(found)
-        touched = (f"{access.bytes:,}" if access.bytes else "", f"{access.lines:,}" if access.lines else "",
-                   f"{access.conflicts:,}" if access.passes else "")  # fmt: skip
+        touched = (
+            f"{access.bytes:,}" if access.bytes else "",
+            f"{access.lines:,}" if access.lines else "",
+            f"{access.conflicts:,}" if access.passes else "",
+        )
         indent = "| " * (depths[found.loop] if found.loop is not None else 0)
-        rows.append((f"{found.instruction.pc:#x}", f"{found.executions:,}", *touched,
-                     indent + disassemble(found.instruction)))  # fmt: skip
+        rows.append(
+            (f"{found.instruction.pc:#x}", f"{found.executions:,}", *touched, indent + disassemble(found.instruction))
+        )
     return rows
 
 
@@ -186,8 +190,11 @@ def _bounds(profile: Profile, launch: LaunchProfile) -> Iterator[str]:
         "lds": f"{work.lds_passes:,} passes",
         "memory": f"{work.memory_bytes:,} distinct bytes read and written",
     }
-    rows = [(_RESOURCES[name], _time(time), "longest" if name == bounds.limit else "", asked[name])
-            for name, time in bounds.times.items() if time]  # fmt: skip
+    rows = [
+        (_RESOURCES[name], _time(time), "longest" if name == bounds.limit else "", asked[name])
+        for name, time in bounds.times.items()
+        if time
+    ]
     yield from (f"    {line}" for line in aligned_rows(rows, (1,)))
     yield from _intensity(profile, launch)
 
@@ -273,11 +280,13 @@ def _summary_data(summary: Summary, line_bytes: int) -> dict[str, Any]:
         "classes": dict(summary.kinds.most_common()),
         "mnemonics": dict(summary.mnemonics.most_common()),
         "transcendental": summary.transcendental,
-        "matrix": {kind: {"instructions": count, "flops": summary.flops[kind]}
-                   for kind, count in summary.matrix.items()},
-        "accesses": {f"{space}_{action}": _access_data(count, line_bytes)
-                     for (space, action), count in summary.accesses.items()},
-    }  # fmt: skip
+        "matrix": {
+            kind: {"instructions": count, "flops": summary.flops[kind]} for kind, count in summary.matrix.items()
+        },
+        "accesses": {
+            f"{space}_{action}": _access_data(count, line_bytes) for (space, action), count in summary.accesses.items()
+        },
+    }
 
 
 def _access_data(count: AccessCount, line_bytes: int) -> dict[str, Any]:
@@ -303,6 +312,8 @@ def _instruction_data(found: InstructionCount) -> dict[str, Any]:
         "text": disassemble(found.instruction),
         "executions": found.executions,
         "loop": found.loop,
-        "accesses": {f"{space}_{action}": asdict(count) | {"conflicts": count.conflicts}
-                     for (space, action), count in found.accesses.items()},
-    }  # fmt: skip
+        "accesses": {
+            f"{space}_{action}": asdict(count) | {"conflicts": count.conflicts}
+            for (space, action), count in found.accesses.items()
+        },
+    }

@@ -1,10 +1,11 @@
 """Strict mode: finds what no GPU would name. Each fault stops the launch with a `SanitizerError`.
 
 - an access outside of an allocation, past its end, or past the LDS or scratch that the kernel was given;
-- an address that is not aligned as its access needs;
+- an address that is not aligned as its access needs: of LDS, of scalar loads, and of atomics;
 - a load from memory or LDS that nothing was written to (not from scratch: compilers reload the whole of a spilled
   register of which they have written a few lanes, before the others mean anything);
 - a register used before the load or atomic that writes it was waited for (`waits`);
+- an instruction too soon after another whose result it needs, where the hardware does not wait (`wait_states`);
 - two wavefronts that reach the same bytes, one of them storing, with nothing that orders them, or with a barrier that
   one has not waited for its access before (`races`);
 - a barrier that a wavefront of the workgroup does not come to, or comes to elsewhere, unless the kernel means that
@@ -31,6 +32,7 @@ from aot_runtime.errors import MemoryAccessError, SanitizerError
 
 from .races import Accesses, HappensBefore, Races
 from .shadow import Cells
+from .wait_states import WaitStates
 from .waits import Waits
 
 _ONES = 0x01010101
@@ -40,11 +42,16 @@ _LDS_ALIGNMENT = {1: 1, 2: 2, 4: 4, 8: 8, 12: 16, 16: 16}
 
 
 class Sanitizer(Monitor):
-    """Watches one launch."""
+    """Watches one launch.
 
-    def __init__(self, launch: Launch) -> None:
+    ignored: kinds of faults that do not stop it.
+    """
+
+    def __init__(self, launch: Launch, ignored: frozenset[str] = frozenset()) -> None:
+        self._ignored = ignored
         self._program = launch.kernel.program
         self._waits = Waits(self._program)
+        self._wait_states = WaitStates(self._program) if self._program.arch.isa == "cdna" else None
         self._order = HappensBefore(launch.workgroups, launch.wavefronts)
         self._races = Races(self._order, self._describe_access, self._describe_wavefront)
         self._memory_cells: dict[int, Cells] = {}
@@ -79,13 +86,20 @@ class Sanitizer(Monitor):
                 self._order.load_to_lds(self._time)
         wrong = self._waits.execute(waves, instruction, effect, self._time)
         if wrong:
-            raise self._error("wait", wrong, waves, 0, None)
+            self._stop(self._error("wait", wrong, waves, 0, None))
+        if self._wait_states is not None and (wrong := self._wait_states.execute(waves, instruction)):
+            self._stop(self._error("hazard", wrong, waves, 0, None))
 
     def divide(self, waves: Wavefronts, part: Wavefronts) -> None:
-        self._waits.derive(part, (waves,))
+        self._derive(part, (waves,))
 
     def join(self, first: Wavefronts, second: Wavefronts, joined: Wavefronts) -> None:
-        self._waits.derive(joined, (first, second))
+        self._derive(joined, (first, second))
+
+    def _derive(self, part: Wavefronts, sources: tuple[Wavefronts, ...]) -> None:
+        self._waits.derive(part, sources)
+        if self._wait_states is not None:
+            self._wait_states.derive(part, sources)
 
     # Barriers
 
@@ -105,12 +119,12 @@ class Sanitizer(Monitor):
                 workgroup = group.workgroup[wave]
                 other = int((highest if lowest[workgroup] == group.pc else lowest)[workgroup])
                 text = f"this wavefront waits here, another at the barrier at pc {self._barrier_before(other).pc:#x}"
-                raise self._barrier_error(text, group, wave)
+                self._stop(self._barrier_error(text, group, wave))
             if alone.any():
                 wave = int(np.flatnonzero(alone)[0])
                 ended = self._batch.wavefronts - int(arrived[group.workgroup[wave]])
                 text = f"{ended} of the workgroup's wavefronts have ended and never come to the barrier"
-                raise self._barrier_error(text, group, wave)
+                self._stop(self._barrier_error(text, group, wave))
         for group in groups:
             outstanding, now = self._waits.of(group), self._time + 1
             since = outstanding.lds_since
@@ -138,7 +152,8 @@ class Sanitizer(Monitor):
             self._check_memory(reached)
         elif touch.space == "lds":
             name = "LDS of the workgroup"
-            self._check_bounds(reached, self._batch.access.lds_bytes, name)
+            if not self._check_bounds(reached, self._batch.access.lds_bytes, name):
+                return  # there is nothing of it that could be looked up
             offsets = addresses + (waves.workgroup * self._batch.access.lds_stride)[reached.waves]
             self._check_written(reached, self._lds_written, offsets, name)
             self._check_races(self._lds_cells, reached, offsets, self._batch.access.lds, "LDS")
@@ -146,13 +161,15 @@ class Sanitizer(Monitor):
             self._check_bounds(reached, self._batch.access.scratch_bytes, "scratch")
 
     def _check_alignment(self, reached: _Reached) -> None:
-        unit = min(reached.nbytes, 4)
+        unit = 1  # amdhsa has the hardware take any address in memory
         if reached.touch.space == "lds":
             unit = min(_LDS_ALIGNMENT[reached.nbytes], self._program.arch.lds_alignment)
+        elif reached.touch.space == "scalar" or reached.touch.action == "atomic":
+            unit = min(reached.nbytes, 4)
         wrong = (reached.addresses & reached.addresses.dtype.type(unit - 1)) != 0
         if wrong.any():
             text = f"{reached.nbytes} bytes at an address that is no multiple of {unit}"
-            raise self._fault("alignment", text, reached, wrong)
+            self._stop(self._fault("alignment", text, reached, wrong))
 
     def _check_memory(self, reached: _Reached) -> None:
         memory = self._batch.access.memory
@@ -160,7 +177,8 @@ class Sanitizer(Monitor):
             spans = memory.spans(reached.addresses, reached.nbytes)
         except MemoryAccessError as error:
             wrong = reached.addresses == np.uint64(error.address)
-            raise self._fault("bounds", error.message, reached, wrong) from None
+            self._stop(self._fault("bounds", error.message, reached, wrong))
+            return  # the access itself is an error
         for allocation, mine in spans:
             part = reached if mine is None else reached.only(mine)
             offsets = (part.addresses - np.uint64(allocation.base)).view(np.int64)
@@ -171,10 +189,12 @@ class Sanitizer(Monitor):
                 cells = self._memory_cells[allocation.base] = Cells(allocation.data.size)
             self._check_races(cells, part, offsets, allocation.data, allocation.text)
 
-    def _check_bounds(self, reached: _Reached, size: int, name: str) -> None:
+    def _check_bounds(self, reached: _Reached, size: int, name: str) -> bool:
         wrong = (reached.addresses < 0) | (reached.addresses > size - reached.nbytes)
         if wrong.any():
-            raise self._fault("bounds", f"{reached.nbytes} bytes outside the {size} bytes of {name}", reached, wrong)
+            text = f"{reached.nbytes} bytes outside the {size} bytes of {name}"
+            self._stop(self._fault("bounds", text, reached, wrong))
+        return not wrong.any()
 
     def _check_written(self, reached: _Reached, written: Array, offsets: Array, name: str) -> None:
         for at in range(0, reached.nbytes, 16):
@@ -184,7 +204,7 @@ class Sanitizer(Monitor):
             if reached.touch.action != "store" and not (known == ones).all():
                 wrong = known != ones
                 text = f"{reached.nbytes} bytes of {name} are read, and were never written"
-                raise self._fault("uninitialised", text, reached, wrong.any(0) if wrong.ndim > 1 else wrong)
+                self._stop(self._fault("uninitialised", text, reached, wrong.any(0) if wrong.ndim > 1 else wrong))
             if reached.touch.action != "load":
                 scatter(written, places, nbytes, np.full_like(known, ones))
 
@@ -210,7 +230,11 @@ class Sanitizer(Monitor):
             race = self._races.store(cells, accesses, time)
         if race is not None:
             text = f"{reached.nbytes} bytes of {name} are {_PAST[action]}, and were {race.text}"
-            raise self._fault("wait" if race.unwaited else "race", text, reached, race.wrong)
+            self._stop(self._fault("wait" if race.unwaited else "race", text, reached, race.wrong))
+
+    def _stop(self, error: SanitizerError) -> None:
+        if error.kind not in self._ignored:
+            raise error
 
     def _fault(self, kind: str, text: str, reached: _Reached, wrong: Array) -> SanitizerError:
         """The error of the first access of those that are wrong."""

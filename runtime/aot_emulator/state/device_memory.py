@@ -17,6 +17,9 @@ from aot_runtime.errors import MemoryAccessError
 
 POISON = 0xFF
 """Byte that fresh memory holds: NaN in every float dtype, so that what was never written does not look right."""
+HOSTCALL_BUFFER = 1 << 55
+"""Where kernels are told that the buffer of calls to the host is. Nothing is there: the error names what reached it."""
+_HOSTCALL_BYTES = 1 << 20
 _GUARD = 1 << 20
 """Bytes that belong to no one after each allocation."""
 _ALIGNMENT = 256
@@ -102,6 +105,10 @@ class Memory:
         raise MemoryAccessError(self._describe(address, nbytes), address, nbytes)
 
     def _describe(self, address: int, nbytes: int) -> str:
+        if HOSTCALL_BUFFER <= address < HOSTCALL_BUFFER + _HOSTCALL_BYTES:
+            return (
+                "the kernel prints or asserts (tl.device_print, tl.device_assert), and the emulator has no host to call"
+            )
         at = bisect.bisect_right(self._bases, address) - 1
         text = f"{nbytes} bytes at {address:#x} are in no allocation"
         if at < 0:

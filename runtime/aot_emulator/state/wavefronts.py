@@ -12,6 +12,7 @@ import numpy as np
 
 from .arrays import Array, join, lanes_of, words_of
 from .float_mode import FloatMode
+from .numerics import Numerics
 
 VCC, TTMP0, M0, EXEC = 106, 108, 124, 126
 """Scalar operand numbers; 64-bit registers take two."""
@@ -37,10 +38,11 @@ class Batch:
         workgroup: int64 [wavefronts], index of the wavefront's workgroup in the batch.
         slot: int64 [wavefronts], index of the wavefront in the batch as it was launched.
         signalled: bool [wavefronts], that it has come to the barrier that it has not waited for yet (gfx12).
+        numerics: what is chosen about results.
     """
 
-    def __init__(self, registers: int, wavefronts: int, lanes: int):
-        self.lanes = lanes
+    def __init__(self, registers: int, wavefronts: int, lanes: int, numerics: Numerics | None = None):
+        self.lanes, self.numerics = lanes, numerics or Numerics()
         self.vectors = np.full((registers, wavefronts, lanes), UNSET, np.uint32)
         self.scalars = np.full((_SCALARS, wavefronts), UNSET, np.uint32)
         if lanes == 32:  # RDNA

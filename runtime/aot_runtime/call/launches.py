@@ -24,6 +24,7 @@ from aot_runtime.errors import ArgumentError
 
 from .decision import Decision
 from .generated import define
+from .overlap import overlap_lines
 
 LoadFunction = Callable[[Variant], int]
 """Gives the driver's handle of a variant's kernel, loading its code object on first use."""
@@ -84,6 +85,7 @@ def _prologue(op: Op, decision: Decision, given: frozenset[str], namespace: dict
         "        _stream = _handle(_stream)",
         f"        _note(_stream, ({''.join(f'{name}, ' for name in present)}))",
     ]
+    lines += overlap_lines(op, decision.layouts, given, namespace)
     for tensor in op.tensors:
         layout = decision.layouts.get(tensor.name)
         if layout is not None and tensor.name not in given:

@@ -15,12 +15,14 @@ from aot_runtime.contract.layout import packing_order
 from aot_runtime.contract.records import Op, Tensor
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
+from aot_runtime.device.foreign import host_array
 from aot_runtime.errors import ArgumentError
 
 from .contents import Contents
 from .decision import Decision
 from .generated import define
 from .launches import CallShape, LoadFunction, build_run, host_copy, layout_of
+from .overlap import hold_apart_on_host
 from .planner import Planner
 
 MAX_PLANS = 4096
@@ -70,9 +72,11 @@ class _Calls:
     # A call whose plan is not there, or whose arguments are not device arrays
 
     def slow(self, tensors: dict[str, Any], scalars: dict[str, Any], stream: Any) -> Any:
-        """Bring every array to the device, find or make the plan, run it, and bring back what came from numpy."""
+        """Bring every array to the device, find or make the plan, run it, and bring back what came from the host."""
+        tensors = {name: self._on_host(name, value) for name, value in tensors.items()}
         on_host = self._all_numpy(tensors)
         arrays = {name: self._to_device(name, value, stream) for name, value in tensors.items()}
+        hold_apart_on_host(self.op, tensors)
         self._check_device(arrays)
         try:
             run = self._plan(arrays, scalars)
@@ -131,10 +135,24 @@ class _Calls:
         inputs = [tensors[t.name] for t in self.op.tensors if t.role != "output" and tensors[t.name] is not None]
         return bool(inputs) and all(isinstance(value, np.ndarray | np.generic) for value in inputs)
 
+    def _on_host(self, name: str, value: Any) -> Any:
+        """A numpy array over what another library has in host memory; anything else as it is."""
+        if value is None or isinstance(value, DeviceArray | np.ndarray | np.generic):
+            return value
+        try:
+            host = host_array(value)
+        except ArgumentError as error:
+            raise ArgumentError(f"{self.op.name}: argument '{name}': {error}") from None
+        return value if host is None else host
+
     def _to_device(self, name: str, value: Any, stream: Any) -> DeviceArray | None:
         if value is None or isinstance(value, DeviceArray):
             return value
         tensor = next(tensor for tensor in self.op.tensors if tensor.name == name)
+        if isinstance(value, np.ma.MaskedArray):
+            raise ArgumentError(
+                f"{self.op.name}: argument '{name}' is a masked array; pass its data, or what `.filled()` gives"
+            )
         if isinstance(value, np.ndarray | np.generic):
             if tensor.role != "input" and not (isinstance(value, np.ndarray) and value.flags.writeable):
                 raise ArgumentError(f"{self.op.name}: argument '{name}' is written to, but is read-only")
@@ -228,6 +246,7 @@ def docstring(op: Op) -> str:
         shape = ", ".join(dim.extent + ("|1" if dim.broadcast else "") for dim in tensor.shape)
         allowed = " or ".join(op.dtypes.get(tensor.dtype, (tensor.dtype,)))
         role = "optional" if tensor.optional else f"{tensor.role} when {tensor.when}" if tensor.when else tensor.role
+        role += f" (may be {' or '.join(tensor.in_place)} itself)" if tensor.in_place else ""
         lines.append(f"    {tensor.name}: {allowed} [{shape}], {role}. {tensor.doc}".rstrip())
     for scalar in op.scalars:
         default = f", default {scalar.default}" if scalar.default else ""

@@ -77,6 +77,8 @@ class Rules:
         if layout.dtype not in allowed:
             raise self.error(f"argument '{name}' is {layout.dtype}; allowed: {', '.join(allowed)}")
         self._contiguity(tensor, layout)
+        if tensor.role != "input" and not layout.writeable:
+            raise self.error(f"argument '{name}' is written to, but is read-only")
         if tensor.role != "input" and not layout.disjoint:
             raise self.error(f"argument '{name}' is written to, but overlaps itself: strides {list(layout.strides)}")
 

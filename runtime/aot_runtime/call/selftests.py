@@ -108,31 +108,32 @@ class Prepared:
     vectors: Vectors
 
 
-def prepare(bundle: OpenBundle, op: str | None = None) -> list[Prepared]:
-    """The cases of an op, or of all, with their vectors.
+def prepare(bundle: OpenBundle, *ops: str) -> list[Prepared]:
+    """The cases of some ops, or of all, with their vectors.
 
     Raises:
         ArgumentError: there is no such op.
-        NoVectorsError: there are no cases.
+        NoVectorsError: one of them has no cases.
         BundleError: vectors are missing, altered or malformed.
     """
     index = bundle.index
-    if op is not None:
+    for op in ops:
         op_planner(index, op)  # names the ops there are if this is none of them
-    ops = {item.name: item for item in index.ops}
-    cases = [case for case in index.selftest if op in (None, case.op)]
-    if not cases:
-        what = f"bundle '{index.name}'" if op is None else f"op '{op}' of bundle '{index.name}'"
+    contracts = {item.name: item for item in index.ops}
+    cases = [case for case in index.selftest if not ops or case.op in ops]
+    without = [f"op '{op}' of bundle '{index.name}'" for op in ops if op not in {case.op for case in cases}]
+    if without or not cases:
+        what = ", ".join(without) or f"bundle '{index.name}'"
         raise NoVectorsError(
             f"{what} has no selftest vectors: its manifest has no `selftest` cases, it was built by a version that did "
             "not write them, or a filter left them all out"
         )
-    return [Prepared(case, read_vectors(bundle.path, ops[case.op], case)) for case in cases]
+    return [Prepared(case, read_vectors(bundle.path, contracts[case.op], case)) for case in cases]
 
 
-def run_selftest(bundle: OpenBundle, op: str | None = None) -> Report:
-    """Run the cases of an op, or of all. Raises as `prepare` does; a case that fails is a `Result`, no exception."""
-    return make_report(bundle, [run_case(bundle, prepared) for prepared in prepare(bundle, op)])
+def run_selftest(bundle: OpenBundle, *ops: str) -> Report:
+    """Run the cases of some ops, or of all. Raises as `prepare` does; a case that fails is a `Result`, no exception."""
+    return make_report(bundle, [run_case(bundle, prepared) for prepared in prepare(bundle, *ops)])
 
 
 def make_report(bundle: OpenBundle, results: Iterable[Result]) -> Report:

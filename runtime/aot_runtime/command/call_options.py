@@ -16,9 +16,12 @@ def call_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_call(
-        scalars: tuple[tuple[str, str], ...], settings: tuple[tuple[str, str], ...], given: tuple[str, ...],
-        unaligned: tuple[str, ...], **rest: Any,
-    ) -> None:  # fmt: skip
+        scalars: tuple[tuple[str, str], ...],
+        settings: tuple[tuple[str, str], ...],
+        given: tuple[str, ...],
+        unaligned: tuple[str, ...],
+        **rest: Any,
+    ) -> None:
         from aot_runtime.call.callspec import CallSpec
 
         pairs = {name: dict(rest.pop(name)) for name in ("shapes", "dims", "dtypes", "strides")}

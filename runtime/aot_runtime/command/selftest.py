@@ -14,9 +14,9 @@ from .parameters import PATHS, status_line
 @click.command()
 @click.argument("bundle", metavar="BUNDLE|FOLDER", type=PATHS)
 @click.option("--device", help="hip, hip:1, cuda, emulator, …  [default: the first GPU of the bundle's kind]")
-@click.option("--op", help="Only the cases of this op.")
+@click.option("--op", "ops", multiple=True, help="Only the cases of this op; may be given several times.")
 @click.option("--json", "as_json", is_flag=True, help="The whole report, as JSON.")
-def selftest(bundle: Path, device: str | None, op: str | None, as_json: bool) -> None:
+def selftest(bundle: Path, device: str | None, ops: tuple[str, ...], as_json: bool) -> None:
     """Check that this device computes what it should: calls whose results BUNDLE has, made and compared.
 
     Needs no sources. Each output may be off by the bound that the build stored; what is printed is the largest error.
@@ -26,7 +26,7 @@ def selftest(bundle: Path, device: str | None, op: str | None, as_json: bool) ->
     \b
     Examples:
       aotbundle selftest dist/attention-gfx942
-      aotbundle selftest dist/rows-gfx942 --device emulator --op softmax --json
+      aotbundle selftest dist/rows-gfx942 --device emulator --op softmax --op rms_norm --json
     """
     import json
 
@@ -36,7 +36,7 @@ def selftest(bundle: Path, device: str | None, op: str | None, as_json: bool) ->
 
     try:
         opened = open_bundle(bundle, device)
-        cases = prepare(opened, op)
+        cases = prepare(opened, *ops)
     except (ArchMismatchError, ArgumentError, DeviceError, NoVectorsError) as error:
         raise Unusable(str(error)) from error
     if not as_json:

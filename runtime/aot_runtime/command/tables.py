@@ -13,7 +13,7 @@ import msgspec
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.expressions import nearest
 from aot_runtime.contract.names import axis_names
-from aot_runtime.contract.records import INDEX, Index, Op, Value, Variant
+from aot_runtime.contract.records import INDEX, Index, Op, Value, Variant, spelled
 from aot_runtime.errors import ArgumentError, BundleError
 from aot_runtime.texts import ID_LENGTH, aligned_rows, axis_values_text, size_text
 
@@ -128,7 +128,7 @@ def _row(index: Index, op: Op, variant: Variant) -> VariantRow:
 
 def bundle_data(index: Index, rows: Iterable[VariantRow]) -> dict[str, Any]:
     """A bundle and its variants as plain data, ready for JSON."""
-    return {
+    data = {
         "name": index.name,
         "id": index.id,
         "arch": index.target.arch,
@@ -136,8 +136,9 @@ def bundle_data(index: Index, rows: Iterable[VariantRow]) -> dict[str, Any]:
         "format": index.format,
         "toolchain": index.toolchain,
         "variants": [asdict(row) for row in rows],
-        "selftest": [msgspec.to_builtins(case) for case in index.selftest],
+        "selftest": list(index.selftest),
     }
+    return msgspec.to_builtins(spelled(data))
 
 
 def bundle_text(index: Index, rows: Sequence[VariantRow]) -> str:

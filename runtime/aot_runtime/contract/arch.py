@@ -171,25 +171,30 @@ _LARGE, _SMALL = _rdna(1536, 24), _rdna(1024, 16)
 """The register files that RDNA 3 and 4 have, by product."""
 
 _MI250X = Product(
-    "AMD Instinct MI250X, one die", 110,  # of two, each a device of its own
+    "AMD Instinct MI250X, one die",
+    110,  # of two, each a device of its own
     Peaks(1.7e9, 1.6384e12, _rates(f64_f32=256, f16_bf16_i8=1024), 4, 4, 16, lds_banks=32, line_bytes=64),
-)  # fmt: skip
+)
 _MI300X = Product(
-    "AMD Instinct MI300X", 304,
+    "AMD Instinct MI300X",
+    304,
     Peaks(2.1e9, 5.3e12, _rates(f64_f32=256, xf32=1024, f16_bf16=2048, fp8_bf8_i8=4096), 4, 4, 16, 32, 128),
-)  # fmt: skip
+)
 _MI355X = Product(
-    "AMD Instinct MI355X", 256,
+    "AMD Instinct MI355X",
+    256,
     Peaks(2.4e9, 8e12, _rates(f64=128, f32=256, f16_bf16=4096, fp8_bf8_i8=8192, fp6_bf6_fp4=16384), 4, 4, 16, 64, 128),
-)  # fmt: skip
+)
 _RX7900XTX = Product(
-    "AMD Radeon RX 7900 XTX", 96,
+    "AMD Radeon RX 7900 XTX",
+    96,
     Peaks(2.5e9, 0.96e12, _rates(f16_bf16_iu8=512, iu4=1024), 2, 1, 1, 32, 128),
-)  # fmt: skip
+)
 _RX9070XT = Product(
-    "AMD Radeon RX 9070 XT", 64,
+    "AMD Radeon RX 9070 XT",
+    64,
     Peaks(2.97e9, 0.64e12, _rates(f16_bf16=1024, fp8_bf8_iu8=2048, iu4=4096), 2, 1, 1, 32, 128),
-)  # fmt: skip
+)
 
 _AMD = (
     Architecture("gfx908", "experimental", 0x30, 64 * KIB, _cdna(10, 256, 4), 64, descriptor_vgprs=4),

@@ -25,13 +25,22 @@ class Layout:
         strides: in elements.
         kernel_strides: strides as kernels get them: 0 where the extent is 1, so that a broadcast needs no special case.
         aligned: whether the address is a multiple of 16 bytes.
+        foreign: whether the memory is another library's, so that owners do not tell whose memory overlaps.
+        writeable: whether it may be written to, which its owner says.
         low, high: range of element offsets from the address, `high` exclusive.
     """
 
-    __slots__ = ("aligned", "device", "dtype", "high", "itemsize", "kernel_strides", "low", "shape", "strides")
+    __slots__ = (
+        "aligned", "device", "dtype", "foreign", "high", "itemsize", "kernel_strides", "low", "shape", "strides",
+        "writeable",
+    )  # fmt: skip
 
-    def __init__(self, device: tuple[str, int], dtype: str, shape: Shape, strides: Shape, aligned: bool):
+    def __init__(
+        self, device: tuple[str, int], dtype: str, shape: Shape, strides: Shape, aligned: bool, foreign: bool,
+        writeable: bool,
+    ):  # fmt: skip
         self.device, self.dtype, self.shape, self.strides, self.aligned = device, dtype, shape, strides, aligned
+        self.foreign, self.writeable = foreign, writeable
         self.itemsize = DTYPES[dtype]
         self.kernel_strides = tuple(0 if extent == 1 else stride for extent, stride in zip(shape, strides, strict=True))
         reach = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
@@ -62,26 +71,34 @@ class Layout:
 
     @property
     def disjoint(self) -> bool:
-        """Whether no two elements share memory, decided by each stride reaching over all smaller ones.
-
-        That is every layout that slicing, transposing and reshaping give; of other ones, some are called overlapping
-        that are not.
-        """
-        reach = 0
-        for step, extent in sorted(zip(map(abs, self.kernel_strides), self.shape, strict=True)):
-            if extent > 1 and step <= reach:
-                return 0 in self.shape
-            reach += step * (extent - 1)
-        return True
+        """Whether no two elements share memory; see `disjoint`."""
+        return disjoint(self.shape, self.strides)
 
     def __repr__(self) -> str:
         return f"{self.dtype}{list(self.shape)} strides {list(self.strides)}{'' if self.aligned else ' unaligned'}"
 
 
 @lru_cache(maxsize=1 << 16)
-def make_layout(device: tuple[str, int], dtype: str, shape: Shape, strides: Shape, aligned: bool) -> Layout:
+def make_layout(
+    device: tuple[str, int], dtype: str, shape: Shape, strides: Shape, aligned: bool, foreign: bool = False,
+    writeable: bool = True,
+) -> Layout:  # fmt: skip
     """The one `Layout` with these properties."""
-    return Layout(device, dtype, shape, strides, aligned)
+    return Layout(device, dtype, shape, strides, aligned, foreign, writeable)
+
+
+def disjoint(shape: Shape, strides: Shape, itemsize: int = 1) -> bool:
+    """Whether no two elements share memory, decided by each stride reaching over all smaller ones.
+
+    That is every layout that slicing, transposing and reshaping give; of other ones, some are called overlapping that
+    are not. itemsize: of an element, in the unit of the strides.
+    """
+    reach = 0
+    for step, extent in sorted((abs(step), extent) for step, extent in zip(strides, shape, strict=True) if extent != 1):
+        if step < reach + itemsize:
+            return 0 in shape
+        reach += step * (extent - 1)
+    return True
 
 
 def packed_strides(shape: Shape, order: Shape | None = None) -> Shape:

@@ -9,6 +9,7 @@ from .arch import ARCHITECTURES, SIMDS
 
 Limit = Literal["waves", "vgprs", "sgprs", "lds", "workgroups"]
 
+
 @dataclass(frozen=True)
 class Occupancy:
     waves_per_simd: float

@@ -6,7 +6,9 @@ an index whose `oldest_reader` is not newer than `FORMAT_VERSION`, and ignores f
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -25,7 +27,21 @@ POINTER = "*"
 
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """An integer of an index: what 64 bits hold."""
+
+
+class Infinity(msgspec.Struct, frozen=True):
+    """How the index spells the float that it is the name of: JSON has no number for it."""
+
+    float: Literal["inf", "-inf"]
+
+
 Value = bool | Int | float | str
+if TYPE_CHECKING:
+    _Value = Value
+    _Limit = float | None
+else:  # what is in a file; `decode_index` makes numbers of it
+    _Value = Value | Infinity
+    _Limit = float | None | Infinity
 
 
 class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -62,6 +78,7 @@ class Tensor(_Record, frozen=True):
         large: the aligned specialisation takes it however far it reaches; its strides are 64 bits wide there too.
         offsets: what its numbers are, where they say where sequences begin and end.
         range: least and largest number that it may have, expressions of dims and scalars; empty: any.
+        in_place: inputs that an output may be itself: the same address, shape and strides.
     """
 
     name: str
@@ -76,6 +93,7 @@ class Tensor(_Record, frozen=True):
     large: bool = False
     offsets: Offsets | None = None
     range: tuple[str, ...] = ()
+    in_place: tuple[str, ...] = ()
     doc: str = ""
 
 
@@ -89,8 +107,8 @@ class Scalar(_Record, frozen=True):
     type: str
     default: str = ""
     choices: tuple[str, ...] = ()
-    min: float | None = None
-    max: float | None = None
+    min: _Limit = None
+    max: _Limit = None
     doc: str = ""
 
 
@@ -111,7 +129,7 @@ class Axis(_Record, frozen=True):
     """
 
     name: str
-    values: tuple[Value, ...]
+    values: tuple[_Value, ...]
     pick: str
     rule: str = "equal"
 
@@ -136,7 +154,7 @@ class Config(_Record, frozen=True):
     """One tuned choice of a launch: constexprs and compiler options, and the calls that it serves."""
 
     name: str
-    values: dict[str, Value]
+    values: dict[str, _Value]
     options: dict[str, Value]
     when: str = ""
 
@@ -226,7 +244,7 @@ class Variant(_Record, frozen=True):
 
     op: str
     launch: Int
-    axis_values: dict[str, Value]
+    axis_values: dict[str, _Value]
     aligned: bool
     config: Int
     code: str
@@ -268,7 +286,7 @@ class Case(_Record, frozen=True):
     vectors: Blob
     bounds: dict[str, float]
     dtypes: dict[str, str] = {}
-    scalars: dict[str, Value] = {}
+    scalars: dict[str, _Value] = {}
     innermost: dict[str, Int] = {}
 
 
@@ -301,7 +319,47 @@ class _Version(msgspec.Struct, frozen=True):
 
 def encode_index(index: Index) -> bytes:
     """The canonical JSON of an index: the same index gives the same bytes."""
-    return msgspec.json.format(msgspec.json.encode(index, order="deterministic"), indent=1)
+    return msgspec.json.format(encode_json(index), indent=1)
+
+
+def encode_json(value: Any) -> bytes:
+    """The canonical JSON of records, or of plain data; infinite floats are as `Infinity` says."""
+    plain = msgspec.json.encode(value, order="deterministic")  # where a float that is not finite is null
+    return msgspec.json.encode(spelled(value), order="deterministic") if b"null" in plain else plain
+
+
+def spelled(value: Any) -> Any:
+    """Records, or plain data, with `Infinity` for each infinite float. Raises ValueError for NaN."""
+    return _mapped(value, _spelled_float)
+
+
+def _spelled_float(value: Any) -> Any:
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    if math.isnan(value):
+        raise ValueError("NaN cannot be in an index")
+    return Infinity("inf" if value > 0 else "-inf")
+
+
+def _number(value: Any) -> Any:
+    return float(value.float) if isinstance(value, Infinity) else value
+
+
+def _mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """A value with `leaf` applied to all in it that is no container; what has nothing to change is the same object,
+    so that fields at their default are known as such."""
+    match value:
+        case dict():
+            items = {key: _mapped(item, leaf) for key, item in value.items()}
+            return items if any(items[key] is not value[key] for key in items) else value
+        case list() | tuple():
+            members = tuple(_mapped(item, leaf) for item in value)
+            return members if any(new is not old for new, old in zip(members, value, strict=True)) else value
+        case _Record():
+            fields = tuple(getattr(value, name) for name in value.__struct_fields__)
+            changed = _mapped(fields, leaf)
+            return value if changed is fields else type(value)(*changed)
+    return leaf(value)
 
 
 def decode_index(data: bytes) -> Index:
@@ -313,6 +371,7 @@ def decode_index(data: bytes) -> Index:
                 f"the bundle needs a reader of format {needed}; this one reads up to {FORMAT_VERSION}: "
                 "install a newer aotbuild"
             )
-        return msgspec.json.decode(data, type=Index)
+        index = msgspec.json.decode(data, type=Index)
+        return _mapped(index, _number) if b'"float"' in data else index
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise BundleError(f"{INDEX} is not a bundle index: {error}") from None

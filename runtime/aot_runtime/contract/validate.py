@@ -118,6 +118,12 @@ def _tensor_faults(op: Op, tensor: Tensor) -> Iterator[Fault]:
             yield Fault((*path, key), f"dims {list(positions)} are not the tensor's")
     if tensor.contiguous and tensor.innermost:
         yield Fault((*path, "innermost"), "a tensor has `contiguous` or `innermost` dims, not both")
+    inputs = {item.name: item for item in op.tensors if item.role == "input"}
+    for name in tensor.in_place:
+        if tensor.role == "input" or name not in inputs:
+            yield Fault((*path, "in_place"), f"'{name}': it lists inputs that an output may be")
+        elif (inputs[name].dtype, len(inputs[name].shape)) != (tensor.dtype, len(tensor.shape)):
+            yield Fault((*path, "in_place"), f"'{name}' has another dtype or number of dims than '{tensor.name}'")
 
 
 def _offsets_faults(tensor: Tensor, dims: Mapping[str, DimSource], integers: Collection[str]) -> Iterator[Fault]:

@@ -13,9 +13,9 @@ from aot_runtime.contract.layout import ALIGNMENT, Layout, Shape, make_layout, p
 from aot_runtime.errors import ArgumentError
 from aot_runtime.texts import shown
 
+from .dlpack import DEVICES
 from .drivers.base import Driver
 from .identity import OneOfAKind
-from .memory import order_after
 
 
 class ArrayDevice(Protocol):
@@ -33,6 +33,9 @@ class ArrayDevice(Protocol):
 
     def read(self, host: np.ndarray[Any, Any], address: int, stream: int) -> None:
         """Fill a packed numpy array from an address."""
+
+    def array(self, host: Any) -> DeviceArray:
+        """Copy a numpy array to the device, packed."""
 
 
 class DeviceArray(OneOfAKind):
@@ -121,7 +124,7 @@ class DeviceArray(OneOfAKind):
     def _view(self, shape: Shape, strides: Shape, offset: int = 0) -> DeviceArray:
         old = self.layout
         ptr = self.ptr + offset * old.itemsize
-        layout = make_layout(old.device, old.dtype, shape, strides, ptr % ALIGNMENT == 0)
+        layout = make_layout(old.device, old.dtype, shape, strides, ptr % ALIGNMENT == 0, old.foreign, old.writeable)
         return DeviceArray(self.device, ptr, layout, self.owner)
 
     # Copies
@@ -139,49 +142,74 @@ class DeviceArray(OneOfAKind):
 
     def copy_from(self, host: np.ndarray[Any, Any], stream: Any = None) -> None:
         """Overwrite the array, which must have no gaps, with a numpy array of the same shape and dtype."""
-        order = self.layout.packed_order
+        order = self._writeable_order()
         if host.shape != self.shape or host.dtype != self.dtype:
             raise ArgumentError(f"cannot copy {host.dtype}{list(host.shape)} to {self.dtype}{list(self.shape)}")
-        if order is None:
-            raise ArgumentError(f"cannot copy to an array with gaps or overlap: {self.layout}")
         if host.size:
             packed = np.ascontiguousarray(host.transpose(order))
             self.device.write(self.ptr, packed, self.device.handle(stream))
 
     def fill(self, byte: int, stream: Any = None) -> None:
         """Set every byte of an array that has no gaps."""
-        if self.layout.packed_order is None:
-            raise ArgumentError(f"cannot fill an array with gaps or overlap: {self.layout}")
+        self._writeable_order()
         if self.nbytes:
             self.device.driver.fill(self.device.index, self.ptr, byte, self.nbytes, self.device.handle(stream))
+
+    def _writeable_order(self) -> Shape:
+        order = self.layout.packed_order
+        if order is None or not self.layout.writeable:
+            what = "an array with gaps or overlap" if order is None else "a read-only array"
+            raise ArgumentError(f"cannot write to {what}: {self.layout}")
+        return order
 
     # Exchange
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Version 3 of the protocol; also what HIP builds of torch and cupy read."""
+        if self.device.driver.name not in DEVICES:
+            raise AttributeError(f"{self.device} has no memory of a GPU; use __dlpack__ or numpy(), which copy")
         if self.dtype.isbuiltin != 1:  # of ml_dtypes: its type string means something else
             raise AttributeError(f"__cuda_array_interface__ has no {self.layout.dtype}; use __dlpack__")
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
-            "data": (self.ptr, False),
+            "data": (self.ptr, not self.layout.writeable),
             "strides": self.strides,
             "version": 3,
         }
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        from .dlpack import DLPACK_DEVICES
+        """DLPack's (type, id) of the array's device; of an emulated one the CPU, to which exports copy."""
+        from .exporting import dlpack_device
 
-        return DLPACK_DEVICES[self.device.driver.name], self.device.index
+        return dlpack_device(self)
 
-    def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
-        """A DLPack capsule; the consumer's `stream` is made to wait for this device's default stream."""
-        from .dlpack import export_capsule
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A DLPack capsule, versioned where `max_version` allows it, of this very memory or of a copy.
 
-        if stream is not None and stream > 2:  # -1: no synchronisation; 0, 1 and 2: default streams
-            order_after(self.device.driver, self.device.index, stream, 0)
-        return export_capsule(self.ptr, self.layout, self.__dlpack_device__(), self)
+        The consumer's `stream` is made to wait for this device's default stream. A copy is made where `copy` asks for
+        one, and for `dl_device` (1, 0), the CPU. An emulated array is always copied to the CPU.
+
+        Raises:
+            BufferError: that needs a copy, and `copy` is false; or `dl_device` is another device.
+        """
+        from .exporting import export_array
+
+        return export_array(self, stream, max_version, dl_device, copy)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """A copy in host memory, for numpy. Raises `TypeError` where `copy` is false."""
+        if copy is False:
+            raise TypeError(f"an array on {self.device} becomes a numpy array by a copy, which copy=False forbids")
+        return self.numpy().astype(self.dtype if dtype is None else dtype, copy=False)
 
 
 def _index(layout: Layout, keys: tuple[Any, ...]) -> tuple[Shape, Shape, int]:

@@ -1,20 +1,29 @@
 """DLPack capsules: an address and a layout, given to another library or taken from it, with no copy.
 
-The structs are those of dlpack.h, version 0.8 ABI (unversioned capsules, `DLManagedTensor`), which numpy, torch,
-cupy and jax all take: https://dmlc.github.io/dlpack/latest/c_api.html
+The structs are those of dlpack.h: `DLManagedTensor`, and since version 1 `DLManagedTensorVersioned`, which knows of
+memory that may not be written: https://dmlc.github.io/dlpack/latest/c_api.html
 """
 
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from typing import Any
 
 from aot_runtime.contract.dtypes import DTYPES
-from aot_runtime.contract.layout import ALIGNMENT, Layout, make_layout, packed_strides
+from aot_runtime.contract.layout import Shape, packed_strides
 from aot_runtime.errors import ArgumentError
 
-DLPACK_DEVICES = {"cuda": 2, "hip": 10, "emulator": 1}
-"""DLDeviceType of each driver: kDLCUDA, kDLROCM, kDLCPU."""
+VERSION = (1, 0)
+"""The version of DLPack whose capsules are made, and asked for."""
+DEVICES = {"cuda": 2, "hip": 10}
+"""DLDeviceType of each driver's memory: kDLCUDA, kDLROCM. That of the emulator is no memory to other libraries."""
+CPU = (1, 0)
+"""kDLCPU."""
+HOST_DEVICES = (1, 3, 11)
+"""DLDeviceTypes of memory that the host addresses: kDLCPU, kDLCUDAHost, kDLROCMHost."""
+_READ_ONLY, _IS_COPIED = 1, 2
+"""Flags of a versioned capsule."""
 
 _KINDS = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 _CODES = {
@@ -50,12 +59,25 @@ class _Tensor(ctypes.Structure):
     )
 
 
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
 class _Managed(ctypes.Structure):
-    pass
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
+    names = (b"dltensor", b"used_dltensor")
 
 
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
-_Managed._fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", _Deleter),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+    names = (b"dltensor_versioned", b"used_dltensor_versioned")
+
 
 _CapsuleDestructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _api = ctypes.pythonapi
@@ -64,58 +86,86 @@ _api.PyCapsule_New.argtypes = (ctypes.c_void_p, ctypes.c_char_p, _CapsuleDestruc
 _api.PyCapsule_GetPointer.restype = ctypes.c_void_p
 _api.PyCapsule_GetPointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _api.PyCapsule_SetName.argtypes = (ctypes.py_object, ctypes.c_char_p)
+_api.PyCapsule_IsValid.argtypes = (ctypes.py_object, ctypes.c_char_p)
 # The destructor gets a capsule whose count is zero already: as a raw pointer, so that no reference is taken.
 _raw_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
-
-_FRESH, _USED = b"dltensor", b"used_dltensor"
 
 _exports: dict[int, tuple[Any, ...]] = {}
 """What each exported struct needs alive until its consumer calls the deleter, by the struct's address."""
 
 
 @_Deleter
-def _delete(managed: Any) -> None:
-    _exports.pop(ctypes.addressof(managed.contents), None)
+def _delete(managed: int) -> None:
+    _exports.pop(managed, None)
 
 
 @_CapsuleDestructor
 def _destroy(capsule: int) -> None:
-    if _raw_is_valid(capsule, _FRESH):  # nobody consumed it
-        _exports.pop(_raw_pointer(capsule, _FRESH), None)
+    for form in (_Managed, _Versioned):
+        if _raw_is_valid(capsule, form.names[0]):  # nobody consumed it
+            _exports.pop(_raw_pointer(capsule, form.names[0]), None)
 
 
-def export_capsule(ptr: int, layout: Layout, device: tuple[int, int], owner: Any) -> Any:
-    """A `dltensor` capsule of an array; `owner` stays alive until the consumer lets go. device: DLPack's (type, id)."""
-    rank = len(layout.shape)
-    shape, strides = (ctypes.c_int64 * rank)(*layout.shape), (ctypes.c_int64 * rank)(*layout.strides)
-    tensor = _Tensor(ptr, _Device(*device), rank, _DataType(*_CODES[layout.dtype], 1), shape, strides, 0)
-    managed = _Managed(tensor, None, _delete)
+@dataclass(frozen=True)
+class Exchanged:
+    """An array between two libraries.
+
+    Attributes:
+        ptr: the address of its first element.
+        dtype: the dtype's name.
+        strides: in elements.
+        owner: what has to stay alive as long as the array is used.
+        device: DLPack's (type, id).
+        writeable: whether it may be written to.
+    """
+
+    ptr: int
+    dtype: str
+    shape: Shape
+    strides: Shape
+    owner: Any
+    device: tuple[int, int]
+    writeable: bool = True
+
+
+def export_capsule(array: Exchanged, versioned: bool, copied: bool = False) -> Any:
+    """A capsule of an array, whose owner stays alive until the consumer lets go. copied: it is the consumer's own."""
+    rank = len(array.shape)
+    shape, strides = (ctypes.c_int64 * rank)(*array.shape), (ctypes.c_int64 * rank)(*array.strides)
+    tensor = _Tensor(array.ptr, _Device(*array.device), rank, _DataType(*_CODES[array.dtype], 1), shape, strides, 0)
+    flags = _IS_COPIED * copied | _READ_ONLY * (not array.writeable)
+    managed = _Versioned(*VERSION, None, _delete, flags, tensor) if versioned else _Managed(tensor, None, _delete)
     address = ctypes.addressof(managed)
-    _exports[address] = (managed, shape, strides, owner)
-    return _api.PyCapsule_New(address, _FRESH, _destroy)
+    _exports[address] = (managed, shape, strides, array.owner)
+    return _api.PyCapsule_New(address, managed.names[0], _destroy)
 
 
 class _Imported:
     """Keeps another library's tensor alive, and lets go of it when the last view is gone."""
 
-    def __init__(self, managed: _Managed):
+    def __init__(self, managed: _Managed | _Versioned):
         self.managed = managed
 
     def __del__(self) -> None:
         if self.managed.deleter:
-            self.managed.deleter(ctypes.byref(self.managed))
+            self.managed.deleter(ctypes.addressof(self.managed))
 
 
-def import_capsule(capsule: Any, device: tuple[str, int]) -> tuple[int, Layout, Any]:
-    """(address, layout on `device`, owner) of a capsule, which is used up. Raises `ArgumentError`."""
-    managed = _Managed.from_address(_api.PyCapsule_GetPointer(capsule, _FRESH))
+def import_capsule(capsule: Any) -> Exchanged:
+    """The array of a capsule, which is used up. Raises `ArgumentError`; then it is its producer's as before."""
+    form = _Versioned if _api.PyCapsule_IsValid(capsule, _Versioned.names[0]) else _Managed
+    managed = form.from_address(_api.PyCapsule_GetPointer(capsule, form.names[0]))
+    if isinstance(managed, _Versioned) and managed.major != VERSION[0]:
+        raise ArgumentError(f"a DLPack capsule of version {managed.major}.{managed.minor}; version 1 is supported")
     tensor = managed.tensor
     code = (tensor.dtype.code, tensor.dtype.bits)
     if code not in _NAMES or tensor.dtype.lanes != 1:
         raise ArgumentError(f"DLPack dtype code {code[0]} with {code[1]} bits is not supported")
     shape = tuple(tensor.shape[: tensor.ndim])
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else packed_strides(shape)
-    _api.PyCapsule_SetName(capsule, _USED)
+    _api.PyCapsule_SetName(capsule, form.names[1])
     ptr = (tensor.data or 0) + tensor.byte_offset
-    return ptr, make_layout(device, _NAMES[code], shape, strides, ptr % ALIGNMENT == 0), _Imported(managed)
+    writeable = not (isinstance(managed, _Versioned) and managed.flags & _READ_ONLY)
+    where = (tensor.device.type, tensor.device.id)
+    return Exchanged(ptr, _NAMES[code], shape, strides, _Imported(managed), where, writeable)

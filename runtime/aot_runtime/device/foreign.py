@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from aot_runtime.contract.dtypes import DTYPES
+from aot_runtime.contract.dtypes import DTYPES, numpy_dtype
 from aot_runtime.contract.layout import ALIGNMENT, make_layout, packed_strides
 from aot_runtime.errors import AotError, ArgumentError, DriverCallError
 
 from .array import ArrayDevice, DeviceArray
-from .dlpack import DLPACK_DEVICES, import_capsule
+from .dlpack import DEVICES, HOST_DEVICES, VERSION, import_capsule
 
 
 def wrap_foreign(device: ArrayDevice, foreign: Any) -> DeviceArray:
     """A `DeviceArray` over another library's array. Raises `ArgumentError` when it is not on this device."""
-    if isinstance(foreign, type):
-        raise ArgumentError(f"{foreign.__name__} is a class, not an array")
-    try:
+    if isinstance(foreign, DeviceArray) and foreign.layout.device == device.key:
+        return foreign
+    with _library_errors(foreign):
         return _wrapped(device, foreign)
-    except (AotError, MemoryError):
-        raise
-    except Exception as error:  # of the library: a tensor with gradients, a protocol half fulfilled
-        reason = f"{type(error).__name__}: {error}"
-        raise ArgumentError(f"{type(foreign).__name__} does not let itself be taken: {reason}") from error
 
 
 def _wrapped(device: ArrayDevice, foreign: Any) -> DeviceArray:
     if hasattr(foreign, "__dlpack__") and hasattr(foreign, "__dlpack_device__"):
-        kind, index = foreign.__dlpack_device__()
-        if (int(kind), int(index)) != (DLPACK_DEVICES[device.driver.name], device.index):
-            raise ArgumentError(f"the array is on DLPack device {(int(kind), int(index))}, not on {device}")
-        capsule = foreign.__dlpack__(stream=-1 if int(kind) != 1 else None)
-        return DeviceArray(device, *import_capsule(capsule, device.key))
+        return _from_dlpack(device, foreign)
     interface = getattr(foreign, "__cuda_array_interface__", None)
     if interface is None:
         raise ArgumentError(
@@ -41,6 +35,66 @@ def _wrapped(device: ArrayDevice, foreign: Any) -> DeviceArray:
             "__cuda_array_interface__ is allowed"
         )
     return _from_interface(device, foreign, interface)
+
+
+def host_array(foreign: Any) -> np.ndarray[Any, Any] | None:
+    """Another library's array in host memory as a numpy array over the same memory; None for any other object."""
+    if isinstance(foreign, type) or not (hasattr(foreign, "__dlpack__") and hasattr(foreign, "__dlpack_device__")):
+        return None
+    with _library_errors(foreign):
+        if _device_of(foreign)[0] not in HOST_DEVICES:
+            return None
+        taken = import_capsule(_capsule(foreign))
+    size = DTYPES[taken.dtype]
+    memory = {
+        "data": (taken.ptr, not taken.writeable),
+        "shape": taken.shape,
+        "strides": tuple(stride * size for stride in taken.strides),
+        "typestr": f"|u{size}",  # a dtype of ml_dtypes has no string of its own
+        "version": 3,
+    }
+    return np.asarray(SimpleNamespace(__array_interface__=memory, owner=taken.owner)).view(numpy_dtype(taken.dtype))
+
+
+def _from_dlpack(device: ArrayDevice, foreign: Any) -> DeviceArray:
+    where = _device_of(foreign)
+    if where[0] in HOST_DEVICES:
+        raise ArgumentError(f"the array is in host memory, not on {device}; Device.array makes a copy of it")
+    if where != (DEVICES.get(device.driver.name), device.index):
+        raise ArgumentError(f"the array is on DLPack device {where}, not on {device}")
+    taken = import_capsule(_capsule(foreign, stream=-1))
+    if taken.device != where:
+        raise ArgumentError(f"the array is said to be on DLPack device {where}, but is on {taken.device}")
+    aligned = taken.ptr % ALIGNMENT == 0
+    layout = make_layout(device.key, taken.dtype, taken.shape, taken.strides, aligned, True, taken.writeable)
+    return DeviceArray(device, taken.ptr, layout, taken.owner)
+
+
+def _device_of(foreign: Any) -> tuple[int, int]:
+    kind, index = foreign.__dlpack_device__()
+    return int(kind), int(index)
+
+
+def _capsule(foreign: Any, **stream: int) -> Any:
+    """The capsule of an array, versioned where its library knows of that."""
+    try:
+        return foreign.__dlpack__(**stream, max_version=VERSION)
+    except TypeError:  # a library from before DLPack 1
+        return foreign.__dlpack__(**stream)
+
+
+@contextmanager
+def _library_errors(foreign: Any) -> Iterator[None]:
+    """Makes an `ArgumentError` of what another library raises: a tensor with gradients, a protocol half fulfilled."""
+    if isinstance(foreign, type):
+        raise ArgumentError(f"{foreign.__name__} is a class, not an array")
+    try:
+        yield
+    except (AotError, MemoryError):
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ArgumentError(f"{type(foreign).__name__} does not let itself be taken: {reason}") from error
 
 
 def _from_interface(device: ArrayDevice, foreign: Any, interface: dict[str, Any]) -> DeviceArray:
@@ -61,4 +115,8 @@ def _from_interface(device: ArrayDevice, foreign: Any, interface: dict[str, Any]
         raise ArgumentError(f"address {ptr:#x} is not memory of {device}: {error}") from None
     if owner != device.index:
         raise ArgumentError(f"the array is on {device.driver.name}:{owner}, not on {device}")
-    return DeviceArray(device, ptr, make_layout(device.key, name, shape, strides, ptr % ALIGNMENT == 0), foreign)
+    if interface.get("mask") is not None:
+        raise ArgumentError("the array has a mask; arrays without one are allowed")
+    readonly = bool(interface["data"][1])
+    layout = make_layout(device.key, name, shape, strides, ptr % ALIGNMENT == 0, True, not readonly)
+    return DeviceArray(device, ptr, layout, foreign)

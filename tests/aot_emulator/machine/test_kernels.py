@@ -6,7 +6,8 @@ All run in strict mode, which must have nothing to say.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -16,15 +17,12 @@ import pytest
 pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
 
 from aot_emulator import ARCHS, EmulatorDriver, Options, Order
-from aot_emulator.driver import STRICT_VARIABLE
 
 from tests.support.emulation.launching import (
-    BF8,
     BF16,
     F16,
     F32,
     F64,
-    FP8,
     FP8_OF,
     I8,
     I32,
@@ -32,293 +30,310 @@ from tests.support.emulation.launching import (
     OCP_BF8,
     OCP_FP8,
     U32,
-    U64,
     compile_kernel,
+    launch,
     normal,
     run,
-)
-from tests.support.emulation.sweeps import sweep
+)  # fmt: skip
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-GFX942, RDNA = "gfx942", ("gfx1100", "gfx1201")
-
-
-def on_archs(names: str, cases: Iterable[tuple[Any, ...]], every: int = 4) -> Any:
-    """Parameters `arch` and `names`: each case on each architecture, of which a sample is no slow test."""
-    # Cases are taken in another order for each architecture, so that samples differ.
-    found = list(cases)
-    shifted = ((arch, *case) for at, arch in enumerate(ARCHS) for case in (*found[at:], *found[:at]))
-    return sweep(f"arch,{names}", shifted, every, str)
+CDNA, RDNA = ("gfx942", "gfx950", "gfx90a"), ("gfx1100", "gfx1201")
 
 
-every_arch = pytest.mark.parametrize("arch", ARCHS)
+def cases(names: str, found: list[Any], count: int) -> Any:
+    """Parameters, of whose cases so many are no slow tests."""
+
+    def decorate(test: Any) -> Any:
+        return pytest.mark.sampled(count)(pytest.mark.parametrize(names, found, ids=str)(test))
+
+    return decorate
 
 
-@on_archs("dtype", [(dtype,) for dtype in (F32, F16, BF16, F64, I8, I64)])
-def test_masked_add(arch: str, dtype: np.dtype, monkeypatch: pytest.MonkeyPatch):
-    x, y = (normal(1000, dtype=dtype, seed=i, scale=10) for i in range(2))
-    for strict in "01":
-        monkeypatch.setenv(STRICT_VARIABLE, strict)
-        after, driver = run("add", (4,), {"x": x, "y": y, "out": np.zeros_like(x), "n": 1000}, arch=arch, BLOCK=256)
-        np.testing.assert_array_equal(after["out"], x + y)
-        assert driver.last.instructions > 16  # four workgroups of four wavefronts
+@pytest.mark.parametrize("strict", (False, True))
+def test_masked_add(strict: bool):
+    x, y = (normal(1000, seed=i, scale=10) for i in range(2))
+    driver = EmulatorDriver(Options(strict=strict))
+    signature = (("x", "*fp32"), ("y", "*fp32"), ("out", "*fp32"), ("n", "i32"))
+    kernel = compile_kernel("add", signature, (("BLOCK", 256),))
+    after, _ = launch(kernel, (4,), {"x": x, "y": y, "out": np.zeros_like(x), "n": 1000}, driver=driver)
+    np.testing.assert_array_equal(after["out"], x + y)
+    assert driver.last.instructions > 16  # four workgroups of four wavefronts
 
 
-@on_archs("dtype", [(F32,), (F16,)], 3)
-def test_layernorm(arch: str, dtype: np.dtype):
-    x = normal(5, 777, dtype=dtype)
-    weight, bias = normal(777, dtype=dtype, seed=1), normal(777, dtype=dtype, seed=2)
-    arguments = {"x": x, "weight": weight, "bias": bias, "out": np.zeros_like(x), "columns": 777, "eps": 1e-5}
-    after, _ = run("layernorm", (5,), arguments, arch=arch, BLOCK=1024)
-    exact = x.astype(np.float64)
-    exact = (exact - exact.mean(1, keepdims=True)) / np.sqrt(exact.var(1, keepdims=True) + 1e-5) * weight + bias
-    tolerance = 2e-3 if dtype == F16 else 2e-6
-    np.testing.assert_allclose(after["out"].astype(np.float64), exact, rtol=tolerance, atol=tolerance)
+# Products of matrices
 
 
 def check_matmul(
-    dtype: np.dtype, shape: tuple[int, int, int], blocks: tuple[int, int, int], options: dict[str, Any] | None = None,
-    split: int = 1, emulation: Options | None = None, arch: str = GFX942,
+    arch: str, dtype: np.dtype, shape: tuple[int, int, int], blocks: tuple[int, int, int], split: int = 1,
+    emulation: Options | None = None, precision: str | None = None, **options: Any,
 ) -> EmulatorDriver:  # fmt: skip
     (m, n, k), (block_m, block_n, block_k) = shape, blocks
     a, b = ((normal(*s, dtype=dtype, seed=i, scale=30 if dtype == I8 else 1)) for i, s in enumerate(((m, k), (k, n))))
     c = np.zeros((m, n), {I8: I32, F64: F64}.get(dtype, F32))
     grid = (-(-m // block_m), -(-n // block_n), split)
     after, driver = run("matmul", grid, {"a": a, "b": b, "c": c, "m": m, "n": n, "k": k}, options, emulation, arch=arch,
-                        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, SPLIT_K=split)  # fmt: skip
-    if dtype == F32 and arch == GFX942:  # tl.dot takes 19 bits of each: the low 13 are dropped
+                        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, SPLIT_K=split, PRECISION=precision)  # fmt: skip
+    if dtype == F32 and arch == "gfx942" and precision is None:  # tl.dot takes 19 bits of each: the low 13 are dropped
         a, b = ((x.view(np.uint32) & ~np.uint32(0x1FFF)).view(np.float32) for x in (a, b))
-    exact = a.astype(np.float64) @ b.astype(np.float64)
-    error = np.abs(after["c"] - exact).max()
-    assert error <= (0 if dtype == I8 else 1e-12 if dtype == F64 else 2e-5 * np.sqrt(k)), error
+    error = np.abs(after["c"] - a.astype(np.float64) @ b.astype(np.float64)).max()
+    assert error <= (
+        0
+        if dtype == I8
+        else 1e-12
+        if dtype == F64
+        else 5e-5 * np.sqrt(k)
+        if precision == "bf16x3"
+        else 2e-5 * np.sqrt(k)
+    ), error
     return driver
 
 
-MATMULS = [(arch, dtype, instruction) for arch in ARCHS for dtype in (F16, BF16, F32, I8, *FP8_OF[arch])
-           for instruction in (0, 16, 32) if bool(instruction) != (arch in RDNA)]  # fmt: skip
+RAGGED = [(arch, dtype, instruction) for arch in ARCHS for dtype in (F16, BF16, F32, I8, *FP8_OF[arch])
+          for instruction in (0, 16, 32) if bool(instruction) != (arch in RDNA)]  # fmt: skip
 WMMA = {F16: "f32_16x16x16_f16", BF16: "f32_16x16x16_bf16", I8: "i32_16x16x16_iu8"}
 
 
-@sweep("arch,dtype,instruction", MATMULS, 4, str)
+@cases("arch,dtype,instruction", RAGGED, 6)
 def test_ragged_matmul(arch: str, dtype: np.dtype, instruction: int):
-    options = {"num_warps": 4} | ({"matrix_instr_nonkdim": instruction} if instruction else {})
-    driver = check_matmul(dtype, (100, 70, 90), (64, 64, 32), options, arch=arch)
+    options = {"matrix_instr_nonkdim": instruction} if instruction else {}
+    driver = check_matmul(arch, dtype, (50, 35, 45), (32, 32, 32), num_warps=2, **options)
     if arch in RDNA and dtype in WMMA:
         assert driver.last.summary.mnemonics[f"v_wmma_{WMMA[dtype]}"] > 0
 
 
-@sweep("arch,dtype,stages", [("gfx942", F16, 3), ("gfx950", F16, 3), ("gfx950", I8, 2), ("gfx950", OCP_FP8, 3),
-                             ("gfx90a", F16, 2), ("gfx1100", BF16, 3), ("gfx1201", BF16, 3)], 2, str)  # fmt: skip
+# Deep enough for the longest instructions, and for loads that go to LDS
+PIPELINED = [
+    ("gfx942", F16, 3),
+    ("gfx950", F16, 3),
+    ("gfx90a", F16, 2),
+    ("gfx950", I8, 2),
+    ("gfx1100", BF16, 3),
+    ("gfx950", OCP_FP8, 3),
+]
+
+
+@cases("arch,dtype,stages", PIPELINED, 3)
 def test_pipelined_matmul(arch: str, dtype: np.dtype, stages: int):
-    """Deep enough for the longest instructions, and for loads that go to LDS."""
-    k, block_k = (256, 32) if arch in RDNA else (384, 128)
-    check_matmul(dtype, (64, 64, k), (64, 64, block_k), {"num_stages": stages}, arch=arch)
+    k, block_k = (128, 32) if arch in RDNA else (384, 128)
+    check_matmul(arch, dtype, (32, 32, k), (32, 32, block_k), num_stages=stages)
 
 
-@sweep("arch", ARCHS, 2)
-def test_matmul_of_doubles(arch: str):
-    check_matmul(F64, (48, 40, 50), (32, 32, 32), arch=arch)
+# They may be made of vector instructions: v_dot2c, v_dot4c. fp32 may be three bfloat16.
+SMALL = [(arch, dtype, m, "ieee") for m in (16, 4) for dtype in (F16, F64, F32, I8, BF16) for arch in CDNA]
+SMALL += [(arch, F32, 32, "bf16x3") for arch in CDNA] + [("gfx950", dtype, 4, "ieee") for dtype in FP8_OF["gfx950"]]
 
 
-@sweep("arch,order", [(arch, order) for arch in ARCHS for order in Order], 3, str)
+@cases("arch,dtype,m,precision", SMALL, 6)
+def test_small_matmul(arch: str, dtype: np.dtype, m: int, precision: str):
+    check_matmul(arch, dtype, (m, 256 // m, 64), (m, 256 // m, 64), precision=precision, num_warps=1)
+
+
+@cases("arch,order", [(arch, order) for arch in ARCHS for order in Order], 2)
 def test_split_k_with_float_atomics(arch: str, order: Order):
-    check_matmul(F16, (64, 64, 256), (32, 32, 32), split=4, emulation=Options(order=order), arch=arch)
+    check_matmul(arch, F16, (32, 64, 128), (32, 32, 32), 4, Options(order=order, strict=True))
 
 
-def test_spilling_matmul():
-    """One wavefront for a tile of 128 x 256 does not fit its registers: accumulation registers and scratch."""
-    shape, blocks = (128, 256, 32), (128, 256, 32)
-    check_matmul(F16, shape, blocks, {"num_warps": 1})
-    signature = (("a", "*fp16"), ("b", "*fp16"), ("c", "*fp32"), ("m", "i32"), ("n", "i32"), ("k", "i32"))
-    constants = (("BLOCK_M", 128), ("BLOCK_N", 256), ("BLOCK_K", 32), ("SPLIT_K", 1))
-    metadata = compile_kernel("matmul", signature, constants, (("num_warps", 1),)).compiled.metadata
-    assert metadata.scratch_bytes > 0 and metadata.agprs > 0, "the kernel spills no more: make its tile larger"
+@cases("arch", ("gfx942", "gfx1100", "gfx90a", "gfx950", "gfx1201"), 2)
+def test_spilling_matmul(arch: str):
+    """So many wavefronts a SIMD leave too few registers; gfx90a reaches scratch by buffer instructions."""
+    options, waves = Options(profile=True, strict=True), 16 if arch in RDNA else 8
+    driver = check_matmul(arch, F16, (32, 64, 64), (32, 64, 32), 1, options, num_warps=1, waves_per_eu=waves)
+    accesses = driver.last.summary.accesses
+    assert ("scratch", "store") in accesses and ("scratch", "load") in accesses, (
+        "it spills no more: take more wavefronts"
+    )
 
 
-@sweep("arch", RDNA, 2)
-def test_spilling_matmul_of_rdna(arch: str):
-    driver = check_matmul(F64, (30, 32, 32), (32, 32, 32), {"num_warps": 1}, arch=arch)
-    spilled = [name for name in driver.last.summary.mnemonics if name.startswith("scratch_")]
-    assert spilled, "it spills no more: make its tile larger"
+# What the compiler knows of pointers, and these choose how tiles are loaded.
+WAYS = {
+    "global": {"AMDGCN_USE_BUFFER_OPS": "0"},
+    "buffer": {"AMDGCN_USE_BUFFER_OPS": "1"},
+    "direct": {"TRITON_HIP_USE_ASYNC_COPY": "1"},  # which gfx950 has by itself, and gfx90a not at all
+}
+EXPECTED = {
+    ("gfx950", "global"): {"global_load_lds_dwordx4", "ds_read_b64_tr_b16"},
+    ("gfx950", "buffer"): {"buffer_load_dwordx4", "ds_read_b64_tr_b16"},
+    ("gfx942", "direct"): {"buffer_load_dword"},
+}
+"""Instructions that the kernel should have."""
 
 
-UNARY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "exp": np.exp, "log": np.log, "exp2": np.exp2, "log2": np.log2, "sin": np.sin, "cos": np.cos, "sqrt": np.sqrt,
-    "rsqrt": lambda x: 1 / np.sqrt(x), "erf": np.vectorize(math.erf), "tanh": np.tanh,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "floor": np.floor, "ceil": np.ceil, "abs": np.abs,
-    "pow": lambda x: np.abs(x) ** x,
+@cases("arch,way,kind", [(arch, way, kind) for kind in ("fp16", "bf16") for way in WAYS for arch in CDNA
+                         if (arch, way) != ("gfx90a", "direct")], 4)  # fmt: skip
+def test_matmul_of_whole_blocks(arch: str, way: str, kind: str, monkeypatch: pytest.MonkeyPatch):
+    for name, value in WAYS[way].items():
+        monkeypatch.setenv(name, value)
+    m, n, k = 64, 64, 192
+    signature = (("a", f"*{kind}"), ("b", f"*{kind}"), ("c", "*fp32"), ("m", "i32"), ("n", "i32"), ("k", "i32"))
+    constants = (("BLOCK_M", 64), ("BLOCK_N", 64), ("BLOCK_K", 64))
+    kernel = compile_kernel.__wrapped__(
+        "matmul_blocks", signature, constants, (("num_stages", 2),), ("a", "b", "c", "n", "k"), arch
+    )
+    a, b = (normal(*s, dtype=F16 if kind == "fp16" else BF16, seed=i) for i, s in enumerate(((m, k), (k, n))))
+    arguments = {"a": a, "b": b, "c": np.zeros((m, n), F32), "m": m, "n": n, "k": k}
+    after, driver = launch(kernel, (1, 1), arguments, Options(profile=True))
+    assert np.abs(after["c"] - a.astype(np.float64) @ b.astype(np.float64)).max() <= 2e-5 * np.sqrt(k)
+    assert EXPECTED.get((arch, way), set()) <= set(driver.last.summary.mnemonics)
+    if arch == "gfx950" or (arch, way) == ("gfx942", "direct"):
+        accesses = driver.last.summary.accesses
+        assert accesses["lds", "store"].bytes == accesses["global", "load"].bytes == a.nbytes + b.nbytes
+
+
+FORMATS = {"e2m1": np.dtype(ml_dtypes.float4_e2m1fn), "e4m3": OCP_FP8, "e5m2": OCP_BF8, "bf16": BF16, "fp16": F16}
+
+
+@cache
+def microscaled(seed: int, rows: int, k: int, name: str, axis: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Numbers as they are stored (fp4 in pairs along an axis), scales [rows, k // 32], and what they mean [rows, k].
+
+    axis: 1 is along k.
+    """
+    rng = np.random.default_rng(seed)
+    values = (rng.standard_normal((rows, k)) * 2).astype(FORMATS[name])
+    scales = np.full((rows, k // 32), 127, np.uint8)
+    if name not in ("bf16", "fp16"):  # these have none
+        scales = rng.integers(120, 134, scales.shape).astype(np.uint8)
+    exact = values.astype(np.float64) * np.repeat(np.ldexp(1.0, scales.astype(int) - 127), 32, axis=1)
+    if name != "e2m1":
+        return values, scales, exact
+    codes = values.view(np.uint8)
+    low, high = (codes[:, 0::2], codes[:, 1::2]) if axis else (codes[0::2], codes[1::2])
+    return low | high << 4, scales, exact
+
+
+PAIRS = ("e2m1 e2m1", "e4m3 e5m2", "e4m3 e2m1", "e5m2 e4m3", "bf16 e2m1", "fp16 e4m3")
+
+
+@cases("arch,pair,instruction,along_k", [
+    *(("gfx950", pair, instruction, True) for instruction in (16, 32) for pair in PAIRS),
+    ("gfx950", "e4m3 e2m1", 0, False), ("gfx942", "bf16 e2m1", 0, True), ("gfx90a", "bf16 e2m1", 0, True),
+], 4)  # fmt: skip
+def test_scaled_matmul(arch: str, pair: str, instruction: int, along_k: bool):
+    """Of microscaling formats, also where there are no instructions for them, and with fp4 packed along columns."""
+    (a, b), (m, n, k) = pair.split(), (32, 32, 256)
+    left, left_scales, left_exact = microscaled(0, m, k, a, 1)
+    right, right_scales, right_exact = microscaled(1, n, k, b, int(along_k))
+    arguments = {"a": left, "a_scale": left_scales, "b": np.ascontiguousarray(right.T), "b_scale": right_scales,
+                 "c": np.zeros((m, n), F32), "k": k}  # fmt: skip
+    constants = {"M": m, "N": n, "K": 128, "A": a, "B": b, "B_PACKED_ALONG_K": along_k}
+    options = {"matrix_instr_nonkdim": instruction} if instruction else {}
+    after, driver = run("scaled_matmul", (1,), arguments, options, arch=arch, **constants)
+    exact, size = left_exact @ right_exact.T, np.abs(left_exact) @ np.abs(right_exact).T
+    assert np.abs(after["c"] - exact).max() <= 1e-6 * size.max()
+    assert along_k or "ds_read_b64_tr_b4" in driver.last.summary.mnemonics
+
+
+# Functions of numbers: in the order of their kernel's output
+
+FLOAT_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "exp": lambda a, b: np.exp(a), "log": lambda a, b: np.log(b), "exp2": lambda a, b: np.exp2(a),
+    "log2": lambda a, b: np.log2(b), "sin": lambda a, b: np.sin(a), "cos": lambda a, b: np.cos(a),
+    "sqrt": lambda a, b: np.sqrt(b), "rsqrt": lambda a, b: 1 / np.sqrt(b), "erf": lambda a, b: np.vectorize(math.erf)(a),
+    "tanh": lambda a, b: np.tanh(a), "sigmoid": lambda a, b: 1 / (1 + np.exp(-a)), "floor": lambda a, b: np.floor(a),
+    "ceil": lambda a, b: np.ceil(a), "pow": lambda a, b: b**a, "div": np.divide, "fma": lambda a, b: a * b + a,
+    "max": np.maximum, "min": np.minimum, "clamp": lambda a, b: np.clip(a, -b, b), "atan2": np.arctan2,
+    "expm1": lambda a, b: np.expm1(a), "lgamma": lambda a, b: np.vectorize(math.lgamma)(b), "fmod": np.fmod,
+    "ilogb": lambda a, b: np.frexp(b)[1] - 1.0,
 }  # fmt: skip
 
 
-@on_archs("name,dtype", [(name, dtype) for name in UNARY for dtype in (F32, F64)], 13)
-def test_function(arch: str, name: str, dtype: np.dtype):
-    x = normal(500, dtype=dtype, scale=3)
-    x = np.abs(x) if name in ("log", "log2", "sqrt", "rsqrt") else x
-    after, _ = run("unary", (2,), {"x": x, "out": np.zeros_like(x), "n": 500}, arch=arch, FUNCTION=name, BLOCK=256)
-    tolerance = 3e-6 if dtype == F32 else 2e-14
-    np.testing.assert_allclose(after["out"], UNARY[name](x.astype(np.float64)), rtol=tolerance, atol=tolerance / 3)
+@cases("arch,dtype", [(arch, dtype) for dtype in (F32, F64) for arch in ARCHS], 3)
+def test_float_functions(arch: str, dtype: np.dtype):
+    x, y = normal(256, dtype=dtype, scale=3), np.abs(normal(256, dtype=dtype, seed=1, scale=3)) + dtype.type(0.1)
+    out = np.zeros((len(FLOAT_FUNCTIONS), 256), dtype)
+    after, _ = run("float_functions", (1,), {"x": x, "y": y, "out": out}, arch=arch, BLOCK=256)
+    tolerance = 5e-6 if dtype == F32 else 1e-13
+    for (name, function), got in zip(FLOAT_FUNCTIONS.items(), after["out"], strict=True):
+        want = function(x.astype(np.float64), y.astype(np.float64))
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
-CASTS = [(F32, F16), (F32, BF16), (F16, F32), (BF16, F32), (F32, FP8), (F32, BF8), (FP8, F16), (BF8, F32), (F16, FP8),
-         (F32, I32), (I32, F32), (I64, F32), (F64, F32), (F64, I64), (I64, F64), (U32, F64)]  # fmt: skip
-OCP_CASTS = [pair for wide in (F32, F16, BF16) for small in (OCP_FP8, OCP_BF8) for pair in ((wide, small), (small, wide))]
-# Triton knows small floats of gfx942, gfx950 and gfx1201 alone.
-ALL_CASTS = [(arch, *types) for arch in ARCHS for types in CASTS if arch == "gfx942" or not {FP8, BF8} & {*types}]
-ALL_CASTS += [(arch, *types) for arch in ("gfx950", "gfx1201") for types in OCP_CASTS[: 12 if arch == "gfx950" else 4]]
+@cases("arch,dtype", [(arch, dtype) for dtype in (I32, I64, U32, I8) for arch in ARCHS], 4)
+def test_integer_functions(arch: str, dtype: np.dtype):
+    rng, limits = np.random.default_rng(0), np.iinfo(dtype)
+    x = rng.integers(limits.min // 2, limits.max // 2, 256).astype(dtype)
+    y = rng.integers(1, min(limits.max, 1000), 256).astype(dtype)
+    after, _ = run("integer_functions", (1,), {"x": x, "y": y, "out": np.zeros((6, 256), dtype)}, arch=arch, BLOCK=256)
+    toward_zero = np.array(
+        [abs(a) // b * (1 if a >= 0 else -1) for a, b in zip(x.tolist(), y.tolist(), strict=True)], dtype
+    )
+    want = [toward_zero, x - toward_zero * y, x * y, x << (y & 7), x >> (y & 7), x < y]
+    np.testing.assert_array_equal(after["out"], np.array(want).astype(dtype))
 
 
-@sweep("arch,source,target", ALL_CASTS, 9, str)
-def test_cast(arch: str, source: np.dtype, target: np.dtype):
-    x = np.abs(normal(500, scale=20)).astype(source) if source.kind == "u" else normal(500, scale=20).astype(source)
+CASTS = [(arch, source, targets) for arch in ARCHS for source, targets in (
+    (F32, (F16, BF16, I32)), (F64, (F32, I64, F16)), (F16, (F32, F64, I8)), (I64, (F32, F64, I32)), (U32, (F64, F32, I64)))]  # fmt: skip
+CASTS += [(arch, wide, (*FP8_OF[arch], F32)) for arch in ("gfx942", "gfx950") for wide in (F32, F16, BF16)]
+CASTS += [(arch, small, (F32, F16, BF16)) for arch in ("gfx942", "gfx950", "gfx1201") for small in FP8_OF[arch]]
+
+
+@cases("arch,source,targets", CASTS, 6)
+def test_casts(arch: str, source: np.dtype, targets: tuple[np.dtype, ...]):
+    x = normal(256, scale=20)
+    x = (np.abs(x) if source.kind == "u" else x).astype(source)
+    names = ("first", "second", "third")
+    outputs = {name: np.zeros(256, target) for name, target in zip(names, targets, strict=True)}
+    after, _ = run("casts", (1,), {"x": x, **outputs}, arch=arch, BLOCK=256)
+    for name, target in zip(names, targets, strict=True):
+        wide = x.astype(np.float64) if source.kind not in "iu" else x
+        if target.name.startswith("float8"):
+            wide = np.clip(wide, *(sign * float(ml_dtypes.finfo(target).max) for sign in (-1, 1)))
+        np.testing.assert_array_equal(
+            after[name].astype(np.float64), wide.astype(target).astype(np.float64), str(target)
+        )
+
+
+@cases("arch,order", [(arch, order) for order in Order for arch in ARCHS], 3)
+def test_rearrangements(arch: str, order: Order):
+    x, size = normal(16, 64), 16 * 64
+    index = np.random.default_rng(0).integers(0, 64, x.shape).astype(np.int32)
+    arguments = {"x": x, "index": index, "out": np.zeros(4 * size + 3 * 16, F32)}
     after, _ = run(
-        "unary", (2,), {"x": x, "out": np.zeros(500, target), "n": 500}, arch=arch, FUNCTION="cast", BLOCK=256
+        "rearrangements", (1,), arguments, emulation=Options(order=order, strict=True), arch=arch, ROWS=16, COLUMNS=64
     )
-    narrow = ml_dtypes.finfo(target).max if target.name.startswith("float8") else None
-    wide = x.astype(np.float64) if source.kind not in "iu" else x
-    want = wide.astype(target) if narrow is None else np.clip(wide, -float(narrow), float(narrow)).astype(target)
-    np.testing.assert_array_equal(after["out"].astype(np.float64), want.astype(np.float64))
-
-
-def quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Integer division toward zero."""
-    return np.array([abs(int(x)) // int(y) * (1 if x >= 0 else -1) for x, y in zip(a, b, strict=True)], a.dtype)
-
-
-BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "div": lambda a, b: a / b, "div_rn": lambda a, b: a / b, "mul": np.multiply, "fma": lambda a, b: a * b + a,
-    "max": np.fmax, "min_nan": np.minimum, "clamp": lambda a, b: np.clip(a, -b, b), "less": np.less,
-    "floordiv": quotient, "mod": lambda a, b: a - quotient(a, b) * b,
-    "shl": lambda a, b: a << (b & 7), "shr": lambda a, b: a >> (b & 7),
-    "umulhi": lambda a, b: (a.astype(np.uint64) * b >> np.uint64(32)).astype(np.uint32),
-}  # fmt: skip
-BINARY_FORMS = [
-    (name, dtype)
-    for dtype, names in (
-        (F32, "div div_rn mul fma max min_nan clamp less"),
-        (F64, "div mul fma max min_nan clamp less"),
-        (F16, "mul max min_nan"),
-        (BF16, "mul"),
-        (I32, "floordiv mod mul shl shr less"),
-        (I64, "floordiv mod mul shl shr"),
-        (I8, "floordiv"),
-        (U32, "floordiv mod umulhi"),
-        (U64, "mod"),
-    )
-    for name in names.split()
-]
-
-
-@on_archs("name,dtype", BINARY_FORMS, 19)
-def test_binary_operation(arch: str, name: str, dtype: np.dtype):
-    rng = np.random.default_rng(0)
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        x = rng.integers(limits.min // 2, limits.max // 2, 500).astype(dtype)
-        y = rng.integers(1, min(limits.max, 1000), 500).astype(dtype)
-        want = BINARY[name](x, y)
-    else:
-        x, y = normal(500, dtype=dtype), normal(500, dtype=dtype, seed=1)
-        y = np.abs(y) + np.ones((), dtype) if name == "clamp" else np.where(y == 0, np.ones((), dtype), y)
-        want = BINARY[name](x.astype(np.float64), y.astype(np.float64))
-    out = np.zeros(500, np.int8 if name == "less" else dtype)
-    after, _ = run("binary", (2,), {"x": x, "y": y, "out": out, "n": 500}, arch=arch, FUNCTION=name, BLOCK=256)
-    if dtype.kind in "iu" or name == "less":
-        np.testing.assert_array_equal(after["out"], want.astype(out.dtype))
-    else:
-        tolerance = {F64: 1e-15, F32: 2e-7, F16: 1e-3, BF16: 8e-3}[dtype]
-        np.testing.assert_allclose(after["out"].astype(np.float64), want, rtol=tolerance, atol=tolerance)
-
-
-@on_archs("order", [(order,) for order in Order], 5)
-def test_reductions_scans_and_sorts(arch: str, order: Order):
-    x = normal(16, 128)
-    out = np.zeros(16 * 3 + 2 * 16 * 128, np.float32)
-    after, _ = run(
-        "reductions", (1,), {"x": x, "out": out}, emulation=Options(order=order), arch=arch, ROWS=16, COLUMNS=128
-    )
-    largest, where, total, sums, ordered = np.split(after["out"], [16, 32, 48, 48 + 2048])
-    np.testing.assert_array_equal(largest, x.max(1))
-    np.testing.assert_array_equal(where, x.argmin(1))
+    sums, ordered, gathered, transposed = after["out"][: 4 * size].reshape(4, 16, 64)
+    np.testing.assert_allclose(sums, x.cumsum(1), rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(ordered, np.sort(x, 1))
+    np.testing.assert_array_equal(gathered, np.take_along_axis(x, index, 1))
+    np.testing.assert_array_equal(transposed.reshape(64, 16), x.T)
+    largest, where, total = after["out"][4 * size :].reshape(3, 16)
+    np.testing.assert_array_equal([largest, where], [x.max(1), x.argmin(1)])
     np.testing.assert_allclose(total, x.sum(1), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(sums.reshape(16, 128), x.cumsum(1), rtol=1e-4, atol=1e-4)
-    np.testing.assert_array_equal(ordered.reshape(16, 128), np.sort(x, 1))
 
 
-@on_archs("dtype", [(F32,), (F16,), (I8,)], 4)
-def test_transpose(arch: str, dtype: np.dtype):
-    x = normal(64, 128, dtype=dtype, scale=30)
-    after, _ = run("transpose", (1,), {"x": x, "out": np.zeros((128, 64), dtype)}, arch=arch, ROWS=64, COLUMNS=128)
-    np.testing.assert_array_equal(after["out"], x.T)
+# Between wavefronts, and control flow
 
 
-@sweep("arch", ARCHS, 2)
-def test_returning_atomics(arch: str):
-    x = np.random.default_rng(0).integers(0, 10, 1000).astype(np.int32)
-    arguments = {"x": x, "counts": np.zeros(10, np.int32), "order": np.full(1000, -1, np.int32), "n": 1000}
-    after, _ = run("histogram", (4,), arguments, arch=arch, BLOCK=256)
-    np.testing.assert_array_equal(after["counts"], np.bincount(x, minlength=10))
-    for value in range(10):
-        assert sorted(after["order"][x == value]) == list(range(np.count_nonzero(x == value)))
+@cases("arch,dtype", [(arch, dtype) for dtype in (I32, F32, I64, F64) for arch in ARCHS], 4)
+def test_atomics(arch: str, dtype: np.dtype):
+    """Sums give the order: what each saw before is the sum of those that came before it."""
+    x = np.random.default_rng(0).integers(1, 100, 300).astype(dtype)
+    arguments = {"x": x, "out": np.zeros((4, 7), dtype), "order": np.zeros(300, dtype), "n": 300}
+    after, _ = run("atomics", (3,), arguments, arch=arch, BLOCK=128)
+    for place in range(7):
+        mine, before = x[place::7], after["order"][place::7]
+        assert after["out"][:3, place].tolist() == [mine.max(), 0, mine.sum()]
+        assert dtype.kind == "f" or after["out"][3, place] == np.bitwise_xor.reduce(mine)
+        turn = np.argsort(before)
+        np.testing.assert_array_equal(before[turn], np.r_[0, mine[turn].cumsum()[:-1]])
 
 
-ATOMICS = {"max": np.maximum, "min": np.minimum, "add": np.add, "xor": np.bitwise_xor, "and": np.bitwise_and}
-ATOMIC_FORMS = [(name, dtype) for dtype in (I32, I64) for name in ATOMICS]
-ATOMIC_FORMS += [(name, dtype) for dtype in (F32, F64) for name in ("max", "min", "add")] + [
-    ("add", F16),
-    ("add", BF16),
-]
-
-
-@on_archs("name,dtype", ATOMIC_FORMS, 9)
-def test_atomic(arch: str, name: str, dtype: np.dtype):
-    x = (
-        np.random.default_rng(0).integers(-1, 2, 300).astype(dtype)
-        if dtype.itemsize == 2
-        else normal(300, scale=100).astype(dtype)
-    )
-    start = np.arange(7).astype(dtype)
-    after, _ = run("atomics", (3,), {"x": x, "out": start, "n": 300}, arch=arch, FUNCTION=name, BLOCK=128)
-    want = start.copy() if dtype.kind == "i" else start.astype(np.float64)
-    for i, value in enumerate(x):
-        want[i % 7] = ATOMICS[name](want[i % 7], value.astype(want.dtype))
-    np.testing.assert_allclose(after["out"].astype(want.dtype), want, rtol=1e-5, atol=1e-3)
-
-
-@on_archs("order", [(order,) for order in Order], 3)
+@cases("arch,order", [(arch, order) for order in Order for arch in ARCHS], 2)
 def test_spin_lock(arch: str, order: Order):
     """A wavefront that spins must not keep the one that holds the lock from going on."""
-    values = np.random.default_rng(0).integers(0, 100, 37).astype(np.int32)
+    values = np.random.default_rng(0).integers(0, 100, 11).astype(np.int32)
     arguments = {"lock": np.zeros(1, np.int32), "total": np.zeros(1, np.int32), "values": values}
-    after, _ = run("locked_sum", (37,), arguments, emulation=Options(order=order), arch=arch)
+    after, _ = run("locked_sum", (11,), arguments, emulation=Options(order=order, strict=True), arch=arch)
     assert after["total"][0] == values.sum() and after["lock"][0] == 0
 
 
 def collatz(value: int) -> int:
-    steps = 0
-    while value != 1:
-        value, steps = (value // 2 if value % 2 == 0 else 3 * value + 1), steps + 1
-    return steps
+    return 0 if value == 1 else 1 + collatz(value // 2 if value % 2 == 0 else 3 * value + 1)
 
 
-@sweep("arch,batch", [(arch, batch) for batch in (4, 40, 1024) for arch in ("gfx942", "gfx1100")], 2)
-def test_loops_of_different_lengths(arch: str, batch: int):
-    x = np.random.default_rng(0).integers(1, 1000, 100).astype(np.int32)
-    arguments = {"x": x, "out": np.zeros(100, np.int32), "n": 100}
-    after, _ = run("collatz", (100,), arguments, emulation=Options(batch_wavefronts=batch), arch=arch)
+@cases("arch,batch", [(arch, batch) for batch in (4, 28, 1024) for arch in ARCHS], 3)
+def test_loops_of_different_lengths_calls_and_a_grid_of_three_dimensions(arch: str, batch: int):
+    x = np.random.default_rng(0).integers(1, 100, 60).astype(np.int32)
+    options = Options(batch_wavefronts=batch, strict=True)
+    after, _ = run("collatz", (3, 4, 5), {"x": x, "out": np.zeros(60, np.int32)}, emulation=options, arch=arch)
     assert after["out"].tolist() == [collatz(int(value)) for value in x]
-
-
-@sweep("arch", ARCHS, 2)
-def test_function_calls(arch: str):
-    x = normal(60)
-    after, _ = run("calls", (60,), {"x": x, "out": np.zeros_like(x), "factor": 1.5}, arch=arch)
-    np.testing.assert_allclose(after["out"], (x * 1.5 + 1) * 1.5 + 1, rtol=1e-6, atol=1e-6)
-
-
-@sweep("arch", ARCHS, 2)
-def test_grid_in_three_dimensions(arch: str):
-    options = Options(batch_wavefronts=28)
-    after, _ = run("grid", (3, 4, 5), {"out": np.zeros((5, 4, 3), np.int32)}, emulation=options, arch=arch)
-    z, y, x = np.indices((5, 4, 3))
-    np.testing.assert_array_equal(after["out"], x + 100 * y + 10000 * z)

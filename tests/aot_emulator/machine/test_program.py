@@ -9,33 +9,13 @@ from aot_emulator.isa.operands import Registers
 from aot_emulator.machine.program import Program
 
 from aot_runtime.errors import EmulationError, UnsupportedInstructionError
-from tests.support.emulation.machine import ACCUMULATION, Machine, assemble
-from tests.support.emulation.registers import RDNA
+from tests.support.emulation.machine import ACCUMULATION, Machine, assemble, every_rdna
 
 
 def program_of(arch: str, *lines: str) -> tuple[Machine, Program]:
-    machine = Machine(arch=arch)
+    machine = Machine(arch, wavefronts=4)
     instructions = decode(assemble("\n".join((*lines, "s_endpgm")), arch), machine.arch)
     return machine, Program("test", machine.arch, 0, instructions, Registers(2 * ACCUMULATION, 2 * ACCUMULATION))
-
-
-def test_what_only_waits_does_nothing():
-    lines = {
-        "gfx1100": ("s_nop 3", "s_waitcnt vmcnt(0) lgkmcnt(0)", "s_waitcnt_vscnt null, 0x0", "s_clause 0x3",
-                    "s_waitcnt_depctr 0xfff", "s_delay_alu instid0(VALU_DEP_1)", "s_sleep 1", "s_wakeup",
-                    "s_set_inst_prefetch_distance 0x1", "s_sendmsg sendmsg(MSG_DEALLOC_VGPRS)", "v_nop"),
-        "gfx1201": ("s_wait_alu 0xfffe", "s_wait_loadcnt 0x0", "s_wait_storecnt 0x0", "s_wait_dscnt 0x0",
-                    "s_wait_kmcnt 0x0", "s_wait_samplecnt 0x0", "s_wait_bvhcnt 0x0", "s_wait_expcnt 0x0",
-                    "s_wait_loadcnt_dscnt 0x0", "s_wait_storecnt_dscnt 0x0", "s_sendmsg sendmsg(MSG_DEALLOC_VGPRS)"),
-    }  # fmt: skip
-    for arch, text in lines.items():
-        machine = Machine(arch=arch)
-        before = machine.v.copy(), machine.s.copy()
-        machine.execute(*text)
-        np.testing.assert_array_equal(machine.v, before[0])
-        np.testing.assert_array_equal(machine.s, before[1])
-        with pytest.raises(UnsupportedInstructionError, match="s_sendmsg"):
-            machine.execute("s_sendmsg sendmsg(MSG_INTERRUPT)")
 
 
 def test_a_barrier_in_two_parts():
@@ -46,38 +26,34 @@ def test_a_barrier_in_two_parts():
         step(machine.waves)
     with pytest.raises(EmulationError, match="not signalled"):
         run.steps[1][1](machine.waves)
-    machine, program = program_of("gfx1100", "s_barrier")
-    assert program.run_at(0).exit.kind == "barrier"
+    assert program_of("gfx1100", "s_barrier")[1].run_at(0).exit.kind == "barrier"
     for line in ("s_barrier_signal 2", "s_barrier_signal m0", "s_barrier_wait 2"):
         with pytest.raises(UnsupportedInstructionError, match="a barrier other than the workgroup's"):
             program_of("gfx1201", line)[1].run_at(0)
 
 
-@pytest.mark.parametrize("arch", RDNA)
+@every_rdna
 def test_branches_look_at_masks_of_32_lanes(arch: str):
-    machine, _ = program_of(arch)
+    machine, program = program_of(arch, "s_branch 1", "s_nop 0")
+    assert (program.run_at(0).exit.kind, program.run_at(0).exit.target) == ("jump", 8)
     machine.s[106], machine.s[107] = [0, 1, 0, 1 << 31], 0x77777777
     machine.s[126], machine.s[127] = [1 << 31, 0, 0, 5], 0x77777777
-    machine.batch.scc[:] = [True, False, True, False]
+    machine.scc[:] = [True, False, True, False]
     wanted = {
         "s_cbranch_vccz": machine.s[106] == 0, "s_cbranch_vccnz": machine.s[106] != 0,
         "s_cbranch_execz": machine.s[126] == 0, "s_cbranch_execnz": machine.s[126] != 0,
         "s_cbranch_scc0": ~machine.scc, "s_cbranch_scc1": machine.scc.copy(),
     }  # fmt: skip
     for name, taken in wanted.items():
-        _, program = program_of(arch, f"{name} 2", "s_nop 0", "s_nop 0")
-        exit_ = program.run_at(0).exit
+        exit_ = program_of(arch, f"{name} 2", "s_nop 0", "s_nop 0")[1].run_at(0).exit
         assert (exit_.kind, exit_.target, exit_.other) == ("branch", 12, 4) and exit_.condition is not None
         np.testing.assert_array_equal(exit_.condition(machine.waves), taken, name)
-    _, program = program_of(arch, "s_branch 1", "s_nop 0")
-    assert (program.run_at(0).exit.kind, program.run_at(0).exit.target) == ("jump", 8)
 
 
-@pytest.mark.parametrize("arch", RDNA)
+@every_rdna
 def test_calls(arch: str):
-    machine, program = program_of(
-        arch, "s_nop 0", "s_getpc_b64 s[4:5]", "s_swappc_b64 s[6:7], s[8:9]", "s_setpc_b64 s[6:7]"
-    )
+    lines = ("s_nop 0", "s_getpc_b64 s[4:5]", "s_swappc_b64 s[6:7], s[8:9]", "s_setpc_b64 s[6:7]")
+    machine, program = program_of(arch, *lines)
     machine.set_pair(8, 12)
     run = program.run_at(0)
     for _, step in run.steps:

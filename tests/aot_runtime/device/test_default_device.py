@@ -13,18 +13,17 @@ from aot_runtime.device import registry
 from aot_runtime.device.drivers.base import DeviceProperties
 from tests.support.forging import edit_index
 from tests.support.hip_double.double import DoubleLibrary, in_double
-from tests.support.reference_launches import with_bundles
 
 X = np.ones((3, 5), np.float32)
 INTEGRATED_FIRST = "gfx1103,gfx1103,gfx942:sramecc+:xnack-,gfx942:sramecc+:xnack-"
 
 
-@with_bundles(HIP_DOUBLE_DEVICES=4, HIP_DOUBLE_ARCH=INTEGRATED_FIRST)
-def test_a_bundle_opens_on_the_first_device_that_it_fits(folder: str):
-    path = Path(folder) / "small-gfx942"
+@in_double(HIP_DOUBLE_DEVICES=4, HIP_DOUBLE_ARCH=INTEGRATED_FIRST)
+def test_a_bundle_opens_on_the_first_device_that_it_fits(small_bundle: Path, tmp_path: Path):
+    path = small_bundle
     for device in (None, "hip"):
         assert repr(open_bundle(path, device).device) == "hip:2"
-        assert repr(open_bundle(folder_of_one(path), device).device) == "hip:2"
+        assert repr(open_bundle(folder_of_one(path, tmp_path), device).device) == "hip:2"
     small = open_bundle(path)
     assert small.affine(X).shape == X.shape
     assert repr(open_bundle(path, "hip:3").device) == "hip:3"
@@ -33,9 +32,8 @@ def test_a_bundle_opens_on_the_first_device_that_it_fits(folder: str):
     assert repr(get_device()) == "hip:0" and repr(get_device(arch="gfx942")) == "hip:2"
 
 
-def folder_of_one(path: Path) -> Path:
-    folder = path.parent.parent / "only_small"
-    if not folder.exists():
+def folder_of_one(path: Path, folder: Path) -> Path:
+    if not (folder / path.name).exists():
         shutil.copytree(path, folder / path.name)
     return folder
 
@@ -46,22 +44,22 @@ def opens_what_fits(folder: str) -> None:
     assert (small.path.name, repr(small.device)) == ("small-gfx942", "hip:2")
 
 
-def test_a_folder_of_bundles(hip_double: DoubleLibrary, bundles: Path, tmp_path: Path):
-    shutil.copytree(bundles / "small-gfx942", tmp_path / "small-gfx942")
-    shutil.copytree(bundles / "small-gfx942", tmp_path / "small-gfx90a")
+def test_a_folder_of_bundles(hip_double: DoubleLibrary, small_bundle: Path, tmp_path: Path):
+    shutil.copytree(small_bundle, tmp_path / "small-gfx942")
+    shutil.copytree(small_bundle, tmp_path / "small-gfx90a")
     edit_index(tmp_path / "small-gfx90a", lambda index: index["target"].update(arch="gfx90a"))
     hip_double.run(opens_what_fits, str(tmp_path), HIP_DOUBLE_DEVICES=4, HIP_DOUBLE_ARCH=INTEGRATED_FIRST)
 
 
-@with_bundles(HIP_DOUBLE_DEVICES=2, HIP_DOUBLE_ARCH="gfx1103,gfx90a")
-def test_where_none_fits_all_are_listed(folder: str):
-    path = Path(folder) / "small-gfx942"
+@in_double(HIP_DOUBLE_DEVICES=2, HIP_DOUBLE_ARCH="gfx1103,gfx90a")
+def test_where_none_fits_all_are_listed(small_bundle: Path, tmp_path: Path):
+    path = small_bundle
     listed = r"no device here runs code for gfx942: hip:0 is gfx1103 \(Double of .*\), hip:1 is gfx90a \(Double of .*\)"
     for device in (None, "hip"):
         with pytest.raises(ArchMismatchError, match=f"bundle .*small-gfx942 is for gfx942, and {listed}$"):
             open_bundle(path, device)
         with pytest.raises(ArchMismatchError, match=rf"has bundles small-gfx942 \(gfx942\), and {listed}$"):
-            open_bundle(folder_of_one(path), device)
+            open_bundle(folder_of_one(path, tmp_path), device)
 
 
 # Several drivers.
@@ -152,8 +150,8 @@ def test_the_device_that_is_started_is_the_one_that_is_opened():
     assert started == ["hip:2", "hip:1"]
 
 
-def test_a_look_at_the_index(bundles: Path, tmp_path: Path):
+def test_a_look_at_the_index(small_bundle: Path, tmp_path: Path):
     from aot_runtime.opening import _look_at
 
-    assert _look_at(str(bundles / "small-gfx942")) == "hip gfx942"
-    assert _look_at(str(bundles)) is None and _look_at(f"{tmp_path}\0") is None
+    assert _look_at(str(small_bundle)) == "hip gfx942"
+    assert _look_at(str(small_bundle.parent)) is None and _look_at(f"{tmp_path}\0") is None

@@ -4,65 +4,93 @@ from __future__ import annotations
 
 import struct
 import tempfile
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from aot_emulator import ARCHS, EmulatorDriver, Options, Order, Statistics
 
-LDS_BYTES, VECTORS, SCALARS, ACCUMULATION = 4096, 64, 32, 64
-_DESCRIPTOR = f"""
+from aot_runtime.errors import MemoryAccessError, SanitizerError
+from tests.support.emulation.machine import translated
+
+POINTER = "s_load_dwordx2 s[4:5], s[0:1], 0x0\nwait scalars\nv_lshlrev_b32 v1, 2, v0\n"
+"""The array in s[4:5], and the byte offset of the thread's dword in v1."""
+RESOURCE = "s_mov_b32 s8, s4\ns_mov_b32 s9, s5\ns_mov_b32 s10, 256\ns_mov_b32 s11, 0x27000\n"
+"""A buffer of 256 bytes of it in s[8:11]."""
+WAVE = "v_readfirstlane_b32 s6, v0\ns_lshr_b32 s6, s6, 6\n"
+"""The wavefront's number in s6."""
+ORDERS = pytest.mark.parametrize("order", tuple(Order), ids=lambda order: order.value)
+_PRIVATE = ".amdhsa_enable_private_segment 1\n.amdhsa_user_sgpr_count 2\n"
+_CDNA, _RDNA = ".amdhsa_accum_offset 64", f"{_PRIVATE}.amdhsa_wavefront_size32 1"
+_OF_ARCH = {
+    "gfx942": _PRIVATE + _CDNA, "gfx950": _PRIVATE + _CDNA, "gfx1100": _RDNA, "gfx1201": _RDNA,
+    "gfx90a": f""".amdhsa_user_sgpr_private_segment_buffer 1
+  .amdhsa_user_sgpr_flat_scratch_init 1
+  .amdhsa_system_sgpr_private_segment_wavefront_offset 1
+  {_CDNA}""",
+}  # fmt: skip
+_TEXT = """.amdgcn_target "amdgcn-amd-amdhsa--{arch}"
+.text
+.globl kernel
+.p2align 8
+.type kernel,@function
+kernel:
+{body}
+s_endpgm
+end:
+.size kernel, end-kernel
 .rodata
 .p2align 6
 .amdhsa_kernel kernel
-  .amdhsa_group_segment_fixed_size {LDS_BYTES}
+  .amdhsa_group_segment_fixed_size 4096
   .amdhsa_private_segment_fixed_size 64
-  .amdhsa_enable_private_segment 1
-  .amdhsa_user_sgpr_count 2
   .amdhsa_user_sgpr_kernarg_segment_ptr 1
   .amdhsa_system_sgpr_workgroup_id_x 1
-  .amdhsa_next_free_vgpr {VECTORS + ACCUMULATION}
-  .amdhsa_next_free_sgpr {SCALARS}
-  %s
+  .amdhsa_next_free_vgpr 128
+  .amdhsa_next_free_sgpr 32
+  {of_arch}
 .end_amdhsa_kernel
-"""
-_OF_ISA = {"cdna": f".amdhsa_accum_offset {VECTORS}"}
-_METADATA = """
 .amdgpu_metadata
 ---
 amdhsa.version: [1, 2]
 amdhsa.kernels:
-  - .name: kernel
-    .symbol: kernel.kd
-    .kernarg_segment_size: 16
-    .group_segment_fixed_size: {lds}
-    .private_segment_fixed_size: 64
-    .kernarg_segment_align: 8
-    .wavefront_size: {lanes}
-    .sgpr_count: {scalars}
-    .vgpr_count: {vectors}
-    .max_flat_workgroup_size: 1024
-    .args:
-      - {{.name: input, .size: 8, .offset: 0, .value_kind: global_buffer, .address_space: global}}
-      - {{.name: output, .size: 8, .offset: 8, .value_kind: global_buffer, .address_space: global}}
+  - {{.name: kernel, .symbol: kernel.kd, .kernarg_segment_size: 16, .group_segment_fixed_size: 4096, .sgpr_count: 32,
+     .private_segment_fixed_size: 64, .kernarg_segment_align: 8, .wavefront_size: {lanes}, .vgpr_count: 128,
+     .max_flat_workgroup_size: 1024, .args: [
+      {{.name: input, .size: 8, .offset: 0, .value_kind: global_buffer, .address_space: global}},
+      {{.name: output, .size: 8, .offset: 8, .value_kind: global_buffer, .address_space: global}}]}}
 ...
 .end_amdgpu_metadata
 """
+_VMCNT, _LGKMCNT = "s_waitcnt vmcnt({})", "s_waitcnt lgkmcnt({})"
+WAITS = {
+    "cdna": {"loads": _VMCNT, "stores": _VMCNT, "lds": _LGKMCNT, "scalars": _LGKMCNT},
+    "rdna3": {"loads": _VMCNT, "stores": "s_waitcnt_vscnt null, {:#x}", "lds": _LGKMCNT, "scalars": _LGKMCNT},
+    "rdna4": {"loads": "s_wait_loadcnt {:#x}", "stores": "s_wait_storecnt {:#x}", "lds": "s_wait_dscnt {:#x}",
+              "scalars": "s_wait_kmcnt {:#x}"},
+}  # fmt: skip
+"""By ISA: how to wait until so many are left."""
+
+
+def in_words_of(arch: str, body: str) -> str:
+    """Lines in gfx942's words, of which `wait loads` stands for a wait for all loads, and `wait loads 2` for all but two."""
+
+    def line_of(line: str) -> str:
+        if not line.startswith("wait "):
+            return translated(line, arch)
+        kind, left = (*line.split()[1:], "0")[:2]
+        return WAITS[ARCHS[arch].isa][kind].format(int(left))
+
+    return "\n".join(map(line_of, body.split("\n")))
 
 
 @cache
-def link(lines: tuple[str, ...], arch: str = "gfx942") -> bytes:
-    """A code object with one kernel of these instructions; it ends behind them."""
+def link(body: str, arch: str = "gfx942") -> bytes:
+    """A code object with one kernel of these instructions; it ends behind them. s[0:1] has its arguments' address."""
     compiler = pytest.importorskip("triton.backends.amd.compiler", reason="assembling needs the extra `build`")
-    lanes, descriptor = ARCHS[arch].lanes, _DESCRIPTOR % _OF_ISA.get(ARCHS[arch].isa, ".amdhsa_wavefront_size32 1")
-    metadata = _METADATA.format(lds=LDS_BYTES, scalars=SCALARS, vectors=VECTORS + ACCUMULATION, lanes=lanes)
-    text = "\n".join(
-        [f'.amdgcn_target "amdgcn-amd-amdhsa--{arch}"', ".text", ".globl kernel", ".p2align 8",
-         ".type kernel,@function", "kernel:", *lines, "s_endpgm", "end:", ".size kernel, end-kernel", descriptor,
-         metadata]
-    )  # fmt: skip
+    text = _TEXT.format(arch=arch, body=in_words_of(arch, body), of_arch=_OF_ARCH[arch], lanes=ARCHS[arch].lanes)
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder) / "in", Path(folder) / "out"
         before.write_bytes(compiler.assemble_amdgcn(text, arch, ""))
@@ -70,44 +98,60 @@ def link(lines: tuple[str, ...], arch: str = "gfx942") -> bytes:
         return after.read_bytes()
 
 
-@dataclass(frozen=True)
-class Assembled:
-    """What is there after a launch. input, output: uint32."""
-
-    driver: EmulatorDriver
-    threads: int
-    input: np.ndarray
-    output: np.ndarray
-
-
-def assembled(
-    lines: tuple[str, ...],
-    options: Options,
-    wavefronts: int = 2,
-    workgroups: int = 1,
-    input_bytes: int = 4096,
-    output_bytes: int = 4096,
-    dynamic_lds_bytes: int = 0,
-) -> Assembled:
-    """Run a kernel on pointers to an input that holds random bytes and an output that was never written."""
-    driver = EmulatorDriver(options)
-    content = np.random.default_rng(0).integers(0, 256, input_bytes, np.uint8)
-    addresses = [driver.allocate_now(0, nbytes) for nbytes in (input_bytes, output_bytes)]
-    driver.copy_to_device(0, addresses[0], content.ctypes.data, content.nbytes, 0)
-    kernel = driver.get_function(0, driver.load_module(0, link(lines)), "kernel", dynamic_lds_bytes)
-    block = 64 * wavefronts
-    kernargs = struct.pack("<QQ", *addresses)
-    driver.prepare(0, kernel, (workgroups, 1, 1), block, dynamic_lds_bytes, kernargs).run(0)
-    output = np.empty(output_bytes, np.uint8)
-    driver.copy_to_host(0, output.ctypes.data, addresses[1], output.nbytes, 0)
-    whole = input_bytes // 4 * 4
-    return Assembled(driver, block * workgroups, content[:whole].view(np.uint32), output.view(np.uint32))
+def launch(
+    driver: EmulatorDriver, body: str, address: int, wavefronts: int = 1, workgroups: int = 1, arch: str = "gfx942", lds: int = 0,
+) -> Statistics:  # fmt: skip
+    """Run a kernel whose argument is an address."""
+    device = list(ARCHS).index(arch)
+    function = driver.get_function(device, driver.load_module(device, link(body, arch)), "kernel", lds)
+    threads = ARCHS[arch].lanes * wavefronts
+    driver.prepare(device, function, (workgroups, 1, 1), threads, lds, struct.pack("<2Q", address, 0)).run(0)
+    return driver.last
 
 
-def counted(
-    *lines: str, workgroups: int = 1, wavefronts: int = 1, profile: bool = True, order: Order = Order.LOCKSTEP
-) -> Statistics:
+def run(
+    body: str, array: np.ndarray | int = 4, wavefronts: int = 1, workgroups: int = 1, arch: str = "gfx942", strict: bool = True,
+    **options: Any,
+) -> np.ndarray | None:  # fmt: skip
+    """Run a kernel's lines on an array; returns it as it is after that.
+
+    An int stands for so many bytes that nothing has written. There are 4096 bytes of LDS, and 64 of scratch for a lane.
+    Lines that are written by hand leave wait states out but where these are tested.
+    """
+    options.setdefault("ignored", frozenset({"hazard"}))
+    driver, device = EmulatorDriver(Options(strict=strict, **options)), list(ARCHS).index(arch)
+    is_given = isinstance(array, np.ndarray)
+    address = driver.allocate_now(device, array.nbytes if is_given else array)
+    if is_given:
+        driver.copy_to_device(device, address, array.ctypes.data, array.nbytes, 0)
+    launch(driver, body, address, wavefronts, workgroups, arch)
+    if not is_given:
+        return None
+    result = np.empty_like(array)
+    driver.copy_to_host(device, result.ctypes.data, address, result.nbytes, 0)
+    return result
+
+
+def data(count: int = 256) -> np.ndarray:
+    return np.arange(count, dtype=np.uint32)
+
+
+def fault(kind: str, message: str, body: str, *array: Any, **launch: Any) -> SanitizerError:
+    """The fault of a kernel, which without strict mode runs to its end, or leaves its bounds."""
+    try:
+        run(body, *array, strict=False, **launch)
+    except MemoryAccessError as error:
+        assert kind == "bounds", error
+    else:
+        assert kind != "bounds"
+    with pytest.raises(SanitizerError, match=message) as raised:
+        run(body, *array, **launch)
+    assert raised.value.kind == kind, raised.value
+    return raised.value
+
+
+def counted(*lines: str, workgroups: int = 1, wavefronts: int = 1, profile: bool = True, **options: Any) -> Statistics:
     """What a launch did that has the address of 64 KiB in s[0:1], which a scalar load and a wait have put there."""
-    prologue = ("s_load_dwordx2 s[0:1], s[0:1], 0x0", "s_waitcnt lgkmcnt(0)")
-    launch = {"workgroups": workgroups, "wavefronts": wavefronts, "input_bytes": 1 << 16, "dynamic_lds_bytes": 8192}
-    return assembled((*prologue, *lines), Options(profile=profile, order=order), **launch).driver.last
+    driver = EmulatorDriver(Options(profile=profile, **options))
+    body = "\n".join(("s_load_dwordx2 s[0:1], s[0:1], 0x0", "s_waitcnt lgkmcnt(0)", *lines))
+    return launch(driver, body, driver.allocate_now(0, 1 << 16), wavefronts, workgroups, lds=8192)

@@ -18,7 +18,11 @@ PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEF
 
 
 def on_demand(
-    factory: pytest.TempPathFactory, manifest: str, filters: str = "", arch: str = "gfx942", check_contents: bool = False
+    factory: pytest.TempPathFactory,
+    manifest: str,
+    filters: str = "",
+    arch: str = "gfx942",
+    check_contents: bool = False,
 ) -> Bundle:
     """A bundle on the emulator, in strict mode, whose variants are compiled when calls need them."""
     return on_demand_on(strict_device(arch), factory, manifest, filters, check_contents)

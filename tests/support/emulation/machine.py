@@ -1,14 +1,20 @@
-"""Executes instructions given as assembly text, with LLVM's assembler for the encodings."""
+"""Executes instructions given as assembly text, with LLVM's assembler for the encodings.
+
+A machine has 256 lanes whatever its arch: values of registers are given and read as arrays of 256, or [256, n].
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from aot_emulator.isa.archs import ARCHS
-from aot_emulator.isa.decoding import decode
+from aot_emulator.isa.decoding import Instruction, decode
 from aot_emulator.isa.operands import Registers
 from aot_emulator.machine.program import Program
 from aot_emulator.state.access import Access
@@ -16,11 +22,20 @@ from aot_emulator.state.device_memory import Memory
 from aot_emulator.state.wavefronts import EXEC, Batch, Wavefronts
 
 from aot_runtime.bundle.elf import Elf
+from tests.support.emulation.values import COUNT, RDNA, assert_same, block, is_rdna
 
 ACCUMULATION = 64
 """Ordinary vector registers, and as many accumulation registers."""
 DEFAULT_MODE = 0x3F0
 """Round to nearest, denormals kept, DX10_CLAMP and IEEE: what Triton's kernels start with."""
+OLD = 0x5A5AA5A5
+"""What vector registers hold."""
+LANE = np.arange(COUNT)
+ACTIVE = np.r_[np.ones(64, bool), LANE[:64] % 8 > 3, np.random.default_rng(5).random(64) < 0.5, np.zeros(64, bool)]
+"""Lanes, of which some wavefronts have all, some or none."""
+every_rdna = pytest.mark.parametrize("arch", RDNA)
+every_isa = pytest.mark.parametrize("arch", ("gfx942", *RDNA))
+"""One arch of each instruction set."""
 
 
 @cache
@@ -34,26 +49,101 @@ def assemble(text: str, arch: str = "gfx942") -> bytes:
     return elf.data(section)
 
 
+def decoded(text: str, arch: str = "gfx942") -> Instruction:
+    """The one instruction that some text is; it takes all bytes."""
+    code = assemble(text, arch)
+    found = decode(code, ARCHS[arch])
+    assert list(found) == [0] and found[0].size == len(code), text
+    return found[0]
+
+
+_RDNA_NAMES = (
+    (r"ds_(read|write)2st64", r"ds_\1_2addr_stride64"), (r"ds_(read|write)2_", r"ds_\1_2addr_"), ("ds_read", "ds_load"),
+    ("ds_write", "ds_store"), (r"dwordx(\d+)", lambda found: f"b{32 * int(found[1])}"), ("dword", "b32"), ("ubyte", "u8"),
+    (r"load_short_d16(_hi)?", r"load_d16\1_b16"), ("sbyte", "i8"), ("_byte", "_b8"), ("ushort", "u16"), ("_short", "_b16"), (r"(global|flat|buffer)_atomic_add\b", r"\1_atomic_add_u32"),
+    (r"(s\[8:11\]), 0\b", r"\1, null"),
+    (r"v_(add|sub)_u32", r"v_\1_nc_u32"), ("0x27000", "0x31027000"),
+)  # fmt: skip
+Place = int | tuple[int, int]
+"""A register's number, or (number, which 16 bits)."""
+RETURN = {"cdna": "sc0", "rdna3": "glc", "rdna4": "th:TH_ATOMIC_RETURN"}
+"""What has an atomic of memory return the old value."""
+
+
+def translated(line: str, arch: str) -> str:
+    """A memory instruction of gfx942 in an arch's words."""
+    for old, new in _RDNA_NAMES if is_rdna(arch) else ():
+        line = re.sub(old, new, line)
+    return line.replace(" sc0", f" {RETURN[ARCHS[arch].isa]}")
+
+
 class Machine:
-    """Wavefronts with registers to set, and LDS, scratch and memory to reach; two wavefronts a workgroup."""
+    """256 threads with registers to set, and LDS, scratch and memory to reach, in two workgroups; or fewer or more
+    wavefronts."""
 
     def __init__(
-        self,
-        wavefronts: int = 4,
-        lds_bytes: int = 4096,
-        scratch_bytes: int = 64,
+        self, arch: str = "gfx942", wavefronts: int = 0, lds_bytes: int = 4096, scratch_bytes: int = 64,
         mode: int = DEFAULT_MODE,
-        arch: str = "gfx942",
-    ):
+    ):  # fmt: skip
         self.arch = ARCHS[arch]
-        self.batch = Batch(2 * ACCUMULATION, wavefronts, self.arch.lanes)
-        self.batch.workgroup[:] = np.arange(wavefronts) // 2
+        lanes = self.arch.lanes
+        wavefronts = wavefronts or COUNT // lanes
+        self.batch = Batch(2 * ACCUMULATION, wavefronts, lanes)
+        self.batch.workgroup[:] = np.arange(wavefronts) * lanes // 128
         self.batch.mode[:] = mode
         self.v, self.s = self.batch.vectors, self.batch.scalars
+        self.v[:] = OLD
         self.s[EXEC : EXEC + 2] = 0xFFFFFFFF
+        self.shape = wavefronts, lanes
         self.memory = Memory(1 << 20, 1 << 24)
-        self.access = Access(self.memory, lds_bytes, -(-wavefronts // 2), scratch_bytes, (wavefronts, self.arch.lanes))
-        self.waves = Wavefronts(self.batch, 0, wavefronts, 0, 0, self.access)
+        workgroups = int(self.batch.workgroup[-1]) + 1
+        self.access = Access(self.memory, lds_bytes, workgroups, scratch_bytes, self.shape)
+        self._forget()
+
+    # Vector registers
+
+    def put(self, number: int, values: Any, half: int = 0) -> None:
+        """Values of 16 bits go to one half of a register, wider ones to as many registers as they need. int64 is taken
+        for 32 bits."""
+        values = np.asarray(values)
+        if values.dtype in (np.int64, bool):
+            values = values.astype(np.uint32)
+        if values.ndim == 0:
+            values = np.full(self.v[0].size, values)
+        if values.dtype.itemsize == 2 and values.ndim == 1:
+            self.v[number].view(np.uint16)[:, half::2] = values.view(np.uint16).reshape(self.shape)
+            return
+        words = np.ascontiguousarray(values).view(np.uint8).reshape(len(values), -1).view(np.uint32)
+        for i, word in enumerate(words.T):
+            self.v[number + i] = word.reshape(self.shape)
+
+    def fill(self, registers: Mapping[Place, Any]) -> Machine:
+        for place, values in registers.items():
+            number, half = place if isinstance(place, tuple) else (place, 0)
+            self.put(number, values, half)
+        return self
+
+    def get(self, number: int, dtype: npt.DTypeLike = np.uint32, half: int = 0, count: int = 1) -> np.ndarray:
+        """`count` values of each lane, or one."""
+        dtype = np.dtype(dtype)
+        if count * dtype.itemsize == 2:
+            return np.ascontiguousarray(self.v[number].view(np.uint16)[:, half::2]).view(dtype).ravel()
+        words = self.v[number : number + -(-count * dtype.itemsize // 4)].reshape(-1, self.v[0].size)
+        values = np.ascontiguousarray(words.T).view(dtype)
+        return values[:, 0] if count == 1 else values[:, :count]
+
+    def expect(self, wanted: Mapping[Place, Any], masks: Mapping[int, Any] | None = None) -> None:
+        """That registers hold such values, of the dtype that is given, or 32 bits for int64; and masks such lanes."""
+        for place, want in wanted.items():
+            number, half = place if isinstance(place, tuple) else (place, 0)
+            want = np.asarray(want)
+            want = want.astype(np.uint32) if want.dtype in (np.int64, bool) else want
+            got = self.get(number, want.dtype, half, want.shape[1] if want.ndim == 2 else 1)
+            assert_same(got, np.broadcast_to(want, got.shape), f"v{number}")
+        for register, lanes in (masks or {}).items():
+            np.testing.assert_array_equal(self.lanes(register), lanes, f"s{register}")
+
+    # Scalar registers
 
     @property
     def scc(self) -> np.ndarray:
@@ -67,12 +157,29 @@ class Machine:
         self.s[register], self.s[register + 1] = value & np.uint64(0xFFFFFFFF), value >> np.uint64(32)
         self._forget()
 
-    def set_exec(self, mask: Any) -> None:
-        self.set_pair(EXEC, mask)
+    def mask(self, register: int) -> str:
+        """How the register with a mask of lanes is written."""
+        wide = self.arch.lanes == 64
+        names = {106: ("vcc_lo", "vcc"), EXEC: ("exec_lo", "exec")}
+        return names.get(register, (block(register, 1, "s"), block(register, 2, "s")))[wide]
 
     def lanes(self, register: int) -> np.ndarray:
-        """The bits of a scalar register pair, bool [wavefronts, lanes]; of one, where it has 32."""
-        return (self.pair(register)[:, None] >> np.arange(self.arch.lanes, dtype=np.uint64) & np.uint64(1)).astype(bool)
+        """The bits of a mask, one a lane."""
+        bits = np.arange(self.arch.lanes, dtype=np.uint64)
+        return (self.pair(register)[:, None] >> bits & np.uint64(1)).astype(bool).ravel()
+
+    def set_lanes(self, register: int, lanes: Any) -> None:
+        """Write a mask of lanes; of 32 lanes it is one register, and the next one stays."""
+        words = np.packbits(np.reshape(lanes, self.shape), axis=1, bitorder="little").view(np.uint32)
+        for i, word in enumerate(words.T):
+            self.s[register + i] = word
+        self._forget()
+
+    def activate(self, lanes: Any) -> np.ndarray:
+        self.set_lanes(EXEC, lanes)
+        return np.asarray(lanes)
+
+    # Memory
 
     def allocate(self, content: np.ndarray) -> int:
         address = self.memory.allocate(content.nbytes)
@@ -82,66 +189,38 @@ class Machine:
     def read(self, address: int, like: np.ndarray) -> np.ndarray:
         return self.memory.bytes_at(address, like.nbytes).copy().view(like.dtype).reshape(like.shape)
 
+    def hold(self, nbytes: int = 4096) -> tuple[np.ndarray, int]:
+        """Random bytes in memory, and their address, which is in s[4:5]."""
+        content = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
+        address = self.allocate(content)
+        self.set_pair(4, address)
+        return content, address
+
+    def describe(self, address: int, records: int, stride: int = 0) -> None:
+        """A buffer's resource in s[8:11]; RDNA's bit 24 is reserved to 1, and its OOB_SELECT is raw."""
+        self.s[8], self.s[9] = address & 0xFFFFFFFF, address >> 32 | stride << 16
+        self.s[10], self.s[11] = records, 0x31027000 if is_rdna(self.arch.name) else 0x27000
+
+    def lds(self, workgroup: int = 0) -> np.ndarray:
+        return self.access.lds[workgroup * self.access.lds_stride :][: self.access.lds_stride]
+
+    # Execution
+
     def execute(self, *lines: str) -> Machine:
         """Run straight-line code."""
         code = assemble("\n".join((*lines, "s_endpgm")), self.arch.name)
-        instructions = decode(code, self.arch)
-        program = Program("test", self.arch, 1 << 16, instructions, Registers(ACCUMULATION, 2 * ACCUMULATION))
+        program = Program(
+            "test", self.arch, 1 << 16, decode(code, self.arch), Registers(ACCUMULATION, 2 * ACCUMULATION)
+        )
         self._forget()
         with np.errstate(all="ignore"):
             for _, step in program.run_at(0).steps:
                 step(self.waves)
         return self
 
+    def portable(self, *lines: str) -> Machine:
+        """Run memory instructions that have the names of gfx942's, whatever the arch."""
+        return self.execute(*(translated(line, self.arch.name) for line in lines))
+
     def _forget(self) -> None:
         self.waves = Wavefronts(self.batch, 0, len(self.batch.slot), 0, 0, self.access)
-
-
-EDGES32 = np.array(
-    [0, 1, 2, 3, 31, 32, 33, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFF, 0x800000, 0xFFFFFF,
-     0x1000000, 0x7FFFFFFF, 0x80000000, 0x80000001, 0xFFFFFFFE, 0xFFFFFFFF, 0xAAAAAAAA, 0x55555555, 0xFFFF0000],
-    np.uint32,
-)  # fmt: skip
-
-
-def integers(seed: int, shape: tuple[int, ...]) -> np.ndarray:
-    """uint32 of random bits, a third of them edge values."""
-    rng = np.random.default_rng(seed)
-    values = rng.integers(0, 1 << 32, shape, np.uint32) >> rng.integers(0, 32, shape, np.uint32)
-    return np.where(rng.random(shape) < 0.35, rng.choice(EDGES32, shape), values)
-
-
-def edge_floats(seed: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Floats of every magnitude, with NaN, infinities, zeros and denormals among them."""
-    dtype = np.dtype(dtype)
-    rng = np.random.default_rng(seed)
-    info, bits = np.finfo(dtype), np.dtype(f"u{dtype.itemsize}")
-    special = np.array(
-        [
-            0.0,
-            -0.0,
-            1.0,
-            -1.0,
-            0.5,
-            1.5,
-            2.5,
-            -2.5,
-            np.inf,
-            -np.inf,
-            np.nan,
-            info.max,
-            -info.max,
-            info.tiny,
-            info.smallest_subnormal,
-            -info.smallest_subnormal,
-            info.tiny / 2,
-            3.0,
-            1 / 3,
-        ],
-        dtype,
-    )
-    anything = rng.integers(0, np.iinfo(bits).max, shape, bits, endpoint=True).view(dtype)
-    normal = rng.standard_normal(shape).astype(dtype)
-    which = rng.random(shape)
-    values = np.where(which < 0.3, rng.choice(special, shape), np.where(which < 0.55, anything, normal))
-    return np.where(np.isnan(values), dtype.type(np.nan), values)  # one NaN: payloads are another matter

@@ -4,7 +4,7 @@
  *
  * A launch calls the function given to hip_double_on_launch, or does nothing.
  *
- * Environment, read once:
+ * Environment, read when the double is loaded:
  *   HIP_DOUBLE_DEVICES  number of devices (1); 0: hipGetDeviceCount gives hipErrorNoDevice
  *   HIP_DOUBLE_ARCH     their gcnArchName (gfx942:sramecc+:xnack-); several, separated by commas, are of the devices
  *                       in turn, the last one of those that are left
@@ -227,7 +227,8 @@ static int has_pools = 1;
 static int compute_units = 304, dies;
 static char arch_names[16][256] = {"gfx942:sramecc+:xnack-"};
 
-__attribute__((constructor)) static void read_environment(void) {
+/* For the fork of a process that has loaded the double and called nothing of it. */
+__attribute__((constructor)) void hip_double_read_environment(void) {
   const char *text;
   if ((text = getenv("HIP_DOUBLE_DEVICES"))) device_count = atoi(text);
   if ((text = getenv("HIP_DOUBLE_CUS"))) compute_units = atoi(text);

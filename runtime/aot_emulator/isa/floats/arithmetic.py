@@ -12,7 +12,7 @@ from aot_emulator.state.arrays import Array
 from aot_emulator.state.float_mode import Rounding
 
 from .conversions import decode, encode
-from .formats import FORMAT_OF_DTYPE, FloatFormat, quietly
+from .formats import FORMAT_OF_DTYPE, FP16, FloatFormat, quietly
 
 
 def sum_to_odd(a: Array, b: Array, rounding: Rounding) -> Array:
@@ -53,6 +53,13 @@ def multiply(a: Array, b: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> 
         zero = np.copysign(0.0, a * b)
         return _fma64(a, b, zero, rounding)
     return round_to(a.astype(np.float64) * b.astype(np.float64), a.dtype, rounding)
+
+
+@quietly
+def fma_to_half(a: Array, b: Array, c: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> Array:
+    """a * b + c of float32 values, rounded once to float16."""
+    product = a.astype(np.float64) * b.astype(np.float64)
+    return encode(sum_to_odd(product, c.astype(np.float64), rounding), FP16, rounding).view(np.float16)
 
 
 @quietly
@@ -148,19 +155,26 @@ def round_fraction(exact: Fraction, rounding: Rounding) -> float:
     return nearest or (-0.0 if exact < 0 else 0.0)
 
 
-def dot(a: Array, b: Array, c: Array, fmt_a: FloatFormat, fmt_b: FloatFormat) -> Array:
-    """v_dot2_f32_f16, v_dot2_f32_bf16, v_dot4_f32_fp8_bf8 and kin: c plus the products of the elements packed in a and
-    b (uint32), lowest first, each step one fused multiply-add in float32. The ISA documents do not say how often
-    hardware rounds.
+def dot(a: Array, b: Array, c: Array, fmt: FloatFormat, keeps_denormals: bool) -> Array:
+    """v_dot2_f32_f16, v_dot2_f32_bf16 and kin: c plus the products of the elements packed in a and b (uint32), lowest
+    first, each step one fused multiply-add in float32. The ISA documents do not say how often hardware rounds.
+
+    keeps_denormals: those of the operands, in their own formats, and of the result; else they are zeros.
     """
-    total = c
-    mask = np.uint32((1 << fmt_a.bits) - 1)
-    for position in range(0, 32, fmt_a.bits):
-        a_value, b_value = (
-            decode((register >> np.uint32(position)) & mask, fmt) for register, fmt in ((a, fmt_a), (b, fmt_b))
-        )
-        total = fma(a_value, b_value, total)
-    return total
+
+    def flushed(values: Array, smallest: float) -> Array:
+        return values if keeps_denormals else np.where(np.abs(values) < smallest, np.copysign(0, values), values)
+
+    smallest = 2.0 ** (1 - fmt.bias)
+    total = flushed(c, _SMALLEST_NORMAL)
+    mask = np.uint32((1 << fmt.bits) - 1)
+    for position in range(0, 32, fmt.bits):
+        left, right = (flushed(decode(x >> np.uint32(position) & mask, fmt), smallest) for x in (a, b))
+        total = fma(left, right, total)
+    return flushed(total, _SMALLEST_NORMAL).astype(np.float32)
+
+
+_SMALLEST_NORMAL = float(np.finfo(np.float32).smallest_normal)
 
 
 def dot_integer(

@@ -65,7 +65,8 @@ def encode(
         value: float16, float32 or float64.
         fmt: the result's format.
         rounding: how to round, and whether overflow gives infinity (or NaN, or the largest value) or stays finite.
-        saturate: a finite value too large becomes the largest of its sign; infinities keep their meaning.
+        saturate: MODE.FP16_OVFL: a finite value too large becomes the largest of its sign; so does an infinity in a
+            format of 8 bits, while fp16 keeps it (CDNA3, "MODE register", and AMD's own emulator).
         random: uint32; rounds stochastically in place of `rounding`: away from zero with the probability of the
             discarded fraction, its leading 23 - mantissa_bits bits added to as many leading bits of `random`.
     Returns:
@@ -89,13 +90,17 @@ def encode(
     magnitude = ((np.maximum(exponent, emin) - emin) << fmt.mantissa_bits) + kept + up
     too_large = magnitude > fmt.max_code
     magnitude = np.where(too_large, _overflow(fmt, negative, rounding, saturate), magnitude)
-    magnitude = np.where(biased == 0x7FF, fmt.infinity_code or (fmt.nan_code & ~fmt.sign_code), magnitude)
+    infinite = biased == 0x7FF
+    if saturate and fmt.bits == 8:
+        magnitude = np.where(infinite, fmt.max_code, magnitude)
+        infinite = np.zeros_like(infinite)
+    magnitude = np.where(infinite, fmt.infinity_code or (fmt.nan_code & ~fmt.sign_code), magnitude)
     is_nan = np.isnan(value)
     magnitude = np.where(is_nan, fmt.nan_code & (fmt.sign_code - 1), magnitude)
     code = magnitude | np.where(negative, fmt.sign_code, 0)
     if fmt.special == "fnuz":
         code = np.where(magnitude == 0, 0, code)
-        lost = is_nan | (biased == 0x7FF) | (too_large & (magnitude == 0))
+        lost = is_nan | infinite | (too_large & (magnitude == 0))
         code = np.where(lost, fmt.nan_code, code)
     return code.astype(np.uint64).astype(fmt.code_dtype).reshape(np.shape(value))
 
@@ -174,18 +179,6 @@ def cvt_pkrtz_f16_f32(low: Array, high: Array) -> npt.NDArray[np.uint32]:
 def cvt_pk_bf16_f32(low: Array, high: Array) -> npt.NDArray[np.uint32]:
     """v_cvt_pk_bf16_f32 (gfx950): to nearest even whatever MODE says."""
     return pack16(f32_to_bf16(low), f32_to_bf16(high))
-
-
-def cvt_pk_f8_f32(low: Array, high: Array, fmt: FloatFormat, *, saturate: bool) -> npt.NDArray[np.uint16]:
-    """v_cvt_pk_fp8_f32 and v_cvt_pk_bf8_f32: two bytes as the word that op_sel[3] places.
-
-    Args:
-        low, high: float32.
-        fmt: FP8 or BF8, of the arch's flavour.
-        saturate: MODE.FP16_OVFL.
-    """
-    low_code, high_code = (encode(value, fmt, saturate=saturate).astype(np.uint16) for value in (low, high))
-    return low_code | high_code << np.uint16(8)
 
 
 def cvt_sr(value: Array, random: Array, fmt: FloatFormat, *, saturate: bool = False) -> Array:

@@ -2,30 +2,26 @@
 
 `execute` runs one instruction for many wavefronts at once.
 
-**Arithmetic.** AMD documents neither the order nor the rounding of the sum. There are three choices.
+**Arithmetic.** `Arithmetic` says how floats are summed; fp64 instructions and block-scaled ones always sum in float64.
+Integer sums are exact and wrap to 32 bits, or saturate where clamp is set. With MODE.FP16_OVFL a sum of MFMA in fp32
+that overflows becomes the largest finite number, and one of integers saturates (CDNA3 manual).
 
-- `Arithmetic.FLOAT32`, the default: the products of an instruction are summed in float32 by the BLAS (products of 16
-  bits and fewer are exact, the order is the BLAS's own), and C is added to the sum, rounded to nearest even each time.
-- `Arithmetic.FLOAT64`: the same in float64, rounded to D once at the end: nearer to the exact value than any hardware,
-  and the same on every machine but for sums that lose more than 29 bits to cancellation.
-- `Arithmetic.HARDWARE`, for gfx90a and gfx942: the model that Xie et al. derived by experiment (MMA-Sim, arXiv
-  2511.10909) and found to agree with MI250X and MI300X bit for bit. About a hundred times slower.
-
-fp64 instructions and block-scaled ones always sum in float64. Integer sums are exact and wrap to 32 bits, or saturate
-where clamp is set.
-
-**Denormals.** Kept, whatever MODE says, but for fp16 and bf16 on gfx90a, whose operands are flushed (MI200 is known for
-it). xf32 drops the low 13 bits of its operands. EXEC is ignored by MFMA.
+**Denormals.** Kept, but for operands of 32 bits of MFMA, which follow MODE, as C and D do not (CDNA3 manual), and for
+fp16 and bf16 on gfx90a, whose operands are flushed (MI200 is known for it). xf32 drops the low 13 bits of its operands.
+EXEC is ignored by MFMA.
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from dataclasses import dataclass
 
 import numpy as np
 
+from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.floats import conversions, formats
 from aot_emulator.state.arrays import Array
+from aot_emulator.state.numerics import Arithmetic
+from aot_emulator.state.wavefronts import Wavefronts
 
 from .hardware_sum import hardware_sum
 from .matrix_layout import (
@@ -41,12 +37,12 @@ from .matrix_layout import (
 from .matrix_op import NO_MODIFIERS, MatrixModifiers, MatrixOp, resolve
 
 
-class Arithmetic(Enum):
-    """How a matrix instruction sums; see the module."""
-
-    FLOAT32 = "float32"
-    FLOAT64 = "float64"
-    HARDWARE = "hardware"
+def arithmetic_of(instruction: Instruction, op: MatrixOp, waves: Wavefronts) -> Arithmetic:
+    """How the launch wants an instruction to sum. Raises `UnsupportedInstructionError` where no model is known."""
+    arithmetic = waves.batch.numerics.matrix
+    if arithmetic is Arithmetic.HARDWARE and op.model is None and op.a.fmt is not None:
+        raise instruction.unsupported("Arithmetic.HARDWARE, of which no model is known")
+    return arithmetic
 
 
 def _chunk(op: MatrixOp) -> int:
@@ -64,6 +60,8 @@ def execute(
     scales: tuple[Array, Array] | None = None,
     out: Array | None = None,
     arithmetic: Arithmetic = Arithmetic.FLOAT32,
+    flush: bool = False,
+    saturate: bool = False,
 ) -> Array:
     """D = A * B + C.
 
@@ -76,6 +74,8 @@ def execute(
         out: receives D, and may be the registers of c; where gfx11 writes half of each register, the other half stays.
             None for a new array (zeros in such halves).
         arithmetic: how to sum.
+        flush: denormal operands count as zeros.
+        saturate: a sum in fp32 or of integers that overflows becomes the largest finite number of its sign.
     Returns:
         D's registers, uint32[op.d_registers, wavefronts, lanes]: `out` where given.
     Raises:
@@ -83,6 +83,7 @@ def execute(
     """
     op = resolve(op, modifiers)
     _check(op, a, b, c, scales, arithmetic)
+    how = _How(modifiers, arithmetic, flush, saturate)
     if out is None:
         out = np.zeros((op.d_registers, *a.shape[1:]), np.uint32)
     with np.errstate(all="ignore"):
@@ -90,8 +91,18 @@ def execute(
             part = slice(start, start + _chunk(op))
             c_part = None if c is None else c[:, part]
             scale_parts = None if scales is None else (scales[0][:, part], scales[1][:, part])
-            _execute(op, a[:, part], b[:, part], c_part, modifiers, scale_parts, out[:, part], arithmetic)
+            _execute(op, a[:, part], b[:, part], c_part, scale_parts, out[:, part], how)
     return out
+
+
+@dataclass(frozen=True)
+class _How:
+    """The last arguments of `execute`."""
+
+    modifiers: MatrixModifiers
+    arithmetic: Arithmetic
+    flush: bool
+    saturate: bool
 
 
 def _check(
@@ -112,41 +123,54 @@ def _check(
 
 
 def _execute(
-    op: MatrixOp,
-    a: Array,
-    b: Array,
-    c: Array | None,
-    modifiers: MatrixModifiers,
-    scales: tuple[Array, Array] | None,
-    out: Array,
-    arithmetic: Arithmetic,
+    op: MatrixOp, a: Array, b: Array, c: Array | None, scales: tuple[Array, Array] | None, out: Array, how: _How
 ) -> None:
-    hardware = arithmetic is Arithmetic.HARDWARE and op.a.fmt is not None
+    modifiers = how.modifiers
+    hardware = how.arithmetic is Arithmetic.HARDWARE and op.a.fmt is not None
     # Where both operands have one layout, any order along k is as good.
     in_order = hardware or scales is not None or op.a.bits != op.b.bits
-    wide = op.a.fmt is not None and (arithmetic is not Arithmetic.FLOAT32 or scales is not None)
+    wide = op.a.fmt is not None and (how.arithmetic is not Arithmetic.FLOAT32 or scales is not None)
     dtype = np.float64 if wide else np.float32
     left, right = (load_matrix(op, registers, modifiers, i, in_order, dtype) for i, registers in enumerate((a, b)))
     if scales is not None:
         left = scale_blocks(left, op.m, scales[0], modifiers.opsel & 1 | (modifiers.opsel_hi & 1) << 1)
         right = scale_blocks(right, op.n, scales[1], modifiers.opsel >> 1 & 1 | modifiers.opsel_hi & 2)
+    if how.flush:
+        left, right = (_without_denormals(matrix) for matrix in (left, right))
     addend = None if c is None else with_c_modifiers(op, unpack_accumulator(op, c, modifiers), modifiers)
+    # Before D is written, which C may share registers with.
+    infinite = _from_infinity(op, left, right, addend, out.shape) if how.saturate and op.d.name == "f32" else None
     if hardware:
         start = np.zeros(1) if addend is None else from_registers(op, addend)
-        _store(op, as_registers(op, hardware_sum(op, left, right, start)), None, modifiers, out)
-        return
-    product = np.matmul(left.swapaxes(2, 3), right)
-    _store(op, as_registers(op, product), addend, modifiers, out)
+        _store(op, as_registers(op, hardware_sum(op, left, right, start)), None, how, out)
+    else:
+        _store(op, as_registers(op, np.matmul(left.swapaxes(2, 3), right)), addend, how, out)
+    if infinite is not None:
+        values = out.view(np.float32)
+        np.copyto(values, np.copysign(np.finfo(np.float32).max, values), where=np.isinf(values) & ~infinite)
 
 
-def _store(op: MatrixOp, product: Array, addend: Array | None, modifiers: MatrixModifiers, out: Array) -> None:
+def _without_denormals(matrix: Array) -> Array:
+    """Of numbers that fp32 holds, in whatever dtype."""
+    return np.where(np.abs(matrix) < np.finfo(np.float32).smallest_normal, matrix.dtype.type(0), matrix)
+
+
+def _from_infinity(op: MatrixOp, left: Array, right: Array, addend: Array | None, registers: tuple[int, ...]) -> Array:
+    """Where an element of D has an infinity among what it is made of; in D's registers."""
+    rows, columns = (np.any(np.isinf(matrix), axis=2, keepdims=True) for matrix in (left, right))
+    found = as_registers(op, rows.swapaxes(2, 3) | columns).reshape(registers)
+    return found if addend is None else found | np.isinf(addend).reshape(registers)
+
+
+def _store(op: MatrixOp, product: Array, addend: Array | None, how: _How, out: Array) -> None:
     """Adds C to the product (in D's order) and writes D."""
     if op.a.fmt is None:
         # Sums of the instruction's products fit 32 bits, and float32 holds them exactly.
-        total = product.astype(np.int64 if modifiers.clmp else np.int32)
+        saturates = how.modifiers.clmp or how.saturate
+        total = product.astype(np.int64 if saturates else np.int32)
         if addend is not None:
             total = total + addend.reshape(product.shape)
-        if modifiers.clmp:
+        if saturates:
             total = np.clip(total, -(1 << 31), (1 << 31) - 1).astype(np.int32)
         out[...] = total.reshape(out.shape).view(np.uint32)
         return
@@ -158,4 +182,4 @@ def _store(op: MatrixOp, product: Array, addend: Array | None, modifiers: Matrix
     total = total.reshape(-1, *out.shape[1:])
     is_bf16 = op.d.name == "bf16"
     elements = conversions.encode(total, formats.BF16) if is_bf16 else total.astype(accumulator_dtype(op))
-    pack_accumulator(op, elements, modifiers, out)
+    pack_accumulator(op, elements, how.modifiers, out)

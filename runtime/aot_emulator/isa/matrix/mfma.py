@@ -51,9 +51,12 @@ def bind(instruction: Instruction, layout: Registers, op: matrix_op.MatrixOp) ->
         overlaps = any(target.start < part.stop and part.start < target.stop for part in (first, second))
         out = None if overlaps else registers[target]
         scales = (registers[exponents[0]], registers[exponents[1]]) if exponents else None
+        mode = waves.mode
         result = matrix_product.execute(
-            op, registers[first], registers[second], start, modifiers, scales=scales, out=out
-        )
+            op, registers[first], registers[second], start, modifiers, scales=scales, out=out,
+            arithmetic=matrix_product.arithmetic_of(instruction, op, waves),
+            flush=op.a.bits == 32 and not mode.keep_in32, saturate=mode.fp16_ovfl,
+        )  # fmt: skip
         if out is None:
             registers[target] = result
 

@@ -42,7 +42,8 @@ def bind(instruction: Instruction, layout: Registers, op: matrix_op.MatrixOp) ->
             start = np.broadcast_to(addend, (op.d_registers, *waves.shape))
         # The half of a register that a result of 16 bits leaves alone is D's own.
         out: Array = registers[target].copy() if overlaps else registers[target]
-        matrix_product.execute(op, registers[first], registers[second], start, modifiers, out=out)
+        how = matrix_product.arithmetic_of(instruction, op, waves)
+        matrix_product.execute(op, registers[first], registers[second], start, modifiers, out=out, arithmetic=how)
         if overlaps:
             registers[target] = out
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,15 @@ class Atomic:
     @property
     def words(self) -> int:
         return _DTYPES[self.kind].itemsize // 4
+
+    @property
+    def flushing(self) -> Atomic:
+        """The operation with denormal floats taken and given as zeros."""
+
+        def function(old: Array, *operands: Array) -> Array:
+            return formats.flush_denormals(self.function(*map(formats.flush_denormals, (old, *operands))))
+
+        return replace(self, function=function) if self.kind[0] == "f" else self
 
 
 def _increment(old: Array, limit: Array) -> Array:
@@ -138,6 +147,7 @@ MEMORY_ATOMICS: Mapping[Isa, Mapping[str, Atomic]] = {
         **{name: atomic for name, atomic in _32.items() if name != "rsub"},
         **{f"{name}_x2": atomic for name, atomic in _64.items() if name != "rsub"},
         **_FLOATS,
+        "add_f32": _FLOATS["add_f32"].flushing,  # CDNA3's manual: whatever MODE says; the L2 does the sum
     },
     "rdna3": {**_in_memory(), **_COMPARED, "csub_u32": _SUBTRACTIONS["sub_clamp_u32"]},
     "rdna4": {**_in_memory(), **_NUMBERS, **_PACKED, **_SUBTRACTIONS},

@@ -184,7 +184,7 @@ def _locate(instruction: Instruction, layout: Registers) -> Locate:
             return ScratchReach(np.broadcast_to(offset + shared(start, waves) + private(waves), waves.shape))
         resource = Resource(instruction, waves, register)
         if offset_enabled:
-            offset = offset + waves.u32[row + indexed]
+            offset = offset + waves.u32[row + indexed] & 0xFFFFFFFF  # the hardware adds them in 32 bits
         index = waves.u32[row] if indexed else None
         room = room_of(instruction, resource, start, offset, index)
         if index is not None:

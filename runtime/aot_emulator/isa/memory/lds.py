@@ -159,11 +159,13 @@ def _bind_atomic(instruction: Instruction, layout: Registers, atomic: Atomic, re
         names = names[::-1]
     rows = [data_register(instruction, name, layout, atomic.words) for name in names]
     target = data_register(instruction, "vdst", layout, atomic.words) if returns else None
+    flushing = atomic.flushing
 
     def step(waves: Wavefronts) -> None:
+        keeps = waves.mode.keep_in32 if atomic.words == 1 else waves.mode.keep_in16_64
         places = waves.memory.in_lds(waves, "atomic", addresses(waves), nbytes, waves.active)
         operands = [waves.u32[row : row + atomic.words] for row in rows]
-        old = perform(atomic, places, operands, waves.shape)
+        old = perform(atomic if keeps else flushing, places, operands, waves.shape)
         if target is not None:
             to_registers(waves, target, Transfer(nbytes), old)
 

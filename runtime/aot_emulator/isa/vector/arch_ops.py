@@ -12,7 +12,7 @@ from aot_emulator.state.arrays import Array
 from .conversion_ops import half_bits, stochastically
 from .float_ops import by_kind, flushing_mad, fused, fused_last
 from .integer_ops import next_random, shift_to_bytes
-from .vector_op import VectorOp, vector_op
+from .vector_op import VectorOp, dot_of, vector_op
 
 
 def _chained(first: Callable[..., Array], second: Callable[..., Array]) -> Callable[..., Array]:
@@ -92,9 +92,7 @@ CDNA_OPS = {
     "v_mac_f32": vector_op("f32 f32 f32 =f32", flushing_mad),
     "v_madmk_f32": vector_op("f32 f32 f32 f32", lambda a, b, c: flushing_mad(a, c, b)),
     "v_madak_f32": vector_op("f32 f32 f32 f32", flushing_mad),
-    "v_dot2c_f32_bf16": vector_op(
-        "f32 u32 u32 =f32", lambda a, b, c: arithmetic.dot(a, b, c, formats.BF16, formats.BF16)
-    ),
+    "v_dot2c_f32_bf16": vector_op("f32 u32 u32 =f32", dot_of(formats.BF16), numerics=True),
     "v_trig_preop_f64": vector_op("f64 f64 u32", functions.trig_preop),
 }
 """What gfx950 or gfx90a have and gfx942 has not, RDNA in part; and what only code for large angles uses."""

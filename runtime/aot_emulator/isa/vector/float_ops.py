@@ -12,7 +12,7 @@ from aot_emulator.state import float_mode
 from aot_emulator.state.arrays import Array
 
 from .integer_ops import reversed_operands
-from .vector_op import VectorOp, vector_op
+from .vector_op import VectorOp, dot_of, vector_op
 
 
 def _legacy_multiply(a: Array, b: Array) -> Array:
@@ -121,9 +121,7 @@ OTHER_FLOATS = {
     ),
     "v_madak_f16": vector_op("f16 f16 f16 f16", _unfused, rounded=_unfused),
     "v_mad_f16": vector_op("f16 f16 f16 f16", _unfused, rounded=_unfused, keeps_high=True),
-    "v_dot2c_f32_f16": vector_op(
-        "f32 u32 u32 =f32", lambda a, b, c: arithmetic.dot(a, b, c, formats.FP16, formats.FP16)
-    ),
+    "v_dot2c_f32_f16": vector_op("f32 u32 u32 =f32", dot_of(formats.FP16), numerics=True),
     "v_dot2c_i32_i16": vector_op("u32 u32 u32 =u32", lambda a, b, c: arithmetic.dot_integer(a, b, c, 16, (True, True))),
     "v_dot4c_i32_i8": vector_op("u32 u32 u32 =u32", lambda a, b, c: arithmetic.dot_integer(a, b, c, 8, (True, True))),
     "v_dot8c_i32_i4": vector_op("u32 u32 u32 =u32", lambda a, b, c: arithmetic.dot_integer(a, b, c, 4, (True, True))),

@@ -11,10 +11,11 @@ from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.floats import arithmetic, conversions, formats
 from aot_emulator.isa.modifiers import clamp_float, with_signs
 from aot_emulator.isa.operands import DTYPES, VGPR, Reader, Registers, Step, constant, vector_register, vector_source
+from aot_emulator.state.arrays import Array
 from aot_emulator.state.wavefronts import Wavefronts
 
 from .vector_alu import OPS
-from .vector_op import VectorOp, evaluate, of_arch
+from .vector_op import OF_RDNA, VectorOp, evaluate, of_arch, vector_op
 
 _NAMES = ("src0", "src1", "src2")
 
@@ -33,17 +34,16 @@ _HALVES = {
 """Instructions on two halves of 16 bits, by the one that does the same to one."""
 _DWORDS = {f"v_pk_{name}_f32": f"v_{name}_f32" for name in ("fma", "add", "mul")}
 _MIXED = {f"v_{name}_{form}": form for name in ("mad", "fma") for form in ("mix_f32", "mixlo_f16", "mixhi_f16")}
+_FLOAT_DOTS = {"v_dot2_f32_f16": formats.FP16, "v_dot2_f32_bf16": formats.BF16}
 _DOTS: dict[str, Callable[..., Any]] = {
-    "v_dot2_f32_f16": lambda a, b, c, clamp: arithmetic.dot(a, b, c.view(np.float32), formats.FP16, formats.FP16),
-    "v_dot2_f32_bf16": lambda a, b, c, clamp: arithmetic.dot(a, b, c.view(np.float32), formats.BF16, formats.BF16),
-    **{
-        f"v_dot{32 // bits}_{kind}32_{kind}{bits}": lambda a, b, c, clamp, bits=bits, kind=kind: arithmetic.dot_integer(
-            a, b, c, bits, (kind == "i", kind == "i"), clamp=clamp
-        )
-        for bits in (16, 8, 4)
-        for kind in "iu"
-    },
+    f"v_dot{32 // bits}_{kind}32_{kind}{bits}": lambda a, b, c, clamp, bits=bits, kind=kind: arithmetic.dot_integer(
+        a, b, c, bits, (kind == "i", kind == "i"), clamp=clamp
+    )
+    for bits in (16, 8, 4)
+    for kind in "iu"
 }
+_TO_HALF = vector_op("f16 f32 f32 f32", arithmetic.fma_to_half, rounded=arithmetic.fma_to_half)
+"""v_fma_mixlo_f16 and v_fma_mixhi_f16: one rounding, to fp16."""
 _MIXED_SIGN_DOTS = {"v_dot4_i32_iu8": 8, "v_dot8_i32_iu4": 4}
 """Bits of an element, whose signedness is an operand's own: `neg` says that it is signed."""
 
@@ -57,6 +57,8 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
         return _bind_dwords(instruction, layout, OPS[_DWORDS[name]])
     if name in _MIXED:
         return _bind_mixed(instruction, layout, _MIXED[name])
+    if name in _FLOAT_DOTS:
+        return _bind_float_dot(instruction, layout, _FLOAT_DOTS[name])
     if name in _DOTS:
         return _bind_dot(instruction, layout, _DOTS[name])
     if name in _MIXED_SIGN_DOTS:
@@ -172,17 +174,15 @@ def _bind_mixed(instruction: Instruction, layout: Registers, form: str) -> Step:
         negate, absolute = bool(field("neg") >> position & 1), bool(field("neg_hi") >> position & 1)
         readers.append(with_signs(source, negate, absolute))
     row = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
-    clamp, op, narrow = bool(field("clmp")), OPS["v_fma_f32"], OPS["v_cvt_f16_f32"]
+    clamp, op = bool(field("clmp")), OPS["v_fma_f32"] if form == "mix_f32" else _TO_HALF
 
     def step(waves: Wavefronts) -> None:
         result = evaluate(op, waves, [read(waves) for read in readers])
+        value = clamp_float(waves, result) if clamp else result
         if form == "mix_f32":
-            value = clamp_float(waves, result) if clamp else result
             waves.write(row, np.asarray(value, np.float32).view(np.uint32))
-            return
-        short = np.asarray(evaluate(narrow, waves, [result]), np.float16)
-        short = clamp_float(waves, short) if clamp else short
-        waves.write_half(row, int(form == "mixhi_f16"), short.view(np.uint16))
+        else:
+            waves.write_half(row, int(form == "mixhi_f16"), np.asarray(value, np.float16).view(np.uint16))
 
     return step
 
@@ -194,6 +194,20 @@ def _widened(read: Reader) -> Reader:
 def _bind_dot(instruction: Instruction, layout: Registers, function: Callable[..., Any]) -> Step:
     if instruction.field("neg"):
         raise instruction.unsupported("neg of a dot product")
+    return _dot_step(instruction, layout, lambda waves, *arguments: function(*arguments))
+
+
+def _bind_float_dot(instruction: Instruction, layout: Registers, fmt: formats.FloatFormat) -> Step:
+    if instruction.field("neg"):
+        raise instruction.unsupported("neg of a dot product")
+
+    is_cdna = instruction.arch.isa == "cdna"
+
+    def function(waves: Wavefronts, a: Array, b: Array, c: Array, clamp: bool) -> Array:
+        numerics = waves.batch.numerics if is_cdna else OF_RDNA
+        total = arithmetic.dot(a, b, c.view(np.float32), fmt, numerics.dot_keeps_denormals)
+        return clamp_float(waves, total) if clamp else total
+
     return _dot_step(instruction, layout, function)
 
 
@@ -205,7 +219,7 @@ def _bind_mixed_sign_dot(instruction: Instruction, layout: Registers, bits: int)
     if instruction.field("clmp") and not any(signed):
         raise instruction.unsupported("clamp of a sum of unsigned products to a signed number")
     return _dot_step(
-        instruction, layout, lambda a, b, c, clamp: arithmetic.dot_integer(a, b, c, bits, signed, clamp=clamp)
+        instruction, layout, lambda waves, a, b, c, clamp: arithmetic.dot_integer(a, b, c, bits, signed, clamp=clamp)
     )
 
 
@@ -218,9 +232,6 @@ def _dot_step(instruction: Instruction, layout: Registers, function: Callable[..
 
     def step(waves: Wavefronts) -> None:
         a, b, c = np.broadcast_arrays(*(read(waves) for read in readers))
-        result = function(a, b, c, clamp)
-        if clamp and result.dtype == np.float32:
-            result = clamp_float(waves, result)
-        waves.write(row, result.view(np.uint32))
+        waves.write(row, function(waves, a, b, c, clamp).view(np.uint32))
 
     return step

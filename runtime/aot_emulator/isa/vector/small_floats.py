@@ -3,7 +3,7 @@
 Which formats fp8 and bf8 are, the arch says: FNUZ on gfx942, those of the OCP elsewhere. The v_cvt_scalef32
 instructions of gfx950 have a further source, whose exponent is that of a block of numbers: what is narrowed is divided
 by that power of two first, what is widened is multiplied by it. There is one rounding, to nearest even. A number too
-large becomes what the format has for infinity, or with MODE.FP16_OVFL the largest number.
+large becomes what the format has for infinity, or with MODE.FP16_OVFL the largest number, as an infinity does then.
 
 Not implemented are the 6-bit forms, and the stochastic ones of which AMD does not say which random bits they take.
 """

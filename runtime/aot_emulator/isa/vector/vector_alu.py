@@ -73,7 +73,7 @@ def _bind_plain(instruction: Instruction, op: VectorOp, changes: Modifiers) -> S
         result = evaluate(op, waves, [read(waves) for read in readers])
         write(waves, result if finish is None else finish(waves, result))
 
-    return lambda waves: fast(waves) if waves.plain else slow(waves)
+    return slow if op.numerics else lambda waves: fast(waves) if waves.plain else slow(waves)
 
 
 def _step(function: Any, readers: list[Any], write: Any, finish: Any) -> Step:

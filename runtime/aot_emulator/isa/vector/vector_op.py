@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from aot_emulator.isa.archs import Arch
-from aot_emulator.isa.floats import formats
+from aot_emulator.isa.floats import arithmetic, formats
 from aot_emulator.state import float_mode
+from aot_emulator.state.numerics import Numerics
 from aot_emulator.state.wavefronts import Wavefronts
 
 
@@ -27,6 +28,7 @@ class VectorOp:
         saturating: as `function`, for integers whose `clamp` modifier saturates.
         ieee: `function` has a keyword `ieee`.
         keeps_high: a 16-bit result leaves the upper half of the destination; else it is cleared.
+        numerics: `function` has a keyword `numerics`, the launch's choices.
     """
 
     kinds: tuple[str, ...]
@@ -35,6 +37,7 @@ class VectorOp:
     saturating: Callable[..., Any] | None = None
     ieee: bool = False
     keeps_high: bool = False
+    numerics: bool = False
 
     @property
     def is_float(self) -> bool:
@@ -45,8 +48,21 @@ def vector_op(kinds: str, function: Callable[..., Any], **fields: Any) -> Vector
     return VectorOp(tuple(kinds.split()), function, **fields)
 
 
+OF_RDNA = Numerics(dot_keeps_denormals=True)
+
+
+def dot_of(fmt: formats.FloatFormat) -> Callable[..., Any]:
+    """A dot product of elements of a format with an fp32 number, for `VectorOp.function`."""
+    return lambda a, b, c, numerics: arithmetic.dot(a, b, c, fmt, numerics.dot_keeps_denormals)
+
+
 def of_arch(op: VectorOp, arch: Arch) -> VectorOp:
-    """The instruction as an arch has it: RDNA 4 has no IEEE mode, and minimum and maximum quiet no NaN then."""
+    """The instruction as an arch has it.
+
+    RDNA 4 has no IEEE mode, and minimum and maximum quiet no NaN then. `Numerics` is about CDNA.
+    """
+    if op.numerics and arch.isa != "cdna":
+        return replace(op, function=partial(op.function, numerics=OF_RDNA), numerics=False)
     if arch.isa != "rdna4" or not op.ieee:
         return op
     return replace(op, function=partial(op.function, ieee=False), ieee=False)
@@ -54,11 +70,13 @@ def of_arch(op: VectorOp, arch: Arch) -> VectorOp:
 
 def evaluate(op: VectorOp, waves: Wavefronts, values: list[Any]) -> Any:
     """The result of an instruction under whatever MODE says."""
+    function, arguments = op.function, []
+    if op.numerics:
+        function = partial(function, numerics=waves.batch.numerics)
     if waves.plain or not op.is_float:
-        return op.function(*values)
+        return function(*values)
     mode = waves.mode
     values = [flush_input(mode, value) for value in values]
-    function, arguments = op.function, []
     if op.rounded is not None:
         # What rounds is the result; a conversion to an integer rounds in one way only.
         function, arguments = op.rounded, [mode.round32 if op.kinds[0] == "f32" else mode.round16_64]

@@ -1,4 +1,4 @@
-"""Comparisons, lane masks, moves between lanes, DPP, SDWA, packed and mixed arithmetic, 8-bit floats."""
+"""Moves between lanes, and to and from single lanes; DPP; the registers and halves that an instruction reaches."""
 
 from __future__ import annotations
 
@@ -6,259 +6,166 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from aot_emulator.isa.vector.compare import OPS
 
-from aot_runtime.errors import UnsupportedInstructionError
-from tests.support.emulation.machine import Machine, edge_floats, integers
-from tests.support.emulation.registers import put
-
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-LANE = np.arange(64)
+from tests.support.emulation.machine import ACTIVE, LANE, OLD, RDNA, Machine, every_isa, every_rdna, is_rdna
+from tests.support.emulation.values import assert_same, edge_floats, integers, mnemonics
 
 
-# Comparisons
-
-ORDERS: dict[str, Callable] = {
-    "f": lambda a, b: False, "lt": lambda a, b: a < b, "eq": lambda a, b: a == b, "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b, "ne": lambda a, b: a != b, "ge": lambda a, b: a >= b, "t": lambda a, b: True,
-    "lg": lambda a, b: a < b or a > b, "o": lambda a, b: a == a and b == b, "u": lambda a, b: a != a or b != b,
-    "nge": lambda a, b: not a >= b, "nlg": lambda a, b: not (a < b or a > b), "ngt": lambda a, b: not a > b,
-    "nle": lambda a, b: not a <= b, "neq": lambda a, b: a != b, "nlt": lambda a, b: not a < b,
-    "tru": lambda a, b: True,
-}  # fmt: skip
+@every_isa
+def test_only_active_lanes_are_written(arch: str):
+    machine, half = Machine(arch).fill({8: 3.5}), ".l" if is_rdna(arch) else ""
+    machine.activate(ACTIVE)
+    machine.execute("v_mov_b32 v2, 9", "v_mul_f64 v[4:5], v[8:9], v[8:9]", f"v_cvt_f16_f32 v6{half}, 1.0")
+    machine.expect({2: np.where(ACTIVE, 9, OLD)})
+    assert (machine.get(4, np.float64)[ACTIVE] == 12.25).all() and (machine.get(6, np.float16)[ACTIVE] == 1).all()
+    assert (machine.get(5)[~ACTIVE] == OLD).all() and (machine.get(6)[~ACTIVE] == OLD).all()
 
 
-@pytest.mark.parametrize("name", OPS)
-def test_comparison(name: str):
-    order, kind = name.split("_")
-    dtype = np.dtype(f"{kind[0]}{int(kind[1:]) // 8}")
-    if kind[0] == "f":
-        a, b = (edge_floats(i, (4, 64), dtype) for i in range(2))
-    else:
-        a, b = (integers(i, (4, 64)).astype(dtype) * dtype.type(3) for i in range(2))
-    b = np.where(np.random.default_rng(2).random((4, 64)) < 0.3, a, b)
-    machine = Machine()
-    put(machine, 8, a)
-    put(machine, 12, b)
-    machine.set_exec(exec_ := np.array([0xFFFFFFFFFFFFFFFF, 0xF0F0F0F0F0F0F0F0, 0, 1], np.uint64))
-    first, second = ("v[8:9]", "v[12:13]") if dtype.itemsize == 8 else ("v8", "v12")
-    machine.execute(f"v_cmp_{name} vcc, {first}, {second}", f"v_cmp_{name} s[4:5], {first}, {second}")
-    active = (exec_[:, None] >> LANE.astype(np.uint64) & np.uint64(1)).astype(bool)
-    want = np.array([ORDERS[order](x, y) for x, y in zip(a.ravel().tolist(), b.ravel().tolist(), strict=True)])
-    want = want.reshape(4, 64) & active
-    np.testing.assert_array_equal(machine.lanes(106), want)
-    np.testing.assert_array_equal(machine.lanes(4), want)
-    machine.execute(f"v_cmpx_{name} s[6:7], {first}, {second}")
-    np.testing.assert_array_equal(machine.lanes(126), want)
-    np.testing.assert_array_equal(machine.lanes(6), want)
-
-
-@pytest.mark.parametrize("kind", ("f16", "f32", "f64"))
-def test_classes(kind: str):
-    dtype = np.dtype(f"f{int(kind[1:]) // 8}")
-    info, bits = np.finfo(dtype), np.dtype(f"u{dtype.itemsize}")
-    quiet = np.array(np.nan, dtype).view(bits)
-    signalling = (quiet ^ bits.type(1 << info.nmant - 1) | bits.type(1)).view(dtype)
-    ten = np.array([signalling, np.nan, -np.inf, -1, -info.tiny / 2, -0.0, 0.0, info.tiny / 2, 1, np.inf], dtype)
-    ten.view(bits)[0] = signalling.view(bits)
-    values = np.empty((4, 64), dtype)
-    values.view(bits)[...] = ten.view(bits)[np.arange(256).reshape(4, 64) % 10]
-    masks = np.random.default_rng(0).integers(0, 1 << 10, (4, 64), np.uint32)
-    machine = Machine()
-    put(machine, 8, values)
-    machine.v[12] = masks
-    machine.execute(f"v_cmp_class_{kind} vcc, {'v[8:9]' if kind == 'f64' else 'v8'}, v12")
-    want = masks >> (np.arange(256).reshape(4, 64) % 10).astype(np.uint32) & 1
-    np.testing.assert_array_equal(machine.lanes(106), want.astype(bool))
-
-
-def test_select_by_mask():
-    machine = Machine()
-    machine.v[8:10] = integers(0, (2, 4, 64))
-    machine.set_pair(106, np.uint64(0x123456789ABCDEF0))
-    machine.set_pair(4, np.uint64(0xFEDCBA9876543210))
-    machine.execute(
-        "v_cndmask_b32 v2, v8, v9, vcc", "v_cndmask_b32 v3, v8, v9, s[4:5]", "v_cndmask_b32_e64 v4, 0, 1, vcc"
-    )
-    np.testing.assert_array_equal(machine.v[2], np.where(machine.lanes(106), machine.v[9], machine.v[8]))
-    np.testing.assert_array_equal(machine.v[3], np.where(machine.lanes(4), machine.v[9], machine.v[8]))
-    np.testing.assert_array_equal(machine.v[4], machine.lanes(106))
-
-
-# Lanes and registers
-
-
-def test_lanes_are_read_and_written():
-    machine = Machine()
-    machine.v[1] = integers(0, (4, 64))
-    machine.v[2] = before = integers(1, (4, 64))
-    machine.s[5] = [3, 63, 64, 100]  # modulo 64
-    machine.set_exec(np.array([0xFFFFFFFFFFFFFFFF, 0x10, 0, 1 << 63], np.uint64))
+@every_isa
+def test_single_lanes(arch: str):
+    """Of the number as many bits count as there are lanes; v_writelane ignores EXEC; without lanes, the first is read."""
+    machine = Machine(arch).fill({1: integers(0), 2: integers(1)})
+    (waves, lanes), a, before = machine.shape, machine.v[1], machine.v[2].copy()
+    machine.s[5] = picked = np.arange(waves) * 37 + lanes - 2
+    machine.s[125 if is_rdna(arch) else 124] = 19
+    machine.activate(ACTIVE)
     machine.execute("v_readlane_b32 s6, v1, s5", "v_readlane_b32 s7, v1, 17", "v_readfirstlane_b32 s8, v1",
-                    "v_writelane_b32 v2, 17, s5", "v_writelane_b32 v2, s7, 20")  # fmt: skip
-    picked = [3, 63, 0, 36]
-    assert machine.s[6].tolist() == [machine.v[1, wave, lane] for wave, lane in enumerate(picked)]
-    np.testing.assert_array_equal(machine.s[7], machine.v[1, :, 17])
-    assert machine.s[8].tolist() == [machine.v[1, wave, lane] for wave, lane in enumerate((0, 4, 0, 63))]
-    before[range(4), picked] = 17
-    before[:, 20] = machine.s[7]
-    np.testing.assert_array_equal(machine.v[2], before, "v_writelane ignores EXEC")
+                    "v_writelane_b32 v2, 17, s5", "v_writelane_b32 v2, s7, m0")  # fmt: skip
+    wave, first = np.arange(waves), ACTIVE.reshape(machine.shape).argmax(1)
+    np.testing.assert_array_equal(machine.s[6:9], [a[wave, picked % lanes], a[:, 17], a[wave, first]])
+    before[wave, picked % lanes] = 17
+    before[:, 19] = machine.s[7]
+    np.testing.assert_array_equal(machine.v[2], before)
 
 
-def test_only_active_lanes_are_written():
-    machine = Machine()
-    machine.v[2] = 7
-    machine.set_exec(np.uint64(0x00FF00FF00FF00FF))
-    machine.execute("v_mov_b32 v2, 9", "v_mov_b64 v[4:5], 1.0")
-    np.testing.assert_array_equal(machine.v[2], np.where(machine.lanes(126), 9, 7))
-    np.testing.assert_array_equal(machine.v[5], np.where(machine.lanes(126), 0x3FF00000, 0xFFFFFFFF))
+@every_isa
+def test_swaps(arch: str):
+    a, b = integers(0), integers(1)
+    machine = Machine(arch).fill({1: a, 2: b, 8: 0x11112222, 9: 0x33334444})
+    machine.activate(ACTIVE)
+    machine.execute("v_swap_b32 v1, v2")
+    machine.expect({1: np.where(ACTIVE, b, a), 2: np.where(ACTIVE, a, b)})
+    if is_rdna(arch):
+        machine.execute("v_swap_b16 v8.h, v9.l")
+        machine.expect({8: np.where(ACTIVE, 0x44442222, 0x11112222), 9: np.where(ACTIVE, 0x33331111, 0x33334444)})
 
 
-def test_swap_and_accumulation_registers():
-    machine = Machine()
-    machine.v[1:3] = integers(0, (2, 4, 64))
-    first, second = machine.v[1].copy(), machine.v[2].copy()
-    machine.execute(
-        "v_swap_b32 v1, v2",
-        "v_accvgpr_write_b32 a5, v1",
-        "v_accvgpr_mov_b32 a6, a5",
-        "v_accvgpr_read_b32 v9, a6",
-        "v_accvgpr_write_b32 a7, -3",
+def test_accumulation_registers_come_after_the_ordinary_ones():
+    machine = Machine().fill({1: integers(0)})
+    machine.execute("v_accvgpr_write_b32 a5, v1", "v_accvgpr_mov_b32 a6, a5", "v_accvgpr_read_b32 v9, a6",
+                    "v_accvgpr_write_b32 a7, -3")  # fmt: skip
+    machine.expect({9: integers(0), 64 + 7: np.full(256, -3)})
+
+
+@pytest.mark.parametrize("width", (16, 32))
+@pytest.mark.parametrize("form", ("", "_e64"))
+def test_swap_of_rows(width: int, form: str):
+    """Odd rows of the first with even rows of the second."""
+    (first, second), odd = integers(width, 2, 256), LANE // width % 2 == 1
+    machine = Machine("gfx950").fill({2: first, 3: second}).execute(f"v_permlane{width}_swap_b32{form} v2, v3")
+    machine.expect(
+        {2: np.where(odd, second[LANE - width], first), 3: np.where(odd, second, first[(LANE + width) % 256])}
     )
-    np.testing.assert_array_equal(machine.v[1], second)
-    np.testing.assert_array_equal(machine.v[2], first)
-    np.testing.assert_array_equal(machine.v[9], second)
-    assert (machine.v[64 + 7].view(np.int32) == -3).all(), "accumulation registers come after the ordinary ones"
 
 
-# DPP
+@pytest.mark.parametrize("name,other", [("v_permlane16_b32", 0), ("v_permlanex16_b32", 16)])
+@every_rdna
+def test_permutations_of_rows(arch: str, name: str, other: int):
+    """op_sel's first bit has inactive lanes read, its second has them give 0."""
+    a = integers(0)
+    machine = Machine(arch).fill({8: a})
+    machine.s[4:6] = low, high = integers(1, 2, 8).astype(np.uint64)
+    machine.s[6], machine.s[7] = 0x89ABCDEF, 0x01234567
+    machine.execute(f"{name} v2, v8, s4, s5")
+    place = ((low | high << np.uint64(32))[LANE // 32] >> (LANE % 16 * 4).astype(np.uint64) & np.uint64(15)).astype(int)
+    machine.expect({2: a[(LANE & ~15 ^ other) + place]})
+    machine.activate(ACTIVE)
+    machine.execute(
+        *(f"{name} v{4 + i}, v8, s6, s7 {select}" for i, select in enumerate(("", "op_sel:[1,0]", "op_sel:[0,1]")))
+    )
+    source = (LANE & ~15 ^ other) + 15 - LANE % 16
+    for number, unread in ((4, OLD), (5, a[source]), (6, 0)):
+        machine.expect({number: np.where(ACTIVE, np.where(ACTIVE[source], a[source], unread), OLD)})
 
-DPP = {
+
+# DPP: for each lane of a wavefront, the one that it reads
+
+Source = Callable[[int], int | None]
+DPP: dict[str, Source] = {
     "quad_perm:[3,0,2,1]": lambda i: (i & ~3) + (3, 0, 2, 1)[i & 3],
     "row_shl:3": lambda i: i + 3 if i % 16 < 13 else None,
     "row_shr:1": lambda i: i - 1 if i % 16 else None,
     "row_shr:15": lambda i: i - 15 if i % 16 == 15 else None,
     "row_ror:5": lambda i: i // 16 * 16 + (i - 5) % 16,
+    "row_mirror": lambda i: i // 16 * 16 + 15 - i % 16,
+    "row_half_mirror": lambda i: i // 8 * 8 + 7 - i % 8,
+}
+DPP_OF_CDNA: dict[str, Source] = {
     "wave_shl:1": lambda i: i + 1 if i < 63 else None,
     "wave_shr:1": lambda i: i - 1 if i else None,
     "wave_rol:1": lambda i: (i + 1) % 64,
     "wave_ror:1": lambda i: (i - 1) % 64,
-    "row_mirror": lambda i: i // 16 * 16 + 15 - i % 16,
-    "row_half_mirror": lambda i: i // 8 * 8 + 7 - i % 8,
     "row_bcast:15": lambda i: i // 16 * 16 - 1 if i > 15 else None,
     "row_bcast:31": lambda i: 31 if i > 31 else None,
     "row_newbcast:6": lambda i: i // 16 * 16 + 6,
 }
+DPP_OF_RDNA: dict[str, Source] = {"row_share:6": lambda i: i // 16 * 16 + 6, "row_xmask:9": lambda i: i ^ 9}
+DPP_FORMS = [(arch, control, source) for arch in ("gfx942", *RDNA)
+             for control, source in {**DPP, **(DPP_OF_RDNA if is_rdna(arch) else DPP_OF_CDNA)}.items()]  # fmt: skip
 
 
 @pytest.mark.parametrize("bound", (False, True), ids=("kept", "zero"))
-@pytest.mark.parametrize("masks", ("0xf 0xf", "0xa 0xf", "0xf 0x5", "0x3 0xc"))
-@pytest.mark.parametrize("control", DPP)
-def test_dpp(control: str, masks: str, bound: bool):
-    """v2 is its own source, with inactive lanes; in the add, the other source stays in place."""
-    rows, banks = (int(mask, 16) for mask in masks.split())
-    machine = Machine()
-    machine.v[2] = source = integers(0, (4, 64))
-    machine.v[3] = other = integers(1, (4, 64))
-    machine.v[4] = old = integers(2, (4, 64))
-    machine.set_exec(np.array([0xFFFFFFFFFFFFFFFF, 0x7FFFFFFF0FFFFFFF, 0x5555555555555555, 0], np.uint64))
-    text = f"{control} row_mask:{rows:#x} bank_mask:{banks:#x}{' bound_ctrl:1' if bound else ''}"
-    machine.execute(f"v_add_u32_dpp v4, v2, v3 {text}", f"v_mov_b32_dpp v2, v2 {text}")
-    active = machine.lanes(126)
-    moved, added = source.copy(), old.copy()
-    for wave in range(4):
-        for lane in range(64):
-            enabled = active[wave, lane] and rows >> lane // 16 & 1 and banks >> lane // 4 % 4 & 1
-            origin = DPP[control](lane)
-            valid = origin is not None and active[wave, origin]
-            if enabled and (valid or bound):
-                value = int(source[wave, origin]) if valid else 0
-                moved[wave, lane] = value
-                added[wave, lane] = (value + int(other[wave, lane])) & 0xFFFFFFFF
-    np.testing.assert_array_equal(machine.v[2], moved)
-    np.testing.assert_array_equal(machine.v[4], added)
+@pytest.mark.parametrize("arch,control,source", DPP_FORMS)
+def test_dpp(arch: str, control: str, source: Source, bound: bool):
+    """With inactive lanes, and v2 its own source; in the subtraction the other source stays in place."""
+    a, b = integers(0), integers(1)
+    for rows, banks in ((0xF, 0xF), (0xA, 0xF), (0xF, 0x5), (0x3, 0xC)):
+        machine = Machine(arch).fill({2: a, 3: b})
+        machine.activate(ACTIVE)
+        text = f"row_mask:{rows:#x} bank_mask:{banks:#x}{' bound_ctrl:1' if bound else ''}"
+        machine.execute(f"{mnemonics(arch)['v_sub_u32']}_dpp v4, v2, v3 {control} {text}",
+                        *([f"v_mov_b32_dpp v5, v2 {control} {text} fi:1"] if is_rdna(arch) else []),
+                        f"v_mov_b32_dpp v2, v2 {control} {text}")  # fmt: skip
+        lanes = machine.arch.lanes
+        origins = [source(lane) for lane in range(lanes)] * (256 // lanes)
+        there, origin = (
+            np.array([x is not None for x in origins]),
+            np.array([x or 0 for x in origins]) + LANE // lanes * lanes,
+        )
+        enabled = ACTIVE & (rows >> LANE % lanes // 16 & banks >> LANE // 4 % 4 & 1 == 1)
+        for valid, registers in ((there & ACTIVE[origin], (2, 4)), (there, (5,))):  # with fi inactive lanes are read
+            moved = np.where(valid, a[origin], 0)
+            wanted = {2: (moved, a), 4: (moved - b, OLD), 5: (moved, OLD)}
+            for number in registers if is_rdna(arch) or 5 not in registers else ():
+                machine.expect({number: np.where(enabled & (valid | bound), *wanted[number])})
+
+
+@every_rdna
+def test_dpp8(arch: str):
+    a, chosen = integers(0), np.array([7, 0, 0, 3, 2, 5, 5, 1])
+    machine, text, source = (
+        Machine(arch).fill({8: a}),
+        f"dpp8:[{','.join(map(str, chosen))}]",
+        LANE & ~7 | chosen[LANE & 7],
+    )
+    machine.activate(ACTIVE)
+    machine.execute(f"v_mov_b32_dpp v2, v8 {text}", f"v_mov_b32_dpp v3, v8 {text} fi:1")
+    seen = np.where(ACTIVE[source], a[source], 0)
+    machine.expect({2: np.where(ACTIVE, seen, OLD), 3: np.where(ACTIVE, a[source], OLD)})
 
 
 def test_dpp_signs():
-    machine = Machine()
-    a = edge_floats(0, (4, 64), np.float32)
-    machine.v[2] = a.view(np.uint32)
-    machine.execute("v_add_f32_dpp v3, -v2, |v2| row_ror:4 row_mask:0xf bank_mask:0xf")
-    rotated = a.reshape(4, 4, 16)[:, :, (np.arange(16) - 4) % 16].reshape(4, 64)
-    np.testing.assert_array_equal(machine.v[3].view(np.float32), -rotated + np.abs(a))
+    a = edge_floats(0, np.float32)
+    machine = Machine().fill({2: a}).execute("v_add_f32_dpp v3, -v2, |v2| row_ror:4 row_mask:0xf bank_mask:0xf")
+    machine.expect({3: -a[LANE & ~15 | LANE - 4 & 15] + np.abs(a)})
 
 
-# SDWA
-
-SELECT = {
-    **{f"BYTE_{i}": (8 * i, 8) for i in range(4)}, "WORD_0": (0, 16), "WORD_1": (16, 16), "DWORD": (0, 32),
-}  # fmt: skip
-
-
-def pick(value: int, select: str, extend: bool) -> int:
-    shift, width = SELECT[select]
-    found = value >> shift & (1 << width) - 1
-    return (found - (found >> width - 1 << width)) & 0xFFFFFFFF if extend else found
-
-
-@pytest.mark.parametrize("unused", ("UNUSED_PAD", "UNUSED_SEXT", "UNUSED_PRESERVE"))
-@pytest.mark.parametrize("target", SELECT)
-@pytest.mark.parametrize(
-    "first,second", [("BYTE_3", "WORD_1"), ("WORD_0", "DWORD"), ("BYTE_0", "BYTE_2"), ("WORD_1", "BYTE_1")]
-)
-def test_sdwa(first: str, second: str, target: str, unused: str):
-    machine = Machine()
-    machine.v[2:4] = sources = integers(0, (2, 4, 64))
-    machine.v[4] = old = integers(1, (4, 64))
-    machine.execute(
-        f"v_add_u32_sdwa v4, sext(v2), v3 dst_sel:{target} dst_unused:{unused} src0_sel:{first} src1_sel:{second}"
-    )
-    shift, width = SELECT[target]
-    for a, b, before, got in zip(*(x.ravel().tolist() for x in (*sources, old, machine.v[4])), strict=True):
-        total = (pick(a, first, True) + pick(b, second, False)) & (1 << width) - 1
-        if unused == "UNUSED_SEXT":
-            want = (total - (total >> width - 1 << width)) << shift & 0xFFFFFFFF
-        else:
-            want = total << shift
-        if unused == "UNUSED_PRESERVE":
-            want |= before & ~((1 << width) - 1 << shift)
-        assert got == want & 0xFFFFFFFF
-
-
-def test_sdwa_with_scalars_floats_and_comparisons():
-    machine = Machine()
-    halves = edge_floats(0, (4, 128), np.float16)
-    machine.v[2] = halves.view(np.uint32)
-    machine.v[3] = integers(1, (4, 64))
-    machine.s[6] = 0x00AB00CD
-    machine.execute(
-        "v_cvt_f32_f16_sdwa v4, v2 dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:WORD_1",
-        "v_and_b32_sdwa v5, s6, v3 dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:WORD_1 src1_sel:BYTE_1",
-        "v_cmp_lt_u32_sdwa s[8:9], v3, s6 src0_sel:BYTE_0 src1_sel:WORD_0",
-        "v_cmp_lt_u32_sdwa vcc, v3, s6 src0_sel:BYTE_0 src1_sel:WORD_1",
-        "v_mul_f16_sdwa v6, -v2, |v2| dst_sel:WORD_1 dst_unused:UNUSED_PAD src0_sel:WORD_0 src1_sel:WORD_1",
-    )
-    low, high = halves[:, ::2], halves[:, 1::2]
-    np.testing.assert_array_equal(machine.v[4].view(np.float32), high.astype(np.float32))
-    np.testing.assert_array_equal(machine.v[5], machine.v[3] >> 8 & 0xAB)
-    np.testing.assert_array_equal(machine.lanes(8), machine.v[3] & 0xFF < 0xCD)
-    np.testing.assert_array_equal(machine.lanes(106), machine.v[3] & 0xFF < 0xAB)
-    product = (machine.v[6] >> 16).astype(np.uint16).view(np.float16)
-    np.testing.assert_array_equal(product, -low * np.abs(high))
-    assert not (machine.v[6] & 0xFFFF).any()
-
-
-def test_unhandled_modifiers_are_refused():
-    for text, why in (
-        ("v_add_u32_sdwa v4, v2, v3 clamp dst_sel:DWORD dst_unused:UNUSED_PAD src0_sel:DWORD src1_sel:DWORD", None),
-        ("v_mul_u32_u24_e64 v4, v2, v3 clamp", "clamp"),
-        ("v_pk_mul_f32 v[4:5], v[2:3], 1.0", "high dword"),
-    ):
-        if why is None:
-            Machine().execute(text)  # it saturates
-            continue
-        with pytest.raises(UnsupportedInstructionError, match=why) as raised:
-            Machine().execute(text)
-        assert raised.value.mnemonic == text.split()[0].removesuffix("_e64") and raised.value.pc == 0
-        assert raised.value.kernel == "test" and raised.value.mnemonic in str(raised.value)
+@every_rdna
+def test_dpp_in_long_encodings(arch: str):
+    a, b = (np.random.default_rng(seed).standard_normal(256).astype(np.float32) for seed in range(2))
+    machine, tail = Machine(arch).fill({8: a, 9: b}), "row_xmask:1 row_mask:0xf bank_mask:0xf"
+    machine.execute(f"v_fma_f32_e64_dpp v2, -v8, |v9|, v9 {tail}", f"v_cmp_gt_f32_e64_dpp s4, v8, v9 {tail}",
+                    f"v_cmp_gt_f32_dpp vcc_lo, v8, v9 {tail}", f"v_add_f16_dpp v3.h, v8.l, v9.h {tail}")  # fmt: skip
+    moved = a[LANE ^ 1]
+    machine.expect({2: (-moved.astype(np.float64) * np.abs(b) + b).astype(np.float32)}, {4: moved > b, 106: moved > b})
+    assert_same(machine.get(3, np.float16, 1), moved.view(np.float16)[::2] + b.view(np.float16)[1::2])

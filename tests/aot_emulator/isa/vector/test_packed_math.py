@@ -1,94 +1,79 @@
-"""Packed and mixed arithmetic, dot products, and 8-bit floats."""
+"""Packed and mixed arithmetic, and dot products."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from aot_emulator import Numerics
 
-from tests.support.emulation.machine import DEFAULT_MODE, Machine, integers
-from tests.support.emulation.registers import halves
+from tests.support.emulation.float_oracles import function_of
+from tests.support.emulation.integer_oracles import INTEGERS, dot
+from tests.support.emulation.machine import RDNA, Machine, every_isa
+from tests.support.emulation.values import assert_same, edge_floats, integers
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
-
-# Packed and mixed
-
-PACKED_INTEGERS = {
-    "mul_lo_u16": lambda a, b: a * b, "add_u16": lambda a, b: a + b, "add_i16": lambda a, b: a + b,
-    "sub_u16": lambda a, b: a - b, "sub_i16": lambda a, b: a - b,
-    "lshlrev_b16": lambda a, b: b << (a & 15), "lshrrev_b16": lambda a, b: b >> (a & 15),
-    "ashrrev_i16": lambda a, b: b.view(np.int16) >> (a & 15).view(np.int16),
-    "max_u16": np.maximum, "min_u16": np.minimum,
-    "max_i16": lambda a, b: np.maximum(a.view(np.int16), b.view(np.int16)),
-    "min_i16": lambda a, b: np.minimum(a.view(np.int16), b.view(np.int16)),
-    "mad_u16": lambda a, b, c: a * b + c, "mad_i16": lambda a, b, c: a * b + c,
-}  # fmt: skip
-PACKED_HALVES = {
-    "add_f16": lambda a, b: a + b, "mul_f16": lambda a, b: a * b,
-    "fma_f16": lambda a, b, c: (a.astype(np.float64) * b + c).astype(np.float16),
-    "min_f16": np.fmin, "max_f16": np.fmax,
-}  # fmt: skip
+# By what they do to one half: `v_pk_add_u16` to `v_add_u16`
+PACKED = [*(f"{name}_{kind}16" for name in ("add", "sub", "max", "min", "mad") for kind in "iu"), "mul_lo_u16", "lshlrev_b16",
+          "lshrrev_b16", "ashrrev_i16", *(f"{name}_f16" for name in ("add", "mul", "fma", "min", "max"))]  # fmt: skip
+NEW = {"gfx1201": ("minimum_f16", "maximum_f16"), "gfx950": ("minimum3_f16", "maximum3_f16")}
+FORMS = [(arch, name) for arch in ("gfx942", *RDNA) for name in PACKED]
+FORMS += [(arch, name) for arch, names in NEW.items() for name in names]
 
 
-@pytest.mark.parametrize("name", [*PACKED_INTEGERS, *PACKED_HALVES])
-def test_packed_halves(name: str):
+def halves(seed: int) -> np.ndarray:
+    return integers(seed).view(np.uint16).reshape(256, 2)
+
+
+def floats(seed: int, *shape: int, dtype: Any = np.float16) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape or 256).astype(dtype)
+
+
+@pytest.mark.parametrize("arch,name", FORMS)
+def test_packed_halves(arch: str, name: str):
     """Once plainly, once with halves chosen crosswise."""
-    function = PACKED_INTEGERS.get(name) or PACKED_HALVES[name]
-    count, floating = function.__code__.co_argcount if hasattr(function, "__code__") else 2, name in PACKED_HALVES
-    machine = Machine()
-    for i in range(count):
-        random = np.random.default_rng(i).standard_normal((4, 128)).astype(np.float16).view(np.uint32)
-        machine.v[8 + i] = random if floating else integers(i, (4, 64))
+    function = INTEGERS.get(f"v_{name}") or function_of(f"v_{name}", "f16")
+    machine, is_float = Machine(arch), name.endswith("f16")
+    count = 3 if name.startswith(("mad", "fma", "minimum3", "maximum3")) else 2
+    sources = [edge_floats(i, np.float16, 256, 2) if is_float else halves(i) for i in range(count)]
+    machine.fill({8 + i: source for i, source in enumerate(sources)})
     operands = ", ".join(f"v{8 + i}" for i in range(count))
+    text = f"v_pk_{name.replace('_f16', '_num_f16') if arch == 'gfx1201' and name in ('min_f16', 'max_f16') else name}"
     low, high = (",".join(pattern[i % 2] for i in range(count)) for pattern in ("10", "01"))
-    crossed = f"op_sel:[{low}] op_sel_hi:[{high}]"
-    machine.execute(f"v_pk_{name} v2, {operands}", f"v_pk_{name} v3, {operands} {crossed}")
-    sources = [halves(machine.v[8 + i]) for i in range(count)]
-    if floating:
-        sources = [[half.view(np.float16) for half in source] for source in sources]
+    machine.execute(f"{text} v2, {operands}", f"{text} v3, {operands} op_sel:[{low}] op_sel_hi:[{high}]")
     for target, swapped in ((2, False), (3, True)):
-        for part in (0, 1):
-            chosen = [source[part ^ (swapped and i % 2 == 0)] for i, source in enumerate(sources)]
-            want = np.asarray(function(*chosen))
-            np.testing.assert_array_equal(halves(machine.v[target])[part], want.astype(chosen[0].dtype).view(np.uint16))
+        for half in (0, 1):
+            chosen = [source[:, half ^ (swapped and i % 2 == 0)] for i, source in enumerate(sources)]
+            lanes = zip(*(list(x) if is_float else x.tolist() for x in chosen), strict=True)
+            want = [function(*values) for values in lanes]
+            if is_float:
+                assert_same(machine.get(target, np.float16, half), np.array(want).astype(np.float16), name)
+            else:
+                assert machine.get(target, np.uint16, half).tolist() == [value & 0xFFFF for value in want]
 
 
-def test_packed_signs_and_clamp():
-    machine = Machine()
-    for number in (8, 9):
-        machine.v[number] = np.random.default_rng(number).standard_normal((4, 128)).astype(np.float16).view(np.uint32)
-    machine.v[10:12] = integers(3, (2, 4, 64))
+@every_isa
+def test_packed_signs_and_clamp(arch: str):
+    (a, b), (x, y) = (floats(i, 256, 2) for i in range(2)), (halves(i) for i in range(2))
+    machine = Machine(arch).fill({8: a, 9: b, 10: x, 11: y})
     machine.execute("v_pk_add_f16 v2, v8, v9 neg_lo:[1,0] neg_hi:[0,1] clamp", "v_pk_add_u16 v3, v10, v11 clamp",
                     "v_pk_add_u16 v4, v10, -1 op_sel_hi:[1,0]")  # fmt: skip
-    a, b = ([half.view(np.float16) for half in halves(machine.v[n])] for n in (8, 9))
-    for part, want in enumerate((-a[0] + b[0], a[1] - b[1])):
-        np.testing.assert_array_equal(halves(machine.v[2])[part].view(np.float16), np.clip(want, 0, 1))
-    for part in (0, 1):
-        x, y = (halves(machine.v[n])[part].astype(np.int64) for n in (10, 11))
-        np.testing.assert_array_equal(halves(machine.v[3])[part], np.minimum(x + y, 0xFFFF))
-        np.testing.assert_array_equal(halves(machine.v[4])[part], (x - 1) & 0xFFFF)
+    sums = np.clip(np.stack([-a[:, 0] + b[:, 0], a[:, 1] - b[:, 1]], 1), 0, 1)
+    machine.expect({2: sums, 3: np.minimum(x.astype(int) + y, 0xFFFF).astype(np.uint16), 4: x - np.uint16(1)})
 
 
 @pytest.mark.parametrize("name", ("add", "mul", "fma"))
 def test_packed_floats(name: str):
-    """The destination is a source, with dwords chosen crosswise and a scalar pair among the sources."""
-    machine = Machine()
-    numbers = [2, 4, 6][: 3 if name == "fma" else 2]
-    for number in numbers:
-        for half in (0, 1):
-            values = np.random.default_rng(number + half).standard_normal((4, 64)).astype(np.float32)
-            machine.v[number + half] = values.view(np.uint32)
-    before = machine.v.view(np.float32).astype(np.float64)[2:8].copy()
-    operands = ", ".join(f"v[{n}:{n + 1}]" for n in numbers)
-    rest = ",0" if name == "fma" else ""
-    machine.execute(
-        f"v_pk_{name}_f32 v[2:3], {operands} op_sel:[1,0{rest}] op_sel_hi:[0,1{rest and ',1'}] neg_lo:[0,1{rest}]"
-    )
-    for half in (0, 1):
-        a, b, c = before[1 - half], before[2 + half] * (-1 if half == 0 else 1), before[4 + half]
-        want = {"add": a + b, "mul": a * b, "fma": a * b + c}[name]
-        np.testing.assert_array_equal(machine.v[2 + half].view(np.float32), want.astype(np.float32))
+    """The destination is a source, with dwords chosen crosswise."""
+    a, b, c = (floats(i, 256, 2, dtype=np.float32) for i in range(3))
+    machine, count = Machine().fill({2: a, 4: b, 6: c}), 3 if name == "fma" else 2
+    operands, rest = ", ".join(f"v[{n}:{n + 1}]" for n in (2, 4, 6)[:count]), ",0" * (count - 2)
+    selects = f"op_sel:[1,0{rest}] op_sel_hi:[0,1{rest and ',1'}] neg_lo:[0,1{rest}]"
+    machine.execute(f"v_pk_{name}_f32 v[2:3], {operands} {selects}")
+    first, second, third = a[:, ::-1].astype(np.float64), b * np.array([-1.0, 1.0]), c.astype(np.float64)
+    want = {"add": first + second, "mul": first * second, "fma": first * second + third}[name]
+    machine.expect({2: want.astype(np.float32)})
 
 
 def test_packed_sources_that_are_scalars():
@@ -97,95 +82,59 @@ def test_packed_sources_that_are_scalars():
     machine.s[4], machine.s[5] = np.float32(2).view(np.uint32), np.float32(5).view(np.uint32)
     machine.execute("v_pk_mul_f32 v[4:5], v[2:3], s[4:5]", "v_pk_mul_f32 v[6:7], v[2:3], s[4:5] op_sel_hi:[1,0]",
                     "v_pk_mov_b32 v[8:9], v[4:5], s[4:5] op_sel:[1,0]")  # fmt: skip
-    assert [machine.v[i, 0, 0].view(np.float32) for i in range(4, 10)] == [6, 15, 6, 6, 15, 2]
+    assert machine.get(4, np.float32, count=6)[0].tolist() == [6, 15, 6, 6, 15, 2]
 
 
-def test_mixed_precision():
-    machine = Machine()
-    a, b = (np.random.default_rng(i).standard_normal((4, 128)).astype(np.float16) for i in range(2))
-    c = np.random.default_rng(2).standard_normal((4, 64)).astype(np.float32)
-    machine.v[8], machine.v[9], machine.v[10] = a.view(np.uint32), b.view(np.uint32), c.view(np.uint32)
-    machine.v[3:5] = 0x12345678
-    machine.execute(
-        "v_fma_mix_f32 v2, v8, -v9, |v10| op_sel:[1,0,0] op_sel_hi:[1,1,0]",
-        "v_fma_mixlo_f16 v3, v8, v10, v9 op_sel:[0,0,1] op_sel_hi:[1,0,1]",
-        "v_fma_mixhi_f16 v4, v10, v10, 1.0 op_sel_hi:[0,0,1]",
-    )
-    wide = [x.astype(np.float64) for x in (a[:, ::2], a[:, 1::2], b[:, ::2], b[:, 1::2], c)]
-    np.testing.assert_array_equal(
-        machine.v[2].view(np.float32), (wide[1] * -wide[2] + np.abs(wide[4])).astype(np.float32)
-    )
-    low = (wide[0] * wide[4] + wide[3]).astype(np.float32).astype(np.float16)
-    np.testing.assert_array_equal(machine.v[3], low.view(np.uint16).astype(np.uint32) | 0x12340000)
-    high = (wide[4] * wide[4] + 1).astype(np.float32).astype(np.float16)
-    np.testing.assert_array_equal(machine.v[4], high.view(np.uint16).astype(np.uint32) << 16 | 0x5678)
+@every_isa
+def test_mixed_precision(arch: str):
+    a, b, c = floats(0, 256, 2), floats(1, 256, 2), floats(2, dtype=np.float32)
+    machine = Machine(arch).fill({8: a, 9: b, 10: c, 3: 0x12345678, 4: 0x12345678})
+    machine.execute("v_fma_mix_f32 v2, v8, -v9, |v10| op_sel:[1,0,0] op_sel_hi:[1,1,0]",
+                    "v_fma_mixlo_f16 v3, v8, v10, v9 op_sel:[0,0,1] op_sel_hi:[1,0,1]",
+                    "v_fma_mixhi_f16 v4, v10, v10, 1.0 op_sel_hi:[0,0,1]")  # fmt: skip
+    (a0, a1), (b0, b1), wide = a.T.astype(np.float64), b.T.astype(np.float64), c.astype(np.float64)
+    low, high = (x.astype(np.float16).view(np.uint16).astype(int) for x in (a0 * wide + b1, wide * wide + 1))
+    machine.expect({2: (a1 * -b0 + np.abs(wide)).astype(np.float32), 3: 0x12340000 | low, 4: 0x5678 | high << 16})
 
 
-@pytest.mark.parametrize(
-    "name,bits,signed",
-    [
-        ("v_dot2_i32_i16", 16, True),
-        ("v_dot2_u32_u16", 16, False),
-        ("v_dot4_i32_i8", 8, True),
-        ("v_dot4_u32_u8", 8, False),
-        ("v_dot8_i32_i4", 4, True),
-        ("v_dot8_u32_u4", 4, False),
-    ],
-)
-def test_integer_dot_products(name: str, bits: int, signed: bool):
-    machine = Machine()
-    machine.v[8:11] = integers(0, (3, 4, 64))
-    machine.execute(f"{name} v2, v8, v9, v10", f"{name} v3, v8, v9, v10 clamp")
-    low, high = (-(1 << 31), (1 << 31) - 1) if signed else (0, (1 << 32) - 1)
+# Dot products
 
-    def number(value: int, width: int) -> int:
-        return value - (value >> width - 1 << width) if signed else value
-
-    for a, b, c, got, clamped in zip(*(machine.v[i].ravel().tolist() for i in (8, 9, 10, 2, 3)), strict=True):
-        mask = (1 << bits) - 1
-        total = number(c, 32) + sum(
-            number(a >> at & mask, bits) * number(b >> at & mask, bits) for at in range(0, 32, bits)
-        )
-        assert got == total & 0xFFFFFFFF and clamped == min(max(total, low), high) & 0xFFFFFFFF
+DOTS = [("gfx942", f"v_dot{32 // bits}_{kind}32_{kind}{bits}") for bits in (16, 8, 4) for kind in "iu"]
+DOTS += [(arch, f"v_dot{name}") for arch in RDNA for name in ("4_u32_u8", "8_u32_u4", "4_i32_iu8", "8_i32_iu4")]
 
 
-# 8-bit floats: gfx942 has the FNUZ forms
-
-FLOAT8 = {"fp8": ml_dtypes.float8_e4m3fnuz, "bf8": ml_dtypes.float8_e5m2fnuz}
-
-
-@pytest.mark.parametrize("name", FLOAT8)
-def test_from_float8(name: str):
-    machine = Machine()
-    codes = np.arange(256, dtype=np.uint8).repeat(4)
-    np.random.default_rng(0).shuffle(codes)
-    machine.v[8] = codes.view(np.uint32).reshape(4, 64)
-    machine.execute(
-        f"v_cvt_f32_{name} v2, v8",
-        f"v_cvt_f32_{name}_sdwa v3, v8 src0_sel:BYTE_2",
-        f"v_cvt_pk_f32_{name} v[4:5], v8",
-        f"v_cvt_pk_f32_{name}_sdwa v[6:7], v8 src0_sel:WORD_1",
-    )
-    values = codes.view(FLOAT8[name]).astype(np.float32).reshape(4, 64, 4)
-    for register, octet in ((2, 0), (3, 2), (4, 0), (5, 1), (6, 2), (7, 3)):
-        np.testing.assert_array_equal(machine.v[register].view(np.float32), values[..., octet])
+@pytest.mark.parametrize("arch,name", DOTS)
+def test_integer_dot_products(arch: str, name: str):
+    """Of two signs alike, or with neg_lo saying which elements are signed."""
+    bits, chosen, sources = int(name.rpartition("_")[2].lstrip("iu")), "_iu" in name, [integers(i) for i in range(3)]
+    machine = Machine(arch).fill({8 + i: source for i, source in enumerate(sources)})
+    for first, second in ((0, 0), (1, 0), (0, 1), (1, 1)) if chosen else [(int("_i32" in name),) * 2]:
+        text = f"{name} v2, v8, v9, v10 {f'neg_lo:[{first},{second},0]' if chosen else ''}"
+        least, most = (-(1 << 31), (1 << 31) - 1) if first or second else (0, (1 << 32) - 1)
+        lanes = zip(*(source.tolist() for source in sources), strict=True)
+        totals = np.array([dot(*values, bits, (bool(first), bool(second))) for values in lanes])
+        machine.execute(text).expect({2: totals})
+        if not chosen or first or second:
+            machine.execute(f"{text} clamp").expect({2: np.clip(totals, least, most)})
 
 
-@pytest.mark.parametrize("saturate", (False, True))
-@pytest.mark.parametrize("name", FLOAT8)
-def test_to_float8(name: str, saturate: bool):
-    dtype = FLOAT8[name]
-    info = ml_dtypes.finfo(dtype)
-    scale = float(info.smallest_subnormal) * 2.0 ** np.arange(-2, 18)
-    values = np.random.default_rng(0).standard_normal((2, 4, 64)) * np.random.default_rng(1).choice(scale, (2, 4, 64))
-    values = values.astype(np.float32)
-    values[0, 0, :6] = [0.0, -0.0, np.nan, float(info.max), float(info.max) * 4, -float(info.max) * 4]
-    machine = Machine(mode=DEFAULT_MODE | saturate << 23)
-    machine.v[8:10] = values.view(np.uint32)
-    machine.v[2] = machine.v[3] = 0xDEADBEEF
-    machine.execute(f"v_cvt_pk_{name}_f32 v2, v8, v9", f"v_cvt_pk_{name}_f32 v3, v8, -v9 op_sel:[0,0,1]")
-    limit = np.float32(info.max)
-    given = np.clip(values, -limit, limit) if saturate else values
-    low, high, negative = (x.astype(dtype).view(np.uint8).astype(np.uint32) for x in (given[0], given[1], -given[1]))
-    np.testing.assert_array_equal(machine.v[2], 0xDEAD0000 | low | high << 8)
-    np.testing.assert_array_equal(machine.v[3], 0x0000BEEF | low << 16 | negative << 24)
+@pytest.mark.parametrize("arch,name,dtype", [
+    ("gfx942", "v_dot2c_f32_f16", np.float16), ("gfx950", "v_dot2c_f32_bf16", ml_dtypes.bfloat16),
+    *((arch, "v_dot2_f32_f16", np.float16) for arch in ("gfx942", *RDNA)),
+    *((arch, "v_dot2_f32_bf16", ml_dtypes.bfloat16) for arch in RDNA),
+])  # fmt: skip
+def test_float_dot_products(arch: str, name: str, dtype: Any):
+    a, b = ((np.random.default_rng(i).integers(-9, 9, (256, 2)) / 4).astype(dtype) for i in range(2))
+    machine = Machine(arch).fill({8: a, 9: b, 2: np.full(256, 0.25, np.float32)})
+    machine.execute(f"{name} v2, v8, v9{'' if 'dot2c' in name else ', v2'}")
+    machine.expect({2: np.float32(0.25) + (a.astype(np.float32) * b.astype(np.float32)).sum(1)})
+
+
+@pytest.mark.parametrize("text", ("v_dot2_f32_f16 v3, v1, v2, v3", "v_dot2c_f32_f16 v3, v1, v2"))
+def test_dot_products_of_cdna_flush_denormals(text: str):
+    """2**-24 and 2**-15 are denormals of fp16: zeros, unless the launch chooses otherwise."""
+    for keeps in (False, True):
+        for a, c, want in ((0x0200_0001, 0, 2.0**-24 + 2.0**-15), (0, 2.0**-140, 2.0**-140)):
+            machine = Machine().fill({1: a, 2: 0x3C00_3C00, 3: np.full(256, c, np.float32)})
+            machine.batch.numerics = Numerics(dot_keeps_denormals=keeps)
+            machine.execute(text).expect({3: np.full(256, want if keeps else 0, np.float32)})

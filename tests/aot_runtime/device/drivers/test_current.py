@@ -7,6 +7,7 @@ import gc
 import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from aot_runtime.device.drivers.hip import HipDriver
 from aot_runtime.device.drivers.launch import KernelLaunch, LaunchFunction
 from tests.support.hip_double.code_object import code_object
 from tests.support.hip_double.double import Double, in_double
-from tests.support.reference_launches import open_over_double, with_bundles
+from tests.support.reference_launches import open_over_double
 
 IMAGE = code_object("gfx942", "scale")
 X = np.ones((3, 5), np.float32)
@@ -116,9 +117,9 @@ def test_a_single_device_is_never_asked_for():
         driver.create_stream(1)
 
 
-@with_bundles(HIP_DOUBLE_DEVICES=2)
-def test_calls_and_what_is_dropped(folder: str):
-    small, launches = open_over_double(folder, device="hip:1")
+@in_double(HIP_DOUBLE_DEVICES=2)
+def test_calls_and_what_is_dropped(small_bundle: Path):
+    small, launches = open_over_double(small_bundle, device="hip:1")
     library().hipSetDevice(0)
     x = small.device.array(X)
     out = small.affine(x, stream=small.device.stream())

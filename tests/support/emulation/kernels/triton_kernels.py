@@ -1,4 +1,4 @@
-"""Kernels that between them make Triton emit most of what it can for gfx9."""
+"""Kernels that between them make Triton emit most of what it can."""
 
 import triton
 import triton.language as tl
@@ -13,21 +13,9 @@ def add(x, y, out, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def layernorm(x, weight, bias, out, columns, eps, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, BLOCK)
-    inside = column < columns
-    values = tl.load(x + row * columns + column, mask=inside, other=0.0).to(tl.float32)
-    mean = tl.sum(values, 0) / columns
-    centred = tl.where(inside, values - mean, 0.0)
-    scale = tl.rsqrt(tl.sum(centred * centred, 0) / columns + eps)
-    result = centred * scale * tl.load(weight + column, mask=inside) + tl.load(bias + column, mask=inside)
-    tl.store(out + row * columns + column, result.to(out.dtype.element_ty), mask=inside)
-
-
-@triton.jit
 def matmul(
     a, b, c, m, n, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
+    PRECISION: tl.constexpr = None,
 ):  # fmt: skip
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -42,7 +30,7 @@ def matmul(
         right = tl.load(
             b + at[:, None] * n + columns[None, :], mask=(at[:, None] < k) & (columns[None, :] < n), other=0.0
         )
-        total = tl.dot(left, right, total, out_dtype=kind)
+        total = tl.dot(left, right, total, input_precision=PRECISION, out_dtype=kind)
     inside = (rows[:, None] < m) & (columns[None, :] < n)
     target = c + rows[:, None] * n + columns[None, :]
     if SPLIT_K > 1:
@@ -68,127 +56,112 @@ def matmul_blocks(a, b, c, m, n, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 
 
 @triton.jit
-def unary(x, out, n, FUNCTION: tl.constexpr, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < n
-    v = tl.load(x + at, mask=inside, other=1.0)
-    if FUNCTION == "exp":
-        r = tl.exp(v)
-    elif FUNCTION == "log":
-        r = tl.log(v)
-    elif FUNCTION == "exp2":
-        r = tl.exp2(v)
-    elif FUNCTION == "log2":
-        r = tl.log2(v)
-    elif FUNCTION == "sin":
-        r = tl.sin(v)
-    elif FUNCTION == "cos":
-        r = tl.cos(v)
-    elif FUNCTION == "sqrt":
-        r = tl.sqrt(v)
-    elif FUNCTION == "sqrt_rn":
-        r = tl.sqrt_rn(v)
-    elif FUNCTION == "rsqrt":
-        r = tl.rsqrt(v)
-    elif FUNCTION == "erf":
-        r = tl.erf(v)
-    elif FUNCTION == "tanh":
-        r = libdevice.tanh(v)
-    elif FUNCTION == "sigmoid":
-        r = tl.sigmoid(v)
-    elif FUNCTION == "floor":
-        r = tl.floor(v)
-    elif FUNCTION == "ceil":
-        r = tl.ceil(v)
-    elif FUNCTION == "abs":
-        r = tl.abs(v)
-    elif FUNCTION == "pow":
-        r = libdevice.pow(tl.abs(v), v)
-    elif FUNCTION == "cast":
-        r = v.to(out.dtype.element_ty)
-    tl.store(out + at, r, mask=inside)
+def scaled_matmul(
+    a, a_scale, b, b_scale, c, k, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, A: tl.constexpr, B: tl.constexpr,
+    B_PACKED_ALONG_K: tl.constexpr,
+):  # fmt: skip
+    """c = (a * scales) (b * scales), of microscaling formats; fp4 comes two to a byte."""
+    A_PACK: tl.constexpr = 2 if A == "e2m1" else 1
+    B_PACK: tl.constexpr = 2 if B == "e2m1" and B_PACKED_ALONG_K else 1
+    N_PACK: tl.constexpr = 2 if B == "e2m1" and not B_PACKED_ALONG_K else 1
+    rows, columns, blocks = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K // 32)
+    total = tl.zeros((M, N), tl.float32)
+    for start in range(0, k, K):
+        inner = start // A_PACK + tl.arange(0, K // A_PACK)
+        left = tl.load(a + rows[:, None] * (k // A_PACK) + inner[None, :])
+        inner = start // B_PACK + tl.arange(0, K // B_PACK)
+        packed = tl.arange(0, N // N_PACK)
+        right = tl.load(b + inner[:, None] * (N // N_PACK) + packed[None, :])
+        at = start // 32 + blocks[None, :]
+        left_scale = tl.load(a_scale + rows[:, None] * (k // 32) + at)
+        right_scale = tl.load(b_scale + columns[:, None] * (k // 32) + at)
+        total = tl.dot_scaled(left, left_scale, A, right, right_scale, B, total, rhs_k_pack=B_PACKED_ALONG_K)
+    tl.store(c + rows[:, None] * N + columns[None, :], total)
+
+
+# Many functions a kernel: of each, a row of the output
 
 
 @triton.jit
-def binary(x, y, out, n, FUNCTION: tl.constexpr, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < n
-    a = tl.load(x + at, mask=inside, other=1)
-    b = tl.load(y + at, mask=inside, other=1)
-    if FUNCTION == "div":
-        r = a / b
-    elif FUNCTION == "div_rn":
-        r = tl.div_rn(a, b)
-    elif FUNCTION == "floordiv":
-        r = a // b
-    elif FUNCTION == "mod":
-        r = a % b
-    elif FUNCTION == "mul":
-        r = a * b
-    elif FUNCTION == "sub":
-        r = a - b
-    elif FUNCTION == "fma":
-        r = tl.fma(a, b, a)
-    elif FUNCTION == "max":
-        r = tl.maximum(a, b)
-    elif FUNCTION == "min_nan":
-        r = tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
-    elif FUNCTION == "clamp":
-        r = tl.clamp(a, -b, b)
-    elif FUNCTION == "shl":
-        r = a << (b & 7)
-    elif FUNCTION == "shr":
-        r = a >> (b & 7)
-    elif FUNCTION == "umulhi":
-        r = tl.umulhi(a, b)
-    elif FUNCTION == "less":
-        r = a < b
-    tl.store(out + at, r, mask=inside)
+def float_functions(x, y, out, BLOCK: tl.constexpr):
+    """y is positive."""
+    at = tl.arange(0, BLOCK)
+    a, b = tl.load(x + at), tl.load(y + at)
+    tl.store(out + 0 * BLOCK + at, tl.exp(a))
+    tl.store(out + 1 * BLOCK + at, tl.log(b))
+    tl.store(out + 2 * BLOCK + at, tl.exp2(a))
+    tl.store(out + 3 * BLOCK + at, tl.log2(b))
+    tl.store(out + 4 * BLOCK + at, tl.sin(a))
+    tl.store(out + 5 * BLOCK + at, tl.cos(a))
+    tl.store(out + 6 * BLOCK + at, tl.sqrt(b))
+    tl.store(out + 7 * BLOCK + at, tl.rsqrt(b))
+    tl.store(out + 8 * BLOCK + at, tl.erf(a))
+    tl.store(out + 9 * BLOCK + at, libdevice.tanh(a))
+    tl.store(out + 10 * BLOCK + at, tl.sigmoid(a))
+    tl.store(out + 11 * BLOCK + at, tl.floor(a))
+    tl.store(out + 12 * BLOCK + at, tl.ceil(a))
+    tl.store(out + 13 * BLOCK + at, libdevice.pow(b, a))
+    tl.store(out + 14 * BLOCK + at, a / b)
+    tl.store(out + 15 * BLOCK + at, tl.fma(a, b, a))
+    tl.store(out + 16 * BLOCK + at, tl.maximum(a, b))
+    tl.store(out + 17 * BLOCK + at, tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL))
+    tl.store(out + 18 * BLOCK + at, tl.clamp(a, -b, b))
+    tl.store(out + 19 * BLOCK + at, libdevice.atan2(a, b))
+    tl.store(out + 20 * BLOCK + at, libdevice.expm1(a))
+    tl.store(out + 21 * BLOCK + at, libdevice.lgamma(b))
+    tl.store(out + 22 * BLOCK + at, libdevice.fmod(a, b))
+    tl.store(out + 23 * BLOCK + at, libdevice.ilogb(b).to(a.dtype))
 
 
 @triton.jit
-def reductions(x, out, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def integer_functions(x, y, out, BLOCK: tl.constexpr):
+    """y is positive."""
+    at = tl.arange(0, BLOCK)
+    a, b = tl.load(x + at), tl.load(y + at)
+    tl.store(out + 0 * BLOCK + at, a // b)
+    tl.store(out + 1 * BLOCK + at, a % b)
+    tl.store(out + 2 * BLOCK + at, a * b)
+    tl.store(out + 3 * BLOCK + at, a << (b & 7))
+    tl.store(out + 4 * BLOCK + at, a >> (b & 7))
+    tl.store(out + 5 * BLOCK + at, (a < b).to(a.dtype))
+
+
+@triton.jit
+def casts(x, first, second, third, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    value = tl.load(x + at)
+    tl.store(first + at, value.to(first.dtype.element_ty))
+    tl.store(second + at, value.to(second.dtype.element_ty))
+    tl.store(third + at, value.to(third.dtype.element_ty))
+
+
+@triton.jit
+def rearrangements(x, index, out, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     at = tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    size: tl.constexpr = ROWS * COLUMNS
     values = tl.load(x + at)
-    row = tl.arange(0, ROWS)
-    tl.store(out + row, tl.max(values, 1))
-    tl.store(out + ROWS + row, tl.argmin(values, 1).to(tl.float32))
-    tl.store(out + 2 * ROWS + row, tl.sum(values, 1))
-    tl.store(out + 3 * ROWS + at, tl.cumsum(values, 1))
-    tl.store(out + 3 * ROWS + ROWS * COLUMNS + at, tl.sort(values, 1))
-
-
-@triton.jit
-def transpose(x, out, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     row, column = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-    values = tl.load(x + row[:, None] * COLUMNS + column[None, :])
-    tl.store(out + column[:, None] * ROWS + row[None, :], tl.trans(values))
+    tl.store(out + at, tl.cumsum(values, 1))
+    tl.store(out + size + at, tl.sort(values, 1))
+    tl.store(out + 2 * size + at, tl.gather(values, tl.load(index + at), 1))
+    tl.store(out + 3 * size + column[:, None] * ROWS + row[None, :], tl.trans(values))
+    tl.store(out + 4 * size + row, tl.max(values, 1))
+    tl.store(out + 4 * size + ROWS + row, tl.argmin(values, 1).to(tl.float32))
+    tl.store(out + 4 * size + 2 * ROWS + row, tl.sum(values, 1))
 
 
 @triton.jit
-def histogram(x, counts, order, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < n
-    bucket = tl.load(x + at, mask=inside, other=0)
-    tl.store(order + at, tl.atomic_add(counts + bucket, 1, mask=inside), mask=inside)
-
-
-@triton.jit
-def atomics(x, out, n, FUNCTION: tl.constexpr, BLOCK: tl.constexpr):
+def atomics(x, out, order, n, BLOCK: tl.constexpr):
+    """out: seven each of maxima, minima, sums and, of integers, exclusive ors."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
     value = tl.load(x + at, mask=inside, other=0)
-    target = out + at % 7
-    if FUNCTION == "max":
-        tl.atomic_max(target, value, mask=inside)
-    elif FUNCTION == "min":
-        tl.atomic_min(target, value, mask=inside)
-    elif FUNCTION == "add":
-        tl.atomic_add(target, value, mask=inside)
-    elif FUNCTION == "xor":
-        tl.atomic_xor(target, value, mask=inside)
-    elif FUNCTION == "and":
-        tl.atomic_and(target, value, mask=inside)
+    tl.atomic_max(out + at % 7, value, mask=inside)
+    tl.atomic_min(out + 7 + at % 7, value, mask=inside)
+    before = tl.atomic_add(out + 14 + at % 7, value, mask=inside)
+    tl.store(order + at, before, mask=inside)
+    if value.dtype.is_int():
+        tl.atomic_xor(out + 21 + at % 7, value, mask=inside)
 
 
 @triton.jit
@@ -203,32 +176,24 @@ def locked_sum(lock, total, values):
     tl.atomic_xchg(lock, 0)
 
 
+@triton.jit(noinline=True)
+def _halved(value):
+    return value // 2
+
+
 @triton.jit
-def collatz(x, out, n):
-    """A loop whose length differs from program to program."""
-    program = tl.program_id(0)
+def collatz(x, out):
+    """A loop whose length differs from program to program, with real calls (s_getpc, s_swappc and s_setpc); the grid
+    has three dimensions."""
+    program = (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)) * tl.num_programs(0) + tl.program_id(0)
     value = tl.load(x + program)
     steps = 0
     while value != 1:
-        value = tl.where(value % 2 == 0, value // 2, 3 * value + 1)
+        value = tl.where(value % 2 == 0, _halved(value), 3 * value + 1)
         steps += 1
     tl.store(out + program, steps)
 
 
-@triton.jit(noinline=True)
-def _scaled(value, factor):
-    return value * factor + 1.0
-
-
 @triton.jit
-def calls(x, out, factor):
-    """Real calls: s_getpc, s_swappc and s_setpc."""
-    at = tl.program_id(0)
-    value = _scaled(tl.load(x + at), factor)
-    tl.store(out + at, _scaled(value, factor))
-
-
-@triton.jit
-def grid(out):
-    place = (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(out + place, tl.program_id(0) + 100 * tl.program_id(1) + 10000 * tl.program_id(2))
+def printing(x, BLOCK: tl.constexpr):
+    tl.device_print("x", tl.load(x + tl.arange(0, BLOCK)))

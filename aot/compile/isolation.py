@@ -1,0 +1,152 @@
+"""Processes for code that is not ours: what it does (exit, crash, loop for ever) ends its process, and no other."""
+
+from __future__ import annotations
+
+import fcntl
+import multiprocessing
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkProcess
+from typing import Any, TypeVar
+
+from aot_runtime.errors import AotError
+
+from .project import CompileError, described
+
+T = TypeVar("T")
+
+
+class WorkerDiedError(AotError):
+    """The process that ran a job ended abnormally: a crash of the compiler, or out of memory."""
+
+
+class TimeLimitError(AotError):
+    """A job ran past its time limit, and its process was killed."""
+
+
+class ForkedProcess:
+    """A process that is forked off this one for what users' files have to be run for, one function at a time.
+
+    It is there from the first `run` on, and keeps what it imports; once it had to be killed, the next `run` forks
+    another. A fork takes milliseconds, since Triton is imported already. It never outlives this process.
+    """
+
+    def __init__(self, limit_s: float | None = None):
+        """`limit_s`: limit of one `run`."""
+        self._limit_s = limit_s
+        self._process: ForkProcess | None = None
+        self._lifeline = -1
+
+    def __enter__(self) -> ForkedProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """What a module's function returns for plain arguments.
+
+        Raises:
+            TimeLimitError: it ran too long.
+            WorkerDiedError: the process ended.
+            AotError: as the function raises it. Any other exception is a `CompileError` of its description.
+        """
+        if self._process is None:
+            self._start()
+        try:
+            self._connection.send((function, arguments))
+            if not self._connection.poll(self._limit_s):
+                raise TimeLimitError(f"timed out after {self._limit_s:g} s")
+            error, result = self._connection.recv()
+        except (EOFError, ConnectionError):
+            raise WorkerDiedError(f"the process that ran it {self._ending()}") from None
+        except BaseException:
+            self.close()
+            raise
+        if error is not None:
+            raise error
+        return result
+
+    def close(self) -> None:
+        """End the process, and all that it started."""
+        if self._process is not None and self._process.pid is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()
+            self._process.join()
+            self._connection.close()
+            os.close(self._lifeline)
+        self._process = None
+
+    def _start(self) -> None:
+        reader, self._lifeline = os.pipe()
+        self._connection, theirs = multiprocessing.Pipe()
+        context = multiprocessing.get_context("fork")
+        arguments = (theirs, self._connection, reader, self._lifeline)
+        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        with warnings.catch_warnings():  # Python 3.12 warns where numpy has threads, which know how to be forked
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process.start()
+        theirs.close()
+        os.close(reader)
+        with suppress(OSError):  # it does so itself, and may have ended
+            os.setpgid(self._process.pid or 0, self._process.pid or 0)
+
+    def _ending(self) -> str:
+        """How the process ended, which is then no more."""
+        assert self._process is not None
+        self._process.join(1)
+        code = self._process.exitcode
+        self.close()
+        return ending(code)
+
+
+def ending(code: int | None) -> str:
+    """How a process with an exit code ended, in words."""
+    if code is None:
+        return "closed its connection"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+
+def die_with(lifeline: int) -> None:
+    """Have the kernel end this process's group once nobody has the other end of a pipe open, be it in Python, in LLVM
+    or waiting for ptxas.
+
+    Args:
+        lifeline: the pipe's end for reading. It stays open for good.
+    """
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+
+
+def _serve(connection: Connection, theirs: Connection, lifeline: int, held: int) -> None:
+    """The forked process: it answers until nobody asks any more."""
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the build, which then ends this process
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    theirs.close()
+    os.close(held)
+    die_with(lifeline)
+    while True:
+        try:
+            function, arguments = connection.recv()
+        except EOFError:
+            return
+        connection.send(_outcome(function, arguments))
+
+
+def _outcome(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[AotError | None, Any]:
+    try:
+        result = function(*arguments)
+        sys.stdout.flush()  # of what a file prints; this process does not end by itself
+        return None, result
+    except AotError as error:
+        return error, None
+    except BaseException as error:
+        return CompileError(described(error), traceback.format_exc()), None

@@ -1,0 +1,51 @@
+"""A `DeviceArray` given to another library by DLPack: its own memory, or a copy where that is asked for or needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .array import DeviceArray
+from .dlpack import CPU, DEVICES, VERSION, Exchanged, export_capsule
+from .memory import order_after
+
+
+def dlpack_device(array: DeviceArray) -> tuple[int, int]:
+    """DLPack's (type, id) of what an export is by default: emulated memory is copied to the host's."""
+    kind = DEVICES.get(array.device.driver.name)
+    return CPU if kind is None else (kind, array.device.index)
+
+
+def export_array(
+    array: DeviceArray,
+    stream: int | None,
+    max_version: tuple[int, int] | None,
+    dl_device: tuple[int, int] | None,
+    copy: bool | None,
+) -> Any:
+    """A capsule, with the arguments and errors of `__dlpack__` in the Python array API standard.
+
+    Raises:
+        BufferError: the export would need a copy, and `copy` is false; or it is asked for on another device.
+    """
+    versioned = max_version is not None and tuple(max_version) >= VERSION
+    here = dlpack_device(array)
+    wanted = here if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
+    if wanted == CPU:
+        if copy is False:
+            raise BufferError(f"memory of {array.device} is exported to the CPU by a copy, which copy=False forbids")
+        return export_capsule(_host_copy(array), versioned, copied=True)
+    if wanted != here:
+        raise BufferError(f"an array on {array.device}, DLPack device {here}, has no export on DLPack device {wanted}")
+    if copy:
+        array = array.device.array(array.numpy())
+    if stream is not None and stream > 2:  # -1: no synchronisation; 0, 1 and 2: default streams
+        order_after(array.device.driver, array.device.index, stream, 0)
+    layout = array.layout
+    own = Exchanged(array.ptr, layout.dtype, layout.shape, layout.strides, array, here, layout.writeable)
+    return export_capsule(own, versioned, copied=bool(copy))
+
+
+def _host_copy(array: DeviceArray) -> Exchanged:
+    host = array.numpy()
+    strides = tuple(stride // host.itemsize for stride in host.strides)
+    return Exchanged(host.__array_interface__["data"][0], array.layout.dtype, host.shape, strides, host, CPU)

@@ -1,0 +1,69 @@
+"""Matrix products are called with poison around all tensors, and held against the fp64 references."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from aot_runtime import Bundle, DeviceArray
+from kernels.gemm import reference
+from kernels.tolerance import assert_close
+from tests.support.dtypes import INT8, INT32
+from tests.support.poison import into_poison, poisoned
+
+FLOOR = 1e-6
+LAYOUTS = ((False, False), (False, True), (True, False), (True, True))
+"""Whether a, and b, are column-major."""
+
+
+def matrix(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, column_major: bool = False) -> np.ndarray:
+    """Normal random numbers, or integers over all of int8."""
+    if dtype.kind == "i":
+        host = rng.integers(-128, 128, shape).astype(dtype)
+    else:
+        host = rng.standard_normal(shape).astype(dtype)
+    return np.swapaxes(np.ascontiguousarray(np.swapaxes(host, -1, -2)), -1, -2) if column_major else host
+
+
+def on_device(gemm: Bundle, host: np.ndarray) -> DeviceArray:
+    """With poison around it, and stored as `host` is, by rows or by columns."""
+    if host.strides[-1] == host.dtype.itemsize or host.ndim < 2 or not host.size:
+        return poisoned(gemm, host)
+    return poisoned(gemm, np.swapaxes(host, -1, -2)).transpose(*range(host.ndim - 2), host.ndim - 1, host.ndim - 2)
+
+
+def check(
+    gemm: Bundle, op: str, dtype: np.dtype, how: Mapping[str, Any] | None = None, precision: str = "ieee", **given: Any
+) -> np.ndarray:
+    """The result `e`, of this dtype, of an op.
+
+    how: options on which the result does not depend. given: tensors and scalars; None is one that is not given.
+    """
+    given = {name: value for name, value in given.items() if value is not None}
+    placed = {name: on_device(gemm, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
+    options = {**(how or {}), **({} if precision == "ieee" else {"precision": precision})}
+    name = op.removeprefix("batched_")
+    exact = getattr(reference, name)(**given)
+    result = into_poison(gemm, exact.shape, dtype, lambda e: getattr(gemm, op)(**placed, **options, e=e))
+    if dtype == INT8:
+        check_int8(result, exact)
+        return result
+    more = {"e": result} if "scaled" in name else {"precision": precision} if name == "matmul" else {}
+    same = getattr(reference, f"{name}_same_dtype")(**given, **more)
+    if dtype == INT32:
+        assert np.array_equal(result, same)
+    else:
+        k = next(iter(given.values())).shape[-1]
+        assert_close(result, exact, same, FLOOR * k**0.5)
+    return result
+
+
+def check_int8(result: np.ndarray, exact: np.ndarray) -> None:
+    """Rounded half to even, saturating; at what fp32 cannot tell from a tie, either way."""
+    inside = np.clip(exact, -128, 127)
+    near_tie = np.abs(np.abs(inside - np.floor(inside)) - 0.5) < 1e-4
+    wrong = np.abs(result - np.rint(inside)) > near_tie
+    assert not wrong.any(), f"{np.count_nonzero(wrong)} of {wrong.size}: {result[wrong][:5]}, exact {exact[wrong][:5]}"
+    assert (np.abs(result - np.trunc(inside)) <= 1).all()  # what truncates, as composable_kernel does, is near

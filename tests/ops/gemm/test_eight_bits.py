@@ -1,0 +1,201 @@
+"""Matrix products of 8-bit numbers, SmoothQuant's layers, and what makes 8-bit numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot_runtime import Bundle
+from kernels.gemm import reference
+from kernels.gemm.reference import SCALED, largest
+from kernels.tolerance import assert_close
+from tests.ops.gemm.checking import LAYOUTS, check, check_int8, matrix, on_device
+from tests.support.dtypes import BF16, FP16, FP32, INT8, INT32, eight_bits
+from tests.support.poison import into_poison
+
+pytestmark = pytest.mark.sampled(2)
+
+SHAPES = ((33, 65, 70), (1, 17, 129), (127, 65, 257), (33, 3, 70), (100, 70, 500), (16, 64, 256), (128, 128, 128))
+
+
+# Integers
+
+
+@pytest.mark.parametrize("splits", (1, 3))
+@pytest.mark.parametrize("a_columns, b_columns", LAYOUTS)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_integer_matmul(gemm: Bundle, shape: tuple[int, int, int], a_columns: bool, b_columns: bool, splits: int):
+    (m, n, k), rng = shape, np.random.default_rng(1)
+    a, b = matrix(rng, (m, k), INT8, a_columns), matrix(rng, (k, n), INT8, b_columns)
+    check(gemm, "integer_matmul", INT32, {"splits": splits}, a=a, b=b)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("a_columns, b_columns", LAYOUTS)
+@pytest.mark.parametrize("shape", ((33, 65, 70), (1, 17, 129), (16, 64, 64)), ids=str)
+def test_int32_matmul(gemm: Bundle, shape: tuple[int, int, int], a_columns: bool, b_columns: bool):
+    """Sums that fp32 does not hold, some of which wrap."""
+    (m, n, k), rng = shape, np.random.default_rng(11)
+    a, b = matrix(rng, (m, k), INT32, a_columns) * 997, matrix(rng, (k, n), INT32, b_columns) * 991
+    check(gemm, "integer_matmul", INT32, a=a, b=b, d=matrix(rng, (1, n), INT32))
+    assert (abs(reference.integer_matmul(a, b)) > 2**31).any()
+
+
+@pytest.mark.parametrize("shape", ((40, 24), (1, 24), (40, 1)), ids=str)
+@pytest.mark.parametrize("splits", (1, 2))
+def test_integer_epilogue(gemm: Bundle, splits: int, shape: tuple[int, int]):
+    """Sums that fp32 does not hold."""
+    rng = np.random.default_rng(2)
+    a, b = np.full((40, 300), -128, np.int8), matrix(rng, (300, 24), INT8)
+    d = rng.integers(-(2**27), 2**27, shape).astype(np.int32)
+    check(gemm, "integer_matmul", INT32, {"splits": splits}, a=a, b=b, d=d, alpha=3, beta=-5)
+
+
+@pytest.mark.sampled(0)
+def test_the_largest_sum_fits(gemm: Bundle):
+    a = np.full((1, 131071), -128, np.int8)
+    assert (gemm.integer_matmul(a, np.ascontiguousarray(a.T)) == 131071 * 2**14).all()
+
+
+# Scaled
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("b_columns, per_row", ((True, True), (True, False), (False, True)))
+@pytest.mark.parametrize("kind", ("e4m3", "e5m2", "int8"))
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_scaled_matmul(gemm: Bundle, shape: tuple[int, int, int], kind: str, b_columns: bool, per_row: bool):
+    (m, n, k), rng, dtype = shape, np.random.default_rng(3), eight_bits(gemm, kind)
+    a, b, bias = matrix(rng, (m, k), dtype), matrix(rng, (k, n), dtype, b_columns), matrix(rng, (n,), FP16)
+    scale_a = rng.uniform(1e-3, 1e-2, m if per_row else 1).astype(np.float32)
+    scale_b = rng.uniform(0.5, 2, n if per_row else 1).astype(np.float32)
+    check(gemm, "scaled_matmul", FP16, a=a, b=b, scale_a=scale_a, scale_b=scale_b, bias=bias)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("addend, activation", (("column", "silu"), ("full", "none"), ("row", "relu"), (None, "gelu")))
+@pytest.mark.parametrize("shape", ((33, 49, 70), (64, 64, 128)), ids=str)
+def test_epilogue_of_8_bits(gemm: Bundle, shape: tuple[int, int, int], addend: str | None, activation: str):
+    (m, n, k), rng, dtype = shape, np.random.default_rng(13), eight_bits(gemm, "e4m3")
+    a, b, bias = matrix(rng, (m, k), dtype), matrix(rng, (k, n), dtype, True), matrix(rng, (n,), FP16)
+    scales = rng.uniform(0.02, 0.1, m).astype(np.float32), rng.uniform(0.5, 2, n).astype(np.float32)
+    d = None if addend is None else matrix(rng, {"full": (m, n), "row": (1, n), "column": (m, 1)}[addend], FP16)
+    more = {"bias": bias, "d": d, "beta": -1.5, "activation": activation}
+    check(gemm, "scaled_matmul", FP16, a=a, b=b, scale_a=scales[0], scale_b=scales[1], **more)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("rows_per_scale", (128, 1))
+@pytest.mark.parametrize("kind", ("int8", "e4m3"))
+@pytest.mark.parametrize("shape", ((130, 136, 384), (1, 200, 300), (256, 128, 128), (129, 17, 127)), ids=str)
+def test_block_scaled_matmul(gemm: Bundle, shape: tuple[int, int, int], kind: str, rows_per_scale: int):
+    (m, n, k), rng, dtype = shape, np.random.default_rng(4), eight_bits(gemm, kind)
+    blocks = -(-k // SCALED)
+    check(
+        gemm, "block_scaled_matmul", FP16, a=matrix(rng, (m, k), dtype), b=matrix(rng, (k, n), dtype, True),
+        scale_a=rng.uniform(1e-3, 1e-2, (-(-m // rows_per_scale), blocks)).astype(np.float32),
+        scale_b=rng.uniform(0.5, 2, (blocks, -(-n // SCALED))).astype(np.float32), rows_per_scale=rows_per_scale,
+    )  # fmt: skip
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("kind", ("e4m3", "int8"))
+def test_integers_of_8_bits_are_exact(gemm: Bundle, kind: str):
+    dtype, rng = eight_bits(gemm, kind), np.random.default_rng(5)
+    a, b = (rng.integers(-2, 3, shape).astype(dtype) for shape in ((65, 401), (401, 48)))
+    one, e = np.ones(1, np.float32), np.zeros((65, 48), FP16)
+    gemm.scaled_matmul(a, np.asfortranarray(b), one, one, e, np.zeros(48, FP16))
+    assert np.array_equal(e, a.astype(np.float64) @ b.astype(np.float64))
+
+
+# SmoothQuant
+
+
+@pytest.mark.parametrize("op", ("int8_linear_relu", "int8_linear", "int8_linear_float32"))
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_int8_linear(gemm: Bundle, shape: tuple[int, int, int], op: str):
+    """Some results saturate."""
+    (m, n, k), rng, dtype = shape, np.random.default_rng(6), FP32 if op.endswith("float32") else INT8
+    a, w, d = matrix(rng, (m, k), INT8), matrix(rng, (n, k), INT8), matrix(rng, (n,), dtype)
+    check(gemm, op, dtype, a=a, w=w, d=d, alpha=0.02 / k**0.5, beta=0.3)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("op", ("int8_bmm", "int8_bmm_float32"))
+@pytest.mark.parametrize("shape", ((65, 33, 70), (1, 17, 129), (64, 64, 64)), ids=str)
+def test_int8_bmm(gemm: Bundle, shape: tuple[int, int, int], op: str):
+    (m, n, k), rng = shape, np.random.default_rng(7)
+    a, w = matrix(rng, (3, m, k), INT8), matrix(rng, (3, n, k), INT8)
+    check(gemm, op, FP32 if op.endswith("float32") else INT8, a=a, w=w, alpha=0.02 / k**0.5)
+
+
+def test_ties_round_to_even_and_what_is_large_saturates(gemm: Bundle):
+    """Results of n + 1/2 for all n, exactly; a bias that brings some over the ends."""
+    a = np.arange(-128, 128, dtype=np.int8)[:, None]
+    w, d = np.full((2, 1), 1, np.int8), np.array([0, 127], np.int8)
+    result = gemm.int8_linear(a, w, d, alpha=1.5, beta=1.0)
+    exact = reference.int8_linear(a, w, d, 1.5, 1.0)
+    assert np.array_equal(result, np.rint(np.clip(exact, -128, 127)).astype(np.int8))
+    assert (np.abs(exact % 1) == 0.5).sum() > 200 and result.max() == 127 and result.min() == -128
+
+
+def test_no_products_of_8_bits(gemm: Bundle):
+    """k = 0 leaves what is added."""
+    rng, a, b = np.random.default_rng(14), np.zeros((3, 0), np.int8), np.zeros((0, 20), np.int8)
+    d, one, addend = matrix(rng, (3, 20), INT32), np.ones(1, np.float32), matrix(rng, (20,), INT8)
+    for splits in (0, 1, 3):
+        check(gemm, "integer_matmul", INT32, {"splits": splits}, a=a, b=b, d=d, beta=-7)
+    more = {"scale_a": one, "scale_b": one, "bias": matrix(rng, (20,), FP16), "d": d.astype(FP16), "beta": 2.0}
+    check(gemm, "scaled_matmul", FP16, a=a, b=b, **more)
+    check(gemm, "int8_linear", INT8, a=a, w=b.T, d=addend, alpha=1.0)
+
+
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+@pytest.mark.parametrize("shape", ((5, 33), (3, 1024), (1, 1), (2, 2500)), ids=str)
+def test_layer_norm_int8(gemm: Bundle, shape: tuple[int, int], dtype: np.dtype):
+    rng = np.random.default_rng(8)
+    weight, bias = (rng.uniform(20, 60, shape[1]).astype(np.float32) for _ in range(2))
+    check(gemm, "layer_norm_int8", INT8, x=(matrix(rng, shape, dtype) * 3 + 5).astype(dtype), weight=weight, bias=bias)
+
+
+# Quantisers
+
+
+def check_quantised(gemm: Bundle, op: str, x: np.ndarray, kind: str, **options: Any) -> None:
+    scales: list[Any] = []
+    given = on_device(gemm, x)
+    call = getattr(gemm, op)
+    q = into_poison(gemm, x.shape, eight_bits(gemm, kind), lambda q: scales.append(call(given, q, **options)))
+    exact, same = (getattr(reference, f"{op}{suffix}")(x, q, **options) for suffix in ("", "_same_dtype"))
+    assert_close(scales[0].numpy(), exact[1], same[1], 1e-7 * float(exact[1].max()), "scale")
+    if q.dtype == INT8:
+        check_int8(q, exact[0])
+        assert q.min() > -128
+    else:
+        assert_close(q.astype(np.float32), exact[0], same[0], 0, "q")
+    assert np.abs(q.astype(np.float32)).max() == largest(q.dtype)
+
+
+@pytest.mark.parametrize("kind", ("int8", "e4m3"))
+@pytest.mark.parametrize(
+    "shape, block, rows", (((40, 300), 128, 1), ((5, 33), None, 1), ((130, 260), 128, 128), ((7, 64), 32, 3),
+                           ((6, 1040), None, 6), ((3, 2500), None, 1)), ids=str,
+)  # fmt: skip
+def test_quantise(gemm: Bundle, shape: tuple[int, int], block: int | None, rows: int, kind: str):
+    x = matrix(np.random.default_rng(9), shape, FP16)
+    x[:rows, :10] = 0
+    check_quantised(gemm, "quantise", x, kind, rows_per_scale=rows, **({"block": block} if block else {}))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("kind", ("e4m3", "int8"))
+@pytest.mark.parametrize("shape", ((70, 600), (1, 1), (5, 33), (4500, 3)), ids=str)
+def test_quantise_all(gemm: Bundle, shape: tuple[int, int], kind: str):
+    check_quantised(gemm, "quantise_all", matrix(np.random.default_rng(10), shape, FP16), kind)
+
+
+def test_zeros_are_quantised_to_zeros(gemm: Bundle):
+    q = np.full((3, 40), 5, np.int8)
+    assert (gemm.quantise(np.zeros((3, 40), FP16), q) > 0).all() and (q == 0).all()

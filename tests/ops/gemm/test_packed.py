@@ -1,0 +1,85 @@
+"""Linear layers with weights of 4 and 8 bits, and with adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from aot_runtime import Bundle
+from aot_runtime.weights import Packed, pack_int4, to_int4, to_int8, to_nf4
+from tests.ops.gemm.checking import check, matrix
+from tests.support.dtypes import FP16
+
+pytestmark = pytest.mark.sampled(2)
+
+
+def check_linear(
+    gemm: Bundle, x: np.ndarray, weights: Packed, bias: np.ndarray | None = None, splits: int = 0
+) -> np.ndarray:
+    op, arguments = "linear_int4", weights.arguments()
+    if weights.w.dtype == np.int8:
+        op = "linear_int8"
+        del arguments["order"]
+    return check(gemm, op, FP16, {"splits": splits}, x=x, **arguments, bias=bias)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("m, splits", ((1, 0), (2, 0), (3, 0), (4, 0), (17, 0), (5, 2), (130, 0), (33, 5), (16, 0)))
+@pytest.mark.parametrize("n, k, size", ((64, 256, 128), (17, 96, 32), (33, 128, 64), (17, 4128, 32), (128, 384, 384),
+                                        (16, 37, 37), (5, 129, 129)), ids=str)  # fmt: skip
+@pytest.mark.parametrize("pack", (to_int4, to_nf4))
+def test_4_bits(gemm: Bundle, pack: Callable[..., Packed], n: int, k: int, size: int, m: int, splits: int):
+    rng = np.random.default_rng(m)
+    weights = pack(rng.standard_normal((n, k)), size)
+    check_linear(gemm, matrix(rng, (m, k), FP16), weights, matrix(rng, (n,), FP16), splits)
+
+
+@pytest.mark.parametrize("biased", (False, True))
+@pytest.mark.parametrize("m", (1, 20))
+@pytest.mark.parametrize("codes", ("zeros", "offset", "codebook"))
+def test_act_order(gemm: Bundle, codes: str, m: int, biased: bool):
+    """With zeros, as GPTQ has it, with a codebook, or with neither."""
+    rng = np.random.default_rng(m)
+    w = pack_int4(rng.integers(0, 16, (48, 128)).astype(np.uint8))
+    zeros = rng.integers(0, 17, (4, 48)).astype(np.uint8) if codes == "zeros" else None
+    codebook = rng.standard_normal(16).astype(np.float32) if codes == "codebook" else None
+    scales, order = rng.uniform(0.5, 1, (4, 48)).astype(FP16), rng.permutation(128).astype(np.int32)
+    weights = Packed(w, scales, zeros, 32, order, codebook)
+    check_linear(gemm, matrix(rng, (m, 128), FP16), weights, matrix(rng, (48,), FP16) if biased else None)
+
+
+@pytest.mark.parametrize("zeros, splits", ((False, 0), (True, 3)))
+@pytest.mark.parametrize("m", (1, 3, 129, 20))
+@pytest.mark.parametrize("n, k, size", ((64, 256, None), (33, 129, None), (128, 384, 128), (17, 96, 32)), ids=str)
+def test_int8(gemm: Bundle, n: int, k: int, size: int | None, m: int, zeros: bool, splits: int):
+    rng = np.random.default_rng(m)
+    x, weights = matrix(rng, (m, k), FP16), to_int8(rng.standard_normal((n, k)), size)
+    if zeros:
+        shifted = rng.integers(-100, 100, weights.scales.shape).astype(np.int8)
+        weights = Packed(weights.w, weights.scales, shifted, weights.group_size)
+    check_linear(gemm, x, weights, splits=splits)
+
+
+@pytest.mark.parametrize("m", (1, 40))
+def test_every_code_and_zero(gemm: Bundle, m: int):
+    """Integers, exactly: all codes less all zeros."""
+    codes, zeros = np.tile(np.arange(16, dtype=np.uint8), (17, 2)), np.arange(17, dtype=np.uint8)[None]
+    x = np.eye(m, 32, dtype=np.float16)
+    result = check_linear(gemm, x, Packed(pack_int4(codes), np.ones((1, 17), FP16), zeros, 32))
+    assert np.array_equal(result, (x @ (codes.astype(np.float64) - zeros.T).T))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("adapters", (5, 1, None))
+@pytest.mark.parametrize(
+    "m, n, k, rank", ((37, 19, 33, 5), (1, 64, 64, 8), (130, 144, 48, 40), (16, 48, 80, 16)), ids=str
+)
+def test_lora(gemm: Bundle, m: int, n: int, k: int, rank: int, adapters: int | None):
+    """One adapter for all rows, or some for each, or none."""
+    rng = np.random.default_rng(m)
+    x, w = matrix(rng, (m, k), FP16), matrix(rng, (n, k), FP16)
+    down, up = matrix(rng, (adapters or 1, rank, k), FP16), matrix(rng, (adapters or 1, n, rank), FP16)
+    index = rng.integers(-1, adapters + 1, m).astype(np.int32) if adapters else None
+    check(gemm, "lora_linear", FP16, x=x, w=w, down=down, up=up, adapter_of=index, scale=0.25)

@@ -1,0 +1,13 @@
+"""The bundle of a Llama-family model's ops."""
+
+from __future__ import annotations
+
+import pytest
+
+from aot_runtime import Bundle
+from tests.support.op_bundles import OpBundles
+
+
+@pytest.fixture(scope="session")
+def llama(op_bundles: OpBundles) -> Bundle:
+    return op_bundles.open("llama")

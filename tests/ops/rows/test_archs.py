@@ -1,0 +1,31 @@
+"""Row-wise code for the other architectures that the emulator has, and what all code of gfx942 keeps to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tinygrad", reason="the emulator needs the extra `emulator`")
+
+from tests.ops.rows.checking import CALLS, check, given
+from tests.support.dtypes import BF16, FP16, FP32
+from tests.support.emulation.bundling import built, on_demand
+
+pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(2)]
+
+
+@pytest.mark.parametrize("op, vectors", CALLS)
+@pytest.mark.parametrize("cols", (33, 256, 1000, 4096, 20000))
+@pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
+@pytest.mark.parametrize("arch", ("gfx1201", "gfx90a", "gfx950", "gfx1100"))
+def test_softmax_and_norms(
+    tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, cols: int, op: str, vectors: str
+):
+    bundle = on_demand(tmp_path_factory, "rows", "op=softmax|rms_norm|layer_norm", arch)
+    check(bundle, op, **given(np.random.default_rng(cols), op, vectors, (3, cols), dtype))
+
+
+@pytest.mark.slow
+def test_nothing_spills(tmp_path_factory: pytest.TempPathFactory):
+    for variant in built(tmp_path_factory, "rows").index.variants:
+        assert (variant.resources.vgpr_spills, variant.resources.sgpr_spills) == (0, 0), variant

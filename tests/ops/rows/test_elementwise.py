@@ -1,0 +1,100 @@
+"""Rotary embedding, gated activations, tables, casts and transposes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aot_runtime import Bundle
+from kernels.rows import reference
+from tests.ops.rows.checking import check, normal
+from tests.support.dtypes import BF16, FP16, FP32, INT8, eight_bits
+from tests.support.poison import into_poison, poisoned
+
+pytestmark = pytest.mark.sampled(3)
+
+
+@pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
+@pytest.mark.parametrize("interleaved", (False, True))
+@pytest.mark.parametrize("heads", (1, 3, 32))
+@pytest.mark.parametrize("head_dim, pairs", ((64, 32), (128, 64), (256, 128), (80, 40), (128, 16), (3, 1), (256, 48)))
+def test_rotary(rows: Bundle, head_dim: int, pairs: int, heads: int, interleaved: bool, dtype: np.dtype):
+    """What is not rotated is copied. Positions outside of the table take its ends."""
+    rng = np.random.default_rng(pairs)
+    phases = rng.uniform(-np.pi, np.pi, (20, pairs))
+    cos, sin = (f(phases).astype(np.float32) for f in (np.cos, np.sin))
+    positions = np.array([0, 19, 7, 7, 3, -1, 20, 2**31 - 1, -(2**31)], np.int32)
+    x = normal(rng, (len(positions), heads, head_dim), dtype)
+    result = check(rows, "rotary", x=x, cos=cos, sin=sin, positions=positions, interleaved=interleaved)
+    assert np.array_equal(result[..., 2 * pairs :], x[..., 2 * pairs :])
+
+
+def test_a_rotation_by_a_right_angle_exchanges_elements(rows: Bundle):
+    x = np.arange(64, dtype=np.float32).reshape(1, 1, 64)
+    cos, sin, first = np.zeros((1, 32), np.float32), np.ones((1, 32), np.float32), np.zeros(1, np.int32)
+    assert np.array_equal(rows.rotary(x, cos, sin, first), np.concatenate([-x[..., 32:], x[..., :32]], -1))
+    pairs = np.stack([-x[..., 1::2], x[..., ::2]], -1).reshape(x.shape)
+    assert np.array_equal(rows.rotary(x, cos, sin, first, interleaved=True), pairs)
+
+
+GATES = (("silu_mul", {}), ("gelu_mul", {}), ("gelu_mul", {"approximate": "tanh"}))
+
+
+@pytest.mark.parametrize("op, options", GATES, ids=str)
+@pytest.mark.parametrize("cols", (1, 3, 127, 1000, 2048, 4096, 8192, 14336))
+@pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
+def test_gates(rows: Bundle, dtype: np.dtype, cols: int, op: str, options: dict):
+    gate, up = (normal(np.random.default_rng(seed), (3, cols), dtype, 3) for seed in (0, 1))
+    check(rows, op, gate=gate, up=up, **options)
+
+
+@pytest.mark.parametrize("op, options", GATES, ids=str)
+def test_gates_at_the_ends(rows: Bundle, op: str, options: dict):
+    gate = np.array([[0, 1e4, -1e4, 1e30, -1e30, 3e38, np.inf, np.nan, 88, -88, -90, -104]], np.float32)
+    found = getattr(rows, op)(gate, np.ones_like(gate), **options)
+    assert np.allclose(found, np.maximum(gate, 0), atol=1e-30, equal_nan=True)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("cols", (1, 3, 127, 1000, 4096, 8192))
+@pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
+@pytest.mark.parametrize("kind", (np.int32, np.int64))
+def test_embedding(rows: Bundle, kind: type, dtype: np.dtype, cols: int):
+    """Zeros for what the table has not."""
+    limits = np.iinfo(kind)
+    ids = np.array([0, 49, 7, 7, 50, -1, limits.max, limits.min], kind)
+    table = normal(np.random.default_rng(cols), (50, cols), dtype)
+    result = check(rows, "embedding", floor=0, shape=(len(ids), cols), table=table, ids=ids)
+    assert not result[4:].any()
+
+
+SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 65504, 65520, 1e5, 3.3e38, 6e-8, 2.9e-8, 1e-40, 1 + 2**-9,
+           1 + 3 * 2**-9, 242.0, 241, -450, -500, 0.3, -0.07, 0.001)  # fmt: skip
+KINDS = {"float16": FP16, "bfloat16": BF16, "float32": FP32, "e4m3": None}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("source, target", [(s, d) for s in KINDS for d in KINDS if s != d], ids=str)
+def test_casts(rows: Bundle, source: str, target: str):
+    """Exactly; what is too large for a float8 becomes its largest number. Of a float8, all 256 numbers."""
+    narrow = eight_bits(rows, "e4m3")
+    every = np.arange(256, dtype=np.uint8).view(narrow)
+    to = KINDS[target] or narrow
+    numbers = np.concatenate([SPECIAL, every.astype(np.float64), 100 * np.random.default_rng(0).standard_normal(423)])
+    with np.errstate(over="ignore", invalid="ignore"):
+        x = every[None] if source == "e4m3" else numbers.astype(KINDS[source]).reshape(2, 350)
+    placed = poisoned(rows, x)
+    found = into_poison(rows, x.shape, to, lambda out: rows.cast(placed, out)).astype(np.float64)
+    wanted = reference.cast_same_dtype(x, np.zeros(0, to)).astype(np.float64)
+    assert np.array_equal(found, wanted, equal_nan=True) and np.array_equal(np.isnan(found), np.isnan(x))
+    zeros = wanted == 0
+    assert np.array_equal(np.signbit(found[zeros]), np.signbit(wanted[zeros]))
+    assert target != "e4m3" or np.nanmax(np.abs(found)) == reference.largest(narrow)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("dtype", (BF16, FP16, FP32, INT8), ids=str)
+@pytest.mark.parametrize("shape", ((3, 63, 65), (1, 1, 1), (1, 1, 300), (1, 300, 1), (2, 64, 64), (2, 99, 48)), ids=str)
+def test_transpose(rows: Bundle, shape: tuple[int, ...], dtype: np.dtype):
+    x = normal(np.random.default_rng(0), shape, dtype, 30)
+    check(rows, "transpose", floor=0, shape=(shape[0], shape[2], shape[1]), x=x)

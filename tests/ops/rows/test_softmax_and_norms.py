@@ -1,0 +1,145 @@
+"""Softmax, and norms with all that they can do besides."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aot_runtime import Bundle
+from kernels.rows import reference
+from kernels.tolerance import assert_close
+from tests.ops.rows.checking import CALLS, EPS, NORMS, check, given, normal
+from tests.support.dtypes import BF16, FP16, FP32, eight_bits
+
+pytestmark = pytest.mark.sampled(3)
+
+WIDTHS = (1, 3, 127, 128, 512, 1000, 1024, 2048, 4096, 5001, 8192, 16384, 32768, 40001, 131072)
+"""Those for which there is code of its own, with elements that can be loaded together and without."""
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("op, vectors", CALLS)
+@pytest.mark.parametrize("cols", WIDTHS)
+@pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
+def test_every_width(rows: Bundle, dtype: np.dtype, cols: int, op: str, vectors: str):
+    check(rows, op, **given(np.random.default_rng(cols), op, vectors, (5, cols), dtype))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("op, vectors", CALLS)
+@pytest.mark.parametrize("count", (1, 2, 15, 16, 17, 400))
+@pytest.mark.parametrize("cols", (16, 100, 128, 500, 512))
+def test_many_short_rows(rows: Bundle, cols: int, count: int, op: str, vectors: str):
+    """They share workgroups."""
+    check(rows, op, **given(np.random.default_rng(count), op, vectors, (count, cols), FP32))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("op, vectors", CALLS[1:])
+def test_programs_take_several_tiles_of_rows(rows: Bundle, op: str, vectors: str):
+    """Of 16 rows: there are 8 programs for each compute unit."""
+    shape, rng = (16 * 8 * rows.device.properties.num_cus + 21, 16), np.random.default_rng(0)
+    check(rows, op, **given(rng, op, vectors, shape, BF16), residual=normal(rng, shape, BF16))
+
+
+@pytest.mark.sampled(0)
+@pytest.mark.parametrize("op", NORMS)
+def test_programs_take_several_long_rows(rows: Bundle, op: str):
+    shape = (64 * rows.device.properties.num_cus, 1024)
+    check(rows, op, **given(np.random.default_rng(0), op, "weight", shape, BF16))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("scale", (0.125, 100.0, 0.0, -3.0))
+@pytest.mark.parametrize("cols", (100, 1024, 40000))
+@pytest.mark.parametrize("shared", (False, True))
+def test_softmax_scaled_and_masked(rows: Bundle, shared: bool, cols: int, scale: float):
+    rng = np.random.default_rng(cols)
+    mask = rng.random((1 if shared else 6, cols)) < 0.5
+    mask[:, cols // 2] = True
+    if not shared:
+        mask[3] = False
+    check(rows, "softmax", x=normal(rng, (6, cols), FP32, 2), mask=mask, scale=scale)
+
+
+@pytest.mark.parametrize("op, vectors", CALLS[1:])
+@pytest.mark.parametrize("cols", (1, 100, 128, 512, 2048, 8192, 16384, 32768, 40000))
+def test_norm_of_a_sum(rows: Bundle, cols: int, op: str, vectors: str):
+    rng = np.random.default_rng(cols)
+    options = given(rng, op, vectors, (3, cols), BF16) | {"eps": 0.1, "zero_centred": True}
+    check(rows, op, **options, residual=normal(rng, (3, cols), BF16))
+
+
+@pytest.mark.parametrize("cols", (1024, 40000))
+def test_statistics_do_not_cancel(rows: Bundle, cols: int):
+    """Values far from zero: a variance from a sum of squares would be noise."""
+    rng = np.random.default_rng(0)
+    x = (1000 + rng.standard_normal((3, cols))).astype(np.float32)
+    x[:, 0] = -1000  # nor is the first value near the mean
+    weight = np.ones(cols, np.float32)
+    assert np.abs(rows.layer_norm(x, weight) - reference.layer_norm(x, weight, eps=1e-5)).max() < 3e-3
+
+
+@pytest.mark.parametrize("residual", (False, True))
+@pytest.mark.parametrize("kind", ("int8", "e4m3"))
+@pytest.mark.parametrize("op", NORMS)
+@pytest.mark.parametrize("cols", (3, 33, 512, 1000, 2048, 5000, 8192, 32768, 40000))
+def test_quantised_norm(rows: Bundle, cols: int, op: str, kind: str, residual: bool):
+    dtype, rng = eight_bits(rows, kind), np.random.default_rng(cols)
+    x, added = (normal(rng, (3, cols), BF16) for _ in range(2))
+    x[1] = added[1] = 0  # a row without a scale
+    arrays = {"x": x, "weight": normal(rng, (cols,), BF16), "out": np.zeros((3, cols), dtype)}
+    arrays |= {"bias": np.zeros(cols, BF16)} if op == "layer_norm" else {}
+    arrays |= {"residual": added} if residual else {}
+    placed = {name: rows.device.array(value) for name, value in arrays.items()}
+    scale = getattr(rows, f"{op}_quantised")(**placed)
+    exact, same = (
+        getattr(reference, f"{op}_quantised{suffix}")(**arrays, eps=EPS[op]) for suffix in ("", "_same_dtype")
+    )
+    assert_close(scale.numpy(), exact[-1], same[-1], 1e-7, "row_scales")
+    found = placed["out"].numpy().astype(np.float64)
+    assert_close(found, exact[0], same[0], 1e-3)
+    assert (found != same[0].astype(np.float64)).mean() < 0.01, "other than where rounding decides"
+    assert (np.abs(found).max(1) == [reference.largest(dtype), 0, reference.largest(dtype)]).all()
+    assert not residual or np.array_equal(placed["residual"].numpy(), exact[1])
+
+
+SPECIAL = (-np.inf, np.inf, np.nan, 3e38, -3e38)
+
+
+def with_special(special: float, cols: int, dtype: np.dtype) -> np.ndarray:
+    """Rows with one special value, with usual ones, with nothing but special ones, and with usual ones again."""
+    x = normal(np.random.default_rng(0), (4, cols), dtype)
+    x[0, cols // 3] = x[2, :] = special
+    return x
+
+
+@pytest.mark.parametrize("op", ("softmax", *NORMS))
+@pytest.mark.parametrize("cols", (100, 4096, 40000))
+@pytest.mark.parametrize("special", SPECIAL)
+@pytest.mark.parametrize("dtype", (BF16, FP32), ids=str)
+def test_special_values_stay_in_their_row(rows: Bundle, dtype: np.dtype, special: float, cols: int, op: str):
+    """Of an infinity, NaN or huge value the rows are what the references make of them; the others are as usual."""
+    x, weight = with_special(special, cols, dtype), np.ones(cols, dtype)
+    if op == "softmax":
+        check(rows, op, x=x)
+        return
+    found = getattr(rows, op)(x, weight).astype(np.float32)
+    wanted = getattr(reference, f"{op}_same_dtype")(x, weight, eps=EPS[op]).astype(np.float32)
+    assert np.isfinite(found[1::2]).all()
+    np.testing.assert_allclose(found, wanted, 2**-7 if dtype == BF16 else 1e-4, 1e-6, equal_nan=True)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("cols", (100, 40000, 4096))
+@pytest.mark.parametrize("special", SPECIAL)
+@pytest.mark.parametrize("kind", ("int8", "e4m3"))
+def test_special_values_do_not_disturb_other_quantised_rows(rows: Bundle, kind: str, special: float, cols: int):
+    x, weight = with_special(special, cols, BF16), np.ones(cols, BF16)
+    results = []
+    for taken in (x[1::2], x):
+        out = rows.device.array(np.zeros(taken.shape, eight_bits(rows, kind)))
+        scales = rows.rms_norm_quantised(rows.device.array(taken), weight, out).numpy()
+        results.append((scales, out.numpy().view(np.uint8)))
+    (scales, values), (all_scales, all_values) = results
+    assert np.array_equal(all_scales[1::2], scales) and np.array_equal(all_values[1::2], values)
