@@ -54,7 +54,7 @@ def test_with_a_gpu(monkeypatch: pytest.MonkeyPatch, rows_bundles: Path, tmp_pat
     monkeypatch.delenv("HIP_FORCE_DEV_KERNARG", raising=False)
     result = doctor(monkeypatch, one_device(), rows_bundles / "rows-gfx942")
     assert result.exit_code == 0
-    assert "  hip:0: Instinct, gfx942, 304 compute units, 192.0 GiB, 65536 bytes of LDS, driver 7.0.1" in result.output
+    assert "  hip:0: Instinct, gfx942\n    304 compute units, 65536 bytes of LDS\n" in result.output
     assert "fits hip:0" in result.output and "warning: HIP_FORCE_DEV_KERNARG=1" in result.output
     monkeypatch.setenv("HIP_FORCE_DEV_KERNARG", "1")
     assert "warning: HIP_FORCE_DEV_KERNARG" not in doctor(monkeypatch, one_device()).output
@@ -62,4 +62,4 @@ def test_with_a_gpu(monkeypatch: pytest.MonkeyPatch, rows_bundles: Path, tmp_pat
     result = doctor(monkeypatch, one_device(), rows_bundles / "rows-sm_90")
     assert result.exit_code == 1 and "sm_90" in result.output and "fits no device here (gfx942)" in result.output
     result = doctor(monkeypatch, one_device(), tmp_path)
-    assert result.exit_code == 1 and "is no bundle" in result.output
+    assert result.exit_code == 1 and "is no bundle" in " ".join(result.output.split())
