@@ -29,14 +29,13 @@ def config_of(arch: str, manifest: str, variant: Any) -> str:
     return op.launches[variant.spec.launch].configs[variant.spec.config].name
 
 
-def variants(arch: str, manifest: str, op: str, **wanted: Any) -> list[Any]:
-    """The variants of an op whose point (with `aligned`, `config` and `kernel`) has the wanted values."""
+def variants(arch: str, manifest: str, op: str = "", **wanted: Any) -> list[Any]:
+    """The variants, of an op or of all, whose point (with `aligned`, `config` and `kernel`) has the wanted values."""
     found = []
     for variant in planned(arch, manifest).variants:
-        if variant.spec.op != op:
-            continue
         own = {"aligned": variant.spec.aligned, "kernel": variant.job.function}
-        if wanted.items() <= (dict(variant.spec.point) | own | {"config": config_of(arch, manifest, variant)}).items():
+        point = dict(variant.spec.point) | own | {"config": config_of(arch, manifest, variant)}
+        if op in ("", variant.spec.op) and wanted.items() <= point.items():
             found.append(variant)
     assert found, f"no variant of {op} on {arch} has {wanted}"
     return found

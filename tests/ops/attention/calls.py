@@ -5,23 +5,22 @@ The same calls run on the emulator and on GPUs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from aot_runtime import Bundle
+from aot_runtime import Bundle, DeviceArray
 from aot_runtime.contract.records import Variant
 from kernels.attention import quantised_reference as quantised
 from kernels.attention.mla_reference import mla_absorbed, mla_prefill, mla_prefill_same_dtype
 from kernels.attention.reference import attention, attention_same_dtype, attention_varlen, attention_varlen_same_dtype
 from kernels.tolerance import assert_close
+from tests.support.dtypes import BF16, FP16, INT8
 
 Array = np.ndarray[Any, Any]
-FLOAT16, BFLOAT16, INT8 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.int8)
-DTYPES = {"float16": FLOAT16, "bfloat16": BFLOAT16}
+DTYPES = {"float16": FP16, "bfloat16": BF16}
 MARGIN = 16
 """Elements beside a tensor's last dim: as many as leave aligned rows aligned."""
 FLOORS = {"out": 1e-6, "lse": 1e-5}
@@ -116,13 +115,8 @@ def expected(call: Call) -> list[dict[str, Array]]:
 
 def run(bundle: Bundle, call: Call) -> dict[str, Array]:
     """The outputs of a call, after checking that nothing beside them was written."""
-    wholes = {id(item.whole): bundle.device.array(item.whole) for item in _placed(call)}
-
-    def on_device(item: Placed | Array) -> Any:
-        return item.place(wholes[id(item.whole)]) if isinstance(item, Placed) else item
-
-    inputs, outputs = ({n: on_device(x) for n, x in items.items()} for items in (call.inputs, call.outputs))
-    getattr(bundle, call.op)(**inputs, **outputs, **call.scalars)
+    wholes, arguments = _on_device(bundle, call)
+    getattr(bundle, call.op)(**arguments, **call.scalars)
     after = {name: wholes[id(item.whole)].numpy() for name, item in call.outputs.items()}
     for name, item in call.outputs.items():
         assert item.is_alone(after[name]), f"written beside {name}"
@@ -131,14 +125,17 @@ def run(bundle: Bundle, call: Call) -> dict[str, Array]:
 
 def launched(bundle: Bundle, call: Call) -> list[Variant]:
     """The variants that a call launches."""
-    items = (call.inputs | call.outputs).items()
-    wholes = {id(item.whole): bundle.device.array(item.whole) for item in _placed(call)}
-    layouts = {
-        name: (item.place(wholes[id(item.whole)]) if isinstance(item, Placed) else bundle.device.array(item)).layout
-        for name, item in items
+    _, arrays = _on_device(bundle, call)
+    layouts = {n: (bundle.device.array(x) if isinstance(x, np.ndarray) else x).layout for n, x in arrays.items()}
+    decision = getattr(bundle, call.op).decide(layouts, call.scalars)
+    return [launch.variant for launch in decision.launches]
+
+
+def _on_device(bundle: Bundle, call: Call) -> tuple[dict[int, DeviceArray], dict[str, Any]]:
+    """(whole arrays on the device by the identity of those on the host, the call's tensors in them)."""
+    tensors: dict[str, Any] = call.inputs | call.outputs
+    placed = [item for item in tensors.values() if isinstance(item, Placed)]
+    wholes = {id(item.whole): bundle.device.array(item.whole) for item in placed}
+    return wholes, {
+        name: item.place(wholes[id(item.whole)]) if isinstance(item, Placed) else item for name, item in tensors.items()
     }
-    return [launch.variant for launch in getattr(bundle, call.op).decide(layouts, call.scalars).launches]
-
-
-def _placed(call: Call) -> Iterator[Placed]:
-    return (item for item in (*call.inputs.values(), *call.outputs.values()) if isinstance(item, Placed))

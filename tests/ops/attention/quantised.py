@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from aot_runtime import Bundle
 from aot_runtime.caches import quantise_heads
 from aot_runtime.masks import parse_mask
-from tests.ops.attention.calls import DTYPES, INT8, Array, Call, Placed, lse_room, placed, room
+from tests.ops.attention.calls import DTYPES, Array, Call, Placed, lse_room, placed, room
+from tests.support.dtypes import eight_bits
 
 
 @dataclass(frozen=True)
@@ -47,17 +48,11 @@ CASES = (
 )  # fmt: skip
 
 
-def float8_of(arch: str, other: bool = False) -> np.dtype[Any]:
-    """The float8 that the matrix units of an arch have; the `other` is the one that they have not."""
-    fnuz = (arch == "gfx942") != other
-    return np.dtype(ml_dtypes.float8_e4m3fnuz if fnuz else ml_dtypes.float8_e4m3fn)
-
-
-def make_call(case: Quantised, arch: str, unquantised: tuple[Array, Array, Array] | None = None) -> Call:
+def make_call(bundle: Bundle, case: Quantised, unquantised: tuple[Array, Array, Array] | None = None) -> Call:
     """Random inputs of a case, or `unquantised` q, k and v, poison around them, and NaN where outputs are to be."""
     rng = np.random.default_rng(0)
     (heads, heads_kv), (seqlen_q, seqlen_k) = case.heads, case.lengths
-    dtype = INT8 if case.op.startswith("int8") else float8_of(arch)
+    dtype = eight_bits(bundle, "int8" if case.op.startswith("int8") else "e4m3")
     shapes = ((2, heads, seqlen_q, case.head_dim), *2 * ((2, heads_kv, seqlen_k, case.head_dim),))
     tensors = unquantised or [
         rng.standard_normal(shape) * magnitude for shape, magnitude in zip(shapes, (case.magnitude, 1, 1), strict=True)

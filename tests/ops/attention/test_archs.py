@@ -7,7 +7,7 @@ import pytest
 from tests.ops.attention.calls import check
 from tests.ops.attention.cases import Case, make_call
 
-pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(4)]
+pytestmark = pytest.mark.on("emulator")
 
 CASES = [
     Case(mask, (dim, dim), lengths=lengths, dtype=dtype)
@@ -16,7 +16,9 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(
+    "case", (Case("b", lengths=(60, 50)), *(pytest.param(case, marks=pytest.mark.slow) for case in CASES)), ids=str
+)
 @pytest.mark.parametrize("arch", ("gfx90a", "gfx950", "gfx1100", "gfx1201"))
 def test_matches_the_reference(tmp_path_factory: pytest.TempPathFactory, arch: str, case: Case):
     from tests.support.emulation.bundling import on_demand

@@ -69,7 +69,7 @@ def test_latent_attention(attention: Bundle, case: Latent):
 
 @pytest.mark.parametrize("case", QUANTISED, ids=str)
 def test_quantised_attention(attention_quantised: Bundle, case: Quantised):
-    check(attention_quantised, quantised_call(case, attention_quantised.device.arch))
+    check(attention_quantised, quantised_call(attention_quantised, case))
 
 
 @pytest.mark.slow

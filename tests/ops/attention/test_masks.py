@@ -21,9 +21,8 @@ def coordinates(seqlen_q: int, seqlen_k: int, y: int, x: int) -> np.ndarray:
 
 def window_coordinates(corner: str, left: int, right: int, seqlen_q: int, seqlen_k: int) -> tuple[int, int]:
     """(y, x) of a window, by composable_kernel's rules."""
-    shift = seqlen_k - seqlen_q if corner == "b" else 0
-    left = left if left >= 0 else (seqlen_k if corner == "b" else seqlen_q) - 1
-    right = right if right >= 0 else (seqlen_q if corner == "b" else seqlen_k) - 1
+    shift, ends = (seqlen_k - seqlen_q, (seqlen_k, seqlen_q)) if corner == "b" else (0, (seqlen_q, seqlen_k))
+    left, right = (own if own >= 0 else end - 1 for own, end in zip((left, right), ends, strict=True))
     return 1 + left - shift, 1 + right + shift
 
 
@@ -59,12 +58,8 @@ def test_what_is_no_mask(text: str):
 @pytest.mark.parametrize("block_m", (1, 3))
 def test_blocks_are_skipped_only_where_nothing_is_seen(block_m: int, block_n: int):
     """Of every window and query block: each key that is seen is in the range, and the full part is all whole blocks."""
-    steps = range(-4, 7, 2)
-    windows = [
-        (*lengths, left, right)
-        for lengths, left, right in itertools.product(((6, 6), (5, 9), (9, 5)), steps, steps)
-        if left + right >= 0
-    ]
+    every = itertools.product(((6, 6), (5, 9), (9, 5)), range(-4, 7, 2), range(-4, 7, 2))
+    windows = [(*lengths, left, right) for lengths, left, right in every if left + right >= 0]
     for window, ranges in zip(windows, key_ranges(windows, block_m, block_n), strict=True):
         seqlen_q, seqlen_k, left, right = window
         seen = visible_keys(seqlen_q, seqlen_k, window_left=left, window_right=right, mask_align="generic")

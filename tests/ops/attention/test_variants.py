@@ -11,6 +11,8 @@ import pytest
 
 from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.decision import Decision
+from aot_runtime.call.planner import op_planner
+from aot_runtime.contract.records import Index
 from aot_runtime.masks import parse_mask
 from tests.ops.attention.calls import Call, check, launched
 from tests.ops.attention.cases import AXES, Case, make_call, valid
@@ -23,29 +25,24 @@ pytestmark = pytest.mark.on("emulator")
 
 
 @cache
-def planner(arch: str) -> Any:
-    from aot_runtime.call.planner import op_planner
+def index(arch: str) -> Index:
     from tests.support.on_demand import index_of
 
-    index = index_of(planned(arch, "attention"))
-    return index, {op.name: op_planner(index, op.name) for op in index.ops}
+    return index_of(planned(arch, "attention"))
 
 
 def decide(arch: str, case: Case, **dims: int) -> Decision:
     """What a call like that of a case would do, of 3 queries and 16 keys unless `dims` says otherwise."""
-    index, planners = planner(arch)
-    lengths = {"tokens_q": 3, "tokens_k": 16} if case.mode == "varlen" else {"seqlen_q": 3, "seqlen_k": 16}
+    what = "tokens" if case.mode == "varlen" else "seqlen"
     extents = dict(zip(("heads", "heads_kv", "head_dim", "head_dim_v"), case.heads + case.head_dims, strict=True))
-    given = {"bias": "bias" in case.score, "alibi_slopes": "alibi" in case.score}
-    scalars: dict[str, Any] = parse_mask(case.mask) | {"schedule": case.schedule, "return_lse": case.return_lse}
-    scalars |= {"softcap": 1.5} if "softcap" in case.score else {}
+    scalars = parse_mask(case.mask) | {"schedule": case.schedule, "softcap": 1.5 * ("softcap" in case.score)}
     call = CallSpec(
-        dims={"batch": case.batch} | extents | lengths | dims, dtypes={"T": case.dtype},
-        given=frozenset(name for name, wanted in given.items() if wanted),
+        dims={"batch": case.batch, f"{what}_q": 3, f"{what}_k": 16} | extents | dims, dtypes={"T": case.dtype},
+        given=frozenset(["bias"] * ("bias" in case.score) + ["alibi_slopes"] * ("alibi" in case.score)),
         scalars={name: str(value) for name, value in scalars.items()},
         innermost={} if case.v_rows else {"v": 0 if case.mode == "varlen" else 2},
     )  # fmt: skip
-    return plan_call(index, planners[case.op], call, 304)
+    return plan_call(index(arch), op_planner(index(arch), case.op), call, 304)
 
 
 @pytest.mark.parametrize("arch", ("gfx942", "gfx1100", "sm_90"))

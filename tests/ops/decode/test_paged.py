@@ -16,7 +16,6 @@ from tests.support.poison import poisoned
 
 pytestmark = pytest.mark.sampled(3)
 
-
 MIXED = [(1, 1), (1, 2), (1, 15), (1, 16), (1, 17), (1, 130), (1, 64)]
 
 
