@@ -18,12 +18,13 @@ pytestmark = pytest.mark.sampled(2)
 @pytest.mark.parametrize("schedule", ("multiply_reduce", "persistent", "stream_k", "tiles", "splits"))
 @pytest.mark.parametrize("shape", ((8, 64, 96), (5, 33, 40)), ids=str)
 def test_what_each_adds(gemm: Bundle, shape: tuple[int, int, int], schedule: str, biased: bool, added: bool):
-    """A bias, an addend, both or neither, where the code asks at run time and where it does not."""
+    """A bias, an addend, both or neither, where the code asks at run time and where it does not; each time the same."""
     (m, n, k), rng = shape, np.random.default_rng(11)
     a, b = matrix(rng, (m, k), FP16), matrix(rng, (k, n), FP16, True)
     bias, d = matrix(rng, (n,), FP16) if biased else None, matrix(rng, (m, n), FP16) if added else None
     how = {"splits": 2} if schedule == "splits" else {"schedule": schedule}
-    check(gemm, "matmul", FP16, how, a=a, b=b, bias=bias, d=d, alpha=0.5, beta=-2.0)
+    one, other = (check(gemm, "matmul", FP16, how, a=a, b=b, bias=bias, d=d, alpha=0.5, beta=-2.0) for _ in range(2))
+    assert np.array_equal(one.view(np.uint16), other.view(np.uint16))
 
 
 @pytest.mark.parametrize("cus", (7, 1, 40, 3))
@@ -37,29 +38,6 @@ def test_few_compute_units(gemm: Bundle, schedule: str, cus: int, monkeypatch: p
     check(gemm, "matmul", FP16, {"schedule": schedule}, a=a, b=b, bias=bias, activation="relu")
     placed = gemm.device.array(a), gemm.device.array(b)
     assert ("PERSISTENT=True" in gemm.explain("matmul", *placed, schedule=schedule)) == (schedule == "persistent")
-
-
-@pytest.mark.sampled(0)
-@pytest.mark.parametrize("activation", ("none", "relu"))
-@pytest.mark.parametrize("shape", ((60 * 128, 6 * 128, 32), (2050, 2560, 16)), ids=str)
-def test_persistent(gemm: Bundle, shape: tuple[int, int, int], activation: str):
-    """Fewer programs than tiles: some compute two."""
-    (m, n, k), rng = shape, np.random.default_rng(6)
-    assert (m // 128) * (n // 128) > gemm.device.properties.num_cus
-    a, b, bias = matrix(rng, (m, k), FP16), matrix(rng, (k, n), FP16), matrix(rng, (n,), FP16)
-    check(gemm, "matmul", FP16, {"schedule": "persistent"}, a=a, b=b, bias=bias, activation=activation)
-
-
-@pytest.mark.sampled(0)
-@pytest.mark.parametrize("shape", ((272, 144, 816), (256, 384, 2048), (128, 128, 64), (1, 16, 64 * 400)), ids=str)
-@pytest.mark.parametrize("b_columns", (True, False))
-def test_stream_k(gemm: Bundle, b_columns: bool, shape: tuple[int, int, int]):
-    """Programs with parts of one or two tiles, and tiles of many programs; the same bits each time."""
-    (m, n, k), rng = shape, np.random.default_rng(7)
-    given = {"a": matrix(rng, (m, k), FP16), "b": matrix(rng, (k, n), FP16, b_columns), "bias": matrix(rng, (n,), FP16)}
-    options = {"alpha": 0.25, "activation": "silu"}
-    first, second = (check(gemm, "matmul", FP16, {"schedule": "stream_k"}, **given, **options) for _ in range(2))
-    assert np.array_equal(first.view(np.uint16), second.view(np.uint16))
 
 
 @pytest.mark.parametrize("n, k", ((64, 256), (48, 80), (256, 16), (32, 1040)), ids=str)

@@ -14,7 +14,7 @@ from aot_runtime.device.drivers.gpu import GpuDriver
 from aot_runtime.errors import DeviceError, DriverCallError
 from tests.support.driver_contract import CHECKS, allocated, from_device, new_stream, to_device
 
-pytestmark = pytest.mark.gpu
+pytestmark = pytest.mark.on("gpu")
 
 # What a compiler would make of two kernels, as PTX: the driver's own assembler takes it from there.
 # scale: out[i] = in[i] * factor, i < n.
