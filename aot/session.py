@@ -26,6 +26,7 @@ from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import PlannedBundle, filter_names, plan_bundle
 from aot.plan.cases import Recipe
 from aot.write.bundle_writer import write_bundle
+from aot.write.roles import check_roles
 from aot.write.vectors import CaseVectors, Computed, VectorCache, case_vectors, compute
 from aot_runtime.errors import AotError, BundleError
 
@@ -74,6 +75,8 @@ def build(request: Request) -> int:
         if outcome.failures:
             _print_failures(request, bundles, outcome)
             return 1
+        for bundle in bundles:
+            check_roles(bundle, outcome.kernels)
         # All of them first: where a reference is at fault, no bundle is written.
         vectors = _vectors(request, bundles)
         for bundle, selftest in zip(bundles, vectors, strict=True):

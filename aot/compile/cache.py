@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -15,6 +17,9 @@ from aot_runtime.errors import AotError
 from .jobs import CompiledKernel
 
 T = TypeVar("T")
+
+MAX_ENTRY_BYTES = 1 << 28
+"""Size of an entry, of which the largest are selftest vectors."""
 
 
 class CacheError(AotError):
@@ -31,8 +36,9 @@ def default_cache_dir() -> Path:
 class Cache(Generic[T]):
     """Entries of one type, under keys that say all that decides them. Any number of processes may use one at once.
 
-    An entry is the SHA-256 of its key and body, then the body. One that is truncated, altered or of another format is
-    a miss, and the next `put` replaces it; writes go to a temporary file that is renamed into place.
+    An entry is the SHA-256 of its key and body, then the body. One that is truncated, altered, of another format or no
+    file is a miss, and the next `put` replaces it, or says why it cannot; writes go to a temporary file that is renamed
+    into place.
     """
 
     def __init__(self, path: Path | str | None, folder: str, kind: type[T]):
@@ -51,7 +57,7 @@ class Cache(Generic[T]):
 
     def get(self, key: str) -> T | None:
         try:
-            entry = self._entry(key).read_bytes()
+            entry = _regular_content(self._entry(key))
         except OSError:
             return None
         digest, body = entry[:32], entry[32:]
@@ -78,13 +84,14 @@ class Cache(Generic[T]):
                 temporary.unlink(missing_ok=True)
                 raise
         except OSError as error:
-            raise self._error(error) from error
+            raise self._error(error, entry) from error
 
     def _entry(self, key: str) -> Path:
         return self.path / self._folder / key[:2] / key
 
-    def _error(self, error: OSError) -> CacheError:
-        return CacheError(f"compile cache {self.path} cannot be written: {error.strerror or error}")
+    def _error(self, error: OSError, entry: Path | None = None) -> CacheError:
+        place = f": {entry}" if entry else ""
+        return CacheError(f"compile cache {self.path} cannot be written: {error.strerror or error}{place}")
 
 
 class CompileCache(Cache[CompiledKernel]):
@@ -92,6 +99,16 @@ class CompileCache(Cache[CompiledKernel]):
 
     def __init__(self, path: Path | str | None = None):
         super().__init__(path, "v2", CompiledKernel)
+
+
+def _regular_content(path: Path) -> bytes:
+    """The bytes of a regular file that is not too large. Raises OSError, for a pipe or a device too."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # which does not wait for who writes to a pipe
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_ENTRY_BYTES:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return file.read(status.st_size)
 
 
 def _digest(key: str, body: bytes) -> bytes:

@@ -13,6 +13,7 @@ from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object
 from aot_runtime.bundle.signature import signature_faults
 from aot_runtime.errors import BundleError
 
+from .accesses import pointer_accesses, watched_stages
 from .jobs import CompiledKernel, CompileJob, job_target
 from .kernargs import KernargField, kernarg_bytes, kernarg_layout
 from .kernel_source import sources_hash, split_function, tuple_classes
@@ -30,9 +31,13 @@ if TYPE_CHECKING:
 def compile_job(job: CompileJob) -> CompiledKernel:
     """Compile, read back and verify one kernel. Raises `CompileError`."""
     target = job_target(job)
+    accesses: dict[str, str] = {}
     with project(job.root).active(dict(job.sources) or None) as modules, quiet_triton(job.line_info) as log:
         import triton
 
+        triton.knobs.runtime.add_stages_inspection_hook = watched_stages(
+            lambda module: accesses.update(pointer_accesses(module, _arguments(job)))
+        )
         kernel = modules.load(job.source, job.function)
         functions = {name: modules.load(*split_function(path)) for name, path in job.functions}
         recipe = _recipe(job, kernel, functions, target)
@@ -47,6 +52,7 @@ def compile_job(job: CompileJob) -> CompiledKernel:
             raise compile_error(error, log.read_text(errors="replace"), modules.place(error.__traceback__)) from None
         image, built = compiled.kernel, compiled.metadata
     metadata = _read_back(image, built.name)
+    types = dict(job.signature)
     result = CompiledKernel(
         image=image,
         symbol=built.name,
@@ -61,6 +67,7 @@ def compile_job(job: CompileJob) -> CompiledKernel:
         metadata=metadata,
         compiler=f"triton {triton.__version__}",
         options=plain_options(options),
+        accesses={name: kinds for name, kinds in accesses.items() if types[name].startswith("*")},
         recipe=recipe,
     )
     _verify(result, kernarg_layout(job.signature), target)
@@ -68,6 +75,11 @@ def compile_job(job: CompileJob) -> CompiledKernel:
 
 
 # What goes into Triton
+
+
+def _arguments(job: CompileJob) -> list[str]:
+    """What a kernel takes at run time, in order."""
+    return [name for name, type_name in job.signature if type_name != "constexpr"]
 
 
 def _recipe(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFunction], target: Target) -> str:

@@ -72,6 +72,8 @@ class CompiledKernel:
     compiler: str
     options: dict[str, Any]
     """Every compiler option as it was used, defaults included; JSON values, no paths."""
+    accesses: dict[str, str]
+    """Pointer of the signature → the kinds of access through it (`accesses.pointer_accesses`)."""
     recipe: str
     """What it was made of (`keys.JobKeys.recipe`), as JSON; the SHA-256 of this text is the key of its job."""
 

@@ -6,21 +6,26 @@ many jobs each, are killed when a job runs too long, and never outlive the proce
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import multiprocessing
 import os
+import re
+import shutil
 import signal
+import stat
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from queue import SimpleQueue
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import pebble
 import psutil
@@ -131,7 +136,9 @@ class WarmPool(Executor):
         """`timeout_s`: limit of one job, from when it starts; its future then raises `TimeLimitError`."""
         self.timeout_s = timeout_s
         self._futures: set[Future[Any]] = set()
-        self._folder = tempfile.TemporaryDirectory(prefix="aotbuild-pool-", ignore_cleanup_errors=True)
+        remove_leftovers(Path(tempfile.gettempdir()))
+        self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER, ignore_cleanup_errors=True)
+        self._lock = _lock_folder(Path(self._folder.name))
         lifeline = Path(self._folder.name) / "lifeline"
         os.mkfifo(lifeline)
         # For reading as well: to open a FIFO for writing alone waits for a reader.
@@ -170,6 +177,7 @@ class WarmPool(Executor):
             future.cancel()
         self._pool.join()
         self._folder.cleanup()
+        self._lock.close()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self.shutdown(cancel_futures=kind is not None)
@@ -196,6 +204,34 @@ class WarmPool(Executor):
         logs = sorted(Path(self._folder.name).glob(f"aotbuild-{death.pid}-*/log"))
         lines = [line for log in logs for line in log.read_text(errors="replace").splitlines() if "ERROR" in line]
         return ": ".join([f"the compiler process {ending(death.exitcode)}", *lines[:1]])
+
+
+_FOLDER = "aotbuild-pool-"
+_FOLDER_NAME = re.compile(re.escape(_FOLDER) + r"[a-z0-9_]{8}")
+_LOCK = "lock"
+
+
+def _lock_folder(folder: Path) -> IO[bytes]:
+    """Lock a pool's folder for as long as the file that this returns is open: to the end of the process, at most."""
+    path = folder / f"{_LOCK}.new"
+    file = path.open("wb")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    path.rename(folder / _LOCK)  # nobody sees a lock that is not locked
+    return file
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Remove the folders of pools whose processes were killed: those of this user that are locked by nobody."""
+    for folder in parent.glob(f"{_FOLDER}*"):
+        with suppress(OSError):
+            status = folder.lstat()
+            if not (_FOLDER_NAME.fullmatch(folder.name) and stat.S_ISDIR(status.st_mode)):
+                continue
+            if status.st_uid != os.getuid():
+                continue
+            with os.fdopen(os.open(folder / _LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 _MAIN_LOCK = threading.Lock()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import keyword
 import math
 import re
 from collections.abc import Iterable
@@ -37,6 +38,15 @@ PATTERNS = {
     KERNEL: "is no kernel: path/from/the/root.py:function",
 }
 Name = Annotated[str, Field(pattern=NAME)]
+
+
+def _no_keyword(value: str) -> str:
+    if keyword.iskeyword(value):
+        raise ValueError(f"'{value}' is a keyword of Python, so its stub could not be imported")
+    return value
+
+
+BundleName = Annotated[Name, AfterValidator(_no_keyword)]
 
 
 def _number(value: float) -> float:
@@ -260,7 +270,7 @@ class OpSpec(Spec):
     dims: dict[Name, DimSpec] = {}
     require: list[Expr] = []
     dtypes: dict[Name, Annotated[list[DtypeName], Field(min_length=1)]] = {}
-    constexprs: dict[Name, AxisSpec] = {}
+    constexprs: dict[Name, AxisSpec] = Field({}, max_length=64)
     derived: dict[Name, Expr] = Field({}, description="Numbers that follow from dims and scalars.")
     divisible: list[Name] = Field([], description="Dims that the aligned specialisation may assume divisible by 16.")
     specialisations: list[Literal["aligned", "general"]] = ["aligned", "general"]
@@ -275,7 +285,7 @@ class OpSpec(Spec):
 class ManifestSpec(Spec):
     """A manifest file."""
 
-    bundle: Name = Field(description="The bundle's name; it is written to <output>/<bundle>-<arch>.")
+    bundle: BundleName = Field(description="The bundle's name; it is written to <output>/<bundle>-<arch>.")
     doc: str = ""
     root: str | None = Field(
         None, description="The project root, relative to this file; kernel paths start there and it is importable."

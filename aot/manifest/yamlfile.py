@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import errno
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.scalarbool import ScalarBoolean
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 Key = str | int
+
+MAX_BYTES = 1 << 20
+"""Size of a file."""
+MAX_DEPTH = 100
+"""Mappings and lists within each other."""
+MAX_VALUES = 100_000
+"""Values of a file, those that an alias stands for counted wherever it is."""
+MAX_DIGITS = 100
+"""Characters of a whole number that are looked at."""
 
 
 class ManifestError(Exception):
@@ -52,24 +64,38 @@ class YamlFile:
 def read_yaml(path: Path) -> YamlFile:
     """Parse a YAML 1.2 file. Raises `ManifestError` (unreadable, not YAML, duplicate key)."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _content(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ManifestError([f"{path}: cannot be read: {reason}"]) from None
+    yaml = YAML(typ="safe", pure=True)
+    yaml.max_depth = MAX_DEPTH
     try:
-        node = YAML(typ="rt", pure=True).load(text)
-    except DuplicateKeyError as error:
-        raise ManifestError([f"{_mark(path, error)}: {str(error.problem).splitlines()[0]}"]) from None
+        node = yaml.compose(text)
     except MarkedYAMLError as error:
-        raise ManifestError([f"{_mark(path, error)}: not valid YAML: {error.problem}"]) from None
+        deep = "depth" in str(error.problem)
+        reason = f"nested more than {MAX_DEPTH} deep" if deep else f"not valid YAML: {error.problem}"
+        raise ManifestError([f"{_mark(path, error)}: {reason}"]) from None
     except (YAMLError, RecursionError) as error:
         reason = str(error).replace("\n", " ")
         raise ManifestError([f"{path}: not valid YAML: {reason}"]) from None
-    positions: dict[tuple[Key, ...], tuple[int, int]] = {}
-    try:
-        return YamlFile(path, _plain(path, node, (), positions), positions)
-    except RecursionError:
-        raise ManifestError([f"{path}: an alias stands for something that contains it"]) from None
+    plain = _Plain(path)
+    return YamlFile(path, plain.value(node, ()) if node else None, plain.positions)
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a file that is a regular one. Raises OSError, for a pipe or a device too."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # which does not wait for who writes to a pipe
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise OSError(errno.EFBIG, f"it has more than {MAX_BYTES} bytes")
+    return content
 
 
 def _mark(path: Path, error: MarkedYAMLError) -> str:
@@ -77,25 +103,150 @@ def _mark(path: Path, error: MarkedYAMLError) -> str:
     return f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
 
 
-def _plain(file: Path, node: Any, path: tuple[Key, ...], positions: dict[tuple[Key, ...], tuple[int, int]]) -> Any:
-    if isinstance(node, CommentedMap):
-        for key in node:
+class _Plain:
+    """Makes plain data of a parsed document.
+
+    Attributes:
+        positions: (line, column) of each key and each member of a list, by its path.
+    """
+
+    def __init__(self, file: Path):
+        self.file = file
+        self.positions: dict[tuple[Key, ...], tuple[int, int]] = {}
+        self._count = 0
+        self._open: set[int] = set()
+        self._members: dict[int, dict[str, _Member]] = {}
+
+    def value(self, node: Node, path: tuple[Key, ...]) -> Any:
+        """What a node stands for at a path of keys. Raises `ManifestError`."""
+        self._count += 1
+        if self._count > MAX_VALUES:
+            raise self._error(node, f"aliases make more than {MAX_VALUES} values of this file")
+        if isinstance(node, ScalarNode):
+            return self._scalar(node)
+        with self._within(node):
+            if isinstance(node, MappingNode):
+                return self._mapping(node, path)
+            self._check_tag(node, "seq")
+            for index, item in enumerate(node.value):
+                self.positions[(*path, index)] = _position(item)
+            return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+
+    def _mapping(self, node: MappingNode, path: tuple[Key, ...]) -> dict[str, Any]:
+        members = self._members_of(node)
+        for key, member in members.items():
             # A key that `<<` merges in has no place of its own: it is where the mapping is.
-            line, column, *_ = (node.lc.data or {}).get(key, (node.lc.line, node.lc.col))
-            positions[(*path, key)] = (line + 1, column + 1)
-            if not isinstance(key, str):
-                raise ManifestError([f"{file}:{line + 1}:{column + 1}: a key must be text (given: {key!r})"])
-        # What is merged in comes first, as `<<` does: the order of tensors is that of positional arguments.
-        order = dict.fromkeys(key for merged in node.merge for key in merged) | dict.fromkeys(node)
-        return {key: _plain(file, node[key], (*path, key), positions) for key in order}
-    if isinstance(node, CommentedSeq):
-        for index in range(len(node)):
-            line, column = node.lc.item(index)
-            positions[(*path, index)] = (line + 1, column + 1)
-        return [_plain(file, value, (*path, index), positions) for index, value in enumerate(node)]
-    if isinstance(node, ScalarBoolean):  # a kind of int, where the boolean has an anchor
-        return bool(node)
-    for plain in (bool, int, float, str):  # ruamel's scalars are subclasses that remember their spelling
-        if isinstance(node, plain):
-            return plain(node)
-    return node
+            self.positions[(*path, key)] = _position(node if member.merged else member.key)
+        return {key: self.value(member.value, (*path, key)) for key, member in members.items()}
+
+    def _members_of(self, node: MappingNode) -> dict[str, _Member]:
+        """The members of a mapping. What is merged in comes first, as `<<` does: the order of tensors is that of
+        positional arguments."""
+        if id(node) not in self._members:
+            self._check_tag(node, "map")
+            own: dict[str, _Member] = {}
+            merged: dict[str, _Member] = {}
+            for key, value in node.value:
+                name = "<<" if key.tag == _TAG + "merge" else self._key(key)
+                if name in own or (name == "<<" and merged):
+                    raise self._error(key, f"duplicate key {_short(name)}")
+                if key.tag == _TAG + "merge":
+                    merged = self._merged(value)
+                else:
+                    own[name] = _Member(key, value, False)
+            self._members[id(node)] = {name: own.get(name) or merged[name] for name in merged | own}
+        return self._members[id(node)]
+
+    def _merged(self, node: Node) -> dict[str, _Member]:
+        """What `<<` takes from a mapping, or from several, of which the first that has a key decides."""
+        with self._within(node):
+            if isinstance(node, MappingNode):
+                return {name: member._replace(merged=True) for name, member in self._members_of(node).items()}
+            if not isinstance(node, SequenceNode):
+                raise self._error(node, "`<<` takes a mapping, or a list of mappings")
+            found: dict[str, _Member] = {}
+            for item in node.value:
+                found = {**found, **self._merged(item), **found}
+            return found
+
+    def _key(self, node: Node) -> str:
+        key = self._scalar(node) if isinstance(node, ScalarNode) else None
+        if isinstance(key, str):
+            return key
+        given = "a list" if isinstance(node, SequenceNode) else "a mapping" if isinstance(node, MappingNode) else key
+        raise self._error(node, f"a key must be text (given: {given})")
+
+    def _scalar(self, node: ScalarNode) -> Any:
+        """A scalar of YAML's core schema; dates and the like are text."""
+        kind, text = str(node.tag).removeprefix(_TAG), node.value
+        if kind not in _SCALARS:
+            raise self._unknown_tag(node)
+        try:
+            value = _SCALARS[kind](text)
+        except (ValueError, KeyError):
+            raise self._error(node, f"{_short(text)} is not what its tag says") from None
+        if isinstance(value, int) and value.bit_length() > 64:
+            raise self._error(node, f"{_short(text)} is a number of over 64 bits")
+        if isinstance(value, str) and (found := _UNPRINTABLE.search(value)):
+            raise self._error(node, f"text with the character U+{ord(found[0]):04X}")
+        return value
+
+    def _check_tag(self, node: Node, kind: str) -> None:
+        if node.tag != _TAG + kind:
+            raise self._unknown_tag(node)
+
+    @contextmanager
+    def _within(self, node: Node) -> Iterator[None]:
+        if id(node) in self._open:
+            raise self._error(node, "an alias stands for something that contains it")
+        self._open.add(id(node))
+        yield
+        self._open.remove(id(node))
+
+    def _unknown_tag(self, node: Node) -> ManifestError:
+        return self._error(node, f"the tag {_short(str(node.tag))} means nothing here")
+
+    def _error(self, node: Node, message: str) -> ManifestError:
+        line, column = _position(node)
+        return ManifestError([f"{self.file}:{line}:{column}: {message}"])
+
+
+class _Member(NamedTuple):
+    """A key of a mapping, its value, and whether it came by `<<`."""
+
+    key: Node
+    value: Node
+    merged: bool
+
+
+_TAG = "tag:yaml.org,2002:"
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff]")
+
+
+def _integer(text: str) -> int:
+    digits = text.replace("_", "").lower()
+    base = {"0b": 2, "0o": 8, "0x": 16}.get(digits.lstrip("+-")[:2], 10)
+    if len(digits) > MAX_DIGITS:
+        return 1 << 65  # whatever it is
+    return int(digits, base)
+
+
+def _float(text: str) -> float:
+    return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+
+
+_SCALARS: dict[str, Callable[[str], Any]] = {
+    "null": lambda text: None,
+    "bool": lambda text: {"true": True, "false": False}[text.lower()],
+    "int": _integer,
+    "float": _float,
+    **dict.fromkeys(("str", "timestamp", "value"), str),
+}
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:30]}…")
+
+
+def _position(node: Node) -> tuple[int, int]:
+    return node.start_mark.line + 1, node.start_mark.column + 1

@@ -22,7 +22,7 @@ from .binding import Binder, Bound, bound_functions, compile_job
 from .cases import PlannedCase, plan_cases
 from .configs import config_error
 from .contract import build_contract
-from .variants import VariantSpec, enumerate_variants
+from .variants import TooManyPointsError, VariantSpec, enumerate_variants
 
 Inspect = Callable[[str, str], KernelSource]
 """Reads a kernel, or a function, by the root and its `path.py:function`."""
@@ -93,6 +93,8 @@ def _variants(source: OpSource, op: records.Op, target: Target) -> list[VariantS
         found = enumerate_variants(op, source.spec, target.arch)
     except ExpressionError as error:
         raise manifest.error(("ops", name), f"op '{name}': {error}") from None
+    except TooManyPointsError as error:
+        raise manifest.error(("ops", name, "constexprs"), f"op '{name}': {error}") from None
     for axis, value in found.unused:
         group = "dtypes" if axis in source.spec.dtypes else "constexprs"
         raise manifest.error(
@@ -135,13 +137,11 @@ def _bind_op(
         # A config may set AMD's and NVIDIA's options side by side; each backend takes its own.
         options = tuple(option for option in spec.options if option[0] in allowed)
         chosen = dataclasses.replace(spec, options=options)
-        job = dataclasses.replace(
-            compile_job(manifest, launches[spec.launch], bound, chosen, target.arch, line_info),
-            digest=kernel.digest,
-            sources=kernel.sources,
-        )
+        job = compile_job(manifest, launches[spec.launch], bound, chosen, target.arch, line_info)
+        digest = joined_hash(kernel.digest, {name: kernel.functions[path] for name, path in job.functions})
+        job = dataclasses.replace(job, digest=digest, sources=kernel.sources)
         try:
-            planned.append(PlannedVariant(chosen, bound, job, keys.key(job, kernel.digest)))
+            planned.append(PlannedVariant(chosen, bound, job, keys.key(job, digest)))
         except CompileError as error:
             config = op.launches[spec.launch].configs[spec.config].name
             raise config_error(manifest, op.name, target.arch, spec.launch, config, "name", error.reason) from error
@@ -156,10 +156,14 @@ def _all_option_names() -> frozenset[str]:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """The kernel of a launch: what binds its parameters, and what the jobs that compile it say of its sources."""
+    """The kernel of a launch: what binds its parameters, and what the jobs that compile it say of its sources.
+
+    functions: path of each function that is bound to one of its parameters → `source_hash`.
+    """
 
     binder: Binder
     digest: str
+    functions: dict[str, str]
     sources: tuple[tuple[str, str], ...]
 
 
@@ -167,14 +171,14 @@ def _read_kernel(manifest: Manifest, op: records.Op, index: int, target: Target,
     launch = manifest.spec.ops[op.name].launches[index]
     kernel = _inspected(manifest, op, index, inspect, launch.kernel, "kernel")
     functions = {
-        name: _inspected(manifest, op, index, inspect, value, "bind", name)
+        value: _inspected(manifest, op, index, inspect, value, "bind", name)
         for name, value in bound_functions(launch).items()
     }
     binder = Binder(manifest, op, index, kernel.parameters, target.arch)
     binder.check()
-    digest = joined_hash(kernel.digest, {name: function.digest for name, function in functions.items()})
+    digests = {path: function.digest for path, function in functions.items()}
     sources = dict(source for item in (kernel, *functions.values()) for source in item.sources)
-    return _Kernel(binder, digest, tuple(sorted(sources.items())))
+    return _Kernel(binder, kernel.digest, digests, tuple(sorted(sources.items())))
 
 
 def _inspected(

@@ -12,9 +12,16 @@ from aot_runtime.contract import records
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.expressions import UNKNOWN, parse, query_name
-from aot_runtime.errors import ExpressionError
+from aot_runtime.errors import AotError, ExpressionError
 
 from .contract import innermost_of, presence_of
+
+MAX_STEPS = 20_000
+"""Points, and parts of points, that are looked at in an op; of the largest shipped one there are 642."""
+
+
+class TooManyPointsError(AotError):
+    """The axes of an op have more combinations than can be gone through."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class Enumeration:
 def enumerate_variants(op: records.Op, spec: OpSpec, arch: str) -> Enumeration:
     """Every variant that a call can reach and no `exclude` or `deny` leaves out, in a stable order.
 
-    Raises `ExpressionError` where an expression has no value at some point (a division by zero).
+    Raises `ExpressionError` where an expression has no value at some point (a division by zero), `TooManyPointsError`.
     """
     search = _Search(op, spec)
     launches = _Launches(op, spec)
@@ -103,6 +110,7 @@ class _Search:
         self._picks = [(axis, _Condition(axis.pick)) for axis in op.axes]
         self._specialisations = [name for name in ("aligned", "general") if name in spec.specialisations]
         self._levels = self._make_levels(_answers(op))
+        self._steps = 0
 
     def points(self) -> Iterator[tuple[bool, dict[str, Any]]]:
         """(whether aligned, all that is known) of each point that a call can reach on some architecture."""
@@ -118,6 +126,9 @@ class _Search:
 
     def _below(self, depth: int, known: dict[str, Any]) -> Iterator[dict[str, Any]]:
         level = self._levels[depth]
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            raise TooManyPointsError(f"its axes have over {MAX_STEPS} combinations; it needs fewer, or more `exclude`")
         known |= {answer.name: answer.value(known) for answer in level.answers}
         if not level.possible(known):
             return

@@ -19,8 +19,9 @@ from aot_runtime.contract.names import axis_names
 HASH_LENGTH = 12
 """Hex digits of a variant's or a struct's name: the same variant has the same name in every build."""
 
-# Keywords of C11 and C++17 that Python has not, so that a kernel's parameter may be named like one.
-_KEYWORDS = frozenset({
+# What a kernel's parameter may be named like, and a member of a struct may not: keywords of C11 and C++17, types that
+# the struct has, macros of the included headers and of compilers.
+_TAKEN = frozenset({
     "alignas", "alignof", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "case", "catch", "char", "compl",
     "const", "const_cast", "constexpr", "decltype", "default", "delete", "do", "double", "dynamic_cast", "enum",
     "explicit", "export", "extern", "false", "float", "friend", "goto", "inline", "int", "long", "mutable",
@@ -28,6 +29,8 @@ _KEYWORDS = frozenset({
     "register", "reinterpret_cast", "restrict", "short", "signed", "sizeof", "static", "static_assert", "static_cast",
     "struct", "switch", "template", "this", "thread_local", "throw", "true", "typedef", "typeid", "typename", "union",
     "unsigned", "using", "virtual", "void", "volatile", "wchar_t", "xor", "xor_eq",
+    *(f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    "NULL", "i386", "linux", "unix",
 })  # fmt: skip
 
 _COMMON = """\
@@ -144,7 +147,7 @@ def member_names(variant: records.Variant) -> tuple[str, ...]:
     names: list[str] = []
     for arg in variant.kernargs:
         name = identifier(arg.name)
-        while name in _KEYWORDS or name in names:
+        while name in _TAKEN or name in names:
             name += "_"
         names.append(name)
     return tuple(names)

@@ -5,11 +5,15 @@ The stub declares a protocol that an open bundle fulfils:
     if TYPE_CHECKING:
         from rows import Rows                            # stubs/rows.pyi, its folder being on MYPYPATH
     rows = cast("Rows", open_bundle("dist/rows-gfx942"))
+
+No name of a manifest starts with an underscore or has two in a row: the stub's own names, wherever a method or a field
+could hide one, do.
 """
 
 from __future__ import annotations
 
 import itertools
+import keyword
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -19,25 +23,34 @@ from aot_runtime.contract import records
 WIDTH = 120
 MAX_FLAGS = 2
 """Flags that may decide which outputs there are, for each of their combinations to get an overload of its own."""
+MAX_CONDITIONS = 5
+"""Conditions of outputs for whose combinations results are typed; they double with each."""
 
 _PREAMBLE = '''\
-from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, overload
+from builtins import bool as _bool, float as _float, int as _int, property as _property, str as _str, tuple as _tuple
+from pathlib import Path as _Path
+from typing import Any as _Any, Generic as _Generic, Literal as _Literal, NamedTuple as _NamedTuple
+from typing import Protocol as _Protocol, TypeAlias as _TypeAlias, TypeVar as _TypeVar, overload as _overload
 
-import numpy as np
-from aot_runtime import Device, DeviceArray, Stream
+import numpy as _np
+from aot_runtime import Device as _Device, DeviceArray as _DeviceArray, Stream as _Stream
 
-class SupportsDLPack(Protocol):
+class SupportsDLPack(_Protocol):
     """An array of another library that is on the bundle's device: torch, cupy, jax."""
 
-    def __dlpack__(self, *arguments: Any, **keywords: Any) -> Any: ...
+    def __dlpack__(self, *arguments: _Any, **keywords: _Any) -> _Any: ...
 
-HostArray: TypeAlias = np.ndarray[Any, Any]
-Array: TypeAlias = HostArray | DeviceArray | SupportsDLPack
-_A = TypeVar("_A")
+HostArray: _TypeAlias = _np.ndarray[_Any, _Any]
+Array: _TypeAlias = HostArray | _DeviceArray | SupportsDLPack
+_HostArray: _TypeAlias = HostArray
+_Array: _TypeAlias = Array
+_A = _TypeVar("_A")
 '''
 
-_SCALAR_TYPES = {"flag": "bool", "i1": "bool", "fp32": "float", "fp64": "float"}
+_SCALAR_TYPES = {"flag": "_bool", "i1": "_bool", "fp32": "_float", "fp64": "_float"}
+
+_HIDES = "  # type: ignore[assignment]"
+"""Of a field that is named like a method of tuples."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +89,7 @@ def stub_text(index: records.Index) -> str:
     ]
     for op in index.ops:
         lines += _results(op)
-    lines += [f"class {class_name(index.name)}(Protocol):", *_indented(_members())]
+    lines += [f"class {class_name(index.name)}(_Protocol):", *_indented(_members())]
     for op in index.ops:
         lines += ["", *_indented(_method(op))]
     return "\n".join(lines) + "\n"
@@ -84,17 +97,18 @@ def stub_text(index: records.Index) -> str:
 
 def class_name(bundle: str) -> str:
     """`flash_attention` → `FlashAttention`."""
-    return "".join(part[:1].upper() + part[1:] for part in bundle.split("_"))
+    name = "".join(part[:1].upper() + part[1:] for part in bundle.split("_"))
+    return f"{name}_" if keyword.iskeyword(name) or name in ("Array", "HostArray", "SupportsDLPack") else name
 
 
 def _members() -> Iterator[str]:
     """What every open bundle has, whatever its ops."""
-    yield "path: Path"
-    yield "device: Device"
-    yield "@property"
-    yield "def ops(self) -> tuple[str, ...]: ..."
-    yield "def preload(self) -> int: ..."
-    yield "def explain(self, op: str, *arguments: Any, **keywords: Any) -> str: ..."
+    yield "path: _Path"
+    yield "device: _Device"
+    yield "@_property"
+    yield "def ops(self) -> _tuple[_str, ...]: ..."
+    yield "def preload(self) -> _int: ..."
+    yield "def explain(self, op: _str, /, *arguments: _Any, **keywords: _Any) -> _str: ..."
 
 
 def _indented(lines: Iterator[str]) -> Iterator[str]:
@@ -109,14 +123,15 @@ def _results(op: records.Op) -> Iterator[str]:
     """The named tuples that an op may return: one for each set of outputs with more than one."""
     for names in dict.fromkeys(_outputs(op, flags) for flags in _flag_values(op)):
         if len(names) > 1:
-            yield f"class {_tuple_name(op, names)}(NamedTuple, Generic[_A]):"
-            yield from (f"    {name}: _A" for name in names)
+            yield f"class {_tuple_name(op, names)}(_NamedTuple, _Generic[_A]):"
+            yield from (f"    {name}: _A{_HIDES if hasattr(tuple, name) else ''}" for name in names)
+            yield f"_{_tuple_name(op, names)}: _TypeAlias = {_tuple_name(op, names)}[_A]"
             yield ""
 
 
 def _tuple_name(op: records.Op, names: tuple[str, ...]) -> str:
     every = tuple(tensor.name for tensor in op.tensors if tensor.role == "output")
-    return "_".join([op.name, "result", *(names if names != every else ())])
+    return "__".join([f"{op.name}_result", *(names if names != every else ())])
 
 
 def _conditions(op: records.Op) -> list[str]:
@@ -125,8 +140,10 @@ def _conditions(op: records.Op) -> list[str]:
 
 
 def _flag_values(op: records.Op) -> Iterator[dict[str, bool]]:
-    """Every combination of the conditions of outputs."""
+    """Every combination of the conditions of outputs; none where there are too many."""
     conditions = _conditions(op)
+    if len(conditions) > MAX_CONDITIONS:
+        return
     for values in itertools.product((False, True), repeat=len(conditions)):
         yield dict(zip(conditions, values, strict=True))
 
@@ -139,7 +156,7 @@ def _outputs(op: records.Op, flags: Mapping[str, bool]) -> tuple[str, ...]:
 def _result(op: records.Op, flags: Mapping[str, bool], array: str) -> str:
     names = _outputs(op, flags)
     if len(names) > 1:
-        return f"{_tuple_name(op, names)}[{array}]"
+        return f"_{_tuple_name(op, names)}[{array}]"
     return array if names else "None"
 
 
@@ -153,21 +170,23 @@ def _method(op: records.Op) -> Iterator[str]:
         # The host overloads are the narrower ones and come first: that they overlap with the others is meant.
         note = "  # type: ignore[overload-overlap]" if "HostArray" in signature.result else ""
         if len(signatures) > 1:
-            yield "@overload"
+            yield "@_overload"
         yield from _definition(op, signature, note, docstring(op) if number == 0 else "")
 
 
 def _places(op: records.Op) -> Iterator[tuple[str, str]]:
     """(type of the inputs, type of the outputs)."""
     if any(tensor.role == "output" for tensor in op.tensors):
-        yield "HostArray", "HostArray"
-    yield "Array", "DeviceArray"
+        yield "_HostArray", "_HostArray"
+    yield "_Array", "_DeviceArray"
 
 
 def _signatures(op: records.Op, array: str, result: str) -> Iterator[_Signature]:
     conditions = _conditions(op)
     flags = {scalar.name for scalar in op.scalars if scalar.type in ("flag", "i1")}
     combinations = list(_flag_values(op))
+    if not combinations:
+        yield _Signature(array, {}, "_Any")
     results = [_result(op, values, result) for values in combinations]
     if len(conditions) <= MAX_FLAGS and flags.issuperset(conditions):
         for values, returned in zip(combinations, results, strict=True):
@@ -177,7 +196,7 @@ def _signatures(op: records.Op, array: str, result: str) -> Iterator[_Signature]
 
 
 def _definition(op: records.Op, signature: _Signature, note: str, doc: str) -> Iterator[str]:
-    parameters = ["self", *_parameters(op, signature)]
+    parameters = ["_self", *_parameters(op, signature)]
     start, end = f"def {op.name}(", f") -> {signature.result}:{'' if doc else ' ...'}"
     if len(one_line := start + ", ".join(parameters) + end + note) <= WIDTH - 4:
         yield one_line
@@ -203,19 +222,19 @@ def _parameters(op: records.Op, signature: _Signature) -> Iterator[str]:
     for optional in (False, True):
         yield from (_Parameter(t.name, signature.array, not optional).text for t in inputs if t.optional == optional)
     yield "*"
-    yield from (_Parameter(tensor.name, "Array").text for tensor in outputs)
+    yield from (_Parameter(tensor.name, "_Array").text for tensor in outputs)
     taken = {tensor.name for tensor in op.tensors} | {scalar.name for scalar in op.scalars}
     if len(outputs) == 1 and "out" not in taken:
-        yield _Parameter("out", "Array").text
+        yield _Parameter("out", "_Array").text
     yield from (_scalar(scalar, signature.flags.get(scalar.name)).text for scalar in op.scalars)
-    yield "stream: Stream | int | None = None"
+    yield "stream: _Stream | _int | None = None"
 
 
 def _scalar(scalar: records.Scalar, literal: bool | None) -> _Parameter:
     if literal is not None:
-        return _Parameter(scalar.name, f"Literal[{literal}]", scalar.default != str(literal))
+        return _Parameter(scalar.name, f"_Literal[{literal}]", scalar.default != str(literal))
     if scalar.type == "choice":
-        annotation = f"Literal[{', '.join(map(repr, scalar.choices))}]"
+        annotation = f"_Literal[{', '.join(map(repr, scalar.choices))}]"
     else:
-        annotation = _SCALAR_TYPES.get(scalar.type, "int")
+        annotation = _SCALAR_TYPES.get(scalar.type, "_int")
     return _Parameter(scalar.name, annotation, not scalar.default)

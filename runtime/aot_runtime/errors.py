@@ -142,7 +142,7 @@ class SanitizerError(EmulationError):
     """A fault that the emulator's strict mode found.
 
     Attributes:
-        kind: `bounds`, `alignment`, `uninitialised`, `wait`, `race` or `barrier`.
+        kind: `bounds`, `alignment`, `uninitialised`, `wait`, `hazard`, `race` or `barrier`.
         address, nbytes: of the access, if it is one of memory; in LDS and scratch from their start.
     """
 

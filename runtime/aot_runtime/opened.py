@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract.records import INDEX, Index, Op, Variant
 from aot_runtime.device.device import Device
 from aot_runtime.device.identity import Shared
-from aot_runtime.device.registry import get_device
+from aot_runtime.device.registry import find_device
 from aot_runtime.errors import ArchMismatchError, ArgumentError, BundleError, DeviceError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Bundle(Shared):
             self.load(variant)
         return len(self._functions)
 
-    def explain(self, op: str, *arguments: Any, **keywords: Any) -> str:
+    def explain(self, op: str, /, *arguments: Any, **keywords: Any) -> str:
         """Which variant a call with these arguments would get, and why; nothing is launched."""
         from aot_runtime.call.explanation import explain_call
 
@@ -121,12 +121,10 @@ def open_folder(path: str | Path, device: Device | str | None = None, check_cont
     """Open a bundle: see `opening.open_bundle`."""
     folder = Path(path)
     if not os.path.lexists(folder / INDEX) and folder.is_dir():
-        chosen = get_device(device)
-        folder = _matching(folder, chosen)
-        index = read_index(folder)
+        folder, index, chosen = _choose(folder, device)
     else:
         index = read_index(folder)
-        chosen = get_device(device, arch=index.target.arch)
+        chosen = _device_of(device, (index.target.arch,), f"bundle {folder} is for {index.target.arch}")
     if index.target.arch != chosen.arch:
         raise ArchMismatchError(
             f"bundle {folder} is for {index.target.arch}, but {chosen} ({chosen.properties.name}) is {chosen.arch}"
@@ -136,16 +134,27 @@ def open_folder(path: str | Path, device: Device | str | None = None, check_cont
     return Bundle(folder, index, chosen, check_contents)
 
 
-def _matching(folder: Path, device: Device) -> Path:
+def _device_of(device: Device | str | None, archs: Collection[str], what: str) -> Device:
+    """The device to open on. `what` is opened, for the error where no device fits."""
+    try:
+        return find_device(device, archs)
+    except ArchMismatchError as error:
+        raise ArchMismatchError(f"{what}, and {error}") from None
+
+
+def _choose(folder: Path, device: Device | str | None) -> tuple[Path, Index, Device]:
+    """Of a folder of bundles, the one that fits the device; by default the first device that some bundle fits."""
     found = {candidate: read_index(candidate) for candidate in _bundles(folder)}
-    matching = [candidate for candidate, index in found.items() if index.target.arch == device.arch]
-    if len(matching) == 1:
-        return matching[0]
     there = ", ".join(f"{candidate.name} ({index.target.arch})" for candidate, index in found.items()) or "none"
+    archs = dict.fromkeys(index.target.arch for index in found.values())
+    chosen = _device_of(device, archs, f"{folder} has bundles {there}")
+    matching = [candidate for candidate, index in found.items() if index.target.arch == chosen.arch]
+    if len(matching) == 1:
+        return matching[0], found[matching[0]], chosen
     if not matching:
         kind = ArchMismatchError if found else BundleError
-        raise kind(f"{folder} has no bundle for {device.arch} ({device}); there: {there}")
-    raise ArgumentError(f"{folder} has several bundles for {device.arch}; open one of them by name; there: {there}")
+        raise kind(f"{folder} has no bundle for {chosen.arch} ({chosen}); there: {there}")
+    raise ArgumentError(f"{folder} has several bundles for {chosen.arch}; open one of them by name; there: {there}")
 
 
 def _bundles(folder: Path) -> Iterator[Path]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import stat
 import threading
 from contextlib import suppress
@@ -20,13 +21,17 @@ if TYPE_CHECKING:
     from aot_runtime.device.device import Device
     from aot_runtime.opened import Bundle
 
+_COMPUTE_CAPABILITY = (75, 76)
+"""CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR."""
+
 
 def open_bundle(path: str | Path, device: Device | str | None = None, *, check_contents: bool | None = None) -> Bundle:
     """Open a bundle on a device.
 
     Args:
         path: a bundle's folder; or a folder of bundles, of which the one for the device's arch is opened.
-        device: a `Device`, or its name (`hip:0`, `cuda:1`); by default the first GPU of the bundle's kind.
+        device: a `Device`, or its name (`hip:0`, `cuda:1`); by default the first GPU that the bundle fits, and for the
+            name of a driver alone (`hip`) its first device that it fits.
         check_contents: bring integer tensors that are on the device back before each call, and check what they contain
             (offsets, block tables, lengths), as is always done with numpy arrays. By default what the environment
             variable AOTBUILD_CHECK_CONTENTS says, which is not to.
@@ -36,47 +41,62 @@ def open_bundle(path: str | Path, device: Device | str | None = None, *, check_c
         ArchMismatchError: the bundle is for another architecture than the device's.
         DeviceError: there is no such device.
     """
-    name = _driver_of(os.fspath(path)) if device is None else device
-    if isinstance(name, str):
+    needed = _look_at(os.fspath(path)) if device is None else device
+    if isinstance(needed, str):
         with suppress(RuntimeError):  # no thread can be had: it saves time, and nothing else
-            threading.Thread(target=_start, args=name.partition(":")[::2], name="aot_runtime: driver start").start()
+            threading.Thread(target=_start, args=(needed,), name="aot_runtime: driver start").start()
     from aot_runtime.opened import open_folder
 
     return open_folder(path, device, check_contents)
 
 
-def _driver_of(path: str) -> str | None:
-    """The driver that a bundle needs, by a look at the start of its index; None where that does not tell."""
+def _look_at(path: str) -> str | None:
+    """What a bundle is for, by a look at the start of its index: `hip gfx942`, say; None where that does not tell."""
     try:
-        descriptor = os.open(os.path.join(path, "bundle.json"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # noqa: PTH118 (pathlib is slow to import)
+        descriptor = os.open(f"{path}/bundle.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             head = os.read(descriptor, 2048) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
         finally:
             os.close(descriptor)
     except (OSError, ValueError):
         return None
-    return next((name for name in ("hip", "cuda") if b'"%s"' % name.encode() in head), None)
+    found = re.search(rb'"arch": *"(\w+)",\s*"backend": *"(\w+)"', head)
+    return f"{found[2].decode()} {found[1].decode()}" if found else None
 
 
-def _start(driver: str, index: str) -> None:
-    """Do the slow part of opening a driver. A failure is not reported: whoever opens the driver meets it again."""
+def _start(needed: str) -> None:
+    """Do the slow part of opening a driver, for a device by name or the first of an arch. A failure is not reported:
+    whoever opens the driver meets it again.
+    """
+    driver, arch = [*needed.split(), ""][:2]
+    name, _, index = driver.partition(":")
     with suppress(Exception):
-        if driver == "cuda":
-            _start_cuda(int(index or 0))
-        elif driver == "hip":
-            _start_hip(int(index or 0))
+        if name == "cuda":
+            _start_cuda(int(index) if index else None, arch)
+        elif name == "hip":
+            _start_hip(driver, arch)
 
 
-def _start_cuda(index: int) -> None:
+def _start_cuda(index: int | None, arch: str) -> None:
     """Create the device's primary context, without cuda-bindings: its import would contend for the interpreter lock."""
     cuda = ctypes.CDLL("libcuda.so.1")
-    device, context = ctypes.c_int(), ctypes.c_void_p()
-    if cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(device), index) == 0:
-        cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    count, context = ctypes.c_int(), ctypes.c_void_p()
+    if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+        return
+    for ordinal in range(count.value) if index is None else (index,):
+        device, version = ctypes.c_int(), (ctypes.c_int(), ctypes.c_int())
+        if cuda.cuDeviceGet(ctypes.byref(device), ordinal):
+            return
+        for part, attribute in zip(version, _COMPUTE_CAPABILITY, strict=True):
+            cuda.cuDeviceGetAttribute(ctypes.byref(part), attribute, device)
+        if arch in ("", f"sm_{version[0].value}{version[1].value}"):
+            cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+            return
 
 
-def _start_hip(index: int) -> None:
-    """Open the driver itself: hip-python decides which libamdhip64 a process uses, and there must not be two."""
+def _start_hip(name: str, arch: str) -> None:
+    """Open the driver itself, which decides what libamdhip64 the process uses: there must not be two."""
     from aot_runtime.device.registry import get_device
 
-    get_device(f"hip:{index}").driver.activate(index)
+    device = get_device(name, arch or None)
+    device.driver.activate(device.index)

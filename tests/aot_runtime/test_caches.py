@@ -31,12 +31,9 @@ def test_what_is_read_is_within_half_a_step(groups: int):
     assert (np.abs(dequantise_int4(packed, pairs) - x) <= 0.5 * step + 2**-7).all()
 
 
-def test_a_row_of_one_number_has_no_step():
+def test_rows_of_one_number_have_no_step_and_groups_divide_a_row():
     packed, pairs = quantise_int4(np.full((1, 16), 0.5, np.float32), 1)
     assert (packed == 0).all() and (dequantise_int4(packed, pairs) == 0.5).all()
-
-
-def test_groups_divide_a_row():
     with pytest.raises(ValueError, match="groups = 3 of head_dim = 64"):
         quantise_int4(np.zeros((1, 64), np.float32), 3)
 

@@ -19,14 +19,10 @@ def words(nibbles: np.ndarray, order: tuple[int, ...] = tuple(range(8))) -> np.n
     return sum(eights[..., i] << np.uint32(4 * order[i]) for i in range(8)).astype(np.uint32).view(np.int32)
 
 
-def code_at(packed: Packed, output: int, column: int) -> int:
-    """A code by the layout's definition: columns 2i and 2i + 1 are the low and the high half of byte i."""
-    byte = int(packed.w[output, column // 2])
-    return byte >> 4 if column % 2 else byte & 15
-
-
 def codes_of(packed: Packed, k: int) -> np.ndarray:
-    return np.array([[code_at(packed, output, column) for output in range(len(packed.w))] for column in range(k)])
+    """By the layout's definition: columns 2i and 2i + 1 are the low and the high half of byte i."""
+    codes = [(packed.w[:, column // 2] >> 4 * (column % 2)) & 15 for column in range(k)]
+    return np.array(codes)
 
 
 def test_two_codes_share_a_byte_the_even_one_low():
@@ -104,8 +100,5 @@ def test_nf4_takes_the_nearest_value_of_its_codebook():
     nearest = np.abs(relative[..., None] - NF4).argmin(-1)
     np.testing.assert_array_equal(codes_of(found, 64).T, nearest)
     assert found.arguments()["codebook"] is found.codebook and "codebook" not in to_int4(weight, 64).arguments()
-
-
-def test_groups_divide_the_inputs():
     with pytest.raises(ValueError, match="do not divide k"):
         to_int4(np.zeros((2, 48), np.float32), 32)

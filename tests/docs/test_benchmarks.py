@@ -42,7 +42,7 @@ def test_without_a_bundle(name: str, bundles: int, tmp_path: Path):
 
 def test_build():
     pytest.importorskip("triton")
-    manifest = str(ROOT / "tests/aot_runtime/fixtures/small.yaml")
+    manifest = str(ROOT / "tests/support/small/small.yaml")
     command = [sys.executable, str(ROOT / "benchmarks/build.py"), manifest, "--sample", "2", "-j", "2"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     rates = [line.split() for line in output.splitlines() if line.startswith("small")]

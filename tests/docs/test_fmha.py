@@ -36,25 +36,14 @@ OPTIONS = (
 FLOAT8 = "-prec=fp8 -s_k=64 -vlayout=c"
 
 
-@pytest.fixture(scope="module")
-def run(fmha: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Main:
-    """The program on the emulator, with bundles of what the options need."""
-    pytest.importorskip("triton", reason="building bundles needs the extra `build`")
-    from tests.ops.attention.building import built_for
-    from tests.ops.attention.cases import Call, Placed
+@pytest.fixture
+def run(fmha: ModuleType, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Main:
+    """The program on the emulator, with shipped bundles whose variants are compiled when a call needs them."""
+    from tests.support.emulation.bundling import on_demand
 
-    def call(options: str) -> Call:
-        made = fmha.make_call(fmha.parse(f"{SMALL} {options}".split()), "gfx942")
-        inputs, outputs = (
-            {name: Placed(item.whole, item.of) for name, item in tensors.items()}
-            for tensors in (made.inputs, made.outputs)
-        )
-        return Call(made.op, inputs, outputs, made.scalars)
-
-    built_for(tmp_path_factory, "attention", lambda: map(call, OPTIONS), "attention", "fmha")
-    bundle = built_for(tmp_path_factory, "attention_quantised", lambda: [call(FLOAT8)], "attention_quantised", "fmha")
-    folder = Path(bundle.path).parent
-    return lambda text, folder=folder: fmha.main([*text.split(), "-device=emulator", f"-bundles={folder}"])
+    bundles = {f"{manifest}-gfx942": manifest for manifest in ("attention", "attention_quantised")}
+    monkeypatch.setattr(fmha, "open_bundle", lambda path, device: on_demand(tmp_path_factory, bundles[path.name]))
+    return lambda text: fmha.main([*text.split(), "-device=emulator"])
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -100,10 +89,13 @@ def test_options_that_make_no_sense(run: Main, capsys: pytest.CaptureFixture[str
     assert stopped.value.code == 2 and message in capsys.readouterr().err
 
 
-def test_what_the_op_refuses(run: Main, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+def test_what_the_op_refuses(run: Main, capsys: pytest.CaptureFixture[str]):
     assert run(f"{SMALL} -h=3 -h_k=2") == 1
     assert "requires heads % heads_kv == 0; given: heads=3, heads_kv=2" in capsys.readouterr().err
-    assert run(SMALL, tmp_path) == 1
+
+
+def test_a_bundle_that_is_not_there(fmha: ModuleType, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    assert fmha.main([*SMALL.split(), "-device=emulator", f"-bundles={tmp_path}"]) == 1
     assert "attention-gfx942" in capsys.readouterr().err
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
+import pytest
 
 from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import Planner
@@ -12,6 +16,7 @@ from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import SCALAR_TYPES
 from aot_runtime.contract.layout import Layout, contiguous_order, make_layout, packed_strides
 from aot_runtime.contract.names import axis_names
+from aot_runtime.errors import ArgumentError
 
 HERE = ("hip", 0)
 ONE_CONFIG = (records.Config("base", {}, {}),)
@@ -42,31 +47,51 @@ def op(*tensors: records.Tensor, **fields: Any) -> records.Op:
     return records.Op(tensors=tensors, **fields)
 
 
-def kernargs(fields: Mapping[str, tuple[str, str]]) -> tuple[records.Kernarg, ...]:
-    """Kernargs from name → (type, value), laid out as compilers do: each at a multiple of its size."""
+def contract(text: str, **fields: Any) -> records.Op:
+    """As `op`, from text: parted by `;`, tensors (`x: float16[rows, cols] output when n > 1`, or `inout`, `optional`,
+    `loose` for one that need not be aligned), scalars (`k: i32 = 1`) and derived values (`twice = k * 2`)."""
+    tensors, scalars, derived = [], list(fields.pop("scalars", ())), []
+    for item in text.split("; "):
+        if found := re.fullmatch(r"(\w+): (\w+)\[(.*?)\] ?(.*?)(?:when (.*))?", item):
+            name, dtype, extents, words, when = found.groups(default="")
+            role = next((word for word in ("output", "inout") if word in words), "input")
+            tensors.append(
+                tensor(
+                    name, *re.split(r", (?![^(]*\))", extents), dtype=dtype, role=role, when=when,
+                    optional="optional" in words, align="loose" not in words,
+                )
+            )  # fmt: skip
+        elif found := re.fullmatch(r"(\w+): (\w+)(?: = (.*))?", item):
+            scalars.append(records.Scalar(*found.groups(default="")))
+        else:
+            derived.append(records.Derived(*item.split(" = ", 1)))
+    return op(*tensors, scalars=tuple(scalars), derived=tuple(derived), **fields)
+
+
+def kernargs(text: str) -> tuple[records.Kernarg, ...]:
+    """Kernargs from text, `x: *float16; rows: i32; half: fp64 = rows / 2`, laid out as compilers do: each at a multiple
+    of its size. A value that is not given is the name."""
     placed: list[records.Kernarg] = []
     end = 0
-    for name, (kind, value) in fields.items():
+    for name, kind, value in re.findall(r"(\w+): ([*\w]+)(?: = ([^;]*))?", text):
         size = 8 if kind.startswith("*") else SCALAR_TYPES[kind].size
         offset = -(-end // size) * size
-        placed.append(records.Kernarg(name, kind, offset, size, value))
+        placed.append(records.Kernarg(name, kind, offset, size, value or name))
         end = offset + size
     return tuple(placed)
 
 
 def variants(
-    contract: records.Op,
-    values: Mapping[str, tuple[str, str]] | None = None,
-    keep: Callable[[records.Variant], bool] = lambda variant: True,
+    contract: records.Op, args: str = "", keep: Callable[[records.Variant], object] = lambda variant: True
 ) -> list[records.Variant]:
     """Every variant of a contract that `keep` wants; all take the same kernargs."""
-    args = kernargs(values or {})
+    placed = kernargs(args)
     axes = {**contract.dtypes, **{axis.name: axis.values for axis in contract.axes}}
     made = [
         records.Variant(
             op=contract.name, launch=index, axis_values=dict(zip(axis_names(contract), point, strict=True)),
-            aligned=aligned, config=config, code="0" * 16, symbol=item.kernel, kernargs=args,
-            kernarg_bytes=max((arg.offset + arg.size for arg in args), default=0), lds_bytes=0, num_warps=4,
+            aligned=aligned, config=config, code="0" * 16, symbol=item.kernel, kernargs=placed,
+            kernarg_bytes=max((arg.offset + arg.size for arg in placed), default=0), lds_bytes=0, num_warps=4,
             warp_size=64, resources=records.Resources(), options={}, compiler="none",
         )
         for aligned in (True, False)
@@ -77,9 +102,12 @@ def variants(
     return [variant for variant in made if keep(variant)]
 
 
-def planner(contract: records.Op, values: Mapping[str, tuple[str, str]] | None = None, **keep: Any) -> Planner:
-    """The planner of a contract, all of whose variants are there unless `keep` says otherwise."""
-    return Planner(contract, variants(contract, values, **keep), "hip")
+def planner(made: records.Op | str, args: str = "", **fields: Any) -> Planner:
+    """The planner of a contract, or of the text of one with these fields, with all variants that `keep` wants."""
+    keep = {"keep": fields.pop("keep")} if "keep" in fields else {}
+    if isinstance(made, str):
+        made = contract(made, **fields)
+    return Planner(made, variants(made, args, **keep), "hip")
 
 
 def layout(
@@ -91,6 +119,11 @@ def layout(
     return make_layout(device, dtype, shape, packed_strides(shape, order) if strides is None else strides, aligned)
 
 
+def normal(*shape: int, dtype: str = "float32") -> np.ndarray:
+    """Normally distributed numbers, the same for the same shape."""
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
+
+
 def decide(planned: Planner, /, **arguments: Any) -> Decision:
     """What a call becomes; layouts by tensor, values by scalar."""
     layouts = {name: value for name, value in arguments.items() if isinstance(value, Layout)}
@@ -98,3 +131,10 @@ def decide(planned: Planner, /, **arguments: Any) -> Decision:
     names = {item.name for item in (*planned.op.tensors, *planned.op.scalars)}
     assert arguments.keys() <= names, arguments.keys() - names
     return planned.decide(layouts, scalars, HERE, 304, "gfx942")
+
+
+def refused(words: str, planned: Planner, kind: type[Exception] = ArgumentError, /, **arguments: Any) -> None:
+    """Hold a call to being refused, with these words."""
+    with pytest.raises(kind) as raised:
+        decide(planned, **arguments)
+    assert words in str(raised.value), str(raised.value)

@@ -6,7 +6,6 @@ The emulator sees the double's allocations at their own addresses, and nothing e
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
 
 import numpy as np
 from aot_emulator import ARCHS, Options, Statistics
@@ -15,17 +14,10 @@ from aot_emulator.machine.loader import Module
 from aot_emulator.state.device_memory import Memory
 from aot_emulator.watched_launch import run_launch
 
-from aot_runtime import Bundle, open_bundle
 from tests.support.hip_double.double import Double, Launch
 
 _OWN_ADDRESSES = 1 << 60
 """Above every address of a process: where the emulator puts code and kernargs."""
-
-
-def open_emulated(folder: str, name: str, device: str = "hip:0") -> tuple[Bundle, EmulatedLaunches]:
-    """A bundle of `folder`, and the launches of the process."""
-    launches = EmulatedLaunches()
-    return open_bundle(Path(folder) / f"{name}-gfx942", device), launches
 
 
 class EmulatedLaunches:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aot_runtime.bundle.reading import bundle_id
+import numpy as np
+
+from aot_runtime.bundle.reading import bundle_id, read_index
 
 
 def edit_index(folder: str | Path, edit: Callable[[dict[str, Any]], None]) -> None:
@@ -33,3 +35,18 @@ def adopt_files(folder: str | Path) -> None:
             blob.update(size=len(content), sha256=hashlib.sha256(content).hexdigest())
 
     edit_index(folder, edit)
+
+
+def vectors_of(folder: Path, case: str) -> Path:
+    """The vector file of a selftest case."""
+    return folder / next(item for item in read_index(folder).selftest if item.name == case).vectors.file
+
+
+def rewrite_vectors(
+    path: Path, edit: Callable[[dict[str, np.ndarray]], Any], save: Callable[..., None] = np.savez
+) -> None:
+    """Change the arrays of a vector file."""
+    with np.load(path) as file:
+        arrays = dict(file)
+    edit(arrays)
+    save(path, **arrays)

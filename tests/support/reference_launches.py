@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,27 +24,11 @@ from aot_runtime.contract.records import Index, Variant
 from aot_runtime.opened import Bundle
 from kernels.attention.reference import attention
 from kernels.rows.reference import softmax
-from tests.support.hip_double.double import Double, DoubleLibrary, Launch
+from tests.support.hip_double.double import Double, Launch
 
 
-def with_bundles(**environment: object) -> Callable[[Callable[[str], None]], Callable[..., None]]:
-    """Make `body(folder of bundles)` a test that runs over the double, in a process of its own."""
-
-    def decorate(body: Callable[[str], None]) -> Callable[..., None]:
-        def test(hip_double: DoubleLibrary, bundles: Path) -> None:
-            hip_double.run(body, str(bundles), **environment)
-
-        test.body, test.__name__, test.__doc__ = body, body.__name__, body.__doc__
-        return test
-
-    return decorate
-
-
-def open_over_double(
-    folder: str | Path, name: str = "small", device: str = "hip:0"
-) -> tuple[Bundle, ReferenceLaunches]:
-    """A bundle of `bundles`, and the record of its launches."""
-    path = Path(folder) / f"{name}-gfx942"
+def open_over_double(path: Path, device: str = "hip:0") -> tuple[Bundle, ReferenceLaunches]:
+    """A bundle, and the record of its launches."""
     return open_bundle(path, device), ReferenceLaunches(path, Double())
 
 
@@ -159,8 +142,10 @@ class ReferenceLaunches:
         factors = device_view(a["factors"], "float32", (batch,), (1,))
         shape = (int(starts[-1]), a["width"])
         x = device_view(a["x"], "float32", shape, (a["stride_x_tokens"], 1))
-        each = np.repeat(factors, np.diff(starts))
-        device_view(a["out"], "float32", shape, (a["stride_out_tokens"], 1))[...] = x * each[:, None]
+        out = x * np.repeat(factors, np.diff(starts))[:, None]
+        device_view(a["out"], "float32", shape, (a["stride_out_tokens"], 1))[...] = out
+        if a["largest"]:
+            device_view(a["largest"], "float32", shape[:1], (1,))[...] = out.max(axis=1)
 
 
 @cache

@@ -14,7 +14,7 @@ from enum import Enum
 
 from aot_emulator.state.numerics import Numerics
 
-FAULTS = ("bounds", "alignment", "uninitialised", "wait", "race", "barrier")
+FAULTS = ("bounds", "alignment", "uninitialised", "wait", "hazard", "race", "barrier")
 """The kinds of faults that strict mode finds."""
 
 

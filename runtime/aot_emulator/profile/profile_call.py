@@ -124,7 +124,7 @@ def profile_on(
     """`profile_call` of a bundle that is open on that driver; its options stay what they were."""
     index, device = bundle.index, bundle.device
     planner: Planner = getattr(bundle, op_name).planner
-    decision = plan_call(index, planner, call, device.properties.num_cus)
+    decision = plan_call(index, planner, call, device.properties.num_cus, device.properties.num_xcds)
     arrays = _arrays(device, planner.op, decision, content or {})
     scalars = {
         scalar.name: parse_scalar(planner.op, scalar, call.scalars.get(scalar.name)) for scalar in planner.op.scalars

@@ -5,6 +5,7 @@
 - a load from memory or LDS that nothing was written to (not from scratch: compilers reload the whole of a spilled
   register of which they have written a few lanes, before the others mean anything);
 - a register used before the load or atomic that writes it was waited for (`waits`);
+- an instruction too soon after another whose result it needs, where the hardware does not wait (`wait_states`);
 - two wavefronts that reach the same bytes, one of them storing, with nothing that orders them, or with a barrier that
   one has not waited for its access before (`races`);
 - a barrier that a wavefront of the workgroup does not come to, or comes to elsewhere, unless the kernel means that
@@ -31,6 +32,7 @@ from aot_runtime.errors import MemoryAccessError, SanitizerError
 
 from .races import Accesses, HappensBefore, Races
 from .shadow import Cells
+from .wait_states import WaitStates
 from .waits import Waits
 
 _ONES = 0x01010101
@@ -49,6 +51,7 @@ class Sanitizer(Monitor):
         self._ignored = ignored
         self._program = launch.kernel.program
         self._waits = Waits(self._program)
+        self._wait_states = WaitStates(self._program) if self._program.arch.isa == "cdna" else None
         self._order = HappensBefore(launch.workgroups, launch.wavefronts)
         self._races = Races(self._order, self._describe_access, self._describe_wavefront)
         self._memory_cells: dict[int, Cells] = {}
@@ -84,12 +87,19 @@ class Sanitizer(Monitor):
         wrong = self._waits.execute(waves, instruction, effect, self._time)
         if wrong:
             self._stop(self._error("wait", wrong, waves, 0, None))
+        if self._wait_states is not None and (wrong := self._wait_states.execute(waves, instruction)):
+            self._stop(self._error("hazard", wrong, waves, 0, None))
 
     def divide(self, waves: Wavefronts, part: Wavefronts) -> None:
-        self._waits.derive(part, (waves,))
+        self._derive(part, (waves,))
 
     def join(self, first: Wavefronts, second: Wavefronts, joined: Wavefronts) -> None:
-        self._waits.derive(joined, (first, second))
+        self._derive(joined, (first, second))
+
+    def _derive(self, part: Wavefronts, sources: tuple[Wavefronts, ...]) -> None:
+        self._waits.derive(part, sources)
+        if self._wait_states is not None:
+            self._wait_states.derive(part, sources)
 
     # Barriers
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aot_runtime.contract import expressions
-from aot_runtime.contract.arch import ARCHITECTURES
+from aot_runtime.contract.arch import device_names
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.layout import Layout, Shape, make_layout, packed_strides, packing_order
 from aot_runtime.contract.names import Scope
@@ -44,11 +44,14 @@ class CallSpec:
     innermost: Mapping[str, int] = field(default_factory=dict)
 
 
-def plan_call(index: Index, planner: Planner, call: CallSpec, num_cus: int | None) -> Decision:
+def plan_call(
+    index: Index, planner: Planner, call: CallSpec, num_cus: int | None, num_xcds: int | None = None
+) -> Decision:
     """What a call would do on the bundle's architecture. Raises `ArgumentError` for one that would be refused.
 
     Args:
         num_cus: the device's compute units; needed only by ops whose launch depends on it.
+        num_xcds: its dies; by default as many as a whole GPU of the architecture has.
     """
     op = planner.op
     if num_cus is None and "num_cus" in _read_names(index, op):
@@ -56,9 +59,11 @@ def plan_call(index: Index, planner: Planner, call: CallSpec, num_cus: int | Non
     _check_names(op, call)
     scalars = {scalar.name: parse_scalar(op, scalar, call.scalars.get(scalar.name)) for scalar in op.scalars}
     dtypes = _dtypes(op, call)
-    shapes = {**_derived_shapes(index, op, call, scalars, dtypes, num_cus), **call.shapes}
+    arch = index.target.arch
+    hardware = device_names(arch, num_cus or 0, num_xcds)
+    shapes = {**_derived_shapes(op, call, scalars, dtypes, hardware), **call.shapes}
     layouts = {tensor.name: _layout(index, op, tensor, call, shapes, dtypes) for tensor in op.tensors}
-    return planner.decide(layouts, scalars, _device(index), num_cus or 0, index.target.arch)
+    return planner.decide(layouts, scalars, _device(index), num_cus or 0, arch, num_xcds)
 
 
 def parse_scalar(op: Op, scalar: Scalar, text: str | None) -> Value | None:
@@ -120,15 +125,14 @@ def _dtype(op: Op, variable: str, allowed: tuple[str, ...], call: CallSpec) -> s
 
 
 def _derived_shapes(
-    index: Index, op: Op, call: CallSpec, scalars: Mapping[str, Any], dtypes: Mapping[str, str], num_cus: int | None
+    op: Op, call: CallSpec, scalars: Mapping[str, Any], dtypes: Mapping[str, str], hardware: Mapping[str, Any]
 ) -> dict[str, Shape]:
     """The shapes that `dims` gives. Raises `ArgumentError` when a dim is missing."""
     if not call.dims and Scope.of(op).dims:
         return {}
     passed = [t for t in op.tensors if t.role != "output" and (not t.optional or t.name in call.given)]
     given = {tensor.name for tensor in passed} | call.shapes.keys()
-    env: dict[str, Any] = {**dtypes, **call.dims, **ARCHITECTURES[index.target.arch].constants}
-    env["num_cus"] = num_cus or 0
+    env: dict[str, Any] = {**dtypes, **call.dims, **hardware}
     for tensor in op.tensors:
         env[expressions.query_name("given", tensor.name)] = tensor.name in given
         env[expressions.query_name("elsize", tensor.name)] = DTYPES[dtypes.get(tensor.dtype, tensor.dtype)]

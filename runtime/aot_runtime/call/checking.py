@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.evaluation import Evaluator, evaluator
 from aot_runtime.contract.expressions import parse, query_name
@@ -127,15 +126,13 @@ class Checking:
         layouts: Mapping[str, Layout | None],
         scalars: Mapping[str, Any],
         device: tuple[str, int],
-        num_cus: int,
-        arch: str,
+        hardware: Mapping[str, Any],
     ) -> Call:
-        """A call whose arguments keep the contract. Raises `ArgumentError` for the first that does not."""
-        call = Call(
-            {tensor.name: layouts.get(tensor.name) for tensor in self.op.tensors},
-            {"num_cus": num_cus, **ARCHITECTURES[arch].constants},
-            device,
-        )
+        """A call whose arguments keep the contract. Raises `ArgumentError` for the first that does not.
+
+        hardware: the values of the names that the device gives.
+        """
+        call = Call({tensor.name: layouts.get(tensor.name) for tensor in self.op.tensors}, dict(hardware), device)
         self._check_tensors(call)
         self._find_dims(call)
         self._check_scalars(call, scalars)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from aot_runtime.contract import expressions
+from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import dtype_name
 from aot_runtime.contract.layout import Layout, make_layout, packed_strides, packing_order
 from aot_runtime.contract.names import Scope
@@ -85,13 +86,21 @@ def explain_decision(planner: Planner, decision: Decision, blobs: Mapping[str, B
 
 def _call(op: Op, decision: Decision) -> Iterator[str]:
     names = decision.names
-    yield f"{op.name} on {names['arch']}{f' with {cus} compute units' if (cus := names['num_cus']) else ''}"
+    yield f"{op.name} on {names['arch']}{_hardware(names)}"
     yield from _group("tensors", decision.layouts)
     yield from _group("dims", {name: names[name] for name in Scope.of(op).dims})
     yield from _group("scalars", {scalar.name: names[scalar.name] for scalar in op.scalars})
     yield from _group("derived", {item.name: f"{names[item.name]} = {item.value}" for item in op.derived})
     spaces = {name: f"{size} bytes{', zeroed' if zero else ''}" for name, size, zero in decision.workspaces}
     yield from _group("workspace", spaces)
+
+
+def _hardware(names: Mapping[str, Any]) -> str:
+    """Compute units, and dies where they are not those of a whole GPU."""
+    cus, dies = names["num_cus"], names["num_xcds"]
+    usual = ARCHITECTURES[names["arch"]].num_xcds
+    parts = [f"{cus} compute units"] * bool(cus) + [f"{dies} of {usual} dies"] * (dies != usual)
+    return f" with {' and '.join(parts)}" if parts else ""
 
 
 def _group(title: str, items: Mapping[str, Any]) -> Iterator[str]:

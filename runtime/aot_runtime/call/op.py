@@ -126,7 +126,8 @@ class _Calls:
     def decide(self, layouts: Mapping[str, Any], scalars: Mapping[str, Any]) -> Decision:
         """What a call with these layouts and scalars would do. Raises `ArgumentError`."""
         properties = self.device.properties
-        return self.planner.decide(layouts, scalars, self.device.key, properties.num_cus, properties.arch)
+        key, cus, dies = self.device.key, properties.num_cus, properties.num_xcds
+        return self.planner.decide(layouts, scalars, key, cus, properties.arch, dies)
 
     # Arrays in and out
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from aot_runtime.contract.arch import device_names
 from aot_runtime.contract.expressions import nearest, parse
 from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.names import Scope
@@ -49,6 +50,7 @@ class Planner:
         device: tuple[str, int],
         num_cus: int,
         arch: str,
+        num_xcds: int | None = None,
     ) -> Decision:
         """What a call with these layouts and scalars, by name, becomes. Raises `ArgumentError`.
 
@@ -56,9 +58,11 @@ class Planner:
             device: (driver name, device index), where outputs are allocated.
             num_cus: compute units of the device.
             arch: its architecture.
+            num_xcds: its dies; by default as many as a whole GPU of the architecture has.
         """
+        hardware = device_names(arch, num_cus, num_xcds)
         try:
-            return self._choosing.decide(self._checking.check(layouts, scalars, device, num_cus, arch))
+            return self._choosing.decide(self._checking.check(layouts, scalars, device, hardware))
         except (ArithmeticError, TypeError) as error:
             raise ArgumentError(f"{self.op.name}: these arguments have no plan: {error}") from error
 

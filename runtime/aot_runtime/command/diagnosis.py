@@ -1,10 +1,12 @@
-"""Whether this machine can run bundles, and if not, why: Python, packages, drivers, devices, and what slows them."""
+"""Whether this machine can run bundles, and if not, why: Python, packages, drivers, devices, extras, and what slows
+them."""
 
 from __future__ import annotations
 
 import os
 import platform
 import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -13,18 +15,23 @@ from pathlib import Path
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.device.drivers import open_driver
 from aot_runtime.device.drivers.base import DeviceProperties
+from aot_runtime.device.drivers.library import VARIABLE, loaded_libraries
 from aot_runtime.errors import AotError, DeviceError
 from aot_runtime.texts import ID_LENGTH, size_text
 
+from .extras import extra_lines
 from .tables import find_bundles
 
 PACKAGES = ("aotbuild", "numpy", "ml_dtypes", "msgspec", "msgpack", "click", "hip-python", "cuda-bindings")
 DRIVERS = ("hip", "cuda")
-_VARIABLES = ("ROCM_PATH", "HIP_PATH", "CUDA_HOME", "LD_LIBRARY_PATH", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
-              "CUDA_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION", "HSA_XNACK", "HIP_FORCE_DEV_KERNARG")  # fmt: skip
+_VARIABLES = (VARIABLE, "ROCM_PATH", "HIP_PATH", "CUDA_HOME", "LD_LIBRARY_PATH", "HIP_VISIBLE_DEVICES",
+              "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION", "HSA_XNACK",
+              "HIP_FORCE_DEV_KERNARG")  # fmt: skip
 _NODES = ("/dev/kfd", "/dev/dri", "/dev/nvidiactl")
 _NUMA_BALANCING = Path("/proc/sys/kernel/numa_balancing")
 _ROCM_VERSION = ".info/version"
+_PCI_DEVICES = Path("/sys/bus/pci/devices")
+_WIDTH = 80
 
 
 @dataclass(frozen=True)
@@ -58,11 +65,13 @@ def diagnose(bundle: Path | None = None) -> Diagnosis:
         *_section("python", [f"{platform.python_version()} at {sys.executable}, {platform.platform()}"]),
         *_section("packages", _packages()),
         *_section("drivers", (line for driver in drivers for line in _driver(driver))),
+        *_section("extras", [*extra_lines("emulator", "emulator"), *extra_lines("builder", "build")]),
         *_section("system", _system()),
         *_section("bundle", bundles),
     ]
     advice = [*_advice(drivers), *([] if archs else ["no usable GPU"])]
-    return Diagnosis("\n".join([*lines, *(f"warning: {item}" for item in advice)]), bool(archs) and fit)
+    warnings = (line for item in advice for line in _wrapped(f"warning: {item}"))
+    return Diagnosis("\n".join([*lines, *warnings]), bool(archs) and fit)
 
 
 def probe(name: str) -> FoundDriver:
@@ -74,14 +83,24 @@ def probe(name: str) -> FoundDriver:
         return FoundDriver(name, reason=str(error))
     except Exception as error:  # a broken binding or library may raise anything, and finding that out is the point
         return FoundDriver(name, reason=f"{type(error).__name__}: {error}")
-    return FoundDriver(name, devices, "" if devices else "the library is there, and shows no device")
+    library = ", ".join(loaded_libraries()) if name == "hip" else ""
+    return FoundDriver(name, devices, "" if devices else f"{library or 'the library'} is there, and shows no device")
 
 
 def _section(title: str, lines: Iterator[str] | list[str]) -> Iterator[str]:
     found = list(lines)
     if found:
         yield f"{title}:"
-        yield from (f"  {line}" for line in found)
+        yield from (line for text in found for line in _wrapped(f"  {text}"))
+
+
+def _wrapped(text: str) -> Iterator[str]:
+    """A line in as many as a terminal needs; the later ones are indented further. Paths and names stay whole."""
+    for line in text.split("\n"):
+        margin = " " * (len(line) - len(line.lstrip()) + 4)
+        yield from textwrap.wrap(
+            line, _WIDTH, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
+        ) or [""]
 
 
 def _packages() -> Iterator[str]:
@@ -95,11 +114,26 @@ def _packages() -> Iterator[str]:
 def _driver(driver: FoundDriver) -> Iterator[str]:
     if driver.reason:
         yield f"{driver.name}: {driver.reason}"
+    for library, version in dict.fromkeys((device.library, device.driver_version) for device in driver.devices):
+        yield f"{driver.name}: version {version}{f', {library}' if library else ''}"
     for index, device in enumerate(driver.devices):
-        yield (
-            f"{driver.name}:{index}: {device.name}, {device.arch}, {device.num_cus} compute units, "
-            f"{size_text(device.memory_bytes)}, {device.lds_bytes} bytes of LDS, driver {device.driver_version}"
-        )
+        yield f"{driver.name}:{index}: {device.name}, {device.arch}"
+        dies = f", {device.num_xcds} die{'s' * (device.num_xcds > 1)}" if device.num_xcds else ""
+        yield f"  {device.num_cus} compute units{dies}{_rate(device.clock)}, {device.lds_bytes} bytes of LDS"
+        yield f"  {size_text(device.memory_bytes)} of memory{_rate(device.memory_clock)}"
+        if partition := _partition(device.pci):
+            yield f"  {partition}"
+
+
+def _rate(clock: float) -> str:
+    return f" at {clock / 1e6:.0f} MHz" if clock else ""
+
+
+def _partition(pci: str) -> str:
+    """How the GPU is divided into devices, where the system says so."""
+    modes = {what: _read(_PCI_DEVICES / pci / f"current_{what}_partition") for what in ("compute", "memory")}
+    told = ", ".join(f"{what} {mode}" for what, mode in modes.items() if mode)
+    return f"partition mode: {told} ({pci})" if pci and told else ""
 
 
 def _system() -> Iterator[str]:
@@ -129,7 +163,7 @@ def _bundles(path: Path, archs: dict[str, str]) -> tuple[bool, list[str]]:
     for folder, index in found.items():
         place = archs.get(index.target.arch)
         verdict = f"fits {place}" if place else f"fits no device here ({', '.join(archs) or 'there is none'})"
-        lines.append(f"{folder}: {index.target.arch}, id {index.id[:ID_LENGTH]}, {verdict}")
+        lines += [f"{folder}: {index.target.arch}, id {index.id[:ID_LENGTH]}", f"  {verdict}"]
     return any(index.target.arch in archs for index in found.values()), lines
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 @click.command()
 @call_options
 @click.option("--num-cus", type=click.IntRange(1), help="Compute units of the device, for ops that depend on them.")
-def explain(bundle: Path, op: str, call: CallSpec, num_cus: int | None) -> None:
+@click.option("--num-xcds", type=click.IntRange(1), help="Its dies, where they are not those of a whole GPU.")
+def explain(bundle: Path, op: str, call: CallSpec, num_cus: int | None, num_xcds: int | None) -> None:
     """Say which variants a call of OP gets, and why, or why it is refused. Needs no device.
 
     \b
@@ -33,4 +34,4 @@ def explain(bundle: Path, op: str, call: CallSpec, num_cus: int | None) -> None:
 
     index = read_index(bundle)
     planner = op_planner(index, op)
-    click.echo(explain_decision(planner, plan_call(index, planner, call, num_cus), index.blobs))
+    click.echo(explain_decision(planner, plan_call(index, planner, call, num_cus, num_xcds), index.blobs))

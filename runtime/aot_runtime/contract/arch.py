@@ -102,7 +102,8 @@ class Architecture:
         warp_size: lanes of a wavefront or warp, as Triton compiles (LLVM; CUDA).
         descriptor_vgprs: vector registers that a step of GRANULATED_WORKITEM_VGPR_COUNT in a kernel descriptor stands
             for (LLVM, `getVGPREncodingGranule`).
-        num_xcds: dies that the hardware deals workgroups to in turn, each with an L2 of its own (white papers).
+        num_xcds: dies that the hardware deals workgroups to in turn, each with an L2 of its own, of a whole GPU (white
+            papers). A device tells its own: a partition has fewer, and so has an MI300A.
         has_bf16_cvt: fp32 is rounded to bfloat16 in one instruction: v_cvt_pk_bf16_f32 (LLVM,
             `FeatureBF16ConversionInsts`), cvt.rn.bf16.f32 (CUDA's PTX manual: sm_80 and later).
         has_tf32: matrix units multiply float32 with 10 bits of mantissa (ISA: xf32, which CDNA 4 dropped; CUDA: sm_80
@@ -238,3 +239,17 @@ _NVIDIA = (
 
 ARCHITECTURES: Mapping[str, Architecture] = {row.name: row for row in (*_AMD, *_NVIDIA)}
 """Every architecture by name; AMD's first, each by age."""
+
+
+def likely_dies(arch: str, num_cus: int) -> int:
+    """The dies of a device that has so many compute units and does not tell, from what a die of the product has."""
+    row = ARCHITECTURES.get(arch)
+    if row is None or row.product is None:
+        return 1
+    return max(1, round(num_cus * row.num_xcds / row.product.num_cus))
+
+
+def device_names(arch: str, num_cus: int, num_xcds: int | None = None) -> dict[str, str | int | bool]:
+    """The values of the names of expressions that a device gives; by default it has the dies of a whole GPU."""
+    row = ARCHITECTURES[arch]
+    return row.constants | {"num_cus": num_cus, "num_xcds": row.num_xcds if num_xcds is None else num_xcds}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection, Iterable
 from functools import cache
 
-from aot_runtime.errors import DeviceError
+from aot_runtime.errors import ArchMismatchError, DeviceError
 
 from .device import Device
-from .drivers import device_for_arch, driver_for_arch, first_driver, open_driver
+from .drivers import GPUS, device_for_arch, driver_for_arch, open_driver
 from .drivers.base import Driver
 
 _REGISTRY_LOCK = threading.Lock()
@@ -31,21 +32,71 @@ def _device(driver: str, index: int) -> Device:
 
 
 def get_device(device: Device | str | None = None, arch: str | None = None) -> Device:
-    """A device by name: `hip:0`, `cuda:1`, `hip`, `emulator:gfx942`. None is the first GPU: of the driver that `arch`
-    needs, if given. `emulator` by itself is an emulated device of `arch`.
+    """A device by name: `hip:0`, `cuda:1`, `hip`, `emulator:gfx942`. None is the first GPU, over all drivers in order,
+    and the name of a driver alone its first device: of those that are of `arch`, if that is given.
 
-    One driver object serves a process, as the GPU APIs themselves are process-wide. Raises `DeviceError`.
+    One driver object serves a process, as the GPU APIs themselves are process-wide. Raises `DeviceError`, and
+    `ArchMismatchError` where no device is of `arch`.
     """
+    return find_device(device, (arch,) if arch else ())
+
+
+def find_device(device: Device | str | None, archs: Collection[str]) -> Device:
+    """As `get_device`: where the name leaves it open, the first device that is of one of `archs`; of any if empty."""
     if isinstance(device, Device):
         return device
     if device is None:
-        name, which = driver_for_arch(arch) if arch else first_driver(), ""
-    else:
-        name, _, which = device.partition(":")
-        if which and not (which.isdecimal() or name == _BY_ARCH):
-            raise DeviceError(f"'{device}' is not a device; write hip, hip:0, cuda, cuda:1 or emulator:gfx942")
+        with _REGISTRY_LOCK:
+            return _first_gpu(archs)
+    name, _, which = device.partition(":")
+    if which and not (which.isdecimal() or name == _BY_ARCH):
+        raise DeviceError(f"'{device}' is not a device; write hip, hip:0, cuda, cuda:1 or emulator:gfx942")
     with _REGISTRY_LOCK:
         if which.isdecimal():
             return _device(name, int(which))
-        wanted = which or arch
-        return _device(name, device_for_arch(_driver(name), wanted) if name == _BY_ARCH and wanted else 0)
+        if which:
+            return _device(name, device_for_arch(_driver(name), which))
+        return _first_of(name, archs)
+
+
+def _first_gpu(archs: Collection[str]) -> Device:
+    """Only the drivers that have devices of `archs` are opened, unless there is none to be found."""
+    likely = {driver_for_arch(arch) for arch in archs}
+    found, obstacles = [], {}
+    for name in sorted(GPUS, key=lambda name: name not in likely):
+        try:
+            devices = _devices(name)
+        except DeviceError as error:
+            obstacles[name] = str(error)
+            continue
+        for device in devices:
+            if not archs or device.arch in archs:
+                return device
+        found += devices
+        if not devices:
+            obstacles[name] = "the driver is installed and sees no GPU"
+    if not found:
+        raise DeviceError("there is no usable GPU" + "".join(f"\n  {name}: {obstacles[name]}" for name in GPUS))
+    raise _misfit(archs, found)
+
+
+def _first_of(name: str, archs: Collection[str]) -> Device:
+    """The first device of a driver that is of one of `archs`."""
+    if not archs:
+        return _device(name, 0)
+    devices = _devices(name)
+    for device in devices:
+        if device.arch in archs:
+            return device
+    if devices:
+        raise _misfit(archs, devices)
+    return _device(name, 0)  # which says that there is none
+
+
+def _devices(name: str) -> list[Device]:
+    return [_device(name, index) for index in range(_driver(name).device_count())]
+
+
+def _misfit(archs: Collection[str], devices: Iterable[Device]) -> ArchMismatchError:
+    there = ", ".join(f"{device} is {device.arch} ({device.properties.name})" for device in devices)
+    return ArchMismatchError(f"no device here runs code for {' or '.join(sorted(archs))}: {there}")

@@ -1,17 +1,13 @@
 """The C header of a bundle: it compiles as C and as C++, and says of every variant what the index says."""
 
-from __future__ import annotations
-
 import json
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from aot.write.header import describe, header_text, member_names, struct_name, variant_name
-from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract import records
 from tests.support.sample_index import sample_index
 
@@ -64,59 +60,33 @@ def compile_source(folder: Path, source: str, language: str, *flags: str) -> Pat
     return program
 
 
-def run_lines(program: Path) -> list[object]:
-    output = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout
-    return [json.loads(line) for line in output.splitlines()]
-
-
-def printing_program(header: str, index: records.Index, prefix: str) -> str:
-    """Prints, per variant, what the header says of it, as JSON."""
-    return (
-        f'#include "{header}"\n#include <stdio.h>\nint main(void)\n{{\n'
-        + "".join(
-            f"""    printf("[\\"%s\\",\\"%s\\",%u,%u,%u,%u,%u,%zu", {name}.symbol, {name}.code_object,
-            {name}.block_threads,
-           {name}.lds_bytes, {name}.kernarg_bytes, {name}.global_scratch_bytes, {name}.profile_scratch_bytes,
-           sizeof({name}_kernargs));
-{_printed_members(name, variant)}    puts("]");
-"""
-            for variant in index.variants
-            for name in [variant_name(prefix, variant)]
-        )
-        + "    return 0;\n}\n"
-    )
-
-
-def _printed_members(name: str, variant: records.Variant) -> str:
-    return "".join(
-        f'    printf(",[%zu,%zu]", offsetof({name}_kernargs, {member}), sizeof((({name}_kernargs *)0)->{member}));\n'
-        for member in member_names(variant)
-    )
-
-
-def expected_lines(index: records.Index) -> Iterable[list[object]]:
-    for variant in index.variants:
-        yield [
-            variant.symbol, index.blobs[variant.code].file, variant.num_warps * variant.warp_size, variant.lds_bytes,
-            variant.kernarg_bytes, variant.global_scratch.bytes, variant.profile_scratch.bytes, variant.kernarg_bytes,
-            *([arg.offset, arg.size] for arg in variant.kernargs),
-        ]  # fmt: skip
+def printed(folder: Path, index: records.Index, language: str, body: str, before: str = "") -> list[object]:
+    """The lines that a program prints, each JSON. It includes the header of an index."""
+    (folder / "sample.h").write_text(header_text(index))
+    source = f'{before}\n#include "sample.h"\n#include <stdio.h>\nint main(void)\n{{\n{body}\nreturn 0;\n}}\n'
+    output = subprocess.run([compile_source(folder, source, language)], capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in output.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_program_sees_every_offset_and_launch_parameter(sample: records.Index, tmp_path: Path, language: str):
-    (tmp_path / "sample.h").write_text(header_text(sample))
-    program = compile_source(tmp_path, printing_program("sample.h", sample, PREFIX), language)
-    assert run_lines(program) == list(expected_lines(sample))
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("arch", ["gfx942", "sm_90"])
-def test_header_that_the_builder_wrote(rows_bundles: Path, tmp_path: Path, arch: str, language: str):
-    folder = rows_bundles / f"rows-{arch}"
-    index = read_index(folder)
-    source = printing_program(str(folder / "include/rows.h"), index, f"rows_{arch}")
-    assert run_lines(compile_source(tmp_path, source, language)) == list(expected_lines(index))
+    constants = [f"{PREFIX.upper()}_{name}" for name in ("BUNDLE_ID", "ARCH", "WARP_SIZE", "VARIANTS", "CODE_OBJECTS")]
+    lines = [f'printf("[\\"%s\\",\\"%s\\",%d,%d,%d]\\n", {", ".join(constants)});']
+    expected: list[object] = [[sample.id, "gfx942", 64, len(sample.variants), 2]]
+    for variant in sample.variants:
+        name, members = variant_name(PREFIX, variant), member_names(variant)
+        fields = ("block_threads", "lds_bytes", "kernarg_bytes", "global_scratch_bytes", "profile_scratch_bytes")
+        numbers = [f"(size_t){name}.{field}" for field in fields] + [f"sizeof({name}_kernargs)"]
+        for member in members:
+            numbers += [f"offsetof({name}_kernargs, {member})", f"sizeof((({name}_kernargs *)0)->{member})"]
+        form = f'[\\"%s\\",\\"%s\\"{",%zu" * len(numbers)}]\\n'
+        lines.append(f'printf("{form}", {name}.symbol, {name}.code_object, {", ".join(numbers)});')
+        expected.append([
+            variant.symbol, sample.blobs[variant.code].file, variant.num_warps * variant.warp_size, variant.lds_bytes,
+            variant.kernarg_bytes, variant.global_scratch.bytes, variant.profile_scratch.bytes, variant.kernarg_bytes,
+            *(number for arg in variant.kernargs for number in (arg.offset, arg.size)),
+        ])  # fmt: skip
+    assert printed(tmp_path, sample, language, "\n".join(lines)) == expected
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -127,13 +97,7 @@ def test_a_launch_passes_the_struct_as_the_kernarg_segment(
     index = sample_index(arch, backend)
     variant = next(v for v in index.variants if v.op == "reduce" and not v.aligned and v.lds_bytes == 512)
     name = variant_name(f"sample_{arch}", variant)
-    (tmp_path / "sample.h").write_text(header_text(index))
-    source = (
-        FAKE_API.format(**api)
-        + f"""
-#include "sample.h"
-int main(void)
-{{
+    body = f"""
     {name}_kernargs args;
     memset(&args, 0, sizeof args);
     args.x = 0x1122334455667788u;
@@ -142,11 +106,8 @@ int main(void)
     int first = {name}_launch(({api["function"]})21, 5, 6, 7, &args, ({api["stream"]})22);
     int empty = {name}_launch(({api["function"]})21, 5, 0, 7, &args, ({api["stream"]})22);
     printf("[%d,%d]\\n", first, empty);
-    return 0;
-}}
 """
-    )
-    launched, statuses = run_lines(compile_source(tmp_path, source, language))
+    launched, statuses = printed(tmp_path, index, language, body, FAKE_API.format(**api))
     segment = bytearray(variant.kernarg_bytes)
     segment[0:8] = (0x1122334455667788).to_bytes(8, "little")
     segment[40:48] = (-2).to_bytes(8, "little", signed=True)
@@ -166,26 +127,20 @@ int main(void)
 )
 def test_launchers_compile_against_the_real_api(tmp_path: Path, language: str, arch: str, backend: str, include: str):
     backends = Path(pytest.importorskip("triton").__file__).parent / "backends"
-    places = [backends / "amd/include", backends / "nvidia/include"]
     index = sample_index(arch, backend)
     (tmp_path / "sample.h").write_text(header_text(index))
     name = variant_name(f"sample_{arch}", index.variants[0])
     used = f'{include}\n#include "sample.h"\nint main(void) {{ return sizeof(&{name}_launch) == 0; }}\n'
-    flags = [item for place in places for item in ("-isystem", str(place))]
+    flags = [item for vendor in ("amd", "nvidia") for item in ("-isystem", str(backends / vendor / "include"))]
     compile_source(tmp_path, used, language, "-c", *flags)
 
 
-def test_variants_of_one_layout_share_one_struct(sample: records.Index):
+def test_structs(sample: records.Index):
+    """Variants of one layout share one. Offsets do not depend on how a compiler pads: gaps are members."""
     text = header_text(sample)
     names = {struct_name(PREFIX, variant) for variant in sample.variants}
     assert len(names) == 4  # reduce: aligned, general, its second launch; swap
-    for name in names:
-        assert text.count(f"struct {name} {{") == 1
-
-
-def test_padding_is_explicit(sample: records.Index):
-    """Offsets do not depend on how a compiler pads: gaps of the sample's kernargs are members."""
-    text = header_text(sample)
+    assert all(text.count(f"struct {name} {{") == 1 for name in names)
     for declaration in ("padding_17[7]", "padding_33[1]", "padding_52[4]"):
         assert f"    uint8_t {declaration};" in text
 
@@ -205,21 +160,6 @@ def test_headers_of_two_architectures_fit_in_one_program(tmp_path: Path):
     source = '#include "gfx942.h"\n#include "gfx950.h"\n#include "gfx942.h"\nint main(void) { return 0; }\n'
     for language in LANGUAGES:
         compile_source(tmp_path, source, language)
-
-
-def test_what_the_header_says_of_the_bundle(sample: records.Index, tmp_path: Path):
-    (tmp_path / "sample.h").write_text(header_text(sample))
-    source = """#include "sample.h"
-#include <stdio.h>
-int main(void)
-{
-    printf("[\\"%s\\",\\"%s\\",%d,%d,%d]\\n", SAMPLE_GFX942_BUNDLE_ID, SAMPLE_GFX942_ARCH, SAMPLE_GFX942_WARP_SIZE,
-           SAMPLE_GFX942_VARIANTS, SAMPLE_GFX942_CODE_OBJECTS);
-    return 0;
-}
-"""
-    said = run_lines(compile_source(tmp_path, source, "c11"))
-    assert said == [[sample.id, "gfx942", 64, len(sample.variants), 2]]
 
 
 def test_a_variant_is_described_in_a_comment(sample: records.Index):
@@ -247,12 +187,7 @@ def test_text_of_the_index_cannot_break_out_of_its_comment_or_string(sample: rec
         ops=(op, sample.ops[1]),
         variants=(msgspec.structs.replace(first, symbol=hostile, kernargs=(arg, *first.kernargs[1:])),),
     )
-    (tmp_path / "sample.h").write_text(header_text(index))
     name = variant_name(PREFIX, index.variants[0])
-    source = f"""#include "sample.h"
-#include <stdio.h>
-int main(void) {{ for (const char *c = {name}.symbol; *c; c++) printf("%d\\n", *c); }}
-"""
+    body = f'for (const char *c = {name}.symbol; *c; c++) printf("%d\\n", *c);'
     for language in LANGUAGES:
-        program = compile_source(tmp_path, source, language)
-        assert bytes(run_lines(program)).decode() == hostile
+        assert bytes(printed(tmp_path, index, language, body)).decode() == hostile

@@ -65,27 +65,35 @@ def test_masked_add(strict: bool):
 
 def check_matmul(
     arch: str, dtype: np.dtype, shape: tuple[int, int, int], blocks: tuple[int, int, int], split: int = 1,
-    emulation: Options | None = None, **options: Any,
+    emulation: Options | None = None, precision: str | None = None, **options: Any,
 ) -> EmulatorDriver:  # fmt: skip
     (m, n, k), (block_m, block_n, block_k) = shape, blocks
     a, b = ((normal(*s, dtype=dtype, seed=i, scale=30 if dtype == I8 else 1)) for i, s in enumerate(((m, k), (k, n))))
     c = np.zeros((m, n), {I8: I32, F64: F64}.get(dtype, F32))
     grid = (-(-m // block_m), -(-n // block_n), split)
     after, driver = run("matmul", grid, {"a": a, "b": b, "c": c, "m": m, "n": n, "k": k}, options, emulation, arch=arch,
-                        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, SPLIT_K=split)  # fmt: skip
-    if dtype == F32 and arch == "gfx942":  # tl.dot takes 19 bits of each: the low 13 are dropped
+                        BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, SPLIT_K=split, PRECISION=precision)  # fmt: skip
+    if dtype == F32 and arch == "gfx942" and precision is None:  # tl.dot takes 19 bits of each: the low 13 are dropped
         a, b = ((x.view(np.uint32) & ~np.uint32(0x1FFF)).view(np.float32) for x in (a, b))
     error = np.abs(after["c"] - a.astype(np.float64) @ b.astype(np.float64)).max()
-    assert error <= (0 if dtype == I8 else 1e-12 if dtype == F64 else 2e-5 * np.sqrt(k)), error
+    assert error <= (
+        0
+        if dtype == I8
+        else 1e-12
+        if dtype == F64
+        else 5e-5 * np.sqrt(k)
+        if precision == "bf16x3"
+        else 2e-5 * np.sqrt(k)
+    ), error
     return driver
 
 
-MATMULS = [(arch, dtype, instruction) for arch in ARCHS for dtype in (F16, BF16, F32, I8, *FP8_OF[arch])
-           for instruction in (0, 16, 32) if bool(instruction) != (arch in RDNA)]  # fmt: skip
+RAGGED = [(arch, dtype, instruction) for arch in ARCHS for dtype in (F16, BF16, F32, I8, *FP8_OF[arch])
+          for instruction in (0, 16, 32) if bool(instruction) != (arch in RDNA)]  # fmt: skip
 WMMA = {F16: "f32_16x16x16_f16", BF16: "f32_16x16x16_bf16", I8: "i32_16x16x16_iu8"}
 
 
-@cases("arch,dtype,instruction", MATMULS, 6)
+@cases("arch,dtype,instruction", RAGGED, 6)
 def test_ragged_matmul(arch: str, dtype: np.dtype, instruction: int):
     options = {"matrix_instr_nonkdim": instruction} if instruction else {}
     driver = check_matmul(arch, dtype, (50, 35, 45), (32, 32, 32), num_warps=2, **options)
@@ -93,12 +101,31 @@ def test_ragged_matmul(arch: str, dtype: np.dtype, instruction: int):
         assert driver.last.summary.mnemonics[f"v_wmma_{WMMA[dtype]}"] > 0
 
 
-@cases("arch,dtype,stages", [("gfx942", F16, 3), ("gfx950", F16, 3), ("gfx90a", F16, 2), ("gfx950", I8, 2), ("gfx1100", BF16, 3),
-                             ("gfx950", OCP_FP8, 3), ("gfx1201", BF16, 3)], 3)  # fmt: skip
+# Deep enough for the longest instructions, and for loads that go to LDS
+PIPELINED = [
+    ("gfx942", F16, 3),
+    ("gfx950", F16, 3),
+    ("gfx90a", F16, 2),
+    ("gfx950", I8, 2),
+    ("gfx1100", BF16, 3),
+    ("gfx950", OCP_FP8, 3),
+]
+
+
+@cases("arch,dtype,stages", PIPELINED, 3)
 def test_pipelined_matmul(arch: str, dtype: np.dtype, stages: int):
-    """Deep enough for the longest instructions, and for loads that go to LDS."""
     k, block_k = (128, 32) if arch in RDNA else (384, 128)
     check_matmul(arch, dtype, (32, 32, k), (32, 32, block_k), num_stages=stages)
+
+
+# They may be made of vector instructions: v_dot2c, v_dot4c. fp32 may be three bfloat16.
+SMALL = [(arch, dtype, m, "ieee") for m in (16, 4) for dtype in (F16, F64, F32, I8, BF16) for arch in CDNA]
+SMALL += [(arch, F32, 32, "bf16x3") for arch in CDNA] + [("gfx950", dtype, 4, "ieee") for dtype in FP8_OF["gfx950"]]
+
+
+@cases("arch,dtype,m,precision", SMALL, 6)
+def test_small_matmul(arch: str, dtype: np.dtype, m: int, precision: str):
+    check_matmul(arch, dtype, (m, 256 // m, 64), (m, 256 // m, 64), precision=precision, num_warps=1)
 
 
 @cases("arch,order", [(arch, order) for arch in ARCHS for order in Order], 2)
@@ -106,10 +133,10 @@ def test_split_k_with_float_atomics(arch: str, order: Order):
     check_matmul(arch, F16, (32, 64, 128), (32, 32, 32), 4, Options(order=order, strict=True))
 
 
-@cases("arch,waves", [("gfx942", 8), ("gfx90a", 8), ("gfx1100", 16), ("gfx1201", 16), ("gfx950", 8)], 3)
-def test_spilling_matmul(arch: str, waves: int):
+@cases("arch", ("gfx942", "gfx1100", "gfx90a", "gfx950", "gfx1201"), 2)
+def test_spilling_matmul(arch: str):
     """So many wavefronts a SIMD leave too few registers; gfx90a reaches scratch by buffer instructions."""
-    options = Options(profile=True, strict=True)
+    options, waves = Options(profile=True, strict=True), 16 if arch in RDNA else 8
     driver = check_matmul(arch, F16, (32, 64, 64), (32, 64, 32), 1, options, num_warps=1, waves_per_eu=waves)
     accesses = driver.last.summary.accesses
     assert ("scratch", "store") in accesses and ("scratch", "load") in accesses, (
@@ -150,47 +177,6 @@ def test_matmul_of_whole_blocks(arch: str, way: str, kind: str, monkeypatch: pyt
     if arch == "gfx950" or (arch, way) == ("gfx942", "direct"):
         accesses = driver.last.summary.accesses
         assert accesses["lds", "store"].bytes == accesses["global", "load"].bytes == a.nbytes + b.nbytes
-
-
-DOTS = [
-    (arch, dtype, shape, "ieee")
-    for shape in ((16, 16, 64), (4, 64, 64))
-    for dtype in (F16, F64, F32, I8, BF16)
-    for arch in CDNA
-]
-DOTS += [(arch, F32, (32, 32, 64), "bf16x3") for arch in CDNA] + [
-    ("gfx950", dtype, (4, 64, 64), "ieee") for dtype in FP8_OF["gfx950"]
-]
-
-
-@cases("arch,dtype,shape,precision", DOTS, 5)
-def test_dot(arch: str, dtype: np.dtype, shape: tuple[int, int, int], precision: str):
-    """Small ones may be made of vector instructions: v_dot2c, v_dot4c. fp32 may be three bfloat16."""
-    m, n, k = shape
-    a, b = (normal(*s, dtype=dtype, seed=i, scale=30 if dtype == I8 else 1) for i, s in enumerate(((m, k), (k, n))))
-    out = np.zeros((m, n), {I8: I32, F64: F64}.get(dtype, F32))
-    constants = {"M": m, "N": n, "K": k, "PRECISION": precision, "OUT": "int32" if dtype == I8 else "float"}
-    after, _ = run("dot", (1,), {"a": a, "b": b, "c": out}, {"num_warps": 1}, arch=arch, **constants)
-    error = np.abs(after["c"] - a.astype(np.float64) @ b.astype(np.float64)).max()
-    assert error <= (0 if dtype == I8 else 1e-13 if dtype == F64 else 3e-4 if precision == "bf16x3" else 8e-5)
-
-
-@cases(
-    "dtype,arch,stages",
-    [(F16, "gfx950", 1), (BF16, "gfx950", 2), (OCP_FP8, "gfx950", 2), (BF16, "gfx90a", 1), (F16, "gfx1201", 1)],
-    2,
-)
-def test_chained_dots(dtype: np.dtype, arch: str, stages: int):
-    m, n, dim = 64, 128, 64
-    q, k, v = (normal(*shape, dtype=dtype, seed=i, scale=0.5) for i, shape in enumerate(((m, dim), (n, dim), (n, dim))))
-    arguments = {"q": q, "k": k, "v": v, "out": np.zeros((m, dim), F32), "n": n}
-    after, _ = run(
-        "attention", (1,), arguments, {"num_stages": stages}, arch=arch, HEAD_DIM=dim, BLOCK_M=64, BLOCK_N=64
-    )
-    q, k, v = (x.astype(np.float64) for x in (q, k, v))
-    p = np.exp2(q @ k.T - (q @ k.T).max(1, keepdims=True))
-    tolerance = {F16: 1e-3, BF16: 5e-3, OCP_FP8: 5e-2}[dtype]
-    np.testing.assert_allclose(after["out"], p @ v / p.sum(1, keepdims=True), atol=tolerance, rtol=tolerance)
 
 
 FORMATS = {"e2m1": np.dtype(ml_dtypes.float4_e2m1fn), "e4m3": OCP_FP8, "e5m2": OCP_BF8, "bf16": BF16, "fp16": F16}
@@ -260,16 +246,6 @@ def test_float_functions(arch: str, dtype: np.dtype):
     for (name, function), got in zip(FLOAT_FUNCTIONS.items(), after["out"], strict=True):
         want = function(x.astype(np.float64), y.astype(np.float64))
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance, err_msg=name)
-
-
-@cases("arch", CDNA, 2)
-def test_angles_that_need_many_bits_of_pi(arch: str):
-    """v_trig_preop_f64. With products and sums fused, the library's own code loses the bits that it goes after."""
-    x = np.ldexp(1.0 + np.random.default_rng(0).random(256), np.linspace(20, 1000, 256).astype(int))
-    arguments, options = {"x": x, "out": np.zeros((2, 256))}, {"enable_fp_fusion": False}
-    after, _ = run("angles", (1,), arguments, options, arch=arch, BLOCK=256)
-    for got, function in zip(after["out"], (math.sin, math.cos), strict=True):
-        np.testing.assert_allclose(got, [function(value) for value in x.tolist()], rtol=1e-13, atol=1e-15)
 
 
 @cases("arch,dtype", [(arch, dtype) for dtype in (I32, I64, U32, I8) for arch in ARCHS], 4)

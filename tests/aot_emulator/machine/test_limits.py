@@ -13,13 +13,14 @@ from aot_emulator.machine.launch_options import FAULTS
 from aot_emulator.terminal import TerminalProgress
 
 from aot_runtime.errors import DeviceError, EmulationError, InstructionBudgetError, MemoryAccessError, SanitizerError
+from tests.support.emulation.assembled import POINTER, WAVE, data, run
 from tests.support.emulation.launching import compile_kernel, launch
-from tests.support.emulation.strict_runs import POINTER, WAVE, data, run
 
 WRONG = {
     "bounds": (POINTER + "ds_write_b32 v1, v1 offset:3844", {}),
     "alignment": (POINTER + "ds_write_b32 v1, v1 offset:2", {}),
     "uninitialised": (POINTER + "ds_read_b32 v2, v1", {}),
+    "hazard": ("v_exp_f32 v1, v0\nv_add_f32 v2, v1, v1", {}),
     "wait": (POINTER + "global_load_dword v2, v1, s[4:5]\nv_mov_b32 v3, v2\ns_waitcnt vmcnt(0)", {}),
     "race": (POINTER + "v_mov_b32 v2, s2\nglobal_store_dword v1, v2, s[4:5]\n", {"workgroups": 2}),
     "barrier": (WAVE + "s_cmp_eq_u32 s6, 0\ns_cbranch_scc1 past\ns_barrier\npast:", {"wavefronts": 2}),
@@ -66,7 +67,7 @@ def test_an_endless_loop_is_stopped_by_time():
 
 def test_a_kernel_that_calls_the_host_is_refused_by_name():
     """Many kernels take the buffer of hostcalls; one that prints reaches for it."""
-    kernel = compile_kernel("printing", (("x", "*fp32"),), (("BLOCK", 64),), source="kernels/more_kernels.py")
+    kernel = compile_kernel("printing", (("x", "*fp32"),), (("BLOCK", 64),))
     with pytest.raises(EmulationError, match="the kernel prints or asserts"):
         launch(kernel, (1,), {"x": np.zeros(64, np.float32)})
 

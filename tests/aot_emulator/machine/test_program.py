@@ -18,24 +18,6 @@ def program_of(arch: str, *lines: str) -> tuple[Machine, Program]:
     return machine, Program("test", machine.arch, 0, instructions, Registers(2 * ACCUMULATION, 2 * ACCUMULATION))
 
 
-@pytest.mark.parametrize("arch,lines", [
-    ("gfx1100", ("s_nop 3", "s_waitcnt vmcnt(0) lgkmcnt(0)", "s_waitcnt_vscnt null, 0x0", "s_clause 0x3",
-                 "s_waitcnt_depctr 0xfff", "s_delay_alu instid0(VALU_DEP_1)", "s_sleep 1", "s_wakeup",
-                 "s_set_inst_prefetch_distance 0x1", "s_sendmsg sendmsg(MSG_DEALLOC_VGPRS)", "v_nop")),
-    ("gfx1201", ("s_wait_alu 0xfffe", "s_wait_loadcnt 0x0", "s_wait_storecnt 0x0", "s_wait_dscnt 0x0", "s_wait_kmcnt 0x0",
-                 "s_wait_samplecnt 0x0", "s_wait_bvhcnt 0x0", "s_wait_expcnt 0x0", "s_wait_loadcnt_dscnt 0x0",
-                 "s_wait_storecnt_dscnt 0x0", "s_sendmsg sendmsg(MSG_DEALLOC_VGPRS)")),
-])  # fmt: skip
-def test_what_only_waits_does_nothing(arch: str, lines: tuple[str, ...]):
-    machine = Machine(arch)
-    before = machine.v.copy(), machine.s.copy()
-    machine.execute(*lines)
-    np.testing.assert_array_equal(machine.v, before[0])
-    np.testing.assert_array_equal(machine.s, before[1])
-    with pytest.raises(UnsupportedInstructionError, match="s_sendmsg"):
-        machine.execute("s_sendmsg sendmsg(MSG_INTERRUPT)")
-
-
 def test_a_barrier_in_two_parts():
     machine, program = program_of("gfx1201", "s_barrier_signal -1", "s_nop 0", "s_barrier_wait 0xffff")
     run = program.run_at(0)

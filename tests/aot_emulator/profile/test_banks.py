@@ -16,31 +16,27 @@ def passes(addresses: np.ndarray, nbytes: int, action: str = "load", banks: int 
     return found.taken, found.least
 
 
-@pytest.mark.parametrize(
-    ("nbytes", "stride", "expected"),
-    [
-        (4, 4, 2),  # consecutive dwords: 32 lanes a pass
-        (4, 0, 2),  # all the same dword: served at once
-        (4, 8, 4),  # every other bank: 2-way
-        (4, 16, 8),
-        (4, 64, 32),
-        (4, 128, 64),  # one bank: 32-way
-        (4, 132, 2),  # a row of 33 dwords: no two lanes in one bank
-        (2, 2, 2),  # two lanes in a dword
-        (2, 4, 2),
-        (1, 1, 2),
-        (8, 8, 4),  # 16 lanes a pass
-        (8, 16, 8),
-        (8, 136, 4),
-        (8, 128, 64),
-        (12, 12, 8),  # 8 lanes a pass
-        (16, 16, 8),
-        (16, 32, 16),
-        (16, 64, 32),
-    ],
-)
-def test_stores_by_stride(nbytes: int, stride: int, expected: int):
-    assert passes(LANES * stride, nbytes, "store") == (expected, {1: 2, 2: 2, 4: 2, 8: 4, 12: 8, 16: 8}[nbytes])
+# (bytes, stride): passes
+BY_STRIDE = {
+    (4, 4): 2,  # consecutive dwords: 32 lanes a pass
+    (4, 0): 2,  # all the same dword: served at once
+    (4, 8): 4,  # every other bank: 2-way
+    (4, 128): 64,  # one bank: 32-way
+    (4, 132): 2,  # a row of 33 dwords: no two lanes in one bank
+    (2, 2): 2,  # two lanes in a dword
+    (1, 1): 2,
+    (8, 8): 4,  # 16 lanes a pass
+    (8, 128): 64,
+    (12, 12): 8,  # 8 lanes a pass
+    (16, 16): 8,
+    (16, 64): 32,
+}
+
+
+@pytest.mark.parametrize("nbytes,stride", BY_STRIDE)
+def test_stores_by_stride(nbytes: int, stride: int):
+    least = {1: 2, 2: 2, 4: 2, 8: 4, 12: 8, 16: 8}[nbytes]
+    assert passes(LANES * stride, nbytes, "store") == (BY_STRIDE[nbytes, stride], least)
 
 
 def test_wide_loads_go_by_lanes_0_to_3_with_20_to_23():
@@ -56,8 +52,7 @@ def test_atomics_of_one_dword_take_turns():
 
 
 def test_inactive_lanes_ask_for_nothing():
-    first_halves = LANES % 32 < 16
-    assert passes(LANES * 8, 4, lanes=first_halves) == (2, 2)  # without the others, whose banks are the same
+    assert passes(LANES * 8, 4, lanes=LANES % 32 < 16) == (2, 2)  # without the others, whose banks are the same
     assert passes(LANES * 128, 4, lanes=LANES == 7) == (1, 1)
     assert passes(LANES * 128, 4, lanes=LANES < 32) == (32, 1)
 
@@ -66,17 +61,12 @@ def test_unaligned_accesses_reach_one_dword_more():
     assert passes(LANES * 4 + 2, 4) == (4, 2)  # 33 dwords over 32 banks
 
 
-@pytest.mark.parametrize(("nbytes", "least"), [(4, 1), (8, 2), (16, 4)])
-def test_64_banks(nbytes: int, least: int):
+@pytest.mark.parametrize("nbytes,least", [(4, 1), (8, 2), (16, 4)])
+def test_64_banks_or_32_lanes(nbytes: int, least: int):
     assert passes(LANES * nbytes, nbytes, banks=64) == (least, least)
     assert passes(LANES * 256, nbytes, banks=64)[0] == 64
-
-
-@pytest.mark.parametrize(("nbytes", "least"), [(4, 1), (8, 2), (16, 4)])
-def test_32_lanes(nbytes: int, least: int):
-    lanes = np.arange(32)[None]
-    assert passes(lanes * nbytes, nbytes) == (least, least)
-    assert passes(lanes * 128, nbytes) == (32, least)
+    assert passes(LANES[:, :32] * nbytes, nbytes) == (least, least)
+    assert passes(LANES[:, :32] * 128, nbytes) == (32, least)
 
 
 def by_hand(addresses: np.ndarray, nbytes: int, groups: list[list[int]], atomic: bool, active: np.ndarray) -> int:
@@ -90,38 +80,29 @@ def by_hand(addresses: np.ndarray, nbytes: int, groups: list[list[int]], atomic:
 
 
 @pytest.mark.parametrize("action", ("load", "store", "atomic"))
-@pytest.mark.parametrize("nbytes", (4, 8, 16))
-def test_against_a_plain_model(nbytes: int, action: str):
+@pytest.mark.parametrize("nbytes,together", ((4, 32), (8, 16), (16, 8)))
+def test_against_a_plain_model(nbytes: int, together: int, action: str):
     rng = np.random.default_rng(nbytes)
-    addresses = rng.integers(0, 64, (5, 64)) * nbytes
-    active = rng.random((5, 64)) < 0.7
-    together = {4: 32, 8: 16, 16: 8}[nbytes]
+    addresses, active = rng.integers(0, 64, (5, 64)) * nbytes, rng.random((5, 64)) < 0.7
     groups = [list(range(first, first + together)) for first in range(0, 64, together)]
     if (nbytes, action) == (16, "load"):
         starts = ((0, 20), (4, 16), (8, 28), (12, 24))
         groups = [[half + start + lane for start in pair for lane in range(4)] for half in (0, 32) for pair in starts]
-    assert passes(addresses, nbytes, action, lanes=active)[0] == by_hand(
-        addresses, nbytes, groups, action == "atomic", active
-    )
+    found, _ = passes(addresses, nbytes, action, lanes=active)
+    assert found == by_hand(addresses, nbytes, groups, action == "atomic", active)
 
 
-@pytest.mark.parametrize(
-    ("stride", "line", "conflicts"),
-    [
-        (4, "ds_write_b32 v1, v2", 0),
-        (8, "ds_write_b32 v1, v2", 2),
-        (128, "ds_read_b32 v4, v1", 62),
-        (8, "ds_read_b64 v[4:5], v1", 0),
-        (128, "ds_write_b64 v1, v[2:3]", 60),
-        (16, "ds_read_b128 v[4:7], v1", 0),
-        (16, "ds_write_b128 v1, v[2:5]", 0),
-        (128, "ds_write_b128 v1, v[2:5]", 56),
-        (0, "ds_add_u32 v1, v2", 62),
-        (4, "ds_read2_b32 v[4:5], v1 offset0:0 offset1:1", 0),
-        (8, "ds_write2_b32 v1, v2, v3 offset0:0 offset1:1", 4),
-    ],
-)
-def test_instructions(stride: int, line: str, conflicts: int):
+# (stride, instruction): conflicts
+CONFLICTS = {
+    (8, "ds_write_b32 v1, v2"): 2, (128, "ds_read_b32 v4, v1"): 62, (8, "ds_read_b64 v[4:5], v1"): 0,
+    (128, "ds_write_b64 v1, v[2:3]"): 60, (16, "ds_read_b128 v[4:7], v1"): 0, (128, "ds_write_b128 v1, v[2:5]"): 56,
+    (0, "ds_add_u32 v1, v2"): 62, (4, "ds_read2_b32 v[4:5], v1 offset0:0 offset1:1"): 0,
+    (8, "ds_write2_b32 v1, v2, v3 offset0:0 offset1:1"): 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stride,line", CONFLICTS)
+def test_instructions(stride: int, line: str):
     found = counted(f"v_mul_u32_u24 v1, {stride}, v0", line, workgroups=3)
     (access,) = (count for (space, _), count in found.summary.accesses.items() if space == "lds")
-    assert access.conflicts == 3 * conflicts
+    assert access.conflicts == 3 * CONFLICTS[stride, line]

@@ -4,56 +4,31 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from aot_emulator.profile.loops import find_loops, innermost
 
 
-def shapes(successors: dict[int, tuple[int, ...]], *entries: int) -> list[tuple[int, frozenset[int], int | None, int]]:
-    return [(loop.header, loop.blocks, loop.parent, loop.depth) for loop in find_loops(entries or (0,), successors)]
-
-
-def test_straight_code_has_none():
-    assert shapes({0: (1, 2), 1: (3,), 2: (3,), 3: ()}) == []
-
-
-def test_a_block_that_leads_to_itself():
-    assert shapes({0: (1,), 1: (1, 2), 2: ()}) == [(1, frozenset({1}), None, 1)]
-
-
-def test_the_entry_is_a_header():
-    assert shapes({0: (1,), 1: (0, 2), 2: ()}) == [(0, frozenset({0, 1}), None, 1)]
-
-
 def test_nesting():
-    graph = {0: (1,), 1: (2,), 2: (3,), 3: (2, 4), 4: (5,), 5: (5, 6), 6: (1, 7), 7: ()}
+    graph = {0: (1,), 1: (2,), 2: (3,), 3: (2, 4), 4: (5, 1), 5: (5, 6), 6: (1, 7), 7: ()}
     outer, first, second = find_loops([0], graph)
-    assert (outer.header, outer.blocks, outer.latches) == (1, frozenset(range(1, 7)), (6,))
+    assert (outer.header, outer.blocks, outer.latches) == (1, frozenset(range(1, 7)), (4, 6))
+    assert (outer.parent, outer.depth) == (None, 1)
     assert (first.header, first.blocks, first.parent, first.depth) == (2, frozenset({2, 3}), 1, 2)
     assert (second.header, second.blocks, second.parent, second.depth) == (5, frozenset({5}), 1, 2)
     inside = innermost((outer, first, second))
     assert {block: inside[block].header for block in inside} == {1: 1, 2: 2, 3: 2, 4: 1, 5: 5, 6: 1}
 
 
-def test_two_ways_back_are_one_loop():
-    assert [(loop.header, loop.latches) for loop in find_loops([0], {0: (1,), 1: (2, 3), 2: (1,), 3: (1, 4), 4: ()})] \
-        == [(1, (2, 3))]  # fmt: skip
-
-
-def test_a_cycle_with_two_entries_is_none():
-    assert shapes({0: (1, 2), 1: (2,), 2: (1, 3), 3: ()}) == []
-
-
 def test_several_entries():
     graph = {0: (1,), 1: (1, 2), 2: (), 10: (11,), 11: (11, 2)}
     assert [loop.header for loop in find_loops((0, 10), graph)] == [1, 11]
     # What can be entered in its middle from elsewhere is no loop.
-    assert shapes({0: (1,), 1: (2,), 2: (1, 3), 3: ()}, 0, 2) == []
+    assert not find_loops((0, 2), {0: (1,), 1: (2,), 2: (1, 3), 3: ()})
 
 
 def test_long_chains_do_not_recurse():
-    length = 5000
+    length = 1500
     graph = {block: (block + 1,) for block in range(length)} | {length: (0,)}
-    assert shapes(graph) == [(0, frozenset(range(length + 1)), None, 1)]
+    assert [(loop.header, len(loop.blocks)) for loop in find_loops([0], graph)] == [(0, length + 1)]
 
 
 def reachable(graph: dict[int, tuple[int, ...]], without: int | None = None) -> set[int]:
@@ -67,18 +42,17 @@ def reachable(graph: dict[int, tuple[int, ...]], without: int | None = None) -> 
     return seen
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_against_the_definition(seed: int):
-    rng = random.Random(seed)
-    size = rng.randrange(2, 14)
-    graph = {block: tuple(rng.sample(range(size), rng.randrange(0, min(3, size)))) for block in range(size)}
-    everything = reachable(graph)
-    dominates = {(a, b) for a in everything for b in everything if a == b or b not in reachable(graph, without=a)}
-    back = {(b, a) for b in everything for a in graph[b] if (a, b) in dominates}
-    expected = {}
-    for latch, header in back:
-        body = {header, latch}
-        while more := {b for b in everything for a in graph[b] if a in body - {header}} - body:
-            body |= more
-        expected[header] = expected.get(header, set()) | body
-    assert {loop.header: set(loop.blocks) for loop in find_loops([0], graph)} == expected
+def test_against_the_definition():
+    rng = random.Random(0)
+    for _ in range(60):
+        size = rng.randrange(2, 14)
+        graph = {block: tuple(rng.sample(range(size), rng.randrange(0, min(3, size)))) for block in range(size)}
+        everything = reachable(graph)
+        dominates = {(a, b) for a in everything for b in everything if a == b or b not in reachable(graph, without=a)}
+        expected: dict[int, set[int]] = {}
+        for latch, header in ((b, a) for b in everything for a in graph[b] if (a, b) in dominates):
+            body = {header, latch}
+            while more := {b for b in everything for a in graph[b] if a in body - {header}} - body:
+                body |= more
+            expected[header] = expected.get(header, set()) | body
+        assert {loop.header: set(loop.blocks) for loop in find_loops([0], graph)} == expected, graph

@@ -2,153 +2,155 @@
 
 from __future__ import annotations
 
-import struct
+from typing import Any
 
 import numpy as np
+import pytest
 from aot_emulator import EmulatorDriver, Options, Order
 
 from aot_runtime.errors import Thread
-from tests.support.emulation.assembled import link
-from tests.support.emulation.strict_runs import ORDERS, POINTER, WAVE, data, fault, run
+from tests.support.emulation.assembled import ORDERS, POINTER, WAVE, data, fault, launch, run
+from tests.support.emulation.machine import every_rdna
 
+BARRIER = "wait lds\ns_barrier\n"
+OWN = "v_lshlrev_b32 v1, 2, v0\nds_write_b32 v1, v0\n"
 EXCHANGE = "v_lshlrev_b32 v1, 2, v0\nv_xor_b32 v2, 0x100, v1\nds_write_b32 v1, v0\n{}ds_read_b32 v3, v2\n"
 """Two wavefronts give each other their values."""
-BARRIER = "s_waitcnt lgkmcnt(0)\ns_barrier\n"
+FIVE = "v_mov_b32 v1, 0\nv_mov_b32 v2, 5\nds_write_b32 v1, v2\n"
+TURNS = (
+    WAVE + "v_mov_b32 v1, 0\nv_mov_b32 v2, 5\ns_cmp_eq_u32 s6, 0\ns_cbranch_scc0 .Lsecond\nds_write_b32 v1, v2\n"
+    "s_branch .Lend_\n.Lsecond:\nv_mov_b32 v2, {}\nds_write_b32 v1, v2\n.Lend_:\n"
+)
+"""Wavefront 1 writes after wavefront 0, by another instruction."""
+CLEAR = "v_mov_b32 v1, 0\nds_write_b32 v1, v1\n" + BARRIER
+SHARE = POINTER + "v_mov_b32 v2, 0\n"
+SWAP = (
+    POINTER
+    + "v_xor_b32 v2, 0x100, v1\nglobal_store_dword v1, v0, s[4:5]\nwait stores\n{}global_load_dword v3, v2, s[4:5]\n"
+)
+
+FINE = {
+    "barrier between write and read": EXCHANGE.format(BARRIER),
+    # A barrier need not wait for what others do not touch.
+    "what is one's own": OWN + "s_barrier\nds_read_b32 v3, v1\n",
+    "barrier between read and write": EXCHANGE.format(BARRIER) + BARRIER + "ds_write_b32 v1, v3\n",
+    "writes alike": FIVE,
+    # Halves of one dword are two places.
+    "halves": WAVE + "v_mov_b32 v1, s6\nv_lshlrev_b32 v1, 1, v1\nv_mov_b32 v2, s6\nds_write_b16 v1, v2\n",
+    "writes in turn alike": TURNS.format(5),
+    "atomics": CLEAR + "ds_add_u32 v1, v0\n",
+    "global memory with a barrier": SWAP.format("s_barrier\n"),
+}
 
 
 @ORDERS
-def test_a_missing_barrier_between_write_and_read(order: Order):
-    run(EXCHANGE.format(BARRIER), order=order, wavefronts=2)
+@pytest.mark.parametrize("name", FINE)
+def test_what_does_not_race(name: str, order: Order):
+    run(FINE[name], data(), wavefronts=2, order=order)
+
+
+# (body, kind, message; in serial order, if another)
+RACES = {
     # In serial order wavefront 0 would read what nothing has written: write it before.
-    before = "v_lshlrev_b32 v1, 2, v0\nds_write_b32 v1, v0\n" + BARRIER
-    message = "are loaded, and were stored by wavefront . of .* with `ds_write_b32 v1, v0` at pc 0x.*no barrier"
-    if order is Order.SERIAL:
-        message = "are stored, and were loaded by wavefront 0 of .* with `ds_read_b32 .*no barrier"
-    error = fault("race", message, before + EXCHANGE.format("s_waitcnt lgkmcnt(0)\n"), order=order, wavefronts=2)
+    "no barrier between write and read": (
+        OWN + BARRIER + EXCHANGE.format("wait lds\n"), "race",
+        "are loaded, and were stored by wavefront . of .* with `ds_write_b32 v1, v0` at pc 0x.*no barrier",
+        "are stored, and were loaded by wavefront 0 of .* with `ds_read_b32 .*no barrier"),
+    "no wait before a barrier": (
+        EXCHANGE.format("s_barrier\n"), "wait",
+        "were stored by wavefront . .* with `ds_write_b32 .*not waited for before the barrier"),
+    "no barrier between read and write": (
+        EXCHANGE.format(BARRIER) + "wait lds\nds_write_b32 v1, v3\n", "race",
+        "are stored, and were loaded by wavefront . .* with `ds_read_b32", "were (stored|loaded) by wavefront 0 .* with `ds_"),
+    "writes that differ": (
+        WAVE + "v_mov_b32 v1, 0\nv_mov_b32 v2, s6\nds_write_b32 v1, v2\n", "race",
+        "are stored, and were stored by wavefront .* with `ds_write_b32"),
+    "writes in turn that differ": (TURNS.format(6), "race", "are stored, and were stored by wavefront"),
+    "an atomic and a write": (CLEAR + "ds_add_u32 v1, v0\nds_write_b32 v1, v0\n", "race", "ds_(add_u32|write_b32)"),
+    "global memory without a barrier": (SWAP.format(""), "race", "no barrier is between"),
+}  # fmt: skip
+
+
+@ORDERS
+@pytest.mark.parametrize("name", RACES)
+def test_what_races(name: str, order: Order):
+    body, kind, message, *serial = RACES[name]
+    message = serial[0] if serial and order is Order.SERIAL else message
+    error = fault(kind, message, body, data(), wavefronts=2, order=order)
     assert error.thread.wavefront is not None and error.thread.lane is not None
 
 
-@ORDERS
-def test_a_missing_wait_before_a_barrier(order: Order):
-    message = "were stored by wavefront . .* with `ds_write_b32 .*not waited for before the barrier"
-    error = fault("wait", message, EXCHANGE.format("s_barrier\n"), wavefronts=2, order=order)
-    assert "ds_read_b32" in error.instruction
-
-
-@ORDERS
-def test_a_barrier_need_not_wait_for_what_others_do_not_touch(order: Order):
-    own = "v_lshlrev_b32 v1, 2, v0\nds_write_b32 v1, v0\ns_barrier\nds_read_b32 v3, v1\n"
-    run(own, wavefronts=2, order=order)
-
-
-@ORDERS
-def test_a_missing_barrier_between_read_and_write(order: Order):
-    again = EXCHANGE.format(BARRIER) + "s_waitcnt lgkmcnt(0)\n{}ds_write_b32 v1, v3\n"
-    run(again.format("s_barrier\n"), order=order, wavefronts=2)
-    message = "are stored, and were loaded by wavefront . .* with `ds_read_b32"
-    if order is Order.SERIAL:
-        message = "were (stored|loaded) by wavefront 0 .* with `ds_"
-    fault("race", message, again.format(""), order=order, wavefronts=2)
-
-
-@ORDERS
-def test_two_writes(order: Order):
-    same = "v_mov_b32 v1, 0\nv_mov_b32 v2, 5\nds_write_b32 v1, v2\n"
-    run(same, wavefronts=4, order=order)
-    other = WAVE + "v_mov_b32 v1, 0\nv_mov_b32 v2, s6\nds_write_b32 v1, v2\n"
-    fault("race", "are stored, and were stored by wavefront .* with `ds_write_b32", other, wavefronts=4, order=order)
-    # Halves of one dword are two places.
-    halves = WAVE + "v_mov_b32 v1, s6\nv_lshlrev_b32 v1, 1, v1\nv_mov_b32 v2, s6\nds_write_b16 v1, v2\n"
-    run(halves, wavefronts=4, order=order)
-
-
-@ORDERS
-def test_writes_in_turn_need_values_alike(order: Order):
-    """Wavefront 1 writes after wavefront 0, by another instruction."""
-    turns = (
-        WAVE + "v_mov_b32 v1, 0\nv_mov_b32 v2, 5\ns_cmp_eq_u32 s6, 0\ns_cbranch_scc0 .Lsecond\nds_write_b32 v1, v2\n"
-        "s_branch .Lend_\n.Lsecond:\nv_mov_b32 v2, {}\nds_write_b32 v1, v2\n.Lend_:\n"
+@every_rdna
+def test_a_race_on_rdna(arch: str):
+    barrier = "s_barrier\n" if arch == "gfx1100" else "s_barrier_signal -1\ns_barrier_wait -1\n"
+    exchange = EXCHANGE.replace("0x100", "0x80")
+    run(exchange.format("wait lds\n" + barrier), wavefronts=2, arch=arch)
+    fault("wait", "not waited for before the barrier", exchange.format(barrier), wavefronts=2, arch=arch)
+    fault(
+        "race",
+        "no barrier is between",
+        OWN + "wait lds\n" + barrier + exchange.format("wait lds\n"),
+        wavefronts=2,
+        arch=arch,
     )
-    run(turns.format(5), wavefronts=2, order=order)
-    fault("race", "are stored, and were stored by wavefront", turns.format(6), wavefronts=2, order=order)
-
-
-@ORDERS
-def test_lds_atomics_do_not_race(order: Order):
-    clear = "v_mov_b32 v1, 0\nds_write_b32 v1, v1\n" + BARRIER
-    run(clear + "ds_add_u32 v1, v0\n", wavefronts=4, order=order)
-    plain = clear + "ds_add_u32 v1, v0\nds_write_b32 v1, v0\n"
-    fault("race", "ds_(add_u32|write_b32)", plain, wavefronts=4, order=order)
 
 
 def test_wavefronts_of_their_own():
     """What each wavefront writes and reads back itself needs no barrier, of whatever size the accesses are."""
     lines = "v_lshlrev_b32 v1, 4, v0\n"
-    for size, width in (("b8", "u8"), ("b16", "u16"), ("b32", "b32"), ("b64", "b64"), ("b96", "b96"), ("b128", "b128")):
-        lines += f"ds_write_{size} v1, v[4:7]\n".replace("v[4:7]", REGISTERS[size])
-        lines += f"ds_read_{width} {REGISTERS[size]}, v1\ns_waitcnt lgkmcnt(0)\n"
+    for write, read, register in (("b8", "u8", "v4"), ("b16", "u16", "v4"), ("b32", "b32", "v4"), ("b64", "b64", "v[4:5]"),
+                                  ("b96", "b96", "v[4:6]"), ("b128", "b128", "v[4:7]")):  # fmt: skip
+        lines += f"ds_write_{write} v1, {register}\nds_read_{read} {register}, v1\nwait lds\n"
     run(lines, wavefronts=4)
-
-
-REGISTERS = {"b8": "v4", "b16": "v4", "b32": "v4", "b64": "v[4:5]", "b96": "v[4:6]", "b128": "v[4:7]"}
 
 
 def test_memory_that_lives_elsewhere_may_end_anywhere():
     """As the double of libamdhip64 has it: arrays of the host, whose sizes are not rounded up."""
-    driver = EmulatorDriver(Options(strict=True))
-    host = np.zeros(260, np.uint8)
+    driver, host = EmulatorDriver(Options(strict=True)), np.zeros(260, np.uint8)
     driver._devices[0].memory.adopt(1 << 20, host)
     body = POINTER + "v_and_b32 v2, 0xf0, v1\nglobal_load_dwordx4 v[4:7], v2, s[4:5]\n"
-    body += "global_store_dword v1, v0, s[4:5] offset:4"
-    function = driver.get_function(0, driver.load_module(0, link(tuple(body.split("\n")))), "kernel", 0)
-    driver.prepare(0, function, (1, 1, 1), 64, 0, struct.pack("<2Q", 1 << 20, 0)).run(0)
+    launch(driver, body + "global_store_dword v1, v0, s[4:5] offset:4", 1 << 20)
     assert (host[4:].view(np.uint32) == np.arange(64)).all()
 
 
-SHARE = POINTER + "v_mov_b32 v2, 0\n"
+# Between workgroups
+
+
+def racing(message: str, body: str, order: Order, **launch: Any) -> None:
+    fault("race", message, body, data(), workgroups=3, order=order, **launch)
+
+
+OWN_NUMBER = SHARE + "v_mov_b32 v3, s2\nglobal_store_dword v2, v3, s[4:5]\n"
 
 
 @ORDERS
 def test_workgroups_that_share_memory(order: Order):
-    run(SHARE + "global_load_dword v3, v2, s[4:5]\n", data(), workgroups=3, order=order)
-    run(SHARE + "global_store_dword v2, v2, s[4:5]\n", data(), workgroups=3, order=order)  # alike
-    run(SHARE + "global_atomic_add v2, v0, s[4:5]\n", data(), workgroups=3, order=order)
-    own = SHARE + "v_mov_b32 v3, s2\nglobal_store_dword v2, v3, s[4:5]\n"
-    fault("race", "are stored, and were stored by .* with `global_store", own, data(), workgroups=3, order=order)
-    both = SHARE + "global_load_dword v3, v2, s[4:5]\ns_waitcnt vmcnt(0)\nv_add_u32 v3, 1, v3\n"
-    both += "global_store_dword v2, v3, s[4:5]\n"
-    fault("race", "nothing orders them", both, data(), workgroups=3, order=order)
-    mixed = SHARE + "s_cmp_eq_u32 s2, 0\ns_cbranch_scc1 .Lfirst\nglobal_atomic_add v2, v0, s[4:5]\ns_endpgm\n.Lfirst:\n"
-    mixed += "global_store_dword v2, v2, s[4:5]\n"
-    fault("race", "global_(atomic_add|store_dword)", mixed, data(), workgroups=3, order=order)
+    for access in (
+        "global_load_dword v3, v2, s[4:5]",
+        "global_store_dword v2, v2, s[4:5]",
+        "global_atomic_add v2, v0, s[4:5]",
+    ):
+        run(SHARE + access, data(), workgroups=3, order=order)  # stores alike
+    racing("are stored, and were stored by .* with `global_store", OWN_NUMBER, order)
+    load = "global_load_dword v3, v2, s[4:5]\nwait loads\nv_add_u32 v3, 1, v3\nglobal_store_dword v2, v3, s[4:5]\n"
+    racing("nothing orders them", SHARE + load, order)
+    mixed = "s_cmp_eq_u32 s2, 0\ns_cbranch_scc1 .Lfirst\nglobal_atomic_add v2, v0, s[4:5]\ns_endpgm\n.Lfirst:\n"
+    racing("global_(atomic_add|store_dword)", SHARE + mixed + "global_store_dword v2, v2, s[4:5]\n", order)
+    # Another workgroup's barriers say nothing of this one's accesses: each adds its number, so values differ.
+    apart = SWAP.format("s_barrier\n").replace(
+        "global_store_dword v1, v0", "v_add_u32 v0, s2, v0\nglobal_store_dword v1, v0"
+    )
+    racing("nothing orders them", apart, order, wavefronts=2)
 
 
 def test_races_between_batches():
     """Workgroups that are run one after another race all the same."""
-    own = SHARE + "v_mov_b32 v3, s2\nglobal_store_dword v2, v3, s[4:5]\n"
-    error = fault(
-        "race", "stored by wavefront 0 of workgroup .0, 0, 0. with", own, data(), workgroups=3, batch_wavefronts=1
-    )
+    message = "stored by wavefront 0 of workgroup .0, 0, 0. with"
+    error = fault("race", message, OWN_NUMBER, data(), workgroups=3, batch_wavefronts=1)
     assert error.thread == Thread((1, 0, 0), 0, 0)
 
 
-@ORDERS
-def test_barriers_order_global_memory_of_a_workgroup_only(order: Order):
-    swap = POINTER + "v_xor_b32 v2, 0x100, v1\nglobal_store_dword v1, v0, s[4:5]\ns_waitcnt vmcnt(0)\n{}"
-    swap += "global_load_dword v3, v2, s[4:5]\n"
-    run(swap.format("s_barrier\n"), data(), wavefronts=2, order=order)
-    fault("race", "no barrier is between", swap.format(""), data(), wavefronts=2, order=order)
-    # Another workgroup's barriers say nothing of this one's accesses: each adds its number, so values differ.
-    apart = swap.format("s_barrier\n").replace(
-        "global_store_dword v1, v0", "v_add_u32 v0, s2, v0\nglobal_store_dword v1, v0"
-    )
-    fault("race", "nothing orders them", apart, data(), wavefronts=2, workgroups=2, order=order)
-
-
-LOCKED = (
-    SHARE
-    + """
-s_mov_b64 s[8:9], exec
+LOCKED = SHARE + """
 s_mov_b64 exec, 1
 v_mov_b32 v4, 1
 v_mov_b32 v5, 0
@@ -158,54 +160,53 @@ v_readfirstlane_b32 s7, v6
 s_cmp_eq_u32 s7, 0
 s_cbranch_scc0 .Lspin
 global_load_dword v7, v2, s[4:5] offset:128
-s_waitcnt vmcnt(0)
+wait loads
 v_add_u32 v7, 1, v7
 global_store_dword v2, v7, s[4:5] offset:128
-s_waitcnt vmcnt(0)
+wait stores
 {release}
-"""
-)
-ACQUIRE = "global_atomic_cmpswap v6, v2, v[4:5], s[4:5] sc0\ns_waitcnt vmcnt(0)"
-RELEASE = "global_atomic_swap v2, v5, s[4:5]"
+"""  # fmt: skip
 
 
 @ORDERS
 def test_a_lock_orders_what_it_guards(order: Order):
-    body = LOCKED.format(acquire=ACQUIRE, release=RELEASE)
-    memory = np.zeros(64, np.uint32)
-    after = run(body, memory, workgroups=7, wavefronts=1, order=order)
-    assert after[32] == 7 and after[0] == 0
-    unguarded = LOCKED.format(acquire="v_mov_b32 v6, 0", release="")
-    fault("race", "nothing orders", unguarded, memory, workgroups=7, order=order)
+    acquire, memory = "global_atomic_cmpswap v6, v2, v[4:5], s[4:5] sc0\nwait loads", np.zeros(64, np.uint32)
+    body = LOCKED.format(acquire=acquire, release="global_atomic_swap v2, v5, s[4:5]")
+    after = run(body, memory, workgroups=3, order=order)
+    assert after[32] == 3 and after[0] == 0
+    fault(
+        "race",
+        "nothing orders",
+        LOCKED.format(acquire="v_mov_b32 v6, 0", release=""),
+        memory,
+        workgroups=3,
+        order=order,
+    )
 
 
-def test_a_flag_orders_what_it_announces():
-    """Workgroup 0 writes and raises a flag by an atomic; the others poll it with loads that miss the caches."""
-
-    def body(flag: str) -> str:
-        return (
-            SHARE
-            + f"""
+ANNOUNCED = SHARE + """
 s_cmp_eq_u32 s2, 0
 s_cbranch_scc0 .Lpoll
 v_mov_b32 v3, 9
 global_store_dword v2, v3, s[4:5] offset:64
-s_waitcnt vmcnt(0)
+wait stores
 {flag}
 s_branch .Lend_
 .Lpoll:
 global_load_dword v3, v2, s[4:5] sc1
-s_waitcnt vmcnt(0)
+wait loads
 v_readfirstlane_b32 s7, v3
 s_cmp_eq_u32 s7, 0
 s_cbranch_scc1 .Lpoll
 global_load_dword v4, v2, s[4:5] offset:64
 .Lend_:
-"""
-        )
+"""  # fmt: skip
 
+
+def test_a_flag_orders_what_it_announces():
+    """Workgroup 0 writes and raises a flag by an atomic; the others poll it with loads that miss the caches."""
     memory = np.zeros(64, np.uint32)
-    run(body("global_atomic_swap v2, v3, s[4:5]"), memory, workgroups=3)
-    run(body("global_store_dword v2, v3, s[4:5] sc1"), memory, workgroups=3)
-    fault("race", "are loaded, and were stored by wavefront 0 of workgroup .0, 0, 0. with",
-            body("global_store_dword v2, v3, s[4:5]"), memory, workgroups=3)  # fmt: skip
+    for flag in ("global_atomic_swap v2, v3, s[4:5]", "global_store_dword v2, v3, s[4:5] sc1"):
+        run(ANNOUNCED.format(flag=flag), memory, workgroups=3)
+    body = ANNOUNCED.format(flag="global_store_dword v2, v3, s[4:5]")
+    fault("race", "are loaded, and were stored by wavefront 0 of workgroup .0, 0, 0. with", body, memory, workgroups=3)

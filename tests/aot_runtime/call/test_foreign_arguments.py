@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -11,7 +12,7 @@ import pytest
 from aot_runtime import ArgumentError, Bundle, open_bundle
 from aot_runtime.device.dlpack import CPU, Exchanged, export_capsule
 from tests.support.emulation.bundling import on_demand
-from tests.support.reference_launches import with_bundles
+from tests.support.hip_double.double import in_double
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -51,9 +52,9 @@ def test_memory_of_the_host_is_host_memory(rows: Bundle, device: tuple[int, int]
         rows.softmax(x, out=OnHost(out, device, writeable=False))
 
 
-@with_bundles()
-def test_read_only_device_memory_is_no_output(folder: str):
-    rows = open_bundle(f"{folder}/rows-gfx942", "hip:0")
+@in_double()
+def test_read_only_device_memory_is_no_output(rows_bundle: Path):
+    rows = open_bundle(rows_bundle, "hip:0")
     x, memory = rows.device.array(np.zeros((2, 8), np.float32)), rows.device.array(np.zeros((2, 8), np.float32))
 
     class ReadOnly:

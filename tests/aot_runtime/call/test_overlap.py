@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,8 +13,9 @@ import pytest
 from aot_runtime import ArgumentError, Bundle, DeviceArray, open_bundle
 from aot_runtime.contract.records import Index
 from aot_runtime.contract.validate import structure_faults
+from tests.support.hip_double.double import in_double
 from tests.support.op_bundles import OpBundles
-from tests.support.reference_launches import with_bundles
+from tests.support.producers import Interface
 
 X = np.random.default_rng(0).standard_normal((12, 64)).astype(np.float16)
 
@@ -87,25 +89,22 @@ def test_masked_arrays(rows: Bundle):
         rows.softmax(np.ma.masked_less(X, 0))
 
 
-class Foreign:
+def foreign(array: DeviceArray) -> Interface:
     """Another library's array over an array's memory."""
-
-    def __init__(self, array: DeviceArray):
-        self.__cuda_array_interface__ = array.__cuda_array_interface__
-        self.keep = array
+    return Interface(**array.__cuda_array_interface__)
 
 
-@with_bundles()
-def test_memory_of_other_libraries(folder: str):
-    rows = open_bundle(f"{folder}/rows-gfx942", "hip:0")
+@in_double()
+def test_memory_of_other_libraries(rows_bundle: Path):
+    rows = open_bundle(rows_bundle, "hip:0")
     device = rows.device
     big, apart = device.array(X), device.empty(X.shape, X.dtype)
-    views = device.wrap(Foreign(big[:8])), device.wrap(Foreign(big[4:]))
+    views = device.wrap(foreign(big[:8])), device.wrap(foreign(big[4:]))
     for source, target in (views, (views[0], big[4:]), (big[:8], views[1])):
         rows.softmax(source, out=apart[4:])
         with refused("out", "x"):
             rows.softmax(source, out=target)
-    rows.softmax(device.wrap(Foreign(big)), out=big)
+    rows.softmax(device.wrap(foreign(big)), out=big)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,12 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
 from aot_emulator import ARCHS
 
 from aot_runtime.bundle.codeobject import read_arch
-from aot_runtime.contract.arch import ARCHITECTURES, EXPRESSION_NAMES, Architecture
+from aot_runtime.contract.arch import ARCHITECTURES, EXPRESSION_NAMES
 from aot_runtime.device.drivers import driver_for_arch
-from tests.docs.scripts import ROOT
+from tests.support.session_builds import ROOT
 
 NAME = re.compile(r"(gfx\d|sm_\d)[\w\\]*")
 """An architecture's name, or the beginning of several."""
@@ -23,36 +22,27 @@ IN_CODE = {
 }
 """Files and folders whose code names architectures, and why."""
 IN_MANIFESTS = {
-    "manifests/gemm.yaml": (1, "in how many parts k is cut was measured with the tiles that are tuned for sm_90"),
+    "manifests/gemm.yaml": (1, "in how many parts k is cut was measured with the tiles that are tuned for sm_90")
 }
 """Lines of manifests that compare `arch`, and why."""
 
 
-def test_rows_are_named_once():
-    assert all(name == row.name and NAME.fullmatch(name) for name, row in ARCHITECTURES.items())
+def test_rows_agree_with_themselves():
     machines = [row.elf_machine for row in ARCHITECTURES.values() if row.elf_machine is not None]
     assert len(set(machines)) == len(machines) == sum(name.startswith("gfx") for name in ARCHITECTURES)
-
-
-@pytest.mark.parametrize("row", ARCHITECTURES.values(), ids=lambda row: row.name)
-def test_a_workgroup_fits_its_unit(row: Architecture):
-    assert row.lds_bytes + row.unit.lds_reserved <= row.unit.lds
-    assert row.unit.lds % row.unit.lds_granule == 0 and row.unit.vgprs % row.unit.vgpr_granule == 0
-    assert driver_for_arch(row.name) == row.backend
-
-
-@pytest.mark.parametrize("row", ARCHITECTURES.values(), ids=lambda row: row.name)
-def test_constants_of_expressions(row: Architecture):
-    assert [*row.constants] == [*EXPRESSION_NAMES] and row.constants["arch"] == row.name
-    assert all(type(row.constants[name]) is kind for name, kind in EXPRESSION_NAMES.items())
-
-
-@pytest.mark.parametrize("name", [name for name, row in ARCHITECTURES.items() if row.elf_machine is not None])
-def test_a_code_object_names_its_row(name: str):
-    header = bytearray(64)
-    header[:6], header[18:20] = b"\x7fELF\x02\x01", (224).to_bytes(2, "little")
-    header[48] = ARCHITECTURES[name].elf_machine or 0
-    assert read_arch(bytes(header)) == name
+    for name, row in ARCHITECTURES.items():
+        assert name == row.name and NAME.fullmatch(name)
+        unit = row.unit
+        assert row.lds_bytes + unit.lds_reserved <= unit.lds and unit.lds % unit.lds_granule == 0, "a workgroup fits"
+        assert unit.vgprs % unit.vgpr_granule == 0
+        assert driver_for_arch(name) == row.backend
+        assert [*row.constants] == [*EXPRESSION_NAMES] and row.constants["arch"] == name
+        assert all(type(row.constants[constant]) is kind for constant, kind in EXPRESSION_NAMES.items())
+        if row.elf_machine is not None:
+            header = bytearray(64)
+            header[:6], header[18:20] = b"\x7fELF\x02\x01", (224).to_bytes(2, "little")
+            header[48] = row.elf_machine
+            assert read_arch(bytes(header)) == name
 
 
 def test_what_hardware_has():
@@ -64,14 +54,12 @@ def test_what_hardware_has():
     nvidia = {name for name in ARCHITECTURES if name.startswith("sm_")}
     assert having("has_bf16_cvt") == nvidia - {"sm_75"} | {"gfx950", "gfx1250"}
     assert having("has_tf32") == nvidia - {"sm_75"} | {"gfx942"}
-    assert having("fp8") == nvidia - {"sm_75", "sm_80", "sm_86", "sm_87"} | {
-        "gfx942", "gfx950", "gfx1200", "gfx1201", "gfx1250",
-    }  # fmt: skip
+    with_fp8 = {"gfx942", "gfx950", "gfx1200", "gfx1201", "gfx1250"}
+    assert having("fp8") == nvidia - {"sm_75", "sm_80", "sm_86", "sm_87"} | with_fp8
     assert {name for name, row in ARCHITECTURES.items() if row.fp8 == "fnuz"} == {"gfx942"}
     assert {name for name, row in ARCHITECTURES.items() if row.num_xcds > 1} == {"gfx942", "gfx950"}
-    assert {name for name, row in ARCHITECTURES.items() if row.warp_size == 64} == {
-        name for name in ARCHITECTURES if re.fullmatch(r"gfx9\w\w", name)
-    }
+    waves_of_64 = {name for name in ARCHITECTURES if re.fullmatch(r"gfx9\w\w", name)}
+    assert {name for name, row in ARCHITECTURES.items() if row.warp_size == 64} == waves_of_64
 
 
 def test_emulated_architectures_are_the_rows_that_have_a_product():
@@ -83,7 +71,10 @@ def test_emulated_architectures_are_the_rows_that_have_a_product():
 
 def named_in_code(path: Path) -> set[str]:
     """Texts in a file's code that are an architecture's name, docstrings and messages aside."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    source = path.read_text(encoding="utf-8")
+    if not NAME.search(source):
+        return set()
+    tree = ast.parse(source)
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     return {text for text in texts if NAME.fullmatch(text)}
 
@@ -101,6 +92,5 @@ def test_manifests_ask_for_what_the_hardware_has():
     for path in sorted((ROOT / "manifests").glob("*.yaml")):
         lines = [line.partition("#")[0] for line in path.read_text(encoding="utf-8").splitlines()]
         found[path.relative_to(ROOT).as_posix()] = sum(bool(re.search(r"\barch\s*[!=]=", line)) for line in lines)
-    assert {name: count for name, count in found.items() if count} == {
-        name: count for name, (count, _) in IN_MANIFESTS.items()
-    }
+    wanted = {name: count for name, (count, _) in IN_MANIFESTS.items()}
+    assert {name: count for name, count in found.items() if count} == wanted

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, basic_indices
 
-from aot_runtime import ArgumentError, DeviceError, get_device
+from aot_runtime import ArgumentError, get_device
 from aot_runtime.contract.dtypes import DTYPES, numpy_dtype
 from aot_runtime.contract.layout import packed_strides
 from aot_runtime.device.array import DeviceArray
@@ -25,23 +25,26 @@ def counted(shape: tuple[int, ...], dtype: str = "int16") -> np.ndarray:
     return np.arange(int(np.prod(shape)), dtype=dtype).reshape(shape)
 
 
-def check_same(device_array: DeviceArray, expected: np.ndarray) -> None:
-    assert device_array.shape == expected.shape
-    assert device_array.dtype == expected.dtype
-    found = device_array.numpy()
-    assert found.shape == expected.shape and found.dtype == expected.dtype and found.flags.c_contiguous
-    np.testing.assert_array_equal(found, expected)
-    if expected.size:
-        for ours, theirs, extent in zip(device_array.strides, expected.strides, expected.shape, strict=True):
-            assert extent == 1 or ours == theirs
+def check_same(ours: DeviceArray, theirs: np.ndarray) -> None:
+    assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+    assert (ours.size, ours.ndim, ours.nbytes) == (theirs.size, theirs.ndim, theirs.nbytes)
+    found = ours.numpy()
+    assert found.shape == theirs.shape and found.dtype == theirs.dtype and found.flags.c_contiguous
+    np.testing.assert_array_equal(found, theirs)
+    if theirs.size:
+        for a, b, extent in zip(ours.strides, theirs.strides, theirs.shape, strict=True):
+            assert extent == 1 or a == b
 
 
-def reshaped(view: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """numpy's reshaped view; None where it would need a copy."""
-    try:
-        return np.reshape(view, shape, copy=False)
-    except ValueError:
-        return None
+def draw_shape(data: st.DataObject, size: int) -> tuple[int, ...]:
+    """A shape of so many elements."""
+    if size == 0:
+        return data.draw(st.sampled_from([(0,), (3, 0), (0, 2, 1)]))
+    shape: list[int] = []
+    while size > 1:
+        shape.append(data.draw(st.sampled_from([n for n in range(2, size + 1) if size % n == 0])))
+        size //= shape[-1]
+    return tuple(shape + [1] * data.draw(st.integers(0, 2)))
 
 
 @in_double()
@@ -51,64 +54,43 @@ def test_views_are_numpys():
     @many
     @given(st.data())
     def check(data):
-        host = counted(data.draw(shapes))
-        ours, theirs = device.array(host), host
+        theirs = counted(data.draw(shapes))
+        ours = device.array(theirs)
         for _ in range(data.draw(st.integers(1, 3))):
             match data.draw(st.sampled_from(["index", "transpose", "T", "reshape"])):
                 case "index":
                     key = data.draw(basic_indices(theirs.shape, allow_newaxis=True, allow_ellipsis=True, max_dims=6))
-                    ours, theirs = (
-                        ours[key],
-                        theirs[key] if isinstance(theirs[key], np.ndarray) else np.array(theirs[key]),
-                    )
+                    ours, theirs = ours[key], np.asarray(theirs[key])
                 case "transpose" if theirs.ndim:
                     order = data.draw(st.permutations(range(theirs.ndim)))
                     order = [axis - theirs.ndim if data.draw(st.booleans()) else axis for axis in order]
                     ours, theirs = ours.transpose(*order), theirs.transpose(*order)
                 case "reshape":
-                    wanted = reshape_of(data, theirs.size)
-                    view = reshaped(theirs, wanted)
-                    if view is None:
+                    wanted = draw_shape(data, theirs.size)
+                    try:
+                        theirs = np.reshape(theirs, wanted, copy=False)
+                    except ValueError:
                         with pytest.raises(ArgumentError, match="would need a copy"):
                             ours.reshape(*wanted)
                     else:
-                        ours, theirs = ours.reshape(*wanted), view
+                        ours = ours.reshape(*wanted)
                 case _:
                     ours, theirs = ours.T, theirs.T
             check_same(ours, theirs)
-            assert len(theirs.shape) == 0 or len(ours) == len(theirs)
-            assert (ours.size, ours.ndim, ours.nbytes) == (theirs.size, theirs.ndim, theirs.nbytes)
+            assert theirs.ndim == 0 or len(ours) == len(theirs)
 
     check()
 
 
-def reshape_of(data: st.DataObject, size: int) -> tuple[int, ...]:
-    if size == 0:
-        return data.draw(st.sampled_from([(0,), (3, 0), (0, 2, 1)]))
-    shape: list[int] = []
-    while size > 1:
-        factor = data.draw(st.sampled_from([n for n in range(2, size + 1) if size % n == 0]))
-        shape.append(factor)
-        size //= factor
-    return tuple(shape + [1] * data.draw(st.integers(0, 2)))
-
-
 @in_double()
 def test_layouts_of_views():
-    device = get_device("hip:0")
-    x = device.array(counted((4, 8)))
+    x = get_device("hip:0").array(counted((4, 8)))
     assert x[1].layout.aligned and not x[:, 1:].layout.aligned
-    assert x[:, 8:].numpy().shape == (4, 0)
     assert x[::-1].layout.low == -24 and x[::-1].ptr == x.ptr + 48
-    assert x[None, ..., None].shape == (1, 4, 8, 1)
     assert x[np.int64(2), -1].numpy() == 23
     assert [int(row.numpy()[0]) for row in x] == [0, 8, 16, 24]
     for shape in ((np.int64(8), 4), (-1, 4), (2, -1, 2)):
         assert all(type(n) is int for n in x.reshape(*shape).layout.shape)
-    view = x[1:, ::2].T
-    assert view.owner is x.owner
-    del x
-    np.testing.assert_array_equal(view.numpy(), counted((4, 8))[1:, ::2].T)
 
 
 @in_double()
@@ -129,6 +111,8 @@ def test_wrong_views():
             x.reshape(*shape)
     with pytest.raises(ArgumentError, match="sizes differ"):
         x[:0].reshape(2**32, 2**32)  # whose product is 0 in 64 bits
+    with pytest.raises(ArgumentError, match="would need a copy"):
+        x.T.reshape(32)
     with pytest.raises(TypeError, match="without dims"):
         len(x[0, 0])
 
@@ -142,11 +126,9 @@ def test_every_dtype_makes_the_round_trip():
         assert array.dtype == host.dtype and array.layout.dtype == name and array.layout.itemsize == host.itemsize
         for ours, theirs in ((array, host), (array[:, ::-2].T, host[:, ::-2].T), (array[1, 2, 3], host[1, 2, 3])):
             found = ours.numpy()
-            assert found.dtype == host.dtype
-            assert found.tobytes() == np.ascontiguousarray(theirs).tobytes()
+            assert found.dtype == host.dtype and found.tobytes() == np.ascontiguousarray(theirs).tobytes()
     assert device.empty(3, ml_dtypes.bfloat16).layout.dtype == "bfloat16"
     assert device.empty(3, "float8_e4m3fnuz").layout.itemsize == 1
-    assert device.empty((2,), np.float16).nbytes == 4
 
 
 @in_double()
@@ -163,43 +145,31 @@ def test_copy_from():
         wide = counted((*shape, 2))
         host = wide[..., 0] if strided else wide[..., 1].copy()
         target.copy_from(host)
-        check_same_values(target, host)
-        view = target[..., None, :] if shape else target[None]
-        view.copy_from(host[..., None, :] if shape else host[None])
-        check_same_values(target, host)
+        np.testing.assert_array_equal(target.numpy(), host)
+        target.fill(0xFF)
+        at = np.s_[..., None, :] if shape else np.s_[None]
+        target[at].copy_from(host[at])
+        np.testing.assert_array_equal(target.numpy(), host)
 
     check()
 
 
-def check_same_values(device_array: DeviceArray, expected: np.ndarray) -> None:
-    np.testing.assert_array_equal(device_array.numpy(), expected)
-
-
 @in_double()
-def test_copy_from_and_fill_refuse_gaps():
+def test_fill_and_copies_that_are_refused():
     x = get_device("hip:0").array(counted((4, 8)))
     for view in (x[:, ::2], x[:, 1:], x[::-1]):
-        with pytest.raises(ArgumentError, match="cannot copy to an array with gaps or overlap"):
+        with pytest.raises(ArgumentError, match="cannot write to an array with gaps or overlap"):
             view.copy_from(np.zeros(view.shape, np.int16))
-        with pytest.raises(ArgumentError, match="cannot fill an array with gaps or overlap"):
+        with pytest.raises(ArgumentError, match="cannot write to an array with gaps or overlap"):
             view.fill(0)
-    check_same_values(x, counted((4, 8)))
-    with pytest.raises(ArgumentError, match=r"cannot copy int16\[4, 7\] to int16\[4, 8\]"):
-        x.copy_from(np.zeros((4, 7), np.int16))
-    with pytest.raises(ArgumentError, match=r"cannot copy int32\[4, 8\] to int16"):
-        x.copy_from(np.zeros((4, 8), np.int32))
-    with pytest.raises(ArgumentError, match=r"cannot copy >i2"):
-        x.copy_from(np.zeros((4, 8), ">i2"))
-
-
-@in_double()
-def test_fill():
-    x = get_device("hip:0").array(counted((4, 8)))
+    for shape, dtype in (((4, 7), "int16"), ((4, 8), "int32"), ((4, 8), ">i2")):
+        with pytest.raises(ArgumentError, match=rf"cannot copy {dtype}\[4, {shape[1]}\] to int16\[4, 8\]"):
+            x.copy_from(np.zeros(shape, dtype))
+    np.testing.assert_array_equal(x.numpy(), counted((4, 8)))
     x[1:3].fill(0x01)
-    assert (x.numpy()[1:3] == 0x0101).all() and (x.numpy()[3] == counted((4, 8))[3]).all() and x.numpy()[0, 7] == 7
+    assert (x.numpy()[1:3] == 0x0101).all() and (x.numpy()[[0, 3]] == counted((4, 8))[[0, 3]]).all()
     x.T.fill(0xFF)
     assert (x.numpy() == -1).all()
-    x[:0].fill(3)
 
 
 @in_double()
@@ -208,7 +178,6 @@ def test_empty_arrays():
     for shape in ((0,), (3, 0), (0, 3), (2, 0, 4)):
         x = device.array(np.zeros(shape, np.float32))
         assert (x.shape, x.ptr, x.nbytes, x.owner) == (shape, 0, 0, None)
-        assert x.numpy().shape == shape
         x.copy_from(np.zeros(shape, np.float32))
         x.fill(1)
         check_same(x.T, np.zeros(shape, np.float32).T)
@@ -216,47 +185,31 @@ def test_empty_arrays():
 
 
 @in_double()
-def test_wrong_arrays():
+def test_arrays_that_cannot_be():
     device = get_device("hip:0")
-    for dtype, words in (
-        ("complex64", "complex64"),
-        ("bfloat17", "bfloat17"),
-        (object, "object"),
-        ("U3", "str"),
-        (3, "3"),
-    ):
+    for dtype, words in {"complex64": "complex64", "bfloat17": "bfloat17", object: "object", "U3": "str", 3: 3}.items():
         with pytest.raises(ArgumentError, match=f"dtype '?{words}.*is not supported; allowed: bool, int8"):
             device.empty((2,), dtype)
-    with pytest.raises(ArgumentError, match="no array has shape"):
-        device.empty((2, -1), "float32")
-    for order in ((0,), (0, 0), (1, 2)):
+    for shape, order in (((2, -1), None), ((2, 3), (0,)), ((2, 3), (0, 0)), ((2, 3), (1, 2))):
         with pytest.raises(ArgumentError, match="no array has shape"):
-            device.empty((2, 3), "float32", order=order)
+            device.empty(shape, "float32", order=order)
     with pytest.raises(ArgumentError, match="dtype object is not supported"):
         device.array([object()])
 
 
-@in_double()
-def test_memory_is_given_back():
-    device, double = get_device("hip:0"), Double()
-    x = device.array(counted((1 << 20,)))
+@in_double(HIP_DOUBLE_DEVICES=2)
+def test_arrays_live_on_their_device_as_long_as_their_views():
+    first, second, double = get_device("hip:0"), get_device("hip:1"), Double()
+    x, y = first.array(counted((1 << 20,))), second.array(counted((200,)))
+    assert repr(y) == "DeviceArray(int16[200] strides [1] on hip:1)"
+    assert (x.layout.device, y.layout.device) == (("hip", 0), ("hip", 1))
+    assert first.driver is second.driver
+    assert (first.driver.device_of(x.ptr), first.driver.device_of(y.ptr)) == (0, 1)
+    check_same(y[::3], counted((200,))[::3])
     view = x[5:]
     del x
     gc.collect()
     assert double.allocated() >= 2 << 20
     del view
-    device.memory.trim()
+    first.memory.trim()
     assert double.allocated() == 0
-
-
-@in_double(HIP_DOUBLE_DEVICES=2)
-def test_arrays_live_on_their_device():
-    first, second = get_device("hip:0"), get_device("hip:1")
-    x, y = first.array(counted((100,))), second.array(counted((200,)))
-    assert repr(y) == "DeviceArray(int16[200] strides [1] on hip:1)"
-    assert (x.layout.device, y.layout.device) == (("hip", 0), ("hip", 1))
-    assert first.driver.device_of(x.ptr) == 0 and first.driver.device_of(y.ptr) == 1
-    check_same(y[::3], counted((200,))[::3])
-    assert first.driver is second.driver
-    with pytest.raises(DeviceError, match="there is no device hip:2; hip shows 2 device"):
-        get_device("hip:2")

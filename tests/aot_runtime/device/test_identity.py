@@ -18,7 +18,7 @@ from aot_runtime.device.drivers.gpu import GpuDriver
 from aot_runtime.device.drivers.hip import HipDriver
 from tests.support.hip_double.code_object import code_object
 from tests.support.hip_double.double import Double, in_double
-from tests.support.reference_launches import open_over_double, with_bundles
+from tests.support.reference_launches import open_over_double
 
 X = np.ones((3, 5), np.float32)
 
@@ -48,9 +48,9 @@ def test_a_device_is_its_own_copy():
         pickle.dumps(device)
 
 
-@with_bundles()
-def test_a_bundle_is_its_own_copy(folder: str):
-    small, launches = open_over_double(folder)
+@in_double()
+def test_a_bundle_is_its_own_copy(small_bundle: Path):
+    small, launches = open_over_double(small_bundle)
     assert copy.copy(small) is copy.deepcopy((small,))[0] is small
     with pytest.raises(TypeError, match=r"a Bundle is neither .*; open it again from its path"):
         pickle.dumps(small)
@@ -67,9 +67,9 @@ def test_a_bundle_that_is_not_open_has_no_attribute():
 # Arguments that are no arrays.
 
 
-@with_bundles()
-def test_a_class_is_no_argument(folder: str):
-    small, launches = open_over_double(folder)
+@in_double()
+def test_a_class_is_no_argument(small_bundle: Path):
+    small, launches = open_over_double(small_bundle)
     x = small.device.array(X)
     for kind in (np.ndarray, np.float32, type(x), int, type):
         with pytest.raises(ArgumentError, match=f"affine: argument 'x': {kind.__name__} is a class, not an array"):
@@ -83,10 +83,10 @@ def test_a_class_is_no_argument(folder: str):
     assert launches.count == 0
 
 
-@with_bundles()
-def test_an_array_that_cannot_be_taken(folder: str):
+@in_double()
+def test_an_array_that_cannot_be_taken(small_bundle: Path):
     """As torch does with a tensor that has gradients."""
-    small, _ = open_over_double(folder)
+    small, _ = open_over_double(small_bundle)
 
     class Tracked:
         def __dlpack_device__(self) -> tuple[int, int]:
@@ -153,9 +153,9 @@ def test_low_memory_in_the_middle_of_copies():
     assert (array.numpy() == X).all()
 
 
-@with_bundles()
-def test_low_memory_while_code_is_read(folder: str):
-    small, launches = open_over_double(folder)
+@in_double()
+def test_low_memory_while_code_is_read(small_bundle: Path):
+    small, launches = open_over_double(small_bundle)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("aot_runtime.opened.read_blob", no_memory)
         with pytest.raises(MemoryError):
@@ -164,11 +164,11 @@ def test_low_memory_while_code_is_read(folder: str):
     assert launches.count == 1
 
 
-@with_bundles()
-def test_a_bundle_opens_where_no_thread_can_be_had(folder: str):
+@in_double()
+def test_a_bundle_opens_where_no_thread_can_be_had(small_bundle: Path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading.Thread, "start", lambda self: no_thread())
-        small = open_bundle(Path(folder) / "small-gfx942")
+        small = open_bundle(small_bundle)
     assert small.affine(X).shape == X.shape
 
 

@@ -1,27 +1,20 @@
-"""Calls of the attention ops, every feature with every other: their inputs, and what must come out.
+"""Calls of flash_attention and flash_attention_varlen, every feature with every other.
 
-The same cases run on the emulator and on GPUs. `pairwise` chooses them: each two values of two axes meet in some case.
+`pairwise` chooses them: each two values of two axes meet in some case.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from aot_runtime.masks import parse_mask
-from kernels.attention.reference import (
-    attention,
-    attention_same_dtype,
-    attention_varlen,
-    attention_varlen_same_dtype,
-)
+from tests.ops.attention.calls import DTYPES, MARGIN, Array, Call, Placed, lse_room, placed, room
 
-Array = np.ndarray[Any, Any]
 AXES: dict[str, tuple[Any, ...]] = {
     "mask": ("0", "b", "t", "t:7,3", "b:20,-1", "b:30,4", "g:12,-4"),
     "head_dims": ((64, 64), (128, 128), (32, 32), (40, 40), (33, 33), (192, 128), (96, 24)),
@@ -34,9 +27,6 @@ AXES: dict[str, tuple[Any, ...]] = {
     "v_rows": (True, False),
     "return_lse": (True, False),
 }
-DTYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
-MARGIN = 16
-"""Elements of NaN beside a tensor's last dim: as many as leave aligned rows aligned."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +56,10 @@ class Case:
     def __str__(self) -> str:
         return " ".join(str(getattr(self, field.name)).replace(" ", "") for field in fields(self)[: len(AXES)])
 
+    @property
+    def op(self) -> str:
+        return "flash_attention_varlen" if self.mode == "varlen" else "flash_attention"
+
 
 EDGES = (
     Case("b", lengths=(0, 5)), Case("b", lengths=(5, 0)), Case("b", lengths=(200, 3), mode="varlen", heads=(2, 2)),
@@ -85,34 +79,6 @@ SCHEDULES = tuple(
     )
 )  # fmt: skip
 """Calls of persistent programs; in the first two there are more tiles than 608 programs, two for each compute unit."""
-
-
-@dataclass(frozen=True)
-class Placed:
-    """A tensor in an array that is NaN around it: `place` finds it there, on the host and on a device."""
-
-    whole: Array
-    place: Callable[[Any], Any]
-
-    @property
-    def values(self) -> Array:
-        return self.place(self.whole)
-
-    def is_alone(self, whole: Array) -> bool:
-        """Whether `whole`, of the same shape, is NaN but for the tensor."""
-        beside = np.ones(whole.shape, bool)
-        self.place(beside)[...] = False
-        return bool(np.isnan(whole[beside].astype(np.float32)).all())
-
-
-@dataclass(frozen=True)
-class Call:
-    """Arguments of an op. inputs and outputs: tensors by name; arrays that are not Placed stay on the host."""
-
-    op: str
-    inputs: dict[str, Placed | Array]
-    outputs: dict[str, Placed]
-    scalars: dict[str, Any]
 
 
 def valid(case: Case) -> bool:
@@ -155,33 +121,27 @@ def _random_case(rng: np.random.Generator, fixed: dict[str, Any]) -> Case:
 def make_call(case: Case, seed: int = 0) -> Call:
     """Random inputs of a case, and NaN where outputs are to be."""
     rng = np.random.default_rng(seed)
-    return _varlen_call(case, rng) if case.mode == "varlen" else _batch_call(case, rng)
-
-
-def expected(call: Call) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """(out, lse) exactly, and as its dtype allows."""
-    inputs = {name: item.values if isinstance(item, Placed) else item for name, item in call.inputs.items()}
-    options = {"scale": inputs["q"].shape[-1] ** -0.5} | call.scalars | {"return_lse": True}
-    exact, same = {
-        "flash_attention": (attention, attention_same_dtype),
-        "flash_attention_varlen": (attention_varlen, attention_varlen_same_dtype),
-    }[call.op]
-    return exact(**inputs, **options), same(**inputs, **options)  # type: ignore[return-value, operator]
+    softcap = {"softcap": 1.5} if "softcap" in case.score else {}
+    scale = {} if case.scale is None else {"scale": case.scale}
+    schedule = {} if case.schedule == "auto" else {"schedule": case.schedule}
+    scalars = parse_mask(case.mask) | softcap | scale | schedule | {"return_lse": case.return_lse}
+    call = _varlen_call(case, rng) if case.mode == "varlen" else _batch_call(case, rng)
+    return replace(call, scalars=call.scalars | scalars)
 
 
 def _batch_call(case: Case, rng: np.random.Generator) -> Call:
     batch, (seqlen_q, seqlen_k), heads = case.batch, case.lengths, case.heads[0]
-    q, k, v, out = _tensors(case, rng, batch, seqlen_q, seqlen_k)
-    inputs: dict[str, Placed | Array] = {"q": q, "k": k, "v": v}
+    inputs, outputs = _tensors(case, rng, batch, seqlen_q, seqlen_k)
     if case.score.startswith("bias"):
         shape = (1, heads, 1, seqlen_k) if case.score == "bias of keys" else (batch, 1, seqlen_q, seqlen_k)
-        whole = np.full((*shape[:3], -(-seqlen_k // 16) * 16 + MARGIN), np.nan, DTYPES[case.dtype])
-        inputs["bias"] = _filled(whole, lambda x: x[..., :seqlen_k], rng, hidden=0.2)
-    outputs = {"out": out}
+        bias = rng.standard_normal(shape).astype(DTYPES[case.dtype])
+        bias[rng.random(shape) < 0.2] = -np.inf
+        whole = np.full((*shape[:3], -(-seqlen_k // 16) * 16 + MARGIN), np.nan, bias.dtype)
+        whole[..., :seqlen_k] = bias
+        inputs["bias"] = Placed(whole, lambda x: x[..., :seqlen_k])
     if case.return_lse:
-        whole = np.full((batch, heads, seqlen_q + 3), np.nan, np.float32)
-        outputs["lse"] = Placed(whole, lambda x: x[..., 1 : 1 + seqlen_q])
-    return Call("flash_attention", inputs | _slopes(case, batch), outputs, _scalars(case))
+        outputs["lse"] = lse_room(batch, heads, seqlen_q)
+    return Call(case.op, inputs | _slopes(case, batch), outputs, {})
 
 
 def _varlen_call(case: Case, rng: np.random.Generator) -> Call:
@@ -190,24 +150,14 @@ def _varlen_call(case: Case, rng: np.random.Generator) -> Call:
     lengths = ((longest_q, longest_k), (0, 5), (3, 0), (longest_q // 2 + 1, longest_k // 3 + 1))
     cu_q, cu_k = (np.cumsum([2, *(pair[i] for pair in lengths)], dtype=np.int32) for i in (0, 1))
     tokens_q, tokens_k = int(cu_q[-1]) + 1, int(cu_k[-1]) + 1
-    q, k, v, out = (
-        Placed(x.whole, lambda whole, place=x.place: place(whole)[0].transpose(1, 0, 2))
-        for x in _tensors(case, rng, 1, tokens_q, tokens_k)
+    inputs, outputs = (
+        {name: Placed(x.whole, lambda whole, place=x.place: place(whole)[0].transpose(1, 0, 2)) for name, x in items}
+        for items in (found.items() for found in _tensors(case, rng, 1, tokens_q, tokens_k))
     )
-    outputs = {"out": out}
     if case.return_lse:
-        whole = np.full((case.heads[0], tokens_q + 3), np.nan, np.float32)
-        outputs["lse"] = Placed(whole, lambda x: x[:, 1 : 1 + tokens_q])
-    inputs: dict[str, Placed | Array] = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k}
-    scalars = _scalars(case) | {"max_seqlen_q": max(longest_q, 3)}
-    return Call("flash_attention_varlen", inputs | _slopes(case, len(lengths)), outputs, scalars)
-
-
-def _scalars(case: Case) -> dict[str, Any]:
-    softcap = {"softcap": 1.5} if "softcap" in case.score else {}
-    scale = {} if case.scale is None else {"scale": case.scale}
-    schedule = {} if case.schedule == "auto" else {"schedule": case.schedule}
-    return parse_mask(case.mask) | softcap | scale | schedule | {"return_lse": case.return_lse}
+        outputs["lse"] = lse_room(case.heads[0], tokens_q)
+    tables = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k} | _slopes(case, len(lengths))
+    return Call(case.op, inputs | tables, outputs, {"max_seqlen_q": max(longest_q, 3)})
 
 
 def _slopes(case: Case, batch: int) -> dict[str, Array]:
@@ -219,54 +169,28 @@ def _slopes(case: Case, batch: int) -> dict[str, Array]:
 
 def _tensors(
     case: Case, rng: np.random.Generator, batch: int, rows_q: int, rows_k: int
-) -> tuple[Placed, Placed, Placed, Placed]:
-    """q, k, v and out as [batch, heads, rows, head_dim] in the layout of the case."""
-    q, k, v, out = _random_tensors(case, rng, batch, rows_q, rows_k)
-    q.values[...] *= DTYPES[case.dtype].type(case.magnitude)
-    if case.values is not None:
-        v.values[...] = case.values
-    return q, k, v, out
-
-
-def _random_tensors(
-    case: Case, rng: np.random.Generator, batch: int, rows_q: int, rows_k: int
-) -> tuple[Placed, Placed, Placed, Placed]:
+) -> tuple[dict[str, Any], dict[str, Placed]]:
+    """q, k and v, and out, as [batch, heads, rows, head_dim] in the layout of the case."""
     (heads, heads_kv), (dim, dim_v), dtype = case.heads, case.head_dims, DTYPES[case.dtype]
-    out = _empty(case.layout, batch, heads, rows_q, dim_v, dtype)
-    if case.layout == "packed":
-        whole = np.full((batch, max(rows_q, rows_k), heads + 2 * heads_kv, max(dim, dim_v)), np.nan, dtype)
-
-        def part(first: int, count: int, rows: int, columns: int) -> Placed:
-            return _filled(whole, lambda x: x[:, :rows, first : first + count, :columns].transpose(0, 2, 1, 3), rng)
-
-        q, k = part(0, heads, rows_q, dim), part(heads, heads_kv, rows_k, dim)
-        v = part(heads + heads_kv, heads_kv, rows_k, dim_v)
-    else:
-        q, k, v = (
-            _filled(empty.whole, empty.place, rng)
-            for empty in (
-                _empty(case.layout, batch, heads, rows_q, dim, dtype),
-                _empty(case.layout, batch, heads_kv, rows_k, dim, dtype),
-                _empty(case.layout, batch, heads_kv, rows_k, dim_v, dtype),
-            )
-        )
+    q = (rng.standard_normal((batch, heads, rows_q, dim)) * case.magnitude).astype(dtype)
+    k, v = (rng.standard_normal((batch, heads_kv, rows_k, width)).astype(dtype) for width in (dim, dim_v))
+    if case.values is not None:
+        v[...] = case.values
+    items = _packed((q, k, v)) if case.layout == "packed" else [placed(x, case.layout) for x in (q, k, v)]
     if not case.v_rows:
-        whole_v = np.full((batch, heads_kv, dim_v, -(-rows_k // 16) * 16 + MARGIN), np.nan, dtype)
-        v = _filled(whole_v, lambda x: x[..., :rows_k].transpose(0, 1, 3, 2), rng)
-    return q, k, v, out
+        items[2] = placed(v, "columns")
+    out = room((batch, heads, rows_q, dim_v), dtype, case.layout)
+    return dict(zip("qkv", items, strict=True)), {"out": out}
 
 
-def _empty(layout: str, batch: int, heads: int, rows: int, columns: int, dtype: np.dtype[Any]) -> Placed:
-    if layout == "bhsd":
-        whole = np.full((batch, heads, rows + 3, columns + MARGIN), np.nan, dtype)
-        return Placed(whole, lambda x: x[:, :, 2 : 2 + rows, :columns])
-    whole = np.full((batch, rows + 3, heads, columns + MARGIN), np.nan, dtype)
-    return Placed(whole, lambda x: x[:, 2 : 2 + rows, :, :columns].transpose(0, 2, 1, 3))
-
-
-def _filled(whole: Array, place: Callable[[Any], Any], rng: np.random.Generator, hidden: float = 0.0) -> Placed:
-    """Normal random numbers in place; `hidden` is the share of -inf among them."""
-    view = place(whole)
-    view[...] = rng.standard_normal(view.shape)
-    view[rng.random(view.shape) < hidden] = -np.inf
-    return Placed(whole, place)
+def _packed(tensors: Sequence[Array]) -> list[Placed]:
+    """Tensors whose heads are side by side in one array [batch, rows, heads, columns]."""
+    heads = [x.shape[1] for x in tensors]
+    rows, columns = (max(x.shape[dim] for x in tensors) for dim in (2, 3))
+    whole = np.full((len(tensors[0]), rows, sum(heads), columns), np.nan, tensors[0].dtype)
+    items = []
+    for x, first in zip(tensors, itertools.accumulate(heads, initial=0), strict=False):
+        part = (slice(None), slice(x.shape[2]), slice(first, first + x.shape[1]), slice(x.shape[3]))
+        items.append(Placed(whole, lambda array, part=part: array[part].transpose(0, 2, 1, 3)))
+        items[-1].values[...] = x
+    return items

@@ -1,23 +1,18 @@
-"""The attention ops with all that their manifests say, on the emulator: gfx942, in strict mode."""
+"""The bundles of attention on the device that `--on` names."""
 
 from __future__ import annotations
 
 import pytest
 
 from aot_runtime import Bundle
-from tests.support.emulation.bundling import on_demand
+from tests.support.op_bundles import OpBundles
 
 
 @pytest.fixture(scope="session")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return on_demand(tmp_path_factory, "attention")
+def attention(op_bundles: OpBundles) -> Bundle:
+    return op_bundles.open("attention")
 
 
 @pytest.fixture(scope="session")
-def quantised(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return on_demand(tmp_path_factory, "attention_quantised")
-
-
-@pytest.fixture(scope="session")
-def latent(bundle: Bundle) -> Bundle:
-    return bundle
+def attention_quantised(op_bundles: OpBundles) -> Bundle:
+    return op_bundles.open("attention_quantised")

@@ -1,7 +1,4 @@
-"""Calls of the quantised attention ops: their inputs, and what must come out. The same run on the emulator and on GPUs.
-
-Numbers are quantised as a caller would do it, from normal random numbers, with a factor for each head.
-"""
+"""Calls of the quantised attention ops: normal random numbers, quantised as a caller would, with a factor a head."""
 
 from __future__ import annotations
 
@@ -11,20 +8,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from aot_runtime import Bundle, DeviceArray
 from aot_runtime.caches import quantise_heads
 from aot_runtime.masks import parse_mask
-from kernels.attention import quantised_reference as reference
-from kernels.tolerance import assert_close
-from tests.ops.attention.cases import DTYPES, MARGIN, Array, Call, Placed
-
-FLOORS = {"out": 1e-6, "lse": 1e-5}
-INT8 = np.dtype(np.int8)
-REFERENCES = {
-    "flash_attention_int8": (reference.attention_int8, reference.attention_int8_same_dtype),
-    "flash_attention_int8_kv": (reference.attention_kv, reference.attention_kv_same_dtype),
-    "flash_attention_fp8": (reference.attention_fp8, reference.attention_fp8_same_dtype),
-}
+from tests.ops.attention.calls import DTYPES, INT8, Array, Call, Placed, lse_room, placed, room
 
 
 @dataclass(frozen=True)
@@ -61,96 +47,39 @@ CASES = (
 )  # fmt: skip
 
 
-def float8_of(arch: str) -> np.dtype[Any]:
-    """The float8 that the matrix units of an arch have."""
-    return np.dtype(ml_dtypes.float8_e4m3fnuz if arch == "gfx942" else ml_dtypes.float8_e4m3fn)
+def float8_of(arch: str, other: bool = False) -> np.dtype[Any]:
+    """The float8 that the matrix units of an arch have; the `other` is the one that they have not."""
+    fnuz = (arch == "gfx942") != other
+    return np.dtype(ml_dtypes.float8_e4m3fnuz if fnuz else ml_dtypes.float8_e4m3fn)
 
 
-def make_call(case: Quantised, arch: str, seed: int = 0) -> Call:
-    """Random inputs of a case, poison around them, and NaN where outputs are to be."""
-    rng = np.random.default_rng(seed)
-    batch, (heads, heads_kv), (seqlen_q, seqlen_k) = 2, case.heads, case.lengths
+def make_call(case: Quantised, arch: str, unquantised: tuple[Array, Array, Array] | None = None) -> Call:
+    """Random inputs of a case, or `unquantised` q, k and v, poison around them, and NaN where outputs are to be."""
+    rng = np.random.default_rng(0)
+    (heads, heads_kv), (seqlen_q, seqlen_k) = case.heads, case.lengths
     dtype = INT8 if case.op.startswith("int8") else float8_of(arch)
-    q = rng.standard_normal((batch, heads, seqlen_q, case.head_dim)) * case.magnitude
-    k, v = rng.standard_normal((2, batch, heads_kv, seqlen_k, case.head_dim))
+    shapes = ((2, heads, seqlen_q, case.head_dim), *2 * ((2, heads_kv, seqlen_k, case.head_dim),))
+    tensors = unquantised or [
+        rng.standard_normal(shape) * magnitude for shape, magnitude in zip(shapes, (case.magnitude, 1, 1), strict=True)
+    ]
     inputs: dict[str, Placed | Array] = {}
-    for name, x in (("q", q), ("k", k), ("v", v)):
+    for name, x in zip("qkv", tensors, strict=True):
         if name == "q" and case.op == "int8_kv":
             numbers = x.astype(DTYPES[case.dtype])
         else:
-            numbers, factors = quantise(x, dtype, case.batch_scales)
-            inputs[f"{name}_scale"] = factors
-        inputs[name] = placed(numbers, case.layout, rows=name != "v" or case.v_rows)
-    out = placed(np.full(q.shape, np.nan, DTYPES[case.dtype]), case.layout)
-    outputs = {"out": out}
+            numbers, inputs[f"{name}_scale"] = _quantise(x, dtype, case.batch_scales)
+        inputs[name] = placed(numbers, case.layout if name != "v" or case.v_rows else "columns")
+    outputs = {"out": room(shapes[0], DTYPES[case.dtype], case.layout)}
     if case.return_lse:
-        whole = np.full((batch, heads, seqlen_q + 3), np.nan, np.float32)
-        outputs["lse"] = Placed(whole, lambda x: x[..., 1 : 1 + seqlen_q])
+        outputs["lse"] = lse_room(*shapes[0][:3])
     scalars = parse_mask(case.mask) | {"return_lse": case.return_lse}
     scalars |= {"int8_probabilities": True} if case.int8_p else {}
     return Call(f"flash_attention_{case.op}", inputs, outputs, scalars)
 
 
-def quantise(x: Array, dtype: np.dtype[Any], batches: bool) -> tuple[Array, Array]:
+def _quantise(x: Array, dtype: np.dtype[Any], batches: bool) -> tuple[Array, Array]:
     """`quantise_heads` with a factor for each head of each batch, or one for each head."""
     if batches:
         return quantise_heads(x, dtype)
     numbers, factors = quantise_heads(x.swapaxes(0, 1).reshape(1, x.shape[1], -1, x.shape[3]), dtype)
     return numbers.reshape(x.shape[1], x.shape[0], *x.shape[2:]).swapaxes(0, 1), factors
-
-
-def placed(values: Array, layout: str, rows: bool = True) -> Placed:
-    """A copy of values [batch, heads, rows, columns] in an array that is NaN, or of int8 127, around it.
-
-    rows: columns are the innermost dim of the array; else rows are.
-    """
-    batch, heads, length, width = values.shape
-    fill = 127 if values.dtype == INT8 else np.nan
-    if not rows:
-        whole = np.full((batch, heads, width, -(-length // 16) * 16 + MARGIN), fill, values.dtype)
-        item = Placed(whole, lambda x: x[..., :length].transpose(0, 1, 3, 2))
-    elif layout == "bshd":
-        whole = np.full((batch, length + 3, heads, width + MARGIN), fill, values.dtype)
-        item = Placed(whole, lambda x: x[:, 2 : 2 + length, :, :width].transpose(0, 2, 1, 3))
-    else:
-        whole = np.full((batch, heads, length + 3, width + MARGIN), fill, values.dtype)
-        item = Placed(whole, lambda x: x[:, :, 2 : 2 + length, :width])
-    item.values[...] = values
-    return item
-
-
-def expected(call: Call) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """(out, lse) exactly, and as its dtypes allow."""
-    inputs = {name: item.values if isinstance(item, Placed) else item for name, item in call.inputs.items()}
-    if call.op != "flash_attention_int8_kv":
-        inputs["out"] = call.outputs["out"].values
-    options = {"scale": inputs["q"].shape[-1] ** -0.5} | call.scalars | {"return_lse": True}
-    exact, same = REFERENCES[call.op]
-    return exact(**inputs, **options), same(**inputs, **options)  # type: ignore[operator]
-
-
-def run(bundle: Bundle, call: Call) -> dict[str, Array]:
-    """The outputs of a call, after checking that nothing beside them was written."""
-
-    def on_device(item: Placed | Array) -> DeviceArray:
-        return item.place(bundle.device.array(item.whole)) if isinstance(item, Placed) else bundle.device.array(item)
-
-    inputs = {name: on_device(item) for name, item in call.inputs.items()}
-    wholes = {name: bundle.device.array(item.whole) for name, item in call.outputs.items()}
-    outputs = {name: item.place(wholes[name]) for name, item in call.outputs.items()}
-    getattr(bundle, call.op)(**inputs, **outputs, **call.scalars)
-    for name, item in call.outputs.items():
-        assert item.is_alone(wholes[name].numpy()), f"written beside {name}"
-    return {name: item.place(wholes[name].numpy()) for name, item in call.outputs.items()}
-
-
-def check(bundle: Bundle, call: Call) -> None:
-    """Run a call; raise AssertionError where a result is wrong, or anything beside it was written to."""
-    results = run(bundle, call)
-    for name, exact, same_dtype in zip(("out", "lse"), *expected(call), strict=True):
-        if name in results:
-            floor = FLOORS[name]
-            if call.op == "flash_attention_fp8" and bundle.device.arch.startswith("sm_"):
-                # Its matrix units keep some 14 bits of a sum of float8 products.
-                floor += 2**-11 * np.abs(exact[np.isfinite(exact)]).max(initial=0)
-            assert_close(results[name], exact, same_dtype, floor, name)

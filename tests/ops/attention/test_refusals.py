@@ -1,91 +1,81 @@
-"""Calls of the attention ops that make no sense: each is an error that says so, before anything is launched."""
+"""Calls of the attention ops that make no sense: refused before anything is launched, by the name of what is wrong."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from aot_runtime import ArgumentError, Bundle
-from tests.ops.attention.cases import Case, make_call
+from aot_runtime import ArgumentError, Bundle, NoVariantError
+from tests.ops.attention.quantised import Quantised, float8_of, make_call
 
-DENSE = {"q": (1, 2, 8, 64), "k": (1, 2, 9, 64), "v": (1, 2, 9, 64)}
-VARLEN = {"q": (20, 2, 64), "k": (30, 2, 64), "v": (30, 2, 64)}
-CU = {"cu_seqlens_q": [0, 5, 20], "cu_seqlens_k": [0, 12, 30]}
-
-
-def refused(bundle: Bundle, op: str, message: str, shapes: dict[str, tuple[int, ...]], **changes: Any) -> None:
-    arguments: dict[str, Any] = {name: np.zeros(shape, np.float16) for name, shape in shapes.items()}
-    if op == "flash_attention_varlen":
-        arguments |= {name: np.array(values, np.int32) for name, values in CU.items()}
-    before = bundle.device.driver.last
-    with pytest.raises((ArgumentError, TypeError), match=message):
-        getattr(bundle, op)(**(arguments | changes))
-    assert bundle.device.driver.last is before, "something was launched"
+DENSE: dict[str, Any] = {"q": (1, 2, 8, 64), "k": (1, 2, 9, 64), "v": (1, 2, 9, 64)}
+VARLEN: dict[str, Any] = {"q": (20, 2, 64), "k": (30, 2, 64), "v": (30, 2, 64), "cu_seqlens_q": [0, 5, 20],
+                          "cu_seqlens_k": [0, 12, 30]}  # fmt: skip
+LATENT: dict[str, Any] = {"q_nope": (2, 2, 40, 64), "q_pe": (2, 2, 40, 64), "kv": (2, 70, 256), "k_pe": (2, 70, 64),
+                          "wkv_b": (2, 128, 256)}  # fmt: skip
+ARGUMENTS = {"flash_attention": DENSE, "flash_attention_varlen": VARLEN, "mla_prefill": LATENT}
 
 
-def dense(bundle: Bundle, message: str, shapes: dict[str, tuple[int, ...]] | None = None, **changes: Any) -> None:
-    refused(bundle, "flash_attention", message, DENSE | (shapes or {}), **changes)
+def made(value: Any) -> Any:
+    """Zeros of a shape, int32 of a list; other arguments are as they are."""
+    if isinstance(value, tuple):
+        return np.zeros(value, np.float16)
+    return np.array(value, np.int32) if isinstance(value, list) else value
 
 
-def varlen(bundle: Bundle, message: str, shapes: dict[str, tuple[int, ...]] | None = None, **changes: Any) -> None:
-    changes = {name: np.array(value, np.int32) if isinstance(value, list) else value for name, value in changes.items()}
-    refused(bundle, "flash_attention_varlen", message, VARLEN | (shapes or {}), **changes)
-
-
-def test_heads(bundle: Bundle):
-    dense(bundle, "requires heads % heads_kv == 0; given: heads=3, heads_kv=2", {"q": (1, 3, 8, 64)})
-    dense(bundle, "'v' has shape .* dim 1 .*heads_kv.* is 1, but must be 2", {"v": (1, 1, 9, 64)})
-    varlen(bundle, "requires heads % heads_kv == 0; given: heads=3, heads_kv=2", {"q": (20, 3, 64)})
-
-
-def test_head_dims(bundle: Bundle):
-    wide = {name: (*shape[:3], 264) for name, shape in DENSE.items()}
-    dense(bundle, "head_dim is 264; allowed: 1 to 256", wide)
-    dense(bundle, "head_dim_v is 257; allowed: 1 to 256", {"v": (1, 2, 9, 257)})
-    dense(bundle, "'k' has shape .* dim 3 .*head_dim.* is 32, but must be 64", {"k": (1, 2, 9, 32)})
-
-
-def test_masks(bundle: Bundle):
-    dense(bundle, "'mask_align' is 'left'; allowed: bottom_right, top_left, generic", mask_align="left")
-    dense(bundle, "requires not causal or window_right <= 0", causal=True, window_right=3)
-    dense(bundle, "window_left \\+ window_right >= 0", mask_align="generic", window_left=-5, window_right=4)
-    dense(bundle, "window_left \\+ window_right >= 0", mask_align="generic", causal=True)
-    varlen(bundle, "'mask_align' is 'generic'; allowed: bottom_right, top_left", mask_align="generic")
-
-
-def test_scores(bundle: Bundle):
-    bias = np.zeros((1, 2, 8, 10), np.float16)
-    dense(bundle, "'bias' has shape .* dim 3 .*seqlen_k.* is 10, but must be 9", bias=bias)
-    dense(bundle, "'bias' is float32; allowed: float16, bfloat16", bias=bias[..., :9].astype(np.float32))
-    dense(bundle, "'alibi_slopes' has shape .* is 3, but must be 2", alibi_slopes=np.zeros((1, 3), np.float32))
-    dense(bundle, "'softcap' is -1.0; allowed: 0", softcap=-1.0)
-    varlen(bundle, "unexpected keyword argument 'bias'", bias=bias)
-
-
-def test_sequences(bundle: Bundle):
-    varlen(bundle, "'cu_seqlens_q' decreases at 2, from 12 to 11", cu_seqlens_q=[0, 12, 11])
-    varlen(bundle, "'cu_seqlens_q' begins with -1; 0 or more", cu_seqlens_q=[-1, 12, 20])
-    varlen(bundle, "'cu_seqlens_k' ends with 31, but tokens_k is 30", cu_seqlens_k=[0, 12, 31])
-    varlen(bundle, "'cu_seqlens_q' gives sequence 1 a length of 15, but max_seqlen_q is 14", max_seqlen_q=14)
-    varlen(bundle, "'cu_seqlens_k' .*batch \\+ 1", cu_seqlens_k=[0, 12, 20, 30])
-    varlen(bundle, "'cu_seqlens_q' is int64; allowed: int32", cu_seqlens_q=np.array([0, 5, 20]))
-
-
-@pytest.mark.parametrize(("name", "values"), (
-    ("cu_seqlens_q", [0, 80, 40, 43, 200]), ("cu_seqlens_q", [-7, 10, 20, 30, 40]),
-    ("cu_seqlens_k", [0, 2**31 - 1, 5, 5, 9]), ("cu_seqlens_k", [500, 600, 700, 800, 900]),
+@pytest.mark.parametrize(("op", "message", "changes"), (
+    ("", r"heads % heads_kv == 0; given: heads=3, heads_kv=2", {"q": (1, 3, 8, 64)}),
+    ("", "'v' .* dim 1", {"v": (1, 1, 9, 64)}),
+    ("", "head_dim is 264", {name: (*shape[:3], 264) for name, shape in DENSE.items()}),
+    ("", "head_dim_v is 257", {"v": (1, 2, 9, 257)}), ("", "'k' .* dim 3", {"k": (1, 2, 9, 32)}),
+    ("", "'mask_align' is 'left'", {"mask_align": "left"}),
+    ("", "not causal or window_right <= 0", {"causal": True, "window_right": 3}),
+    ("", r"window_left \+ window_right >= 0", {"mask_align": "generic", "window_left": -5, "window_right": 4}),
+    ("", r"window_left \+ window_right >= 0", {"mask_align": "generic", "causal": True}),
+    ("", "'bias' .* dim 3", {"bias": (1, 2, 8, 10)}),
+    ("", "'bias' is float32", {"bias": np.zeros((1, 2, 8, 9), np.float32)}),
+    ("", "'alibi_slopes' .* is 3", {"alibi_slopes": np.zeros((1, 3), np.float32)}),
+    ("", "'softcap'", {"softcap": -1.0}),
+    ("_varlen", "heads % heads_kv", {"q": (20, 3, 64)}), ("_varlen", "'mask_align'", {"mask_align": "generic"}),
+    ("_varlen", "'bias'", {"bias": (1, 2, 8, 10)}),
+    ("_varlen", "'cu_seqlens_q' decreases", {"cu_seqlens_q": [0, 12, 11]}),
+    ("_varlen", "'cu_seqlens_q' begins", {"cu_seqlens_q": [-1, 12, 20]}),
+    ("_varlen", "'cu_seqlens_k' ends .* tokens_k", {"cu_seqlens_k": [0, 12, 31]}),
+    ("_varlen", "'cu_seqlens_q' .* max_seqlen_q", {"max_seqlen_q": 14}),
+    ("_varlen", "'cu_seqlens_k' .*batch", {"cu_seqlens_k": [0, 12, 20, 30]}),
+    ("_varlen", "'cu_seqlens_q' is int64", {"cu_seqlens_q": np.array([0, 5, 20])}),
+    ("mla_prefill", "'k_pe' .* dim 2", {"k_pe": (2, 70, 32)}), ("mla_prefill", "latent is 520", {"kv": (2, 70, 520)}),
+    ("mla_prefill", "'wkv_b' .* is 3", {"wkv_b": (3, 128, 256)}),
+    ("mla_prefill", "'kv' is bfloat16", {"kv": np.zeros((2, 70, 256), ml_dtypes.bfloat16)}),
 ))  # fmt: skip
-def test_offsets_on_the_device_are_clamped(bundle: Bundle, name: str, values: list[int]):
-    """What the host does not see reads and writes nothing but the tensors: strict mode sees everything."""
-    call = make_call(Case("t", (64, 64), lengths=(1, 65), layout="bshd", heads=(3, 1), mode="varlen", dtype="bfloat16",
-                          v_rows=False))  # fmt: skip
-    offsets = bundle.device.array(np.array(values, np.int32))
-    arguments = {key: bundle.device.array(item.whole) for key, item in call.inputs.items() if key in "qkv"}
-    placed = {key: call.inputs[key].place(array) for key, array in arguments.items()}
-    others = {key: item for key, item in call.inputs.items() if key not in "qkv"} | {name: offsets}
-    out = call.outputs["out"]
-    whole = bundle.device.array(out.whole)
-    getattr(bundle, call.op)(**placed, **others, **(call.scalars | {"return_lse": False}), out=out.place(whole))
-    assert out.is_alone(whole.numpy()), "written beside out"
+def test_what_does_not_fit(attention: Bundle, op: str, message: str, changes: dict[str, Any]):
+    name = op if op.startswith("mla") else f"flash_attention{op}"
+    with pytest.raises((ArgumentError, TypeError), match=message):
+        getattr(attention, name)(**{key: made(value) for key, value in (ARGUMENTS[name] | changes).items()})
+
+
+@pytest.mark.parametrize(("op", "error", "message", "changes"), (
+    ("int8", TypeError, "'q_scale'", {"q_scale": None}), ("int8", TypeError, "'v_scale'", {"v_scale": None}),
+    ("int8_kv", TypeError, "'k_scale'", {"k_scale": None}), ("fp8", TypeError, "'v_scale'", {"v_scale": None}),
+    ("int8", ArgumentError, "'q_scale' .* is 3", {"q_scale": np.ones((1, 3), np.float32)}),
+    ("int8", ArgumentError, "'q' is float16", {"q": (2, 2, 70, 64)}),
+    ("int8", ArgumentError, "'out' is float32", {"out": np.zeros((2, 2, 70, 64), np.float32)}),
+    ("fp8", ArgumentError, "'k'", {"k": "other"}),
+    ("fp8", NoVariantError, "float8_e4m3fn", dict.fromkeys("qkv", "other")),
+    ("int8_p", ArgumentError, "seqlen_k <= 131072", dict.fromkeys("kv", np.zeros((2, 1, 131073, 64), np.int8))),
+))  # fmt: skip
+def test_what_does_not_fit_of_8_bits(
+    attention_quantised: Bundle, op: str, error: type[Exception], message: str, changes: dict[str, Any]
+):
+    arch = attention_quantised.device.arch
+    case = Quantised(op.removesuffix("_p"), int8_p=op.endswith("_p"), return_lse=False)
+    call = make_call(case, arch)
+    given = {name: getattr(item, "values", item) for name, item in (call.inputs | call.outputs).items()}
+    for name, value in changes.items():
+        wrong = given[name].astype(float8_of(arch, other=True)) if isinstance(value, str) else made(value)
+        given |= {name: wrong}
+    with pytest.raises(error, match=message):
+        getattr(attention_quantised, call.op)(**{k: x for k, x in given.items() if x is not None}, **call.scalars)

@@ -5,49 +5,75 @@ Caches have NaN past each sequence's end, in blocks that no sequence uses, and a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from aot_runtime import Bundle, DeviceArray
 from aot_runtime.masks import BlockMask
-from kernels.decode.reference import (
-    paged_attention,
-    paged_attention_same_dtype,
-)
+from kernels.decode import flex_reference, reference
 from kernels.tolerance import assert_close
-from tests.support.poison import poisoned
+from tests.support.dtypes import FP16, INT8
+from tests.support.poison import into_poison, poisoned
 
-FP16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
-INT8 = np.dtype(np.int8)
-FLOOR = 1e-6
-
-BundleFor = Callable[[np.dtype], Bundle]
-"""The bundle with kernels for a dtype: of float16 for head_dims up to 64, of bfloat16 for those up to 128."""
+Arrays = Mapping[str, np.ndarray]
+FLOORS = {"out": 1e-6, "lse": 1e-5}
 
 
-@dataclass(frozen=True)
-class Host:
-    """A numpy result, read as those on the device are."""
-
-    array: np.ndarray
-
-    def numpy(self) -> np.ndarray:
-        return self.array
+def references(op: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """What an op gives exactly, and as its dtypes allow."""
+    module = flex_reference if op.startswith("flex") else reference
+    return getattr(module, op), getattr(module, f"{op}_same_dtype")
 
 
-def check(results: list, exact: tuple, same: tuple) -> None:
-    for result, wanted, like, name in zip(results, exact, same, ("out", "lse")[: len(exact)], strict=True):
-        assert_close(result.numpy(), wanted, like, FLOOR if name == "out" else 1e-5, name)
+def packed(bundle: Bundle, host: np.ndarray) -> DeviceArray:
+    return bundle.device.array(host)
 
 
-def quantised(decode: Bundle, cache: str) -> np.dtype:
-    """The dtype of a cache: the float8 that the arch has."""
-    if cache == "int8":
-        return INT8
-    return np.dtype(ml_dtypes.float8_e4m3fnuz if decode.device.arch == "gfx942" else ml_dtypes.float8_e4m3fn)
+def other_layout(bundle: Bundle, host: np.ndarray) -> DeviceArray:
+    """`host` [.., .., .., ..] on the device, poisoned around, its middle dims the other way round in memory."""
+    return poisoned(bundle, host.swapaxes(1, 2)).transpose(0, 2, 1, 3)
+
+
+PLACES: dict[str, Callable[[Bundle, np.ndarray], Any]] = {
+    "q": poisoned, "k": poisoned, "v": other_layout, "cache": poisoned,
+}  # fmt: skip
+"""How inputs are put on the device; others are packed."""
+
+
+def check(
+    bundle: Bundle, op: str, inputs: Arrays, places: Mapping[str, Any] | None = None, width: int = 0, **options: Any
+) -> None:
+    """Call an op with its inputs on the device and NaN where its output is to be; compare with the references.
+
+    places: instead of those of PLACES. width: of a row of out; by default that of q.
+    """
+    known = PLACES | (places or {})
+    on_device = {name: known.get(name, packed)(bundle, x) for name, x in inputs.items()}
+    q, function, lse = inputs["q"], partial(getattr(bundle, op), return_lse=True), []
+    out = into_poison(
+        bundle, (*q.shape[:-1], width or q.shape[-1]), q.dtype,
+        lambda out: lse.append(function(**on_device, **options, out=out).lse),
+    )  # fmt: skip
+    assert_right(op, (out, *lse), inputs, **options)
+
+
+def assert_right(op: str, results: Sequence[Any], inputs: Arrays, **options: Any) -> None:
+    """out, or out and lse, as the references have them."""
+    options = {"scale": inputs["q"].shape[-1] ** -0.5} | options | {"return_lse": True}
+    exact, same = (function(**inputs, **options) for function in references(op))
+    for result, wanted, like, (name, floor) in zip(results, exact, same, FLOORS.items(), strict=False):
+        assert_close(result if isinstance(result, np.ndarray) else result.numpy(), wanted, like, floor, name)
+
+
+def normal(rng: np.random.Generator, *shape: int, dtype: np.dtype = FP16) -> np.ndarray:
+    return rng.standard_normal(shape).astype(dtype)
+
+
+# Caches
 
 
 def cache_of(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -56,14 +82,10 @@ def cache_of(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) 
     return (rng.standard_normal(shape) * (20 if dtype.itemsize == 1 else 1)).astype(dtype)
 
 
-def poison(dtype: np.dtype) -> np.ndarray:
-    """What no result may depend on."""
-    return np.int8(127) if dtype == INT8 else np.array(np.nan, dtype)
-
-
-def other_layout(decode: Bundle, host: np.ndarray) -> DeviceArray:
-    """`host` [.., .., .., ..] on the device, poisoned around, its middle dims the other way round in memory."""
-    return poisoned(decode, host.swapaxes(1, 2)).transpose(0, 2, 1, 3)
+def scales(rng: np.random.Generator, *shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
+    """k_scale and v_scale of a cache of 8 bits."""
+    factors = (rng.uniform(0.01, 0.05, shape).astype(np.float32) for shape in shapes)
+    return dict(zip(("k_scale", "v_scale"), factors, strict=True))
 
 
 PER_TOKEN = ((False, False), (True, False), (False, True))
@@ -81,12 +103,17 @@ class Paged:
     seqlens_k: np.ndarray
     cu_seqlens_q: np.ndarray
 
-    def values(self) -> tuple[np.ndarray, ...]:
-        return (self.q, self.k, self.v, self.block_tables, self.seqlens_k, self.cu_seqlens_q)
+    @property
+    def tables(self) -> dict[str, np.ndarray]:
+        return {name: x for name, x in vars(self).items() if name not in "qkv"}
+
+    @property
+    def longest(self) -> dict[str, int]:
+        return {"max_seqlen_q": int(np.diff(self.cu_seqlens_q).max())}
 
 
 def paged(
-    lengths: list[tuple[int, int]], block_size: int, heads: tuple[int, int] = (4, 2), head_dim: int = 64,
+    lengths: Sequence[tuple[int, int]], block_size: int, heads: tuple[int, int] = (4, 2), head_dim: int = 64,
     dtype: np.dtype = FP16, cache: np.dtype | None = None,
 ) -> Paged:  # fmt: skip
     """lengths: (queries, keys) of each sequence."""
@@ -95,7 +122,9 @@ def paged(
     queries, keys = (np.array(x, np.int32) for x in zip(*lengths, strict=True))
     counts = -(-keys // block_size)
     per_sequence, blocks = max(1, counts.max()) + 1, int(counts.sum()) + 3
-    k, v = (np.full((blocks, block_size, heads[1], head_dim), poison(cache)) for _ in range(2))
+    k, v = (
+        np.full((blocks, block_size, heads[1], head_dim), 127 if cache == INT8 else np.nan, cache) for _ in range(2)
+    )
     free = iter(rng.permutation(blocks))
     tables = np.full((len(lengths), per_sequence), 2**31 - 1, np.int32)  # past the end: anything
     for b, count in enumerate(counts):
@@ -104,29 +133,18 @@ def paged(
             tables[b, i] = block
             for x in (k, v):
                 x[block, :filled] = cache_of(rng, (filled, *x.shape[2:]), cache)
-    q = rng.standard_normal((queries.sum(), heads[0], head_dim)).astype(dtype)
+    q = normal(rng, queries.sum(), heads[0], head_dim, dtype=dtype)
     return Paged(q, k, v, tables, keys, np.concatenate([[0], queries.cumsum()]).astype(np.int32))
 
 
-def run_paged(decode: Bundle, case: Paged, **options: object) -> None:
-    on_device = [poisoned(decode, case.q), poisoned(decode, case.k), other_layout(decode, case.v)]
-    out = decode.device.array(np.full(case.q.shape, np.nan, case.q.dtype))
-    most = int(np.diff(case.cu_seqlens_q).max())
-    splits = options.pop("num_splits", 0)
-    tables = [decode.device.array(x) for x in case.values()[3:]]  # on the device: what no length counts may be anything
-    results = decode.paged_attention(
-        *on_device, *tables, max_seqlen_q=most, num_splits=splits, return_lse=True, out=out, **options
-    )
-    options = {"scale": case.q.shape[2] ** -0.5, **options, "return_lse": True}
-    check(results, paged_attention(*case.values(), **options), paged_attention_same_dtype(*case.values(), **options))
+def check_paged(bundle: Bundle, case: Paged, **options: Any) -> None:
+    arrays = {name: options.pop(name) for name in ("k_scale", "v_scale", "alibi_slopes") if name in options}
+    check(bundle, "paged_attention", vars(case) | arrays, **case.longest, **options)
 
 
-MIXED = [(1, 1), (1, 2), (1, 15), (1, 16), (1, 17), (1, 130), (1, 64)]
-
-
-def all_blocks(seqlen_k: int = 300, size: int = 64, heads: int = 1) -> BlockMask:
+def all_blocks(seqlen_k: int = 300, size: int = 64) -> BlockMask:
     """Every block is one that a function is asked about."""
     count = -(-seqlen_k // size)
-    indices = np.broadcast_to(np.arange(count, dtype=np.int32), (1, heads, count)).copy()
-    none = np.zeros((1, heads), np.int32)
-    return BlockMask(none + count, indices, none, indices, size)
+    indices = np.arange(count, dtype=np.int32).reshape(1, 1, count)
+    none = np.zeros((1, 1), np.int32)
+    return BlockMask(none + count, indices, none, indices.copy(), size)

@@ -1,19 +1,21 @@
 """Builds of tiny projects by the `aotbuild` command, in this process or in one of their own."""
 
-from __future__ import annotations
-
+import contextlib
 import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 from click.testing import CliRunner, Result
 
 from aot.cli import main
 from aot_runtime.bundle.reading import read_blob, read_index
 from aot_runtime.contract.records import Index
-from tests.support.building.projects import KERNELS, SCALE, write_project
+
+from .projects import KERNELS, SCALE, write_project
 
 
 class Project:
@@ -25,12 +27,21 @@ class Project:
 
     def command(self, *options: str, archs: tuple[str, ...] = ("gfx942",)) -> list[str]:
         targets = [item for arch in archs for item in ("--arch", arch)]
-        places = [str(self.manifest), "-o", str(self.output), "--cache-dir", str(self.cache)]
-        return [*targets, *places, "--jobs", "1", *options]  # starting a worker takes longer than a tiny kernel
+        return [*targets, str(self.manifest), "-o", str(self.output), "--cache-dir", str(self.cache), *options]
 
-    def build(self, *options: str, archs: tuple[str, ...] = ("gfx942",)) -> Result:
-        """Build in this process. An exception that a user would see as a traceback fails the test."""
-        result = CliRunner().invoke(main, self.command(*options, archs=archs))
+    def build(self, *options: str, archs: tuple[str, ...] = ("gfx942",), workers: bool = False) -> Result:
+        """Build in this process. An exception that a user would see as a traceback fails the test.
+
+        workers: whether worker processes compile, as they do elsewhere. To start one takes longer than a tiny kernel.
+        """
+        return self.invoke(self.command(*options, archs=archs), workers)
+
+    @staticmethod
+    def invoke(command: list[str], workers: bool = False) -> Result:
+        """The command with these words."""
+        in_thread = mock.patch("aot.session.WarmPool", lambda count, timeout: ThreadPoolExecutor(1))
+        with contextlib.nullcontext() if workers else in_thread:
+            result = CliRunner().invoke(main, command)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result
 
@@ -38,20 +49,18 @@ class Project:
         """Start a build in a process group of its own, as a shell does."""
         script = shutil.which("aotbuild", path=str(Path(sys.executable).parent)) or shutil.which("aotbuild")
         assert script, "aotbuild is not installed"
-        return subprocess.Popen(
-            [script, *self.command(*options)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        command = [script, *self.command("--jobs", "1", *options)]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+
+    def folder_of(self, arch: str = "gfx942") -> Path:
+        return self.output / f"tiny-{arch}"
 
     def bundle(self, arch: str = "gfx942") -> Index:
         """The index of a bundle whose every code object is what the index says."""
-        folder = self.output / f"tiny-{arch}"
-        index = read_index(folder)
+        index = read_index(self.folder_of(arch))
         for blob in index.blobs.values():
-            read_blob(folder, blob, arch)
+            read_blob(self.folder_of(arch), blob, arch)
         return index
 
 

@@ -1,8 +1,9 @@
-"""Small projects of a manifest and its kernels, written where a test wants them. Imported as `manifest.projects`."""
+"""Small projects of a manifest and its kernels, written where a test wants them."""
 
-from __future__ import annotations
-
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,14 @@ def tuning(launches: str, arch: str = "gfx942") -> str:
     return f"tuning:\n  - arch: [{arch}]\n    modelled: {{by: registers}}\n    launches: {launches}\n"
 
 
-def edit(text: str, *changes: tuple[str, str]) -> str:
+def rows(table: str) -> list[list[str]]:
+    """A table of text: cells are separated by ` -> `, and a line that is indented goes on with the row above; in a
+    cell, `\\n` is the end of a line."""
+    lines = re.sub(r"\n +", " ", table.strip("\n")).splitlines()
+    return [line.replace("\\n", "\n").split(" -> ") for line in lines]
+
+
+def edit(text: str, *changes: Sequence[str]) -> str:
     """`text` with each `old` (which it has exactly once) replaced by its `new`."""
     for old, new in changes:
         assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times"
@@ -102,12 +110,11 @@ def write_project(folder: Path, manifest: str, kernels: str = KERNELS) -> Path:
     return folder / "m.yaml"
 
 
-def position(path: Path, fragment: str) -> str:
-    """`file:line:column` of a fragment that a file has exactly once."""
-    text = path.read_text()
-    assert text.count(fragment) == 1, f"{fragment!r} is there {text.count(fragment)} times"
-    before = text[: text.index(fragment)]
-    return f"{path}:{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}"
+def unmarked(text: str) -> tuple[str, str]:
+    """(`line:column` of the `@` in a text, the text without it)."""
+    before, mark, after = text.partition("@")
+    assert mark and "@" not in after
+    return f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}", before + after
 
 
 def load(folder: Path, text: str) -> Manifest:
@@ -121,9 +128,17 @@ def contract(folder: Path, text: str, arch: str = "gfx942") -> records.Op:
     return build_contract(manifest, op, arch, OPTIONS)
 
 
-def contract_fault(folder: Path, text: str) -> str:
-    """The one fault that a manifest's contract has."""
+def check_fault(folder: Path, text: str, message: str, read: Callable[[Path, str], Any] = contract) -> None:
+    """Reading a manifest gives exactly one fault: `message`, at the `@` in its text."""
+    place, plain = unmarked(text)
     with pytest.raises(ManifestError) as caught:
-        contract(folder, text)
-    (message,) = caught.value.messages
-    return message
+        read(folder, plain)
+    assert caught.value.messages == (f"{folder / 'm.yaml'}:{place}: {message}",)
+
+
+def check_row(
+    folder: Path, text: str, row: Sequence[str], about: str = "", read: Callable[..., Any] = contract
+) -> None:
+    """`check_fault` of a row of a table: what is replaced in a manifest, by what, as often as need be; what is said."""
+    *cells, message = row
+    check_fault(folder, edit(text, *zip(cells[::2], cells[1::2], strict=True)), about + message, read)

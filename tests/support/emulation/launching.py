@@ -17,23 +17,20 @@ from aot.compile.compiler import compile_job
 from aot.compile.jobs import CompiledKernel, CompileJob
 from aot.compile.kernargs import kernarg_bytes, kernarg_layout
 
-ROOT = Path(__file__).parent
-SOURCE = "kernels/triton_kernels.py"
-_TYPES = {
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float32": "fp32",
-    "float64": "fp64",
-    "bool": "i1",
-    "float8_e4m3fnuz": "fp8e4b8",
-    "float8_e5m2fnuz": "fp8e5b16",
-    "float8_e4m3fn": "fp8e4nv",
-    "float8_e5m2": "fp8e5",
-    **{f"{sign}int{bits}": f"{sign[:1] or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-}
-_FORMATS = {"fp32": "f", "fp64": "d", "i32": "i", "u32": "I", "i64": "q"}
-GUARD = 64
+F16, F32, F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
+I8, I32, I64, U32 = np.dtype(np.int8), np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint32)
+BF16 = np.dtype(ml_dtypes.bfloat16)
+FP8, BF8 = np.dtype(ml_dtypes.float8_e4m3fnuz), np.dtype(ml_dtypes.float8_e5m2fnuz)
+OCP_FP8, OCP_BF8 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
+_OCP = (OCP_FP8, OCP_BF8)
+FP8_OF = {"gfx942": (FP8, BF8), "gfx950": _OCP, "gfx90a": (), "gfx1100": (), "gfx1201": _OCP}
+"""The 8-bit floats that Triton multiplies on each architecture."""
+_TYPES = {F16: "fp16", BF16: "bf16", F32: "fp32", F64: "fp64", FP8: "fp8e4b8", BF8: "fp8e5b16", OCP_FP8: "fp8e4nv",
+          OCP_BF8: "fp8e5", **{np.dtype(f"{kind}{n}"): f"{kind}{8 * n}" for kind in "iu" for n in (1, 2, 4, 8)}}  # fmt: skip
+_GUARD = 64
 """Elements around each array that nothing may touch."""
+
+Pairs = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True)
@@ -41,81 +38,63 @@ class Kernel:
     """A compiled kernel and the types of its arguments."""
 
     compiled: CompiledKernel
-    signature: tuple[tuple[str, str], ...]
+    signature: Pairs
     arch: str
 
 
 @cache
 def compile_kernel(
-    function: str,
-    signature: tuple[tuple[str, str], ...],
-    constants: tuple[tuple[str, Any], ...],
-    options: tuple[tuple[str, Any], ...] = (),
-    divisible: tuple[str, ...] = (),
+    function: str, signature: Pairs, constants: Pairs, options: Pairs = (), divisible: tuple[str, ...] = (),
     arch: str = "gfx942",
-    source: str = SOURCE,
-) -> Kernel:
+) -> Kernel:  # fmt: skip
+    """A function of kernels/triton_kernels.py."""
     pointers = tuple(name for name, kind in signature if kind.startswith("*"))
     full = signature + tuple((name, "constexpr") for name, _ in constants)
-    job = CompileJob(
-        str(ROOT), source, function, full, constants, divisible, pointers if divisible else (), options, arch
-    )
+    source, wide = "kernels/triton_kernels.py", pointers if divisible else ()
+    job = CompileJob(str(Path(__file__).parent), source, function, full, constants, divisible, wide, options, arch)
     return Kernel(compile_job(job), full, arch)
 
 
 def run(
-    function: str,
-    grid: tuple[int, ...],
-    arguments: Mapping[str, Any],
-    options: Mapping[str, Any] | None = None,
-    emulation: Options | None = None,
-    divisible: tuple[str, ...] = (),
-    arch: str = "gfx942",
-    source: str = SOURCE,
-    **constants: Any,
-) -> tuple[dict[str, np.ndarray], EmulatorDriver]:
-    """The arrays after the launch, and the driver that ran it. Scalars are i32, f32 or numpy scalars.
+    function: str, grid: tuple[int, ...], arguments: Mapping[str, Any], options: Mapping[str, Any] | None = None,
+    emulation: Options | None = None, divisible: tuple[str, ...] = (), arch: str = "gfx942", **constants: Any,
+) -> tuple[dict[str, np.ndarray], EmulatorDriver]:  # fmt: skip
+    """The arrays after the launch, and the driver that ran it. Scalars are i32 or f32.
 
     Checks that nothing beside the arrays was written.
     """
     signature = tuple((name, _type(value)) for name, value in arguments.items())
-    kernel = compile_kernel(
-        function, signature, tuple(constants.items()), tuple((options or {}).items()), divisible, arch, source
-    )
-    return launch(kernel, grid, arguments, emulation)
+    compiling = tuple(constants.items()), tuple((options or {}).items()), divisible, arch
+    return launch(compile_kernel(function, signature, *compiling), grid, arguments, emulation)
 
 
 def launch(
-    kernel: Kernel,
-    grid: tuple[int, ...],
-    arguments: Mapping[str, Any],
-    emulation: Options | None = None,
+    kernel: Kernel, grid: tuple[int, ...], arguments: Mapping[str, Any], emulation: Options | None = None,
     driver: EmulatorDriver | None = None,
-) -> tuple[dict[str, np.ndarray], EmulatorDriver]:
+) -> tuple[dict[str, np.ndarray], EmulatorDriver]:  # fmt: skip
     driver, compiled = driver or EmulatorDriver(_options(emulation)), kernel.compiled
-    device = list(ARCHS).index(kernel.arch)
-    layout = kernarg_layout(kernel.signature)
+    device, layout, guarded = list(ARCHS).index(kernel.arch), kernarg_layout(kernel.signature), {}
     kernargs = bytearray(kernarg_bytes(layout))
-    guarded = {}
     for field in layout:
         value = arguments.get(field.name)
         if isinstance(value, np.ndarray):
-            guard = GUARD * value.itemsize
-            whole = np.concatenate(
-                [np.full(guard, 0xA5, np.uint8), value.ravel().view(np.uint8), np.full(guard, 0xA5, np.uint8)]
-            )
+            guard = np.full(_GUARD * value.itemsize, 0xA5, np.uint8)
+            whole = np.concatenate([guard, value.ravel().view(np.uint8), guard])
             address = driver.allocate_now(device, whole.nbytes)
             driver.copy_to_device(device, address, whole.ctypes.data, whole.nbytes, 0)
-            guarded[field.name] = (address, whole, guard)
-            struct.pack_into("<Q", kernargs, field.offset, address + guard)
+            guarded[field.name] = (address, whole, guard.size)
+            struct.pack_into("<Q", kernargs, field.offset, address + guard.size)
         elif value is not None:
-            struct.pack_into(f"<{_FORMATS[field.type]}", kernargs, field.offset, value)
+            struct.pack_into({"fp32": "<f", "i32": "<i"}[field.type], kernargs, field.offset, value)
     module = driver.load_module(device, compiled.image)
     symbol = driver.get_function(device, module, compiled.symbol, compiled.lds_bytes)
-    shape = (*grid, 1, 1)[:3]
     block = compiled.num_warps * compiled.warp_size
-    driver.prepare(device, symbol, shape, block, compiled.lds_bytes, bytes(kernargs)).run(0)
-    return {name: _back(driver, device, arguments[name], *place) for name, place in guarded.items()}, driver
+    driver.prepare(device, symbol, (*grid, 1, 1)[:3], block, compiled.lds_bytes, bytes(kernargs)).run(0)
+    for address, whole, guard in guarded.values():
+        driver.copy_to_host(device, whole.ctypes.data, address, whole.nbytes, 0)
+        assert (whole[:guard] == 0xA5).all() and (whole[-guard:] == 0xA5).all(), "written beside an array"
+    after = {name: whole[guard:-guard].copy() for name, (_, whole, guard) in guarded.items()}
+    return {name: x.view(arguments[name].dtype).reshape(arguments[name].shape) for name, x in after.items()}, driver
 
 
 def _options(given: Options | None) -> Options:
@@ -126,36 +105,8 @@ def _options(given: Options | None) -> Options:
 
 def _type(value: Any) -> str:
     if isinstance(value, np.ndarray):
-        return "*" + _TYPES[value.dtype.name]
-    if isinstance(value, np.generic):
-        return _TYPES[value.dtype.name]
+        return "*" + _TYPES[value.dtype]
     return "fp32" if isinstance(value, float) else "i32"
-
-
-def _back(
-    driver: EmulatorDriver, device: int, like: np.ndarray, address: int, whole: np.ndarray, guard: int
-) -> np.ndarray:
-    driver.copy_to_host(device, whole.ctypes.data, address, whole.nbytes, 0)
-    assert (whole[:guard] == 0xA5).all() and (whole[len(whole) - guard :] == 0xA5).all(), "written beside an array"
-    return whole[guard : len(whole) - guard].copy().view(like.dtype).reshape(like.shape)
-
-
-F16, F32, F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
-I8, I32, I64 = np.dtype(np.int8), np.dtype(np.int32), np.dtype(np.int64)
-U32, U64 = np.dtype(np.uint32), np.dtype(np.uint64)
-BF16 = np.dtype(ml_dtypes.bfloat16)
-FP8 = np.dtype(ml_dtypes.float8_e4m3fnuz)
-BF8 = np.dtype(ml_dtypes.float8_e5m2fnuz)
-OCP_FP8 = np.dtype(ml_dtypes.float8_e4m3fn)
-OCP_BF8 = np.dtype(ml_dtypes.float8_e5m2)
-FP8_OF = {
-    "gfx942": (FP8, BF8),
-    "gfx950": (OCP_FP8, OCP_BF8),
-    "gfx90a": (),
-    "gfx1100": (),
-    "gfx1201": (OCP_FP8, OCP_BF8),
-}
-"""The 8-bit floats that Triton multiplies on each architecture."""
 
 
 def normal(*shape: int, dtype: np.dtype = F32, seed: int = 0, scale: float = 1.0) -> np.ndarray:

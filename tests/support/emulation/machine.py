@@ -60,9 +60,12 @@ def decoded(text: str, arch: str = "gfx942") -> Instruction:
 _RDNA_NAMES = (
     (r"ds_(read|write)2st64", r"ds_\1_2addr_stride64"), (r"ds_(read|write)2_", r"ds_\1_2addr_"), ("ds_read", "ds_load"),
     ("ds_write", "ds_store"), (r"dwordx(\d+)", lambda found: f"b{32 * int(found[1])}"), ("dword", "b32"), ("ubyte", "u8"),
-    ("sbyte", "i8"), ("_byte", "_b8"), ("ushort", "u16"), ("_short", "_b16"), (r"(global|flat|buffer)_atomic_add\b", r"\1_atomic_add_u32"),
+    (r"load_short_d16(_hi)?", r"load_d16\1_b16"), ("sbyte", "i8"), ("_byte", "_b8"), ("ushort", "u16"), ("_short", "_b16"), (r"(global|flat|buffer)_atomic_add\b", r"\1_atomic_add_u32"),
     (r"(s\[8:11\]), 0\b", r"\1, null"),
+    (r"v_(add|sub)_u32", r"v_\1_nc_u32"), ("0x27000", "0x31027000"),
 )  # fmt: skip
+Place = int | tuple[int, int]
+"""A register's number, or (number, which 16 bits)."""
 RETURN = {"cdna": "sc0", "rdna3": "glc", "rdna4": "th:TH_ATOMIC_RETURN"}
 """What has an atomic of memory return the old value."""
 
@@ -114,9 +117,10 @@ class Machine:
         for i, word in enumerate(words.T):
             self.v[number + i] = word.reshape(self.shape)
 
-    def fill(self, registers: Mapping[int, Any]) -> Machine:
-        for number, values in registers.items():
-            self.put(number, values)
+    def fill(self, registers: Mapping[Place, Any]) -> Machine:
+        for place, values in registers.items():
+            number, half = place if isinstance(place, tuple) else (place, 0)
+            self.put(number, values, half)
         return self
 
     def get(self, number: int, dtype: npt.DTypeLike = np.uint32, half: int = 0, count: int = 1) -> np.ndarray:
@@ -128,14 +132,14 @@ class Machine:
         values = np.ascontiguousarray(words.T).view(dtype)
         return values[:, 0] if count == 1 else values[:, :count]
 
-    def expect(self, wanted: Mapping[int, Any], masks: Mapping[int, Any] | None = None) -> None:
+    def expect(self, wanted: Mapping[Place, Any], masks: Mapping[int, Any] | None = None) -> None:
         """That registers hold such values, of the dtype that is given, or 32 bits for int64; and masks such lanes."""
-        for number, want in wanted.items():
+        for place, want in wanted.items():
+            number, half = place if isinstance(place, tuple) else (place, 0)
             want = np.asarray(want)
-            if want.dtype in (np.int64, bool):
-                want = want.astype(np.uint32)
-            got = self.get(number, want.dtype, count=want.shape[1] if want.ndim == 2 else 1)
-            assert_same(got, want, f"v{number}")
+            want = want.astype(np.uint32) if want.dtype in (np.int64, bool) else want
+            got = self.get(number, want.dtype, half, want.shape[1] if want.ndim == 2 else 1)
+            assert_same(got, np.broadcast_to(want, got.shape), f"v{number}")
         for register, lanes in (masks or {}).items():
             np.testing.assert_array_equal(self.lanes(register), lanes, f"s{register}")
 

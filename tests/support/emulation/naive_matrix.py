@@ -22,14 +22,11 @@ FLOATS = [(arch, name) for arch, name in PLAIN if matrix_op.matrix_ops(arch)[nam
 INTEGERS = [(arch, name) for arch, name in PLAIN if not matrix_op.matrix_ops(arch)[name].a.fmt]
 WAVES = 3
 
-F8F6F4_TYPES = {
-    0: (8, ml_dtypes.float8_e4m3fn),
-    1: (8, ml_dtypes.float8_e5m2),
-    2: (6, ml_dtypes.float6_e2m3fn),
-    3: (6, ml_dtypes.float6_e3m2fn),
-    4: (4, ml_dtypes.float4_e2m1fn),
-}
-SIXTEEN_BITS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16}
+F8F6F4_TYPES = dict(enumerate([
+    (8, ml_dtypes.float8_e4m3fn), (8, ml_dtypes.float8_e5m2), (6, ml_dtypes.float6_e2m3fn), (6, ml_dtypes.float6_e3m2fn),
+    (4, ml_dtypes.float4_e2m1fn)]))  # fmt: skip
+_TYPES = {"f64": np.float64, "f32": np.float32, "xf32": np.float32, "i32": np.int32, "f16": np.float16,
+          "bf16": ml_dtypes.bfloat16}  # fmt: skip
 
 
 def code_type(arch, name):
@@ -39,19 +36,10 @@ def code_type(arch, name):
         return 8, getattr(ml_dtypes, {"fp8": "float8_e4m3", "bf8": "float8_e5m2"}[name] + flavour)
     if name in ("iu4", "iu8", "i8"):
         return int(name[-1]), np.int64
-    if name in SIXTEEN_BITS:
-        return 16, SIXTEEN_BITS[name]
-    return {"f64": (64, np.float64), "f32": (32, np.float32), "xf32": (32, np.float32), "i32": (32, np.int32)}[name]
+    return np.dtype(_TYPES[name]).itemsize * 8, _TYPES[name]
 
 
-def codes(values, bits, dtype):
-    """Element codes, uint64."""
-    if np.issubdtype(dtype, np.integer):
-        code = np.asarray(values).astype(np.int64).view(np.uint64)
-    else:
-        array = np.asarray(values, np.float64).astype(dtype)
-        code = array.view(f"u{array.dtype.itemsize}").astype(np.uint64)
-    return code & np.uint64((1 << bits) - 1)
+# Where elements are
 
 
 def input_places(op, size, bits, i, k, block):
@@ -64,11 +52,7 @@ def input_places(op, size, bits, i, k, block):
     lanes_apart = size * op.blocks
     run = op.k * lanes_apart // 64
     if bits == 8 and run > 16:
-        return [
-            (k // 16 % 2 * 32 + i, k // 32 * 16 + k % 16)
-            if size == 32
-            else (k // 16 % 4 * 16 + i, k // 64 * 16 + k % 16)
-        ]
+        return [(k // 16 % (64 // size) * size + i, k // (1024 // size) * 16 + k % 16)]
     return [(k // run * lanes_apart + block * size + i, k % run)]
 
 
@@ -87,67 +71,47 @@ def output_place(op, i, j, block):
     return 32 * (i // 4 % 2) + j, 16 * block + 4 * (i // 8) + i % 4
 
 
-def scatter(registers, places, bits, values):
-    """Writes the codes of values[wave, ...] at places[..., (lane, bit)]."""
-    lane, bit = places[..., 0], places[..., 1]
-    for wave, wave_codes in enumerate(values):
-        for part in range(2 if bits < 64 else 3):
-            # A code may reach into the next register.
-            register = bit // 32 + part
-            shift = bit % 32 - 32 * part
-            moved = np.where(
-                shift >= 0,
-                wave_codes << np.maximum(shift, 0).astype(np.uint64),
-                wave_codes >> np.maximum(-shift, 0).astype(np.uint64),
-            )
-            word = (moved & np.uint64(0xFFFFFFFF)).astype(np.uint32)
-            inside = word != 0
-            np.bitwise_or.at(registers, (register[inside], wave, lane[inside]), word[inside])
-
-
 @functools.cache
 def all_input_places(op, size, bits):
-    places = [
+    """By copy: the lanes and the bits in them where elements [block, i, k] begin."""
+    grid = [
         [[input_places(op, size, bits, i, k, block) for k in range(op.k)] for i in range(size)]
         for block in range(op.blocks)
     ]
-    return np.moveaxis(np.array(places), 3, 0) * [1, bits]
+    return np.moveaxis(np.array(grid) * [1, bits], (3, 4), (0, 1))
 
 
 @functools.cache
 def all_output_places(op, high=False):
-    places = np.array(
-        [[[output_place(op, i, j, block) for j in range(op.n)] for i in range(op.m)] for block in range(op.blocks)]
-    )
-    if op.d.bits == 16 and op.family == "wmma11":
-        return places * [1, 32] + [0, 16 * high]
-    return places * [1, op.d.bits]
+    """The lanes, and the bits in them, where elements [block, i, j] begin; each is in one register on gfx11."""
+    grid = [[[output_place(op, i, j, block) for j in range(op.n)] for i in range(op.m)] for block in range(op.blocks)]
+    unit, start = (32, 16 * high) if op.family == "wmma11" and op.d.bits == 16 else (op.d.bits, 0)
+    return np.moveaxis(np.array(grid) * [1, unit] + [0, start], -1, 0)
 
 
-def pack_input(op, values, bits, dtype):
-    """Registers of A from values[wave][block][i][k], or of B from values[wave][block][j][k]."""
-    waves, blocks, size, depth = values.shape
-    copies = 2 if op.family == "wmma11" else 1
-    registers = np.zeros((copies * blocks * size * depth * bits // (32 * op.lanes), waves, op.lanes), np.uint32)
-    for places in all_input_places(op, size, bits):
-        scatter(registers, places, bits, codes(values, bits, dtype))
-    return registers
+# Elements and registers
 
 
-def pack_c(op, values, dtype, high=False):
-    registers = np.zeros((op.d_registers, values.shape[0], op.lanes), np.uint32)
-    scatter(registers, all_output_places(op, high), op.d.bits, codes(values, op.d.bits, dtype))
-    return registers
+def pack(op, values, bits, dtype, places, registers):
+    """uint32 [registers, wavefronts, lanes] from values [wavefronts, block, i, k], which may be in several places."""
+    if np.issubdtype(dtype, np.integer):
+        codes = np.asarray(values).astype(np.int64).view(np.uint64)
+    else:
+        codes = np.asarray(values, np.float64).astype(dtype)
+        codes = codes.view(f"u{codes.dtype.itemsize}").astype(np.uint64)
+    found = np.zeros((len(values), op.lanes, 32 * registers), bool)
+    for lane, bit in places:
+        for n in range(bits):
+            found[:, lane, bit + n] = codes >> np.uint64(n) & np.uint64(1)
+    return np.moveaxis(np.packbits(found, axis=-1, bitorder="little").view(np.uint32), -1, 0)
 
 
 def unpack_d(op, registers, dtype, high=False):
-    lane, bit = np.moveaxis(all_output_places(op, high), -1, 0)
-    code = registers[bit // 32, :, lane].astype(np.uint64)
-    if op.d.bits == 64:
-        code |= registers[bit // 32 + 1, :, lane].astype(np.uint64) << np.uint64(32)
-    code = code >> (bit % 32).astype(np.uint64)[..., None] & np.uint64((1 << op.d.bits) - 1)
-    values = code.astype(f"u{op.d.bits // 8}").view(dtype).astype(np.float64)
-    return np.moveaxis(values, -1, 0)
+    lane, bit = all_output_places(op, high)
+    octets = np.ascontiguousarray(np.moveaxis(registers, 0, -1)).view(np.uint8)
+    found = np.unpackbits(octets, axis=-1, bitorder="little")
+    code = sum(found[:, lane, bit + n].astype(np.uint64) << np.uint64(n) for n in range(op.d.bits))
+    return code.astype(f"u{op.d.bits // 8}").view(dtype).astype(np.float64)
 
 
 def naive(a, b, c):
@@ -183,11 +147,11 @@ class Case:
         return bool(self.op.family == "wmma11" and self.modifiers.opsel & 4)
 
     def registers(self):
-        return (
-            pack_input(self.op, self.a, *self.a_type),
-            pack_input(self.op, self.b, *self.b_type),
-            pack_c(self.op, self.c, self.d_type, self.high),
-        )
+        op, found, copies = self.op, [], 2 if self.op.family == "wmma11" else 1
+        for values, size, (bits, dtype) in ((self.a, op.m, self.a_type), (self.b, op.n, self.b_type)):
+            count = copies * op.blocks * size * op.k * bits // (32 * op.lanes)
+            found.append(pack(op, values, bits, dtype, all_input_places(op, size, bits), count))
+        return *found, pack(op, self.c, op.d.bits, self.d_type, [all_output_places(op, self.high)], op.d_registers)
 
     def want(self, a=None, b=None, c=None):
         """D of the operands, or of others."""

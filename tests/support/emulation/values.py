@@ -30,10 +30,8 @@ def mnemonics(arch: str) -> dict[str, str]:
     return {name if isa == "cdna" else cdna_name(name): name for name in found}
 
 
-# Kinds of operands, as the emulator's tables name them: `u32`, `f16`, … and `=f32` for the old destination
-
-
 def bits_of(kind: str) -> int:
+    """Of a kind of operands, as the emulator's tables name them: `u32`, `f16`, … and `=f32` for the old destination."""
     return int(kind.lstrip("=")[1:])
 
 
@@ -75,22 +73,9 @@ def edge_floats(seed: int, dtype: Any, *shape: int) -> np.ndarray:
     """Floats of every magnitude, with NaN, infinities, zeros and denormals among them."""
     dtype, rng, shape = np.dtype(dtype), np.random.default_rng(seed), shape or (COUNT,)
     info, bits = np.finfo(dtype), np.dtype(f"u{dtype.itemsize}")
-    special = [
-        0.0,
-        1,
-        0.5,
-        1.5,
-        2.5,
-        np.inf,
-        np.nan,
-        info.max,
-        info.tiny,
-        info.smallest_subnormal,
-        info.tiny / 2,
-        3,
-        1 / 3,
-    ]
-    special = np.array([*special, *(-value for value in special)], dtype)
+    special = np.array([0, 1, 0.5, 1.5, 2.5, 3, 1 / 3, np.inf, np.nan], dtype)
+    special = np.r_[special, np.array([info.max, info.tiny, info.tiny / 2, info.smallest_subnormal], dtype)]
+    special = np.r_[special, -special]
     anything = rng.integers(0, np.iinfo(bits).max, shape, bits, endpoint=True).view(dtype)
     normal = rng.standard_normal(shape).astype(dtype)
     which = rng.random(shape)
@@ -100,15 +85,14 @@ def edge_floats(seed: int, dtype: Any, *shape: int) -> np.ndarray:
 
 def sources_of(kinds: tuple[str, ...]) -> list[np.ndarray]:
     """256 of each kind, unsigned where they are integers."""
-    found = []
-    for seed, kind in enumerate(kinds):
-        dtype = dtype_of(kind)
+
+    def source_of(seed: int, dtype: np.dtype) -> np.ndarray:
         if dtype.kind == "f":
-            found.append(edge_floats(seed, dtype))
-        else:
-            words = integers(seed + 1, COUNT, max(1, dtype.itemsize // 4))
-            found.append(words.view("u8")[:, 0] if dtype.itemsize == 8 else words[:, 0].astype(f"u{dtype.itemsize}"))
-    return found
+            return edge_floats(seed, dtype)
+        words = integers(seed + 1, COUNT, max(1, dtype.itemsize // 4))
+        return words.view("u8")[:, 0] if dtype.itemsize == 8 else words[:, 0].astype(f"u{dtype.itemsize}")
+
+    return [source_of(seed, dtype_of(kind)) for seed, kind in enumerate(kinds)]
 
 
 def assert_same(got: Any, want: Any, what: object = "") -> None:

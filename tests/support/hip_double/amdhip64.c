@@ -4,9 +4,12 @@
  *
  * A launch calls the function given to hip_double_on_launch, or does nothing.
  *
- * Environment, read once:
+ * Environment, read when the double is loaded:
  *   HIP_DOUBLE_DEVICES  number of devices (1); 0: hipGetDeviceCount gives hipErrorNoDevice
- *   HIP_DOUBLE_ARCH     their gcnArchName (gfx942:sramecc+:xnack-)
+ *   HIP_DOUBLE_ARCH     their gcnArchName (gfx942:sramecc+:xnack-); several, separated by commas, are of the devices
+ *                       in turn, the last one of those that are left
+ *   HIP_DOUBLE_CUS      their compute units (304)
+ *   HIP_DOUBLE_XCCS     their dies (0: the library is too old to know)
  *   HIP_DOUBLE_MEMORY   bytes of memory of each (1 GiB)
  *   HIP_DOUBLE_POOLS    0: the devices have no memory pools
  */
@@ -73,7 +76,7 @@ const char *hipGetErrorString(hipError_t status) {
 
 #define FUNCTIONS(X)                                                                                             \
   X(hipGetDeviceCount) X(hipGetDevice) X(hipSetDevice) X(hipGetDevicePropertiesR0600) X(hipDeviceGetAttribute)   \
-  X(hipRuntimeGetVersion) X(hipMalloc) X(hipFree) X(hipHostMalloc) X(hipHostFree)                                \
+  X(hipRuntimeGetVersion) X(hipGetLastError) X(hipMalloc) X(hipFree) X(hipHostMalloc) X(hipHostFree)                                \
   X(hipMemPoolCreate) X(hipMemPoolDestroy) X(hipMemPoolSetAttribute) X(hipMallocFromPoolAsync) X(hipFreeAsync)   \
   X(hipMemcpyHtoDAsync) X(hipMemcpyDtoHAsync) X(hipMemcpyDtoDAsync) X(hipMemsetD8Async)                          \
   X(hipPointerGetAttributes) X(hipModuleLoadData) X(hipModuleUnload) X(hipModuleGetFunction)                     \
@@ -221,12 +224,21 @@ static __thread int current_device;
 static int device_count = 1;
 static size_t device_memory = (size_t)1 << 30;
 static int has_pools = 1;
-static char arch_name[256] = "gfx942:sramecc+:xnack-";
+static int compute_units = 304, dies;
+static char arch_names[16][256] = {"gfx942:sramecc+:xnack-"};
 
-__attribute__((constructor)) static void read_environment(void) {
+/* For the fork of a process that has loaded the double and called nothing of it. */
+__attribute__((constructor)) void hip_double_read_environment(void) {
   const char *text;
   if ((text = getenv("HIP_DOUBLE_DEVICES"))) device_count = atoi(text);
-  if ((text = getenv("HIP_DOUBLE_ARCH"))) snprintf(arch_name, sizeof arch_name, "%s", text);
+  if ((text = getenv("HIP_DOUBLE_CUS"))) compute_units = atoi(text);
+  if ((text = getenv("HIP_DOUBLE_XCCS"))) dies = atoi(text);
+  text = getenv("HIP_DOUBLE_ARCH");
+  for (int i = 0; text && *text && i < 16; i++) {
+    const size_t length = strcspn(text, ",");
+    snprintf(arch_names[i], sizeof arch_names[i], "%.*s", (int)length, text);
+    text += length + (text[length] == ',');
+  }
   if ((text = getenv("HIP_DOUBLE_MEMORY"))) device_memory = strtoull(text, NULL, 0);
   if ((text = getenv("HIP_DOUBLE_POOLS"))) has_pools = atoi(text);
 }
@@ -269,12 +281,18 @@ typedef struct {
   /* Fields that the double leaves alone follow. */
 } hipDeviceProp_tR0600;
 
-static int is_arch(const char *name) {
-  const size_t length = strlen(name);
-  return !strncmp(arch_name, name, length) && (arch_name[length] == 0 || arch_name[length] == ':');
+static const char *arch_of(int device) {
+  while (device > 15 || !*arch_names[device]) device--;
+  return arch_names[device];
 }
 
-static size_t lds_bytes(void) { return is_arch("gfx950") ? 160 << 10 : 64 << 10; }
+static int is_arch(int device, const char *name) {
+  const char *arch = arch_of(device);
+  const size_t length = strlen(name);
+  return !strncmp(arch, name, length) && (arch[length] == 0 || arch[length] == ':');
+}
+
+static size_t lds_bytes(int device) { return is_arch(device, "gfx950") ? 160 << 10 : 64 << 10; }
 
 hipError_t hipGetDeviceCount(int *count) {
   ENTER(hipGetDeviceCount);
@@ -288,33 +306,49 @@ hipError_t hipGetDevice(int *device) {
   return hipSuccess;
 }
 
+static __thread hipError_t last_error; /* of hipSetDevice alone */
+
 hipError_t hipSetDevice(int device) {
   ENTER(hipSetDevice);
+  last_error = hipErrorInvalidDevice;
   CHECK(device >= 0 && device < device_count, hipErrorInvalidDevice);
+  last_error = hipSuccess;
   current_device = device;
   return hipSuccess;
+}
+
+hipError_t hipGetLastError(void) {
+  ENTER(hipGetLastError);
+  const hipError_t found = last_error;
+  last_error = hipSuccess;
+  return found;
 }
 
 hipError_t hipGetDevicePropertiesR0600(hipDeviceProp_tR0600 *p, int device) {
   ENTER(hipGetDevicePropertiesR0600);
   CHECK(device >= 0 && device < device_count, hipErrorInvalidDevice);
   snprintf(p->name, sizeof p->name, "Double of an AMD GPU");
-  snprintf(p->gcnArchName, sizeof p->gcnArchName, "%s", arch_name);
+  snprintf(p->gcnArchName, sizeof p->gcnArchName, "%s", arch_of(device));
   p->totalGlobalMem = device_memory;
-  p->sharedMemPerBlock = p->sharedMemPerBlockOptin = p->maxSharedMemoryPerMultiProcessor = lds_bytes();
-  p->warpSize = strncmp(arch_name, "gfx9", 4) ? 32 : 64;
-  p->multiProcessorCount = 304;
+  p->sharedMemPerBlock = p->sharedMemPerBlockOptin = p->maxSharedMemoryPerMultiProcessor = lds_bytes(device);
+  p->warpSize = strncmp(arch_of(device), "gfx9", 4) ? 32 : 64;
+  p->multiProcessorCount = compute_units;
+  p->clockRate = 2100000;
+  p->memoryClockRate = 1300000;
+  p->pciDomainID = 0;
+  p->pciBusID = 0xc1 + device;
+  p->pciDeviceID = 0;
   p->maxThreadsPerBlock = 1024;
   p->memoryPoolsSupported = has_pools;
   return hipSuccess;
 }
 
 hipError_t hipDeviceGetAttribute(int *value, int attribute, int device) {
-  enum { MEMORY_POOLS_SUPPORTED = 88 };
+  enum { MEMORY_POOLS_SUPPORTED = 88, NUMBER_OF_XCCS = 10018 };
   ENTER(hipDeviceGetAttribute);
   CHECK(device >= 0 && device < device_count, hipErrorInvalidDevice);
-  CHECK(attribute == MEMORY_POOLS_SUPPORTED, hipErrorNotSupported);
-  *value = has_pools;
+  CHECK(attribute == MEMORY_POOLS_SUPPORTED || (attribute == NUMBER_OF_XCCS && dies), hipErrorInvalidValue);
+  *value = attribute == NUMBER_OF_XCCS ? dies : has_pools;
   return hipSuccess;
 }
 
@@ -626,7 +660,7 @@ static const struct { const char *arch; unsigned machine; } machines[] = {
 
 static int matches_device(unsigned machine) {
   for (size_t i = 0; i < sizeof machines / sizeof *machines; i++)
-    if (machines[i].machine == machine) return is_arch(machines[i].arch);
+    if (machines[i].machine == machine) return is_arch(current_device, machines[i].arch);
   return 0;
 }
 
@@ -835,7 +869,7 @@ hipError_t hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_
   CHECK(!parameters, hipErrorInvalidValue);
   const size_t threads = (size_t)block_x * block_y * block_z;
   CHECK(grid_x && grid_y && grid_z && threads && threads <= 1024, hipErrorInvalidConfiguration);
-  CHECK(lds <= lds_bytes(), hipErrorInvalidValue);
+  CHECK(lds <= lds_bytes(current_device), hipErrorInvalidValue);
   const hipError_t malformed = read_extra(extra, &n);
   return malformed ? malformed : submit(&n, stream);
 }

@@ -1,30 +1,37 @@
 """The test double of libamdhip64 for Python: to build it, to run code over it, and to look into it.
 
-hip-python binds its library once in a process, so a test's body runs in a process of its own:
+hip-python binds its library once in a process, so a test's body runs in a process of its own; its parameters are
+fixtures:
 
     @in_double(HIP_DOUBLE_DEVICES=2)
-    def test_something():
+    def test_something(small_bundle: Path):
         double = Double()
         driver = HipDriver()
         ...
         assert double.calls("hipModuleLaunchKernel") == 0
 
-`tests/conftest.py` has the fixture `hip_double`, which builds the double. The environment that it reads is described in
-`amdhip64.c`.
+Such a process is the fork of one that has imported hip-python and the test's module, and has called nothing of the
+library: imports are paid for once a session. `tests/conftest.py` has the fixture `hip_double`, which builds the double.
+The environment that it reads is described in `amdhip64.c`.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib.util
-import json
+import inspect
 import os
+import pickle
 import shutil
+import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -52,24 +59,42 @@ class DoubleLibrary:
 
     path: Path
 
-    def run(self, body: str | Callable[..., None], *arguments: Any, **environment: object) -> str:
-        """Run `body` in a process of its own; returns what it printed.
+    def run(self, body: Callable[..., None], *arguments: Any, **environment: object) -> str:
+        """Run `body`, a module's function, in a process of its own; returns what it printed.
 
         Args:
-            body: source text, or a module's function; the child imports the function's file.
-            arguments: of the function; anything that JSON can hold.
+            body: the child imports the function's file.
+            arguments: of the function; anything that can be pickled.
             environment: variables of the child, such as HIP_DOUBLE_DEVICES.
 
         Raises:
             AssertionError: the child failed or crashed; with what it wrote.
         """
-        command = [sys.executable, "-c", body] if isinstance(body, str) else _command(body, arguments)
-        child = subprocess.run(
-            command, env=self._environment(environment), capture_output=True, text=True, timeout=_TIMEOUT_S
-        )
-        if child.returncode:
-            raise AssertionError(f"exit status {child.returncode} over the double\n{child.stdout}{child.stderr}")
-        return child.stdout
+        body = getattr(body, "body", body)
+        variables = {name: str(value) for name, value in environment.items()}
+        request = (body.__code__.co_filename, body.__module__, body.__qualname__, arguments, variables)
+        assert self._server.stdin and self._server.stdout
+        pickle.dump(request, self._server.stdin)
+        self._server.stdin.flush()
+        return _printed(*pickle.load(self._server.stdout))
+
+    def run_text(self, source: str, **environment: object) -> str:
+        """As `run`, for source text and in a fresh interpreter, with nothing imported and any environment."""
+        command, variables = [sys.executable, "-c", source], self._environment(environment)
+        child = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=_TIMEOUT_S)
+        return _printed(child.returncode, child.stdout, child.stderr)
+
+    @cached_property
+    def _server(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, __file__]
+        # A thread of numpy's would not live on in the forks.
+        variables = self._environment({"OPENBLAS_NUM_THREADS": 1})
+        return subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def close(self) -> None:
+        """End the process that is forked."""
+        if "_server" in vars(self):
+            self._server.communicate()
 
     def _environment(self, extra: dict[str, object]) -> dict[str, str]:
         # hip-python 10 asks ROCM_PATH; before, the dynamic loader alone decided.
@@ -78,39 +103,91 @@ class DoubleLibrary:
         return os.environ | {name: str(value) for name, value in (where | path | extra).items()}
 
 
-def _command(body: Callable[..., None], arguments: tuple[Any, ...]) -> list[str]:
-    body = getattr(body, "body", body)
-    source = body.__code__.co_filename
-    return [sys.executable, __file__, source, body.__module__, body.__qualname__, json.dumps(arguments)]
+def _printed(status: int, stdout: str, stderr: str) -> str:
+    if status:
+        raise AssertionError(f"exit status {status} over the double\n{stdout}{stderr}")
+    return stdout
 
 
-def _run_child(source: str, module_name: str, function: str, arguments: str) -> None:
-    """The child's side of `DoubleLibrary.run`."""
-    spec = importlib.util.spec_from_file_location(module_name, source)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    spec.loader.exec_module(module)
-    found = getattr(module, function)
-    getattr(found, "body", found)(*json.loads(arguments))
+def _serve() -> None:
+    """Fork for each request of `DoubleLibrary.run`, and answer with its exit status and output.
+
+    A fork returns from here and ends as any interpreter does.
+    """
+    for module in ("aot_runtime.opened", "aot_runtime.device.drivers.hip", "aot_runtime.device.foreign", "hip"):
+        importlib.import_module(module)
+    requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    while True:
+        try:
+            source, module, *rest = pickle.load(requests)
+        except EOFError:
+            return
+        with suppress(Exception):  # the fork imports it again, and reports why it cannot be
+            _imported(source, module)
+        outputs = [os.memfd_create(name) for name in ("stdout", "stderr")]
+        gc.freeze()  # what is there by now lives on, so a fork need not look through it
+        process = os.fork()
+        if process == 0:
+            for stream, output in enumerate(outputs, 1):
+                os.dup2(output, stream)
+            return _run_child(source, module, *rest)
+        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        pickle.dump((status, *map(_read_all, outputs)), replies)
+        replies.flush()
+
+
+def _read_all(descriptor: int) -> str:
+    with os.fdopen(descriptor, "rb") as file:
+        file.seek(0)
+        return file.read().decode()
+
+
+def _run_child(
+    source: str, module: str, function: str, arguments: tuple[Any, ...], environment: dict[str, str]
+) -> None:
+    signal.alarm(_TIMEOUT_S)
+    os.environ |= environment
+    Double().read_environment()
+    body = getattr(_imported(source, module), function)
+    getattr(body, "body", body)(*arguments)
+
+
+def _imported(source: str, name: str) -> Any:
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, source)
+        assert spec and spec.loader
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
 
 
 @pytest.fixture(scope="session")
-def hip_double(tmp_path_factory: pytest.TempPathFactory) -> DoubleLibrary:
+def hip_double(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoubleLibrary]:
     """The double, built once a session."""
     pytest.importorskip("hip", reason="hip-python is not installed", exc_type=ImportError)
     if shutil.which("cc") is None:
         pytest.skip("no C compiler (cc) to build the double of libamdhip64 with")
-    return DoubleLibrary(build(tmp_path_factory.mktemp("rocm")))
+    library = DoubleLibrary(build(tmp_path_factory.mktemp("rocm")))
+    yield library
+    library.close()
 
 
-def in_double(**environment: object) -> Callable[[Callable[[], None]], Callable[[DoubleLibrary], None]]:
-    """Make a function without parameters a test that runs over the double, in a process of its own."""
+def in_double(**environment: object) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function, whose parameters are fixtures, a test that runs over the double, in a process of its own."""
 
-    def decorate(body: Callable[[], None]) -> Callable[[DoubleLibrary], None]:
-        def test(hip_double: DoubleLibrary) -> None:
-            hip_double.run(body, **environment)
+    def decorate(body: Callable[..., None]) -> Callable[..., None]:
+        names = inspect.signature(body).parameters
 
-        test.body, test.__name__, test.__doc__ = body, body.__name__, body.__doc__
+        def test(hip_double: DoubleLibrary, **fixtures: Any) -> None:
+            hip_double.run(body, *(fixtures[name] for name in names), **environment)
+
+        parameters = [inspect.Parameter("hip_double", inspect.Parameter.POSITIONAL_OR_KEYWORD), *names.values()]
+        test.body, test.__name__, test.__doc__ = body, body.__name__, body.__doc__  # type: ignore[attr-defined]
+        test.__module__, test.__signature__ = body.__module__, inspect.Signature(parameters)  # type: ignore[attr-defined]
         return test
 
     return decorate
@@ -148,6 +225,10 @@ class Double:
         self._library.hip_double_allocation.restype = ctypes.c_void_p
         self._library.hip_double_allocation.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
         self._callback: Any = None
+
+    def read_environment(self) -> None:
+        """Be what the environment now says; only before the first call of the library."""
+        self._library.hip_double_read_environment()
 
     def fail(self, function: str, status: int, count: int = 1) -> None:
         """Make the next `count` calls of a function return `status`, having done nothing; -1: all from now on."""
@@ -197,4 +278,4 @@ class Double:
 
 
 if __name__ == "__main__":
-    _run_child(*sys.argv[1:])
+    _serve()

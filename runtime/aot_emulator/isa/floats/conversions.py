@@ -181,18 +181,6 @@ def cvt_pk_bf16_f32(low: Array, high: Array) -> npt.NDArray[np.uint32]:
     return pack16(f32_to_bf16(low), f32_to_bf16(high))
 
 
-def cvt_pk_f8_f32(low: Array, high: Array, fmt: FloatFormat, *, saturate: bool) -> npt.NDArray[np.uint16]:
-    """v_cvt_pk_fp8_f32 and v_cvt_pk_bf8_f32: two bytes as the word that op_sel[3] places.
-
-    Args:
-        low, high: float32.
-        fmt: FP8 or BF8, of the arch's flavour.
-        saturate: MODE.FP16_OVFL.
-    """
-    low_code, high_code = (encode(value, fmt, saturate=saturate).astype(np.uint16) for value in (low, high))
-    return low_code | high_code << np.uint16(8)
-
-
 def cvt_sr(value: Array, random: Array, fmt: FloatFormat, *, saturate: bool = False) -> Array:
     """v_cvt_sr_fp8_f32, _bf8_, _f16_, _bf16_: stochastic rounding with the given uint32 random bits. The pseudocode of
     the ISA documents adds the bits and then rounds to nearest once more; this follows its prose (and AMD's own software

@@ -15,13 +15,13 @@ from aot_runtime.errors import DeviceError
 from .base import DeviceProperties, Driver, PreparedLaunch
 
 __all__ = [
+    "GPUS",
     "DeviceProperties",
     "Driver",
     "PreparedLaunch",
     "available_drivers",
     "device_for_arch",
     "driver_for_arch",
-    "first_driver",
     "open_driver",
 ]
 
@@ -32,7 +32,7 @@ _DRIVERS: Mapping[str, tuple[str, str]] = {
     "emulator": ("aot_emulator", "EmulatorDriver"),
 }
 """Every driver that can be opened by name: its module, which is imported then, and its class there."""
-_GPUS = ("hip", "cuda")
+GPUS = ("hip", "cuda")
 """The drivers of real GPUs, in the order of preference."""
 
 
@@ -47,25 +47,14 @@ def open_driver(name: str) -> Driver:
 
 def available_drivers() -> tuple[str, ...]:
     """Names of the GPU drivers that see at least one device."""
-    return tuple(name for name in _GPUS if _obstacle(name) is None)
+    return tuple(name for name in GPUS if _sees_a_device(name))
 
 
-def first_driver() -> str:
-    """Name of the first GPU driver with a device. Raises `DeviceError` that says why each of them has none."""
-    obstacles = {}
-    for name in _GPUS:
-        obstacles[name] = _obstacle(name)
-        if obstacles[name] is None:
-            return name
-    raise DeviceError("there is no usable GPU" + "".join(f"\n  {name}: {why}" for name, why in obstacles.items()))
-
-
-def _obstacle(name: str) -> str | None:
-    """Why a driver has no device to offer, if it has none."""
+def _sees_a_device(name: str) -> bool:
     try:
-        return None if open_driver(name).device_count() else "the driver is installed and sees no GPU"
-    except DeviceError as error:
-        return str(error)
+        return open_driver(name).device_count() > 0
+    except DeviceError:
+        return False
 
 
 def device_for_arch(driver: Driver, arch: str) -> int:

@@ -6,14 +6,18 @@ import ctypes
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, TypeVar
 
 from aot_runtime.errors import DeviceError, DeviceMemoryError, DriverCallError
+
+from .current import Current, Selector
 
 # Statuses on which HIP and CUDA agree.
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE = 0, 1, 2, 100
 
 T = TypeVar("T")
+_NOTHING = nullcontext()
 
 
 class GpuApi(ABC):
@@ -26,11 +30,13 @@ class GpuApi(ABC):
     prefix: ClassVar[str]
     renamed: ClassVar[Mapping[str, str]]
     """Full names of the calls whose name is not the prefix and CUDA's name."""
+    first_is_current: ClassVar[bool]
+    """Whether the first device is current in a thread that has asked for none, so that a single one always is."""
 
     def __init__(self, binding: Any, library: ctypes.PyDLL):
         self._binding, self._library = binding, library
         self._lock = threading.RLock()
-        self._selectors: dict[int, Callable[[], int]] = {}
+        self._selectors: dict[int, Selector] = {}
         self._count = self._count_devices()
 
     @abstractmethod
@@ -38,8 +44,8 @@ class GpuApi(ABC):
         """A status's name and its meaning."""
 
     @abstractmethod
-    def _selector(self, device: int) -> Callable[[], int]:
-        """What makes a device current in the calling thread, at the least cost; it returns a status."""
+    def _selector(self, device: int) -> Selector:
+        """What makes a device current in the calling thread, at the least cost."""
 
     def _full_name(self, name: str) -> str:
         return self.renamed.get(name, self.prefix + name)
@@ -63,8 +69,8 @@ class GpuApi(ABC):
 
     def _on(self, device: int, name: str, *arguments: Any) -> Any:
         """Make a call with the device current."""
-        self.activate(device)
-        return self._call(name, *arguments)
+        with self._current(device):
+            return self._call(name, *arguments)
 
     def _create(self, device: int, name: str, *arguments: Any) -> int:
         """Make a call that returns a handle or an address; null is an error even if the status is not."""
@@ -88,12 +94,25 @@ class GpuApi(ABC):
 
     def activate(self, device: int) -> None:
         """Make `device` current for the calling thread."""
-        # No memory of what was current: other libraries in the process change it too.
-        status = self._selector_of(device)()
+        selector = self._selector_of(device)
+        status = selector.set(selector.wanted)
         if status:
-            raise self._error("CtxSetCurrent", status)
+            raise self._select_error(status)
 
-    def _selector_of(self, device: int) -> Callable[[], int]:
+    def _current(self, device: int) -> AbstractContextManager[None]:
+        """A context in which `device` is current in the calling thread, and after which is what was before."""
+        # No memory of what was current: other libraries in the process change it too.
+        if self._is_always_current(device):
+            return _NOTHING
+        return Current(self._selector_of(device), self._select_error)
+
+    def _is_always_current(self, device: int) -> bool:
+        return self.first_is_current and self._count == 1 and device == 0
+
+    def _select_error(self, status: int) -> DriverCallError:
+        return self._error("CtxSetCurrent", status)
+
+    def _selector_of(self, device: int) -> Selector:
         return self._once(self._selectors, device, self._selector)
 
     def _once(self, made: dict[int, T], device: int, make: Callable[[int], T]) -> T:

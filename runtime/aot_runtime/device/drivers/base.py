@@ -25,6 +25,15 @@ class DeviceProperties(msgspec.Struct, frozen=True):
     """The most LDS (shared memory) that one workgroup may have, opt-in included."""
     memory_bytes: int
     driver_version: str
+    num_xcds: int | None = None
+    """Dies of this device or partition that workgroups are dealt to in turn; None: those of the architecture's row."""
+    library: str = ""
+    """The API's library, and why it is this one; empty where there is no choice."""
+    clock: float = 0
+    """Highest clock of the compute units, Hz; 0: not known."""
+    memory_clock: float = 0
+    pci: str = ""
+    """Where the GPU is, as Linux names it: `0000:c1:00.0`; empty: not known. Partitions of a GPU share it."""
 
 
 class PreparedLaunch(Protocol):
@@ -42,7 +51,10 @@ class PreparedLaunch(Protocol):
 
 
 class Driver(Protocol):
-    """A GPU API. Every method raises `DriverCallError` (out of memory: `DeviceMemoryError`) when a call fails."""
+    """A GPU API. Every method raises `DriverCallError` (out of memory: `DeviceMemoryError`) when a call fails.
+
+    All but `activate` leave the device that is current in the calling thread as it was.
+    """
 
     name: str
     """`hip`, `cuda` or `emulator`."""
@@ -55,7 +67,7 @@ class Driver(Protocol):
     def properties(self, device: int) -> DeviceProperties: ...
 
     def activate(self, device: int) -> None:
-        """Make `device` current for the calling thread. Cheap when it already is."""
+        """Make `device` current for the calling thread, and leave it so."""
 
     # Memory. Addresses are integers; `allocate` and `free` are ordered on `stream` and take from a pool
     # that belongs to the driver object. nbytes > 0. Allocations are aligned to at least 256 bytes.
@@ -94,8 +106,8 @@ class Driver(Protocol):
     ) -> PreparedLaunch:
         """A launch of `grid` workgroups of `block` threads whose kernarg segment starts out as `kernargs`.
 
-        `device` is made current by `run` wherever more than one device is visible, so that a launch goes where
-        its arguments live, whatever is current in the calling thread.
+        `run` sees to it that `device` is current meanwhile wherever more than one device is visible, so that a launch
+        goes where its arguments live, whatever is current in the calling thread.
         """
 
     # Streams, events, graphs.

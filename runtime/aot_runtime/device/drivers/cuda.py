@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
 from aot_runtime.errors import DeviceError
 
 from .base import DeviceProperties
+from .current import Selector
 from .gpu import KEEP_EVERYTHING, GpuDriver
 
 _LIBRARY = "libcuda.so.1"
@@ -29,6 +29,7 @@ class CudaDriver(GpuDriver):
     prefix = "cu"
     renamed: ClassVar[dict[str, str]] = {"PointerGetAttributes": "cuPointerGetAttribute"}
     launch_end = 0
+    first_is_current = False
     lost_device = frozenset({_INVALID_CONTEXT, _INVALID_HANDLE})
 
     def __init__(self) -> None:
@@ -67,9 +68,10 @@ class CudaDriver(GpuDriver):
         getattr(self._library, function)(status, ctypes.byref(text))
         return text.value.decode() if text.value else "unknown status"
 
-    def _selector(self, device: int) -> Callable[[], int]:
-        context = self._call("DevicePrimaryCtxRetain", self._call("DeviceGet", device))
-        return partial(self._library.cuCtxSetCurrent, ctypes.c_void_p(int(context)))
+    def _selector(self, device: int) -> Selector:
+        library, context = self._library, self._call("DevicePrimaryCtxRetain", self._call("DeviceGet", device))
+        wanted, is_only = ctypes.c_void_p(int(context)), self._count == 1
+        return Selector(ctypes.c_void_p, library.cuCtxGetCurrent, library.cuCtxSetCurrent, wanted, is_only)
 
     def _pointer(self, address: int) -> tuple[int, int]:
         attributes = self._binding.CUpointer_attribute

@@ -27,7 +27,7 @@ KEEP_EVERYTHING = 2**64 - 1
 class GpuDriver(GpuApi):
     """A `Driver` over a binding of HIP or CUDA; `Driver` says what the methods do.
 
-    Every call happens with its device current in the calling thread, and leaves it current.
+    Every call happens with its device current in the calling thread, and leaves current what was before.
     """
 
     name: str
@@ -105,29 +105,30 @@ class GpuDriver(GpuApi):
             exchange(ctypes.byref(mode))
 
     def allocate_now(self, device: int, nbytes: int) -> int:
-        self.activate(device)
-        with self._despite_capture():
+        with self._current(device), self._despite_capture():
             return self._create(device, "MemAlloc", nbytes)
 
     def free_now(self, device: int, address: int) -> None:
-        self.activate(device)
-        with self._despite_capture():
+        with self._current(device), self._despite_capture():
             self._call("MemFree", address)
 
     def copy_to_device(self, device: int, address: int, host: int, nbytes: int, stream: int) -> None:
-        self._on(device, "MemcpyHtoDAsync", address, host, nbytes, stream)
-        # CUDA is done with pageable memory on return, HIP promises it in no version's documents.
-        self._call("StreamSynchronize", stream)
+        with self._current(device):
+            self._call("MemcpyHtoDAsync", address, host, nbytes, stream)
+            # CUDA is done with pageable memory on return, HIP promises it in no version's documents.
+            self._call("StreamSynchronize", stream)
 
     def copy_to_host(self, device: int, host: int, address: int, nbytes: int, stream: int) -> None:
-        self._on(device, "MemcpyDtoHAsync", host, address, nbytes, stream)
-        self._call("StreamSynchronize", stream)
+        with self._current(device):
+            self._call("MemcpyDtoHAsync", host, address, nbytes, stream)
+            self._call("StreamSynchronize", stream)
 
     def fill(self, device: int, address: int, byte: int, nbytes: int, stream: int) -> None:
         self._on(device, "MemsetD8Async", address, byte, nbytes, stream)
 
     def device_of(self, address: int) -> int:
-        kind, device = self._pointer(address)
+        with self._current(0):
+            kind, device = self._pointer(address)
         if kind < _DEVICE_MEMORY:
             meaning = f"{address:#x} is host memory, not device memory"
             raise self._error("PointerGetAttributes", INVALID_VALUE, meaning)
@@ -135,16 +136,16 @@ class GpuDriver(GpuApi):
 
     # Code.
     def load_module(self, device: int, image: bytes) -> int:
-        self.activate(device)
-        with self._despite_capture():
+        with self._current(device), self._despite_capture():
             return self._create(device, "ModuleLoadData", image)
 
     def unload_module(self, device: int, module: int) -> None:
         self._on(device, "ModuleUnload", module)
 
     def get_function(self, device: int, module: int, symbol: str, lds_bytes: int) -> int:
-        function = self._create(device, "ModuleGetFunction", module, symbol.encode())
-        self._permit_lds(function, lds_bytes)
+        with self._current(device):
+            function = self._create(device, "ModuleGetFunction", module, symbol.encode())
+            self._permit_lds(function, lds_bytes)
         return function
 
     def prepare(
@@ -152,10 +153,9 @@ class GpuDriver(GpuApi):
     ) -> PreparedLaunch:
         if not function:
             raise DeviceError("cannot prepare the launch of a null function")
+        selector = None if self._is_always_current(device) else self._selector_of(device)
         several = self._count > 1
-        return KernelLaunch(
-            self._launch, self._selector_of(device), several, function, grid, block, lds_bytes, kernargs
-        )
+        return KernelLaunch(self._launch, selector, several, function, grid, block, lds_bytes, kernargs)
 
     # Streams, events, graphs.
     def create_stream(self, device: int) -> int:
@@ -192,11 +192,12 @@ class GpuDriver(GpuApi):
         self._on(device, "StreamBeginCapture", stream, self.relaxed_capture)
 
     def end_capture(self, device: int, stream: int) -> int:
-        graph = self._create(device, "StreamEndCapture", stream)
-        try:
-            return self._create(device, "GraphInstantiate", graph, 0)
-        finally:
-            self._call("GraphDestroy", graph)
+        with self._current(device):
+            graph = self._create(device, "StreamEndCapture", stream)
+            try:
+                return self._create(device, "GraphInstantiate", graph, 0)
+            finally:
+                self._call("GraphDestroy", graph)
 
     def launch_graph(self, device: int, graph: int, stream: int) -> None:
         self._on(device, "GraphLaunch", graph, stream)

@@ -1,22 +1,17 @@
-"""AMD GPUs: `HipDriver`, over hip-python.
-
-hip-python 6.3 to 10 is supported. Two things changed in 10: it looks for the library in more places than the dynamic
-loader does, and a call that fills a struct returns it, where the caller used to pass it in. (Before 10 it also holds
-the interpreter lock in every call, so a thread that waits for the GPU keeps the other Python threads waiting.)
-"""
+"""AMD GPUs: `HipDriver`, over hip-python."""
 
 from __future__ import annotations
 
 import ctypes
-import os
-from collections.abc import Callable
-from functools import partial
 from typing import Any, ClassVar
 
+from aot_runtime.contract.arch import likely_dies
 from aot_runtime.errors import DeviceError
 
 from .base import DeviceProperties
+from .current import Selector
 from .gpu import KEEP_EVERYTHING, GpuDriver
+from .hip_python import bind, import_binding, returns_structs
 
 
 class HipDriver(GpuDriver):
@@ -41,10 +36,12 @@ class HipDriver(GpuDriver):
         "StreamCreate": "hipStreamCreateWithFlags",
     }
     launch_end = 3
+    first_is_current = True
 
     def __init__(self) -> None:
-        binding = _import_binding()
-        library = _open_library(binding)
+        binding = import_binding()
+        self._opened = bind(binding)
+        library = self._opened.handle
         library.hipGetErrorName.restype = library.hipGetErrorString.restype = ctypes.c_char_p
         self.relaxed_capture = binding.hipStreamCaptureMode.hipStreamCaptureModeRelaxed
         self._images: dict[int, bytes] = {}
@@ -54,15 +51,31 @@ class HipDriver(GpuDriver):
         """What dispatch and diagnostics need to know of one device."""
         found = self._filled("GetDeviceProperties", self._binding.hipDeviceProp_t, device)
         version = self._call("RuntimeGetVersion")
+        arch = _text(found.gcnArchName).partition(":")[0]
         return DeviceProperties(
             name=_text(found.name),
-            arch=_text(found.gcnArchName).partition(":")[0],
+            arch=arch,
             num_cus=found.multiProcessorCount,
             warp_size=found.warpSize,
             lds_bytes=max(found.sharedMemPerBlock, found.sharedMemPerBlockOptin),
             memory_bytes=found.totalGlobalMem,
             driver_version=f"{version // 10_000_000}.{version // 100_000 % 100}.{version % 100_000}",
+            num_xcds=self._dies(device) or likely_dies(arch, found.multiProcessorCount),
+            library=str(self._opened),
+            clock=1e3 * found.clockRate,
+            memory_clock=1e3 * found.memoryClockRate,
+            pci=f"{found.pciDomainID:04x}:{found.pciBusID:02x}:{found.pciDeviceID:02x}.0",
         )
+
+    def _dies(self, device: int) -> int:
+        """The dies of a device or partition; 0 where the binding or the library is older than the question."""
+        attribute = getattr(self._binding.hipDeviceAttribute_t, "hipDeviceAttributeNumberOfXccs", None)
+        if attribute is None:
+            return 0
+        try:
+            return int(self._call("DeviceGetAttribute", attribute, device))
+        except DeviceError:
+            return 0
 
     def load_module(self, device: int, image: bytes) -> int:
         """Load a code object. HIP refers to the image for as long as the module lives, so it is kept."""
@@ -80,7 +93,7 @@ class HipDriver(GpuDriver):
         self._images.pop(module, None)
 
     def _filled(self, name: str, struct: Any, argument: int) -> Any:
-        if _is_current(self._binding):
+        if returns_structs(self._binding):
             return self._call(name, argument)
         result = struct()
         self._call(name, result, argument)
@@ -90,8 +103,9 @@ class HipDriver(GpuDriver):
         library = self._library
         return library.hipGetErrorName(status).decode(), library.hipGetErrorString(status).decode()
 
-    def _selector(self, device: int) -> Callable[[], int]:
-        return partial(self._library.hipSetDevice, device)
+    def _selector(self, device: int) -> Selector:
+        library = self._library
+        return Selector(ctypes.c_int, library.hipGetDevice, library.hipSetDevice, ctypes.c_int(device))
 
     def _pointer(self, address: int) -> tuple[int, int]:
         found = self._filled("PointerGetAttributes", self._binding.hipPointerAttribute_t, address)
@@ -114,37 +128,6 @@ class HipDriver(GpuDriver):
 
     def _permit_lds(self, function: int, lds_bytes: int) -> None:
         """Nothing to do: HIP lets a workgroup have all the LDS there is."""
-
-
-def _import_binding() -> Any:
-    try:
-        from hip import hip
-    except ImportError as error:
-        raise DeviceError(
-            f"AMD GPUs need hip-python, which cannot be imported ({error}): pip install hip-python"
-        ) from error
-    return hip
-
-
-def _is_current(binding: Any) -> bool:
-    """Whether this is hip-python 10 or later."""
-    return binding.__name__.startswith("rocm.")
-
-
-def _open_library(binding: Any) -> ctypes.PyDLL:
-    """The library that hip-python calls: opened by the same name, the loader gives the same one."""
-    path = "libamdhip64.so"
-    if _is_current(binding):
-        from rocm.bindings.util.paths import get_library_path
-
-        path = os.fsdecode(get_library_path("amdhip64"))
-    try:
-        return ctypes.PyDLL(path)
-    except OSError as error:
-        raise DeviceError(
-            f"AMD GPUs need ROCm's HIP runtime, and {path} cannot be loaded ({error}): install ROCm; where it is, "
-            "name its folder, the one that holds lib/libamdhip64.so, in ROCM_PATH, and its lib in LD_LIBRARY_PATH"
-        ) from error
 
 
 def _text(value: bytes | str) -> str:

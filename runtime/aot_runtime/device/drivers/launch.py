@@ -22,6 +22,8 @@ from typing import Any
 
 import msgspec
 
+from .current import Selector
+
 _BUFFER_POINTER, _BUFFER_SIZE = 1, 2
 """Keys of the launch's `extra` list; HIP and CUDA agree on these two, but not on the one that ends it."""
 
@@ -44,9 +46,9 @@ class KernelLaunch:
 
     Args:
         launch: how to launch.
-        make_current: makes the launch's device current in the calling thread; returns a status.
-        always: call `make_current` before every launch, and not only when the API complains. Needed where a launch
-            could silently go to another device.
+        selector: makes the launch's device current in the calling thread; None where it always is.
+        always: see to it at every launch, and not only when the API complains. Needed where a launch could silently go
+            to another device.
         function: the kernel's handle, not 0.
         grid: workgroups in x, y, z.
         block: threads of a workgroup.
@@ -54,10 +56,10 @@ class KernelLaunch:
         kernargs: the kernarg segment's first content.
     """
 
-    __slots__ = ("_at", "_call", "_extra", "_launch", "_make_current", "_select", "_stream", "kernargs")
+    __slots__ = ("_at", "_call", "_extra", "_found", "_launch", "_look", "_selector", "_stream", "_wanted", "kernargs")
 
     def __init__(
-        self, launch: LaunchFunction, make_current: Callable[[], int], always: bool,
+        self, launch: LaunchFunction, selector: Selector | None, always: bool,
         function: int, grid: tuple[int, int, int], block: int, lds_bytes: int, kernargs: bytes,
     ):  # fmt: skip
         self.kernargs = bytearray(kernargs)
@@ -68,30 +70,43 @@ class KernelLaunch:
             _BUFFER_POINTER, ctypes.addressof(segment), _BUFFER_SIZE, ctypes.addressof(size), launch.end
         )
         self._extra = (extra, segment, size)
-        self._launch, self._make_current = launch, make_current
-        self._select = make_current if always else None
+        self._launch, self._selector = launch, selector
+        self._look: Callable[[], int] | None = None
+        if always and selector is not None:
+            # What is current, looked up into the same place each time.
+            self._found, self._wanted = selector.kind(), selector.wanted.value
+            self._look = partial(selector.get, ctypes.byref(self._found))
         self._at, self._stream = 0, ctypes.c_void_p(0)
         handle = ctypes.c_void_p(function)
         self._call = partial(launch.call, handle, *grid, block, 1, 1, lds_bytes, self._stream, None, extra)
 
     def run(self, stream: int) -> None:
-        """Enqueue the launch on `stream`. Raises `DriverCallError`."""
-        if self._select is not None:
-            self._require_current()
+        """Enqueue the launch on `stream`; the thread's current device stays what it is. Raises `DriverCallError`."""
         if stream != self._at:
             self._stream.value = self._at = stream
-        status = self._call()
+        if self._look is not None and (self._look() or self._found.value != self._wanted):
+            status = self._call_there()
+        else:
+            status = self._call()
         if status:
             self._retry(status)
 
-    def _require_current(self) -> None:
-        if status := self._make_current():
-            raise self._launch.error(status)
-
     def _retry(self, status: int) -> None:
-        """Once more with the device made current, if that was the reason; nothing had been enqueued."""
-        if status in self._launch.lost_device and self._select is None:
-            self._require_current()
-            status = self._call()
+        """Once more with the device current, if that was the reason; nothing had been enqueued."""
+        if status in self._launch.lost_device and self._look is None:
+            status = self._call_there()
         if status:
             raise self._launch.error(status)
+
+    def _call_there(self) -> int:
+        """The launch with its device current."""
+        if self._selector is None:
+            return self._call()
+        status, before = self._selector.enter()
+        if status:
+            return status
+        try:
+            status = self._call()
+        finally:
+            self._selector.leave(before)
+        return status

@@ -15,8 +15,7 @@ from tests.support.emulation.naive_matrix import FLOATS, Case
 
 
 def nearest32(x):
-    with np.errstate(over="ignore"):
-        return np.float32(x.numerator / x.denominator)  # doubles suffice: the sums below have under 50 bits
+    return np.float32(x.numerator / x.denominator)  # doubles suffice: the sums below have under 50 bits
 
 
 def exponent_of(value, smallest):
@@ -98,40 +97,25 @@ def test_hardware_arithmetic(arch, name):
         assert differ, "the inputs do not tell the model from one rounding"
 
 
-def test_hardware_arithmetic_of_fp64_rounds_each_step():
-    case = Case("gfx942", "v_mfma_f64_16x16x4_f64", waves=1)
-    case.a[...], case.b[...], case.c[...] = 1, 2.0**-53, 1
-    case.a[..., 3] = 0
-    assert (case.run(arithmetic=Arithmetic.HARDWARE) == 1).all()
-    case.c[...] = 1 + 2.0**-52
-    assert (case.run(arithmetic=Arithmetic.HARDWARE) == 1 + 2.0**-51).all()
+# (name, A's first two columns, B, C, D)
+SUMS = [
+    # Each step of fp64 is rounded.
+    ("f64_16x16x4_f64", (1, 1), 2.0**-53, 1, 1), ("f64_16x16x4_f64", (1, 1), 2.0**-53, 1 + 2.0**-52, 1 + 2.0**-51),
+    # Rounding down makes a tiny negative C count as one unit of the last place; sums of 8 bits drop it.
+    ("f32_16x16x16_f16", (1, 0), 1, -(2.0**-40), 1 - 2.0**-24), ("f32_16x16x32_fp8_fp8", (1, 0), 1, -(2.0**-40), 1),
+    # 31 bits of a sum are kept.
+    ("f32_16x16x16_f16", (1 + 2.0**-7, 0), 2.0**-24, 1, 1 + 2.0**-23), ("f32_16x16x16_f16", (1 + 2.0**-8, 0), 2.0**-24, 1, 1),
+    # A product overflows.
+    ("f32_16x16x16_bf16", (2.0**40, 0), 2.0**100, 0, np.inf), ("f32_16x16x16_bf16", (2.0**40, -(2.0**40)), 2.0**100, 0, np.nan),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "want"), [("16x16x16_f16", 1 - 2.0**-24), ("16x16x32_fp8_fp8", 1)])
-def test_hardware_forgets_a_tiny_c_in_8_bit_sums_only(name, want):
-    """Rounding down makes a tiny negative C count as one unit of the last place; fp8 sums drop it instead."""
-    case = Case("gfx942", "v_mfma_f32_" + name, waves=1)
-    case.a[...], case.b[...], case.c[...] = 0, 1, -(2.0**-40)
-    case.a[..., 0] = 1
-    assert (case.run(arithmetic=Arithmetic.HARDWARE) == want).all()
-
-
-def test_hardware_keeps_31_bits_of_a_sum():
-    case = Case("gfx942", "v_mfma_f32_16x16x16_f16", waves=1)
-    case.a[...], case.b[...], case.c[...] = 0, 2.0**-24, 1
-    case.a[..., 0] = 1 + 2.0**-7
-    assert (case.run(arithmetic=Arithmetic.HARDWARE) == 1 + 2.0**-23).all()
-    case.a[..., 0] = 1 + 2.0**-8
-    assert (case.run(arithmetic=Arithmetic.HARDWARE) == 1).all()
-
-
-def test_hardware_overflow_of_a_product():
-    case = Case("gfx942", "v_mfma_f32_16x16x16_bf16", waves=1)
-    case.a[...], case.b[...], case.c[...] = 0, 2.0**100, 0
-    case.a[..., 0] = 2.0**40
-    assert (case.run(arithmetic=Arithmetic.HARDWARE) == np.inf).all()
-    case.a[..., 1] = -(2.0**40)
-    assert np.isnan(case.run(arithmetic=Arithmetic.HARDWARE)).all()
+@pytest.mark.parametrize(("name", "a", "b", "c", "d"), SUMS)
+def test_sums_by_hand(name, a, b, c, d):
+    case = Case("gfx942", "v_mfma_" + name, waves=1)
+    case.a[...], case.b[...], case.c[...] = 0, b, c
+    case.a[..., 0], case.a[..., 1] = a
+    np.testing.assert_array_equal(case.run(arithmetic=Arithmetic.HARDWARE), np.full(case.c.shape, d))
 
 
 @pytest.mark.sampled(20)

@@ -11,10 +11,8 @@ from aot_emulator import Arithmetic
 from aot_emulator.isa.matrix import matrix_op, matrix_product
 
 from aot_runtime.errors import UnsupportedInstructionError
-from tests.support.emulation.machine import DEFAULT_MODE, Machine
+from tests.support.emulation.machine import DEFAULT_MODE
 from tests.support.emulation.naive_matrix import EVERY, F8F6F4_TYPES, FLOATS, INTEGERS, PLAIN, A, B, Case, unpack_d
-
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
 def op_of(arch: str, name: str) -> matrix_op.MatrixOp:
@@ -238,22 +236,6 @@ def test_results_of_16_bits_are_rounded_to_even(arch: str, name: str):
     for start in (1, 1 + step):
         case.a[..., 0], case.b[..., 0], case.c[...] = step / 2, 1, start
         assert (case.run() == (1 if start == 1 else 1 + 2 * step)).all()
-
-
-@pytest.mark.parametrize("arch,text,message", (
-    ("gfx942", "v_smfmac_f32_16x16x32_f16 v[0:3], v[4:5], v[8:11], v12", "not implemented"),
-    ("gfx950", "v_smfmac_f32_16x16x64_f16 v[0:3], v[4:7], v[8:15], v16", "not implemented"),
-    ("gfx950", "v_mfma_ld_scale_b32 v0, v1", "v_mfma_ld_scale_b32"),
-    ("gfx950", "v_mfma_f32_16x16x32_f16 v[0:3], v[4:7], v[8:11], v[0:3] blgp:1", "has no modifier blgp"),
-    ("gfx1201", "v_swmmac_f32_16x16x32_f16 v[16:23], v[0:3], v[4:11], v12", "not implemented"),
-    ("gfx1201", "v_swmmac_i32_16x16x64_iu4 v[16:23], v[0:1], v[4:7], v12", "not implemented"),
-    ("gfx1100", "v_wmma_f16_16x16x16_f16 v[24:31], v[0:7], v[8:15], 1.0", "inline constant other than 0"),
-    ("gfx1100", "v_wmma_f32_16x16x16_f16 v[60:67], v[0:7], v[8:15], 0", "register v67"),
-))  # fmt: skip
-def test_what_is_refused(arch: str, text: str, message: str):
-    with pytest.raises(UnsupportedInstructionError, match=message) as raised:
-        Machine(arch).execute(text)
-    assert text.startswith(raised.value.mnemonic)
 
 
 def test_a_model_of_the_hardware_that_is_not_known_is_refused():

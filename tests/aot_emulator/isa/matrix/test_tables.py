@@ -12,19 +12,8 @@ from aot_emulator.isa import gfx90a
 from aot_emulator.isa.matrix import matrix_layout, matrix_op, matrix_product
 from aot_emulator.isa.matrix.matrix_op import MatrixModifiers
 
-from tests.support.emulation.naive_matrix import EVERY, code_type
+from tests.support.emulation.naive_matrix import code_type
 from tests.support.emulation.values import assert_same
-
-
-# The tables have neither gfx90a nor, among CDNA's operands, xf32.
-@pytest.mark.parametrize("arch,name", [(a, n) for a, n in EVERY if a != "gfx90a" and "xf32" not in n])
-def test_register_counts_of_the_isa_tables(arch: str, name: str):
-    isa = {"gfx1100": "rdna3", "gfx1201": "rdna4"}.get(arch, "cdna")
-    tables = pytest.importorskip(f"tinygrad.runtime.autogen.amd.{isa}.operands")
-    known = next(operands for op, operands in tables.OPERANDS.items() if op.name.lower() == name)
-    op = matrix_op.matrix_ops(arch)[name]
-    want = tuple(known[field][1] // 32 for field in ("src0", "src1", "vdst"))
-    assert (op.a_registers, op.b_registers, op.d_registers) == want
 
 
 @pytest.mark.parametrize(
@@ -49,9 +38,8 @@ def test_decode_every_code(arch: str, fmt: str, dtype: Any):
     bits, code_dtype = code_type(arch, fmt)
     every = np.arange(1 << bits, dtype=f"u{bits // 8}").repeat(2 if bits == 8 else 1)
     registers = every.view(np.uint32).reshape(-1, 1, 64)
-    with np.errstate(invalid="ignore"):
-        want = every.view(code_dtype).astype(dtype).reshape(registers.shape[0], 64, -1).swapaxes(1, 2)
-        assert_same(matrix_layout.decode(registers, op.b, dtype=dtype)[0], want.reshape(-1, 64))
+    want = every.view(code_dtype).astype(dtype).reshape(registers.shape[0], 64, -1).swapaxes(1, 2)
+    assert_same(matrix_layout.decode(registers, op.b, dtype=dtype)[0], want.reshape(-1, 64))
 
 
 @pytest.mark.parametrize("arch,name,modifiers,message", [

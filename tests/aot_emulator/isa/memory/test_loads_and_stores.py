@@ -13,7 +13,6 @@ from aot_emulator.isa.memory.transfers import LDS_LOADS, LDS_STORES, MEMORY_LOAD
 from tests.support.emulation.machine import ACTIVE, LANE, OLD, RDNA, Machine, block, every_isa
 from tests.support.emulation.values import integers
 
-RECORDS = 900
 SPACES = ("lds", "global", "global with a scalar", "buffer")
 
 
@@ -43,7 +42,9 @@ def random_offsets(step: int, size: int) -> np.ndarray:
     return (np.random.default_rng(1).permutation(256) * step % size).astype(np.uint32)
 
 
-def prepare(arch: str, space: str, offsets: np.ndarray, offset: int) -> tuple[Machine, np.ndarray, int, str, str]:
+def prepare(
+    arch: str, space: str, offsets: np.ndarray, offset: int, records: int
+) -> tuple[Machine, np.ndarray, int, str, str]:
     """(machine, content, address, mnemonic's start, the operands of an access at some offsets of 8192 bytes).
 
     Addresses of lanes that are not active do not matter.
@@ -57,7 +58,7 @@ def prepare(arch: str, space: str, offsets: np.ndarray, offset: int) -> tuple[Ma
         machine.lds(0)[:], machine.lds(1)[:] = content, content[::-1]
         return machine, content, address, "ds", f"v1 offset:{offset}"
     if space == "buffer":
-        machine.describe(address, RECORDS)
+        machine.describe(address, records)
         machine.s[6] = 20
         return machine, content, address, "buffer", f"v1, s[8:11], s6 offen offset:{offset - 20}"
     if space == "global":
@@ -79,13 +80,13 @@ def test_load(arch: str, space: str, name: str):
     form = form_of(name)
     for step in (16, 12) if space == "buffer" else (16, 12, 7):
         offsets = random_offsets(step, 1024 if space == "buffer" else 8000)
-        machine, content, _, start, operands = prepare(arch, space, offsets, 48)
+        machine, content, _, start, operands = prepare(arch, space, offsets, 48, 900)
         mnemonic = f"{start}_{'read' if space == 'lds' else 'load'}_{name}"
         machine.portable(f"{mnemonic} {block(8, form.words)}, {operands}")
         sources = np.stack([content, content[::-1]]) if space == "lds" else np.stack([content, content])
         if space == "buffer":
-            sources[:, RECORDS:] = 0
-            assert (offsets[ACTIVE] + 48 + form.nbytes > RECORDS).any()
+            sources[:, 900:] = 0
+            assert (offsets[ACTIVE] + 48 + form.nbytes > 900).any()
         raw = sources[LANE[:, None] // 128, offsets[:, None] + 48 + np.arange(form.nbytes)]
         if form.nbytes >= 4:
             want = raw.view(np.uint32)
@@ -104,7 +105,8 @@ def test_store(arch: str, space: str, name: str):
     form = form_of(name)
     for step in (16,) if space == "buffer" else (16, 21):
         offsets = random_offsets(step, 1 << 20)
-        machine, content, address, start, operands = prepare(arch, space, offsets, 32)
+        records = int(np.sort(offsets[ACTIVE])[80]) + 36  # which ends within a lane's data
+        machine, content, address, start, operands = prepare(arch, space, offsets, 32, records)
         data = integers(0, 256, 4)
         machine.put(8, data)
         mnemonic = f"{start}_{'write' if space == 'lds' else 'store'}_{name}"
@@ -120,7 +122,7 @@ def test_store(arch: str, space: str, name: str):
         wants = np.stack([content, content[::-1]]) if space == "lds" else np.stack([content])
         workgroup = LANE // 128 if space == "lds" else np.zeros(256, int)
         places = offsets[:, None] + 32 + np.arange(form.nbytes)
-        inside = np.ones(places.shape, bool) if space != "buffer" else (places | min(3, form.nbytes - 1)) < RECORDS
+        inside = np.ones(places.shape, bool) if space != "buffer" else (places | min(3, form.nbytes - 1)) < records
         written = inside & ACTIVE[:, None]
         wants[np.broadcast_to(workgroup[:, None], places.shape)[written], places[written]] = raw[written]
         got = [machine.lds(i) for i in (0, 1)] if space == "lds" else [machine.read(address, content)]
@@ -189,12 +191,12 @@ def test_transposed_load(bits: int):
 def test_load_to_lds(space: str, name: str, nbytes: int, stride: int):
     """The lanes' data is side by side from M0 on, which differs by wavefront; outside of a buffer it is 0."""
     offsets = random_offsets(16, 1024 if space == "buffer" else 8000)
-    machine, content, *_, operands = prepare("gfx950", space, offsets, 48)
+    machine, content, *_, operands = prepare("gfx950", space, offsets, 48, 900)
     machine.s[124] = base = 0x800 + np.array([0, 0x400, 0, 0x400])
     for workgroup in (0, 1):
         machine.lds(workgroup)[:] = 0xA5
     machine.execute(f"buffer_load_{name} {operands} lds" if space == "buffer" else f"global_load_lds_{name} {operands}")
-    seen = np.where(np.arange(8192) < (RECORDS if space == "buffer" else 8192), content, 0).astype(np.uint8)
+    seen = np.where(np.arange(8192) < (900 if space == "buffer" else 8192), content, 0).astype(np.uint8)
     wants = np.full((2, 8192), 0xA5, np.uint8)
     offset = 48 if space != "buffer" else 28  # of the instruction, which counts in LDS too
     for lane in np.flatnonzero(ACTIVE):

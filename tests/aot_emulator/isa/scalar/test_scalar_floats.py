@@ -9,8 +9,6 @@ from aot_emulator.isa.scalar.scalar_floats import _OPS
 from tests.support.emulation.machine import DEFAULT_MODE, Machine
 from tests.support.emulation.values import assert_same, dtype_of, edge_floats, mnemonics, sources_of, spelled
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
 
 def vector_name(operation: str) -> str:
     """What the vector unit calls the same."""

@@ -11,8 +11,6 @@ from aot_emulator.isa.vector.compare import OPS
 from tests.support.emulation.machine import ACTIVE, LANE, RDNA, Machine, every_isa, every_rdna, is_rdna
 from tests.support.emulation.values import dtype_of, edge_floats, integers, mnemonics, sources_of, spelled
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-
 ORDERS: dict[str, Callable[..., bool]] = {
     "f": lambda a, b: False, "lt": lambda a, b: a < b, "eq": lambda a, b: a == b, "le": lambda a, b: a <= b,
     "gt": lambda a, b: a > b, "ne": lambda a, b: a != b, "ge": lambda a, b: a >= b, "t": lambda a, b: True,
@@ -29,9 +27,8 @@ def test_comparison(name: str, arch: str):
     order, kind = name.split("_")
     a, b = sources_of((kind, kind))
     b = np.where(LANE % 3 == 0, a, b)
-    machine, half = Machine(arch), int(is_rdna(arch))
-    machine.put(8, a, half)
-    machine.put(12, b, half)
+    half = int(is_rdna(arch))
+    machine = Machine(arch).fill({(8, half): a, (12, half): b})
     a, b = (source.view(dtype_of(kind)) for source in (a, b))
     machine.activate(ACTIVE)
     machine.s[4:8] = machine.s[107] = 0x77777777
@@ -57,9 +54,7 @@ def test_classes(arch: str, kind: str):
     ten = np.array([np.nan, np.nan, -np.inf, -1, -info.tiny / 2, -0.0, 0.0, info.tiny / 2, 1, np.inf], dtype).view(bits)
     ten[0] = ten[1] ^ bits.type(1 << info.nmant - 1) | bits.type(1)  # a signalling NaN
     masks = np.random.default_rng(0).integers(0, 1 << 10, 256).astype(np.uint16 if kind == "f16" else np.uint32)
-    machine = Machine(arch)
-    machine.put(8, ten[LANE % 10], half)
-    machine.put(12, masks, half)
+    machine = Machine(arch).fill({(8, half): ten[LANE % 10], (12, half): masks})
     second = spelled("u16" if kind == "f16" else "u32", 12, half or None)
     machine.execute(f"v_cmp_class_{kind} {machine.mask(106)}, {spelled(kind, 8, half or None)}, {second}")
     machine.expect({}, {106: masks >> LANE % 10 & 1})

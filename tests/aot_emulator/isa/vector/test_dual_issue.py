@@ -8,7 +8,6 @@ import pytest
 from tests.support.emulation.machine import Machine, every_rdna
 from tests.support.emulation.values import assert_same, integers
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 # Of some the second reads what the first writes, or both do.
 PAIRS = """
 v_dual_mov_b32 v2, v9 :: v_dual_mov_b32 v3, v8

@@ -7,11 +7,10 @@ import pytest
 from aot_emulator.isa.floats import division
 
 from tests.support.emulation.integer_oracles import clamp, permute
-from tests.support.emulation.machine import LANE, OLD, RDNA, Machine, every_isa, every_rdna
+from tests.support.emulation.machine import LANE, OLD, RDNA, Machine, every_isa
 from tests.support.emulation.values import assert_same, dtype_of, edge_floats, integers, mnemonics, spelled
 from tests.support.emulation.vector_runs import run
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 CARRY = {
     "add": lambda a, b, c: a + b, "sub": lambda a, b, c: a - b, "subrev": lambda a, b, c: b - a,
     "addc": lambda a, b, c: a + b + c, "subb": lambda a, b, c: a - b - c, "subbrev": lambda a, b, c: b - a - c,
@@ -117,7 +116,7 @@ def test_any_function_of_three_bits(table: int):
 TWO_OVER_PI = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBB
 
 
-@every_rdna
+@every_isa
 def test_bits_of_two_over_pi(arch: str):
     def bits_at(value: float, segment: int) -> float:
         machine = Machine(arch).fill({8: value}).execute(f"v_trig_preop_f64 v[2:3], v[8:9], {segment}")

@@ -7,11 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from aot_runtime.errors import UnsupportedInstructionError
 from tests.support.emulation.machine import ACTIVE, LANE, OLD, RDNA, Machine, every_isa, every_rdna, is_rdna
 from tests.support.emulation.values import assert_same, edge_floats, integers, mnemonics
-
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
 @every_isa
@@ -71,14 +68,6 @@ def test_swap_of_rows(width: int, form: str):
     )
 
 
-@pytest.mark.parametrize("text", ("v_permlane16_swap_b32 v2, v3", "ds_read_b64_tr_b16 v[2:3], v8"))
-def test_inactive_lanes_are_refused(text: str):
-    machine = Machine("gfx950")
-    machine.activate(LANE % 64 < 63)
-    with pytest.raises(UnsupportedInstructionError, match="inactive lanes"):
-        machine.execute(text)
-
-
 @pytest.mark.parametrize("name,other", [("v_permlane16_b32", 0), ("v_permlanex16_b32", 16)])
 @every_rdna
 def test_permutations_of_rows(arch: str, name: str, other: int):
@@ -97,13 +86,6 @@ def test_permutations_of_rows(arch: str, name: str, other: int):
     source = (LANE & ~15 ^ other) + 15 - LANE % 16
     for number, unread in ((4, OLD), (5, a[source]), (6, 0)):
         machine.expect({number: np.where(ACTIVE, np.where(ACTIVE[source], a[source], unread), OLD)})
-
-
-@every_rdna
-def test_there_are_no_halves_of_wavefronts_to_exchange(arch: str):
-    machine = Machine(arch)
-    before = machine.v.copy()
-    np.testing.assert_array_equal(machine.execute("v_permlane64_b32 v5, v8").v, before)
 
 
 # DPP: for each lane of a wavefront, the one that it reads

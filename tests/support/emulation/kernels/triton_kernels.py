@@ -15,6 +15,7 @@ def add(x, y, out, n, BLOCK: tl.constexpr):
 @triton.jit
 def matmul(
     a, b, c, m, n, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
+    PRECISION: tl.constexpr = None,
 ):  # fmt: skip
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -29,7 +30,7 @@ def matmul(
         right = tl.load(
             b + at[:, None] * n + columns[None, :], mask=(at[:, None] < k) & (columns[None, :] < n), other=0.0
         )
-        total = tl.dot(left, right, total, out_dtype=kind)
+        total = tl.dot(left, right, total, input_precision=PRECISION, out_dtype=kind)
     inside = (rows[:, None] < m) & (columns[None, :] < n)
     target = c + rows[:, None] * n + columns[None, :]
     if SPLIT_K > 1:
@@ -55,18 +56,6 @@ def matmul_blocks(a, b, c, m, n, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 
 
 @triton.jit
-def dot(a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, PRECISION: tl.constexpr, OUT: tl.constexpr):
-    rows, columns, inner = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
-    left = tl.load(a + rows[:, None] * K + inner[None, :])
-    right = tl.load(b + inner[:, None] * N + columns[None, :])
-    if OUT == "int32":
-        total = tl.dot(left, right, out_dtype=tl.int32)
-    else:
-        total = tl.dot(left, right, input_precision=PRECISION)
-    tl.store(c + rows[:, None] * N + columns[None, :], total)
-
-
-@triton.jit
 def scaled_matmul(
     a, a_scale, b, b_scale, c, k, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, A: tl.constexpr, B: tl.constexpr,
     B_PACKED_ALONG_K: tl.constexpr,
@@ -88,27 +77,6 @@ def scaled_matmul(
         right_scale = tl.load(b_scale + columns[:, None] * (k // 32) + at)
         total = tl.dot_scaled(left, left_scale, A, right, right_scale, B, total, rhs_k_pack=B_PACKED_ALONG_K)
     tl.store(c + rows[:, None] * N + columns[None, :], total)
-
-
-@triton.jit
-def attention(q, k, v, out, n, HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Two chained dot products in a loop; no masks."""
-    rows, dims = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM)
-    query = tl.load(q + rows[:, None] * HEAD_DIM + dims[None, :])
-    total = tl.zeros((BLOCK_M, HEAD_DIM), tl.float32)
-    largest = tl.full((BLOCK_M,), float("-inf"), tl.float32)
-    weight = tl.zeros((BLOCK_M,), tl.float32)
-    for start in range(0, n, BLOCK_N):
-        keys = start + tl.arange(0, BLOCK_N)
-        scores = tl.dot(query, tl.load(k + keys[None, :] * HEAD_DIM + dims[:, None]))
-        new_largest = tl.maximum(largest, tl.max(scores, 1))
-        p = tl.exp2(scores - new_largest[:, None])
-        factor = tl.exp2(largest - new_largest)
-        weight = weight * factor + tl.sum(p, 1)
-        value = tl.load(v + keys[:, None] * HEAD_DIM + dims[None, :])
-        total = tl.dot(p.to(query.dtype), value, total * factor[:, None])
-        largest = new_largest
-    tl.store(out + rows[:, None] * HEAD_DIM + dims[None, :], (total / weight[:, None]).to(out.dtype.element_ty))
 
 
 # Many functions a kernel: of each, a row of the output
@@ -146,13 +114,6 @@ def float_functions(x, y, out, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def angles(x, out, BLOCK: tl.constexpr):
-    at = tl.arange(0, BLOCK)
-    tl.store(out + at, libdevice.sin(tl.load(x + at)))
-    tl.store(out + BLOCK + at, libdevice.cos(tl.load(x + at)))
-
-
-@triton.jit
 def integer_functions(x, y, out, BLOCK: tl.constexpr):
     """y is positive."""
     at = tl.arange(0, BLOCK)
@@ -169,9 +130,8 @@ def integer_functions(x, y, out, BLOCK: tl.constexpr):
 def casts(x, first, second, third, BLOCK: tl.constexpr):
     at = tl.arange(0, BLOCK)
     value = tl.load(x + at)
-    for_first, for_second = value.to(first.dtype.element_ty), value.to(second.dtype.element_ty)
-    tl.store(first + at, for_first)
-    tl.store(second + at, for_second)
+    tl.store(first + at, value.to(first.dtype.element_ty))
+    tl.store(second + at, value.to(second.dtype.element_ty))
     tl.store(third + at, value.to(third.dtype.element_ty))
 
 

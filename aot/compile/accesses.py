@@ -1,0 +1,176 @@
+"""Through which of a kernel's pointers it reads and writes, as far as Triton's own IR tells.
+
+Each access's pointer is followed back to the parameters that it may come from. Where it may come from several, or from
+what cannot be followed (an address that was loaded, say), that is said: nothing here is a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+READ, WRITE, UPDATE, MAYBE = "r", "w", "u", "?"
+"""A plain load; a plain store; an atomic that does both; what may be a store: of one of several tensors, say."""
+
+_POINTER_AT: dict[str, tuple[str, int]] = {
+    **dict.fromkeys(("tt.load", "tt.atomic_load", "tt.descriptor_load", "tt.descriptor_gather"), (READ, 0)),
+    **dict.fromkeys(("tt.store", "tt.atomic_store", "tt.descriptor_store", "tt.descriptor_scatter"), (WRITE, 0)),
+    **dict.fromkeys(("tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_reduce"), (UPDATE, 0)),
+}
+"""Access → what it does, and which of its operands is the pointer."""
+
+_FORWARDS: dict[str, slice] = {
+    **dict.fromkeys(
+        (
+            *("tt.addptr", "tt.bitcast", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.splat", "tt.split"),
+            *("tt.trans", "tt.unsplat", "tt.make_tensor_descriptor", "ttng.reinterpret_tensor_descriptor"),
+        ),
+        slice(0, 1),
+    ),
+    **dict.fromkeys(("tt.cat", "tt.join"), slice(0, 2)),
+    "arith.select": slice(1, 3),
+}
+"""Operation → those of its operands that its results are made of, where these are pointers."""
+
+_HARMLESS = frozenset({"tt.ptr_to_int", "tt.return", "tt.func", "tt.print", "tt.assert", "builtin.module"})
+_HARMLESS_DIALECTS = ("arith.", "math.", "scf.", "cf.", "ub.")
+
+_LOOPS = {"scf.for": (3, 1), "scf.while": (0, 0)}
+"""Loop → the first of its operands, and of its body's arguments, that is carried from one iteration to the next."""
+_OPAQUE = frozenset({"tt.elementwise_inline_asm", "tt.extern_elementwise", "ttg.inline_asm"})
+_EXCHANGE = 10  # of Triton's RMWOp
+
+
+def pointer_accesses(module: Any, parameters: Sequence[str]) -> dict[str, str]:
+    """The kinds of access through each parameter of a kernel that has any; empty where the IR is not as expected.
+
+    Args:
+        module: of the dialect `tt`.
+        parameters: names of the kernel's arguments, in order.
+    """
+    graph = _Graph(module)
+    if len(graph.arguments) != len(parameters):
+        return dict.fromkeys(parameters, MAYBE)
+    names = dict(zip(graph.arguments, parameters, strict=True))
+    found: dict[str, set[str]] = {name: {MAYBE} for name in parameters if graph.is_open}
+    for kind, pointer in graph.accesses:
+        sources = graph.sources(pointer)
+        reached = [names[source] for source in sources if source in names]
+        if len(sources) == len(reached) == 1:
+            found.setdefault(reached[0], set()).add(kind)
+        elif kind == MAYBE:
+            _note(found, reached)
+        elif kind != READ:  # of an address from elsewhere: of any
+            _note(found, reached if len(reached) == len(sources) else parameters)
+    return {name: "".join(sorted(kinds)) for name, kinds in found.items()}
+
+
+def _note(found: dict[str, set[str]], names: Iterable[str]) -> None:
+    for name in names:
+        found.setdefault(name, set()).add(MAYBE)
+
+
+class _Graph:
+    """What each value may be made of, by the ids of values.
+
+    Attributes:
+        arguments: of the kernel.
+        accesses: (kind, pointer) of each.
+        is_open: whether there may be accesses that are not among these.
+    """
+
+    def __init__(self, module: Any):
+        self.arguments: list[int] = []
+        self.accesses: list[tuple[str, int]] = []
+        self._made_of: dict[int, list[int]] = {}
+        self._arguments_of: dict[int, list[int]] = {}
+        self._end_of: dict[int, list[int]] = {}
+        self._names: set[str] = set()
+        self._kernel = module.get_entry_func_name()
+        module.walk(self._visit)
+        # Assembly that is not pure may take an address as a number.
+        self.is_open = "tt.ptr_to_int" in self._names and bool(self._names & _OPAQUE)
+
+    def sources(self, value: int) -> set[int]:
+        """The values that `value` may be, of those that are made of no others."""
+        found, seen, waiting = set(), {value}, [value]
+        while waiting:
+            current = waiting.pop()
+            parts = self._made_of.get(current)
+            if parts is None:
+                found.add(current)
+                continue
+            waiting += [part for part in parts if part not in seen]
+            seen.update(parts)
+        return found
+
+    def _visit(self, op: Any) -> None:
+        """What an operation adds; those in its regions came before it."""
+        name = op.get_name()
+        operands = [op.get_operand(i).id() for i in range(op.get_num_operands())]
+        results = [op.get_result(i).id() for i in range(op.get_num_results())]
+        if name != "builtin.module":
+            self._note_region(op.get_block(), operands[1:] if name == "scf.condition" else operands)
+        if not op.get_bool_attr("pure"):
+            self._names.add(name)
+        if name in _POINTER_AT:
+            kind, position = _POINTER_AT[name]
+            exchanges = name == "tt.atomic_rmw" and op.get_int_attr("atomic_rmw_op") == _EXCHANGE
+            self.accesses.append((WRITE if exchanges else kind, operands[position]))
+        elif name in _FORWARDS:
+            for result in results:
+                self._made_of[result] = operands[_FORWARDS[name]]
+        elif name == "tt.func":
+            if op.get_str_attr("sym_name") == self._kernel:
+                self.arguments = self._arguments_of[op.get_region(0).id()]
+        elif name in _LOOPS:
+            self._loop(op, name, operands, results)
+        elif name == "scf.if":
+            for region in _regions(op):
+                self._join(results, self._end_of.get(region, []))
+        elif name not in _HARMLESS and not name.startswith(_HARMLESS_DIALECTS):
+            self.accesses += [(MAYBE, operand) for operand in operands]
+
+    def _loop(self, op: Any, name: str, operands: list[int], results: list[int]) -> None:
+        """The values that a loop carries: from its inputs, and from what its regions end with, to both."""
+        first_input, first_carried = _LOOPS[name]
+        ends = [operands[first_input:], *(self._end_of.get(region, []) for region in _regions(op))]
+        for values in ends:
+            self._join(results, values)
+            for region in _regions(op):
+                self._join(self._arguments_of.get(region, [])[first_carried:], values)
+
+    def _note_region(self, block: Any, operands: list[int]) -> None:
+        """Remember the arguments of each region's first block, and what its last operation takes."""
+        region = block.get_parent().id()
+        if region not in self._arguments_of:
+            self._arguments_of[region] = [block.get_argument(i).id() for i in range(block.get_num_arguments())]
+        self._end_of[region] = operands
+
+    def _join(self, targets: Iterable[int], parts: Iterable[int]) -> None:
+        for target, part in zip(targets, parts, strict=False):
+            self._made_of.setdefault(target, []).append(part)
+
+
+def _regions(op: Any) -> Iterator[int]:
+    yield from (op.get_region(i).id() for i in range(op.get_num_regions()))
+
+
+def watched_stages(note: Callable[[Any], None]) -> Callable[..., Any]:
+    """A hook for Triton's `add_stages_inspection_hook` that calls `note` with the module once it is in the dialect `tt`
+    and its helpers are inlined."""
+
+    def hook(*arguments: Any) -> Any:
+        if not arguments:
+            return "", ""  # of Triton's own cache, which is not used
+        stages = arguments[1]
+        if make := stages.get("ttir"):
+            stages["ttir"] = lambda module, metadata: _noted(make(module, metadata), note)
+        return None
+
+    return hook
+
+
+def _noted(module: Any, note: Callable[[Any], None]) -> Any:
+    note(module)
+    return module

@@ -1,0 +1,97 @@
+"""What kernels do with the tensors that they are given, held to the roles that the manifest declares.
+
+Only what is sure is a fault (see `aot.compile.accesses`): a store that goes through one parameter and no other, an
+output that none of a call's kernels can have written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from aot.compile.accesses import MAYBE, READ, UPDATE, WRITE
+from aot.compile.jobs import CompiledKernel
+from aot.manifest.yamlfile import ManifestError
+from aot.plan.bundles import PlannedBundle, PlannedVariant
+from aot_runtime.contract import records
+from aot_runtime.contract.expressions import parse
+
+Kernels = Mapping[str, CompiledKernel]
+Kinds = frozenset[str]
+"""The kinds of access that a kernel makes to a tensor."""
+
+
+def check_roles(bundle: PlannedBundle, kernels: Kernels) -> None:
+    """Raise `ManifestError` for each tensor that some kernel uses otherwise than its role allows.
+
+    Args:
+        kernels: by the key of each variant.
+    """
+    faults: dict[str, None] = {}
+    manifests = {source.name: source.manifest for source in bundle.manifest.sources}
+    for op in bundle.ops:
+        variants = [variant for variant in bundle.variants if variant.spec.op == op.name]
+        for tensor, text in _faults(op, variants, kernels):
+            path = ("ops", op.name, "tensors", tensor, "role")
+            faults |= dict.fromkeys(manifests[op.name].error(path, f"op '{op.name}': {text}").messages)
+    if faults:
+        raise ManifestError(faults)
+
+
+def _faults(op: records.Op, variants: Iterable[PlannedVariant], kernels: Kernels) -> Iterator[tuple[str, str]]:
+    """(tensor, what is wrong)."""
+    calls: dict[object, list[PlannedVariant]] = {}
+    inputs = {tensor.name for tensor in op.tensors if tensor.role == "input"}
+    for variant in variants:
+        calls.setdefault((variant.spec.aligned, variant.spec.point), []).append(variant)
+        for name, kinds in _accesses(variant, kernels).items():
+            if name in inputs and kinds & {WRITE, UPDATE}:
+                yield name, f"kernel {_kernel(variant)} writes to '{name}', which is an input; is it `role: inout`?"
+    for launched in calls.values():
+        for tensor in _written(op, launched):
+            if text := _output_fault(tensor, launched, kernels):
+                yield tensor, text
+
+
+def _accesses(variant: PlannedVariant, kernels: Kernels) -> dict[str, Kinds]:
+    """The kinds of access to each tensor that a variant's kernel is given; to some there may be none."""
+    found: dict[str, Kinds] = {}
+    accesses = kernels[variant.key].accesses
+    for bound in variant.bound:
+        if bound.dtype:
+            found[bound.value] = found.get(bound.value, frozenset()) | frozenset(accesses.get(bound.name, ""))
+    return found
+
+
+def _written(op: records.Op, launched: Iterable[PlannedVariant]) -> Iterator[str]:
+    """The outputs that a call has which launches some of these variants; none if it may launch what is not built."""
+    known = dict(next(iter(launched)).spec.constants)
+    built = {variant.spec.launch for variant in launched}
+    if all(i in built or parse(launch.when or "True").partial(known) is False for i, launch in enumerate(op.launches)):
+        picked = {axis.pick: known[axis.name] for axis in op.axes if axis.rule == "equal" and axis.name in known}
+        for tensor in op.tensors:
+            exists = picked.get(tensor.when, parse(tensor.when or "True").partial(known))
+            if tensor.role == "output" and exists is not False:
+                yield tensor.name
+
+
+def _output_fault(tensor: str, launched: list[PlannedVariant], kernels: Kernels) -> str:
+    """What is wrong with what the kernels of a call, of which any config may be chosen, do to an output."""
+    by_launch: dict[int, Kinds] = {}
+    for variant in launched:
+        kinds = _accesses(variant, kernels).get(tensor, frozenset())
+        by_launch[variant.spec.launch] = by_launch.get(variant.spec.launch, frozenset()) | kinds
+    if not frozenset().union(*by_launch.values()) & {WRITE, UPDATE, MAYBE}:
+        names = " and ".join(dict.fromkeys(map(_kernel, launched)))
+        return f"'{tensor}' is an output, but kernel {names} never writes to it"
+    for number, kinds in sorted(by_launch.items()):
+        if kinds & {WRITE, MAYBE}:
+            break
+        if kinds & {READ, UPDATE}:
+            variant = next(variant for variant in launched if variant.spec.launch == number)
+            kernel = _kernel(variant)
+            return f"kernel {kernel} reads '{tensor}', an output that nothing has written; is it `role: inout`?"
+    return ""
+
+
+def _kernel(variant: PlannedVariant) -> str:
+    return f"'{variant.job.function}' in {variant.job.source}"

@@ -1,0 +1,205 @@
+"""The `aotbuild` command: what it takes, what it prints, how it exits."""
+
+import importlib.metadata
+import os
+import re
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from click.testing import CliRunner, Result
+
+from aot.cli import main
+from aot.targets import TARGETS
+from tests.support.building.builds import Project, figures
+from tests.support.building.projects import KERNELS, SCALE, edit
+
+SMALL = ("--filter", "dtype=float16,block=16")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
+
+
+def errors(result: Result) -> list[str]:
+    """What was printed as an error; nothing else was, and the exit status is that of a wrong manifest."""
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    lines = result.stderr.splitlines()
+    assert all(line.startswith("aotbuild: error: ") for line in lines), result.stderr
+    return [line.removeprefix("aotbuild: error: ") for line in lines]
+
+
+def files(project: Project) -> dict[Path, tuple[bytes, int]]:
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in project.output.rglob("*") if path.is_file()}
+
+
+# Building
+
+
+def test_a_build_and_one_that_has_nothing_to_do(tmp_path: Path):
+    project = Project(tmp_path / "[bold]:smile:")  # what looks like markup is printed as it is
+    first = project.build("--jobs", "2", workers=True)
+    lines = first.stdout.splitlines()
+    assert lines[0] == "compiling 8 variants with 2 workers"
+    assert re.fullmatch(rf"{re.escape(str(project.folder_of()))}: 8 variants, \d code objects, \d\.\d MB", lines[-2])
+    assert figures(first) == (8, 0) and first.stderr == ""
+    index = project.bundle()
+    assert (index.name, index.target.arch, len(index.variants)) == ("tiny", "gfx942", 8)
+    before = files(project)
+    second = project.build()
+    assert figures(second) == (0, 8)
+    assert "compiling" not in second.stdout and files(project) == before
+
+
+def test_options_reach_the_pool_and_an_interrupt_ends_the_build(project: Project):
+    with mock.patch("aot.session.WarmPool", side_effect=KeyboardInterrupt) as pool:
+        assert project.build("--jobs", "3", "--timeout", "7", workers=True).exit_code == 130
+    pool.assert_called_once_with(3, 7.0)
+
+
+def test_a_dry_run_counts_and_writes_nothing(project: Project):
+    """An architecture that is named twice is built once."""
+    result = project.build("--dry-run", archs=("gfx942", "sm_90", "gfx942"))
+    op = f"  scale{' ' * 27}     8\n"
+    counts = [f"tiny-{arch}: 8 variants, 8 to compile at most\n{op}" for arch in ("gfx942", "sm_90")]
+    assert (result.exit_code, result.stdout) == (0, "".join(counts))
+    assert not project.output.exists() and not project.cache.exists()
+
+
+def test_constants_that_compare_equal_are_two_variants(tmp_path: Path):
+    """True == 1, so their jobs are equal; their code need not be."""
+    axis = "BLOCK: {values: [16, 32], pick: smallest >= cols}"
+    one, true = (edit(SCALE, (axis, f"FLAG: {{values: [{v}], pick: cols > 1}}")) for v in ("1", "true"))
+    kernels = edit(KERNELS, ("BLOCK: tl.constexpr", "FLAG: tl.constexpr"), ("tl.arange(0, BLOCK)", "tl.arange(0, 16)"))
+    project = Project(tmp_path, one + true.partition("ops:\n")[2].replace("  scale:", "  other:"), kernels)
+    assert figures(project.build("--filter", "dtype=float16")) == (4, 0)
+    flags = [(v.op, v.axis_values["FLAG"]) for v in project.bundle().variants if v.aligned]
+    assert flags == [("scale", 1), ("other", True)]
+
+
+# Usage
+
+
+def test_what_is_listed():
+    """The architectures, the version, the help."""
+    archs, version, text = (CliRunner().invoke(main, [option]) for option in ("--list-archs", "--version", "-h"))
+    assert [result.exit_code for result in (archs, version, text)] == [0, 0, 0]
+    assert [line.split() for line in archs.stdout.splitlines()] == [[target.arch, target.tier] for target in TARGETS]
+    assert importlib.metadata.version("aotbuild") in version.stdout
+    status = "Exit status: 0 all built; 1 something did not compile or could not be written; 2 wrong usage"
+    assert status in " ".join(text.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--arch", "gfx943"],
+            "unknown architecture 'gfx943'; the nearest is 'gfx942'; allowed: gfx908, gfx90a, gfx942,",
+        ),
+        (["--jobs", "0"], "'--jobs'"),
+        (["--timeout", "0"], "'--timeout'"),
+        (["--archs", "gfx942"], "No such option"),
+        *(
+            (["--filter", text], f"'{item}' is not axis=value; write e.g. 'head_dim=64|128,dtype=float16'")
+            for text, item in {"block": "block", "block=": "block=", "=3": "=3", "b=1,": "", "a=1||2": "a=1||2"}.items()
+        ),
+    ],
+)
+def test_wrong_options(project: Project, options: list[str], message: str):
+    result = project.build(*options)
+    assert result.exit_code == 2 and message in result.stderr
+    assert not project.output.exists()
+
+
+def test_nothing_to_build_or_to_build_for(project: Project):
+    for command, missing in ((["--arch=gfx942"], "argument 'MANIFESTS"), ([str(project.manifest)], "option '--arch")):
+        result = CliRunner().invoke(main, command)
+        assert result.exit_code == 2 and f"Missing {missing}" in result.stderr
+
+
+# Manifests that are wrong
+
+
+def test_the_faults_of_all_manifests_come_together(project: Project, tmp_path: Path):
+    other, missing = tmp_path / "other.yaml", tmp_path / "missing.yaml"
+    other.write_text("bundle: [\n")
+    project.manifest.write_text(edit(SCALE, ("pick:", "pik:"), ("type: fp32", "type: fp3")))
+    found = [message.partition(": ")[0] for message in errors(project.build(str(other), str(missing)))]
+    assert found == [*(f"{project.manifest}:{at}" for at in ("8:16", "11:7", "11:33")), f"{other}:2:1", str(missing)]
+    assert not project.output.exists()
+
+
+def test_two_manifests_of_one_bundle_and_a_filter_on_no_axis(project: Project):
+    said = f"{project.manifest}: bundle 'tiny' is in another of these manifests too"
+    no_axis = "--filter: no manifest has an axis 'blok'; there are block, dtype, op, t"
+    assert errors(project.build(str(project.manifest), "--filter", "blok=16")) == [said, said, no_axis]
+
+
+# Variants that do not compile
+
+FAILING = KERNELS.replace(
+    "    i = tl.arange", '    tl.static_assert(BLOCK != 32, "BLOCK is too large")\n    i = tl.arange'
+)
+LINE = 1 + FAILING[: FAILING.index("    tl.static_assert")].count("\n")
+
+
+def test_what_fails_is_listed_and_the_rest_is_compiled(project: Project):
+    """And an older bundle stays as it was, those for other architectures too."""
+    archs = ("gfx942", "gfx90a")
+    assert figures(project.build(*SMALL, archs=archs)) == (4, 0)
+    before = files(project)
+    (project.folder / "k.py").write_text(FAILING)
+    result = project.build(archs=archs)
+    assert result.exit_code == 1 and files(project) == before
+    lines = result.stderr.splitlines()
+    assert lines[0] == "aotbuild: 8 variants did not compile; no bundle was written"
+    assert lines[1:5] == [
+        f"  tiny-gfx942: scale[T={dtype}, BLOCK=32] {special} config 0"
+        for special in ("aligned", "general")
+        for dtype in ("float16", "float32")
+    ]
+    assert lines[9].startswith(f"    k.py:{LINE}: ") and "BLOCK is too large" in result.stderr
+    assert sum("BLOCK is too large" in line for line in lines) <= 2, "one reason is given once"
+    assert "Traceback" not in result.stderr
+    result = project.build("--verbose", "--filter", "block=32,dtype=float16")
+    assert result.exit_code == 1 and "    Traceback (most recent call last):" in result.stderr
+    assert figures(project.build("--filter", "block=16")) == (0, 4), "the others are in the cache"
+
+
+# Places
+
+
+@pytest.mark.parametrize(
+    ("option", "place", "message"),
+    [
+        ("-o", "m.yaml/sub", "output folder {} cannot be written: Not a directory"),
+        ("-o", "m.yaml", "output folder {} cannot be written: File exists"),
+        ("--cache-dir", "m.yaml/sub", "compile cache {} cannot be written: Not a directory"),
+        ("--cache-dir", "cache", "compile cache {} cannot be written: Not a directory"),  # it was to be had, at first
+    ],
+)
+def test_places_that_cannot_be_written(project: Project, option: str, place: str, message: str):
+    project.cache.mkdir()
+    (project.cache / "v2").write_text("in the way")
+    path = project.folder / place
+    result = project.build(option, str(path), *SMALL)
+    assert result.exit_code == 1 and result.stderr == f"aotbuild: error: {message.format(path)}\n"
+    assert not project.folder_of().exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+@pytest.mark.parametrize("what", ["output", "cache"])
+def test_a_folder_without_permission(project: Project, what: str):
+    folder: Path = getattr(project, what)
+    folder.mkdir(0o555)
+    result = project.build(*SMALL)
+    assert result.exit_code == 1 and f"{folder} cannot be written: Permission denied" in result.stderr
+
+
+def test_the_cache_is_where_the_environment_says(project: Project, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("AOTBUILD_CACHE_DIR", str(tmp_path / "elsewhere"))
+    project.cache.mkdir()
+    command = [word for word in project.command(*SMALL) if word not in ("--cache-dir", str(project.cache))]
+    assert figures(project.invoke(command)) == (2, 0) and (tmp_path / "elsewhere/v2").is_dir()

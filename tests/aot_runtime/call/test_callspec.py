@@ -1,0 +1,52 @@
+"""Calls described in words: what of them is refused, and how that is said."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from aot_runtime.call.callspec import CallSpec, plan_call
+from aot_runtime.call.decision import Decision
+from aot_runtime.call.planner import op_planner
+from aot_runtime.contract import records
+from aot_runtime.errors import ArgumentError
+
+CALL = CallSpec(dims={"rows": 8, "cols": 128}, dtypes={"T": "float16"}, scalars={"seed": "1"})
+
+
+def planned(index: records.Index, num_cus: int | None = 64, op: str = "reduce", **changes: Any) -> Decision:
+    return plan_call(index, op_planner(index, op), dataclasses.replace(CALL, **changes), num_cus)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dtypes": {}}, "reduce: which dtype is T? allowed: float16, bfloat16"),
+        ({"dtypes": {"T": "float15"}}, "reduce: 'float15' is no dtype; did you mean 'float16'?"),
+        ({"dtypes": {"T": "bfloat16", "total": "float16"}, "shapes": {"total": (8,)}}, "argument 'total' is float16"),
+        ({"dims": {"rows": 8}}, "reduce: the shape of 'x' does not follow from the dims: 'cols' needs cols"),
+        ({"dims": {"rows": 8, "colls": 1}}, "reduce has no dim 'colls'; did you mean 'cols'?"),
+        ({"dims": {}}, "argument 'x' is missing"),
+        ({"shapes": {"y": (1,)}}, "reduce has no tensor 'y'"),
+        ({"strides": {"x": (1,)}}, "reduce: 'x' has 2 dims, and 1 strides were given"),
+        ({"given": frozenset({"x"})}, "reduce has no optional tensor 'x'"),
+        ({"scalars": {}}, "argument 'seed' is missing"),
+        ({"scalars": {"seed": "1.5"}}, "argument 'seed' is '1.5'; an integer is allowed"),
+        ({"scalars": {"seed": "1", "return_largest": "maybe"}}, "'return_largest' is 'maybe'; true or false is allow"),
+        ({"num_cus": None}, "reduce: what is launched depends on the number of compute units: give --num-cus"),
+    ],
+)
+def test_a_refused_call(sample: records.Index, changes: dict[str, Any], message: str):
+    with pytest.raises(ArgumentError) as caught:
+        planned(sample, **changes)
+    assert message in str(caught.value)
+
+
+def test_a_dtype_is_given_by_its_variable_or_by_a_tensor(sample: records.Index):
+    assert planned(sample, dtypes={"total": "float16"}) == planned(sample)
+
+
+def test_ops_that_do_not_ask_for_compute_units_need_none(sample: records.Index):
+    assert planned(sample, None, "swap", dims={"n": 1000}, dtypes={}, scalars={}).launches[0].grid == (4, 1, 1)

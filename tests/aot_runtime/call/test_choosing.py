@@ -1,0 +1,152 @@
+"""What a call gets: the values of axes, configs, grids, workspaces, and the aligned or the general specialisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aot_runtime.call.rules import pick_value
+from aot_runtime.contract import records
+from aot_runtime.contract.layout import Layout
+from aot_runtime.errors import NoVariantError
+from tests.support.contracts import HERE, contract, decide, launch, layout, planner, refused
+
+PICKED = {">=": {64: 64, 65: 128, 129: None}, ">": {64: 128, 128: None}, "equal": {64: 64, 65: None}}
+PICKED |= {"<=": {64: 64, 63: 32, 31: None}, "<": {64: 32, 32: None}}
+
+
+@pytest.mark.parametrize("rule", PICKED)
+def test_picking(rule: str):
+    axis = records.Axis("A", (32, 128, 64), "n", rule)
+    assert {wanted: pick_value(axis, wanted) for wanted in PICKED[rule]} == PICKED[rule]
+
+
+AXES = contract(
+    "x: T[n]; causal: flag = False",
+    dtypes={"T": ("float16", "float32")},
+    axes=(records.Axis("BLOCK", (32, 64), "n", ">="), records.Axis("CAUSAL", (False, True), "causal")),
+    denied=(records.Denied("BLOCK == 64 and CAUSAL", "spills"),),
+)
+
+
+def test_the_point_is_picked_axis_by_axis():
+    planned = planner(AXES)
+    variant = decide(planned, x=layout(33, dtype="float16"), causal=True).launches[0].variant
+    assert variant.axis_values == {"T": "float16", "BLOCK": 64, "CAUSAL": True}
+    refused("BLOCK: none of [32, 64] is picked by >= n", planned, NoVariantError, x=layout(65))
+
+
+def test_no_variant_lists_what_there_is():
+    planned = planner(AXES, keep=lambda v: v.axis_values["BLOCK"] == 32 and v.axis_values["T"] == "float16")
+    text = """op: no variant of this bundle fits the call:
+  kernel[T=float32, BLOCK=64, CAUSAL=False], aligned=True: not built
+  kernel[T=float32, BLOCK=64, CAUSAL=False], aligned=False: not built
+  built: T: float16; BLOCK: 32; CAUSAL: False, True
+  left out: BLOCK == 64 and CAUSAL: spills"""
+    refused(text, planned, NoVariantError, x=layout(40))
+
+
+def test_a_missing_aligned_variant_gives_the_general_one():
+    found = decide(planner(AXES, keep=lambda v: not v.aligned), x=layout(16))
+    assert not found.aligned and found.misaligned == () and not found.launches[0].variant.aligned
+
+
+CONFIGS = (
+    records.Config("long", {"BLOCK": 256}, {}, "n > 1000"),
+    records.Config("mid", {"BLOCK": 128}, {}, "n > 100 and num_cus > 8 and arch == 'gfx942'"),
+    records.Config("short", {"BLOCK": 32}, {}),
+)
+FIRST = launch("cdiv(n, BLOCK)", kernel="first", configs=CONFIGS)
+SECOND = launch("n", "2", "3", kernel="second", when="n % 2 == 0")
+BINNED = contract("x: float32[n]", launches=(FIRST, SECOND))
+
+
+def test_the_first_config_that_holds_serves_the_call():
+    planned = planner(BINNED, "n: i32")
+    for n, config, grid in ((1001, 0, 4), (1000, 1, 8), (100, 2, 4), (1, 2, 1)):
+        launches = decide(planned, x=layout(n)).launches
+        assert (launches[0].variant.config, launches[0].grid) == (config, (grid, 1, 1))
+        assert [item.index for item in launches] == ([0, 1] if n % 2 == 0 else [0])
+        if n % 2 == 0:
+            assert (launches[1].grid, launches[1].variant.symbol) == ((n, 2, 3), "second")
+    few = planned.decide({"x": layout(200)}, {}, HERE, 8, "gfx942")
+    assert few.launches[0].variant.config == 2
+
+
+def test_what_was_not_built_gives_way_to_the_next_config_or_is_no_variant():
+    assert decide(planner(BINNED, keep=lambda v: v.config or v.launch), x=layout(5000)).launches[0].variant.config == 1
+    only_first = planner(BINNED, keep=lambda v: v.launch == 0)
+    assert decide(only_first, x=layout(3))
+    refused("second[], aligned=False: not built", only_first, NoVariantError, x=layout(4))
+
+
+def test_grids_have_limits():
+    limits = tuple(records.DimLimit(name, 0) for name in "nmk")
+    planned = planner("x: int8[n]; y: int8[m]; z: int8[k]", launches=(launch("n", "m", "k"),), dims=limits)
+    most = (2**32 - 1) // 256
+
+    def arguments(*grid: int) -> dict[str, Layout]:
+        return {name: layout(extent, dtype="int8") for name, extent in zip("xyz", grid, strict=True)}
+
+    for grid in ((most, 1, 1), (1, 65535, 65535), (0, 0, 0)):
+        assert decide(planned, **arguments(*grid)).launches[0].grid == grid
+    for axis, grid in (("x", (most + 1, 1, 1)), ("y", (1, 65536, 1)), ("z", (1, 1, 65536))):
+        refused(f"along {axis} 0 to", planned, **arguments(*grid))
+    for extent in ("n / 2", "n - 9"):
+        refused("the launch grid would be", planner("x: float32[n]", launches=(launch(extent),)), x=layout(4))
+
+
+def test_workspaces():
+    spaces = (records.Workspace("a", ("n", "2"), "float16"), records.Workspace("b", ("n - 1",), "int64", zero=True))
+    planned = planner("x: float32[n]", workspace=spaces)
+    assert decide(planned, x=layout(5)).workspaces == (("a", 20, False), ("b", 32, True))
+    assert decide(planned, x=layout(1)).workspaces[1] == ("b", 0, True)
+    halved = planner("x: float32[n]", workspace=(records.Workspace("b", ("n / 2",), "int8"),))
+    refused("workspace 'b' would have shape (2.5,)", halved, x=layout(5))
+
+
+aligned = planner(
+    "x: float16[rows, cols]; loose: float32[rows] optional loose; free: float32[rows, m] optional loose; "
+    "out: float16[rows, cols] output",
+    divisible=("cols",),
+)
+
+
+def x16(*shape: int, **fields: Any) -> Layout:
+    return layout(*shape, dtype="float16", **fields)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"x": x16(3, 32)}, ""),
+        ({"x": x16(3, 32, strides=(48, 1))}, ""),
+        ({"x": x16(1, 32, strides=(7, 1))}, ""),
+        ({"x": x16(3, 32), "loose": layout(3, aligned=False)}, ""),
+        ({"x": x16(3, 32, aligned=False)}, "the address of 'x' is not a multiple of 16"),
+        ({"x": x16(3, 32, strides=(40, 1))}, "stride 40 of 'x' in dim 0 is not a multiple of 16"),
+        ({"x": x16(3, 32, strides=(-32, 1))}, "has a negative stride"),
+        ({"x": x16(3, 24)}, "cols is 24, not a multiple of 16"),
+        ({"x": x16(3, 32), "out": x16(3, 32, aligned=False)}, "the address of 'out' is not a multiple of 16"),
+        ({"x": x16(3, 32), "out": x16(3, 32, strides=(33, 1))}, "stride 33 of 'out' in dim 0"),
+        ({"x": x16(2**25, 32)}, "'x' spans 2147483648 bytes"),
+        ({"x": x16(2**25 - 1, 32)}, ""),
+        ({"x": x16(2, 32, strides=(2**30 - 16, 1))}, "'x' spans 2147483680 bytes"),
+        ({"x": x16(2, 32), "free": layout(2, 8, strides=(2**29, 1))}, "'free' spans 2147483680 bytes"),
+    ],
+)
+def test_alignment(arguments: dict[str, Layout], reason: str):
+    found = decide(aligned, **arguments)
+    assert found.aligned == (reason == "") == found.launches[0].variant.aligned
+    assert any(reason in text for text in found.misaligned) == (reason != ""), found.misaligned
+
+
+def test_tensors_beyond_2_to_the_31_elements():
+    narrow, wide = (planner("x: int8[rows, cols]", wide_offsets=large) for large in (False, True))
+    x = layout(2, 16, dtype="int8", strides=(2**31 - 17, 1))
+    assert not decide(narrow, x=x).aligned
+    for shape, stride in (((2, 16), 2**31), ((2, 1), -(2**31)), ((2**17, 2**14), 2**14)):
+        x = layout(*shape, dtype="int8", strides=(stride, 1))
+        refused("argument 'x' reaches over", narrow, x=x)
+        assert not decide(wide, x=x).aligned

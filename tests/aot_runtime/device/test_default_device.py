@@ -1,0 +1,157 @@
+"""The default device is the first that a bundle fits, over all drivers in order."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aot_runtime import ArchMismatchError, DeviceError, get_device, open_bundle
+from aot_runtime.device import registry
+from aot_runtime.device.drivers.base import DeviceProperties
+from tests.support.forging import edit_index
+from tests.support.hip_double.double import DoubleLibrary, in_double
+
+X = np.ones((3, 5), np.float32)
+INTEGRATED_FIRST = "gfx1103,gfx1103,gfx942:sramecc+:xnack-,gfx942:sramecc+:xnack-"
+
+
+@in_double(HIP_DOUBLE_DEVICES=4, HIP_DOUBLE_ARCH=INTEGRATED_FIRST)
+def test_a_bundle_opens_on_the_first_device_that_it_fits(small_bundle: Path, tmp_path: Path):
+    path = small_bundle
+    for device in (None, "hip"):
+        assert repr(open_bundle(path, device).device) == "hip:2"
+        assert repr(open_bundle(folder_of_one(path, tmp_path), device).device) == "hip:2"
+    small = open_bundle(path)
+    assert small.affine(X).shape == X.shape
+    assert repr(open_bundle(path, "hip:3").device) == "hip:3"
+    with pytest.raises(ArchMismatchError, match=r"is for gfx942, but hip:0 \(Double of an AMD GPU\) is gfx1103"):
+        open_bundle(path, "hip:0")
+    assert repr(get_device()) == "hip:0" and repr(get_device(arch="gfx942")) == "hip:2"
+
+
+def folder_of_one(path: Path, folder: Path) -> Path:
+    if not (folder / path.name).exists():
+        shutil.copytree(path, folder / path.name)
+    return folder
+
+
+def opens_what_fits(folder: str) -> None:
+    """Of a folder, the bundle for the first device that has one."""
+    small = open_bundle(folder)
+    assert (small.path.name, repr(small.device)) == ("small-gfx942", "hip:2")
+
+
+def test_a_folder_of_bundles(hip_double: DoubleLibrary, small_bundle: Path, tmp_path: Path):
+    shutil.copytree(small_bundle, tmp_path / "small-gfx942")
+    shutil.copytree(small_bundle, tmp_path / "small-gfx90a")
+    edit_index(tmp_path / "small-gfx90a", lambda index: index["target"].update(arch="gfx90a"))
+    hip_double.run(opens_what_fits, str(tmp_path), HIP_DOUBLE_DEVICES=4, HIP_DOUBLE_ARCH=INTEGRATED_FIRST)
+
+
+@in_double(HIP_DOUBLE_DEVICES=2, HIP_DOUBLE_ARCH="gfx1103,gfx90a")
+def test_where_none_fits_all_are_listed(small_bundle: Path, tmp_path: Path):
+    path = small_bundle
+    listed = r"no device here runs code for gfx942: hip:0 is gfx1103 \(Double of .*\), hip:1 is gfx90a \(Double of .*\)"
+    for device in (None, "hip"):
+        with pytest.raises(ArchMismatchError, match=f"bundle .*small-gfx942 is for gfx942, and {listed}$"):
+            open_bundle(path, device)
+        with pytest.raises(ArchMismatchError, match=rf"has bundles small-gfx942 \(gfx942\), and {listed}$"):
+            open_bundle(folder_of_one(path, tmp_path), device)
+
+
+# Several drivers.
+
+
+class Fake:
+    """A driver whose devices are of certain architectures."""
+
+    def __init__(self, name: str, *archs: str):
+        self.name, self.archs, self.exact_allocations = name, archs, False
+
+    def device_count(self) -> int:
+        return len(self.archs)
+
+    def properties(self, device: int) -> DeviceProperties:
+        return DeviceProperties(f"Product {device}", self.archs[device], 1, 32, 65536, 1 << 30, "1")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Fake | DeviceError]:
+    """The drivers of a machine that a test makes up, by name; `opened` has those that were opened."""
+    drivers: dict[str, Fake | DeviceError] = {"hip": DeviceError("no ROCm"), "cuda": DeviceError("no CUDA")}
+    opened: list[str] = []
+
+    def driver(name: str) -> Fake:
+        opened.append(name)
+        found = drivers[name]
+        if isinstance(found, DeviceError):
+            raise found
+        return found
+
+    monkeypatch.setattr(registry, "_driver", driver)
+    monkeypatch.setattr(registry, "_device", registry._device.__wrapped__)
+    drivers["opened"] = opened  # type: ignore[assignment]
+    return drivers
+
+
+def test_drivers_in_order(machine: dict[str, Fake | DeviceError]):
+    machine |= {"hip": Fake("hip", "gfx1103", "gfx942"), "cuda": Fake("cuda", "sm_90")}
+    assert repr(get_device(arch="gfx942")) == "hip:1"
+    assert set(machine["opened"]) == {"hip"}, "no other driver has such devices"
+    assert repr(get_device(arch="sm_90")) == "cuda:0" and repr(get_device()) == "hip:0"
+    assert repr(registry.find_device(None, ("sm_90", "gfx942"))) == "hip:1"
+    machine["hip"] = Fake("hip")
+    assert repr(get_device()) == "cuda:0"
+
+
+def test_devices_of_all_drivers_are_listed(machine: dict[str, Fake | DeviceError]):
+    machine |= {"hip": Fake("hip", "gfx1103"), "cuda": Fake("cuda", "sm_90")}
+    with pytest.raises(ArchMismatchError) as raised:
+        get_device(arch="sm_80")
+    assert str(raised.value) == (
+        "no device here runs code for sm_80: cuda:0 is sm_90 (Product 0), hip:0 is gfx1103 (Product 0)"
+    )
+    with pytest.raises(ArchMismatchError, match=r"runs code for gfx942: hip:0 is gfx1103 \(Product 0\)$"):
+        get_device("hip", arch="gfx942")
+
+
+def test_where_there_is_none_at_all(machine: dict[str, Fake | DeviceError]):
+    machine["hip"] = Fake("hip")
+    for arch in (None, "gfx942", "sm_90"):
+        with pytest.raises(DeviceError) as raised:
+            get_device(arch=arch)
+        assert str(raised.value) == (
+            "there is no usable GPU\n  hip: the driver is installed and sees no GPU\n  cuda: no CUDA"
+        )
+
+
+# What opening starts beforehand.
+
+
+@in_double(HIP_DOUBLE_DEVICES=4, HIP_DOUBLE_ARCH=INTEGRATED_FIRST)
+def test_the_device_that_is_started_is_the_one_that_is_opened():
+    from aot_runtime import opening
+
+    started = []
+    original = registry.find_device
+
+    def find(device: object, archs: tuple[str, ...]) -> object:
+        found = original(device, archs)
+        started.append(repr(found))
+        return found
+
+    registry.find_device = find
+    opening._start("hip gfx942")
+    opening._start("hip:1")
+    opening._start("emulator:gfx942")
+    assert started == ["hip:2", "hip:1"]
+
+
+def test_a_look_at_the_index(small_bundle: Path, tmp_path: Path):
+    from aot_runtime.opening import _look_at
+
+    assert _look_at(str(small_bundle)) == "hip gfx942"
+    assert _look_at(str(small_bundle.parent)) is None and _look_at(f"{tmp_path}\0") is None

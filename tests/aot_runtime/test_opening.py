@@ -1,0 +1,150 @@
+"""Opening bundles: which one, what is checked when, and how code objects are loaded."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aot_runtime import ArchMismatchError, ArgumentError, BundleError, DeviceError, DriverCallError, open_bundle
+from tests.support.forging import adopt_files, edit_index
+from tests.support.hip_double.double import in_double
+from tests.support.reference_launches import open_over_double
+
+X = np.ones((3, 5), np.float32)
+
+
+@in_double()
+def test_code_is_loaded_when_it_is_first_called(small_bundle: Path):
+    small, launches = open_over_double(small_bundle)
+    x, affine, again = small.device.array(X), small.affine, open_bundle(small_bundle, small.device)
+    assert small.affine is affine and launches.double.calls("hipModuleLoadData") == 0
+    for call, loads in (
+        (lambda: small.affine(x, scale=1.0), 1),
+        (lambda: (small.affine(x, scale=2.0), small.affine(x[1:], scale=2.0)), 1),
+        (lambda: small.affine(small.device.array(X), x, scale=2.0), 2),
+        (lambda: again.affine(x, scale=1.0), 3),  # another open bundle loads for itself
+    ):
+        call()
+        assert launches.double.calls("hipModuleLoadData") == loads
+
+
+@in_double()
+def test_preload(small_bundle: Path):
+    small, launches = open_over_double(small_bundle)
+    double, codes = launches.double, {variant.code for variant in small.index.variants}
+    assert small.preload() == len({(v.code, v.symbol, v.lds_bytes) for v in small.index.variants})
+    assert double.calls("hipModuleLoadData") == double.alive("module") == len(codes)
+    functions = double.calls("hipModuleGetFunction")
+    small.affine(X), small.row_sums(X), small.preload()
+    assert double.calls("hipModuleLoadData") == len(codes) and double.calls("hipModuleGetFunction") == functions
+
+
+@in_double()
+def test_a_load_that_fails_fails_again_until_it_does_not(small_bundle: Path):
+    small, launches = open_over_double(small_bundle)
+    double = launches.double
+    for function in ("hipModuleLoadData", "hipModuleGetFunction"):
+        double.fail(function, 209, 2)
+        for _ in range(2):
+            with pytest.raises(DriverCallError) as raised:
+                small.affine(X)
+            assert (raised.value.call, raised.value.code) == (function, "hipErrorNoBinaryForGpu")
+            assert launches.count == 0
+        if function == "hipModuleLoadData":
+            assert "code/" in str(raised.value) and ".hsaco" in str(raised.value)
+            assert double.alive("module") == 0
+    small.affine(X)
+    assert launches.count == 1 and double.alive("module") == 1
+
+
+@in_double()
+def test_altered_code(small_copy: Path):
+    small, launches = open_over_double(small_copy)
+    files = sorted((small_copy / "code").iterdir())
+    images = {file: file.read_bytes() for file in files}
+    for change in (lambda image: image[:-1] + bytes([image[-1] ^ 1]), lambda image: image[:-1]):
+        for file, image in images.items():
+            file.write_bytes(change(image))
+        for _ in range(2):
+            with pytest.raises(BundleError, match="was altered: its size or sha256"):
+                small.affine(X)
+    for file in files:
+        file.unlink()
+    for use in (lambda: small.affine(X), small.preload):
+        with pytest.raises(BundleError, match=r"code object .*/code/[0-9a-f]+.hsaco cannot be read: No such file"):
+            use()
+    assert launches.count == 0 and launches.double.calls("hipModuleLoadData") == 0
+
+
+@in_double()
+def test_code_for_another_arch(small_copy: Path):
+    """The ELF file itself says what it is for, whatever the index says."""
+    for file in (small_copy / "code").iterdir():
+        image = bytearray(file.read_bytes())
+        assert image[48] == 0x4C, "e_flags of gfx942"
+        image[48] = 0x4F
+        file.write_bytes(image)
+    adopt_files(small_copy)
+    small, launches = open_over_double(small_copy)
+    with pytest.raises(ArchMismatchError, match="is for gfx950, the bundle is for gfx942"):
+        small.affine(X)
+    assert launches.double.calls("hipModuleLoadData") == 0
+
+
+def test_a_missing_op(small_bundle: Path):
+    small = open_bundle(small_bundle, "emulator")
+    with pytest.raises(AttributeError, match="bundle 'small' has no op 'afine'; did you mean 'affine'"):
+        _ = small.afine
+    assert not hasattr(small, "_affine") and "affine" in dir(small)
+    assert small.ops == ("affine", "row_sums", "accumulate", "scale_segments", "copy")
+    assert "small for gfx942 on emulator:0: affine, row_sums" in repr(small)
+
+
+@in_double(HIP_DOUBLE_ARCH="gfx950:sramecc+:xnack-")
+def test_a_bundle_for_another_arch(small_bundle: Path):
+    with pytest.raises(ArchMismatchError, match=r"is for gfx942, but hip:0 \(Double of an AMD GPU\) is gfx950"):
+        open_bundle(small_bundle)
+    with pytest.raises(ArchMismatchError, match=r"no bundle for gfx950 \(hip:0\); there: small-gfx942 \(gfx942\)"):
+        open_bundle(small_bundle.parent)
+
+
+@in_double()
+def test_the_bundle_for_the_device_is_chosen(small_copy: Path):
+    dist = small_copy.parent
+    other = Path(shutil.copytree(small_copy, dist / "small-gfx950"))
+    edit_index(other, lambda index: index["target"].update(arch="gfx950"))
+    (dist / "notes").mkdir()
+    opened = open_bundle(dist)
+    assert opened.path.name == "small-gfx942" and opened.affine(X).shape == (3, 5)
+    assert open_bundle(dist, "hip:0").path == open_bundle(str(small_copy)).path == opened.path
+    shutil.copytree(small_copy, dist / "another")
+    with pytest.raises(ArgumentError, match="has several bundles for gfx942; open one of them by name; there: another"):
+        open_bundle(dist)
+    assert open_bundle(dist / "another").index.id == opened.index.id
+
+
+@in_double()
+def test_no_bundle(small_copy: Path):
+    empty, taken = small_copy / "code/empty", small_copy / "code/taken"
+    empty.mkdir()
+    (taken / "bundle.json").mkdir(parents=True)
+    for path, words in (
+        (empty, "has no bundle for gfx942 (hip:0); there: none"),
+        (small_copy / "nowhere", "is no bundle: it has no bundle.json"),
+        (small_copy / "bundle.json", "cannot be read: Not a directory"),
+        (taken, "cannot be read: Is a directory"),
+    ):
+        with pytest.raises(BundleError) as raised:
+            open_bundle(path)
+        assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("device", ["hip:0", None])
+def test_errors_of_the_index_come_before_those_of_the_device(small_copy: Path, device: str | None):
+    (small_copy / "bundle.json").write_text("{}")
+    with pytest.raises(BundleError, match="is not a bundle index"):
+        open_bundle(small_copy, device)
+    assert not issubclass(BundleError, DeviceError)

@@ -1,0 +1,24 @@
+"""A kernel around `key_range`, so that a test sees what it gives."""
+
+import triton
+import triton.language as tl
+
+from kernels.attention.masks import key_range
+
+
+@triton.jit
+def key_ranges(out, windows, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """out: int32 [windows, blocks, 4]; windows: int32 [windows, 4], seqlen_q, seqlen_k, left and right of each.
+
+    Grid: (windows, blocks), a program for each BLOCK_M queries, whose diagonals are the keys of the same number.
+    """
+    window = windows + tl.program_id(0) * 4
+    first = tl.program_id(1) * BLOCK_M
+    last = tl.minimum(first + BLOCK_M, tl.load(window)) - 1
+    left, right = tl.load(window + 2), tl.load(window + 3)
+    found = key_range(first, last, left, right, tl.load(window + 1), BLOCK_N, True, True)
+    row = out + (tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)) * 4
+    tl.store(row, found.begin)
+    tl.store(row + 1, found.full)
+    tl.store(row + 2, found.full_end)
+    tl.store(row + 3, found.end)

@@ -1,0 +1,117 @@
+"""The attention ops against the fp64 references: every feature with every other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from aot_runtime import Bundle
+from kernels.attention import reference
+from tests.ops.attention.calls import Array, Placed, check, expected, placed, run
+from tests.ops.attention.cases import EDGES, SCHEDULES, Case, make_call, pairwise
+from tests.ops.attention.latent import CASES as LATENT
+from tests.ops.attention.latent import Latent
+from tests.ops.attention.latent import make_call as latent_call
+from tests.ops.attention.quantised import CASES as QUANTISED
+from tests.ops.attention.quantised import Quantised
+from tests.ops.attention.quantised import make_call as quantised_call
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("case", pairwise(), ids=str)
+def test_every_two_features(attention: Bundle, case: Case):
+    check(attention, make_call(case))
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("case", EDGES, ids=str)
+def test_ends_of_what_is_allowed(attention: Bundle, case: Case):
+    check(attention, make_call(case))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("case", SCHEDULES, ids=lambda case: f"{case.schedule} {case.mode} {case.lengths}")
+def test_persistent_programs_do_every_tile_once(attention: Bundle, case: Case):
+    check(attention, make_call(case))
+
+
+def test_the_counter_of_tiles_is_zeroed_for_each_call(attention: Bundle):
+    """Two calls on one stream share its memory; the first leaves it past all tiles."""
+    call = make_call(replace(SCHEDULES[-1], lengths=(20, 30)))
+    check(attention, call)
+    check(attention, call)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("case", LATENT, ids=str)
+def test_latent_attention_matches_both_formulas(attention: Bundle, case: Latent):
+    check(attention, latent_call(case))
+
+
+def test_the_formulas_of_latent_attention_are_one():
+    _, naive, absorbed = expected(latent_call(Latent((48, 32, 16, 100), (20, 30), causal=True)))
+    for name in ("out", "lse"):
+        np.testing.assert_allclose(absorbed[name], naive[name], rtol=1e-12, atol=1e-12)
+
+
+def test_one_row_of_the_values_is_copied_exactly(attention: Bundle):
+    """A score that dwarfs the rest selects it, bit for bit."""
+    call = make_call(Case(lengths=(48, 48), heads=(1, 1), scale=1.0))
+    q, k, v = (call.inputs[name].values for name in "qkv")
+    chosen = np.random.default_rng(1).permutation(48)
+    k[...] = np.eye(48, 64)
+    q[...] = 200 * k[:, :, chosen]
+    results = run(attention, call)
+    np.testing.assert_array_equal(results["out"], v[:, :, chosen])
+    np.testing.assert_allclose(results["lse"], 200, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "values"), (
+    ("cu_seqlens_q", [0, 80, 40, 43, 200]), ("cu_seqlens_q", [-7, 10, 20, 30, 40]),
+    ("cu_seqlens_k", [0, 2**31 - 1, 5, 5, 9]), ("cu_seqlens_k", [500, 600, 700, 800, 900]),
+))  # fmt: skip
+def test_offsets_on_the_device_are_clamped(attention: Bundle, name: str, values: list[int]):
+    """What the host does not see reads and writes nothing but the tensors: the emulator's strict mode sees it all."""
+    call = make_call(Case("t", lengths=(1, 65), layout="bshd", heads=(3, 1), mode="varlen", v_rows=False))
+    there = Placed(np.array(values, np.int32), lambda array: array)
+    run(attention, replace(call, inputs=call.inputs | {name: there}))
+
+
+# Of 8 bits
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("case", QUANTISED, ids=str)
+def test_quantised_attention(attention_quantised: Bundle, case: Quantised):
+    check(attention_quantised, quantised_call(case, attention_quantised.device.arch))
+
+
+def test_int8_probabilities_depend_neither_on_blocks_nor_on_their_order(attention_quantised: Bundle):
+    """Bit for bit: a call of few queries has other blocks than one of many."""
+    call = quantised_call(Quantised("int8", int8_p=True, return_lse=False), attention_quantised.device.arch)
+
+    def out_of(queries: int, keys: Array) -> Array:
+        """What the first queries give, with the keys in another order."""
+        order = {"q": np.arange(queries), "k": keys, "v": keys}
+        cut = {name: placed(call.inputs[name].values[:, :, rows]) for name, rows in order.items()}
+        out = placed(call.outputs["out"].values[:, :, :queries])
+        return run(attention_quantised, replace(call, inputs=call.inputs | cut, outputs={"out": out}))["out"]
+
+    whole = out_of(70, np.arange(100))
+    np.testing.assert_array_equal(out_of(70, np.random.default_rng(1).permutation(100)), whole)
+    np.testing.assert_array_equal(out_of(20, np.arange(100)), whole[:, :, :20])
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(("case", "bound"), (
+    (Quantised("int8"), 2e-2), (Quantised("int8", int8_p=True), 5e-2), (Quantised("int8_kv"), 2e-2),
+    (Quantised("fp8"), 0.14),
+), ids=str)  # fmt: skip
+def test_quantised_attention_stands_for_what_was_quantised(attention_quantised: Bundle, case: Quantised, bound: float):
+    """Within 2e-2 of the unquantised result, as perf-kernels' int8 is to be, where probabilities keep 11 bits."""
+    rng = np.random.default_rng(0)
+    q, (k, v) = rng.standard_normal((2, 2, 70, 64)), rng.standard_normal((2, 2, 1, 100, 64))
+    out = run(attention_quantised, quantised_call(case, attention_quantised.device.arch, (q, k, v)))["out"]
+    assert np.abs(out - reference.attention(q, k, v, scale=0.125)).max() <= bound

@@ -1,0 +1,127 @@
+"""The code of the attention kernels: on gfx942 the instructions it should have, on NVIDIA those of its matrix units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.support.kernel_compiling import (
+    check_no_spills,
+    check_resources,
+    compile_variant,
+    loads_of,
+    loops,
+    planned,
+    resource,
+    variants,
+)
+
+pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(2)]
+
+NO_MASK = {"BOUND_LEFT": False, "BOUND_RIGHT": False}
+CAUSAL = {"BOUND_LEFT": False, "BOUND_RIGHT": True}
+WINDOW = {"BOUND_LEFT": True, "BOUND_RIGHT": True}
+PLAIN: dict[str, Any] = {"PLAIN": True, "PADDED": False, "aligned": True}
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The loop over whole blocks of a config: its products, 16-byte loads and most instructions, and most registers."""
+
+    config: str
+    vgprs: int
+    products: int
+    loads: int
+    instructions: int
+
+
+LOOPS = (
+    (64, NO_MASK, Loop("small", 184, 32, 4, 274)), (64, CAUSAL, Loop("small", 188, 32, 4, 274)),
+    (128, NO_MASK, Loop("base", 246, 64, 8, 402)), (128, CAUSAL, Loop("base", 250, 64, 8, 402)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+@pytest.mark.parametrize(("head_dim", "mask", "expected"), LOOPS, ids=str)
+def test_gfx942_loops_are_short(dtype: str, head_dim: int, mask: dict[str, bool], expected: Loop):
+    point = {"HEAD_DIM": head_dim, "T": dtype, "config": expected.config} | PLAIN | mask
+    (variant,) = variants("gfx942", "attention", "flash_attention", **point)
+    compiled = compile_variant(variant)
+    check_resources(compiled)
+    assert resource(compiled, "vgpr_count") <= expected.vgprs
+
+    whole, edges = loops(compiled)
+    for body in (whole, edges):
+        assert loads_of(body) == ["buffer_load_dwordx4"] * expected.loads
+        assert sum(name.startswith("v_mfma_f32_32x32x8") for name in body) == expected.products
+        assert not any(name.startswith("scratch") for name in body)
+    assert len(whole) <= expected.instructions
+    masks = [sum(name.startswith("v_cndmask") for name in body) for body in (whole, edges)]
+    assert masks[0] == 0 < masks[1], "the blocks that are wholly visible need no mask"
+
+
+FEATURES: tuple[tuple[str, dict[str, Any], str], ...] = (
+    ("", {"PLAIN": True} | WINDOW, "f32_32x32x8"), ("", {"HEAD_DIM": 256, "HEAD_DIM_V": 128}, "f32"),
+    ("", {"PLAIN": False, "V_ROWS": True}, "f32"), ("", {"PLAIN": False, "V_ROWS": False}, "f32"),
+    ("_varlen", {"PLAIN": True} | CAUSAL, "f32_32x32x8"), ("_varlen", {"PLAIN": False, "V_ROWS": True}, "f32"),
+    ("_int8", {"INT8_P": False, "V_ROWS": True, "BOUND_RIGHT": False}, "i32_32x32x16_i8"),
+    ("_int8", {"INT8_P": True, "V_ROWS": False, "BOUND_RIGHT": True}, "i32_32x32x16_i8"),
+    ("_int8_kv", {"V_ROWS": True, "BOUND_RIGHT": False}, "f32_32x32x8"),
+    ("_fp8", {"V_ROWS": True, "BOUND_RIGHT": False}, "f32_32x32x16_fp8_fp8"),
+    ("_fp8", {"V_ROWS": False, "BOUND_RIGHT": True}, "f32_32x32x16_fp8_fp8"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "point", "product"), FEATURES, ids=str)
+def test_gfx942_features_load_wide_and_do_not_spill(op: str, point: dict[str, Any], product: str):
+    """The loops over whole blocks, of the last config that serves the point: that of long sequences."""
+    manifest = "attention_quantised" if "8" in op else "attention"
+    wanted = {"HEAD_DIM": 128, "aligned": True, "O" if op in ("_int8", "_fp8") else "T": "bfloat16"} | point
+    compiled = compile_variant(variants("gfx942", manifest, f"flash_attention{op}", **wanted)[-1])
+    check_resources(compiled)
+    products = loops(compiled, "v_mfma")
+    for body in products[::2] if point.get("INT8_P") else products[:1]:
+        assert set(loads_of(body)) == {"buffer_load_dwordx4"}
+        assert any(name.startswith(f"v_mfma_{product}") for name in body)
+        assert not any(name.startswith("scratch") for name in body)
+
+
+@pytest.mark.parametrize("latent", (256, pytest.param(512, marks=pytest.mark.slow)))
+def test_gfx942_latent_attention_loads_wide_and_does_not_spill(latent: int):
+    point = {"LATENT": latent, "HEAD_DIM": 128, "T": "bfloat16", "CAUSAL": True, "PADDED": False}
+    compiled = compile_variant(variants("gfx942", "attention", "mla_prefill", **point)[-1])
+    check_resources(compiled)
+    _, whole_blocks, *_ = loops(compiled, "v_mfma")
+    loads = loads_of(whole_blocks)
+    narrower = 0 if latent == 256 else 1  # of 16 keys at a time, the rotated part is 8 bytes a lane
+    assert loads.count("buffer_load_dwordx4") == len(loads) - narrower >= 4
+    assert loads.count("buffer_load_dwordx2") == narrower
+
+
+@pytest.mark.parametrize(("arch", "product"), (("sm_80", "mma.sync"), ("sm_90", "wgmma.mma_async")))
+def test_compiles_for_nvidia(arch: str, product: str):
+    point = {"HEAD_DIM": 128, "T": "float16", "PERSISTENT": False} | PLAIN | CAUSAL
+    compiled = compile_variant(variants(arch, "attention", "flash_attention", **point)[-1])
+    assert product in compiled.asm["ptx"] and "cp.async" in compiled.asm["ptx"]
+    assert compiled.metadata.shared <= 163 * 1024
+    compile_variant(variants(arch, "attention", "flash_attention_varlen", HEAD_DIM=64, aligned=False)[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ("gfx1100", "sm_90"))
+def test_modified_scores_compile(arch: str):
+    for op in planned(arch, "attention_mods").ops:
+        point = {"HEAD_DIM": 64, "T": "bfloat16", "aligned": True}
+        compile_variant(variants(arch, "attention_mods", op.name, **point)[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("manifest", "op"), (
+    *(("attention_quantised", f"flash_attention_{op}") for op in ("int8", "int8_kv", "fp8")),
+    *(("attention", op) for op in ("flash_attention", "flash_attention_varlen", "mla_prefill")),
+))  # fmt: skip
+def test_no_gfx942_variant_spills(manifest: str, op: str):
+    check_no_spills("gfx942", manifest, op)

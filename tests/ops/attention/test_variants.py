@@ -1,0 +1,122 @@
+"""Which variants calls of attention get. What is planned needs no device."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+from aot_runtime.call.callspec import CallSpec, plan_call
+from aot_runtime.call.decision import Decision
+from aot_runtime.masks import parse_mask
+from tests.ops.attention.calls import Call, check, launched
+from tests.ops.attention.cases import AXES, Case, make_call, valid
+from tests.ops.attention.latent import Latent
+from tests.ops.attention.latent import make_call as latent_call
+from tests.support.kernel_compiling import planned, variants
+from tests.support.op_bundles import OpBundles
+
+pytestmark = pytest.mark.on("emulator")
+
+
+@cache
+def planner(arch: str) -> Any:
+    from aot_runtime.call.planner import op_planner
+    from tests.support.on_demand import index_of
+
+    index = index_of(planned(arch, "attention"))
+    return index, {op.name: op_planner(index, op.name) for op in index.ops}
+
+
+def decide(arch: str, case: Case, **dims: int) -> Decision:
+    """What a call like that of a case would do, of 3 queries and 16 keys unless `dims` says otherwise."""
+    index, planners = planner(arch)
+    lengths = {"tokens_q": 3, "tokens_k": 16} if case.mode == "varlen" else {"seqlen_q": 3, "seqlen_k": 16}
+    extents = dict(zip(("heads", "heads_kv", "head_dim", "head_dim_v"), case.heads + case.head_dims, strict=True))
+    given = {"bias": "bias" in case.score, "alibi_slopes": "alibi" in case.score}
+    scalars: dict[str, Any] = parse_mask(case.mask) | {"schedule": case.schedule, "return_lse": case.return_lse}
+    scalars |= {"softcap": 1.5} if "softcap" in case.score else {}
+    call = CallSpec(
+        dims={"batch": case.batch} | extents | lengths | dims, dtypes={"T": case.dtype},
+        given=frozenset(name for name, wanted in given.items() if wanted),
+        scalars={name: str(value) for name, value in scalars.items()},
+        innermost={} if case.v_rows else {"v": 0 if case.mode == "varlen" else 2},
+    )  # fmt: skip
+    return plan_call(index, planners[case.op], call, 304)
+
+
+@pytest.mark.parametrize("arch", ("gfx942", "gfx1100", "sm_90"))
+def test_every_combination_is_built(arch: str):
+    masks, scores = ("0", "b", "t:7,3", "g:12,-4"), ("plain", "bias", "alibi softcap")
+    for mask, dims, score, mode, v_rows, schedule in itertools.product(
+        masks, AXES["head_dims"], scores, AXES["mode"], (True, False), ("auto", "persistent")
+    ):
+        case = Case(mask, dims, score, mode=mode, v_rows=v_rows, schedule=schedule)
+        if valid(case):
+            (launch,) = decide(arch, case).launches
+            assert launch.variant.axis_values["V_ROWS"] == case.v_rows
+
+
+def test_variants_are_few():
+    """On gfx942; what few calls ask for is no axis."""
+    assert len(planned("gfx942", "attention").variants) <= 240
+    for op in ("flash_attention", "flash_attention_varlen"):
+        assert len(variants("gfx942", "attention", op, PLAIN=False)) <= 36
+
+
+@pytest.mark.parametrize(("schedule", "chosen", "changes"), (
+    ("auto", "dynamic", {}), ("dynamic", "dynamic", {"seqlen_q": 20, "seqlen_k": 20}),
+    ("persistent", "persistent", {}), ("auto", "tiles", {"mask": "0"}), ("dynamic", "tiles", {"mask": "0"}),
+    ("auto", "tiles", {"mask": "b:40,0"}), ("auto", "tiles", {"heads": 2}), ("tiles", "tiles", {}),
+    ("auto", "tiles", {"seqlen_q": 300}), ("auto", "tiles", {"seqlen_q": 10000}),
+    ("dynamic", "tiles", {"head_dim": 40}), ("persistent", "tiles", {"score": "alibi"}),
+))  # fmt: skip
+def test_persistent_programs_are_chosen(schedule: str, chosen: str, changes: dict[str, Any]):
+    """By themselves for causal masks of moderate lengths and more tiles than programs; on demand where compiled."""
+    dims = {"heads": 80, "heads_kv": 80, "seqlen_q": 1024, "seqlen_k": 1024} | changes
+    texts = {"mask": "b", "score": "plain"} | {name: dims.pop(name) for name in ("mask", "score") if name in dims}
+    decision = decide("gfx942", Case(schedule=schedule, **texts), **{**dims, "heads_kv": dims["heads"]})
+    if decision.launches[0].variant.axis_values["PERSISTENT"]:
+        assert chosen == ("dynamic" if decision.names["dynamic"] else "persistent")
+    else:
+        assert chosen == "tiles"
+
+
+DIMS = ((32, 32), (64, 64), (128, 128), (256, 256), (256, 128), (48, 48), (80, 80), (144, 144), (192, 112), (63, 63),
+        (100, 127), (200, 200))  # fmt: skip
+LATENT_DIMS = ((64, 64, 64, 256), (128, 128, 64, 256), (64, 64, 64, 512), (128, 128, 64, 512), (48, 32, 32, 200),
+               (48, 32, 32, 400))  # fmt: skip
+
+
+def calls() -> Iterator[Call]:
+    for mode, dtype, lengths in itertools.product(
+        ("batch", "varlen"), ("float16", "bfloat16"), ((33, 83), (100, 83), (600, 83))
+    ):
+        for dims in DIMS:
+            for mask in ("0", "b", "b:30,4"):
+                yield make_call(Case(mask, dims, lengths=lengths, mode=mode, dtype=dtype))
+            yield make_call(Case("b", dims, lengths=lengths, mode=mode, dtype=dtype, schedule="dynamic"))
+            features = "alibi softcap" if mode == "varlen" else "bias alibi softcap"
+            yield make_call(Case("b:30,4", dims, features, lengths, mode=mode, dtype=dtype))
+            yield make_call(Case("b", dims, features, lengths, mode=mode, dtype=dtype, v_rows=False))
+        if mode == "batch":
+            for latent, causal in itertools.product(LATENT_DIMS, (False, True)):
+                yield latent_call(Latent(latent, lengths, causal=causal, dtype=dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_every_variant(op_bundles: OpBundles):
+    from tests.support.on_demand import key_of
+
+    bundle = op_bundles.with_vectors("attention")
+    seen: set[tuple[Any, ...]] = set()
+    for call in calls():
+        needed = {key_of(variant) for variant in launched(bundle, call)}
+        if needed - seen:
+            check(bundle, call)
+            seen |= needed
+    assert seen == {key_of(variant) for variant in bundle.index.variants}

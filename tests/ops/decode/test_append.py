@@ -1,0 +1,95 @@
+"""Writing to caches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot_runtime import Bundle
+from aot_runtime.caches import dequantise_int4
+from kernels.tolerance import assert_close
+from tests.ops.decode.cases import normal, other_layout, packed, references
+from tests.support.dtypes import FP16, FP32, eight_bits
+
+SLOTS = np.array([0, 37, -1, 5, 79, 80, 10**6], np.int32)
+"""Of a cache of 80: -1 and those from 80 on are not in it."""
+CACHE = (5, 16, 3)
+
+
+def new_tokens(seed: int, head_dim: int = 64) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return {name: normal(rng, len(SLOTS), CACHE[2], head_dim) for name in ("k_new", "v_new")}
+
+
+def angles(positions: int, pairs: int) -> dict[str, np.ndarray]:
+    phases = np.random.default_rng(1).uniform(-np.pi, np.pi, (positions, pairs))
+    return {"cos": np.cos(phases).astype(np.float32), "sin": np.sin(phases).astype(np.float32)}
+
+
+def filled(shape: tuple[int, ...], value: float, dtype: np.dtype) -> list[np.ndarray]:
+    return [np.full(shape, value, dtype) for _ in "kv"]
+
+
+def run_append(
+    decode: Bundle, op: str, new: dict[str, np.ndarray], caches: list[np.ndarray], written: int = 2, **options: Any
+) -> tuple[tuple[np.ndarray, ...], ...]:
+    """(what the first of the caches and scales hold then, what they should exactly, and as their dtypes allow)."""
+    given = new | dict(zip(("k", "v", "k_scale", "v_scale"), caches, strict=False))
+    arrays = {name: (other_layout if name == "v" else packed)(decode, x) for name, x in given.items()}
+    getattr(decode, op)(**arrays, slots=packed(decode, SLOTS), **options)
+    actual = tuple(arrays[name].numpy() for name in ("k", "v", "k_scale", "v_scale")[:written])
+    return actual, *(reference(**given, slots=SLOTS, **options) for reference in references(op))
+
+
+@pytest.mark.parametrize("head_dim", (64, 40))
+def test_append(decode: Bundle, head_dim: int):
+    caches = filled((*CACHE, head_dim), np.nan, FP16)
+    actual, _, same = run_append(decode, "append_kv", new_tokens(0, head_dim), caches)
+    for found, wanted in zip(actual, same, strict=True):
+        assert np.array_equal(found, wanted, equal_nan=True)
+        assert np.isfinite(found).sum() == 4 * 3 * head_dim
+
+
+@pytest.mark.parametrize("interleaved", (False, True))
+@pytest.mark.parametrize("pairs", (32, 8))
+def test_append_rotated(decode: Bundle, pairs: int, interleaved: bool):
+    options = angles(50, pairs) | {"positions": np.array([0, 49, 3, 7, 20, 1, 2], np.int32), "interleaved": interleaved}
+    for results in zip(
+        *run_append(decode, "append_kv", new_tokens(1), filled((*CACHE, 64), 0, FP16), **options), strict=True
+    ):
+        assert_close(*results, 1e-7)
+
+
+def test_a_position_past_the_table_reads_nothing_past_it(decode: Bundle):
+    positions = np.array([4, -1, 2**31 - 1, 0, -(2**31), 3, 3], np.int32)
+    caches = dict(zip("kv", (packed(decode, x) for x in filled((*CACHE, 64), 0, FP16)), strict=True))
+    given = {name: packed(decode, x) for name, x in (new_tokens(1) | {"slots": SLOTS}).items()}
+    decode.append_kv(**given, **caches, **angles(4, 8), positions=positions)
+    assert np.isfinite(caches["k"].numpy()).all()
+
+
+@pytest.mark.parametrize("cache", ("int8", "e4m3"))
+def test_append_of_8_bits(decode: Bundle, cache: str):
+    new, caches = new_tokens(2), filled((*CACHE, 64), 0, eight_bits(decode, cache))
+    # So small that some saturate.
+    given = [np.random.default_rng(2).uniform(0.005, 0.02, (1, 1, 3)).astype(np.float32) for _ in "kv"]
+    actual, _, same = run_append(decode, "append_kv", new, [*caches, *given])
+    assert all(np.array_equal(found, wanted) for found, wanted in zip(actual, same, strict=True))
+    new["k_new"][0, 1] = 0  # a row without a scale
+    scales = filled(CACHE, np.nan, FP32)
+    actual, _, same = run_append(decode, "append_kv_per_token", new, [*caches, *scales], 4)
+    assert all(np.array_equal(found, wanted, equal_nan=True) for found, wanted in zip(actual, same, strict=True))
+
+
+@pytest.mark.parametrize("groups", (1, 2, 4, 8))
+def test_append_of_4_bits(decode: Bundle, groups: int):
+    new = new_tokens(3)
+    new["v_new"][3, 0] = 0.5  # all alike
+    caches = filled((*CACHE, 32), 0, np.dtype(np.uint8)) + filled((*CACHE, groups, 2), np.nan, FP16)
+    actual, _, same = run_append(decode, "append_kv_int4", new, caches, 4)
+    assert all(np.array_equal(found, wanted, equal_nan=True) for found, wanted in zip(actual, same, strict=True))
+    back = dequantise_int4(actual[0][0, 0], actual[2][0, 0])
+    step = actual[2][0, 0, :, :, 0].astype(np.float32).repeat(64 // groups, -1)
+    assert (np.abs(back - new["k_new"][0]) <= 0.51 * step + 2e-3).all()

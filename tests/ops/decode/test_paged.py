@@ -1,0 +1,192 @@
+"""Caches in blocks: of keys and values of 16, 8 and 4 bits, and of latent vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot_runtime import Bundle
+from tests.ops.decode.cases import PER_TOKEN, assert_right, check, check_paged, normal, packed, paged, scales
+from tests.support.dtypes import BF16, FP16, INT8, eight_bits
+from tests.support.poison import poisoned
+
+pytestmark = pytest.mark.sampled(3)
+
+
+MIXED = [(1, 1), (1, 2), (1, 15), (1, 16), (1, 17), (1, 130), (1, 64)]
+
+
+@pytest.mark.parametrize("splits", (1, 2, 5))
+@pytest.mark.parametrize("block_size", (16, 32, 64, 128, 256, 17))
+def test_block_sizes(decode: Bundle, block_size: int, splits: int):
+    check_paged(decode, paged(MIXED, block_size), num_splits=splits)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("splits", (1, 3))
+@pytest.mark.parametrize(
+    "dtype, head_dim, heads", ((BF16, 128, (8, 1)), (BF16, 100, (6, 2)), (FP16, 56, (3, 3))), ids=str
+)
+def test_ragged_queries(decode: Bundle, dtype: np.dtype, head_dim: int, heads: tuple[int, int], splits: int):
+    case = paged([(1, 70), (5, 5), (0, 30), (33, 120), (4, 2), (2, 0)], 16, heads, head_dim, dtype)
+    check_paged(decode, case, num_splits=splits)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("head_dim, cache", ((256, FP16), (200, FP16), (256, INT8)), ids=str)
+def test_wide_heads(decode: Bundle, head_dim: int, cache: np.dtype):
+    factors = scales(np.random.default_rng(0), (1, 1, 1), (1, 1, 1)) if cache == INT8 else {}
+    check_paged(decode, paged([(1, 100), (2, 33)], 64, (8, 1), head_dim, cache=cache), num_splits=2, **factors)
+
+
+def test_chunk_of_a_prompt(decode: Bundle):
+    check_paged(decode, paged([(100, 150), (70, 70), (1, 200)], 64), num_splits=1)
+
+
+@pytest.mark.parametrize("splits", (1, 3))
+@pytest.mark.parametrize("window", (0, 1, 20, 100, 1000))
+def test_window(decode: Bundle, window: int, splits: int):
+    check_paged(decode, paged([(1, 130), (3, 90), (18, 18)], 32), window=window, num_splits=splits)
+
+
+@pytest.mark.parametrize("options", ({"softcap": 1.5}, {"softcap": 30.0, "window": 40}, {"scale": -0.3}), ids=str)
+@pytest.mark.parametrize("alibi", (False, True))
+def test_scores(decode: Bundle, alibi: bool, options: dict[str, Any]):
+    slopes = {"alibi_slopes": np.array([0.5, 0.25, 0.125, 0.0625], np.float32)} if alibi else {}
+    check_paged(decode, paged([(1, 100), (4, 40)], 64), num_splits=2, **options, **slopes)
+
+
+@pytest.mark.parametrize("per_token", PER_TOKEN)
+@pytest.mark.parametrize("cache", ("int8", "e4m3"))
+def test_blocks_of_8_bits(decode: Bundle, cache: str, per_token: tuple[bool, bool]):
+    case = paged([(1, 100), (2, 40)], 16, cache=eight_bits(decode, cache))
+    shapes = [case.k.shape[:3] if each else (1, 1, case.k.shape[2]) for each in per_token]
+    check_paged(decode, case, num_splits=2, **scales(np.random.default_rng(0), *shapes))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("splits", (1, 3))
+@pytest.mark.parametrize("options", ({}, {"softcap": 2.0, "window": 40}), ids=("plain", "window"))
+@pytest.mark.parametrize("groups, block_size", ((4, 64), (4, 16), (4, 17), (1, 64)), ids=str)
+def test_blocks_of_4_bits(decode: Bundle, groups: int, block_size: int, options: dict[str, Any], splits: int):
+    rng = np.random.default_rng(groups)
+    case = paged([*MIXED, (3, 70), (1, 0)], block_size)
+    inputs = vars(case) | {name: rng.integers(0, 256, (*case.k.shape[:3], 32)).astype(np.uint8) for name in "kv"}
+    for name, cache in (("k_scale", case.k), ("v_scale", case.v)):
+        inputs[name] = normal(rng, *cache.shape[:3], groups, 2)
+        inputs[name][np.isnan(cache[..., 0])] = np.nan
+    check(decode, "paged_attention_int4", inputs, dict.fromkeys("kv", packed), max_seqlen_q=3, num_splits=splits,
+          **options)  # fmt: skip
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("splits", (1, 3))
+@pytest.mark.parametrize("heads, block_size", ((16, 64), (3, 16), (40, 1), (128, 32)), ids=str)
+@pytest.mark.parametrize("latent", (256, pytest.param(512, marks=pytest.mark.slow)))
+def test_latent_vectors(decode: Bundle, latent: int, heads: int, block_size: int, splits: int):
+    case = paged([(1, 70), (1, 1), (2, 33), (1, 0)], block_size, (heads, 1), latent + 64)
+    inputs = {"q": case.q, "cache": case.k[:, :, 0], **case.tables}
+    check(decode, "mla_decode", inputs, width=latent, scale=0.1, num_splits=splits, **case.longest)
+
+
+# Tables
+
+
+@pytest.mark.parametrize("splits", (1, 3))
+def test_rows_of_no_sequence_are_left_out(decode: Bundle, splits: int):
+    case = paged([(1, 60), (2, 20)], 16)
+    q = np.concatenate([case.q, np.full((2, *case.q.shape[1:]), np.nan, FP16)])
+    arrays = {name: packed(decode, x) for name, x in (vars(case) | {"q": q}).items()}
+    out = packed(decode, np.full(q.shape, np.nan, FP16))
+    decode.paged_attention(**arrays, max_seqlen_q=2, num_splits=splits, out=out)
+    assert_right("paged_attention", [out.numpy()[:3]], vars(case))
+    assert np.isnan(out.numpy()[3:]).all()
+
+
+@pytest.mark.parametrize(
+    "starts, splits",
+    (([-4, 10**6, 3, -(2**31)], 1), ([-4, 10**6, 3, -(2**31)], 2), ([3, 1, 2**31 - 1, 2], 1)),
+    ids=str,
+)
+def test_queries_that_are_outside_are_neither_read_nor_written(decode: Bundle, starts: list[int], splits: int):
+    case = paged([(1, 60), (1, 20), (1, 40)], 16)
+    tables = {name: packed(decode, x) for name, x in case.tables.items()}
+    tables |= {"cu_seqlens_q": packed(decode, np.array(starts, np.int32))}
+    options = {"max_seqlen_q": 5, "num_splits": splits, "return_lse": True}
+    decode.paged_attention(*(poisoned(decode, x) for x in (case.q, case.k, case.v)), **tables, **options)
+    q, cache = np.zeros((3, 4, 320), FP16), np.zeros((9, 16, 320), FP16)
+    decode.mla_decode(packed(decode, q), packed(decode, cache), **tables, scale=1.0, **options)
+
+
+def test_a_table_that_points_outside_reads_nothing_outside(decode: Bundle):
+    case = paged([(1, 60)], 16)
+    case.block_tables[0, 1:3] = -5, 2**31 - 1
+    tables = {name: packed(decode, x) for name, x in case.tables.items()}
+    decode.paged_attention(*(poisoned(decode, x) for x in (case.q, case.k, case.v)), **tables, return_lse=True)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    ((7, 128), pytest.param(range(1, 129), marks=[pytest.mark.slow, pytest.mark.timeout(900)])),
+    ids=("some", "every"),
+)
+def test_parts_change_no_more_than_rounding(decode: Bundle, counts: Iterable[int]):
+    """And nothing from run to run; up to more parts than there are tiles, and more than are joined at once."""
+    case = paged([(1, 1300)], 64, (2, 1))
+    for splits in counts:
+        check_paged(decode, case, num_splits=splits)
+        arrays = {name: packed(decode, x) for name, x in vars(case).items()}
+        runs = [decode.paged_attention(**arrays, num_splits=splits, return_lse=True) for _ in range(2)]
+        assert all(np.array_equal(first.numpy(), second.numpy()) for first, second in zip(*runs, strict=True))
+
+
+LENGTHS = (1, 2, 15, 16, 17, 1000, 1024, 4097)
+
+
+@pytest.mark.parametrize(
+    "block_size", (64, *(pytest.param(size, marks=pytest.mark.slow) for size in (16, 32, 128, 256)))
+)
+def test_every_length_within_a_batch(decode: Bundle, block_size: int):
+    check_paged(decode, paged([(1, keys) for keys in LENGTHS], block_size, (2, 1)))
+
+
+def test_a_contiguous_cache_of_which_each_sequence_has_an_entry(decode: Bundle):
+    """Blocks as long as the cache, and tables of one: what others call an index into the cache's batch."""
+    case = paged([(1, 100), (1, 30), (2, 64)], 128)
+    assert case.block_tables.shape == (3, 2)
+    check_paged(decode, replace(case, block_tables=case.block_tables[:, :1].copy()), num_splits=2)
+
+
+def test_a_captured_step_decodes_token_after_token(decode: Bundle):
+    """One graph writes a token to the cache and attends to all; lengths and slots change between its launches."""
+    case = paged([(1, 200), (1, 100), (1, 33)], 16)
+    there = {name: packed(decode, x) for name, x in vars(case).items()}
+    rng = np.random.default_rng(1)
+    k_new, v_new = (packed(decode, np.zeros((3, 2, 64), FP16)) for _ in range(2))
+    slots, out = packed(decode, np.full(3, -1, np.int32)), decode.device.empty(case.q.shape, np.float16)
+    stream = decode.device.stream()
+
+    def step() -> None:
+        decode.append_kv(k_new, v_new, there["k"], there["v"], slots, stream=stream)
+        decode.paged_attention(**there, num_splits=3, out=out, stream=stream)
+
+    step()  # loads the code and makes the workspace
+    stream.synchronize()
+    with decode.device.capture(stream) as graph:
+        step()
+    for _ in range(4):
+        block, place = case.block_tables[np.arange(3), case.seqlens_k // 16], case.seqlens_k % 16
+        for array, cache in ((k_new, case.k), (v_new, case.v)):
+            cache[block, place] = normal(rng, 3, 2, 64)
+            array.copy_from(cache[block, place])
+        slots.copy_from(block * 16 + place)
+        case.seqlens_k[...] += 1
+        there["seqlens_k"].copy_from(case.seqlens_k)
+        out.copy_from(np.full(case.q.shape, np.nan, FP16))
+        graph.launch(stream)
+        stream.synchronize()
+        assert_right("paged_attention", [out], vars(case))

@@ -1,0 +1,82 @@
+"""Which variants calls of decoding get: what few calls ask for is built by default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+
+from aot_runtime import Bundle
+from aot_runtime.call.callspec import CallSpec, plan_call
+from aot_runtime.call.planner import op_planner
+from aot_runtime.contract.names import Scope
+from aot_runtime.contract.records import Op
+from tests.ops.decode.cases import check_paged, paged
+
+pytestmark = pytest.mark.on("emulator")
+
+EXTENTS = {
+    "head_dim": (64, 128, 256, 48, 96, 40), "groups": (1, 2, 4, 8), "block_size": (64, 16), "latent": (256, 512),
+    "heads": (64,), "seqlen_k": (300,), "blocks_per_sequence": (9,), "leads": (41,), "pairs": (8,),
+}  # fmt: skip
+"""Of dims; others are 2."""
+SCALARS = {"num_splits": ("1", "2"), "max_seqlen_q": ("40",), "width": ("7",)}
+CACHES = {"": (), "int8": ("k_scale", "v_scale"), "float8_e4m3fnuz": ("k_scale", "v_scale")}
+"""Other dtypes of caches than that of the queries, and the tensors that come with them."""
+
+
+def calls(op: Op) -> Iterator[CallSpec]:
+    """Combinations of dtypes, extents, optional tensors, parts and alignments that the contract allows."""
+    ranges = {dim: EXTENTS.get(dim, (2,)) for dim in Scope.of(op).dims}
+    if "groups" in ranges:
+        ranges["head_dim"] = (64, 128, 256)
+    ranges |= {scalar.name: SCALARS[scalar.name] for scalar in op.scalars if scalar.name in SCALARS}
+    optional = {tensor.name for tensor in op.tensors if tensor.optional}
+    required = {scalar.name: "1" for scalar in op.scalars if not scalar.default and scalar.name not in ranges}
+    queries = op.tensors[0].name
+    for dtype, (cache, scales), unaligned in product(("float16", "bfloat16"), CACHES.items(), ((), (queries,))):
+        dtypes = {"T": dtype} | ({"C": cache or dtype} if "C" in op.dtypes else {})
+        if dtypes.get("C", "") not in (*op.dtypes.get("C", ()), ""):
+            continue
+        for values in product(*ranges.values()):
+            extents = dict(zip(ranges, values, strict=True))
+            scalars = {name: extents.pop(name) for name in SCALARS if name in extents} | required
+            for rest in ({}, optional - {"k_scale", "v_scale"}):
+                given = frozenset({*rest, *(set(scales) & optional)})
+                yield CallSpec(
+                    dims=extents, dtypes=dtypes, given=given, scalars=scalars, unaligned=frozenset(unaligned)
+                )
+
+
+def test_every_call_has_code_of_its_alignment(decode: Bundle):
+    """What is aligned does not load single elements."""
+    for op in decode.index.ops:
+        planner, count = op_planner(decode.index, op.name), 0
+        for call in calls(op):
+            decision = plan_call(decode.index, planner, call, 304)
+            aligned = not call.unaligned and call.dims.get("head_dim", 0) % 16 == 0
+            assert [launch.variant.aligned for launch in decision.launches] == [aligned] * len(decision.launches), call
+            in_parts = "num_splits" in call.scalars and (call.scalars["num_splits"] == "2" or not aligned)
+            assert any(size for _, size, _ in decision.workspaces) == in_parts
+            count += 1
+        assert count >= 24, op.name
+
+
+def test_large_caches_take_the_aligned_code(decode: Bundle):
+    """Those of 40 GB: the code has 16-byte loads and 64-bit strides."""
+    dims = {"blocks": 600_000, "block_size": 64, "heads_kv": 8, "head_dim": 64, "tokens": 4, "heads": 16, "batch": 4,
+            "blocks_per_sequence": 99}  # fmt: skip
+    call = CallSpec(dims=dims, dtypes={"T": "float16", "C": "float16"}, scalars={"return_lse": "true"})
+    decision = plan_call(decode.index, op_planner(decode.index, "paged_attention"), call, 304)
+    variant = decision.launches[0].variant
+    assert variant.aligned and not decision.misaligned
+    types = {item.name: item.type for item in variant.kernargs}
+    assert types["k.stride_batch"] == "i64" and types["q.stride_heads"] == "i32"
+
+
+def test_aligned_code_loads_16_bytes_at_a_time(decode: Bundle):
+    check_paged(decode, paged([(1, 100)], 64), num_splits=1)
+    mnemonics = decode.device.driver.last.summary.mnemonics
+    loads = {name: count for name, count in mnemonics.items() if name.startswith("global_load")}
+    assert loads["global_load_dwordx4"] > 8 and not loads.keys() & {"global_load_ushort", "global_load_short_d16"}

@@ -1,0 +1,78 @@
+"""The matrix product's code: on gfx942 the shipped configs compile to the instructions they should."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.kernel_compiling import check_resources, compile_variant, instructions, loads_of, loops, variants
+
+pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(2)]
+
+ROWS, COLUMNS = {"A_ROWS": True, "B_ROWS": True}, {"A_ROWS": True, "B_ROWS": False}
+HALF = {"T": "float16", "EPILOGUE": "none"}
+LARGE: list[tuple[str, str, dict[str, Any]]] = [
+    *(("matmul", config, {"T": dtype, "EPILOGUE": "none"} | layout) for config in ("huge", "wide", "persistent")
+      for dtype in ("float16", "bfloat16") for layout in (COLUMNS, ROWS)),
+    *(("matmul", config, HALF | COLUMNS | {"EPILOGUE": "bias"}) for config in ("huge", "wide")),
+    *(("integer_matmul", config, {"T": "int8", "EPILOGUE": "none"} | COLUMNS) for config in ("huge", "wide")),
+    ("matmul", "wide", HALF | COLUMNS | {"EPILOGUE": "any"}), ("batched_matmul", "wide", HALF | ROWS),
+    ("scaled_matmul", "wide", {"T": "float8_e4m3fnuz", "E": "float16", "EPILOGUE": "bias", "B_COLUMNS": True}),
+    ("int8_linear", "wide", {}),
+]  # fmt: skip
+
+
+def chosen(op: str, kernel: str, config: str, point: dict[str, Any]) -> Any:
+    """The shipped gfx942 variant of a kernel with this config and these values of axes."""
+    found = variants("gfx942", "gemm", op, aligned=True, kernel=kernel, config=config, **point)
+    assert len({variant.key for variant in found}) == 1, f"{len(found)} variants of {op}"
+    return found[0]
+
+
+@pytest.mark.parametrize(("op", "config", "point"), LARGE, ids=str)
+def test_loops_load_wide_multiply_and_do_not_spill(op: str, config: str, point: dict[str, Any]):
+    variant = chosen(op, "matmul", config, point)
+    settings: dict[str, Any] = dict(variant.job.constants) | dict(variant.job.options)
+    assert settings["matrix_instr_nonkdim"] == 16
+    compiled = compile_variant(variant)
+    check_resources(compiled)
+
+    body = min(loops(compiled, "v_mfma"), key=len)
+    block_m, block_n, block_k = (settings[f"BLOCK_{dim}"] for dim in "MNK")
+    size = 1 if "8" in point.get("T", "int8") else 2
+    once = (block_m + block_n) * block_k * size // (16 * 64 * settings["num_warps"])
+    loads = loads_of(body)
+    assert set(loads) == {"buffer_load_dwordx4"} and len(loads) % once == 0  # more than once if it is unrolled
+    reads = {name for name in body if name.startswith("ds_read")}
+    assert reads and reads <= {"ds_read_b128", "ds_read_b64", "ds_read2_b64", "ds_read2st64_b64"}
+    assert all("_16x16x" in name for name in body if name.startswith("v_mfma"))
+    assert not any(name.startswith(("v_cndmask", "scratch")) for name in body), "a mask, or a spill"
+
+
+@pytest.mark.parametrize(("op", "kernel", "config", "point", "converted"), (
+    ("matmul", "multiply_reduce", "one", {"T": "float16"}, None),
+    ("matmul", "multiply_reduce", "few", {"T": "float16"}, None),
+    *(("linear_int4", "packed_row", "base", {"T": dtype, "CODES": codes}, converted)
+      for dtype in ("float16", "bfloat16") for codes, converted in (("offset", 0), ("zeros", 4))),
+), ids=str)  # fmt: skip
+def test_rows_without_matrix_units_do_not_move_between_lanes(
+    op: str, kernel: str, config: str, point: dict[str, Any], converted: int | None
+):
+    """Weights come 16 bytes at a time, and no loop has LDS, barriers or cross-lane moves; few codes are converted."""
+    compiled = compile_variant(chosen(op, kernel, config, point))
+    check_resources(compiled)
+    names = instructions(compiled)
+    assert {"global_load_dwordx4", "buffer_load_dwordx4"} & set(names)
+    moves = [
+        name for body in loops(compiled) for name in body if name.startswith(("ds_", "s_barrier")) or "dpp" in name
+    ]
+    assert loops(compiled) and not moves
+    assert converted is None or sum(name.startswith("v_cvt_f32_ubyte") for name in names) <= converted
+
+
+@pytest.mark.parametrize("a_rows", (False, True))
+@pytest.mark.parametrize("b_rows", (False, True))
+def test_columns_load_wide_too(a_rows: bool, b_rows: bool):
+    compiled = compile_variant(chosen("matmul", "matmul", "middle", HALF | {"A_ROWS": a_rows, "B_ROWS": b_rows}))
+    assert set(loads_of(min(loops(compiled, "v_mfma"), key=len))) == {"buffer_load_dwordx4"}

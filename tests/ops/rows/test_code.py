@@ -1,0 +1,20 @@
+"""The code of the row-wise kernels on gfx942: what a lane loads and stores at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.kernel_compiling import check_resources, compile_variant, instructions, variants
+
+pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(2)]
+
+
+@pytest.mark.parametrize(("one_pass", "block"), ((True, 8192), (False, 32768)))
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16", "float32"))
+def test_softmax_moves_16_bytes_a_lane(dtype: str, one_pass: bool, block: int):
+    point = {"T": dtype, "BLOCK": block, "ONE_PASS": one_pass, "HAS_MASK": False, "aligned": True}
+    (variant,) = variants("gfx942", "rows", "softmax", **point)
+    compiled = compile_variant(variant)
+    check_resources(compiled)
+    memory = {name for name in instructions(compiled) if name.startswith(("buffer_", "global_", "flat_"))}
+    assert memory == {"buffer_load_dwordx4", "buffer_store_dwordx4"}

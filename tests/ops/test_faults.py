@@ -1,0 +1,179 @@
+"""Faults in the kernels' sources, such as a dropped rescale: the checks of the families' tests notice each."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot_runtime import Bundle
+from aot_runtime.errors import EmulationError
+from tests.ops.attention import calls
+from tests.ops.attention.cases import Case, make_call
+from tests.ops.decode import test_append, test_contiguous, test_flex, test_paged
+from tests.ops.rows import checking
+from tests.support.dtypes import FP16
+from tests.support.op_bundles import OpBundles
+from tests.support.session_builds import ROOT, session_cache
+
+pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(7)]
+
+Check = tuple[str, str, Callable[[Bundle], Any]]
+"""A manifest, the filters of the variants that are needed, and what is to fail."""
+
+
+def attention(mask: str = "0", lengths: tuple[int, int] = (37, 53), **options: Any) -> Check:
+    case = Case(mask, lengths=lengths, **options)
+    filters = f"op={case.op},T={case.dtype},HEAD_DIM=64"
+    return "attention", filters, lambda bundle: calls.check(bundle, make_call(case))
+
+
+def decode(op: str, test: Callable[..., None], *arguments: Any) -> Check:
+    return "decode", f"op={op},T=float16", lambda bundle: test(bundle, *arguments)
+
+
+def rows(op: str, vectors: str = "", cols: int = 50, **options: Any) -> Check:
+    given = checking.given(np.random.default_rng(0), op, vectors, (5, cols), FP16) | options
+    if "norm" in op:
+        given["x"] += FP16.type(9)
+    return "rows", f"op={op},T=float16", partial(checking.check, op=op, **given)
+
+
+WHOLE, FEW_KEYS = attention(lengths=(64, 128)), attention("t", (53, 37))
+CAUSAL, RAGGED, TOP_LEFT = attention("b", (64, 64)), attention(heads=(2, 2)), attention("t")
+WINDOW, WIDE = attention("b:20,5", (70, 90)), attention("b:60,30", (64, 130))
+VARLEN = attention(mode="varlen")
+VARLEN_ALIBI = attention("t:10,4", (53, 37), score="alibi of batches", mode="varlen")
+BIAS, ALIBI = attention(score="bias"), attention("b", score="alibi")
+SOFTCAP = attention(score="softcap", magnitude=8.0, scale=-0.3)
+COLUMNS = attention("b", v_rows=False)
+
+FLASH = decode("flash_decode", test_contiguous.test_flash_decode, 64, FP16, 3, 4, 1)
+LENGTHS, PARTS = (decode("flash_decode", test_contiguous.test_lengths_within_a_batch, splits) for splits in (1, 4))
+INT4 = decode("flash_decode_int4", test_contiguous.test_caches_of_4_bits, 4, test_contiguous.packed, 1)
+BLOCKS, ODD = (decode("paged_attention", test_paged.test_block_sizes, size, 2) for size in (64, 17))
+PAGED_WINDOW = decode("paged_attention", test_paged.test_window, 20, 1)
+RAGGED_QUERIES = decode("paged_attention", test_paged.test_ragged_queries, FP16, 56, (3, 3), 1)
+LATENT = decode("mla_decode", test_paged.test_latent_vectors, 256, 16, 64, 1)
+APPEND = decode("append_kv", test_append.test_append, 40)
+APPEND_INT8 = decode("append_kv|append_kv_per_token", test_append.test_append_of_8_bits, "int8")
+
+LONG = 20001  # columns of a row of several steps
+SOFTMAX, LONG_SOFTMAX = (rows("softmax", cols=cols) for cols in (50, LONG))
+LAYER, LONG_LAYER = (rows("layer_norm", "weight bias", cols) for cols in (50, LONG))
+FUSED = rows("layer_norm", "weight", residual=np.random.default_rng(1).standard_normal((5, 50)).astype(FP16))
+MASKED = rows("softmax", mask=np.random.default_rng(1).random((5, 50)) < 0.5)
+
+# What shows it, the file, what is right there, and what is wrong.
+FAULTS: dict[str, tuple[Check, str, str, str]] = {
+    "acc not rescaled": (WHOLE, "attention/inner", "acc * rescale[:, None])", "acc)"),
+    # As in tinygrad's kernel for RDNA, whose own test, of small numbers and a mean of squares, does not notice it.
+    "block not rescaled": (WHOLE, "common/softmax", "return p, rescale",
+        "return p * tl.exp2(origin - block_max)[:, None], rescale"),
+    "sum not rescaled": (WHOLE, "common/softmax", "row_sum * rescale + ", "row_sum + "),
+    "batch stride dropped": (WHOLE, "attention/forward", "batch * tensor.stride_batch", "0 * tensor.stride_batch"),
+    "lse in base 2": (WHOLE, "attention/forward", "log2_sum(row_max, row_sum) * LN_2", "log2_sum(row_max, row_sum)"),
+    "V of the wrong block": (WHOLE, "attention/inner", "rows_from(keys.v, start)", "rows_from(keys.v, span.begin)"),
+    "exp for exp2": (CAUSAL, "attention/inner", "products * (scoring.scale * LOG2_E)", "products * scoring.scale"),
+    "right edge one key short": (CAUSAL, "attention/inner", "offsets[None, :] < 0\n    elif",
+        "offsets[None, :] <= 0\n    elif"),
+    "diagonal block unmasked": (CAUSAL, "attention/masks", "first_diagonal + right + 1", "last_diagonal + right + 1"),
+    "last block dropped": (CAUSAL, "attention/masks", "last_diagonal + right + 1", "first_diagonal + right"),
+    "left edge one key long": (WINDOW, "attention/inner", "(tile.first_key - start)[:, None] < 0)",
+        "(tile.first_key - start)[:, None] < -1)"),
+    "left edge unmasked": (WIDE, "attention/masks", "tl.cdiv(tl.maximum(last_diagonal - left, 0), BLOCK_N)",
+        "tl.cdiv(begin, BLOCK_N)"),
+    "hole not skipped": (WIDE, "attention/inner", "at + (span.hole_end - span.hole)) if HOLE", "at) if HOLE"),
+    "mask always bottom-right": (TOP_LEFT, "attention/forward",
+        "tl.where(window.bottom_right, seqlen_k - seqlen_q, 0)", "seqlen_k - seqlen_q"),
+    "keys past the end seen": (FEW_KEYS, "attention/forward", "tl.minimum(diagonal + right, seqlen_k - 1)",
+        "diagonal + right"),
+    "no sum in a row without keys": (attention("b", (53, 37)), "common/softmax", "tl.where(total == 0, 1.0, total)",
+        "total"),
+    "end one key long": (RAGGED, "attention/inner", "start - offsets <= 0", "start - offsets < 0"),
+    "row past the end read": (RAGGED, "attention/inner", "rows[:, None] < row_end, o", "rows[:, None] <= row_end, o"),
+    "queries past the end written": (RAGGED, "attention/forward", "= rows < seqlen_q", "= rows <= seqlen_q"),
+    "padding of head_dim written": (attention(head_dims=(40, 24)), "attention/forward",
+        "    if form.PADDED:\n        mask", "    if False:\n        mask"),
+    "heads not grouped": (attention(heads=(6, 2)), "attention/forward", "head // (extents.heads // extents.heads_kv)",
+        "head % (extents.heads // extents.heads_kv)"),
+    "dies overlap": (attention(lengths=(40, 20), heads=(5, 5)), "attention/forward",
+        " + tl.minimum(die, count % NUM_XCDS)", ""),
+    "strides of K for V": (COLUMNS, "attention/inner", "rows_from(keys.v, start)",
+        "Matrix(keys.v.ptr + start * keys.k.stride_rows, keys.v.stride_rows, keys.v.stride_columns)"),
+    # The result is the ratio of the rounded probabilities' sum to the sum: a bias of the rounding shows.
+    "bfloat16 truncated": (attention(lengths=(37, 90), dtype="bfloat16", values=1.0), "common/rounding",
+        "bitcast=True) + 0x8000)", "bitcast=True))"),
+    "sequences overlap": (VARLEN, "attention/forward", "minimum(tl.load(cu_seqlens + batch + 1), rows) - first",
+        "minimum(tl.load(cu_seqlens + batch + 1), rows)"),
+    "sequences of K begin with Q's": (VARLEN, "attention/forward", "(problem.k, batch, head_kv, first_row_k)",
+        "(problem.k, batch, head_kv, first_row_q)"),
+    "bias of the wrong block": (BIAS, "attention/inner", "(scoring.bias + start)[:, None]", "scoring.bias[:, None]"),
+    "bias of other queries": (BIAS, "attention/forward", "queries * bias.stride_rows",
+        "queries % form.BLOCK_N * bias.stride_rows"),
+    "slope of another head": (ALIBI, "attention/forward", "head_of(slopes, batch, head)", "head_of(slopes, batch, 0)"),
+    "ALiBi with a sign": (VARLEN_ALIBI, "attention/inner", "tl.abs(distance) *", "distance *"),
+    "soft-cap of the wrong width": (SOFTCAP, "common/softcap", "softcap - 2 * softcap / (e + 1)", "1 - 2 / (e + 1)"),
+    "sign of scale lost": (SOFTCAP, "attention/forward", "tl.where(scale < 0, -q_tile, q_tile)", "q_tile + 0.0"),
+    # Decoding
+    "part's acc not rescaled": (FLASH, "decode/split", "acc * rescale[:, None])", "acc)"),
+    "heads of another key head": (FLASH, "decode/parts", "head_kv * group + rows % group", "head_kv + rows % group"),
+    "keys past the end read": (LENGTHS, "decode/split", "tl.minimum(keys, sequence.keys - 1)", "keys"),
+    "lengths not clamped": (LENGTHS, "decode/parts", "tl.minimum(tl.maximum(tl.load(seqlens_k + batch), 0), seqlen_k)",
+        "tl.load(seqlens_k + batch)"),
+    "parts overlap": (PARTS, "decode/parts", "begin + split * length", "begin + split * length // 2"),
+    "parts not rescaled": (decode("paged_attention", test_paged.test_parts_change_no_more_than_rounding, (128,)),
+        "decode/parts", "acc = acc * rescale[:, None] + tl.sum", "acc = acc + tl.sum"),
+    "scales of V for K": (decode("flash_decode", test_contiguous.test_caches_of_8_bits, "int8", (True, False), 1),
+        "decode/split", "products *= tl.load(k_factors)", "products *= tl.load(v_factors)"),
+    "columns left interleaved": (INT4, "decode/split", "acc = deinterleave(acc)", "acc = acc"),
+    "block of another tile": (BLOCKS, "decode/cache", "tl.load(table + start // tables.block_size)", "tl.load(table)"),
+    "first sequence's table": (ODD, "decode/cache", "tables.ptr + batch * tables.stride_batch", "tables.ptr"),
+    "queries see the future": (RAGGED_QUERIES, "decode/split", "= sequence.keys - sequence.queries", "= sequence.keys"),
+    "window one key short": (PAGED_WINDOW, "decode/split", "window if window >= 0", "window - 1 if window >= 0"),
+    "rotated part left out": (LATENT, "decode/mla", "tl.dot(q_rope, tl.trans(rope_tile), scores)", "scores"),
+    "list of the first head": (decode("flex_decode", test_flex.test_blocks_in_any_order, 64, 3), "decode/flex",
+        "batch * indices.stride_batch + head_kv * indices.stride_heads", "batch * indices.stride_batch"),
+    "slots outside written": (APPEND, "decode/append", "place < 0 or place // block_size >= blocks:", "place < 0:"),
+    "not saturated": (APPEND_INT8, "decode/append", "-LARGEST), LARGEST)", "-LARGEST), 2 * LARGEST)"),
+    # Softmax and norms
+    "padding counted": (SOFTMAX, "rows/softmax", 'tl.where(inside, values, float("-inf"))', "values"),
+    "one column too many": (SOFTMAX, "rows/softmax", "    inside = (row < rows) & (columns < cols)",
+        "    inside = (row < rows) & (columns <= cols)"),
+    "packed out": (SOFTMAX, "rows/softmax", "(out.ptr + row * out.stride_rows", "(out.ptr + row * cols"),
+    "first row's mask for all": (MASKED, "rows/softmax", "mask.ptr + row * mask.stride_rows", "mask.ptr + 0 * row"),
+    "lanes not rescaled": (LONG_SOFTMAX, "rows/softmax", "lane_sum * _exp(lane_max - row_max)", "lane_sum"),
+    "padding in the variance": (LAYER, "rows/norm",
+        "tl.where(inside, values - (tl.sum(values, 1) / cols)[:, None], 0.0)",
+        "values - (tl.sum(values, 1) / cols)[:, None]"),
+    "no eps": (rows("rms_norm", "weight", eps=0.25), "rows/norm", "(values * values, 1) / cols + eps",
+        "(values * values, 1) / cols"),
+    "sum not written": (FUSED, "rows/norm",
+        "tl.store(residual.ptr + row * residual.stride_rows + columns, rounded, mask=there)", "pass"),
+    "lanes not joined": (LONG_LAYER, "rows/norm", "lane_count * (lane_mean - mean) * (lane_mean - mean)", "0.0"),
+    "Welford's second factor": (LONG_LAYER, "rows/norm", "delta * (values - lane_mean)", "delta * delta"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_is_noticed(op_bundles: OpBundles, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, fault: str):
+    from aot.cli import parse_filters
+    from tests.support.on_demand import BundleOnDemand
+
+    (manifest, filters, check), file, right, wrong = FAULTS[fault]
+    check(op_bundles.open(manifest, filters))
+    for folder in ("kernels", "manifests"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    source = tmp_path / f"kernels/{file}.py"
+    text = source.read_text()
+    assert text.count(right) == 1, f"the kernel changed: {right!r} occurs {text.count(right)} times"
+    source.write_text(text.replace(right, wrong))
+    path = tmp_path / f"manifests/{manifest}.yaml"
+    faulty = BundleOnDemand(path, op_bundles.device, session_cache(tmp_path_factory), parse_filters((filters,)))
+    with pytest.raises((AssertionError, EmulationError)):
+        check(faulty)

@@ -1,0 +1,111 @@
+"""Compiles variants of the shipped manifests for targets that need not be present, and reads what came out."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from tests.support.session_builds import ROOT
+
+
+@cache
+def planned(arch: str, manifest: str) -> Any:
+    """What the builder would compile of a shipped manifest."""
+    pytest.importorskip("triton", reason="building bundles needs the extra `build`")
+    from aot.manifest.loading import load_manifest
+    from aot.plan.bundles import plan_bundle
+    from aot.targets import parse_arch
+
+    return plan_bundle(load_manifest(ROOT / f"manifests/{manifest}.yaml"), parse_arch(arch), {}, line_info=False)
+
+
+def config_of(arch: str, manifest: str, variant: Any) -> str:
+    """The name of a variant's config."""
+    op = next(op for op in planned(arch, manifest).ops if op.name == variant.spec.op)
+    return op.launches[variant.spec.launch].configs[variant.spec.config].name
+
+
+def variants(arch: str, manifest: str, op: str, **wanted: Any) -> list[Any]:
+    """The variants of an op whose point (with `aligned`, `config` and `kernel`) has the wanted values."""
+    found = []
+    for variant in planned(arch, manifest).variants:
+        if variant.spec.op != op:
+            continue
+        own = {"aligned": variant.spec.aligned, "kernel": variant.job.function}
+        if wanted.items() <= (dict(variant.spec.point) | own | {"config": config_of(arch, manifest, variant)}).items():
+            found.append(variant)
+    assert found, f"no variant of {op} on {arch} has {wanted}"
+    return found
+
+
+def compile_variant(variant: Any) -> Any:
+    """What the builder makes of a variant, with the compiler's text of every stage."""
+    return _compiled(variant.job)
+
+
+@cache
+def _compiled(job: Any) -> Any:
+    import triton
+
+    from aot.compile.compiler import ast_source
+    from aot.compile.jobs import job_target
+    from aot.compile.kernel_source import split_function
+    from aot.compile.project import project
+    from aot.compile.settings import parsed_options
+
+    target = job_target(job)
+    with TemporaryDirectory() as folder, triton.knobs.cache.scope(), project(job.root).active() as modules:
+        triton.knobs.cache.dir = folder
+        kernel = modules.load(job.source, job.function)
+        functions = {name: modules.load(*split_function(path)) for name, path in job.functions}
+        options = parsed_options(job.options, target)
+        source = ast_source(job, kernel, functions, target)
+        return triton.compile(source, target=target.gpu_target(), options=dict(vars(options)))
+
+
+# The code objects of AMD
+
+
+def resource(compiled: Any, field: str) -> int:
+    """A field of a code object's metadata, e.g. `vgpr_spill_count`."""
+    match = re.search(rf"\.{field}:\s+(\d+)", compiled.asm["amdgcn"])
+    assert match is not None, field
+    return int(match[1])
+
+
+def check_resources(compiled: Any, scalar: bool = True) -> None:
+    """No spills and no scratch; `scalar`: nor scalar registers spilled to vector registers. LDS as gfx942 has it."""
+    assert resource(compiled, "vgpr_spill_count") == 0
+    assert resource(compiled, "private_segment_fixed_size") == 0
+    assert resource(compiled, "sgpr_spill_count") == 0 or not scalar
+    assert compiled.metadata.shared <= 65536
+
+
+def instructions(compiled: Any) -> list[str]:
+    """The mnemonics of a kernel, in the order of its text."""
+    return _mnemonics(compiled.asm["amdgcn"].splitlines())
+
+
+def loops(compiled: Any, mnemonic: str = "") -> list[list[str]]:
+    """The mnemonics of each innermost loop (a block that branches back to its own start) that has `mnemonic…`."""
+    lines = compiled.asm["amdgcn"].splitlines()
+    labels = {line.split(":")[0]: index for index, line in enumerate(lines) if re.match(r"\.LBB\w+:", line)}
+    found = []
+    for index, line in enumerate(lines):
+        branch = re.match(r"\s+s_c?branch\w*\s+(\.LBB\w+)", line)
+        if branch and labels[branch[1]] < index:
+            found.append(_mnemonics(lines[labels[branch[1]] : index]))
+    return [body for body in found if any(name.startswith(mnemonic) for name in body)]
+
+
+def loads_of(body: list[str]) -> list[str]:
+    """The loads from memory among mnemonics."""
+    return [name for name in body if name.startswith(("buffer_load", "global_load", "flat_load"))]
+
+
+def _mnemonics(lines: list[str]) -> list[str]:
+    return [match[1] for line in lines if (match := re.match(r"\s+([a-z]\w+)", line))]

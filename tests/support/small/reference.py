@@ -1,0 +1,43 @@
+"""numpy references of the ops of small.yaml: in the kernels' own dtypes, and exact in float64."""
+
+import functools
+
+import numpy as np
+
+
+def exact(same_dtype):
+    """The reference of an op in float64."""
+
+    @functools.wraps(same_dtype)
+    def reference(x, **others):
+        return same_dtype(x.astype(np.float64), **others)
+
+    return reference
+
+
+def affine_same_dtype(x, scale, shift, mode, bias=None):
+    dtype = np.promote_types(x.dtype, np.float32).type
+    value = x.astype(dtype) * dtype(scale) + (0 if bias is None else bias.astype(dtype))
+    return ((-value if mode == "negated" else value) + dtype(shift)).astype(x.dtype)
+
+
+def row_sums_same_dtype(x, offset, return_largest):
+    total = x.sum(1) + x.dtype.type(offset)
+    return (total, x.max(1)) if return_largest else total
+
+
+def accumulate_same_dtype(x, state):
+    return x + state
+
+
+def scale_segments_same_dtype(x, starts, factors, longest, return_largest):
+    out = x * np.repeat(factors, np.diff(starts))[:, None]
+    return (out, out.max(1)) if return_largest else out
+
+
+def copy_same_dtype(x):
+    return x
+
+
+affine, row_sums, accumulate = exact(affine_same_dtype), exact(row_sums_same_dtype), exact(accumulate_same_dtype)
+scale_segments, copy = exact(scale_segments_same_dtype), exact(copy_same_dtype)
