@@ -17,40 +17,29 @@ from tests.support.poison import into_poison
 
 pytestmark = pytest.mark.sampled(2)
 
-SHAPES = ((33, 65, 70), (1, 17, 129), (127, 65, 257), (33, 3, 70), (100, 70, 500), (16, 64, 256), (128, 128, 128))
+SHAPES = ((33, 65, 70), (1, 17, 129), (127, 65, 257), (33, 3, 70), (100, 70, 500), (128, 128, 128), (16, 64, 256))
 
 
 # Integers
 
 
-@pytest.mark.parametrize("splits", (1, 3))
-@pytest.mark.parametrize("a_columns, b_columns", LAYOUTS)
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("addend", (None, "full", "row", "column"))
+@pytest.mark.parametrize("a_columns, b_columns", LAYOUTS[::-1])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_integer_matmul(gemm: Bundle, shape: tuple[int, int, int], a_columns: bool, b_columns: bool, splits: int):
-    (m, n, k), rng = shape, np.random.default_rng(1)
-    a, b = matrix(rng, (m, k), INT8, a_columns), matrix(rng, (k, n), INT8, b_columns)
-    check(gemm, "integer_matmul", INT32, {"splits": splits}, a=a, b=b)
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("a_columns, b_columns", LAYOUTS)
-@pytest.mark.parametrize("shape", ((33, 65, 70), (1, 17, 129), (16, 64, 64)), ids=str)
-def test_int32_matmul(gemm: Bundle, shape: tuple[int, int, int], a_columns: bool, b_columns: bool):
-    """Sums that fp32 does not hold, some of which wrap."""
-    (m, n, k), rng = shape, np.random.default_rng(11)
-    a, b = matrix(rng, (m, k), INT32, a_columns) * 997, matrix(rng, (k, n), INT32, b_columns) * 991
-    check(gemm, "integer_matmul", INT32, a=a, b=b, d=matrix(rng, (1, n), INT32))
-    assert (abs(reference.integer_matmul(a, b)) > 2**31).any()
-
-
-@pytest.mark.parametrize("shape", ((40, 24), (1, 24), (40, 1)), ids=str)
-@pytest.mark.parametrize("splits", (1, 2))
-def test_integer_epilogue(gemm: Bundle, splits: int, shape: tuple[int, int]):
-    """Sums that fp32 does not hold."""
-    rng = np.random.default_rng(2)
-    a, b = np.full((40, 300), -128, np.int8), matrix(rng, (300, 24), INT8)
-    d = rng.integers(-(2**27), 2**27, shape).astype(np.int32)
-    check(gemm, "integer_matmul", INT32, {"splits": splits}, a=a, b=b, d=d, alpha=3, beta=-5)
+@pytest.mark.parametrize("dtype, splits", ((INT8, 1), (INT32, 1), (INT8, 3)), ids=str)
+def test_integer_matmul(
+    gemm: Bundle, dtype: np.dtype, splits: int, shape: tuple[int, int, int], a_columns: bool, b_columns: bool,
+    addend: str | None,
+):  # fmt: skip
+    """Sums that fp32 does not hold; with int32 some wrap."""
+    (m, n, k), rng, scale = shape, np.random.default_rng(1), 1 if dtype == INT8 else 997
+    a, b = matrix(rng, (m, k), dtype, a_columns) * scale, matrix(rng, (k, n), dtype, b_columns) * scale
+    more = {}
+    if addend:
+        extents = {"full": (m, n), "row": (1, n), "column": (m, 1)}[addend]
+        more = {"d": rng.integers(-(2**27), 2**27, extents).astype(np.int32), "alpha": 3, "beta": -5}
+    check(gemm, "integer_matmul", INT32, {"splits": splits}, a=a, b=b, **more)
 
 
 @pytest.mark.sampled(0)
@@ -62,28 +51,21 @@ def test_the_largest_sum_fits(gemm: Bundle):
 # Scaled
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("b_columns, per_row", ((True, True), (True, False), (False, True)))
-@pytest.mark.parametrize("kind", ("e4m3", "e5m2", "int8"))
+@pytest.mark.parametrize("addend, activation", (("column", "silu"), ("full", "none"), (None, "none"), ("row", "gelu")))
+@pytest.mark.parametrize("b_columns, per_row", ((True, False), (False, True), (True, True)))
+@pytest.mark.parametrize("kind", ("e5m2", "int8", "e4m3"))
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_scaled_matmul(gemm: Bundle, shape: tuple[int, int, int], kind: str, b_columns: bool, per_row: bool):
+def test_scaled_matmul(
+    gemm: Bundle, shape: tuple[int, int, int], kind: str, b_columns: bool, per_row: bool, addend: str | None,
+    activation: str,
+):  # fmt: skip
     (m, n, k), rng, dtype = shape, np.random.default_rng(3), eight_bits(gemm, kind)
     a, b, bias = matrix(rng, (m, k), dtype), matrix(rng, (k, n), dtype, b_columns), matrix(rng, (n,), FP16)
     scale_a = rng.uniform(1e-3, 1e-2, m if per_row else 1).astype(np.float32)
     scale_b = rng.uniform(0.5, 2, n if per_row else 1).astype(np.float32)
-    check(gemm, "scaled_matmul", FP16, a=a, b=b, scale_a=scale_a, scale_b=scale_b, bias=bias)
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("addend, activation", (("column", "silu"), ("full", "none"), ("row", "relu"), (None, "gelu")))
-@pytest.mark.parametrize("shape", ((33, 49, 70), (64, 64, 128)), ids=str)
-def test_epilogue_of_8_bits(gemm: Bundle, shape: tuple[int, int, int], addend: str | None, activation: str):
-    (m, n, k), rng, dtype = shape, np.random.default_rng(13), eight_bits(gemm, "e4m3")
-    a, b, bias = matrix(rng, (m, k), dtype), matrix(rng, (k, n), dtype, True), matrix(rng, (n,), FP16)
-    scales = rng.uniform(0.02, 0.1, m).astype(np.float32), rng.uniform(0.5, 2, n).astype(np.float32)
-    d = None if addend is None else matrix(rng, {"full": (m, n), "row": (1, n), "column": (m, 1)}[addend], FP16)
+    d = matrix(rng, {"full": (m, n), "row": (1, n), "column": (m, 1)}[addend], FP16) if addend else None
     more = {"bias": bias, "d": d, "beta": -1.5, "activation": activation}
-    check(gemm, "scaled_matmul", FP16, a=a, b=b, scale_a=scales[0], scale_b=scales[1], **more)
+    check(gemm, "scaled_matmul", FP16, a=a, b=b, scale_a=scale_a, scale_b=scale_b, **more)
 
 
 @pytest.mark.sampled(1)
@@ -100,35 +82,21 @@ def test_block_scaled_matmul(gemm: Bundle, shape: tuple[int, int, int], kind: st
     )  # fmt: skip
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("kind", ("e4m3", "int8"))
-def test_integers_of_8_bits_are_exact(gemm: Bundle, kind: str):
-    dtype, rng = eight_bits(gemm, kind), np.random.default_rng(5)
-    a, b = (rng.integers(-2, 3, shape).astype(dtype) for shape in ((65, 401), (401, 48)))
-    one, e = np.ones(1, np.float32), np.zeros((65, 48), FP16)
-    gemm.scaled_matmul(a, np.asfortranarray(b), one, one, e, np.zeros(48, FP16))
-    assert np.array_equal(e, a.astype(np.float64) @ b.astype(np.float64))
-
-
 # SmoothQuant
 
+LAYERS = ("int8_linear_relu", "int8_linear", "int8_bmm", "int8_bmm_float32", "int8_linear_float32")
 
-@pytest.mark.parametrize("op", ("int8_linear_relu", "int8_linear", "int8_linear_float32"))
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("op", LAYERS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_int8_linear(gemm: Bundle, shape: tuple[int, int, int], op: str):
+def test_int8_layers(gemm: Bundle, shape: tuple[int, int, int], op: str):
     """Some results saturate."""
     (m, n, k), rng, dtype = shape, np.random.default_rng(6), FP32 if op.endswith("float32") else INT8
-    a, w, d = matrix(rng, (m, k), INT8), matrix(rng, (n, k), INT8), matrix(rng, (n,), dtype)
-    check(gemm, op, dtype, a=a, w=w, d=d, alpha=0.02 / k**0.5, beta=0.3)
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("op", ("int8_bmm", "int8_bmm_float32"))
-@pytest.mark.parametrize("shape", ((65, 33, 70), (1, 17, 129), (64, 64, 64)), ids=str)
-def test_int8_bmm(gemm: Bundle, shape: tuple[int, int, int], op: str):
-    (m, n, k), rng = shape, np.random.default_rng(7)
-    a, w = matrix(rng, (3, m, k), INT8), matrix(rng, (3, n, k), INT8)
-    check(gemm, op, FP32 if op.endswith("float32") else INT8, a=a, w=w, alpha=0.02 / k**0.5)
+    batch = (3,) if "bmm" in op else ()
+    a, w = matrix(rng, (*batch, m, k), INT8), matrix(rng, (*batch, n, k), INT8)
+    more = {} if batch else {"d": matrix(rng, (n,), dtype), "beta": 0.3}
+    check(gemm, op, dtype, a=a, w=w, alpha=0.02 / k**0.5, **more)
 
 
 def test_ties_round_to_even_and_what_is_large_saturates(gemm: Bundle):

@@ -48,53 +48,48 @@ def test_large(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int], b_col
     assert np.array_equal(result.astype(np.float64), exact.astype(dtype).astype(np.float64))
 
 
-def zeros_and(gemm: Bundle, shape: tuple[int, ...], last: np.ndarray, zero: int = 0) -> DeviceArray:
+def zeros_and(gemm: Bundle, count: int, last: np.ndarray, zero: int = 0) -> DeviceArray:
     """A large array whose first dim ends with `last`, and has zeros before."""
-    array = gemm.device.empty(shape, last.dtype)
+    array = gemm.device.empty((count, *last.shape[1:]), last.dtype)
     array.fill(zero)
-    array[shape[0] - len(last) :].copy_from(last)
+    array[count - len(last) :].copy_from(last)
     return array
 
 
-def check_ends(result: DeviceArray, wanted: np.ndarray) -> None:
-    """Of each row of a result, zeros at its beginning and what is wanted at its end."""
-    for row, right in enumerate(wanted):
-        assert np.array_equal(result[row, result.shape[1] - 64 :].numpy(), right)
-        assert (result[row, :64].numpy() == 0).all()
+MANY = (1 << 31) // 64 + 64
+"""Rows of 64 elements past 2**31 elements."""
 
 
 @pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
 def test_more_than_2_gib_of_rows(gemm: Bundle, dtype: np.dtype):
-    """Rows past 2 GiB, and past 2**31 elements, of an operand and of the result."""
     rng = np.random.default_rng(13)
     last, b = matrix(rng, (64, 64), dtype), matrix(rng, (64, 16), dtype)
-    result = gemm.matmul(zeros_and(gemm, ((1 << 31) // 64 + 64, 64), last), gemm.device.array(b))
-    assert np.array_equal(result[result.shape[0] - 64 :].numpy(), gemm.matmul(last, b))
+    result = gemm.matmul(zeros_and(gemm, MANY, last), gemm.device.array(b))
+    assert np.array_equal(result[MANY - 64 :].numpy(), gemm.matmul(last, b))
     assert (result[:64].numpy() == 0).all()
 
 
-def test_more_than_2_gib_of_columns(gemm: Bundle):
-    """Columns of b past 2**31 elements."""
-    rng = np.random.default_rng(14)
-    last, a = matrix(rng, (64, 64), FP16), gemm.device.array(matrix(rng, (16, 64), FP16))
-    w = zeros_and(gemm, ((1 << 31) // 64 + 64, 64), last)
-    check_ends(gemm.matmul(a, w.T), gemm.matmul(a, gemm.device.array(last).T).numpy())
+@pytest.mark.parametrize("m", (1, 16, 20))
+@pytest.mark.parametrize("op", ("matmul", "linear_int4"))
+def test_more_than_2_gib_of_columns(gemm: Bundle, op: str, m: int):
+    """Of outputs of a linear layer; with weights of 4 bits past 2**31 bytes."""
+    rng, n = np.random.default_rng(14), MANY if op == "matmul" else 2 * MANY
+    a = gemm.device.array(matrix(rng, (m, 64), FP16))
+    if op == "matmul":
+        last = matrix(rng, (64, 64), FP16)
+        result, wanted = gemm.matmul(a, zeros_and(gemm, n, last).T), gemm.matmul(a, gemm.device.array(last).T)
+    else:
+        last, scales = rng.integers(0, 256, (64, 32)).astype(np.uint8), gemm.device.array(np.ones((1, n), FP16))
+        result = gemm.linear_int4(a, zeros_and(gemm, n, last, 0x88), scales)
+        wanted = gemm.linear_int4(a, gemm.device.array(last), scales[:, :64])
+    for row in range(m):
+        assert np.array_equal(result[row, n - 64 :].numpy(), wanted[row].numpy())
+        assert (result[row, :64].numpy() == 0).all()
 
 
 def test_more_than_2_gib_of_batches(gemm: Bundle):
-    """A batch whose last matrices lie past 2**31 elements."""
-    rng, batch, size = np.random.default_rng(14), (1 << 31) // 65536 + 2, 256
-    last, one = (rng.integers(-2, 3, (size, size)).astype(FP16) for _ in range(2))
-    result = gemm.batched_matmul(zeros_and(gemm, (batch, size, size), last[None]), gemm.device.array(one[None]))
+    rng, batch = np.random.default_rng(14), (1 << 31) // 65536 + 2
+    last, one = (rng.integers(-2, 3, (256, 256)).astype(FP16) for _ in range(2))
+    result = gemm.batched_matmul(zeros_and(gemm, batch, last[None]), gemm.device.array(one[None]))
     assert np.array_equal(result[batch - 1].numpy(), gemm.matmul(last, one))
     assert (result[0].numpy() == 0).all()
-
-
-@pytest.mark.parametrize("m", (1, 20))
-def test_more_than_2_gib_of_codes(gemm: Bundle, m: int):
-    """Weights of 4 bits past 2**31 bytes."""
-    rng, n = np.random.default_rng(15), (1 << 31) // 32 + 64
-    last = rng.integers(0, 256, (64, 32)).astype(np.uint8)
-    w, scales = zeros_and(gemm, (n, 32), last, 0x88), gemm.device.array(np.ones((1, n), FP16))
-    x = gemm.device.array(matrix(rng, (m, 64), FP16))
-    check_ends(gemm.linear_int4(x, w, scales), gemm.linear_int4(x, gemm.device.array(last), scales[:, :64]).numpy())

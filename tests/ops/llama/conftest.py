@@ -1,7 +1,5 @@
 """The bundle of a Llama-family model's ops."""
 
-from __future__ import annotations
-
 import pytest
 
 from aot_runtime import Bundle

@@ -1,7 +1,5 @@
 """The bundle of the ops that copy, read and write memory."""
 
-from __future__ import annotations
-
 import pytest
 
 from aot_runtime import Bundle

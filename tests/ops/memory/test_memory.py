@@ -11,6 +11,7 @@ from kernels.memory import reference
 pytestmark = pytest.mark.sampled(7)
 
 LENGTHS = (1, 3, 4095, 4096, 4097, 8192, 12289, 100_000)
+NUMBERS = np.random.default_rng(0).integers(-(2**31), 2**31, LENGTHS[-1], dtype=np.int32)
 
 
 def within(bundle: Bundle, host: np.ndarray, offset: int) -> tuple[DeviceArray, DeviceArray]:
@@ -21,16 +22,12 @@ def within(bundle: Bundle, host: np.ndarray, offset: int) -> tuple[DeviceArray, 
     return array, array[offset : offset + len(host)]
 
 
-def numbers(n: int) -> np.ndarray:
-    return np.random.default_rng(n).integers(-(2**31), 2**31, n, dtype=np.int32)
-
-
 @pytest.mark.parametrize("offset", (64, 3))
 @pytest.mark.parametrize("programs", ({}, {"programs": 1}, {"programs": 7}), ids=str)
 @pytest.mark.parametrize("n", LENGTHS)
 @pytest.mark.parametrize("op", ("copy", "write"))
 def test_each_element_is_written_and_no_other(memory: Bundle, op: str, n: int, programs: dict[str, int], offset: int):
-    wanted = numbers(n) if op == "copy" else np.full(n, -123456789, np.int32)
+    wanted = NUMBERS[:n] if op == "copy" else np.full(n, -123456789, np.int32)
     whole, out = within(memory, np.zeros(n, np.int32), offset)
     if op == "copy":
         memory.copy(within(memory, wanted, offset)[1], out=out, **programs)
@@ -45,7 +42,7 @@ def test_each_element_is_written_and_no_other(memory: Bundle, op: str, n: int, p
 @pytest.mark.parametrize("programs", (1, 2, 7))
 @pytest.mark.parametrize("n", LENGTHS)
 def test_reads_see_each_element_once(memory: Bundle, n: int, programs: int, offset: int):
-    x = numbers(n)
+    x = NUMBERS[:n]
     _, source = within(memory, x, offset)
     sums = memory.read(source, programs=programs).numpy()
     assert np.array_equal(sums, reference.read(x, programs))

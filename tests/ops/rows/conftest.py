@@ -1,7 +1,5 @@
 """The bundle of the row-wise ops."""
 
-from __future__ import annotations
-
 import pytest
 
 from aot_runtime import Bundle

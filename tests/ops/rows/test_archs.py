@@ -11,7 +11,7 @@ from tests.ops.rows.checking import CALLS, check, given
 from tests.support.dtypes import BF16, FP16, FP32
 from tests.support.emulation.bundling import built, on_demand
 
-pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(1)]
 
 
 @pytest.mark.parametrize("op, vectors", CALLS)

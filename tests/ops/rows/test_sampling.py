@@ -47,29 +47,18 @@ def test_sample(rows: Bundle, cols: int, dtype: np.dtype):
     assert np.array_equal(check_sample(rows, x, parameters(rng, 6))[1:4], reference.argmax(x)[1:4])
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.parametrize("limits", (("top_k", "top_p"), ("top_k",), ("top_p",)), ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("cols", (1000, 3, 32000))
-def test_top_k_and_top_p(rows: Bundle, cols: int, dtype: np.dtype):
-    """Also where one keeps a single logit."""
+@pytest.mark.parametrize("cols", (1000, 3, 32000, 100))
+def test_top_k_and_top_p(rows: Bundle, cols: int, dtype: np.dtype, limits: tuple[str, ...]):
+    """Together or alone; also where one keeps a single logit."""
     rng = np.random.default_rng(cols)
     x, given = normal(rng, (8, cols), dtype, 3), parameters(rng, 8)
-    given["top_k"] = np.array([0, 2, 40, 40, 1, cols, 2**31 - 1, 500], np.int32)
-    given["top_p"] = np.array([0.9, 0.99, 1, 0.5, 1, 0.95, 1, 0.0], np.float32)
-    tokens = check_sample(rows, x, given)
-    assert np.array_equal(tokens[[1, 2, 3, 4]], reference.argmax(x)[[1, 2, 3, 4]])
-
-
-@pytest.mark.parametrize("cols", (100, 4096))
-@pytest.mark.parametrize("limit", ("top_k", "top_p"))
-def test_top_k_or_top_p_alone(rows: Bundle, limit: str, cols: int):
-    """As with the other at the value that keeps all."""
-    rng = np.random.default_rng(cols)
-    x, given = normal(rng, (6, cols), BF16, 3), parameters(rng, 6)
-    value = {"top_k": np.array([5], np.int32), "top_p": np.array([0.4], np.float32)}[limit]
-    keeping_all = {"top_k": np.zeros(1, np.int32), "top_p": np.ones(1, np.float32)}
-    tokens = check_sample(rows, x, given | {limit: value})
-    assert np.array_equal(tokens, rows.sample(x, **given | keeping_all | {limit: value}))
+    top_k, top_p = (0, 2, 40, 40, 1, cols, 2**31 - 1, 500), (0.9, 0.99, 1, 0.5, 1, 0.95, 1, 0.0)
+    both = {"top_k": np.array(top_k, np.int32), "top_p": np.array(top_p, np.float32)}
+    tokens = check_sample(rows, x, given | {name: both[name] for name in limits})
+    assert np.array_equal(tokens[1:4], reference.argmax(x)[1:4])
+    assert "top_k" not in limits or tokens[4] == reference.argmax(x)[4]
 
 
 def test_the_kept_set_is_exact(rows: Bundle):

@@ -14,7 +14,7 @@ from tests.support.driver_contract import CHECKS, allocated, from_device
 from tests.support.launch_contract import LAUNCH_CHECKS, loaded
 from tests.support.session_builds import ROOT
 
-pytestmark = pytest.mark.gpu
+pytestmark = pytest.mark.on("gpu")
 
 PTX = (ROOT / "tests/support/kernels.ptx").read_bytes() + b"\0"
 

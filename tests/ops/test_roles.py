@@ -6,12 +6,16 @@ import dataclasses
 
 import pytest
 
+pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
+
 from aot.manifest.loading import load_manifest
 from aot.plan.bundles import PlannedBundle, plan_bundle
 from aot.targets import parse_arch
 from aot.write.roles import check_roles
 from tests.support.building.front_end import kernels
 from tests.support.session_builds import ROOT
+
+pytestmark = pytest.mark.on("emulator")
 
 MANIFESTS = sorted(path.stem for path in (ROOT / "manifests").glob("*.yaml"))
 
