@@ -87,15 +87,12 @@ class Elf:
         for section in self.sections:
             if section.type != _NOBITS:
                 self._check(section.offset, section.size)
+        self._check(*self._program_headers())
         self._check_sum("sections", sum(section.size for section in self.sections if section.type != _NOBITS))
 
     def segments(self) -> tuple[Segment, ...]:
         """What the program headers say is loaded, by address."""
-        table = struct.unpack_from("<Q", self.image, 32)[0]
-        entry, count = struct.unpack_from("<HH", self.image, 54)
-        if count and entry != _PROGRAM_HEADER.size:
-            raise BundleError(f"malformed ELF program header table ({count} entries of {entry} bytes)")
-        headers = _PROGRAM_HEADER.iter_unpack(self.slice(table, entry * count))
+        headers = _PROGRAM_HEADER.iter_unpack(self.slice(*self._program_headers()))
         loaded = [header for header in headers if header[0] == _PT_LOAD]
         if len(loaded) > _MAX_SEGMENTS:
             raise BundleError(f"a code object has {len(loaded)} segments; at most {_MAX_SEGMENTS} are loaded")
@@ -109,6 +106,14 @@ class Elf:
             Segment(address, size, self.slice(offset, file_size), bool(flags & _PF_X))
             for _, flags, offset, address, _, file_size, size, _ in loaded
         )
+
+    def _program_headers(self) -> tuple[int, int]:
+        """(offset, size) of their table."""
+        table = struct.unpack_from("<Q", self.image, 32)[0]
+        entry, count = struct.unpack_from("<HH", self.image, 54)
+        if count and entry != _PROGRAM_HEADER.size:
+            raise BundleError(f"malformed ELF program header table ({count} entries of {entry} bytes)")
+        return table, entry * count
 
     def slice(self, offset: int, size: int) -> bytes:
         self._check(offset, size)

@@ -1,19 +1,17 @@
 """Builds of tiny projects by the `aotbuild` command, in this process or in one of their own."""
 
-import contextlib
 import re
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from unittest import mock
 
 from click.testing import CliRunner, Result
 
 from aot.cli import main
 from aot_runtime.bundle.reading import read_blob, read_index
 from aot_runtime.contract.records import Index
+from tests.support.session_builds import build_here
 
 from .projects import KERNELS, SCALE, write_project
 
@@ -39,9 +37,7 @@ class Project:
     @staticmethod
     def invoke(command: list[str], workers: bool = False) -> Result:
         """The command with these words."""
-        in_thread = mock.patch("aot.session.WarmPool", lambda count, timeout: ThreadPoolExecutor(1))
-        with contextlib.nullcontext() if workers else in_thread:
-            result = CliRunner().invoke(main, command)
+        result = CliRunner().invoke(main, command) if workers else build_here(command)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result
 
