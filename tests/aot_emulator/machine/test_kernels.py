@@ -49,17 +49,6 @@ def cases(names: str, found: list[Any], count: int) -> Any:
     return decorate
 
 
-@pytest.mark.parametrize("strict", (False, True))
-def test_masked_add(strict: bool):
-    x, y = (normal(1000, seed=i, scale=10) for i in range(2))
-    driver = EmulatorDriver(Options(strict=strict))
-    signature = (("x", "*fp32"), ("y", "*fp32"), ("out", "*fp32"), ("n", "i32"))
-    kernel = compile_kernel("add", signature, (("BLOCK", 256),))
-    after, _ = launch(kernel, (4,), {"x": x, "y": y, "out": np.zeros_like(x), "n": 1000}, driver=driver)
-    np.testing.assert_array_equal(after["out"], x + y)
-    assert driver.last.instructions > 16  # four workgroups of four wavefronts
-
-
 # Products of matrices
 
 
@@ -75,16 +64,8 @@ def check_matmul(
                         BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, SPLIT_K=split, PRECISION=precision)  # fmt: skip
     if dtype == F32 and arch == "gfx942" and precision is None:  # tl.dot takes 19 bits of each: the low 13 are dropped
         a, b = ((x.view(np.uint32) & ~np.uint32(0x1FFF)).view(np.float32) for x in (a, b))
-    error = np.abs(after["c"] - a.astype(np.float64) @ b.astype(np.float64)).max()
-    assert error <= (
-        0
-        if dtype == I8
-        else 1e-12
-        if dtype == F64
-        else 5e-5 * np.sqrt(k)
-        if precision == "bf16x3"
-        else 2e-5 * np.sqrt(k)
-    ), error
+    tolerance = {I8: 0, F64: 1e-12}.get(dtype, (5e-5 if precision == "bf16x3" else 2e-5) * np.sqrt(k))
+    np.testing.assert_allclose(after["c"], a.astype(np.float64) @ b.astype(np.float64), rtol=0, atol=tolerance)
     return driver
 
 
@@ -102,14 +83,8 @@ def test_ragged_matmul(arch: str, dtype: np.dtype, instruction: int):
 
 
 # Deep enough for the longest instructions, and for loads that go to LDS
-PIPELINED = [
-    ("gfx942", F16, 3),
-    ("gfx950", F16, 3),
-    ("gfx90a", F16, 2),
-    ("gfx950", I8, 2),
-    ("gfx1100", BF16, 3),
-    ("gfx950", OCP_FP8, 3),
-]
+PIPELINED = [("gfx942", F16, 3), ("gfx950", F16, 3), ("gfx90a", F16, 2), ("gfx950", I8, 2), ("gfx1100", BF16, 3),
+             ("gfx950", OCP_FP8, 3)]  # fmt: skip
 
 
 @cases("arch,dtype,stages", PIPELINED, 3)
@@ -138,10 +113,8 @@ def test_spilling_matmul(arch: str):
     """So many wavefronts a SIMD leave too few registers; gfx90a reaches scratch by buffer instructions."""
     options, waves = Options(profile=True, strict=True), 16 if arch in RDNA else 8
     driver = check_matmul(arch, F16, (32, 64, 64), (32, 64, 32), 1, options, num_warps=1, waves_per_eu=waves)
-    accesses = driver.last.summary.accesses
-    assert ("scratch", "store") in accesses and ("scratch", "load") in accesses, (
-        "it spills no more: take more wavefronts"
-    )
+    spilled = {("scratch", "store"), ("scratch", "load")} <= driver.last.summary.accesses.keys()
+    assert spilled, "it spills no more: take more wavefronts"
 
 
 # What the compiler knows of pointers, and these choose how tiles are loaded.
@@ -165,10 +138,9 @@ def test_matmul_of_whole_blocks(arch: str, way: str, kind: str, monkeypatch: pyt
         monkeypatch.setenv(name, value)
     m, n, k = 64, 64, 192
     signature = (("a", f"*{kind}"), ("b", f"*{kind}"), ("c", "*fp32"), ("m", "i32"), ("n", "i32"), ("k", "i32"))
-    constants = (("BLOCK_M", 64), ("BLOCK_N", 64), ("BLOCK_K", 64))
-    kernel = compile_kernel.__wrapped__(
-        "matmul_blocks", signature, constants, (("num_stages", 2),), ("a", "b", "c", "n", "k"), arch
-    )
+    blocks, divisible = (("BLOCK_M", 64), ("BLOCK_N", 64), ("BLOCK_K", 64)), ("a", "b", "c", "n", "k")
+    compiled = compile_kernel.__wrapped__  # the cache knows nothing of the environment
+    kernel = compiled("matmul_blocks", signature, blocks, (("num_stages", 2),), divisible, arch)
     a, b = (normal(*s, dtype=F16 if kind == "fp16" else BF16, seed=i) for i, s in enumerate(((m, k), (k, n))))
     arguments = {"a": a, "b": b, "c": np.zeros((m, n), F32), "m": m, "n": n, "k": k}
     after, driver = launch(kernel, (1, 1), arguments, Options(profile=True))
@@ -254,9 +226,7 @@ def test_integer_functions(arch: str, dtype: np.dtype):
     x = rng.integers(limits.min // 2, limits.max // 2, 256).astype(dtype)
     y = rng.integers(1, min(limits.max, 1000), 256).astype(dtype)
     after, _ = run("integer_functions", (1,), {"x": x, "y": y, "out": np.zeros((6, 256), dtype)}, arch=arch, BLOCK=256)
-    toward_zero = np.array(
-        [abs(a) // b * (1 if a >= 0 else -1) for a, b in zip(x.tolist(), y.tolist(), strict=True)], dtype
-    )
+    toward_zero = (np.abs(x.astype(object)) // y * np.where(x < 0, -1, 1)).astype(dtype)
     want = [toward_zero, x - toward_zero * y, x * y, x << (y & 7), x >> (y & 7), x < y]
     np.testing.assert_array_equal(after["out"], np.array(want).astype(dtype))
 
@@ -278,9 +248,8 @@ def test_casts(arch: str, source: np.dtype, targets: tuple[np.dtype, ...]):
         wide = x.astype(np.float64) if source.kind not in "iu" else x
         if target.name.startswith("float8"):
             wide = np.clip(wide, *(sign * float(ml_dtypes.finfo(target).max) for sign in (-1, 1)))
-        np.testing.assert_array_equal(
-            after[name].astype(np.float64), wide.astype(target).astype(np.float64), str(target)
-        )
+        got, want = after[name].astype(np.float64), wide.astype(target).astype(np.float64)
+        np.testing.assert_array_equal(got, want, str(target))
 
 
 @cases("arch,order", [(arch, order) for order in Order for arch in ARCHS], 3)
@@ -288,9 +257,8 @@ def test_rearrangements(arch: str, order: Order):
     x, size = normal(16, 64), 16 * 64
     index = np.random.default_rng(0).integers(0, 64, x.shape).astype(np.int32)
     arguments = {"x": x, "index": index, "out": np.zeros(4 * size + 3 * 16, F32)}
-    after, _ = run(
-        "rearrangements", (1,), arguments, emulation=Options(order=order, strict=True), arch=arch, ROWS=16, COLUMNS=64
-    )
+    options = Options(order=order, strict=True)
+    after, _ = run("rearrangements", (1,), arguments, None, options, arch=arch, ROWS=16, COLUMNS=64)
     sums, ordered, gathered, transposed = after["out"][: 4 * size].reshape(4, 16, 64)
     np.testing.assert_allclose(sums, x.cumsum(1), rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(ordered, np.sort(x, 1))
@@ -327,13 +295,13 @@ def test_spin_lock(arch: str, order: Order):
     assert after["total"][0] == values.sum() and after["lock"][0] == 0
 
 
-def collatz(value: int) -> int:
-    return 0 if value == 1 else 1 + collatz(value // 2 if value % 2 == 0 else 3 * value + 1)
-
-
 @cases("arch,batch", [(arch, batch) for batch in (4, 28, 1024) for arch in ARCHS], 3)
 def test_loops_of_different_lengths_calls_and_a_grid_of_three_dimensions(arch: str, batch: int):
     x = np.random.default_rng(0).integers(1, 100, 60).astype(np.int32)
     options = Options(batch_wavefronts=batch, strict=True)
     after, _ = run("collatz", (3, 4, 5), {"x": x, "out": np.zeros(60, np.int32)}, emulation=options, arch=arch)
-    assert after["out"].tolist() == [collatz(int(value)) for value in x]
+    steps = np.zeros(60, np.int32)
+    while (x != 1).any():
+        steps += x != 1
+        x = np.where(x == 1, 1, np.where(x % 2 == 0, x // 2, 3 * x + 1))
+    np.testing.assert_array_equal(after["out"], steps)

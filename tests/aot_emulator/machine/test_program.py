@@ -1,14 +1,20 @@
-"""Programs: what ends a straight run, what only waits, and the barrier in two parts."""
+"""Programs: what the loader makes of code objects, what ends a straight run, what only waits, barriers in two parts."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from aot_emulator import ARCHS
 from aot_emulator.isa.decoding import decode
 from aot_emulator.isa.operands import Registers
+from aot_emulator.machine.loader import Kernel, Module
 from aot_emulator.machine.program import Program
+from aot_emulator.state.device_memory import Memory
+from aot_emulator.state.float_mode import FloatMode
+from aot_emulator.state.wavefronts import Batch
 
 from aot_runtime.errors import EmulationError, UnsupportedInstructionError
+from tests.support.emulation.assembled import link, run
 from tests.support.emulation.machine import ACCUMULATION, Machine, assemble, every_rdna
 
 
@@ -61,3 +67,49 @@ def test_calls(arch: str):
     assert (machine.pair(4) == 8).all() and (machine.pair(6) == 12).all()
     assert run.exit.address is not None and (run.exit.address(machine.waves) == 12).all()
     assert program.run_at(12).exit.kind == "indirect"
+
+
+def loaded(arch: str) -> Kernel:
+    return Module(link("s_nop 0", arch), ARCHS[arch], Memory(1 << 20, 1 << 24)).kernel("kernel")
+
+
+@every_rdna
+def test_the_descriptor(arch: str):
+    """Registers, the float mode, of which gfx12 has a part, and no preload."""
+    kernel, descriptor = loaded(arch), loaded(arch).descriptor
+    assert descriptor.vector_registers == 128
+    assert kernel.program.layout.accumulation == kernel.program.layout.total == descriptor.vector_registers
+    mode = FloatMode(keep_in32=False, keep_out32=False)  # as the assembler sets it by default
+    assert FloatMode.from_register(descriptor.mode) == mode
+    assert descriptor.preload == (0, 0) and kernel.entry(preload=True) == 0
+
+
+@every_rdna
+def test_where_a_workgroup_finds_its_place(arch: str):
+    kernel = loaded(arch)
+    batch = Batch(kernel.program.layout.total, 8, 32)
+    workgroups = np.array([[x, 3, 2] for x in (5, 5, 5, 5, 6, 6, 6, 6)])
+    kernel.start(batch, workgroups, 128, 1 << 32 | 64, b"", preload=True)
+    assert (batch.scalars[0] == 64).all() and (batch.scalars[1] == 1).all()
+    assert batch.vectors[0, 5].tolist() == list(range(32, 64)) and (batch.scalars[126] == 0xFFFFFFFF).all()
+    if arch == "gfx1201":
+        assert batch.scalars[108 + 9].tolist() == workgroups[:, 0].tolist()
+        assert (batch.scalars[108 + 7] == (3 | 2 << 16)).all()
+        assert batch.scalars[108 + 8].tolist() == [wave << 25 for wave in (0, 1, 2, 3) * 2]
+    else:
+        np.testing.assert_array_equal(batch.scalars[kernel.descriptor.user_sgprs], workgroups[:, 0])
+
+
+def test_start_of_a_kernel_with_scratch_on_gfx90a():
+    """Its resource is in the first user SGPRs, and where the wavefront's scratch begins in the last of the system's."""
+    body = """s_add_u32 s0, s0, s9
+s_addc_u32 s1, s1, 0
+s_load_dwordx2 s[10:11], s[4:5], 0x0
+v_lshlrev_b32 v1, 2, v0
+buffer_store_dword v1, off, s[0:3], 0 offset:60
+s_waitcnt vmcnt(0)
+buffer_load_dword v2, off, s[0:3], 0 offset:60
+s_waitcnt vmcnt(0) lgkmcnt(0)
+global_store_dword v1, v2, s[10:11]"""
+    after = run(body, np.zeros(128, np.uint32), wavefronts=2, arch="gfx90a")
+    np.testing.assert_array_equal(after, 4 * np.arange(128))

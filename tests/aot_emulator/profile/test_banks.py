@@ -16,7 +16,7 @@ def passes(addresses: np.ndarray, nbytes: int, action: str = "load", banks: int 
     return found.taken, found.least
 
 
-# (bytes, stride): passes
+LEAST = {1: 2, 2: 2, 4: 2, 8: 4, 12: 8, 16: 8}
 BY_STRIDE = {
     (4, 4): 2,  # consecutive dwords: 32 lanes a pass
     (4, 0): 2,  # all the same dword: served at once
@@ -31,34 +31,24 @@ BY_STRIDE = {
     (16, 16): 8,
     (16, 64): 32,
 }
+"""(bytes, stride): passes"""
+# Lanes 0 to 3 and 4 to 7 in the same banks, in other rows; likewise all further pairs of fours.
+FOURS = (LANES % 4) * 16 + (LANES // 4) * 1024 + np.isin(LANES // 4 % 8, (5, 4, 7, 6)) * 64
 
 
-@pytest.mark.parametrize("nbytes,stride", BY_STRIDE)
-def test_stores_by_stride(nbytes: int, stride: int):
-    least = {1: 2, 2: 2, 4: 2, 8: 4, 12: 8, 16: 8}[nbytes]
-    assert passes(LANES * stride, nbytes, "store") == (BY_STRIDE[nbytes, stride], least)
-
-
-def test_wide_loads_go_by_lanes_0_to_3_with_20_to_23():
-    # Lanes 0 to 3 and 4 to 7 in the same banks, in other rows; likewise all further pairs of fours.
-    addresses = (LANES % 4) * 16 + (LANES // 4) * 1024 + np.isin(LANES // 4 % 8, (5, 4, 7, 6)) * 64
-    assert passes(addresses, 16) == (8, 8)
-    assert passes(addresses, 16, "store") == (16, 8)
-
-
-def test_atomics_of_one_dword_take_turns():
-    assert passes(LANES * 0, 4, "atomic") == (64, 2)
-    assert passes(LANES * 4, 4, "atomic") == (2, 2)
-
-
-def test_inactive_lanes_ask_for_nothing():
+def test_passes():
+    for (nbytes, stride), wanted in BY_STRIDE.items():
+        assert passes(LANES * stride, nbytes, "store") == (wanted, LEAST[nbytes]), (nbytes, stride)
+    # Wide loads go by lanes 0 to 3 with 20 to 23.
+    assert (passes(FOURS, 16), passes(FOURS, 16, "store")) == ((8, 8), (16, 8))
+    # Atomics of one dword take turns.
+    assert (passes(LANES * 0, 4, "atomic"), passes(LANES * 4, 4, "atomic")) == ((64, 2), (2, 2))
+    # Inactive lanes ask for nothing.
     assert passes(LANES * 8, 4, lanes=LANES % 32 < 16) == (2, 2)  # without the others, whose banks are the same
     assert passes(LANES * 128, 4, lanes=LANES == 7) == (1, 1)
     assert passes(LANES * 128, 4, lanes=LANES < 32) == (32, 1)
-
-
-def test_unaligned_accesses_reach_one_dword_more():
-    assert passes(LANES * 4 + 2, 4) == (4, 2)  # 33 dwords over 32 banks
+    # Unaligned accesses reach one dword more: 33 dwords over 32 banks.
+    assert passes(LANES * 4 + 2, 4) == (4, 2)
 
 
 @pytest.mark.parametrize("nbytes,least", [(4, 1), (8, 2), (16, 4)])

@@ -14,11 +14,7 @@ from tests.support.emulation.assembled import counted
 
 PROLOGUE = 2
 """Instructions that `counted` adds: a scalar load of 8 bytes, and a wait."""
-GLOBAL_LOAD, GLOBAL_STORE = ("global", "load"), ("global", "store")
-
-
-# Classes
-
+LOADS, STORES = ("global", "load"), ("global", "store")
 
 CLASSES = {
     "salu": "s_mov_b32 s_getpc_b64 s_setreg_b32 s_cmp_eq_u32 s_cmovk_i32",
@@ -43,9 +39,8 @@ CLASSES = {
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_classes(kind: str):
-    sopp = ("s_nop", "s_endpgm", "s_setprio", "s_delay_alu", "s_clause")
     for name in CLASSES[kind].split():
-        encoding = "SOPP" if name in sopp else "SOP1"
+        encoding = "SOPP" if kind == "other" and name.startswith("s_") else "SOP1"
         assert kind_of(Instruction(ARCHS["gfx942"], 0, 4, name, encoding, {}, ())) == kind, name
 
 
@@ -61,8 +56,6 @@ def test_straight_code():
     assert (found.workgroups, found.wavefronts) == (3, 6)
     assert found.traffic is None and total.accesses == {} and found.loops == ()
 
-
-# Loops
 
 NESTED = """s_mov_b32 s4, 0
 outer: s_mov_b32 s5, 0
@@ -117,9 +110,6 @@ done: s_nop 0"""
     assert (loop.entered, loop.iterations) == (2, 14)
 
 
-# Memory
-
-
 @pytest.mark.parametrize(
     ("nbytes", "stride", "lines"),
     [(4, 4, 2), (4, 8, 4), (4, 64, 32), (4, 128, 64), (4, 256, 64), (4, 0, 1), (16, 16, 8), (16, 128, 64), (2, 2, 1),
@@ -129,76 +119,50 @@ def test_lines_of_loads(nbytes: int, stride: int, lines: int):
     form = {1: "ubyte v4", 2: "ushort v4", 4: "dword v4", 8: "dwordx2 v[4:5]", 12: "dwordx3 v[4:6]",
             16: "dwordx4 v[4:7]"}[nbytes]  # fmt: skip
     found = counted(f"v_mul_u32_u24 v1, {stride}, v0", f"global_load_{form}, v1, s[0:1]", workgroups=2)
-    access = found.summary.accesses[GLOBAL_LOAD]
+    access = found.summary.accesses[LOADS]
     distinct = 64 * nbytes if stride else nbytes
     assert access == AccessCount(2, 128, 128 * nbytes, 2 * distinct, 2 * lines)
     assert access.efficiency(128) == pytest.approx(distinct / (128 * lines))
     assert found.traffic is not None and found.traffic.reached() == (distinct, 0)
 
 
-def test_overlapping_lanes_and_unaligned_lines():
-    """8 bytes every 4, from 4 bytes before the end of a line: 260 bytes of 4 lines."""
-    found = counted("v_lshlrev_b32 v1, 2, v0", "global_load_dwordx2 v[4:5], v1, s[0:1] offset:124")
-    access = found.summary.accesses[GLOBAL_LOAD]
-    assert (access.bytes, access.distinct_bytes, access.lines) == (512, 260, 3)
-    assert found.traffic is not None and found.traffic.reached() == (260, 0)
+BUFFER = "s_mov_b64 s[4:5], s[0:1]\ns_mov_b32 s7, 0x27000\nbuffer_load_dword v4, v1, s[4:7], 0 offen"
+BY_4, BY_8, BY_16, BY_256 = (f"v_lshlrev_b32 v1, {shift}, v0\n" for shift in (2, 3, 4, 8))
+# What happens: text, wavefronts; what is counted of each kind of access, how many bytes are read and written
+ACCESSES = {
+    "lanes overlap, from 4 bytes before the end of a line": (
+        BY_4 + "global_load_dwordx2 v[4:5], v1, s[0:1] offset:124", 1, {LOADS: AccessCount(1, 64, 512, 260, 3)}, (260, 0)),
+    "only active lanes count": (
+        BY_256 + "s_mov_b64 exec, 5\nglobal_store_dword v1, v0, s[0:1]\ns_mov_b64 exec, 0\nglobal_store_dword v1, v0, s[0:1]",
+        1, {STORES: AccessCount(1, 2, 8, 8, 2)}, (0, 8)),
+    "what is read again is distinct once": (
+        BY_4 + "global_load_dword v4, v1, s[0:1]\n" * 5 + "global_store_dword v1, v4, s[0:1]", 1,
+        {LOADS: AccessCount(5, 320, 1280, 1280, 10), STORES: AccessCount(1, 64, 256, 256, 2)}, (256, 256)),
+    "a buffer ends": (BY_4 + "s_mov_b32 s6, 100\n" + BUFFER, 1, {LOADS: AccessCount(1, 25, 100, 100, 1)}, (100, 0)),
+    "a buffer ends with the first wavefront": (
+        BY_16 + "s_mov_b32 s6, 1024\n" + BUFFER, 2, {LOADS: AccessCount(1, 64, 256, 256, 8)}, (256, 0)),
+    "atomics read and write": (
+        "v_mov_b32 v1, 0\nglobal_atomic_add v1, v0, s[0:1]\n" + BY_8 + "global_atomic_add_x2 v[4:5], v1, v[2:3], s[0:1] sc0",
+        1, {("global", "atomic"): AccessCount(2, 128, 768, 516, 5)}, (512, 512)),
+    "scratch": (
+        "scratch_store_dwordx2 off, v[2:3], off offset:8\nscratch_load_dword v4, off, off offset:8", 2,
+        {("scratch", "store"): AccessCount(2, 128, 1024, 1024), ("scratch", "load"): AccessCount(2, 128, 512, 512)}, (0, 0)),
+    "scalars": (
+        "s_load_dwordx8 s[8:15], s[0:1], 0x20\ns_load_dword s8, s[0:1], 0x0", 1,
+        {("scalar", "load"): AccessCount(3, 3, 8 + 36, 8 + 36)}, (36, 0)),
+}  # fmt: skip
 
 
-def test_lines_of_an_access_are_those_of_the_active_lanes():
-    found = counted("s_mov_b64 exec, 0x5", "v_lshlrev_b32 v1, 8, v0", "global_store_dword v1, v0, s[0:1]",
-                "s_mov_b64 exec, 0", "global_store_dword v1, v0, s[0:1]")  # fmt: skip
-    assert found.summary.accesses[GLOBAL_STORE] == AccessCount(1, 2, 8, 8, 2)
-    assert found.summary.kinds["global_store"] == 2
-    assert found.traffic is not None and found.traffic.reached() == (0, 8)
-
-
-def test_what_is_read_again_is_distinct_once():
-    lines = ["v_lshlrev_b32 v1, 2, v0"] + ["global_load_dword v4, v1, s[0:1]"] * 5
-    found = counted(*lines, "global_store_dword v1, v4, s[0:1] offset:512", workgroups=7)
-    assert found.traffic is not None and found.traffic.reached() == (256, 256)
-    assert found.summary.accesses[GLOBAL_LOAD].bytes == 7 * 5 * 256
-    rows = [row for row in found.by_instruction if row.instruction.mnemonic.startswith("global")]
-    assert [next(iter(row.accesses.values())).bytes for row in rows] == [7 * 256] * 6
-
-
-def test_buffers_count_what_is_inside():
-    lines = ("s_mov_b64 s[4:5], s[0:1]", "s_mov_b32 s6, 100", "s_mov_b32 s7, 0x27000", "v_lshlrev_b32 v1, 2, v0")
-    found = counted(*lines, "buffer_load_dword v4, v1, s[4:7], 0 offen")
-    assert found.summary.accesses[GLOBAL_LOAD] == AccessCount(1, 25, 100, 100, 1)
-    # Of two wavefronts one is within.
-    found = counted(
-        *lines,
-        "v_lshlrev_b32 v1, 4, v0",
-        "s_mov_b32 s6, 1024",
-        "buffer_load_dword v4, v1, s[4:7], 0 offen",
-        wavefronts=2,
-    )
-    assert found.summary.accesses[GLOBAL_LOAD] == AccessCount(1, 64, 256, 256, 8)
-
-
-def test_atomics_read_and_write():
-    found = counted("v_mov_b32 v1, 0", "global_atomic_add v1, v0, s[0:1]", "v_lshlrev_b32 v1, 3, v0",
-                "global_atomic_add_x2 v[4:5], v1, v[2:3], s[0:1] sc0")  # fmt: skip
-    access = found.summary.accesses["global", "atomic"]
-    assert (access.accesses, access.lanes, access.bytes) == (2, 128, 64 * 12)
-    assert found.summary.kinds["global_atomic"] == 2
-    assert found.traffic is not None and found.traffic.reached() == (512, 512)
-
-
-def test_scratch_and_scalar_loads():
-    lines = ("scratch_store_dwordx2 off, v[2:3], off offset:8", "scratch_load_dword v4, off, off offset:8",
-             "s_load_dwordx8 s[8:15], s[0:1], 0x20", "s_load_dword s8, s[0:1], 0x0")  # fmt: skip
-    found = counted(*lines, workgroups=2)
-    assert found.summary.accesses == {
-        ("scratch", "store"): AccessCount(2, 128, 1024, 1024),
-        ("scratch", "load"): AccessCount(2, 128, 512, 512),
-        ("scalar", "load"): AccessCount(6, 6, 72 + 16, 72 + 16),  # those of the kernarg segment too
-    }
-    assert found.traffic is not None and found.traffic.reached() == (36, 0)
-    assert found.summary.kinds["scalar_memory"] == 6 and found.summary.kinds["scratch_store"] == 2
-
-
-# Whole kernels
+@pytest.mark.parametrize("what", ACCESSES)
+def test_accesses(what: str):
+    text, wavefronts, accesses, reached = ACCESSES[what]
+    found = counted(text, wavefronts=wavefronts)
+    of_kernarg = AccessCount(wavefronts, wavefronts, 8 * wavefronts, 8 * wavefronts)
+    assert found.summary.accesses == {("scalar", "load"): of_kernarg} | accesses
+    assert found.traffic is not None and found.traffic.reached() == reached
+    by_instruction = [access for row in found.by_instruction for access in row.accesses.items()]
+    for kind, access in accesses.items():
+        assert sum(one.bytes for found, one in by_instruction if found == kind) == access.bytes
 
 
 def matmul(options: Options) -> Statistics:
@@ -206,20 +170,10 @@ def matmul(options: Options) -> Statistics:
     pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
     from tests.support.emulation import launching
 
-    a, b = (np.random.default_rng(0).integers(-4, 5, shape).astype(np.float16) for shape in ((64, 128), (128, 96)))
-    arguments = {"a": a, "b": b, "c": np.zeros((64, 96), np.float32), "m": 64, "n": 96, "k": 128}
-    _, driver = launching.run(
-        "matmul_blocks",
-        (2, 3),
-        arguments,
-        {"num_warps": 1},
-        options,
-        ("m", "n", "k"),
-        BLOCK_M=32,
-        BLOCK_N=32,
-        BLOCK_K=32,
-    )
-    return driver.last
+    a, b, c = np.zeros((64, 128), np.float16), np.zeros((128, 96), np.float16), np.zeros((64, 96), np.float32)
+    arguments, sizes = {"a": a, "b": b, "c": c, "m": 64, "n": 96, "k": 128}, ("m", "n", "k")
+    blocks = {"BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32}
+    return launching.run("matmul_blocks", (2, 3), arguments, {"num_warps": 1}, options, sizes, **blocks)[1].last
 
 
 def test_a_matmul():
@@ -228,37 +182,34 @@ def test_a_matmul():
     assert found.summary.matrix["f16"] == found.summary.kinds["matrix"]
     assert found.traffic is not None and found.traffic.reached() == (2 * (m * k + k * n), 4 * m * n)
     # Each block of 32 by 32 loads its rows of a and its columns of b once.
-    assert found.summary.accesses[GLOBAL_LOAD].bytes == 6 * 2 * (32 * k + k * 32)
-    assert found.summary.accesses[GLOBAL_STORE].bytes == 4 * m * n
+    assert found.summary.accesses[LOADS].bytes == 6 * 2 * (32 * k + k * 32)
+    assert found.summary.accesses[STORES].bytes == 4 * m * n
     (loop,) = found.loops
     assert loop.entered == found.wavefronts == 6 and loop.trip_count == k / 32
     assert loop.own.flops == found.summary.flops
     # Counts do not depend on the order, nor on profiling.
     for options in (
-        Options(order=Order.SERIAL, profile=True),
-        Options(batch_wavefronts=4, profile=True),
-        Options(strict=True),
-        Options(),
+        {"order": Order.SERIAL, "profile": True},
+        {"batch_wavefronts": 4, "profile": True},
+        {"strict": True},
     ):
-        other = matmul(options)
+        other = matmul(Options(**options))
         assert (other.instructions, other.summary.mnemonics) == (found.instructions, found.summary.mnemonics)
-        if options.profile:
+        if options.get("profile"):
             assert (other.loops[0].iterations, other.summary.accesses) == (loop.iterations, found.summary.accesses)
 
 
-def test_integer_matrix_operations_are_of_their_type():
-    total = counted("v_mfma_i32_16x16x32_i8 v[4:7], v[0:1], v[2:3], v[4:7]", "v_mfma_f64_16x16x4_f64 v[8:15], v[0:1], v[2:3], 0",
-                "v_mfma_f32_4x4x4_16b_f16 v[4:7], v[0:1], v[2:3], 0", workgroups=2).summary  # fmt: skip
-    assert total.flops == {"i8": 2 * 2 * 16 * 16 * 32, "f64": 2 * 2 * 16 * 16 * 4, "f16": 2 * 2 * 16 * 4 * 4 * 4}
+FLOPS = (
+    ("gfx942", "v_mfma_i32_16x16x32_i8 v[4:7], v[0:1], v[2:3], v[4:7]", "i8", 2 * 16 * 16 * 32),
+    ("gfx942", "v_mfma_f64_16x16x4_f64 v[8:15], v[0:1], v[2:3], 0", "f64", 2 * 16 * 16 * 4),
+    ("gfx942", "v_mfma_f32_4x4x4_16b_f16 v[4:7], v[0:1], v[2:3], 0", "f16", 2 * 16 * 4 * 4 * 4),
+    ("gfx950", "v_mfma_f32_16x16x128_f8f6f4 v[4:7], v[8:11], v[16:19], 0 cbsz:4 blgp:4", "fp4", 2 * 16 * 16 * 128),
+)  # fmt: skip
 
 
-# Bounds
-
-
-def test_every_arch_has_peaks():
-    for arch in ARCHS.values():
-        peaks = arch.peaks
-        assert peaks.lds_banks & (peaks.lds_banks - 1) == 0 and peaks.line_bytes in (64, 128)
+@pytest.mark.parametrize("arch, text, kind, flops", FLOPS)
+def test_matrix_operations_are_of_their_type(arch: str, text: str, kind: str, flops: int):
+    assert counted(text, workgroups=2, arch=arch).summary.flops == {kind: 2 * flops}
 
 
 @pytest.mark.parametrize(

@@ -99,18 +99,18 @@ def link(body: str, arch: str = "gfx942") -> bytes:
 
 
 def launch(
-    driver: EmulatorDriver, body: str, address: int, wavefronts: int = 1, workgroups: int = 1, arch: str = "gfx942", lds: int = 0,
+    driver: EmulatorDriver, body: str | bytes, address: int, wavefronts: int = 1, workgroups: int = 1, arch: str = "gfx942", lds: int = 0,
 ) -> Statistics:  # fmt: skip
-    """Run a kernel whose argument is an address."""
-    device = list(ARCHS).index(arch)
-    function = driver.get_function(device, driver.load_module(device, link(body, arch)), "kernel", lds)
+    """Run a kernel of some lines, or a code object with one, whose argument is an address."""
+    device, image = list(ARCHS).index(arch), link(body, arch) if isinstance(body, str) else body
+    function = driver.get_function(device, driver.load_module(device, image), "kernel", lds)
     threads = ARCHS[arch].lanes * wavefronts
     driver.prepare(device, function, (workgroups, 1, 1), threads, lds, struct.pack("<2Q", address, 0)).run(0)
     return driver.last
 
 
 def run(
-    body: str, array: np.ndarray | int = 4, wavefronts: int = 1, workgroups: int = 1, arch: str = "gfx942", strict: bool = True,
+    body: str | bytes, array: np.ndarray | int = 4, wavefronts: int = 1, workgroups: int = 1, arch: str = "gfx942", strict: bool = True,
     **options: Any,
 ) -> np.ndarray | None:  # fmt: skip
     """Run a kernel's lines on an array; returns it as it is after that.
@@ -150,8 +150,11 @@ def fault(kind: str, message: str, body: str, *array: Any, **launch: Any) -> San
     return raised.value
 
 
-def counted(*lines: str, workgroups: int = 1, wavefronts: int = 1, profile: bool = True, **options: Any) -> Statistics:
+def counted(
+    *lines: str, workgroups: int = 1, wavefronts: int = 1, profile: bool = True, arch: str = "gfx942", **options: Any,
+) -> Statistics:  # fmt: skip
     """What a launch did that has the address of 64 KiB in s[0:1], which a scalar load and a wait have put there."""
     driver = EmulatorDriver(Options(profile=profile, **options))
     body = "\n".join(("s_load_dwordx2 s[0:1], s[0:1], 0x0", "s_waitcnt lgkmcnt(0)", *lines))
-    return launch(driver, body, driver.allocate_now(0, 1 << 16), wavefronts, workgroups, lds=8192)
+    address = driver.allocate_now(list(ARCHS).index(arch), 1 << 16)
+    return launch(driver, body, address, wavefronts, workgroups, arch, lds=8192)

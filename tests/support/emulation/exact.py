@@ -59,3 +59,10 @@ def high(a: Any, b: Any) -> Any:
 
 def nan_or(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *values: np.nan if any(np.isnan(value) for value in values) else function(*values)
+
+
+def flushed(values: np.ndarray) -> np.ndarray:
+    """Floats without denormals."""
+    if values.dtype.kind != "f":
+        return values
+    return np.where(np.abs(values) < np.finfo(values.dtype).tiny, np.copysign(0, values), values).astype(values.dtype)

@@ -1,4 +1,4 @@
-"""The scalar unit on integers, on every instruction set, against Python's own integers."""
+"""The scalar unit, on every instruction set, against Python's own integers."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from aot_emulator.isa.scalar.scalar_alu import SOP1, SOP2, SOPC
+from aot_emulator.isa.scalar.scalar_floats import _OPS
 
 from aot_runtime.errors import UnsupportedInstructionError
+from tests.support.emulation import values
 from tests.support.emulation.machine import DEFAULT_MODE, RDNA, Machine, block, every_isa, every_rdna, is_rdna
-from tests.support.emulation.values import bits_of, integers, mnemonics, s
+from tests.support.emulation.values import ORDERS, bits_of, integers, mnemonics, s
 
 MASK = {32: 0xFFFFFFFF, 64: 0xFFFFFFFFFFFFFFFF}
 WAVES = 96
 Result = int | tuple[int, bool]
 
 
-def carry(total: int) -> tuple[int, bool]:
-    return total, not 0 <= total <= MASK[32]
+def carry(total: int, low: int = 0, high: int = MASK[32]) -> tuple[int, bool]:
+    return total, not low <= total <= high
 
 
 def overflow(total: int) -> tuple[int, bool]:
-    return total, not -(1 << 31) <= total < 1 << 31
+    return carry(total, -(1 << 31), (1 << 31) - 1)
 
 
 def nonzero(result: int, bits: int = 32) -> tuple[int, bool]:
@@ -56,10 +58,6 @@ LOGIC: dict[str, Callable[[int, int], int]] = {
     "and": lambda a, b: a & b, "or": lambda a, b: a | b, "xor": lambda a, b: a ^ b, "andn2": lambda a, b: a & ~b,
     "orn2": lambda a, b: a | ~b, "nand": lambda a, b: ~(a & b), "nor": lambda a, b: ~(a | b),
     "xnor": lambda a, b: ~(a ^ b), "andn1": lambda a, b: ~a & b, "orn1": lambda a, b: ~a | b,
-}  # fmt: skip
-ORDER: dict[str, Callable[[int, int], bool]] = {
-    "eq": lambda a, b: a == b, "lg": lambda a, b: a != b, "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b, "lt": lambda a, b: a < b, "le": lambda a, b: a <= b,
 }  # fmt: skip
 # Results alone, or (result, SCC); unsigned sources. SCC is kept where there is none.
 OPERATIONS: dict[str, Callable[..., Result]] = {
@@ -117,8 +115,7 @@ FORMS = [(arch, name) for arch in ("gfx942", *RDNA) for name in OPERATIONS
 
 
 def test_every_instruction_has_a_case():
-    assert {*SOP2, *SOP1} == {*OPERATIONS}
-    assert len(SOPC) == 12 + 2 + 4  # see test_comparison and test_single_bits
+    assert {*SOP2, *SOP1} == {*OPERATIONS} and len(SOPC) == 12 + 2 + 4  # see test_comparison and test_single_bits
 
 
 def with_sources(arch: str, seed: int) -> Machine:
@@ -154,17 +151,20 @@ def test_operation(arch: str, operation: str):
     check(machine, kind, [OPERATIONS[operation](*values) for values in zip(*sources, strict=True)])
 
 
-@pytest.mark.parametrize("name,kind", [*((n, k) for n in ORDER for k in ("i32", "u32")), ("eq", "u64"), ("lg", "u64")])
+@pytest.mark.parametrize(
+    "name,kind",
+    [*((n, k) for n in ("eq", "lg", "gt", "ge", "lt", "le") for k in ("i32", "u32")), ("eq", "u64"), ("lg", "u64")],
+)
 @every_isa
 def test_comparison(arch: str, name: str, kind: str):
     machine = with_sources(arch, 5)
     machine.s[4, ::3], machine.s[4, 1::3] = 0xFFFF8001, 0x8001
     a, b = ([s(v) if kind == "i32" else v for v in value(machine, n, kind)] for n in (4, 8))
     machine.execute(f"s_cmp_{name}_{kind} {registers(kind, 4)}, {registers(kind, 8)}")
-    assert machine.scc.tolist() == [ORDER[name](x, y) for x, y in zip(a, b, strict=True)]
+    assert machine.scc.tolist() == [ORDERS[name](x, y) for x, y in zip(a, b, strict=True)]
     if kind != "u64" and arch != "gfx1201":
         machine.execute(f"s_cmpk_{name}_{kind} s4, 0x8001")
-        assert machine.scc.tolist() == [ORDER[name](x, s(0x8001, 16) if kind == "i32" else 0x8001) for x in a]
+        assert machine.scc.tolist() == [ORDERS[name](x, s(0x8001, 16) if kind == "i32" else 0x8001) for x in a]
 
 
 @every_isa
@@ -194,14 +194,14 @@ def test_carry_chain(arch: str):
 @every_isa
 def test_selections_by_scc(arch: str):
     machine = with_sources(arch, 8)
-    machine.s[2:4] = 77
+    machine.s[2:4], scc = 77, machine.scc
     machine.execute("s_cselect_b32 s10, s4, s8", "s_cselect_b64 s[12:13], s[4:5], s[8:9]", "s_cmov_b32 s2, s4",
                     "s_cmovk_i32 s3, -5")  # fmt: skip
-    scc = machine.scc
     np.testing.assert_array_equal(machine.s[10], np.where(scc, machine.s[4], machine.s[8]))
     np.testing.assert_array_equal(machine.pair(12), np.where(scc, machine.pair(4), machine.pair(8)))
-    np.testing.assert_array_equal(machine.s[2], np.where(scc, machine.s[4], 77))
-    np.testing.assert_array_equal(machine.s[3].view(np.int32), np.where(scc, -5, 77))
+    np.testing.assert_array_equal(
+        machine.s[2:4].view(np.int32), np.where(scc, [machine.s[4].view(np.int32), 0 * scc - 5], 77)
+    )
 
 
 @every_isa
@@ -219,9 +219,8 @@ def test_exec_is_saved_and_combined(arch: str, operation: str):
         name = mnemonics(arch)[f"s_{operation}_{form}_b{lanes}"]
         machine.execute(f"{name} {registers(kind, 2)}, {registers(kind, 4)}")
         wanted = [LOGIC[operation](a, b) & MASK[lanes] for a, b in zip(source, old, strict=True)]
-        assert value(machine, 126, kind) == wanted and value(machine, 2, kind) == (
-            old if form == "saveexec" else wanted
-        )
+        assert value(machine, 126, kind) == wanted
+        assert value(machine, 2, kind) == (old if form == "saveexec" else wanted)
         assert machine.scc.tolist() == [value != 0 for value in wanted]
         assert lanes == 64 or (machine.s[[3, 127]] == 0x77777777).all(), "one register"
 
@@ -242,10 +241,7 @@ def test_immediates(arch: str):
     ("0x12345678", 0x12345678, 0x12345678),
 ])  # fmt: skip
 def test_constants(operand: str, wanted: int, wide: int):
-    machine = Machine().execute(
-        f"s_mov_b32 s2, {operand}", f"s_mov_b64 s[4:5], {operand}", "s_ashr_i64 s[6:7], 0x12345678, 4"
-    )
-    assert (machine.pair(6) == np.uint64(0x1234567)).all()
+    machine = Machine().execute(f"s_mov_b32 s2, {operand}", f"s_mov_b64 s[4:5], {operand}")
     assert (machine.s[2] == wanted).all() and (machine.pair(4) == np.uint64(wide)).all()
 
 
@@ -283,3 +279,60 @@ def test_fields_of_mode(arch: str):
     machine.s[4] = np.arange(machine.shape[0])
     with pytest.raises(UnsupportedInstructionError, match="differ by wavefront"):
         machine.execute("s_setreg_b32 hwreg(HW_REG_MODE, 0, 2), s4")
+
+
+# Floats (gfx12), against the vector unit's
+
+
+def vector_name(operation: str) -> str:
+    """What the vector unit calls the same."""
+    plain = operation.replace("v_s_", "v_") if operation.startswith("v_s_") else f"v_{operation[2:]}"
+    return mnemonics("gfx1201")[plain.replace("pk_rtz", "pkrtz")]
+
+
+@pytest.mark.parametrize("mode", (DEFAULT_MODE, DEFAULT_MODE & ~0xF0 | 5), ids=("", "flushed and upward"))
+@pytest.mark.parametrize("operation", _OPS)
+def test_scalar_floats(operation: str, mode: int):
+    """A value a wavefront: what the vector unit gives for a value a lane."""
+    result, *kinds = _OPS[operation].kinds
+    literal = {"mk": 1, "ak": 2}.get(operation[5:7])
+    reference, machine = Machine("gfx1201", mode=mode), Machine("gfx1201", 256, mode=mode)
+    vectors, scalars = [], []
+    for i, (kind, source) in enumerate(zip(kinds, values.sources_of(tuple(kinds)), strict=True)):
+        number = 2 if kind.startswith("=") else 8 + i
+        reference.put(number, source)
+        machine.s[number] = source.view(f"u{source.itemsize}")
+        if number != 2:
+            vectors.append("0x40490fdb" if i == literal else values.spelled(kind, number, 0))
+            scalars.append("0x40490fdb" if i == literal else f"s{number}")
+    reference.execute(f"{vector_name(operation)} {values.spelled(result, 2, 0)}, {', '.join(vectors)}")
+    machine.execute(f"{mnemonics('gfx1201')[operation]} s2, {', '.join(scalars)}")
+    dtype = values.dtype_of(result)
+    assert dtype.itemsize == 4 or not (machine.s[2] >> 16).any(), "a half is a number of 32 bits"
+    got = machine.s[2].astype(f"u{dtype.itemsize}").view(dtype)
+    values.assert_same(got, reference.get(2, dtype), operation)
+
+
+def test_scalar_floats_with_modifiers():
+    machine = Machine("gfx1201")
+    machine.s[4:8] = np.array([1.5, -2.25, 0, 7.9], np.float32).view(np.uint32)[:, None]
+    machine.s[6] = np.array([-1, 3], np.float16).view(np.uint32)[0]
+    machine.execute("s_cvt_hi_f32_f16 s10, s6", "v_s_rcp_f32 s11, -s4", "v_s_sqrt_f32 s12, |s5| clamp", "s_cvt_i32_f32 s13, s7",
+                    "s_maximum_f32 s14, s4, 0x7fc00000")  # fmt: skip
+    assert machine.s[13, 0] == 7
+    got = machine.s[[10, 11, 12, 14], 0].view(np.float32)
+    np.testing.assert_array_equal(got, np.array([3, -2 / 3, 1, np.nan], np.float32))
+
+
+FLOAT_ORDERS = sorted({name[6:-4] for name in mnemonics("gfx1201") if name.startswith("s_cmp_") and "_f" in name})
+
+
+@pytest.mark.parametrize("bits", (16, 32))
+@pytest.mark.parametrize("name", FLOAT_ORDERS)
+def test_scalar_float_comparison(name: str, bits: int):
+    a, b = (values.edge_floats(seed, f"f{bits // 8}", WAVES) for seed in range(2))
+    b[::5] = a[::5]
+    machine = Machine("gfx1201", WAVES)
+    machine.s[4], machine.s[8] = a.view(f"u{bits // 8}"), b.view(f"u{bits // 8}")
+    machine.execute(f"s_cmp_{name}_f{bits} s4, s8")
+    assert machine.scc.tolist() == [ORDERS[name](x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]

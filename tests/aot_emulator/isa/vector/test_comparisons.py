@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from aot_emulator.isa.vector.compare import OPS
 
 from tests.support.emulation.machine import ACTIVE, LANE, RDNA, Machine, every_isa, every_rdna, is_rdna
-from tests.support.emulation.values import dtype_of, edge_floats, integers, mnemonics, sources_of, spelled
+from tests.support.emulation.values import ORDERS, dtype_of, edge_floats, integers, mnemonics, sources_of, spelled
 
-ORDERS: dict[str, Callable[..., bool]] = {
-    "f": lambda a, b: False, "lt": lambda a, b: a < b, "eq": lambda a, b: a == b, "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b, "ne": lambda a, b: a != b, "ge": lambda a, b: a >= b, "t": lambda a, b: True,
-    "lg": lambda a, b: a < b or a > b, "o": lambda a, b: a == a and b == b, "u": lambda a, b: a != a or b != b,
-    "nge": lambda a, b: not a >= b, "nlg": lambda a, b: not (a < b or a > b), "ngt": lambda a, b: not a > b,
-    "nle": lambda a, b: not a <= b, "neq": lambda a, b: a != b, "nlt": lambda a, b: not a < b, "tru": lambda a, b: True,
-}  # fmt: skip
 FORMS = [(name, arch) for name in OPS for arch in ("gfx942", *RDNA) if f"v_cmp_{name}" in mnemonics(arch)]
 
 
@@ -32,10 +23,8 @@ def test_comparison(name: str, arch: str):
     a, b = (source.view(dtype_of(kind)) for source in (a, b))
     machine.activate(ACTIVE)
     machine.s[4:8] = machine.s[107] = 0x77777777
-    sources, mnemonic = (
-        ", ".join(spelled(kind, number, half or None) for number in (8, 12)),
-        mnemonics(arch)[f"v_cmp_{name}"],
-    )
+    sources = f"{spelled(kind, 8, half or None)}, {spelled(kind, 12, half or None)}"
+    mnemonic = mnemonics(arch)[f"v_cmp_{name}"]
     machine.execute(f"{mnemonic} {machine.mask(106)}, {sources}", f"{mnemonic}_e64 {machine.mask(4)}, {sources}")
     want = ACTIVE & [ORDERS[order](x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
     machine.expect({}, {106: want, 4: want})

@@ -10,12 +10,11 @@ import pytest
 from aot_emulator.isa.vector.vector_alu import OPS
 from aot_emulator.state.float_mode import Rounding
 
-from tests.support.emulation.exact import NEAREST
+from tests.support.emulation.exact import NEAREST, flushed
 from tests.support.emulation.float_oracles import PLAIN, ROUNDED, function_of
 from tests.support.emulation.integer_oracles import INTEGERS
-from tests.support.emulation.machine import DEFAULT_MODE, OLD, RDNA, is_rdna
-from tests.support.emulation.values import assert_same, bits_of, dtype_of, edge_floats, mnemonics, sources_of
-from tests.support.emulation.vector_runs import LITERALS, place_of_literal, run
+from tests.support.emulation.machine import DEFAULT_MODE, OLD, RDNA, Machine, is_rdna
+from tests.support.emulation.values import assert_same, bits_of, dtype_of, edge_floats, mnemonics, sources_of, spelled
 
 APPROXIMATE: dict[str, Any] = {
     "rcp": lambda x: 1 / x, "rsq": lambda x: 1 / np.sqrt(x), "sqrt": np.sqrt, "exp": np.exp2, "log": np.log2,
@@ -27,6 +26,7 @@ ELSEWHERE = {
 }  # fmt: skip
 SAME = {"v_rcp_iflag_f32", "v_exp_legacy_f32", "v_log_legacy_f32", "v_cvt_pkaccum_u8_f32"}
 """Names of instructions that are tested under other ones."""
+LITERALS = {16: "0x4248", 32: "0x40490fdb"}
 GFX90A = {f"v_{name}_f32" for name in ("mad", "mac", "madmk", "madak")}
 GFX950 = {"v_prng_b32", "v_ashr_pk_i8_i32", "v_ashr_pk_u8_i32", "v_cvt_pk_f16_f32", "v_cvt_pk_bf16_f32", "v_minimum3_f32",
           "v_maximum3_f32"}  # fmt: skip
@@ -49,6 +49,33 @@ def archs_of(name: str) -> list[str]:
     return [arch for arch in ("gfx950" if name in GFX950 else "gfx942", *RDNA) if name in mnemonics(arch)]
 
 
+def place_of_literal(operation: str) -> int | None:
+    """Which source of v_fmamk, v_fmaak and kin is a literal."""
+    return {"mk": 1, "ak": 2}.get(operation.rpartition("_")[0][-2:])
+
+
+def run(
+    operation: str, kinds: tuple[str, ...], sources: list[np.ndarray], arch: str, half: int = 0, mode: int = DEFAULT_MODE
+) -> Machine:  # fmt: skip
+    """Sources in v8, v12, …, the result in v2.
+
+    half: where operands of 16 bits are; CDNA's encodings have op_sel for that, which are those of VOP3.
+    """
+    machine, texts, modifiers = Machine(arch, mode=mode), [], ""
+    for i, (kind, source) in enumerate(zip(kinds[1:], sources, strict=True)):
+        number = 2 if kind.startswith("=") else 8 + 4 * i
+        if i == place_of_literal(operation):
+            texts.append(LITERALS[bits_of(kind)])
+            continue
+        machine.put(number, source, half)
+        if number != 2:
+            texts.append(spelled(kind, number, half if is_rdna(arch) else None))
+    if half and not is_rdna(arch):
+        modifiers = f" op_sel:[{','.join(str(int(bits_of(kind) == 16)) for kind in (*kinds[1:], kinds[0]))}]"
+    result = spelled(kinds[0], 2, half if is_rdna(arch) else None)
+    return machine.execute(f"{mnemonics(arch).get(operation, operation)} {result}, {', '.join(texts)}{modifiers}")
+
+
 @cache
 def expected(name: str, rounding: Rounding, flushes: bool) -> tuple[list[np.ndarray], np.ndarray]:
     """The sources and the results."""
@@ -67,15 +94,10 @@ def expected(name: str, rounding: Rounding, flushes: bool) -> tuple[list[np.ndar
     return sources, flushed(np.array(want).astype(dtype)) if flushes else np.array(want).astype(dtype)
 
 
-def flushed(values: np.ndarray) -> np.ndarray:
-    if values.dtype.kind != "f":
-        return values
-    return np.where(np.abs(values) < np.finfo(values.dtype).tiny, np.copysign(0, values), values).astype(values.dtype)
+FORMS = [(name, arch) for name in (*INTEGERS, *PLAIN, *ROUNDED) for arch in archs_of(name)]
 
 
-@pytest.mark.parametrize(
-    "name,arch", [(name, arch) for name in (*INTEGERS, *PLAIN, *ROUNDED) for arch in archs_of(name)]
-)
+@pytest.mark.parametrize("name,arch", FORMS)
 def test_instruction(name: str, arch: str):
     """In each half that there is; what floats round, upward too; with denormals flushed."""
     kinds = OPS[name].kinds

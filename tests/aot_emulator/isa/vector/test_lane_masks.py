@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from aot_emulator.isa.floats import division
 
-from tests.support.emulation.integer_oracles import clamp, permute
+from tests.support.emulation.integer_oracles import permute
 from tests.support.emulation.machine import LANE, OLD, RDNA, Machine, every_isa
 from tests.support.emulation.values import assert_same, dtype_of, edge_floats, integers, mnemonics, spelled
-from tests.support.emulation.vector_runs import run
 
 CARRY = {
     "add": lambda a, b, c: a + b, "sub": lambda a, b, c: a - b, "subrev": lambda a, b, c: b - a,
@@ -37,8 +36,8 @@ def test_carries(arch: str, name: str, scalar: bool):
 @every_isa
 def test_wide_multiply_add(arch: str, signed: bool):
     name, a, b, c = "v_mad_i64_i32" if signed else "v_mad_u64_u32", integers(1), integers(2), integers(3, 256, 2)
-    machine = Machine(arch).fill({8: a, 12: b, 16: c})
-    machine.execute(f"{mnemonics(arch)[name]} v[2:3], {machine.mask(20)}, v8, v12, v[16:17]")
+    machine = Machine(arch).fill({8: a, 9: b, 10: c})
+    machine.execute(f"{mnemonics(arch)[name]} v[2:3], {machine.mask(20)}, v8, v9, v[10:11]")
     kinds = (np.int32, np.int32, np.int64) if signed else (np.uint32, np.uint32, np.uint64)
     numbers = (source.view(kind).ravel().tolist() for source, kind in zip((a, b, c), kinds, strict=True))
     totals = [x * y + z for x, y, z in zip(*numbers, strict=True)]
@@ -63,7 +62,8 @@ def test_steps_of_a_division(arch: str, kind: str):
 def test_division_fixup_of_halves():
     a, b = (edge_floats(i, np.float16) for i in range(2))
     quotient = (a.astype(np.float32) / b.astype(np.float32)).astype(np.float16)
-    assert_same(run("v_div_fixup_f16", ("f16",) * 4, [quotient, b, a]).get(2, np.float16), a / b)
+    machine = Machine().fill({8: quotient, 9: b, 10: a}).execute("v_div_fixup_f16 v2, v8, v9, v10")
+    assert_same(machine.get(2, np.float16), a / b)
 
 
 @every_isa
@@ -79,20 +79,20 @@ def test_lanes_below(arch: str):
 
 @pytest.mark.parametrize("name", ("v_add_u32_e64", "v_sub_u32_e64", "v_add_i32", "v_sub_i32"))
 def test_clamp_saturates(name: str):
-    sources, dtype = [integers(seed) for seed in (1, 2)], np.int32 if "_i" in name else np.uint32
-    got = run(name, ("u32",) * 3, sources, modifiers=" clamp").get(2, dtype).tolist()
-    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-    pairs = zip(*(source.view(dtype).tolist() for source in sources), strict=True)
-    assert got == [clamp(a + b if "add" in name else a - b, low, high) for a, b in pairs]
+    info = np.iinfo(np.int32 if "_i" in name else np.uint32)
+    a, b = (integers(seed).view(info.dtype) for seed in (1, 2))
+    machine = Machine().fill({8: a, 9: b}).execute(f"{name} v2, v8, v9 clamp")
+    exact = a.astype(np.int64) + b if "add" in name else a.astype(np.int64) - b
+    machine.expect({2: np.clip(exact, info.min, info.max).astype(info.dtype)})
 
 
-@pytest.mark.parametrize("selector", [0x07060302, 0x05040100, 0x00010203, 0x0C0C0605, 0x03020504, 0x0D0B0A09])
-def test_byte_permutation_by_a_scalar(selector: int):
+def test_byte_permutation_by_a_scalar():
     a, b = integers(1), integers(2)
-    machine = Machine().fill({8: a, 12: b})
-    machine.s[5] = selector
-    machine.execute("v_perm_b32 v2, v8, v12, s5")
-    machine.expect({2: [permute(*pair, selector) for pair in zip(a.tolist(), b.tolist(), strict=True)]})
+    for selector in (0x07060302, 0x05040100, 0x00010203, 0x0C0C0605, 0x03020504, 0x0D0B0A09):
+        machine = Machine().fill({8: a, 9: b})
+        machine.s[5] = selector
+        wanted = [permute(*pair, selector) for pair in zip(a.tolist(), b.tolist(), strict=True)]
+        machine.execute("v_perm_b32 v2, v8, v9, s5").expect({2: wanted})
 
 
 @pytest.mark.parametrize("table", (0x00, 0xFF, 0xE4, 0x96, 0xCA, 0x17, 0x01, 0x80, 0x3C, 0x55, *range(7, 256, 31)))

@@ -63,9 +63,8 @@ def test_swap_of_rows(width: int, form: str):
     """Odd rows of the first with even rows of the second."""
     (first, second), odd = integers(width, 2, 256), LANE // width % 2 == 1
     machine = Machine("gfx950").fill({2: first, 3: second}).execute(f"v_permlane{width}_swap_b32{form} v2, v3")
-    machine.expect(
-        {2: np.where(odd, second[LANE - width], first), 3: np.where(odd, second, first[(LANE + width) % 256])}
-    )
+    after = np.where(odd, second[LANE - width], first), np.where(odd, second, first[(LANE + width) % 256])
+    machine.expect(dict(zip((2, 3), after, strict=True)))
 
 
 @pytest.mark.parametrize("name,other", [("v_permlane16_b32", 0), ("v_permlanex16_b32", 16)])
@@ -81,34 +80,27 @@ def test_permutations_of_rows(arch: str, name: str, other: int):
     machine.expect({2: a[(LANE & ~15 ^ other) + place]})
     machine.activate(ACTIVE)
     machine.execute(
-        *(f"{name} v{4 + i}, v8, s6, s7 {select}" for i, select in enumerate(("", "op_sel:[1,0]", "op_sel:[0,1]")))
+        f"{name} v4, v8, s6, s7", f"{name} v5, v8, s6, s7 op_sel:[1,0]", f"{name} v6, v8, s6, s7 op_sel:[0,1]"
     )
     source = (LANE & ~15 ^ other) + 15 - LANE % 16
     for number, unread in ((4, OLD), (5, a[source]), (6, 0)):
         machine.expect({number: np.where(ACTIVE, np.where(ACTIVE[source], a[source], unread), OLD)})
 
 
-# DPP: for each lane of a wavefront, the one that it reads
-
 Source = Callable[[int], int | None]
 DPP: dict[str, Source] = {
-    "quad_perm:[3,0,2,1]": lambda i: (i & ~3) + (3, 0, 2, 1)[i & 3],
-    "row_shl:3": lambda i: i + 3 if i % 16 < 13 else None,
-    "row_shr:1": lambda i: i - 1 if i % 16 else None,
-    "row_shr:15": lambda i: i - 15 if i % 16 == 15 else None,
-    "row_ror:5": lambda i: i // 16 * 16 + (i - 5) % 16,
-    "row_mirror": lambda i: i // 16 * 16 + 15 - i % 16,
+    "quad_perm:[3,0,2,1]": lambda i: (i & ~3) + (3, 0, 2, 1)[i & 3], "row_mirror": lambda i: i // 16 * 16 + 15 - i % 16,
+    "row_shl:3": lambda i: i + 3 if i % 16 < 13 else None, "row_shr:1": lambda i: i - 1 if i % 16 else None,
+    "row_shr:15": lambda i: i - 15 if i % 16 == 15 else None, "row_ror:5": lambda i: i // 16 * 16 + (i - 5) % 16,
     "row_half_mirror": lambda i: i // 8 * 8 + 7 - i % 8,
-}
+}  # fmt: skip
+"""For each lane of a wavefront, the one that it reads."""
 DPP_OF_CDNA: dict[str, Source] = {
-    "wave_shl:1": lambda i: i + 1 if i < 63 else None,
-    "wave_shr:1": lambda i: i - 1 if i else None,
-    "wave_rol:1": lambda i: (i + 1) % 64,
-    "wave_ror:1": lambda i: (i - 1) % 64,
-    "row_bcast:15": lambda i: i // 16 * 16 - 1 if i > 15 else None,
-    "row_bcast:31": lambda i: 31 if i > 31 else None,
+    "wave_shl:1": lambda i: i + 1 if i < 63 else None, "wave_shr:1": lambda i: i - 1 if i else None,
+    "wave_rol:1": lambda i: (i + 1) % 64, "wave_ror:1": lambda i: (i - 1) % 64,
+    "row_bcast:15": lambda i: i // 16 * 16 - 1 if i > 15 else None, "row_bcast:31": lambda i: 31 if i > 31 else None,
     "row_newbcast:6": lambda i: i // 16 * 16 + 6,
-}
+}  # fmt: skip
 DPP_OF_RDNA: dict[str, Source] = {"row_share:6": lambda i: i // 16 * 16 + 6, "row_xmask:9": lambda i: i ^ 9}
 DPP_FORMS = [(arch, control, source) for arch in ("gfx942", *RDNA)
              for control, source in {**DPP, **(DPP_OF_RDNA if is_rdna(arch) else DPP_OF_CDNA)}.items()]  # fmt: skip
@@ -128,10 +120,8 @@ def test_dpp(arch: str, control: str, source: Source, bound: bool):
                         f"v_mov_b32_dpp v2, v2 {control} {text}")  # fmt: skip
         lanes = machine.arch.lanes
         origins = [source(lane) for lane in range(lanes)] * (256 // lanes)
-        there, origin = (
-            np.array([x is not None for x in origins]),
-            np.array([x or 0 for x in origins]) + LANE // lanes * lanes,
-        )
+        there = np.array([x is not None for x in origins])
+        origin = np.array([x or 0 for x in origins]) + LANE // lanes * lanes
         enabled = ACTIVE & (rows >> LANE % lanes // 16 & banks >> LANE // 4 % 4 & 1 == 1)
         for valid, registers in ((there & ACTIVE[origin], (2, 4)), (there, (5,))):  # with fi inactive lanes are read
             moved = np.where(valid, a[origin], 0)
@@ -142,12 +132,8 @@ def test_dpp(arch: str, control: str, source: Source, bound: bool):
 
 @every_rdna
 def test_dpp8(arch: str):
-    a, chosen = integers(0), np.array([7, 0, 0, 3, 2, 5, 5, 1])
-    machine, text, source = (
-        Machine(arch).fill({8: a}),
-        f"dpp8:[{','.join(map(str, chosen))}]",
-        LANE & ~7 | chosen[LANE & 7],
-    )
+    a, source = integers(0), LANE & ~7 | np.array([7, 0, 0, 3, 2, 5, 5, 1])[LANE & 7]
+    machine, text = Machine(arch).fill({8: a}), "dpp8:[7,0,0,3,2,5,5,1]"
     machine.activate(ACTIVE)
     machine.execute(f"v_mov_b32_dpp v2, v8 {text}", f"v_mov_b32_dpp v3, v8 {text} fi:1")
     seen = np.where(ACTIVE[source], a[source], 0)

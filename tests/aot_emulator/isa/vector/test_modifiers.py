@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from aot_emulator.state.float_mode import Rounding
 
-from tests.support.emulation.exact import NEAREST, exactly
+from tests.support.emulation.exact import NEAREST, exactly, flushed
 from tests.support.emulation.machine import DEFAULT_MODE, OLD, Machine, every_rdna
 from tests.support.emulation.values import assert_same, edge_floats, integers
 
@@ -23,7 +23,7 @@ def test_signs_clamp_and_output_modifiers():
 
 
 @pytest.mark.parametrize(
-    "arch,cleared,works", [("gfx942", 0x230, True), ("gfx942", 0x30, False), ("gfx1201", 0x30, True)]
+    "arch,cleared,works", (("gfx942", 0x230, True), ("gfx942", 0x30, False), ("gfx1201", 0x30, True))
 )
 def test_output_modifiers_without_denormals(arch: str, cleared: int, works: bool):
     """In IEEE mode, which gfx12 has not, they do nothing either."""
@@ -42,10 +42,6 @@ def test_rounding_is_of_fp32_and_of_the_others(rounding: Rounding):
         for number, x, y, way in ((2, wide, more, ways[0]), (3, a, b, ways[1])):
             product = exactly(lambda u, v: u * v, x.dtype, way)
             assert_same(machine.get(number, x.dtype), np.array([*map(product, x, y)]))
-
-
-def flushed(values: np.ndarray) -> np.ndarray:
-    return np.where(np.abs(values) < np.finfo(values.dtype).tiny, np.copysign(0, values), values).astype(values.dtype)
 
 
 @pytest.mark.parametrize("bit", (4, 5, 6, 7))
@@ -74,11 +70,8 @@ def test_overflow_to_the_largest_half():
 def test_numbers_win_over_signalling_nans_without_an_ieee_mode():
     """gfx11 has the mode, in which they are quieted and win; gfx12 has not."""
     three = int(np.float32(3).view(np.uint32))
-    for arch, name, mode, want in (
-        ("gfx1100", "min", 0, 0x7FC00001),
-        ("gfx1100", "min", 0x200, three),
-        ("gfx1201", "min_num", 0, three),
-    ):
+    cases = ("gfx1100", "min", 0, 0x7FC00001), ("gfx1100", "min", 0x200, three), ("gfx1201", "min_num", 0, three)
+    for arch, name, mode, want in cases:
         machine = Machine(arch, mode=DEFAULT_MODE & ~mode).fill({8: 0x7F800001, 9: three})
         assert (machine.execute(f"v_{name}_f32 v2, v8, v9").v[2] == want).all(), arch
 
@@ -96,8 +89,6 @@ def test_halves_of_any_register(arch: str):
     assert (machine.get(2) & 0xFFFF == OLD & 0xFFFF).all() and (machine.get(3) >> 16 == 0x1234).all()
     machine.expect({4: a[:, 1].astype(np.float32)}, {106: a[:, 1] < b[:, 0], 4: a[:, 0] < b[:, 1], 5: a[:, 1] >= 0})
 
-
-# SDWA
 
 SELECT = {**{f"BYTE_{i}": (8 * i, 8) for i in range(4)}, "WORD_0": (0, 16), "WORD_1": (16, 16), "DWORD": (0, 32)}
 

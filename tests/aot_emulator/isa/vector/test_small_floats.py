@@ -30,18 +30,11 @@ def every_code() -> np.ndarray:
 
 @every_byte
 def test_from_bytes(arch: str, name: str):
-    machine, codes, one, pair = (
-        Machine(arch).fill({8: every_code()}),
-        every_code(),
-        f"v_cvt_f32_{name}",
-        f"v_cvt_pk_f32_{name}",
-    )
+    codes, one, pair = every_code(), f"v_cvt_f32_{name}", f"v_cvt_pk_f32_{name}"
+    machine = Machine(arch).fill({8: codes})
     if arch == "gfx1201":
-        machine.execute(
-            *(f"{one} v{2 + byte}, v8 byte_sel:{byte}" for byte in range(4)),
-            f"{pair} v[10:11], v8.l",
-            f"{pair} v[12:13], v8.h",
-        )
+        machine.execute(*(f"{one} v{2 + byte}, v8 byte_sel:{byte}" for byte in range(4)),
+                        f"{pair} v[10:11], v8.l", f"{pair} v[12:13], v8.h")  # fmt: skip
     else:
         machine.execute(*(f"{one}_sdwa v{2 + byte}, v8 src0_sel:BYTE_{byte}" for byte in range(1, 4)), f"{one} v2, v8",
                         f"{pair} v[10:11], v8", f"{pair}_sdwa v[12:13], v8 src0_sel:WORD_1")  # fmt: skip
@@ -66,17 +59,17 @@ def test_to_bytes(arch: str, name: str, saturate: bool):
         machine.expect({(number, half): want, (number, 1 - half): np.uint16(OLD >> 16 * (1 - half) & 0xFFFF)})
 
 
-@pytest.mark.parametrize(
-    "arch,name,scale", [*((*form, "") for form in FORMS), *(("gfx950", name, "scalef32_") for name in FNUZ)]
-)
+STOCHASTIC = [*((*form, "") for form in FORMS), *(("gfx950", name, "scalef32_") for name in FNUZ)]
+
+
+@pytest.mark.parametrize("arch,name,scale", STOCHASTIC)
 def test_stochastic_rounding_to_a_byte(arch: str, name: str, scale: str):
     """Between two codes no random bits truncate, and all ones round what is inexact up."""
     dtype, x = type_of(arch, name), (1.0 + LANE / 2048).astype(np.float32)
     machine = Machine(arch).fill({8: x, 9: 0, 10: 0xFFFFFFFF, 11: 129 << 23})
-    selects = ("byte_sel:3", "") if arch == "gfx1201" else ("op_sel:[0,0,1,1]", "")
-    machine.execute(
-        *(f"v_cvt_{scale}sr_{name}_f32 v{2 + i}, v8, v{9 + i}{', v11' * bool(scale)} {selects[i]}" for i in range(2))
-    )
+    text, tail = f"v_cvt_{scale}sr_{name}_f32", ", v11" * bool(scale)
+    select = "byte_sel:3" if arch == "gfx1201" else "op_sel:[0,0,1,1]"
+    machine.execute(f"{text} v2, v8, v9{tail} {select}", f"{text} v3, v8, v10{tail}")
     one = int(np.array(0.25 if scale else 1, dtype).view(np.uint8))
     machine.expect({2: OLD & 0xFFFFFF | one << 24, 3: OLD & 0xFFFFFF00 | one + (x != 1)})
 
@@ -87,15 +80,10 @@ def test_stochastic_rounding_to_16_bits(name: str, dtype: Any, bits: int):
     x = np.float32(1).view(np.uint32) | LANE.astype(np.uint32) << np.uint32(bits - 5)
     machine = Machine("gfx950").fill({8: x, 9: 0, 10: 0xFFFFFFFF, 11: 0x80000000})
     machine.execute(*(f"v_cvt_sr_{name}_f32 v{2 + i}, v8, v{9 + i} op_sel:[0,0,{int(i == 1)}]" for i in range(3)))
-    low, fraction = (
-        int(np.array(1, dtype).view(np.uint16)) + ((x - 0x3F800000) >> bits),
-        (x & (1 << bits) - 1) / 2**bits,
-    )
+    low = int(np.array(1, dtype).view(np.uint16)) + ((x - 0x3F800000) >> bits)
+    fraction = (x & (1 << bits) - 1) / 2**bits
     machine.expect({2: OLD & 0xFFFF0000 | low, 3: OLD & 0xFFFF | (low + (fraction > 0)) << 16,
                     4: OLD & 0xFFFF0000 | (low + (fraction >= 0.5))})  # fmt: skip
-
-
-# With a block's exponent
 
 
 def block_scales(seed: int) -> tuple[np.ndarray, np.ndarray]:
