@@ -8,12 +8,12 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
+import msgspec
 import numpy as np
 import pytest
 
 from aot_runtime import get_device
 from aot_runtime.device.drivers import available_drivers, driver_for_arch, open_driver
-from aot_runtime.device.drivers.base import DeviceProperties
 from aot_runtime.device.drivers.hip import HipDriver
 from aot_runtime.errors import DeviceError, DriverCallError
 from tests.support.driver_contract import CHECKS
@@ -53,7 +53,7 @@ def test_properties():
     driver = HipDriver()
     assert driver.device_count() == 2
     expected = ("Double of an AMD GPU", "gfx950", 304, 64, 160 << 10, 12345, "7.2.26015")
-    assert driver.properties(1) == DeviceProperties(*expected)
+    assert msgspec.structs.astuple(driver.properties(1))[: len(expected)] == expected
 
 
 @in_double(HIP_DOUBLE_DEVICES=0)
