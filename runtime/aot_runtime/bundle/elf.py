@@ -76,10 +76,11 @@ class Elf:
     def __init__(self, image: bytes):
         self.image = image
         self._named = 0
-        table = struct.unpack_from("<Q", image, 40)[0]
-        entry, count, names = struct.unpack_from("<HHH", image, 58)
+        segments, table = struct.unpack_from("<QQ", image, 32)
+        segment_entry, segment_count, entry, count, names = struct.unpack_from("<HHHHH", image, 54)
         if entry != _SECTION_HEADER.size or names >= count:
             raise BundleError(f"malformed ELF section table ({count} entries of {entry} bytes, names in {names})")
+        self._check(segments, segment_entry * segment_count)
         headers = [h[:8] for h in _SECTION_HEADER.iter_unpack(self.slice(table, count * entry))]
         strings = self.slice(headers[names][4], headers[names][5])
         self.sections = [Section(self._string(strings, h[0]), h[1], *h[3:]) for h in headers]

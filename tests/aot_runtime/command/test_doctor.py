@@ -100,7 +100,7 @@ def finds_library(path: str) -> None:
 
 
 def test_over_the_double(hip_double: DoubleLibrary):
-    hip_double.run(finds_library, str(hip_double.path), HIP_DOUBLE_XCCS=8)
+    hip_double.run_fresh(finds_library, str(hip_double.path), HIP_DOUBLE_XCCS=8)
 
 
 def shows_no_device(path: str) -> None:

@@ -90,6 +90,11 @@ class DoubleLibrary:
         child = subprocess.run(command, input=given, env=variables, capture_output=True, timeout=_TIMEOUT_S)
         return _printed(child.returncode, child.stdout.decode(), child.stderr.decode())
 
+    def run_fresh(self, body: Callable[..., None], *arguments: Any, **environment: object) -> str:
+        """As `run`, but in a fresh interpreter, which has no libamdhip64 yet. The arguments are literals."""
+        source = f"from {body.__module__} import {body.__name__} as body; body(*{arguments!r})"
+        return self.run_text(source, **environment)
+
     @cached_property
     def _server(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, __file__]

@@ -159,7 +159,7 @@ def opens_with_system(path: str, folder: str) -> None:
 def run(double: DoubleLibrary, body: Callable[..., None], *arguments: Any, **environment: str) -> None:
     """Over no library but those that are named; the double's own is not where anything looks."""
     nowhere = {"ROCM_PATH": "", "HIP_PATH": "", "LD_LIBRARY_PATH": ""}
-    double.run(body, *arguments, **(nowhere | environment))
+    double.run_fresh(body, *arguments, **(nowhere | environment))
 
 
 def test_what_torch_has_loaded_is_used(hip_double: DoubleLibrary, places: dict[str, str]):
