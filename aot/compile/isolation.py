@@ -144,7 +144,8 @@ def _serve(connection: Connection, theirs: Connection, lifeline: int, held: int)
 def _outcome(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[AotError | None, Any]:
     try:
         result = function(*arguments)
-        sys.stdout.flush()  # of what a file prints; this process does not end by itself
+        with suppress(Exception):  # what a file prints; it may have closed that, too
+            sys.stdout.flush()
         return None, result
     except AotError as error:
         return error, None

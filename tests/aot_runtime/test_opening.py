@@ -106,9 +106,9 @@ def test_a_missing_op(small_bundle: Path):
 @in_double(HIP_DOUBLE_ARCH="gfx950:sramecc+:xnack-")
 def test_a_bundle_for_another_arch(small_bundle: Path):
     with pytest.raises(ArchMismatchError, match=r"is for gfx942, but hip:0 \(Double of an AMD GPU\) is gfx950"):
-        open_bundle(small_bundle)
+        open_bundle(small_bundle, "hip:0")
     with pytest.raises(ArchMismatchError, match=r"no bundle for gfx950 \(hip:0\); there: small-gfx942 \(gfx942\)"):
-        open_bundle(small_bundle.parent)
+        open_bundle(small_bundle.parent, "hip:0")
 
 
 @in_double()

@@ -91,6 +91,6 @@ def test_a_function_that_exits_while_a_kernel_is_compiled(tmp_path: Path):
 
 def test_what_a_file_does_to_its_process_is_not_done_to_the_build(tmp_path: Path):
     limit = sys.getrecursionlimit()
-    meddling = "import sys\nsys.setrecursionlimit(77777)\nprint('printed')\nsys.stdin.read()\n"
+    meddling = "import sys\nsys.setrecursionlimit(77777)\nprint('printed')\nsys.stdin.read()\nsys.stdout.close()\n"
     assert Project(tmp_path, SCALE, meddling + KERNELS).build("--dry-run").exit_code == 0
     assert sys.getrecursionlimit() == limit
