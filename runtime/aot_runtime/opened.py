@@ -31,7 +31,7 @@ class Bundle(Shared):
     Code objects are loaded when first called; they stay loaded for the life of the process. Thread-safe.
     """
 
-    instead = "; open it again from its path"
+    _instead = "; open it again from its path"
 
     def __init__(self, folder: Path, index: Index, device: Device, check_contents: bool = False):
         self.path, self.index, self.device = folder, index, device

@@ -46,7 +46,7 @@ class DeviceArray(OneOfAKind):
     """
 
     __slots__ = ("__weakref__", "device", "layout", "owner", "ptr")
-    instead = "; copy its content with x.numpy() and device.array(…)"
+    _instead = "; copy its content with x.numpy() and device.array(…)"
 
     def __init__(self, device: ArrayDevice, ptr: int, layout: Layout, owner: Any):
         self.device, self.ptr, self.layout, self.owner = device, ptr, layout, owner

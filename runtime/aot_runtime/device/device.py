@@ -25,7 +25,7 @@ from .streams import Event, Stream
 class Device(Shared):
     """One GPU. Get it with `get_device`; equal devices are one object."""
 
-    instead = "; pass its name on, as in get_device('hip:0')"
+    _instead = "; pass its name on, as in get_device('hip:0')"
 
     def __init__(self, driver: Driver, index: int):
         self.driver, self.index = driver, index

@@ -11,12 +11,12 @@ class OneOfAKind:
     """
 
     __slots__ = ()
-    instead = ""
+    _instead = ""
     """What to do instead, for the message."""
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         name = type(self).__name__
-        raise TypeError(f"a {name} is neither copied nor pickled: it belongs to its process{self.instead}")
+        raise TypeError(f"a {name} is neither copied nor pickled: it belongs to its process{self._instead}")
 
 
 class Shared(OneOfAKind):
