@@ -127,7 +127,9 @@ def test_names_of_generated_code_are_among_those(bundle: Bundle):
     """A name that generated code has of its own is one that no manifest can have."""
     op = bundle.index.ops[0]
     getattr(bundle, op.name)(np.zeros(4, np.float32), **{op.scalars[0].name: 1.0})
-    sources = [lines for name, (_, _, lines, _) in linecache.cache.items() if name.startswith("<aot_runtime: ")]
+    sources = [
+        lines for name, (_, _, lines, _) in linecache.cache.items() if name.startswith(f"<aot_runtime: {op.name} ")
+    ]
     own = {name for lines in sources for name in identifiers("".join(lines))} - {*ALLOWED}
     attributes = {"stream", "ptr", "run", "layout", "kernargs"}
     assert {name for name in own - attributes if IDENTIFIER.match(name)} == set()
