@@ -33,14 +33,7 @@ from .variants import VariantSpec
 
 TRITON_DTYPES: Mapping[str, str] = {
     "bool": "i1",
-    "int8": "i8",
-    "uint8": "u8",
-    "int16": "i16",
-    "uint16": "u16",
-    "int32": "i32",
-    "uint32": "u32",
-    "int64": "i64",
-    "uint64": "u64",
+    **{f"{sign}int{bits}": f"{sign or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
     "float16": "fp16",
     "bfloat16": "bf16",
     "float32": "fp32",
