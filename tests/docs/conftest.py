@@ -12,7 +12,7 @@ from tests.support.session_builds import build_once
 @pytest.fixture(scope="session")
 def attention_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """manifests/attention.yaml for gfx942, as far as plain attention of head_dim 64 in fp16 needs it."""
-    filters = "HEAD_DIM=64,T=float16,V_ROWS=true,PERSISTENT=false"
+    filters = "op=flash_attention|flash_attention_varlen,HEAD_DIM=64,T=float16,V_ROWS=true,PERSISTENT=false,PLAIN=true"
     return build_once(tmp_path_factory, "manifests/attention.yaml", filters) / "attention-gfx942"
 
 
