@@ -56,9 +56,11 @@ def test_a_stream_outlives_the_arrays_that_used_it():
 
 @in_double()
 def test_a_destroyed_foreign_stream_does_no_harm():
-    """A stream of another library may be gone when an array that it used is dropped."""
+    """A stream of another library may be gone when an array that it used is dropped, and its handle another's."""
     device, double = get_device("hip:0"), Double()
     handle = device.driver.create_stream(0)
+    device.empty(100, "int8", stream=handle)  # dropped at once
+    assert double.allocated() == 0, "its block is not kept"
     x = device.empty(MIB, "float32")
     x.owner.used_on(handle)
     device.driver.destroy_stream(0, handle)
