@@ -2,36 +2,61 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from .targets import TARGETS, Target, parse_arch
+from .command.cache import cache
+from .command.parameters import Archs
+from .targets import TARGETS, Target
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
+SUBCOMMANDS: Mapping[str, click.Command] = {"cache": cache}
 
 EPILOG = """\b
 Examples:
   aotbuild --arch gfx942 manifests/attention.yaml
-  aotbuild --arch gfx942 --arch sm_90 manifests/*.yaml -o dist
-  aotbuild --arch gfx942 --filter 'head_dim=128,dtype=float16' manifests/attention.yaml
-  aotbuild --arch gfx942 --dry-run manifests/attention.yaml
+  aotbuild --arch mi300x,h100 manifests/rows.yaml -o dist
+  aotbuild --arch gfx942 --filter op=softmax,dtype=half manifests/rows.yaml
+  aotbuild --arch gfx942 --dry-run manifests/*.yaml
+  aotbuild cache ls
 
 Exit status: 0 all built; 1 something did not compile or could not be written; 2 wrong usage or manifest.
 """
 
 
-class _Arch(click.ParamType):
-    name = "arch"
+class BuildCommand(click.Command):
+    """A command that builds, unless its first word is one of its subcommands."""
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Target:
-        if isinstance(value, Target):
-            return value
-        try:
-            return parse_arch(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args and args[0] in SUBCOMMANDS:
+            name, *rest = args
+            return SUBCOMMANDS[name].make_context(f"{info_name} {name}", rest, parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str()) for name, command in SUBCOMMANDS.items()])
+
+
+class _ManifestPath(click.Path):
+    """A manifest's path. The first word may be a subcommand's, too, which completion in shells offers."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        words = [] if ctx.params.get("manifests") or ctx.params.get("targets") else [*SUBCOMMANDS]
+        found = [CompletionItem(word) for word in words if word.startswith(incomplete)]
+        return [*found, *super().shell_complete(ctx, param, incomplete)]
 
 
 def _list_archs(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -41,9 +66,29 @@ def _list_archs(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
-@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("manifests", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--arch", "targets", type=_Arch(), multiple=True, required=True, help="Target; may be repeated.")
+def _filters(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, frozenset[str]]:
+    from .plan.filters import parse_filters
+
+    try:
+        return parse_filters(texts)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command(
+    cls=BuildCommand,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.argument("manifests", nargs=-1, required=True, type=_ManifestPath(path_type=Path))
+@click.option(
+    "--arch",
+    "targets",
+    type=Archs(),
+    multiple=True,
+    required=True,
+    help="Targets: architectures (gfx942), GPUs (mi300x) or `native`, with commas between them; may be repeated.",
+)
 @click.option(
     "-o",
     "--output",
@@ -58,7 +103,8 @@ def _list_archs(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     "filters",
     multiple=True,
     metavar="AXIS=VALUE,…",
-    help="Build only variants with these values; alternatives with |. `dtype` is any dtype variable.",
+    callback=_filters,
+    help="Build only variants with these values; alternatives with |. `dtype` is any dtype variable, `op` the op.",
 )
 @click.option("--dry-run", is_flag=True, help="Print how many variants there are per op; compile nothing.")
 @click.option(
@@ -85,11 +131,18 @@ def _list_archs(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Compiled variants are kept here. [default: ~/.cache/aotbuild]",
 )
 @click.option("--line-info", is_flag=True, help="Keep source lines in the code objects, for profilers.")
-@click.option("-v", "--verbose", is_flag=True, help="Print the compiler's traceback of each failure.")
+@click.option(
+    "-v",
+    "--verbose",
+    count=True,
+    help="Log what is done, and print the compiler's traceback of each failure; -vv: more.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.version_option(package_name="aotbuild")
 def main(
-    manifests: tuple[Path, ...], targets: tuple[Target, ...], output: Path, jobs: int | None, filters: tuple[str, ...],
-    dry_run: bool, timeout: float, cache_dir: Path | None, line_info: bool, verbose: bool,
+    manifests: tuple[Path, ...], targets: tuple[tuple[Target, ...], ...], output: Path, jobs: int | None,
+    filters: dict[str, frozenset[str]], dry_run: bool, timeout: float, cache_dir: Path | None, line_info: bool,
+    verbose: int, quiet: bool,
 ) -> None:  # fmt: skip
     """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU."""
     from aot.compile.cache import CacheError
@@ -97,17 +150,19 @@ def main(
 
     from .session import BuildError, Request, build
 
+    _log_to_stderr(verbose, quiet)
     request = Request(
         manifests,
-        tuple(dict.fromkeys(targets)),
+        tuple(dict.fromkeys(target for group in targets for target in group)),
         output,
         jobs,
-        parse_filters(filters),
+        filters,
         dry_run,
         timeout,
         cache_dir,
         line_info,
-        verbose,
+        bool(verbose),
+        quiet,
     )
     try:
         sys.exit(build(request))
@@ -123,16 +178,7 @@ def main(
         sys.exit(130)
 
 
-def parse_filters(texts: tuple[str, ...]) -> dict[str, frozenset[str]]:
-    """`a=1|2,b=x` → {a: {1, 2}, b: {x}}, lower case."""
-    filters: dict[str, frozenset[str]] = {}
-    for text in texts:
-        for item in text.split(","):
-            axis, equals, values = item.partition("=")
-            wanted = frozenset(value.strip().lower() for value in values.split("|"))
-            if not equals or not axis.strip() or "" in wanted:
-                raise click.BadParameter(
-                    f"'{item}' is not axis=value; write e.g. 'head_dim=64|128,dtype=float16'", param_hint="--filter"
-                )
-            filters[axis.strip().lower()] = filters.get(axis.strip().lower(), frozenset()) | wanted
-    return filters
+def _log_to_stderr(verbose: int, quiet: bool) -> None:
+    level = logging.ERROR if quiet else (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(format="aotbuild: %(message)s", stream=sys.stderr)
+    logging.getLogger("aotbuild").setLevel(level)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from aot.compile.batch import OnDone, Outcome, compile_missing, look_up
 from aot.compile.cache import CompileCache
@@ -23,15 +24,18 @@ from aot.compile.kernel_source import KernelSource, inspect_kernel
 from aot.compile.pool import CompileFailure, WarmPool, default_workers
 from aot.manifest.loading import Manifest, load_manifest
 from aot.manifest.yamlfile import ManifestError
-from aot.plan.bundles import PlannedBundle, filter_names, plan_bundle
+from aot.plan.bundles import PlannedBundle, plan_bundle
 from aot.plan.cases import Recipe
+from aot.plan.filters import Filters, resolve_filters
 from aot.write.bundle_writer import write_bundle
 from aot.write.roles import check_roles
 from aot.write.vectors import CaseVectors, Computed, VectorCache, case_vectors, compute
 from aot_runtime.errors import AotError, BundleError
+from aot_runtime.texts import size_text
 
 from .targets import Target
 
+LOG = logging.getLogger("aotbuild.build")
 LOG_EVERY_S = 10.0
 """Seconds between progress lines where the output is no terminal."""
 
@@ -48,17 +52,18 @@ class Request:
     targets: tuple[Target, ...]
     output: Path
     jobs: int | None
-    filters: Mapping[str, frozenset[str]]
+    filters: Filters
     dry_run: bool
     timeout: float
     cache_dir: Path | None
     line_info: bool
-    verbose: bool
+    tracebacks: bool = False
+    quiet: bool = False
 
 
 def build(request: Request) -> int:
     """Run a build; returns the exit status. Raises `ManifestError`, `BuildError` and `CacheError`."""
-    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False, quiet=request.quiet)
     started = time.monotonic()
     bundles = plan(request)
     if request.dry_run:
@@ -67,10 +72,14 @@ def build(request: Request) -> int:
     cache = CompileCache(request.cache_dir)
     with _locked(request.output, [bundle.folder_name for bundle in bundles]):
         outcome, missing = look_up({key: job for bundle in bundles for key, job in bundle.jobs.items()}, cache)
+        LOG.info("cache %s has %d of %d kernels", cache.path, outcome.cached, outcome.cached + len(missing))
         if missing:
             workers = min(request.jobs or default_workers(len(missing)), len(missing))
-            ops = {variant.key: variant.spec.op for bundle in bundles for variant in bundle.variants}
-            with WarmPool(workers, request.timeout) as pool, _progress(console, ops, len(missing), workers) as advance:
+            labels = {variant.key: variant.spec.label for bundle in bundles for variant in bundle.variants}
+            with (
+                WarmPool(workers, request.timeout) as pool,
+                _progress(console, labels, workers, len(missing)) as advance,
+            ):
                 compile_missing(missing, cache, pool, outcome, advance)
         if outcome.failures:
             _print_failures(request, bundles, outcome)
@@ -101,12 +110,8 @@ def plan(request: Request) -> list[PlannedBundle]:
         for manifest in manifests
         if owners[manifest.spec.bundle] > 1
     ]
-    names = frozenset().union(*map(filter_names, manifests))
-    faults += [
-        f"--filter: no manifest has an axis '{name}'; there are {', '.join(sorted(names))}"
-        for name in request.filters
-        if manifests and name not in names
-    ]
+    filters, wrong = resolve_filters(manifests, request.filters)
+    faults += wrong if len(manifests) == len(request.manifests) else []
     if faults:
         raise ManifestError(faults)
     with ForkedProcess(request.timeout) as process:
@@ -115,7 +120,7 @@ def plan(request: Request) -> list[PlannedBundle]:
             return process.run(inspect_kernel, root, path)
 
         return [
-            plan_bundle(manifest, target, request.filters, request.line_info, inspect)
+            plan_bundle(manifest, target, filters, request.line_info, inspect)
             for manifest in manifests
             for target in request.targets
         ]
@@ -158,33 +163,32 @@ def _locked(output: Path, names: list[str]) -> Iterator[None]:
 
 
 @contextmanager
-def _progress(console: Console, ops: Mapping[str, str], total: int, workers: int) -> Iterator[OnDone]:
+def _progress(console: Console, labels: Mapping[str, str], workers: int, total: int) -> Iterator[OnDone]:
     """Yields the callback for each finished variant: a bar on a terminal, a line now and then in a log.
 
     Args:
-        ops: key of a variant → its op.
+        labels: key of a variant → what it is.
     """
-    if not console.is_terminal:
+    if not console.is_terminal or console.is_dumb_terminal:
         console.print(f"compiling {_count(total, 'variant')} with {_count(workers, 'worker')}")
-        yield _Log(console, total)
+        yield _Log(console, labels, total)
         return
     columns = (
-        TextColumn("compiling"),
-        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        BarColumn(bar_width=None),
         MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("eta"),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left{task.fields[note]}"),
     )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=total)
+    with Progress(*columns, console=console, transient=True, expand=True) as bar:
+        task = bar.add_task("", total=total, note="")
         failed = 0
 
         def advance(key: str, result: CompiledKernel | CompileFailure) -> None:
             nonlocal failed
             failed += isinstance(result, CompileFailure)
-            bar.update(task, advance=1, description=f"{ops[key]}{_failed(failed)}")
+            _log_result(labels[key], result)
+            bar.update(task, advance=1, note=_failed(failed))
 
         yield advance
 
@@ -192,17 +196,27 @@ def _progress(console: Console, ops: Mapping[str, str], total: int, workers: int
 class _Log:
     """Progress in lines: one every `LOG_EVERY_S` seconds."""
 
-    def __init__(self, console: Console, total: int):
-        self.console, self.total = console, total
+    def __init__(self, console: Console, labels: Mapping[str, str], total: int):
+        self.console, self.labels, self.total = console, labels, total
         self.done = self.failed = 0
-        self.next_line = time.monotonic() + LOG_EVERY_S
+        self.started = time.monotonic()
+        self.next_line = self.started + LOG_EVERY_S
 
     def __call__(self, key: str, result: CompiledKernel | CompileFailure) -> None:
         self.done += 1
         self.failed += isinstance(result, CompileFailure)
-        if time.monotonic() >= self.next_line:
-            self.console.print(f"  {self.done}/{self.total}{_failed(self.failed)}")
-            self.next_line = time.monotonic() + LOG_EVERY_S
+        _log_result(self.labels[key], result)
+        now = time.monotonic()
+        if now >= self.next_line:
+            left = (now - self.started) * (self.total - self.done) / self.done
+            minutes, seconds = divmod(round(left), 60)
+            note = f", {minutes}:{seconds:02} left{_failed(self.failed)}"
+            self.console.print(f"  {self.done}/{self.total}{note}")
+            self.next_line = now + LOG_EVERY_S
+
+
+def _log_result(label: str, result: CompiledKernel | CompileFailure) -> None:
+    LOG.info("%s %s", "failed: " if isinstance(result, CompileFailure) else "compiled", label)
 
 
 def _count(number: int, noun: str) -> str:
@@ -228,7 +242,7 @@ def _print_failures(request: Request, bundles: list[PlannedBundle], outcome: Out
     for bundle in bundles:
         for variant in bundle.variants:
             if failure := outcome.failures.get(variant.key):
-                details = failure.traceback_text if request.verbose else ""
+                details = failure.traceback_text if request.tracebacks else ""
                 label = f"{bundle.folder_name}: {variant.spec.label}"
                 by_reason.setdefault((failure.reason, details), []).append(label)
     count = _count(sum(map(len, by_reason.values())), "variant")
@@ -251,7 +265,7 @@ def _write(
         raise BuildError(f"bundle {bundle.folder_name} was not written, as no reader would take it: {error}") from None
     console.print(
         f"{written.folder}: {len(bundle.variants)} variants, {written.code_objects} code objects, "
-        f"{written.size / 1e6:.1f} MB{_cases(bundle)}"
+        f"{size_text(written.size)}{_cases(bundle)}"
     )
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aot_runtime.contract.arch import ARCHITECTURES, Architecture, Backend, Tier
+from aot_runtime.contract.arch import ARCHITECTURES, GPU_NAMES, Architecture, Backend, Tier
 
 if TYPE_CHECKING:
     from triton.backends.compiler import GPUTarget
@@ -57,22 +58,25 @@ TARGETS: tuple[Target, ...] = tuple(Target(arch) for arch in ARCHITECTURES)
 
 
 def parse_arch(text: str) -> Target:
-    """The target that `text` names. Raises ValueError saying why it is refused, and listing what is allowed."""
-    return Target(text.strip())
+    """The target that `text` names: an architecture, or a GPU (`MI300X`, `RX 7900 XTX`).
+
+    Raises ValueError saying why it is refused, and listing what is allowed.
+    """
+    name = text.strip()
+    gpu = re.sub(r"[^a-z0-9]|amd|nvidia|instinct|radeon|geforce", "", name.lower())
+    return Target(GPU_NAMES.get(gpu, name))
 
 
 def _refusal(arch: str) -> str:
     bare = arch.split(":", 1)[0]
     if bare != arch and bare in ARCHITECTURES:
         return f"architecture {arch!r}: feature flags are not part of the name; use {bare!r}"
-    if "," in arch or ";" in arch:
-        return f"architecture {arch!r}: one name at a time; allowed: {_allowed()}"
     if arch.endswith("-generic"):
         return f"architecture {arch!r}: generic targets are not compiled by Triton; allowed: {_allowed()}"
     if arch[-1:] in ("a", "f") and arch[:-1] in ARCHITECTURES:
         return f"architecture {arch!r}: the accelerated features are always on; use {arch[:-1]!r}"
-    nearest = difflib.get_close_matches(arch.lower(), ARCHITECTURES, n=1)
-    hint = f"; the nearest is {nearest[0]!r}" if nearest else ""
+    nearest = difflib.get_close_matches(arch.lower(), [*ARCHITECTURES, *GPU_NAMES], n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     return f"unknown architecture {arch!r}{hint}; allowed: {_allowed()}"
 
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -18,6 +19,8 @@ from .jobs import CompiledKernel
 
 T = TypeVar("T")
 
+COMPILED, VECTORS = "v2", "vectors-v1"
+"""Folders of the cache: of compiled kernels, of selftest vectors. Another one, once the encoding changes."""
 MAX_ENTRY_BYTES = 1 << 28
 """Size of an entry, of which the largest are selftest vectors."""
 
@@ -45,7 +48,7 @@ class Cache(Generic[T]):
         """Open or create the directory; None: `default_cache_dir()`. Raises `CacheError` if it cannot be written.
 
         Args:
-            folder: of this type below the cache's directory; another one once the encoding changes.
+            folder: of this type, below the cache's directory.
         """
         self.path = Path(path) if path is not None else default_cache_dir()
         self._folder, self._kind = folder, kind
@@ -98,7 +101,7 @@ class CompileCache(Cache[CompiledKernel]):
     """Compiled kernels by key (`keys.JobKeys`)."""
 
     def __init__(self, path: Path | str | None = None):
-        super().__init__(path, "v2", CompiledKernel)
+        super().__init__(path, COMPILED, CompiledKernel)
 
 
 def _regular_content(path: Path) -> bytes:
@@ -108,6 +111,8 @@ def _regular_content(path: Path) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_ENTRY_BYTES:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        with suppress(OSError):  # a cache that is only read
+            os.utime(descriptor)  # when it was last used, by which the cache is pruned
         return file.read(status.st_size)
 
 

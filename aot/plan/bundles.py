@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -22,6 +22,7 @@ from .binding import Binder, Bound, bound_functions, compile_job
 from .cases import PlannedCase, plan_cases
 from .configs import config_error
 from .contract import build_contract
+from .filters import Filters, passes
 from .variants import TooManyPointsError, VariantSpec, enumerate_variants
 
 Inspect = Callable[[str, str], KernelSource]
@@ -61,14 +62,14 @@ class PlannedBundle:
 def plan_bundle(
     manifest: Manifest,
     target: Target,
-    filters: Mapping[str, frozenset[str]],
+    filters: Filters,
     line_info: bool,
     inspect: Inspect = inspect_kernel,
 ) -> PlannedBundle:
     """Enumerate and bind every variant of a manifest for a target. Raises `ManifestError`.
 
     Args:
-        filters: axis, dtype variable, `dtype` or `op` → the values to build; all in lower case.
+        filters: as `resolve_filters` gives them.
         inspect: runs kernel files, which may do anything, elsewhere than in this process.
     """
     ops: list[records.Op] = []
@@ -76,7 +77,7 @@ def plan_bundle(
     cases: list[PlannedCase] = []
     for source in manifest.sources:
         op = build_contract(source.manifest, source.name, target.arch, _all_option_names())
-        kept = [item for item in _variants(source, op, target) if _passes(op, item, filters)]
+        kept = [item for item in _variants(source, op, target) if passes(op, item, filters)]
         if kept:
             ops.append(op)
             variants += _bind_op(source.manifest, op, kept, target, line_info, inspect)
@@ -104,19 +105,6 @@ def _variants(source: OpSource, op: records.Op, target: Target) -> list[VariantS
     return [
         item for item in found.variants if all(value in source.only.get(axis, (value,)) for axis, value in item.point)
     ]
-
-
-def filter_names(manifest: Manifest) -> frozenset[str]:
-    """What `--filter` may name for a manifest, in lower case."""
-    axes = [axis for source in manifest.sources for axis in (*source.spec.dtypes, *source.spec.constexprs)]
-    return frozenset({"op", "dtype", *(axis.lower() for axis in axes)})
-
-
-def _passes(op: records.Op, variant: VariantSpec, filters: Mapping[str, frozenset[str]]) -> bool:
-    """Whether a variant has one of the wanted values on each axis of a filter; `dtype` is any dtype variable."""
-    point = {name.lower(): {str(value).lower()} for name, value in (*variant.point, ("op", variant.op))}
-    point["dtype"] = {str(value).lower() for name, value in variant.point if name in op.dtypes}
-    return all(name not in point or point[name] & wanted for name, wanted in filters.items())
 
 
 def _bind_op(

@@ -27,7 +27,7 @@ import numpy as np
 
 import aot_runtime.bundle.vector_files
 import aot_runtime.contract.dtypes
-from aot.compile.cache import Cache
+from aot.compile.cache import VECTORS, Cache
 from aot.compile.isolation import TimeLimitError, WorkerDiedError
 from aot.compile.project import CompileError, Project, described, is_interrupt
 from aot.compile.python_source import Closure, closure
@@ -56,7 +56,7 @@ class VectorCache(Cache[CaseVectors]):
     """Vectors by key: what decides them is the case's recipe, the sources of its reference, and what runs them."""
 
     def __init__(self, path: Path | str | None = None):
-        super().__init__(path, "vectors-v1", CaseVectors)
+        super().__init__(path, VECTORS, CaseVectors)
 
 
 class CaseError(AotError):

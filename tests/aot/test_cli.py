@@ -42,7 +42,7 @@ def test_a_build_and_one_that_has_nothing_to_do(tmp_path: Path):
     first = project.build("--jobs", "2", workers=True)
     lines = first.stdout.splitlines()
     assert lines[0] == "compiling 8 variants with 2 workers"
-    assert re.fullmatch(rf"{re.escape(str(project.folder_of()))}: 8 variants, \d code objects, \d\.\d MB", lines[-2])
+    assert re.fullmatch(rf"{re.escape(str(project.folder_of()))}: 8 variants, \d code objects, \d+\.\d KiB", lines[-2])
     assert figures(first) == (8, 0) and first.stderr == ""
     index = project.bundle()
     assert (index.name, index.target.arch, len(index.variants)) == ("tiny", "gfx942", 8)
@@ -96,7 +96,7 @@ def test_what_is_listed():
     [
         (
             ["--arch", "gfx943"],
-            "unknown architecture 'gfx943'; the nearest is 'gfx942'; allowed: gfx908, gfx90a, gfx942,",
+            "unknown architecture 'gfx943'; did you mean 'gfx942'?; allowed: gfx908, gfx90a, gfx942,",
         ),
         (["--jobs", "0"], "'--jobs'"),
         (["--timeout", "0"], "'--timeout'"),
@@ -133,7 +133,7 @@ def test_the_faults_of_all_manifests_come_together(project: Project, tmp_path: P
 
 def test_two_manifests_of_one_bundle_and_a_filter_on_no_axis(project: Project):
     said = f"{project.manifest}: bundle 'tiny' is in another of these manifests too"
-    no_axis = "--filter: no manifest has an axis 'blok'; there are block, dtype, op, t"
+    no_axis = "--filter: no manifest has an axis 'blok'; did you mean 'block'?"
     assert errors(project.build(str(project.manifest), "--filter", "blok=16")) == [said, said, no_axis]
 
 

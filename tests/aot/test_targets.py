@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from aot.targets import TARGETS, Target, parse_arch
+from aot_runtime.contract.arch import ARCHITECTURES, GPU_NAMES
 
 
 @pytest.mark.parametrize(("arch", "triton_arch", "lds_kib"), [("gfx950", "gfx950", 160), ("sm_90", 90, 227)])
@@ -20,10 +21,10 @@ REFUSALS = {
     "gfx9-4-generic": "generic targets",
     "sm_90a": "use 'sm_90'",
     "sm_100f": "use 'sm_100'",
-    "GFX942": "the nearest is 'gfx942'",
-    "sm90": "the nearest is 'sm_90'",
+    "GFX942": "did you mean 'gfx942'?",
+    "sm90": "did you mean 'sm_90'?",
+    "MI-300": "did you mean 'mi300x'?",
     "": "allowed: gfx908, gfx90a",
-    "gfx942,gfx950": "one name at a time",
 }
 
 
@@ -33,6 +34,13 @@ def test_refusals_say_why(text: str):
         with pytest.raises(ValueError, match="architecture") as caught:
             make(text)
         assert REFUSALS[text] in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["mi300x", " MI300A", "AMD Instinct MI325X", "Radeon RX 7900 XTX", "h100", "RTX-4090"])
+def test_a_gpu_by_its_name(name: str):
+    wanted = {"mi": "gfx942", "am": "gfx942", "ra": "gfx1100", "h1": "sm_90", "rt": "sm_89"}
+    assert parse_arch(name).arch == wanted[name.strip().lower()[:2]]
+    assert set(GPU_NAMES.values()) <= set(ARCHITECTURES) and not set(GPU_NAMES) & set(ARCHITECTURES)
 
 
 def test_listing_targets_does_not_import_triton():

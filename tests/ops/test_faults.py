@@ -162,7 +162,7 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault_is_noticed(op_bundles: OpBundles, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, fault: str):
-    from aot.cli import parse_filters
+    from aot.plan.filters import parse_filters
     from tests.support.on_demand import BundleOnDemand
 
     (manifest, filters, check), file, right, wrong = FAULTS[fault]

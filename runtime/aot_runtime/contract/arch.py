@@ -240,6 +240,39 @@ _NVIDIA = (
 ARCHITECTURES: Mapping[str, Architecture] = {row.name: row for row in (*_AMD, *_NVIDIA)}
 """Every architecture by name; AMD's first, each by age."""
 
+GPU_NAMES: Mapping[str, str] = {
+    gpu: arch
+    for arch, gpus in {
+        "gfx908": "mi100",
+        "gfx90a": "mi210 mi250 mi250x",
+        "gfx942": "mi300a mi300x mi325x",
+        "gfx950": "mi350x mi355x",
+        "gfx1100": "rx7900xtx rx7900xt rx7900gre w7900 w7800",
+        "gfx1101": "rx7800xt rx7700xt w7700",
+        "gfx1102": "rx7600 rx7600xt w7600 w7500",
+        "gfx1103": "780m 760m",
+        "gfx1150": "890m 880m",
+        "gfx1151": "8060s 8050s",
+        "gfx1152": "860m 840m",
+        "gfx1200": "rx9060xt",
+        "gfx1201": "rx9070xt rx9070 r9700",
+        "sm_75": "t4 rtx2080 rtx2080ti",
+        "sm_80": "a100 a30",
+        "sm_86": "a10 a40 a6000 rtx3090 rtx3080",
+        "sm_87": "orin",
+        "sm_89": "l4 l40 l40s rtx4090 rtx4080",
+        "sm_90": "h100 h200 gh200",
+        "sm_100": "b200 gb200",
+        "sm_103": "b300 gb300",
+        "sm_110": "thor",
+        "sm_120": "rtx5090 rtx5080 rtxpro6000",
+        "sm_121": "gb10",
+    }.items()
+    for gpu in gpus.split()
+}
+"""What people call GPUs, in lower case, letters and digits alone → their architecture (AMD's table of supported GPUs,
+LLVM's of processors, CUDA's list of GPUs)."""
+
 
 def likely_dies(arch: str, num_cus: int) -> int:
     """The dies of a device that has so many compute units and does not tell, from what a die of the product has."""

@@ -13,6 +13,7 @@ from .drivers import GPUS, device_for_arch, driver_for_arch, open_driver
 from .drivers.base import Driver
 
 _REGISTRY_LOCK = threading.Lock()
+WITHOUT_A_GPU = "without a GPU: device=\"emulator\" runs bundles for AMD GPUs (pip install 'aotbuild[emulator]')"
 _BY_ARCH = "emulator"
 """The driver whose devices are named by arch: it has one of each that it knows."""
 
@@ -59,25 +60,49 @@ def find_device(device: Device | str | None, archs: Collection[str]) -> Device:
         return _first_of(name, archs)
 
 
+def list_gpus() -> list[Device]:
+    """The GPUs of this machine, over all drivers in order. Raises `DeviceError` where there is none."""
+    with _REGISTRY_LOCK:
+        search = _Search()
+        found = [device for name in GPUS for device in search.devices(name)]
+    if not found:
+        raise search.error()
+    return found
+
+
 def _first_gpu(archs: Collection[str]) -> Device:
     """Only the drivers that have devices of `archs` are opened, unless there is none to be found."""
     likely = {driver_for_arch(arch) for arch in archs}
-    found, obstacles = [], {}
+    search, found = _Search(), []
     for name in sorted(GPUS, key=lambda name: name not in likely):
-        try:
-            devices = _devices(name)
-        except DeviceError as error:
-            obstacles[name] = str(error)
-            continue
+        devices = search.devices(name)
         for device in devices:
             if not archs or device.arch in archs:
                 return device
         found += devices
-        if not devices:
-            obstacles[name] = "the driver is installed and sees no GPU"
     if not found:
-        raise DeviceError("there is no usable GPU" + "".join(f"\n  {name}: {obstacles[name]}" for name in GPUS))
+        raise search.error()
     raise _misfit(archs, found)
+
+
+class _Search:
+    """A search for GPUs, which keeps why a driver has none."""
+
+    def __init__(self) -> None:
+        self._obstacles: dict[str, str] = {}
+
+    def devices(self, driver: str) -> list[Device]:
+        self._obstacles[driver] = "the driver is installed and sees no GPU"
+        try:
+            return _devices(driver)
+        except DeviceError as error:
+            self._obstacles[driver] = str(error)
+            return []
+
+    def error(self) -> DeviceError:
+        """That no driver has a GPU."""
+        obstacles = "".join(f"\n  {name}: {self._obstacles[name]}" for name in GPUS)
+        return DeviceError(f"there is no usable GPU{obstacles}\n  {WITHOUT_A_GPU}")
 
 
 def _first_of(name: str, archs: Collection[str]) -> Device:

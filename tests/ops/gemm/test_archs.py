@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("tinygrad", reason="the emulator needs the extra `emulator`")
 pytest.importorskip("triton", reason="building bundles needs the extra `build`")
 
-from aot.cli import parse_filters
+from aot.plan.filters import parse_filters
 from aot_runtime import Bundle
 from aot_runtime.weights import to_int4
 from tests.ops.gemm.checking import check, matrix

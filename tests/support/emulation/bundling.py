@@ -38,7 +38,7 @@ def on_demand_on(
 
 @cache
 def _planned(folder: Path, device: Device, manifest: str, filters: str, check_contents: bool) -> Bundle:
-    from aot.cli import parse_filters
+    from aot.plan.filters import parse_filters
     from tests.support.on_demand import BundleOnDemand
 
     path = ROOT / f"manifests/{manifest}.yaml"

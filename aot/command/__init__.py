@@ -1,0 +1,1 @@
+"""The subcommands of `aotbuild`, and the types of its options."""

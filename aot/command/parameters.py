@@ -1,0 +1,77 @@
+"""Types of options: architectures, filters, sizes and ages."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from aot.targets import TARGETS, Target, parse_arch
+
+NATIVE = "native"
+"""Stands for the architectures of this machine's GPUs."""
+
+_SIZES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_DAYS = {"h": 1 / 24, "d": 1, "w": 7}
+
+
+class Archs(click.ParamType):
+    """Targets, in a list with commas."""
+
+    name = "arch"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Target, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            names = [name.strip() for name in str(value).split(",")]
+            found = (native_targets() if name == NATIVE else (parse_arch(name),) for name in names)
+            return tuple(dict.fromkeys(target for targets in found for target in targets))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        done, comma, last = incomplete.rpartition(",")
+        names = [*(target.arch for target in TARGETS), NATIVE]
+        return [CompletionItem(f"{done}{comma}{name}") for name in names if name.startswith(last)]
+
+
+def native_targets() -> tuple[Target, ...]:
+    """The architectures of this machine's GPUs. Raises ValueError where it has none that code can be built for."""
+    from aot_runtime.device.registry import list_gpus
+    from aot_runtime.errors import DeviceError
+
+    try:
+        return tuple(Target(arch) for arch in dict.fromkeys(device.arch for device in list_gpus()))
+    except DeviceError as error:
+        raise ValueError(f"'{NATIVE}' stands for the GPUs of this machine, and {error}") from None
+
+
+class Size(click.ParamType):
+    """A number of bytes: `500MiB`."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]iB|B|)", str(value).strip())
+        if not found:
+            self.fail(f"'{value}' is no size; write 2GiB, 500MiB or a number of bytes", param, ctx)
+        return int(float(found[1]) * _SIZES[found[2]])
+
+
+class Age(click.ParamType):
+    """A time span in days: `30d`, `2w`, `12h`."""
+
+    name = "age"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) *([hdw])", str(value).strip())
+        if not found:
+            self.fail(f"'{value}' is no age; write 30d, 2w or 12h", param, ctx)
+        return float(found[1]) * _DAYS[found[2]]
