@@ -1,6 +1,36 @@
-"""`python -m aot` is the command `aotbuild`."""
+"""The command `aotbuild`, also as `python -m aot`, where what it needs is installed."""
 
-from aot.cli import main
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+NEEDED = ("click", "rich", "filelock", "pebble", "pydantic", "ruamel.yaml", "triton")
+"""Packages of the extra `build`, as they are imported."""
+
+
+def main() -> None:
+    """Run `aotbuild`. Exits with status 2, naming the extra, where a package is missing."""
+    missing = [name for name in NEEDED if not _is_there(name)]
+    if missing:
+        where = "" if sys.platform == "linux" else "; Triton has packages for Linux alone: build there, and run here"
+        sys.exit(_told(f"building needs {', '.join(missing)}: pip install 'aotbuild[build]'{where}"))
+    from aot.cli import main as command
+
+    command(prog_name="aotbuild")
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # the package that it is in is not there
+        return False
+
+
+def _told(message: str) -> int:
+    print(f"aotbuild: error: {message}", file=sys.stderr)
+    return 2
+
 
 if __name__ == "__main__":
-    main(prog_name="aotbuild")
+    main()

@@ -28,7 +28,6 @@ from types import ModuleType
 from typing import IO, Any, TypeVar
 
 import pebble
-import psutil
 
 from aot_runtime.errors import AotError
 
@@ -111,13 +110,21 @@ def default_workers(jobs: int) -> int:
 
 def _available_memory_bytes() -> int:
     """Free memory of the machine, or of the control group (v2) where that has less."""
-    available = psutil.virtual_memory().available
+    available = _available_kib() << 10
     try:
         group = Path("/sys/fs/cgroup")
         limit, used = (group / "memory.max").read_text(), (group / "memory.current").read_text()
         return min(available, int(limit) - int(used))
     except (OSError, ValueError):
         return available
+
+
+def _available_kib() -> int:
+    """What the kernel says can be had without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1])
+    return 1 << 40  # a kernel that does not say so does not limit anything
 
 
 class WarmPool(Executor):

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgpack
+import msgspec
 
 GFX942 = 0x4C
 STRTAB, SYMTAB, NOTE = 3, 2, 7
@@ -68,7 +68,7 @@ class MadeElf:
 
 def metadata_note(metadata: Any) -> bytes:
     """The note that has a code object's metadata."""
-    content = metadata if isinstance(metadata, bytes) else msgpack.packb(metadata)
+    content = metadata if isinstance(metadata, bytes) else msgspec.msgpack.encode(metadata)
     return struct.pack("<III", 7, len(content), 32) + b"AMDGPU\0\0" + content + bytes(-len(content) % 4)
 
 

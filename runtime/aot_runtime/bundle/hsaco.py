@@ -9,6 +9,8 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.errors import BundleError
 from aot_runtime.texts import shown
@@ -50,8 +52,6 @@ def hsaco_kernels(elf: Elf, arch: str) -> Iterator[KernelMetadata]:
 
 
 def _metadata(elf: Elf) -> dict[str, Any]:
-    import msgpack
-
     for section in elf.sections:
         if section.type != SHT_NOTE:
             continue
@@ -61,8 +61,8 @@ def _metadata(elf: Elf) -> dict[str, Any]:
             start = at + 12 + _padded(name_size)
             if kind == _NT_AMDGPU_METADATA and data[at + 12 : at + 12 + name_size] == b"AMDGPU\0":
                 try:
-                    return _typed(msgpack.unpackb(data[start : start + size]), "AMDGPU metadata", dict)
-                except (ValueError, TypeError, msgpack.UnpackException) as error:
+                    return _typed(msgspec.msgpack.decode(data[start : start + size]), "AMDGPU metadata", dict)
+                except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
                     raise BundleError(f"AMDGPU metadata is not MessagePack: {error}") from None
             at = start + _padded(size)
     raise BundleError("code object has no AMDGPU metadata note")

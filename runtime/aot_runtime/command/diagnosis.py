@@ -22,7 +22,7 @@ from aot_runtime.texts import ID_LENGTH, size_text
 from .extras import extra_lines
 from .tables import find_bundles
 
-PACKAGES = ("aotbuild", "numpy", "ml_dtypes", "msgspec", "msgpack", "click", "hip-python", "cuda-bindings")
+PACKAGES = ("aotbuild", "numpy", "ml_dtypes", "msgspec", "click", "rich", "hip-python", "cuda-bindings")
 DRIVERS = ("hip", "cuda")
 _VARIABLES = (VARIABLE, "ROCM_PATH", "HIP_PATH", "CUDA_HOME", "LD_LIBRARY_PATH", "HIP_VISIBLE_DEVICES",
               "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION", "HSA_XNACK",

@@ -35,7 +35,7 @@ class Requirement:
 def requirements(extra: str) -> list[Requirement]:
     """What an extra needs. Raises `PackageNotFoundError` where aotbuild itself is not installed."""
     found = map(_REQUIREMENT.match, metadata.requires("aotbuild") or ())
-    return [Requirement(m[1], m[2], _version(m[1])) for m in found if m and m[3] == extra]
+    return [Requirement(m[1], m[2], _version(m[1])) for m in found if m and m[3] == extra and m[1] != "aotbuild"]
 
 
 def extra_lines(part: str, extra: str) -> Iterator[str]:
