@@ -31,14 +31,16 @@ Exit status: 0 all built; 1 something did not compile or could not be written; 2
 
 
 class BuildCommand(click.Command):
-    """A command that builds, unless its first word is one of its subcommands."""
+    """A command that builds, unless its first word is one of its subcommands, `commands`."""
+
+    commands = SUBCOMMANDS
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        if args and args[0] in SUBCOMMANDS:
+        if args and args[0] in self.commands:
             name, *rest = args
-            return SUBCOMMANDS[name].make_context(f"{info_name} {name}", rest, parent, **extra)
+            return self.commands[name].make_context(f"{info_name} {name}", rest, parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -47,7 +49,7 @@ class BuildCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
         with formatter.section("Commands"):
-            formatter.write_dl([(name, command.get_short_help_str()) for name, command in SUBCOMMANDS.items()])
+            formatter.write_dl([(name, command.get_short_help_str()) for name, command in self.commands.items()])
 
 
 class _ManifestPath(click.Path):

@@ -1,4 +1,4 @@
-"""Causal attention from a bundle: python examples/attention_numpy.py dist/attention-gfx942"""
+"""Causal attention from a bundle: python examples/attention_numpy.py dist/attention-gfx942 [DEVICE]"""
 
 import sys
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from aot_runtime import open_bundle
 
-attention = open_bundle(sys.argv[1])  # on the first GPU of the bundle's kind
+attention = open_bundle(*sys.argv[1:])  # by default on the first GPU that the bundle fits
 rng = np.random.default_rng(0)
 q, k, v = (rng.standard_normal((2, 8, 300, 64)).astype(np.float16) for _ in range(3))
 

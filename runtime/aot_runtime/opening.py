@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from aot_runtime.device.device import Device
     from aot_runtime.opened import Bundle
 
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _COMPUTE_CAPABILITY = (75, 76)
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR."""
 
@@ -53,7 +54,7 @@ def open_bundle(path: str | Path, device: Device | str | None = None, *, check_c
 def _look_at(path: str) -> str | None:
     """What a bundle is for, by a look at the start of its index: `hip gfx942`, say; None where that does not tell."""
     try:
-        descriptor = os.open(f"{path}/bundle.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(f"{path}/bundle.json", os.O_RDONLY | _NO_LINK)
         try:
             head = os.read(descriptor, 2048) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
         finally:

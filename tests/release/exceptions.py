@@ -55,7 +55,7 @@ TABLE = (
          "--size 256 --seqlen 256 --rounds 1"),
     Rule(r"\bpytest .*tests/", Action.APPEND, "for .ci/run runs the tests", "--collect-only -q"),
     # What is not run
-    Rule(r"^pip install", Action.SKIP, "would change the Python environment of the check"),
+    Rule(r"^pip (install|wheel)", Action.SKIP, "would change the Python environment of the check"),
     Rule(r"^(ruff|mypy)\b", Action.SKIP, ".ci/run runs the linters"),
     Rule(r"^pytest( -n auto)?$", Action.SKIP, ".ci/run runs the test suite"),
     Rule(r"^python -m tests\.release$", Action.SKIP, "is this check"),
@@ -64,7 +64,7 @@ TABLE = (
     Rule("^aotbundle selftest dist/[^ ]+$", Action.REFUSED, "runs the ops", NO_GPU),
     Rule("^aotbundle bench memory dist/", Action.REFUSED, "measures the device", NO_GPU),
     Rule("^aotbundle doctor( dist/.*)?$", Action.REFUSED, "its exit status is 1 where no GPU is usable", NO_GPU),
-    Rule("^python examples/(attention_numpy|llama).py ", Action.REFUSED, "runs ops", NO_GPU),
+    Rule("^python examples/(attention_numpy|llama).py (?!.* emulator$)", Action.REFUSED, "runs ops", NO_GPU),
     Rule("^python examples/fmha.py (?!.*-device=emulator)", Action.REFUSED, "runs an op", NO_GPU),
     Rule("^python benchmarks/(launch|coldstart|attention|llama).py ", Action.REFUSED, "measures the device", NO_GPU),
     Rule("^python benchmarks/(rows|decode|gemm).py ", Action.REFUSED, "measures the device", NO_GPU_OR_TORCH),

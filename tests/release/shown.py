@@ -7,7 +7,6 @@ import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 import click
@@ -44,8 +43,10 @@ def collect(root: Path, commands: Mapping[str, click.Command]) -> list[Script]:
 
 def shipped_commands() -> dict[str, click.Command]:
     """The commands that the package installs, by name."""
-    scripts = metadata.distribution("aotbuild").entry_points.select(group="console_scripts")
-    return {script.name: script.load() for script in scripts}
+    from aot.cli import main as aotbuild
+    from aot_runtime.command.main import main as aotbundle
+
+    return {"aotbuild": aotbuild, "aotbundle": aotbundle}
 
 
 def files_of_pages(root: Path) -> dict[str, str]:
@@ -85,8 +86,8 @@ def _files(root: Path, patterns: list[str] | tuple[str, ...]) -> Iterator[Path]:
 def _subcommands(commands: Mapping[str, click.Command]) -> Iterator[tuple[str, click.Command]]:
     for name, command in commands.items():
         yield name, command
-        if isinstance(command, click.Group):
-            yield from _subcommands({f"{name} {inner}": value for inner, value in command.commands.items()})
+        inner = getattr(command, "commands", {})
+        yield from _subcommands({f"{name} {word}": subcommand for word, subcommand in inner.items()})
 
 
 def _docstrings(path: Path) -> Iterator[tuple[int, str]]:

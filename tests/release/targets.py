@@ -14,6 +14,7 @@ SMALL = {
     "manifests/attention_mods.yaml": "op=identity_attention,T=float16,HEAD_DIM=64",
     "manifests/attention_quantised.yaml": "op=flash_attention_int8_kv,T=float16,HEAD_DIM=64,BOUND_RIGHT=false",
     "manifests/decode.yaml": "op=append_kv,T=float16,C=float16,HEAD_DIM=64",
+    "manifests/first.yaml": "BOUND_RIGHT=true",
     "manifests/gemm.yaml": "op=int8_linear_relu",
     "manifests/llama.yaml": "op=advance",
     "manifests/memory.yaml": "op=copy",

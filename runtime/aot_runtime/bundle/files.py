@@ -13,8 +13,11 @@ from pathlib import Path
 
 from aot_runtime.errors import BundleError
 
+_HAS_FOLDERS = os.open in os.supports_dir_fd
+"""Whether a folder can be opened and its files by it: not on Windows, where a bundle's folder must not be changed by
+others while it is read."""
 # Where something is put in a file's place after it was looked at, opening it neither follows a link nor waits.
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_FLAGS = (os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK) if _HAS_FOLDERS else getattr(os, "O_BINARY", 0)
 
 
 def read_file(folder: Path, name: str, limit: int) -> bytes:
@@ -37,26 +40,37 @@ def _opened(folder: Path, name: str) -> Iterator[int]:
     *parents, last = name.split("/")
     if {"", ".", ".."} & {*parents, last}:
         raise OSError(errno.EINVAL, "that is no path in the bundle")
-    held = [os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)]
+    held: list[int] = []
     try:
-        for part in parents:
-            held.append(_open(part, held[-1], stat.S_ISDIR, "folder"))
-        held.append(_open(last, held[-1], stat.S_ISREG, "regular file"))
+        if _HAS_FOLDERS:
+            held.append(os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY))
+            for part in parents:
+                held.append(_open(part, held[-1], stat.S_ISDIR, "folder"))
+            held.append(_open(last, held[-1], stat.S_ISREG, "regular file"))
+        else:
+            for depth in range(1, len(parents) + 1):
+                _check(str(folder.joinpath(*parents[:depth])), None, stat.S_ISDIR, "folder")
+            held.append(_open(str(folder / name), None, stat.S_ISREG, "regular file"))
         yield held[-1]
     finally:
         for descriptor in held:
             os.close(descriptor)
 
 
-def _open(part: str, parent: int, is_wanted: Callable[[int], bool], kind: str) -> int:
-    """A descriptor of what is called `part` in a folder. What is not wanted is not opened: a device may act on that."""
+def _check(part: str, parent: int | None, is_wanted: Callable[[int], bool], kind: str) -> None:
+    """Raises `OSError` where what is called `part` in a folder is something else than what is wanted."""
     mode = os.stat(part, dir_fd=parent, follow_symlinks=False).st_mode
     if stat.S_ISDIR(mode) and not is_wanted(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not is_wanted(mode):
         found = "a symbolic link" if stat.S_ISLNK(mode) else f"no {kind}"
-        raise OSError(errno.EINVAL, f"'{part}' is {found}; only a bundle's own regular files are read")
-    descriptor = os.open(part, _FLAGS, dir_fd=parent)
+        raise OSError(errno.EINVAL, f"'{Path(part).name}' is {found}; only a bundle's own regular files are read")
+
+
+def _open(part: str, parent: int | None, is_wanted: Callable[[int], bool], kind: str) -> int:
+    """A descriptor of what is called `part` in a folder. What is not wanted is not opened: a device may act on that."""
+    _check(part, parent, is_wanted, kind)
+    descriptor = os.open(part, os.O_RDONLY | _FLAGS, dir_fd=parent)
     if is_wanted(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
