@@ -42,6 +42,7 @@ GIVEN = {
         ("linear_int4", {"zeros": np.zeros((2, 8), np.uint8), "codebook": np.zeros(16, FP32)}, "codebook"),
         ("lora_linear", {"up": np.zeros((1, 8, 5), FP16)}, "rank"),
         ("lora_linear", {"adapter_of": np.zeros(4, np.int32)}, "adapter_of"),
+        ("lora_linear", {"adapter_scales": np.ones(2, FP32)}, "adapters"),
     ),
 )
 def test_what_does_not_fit_is_refused(gemm: Bundle, op: str, changes: dict, message: str):
