@@ -150,7 +150,7 @@ def _block_scaled(dtype: np.dtype, a: Array, b: Array, scale_a: Array, scale_b: 
 
 
 def int8_linear(a: Array, w: Array, d: Array, alpha: float, beta: float = 1) -> Array:
-    """alpha * a w' + beta * d in float64, not yet rounded to int8. a: [m, k], w: [n, k], d: [n]."""
+    """alpha * a w' + beta * d in float64, not yet rounded to int8. a: [m, k], w: [n, k], d: [m|1, n|1]."""
     return alpha * integer_product(a, w.T).astype(np.float64) + beta * d.astype(np.float64)
 
 

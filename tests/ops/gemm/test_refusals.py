@@ -12,7 +12,7 @@ LONG = np.zeros((1, 131072), INT8)
 GIVEN = {
     "matmul": {"a": np.zeros((3, 4), FP16), "b": np.zeros((4, 3), FP16)},
     "integer_matmul": {"a": LONG, "b": LONG.T},
-    "int8_linear": {"a": LONG, "w": LONG, "d": np.zeros(1, INT8), "alpha": 1.0},
+    "int8_linear": {"a": LONG, "w": LONG, "d": np.zeros((1, 1), INT8), "alpha": 1.0},
     "scaled_matmul": {"a": np.ones((3, 8), INT8), "b": np.ones((8, 4), INT8), "scale_a": np.ones(3, FP32),
                       "scale_b": np.ones(4, FP32), "e": np.zeros((3, 4), FP16)},
     "block_scaled_matmul": {"a": np.ones((3, 8), INT8), "b": np.ones((8, 4), INT8), "scale_a": np.ones((3, 1), FP32),
