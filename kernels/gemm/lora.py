@@ -10,13 +10,13 @@ from kernels.gemm.product import product
 
 @triton.jit
 def lora_shrink(
-    x: Matrix, down: Matrices, adapter_of, inner, m, k, rank, scale,
+    x: Matrix, down: Matrices, adapter_of, adapter_scales, inner, m, k, rank, scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """inner = scale * x downᵀ, for rows that have an adapter. Grid: (cdiv(m, BLOCK_M), cdiv(rank, BLOCK_N), adapters).
 
     x: [m, k]; down: [adapters, rank, k], of one dtype; inner: fp32 [m, rank]; adapter_of: int32 [m]; a null
-    pointer: all have the first.
+    pointer: all have the first. adapter_scales: fp32 [adapters], factors beside `scale`; a null pointer: all are 1.
     """
     row, column, adapter = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N, tl.program_id(2)
     rows, columns = row + tl.arange(0, BLOCK_M), column + tl.arange(0, BLOCK_N)
@@ -24,6 +24,7 @@ def lora_shrink(
     if tl.max(chosen.to(tl.int32), 0) == 0:
         return
     acc = product(x, transposed(matrix_of(down, adapter)), row, column, m, rank, 0, k, BLOCK_M, BLOCK_N, BLOCK_K)
+    scale *= tl.load(adapter_scales + adapter, given(adapter_scales), 1.0)
     at = rows[:, None].to(tl.int64) * rank + columns[None, :]
     tl.store(inner + at, acc * scale, chosen[:, None] & (columns < rank)[None, :])
 

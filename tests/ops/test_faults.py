@@ -16,7 +16,7 @@ from aot_runtime.errors import EmulationError
 from tests.ops.attention import calls
 from tests.ops.attention.cases import Case, make_call
 from tests.ops.decode import test_append, test_contiguous, test_flex, test_paged
-from tests.ops.rows import checking
+from tests.ops.rows import checking, test_sampling
 from tests.support.dtypes import FP16
 from tests.support.op_bundles import OpBundles
 from tests.support.session_builds import ROOT, session_cache
@@ -68,6 +68,7 @@ SOFTMAX, LONG_SOFTMAX = (rows("softmax", cols=cols) for cols in (50, LONG))
 LAYER, LONG_LAYER = (rows("layer_norm", "weight bias", cols) for cols in (50, LONG))
 FUSED = rows("layer_norm", "weight", residual=np.random.default_rng(1).standard_normal((5, 50)).astype(FP16))
 MASKED = rows("softmax", mask=np.random.default_rng(1).random((5, 50)) < 0.5)
+KEPT = "rows", "op=sample,T=float32", test_sampling.test_the_kept_set_is_exact
 
 # What shows it, the file, what is right there, and what is wrong.
 FAULTS: dict[str, tuple[Check, str, str, str]] = {
@@ -141,6 +142,9 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
         "batch * indices.stride_batch + head_kv * indices.stride_heads", "batch * indices.stride_batch"),
     "slots outside written": (APPEND, "decode/append", "place < 0 or place // block_size >= blocks:", "place < 0:"),
     "not saturated": (APPEND_INT8, "decode/append", "-LARGEST), LARGEST)", "-LARGEST), 2 * LARGEST)"),
+    # Sampling
+    "last column not counted": (KEPT, "rows/sample", "        inside = columns < cols\n",
+        "        inside = columns < cols - 1\n"),
     # Softmax and norms
     "padding counted": (SOFTMAX, "rows/softmax", 'tl.where(inside, values, float("-inf"))', "values"),
     "one column too many": (SOFTMAX, "rows/softmax", "    inside = (row < rows) & (columns < cols)",

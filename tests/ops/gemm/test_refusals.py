@@ -12,7 +12,7 @@ LONG = np.zeros((1, 131072), INT8)
 GIVEN = {
     "matmul": {"a": np.zeros((3, 4), FP16), "b": np.zeros((4, 3), FP16)},
     "integer_matmul": {"a": LONG, "b": LONG.T},
-    "int8_linear": {"a": LONG, "w": LONG, "d": np.zeros(1, INT8), "alpha": 1.0},
+    "int8_linear": {"a": LONG, "w": LONG, "d": np.zeros((1, 1), INT8), "alpha": 1.0},
     "scaled_matmul": {"a": np.ones((3, 8), INT8), "b": np.ones((8, 4), INT8), "scale_a": np.ones(3, FP32),
                       "scale_b": np.ones(4, FP32), "e": np.zeros((3, 4), FP16)},
     "block_scaled_matmul": {"a": np.ones((3, 8), INT8), "b": np.ones((8, 4), INT8), "scale_a": np.ones((3, 1), FP32),
@@ -42,6 +42,7 @@ GIVEN = {
         ("linear_int4", {"zeros": np.zeros((2, 8), np.uint8), "codebook": np.zeros(16, FP32)}, "codebook"),
         ("lora_linear", {"up": np.zeros((1, 8, 5), FP16)}, "rank"),
         ("lora_linear", {"adapter_of": np.zeros(4, np.int32)}, "adapter_of"),
+        ("lora_linear", {"adapter_scales": np.ones(2, FP32)}, "adapters"),
     ),
 )
 def test_what_does_not_fit_is_refused(gemm: Bundle, op: str, changes: dict, message: str):
