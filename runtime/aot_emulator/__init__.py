@@ -7,6 +7,15 @@ only a name, and what is captured is kept as calls to make again.
 
 from __future__ import annotations
 
+import numpy as np
+
+from aot_runtime.errors import DeviceError
+
+if np.lib.NumpyVersion(np.__version__) < "2.1.0":  # the runtime itself does with an older one
+    raise DeviceError(
+        f"the emulator needs numpy 2.1 or later, and this is {np.__version__}: pip install 'aotbuild[emulator]'"
+    )
+
 from aot_emulator.driver import EmulatorDriver
 from aot_emulator.isa.archs import ARCHS
 from aot_emulator.machine.launch_options import Options, Order

@@ -247,11 +247,37 @@ def _index(layout: Layout, keys: tuple[Any, ...]) -> tuple[Shape, Shape, int]:
 
 
 def _reshape(layout: Layout, shape: Shape) -> Shape | None:
-    """Strides of a view of `shape`; None where none exists. numpy's own rule decides, on memory that is never read."""
+    """Strides of a view of `shape`, an array of the same size; None where none exists, by numpy's rule.
+
+    Elements one stride apart form a run, across dims too where the outer one goes on at the same stride. A dim of the
+    view lies in one run, so from the innermost on each takes its extent of what is left of a run.
+    """
     if layout.size == 0:
         return packed_strides(shape)
-    dummy = np.lib.stride_tricks.as_strided(np.empty(0, np.int8), layout.shape, layout.strides, writeable=False)
-    try:
-        return tuple(np.reshape(dummy, shape, copy=False).strides)
-    except ValueError:
-        return None
+    runs = _runs(layout)
+    left, stride = runs.pop()
+    strides: list[int] = []
+    for extent in reversed(shape):
+        if extent > 1 and left == 1:
+            left, stride = runs.pop()
+        if left % extent:
+            return None
+        strides.append(stride)
+        left //= extent
+        stride *= extent
+    return tuple(reversed(strides))
+
+
+def _runs(layout: Layout) -> list[tuple[int, int]]:
+    """(elements, stride) of each run of an array that is not empty, outermost first; dims of one element do not count.
+
+    A single element is a run of one.
+    """
+    runs: list[tuple[int, int]] = []
+    for extent, stride in zip(layout.shape, layout.strides, strict=True):
+        if extent == 1:
+            continue
+        if runs and runs[-1][1] == extent * stride:
+            extent *= runs.pop()[0]
+        runs.append((extent, stride))
+    return runs or [(1, 1)]

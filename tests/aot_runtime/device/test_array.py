@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from itertools import permutations
 
 import ml_dtypes
 import numpy as np
@@ -13,8 +14,8 @@ from hypothesis.extra.numpy import array_shapes, basic_indices
 
 from aot_runtime import ArgumentError, get_device
 from aot_runtime.contract.dtypes import DTYPES, numpy_dtype
-from aot_runtime.contract.layout import packed_strides
-from aot_runtime.device.array import DeviceArray
+from aot_runtime.contract.layout import make_layout, packed_strides
+from aot_runtime.device.array import DeviceArray, _reshape
 from tests.support.hip_double.double import Double, in_double
 
 shapes = array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
@@ -67,19 +68,42 @@ def test_views_are_numpys():
                     ours, theirs = ours.transpose(*order), theirs.transpose(*order)
                 case "reshape":
                     wanted = draw_shape(data, theirs.size)
-                    try:
-                        theirs = np.reshape(theirs, wanted, copy=False)
-                    except ValueError:
+                    reshaped = theirs.reshape(wanted)
+                    if theirs.size and not np.shares_memory(reshaped, theirs):
                         with pytest.raises(ArgumentError, match="would need a copy"):
                             ours.reshape(*wanted)
                     else:
-                        ours = ours.reshape(*wanted)
+                        ours, theirs = ours.reshape(*wanted), reshaped
                 case _:
                     ours, theirs = ours.T, theirs.T
             check_same(ours, theirs)
             assert theirs.ndim == 0 or len(ours) == len(theirs)
 
     check()
+
+
+def factorisations(size: int) -> list[tuple[int, ...]]:
+    """Every shape of so many elements whose extents are above 1."""
+    splits = [(n, rest) for n in range(2, size + 1) if size % n == 0 for rest in factorisations(size // n)]
+    return [(n, *rest) for n, rest in splits] or [()]
+
+
+def test_a_view_of_another_shape_is_there_where_numpy_has_one():
+    """Permuted, with steps, backwards, broadcast, and with dims of one element wherever they may be."""
+    packed = counted((2, 3, 4))
+    bases = [packed.transpose(order) for order in permutations(range(3))]
+    bases += [counted((4, 6, 8))[::2, ::2, ::2], counted((2, 6, 4))[:, ::2], packed[::-1, ::-1, ::-1], packed[:, ::-1]]
+    bases += [np.broadcast_to(packed[:, :1], (2, 3, 4)), np.broadcast_to(packed[0, 0, 0], (2, 3, 4))]
+    for base in (*bases, bases[1][:, None, :, :, None], packed[:1, :1, :1], packed[1:, 2]):
+        strides = tuple(stride // base.itemsize for stride in base.strides)
+        layout = make_layout(("hip", 0), base.dtype.name, base.shape, strides, True)
+        for shape in factorisations(base.size):
+            for wanted in (shape, (1, *shape), (*shape[:1], 1, *shape[1:], 1)):
+                theirs = base.reshape(wanted)
+                found = _reshape(layout, wanted)
+                assert (found is not None) == np.shares_memory(theirs, base), (base.shape, base.strides, wanted)
+                for extent, ours, stride in zip(wanted, found or (), theirs.strides, strict=found is not None):
+                    assert extent == 1 or ours * base.itemsize == stride, (base.shape, base.strides, wanted)
 
 
 @in_double()
