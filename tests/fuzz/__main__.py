@@ -1,0 +1,5 @@
+"""`python -m tests.fuzz`."""
+
+from .command import main
+
+main(prog_name="python -m tests.fuzz")
