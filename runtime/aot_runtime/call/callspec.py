@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aot_runtime.contract import expressions
-from aot_runtime.contract.arch import device_names
+from aot_runtime.contract.arch import device_names, usual_cus
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.layout import Layout, Shape, make_layout, packed_strides, packing_order
 from aot_runtime.contract.names import Scope
@@ -50,16 +50,18 @@ def plan_call(
     """What a call would do on the bundle's architecture. Raises `ArgumentError` for one that would be refused.
 
     Args:
-        num_cus: the device's compute units; needed only by ops whose launch depends on it.
+        num_cus: the device's compute units, where the op's launch depends on them; by default those of a whole GPU.
         num_xcds: its dies; by default as many as a whole GPU of the architecture has.
     """
     op = planner.op
+    arch = index.target.arch
     if num_cus is None and "num_cus" in _read_names(index, op):
-        raise ArgumentError(f"{op.name}: what is launched depends on the number of compute units: give --num-cus")
+        num_cus = usual_cus(arch)
+        if num_cus is None:
+            raise ArgumentError(f"{op.name}: what is launched depends on the number of compute units: give --num-cus")
     _check_names(op, call)
     scalars = {scalar.name: parse_scalar(op, scalar, call.scalars.get(scalar.name)) for scalar in op.scalars}
     dtypes = _dtypes(op, call)
-    arch = index.target.arch
     hardware = device_names(arch, num_cus or 0, num_xcds)
     shapes = {**_derived_shapes(op, call, scalars, dtypes, hardware), **call.shapes}
     layouts = {tensor.name: _layout(index, op, tensor, call, shapes, dtypes) for tensor in op.tensors}

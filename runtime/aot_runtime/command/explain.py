@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 @click.command()
 @call_options
-@click.option("--num-cus", type=click.IntRange(1), help="Compute units of the device, for ops that depend on them.")
+@click.option("--num-cus", type=click.IntRange(1), help="Compute units of the device. [default: a whole GPU's]")
 @click.option("--num-xcds", type=click.IntRange(1), help="Its dies, where they are not those of a whole GPU.")
 def explain(bundle: Path, op: str, call: CallSpec, num_cus: int | None, num_xcds: int | None) -> None:
     """Say which variants a call of OP gets, and why, or why it is refused. Needs no device.
 
     \b
     Examples:
-      aotbundle explain dist/rows-gfx942 softmax --dim rows=8 --dim cols=1000 --dtype T=float16 --num-cus 304
-      aotbundle explain dist/rows-gfx942 softmax --shape x=8,1000 --dtype T=float16 --strides x=1024,1 --num-cus 304
+      aotbundle explain dist/rows-gfx942 softmax --dim rows=8 --dim cols=1000 --dtype T=float16
+      aotbundle explain dist/rows-gfx942 softmax --shape x=8,1000 --dtype T=float16 --strides x=1024,1 --num-cus 38
       aotbundle explain dist/attention-gfx942 flash_attention --shape q=1,8,128,64 --shape k=1,8,128,64 \\
-          --shape v=1,8,128,64 --dtype T=float16 --unaligned q --num-cus 304 causal=true scale=0.125
+          --shape v=1,8,128,64 --dtype T=float16 --unaligned q causal=true scale=0.125
     """
     from aot_runtime.bundle.reading import read_index
     from aot_runtime.call.callspec import plan_call

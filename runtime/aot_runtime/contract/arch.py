@@ -274,6 +274,20 @@ GPU_NAMES: Mapping[str, str] = {
 LLVM's of processors, CUDA's list of GPUs)."""
 
 
+_LARGEST = {
+    "gfx908": 120, "gfx1101": 60, "gfx1102": 32, "gfx1151": 40, "gfx1200": 32,
+    "sm_75": 40, "sm_80": 108, "sm_86": 84, "sm_89": 142, "sm_90": 132, "sm_100": 148, "sm_120": 170,
+}  # fmt: skip
+"""Compute units of an MI100, RX 7800 XT, RX 7600, 8060S, RX 9060 XT, T4, A100, A40, L40S, H100, B200, RTX 5090 (data
+sheets)."""
+
+
+def usual_cus(arch: str) -> int | None:
+    """Compute units of the architecture's product, or of a large one; None where that is not known."""
+    product = ARCHITECTURES[arch].product
+    return product.num_cus if product else _LARGEST.get(arch)
+
+
 def likely_dies(arch: str, num_cus: int) -> int:
     """The dies of a device that has so many compute units and does not tell, from what a die of the product has."""
     row = ARCHITECTURES.get(arch)

@@ -12,6 +12,7 @@ from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract import records
 from aot_runtime.errors import ArgumentError
+from tests.support.sample_index import sample_index
 
 CALL = CallSpec(dims={"rows": 8, "cols": 128}, dtypes={"T": "float16"}, scalars={"seed": "1"})
 
@@ -35,7 +36,6 @@ def planned(index: records.Index, num_cus: int | None = 64, op: str = "reduce", 
         ({"scalars": {}}, "argument 'seed' is missing"),
         ({"scalars": {"seed": "1.5"}}, "argument 'seed' is '1.5'; an integer is allowed"),
         ({"scalars": {"seed": "1", "return_largest": "maybe"}}, "'return_largest' is 'maybe'; true or false is allow"),
-        ({"num_cus": None}, "reduce: what is launched depends on the number of compute units: give --num-cus"),
     ],
 )
 def test_a_refused_call(sample: records.Index, changes: dict[str, Any], message: str):
@@ -46,6 +46,12 @@ def test_a_refused_call(sample: records.Index, changes: dict[str, Any], message:
 
 def test_a_dtype_is_given_by_its_variable_or_by_a_tensor(sample: records.Index):
     assert planned(sample, dtypes={"total": "float16"}) == planned(sample)
+
+
+def test_compute_units_are_those_of_a_whole_gpu_where_that_is_known(sample: records.Index):
+    assert planned(sample, None) == planned(sample, 304) != planned(sample, 38)
+    with pytest.raises(ArgumentError, match="depends on the number of compute units: give --num-cus"):
+        planned(sample_index("gfx1153"), None)
 
 
 def test_ops_that_do_not_ask_for_compute_units_need_none(sample: records.Index):
