@@ -60,14 +60,15 @@ def ls(cache_dir: Path | None, as_json: bool) -> None:
 
 
 def _table(data: dict[str, Any]) -> str:
-    from aot_runtime.texts import aligned_rows, size_text
+    from aot_runtime.text_table import table_lines
+    from aot_runtime.texts import size_text
 
     if not data["kinds"]:
         return f"{data['path']} is empty"
     rows = [("KIND", "ENTRIES", "SIZE", "OLDEST USE")]
     for kind, found in data["kinds"].items():
         rows.append((kind, str(found["entries"]), size_text(found["bytes"]), f"{found['oldest_days']:.0f} days ago"))
-    return "\n".join([data["path"], *aligned_rows(rows, right=(1, 2, 3))])
+    return "\n".join([data["path"], *table_lines(rows, right=(1, 2, 3))])
 
 
 @cache.command()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 ID_LENGTH = 12
@@ -50,21 +49,3 @@ def _coordinate(name: str, value: object) -> str:
     if isinstance(value, bool):
         return name if value else ""
     return value if isinstance(value, str) else f"{name}={value}"
-
-
-def aligned_rows(
-    rows: Sequence[Sequence[str]], right: Iterable[int], gap: int = 2, width: int | None = None
-) -> Iterator[str]:
-    """Rows with their columns aligned, the first row being the headings. Where `width` is given, the first column is
-    wrapped to fit it.
-    """
-    rights = set(right)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    if width is not None:
-        widths[0] = min(widths[0], max(20, width - sum(widths[1:]) - gap * (len(widths) - 1)))
-    for first, *rest in rows:
-        head, *more = textwrap.wrap(first, widths[0], subsequent_indent="  ") if width else [first]
-        cells = zip(range(len(widths)), (head, *rest), widths, strict=True)
-        aligned = (text.rjust(size) if at in rights else text.ljust(size) for at, text, size in cells)
-        yield (" " * gap).join(aligned).rstrip()
-        yield from more

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from aot_emulator.isa.disassembly import disassemble
-from aot_runtime.texts import aligned_rows, axis_values_text, size_text
+from aot_runtime.text_table import table_lines
+from aot_runtime.texts import axis_values_text, size_text
 
 from .counters import InstructionCount, LoopCount, Summary
 from .peaks import ridge
@@ -75,7 +76,7 @@ def _section(title: str, rows: Sequence[Sequence[str]], right: Sequence[int]) ->
     """A table, unless it has nothing but its headings."""
     if len(rows) > 1:
         yield f"  {title}"
-        yield from (_cut(f"    {line}") for line in aligned_rows(rows, right))
+        yield from (_cut(f"    {line}") for line in table_lines(rows, right))
 
 
 def _cut(line: str) -> str:
@@ -195,7 +196,7 @@ def _bounds(profile: Profile, launch: LaunchProfile) -> Iterator[str]:
         for name, time in bounds.times.items()
         if time
     ]
-    yield from (f"    {line}" for line in aligned_rows(rows, (1,)))
+    yield from (f"    {line}" for line in table_lines(rows, (1,)))
     yield from _intensity(profile, launch)
 
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from aot_runtime.contract import expressions
@@ -23,6 +24,7 @@ from aot_runtime.contract.records import (
     Op,
     Tensor,
     Variant,
+    spelled,
 )
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
@@ -82,6 +84,42 @@ def explain_decision(planner: Planner, decision: Decision, blobs: Mapping[str, B
         else:
             lines.append(f"launch {index}: {launch.kernel} is left out: {_unmet(launch.when, decision)}")
     return "\n".join(lines)
+
+
+def decision_data(planner: Planner, decision: Decision, blobs: Mapping[str, Blob]) -> dict[str, Any]:
+    """A decision as plain data, ready for JSON: what the call is, and what is launched for it."""
+    names, scope = decision.names, Scope.of(planner.op)
+    data = {
+        "op": planner.op.name,
+        "arch": names["arch"],
+        "num_cus": names["num_cus"],
+        "aligned": decision.aligned,
+        "misaligned": decision.misaligned,
+        "tensors": {
+            name: {"dtype": layout.dtype, "shape": layout.shape, "strides": layout.strides}
+            for name, layout in decision.layouts.items()
+        },
+        "dims": {name: names[name] for name in scope.dims},
+        "scalars": {scalar.name: names[scalar.name] for scalar in planner.op.scalars},
+        "axes": {choice.axis.name: choice.value for choice in decision.axes},
+        "workspace_bytes": {name: size for name, size, _ in decision.workspaces},
+        "launches": [_launch_data(planner.op, taken, blobs) for taken in decision.launches],
+    }
+    return msgspec.to_builtins(spelled(data))
+
+
+def _launch_data(op: Op, taken: LaunchDecision, blobs: Mapping[str, Blob]) -> dict[str, Any]:
+    variant, config = taken.variant, taken.tried[-1].config if taken.tried else None
+    return {
+        "kernel": op.launches[taken.index].kernel,
+        "symbol": variant.symbol,
+        "file": blobs[variant.code].file,
+        "config": config.name if config else "",
+        "grid": taken.grid,
+        "block_threads": variant.num_warps * variant.warp_size,
+        "lds_bytes": variant.lds_bytes,
+        "kernargs": {arg.name: taken.values[arg.value] for arg in variant.kernargs if not arg.type.startswith(POINTER)},
+    }
 
 
 def _call(op: Op, decision: Decision) -> Iterator[str]:

@@ -20,7 +20,7 @@ from aot_runtime.errors import AotError, DeviceError
 from aot_runtime.texts import ID_LENGTH, size_text
 
 from .extras import extra_lines
-from .tables import find_bundles
+from .listing import find_bundles
 
 PACKAGES = ("aotbuild", "numpy", "ml_dtypes", "msgspec", "click", "rich", "hip-python", "cuda-bindings")
 DRIVERS = ("hip", "cuda")

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 @call_options
 @click.option("--num-cus", type=click.IntRange(1), help="Compute units of the device. [default: a whole GPU's]")
 @click.option("--num-xcds", type=click.IntRange(1), help="Its dies, where they are not those of a whole GPU.")
-def explain(bundle: Path, op: str, call: CallSpec, num_cus: int | None, num_xcds: int | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="What is launched, as JSON.")
+def explain(
+    bundle: Path, op: str, call: CallSpec, num_cus: int | None, num_xcds: int | None, as_json: bool
+) -> None:  # fmt: skip
     """Say which variants a call of OP gets, and why, or why it is refused. Needs no device.
 
     \b
@@ -27,11 +30,17 @@ def explain(bundle: Path, op: str, call: CallSpec, num_cus: int | None, num_xcds
       aotbundle explain dist/attention-gfx942 flash_attention --shape q=1,8,128,64 --shape k=1,8,128,64 \\
           --shape v=1,8,128,64 --dtype T=float16 --unaligned q causal=true scale=0.125
     """
+    import json
+
     from aot_runtime.bundle.reading import read_index
     from aot_runtime.call.callspec import plan_call
-    from aot_runtime.call.explanation import explain_decision
+    from aot_runtime.call.explanation import decision_data, explain_decision
     from aot_runtime.call.planner import op_planner
 
     index = read_index(bundle)
     planner = op_planner(index, op)
-    click.echo(explain_decision(planner, plan_call(index, planner, call, num_cus, num_xcds), index.blobs))
+    decision = plan_call(index, planner, call, num_cus, num_xcds)
+    if as_json:
+        click.echo(json.dumps(decision_data(planner, decision, index.blobs), indent=1))
+    else:
+        click.echo(explain_decision(planner, decision, index.blobs))

@@ -13,17 +13,22 @@ from .parameters import PATHS
 
 @click.command()
 @click.argument("paths", metavar="BUNDLE|FOLDER…", nargs=-1, required=True, type=PATHS)
-def ls(paths: tuple[Path, ...]) -> None:
-    """List bundles: their architecture, ops, variants and sizes.
+@click.option("--json", "as_json", is_flag=True, help="As JSON, sizes in bytes.")
+def ls(paths: tuple[Path, ...], as_json: bool) -> None:
+    """List bundles: their architecture, ops, variants, code objects and the size of their code.
 
     \b
     Examples:
       aotbundle ls dist
-      aotbundle ls dist/attention-gfx942 dist/rows-gfx942
+      aotbundle ls dist/attention-gfx942 dist/rows-gfx942 --json
     """
-    from .tables import find_bundles, list_bundles
+    import json
 
-    text, faults = list_bundles(find_bundles(paths))
-    click.echo(text)
-    if faults:
+    from aot_runtime.text_table import terminal_width
+
+    from .listing import find_bundles, list_bundle, listing_data, listing_text
+
+    found = [list_bundle(folder) for folder in find_bundles(paths)]
+    click.echo(json.dumps(listing_data(found), indent=1) if as_json else listing_text(found, terminal_width()))
+    if faults := [bundle.fault for bundle in found if bundle.fault]:
         raise AotError("\n".join(faults))

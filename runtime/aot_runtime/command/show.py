@@ -11,24 +11,32 @@ from .parameters import PATHS
 
 @click.command()
 @click.argument("bundle", type=PATHS)
-@click.option("--op", help="Only the variants of this op.")
-@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
-def show(bundle: Path, op: str | None, as_json: bool) -> None:
-    """Show every variant of a bundle: its axis values, config, registers, spills, LDS, waves per SIMD and code size.
+@click.option("--op", help="Only this op.")
+@click.option("--variants", "every", is_flag=True, help="Every variant, instead of ranges by op and config.")
+@click.option("--json", "as_json", is_flag=True, help="Every variant, as JSON.")
+def show(bundle: Path, op: str | None, every: bool, as_json: bool) -> None:
+    """Show what a bundle's kernels take: registers, spills, LDS, waves per SIMD and code size, by op and config.
 
-    In SPILLS, VGPRs and SGPRs; in WAVES, waves per SIMD and what limits them; FILE is the code object.
+    In SPILLS, VGPRs, and SGPRs after a plus; in WAVES, waves per SIMD, of variants with what limits them; FILE is the
+    code object. A terminal of 110 columns, and a pipe, get more columns of --variants.
 
     \b
     Examples:
       aotbundle show dist/rows-gfx942
+      aotbundle show dist/rows-gfx942 --op softmax --variants
       aotbundle show dist/attention-gfx942 --op flash_attention --json
     """
     import json
 
     from aot_runtime.bundle.reading import read_index
+    from aot_runtime.text_table import terminal_width
 
-    from .tables import bundle_data, bundle_text, variant_rows
+    from .tables import summary_text, variants_text
+    from .variants import bundle_data, variant_rows
 
     index = read_index(bundle)
     rows = variant_rows(index, op)
-    click.echo(json.dumps(bundle_data(index, rows), indent=1) if as_json else bundle_text(index, rows))
+    if as_json:
+        click.echo(json.dumps(bundle_data(index, rows), indent=1))
+    else:
+        click.echo((variants_text if every else summary_text)(index, rows, terminal_width()))

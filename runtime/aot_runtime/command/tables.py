@@ -1,179 +1,132 @@
-"""What is in a bundle, as text that fits a terminal, or as data."""
+"""What is in a bundle, as text that fits a terminal: ranges by op and config, or every variant."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import msgspec
+from aot_runtime.contract.records import Index
+from aot_runtime.text_table import table_lines
+from aot_runtime.texts import ID_LENGTH, axis_values_text, size_text
 
-from aot_runtime.bundle.reading import read_index
-from aot_runtime.contract.expressions import nearest
-from aot_runtime.contract.names import axis_names
-from aot_runtime.contract.records import INDEX, Index, Op, Value, Variant, spelled
-from aot_runtime.errors import ArgumentError, BundleError
-from aot_runtime.texts import ID_LENGTH, aligned_rows, axis_values_text, size_text
-
-WIDTH = 120
-"""Columns that a table takes at most."""
+from .variants import VariantRow
 
 
-@dataclass(frozen=True)
-class VariantRow:
-    """What `show` tells of a variant. Registers are per lane (SGPRs per wave); sizes in bytes.
-
-    Spills are None where the code object does not record them (cubins).
-    """
-
-    op: str
-    launch: int
-    kernel: str
-    axis_values: dict[str, Value]
-    aligned: bool
-    config: str
-    settings: dict[str, Value]
-    vgprs: int
-    agprs: int
-    sgprs: int
-    vgpr_spills: int | None
-    sgpr_spills: int | None
-    scratch_bytes: int
-    lds_bytes: int
-    block_threads: int
-    waves_per_simd: float
-    occupancy_limit: str
-    code_bytes: int
-    symbol: str
-    file: str
-
-    @property
-    def spills(self) -> bool:
-        return bool(self.vgpr_spills or self.sgpr_spills)
+def summary_text(index: Index, rows: Sequence[VariantRow], width: int) -> str:
+    """By op and config: how many variants there are, and the ranges of what they take."""
+    lines = [_head(index)]
+    cells: list[Sequence[str]] = [("OP, CONFIG", "VARIANTS", "VGPR", "SGPR", "SPILLS", "LDS", "WAVES", "CODE")]
+    levels = (lambda row: row.op, lambda row: row.symbol, lambda row: row.config)
+    for depth, (name, group) in _nested(rows, levels):
+        cells.append((f"{'  ' * depth}{name}", *_ranges(group)))
+    lines += ["", *table_lines(cells, range(1, 8), width, gap=1), ""]
+    lines += [line for mine in _by(rows, lambda row: row.op) for line in _totals(index, mine)]
+    spilling = sum(row.spills for row in rows)
+    if spilling:
+        lines.append(f"warning: {spilling} of {len(rows)} variants spill registers; --variants shows which")
+    return "\n".join(lines)
 
 
-def find_bundles(paths: Iterable[Path]) -> list[Path]:
-    """The bundles that paths name: each is a bundle's folder, or a folder of bundles. Raises `BundleError`."""
-    found: list[Path] = []
-    for path in paths:
-        inside = [path] if os.path.lexists(path / INDEX) else sorted(index.parent for index in path.glob(f"*/{INDEX}"))
-        if not inside:
-            raise BundleError(f"{path} is no bundle, and has none in it" if path.exists() else f"{path} does not exist")
-        found += inside
-    return list(dict.fromkeys(found))
+def _by(rows: Sequence[VariantRow], key: Callable[[VariantRow], object]) -> list[list[VariantRow]]:
+    groups: dict[object, list[VariantRow]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return list(groups.values())
 
 
-def list_bundles(folders: Iterable[Path]) -> tuple[str, list[str]]:
-    """(a table of bundles and their ops, the faults of those that cannot be read)."""
-    rows: list[Sequence[str]] = [("BUNDLE", "ARCH", "VARIANTS", "CODE OBJECTS", "SIZE", "ID")]
-    faults = []
-    for folder in folders:
-        try:
-            rows += _bundle_lines(folder, read_index(folder))
-        except BundleError as error:
-            rows.append((str(folder), "unreadable", "", "", "", ""))
-            faults.append(str(error))
-    return "\n".join(aligned_rows(rows, right=(2, 3, 4))), faults
+def _nested(
+    rows: Sequence[VariantRow], levels: Sequence[Callable[[VariantRow], str]], depth: int = 0
+) -> Iterator[tuple[int, tuple[str, list[VariantRow]]]]:
+    """(depth, (name, rows)) of each group, with the groups within it; one that is all of its parent is left out."""
+    if not levels:
+        return
+    name_of, *inner = levels
+    groups = _by(rows, name_of)
+    shown = depth == 0 or len(groups) > 1
+    for group in groups:
+        if shown:
+            yield depth, (name_of(group[0]), group)
+        yield from _nested(group, inner, depth + shown)
 
 
-def _bundle_lines(folder: Path, index: Index) -> Iterator[Sequence[str]]:
-    yield str(folder), index.target.arch, *_counts(index, index.variants), index.id[:ID_LENGTH]
-    for op in index.ops:
-        mine = [variant for variant in index.variants if variant.op == op.name]
-        yield f"  {op.name}", "", *_counts(index, mine), ""
-
-
-def _counts(index: Index, variants: Sequence[Variant]) -> tuple[str, str, str]:
-    codes = {variant.code for variant in variants}
-    return str(len(variants)), str(len(codes)), size_text(sum(index.blobs[code].size for code in codes))
-
-
-def variant_rows(index: Index, op_name: str | None = None) -> list[VariantRow]:
-    """Every variant of a bundle, or of one op. Raises `ArgumentError` if there is no such op."""
-    ops = {op.name: op for op in index.ops}
-    if op_name is not None and op_name not in ops:
-        raise ArgumentError(f"bundle '{index.name}' has no op '{op_name}'{nearest(op_name, tuple(ops))}")
-    return [_row(index, ops[variant.op], variant) for variant in index.variants if op_name in (None, variant.op)]
-
-
-def _row(index: Index, op: Op, variant: Variant) -> VariantRow:
-    launch = op.launches[variant.launch]
-    config = launch.configs[variant.config]
-    used = variant.resources
-    return VariantRow(
-        op=op.name,
-        launch=variant.launch,
-        kernel=launch.kernel,
-        axis_values={name: variant.axis_values[name] for name in axis_names(op)},
-        aligned=variant.aligned,
-        config=config.name or str(variant.config),
-        settings={**config.values, **config.options},
-        vgprs=used.vgprs,
-        agprs=used.agprs,
-        sgprs=used.sgprs,
-        vgpr_spills=used.vgpr_spills,
-        sgpr_spills=used.sgpr_spills,
-        scratch_bytes=used.scratch_bytes,
-        lds_bytes=variant.lds_bytes,
-        block_threads=variant.num_warps * variant.warp_size,
-        waves_per_simd=used.waves_per_simd,
-        occupancy_limit=used.occupancy_limit,
-        code_bytes=used.code_bytes,
-        symbol=variant.symbol,
-        file=index.blobs[variant.code].file,
+def _ranges(rows: Sequence[VariantRow]) -> tuple[str, ...]:
+    spills = [row.vgpr_spills for row in rows if row.vgpr_spills is not None]
+    scalar_spills = [row.sgpr_spills or 0 for row in rows]
+    spilled = f"{_range(spills, str)}+{_range(scalar_spills, str)}" if any(scalar_spills) else _range(spills, str)
+    return (
+        str(len(rows)),
+        _range([row.vgprs for row in rows], str),
+        _range([row.sgprs for row in rows], str),
+        spilled if spills else "-",
+        _range([row.lds_bytes for row in rows], size_text),
+        _range([row.waves_per_simd for row in rows], "{:g}".format),
+        _range([row.code_bytes for row in rows], size_text),
     )
 
 
-def bundle_data(index: Index, rows: Iterable[VariantRow]) -> dict[str, Any]:
-    """A bundle and its variants as plain data, ready for JSON."""
-    data = {
-        "name": index.name,
-        "id": index.id,
-        "arch": index.target.arch,
-        "backend": index.target.backend,
-        "format": index.format,
-        "toolchain": index.toolchain,
-        "variants": [asdict(row) for row in rows],
-        "selftest": list(index.selftest),
-    }
-    return msgspec.to_builtins(spelled(data))
+def _range(numbers: Sequence[float], text: Callable[[int], str]) -> str:
+    """`3`, or `3-8`; the unit is given once where it is the same."""
+    if not numbers:
+        return ""
+    low, high = text(min(numbers)), text(max(numbers))  # type: ignore[arg-type]
+    if low == high:
+        return low
+    unit = low.partition(" ")[2]
+    return f"{low.removesuffix(f' {unit}') if unit and high.endswith(f' {unit}') else low}-{high}"
 
 
-def bundle_text(index: Index, rows: Sequence[VariantRow]) -> str:
-    """A table of variants per launch, totals per op, and a warning for variants that spill."""
+def _head(index: Index) -> str:
     compiler = index.toolchain.get("compiler", "unknown compiler")
-    lines = [f"bundle {index.name} for {index.target.arch}, id {index.id[:ID_LENGTH]}, {compiler}"]
-    for op in dict.fromkeys(row.op for row in rows):
-        mine = [row for row in rows if row.op == op]
-        for launch in sorted({row.launch for row in mine}):
-            lines += ["", *_launch([row for row in mine if row.launch == launch])]
-        sizes = {row.file: row.code_bytes for row in mine}
-        lines.append(f"{op}: {len(mine)} variants, {len(sizes)} code objects, {size_text(sum(sizes.values()))} of code")
-        cases = [case.name for case in index.selftest if case.op == op]
-        lines += [f"{op}: selftest cases {', '.join(cases)}"] if cases else []
+    return f"bundle {index.name} for {index.target.arch}, id {index.id[:ID_LENGTH]}, {compiler}"
+
+
+def _totals(index: Index, rows: Sequence[VariantRow]) -> Iterator[str]:
+    """Of one op."""
+    op, sizes = rows[0].op, {row.file: row.code_bytes for row in rows}
+    yield f"{op}: {len(rows)} variants, {len(sizes)} code objects, {size_text(sum(sizes.values()))} of code"
+    if cases := [case.name for case in index.selftest if case.op == op]:
+        yield f"{op}: selftest cases {', '.join(cases)}"
+
+
+# Every variant
+
+_COLUMNS: tuple[tuple[str, bool, Callable[[VariantRow], str]], ...] = (
+    ("VARIANT", True, lambda row: axis_values_text(row.axis_values)),
+    ("ALIGNED", False, lambda row: "yes" if row.aligned else "no"),
+    ("CONFIG", True, lambda row: row.config),
+    ("VGPR", True, lambda row: str(row.vgprs)),
+    ("AGPR", False, lambda row: str(row.agprs)),
+    ("SGPR", False, lambda row: str(row.sgprs)),
+    ("SPILLS", True, lambda row: _spills(row)),
+    ("SCRATCH", False, lambda row: str(row.scratch_bytes)),
+    ("LDS", True, lambda row: str(row.lds_bytes)),
+    ("THREADS", False, lambda row: str(row.block_threads)),
+    ("WAVES", False, lambda row: f"{row.waves_per_simd:g} {row.occupancy_limit}".rstrip()),
+    ("CODE", True, lambda row: str(row.code_bytes)),
+    ("FILE", True, lambda row: Path(row.file).stem[:8]),
+)
+"""Heading, whether a narrow terminal shows it, text."""
+_WIDE = 110
+"""Columns of a terminal that shows them all."""
+
+
+def variants_text(index: Index, rows: Sequence[VariantRow], width: int) -> str:
+    """A table of variants per launch, totals per op, and a warning for variants that spill."""
+    lines = [_head(index)]
+    for mine in _by(rows, lambda row: row.op):
+        for group in _by(mine, lambda row: row.launch):
+            lines += ["", *_launch(group, width)]
+        lines += _totals(index, mine)
     return "\n".join([*lines, *_warnings(rows)])
 
 
-_HEADINGS = ("VARIANT", "ALIGNED", "CONFIG", "VGPR", "AGPR", "SGPR", "SPILLS", "SCRATCH", "LDS", "THREADS", "WAVES",
-             "CODE", "FILE")  # fmt: skip
-
-
-def _launch(rows: Sequence[VariantRow]) -> Iterator[str]:
+def _launch(rows: Sequence[VariantRow], width: int) -> Iterator[str]:
     symbols = ", ".join(dict.fromkeys(row.symbol for row in rows))
     yield f"{rows[0].op}, launch {rows[0].launch}: {symbols}"
-    cells = [_HEADINGS, *(_cells(row) for row in rows)]
-    yield from (f"  {line}" for line in aligned_rows(cells, right=range(3, 12), gap=1, width=WIDTH - 2))
-
-
-def _cells(row: VariantRow) -> tuple[str, ...]:
-    return (
-        axis_values_text(row.axis_values), "yes" if row.aligned else "no", row.config, str(row.vgprs), str(row.agprs),
-        str(row.sgprs), _spills(row), str(row.scratch_bytes),
-        str(row.lds_bytes), str(row.block_threads), f"{row.waves_per_simd:g} {row.occupancy_limit}".rstrip(),
-        str(row.code_bytes), Path(row.file).stem[:8],
-    )  # fmt: skip
+    columns = [column for column in _COLUMNS if column[1] or width >= _WIDE]
+    cells = [[title for title, *_ in columns], *([text(row) for *_, text in columns] for row in rows)]
+    numbers = [at for at, (title, *_) in enumerate(columns) if title not in ("VARIANT", "ALIGNED", "CONFIG", "FILE")]
+    yield from (f"  {line}" for line in table_lines(cells, numbers, width - 2, gap=1))
 
 
 def _spills(row: VariantRow) -> str:

@@ -13,23 +13,28 @@ from .parameters import PATHS
 
 @click.command()
 @click.argument("paths", metavar="BUNDLE|FOLDER…", nargs=-1, required=True, type=PATHS)
-def verify(paths: tuple[Path, ...]) -> None:
+@click.option("--json", "as_json", is_flag=True, help="The faults of each bundle, as JSON.")
+def verify(paths: tuple[Path, ...], as_json: bool) -> None:
     """Check bundles: index, files and hashes, and each variant against its code object. Needs no device.
 
     \b
     Examples:
       aotbundle verify dist/rows-gfx942
-      aotbundle verify dist
+      aotbundle verify dist --json
     """
+    import json
+
     from aot_runtime.bundle.verification import verify_bundle
 
-    from .tables import find_bundles
+    from .listing import find_bundles
 
-    faulty = False
+    faults: dict[str, list[str]] = {}
     for folder in find_bundles(paths):
-        faults = verify_bundle(folder)
-        faulty |= bool(faults)
-        for fault in faults:
-            click.echo(f"{folder}: {fault}")
-        click.echo(f"{folder}: {f'{len(faults)} fault(s)' if faults else 'ok'}")
-    sys.exit(EXIT_FAILED if faulty else 0)
+        found = faults[str(folder)] = verify_bundle(folder)
+        if not as_json:
+            for fault in found:
+                click.echo(f"{folder}: {fault}")
+            click.echo(f"{folder}: {f'{len(found)} fault(s)' if found else 'ok'}")
+    if as_json:
+        click.echo(json.dumps(faults, indent=1))
+    sys.exit(EXIT_FAILED if any(faults.values()) else 0)

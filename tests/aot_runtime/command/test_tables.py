@@ -6,8 +6,11 @@ import dataclasses
 import json
 from pathlib import Path
 
+import pytest
+
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.command.tables import bundle_text, variant_rows
+from aot_runtime.command.tables import summary_text, variants_text
+from aot_runtime.command.variants import variant_rows
 from aot_runtime.contract import records
 from tests.support.command import aotbundle
 
@@ -34,9 +37,8 @@ def test_ls_goes_on_after_a_bundle_that_cannot_be_read(small_copy: Path):
 
 
 def test_show(sample: records.Index, sample_folder: Path):
-    """Every variant, within the width of a terminal."""
-    lines = aotbundle("show", sample_folder).output.splitlines()
-    assert max(map(len, lines)) <= 120
+    """Every variant; a pipe gets every column."""
+    lines = aotbundle("show", sample_folder, "--variants").output.splitlines()
     assert sum(" yes " in line or " no " in line for line in lines) == len(sample.variants)
     launches = [line for line in lines if ", launch " in line]
     assert launches == ["reduce, launch 0: reduce_rows", "reduce, launch 1: add_partial", "swap, launch 0: swap"]
@@ -45,7 +47,7 @@ def test_show(sample: records.Index, sample_folder: Path):
     start = lines.index("warning: 6 of 74 variants spill registers:")
     assert lines[start + 1] == "  reduce[float16 WEIGHTED WIDTH=4096] aligned, wide: 17 VGPRs, 0 SGPRs"
     assert len(lines[start + 1 :]) == 6
-    lines = aotbundle("show", sample_folder, "--op", "reduce").output.splitlines()
+    lines = aotbundle("show", sample_folder, "--variants", "--op", "reduce").output.splitlines()
     heading = next(line for line in lines if "VARIANT" in line)
     row = next(line for line in lines if "float16 WEIGHTED WIDTH=4096" in line and " yes " in line)
     titles = "VARIANT ALIGNED CONFIG VGPR AGPR SGPR SPILLS SCRATCH LDS THREADS WAVES CODE FILE"
@@ -55,13 +57,26 @@ def test_show(sample: records.Index, sample_folder: Path):
     assert not any("swap" in line for line in lines)
 
 
-def test_show_wraps_a_long_point(sample: records.Index):
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_show_fits_a_terminal(sample: records.Index, width: int):
     point = {f"FLAG_{number}": True for number in range(20)}
     row = dataclasses.replace(variant_rows(sample)[0], axis_values=point)
-    lines = bundle_text(sample, [row]).splitlines()
-    assert max(map(len, lines)) <= 120
+    lines = variants_text(sample, [row], width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert ("SCRATCH" in str(lines)) == (width == 120)
     shown = " ".join(lines[lines.index(next(line for line in lines if "VARIANT" in line)) + 1 :])
     assert all(name in shown.split() for name in point)
+
+
+def test_show_sums_up_by_op_and_config(sample: records.Index):
+    lines = summary_text(sample, variant_rows(sample), 80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[:2] for line in lines[2:12]] == [
+        ["OP,", "CONFIG"], ["reduce", "72"], ["reduce_rows", "48"], ["long", "12"], ["wide", "12"], ["base", "24"],
+        ["add_partial", "24"], ["swap", "2"], [], ["reduce:", "72"],
+    ]  # fmt: skip
+    assert lines[6].split() == ["wide", "12", "64-256", "30", "0-17", "1.0", "KiB", "2", "4.0", "KiB"]
+    assert lines[-1] == "warning: 6 of 74 variants spill registers; --variants shows which"
 
 
 def test_show_json_is_the_index(small_bundle: Path):

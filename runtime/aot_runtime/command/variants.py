@@ -1,0 +1,98 @@
+"""What `show` tells of each variant, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+
+from aot_runtime.contract.expressions import nearest
+from aot_runtime.contract.names import axis_names
+from aot_runtime.contract.records import Index, Op, Value, Variant, spelled
+from aot_runtime.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class VariantRow:
+    """What `show` tells of a variant. Registers are per lane (SGPRs per wave); sizes in bytes.
+
+    Spills are None where the code object does not record them (cubins).
+    """
+
+    op: str
+    launch: int
+    kernel: str
+    axis_values: dict[str, Value]
+    aligned: bool
+    config: str
+    settings: dict[str, Value]
+    vgprs: int
+    agprs: int
+    sgprs: int
+    vgpr_spills: int | None
+    sgpr_spills: int | None
+    scratch_bytes: int
+    lds_bytes: int
+    block_threads: int
+    waves_per_simd: float
+    occupancy_limit: str
+    code_bytes: int
+    symbol: str
+    file: str
+
+    @property
+    def spills(self) -> bool:
+        return bool(self.vgpr_spills or self.sgpr_spills)
+
+
+def variant_rows(index: Index, op_name: str | None = None) -> list[VariantRow]:
+    """Every variant of a bundle, or of one op. Raises `ArgumentError` if there is no such op."""
+    ops = {op.name: op for op in index.ops}
+    if op_name is not None and op_name not in ops:
+        raise ArgumentError(f"bundle '{index.name}' has no op '{op_name}'{nearest(op_name, tuple(ops))}")
+    return [_row(index, ops[variant.op], variant) for variant in index.variants if op_name in (None, variant.op)]
+
+
+def _row(index: Index, op: Op, variant: Variant) -> VariantRow:
+    launch = op.launches[variant.launch]
+    config = launch.configs[variant.config]
+    used = variant.resources
+    return VariantRow(
+        op=op.name,
+        launch=variant.launch,
+        kernel=launch.kernel,
+        axis_values={name: variant.axis_values[name] for name in axis_names(op)},
+        aligned=variant.aligned,
+        config=config.name or str(variant.config),
+        settings={**config.values, **config.options},
+        vgprs=used.vgprs,
+        agprs=used.agprs,
+        sgprs=used.sgprs,
+        vgpr_spills=used.vgpr_spills,
+        sgpr_spills=used.sgpr_spills,
+        scratch_bytes=used.scratch_bytes,
+        lds_bytes=variant.lds_bytes,
+        block_threads=variant.num_warps * variant.warp_size,
+        waves_per_simd=used.waves_per_simd,
+        occupancy_limit=used.occupancy_limit,
+        code_bytes=used.code_bytes,
+        symbol=variant.symbol,
+        file=index.blobs[variant.code].file,
+    )
+
+
+def bundle_data(index: Index, rows: Iterable[VariantRow]) -> dict[str, Any]:
+    """A bundle and its variants as plain data, ready for JSON."""
+    data = {
+        "name": index.name,
+        "id": index.id,
+        "arch": index.target.arch,
+        "backend": index.target.backend,
+        "format": index.format,
+        "toolchain": index.toolchain,
+        "variants": [asdict(row) for row in rows],
+        "selftest": list(index.selftest),
+    }
+    return msgspec.to_builtins(spelled(data))
