@@ -126,8 +126,6 @@ def contradiction(options: argparse.Namespace) -> str:
     quantised_prec = options.prec in ("fp8", "int8")
     if options.bias not in ("n", *SHAPES):
         return f"-bias={options.bias}; allowed: {', '.join(dict.fromkeys(('n', *BIASES, *SHAPES)))}"
-    if options.mode and options.bias.startswith("e"):
-        return f"-bias={options.bias} with -mode=1: sequences of different lengths have no matrix of biases"
     if options.mode and mask.get("mask_align") == "generic":
         return f"-mask={options.mask} with -mode=1: coordinates differ with the lengths; allowed: t and b"
     if quantised_prec and (options.mode or options.bias != "n" or options.d_v != options.d):
@@ -161,14 +159,17 @@ def make_call(options: argparse.Namespace, arch: str) -> Call:
         op = "flash_attention_varlen"
         for name, lengths in (("cu_seqlens_q", lengths_q), ("cu_seqlens_k", lengths_k)):
             inputs[name] = Strided(np.cumsum([0, *lengths], dtype=np.int32))
-        scalars["max_seqlen_q"] = max(lengths_q)
+        scalars |= {"max_seqlen_q": max(lengths_q), "max_seqlen_k": max(lengths_k)}
     for name, x in values.items():
         inputs[name] = placed(x, options.iperm, options.mode, columns=name == "v" and options.vlayout == "c")
     if options.bias != "n":
         batches, heads = SHAPES[options.bias]
         shape = (options.b if batches else 1, options.h if heads else 1)
         if options.bias.startswith("e"):
-            inputs["bias"] = Strided(random(rng, (*shape, rows_q, rows_k), 1).astype(dtype))
+            # In group mode each row of q has its own row of the matrix, so there are no batches.
+            shape = (1, *shape[1:]) if options.mode else shape
+            bias = random(rng, (*shape, rows_q, max(lengths_k)), 1).astype(dtype)
+            inputs["bias"] = Strided(bias, None, 0 if options.mode else None)
         else:
             inputs["alibi_slopes"] = Strided(rng.uniform(0, 0.5, shape).astype(np.float32))
     out = np.full((batch, options.h, rows_q, options.d_v), np.nan, dtype)

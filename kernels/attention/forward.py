@@ -33,7 +33,8 @@ def attention_forward(
 
     cu_seqlens_q, cu_seqlens_k: int32 [batch + 1] or None. With them, sequence b is rows cu_seqlens[b] to cu_seqlens[b +
     1] of tensors that have seqlen_q and seqlen_k rows and no batch (stride 0). They are clamped to the rows that there
-    are; a sequence may be empty.
+    are; a sequence may be empty. bias has a row for each row of q then, and a column for each key of a sequence, of
+    which there are extents.max_seqlen_k: keys of a sequence beyond these do not count.
 
     A score is scale * q k; then, with FEATURES only: softcap * tanh(that / softcap) if softcap > 0; plus bias [batch,
     heads, seqlen_q, seqlen_k] (a stride of 0 broadcasts) unless that is None or a null pointer; minus alibi_slopes
@@ -119,6 +120,8 @@ def attend_tile(block, head, batch, problem, form: tl.constexpr):
     extents, window = problem.extents, problem.window
     first_row_q, seqlen_q = sequence(problem.cu_seqlens_q, batch, extents.seqlen_q)
     first_row_k, seqlen_k = sequence(problem.cu_seqlens_k, batch, extents.seqlen_k)
+    if extents.max_seqlen_k is not None:
+        seqlen_k = tl.minimum(seqlen_k, extents.max_seqlen_k)
     first_query = block * form.BLOCK_M
     if first_query < seqlen_q:
         rows = first_query + tl.arange(0, form.BLOCK_M)
@@ -140,7 +143,7 @@ def attend_tile(block, head, batch, problem, form: tl.constexpr):
             head_dim=extents.head_dim,
             head_dim_v=extents.head_dim_v,
         )
-        scoring = scoring_of(problem, scale, batch, head, tile.queries, form)
+        scoring = scoring_of(problem, scale, batch, head, first_row_q + tile.queries, form)
 
         last_query = tl.minimum(first_query + form.BLOCK_M, seqlen_q) - 1
         whole, edges = spans(first_query + shift, last_query + shift, window.left, window.right, seqlen_k, form)
@@ -158,8 +161,8 @@ def attend_tile(block, head, batch, problem, form: tl.constexpr):
 
 
 @triton.jit
-def scoring_of(problem, scale, batch, head, queries, form: tl.constexpr):
-    """The Scoring of a tile of queries of a head."""
+def scoring_of(problem, scale, batch, head, rows_q, form: tl.constexpr):
+    """The Scoring of a tile of queries of a head, which are those rows of q."""
     bias, slopes = problem.bias, problem.alibi_slopes
     if form.FEATURES:
         has_slope = slopes.ptr.to(tl.int64) != 0
@@ -171,7 +174,7 @@ def scoring_of(problem, scale, batch, head, queries, form: tl.constexpr):
             )  # fmt: skip
         else:
             scoring = Scoring(
-                tl.abs(scale), problem.softcap, head_of(bias, batch, head) + queries * bias.stride_rows,
+                tl.abs(scale), problem.softcap, head_of(bias, batch, head) + rows_q * bias.stride_rows,
                 bias.ptr.to(tl.int64) != 0, slope, has_slope, problem.score_operands, problem.mask_operands,
             )  # fmt: skip
     else:

@@ -10,7 +10,8 @@ from kernels.common.tensors import HeadRows, Heads, HeadScalars, Matrix
 
 
 class Extents(NamedTuple):
-    """Of q and k; head_dim_v: of v and out. With cu_seqlens seqlen_q and seqlen_k are the rows of all sequences."""
+    """Of q and k; head_dim_v: of v and out. With cu_seqlens seqlen_q and seqlen_k are the rows of all sequences, and
+    max_seqlen_k is as many keys as a sequence may have; None: any number."""
 
     heads: tl.tensor
     heads_kv: tl.tensor
@@ -18,6 +19,7 @@ class Extents(NamedTuple):
     seqlen_k: tl.tensor
     head_dim: tl.tensor
     head_dim_v: tl.tensor
+    max_seqlen_k: tl.tensor = None
 
 
 class Window(NamedTuple):

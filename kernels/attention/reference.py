@@ -83,32 +83,49 @@ def attention_same_dtype(q: Array, k: Array, v: Array, *optional: Array | None, 
 
 
 def attention_varlen(
-    q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, alibi_slopes: Array | None = None, *,
-    max_seqlen_q: int = 0, return_lse: bool = False, compute: type = np.float64, storage: Any = None, **options: Any,
+    q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, bias: Array | None = None,
+    alibi_slopes: Array | None = None, **options: Any,
 ) -> Result:  # fmt: skip
-    """`attention` of sequences that lie one behind the other, each by itself.
-
-    q: [tokens_q, heads, head_dim]; k, v: [tokens_k, heads_kv, …]; sequence b is rows cu_seqlens[b] to cu_seqlens[b +
-    1]. Returns out [tokens_q, heads, head_dim_v], or (out, lse) with lse [heads, tokens_q]. Rows of q that are in no
-    sequence are NaN in both. max_seqlen_q changes nothing.
-    """
-    storage = np.dtype(compute if storage is None else storage)
-    out = np.full((*q.shape[:2], v.shape[2]), np.nan, storage)
-    lse = np.full((q.shape[1], q.shape[0]), np.nan, compute)
-    for b in range(len(cu_seqlens_q) - 1):
-        rows_q, rows_k = (slice(cu[b], cu[b + 1]) for cu in (cu_seqlens_q, cu_seqlens_k))
-        one = [x[rows].swapaxes(0, 1)[None] for x, rows in ((q, rows_q), (k, rows_k), (v, rows_k))]
-        slopes = None if alibi_slopes is None else alibi_slopes[[b if len(alibi_slopes) > 1 else 0]]
-        result, lse[:, rows_q] = attention(
-            *one, None, slopes, return_lse=True, compute=compute, storage=storage, **options
-        )
-        out[rows_q] = result[0].swapaxes(0, 1)
-    return (out, lse) if return_lse else out
+    """`attention` of sequences that lie one behind the other, each by itself: see `by_sequence`."""
+    return by_sequence(attention, q, k, v, cu_seqlens_q, cu_seqlens_k, bias, {"alibi_slopes": alibi_slopes}, **options)
 
 
 def attention_varlen_same_dtype(q: Array, k: Array, v: Array, *rest: Any, **options: Any) -> Result:
     """`attention_varlen` as `attention_same_dtype` does it."""
     return attention_varlen(q, k, v, *rest, **options, compute=np.float32, storage=q.dtype)
+
+
+def by_sequence(
+    function: Callable[..., Any], q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array,
+    bias: Array | None, of_batch: dict[str, Array | None], *, max_seqlen_q: int = 0, max_seqlen_k: int = 0,
+    return_lse: bool = False, **options: Any,
+) -> Result:  # fmt: skip
+    """A function such as `attention` of each of the sequences that lie one behind the other.
+
+    q: [tokens_q, heads, head_dim]; k, v: [tokens_k, heads_kv, …]; sequence b is rows cu_seqlens[b] to cu_seqlens[b +
+    1]. bias: [heads or 1, tokens_q or 1, columns], a column for each key of a sequence. of_batch: arguments that have
+    an entry for each sequence, or one for all.
+
+    Returns out [tokens_q, heads, head_dim_v], or (out, lse) with lse [heads, tokens_q]. Rows of q that are in no
+    sequence are NaN in both. max_seqlen_q and max_seqlen_k change nothing.
+    """
+    given = {name: x for name, x in of_batch.items() if x is not None}
+    spans, results = [], []
+    for b in range(len(cu_seqlens_q) - 1):
+        rows_q, rows_k = (slice(cu[b], cu[b + 1]) for cu in (cu_seqlens_q, cu_seqlens_k))
+        found = {"q": q[rows_q], "k": k[rows_k], "v": v[rows_k]}
+        tensors = {name: x.swapaxes(0, 1)[None] for name, x in found.items()}
+        if bias is not None:
+            own = bias if bias.shape[1] == 1 else bias[:, rows_q]
+            tensors["bias"] = own[None, :, :, : tensors["k"].shape[2]]
+        tensors |= {name: x[[b if len(x) > 1 else 0]] for name, x in given.items()}
+        spans.append(rows_q)
+        results.append(function(**tensors, return_lse=True, **options))
+    out = np.full((*q.shape[:2], v.shape[2]), np.nan, results[0][0].dtype)
+    lse = np.full((q.shape[1], q.shape[0]), np.nan, results[0][1].dtype)
+    for rows, (own_out, own_lse) in zip(spans, results, strict=True):
+        out[rows], lse[:, rows] = own_out[0].swapaxes(0, 1), own_lse[0]
+    return (out, lse) if return_lse else out
 
 
 def _exp_rows(scores: Array) -> tuple[Array, Array]:

@@ -31,7 +31,8 @@ def fmha() -> ModuleType:
 OPTIONS = (
     "", "-lse=1 -h_k=1", "-mask=g:12,-4 -lse=1", "-mask=t:7,3 -scale=0.3", "-mask=xb:16 -init=0", "-vlayout=c -iperm=0",
     "-iperm=0 -operm=0 -mask=b:30,-1", "-bias=e:0", "-bias=e:2 -v=1", "-bias=1 -init=2", "-bias=a:1 -lse=1", "-bias=2",
-    "-d_v=40", "-mode=1 -b=3 -lse=1", "-mode=1 -operm=0 -iperm=1 -s=10", "-mode=1 -mask=b -h_k=1 -iperm=0 -bias=a",
+    "-d_v=40", "-mode=1 -b=3 -lse=1 -bias=e:1", "-mode=1 -operm=0 -iperm=1 -s=10",
+    "-mode=1 -mask=b -h_k=1 -iperm=0 -bias=a",
 )  # fmt: skip
 FLOAT8 = "-prec=fp8 -s_k=64 -vlayout=c"
 
@@ -79,7 +80,7 @@ def test_what_is_not_valid(
 
 @pytest.mark.parametrize(("options", "message"), (
     ("-mask=q", "mask 'q' cannot be read; allowed: 0, 1, 2, t, b"), ("-bias=x", "-bias=x; allowed: n, 0, 1, 2, e"),
-    ("-mode=1 -bias=e", "sequences of different lengths have no matrix"), ("-mode=1 -mask=g:3,4", "allowed: t and b"),
+    ("-mode=1 -mask=g:3,4", "allowed: t and b"),
     ("-prec=fp8 -mode=1", "-prec=fp8 goes with -mode=0"), ("-prec=bf8", "invalid choice: 'bf8'"),
     ("-lse=2", "invalid choice"),
 ))  # fmt: skip

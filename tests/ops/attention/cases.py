@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -83,7 +83,7 @@ SCHEDULES = tuple(
 
 def valid(case: Case) -> bool:
     """Whether an op takes such a call."""
-    return case.mode == "batch" or not (case.mask.startswith("g") or case.score.startswith("bias"))
+    return case.mode == "batch" or not case.mask.startswith("g")
 
 
 def pairwise(seed: int = 0) -> tuple[Case, ...]:
@@ -132,39 +132,64 @@ def make_call(case: Case, seed: int = 0) -> Call:
 def _batch_call(case: Case, rng: np.random.Generator) -> Call:
     batch, (seqlen_q, seqlen_k), heads = case.batch, case.lengths, case.heads[0]
     inputs, outputs = _tensors(case, rng, batch, seqlen_q, seqlen_k)
-    if case.score.startswith("bias"):
-        shape = (1, heads, 1, seqlen_k) if case.score == "bias of keys" else (batch, 1, seqlen_q, seqlen_k)
-        bias = rng.standard_normal(shape).astype(DTYPES[case.dtype])
-        bias[rng.random(shape) < 0.2] = -np.inf
-        whole = np.full((*shape[:3], -(-seqlen_k // 16) * 16 + MARGIN), np.nan, bias.dtype)
-        whole[..., :seqlen_k] = bias
-        inputs["bias"] = Placed(whole, lambda x: x[..., :seqlen_k])
     if case.return_lse:
         outputs["lse"] = lse_room(batch, heads, seqlen_q)
-    return Call(case.op, inputs | _slopes(case, batch), outputs, {})
+    return Call(case.op, inputs | score_inputs(case, rng, batch, seqlen_q, seqlen_k), outputs, {})
 
 
 def _varlen_call(case: Case, rng: np.random.Generator) -> Call:
     """Four sequences, of which one has no queries and one no keys; rows before and behind them belong to none."""
-    longest_q, longest_k = case.lengths
-    lengths = ((longest_q, longest_k), (0, 5), (3, 0), (longest_q // 2 + 1, longest_k // 3 + 1))
-    cu_q, cu_k = (np.cumsum([2, *(pair[i] for pair in lengths)], dtype=np.int32) for i in (0, 1))
-    tokens_q, tokens_k = int(cu_q[-1]) + 1, int(cu_k[-1]) + 1
-    inputs, outputs = (
-        {name: Placed(x.whole, lambda whole, place=x.place: place(whole)[0].transpose(1, 0, 2)) for name, x in items}
-        for items in (found.items() for found in _tensors(case, rng, 1, tokens_q, tokens_k))
-    )
+    offsets = sequences(*case.lengths)
+    tokens_q, tokens_k = (int(cu[-1]) + 1 for cu in offsets.values())
+    inputs, outputs = (rows_first(found) for found in _tensors(case, rng, 1, tokens_q, tokens_k))
     if case.return_lse:
         outputs["lse"] = lse_room(case.heads[0], tokens_q)
-    tables = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k} | _slopes(case, len(lengths))
-    return Call(case.op, inputs | tables, outputs, {"max_seqlen_q": max(longest_q, 3)})
+    scalars = longest(offsets)
+    features = score_inputs(case, rng, SEQUENCES, tokens_q, scalars["max_seqlen_k"])
+    return Call(case.op, inputs | offsets | features, outputs, scalars)
 
 
-def _slopes(case: Case, batch: int) -> dict[str, Array]:
-    if "alibi" not in case.score:
-        return {}
-    shape = (batch if "of batches" in case.score else 1, case.heads[0])
-    return {"alibi_slopes": np.linspace(0.5, 0.01, shape[0] * shape[1]).astype(np.float32).reshape(shape)}
+SEQUENCES = 4
+
+
+def sequences(longest_q: int, longest_k: int) -> dict[str, Array]:
+    """Where four sequences begin and end, of which one has no queries and one no keys; the first begins at row 2."""
+    lengths = ((longest_q, longest_k), (0, 5), (3, 0), (longest_q // 2 + 1, longest_k // 3 + 1))
+    return {
+        f"cu_seqlens_{name}": np.cumsum([2, *(pair[i] for pair in lengths)], dtype=np.int32)
+        for i, name in enumerate("qk")
+    }
+
+
+def longest(offsets: dict[str, Array]) -> dict[str, int]:
+    """The longest of sequences, as arguments."""
+    return {f"max_seqlen_{name}": int(np.diff(offsets[f"cu_seqlens_{name}"]).max()) for name in "qk"}
+
+
+def rows_first(tensors: Mapping[str, Placed]) -> dict[str, Any]:
+    """Tensors [1, heads, rows, columns] as [rows, heads, columns]."""
+    return {
+        name: Placed(x.whole, lambda whole, place=x.place: place(whole)[0].transpose(1, 0, 2))
+        for name, x in tensors.items()
+    }
+
+
+def score_inputs(case: Any, rng: np.random.Generator, batch: int, rows: int, columns: int) -> dict[str, Any]:
+    """The bias and the slopes that `score` of a case names: of all of a mode's rows of q, and columns for keys."""
+    found: dict[str, Placed | Array] = {}
+    if case.score.startswith("bias"):
+        heads, rows = (case.heads[0], 1) if case.score == "bias of keys" else (1, rows)
+        batches = () if case.mode == "varlen" else (1 if case.score == "bias of keys" else batch,)
+        shape = (*batches, heads, rows, columns)
+        bias = rng.standard_normal(shape).astype(DTYPES[case.dtype])
+        bias[rng.random(shape) < 0.2] = -np.inf
+        whole = np.full((*shape[:-1], -(-columns // 16) * 16 + MARGIN), np.nan, bias.dtype)
+        whole[..., :columns] = bias
+        found["bias"] = Placed(whole, lambda x: x[..., :columns])
+    if "alibi" in case.score:
+        shape = (batch if "of batches" in case.score else 1, case.heads[0])
+        found["alibi_slopes"] = np.linspace(0.5, 0.01, shape[0] * shape[1]).astype(np.float32).reshape(shape)
+    return found
 
 
 def _tensors(

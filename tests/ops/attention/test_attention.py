@@ -9,8 +9,9 @@ import pytest
 
 from aot_runtime import Bundle
 from kernels.attention import reference
-from tests.ops.attention.calls import Array, Placed, check, expected, placed, run
-from tests.ops.attention.cases import EDGES, SCHEDULES, Case, make_call, pairwise
+from kernels.tolerance import assert_close
+from tests.ops.attention.calls import FLOORS, Array, Call, Placed, check, expected, placed, run
+from tests.ops.attention.cases import EDGES, SCHEDULES, Case, make_call, pairwise, rows_first
 from tests.ops.attention.latent import CASES as LATENT
 from tests.ops.attention.latent import Latent
 from tests.ops.attention.latent import make_call as latent_call
@@ -77,6 +78,20 @@ def test_offsets_on_the_device_are_clamped(attention: Bundle, name: str, values:
     call = make_call(Case("t", lengths=(1, 65), layout="bshd", heads=(3, 1), mode="varlen", v_rows=False))
     there = Placed(np.array(values, np.int32), lambda array: array)
     run(attention, replace(call, inputs=call.inputs | {name: there}))
+
+
+def test_keys_beyond_max_seqlen_k_do_not_count(attention: Bundle):
+    """Of a sequence that the host does not see: the bias has nothing for them."""
+    tensors = make_call(Case(score="bias", lengths=(20, 40), batch=1, return_lse=False))
+    own = rows_first({**tensors.inputs, **tensors.outputs})
+    bias = Placed(tensors.inputs["bias"].whole, lambda whole: whole[0, :, :, :30])
+    inputs = {name: own[name] for name in "qkv"} | {"bias": bias, "cu_seqlens_q": np.array([0, 20], np.int32)}
+    short, long = ({"cu_seqlens_k": np.array([0, keys], np.int32)} for keys in (30, 40))
+    call = Call("flash_attention_varlen", inputs | short, {"out": own["out"]}, {"max_seqlen_k": 30})
+    there = {name: Placed(values, lambda array: array) for name, values in long.items()}
+    result = run(attention, replace(call, inputs=inputs | there))["out"]
+    same_dtype, exact = expected(call)
+    assert_close(result, exact["out"], same_dtype["out"], FLOORS["out"])
 
 
 # Of 8 bits

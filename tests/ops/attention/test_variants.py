@@ -35,9 +35,11 @@ def decide(arch: str, case: Case, **dims: int) -> Decision:
     """What a call like that of a case would do, of 3 queries and 16 keys unless `dims` says otherwise."""
     what = "tokens" if case.mode == "varlen" else "seqlen"
     extents = dict(zip(("heads", "heads_kv", "head_dim", "head_dim_v"), case.heads + case.head_dims, strict=True))
+    extents |= {"batch": case.batch, f"{what}_q": 3, f"{what}_k": 16}
+    extents |= {"bias_columns": 16} if case.mode == "varlen" and "bias" in case.score else {}
     scalars = parse_mask(case.mask) | {"schedule": case.schedule, "softcap": 1.5 * ("softcap" in case.score)}
     call = CallSpec(
-        dims={"batch": case.batch, f"{what}_q": 3, f"{what}_k": 16} | extents | dims, dtypes={"T": case.dtype},
+        dims=extents | dims, dtypes={"T": case.dtype},
         given=frozenset(["bias"] * ("bias" in case.score) + ["alibi_slopes"] * ("alibi" in case.score)),
         scalars={name: str(value) for name, value in scalars.items()},
         innermost={} if case.v_rows else {"v": 0 if case.mode == "varlen" else 2},
@@ -96,7 +98,7 @@ def calls() -> Iterator[Call]:
             for mask in ("0", "b", "b:30,4"):
                 yield make_call(Case(mask, dims, lengths=lengths, mode=mode, dtype=dtype))
             yield make_call(Case("b", dims, lengths=lengths, mode=mode, dtype=dtype, schedule="dynamic"))
-            features = "alibi softcap" if mode == "varlen" else "bias alibi softcap"
+            features = "bias alibi softcap"
             yield make_call(Case("b:30,4", dims, features, lengths, mode=mode, dtype=dtype))
             yield make_call(Case("b", dims, features, lengths, mode=mode, dtype=dtype, v_rows=False))
         if mode == "batch":
