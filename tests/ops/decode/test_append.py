@@ -83,13 +83,13 @@ def test_append_of_8_bits(decode: Bundle, cache: str):
     assert all(np.array_equal(found, wanted, equal_nan=True) for found, wanted in zip(actual, same, strict=True))
 
 
-@pytest.mark.parametrize("groups", (1, 2, 4, 8))
-def test_append_of_4_bits(decode: Bundle, groups: int):
-    new = new_tokens(3)
-    new["v_new"][3, 0] = 0.5  # all alike
-    caches = filled((*CACHE, 32), 0, np.dtype(np.uint8)) + filled((*CACHE, groups, 2), np.nan, FP16)
+@pytest.mark.parametrize("head_dim, groups", ((64, 1), (80, 2), (48, 4), (64, 8)), ids=str)
+def test_append_of_4_bits(decode: Bundle, head_dim: int, groups: int):
+    new = new_tokens(3, head_dim)
+    new["v_new"][3, 0], new["v_new"][3, 1] = 0.5, -0.5  # all alike
+    caches = filled((*CACHE, head_dim // 2), 0, np.dtype(np.uint8)) + filled((*CACHE, groups, 2), np.nan, FP16)
     actual, _, same = run_append(decode, "append_kv_int4", new, caches, 4)
     assert all(np.array_equal(found, wanted, equal_nan=True) for found, wanted in zip(actual, same, strict=True))
     back = dequantise_int4(actual[0][0, 0], actual[2][0, 0])
-    step = actual[2][0, 0, :, :, 0].astype(np.float32).repeat(64 // groups, -1)
+    step = actual[2][0, 0, :, :, 0].astype(np.float32).repeat(head_dim // groups, -1)
     assert (np.abs(back - new["k_new"][0]) <= 0.51 * step + 2e-3).all()
