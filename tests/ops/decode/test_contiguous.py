@@ -74,7 +74,7 @@ def test_lengths_within_a_batch(decode: Bundle, splits: int):
     check(decode, "flash_decode", inputs, places, num_splits=splits)
 
 
-@pytest.mark.parametrize("cache", ("int8", "e4m3"))
+@pytest.mark.parametrize("cache", ("int8", "e4m3", "e5m2"))
 @pytest.mark.parametrize("per_token", PER_TOKEN)
 @pytest.mark.parametrize("splits", (1, 3))
 def test_caches_of_8_bits(decode: Bundle, cache: str, per_token: tuple[bool, bool], splits: int):

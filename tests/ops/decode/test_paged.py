@@ -60,7 +60,7 @@ def test_scores(decode: Bundle, alibi: bool, options: dict[str, Any]):
 
 
 @pytest.mark.parametrize("per_token", PER_TOKEN)
-@pytest.mark.parametrize("cache", ("int8", "e4m3"))
+@pytest.mark.parametrize("cache", ("int8", "e4m3", "e5m2"))
 def test_blocks_of_8_bits(decode: Bundle, cache: str, per_token: tuple[bool, bool]):
     case = paged([(1, 100), (2, 40)], 16, cache=eight_bits(decode, cache))
     shapes = [case.k.shape[:3] if each else (1, 1, case.k.shape[2]) for each in per_token]
