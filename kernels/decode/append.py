@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from kernels.common.tensors import HeadRows, Heads, Matrix
-from kernels.decode.int4 import store_int4
+from kernels.decode.int4 import in_eighths, store_int4
 
 ROUNDER: tl.constexpr = tl.constexpr(12582912.0)
 """1.5 * 2**23: a float32 sum with it has no bits below 1, so adding and subtracting rounds half to even."""
@@ -30,12 +30,13 @@ def append_rows(
     # Of caches with scales
     k_scale: HeadRows = None, v_scale: HeadRows = None,
     PER_TOKEN: tl.constexpr = False, INT4: tl.constexpr = False, groups=0, LARGEST: tl.constexpr = 0.0,
+    PADDED: tl.constexpr = True,
 ):  # fmt: skip
     """Copy BLOCK_H heads of one token to its slot of a cache. Grid: (tokens, cdiv(heads_kv, BLOCK_H)).
 
     k_new, v_new: [1, heads_kv, tokens, head_dim]; k, v: [blocks, heads_kv, block_size, head_dim], or [.., head_dim / 2]
     with INT4. slots: int32 [tokens], block * block_size + place in it; a token whose slot is not in the cache is left
-    out. HEAD_DIM: power of two >= head_dim.
+    out. HEAD_DIM: power of two >= head_dim, and not PADDED where it is head_dim.
 
     cos, sin: fp32 [max_position, pairs], null where nothing is rotated: the first 2 * pairs elements of each key are
     rotated by the angles of its position (int32 [tokens], clamped), element i with i + pairs, or where `interleaved`
@@ -51,7 +52,7 @@ def append_rows(
         return
     heads = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     slot = Slot(place // block_size, place % block_size, heads, heads < heads_kv)
-    columns = tl.arange(0, HEAD_DIM)
+    columns = in_eighths(head_dim, HEAD_DIM) if INT4 and PADDED else tl.arange(0, HEAD_DIM)
     k_row, k_at = k_new.ptr + token * k_new.stride_rows, heads * k_new.stride_heads
     keys = load_heads(k_row, k_at, columns, slot.present, head_dim)
     if cos.ptr.to(tl.int64) != 0:
@@ -60,8 +61,8 @@ def append_rows(
         keys = rotate(keys, k_row, k_at, columns, slot.present, cosines, sines, pairs, interleaved)
     v_row = v_new.ptr + token * v_new.stride_rows
     values = load_heads(v_row, heads * v_new.stride_heads, columns, slot.present, head_dim)
-    store_row(keys, k, k_scale, slot, head_dim, groups, PER_TOKEN, INT4, LARGEST)
-    store_row(values, v, v_scale, slot, head_dim, groups, PER_TOKEN, INT4, LARGEST)
+    store_row(keys, k, k_scale, slot, head_dim, groups, PER_TOKEN, INT4, LARGEST, PADDED)
+    store_row(values, v, v_scale, slot, head_dim, groups, PER_TOKEN, INT4, LARGEST, PADDED)
 
 
 @triton.jit
@@ -90,14 +91,14 @@ def rotate(x, row, at, columns, present, cos, sin, pairs, interleaved):
 @triton.jit
 def store_row(
     x, cache: Heads, scales: HeadRows, slot: Slot, head_dim, groups,
-    PER_TOKEN: tl.constexpr, INT4: tl.constexpr, LARGEST: tl.constexpr,
+    PER_TOKEN: tl.constexpr, INT4: tl.constexpr, LARGEST: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """Store fp32 [BLOCK_H, HEAD_DIM] in a slot, as the cache has numbers; the arguments are as in `append_rows`."""
     dtype: tl.constexpr = cache.ptr.dtype.element_ty
     at = slot.block * cache.stride_batch + slot.place * cache.stride_rows + slot.heads * cache.stride_heads
     scale_at = slot.block * scales.stride_batch + slot.place * scales.stride_rows + slot.heads * scales.stride_heads
     if INT4:
-        store_int4(x, cache.ptr, at, scales.ptr + scale_at, slot.present, groups, x.shape[1])
+        store_int4(x, cache.ptr, at, scales.ptr + scale_at, slot.present, groups, head_dim, x.shape[1], PADDED)
     else:
         if dtype.primitive_bitwidth == 8:
             x = quantise(x, scales.ptr + scale_at, slot.present, dtype, PER_TOKEN, LARGEST)

@@ -53,7 +53,7 @@ def flex_split(
     sequence = Sequence(batch, 0, batch * seqlen_q, seqlen_q, seqlen_k)
     rows = rows_of(tile, head_kv, heads // heads_kv, seqlen_q, BLOCK_M)
     queries, heads_q = (first_query + rows.tokens)[:, None], rows.heads[:, None]
-    q_tile = load_queries(q, sequence, rows, head_dim, HEAD_DIM, PADDED)
+    q_tile = load_queries(q, sequence, rows, tl.arange(0, HEAD_DIM), head_dim, PADDED)
     columns = columns_of(head_dim, HEAD_DIM, PADDED)
 
     listed = make_listed(
@@ -95,7 +95,8 @@ def flex_split(
 
     acc *= inverse(row_sum)[:, None]
     row_lse = log2_sum(row_max, row_sum)
-    store_rows(acc, row_lse, sequence, rows, split, parts, out, lse, heads, head_dim, PADDED)
+    stored = tl.arange(0, HEAD_DIM)
+    store_rows(acc, row_lse, sequence, rows, stored, split, parts, out, lse, heads, head_dim, PADDED)
 
 
 @triton.jit

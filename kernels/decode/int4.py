@@ -12,22 +12,47 @@ MOST_GROUPS: tl.constexpr = tl.constexpr(8)
 
 
 @triton.jit
-def load_int4(rows, at, pairs, groups, COLUMNS: tl.constexpr, GROUPS: tl.constexpr, WORDS: tl.constexpr):
+def in_eighths(width, WIDTH: tl.constexpr):
+    """Places 0 to WIDTH - 1 in the order in which each eighth of a row of `width` is padded for itself, so that groups
+    are whole eighths of a tile; int32 [WIDTH], those from `width` on are padding. width: a multiple of 8.
+    """
+    at = tl.arange(0, WIDTH)
+    size = width // MOST_GROUPS
+    WIDE: tl.constexpr = WIDTH // MOST_GROUPS
+    eighth, place = at // WIDE, at % WIDE
+    return tl.where(place < size, eighth * size + place, width + eighth * (WIDE - size) + place - size)
+
+
+@triton.jit
+def load_int4(
+    rows, at, pairs, groups, head_dim,
+    COLUMNS: tl.constexpr, GROUPS: tl.constexpr, WORDS: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
     """Rows as fp16 [len(at), COLUMNS]. rows: uint8; pairs: addresses [len(at)] of each row's (factor, shift) pairs of
     fp16, `groups` of them, a divisor of GROUPS.
 
-    WORDS: rows are at multiples of 4 bytes. They take half as many instructions, and have columns as `interleave` does.
+    WORDS: rows are at multiples of 4 bytes. They take half as many instructions, and have columns as `interleave` does;
+    with PADDED a group is a multiple of 8 numbers. Else, with PADDED, columns are as `in_eighths` has them. What is in
+    columns that are padding is finite, if the row is.
     """
     # The bits of 1024 + n in fp16 are those of 1024, and n: that needs no conversion.
+    PIECES: tl.constexpr = COLUMNS // 8 if WORDS and PADDED else GROUPS  # of a row, each of one group
+    piece = tl.arange(0, PIECES)
+    group = piece * groups // GROUPS
     if WORDS:
-        words = tl.load((rows + at[:, None]).to(tl.pointer_type(tl.int32)) + tl.arange(0, COLUMNS // 8)[None, :])
+        word = tl.arange(0, COLUMNS // 8)
+        pointers = (rows + at[:, None]).to(tl.pointer_type(tl.int32)) + word[None, :]
+        words = tl.load(pointers, (word < head_dim // 8)[None, :], 0) if PADDED else tl.load(pointers)
         numbers = _unpack_words(words)
+        if PADDED:
+            group = tl.minimum(8 * piece, head_dim - 1) * groups // head_dim
     else:
-        packed = tl.load(rows + at[:, None] + tl.arange(0, COLUMNS // 2)[None, :])
+        byte = in_eighths(head_dim // 2, COLUMNS // 2) % (head_dim // 2) if PADDED else tl.arange(0, COLUMNS // 2)
+        packed = tl.load(rows + at[:, None] + byte[None, :])
         nibbles = tl.join(packed & 15, packed >> 4)
         numbers = (nibbles.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True)
-    numbers = numbers.reshape(at.shape[0], GROUPS, COLUMNS // GROUPS)
-    pair = pairs[:, None] + 2 * (tl.arange(0, GROUPS) * groups // GROUPS)[None, :]
+    numbers = numbers.reshape(at.shape[0], PIECES, COLUMNS // PIECES)
+    pair = pairs[:, None] + 2 * group[None, :]
     factor = tl.broadcast_to(tl.load(pair)[:, :, None], numbers.shape)
     shift = tl.broadcast_to(tl.load(pair + 1)[:, :, None], numbers.shape)
     return tl.fma(numbers - 1024.0, factor, shift).reshape(at.shape[0], COLUMNS)
@@ -68,14 +93,18 @@ def deinterleave(x):
 
 
 @triton.jit
-def store_int4(values, rows, at, pairs, present, groups, COLUMNS: tl.constexpr):
+def store_int4(values, rows, at, pairs, present, groups, head_dim, COLUMNS: tl.constexpr, PADDED: tl.constexpr):
     """Quantise fp32 [len(at), COLUMNS] between each group's least and largest value, and store it as `load_int4` reads.
 
-    A row has 1, 2, 4 or 8 groups. Each pair is rounded to fp16 before it is used, so that what is read is as near as 4
-    bits can be.
+    PADDED: columns are as `in_eighths` has them. A row has 1, 2, 4 or 8 groups. Each pair is rounded to fp16 before it
+    is used, so that what is read is as near as 4 bits can be.
     """
     grouped = values.reshape(at.shape[0], MOST_GROUPS, COLUMNS // MOST_GROUPS)
-    least, largest = -_largest_of_groups(-tl.min(grouped, 2), groups), _largest_of_groups(tl.max(grouped, 2), groups)
+    low_of, high_of = grouped, grouped
+    if PADDED:
+        known = (tl.arange(0, COLUMNS // MOST_GROUPS) < head_dim // MOST_GROUPS)[None, None, :]
+        low_of, high_of = tl.where(known, grouped, float("inf")), tl.where(known, grouped, float("-inf"))
+    least, largest = -_largest_of_groups(-tl.min(low_of, 2), groups), _largest_of_groups(tl.max(high_of, 2), groups)
     shift = least.to(tl.float16)
     factor = ((largest - shift.to(tl.float32)) * (1.0 / 15)).to(tl.float16)
     divisor = tl.where(factor == 0, 1.0, factor.to(tl.float32))
@@ -88,7 +117,9 @@ def store_int4(values, rows, at, pairs, present, groups, COLUMNS: tl.constexpr):
     first = present[:, None] & (eighth * groups % MOST_GROUPS == 0)[None, :]
     tl.store(pair, factor, first)
     tl.store(pair + 1, shift, first)
-    tl.store(rows + at[:, None] + tl.arange(0, COLUMNS // 2)[None, :], low | (high << 4), present[:, None])
+    byte = in_eighths(head_dim // 2, COLUMNS // 2) if PADDED else tl.arange(0, COLUMNS // 2)
+    stored = present[:, None] & (byte < head_dim // 2)[None, :] if PADDED else present[:, None]
+    tl.store(rows + at[:, None] + byte[None, :], low | (high << 4), stored)
 
 
 @triton.jit

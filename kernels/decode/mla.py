@@ -62,4 +62,4 @@ def mla_split(
 
     acc *= inverse(row_sum)[:, None]
     row_lse = log2_sum(row_max, row_sum)
-    store_rows(acc, row_lse, sequence, rows, split, parts, out, lse, heads, LATENT, False)
+    store_rows(acc, row_lse, sequence, rows, latent, split, parts, out, lse, heads, LATENT, False)

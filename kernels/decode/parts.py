@@ -81,11 +81,10 @@ def offsets_of(tensor: Heads, sequence: Sequence, rows: Rows):
 
 
 @triton.jit
-def load_queries(q: Heads, sequence: Sequence, rows: Rows, head_dim, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr):
-    """Rows of q [batch, heads, tokens, head_dim], [BLOCK_M, HEAD_DIM]; PADDED: 0 in columns from head_dim on."""
-    columns = tl.arange(0, HEAD_DIM)[None, :]
-    pointers = q.ptr + sequence.batch * q.stride_batch + offsets_of(q, sequence, rows)[:, None] + columns
-    return tl.load(pointers, columns < head_dim, 0.0) if PADDED else tl.load(pointers)
+def load_queries(q: Heads, sequence: Sequence, rows: Rows, columns, head_dim, PADDED: tl.constexpr):
+    """Columns of Rows of q [batch, heads, tokens, head_dim], [BLOCK_M, len(columns)]; PADDED: 0 from head_dim on."""
+    pointers = q.ptr + sequence.batch * q.stride_batch + offsets_of(q, sequence, rows)[:, None] + columns[None, :]
+    return tl.load(pointers, (columns < head_dim)[None, :], 0.0) if PADDED else tl.load(pointers)
 
 
 @triton.jit
@@ -98,16 +97,15 @@ def part(begin, end, split, splits, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def store_rows(
-    acc, row_lse, sequence: Sequence, rows: Rows, split, parts: Parts, out: Heads, lse: HeadRows, heads, head_dim,
-    PADDED: tl.constexpr,
+    acc, row_lse, sequence: Sequence, rows: Rows, columns, split, parts: Parts, out: Heads, lse: HeadRows, heads,
+    head_dim, PADDED: tl.constexpr,
 ):  # fmt: skip
     """Store what a program has of its Rows: in Parts, for `merge_parts`; or where there is but one part, in out [batch,
     heads, tokens, head_dim] and, unless it is null, lse [batch, heads, tokens], natural logarithms.
 
-    acc: fp32 [BLOCK_M, columns], normalised; PADDED: head_dim may be less than its columns. row_lse: fp32 [BLOCK_M],
-    base 2.
+    acc: fp32 [BLOCK_M, len(columns)], normalised; columns: which they are, some from head_dim on where PADDED. row_lse:
+    fp32 [BLOCK_M], base 2.
     """
-    columns = tl.arange(0, acc.shape[1])
     present = rows.present[:, None]
     if parts.always or parts.splits > 1:
         place = ((sequence.first_query + rows.tokens).to(tl.int64) * heads + rows.heads) * parts.splits + split

@@ -9,7 +9,7 @@ from kernels.common.softcap import cap
 from kernels.common.softmax import LOG2_E, fold, inverse, log2_sum
 from kernels.common.tensors import HeadRows, Heads
 from kernels.decode.cache import BlockTables, columns_of, find, load_rows
-from kernels.decode.int4 import deinterleave, interleave, load_int4
+from kernels.decode.int4 import deinterleave, in_eighths, interleave, load_int4
 from kernels.decode.parts import Parts, load_queries, part, rows_of, sequence_of, store_rows
 
 GAIN: tl.constexpr = tl.constexpr(128.0)
@@ -51,7 +51,7 @@ def decode_split(
 
     k_scale, v_scale: fp32, factors of the cache's numbers, a stride 0 where one serves all. With GROUPS the cache has 4
     bits a number, uint8 [.., head_dim / 2], the even ones low, and each token has `groups` (factor, shift) pairs, fp16
-    [.., groups, 2], contiguous; GROUPS: a multiple of it; WORDS: its rows are at multiples of 4 bytes. softcap: if > 0,
+    [.., groups, 2], contiguous; GROUPS: a multiple of it; WORDS: as `load_int4` has it. softcap: if > 0,
     scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [heads], None or null; adds -slope * |distance|.
 
     lse: fp32 [batch, heads, tokens], natural, or null. What is written, and where, is as in `store_rows`.
@@ -66,7 +66,8 @@ def decode_split(
     if tile * BLOCK_M >= sequence.queries * group:
         return
     rows = rows_of(tile, head_kv, group, sequence.queries, BLOCK_M)
-    q_tile = load_queries(q, sequence, rows, head_dim, HEAD_DIM, PADDED)
+    columns = in_eighths(head_dim, HEAD_DIM) if GROUPS and PADDED and not WORDS else tl.arange(0, HEAD_DIM)
+    q_tile = load_queries(q, sequence, rows, columns, head_dim, PADDED)
     if WORDS:
         q_tile = interleave(q_tile)
 
@@ -103,7 +104,7 @@ def decode_split(
     if WORDS:
         acc = deinterleave(acc)
     row_lse = log2_sum(row_max, row_sum)
-    store_rows(acc, row_lse, sequence, rows, split, parts, out, lse, heads, head_dim, PADDED)
+    store_rows(acc, row_lse, sequence, rows, columns, split, parts, out, lse, heads, head_dim, PADDED)
 
 
 @triton.jit
@@ -128,7 +129,7 @@ def load_cache(
     rows = cache.ptr + head_kv * cache.stride_heads
     at = block * cache.stride_batch + place * cache.stride_rows
     if GROUPS:
-        return load_int4(rows, at, factors, groups, HEAD_DIM, GROUPS, WORDS)
+        return load_int4(rows, at, factors, groups, head_dim, HEAD_DIM, GROUPS, WORDS, PADDED)
     else:
         return load_rows(rows, at, columns_of(head_dim, HEAD_DIM, PADDED))
 

@@ -9,6 +9,7 @@ import pytest
 
 from aot_runtime import Bundle
 from aot_runtime.caches import dequantise_int4
+from kernels.decode import reference
 from kernels.tolerance import assert_close
 from tests.ops.decode.cases import normal, other_layout, packed, references
 from tests.support.dtypes import FP16, FP32, eight_bits
@@ -40,7 +41,7 @@ def run_append(
     arrays = {name: (other_layout if name == "v" else packed)(decode, x) for name, x in given.items()}
     getattr(decode, op)(**arrays, slots=packed(decode, SLOTS), **options)
     actual = tuple(arrays[name].numpy() for name in ("k", "v", "k_scale", "v_scale")[:written])
-    return actual, *(reference(**given, slots=SLOTS, **options) for reference in references(op))
+    return actual, *(function(**given, slots=SLOTS, **options) for function in references(op))
 
 
 @pytest.mark.parametrize("head_dim", (64, 40))
@@ -70,11 +71,12 @@ def test_a_position_past_the_table_reads_nothing_past_it(decode: Bundle):
     assert np.isfinite(caches["k"].numpy()).all()
 
 
-@pytest.mark.parametrize("cache", ("int8", "e4m3"))
+@pytest.mark.parametrize("cache", ("int8", "e4m3", "e5m2"))
 def test_append_of_8_bits(decode: Bundle, cache: str):
     new, caches = new_tokens(2), filled((*CACHE, 64), 0, eight_bits(decode, cache))
     # So small that some saturate.
-    given = [np.random.default_rng(2).uniform(0.005, 0.02, (1, 1, 3)).astype(np.float32) for _ in "kv"]
+    unit = 1.3 / float(reference.largest(caches[0].dtype))
+    given = [np.random.default_rng(2).uniform(0.5 * unit, 2 * unit, (1, 1, 3)).astype(np.float32) for _ in "kv"]
     actual, _, same = run_append(decode, "append_kv", new, [*caches, *given])
     assert all(np.array_equal(found, wanted) for found, wanted in zip(actual, same, strict=True))
     new["k_new"][0, 1] = 0  # a row without a scale
@@ -83,13 +85,13 @@ def test_append_of_8_bits(decode: Bundle, cache: str):
     assert all(np.array_equal(found, wanted, equal_nan=True) for found, wanted in zip(actual, same, strict=True))
 
 
-@pytest.mark.parametrize("groups", (1, 2, 4, 8))
-def test_append_of_4_bits(decode: Bundle, groups: int):
-    new = new_tokens(3)
-    new["v_new"][3, 0] = 0.5  # all alike
-    caches = filled((*CACHE, 32), 0, np.dtype(np.uint8)) + filled((*CACHE, groups, 2), np.nan, FP16)
+@pytest.mark.parametrize("head_dim, groups", ((64, 1), (80, 2), (48, 4), (64, 8)), ids=str)
+def test_append_of_4_bits(decode: Bundle, head_dim: int, groups: int):
+    new = new_tokens(3, head_dim)
+    new["v_new"][3, 0], new["v_new"][3, 1] = 0.5, -0.5  # all alike
+    caches = filled((*CACHE, head_dim // 2), 0, np.dtype(np.uint8)) + filled((*CACHE, groups, 2), np.nan, FP16)
     actual, _, same = run_append(decode, "append_kv_int4", new, caches, 4)
     assert all(np.array_equal(found, wanted, equal_nan=True) for found, wanted in zip(actual, same, strict=True))
     back = dequantise_int4(actual[0][0, 0], actual[2][0, 0])
-    step = actual[2][0, 0, :, :, 0].astype(np.float32).repeat(64 // groups, -1)
+    step = actual[2][0, 0, :, :, 0].astype(np.float32).repeat(head_dim // groups, -1)
     assert (np.abs(back - new["k_new"][0]) <= 0.51 * step + 2e-3).all()

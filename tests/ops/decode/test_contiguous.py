@@ -74,7 +74,7 @@ def test_lengths_within_a_batch(decode: Bundle, splits: int):
     check(decode, "flash_decode", inputs, places, num_splits=splits)
 
 
-@pytest.mark.parametrize("cache", ("int8", "e4m3"))
+@pytest.mark.parametrize("cache", ("int8", "e4m3", "e5m2"))
 @pytest.mark.parametrize("per_token", PER_TOKEN)
 @pytest.mark.parametrize("splits", (1, 3))
 def test_caches_of_8_bits(decode: Bundle, cache: str, per_token: tuple[bool, bool], splits: int):
@@ -92,15 +92,19 @@ def unaligned(bundle: Bundle, host: np.ndarray) -> DeviceArray:
 
 @pytest.mark.parametrize("splits", (1, 3))
 @pytest.mark.parametrize("place", (packed, unaligned))
-@pytest.mark.parametrize("groups", (4, 1, 2, 8))
-def test_caches_of_4_bits(decode: Bundle, groups: int, place: Any, splits: int):
-    """Of unaligned rows, one code serves for all numbers of groups."""
+@pytest.mark.parametrize(
+    "head_dim, groups",
+    ((96, 2), (64, 4), (64, 1), (32, 2), (16, 8), (80, 8), (96, 8), (64, 2), (160, 4), (64, 8)),
+    ids=str,
+)
+def test_caches_of_4_bits(decode: Bundle, head_dim: int, groups: int, place: Any, splits: int):
+    """Of unaligned rows, and of groups that end within 4 bytes, one code serves for all numbers of groups."""
     rng = np.random.default_rng(groups)
-    k, k_scale, v, v_scale = (x for _ in "kv" for x in quantise_int4(normal(rng, 2, 2, 90, 64), groups))
+    k, k_scale, v, v_scale = (x for _ in "kv" for x in quantise_int4(normal(rng, 2, 2, 90, head_dim), groups))
     for pairs in (k_scale, v_scale):
-        pairs[1, :, 33:] = np.nan
-    inputs = {"q": normal(rng, 2, 4, 2, 64), "k": k, "v": v, "k_scale": k_scale, "v_scale": v_scale}
-    inputs["seqlens_k"] = np.array([90, 33], np.int32)
+        pairs[0, :, 33:] = np.nan
+    inputs = {"q": normal(rng, 2, 4, 2, head_dim), "k": k, "v": v, "k_scale": k_scale, "v_scale": v_scale}
+    inputs["seqlens_k"] = np.array([33, 90], np.int32)
     check(decode, "flash_decode_int4", inputs, dict.fromkeys("qkv", place), num_splits=splits)
 
 

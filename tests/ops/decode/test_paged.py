@@ -60,7 +60,7 @@ def test_scores(decode: Bundle, alibi: bool, options: dict[str, Any]):
 
 
 @pytest.mark.parametrize("per_token", PER_TOKEN)
-@pytest.mark.parametrize("cache", ("int8", "e4m3"))
+@pytest.mark.parametrize("cache", ("int8", "e4m3", "e5m2"))
 def test_blocks_of_8_bits(decode: Bundle, cache: str, per_token: tuple[bool, bool]):
     case = paged([(1, 100), (2, 40)], 16, cache=eight_bits(decode, cache))
     shapes = [case.k.shape[:3] if each else (1, 1, case.k.shape[2]) for each in per_token]
@@ -70,11 +70,18 @@ def test_blocks_of_8_bits(decode: Bundle, cache: str, per_token: tuple[bool, boo
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("splits", (1, 3))
 @pytest.mark.parametrize("options", ({}, {"softcap": 2.0, "window": 40}), ids=("plain", "window"))
-@pytest.mark.parametrize("groups, block_size", ((4, 64), (4, 16), (4, 17), (1, 64)), ids=str)
-def test_blocks_of_4_bits(decode: Bundle, groups: int, block_size: int, options: dict[str, Any], splits: int):
+@pytest.mark.parametrize(
+    "head_dim, groups, block_size",
+    ((64, 4, 64), (64, 4, 16), (160, 1, 16), (64, 4, 17), (64, 1, 64), (80, 8, 64)),
+    ids=str,
+)
+def test_blocks_of_4_bits(
+    decode: Bundle, head_dim: int, groups: int, block_size: int, options: dict[str, Any], splits: int
+):
     rng = np.random.default_rng(groups)
-    case = paged([*MIXED, (3, 70), (1, 0)], block_size)
-    inputs = vars(case) | {name: rng.integers(0, 256, (*case.k.shape[:3], 32)).astype(np.uint8) for name in "kv"}
+    case = paged([*MIXED, (3, 70), (1, 0)], block_size, head_dim=head_dim)
+    rows = (*case.k.shape[:3], head_dim // 2)
+    inputs = vars(case) | {name: rng.integers(0, 256, rows).astype(np.uint8) for name in "kv"}
     for name, cache in (("k_scale", case.k), ("v_scale", case.v)):
         inputs[name] = normal(rng, *cache.shape[:3], groups, 2)
         inputs[name][np.isnan(cache[..., 0])] = np.nan

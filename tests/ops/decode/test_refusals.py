@@ -73,6 +73,7 @@ def test_blocks_of_the_default_size_are_counted(decode: Bundle):
 
 ZEROS = {"q": np.zeros((1, 2, 1, 64), FP16)} | dict.fromkeys("kv", np.zeros((1, 1, 20, 64), FP16))
 INT4 = ZEROS | {"seqlens_k": np.array([20], np.int32)} | dict.fromkeys("kv", np.zeros((1, 1, 20, 32), np.uint8))
+INT4_OF_40 = INT4 | {"q": ZEROS["q"][..., :40]} | dict.fromkeys("kv", np.zeros((1, 1, 20, 20), np.uint8))
 PAIRS, INT8_CACHE = np.zeros((1, 1, 20, 3, 2), FP16), np.zeros((9, 16, 2, 64), INT8)
 NEW = dict.fromkeys(("k_new", "v_new"), np.zeros((1, 1, 64), FP16)) | dict.fromkeys("v", np.zeros((2, 16, 1, 64), FP16))
 TABLES = {name: paged_arguments()[name] for name in ("block_tables", "seqlens_k", "cu_seqlens_q")}
@@ -88,6 +89,7 @@ TABLES = {name: paged_arguments()[name] for name in ("block_tables", "seqlens_k"
         ("paged_attention", r"given\(k_scale\)", paged_arguments() | dict.fromkeys("kv", INT8_CACHE)),
         ("paged_attention", "batch", paged_arguments() | {"block_tables": np.zeros((3, 2), np.int32)}),
         ("flash_decode_int4", "groups", INT4 | {"k_scale": PAIRS, "v_scale": PAIRS}),
+        ("flash_decode_int4", "head_dim % 16", INT4_OF_40 | dict.fromkeys(("k_scale", "v_scale"), PAIRS[..., :1, :])),
         ("flex_decode", "sparse_block_size % 64", flex_arguments(sparse_block_size=100)),
         ("flex_decode", "sparse_block_size", flex_arguments(sparse_block_size=0)),
         ("flex_decode_relative_bias", "leads % 2", flex_arguments(bias=np.zeros((1, 40), np.float32))),
