@@ -146,6 +146,9 @@ class EmulatorDriver:
     def free_now(self, device: int, address: int) -> None:
         self._free("Free", device, address)
 
+    def trim(self, device: int, keep: int) -> None:
+        """Nothing to do: there is no pool."""
+
     def _free(self, call: str, device: int, address: int) -> None:
         memory = self._device(call, device).memory
         with self._lock:

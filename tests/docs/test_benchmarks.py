@@ -58,6 +58,21 @@ def test_launch(hip_double: DoubleLibrary, rows_bundle: Path):
         assert way in named, output
 
 
+def test_copies(hip_double: DoubleLibrary):
+    """Over a device that does its work as late as it may."""
+    script = str(ROOT / "benchmarks/copies.py")
+    command = [script, "hip:0", "--sizes", "4KiB", "5MiB", "--rounds", "1"]
+    source = f"import runpy, sys; sys.path[0], sys.argv = {str(ROOT / 'benchmarks')!r}, {command!r}\n"
+    output = hip_double.run_text(
+        f"{source}runpy.run_path({script!r}, run_name='__main__')", HIP_DOUBLE_DEFERS=1, HIP_DOUBLE_MEMORY=64 << 20
+    )
+    rows = [line.rsplit(maxsplit=4) for line in output.splitlines() if "aot_runtime" in line]
+    directions = ("to device", "to numpy")
+    assert [row[0].split(",")[0] for row in rows] == [f"{n} {way}" for n in ("4 KiB", "5 MiB") for way in directions]
+    assert all(float(number) > 0 for row in rows for number in row[1:4])
+    assert all((row[4] == "-") == ("to numpy" in row[0]) for row in rows)
+
+
 def test_attention(hip_double: DoubleLibrary, attention_bundle: Path):
     script, shapes = str(ROOT / "benchmarks/attention.py"), ("1x2x64x64", "1x2/1x64x64", "1x2x65x64c")
     output = hip_double.run(

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from aot_runtime.contract.dtypes import OTHER_FLOAT8
 from aot_runtime.contract.evaluation import Evaluator, evaluator
 from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.names import axis_names, config_names
@@ -81,7 +82,7 @@ class Choosing:
             if axes is not None and launches is not None:
                 layouts = {name: layout for name, layout in call.layouts.items() if layout is not None}
                 return self._decision(names, misaligned, layouts, launches, axes)
-        raise no_variant(self.op, self.table.values(), tried)
+        raise no_variant(self.op, self.table.values(), tried, call.names)
 
     def _pick_axes(self, names: dict[str, Any], tried: list[str]) -> tuple[AxisChoice, ...] | None:
         """The value of each axis, put into `names`; None, and why in `tried`, where some axis has none."""
@@ -143,11 +144,21 @@ class Choosing:
         return Decision(names, names["aligned"], misaligned, layouts, spaces, launches, axes)
 
 
-def no_variant(op: Op, variants: Iterable[Variant], tried: list[str]) -> NoVariantError:
-    """The error of a call that the contract allows and nothing was built for."""
+def no_variant(op: Op, variants: Iterable[Variant], tried: list[str], names: Mapping[str, Any]) -> NoVariantError:
+    """The error of a call that the contract allows and nothing was built for. names: the values that it has."""
     built = list(variants)
     there = {name: sorted({v.axis_values[name] for v in built}, key=str) for name in axis_names(op)}
     listed = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in there.items())
     denied = "".join(f"\n  left out: {item.when}: {item.reason}" for item in op.denied)
     why = "".join(f"\n  {reason}" for reason in tried)
-    return NoVariantError(f"{op.name}: no variant of this bundle fits the call:{why}\n  built: {listed}{denied}")
+    advice = "".join(_float8_advice(name, names[name], there[name]) for name in op.dtypes)
+    message = f"no variant of this bundle fits the call:{why}\n  built: {listed}{denied}{advice}"
+    return NoVariantError(f"{op.name}: {message}")
+
+
+def _float8_advice(variable: str, dtype: str, built: Iterable[Value]) -> str:
+    """How to go on where float8 is built in the other flavour only."""
+    other = OTHER_FLOAT8.get(dtype, "")
+    if dtype in built or other not in built:
+        return ""
+    return f"\n  {variable} is {dtype}: aot_runtime.float8.cast makes it {other}, which is built"

@@ -63,6 +63,14 @@ DTYPES: Mapping[str, int] = {
 }
 """Every tensor dtype, with its bytes per element."""
 
+OTHER_FLOAT8: Mapping[str, str] = {
+    "float8_e4m3fn": "float8_e4m3fnuz",
+    "float8_e4m3fnuz": "float8_e4m3fn",
+    "float8_e5m2": "float8_e5m2fnuz",
+    "float8_e5m2fnuz": "float8_e5m2",
+}
+"""Each float8 dtype, with the other flavour of its format: hardware has one of the two."""
+
 
 @lru_cache(maxsize=64)
 def numpy_dtype(name: str) -> np.dtype[Any]:

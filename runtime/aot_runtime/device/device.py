@@ -73,6 +73,21 @@ class Device(Shared):
 
         return wrap_foreign(self, foreign)
 
+    def trim(self, keep: int = 0) -> None:
+        """Wait for the device, and give memory that no array uses back to the system.
+
+        Args:
+            keep: bytes that the driver's pool may go on holding, those in use included.
+
+        Raises:
+            CaptureError: one of the device's streams is being captured.
+        """
+        if keep < 0:
+            raise ArgumentError(f"keep is {keep}; 0 or more bytes are allowed")
+        if self.memory.graphs:
+            raise CaptureError("memory cannot be given back while a stream is being captured")
+        self.memory.give_back(keep)
+
     # Work
 
     def stream(self) -> Stream:
@@ -125,8 +140,15 @@ class Device(Shared):
 
     def write(self, address: int, host: np.ndarray[Any, Any], stream: int) -> None:
         """Copy a packed numpy array to an address."""
+        self._hold_uncaptured(stream)
         self.driver.copy_to_device(self.index, address, host.ctypes.data, host.nbytes, stream)
 
     def read(self, host: np.ndarray[Any, Any], address: int, stream: int) -> None:
         """Fill a packed numpy array from an address."""
+        self._hold_uncaptured(stream)
         self.driver.copy_to_host(self.index, host.ctypes.data, address, host.nbytes, stream)
+
+    def _hold_uncaptured(self, stream: int) -> None:
+        """Refuse a copy that would become part of a graph, where it would be made at each replay."""
+        if stream and self.driver.is_capturing(self.index, stream):
+            raise CaptureError("host memory cannot be copied on a stream that is being captured: copy before or after")

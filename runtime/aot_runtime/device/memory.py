@@ -1,7 +1,8 @@
 """Device memory in stream order: who may reuse an address, and when.
 
 Small blocks are kept for the next allocation of their size on their stream, which is what a repeated call asks for:
-stream order makes that safe, and it saves two driver calls. The rest goes back to the driver's pool.
+stream order makes that safe, and it saves two driver calls. The rest goes back to the driver's pool. Where there is too
+little memory for an allocation, all that nothing uses goes back to the system, and it is tried once more.
 """
 
 from __future__ import annotations
@@ -95,9 +96,10 @@ class DeviceMemory:
         try:
             return self.driver.allocate(self.index, size, stream)
         except DeviceMemoryError:
-            if not self._kept_bytes:
+            if self.graphs:  # to wait would break the capture
                 raise
-            self.trim()
+            with contextlib.suppress(DriverCallError):  # another library captures: then this is the end of it
+                self.give_back(0)
             return self.driver.allocate(self.index, size, stream)
 
     def workspace(self, nbytes: int, stream: int) -> tuple[int, Allocation | None]:
@@ -137,6 +139,13 @@ class DeviceMemory:
         """Give back what was released during captures, once there are none."""
         while self._deferred and not self.graphs:
             self.release(*self._deferred.pop())
+
+    def give_back(self, keep: int) -> None:
+        """Wait for the device's streams, and give memory that nothing uses back to the system; see `Device.trim`."""
+        self.trim()
+        for stream in (0, *list(self.streams)):  # memory is free once the work before its release is done
+            self.driver.synchronize(self.index, stream)
+        self.driver.trim(self.index, keep)
 
     def trim(self, stream: int | None = None) -> None:
         """Give kept blocks back to the driver's pool: all, or those of one stream."""

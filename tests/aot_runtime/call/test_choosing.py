@@ -81,6 +81,19 @@ def test_what_was_not_built_gives_way_to_the_next_config_or_is_no_variant():
     refused("second[], aligned=False: not built", only_first, NoVariantError, x=layout(4))
 
 
+def test_float8_of_the_other_flavour_is_refused_with_its_cast():
+    ocp, fnuz = flavours = "float8_e4m3fn", "float8_e4m3fnuz"
+    op = contract("x: T[n]", dtypes={"T": (*flavours, "float16")})
+    there = planner(op, keep=lambda v: v.axis_values["T"] == fnuz)
+    cast = f"T is {ocp}: aot_runtime.float8.cast makes it {fnuz}, which is built"
+    refused(cast, there, NoVariantError, x=layout(4, dtype=ocp))
+    neither = planner(op, keep=lambda v: v.axis_values["T"] == "float16")
+    for planned, dtype in ((there, "float16"), (neither, ocp)):
+        with pytest.raises(NoVariantError) as raised:
+            decide(planned, x=layout(4, dtype=dtype))
+        assert "cast" not in str(raised.value)
+
+
 def test_grids_have_limits():
     limits = tuple(records.DimLimit(name, 0) for name in "nmk")
     planned = planner("x: int8[n]; y: int8[m]; z: int8[k]", launches=(launch("n", "m", "k"),), dims=limits)

@@ -151,7 +151,7 @@ def test_imports_that_are_refused():
 @in_double()
 def test_an_export_makes_the_consumers_stream_wait():
     device, double = get_device("hip:0"), Double()
-    x, stream = device.array(counted(4)), device.stream()
+    x, stream = device.empty(4, "int32"), device.stream()
     before = double.calls("hipStreamWaitEvent")
     for quiet in (None, -1, 0, 1, 2):
         x.__dlpack__(stream=quiet)

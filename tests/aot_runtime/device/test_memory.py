@@ -121,6 +121,47 @@ def test_kept_blocks_are_given_up_when_memory_runs_out():
         device.empty(2 * MIB, "int8")
 
 
+@in_double(HIP_DOUBLE_MEMORY=64 * MIB)
+def test_memory_that_nothing_uses_can_be_given_back():
+    """The driver's pool holds as much as was in use at one time, and kept blocks are in use to it."""
+    device, double = get_device("hip:0"), Double()
+    stream = device.stream()
+    arrays = [device.empty(size, "int8", stream=where) for size in (100, MIB, 20 * MIB) for where in (None, stream)]
+    used = arrays.pop()
+    arrays.clear()
+    gc.collect()
+    assert double.kept() == 20 * MIB and double.allocated() == 20 * MIB + 2 * MIB + 2 * GRANULE
+    device.synchronize()
+    device.trim(25 * MIB)
+    assert double.allocated() == used.nbytes and double.kept() == 5 * MIB
+    device.trim()
+    assert double.allocated() == used.nbytes and double.kept() == 0
+    del used
+    gc.collect()
+    assert double.kept() == 20 * MIB
+    device.trim()
+    assert double.kept() == 0
+    with pytest.raises(ArgumentError, match="keep is -1"):
+        device.trim(-1)
+    with device.capture(stream), pytest.raises(CaptureError, match="cannot be given back"):
+        device.trim()
+
+
+@in_double(HIP_DOUBLE_MEMORY=4 * MIB)
+def test_too_little_memory_is_an_error_after_the_second_try():
+    device, double = get_device("hip:0"), Double()
+    device.empty(100, "int8")
+    double.fail("hipMallocFromPoolAsync", 2)
+    device.empty(200 * GRANULE, "int8")
+    assert double.calls("hipMemPoolTrimTo") == 1 and double.allocated() == 200 * GRANULE, "the first block went"
+    stream, calls = device.stream(), double.calls("hipMallocFromPoolAsync")
+    with pytest.raises(DeviceMemoryError):
+        device.empty(5 * MIB, "int8")
+    assert double.calls("hipMallocFromPoolAsync") == calls + 2
+    with device.capture(stream), pytest.raises(DeviceMemoryError):
+        device.memory.workspace(5 * MIB, stream.handle)
+
+
 @in_double()
 def test_a_block_is_given_to_one_thread():
     """Allocating, releasing and trimming at once: no address is in two arrays, and nothing is lost."""

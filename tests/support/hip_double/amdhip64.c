@@ -1,5 +1,5 @@
-/* A test double of libamdhip64 for one process: devices whose memory is host memory, streams that run work at once,
- * and strict books. What HIP would let pass, or leave undefined, is an error here: a copy outside an allocation, the
+/* A test double of libamdhip64 for one process: devices whose memory is host memory, streams that run work at once or,
+ * where that is asked for, as late as is allowed, and strict books. What HIP would let pass, or leave undefined, is an error here: a copy outside an allocation, the
  * use of anything destroyed, a free by the wrong call, a code object for another arch or whose image has changed.
  *
  * A launch calls the function given to hip_double_on_launch, or does nothing.
@@ -12,6 +12,7 @@
  *   HIP_DOUBLE_XCCS     their dies (0: the library is too old to know)
  *   HIP_DOUBLE_MEMORY   bytes of memory of each (1 GiB)
  *   HIP_DOUBLE_POOLS    0: the devices have no memory pools
+ *   HIP_DOUBLE_DEFERS   1: work is done when something waits for it, and not before
  */
 #define _GNU_SOURCE
 #include <elf.h>
@@ -76,8 +77,9 @@ const char *hipGetErrorString(hipError_t status) {
 
 #define FUNCTIONS(X)                                                                                             \
   X(hipGetDeviceCount) X(hipGetDevice) X(hipSetDevice) X(hipGetDevicePropertiesR0600) X(hipDeviceGetAttribute)   \
-  X(hipRuntimeGetVersion) X(hipGetLastError) X(hipMalloc) X(hipFree) X(hipHostMalloc) X(hipHostFree)                                \
-  X(hipMemPoolCreate) X(hipMemPoolDestroy) X(hipMemPoolSetAttribute) X(hipMallocFromPoolAsync) X(hipFreeAsync)   \
+  X(hipRuntimeGetVersion) X(hipGetLastError) X(hipMalloc) X(hipFree) X(hipHostMalloc) X(hipHostFree)   \
+  X(hipMemPoolCreate) X(hipMemPoolDestroy) X(hipMemPoolSetAttribute) X(hipMemPoolTrimTo) X(hipMallocFromPoolAsync) \
+  X(hipFreeAsync)                                                                                               \
   X(hipMemcpyHtoDAsync) X(hipMemcpyDtoHAsync) X(hipMemcpyDtoDAsync) X(hipMemsetD8Async)                          \
   X(hipPointerGetAttributes) X(hipModuleLoadData) X(hipModuleUnload) X(hipModuleGetFunction)                     \
   X(hipModuleLaunchKernel) X(hipStreamCreateWithFlags) X(hipStreamDestroy) X(hipStreamSynchronize)               \
@@ -170,12 +172,15 @@ struct object {
   const unsigned char *image;
   uint64_t checksum;
   char *name; /* a function's */
+  size_t unused; /* bytes that a pool was given back and keeps */
   int is_blocking; /* whether a stream is ordered with its device's default stream */
   int mode, invalidated;
   pthread_t capturing_thread;
   struct node *first, **last; /* a graph's work */
   struct timespec recorded;   /* an event's time; 0 if it has none */
   struct object *captured_by; /* the graph that an event was recorded into */
+  int has_no_time;            /* whether an event was made without one */
+  uint64_t last_work;         /* of a stream, or before an event: the number of the newest work */
 };
 
 static struct object *objects; /* everything alive; what dies is unlinked, and its address never used again */
@@ -223,7 +228,7 @@ long hip_double_alive(const char *kind) {
 static __thread int current_device;
 static int device_count = 1;
 static size_t device_memory = (size_t)1 << 30;
-static int has_pools = 1;
+static int has_pools = 1, defers;
 static int compute_units = 304, dies;
 static char arch_names[16][256] = {"gfx942:sramecc+:xnack-"};
 
@@ -241,6 +246,7 @@ __attribute__((constructor)) void hip_double_read_environment(void) {
   }
   if ((text = getenv("HIP_DOUBLE_MEMORY"))) device_memory = strtoull(text, NULL, 0);
   if ((text = getenv("HIP_DOUBLE_POOLS"))) has_pools = atoi(text);
+  if ((text = getenv("HIP_DOUBLE_DEFERS"))) defers = atoi(text);
 }
 
 /* The layout of hipDeviceProp_tR0600, whose order of fields is the library's binary interface. */
@@ -428,6 +434,16 @@ static hipError_t refuse_capture(struct target target) {
   return hipErrorStreamCaptureUnsupported;
 }
 
+/* ---- Work that is not done yet ------------------------------------------------------------------------------ */
+
+static uint64_t given; /* the number of the newest work, which counts from 1 */
+
+/* Do all work up to a number, in the order in which it was given: an order that no stream and no event forbids. */
+static hipError_t do_work(uint64_t last);
+static void trim_pools(void);
+
+static uint64_t last_work(struct target target) { return target.stream ? target.stream->last_work : given; }
+
 hipError_t hipStreamCreateWithFlags(void **stream, unsigned flags) {
   ENTER(hipStreamCreateWithFlags);
   CHECK(flags <= 1, hipErrorInvalidValue);
@@ -441,14 +457,19 @@ hipError_t hipStreamDestroy(void *handle) {
   ENTER(hipStreamDestroy);
   CHECK(handle, hipErrorInvalidHandle);
   RESOLVE(handle, target);
+  const hipError_t status = do_work(last_work(target));
   unlink_object(target.stream);
-  return hipSuccess;
+  return status;
 }
 
 hipError_t hipStreamSynchronize(void *handle) {
   ENTER(hipStreamSynchronize);
   RESOLVE(handle, target);
-  return refuse_capture(target);
+  const hipError_t refused = refuse_capture(target);
+  if (refused) return refused;
+  const hipError_t status = do_work(last_work(target));
+  trim_pools();
+  return status;
 }
 
 hipError_t hipStreamGetDevice(void *handle, int *device) {
@@ -501,9 +522,28 @@ static void delete_memory(struct object *memory) {
   unlink_object(memory);
 }
 
+/* Bytes that pools of a device keep, though nothing uses them. */
+static size_t kept(int device) {
+  size_t total = 0;
+  for (struct object *o = objects; o; o = o->next)
+    if (o->kind == POOL && o->device == device) total += o->unused;
+  return total;
+}
+
+/* Bytes of a device that its pools keep, though nothing uses them. */
+size_t hip_double_kept(int device) {
+  pthread_mutex_lock(&books);
+  const size_t total = kept(device);
+  pthread_mutex_unlock(&books);
+  return total;
+}
+
+/* Memory of a pool is what it keeps, as far as that goes. */
 static hipError_t allocate(void **address, size_t size, int device, struct object *pool) {
   CHECK(address && size, hipErrorInvalidValue);
-  CHECK(size <= device_memory && allocated(device) <= device_memory - size, hipErrorOutOfMemory);
+  const size_t reused = !pool ? 0 : pool->unused < size ? pool->unused : size, fresh = size - reused;
+  CHECK(fresh <= device_memory && allocated(device) + kept(device) <= device_memory - fresh, hipErrorOutOfMemory);
+  if (pool) pool->unused -= reused;
   struct object *memory = new_memory(MEMORY, device, size);
   memory->owner = pool;
   *address = memory->address;
@@ -543,13 +583,16 @@ hipError_t hipFree(void *address) {
   if (unsafe || !address) return unsafe;
   struct object *memory = memory_at(address, MEMORY);
   CHECK(memory, hipErrorInvalidValue);
+  const hipError_t status = do_work(given);
   delete_memory(memory);
-  return hipSuccess;
+  return status;
 }
 
 hipError_t hipHostMalloc(void **address, size_t size, unsigned flags) {
   (void)flags;
   ENTER(hipHostMalloc);
+  const hipError_t unsafe = check_unsafe_call();
+  if (unsafe) return unsafe;
   CHECK(address && size, hipErrorInvalidValue);
   *address = new_memory(HOST_MEMORY, current_device, size)->address;
   return hipSuccess;
@@ -559,8 +602,24 @@ hipError_t hipHostFree(void *address) {
   ENTER(hipHostFree);
   struct object *memory = memory_at(address, HOST_MEMORY);
   CHECK(memory, hipErrorInvalidValue);
+  const hipError_t status = do_work(given);
   delete_memory(memory);
-  return hipSuccess;
+  return status;
+}
+
+/* Have a pool keep no more than so many bytes, those in use included. */
+static void trim_pool(struct object *pool, size_t least) {
+  size_t used = 0;
+  for (struct object *o = objects; o; o = o->next)
+    if (o->kind == MEMORY && o->owner == pool) used += o->size;
+  const size_t allowed = least > used ? least - used : 0;
+  if (pool->unused > allowed) pool->unused = allowed;
+}
+
+/* Waiting has the pools give back what is above their thresholds. */
+static void trim_pools(void) {
+  for (struct object *o = objects; o; o = o->next)
+    if (o->kind == POOL) trim_pool(o, o->size);
 }
 
 typedef struct {
@@ -601,6 +660,14 @@ hipError_t hipMemPoolSetAttribute(void *handle, int attribute, void *value) {
   return hipSuccess;
 }
 
+hipError_t hipMemPoolTrimTo(void *handle, size_t least) {
+  ENTER(hipMemPoolTrimTo);
+  struct object *pool = find(handle, POOL);
+  CHECK(pool, hipErrorInvalidValue);
+  trim_pool(pool, least);
+  return hipSuccess;
+}
+
 /* The release threshold of a device's newest pool, 0 if it has none. */
 uint64_t hip_double_release_threshold(int device) {
   uint64_t threshold = 0;
@@ -627,8 +694,11 @@ hipError_t hipFreeAsync(void *address, void *stream) {
   CHECK(memory && memory->owner && target.device == memory->device, hipErrorInvalidValue);
   const hipError_t refused = refuse_capture(target);
   if (refused) return refused;
+  const hipError_t status = do_work(given);
+  struct object *pool = memory->owner;
+  if (find(pool, POOL)) pool->unused += memory->size;
   delete_memory(memory);
-  return hipSuccess;
+  return status;
 }
 
 typedef struct {
@@ -724,12 +794,13 @@ hipError_t hipModuleUnload(void *handle) {
   ENTER(hipModuleUnload);
   struct object *module = find(handle, MODULE), *next;
   CHECK(module, hipErrorInvalidHandle);
+  const hipError_t status = do_work(given);
   for (struct object *o = objects; o; o = next) {
     next = o->next;
     if (o->kind == FUNCTION && o->owner == module) unlink_object(o);
   }
   unlink_object(module);
-  return hipSuccess;
+  return status;
 }
 
 /* HIP reads the image as long as the module lives: whoever loaded it must have kept it as it was. */
@@ -761,6 +832,8 @@ struct node {
   const char *source;
   size_t size;
   int byte;
+  struct target target_stream; /* of work that is not done yet: where, and its number */
+  uint64_t number;
 };
 
 typedef int (*on_launch)(const void *image, size_t image_size, const char *kernel, unsigned grid_x, unsigned grid_y,
@@ -814,11 +887,50 @@ static void append(struct object *graph, const struct node *n) {
   graph->last = &copy->next;
 }
 
+static void delete_node(struct node *n) {
+  if (n->kernarg_size) free(n->kernargs);
+  free(n);
+}
+
+static struct object waiting = {.last = &waiting.first}; /* work that is not done yet */
+static pthread_t worker;
+static int is_working; /* a launch's callback lets other threads in */
+
+static hipError_t do_work(uint64_t last) {
+  hipError_t status = hipSuccess;
+  if (is_working && pthread_equal(worker, pthread_self())) return status;
+  while (is_working) {
+    pthread_mutex_unlock(&books);
+    nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    pthread_mutex_lock(&books);
+  }
+  is_working = 1;
+  worker = pthread_self();
+  while (waiting.first && waiting.first->number <= last && !status) {
+    struct node *n = waiting.first;
+    if (!(waiting.first = n->next)) waiting.last = &waiting.first;
+    status = run_node(n, n->target_stream);
+    delete_node(n);
+  }
+  is_working = 0;
+  return status;
+}
+
+/* Do work now or, where that is asked for, when something waits for it. */
+static hipError_t do_or_defer(struct node *n, struct target target) {
+  if (!defers) return run_node(n, target);
+  n->target_stream = target;
+  n->number = ++given;
+  if (target.stream) target.stream->last_work = given;
+  append(&waiting, n);
+  return hipSuccess;
+}
+
 static hipError_t submit(struct node *n, void *stream) {
   RESOLVE(stream, target);
   const hipError_t implicit = check_default_stream(target);
   if (implicit) return implicit;
-  if (!is_captured(target)) return run_node(n, target);
+  if (!is_captured(target)) return do_or_defer(n, target);
   CHECK(!target.stream->invalidated, hipErrorStreamCaptureInvalidated);
   append(target.stream->owner, n);
   return hipSuccess;
@@ -899,8 +1011,7 @@ hipError_t hipStreamBeginCapture(void *handle, int mode) {
 static void delete_graph(struct object *graph) {
   for (struct node *n = graph->first, *next; n; n = next) {
     next = n->next;
-    if (n->kernarg_size) free(n->kernargs);
-    free(n);
+    delete_node(n);
   }
   unlink_object(graph);
 }
@@ -952,7 +1063,10 @@ hipError_t hipGraphLaunch(void *handle, void *stream) {
   const struct object *graph = find(handle, EXECUTABLE);
   CHECK(graph, hipErrorInvalidValue);
   hipError_t status = refuse_capture(target); /* graphs within graphs are not modelled */
-  for (const struct node *n = graph->first; n && !status; n = n->next) status = run_node(n, target);
+  for (struct node *n = graph->first; n && !status; n = n->next) {
+    struct node copy = *n;
+    status = do_or_defer(&copy, target);
+  }
   return status;
 }
 
@@ -960,8 +1074,11 @@ hipError_t hipGraphLaunch(void *handle, void *stream) {
 
 hipError_t hipEventCreateWithFlags(void **event, unsigned flags) {
   ENTER(hipEventCreateWithFlags);
-  CHECK(!flags, hipErrorNotSupported);
-  *event = new_object(EVENT, current_device);
+  enum { DISABLE_TIMING = 2 };
+  CHECK(!flags || flags == DISABLE_TIMING, hipErrorNotSupported);
+  struct object *made = new_object(EVENT, current_device);
+  made->has_no_time = flags == DISABLE_TIMING;
+  *event = made;
   return hipSuccess;
 }
 
@@ -982,6 +1099,7 @@ hipError_t hipEventRecord(void *handle, void *stream) {
   const hipError_t implicit = check_default_stream(target);
   if (implicit) return implicit;
   event->captured_by = is_captured(target) ? target.stream->owner : NULL;
+  event->last_work = last_work(target);
   clock_gettime(CLOCK_MONOTONIC, &event->recorded);
   return hipSuccess;
 }
@@ -990,7 +1108,7 @@ hipError_t hipEventSynchronize(void *handle) {
   ENTER(hipEventSynchronize);
   const struct object *event = find(handle, EVENT);
   CHECK(event, hipErrorContextIsDestroyed);
-  return event->captured_by ? hipErrorCapturedEvent : hipSuccess;
+  return event->captured_by ? hipErrorCapturedEvent : do_work(event->last_work);
 }
 
 hipError_t hipStreamWaitEvent(void *handle, void *event_handle, unsigned flags) {
@@ -1010,6 +1128,7 @@ hipError_t hipEventElapsedTime(float *ms, void *start_handle, void *end_handle) 
   const struct object *start = find(start_handle, EVENT), *end = find(end_handle, EVENT);
   CHECK(start && end, hipErrorContextIsDestroyed);
   CHECK(start->recorded.tv_sec && end->recorded.tv_sec, hipErrorInvalidHandle);
+  CHECK(!start->has_no_time && !end->has_no_time, hipErrorInvalidHandle);
   CHECK(!start->captured_by && !end->captured_by, hipErrorCapturedEvent);
   const long seconds = end->recorded.tv_sec - start->recorded.tv_sec;
   *ms = seconds * 1e3f + (end->recorded.tv_nsec - start->recorded.tv_nsec) * 1e-6f;

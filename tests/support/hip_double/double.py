@@ -230,7 +230,7 @@ class Double:
     def __init__(self) -> None:
         self._library = ctypes.CDLL(f"{os.environ['ROCM_PATH']}/lib/libamdhip64.so")
         self._library.hip_double_calls.restype = self._library.hip_double_alive.restype = ctypes.c_long
-        self._library.hip_double_allocated.restype = ctypes.c_size_t
+        self._library.hip_double_allocated.restype = self._library.hip_double_kept.restype = ctypes.c_size_t
         self._library.hip_double_release_threshold.restype = ctypes.c_uint64
         self._library.hip_double_allocation.restype = ctypes.c_void_p
         self._library.hip_double_allocation.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
@@ -259,6 +259,10 @@ class Double:
     def allocated(self, device: int = 0) -> int:
         """Bytes of a device that are allocated."""
         return self._library.hip_double_allocated(device)
+
+    def kept(self, device: int = 0) -> int:
+        """Bytes of a device that its memory pools keep, though nothing uses them."""
+        return self._library.hip_double_kept(device)
 
     def release_threshold(self, device: int = 0) -> int:
         """The release threshold of a device's newest memory pool, in bytes."""

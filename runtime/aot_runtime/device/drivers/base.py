@@ -81,8 +81,14 @@ class Driver(Protocol):
     def free_now(self, device: int, address: int) -> None:
         """Give back what `allocate_now` gave; the device may synchronise."""
 
+    def trim(self, device: int, keep: int) -> None:
+        """Give memory of the pool that nothing uses back to the system, as long as it holds more than `keep` bytes."""
+
     def copy_to_device(self, device: int, address: int, host: int, nbytes: int, stream: int) -> None:
-        """Copy host memory to the device; when it returns, the host memory may be reused."""
+        """Copy host memory to the device in stream order; when it returns, the host memory may be reused.
+
+        Of copies between host and device, `stream` is not being captured: the graph would copy at each replay.
+        """
 
     def copy_to_host(self, device: int, host: int, address: int, nbytes: int, stream: int) -> None:
         """Copy device memory to the host after all earlier work of `stream`; when it returns, the bytes are there."""

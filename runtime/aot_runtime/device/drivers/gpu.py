@@ -5,23 +5,29 @@ from __future__ import annotations
 import ctypes
 import weakref
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from aot_runtime.errors import DeviceError
+from aot_runtime.errors import DeviceError, DeviceMemoryError
 
 from .api import INVALID_VALUE, GpuApi
 from .base import DeviceProperties, PreparedLaunch
 from .launch import KernelLaunch, LaunchFunction
+from .staging import Staging
 
 # Values on which the two APIs agree.
 _STREAM_ORDERED_WITH_DEFAULT = 0
 _CAPTURE_RELAXED = 2
 _DEVICE_MEMORY = 2
+_EVENT_WITHOUT_TIME = 2
+_PINNED_FOR_ALL_DEVICES = 1
 
 KEEP_EVERYTHING = 2**64 - 1
-"""A pool's release threshold at which synchronising gives no memory back to the system."""
+"""A pool's release threshold at which waiting gives no memory back to the system. It counts what is in use, too: with a
+lower one, a process that uses more would get all other memory from the system anew after each wait."""
+
+T = TypeVar("T")
 
 
 class GpuDriver(GpuApi):
@@ -40,6 +46,7 @@ class GpuDriver(GpuApi):
     def __init__(self, binding: Any, library: ctypes.PyDLL):
         super().__init__(binding, library)
         self._pools: dict[int, int] = {}
+        self._stagings: dict[int, Staging] = {}
         self._launch = LaunchFunction(
             call=getattr(library, self._full_name("LaunchKernel")),
             end=self.launch_end,
@@ -75,10 +82,12 @@ class GpuDriver(GpuApi):
         if not self._has_pools(device):
             return 0
         pool = self._create_pool(device)
-        # The pool's memory goes back with the driver object, but not in the middle of the interpreter's exit.
-        destroy = getattr(self._binding, self._full_name("MemPoolDestroy"))
-        weakref.finalize(self, destroy, pool).atexit = False
+        self._at_end("MemPoolDestroy", pool)
         return pool
+
+    def _at_end(self, name: str, handle: int) -> None:
+        """Make a call when the driver object goes, but not in the middle of the interpreter's exit."""
+        weakref.finalize(self, getattr(self._binding, self._full_name(name)), handle).atexit = False
 
     def allocate(self, device: int, nbytes: int, stream: int) -> int:
         pool = self._pool(device)
@@ -93,6 +102,22 @@ class GpuDriver(GpuApi):
             self.synchronize(device, stream)
             self.free_now(device, address)
 
+    def trim(self, device: int, keep: int) -> None:
+        pool = self._pools.get(device)
+        if pool:
+            with self._current(device), self._despite_capture():
+                self._call("MemPoolTrimTo", pool, keep)
+
+    def _with_room(self, device: int, take: Callable[[], T]) -> T:
+        """What takes memory from beyond the pool; where there is too little, once more with what the pool can spare."""
+        try:
+            return take()
+        except DeviceMemoryError:
+            if not self._pools.get(device):
+                raise
+            self.trim(device, 0)
+            return take()
+
     @contextmanager
     def _despite_capture(self) -> Iterator[None]:
         """Permit calls that wait or allocate while any stream, also another library's, is being captured."""
@@ -106,22 +131,35 @@ class GpuDriver(GpuApi):
 
     def allocate_now(self, device: int, nbytes: int) -> int:
         with self._current(device), self._despite_capture():
-            return self._create(device, "MemAlloc", nbytes)
+            return self._with_room(device, lambda: self._create(device, "MemAlloc", nbytes))
 
     def free_now(self, device: int, address: int) -> None:
         with self._current(device), self._despite_capture():
             self._call("MemFree", address)
 
     def copy_to_device(self, device: int, address: int, host: int, nbytes: int, stream: int) -> None:
-        with self._current(device):
-            self._call("MemcpyHtoDAsync", address, host, nbytes, stream)
-            # CUDA is done with pageable memory on return, HIP promises it in no version's documents.
-            self._call("StreamSynchronize", stream)
+        self._staging(device).to_device(address, host, nbytes, stream)
 
     def copy_to_host(self, device: int, host: int, address: int, nbytes: int, stream: int) -> None:
-        with self._current(device):
-            self._call("MemcpyDtoHAsync", host, address, nbytes, stream)
-            self._call("StreamSynchronize", stream)
+        self._staging(device).to_host(host, address, nbytes, stream)
+
+    def _staging(self, device: int) -> Staging:
+        return self._once(self._stagings, device, lambda device: Staging(self, device))
+
+    def allocate_host(self, device: int, nbytes: int) -> int:
+        """Pinned host memory; it belongs to the driver object for as long as that lives."""
+        with self._current(device), self._despite_capture():
+            address = self._create(device, "MemHostAlloc", nbytes, _PINNED_FOR_ALL_DEVICES)
+        self._at_end("MemFreeHost", address)
+        return address
+
+    def copy_from_pinned(self, device: int, address: int, host: int, nbytes: int, stream: int) -> None:
+        """Copy pinned host memory to the device, in stream order."""
+        self._on(device, "MemcpyHtoDAsync", address, host, nbytes, stream)
+
+    def copy_to_pinned(self, device: int, host: int, address: int, nbytes: int, stream: int) -> None:
+        """Copy device memory to pinned host memory, in stream order."""
+        self._on(device, "MemcpyDtoHAsync", host, address, nbytes, stream)
 
     def fill(self, device: int, address: int, byte: int, nbytes: int, stream: int) -> None:
         self._on(device, "MemsetD8Async", address, byte, nbytes, stream)
@@ -137,7 +175,7 @@ class GpuDriver(GpuApi):
     # Code.
     def load_module(self, device: int, image: bytes) -> int:
         with self._current(device), self._despite_capture():
-            return self._create(device, "ModuleLoadData", image)
+            return self._with_room(device, lambda: self._create(device, "ModuleLoadData", image))
 
     def unload_module(self, device: int, module: int) -> None:
         self._on(device, "ModuleUnload", module)
@@ -170,6 +208,12 @@ class GpuDriver(GpuApi):
     def create_event(self, device: int) -> int:
         return self._create(device, "EventCreate", 0)
 
+    def create_marker(self, device: int) -> int:
+        """An event that records no time; it belongs to the driver object for as long as that lives."""
+        event = self._create(device, "EventCreate", _EVENT_WITHOUT_TIME)
+        self._at_end("EventDestroy", event)
+        return event
+
     def destroy_event(self, device: int, event: int) -> None:
         self._on(device, "EventDestroy", event)
 
@@ -177,7 +221,8 @@ class GpuDriver(GpuApi):
         self._on(device, "EventRecord", event, stream)
 
     def synchronize_event(self, device: int, event: int) -> None:
-        self._on(device, "EventSynchronize", event)
+        with self._current(device), self._despite_capture():
+            self._call("EventSynchronize", event)
 
     def wait_event(self, device: int, stream: int, event: int) -> None:
         self._on(device, "StreamWaitEvent", stream, event, 0)

@@ -33,6 +33,8 @@ class HipDriver(GpuDriver):
         "MemAllocFromPoolAsync": "hipMallocFromPoolAsync",
         "MemFree": "hipFree",
         "MemFreeAsync": "hipFreeAsync",
+        "MemFreeHost": "hipHostFree",
+        "MemHostAlloc": "hipHostMalloc",
         "StreamCreate": "hipStreamCreateWithFlags",
     }
     launch_end = 3

@@ -9,13 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import msgspec
-import numpy as np
 import pytest
 
 from aot_runtime import get_device
 from aot_runtime.device.drivers import available_drivers, driver_for_arch, open_driver
 from aot_runtime.device.drivers.hip import HipDriver
-from aot_runtime.errors import DeviceError, DriverCallError
+from aot_runtime.errors import DeviceError, DeviceMemoryError, DriverCallError
 from tests.support.driver_contract import CHECKS
 from tests.support.hip_double.code_object import code_object
 from tests.support.hip_double.double import Double, DoubleLibrary, in_double
@@ -29,7 +28,7 @@ def check_contract(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHECKS)
-@pytest.mark.parametrize("setting", [{}, {"HIP_DOUBLE_DEVICES": 2, "HIP_DOUBLE_POOLS": 0}], ids=str)
+@pytest.mark.parametrize("setting", [{}, {"HIP_DOUBLE_DEFERS": 1}, {"HIP_DOUBLE_DEVICES": 2, "HIP_DOUBLE_POOLS": 0}])
 def test_contract(hip_double: DoubleLibrary, name: str, setting: dict[str, int]):
     hip_double.run(check_contract, name, **setting)
 
@@ -148,17 +147,38 @@ def test_without_pools_a_free_waits_for_the_stream():
 
 
 @in_double()
-def test_host_memory_is_free_to_change_when_a_copy_returns():
+def test_pinned_memory_is_host_memory():
     from hip import hip
 
-    double, driver = Double(), HipDriver()
-    address, pageable = driver.allocate(0, 64, 0), np.zeros(64, np.uint8)
+    driver = HipDriver()
     _, pinned = hip.hipHostMalloc(64, 0)
-    for waits, source in enumerate((pageable.ctypes.data, int(pinned)), 1):
-        driver.copy_to_device(0, address, source, 64, 0)
-        assert double.calls("hipStreamSynchronize") == waits
     with pytest.raises(DriverCallError, match="is host memory"):
         driver.device_of(int(pinned))
+
+
+@in_double(HIP_DOUBLE_MEMORY=4 << 20)
+def test_memory_that_the_pool_keeps_is_given_up_for_what_is_not_of_the_pool():
+    double, driver = Double(), HipDriver()
+
+    def used_and_freed() -> None:
+        driver.free(0, driver.allocate(0, 3 << 20, 0), 0)
+        assert double.kept() == 3 << 20
+
+    used_and_freed()
+    driver.synchronize(0, 0)
+    assert double.kept() == 3 << 20
+    driver.trim(0, 1 << 20)
+    assert double.kept() == 1 << 20
+    used_and_freed()
+    address = driver.allocate_now(0, 2 << 20)
+    assert double.kept() == 0
+    with pytest.raises(DeviceMemoryError):
+        driver.allocate_now(0, 3 << 20)
+    driver.free_now(0, address)
+    used_and_freed()
+    double.fail("hipModuleLoadData", 2)
+    driver.load_module(0, IMAGE)
+    assert double.kept() == 0 and double.calls("hipModuleLoadData") == 2
 
 
 @in_double()
