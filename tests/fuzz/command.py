@@ -53,3 +53,56 @@ def kills(count: int, seed: int) -> None:
     from .kills import kill_builds
 
     run_one_by_one("kills", count, lambda folder, outcomes: kill_builds(count, seed, folder, outcomes))
+
+
+jobs_option = click.option("-j", "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Worker processes.")
+keep_option = click.option(
+    "--keep", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
+    help="Keep inputs that fail there. [default: the corpus, tests/fuzz/corpus]",
+)  # fmt: skip
+
+
+def run_campaign(what: str, count: int, jobs: int, keep: Path | None, make: Callable[[Path], Any]) -> None:
+    """Run inputs in workers; keep those that fail, as small as they can be."""
+    from .campaign import Campaign, Failure, attempt
+    from .corpus import CORPUS, smaller
+    from .corpus import keep as keep_input
+    from .watch import Watch
+
+    failures: list[Failure] = []
+    progress = Progress(what, count)
+    with scratch() as name:
+        folder = Path(name)
+        campaign = Campaign(make, count, jobs, folder, failures.append)
+        for done in campaign.run():
+            progress.at(done, len(campaign.outcomes.failures))
+        (folder / "again").mkdir()
+        handler, watch = make(folder / "again"), Watch()
+        handler.warm_up()
+        for failure in failures:
+            given = failure.given or handler.draw(failure.number)
+            if failure.given is not None:  # one that ended its process would end this one
+                given = smaller(given, lambda tried: attempt(handler, watch, tried)[2] == failure.signature)
+            click.echo(f"kept {keep_input(keep or CORPUS / what, failure.signature, given, failure.text)}")
+    report(progress, campaign.outcomes)
+
+
+@main.command()
+@count_option
+@seed_option
+@jobs_option
+@keep_option
+def bundles(count: int, seed: int, jobs: int, keep: Path | None) -> None:
+    """Open, verify and show mutated bundles, plan calls of them, and run the self-tests of some on the emulator."""
+    from .bundles import Bundles
+
+    run_campaign("bundles", count, jobs, keep, lambda folder: Bundles(folder, seed))
+
+
+@main.command()
+def seeds() -> None:
+    """Build the bundles that `bundles` begins with, and put them into tests/fuzz/seeds."""
+    from .seeding import make_seeds
+
+    with scratch() as folder:
+        make_seeds(Path(folder))

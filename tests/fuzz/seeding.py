@@ -1,0 +1,31 @@
+"""Makes the seeds: small bundles, one op each, of the tests' own kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from aot.cli import main
+
+from .building import MANIFEST
+from .bundle_inputs import pack_seed
+
+_SEEDS = {
+    "affine": ("gfx942", "op=affine,T=float32,HAS_BIAS=true,NEGATED=true"),
+    "row_sums": ("gfx942", "op=row_sums,RETURN_LARGEST=true"),
+    "accumulate": ("gfx942", "op=accumulate"),
+    "scale_segments": ("gfx1100", "op=scale_segments"),
+    "copy": ("gfx942", "op=copy,X_ROWS=true,OUT_COLUMNS=true"),
+    "cubin": ("sm_90", "op=accumulate"),
+}
+"""Architecture and `--filter` of each."""
+
+
+def make_seeds(folder: Path) -> None:
+    """Build and pack them."""
+    for name, (arch, wanted) in _SEEDS.items():
+        words = ["--arch", arch, str(MANIFEST), "-o", str(folder / name), "--filter", wanted]
+        built = CliRunner().invoke(main, words)
+        assert built.exit_code == 0, built.output
+        pack_seed(folder / name / f"small-{arch}", name)

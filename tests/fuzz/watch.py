@@ -1,0 +1,65 @@
+"""Watches what a process does while it handles an input: it may read below one folder, and that is all.
+
+Python's audit events tell: whatever starts a process, opens a connection, loads a library or writes a file ends the
+input with `ForbiddenError`, which is no `Exception`, so that no handler takes it for its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_FORBIDDEN = frozenset(
+    {"os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile", "os.kill", "os.killpg",
+     "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown",
+     "os.putenv", "os.unsetenv", "subprocess.Popen", "pty.spawn", "socket.connect", "socket.bind", "socket.getaddrinfo",
+     "ctypes.dlopen", "pickle.find_class", "webbrowser.open", "sys.addaudithook", "sys.settrace", "signal.pthread_kill"}
+)  # fmt: skip
+
+
+class ForbiddenError(BaseException):
+    """An input had something done that no input may."""
+
+
+class Watch:
+    """The hook of this process: there is one, for hooks cannot be taken away."""
+
+    def __init__(self) -> None:
+        self._allowed: tuple[str, ...] | None = None
+        known = (*sys.path, sys.prefix, sys.base_prefix, Path(__file__).parents[2])
+        self._sources = tuple(str(Path(path).absolute()) for path in known if path)
+        sys.addaudithook(self._event)
+
+    @contextmanager
+    def over(self, *folders: Path) -> Iterator[None]:
+        """Allow reading below these folders, and what Python itself is made of, and nothing else."""
+        self._allowed = tuple(map(str, folders))
+        try:
+            yield
+        finally:
+            self._allowed = None
+
+    def _event(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self._allowed is None:
+            return
+        if event == "open":
+            path, _, flags = arguments
+            if isinstance(flags, int) and flags & _WRITING:
+                raise self._stop(f"{path} was opened for writing")
+            if isinstance(path, str | bytes) and os.path.isabs(path) and not self._may_read(os.fsdecode(path)):
+                raise self._stop(f"{path!r} was read")
+        elif event in _FORBIDDEN:
+            raise self._stop(f"{event}{arguments!r:.200}")
+
+    def _may_read(self, path: str) -> bool:
+        assert self._allowed is not None
+        return os.path.normpath(path).startswith((*self._allowed, *self._sources))
+
+    def _stop(self, what: str) -> ForbiddenError:
+        self._allowed = None
+        return ForbiddenError(what)
