@@ -17,6 +17,7 @@ from aot_runtime.bundle.reading import read_index
 from aot_runtime.bundle.verification import verify_bundle
 from tests.docs.markdown import blocks
 from tests.docs.scripts import ROOT, Launches, run_script
+from tests.release.shown import PAGES
 from tests.support.hip_double.double import Double, DoubleLibrary
 
 
@@ -30,7 +31,7 @@ def imported(source: str) -> set[str]:
 def test_nothing_that_a_user_runs_imports_kernels():
     """That is the name of a distribution of others', too."""
     scripts = [path for folder in ("examples", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
-    pages = [*sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("*.md")), ROOT / "examples/foreign/README.md"]
+    pages = [path for pattern in PAGES for path in sorted(ROOT.glob(pattern))]
     code = {str(path): path.read_text(encoding="utf-8") for path in scripts}
     code |= {f"{page}: {b.text}": b.text for page in pages for b in blocks(page.read_text(encoding="utf-8"), "python")}
     assert len(code) > 40

@@ -21,13 +21,15 @@ from aot_runtime.contract import records
 from aot_runtime.device.memory import KEPT_BLOCK, KEPT_TOTAL
 from tests.docs.markdown import blocks, section, table
 from tests.docs.scripts import ROOT, run_blocks
+from tests.release.shown import PAGES as PATTERNS
 from tests.support.hip_double.double import DoubleLibrary
 
-PAGES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
-PAGES |= {
-    name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md", "dist/README.md")
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for pattern in PATTERNS
+    for path in sorted(ROOT.glob(pattern))
 }
-BUNDLE, RUNTIME = PAGES["bundle.md"], PAGES["runtime.md"]
+BUNDLE, RUNTIME = PAGES["docs/bundle.md"], PAGES["docs/runtime.md"]
 RECORDS = [item for item in vars(records).values() if isinstance(item, type) and issubclass(item, records._Record)]
 
 
@@ -91,10 +93,9 @@ def test_numbers():
 
 @pytest.mark.parametrize("name", PAGES)
 def test_links_lead_somewhere(name: str):
-    folder = ROOT if name == "README.md" or name == "CONTRIBUTING.md" else ROOT / ("dist" if "/" in name else "docs")
     for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", PAGES[name]):
         file, _, anchor = target.partition("#")
-        path = folder / file if file else folder / Path(name).name
+        path = (ROOT / name).parent / file if file else ROOT / name
         assert path.exists(), target
         if anchor:
             headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
@@ -112,7 +113,7 @@ def test_named_files_are_there(name: str):
 
 def test_every_name_of_the_architecture_page_is_defined():
     """Each code span that is an identifier is a definition, a folder or a word of the page's own subject."""
-    page = re.sub(r"```.*?```", "", PAGES["architecture.md"], flags=re.DOTALL)
+    page = re.sub(r"```.*?```", "", PAGES["docs/architecture.md"], flags=re.DOTALL)
     names = set(re.findall(r"`(\w+)`", page)) - {"exclude", "explain", "linecache", "verify"}
     files = [path for package in ("aot", "runtime") for path in (ROOT / package).rglob("*.py")]
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
@@ -123,7 +124,7 @@ def test_every_name_of_the_architecture_page_is_defined():
 
 def test_profiling_on_the_emulator(rows_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The command and the program of docs/emulator.md; both count the same."""
-    counters = section(PAGES["emulator.md"], "Counters and `aotbundle profile`")
+    counters = section(PAGES["docs/emulator.md"], "Counters and `aotbundle profile`")
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist/rows-gfx942").symlink_to(rows_bundle)
     (command,), (program,) = ([block.text for block in blocks(counters, kind)] for kind in ("sh", "python"))

@@ -39,7 +39,7 @@ def test_targets_and_tiers():
 def test_ci_runs_the_readmes_test_command_and_the_release_check(tmp_path: Path):
     """The script itself, with commands that only say how they were called."""
     log = tmp_path / "log"
-    for name in ("python3", "python", "pip", "ruff", "mypy", "lint-imports", "pytest"):
+    for name in ("python3", "python", "pip", "ruff", "mypy", "lint-imports", "mkdocs", "pytest"):
         fake = tmp_path / "bin" / name
         fake.parent.mkdir(exist_ok=True)
         fake.write_text(f'#!/bin/sh\necho "{name} $*" >> "{log}"\n')
@@ -52,7 +52,8 @@ def test_ci_runs_the_readmes_test_command_and_the_release_check(tmp_path: Path):
     install, run = test_command.split(" && ")
     plain = install.replace("'", "")
     called = [line.rstrip() for line in log.read_text().splitlines()]
-    assert called == [plain, "ruff check .", "mypy", "lint-imports", plain, run, "python -m tests.release"]
+    checks = ["ruff check .", "mypy", "lint-imports", "mkdocs build --strict"]
+    assert called == [plain, *checks, plain, run, "python -m tests.release"]
 
 
 def test_extras_and_commands_exist():

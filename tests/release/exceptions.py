@@ -45,6 +45,7 @@ TABLE = (
     Rule("<op>", Action.REPLACE, "an op of the reader's own", "silu_mul"),
     Rule(r"(?<= )manifest\.yaml", Action.REPLACE, "a manifest of the reader's own", "manifests/memory.yaml"),
     Rule("(?<=llama_random.py )FOLDER", Action.REPLACE, "a folder of the reader's own", "random"),
+    Rule("/opt/bundles/", Action.REPLACE, "where an image has its bundles", "dist/"),
     Rule("Llama-3.2-1B|CHECKPOINT", Action.REPLACE, "a checkpoint: one of random numbers", "checkpoint"),
     Rule(r"(?<=dist/)(\w+)-sm_90", Action.REPLACE, "built whole is gfx942", r"\1-gfx942"),
     # What would take too long
@@ -55,8 +56,11 @@ TABLE = (
          "--size 256 --seqlen 256 --rounds 1"),
     Rule(r"\bpytest .*tests/", Action.APPEND, "for .ci/run runs the tests", "--collect-only -q"),
     # What is not run
-    Rule(r"^pip (install|wheel)", Action.SKIP, "would change the Python environment of the check"),
+    Rule(r"^pip (install|wheel) ", Action.SKIP, "would change the Python environment of the check, or asks an index"),
+    Rule(r"^python -m build\b", Action.SKIP, "asks an index for setuptools"),
+    Rule(r"^docker ", Action.SKIP, "needs a container engine; tests/docs look at the Dockerfile"),
     Rule(r"^(ruff|mypy)\b", Action.SKIP, ".ci/run runs the linters"),
+    Rule(r"^mkdocs serve", Action.SKIP, "does not end"),
     Rule(r"^pytest( -n auto)?$", Action.SKIP, ".ci/run runs the test suite"),
     Rule(r"^python -m tests\.release$", Action.SKIP, "is this check"),
     Rule(r"^python (ours|raw|triton_jit)\.py ", Action.SKIP, "is started by benchmarks/coldstart.py, which is run"),

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import click
 
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "examples/**/*.md", "dist/README.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/**/*.md", "examples/**/*.md", "dist/README.md")
 MODULES = ("aot", "runtime", "kernels", "examples", "benchmarks")
 MANIFESTS = ("manifests/*.yaml", "examples/**/*.yaml", "benchmarks/**/*.yaml")
 SHELLS = {"sh", "bash", "shell", "console"}
 
-_PROGRAM = r"(?:[A-Z_]+=\S+ )*(?:aotbuild|aotbundle|python3?|pip|pytest|ruff|mypy|\.ci/run)"
+_PROGRAM = r"(?:[A-Z_]+=\S+ )*(?:aotbuild|aotbundle|python3?|pip|pytest|ruff|mypy|mkdocs|\.ci/run)"
 _FENCED = re.compile(r"(?:^<!-- ([^\n]*?) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`]+)`")
 _COMMAND = re.compile(rf"{_PROGRAM} \S")
@@ -104,10 +104,18 @@ def _head_comment(text: str) -> str:
 
 
 def in_markdown(page: str, names: set[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """(line, commands) of each fenced block of a shell, and of each code span that is a command line."""
+    """(line, commands) of each fenced block of a shell, and of each code span that is a command line.
+
+    A block with the comment `continues` before it goes on where the one before it ended.
+    """
+    blocks: list[tuple[int, list[str]]] = []
     for match in _FENCED.finditer(page):
         if match[2] in SHELLS and (lines := _joined(match[3].splitlines())):
-            yield page.count("\n", 0, match.start(3)) + 1, tuple(lines)
+            if match[1] == "continues" and blocks:
+                blocks[-1][1].extend(lines)
+            else:
+                blocks.append((page.count("\n", 0, match.start(3)) + 1, lines))
+    yield from ((line, tuple(lines)) for line, lines in blocks)
     yield from _spans(_FENCED.sub(_blank, page), names)
 
 

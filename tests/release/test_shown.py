@@ -23,6 +23,8 @@ def lines_of(found) -> list[tuple[str, ...]]:
         ("```bash\nmake it   # anywhere\n# a comment\n\naotbundle ls \\\n    dist\n```\n",
          [("make it", "aotbundle ls dist")]),
         ("```\naotbuild a.yaml\n```\n", []),
+        ("```sh\naotbuild a\n```\nThen:\n\n<!-- continues -->\n```sh\naotbundle ls a\n```\n```sh\naotbuild b\n```\n",
+         [("aotbuild a", "aotbundle ls a"), ("aotbuild b",)]),
         ("```python\nx = 'aotbuild a.yaml'\n```\n", []),
         ("```sh\n# nothing\n```\n", []),
         ("Run `aotbundle ls\ndist` now.", [("aotbundle ls dist",)]),

@@ -1,0 +1,61 @@
+"""What a stranger looks for first: changelog, metadata of the package, templates of issues and pull requests."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.docs.scripts import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+TEMPLATES = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
+
+
+def test_the_changelog_begins_with_the_version_of_the_package():
+    entries = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - (unreleased|\d{4}-\d{2}-\d{2})$", CHANGELOG, re.MULTILINE)
+    assert len(entries) == len(re.findall(r"^## ", CHANGELOG, re.MULTILINE)), "each entry has a version and a date"
+    assert entries[0][0] == PROJECT["version"]
+    versions = [tuple(map(int, version.split("."))) for version, _ in entries]
+    assert versions == sorted(versions, reverse=True) and "unreleased" not in [date for _, date in entries[1:]]
+
+
+def test_the_version_has_one_place():
+    """Of the files that are shipped, pyproject.toml alone says it; the package's metadata are made of that."""
+    version = re.compile(rf"\b_?_?version_?_?\s*[=:]\s*[\"']?{re.escape(PROJECT['version'])}")
+    sources = [path for folder in ("aot", "runtime") for path in (ROOT / folder).rglob("*.py")]
+    said = [path for path in (*sources, ROOT / "pyproject.toml") if version.search(path.read_text(encoding="utf-8"))]
+    assert [path.name for path in said] == ["pyproject.toml"]
+
+
+def test_classifiers_say_what_the_other_keys_say():
+    given = PROJECT["classifiers"]
+    pythons = [name.rpartition(" ")[2] for name in given if re.search(r":: 3\.\d+$", name)]
+    assert PROJECT["requires-python"] == f">={pythons[0]}"
+    assert not any(name.startswith("License ::") for name in given), "the license is an SPDX expression"
+    assert len(given) == len(set(given)) and given == sorted(given, key=lambda name: name.split(" :: ")[0])
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+def test_issue_templates_are_forms(path: Path):
+    yaml = pytest.importorskip("ruamel.yaml", reason="reading YAML needs the extra `build`")
+    form = yaml.YAML(typ="safe").load(path)
+    if path.name == "config.yml":
+        assert set(form) <= {"blank_issues_enabled", "contact_links"}
+        return
+    assert form["name"] and form["description"] and len(form["body"]) >= 2
+    asked = [field["id"] for field in form["body"] if field["type"] != "markdown"]
+    assert len(asked) == len(set(asked)) and {field["type"] for field in form["body"]} <= {
+        "markdown", "input", "textarea", "dropdown", "checkboxes",
+    }  # fmt: skip
+    for named in re.findall(r"\b((?:docs|aot|tests)/[\w./-]*\w)", path.read_text(encoding="utf-8")):
+        assert (ROOT / named).exists(), named
+
+
+def test_the_pull_request_template_runs_what_contributing_says():
+    template = (ROOT / ".github/pull_request_template.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"`(ruff check .*)`", template)
+    assert f"\n{command}\n" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
