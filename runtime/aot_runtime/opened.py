@@ -17,6 +17,7 @@ from aot_runtime.device.device import Device
 from aot_runtime.device.identity import Shared
 from aot_runtime.device.registry import find_device
 from aot_runtime.errors import ArchMismatchError, ArgumentError, BundleError, DeviceError
+from aot_runtime.logs import log
 
 if TYPE_CHECKING:
     from aot_runtime.call.selftests import Report
@@ -90,6 +91,7 @@ class Bundle(Shared):
                 error.args = (f"{error} (code object {self.path / self.index.blobs[code].file})",)
                 raise
         self._functions[key] = driver.get_function(index, self._modules[code], symbol, lds_bytes)
+        log("loaded %s of %s on %s", symbol, self.index.blobs[code].file, self.device)
         return self._functions[key]
 
     def _image(self, code: str) -> bytes:
@@ -131,6 +133,7 @@ def open_folder(path: str | Path, device: Device | str | None = None, check_cont
         )
     if check_contents is None:
         check_contents = os.environ.get(CHECK_VARIABLE, "") not in ("", "0")
+    log("opened %s, id %s, on %s", folder, index.id, chosen)
     return Bundle(folder, index, chosen, check_contents)
 
 

@@ -17,6 +17,7 @@ from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
 from aot_runtime.device.foreign import host_array
 from aot_runtime.errors import ArgumentError
+from aot_runtime.logs import log
 
 from .contents import Contents
 from .decision import Decision
@@ -105,6 +106,7 @@ class _Calls:
     def _make(self, key: Any, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> Callable[..., Any]:
         decision = self.decide({name: layout_of(array) for name, array in arrays.items()}, scalars)
         given = frozenset(name for name, value in (*arrays.items(), *scalars.items()) if value is not None)
+        log("planned a call of %s: %s", self.op.name, ", ".join(taken.variant.symbol for taken in decision.launches))
         run = build_run(self.op, decision, self.shape, given, self.device, self.load)
         outputs = tuple(t.name for t in self.op.tensors if t.role == "output" and t.name in decision.layouts)
         if len(outputs) > 1:

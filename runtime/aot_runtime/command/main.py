@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+
 import click
 
 from .bench import bench
@@ -16,12 +19,24 @@ from .verify import verify
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-v", "--verbose", is_flag=True, help="Log what the runtime does.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 @click.version_option(package_name="aotbuild")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
     """Look into bundles of compiled kernels, check them, and check this machine.
+
+    \b
+    Examples:
+      aotbundle ls dist
+      aotbundle -v selftest dist/rows-gfx942 --device emulator --op softmax
 
     Exit status: 0 all is well; 1 a fault was found; 2 wrong usage.
     """
+    ctx.obj = quiet
+    if verbose:
+        logging.basicConfig(format="aotbundle: %(message)s", stream=sys.stderr)
+        logging.getLogger("aotbuild").setLevel(logging.DEBUG)
 
 
 for command in (ls, show, verify, selftest, explain, profile, bench, doctor):

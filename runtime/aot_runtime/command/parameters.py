@@ -38,8 +38,9 @@ def integers(text: str) -> tuple[int, ...]:
 
 @contextmanager
 def status_line(text: str) -> Iterator[None]:
-    """Show what is going on at the terminal's last line while it goes on; nothing in a log."""
-    shown = sys.stderr.isatty()
+    """Show what is going on at the terminal's last line while it goes on; nothing in a log, or with -q."""
+    ctx = click.get_current_context(silent=True)
+    shown = sys.stderr.isatty() and not (ctx and ctx.obj)
     if shown:
         click.echo(text, err=True, nl=False)
     try:

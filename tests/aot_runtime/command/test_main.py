@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from aot_runtime.bundle.reading import read_index
 from tests.support.command import aotbundle
 
 
@@ -61,6 +62,17 @@ def test_a_call_to_explain_is_read_from_its_options(sample_folder: Path):
     assert "  seed            3\n" in by_dims.output and "  return_largest  True\n" in by_dims.output
     result = aotbundle("explain", sample_folder, "swap", "--shape", "a=64", "--shape", "b=64", "--unaligned", "b")
     assert "the address of 'b' is not a multiple of 16" in result.output
+
+
+def test_what_is_done_is_logged(rows_bundles: Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("DEBUG", "aotbuild")
+    bundle = rows_bundles / "rows-gfx942"
+    result = aotbundle("-v", "selftest", bundle, "--device", "emulator", "--op", "softmax")
+    assert result.exit_code == 0, result.output
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == f"opened {bundle}, id {read_index(bundle).id}, on emulator:0"
+    assert "planned a call of softmax: softmax_rows" in said
+    assert any(line.startswith("loaded softmax_rows of code/") for line in said)
 
 
 def test_verify_says_ok_or_each_fault(rows_bundles: Path, rows_copy: Path):

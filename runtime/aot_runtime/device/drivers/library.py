@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 
 from aot_runtime.errors import DeviceError
+from aot_runtime.logs import log
 
 VARIABLE = "AOTBUILD_HIP_LIBRARY"
 """Environment variable: the path of the libamdhip64 to use, where the process has none yet."""
@@ -70,7 +71,9 @@ def open_libraries() -> Iterator[Library]:
         if not hasattr(handle, _A_FUNCTION):
             tried.setdefault(candidate.rule, f"{candidate.path}: has no {_A_FUNCTION}")
             continue
-        yield Library(handle, _path_of(candidate.path), candidate.rule)
+        library = Library(handle, _path_of(candidate.path), candidate.rule)
+        log("libamdhip64 is %s", library)
+        yield library
         if not candidate.loaded:
             return
     if tried:
