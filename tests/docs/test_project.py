@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.markdown import section, table
 from tests.docs.scripts import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -37,6 +38,26 @@ def test_classifiers_say_what_the_other_keys_say():
     assert PROJECT["requires-python"] == f">={pythons[0]}"
     assert not any(name.startswith("License ::") for name in given), "the license is an SPDX expression"
     assert len(given) == len(set(given)) and given == sorted(given, key=lambda name: name.split(" :: ")[0])
+
+
+def test_every_dependency_has_its_reason():
+    """Of what people install who only use aotbuild."""
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    told = {
+        (name.strip(), extra.strip("`"))
+        for names, extra, reason in table(section(page, "Dependencies"))
+        for name in names.split(",")
+        if reason
+    }
+    groups = {"": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
+    wanted = {
+        (re.split(r"[^\w.-]", requirement)[0], extra)
+        for extra, requirements in groups.items()
+        if extra not in ("docs", "dev")
+        for requirement in requirements
+        if not requirement.startswith(("aotbuild[", "numpy>=2"))
+    }
+    assert told == wanted
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
