@@ -197,3 +197,13 @@ def collatz(x, out):
 @triton.jit
 def printing(x, BLOCK: tl.constexpr):
     tl.device_print("x", tl.load(x + tl.arange(0, BLOCK)))
+
+
+@triton.jit
+def double_and_add(x, y, BLOCK: tl.constexpr, WIDE: tl.constexpr):
+    """Double x [BLOCK] in place; add the sum that it had to y [WIDE]."""
+    at, wide = tl.arange(0, BLOCK), tl.arange(0, WIDE)
+    values = tl.load(x + at)
+    total = tl.sum(values, 0)
+    tl.store(x + at, values * 2)
+    tl.store(y + wide, tl.load(y + wide) + total)
