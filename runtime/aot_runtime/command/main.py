@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from aot_runtime import __version__
+
 from .bench import bench
 from .doctor import doctor
 from .explain import explain
@@ -12,11 +14,12 @@ from .ls import ls
 from .profile import profile
 from .selftest import selftest
 from .show import show
+from .stubs import stubs
 from .verify import verify
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="aotbuild")
+@click.version_option(__version__)
 def main() -> None:
     """Look into bundles of compiled kernels, check them, and check this machine.
 
@@ -24,5 +27,5 @@ def main() -> None:
     """
 
 
-for command in (ls, show, verify, selftest, explain, profile, bench, doctor):
+for command in (ls, show, verify, selftest, explain, stubs, profile, bench, doctor):
     main.add_command(command)
