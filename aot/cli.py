@@ -11,6 +11,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from . import __version__
 from .command.cache import cache
 from .command.parameters import Archs
 from .targets import TARGETS, Target
@@ -140,7 +141,7 @@ def _filters(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> d
     help="Log what is done, and print the compiler's traceback of each failure; -vv: more.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
-@click.version_option(package_name="aotbuild")
+@click.version_option(__version__)
 def main(
     manifests: tuple[Path, ...], targets: tuple[tuple[Target, ...], ...], output: Path, jobs: int | None,
     filters: dict[str, frozenset[str]], dry_run: bool, timeout: float, cache_dir: Path | None, line_info: bool,

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from aot.targets import TARGETS
 from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
 from aot_runtime.contract.expressions import nearest
+from aot_runtime.contract.names import MAX_VERSION, VERSION
 
 
 def _one_of(what: str, known: Iterable[str]) -> Any:
@@ -35,6 +36,7 @@ NAME, KERNEL = r"^[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*$", r"^[^:]+\.py:[A-Za-z_]
 PATTERNS = {
     DATE: "is no date: YYYY-MM-DD, in quotes",
     NAME: "is no name: letters, digits and single underscores between them, a letter first",
+    VERSION: "is no version: numbers with dots between them, such as 1.2.0, 1.2.0rc1 or 1.2.0.dev3",
     KERNEL: "is no kernel: path/from/the/root.py:function",
 }
 Name = Annotated[str, Field(pattern=NAME)]
@@ -286,6 +288,9 @@ class ManifestSpec(Spec):
     """A manifest file."""
 
     bundle: BundleName = Field(description="The bundle's name; it is written to <output>/<bundle>-<arch>.")
+    version: str | None = Field(
+        None, pattern=VERSION, max_length=MAX_VERSION, description="The version that the bundle carries, text."
+    )
     doc: str = ""
     root: str | None = Field(
         None, description="The project root, relative to this file; kernel paths start there and it is importable."

@@ -16,12 +16,12 @@ from aot.compile.kernargs import kernarg_bytes, kernarg_layout
 from aot.plan.binding import kernarg_values
 from aot.plan.bundles import PlannedBundle, PlannedVariant
 from aot_runtime.bundle.reading import bundle_id
+from aot_runtime.call.stub import stub_text
 from aot_runtime.contract import records
 from aot_runtime.contract.occupancy import occupancy
 
 from .header import header_text
 from .placing import place_bundle
-from .stub import stub_text
 from .vectors import CaseVectors
 
 
@@ -50,6 +50,7 @@ def make_index(
     index = records.Index(
         records.FORMAT_VERSION, 1, "0" * 64, bundle.manifest.spec.bundle, target, toolchain, bundle.ops,
         tuple(variants), dict(sorted(blobs.items())), tuple(item.case for item in vectors),
+        version=bundle.manifest.spec.version or "",
     )  # fmt: skip
     files |= {item.case.vectors.file: item.content for item in vectors}
     return msgspec.structs.replace(index, id=bundle_id(records.encode_index(index))), files

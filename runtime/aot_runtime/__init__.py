@@ -29,8 +29,11 @@ if TYPE_CHECKING:
         NoVariantError,
         NoVectorsError,
     )
-    from .opened import Bundle
+    from .opened import Bundle, OpenBundle
     from .opening import open_bundle
+
+__version__ = "0.1.0"
+"""Of the package `aotbuild`, whose builder, runtime and emulator are released together."""
 
 __all__ = [
     "AotError",
@@ -48,6 +51,7 @@ __all__ = [
     "Graph",
     "NoVariantError",
     "NoVectorsError",
+    "OpenBundle",
     "Stream",
     "get_device",
     "open_bundle",
@@ -59,6 +63,7 @@ _HOMES = {
     "DeviceArray": "device.array",
     "Event": "device.streams",
     "Graph": "device.graph",
+    "OpenBundle": "opened",
     "Stream": "device.streams",
     "get_device": "device.registry",
     "open_bundle": "opening",
@@ -74,4 +79,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return ["__version__", *__all__]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot_runtime.bundle.reading import read_blob, read_index
+from aot_runtime.call.documentation import bundle_help, bundle_html, bundle_title
 from aot_runtime.call.op import build_op
 from aot_runtime.call.planner import Planner, op_planner
+from aot_runtime.contract.names import TYPE_NAME, TYPE_OPS
 from aot_runtime.contract.records import INDEX, Index, Op, Variant
 from aot_runtime.device.device import Device
 from aot_runtime.device.identity import Shared
@@ -26,23 +28,50 @@ CHECK_VARIABLE = "AOTBUILD_CHECK_CONTENTS"
 """Set to 1, it has the contents of integer tensors on the device checked."""
 
 
-class Bundle(Shared):
+class OpenBundle(Shared):
     """An open bundle on one device: its ops are attributes, and are called like functions.
 
     Code objects are loaded when first called; they stay loaded for the life of the process. Thread-safe.
+
+    This class has what every bundle has, whatever its ops: a type of one bundle derives from it (`aotbundle stubs`).
     """
 
     _instead = "; open it again from its path"
 
     def __init__(self, folder: Path, index: Index, device: Device, check_contents: bool = False):
         self.path, self.index, self.device = folder, index, device
+        self.__doc__ = bundle_help(index, f"{folder} on {device}")
         self._check_contents = check_contents
         self._lock = threading.RLock()
+        self._built: dict[str, Callable[..., Any]] = {}
         self._modules: dict[str, int] = {}
         self._functions: dict[tuple[str, str, int], int] = {}
 
     def __repr__(self) -> str:
-        return f"<bundle {self.index.name} for {self.index.target.arch} on {self.device}: {', '.join(self.ops)}>"
+        return f"<bundle {bundle_title(self.index)} on {self.device}: {', '.join(self.ops)}>"
+
+    def _repr_html_(self) -> str:
+        return bundle_html(self.index, str(self.device))
+
+    @property
+    def name(self) -> str:
+        """What the manifest calls the bundle."""
+        return self.index.name
+
+    @property
+    def version(self) -> str | None:
+        """The version that the manifest gives the bundle; None where it gives none."""
+        return self.index.version or None
+
+    @property
+    def arch(self) -> str:
+        """The architecture that the bundle is for."""
+        return self.index.target.arch
+
+    @property
+    def id(self) -> str:
+        """64 hex digits, which differ wherever anything in two bundles does."""
+        return self.index.id
 
     @property
     def ops(self) -> tuple[str, ...]:
@@ -56,17 +85,39 @@ class Bundle(Shared):
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.ops]
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if "index" not in self.__dict__:
-            raise AttributeError(f"a bundle that is not open has no '{name}'")
-        if name.startswith("_") or name not in self._contracts:
+    if not TYPE_CHECKING:  # types know the ops of a bundle
+
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            if "index" not in self.__dict__:
+                raise AttributeError(f"a bundle that is not open has no '{name}'")
+            try:
+                op = self[name]
+            except KeyError as error:
+                raise AttributeError(*error.args) from None
+            self.__dict__[name] = op  # found with no call of this method from then on
+            return op
+
+    def __getitem__(self, op: str) -> Callable[..., Any]:
+        """An op by its name, also where an attribute that all bundles have is called so. Raises KeyError."""
+        function = self._built.get(op)
+        if function is not None:
+            return function
+        if op not in self._contracts:
             from aot_runtime.contract.expressions import nearest
 
-            raise AttributeError(f"bundle '{self.index.name}' has no op '{name}'{nearest(name, self.ops)}")
+            raise KeyError(f"bundle '{self.index.name}' has no op '{op}'{nearest(op, self.ops)}")
         with self._lock:
-            if name not in self.__dict__:  # an instance attribute from then on: found with no call of this method
-                self.__dict__[name] = build_op(self._planner(name), self.device, self.load, self._check_contents)
-            return self.__dict__[name]
+            if op not in self._built:
+                self._built[op] = self._build(op)
+            return self._built[op]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the ops."""
+        return iter(self.ops)
+
+    def _build(self, op: str) -> Callable[..., Any]:
+        title = f"bundle {bundle_title(self.index)}"
+        return build_op(self._planner(op), self.device, self.load, self._check_contents, title)
 
     def _planner(self, name: str) -> Planner:
         return op_planner(self.index, name)
@@ -107,7 +158,7 @@ class Bundle(Shared):
         """Which variant a call with these arguments would get, and why; nothing is launched."""
         from aot_runtime.call.explanation import explain_call
 
-        return explain_call(getattr(self, op), self.device, arguments, keywords)
+        return explain_call(self[op], self.device, arguments, keywords)
 
     def selftest(self, *ops: str) -> Report:
         """Compare the calls whose results the bundle has with what the device makes of them; of some ops, or of all.
@@ -119,11 +170,22 @@ class Bundle(Shared):
         return run_selftest(self, *ops)
 
 
-def open_folder(path: str | Path, device: Device | str | None = None, check_contents: bool | None = None) -> Bundle:
+class Bundle(OpenBundle):
+    """An open bundle on one device: its ops are attributes, and are called like functions. See `OpenBundle`."""
+
+    if TYPE_CHECKING:  # where its own type is not known any name may be an op
+
+        def __getattr__(self, name: str) -> Callable[..., Any]: ...
+
+
+def open_folder(
+    path: str | Path, device: Device | str | None, kind: type | None, check_contents: bool | None
+) -> OpenBundle:
     """Open a bundle: see `opening.open_bundle`."""
+    opened = _opened_class(kind)
     folder = Path(path)
     if not os.path.lexists(folder / INDEX) and folder.is_dir():
-        folder, index, chosen = _choose(folder, device)
+        folder, index, chosen = _choose(folder, device, getattr(kind, TYPE_NAME, None))
     else:
         index = read_index(folder)
         chosen = _device_of(device, (index.target.arch,), f"bundle {folder} is for {index.target.arch}")
@@ -133,8 +195,29 @@ def open_folder(path: str | Path, device: Device | str | None = None, check_cont
         )
     if check_contents is None:
         check_contents = os.environ.get(CHECK_VARIABLE, "") not in ("", "0")
+    _hold_to_type(folder, index, kind)
     log("opened %s, id %s, on %s", folder, index.id, chosen)
-    return Bundle(folder, index, chosen, check_contents)
+    return opened(folder, index, chosen, check_contents)
+
+
+@cache
+def _opened_class(kind: type | None) -> type[OpenBundle]:
+    """The class of what is opened as a type: both the type, which has no code, and a bundle."""
+    if kind is None or kind in (Bundle, OpenBundle):
+        return Bundle
+    if not hasattr(kind, TYPE_NAME):
+        raise ArgumentError(f"type is {kind!r}; the class of a bundle is allowed, which `aotbundle stubs` writes")
+    return type(kind.__name__, (kind, Bundle), {"__module__": kind.__module__, "__doc__": OpenBundle.__doc__})
+
+
+def _hold_to_type(folder: Path, index: Index, kind: type | None) -> None:
+    """Raise `ArgumentError` where a bundle is not the one that a type is of, or has not all of its ops."""
+    name = getattr(kind, TYPE_NAME, index.name)
+    if name != index.name:
+        raise ArgumentError(f"{folder} is bundle '{index.name}', and the type {kind} is that of bundle '{name}'")
+    missing = sorted({*getattr(kind, TYPE_OPS, ())} - {op.name for op in index.ops})
+    if missing:
+        raise ArgumentError(f"bundle {folder} was built without {', '.join(missing)}, which the type {kind} has")
 
 
 def _device_of(device: Device | str | None, archs: Collection[str], what: str) -> Device:
@@ -145,9 +228,12 @@ def _device_of(device: Device | str | None, archs: Collection[str], what: str) -
         raise ArchMismatchError(f"{what}, and {error}") from None
 
 
-def _choose(folder: Path, device: Device | str | None) -> tuple[Path, Index, Device]:
-    """Of a folder of bundles, the one that fits the device; by default the first device that some bundle fits."""
+def _choose(folder: Path, device: Device | str | None, name: str | None) -> tuple[Path, Index, Device]:
+    """Of a folder of bundles, the one that fits the device, and has a name where that is given; by default the first
+    device that some bundle fits."""
     found = {candidate: read_index(candidate) for candidate in _bundles(folder)}
+    if name is not None:
+        found = {candidate: index for candidate, index in found.items() if index.name == name} or found
     there = ", ".join(f"{candidate.name} ({index.target.arch})" for candidate, index in found.items()) or "none"
     archs = dict.fromkeys(index.target.arch for index in found.values())
     chosen = _device_of(device, archs, f"{folder} has bundles {there}")

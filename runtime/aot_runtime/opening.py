@@ -13,26 +13,40 @@ import re
 import stat
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from aot_runtime.device.device import Device
-    from aot_runtime.opened import Bundle
+    from aot_runtime.opened import Bundle, OpenBundle
+
+_B = TypeVar("_B", bound="OpenBundle")
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _COMPUTE_CAPABILITY = (75, 76)
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR."""
 
 
-def open_bundle(path: str | Path, device: Device | str | None = None, *, check_contents: bool | None = None) -> Bundle:
+@overload
+def open_bundle(
+    path: str | Path, device: Device | str | None = None, *, check_contents: bool | None = None
+) -> Bundle: ...
+@overload
+def open_bundle(
+    path: str | Path, device: Device | str | None = None, *, type: type[_B], check_contents: bool | None = None
+) -> _B: ...
+def open_bundle(
+    path: str | Path, device: Device | str | None = None, *, type: Any = None, check_contents: bool | None = None
+) -> Any:
     """Open a bundle on a device.
 
     Args:
         path: a bundle's folder; or a folder of bundles, of which the one for the device's arch is opened.
         device: a `Device`, or its name (`hip:0`, `cuda:1`); by default the first GPU that the bundle fits, and for the
             name of a driver alone (`hip`) its first device that it fits.
+        type: the bundle's class, of a module that `aotbundle stubs` wrote. What is opened is an instance, so that
+            editors and type checkers know its ops. Of a folder of bundles, the one with its name is opened.
         check_contents: bring integer tensors that are on the device back before each call, and check what they contain
             (offsets, block tables, lengths), as is always done with numpy arrays. By default what the environment
             variable AOTBUILD_CHECK_CONTENTS says, which is not to.
@@ -40,6 +54,7 @@ def open_bundle(path: str | Path, device: Device | str | None = None, *, check_c
     Raises:
         BundleError: there is no bundle, or it is damaged.
         ArchMismatchError: the bundle is for another architecture than the device's.
+        ArgumentError: it is another bundle than the type's, or lacks one of its ops.
         DeviceError: there is no such device.
     """
     needed = _look_at(os.fspath(path)) if device is None else device
@@ -48,7 +63,7 @@ def open_bundle(path: str | Path, device: Device | str | None = None, *, check_c
             threading.Thread(target=_start, args=(needed,), name="aot_runtime: driver start").start()
     from aot_runtime.opened import open_folder
 
-    return open_folder(path, device, check_contents)
+    return open_folder(path, device, type, check_contents)
 
 
 def _look_at(path: str) -> str | None:

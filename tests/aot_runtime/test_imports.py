@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
+import aot
+import aot_runtime
 from tests.support.hip_double.double import DoubleLibrary
 
 RUNTIME = Path(__file__).parents[2] / "runtime"
@@ -46,6 +49,10 @@ def test_importing_the_runtime_imports_no_binding():
     ).split()
     assert not {"hip", "rocm", "cuda", "elftools", "click", "rich", "ml_dtypes", "pytest"} & set(printed)
     assert {"numpy", "aot_runtime"} <= set(printed)
+
+
+def test_the_version_is_that_of_the_package():
+    assert aot_runtime.__version__ == aot.__version__ == metadata.version("aotbuild")
 
 
 def test_calling_an_op(hip_double: DoubleLibrary, small_bundle: Path):

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from aot_runtime import ArchMismatchError, ArgumentError, BundleError, DeviceError, DriverCallError, open_bundle
+from aot_runtime import (
+    ArchMismatchError,
+    ArgumentError,
+    Bundle,
+    BundleError,
+    DeviceError,
+    DriverCallError,
+    open_bundle,
+)
+from tests.support.command import aotbundle
 from tests.support.forging import adopt_files, edit_index
 from tests.support.hip_double.double import in_double
 from tests.support.reference_launches import open_over_double
@@ -94,10 +105,73 @@ def test_code_for_another_arch(small_copy: Path):
     assert launches.double.calls("hipModuleLoadData") == 0
 
 
+def test_what_a_bundle_is(small_copy: Path):
+    small = open_bundle(small_copy, "emulator")
+    assert (small.name, small.version, small.arch, small.id) == ("small", None, "gfx942", small.index.id)
+    edit_index(small_copy, lambda index: index.update(version="1.2.0rc1"))
+    again = open_bundle(small_copy, "emulator")
+    assert again.version == "1.2.0rc1" and again.id != small.id
+    assert "<bundle small 1.2.0rc1 for gfx942 on emulator:0: " in repr(again)
+    for version in ("1.2.0-rc1", "v1", "1.02", "1.0\n", "1" * 65):
+        edit_index(small_copy, lambda index, version=version: index.update(version=version))
+        with pytest.raises(BundleError, match="is no version of a bundle"):
+            open_bundle(small_copy, "emulator")
+
+
+@pytest.mark.parametrize("name", ["name", "path", "load"])
+def test_an_op_that_is_called_like_an_attribute_is_found_by_its_name(small_copy: Path, name: str):
+    """Of a bundle that was built before there was the attribute; of a property, of the object, and a method."""
+
+    def rename(index: dict[str, Any]) -> None:
+        for record in (*index["ops"], *index["variants"], *index["selftest"]):
+            key = "name" if "tensors" in record else "op"
+            record[key] = name if record[key] == "affine" else record[key]
+
+    edit_index(small_copy, rename)
+    small = open_bundle(small_copy, "emulator")
+    assert small[name](X, scale=2.0).shape == X.shape and small.path == small_copy and small.name == "small"
+    assert small.preload() and "launch 0" in small.explain(name, X) and small.selftest(name).passed
+    assert small[name] is small[name] and small["copy"] is small.copy
+
+
+def test_a_bundle_opened_as_its_type(small_bundle: Path, rows_bundles: Path, tmp_path: Path):
+    for bundle in (small_bundle, rows_bundles / "rows-gfx942"):
+        (tmp_path / bundle.name).symlink_to(bundle)
+    assert aotbundle("stubs", tmp_path, "-o", tmp_path / "types").exit_code == 0
+    small_type, rows_type = (load_class(tmp_path / f"types/aot_bundles/{name}.py") for name in ("small", "rows"))
+    for path in (small_bundle, tmp_path):  # of the folder's two bundles for the architecture, the one with its name
+        small = open_bundle(path, "emulator:gfx942", type=small_type)
+        assert isinstance(small, small_type) and isinstance(small, Bundle) and type(small).__name__ == "Small"
+        assert small.affine(X, scale=1.0).shape == X.shape
+    assert type(open_bundle(small_bundle, "emulator", type=Bundle)) is Bundle
+    for kind, words in (
+        (rows_type, "is bundle 'small', and the type <class '.*Rows'> is that of bundle 'rows'"),
+        (str, "type is <class 'str'>; the class of a bundle is allowed"),
+        (type("More", (small_type,), {"_bundle_ops": ("affine", "scale")}), "was built without scale, which"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            open_bundle(small_bundle, "emulator", type=kind)
+    with pytest.raises(ArgumentError, match="has several bundles"):
+        open_bundle(tmp_path, "emulator:gfx942")
+
+
+def load_class(path: Path) -> Any:
+    """The class of a module that `aotbundle stubs` wrote."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, path.stem.capitalize())
+
+
 def test_a_missing_op(small_bundle: Path):
     small = open_bundle(small_bundle, "emulator")
-    with pytest.raises(AttributeError, match="bundle 'small' has no op 'afine'; did you mean 'affine'"):
+    missing = "bundle 'small' has no op 'afine'; did you mean 'affine'"
+    with pytest.raises(AttributeError, match=missing):
         _ = small.afine
+    with pytest.raises(KeyError, match=missing):
+        small["afine"]
+    assert list(small) == list(small.ops) and "affine" in small and "afine" not in small
     assert not hasattr(small, "_affine") and "affine" in dir(small)
     assert small.ops == ("affine", "row_sums", "accumulate", "scale_segments", "copy")
     assert "small for gfx942 on emulator:0: affine, row_sums" in repr(small)

@@ -67,7 +67,11 @@ def test_the_c_program_compiles(rows_bundle: Path, tmp_path: Path):
 
 def test_python_of_the_runtime_page(hip_double: DoubleLibrary, rows_bundle: Path, tmp_path: Path):
     (tmp_path / "dist").symlink_to(rows_bundle.parent)
-    source = "\n".join(block.text for block in blocks(RUNTIME, "python"))
+    (command,) = (block.text.split() for block in blocks(section(RUNTIME, "Types"), "sh"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        assert CliRunner().invoke(aotbundle, command[1:]).exit_code == 0
+    source = "\n".join(["import sys; sys.path.append('types')", *(block.text for block in blocks(RUNTIME, "python"))])
     output = hip_double.run(run_blocks, str(rows_bundle), str(tmp_path), source)
     assert output.startswith("softmax on gfx942")
 

@@ -55,6 +55,8 @@ TABLE = (
     Rule("^python benchmarks/emulator.py", Action.APPEND, "for it takes minutes",
          "--size 256 --seqlen 256 --rounds 1"),
     Rule(r"\bpytest .*tests/", Action.APPEND, "for .ci/run runs the tests", "--collect-only -q"),
+    Rule("(?<=^aotbundle stubs dist )--install$", Action.REPLACE, "would change the Python environment of the check",
+         "-o types"),
     # What is not run
     Rule(r"^pip (install|wheel) ", Action.SKIP, "would change the Python environment of the check, or asks an index"),
     Rule(r"^python -m build\b", Action.SKIP, "asks an index for setuptools"),

@@ -123,7 +123,7 @@ def profile_on(
 ) -> Profile:
     """`profile_call` of a bundle that is open on that driver; its options stay what they were."""
     index, device = bundle.index, bundle.device
-    planner: Planner = getattr(bundle, op_name).planner
+    planner: Planner = bundle[op_name].planner  # type: ignore[attr-defined]
     decision = plan_call(index, planner, call, device.properties.num_cus, device.properties.num_xcds)
     arrays = _arrays(device, planner.op, decision, content or {})
     scalars = {
@@ -133,7 +133,7 @@ def profile_on(
     launched = [launch for launch in decision.launches if 0 not in launch.grid]
     shown = None if progress is None else _Progress(progress, launched)
     with driver.recording(Options(profile=True, progress=shown)) as record:
-        getattr(bundle, op_name)(**arrays, **given)
+        bundle[op_name](**arrays, **given)
     arch = ARCHS[index.target.arch]
     launches = (_launch(planner, launch, found, arch, arrays) for launch, found in zip(launched, record, strict=True))
     return Profile(index.name, op_name, arch, decision, tuple(launches))

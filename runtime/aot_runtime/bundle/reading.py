@@ -9,7 +9,7 @@ from pathlib import Path
 
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import SCALAR_TYPES
-from aot_runtime.contract.names import IDENTIFIER, axis_names
+from aot_runtime.contract.names import IDENTIFIER, MAX_VERSION, VERSION, axis_names
 from aot_runtime.contract.records import (
     CODE_FOLDER,
     GLOBAL_SCRATCH,
@@ -27,6 +27,7 @@ from aot_runtime.contract.records import (
 )
 from aot_runtime.contract.validate import structure_faults
 from aot_runtime.errors import ArchMismatchError, BundleError
+from aot_runtime.texts import shown
 
 from .files import read_file, unreadable
 
@@ -83,6 +84,8 @@ def _check_references(index: Index) -> None:
         )
     if not IDENTIFIER.match(index.name):
         raise BundleError(f"{index.name!r} is no name of a bundle")
+    if index.version and (len(index.version) > MAX_VERSION or not re.fullmatch(VERSION, index.version)):
+        raise BundleError(f"{shown(index.version)} is no version of a bundle")
     for key, blob in index.blobs.items():
         if not _FILE.match(blob.file):
             raise BundleError(f"blob {key!r} has file {blob.file!r}; {CODE_FOLDER}/<hash>.hsaco or .cubin is allowed")

@@ -6,6 +6,8 @@ import struct
 import threading
 from collections import namedtuple
 from collections.abc import Callable, Mapping
+from functools import partial
+from types import MethodType
 from typing import Any
 from zlib import crc32
 
@@ -16,11 +18,14 @@ from aot_runtime.contract.records import Op, Tensor
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
 from aot_runtime.device.foreign import host_array
+from aot_runtime.device.identity import Shared
 from aot_runtime.errors import ArgumentError
 from aot_runtime.logs import log
 
+from .arguments import alias, parameter_texts
 from .contents import Contents
 from .decision import Decision
+from .documentation import call_signature, call_text, docstring, html
 from .generated import define
 from .launches import CallShape, LoadFunction, build_run, host_copy, layout_of
 from .overlap import hold_apart_on_host
@@ -30,12 +35,38 @@ MAX_PLANS = 4096
 """Plans kept per op; beyond that they are all dropped and made anew as calls come."""
 
 
-def build_op(planner: Planner, device: Device, load: LoadFunction, check_contents: bool = False) -> Callable[..., Any]:
-    """The function that users call; `calls` describes its arguments in its docstring and signature.
+def build_op(
+    planner: Planner, device: Device, load: LoadFunction, check_contents: bool = False, bundle: str = "a bundle"
+) -> Callable[..., Any]:
+    """The function that users call: the method of an `BundleOp`. Its signature and its docstring are the contract's.
 
-    check_contents: hold what integer tensors on the device contain to the op's rules, too; see `contents`.
+    Args:
+        check_contents: hold what integer tensors on the device contain to the op's rules, too; see `contents`.
+        bundle: what the op is of, for its representation.
     """
-    return _Calls(planner, device, load, check_contents).function
+    return BundleOp(planner.op, bundle, _Calls(planner, device, load, check_contents).function)._method
+
+
+class BundleOp(Shared):
+    """What the function of an op is a method of. A method is called as fast as a function, which an object that has
+    `__call__` is not, and shows the object that it is of.
+    """
+
+    __slots__ = ("_bundle", "_method", "_op")
+    _instead = "; open its bundle again from its path"
+
+    def __init__(self, op: Op, bundle: str, function: Any):
+        self._op, self._bundle = op, bundle
+        self._method = MethodType(function, self)
+
+    def __repr__(self) -> str:
+        return f"<op {call_text(self._op)} of {self._bundle}>"
+
+    def __getattr__(self, name: str) -> Any:
+        """The method by its name, as methods are found when they are copied."""
+        if name == self._op.name:
+            return self._method
+        raise AttributeError(f"{self!r} has no attribute '{name}'")
 
 
 class _Calls:
@@ -63,8 +94,9 @@ class _Calls:
             "_misfit": self._misfit,
         }
         function: Any = define(op.name, source, f"<aot_runtime: {op.name} call {crc32(source.encode()):08x}>", names)
-        function.__doc__ = docstring(op)
+        function.__doc__, function.__signature__ = docstring(op), call_signature(op, "_op")
         function.__module__ = "aot_runtime"
+        function._repr_html_ = partial(html, op)
         function.source = source
         function.planner = self.planner
         function.decide = self.decide
@@ -205,13 +237,8 @@ class _Calls:
 def call_source(op: Op, static: frozenset[str]) -> str:
     """Source of an op's function. A known call is one look-up: by the identity of each layout, and the scalars."""
     required = [t.name for t in op.tensors if t.role != "output" and not t.optional]
-    optional = [t.name for t in op.tensors if t.role != "output" and t.optional]
-    outputs = [t.name for t in op.tensors if t.role == "output"]
-    alias = (
-        "out" if len(outputs) == 1 and "out" not in {t.name for t in op.tensors} | {s.name for s in op.scalars} else ""
-    )
-    keywords = [f"{name}=None" for name in (*outputs, *([alias] if alias else ()), *(s.name for s in op.scalars))]
-    arguments = [*required, *(f"{name}=None" for name in optional), "*", *keywords, "stream=None"]
+    parameters = parameter_texts(op, lambda a: a.name if a.name in required else f"{a.name}=None")
+    out = alias(op)
     key = [
         f"{t.name}.layout" if t.name in required else f"None if {t.name} is None else {t.name}.layout"
         for t in op.tensors
@@ -219,9 +246,9 @@ def call_source(op: Op, static: frozenset[str]) -> str:
     tensors = [t.name for t in op.tensors]
     scalars = [s.name for s in op.scalars]
     free = [name for name in scalars if name not in static]
-    lines = [f"def {op.name}({', '.join(arguments)}):"]
-    if alias:
-        lines.append(f"    if {alias} is not None: {outputs[0]} = {alias}")
+    lines = [f"def {op.name}({', '.join(['_op', *parameters])}):"]
+    if out:
+        lines.append(f"    if {out} is not None: {next(t.name for t in op.tensors if t.role == 'output')} = {out}")
     lines += [
         "    try:",
         f"        _run = _plans[{', '.join(key)},]",
@@ -239,21 +266,3 @@ def call_source(op: Op, static: frozenset[str]) -> str:
 
 def _dict(names: list[str]) -> str:
     return "{" + ", ".join(f"{name!r}: {name}" for name in names) + "}"
-
-
-def docstring(op: Op) -> str:
-    """What `help(bundle.op)` shows: the contract in words."""
-    lines = [op.doc or op.name, "", "Arguments:"]
-    for tensor in op.tensors:
-        shape = ", ".join(dim.extent + ("|1" if dim.broadcast else "") for dim in tensor.shape)
-        allowed = " or ".join(op.dtypes.get(tensor.dtype, (tensor.dtype,)))
-        role = "optional" if tensor.optional else f"{tensor.role} when {tensor.when}" if tensor.when else tensor.role
-        role += f" (may be {' or '.join(tensor.in_place)} itself)" if tensor.in_place else ""
-        lines.append(f"    {tensor.name}: {allowed} [{shape}], {role}. {tensor.doc}".rstrip())
-    for scalar in op.scalars:
-        default = f", default {scalar.default}" if scalar.default else ""
-        lines.append(f"    {scalar.name}: {'|'.join(scalar.choices) or scalar.type}{default}. {scalar.doc}".rstrip())
-    lines.append("    stream: a Stream, an integer handle, or None for the default stream.")
-    if op.require:
-        lines += ["", f"Requires: {'; '.join(op.require)}."]
-    return "\n".join(lines)

@@ -32,12 +32,15 @@ GUARD_BYTES = 256
 """On either side of an array; a multiple of the alignment that the aligned specialisation asks for."""
 
 
-class OpenBundle(Protocol):
-    """What a self-test needs of a bundle that is open; its ops are attributes."""
+class SelftestBundle(Protocol):
+    """What a self-test needs of a bundle that is open."""
 
     path: Path
     index: Index
     device: Device
+
+    def __getitem__(self, op: str) -> Any:
+        """An op by its name."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class Prepared:
     vectors: Vectors
 
 
-def prepare(bundle: OpenBundle, *ops: str) -> list[Prepared]:
+def prepare(bundle: SelftestBundle, *ops: str) -> list[Prepared]:
     """The cases of some ops, or of all, with their vectors.
 
     Raises:
@@ -131,25 +134,25 @@ def prepare(bundle: OpenBundle, *ops: str) -> list[Prepared]:
     return [Prepared(case, read_vectors(bundle.path, contracts[case.op], case)) for case in cases]
 
 
-def run_selftest(bundle: OpenBundle, *ops: str) -> Report:
+def run_selftest(bundle: SelftestBundle, *ops: str) -> Report:
     """Run the cases of some ops, or of all. Raises as `prepare` does; a case that fails is a `Result`, no exception."""
     return make_report(bundle, [run_case(bundle, prepared) for prepared in prepare(bundle, *ops)])
 
 
-def make_report(bundle: OpenBundle, results: Iterable[Result]) -> Report:
+def make_report(bundle: SelftestBundle, results: Iterable[Result]) -> Report:
     """The report of the cases that were run."""
     index, device = bundle.index, bundle.device
     return Report(index.name, index.id, index.target.arch, f"{device} ({device.properties.name})", tuple(results))
 
 
-def run_case(bundle: OpenBundle, prepared: Prepared) -> Result:
+def run_case(bundle: SelftestBundle, prepared: Prepared) -> Result:
     """Make one call and compare what it gives."""
     case, started = prepared.case, time.monotonic()
     launches: tuple[Launched, ...] = ()
     outputs: tuple[Output, ...] = ()
     fault = ""
     try:
-        function: Any = getattr(bundle, case.op)
+        function: Any = bundle[case.op]
         op: Op = function.planner.op
         arrays = _arrays(bundle.device, op, prepared)
         views = {name: array.view for name, array in arrays.items()}
@@ -165,7 +168,7 @@ def run_case(bundle: OpenBundle, prepared: Prepared) -> Result:
     return Result(case.op, case.name, launches, outputs, time.monotonic() - started, fault)
 
 
-def _launched(bundle: OpenBundle, op: Op, decision: Decision) -> Iterator[Launched]:
+def _launched(bundle: SelftestBundle, op: Op, decision: Decision) -> Iterator[Launched]:
     for launch in decision.launches:
         variant: Variant = launch.variant
         config = op.launches[launch.index].configs[variant.config].name or str(variant.config)
@@ -260,7 +263,7 @@ def result_text(result: Result) -> str:
     return "\n        ".join(lines)
 
 
-def head_text(bundle: OpenBundle) -> str:
+def head_text(bundle: SelftestBundle) -> str:
     """On what a self-test runs."""
     report = make_report(bundle, ())
     return f"bundle {report.bundle} for {report.arch}, id {report.id[:ID_LENGTH]}, on {report.device}"

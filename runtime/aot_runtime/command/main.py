@@ -7,6 +7,8 @@ import sys
 
 import click
 
+from aot_runtime import __version__
+
 from .bench import bench
 from .doctor import doctor
 from .explain import explain
@@ -15,13 +17,14 @@ from .ls import ls
 from .profile import profile
 from .selftest import selftest
 from .show import show
+from .stubs import stubs
 from .verify import verify
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-v", "--verbose", is_flag=True, help="Log what the runtime does.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
-@click.version_option(package_name="aotbuild")
+@click.version_option(__version__)
 @click.pass_context
 def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
     """Look into bundles of compiled kernels, check them, and check this machine.
@@ -39,5 +42,5 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
         logging.getLogger("aotbuild").setLevel(logging.DEBUG)
 
 
-for command in (ls, show, verify, selftest, explain, profile, bench, doctor):
+for command in (ls, show, verify, selftest, explain, stubs, profile, bench, doctor):
     main.add_command(command)

@@ -28,8 +28,20 @@ Known = Mapping[str, type]
 RESERVED = frozenset(
     {"num_cus", "aligned", "stream", "extent", *EXPRESSION_NAMES, *expressions.FUNCTIONS, *expressions._QUERIES}
 ) | frozenset(keyword.kwlist)
-RESERVED_OPS = frozenset({"device", "explain", "index", "load", "ops", "path", "preload", "selftest"})
-"""Attributes that an open bundle has besides its ops."""
+RESERVED_OPS = frozenset(
+    {"arch", "device", "explain", "id", "index", "load", "name", "ops", "path", "preload", "selftest", "version"}
+)
+"""Attributes that an open bundle has besides its ops. No manifest may call an op so; in a bundle that was built when
+there was no such attribute, `bundle["name"]` is the op."""
+TYPE_NAME, TYPE_OPS = "_bundle_name", "_bundle_ops"
+"""Attributes of a class that is the type of a bundle: the bundle's name, and the names of the ops that the type has."""
+VERSION = (
+    r"^(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))*((a|b|rc)(0|[1-9][0-9]*))?"
+    r"(\.post(0|[1-9][0-9]*))?(\.dev(0|[1-9][0-9]*))?(\+[a-z0-9]+(\.[a-z0-9]+)*)?$"
+)
+"""What a bundle's version looks like: a version of Python packages in its normal form (PEP 440), with no epoch."""
+MAX_VERSION = 64
+"""Characters of a version."""
 IDENTIFIER = re.compile(r"(?=.{1,256}\Z)[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*\Z")
 _RULE = re.compile(r"(smallest|largest)\s*(>=|<=|>|<)\s*(.+)\Z", re.DOTALL)
 _RULES = {("smallest", ">="), ("smallest", ">"), ("largest", "<="), ("largest", "<")}

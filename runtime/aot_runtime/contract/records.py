@@ -299,7 +299,7 @@ class Target(_Record, frozen=True):
 
 
 class Index(_Record, frozen=True):
-    """`bundle.json` as a whole."""
+    """`bundle.json` as a whole. `version` is what the manifest says; empty: nothing."""
 
     format: Int
     oldest_reader: Int
@@ -311,6 +311,7 @@ class Index(_Record, frozen=True):
     variants: tuple[Variant, ...]
     blobs: dict[str, Blob]
     selftest: tuple[Case, ...] = ()
+    version: str = ""
 
 
 class _Version(msgspec.Struct, frozen=True):

@@ -37,7 +37,12 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 def contract_faults(op: Op, variants: Iterable[Variant] = ()) -> Iterator[Fault]:
-    """Every fault of a contract, and of the kernargs of its variants; of a structure that is wrong, no expressions."""
+    """Every fault of a contract, and of the kernargs of its variants; of a structure that is wrong, no expressions.
+
+    A name that an attribute of open bundles has is one, too, for a contract that is made anew.
+    """
+    if op.name in RESERVED_OPS:
+        yield Fault((), f"an op cannot be called '{op.name}': open bundles have an attribute of that name")
     sound = True
     for fault in structure_faults(op):
         sound = False
@@ -87,8 +92,6 @@ def structure_faults(op: Op) -> Iterator[Fault]:
 def _name_faults(op: Op) -> Iterator[Fault]:
     if not IDENTIFIER.match(op.name) or op.name in RESERVED:
         yield Fault((), f"'{op.name}' is no name of an op, or a reserved one")
-    if op.name in RESERVED_OPS:
-        yield Fault((), f"an op cannot be called '{op.name}': open bundles have an attribute of that name")
     seen: dict[str, str] = {}
     for key, names in named(op).items():
         for name in names:

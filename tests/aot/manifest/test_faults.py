@@ -9,7 +9,7 @@ from tests.support.building.projects import EVERYTHING, SCALE, check_fault, edit
 
 # What is replaced, by what, with an @ where the fault is, and what is said, in which WORDS are spelled out.
 FAULTS = r"""
-bundle: tiny\n -> bundle: tiny\n@titel: x\n -> unknown key 'titel'; known: bundle, doc, include, ops, root
+bundle: tiny\n -> bundle: tiny\n@titel: x\n -> unknown key 'titel'; known: bundle, doc, include, ops, root, version
 exclude: [ -> @exlude: [ -> unknown key 'exlude'; did you mean 'exclude'?
 role: output}\n      top -> @rol: output}\n      top -> unknown key 'rol'; did you mean 'role'?
 {max: 4096} -> {@maximum: 4096} -> unknown key 'maximum'; did you mean 'max'?
@@ -50,6 +50,8 @@ k.py:scale_rows\n -> k.py:scale_rows\n        bind: {@x: {value: x, operands: [1
 k.py:scale_rows\n -> k.py:scale_rows\n        bind: {@x: {dims: [rows], type: i64}}\n
  -> S.launches.0.bind.x: `type` is that of a `value` without `dims`
 bundle: tiny -> @bundle: ti-ny -> bundle: 'ti-ny' NO_NAME
+bundle: tiny\n -> bundle: tiny\n@version: 1.2\n -> version: expected text (given: 1.2)
+bundle: tiny\n -> bundle: tiny\n@version: 1.2-rc1\n -> version: '1.2-rc1' NO_VERSION
 ops:\n  scale:\n -> ops:\n  @2scale:\n -> ops.2scale: '2scale' NO_NAME
 mode: { -> @mo__de: { -> S.scalars.mo__de: 'mo__de' NO_NAME
 values: [16, 64] -> values: [16, @.nan] -> S.constexprs.BLOCK.values.1: NAN
@@ -63,6 +65,7 @@ kernel: k.py:scale_rows -> @kernel: k.py -> S.launches.0.kernel: 'k.py' is no ke
 WORDS = {
     "S.": "ops.scale.",
     "NO_NAME": "is no name: letters, digits and single underscores between them, a letter first",
+    "NO_VERSION": "is no version: numbers with dots between them, such as 1.2.0, 1.2.0rc1 or 1.2.0.dev3",
     "NAN": "NaN is not allowed here: it equals nothing, itself neither",
 }
 
@@ -92,4 +95,4 @@ def test_faults_come_together_in_the_order_of_the_file(tmp_path: Path):
 
 @pytest.mark.parametrize("text", ["@", "@- bundle: x\n", "@just text\n"])
 def test_not_a_mapping(tmp_path: Path, text: str):
-    check_fault(tmp_path, text, "expected a mapping with the keys bundle, doc, root, include, ops", load)
+    check_fault(tmp_path, text, "expected a mapping with the keys bundle, version, doc, root, include, ops", load)

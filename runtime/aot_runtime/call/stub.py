@@ -1,10 +1,10 @@
-"""A bundle as a type stub: the ops' exact signatures, for editors and type checkers.
+"""A bundle as a type: the ops' exact signatures, for editors and type checkers.
 
-The stub declares a protocol that an open bundle fulfils:
+The stub declares a class that derives from `OpenBundle`. A module that has it at run time, too, is `module_text`; the
+two make a package (`aotbundle stubs`), and `open_bundle` gives a bundle that type:
 
-    if TYPE_CHECKING:
-        from rows import Rows                            # stubs/rows.pyi, its folder being on MYPYPATH
-    rows = cast("Rows", open_bundle("dist/rows-gfx942"))
+    from aot_bundles.rows import Rows
+    rows = open_bundle("dist/rows-gfx942", type=Rows)
 
 No name of a manifest starts with an underscore or has two in a row: the stub's own names, wherever a method or a field
 could hide one, do.
@@ -17,8 +17,13 @@ import keyword
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from aot_runtime.call.op import docstring
+import msgspec
+
 from aot_runtime.contract import records
+from aot_runtime.contract.names import RESERVED_OPS, TYPE_NAME, TYPE_OPS
+
+from .arguments import Argument, Computed, default_value, parameter_texts
+from .documentation import bundle_title, docstring
 
 WIDTH = 120
 MAX_FLAGS = 2
@@ -27,13 +32,12 @@ MAX_CONDITIONS = 5
 """Conditions of outputs for whose combinations results are typed; they double with each."""
 
 _PREAMBLE = '''\
-from builtins import bool as _bool, float as _float, int as _int, property as _property, str as _str, tuple as _tuple
-from pathlib import Path as _Path
+from builtins import bool as _bool, float as _float, int as _int
 from typing import Any as _Any, Generic as _Generic, Literal as _Literal, NamedTuple as _NamedTuple
 from typing import Protocol as _Protocol, TypeAlias as _TypeAlias, TypeVar as _TypeVar, overload as _overload
 
 import numpy as _np
-from aot_runtime import Device as _Device, DeviceArray as _DeviceArray, Stream as _Stream
+from aot_runtime import DeviceArray as _DeviceArray, OpenBundle as _OpenBundle, Stream as _Stream
 
 class SupportsDLPack(_Protocol):
     """An array of another library that is on the bundle's device: torch, cupy, jax."""
@@ -53,15 +57,7 @@ _HIDES = "  # type: ignore[assignment]"
 """Of a field that is named like a method of tuples."""
 
 
-@dataclass(frozen=True)
-class _Parameter:
-    name: str
-    annotation: str
-    required: bool = False
-
-    @property
-    def text(self) -> str:
-        return f"{self.name}: {self.annotation}" if self.required else f"{self.name}: {self.annotation} | None = None"
+_NOWHERE = records.Target("", "", 0)
 
 
 @dataclass(frozen=True)
@@ -73,42 +69,62 @@ class _Signature:
     result: str
 
 
-def stub_text(index: records.Index) -> str:
-    """The `.pyi` of a bundle: a protocol with a method per op, and a named tuple per op with several outputs.
+def stub_text(index: records.Index, docs: bool = True) -> str:
+    """The `.pyi` of a bundle: a class with a method per op, and a named tuple per op with several outputs.
 
     Args:
         index: with its `id` filled in, which the stub repeats.
+        docs: with what `help` shows of each op.
     """
     lines = [
-        f'"""Types of bundle \'{index.name}\' for {index.target.arch}, id {index.id}.',
+        f'"""Types of bundle {bundle_title(index)}, id {index.id}.',
         "",
-        "Generated together with the bundle. numpy arrays in give numpy arrays out; where any input is on the device,",
-        'the outputs are.\n"""',
+        "numpy arrays in give numpy arrays out; where any input is on the device, the outputs are.",
+        'Names other than the class of the bundle are those of types: at run time there are none.\n"""',
         "",
         _PREAMBLE,
     ]
-    for op in index.ops:
+    ops = _typed_ops(index)
+    for op in ops:
         lines += _results(op)
-    lines += [f"class {class_name(index.name)}(_Protocol):", *_indented(_members())]
-    for op in index.ops:
-        lines += ["", *_indented(_method(op))]
-    return "\n".join(lines) + "\n"
+    lines += [f"class {class_name(index.name)}(_OpenBundle):"]
+    for op in ops:
+        lines += [*_indented(_method(op, docs)), ""]
+    return "\n".join(lines) + ("" if ops else "    ...\n")
+
+
+def interface_text(index: records.Index) -> str:
+    """What the types of a bundle say of its ops, whatever it is for and was built from."""
+    return stub_text(msgspec.structs.replace(index, id="", version="", target=_NOWHERE), docs=False)
+
+
+def module_text(index: records.Index) -> str:
+    """The module that is beside the stub: it has the bundle's class at run time, for `open_bundle`, and imports
+    nothing, since what `open_bundle` imports it imports while the driver starts.
+    """
+    ops = "".join(f'        "{op.name}",\n' for op in _typed_ops(index))
+    return f'''"""Bundle '{index.name}' as a type, for `open_bundle(path, type={class_name(index.name)})`.
+
+Written by `aotbundle stubs`. The signatures of the ops are in the stub beside this file.
+"""
+
+
+class {class_name(index.name)}:
+    {TYPE_NAME} = "{index.name}"
+    {TYPE_OPS} = (
+{ops}    )
+'''
+
+
+def _typed_ops(index: records.Index) -> list[records.Op]:
+    """The ops that are attributes: not one with a name that an attribute of bundles got after the bundle was built."""
+    return [op for op in index.ops if op.name not in RESERVED_OPS]
 
 
 def class_name(bundle: str) -> str:
     """`flash_attention` → `FlashAttention`."""
     name = "".join(part[:1].upper() + part[1:] for part in bundle.split("_"))
     return f"{name}_" if keyword.iskeyword(name) or name in ("Array", "HostArray", "SupportsDLPack") else name
-
-
-def _members() -> Iterator[str]:
-    """What every open bundle has, whatever its ops."""
-    yield "path: _Path"
-    yield "device: _Device"
-    yield "@_property"
-    yield "def ops(self) -> _tuple[_str, ...]: ..."
-    yield "def preload(self) -> _int: ..."
-    yield "def explain(self, op: _str, /, *arguments: _Any, **keywords: _Any) -> _str: ..."
 
 
 def _indented(lines: Iterator[str]) -> Iterator[str]:
@@ -163,7 +179,7 @@ def _result(op: records.Op, flags: Mapping[str, bool], array: str) -> str:
 # Methods
 
 
-def _method(op: records.Op) -> Iterator[str]:
+def _method(op: records.Op, docs: bool) -> Iterator[str]:
     """The overloads of an op's method: by where its arrays are, and by the flags that decide its outputs."""
     signatures = [signature for arrays in _places(op) for signature in _signatures(op, *arrays)]
     for number, signature in enumerate(signatures):
@@ -171,7 +187,7 @@ def _method(op: records.Op) -> Iterator[str]:
         note = "  # type: ignore[overload-overlap]" if "HostArray" in signature.result else ""
         if len(signatures) > 1:
             yield "@_overload"
-        yield from _definition(op, signature, note, docstring(op) if number == 0 else "")
+        yield from _definition(op, signature, note, docstring(op) if docs and number == 0 else "")
 
 
 def _places(op: records.Op) -> Iterator[tuple[str, str]]:
@@ -196,7 +212,7 @@ def _signatures(op: records.Op, array: str, result: str) -> Iterator[_Signature]
 
 
 def _definition(op: records.Op, signature: _Signature, note: str, doc: str) -> Iterator[str]:
-    parameters = ["_self", *_parameters(op, signature)]
+    parameters = ["_self", *parameter_texts(op, lambda argument: _parameter(argument, signature))]
     start, end = f"def {op.name}(", f") -> {signature.result}:{'' if doc else ' ...'}"
     if len(one_line := start + ", ".join(parameters) + end + note) <= WIDTH - 4:
         yield one_line
@@ -215,26 +231,27 @@ def _quoted(doc: str) -> Iterator[str]:
     yield '"""'
 
 
-def _parameters(op: records.Op, signature: _Signature) -> Iterator[str]:
-    """In the order of the op's own function: inputs by position or name, all else by name."""
-    inputs = [tensor for tensor in op.tensors if tensor.role != "output"]
-    outputs = [tensor for tensor in op.tensors if tensor.role == "output"]
-    for optional in (False, True):
-        yield from (_Parameter(t.name, signature.array, not optional).text for t in inputs if t.optional == optional)
-    yield "*"
-    yield from (_Parameter(tensor.name, "_Array").text for tensor in outputs)
-    taken = {tensor.name for tensor in op.tensors} | {scalar.name for scalar in op.scalars}
-    if len(outputs) == 1 and "out" not in taken:
-        yield _Parameter("out", "_Array").text
-    yield from (_scalar(scalar, signature.flags.get(scalar.name)).text for scalar in op.scalars)
-    yield "stream: _Stream | _int | None = None"
+def _parameter(argument: Argument, signature: _Signature) -> str:
+    literal = signature.flags.get(argument.name)
+    annotation = f"_Literal[{literal}]" if literal is not None else _annotation(argument, signature.array)
+    if not argument.default or (literal is not None and argument.default != str(literal)):
+        return f"{argument.name}: {annotation}"
+    default = default_value(argument)
+    shown = None if isinstance(default, Computed) else default
+    return f"{argument.name}: {annotation} | None = {_source(shown)}"
 
 
-def _scalar(scalar: records.Scalar, literal: bool | None) -> _Parameter:
-    if literal is not None:
-        return _Parameter(scalar.name, f"_Literal[{literal}]", scalar.default != str(literal))
-    if scalar.type == "choice":
-        annotation = f"_Literal[{', '.join(map(repr, scalar.choices))}]"
-    else:
-        annotation = _SCALAR_TYPES.get(scalar.type, "_int")
-    return _Parameter(scalar.name, annotation, not scalar.default)
+def _annotation(argument: Argument, array: str) -> str:
+    of = argument.of
+    if of is None:
+        return "_Stream | _int"
+    if isinstance(of, records.Tensor):
+        return array if of.role != "output" else "_Array"
+    return (
+        f"_Literal[{', '.join(map(repr, of.choices))}]" if of.type == "choice" else _SCALAR_TYPES.get(of.type, "_int")
+    )
+
+
+def _source(value: object) -> str:
+    """A default as Python code."""
+    return {"inf": "1e999", "-inf": "-1e999"}.get(repr(value), repr(value))

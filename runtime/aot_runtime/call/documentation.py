@@ -1,0 +1,151 @@
+"""An op and a bundle in words: signatures, what `help` shows, and representations."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from aot_runtime.contract.records import Index, Op, Scalar, Tensor
+from aot_runtime.texts import ID_LENGTH
+
+from .arguments import Argument, arguments, default_value, parameter_texts
+
+WIDTH = 84
+"""Columns of a docstring: 88 less the indentation with which `help` shows it."""
+SHORT = 60
+"""Columns of a call in a representation; what goes beyond is left out."""
+INDENT = "    "
+
+
+class CallSignature(inspect.Signature):
+    """A signature whose text has a line for each parameter where one line would be too long."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        line = super().__str__()
+        if len(line) <= WIDTH - len(INDENT):
+            return line
+        named = [item for item in self.parameters.values() if item.kind is item.KEYWORD_ONLY]
+        others = list(self.parameters.values())[: -len(named) or None]
+        return "(\n" + "".join(f"{INDENT}{text},\n" for text in (*others, "*", *named)) + ")"
+
+
+def call_signature(op: Op, *first: str) -> CallSignature:
+    """The signature of an op's function, with its defaults, after parameters with the names `first`."""
+    before = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in first]
+    return CallSignature([*before, *map(_parameter, arguments(op))])
+
+
+def _parameter(argument: Argument) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY if argument.by_name else inspect.Parameter.POSITIONAL_OR_KEYWORD
+    default = default_value(argument) if argument.default else inspect.Parameter.empty
+    return inspect.Parameter(argument.name, kind, default=default)
+
+
+def call_text(op: Op, width: int = SHORT) -> str:
+    """`softmax(x, mask=None, *, out=None, …)`: a call in short."""
+    text = f"{op.name}("
+    for number, part in enumerate(parameter_texts(op, _short)):
+        separator = ", " if number else ""
+        if len(text) + len(separator) + len(part) > width:
+            return f"{text}{separator}…)"
+        text += separator + part
+    return f"{text})"
+
+
+def _short(argument: Argument) -> str:
+    return f"{argument.name}={default_value(argument)!r}" if argument.default else argument.name
+
+
+def summary(op: Op) -> str:
+    """The first sentence of an op's doc."""
+    first, dot, _ = " ".join(op.doc.split()).partition(". ")
+    return first + dot.strip()
+
+
+# What help shows
+
+
+def docstring(op: Op) -> str:
+    """What `help(bundle.op)` shows: the contract in words."""
+    lines = [line for text in (op.doc or op.name).splitlines() for line in wrapped(text)]
+    lines += ["", "Arguments:"]
+    for tensor in op.tensors:
+        lines += wrapped(_tensor(op, tensor), INDENT, 2 * INDENT)
+    for scalar in op.scalars:
+        lines += wrapped(_scalar(scalar), INDENT, 2 * INDENT)
+    lines.append(f"{INDENT}stream: a Stream, an integer handle, or None for the default stream.")
+    if op.require:
+        lines += ["", *wrapped(f"Requires: {'; '.join(op.require)}.", "", INDENT)]
+    return "\n".join(lines)
+
+
+def _tensor(op: Op, tensor: Tensor) -> str:
+    shape = ", ".join(dim.extent + ("|1" if dim.broadcast else "") for dim in tensor.shape)
+    allowed = " or ".join(op.dtypes.get(tensor.dtype, (tensor.dtype,)))
+    role = "optional" if tensor.optional else f"{tensor.role} when {tensor.when}" if tensor.when else tensor.role
+    role += f" (may be {' or '.join(tensor.in_place)} itself)" if tensor.in_place else ""
+    return f"{tensor.name}: {allowed} [{shape}], {role}. {tensor.doc}"
+
+
+def _scalar(scalar: Scalar) -> str:
+    default = f", default {scalar.default}" if scalar.default else ""
+    return f"{scalar.name}: {'|'.join(scalar.choices) or scalar.type}{default}. {scalar.doc}"
+
+
+def wrapped(text: str, first: str = "", rest: str = "") -> Iterator[str]:
+    """Lines of at most `WIDTH` columns, the first and the others with these indentations; a longer word has its own."""
+    line, start = first, True
+    for word in text.split():
+        if not start and len(line) + 1 + len(word) > WIDTH:
+            yield line
+            line, start = rest, True
+        line, start = (line + word if start else f"{line} {word}"), False
+    yield line
+
+
+def html(op: Op) -> str:
+    """An op for a notebook: its signature and its docstring."""
+    from html import escape
+
+    return f"<pre><b>{op.name}</b>{escape(str(call_signature(op)), False)}\n\n{escape(docstring(op), False)}</pre>"
+
+
+# Bundles
+
+
+def bundle_title(index: Index) -> str:
+    """`rows 1.2.0 for gfx942`."""
+    return f"{' '.join(filter(None, (index.name, index.version)))} for {index.target.arch}"
+
+
+def bundle_help(index: Index, place: str) -> str:
+    """What `help(bundle)` shows. place: where it was opened."""
+    width = max((len(op.name) for op in index.ops), default=0)
+    ops = (wrapped(summary(op), f"{INDENT}{op.name:<{width}}  ", INDENT + (width + 2) * " ") for op in index.ops)
+    return "\n".join(
+        [
+            *wrapped(f"Bundle {bundle_title(index)}, id {index.id[:ID_LENGTH]}, opened from {place}.", "", INDENT),
+            "",
+            "Its ops are called as bundle.op(...); help(bundle.op) has their arguments:",
+            "",
+            *(line for lines in ops for line in lines),
+            "",
+            "explain('op', ...) says which variant a call gets, selftest() whether the device",
+            "computes right; help(type(bundle)) has what else every bundle has.",
+        ]
+    )
+
+
+def bundle_html(index: Index, device: str) -> str:
+    """A bundle for a notebook: a table of its ops."""
+    from html import escape
+
+    rows = "".join(
+        f"<tr><td style='text-align: left'><code>{escape(call_text(op))}</code></td>"
+        f"<td style='text-align: left'>{escape(summary(op))}</td></tr>"
+        for op in index.ops
+    )
+    title = f"Bundle {bundle_title(index)} on {device}, id {index.id[:ID_LENGTH]}"
+    return f"<p>{escape(title)}</p><table><tr><th>Op</th><th></th></tr>{rows}</table>"
