@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
+import aot_runtime
 from tests.docs.markdown import section, table
 from tests.docs.scripts import ROOT
 
@@ -19,17 +21,18 @@ TEMPLATES = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 def test_the_changelog_begins_with_the_version_of_the_package():
     entries = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - (unreleased|\d{4}-\d{2}-\d{2})$", CHANGELOG, re.MULTILINE)
     assert len(entries) == len(re.findall(r"^## ", CHANGELOG, re.MULTILINE)), "each entry has a version and a date"
-    assert entries[0][0] == PROJECT["version"]
+    assert entries[0][0] == aot_runtime.__version__
     versions = [tuple(map(int, version.split("."))) for version, _ in entries]
     assert versions == sorted(versions, reverse=True) and "unreleased" not in [date for _, date in entries[1:]]
 
 
 def test_the_version_has_one_place():
-    """Of the files that are shipped, pyproject.toml alone says it; the package's metadata are made of that."""
-    version = re.compile(rf"\b_?_?version_?_?\s*[=:]\s*[\"']?{re.escape(PROJECT['version'])}")
+    """Of the files that are shipped, the runtime's alone says it; the package's metadata are made of that."""
+    version = re.compile(rf"\b_?_?version_?_?\s*[=:]\s*[\"']?{re.escape(aot_runtime.__version__)}")
     sources = [path for folder in ("aot", "runtime") for path in (ROOT / folder).rglob("*.py")]
     said = [path for path in (*sources, ROOT / "pyproject.toml") if version.search(path.read_text(encoding="utf-8"))]
-    assert [path.name for path in said] == ["pyproject.toml"]
+    assert said == [ROOT / "runtime/aot_runtime/__init__.py"] and PROJECT["dynamic"] == ["version"]
+    assert importlib.metadata.version("aotbuild") == aot_runtime.__version__
 
 
 def test_classifiers_say_what_the_other_keys_say():

@@ -90,6 +90,6 @@ def test_the_errors_are_raised(rows_bundle: Path, tmp_path: Path):
 
 def test_the_api_page_has_every_public_name():
     shown = set(re.findall(r"^::: aot_runtime\.(\w+)$", REFERENCE["api"], re.MULTILINE))
-    helpers = {"weights", "masks", "caches"}
+    helpers = {"weights", "float8", "masks", "caches"}
     public = {name for name in aot_runtime.__all__ if callable(getattr(aot_runtime, name))}
     assert shown == helpers | (public - set(vars(errors)))

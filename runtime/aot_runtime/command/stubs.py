@@ -40,7 +40,7 @@ def stubs(paths: tuple[Path, ...], output: Path | None, install: bool) -> None:
     """
     if install == (output is not None):
         raise click.UsageError("give either --output FOLDER or --install")
-    from .tables import find_bundles
+    from .listing import find_bundles
 
     folder = Path(sysconfig.get_path("purelib")) if output is None else output
     try:
