@@ -25,7 +25,7 @@ def command_page(name: str, command: click.Command) -> str:
 
 
 def _command(name: str, command: click.Command, level: int) -> Iterator[str]:
-    context = click.Context(command, info_name=name)
+    context = click.Context(command, info_name=name, **command.context_settings)
     yield f"```text\n{name} {' '.join(command.collect_usage_pieces(context))}\n```"
     yield from _prose(command.help or "")
     options = [option for option in command.get_params(context) if isinstance(option, click.Option)]
