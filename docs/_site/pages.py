@@ -21,11 +21,11 @@ PAGES_OUTSIDE: Mapping[str, str] = {
 
 def command_page(name: str, command: click.Command) -> str:
     """A command and its subcommands: usage, help and options."""
-    return "\n\n".join([f"# {name}", *_command(name, command, 1)]) + "\n"
+    return "\n\n".join([f"# {name}", *_command(name, command, 1, None)]) + "\n"
 
 
-def _command(name: str, command: click.Command, level: int) -> Iterator[str]:
-    context = click.Context(command, info_name=name)
+def _command(name: str, command: click.Command, level: int, parent: click.Context | None) -> Iterator[str]:
+    context = click.Context(command, parent, name, **command.context_settings)
     yield f"```text\n{name} {' '.join(command.collect_usage_pieces(context))}\n```"
     yield from _prose(command.help or "")
     options = [option for option in command.get_params(context) if isinstance(option, click.Option)]
@@ -35,7 +35,7 @@ def _command(name: str, command: click.Command, level: int) -> Iterator[str]:
     yield from _prose(command.epilog or "")
     for title, inner in sorted(getattr(command, "commands", {}).items()):
         yield f"{'#' * (level + 1)} {name} {title}"
-        yield from _command(f"{name} {title}", inner, level + 1)
+        yield from _command(f"{name} {title}", inner, level + 1, context)
 
 
 def _prose(text: str) -> Iterator[str]:

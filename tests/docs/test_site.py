@@ -21,7 +21,7 @@ def test_a_page_of_a_command_has_its_options_and_its_examples():
     for name, command in aotbundle.commands.items():
         text = page[page.index(f"\n## aotbundle {name}\n") :]
         flags = [flag for option in command.params if isinstance(option, click.Option) for flag in option.opts]
-        assert all(f"{flag}" in text for flag in flags)
+        assert all(flag in text for flag in (*flags, "-h, --help"))
     assert "### aotbundle bench memory\n" in page
     assert "aotbundle explain dist/rows-gfx942 softmax --dim rows=8" in "".join(b.text for b in blocks(page, "sh"))
     assert all(len(row) == 2 for row in table(section(page, "aotbundle profile"))), "a bar of a metavar is escaped"
