@@ -11,7 +11,7 @@ import contextlib
 import sys
 import threading
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 from aot_runtime.errors import CaptureError, DeviceMemoryError, DriverCallError
 
@@ -25,6 +25,10 @@ KEPT_TOTAL = 64 << 20
 """Bytes that are kept altogether."""
 
 
+Users = dict[int, "ref[Any] | None"]
+"""Streams that use some memory, by handle: a `Stream`, or None for the default stream and other libraries' streams."""
+
+
 class WorkspaceOwner(Protocol):
     """A graph that is being captured: scratch memory of its calls lives as long as it does."""
 
@@ -35,31 +39,38 @@ class WorkspaceOwner(Protocol):
 class Allocation:
     """A piece of pool memory; it is released when the last array that uses it is gone.
 
-    It keeps the streams that use it alive: a destroyed stream could not be waited for.
+    It keeps its own stream alive. Others that use it may come and go: the default stream waits for the work of one that
+    is destroyed (`DeviceMemory.retire`), and memory of another stream always waits for the default stream.
     """
 
-    __slots__ = ("address", "memory", "nbytes", "others", "stream", "streams")
+    __slots__ = ("address", "memory", "nbytes", "others", "own", "stream")
 
     def __init__(self, memory: DeviceMemory, nbytes: int, stream: int):
         self.memory, self.nbytes, self.stream = memory, nbytes, stream
         self.address = 0  # until there is memory: whatever fails before, nothing is lost
         # Work on the default stream is not noted, so memory of another stream always waits for it.
-        self.others: set[int] | None = {0} if stream else None
-        self.streams: list[Any] | None = [memory.streams.get(stream)] if stream else None
+        self.others: Users | None = {0: None} if stream else None
+        self.own = memory.streams.get(stream) if stream else None
 
     def used_on(self, stream: int) -> None:
         """Note that work of a stream uses the memory."""
-        if stream == self.stream or (self.others is not None and stream in self.others):
-            return
-        self.others = {*(self.others or ()), stream}
-        self.streams = [*(self.streams or ()), self.memory.streams.get(stream)]
+        if stream != self.stream and (self.others is None or not _is_user(self.others, stream)):
+            self.memory.note(self, stream)
 
     def __del__(self) -> None:
         if self.address and not sys.is_finalizing():
-            self.memory.release(self.address, self.nbytes, self.stream, self.others, self.streams)
+            self.memory.release(self.address, self.nbytes, self.stream, self.others, self.own)
 
 
-_Release = tuple[int, int, int, "set[int] | None", object]
+def _is_user(users: Users, stream: int) -> bool:
+    """Whether a stream is among those noted; the handle of one that was destroyed may be another's by now."""
+    if stream not in users:
+        return False
+    user = users[stream]
+    return user is None or user() is not None
+
+
+_Release = tuple[int, int, int, "Users | None", object]
 
 
 class DeviceMemory:
@@ -75,6 +86,7 @@ class DeviceMemory:
         self._kept_bytes = 0
         self._lock = threading.RLock()  # releasing may happen anywhere that garbage is collected
         self._deferred: list[_Release] = []
+        self._retired: list[int] = []
 
     def allocate(self, nbytes: int, stream: int) -> Allocation:
         """Memory for work of `stream`. Raises `CaptureError` on a stream that is being captured."""
@@ -110,16 +122,16 @@ class DeviceMemory:
         owner = self.allocate(nbytes, stream)
         return owner.address, owner
 
-    def release(self, address: int, size: int, stream: int, others: set[int] | None, streams: object) -> None:
+    def release(self, address: int, size: int, stream: int, others: Users | None, own: object) -> None:
         """Give memory back once the work so far on its stream and the others is done.
 
         While a stream is captured, work on the default stream would break the capture: it waits until then.
         """
         if self.graphs:
-            self._deferred.append((address, size, stream, others, streams))
+            self._deferred.append((address, size, stream, others, own))
             return
         with contextlib.suppress(DriverCallError):  # another library's stream that is gone: the pool keeps the memory
-            for other in others or ():
+            for other in [other for other in others or () if _is_user(others or {}, other)]:
                 order_after(self.driver, self.index, stream, other)
             if not self._keep(address, size, stream):
                 self.driver.free(self.index, address, stream)
@@ -139,6 +151,27 @@ class DeviceMemory:
         """Give back what was released during captures, once there are none."""
         while self._deferred and not self.graphs:
             self.release(*self._deferred.pop())
+        while self._retired and not self.graphs:
+            self.retire(self._retired.pop())
+
+    def note(self, owner: Allocation, stream: int) -> None:
+        """Note that work of a stream uses some memory; streams that were destroyed since are forgotten."""
+        with self._lock:
+            others = owner.others or {}
+            found = self.streams.get(stream)
+            kept = {other: user for other, user in others.items() if _is_user(others, other)}
+            owner.others = {**kept, stream: None if found is None else ref(found)}
+
+    def retire(self, stream: int) -> None:
+        """Destroy a stream that nobody can give work any more. The default stream waits for its work, so that memory
+        which the work uses is not given back before; while a stream is captured, that would break the capture."""
+        if self.graphs:
+            self._retired.append(stream)
+            return
+        self.trim(stream)
+        with contextlib.suppress(DriverCallError):  # what failed on it is over
+            order_after(self.driver, self.index, 0, stream)
+        self.driver.destroy_stream(self.index, stream)
 
     def give_back(self, keep: int) -> None:
         """Wait for the device's streams, and give memory that nothing uses back to the system; see `Device.trim`."""
