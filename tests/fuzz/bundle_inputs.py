@@ -28,7 +28,19 @@ from .elf_fields import Field, fields
 
 SEEDS = Path(__file__).parent / "seeds"
 _ID = re.compile(rb'"id": ?"[0-9a-f]{64}"')
-_RAW = ('"ops":[],', '"id":"' + "0" * 64 + '",', "NaN", "1e999", "-Infinity", '"\\ud800"', "[" * 2000, '{"a":' * 2000, "null", "//", "\ufeff")
+_RAW = (
+    '"ops":[],',
+    '"id":"' + "0" * 64 + '",',
+    "NaN",
+    "1e999",
+    "-Infinity",
+    '"\\ud800"',
+    "[" * 2000,
+    '{"a":' * 2000,
+    "null",
+    "//",
+    "\ufeff",
+)
 
 
 @dataclass(frozen=True)
@@ -97,7 +109,9 @@ class Seed:
     @cached_property
     def places(self) -> list[tuple[tuple[str | int, ...], Any]]:
         """Of the index; each op and the first variants stand for all."""
-        return [item for item in places(self.tree) if item[0][0] != "variants" or len(item[0]) < 2 or int(item[0][1]) < 2]
+        return [
+            item for item in places(self.tree) if item[0][0] != "variants" or len(item[0]) < 2 or int(item[0][1]) < 2
+        ]
 
     @cached_property
     def texts(self) -> tuple[str, ...]:
@@ -169,9 +183,17 @@ class Inputs:
         name = rng.choice(sorted(seed.files))
         kind = rng.choice(("link", "link", "fifo", "folder", "nothing", "add", "exchange"))
         if kind == "link":
-            return [kind, name, rng.choice(("/etc/passwd", "/dev/zero", f"../{seed.name}/{name}", name, "/proc/self/mem", *seed.code))]
+            return [
+                kind,
+                name,
+                rng.choice(("/etc/passwd", "/dev/zero", f"../{seed.name}/{name}", name, "/proc/self/mem", *seed.code)),
+            ]
         if kind == "add":
-            return [kind, rng.choice(("code/ffffffffffffffff.hsaco", "code/.hidden", "selftest/x", "more")), rng.randbytes(8).hex()]
+            return [
+                kind,
+                rng.choice(("code/ffffffffffffffff.hsaco", "code/.hidden", "selftest/x", "more")),
+                rng.randbytes(8).hex(),
+            ]
         if kind == "exchange":
             return [kind, name, rng.choice(sorted(seed.files))]
         return [kind, name, ""]
@@ -265,7 +287,9 @@ def _blobs(tree: Any) -> Iterator[dict[str, Any]]:
         if isinstance(blobs, dict):
             yield from (blob for blob in blobs.values() if isinstance(blob, dict))
         if isinstance(cases, list):
-            yield from (case["vectors"] for case in cases if isinstance(case, dict) and isinstance(case.get("vectors"), dict))
+            yield from (
+                case["vectors"] for case in cases if isinstance(case, dict) and isinstance(case.get("vectors"), dict)
+            )
 
 
 def _id_of(data: bytes) -> bytes:

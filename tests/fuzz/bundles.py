@@ -13,6 +13,7 @@ from typing import Any
 
 from aot_emulator import EmulatorDriver, Options
 from aot_emulator.isa.archs import ARCHS
+
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.call.callspec import CallSpec, plan_call
@@ -76,7 +77,9 @@ class Bundles:
             path = f"{folder}/{name}"
             if isinstance(content, bytes):
                 try:
-                    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+                    descriptor = os.open(
+                        path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644
+                    )
                 except OSError:
                     _remove(path)
                     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -118,7 +121,11 @@ class Bundles:
     @staticmethod
     def _differs(seed: Seed, files: Files) -> bool:
         """Whether a file that the index answers for is another one."""
-        return any(content != seed.files.get(name) for name, content in files.items() if name.startswith(("code/", "selftest/", INDEX)))
+        return any(
+            content != seed.files.get(name)
+            for name, content in files.items()
+            if name.startswith(("code/", "selftest/", INDEX))
+        )
 
     @staticmethod
     def _show(index: Index, whole: bool) -> None:

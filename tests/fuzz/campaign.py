@@ -1,8 +1,8 @@
 """Runs many inputs in forked workers, each input held to its limits, and keeps those that fail.
 
-An input fails that raises anything but the errors that its handler expects, that takes too long or too much memory, that
-ends its process, or that has something done which no input may (`watch`). A worker that is ended is replaced, and goes
-on with the next input.
+An input fails that raises anything but the errors that its handler expects, that takes too long or too much memory,
+that ends its process, or that has something done which no input may (`watch`). A worker that is ended is replaced, and
+goes on with the next input.
 """
 
 from __future__ import annotations
@@ -84,7 +84,11 @@ def _signature(error: BaseException) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/aot" in frame.filename] or [
         *traceback.extract_tb(error.__traceback__)
     ]
-    return f"{type(error).__name__} at {Path(frames[-1].filename).name}:{frames[-1].name}" if frames else type(error).__name__
+    return (
+        f"{type(error).__name__} at {Path(frames[-1].filename).name}:{frames[-1].name}"
+        if frames
+        else type(error).__name__
+    )
 
 
 @contextmanager
@@ -110,7 +114,12 @@ class Campaign:
     """
 
     def __init__(
-        self, make: Callable[[Path], Handler], count: int, workers: int, folder: Path, on_failure: Callable[[Failure], None]
+        self,
+        make: Callable[[Path], Handler],
+        count: int,
+        workers: int,
+        folder: Path,
+        on_failure: Callable[[Failure], None],
     ):
         self._make, self._count, self._workers, self._folder = make, count, workers, folder
         self._on_failure = on_failure
@@ -142,6 +151,7 @@ class Campaign:
 
     def serve(self, number: int, first: int, state: mmap.mmap, results: Connection) -> None:
         """A worker's process: every `workers`-th input, from `first` on."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends this process
         with tempfile.TemporaryDirectory(dir=self._folder, prefix=f"{number}-") as folder:
             handler, watch = self._make(Path(folder)), Watch()
             limit_memory(MEMORY_BYTES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def report(progress: Progress, outcomes: Outcomes) -> None:
 def run_one_by_one(what: str, count: int, run: Callable[[Path, Outcomes], Any]) -> None:
     """Run what yields how many are done, in a folder of its own, and report."""
     progress, outcomes = Progress(what, count), Outcomes()
-    with scratch() as folder:
+    with scratch() as folder, suppress(KeyboardInterrupt):  # Ctrl-C: what was done so far is reported
         for done in run(Path(folder), outcomes):
             progress.at(done, len(outcomes.failures))
     report(progress, outcomes)
@@ -55,7 +56,9 @@ def kills(count: int, seed: int) -> None:
     run_one_by_one("kills", count, lambda folder, outcomes: kill_builds(count, seed, folder, outcomes))
 
 
-jobs_option = click.option("-j", "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Worker processes.")
+jobs_option = click.option(
+    "-j", "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Worker processes."
+)
 keep_option = click.option(
     "--keep", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
     help="Keep inputs that fail there. [default: the corpus, tests/fuzz/corpus]",
@@ -64,27 +67,41 @@ keep_option = click.option(
 
 def run_campaign(what: str, count: int, jobs: int, keep: Path | None, make: Callable[[Path], Any]) -> None:
     """Run inputs in workers; keep those that fail, as small as they can be."""
-    from .campaign import Campaign, Failure, attempt
-    from .corpus import CORPUS, smaller
+    from .campaign import Campaign, Failure
+    from .corpus import CORPUS
     from .corpus import keep as keep_input
     from .watch import Watch
 
     failures: list[Failure] = []
+
+    def failed(failure: Failure) -> None:
+        failures.append(failure)
+        click.echo(f"input {failure.number} failed: {failure.signature}\n{failure.text}", err=True)
+
     progress = Progress(what, count)
     with scratch() as name:
         folder = Path(name)
-        campaign = Campaign(make, count, jobs, folder, failures.append)
-        for done in campaign.run():
-            progress.at(done, len(campaign.outcomes.failures))
+        campaign = Campaign(make, count, jobs, folder, failed)
+        with suppress(KeyboardInterrupt):  # Ctrl-C: what was done so far is reported
+            for done in campaign.run():
+                progress.at(done, len(campaign.outcomes.failures))
         (folder / "again").mkdir()
         handler, watch = make(folder / "again"), Watch()
         handler.warm_up()
         for failure in failures:
-            given = failure.given or handler.draw(failure.number)
-            if failure.given is not None:  # one that ended its process would end this one
-                given = smaller(given, lambda tried: attempt(handler, watch, tried)[2] == failure.signature)
+            given = _smaller(failure, handler, watch)
             click.echo(f"kept {keep_input(keep or CORPUS / what, failure.signature, given, failure.text)}")
     report(progress, campaign.outcomes)
+
+
+def _smaller(failure: Any, handler: Any, watch: Any) -> Any:
+    """What failed, as small as it can be; one that ended its process as it is, for it would end this one."""
+    from .campaign import attempt
+    from .corpus import smaller
+
+    if failure.given is None:
+        return handler.draw(failure.number)
+    return smaller(failure.given, lambda tried: attempt(handler, watch, tried)[2] == failure.signature)
 
 
 @main.command()
@@ -100,9 +117,43 @@ def bundles(count: int, seed: int, jobs: int, keep: Path | None) -> None:
 
 
 @main.command()
+@count_option
+@seed_option
+@jobs_option
+@keep_option
+def manifests(count: int, seed: int, jobs: int, keep: Path | None) -> None:
+    """Read and plan mutated manifests, as --dry-run does."""
+    from .manifests import Manifests
+
+    run_campaign("manifests", count, jobs, keep, lambda folder: Manifests(folder, seed))
+
+
+@main.command()
 def seeds() -> None:
     """Build the bundles that `bundles` begins with, and put them into tests/fuzz/seeds."""
     from .seeding import make_seeds
 
     with scratch() as folder:
         make_seeds(Path(folder))
+
+
+@main.command()
+@count_option
+def calls(count: int) -> None:
+    """Make calls over the double of libamdhip64, which needs a C compiler, and see that nothing grows."""
+    from .calls import run_over_double
+
+    with scratch() as folder:
+        growth = run_over_double(Path(folder), count)
+    for line in (*growth.lines(), *growth.faults()):
+        click.echo(line)
+    sys.exit(1 if growth.faults() else 0)
+
+
+@main.command()
+@count_option
+def sharing(count: int) -> None:
+    """Build side by side, eight at once, with one cache; compare with builds on their own."""
+    from .sharing import share_cache
+
+    run_one_by_one("rounds", count, lambda folder, outcomes: share_cache(count, folder, outcomes))

@@ -13,20 +13,26 @@ RUN = "__import__('os').system('true')"
 """What no input may have done: the watch ends a process that does."""
 INJECTIONS = (
     RUN, f"x):\n import os\n {RUN}\ndef y(", f"x.ptr, {RUN}", f"'); {RUN}; ('", f'"""\n{RUN}\n"""', f"{{{RUN}}}",
-    f"rows if {RUN} else 1", "__builtins__", "open", "lambda: 0", "[0 for x in ()]", "x" * 5000, "(" * 300, "-" * 900 + "1",
-    "9 ** 9 ** 9 ** 9", "9" * 400, "1e999", "\\", "\0", "\n", "\u202e", "\uff45\uff56\uff41\uff4c", "²", "１", "None", "True",
+    f"rows if {RUN} else 1", "__builtins__", "open", "lambda: 0", "[0 for x in ()]", "x" * 5000, "(" * 300,
+    "-" * 900 + "1",
+    "9 ** 9 ** 9 ** 9", "9" * 400, "1e999", "\\", "\0", "\n", "\u202e", "\uff45\uff56\uff41\uff4c", "²", "\uff11",
+    "None",
+    "True",
     "../../../etc/passwd", "/etc/passwd", "/dev/zero", "code/../bundle.json", "%s%s%n", "{0.__class__}", "",
 )  # fmt: skip
 NUMBERS = (
     0, 1, -1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 255, 256, 1000, 1023, 1024, 4095, 4096, 65535, 65536,
-    1 << 20, 1 << 28, 1 << 30, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**63 - 1, 2**63, -(2**31), -(2**63), 2**64, 10**30,
+    1 << 20, 1 << 28, 1 << 30, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**53, 2**63 - 1, 2**63, -(2**31), -(2**63), 2**64,
+    10**30,
     0.0, -0.0, 0.5, 1.5, 1e-300, 1e300, -1e300,
 )  # fmt: skip
 CONSTANTS = (None, True, False, {}, [], [[]], {"": {}}, {"float": "inf"}, {"float": "nan"}, [0, 0], ["", ""])
 _OPERATORS = ("+", "-", "*", "/", "//", "%", "**", "==", "<", "and", "or", "if 1 else")
 _CALLS = ("cdiv({}, 0)", "next_pow2({})", "min({}, 1)", "max({}, 2**16, 0)", "-{}", "not {}", "abs({})", "given({})",
-          "elsize({})", "stride({}, 0)", "stride({}, 99)", "innermost({}, 0)", "({}) ** 16", "({}) ** -1", "({}) % 0", "({}) // 0",
-          "({}) / 3", "({}) ** 0.5", "'{}'", "{0} if {0} else {0}", "{0} * {0} * {0} * {0} * {0}", "-({}) - 1")  # fmt: skip
+          "elsize({})", "stride({}, 0)", "stride({}, 99)", "innermost({}, 0)", "({}) ** 16", "({}) ** -1", "({}) % 0",
+          "({}) // 0",
+          "({}) / 3", "({}) ** 0.5", "'{}'", "{0} if {0} else {0}", "{0} * {0} * {0} * {0} * {0}",
+          "-({}) - 1")  # fmt: skip
 _TOKEN = re.compile(r"\w+|[^\w\s]+")
 
 
@@ -102,7 +108,9 @@ class Draw:
                 return ["set", (*path, len(old)), self.value(old[0] if old else "x")]
         return ["set", path, self.value(old)]
 
-    def _alike(self, path: tuple[str | int, ...], paths: Sequence[tuple[tuple[str | int, ...], Any]]) -> tuple[str | int, ...]:
+    def _alike(
+        self, path: tuple[str | int, ...], paths: Sequence[tuple[tuple[str | int, ...], Any]]
+    ) -> tuple[str | int, ...]:
         """Another place whose key has this name."""
         for _ in range(20):
             other = self.rng.choice(paths)[0]

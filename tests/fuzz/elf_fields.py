@@ -24,7 +24,8 @@ def fields(image: bytes) -> list[Field]:
 def _tables(image: bytes) -> Iterator[Field]:
     for where, entry, count, form in ((32, 54, 56, _PROGRAM_HEADER), (40, 58, 60, _SECTION_HEADER)):
         (table,), (size,), (number,) = (
-            struct.unpack_from("<Q", image, where), struct.unpack_from("<H", image, entry), struct.unpack_from("<H", image, count)
+            struct.unpack_from("<Q", image, where), struct.unpack_from("<H", image, entry), struct.unpack_from("<H",
+            image, count)
         )  # fmt: skip
         for item in range(number):
             yield from ((table + item * size + at, width) for at, width in form)

@@ -55,7 +55,9 @@ def prepare(folder: Path) -> Good:
         cold.append(_built(newer.make(), NEWER))
         shutil.rmtree(newer.bundle)
         warm.append(_built(newer, NEWER))
-    return Good(opened(older.bundle), opened(newer.bundle), contents(newer.bundle), min(cold), min(warm), older, newer.cache)
+    return Good(
+        opened(older.bundle), opened(newer.bundle), contents(newer.bundle), min(cold), min(warm), older, newer.cache
+    )
 
 
 def _built(place: Place, wanted: str) -> float:

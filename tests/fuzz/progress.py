@@ -24,7 +24,9 @@ class Progress:
             self.shown = now
             rate = done / (now - self.started)
             left = (self.total - done) / rate if rate else 0.0
-            text = f"{self.what}: {done:,} of {self.total:,}, {rate:,.1f}/s, {left / 60:.1f} min left, {failures} failed"
+            text = (
+                f"{self.what}: {done:,} of {self.total:,}, {rate:,.1f}/s, {left / 60:.1f} min left, {failures} failed"
+            )
             print(text, file=sys.stderr, flush=True)
 
     def summary(self, done: int) -> str:

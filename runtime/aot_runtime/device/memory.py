@@ -25,6 +25,19 @@ KEPT_TOTAL = 64 << 20
 """Bytes that are kept altogether."""
 
 
+class Life:
+    """Whether a stream of ours was destroyed. A weak reference does not tell: it may be cleared before that."""
+
+    __slots__ = ("is_over",)
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+
+Users = dict[int, Life | None]
+"""Streams that use some memory, by handle; None for the default stream and those of other libraries."""
+
+
 class WorkspaceOwner(Protocol):
     """A graph that is being captured: scratch memory of its calls lives as long as it does."""
 
@@ -35,31 +48,38 @@ class WorkspaceOwner(Protocol):
 class Allocation:
     """A piece of pool memory; it is released when the last array that uses it is gone.
 
-    It keeps the streams that use it alive: a destroyed stream could not be waited for.
+    It keeps its own stream alive. Others that use it may come and go: the default stream waits for the work of one that
+    is destroyed (`DeviceMemory.retire`), and memory of another stream always waits for the default stream.
     """
 
-    __slots__ = ("address", "memory", "nbytes", "others", "stream", "streams")
+    __slots__ = ("address", "memory", "nbytes", "others", "own", "stream")
 
     def __init__(self, memory: DeviceMemory, nbytes: int, stream: int):
         self.memory, self.nbytes, self.stream = memory, nbytes, stream
         self.address = 0  # until there is memory: whatever fails before, nothing is lost
         # Work on the default stream is not noted, so memory of another stream always waits for it.
-        self.others: set[int] | None = {0} if stream else None
-        self.streams: list[Any] | None = [memory.streams.get(stream)] if stream else None
+        self.others: Users | None = {0: None} if stream else None
+        self.own = memory.streams.get(stream) if stream else None
 
     def used_on(self, stream: int) -> None:
         """Note that work of a stream uses the memory."""
-        if stream == self.stream or (self.others is not None and stream in self.others):
-            return
-        self.others = {*(self.others or ()), stream}
-        self.streams = [*(self.streams or ()), self.memory.streams.get(stream)]
+        if stream != self.stream and (self.others is None or not _is_user(self.others, stream)):
+            self.memory.note(self, stream)
 
     def __del__(self) -> None:
         if self.address and not sys.is_finalizing():
-            self.memory.release(self.address, self.nbytes, self.stream, self.others, self.streams)
+            self.memory.release(self.address, self.nbytes, self.stream, self.others, self.own)
 
 
-_Release = tuple[int, int, int, "set[int] | None", object]
+def _is_user(users: Users, stream: int) -> bool:
+    """Whether a stream is among those noted; the handle of one that was destroyed may be another's by now."""
+    if stream not in users:
+        return False
+    life = users[stream]
+    return life is None or not life.is_over
+
+
+_Release = tuple[int, int, int, "Users | None", object]
 
 
 class DeviceMemory:
@@ -75,6 +95,9 @@ class DeviceMemory:
         self._kept_bytes = 0
         self._lock = threading.RLock()  # releasing may happen anywhere that garbage is collected
         self._deferred: list[_Release] = []
+        self._lives: dict[int, Life] = {}
+        self._retired: list[int] = []
+        self._ordering = 0
 
     def allocate(self, nbytes: int, stream: int) -> Allocation:
         """Memory for work of `stream`. Raises `CaptureError` on a stream that is being captured."""
@@ -110,19 +133,30 @@ class DeviceMemory:
         owner = self.allocate(nbytes, stream)
         return owner.address, owner
 
-    def release(self, address: int, size: int, stream: int, others: set[int] | None, streams: object) -> None:
+    def release(self, address: int, size: int, stream: int, others: Users | None, own: object) -> None:
         """Give memory back once the work so far on its stream and the others is done.
 
         While a stream is captured, work on the default stream would break the capture: it waits until then.
         """
         if self.graphs:
-            self._deferred.append((address, size, stream, others, streams))
+            self._deferred.append((address, size, stream, others, own))
             return
         with contextlib.suppress(DriverCallError):  # another library's stream that is gone: the pool keeps the memory
-            for other in others or ():
-                order_after(self.driver, self.index, stream, other)
+            if others:
+                self._order_after_users(stream, others)
             if not self._keep(address, size, stream):
                 self.driver.free(self.index, address, stream)
+
+    def _order_after_users(self, stream: int, users: Users) -> None:
+        with self._lock:
+            self._ordering += 1  # a stream that the garbage collector drops meanwhile is destroyed afterwards
+            try:
+                for user in users:
+                    if _is_user(users, user):
+                        order_after(self.driver, self.index, stream, user)
+            finally:
+                self._ordering = 0
+                self._destroy_retired()
 
     def _keep(self, address: int, size: int, stream: int) -> bool:
         # A foreign stream may be destroyed, and its handle given to another, without our knowing.
@@ -137,8 +171,33 @@ class DeviceMemory:
 
     def release_deferred(self) -> None:
         """Give back what was released during captures, once there are none."""
+        self._destroy_retired()
         while self._deferred and not self.graphs:
             self.release(*self._deferred.pop())
+
+    def note(self, owner: Allocation, stream: int) -> None:
+        """Note that work of a stream uses some memory; streams that were destroyed since are forgotten."""
+        with self._lock:
+            life = self._lives.setdefault(stream, Life()) if stream in self.streams else None
+            others = owner.others or {}
+            owner.others = {**{user: others[user] for user in others if _is_user(others, user)}, stream: life}
+
+    def retire(self, stream: int) -> None:
+        """Destroy a stream that nobody can give work any more. The default stream waits for its work, so that memory
+        which the work uses is not given back before; while a stream is captured, that would break the capture."""
+        self._retired.append(stream)
+        self._destroy_retired()
+
+    def _destroy_retired(self) -> None:
+        with self._lock:
+            while self._retired and not self.graphs and not self._ordering:
+                stream = self._retired.pop()
+                self.trim(stream)
+                with contextlib.suppress(DriverCallError):  # what failed on it is over
+                    order_after(self.driver, self.index, 0, stream)
+                if life := self._lives.pop(stream, None):
+                    life.is_over = True
+                self.driver.destroy_stream(self.index, stream)
 
     def give_back(self, keep: int) -> None:
         """Wait for the device's streams, and give memory that nothing uses back to the system; see `Device.trim`."""

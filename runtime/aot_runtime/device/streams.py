@@ -43,8 +43,7 @@ class Stream(OneOfAKind):
 
     def __del__(self) -> None:
         if getattr(self, "handle", 0) and not sys.is_finalizing():
-            self.device.memory.trim(self.handle)
-            self.device.driver.destroy_stream(self.device.index, self.handle)
+            self.device.memory.retire(self.handle)
 
 
 class Event(OneOfAKind):

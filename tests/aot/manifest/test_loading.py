@@ -89,3 +89,14 @@ def test_roots_that_are_not_there(tmp_path: Path):
     check_fault(tmp_path, "@root: nowhere\n" + SCALE, said, load)
     said = f"kernel file 'no/k.py' is neither in {tmp_path} nor in a folder above it; paths start at the project root"
     check_fault(tmp_path, edit(SCALE, ("kernel: k.py:", "@kernel: no/k.py:")), said, load)
+
+
+def test_names_that_are_too_long_for_a_file(tmp_path: Path):
+    name = "x" * 300
+    folder = tmp_path / "m"
+    said = f"root '{name}': there is no folder {folder / name}"
+    check_fault(folder, f"@root: {name}\n" + SCALE, said, load)
+    said = f"there is no manifest {folder / name}"
+    check_fault(folder, f"bundle: tiny\ninclude: {{@{name}: {{scale: {{}}}}}}\n", said, load)
+    said = f"kernel file '{name}.py' is neither in {folder} nor in a folder above it; paths start at the project root"
+    check_fault(folder, edit(SCALE, ("kernel: k.py:", f"@kernel: {name}.py:")), said, load)

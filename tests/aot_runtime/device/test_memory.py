@@ -35,23 +35,65 @@ def test_streams_and_events_are_destroyed():
 
 
 @in_double()
-def test_a_stream_outlives_the_arrays_that_used_it():
-    """The last reference to a stream may go before the arrays: freeing them waits for it, so it must still exist."""
+def test_a_stream_outlives_its_own_arrays_and_no_others():
+    """Memory is freed on the stream that it was allocated on. For another that used it, the default stream waits."""
     device, double = get_device("hip:0"), Double()
-    stream = device.stream()
-    own, foreign = device.empty(MIB, "float32", stream=stream), device.empty(MIB, "float32")
-    foreign.owner.used_on(stream.handle)
-    del stream
+    stream, other = device.stream(), device.stream()
+    own, used = device.empty(MIB, "float32", stream=stream), device.empty(MIB, "float32")
+    for user in (stream, other):
+        used.owner.used_on(user.handle)
+    waits = double.calls("hipStreamWaitEvent")
+    del stream, other, user
     gc.collect()
     assert double.alive("stream") == 1
+    assert double.calls("hipStreamWaitEvent") == waits + 1, "the default stream, for what was destroyed"
     del own
     gc.collect()
-    assert double.alive("stream") == 1
-    waits = double.calls("hipStreamWaitEvent")
-    del foreign
+    assert (double.alive("stream"), double.calls("hipStreamWaitEvent")) == (0, waits + 3), "its own frees, then it goes"
+    del used
     gc.collect()
-    assert double.calls("hipStreamWaitEvent") == waits + 1, "the default stream, which frees, waits for the stream"
-    assert (double.alive("stream"), double.alive("event"), double.allocated()) == (0, 0, 0)
+    assert (double.calls("hipStreamWaitEvent"), double.alive("event"), double.allocated()) == (waits + 3, 0, 0)
+
+
+@in_double()
+def test_an_array_forgets_streams_that_are_destroyed():
+    """Weights that each request uses on a stream of its own keep none of them."""
+    device, double = get_device("hip:0"), Double()
+    weights, kept = device.empty(100, "int8"), device.stream()
+    for _ in range(100):
+        stream = device.stream()
+        weights.owner.used_on(stream.handle)
+        weights.owner.used_on(kept.handle)
+        del stream
+    assert double.alive("stream") == 1
+    assert len(weights.owner.others) <= 2 and kept.handle in weights.owner.others
+
+
+@in_double()
+def test_streams_and_arrays_in_one_cycle():
+    """The garbage collector finalises them in any order: memory is given back after the work of what used it."""
+    device, double = get_device("hip:0"), Double()
+    for first in (True, False):
+        stream, x = device.stream(), device.empty(MIB, "float32")
+        x.owner.used_on(stream.handle)
+        cycle = [x, stream] if first else [stream, x]
+        cycle.append(cycle)
+        waits = double.calls("hipStreamWaitEvent")
+        del stream, x, cycle
+        gc.collect()
+        assert double.calls("hipStreamWaitEvent") > waits
+        assert (double.alive("stream"), double.alive("event"), double.allocated()) == (0, 0, 0)
+
+
+@in_double()
+def test_a_stream_that_is_dropped_during_a_capture_is_destroyed_after_it():
+    device, double = get_device("hip:0"), Double()
+    stream, other = device.stream(), device.stream()
+    with device.capture(stream):
+        del other
+        gc.collect()
+        assert double.alive("stream") == 2
+    assert double.alive("stream") == 1
 
 
 @in_double()

@@ -86,7 +86,7 @@ class DoubleLibrary:
         return self._run([sys.executable, "-c", source], b"", environment)
 
     def _run(self, command: list[str], given: bytes, environment: dict[str, object]) -> str:
-        variables = self._environment(environment)
+        variables = self.environment(environment)
         child = subprocess.run(command, input=given, env=variables, capture_output=True, timeout=_TIMEOUT_S)
         return _printed(child.returncode, child.stdout.decode(), child.stderr.decode())
 
@@ -99,7 +99,7 @@ class DoubleLibrary:
     def _server(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, __file__]
         # A thread of numpy's would not live on in the forks.
-        variables = self._environment({"OPENBLAS_NUM_THREADS": 1})
+        variables = self.environment({"OPENBLAS_NUM_THREADS": 1})
         return subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def close(self) -> None:
@@ -107,7 +107,8 @@ class DoubleLibrary:
         if "_server" in vars(self):
             self._server.communicate()
 
-    def _environment(self, extra: dict[str, object]) -> dict[str, str]:
+    def environment(self, extra: dict[str, object]) -> dict[str, str]:
+        """The variables of a process whose libamdhip64 it is."""
         # hip-python 10 asks ROCM_PATH; before, the dynamic loader alone decided.
         where = {"ROCM_PATH": self.path.parent.parent, "LD_LIBRARY_PATH": self.path.parent}
         path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -231,6 +232,7 @@ class Double:
         self._library = ctypes.CDLL(f"{os.environ['ROCM_PATH']}/lib/libamdhip64.so")
         self._library.hip_double_calls.restype = self._library.hip_double_alive.restype = ctypes.c_long
         self._library.hip_double_allocated.restype = self._library.hip_double_kept.restype = ctypes.c_size_t
+        self._library.hip_double_dead_bytes.restype = ctypes.c_size_t
         self._library.hip_double_release_threshold.restype = ctypes.c_uint64
         self._library.hip_double_allocation.restype = ctypes.c_void_p
         self._library.hip_double_allocation.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
@@ -263,6 +265,10 @@ class Double:
     def kept(self, device: int = 0) -> int:
         """Bytes of a device that its memory pools keep, though nothing uses them."""
         return self._library.hip_double_kept(device)
+
+    def dead_bytes(self) -> int:
+        """Bytes that the double itself keeps for objects that died, so that their handles are never used again."""
+        return self._library.hip_double_dead_bytes()
 
     def release_threshold(self, device: int = 0) -> int:
         """The release threshold of a device's newest memory pool, in bytes."""

@@ -1,0 +1,141 @@
+"""A sample of the mutated bundles and manifests, and every one that failed once. `python -m tests.fuzz` tries many."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aot_runtime.errors import BundleError
+from tests.fuzz import bundles as bundles_module
+from tests.fuzz.bundle_inputs import BundleInput, Inputs, files_of
+from tests.fuzz.bundles import Bundles
+from tests.fuzz.campaign import Campaign, Failure
+from tests.fuzz.corpus import CORPUS, keep, kept, smaller
+
+SEED = 20261122
+Make = Callable[[Path], Any]
+
+
+def bundles(folder: Path) -> Bundles:
+    return Bundles(folder, SEED)
+
+
+def manifests(folder: Path) -> Any:
+    pytest.importorskip("triton", reason="planning needs the extra `build`")
+    from tests.fuzz.manifests import Manifests
+
+    return Manifests(folder, SEED)
+
+
+def run(make: Make, count: int, folder: Path) -> tuple[Counter[str], list[Failure]]:
+    failures: list[Failure] = []
+    campaign = Campaign(make, count, 1, folder, failures.append)
+    for _ in campaign.run():
+        pass
+    return campaign.outcomes.counts, failures
+
+
+@pytest.mark.parametrize(
+    ("make", "count", "outcomes"),
+    [
+        (bundles, 800, {"refused when it is opened", "opened, verified, a call planned", "run: right"}),
+        (manifests, 60, {"refused when it is read", "refused when it is planned", "planned"}),
+        pytest.param(bundles, 20_000, {"run: wrong, as its self-test says"}, marks=pytest.mark.slow),
+        pytest.param(manifests, 2000, {"planned"}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_sample(tmp_path: Path, make: Make, count: int, outcomes: set[str]):
+    """Not all are refused: what would be refused at once tells nothing of what comes later."""
+    counts, failures = run(make, count, tmp_path)
+    assert not failures, failures[0]
+    assert sum(counts.values()) == count and counts.keys() >= outcomes
+
+
+@pytest.mark.parametrize("name", ["bundles", "manifests"])
+def test_what_failed_once(tmp_path: Path, name: str):
+    """Each file of the corpus is an input for which a fault was mended."""
+    if name == "bundles":
+        handler, kind = bundles(tmp_path), BundleInput
+    else:
+        handler = manifests(tmp_path)
+        from tests.fuzz.manifests import ManifestInput as kind  # type: ignore[assignment]
+    found = kept(CORPUS / name, kind)
+    assert found
+    for _, given in found:
+        prepared = handler.prepare(given)
+        handler.handle(given, prepared)
+        handler.undo(given, prepared)
+
+
+# What would be found
+
+
+def broken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: Callable[[Path], Any], count: int = 40
+) -> list[Failure]:
+    """The failures of a reader with a fault."""
+    right = bundles_module.read_index
+    seen: list[Path] = []
+
+    def read(folder: Path) -> Any:
+        seen.append(folder)
+        return fault(folder) if len(seen) > len(Inputs(SEED).seeds) and len(seen) % 10 == 0 else right(folder)
+
+    monkeypatch.setattr(bundles_module, "read_index", read)
+    monkeypatch.setattr("tests.fuzz.campaign.CPU_SECONDS", 0.3)
+    return run(bundles, count, tmp_path)[1]
+
+
+def loop(folder: Path) -> None:
+    while True:
+        pass
+
+
+def crash(folder: Path) -> None:
+    signal.raise_signal(signal.SIGSEGV)
+
+
+@pytest.mark.parametrize(
+    ("fault", "signature"),
+    [
+        (lambda folder: {}["missing"], "KeyError at test_inputs.py:<lambda>"),
+        (lambda folder: bytearray(1 << 40), "MemoryError at test_inputs.py:<lambda>"),
+        (lambda folder: __import__("os").system("true"), "ForbiddenError at test_inputs.py:<lambda>"),
+        (lambda folder: (folder / "written").write_text("x"), "ForbiddenError at pathlib.py:open"),
+        (lambda folder: Path("/etc/hostname").read_text(), "ForbiddenError at pathlib.py:open"),
+        (lambda folder: (_ for _ in ()).throw(BundleError("")), "WrongError at bundles.py:_must"),
+        (loop, "TimeLimitError at test_inputs.py:loop"),
+        (crash, "the process ended: -11"),
+    ],
+)  # fmt: skip
+def test_faults_are_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: Callable[[Path], Any], signature: str
+):
+    failures = broken(monkeypatch, tmp_path, fault)
+    (failure,) = failures  # of one signature the first is kept
+    assert failure.signature.partition(":")[0] == signature.partition(":")[0]
+
+
+def test_a_failure_is_made_smaller_and_kept(tmp_path: Path):
+    inputs = Inputs(SEED)
+    found = next(given for number in range(10_000) if len((given := inputs.draw(number)).edits) >= 5)
+    wanted = found.edits[3]
+    small = smaller(found, lambda tried: wanted in tried.edits)
+    assert small == replace(found, edits=(wanted,))
+    path = keep(tmp_path / "corpus", "KeyError at here", small, "Traceback\nKeyError: 3\n")
+    ((name, again),) = kept(tmp_path / "corpus", BundleInput)
+    assert (name, again.seed) == (path.name, small.seed) == ("KeyError_at_here.json", found.seed)
+    seed = inputs.seeds[found.seed]
+    assert files_of(again, seed) == files_of(small, seed)
+
+
+def test_the_same_number_gives_the_same_input():
+    one, other = Inputs(SEED), Inputs(SEED)
+    assert [one.draw(number) for number in range(50)] == [other.draw(number) for number in range(50)]
+    assert one.draw(1) != Inputs(SEED + 1).draw(1)
