@@ -10,23 +10,24 @@ import triton.language as tl
 
 from kernels.common.softmax import LOG2_E, fold, inverse, log2_sum
 from kernels.common.tensors import HeadRows, Heads
-from kernels.decode.cache import BlockTables, find, load_rows
+from kernels.decode.cache import BlockTables, columns_of, find, load_rows
 from kernels.decode.parts import Parts, offsets_of, part, rows_of, sequence_of, store_rows
 
 
 @triton.jit
 def mla_split(
     q: Heads, cache: Heads, out: Heads, lse: HeadRows, parts: Parts,
-    block_tables: BlockTables, seqlens_k, cu_seqlens_q, heads, total_q, max_seqlen_q, seqlen_k, scale,
-    LATENT: tl.constexpr, ROPE: tl.constexpr, WHOLE_BLOCKS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    block_tables: BlockTables, seqlens_k, cu_seqlens_q, heads, total_q, max_seqlen_q, seqlen_k, latent, rope, scale,
+    LATENT: tl.constexpr, ROPE: tl.constexpr, PADDED: tl.constexpr, WHOLE: tl.constexpr,
+    WHOLE_BLOCKS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Fold one of parts.splits parts of a sequence's rows into a softmax, for BLOCK_M (token, head) rows of queries.
 
     Grid: (cdiv(max_seqlen_q * heads, BLOCK_M) * splits, batch).
 
-    q: [1, heads, total_q, LATENT + ROPE]; cache: [blocks, 1, block_size, LATENT + ROPE]; out: [1, heads, total_q,
-    LATENT]; strides along what is 1 are 0. LATENT and ROPE are powers of two. Tables, lengths, masks, lse and what is
-    written are as in `decode_split`.
+    q: [1, heads, total_q, latent + rope]; cache: [blocks, 1, block_size, latent + rope]; out: [1, heads, total_q,
+    latent]; strides along what is 1 are 0. LATENT, ROPE: powers of two >= latent and rope, not PADDED where they are
+    these. WHOLE: both are multiples of 16. Tables, lengths, masks, lse and what is written are as in `decode_split`.
     """
     tile, split = tl.program_id(0) // parts.splits, tl.program_id(0) % parts.splits
     batch = tl.program_id(1)
@@ -34,10 +35,17 @@ def mla_split(
     if tile * BLOCK_M >= sequence.queries * heads:
         return
     rows = rows_of(tile, 0, heads, sequence.queries, BLOCK_M)
-    latent, rope = tl.arange(0, LATENT), LATENT + tl.arange(0, ROPE)
+    if WHOLE:  # which wide loads have to know
+        latent, rope = latent // 16 * 16, rope // 16 * 16
+    # Columns of a row: of the latent vector, and of the rotated part.
+    of_latent = columns_of(latent, LATENT, PADDED)
+    of_rope = (latent if PADDED else LATENT) + columns_of(rope, ROPE, PADDED)
     q_at = offsets_of(q, sequence, rows)
-    q_latent = load_rows(q.ptr, q_at, latent)
-    q_rope = load_rows(q.ptr, q_at, rope)
+    q_latent = load_rows(q.ptr, q_at, of_latent)
+    q_rope = load_rows(q.ptr, q_at, of_rope)
+    if PADDED:
+        q_latent = tl.where((tl.arange(0, LATENT) < latent)[None, :], q_latent, 0.0)
+        q_rope = tl.where((tl.arange(0, ROPE) < rope)[None, :], q_rope, 0.0)
 
     offset = sequence.keys - sequence.queries  # of a token's place among the cached rows
     last = rows.tokens + offset  # the last row that each query sees
@@ -53,8 +61,8 @@ def mla_split(
         # Rows past the last repeat it: loads need no masks, and what is made of them is not seen.
         block, place = find(block_tables, batch, start, tl.minimum(keys, sequence.keys - 1), WHOLE_BLOCKS)
         rows_at = block * cache.stride_batch + place * cache.stride_rows
-        latent_tile = load_rows(cache.ptr, rows_at, latent)
-        rope_tile = load_rows(cache.ptr, rows_at, rope)
+        latent_tile = load_rows(cache.ptr, rows_at, of_latent)
+        rope_tile = load_rows(cache.ptr, rows_at, of_rope)
         scores = tl.dot(q_latent, tl.trans(latent_tile))
         scores = tl.dot(q_rope, tl.trans(rope_tile), scores) * scale_log2
         p, rescale, row_max, row_sum = fold(tl.where(visible, scores, float("-inf")), row_max, row_sum)
@@ -62,4 +70,5 @@ def mla_split(
 
     acc *= inverse(row_sum)[:, None]
     row_lse = log2_sum(row_max, row_sum)
-    store_rows(acc, row_lse, sequence, rows, latent, split, parts, out, lse, heads, LATENT, False)
+    columns = tl.arange(0, LATENT)
+    store_rows(acc, row_lse, sequence, rows, columns, split, parts, out, lse, heads, latent, PADDED)

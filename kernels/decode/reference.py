@@ -356,8 +356,8 @@ append_kv_int4 = append_kv_int4_same_dtype = _appending("int4", np.float32)
 def mla_decode(q: Array, cache: Array, *tables: Array, **options: object) -> Result:
     """Latent attention in float64.
 
-    q: [tokens, heads, latent + 64]; cache: [blocks, block_size, latent + 64]; tables as in `paged_attention`. Returns
-    out [tokens, heads, latent], or (out, lse) with lse [tokens, heads].
+    q: [tokens, heads, latent + rope]; cache: [blocks, block_size, latent + rope]; tables as in `paged_attention`.
+    Returns out [tokens, heads, latent], or (out, lse) with lse [tokens, heads].
     """
     return _mla_decode(EXACT, q, cache, *tables, **options)
 
@@ -375,12 +375,13 @@ def _mla_decode(
     seqlens_k: Array,
     cu_seqlens_q: Array,
     *,
+    rope: int = 64,
     scale: float,
     return_lse: bool = False,
     max_seqlen_q: int = 1,
     num_splits: int = 0,
 ) -> Result:
-    latent = cache.shape[2] - 64
+    latent = cache.shape[2] - rope
     out, lse = np.empty((*q.shape[:2], latent), precision.storage), np.empty(q.shape[:2], precision.compute)
     for b, keys in enumerate(seqlens_k):
         at = np.arange(keys)

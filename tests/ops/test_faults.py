@@ -59,7 +59,7 @@ INT4 = decode("flash_decode_int4", test_contiguous.test_caches_of_4_bits, 4, tes
 BLOCKS, ODD = (decode("paged_attention", test_paged.test_block_sizes, size, 2) for size in (64, 17))
 PAGED_WINDOW = decode("paged_attention", test_paged.test_window, 20, 1)
 RAGGED_QUERIES = decode("paged_attention", test_paged.test_ragged_queries, FP16, 56, (3, 3), 1)
-LATENT = decode("mla_decode", test_paged.test_latent_vectors, 256, 16, 64, 1)
+LATENT = decode("mla_decode", test_paged.test_latent_vectors, 256, 64, 16, 64, 1)
 APPEND = decode("append_kv", test_append.test_append, 40)
 APPEND_INT8 = decode("append_kv|append_kv_per_token", test_append.test_append_of_8_bits, "int8")
 

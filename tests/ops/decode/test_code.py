@@ -30,6 +30,7 @@ LOOPS: tuple[tuple[str, dict[str, Any], int, int, int], ...] = (
     ("flex_decode_document", {}, 8, 256, LONG), ("flex_decode_softcap", {}, 8, 256, LONG),
     ("flash_decode", HALF | {"PADDED": True}, 8, 256, LONG),
     ("paged_attention", HALF | {"PADDED": True, "WHOLE_BLOCKS": False}, 8, 256, LONG),
+    ("mla_decode", {"LATENT": 512, "PADDED": True, "WHOLE_BLOCKS": False}, 9, 256, LONG),
     ("flex_decode_causal", {}, 8, 168, 475), ("mla_decode", {"LATENT": 512}, 9, 256, 525),
 )  # fmt: skip
 

@@ -92,11 +92,12 @@ def test_blocks_of_4_bits(
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("splits", (1, 3))
 @pytest.mark.parametrize("heads, block_size", ((16, 64), (3, 16), (40, 1), (128, 32)), ids=str)
-@pytest.mark.parametrize("latent", (256, pytest.param(512, marks=pytest.mark.slow)))
-def test_latent_vectors(decode: Bundle, latent: int, heads: int, block_size: int, splits: int):
-    case = paged([(1, 70), (1, 1), (2, 33), (1, 0)], block_size, (heads, 1), latent + 64)
+@pytest.mark.parametrize("latent, rope", ((96, 48), (256, 64), pytest.param(512, 64, marks=pytest.mark.slow), (33, 7)))
+def test_latent_vectors(decode: Bundle, latent: int, rope: int, heads: int, block_size: int, splits: int):
+    case = paged([(1, 70), (1, 1), (2, 33), (1, 0)], block_size, (heads, 1), latent + rope)
     inputs = {"q": case.q, "cache": case.k[:, :, 0], **case.tables}
-    check(decode, "mla_decode", inputs, width=latent, scale=0.1, num_splits=splits, **case.longest)
+    options = {} if rope == 64 else {"rope": rope}
+    check(decode, "mla_decode", inputs, width=latent, scale=0.1, num_splits=splits, **case.longest, **options)
 
 
 # Tables

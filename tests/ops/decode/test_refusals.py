@@ -79,6 +79,9 @@ NEW = dict.fromkeys(("k_new", "v_new"), np.zeros((1, 1, 64), FP16)) | dict.fromk
 TABLES = {name: paged_arguments()[name] for name in ("block_tables", "seqlens_k", "cu_seqlens_q")}
 
 
+LATENT = TABLES | {"q": np.zeros((2, 2, 564), FP16), "cache": np.zeros((9, 16, 564), FP16), "scale": 1.0}
+
+
 @pytest.mark.parametrize(
     "op, message, arguments",
     (
@@ -95,8 +98,10 @@ TABLES = {name: paged_arguments()[name] for name in ("block_tables", "seqlens_k"
         ("flex_decode_relative_bias", "leads % 2", flex_arguments(bias=np.zeros((1, 40), np.float32))),
         ("flex_decode_document", "first_query",
          flex_arguments(documents=np.zeros((1, 300), np.int32), first_query=300)),
-        ("mla_decode", "latent",
-         TABLES | {"q": np.zeros((2, 2, 364), FP16), "cache": np.zeros((9, 16, 364), FP16), "scale": 1.0}),
+        ("mla_decode", "row_dim - rope <= 512", LATENT | {"rope": 51}),
+        ("mla_decode", "'rope' is 65", LATENT | {"rope": 65}),
+        ("mla_decode", "row_dim > rope",
+         LATENT | {"q": np.zeros((2, 2, 40), FP16), "cache": np.zeros((9, 16, 40), FP16), "rope": 40}),
     ),
 )  # fmt: skip
 def test_arguments_that_disagree(decode: Bundle, op: str, message: str, arguments: dict[str, Any]):

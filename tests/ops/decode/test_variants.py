@@ -17,8 +17,8 @@ from tests.ops.decode.cases import check_paged, paged
 pytestmark = pytest.mark.on("emulator")
 
 EXTENTS = {
-    "head_dim": (64, 128, 256, 48, 96, 40), "groups": (1, 2, 4, 8), "block_size": (64, 16), "latent": (256, 512),
-    "heads": (64,), "seqlen_k": (300,), "blocks_per_sequence": (9,), "leads": (41,), "pairs": (8,),
+    "head_dim": (64, 128, 256, 48, 96, 40), "groups": (1, 2, 4, 8), "block_size": (64, 16), "heads": (64,),
+    "row_dim": (320, 576, 176, 72), "seqlen_k": (300,), "blocks_per_sequence": (9,), "leads": (41,), "pairs": (8,),
 }  # fmt: skip
 """Of dims; others are 2."""
 SCALARS = {"num_splits": ("1", "2"), "max_seqlen_q": ("40",), "width": ("7",)}
@@ -51,7 +51,7 @@ def calls(op: Op) -> Iterator[CallSpec]:
 
 def has_code_of_its_own(op: Op, call: CallSpec) -> bool:
     """Whether arguments that are packed, and at multiples of 16 bytes, have code that relies on that."""
-    head_dim, groups = call.dims.get("head_dim", 0), call.dims.get("groups", 0)
+    head_dim, groups = call.dims.get("head_dim", call.dims.get("row_dim", 0)), call.dims.get("groups", 0)
     writes, e5m2 = op.name.startswith("append"), call.dtypes.get("C") == "float8_e5m2fnuz"
     if groups and not writes:
         return head_dim % 32 == 0 and head_dim % (8 * groups) == 0
