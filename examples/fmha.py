@@ -3,7 +3,7 @@
     python examples/fmha.py -b=1 -h=16 -s=4096 -d=128 -mask=2 -lse=1
     python examples/fmha.py -device=emulator -b=1 -h=2 -s=100 -d=64 -mask=b:30,4 -bias=a
 
-The bundles of manifests/attention.yaml, and for fp8 and int8 of manifests/attention_quantised.yaml, are looked for in
+The bundles of manifests/attention.yaml, and for 8 bits of manifests/attention_quantised.yaml, are looked for in
 -bundles. One line says what was run, its time and rate, and whether the result is right; the status is 1 if it is not.
 A rate counts 2 (d + d_v) operations for each key that a query sees. The runtime is all that this needs; checking takes
 the numpy references of this checkout's kernels, too, which the builder loads as it does for a build (without Triton).
@@ -28,7 +28,9 @@ from aot_runtime.masks import parse_mask, visible_keys
 
 ROOT = Path(__file__).resolve().parents[1]
 Array = np.ndarray[Any, Any]
-PRECISIONS = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8": None, "int8": np.int8}
+PRECISIONS = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8": None, "bf8": None, "int8": np.int8}
+QUANTISED = {"fp8": "flash_attention_fp8", "bf8": "flash_attention_fp8", "int8": "flash_attention_int8"}
+"""The op of each precision of 8 bits."""
 BIASES = {"0": "n", "1": "e:2", "2": "a:0", "e": "e:0", "a": "a:0"}
 SHAPES = {"e:0": (False, False), "e:1": (False, True), "e:2": (True, True), "a:0": (False, True), "a:1": (True, True)}
 """Whether a bias has batches, and whether it has heads."""
@@ -93,7 +95,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("-bias", default="n", metavar="KIND",
                         help="n or 0: none; e:0, e:1, e:2: of 1*1, 1*h or b*h matrices s*s_k, 1: e:2; a:0, a:1: ALiBi "
                         "with slopes 1*h or b*h, 2: a:0 (default: n)")  # fmt: skip
-    parser.add_argument("-prec", choices=PRECISIONS, default="fp16", help="data type; out of fp8 and int8 is fp16")
+    parser.add_argument("-prec", choices=PRECISIONS, default="fp16", help="data type; out of 8 bits is fp16")
     parser.add_argument(
         "-mask",
         default="0",
@@ -123,13 +125,12 @@ def contradiction(options: argparse.Namespace) -> str:
         mask = parse_mask(options.mask)
     except ValueError as error:
         return str(error)
-    quantised_prec = options.prec in ("fp8", "int8")
     if options.bias not in ("n", *SHAPES):
         return f"-bias={options.bias}; allowed: {', '.join(dict.fromkeys(('n', *BIASES, *SHAPES)))}"
     if options.mode and mask.get("mask_align") == "generic":
         return f"-mask={options.mask} with -mode=1: coordinates differ with the lengths; allowed: t and b"
-    if quantised_prec and (options.mode or options.bias != "n" or options.d_v != options.d):
-        return f"-prec={options.prec} goes with -mode=0, no -bias, and -d_v of -d"
+    if options.prec in QUANTISED and options.d_v != options.d:
+        return f"-prec={options.prec} goes with -d_v of -d, {options.d}; given: {options.d_v}"
     return ""
 
 
@@ -146,8 +147,8 @@ def make_call(options: argparse.Namespace, arch: str) -> Call:
     }
     scalars = parse_mask(options.mask) | {"scale": options.scale or options.d**-0.5, "return_lse": bool(options.lse)}
     dtype, inputs, op = np.dtype(PRECISIONS[options.prec] or np.float16), {}, "flash_attention"
-    if options.prec in ("fp8", "int8"):
-        op = f"flash_attention_{options.prec}"
+    if options.prec in QUANTISED:
+        op = QUANTISED[options.prec]
         narrow = quantised_dtype(options.prec, arch)
         for name, x in values.items():
             values[name], factors = quantise_heads(x, narrow)
@@ -156,7 +157,7 @@ def make_call(options: argparse.Namespace, arch: str) -> Call:
     else:
         values = {name: x.astype(dtype) for name, x in values.items()}
     if options.mode:
-        op = "flash_attention_varlen"
+        op += "_varlen"
         for name, lengths in (("cu_seqlens_q", lengths_q), ("cu_seqlens_k", lengths_k)):
             inputs[name] = Strided(np.cumsum([0, *lengths], dtype=np.int32))
         scalars |= {"max_seqlen_q": max(lengths_q), "max_seqlen_k": max(lengths_k)}
@@ -176,15 +177,18 @@ def make_call(options: argparse.Namespace, arch: str) -> Call:
     outputs = {"out": placed(out, options.operm, options.mode)}
     if options.lse:
         outputs["lse"] = Strided(np.full(out.shape[:3], np.nan, np.float32), None, 0 if options.mode else None)
-    manifest = "attention_quantised" if options.prec in ("fp8", "int8") else "attention"
+    manifest = "attention_quantised" if options.prec in QUANTISED else "attention"
     return Call(manifest, op, inputs, outputs, scalars)
 
 
 def quantised_dtype(precision: str, arch: str) -> np.dtype[Any]:
-    """int8, or the float8 that an arch has."""
+    """int8, or the float8 that an arch has: e4m3 for fp8, e5m2 for bf8."""
     if precision == "int8":
         return np.dtype(np.int8)
-    return np.dtype(ml_dtypes.float8_e4m3fnuz if ARCHITECTURES[arch].fp8 == "fnuz" else ml_dtypes.float8_e4m3fn)
+    kind = {"fp8": "float8_e4m3fn", "bf8": "float8_e5m2"}[precision]
+    if ARCHITECTURES[arch].fp8 == "fnuz":
+        kind = kind.removesuffix("fn") + "fnuz"
+    return np.dtype(getattr(ml_dtypes, kind))
 
 
 def sequence_lengths(rng: np.random.Generator, options: argparse.Namespace, longest: int) -> list[int]:
@@ -247,7 +251,7 @@ def check(bundle: Bundle, call: Call, results: dict[str, Array]) -> str:
         for name, wanted, honest in zip(("out", "lse"), exact, same_dtype, strict=True):
             if name in results:
                 # Matrix units may keep few bits of a sum of float8 products.
-                coarse = np.abs(wanted[np.isfinite(wanted)]).max(initial=0) if call.op == "flash_attention_fp8" else 0
+                coarse = np.abs(wanted[np.isfinite(wanted)]).max(initial=0) if "fp8" in call.op else 0
                 assert_close(results[name], wanted, honest, 1e-5 + 2**-11 * coarse, name)
     except AssertionError as error:
         return str(error)

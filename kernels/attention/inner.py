@@ -38,14 +38,15 @@ def attend(
     MASKED: blocks may reach over an edge of what a query sees, or of the keys. Otherwise there is no hole, and every
     query sees every key, but for what the mask mod hides.
 
-    Keys of int8 or float8 take the dtype of the queries. Values take that of the probabilities, which is float16 for
-    queries of int8, else that of the queries. For float8, row_max is HEADROOM less than the maximum.
+    Keys of int8 or float8 take the dtype of queries of more bits. Values of int8 take that of the probabilities, which
+    is float16 for queries of int8, else that of the queries; but those of queries of a float8 are e4m3, whichever of
+    the two the tensors are. For float8, row_max is HEADROOM less than the maximum.
     """
     MODIFIED: tl.constexpr = form.FEATURES or form.SCORE_MOD is not None
     HIDING: tl.constexpr = MASKED or form.MASK_MOD is not None
     # Whether a row may have seen nothing but -inf so far.
     EMPTY: tl.constexpr = (MASKED and (form.BOUND_LEFT or form.BOUND_RIGHT)) or MODIFIED or form.MASK_MOD is not None
-    P: tl.constexpr = tl.float16 if q_tile.dtype == tl.int8 else q_tile.dtype
+    P: tl.constexpr = probability_dtype(q_tile.dtype)
     ROOM: tl.constexpr = HEADROOM if P.primitive_bitwidth == 8 else 0.0
     columns_v = tl.arange(0, form.HEAD_DIM_V)
     offsets = tl.arange(0, form.BLOCK_N)
@@ -65,8 +66,16 @@ def attend(
             v_tile = load_tile(
                 rows_from(keys.v, start), offsets, columns_v, keys.seqlen - start, keys.head_dim_v, MASKED, form.PADDED
             )
-        acc = tl.dot(narrow(p, P, form.HAS_BF16_CVT), v_tile.to(P), acc * rescale[:, None])
+        if not P.is_fp8():
+            v_tile = v_tile.to(P)
+        acc = tl.dot(narrow(p, P, form.HAS_BF16_CVT), v_tile, acc * rescale[:, None])
     return acc, row_max, row_sum
+
+
+@triton.constexpr_function
+def probability_dtype(queries):
+    """The dtype of probabilities, by that of the queries: of e5m2 the e4m3 of the same hardware."""
+    return {tl.int8: tl.float16, tl.float8e5: tl.float8e4nv, tl.float8e5b16: tl.float8e4b8}.get(queries, queries)
 
 
 @triton.jit

@@ -15,11 +15,13 @@ def attention_quantised(
     HEAD_DIM: tl.constexpr, BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr, PADDED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, NUM_XCDS: tl.constexpr,
     # What an op need not have
-    q_scale: HeadScalars = None, lse: HeadRows = None, INT8_P: tl.constexpr = False, HAS_BF16_CVT: tl.constexpr = False,
+    q_scale: HeadScalars = None, lse: HeadRows = None, bias: Heads = None, alibi_slopes: HeadScalars = None,
+    cu_seqlens_q=None, cu_seqlens_k=None, softcap=0.0, FEATURES: tl.constexpr = False, INT8_P: tl.constexpr = False,
+    HAS_BF16_CVT: tl.constexpr = False,
 ):  # fmt: skip
     """out = softmax(scale * q k * q_scale * k_scale) v * v_scale, a program for each BLOCK_M queries of a head.
 
-    Grid, masks, head dims and what is not said here are as in `attention_forward`.
+    Grid, masks, head dims and what is not said here are as in `attention_forward`, the bias of any float dtype.
 
     q, k, v: all of int8, or all of one float8; or q of float16 or bfloat16, and k and v of an 8-bit dtype. out: float16
     or bfloat16. q_scale: fp32 [batch, heads], k_scale and v_scale: fp32 [batch, heads_kv], with strides, positive; what
@@ -30,10 +32,11 @@ def attention_quantised(
     """
     problem = Problem(
         q=q, k=k, v=v, out=out, lse=lse, extents=extents, window=window, scale=scale, q_scale=q_scale, k_scale=k_scale,
-        v_scale=v_scale,
+        v_scale=v_scale, bias=bias, alibi_slopes=alibi_slopes, softcap=softcap, cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
     )  # fmt: skip
     form: tl.constexpr = make_form(
-        HEAD_DIM, HEAD_DIM, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, HAS_BF16_CVT=HAS_BF16_CVT, INT8_P=INT8_P
+        HEAD_DIM, HEAD_DIM, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, FEATURES, HAS_BF16_CVT, INT8_P=INT8_P
     )
     block, head = place(work.query_blocks, extents.heads, BOUND_RIGHT and not BOUND_LEFT, NUM_XCDS)
     attend_tile(block, head, tl.program_id(2), problem, form)

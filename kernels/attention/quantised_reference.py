@@ -1,18 +1,27 @@
 """Attention of 8-bit tensors in numpy: the exact result for the numbers that they stand for, and what rounding allows.
 
 q: [batch, heads, seqlen_q, head_dim]; k, v: [batch, heads_kv, seqlen_k, head_dim]; q_scale, k_scale, v_scale: fp32,
-broadcast to [batch, heads or heads_kv]. Masks and results are as `attention` has them; out is of the dtype of `out`, of
-which nothing else is used.
+broadcast to [batch, heads or heads_kv]. Masks, biases and results are as `attention` has them; out is of the dtype of
+`out`, of which nothing else is used. The `_varlen` functions take the same of sequences as `by_sequence` does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from kernels.attention.reference import Array, Result, Rounding, attention
+from kernels.attention.reference import Array, Result, Rounding, attention, by_sequence
 
+PROBABILITIES = {
+    np.dtype(ml_dtypes.float8_e4m3fn): ml_dtypes.float8_e4m3fn,
+    np.dtype(ml_dtypes.float8_e5m2): ml_dtypes.float8_e4m3fn,
+    np.dtype(ml_dtypes.float8_e4m3fnuz): ml_dtypes.float8_e4m3fnuz,
+    np.dtype(ml_dtypes.float8_e5m2fnuz): ml_dtypes.float8_e4m3fnuz,
+}
+"""The dtype of probabilities, by that of the values."""
 HEADROOM = 7
 """Probabilities that are rounded to float8 go up to 2 to this power."""
 
@@ -54,8 +63,47 @@ def attention_fp8(
 def attention_fp8_same_dtype(
     q: Array, k: Array, v: Array, out: Array, q_scale: Array, k_scale: Array, v_scale: Array, **options: Any
 ) -> Result:
-    """The same with probabilities of the dtype of v."""
-    return _rounded(q, k, v, (q_scale, k_scale, v_scale), out.dtype, _to(v.dtype, HEADROOM), **options)
+    """The same with probabilities of e4m3, also where v is e5m2."""
+    rounding = _to(PROBABILITIES[np.dtype(v.dtype)], HEADROOM)
+    return _rounded(q, k, v, (q_scale, k_scale, v_scale), out.dtype, rounding, **options)
+
+
+def attention_int8_varlen(**call: Any) -> Result:
+    """`attention_int8` of sequences that lie one behind the other."""
+    return _varlen(attention_int8, **call)
+
+
+def attention_int8_varlen_same_dtype(**call: Any) -> Result:
+    """`attention_int8_same_dtype` of such sequences."""
+    return _varlen(attention_int8_same_dtype, **call)
+
+
+def attention_kv_varlen(**call: Any) -> Result:
+    """`attention_kv` of such sequences."""
+    return _varlen(attention_kv, **call)
+
+
+def attention_kv_varlen_same_dtype(**call: Any) -> Result:
+    """`attention_kv_same_dtype` of such sequences."""
+    return _varlen(attention_kv_same_dtype, **call)
+
+
+def attention_fp8_varlen(**call: Any) -> Result:
+    """`attention_fp8` of such sequences."""
+    return _varlen(attention_fp8, **call)
+
+
+def attention_fp8_varlen_same_dtype(**call: Any) -> Result:
+    """`attention_fp8_same_dtype` of such sequences."""
+    return _varlen(attention_fp8_same_dtype, **call)
+
+
+def _varlen(
+    function: Callable[..., Any], q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array,
+    bias: Array | None = None, **rest: Any,
+) -> Result:  # fmt: skip
+    of_batch = {name: rest.pop(name, None) for name in ("q_scale", "k_scale", "v_scale", "alibi_slopes")}
+    return by_sequence(function, q, k, v, cu_seqlens_q, cu_seqlens_k, bias, of_batch, **rest)
 
 
 def scaled(x: Array, factors: Array) -> Array:

@@ -35,6 +35,7 @@ OPTIONS = (
     "-mode=1 -mask=b -h_k=1 -iperm=0 -bias=a",
 )  # fmt: skip
 FLOAT8 = "-prec=fp8 -s_k=64 -vlayout=c"
+BF8 = "-prec=bf8 -mode=1 -bias=e:1 -mask=b"
 
 
 @pytest.fixture
@@ -62,6 +63,13 @@ def test_float8(run: Main, capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out.startswith("[fp8|batch|bhsd] b:1, h:2/2, s:40/64, d:64/64")
 
 
+def test_bf8_of_sequences(run: Main, fmha: ModuleType, capsys: pytest.CaptureFixture[str]):
+    assert run(f"{SMALL} {BF8}") == 0
+    assert capsys.readouterr().out.startswith("[bf8|group|bhsd]")
+    kinds = [fmha.quantised_dtype("bf8", arch).name for arch in ("gfx942", "gfx950", "sm_90")]
+    assert kinds == ["float8_e5m2fnuz", "float8_e5m2", "float8_e5m2"]
+
+
 def test_what_is_not_valid(
     run: Main, fmha: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -81,7 +89,7 @@ def test_what_is_not_valid(
 @pytest.mark.parametrize(("options", "message"), (
     ("-mask=q", "mask 'q' cannot be read; allowed: 0, 1, 2, t, b"), ("-bias=x", "-bias=x; allowed: n, 0, 1, 2, e"),
     ("-mode=1 -mask=g:3,4", "allowed: t and b"),
-    ("-prec=fp8 -mode=1", "-prec=fp8 goes with -mode=0"), ("-prec=bf8", "invalid choice: 'bf8'"),
+    ("-prec=bf8 -d_v=64", "-prec=bf8 goes with -d_v of -d, 128; given: 64"), ("-prec=fp4", "invalid choice: 'fp4'"),
     ("-lse=2", "invalid choice"),
 ))  # fmt: skip
 def test_options_that_make_no_sense(run: Main, capsys: pytest.CaptureFixture[str], options: str, message: str):

@@ -15,6 +15,8 @@ from aot_runtime import Bundle
 from aot_runtime.errors import EmulationError
 from tests.ops.attention import calls
 from tests.ops.attention.cases import Case, make_call
+from tests.ops.attention.quantised import Quantised
+from tests.ops.attention.quantised import make_call as make_quantised
 from tests.ops.decode import test_append, test_contiguous, test_flex, test_paged
 from tests.ops.rows import checking, test_sampling
 from tests.support.dtypes import FP16
@@ -31,6 +33,15 @@ def attention(mask: str = "0", lengths: tuple[int, int] = (37, 53), **options: A
     case = Case(mask, lengths=lengths, **options)
     filters = f"op={case.op},T={case.dtype},HEAD_DIM=64"
     return "attention", filters, lambda bundle: calls.check(bundle, make_call(case))
+
+
+def quantised(case: Quantised) -> Check:
+    op = f"flash_attention_{case.op}" + "_varlen" * (case.mode == "varlen")
+    return "attention_quantised", f"op={op},O=float16,HEAD_DIM=64", partial(_check_quantised, case=case)
+
+
+def _check_quantised(bundle: Bundle, case: Quantised) -> None:
+    calls.check(bundle, make_quantised(bundle, case))
 
 
 def decode(op: str, test: Callable[..., None], *arguments: Any) -> Check:
@@ -52,6 +63,9 @@ VARLEN_ALIBI = attention("t:10,4", (53, 37), score="alibi of batches", mode="var
 BIAS, ALIBI = attention(score="bias"), attention("b", score="alibi")
 SOFTCAP = attention(score="softcap", magnitude=8.0, scale=-0.3)
 COLUMNS = attention("b", v_rows=False)
+EXACT = quantised(Quantised("int8", "b", lengths=(90, 50), int8_p=True, score="bias"))
+INT8_VARLEN = quantised(Quantised("int8", "b", mode="varlen", score="bias"))
+E5M2 = quantised(Quantised("fp8", float8="e5m2"))
 
 FLASH = decode("flash_decode", test_contiguous.test_flash_decode, 64, FP16, 3, 4, 1)
 LENGTHS, PARTS = (decode("flash_decode", test_contiguous.test_lengths_within_a_batch, splits) for splits in (1, 4))
@@ -123,6 +137,13 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "ALiBi with a sign": (VARLEN_ALIBI, "attention/inner", "tl.abs(distance) *", "distance *"),
     "soft-cap of the wrong width": (SOFTCAP, "common/softcap", "softcap - 2 * softcap / (e + 1)", "1 - 2 / (e + 1)"),
     "sign of scale lost": (SOFTCAP, "attention/forward", "tl.where(scale < 0, -q_tile, q_tile)", "q_tile + 0.0"),
+    "probabilities of e5m2": (E5M2, "attention/inner", "tl.float8e5b16: tl.float8e4b8}", "}"),
+    "scores of a masked row": (EXACT, "attention/int8", 'tl.where(best == float("-inf"), 0.0, best)[:, None]',
+        "best[:, None]"),
+    "maximum without the bias": (EXACT, "attention/int8", "products = visible_scores(products.to(tl.float32), tile,",
+        "products = visible_scores(products.to(tl.float32) * 0, tile,"),
+    "scales of the first sequence": (INT8_VARLEN, "attention/forward", "factor_of(problem.k_scale, batch, head_kv)",
+        "factor_of(problem.k_scale, 0, head_kv)"),
     # Decoding
     "part's acc not rescaled": (FLASH, "decode/split", "acc * rescale[:, None])", "acc)"),
     "heads of another key head": (FLASH, "decode/parts", "head_kv * group + rows % group", "head_kv + rows % group"),

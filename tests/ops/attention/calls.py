@@ -31,6 +31,9 @@ REFERENCES: dict[str, tuple[Callable[..., Any], ...]] = {
     "flash_attention_int8": (quantised.attention_int8_same_dtype, quantised.attention_int8),
     "flash_attention_int8_kv": (quantised.attention_kv_same_dtype, quantised.attention_kv),
     "flash_attention_fp8": (quantised.attention_fp8_same_dtype, quantised.attention_fp8),
+    "flash_attention_int8_varlen": (quantised.attention_int8_varlen_same_dtype, quantised.attention_int8_varlen),
+    "flash_attention_int8_kv_varlen": (quantised.attention_kv_varlen_same_dtype, quantised.attention_kv_varlen),
+    "flash_attention_fp8_varlen": (quantised.attention_fp8_varlen_same_dtype, quantised.attention_fp8_varlen),
     "mla_prefill": (mla_prefill_same_dtype, mla_prefill, mla_absorbed),
 }
 """Of each op, what its dtypes allow, and what is exact, by one formula or two."""
@@ -97,7 +100,7 @@ def check(bundle: Bundle, call: Call) -> None:
     for name, result in run(bundle, call).items():
         for by_formula in exact:
             floor = FLOORS[name]
-            if call.op == "flash_attention_fp8" and bundle.device.arch.startswith("sm_"):
+            if call.op.startswith("flash_attention_fp8") and bundle.device.arch.startswith("sm_"):
                 # Its matrix units keep some 14 bits of a sum of float8 products.
                 floor += 2**-11 * np.abs(by_formula[name][np.isfinite(by_formula[name])]).max(initial=0)
             assert_close(result, by_formula[name], same_dtype[name], floor, name)
@@ -106,7 +109,7 @@ def check(bundle: Bundle, call: Call) -> None:
 def expected(call: Call) -> list[dict[str, Array]]:
     """out and lse by each of REFERENCES."""
     inputs = {name: item.values if isinstance(item, Placed) else item for name, item in call.inputs.items()}
-    if call.op in ("flash_attention_int8", "flash_attention_fp8"):
+    if call.op.removesuffix("_varlen") in ("flash_attention_int8", "flash_attention_fp8"):
         inputs["out"] = call.outputs["out"].values  # for its dtype
     default = {"scale": inputs["q"].shape[-1] ** -0.5} if "q" in inputs else {}
     options = default | call.scalars | {"return_lse": True}

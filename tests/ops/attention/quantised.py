@@ -10,15 +10,17 @@ import numpy as np
 from aot_runtime import Bundle
 from aot_runtime.caches import quantise_heads
 from aot_runtime.masks import parse_mask
-from tests.ops.attention.calls import DTYPES, Array, Call, Placed, lse_room, placed, room
+from tests.ops.attention.calls import DTYPES, Array, Call, lse_room, placed, room
+from tests.ops.attention.cases import SEQUENCES, longest, rows_first, score_inputs, sequences
 from tests.support.dtypes import eight_bits
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """One call. op: without `flash_attention_`. dtype: that of out. What is not said here is as in `cases.Case`.
+    """One call. op: without `flash_attention_` and `_varlen`. dtype: that of out and of a bias. float8: the kind of
+    numbers of fp8. What is not said here is as in `cases.Case`.
 
-    batch_scales: each head of each batch has its own factor; otherwise one serves all of a head's batches.
+    batch_scales: each head of each batch or sequence has its own factor; otherwise one serves all of a head's.
     """
 
     op: str
@@ -33,6 +35,9 @@ class Quantised:
     magnitude: float = 1.0
     batch_scales: bool = True
     return_lse: bool = True
+    score: str = "plain"
+    mode: str = "batch"
+    float8: str = "e4m3"
 
 
 CASES = (
@@ -47,17 +52,36 @@ CASES = (
     Quantised("fp8", "b", 33, (50, 20), (2, 2), "bfloat16"),
 )  # fmt: skip
 
+FEATURES = (
+    Quantised("fp8", "t:7,3", mode="varlen", score="bias alibi softcap", float8="e5m2"),
+    Quantised("int8", score="bias"), Quantised("int8_kv", "t:7,3", 128, mode="varlen", score="bias alibi softcap"),
+    Quantised("fp8", "b", mode="varlen", score="bias of keys", heads=(4, 2)),
+    Quantised("int8", "b", 33, mode="varlen", score="bias of keys", dtype="bfloat16", layout="bshd", heads=(3, 1)),
+    Quantised("int8", "b:20,5", int8_p=True, score="bias", v_rows=False, layout="bshd"),
+    Quantised("int8", "0", 40, int8_p=True, score="alibi of batches", dtype="bfloat16"),
+    Quantised("int8", mode="varlen", score="alibi of batches", batch_scales=False, lengths=(130, 64)),
+    Quantised("int8_kv", "b", score="bias of keys", dtype="bfloat16", v_rows=False),
+    Quantised("int8_kv", "b:30,4", mode="varlen", dtype="bfloat16", v_rows=False, score="softcap"),
+    Quantised("fp8", "b:30,4", score="bias alibi softcap", v_rows=False), Quantised("fp8", "g:12,-4", score="softcap"),
+    Quantised("fp8", "t", 128, mode="varlen", v_rows=False, score="alibi"), Quantised("fp8", "b", 256, score="bias"),
+    Quantised("fp8", float8="e5m2"), Quantised("fp8", "b", 33, (50, 20), (2, 2), "bfloat16", float8="e5m2"),
+    Quantised("fp8", "b:30,4", 128, (130, 150), v_rows=False, heads=(4, 2), magnitude=4.0, float8="e5m2"),
+    Quantised("int8", "b", int8_p=True, score="bias alibi softcap", magnitude=4.0),
+)  # fmt: skip
+"""Calls with a bias, ALiBi or a soft-cap, of sequences of different lengths, or of e5m2: what looks at run time."""
+
 
 def make_call(bundle: Bundle, case: Quantised, unquantised: tuple[Array, Array, Array] | None = None) -> Call:
     """Random inputs of a case, or `unquantised` q, k and v, poison around them, and NaN where outputs are to be."""
     rng = np.random.default_rng(0)
-    (heads, heads_kv), (seqlen_q, seqlen_k) = case.heads, case.lengths
-    dtype = eight_bits(bundle, "int8" if case.op.startswith("int8") else "e4m3")
-    shapes = ((2, heads, seqlen_q, case.head_dim), *2 * ((2, heads_kv, seqlen_k, case.head_dim),))
+    offsets = sequences(*case.lengths) if case.mode == "varlen" else {}
+    batch, rows_q, rows_k = (1, *(int(cu[-1]) + 1 for cu in offsets.values())) if offsets else (2, *case.lengths)
+    (heads, heads_kv), dtype = case.heads, eight_bits(bundle, "int8" if case.op.startswith("int8") else case.float8)
+    shapes = ((batch, heads, rows_q, case.head_dim), *2 * ((batch, heads_kv, rows_k, case.head_dim),))
     tensors = unquantised or [
         rng.standard_normal(shape) * magnitude for shape, magnitude in zip(shapes, (case.magnitude, 1, 1), strict=True)
     ]
-    inputs: dict[str, Placed | Array] = {}
+    inputs: dict[str, Any] = {}
     for name, x in zip("qkv", tensors, strict=True):
         if name == "q" and case.op == "int8_kv":
             numbers = x.astype(DTYPES[case.dtype])
@@ -65,11 +89,27 @@ def make_call(bundle: Bundle, case: Quantised, unquantised: tuple[Array, Array, 
             numbers, inputs[f"{name}_scale"] = _quantise(x, dtype, case.batch_scales)
         inputs[name] = placed(numbers, case.layout if name != "v" or case.v_rows else "columns")
     outputs = {"out": room(shapes[0], DTYPES[case.dtype], case.layout)}
-    if case.return_lse:
-        outputs["lse"] = lse_room(*shapes[0][:3])
     scalars = parse_mask(case.mask) | {"return_lse": case.return_lse}
     scalars |= {"int8_probabilities": True} if case.int8_p else {}
-    return Call(f"flash_attention_{case.op}", inputs, outputs, scalars)
+    scalars |= {"softcap": 1.5} if "softcap" in case.score else {}
+    op = f"flash_attention_{case.op}"
+    if offsets:
+        op += "_varlen"
+        inputs |= rows_first({name: inputs[name] for name in "qkv"}) | offsets
+        scales = [name for name in inputs if name.endswith("_scale") and case.batch_scales]
+        inputs |= {name: _of_sequences(inputs[name]) for name in scales}
+        outputs, scalars = rows_first(outputs), scalars | longest(offsets)
+        inputs |= score_inputs(case, rng, SEQUENCES, rows_q, scalars["max_seqlen_k"])
+    else:
+        inputs |= score_inputs(case, rng, batch, rows_q, rows_k)
+    if case.return_lse:
+        outputs["lse"] = lse_room(*shapes[0][1 if offsets else 0 : 3])
+    return Call(op, inputs, outputs, scalars)
+
+
+def _of_sequences(factors: Array) -> Array:
+    """Other factors for each sequence than the one [1, heads] for all that the numbers were made with."""
+    return factors * np.linspace(0.5, 1, SEQUENCES, dtype=np.float32)[:, None]
 
 
 def _quantise(x: Array, dtype: np.dtype[Any], batches: bool) -> tuple[Array, Array]:

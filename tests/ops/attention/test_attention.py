@@ -16,7 +16,7 @@ from tests.ops.attention.latent import CASES as LATENT
 from tests.ops.attention.latent import Latent
 from tests.ops.attention.latent import make_call as latent_call
 from tests.ops.attention.quantised import CASES as QUANTISED
-from tests.ops.attention.quantised import Quantised
+from tests.ops.attention.quantised import FEATURES, Quantised
 from tests.ops.attention.quantised import make_call as quantised_call
 
 
@@ -100,6 +100,12 @@ def test_keys_beyond_max_seqlen_k_do_not_count(attention: Bundle):
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", QUANTISED, ids=str)
 def test_quantised_attention(attention_quantised: Bundle, case: Quantised):
+    check(attention_quantised, quantised_call(attention_quantised, case))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("case", FEATURES, ids=str)
+def test_features_of_quantised_attention(attention_quantised: Bundle, case: Quantised):
     check(attention_quantised, quantised_call(attention_quantised, case))
 
 

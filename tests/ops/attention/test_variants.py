@@ -64,6 +64,7 @@ def test_variants_are_few():
     assert len(planned("gfx942", "attention").variants) <= 240
     for op in ("flash_attention", "flash_attention_varlen"):
         assert len(variants("gfx942", "attention", op, PLAIN=False)) <= 36
+    assert len(planned("gfx942", "attention_quantised").variants) <= 376
 
 
 @pytest.mark.parametrize(("schedule", "chosen", "changes"), (
