@@ -17,6 +17,7 @@ Examples:
   aotbuild --arch gfx942 --arch sm_90 manifests/*.yaml -o dist
   aotbuild --arch gfx942 --filter 'head_dim=128,dtype=float16' manifests/attention.yaml
   aotbuild --arch gfx942 --dry-run manifests/attention.yaml
+  aotbuild --arch gfx942 --require 'spills == 0' manifests/memory.yaml
 
 Exit status: 0 all built; 1 something did not compile or could not be written; 2 wrong usage or manifest.
 """
@@ -60,6 +61,13 @@ def _list_archs(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     metavar="AXIS=VALUE,…",
     help="Build only variants with these values; alternatives with |. `dtype` is any dtype variable.",
 )
+@click.option(
+    "--require",
+    "requirements",
+    multiple=True,
+    metavar="EXPRESSION",
+    help="What the code of every variant has to meet, as for `aotbundle isa`; else no bundle is written.",
+)
 @click.option("--dry-run", is_flag=True, help="Print how many variants there are per op; compile nothing.")
 @click.option(
     "--list-archs",
@@ -89,7 +97,8 @@ def _list_archs(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.version_option(package_name="aotbuild")
 def main(
     manifests: tuple[Path, ...], targets: tuple[Target, ...], output: Path, jobs: int | None, filters: tuple[str, ...],
-    dry_run: bool, timeout: float, cache_dir: Path | None, line_info: bool, verbose: bool,
+    requirements: tuple[str, ...], dry_run: bool, timeout: float, cache_dir: Path | None, line_info: bool,
+    verbose: bool,
 ) -> None:  # fmt: skip
     """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU."""
     from aot.compile.cache import CacheError
@@ -103,6 +112,7 @@ def main(
         output,
         jobs,
         parse_filters(filters),
+        requirements,
         dry_run,
         timeout,
         cache_dir,

@@ -8,6 +8,7 @@ from .bench import bench
 from .doctor import doctor
 from .explain import explain
 from .failures import Commands
+from .isa import isa
 from .ls import ls
 from .profile import profile
 from .selftest import selftest
@@ -24,5 +25,5 @@ def main() -> None:
     """
 
 
-for command in (ls, show, verify, selftest, explain, profile, bench, doctor):
+for command in (ls, show, isa, verify, selftest, explain, profile, bench, doctor):
     main.add_command(command)
