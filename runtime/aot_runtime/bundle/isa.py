@@ -23,8 +23,6 @@ _WIDTHS = (
 )  # fmt: skip
 """Widths that a mnemonic gives as a number, and how many bits that counts."""
 _NAMED_WIDTHS = {"dword": 32, "short": 16, "byte": 8}
-_DECODED = {"gfx110": "gfx1100", "gfx120": "gfx1201"}
-"""Architectures whose code is decoded as another's: they have the same instructions."""
 
 
 class Instruction(msgspec.Struct, frozen=True):
@@ -72,7 +70,7 @@ def _decode(code: bytes, arch: str) -> Iterable[Any]:
         from aot_emulator.isa.archs import ARCHS
         from aot_emulator.isa.decoding import decode
 
-        known = ARCHS.get(_DECODED.get(arch[:6], arch))
+        known = ARCHS.get(arch)
         if known is None:
             raise BundleError(f"the code of {arch} is not decoded; that of {', '.join(ARCHS)} is")
         return decode(code, known).values()

@@ -24,8 +24,8 @@ def isa(bundle: Path, op: str | None, requirements: tuple[str, ...], as_json: bo
 
     It is about hot loops: the innermost ones of those with matrix instructions, or where there are none of those that
     load from memory; of other kernels about all code. LOOP has the instructions of the longest, LOADS the least bits
-    that a lane loads from memory at a time, MATRIX the kinds of matrix instructions. Code for AMD GPUs is read, with
-    the extra `emulator`.
+    that a lane loads from memory at a time, MATRIX the kinds of matrix instructions. Code is read for the architectures
+    that the emulator knows, with the extra `emulator`.
 
     A requirement is an expression over spills, vgpr_spills, sgpr_spills, vgprs, agprs, sgprs, scratch_bytes, lds_bytes,
     waves_per_simd, code_bytes, load_bits, matrix, loop_instructions, op, kernel, config, aligned and axes. With
