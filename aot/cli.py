@@ -25,6 +25,7 @@ Examples:
   aotbuild --arch mi300x,h100 manifests/rows.yaml -o dist
   aotbuild --arch gfx942 --filter op=softmax,dtype=half manifests/rows.yaml
   aotbuild --arch gfx942 --dry-run manifests/*.yaml
+  aotbuild --arch gfx942 --require 'spills == 0' manifests/memory.yaml
   aotbuild cache ls
 
 Exit status: 0 all built; 1 something did not compile or could not be written; 2 wrong usage or manifest.
@@ -109,6 +110,13 @@ def _filters(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> d
     callback=_filters,
     help="Build only variants with these values; alternatives with |. `dtype` is any dtype variable, `op` the op.",
 )
+@click.option(
+    "--require",
+    "requirements",
+    multiple=True,
+    metavar="EXPRESSION",
+    help="What the code of every variant has to meet, as for `aotbundle isa`; else no bundle is written.",
+)
 @click.option("--dry-run", is_flag=True, help="Print how many variants there are per op; compile nothing.")
 @click.option(
     "--list-archs",
@@ -144,8 +152,8 @@ def _filters(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> d
 @click.version_option(__version__)
 def main(
     manifests: tuple[Path, ...], targets: tuple[tuple[Target, ...], ...], output: Path, jobs: int | None,
-    filters: dict[str, frozenset[str]], dry_run: bool, timeout: float, cache_dir: Path | None, line_info: bool,
-    verbose: int, quiet: bool,
+    filters: dict[str, frozenset[str]], requirements: tuple[str, ...], dry_run: bool, timeout: float,
+    cache_dir: Path | None, line_info: bool, verbose: int, quiet: bool,
 ) -> None:  # fmt: skip
     """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU."""
     from aot.compile.cache import CacheError
@@ -160,6 +168,7 @@ def main(
         output,
         jobs,
         filters,
+        requirements,
         dry_run,
         timeout,
         cache_dir,

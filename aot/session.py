@@ -28,9 +28,12 @@ from aot.plan.bundles import PlannedBundle, plan_bundle
 from aot.plan.cases import Recipe
 from aot.plan.filters import Filters, resolve_filters
 from aot.write.bundle_writer import write_bundle
+from aot.write.requirements import requirement_faults
 from aot.write.roles import check_roles
 from aot.write.vectors import CaseVectors, Computed, VectorCache, case_vectors, compute
-from aot_runtime.errors import AotError, BundleError
+from aot_runtime.bundle.requirements import parse_requirements
+from aot_runtime.contract.expressions import Expression
+from aot_runtime.errors import AotError, BundleError, DeviceError, ExpressionError
 from aot_runtime.texts import size_text
 
 from .targets import Target
@@ -53,6 +56,7 @@ class Request:
     output: Path
     jobs: int | None
     filters: Filters
+    requirements: tuple[str, ...]
     dry_run: bool
     timeout: float
     cache_dir: Path | None
@@ -66,6 +70,7 @@ def build(request: Request) -> int:
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False, quiet=request.quiet)
     started = time.monotonic()
     bundles = plan(request)
+    requirements = _requirements(request, bundles)
     if request.dry_run:
         _print_counts(console, bundles)
         return 0
@@ -86,6 +91,9 @@ def build(request: Request) -> int:
             return 1
         for bundle in bundles:
             check_roles(bundle, outcome.kernels)
+        if faults := _requirement_faults(bundles, outcome, requirements):
+            print("\n".join(["aotbuild: --require is not met; no bundle was written", *faults]), file=sys.stderr)
+            return 1
         # All of them first: where a reference is at fault, no bundle is written.
         vectors = _vectors(request, bundles)
         for bundle, selftest in zip(bundles, vectors, strict=True):
@@ -124,6 +132,22 @@ def plan(request: Request) -> list[PlannedBundle]:
             for manifest in manifests
             for target in request.targets
         ]
+
+
+def _requirements(request: Request, bundles: list[PlannedBundle]) -> tuple[Expression, ...]:
+    try:
+        return parse_requirements(request.requirements, [op for bundle in bundles for op in bundle.ops])
+    except ExpressionError as error:
+        raise ManifestError([f"--require: {error}"]) from None
+
+
+def _requirement_faults(
+    bundles: list[PlannedBundle], outcome: Outcome, requirements: tuple[Expression, ...]
+) -> list[str]:
+    try:
+        return [fault for bundle in bundles for fault in requirement_faults(bundle, outcome.kernels, requirements)]
+    except (BundleError, DeviceError, ExpressionError) as error:
+        raise BuildError(f"--require: {error}") from None
 
 
 def _vectors(request: Request, bundles: list[PlannedBundle]) -> list[tuple[CaseVectors, ...]]:

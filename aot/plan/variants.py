@@ -69,9 +69,11 @@ def enumerate_variants(op: records.Op, spec: OpSpec, arch: str) -> Enumeration:
     for aligned, known in search.points():
         point = {name: known[name] for name in search.axes}
         used |= point.items()  # needed on some architecture, if not on this one
+        # What a call decides, it decides by what its device has: a partition of a GPU gets its variants, too.
+        decided = known | ARCHITECTURES[arch].device_constants
         known |= ARCHITECTURES[arch].constants
-        if not any(map(_truth, (item.value(known) for item in search.excluded))) and search.reachable(known):
-            variants += launches.variants(known, point, aligned)
+        if not any(map(_truth, (item.value(known) for item in search.excluded))) and search.reachable(decided):
+            variants += launches.variants(known, decided, point, aligned)
     every = [(name, value) for name, values in search.axes.items() for value in values]
     return Enumeration(tuple(variants), tuple(item for item in every if item not in used))
 
@@ -233,13 +235,18 @@ class _Launches:
         self._configs = [[(config, _when(config.when)) for config in launch.configs] for launch in op.launches]
         self._overrides = [(item, _Condition(str(item.when))) for item in spec.overrides]
 
-    def variants(self, known: dict[str, Any], point: dict[str, records.Value], aligned: bool) -> Iterator[VariantSpec]:
-        """A variant for each launch of a point, and for each of its configs that some call may be given."""
+    def variants(
+        self, known: dict[str, Any], decided: dict[str, Any], point: dict[str, records.Value], aligned: bool
+    ) -> Iterator[VariantSpec]:
+        """A variant for each launch of a point, and for each of its configs that some call may be given.
+
+        decided: what is known that is so in every call. known: what is compiled in, too.
+        """
         for index, (launched, configs) in enumerate(zip(self._whens, self._configs, strict=True)):
-            if launched.value(known) is False:
+            if launched.value(decided) is False:
                 continue
             for number, (config, when) in enumerate(configs):
-                holds = when.value(known)
+                holds = when.value(decided)
                 if holds is False:
                     continue
                 constants = {**known, **config.values}

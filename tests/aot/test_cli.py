@@ -168,6 +168,24 @@ def test_what_fails_is_listed_and_the_rest_is_compiled(project: Project):
     assert figures(project.build("--filter", "block=16")) == (0, 4), "the others are in the cache"
 
 
+# Requirements
+
+
+def test_what_is_not_met_is_listed_and_nothing_is_written(project: Project):
+    assert project.build(*SMALL).exit_code == 0
+    before = files(project)
+    result = project.build("--require", "spills == 0", "--require", "load_bits >= 64 or BLOCK == 16")
+    assert result.exit_code == 1 and files(project) == before
+    heading, requirement, *variants, count = result.stderr.splitlines()
+    assert heading == "aotbuild: --require is not met; no bundle was written"
+    assert requirement == "tiny-gfx942: load_bits >= 64 or BLOCK == 16: not met by"
+    assert len(variants) == 4 and all("BLOCK=32" in line and "load_bits = " in line for line in variants)
+    assert count == "tiny-gfx942: 4 of 8 variants fail"
+    assert figures(project.build("--require", "load_bits <= 32 and matrix == ''")) == (0, 8), "all is in the cache"
+    unknown = "--require: 'spils == 0' uses undefined name 'spils'; did you mean 'spills'?"
+    assert errors(project.build("--require", "spils == 0")) == [unknown]
+
+
 # Places
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from aot_runtime.bundle.isa import Instruction, load_bits, loops_of, read_instructions
 from tests.support.session_builds import ROOT
 
 
@@ -85,26 +86,23 @@ def check_resources(compiled: Any, scalar: bool = True) -> None:
 
 
 def instructions(compiled: Any) -> list[str]:
-    """The mnemonics of a kernel, in the order of its text."""
-    return _mnemonics(compiled.asm["amdgcn"].splitlines())
+    """The mnemonics of a kernel, in the order of its code."""
+    return [found.mnemonic for found in _read(compiled)]
 
 
 def loops(compiled: Any, mnemonic: str = "") -> list[list[str]]:
-    """The mnemonics of each innermost loop (a block that branches back to its own start) that has `mnemonic…`."""
-    lines = compiled.asm["amdgcn"].splitlines()
-    labels = {line.split(":")[0]: index for index, line in enumerate(lines) if re.match(r"\.LBB\w+:", line)}
-    found = []
-    for index, line in enumerate(lines):
-        branch = re.match(r"\s+s_c?branch\w*\s+(\.LBB\w+)", line)
-        if branch and labels[branch[1]] < index:
-            found.append(_mnemonics(lines[labels[branch[1]] : index]))
-    return [body for body in found if any(name.startswith(mnemonic) for name in body)]
+    """The mnemonics of each loop (from where a branch leads back to, up to the branch) that has `mnemonic…`."""
+    bodies = [[found.mnemonic for found in body] for body in loops_of(_read(compiled))]
+    return [body for body in bodies if any(name.startswith(mnemonic) for name in body)]
+
+
+def _read(compiled: Any) -> tuple[Instruction, ...]:
+    return _instructions(compiled.asm["hsaco"], compiled.metadata.name)
+
+
+_instructions = cache(read_instructions)
 
 
 def loads_of(body: list[str]) -> list[str]:
     """The loads from memory among mnemonics."""
-    return [name for name in body if name.startswith(("buffer_load", "global_load", "flat_load"))]
-
-
-def _mnemonics(lines: list[str]) -> list[str]:
-    return [match[1] for line in lines if (match := re.match(r"\s+([a-z]\w+)", line))]
+    return [name for name in body if load_bits(name)]

@@ -13,6 +13,7 @@ from .bench import bench
 from .doctor import doctor
 from .explain import explain
 from .failures import Commands
+from .isa import isa
 from .ls import ls
 from .profile import profile
 from .selftest import selftest
@@ -42,5 +43,5 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
         logging.getLogger("aotbuild").setLevel(logging.DEBUG)
 
 
-for command in (ls, show, verify, selftest, explain, stubs, profile, bench, doctor):
+for command in (ls, show, isa, verify, selftest, explain, stubs, profile, bench, doctor):
     main.add_command(command)

@@ -135,6 +135,11 @@ class Architecture:
         """The values of `EXPRESSION_NAMES`, in their order."""
         return {name: getattr(self, "name" if name == "arch" else name) for name in EXPRESSION_NAMES}
 
+    @property
+    def device_constants(self) -> dict[str, str | int | bool]:
+        """Those of `constants` that every device has: of several dies a partition has fewer."""
+        return {name: value for name, value in self.constants.items() if name != "num_xcds" or value == 1}
+
 
 EXPRESSION_NAMES: Mapping[str, type] = {
     "arch": str,

@@ -96,6 +96,10 @@ LARGE: {values: [2, 4], pick: elsize(x)} -> T LARGE -> float16 2: 4, float32 4: 
 {when: rows > 9 and BLOCK > 16} -> BLOCK config -> 16 1: 4, 32 0: 4, 32 1: 4
 {when: rows > 9 or BLOCK > 16} -> BLOCK config -> 16 0: 4, 16 1: 4, 32 0: 4
 {when: arch == 'sm_90'}, {when: arch == 'gfx942'} -> BLOCK config -> 16 1: 4, 32 1: 4
+LARGE: {values: [false, true], pick: num_xcds > 1} -> BLOCK LARGE
+ -> 16 False: 4, 16 True: 4, 32 False: 4, 32 True: 4
+LARGE: {values: [false, true], pick: warp_size > 32} -> BLOCK LARGE -> 16 True: 4, 32 True: 4
+{when: num_xcds > 1} -> BLOCK config -> 16 0: 4, 16 1: 4, 32 0: 4, 32 1: 4
 {when: num_cus > 9}, {when: BLOCK == 16} -> BLOCK config -> 16 0: 4, 16 1: 4, 32 0: 4, 32 2: 4
 - {kernel: k.py:scale_rows, name: again, when: BLOCK > 16 and rows > 3, grid: [rows]} -> BLOCK launch
  -> 16 1: 4, 32 0: 4, 32 1: 4
@@ -115,6 +119,12 @@ def test_points_that_no_call_can_reach_are_not_built(tmp_path: Path, text: str, 
         case _:
             change = ("    launches:", f"    {text}\n    launches:")
     assert points(enumerated(tmp_path, SCALE, change), *axes.split()) == counts(left)
+
+
+def test_an_architecture_of_one_die_has_no_partitions(tmp_path: Path):
+    change = (AXES, f"{AXES}      LARGE: {{values: [false, true], pick: num_xcds > 1}}\n")
+    assert points(enumerated(tmp_path, SCALE, change, arch="gfx90a"), "LARGE") == counts("False: 8")
+    assert points(enumerated(tmp_path, SCALE, change), "LARGE") == counts("False: 8, True: 8")
 
 
 def test_exclude_may_ask_for_an_optional_tensor(tmp_path: Path):

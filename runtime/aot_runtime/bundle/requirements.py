@@ -1,0 +1,128 @@
+"""What is required of the code of a bundle's variants: expressions over their registers, spills, loops and axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from aot_runtime.contract.expressions import Expression, parse
+from aot_runtime.contract.names import axis_names
+from aot_runtime.contract.records import Index, Op, Value, Variant
+from aot_runtime.errors import BundleError
+from aot_runtime.texts import axis_values_text
+
+from .isa import CodeFacts, code_facts, read_instructions
+
+_OF_CODE: Mapping[str, type] = {"load_bits": float, "matrix": str, "loop_instructions": int}
+_FIXED: Mapping[str, type] = {
+    "op": str, "kernel": str, "config": str, "aligned": bool,
+    "vgprs": int, "agprs": int, "sgprs": int, "spills": int, "vgpr_spills": int, "sgpr_spills": int,
+    "scratch_bytes": int, "lds_bytes": int, "waves_per_simd": float, "code_bytes": int, **_OF_CODE,
+}  # fmt: skip
+"""Names that every variant has, with the types of their values; `isa` says what those of code are."""
+
+
+class Unmet(msgspec.Struct, frozen=True):
+    """A requirement that a variant does not meet, and the values of the names that it reads."""
+
+    variant: Variant
+    requirement: str
+    values: dict[str, Any]
+
+
+class Code:
+    """The code objects of a bundle, each kernel read once. image_of: a blob's key → its bytes."""
+
+    def __init__(self, index: Index, image_of: Callable[[str], bytes]):
+        self._backend, self._image_of = index.target.backend, image_of
+        self._facts: dict[tuple[str, str], CodeFacts] = {}
+
+    def facts(self, variant: Variant) -> CodeFacts:
+        """Of a variant's kernel. Raises `BundleError` and `DeviceError` as `read_instructions` does."""
+        if self._backend != "hip":
+            raise BundleError("the instructions of cubins are not read; those of code objects for AMD GPUs are")
+        key = variant.code, variant.symbol
+        if key not in self._facts:
+            self._facts[key] = code_facts(read_instructions(self._image_of(variant.code), variant.symbol))
+        return self._facts[key]
+
+
+def parse_requirements(texts: Iterable[str], ops: Sequence[Op]) -> tuple[Expression, ...]:
+    """Requirements of the variants of ops. Raises `ExpressionError` where a name is known to none of them."""
+    names = {**_axis_types(ops), **_FIXED}
+    found = tuple(map(parse, texts))
+    for requirement in found:
+        requirement.check_names(names)
+    return found
+
+
+def _axis_types(ops: Iterable[Op]) -> dict[str, type]:
+    types: dict[str, type] = {}
+    for op in ops:
+        types |= dict.fromkeys(op.dtypes, str) | {axis.name: type(axis.values[0]) for axis in op.axes if axis.values}
+    return types
+
+
+def unmet_requirements(index: Index, requirements: Sequence[Expression], code: Code) -> Iterator[Unmet]:
+    """Every variant that does not meet a requirement. An op that lacks an axis that it reads is not held to it.
+
+    Raises:
+        BundleError: a requirement has no value for a variant, or the instructions that it is about are not read.
+    """
+    ops = {op.name: op for op in index.ops}
+    for variant in index.variants:
+        known = {*_FIXED, *axis_names(ops[variant.op])}
+        for requirement in requirements:
+            if not requirement.names <= known:
+                continue
+            values = _values(ops[variant.op], variant)
+            if requirement.names & _OF_CODE.keys():
+                values |= _code_values(code.facts(variant))
+            if not requirement.evaluate(values):
+                yield Unmet(variant, requirement.text, {name: values[name] for name in sorted(requirement.names)})
+
+
+def _values(op: Op, variant: Variant) -> dict[str, Value]:
+    """The values of a variant's names; a cubin does not record its spills, and they have none then."""
+    launch, used = op.launches[variant.launch], variant.resources
+    values: dict[str, Any] = {
+        **variant.axis_values, "op": op.name, "kernel": launch.kernel, "aligned": variant.aligned,
+        "config": launch.configs[variant.config].name or str(variant.config), "vgprs": used.vgprs, "agprs": used.agprs,
+        "sgprs": used.sgprs, "scratch_bytes": used.scratch_bytes, "lds_bytes": variant.lds_bytes,
+        "waves_per_simd": used.waves_per_simd, "code_bytes": used.code_bytes,
+    }  # fmt: skip
+    if used.vgpr_spills is not None:
+        vector, scalar = used.vgpr_spills, used.sgpr_spills or 0
+        values |= {"vgpr_spills": vector, "sgpr_spills": scalar, "spills": vector + scalar}
+    return values
+
+
+def _code_values(facts: CodeFacts) -> dict[str, Value]:
+    """Where nothing is loaded, nothing is too narrow."""
+    load_bits = math.inf if facts.load_bits is None else facts.load_bits
+    return {"load_bits": load_bits, "matrix": facts.matrix, "loop_instructions": facts.loop_instructions}
+
+
+def unmet_lines(index: Index, unmet: Sequence[Unmet]) -> Iterator[str]:
+    """Each requirement that is not met with the variants that fail, and how many these are."""
+    for requirement in dict.fromkeys(item.requirement for item in unmet):
+        yield f"{requirement}: not met by"
+        for item in unmet:
+            if item.requirement == requirement:
+                values = ", ".join(f"{name} = {value}" for name, value in item.values.items())
+                yield f"  {variant_text(index, item.variant)}: {values}"
+    failing = len({id(item.variant) for item in unmet})
+    yield f"{failing} of {len(index.variants)} variants fail" if unmet else "every variant meets what is required"
+
+
+def variant_text(index: Index, variant: Variant) -> str:
+    """A variant in words."""
+    op = next(op for op in index.ops if op.name == variant.op)
+    launch = op.launches[variant.launch]
+    config = launch.configs[variant.config].name or str(variant.config)
+    kind = "aligned" if variant.aligned else "general"
+    values = {name: variant.axis_values[name] for name in axis_names(op)}
+    return f"{variant.op}[{axis_values_text(values)}] {kind}, {launch.kernel} {config}"

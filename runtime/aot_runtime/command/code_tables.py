@@ -1,0 +1,91 @@
+"""What the code of a bundle's variants consists of, and what they do not meet, as text or as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aot_runtime.bundle.isa import CodeFacts
+from aot_runtime.bundle.reading import read_blob
+from aot_runtime.bundle.requirements import Code, Unmet, variant_text
+from aot_runtime.contract.expressions import nearest
+from aot_runtime.contract.records import Index, spelled
+from aot_runtime.errors import ArgumentError
+from aot_runtime.text_table import table_lines
+from aot_runtime.texts import ID_LENGTH, axis_values_text
+
+from .variants import VariantRow, variant_rows
+
+
+@dataclass(frozen=True)
+class CodeRow:
+    """What `isa` tells of a variant."""
+
+    variant: VariantRow
+    code: CodeFacts
+
+
+def only(index: Index, op_name: str | None) -> Index:
+    """A bundle with the variants of one op; with all where none is named. Raises `ArgumentError`."""
+    if op_name is None:
+        return index
+    names = tuple(op.name for op in index.ops)
+    if op_name not in names:
+        raise ArgumentError(f"bundle '{index.name}' has no op '{op_name}'{nearest(op_name, names)}")
+    ops = tuple(op for op in index.ops if op.name == op_name)
+    variants = tuple(variant for variant in index.variants if variant.op == op_name)
+    return msgspec.structs.replace(index, ops=ops, variants=variants)
+
+
+def bundle_code(folder: Path, index: Index) -> Code:
+    """The code objects of a bundle in a folder."""
+    return Code(index, lambda key: read_blob(folder, index.blobs[key], index.target.arch))
+
+
+def code_rows(index: Index, code: Code) -> list[CodeRow]:
+    """Every variant. Raises `BundleError` and `DeviceError` where code cannot be read."""
+    rows = zip(variant_rows(index), index.variants, strict=True)
+    return [CodeRow(row, code.facts(variant)) for row, variant in rows]
+
+
+def code_data(rows: Iterable[CodeRow]) -> Any:
+    """Variants as plain data, ready for JSON."""
+    return [msgspec.to_builtins(spelled({**asdict(row.variant), **msgspec.structs.asdict(row.code)})) for row in rows]
+
+
+_HEADINGS = ("VARIANT", "ALIGNED", "CONFIG", "SPILLS", "SCRATCH", "LDS", "LOOP", "LOADS", "MATRIX")
+
+
+def code_text(index: Index, rows: Sequence[CodeRow], width: int) -> str:
+    """A table of the variants of each op."""
+    lines = [f"bundle {index.name} for {index.target.arch}, id {index.id[:ID_LENGTH]}"]
+    for op in dict.fromkeys(row.variant.op for row in rows):
+        cells = [_HEADINGS, *(_cells(row) for row in rows if row.variant.op == op)]
+        lines += ["", f"{op}:", *(f"  {line}" for line in table_lines(cells, range(3, 8), width - 2, gap=1))]
+    return "\n".join(lines)
+
+
+def _cells(row: CodeRow) -> tuple[str, ...]:
+    variant, code = row.variant, row.code
+    return (
+        axis_values_text(variant.axis_values), "yes" if variant.aligned else "no", variant.config,
+        str((variant.vgpr_spills or 0) + (variant.sgpr_spills or 0)), str(variant.scratch_bytes),
+        str(variant.lds_bytes), str(code.loop_instructions), str(code.load_bits or "-"), code.matrix or "-",
+    )  # fmt: skip
+
+
+def unmet_data(index: Index, unmet: Iterable[Unmet]) -> Any:
+    """What is not met as plain data, ready for JSON."""
+    return [
+        {
+            "requirement": item.requirement,
+            "variant": variant_text(index, item.variant),
+            "file": index.blobs[item.variant.code].file,
+            "values": msgspec.to_builtins(spelled(item.values)),
+        }
+        for item in unmet
+    ]
