@@ -1,4 +1,4 @@
-"""What a bundle consists of: its index, code objects, header, stub and vectors."""
+"""What a bundle consists of: its index, code objects, C interface, stub and vectors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from aot_runtime.call.stub import stub_text
 from aot_runtime.contract import records
 from aot_runtime.contract.occupancy import occupancy
 
-from .header import header_text
+from .c.files import c_files
 from .placing import place_bundle
 from .vectors import CaseVectors
 
@@ -145,7 +145,7 @@ def write_bundle(
     """
     index, files = make_index(bundle, kernels, vectors)
     files |= {
-        f"include/{index.name}.h": header_text(index).encode(),
+        **c_files(index),
         f"stubs/{index.name}.pyi": stub_text(index).encode(),
         records.INDEX: records.encode_index(index),
     }

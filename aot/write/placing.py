@@ -44,7 +44,7 @@ def place_bundle(folder: Path, files: Mapping[str, bytes]) -> None:
             if faults := verify_bundle(aside):
                 raise BundleError("; ".join(faults).replace(f"{aside}/", ""))
             for file in sorted(changed, key=lambda file: file == INDEX):
-                (folder / file).parent.mkdir(exist_ok=True)
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
                 (aside / file).replace(folder / file)
     for file in known - files.keys():
         (folder / file).unlink(missing_ok=True)
@@ -60,7 +60,7 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write all files. The index comes last: a folder that has one lists what may have been moved out of it."""
     for file in sorted(files, key=lambda file: file == INDEX):
         path = folder / file
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(files[file])
         path.chmod(0o644)
 

@@ -117,7 +117,7 @@ def test_what_is_shown_of_infinite_numbers(built: Path):
     as_json = CliRunner().invoke(aotbundle, ["show", str(built), "--json"]).output
     data = json.loads(as_json, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert data["variants"][0]["axis_values"] == {"FILL": {"float": "-inf"}}
-    header = built / "include/tiny.h"
+    header = built / "include/tiny_variants.h"
     assert "FILL=-inf" in header.read_text() and "FILL=inf" in header.read_text()
     assert shutil.which("cc") and subprocess.run(["cc", "-fsyntax-only", "-xc", str(header)]).returncode == 0
     compile((built / "stubs/tiny.pyi").read_text(), "tiny.pyi", "exec")

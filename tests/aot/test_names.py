@@ -162,7 +162,8 @@ def check_header(path: Path) -> None:
 
 
 def test_the_header_of_every_allowed_name(bundle: Bundle):
-    check_header(bundle.path / "include/names.h")
+    for file in ("include/names.h", "include/names_variants.h", "src/names.c"):
+        check_header(bundle.path / file)
 
 
 def test_the_header_of_a_kernel_whose_parameters_are_named_as_macros_and_types_are(tmp_path: Path):
@@ -174,7 +175,7 @@ def test_the_header_of_a_kernel_whose_parameters_are_named_as_macros_and_types_a
     project = Project(tmp_path, text, kernel)
     result = project.build("--filter", "dtype=float16,block=16")
     assert result.exit_code == 0, result.output
-    check_header(project.output / "tiny-gfx942/include/tiny.h")
+    check_header(project.output / "tiny-gfx942/include/tiny_variants.h")
 
 
 @pytest.mark.parametrize("role", ["op", "tensor", "scalar", "dtype", "dim", "axis", "derived", "workspace"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,17 +51,6 @@ def test_files_of_a_bundle(rows_bundle: Path):
     assert {line.split()[0].split("/")[0] for line in listing.splitlines()[1:]} == written
     assert all(len(path.stem) == 16 for path in (rows_bundle / "code").iterdir())
     assert read_index(rows_bundle).name == "rows"
-
-
-def test_the_c_program_compiles(rows_bundle: Path, tmp_path: Path):
-    compiler = shutil.which("cc") or pytest.skip("no C compiler")
-    triton = pytest.importorskip("triton")
-    (block,) = blocks(BUNDLE, "c")
-    (tmp_path / "softmax.c").write_text(block.text)
-    headers = Path(triton.__file__).parent / "backends/amd/include"
-    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-D__HIP_PLATFORM_AMD__", "-isystem", str(headers)]
-    command = [compiler, *flags, "-I", str(rows_bundle / "include"), "-c", "softmax.c"]
-    subprocess.run(command, cwd=tmp_path, check=True)
 
 
 def test_python_of_the_runtime_page(hip_double: DoubleLibrary, rows_bundle: Path, tmp_path: Path):

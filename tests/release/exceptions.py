@@ -61,6 +61,7 @@ TABLE = (
     Rule(r"^pip (install|wheel) ", Action.SKIP, "would change the Python environment of the check, or asks an index"),
     Rule(r"^python -m build\b", Action.SKIP, "asks an index for setuptools"),
     Rule(r"^docker ", Action.SKIP, "needs a container engine; tests/docs look at the Dockerfile"),
+    Rule("^cmake ", Action.SKIP, "needs the packages of ROCm; tests/aot/write/c builds with CMake over a double"),
     Rule(r"^(ruff|mypy)\b", Action.SKIP, ".ci/run runs the linters"),
     Rule(r"^mkdocs serve", Action.SKIP, "does not end"),
     Rule(r"^pytest( -n auto)?$", Action.SKIP, ".ci/run runs the test suite"),

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from aot_runtime.bundle.reading import bundle_id, read_index
+from aot_runtime.contract.records import TEXT_FILES
 
 
 def edit_index(folder: str | Path, edit: Callable[[dict[str, Any]], None]) -> None:
-    """Change a bundle's index and give it the id that it then has, in the header and the stub too."""
+    """Change a bundle's index and give it the id that it then has, in what is generated from it too."""
     path = Path(folder) / "bundle.json"
     index = json.loads(path.read_text())
     old = index["id"]
@@ -22,7 +23,7 @@ def edit_index(folder: str | Path, edit: Callable[[dict[str, Any]], None]) -> No
     index["id"] = "0" * 64
     index["id"] = bundle_id(json.dumps(index).encode())
     path.write_text(json.dumps(index))
-    for file in (*path.parent.glob("include/*.h"), *path.parent.glob("stubs/*.pyi")):
+    for file in (found for name in TEXT_FILES for found in path.parent.glob(name.format(name="*"))):
         file.write_text(file.read_text().replace(old, index["id"]))
 
 

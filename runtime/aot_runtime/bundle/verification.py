@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-from aot_runtime.contract.records import CODE_FOLDER, INDEX, SELFTEST_FOLDER, Index, Variant
+from aot_runtime.contract.records import CODE_FOLDER, INDEX, SELFTEST_FOLDER, TEXT_FILES, Index, Variant
 from aot_runtime.contract.validate import expression_faults
 from aot_runtime.errors import BundleError
 
@@ -18,7 +18,7 @@ from .signature import signature_faults
 from .vector_files import read_vectors
 
 MAX_TEXT_BYTES = 64 << 20
-"""Bytes of the header or the stub that are looked at."""
+"""Bytes of such a file that are looked at."""
 MAX_FAULTS = 100
 """Faults that are told; where there are more, that is said instead."""
 
@@ -128,7 +128,7 @@ def _files(index: Index) -> set[str]:
 
 
 def _texts(folder: Path, index: Index) -> Iterator[str]:
-    """The C header and the stub, which repeat the id of the bundle that they were made with."""
+    """The C interface and the stub, which repeat the id of the bundle that they were made with."""
     for file in _generated(index):
         try:
             text = read_file(folder, file, MAX_TEXT_BYTES)
@@ -139,8 +139,8 @@ def _texts(folder: Path, index: Index) -> Iterator[str]:
             yield f"{file} belongs to another bundle: id {index.id[:12]} is not in it"
 
 
-def _generated(index: Index) -> tuple[str, str]:
-    return f"include/{index.name}.h", f"stubs/{index.name}.pyi"
+def _generated(index: Index) -> Iterator[str]:
+    return (file.format(name=index.name) for file in TEXT_FILES)
 
 
 def _permissions(folder: Path, index: Index) -> Iterator[str]:

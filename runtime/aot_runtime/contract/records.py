@@ -17,6 +17,11 @@ from aot_runtime.errors import BundleError
 FORMAT_VERSION = 1
 INDEX = "bundle.json"
 CODE_FOLDER, SELFTEST_FOLDER = "code", "selftest"
+TEXT_FILES = (
+    "include/{name}.h", "include/{name}_variants.h", "src/{name}.c", "lib/cmake/{name}/{name}Config.cmake",
+    "lib/pkgconfig/{name}.pc", "stubs/{name}.pyi",
+)  # fmt: skip
+"""What is generated from an index for programs that call the bundle, by the bundle's name; each repeats the id."""
 HASH_LENGTH = 16
 """Hex digits of the SHA-256 of a file in these folders that are its name."""
 GLOBAL_SCRATCH, PROFILE_SCRATCH = ".global_scratch", ".profile_scratch"

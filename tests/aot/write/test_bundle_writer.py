@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from aot.write.header import header_text
+from aot.write.c.files import c_files
 from aot_runtime.bundle.reading import read_blob
 from aot_runtime.call.planner import Planner
 from aot_runtime.call.stub import stub_text
@@ -103,10 +103,11 @@ def test_files_are_what_the_index_says(tmp_path: Path):
     project = Project(tmp_path)
     project.build("--filter", "block=16")
     folder, index = project.folder_of(), project.bundle()
-    files = {"bundle.json", "include/tiny.h", "stubs/tiny.pyi", *(blob.file for blob in index.blobs.values())}
+    texts = {file.format(name="tiny") for file in records.TEXT_FILES}
+    files = {"bundle.json", *texts, *(blob.file for blob in index.blobs.values())}
     assert set(contents(folder)) == files and len(index.blobs) == 4
     assert {(folder / file).stat().st_mode & 0o777 for file in files} == {0o644}, "all may read them"
-    assert (folder / "include/tiny.h").read_text() == header_text(index)
+    assert {file: (folder / file).read_bytes() for file in texts - {"stubs/tiny.pyi"}} == c_files(index)
     assert (folder / "stubs/tiny.pyi").read_text() == stub_text(index)
     for key, blob in index.blobs.items():  # their names are as the reader has them
         assert len(key) == records.HASH_LENGTH and blob.sha256.startswith(key)

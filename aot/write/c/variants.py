@@ -1,4 +1,4 @@
-"""A bundle as a C header: what a C or C++ program needs to launch its kernels, with no Python.
+"""The C header of a bundle's variants: what a program needs that chooses and launches kernels itself.
 
 Every variant gets a descriptor (symbol, code-object file, block, LDS), its kernarg struct, and an inline launcher.
 A device address is a `uint64_t` in the structs and not a `void *`: it is 8 bytes whatever the host's pointers are,
@@ -7,31 +7,14 @@ CUDA's `CUdeviceptr` is an integer already, and a host program cannot dereferenc
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from aot_runtime.contract import records
 from aot_runtime.contract.names import axis_names
 
-HASH_LENGTH = 12
-"""Hex digits of a variant's or a struct's name: the same variant has the same name in every build."""
-
-# What a kernel's parameter may be named like, and a member of a struct may not: keywords of C11 and C++17, types that
-# the struct has, macros of the included headers and of compilers.
-_TAKEN = frozenset({
-    "alignas", "alignof", "and_eq", "asm", "auto", "bitand", "bitor", "bool", "case", "catch", "char", "compl",
-    "const", "const_cast", "constexpr", "decltype", "default", "delete", "do", "double", "dynamic_cast", "enum",
-    "explicit", "export", "extern", "false", "float", "friend", "goto", "inline", "int", "long", "mutable",
-    "namespace", "new", "noexcept", "not_eq", "nullptr", "operator", "or_eq", "private", "protected", "public",
-    "register", "reinterpret_cast", "restrict", "short", "signed", "sizeof", "static", "static_assert", "static_cast",
-    "struct", "switch", "template", "this", "thread_local", "throw", "true", "typedef", "typeid", "typename", "union",
-    "unsigned", "using", "virtual", "void", "volatile", "wchar_t", "xor", "xor_eq",
-    *(f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    "NULL", "i386", "linux", "unix",
-})  # fmt: skip
+from .naming import member_names, prefix_of, struct_name, variant_names
+from .spelling import c_type, comment, string, uncommented
 
 _COMMON = """\
 #include <assert.h>
@@ -100,61 +83,29 @@ class _Member:
         return f"{self.declared_type} {self.name}{f'[{self.count}]' if self.count else ''};"
 
 
-def header_text(index: records.Index) -> str:
+def variants_text(index: records.Index) -> str:
     """The C header of a bundle; valid as C11 and as C++17, with and without the GPU API's own header.
 
     Args:
         index: with its `id` filled in, which the header repeats.
     """
-    prefix = identifier(index.name, index.target.arch)
+    prefix = prefix_of(index)
+    names = variant_names(index)
     api = _APIS[index.target.backend]
     return "\n".join(
         [
             _introduction(index),
-            f"#ifndef {prefix.upper()}_H",
-            f"#define {prefix.upper()}_H",
+            f"#ifndef {prefix.upper()}_VARIANTS_H",
+            f"#define {prefix.upper()}_VARIANTS_H",
             "",
             _COMMON,
             _api_launcher(api),
             *_constants(index, prefix),
-            *(line for op in index.ops for line in _op(index, op, prefix, api)),
+            *(line for op in index.ops for line in _op(index, names, op, prefix, api)),
             "#endif",
             "",
         ]
     )
-
-
-def identifier(*parts: str) -> str:
-    """The parts as one C identifier; what it cannot have becomes an underscore."""
-    text = re.sub(r"[^A-Za-z0-9]+", "_", "_".join(parts)).strip("_")
-    return text if text[:1].isalpha() else f"n{text}"
-
-
-def variant_name(prefix: str, variant: records.Variant) -> str:
-    """A variant's name in the header: from what it is, and not from its place in the bundle."""
-    key = [variant.op, variant.launch, sorted(variant.axis_values.items()), variant.aligned, variant.config]
-    return identifier(prefix, variant.op, _digest(key))
-
-
-def struct_name(prefix: str, variant: records.Variant) -> str:
-    """The name of a variant's kernarg struct, which all variants of its op with the same layout have in common."""
-    key = [variant.op, variant.kernarg_bytes, [(arg.name, _c_type(arg), arg.offset) for arg in variant.kernargs]]
-    return identifier(prefix, variant.op, "kernargs", _digest(key))
-
-
-def member_names(variant: records.Variant) -> tuple[str, ...]:
-    """The name of each kernarg in its struct."""
-    names: list[str] = []
-    for arg in variant.kernargs:
-        name = identifier(arg.name)
-        while name in _TAKEN or name in names:
-            name += "_"
-        names.append(name)
-    return tuple(names)
-
-
-def _digest(key: Any) -> str:
-    return hashlib.sha256(records.encode_json(key)).hexdigest()[:HASH_LENGTH]
 
 
 def _introduction(index: records.Index) -> str:
@@ -170,23 +121,14 @@ strides and the extents that the op aligns multiples of 16, and no tensor reache
 but for those that the op calls large. The address of a tensor that a call does not have is 0.
 
 {_USE[index.target.backend]}"""
-    return _comment(text)
-
-
-def _comment(text: str) -> str:
-    return "\n".join(["/*", *(f" * {line}".rstrip() for line in _uncommented(text).splitlines()), " */"])
-
-
-def _uncommented(text: str) -> str:
-    """Text that neither ends a comment nor starts one."""
-    return text.replace("*/", "* /").replace("/*", "/ *")
+    return comment(text)
 
 
 def _constants(index: records.Index, prefix: str) -> list[str]:
     name = prefix.upper()
     return [
-        f"#define {name}_BUNDLE_ID {_string(index.id)}",
-        f"#define {name}_ARCH {_string(index.target.arch)}",
+        f"#define {name}_BUNDLE_ID {string(index.id)}",
+        f"#define {name}_ARCH {string(index.target.arch)}",
         f"#define {name}_WARP_SIZE {index.target.warp_size}",
         f"#define {name}_VARIANTS {len(index.variants)}",
         f"#define {name}_CODE_OBJECTS {len(index.blobs)}",
@@ -194,27 +136,21 @@ def _constants(index: records.Index, prefix: str) -> list[str]:
     ]
 
 
-def _string(text: str) -> str:
-    """A C string literal of printable ASCII; other bytes as octal escapes, which do not run into what follows."""
-    plain = "".join(chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode())
-    return f'"{plain}"'
-
-
 # Structs
 
 
-def _op(index: records.Index, op: records.Op, prefix: str, api: _Api) -> Iterator[str]:
-    variants = [variant for variant in index.variants if variant.op == op.name]
+def _op(index: records.Index, names: list[str], op: records.Op, prefix: str, api: _Api) -> Iterator[str]:
+    variants = [(name, item) for name, item in zip(names, index.variants, strict=True) if item.op == op.name]
     structs: dict[str, records.Variant] = {}
-    for variant in variants:
+    for _, variant in variants:
         structs.setdefault(struct_name(prefix, variant), variant)
     yield f"/* {op.name}: {len(variants)} variants */"
     yield ""
     for name, variant in structs.items():
         yield from _struct(name, variant)
         yield from _guarded(api, _struct_launcher(name, api))
-    for variant in variants:
-        yield from _variant(index.blobs, op, variant, prefix, api)
+    for name, variant in variants:
+        yield from _variant(index.blobs, op, name, variant, struct_name(prefix, variant), api)
 
 
 def _struct(name: str, variant: records.Variant) -> Iterator[str]:
@@ -222,7 +158,7 @@ def _struct(name: str, variant: records.Variant) -> Iterator[str]:
     width = max((len(member.declaration) for member in members), default=0)
     yield f"struct {name} {{"
     for member in members:
-        yield f"    {member.declaration:<{width}} /* {member.offset}: {_uncommented(member.comment)} */"
+        yield f"    {member.declaration:<{width}} /* {member.offset}: {uncommented(member.comment)} */"
     yield "};"
     yield f'static_assert(sizeof(struct {name}) == {variant.kernarg_bytes}, "size of the segment");'
     for member in members:
@@ -235,7 +171,7 @@ def _members(variant: records.Variant) -> Iterator[_Member]:
     end = 0
     for arg, name in zip(variant.kernargs, names, strict=True):
         yield from _padding(end, arg.offset, names)
-        yield _Member(_c_type(arg), name, arg.offset, _meaning(arg))
+        yield _Member(c_type(arg), name, arg.offset, _meaning(arg))
         end = arg.offset + arg.size
     yield from _padding(end, variant.kernarg_bytes, names)
 
@@ -248,14 +184,6 @@ def _padding(start: int, end: int, taken: Iterable[str]) -> Iterator[_Member]:
         yield _Member("uint8_t", name, start, "not read", end - start)
 
 
-def _c_type(arg: records.Kernarg) -> str:
-    """The C type of a kernarg. Pointers, booleans and half-precision numbers are unsigned integers of their size."""
-    if arg.type in ("fp32", "fp64"):
-        return "float" if arg.type == "fp32" else "double"
-    signed = arg.type in ("i8", "i16", "i32", "i64")
-    return f"{'' if signed else 'u'}int{arg.size * 8}_t"
-
-
 def _meaning(arg: records.Kernarg) -> str:
     if not arg.type.startswith("*"):
         return arg.value
@@ -266,9 +194,8 @@ def _meaning(arg: records.Kernarg) -> str:
 
 
 def _variant(
-    blobs: Mapping[str, records.Blob], op: records.Op, variant: records.Variant, prefix: str, api: _Api
+    blobs: Mapping[str, records.Blob], op: records.Op, name: str, variant: records.Variant, struct: str, api: _Api
 ) -> Iterator[str]:
-    name, struct = variant_name(prefix, variant), struct_name(prefix, variant)
     numbers = (
         variant.num_warps * variant.warp_size,
         variant.lds_bytes,
@@ -276,10 +203,10 @@ def _variant(
         variant.global_scratch.bytes,
         variant.profile_scratch.bytes,
     )
-    yield _comment(describe(op, variant))
+    yield comment(describe(op, variant))
     yield f"typedef struct {struct} {name}_kernargs;"
     yield f"static const aot_kernel {name} = {{"
-    yield f"    {_string(variant.symbol)}, {_string(blobs[variant.code].file)}, {', '.join(map(str, numbers))}"
+    yield f"    {string(variant.symbol)}, {string(blobs[variant.code].file)}, {', '.join(map(str, numbers))}"
     yield "};"
     yield from _guarded(api, _variant_launcher(name, struct, api))
 

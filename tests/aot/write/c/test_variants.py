@@ -1,4 +1,4 @@
-"""The C header of a bundle: it compiles as C and as C++, and says of every variant what the index says."""
+"""The C header of a bundle's variants: it compiles as C and as C++, and says of each what the index says."""
 
 import json
 import subprocess
@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aot.write.header import describe, header_text, member_names, struct_name, variant_name
+from aot.write.c.naming import member_names, struct_name, variant_names
+from aot.write.c.variants import describe, variants_text
 from aot_runtime.contract import records
+from tests.support.c_interface.calling import LANGUAGES, WARNINGS
 from tests.support.sample_index import sample_index
 
 PREFIX = "sample_gfx942"
-WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
-LANGUAGES = {"c11": ["cc", "-std=c11", "-x", "c"], "c++17": ["c++", "-std=c++17", "-x", "c++"]}
 
 # What a launch goes through in hip_runtime_api.h and cuda.h, with a body that prints what it was called with.
 FAKE_API = """
@@ -62,7 +62,7 @@ def compile_source(folder: Path, source: str, language: str, *flags: str) -> Pat
 
 def printed(folder: Path, index: records.Index, language: str, body: str, before: str = "") -> list[object]:
     """The lines that a program prints, each JSON. It includes the header of an index."""
-    (folder / "sample.h").write_text(header_text(index))
+    (folder / "sample.h").write_text(variants_text(index))
     source = f'{before}\n#include "sample.h"\n#include <stdio.h>\nint main(void)\n{{\n{body}\nreturn 0;\n}}\n'
     output = subprocess.run([compile_source(folder, source, language)], capture_output=True, text=True, check=True)
     return [json.loads(line) for line in output.stdout.splitlines()]
@@ -73,8 +73,8 @@ def test_a_program_sees_every_offset_and_launch_parameter(sample: records.Index,
     constants = [f"{PREFIX.upper()}_{name}" for name in ("BUNDLE_ID", "ARCH", "WARP_SIZE", "VARIANTS", "CODE_OBJECTS")]
     lines = [f'printf("[\\"%s\\",\\"%s\\",%d,%d,%d]\\n", {", ".join(constants)});']
     expected: list[object] = [[sample.id, "gfx942", 64, len(sample.variants), 2]]
-    for variant in sample.variants:
-        name, members = variant_name(PREFIX, variant), member_names(variant)
+    for name, variant in zip(variant_names(sample), sample.variants, strict=True):
+        members = member_names(variant)
         fields = ("block_threads", "lds_bytes", "kernarg_bytes", "global_scratch_bytes", "profile_scratch_bytes")
         numbers = [f"(size_t){name}.{field}" for field in fields] + [f"sizeof({name}_kernargs)"]
         for member in members:
@@ -95,8 +95,8 @@ def test_a_launch_passes_the_struct_as_the_kernarg_segment(
     tmp_path: Path, language: str, arch: str, backend: str, api: dict[str, str]
 ):
     index = sample_index(arch, backend)
-    variant = next(v for v in index.variants if v.op == "reduce" and not v.aligned and v.lds_bytes == 512)
-    name = variant_name(f"sample_{arch}", variant)
+    named = zip(variant_names(index), index.variants, strict=True)
+    name, variant = next((n, v) for n, v in named if v.op == "reduce" and not v.aligned and v.lds_bytes == 512)
     body = f"""
     {name}_kernargs args;
     memset(&args, 0, sizeof args);
@@ -128,8 +128,8 @@ def test_a_launch_passes_the_struct_as_the_kernarg_segment(
 def test_launchers_compile_against_the_real_api(tmp_path: Path, language: str, arch: str, backend: str, include: str):
     backends = Path(pytest.importorskip("triton").__file__).parent / "backends"
     index = sample_index(arch, backend)
-    (tmp_path / "sample.h").write_text(header_text(index))
-    name = variant_name(f"sample_{arch}", index.variants[0])
+    (tmp_path / "sample.h").write_text(variants_text(index))
+    name = variant_names(index)[0]
     used = f'{include}\n#include "sample.h"\nint main(void) {{ return sizeof(&{name}_launch) == 0; }}\n'
     flags = [item for vendor in ("amd", "nvidia") for item in ("-isystem", str(backends / vendor / "include"))]
     compile_source(tmp_path, used, language, "-c", *flags)
@@ -137,7 +137,7 @@ def test_launchers_compile_against_the_real_api(tmp_path: Path, language: str, a
 
 def test_structs(sample: records.Index):
     """Variants of one layout share one. Offsets do not depend on how a compiler pads: gaps are members."""
-    text = header_text(sample)
+    text = variants_text(sample)
     names = {struct_name(PREFIX, variant) for variant in sample.variants}
     assert len(names) == 4  # reduce: aligned, general, its second launch; swap
     assert all(text.count(f"struct {name} {{") == 1 for name in names)
@@ -146,24 +146,24 @@ def test_structs(sample: records.Index):
 
 
 def test_names_do_not_depend_on_the_rest_of_the_bundle(sample: records.Index):
-    names = [variant_name(PREFIX, variant) for variant in sample.variants]
+    names = variant_names(sample)
     assert len(set(names)) == len(names)
     fewer = msgspec.structs.replace(sample, variants=sample.variants[5:])
-    text = header_text(fewer)
+    text = variants_text(fewer)
     assert all(f"static const aot_kernel {name} = " in text for name in names[5:])
     assert not any(name in text for name in names[:5])
 
 
 def test_headers_of_two_architectures_fit_in_one_program(tmp_path: Path):
     for arch in ("gfx942", "gfx950"):
-        (tmp_path / f"{arch}.h").write_text(header_text(sample_index(arch)))
+        (tmp_path / f"{arch}.h").write_text(variants_text(sample_index(arch)))
     source = '#include "gfx942.h"\n#include "gfx950.h"\n#include "gfx942.h"\nint main(void) { return 0; }\n'
     for language in LANGUAGES:
         compile_source(tmp_path, source, language)
 
 
 def test_a_variant_is_described_in_a_comment(sample: records.Index):
-    text = header_text(sample)
+    text = variants_text(sample)
     variant = next(v for v in sample.variants if v.launch == 0 and v.config == 1 and v.axis_values["WEIGHTED"])
     described = describe(sample.ops[0], variant)
     assert described == (
@@ -187,7 +187,7 @@ def test_text_of_the_index_cannot_break_out_of_its_comment_or_string(sample: rec
         ops=(op, sample.ops[1]),
         variants=(msgspec.structs.replace(first, symbol=hostile, kernargs=(arg, *first.kernargs[1:])),),
     )
-    name = variant_name(PREFIX, index.variants[0])
+    (name,) = variant_names(index)
     body = f'for (const char *c = {name}.symbol; *c; c++) printf("%d\\n", *c);'
     for language in LANGUAGES:
         assert bytes(printed(tmp_path, index, language, body)).decode() == hostile

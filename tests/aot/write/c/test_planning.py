@@ -1,0 +1,156 @@
+"""Plans in C against plans in Python: the same variant, grid, kernargs and workspaces, or the same error."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from aot.manifest.loading import load_manifest
+from aot.plan.bundles import plan_bundle
+from aot.targets import parse_arch
+from aot.write.c.naming import variant_names
+from aot_runtime.bundle.reading import read_index
+from aot_runtime.call.decision import Decision, LaunchDecision
+from aot_runtime.call.launches import kernarg_image
+from aot_runtime.call.planner import Planner, op_planner
+from aot_runtime.contract.records import Blob, Index, Op
+from aot_runtime.errors import AotError, NoVariantError
+from tests.support.c_interface.calling import ARGUMENT, NO_VARIANT, PlannedInC, tensor
+from tests.support.c_interface.random_calls import RandomCall, RandomCalls
+from tests.support.on_demand import index_of
+
+ROOT = Path(__file__).parents[4]
+CUS, XCDS = (1, 38, 304), 8
+ONLY_IN_C = ("reaches further than 2**53 elements", "more than 64 bits", "beyond 2**53")
+"""What C refuses, as its page says, and Python takes or refuses for something else."""
+
+
+class Compared:
+    """A bundle's planners in both languages."""
+
+    def __init__(self, index: Index, folder: Path):
+        self.index, self.c = index, PlannedInC(index, folder)
+        self.names = dict(zip(map(id, index.variants), variant_names(index), strict=True))
+        self.seen: Counter[str] = Counter()
+
+    def compare(self, op: Op, planner: Planner, call: RandomCall, cus: int) -> None:
+        tensors = {
+            name: None if item is None else tensor(call.addresses[name], item.dtype, item.shape, item.strides)
+            for name, item in call.layouts.items()
+        }
+        found = self.c.plan(op.name, tensors, call.scalars, cus, XCDS)
+        if isinstance(found, tuple) and any(text in found[1] for text in ONLY_IN_C):
+            self.seen["only in C"] += 1
+            return
+        wanted = self._in_python(op, planner, call, cus)
+        if isinstance(wanted, tuple) and len(wanted[1]) > 500:  # it is cut off in C
+            found, wanted = (found[0], found[1][:500]), (wanted[0], wanted[1][:500])
+        assert found == wanted, (op.name, call)
+
+    def _in_python(self, op: Op, planner: Planner, call: RandomCall, cus: int) -> Any:
+        target = self.index.target
+        try:
+            decision = planner.decide(call.layouts, call.scalars, (target.backend, 0), cus, target.arch, XCDS)
+            launches = [self._launch(op, item, call) for item in decision.launches]
+        except AotError as error:
+            none = isinstance(error, NoVariantError)
+            self.seen["not built" if none else "refused"] += 1
+            return NO_VARIANT if none else ARGUMENT, str(error)
+        self.seen["launched"] += 1
+        return {"launches": [item for item in launches if 0 not in item[1]], "workspaces": self._spaces(decision)}
+
+    def _launch(self, op: Op, item: LaunchDecision, call: RandomCall) -> list[Any]:
+        image = bytearray(kernarg_image(op, item.variant, item.values, frozenset()))
+        for arg in item.variant.kernargs:
+            if arg.type.startswith("*") and arg.value in call.addresses:
+                image[arg.offset : arg.offset + 8] = call.addresses[arg.value].to_bytes(8, "little")
+        groups = item.grid[0] * item.grid[1] * item.grid[2]
+        name, scratch = self.names[id(item.variant)], item.variant.global_scratch.bytes * groups
+        return [name, list(item.grid), image.hex(), scratch]
+
+    @staticmethod
+    def _spaces(decision: Decision) -> list[int]:
+        return [nbytes for _, nbytes, _ in decision.workspaces]
+
+
+def compare_many(index: Index, folder: Path, count: int) -> Counter[str]:
+    """Compare `count` calls of each op."""
+    compared, drawn = Compared(index, folder), random.Random(5)
+    for op in index.ops:
+        planner, calls = op_planner(index, op.name), RandomCalls(op, index.target, drawn)
+        made = ((cus, calls.make(cus)) for cus in (drawn.choice(CUS) for _ in range(20 * count)))
+        for cus, call in itertools.islice(((cus, call) for cus, call in made if call is not None), count):
+            compared.compare(op, planner, call, cus)
+    return compared.seen
+
+
+def with_segments(index: Index) -> Index:
+    """With the size of each kernarg segment, and a code object, which only code tells otherwise."""
+    variants = tuple(
+        msgspec.structs.replace(
+            variant, code="none", symbol=variant.op,
+            kernarg_bytes=max((arg.offset + arg.size for arg in variant.kernargs), default=0),
+        )
+        for variant in index.variants
+    )  # fmt: skip
+    return msgspec.structs.replace(index, variants=variants, blobs={"none": Blob("code/none.hsaco", 1, "0" * 64)})
+
+
+def planned(manifest: str, arch: str) -> Index:
+    """The index of a shipped manifest, nothing of it compiled; the dispatcher needs no code to plan."""
+    index = index_of(plan_bundle(load_manifest(ROOT / f"manifests/{manifest}.yaml"), parse_arch(arch), {}, False))
+    return with_segments(index)
+
+
+def test_a_bundle_with_a_bit_of_everything(small_bundle: Path, tmp_path: Path):
+    seen = compare_many(read_index(small_bundle), tmp_path, 400)
+    assert seen["launched"] > 500 and seen["refused"] > 200 and seen["not built"] > 5
+
+
+@pytest.mark.parametrize(
+    ("manifest", "arch"),
+    [
+        ("rows", "gfx942"),
+        *(
+            pytest.param(manifest, arch, marks=pytest.mark.slow)
+            for manifest, arch in [
+                *itertools.product(("attention", "decode", "gemm", "attention_quantised"), ("gfx942", "sm_90")),
+                ("rows", "sm_90"), ("llama", "gfx1100"), ("attention_mods", "gfx90a"), ("memory", "gfx950"),
+            ]
+        ),
+    ],
+)  # fmt: skip
+def test_shipped_manifests(tmp_path: Path, manifest: str, arch: str):
+    index = planned(manifest, arch)
+    seen = compare_many(index, tmp_path, 60 if manifest == "rows" else 400)
+    assert seen["launched"] > 5 * len(index.ops) and seen["only in C"] < 0.05 * sum(seen.values())
+
+
+def test_memory_is_shared_where_numpy_says_so(small_bundle: Path, tmp_path: Path):
+    c, drawn = PlannedInC(read_index(small_bundle), tmp_path), random.Random(3)
+    room = np.zeros(1 << 16, np.uint8)
+    start = room.ctypes.data
+    seen: Counter[bool] = Counter()
+    for _ in range(3000):
+        views = []
+        for _ in range(2):
+            rank = drawn.randrange(4)
+            shape = tuple(drawn.choice((0, 1, 2, 3, 5, 7)) if drawn.random() < 0.9 else 12 for _ in range(rank))
+            strides = tuple(drawn.choice((-8, -3, -1, 0, 1, 2, 3, 4, 6, 8, 15, 40, 64)) for _ in range(rank))
+            low = sum(min(0, (n - 1) * step) for n, step in zip(shape, strides, strict=True))
+            offset = drawn.randrange(64) - low
+            views.append(np.lib.stride_tricks.as_strided(room[offset:], shape, strides))
+        one, other = (
+            tensor(v.__array_interface__["data"][0] if v.size else start, "uint8", v.shape, v.strides) for v in views
+        )
+        expected = bool(np.shares_memory(*views))
+        assert c.share_memory(one, other) == expected, views
+        seen[expected] += 1
+    assert min(seen.values()) > 300
