@@ -231,7 +231,7 @@ class _Log:
         self.failed += isinstance(result, CompileFailure)
         _log_result(self.labels[key], result)
         now = time.monotonic()
-        if now >= self.next_line:
+        if now >= self.next_line and self.done < self.total:
             left = (now - self.started) * (self.total - self.done) / self.done
             minutes, seconds = divmod(round(left), 60)
             note = f", {minutes}:{seconds:02} left{_failed(self.failed)}"
