@@ -11,7 +11,7 @@ import contextlib
 import sys
 import threading
 from typing import Any, Protocol
-from weakref import WeakValueDictionary, ref
+from weakref import WeakValueDictionary
 
 from aot_runtime.errors import CaptureError, DeviceMemoryError, DriverCallError
 
@@ -25,8 +25,17 @@ KEPT_TOTAL = 64 << 20
 """Bytes that are kept altogether."""
 
 
-Users = dict[int, "ref[Any] | None"]
-"""Streams that use some memory, by handle: a `Stream`, or None for the default stream and other libraries' streams."""
+class Life:
+    """Whether a stream of ours was destroyed. A weak reference does not tell: it may be cleared before that."""
+
+    __slots__ = ("is_over",)
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+
+Users = dict[int, Life | None]
+"""Streams that use some memory, by handle; None for the default stream and those of other libraries."""
 
 
 class WorkspaceOwner(Protocol):
@@ -66,8 +75,8 @@ def _is_user(users: Users, stream: int) -> bool:
     """Whether a stream is among those noted; the handle of one that was destroyed may be another's by now."""
     if stream not in users:
         return False
-    user = users[stream]
-    return user is None or user() is not None
+    life = users[stream]
+    return life is None or not life.is_over
 
 
 _Release = tuple[int, int, int, "Users | None", object]
@@ -86,7 +95,9 @@ class DeviceMemory:
         self._kept_bytes = 0
         self._lock = threading.RLock()  # releasing may happen anywhere that garbage is collected
         self._deferred: list[_Release] = []
+        self._lives: dict[int, Life] = {}
         self._retired: list[int] = []
+        self._ordering = 0
 
     def allocate(self, nbytes: int, stream: int) -> Allocation:
         """Memory for work of `stream`. Raises `CaptureError` on a stream that is being captured."""
@@ -131,10 +142,21 @@ class DeviceMemory:
             self._deferred.append((address, size, stream, others, own))
             return
         with contextlib.suppress(DriverCallError):  # another library's stream that is gone: the pool keeps the memory
-            for other in [other for other in others or () if _is_user(others or {}, other)]:
-                order_after(self.driver, self.index, stream, other)
+            if others:
+                self._order_after_users(stream, others)
             if not self._keep(address, size, stream):
                 self.driver.free(self.index, address, stream)
+
+    def _order_after_users(self, stream: int, users: Users) -> None:
+        with self._lock:
+            self._ordering += 1  # a stream that the garbage collector drops meanwhile is destroyed afterwards
+            try:
+                for user in users:
+                    if _is_user(users, user):
+                        order_after(self.driver, self.index, stream, user)
+            finally:
+                self._ordering -= 1
+                self._destroy_retired()
 
     def _keep(self, address: int, size: int, stream: int) -> bool:
         # A foreign stream may be destroyed, and its handle given to another, without our knowing.
@@ -149,29 +171,33 @@ class DeviceMemory:
 
     def release_deferred(self) -> None:
         """Give back what was released during captures, once there are none."""
+        self._destroy_retired()
         while self._deferred and not self.graphs:
             self.release(*self._deferred.pop())
-        while self._retired and not self.graphs:
-            self.retire(self._retired.pop())
 
     def note(self, owner: Allocation, stream: int) -> None:
         """Note that work of a stream uses some memory; streams that were destroyed since are forgotten."""
         with self._lock:
+            life = self._lives.setdefault(stream, Life()) if stream in self.streams else None
             others = owner.others or {}
-            found = self.streams.get(stream)
-            kept = {other: user for other, user in others.items() if _is_user(others, other)}
-            owner.others = {**kept, stream: None if found is None else ref(found)}
+            owner.others = {**{user: others[user] for user in others if _is_user(others, user)}, stream: life}
 
     def retire(self, stream: int) -> None:
         """Destroy a stream that nobody can give work any more. The default stream waits for its work, so that memory
         which the work uses is not given back before; while a stream is captured, that would break the capture."""
-        if self.graphs:
-            self._retired.append(stream)
-            return
-        self.trim(stream)
-        with contextlib.suppress(DriverCallError):  # what failed on it is over
-            order_after(self.driver, self.index, 0, stream)
-        self.driver.destroy_stream(self.index, stream)
+        self._retired.append(stream)
+        self._destroy_retired()
+
+    def _destroy_retired(self) -> None:
+        with self._lock:
+            while self._retired and not self.graphs and not self._ordering:
+                stream = self._retired.pop()
+                self.trim(stream)
+                with contextlib.suppress(DriverCallError):  # what failed on it is over
+                    order_after(self.driver, self.index, 0, stream)
+                if life := self._lives.pop(stream, None):
+                    life.is_over = True
+                self.driver.destroy_stream(self.index, stream)
 
     def give_back(self, keep: int) -> None:
         """Wait for the device's streams, and give memory that nothing uses back to the system; see `Device.trim`."""

@@ -70,6 +70,22 @@ def test_an_array_forgets_streams_that_are_destroyed():
 
 
 @in_double()
+def test_streams_and_arrays_in_one_cycle():
+    """The garbage collector finalises them in any order: memory is given back after the work of what used it."""
+    device, double = get_device("hip:0"), Double()
+    for first in (True, False):
+        stream, x = device.stream(), device.empty(MIB, "float32")
+        x.owner.used_on(stream.handle)
+        cycle = [x, stream] if first else [stream, x]
+        cycle.append(cycle)
+        waits = double.calls("hipStreamWaitEvent")
+        del stream, x, cycle
+        gc.collect()
+        assert double.calls("hipStreamWaitEvent") > waits
+        assert (double.alive("stream"), double.alive("event"), double.allocated()) == (0, 0, 0)
+
+
+@in_double()
 def test_a_stream_that_is_dropped_during_a_capture_is_destroyed_after_it():
     device, double = get_device("hip:0"), Double()
     stream, other = device.stream(), device.stream()
