@@ -155,7 +155,7 @@ class DeviceMemory:
                     if _is_user(users, user):
                         order_after(self.driver, self.index, stream, user)
             finally:
-                self._ordering = 0
+                self._ordering -= 1
                 self._destroy_retired()
 
     def _keep(self, address: int, size: int, stream: int) -> bool:
