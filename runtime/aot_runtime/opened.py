@@ -14,7 +14,7 @@ from aot_runtime.call.documentation import bundle_help, bundle_html, bundle_titl
 from aot_runtime.call.op import build_op
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract.names import TYPE_NAME, TYPE_OPS
-from aot_runtime.contract.records import INDEX, Index, Op, Variant
+from aot_runtime.contract.records import CODE_FOLDER, INDEX, Index, Op, Variant
 from aot_runtime.device.device import Device
 from aot_runtime.device.identity import Shared
 from aot_runtime.device.registry import find_device
@@ -142,7 +142,7 @@ class OpenBundle(Shared):
                 error.args = (f"{error} (code object {self.path / self.index.blobs[code].file})",)
                 raise
         self._functions[key] = driver.get_function(index, self._modules[code], symbol, lds_bytes)
-        log("loaded %s of %s on %s", symbol, self.index.blobs[code].file, self.device)
+        log("loaded %s of %s/%s on %s", symbol, CODE_FOLDER, code, self.device)
         return self._functions[key]
 
     def _image(self, code: str) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -41,8 +41,9 @@ class ArrayDevice(Protocol):
 class DeviceArray(OneOfAKind):
     """An array in the memory of one GPU.
 
-    Make one with `Device.array`, `Device.empty` or `Device.wrap`; views share memory. Like numpy, `strides` are in
-    bytes; `layout.strides` are in elements.
+    Make one with `Device.array`, `empty`, `zeros`, `full` or `wrap`; views share memory. Like numpy, `strides` are in
+    bytes; `layout.strides` are in elements. Its content is the device's: comparing arrays, and asking whether one is
+    true, is a `TypeError`; an array is hashed by what it is, not by its content.
     """
 
     __slots__ = ("__weakref__", "device", "layout", "owner", "ptr")
@@ -82,6 +83,24 @@ class DeviceArray(OneOfAKind):
 
     def __repr__(self) -> str:
         return f"DeviceArray({self.layout!r} on {self.device})"
+
+    def _repr_html_(self) -> str:
+        facts = {"shape": self.shape, "dtype": self.dtype, "device": self.device, "bytes": self.nbytes}
+        rows = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in facts.items())
+        return f"<table>{rows}</table>"
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise TypeError(
+            f"{self!r} is not compared on the device: compare what its numpy() gives; `is` says whether two are one"
+        )
+
+    __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            f"whether {self!r} is true is in its content: ask what its numpy() gives, its size, or whether it `is None`"
+        )
 
     # Views
 

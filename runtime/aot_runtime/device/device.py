@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from aot_runtime.contract.dtypes import dtype_name
+from aot_runtime.contract.dtypes import dtype_name, numpy_dtype
 from aot_runtime.contract.layout import Layout, Shape, make_layout, packed_strides
 from aot_runtime.errors import ArgumentError, CaptureError
 from aot_runtime.texts import shown
@@ -53,6 +53,31 @@ class Device(Shared):
         layout = make_layout(self.key, dtype_name(dtype), extents, packed_strides(extents, order), True)
         return self.new(layout, layout.size * layout.itemsize, self.handle(stream))
 
+    def zeros(self, shape: Shape | int, dtype: Any, *, order: Shape | None = None, stream: Any = None) -> DeviceArray:
+        """As `empty`, filled with zeros."""
+        result = self.empty(shape, dtype, order=order, stream=stream)
+        result.fill(0, stream)
+        return result
+
+    def full(
+        self, shape: Shape | int, value: Any, dtype: Any, *, order: Shape | None = None, stream: Any = None
+    ) -> DeviceArray:
+        """As `empty`, filled with a number, which is converted as numpy does it."""
+        name = dtype_name(dtype)
+        try:
+            element = np.asarray(value, numpy_dtype(name))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ArgumentError(f"{shown(value)} is no {name} to fill an array with: {error}") from None
+        if element.shape:
+            raise ArgumentError(f"{shown(value)} is no {name} to fill an array with: it is no single number")
+        result = self.empty(shape, name, order=order, stream=stream)
+        content = element.tobytes()
+        if len(set(content)) == 1:
+            result.fill(content[0], stream)
+        else:
+            result.copy_from(np.full(result.shape, element), stream)
+        return result
+
     def new(self, layout: Layout, nbytes: int, stream: int) -> DeviceArray:
         """As `empty`, for a packed layout of this device and its size in bytes."""
         if not nbytes:
@@ -62,7 +87,7 @@ class Device(Shared):
 
     def array(self, host: Any, dtype: Any = None, *, order: Shape | None = None, stream: Any = None) -> DeviceArray:
         """Copy a numpy array (or what numpy makes one of) to the device, packed."""
-        source = np.asarray(host, dtype)
+        source = np.asarray(host, None if dtype is None else numpy_dtype(dtype_name(dtype)))
         result = self.empty(source.shape, source.dtype, order=order, stream=stream)
         result.copy_from(source, stream)
         return result

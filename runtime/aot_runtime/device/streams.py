@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from .drivers.base import Driver
 from .identity import OneOfAKind
@@ -40,6 +40,15 @@ class Stream(OneOfAKind):
     def wait(self, event: Event) -> None:
         """Make later work of the stream wait for an event."""
         self.device.driver.wait_event(self.device.index, self.handle, event.handle)
+
+    def __repr__(self) -> str:
+        return f"<stream {self.handle:#x} on {self.device}>"
+
+    def __enter__(self) -> NoReturn:
+        """Refused: torch and cupy have a current stream, which a thread's calls take; here a call says which it is."""
+        raise TypeError("there is no current stream that `with` could set: pass stream= to each call")
+
+    def __exit__(self, *_: object) -> None: ...
 
     def __del__(self) -> None:
         if getattr(self, "handle", 0) and not sys.is_finalizing():

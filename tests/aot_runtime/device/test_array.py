@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import operator
 from itertools import permutations
 
 import ml_dtypes
@@ -194,6 +195,69 @@ def test_fill_and_copies_that_are_refused():
     assert (x.numpy()[1:3] == 0x0101).all() and (x.numpy()[[0, 3]] == counted((4, 8))[[0, 3]]).all()
     x.T.fill(0xFF)
     assert (x.numpy() == -1).all()
+
+
+@in_double()
+def test_arrays_of_one_number():
+    device = get_device("hip:0")
+    for dtype in DTYPES:
+        kind = numpy_dtype(dtype)
+        for shape in ((3, 5), 7, (), (0, 4)):
+            given = dtype if shape == 7 else kind
+            check_same(device.zeros(shape, given), np.zeros(shape, kind))
+            for value in (1, 0) if dtype == "bool" else (1, 0, 100):
+                check_same(device.full(shape, value, given), np.full(shape, value, kind))
+    check_same(device.full((2, 3), -1, "int32"), np.full((2, 3), -1, np.int32))
+    check_same(device.full((2, 3), -np.inf, "bfloat16"), np.full((2, 3), -np.inf, ml_dtypes.bfloat16))
+    for turned in (device.full((2, 3), 1.5, "float32", order=(1, 0)), device.zeros((2, 3), "float32", order=(1, 0))):
+        assert turned.strides == (4, 8) and len(set(turned.numpy().flat)) == 1
+    check_same(device.array([[1.0, 2.5]], "bfloat16"), np.array([[1.0, 2.5]], ml_dtypes.bfloat16))
+    for value, dtype in ((300, "uint8"), (np.nan, "int32"), ("one", "float32"), ([1, 2], "int8")):
+        with pytest.raises(ArgumentError, match=f"is no {dtype} to fill an array with"):
+            device.full((2, 2), value, dtype)
+    with pytest.raises(ArgumentError, match="dtype float128 is not supported"):
+        device.full(2, 1, "float128")
+
+
+@in_double()
+def test_numbers_are_written_in_the_order_of_a_stream():
+    double, device = Double(), get_device("hip:0")
+    stream = device.stream()
+    filled = double.calls("hipMemsetD8Async")
+    array = device.full((2, 3), 0.1, "float32", stream=stream)
+    assert double.calls("hipMemsetD8Async") == filled
+    assert (array.numpy(stream) == np.float32(0.1)).all()
+    zeros = device.zeros((2, 3), "float32", stream=stream)
+    assert double.calls("hipMemsetD8Async") == filled + 1
+    assert array.owner.stream == zeros.owner.stream == stream.handle
+
+
+@in_double()
+def test_what_is_in_an_array_is_asked_of_numpy():
+    device = get_device("hip:0")
+    array, other = device.array(counted((3,))), device.array(counted((3,)))
+    for compare in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
+        for value in (other, array, 1, None, counted((3,))):
+            with pytest.raises(TypeError, match=r"int16\[3\].* is not compared on the device: .* numpy\(\)"):
+                compare(array, value)
+        assert compare(counted((3,)), array).tolist() == compare(counted((3,)), counted((3,))).tolist()
+    for asked in (array, array[:1], array[0], array[:0]):
+        with pytest.raises(TypeError, match=r"is true is in its content: .*numpy\(\)"):
+            bool(asked)
+    assert len({array, other, array}) == 2 and {array: 1}[array] == 1
+    assert [int(row.numpy()) for row in array] == [int(row.numpy()) for row in reversed(array)][::-1] == [0, 1, 2]
+    with pytest.raises(TypeError, match="without dims"):
+        iter(array[0])
+    shown = array._repr_html_()
+    assert "(3,)" in shown and "int16" in shown and "hip:0" in shown
+
+
+@in_double()
+def test_there_is_no_current_stream():
+    stream = get_device("hip:0").stream()
+    with pytest.raises(TypeError, match="no current stream that `with` could set: pass stream="), stream:
+        raise AssertionError("not reached")
+    assert repr(stream) == f"<stream {stream.handle:#x} on hip:0>"
 
 
 @in_double()
