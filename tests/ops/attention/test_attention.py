@@ -86,6 +86,11 @@ def test_offsets_on_the_device_are_clamped(attention: Bundle, name: str, values:
     run(attention, replace(call, inputs=call.inputs | {name: there}))
 
 
+def test_causal_beside_a_left_window(attention: Bundle):
+    call = make_call(Case("0", lengths=(40, 60), dtype="bfloat16"))
+    check(attention, replace(call, scalars=call.scalars | {"causal": True, "window_left": 9}))
+
+
 def test_keys_beyond_max_seqlen_k_do_not_count(attention: Bundle):
     """Of a sequence that the host does not see: the bias has nothing for them."""
     tensors = make_call(Case(score="bias", lengths=(20, 40), batch=1, return_lse=False))
