@@ -27,9 +27,9 @@ def attention_forward(
     Grid: (query_blocks, heads, batch), query_blocks * BLOCK_M >= the queries of any sequence.
 
     q: [batch, heads, seqlen_q, head_dim], k: [batch, heads_kv, seqlen_k, head_dim], v: [batch, heads_kv, seqlen_k,
-    head_dim_v], out: [batch, heads, seqlen_q, head_dim_v], float16 or bfloat16; strides in elements, the last one 1,
-    but for that of v. lse: float32 [batch, heads, seqlen_q], the natural logarithm of each row's sum of exponentials;
-    None or a null pointer: not wanted. Query head h reads key head h // (heads // heads_kv).
+    head_dim_v], out: [batch, heads, seqlen_q, head_dim_v], float16, bfloat16 or float32; strides in elements, the last
+    one 1, but for that of v. lse: float32 [batch, heads, seqlen_q], the natural logarithm of each row's sum of
+    exponentials; None or a null pointer: not wanted. Query head h reads key head h // (heads // heads_kv).
 
     cu_seqlens_q, cu_seqlens_k: int32 [batch + 1] or None. With them, sequence b is rows cu_seqlens[b] to cu_seqlens[b +
     1] of tensors that have seqlen_q and seqlen_k rows and no batch (stride 0). They are clamped to the rows that there

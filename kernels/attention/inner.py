@@ -40,7 +40,7 @@ def attend(
 
     Keys of int8 or float8 take the dtype of queries of more bits. Values of int8 take that of the probabilities, which
     is float16 for queries of int8, else that of the queries; but those of queries of a float8 are e4m3, whichever of
-    the two the tensors are. For float8, row_max is HEADROOM less than the maximum.
+    the two the tensors are. Products of float32 are of float32. For float8, row_max is HEADROOM less than the maximum.
     """
     MODIFIED: tl.constexpr = form.FEATURES or form.SCORE_MOD is not None
     HIDING: tl.constexpr = MASKED or form.MASK_MOD is not None
@@ -68,7 +68,7 @@ def attend(
             )
         if not P.is_fp8():
             v_tile = v_tile.to(P)
-        acc = tl.dot(narrow(p, P, form.HAS_BF16_CVT), v_tile, acc * rescale[:, None])
+        acc = tl.dot(narrow(p, P, form.HAS_BF16_CVT), v_tile, acc * rescale[:, None], input_precision="ieee")
     return acc, row_max, row_sum
 
 
@@ -93,7 +93,7 @@ def multiply(q_tile, tile, keys, start, form: tl.constexpr, MASKED: tl.constexpr
     k_tile = load_tile(
         rows_from(keys.k, start), rows, tl.arange(0, form.HEAD_DIM), left, keys.head_dim, MASKED, form.PADDED
     )
-    products = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)))
+    products = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)), input_precision="ieee")
     if keys.rotated is not None:
         columns = tl.arange(0, form.ROTATED_DIM)
         rotated = load_tile(rows_from(keys.rotated, start), rows, columns, left, keys.rotated_dim, MASKED, form.PADDED)

@@ -35,7 +35,17 @@ def visible_keys(
     window_left keys before that one, the key itself, and the window_right keys after it; all of them where the number
     is negative, unless mask_align is generic: then a negative number counts from the diagonal in the other direction.
     causal is a window_right of 0.
+
+    Raises ValueError for what the ops refuse, too: a positive window_right beside causal; with generic causal, or a
+    last key that is before the first.
     """
+    if causal and window_right > 0:
+        raise ValueError(f"causal is a window_right of 0; window_right = {window_right} contradicts it")
+    if mask_align == "generic" and (causal or window_left + window_right < 0):
+        raise ValueError(
+            f"generic masks are not causal, and window_left + window_right is 0 or more; given: causal = {causal}, "
+            f"window_left = {window_left}, window_right = {window_right}"
+        )
     shift = seqlen_k - seqlen_q if mask_align == "bottom_right" else 0
     ahead = np.arange(seqlen_k) - (np.arange(seqlen_q)[:, None] + shift)
     generic = mask_align == "generic"

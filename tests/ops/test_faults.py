@@ -65,6 +65,7 @@ SOFTCAP = attention(score="softcap", magnitude=8.0, scale=-0.3)
 COLUMNS = attention("b", v_rows=False)
 EXACT = quantised(Quantised("int8", "b", lengths=(90, 50), int8_p=True, score="bias"))
 INT8_VARLEN = quantised(Quantised("int8", "b", mode="varlen", score="bias"))
+FLOAT32 = attention(dtype="float32", scale=1.0)
 E5M2 = quantised(Quantised("fp8", float8="e5m2"))
 
 FLASH = decode("flash_decode", test_contiguous.test_flash_decode, 64, FP16, 3, 4, 1)
@@ -86,7 +87,7 @@ KEPT = "rows", "op=sample,T=float32", test_sampling.test_the_kept_set_is_exact
 
 # What shows it, the file, what is right there, and what is wrong.
 FAULTS: dict[str, tuple[Check, str, str, str]] = {
-    "acc not rescaled": (WHOLE, "attention/inner", "acc * rescale[:, None])", "acc)"),
+    "acc not rescaled": (WHOLE, "attention/inner", "acc * rescale[:, None],", "acc,"),
     # As in tinygrad's kernel for RDNA, whose own test, of small numbers and a mean of squares, does not notice it.
     "block not rescaled": (WHOLE, "common/softmax", "return p, rescale",
         "return p * tl.exp2(origin - block_max)[:, None], rescale"),
@@ -137,6 +138,8 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "ALiBi with a sign": (VARLEN_ALIBI, "attention/inner", "tl.abs(distance) *", "distance *"),
     "soft-cap of the wrong width": (SOFTCAP, "common/softcap", "softcap - 2 * softcap / (e + 1)", "1 - 2 / (e + 1)"),
     "sign of scale lost": (SOFTCAP, "attention/forward", "tl.where(scale < 0, -q_tile, q_tile)", "q_tile + 0.0"),
+    "products of less than float32": (FLOAT32, "attention/inner", "acc * rescale[:, None], input_precision=\"ieee\"",
+        "acc * rescale[:, None], input_precision=\"tf32\""),
     "probabilities of e5m2": (E5M2, "attention/inner", "tl.float8e5b16: tl.float8e4b8}", "}"),
     "scores of a masked row": (EXACT, "attention/int8", 'tl.where(best == float("-inf"), 0.0, best)[:, None]',
         "best[:, None]"),

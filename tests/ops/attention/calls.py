@@ -17,10 +17,10 @@ from kernels.attention import quantised_reference as quantised
 from kernels.attention.mla_reference import mla_absorbed, mla_prefill, mla_prefill_same_dtype
 from kernels.attention.reference import attention, attention_same_dtype, attention_varlen, attention_varlen_same_dtype
 from kernels.tolerance import assert_close
-from tests.support.dtypes import BF16, FP16, INT8
+from tests.support.dtypes import BF16, FP16, FP32, INT8
 
 Array = np.ndarray[Any, Any]
-DTYPES = {"float16": FP16, "bfloat16": BF16}
+DTYPES = {"float16": FP16, "bfloat16": BF16, "float32": FP32}
 MARGIN = 16
 """Elements beside a tensor's last dim: as many as leave aligned rows aligned."""
 FLOORS = {"out": 1e-6, "lse": 1e-5}

@@ -69,6 +69,15 @@ EDGES = (
 )  # fmt: skip
 """Calls at the ends of what an axis may be."""
 
+SINGLE = (
+    Case("b", (64, 64), "bias alibi softcap", (33, 50), mode="varlen", dtype="float32"),
+    Case("0", (128, 128), dtype="float32", layout="bshd"), Case("t:7,3", (33, 33), "bias", (90, 50), dtype="float32"),
+    Case("b:20,-1", (192, 128), lengths=(40, 100), dtype="float32", heads=(4, 2)),
+    Case("g:12,-4", (96, 24), "alibi", dtype="float32", v_rows=False),
+    Case("b", (64, 64), lengths=(20, 48), dtype="float32", magnitude=2.0, scale=-0.7),
+)  # fmt: skip
+"""Calls of float32, which has only the code that looks at run time for what there is."""
+
 SCHEDULES = tuple(
     Case(mask, dims, lengths=lengths, heads=heads, mode=mode, dtype=dtype, schedule=schedule, batch=batch)
     for schedule in ("persistent", "dynamic")

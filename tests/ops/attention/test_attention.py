@@ -11,7 +11,7 @@ from aot_runtime import Bundle
 from kernels.attention import reference
 from kernels.tolerance import assert_close
 from tests.ops.attention.calls import FLOORS, Array, Call, Placed, check, expected, placed, run
-from tests.ops.attention.cases import EDGES, SCHEDULES, Case, make_call, pairwise, rows_first
+from tests.ops.attention.cases import EDGES, SCHEDULES, SINGLE, Case, make_call, pairwise, rows_first
 from tests.ops.attention.latent import CASES as LATENT
 from tests.ops.attention.latent import Latent
 from tests.ops.attention.latent import make_call as latent_call
@@ -29,6 +29,12 @@ def test_every_two_features(attention: Bundle, case: Case):
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", EDGES, ids=str)
 def test_ends_of_what_is_allowed(attention: Bundle, case: Case):
+    check(attention, make_call(case))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("case", SINGLE, ids=str)
+def test_float32(attention: Bundle, case: Case):
     check(attention, make_call(case))
 
 
@@ -78,6 +84,11 @@ def test_offsets_on_the_device_are_clamped(attention: Bundle, name: str, values:
     call = make_call(Case("t", lengths=(1, 65), layout="bshd", heads=(3, 1), mode="varlen", v_rows=False))
     there = Placed(np.array(values, np.int32), lambda array: array)
     run(attention, replace(call, inputs=call.inputs | {name: there}))
+
+
+def test_causal_beside_a_left_window(attention: Bundle):
+    call = make_call(Case("0", lengths=(40, 60), dtype="bfloat16"))
+    check(attention, replace(call, scalars=call.scalars | {"causal": True, "window_left": 9}))
 
 
 def test_keys_beyond_max_seqlen_k_do_not_count(attention: Bundle):

@@ -53,6 +53,7 @@ def test_gfx942_loops_are_short(
 FEATURES: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("", {"PLAIN": True} | WINDOW, "f32_32x32x8"), ("", {"HEAD_DIM": 256, "HEAD_DIM_V": 128}, "f32"),
     ("", {"PLAIN": False, "V_ROWS": True}, "f32"), ("", {"PLAIN": False, "V_ROWS": False}, "f32"),
+    ("", {"T": "float32"}, "f32_16x16x4_f32"),
     ("_varlen", {"PLAIN": True} | CAUSAL, "f32_32x32x8"), ("_varlen", {"PLAIN": False, "V_ROWS": True}, "f32"),
     ("_int8", {"INT8_P": False, "V_ROWS": True, "BOUND_RIGHT": False}, "i32_32x32x16_i8"),
     ("_int8", {"INT8_P": True, "V_ROWS": False, "FEATURES": False}, "i32_32x32x16_i8"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,6 +52,24 @@ def test_windows_of_xformers():
 def test_what_is_no_mask(text: str):
     with pytest.raises(ValueError, match=f"mask '{text}'.*allowed"):
         parse_mask(text)
+
+
+@pytest.mark.parametrize(("corner", "align"), (("t", "top_left"), ("b", "bottom_right")))
+def test_causal_is_a_right_window_of_0(corner: str, align: str):
+    for left in (-1, 0, 3):
+        causal = visible_keys(5, 8, causal=True, window_left=left, mask_align=align)
+        np.testing.assert_array_equal(causal, visible_keys(5, 8, **parse_mask(f"{corner}:{left},0")))
+    np.testing.assert_array_equal(visible_keys(5, 8, **parse_mask(corner)), np.tri(5, 8, 3 * (corner == "b"), bool))
+
+
+@pytest.mark.parametrize(("message", "options"), (
+    ("causal is a window_right of 0; window_right = 2", {"causal": True, "window_right": 2}),
+    ("generic masks are not causal", {"causal": True, "mask_align": "generic"}),
+    ("window_left = -3", {"window_left": -3, "window_right": 2, "mask_align": "generic"}),
+))  # fmt: skip
+def test_what_contradicts_itself(message: str, options: dict[str, Any]):
+    with pytest.raises(ValueError, match=message):
+        visible_keys(4, 4, **options)
 
 
 @pytest.mark.on("emulator")

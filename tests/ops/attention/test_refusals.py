@@ -41,6 +41,7 @@ def made(value: Any) -> Any:
     ("flash_attention", "'bias'", {"bias": (1, 2, 8, 10)}),
     ("flash_attention", "'bias'", {"bias": np.zeros((1, 2, 8, 9), np.float32)}),
     ("flash_attention", "'alibi_slopes'", {"alibi_slopes": np.zeros((1, 3), np.float32)}),
+    ("flash_attention_varlen", "not causal or window_right <= 0", {"causal": True, "window_right": 1}),
     ("flash_attention_varlen", "heads % heads_kv", {"q": (20, 3, 64)}),
     ("flash_attention_varlen", "'mask_align'", {"mask_align": "generic"}),
     ("flash_attention_varlen", "'cu_seqlens_q' decreases", {"cu_seqlens_q": [0, 12, 11]}),
@@ -66,6 +67,7 @@ def test_what_does_not_fit(attention: Bundle, op: str, message: str, changes: di
     ("int8", ArgumentError, "'q' is float16", {"q": (2, 2, 70, 64)}),
     ("int8", ArgumentError, "'out' is float32", {"out": np.zeros((2, 2, 70, 64), np.float32)}),
     ("fp8", ArgumentError, "'k'", {"k": "other"}),
+    ("fp8", ArgumentError, "not causal or window_right <= 0", {"causal": True, "window_right": 1}),
     ("fp8", NoVariantError, "float8_e4m3fn", dict.fromkeys("qkv", "other")),
     ("int8_p", ArgumentError, "seqlen_k <= 131072", dict.fromkeys("kv", np.zeros((2, 1, 131073, 64), np.int8))),
 ))  # fmt: skip
