@@ -106,7 +106,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         bundle = open_bundle(options.bundle)
-        print(f"{heading(bundle, *PACKAGES)}; {options.dtype}\n")
+        print(f"{heading(bundle.device, *PACKAGES)}; {options.dtype}\n")
         print(report(bundle, options.shapes, options.dtype, options.rounds))
     except AotError as error:
         sys.exit(f"attention.py: {error}")

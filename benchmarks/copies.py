@@ -23,8 +23,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from measure import interleaved, machine, median, table, versions
-from on_gpu import import_torch
+from measure import interleaved, median, table
+from on_gpu import heading, import_torch
 
 from aot_runtime import AotError, Device, DeviceArray, get_device
 
@@ -71,8 +71,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         device = get_device(options.device)
-        found = device.properties
-        print(f"{machine()}\n{found.name}, {found.arch}, driver {found.driver_version}; {versions(*PACKAGES)}\n")
+        print(f"{heading(device, *PACKAGES)}\n")
         print(report(device, options.sizes, options.rounds))
     except AotError as error:
         sys.exit(f"copies.py: {error}")

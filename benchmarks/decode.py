@@ -82,7 +82,7 @@ def main() -> None:
         sys.exit("decode.py: torch is needed, for inputs and as the peer")
     try:
         bundle = open_bundle(options.bundle)
-        print(f"{heading(bundle, *PACKAGES)}; {options.dtype}\n")
+        print(f"{heading(bundle.device, *PACKAGES)}; {options.dtype}\n")
         print(report(bundle, torch, options.shapes, options.dtype, options.rounds, not options.no_flex))
     except AotError as error:
         sys.exit(f"decode.py: {error}")

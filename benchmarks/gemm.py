@@ -97,7 +97,7 @@ def main() -> None:
         sys.exit("gemm.py: torch is needed, for inputs and as the peer")
     try:
         bundle = open_bundle(options.bundle)
-        print(heading(bundle, *PACKAGES))
+        print(heading(bundle.device, *PACKAGES))
         scalars: dict[str, Any] = dict(options.option)
         found: dict[str, dict[Shape, tuple[Seconds, str]]] = {}
         for kind in options.kinds:

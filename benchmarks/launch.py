@@ -90,7 +90,7 @@ def main() -> None:
         setting = Setting.of(open_bundle(options.bundle))
     except AotError as error:
         sys.exit(f"launch.py: {error}")
-    print(heading(setting.bundle, *PACKAGES))
+    print(heading(setting.bundle.device, *PACKAGES))
     print(f"softmax of float32[1, {COLS}], {options.rounds} rounds of {options.calls} calls\n")
     print(report(setting, options.calls, options.rounds))
 

@@ -72,7 +72,7 @@ def main() -> None:
     options = options_of()
     try:
         bundle = open_bundle(options.bundle, options.device)
-        print(heading(bundle, *PACKAGES))
+        print(heading(bundle.device, *PACKAGES))
         print(f"{options.size}, {options.dtype}, prompts of {options.prompt} tokens, {options.tokens} new ones\n")
         with tempfile.TemporaryDirectory() as folder:
             print((report_by_op if options.by_op else report)(bundle, Path(folder), options))

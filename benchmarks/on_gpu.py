@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 from measure import interleaved, machine, median, versions
 
-from aot_runtime import Bundle, DeviceArray
+from aot_runtime import Bundle, Device, DeviceArray
+from aot_runtime.command.gpu_settings import gpu_settings
 
 ROUND_S = 0.02
 
 
-def heading(bundle: Bundle, *packages: str) -> str:
-    """Two lines: the machine, and its GPU with the versions of those packages that are installed."""
-    found = bundle.device.properties
-    return f"{machine()}\n{found.name}, {found.arch}, driver {found.driver_version}; {versions(*packages)}"
+def heading(device: Device, *packages: str) -> str:
+    """The machine, its GPU with the versions of those packages that are installed, and the GPU's clocks and power."""
+    found = device.properties
+    lines = [machine(), f"{found.name}, {found.arch}, driver {found.driver_version}; {versions(*packages)}"]
+    return "\n".join(filter(None, [*lines, gpu_settings(device.driver.name, found.pci).summary()]))
 
 
 def import_torch() -> Any:

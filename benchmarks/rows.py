@@ -107,7 +107,7 @@ def main() -> None:
         sys.exit("rows.py: torch is needed, for inputs and as the peer")
     try:
         rows, memory = open_bundle(options.rows), open_bundle(options.memory)
-        print(f"{heading(rows, *PACKAGES)}\n")
+        print(f"{heading(rows.device, *PACKAGES)}\n")
         shapes = [(dtype, cols) for dtype in options.dtypes for cols in options.widths]
         print(
             report(rows, memory, torch, options.ops, shapes, options.mib << 20, options.rounds, not options.no_compile)

@@ -20,6 +20,7 @@ from aot_runtime.errors import AotError, DeviceError
 from aot_runtime.texts import ID_LENGTH, size_text
 
 from .extras import extra_lines
+from .gpu_settings import GpuSettings, gpu_settings, partition_mode, read
 from .listing import find_bundles
 
 PACKAGES = ("aotbuild", "numpy", "ml_dtypes", "msgspec", "click", "rich", "hip-python", "cuda-bindings")
@@ -30,7 +31,6 @@ _VARIABLES = (VARIABLE, "ROCM_PATH", "HIP_PATH", "CUDA_HOME", "LD_LIBRARY_PATH",
 _NODES = ("/dev/kfd", "/dev/dri", "/dev/nvidiactl")
 _NUMA_BALANCING = Path("/proc/sys/kernel/numa_balancing")
 _ROCM_VERSION = ".info/version"
-_PCI_DEVICES = Path("/sys/bus/pci/devices")
 _WIDTH = 80
 
 
@@ -121,36 +121,23 @@ def _driver(driver: FoundDriver) -> Iterator[str]:
         dies = f", {device.num_xcds} die{'s' * (device.num_xcds > 1)}" if device.num_xcds else ""
         yield f"  {device.num_cus} compute units{dies}{_rate(device.clock)}, {device.lds_bytes} bytes of LDS"
         yield f"  {size_text(device.memory_bytes)} of memory{_rate(device.memory_clock)}"
-        if partition := _partition(device.pci):
-            yield f"  {partition}"
+        if mode := partition_mode(device.pci):
+            yield f"  {mode}"
+        yield from (f"  {line}" for line in gpu_settings(driver.name, device.pci).lines())
 
 
 def _rate(clock: float) -> str:
     return f" at {clock / 1e6:.0f} MHz" if clock else ""
 
 
-def _partition(pci: str) -> str:
-    """How the GPU is divided into devices, where the system says so."""
-    modes = {what: _read(_PCI_DEVICES / pci / f"current_{what}_partition") for what in ("compute", "memory")}
-    told = ", ".join(f"{what} {mode}" for what, mode in modes.items() if mode)
-    return f"partition mode: {told} ({pci})" if pci and told else ""
-
-
 def _system() -> Iterator[str]:
     yield from (f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ)
     rocm = Path(os.environ.get("ROCM_PATH", "/opt/rocm"))
-    yield f"{rocm}: {_read(rocm / _ROCM_VERSION) or ('no version file' if rocm.exists() else 'not there')}"
+    yield f"{rocm}: {read(rocm / _ROCM_VERSION) or ('no version file' if rocm.exists() else 'not there')}"
     for node in _NODES:
         if Path(node).exists():
             yield f"{node}: {'accessible' if os.access(node, os.R_OK | os.W_OK) else 'no permission'}"
-    yield f"numa_balancing: {_read(_NUMA_BALANCING) or 'not known'}"
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""
+    yield f"numa_balancing: {read(_NUMA_BALANCING) or 'not known'}"
 
 
 def _bundles(path: Path, archs: dict[str, str]) -> tuple[bool, list[str]]:
@@ -167,11 +154,18 @@ def _bundles(path: Path, archs: dict[str, str]) -> tuple[bool, list[str]]:
     return any(index.target.arch in archs for index in found.values()), lines
 
 
+def _settings(drivers: list[FoundDriver]) -> list[GpuSettings]:
+    """Of each GPU once: partitions share them."""
+    gpus = dict.fromkeys((driver.name, device.pci) for driver in drivers for device in driver.devices)
+    return [gpu_settings(*gpu) for gpu in gpus]
+
+
 def _advice(drivers: list[FoundDriver]) -> Iterator[str]:
+    yield from (item for settings in _settings(drivers) for item in settings.advice())
     if any(driver.name == "hip" and driver.devices for driver in drivers):
         if os.environ.get("HIP_FORCE_DEV_KERNARG") != "1":
             yield "HIP_FORCE_DEV_KERNARG=1 puts kernargs in device memory, and saves 2 to 3 us per launch"
-        if _read(_NUMA_BALANCING) == "1":
+        if read(_NUMA_BALANCING) == "1":
             yield "automatic NUMA balancing slows GPU work down: sysctl kernel.numa_balancing=0"
     if Path("/dev/kfd").exists() and not os.access("/dev/kfd", os.R_OK | os.W_OK):
         yield "no permission for /dev/kfd: the user has to be in the groups render and video"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aot_runtime.command import diagnosis, extras
+from aot_runtime.command import diagnosis, extras, gpu_settings
 from aot_runtime.command.main import main
 from aot_runtime.device.drivers.base import DeviceProperties
 from aot_runtime.errors import DeviceError
@@ -56,7 +56,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         return Devices(MI300X, MI300X)
 
     monkeypatch.setattr(diagnosis, "open_driver", opened)
-    monkeypatch.setattr(diagnosis, "_PCI_DEVICES", tmp_path)
+    monkeypatch.setattr(gpu_settings, "_PCI_DEVICES", tmp_path)
     return tmp_path
 
 

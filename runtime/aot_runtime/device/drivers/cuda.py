@@ -49,6 +49,7 @@ class CudaDriver(GpuDriver):
             lds_bytes=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
             memory_bytes=int(self._call("DeviceTotalMem", device)),
             driver_version=f"{version // 1000}.{version % 1000 // 10}",
+            pci=f"{attribute('PCI_DOMAIN_ID'):04x}:{attribute('PCI_BUS_ID'):02x}:{attribute('PCI_DEVICE_ID'):02x}.0",
         )
 
     def _count_devices(self) -> int:
