@@ -38,7 +38,7 @@ KINDS = ("memory", "host_memory", "pool", "module", "function", "stream", "event
 REPEATED = 1000
 """Calls of a known plan between two turns of everything else."""
 EPOCHS, WARM_EPOCHS = 20, 5
-PLANS, SHAPES = 256, 1000
+PLANS, SHAPES = 256, 512
 """Plans that are kept here, so that they are dropped and made anew many times, and the shapes that ask for them."""
 ALLOWED_BYTES = {"heap": 64 << 10, "allocated": 0, "resident": 4 << 20}
 """Growth that is none: caches differ a little in what they hold, and heaps in how it lies."""
