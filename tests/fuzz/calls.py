@@ -50,7 +50,7 @@ class Sample:
     """What there is at the end of an epoch."""
 
     resident: int
-    """Bytes of the process that are in memory, those that allocators hold free too."""
+    """Bytes of the process that are in memory, those that allocators hold free too, less what the double keeps."""
     heap: int
     """Bytes of C's heap in use, without what the double keeps of its dead."""
     blocks: int
@@ -177,8 +177,8 @@ def _sample(double: Double) -> Sample:
     with open("/proc/self/statm") as file:
         resident = int(file.read().split()[1]) * resource.getpagesize()
     alive = {kind: double.alive(kind) for kind in KINDS}
-    heap = _heap_bytes() - double.dead_bytes()
-    return Sample(resident, heap, sys.getallocatedblocks(), alive, double.allocated())
+    dead = double.dead_bytes()
+    return Sample(resident - dead, _heap_bytes() - dead, sys.getallocatedblocks(), alive, double.allocated())
 
 
 class _Mallinfo(ctypes.Structure):
