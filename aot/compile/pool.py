@@ -41,6 +41,9 @@ T = TypeVar("T")
 WORKER_MEMORY_BYTES = 3 << 29
 """What one worker is counted with: 1.5 GiB, five times the most that attention kernels were seen to take."""
 
+_LOOK_EVERY_S = 0.2
+"""Seconds between looks at whether the workers are there."""
+
 JOBS_PER_WORKER = 256
 """Jobs after which a worker is replaced: the compiler does not give back all of its memory."""
 
@@ -142,7 +145,8 @@ class WarmPool(Executor):
     def __init__(self, workers: int, timeout_s: float | None = None, jobs_per_worker: int = JOBS_PER_WORKER):
         """`timeout_s`: limit of one job, from when it starts; its future then raises `TimeLimitError`."""
         self.timeout_s = timeout_s
-        self._futures: set[Future[Any]] = set()
+        self._futures: dict[Future[Any], pebble.ProcessPool] = {}
+        """Those that are not settled, with the processes that they were given to."""
         remove_leftovers(Path(tempfile.gettempdir()))
         self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER, ignore_cleanup_errors=True)
         self._lock = _lock_folder(Path(self._folder.name))
@@ -150,32 +154,62 @@ class WarmPool(Executor):
         os.mkfifo(lifeline)
         # For reading as well: to open a FIFO for writing alone waits for a reader.
         self._lifeline = os.open(lifeline, os.O_RDWR | os.O_CLOEXEC)
-        self._pool = pebble.ProcessPool(
+        self._workers = functools.partial(
+            pebble.ProcessPool,
             max_workers=workers,
             max_tasks=jobs_per_worker,
             initializer=_start_worker,
             initargs=(self._folder.name, str(lifeline)),
             context=_DetachedContext(),
         )
+        self._pool = self._workers()
+        self._settling = threading.Lock()
+        self._closed = threading.Event()
+        self._watch = threading.Thread(target=self._look_after, name="aotbuild: pool", daemon=True)
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """Run `fn` in a worker. The future may raise `TimeLimitError` or `WorkerDiedError`; to cancel it kills the
         worker that runs it."""
         try:
-            inner = self._pool.schedule(fn, args=args, kwargs=kwargs, timeout=self.timeout_s)
+            inner = self._schedule(fn, args, kwargs)
         except RuntimeError as error:
             raise BrokenExecutor(str(error)) from error
         outer: Future[T] = Future()
-        self._futures.add(outer)
+        self._futures[outer] = self._pool
+        if self._watch.ident is None:
+            self._watch.start()
         outer.add_done_callback(lambda future: inner.cancel() if future.cancelled() else None)
         inner.add_done_callback(functools.partial(self._settle, outer))
         return outer
+
+    def _schedule(self, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[T]:
+        """Give a job to the workers; to new ones, where a worker died that had no job yet: pebble gives up then."""
+        try:
+            return self._pool.schedule(fn, args=args, kwargs=kwargs, timeout=self.timeout_s)
+        except RuntimeError:
+            if self._closed.is_set():
+                raise
+        self._end_workers()
+        self._pool = self._workers()
+        return self._pool.schedule(fn, args=args, kwargs=kwargs, timeout=self.timeout_s)
+
+    def _end_workers(self) -> None:
+        self._pool.stop()
+        self._pool.join()
+
+    def _look_after(self) -> None:
+        """A thread: fails jobs of processes that pebble gave up, for it forgets those that it had not looked at yet."""
+        while not self._closed.wait(_LOOK_EVERY_S):
+            for outer, pool in tuple(self._futures.items()):
+                if not pool.active and self._take(outer):
+                    outer.set_exception(WorkerDiedError("the compiler process died before it began"))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Wait for the jobs, then end the workers; with `cancel_futures`, or without `wait`, end them at once."""
         if wait and not cancel_futures:
             self._pool.close()
             self._pool.join()
+        self._closed.set()
         self._pool.stop()
         if self._lifeline >= 0:
             os.close(self._lifeline)
@@ -191,10 +225,9 @@ class WarmPool(Executor):
 
     def _settle(self, outer: Future[T], inner: Future[T]) -> None:
         """Pass an outcome on, with pebble's exceptions turned into ours."""
-        self._futures.discard(outer)
         if inner.cancelled():
             outer.cancel()
-        if not outer.set_running_or_notify_cancel():
+        if not self._take(outer):
             return
         error = inner.exception()
         if isinstance(error, pebble.ProcessExpired):
@@ -205,6 +238,11 @@ class WarmPool(Executor):
             outer.set_exception(error)
         else:
             outer.set_result(inner.result())
+
+    def _take(self, outer: Future[Any]) -> bool:
+        """Whether a future is still to be settled, which is then the caller's to do."""
+        with self._settling:
+            return self._futures.pop(outer, None) is not None and outer.set_running_or_notify_cancel()
 
     def _obituary(self, death: pebble.ProcessExpired) -> str:
         """How a worker ended, and the last line that the compiler printed."""

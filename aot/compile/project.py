@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from aot.paths import is_file, is_folder
 from aot_runtime.errors import AotError
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class Project:
     def read(self, path: Path) -> bytes:
         """The content of a file of the project. Raises `KernelFileError` where it is not what is expected."""
         file = path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
-        if not path.is_file() or path.stat().st_size > MAX_SOURCE_BYTES:
+        if not is_file(path) or path.stat().st_size > MAX_SOURCE_BYTES:
             raise KernelFileError(f"{file} is no file of at most {MAX_SOURCE_BYTES} bytes")
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
@@ -169,7 +170,7 @@ class Project:
         while name in sys.modules and _location(sys.modules[name]) != path.resolve():
             name = f"_{name}"
         if name not in sys.modules:
-            if not path.is_file():
+            if not is_file(path):
                 raise KernelFileError(f"file {source} is not in {self.root}")
             self._put_first(Path(source).parts[0])
             try:
@@ -187,7 +188,7 @@ class Project:
         """Let `folder` of the root be the package of that name. Without an `__init__.py` an installed one of the same
         name would be found before it: there is a distribution called `kernels`."""
         path = self.root / folder
-        if path.is_dir() and folder not in (*sys.modules, *_NEVER_OWN) and not (path / "__init__.py").exists():
+        if is_folder(path) and folder not in (*sys.modules, *_NEVER_OWN) and not (path / "__init__.py").exists():
             spec = ModuleSpec(folder, None, is_package=True)
             spec.submodule_search_locations = [str(path)]
             sys.modules[folder] = importlib.util.module_from_spec(spec)
@@ -309,4 +310,4 @@ def _installed_folders() -> tuple[Path, ...]:
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if is_file(path) else ""

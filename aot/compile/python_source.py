@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from aot.paths import is_file, is_folder
+
 
 @dataclass(frozen=True)
 class PythonSource:
@@ -74,7 +76,7 @@ class Closure:
 def python_source(root: Path, file: str) -> PythonSource | None:
     """A file of a project by its path from the root; None where there is none."""
     path = root / file
-    return _read(root, path, path.read_bytes()) if path.is_file() else None
+    return _read(root, path, path.read_bytes()) if is_file(path) else None
 
 
 @functools.lru_cache(maxsize=256)
@@ -102,7 +104,7 @@ def closure(root: Path, file: str) -> Closure:
             waiting += files
             if not files:
                 outside.add(module.partition(".")[0])
-    packages = sorted((name, _version(name, (root / name).is_dir())) for name in outside - sys.stdlib_module_names)
+    packages = sorted((name, _version(name, is_folder(root / name))) for name in outside - sys.stdlib_module_names)
     return Closure(tuple(sorted(found.items())), tuple(packages))
 
 
@@ -112,7 +114,7 @@ def _files(root: Path, module: str) -> Iterator[str]:
     for depth in range(1, len(parts) + 1):
         base = Path(*parts[:depth])
         for file in (base / "__init__.py", base.with_suffix(".py")):
-            if (root / file).is_file():
+            if is_file(root / file):
                 yield file.as_posix()
 
 

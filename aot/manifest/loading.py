@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aot.paths import is_file, is_folder
 from aot_runtime.contract.expressions import nearest
 
 from .faults import validated
@@ -67,7 +68,7 @@ class Manifest:
         name = self.spec.ops[op].tuning or op
         if name not in self._tuning:
             path = self.file.path.resolve().parent / "tuning" / f"{name}.yaml"
-            self._tuning[name] = _load_tuning(path) if _is(path.is_file) else None
+            self._tuning[name] = _load_tuning(path) if is_file(path) else None
         return self._tuning[name]
 
     def error(self, path: tuple[Key, ...], message: str) -> ManifestError:
@@ -77,7 +78,7 @@ class Manifest:
         folder = self.file.path.resolve().parent
         if self.spec.root is not None:
             root = folder / self.spec.root
-            if not _is(root.is_dir):
+            if not is_folder(root):
                 raise self.error(("root",), f"root '{self.spec.root}': there is no folder {root}")
             return root.resolve()
         first_launch = next(((name, launch) for name, spec in self.spec.ops.items() for launch in spec.launches), None)
@@ -86,7 +87,7 @@ class Manifest:
         op, first = first_launch
         kernel = first.kernel.rpartition(":")[0]
         for candidate in (folder, *folder.parents):
-            if _is((candidate / kernel).is_file):
+            if is_file(candidate / kernel):
                 return candidate
         raise self.error(
             ("ops", op, "launches", 0, "kernel"),
@@ -106,7 +107,7 @@ def _included(file: YamlFile, spec: ManifestSpec) -> Iterator[OpSource]:
     owners = dict.fromkeys(spec.ops, "this manifest")
     for name, ops in spec.include.items():
         path = file.path.parent / name
-        if not _is(path.is_file):
+        if not is_file(path):
             raise file.error(("include", name), f"there is no manifest {path}")
         other_file = read_yaml(path)
         other = Manifest(other_file, validated(other_file, ManifestSpec))
@@ -119,14 +120,6 @@ def _included(file: YamlFile, spec: ManifestSpec) -> Iterator[OpSource]:
             owners[op] = name
             _check_values(file, place, other.spec.ops[op], only)
             yield OpSource(other, op, {axis: tuple(values) for axis, values in only.items()})
-
-
-def _is(kind: Callable[[], bool]) -> bool:
-    """Whether a path is there and of some kind; what is too long for a name is not."""
-    try:
-        return kind()
-    except OSError:
-        return False
 
 
 def _check_values(file: YamlFile, place: tuple[Key, ...], op: OpSpec, only: Mapping[str, list[Value]]) -> None:

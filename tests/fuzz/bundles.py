@@ -3,6 +3,7 @@ the self-test is run on the emulator. Each step succeeds, or raises a typed erro
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import random
@@ -17,10 +18,14 @@ from aot_emulator.isa.archs import ARCHS
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.call.callspec import CallSpec, plan_call
+from aot_runtime.call.documentation import docstring
 from aot_runtime.call.explanation import explain_decision
-from aot_runtime.call.op import call_source, docstring
+from aot_runtime.call.op import call_source
 from aot_runtime.call.planner import Planner, op_planner
-from aot_runtime.command.tables import bundle_data, bundle_text, list_bundles, variant_rows
+from aot_runtime.call.stub import module_text, stub_text
+from aot_runtime.command.listing import list_bundle, listing_data
+from aot_runtime.command.tables import summary_text, variants_text
+from aot_runtime.command.variants import bundle_data, variant_rows
 from aot_runtime.contract.records import INDEX, Index, Op
 from aot_runtime.device.device import Device
 from aot_runtime.errors import AotError, BundleError
@@ -106,12 +111,12 @@ class Bundles:
             _must(bool(str(error)), "an error without words")
             if given.calls % 16 == 0:  # these read it again, and find the same
                 _must(bool(verify_bundle(folder)), "verify finds no fault in what cannot be opened")
-                list_bundles([folder])
+                listing_data([list_bundle(folder)])
             return "refused when it is opened"
         faults = verify_bundle(folder)
         _must(not is_damaged or bool(faults), f"verify finds no fault in a damaged bundle: {sorted(files)}")
         _must(given.adopted or files[INDEX] == seed.files[INDEX], "a damaged index was opened")
-        self._show(index, whole=given.calls % 4 == 0)
+        self._show(index, whole=given.calls % 8 == 0)
         planned = self._plan(index, given.calls)
         outcome = f"opened, {'verify finds faults' if faults else 'verified'}, {planned}"
         if given.is_run and index.target.arch in ARCHS:
@@ -130,9 +135,12 @@ class Bundles:
     @staticmethod
     def _show(index: Index, whole: bool) -> None:
         rows = variant_rows(index)
-        bundle_text(index, rows)
         if whole:
+            summary_text(index, rows, 80)
+            variants_text(index, rows, 120)
             json.dumps(bundle_data(index, rows), allow_nan=False)
+            ast.parse(stub_text(index))
+            _must(is_declaration(module_text(index)), "the module that is imported for the types does something")
         for op in index.ops:
             docstring(op)
 
@@ -173,6 +181,12 @@ class Bundles:
         faults = [output.fault for result in report.results for output in result.outputs if output.fault]
         _must(not (is_damaged and faults), f"a damaged bundle computes something else: {faults}")
         return "wrong, as its self-test says" if faults else "a call raised a typed error"
+
+
+def is_declaration(source: str) -> bool:
+    """Whether Python source has classes, functions and constants, and nothing that it does."""
+    nodes = ast.walk(ast.parse(source))
+    return not any(isinstance(node, ast.Call | ast.Lambda | ast.For | ast.While | ast.With) for node in nodes)
 
 
 def draw_call(op: Op, rng: random.Random, number: int) -> CallSpec:

@@ -38,7 +38,7 @@ KINDS = ("memory", "host_memory", "pool", "module", "function", "stream", "event
 REPEATED = 1000
 """Calls of a known plan between two turns of everything else."""
 EPOCHS, WARM_EPOCHS = 20, 5
-PLANS, SHAPES = 256, 1000
+PLANS, SHAPES = 256, 512
 """Plans that are kept here, so that they are dropped and made anew many times, and the shapes that ask for them."""
 ALLOWED_BYTES = {"heap": 64 << 10, "allocated": 0, "resident": 4 << 20}
 """Growth that is none: caches differ a little in what they hold, and heaps in how it lies."""
@@ -50,7 +50,7 @@ class Sample:
     """What there is at the end of an epoch."""
 
     resident: int
-    """Bytes of the process that are in memory, those that allocators hold free too."""
+    """Bytes of the process that are in memory, those that allocators hold free too, less what the double keeps."""
     heap: int
     """Bytes of C's heap in use, without what the double keeps of its dead."""
     blocks: int
@@ -177,8 +177,8 @@ def _sample(double: Double) -> Sample:
     with open("/proc/self/statm") as file:
         resident = int(file.read().split()[1]) * resource.getpagesize()
     alive = {kind: double.alive(kind) for kind in KINDS}
-    heap = _heap_bytes() - double.dead_bytes()
-    return Sample(resident, heap, sys.getallocatedblocks(), alive, double.allocated())
+    dead = double.dead_bytes()
+    return Sample(resident - dead, _heap_bytes() - dead, sys.getallocatedblocks(), alive, double.allocated())
 
 
 class _Mallinfo(ctypes.Structure):

@@ -33,6 +33,8 @@ WALL_SECONDS = 120.0
 MEMORY_BYTES = 1 << 30
 """Memory that a worker may take, on top of what it has at its start."""
 _CHUNK = 200
+_WATCHERS = ("watch.py", "campaign.py")
+"""Files of the harness, which raise what they found out."""
 _STATE = struct.Struct("@qd")
 """What a worker is at: the input's number, and since when; zeros while it is being written."""
 
@@ -80,15 +82,12 @@ def attempt(handler: Handler, watch: Watch, given: Any) -> tuple[str, str, str]:
 
 
 def _signature(error: BaseException) -> str:
-    """Its type and where it was raised, in our code where that is known."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/aot" in frame.filename] or [
-        *traceback.extract_tb(error.__traceback__)
+    """Its type and where it was raised, in the packages under test where it came from there."""
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name not in _WATCHERS
     ]
-    return (
-        f"{type(error).__name__} at {Path(frames[-1].filename).name}:{frames[-1].name}"
-        if frames
-        else type(error).__name__
-    )
+    ours = [frame for frame in frames if "/aot" in frame.filename] or frames
+    return f"{type(error).__name__} at {Path(ours[-1].filename).name}:{ours[-1].name}"
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from .progress import Progress
 
 SHM = Path("/dev/shm")
 count_option = click.option("--count", type=click.IntRange(1), default=1000, show_default=True)
+minutes_option = click.option("--minutes", type=float, help="End after so many minutes, if it is not done by then.")
 seed_option = click.option("--seed", type=int, default=1, show_default=True)
 
 
@@ -37,23 +38,25 @@ def report(progress: Progress, outcomes: Outcomes) -> None:
     sys.exit(1 if outcomes.failures else 0)
 
 
-def run_one_by_one(what: str, count: int, run: Callable[[Path, Outcomes], Any]) -> None:
+def run_one_by_one(what: str, count: int, minutes: float | None, run: Callable[[Path, Outcomes], Any]) -> None:
     """Run what yields how many are done, in a folder of its own, and report."""
-    progress, outcomes = Progress(what, count), Outcomes()
+    progress, outcomes = Progress(what, count, minutes), Outcomes()
     with scratch() as folder, suppress(KeyboardInterrupt):  # Ctrl-C: what was done so far is reported
         for done in run(Path(folder), outcomes):
-            progress.at(done, len(outcomes.failures))
+            if progress.at(done, len(outcomes.failures)):
+                break
     report(progress, outcomes)
 
 
 @main.command()
 @count_option
+@minutes_option
 @seed_option
-def kills(count: int, seed: int) -> None:
+def kills(count: int, minutes: float | None, seed: int) -> None:
     """Kill builds at times spread over their length; then build again, and compare."""
     from .kills import kill_builds
 
-    run_one_by_one("kills", count, lambda folder, outcomes: kill_builds(count, seed, folder, outcomes))
+    run_one_by_one("kills", count, minutes, lambda folder, outcomes: kill_builds(count, seed, folder, outcomes))
 
 
 jobs_option = click.option(
@@ -65,7 +68,9 @@ keep_option = click.option(
 )  # fmt: skip
 
 
-def run_campaign(what: str, count: int, jobs: int, keep: Path | None, make: Callable[[Path], Any]) -> None:
+def run_campaign(
+    what: str, count: int, minutes: float | None, jobs: int, keep: Path | None, make: Callable[[Path], Any]
+) -> None:
     """Run inputs in workers; keep those that fail, as small as they can be."""
     from .campaign import Campaign, Failure
     from .corpus import CORPUS
@@ -78,13 +83,14 @@ def run_campaign(what: str, count: int, jobs: int, keep: Path | None, make: Call
         failures.append(failure)
         click.echo(f"input {failure.number} failed: {failure.signature}\n{failure.text}", err=True)
 
-    progress = Progress(what, count)
+    progress = Progress(what, count, minutes)
     with scratch() as name:
         folder = Path(name)
         campaign = Campaign(make, count, jobs, folder, failed)
         with suppress(KeyboardInterrupt):  # Ctrl-C: what was done so far is reported
             for done in campaign.run():
-                progress.at(done, len(campaign.outcomes.failures))
+                if progress.at(done, len(campaign.outcomes.failures)):
+                    break
         (folder / "again").mkdir()
         handler, watch = make(folder / "again"), Watch()
         handler.warm_up()
@@ -106,26 +112,28 @@ def _smaller(failure: Any, handler: Any, watch: Any) -> Any:
 
 @main.command()
 @count_option
+@minutes_option
 @seed_option
 @jobs_option
 @keep_option
-def bundles(count: int, seed: int, jobs: int, keep: Path | None) -> None:
+def bundles(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
     """Open, verify and show mutated bundles, plan calls of them, and run the self-tests of some on the emulator."""
     from .bundles import Bundles
 
-    run_campaign("bundles", count, jobs, keep, lambda folder: Bundles(folder, seed))
+    run_campaign("bundles", count, minutes, jobs, keep, lambda folder: Bundles(folder, seed))
 
 
 @main.command()
 @count_option
+@minutes_option
 @seed_option
 @jobs_option
 @keep_option
-def manifests(count: int, seed: int, jobs: int, keep: Path | None) -> None:
+def manifests(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
     """Read and plan mutated manifests, as --dry-run does."""
     from .manifests import Manifests
 
-    run_campaign("manifests", count, jobs, keep, lambda folder: Manifests(folder, seed))
+    run_campaign("manifests", count, minutes, jobs, keep, lambda folder: Manifests(folder, seed))
 
 
 @main.command()
@@ -152,8 +160,9 @@ def calls(count: int) -> None:
 
 @main.command()
 @count_option
-def sharing(count: int) -> None:
+@minutes_option
+def sharing(count: int, minutes: float | None) -> None:
     """Build side by side, eight at once, with one cache; compare with builds on their own."""
     from .sharing import share_cache
 
-    run_one_by_one("rounds", count, lambda folder, outcomes: share_cache(count, folder, outcomes))
+    run_one_by_one("rounds", count, minutes, lambda folder, outcomes: share_cache(count, folder, outcomes))

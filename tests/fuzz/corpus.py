@@ -1,4 +1,4 @@
-"""The inputs that failed once: each made as small as it still fails, and kept as a file of JSON to be tried again."""
+"""The inputs that failed once, as small as they still failed, and one of each outcome: files of JSON, tried again."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from aot.compile.kernel_source import KernelSource, inspect_kernel
 from aot.compile.project import CompileError, described
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError
-from aot.plan.bundles import filter_names, plan_bundle
+from aot.plan.bundles import plan_bundle
 from aot.targets import TARGETS
 from aot_runtime.errors import AotError
 from tests.support.building.projects import EVERYTHING, KERNELS, SCALE, tuning
@@ -132,7 +132,6 @@ class Manifests:
             manifest = load_manifest(self.path)
         except ManifestError as error:
             return _refused("refused when it is read", error)
-        filter_names(manifest)
         target = next(target for target in TARGETS if target.arch == given.arch)
         try:
             planned = plan_bundle(manifest, target, {}, False, self._inspect)

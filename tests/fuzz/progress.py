@@ -15,10 +15,12 @@ class Progress:
 
     what: str
     total: int
+    minutes: float | None = None
     started: float = field(default_factory=time.monotonic)
     shown: float = field(default_factory=time.monotonic)
 
-    def at(self, done: int, failures: int) -> None:
+    def at(self, done: int, failures: int) -> bool:
+        """Tell how far it is; whether the time is over."""
         now = time.monotonic()
         if now - self.shown >= EVERY_S:
             self.shown = now
@@ -28,6 +30,7 @@ class Progress:
                 f"{self.what}: {done:,} of {self.total:,}, {rate:,.1f}/s, {left / 60:.1f} min left, {failures} failed"
             )
             print(text, file=sys.stderr, flush=True)
+        return self.minutes is not None and now - self.started > 60 * self.minutes
 
     def summary(self, done: int) -> str:
         seconds = time.monotonic() - self.started

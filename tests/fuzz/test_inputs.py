@@ -59,7 +59,7 @@ def test_a_sample(tmp_path: Path, make: Make, count: int, outcomes: set[str]):
 
 @pytest.mark.parametrize("name", ["bundles", "manifests"])
 def test_what_failed_once(tmp_path: Path, name: str):
-    """Each file of the corpus is an input for which a fault was mended."""
+    """Each file of the corpus is an input for which a fault was mended, or one of an outcome."""
     if name == "bundles":
         handler, kind = bundles(tmp_path), BundleInput
     else:

@@ -1,20 +1,25 @@
+import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
+import pebble
 import psutil
 import pytest
 
 from aot.compile import pool as pool_module
+from aot.compile.isolation import WorkerDiedError
 from aot.compile.jobs import CompiledKernel, CompileJob
 from aot.compile.pool import CompileFailure, TimeLimitError, WarmPool, default_workers, run_jobs
 from tests.support.building import jobs, tasks
 from tests.support.building.tasks import gone, wait_for
+
+_SPAWN = multiprocessing.get_context("spawn")
 
 
 def told(*verbs: str) -> list[CompileJob]:
@@ -88,6 +93,24 @@ def test_a_crash_is_retried_once(tmp_path: Path):
     assert always.read_text() == "xx"
     said = "the compiler process exited with code 1: LLVM ERROR: PTX version 8.0 does not support target 'sm_100a'"
     assert failure.reason.startswith(said), failure
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_workers_that_die_before_they_have_a_job(monkeypatch: pytest.MonkeyPatch, known: bool):
+    """Of low memory, say, while they start: others take their place, be it that pebble knew of the jobs or not."""
+    dying = WarmPool(1)
+    monkeypatch.setattr(dying, "_pool", pebble.ProcessPool(1, initializer=os._exit, initargs=(9,), context=_SPAWN))
+    with dying as pool:
+        first = [pool.submit(tasks.act, job) for job in told("echo:a", "echo:b")]
+        if not known:
+            wait_for(lambda: not pool._pool.active)
+            forgotten: Future[str] = Future()
+            pool._futures[forgotten] = pool._pool
+            first.append(forgotten)
+        for future in first:
+            with pytest.raises((WorkerDiedError, BrokenExecutor)):
+                future.result(timeout=30)
+        assert results(pool, "echo:c") == [("echo:c", "c")]
 
 
 def test_a_job_past_its_limit_is_killed_and_the_pool_goes_on(tmp_path: Path):
