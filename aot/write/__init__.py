@@ -1,1 +1,1 @@
-"""Writing a bundle: index, code, C header, stub and selftest vectors."""
+"""Writing a bundle: index, code, C interface, stub and selftest vectors."""

@@ -64,7 +64,7 @@ source=${{prefix}}/src/{name}.c
 
 Name: {name}
 Description: Dispatcher of bundle '{name}' for {index.target.arch}; compile ${{source}} with the program
-Version: {index.id[:12]}
+Version: {index.version or "0"}
 Cflags: -I${{includedir}}
 Libs: -lm -ldl -pthread
 """

@@ -36,8 +36,8 @@ enum { AOT_LAUNCH_END = 0 };
 
 #include "driver_functions.h"
 
-static const char *const aot_libraries[] = {"libcuda.so.1", "libcuda.so"};
-static const char aot_library_variable[] = "AOTBUILD_CUDA_LIBRARY";
+#define AOT_LIBRARY_NAMES {"libcuda.so.1", "libcuda.so"}
+#define AOT_LIBRARY_VARIABLE "AOTBUILD_CUDA_LIBRARY"
 
 static const char *aot_status_name(int status)
 {

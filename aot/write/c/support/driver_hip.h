@@ -31,9 +31,8 @@ enum { AOT_LAUNCH_END = 3 };
 
 #include "driver_functions.h"
 
-static const char *const aot_libraries[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so",
-                                            "/opt/rocm/lib/libamdhip64.so"};
-static const char aot_library_variable[] = "AOTBUILD_HIP_LIBRARY";
+#define AOT_LIBRARY_NAMES {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so", "/opt/rocm/lib/libamdhip64.so"}
+#define AOT_LIBRARY_VARIABLE "AOTBUILD_HIP_LIBRARY"
 
 static const char *aot_status_name(int status)
 {

@@ -14,12 +14,13 @@ static bool aot_find_driver(aot_status *status)
 /* What the process has already, else what the environment names, else what the loader finds. */
 static void *aot_open_library(void)
 {
-    const int count = (int)(sizeof aot_libraries / sizeof *aot_libraries);
-    const char *named = getenv(aot_library_variable);
+    static const char *const names[] = AOT_LIBRARY_NAMES;
+    const int count = (int)(sizeof names / sizeof *names);
+    const char *named = getenv(AOT_LIBRARY_VARIABLE);
     void *found = NULL;
-    for (int i = 0; i < count && found == NULL; i++) found = dlopen(aot_libraries[i], RTLD_NOW | RTLD_NOLOAD);
+    for (int i = 0; i < count && found == NULL; i++) found = dlopen(names[i], RTLD_NOW | RTLD_NOLOAD);
     if (found == NULL && named != NULL && *named != 0) return dlopen(named, RTLD_NOW);
-    for (int i = 0; i < count && found == NULL; i++) found = dlopen(aot_libraries[i], RTLD_NOW);
+    for (int i = 0; i < count && found == NULL; i++) found = dlopen(names[i], RTLD_NOW);
     return found;
 }
 
@@ -29,8 +30,8 @@ static bool aot_find_driver(aot_status *status)
     aot_driver_library = aot_open_library();
     if (aot_driver_library == NULL) {
         error = dlerror();
-        return aot_fail(status, AOT_DEVICE, "the GPU's driver cannot be loaded: %s; %s may name the library",
-                        error == NULL ? "not found" : error, aot_library_variable);
+        return aot_fail(status, AOT_DEVICE, "the GPU's driver cannot be loaded: %s; " AOT_LIBRARY_VARIABLE
+                        " may name the library", error == NULL ? "not found" : error);
     }
     AOT_FUNCTIONS(AOT_LOOK_UP)
     return missing == NULL || aot_fail(status, AOT_DEVICE, "the GPU's driver is too old: it has no %s", missing);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ ROOT = Path(__file__).parents[4]
 CUS, XCDS = (1, 38, 304), 8
 ONLY_IN_C = ("reaches further than 2**53 elements", "more than 64 bits", "beyond 2**53")
 """What C refuses, as its page says, and Python takes or refuses for something else."""
+
+
+_PYTHONS_ADVICE = re.compile(r"\n  .*aot_runtime\.float8\.cast.*")
 
 
 class Compared:
@@ -62,7 +66,7 @@ class Compared:
         except AotError as error:
             none = isinstance(error, NoVariantError)
             self.seen["not built" if none else "refused"] += 1
-            return NO_VARIANT if none else ARGUMENT, str(error)
+            return NO_VARIANT if none else ARGUMENT, _PYTHONS_ADVICE.sub("", str(error))
         self.seen["launched"] += 1
         return {"launches": [item for item in launches if 0 not in item[1]], "workspaces": self._spaces(decision)}
 
