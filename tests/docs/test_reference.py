@@ -21,8 +21,8 @@ CODE = ("aot", "runtime", "kernels", "examples", "benchmarks", "tests")
 OWN = re.compile(r"_?AOT(?:BUILD|BUNDLE)_[A-Z][A-Z_]*[A-Z](?![A-Z_])")
 
 
-def sources(*folders: str) -> Iterator[str]:
-    for path in (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))):
+def sources(*folders: str, kind: str = "*.py") -> Iterator[str]:
+    for path in (path for folder in folders for path in sorted((ROOT / folder).rglob(kind))):
         if path.parts[len(ROOT.parts) : -1] != ("tests", "docs"):
             yield path.read_text(encoding="utf-8")
 
@@ -35,7 +35,8 @@ def documented_variables() -> set[str]:
 def test_own_variables_are_those_of_the_code():
     documented = {name for row in table(REFERENCE["environment"]) for name in OWN.findall(row[0])}
     completion = {"_AOTBUILD_COMPLETE", "_AOTBUNDLE_COMPLETE"}  # which click makes of the commands' names
-    assert documented == completion | {name for text in sources(*CODE) for name in OWN.findall(text)}
+    texts = (*sources(*CODE), *sources("aot", kind="*.[ch]"))  # C: the dispatchers of bundles
+    assert documented == completion | {name for text in texts for name in OWN.findall(text)}
 
 
 def test_variables_that_are_read_are_documented():
