@@ -49,7 +49,7 @@ TABLE = (
     Rule("Llama-3.2-1B|CHECKPOINT", Action.REPLACE, "a checkpoint: one of random numbers", "checkpoint"),
     Rule(r"(?<=dist/)(\w+)-sm_90", Action.REPLACE, "built whole is gfx942", r"\1-gfx942"),
     # What would take too long
-    Rule("^aotbuild .*--arch sm_90", Action.APPEND, "for what is built whole is gfx942", "--dry-run"),
+    Rule("^aotbuild .*--arch (sm_90|mi300x,h100)", Action.APPEND, "for what is built whole is gfx942", "--dry-run"),
     Rule("^python benchmarks/build.py", Action.APPEND, "for it takes minutes",
          "--sample 4 --no-cache manifests/memory.yaml"),
     Rule("^python benchmarks/emulator.py", Action.APPEND, "for it takes minutes",
