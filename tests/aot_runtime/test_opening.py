@@ -112,6 +112,7 @@ def test_what_a_bundle_is(small_copy: Path):
     again = open_bundle(small_copy, "emulator")
     assert again.version == "1.2.0rc1" and again.id != small.id
     assert "<bundle small 1.2.0rc1 for gfx942 on emulator:0: " in repr(again)
+    assert aotbundle("show", small_copy).stdout.startswith("bundle small 1.2.0rc1 for gfx942, id ")
     for version in ("1.2.0-rc1", "v1", "1.02", "1.0\n", "1" * 65):
         edit_index(small_copy, lambda index, version=version: index.update(version=version))
         with pytest.raises(BundleError, match="is no version of a bundle"):

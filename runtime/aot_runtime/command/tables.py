@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from aot_runtime.call.documentation import bundle_title
 from aot_runtime.contract.records import Index
 from aot_runtime.text_table import table_lines
 from aot_runtime.texts import ID_LENGTH, axis_values_text, size_text
@@ -77,7 +78,7 @@ def _range(numbers: Sequence[float], text: Callable[[int], str]) -> str:
 
 def _head(index: Index) -> str:
     compiler = index.toolchain.get("compiler", "unknown compiler")
-    return f"bundle {index.name} for {index.target.arch}, id {index.id[:ID_LENGTH]}, {compiler}"
+    return f"bundle {bundle_title(index)}, id {index.id[:ID_LENGTH]}, {compiler}"
 
 
 def _totals(index: Index, rows: Sequence[VariantRow]) -> Iterator[str]:

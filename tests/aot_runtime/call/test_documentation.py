@@ -84,7 +84,7 @@ def test_an_op_says_what_it_is(small_bundle: Path):
     affine = small.affine
     assert "<op affine(x, bias=None, *, out=None, " in repr(affine) and "…) of bundle small for gfx942>" in repr(affine)
     assert (affine.__name__, affine.__qualname__, affine.__module__) == ("affine", "affine", "aot_runtime")
-    inspect.signature(affine).bind(np.ones(1), scale=1.0)
+    assert inspect.signature(affine).bind(np.ones(1), scale=1.0).arguments.keys() == {"x", "scale"}
     with pytest.raises(TypeError, match="scael"):
         inspect.signature(affine).bind(np.ones(1), scael=1.0)
     assert copy.copy(affine) == affine == copy.deepcopy([affine])[0]

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.call.stub import module_text, stub_text
 from tests.support.command import aotbundle
@@ -26,6 +28,12 @@ def test_a_module_for_each_bundle(small_bundle: Path, rows_bundles: Path, tmp_pa
         assert (package / f"{name}.pyi").read_text() == stub_text(index)
         assert (package / f"{name}.py").read_text() == module_text(index)
         ast.parse(stub_text(index))
+
+
+def test_installed_for_this_python(small_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / name))
+    result = aotbundle("stubs", small_bundle, "--install")
+    assert result.exit_code == 0 and result.stdout == f"{tmp_path}/purelib/aot_bundles/small.py\n"
 
 
 def test_importing_a_type_imports_nothing_else(small_bundle: Path, tmp_path: Path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import operator
 from itertools import permutations
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -221,15 +222,14 @@ def test_arrays_of_one_number():
 
 @in_double()
 def test_numbers_are_written_in_the_order_of_a_stream():
-    double, device = Double(), get_device("hip:0")
+    device = get_device("hip:0")
     stream = device.stream()
-    filled = double.calls("hipMemsetD8Async")
-    array = device.full((2, 3), 0.1, "float32", stream=stream)
-    assert double.calls("hipMemsetD8Async") == filled
-    assert (array.numpy(stream) == np.float32(0.1)).all()
-    zeros = device.zeros((2, 3), "float32", stream=stream)
-    assert double.calls("hipMemsetD8Async") == filled + 1
-    assert array.owner.stream == zeros.owner.stream == stream.handle
+    with mock.patch.object(device.driver, "fill") as fill, mock.patch.object(device, "write") as write:
+        arrays = [device.full(6, value, "float32", stream=stream) for value in (0, 0.1)]
+        arrays.append(device.zeros(6, "float32", stream=stream))
+    assert fill.mock_calls == [mock.call(0, array.ptr, 0, 24, stream.handle) for array in arrays[::2]]
+    assert [(call.args[0], call.args[2]) for call in write.mock_calls] == [(arrays[1].ptr, stream.handle)]
+    assert {array.owner.stream for array in arrays} == {stream.handle}
 
 
 @in_double()
