@@ -70,7 +70,7 @@ E5M2 = quantised(Quantised("fp8", float8="e5m2"))
 
 FLASH = decode("flash_decode", test_contiguous.test_flash_decode, 64, FP16, 3, 4, 1)
 LENGTHS, PARTS = (decode("flash_decode", test_contiguous.test_lengths_within_a_batch, splits) for splits in (1, 4))
-INT4 = decode("flash_decode_int4", test_contiguous.test_caches_of_4_bits, 4, test_contiguous.packed, 1)
+INT4 = decode("flash_decode_int4", test_contiguous.test_caches_of_4_bits, 64, 4, test_contiguous.packed, 1)
 BLOCKS, ODD = (decode("paged_attention", test_paged.test_block_sizes, size, 2) for size in (64, 17))
 PAGED_WINDOW = decode("paged_attention", test_paged.test_window, 20, 1)
 RAGGED_QUERIES = decode("paged_attention", test_paged.test_ragged_queries, FP16, 56, (3, 3), 1)
