@@ -85,13 +85,44 @@ def _instruction(found: Any) -> Instruction:
 
 
 def loops_of(instructions: Sequence[Instruction]) -> list[tuple[Instruction, ...]]:
-    """The instructions from where a branch leads back to, up to that branch, for each such branch in their order."""
-    places = {instruction.pc: number for number, instruction in enumerate(instructions)}
-    return [
-        tuple(instructions[places[branch.target] : end])
-        for end, branch in enumerate(instructions)
-        if branch.target is not None and branch.target <= branch.pc and branch.target in places
-    ]
+    """The instructions of each natural loop, those of inner loops too, in the order of where they end.
+
+    A branch at a loop's very end is left out. A branch back to code that can also be come to in another way makes no
+    loop: what is done on one way only may lie before its branch.
+    """
+    from aot_emulator.profile.loops import find_loops
+
+    blocks = {body[0].pc: body for body in _blocks(instructions)}
+    following = [*list(blocks)[1:], None]
+    successors = {
+        start: [pc for pc in (body[-1].target, None if _goes_away(body[-1]) else after) if pc in blocks]
+        for (start, body), after in zip(blocks.items(), following, strict=True)
+    }
+    loops = find_loops(list(blocks)[:1], successors)
+    bodies = [[item for start in sorted(loop.blocks) for item in blocks[start]] for loop in loops]
+    ordered = sorted(bodies, key=lambda body: body[-1].pc)
+    return [tuple(body if body[-1].target is None else body[:-1]) for body in ordered]
+
+
+def _blocks(instructions: Sequence[Instruction]) -> list[list[Instruction]]:
+    """The basic blocks."""
+    targets = {instruction.target for instruction in instructions}
+    blocks: list[list[Instruction]] = [[]]
+    for instruction in instructions:
+        if blocks[-1] and (instruction.pc in targets or _ends(blocks[-1][-1])):
+            blocks.append([])
+        blocks[-1].append(instruction)
+    return blocks
+
+
+def _ends(instruction: Instruction) -> bool:
+    """Whether a block ends with an instruction."""
+    return instruction.target is not None or _goes_away(instruction)
+
+
+def _goes_away(instruction: Instruction) -> bool:
+    """Whether the next instruction is never the one that follows."""
+    return instruction.mnemonic.startswith(("s_branch", "s_endpgm", "s_setpc"))
 
 
 def hot_loops(instructions: Sequence[Instruction]) -> list[tuple[Instruction, ...]]:
@@ -103,14 +134,10 @@ def hot_loops(instructions: Sequence[Instruction]) -> list[tuple[Instruction, ..
     return [tuple(instructions)]
 
 
-def _innermost(loops: Iterable[tuple[Instruction, ...]]) -> list[tuple[Instruction, ...]]:
+def _innermost(loops: Sequence[tuple[Instruction, ...]]) -> list[tuple[Instruction, ...]]:
     """Those of the loops in which no other one lies."""
-    spans = {(body[0].pc, body[-1].pc): body for body in loops}
-    return [
-        body
-        for (first, last), body in spans.items()
-        if not any(first <= start and end <= last and (start, end) != (first, last) for start, end in spans)
-    ]
+    places = [{instruction.pc for instruction in body} for body in loops]
+    return [body for body, own in zip(loops, places, strict=True) if not any(other < own for other in places)]
 
 
 def code_facts(instructions: Sequence[Instruction]) -> CodeFacts:

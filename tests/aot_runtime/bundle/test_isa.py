@@ -35,10 +35,14 @@ def program(*lines: str) -> list[Instruction]:
     return found
 
 
-def test_loops_are_what_a_branch_leads_back_over():
-    code = program("flat_load_dword", "flat_load_ubyte", "s_cbranch_scc1>1", "s_branch>5", "v_sub", "s_cbranch_vccz>0")
+def test_loops_are_natural_ones():
+    code = program("flat_load_dword", "flat_load_ubyte", "s_cbranch_scc1>1", "s_nop", "v_sub", "s_cbranch_vccz>0")
     assert loops_of(code) == [(code[1],), tuple(code[:5])]
     assert hot_loops(code) == [(code[1],)], "the innermost one"
+    behind = program("s_branch>3", "global_load_ubyte", "s_branch>4", "s_cbranch_scc0>1", "s_endpgm")
+    assert loops_of(behind) == [], "what is done on one way only may lie before its branch"
+    rotated = program("s_branch>2", "global_load_dword", "v_add", "s_cbranch_scc1>5", "s_branch>1", "s_endpgm")
+    assert loops_of(rotated) == [tuple(rotated[1:4])], "come to in its middle"
     code[1] = Instruction(4, "v_add")
     assert hot_loops(code) == [tuple(code[:5])], "the innermost one that loads"
 
