@@ -15,7 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import msgspec
 
 from aot_runtime.bundle.elf import SHT_NOTE, Elf
@@ -88,7 +87,7 @@ def metadata_note(image: bytes) -> Note | None:
         data = elf.data(section)
         if section.type == SHT_NOTE and data[12:19] == b"AMDGPU\0":
             size = int.from_bytes(data[4:8], "little")
-            metadata = msgpack.unpackb(data[20 : 20 + size])
+            metadata = msgspec.msgpack.decode(data[20 : 20 + size])
             return Note(table + 64 * number, metadata, [*places(metadata)])
     return None
 
@@ -256,7 +255,7 @@ def _with_metadata(image: bytes, note: Note | None, edit: Edit) -> bytes:
     header, tree = note.header, deepcopy(note.metadata)
     edit_tree(tree, edit)
     try:
-        packed = msgpack.packb(tree)
+        packed = msgspec.msgpack.encode(tree)
     except (OverflowError, ValueError, TypeError):  # MessagePack has no such number, and no such text
         return image
     start = -(-len(image) // 4) * 4
