@@ -226,7 +226,7 @@ def files_of(given: BundleInput, seed: Seed) -> Files:
     if given.adopted:
         data = _with_id(data)
         for name in seed.files:
-            if name.startswith(("include/", "stubs/")) and name not in changed:
+            if name.startswith(("include/", "src/", "stubs/")) and name not in changed:
                 changed[name] = seed.files[name].replace(seed.id.encode(), _id_of(data))
     changed.setdefault(INDEX, data)
     return changed

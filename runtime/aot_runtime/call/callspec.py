@@ -14,6 +14,7 @@ from aot_runtime.contract.layout import Layout, Shape, make_layout, packed_strid
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import POINTER, Index, Op, Scalar, Tensor, Value
 from aot_runtime.errors import ArgumentError, ExpressionError
+from aot_runtime.texts import shown
 
 from .decision import Decision
 from .planner import Planner
@@ -153,9 +154,12 @@ def _add_values(env: dict[str, Any], named: Iterable[tuple[str, str]]) -> None:
 
 def _shape(op: Op, tensor: Tensor, env: Mapping[str, Any]) -> Shape:
     try:
-        return tuple(expressions.parse(dim.extent).evaluate(env) for dim in tensor.shape)
+        shape = tuple(expressions.parse(dim.extent).evaluate(env) for dim in tensor.shape)
     except ExpressionError as error:
         raise ArgumentError(f"{op.name}: the shape of '{tensor.name}' does not follow from the dims: {error}") from None
+    if not all(isinstance(extent, int) and extent >= 0 for extent in shape):
+        raise ArgumentError(f"{op.name}: the shape of '{tensor.name}' would be {shown(list(shape))}")
+    return shape
 
 
 def _layout(

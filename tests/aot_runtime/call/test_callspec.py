@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
+import msgspec
 import pytest
 
 from aot_runtime.call.callspec import CallSpec, plan_call
@@ -42,6 +44,22 @@ def test_a_refused_call(sample: records.Index, changes: dict[str, Any], message:
     with pytest.raises(ArgumentError) as caught:
         planned(sample, **changes)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("extent", "shown"), [("'text'", "['text', 128]"), ("rows - 9", "[-1, 128]"), ("rows / 2", "[4.0, 128]")]
+)
+def test_a_shape_is_of_whole_numbers(sample: records.Index, extent: str, shown: str):
+    """Nothing says so of a contract: an extent is an expression as others are."""
+    op = sample.ops[0]
+    dims = (records.Dim("rows"), records.Dim("cols")), (records.Dim(extent), records.Dim("cols"))
+    tensors = [
+        msgspec.structs.replace(op.tensors[0], shape=shape, name=name) for shape, name in zip(dims, "xy", strict=True)
+    ]
+    changed = msgspec.structs.replace(op, tensors=(*tensors, *op.tensors[1:]))
+    index = msgspec.structs.replace(sample, ops=(changed, *sample.ops[1:]))
+    with pytest.raises(ArgumentError, match=re.escape(f"reduce: the shape of 'y' would be {shown}")):
+        planned(index)
 
 
 def test_a_dtype_is_given_by_its_variable_or_by_a_tensor(sample: records.Index):
