@@ -81,6 +81,8 @@ def structure_faults(op: Op) -> Iterator[Fault]:
     for scalar in op.scalars:
         if scalar.type not in SCALAR_TYPES and scalar.type not in ("flag", "choice"):
             yield Fault(("scalars", scalar.name, "type"), f"'{scalar.type}' is no type of a scalar")
+        elif (scalar.type == "choice") != bool(scalar.choices):
+            yield Fault(("scalars", scalar.name), "`values` goes with `type: choice`, and only with it")
     for axis in op.axes:
         if not axis.values or axis.rule not in _RULES:
             yield Fault(("constexprs", axis.name), f"has no values, or an unknown rule '{axis.rule}'")
