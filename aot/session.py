@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,7 @@ from aot.compile.cache import CompileCache
 from aot.compile.isolation import ForkedProcess
 from aot.compile.jobs import CompiledKernel
 from aot.compile.kernel_source import KernelSource, inspect_kernel
-from aot.compile.pool import CompileFailure, WarmPool, default_workers
+from aot.compile.pool import CompileFailure, WarmPool, default_workers, remove_leftovers
 from aot.manifest.loading import Manifest, load_manifest
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import PlannedBundle, plan_bundle
@@ -75,6 +76,7 @@ def build(request: Request) -> int:
         _print_counts(console, bundles)
         return 0
     cache = CompileCache(request.cache_dir)
+    remove_leftovers(Path(tempfile.gettempdir()))  # a build with nothing to compile makes no pool that does
     with _locked(request.output, [bundle.folder_name for bundle in bundles]):
         outcome, missing = look_up({key: job for bundle in bundles for key, job in bundle.jobs.items()}, cache)
         LOG.info("cache %s has %d of %d kernels", cache.path, outcome.cached, outcome.cached + len(missing))

@@ -123,3 +123,14 @@ def test_the_exit_status_and_the_streams_of_the_real_command(tmp_path: Path):
         f"aotbuild: error: {project.manifest}:1:1: ops: expected a mapping (given: 3)\n"
         f"aotbuild: error: {project.manifest}:1:1: the manifest: the key 'bundle' is missing\n"
     )
+
+
+def test_a_build_from_the_cache_removes_what_a_killed_one_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    project = Project(tmp_path)
+    project.build(*SMALL)
+    leftover = tmp_path / "aotbuild-pool-abcdefgh"
+    leftover.mkdir()
+    (leftover / "lock").touch()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert figures(project.build(*SMALL)) == (0, 2)
+    assert not leftover.exists()

@@ -22,6 +22,8 @@ from aot_runtime.bundle.reading import read_blob, read_checked, read_index
 
 MANIFEST = Path(__file__).parents[1] / "support" / "small" / "small.yaml"
 BUNDLE = "small-gfx942"
+LIMIT_S, HUNG_STATUS = 300.0, 98
+"""Seconds after which a build is taken for one that waits for ever, and what its exit status is said to be then."""
 _PIPE_BYTES = 1 << 20
 
 
@@ -83,8 +85,15 @@ class Build:
         return self._text.decode(errors="replace")
 
     def wait(self) -> int:
-        """Its exit status, or less than 0: the signal that ended it."""
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        """Its exit status, or less than 0: the signal that ended it. One that hangs is killed: `HUNG_STATUS`."""
+        while time.monotonic() - self.started < LIMIT_S:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.005)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        return HUNG_STATUS
 
     def wait_for_processes(self, seconds: float = 10.0) -> list[psutil.Process]:
         """Those that still live when the build's own process is gone, some time later."""

@@ -106,6 +106,11 @@ class Seed:
         self.vectors = sorted(name for name in self.files if name.startswith("selftest/"))
 
     @cached_property
+    def generated(self) -> list[str]:
+        """Files that repeat the index's id."""
+        return [name for name, content in self.files.items() if name != INDEX and self.id.encode() in content]
+
+    @cached_property
     def places(self) -> list[tuple[tuple[str | int, ...], Any]]:
         """Of the index; each op and the first variants stand for all."""
         return [
@@ -225,8 +230,8 @@ def files_of(given: BundleInput, seed: Seed) -> Files:
             _special(changed, seed, edit)
     if given.adopted:
         data = _with_id(data)
-        for name in seed.files:
-            if name.startswith(("include/", "src/", "stubs/")) and name not in changed:
+        for name in seed.generated:
+            if name not in changed:
                 changed[name] = seed.files[name].replace(seed.id.encode(), _id_of(data))
     changed.setdefault(INDEX, data)
     return changed

@@ -11,7 +11,7 @@ pytest.importorskip("triton", reason="builds need the extra `build`")
 
 from aot.compile.cache import CompileCache
 from aot.write import placing
-from tests.fuzz import kills
+from tests.fuzz import building, kills
 from tests.fuzz.building import Place, run
 from tests.fuzz.kills import NEWER, kill_builds
 from tests.fuzz.outcomes import Outcomes
@@ -50,6 +50,12 @@ def test_builds_with_one_cache(tmp_path: Path):
     outcomes = Outcomes()
     assert list(share_cache(1, tmp_path, outcomes)) == [1]
     assert outcomes.failures == []
+
+
+def test_a_build_that_hangs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(building, "LIMIT_S", 0.1)
+    monkeypatch.setattr(building, "main", lambda words: time.sleep(60))
+    assert run(Place(tmp_path).make(), NEWER)[0] == building.HUNG_STATUS
 
 
 def test_torn_entries_are_found(tmp_path: Path):

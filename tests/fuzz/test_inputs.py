@@ -135,6 +135,13 @@ def test_a_failure_is_made_smaller_and_kept(tmp_path: Path):
     assert files_of(again, seed) == files_of(small, seed)
 
 
+def test_a_forger_may_change_what_nobody_checks(tmp_path: Path):
+    """Otherwise `verify` would find what the harness left undone, and nothing else."""
+    handler = bundles(tmp_path)
+    given = BundleInput("accumulate", (["index", "set", ["ops", 0, "doc"], "Other words."],), True, 1, False)
+    assert handler.handle(given, handler.prepare(given)) == "opened, verified, a call planned"
+
+
 def test_the_same_number_gives_the_same_input():
     one, other = Inputs(SEED), Inputs(SEED)
     assert [one.draw(number) for number in range(50)] == [other.draw(number) for number in range(50)]
