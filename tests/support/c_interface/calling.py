@@ -89,12 +89,12 @@ def compile_library(folder: Path, source: Path, *flags: str, language: str = "c1
 class PlannedInC:
     """The planner in an index's C source, with no device."""
 
-    def __init__(self, index: records.Index, folder: Path):
+    def __init__(self, index: records.Index, folder: Path, *flags: str):
         source, header = folder / f"src/{index.name}.c", folder / f"include/{index.name}.h"
         for file, text in ((source, source_text(index)), (header, header_text(index))):
             file.parent.mkdir()
             file.write_text(text)
-        self.library = ctypes.CDLL(str(compile_library(folder, _HARNESS, f'-DBUNDLE="{source}"')))
+        self.library = ctypes.CDLL(str(compile_library(folder, _HARNESS, f'-DBUNDLE="{source}"', *flags)))
         self.ops = {op.name: Arguments(op) for op in dispatched_ops(index)}
         self._text = ctypes.create_string_buffer(1 << 20)
 

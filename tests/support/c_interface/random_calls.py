@@ -110,3 +110,21 @@ class RandomCalls:
                 strides[dim] = self.random.choice((0, 1, -1, 2, strides[dim] + 16, strides[dim] * 3, 2**33))
         device = (self.target.backend, 0)
         return make_layout(device, dtype, tuple(shape), tuple(strides), draw() > 0.05)
+
+
+def damaged(call: Mapping[str, Any], source: random.Random) -> None:
+    """Put nonsense into some members of a call's tensors, as a program that is wrong might."""
+    numbers = (0, 1, -1, 2, 8, 9, 63, 2**31, -(2**31), 2**53, 2**62, 2**63 - 1, -(2**63))
+    for tensor in filter(None, call.values()):
+        for _ in range(source.choice((0, 0, 0, 1, 2))):
+            match source.randrange(5):
+                case 0:
+                    tensor.rank = source.choice((-1, 0, 1, 5, 8, 9, 2**31 - 1))
+                case 1:
+                    tensor.dtype = source.choice((-1, 0, 1, 17, 18, 2**31 - 1, -(2**31)))
+                case 2:
+                    tensor.shape[source.randrange(8)] = source.choice(numbers)
+                case 3:
+                    tensor.strides[source.randrange(8)] = source.choice(numbers)
+                case 4:
+                    tensor.address = source.choice((0, 1, 16, 2**63, 2**64 - 1))

@@ -111,10 +111,10 @@ static bool aot_check_requirements(aot_plan *p)
 {
     for (int i = 0; i < p->op->n_required; i++) {
         const aot_requirement *required = &p->op->required[i];
-        aot_text given = aot_new_text();
         bool holds = false;
         if (!aot_holds(p, required->holds, &holds)) return false;
         if (holds) continue;
+        aot_text given = aot_new_text();
         for (int n = 0; n < required->count; n++) {
             aot_write(&given, "%s%s=", n > 0 ? ", " : "", required->names[n].name);
             aot_write_value(&given, p->v[required->names[n].slot]);

@@ -226,7 +226,8 @@ static bool aot_measure_workspaces(aot_plan *p, aot_decision *d)
 static bool aot_decide(aot_plan *p, aot_decision *d)
 {
     int found = 0;
-    d->tried = aot_new_text();
+    d->tried.content[0] = 0;
+    d->tried.used = 0;
     if (aot_may_align(p)) found = aot_choose_launches(p, true, d);
     if (found == 0) found = aot_choose_launches(p, false, d);
     if (found == 1) return aot_measure_workspaces(p, d);

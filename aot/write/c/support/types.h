@@ -1,5 +1,9 @@
-#ifndef AOT_TYPES_H
-#define AOT_TYPES_H
+#if defined(AOT_TYPES) && AOT_TYPES != 1
+#error "this bundle and one that was included before are of versions of aotbuild that cannot be used in one file"
+#endif
+#ifndef AOT_TYPES
+#define AOT_TYPES 1
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -30,6 +34,8 @@ typedef enum aot_dtype {
     AOT_FLOAT16, AOT_BFLOAT16, AOT_FLOAT32, AOT_FLOAT64,
     AOT_FLOAT8_E4M3FN, AOT_FLOAT8_E4M3FNUZ, AOT_FLOAT8_E5M2, AOT_FLOAT8_E5M2FNUZ
 } aot_dtype;
+
+static_assert(sizeof(aot_dtype) == sizeof(int), "the dispatcher takes enums to be as large as int");
 
 #define AOT_MAX_RANK 8
 

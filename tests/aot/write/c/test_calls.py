@@ -191,6 +191,7 @@ def test_many_threads_on_two_devices_load_each_kernel_once(small_library: Path, 
             which = (i + call) % 2
             tensors = {"x": of(x[which]), "out": of(outs[which][i])}
             both[which].request(calling.CALL, "affine", tensors, {"shift": i})
+            assert current_device(double) == 0, "the thread's device is what it was"
 
     with ThreadPoolExecutor(8) as pool:
         for done in [pool.submit(work, i) for i in range(8)]:
@@ -199,12 +200,15 @@ def test_many_threads_on_two_devices_load_each_kernel_once(small_library: Path, 
     assert sorted(launch.device for launch in seen) == [0] * 160 + [1] * 160
     for address in (array.ptr for group in outs for array in group):  # of each thread its own
         assert sum(address.to_bytes(8, "little") in launch.kernargs for launch in seen) == 20
-    current = ctypes.c_int(-1)
-    double._library.hipGetDevice(ctypes.byref(current))
-    assert current.value == 0, "the thread's device is what it was"
     for c in both:
         c.close()
     assert double.alive("module") == 0
+
+
+def current_device(double: Double) -> int:
+    current = ctypes.c_int(-1)
+    double._library.hipGetDevice(ctypes.byref(current))
+    return current.value
 
 
 class _Allocator(ctypes.Structure):

@@ -80,6 +80,52 @@ def test_the_source_compiles_without_a_warning(
     run(*LANGUAGES[language], *WARNINGS, *flags, "-c", folder / "src/sample.c", "-o", tmp_path / "sample.o")
 
 
+@pytest.mark.parametrize(
+    ("backend", "include", "asserted"),
+    [
+        (
+            "hip",
+            "amd/include",
+            """#define __HIP_PLATFORM_AMD__
+#include <hip/hip_runtime_api.h>
+static_assert(AOT_PROPERTIES == sizeof(hipDeviceProp_tR0600), "");
+static_assert(AOT_MULTIPROCESSORS == offsetof(hipDeviceProp_tR0600, multiProcessorCount), "");
+static_assert(AOT_ARCH_NAME == offsetof(hipDeviceProp_tR0600, gcnArchName), "");
+static_assert(AOT_XCCS == hipDeviceAttributeNumberOfXccs && AOT_POOLS == hipDeviceAttributeMemoryPoolsSupported, "");
+static_assert(sizeof(aot_pool_properties) == sizeof(hipMemPoolProps), "");
+static_assert(AOT_RELEASE_THRESHOLD == hipMemPoolAttrReleaseThreshold, "");
+static_assert(AOT_OUT_OF_MEMORY == hipErrorOutOfMemory && (intptr_t)HIP_LAUNCH_PARAM_END == AOT_LAUNCH_END, "");
+""",
+        ),
+        (
+            "cuda",
+            "nvidia/include",
+            """#include <cuda.h>
+static_assert(AOT_MULTIPROCESSORS == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, "");
+static_assert(AOT_MAJOR == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, "");
+static_assert(AOT_MINOR == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, "");
+static_assert(AOT_POOLS == CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, "");
+static_assert(AOT_MAX_SHARED == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, "");
+static_assert(AOT_CARVEOUT == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, "");
+static_assert(sizeof(aot_pool_properties) == sizeof(CUmemPoolProps), "");
+static_assert(AOT_RELEASE_THRESHOLD == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, "");
+static_assert(AOT_OUT_OF_MEMORY == CUDA_ERROR_OUT_OF_MEMORY && (intptr_t)CU_LAUNCH_PARAM_END == AOT_LAUNCH_END, "");
+""",
+        ),
+    ],
+    ids=["hip", "cuda"],
+)
+def test_what_the_source_takes_of_the_driver_is_what_its_header_says(
+    tmp_path: Path, backend: str, include: str, asserted: str
+):
+    backends = Path(pytest.importorskip("triton").__file__).parent / "backends"
+    arch = "gfx942" if backend == "hip" else "sm_90"
+    write(tmp_path, sample_index(arch, backend))
+    body = "#define NAMED(name, parameters) (void)name;\nvoid named(void);\nvoid named(void) { AOT_FUNCTIONS(NAMED) }\n"
+    (tmp_path / "program.c").write_text(f'#include "src/sample.c"\n{asserted}{body}')
+    run(*LANGUAGES["c11"], "-isystem", backends / include, "-c", tmp_path / "program.c", "-o", tmp_path / "program.o")
+
+
 def test_two_bundles_of_two_architectures_in_one_program(tmp_path: Path):
     sources, names = [], ("gfx942", "gfx950")
     for arch in names:

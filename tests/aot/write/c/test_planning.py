@@ -24,7 +24,7 @@ from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract.records import Blob, Index, Op
 from aot_runtime.errors import AotError, NoVariantError
 from tests.support.c_interface.calling import ARGUMENT, NO_VARIANT, PlannedInC, tensor
-from tests.support.c_interface.random_calls import RandomCall, RandomCalls
+from tests.support.c_interface.random_calls import RandomCall, RandomCalls, damaged
 from tests.support.on_demand import index_of
 
 ROOT = Path(__file__).parents[4]
@@ -135,6 +135,26 @@ def test_shipped_manifests(tmp_path: Path, manifest: str, arch: str):
     index = planned(manifest, arch)
     seen = compare_many(index, tmp_path, 60 if manifest == "rows" else 400)
     assert seen["launched"] > 5 * len(index.ops) and seen["only in C"] < 0.05 * sum(seen.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("manifest", ["rows", "gemm", "decode"])
+def test_nonsense_is_refused_or_planned_with_no_undefined_behaviour(tmp_path: Path, manifest: str):
+    """A fault that the sanitizer finds ends the process."""
+    index, drawn = planned(manifest, "gfx942"), random.Random(7)
+    c = PlannedInC(index, tmp_path, "-fsanitize=undefined", "-fno-sanitize-recover=undefined", "-Wno-conversion")
+    outcomes: Counter[Any] = Counter()
+    for op in index.ops:
+        calls = RandomCalls(op, index.target, drawn)
+        for call in filter(None, (calls.make(304) for _ in range(300))):
+            tensors = {
+                name: None if item is None else tensor(call.addresses[name], item.dtype, item.shape, item.strides)
+                for name, item in call.layouts.items()
+            }
+            damaged(tensors, drawn)
+            found = c.plan(op.name, tensors, call.scalars, 304, XCDS)
+            outcomes[found[0] if isinstance(found, tuple) else "launched"] += 1
+    assert {*outcomes} == {ARGUMENT, NO_VARIANT, "launched"}
 
 
 def test_memory_is_shared_where_numpy_says_so(small_bundle: Path, tmp_path: Path):
