@@ -48,10 +48,13 @@ HostArray: _TypeAlias = _np.ndarray[_Any, _Any]
 Array: _TypeAlias = HostArray | _DeviceArray | SupportsDLPack
 _HostArray: _TypeAlias = HostArray
 _Array: _TypeAlias = Array
+_Integer: _TypeAlias = _int | _np.integer[_Any]
+_Number: _TypeAlias = _float | _np.floating[_Any] | _Integer
+_Flag: _TypeAlias = _bool | _np.bool_
 _A = _TypeVar("_A")
 '''
 
-_SCALAR_TYPES = {"flag": "_bool", "i1": "_bool", "fp32": "_float", "fp64": "_float"}
+_SCALAR_TYPES = {"flag": "_Flag", "i1": "_Flag", "fp32": "_Number", "fp64": "_Number"}
 
 _HIDES = "  # type: ignore[assignment]"
 """Of a field that is named like a method of tuples."""
@@ -247,9 +250,9 @@ def _annotation(argument: Argument, array: str) -> str:
         return "_Stream | _int"
     if isinstance(of, records.Tensor):
         return array if of.role != "output" else "_Array"
-    return (
-        f"_Literal[{', '.join(map(repr, of.choices))}]" if of.type == "choice" else _SCALAR_TYPES.get(of.type, "_int")
-    )
+    if of.type == "choice":
+        return f"_Literal[{', '.join(map(repr, of.choices))}]"
+    return _SCALAR_TYPES.get(of.type, "_Integer")
 
 
 def _source(value: object) -> str:

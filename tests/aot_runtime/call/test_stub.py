@@ -21,12 +21,14 @@ from aot_runtime.contract import records
 ROOT = Path(__file__).parents[3]
 
 USES = """
-from typing import assert_type
+from typing import Any, assert_type
 import numpy as np
 from aot_bundles.sample import HostArray, Sample, reduce_result
 from aot_runtime import Bundle, DeviceArray, open_bundle
 
-def accepted(bundle: Sample, host: HostArray, device: DeviceArray, flag: bool) -> None:
+Numbers = tuple[np.integer[Any], np.floating[Any], np.bool_]
+
+def accepted(bundle: Sample, host: HostArray, device: DeviceArray, flag: bool, numbers: Numbers) -> None:
     assert_type(bundle.reduce(host, seed=1), HostArray)
     assert_type(bundle.reduce(device, host, seed=1), DeviceArray)
     assert_type(bundle.reduce(host, host, seed=1, return_largest=True), reduce_result[HostArray])
@@ -34,6 +36,7 @@ def accepted(bundle: Sample, host: HostArray, device: DeviceArray, flag: bool) -
     assert_type(bundle.reduce(host, seed=1, return_largest=flag), HostArray | reduce_result[HostArray])
     assert_type(bundle.reduce(device, weight=None, seed=1, rounding="stochastic", scale=2, stream=5), DeviceArray)
     assert_type(bundle.reduce(host, seed=1, total=host, largest=device, return_largest=False), HostArray)
+    bundle.reduce(host, seed=numbers[0], scale=numbers[1], return_largest=numbers[2])
     bundle.swap(host, device)
     assert_type(bundle.ops, tuple[str, ...])
     assert_type(bundle.explain("reduce", device, seed=1), str)
@@ -54,7 +57,9 @@ def refused(bundle: Sample, host: HostArray) -> None:
     bundle.reduce(host)                             # E: seed is required
     bundle.reduce(host, seed=1, rounding="down")    # E: no such choice
     bundle.reduce(host, seed=1.5)                   # E: an integer
+    bundle.reduce(host, seed=np.float32(1))         # E: an integer
     bundle.reduce(host, seed=1, scale="2")          # E: a number
+    bundle.reduce(host, seed=1, scale=host)         # E: a number
     bundle.reduce(host, seed=1, scales=2.0)         # E: no such argument
     bundle.reduce([1.0], seed=1)                    # E: no array
     bundle.reduce(host, None, host, seed=1)         # E: outputs go by name
@@ -69,6 +74,11 @@ from typing import Any, Generic, TypeVar
 S = TypeVar("S")
 D = TypeVar("D")
 class ndarray(Generic[S, D]): ...
+class integer(Generic[S]): ...
+class floating(Generic[S]): ...
+class float32(floating[Any]):
+    def __init__(self, value: float) -> None: ...
+class bool_: ...
 def __getattr__(name: str) -> Any: ...
 """
 """What the stub needs of numpy's own types, which take seconds to read."""
