@@ -155,6 +155,8 @@ class Device(Shared):
             if stream.device is not self:
                 raise ArgumentError(f"the stream belongs to {stream.device}, the arrays are on {self}")
             return stream.handle
+        if hasattr(stream, "__cuda_stream__") and not isinstance(stream, type):
+            _version, stream = stream.__cuda_stream__()
         for attribute in ("cuda_stream", "ptr"):  # torch, cupy
             stream = getattr(stream, attribute, stream)
         if isinstance(stream, int) and not isinstance(stream, bool):

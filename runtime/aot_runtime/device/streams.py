@@ -44,6 +44,10 @@ class Stream(OneOfAKind):
     def __repr__(self) -> str:
         return f"<stream {self.handle:#x} on {self.device}>"
 
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """(version of the protocol, handle), for libraries that take a stream of another one."""
+        return 0, self.handle
+
     def __enter__(self) -> NoReturn:
         """Refused: torch and cupy have a current stream, which a thread's calls take; here a call says which it is."""
         raise TypeError("there is no current stream that `with` could set: pass stream= to each call")

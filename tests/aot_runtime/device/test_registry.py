@@ -37,8 +37,10 @@ def test_streams_as_callers_name_them():
     stream, torch, cupy = device.stream(), SimpleNamespace(cuda_stream=12345), SimpleNamespace(ptr=678)
     handles = [device.handle(value) for value in (None, 0, 77, torch, cupy, stream)]
     assert handles == [0, 0, 77, 12345, 678, stream.handle]
+    assert device.handle(SimpleNamespace(__cuda_stream__=lambda: (0, 91))) == 91
+    assert stream.__cuda_stream__() == (0, stream.handle)
     with pytest.raises(ArgumentError, match="the stream belongs to hip:1, the arrays are on hip:0"):
         device.handle(other.stream())
-    for junk in ("0", 1.0, True, object(), [stream]):
+    for junk in ("0", 1.0, True, object(), [stream], type(stream)):
         with pytest.raises(ArgumentError, match=f"stream is {type(junk).__name__}; a Stream, an integer handle or "):
             device.handle(junk)
