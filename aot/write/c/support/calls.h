@@ -187,6 +187,7 @@ static void aot_library_close(aot_bundle *bundle)
         }
         aot_destroy_pool(b);
         aot_device_leave(b, before);
+        aot_device_release(b);
     }
     (void)pthread_mutex_destroy(&b->lock);
     free(b->folder);

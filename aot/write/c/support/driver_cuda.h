@@ -10,6 +10,7 @@
     X(cuDeviceGet, (int *device, int ordinal))                                                               \
     X(cuDeviceGetAttribute, (int *value, int attribute, int device))                                         \
     X(cuDevicePrimaryCtxRetain, (void **context, int device))                                                \
+    X(cuDevicePrimaryCtxRelease_v2, (int device))                                                            \
     X(cuCtxGetCurrent, (void **context))                                                                     \
     X(cuCtxSetCurrent, (void *context))                                                                      \
     X(cuThreadExchangeStreamCaptureMode, (int *mode))                                                        \
@@ -78,6 +79,14 @@ static bool aot_device_properties(aot_opened *b, aot_status *status)
     (void)snprintf(b->arch, sizeof b->arch, "sm_%d%d", major, minor);
     b->num_xcds = 1;
     return true;
+}
+
+/* The context is the device's own, and lives on where others hold it. */
+static void aot_device_release(const aot_opened *b)
+{
+    int device = 0;
+    if (b->context != NULL && aot_driver.cuDeviceGet(&device, b->device) == 0)
+        (void)aot_driver.cuDevicePrimaryCtxRelease_v2(device);
 }
 
 /* A code object; it is loaded whatever the process captures. */

@@ -73,6 +73,8 @@ static bool aot_device_properties(aot_opened *b, aot_status *status)
     return true;
 }
 
+static void aot_device_release(const aot_opened *b) { (void)b; }
+
 /* A code object; it is loaded whatever the process captures. HIP reads the image for as long as the module lives. */
 static bool aot_load_module(const void *image, void **module, aot_status *status)
 {
