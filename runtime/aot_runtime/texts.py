@@ -40,6 +40,11 @@ def size_text(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
+def printable(text: str) -> str:
+    """Text for a source file: what cannot be printed is a space, but for the ends of lines."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
+
+
 def axis_values_text(values: Mapping[str, object], none: str = "(no axes)") -> str:
     """Axis values in short: dtypes by their value, flags by their name where set; `none` if that is nothing."""
     return " ".join(filter(None, (_coordinate(name, value) for name, value in values.items()))) or none

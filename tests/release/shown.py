@@ -11,7 +11,10 @@ from pathlib import Path
 
 import click
 
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", ".github/*.md", "docs/**/*.md", "examples/**/*.md", "dist/README.md")
+PAGES = (
+    "README.md", "CONTRIBUTING.md", "CHANGELOG.md", ".github/*.md", "docs/**/*.md", "examples/**/*.md",
+    "dist/README.md",
+)  # fmt: skip
 MODULES = ("aot", "runtime", "kernels", "examples", "benchmarks")
 MANIFESTS = ("manifests/*.yaml", "examples/**/*.yaml", "benchmarks/**/*.yaml")
 SHELLS = {"sh", "bash", "shell", "console"}

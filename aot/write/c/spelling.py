@@ -9,6 +9,7 @@ from collections.abc import Container
 from typing import Any
 
 from aot_runtime.contract import records
+from aot_runtime.texts import printable
 
 # What a kernel's parameter may be named like, and a member of a struct may not: keywords of C11 and C++17, types that
 # the struct has, macros of the included headers and of compilers.
@@ -57,7 +58,7 @@ def comment(text: str) -> str:
 
 def uncommented(text: str) -> str:
     """Text that neither ends a comment nor starts one, nor joins its last line with the next."""
-    plain = "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
+    plain = printable(text)
     return re.sub(r"\\(?=\s*$)", r"\\.", plain.replace("*/", "* /").replace("/*", "/ *"), flags=re.MULTILINE)
 
 

@@ -21,6 +21,7 @@ import msgspec
 
 from aot_runtime.contract import records
 from aot_runtime.contract.names import RESERVED_OPS, TYPE_NAME, TYPE_OPS
+from aot_runtime.texts import printable
 
 from .arguments import Argument, Computed, default_value, parameter_texts
 from .documentation import bundle_title, docstring
@@ -228,7 +229,7 @@ def _definition(op: records.Op, signature: _Signature, note: str, doc: str) -> I
 
 
 def _quoted(doc: str) -> Iterator[str]:
-    first, *rest = doc.replace("\\", "\\\\").replace('"""', '\\"\\"\\"').splitlines()
+    first, *rest = printable(doc).replace("\\", "\\\\").replace('"""', '\\"\\"\\"').splitlines()
     yield f'"""{first}'
     yield from rest
     yield '"""'
