@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from aot_emulator import Options
 
-from aot_runtime import ArgumentError, Bundle, open_bundle
+from aot_runtime import ArgumentError, Bundle, DeviceError, open_bundle
 from aot_runtime.bundle.reading import read_index
 from tests.support.c_interface import calling
 from tests.support.c_interface.calling import OpenedInC, RefusedError, Tensor, tensor
@@ -244,6 +244,23 @@ def test_scratch_memory_is_the_programs_if_it_wants(small_library: Path, small_b
     with pytest.raises(RefusedError, match="the program's allocator gives no 48 bytes: it returned 12") as refused:
         c.request(calling.CALL, "row_sums", tensors, {})
     assert refused.value.code == calling.MEMORY and len(launches.done) == 2
+
+
+@in_double()
+def test_a_first_call_may_be_captured_into_a_graph(small_library: Path, small_bundle: Path):
+    """Its code object is loaded meanwhile. Scratch memory that the driver's pool does not give then is an error."""
+    launches, bundle, c = EmulatedLaunches(Options()), open_bundle(small_bundle), opened(small_library, small_bundle)
+    x, out, stream = bundle.device.array(X[:, :8]), bundle.device.empty((3, 8), np.float32), bundle.device.stream()
+    bundle.device.synchronize()
+    with bundle.device.capture(stream) as graph:
+        c.request(calling.CALL, "copy", {"x": of(x), "out": of(out)}, {}, stream.handle)
+    assert not launches.done
+    graph.launch(stream)
+    assert (out.numpy(stream) == X[:, :8]).all() and len(launches.done) == 1
+    total = bundle.device.empty((3,), np.float32)
+    refusal = pytest.raises(RefusedError, match="hipMallocFromPoolAsync failed: hipErrorStreamCaptureUnsupported")
+    with pytest.raises(DeviceError, match="capture"), bundle.device.capture(stream), refusal:
+        c.request(calling.CALL, "row_sums", {"x": of(x), "total": of(total)}, {}, stream.handle)
 
 
 @in_double()
