@@ -74,7 +74,7 @@ SINGLE = (
     Case("0", (128, 128), dtype="float32", layout="bshd"), Case("t:7,3", (33, 33), "bias", (90, 50), dtype="float32"),
     Case("b:20,-1", (192, 128), lengths=(40, 100), dtype="float32", heads=(4, 2)),
     Case("g:12,-4", (96, 24), "alibi", dtype="float32", v_rows=False),
-    Case("b", (64, 64), lengths=(20, 48), dtype="float32", magnitude=2.0, scale=-0.7),
+    Case("b", (64, 64), lengths=(20, 48), dtype="float32", magnitude=2.0, scale=-0.2),
 )  # fmt: skip
 """Calls of float32, which has only the code that looks at run time for what there is."""
 
