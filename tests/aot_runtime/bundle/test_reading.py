@@ -67,7 +67,7 @@ def again(what: str) -> Edit:
         (kernarg(0, value="y"), "points at 'y'"),
         (kernarg(0, value=""), "points at ''"),
         (kernarg(0, value="x.ptr or __import__('os')"), "points at "),
-    (lambda index: index.update(version="v1"), "'v1' is no version of a bundle"),
+        (lambda index: index.update(version="v1"), "'v1' is no version of a bundle"),
         (case(op="none"), "there is no such op"),
         (case(name="../x"), "or that is no name"),
         (case(bounds={}), "has bounds of []; the op writes to ['largest', 'total']"),

@@ -43,6 +43,7 @@
   X(hipErrorContextIsDestroyed, 709, "context is destroyed")            \
   X(hipErrorLaunchFailure, 719, "unspecified launch failure")           \
   X(hipErrorNotSupported, 801, "operation not supported")               \
+  X(hipErrorNotReady, 600, "device not ready") \
   X(hipErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing") \
   X(hipErrorStreamCaptureInvalidated, 901, "operation failed due to a previous error during capture") \
   X(hipErrorStreamCaptureIsolation, 905, "dependency created on uncaptured work in another stream") \
@@ -84,6 +85,7 @@ const char *hipGetErrorString(hipError_t status) {
   X(hipMemcpyHtoDAsync) X(hipMemcpyDtoHAsync) X(hipMemcpyDtoDAsync) X(hipMemsetD8Async)                          \
   X(hipPointerGetAttributes) X(hipModuleLoadData) X(hipModuleUnload) X(hipModuleGetFunction)                     \
   X(hipModuleLaunchKernel) X(hipStreamCreateWithFlags) X(hipStreamDestroy) X(hipStreamSynchronize)               \
+  X(hipStreamQuery)                                                                                              \
   X(hipStreamGetDevice) X(hipStreamWaitEvent) X(hipStreamIsCapturing) X(hipStreamBeginCapture)                   \
   X(hipStreamEndCapture) X(hipThreadExchangeStreamCaptureMode) X(hipEventCreateWithFlags) X(hipEventDestroy)     \
   X(hipEventRecord) X(hipEventSynchronize) X(hipEventElapsedTime) X(hipGraphInstantiateWithFlags)                \
@@ -921,6 +923,14 @@ static hipError_t do_work(uint64_t last) {
   }
   is_working = 0;
   return status;
+}
+
+hipError_t hipStreamQuery(void *handle) {
+  ENTER(hipStreamQuery);
+  RESOLVE(handle, target);
+  const hipError_t refused = refuse_capture(target);
+  if (refused) return refused;
+  return waiting.first && waiting.first->number <= last_work(target) ? hipErrorNotReady : hipSuccess;
 }
 
 /* Do work now or, where that is asked for, when something waits for it. */

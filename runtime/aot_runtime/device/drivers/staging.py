@@ -1,10 +1,10 @@
-"""Pinned host memory through which bytes travel between a device and memory that is not pinned.
+"""Pinned host memory through which bytes travel to a device that is busy.
 
-A device copies to and from pinned memory by itself, in stream order. So what goes to it is copied to a buffer first:
-the caller may reuse its memory at once, and nobody waits for the stream. What comes from it is waited for, up to its
-copy and no further. A buffer has an event behind the last copy that uses it, and that event is waited for before the
-buffer is used again. Small copies have buffers of their own, so that many of them can be on their way; large ones go in
-pieces, of which the device copies one while the host copies another.
+A device copies from pinned memory by itself, in stream order. So what is to follow other work of a stream is copied to
+a buffer first: the caller may reuse its memory at once, and nobody waits for the stream. A buffer has an event behind
+the last copy that uses it, and that event is waited for before the buffer is used again. Small copies have buffers of
+their own, so that many of them can be on their way; large ones go in pieces, of which the device copies one while the
+host copies another.
 """
 
 from __future__ import annotations
@@ -42,9 +42,6 @@ class StagingDriver(Protocol):
     def copy_from_pinned(self, device: int, address: int, host: int, nbytes: int, stream: int) -> None:
         """Copy pinned memory to the device, in stream order."""
 
-    def copy_to_pinned(self, device: int, host: int, address: int, nbytes: int, stream: int) -> None:
-        """Copy device memory to pinned memory, in stream order."""
-
 
 class _Buffer:
     """Pinned memory with the event behind the last copy that uses it."""
@@ -66,14 +63,12 @@ class _Buffers:
         self._there: deque[_Buffer] = deque()  # those that are surely idle, then the others in the order of their use
         self._changed = threading.Condition()
 
-    def take(self, wait: bool = True) -> _Buffer | None:
-        """An idle buffer. Where all are taken: wait for one, or None."""
+    def take(self) -> _Buffer:
+        """An idle buffer, once there is one."""
         with self._changed:
             if self._made < self.most and (not self._there or self._there[0].in_use):
                 self._make()
             while not self._there:
-                if not wait:
-                    return None
                 self._changed.wait()
             buffer = self._there.popleft()
         if buffer.in_use:
@@ -115,7 +110,7 @@ class _Buffers:
 
 
 class Staging:
-    """Copies between one device and any host memory, through pinned buffers."""
+    """Copies to one device from any host memory, through pinned buffers."""
 
     def __init__(self, driver: StagingDriver, device: int):
         self.driver, self.device = driver, device
@@ -127,42 +122,9 @@ class Staging:
         buffers = self._buffers(nbytes)
         for at, size in _pieces(nbytes):
             buffer = buffers.take()
-            assert buffer is not None
             with buffers.marking(buffer, stream):
                 ctypes.memmove(buffer.address, host + at, size)
                 self.driver.copy_from_pinned(self.device, address + at, buffer.address, size, stream)
-            buffers.give(buffer)
-
-    def to_host(self, host: int, address: int, nbytes: int, stream: int) -> None:
-        """Copy device memory to the host after earlier work of `stream`; when it returns, the bytes are there."""
-        buffers = self._buffers(nbytes)
-        coming: deque[tuple[_Buffer, int, int]] = deque()
-        try:
-            for at, size in _pieces(nbytes):
-                if len(coming) == 2:
-                    self._land(buffers, host, *coming.popleft())
-                # Who waits for a buffer holds none, or all could be held by threads that wait for another.
-                buffer = buffers.take(wait=not coming)
-                if buffer is None:
-                    self._land(buffers, host, *coming.popleft())
-                    buffer = buffers.take()
-                assert buffer is not None
-                with buffers.marking(buffer, stream):
-                    self.driver.copy_to_pinned(self.device, buffer.address, address + at, size, stream)
-                coming.append((buffer, at, size))
-            while coming:
-                self._land(buffers, host, *coming.popleft())
-        finally:
-            for buffer, _, _ in coming:  # of a copy that failed
-                buffers.give(buffer)
-
-    def _land(self, buffers: _Buffers, host: int, buffer: _Buffer, at: int, size: int) -> None:
-        """Wait for a piece, and copy it to where it belongs."""
-        try:
-            self.driver.synchronize_event(self.device, buffer.event)
-            buffer.in_use = False
-            ctypes.memmove(host + at, buffer.address, size)
-        finally:
             buffers.give(buffer)
 
     def _buffers(self, nbytes: int) -> _Buffers:
