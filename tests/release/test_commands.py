@@ -6,8 +6,9 @@ import os
 import time
 from pathlib import Path
 
-import psutil
 import pytest
+
+from tests.support.building.tasks import gone, wait_for
 
 from .commands import TRACEBACK, faults_of, outdated, run_script
 from .exceptions import NO_GPU, TABLE, Action, Rule, treat, unused
@@ -114,8 +115,4 @@ def test_what_hangs_is_killed_with_what_it_started(tmp_path: Path):
     started = time.monotonic()
     result = run(["bash", "-c", "sleep 100 & echo $!; sleep 100"], tmp_path, os.environ, timeout=0.5)
     assert result.status and result.output.endswith("killed after 0 s\n") and time.monotonic() - started < 20
-    assert not psutil.pid_exists(int(result.output.split()[0])) or _is_dead(int(result.output.split()[0]))
-
-
-def _is_dead(pid: int) -> bool:
-    return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    wait_for(lambda: gone(int(result.output.split()[0])))

@@ -281,10 +281,10 @@ def test_a_kernel_is_there_once():
 
 
 def test_deep_metadata():
-    """A list in a list, 1020 deep: its text would take more of Python's stack than there is."""
+    """A list in a list, 1020 deep: its text would take more of Python's stack than there is, if decoding it has not."""
     deep = b"\x91" * 1020 + b"\xc0"
     note = metadata_note(b"\x81\xae" + b"amdhsa.kernels" + b"\x91" + deep)
-    with pytest.raises(BundleError, match="AMDGPU metadata is not MessagePack: maximum recursion depth"):
+    with pytest.raises(BundleError, match=r"is not MessagePack: maximum recursion depth|expected, .* found"):
         read_code_object(hsaco(note=note))
 
 
