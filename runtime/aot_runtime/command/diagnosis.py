@@ -11,11 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.device.drivers import open_driver
 from aot_runtime.device.drivers.base import DeviceProperties
 from aot_runtime.device.drivers.library import VARIABLE, loaded_libraries
+from aot_runtime.device.registry import WITHOUT_A_GPU
 from aot_runtime.errors import AotError, DeviceError
 from aot_runtime.texts import ID_LENGTH, size_text
 
@@ -36,10 +40,29 @@ _WIDTH = 80
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found. `healthy`: there is a GPU, and every bundle that was asked about fits one."""
+    """What was found: by subject, a line each.
 
-    text: str
+    Attributes:
+        devices: the GPUs, by name.
+        healthy: there is a GPU, and a bundle that was asked about fits one.
+    """
+
+    subjects: dict[str, list[str]]
+    devices: dict[str, DeviceProperties]
+    warnings: list[str]
     healthy: bool
+
+    @property
+    def text(self) -> str:
+        """All of it, for a terminal."""
+        lines = [line for title, found in self.subjects.items() for line in _section(title, found)]
+        return "\n".join([*lines, *(line for item in self.warnings for line in _wrapped(f"warning: {item}"))])
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """All of it as plain data, ready for JSON."""
+        devices = {name: msgspec.to_builtins(device) for name, device in self.devices.items()}
+        return {"healthy": self.healthy, "devices": devices, "warnings": self.warnings, **self.subjects}
 
 
 @dataclass(frozen=True)
@@ -61,17 +84,17 @@ def diagnose(bundle: Path | None = None) -> Diagnosis:
     devices = [(device.arch, f"{driver.name}:{i}") for driver in drivers for i, device in enumerate(driver.devices)]
     archs = dict(reversed(devices))  # the first device of each
     fit, bundles = _bundles(bundle, archs) if bundle else (True, [])
-    lines = [
-        *_section("python", [f"{platform.python_version()} at {sys.executable}, {platform.platform()}"]),
-        *_section("packages", _packages()),
-        *_section("drivers", (line for driver in drivers for line in _driver(driver))),
-        *_section("extras", [*extra_lines("emulator", "emulator"), *extra_lines("builder", "build")]),
-        *_section("system", _system()),
-        *_section("bundle", bundles),
-    ]
-    advice = [*_advice(drivers), *([] if archs else ["no usable GPU"])]
-    warnings = (line for item in advice for line in _wrapped(f"warning: {item}"))
-    return Diagnosis("\n".join([*lines, *warnings]), bool(archs) and fit)
+    subjects = {
+        "python": [f"{platform.python_version()} at {sys.executable}, {platform.platform()}"],
+        "packages": [*_packages()],
+        "drivers": [line for driver in drivers for line in _driver(driver)],
+        "extras": [*extra_lines("emulator", "emulator"), *extra_lines("builder", "build")],
+        "system": [*_system()],
+        "bundle": bundles,
+    }
+    named = {f"{driver.name}:{i}": device for driver in drivers for i, device in enumerate(driver.devices)}
+    advice = [*_advice(drivers), *([] if archs else [f"no usable GPU; {WITHOUT_A_GPU}"])]
+    return Diagnosis(subjects, named, advice, bool(archs) and fit)
 
 
 def probe(name: str) -> FoundDriver:
@@ -87,8 +110,7 @@ def probe(name: str) -> FoundDriver:
     return FoundDriver(name, devices, "" if devices else f"{library or 'the library'} is there, and shows no device")
 
 
-def _section(title: str, lines: Iterator[str] | list[str]) -> Iterator[str]:
-    found = list(lines)
+def _section(title: str, found: list[str]) -> Iterator[str]:
     if found:
         yield f"{title}:"
         yield from (line for text in found for line in _wrapped(f"  {text}"))

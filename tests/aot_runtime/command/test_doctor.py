@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -169,3 +170,10 @@ def test_doctor_tells_of_extras(machine: Path, installed: dict[str, str]):
     assert told[0].startswith("  emulator: needs tinygrad==0.14.0 (not installed): pip install")
     assert told[-1].startswith("  builder: ready, with triton 3.9.0")
     assert f"  {sys.version.split()[0]} at" in "\n".join(doctor())
+
+
+def test_json_has_the_devices_and_says_whether_all_is_well(machine: Path):
+    found = json.loads("\n".join(doctor("--json")))
+    assert found["healthy"] and list(found["devices"]) == ["hip:0", "hip:1"]
+    assert found["devices"]["hip:0"]["arch"] == "gfx942" and found["devices"]["hip:0"]["num_cus"] == 38
+    assert f"cuda: {LONG}" in found["drivers"] and any("HIP_FORCE_DEV_KERNARG" in line for line in found["warnings"])
