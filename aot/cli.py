@@ -11,6 +11,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from aot_runtime.contract.arch import GPU_NAMES
+
 from . import __version__
 from .command.cache import cache
 from .command.parameters import Archs
@@ -66,7 +68,8 @@ class _ManifestPath(click.Path):
 def _list_archs(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
         for target in TARGETS:
-            click.echo(f"{target.arch:<10}{target.tier}")
+            gpus = " ".join(gpu for gpu, arch in GPU_NAMES.items() if arch == target.arch)
+            click.echo(f"{target.arch:<10}{target.tier:<14}{gpus}".rstrip())
         ctx.exit()
 
 
@@ -124,7 +127,7 @@ def _filters(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> d
     is_eager=True,
     expose_value=False,
     callback=_list_archs,
-    help="Print the targets and how well each is supported, and exit.",
+    help="Print the targets, how well each is supported and names of its GPUs, and exit.",
 )
 @click.option(
     "--timeout",

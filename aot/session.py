@@ -300,4 +300,4 @@ def _cases(bundle: PlannedBundle) -> str:
     stated = sum(len(source.spec.selftest) for source in bundle.manifest.sources)
     left_out = stated - len(bundle.cases)
     text = f", {_count(len(bundle.cases), 'selftest case')}" if stated else ""
-    return f"{text} ({left_out} left out)" if left_out else text
+    return f"{text} ({left_out} more need what is not built)" if left_out else text

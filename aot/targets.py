@@ -81,4 +81,4 @@ def _refusal(arch: str) -> str:
 
 
 def _allowed() -> str:
-    return ", ".join(ARCHITECTURES)
+    return f"{', '.join(ARCHITECTURES)}, and GPUs by name (--list-archs)"

@@ -1,4 +1,4 @@
-"""Causal attention from a bundle: python examples/attention_numpy.py dist/attention-gfx942 [DEVICE]"""
+"""Causal attention from a bundle: python examples/attention_numpy.py dist/attention-gfx942"""
 
 import sys
 

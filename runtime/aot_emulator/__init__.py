@@ -7,10 +7,14 @@ only a name, and what is captured is kept as calls to make again.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 
 from aot_runtime.errors import DeviceError
 
+if find_spec("tinygrad") is None:
+    raise DeviceError("the emulator needs tinygrad's tables of instructions: pip install 'aotbuild[emulator]'")
 if np.lib.NumpyVersion(np.__version__) < "2.1.0":  # the runtime itself does with an older one
     raise DeviceError(
         f"the emulator needs numpy 2.1 or later, and this is {np.__version__}: pip install 'aotbuild[emulator]'"

@@ -1,4 +1,4 @@
-"""The command `aotbundle`, also as `python -m aot_runtime`, where what it needs is installed."""
+"""The command `aotbundle`, by that name and as the module aot_runtime, where what it needs is installed."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 UNLIMITED = 100_000
 """Columns of what is no terminal: a line stays a line."""
@@ -18,13 +18,17 @@ def terminal_width() -> int:
 
 
 def table_lines(
-    rows: Sequence[Sequence[str]], right: Iterable[int] = (), width: int = UNLIMITED, gap: int = 2
+    rows: Sequence[Sequence[str]],
+    right: Iterable[int] = (),
+    width: int = UNLIMITED,
+    gap: int = 2,
+    wrapped: Collection[int] = (0,),
 ) -> list[str]:
-    """Rows with their columns aligned, the first row being the headings. Where they would be wider than `width`, the
-    first column is wrapped.
+    """Rows with their columns aligned, the first row being the headings.
 
     Args:
         right: columns that are aligned to the right.
+        wrapped: columns that are wrapped where the table would be wider than `width`.
     """
     from rich.console import Console
     from rich.table import Table
@@ -33,7 +37,7 @@ def table_lines(
     rights = set(right)
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, gap, 0, 0))
     for at in range(len(rows[0])):
-        table.add_column(justify="right" if at in rights else "left", no_wrap=at > 0, overflow="fold")
+        table.add_column(justify="right" if at in rights else "left", no_wrap=at not in wrapped, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
     console = Console(file=io.StringIO(), width=width, no_color=True, force_terminal=False, legacy_windows=False)

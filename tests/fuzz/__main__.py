@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz`."""
+"""The command of `tests.fuzz`."""
 
 from .command import main
 

@@ -36,7 +36,7 @@ class Treated:
     used: frozenset[Rule] = frozenset()
 
 
-NO_GPU = r"no usable GPU|sees no GPU|GPUs need .* cannot be loaded"
+NO_GPU = r"no usable GPU|sees no GPU|GPUs need .* cannot be loaded|without a GPU, the device"
 NO_GPU_OR_TORCH = f"{NO_GPU}|torch is needed"
 
 TABLE = (
@@ -74,7 +74,7 @@ TABLE = (
     # What ends with the error that there is no GPU, or that torch, which is measured beside, is not there
     Rule("^aotbundle selftest dist/[^ ]+$", Action.REFUSED, "runs the ops", NO_GPU),
     Rule("^aotbundle bench memory dist/", Action.REFUSED, "measures the device", NO_GPU),
-    Rule("^aotbundle doctor( |$)", Action.REFUSED, "its exit status is 1 where no GPU is usable", NO_GPU),
+    Rule("^aotbundle doctor( dist/.*)?( --json)?$", Action.REFUSED, "its status is 1 where no GPU is usable", NO_GPU),
     Rule("^python examples/(attention_numpy|llama).py (?!.* emulator$)", Action.REFUSED, "runs ops", NO_GPU),
     Rule("^python examples/fmha.py (?!.*-device=emulator)", Action.REFUSED, "runs an op", NO_GPU),
     Rule("^python benchmarks/(launch|coldstart|attention|llama).py ", Action.REFUSED, "measures the device", NO_GPU),

@@ -65,7 +65,7 @@ def code_text(index: Index, rows: Sequence[CodeRow], width: int) -> str:
     lines = [f"bundle {index.name} for {index.target.arch}, id {index.id[:ID_LENGTH]}"]
     for op in dict.fromkeys(row.variant.op for row in rows):
         cells = [_HEADINGS, *(_cells(row) for row in rows if row.variant.op == op)]
-        lines += ["", f"{op}:", *(f"  {line}" for line in table_lines(cells, range(3, 8), width - 2, gap=1))]
+        lines += ["", f"{op}:", *(f"  {line}" for line in table_lines(cells, range(3, 8), width - 2, 1, (0, 8)))]
     return "\n".join(lines)
 
 

@@ -27,7 +27,12 @@ class Unusable(Failure):
 
 
 class Commands(click.Group):
-    """Commands whose typed errors are shown as one line."""
+    """Commands whose typed errors are shown as one line. Their help says of each all of its first sentence."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, command.get_short_help_str(limit=200)) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -35,7 +35,7 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
       aotbundle ls dist
       aotbundle -v selftest dist/rows-gfx942 --device emulator --op softmax
 
-    Exit status: 0 all is well; 1 a fault was found; 2 wrong usage.
+    Exit status: 0 all is well; 1 a fault was found, or a bundle or call is refused; 2 wrong usage.
     """
     ctx.obj = quiet
     if verbose:

@@ -93,7 +93,7 @@ def _totals(index: Index, rows: Sequence[VariantRow]) -> Iterator[str]:
 
 _COLUMNS: tuple[tuple[str, bool, Callable[[VariantRow], str]], ...] = (
     ("VARIANT", True, lambda row: axis_values_text(row.axis_values)),
-    ("ALIGNED", False, lambda row: "yes" if row.aligned else "no"),
+    ("ALIGNED", True, lambda row: "yes" if row.aligned else "no"),
     ("CONFIG", True, lambda row: row.config),
     ("VGPR", True, lambda row: str(row.vgprs)),
     ("AGPR", False, lambda row: str(row.agprs)),
@@ -104,7 +104,7 @@ _COLUMNS: tuple[tuple[str, bool, Callable[[VariantRow], str]], ...] = (
     ("THREADS", False, lambda row: str(row.block_threads)),
     ("WAVES", False, lambda row: f"{row.waves_per_simd:g} {row.occupancy_limit}".rstrip()),
     ("CODE", True, lambda row: str(row.code_bytes)),
-    ("FILE", True, lambda row: Path(row.file).stem[:8]),
+    ("FILE", False, lambda row: Path(row.file).stem[:8]),
 )
 """Heading, whether a narrow terminal shows it, text."""
 _WIDE = 110

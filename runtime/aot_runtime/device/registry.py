@@ -13,7 +13,7 @@ from .drivers import GPUS, device_for_arch, driver_for_arch, open_driver
 from .drivers.base import Driver
 
 _REGISTRY_LOCK = threading.Lock()
-WITHOUT_A_GPU = "without a GPU: device=\"emulator\" runs bundles for AMD GPUs (pip install 'aotbuild[emulator]')"
+WITHOUT_A_GPU = "without a GPU, the device 'emulator' runs bundles for AMD GPUs (pip install 'aotbuild[emulator]')"
 _BY_ARCH = "emulator"
 """The driver whose devices are named by arch: it has one of each that it knows."""
 

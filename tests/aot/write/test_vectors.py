@@ -242,7 +242,7 @@ def test_what_a_reference_imports_is_part_of_it(tmp_path: Path, line: str, file:
 def test_a_build_with_cases(tmp_path: Path):
     """A bundle that was there stays as it is where a reference is at fault."""
     made = project(tmp_path)
-    assert ", 1 selftest case (1 left out)" in made.build("--filter", "T=float16").stdout
+    assert ", 1 selftest case (1 more need what is not built)" in made.build("--filter", "T=float16").stdout
     assert ", 2 selftest cases" in made.build().stdout
     before = set((made.folder_of() / "selftest").iterdir())
     made.manifest.write_text(edit(SCALE_CASES, ("rows: 3", "rows: 4")))
