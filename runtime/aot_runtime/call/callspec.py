@@ -124,9 +124,7 @@ def _dtype(op: Op, variable: str, allowed: tuple[str, ...], call: CallSpec) -> s
             return call.dtypes[name]
     if len(allowed) == 1:
         return allowed[0]
-    raise ArgumentError(
-        f"{op.name}: which dtype is {variable}? give --dtype {variable}=…; allowed: {', '.join(allowed)}"
-    )
+    raise ArgumentError(f"{op.name}: which dtype is {variable}? allowed: {', '.join(allowed)}")
 
 
 def _derived_shapes(
@@ -158,7 +156,7 @@ def _shape(op: Op, tensor: Tensor, env: Mapping[str, Any]) -> Shape:
     try:
         shape = tuple(expressions.parse(dim.extent).evaluate(env) for dim in tensor.shape)
     except ExpressionError as error:
-        raise ArgumentError(f"{op.name}: the shape of '{tensor.name}' does not follow from --dim: {error}") from None
+        raise ArgumentError(f"{op.name}: the shape of '{tensor.name}' does not follow from the dims: {error}") from None
     if not all(isinstance(extent, int) and extent >= 0 for extent in shape):
         raise ArgumentError(f"{op.name}: the shape of '{tensor.name}' would be {shown(list(shape))}")
     return shape

@@ -26,10 +26,10 @@ def planned(index: records.Index, num_cus: int | None = 64, op: str = "reduce", 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dtypes": {}}, "reduce: which dtype is T? give --dtype T=…; allowed: float16, bfloat16"),
+        ({"dtypes": {}}, "reduce: which dtype is T? allowed: float16, bfloat16"),
         ({"dtypes": {"T": "float15"}}, "reduce: 'float15' is no dtype; did you mean 'float16'?"),
         ({"dtypes": {"T": "bfloat16", "total": "float16"}, "shapes": {"total": (8,)}}, "argument 'total' is float16"),
-        ({"dims": {"rows": 8}}, "reduce: the shape of 'x' does not follow from --dim: 'cols' needs cols"),
+        ({"dims": {"rows": 8}}, "reduce: the shape of 'x' does not follow from the dims: 'cols' needs cols"),
         ({"dims": {"rows": 8, "colls": 1}}, "reduce has no dim 'colls'; did you mean 'cols'?"),
         ({"dims": {}}, "argument 'x' is missing"),
         ({"shapes": {"y": (1,)}}, "reduce has no tensor 'y'"),
