@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -35,9 +36,16 @@ def parse_filters(texts: Iterable[str]) -> dict[str, frozenset[str]]:
 
 @dataclass(frozen=True)
 class _Known:
-    """What a filter may name: each axis with its values, in lower case; and which axes are of dtypes."""
+    """What a filter may name, in lower case.
 
-    values: Mapping[str, frozenset[str]]
+    Attributes:
+        axes: each axis, as manifests spell it.
+        values: each axis' values, as manifests spell them.
+        dtypes: the axes that are of dtypes.
+    """
+
+    axes: Mapping[str, str]
+    values: Mapping[str, Mapping[str, str]]
     dtypes: frozenset[str]
 
 
@@ -49,11 +57,11 @@ def resolve_filters(manifests: Iterable[Manifest], filters: Filters) -> tuple[di
     for name, wanted in filters.items():
         values = known.values.get(name)
         if values is None:
-            faults.append(f"--filter: no manifest has an axis '{name}'{nearest(name, known.values)}")
+            faults.append(f"--filter: no manifest has an axis '{name}'{_nearest(name, known.axes)}")
             continue
         resolved[name] = frozenset(_dtype_name(value) if name in known.dtypes else value for value in wanted)
-        for value in sorted(resolved[name] - values):
-            faults.append(f"--filter: {name} is never '{value}'{nearest(value, values)}")
+        for value in sorted(resolved[name] - values.keys()):
+            faults.append(f"--filter: {known.axes[name]} is never '{value}'{_nearest(value, values)}")
     return resolved, faults
 
 
@@ -65,18 +73,28 @@ def passes(op: records.Op, variant: VariantSpec, filters: Filters) -> bool:
 
 
 def _known(manifests: Iterable[Manifest]) -> _Known:
-    values: defaultdict[str, set[str]] = defaultdict(set)
+    spelled: defaultdict[str, dict[str, str]] = defaultdict(dict)  # axis, as it is spelled → its values
     dtypes = {"dtype"}
     for manifest in manifests:
         for source in manifest.sources:
-            values["op"].add(source.name.lower())
+            spelled["op"][source.name.lower()] = source.name
             for variable, names in source.spec.dtypes.items():
                 dtypes.add(variable.lower())
-                values[variable.lower()].update(names)
-                values["dtype"].update(names)
+                for axis in (variable, "dtype"):
+                    spelled[axis].update((name, name) for name in names)
             for axis, spec in source.spec.constexprs.items():
-                values[axis.lower()].update(str(value).lower() for value in spec.values)
-    return _Known({name: frozenset(items) for name, items in values.items()}, frozenset(dtypes))
+                spelled[axis].update((str(value).lower(), str(value)) for value in spec.values)
+    axes = {axis.lower(): axis for axis in spelled}
+    values: dict[str, dict[str, str]] = {}
+    for axis, items in spelled.items():
+        values.setdefault(axis.lower(), {}).update(items)
+    return _Known(axes, values, frozenset(dtypes))
+
+
+def _nearest(name: str, spelled: Mapping[str, str]) -> str:
+    """As `nearest`, of names that are compared in lower case and shown as they are spelled."""
+    close = difflib.get_close_matches(name, spelled, n=1)
+    return f"; did you mean '{spelled[close[0]]}'?" if close else nearest("", sorted(spelled.values()))
 
 
 def _dtype_name(text: str) -> str:

@@ -136,7 +136,7 @@ def test_the_faults_of_all_manifests_come_together(project: Project, tmp_path: P
 
 def test_two_manifests_of_one_bundle_and_a_filter_on_no_axis(project: Project):
     said = f"{project.manifest}: bundle 'tiny' is in another of these manifests too"
-    no_axis = "--filter: no manifest has an axis 'blok'; did you mean 'block'?"
+    no_axis = "--filter: no manifest has an axis 'blok'; did you mean 'BLOCK'?"
     assert errors(project.build(str(project.manifest), "--filter", "blok=16")) == [said, said, no_axis]
 
 

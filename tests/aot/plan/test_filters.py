@@ -21,11 +21,11 @@ def test_a_dtype_by_another_of_its_names(tmp_path: Path, axis: str, text: str, n
 @pytest.mark.parametrize(
     ("filters", "faults"),
     [
-        ("blok=16", ["no manifest has an axis 'blok'; did you mean 'block'?"]),
-        ("block=16|17", ["block is never '17'; known: 16, 32"]),
+        ("blok=16", ["no manifest has an axis 'blok'; did you mean 'BLOCK'?"]),
+        ("block=16|17", ["BLOCK is never '17'; known: 16, 32"]),
         ("dtype=float64,op=scal", ["dtype is never 'float64'; did you mean 'float16'?",
                                    "op is never 'scal'; did you mean 'scale'?"]),
-        ("t=bf16", ["t is never 'bfloat16'; did you mean 'float16'?"]),
+        ("t=bf16", ["T is never 'bfloat16'; did you mean 'float16'?"]),
         ("dtype=zzz", ["dtype is never 'zzz'; known: float16, float32"]),
     ],
 )  # fmt: skip
