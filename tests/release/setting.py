@@ -44,7 +44,7 @@ class Setting:
         result = self.run("aotbuild", "--list-archs")
         if result.status:
             raise RuntimeError(f"aotbuild --list-archs failed:\n{result.tail()}")
-        return dict(line.split() for line in result.output.splitlines())
+        return dict(line.split()[:2] for line in result.output.splitlines())
 
     def bundles(self) -> list[Path]:
         """Those that were built whole."""
