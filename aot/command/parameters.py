@@ -9,11 +9,12 @@ import click
 from click.shell_completion import CompletionItem
 
 from aot.targets import TARGETS, Target, parse_arch
+from aot_runtime.texts import UNITS
 
 NATIVE = "native"
 """Stands for the architectures of this machine's GPUs."""
 
-_SIZES = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZES = {"": 1, "B": 1, **UNITS, "TiB": 1 << 40}
 _DAYS = {"h": 1 / 24, "d": 1, "w": 7}
 
 

@@ -32,9 +32,13 @@ def shown(value: Any) -> str:
     return _SHOWN.repr(value)
 
 
+UNITS: Mapping[str, int] = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
+"""Units of sizes, the largest first, and their bytes."""
+
+
 def size_text(nbytes: int) -> str:
     """`1.4 MiB`, say."""
-    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+    for unit, scale in UNITS.items():
         if nbytes >= scale:
             return f"{nbytes / scale:.1f} {unit}"
     return f"{nbytes} B"

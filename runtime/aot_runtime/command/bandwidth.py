@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from aot_runtime.call.selftests import head_text
 from aot_runtime.errors import ArgumentError, DeviceMemoryError
+from aot_runtime.texts import UNITS
 
 if TYPE_CHECKING:
     from aot_runtime.opened import Bundle
@@ -20,7 +21,6 @@ ROUND_S = 0.02
 MAX_CALLS = 1000
 GPU_SIZES = tuple(1 << shift for shift in (26, 28, 30, 31))
 EMULATOR_SIZES = (1 << 16, 1 << 18)
-_UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
 _WORD = 4
 
 
@@ -134,16 +134,16 @@ def bandwidth_text(measured: Measured) -> str:
 
 
 def _size_text(nbytes: int) -> str:
-    return next((f"{nbytes // unit} {name}" for name, unit in _UNITS.items() if nbytes % unit == 0), f"{nbytes} B")
+    return next((f"{nbytes // unit} {name}" for name, unit in UNITS.items() if nbytes % unit == 0), f"{nbytes} B")
 
 
 def parse_size(text: str) -> int:
     """`1GiB`, `64MiB`, `4096`: bytes, at least 1. Raises ValueError."""
-    unit = next((name for name in _UNITS if text.endswith(name)), "")
+    unit = next((name for name in UNITS if text.endswith(name)), "")
     number = int(text.removesuffix(unit))
     if number < 1:
         raise ValueError(f"a size of {number}")
-    return number * _UNITS.get(unit, 1)
+    return number * UNITS.get(unit, 1)
 
 
 def bandwidth_data(measured: Measured) -> dict[str, Any]:

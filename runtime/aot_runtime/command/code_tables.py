@@ -12,9 +12,7 @@ import msgspec
 from aot_runtime.bundle.isa import CodeFacts
 from aot_runtime.bundle.reading import read_blob
 from aot_runtime.bundle.requirements import Code, Unmet, variant_text
-from aot_runtime.contract.expressions import nearest
 from aot_runtime.contract.records import Index, spelled
-from aot_runtime.errors import ArgumentError
 from aot_runtime.text_table import table_lines
 from aot_runtime.texts import ID_LENGTH, axis_values_text
 
@@ -27,18 +25,6 @@ class CodeRow:
 
     variant: VariantRow
     code: CodeFacts
-
-
-def only(index: Index, op_name: str | None) -> Index:
-    """A bundle with the variants of one op; with all where none is named. Raises `ArgumentError`."""
-    if op_name is None:
-        return index
-    names = tuple(op.name for op in index.ops)
-    if op_name not in names:
-        raise ArgumentError(f"bundle '{index.name}' has no op '{op_name}'{nearest(op_name, names)}")
-    ops = tuple(op for op in index.ops if op.name == op_name)
-    variants = tuple(variant for variant in index.variants if variant.op == op_name)
-    return msgspec.structs.replace(index, ops=ops, variants=variants)
 
 
 def bundle_code(folder: Path, index: Index) -> Code:

@@ -44,7 +44,8 @@ def isa(bundle: Path, op: str | None, requirements: tuple[str, ...], as_json: bo
     from aot_runtime.errors import ExpressionError
     from aot_runtime.text_table import terminal_width
 
-    from .code_tables import bundle_code, code_data, code_rows, code_text, only, unmet_data
+    from .code_tables import bundle_code, code_data, code_rows, code_text, unmet_data
+    from .variants import only
 
     index = only(read_index(bundle), op)
     code = bundle_code(bundle, index)

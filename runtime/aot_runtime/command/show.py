@@ -32,10 +32,10 @@ def show(bundle: Path, op: str | None, every: bool, as_json: bool) -> None:
     from aot_runtime.text_table import terminal_width
 
     from .tables import summary_text, variants_text
-    from .variants import bundle_data, variant_rows
+    from .variants import bundle_data, only, variant_rows
 
-    index = read_index(bundle)
-    rows = variant_rows(index, op)
+    index = only(read_index(bundle), op)
+    rows = variant_rows(index)
     if as_json:
         click.echo(json.dumps(bundle_data(index, rows), indent=1))
     else:

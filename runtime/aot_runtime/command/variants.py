@@ -47,12 +47,22 @@ class VariantRow:
         return bool(self.vgpr_spills or self.sgpr_spills)
 
 
-def variant_rows(index: Index, op_name: str | None = None) -> list[VariantRow]:
-    """Every variant of a bundle, or of one op. Raises `ArgumentError` if there is no such op."""
+def only(index: Index, op_name: str | None) -> Index:
+    """A bundle with the variants of one op; with all where none is named. Raises `ArgumentError`."""
+    if op_name is None:
+        return index
+    names = tuple(op.name for op in index.ops)
+    if op_name not in names:
+        raise ArgumentError(f"bundle '{index.name}' has no op '{op_name}'{nearest(op_name, names)}")
+    ops = tuple(op for op in index.ops if op.name == op_name)
+    variants = tuple(variant for variant in index.variants if variant.op == op_name)
+    return msgspec.structs.replace(index, ops=ops, variants=variants)
+
+
+def variant_rows(index: Index) -> list[VariantRow]:
+    """Every variant of a bundle."""
     ops = {op.name: op for op in index.ops}
-    if op_name is not None and op_name not in ops:
-        raise ArgumentError(f"bundle '{index.name}' has no op '{op_name}'{nearest(op_name, tuple(ops))}")
-    return [_row(index, ops[variant.op], variant) for variant in index.variants if op_name in (None, variant.op)]
+    return [_row(index, ops[variant.op], variant) for variant in index.variants]
 
 
 def _row(index: Index, op: Op, variant: Variant) -> VariantRow:
