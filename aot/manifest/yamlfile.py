@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import stat
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 Key = str | int
@@ -71,7 +72,11 @@ def read_yaml(path: Path) -> YamlFile:
     yaml = YAML(typ="safe", pure=True)
     yaml.max_depth = MAX_DEPTH
     try:
-        node = yaml.compose(text)
+        with warnings.catch_warnings(action="error", category=ReusedAnchorWarning):
+            node = yaml.compose(text)
+    except ReusedAnchorWarning as error:
+        name, (first, second) = str(error).split("'")[1], re.findall(r"line (\d+), column \d+", str(error))
+        raise ManifestError([f"{path}:{second}: duplicate anchor '{name}'; the first is in line {first}"]) from None
     except MarkedYAMLError as error:
         deep = "depth" in str(error.problem)
         reason = f"nested more than {MAX_DEPTH} deep" if deep else f"not valid YAML: {error.problem}"

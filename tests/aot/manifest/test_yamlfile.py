@@ -38,6 +38,7 @@ def test_merged_keys_come_first_and_are_where_the_mapping_is(tmp_path: Path):
     ("text", "message"),
     [
         ("a: 1\nb: 2\na: 3\n", ":3:1: duplicate key 'a'"),
+        ("a: &x 1\nb: 2\nc: &x 3\n", ":3: duplicate anchor 'x'; the first is in line 1"),
         ("a: [1, 2\n", ":2:1: not valid YAML: expected ',' or ']', but got '<stream end>'"),
         ("a: 1\n---\nb: 2\n", ":2:1: not valid YAML: but found another document"),
         ("a: \x01\n", ": not valid YAML: unacceptable character #x0001"),
