@@ -75,8 +75,10 @@ def _refusal(arch: str) -> str:
         return f"architecture {arch!r}: generic targets are not compiled by Triton; allowed: {_allowed()}"
     if arch[-1:] in ("a", "f") and arch[:-1] in ARCHITECTURES:
         return f"architecture {arch!r}: the accelerated features are always on; use {arch[:-1]!r}"
-    nearest = difflib.get_close_matches(arch.lower(), [*ARCHITECTURES, *GPU_NAMES], n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    known = [*ARCHITECTURES, *GPU_NAMES]
+    longer = [name for name in known if name.startswith(arch.lower())] if len(arch) > len("gfx") else []
+    nearest = longer or difflib.get_close_matches(arch.lower(), known, n=1)
+    hint = f"; did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
     return f"unknown architecture {arch!r}{hint}; allowed: {_allowed()}"
 
 

@@ -158,7 +158,7 @@ class OpenBundle(Shared):
         """Which variant a call with these arguments would get, and why; nothing is launched."""
         from aot_runtime.call.explanation import explain_call
 
-        return explain_call(self[op], self.device, arguments, keywords)
+        return explain_call(self[op], self.device, self.index.blobs, arguments, keywords)
 
     def selftest(self, *ops: str) -> Report:
         """Compare the calls whose results the bundle has with what the device makes of them; of some ops, or of all.

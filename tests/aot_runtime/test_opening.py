@@ -209,7 +209,7 @@ def test_no_bundle(small_copy: Path):
     for path, words in (
         (empty, "has no bundle for gfx942 (hip:0); there: none"),
         (small_copy / "nowhere", "is no bundle: it has no bundle.json"),
-        (small_copy / "bundle.json", "cannot be read: Not a directory"),
+        (small_copy / "bundle.json", f"is a file, and no bundle; a bundle is opened by its folder, {small_copy}"),
         (taken, "cannot be read: Is a directory"),
     ):
         with pytest.raises(BundleError) as raised:

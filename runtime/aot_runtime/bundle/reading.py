@@ -60,6 +60,9 @@ def read_index(folder: Path) -> Index:
         data = read_file(folder, INDEX, MAX_INDEX_BYTES)
     except FileNotFoundError:
         raise BundleError(f"{folder} is no bundle: it has no {INDEX}") from None
+    except NotADirectoryError:
+        inside = f"; a bundle is opened by its folder, {folder.parent}" if folder.name == INDEX else ""
+        raise BundleError(f"{folder} is a file, and no bundle{inside}") from None
     except OSError as error:
         raise unreadable("", path, error) from None
     if len(data) > MAX_INDEX_BYTES:

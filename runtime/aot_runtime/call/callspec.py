@@ -20,6 +20,22 @@ from .decision import Decision
 from .planner import Planner
 
 
+class UnsaidError(ArgumentError):
+    """A call's description leaves out what is needed.
+
+    Attributes:
+        kind: of what: `dtype` or `dim`.
+        name: of which.
+    """
+
+    def __init__(self, message: str, kind: str, name: str):
+        super().__init__(message, kind, name)
+        self.kind, self.name = kind, name
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 @dataclass(frozen=True)
 class CallSpec:
     """A call's arguments.
@@ -124,7 +140,7 @@ def _dtype(op: Op, variable: str, allowed: tuple[str, ...], call: CallSpec) -> s
             return call.dtypes[name]
     if len(allowed) == 1:
         return allowed[0]
-    raise ArgumentError(f"{op.name}: which dtype is {variable}? allowed: {', '.join(allowed)}")
+    raise UnsaidError(f"{op.name}: which dtype is {variable}? allowed: {', '.join(allowed)}", "dtype", variable)
 
 
 def _derived_shapes(
@@ -153,6 +169,9 @@ def _add_values(env: dict[str, Any], named: Iterable[tuple[str, str]]) -> None:
 
 
 def _shape(op: Op, tensor: Tensor, env: Mapping[str, Any]) -> Shape:
+    for name in (name for dim in tensor.shape for name in expressions.parse(dim.extent).names):
+        if name not in env and name in Scope.of(op).dims:
+            raise UnsaidError(f"{op.name}: how large is {name}, a dim of '{tensor.name}'?", "dim", name)
     try:
         shape = tuple(expressions.parse(dim.extent).evaluate(env) for dim in tensor.shape)
     except ExpressionError as error:

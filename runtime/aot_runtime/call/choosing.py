@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from aot_runtime.contract.dtypes import OTHER_FLOAT8
 from aot_runtime.contract.evaluation import Evaluator, evaluator
 from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.names import axis_names, config_names
 from aot_runtime.contract.records import Axis, Launch, Op, Value, Variant
 from aot_runtime.errors import NoVariantError
 
+from .advice import advice
 from .checking import Call
 from .decision import AxisChoice, ConfigChoice, Decision, LaunchDecision
 from .rules import Rules, pick_value
@@ -75,14 +75,15 @@ class Choosing:
         """
         misaligned = self.rules.misalignment(call.layouts, {name: call.names[name] for name in self.op.divisible})
         tried: list[str] = []
+        asked: list[tuple[int, Mapping[str, Value]]] = []
         for aligned in (False,) if misaligned else (True, False):
             names = {**call.names, "aligned": aligned}
             axes = self._pick_axes(names, tried)
-            launches = None if axes is None else self._choose_launches(names, tried)
+            launches = None if axes is None else self._choose_launches(names, tried, asked)
             if axes is not None and launches is not None:
                 layouts = {name: layout for name, layout in call.layouts.items() if layout is not None}
                 return self._decision(names, misaligned, layouts, launches, axes)
-        raise no_variant(self.op, self.table.values(), tried, call.names)
+        raise no_variant(self.op, self.table.values(), tried, asked, misaligned, call.names)
 
     def _pick_axes(self, names: dict[str, Any], tried: list[str]) -> tuple[AxisChoice, ...] | None:
         """The value of each axis, put into `names`; None, and why in `tried`, where some axis has none."""
@@ -98,8 +99,10 @@ class Choosing:
             names[axis.name] = value
         return tuple(choices)
 
-    def _choose_launches(self, names: Mapping[str, Any], tried: list[str]) -> tuple[LaunchDecision, ...] | None:
-        """Every launch that is made; None, and why in `tried`, where nothing is built for one of them."""
+    def _choose_launches(
+        self, names: Mapping[str, Any], tried: list[str], asked: list[tuple[int, Mapping[str, Value]]]
+    ) -> tuple[LaunchDecision, ...] | None:
+        """Every launch that is made; None where nothing is built for one of them, put into `tried` and `asked`."""
         axis_values = tuple(names[name] for name in self.axis_names)
         chosen = []
         for item in self.launches:
@@ -110,6 +113,7 @@ class Choosing:
             if variant is None:
                 shown = ", ".join(f"{name}={names[name]}" for name in self.axis_names)
                 tried.append(f"{item.launch.kernel}[{shown}], aligned={names['aligned']}: not built")
+                asked.append((item.index, dict(zip(self.axis_names, axis_values, strict=True))))
                 return None
             known = {**names, **item.common[configs[-1].number]}
             x, y, z = (extent(known) for extent in item.grid)
@@ -144,21 +148,23 @@ class Choosing:
         return Decision(names, names["aligned"], misaligned, layouts, spaces, launches, axes)
 
 
-def no_variant(op: Op, variants: Iterable[Variant], tried: list[str], names: Mapping[str, Any]) -> NoVariantError:
+def no_variant(
+    op: Op,
+    variants: Iterable[Variant],
+    tried: list[str],
+    asked: Iterable[tuple[int, Mapping[str, Value]]],
+    misaligned: Iterable[str],
+    names: Mapping[str, Any],
+) -> NoVariantError:
     """The error of a call that the contract allows and nothing was built for. names: the values that it has."""
     built = list(variants)
     there = {name: sorted({v.axis_values[name] for v in built}, key=str) for name in axis_names(op)}
     listed = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in there.items())
-    denied = "".join(f"\n  left out: {item.when}: {item.reason}" for item in op.denied)
-    why = "".join(f"\n  {reason}" for reason in tried)
-    advice = "".join(_float8_advice(name, names[name], there[name]) for name in op.dtypes)
-    message = f"no variant of this bundle fits the call:{why}\n  built: {listed}{denied}{advice}"
-    return NoVariantError(f"{op.name}: {message}")
-
-
-def _float8_advice(variable: str, dtype: str, built: Iterable[Value]) -> str:
-    """How to go on where float8 is built in the other flavour only."""
-    other = OTHER_FLOAT8.get(dtype, "")
-    if dtype in built or other not in built:
-        return ""
-    return f"\n  {variable} is {dtype}: aot_runtime.float8.cast makes it {other}, which is built"
+    lines = [
+        f"{op.name}: no variant of this bundle fits the call:",
+        *tried,
+        f"built: {listed}",
+        *(f"left out: {item.when}: {item.reason}" for item in op.denied),
+        *(f"advice: {line}" for line in advice(op, built, asked, misaligned, names)),
+    ]
+    return NoVariantError("\n  ".join(lines))

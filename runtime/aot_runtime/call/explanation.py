@@ -37,9 +37,16 @@ _RULES = {">=": "the smallest that is >=", ">": "the smallest that is >", "<=": 
 
 
 def explain_call(
-    function: Callable[..., Any], device: Device, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
+    function: Callable[..., Any],
+    device: Device,
+    blobs: Mapping[str, Blob],
+    arguments: tuple[Any, ...],
+    keywords: Mapping[str, Any],
 ) -> str:
     """Explain what a call of an op's function (see `op.build_op`) would do; nothing is allocated or launched.
+
+    Args:
+        blobs: of the bundle, for the code objects' files.
 
     Raises:
         ArgumentError: the call would be refused, for the reason that the error gives.
@@ -52,7 +59,7 @@ def explain_call(
         bound[outputs[0]] = bound["out"]
     layouts = {tensor.name: _layout(device, tensor, bound.get(tensor.name)) for tensor in planner.op.tensors}
     scalars = {scalar.name: bound.get(scalar.name) for scalar in planner.op.scalars}
-    return explain_decision(planner, function.decide(layouts, scalars))  # type: ignore[attr-defined]
+    return explain_decision(planner, function.decide(layouts, scalars), blobs)  # type: ignore[attr-defined]
 
 
 def _names(op: Op) -> set[str]:
@@ -69,18 +76,18 @@ def _layout(device: Device, tensor: Tensor, value: Any) -> Layout | None:
     return (value if isinstance(value, DeviceArray) else device.wrap(value)).layout
 
 
-def explain_decision(planner: Planner, decision: Decision, blobs: Mapping[str, Blob] | None = None) -> str:
+def explain_decision(planner: Planner, decision: Decision, blobs: Mapping[str, Blob]) -> str:
     """Put a decision into words: dims, specialisation, axes, and each launch with its config, grid and kernargs.
 
     Args:
-        blobs: of the bundle, for the code objects' files; without it they are named by their key.
+        blobs: of the bundle, for the code objects' files.
     """
     op = planner.op
     lines = [*_call(op, decision), *_specialisation(decision), *_axes(op, decision)]
     taken = {launch.index: launch for launch in decision.launches}
     for index, launch in enumerate(op.launches):
         if index in taken:
-            lines += _launch(index, launch, taken[index], decision, blobs or {})
+            lines += _launch(index, launch, taken[index], decision, blobs)
         else:
             lines.append(f"launch {index}: {launch.kernel} is left out: {_unmet(launch.when, decision)}")
     return "\n".join(lines)
@@ -182,7 +189,7 @@ def _launch(
     index: int, launch: Launch, taken: LaunchDecision, decision: Decision, blobs: Mapping[str, Blob]
 ) -> Iterator[str]:
     variant = taken.variant
-    code = blobs[variant.code].file if variant.code in blobs else f"code object {variant.code}"
+    code = blobs[variant.code].file
     yield f"launch {index}: {variant.symbol} of {code}"
     *passed_over, last = taken.tried
     for choice in passed_over:

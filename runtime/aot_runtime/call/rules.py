@@ -204,7 +204,7 @@ class Rules:
     def unmet(self, text: str, values: Mapping[str, Any]) -> NoReturn:
         """A condition of the op's `require` does not hold."""
         given = ", ".join(f"{name}={value}" for name, value in values.items())
-        raise self.error(f"requires {text}; given: {given}")
+        raise self.error(f"requires {text}{'; given: ' if given else ''}{given}")
 
     def derived(self, name: str, value: Any) -> Any:
         """A derived value: a number, so small that no chain of them grows without bound."""

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .failures import Unusable
-from .parameters import PATHS, status_line
+from .parameters import PATHS, DeviceName, status_line
 
 
 @click.group()
@@ -35,7 +35,12 @@ class _Size(click.ParamType):
 
 @bench.command()
 @click.argument("bundle", metavar="BUNDLE|FOLDER", type=PATHS)
-@click.option("--device", help="hip, hip:1, cuda, emulator, …  [default: the first GPU of the bundle's kind]")
+@click.option(
+    "--device",
+    type=DeviceName(),
+    metavar="DEVICE",
+    help="hip, hip:1, cuda, emulator, …  [default: the first GPU of the bundle's kind]",
+)
 @click.option("--size", "sizes", multiple=True, type=_Size(), help="Bytes of an array.  [default: 64MiB to 2GiB]")
 @click.option("--rounds", type=click.IntRange(1), default=11, show_default=True, help="Of which medians are shown.")
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")

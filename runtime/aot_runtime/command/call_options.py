@@ -8,7 +8,9 @@ from typing import Any
 
 import click
 
-from .parameters import PATHS, Pair, integers
+from aot_runtime.errors import ArgumentError
+
+from .parameters import PATHS, OpName, Pair, integers
 
 
 def call_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -22,21 +24,22 @@ def call_options(command: Callable[..., None]) -> Callable[..., None]:
         unaligned: tuple[str, ...],
         **rest: Any,
     ) -> None:
-        from aot_runtime.call.callspec import CallSpec
+        from aot_runtime.call.callspec import CallSpec, UnsaidError
 
         pairs = {name: dict(rest.pop(name)) for name in ("shapes", "dims", "dtypes", "strides")}
-        command(
-            call=CallSpec(
-                **pairs, given=frozenset(given), unaligned=frozenset(unaligned), scalars=dict((*scalars, *settings))
-            ),
-            **rest,
+        call = CallSpec(
+            **pairs, given=frozenset(given), unaligned=frozenset(unaligned), scalars=dict((*scalars, *settings))
         )
+        try:
+            command(call=call, **rest)
+        except UnsaidError as error:
+            raise ArgumentError(f"{error} (say it with --{error.kind} {error.name}=…)") from None
 
     with_options: Callable[..., None] = with_call
     for decorate in reversed(
         (
             click.argument("bundle", type=PATHS),
-            click.argument("op"),
+            click.argument("op", type=OpName()),
             click.argument("scalars", metavar="[SCALAR=VALUE]…", nargs=-1, type=Pair(str, "SCALAR=VALUE")),
             click.option(
                 "--shape", "shapes", multiple=True, type=Pair(integers, "TENSOR=N,N,…"), help="A tensor's shape."

@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from .failures import EXIT_FAILED, Unusable
-from .parameters import PATHS
+from .parameters import PATHS, OpName
 
 
 @click.command()
 @click.argument("bundle", type=PATHS)
-@click.option("--op", help="Only the variants of this op.")
+@click.option("--op", type=OpName(), metavar="OP", help="Only the variants of this op.")
 @click.option(
     "--require", "requirements", metavar="EXPRESSION", multiple=True,
     help="What each variant has to meet; may be repeated.",

@@ -4,13 +4,41 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
+
+from aot_runtime.errors import AotError
 
 PATHS = click.Path(path_type=Path)
+
+
+class OpName(click.ParamType):
+    """An op of the command's bundle, completed in shells where the bundle is there."""
+
+    name = "op"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The ops of the bundle whose names begin so; none where the bundle cannot be read."""
+        from aot_runtime.bundle.reading import read_index
+
+        with suppress(AotError, TypeError):
+            names = [op.name for op in read_index(Path(ctx.params["bundle"])).ops]
+            return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return []
+
+
+class DeviceName(click.ParamType):
+    """A device by its name. Shells complete the names of drivers."""
+
+    name = "device"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The drivers whose names begin so."""
+        return [CompletionItem(name) for name in ("hip", "cuda", "emulator") if name.startswith(incomplete)]
 
 
 class Pair(click.ParamType):

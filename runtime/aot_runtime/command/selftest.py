@@ -8,13 +8,25 @@ from pathlib import Path
 import click
 
 from .failures import EXIT_FAILED, Unusable
-from .parameters import PATHS, status_line
+from .parameters import PATHS, DeviceName, OpName, status_line
 
 
 @click.command()
 @click.argument("bundle", metavar="BUNDLE|FOLDER", type=PATHS)
-@click.option("--device", help="hip, hip:1, cuda, emulator, …  [default: the first GPU of the bundle's kind]")
-@click.option("--op", "ops", multiple=True, help="Only the cases of this op; may be given several times.")
+@click.option(
+    "--device",
+    type=DeviceName(),
+    metavar="DEVICE",
+    help="hip, hip:1, cuda, emulator, …  [default: the first GPU of the bundle's kind]",
+)
+@click.option(
+    "--op",
+    "ops",
+    type=OpName(),
+    multiple=True,
+    metavar="OP",
+    help="Only the cases of this op; may be given several times.",
+)
 @click.option("--json", "as_json", is_flag=True, help="The whole report, as JSON.")
 def selftest(bundle: Path, device: str | None, ops: tuple[str, ...], as_json: bool) -> None:
     """Check that this device computes what it should: calls whose results BUNDLE has, made and compared.

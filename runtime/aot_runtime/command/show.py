@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from .parameters import PATHS
+from .parameters import PATHS, OpName
 
 
 @click.command()
 @click.argument("bundle", type=PATHS)
-@click.option("--op", help="Only this op.")
+@click.option("--op", type=OpName(), metavar="OP", help="Only this op.")
 @click.option("--variants", "every", is_flag=True, help="Every variant, instead of ranges by op and config.")
 @click.option("--json", "as_json", is_flag=True, help="Every variant, as JSON.")
 def show(bundle: Path, op: str | None, every: bool, as_json: bool) -> None:

@@ -85,9 +85,12 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 def dtype_name(dtype: Any) -> str:
     """The name of a dtype that arrays may have. Raises `ArgumentError`."""
     try:
-        name = dtype if isinstance(dtype, str) and dtype in DTYPES else np.dtype(dtype).name
+        found = np.dtype(dtype) if not isinstance(dtype, str) or dtype not in DTYPES else None
+        name = dtype if found is None else found.name
     except TypeError:
-        name = repr(dtype)
+        found, name = None, repr(dtype)
+    if found is not None and not found.isnative:
+        raise ArgumentError(f"dtype {name} in foreign byte order is not supported; array.astype('{name}') is native")
     if name not in DTYPES:
         raise ArgumentError(f"dtype {name} is not supported; allowed: {', '.join(DTYPES)}")
     return name

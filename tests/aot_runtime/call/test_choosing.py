@@ -43,8 +43,21 @@ def test_no_variant_lists_what_there_is():
   kernel[T=float32, BLOCK=64, CAUSAL=False], aligned=True: not built
   kernel[T=float32, BLOCK=64, CAUSAL=False], aligned=False: not built
   built: T: float16; BLOCK: 32; CAUSAL: False, True
-  left out: BLOCK == 64 and CAUSAL: spills"""
+  left out: BLOCK == 64 and CAUSAL: spills
+  advice: built is the same with T=float16 (the dtype of x), BLOCK=32 (picked by the smallest >= n; n is dim 0 of x)"""
     refused(text, planned, NoVariantError, x=layout(40))
+
+
+def test_no_variant_tells_the_nearest_and_what_decides_there():
+    there = planner(AXES, keep=lambda v: not v.axis_values["CAUSAL"])
+    advice = (
+        "aligned=False: not built\n  built: T: float16, float32; BLOCK: 32, 64; CAUSAL: False\n"
+        "  left out: BLOCK == 64 and CAUSAL: spills\n  advice: built is the same with CAUSAL=False (picked by causal)"
+    )
+    refused(advice, there, NoVariantError, x=layout(40), causal=True)
+    only_aligned = planner(AXES, keep=lambda v: v.aligned)
+    advice = "advice: it is built for aligned calls only: the address of 'x' is not a multiple of 16"
+    refused(advice, only_aligned, NoVariantError, x=layout(40, aligned=False))
 
 
 def test_a_missing_aligned_variant_gives_the_general_one():

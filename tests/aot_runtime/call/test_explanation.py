@@ -115,7 +115,7 @@ DEVICE = Device(DRIVER, 0)  # type: ignore[arg-type]
 
 def explained_with(index: records.Index, op: str, *arguments: Any, **keywords: Any) -> str:
     function = build_op(op_planner(index, op), DEVICE, lambda variant: pytest.fail(f"{variant.symbol} would be loaded"))
-    return explain_call(function, DEVICE, arguments, keywords)
+    return explain_call(function, DEVICE, index.blobs, arguments, keywords)
 
 
 def with_tensors(index: records.Index, *tensors: records.Tensor) -> records.Index:
@@ -129,7 +129,7 @@ def test_a_call_with_arrays_is_explained_like_its_description(sample: records.In
     text = explained_with(sample, "reduce", wide[:, ::2], seed=1, total=np.zeros(8, np.float16))
     planner = op_planner(sample, "reduce")
     decision = plan_call(sample, planner, dataclasses.replace(CALL, shapes={"total": (8,)}), 304)
-    assert text == explain_decision(planner, decision)
+    assert text == explain_decision(planner, decision, sample.blobs)
     x, *others = sample.ops[0].tensors  # a host array is packed as the contract wants it
     text = explained_with(
         with_tensors(sample, msgspec.structs.replace(x, contiguous=(0,)), *others), "reduce", wide, seed=1

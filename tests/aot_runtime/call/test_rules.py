@@ -10,6 +10,7 @@ import pytest
 from aot_runtime.call.launches import kernarg_image
 from aot_runtime.contract import records
 from aot_runtime.contract.layout import Layout
+from aot_runtime.errors import ArgumentError
 from tests.support.contracts import decide, launch, layout, op, planner, refused, tensor
 
 pair = planner("x: T[rows, cols]; y: T[rows, cols]; out: T[rows, cols] output", dtypes={"T": ("float16", "float32")})
@@ -162,6 +163,9 @@ def test_requirements_and_derived_values():
     planned = planner(text, require=("heads % heads_kv == 0",), launches=(launch("twice"),))
     assert decide(planned, q=layout(8), k=layout(2)).launches[0].grid == (8, 1, 1)
     refused("requires heads % heads_kv == 0; given: heads=8, heads_kv=3", planned, q=layout(8), k=layout(3))
+    one_way = planner("x: float32[n]; bias: float32[n] optional", require=("not given(bias)",))
+    with pytest.raises(ArgumentError, match=r"requires not given\(bias\)$"):
+        decide(one_way, x=layout(3), bias=layout(3))
 
 
 def test_derived_values_stay_small():

@@ -119,7 +119,7 @@ static bool aot_check_requirements(aot_plan *p)
             aot_write(&given, "%s%s=", n > 0 ? ", " : "", required->names[n].name);
             aot_write_value(&given, p->v[required->names[n].slot]);
         }
-        return AOT_REFUSE(p, "requires %s; given: %s", required->text, given.content);
+        return AOT_REFUSE(p, "requires %s%s%s", required->text, required->count > 0 ? "; given: " : "", given.content);
     }
     for (int i = 0; i < p->op->n_derived; i++) {
         const aot_derivation *derived = &p->op->derived[i];
