@@ -31,6 +31,7 @@ class Listed:
 
     path: str
     name: str = ""
+    version: str = ""
     arch: str = ""
     id: str = ""
     variants: int = 0
@@ -60,8 +61,9 @@ def list_bundle(folder: Path) -> Listed:
     ops = tuple(_size(index, op.name, [v for v in index.variants if v.op == op.name]) for op in index.ops)
     whole = _size(index, "", index.variants)
     return Listed(
-        str(folder), index.name, index.target.arch, index.id, whole.variants, whole.code_objects, whole.bytes, ops
-    )
+        str(folder), index.name, index.version, index.target.arch, index.id,
+        whole.variants, whole.code_objects, whole.bytes, ops,
+    )  # fmt: skip
 
 
 def _size(index: Index, op: str, variants: Sequence[Variant]) -> OpSize:
@@ -71,14 +73,14 @@ def _size(index: Index, op: str, variants: Sequence[Variant]) -> OpSize:
 
 def listing_text(bundles: Iterable[Listed], width: int) -> str:
     """A table of bundles and their ops."""
-    rows: list[Sequence[str]] = [("BUNDLE", "ARCH", "VARIANTS", "OBJECTS", "SIZE", "ID")]
+    rows: list[Sequence[str]] = [("BUNDLE", "VERSION", "ARCH", "VARIANTS", "OBJECTS", "SIZE", "ID")]
     for bundle in bundles:
         if bundle.fault:
-            rows.append((bundle.path, "unreadable", "", "", "", ""))
+            rows.append((bundle.path, "", "unreadable", "", "", "", ""))
             continue
-        rows.append((bundle.path, bundle.arch, *_counts(bundle), bundle.id[:ID_LENGTH]))
-        rows += [(f"  {op.op}", "", *_counts(op), "") for op in bundle.ops]
-    return "\n".join(table_lines(rows, right=(2, 3, 4), width=width))
+        rows.append((bundle.path, bundle.version, bundle.arch, *_counts(bundle), bundle.id[:ID_LENGTH]))
+        rows += [(f"  {op.op}", "", "", *_counts(op), "") for op in bundle.ops]
+    return "\n".join(table_lines(rows, right=(3, 4, 5), width=width))
 
 
 def _counts(item: Listed | OpSize) -> tuple[str, str, str]:

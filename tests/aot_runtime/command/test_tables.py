@@ -23,8 +23,8 @@ def test_ls_counts_bundles_and_ops(rows_bundles: Path):
     index = read_index(rows_bundles / "rows-gfx942")
     size = sum(blob.size for blob in index.blobs.values())
     counts = [str(len(index.variants)), str(len(index.blobs)), f"{size / 1024:.1f}", "KiB"]
-    assert lines[0][1:] == ["gfx942", *counts, index.id[:12]]
-    assert lines[1][1:3] == lines[0][2:4]
+    assert lines[0][1:] == [index.version, "gfx942", *counts, index.id[:12]]
+    assert lines[1][1:3] == lines[0][3:5]
 
 
 def test_ls_goes_on_after_a_bundle_that_cannot_be_read(small_copy: Path):
