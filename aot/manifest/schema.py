@@ -117,6 +117,7 @@ class TensorSpec(Spec):
     offsets: OffsetsSpec | None = Field(None, description="Its numbers are offsets, checked where the host has them.")
     range: list[Expr] = Field([], max_length=2, description="Least and largest of its numbers, checked likewise.")
     in_place: list[Name] = Field([], description="Inputs that an output may be itself, element by element.")
+    zero: bool = Field(False, description="An output that is zeroed, in stream order, before the first launch.")
     align: bool = Field(True, description="Whether the aligned specialisation assumes 16-divisible strides of it.")
     large: bool = Field(False, description="The aligned specialisation takes it beyond 2 GiB too: i64 strides.")
     doc: str = ""

@@ -105,6 +105,7 @@ class _Contract:
             offsets=records.Offsets(spec.offsets.into, spec.offsets.longest or "") if spec.offsets else None,
             range=tuple(self._text(bound, (*path, "range", i)) for i, bound in enumerate(spec.range)),
             in_place=tuple(spec.in_place),
+            zero=spec.zero,
             doc=spec.doc,
         )
 
