@@ -14,6 +14,7 @@ from aot_runtime.bundle.signature import signature_faults
 from aot_runtime.errors import BundleError
 
 from .accesses import pointer_accesses, watched_stages
+from .constants import triton_constant
 from .jobs import CompiledKernel, CompileJob, job_target
 from .kernargs import KernargField, kernarg_bytes, kernarg_layout
 from .kernel_source import sources_hash, split_function, tuple_classes
@@ -117,7 +118,7 @@ def ast_source(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFun
     return ASTSource(
         kernel,
         nested_types(types, kernel.arg_names, classes),
-        constexprs={paths[name]: value for name, value in constants.items()},
+        constexprs={paths[name]: triton_constant(value) for name, value in constants.items()},
         attrs=_hints(job, paths, target),
     )
 

@@ -8,9 +8,8 @@ from typing import Any
 from aot.targets import Target, parse_arch
 from aot_runtime.bundle.codeobject import KernelMetadata
 
+from .constants import Constant
 from .project import CompileError
-
-Constant = int | float | bool | str | None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .constants import dtype_of
 from .project import CompileError, described, is_interrupt, project
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Parameter:
     Attributes:
         name: of a member its path, `<parameter>.<field>`.
         constexpr: whether it is annotated as a `tl.constexpr`.
-        default: None unless `has_default`; `NotPlain` for what is no number, boolean, text or tuple.
+        default: None unless `has_default`; `NotPlain` for what is no number, boolean, text, dtype or tuple.
         members: those of a parameter that is annotated with a `NamedTuple` class.
     """
 
@@ -142,6 +143,8 @@ def _members(name: str, tuple_class: Any) -> tuple[Parameter, ...]:
 def _plain(default: Any) -> Any:
     """A default; of a `tl.constexpr`, what it holds."""
     value = getattr(default, "value", default)
+    if dtype := dtype_of(value):
+        return dtype
     match value:
         case None | bool():
             return value

@@ -59,7 +59,7 @@ class JobKeys:
             "pointer_range_32": sorted(job.pointer_range_32) if self.target.backend == "hip" else [],
             "options": self._options_hash(job.options),
         }
-        return json.dumps(parts, sort_keys=True)
+        return json.dumps(parts, sort_keys=True, default=vars)
 
     def _options_hash(self, options: tuple[tuple[str, Any], ...]) -> str:
         spelling = repr(options)  # where True is not 1

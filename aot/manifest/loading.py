@@ -11,6 +11,7 @@ from aot.paths import is_file, is_folder
 from aot_runtime.contract.expressions import nearest
 
 from .faults import validated
+from .presence import op_axes
 from .schema import ArchTuningSpec, ManifestSpec, OpSpec, TuningSpec, Value
 from .yamlfile import Key, ManifestError, YamlFile, read_yaml
 
@@ -123,7 +124,7 @@ def _included(file: YamlFile, spec: ManifestSpec) -> Iterator[OpSource]:
 
 
 def _check_values(file: YamlFile, place: tuple[Key, ...], op: OpSpec, only: Mapping[str, list[Value]]) -> None:
-    axes: dict[str, list[Any]] = {**op.dtypes, **{name: axis.values for name, axis in op.constexprs.items()}}
+    axes: dict[str, list[Any]] = {**op.dtypes, **{name: axis.values for name, axis in op_axes(op).items()}}
     for axis, values in only.items():
         if axis not in axes:
             raise file.error((*place, axis), f"op '{place[-1]}' has no axis '{axis}'{nearest(axis, axes)}")

@@ -117,6 +117,7 @@ class TensorSpec(Spec):
     offsets: OffsetsSpec | None = Field(None, description="Its numbers are offsets, checked where the host has them.")
     range: list[Expr] = Field([], max_length=2, description="Least and largest of its numbers, checked likewise.")
     in_place: list[Name] = Field([], description="Inputs that an output may be itself, element by element.")
+    zero: bool = Field(False, description="An output that is zeroed, in stream order, before the first launch.")
     align: bool = Field(True, description="Whether the aligned specialisation assumes 16-divisible strides of it.")
     large: bool = Field(False, description="The aligned specialisation takes it beyond 2 GiB too: i64 strides.")
     doc: str = ""
@@ -170,23 +171,25 @@ class WorkspaceSpec(Spec):
 
 class BindSpec(Spec):
     """A kernel parameter's value, with its type where the default is not right; a tensor, with the dims whose strides a
-    parameter that is a tuple has; or a function, with the operands that it is called with besides."""
+    parameter that is a tuple has; a dtype; or a function, with the operands that it is called with besides."""
 
     value: Expr | None = Field(None, description="Default where `dims` are given: the tensor of the parameter's name.")
     type: KernargTypeName | None = None
     dims: list[Name | int] | None = Field(
         None, description="Of a tuple: the dim of each of its strides, by name or position; `none`: the stride is 0."
     )
+    dtype: Expr | None = Field(None, description="Of a constexpr that is a dtype: a dtype, or text that is one's name.")
     function: str | None = Field(None, pattern=KERNEL, description="path.py:function")
     operands: list[Expr] = Field([], description="Expressions, tensors, workspaces.")
 
     @model_validator(mode="after")
     def _one_kind(self) -> BindSpec:
-        if (self.function is not None) == (self.value is not None or self.dims is not None):
-            raise ValueError("a mapping in `bind` has either `value` (or `dims`) or `function`")
+        kinds = (self.value is not None or self.dims is not None, self.dtype is not None, self.function is not None)
+        if sum(kinds) != 1:
+            raise ValueError("a mapping in `bind` has either `value` (or `dims`), `dtype` or `function`")
         if self.operands and self.function is None:
             raise ValueError("`operands` are those of a `function`")
-        if self.type is not None and (self.function is not None or self.dims is not None):
+        if self.type is not None and (self.value is None or self.dims is not None):
             raise ValueError("`type` is that of a `value` without `dims`")
         return self
 
@@ -207,10 +210,10 @@ class LaunchSpec(Spec):
     name: Name | None = Field(None, description="What tuning files call it; default: the function's name.")
     grid: list[Expr] = Field(min_length=1, max_length=3)
     configs: list[ConfigSpec] = Field([], description="The first whose `when` holds is used; default: one, empty.")
-    bind: dict[str, Expr | BindSpec] = Field(
+    bind: dict[str, Expr | BindSpec | None] = Field(
         {},
         description="Parameter, or parameter.member of a tuple → expression, where names differ; of a constexpr also "
-        "path.py:function.",
+        "path.py:function; null: None.",
     )
     when: Expr = Field("", description="Launched only where this holds.")
 

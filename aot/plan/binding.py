@@ -13,62 +13,26 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import Parameter, split_function
+from aot.compile.constants import Constant, Dtype
+from aot.compile.kernel_source import Parameter
 from aot.manifest.loading import Manifest
 from aot.manifest.schema import BindSpec, Expr, LaunchSpec, is_function
 from aot.manifest.yamlfile import Key, ManifestError
 from aot_runtime.contract import records
+from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse, query_name
 from aot_runtime.contract.names import Scope, config_names
 from aot_runtime.errors import ExpressionError
 
+from .alternatives import NULL, chosen, tests
+from .bound import TRITON_DTYPES, Bound
 from .choices import Numbers, choice_numbers, number_of, with_numbers
 from .configs import config_error
-from .constants import constant_fault, literal
+from .constants import constant_fault, kind_fault, literal
 from .contract import positional
 from .kinds import value_kind, with_derived_kinds
-from .members import Absent, MemberError, Value, member_values
+from .members import Absent, MemberError, Value, as_value, member_values
 from .variants import VariantSpec
-
-TRITON_DTYPES: Mapping[str, str] = {
-    "bool": "i1",
-    **{f"{sign}int{bits}": f"{sign or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float32": "fp32",
-    "float64": "fp64",
-    "float8_e4m3fn": "fp8e4nv",
-    "float8_e4m3fnuz": "fp8e4b8",
-    "float8_e5m2": "fp8e5",
-    "float8_e5m2fnuz": "fp8e5b16",
-}
-"""Triton's name of each dtype."""
-
-
-@dataclass(frozen=True)
-class Bound:
-    """What a parameter, or a member of one that is a tuple, is in one variant.
-
-    Attributes:
-        name: of a member its path, such as `q.stride_heads`.
-        type: `constexpr`, a scalar type, or `*` and a Triton dtype.
-        constant: the value of a `constexpr`.
-        value: otherwise the expression that gives the kernarg at a call; a pointer's tensor.
-        dtype: a pointer's dtype.
-        divisible: the value is a multiple of 16 in the aligned specialisation.
-        ranged: all offsets from the pointer fit 32 bits in the aligned specialisation.
-        function: the `path.py:function` that a `constexpr` is, if it is one.
-    """
-
-    name: str
-    type: str
-    constant: Any = None
-    value: str = ""
-    dtype: str = ""
-    divisible: bool = False
-    ranged: bool = False
-    function: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,7 +83,8 @@ class Binder:
     def _parts(self, parameter: Parameter) -> Iterable[tuple[Parameter, Value | None]]:
         """(parameter or member, what it is bound to or None)."""
         if not parameter.members:
-            return [(parameter, self.launch_spec.bind.get(parameter.name))]
+            bind, name = self.launch_spec.bind, parameter.name
+            return [(parameter, as_value(bind[name]) if name in bind else None)]
         values = self._members[parameter.name]
         return [(member, values[member.name]) for member in parameter.members]
 
@@ -155,13 +120,18 @@ class Binder:
                 self._place(parameter.name), f"parameter '{parameter.name}' is no tuple, so `{key}` mean nothing to it"
             )
         if parameter.constexpr:
-            return self._bind_constexpr(parameter, given, known)
+            return self._bind_constexpr(parameter, given, variant, known)
         if given is None:
             given = self._by_name(parameter.name)
             if given is None and parameter.has_default:
                 return Bound(parameter.name, "constexpr", constant=self._default(parameter))
             if given is None:
                 raise self._unbound(parameter.name)
+        if isinstance(given, BindSpec) and given.dtype is not None:
+            raise self._error(
+                self._place(parameter.name),
+                f"a dtype is bound to '{parameter.name}', which is no constexpr: a kernel takes no dtype at run time",
+            )
         if function_of(given):
             raise self._error(
                 self._place(parameter.name),
@@ -171,32 +141,80 @@ class Binder:
         value = given.value if isinstance(given, BindSpec) else given
         return self._bind_value(parameter.name, self._parse(str(value), parameter.name), forced, variant, known)
 
-    def _bind_constexpr(self, parameter: Parameter, given: Any, known: Mapping[str, Any]) -> Bound:
+    def _bind_constexpr(
+        self, parameter: Parameter, given: Any, variant: VariantSpec, known: Mapping[str, Any]
+    ) -> Bound:
         name = parameter.name
         if given is None:
-            if name in known:
-                return Bound(name, "constexpr", constant=known[name])
+            by_name = {**dict(variant.options), **known}  # as Triton passes its options to parameters of their names
+            if name in by_name:
+                return Bound(name, "constexpr", constant=by_name[name])
             if parameter.has_default:
                 return Bound(name, "constexpr", constant=self._default(parameter))
             raise self._error(
                 ("kernel",),
-                f"constexpr parameter '{name}' of the kernel is not bound: no axis, config or bind of that name"
+                f"constexpr parameter '{name}' of the kernel is not bound: no axis, block or option of the config, or "
+                f"bind of that name"
                 f"{nearest(name, [item for item in known if not item.startswith('_')])}",
             )
         if function := function_of(given):
             return Bound(name, "constexpr", function=function)
-        value = self._parse(str(given.value if isinstance(given, BindSpec) else given), name)
+        if isinstance(given, BindSpec) and given.dtype is not None:
+            constant: Constant = self._dtype(str(given.dtype), name, known)
+        else:
+            constant = self._built(str(given.value if isinstance(given, BindSpec) else given), name, known)
+        if fault := kind_fault(parameter, constant):
+            raise self._error(self._place(name), f"parameter '{name}': {fault}")
+        return Bound(name, "constexpr", constant=constant)
+
+    def _built(self, text: str, name: str, known: Mapping[str, Any]) -> Any:
+        """The value of an expression that a variant decides."""
+        value = self._chosen(self._parse(text, name), name, known)
+        if value.text == NULL:
+            return None
         self._check_names(value, name)
         constant = self._constant(value, name, known)
         if constant is UNKNOWN:
             raise self._error(self._place(name), f"'{value.text}' is not known at build, but '{name}' is a constexpr")
-        return Bound(name, "constexpr", constant=constant)
+        return constant
+
+    def _dtype(self, text: str, name: str, known: Mapping[str, Any]) -> Dtype:
+        """The dtype of that name, or that an expression names."""
+        is_name = text.isidentifier() and text not in self._names
+        dtype = text if is_name else self._built(text, name, known)
+        if dtype not in TRITON_DTYPES:
+            what = "no dtype" if dtype == text else f"{dtype!r}, which is no dtype"
+            known_dtypes = [*self.op.dtypes, *DTYPES]
+            raise self._error(
+                self._place(name), f"parameter '{name}': '{text}' is {what}{nearest(str(dtype), known_dtypes)}"
+            )
+        return Dtype(TRITON_DTYPES[dtype])
+
+    def _chosen(self, value: Expression, name: str, known: Mapping[str, Any]) -> Expression:
+        """The branch of a conditional that a variant has, where that is decided when it is built."""
+        for test in tests(value):
+            self._check_names(test, name)
+        try:
+            value = chosen(value, known)
+        except ExpressionError as error:
+            raise self._error(self._place(name), f"parameter '{name}': {error}") from None
+        tensors = sorted(value.names & (self._tensors.keys() | self._spaces.keys()))
+        if next(tests(value), None) and (tensors or NULL in value.names):
+            raise self._error(
+                self._place(name),
+                f"parameter '{name}': whether '{value.text}' is '{(tensors or [NULL])[0]}' must be known when a "
+                "variant is built: by axes, dtype variables, `aligned`, or `given` of what has an axis",
+            )
+        return value
 
     def _bind_value(
         self, name: str, value: Expression, forced: str | None, variant: VariantSpec, known: Mapping[str, Any]
     ) -> Bound:
+        value = self._chosen(value, name, known)
         plain = value.text
         spaces, tensors = self._spaces, self._tensors
+        if plain == NULL:
+            return Bound(name, "constexpr", constant=None)
         if plain in spaces:
             dtype = spaces[plain].dtype
             return Bound(name, f"*{TRITON_DTYPES[dtype]}", value=plain, dtype=dtype, divisible=True)
@@ -316,7 +334,8 @@ class Binder:
         try:
             value.check_names(self._names, self._tensors)
         except ExpressionError as error:
-            raise self._error(self._place(name), f"parameter '{name}': {error}") from None
+            text = f"'{value.text}' is a dtype: write {{dtype: {value.text}}}" if value.text in DTYPES else error
+            raise self._error(self._place(name), f"parameter '{name}': {text}") from None
         self._sound.add(value.text)
 
     def _parse(self, text: str, name: str) -> Expression:
@@ -338,11 +357,11 @@ class Binder:
 
     def _default(self, parameter: Parameter) -> Any:
         value = parameter.default
-        if value is not None and not isinstance(value, bool | int | float | str):
+        if value is not None and not isinstance(value, bool | int | float | str | Dtype):
             raise self._error(
                 ("kernel",),
-                f"the default of constexpr parameter '{parameter.name}' is {value!r}; a number, a boolean, text or "
-                "None is allowed: bind the parameter",
+                f"the default of constexpr parameter '{parameter.name}' is {value!r}; a number, a boolean, text, a "
+                "dtype or None is allowed: bind the parameter",
             )
         return value
 
@@ -356,27 +375,6 @@ class Binder:
         return self.manifest.error(where, f"op '{self.op.name}', kernel '{self.launch_spec.kernel}': {message}")
 
 
-def compile_job(
-    manifest: Manifest, launch: LaunchSpec, bound: tuple[Bound, ...], variant: VariantSpec, arch: str, line_info: bool
-) -> CompileJob:
-    """The compile job of a bound variant."""
-    source, function = split_function(launch.kernel)
-    hints = bound if variant.aligned else ()
-    return CompileJob(
-        root=str(manifest.root),
-        source=source,
-        function=function,
-        signature=tuple((item.name, item.type) for item in bound),
-        constants=tuple((item.name, item.constant) for item in bound if item.type == "constexpr" and not item.function),
-        functions=tuple((item.name, item.function) for item in bound if item.function),
-        divisible_by_16=tuple(item.name for item in hints if item.divisible),
-        pointer_range_32=tuple(item.name for item in hints if item.ranged),
-        options=variant.options,
-        arch=arch,
-        line_info=line_info,
-    )
-
-
 def function_of(given: Any) -> str:
     """The `path.py:function` that a parameter is bound to; empty: to no function."""
     value = given.function if isinstance(given, BindSpec) else given
@@ -386,10 +384,3 @@ def function_of(given: Any) -> str:
 def bound_functions(launch: LaunchSpec) -> dict[str, str]:
     """The functions that a launch's parameters are bound to, by parameter."""
     return {name: function_of(given) for name, given in launch.bind.items() if function_of(given)}
-
-
-def kernarg_values(bound: tuple[Bound, ...]) -> Iterator[tuple[str, str, str]]:
-    """(parameter, type, expression) of every parameter that is in the kernarg segment; `*dtype` for a pointer."""
-    for item in bound:
-        if item.type != "constexpr":
-            yield item.name, f"*{item.dtype}" if item.dtype else item.type, item.value

@@ -18,7 +18,8 @@ from aot.targets import TARGETS, Target
 from aot_runtime.contract import records
 from aot_runtime.errors import AotError, ExpressionError
 
-from .binding import Binder, Bound, bound_functions, compile_job
+from .binding import Binder, bound_functions
+from .bound import Bound, compile_job
 from .cases import PlannedCase, plan_cases
 from .configs import config_error
 from .contract import build_contract

@@ -6,6 +6,9 @@ import ast
 import math
 from typing import Any
 
+from aot.compile.constants import Constant, Dtype
+from aot.compile.kernel_source import Parameter
+from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.records import Value
 
 
@@ -15,6 +18,17 @@ def constant_fault(value: Any) -> str:
         return "is NaN"
     if isinstance(value, int) and value.bit_length() > 64:
         return "is a number of over 64 bits"
+    return ""
+
+
+def kind_fault(parameter: Parameter, constant: Constant) -> str:
+    """Why a constexpr parameter cannot be this, by what its default is; empty where nothing speaks against it."""
+    default = parameter.default
+    if isinstance(constant, Dtype) and isinstance(default, int | float):
+        return f"its default is {default!r}, so it is a number, and {constant!r} is none"
+    if isinstance(default, Dtype) and isinstance(constant, bool | int | float | str):
+        hint = f"; write {{dtype: {constant}}}" if constant in DTYPES else ""
+        return f"its default is {default!r}, and {constant!r} is no dtype{hint}"
     return ""
 
 

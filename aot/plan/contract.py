@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aot.manifest.loading import Manifest
+from aot.manifest.presence import op_axes, presence
 from aot.manifest.schema import AxisSpec, ConfigSpec, LaunchSpec, OpSpec, ScalarSpec, TensorSpec
 from aot.manifest.yamlfile import Key, ManifestError
 from aot_runtime.contract import records
@@ -54,7 +55,7 @@ class _Contract:
             scalars=scalars,
             dims=tuple(records.DimLimit(name, dim.min, dim.max, dim.doc) for name, dim in spec.dims.items()),
             dtypes={name: tuple(values) for name, values in spec.dtypes.items()},
-            axes=tuple(self._axis(name, axis) for name, axis in spec.constexprs.items()),
+            axes=tuple(self._axis(name, axis) for name, axis in op_axes(spec).items()),
             derived=tuple(
                 records.Derived(name, self._text(value, ("derived", name)))
                 for name, value in tuned_derived(self.manifest, self.name, self.arch).items()
@@ -104,6 +105,7 @@ class _Contract:
             offsets=records.Offsets(spec.offsets.into, spec.offsets.longest or "") if spec.offsets else None,
             range=tuple(self._text(bound, (*path, "range", i)) for i, bound in enumerate(spec.range)),
             in_place=tuple(spec.in_place),
+            zero=spec.zero,
             doc=spec.doc,
         )
 
@@ -290,7 +292,7 @@ class _Contract:
 
 def presence_of(tensor: records.Tensor) -> str:
     """The condition under which a tensor is there, in canonical spelling; empty: always."""
-    return parse(f"given({tensor.name})").text if tensor.optional else tensor.when
+    return presence(tensor.name, tensor.optional, tensor.when)
 
 
 def innermost_of(tensor: records.Tensor, dim: int) -> str:

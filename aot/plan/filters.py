@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from aot.manifest.loading import Manifest
+from aot.manifest.presence import op_axes
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.expressions import nearest
@@ -82,7 +83,7 @@ def _known(manifests: Iterable[Manifest]) -> _Known:
                 dtypes.add(variable.lower())
                 for axis in (variable, "dtype"):
                     spelled[axis].update((name, name) for name in names)
-            for axis, spec in source.spec.constexprs.items():
+            for axis, spec in op_axes(source.spec).items():
                 spelled[axis].update((str(value).lower(), str(value)) for value in spec.values)
     axes = {axis.lower(): axis for axis in spelled}
     values: dict[str, dict[str, str]] = {}

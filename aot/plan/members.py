@@ -32,7 +32,7 @@ class Absent:
 
 
 Value = Expr | BindSpec | tuple[Expr, ...] | Absent
-"""Of a member: an expression; operands; or nothing."""
+"""Of a parameter or a member: an expression; operands; or nothing."""
 
 
 class MemberError(ValueError):
@@ -41,7 +41,7 @@ class MemberError(ValueError):
 
 def member_values(
     parameter: Parameter,
-    bind: Mapping[str, Expr | BindSpec],
+    bind: Mapping[str, Expr | BindSpec | None],
     tensors: Mapping[str, records.Tensor],
     by_name: Callable[[str], str | None],
 ) -> dict[str, Value]:
@@ -52,6 +52,8 @@ def member_values(
         by_name: the expression that a parameter's name stands for, or None.
     """
     given = bind.get(parameter.name)
+    if given is None and parameter.name in bind:
+        return {member.name: _absent(member) for member in parameter.members}
     if isinstance(given, BindSpec) and given.function is not None:
         return _of_function(parameter, given)
     dims = given.dims if isinstance(given, BindSpec) else None
@@ -65,7 +67,7 @@ def member_values(
     values: dict[str, Value] = {}
     for member in parameter.members:
         if member.name in bind:
-            values[member.name] = bind[member.name]
+            values[member.name] = as_value(bind[member.name])
         elif target in tensors and member.field == POINTER:
             values[member.name] = target
         elif member.name in strides:
@@ -73,6 +75,11 @@ def member_values(
         elif (named := by_name(member.field)) is not None:
             values[member.name] = named
     return _with_defaults(parameter, values)
+
+
+def as_value(given: Expr | BindSpec | None) -> Value:
+    """What an entry of `bind` stands for: nothing where it is null."""
+    return Absent(None) if given is None else given
 
 
 def _of_function(parameter: Parameter, given: BindSpec) -> dict[str, Value]:

@@ -13,7 +13,7 @@ import msgspec
 
 from aot.compile.jobs import CompiledKernel
 from aot.compile.kernargs import kernarg_bytes, kernarg_layout
-from aot.plan.binding import kernarg_values
+from aot.plan.bound import kernarg_values
 from aot.plan.bundles import PlannedBundle, PlannedVariant
 from aot_runtime.bundle.reading import bundle_id
 from aot_runtime.call.stub import stub_text

@@ -49,7 +49,7 @@ def _faults(op: records.Op, variants: Iterable[PlannedVariant], kernels: Kernels
     for launched in calls.values():
         for tensor in _written(op, launched):
             if text := _output_fault(tensor, launched, kernels):
-                yield tensor, text
+                yield tensor.name, text
 
 
 def _accesses(variant: PlannedVariant, kernels: Kernels) -> dict[str, Kinds]:
@@ -62,7 +62,7 @@ def _accesses(variant: PlannedVariant, kernels: Kernels) -> dict[str, Kinds]:
     return found
 
 
-def _written(op: records.Op, launched: Iterable[PlannedVariant]) -> Iterator[str]:
+def _written(op: records.Op, launched: Iterable[PlannedVariant]) -> Iterator[records.Tensor]:
     """The outputs that a call has which launches some of these variants; none if it may launch what is not built."""
     known = dict(next(iter(launched)).spec.constants)
     built = {variant.spec.launch for variant in launched}
@@ -71,25 +71,28 @@ def _written(op: records.Op, launched: Iterable[PlannedVariant]) -> Iterator[str
         for tensor in op.tensors:
             exists = picked.get(tensor.when, parse(tensor.when or "True").partial(known))
             if tensor.role == "output" and exists is not False:
-                yield tensor.name
+                yield tensor
 
 
-def _output_fault(tensor: str, launched: list[PlannedVariant], kernels: Kernels) -> str:
+def _output_fault(tensor: records.Tensor, launched: list[PlannedVariant], kernels: Kernels) -> str:
     """What is wrong with what the kernels of a call, of which any config may be chosen, do to an output."""
     by_launch: dict[int, Kinds] = {}
     for variant in launched:
-        kinds = _accesses(variant, kernels).get(tensor, frozenset())
+        kinds = _accesses(variant, kernels).get(tensor.name, frozenset())
         by_launch[variant.spec.launch] = by_launch.get(variant.spec.launch, frozenset()) | kinds
     if not frozenset().union(*by_launch.values()) & {WRITE, UPDATE, MAYBE}:
         names = " and ".join(dict.fromkeys(map(_kernel, launched)))
-        return f"'{tensor}' is an output, but kernel {names} never writes to it"
+        return f"'{tensor.name}' is an output, but kernel {names} never writes to it"
     for number, kinds in sorted(by_launch.items()):
-        if kinds & {WRITE, MAYBE}:
+        if tensor.zero or kinds & {WRITE, MAYBE}:
             break
         if kinds & {READ, UPDATE}:
             variant = next(variant for variant in launched if variant.spec.launch == number)
             kernel = _kernel(variant)
-            return f"kernel {kernel} reads '{tensor}', an output that nothing has written; is it `role: inout`?"
+            return (
+                f"kernel {kernel} reads '{tensor.name}', an output that nothing has written; is it `zero: true`, or "
+                "`role: inout`?"
+            )
     return ""
 
 

@@ -293,6 +293,6 @@ def encode_vectors(inputs: Mapping[str, Array], expected: Mapping[str, Array]) -
 
 def _npy(array: Array) -> bytes:
     stream = io.BytesIO()
-    stored = np.ascontiguousarray(array).view(storage_dtype(array.dtype))
+    stored = np.asarray(array, order="C").view(storage_dtype(array.dtype))
     np.lib.format.write_array(stream, stored, version=(1, 0), allow_pickle=False)
     return stream.getvalue()

@@ -136,6 +136,13 @@ class ReferenceLaunches:
         x, state = (device_view(a[name], "float32", (a["n"],), (1,)) for name in ("x", "state"))
         state += x
 
+    def count_values(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
+        """Adds to what is there, as atomics do."""
+        x, counts = (device_view(a[name], "int32", (a[size],), (1,)) for name, size in (("x", "n"), ("counts", "bins")))
+        inside = (x >= 0) & (x < a["bins"])
+        np.add.at(counts, x[inside], 1)
+        device_view(a["others"], "int32", (1,), (1,))[...] += np.count_nonzero(~inside)
+
     def scale_segment_rows(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
         batch = launch.grid[0]
         starts = device_view(a["starts"], "int32", (batch + 1,), (1,))

@@ -112,7 +112,7 @@ class OpTables:
             variable = self.variables.get(tensor.dtype, -1)
             like = first[tensor.dtype] if variable >= 0 and tensor.role == "output" else -1
             in_place = sum(1 << self.positions[name] for name in tensor.in_place)
-            flags = ", ".join(map(_bool, (tensor.optional, tensor.align, tensor.large)))
+            flags = ", ".join(map(_bool, (tensor.optional, tensor.align, tensor.large, tensor.zero)))
             rows.append(
                 f"{{{string(tensor.name)}, {string(shape_text(tensor))}, {string(', '.join(allowed))}, {bits}u, "
                 f"{variable}, {like}, {_ROLES[tensor.role]}, {flags}, {len(tensor.shape)}, "

@@ -132,7 +132,9 @@ def _launch_data(op: Op, taken: LaunchDecision, blobs: Mapping[str, Blob]) -> di
 def _call(op: Op, decision: Decision) -> Iterator[str]:
     names = decision.names
     yield f"{op.name} on {names['arch']}{_hardware(names)}"
-    yield from _group("tensors", decision.layouts)
+    zeroed = {tensor.name for tensor in op.tensors if tensor.zero}
+    tensors = {name: f"{layout}{', zeroed' * (name in zeroed)}" for name, layout in decision.layouts.items()}
+    yield from _group("tensors", tensors)
     yield from _group("dims", {name: names[name] for name in Scope.of(op).dims})
     yield from _group("scalars", {scalar.name: names[scalar.name] for scalar in op.scalars})
     yield from _group("derived", {item.name: f"{names[item.name]} = {item.value}" for item in op.derived})

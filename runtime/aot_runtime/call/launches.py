@@ -88,10 +88,14 @@ def _prologue(op: Op, decision: Decision, given: frozenset[str], namespace: dict
     lines += overlap_lines(op, decision.layouts, given, namespace)
     for tensor in op.tensors:
         layout = decision.layouts.get(tensor.name)
-        if layout is not None and tensor.name not in given:
+        if layout is None:
+            continue
+        namespace[f"_bytes_{tensor.name}"] = layout.size * layout.itemsize
+        if tensor.name not in given:
             namespace[f"_layout_{tensor.name}"] = layout
-            namespace[f"_bytes_{tensor.name}"] = layout.size * layout.itemsize
             lines.append(f"    {tensor.name} = _new(_layout_{tensor.name}, _bytes_{tensor.name}, _stream)")
+        if tensor.zero and layout.size:
+            lines.append(f"    _fill({tensor.name}.ptr, 0, _bytes_{tensor.name}, _stream)")
     for name, nbytes, zero in decision.workspaces:
         lines += _space(name, nbytes, zero, namespace) if nbytes else [f"    {name} = 0"]
     return lines

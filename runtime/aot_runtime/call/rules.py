@@ -81,6 +81,11 @@ class Rules:
             raise self.error(f"argument '{name}' is written to, but is read-only")
         if tensor.role != "input" and not layout.disjoint:
             raise self.error(f"argument '{name}' is written to, but overlaps itself: strides {list(layout.strides)}")
+        if tensor.zero and layout.packed_order is None:
+            raise self.error(
+                f"argument '{name}' has strides {list(layout.strides)} for shape {list(layout.shape)}; it is zeroed "
+                "before the launch, so it must be packed (pass a contiguous array)"
+            )
 
     def _contiguity(self, tensor: Tensor, layout: Layout) -> None:
         if tensor.innermost and self.innermost(tensor.name, layout) is None:

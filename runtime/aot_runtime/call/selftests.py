@@ -225,7 +225,7 @@ def _poisoned(expected: Array, dtype: np.dtype[Any]) -> Array:
 
 def _guarded(device: Device, values: Array, order: Shape, guard: float) -> _Guarded:
     """`values` on the device, its dims packed in an order from outermost to innermost, between zones of `guard`."""
-    packed = np.ascontiguousarray(values.transpose(order))
+    packed = np.asarray(values.transpose(order), order="C")
     zone = np.full(GUARD_BYTES // packed.itemsize, guard, packed.dtype)
     host = np.concatenate([zone, packed.reshape(-1), zone])
     whole = device.array(host)

@@ -84,6 +84,7 @@ class Tensor(_Record, frozen=True):
         offsets: what its numbers are, where they say where sequences begin and end.
         range: least and largest number that it may have, expressions of dims and scalars; empty: any.
         in_place: inputs that an output may be itself: the same address, shape and strides.
+        zero: the output is zeroed, in stream order, before the first launch; it is packed, then.
     """
 
     name: str
@@ -99,6 +100,7 @@ class Tensor(_Record, frozen=True):
     offsets: Offsets | None = None
     range: tuple[str, ...] = ()
     in_place: tuple[str, ...] = ()
+    zero: bool = False
     doc: str = ""
 
 

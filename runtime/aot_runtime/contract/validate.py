@@ -123,6 +123,10 @@ def _tensor_faults(op: Op, tensor: Tensor) -> Iterator[Fault]:
             yield Fault((*path, key), f"dims {list(positions)} are not the tensor's")
     if tensor.contiguous and tensor.innermost:
         yield Fault((*path, "innermost"), "a tensor has `contiguous` or `innermost` dims, not both")
+    if tensor.zero and tensor.role != "output":
+        yield Fault((*path, "zero"), f"only an output is zeroed before the launches; this is an {tensor.role}")
+    elif tensor.zero and tensor.in_place:
+        yield Fault((*path, "zero"), f"zeroed before the launches, it cannot be '{tensor.in_place[0]}' itself, too")
     inputs = {item.name: item for item in op.tensors if item.role == "input"}
     for name in tensor.in_place:
         if tensor.role == "input" or name not in inputs:

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from aot.compile.kernel_source import Parameter, kernel_parameters, load_kernel
+from aot.compile.constants import Dtype
+from aot.compile.kernel_source import NotPlain, Parameter, kernel_parameters, load_kernel
 from aot.compile.project import CompileError
 from tests.support.building import jobs
 
@@ -26,6 +27,15 @@ def test_parameters():
     members = (Parameter("mod.function", True), Parameter("mod.operands", False))
     assert mod == Parameter("mod", False, True, None, members)
     assert [member.field for member in mod.members] == ["function", "operands"]
+
+
+def test_defaults_that_are_dtypes(tmp_path: Path):
+    """By the names that signatures have for them; a type of pointers is no dtype."""
+    defaults = "a=tl.float16, b=tl.constexpr(tl.uint8), c=tl.int1, d=tl.float8e4nv, e=tl.pointer_type(tl.int32)"
+    (tmp_path / "k.py").write_text(STORE.format(1).replace("f(x)", f"f(x, {defaults})"))
+    _, *found, pointer = (parameter.default for parameter in kernel_parameters(load_kernel(tmp_path, "k.py", "f")))
+    assert found == [Dtype("fp16"), Dtype("u8"), Dtype("i1"), Dtype("fp8e4nv")]
+    assert isinstance(pointer, NotPlain)
 
 
 def test_a_kernel_is_loaded_once_until_a_file_changes(tmp_path: Path):

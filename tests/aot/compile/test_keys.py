@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from aot.compile.compiler import compile_job
+from aot.compile.constants import Dtype
 from tests.support.building import jobs
 from tests.support.building.jobs import key
 
@@ -24,6 +25,9 @@ def test_the_key_covers_what_changes_the_code():
         jobs.job("scaled", "gfx942", (("x", "*fp32"), ("BLOCK", "constexpr")), {"BLOCK": 64}),
         jobs.job("scaled", "gfx942", (("x", "*fp32"), ("BLOCK", "constexpr")), {"BLOCK": True}),
         jobs.job("scaled", "gfx942", (("x", "*fp32"), ("BLOCK", "constexpr")), {"BLOCK": 1}),
+        jobs.job("scaled", "gfx942", (("x", "*fp32"), ("BLOCK", "constexpr")), {"BLOCK": "fp16"}),
+        jobs.job("scaled", "gfx942", (("x", "*fp32"), ("BLOCK", "constexpr")), {"BLOCK": Dtype("fp16")}),
+        jobs.job("scaled", "gfx942", (("x", "*fp32"), ("BLOCK", "constexpr")), {"BLOCK": Dtype("bf16")}),
     ]
     keys = [key(work) for work in works]
     assert len(set(keys)) == len(keys)

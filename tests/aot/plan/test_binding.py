@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from aot.compile.constants import Dtype
 from aot.compile.kernel_source import Parameter
 from aot.manifest.yamlfile import ManifestError
-from aot.plan.binding import TRITON_DTYPES, Binder, Bound, kernarg_values
+from aot.plan.binding import Binder
+from aot.plan.bound import TRITON_DTYPES, Bound, kernarg_values
 from aot_runtime.contract.dtypes import DTYPES
 from tests.support.building.bindings import Bindings, binding, with_bind
 from tests.support.building.projects import EVERYTHING, SCALE, check_fault, edit, rows, tuning, unmarked
@@ -119,12 +121,15 @@ BY_BIND = {
     '{value: "stride(x, cols)", type: i64}': number("i64", "stride(x, 1)"),
     '{value: "stride(x, 0)", type: i64}': number("i64", "stride(x, 0)", True),
     "{value: rows}": number("i32", "rows"),
+    "null": constant(None), "x if TOP else bias": constant(None), "null if BIASED else x": X,
+    "bias if BIASED else rows": number("i32", "rows"), '"rows if TOP else (partial if BLOCK == 16 else null)"': PARTIAL,
     # Derived numbers have the types of their values.
     "root": number("fp32", "root"), "wide": number("i1", "wide"), "twice": number("i32", "twice"),
 }  # fmt: skip
 CONSTEXPRS = {
     "3": 3, "BLOCK // 2": 8, "T == 'float16'": True, "64 if arch == 'gfx942' else 32": 64, "given(bias)": False,
-    "{value: 2.5}": 2.5, "elsize(T) * WIDTH": 8,
+    "{value: 2.5}": 2.5, "elsize(T) * WIDTH": 8, "null": None, "null if TOP else 4": 4, "{dtype: T}": Dtype("fp16"),
+    "{dtype: bool}": Dtype("i1"), "{dtype: 'T if TOP else \"uint8\"'}": Dtype("u8"),
 }  # fmt: skip
 
 
@@ -135,7 +140,7 @@ def test_by_bind(tmp_path: Path):
     bindings = Bindings(tmp_path, with_bind(", ".join(binds), text))
     found = [replace(b, name="") for b in bindings.bind(*(f"p{i}" for i in range(len(BY_BIND))))]
     assert dict(zip(BY_BIND, found, strict=True)) == BY_BIND
-    found = bindings.bind(*(f"P{i}=9" for i in range(len(CONSTEXPRS))))
+    found = bindings.bind(*(f"P{i}=None" for i in range(len(CONSTEXPRS))))
     assert {text: bound.constant for text, bound in zip(CONSTEXPRS, found, strict=True)} == CONSTEXPRS
     (wide,) = bindings.bind(f"p{list(BY_BIND).index(STRIDES)}", aligned=False)
     assert wide.type == "i64", "an expression of strides, in the general specialisation"
@@ -163,6 +168,18 @@ FAULTS = r"""
 @factor: {dims: [rows]} -> parameter 'factor' is no tuple, so `dims` mean nothing to it
 @P: {function: 'k.py:f', operands: [rows]} -> parameter 'P' is no tuple, so `operands` mean nothing to it
 @factor: 'k.py:f' -> 'k.py:f' is a function, but 'factor' is no constexpr
+@factor: {dtype: T}
+ -> a dtype is bound to 'factor', which is no constexpr: a kernel takes no dtype at run time
+@P: {dtype: T} -> parameter 'P': its default is 1, so it is a number, and the dtype fp16 is none
+@P: {dtype: flaot32} -> parameter 'P': 'flaot32' is no dtype; did you mean 'float32'?
+@P: {dtype: mode} -> 'mode' is not known at build, but 'P' is a constexpr
+@P: {dtype: BLOCK + 1} -> parameter 'P': 'BLOCK + 1' is 17, which is no dtype; known: T, bfloat16,
+ bool, float16, float32, float64, float8_e4m3fn, float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz, int16, int32, int64,
+ int8, uint16, uint32, uint64, uint8
+@P: float16 -> parameter 'P': 'float16' is a dtype: write {dtype: float16}
+@factor: x if return_top else 1 -> parameter 'factor': whether 'x if return_top else 1' is 'x' must be known when a
+ variant is built: by axes, dtype variables, `aligned`, or `given` of what has an axis
+@factor: x if BLOKC else 1 -> parameter 'factor': 'BLOKC' uses undefined name 'BLOKC'; did you mean 'BLOCK'?
 """
 
 
@@ -175,7 +192,7 @@ UNBOUND = (
     "is not bound: it is no tensor, stride_<tensor>_<dim>, dim, scalar, constexpr, derived number or workspace, "
     "and `bind` does not name it; did you mean"
 )
-NO_BLOCK = "is not bound: no axis, config or bind of that name; did you mean 'BLOCK'?"
+NO_BLOCK = "is not bound: no axis, block or option of the config, or bind of that name; did you mean 'BLOCK'?"
 
 
 @pytest.mark.parametrize(
@@ -189,8 +206,8 @@ NO_BLOCK = "is not bound: no axis, config or bind of that name; did you mean 'BL
         ("stride_x_rows", "parameter 'stride_x_rows': stride(x, rows): 'rows' names no single dim of 'x' [rows, rows]"),
         (
             "KIND=object",
-            "the default of constexpr parameter 'KIND' is <class 'object'>; a number, a boolean, text or None is "
-            "allowed: bind the parameter",
+            "the default of constexpr parameter 'KIND' is <class 'object'>; a number, a boolean, text, a dtype "
+            "or None is allowed: bind the parameter",
         ),
     ],
 )

@@ -33,6 +33,21 @@ def test_a_contract_has_all_that_the_manifest_says(tmp_path: Path):
     Planner(op, (), "hip")  # the reader takes it
 
 
+def test_tensors_that_no_constexpr_tells_of_get_one(tmp_path: Path):
+    """Not so one that is nullable, nor one whose presence is that of another."""
+    text = edit(
+        EVERYTHING, ("      BIASED: {values: [false, true], pick: given(bias)}\n", ""), ("TOP and BIASED", "HAS_BIAS"),
+        ("      TOP: {values: [false, true], pick: return_top}\n", ""),
+        ("    scalars:", "      all: {shape: [rows], dtype: float32, role: output, when: (return_top)}\n    scalars:"),
+    )  # fmt: skip
+    assert contract(tmp_path, text).axes[1:] == (
+        records.Axis("HAS_BIAS", (False, True), "given(bias)"),
+        records.Axis("HAS_TOP", (False, True), "return_top"),
+    )
+    nullable = edit(text, ("optional: true", "optional: true, nullable: true"), ("exclude: [HAS_BIAS]", "exclude: []"))
+    assert [axis.name for axis in contract(tmp_path, nullable).axes] == ["BLOCK", "HAS_TOP"]
+
+
 # Expressions, wherever there is one: what is replaced, and by what; the @ is where a fault in it is said to be.
 
 PLACES = {
@@ -147,9 +162,11 @@ dtype: float32, role: output, when -> @dtype: flaot32, role: output, when
  -> 'flaot32' is no dtype and no dtype variable; did you mean 'float32'?
 options: {num_stages: 1} -> options: {@num_stage: 1} -> 'num_stage' is no compiler option; did you mean 'num_stages'?
 rows|1 -> @rows|2 -> 'rows|2': only `dim|1` (an extent of 1 is broadcast) is allowed
-pick: given(bias) -> pick: not given(bias) -> bias: { -> @bias: { -> 'bias' may be absent, but no constexpr has
+BIASED: {values: [false, true], pick: given(bias)} -> HAS_BIAS: {values: [false, true], pick: not given(bias)}
+ -> TOP and BIASED -> TOP -> bias: { -> @bias: { -> 'bias' may be absent, but no constexpr has
  `pick: given(bias)`, so the kernel cannot know whether it is there
-pick: return_top -> pick: not return_top -> top: {shape -> @top: {shape -> 'top' may be absent, but no constexpr has
+TOP: {values: [false, true], pick: return_top} -> HAS_TOP: {values: [false, true], pick: not return_top}
+ -> TOP and BIASED -> BIASED -> top: {shape -> @top: {shape -> 'top' may be absent, but no constexpr has
  `pick: return_top`, so the kernel cannot know whether it is there
 x: {shape: [rows, cols] -> x: {@innermost: [cols, rows], shape: [rows, cols] -> any of several dims of 'x' may be the
  innermost, but no constexpr has `pick: innermost(x, cols)`, so the kernel cannot know which is

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from aot.plan.binding import Bound, bound_functions
+from aot.plan.binding import bound_functions
+from aot.plan.bound import Bound
 from tests.support.building.bindings import Bindings, binding, with_bind
 from tests.support.building.projects import EVERYTHING, check_fault, edit, rows
 

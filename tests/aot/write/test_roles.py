@@ -63,7 +63,7 @@ def work(x, y, out, n, flag):
 
 WRITES_X = "'work' in k.py writes to 'x', which is an input; is it `role: inout`?"
 UNWRITTEN = "'out' is an output, but kernel 'work' in k.py never writes to it"
-UNSET = "kernel 'work' in k.py reads 'out', an output that nothing has written; is it `role: inout`?"
+UNSET = "kernel 'work' in k.py reads 'out', an output that nothing has written; is it `zero: true`, or `role: inout`?"
 
 
 def write(folder: Path, body: str, x="input", out="output", second: str = "", more: str = "") -> Path:
@@ -170,7 +170,7 @@ def test_an_output_that_is_not_written(tmp_path):
 def test_an_output_that_is_read_before_it_is_written(tmp_path):
     adding = "tl.atomic_add(out + i, tl.load(x + i), mask=mask)"
     assert fault(tmp_path, adding) == UNSET
-    assert fault(tmp_path, adding, out="inout") == ""
+    assert fault(tmp_path, adding, out="inout") == fault(tmp_path, adding, out="output, zero: true") == ""
     assert fault(tmp_path, f"tl.store(out + i, 0.0)\n{adding}") == ""
     assert fault(tmp_path, "tl.atomic_xchg(out + i, 1.0)") == ""
     reading = "tl.store(out + i, tl.load(out + i) + 1)"

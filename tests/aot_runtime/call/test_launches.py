@@ -164,6 +164,29 @@ def test_a_captured_sequence_is_replayed(small_bundle: Path):
 
 
 @in_double()
+def test_zeroed_outputs(small_bundle: Path):
+    """Those that are allocated and those that are given, also where nothing is launched; in a graph each time."""
+    small, _ = open_over_double(small_bundle)
+    device, stream = small.device, small.device.stream()
+    host = np.arange(-3, 90, dtype=np.int32) % 7
+    x, expected = device.array(host), np.bincount(host)[:5]
+    counts, others = (device.array(np.full(size, 9, np.int32)) for size in (5, ()))
+    both = {"counts": counts, "others": others}
+    for _ in range(2):
+        for result in (small.histogram(x, bins=5), small.histogram(x, bins=5, **both), small.histogram(host, bins=5)):
+            np.testing.assert_array_equal(np.asarray(result.counts), expected)
+            assert np.asarray(result.others) == np.count_nonzero(host > 4)
+    with device.capture(stream) as graph:
+        small.histogram(x, bins=5, **both, stream=stream)
+    graph.launch(stream), graph.launch(stream)
+    np.testing.assert_array_equal(counts.numpy(stream), expected)
+    small.histogram(x[:0], bins=5, **both)
+    assert not counts.numpy().any() and not others.numpy()
+    with pytest.raises(ArgumentError, match=r"'counts' has strides \[2\] for shape \[5\]; it is zeroed before the la"):
+        small.histogram(x, bins=5, counts=device.empty(10, np.int32)[::2], others=others)
+
+
+@in_double()
 def test_outputs_must_be_given_to_a_captured_call(small_bundle: Path):
     small, launches = open_over_double(small_bundle)
     device, double = small.device, launches.double

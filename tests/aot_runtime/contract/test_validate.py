@@ -108,6 +108,12 @@ def starts(into: str, longest: str = "", dtype: str = "int32") -> records.Op:
         (op(X, divisible=("depth",)), "divisible.depth", "'depth' is no dim of a tensor; known: cols, rows"),
         (op(X, dims=(records.DimLimit("clos"),)), "dims.clos", "'clos' is no dim of a tensor; did you mean 'cols'?"),
         (op(X, require=("later > 1",)), "require.0", "'later > 1' uses undefined name 'later'"),
+        (op(tensor("x", "n", zero=True)), "tensors.x.zero", "only an output is zeroed before the launches; this is"),
+        (
+            op(X, tensor("out", "rows", "cols", role="output", zero=True, in_place=("x",))),
+            "tensors.out.zero",
+            "zeroed before the launches, it cannot be 'x' itself",
+        ),
         (starts("row"), "tensors.starts.offsets", "'row' is no dim of a required input, which offsets go into"),
         (starts("parts"), "tensors.starts.offsets", "'parts' is no dim of a required input"),
         (starts("rows", "shift"), "tensors.starts.offsets", "'shift' is no integer scalar"),

@@ -39,5 +39,10 @@ def copy_same_dtype(x):
     return x
 
 
+def histogram_same_dtype(x, bins):
+    inside = (x >= 0) & (x < bins)
+    return np.bincount(x[inside].astype(np.int64), minlength=bins).astype(np.int32), np.int32((~inside).sum())
+
+
 affine, row_sums, accumulate = exact(affine_same_dtype), exact(row_sums_same_dtype), exact(accumulate_same_dtype)
-scale_segments, copy = exact(scale_segments_same_dtype), exact(copy_same_dtype)
+scale_segments, copy, histogram = map(exact, (scale_segments_same_dtype, copy_same_dtype, histogram_same_dtype))

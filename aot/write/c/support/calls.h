@@ -85,6 +85,19 @@ static void aot_pack_addresses(const aot_op *op, aot_decision *d, const aot_scra
     }
 }
 
+/* Zero the outputs that want it; they are packed. */
+static bool aot_zero_outputs(const aot_plan *p, void *stream, aot_status *status)
+{
+    for (int i = 0; i < p->op->n_tensors; i++) {
+        const aot_tensor *tensor = p->tensors[i];
+        if (!p->op->tensors[i].zero || tensor == NULL) continue;
+        uint64_t bytes = (uint64_t)aot_itemsize(tensor->dtype);
+        for (int dim = 0; dim < tensor->rank; dim++) bytes *= (uint64_t)tensor->shape[dim];
+        if (bytes > 0 && !aot_zero(tensor->address, bytes, stream, status)) return false;
+    }
+    return true;
+}
+
 static bool aot_enqueue_all(const aot_op *op, aot_decision *d, const aot_scratch *s, uint64_t address, void *stream,
                             void *const *functions, aot_status *status)
 {
@@ -112,13 +125,15 @@ static bool aot_enqueue_all(const aot_op *op, aot_decision *d, const aot_scratch
 }
 
 /* Launch what was decided, with the device current. */
-static bool aot_launch_all(aot_opened *b, const aot_op *op, aot_decision *d, void *stream, aot_status *status)
+static bool aot_launch_all(aot_opened *b, const aot_plan *p, aot_decision *d, void *stream, aot_status *status)
 {
+    const aot_op *op = p->op;
     void *functions[AOT_MAX_LAUNCHES + 1];
     aot_scratch s = aot_arrange(op, d);
     uint64_t address = 0;
     for (int i = 0; i < d->count; i++)
         if (!aot_load(b, op, d->launches[i].variant, &functions[i], status)) return false;
+    if (!aot_zero_outputs(p, stream, status)) return false;
     if (d->count == 0) return true;
     if (s.bytes > 0 && !aot_allocate(b, s.bytes, stream, &address, status)) return false;
     aot_pack_addresses(op, d, &s, address);
@@ -171,7 +186,7 @@ static void aot_library_call(aot_bundle *bundle, uint64_t signature, aot_request
     for (int i = 0; i < p.op->n_tensors && request == AOT_OUTPUTS; i++)
         if (p.tensors[i] == &p.laid_out[i]) ((aot_tensor *)(uintptr_t)args)[i] = p.laid_out[i];
     if (request != AOT_CALL || !aot_device_enter(b, &before, status)) return;
-    (void)aot_launch_all(b, p.op, &d, stream, status);
+    (void)aot_launch_all(b, &p, &d, stream, status);
     aot_device_leave(b, before);
 }
 

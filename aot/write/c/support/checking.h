@@ -154,6 +154,23 @@ static int aot_innermost(const aot_tensor_rule *rule, const aot_tensor *tensor)
     return -1;
 }
 
+/* Whether a tensor fills its memory without gaps or overlap. */
+static bool aot_is_packed(const aot_tensor *tensor)
+{
+    int64_t step = 1;
+    int left = 0;
+    for (int i = 0; i < tensor->rank; i++) {
+        if (tensor->shape[i] == 0) return true;
+        left += tensor->shape[i] != 1;
+    }
+    while (left-- > 0) {
+        int next = 0;
+        while (next < tensor->rank && (tensor->shape[next] == 1 || tensor->strides[next] != step)) next++;
+        if (next == tensor->rank || __builtin_mul_overflow(step, tensor->shape[next], &step)) return false;
+    }
+    return true;
+}
+
 static bool aot_check_contiguity(aot_plan *p, const aot_tensor_rule *rule, const aot_tensor *tensor)
 {
     int64_t step = 1;
@@ -245,6 +262,11 @@ static bool aot_check_form(aot_plan *p, int index)
     if (rule->role != AOT_INPUT && !aot_disjoint(tensor))
         return AOT_REFUSE(p, "argument '%s' is written to, but overlaps itself: strides %s", rule->name,
                           aot_list(tensor->strides, tensor->rank).content);
+    if (rule->zero && !aot_is_packed(tensor))
+        return AOT_REFUSE(p, "argument '%s' has strides %s for shape %s; it is zeroed before the launch, so it must be "
+                          "packed (pass a contiguous array)", rule->name,
+                          aot_list(tensor->strides, tensor->rank).content,
+                          aot_list(tensor->shape, tensor->rank).content);
     return true;
 }
 

@@ -32,6 +32,7 @@ CALLS: tuple[tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]], ...] =
     ("accumulate", {"x": X[0], "state": X[1].copy()}, {}, ()),
     ("scale_segments", {"x": X[:, :100], "starts": np.array([0, 1, 3], np.int32), "factors": X[0, :2]},
      {"return_largest": True}, ("out", "largest")),
+    ("histogram", {"x": np.arange(-70, 90, dtype=np.int32) % 11 - 1}, {"bins": 9}, ("counts", "others")),
     ("copy", {"x": X[:, :7]}, {}, ("out",)),
     ("copy", {"x": X[:, :7].T}, {}, ("out",)),
 )  # fmt: skip
@@ -113,6 +114,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "innermost": ("copy", {"x": np.zeros((40, 20, 2), np.float32)[:, :, 0]}, {}),
     "extent": ("copy", {"x": np.zeros((65, 2), np.float32)}, {}),
     "overlap": ("accumulate", {"x": X[0], "state": "x"}, {}),
+    "zeroed": ("histogram", {"x": np.zeros(5, np.int32), "counts": np.zeros(9, np.int32)}, {"bins": 5}),
 }
 
 
@@ -125,10 +127,12 @@ def test_what_is_refused_is_refused_in_the_same_words(small_library: Path, small
         if case in ("strides", "innermost"):  # views, which a copy of the host's array would not be
             whole = bundle.device.array(np.zeros((*plain["x"].shape, 2), np.float32))
             arrays["x"] = whole[..., 0]
+        if case == "zeroed":
+            arrays["counts"] = arrays["counts"][::2]
         arrays |= {name: arrays[value] for name, value in host.items() if isinstance(value, str)}
         outputs = [t.name for t in read_op(small_bundle, op).tensors if t.role == "output" and not t.when]
-        shape = (3,) if op == "row_sums" else (3, 200)
-        dtype = np.float16 if case == "not_built" else np.float32
+        shape = {"row_sums": (3,), "histogram": ()}.get(op, (3, 200))
+        dtype = {"not_built": np.float16, "zeroed": np.int32}.get(case, np.float32)
         made = {name: arrays.get(name, bundle.device.empty(shape, dtype)) for name in outputs}
         before = double.allocated(), double.calls("hipModuleLoadData")
         with pytest.raises(RefusedError) as refused:
@@ -149,6 +153,20 @@ def test_what_is_refused_is_refused_in_the_same_words(small_library: Path, small
     ):
         with pytest.raises(RefusedError, match=text.replace("*", r"\*").replace("[", r"\[")):
             c.request(calling.CALL, "affine", {"x": given, "out": of(x)}, {})
+
+
+@in_double()
+def test_outputs_are_zeroed_where_nothing_is_launched(small_library: Path, small_bundle: Path):
+    bundle, c, double = open_bundle(small_bundle), opened(small_library, small_bundle), Double()
+    counts = bundle.device.array(np.full((2, 3), 7, np.int32))
+    others = bundle.device.array(np.int32(7))
+    x = bundle.device.empty((0,), np.int32)
+    tensors = {"x": of(x), "counts": of(counts[1]), "others": of(others)}
+    c.request(calling.CALL, "histogram", tensors, {"bins": 3})
+    assert counts.numpy().tolist() == [[7, 7, 7], [0, 0, 0]] and others.numpy() == 0
+    tensors = {"x": of(x), "counts": of(counts[:1, :0].reshape(0)), "others": of(others)}
+    c.request(calling.CALL, "histogram", tensors, {"bins": 0})
+    assert double.calls("hipModuleLaunchKernel") == 0
 
 
 def struct_of(array: Any) -> list[Any]:

@@ -1,0 +1,37 @@
+"""The axes of an op: what its manifest lists, and those that tell kernels which tensors a call has."""
+
+from __future__ import annotations
+
+from aot_runtime.contract.expressions import parse
+from aot_runtime.errors import ExpressionError
+
+from .schema import AxisSpec, OpSpec
+
+
+def op_axes(op: OpSpec) -> dict[str, AxisSpec]:
+    """`constexprs`, and `HAS_<TENSOR>` for each tensor that may be absent and that none of them tells of.
+
+    A tensor that is `nullable` needs none. Nor is there one where the name is that of something else.
+    """
+    axes = dict(op.constexprs)
+    told = {_canonical(str(axis.pick)) for axis in axes.values()}
+    taken = {*op.tensors, *op.scalars, *op.dtypes, *op.constexprs, *op.derived, *op.workspace, *op.dims}
+    for name, tensor in op.tensors.items():
+        condition, axis = presence(name, tensor.optional, str(tensor.when)), f"HAS_{name.upper()}"
+        if condition and not tensor.nullable and condition not in told and axis not in taken:
+            axes[axis] = AxisSpec(values=[False, True], pick=condition)
+            told.add(condition)
+    return axes
+
+
+def presence(name: str, optional: bool, when: str) -> str:
+    """The condition under which a tensor is there, in canonical spelling; empty: always."""
+    condition = f"given({name})" if optional else when
+    return _canonical(condition) if condition else ""
+
+
+def _canonical(text: str) -> str:
+    try:
+        return parse(text).text
+    except ExpressionError:
+        return text  # whoever reads it says what is wrong

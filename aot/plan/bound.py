@@ -1,0 +1,81 @@
+"""What each parameter of a kernel is in one variant, and what follows: the compile job, and the kernargs of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from aot.compile.constants import Constant
+from aot.compile.jobs import CompileJob
+from aot.compile.kernel_source import split_function
+from aot.manifest.loading import Manifest
+from aot.manifest.schema import LaunchSpec
+
+from .variants import VariantSpec
+
+TRITON_DTYPES: Mapping[str, str] = {
+    "bool": "i1",
+    **{f"{sign}int{bits}": f"{sign or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+    "float64": "fp64",
+    "float8_e4m3fn": "fp8e4nv",
+    "float8_e4m3fnuz": "fp8e4b8",
+    "float8_e5m2": "fp8e5",
+    "float8_e5m2fnuz": "fp8e5b16",
+}
+"""Triton's name of each dtype."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a parameter, or a member of one that is a tuple, is in one variant.
+
+    Attributes:
+        name: of a member its path, such as `q.stride_heads`.
+        type: `constexpr`, a scalar type, or `*` and a Triton dtype.
+        constant: the value of a `constexpr`.
+        value: otherwise the expression that gives the kernarg at a call; a pointer's tensor.
+        dtype: a pointer's dtype.
+        divisible: the value is a multiple of 16 in the aligned specialisation.
+        ranged: all offsets from the pointer fit 32 bits in the aligned specialisation.
+        function: the `path.py:function` that a `constexpr` is, if it is one.
+    """
+
+    name: str
+    type: str
+    constant: Constant = None
+    value: str = ""
+    dtype: str = ""
+    divisible: bool = False
+    ranged: bool = False
+    function: str = ""
+
+
+def compile_job(
+    manifest: Manifest, launch: LaunchSpec, bound: tuple[Bound, ...], variant: VariantSpec, arch: str, line_info: bool
+) -> CompileJob:
+    """The compile job of a bound variant."""
+    source, function = split_function(launch.kernel)
+    hints = bound if variant.aligned else ()
+    return CompileJob(
+        root=str(manifest.root),
+        source=source,
+        function=function,
+        signature=tuple((item.name, item.type) for item in bound),
+        constants=tuple((item.name, item.constant) for item in bound if item.type == "constexpr" and not item.function),
+        functions=tuple((item.name, item.function) for item in bound if item.function),
+        divisible_by_16=tuple(item.name for item in hints if item.divisible),
+        pointer_range_32=tuple(item.name for item in hints if item.ranged),
+        options=variant.options,
+        arch=arch,
+        line_info=line_info,
+    )
+
+
+def kernarg_values(bound: tuple[Bound, ...]) -> Iterator[tuple[str, str, str]]:
+    """(parameter, type, expression) of every parameter that is in the kernarg segment; `*dtype` for a pointer."""
+    for item in bound:
+        if item.type != "constexpr":
+            yield item.name, f"*{item.dtype}" if item.dtype else item.type, item.value

@@ -1,0 +1,54 @@
+"""Kernels that were not written for a manifest, from `bind` to what their gfx942 code computes."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from aot_runtime import ArgumentError, Bundle
+from tests.support.emulation.bundling import built
+from tests.support.session_builds import ROOT
+
+MANIFEST = ROOT / "tests/support/foreign/foreign.yaml"
+X = np.random.default_rng(0).standard_normal((3, 50)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return built(tmp_path_factory, MANIFEST)
+
+
+def axis_values(bundle: Bundle, op: str) -> list[dict[str, object]]:
+    return [variant.axis_values for variant in bundle.index.variants if variant.op == op]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_dtype_and_pointers_that_are_none(foreign: Bundle, dtype: type):
+    x = X.astype(dtype)
+    exact = (x * x).astype(np.float32)
+    np.testing.assert_array_equal(foreign.squares(x), exact)
+    np.testing.assert_array_equal(foreign.squares(x, X[:, ::-1].copy()), exact + X[:, ::-1])
+    assert {values["HAS_BIAS"] for values in axis_values(foreign, "squares")} == {False, True}
+    (absent,) = {
+        tuple(arg.name for arg in variant.kernargs) for variant in foreign.index.variants
+        if variant.op == "squares" and not variant.axis_values["HAS_BIAS"]
+    }  # fmt: skip
+    assert absent[:5] == ("x_ptr", "out_ptr", "N", "stride_xm", "stride_om")
+
+
+def test_a_dtype_that_a_call_chooses(foreign: Bundle):
+    for name, dtype in (("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)):
+        expected = X[0].astype(dtype).astype(np.float32)
+        np.testing.assert_array_equal(foreign.rounded(X[0], to=name), expected)
+
+
+def test_what_is_a_pointer_in_one_variant_only(foreign: Bundle):
+    lengths, shift = np.array([0, 17, 50], np.int32), np.array([2], np.float32)
+    sums = np.cumsum(np.pad(X.astype(np.float64), ((0, 0), (1, 0))), axis=1)
+    for given, ends in (({"seqlens": lengths}, lengths), ({"length": 20}, [20] * 3), ({}, [50] * 3)):
+        for shifted in (False, True):
+            found = foreign.prefixes(X, shift=shift, shifted=shifted, **given)
+            # The kernel is given the option `num_stages`, too.
+            expected = [sums[row, end] + 2 * 3 * shifted for row, end in enumerate(ends)]
+            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-5)
+    with pytest.raises(ArgumentError, match="requires length <= cols; given: cols=50, length=51"):
+        foreign.prefixes(X, shift=shift, length=51)

@@ -1,0 +1,47 @@
+"""Kernels in the ways of those that are found elsewhere: what they take was not made for a manifest."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def squares_kernel(
+    x_ptr, bias_ptr, mask_ptr, out_ptr, N, stride_xm, stride_bm, stride_om,
+    compute_type: tl.constexpr, BLOCK_SIZE: tl.constexpr, acc_type: tl.constexpr = tl.float32,
+):  # fmt: skip
+    row = tl.program_id(0)
+    offsets = tl.arange(0, BLOCK_SIZE)
+    mask = offsets < N
+    x = tl.load(x_ptr + row * stride_xm + offsets, mask=mask).to(compute_type)
+    value = (x * x).to(acc_type)
+    if bias_ptr is not None:
+        value += tl.load(bias_ptr + row * stride_bm + offsets, mask=mask)
+    if mask_ptr is not None:
+        value = tl.where(tl.load(mask_ptr + offsets, mask=mask), value, 0.0)
+    tl.store(out_ptr + row * stride_om + offsets, value, mask=mask)
+
+
+@triton.jit
+def rounded_kernel(x_ptr, out_ptr, n_elements, BLOCK_SIZE: tl.constexpr, TO: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    mask = offsets < n_elements
+    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, mask=mask).to(TO).to(tl.float32), mask=mask)
+
+
+@triton.jit
+def prefix_kernel(
+    x_ptr, out_ptr, seqlens, shift, N, VARLEN: tl.constexpr, BLOCK_SIZE: tl.constexpr, num_stages: tl.constexpr
+):
+    """`seqlens` is a pointer where VARLEN, else the one length of all rows; `shift` is a pointer or None."""
+    row = tl.program_id(0)
+    if VARLEN:  # noqa: SIM108 (a pointer or a number)
+        length = tl.load(seqlens + row)
+    else:
+        length = seqlens
+    total = 0.0
+    for start in tl.range(0, length, BLOCK_SIZE, num_stages=num_stages):
+        offsets = start + tl.arange(0, BLOCK_SIZE)
+        total += tl.sum(tl.load(x_ptr + row * N + offsets, mask=offsets < length, other=0.0))
+    if shift is not None:
+        total += tl.load(shift) * num_stages
+    tl.store(out_ptr + row, total)
