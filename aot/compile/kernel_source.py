@@ -8,11 +8,14 @@ import hashlib
 import inspect
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from aot_runtime.contract.dtypes import SCALAR_TYPES
+
+from .autotuning import Autotuning, read_autotuning
 from .constants import dtype_of
 from .project import CompileError, described, is_interrupt, project
 
@@ -49,6 +52,7 @@ class Parameter:
         constexpr: whether it is annotated as a `tl.constexpr`.
         default: None unless `has_default`; `NotPlain` for what is no number, boolean, text, dtype or tuple.
         members: those of a parameter that is annotated with a `NamedTuple` class.
+        type: the kernarg type that it is annotated with; empty without one.
     """
 
     name: str
@@ -56,6 +60,7 @@ class Parameter:
     has_default: bool = False
     default: Any = None
     members: tuple[Parameter, ...] = ()
+    type: str = ""
 
     @property
     def field(self) -> str:
@@ -80,11 +85,13 @@ class KernelSource:
     Attributes:
         digest: its `source_hash`.
         sources: (file from the root, SHA-256 of what was read) of each file that was imported for it, at least.
+        autotuning: what the decorators around it say.
     """
 
     parameters: tuple[Parameter, ...]
     digest: str
     sources: tuple[tuple[str, str], ...]
+    autotuning: Autotuning = field(default_factory=Autotuning)
 
 
 def inspect_kernel(root: Path | str, path: str) -> KernelSource:
@@ -94,12 +101,13 @@ def inspect_kernel(root: Path | str, path: str) -> KernelSource:
         kernel = modules.load(source, function)
         try:
             parameters, digest = kernel_parameters(kernel), source_hash(kernel)
+            autotuning = read_autotuning(modules.attribute(source, function))
         except BaseException as error:
             if is_interrupt(error):
                 raise
             reason = f"{function!r} in {source} cannot be read: {described(error)}{modules.place(error.__traceback__)}"
             raise CompileError(reason, traceback.format_exc()) from error
-        return KernelSource(parameters, digest, tuple(sorted(modules.digests.items())))
+        return KernelSource(parameters, digest, tuple(sorted(modules.digests.items())), autotuning)
 
 
 def kernel_parameters(kernel: JITFunction) -> tuple[Parameter, ...]:
@@ -112,9 +120,16 @@ def kernel_parameters(kernel: JITFunction) -> tuple[Parameter, ...]:
             param.has_default,
             _plain(param.default) if param.has_default else None,
             _members(param.name, classes[param.name]) if param.name in classes else (),
+            _annotated_type(param.annotation_type),
         )
         for param in kernel.params
     )
+
+
+def _annotated_type(name: str) -> str:
+    """The kernarg type that Triton's name of an annotation means; empty for pointers, and for what is no type."""
+    name = "i1" if name == "u1" else name  # Triton's boolean
+    return name if name in SCALAR_TYPES else ""
 
 
 def tuple_classes(kernel: JITFunction) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,11 @@ from aot_runtime.contract.expressions import nearest
 
 from .faults import validated
 from .presence import op_axes
-from .schema import ArchTuningSpec, ManifestSpec, OpSpec, TuningSpec, Value
+from .schema import ArchTuningSpec, ConfigSpec, ManifestSpec, OpSpec, TuningSpec, Value
 from .yamlfile import Key, ManifestError, YamlFile, read_yaml
+
+KernelConfigs = Mapping[str, tuple[ConfigSpec, ...]]
+"""`path.py:function` of a kernel → the configs of its `@triton.autotune`."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +60,14 @@ class Manifest:
         spec: the validated content.
         root: absolute folder that kernel paths start from.
         sources: the bundle's ops: those that are included, then the manifest's own.
+        kernel_configs: what the autotuners of kernels have, of those ops that `with_op` told of.
     """
 
     def __init__(self, file: YamlFile, spec: ManifestSpec, included: Iterable[OpSource] = ()):
         self.file, self.spec = file, spec
         self.root = self._find_root()
         self.sources = (*included, *(OpSource(self, name, {}) for name in spec.ops))
+        self.kernel_configs: KernelConfigs = {}
         self._tuning: dict[str, Tuning | None] = {}
 
     def tuning(self, op: str) -> Tuning | None:
@@ -71,6 +77,13 @@ class Manifest:
             path = self.file.path.resolve().parent / "tuning" / f"{name}.yaml"
             self._tuning[name] = _load_tuning(path) if is_file(path) else None
         return self._tuning[name]
+
+    def with_op(self, name: str, spec: OpSpec, kernel_configs: KernelConfigs) -> Manifest:
+        """The same with what the kernels of an op say: the op as that makes it, and the configs that they have."""
+        other = copy.copy(self)
+        other.spec = self.spec.model_copy(update={"ops": {**self.spec.ops, name: spec}})
+        other.kernel_configs = {**self.kernel_configs, **kernel_configs}
+        return other
 
     def error(self, path: tuple[Key, ...], message: str) -> ManifestError:
         return self.file.error(path, message)

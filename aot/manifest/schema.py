@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from aot.targets import TARGETS
 from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
@@ -199,8 +199,23 @@ class ConfigSpec(Spec):
 
     name: str = Field("", description="What tuning files, `overrides` and `explain` call it; default: by its position.")
     when: Expr = Field("", description="The calls that it serves; of those before it, none did.")
+    from_kernel: int | None = Field(
+        None, ge=0, description="The config of the kernel's `@triton.autotune` that this one is, by position from 0."
+    )
     blocks: dict[Name, Value] = Field({}, description="Constexpr parameters of the kernel: its blocks and the like.")
     options: dict[str, Option] = Field({}, description="Compiler options.")
+
+
+FROM_KERNEL = "from kernel"
+
+
+def _spelled_out(value: Any) -> Any:
+    """The configs that a text is short for."""
+    return [{"from_kernel": 0}] if value == FROM_KERNEL else value
+
+
+def _or_from_kernel(schema: dict[str, Any]) -> None:
+    schema["anyOf"] = [{"const": FROM_KERNEL}, {"type": schema.pop("type"), "items": schema.pop("items")}]
 
 
 class LaunchSpec(Spec):
@@ -209,7 +224,12 @@ class LaunchSpec(Spec):
     kernel: str = Field(pattern=KERNEL, description="path/from/the/root.py:function")
     name: Name | None = Field(None, description="What tuning files call it; default: the function's name.")
     grid: list[Expr] = Field(min_length=1, max_length=3)
-    configs: list[ConfigSpec] = Field([], description="The first whose `when` holds is used; default: one, empty.")
+    configs: Annotated[list[ConfigSpec], BeforeValidator(_spelled_out)] = Field(
+        [],
+        json_schema_extra=_or_from_kernel,
+        description="The first whose `when` holds is used; default: one, empty. `from kernel`: the first of the "
+        "kernel's `@triton.autotune`, as `[{from_kernel: 0}]`.",
+    )
     bind: dict[str, Expr | BindSpec | None] = Field(
         {},
         description="Parameter, or parameter.member of a tuple → expression, where names differ; of a constexpr also "

@@ -1,13 +1,14 @@
 """From a variant and its kernel's parameters to a compile job, and to what each kernarg is at a call.
 
-A parameter is bound by its name (a tensor, `stride_<tensor>_<dim>`, a dim, a scalar, an axis or config constexpr,
-a derived number, a workspace, `num_cus`), or by the launch's `bind`; one that is a named tuple, member by member. What
-the point of a variant decides (an absent tensor, the unit stride of a contiguous dim, a literal) is folded into the
-code as a constant.
+A parameter is bound by its name (a tensor, `<tensor>_ptr`, `stride_<tensor>_<dim>`, a dim, a scalar, an axis or config
+constexpr, a derived number, a workspace, `num_cus`), or by the launch's `bind`; one that is a named tuple, member by
+member. What the point of a variant decides (an absent tensor, the unit stride of a contiguous dim, a literal) is folded
+into the code as a constant.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -139,7 +140,8 @@ class Binder:
             )
         forced = given.type if isinstance(given, BindSpec) else None
         value = given.value if isinstance(given, BindSpec) else given
-        return self._bind_value(parameter.name, self._parse(str(value), parameter.name), forced, variant, known)
+        expression = self._parse(str(value), parameter.name)
+        return self._bind_value(parameter.name, expression, forced, variant, known, parameter.type)
 
     def _bind_constexpr(
         self, parameter: Parameter, given: Any, variant: VariantSpec, known: Mapping[str, Any]
@@ -208,7 +210,13 @@ class Binder:
         return value
 
     def _bind_value(
-        self, name: str, value: Expression, forced: str | None, variant: VariantSpec, known: Mapping[str, Any]
+        self,
+        name: str,
+        value: Expression,
+        forced: str | None,
+        variant: VariantSpec,
+        known: Mapping[str, Any],
+        annotated: str = "",
     ) -> Bound:
         value = self._chosen(value, name, known)
         plain = value.text
@@ -228,7 +236,10 @@ class Binder:
         self._check_names(value, name)
         strides = [query for query in value.queries if query[0] == "stride"]
         if len(strides) == 1 and plain == parse(f"stride({strides[0][1]}, {strides[0][2]})").text:
-            return self._stride(name, tensors[str(strides[0][1])], int(strides[0][2]), forced, variant, known)
+            stride = self._stride(name, tensors[str(strides[0][1])], int(strides[0][2]), forced, variant, known)
+            typed = annotated and not forced and stride.type != "constexpr"
+            return dataclasses.replace(stride, type=annotated) if typed else stride
+        forced = forced or annotated
         constant = self._constant(value, name, known)
         if constant is not UNKNOWN:
             if forced:  # kept: a constant would be an i32 or fp32 in the kernel
@@ -285,6 +296,8 @@ class Binder:
     def _find_by_name(self, name: str) -> str | None:
         if name in self._tensors or name in self._spaces or name in self._names:
             return name
+        if name.removesuffix("_ptr") in self._tensors:
+            return name.removesuffix("_ptr")
         for tensor in self.op.tensors:
             prefix = f"stride_{tensor.name}_"
             dims = [dim.extent for dim in tensor.shape] + [str(i) for i in range(len(tensor.shape))]

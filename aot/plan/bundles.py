@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import KernelSource, inspect_kernel, joined_hash, split_function
@@ -24,6 +24,7 @@ from .cases import PlannedCase, plan_cases
 from .configs import config_error
 from .contract import build_contract
 from .filters import Filters, passes
+from .inheritance import with_kernels
 from .variants import TooManyPointsError, VariantSpec, enumerate_variants
 
 Inspect = Callable[[str, str], KernelSource]
@@ -76,7 +77,9 @@ def plan_bundle(
     ops: list[records.Op] = []
     variants: list[PlannedVariant] = []
     cases: list[PlannedCase] = []
-    for source in manifest.sources:
+    inspect = cache(inspect)
+    for declared in manifest.sources:
+        source = _with_kernels(declared, inspect)
         op = build_contract(source.manifest, source.name, target.arch, _all_option_names())
         kept = [item for item in _variants(source, op, target) if passes(op, item, filters)]
         if kept:
@@ -86,6 +89,16 @@ def plan_bundle(
     if not variants:
         raise ManifestError([f"{manifest.file.path}: no variant is left for {target.arch} after --filter and exclude"])
     return PlannedBundle(manifest, target, tuple(ops), tuple(variants), tuple(cases))
+
+
+def _with_kernels(source: OpSource, inspect: Inspect) -> OpSource:
+    """An op with what its kernels' decorators say."""
+    launches = source.spec.launches
+    kernels = [
+        _inspected(source.manifest, source.name, index, inspect, launch.kernel, "kernel")
+        for index, launch in enumerate(launches)
+    ]
+    return OpSource(with_kernels(source.manifest, source.name, kernels), source.name, source.only)
 
 
 def _variants(source: OpSource, op: records.Op, target: Target) -> list[VariantSpec]:
@@ -158,9 +171,9 @@ class _Kernel:
 
 def _read_kernel(manifest: Manifest, op: records.Op, index: int, target: Target, inspect: Inspect) -> _Kernel:
     launch = manifest.spec.ops[op.name].launches[index]
-    kernel = _inspected(manifest, op, index, inspect, launch.kernel, "kernel")
+    kernel = _inspected(manifest, op.name, index, inspect, launch.kernel, "kernel")
     functions = {
-        value: _inspected(manifest, op, index, inspect, value, "bind", name)
+        value: _inspected(manifest, op.name, index, inspect, value, "bind", name)
         for name, value in bound_functions(launch).items()
     }
     binder = Binder(manifest, op, index, kernel.parameters, target.arch)
@@ -170,11 +183,9 @@ def _read_kernel(manifest: Manifest, op: records.Op, index: int, target: Target,
     return _Kernel(binder, kernel.digest, digests, tuple(sorted(sources.items())))
 
 
-def _inspected(
-    manifest: Manifest, op: records.Op, index: int, inspect: Inspect, function: str, *place: str
-) -> KernelSource:
+def _inspected(manifest: Manifest, op: str, index: int, inspect: Inspect, function: str, *place: str) -> KernelSource:
     try:
         return inspect(str(manifest.root), function)
     except AotError as error:
         reason = str(error) if isinstance(error, CompileError) else f"file {split_function(function)[0]}: {error}"
-        raise manifest.error(("ops", op.name, "launches", index, *place), f"op '{op.name}': {reason}") from error
+        raise manifest.error(("ops", op, "launches", index, *place), f"op '{op}': {reason}") from error

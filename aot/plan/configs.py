@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from aot.manifest.loading import Manifest
 from aot.manifest.schema import ArchTuningSpec, ConfigSpec, LaunchSpec, Value
@@ -61,10 +62,25 @@ def launch_configs(manifest: Manifest, op: str, arch: str) -> list[list[ConfigSp
         given = [entry.name for entry in entries if entry.name]
         if len(set(given)) != len(given):
             raise file.error((*path, name), f"op '{op}': two configs have one name ({', '.join(given)})")
-    return [
+    laid = [
         overlay_configs(launch.configs or [ConfigSpec.model_validate({})], overlay.get(name, []))
         for name, launch in zip(names, launches, strict=True)
     ]
+    return [[_with_kernel(manifest, op, arch, index, entry) for entry in entries] for index, entries in enumerate(laid)]
+
+
+def _with_kernel(manifest: Manifest, op: str, arch: str, index: int, entry: ConfigSpec) -> ConfigSpec:
+    """An entry on top of the config of the kernel that it is, if it is one."""
+    if entry.from_kernel is None:
+        return entry
+    kernel = manifest.spec.ops[op].launches[index].kernel
+    known = manifest.kernel_configs.get(kernel, ())
+    if entry.from_kernel >= len(known):
+        has = f"has {len(known)} configs, from 0 on" if known else "has no configs: it has no @triton.autotune"
+        message = f"config '{entry.name}': '{kernel}' {has}; from_kernel is {entry.from_kernel}"
+        raise config_error(manifest, op, arch, index, entry.name, "from_kernel", message)
+    found = known[entry.from_kernel]
+    return _changed(found, entry).model_copy(update={"name": entry.name, "when": entry.when})
 
 
 def overlay_configs(base: Sequence[ConfigSpec], overlay: Sequence[ConfigSpec]) -> list[ConfigSpec]:
@@ -87,7 +103,12 @@ def _named(entries: Sequence[ConfigSpec], default: str) -> list[ConfigSpec]:
 
 
 def _changed(entry: ConfigSpec, change: ConfigSpec) -> ConfigSpec:
-    update = {"blocks": {**entry.blocks, **change.blocks}, "options": {**entry.options, **change.options}}
+    update: dict[str, Any] = {
+        "blocks": {**entry.blocks, **change.blocks},
+        "options": {**entry.options, **change.options},
+    }
+    if change.from_kernel is not None:
+        update["from_kernel"] = change.from_kernel
     return entry.model_copy(update=update if change.when == "" else {**update, "when": change.when})
 
 
