@@ -256,7 +256,8 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
 
 def _as_passed(scalar: PlannedScalar) -> Any:
     """A scalar as the kernel gets it."""
-    return float(np.float32(scalar.value)) if scalar.type == "fp32" else scalar.value
+    rounded_to = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32}.get(scalar.type)
+    return float(rounded_to(scalar.value)) if rounded_to else scalar.value
 
 
 def _read_only(array: Array) -> Array:

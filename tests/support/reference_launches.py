@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from aot_runtime import open_bundle
@@ -142,6 +143,12 @@ class ReferenceLaunches:
         inside = (x >= 0) & (x < a["bins"])
         np.add.at(counts, x[inside], 1)
         device_view(a["others"], "int32", (1,), (1,))[...] += np.count_nonzero(~inside)
+
+    def fill_ramp(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
+        at = np.arange(a["n"], dtype=np.float32)
+        start, halved = (np.uint16(a[name]).view(ml_dtypes.bfloat16).astype(np.float32) for name in ("start", "halved"))
+        out = start + at * np.float32(a["step"]) + at % 2 * halved
+        device_view(a["numbers"], "float32", (a["n"],), (1,))[...] = out
 
     def scale_segment_rows(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
         batch = launch.grid[0]

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from aot_runtime.contract import records
+from aot_runtime.contract.dtypes import FLOAT_TYPES
 
 from .naming import argument_names, enum_name, enumerators, function_names, prefix_of
 from .spelling import comment, digest, identifier, uncommented
@@ -138,7 +139,7 @@ def _member_type(scalar: records.Scalar) -> str:
     """The type of a scalar in the arguments' struct; empty for a choice, which has an enum of its own."""
     if scalar.type == "choice":
         return ""
-    return {"flag": "aot_flag", "i1": "aot_flag", "fp32": "aot_float", "fp64": "aot_float"}.get(scalar.type, "aot_int")
+    return "aot_float" if scalar.type in FLOAT_TYPES else "aot_flag" if scalar.type in ("flag", "i1") else "aot_int"
 
 
 def _requirements(op: records.Op) -> str:

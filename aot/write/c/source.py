@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from aot_runtime.contract import records
 from aot_runtime.contract.arch import ARCHITECTURES
+from aot_runtime.contract.dtypes import SCALAR_TYPES
 
 from .api import dispatched_ops, signature
 from .expressions import Functions, Texts
@@ -100,8 +101,7 @@ def _limits(index: records.Index, tables: list[OpTables], chains: int, slots: in
 
 
 def _type_names() -> Iterator[str]:
-    names = ("i1", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "fp32", "fp64")
-    yield f"static const char *const aot_type_names[] = {{{', '.join(map(string, names))}}};"
+    yield f"static const char *const aot_type_names[] = {{{', '.join(map(string, SCALAR_TYPES))}}};"
 
 
 def _library_tables(index: records.Index, tables: list[OpTables], rows: list[str]) -> Iterator[str]:

@@ -186,7 +186,8 @@ def _padding(start: int, end: int, taken: Iterable[str]) -> Iterator[_Member]:
 
 def _meaning(arg: records.Kernarg) -> str:
     if not arg.type.startswith("*"):
-        return arg.value
+        bits = {"fp16": "the bits, as a float16, of ", "bf16": "the bits, as a bfloat16, of "}.get(arg.type, "")
+        return f"{bits}{arg.value}"
     return f"address of {arg.value}" if arg.value else "address of scratch memory; 0 if the kernel needs none"
 
 

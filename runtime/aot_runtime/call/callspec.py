@@ -9,7 +9,7 @@ from typing import Any
 
 from aot_runtime.contract import expressions
 from aot_runtime.contract.arch import device_names, usual_cus
-from aot_runtime.contract.dtypes import DTYPES
+from aot_runtime.contract.dtypes import DTYPES, FLOAT_TYPES
 from aot_runtime.contract.layout import Layout, Shape, make_layout, packed_strides, packing_order
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import POINTER, Index, Op, Scalar, Tensor, Value
@@ -92,9 +92,9 @@ def parse_scalar(op: Op, scalar: Scalar, text: str | None) -> Value | None:
     try:
         if scalar.type in ("flag", "i1"):
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        return float(text) if scalar.type in ("fp32", "fp64") else int(text, 0)
+        return float(text) if scalar.type in FLOAT_TYPES else int(text, 0)
     except (KeyError, ValueError):
-        allowed = {"flag": "true or false", "i1": "true or false", "fp32": "a number", "fp64": "a number"}
+        allowed = {"flag": "true or false", "i1": "true or false", **dict.fromkeys(FLOAT_TYPES, "a number")}
         wanted = allowed.get(scalar.type, "an integer")
         raise ArgumentError(f"{op.name}: argument '{scalar.name}' is '{text}'; {wanted} is allowed") from None
 

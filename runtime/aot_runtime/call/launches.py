@@ -15,7 +15,7 @@ from zlib import crc32
 import msgspec
 import numpy as np
 
-from aot_runtime.contract.dtypes import SCALAR_TYPES
+from aot_runtime.contract.dtypes import SCALAR_TYPES, bfloat16_bits, packable
 from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.records import GLOBAL_SCRATCH, POINTER, PROFILE_SCRATCH, Kernarg, Op, Variant
 from aot_runtime.device.device import Device
@@ -63,6 +63,7 @@ def build_run(
         "_new": device.new,
         "_handle": device.handle,
         "_note": _note_stream,
+        "_bfloat16_bits": bfloat16_bits,
         "_no_launch_left": IndexError,
     }
     lines = [f"def run(_stream, {', '.join((*shape.tensors, *shape.scalars))}):"]
@@ -166,7 +167,8 @@ def _field(arg: Kernarg, free: frozenset[str], addresses: dict[str, str], scratc
         elif arg.name in scratch:
             yield Field(arg.offset, "Q", scratch[arg.name])
     elif arg.value in free:
-        yield Field(arg.offset, SCALAR_TYPES[arg.type].code, arg.value)
+        bits = f"_bfloat16_bits({arg.value})" if arg.type == "bf16" else arg.value
+        yield Field(arg.offset, SCALAR_TYPES[arg.type].code, bits)
 
 
 def _runs(fields: Sequence[Field]) -> list[list[Field]]:
@@ -188,7 +190,7 @@ def kernarg_image(op: Op, variant: Variant, values: Any, free: frozenset[str]) -
             continue
         value = values[arg.value]
         try:
-            struct.pack_into("<" + SCALAR_TYPES[arg.type].code, image, arg.offset, value)
+            struct.pack_into("<" + SCALAR_TYPES[arg.type].code, image, arg.offset, packable(arg.type, value))
         except (struct.error, OverflowError):
             raise ArgumentError(
                 f"{op.name}: {arg.value} is {value}; the kernel takes it as {arg.type} ('{arg.name}')"

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import msgspec
 
 from aot_runtime.contract import records
+from aot_runtime.contract.dtypes import FLOAT_TYPES
 from aot_runtime.contract.names import RESERVED_OPS, TYPE_NAME, TYPE_OPS
 from aot_runtime.texts import printable
 
@@ -55,7 +56,7 @@ _Flag: _TypeAlias = _bool | _np.bool_
 _A = _TypeVar("_A")
 '''
 
-_SCALAR_TYPES = {"flag": "_Flag", "i1": "_Flag", "fp32": "_Number", "fp64": "_Number"}
+_SCALAR_TYPES = {"flag": "_Flag", "i1": "_Flag", **dict.fromkeys(FLOAT_TYPES, "_Number")}
 
 _HIDES = "  # type: ignore[assignment]"
 """Of a field that is named like a method of tuples."""

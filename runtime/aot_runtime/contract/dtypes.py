@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -16,7 +17,7 @@ class ScalarType(msgspec.Struct, frozen=True):
     """How a scalar argument crosses into the kernarg segment.
 
     Attributes:
-        code: its `struct` format character (little endian, no padding).
+        code: the `struct` format character (little endian, no padding) of what `packable` makes of it.
         size: bytes; also its alignment.
         low, high: the closed range of an integer type; None for floating point.
     """
@@ -37,10 +38,32 @@ SCALAR_TYPES: Mapping[str, ScalarType] = {
     "u32": ScalarType("I", 4, 0, 2**32 - 1),
     "i64": ScalarType("q", 8, -(2**63), 2**63 - 1),
     "u64": ScalarType("Q", 8, 0, 2**64 - 1),
+    "fp16": ScalarType("e", 2),
+    "bf16": ScalarType("H", 2),
     "fp32": ScalarType("f", 4),
     "fp64": ScalarType("d", 8),
 }
 """Kernarg scalars by their Triton name."""
+
+FLOAT_TYPES = tuple(name for name, kind in SCALAR_TYPES.items() if kind.low is None)
+
+
+def packable(type_name: str, value: Any) -> Any:
+    """What `struct` packs for a scalar of a type: the value, of a bfloat16 its bits. Raises OverflowError."""
+    return bfloat16_bits(value) if type_name == "bf16" else value
+
+
+def bfloat16_bits(value: float) -> int:
+    """The bits of the nearest bfloat16, of two the even one. Raises OverflowError where that is beyond the largest."""
+    sign = 0x8000 if math.copysign(1, value) < 0 else 0
+    if not math.isfinite(value):
+        return sign | (0x7FC0 if math.isnan(value) else 0x7F80)
+    exponent = max(math.frexp(value)[1] - 1, -126) if value else -126
+    bits = (exponent + 126 << 7) + round(math.ldexp(abs(value), 7 - exponent))  # a significand of 8 bits carries over
+    if bits >= 0x7F80:
+        raise OverflowError(f"{value} is too large for a bfloat16")
+    return sign | bits
+
 
 DTYPES: Mapping[str, int] = {
     "bool": 1,

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -184,6 +185,21 @@ def test_zeroed_outputs(small_bundle: Path):
     assert not counts.numpy().any() and not others.numpy()
     with pytest.raises(ArgumentError, match=r"'counts' has strides \[2\] for shape \[5\]; it is zeroed before the la"):
         small.histogram(x, bins=5, counts=device.empty(10, np.int32)[::2], others=others)
+
+
+@in_double()
+def test_scalars_of_16_bits(small_bundle: Path):
+    """Those that change from call to call, and those of a plan; an op that takes no tensor gives what is on the device.
+    """
+    small, launches = open_over_double(small_bundle)
+    for start, step in ((0.1, 0.3), (-7, 0.1), (0.1, 0.2)):
+        out = small.ramp(n=40, start=start, step=step)
+        assert launches.last.values["start"] == int(np.array(start, ml_dtypes.bfloat16).view(np.uint16))
+        assert launches.last.values["step"] == np.float16(step) and out.shape == (40,)
+    with pytest.raises(ArgumentError, match=r"a scalar \(start\) does not fit its type: 1e\+39 is too large for a bfl"):
+        small.ramp(n=40, start=1e39)
+    with pytest.raises(ArgumentError, match=r"step is 65520.0; the kernel takes it as fp16 \('step'\)"):
+        small.ramp(n=40, step=65520)
 
 
 @in_double()

@@ -12,7 +12,7 @@ from typing import Any
 from aot.write.c.api import dispatched_ops, header_text, signature
 from aot.write.c.source import source_text
 from aot_runtime.contract import records
-from aot_runtime.contract.dtypes import DTYPES
+from aot_runtime.contract.dtypes import DTYPES, FLOAT_TYPES
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"]
 LANGUAGES = {"c11": ["cc", "-std=c11", "-x", "c"], "c++17": ["c++", "-std=c++17", "-x", "c++"]}
@@ -50,7 +50,7 @@ class Status(ctypes.Structure):
     _fields_ = (("code", ctypes.c_int), ("message", ctypes.c_char * 1020))
 
 
-_SCALARS = {"choice": ctypes.c_int, "flag": _Flag, "i1": _Flag, "fp32": _Float, "fp64": _Float}
+_SCALARS = {"choice": ctypes.c_int, "flag": _Flag, "i1": _Flag, **dict.fromkeys(FLOAT_TYPES, _Float)}
 
 
 class Arguments:

@@ -86,7 +86,7 @@ class RandomCalls:
                 return self.random.choice(scalar.choices)
             case "flag" | "i1":
                 return self.random.choice((True, False))
-            case "fp32" | "fp64":
+            case "fp16" | "bf16" | "fp32" | "fp64":
                 return self.random.choice(FLOATS)
         return self.random.choice(NUMBERS if self.random.random() < 0.5 else NUMBERS[1:10])
 

@@ -2,6 +2,7 @@
 
 import functools
 
+import ml_dtypes
 import numpy as np
 
 
@@ -37,6 +38,16 @@ def scale_segments_same_dtype(x, starts, factors, longest, return_largest):
 
 def copy_same_dtype(x):
     return x
+
+
+def ramp_same_dtype(n, start, step, dtype=np.float32):
+    at = np.arange(n)
+    halved = dtype(step / 2).astype(ml_dtypes.bfloat16)
+    return dtype(start) + at.astype(dtype) * dtype(step) + (at % 2).astype(dtype) * halved.astype(dtype)
+
+
+def ramp(n, start, step):
+    return ramp_same_dtype(n, start, step, np.float64)
 
 
 def histogram_same_dtype(x, bins):

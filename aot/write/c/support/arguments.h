@@ -54,7 +54,7 @@ static aot_value aot_read_scalar(const aot_scalar_rule *rule, const void *args, 
         memcpy(&flag, at, sizeof flag);
         *given = flag.given;
         return aot_b(flag.value);
-    case AOT_FP32: case AOT_FP64:
+    case AOT_FP16: case AOT_BF16: case AOT_FP32: case AOT_FP64:
         memcpy(&number, at, sizeof number);
         *given = number.given;
         return aot_f(number.value);
@@ -76,7 +76,7 @@ static bool aot_check_scalar(aot_plan *p, const aot_scalar_rule *rule, aot_value
         if (value->kind == AOT_KIND_INT && (value->i == 0 || value->i == 1)) value->kind = AOT_KIND_BOOL;
         if (value->kind != AOT_KIND_BOOL) return AOT_REFUSE(p, "argument '%s' is %s; True or False is allowed",
                                                             rule->name, aot_shown(*value).content);
-    } else if (rule->type == AOT_FP32 || rule->type == AOT_FP64) {
+    } else if (rule->type >= AOT_FP16 && rule->type <= AOT_FP64) {
         if (value->kind == AOT_KIND_TEXT) allowed = rule->allowed;
         else *value = aot_f(aot_as_float(*value));
     } else {

@@ -109,12 +109,38 @@ static bool aot_count_scratch(aot_plan *p, const aot_chosen *chosen, uint32_t ea
     return true;
 }
 
+/* The bits of the nearest float of 16 bits, of two the even one; false where that is beyond the largest.
+ * digits: of its significand. lowest: exponent of a normal number. */
+static bool aot_to_16_bits(double number, int digits, int lowest, uint16_t *bits)
+{
+    const uint32_t infinite = (uint32_t)(3 - 2 * lowest) << (digits - 1);
+    uint32_t found = infinite | (number != number ? (uint32_t)1 << (digits - 2) : 0);
+    bool fits = true;
+    if (isfinite(number)) {
+        int exponent;
+        (void)frexp(number, &exponent);
+        exponent = exponent - 1 < lowest || !(number < 0 || number > 0) ? lowest : exponent - 1;
+        if (exponent > 1 - lowest) return false;
+        found = ((uint32_t)(exponent - lowest) << (digits - 1)) +
+                (uint32_t)nearbyint(ldexp(fabs(number), digits - 1 - exponent));
+        fits = found < infinite;
+    }
+    *bits = (uint16_t)(found | (signbit(number) ? 0x8000u : 0u));
+    return fits;
+}
+
 /* Write a value as its type has it; false where it does not fit. */
 static bool aot_pack(aot_type type, aot_value value, unsigned char *at)
 {
     static const signed char bits[] = {1, 7, 8, 15, 16, 31, 32, 63, 63}; /* that a value 0 or more may have */
     static const unsigned char sizes[] = {1, 1, 1, 2, 2, 4, 4, 8, 8};
     if (value.kind == AOT_KIND_TEXT) return false;
+    if (type == AOT_FP16 || type == AOT_BF16) {
+        uint16_t word = 0;
+        bool fits = aot_to_16_bits(aot_as_float(value), type == AOT_FP16 ? 11 : 8, type == AOT_FP16 ? -14 : -126, &word);
+        memcpy(at, &word, sizeof word);
+        return fits;
+    }
     if (type == AOT_FP32 || type == AOT_FP64) {
         double number = aot_as_float(value);
         float single = (float)number;

@@ -39,8 +39,8 @@ typedef struct aot_query {
 } aot_query;
 
 typedef enum aot_type {
-    AOT_I1, AOT_I8, AOT_U8, AOT_I16, AOT_U16, AOT_I32, AOT_U32, AOT_I64, AOT_U64, AOT_FP32, AOT_FP64,
-    AOT_FLAG, AOT_CHOICE
+    AOT_I1, AOT_I8, AOT_U8, AOT_I16, AOT_U16, AOT_I32, AOT_U32, AOT_I64, AOT_U64, AOT_FP16, AOT_BF16,
+    AOT_FP32, AOT_FP64, AOT_FLAG, AOT_CHOICE
 } aot_type;
 
 typedef struct aot_scalar_rule {
