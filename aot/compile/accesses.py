@@ -13,9 +13,31 @@ READ, WRITE, UPDATE, MAYBE = "r", "w", "u", "?"
 """A plain load; a plain store; an atomic that does both; what may be a store: of one of several tensors, say."""
 
 _POINTER_AT: dict[str, tuple[str, int]] = {
-    **dict.fromkeys(("tt.load", "tt.atomic_load", "tt.descriptor_load", "tt.descriptor_gather"), (READ, 0)),
-    **dict.fromkeys(("tt.store", "tt.atomic_store", "tt.descriptor_store", "tt.descriptor_scatter"), (WRITE, 0)),
-    **dict.fromkeys(("tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_reduce"), (UPDATE, 0)),
+    **dict.fromkeys(
+        (
+            *("tt.load", "tt.atomic_load", "tt.descriptor_load", "tt.descriptor_gather", "amdg.buffer_load"),
+            *("ttg.async_copy_global_to_local", "ttng.async_tma_copy_global_to_local", "ttng.async_tma_gather"),
+            *("amdg.async_tdm_copy_global_to_local", "amdg.async_tdm_gather"),
+        ),
+        (READ, 0),
+    ),
+    "amdg.buffer_load_to_local": (READ, 1),
+    **dict.fromkeys(
+        (
+            *("tt.store", "tt.atomic_store", "tt.descriptor_store", "tt.descriptor_scatter"),
+            *("ttng.async_tma_copy_local_to_global", "ttng.async_tma_scatter"),
+            *("amdg.async_tdm_copy_local_to_global", "amdg.async_tdm_scatter"),
+        ),
+        (WRITE, 0),
+    ),
+    **dict.fromkeys(("amdg.buffer_store", "amdg.async_copy_local_to_global"), (WRITE, 1)),
+    **dict.fromkeys(
+        (
+            *("tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_reduce", "ttng.async_tma_reduce"),
+            *("amdg.buffer_atomic_rmw", "amdg.buffer_atomic_cas"),
+        ),
+        (UPDATE, 0),
+    ),
 }
 """Access → what it does, and which of its operands is the pointer."""
 
@@ -24,6 +46,7 @@ _FORWARDS: dict[str, slice] = {
         (
             *("tt.addptr", "tt.bitcast", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.splat", "tt.split"),
             *("tt.trans", "tt.unsplat", "tt.make_tensor_descriptor", "ttng.reinterpret_tensor_descriptor"),
+            *("ttg.convert_layout", "gluon.set_auto_layout", "amdg.extract_slice", "amdg.update_tensor_descriptor"),
         ),
         slice(0, 1),
     ),
@@ -32,11 +55,18 @@ _FORWARDS: dict[str, slice] = {
 }
 """Operation → those of its operands that its results are made of, where these are pointers."""
 
-_HARMLESS = frozenset({"tt.ptr_to_int", "tt.return", "tt.func", "tt.print", "tt.assert", "builtin.module"})
+_HARMLESS = frozenset(
+    {
+        *("tt.ptr_to_int", "tt.return", "tt.func", "tt.print", "tt.assert", "builtin.module"),
+        *("ttg.warp_yield", "ttg.warp_return"),
+    }
+)
 _HARMLESS_DIALECTS = ("arith.", "math.", "scf.", "cf.", "ub.")
 
 _LOOPS = {"scf.for": (3, 1), "scf.while": (0, 0)}
 """Loop → the first of its operands, and of its body's arguments, that is carried from one iteration to the next."""
+_BRANCHES = frozenset({"scf.if", "ttg.warp_specialize"})
+"""Operations whose results are what one of their regions ends with."""
 _OPAQUE = frozenset({"tt.elementwise_inline_asm", "tt.extern_elementwise", "ttg.inline_asm"})
 _EXCHANGE = 10  # of Triton's RMWOp
 
@@ -45,7 +75,7 @@ def pointer_accesses(module: Any, parameters: Sequence[str]) -> dict[str, str]:
     """The kinds of access through each parameter of a kernel that has any; empty where the IR is not as expected.
 
     Args:
-        module: of the dialect `tt`.
+        module: with its helpers inlined.
         parameters: names of the kernel's arguments, in order.
     """
     graph = _Graph(module)
@@ -115,7 +145,7 @@ class _Graph:
             self._names.add(name)
         if name in _POINTER_AT:
             kind, position = _POINTER_AT[name]
-            exchanges = name == "tt.atomic_rmw" and op.get_int_attr("atomic_rmw_op") == _EXCHANGE
+            exchanges = name.endswith("atomic_rmw") and op.get_int_attr("atomic_rmw_op") == _EXCHANGE
             self.accesses.append((WRITE if exchanges else kind, operands[position]))
         elif name in _FORWARDS:
             for result in results:
@@ -125,9 +155,12 @@ class _Graph:
                 self.arguments = self._arguments_of[op.get_region(0).id()]
         elif name in _LOOPS:
             self._loop(op, name, operands, results)
-        elif name == "scf.if":
+        elif name in _BRANCHES:
             for region in _regions(op):
                 self._join(results, self._end_of.get(region, []))
+        elif name == "ttg.warp_specialize.partitions":
+            for region in _regions(op):
+                self._join(self._arguments_of.get(region, []), operands)
         elif name not in _HARMLESS and not name.startswith(_HARMLESS_DIALECTS):
             self.accesses += [(MAYBE, operand) for operand in operands]
 
@@ -157,8 +190,8 @@ def _regions(op: Any) -> Iterator[int]:
 
 
 def watched_stages(note: Callable[[Any], None]) -> Callable[..., Any]:
-    """A hook for Triton's `add_stages_inspection_hook` that calls `note` with the module once it is in the dialect `tt`
-    and its helpers are inlined."""
+    """A hook for Triton's `add_stages_inspection_hook` that calls `note` with the module once its helpers are inlined:
+    in the dialect `tt`, or of a Gluon kernel in the dialects that it was written in."""
 
     def hook(*arguments: Any) -> Any:
         if not arguments:
@@ -166,9 +199,21 @@ def watched_stages(note: Callable[[Any], None]) -> Callable[..., Any]:
         stages = arguments[1]
         if make := stages.get("ttir"):
             stages["ttir"] = lambda module, metadata: _noted(make(module, metadata), note)
+        elif make := stages.get("glir"):
+            stages["glir"] = lambda module, metadata: _noted(_inlined(make(module, metadata)), note)
         return None
 
     return hook
+
+
+def _inlined(module: Any) -> Any:
+    """A Gluon kernel with its helpers inlined, which is what the next stage begins with, too."""
+    from triton._C.libtriton import ir, passes
+
+    manager = ir.pass_manager(module.context)
+    passes.gluon.add_inliner(manager)
+    manager.run(module, "inline_gluon")
+    return module
 
 
 def _noted(module: Any, note: Callable[[Any], None]) -> Any:

@@ -6,6 +6,8 @@ caller's own. Triton is imported on first use.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from aot.targets import Target
@@ -21,7 +23,7 @@ from .kernel_source import sources_hash, split_function, tuple_classes
 from .keys import JobKeys
 from .project import CompileError, KernelFileError, is_interrupt, project
 from .reasons import compile_error
-from .settings import parsed_options, plain_options, quiet_triton
+from .settings import parsed_options, pinned_knobs, plain_options, quiet_triton
 from .tuples import TupleError, member_paths, nested_types
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ def compile_job(job: CompileJob) -> CompiledKernel:
     accesses: dict[str, str] = {}
     with project(job.root).active(dict(job.sources) or None) as modules, quiet_triton(job.line_info) as log:
         import triton
+        from triton.compiler.errors import CompilationError
 
         triton.knobs.runtime.add_stages_inspection_hook = watched_stages(
             lambda module: accesses.update(pointer_accesses(module, _arguments(job)))
@@ -45,12 +48,18 @@ def compile_job(job: CompileJob) -> CompiledKernel:
         source = ast_source(job, kernel, functions, target)
         options = parsed_options(job.options, target)
         _refuse_unlaunchable(options)
+        compile_source = functools.partial(
+            triton.compile, source, target=target.gpu_target(), options=dict(vars(options))
+        )
         try:
-            compiled = triton.compile(source, target=target.gpu_target(), options=dict(vars(options)))
+            compiled = compile_source()
         except BaseException as error:  # a function that is run at compile time may as well exit
             if is_interrupt(error):
                 raise
-            raise compile_error(error, log.read_text(errors="replace"), modules.place(error.__traceback__)) from None
+            unplaced = kernel.is_gluon() and not isinstance(error, CompilationError)
+            again = _failure_with_lines(compile_source) if unplaced else ""
+            printed = log.read_text(errors="replace") + again
+            raise compile_error(error, printed, modules.place(error.__traceback__)) from None
         image, built = compiled.kernel, compiled.metadata
     metadata = _read_back(image, built.name)
     types = dict(job.signature)
@@ -94,9 +103,8 @@ def _recipe(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFuncti
 
 
 def ast_source(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFunction], target: Target) -> ASTSource:
-    """The kernel with its signature, constants and hints, each checked against the function's parameters."""
-    from triton.compiler import ASTSource
-
+    """The kernel, of Triton or of Gluon, with its signature, constants and hints, each checked against the function's
+    parameters."""
     classes = tuple_classes(kernel)
     try:
         paths = member_paths([name for name, _ in job.signature], kernel.arg_names, classes)
@@ -115,12 +123,22 @@ def ast_source(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFun
         kernarg_layout(job.signature)
     except ValueError as error:
         raise CompileError(f"signature of {job.function!r}: {error}") from None
-    return ASTSource(
+    return _source_class(kernel)(
         kernel,
         nested_types(types, kernel.arg_names, classes),
         constexprs={paths[name]: triton_constant(value) for name, value in constants.items()},
         attrs=_hints(job, paths, target),
     )
+
+
+def _source_class(kernel: JITFunction) -> type[ASTSource]:
+    from triton.compiler import ASTSource
+
+    if not kernel.is_gluon():
+        return ASTSource
+    from .gluon import GluonSource
+
+    return GluonSource
 
 
 def _hints(
@@ -139,6 +157,16 @@ def _refuse_unlaunchable(options: Any) -> None:
         raise CompileError("launch_cooperative_grid: cooperative grids are not supported by the runtime's launch path")
     if options.num_ctas != 1:
         raise CompileError(f"num_ctas={options.num_ctas}: clusters are not supported by the runtime's launch path")
+
+
+def _failure_with_lines(compile_source: Callable[[], object]) -> str:
+    """Compile again what failed, for the compiler to print which line of the kernel is at fault; what it raised."""
+    with pinned_knobs(line_info=True):
+        try:
+            compile_source()
+        except Exception as error:
+            return f"{error}\n"
+    return ""
 
 
 # What comes out of it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import hashlib
 import inspect
@@ -10,7 +11,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from aot_runtime.contract.dtypes import SCALAR_TYPES
@@ -181,8 +182,9 @@ def source_hash(kernel: JITFunction) -> str:
     """Hex digest of all the source that a kernel's code depends on; the same in whatever folder it lies.
 
     Triton's own `cache_key` covers the text of every function that the kernel reaches and the constants that they name.
-    It leaves out constants reached through a module (`common.LOG2E`), the defaults of helpers' parameters, and the
-    fields of named tuples, each of which changes the code; they are added here.
+    It leaves out constants reached through a module (`common.LOG2E`), the defaults of helpers' parameters, the fields
+    of named tuples, Gluon's layouts, and what else functions read that run at compile time: lists, dicts, classes. Each
+    of these changes the code; they are added here.
     """
     constants: list[str] = []
     seen: set[int] = set()
@@ -217,12 +219,18 @@ def _collect_constants(function: Any, constants: list[str], seen: set[int]) -> N
         if not isinstance(node, ast.Name | ast.Attribute):
             continue
         value = _resolve(node, scope)
-        if _is_tuple_class(value):
+        if getattr(value, "__triton_aggregate__", False):
+            # Its methods are functions of their own, which Triton's key covers; what they read it does not.
+            constants.append(f"{value.__name__}: {_spelled(value.__aggregate_defaults__)}")
+            for member in value.hash_attrs:
+                if isinstance(member, JITCallable):
+                    _collect_constants(member, constants, seen)
+        elif _is_tuple_class(value):
             constants.append(f"{value.__name__}: {value._fields} {value._field_defaults}")
         elif isinstance(value, JITCallable):
             _collect_constants(value, constants, seen)
-        elif _is_constant(value):
-            constants.append(f"{function.__name__}: {ast.unparse(node)}={value!r}")
+        elif spelling := _spelled(value):
+            constants.append(f"{function.__name__}: {ast.unparse(node)}={spelling}")
 
 
 def _resolve(node: ast.expr, scope: dict[str, Any]) -> Any:
@@ -233,9 +241,47 @@ def _resolve(node: ast.expr, scope: dict[str, Any]) -> Any:
     return getattr(owner, node.attr, None) if isinstance(owner, ModuleType) else None  # type: ignore[attr-defined]
 
 
-def _is_constant(value: Any) -> bool:
+def _spelled(value: Any) -> str:
+    """A constant that a kernel reads, in full; empty for what is none."""
     import triton.language as tl
 
-    if isinstance(value, tuple):
-        return all(map(_is_constant, value))
-    return isinstance(value, bool | int | float | str | tl.constexpr | tl.dtype)
+    if isinstance(value, bool | int | float | str | tl.dtype):
+        return repr(value)
+    if isinstance(value, tl.constexpr):
+        return f"constexpr[{_part_spelled(value.value)}]"
+    if isinstance(value, list | tuple):
+        return f"{type(value).__name__}({', '.join(map(_part_spelled, value))})"
+    if isinstance(value, dict):
+        return f"dict({', '.join(f'{_part_spelled(key)}: {_part_spelled(item)}' for key, item in value.items())})"
+    if isinstance(value, type):
+        return _class_spelled(value)
+    if dataclasses.is_dataclass(value):  # as Gluon's layouts are
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return f"{type(value).__name__} {_spelled(fields)}"
+    return ""
+
+
+def _part_spelled(value: Any) -> str:
+    """What a constant holds. Of any other object only the type: its text may have an address."""
+    from triton.runtime.jit import JITCallable
+
+    if isinstance(value, type):
+        return value.__qualname__
+    if isinstance(value, FunctionType):
+        return _text(value)
+    return value.cache_key if isinstance(value, JITCallable) else _spelled(value) or type(value).__name__
+
+
+def _class_spelled(value: type) -> str:
+    """A class, if it is none of Triton's: what it holds, and the text of its methods."""
+    if value.__module__.startswith("triton."):
+        return ""
+    own = {name: member for name, member in vars(value).items() if name not in ("__doc__", "__module__")}
+    return f"{_spelled(own)} {''.join(map(_class_spelled, value.__bases__))}"
+
+
+def _text(function: FunctionType) -> str:
+    try:
+        return inspect.getsource(function)
+    except (OSError, TypeError):  # one that was made without text, as a dataclass's
+        return function.__qualname__

@@ -36,7 +36,7 @@ def accesses(job: CompileJob) -> dict[str, str]:
         stages: dict[str, Any] = {}
         backend.add_stages(stages, options, source.language)
         hook(backend, stages, options, source.language, None)
-        stages["ttir"](module, {})
+        stages["glir" if "glir" in stages else "ttir"](module, {})
     return found
 
 
