@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,11 +14,13 @@ from aot_runtime.contract.arch import GPU_NAMES
 
 from . import __version__
 from .command.cache import cache
-from .command.parameters import Archs
+from .command.check import check
+from .command.logs import log_to_stderr
+from .command.parameters import Archs, filters_of
 from .targets import TARGETS, Target
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
-SUBCOMMANDS: Mapping[str, click.Command] = {"cache": cache}
+SUBCOMMANDS: Mapping[str, click.Command] = {"cache": cache, "check": check}
 
 EPILOG = """\b
 Examples:
@@ -28,6 +29,7 @@ Examples:
   aotbuild --arch gfx942 --filter op=softmax,dtype=half manifests/rows.yaml
   aotbuild --arch gfx942 --dry-run manifests/*.yaml
   aotbuild --arch gfx942 --require 'spills == 0' manifests/memory.yaml
+  aotbuild check manifests/first.yaml
   aotbuild cache ls
 
 Exit status: 0 all built; 1 something did not compile or could not be written; 2 wrong usage or manifest.
@@ -74,12 +76,7 @@ def _list_archs(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 def _filters(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, frozenset[str]]:
-    from .plan.filters import parse_filters
-
-    try:
-        return parse_filters(texts)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
+    return filters_of(texts)
 
 
 @click.command(
@@ -164,7 +161,7 @@ def main(
 
     from .session import BuildError, Request, build
 
-    _log_to_stderr(verbose, quiet)
+    log_to_stderr(verbose, quiet)
     request = Request(
         manifests,
         tuple(dict.fromkeys(target for group in targets for target in group)),
@@ -191,9 +188,3 @@ def main(
     except KeyboardInterrupt:
         click.echo("aotbuild: interrupted; nothing was written, and what was compiled is in the cache", err=True)
         sys.exit(130)
-
-
-def _log_to_stderr(verbose: int, quiet: bool) -> None:
-    level = logging.ERROR if quiet else (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    logging.basicConfig(format="aotbuild: %(message)s", stream=sys.stderr)
-    logging.getLogger("aotbuild").setLevel(level)

@@ -75,6 +75,21 @@ def build(request: Request) -> int:
     if request.dry_run:
         _print_counts(console, bundles)
         return 0
+    outcome = make(request, bundles, console, requirements)
+    if outcome is None:
+        return 1
+    took = time.monotonic() - started
+    console.print(f"{outcome.compiled} compiled, {outcome.cached} from the cache, in {took:.1f} s")
+    return 0
+
+
+def make(
+    request: Request, bundles: list[PlannedBundle], console: Console, requirements: tuple[Expression, ...] = ()
+) -> Outcome | None:
+    """Compile what is planned, and write the bundles; None where that failed, once it has been said why.
+
+    Raises `ManifestError`, `BuildError` and `CacheError`.
+    """
     cache = CompileCache(request.cache_dir)
     remove_leftovers(Path(tempfile.gettempdir()))  # a build with nothing to compile makes no pool that does
     with _locked(request.output, [bundle.folder_name for bundle in bundles]):
@@ -90,19 +105,17 @@ def build(request: Request) -> int:
                 compile_missing(missing, cache, pool, outcome, advance)
         if outcome.failures:
             _print_failures(request, bundles, outcome)
-            return 1
+            return None
         for bundle in bundles:
             check_roles(bundle, outcome.kernels)
         if faults := _requirement_faults(bundles, outcome, requirements):
             print("\n".join(["aotbuild: --require is not met; no bundle was written", *faults]), file=sys.stderr)
-            return 1
+            return None
         # All of them first: where a reference is at fault, no bundle is written.
         vectors = _vectors(request, bundles)
         for bundle, selftest in zip(bundles, vectors, strict=True):
             _write(console, bundle, outcome, selftest, request.output)
-    took = time.monotonic() - started
-    console.print(f"{outcome.compiled} compiled, {outcome.cached} from the cache, in {took:.1f} s")
-    return 0
+    return outcome
 
 
 def plan(request: Request) -> list[PlannedBundle]:

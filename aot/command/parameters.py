@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -48,6 +49,16 @@ def native_targets() -> tuple[Target, ...]:
         return tuple(Target(arch) for arch in dict.fromkeys(device.arch for device in list_gpus()))
     except DeviceError as error:
         raise ValueError(f"'{NATIVE}' stands for the GPUs of this machine, and {error}") from None
+
+
+def filters_of(texts: Iterable[str]) -> dict[str, frozenset[str]]:
+    """What the texts of `--filter` ask for."""
+    from aot.plan.filters import parse_filters
+
+    try:
+        return parse_filters(texts)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--filter") from None
 
 
 class Size(click.ParamType):

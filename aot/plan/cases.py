@@ -98,7 +98,7 @@ def plan_cases(
         return ()
     _check_names_differ(manifest, op, specs)
     _check_reference(manifest, op)
-    index = _planning_index(op, variants, target)
+    index = planning_index(op, variants, target)
     planner = op_planner(index, op.name)
     planned = [_CasePlanner(manifest, op, i).plan(index, planner) for i in range(len(specs))]
     return tuple(case for case in planned if case is not None)
@@ -136,7 +136,7 @@ def _check_reference(manifest: Manifest, op: records.Op) -> None:
             raise manifest.error(path, f"op '{op.name}': {file} has no function '{name}'")
 
 
-def _planning_index(op: records.Op, variants: Iterable[VariantSpec], target: Target) -> records.Index:
+def planning_index(op: records.Op, variants: Iterable[VariantSpec], target: Target) -> records.Index:
     """An index whose variants have all that dispatch looks at, before any of them is compiled."""
     stubs = tuple(
         records.Variant(

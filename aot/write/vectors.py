@@ -30,7 +30,7 @@ import aot_runtime.contract.dtypes
 from aot.compile.cache import VECTORS, Cache
 from aot.compile.isolation import TimeLimitError, WorkerDiedError
 from aot.compile.project import CompileError, Project, described, is_interrupt
-from aot.compile.python_source import Closure, closure
+from aot.compile.python_source import Closure, closure, python_source
 from aot.manifest.schema import InputSpec
 from aot.manifest.yamlfile import Key, ManifestError
 from aot.plan.cases import SAME_DTYPE, PlannedCase, PlannedScalar, PlannedTensor, Recipe
@@ -67,12 +67,25 @@ class CaseError(AotError):
         self.message, self.path = message, path
 
 
+class NoBoundError(CaseError):
+    """The references do not say how far results of these numbers may be off."""
+
+
 @dataclass(frozen=True)
 class Computed:
     """Vectors, and the file → SHA-256 of all that was imported of the project to compute them."""
 
     vectors: CaseVectors
     digests: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """The inputs of a call and its exact results by tensor, and the largest |result - expected| that passes."""
+
+    inputs: Mapping[str, Array]
+    expected: Mapping[str, Array]
+    bounds: Mapping[str, float]
 
 
 Compute = Callable[[str, Recipe], Computed]
@@ -165,6 +178,40 @@ def _references(recipe: Recipe, modules: Project) -> _References:
     return _References(*(modules.attribute(source, name) for name in (function, function + SAME_DTYPE)))
 
 
+def expectation(root: str, recipe: Recipe) -> Expectation:
+    """What the references of a recipe make of its inputs; the exact one alone, where there is no other.
+
+    Raises `CompileError` where there is none, `CaseError`.
+    """
+    modules = Project(Path(root).resolve())
+    file, _, function = recipe.reference.rpartition(":")
+    source = python_source(Path(root), file)
+    with modules.active():
+        if source is None or source.may_define(function + SAME_DTYPE):
+            references = _references(recipe, modules)
+        else:
+            exact = modules.attribute(file, function)
+            references = _References(exact, exact)
+        return _Computation(recipe, references, modules.place).expectation()
+
+
+def draw_input(recipe: Recipe, tensor: PlannedTensor) -> Array:
+    """An input's values: from a generator of its own, so that one tensor does not depend on another."""
+    filled, dtype = tensor.filled, numpy_dtype(tensor.dtype)
+    if filled and filled.values is not None:
+        return _read_only(np.array(filled.values).astype(dtype).reshape(tensor.shape))
+    key = hashlib.sha256(f"{recipe.op} {tensor.name} {recipe.seed}".encode()).digest()[:16]
+    random = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
+    if filled and filled.range is not None:
+        low, high = filled.range
+        if dtype.kind not in "biu":
+            return _read_only(random.uniform(low, high, tensor.shape).astype(dtype))
+        whole = random.integers(int(low), int(high), tensor.shape, np.int64, endpoint=True)
+        return _read_only(whole.astype(dtype))
+    std = float(filled.std) if filled and filled.std is not None else 1.0
+    return _read_only((random.standard_normal(tensor.shape) * std).astype(dtype))
+
+
 class _Computation:
     """Computes the vectors of one case."""
 
@@ -172,13 +219,12 @@ class _Computation:
         self.recipe, self.references, self.place = recipe, references, place
 
     def run(self) -> CaseVectors:
-        recipe = self.recipe
-        inputs = {tensor.name: self._draw(tensor) for tensor in recipe.inputs}
-        exact = self._refer(self.references.exact, inputs)
-        same_dtype = self._refer(self.references.same_dtype, inputs)
-        expected = {tensor.name: rounded(exact[tensor.name], numpy_dtype(tensor.dtype)) for tensor in recipe.outputs}
-        bounds = {name: self._bound(name, expected[name], same_dtype[name]) for name in expected}
-        content = encode_vectors(inputs, expected)
+        recipe, found = self.recipe, self.expectation()
+        for name, expected in found.expected.items():
+            finite, bound = np.abs(expected[np.isfinite(expected)].astype(np.float64)), found.bounds[name]
+            if bound and finite.size and 0 < (most := finite.max()) <= bound:
+                raise CaseError(f"'{name}' could as well be 0: it is at most {most:.2e}, the bound is {bound:.2e}")
+        content = encode_vectors(found.inputs, found.expected)
         if len(content) > MAX_VECTOR_BYTES:
             raise CaseError(f"its vectors have {len(content)} bytes; at most {MAX_VECTOR_BYTES} are allowed", "call")
         digest = hashlib.sha256(content).hexdigest()
@@ -187,30 +233,22 @@ class _Computation:
             op=recipe.op,
             name=recipe.name,
             vectors=records.Blob(file, len(content), digest),
-            bounds=bounds,
+            bounds=dict(found.bounds),
             dtypes=dict(recipe.dtypes),
             scalars={scalar.name: scalar.value for scalar in recipe.scalars if scalar.stated},
             innermost=dict(recipe.innermost),
         )
         return CaseVectors(case, content)
 
-    # Inputs
-
-    def _draw(self, tensor: PlannedTensor) -> Array:
-        """An input's values: from a generator of its own, so that one tensor does not depend on another."""
-        filled, dtype = tensor.filled, numpy_dtype(tensor.dtype)
-        if filled and filled.values is not None:
-            return _read_only(np.array(filled.values).astype(dtype).reshape(tensor.shape))
-        key = hashlib.sha256(f"{self.recipe.op} {tensor.name} {self.recipe.seed}".encode()).digest()[:16]
-        random = np.random.Generator(np.random.Philox(key=int.from_bytes(key, "little")))
-        if filled and filled.range is not None:
-            low, high = filled.range
-            if dtype.kind not in "biu":
-                return _read_only(random.uniform(low, high, tensor.shape).astype(dtype))
-            whole = random.integers(int(low), int(high), tensor.shape, np.int64, endpoint=True)
-            return _read_only(whole.astype(dtype))
-        std = float(filled.std) if filled and filled.std is not None else 1.0
-        return _read_only((random.standard_normal(tensor.shape) * std).astype(dtype))
+    def expectation(self) -> Expectation:
+        """The inputs, what the exact reference makes of them, and how far results may be off."""
+        recipe = self.recipe
+        inputs = {tensor.name: draw_input(recipe, tensor) for tensor in recipe.inputs}
+        exact = self._refer(self.references.exact, inputs)
+        same_dtype = self._refer(self.references.same_dtype, inputs)
+        expected = {tensor.name: rounded(exact[tensor.name], numpy_dtype(tensor.dtype)) for tensor in recipe.outputs}
+        bounds = {name: self._bound(name, expected[name], same_dtype[name]) for name in expected}
+        return Expectation(inputs, expected, bounds)
 
     # Results
 
@@ -240,12 +278,8 @@ class _Computation:
     def _bound(self, name: str, expected: Array, same_dtype: Array) -> float:
         error = float(np.max(deviation(same_dtype, expected), initial=0.0))
         if error == np.inf:
-            raise CaseError(f"'{name}': the two references disagree on what is finite")
-        bound = float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(2 * error + self.recipe.floor))
-        finite = np.abs(expected[np.isfinite(expected)].astype(np.float64))
-        if bound and finite.size and 0 < finite.max() <= bound:
-            raise CaseError(f"'{name}' could as well be 0: it is at most {finite.max():.2e}, the bound is {bound:.2e}")
-        return bound
+            raise NoBoundError(f"'{name}': the two references disagree on what is finite")
+        return float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(2 * error + self.recipe.floor))
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:

@@ -137,7 +137,7 @@ def _paged_attention(
     k_scale, v_scale = (_spread(factors, k.shape[:3]) for factors in (k_scale, v_scale))
     for b, keys in enumerate(seqlens_k):
         at = np.arange(keys)
-        block, place = block_tables[b, at // block_size], at % block_size
+        block, place = block_tables[b, at // block_size].clip(0, len(k) - 1), at % block_size
         tokens = slice(cu_seqlens_q[b], cu_seqlens_q[b + 1])
         for h in range(heads):
             g = h // (heads // heads_kv)
@@ -229,7 +229,8 @@ def rotate(x: Array, cos: Array, sin: Array, positions: Array, interleaved: bool
     first, second = (
         (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)) if interleaved else (slice(0, pairs), slice(pairs, 2 * pairs))
     )
-    c, s = (angles[positions][:, None, :].astype(x.dtype) for angles in (cos, sin))
+    rows = positions.clip(0, len(cos) - 1)
+    c, s = (angles[rows][:, None, :].astype(x.dtype) for angles in (cos, sin))
     result[..., first] = x[..., first] * c - x[..., second] * s
     result[..., second] = x[..., second] * c + x[..., first] * s
     return result
@@ -385,7 +386,7 @@ def _mla_decode(
     out, lse = np.empty((*q.shape[:2], latent), precision.storage), np.empty(q.shape[:2], precision.compute)
     for b, keys in enumerate(seqlens_k):
         at = np.arange(keys)
-        rows = cache[block_tables[b, at // cache.shape[1]], at % cache.shape[1]]
+        rows = cache[block_tables[b, at // cache.shape[1]].clip(0, len(cache) - 1), at % cache.shape[1]]
         tokens = slice(cu_seqlens_q[b], cu_seqlens_q[b + 1])
         for h in range(q.shape[1]):
             out[tokens, h], lse[tokens, h] = attend(

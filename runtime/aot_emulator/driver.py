@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import sys
 import threading
 import time
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from aot_emulator.isa.archs import ARCHS, Arch
-from aot_emulator.machine.launch_options import Options
+from aot_emulator.machine.launch_options import Options, options_of_environment
 from aot_emulator.machine.launch_records import Launch
 from aot_emulator.machine.loader import Kernel, Module
 from aot_emulator.profile.counters import Statistics
@@ -31,9 +30,6 @@ _INVALID_VALUE, _OUT_OF_MEMORY = 1, 2
 _INVALID_DEVICE, _INVALID_IMAGE, _INVALID_HANDLE, _NOT_FOUND = 101, 200, 400, 500
 _CAPTURE_UNSUPPORTED = 900
 
-STRICT_VARIABLE = "AOTBUILD_EMULATOR_STRICT"
-IGNORE_VARIABLE = "AOTBUILD_EMULATOR_IGNORE"
-TIME_LIMIT_VARIABLE = "AOTBUILD_EMULATOR_TIME_LIMIT"
 _MEMORY_BYTES = 64 << 30
 _ADDRESSES = 1 << 40
 """Size of each device's part of the address space."""
@@ -90,7 +86,7 @@ class EmulatorDriver:
     exact_allocations = True
 
     def __init__(self, options: Options | None = None):
-        self.options = options or _options_of_environment()
+        self.options = options or options_of_environment()
         self.last = Statistics()
         self.record: list[Statistics] | None = None
         self._devices = [
@@ -145,6 +141,10 @@ class EmulatorDriver:
 
     def free_now(self, device: int, address: int) -> None:
         self._free("Free", device, address)
+
+    def memory(self, device: int) -> Memory:
+        """The memory of a device, for those who look into it."""
+        return self._device("GetMemory", device).memory
 
     def trim(self, device: int, keep: int) -> None:
         """Nothing to do: there is no pool."""
@@ -389,13 +389,3 @@ def _version_of(package: str) -> str:
         return version(package)
     except ImportError:
         return "unknown"
-
-
-def _options_of_environment() -> Options:
-    strict = os.environ.get(STRICT_VARIABLE, "") not in ("", "0")
-    ignored = frozenset(filter(None, os.environ.get(IGNORE_VARIABLE, "").replace(" ", "").split(",")))
-    limit = os.environ.get(TIME_LIMIT_VARIABLE) or None
-    try:
-        return Options(strict=strict, ignored=ignored, time_limit_s=None if limit is None else float(limit))
-    except ValueError as error:
-        raise DeviceError(f"{IGNORE_VARIABLE} or {TIME_LIMIT_VARIABLE}: {error}") from None

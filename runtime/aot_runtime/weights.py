@@ -164,7 +164,7 @@ def pack_int4(codes: Array) -> Array:
 
 def unpack_int4(packed: Array, k: int) -> Array:
     """The inverse of `pack_int4`: uint8 [n, k]."""
-    return np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)[:, :k]
+    return np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), 2 * packed.shape[1])[:, :k]
 
 
 def group_size(k: int, groups: int) -> int:

@@ -8,11 +8,17 @@ barrier that lockstep hides shows. Both give the same result for a kernel withou
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from aot_emulator.state.numerics import Numerics
+from aot_runtime.errors import DeviceError
+
+STRICT_VARIABLE = "AOTBUILD_EMULATOR_STRICT"
+IGNORE_VARIABLE = "AOTBUILD_EMULATOR_IGNORE"
+TIME_LIMIT_VARIABLE = "AOTBUILD_EMULATOR_TIME_LIMIT"
 
 FAULTS = ("bounds", "alignment", "uninitialised", "wait", "hazard", "race", "barrier")
 """The kinds of faults that strict mode finds."""
@@ -60,3 +66,14 @@ class Options:
         unknown = sorted(set(self.ignored) - set(FAULTS))
         if unknown:
             raise ValueError(f"{', '.join(unknown)}: no kind of fault; known: {', '.join(FAULTS)}")
+
+
+def options_of_environment() -> Options:
+    """What environment variables ask for. Raises `DeviceError` for a value that has no meaning."""
+    strict = os.environ.get(STRICT_VARIABLE, "") not in ("", "0")
+    ignored = frozenset(filter(None, os.environ.get(IGNORE_VARIABLE, "").replace(" ", "").split(",")))
+    limit = os.environ.get(TIME_LIMIT_VARIABLE) or None
+    try:
+        return Options(strict=strict, ignored=ignored, time_limit_s=None if limit is None else float(limit))
+    except ValueError as error:
+        raise DeviceError(f"{IGNORE_VARIABLE} or {TIME_LIMIT_VARIABLE}: {error}") from None

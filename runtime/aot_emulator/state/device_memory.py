@@ -129,6 +129,25 @@ class Memory:
         if found.written is not None:
             found.written[here] = 1
 
+    def write_some(self, address: int, content: Array, chosen: Array) -> None:
+        """Write the bytes of `content` (uint8 [nbytes]) that are `chosen` (bool); the others stay as they are, and
+        unwritten if they were. Raises `MemoryAccessError`.
+        """
+        found = self.find(address, max(1, content.size))
+        here = slice(address - found.base, address - found.base + content.size)
+        np.copyto(found.data[here], content, where=chosen)
+        if found.written is not None:
+            found.written[here] |= chosen
+
+    def written(self, address: int, nbytes: int) -> Array:
+        """Which bytes of one allocation were written (bool); all of them where that is not kept. Raises
+        `MemoryAccessError`.
+        """
+        found = self.find(address, max(1, nbytes))
+        if found.written is None:
+            return np.ones(nbytes, bool)
+        return found.written[address - found.base : address - found.base + nbytes].astype(bool)
+
     def copy(self, target: int, source: int, nbytes: int) -> None:
         """Copy within the memory: what was never written stays so. Raises `MemoryAccessError`."""
         found, origin = self.find(target, nbytes), self.find(source, nbytes)

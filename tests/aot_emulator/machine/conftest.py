@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from aot_emulator.driver import STRICT_VARIABLE
+from aot_emulator.machine.launch_options import STRICT_VARIABLE
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,264 @@
+"""Makes the planned calls on the emulator, and holds what they leave behind to what has to be so of every call.
+
+Strict mode finds what a kernel may not do while it runs. Beyond that: every element of an output is written, nothing
+between or beside elements is, inputs stay as they are, results are the same bytes however the tensors lie in memory and
+in whatever order wavefronts run, and they are what the op's reference gives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import msgspec
+import numpy as np
+from aot_emulator.driver import EmulatorDriver
+from aot_emulator.machine.launch_options import Options, Order
+
+from aot.compile.project import CompileError
+from aot.plan.cases import Recipe
+from aot.write.vectors import CaseError, Expectation, NoBoundError, draw_input
+from aot_runtime.bundle.codeobject import read_loaded_image
+from aot_runtime.bundle.line_table import LineTable, read_line_table
+from aot_runtime.bundle.vector_files import deviation
+from aot_runtime.call.callspec import parse_scalar
+from aot_runtime.call.decision import Decision
+from aot_runtime.contract.dtypes import numpy_dtype
+from aot_runtime.contract.records import CODE_FOLDER, Op
+from aot_runtime.errors import AotError, EmulationError, InstructionBudgetError, SanitizerError
+from aot_runtime.opened import Bundle
+
+from .findings import PACKED, STRIDED, Finding, layouts_text
+from .placing import Array, Placed, place, spot_of
+from .planning import PlannedCheck
+
+Refer = Callable[[Recipe], Expectation]
+"""What the references of a recipe make of it."""
+SLACK, ULPS, MOST = 4.0, 8.0, 0.1
+"""Results pass within `SLACK` times the bound of selftest vectors, whose calls are larger, so that it is known better;
+plus as many units in the last place of the coarsest dtype, relative to the largest result, but at most `MOST` of it."""
+SUM_ULPS = 64.0
+"""The same for floating-point results of two orders of wavefronts, where atomics may have added in another order."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A call that was made: its tensors afterwards, and what was found."""
+
+    placed: Mapping[str, Placed]
+    findings: list[Finding]
+
+    def results(self, op: Op) -> dict[str, Array]:
+        written = {tensor.name for tensor in op.tensors if tensor.role != "input"}
+        return {name: item.values() for name, item in self.placed.items() if name in written}
+
+
+class Runner:
+    """Runs the calls of a bundle that is open on an emulator of its own."""
+
+    def __init__(self, bundle: Bundle, driver: EmulatorDriver, time_limit_s: float):
+        self.bundle, self.driver, self.time_limit_s = bundle, driver, time_limit_s
+        self._lines = cache(self._read_lines)
+
+    def check(self, op: Op, planned: PlannedCheck, refer: Refer) -> list[Finding]:
+        """What is wrong with one call."""
+        inputs = {tensor.name: draw_input(planned.recipe, tensor) for tensor in planned.recipe.inputs}
+        packed_decision, strided_decision = planned.decisions
+        packed = self._run(op, planned, packed_decision, inputs, Order.LOCKSTEP)
+        findings = list(packed.findings)
+        if not findings and op.reference:
+            findings += self._refer(op, planned, packed.results(op), refer)
+        if packed.findings:
+            return _told(findings, PACKED, packed_decision)
+        strided = self._run(op, planned, strided_decision, inputs, Order.SERIAL)
+        if strided.findings or not planned.same_launches:
+            found = _told(strided.findings, STRIDED, strided_decision)
+        else:
+            found = list(self._compare(op, planned, inputs, packed.results(op), strided.results(op)))
+        return [*_told(findings, PACKED, packed_decision), *found]
+
+    # One call
+
+    def _run(
+        self, op: Op, planned: PlannedCheck, decision: Decision, inputs: Mapping[str, Array], order: Order
+    ) -> _Run:
+        device, memory = self.bundle.device, self.driver.memory(self.bundle.device.index)
+        self.driver.options = Options(order=order, strict=True, time_limit_s=self.time_limit_s)
+        device.trim()  # so that no workspace has what an earlier call left there
+        placed = {
+            name: place(device, memory, name, layout, inputs.get(name)) for name, layout in decision.layouts.items()
+        }
+        texts = planned.drawn.packed.scalars
+        scalars = {item.name: parse_scalar(op, item, texts.get(item.name)) for item in op.scalars}
+        given = {name: value for name, value in scalars.items() if value is not None}
+        try:
+            self.bundle[op.name](**{name: item.array for name, item in placed.items()}, **given)
+        except AotError as error:
+            return _Run(placed, [self._failure(op, error, placed)])
+        return _Run(placed, list(_left_behind(op, placed)))
+
+    def _failure(self, op: Op, error: AotError, placed: Mapping[str, Placed]) -> Finding:
+        """An error of a launch as a finding."""
+        if not isinstance(error, EmulationError):
+            return Finding("failed", f"{type(error).__name__}: {error}")
+        source, kernel = self._source(error), error.kernel or ""
+        if isinstance(error, InstructionBudgetError):
+            text = f"a launch did not end in {self.time_limit_s:g} s: an endless loop, or a short --time-limit"
+            return Finding("endless", text, source=source, kernel=kernel)
+        if not isinstance(error, SanitizerError):
+            return Finding("failed", str(error), source=source, kernel=kernel)
+        spot = spot_of(placed, error)
+        text = f"{spot.text}: {error.message}" if spot.text else error.message
+        hint = _hint(op, placed) if error.kind in ("bounds", "uninitialised", "race") else ""
+        text = f"{text}; {error.thread}, `{error.instruction}`{hint}"
+        return Finding(error.kind, text, spot.tensor, spot.index, source, kernel)
+
+    def _source(self, error: EmulationError) -> str:
+        """`file:line` of the instruction at fault."""
+        if error.code is None or error.pc is None or error.kernel is None:
+            return ""
+        start, table = self._lines(error.code, error.kernel)
+        place = table.place(start + error.pc)
+        return f"{place[0]}:{place[1]}" if place else ""
+
+    def _read_lines(self, code: str, kernel: str) -> tuple[int, LineTable]:
+        """(address of a kernel, lines of its code object)."""
+        image = next((self.bundle.path / CODE_FOLDER).glob(f"{code}.*")).read_bytes()
+        return read_loaded_image(image).symbols[kernel][0], read_line_table(image)
+
+    # Results
+
+    def _refer(self, op: Op, planned: PlannedCheck, results: Mapping[str, Array], refer: Refer) -> Iterator[Finding]:
+        """What differs from the reference."""
+        try:
+            known = refer(planned.recipe)
+        except NoBoundError:
+            return  # of these numbers nothing can be said
+        except CaseError as error:
+            yield Finding("reference", error.message)
+            return
+        except (CompileError, AotError) as error:
+            yield Finding("reference", f"{op.reference}: {error}")
+            return
+        floats = [layout.dtype for layout in planned.drawn.decision.layouts.values() if "float" in layout.dtype]
+        eps = max((float(ml_dtypes.finfo(numpy_dtype(dtype)).eps) for dtype in floats), default=0.0)
+        for name, expected in known.expected.items():
+            allowed = SLACK * known.bounds[name] + min(ULPS * eps, MOST) * _largest(expected)
+            if results[name].dtype.kind in "iu" and results[name].itemsize == 1:
+                allowed += 1  # a tie may be rounded either way
+            yield from _differing(name, results[name], expected, allowed)
+
+    def _compare(
+        self, op: Op, planned: PlannedCheck, inputs: Mapping[str, Array], packed: Mapping[str, Array],
+        strided: Mapping[str, Array],
+    ) -> Iterator[Finding]:  # fmt: skip
+        """What differs where the tensors lie in memory otherwise, or wavefronts run in another order."""
+        if not list(_changed(packed, strided)):
+            return
+        decision = planned.drawn.decision
+        serial = self._run(op, planned, decision, inputs, Order.SERIAL).results(op)
+        changes = list(_changed(packed, serial))
+        if changes:
+            for name, index, text in changes:
+                text = f"'{name}' at {list(index)} depends on the order in which wavefronts run: {text}"
+                yield Finding("order", text, name, index, memory=PACKED, layouts=layouts_text(decision))
+            return
+        for name, index, text in _changed(serial, strided):
+            cause = self._cause(op, planned, inputs, serial)
+            text = f"'{name}' at {list(index)} changes {cause}: {text}"
+            yield Finding("strides", text, name, index, memory=STRIDED, layouts=layouts_text(planned.strided))
+
+    def _cause(self, op: Op, planned: PlannedCheck, inputs: Mapping[str, Array], packed: Mapping[str, Array]) -> str:
+        """The tensor whose strides alone change results."""
+        base = planned.drawn.decision
+        for name, layout in planned.strided.layouts.items():
+            if layout.strides != base.layouts[name].strides:
+                one = msgspec.structs.replace(base, layouts={**base.layouts, name: layout})
+                run = self._run(op, planned, one, inputs, Order.SERIAL)
+                if run.findings or any(True for _ in _changed(packed, run.results(op))):
+                    return f"with the strides of '{name}', {list(layout.strides)}"
+        return "with strides"
+
+
+def _hint(op: Op, placed: Mapping[str, Placed]) -> str:
+    """That numbers of integer tensors, which may be places of other things, are any where no rule is declared."""
+    free = [
+        f"'{tensor.name}'"
+        for tensor in op.tensors
+        if tensor.name in placed and tensor.role != "output" and not (tensor.range or tensor.offsets)
+        if placed[tensor.name].array.dtype.kind in "iu" and placed[tensor.name].array.dtype.itemsize >= 4
+    ]
+    return f"; the contract allows any numbers in {', '.join(free)}, `range` says which it means" if free else ""
+
+
+def _told(findings: list[Finding], memory: str, decision: Decision) -> list[Finding]:
+    return [replace(item, memory=memory, layouts=layouts_text(decision)) for item in findings]
+
+
+def _left_behind(op: Op, placed: Mapping[str, Placed]) -> Iterator[Finding]:
+    """What is wrong with the memory of a call's tensors after it."""
+    roles = {tensor.name: tensor.role for tensor in op.tensors}
+    for name, item in placed.items():
+        if not item.nbytes:
+            continue
+        if roles[name] == "output" and (missing := item.unwritten_elements()).any():
+            index = _first(missing)
+            count = f"{np.count_nonzero(missing)} of {missing.size} elements"
+            text = f"output '{name}' has no value at {list(index)}: {count} were not written"
+            yield Finding("unwritten", text, name, index)
+        outside = np.flatnonzero(item.written() & ~item.is_element)
+        if outside.size:
+            where = item.spot(int(outside[0])).text
+            yield Finding("outside", f"{outside.size} bytes were written that are no element's, first {where}", name)
+        if roles[name] == "input":
+            altered = np.flatnonzero(item.content() != item.before)
+            if altered.size:
+                spot = item.spot(int(altered[0]))
+                yield Finding("altered", f"input {spot.text} was written to", name, spot.index)
+
+
+def _changed(one: Mapping[str, Array], other: Mapping[str, Array]) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    """(tensor, index, both values) of each tensor that has not the same numbers."""
+    for name, values in one.items():
+        raw = [np.ascontiguousarray(array).view(f"u{array.itemsize}") for array in (values, other[name])]
+        wrong = raw[0] != raw[1]
+        if wrong.any() and values.dtype.kind not in "biu":
+            eps = float(ml_dtypes.finfo(values.dtype).eps)
+            wrong &= deviation(values, other[name]) > SUM_ULPS * eps * _largest(values)
+        if wrong.any():
+            index = _first(wrong)
+            yield name, index, f"{_shown(values[index])} and {_shown(other[name][index])}"
+
+
+def _differing(name: str, actual: Array, expected: Array, allowed: float) -> Iterator[Finding]:
+    """What is further from the reference's results than it may be."""
+    wrong = deviation(actual, expected) > allowed
+    if wrong.any():
+        index = _first(wrong)
+        count = f"{np.count_nonzero(wrong)} of {wrong.size} elements differ by more than {allowed:.2g}"
+        values = f"{_shown(actual[index])}, the reference gives {_shown(expected[index])}"
+        text = f"'{name}' at {list(index)} is {values}: {count}"
+        yield Finding("reference", text, name, index)
+
+
+def _first(wrong: Array) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.argwhere(wrong)[0])
+
+
+def _largest(values: Array) -> float:
+    finite = np.abs(values.astype(np.float64))
+    return float(np.max(finite, initial=0.0, where=np.isfinite(finite)))
+
+
+def _shown(value: Any) -> str:
+    return f"{float(value):.6g}"
+
+
+def run_case(runner: Runner, op: Op, planned: PlannedCheck, refer: Refer) -> tuple[list[Finding], float]:
+    """(what is wrong with a call, seconds that it took)."""
+    started = time.monotonic()
+    return runner.check(op, planned, refer), time.monotonic() - started

@@ -1,0 +1,138 @@
+"""One run of `aotbuild check`: plan calls of every op, build the variants that they need, and run the calls."""
+
+from __future__ import annotations
+
+import shlex
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from aot_emulator.driver import EmulatorDriver
+from aot_emulator.isa.archs import ARCHS
+from aot_emulator.machine.launch_options import Options
+from rich.console import Console
+
+from aot.compile.isolation import ForkedProcess
+from aot.plan.bundles import PlannedBundle
+from aot.plan.cases import Recipe
+from aot.session import Request, make, plan
+from aot.write.vectors import Expectation, expectation
+from aot_runtime.bundle.reading import read_index
+from aot_runtime.device.device import Device
+from aot_runtime.device.drivers import device_for_arch
+from aot_runtime.errors import DeviceError
+from aot_runtime.opened import Bundle
+
+from .findings import CaseReport, OpReport, call_text, variants_text
+from .planning import PlannedCheck, PlannedOp, narrowed, plan_op
+from .running import Runner, run_case
+
+Tell = Callable[[OpReport], None]
+"""Called with the report of each op, as soon as it is there."""
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """What was asked for on the command line.
+
+    Attributes:
+        build: the manifests, and how variants are built; where they are written to is decided here.
+        count: calls of each op.
+        case: make this one alone; None: all.
+        time_limit_s: of one launch on the emulator.
+        words: of the command line that say which variants there are, to be said again.
+    """
+
+    build: Request
+    seed: int
+    count: int
+    case: int | None
+    time_limit_s: float
+    words: tuple[str, ...]
+
+
+def check(request: CheckRequest, tell: Tell) -> list[OpReport] | None:
+    """The report of every op; None where something did not compile, which has been said then.
+
+    Raises `ManifestError`, `BuildError` and `CacheError` as a build does, `DeviceError` for what is not emulated.
+    """
+    for target in request.build.targets:
+        if target.arch not in ARCHS:
+            raise DeviceError(f"the emulator has no {target.arch}; it has {', '.join(ARCHS)}")
+    quiet = request.build.quiet
+    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False, quiet=quiet)
+    bundles = plan(request.build)
+    reports: list[OpReport] = []
+    with tempfile.TemporaryDirectory(prefix="aotbuild-check-") as folder:
+        build = replace(request.build, output=Path(folder))
+        checked = [_Checked(request, bundle) for bundle in bundles]
+        needed = [item.needed for item in checked if item.needed is not None]
+        if needed and make(build, needed, Console(quiet=True) if not console.is_terminal else console) is None:
+            return None
+        for item in checked:
+            for report in item.run(Path(folder), console):
+                reports.append(report)
+                tell(report)
+    return reports
+
+
+class _Checked:
+    """One bundle: its calls, planned, and how they are run."""
+
+    def __init__(self, request: CheckRequest, bundle: PlannedBundle):
+        self.request, self.bundle = request, bundle
+        self.driver = EmulatorDriver(Options(strict=True))
+        self.device = Device(self.driver, device_for_arch(self.driver, bundle.target.arch))
+        sources = {source.name: source.manifest for source in bundle.manifest.sources}
+        self.ops = [self._planned(plan_op(bundle, sources[op.name], op, self.device, request.seed, self._count))
+                    for op in bundle.ops]  # fmt: skip
+        self.needed = narrowed(bundle, self.ops) if any(op.checks for op in self.ops) else None
+
+    @property
+    def _count(self) -> int:
+        return self.request.count if self.request.case is None else self.request.case + 1
+
+    def _planned(self, op: PlannedOp) -> PlannedOp:
+        """The calls that were asked for, of all that are drawn before them."""
+        case = self.request.case
+        if case is None:
+            return op
+        checks = tuple(item for item in op.checks if item.number == case)
+        return replace(op, checks=checks, refusal=op.refusal or ("" if checks else f"there is no case {case}"))
+
+    def run(self, output: Path, console: Console) -> Iterator[OpReport]:
+        """The report of each op."""
+        folder = output / self.bundle.folder_name
+        opened = Bundle(folder, read_index(folder), self.device, check_contents=True) if self.needed else None
+        with ForkedProcess(self.request.build.timeout) as process:
+            for op in self.ops:
+                if opened is None or not op.checks:
+                    yield OpReport(op.op.name, self.bundle.target.arch, (), op.refusal)
+                    continue
+                runner = Runner(opened, self.driver, self.request.time_limit_s)
+                with console.status(f"checking {op.op.name}"):
+                    cases = tuple(self._case(runner, op, item, process) for item in op.checks)
+                yield OpReport(op.op.name, self.bundle.target.arch, cases)
+
+    def _case(self, runner: Runner, op: PlannedOp, planned: PlannedCheck, process: ForkedProcess) -> CaseReport:
+        def refer(recipe: Recipe) -> Expectation:
+            return process.run(expectation, str(op.manifest.root), recipe)
+
+        findings, seconds = run_case(runner, op.op, planned, refer)
+        return CaseReport(
+            planned.number,
+            call_text(op.op, planned.drawn.packed, planned.drawn.decision),
+            tuple(dict.fromkeys(text for found in planned.decisions for text in variants_text(op.op, found))),
+            tuple(findings),
+            seconds,
+            self._again(op.op.name, planned.number),
+        )
+
+    def _again(self, op: str, case: int) -> str:
+        """The command that makes a call again."""
+        words = [
+            "aotbuild", "check", *map(str, self.request.build.manifests), *self.request.words, "--arch",
+            self.bundle.target.arch, "--op", op, "--seed", str(self.request.seed), "--case", str(case),
+        ]  # fmt: skip
+        return shlex.join(words)

@@ -1,0 +1,122 @@
+"""`aotbuild check`: random calls of every op on the emulator, before any GPU makes them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from aot.command.logs import log_to_stderr
+from aot.command.parameters import Archs, filters_of
+from aot.targets import Target, parse_arch
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
+
+EPILOG = """\b
+Examples:
+  aotbuild check manifests/first.yaml
+  aotbuild check manifests/rows.yaml --op softmax --filter dtype=half --count 2
+  aotbuild check manifests/rows.yaml --op silu_mul --seed 7 --case 1
+
+Exit status: 0 nothing was found; 1 something is wrong, or could not be checked; 2 wrong usage or manifest.
+"""
+
+
+@click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("manifests", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--arch", "targets", type=Archs(), multiple=True, default=[(parse_arch("gfx942"),)], show_default="gfx942",
+    help="Architectures to check for, of those that the emulator has; with commas between them.",
+)  # fmt: skip
+@click.option(
+    "--filter", "filters", multiple=True, metavar="AXIS=VALUE,…",
+    help="Check only variants with these values, as for a build.",
+)  # fmt: skip
+@click.option("--op", "ops", multiple=True, metavar="OP", help="Check this op only; may be repeated.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all that is random.")
+@click.option("--count", type=click.IntRange(1), default=6, show_default=True, help="Calls of each op.")
+@click.option("--case", type=click.IntRange(0), help="Make this call only, by its number.")
+@click.option(
+    "--time-limit", type=click.FloatRange(min=0, min_open=True), default=60, show_default=True, metavar="SECONDS",
+    help="Time that one launch on the emulator may take.",
+)  # fmt: skip
+@click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes that compile. [default: by cores, memory]")
+@click.option(
+    "--cache-dir", type=click.Path(path_type=Path), envvar="AOTBUILD_CACHE_DIR", show_envvar=True,
+    help="Compiled variants are kept here. [default: ~/.cache/aotbuild]",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("-v", "--verbose", count=True, help="Print findings that repeat earlier ones, too, and log what is done.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing of ops that are right.")
+def check(
+    manifests: tuple[Path, ...], targets: tuple[tuple[Target, ...], ...], filters: tuple[str, ...],
+    ops: tuple[str, ...], seed: int, count: int, case: int | None, time_limit: float, jobs: int | None,
+    cache_dir: Path | None, as_json: bool, verbose: int, quiet: bool,
+) -> None:  # fmt: skip
+    """Run a few random calls of every op of MANIFESTS on the emulator, in strict mode.
+
+    A few variants of each op are compiled, and called with small tensors whose extents fit no block: packed ones, and
+    the same numbers with gaps and dims in another order. What is held: no access out of bounds or of memory that
+    nothing wrote, no race; every element of an output written, and nothing else; results that depend neither on
+    strides nor on the order of wavefronts, and that the op's `reference` confirms, where it has one.
+    """
+    from aot.compile.cache import CacheError
+    from aot.manifest.yamlfile import ManifestError
+    from aot.session import BuildError, Request
+    from aot_runtime.errors import DeviceError
+
+    log_to_stderr(verbose, quiet)
+    words = [word for text in filters for word in ("--filter", text)]
+    build = Request(
+        manifests=manifests,
+        targets=tuple(dict.fromkeys(target for group in targets for target in group)),
+        output=Path(),
+        jobs=jobs,
+        filters=filters_of((*filters, *(f"op={op}" for op in ops))),
+        requirements=(),
+        dry_run=False,
+        timeout=600,
+        cache_dir=cache_dir,
+        line_info=True,
+        tracebacks=bool(verbose),
+        quiet=quiet or as_json,
+    )
+    try:
+        from aot.check.session import CheckRequest
+        from aot.check.session import check as run
+
+        request = CheckRequest(build, seed, count, case, time_limit, tuple(words))
+        reports = run(request, (lambda report: None) if as_json else _Printer(verbose > 0, quiet))
+    except (ManifestError, DeviceError) as error:
+        for message in getattr(error, "messages", [str(error)]):
+            click.echo(f"aotbuild: error: {message}", err=True)
+        sys.exit(EXIT_USAGE)
+    except (BuildError, CacheError) as error:
+        click.echo(f"aotbuild: error: {error}", err=True)
+        sys.exit(EXIT_FAILED)
+    if reports is None:
+        sys.exit(EXIT_FAILED)
+    passed = all(report.passed for report in reports)
+    if as_json:
+        data = {"seed": seed, "passed": passed, "ops": [report.data for report in reports]}
+        click.echo(json.dumps(data, indent=1))
+    elif not quiet:
+        wrong = sum(not report.passed for report in reports)
+        click.echo(f"{len(reports)} ops, {f'{wrong} of them wrong' if wrong else 'nothing found'}; seed {seed}")
+    sys.exit(0 if passed else EXIT_FAILED)
+
+
+class _Printer:
+    """Prints the report of each op."""
+
+    def __init__(self, every: bool, quiet: bool):
+        self.every, self.quiet = every, quiet
+
+    def __call__(self, report: object) -> None:
+        from aot.check.findings import OpReport
+
+        assert isinstance(report, OpReport)
+        if not (self.quiet and report.passed):
+            click.echo("\n".join(report.lines(24, self.every)))

@@ -1,0 +1,191 @@
+"""`aotbuild check`: faults that are planted in kernels and manifests are found and named, and what is right passes."""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.building.builds import Project
+from tests.support.building.projects import edit
+
+HEAD = "import triton\nimport triton.language as tl\n"
+KERNEL = """
+
+@triton.jit
+def add_transposed(a, b, out, rows, cols, a_r, a_c, b_r, b_c, o_r, o_c, BLOCK: tl.constexpr):
+    r = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    mask = (r < rows) & (c < cols)
+    x = tl.load(a + r * a_r + c * a_c, mask=mask)
+    y = tl.load(b + c * b_r + r * b_c, mask=mask)
+    tl.store(out + r * o_r + c * o_c, x + y, mask=mask)
+"""
+OP = """\
+  add_transposed:
+    reference: reference.py:add_transposed
+    tensors:
+      a: {shape: [rows, cols], dtype: float32, contiguous: []}
+      b: {shape: [cols, rows], dtype: float32, contiguous: []}
+      out: {shape: [rows, cols], dtype: float32, role: output, contiguous: []}
+    specialisations: [general]
+    launches:
+      - kernel: k.py:add_transposed
+        grid: ["cdiv(rows, BLOCK)", "cdiv(cols, BLOCK)"]
+        bind: {a_r: "stride(a, 0)", a_c: "stride(a, 1)", b_r: "stride(b, 0)", b_c: "stride(b, 1)",
+               o_r: "stride(out, 0)", o_c: "stride(out, 1)"}
+        configs: [{blocks: {BLOCK: 16}, options: {num_warps: 1}}]
+"""
+GATHER = """
+
+@triton.jit
+def gather(x, index, out, count, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.load(index + i, mask=i < count)
+    tl.store(out + i, tl.load(x + at, mask=i < count), mask=i < count)
+"""
+GATHER_OP = """\
+  gather:
+    tensors:
+      x: {shape: [size], dtype: float32, contiguous: [0]}
+      index: {shape: [count], dtype: int32, contiguous: [0], range: [0, size - 1]}
+      out: {shape: [count], dtype: float32, role: output, contiguous: [0]}
+    specialisations: [general]
+    launches:
+      - {kernel: "k.py:gather", grid: ["cdiv(count, BLOCK)"], configs: [{blocks: {BLOCK: 16}, options: {num_warps: 1}}]}
+"""
+REFERENCE = "def add_transposed(a, b):\n    return a + b.T\n"
+
+Edits = tuple[tuple[str, str], ...]
+REFERENCED = ("    reference: reference.py:add_transposed\n", "")
+FAULTS: Mapping[str, tuple[str, Edits, str, str]] = {
+    # name → (in the kernel or the manifest, edits, kind that is found, tensor that is named)
+    "swapped_strides": ("kernel", (("c * b_r + r * b_c", "c * b_c + r * b_r"),), "bounds|uninitialised|strides", "b"),
+    "packed_assumed": ("kernel", (("c * a_c, ", "c, "),), "uninitialised|strides", "a"),
+    "mask_off_by_one": ("kernel", (("(c < cols)", "(c <= cols)"),), "bounds", "a|b"),
+    "mask_forgotten": ("kernel", (("r * b_c, mask=mask", "r * b_c"),), "bounds", "b"),
+    "tail_unwritten": ("kernel", (("x + y, mask=mask", "x + y, mask=mask & (c != cols - 1)"),), "unwritten", "out"),
+    "output_read": ("kernel", (("x + y,", "x + y + tl.load(out + r * o_r + c * o_c, mask=mask),"),), "uninitialised",
+                    "out"),
+    "gaps_written": ("kernel", (("o_c, x + y, mask=mask", "o_c + tl.where(c == cols - 1, 1, 0), x + y, mask=mask"),),
+                     "bounds|race|unwritten", "out"),
+    "wrong_number": ("kernel", (("x + y", "x - y"),), "reference", "out"),
+    "grid_rounded_down": ("manifest", (("cdiv(rows, BLOCK)", "rows // BLOCK"),), "unwritten", "out"),
+    "strides_swapped_in_bind": ("manifest", (('b_r: "stride(b, 0)", b_c: "stride(b, 1)"',
+                                              'b_r: "stride(b, 1)", b_c: "stride(b, 0)"'),),
+                                "bounds|uninitialised|strides|reference", "b|out"),
+    "extents_swapped_in_bind": ("manifest", (("bind: {", "bind: {rows: cols, cols: rows, "),),
+                                "bounds|unwritten|race", "a|b|out"),
+}  # fmt: skip
+
+
+def ops_and_kernels() -> tuple[str, str]:
+    """A manifest of one op for each fault, one with none and one whose index may be any number; and their kernels."""
+    ops, kernels = "bundle: tiny\nops:\n" + OP + GATHER_OP, HEAD + KERNEL + GATHER
+    for name, (where, edits, _, _) in FAULTS.items():
+        edits = (*edits, ("def add_transposed", f"def {name}")) if where == "kernel" else edits
+        kernels += edit(KERNEL, *edits) if where == "kernel" else ""
+        changes = (("  add_transposed:\n", f"  {name}:\n"),)
+        changes += (("k.py:add_transposed", f"k.py:{name}"),) if where == "kernel" else edits
+        ops += edit(OP, *changes, *(() if name in ("wrong_number", "strides_swapped_in_bind") else (REFERENCED,)))
+    any_index = edit(GATHER_OP, ("  gather:\n", "  any_index:\n"), (", range: [0, size - 1]", ""))
+    return ops + any_index, kernels
+
+
+def write(folder: Path, ops: str, kernels: str) -> Project:
+    (folder / "reference.py").write_text(REFERENCE)
+    return Project(folder, ops, kernels)
+
+
+def check(project: Project, *options: str) -> tuple[int, str]:
+    words = ["check", str(project.manifest), "--cache-dir", str(project.cache), *options]
+    result = project.invoke(words)
+    return result.exit_code, result.output
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return write(tmp_path_factory.mktemp("check"), *ops_and_kernels())
+
+
+@pytest.fixture(scope="module")
+def reports(project: Project) -> dict[str, Any]:
+    status, output = check(project, "--json", "--count", "2")
+    assert status == 1
+    data = json.loads(output)
+    assert not data["passed"] and data["seed"] == 0
+    return {report["op"]: report for report in data["ops"]}
+
+
+def test_what_is_right_passes(reports: dict[str, Any]):
+    assert [reports[name]["passed"] for name in ("add_transposed", "gather")] == [True, True]
+    assert len(reports["gather"]["cases"]) == 2
+    passed = {name for name, report in reports.items() if report["passed"]}
+    assert passed == {"add_transposed", "gather"}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found_and_named(reports: dict[str, Any], name: str):
+    _, _, kind, tensor = FAULTS[name]
+    findings = [finding for case in reports[name]["cases"] for finding in case["findings"]]
+    assert findings
+    assert {True} == {bool(re.fullmatch(kind, finding["kind"])) for finding in findings}, findings
+    assert any(re.fullmatch(tensor, finding["argument"]) for finding in findings), findings
+
+
+def test_a_finding_has_the_line_of_the_kernel(reports: dict[str, Any], project: Project):
+    finding = next(case["findings"][0] for case in reports["mask_forgotten"]["cases"] if case["findings"])
+    file, line = finding["source"].split(":")
+    source = (project.folder / file).read_text().splitlines()
+    assert "tl.load(b + c * b_r + r * b_c)" in source[int(line) - 1]
+
+
+def test_an_index_that_may_be_any_is_told(reports: dict[str, Any]):
+    text = json.dumps(reports["any_index"])
+    assert "'index'" in text and "`range`" in text
+
+
+def test_the_command_that_is_told_makes_the_same_call_again(reports: dict[str, Any], project: Project):
+    case = next(case for case in reports["tail_unwritten"]["cases"] if case["number"] == 1)
+    words = shlex.split(case["again"])[3:]
+    status, output = check(project, *words, "--json")
+    again = json.loads(output)["ops"]
+    assert status == 1 and [report["op"] for report in again] == ["tail_unwritten"]
+    assert [(found["call"], found["findings"]) for found in again[0]["cases"]] == [(case["call"], case["findings"])]
+    status, output = check(project, *words)
+    assert status == 1
+    assert output.startswith("FAILED  tail_unwritten") and "case 1: a=float32" in output and "again: aotbuild" in output
+
+
+STORE = "    tl.store("
+ALTERS_INPUT = ((STORE, f"{STORE}a + r * a_r + c * a_c, y, mask=mask)\n{STORE}"),)
+NO_OUTPUT = (("dtype: float32, role: output", "dtype: float32"),)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "op", "said"),
+    [
+        (edit(KERNEL, *ALTERS_INPUT), OP, "writes to 'a', which is an input"),
+        (KERNEL, edit(OP, *NO_OUTPUT), "writes to 'out', which is an input"),
+    ],
+    ids=["input_written", "wrong_role"],
+)
+def test_roles_are_held_to_what_kernels_do(tmp_path: Path, kernel: str, op: str, said: str):
+    status, output = check(write(tmp_path, "bundle: tiny\nops:\n" + op, HEAD + kernel))
+    assert status == 2 and said in output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--op", "gater"), "did you mean 'gather'?"),
+        (("--arch", "sm_90"), "the emulator has no sm_90; it has gfx942"),
+        (("--filter", "x"), "'x' is not axis=value"),
+    ],
+)
+def test_wrong_usage(project: Project, words: tuple[str, ...], said: str):
+    status, output = check(project, *words)
+    assert status == 2 and said in output
