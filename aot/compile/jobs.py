@@ -8,7 +8,7 @@ from typing import Any
 from aot.targets import Target, parse_arch
 from aot_runtime.bundle.codeobject import KernelMetadata
 
-from .project import CompileError
+from .errors import CompileError
 
 Constant = int | float | bool | str | None
 
