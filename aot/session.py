@@ -139,8 +139,15 @@ def plan(request: Request) -> list[PlannedBundle]:
         raise ManifestError(faults)
     with ForkedProcess(request.timeout) as process:
 
+        told: set[str] = set()
+
         def inspect(root: str, path: str) -> KernelSource:
-            return process.run(inspect_kernel, root, path)
+            kernel: KernelSource = process.run(inspect_kernel, root, path)
+            for line in kernel.left_out:
+                if line not in told:
+                    LOG.info("%s", line)
+            told.update(kernel.left_out)
+            return kernel
 
         return [
             plan_bundle(manifest, target, filters, request.line_info, inspect)

@@ -19,7 +19,7 @@ import numpy as np
 from aot_emulator.driver import EmulatorDriver
 from aot_emulator.machine.launch_options import Options, Order
 
-from aot.compile.project import CompileError
+from aot.compile.errors import CompileError
 from aot.plan.cases import Recipe
 from aot.write.vectors import CaseError, Expectation, NoBoundError, draw_input
 from aot_runtime.bundle.codeobject import read_loaded_image

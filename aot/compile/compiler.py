@@ -17,11 +17,12 @@ from aot_runtime.errors import BundleError
 
 from .accesses import pointer_accesses, watched_stages
 from .constants import triton_constant
+from .errors import CompileError, KernelFileError, is_interrupt
 from .jobs import CompiledKernel, CompileJob, job_target
 from .kernargs import KernargField, kernarg_bytes, kernarg_layout
 from .kernel_source import sources_hash, split_function, tuple_classes
 from .keys import JobKeys
-from .project import CompileError, KernelFileError, is_interrupt, project
+from .project import project
 from .reasons import compile_error
 from .settings import parsed_options, pinned_knobs, plain_options, quiet_triton
 from .tuples import TupleError, member_paths, nested_types

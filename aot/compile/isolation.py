@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from aot_runtime.errors import AotError
 
-from .project import CompileError, described
+from .errors import CompileError, described
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from aot.targets import Target, parse_arch
 from aot_runtime.bundle.codeobject import KernelMetadata
 
 from .constants import Constant
-from .project import CompileError
+from .errors import CompileError
 
 
 @dataclass(frozen=True)

@@ -18,17 +18,18 @@ from aot_runtime.contract.dtypes import SCALAR_TYPES
 
 from .autotuning import Autotuning, read_autotuning
 from .constants import dtype_of
-from .project import CompileError, described, is_interrupt, project
+from .errors import CompileError, described, is_interrupt
+from .project import project
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
 
 
 def load_kernel(root: Path | str, source: str, function: str) -> JITFunction:
-    """The `@triton.jit` function of a file, with any `@triton.autotune` and `@triton.heuristics` around it taken off.
+    """The `@triton.jit` function of a file, with all that it reads; decorators around `@triton.jit` are taken off.
 
     Args:
-        root: project root; importable while the file is, so `from kernels.attention.masks import …` works.
+        root: project root: `from kernels.attention.masks import …` finds modules from there.
         source: path of the file from `root`.
 
     Raises:
@@ -85,14 +86,16 @@ class KernelSource:
 
     Attributes:
         digest: its `source_hash`.
-        sources: (file from the root, SHA-256 of what was read) of each file that was imported for it, at least.
+        sources: (file from the root, SHA-256 of what was read) of each file that was read for it, at least.
         autotuning: what the decorators around it say.
+        left_out: of each of these files what it needed and could not evaluate, in a line.
     """
 
     parameters: tuple[Parameter, ...]
     digest: str
     sources: tuple[tuple[str, str], ...]
     autotuning: Autotuning = field(default_factory=Autotuning)
+    left_out: tuple[str, ...] = ()
 
 
 def inspect_kernel(root: Path | str, path: str) -> KernelSource:
@@ -108,7 +111,7 @@ def inspect_kernel(root: Path | str, path: str) -> KernelSource:
                 raise
             reason = f"{function!r} in {source} cannot be read: {described(error)}{modules.place(error.__traceback__)}"
             raise CompileError(reason, traceback.format_exc()) from error
-        return KernelSource(parameters, digest, tuple(sorted(modules.digests.items())), autotuning)
+        return KernelSource(parameters, digest, tuple(sorted(modules.digests.items())), autotuning, modules.left_out())
 
 
 def kernel_parameters(kernel: JITFunction) -> tuple[Parameter, ...]:
@@ -138,8 +141,16 @@ def tuple_classes(kernel: JITFunction) -> dict[str, Any]:
     found = {name: parameter.annotation for name, parameter in kernel.signature.parameters.items()}
     scope = kernel.get_capture_scope()
     # In a file with postponed annotations they are text.
-    resolved = {name: scope.get(value) if isinstance(value, str) else value for name, value in found.items()}
+    resolved = {name: _named(value, scope) if isinstance(value, str) else value for name, value in found.items()}
     return {name: value for name, value in resolved.items() if _is_tuple_class(value)}
+
+
+def _named(text: str, scope: dict[str, Any]) -> Any:
+    """What an annotation means that is text."""
+    try:
+        return _resolve(ast.parse(text, mode="eval").body, scope)
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _is_tuple_class(value: Any) -> bool:

@@ -32,9 +32,9 @@ import pebble
 from aot_runtime.errors import AotError
 
 from .compiler import compile_job
+from .errors import CompileError
 from .isolation import TimeLimitError, WorkerDiedError, die_with, ending
 from .jobs import CompiledKernel, CompileJob
-from .project import CompileError
 
 T = TypeVar("T")
 

@@ -1,56 +1,42 @@
-"""The modules of a project: every file is read once, and what was read is what runs and what is hashed."""
+"""The modules of a project: every file is read once, and what was read is what runs and what is hashed.
+
+Of a kernel's file just that is run which the kernel needs (`SourceModule`); a numpy reference is run whole.
+"""
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
-import importlib
 import importlib.util
 import io
 import linecache
-import signal
+import os
 import sys
-import sysconfig
 import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from difflib import get_close_matches
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from aot.paths import is_file, is_folder
-from aot_runtime.errors import AotError
+
+from .bindings import read_bindings
+from .closures import Closures
+from .errors import CompileError as CompileError
+from .errors import KernelFileError, KernelFunctionError, described, is_interrupt
+from .import_paths import ImportPaths, installed_folders, submodule
+from .source_module import ABSENT, SourceModule
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
 
 MAX_SOURCE_BYTES = 16 << 20
-
-
-class CompileError(AotError):
-    """A kernel cannot be built.
-
-    Attributes:
-        reason: what is wrong, in a few lines, with the offending line of the kernel where there is one.
-        traceback_text: the full Python traceback of the cause; empty where the reason says it all.
-    """
-
-    def __init__(self, reason: str, traceback_text: str = ""):
-        super().__init__(reason, traceback_text)
-        self.reason, self.traceback_text = reason, traceback_text
-
-    def __str__(self) -> str:
-        return self.reason
-
-
-class KernelFileError(CompileError):
-    """A kernel file is missing, cannot be imported, or changed during the build."""
-
-
-class KernelFunctionError(CompileError):
-    """A kernel file has no `@triton.jit` function of the name."""
 
 
 @functools.cache
@@ -59,94 +45,119 @@ def project(root: Path | str) -> Project:
     return Project(Path(root).resolve())
 
 
-# Importing changes the process's module table, and compiling Triton's settings: one thread at a time does either.
+# Loading changes the process's module table, and compiling Triton's settings: one thread at a time does either.
 PROCESS_LOCK = threading.RLock()
 
 
 class Project:
     """The modules of one project root. They are in `sys.modules` only while `active`, so that two roots, or a root and
-    the process's own packages, may have modules of the same name; they are imported anew once a file has changed.
+    the process's own packages, may have modules of the same name; they are loaded anew once a file has changed.
 
     Attributes:
-        digests: every file of the project that was imported, by its path from the root, and the SHA-256 of what it was
+        digests: every file of the project that was read, by its path from the root, and the SHA-256 of what it was
             then; complete once no longer `active`.
     """
 
     def __init__(self, root: Path):
         self.root = root
         self.digests: dict[str, str] = {}
-        self._modules: dict[str, ModuleType] = {}
+        self._paths = ImportPaths(root)
         self._expected: Mapping[str, str] = {}
+        self._aside: dict[str, ModuleType | None] = {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self.digests = {}
+        self._changed: KernelFileError | None = None
+        self._by_path: dict[Path, SourceModule] = {}
+        self._by_name: dict[str, SourceModule] = {}
+        self._closures = Closures(self._by_name.get, self.place)
 
     @contextmanager
     def active(self, expected: Mapping[str, str] | None = None) -> Iterator[Project]:
         """Make the project's modules importable, and no other project's.
 
         Args:
-            expected: file → digest. Where given, no file of another digest is imported, and what was imported of these
-                digests is used, whatever the files are by now; else what was imported is used while it is unchanged.
+            expected: file → digest. Where given, no file of another digest is loaded, and what was loaded of these
+                digests is used, whatever the files are by now; else what was loaded is used while it is unchanged.
         """
         with PROCESS_LOCK:
             self._expected = expected or {}
             if not self._is_current(expected):
-                self._modules, self.digests = {}, {}
-                importlib.invalidate_caches()
-            own = {path.stem for path in self.root.iterdir() if path.is_dir() or path.suffix == ".py"}
-            aside = {
-                name: module
-                for name, module in list(sys.modules.items())
-                if name.partition(".")[0] in own and self._is_elsewhere(name, module)
-            }
-            before = sys.modules.keys() - aside.keys()
-            write_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-            for name in aside:
-                del sys.modules[name]
-            sys.modules.update(self._modules)
+                self._forget()
             finder = _Finder(self)
             sys.meta_path.insert(_before_paths(), finder)
-            sys.path.insert(0, str(self.root))
+            write_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+            for name, module in self._by_name.items():
+                self._put(name, module.module)
             try:
                 yield self
             finally:
-                self._keep([name for name in sys.modules if name not in before])
-                sys.path.remove(str(self.root))
-                sys.meta_path.remove(finder)
-                sys.modules.update(aside)
                 sys.dont_write_bytecode = write_bytecode
+                sys.meta_path.remove(finder)
+                for name, before in self._aside.items():
+                    sys.modules.pop(name, None)
+                    if before is not None:
+                        sys.modules[name] = before
+                self._aside.clear()
+                if self._changed:
+                    self._forget()
 
     def load(self, source: str, function: str) -> JITFunction:
-        """The `@triton.jit` function of a file, with any `@triton.autotune` and `@triton.heuristics` around it taken
-        off; for use while `active`. Raises KernelFileError, KernelFunctionError."""
+        """The `@triton.jit` function of a file, with all that it reads; for use while `active`.
+
+        Decorators around `@triton.jit` are taken off. Raises KernelFileError, KernelFunctionError.
+        """
         from triton import knobs
-        from triton.runtime.autotuner import Autotuner, Heuristics
         from triton.runtime.jit import JITFunction
 
         if knobs.runtime.interpret:
             raise CompileError("TRITON_INTERPRET is set: kernels are interpreted, not compiled; unset it to build")
-        found = self.attribute(source, function)
-        while isinstance(found, Autotuner | Heuristics):
+        found = self._defined(source, function, core=True)
+        while not isinstance(found, JITFunction) and hasattr(found, "fn"):
             found = found.fn
         if not isinstance(found, JITFunction):
             kind = type(found).__name__
             raise KernelFunctionError(f"{function!r} in {source} is a {kind}, not a @triton.jit function")
+        try:
+            self._closures.complete(found)
+        finally:
+            if self._changed:  # though a file may have made something else of that
+                raise self._changed
+        self._name_files_by_root()
         return found
 
     def attribute(self, source: str, function: str) -> Any:
-        """What a file calls `function`, for use while `active`. Raises KernelFileError, KernelFunctionError."""
-        found = getattr(self._import(source), function, None)
-        if found is None:
-            raise KernelFunctionError(f"{source} has no function {function!r}")
+        """What a file calls `function`, for use while `active`; of a jit function, within the `triton.autotune` and
+        `triton.heuristics` around it. Raises KernelFileError, KernelFunctionError."""
+        found = self._defined(source, function, core=True)
+        module = self._module(self.root / source)
+        with self._reported(source, f"what is around {function!r}"):
+            for decorator in module.outer_decorators(function):
+                found = module.tuned(decorator, found)
         return found
+
+    def reference(self, source: str, function: str) -> Any:
+        """What a file that is run whole, as Python does, calls `function`. Raises KernelFileError,
+        KernelFunctionError."""
+        path = self.root / source
+        module = self._module(path)
+        with self._reported(source):
+            module.run_whole()
+        if function not in vars(module.module):
+            raise KernelFunctionError(f"{source} has no function {function!r}")
+        return vars(module.module)[function]
 
     def read(self, path: Path) -> bytes:
         """The content of a file of the project. Raises `KernelFileError` where it is not what is expected."""
-        file = path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
+        file = self._file(path)
         if not is_file(path) or path.stat().st_size > MAX_SOURCE_BYTES:
             raise KernelFileError(f"{file} is no file of at most {MAX_SOURCE_BYTES} bytes")
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
         if self._expected.get(file, digest) != digest:
-            raise KernelFileError(f"file {file} changed during the build; build again")
+            self._changed = KernelFileError(f"file {file} changed during the build; build again")
+            raise self._changed
         self.digests[file] = digest
         return content
 
@@ -154,159 +165,185 @@ class Project:
         """` (file:line)` of the innermost line of the project in a traceback; empty where there is none."""
         for frame in reversed(traceback.extract_tb(trace)):
             path = Path(frame.filename)
-            if path.is_relative_to(self.root):
-                return f" ({path.relative_to(self.root).as_posix()}:{frame.lineno})"
+            if path in self._by_path or path.is_relative_to(self.root):
+                return f" ({self._file(path)}:{frame.lineno})"
         return ""
 
+    def left_out(self) -> tuple[str, ...]:
+        """Of each file of which something could not be evaluated what that is, in a line."""
+        return tuple(module.notes() for module in self._by_path.values() if module.left_out)
+
+    def _file(self, path: Path) -> str:
+        """A file as messages name it: from the root."""
+        return Path(os.path.relpath(path, self.root)).as_posix()
+
     def _is_current(self, expected: Mapping[str, str] | None) -> bool:
-        """Whether what was imported may be used."""
+        """Whether what was loaded may be used."""
         if expected is not None:
             return all(expected.get(file, digest) == digest for file, digest in self.digests.items())
         return all(_digest(self.root / file) == digest for file, digest in self.digests.items())
 
-    def _import(self, source: str) -> ModuleType:
-        path = self.root / source
-        name = ".".join(Path(source).with_suffix("").parts)
-        while name in sys.modules and _location(sys.modules[name]) != path.resolve():
+    def _defined(self, source: str, function: str, core: bool) -> Any:
+        module = self._module(self.root / source)
+        with self._reported(source, repr(function)):
+            found = module.lookup(function, core=core)
+            if found is ABSENT and "." in function:
+                found = module.defined(function)
+        if found is ABSENT:
+            raise KernelFunctionError(f"{source} has no function {function!r}{_nearest(module, function)}")
+        return found
+
+    @contextmanager
+    def _reported(self, source: str, what: str = "") -> Iterator[None]:
+        """Let what a file raises be a fault of its, with its place."""
+        try:
+            yield
+        except BaseException as error:  # it may as well exit
+            if isinstance(error, KernelFileError) or is_interrupt(error):
+                raise
+            wrong = f"{what} in {source} cannot be evaluated" if what else f"file {source} cannot be imported"
+            reason = f"{wrong}: {described(error)}{self.place(error.__traceback__)}"
+            raise KernelFileError(reason, traceback.format_exc()) from error
+
+    # Modules
+
+    def _module(self, path: Path) -> SourceModule:
+        """The module of a file, or of a folder without `__init__.py`; none of its statements is run for that."""
+        path = Path(os.path.normpath(path))
+        if path not in self._by_path:
+            self._add(path)
+        return self._by_path[path]
+
+    def _add(self, path: Path) -> None:
+        name = self._paths.name(path)
+        while name in self._by_name:
             name = f"_{name}"
-        if name not in sys.modules:
-            if not is_file(path):
-                raise KernelFileError(f"file {source} is not in {self.root}")
-            self._put_first(Path(source).parts[0])
+        module = ModuleType(name)
+        package = is_folder(path) or path.name == "__init__.py"
+        module.__package__ = name if package else name.rpartition(".")[0]
+        if package:
+            module.__path__ = [str(path if is_folder(path) else path.parent)]
+        tree = ast.Module([], [])
+        if not is_folder(path):
+            module.__file__ = str(path)
+            tree = self._tree(path)
+        added = SourceModule(module, path, self._file(path), tree, read_bindings(tree))
+        added.connect(self._import, self._submodule)
+        module.__spec__ = ModuleSpec(name, _Loader(module), origin=vars(module).get("__file__"), is_package=package)
+        self._by_path[path] = self._by_name[name] = added
+        self._put(name, module)
+
+    def _tree(self, path: Path) -> ast.Module:
+        if not is_file(path):
+            raise KernelFileError(f"file {self._file(path)} is not in {self.root}")
+        content = self.read(path)
+        try:
+            text = importlib.util.decode_source(content)
+            tree = ast.parse(content, str(path))
+        except (SyntaxError, ValueError) as error:
+            line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+            said = error.msg if isinstance(error, SyntaxError) else error
+            raise KernelFileError(f"file {self._file(path)}{line}: {type(error).__name__}: {said}") from error
+        linecache.cache[str(path)] = (len(content), None, io.StringIO(text).readlines(), str(path))
+        return tree
+
+    def _put(self, name: str, module: ModuleType) -> None:
+        self._aside.setdefault(name, sys.modules.get(name))
+        sys.modules[name] = module
+
+    def _import(self, importer: SourceModule, name: str, names: tuple[str, ...] | None, level: int) -> ModuleType:
+        """What an import statement of a module imports: the module of the name where names of it are asked for, which
+        are then there; else the first package of it."""
+        parts = name.split(".") if name else []
+        if level:
+            path = self._paths.relative(importer.path, level, parts)
+            if path is None:
+                raise ModuleNotFoundError(f"No module named {'.' * level + name!r}", name=name)
+        elif (path := self._paths.own(parts, importer.path)) is None:
             try:
-                _execute(name, path, self)
-            except BaseException as error:  # of the file: it may as well exit
-                sys.modules.pop(name, None)
-                if isinstance(error, KernelFileError) or is_interrupt(error):
+                return __import__(name, None, None, names or (), 0)
+            except ModuleNotFoundError:
+                path = self._paths.fallback(parts, importer.path)
+                if path is None:
                     raise
-                reason = f"file {source} cannot be imported: {described(error)}{self.place(error.__traceback__)}"
-                raise KernelFileError(reason, traceback.format_exc()) from error
-            self._name_files_by_root()
-        return sys.modules[name]
+        module = self._module(path)
+        if names is None:
+            for _ in parts[1:]:
+                path = path.parent.parent if path.name == "__init__.py" else path.parent
+                path = path / "__init__.py" if is_file(path / "__init__.py") else path
+            return self._module(path).module
+        for wanted in module.names() if "*" in names else names:
+            try:
+                module.attribute(wanted)
+            except AttributeError as error:
+                raise ImportError(f"cannot import name {wanted!r} from {module.file}", name=name) from error
+        return module.module
 
-    def _put_first(self, folder: str) -> None:
-        """Let `folder` of the root be the package of that name. Without an `__init__.py` an installed one of the same
-        name would be found before it: there is a distribution called `kernels`."""
-        path = self.root / folder
-        if is_folder(path) and folder not in (*sys.modules, *_NEVER_OWN) and not (path / "__init__.py").exists():
-            spec = ModuleSpec(folder, None, is_package=True)
-            spec.submodule_search_locations = [str(path)]
-            sys.modules[folder] = importlib.util.module_from_spec(spec)
+    def _submodule(self, package: SourceModule, name: str) -> ModuleType | None:
+        path = submodule(package.path, name)
+        return self._module(path).module if path else None
 
-    def _is_elsewhere(self, name: str, module: ModuleType) -> bool:
-        """Whether a module comes from outside of this project, and is not an installed one."""
-        location = _project_location(name, module)
-        return location is not None and not location.is_relative_to(self.root)
-
-    def _keep(self, added: list[str]) -> None:
-        """Take the modules that were imported from the root out of `sys.modules`, and remember them."""
-        # All locations first: that of a namespace package comes from its parent in `sys.modules`, and from `sys.path`.
-        located = {name: _project_location(name, sys.modules[name]) for name in added}
-        for name, location in located.items():
-            if (location and location.is_relative_to(self.root)) or self._loaded(sys.modules[name]):
-                self._modules[name] = sys.modules.pop(name)
-
-    def _loaded(self, module: ModuleType) -> bool:
-        """Whether a module was imported from the root, if by a link that leads out of it."""
-        loader = getattr(module, "__loader__", None)
-        return isinstance(loader, _Loader) and loader.project is self
+    def find(self, name: str) -> ModuleType | None:
+        """The module of the project that has a dotted name, for what imports by a computed one."""
+        if name in self._by_name:
+            return self._by_name[name].module
+        path = self._paths.own(name.split("."), None) or self._paths.fallback(name.split("."), None)
+        return self._module(path).module if path else None
 
     def _name_files_by_root(self) -> None:
         """Make functions name their file from the project root (Triton's own: from site-packages): the name goes into
         messages and line tables, which must not depend on the folder that a project happens to be in."""
-        if "triton.runtime.jit" not in sys.modules:
-            return  # a numpy reference, say: it has no kernels
         from triton.runtime.jit import _triton_jit_function_registry
 
         for kernel in _triton_jit_function_registry.values():
             path = Path(kernel.file_name)
-            bases = [base for base in (self.root, *_installed_folders()) if path.is_relative_to(base)]
+            bases = [base for base in (self.root, *installed_folders()) if path.is_relative_to(base)]
             if bases:
                 kernel.file_name = path.relative_to(max(bases, key=lambda base: len(base.parts))).as_posix()
+            elif path in self._by_path:
+                kernel.file_name = path.relative_to(self._paths.base(path)).as_posix()
 
 
 class _Finder:
-    """Finds a project's modules where `sys.path` would, and has their files read by the project."""
+    """Finds a project's modules for what imports them by `importlib`."""
 
     def __init__(self, owner: Project):
         self._project = owner
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name.partition(".")[0] in _NEVER_OWN:
-            return None
-        spec = PathFinder.find_spec(name, [str(self._project.root)] if path is None else path, target)
-        if spec is None or type(spec.loader) is not SourceFileLoader:
-            return None
-        location = Path(spec.loader.path)
-        if not location.is_relative_to(self._project.root) or _is_installed(location):
-            return None
-        spec.loader = _Loader(name, spec.loader.path, self._project)
-        return spec
+        module = self._project.find(name)
+        return module.__spec__ if module else None
 
 
-class _Loader(SourceFileLoader):
-    """Runs a file from its text, past any bytecode, and lets tracebacks and Triton see that same text."""
+class _Loader(Loader):
+    """Gives the module that there is; nothing of it is run."""
 
-    def __init__(self, name: str, path: str, owner: Project):
-        super().__init__(name, path)
-        self.project = owner
+    def __init__(self, module: ModuleType):
+        self._module = module
 
-    def get_code(self, fullname: str) -> Any:
-        content = self.project.read(Path(self.path))
-        text = importlib.util.decode_source(content)
-        linecache.cache[self.path] = (len(content), None, io.StringIO(text).readlines(), self.path)
-        return compile(content, self.path, "exec", dont_inherit=True)
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._module
 
-
-_NEVER_OWN = ("__main__", "aot", "aot_runtime", "triton")
-"""Modules that no project has, whatever its folders are called."""
+    def exec_module(self, module: ModuleType) -> None:
+        pass
 
 
-def described(error: BaseException) -> str:
-    """An exception in one line."""
-    return ": ".join(filter(None, [type(error).__name__, str(error)]))
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Whether an exception is the user's Ctrl-C. In a process that ignores that, it is what a file raises."""
-    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+def _nearest(module: SourceModule, function: str) -> str:
+    """The jit functions of a file, or those whose names are near to one that is not there."""
+    names = module.jit_names()
+    near = get_close_matches(function, names, cutoff=0.5) or names
+    if not names:
+        return ", nor any @triton.jit function"
+    return (
+        f"; its @triton.jit functions are {', '.join(near[:8])}"
+        if near is names
+        else f"; did you mean {' or '.join(near)}?"
+    )
 
 
 def _before_paths() -> int:
     """The place in `sys.meta_path` before what looks through `sys.path`."""
     return next((i for i, finder in enumerate(sys.meta_path) if finder is PathFinder), len(sys.meta_path))
-
-
-def _project_location(name: str, module: ModuleType) -> Path | None:
-    """Location of a module that some project may own: not an installed one, nor one of ours or Triton's."""
-    location = _location(module)
-    if location is None or name.partition(".")[0] in _NEVER_OWN:
-        return None
-    return None if _is_installed(location) else location
-
-
-def _is_installed(location: Path) -> bool:
-    return any(location.is_relative_to(folder) for folder in _installed_folders())
-
-
-def _execute(name: str, path: Path, owner: Project) -> None:
-    """Run a file as the module `name`."""
-    spec = importlib.util.spec_from_file_location(name, path, loader=_Loader(name, str(path), owner))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-
-
-def _location(module: ModuleType) -> Path | None:
-    """File of a module, or folder of a package that has no file."""
-    file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
-    return Path(file).resolve() if file else None
-
-
-@functools.cache
-def _installed_folders() -> tuple[Path, ...]:
-    return tuple({Path(path).resolve() for path in sysconfig.get_paths().values()})
 
 
 def _digest(path: Path) -> str:

@@ -6,7 +6,7 @@ import re
 import traceback
 from typing import Any
 
-from .project import CompileError, described
+from .errors import CompileError, described
 
 
 def compile_error(error: BaseException, log: str, place: str) -> CompileError:

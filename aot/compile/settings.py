@@ -16,7 +16,7 @@ from typing import Any
 
 from aot.targets import Target
 
-from .project import CompileError
+from .errors import CompileError
 
 # Options that are not the user's to give: fixed by the target, or naming files, which no key could cover.
 _RESERVED_OPTIONS = frozenset({"arch", "backend_name", "warp_size", "extern_libs", "ir_override"})

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
+from aot.compile.errors import CompileError
 from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import KernelSource, inspect_kernel, joined_hash, split_function
 from aot.compile.keys import JobKeys
-from aot.compile.project import CompileError
 from aot.compile.settings import option_names
 from aot.manifest.loading import Manifest, OpSource
 from aot.manifest.yamlfile import ManifestError

@@ -28,8 +28,9 @@ import numpy as np
 import aot_runtime.bundle.vector_files
 import aot_runtime.contract.dtypes
 from aot.compile.cache import VECTORS, Cache
+from aot.compile.errors import CompileError, described, is_interrupt
 from aot.compile.isolation import TimeLimitError, WorkerDiedError
-from aot.compile.project import CompileError, Project, described, is_interrupt
+from aot.compile.project import Project
 from aot.compile.python_source import Closure, closure, python_source
 from aot.manifest.schema import InputSpec
 from aot.manifest.yamlfile import Key, ManifestError
@@ -175,7 +176,7 @@ class _References:
 
 def _references(recipe: Recipe, modules: Project) -> _References:
     source, _, function = recipe.reference.rpartition(":")
-    return _References(*(modules.attribute(source, name) for name in (function, function + SAME_DTYPE)))
+    return _References(*(modules.reference(source, name) for name in (function, function + SAME_DTYPE)))
 
 
 def expectation(root: str, recipe: Recipe) -> Expectation:
@@ -190,7 +191,7 @@ def expectation(root: str, recipe: Recipe) -> Expectation:
         if source is None or source.may_define(function + SAME_DTYPE):
             references = _references(recipe, modules)
         else:
-            exact = modules.attribute(file, function)
+            exact = modules.reference(file, function)
             references = _References(exact, exact)
         return _Computation(recipe, references, modules.place).expectation()
 

@@ -8,9 +8,9 @@ import pytest
 from triton.backends.compiler import GPUTarget
 
 from aot.compile.compiler import compile_job
+from aot.compile.errors import CompileError
 from aot.compile.jobs import CompileJob
 from aot.compile.kernargs import kernarg_bytes, kernarg_layout
-from aot.compile.project import CompileError
 from tests.support.building import jobs
 
 

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from aot.compile.errors import CompileError
 from aot.compile.isolation import ForkedProcess, TimeLimitError, WorkerDiedError
-from aot.compile.project import CompileError
 from tests.support.building.builds import Project
 from tests.support.building.projects import KERNELS, SCALE, edit, unmarked
 from tests.support.building.selftests import REFERENCE, SCALE_CASES, project
 from tests.support.building.tasks import gone, wait_for
 
 SMALL = ("--filter", "dtype=float16,block=16")
+NEEDS_TWO = KERNELS.replace("* factor", "* factor * TWO")
 
 
 def test_what_a_function_does_ends_its_process_alone():
@@ -54,8 +55,11 @@ def refused(made: Project, *options: str) -> str:
 )
 def test_files_and_references_that_raise(tmp_path: Path, line: str, said: str):
     place, text = unmarked(edit(SCALE_CASES, ("kernel: k.py", "@kernel: k.py")))
-    number, in_kernel = KERNELS.count("\n") + 1, project(tmp_path / "kernel", text, kernels=f"{KERNELS}{line}\n")
-    assert refused(in_kernel) == f"{place}: op 'scale': file k.py cannot be imported: {said} (k.py:{number})"
+    needed = f"{NEEDS_TWO}def stop():\n    {line}\n\n\nTWO = stop()\n"
+    reads, number = needed[: needed.index("* TWO")].count("\n") + 1, needed.count("\n") - 3
+    in_kernel = project(tmp_path / "kernel", text, kernels=needed)
+    wrong = f"k.py:{reads}: 'scale_rows' reads 'TWO', which is not there: {said} (k.py:{number})"
+    assert refused(in_kernel) == f"{place}: op 'scale': {wrong}"
     place, text = unmarked(edit(SCALE_CASES, ("reference: r.py", "@reference: r.py")))
     in_file = project(tmp_path / "file", text, f"{line}\n{REFERENCE}")
     assert refused(in_file) == f"{place}: op 'scale': file r.py cannot be imported: {said} (r.py:1)"
@@ -66,13 +70,13 @@ def test_files_and_references_that_raise(tmp_path: Path, line: str, said: str):
 
 def test_files_and_references_that_end_their_process(tmp_path: Path):
     """Kernels need more than that limit."""
-    ending = KERNELS + "import os\nos._exit(0)\n"
+    ending = NEEDS_TWO + "import os\nTWO = os._exit(0)\n"
     said = "op 'scale': file k.py: the process that ran it exited with code 0"
     assert refused(Project(tmp_path / "a", SCALE, ending)).endswith(said)
     (tmp_path / "b").mkdir()
     (tmp_path / "b/helper.py").write_text("def stop():\n    raise SystemExit(3)\n")
-    helped = Project(tmp_path / "b", SCALE, f"import helper\nhelper.stop()\n{KERNELS}")
-    assert refused(helped).endswith("file k.py cannot be imported: SystemExit: 3 (helper.py:2)")
+    helped = Project(tmp_path / "b", SCALE, f"import helper\nTWO = helper.stop()\n{NEEDS_TWO}")
+    assert refused(helped).endswith("'scale_rows' reads 'TWO', which is not there: SystemExit: 3 (helper.py:2)")
     made = project(tmp_path / "c")
     assert made.build(*SMALL).exit_code == 0
     (tmp_path / "c/r.py").write_text(REFERENCE.replace("    return", "    while True: pass\n    return"))
@@ -91,6 +95,7 @@ def test_a_function_that_exits_while_a_kernel_is_compiled(tmp_path: Path):
 
 def test_what_a_file_does_to_its_process_is_not_done_to_the_build(tmp_path: Path):
     limit = sys.getrecursionlimit()
-    meddling = "import sys\nsys.setrecursionlimit(77777)\nprint('printed')\nsys.stdin.read()\nsys.stdout.close()\n"
-    assert Project(tmp_path, SCALE, meddling + KERNELS).build("--dry-run").exit_code == 0
+    calls = "sys.setrecursionlimit(77777), print('printed'), sys.stdin.read(), sys.stdout.close()"
+    meddling = f"import sys\nTWO = tl.constexpr(({calls}) and 2)\n"
+    assert Project(tmp_path, SCALE, NEEDS_TWO + meddling).build("--dry-run").exit_code == 0
     assert sys.getrecursionlimit() == limit

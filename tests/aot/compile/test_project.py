@@ -9,10 +9,11 @@ import pytest
 from aot.compile.batch import look_up
 from aot.compile.cache import CompileCache
 from aot.compile.compiler import compile_job
+from aot.compile.errors import KernelFileError
 from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import inspect_kernel
 from aot.compile.keys import job_key, recipe_changes, recipe_key
-from aot.compile.project import KernelFileError, Project
+from aot.compile.project import Project
 from tests.support.building import builds, jobs, selftests
 from tests.support.building.projects import KERNELS, SCALE, edit, unmarked
 
@@ -99,7 +100,8 @@ def test_an_entry_that_is_made_of_something_else_is_a_miss(copied: CompileJob, t
 def test_a_kernel_that_is_made_of_something_else_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A file that changes the environment of the process that compiles it: the key is of the build's."""
     monkeypatch.setenv("AMDGCN_USE_BUFFER_OPS", "1")
-    project = builds.Project(tmp_path, SCALE, "import os\n\nos.environ['AMDGCN_USE_BUFFER_OPS'] = '0'\n" + KERNELS)
+    changes = "import os\n\nTWO = tl.constexpr(os.environ.update(AMDGCN_USE_BUFFER_OPS='0') or 2)\n"
+    project = builds.Project(tmp_path, SCALE, KERNELS.replace("* factor", "* factor * TWO") + changes)
     result = project.build(*SMALL)
     assert result.exit_code == 1
     assert "'scale_rows' in k.py was compiled with another " in result.stderr

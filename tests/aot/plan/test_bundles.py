@@ -59,11 +59,11 @@ BLOCK: -> @BLOCK: -> launches: -> exclude: [BLOCK == 32]\n    launches:
  -> no variant needs BLOCK = 32: every combination with it is excluded or never picked
 dtypes: {T -> dtypes: {@T -> launches: -> exclude: [elsize(T) == 4]\n    launches:
  -> no variant needs T = float32: every combination with it is excluded or never picked
-kernel: k.py:scale_rows -> @kernel: k.py:scale_row -> k.py has no function 'scale_row'
+kernel: k.py:scale_rows -> @kernel: k.py:scale_row -> k.py has no function 'scale_row'; did you mean scale_rows?
 kernel: k.py:scale_rows -> @kernel: k.py:plain -> 'plain' in k.py is a function, not a @triton.jit function
 kernel: k.py:scale_rows -> @kernel: k.py:NUMBER -> 'NUMBER' in k.py is a int, not a @triton.jit function
 kernel: k.py:scale_rows -> @kernel: broken.py:scale_rows
- -> file broken.py cannot be imported: ModuleNotFoundError: No module named 'nosuchmodule' (broken.py:1)
+ -> broken.py has no function 'scale_rows', nor any @triton.jit function
 launches:\n -> launches:\n      - {kernel: k.py:scale_rows, name: first, grid: [rows]}\n -> kernel: k.py:scale_rows\n
  -> @kernel: sub/other.py:f\n -> file sub/other.py is not in PLACE
 grid: [rows] -> bind: {@factor: {function: 'gone.py:f'}}\n        grid: [rows] -> file gone.py is not in PLACE

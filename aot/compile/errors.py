@@ -1,0 +1,41 @@
+"""What is wrong with a kernel or its file."""
+
+from __future__ import annotations
+
+import signal
+
+from aot_runtime.errors import AotError
+
+
+class CompileError(AotError):
+    """A kernel cannot be built.
+
+    Attributes:
+        reason: what is wrong, in a few lines, with the offending line of the kernel where there is one.
+        traceback_text: the full Python traceback of the cause; empty where the reason says it all.
+    """
+
+    def __init__(self, reason: str, traceback_text: str = ""):
+        super().__init__(reason, traceback_text)
+        self.reason, self.traceback_text = reason, traceback_text
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class KernelFileError(CompileError):
+    """A kernel file is missing, cannot be run as far as its kernel needs it, or changed during the build."""
+
+
+class KernelFunctionError(CompileError):
+    """A kernel file has no `@triton.jit` function of the name."""
+
+
+def described(error: BaseException) -> str:
+    """An exception in one line."""
+    return ": ".join(filter(None, [type(error).__name__, str(error)]))
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an exception is the user's Ctrl-C. In a process that ignores that, it is what a file raises."""
+    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
