@@ -230,7 +230,7 @@ def _collect_constants(function: Any, constants: list[str], seen: set[int]) -> N
         if not isinstance(node, ast.Name | ast.Attribute):
             continue
         value = _resolve(node, scope)
-        if getattr(value, "__triton_aggregate__", False):
+        if isinstance(value, type) and getattr(value, "__triton_aggregate__", False):
             # Its methods are functions of their own, which Triton's key covers; what they read it does not.
             constants.append(f"{value.__name__}: {_spelled(value.__aggregate_defaults__)}")
             for member in value.hash_attrs:
