@@ -38,7 +38,9 @@ def cache() -> None:
 @_cache_dir
 @click.option("--json", "as_json", is_flag=True, help="As JSON, sizes in bytes.")
 def ls(cache_dir: Path | None, as_json: bool) -> None:
-    """Print how many entries of each kind there are, their size, and when the oldest was last used.
+    """Count what is kept.
+
+    Printed are, of each kind, how many entries there are, their size, and when the oldest was last used.
 
     \b
     Examples:

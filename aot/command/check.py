@@ -55,10 +55,11 @@ def check(
     ops: tuple[str, ...], seed: int, count: int, case: int | None, time_limit: float, jobs: int | None,
     cache_dir: Path | None, as_json: bool, verbose: int, quiet: bool,
 ) -> None:  # fmt: skip
-    """Run a few random calls of every op of MANIFESTS on the emulator, in strict mode.
+    """Check ops by random calls on the emulator.
 
-    A few variants of each op are compiled, and called with small tensors whose extents fit no block: packed ones, and
-    the same numbers with gaps and dims in another order. What is held: no access out of bounds or of memory that
+    A few calls of every op of MANIFESTS are made, in strict mode. A few variants of each op are compiled, and called
+    with small tensors whose extents fit no block: packed ones, and the same numbers with gaps and dims in another
+    order. What is held: no access out of bounds or of memory that
     nothing wrote, no race; every element of an output written, and nothing else; results that depend neither on
     strides nor on the order of wavefronts, and that the op's `reference` confirms, where it has one.
     """
