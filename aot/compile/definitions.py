@@ -63,6 +63,11 @@ def is_jit(value: Any) -> bool:
     return isinstance(value, JITCallable)
 
 
+def is_jit_text(node: ast.AST) -> bool:
+    """Whether a definition says of itself that it is a jit function."""
+    return isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(item) for item in node.decorator_list)
+
+
 def is_tuner(decorator: ast.expr) -> bool:
     """Whether a decorator says of itself that it is `triton.autotune` or `triton.heuristics`."""
     return _is_called(decorator, "autotune") or _is_called(decorator, "heuristics")

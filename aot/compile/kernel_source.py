@@ -19,7 +19,7 @@ from aot_runtime.contract.dtypes import SCALAR_TYPES
 from .autotuning import Autotuning, read_autotuning
 from .constants import dtype_of
 from .errors import CompileError, described, is_interrupt
-from .project import project
+from .project import Project, project
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
@@ -88,6 +88,7 @@ class KernelSource:
         digest: its `source_hash`.
         sources: (file from the root, SHA-256 of what was read) of each file that was read for it, at least.
         autotuning: what the decorators around it say.
+        fault: what no compilation of it can do without and is not there; empty where all is.
         left_out: of each of these files what it needed and could not evaluate, in a line.
     """
 
@@ -95,6 +96,7 @@ class KernelSource:
     digest: str
     sources: tuple[tuple[str, str], ...]
     autotuning: Autotuning = field(default_factory=Autotuning)
+    fault: str = ""
     left_out: tuple[str, ...] = ()
 
 
@@ -111,7 +113,16 @@ def inspect_kernel(root: Path | str, path: str) -> KernelSource:
                 raise
             reason = f"{function!r} in {source} cannot be read: {described(error)}{modules.place(error.__traceback__)}"
             raise CompileError(reason, traceback.format_exc()) from error
-        return KernelSource(parameters, digest, tuple(sorted(modules.digests.items())), autotuning, modules.left_out())
+        sources = tuple(sorted(modules.digests.items()))
+        return KernelSource(parameters, digest, sources, autotuning, _fault(modules, kernel), modules.left_out())
+
+
+def _fault(modules: Project, kernel: JITFunction) -> str:
+    try:
+        modules.check(kernel)
+    except CompileError as error:
+        return error.reason
+    return ""
 
 
 def kernel_parameters(kernel: JITFunction) -> tuple[Parameter, ...]:
