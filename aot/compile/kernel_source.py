@@ -18,7 +18,7 @@ from aot_runtime.contract.dtypes import SCALAR_TYPES
 
 from .autotuning import Autotuning, read_autotuning
 from .constants import dtype_of
-from .errors import CompileError, described, is_interrupt
+from .errors import CompileError, KernelFileError, described, is_interrupt
 from .project import Project, project
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def inspect_kernel(root: Path | str, path: str) -> KernelSource:
         kernel = modules.load(source, function)
         try:
             parameters, digest = kernel_parameters(kernel), source_hash(kernel)
-            autotuning = read_autotuning(modules.attribute(source, function))
+            autotuning = _autotuning(modules, source, function)
         except BaseException as error:
             if is_interrupt(error):
                 raise
@@ -115,6 +115,15 @@ def inspect_kernel(root: Path | str, path: str) -> KernelSource:
             raise CompileError(reason, traceback.format_exc()) from error
         sources = tuple(sorted(modules.digests.items()))
         return KernelSource(parameters, digest, sources, autotuning, _fault(modules, kernel), modules.left_out())
+
+
+def _autotuning(modules: Project, source: str, function: str) -> Autotuning:
+    """What the decorators of a kernel say; that they cannot be evaluated matters to those who ask for it alone."""
+    try:
+        decorated = modules.attribute(source, function)
+    except KernelFileError as error:
+        return Autotuning(fault=error.reason)
+    return read_autotuning(decorated)
 
 
 def _fault(modules: Project, kernel: JITFunction) -> str:
@@ -162,6 +171,10 @@ def _named(text: str, scope: dict[str, Any]) -> Any:
         return _resolve(ast.parse(text, mode="eval").body, scope)
     except (SyntaxError, ValueError):
         return None
+
+
+def _is_aggregate(value: Any) -> bool:
+    return isinstance(value, type) and getattr(value, "__triton_aggregate__", False)
 
 
 def _is_tuple_class(value: Any) -> bool:
@@ -241,7 +254,7 @@ def _collect_constants(function: Any, constants: list[str], seen: set[int]) -> N
         if not isinstance(node, ast.Name | ast.Attribute):
             continue
         value = _resolve(node, scope)
-        if isinstance(value, type) and getattr(value, "__triton_aggregate__", False):
+        if _is_aggregate(value):
             # Its methods are functions of their own, which Triton's key covers; what they read it does not.
             constants.append(f"{value.__name__}: {_spelled(value.__aggregate_defaults__)}")
             for member in value.hash_attrs:

@@ -142,9 +142,7 @@ class Project:
         found = self._defined(source, function, core=True)
         module = self._module(self.root / source)
         with self._reported(source, f"what is around {function!r}"):
-            for decorator in module.outer_decorators(function):
-                found = module.tuned(decorator, found)
-        return found
+            return module.tuned(function, found)
 
     def reference(self, source: str, function: str) -> Any:
         """What a file that is run whole, as Python does, calls `function`. Raises KernelFileError,

@@ -117,26 +117,23 @@ class SourceModule:
                 return self._define(node).value
         return ABSENT
 
-    def outer_decorators(self, name: str) -> tuple[ast.expr, ...]:
+    def _outer_decorators(self, name: str) -> tuple[ast.expr, ...]:
         """The decorators around a jit function that `lookup` has found, from the innermost."""
         for leaf in reversed(self._bindings.leaves.get(name, ())):
             if leaf in self._definitions and name in leaf.names:
                 return self._definitions[leaf].outer
         return ()
 
-    def tuned(self, decorator: ast.expr, function: Any) -> Any:
-        """A jit function within an autotuner or heuristics; as it is where a decorator is something else. Raises what
-        those raise."""
+    def tuned(self, name: str, function: Any) -> Any:
+        """A jit function of the module within its autotuner and heuristics; its other decorators are not run. Raises
+        what those raise."""
         from triton.runtime.autotuner import Autotuner, Heuristics
 
-        try:
-            found = self.evaluate(decorator)(function)
-        except BaseException as error:
-            if is_interrupt(error) or is_tuner(decorator):
-                raise
-            self.left_out[decorator.lineno] = error
-            return function
-        return found if isinstance(found, Autotuner | Heuristics) else function
+        for decorator in self._outer_decorators(name):
+            if is_tuner(decorator):
+                found = self.evaluate(decorator)(function)
+                function = found if isinstance(found, Autotuner | Heuristics) else function
+        return function
 
     def notes(self) -> str:
         """What was needed and could not be evaluated, in a line."""
