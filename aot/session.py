@@ -138,7 +138,6 @@ def plan(request: Request) -> list[PlannedBundle]:
     if faults:
         raise ManifestError(faults)
     with ForkedProcess(request.timeout) as process:
-
         told: set[str] = set()
 
         def inspect(root: str, path: str) -> KernelSource:

@@ -56,6 +56,7 @@ class Autotuning:
         keys: the parameters by which configs are chosen.
         zeroed, restored: tensors that tuning resets, since the kernel adds to them or overwrites what it reads.
         pruned: whether the configs are filtered by the arguments of a call.
+        fault: why none of this could be evaluated; empty where it was.
     """
 
     configs: tuple[TunedConfig, ...] = ()
@@ -64,6 +65,7 @@ class Autotuning:
     zeroed: tuple[str, ...] = ()
     restored: tuple[str, ...] = ()
     pruned: bool = False
+    fault: str = ""
 
 
 def read_autotuning(decorated: Any) -> Autotuning:

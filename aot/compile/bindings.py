@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 Block = tuple["Statement", ...]
 
@@ -19,6 +20,7 @@ class Statement:
     Attributes:
         index: its place in source order.
         names: what it, or a statement in it, binds, deletes or changes in place.
+        changes: those that it changes in place, though they are functions or classes.
         blocks: the statements in it: of an `if` the two branches, of a `try` or `with` each block; else none.
     """
 
@@ -26,6 +28,7 @@ class Statement:
     index: int
     names: frozenset[str]
     blocks: tuple[Block, ...] = ()
+    changes: frozenset[str] = frozenset()
 
     @property
     def leaves(self) -> Iterator[Statement]:
@@ -58,9 +61,15 @@ class Bindings:
 
 @dataclass
 class _Builder:
-    """Reads the statements of one module; `variables` are the names that some assignment binds."""
+    """Reads the statements of one module.
+
+    Attributes:
+        variables: the names that some assignment binds.
+        definitions: the functions and classes.
+    """
 
     variables: frozenset[str]
+    definitions: frozenset[str]
     numbers: Iterator[int] = field(default_factory=count)
 
     def block(self, nodes: Iterable[ast.stmt]) -> Block:
@@ -78,14 +87,16 @@ class _Builder:
             case ast.With():
                 inner = (node.body,)
         blocks = tuple(map(self.block, inner))
-        names = frozenset(_bound(node)) | (frozenset(_changed(node)) & self.variables)
-        return Statement(node, index, names, blocks)
+        changes = frozenset(_stored(node)) & self.definitions
+        names = frozenset(_bound(node)) | ((frozenset(_stored(node)) | frozenset(_called(node))) & self.variables)
+        return Statement(node, index, names | changes, blocks, changes - names)
 
 
 def read_bindings(tree: ast.Module) -> Bindings:
     """The symbol table of a module's text."""
-    variables = frozenset(name for node in tree.body for name in _assigned(node))
-    statements = _Builder(variables).block(tree.body)
+    variables = frozenset(name for node in tree.body for name in _assigned(node, ast.Assign | ast.AnnAssign))
+    definitions = frozenset(name for node in tree.body for name in _assigned(node, ast.FunctionDef | ast.ClassDef))
+    statements = _Builder(variables, definitions).block(tree.body)
     leaves: dict[str, list[Statement]] = defaultdict(list)
     every = [leaf for statement in statements for leaf in statement.leaves]
     for leaf in every:
@@ -146,27 +157,38 @@ def _bound(node: ast.AST) -> Iterator[str]:
             yield from _bound(child)
 
 
-def _assigned(node: ast.AST) -> Iterator[str]:
-    """The names that assignments bind, here or in what is in it."""
-    if isinstance(node, ast.Assign | ast.AnnAssign):
+def _assigned(node: ast.AST, kinds: Any) -> Iterator[str]:
+    """The names that statements of these kinds bind, here or in what is in it."""
+    if isinstance(node, kinds):
         yield from _bound(node)
     elif isinstance(node, ast.If | ast.Try | ast.With | ast.For | ast.While | ast.ExceptHandler):
         for child in ast.iter_child_nodes(node):
-            yield from _assigned(child)
+            yield from _assigned(child, kinds)
 
 
-def _changed(node: ast.AST) -> Iterator[str]:
-    """The names whose values a statement may change in place: `a[0] = b`, `a.b = c`, `a.append(b)`."""
-    match node:
-        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Lambda():
-            return
-        case ast.Subscript(ctx=ast.Store() | ast.Del()) | ast.Attribute(ctx=ast.Store() | ast.Del()):
-            yield from _root(node.value)
-        case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner))):
-            yield from _root(owner)
+def _stored(node: ast.AST) -> Iterator[str]:
+    """The names whose values a statement changes in place: `a[0] = b`, `a.b = c`."""
+    for item in _in_scope(node):
+        if isinstance(item, ast.Subscript | ast.Attribute) and not isinstance(item.ctx, ast.Load):
+            yield from _root(item.value)
+
+
+def _called(node: ast.AST) -> Iterator[str]:
+    """The names whose values a statement may change in place: `a.append(b)`."""
+    for item in _in_scope(node):
+        match item:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner))):
+                yield from _root(owner)
+
+
+def _in_scope(node: ast.AST) -> Iterator[ast.AST]:
+    """A statement and all that is in it, but for other scopes."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        return
+    yield node
     for child in ast.iter_child_nodes(node):
         if not _is_main(child):
-            yield from _changed(child)
+            yield from _in_scope(child)
 
 
 def _root(node: ast.expr) -> Iterator[str]:

@@ -1,13 +1,14 @@
 """The closure of a kernel: each function gets the globals that it reads, and no others, before Triton sees it.
 
 Triton takes the globals of a jit function from a dictionary, where nothing can be loaded on demand. What a function
-reads by its text is looked up here; what could not be evaluated is an error if the kernel surely reads it, else it
-becomes one as soon as Triton reads it while it compiles.
+reads by its text is looked up here. What could not be evaluated is an error as soon as Triton reads it while it
+compiles; `check` finds beforehand what every compilation reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import KernelFileError, KernelFunctionError, described, is_interrupt
 from .reads import Read, function_reads
 from .source_module import ABSENT, SourceModule
+from .unreadable import Members, SignatureOnly, Unreadable
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITCallable
@@ -30,30 +32,8 @@ class _Use:
     fault: str = ""
 
 
-class Unreadable:
-    """What a jit function has for a global that could not be evaluated. Triton hashes it as nothing; to read it when it
-    compiles is an error."""
-
-    __triton_aggregate__ = True
-    __annotations__: dict[str, Any] = {}
-    hash_attrs = ()
-
-    def __init__(self, text: str):
-        self.text = text
-
-    @property
-    def __triton_builtin__(self) -> bool:
-        raise UnreadableError(self.text)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(self.text)
-
-
-class UnreadableError(KernelFileError):
-    """A jit function reads a global that could not be evaluated."""
-
-    def __repr__(self) -> str:
-        return self.reason
+_Call = tuple["JITCallable", int]
+"""A function, and the line in it of a call."""
 
 
 class Closures:
@@ -70,10 +50,21 @@ class Closures:
         self._kept: list[JITCallable] = []
 
     def complete(self, kernel: JITCallable) -> None:
-        """Load all that a kernel reads. Raises `KernelFileError` for what it surely reads and is not there, and
-        `KernelFunctionError` for functions that surely call each other in a circle."""
+        """Load all that a kernel reads, as far as it can be evaluated."""
         self._bind(kernel)
+
+    def check(self, kernel: JITCallable) -> None:
+        """Raises `KernelFileError` for what a kernel surely reads and is not there, and `KernelFunctionError` for
+        functions that surely call each other in a circle."""
         self._check(kernel, (), set())
+
+    def circle(self, kernel: JITCallable) -> str:
+        """Functions of a kernel's closure that call each other in a circle, whether surely or not, in words."""
+        try:
+            self._check(kernel, (), set(), certain=False)
+        except KernelFunctionError as error:
+            return error.reason
+        return ""
 
     def _bind(self, function: JITCallable) -> None:
         module = self.module_of(function.fn.__module__)
@@ -82,7 +73,9 @@ class Closures:
         self._uses[id(function)] = ()
         self._kept.append(function)  # the id is its own as long as it lives
         scope = _Scope(function, module, self)
-        uses = [use for read in function_reads(function.parse().body[0]) for use in scope.uses(read)]
+        reads = function_reads(function.parse().body[0])
+        uses = [use for read in reads for use in scope.uses(read)]
+        scope.stand_in(reads)
         function.__globals__ = scope.names
         self._uses[id(function)] = tuple(uses)
         for use in uses:
@@ -93,20 +86,21 @@ class Closures:
         """The place in the project where an exception came from."""
         return self._place(error.__traceback__)
 
-    def _check(self, function: JITCallable, callers: tuple[tuple[JITCallable, int], ...], sound: set[int]) -> None:
-        """Hold a function, called by those at these lines, and all that it surely calls to what they read."""
+    def _check(self, function: JITCallable, callers: tuple[_Call, ...], sound: set[int], certain: bool = True) -> None:
+        """Hold a function with these callers, and all that it surely calls, to what they read; or else only, and with
+        all that it may call, to having no circle."""
         for use in self._uses.get(id(function), ()):
-            if use.certain and use.fault:
+            if certain and use.certain and use.fault:
                 raise KernelFileError(f"{self._where(function, use.line)}: {function.__name__!r} reads {use.fault}")
-            if not use.certain or use.callee is None or id(use.callee) in sound:
+            if (certain and not use.certain) or use.callee is None or id(use.callee) in sound:
                 continue
             steps = (*callers, (function, use.line))
             if any(caller is use.callee for caller, _ in steps):
                 self._refuse_circle(steps, use.callee)
-            self._check(use.callee, steps, sound)
+            self._check(use.callee, steps, sound, certain)
         sound.add(id(function))
 
-    def _refuse_circle(self, steps: tuple[tuple[JITCallable, int], ...], last: JITCallable) -> None:
+    def _refuse_circle(self, steps: tuple[_Call, ...], last: JITCallable) -> None:
         first = next(index for index, (caller, _) in enumerate(steps) if caller is last)
         calls = ", ".join(f"{caller.__name__!r} at {self._where(caller, line)}" for caller, line in steps[first:])
         raise KernelFunctionError(
@@ -126,9 +120,8 @@ class _Scope:
     def __init__(self, function: JITCallable, module: SourceModule, owner: Closures):
         self.names: dict[str, Any] = {}
         self._module, self._owner = module, owner
-        self._copied: dict[int, SourceModule] = {}
-        cells = zip(function.fn.__code__.co_freevars, function.fn.__closure__ or (), strict=True)
-        self._inner = {name: cell.cell_contents for name, cell in cells}
+        self._copied: dict[int, tuple[SourceModule, Members]] = {}
+        self._inner = inspect.getclosurevars(function.fn).nonlocals
 
     def uses(self, read: Read) -> Iterator[_Use]:
         """Look a name up, and its attributes as far as it is a module or a class."""
@@ -146,7 +139,16 @@ class _Scope:
         if isinstance(value, Unreadable):
             yield _Use(read.line, read.certain, fault=value.text)
         for callee in _functions(value):
-            yield _Use(read.line, read.certain and callee is value, callee)
+            yield _Use(read.line, read.certain and read.called and callee is value, callee)
+
+    def stand_in(self, reads: Iterable[Read]) -> None:
+        """Let what only a signature reads be there where it could not be evaluated, or Triton refuses to read it."""
+        for name in {read.path[0] for read in reads if read.signature} & self.names.keys():
+            value = self.names[name]
+            if isinstance(value, Unreadable) or type(value).__module__ == "typing":
+                paths = [read.path for read in reads if read.signature and read.path[0] == name]
+                attributes = {part for path in paths for part in path[1:]}
+                self.names[name] = SignatureOnly(attributes, getattr(value, "text", name))
 
     def _global(self, name: str) -> Any:
         if name not in self.names:
@@ -157,15 +159,15 @@ class _Scope:
         return self.names[name]
 
     def _member(self, copied: ModuleType, name: str, path: str) -> Any:
-        if name not in vars(copied):
-            module = self._copied[id(copied)]
+        module, members = self._copied[id(copied)]
+        if name not in members.found:
 
             def find() -> Any:
                 value = module.lookup(name, core=True)
                 return module.attribute(name) if value is ABSENT else value
 
-            setattr(copied, name, self._found(path, find))
-        return getattr(copied, name)
+            members.add(name, self._found(path, find))
+        return members.found[name]
 
     def _found(self, path: str, find: Callable[[], Any]) -> Any:
         try:
@@ -177,9 +179,9 @@ class _Scope:
         module = self._owner.module_of(value.__name__) if isinstance(value, ModuleType) else None
         if module is None or module.module is not value:
             return value
-        copied = ModuleType(value.__name__)
-        self._copied[id(copied)] = module
-        return copied
+        members = Members(value.__name__)
+        self._copied[id(members.module)] = (module, members)
+        return members.module
 
 
 def _functions(value: Any) -> Iterator[JITCallable]:

@@ -45,6 +45,8 @@ def compile_job(job: CompileJob) -> CompiledKernel:
         )
         kernel = modules.load(job.source, job.function)
         functions = {name: modules.load(*split_function(path)) for name, path in job.functions}
+        for loaded in (kernel, *functions.values()):
+            modules.check(loaded)
         recipe = _recipe(job, kernel, functions, target)
         source = ast_source(job, kernel, functions, target)
         options = parsed_options(job.options, target)
@@ -60,7 +62,8 @@ def compile_job(job: CompileJob) -> CompiledKernel:
             unplaced = kernel.is_gluon() and not isinstance(error, CompilationError)
             again = _failure_with_lines(compile_source) if unplaced else ""
             printed = log.read_text(errors="replace") + again
-            raise compile_error(error, printed, modules.place(error.__traceback__)) from None
+            found = compile_error(error, printed, modules.place(error.__traceback__))
+            raise _circle(found, modules.circle(kernel)) from None
         image, built = compiled.kernel, compiled.metadata
     metadata = _read_back(image, built.name)
     types = dict(job.signature)
@@ -168,6 +171,12 @@ def _failure_with_lines(compile_source: Callable[[], object]) -> str:
         except Exception as error:
             return f"{error}\n"
     return ""
+
+
+def _circle(error: CompileError, circle: str) -> CompileError:
+    """What is wrong where functions call each other for ever: Triton finds that out, and does not say so."""
+    endless = any(f": {name}" in error.reason for name in ("KeyError(", "RecursionError("))
+    return CompileError(circle, error.traceback_text) if circle and endless else error
 
 
 # What comes out of it

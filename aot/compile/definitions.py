@@ -51,7 +51,7 @@ def define(node: ast.FunctionDef, evaluate: Evaluate, execute: Execute, namespac
         try:
             function = evaluate(decorator)(function)
         except BaseException as error:
-            if is_interrupt(error) or not _is_called(decorator, "jit"):
+            if is_interrupt(error) or _called(decorator) != "jit":
                 raise
             function = _jit(decorator, evaluate)(function)
     return Definition(function, tuple(decorators))
@@ -63,9 +63,14 @@ def is_jit(value: Any) -> bool:
     return isinstance(value, JITCallable)
 
 
+def is_jit_text(node: ast.AST) -> bool:
+    """Whether a definition says of itself that it is a jit function."""
+    return isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(item) for item in node.decorator_list)
+
+
 def is_tuner(decorator: ast.expr) -> bool:
-    """Whether a decorator says of itself that it is `triton.autotune` or `triton.heuristics`."""
-    return _is_called(decorator, "autotune") or _is_called(decorator, "heuristics")
+    """Whether a decorator is, by its name, `triton.autotune`, `triton.heuristics`, or one that does as they do."""
+    return "tune" in _called(decorator) or _called(decorator) == "heuristics"
 
 
 def _function(node: ast.FunctionDef, evaluate: Evaluate, execute: Execute, namespace: dict[str, Any]) -> Any:
@@ -112,10 +117,10 @@ def _with_defaults(arguments: ast.arguments, evaluate: Evaluate, namespace: dict
     return found
 
 
-def _is_called(decorator: ast.expr, name: str) -> bool:
-    """Whether `name` is the last part of what a decorator is called."""
+def _called(decorator: ast.expr) -> str:
+    """The last part of what a decorator is called."""
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return getattr(called, "attr", getattr(called, "id", "")) == name
+    return str(getattr(called, "attr", getattr(called, "id", "")))
 
 
 def _jit(decorator: ast.expr, evaluate: Evaluate) -> Callable[[Any], Any]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import linecache
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -96,6 +98,10 @@ def _values(function: Any) -> Mapping[str, Any]:
     """The names that a function sees outside of itself."""
     closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     inner = {name: cell.cell_contents for name, cell in closure}
+    module = sys.modules.get(function.__module__)  # a module of a project has a global once somebody asks for it
+    for name in function.__code__.co_names:
+        with suppress(Exception):
+            inner.setdefault(name, getattr(module, name))
     return {**function.__globals__, **inner}
 
 

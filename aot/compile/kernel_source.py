@@ -18,8 +18,8 @@ from aot_runtime.contract.dtypes import SCALAR_TYPES
 
 from .autotuning import Autotuning, read_autotuning
 from .constants import dtype_of
-from .errors import CompileError, described, is_interrupt
-from .project import project
+from .errors import CompileError, KernelFileError, described, is_interrupt
+from .project import Project, project
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
@@ -88,6 +88,7 @@ class KernelSource:
         digest: its `source_hash`.
         sources: (file from the root, SHA-256 of what was read) of each file that was read for it, at least.
         autotuning: what the decorators around it say.
+        fault: what no compilation of it can do without and is not there; empty where all is.
         left_out: of each of these files what it needed and could not evaluate, in a line.
     """
 
@@ -95,6 +96,7 @@ class KernelSource:
     digest: str
     sources: tuple[tuple[str, str], ...]
     autotuning: Autotuning = field(default_factory=Autotuning)
+    fault: str = ""
     left_out: tuple[str, ...] = ()
 
 
@@ -105,13 +107,31 @@ def inspect_kernel(root: Path | str, path: str) -> KernelSource:
         kernel = modules.load(source, function)
         try:
             parameters, digest = kernel_parameters(kernel), source_hash(kernel)
-            autotuning = read_autotuning(modules.attribute(source, function))
+            autotuning = _autotuning(modules, source, function)
         except BaseException as error:
             if is_interrupt(error):
                 raise
             reason = f"{function!r} in {source} cannot be read: {described(error)}{modules.place(error.__traceback__)}"
             raise CompileError(reason, traceback.format_exc()) from error
-        return KernelSource(parameters, digest, tuple(sorted(modules.digests.items())), autotuning, modules.left_out())
+        sources = tuple(sorted(modules.digests.items()))
+        return KernelSource(parameters, digest, sources, autotuning, _fault(modules, kernel), modules.left_out())
+
+
+def _autotuning(modules: Project, source: str, function: str) -> Autotuning:
+    """What the decorators of a kernel say; that they cannot be evaluated matters to those who ask for it alone."""
+    try:
+        decorated = modules.attribute(source, function)
+    except KernelFileError as error:
+        return Autotuning(fault=error.reason)
+    return read_autotuning(decorated)
+
+
+def _fault(modules: Project, kernel: JITFunction) -> str:
+    try:
+        modules.check(kernel)
+    except CompileError as error:
+        return error.reason
+    return ""
 
 
 def kernel_parameters(kernel: JITFunction) -> tuple[Parameter, ...]:
@@ -151,6 +171,10 @@ def _named(text: str, scope: dict[str, Any]) -> Any:
         return _resolve(ast.parse(text, mode="eval").body, scope)
     except (SyntaxError, ValueError):
         return None
+
+
+def _is_aggregate(value: Any) -> bool:
+    return isinstance(value, type) and getattr(value, "__triton_aggregate__", False)
 
 
 def _is_tuple_class(value: Any) -> bool:
@@ -230,7 +254,7 @@ def _collect_constants(function: Any, constants: list[str], seen: set[int]) -> N
         if not isinstance(node, ast.Name | ast.Attribute):
             continue
         value = _resolve(node, scope)
-        if isinstance(value, type) and getattr(value, "__triton_aggregate__", False):
+        if _is_aggregate(value):
             # Its methods are functions of their own, which Triton's key covers; what they read it does not.
             constants.append(f"{value.__name__}: {_spelled(value.__aggregate_defaults__)}")
             for member in value.hash_attrs:

@@ -31,7 +31,7 @@ from .closures import Closures
 from .errors import CompileError as CompileError
 from .errors import KernelFileError, KernelFunctionError, described, is_interrupt
 from .import_paths import ImportPaths, installed_folders, submodule
-from .source_module import ABSENT, SourceModule
+from .source_module import ABSENT, AbsentError, SourceModule
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
@@ -104,7 +104,7 @@ class Project:
                     self._forget()
 
     def load(self, source: str, function: str) -> JITFunction:
-        """The `@triton.jit` function of a file, with all that it reads; for use while `active`.
+        """The `@triton.jit` function of a file, with all that it reads and that is there; for use while `active`.
 
         Decorators around `@triton.jit` are taken off. Raises KernelFileError, KernelFunctionError.
         """
@@ -127,15 +127,22 @@ class Project:
         self._name_files_by_root()
         return found
 
+    def check(self, kernel: JITFunction) -> None:
+        """Hold a loaded kernel to what every compilation of it does. Raises KernelFileError for what it reads and could
+        not be evaluated, KernelFunctionError for functions that call each other in a circle."""
+        self._closures.check(kernel)
+
+    def circle(self, kernel: JITFunction) -> str:
+        """The functions of a loaded kernel that call each other in a circle, be it not for ever; in words."""
+        return self._closures.circle(kernel)
+
     def attribute(self, source: str, function: str) -> Any:
         """What a file calls `function`, for use while `active`; of a jit function, within the `triton.autotune` and
         `triton.heuristics` around it. Raises KernelFileError, KernelFunctionError."""
         found = self._defined(source, function, core=True)
         module = self._module(self.root / source)
         with self._reported(source, f"what is around {function!r}"):
-            for decorator in module.outer_decorators(function):
-                found = module.tuned(decorator, found)
-        return found
+            return module.tuned(function, found)
 
     def reference(self, source: str, function: str) -> Any:
         """What a file that is run whole, as Python does, calls `function`. Raises KernelFileError,
@@ -187,7 +194,7 @@ class Project:
         module = self._module(self.root / source)
         with self._reported(source, repr(function)):
             found = module.lookup(function, core=core)
-            if found is ABSENT and "." in function:
+            if found is ABSENT:
                 found = module.defined(function)
         if found is ABSENT:
             raise KernelFunctionError(f"{source} has no function {function!r}{_nearest(module, function)}")
@@ -275,7 +282,7 @@ class Project:
         for wanted in module.names() if "*" in names else names:
             try:
                 module.attribute(wanted)
-            except AttributeError as error:
+            except AbsentError as error:
                 raise ImportError(f"cannot import name {wanted!r} from {module.file}", name=name) from error
         return module.module
 

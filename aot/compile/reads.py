@@ -16,11 +16,15 @@ class Read:
         line: counted from the function's first.
         certain: whether every compilation of the function reads it: it is in no branch, no loop, no default and no
             annotation, and nothing before it returns.
+        called: whether it is read to be called.
+        signature: whether an annotation or a default of a parameter reads it.
     """
 
     path: tuple[str, ...]
     line: int
     certain: bool
+    called: bool = False
+    signature: bool = False
 
 
 def function_reads(function: ast.FunctionDef) -> tuple[Read, ...]:
@@ -36,11 +40,13 @@ class _Reads(ast.NodeVisitor):
     def __init__(self) -> None:
         self.reads: list[Read] = []
         self._local: set[str] = set()
-        self._certain = False
+        self._certain = self._signature = False
+        self._called: ast.expr | None = None
 
     def signature(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         """Annotations and defaults, which are evaluated outside of the function."""
         arguments = function.args
+        self._signature = True
         for annotation in [*(item.annotation for item in _arguments(arguments)), function.returns]:
             match annotation:
                 case ast.Constant(value=str(text)):
@@ -49,6 +55,7 @@ class _Reads(ast.NodeVisitor):
                 case ast.expr():
                     self.visit(annotation)
         self._visit_all([*arguments.defaults, *filter(None, arguments.kw_defaults)])
+        self._signature = False
 
     def body(self, function: ast.FunctionDef) -> None:
         self._local |= {item.arg for item in _arguments(function.args)}
@@ -73,6 +80,10 @@ class _Reads(ast.NodeVisitor):
             self.visit(owner)
         elif owner.id not in self._local:
             self._add((owner.id, *reversed(path)), node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self._called = node.func
+        self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
         self._visit_all([node.value, *node.targets])
@@ -153,7 +164,7 @@ class _Reads(ast.NodeVisitor):
             self.visit(node)
 
     def _add(self, path: tuple[str, ...], node: ast.expr | ast.stmt) -> None:
-        self.reads.append(Read(path, node.lineno, self._certain))
+        self.reads.append(Read(path, node.lineno, self._certain, node is self._called, self._signature))
 
 
 def _arguments(arguments: ast.arguments) -> Iterator[ast.arg]:

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from .bindings import Bindings, Block, Statement, is_own
-from .definitions import Definition, define, is_tuner
+from .definitions import Definition, define, is_jit_text, is_tuner
 from .errors import described, is_interrupt
 
 ABSENT = object()
@@ -27,6 +27,10 @@ ABSENT = object()
 
 Importer = Callable[["SourceModule", str, "tuple[str, ...] | None", int], ModuleType]
 """What an import statement of a module imports: of a dotted name, these names, with so many dots."""
+
+
+class AbsentError(AttributeError):
+    """A module has no statement that binds a name."""
 
 
 class UndecidedError(Exception):
@@ -75,7 +79,7 @@ class SourceModule:
                 return found
             if (own := self.lookup("__getattr__")) is not ABSENT:
                 return own(name)
-        raise AttributeError(f"module {self.module.__name__!r} has no attribute {name!r}")
+        raise AbsentError(f"module {self.module.__name__!r} has no attribute {name!r}")
 
     def read(self, name: str) -> Any:
         """What the code of the module reads as `name`; `ABSENT` where no statement before it binds that."""
@@ -102,37 +106,34 @@ class SourceModule:
         return self._starred(name, before) if found is ABSENT else found
 
     def defined(self, path: str) -> Any:
-        """The function that a dotted path of classes and functions leads to, as if it were at module level."""
-        body: list[ast.stmt] = self.tree.body
-        found: ast.AST | None = None
+        """The function that a dotted path of classes and functions leads to, as if it were at module level; `ABSENT`
+        where there are none, or several."""
+        found: list[ast.AST] = [self.tree]
         for part in path.split("."):
-            named = (node for node in ast.walk(ast.Module(body, [])) if getattr(node, "name", None) == part)
-            found = next((node for node in named if isinstance(node, ast.FunctionDef | ast.ClassDef)), None)
-            if found is None:
-                return ABSENT
-            body = found.body
-        return self._define(found).value if isinstance(found, ast.FunctionDef) else ABSENT
+            inner = [node for outer in found for node in ast.walk(outer) if node not in found]
+            found = [node for node in inner if getattr(node, "name", None) == part and hasattr(node, "body")]
+        match found:
+            case [ast.FunctionDef() as node]:
+                return self._define(node).value
+        return ABSENT
 
-    def outer_decorators(self, name: str) -> tuple[ast.expr, ...]:
+    def _outer_decorators(self, name: str) -> tuple[ast.expr, ...]:
         """The decorators around a jit function that `lookup` has found, from the innermost."""
         for leaf in reversed(self._bindings.leaves.get(name, ())):
             if leaf in self._definitions and name in leaf.names:
                 return self._definitions[leaf].outer
         return ()
 
-    def tuned(self, decorator: ast.expr, function: Any) -> Any:
-        """A jit function within an autotuner or heuristics; as it is where a decorator is something else. Raises what
-        those raise."""
+    def tuned(self, name: str, function: Any) -> Any:
+        """A jit function of the module within its autotuner and heuristics; its other decorators are not run. Raises
+        what those raise."""
         from triton.runtime.autotuner import Autotuner, Heuristics
 
-        try:
-            found = self.evaluate(decorator)(function)
-        except BaseException as error:
-            if is_interrupt(error) or is_tuner(decorator):
-                raise
-            self.left_out[decorator.lineno] = error
-            return function
-        return found if isinstance(found, Autotuner | Heuristics) else function
+        for decorator in self._outer_decorators(name):
+            if is_tuner(decorator):
+                found = self.evaluate(decorator)(function)
+                function = found if isinstance(found, Autotuner | Heuristics) else function
+        return function
 
     def notes(self) -> str:
         """What was needed and could not be evaluated, in a line."""
@@ -146,9 +147,7 @@ class SourceModule:
     def jit_names(self) -> tuple[str, ...]:
         """The functions whose text says that they are jit functions."""
         return tuple(
-            node.name
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(item) for item in node.decorator_list)
+            node.name for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef) and is_jit_text(node)
         )
 
     # What statements do
@@ -189,6 +188,8 @@ class SourceModule:
                 return ABSENT
             if isinstance(statement.node, ast.If):
                 found = self._latest(self._branch(statement, name), name, before, core)
+            elif name in statement.changes and isinstance(self._result(statement), BaseException):
+                continue  # an attribute of a function that could not be set
             else:
                 found = self._outcome(statement, name, core)
             if found is not ABSENT:
@@ -209,11 +210,16 @@ class SourceModule:
         return self._branches[statement]
 
     def _only_branch(self, statement: Statement, name: str, error: BaseException) -> Block:
-        """The branch that binds a name which nothing else binds."""
+        """The branch that binds a name which nothing else binds; or that defines a jit function of the name, where all
+        others define what Triton cannot call: they are for a machine without it."""
         leaves = self._bindings.leaves[name]
         binding = [block for block in statement.blocks if any(name in item.names for item in block)]
         if len(binding) == 1 and leaves[0].index > statement.index:
             return binding[0]
+        if all(isinstance(leaf.node, ast.FunctionDef | ast.ClassDef) for leaf in leaves):
+            jit = [block for block in binding if any(name in item.names and is_jit_text(item.node) for item in block)]
+            if len(jit) == 1 and sum(is_jit_text(leaf.node) for leaf in leaves) == 1:
+                return jit[0]
         lines = " and ".join(f"{self.file}:{leaf.node.lineno}" for leaf in leaves)
         condition = f"the condition at {self.file}:{statement.node.lineno} cannot be evaluated: {described(error)}"
         raise UndecidedError(f"{name!r} is bound at {lines}, and {condition}") from error

@@ -13,7 +13,7 @@ from aot.compile.kernel_source import KernelSource, inspect_kernel, joined_hash,
 from aot.compile.keys import JobKeys
 from aot.compile.settings import option_names
 from aot.manifest.loading import Manifest, OpSource
-from aot.manifest.yamlfile import ManifestError
+from aot.manifest.yamlfile import Key, ManifestError
 from aot.targets import TARGETS, Target
 from aot_runtime.contract import records
 from aot_runtime.errors import AotError, ExpressionError
@@ -184,8 +184,12 @@ def _read_kernel(manifest: Manifest, op: records.Op, index: int, target: Target,
 
 
 def _inspected(manifest: Manifest, op: str, index: int, inspect: Inspect, function: str, *place: str) -> KernelSource:
+    where: tuple[Key, ...] = ("ops", op, "launches", index, *place)
     try:
-        return inspect(str(manifest.root), function)
+        kernel = inspect(str(manifest.root), function)
     except AotError as error:
         reason = str(error) if isinstance(error, CompileError) else f"file {split_function(function)[0]}: {error}"
-        raise manifest.error(("ops", op, "launches", index, *place), f"op '{op}': {reason}") from error
+        raise manifest.error(where, f"op '{op}': {reason}") from error
+    if kernel.fault:
+        raise manifest.error(where, f"op '{op}': {kernel.fault}")
+    return kernel

@@ -31,6 +31,8 @@ def with_kernels(manifest: Manifest, op: str, kernels: Sequence[KernelSource]) -
     spec = manifest.spec.ops[op]
     configs: dict[str, tuple[ConfigSpec, ...]] = {}
     for index, (launch, kernel) in enumerate(zip(spec.launches, kernels, strict=True)):
+        if kernel.autotuning.fault and any(entry.from_kernel is not None for entry in launch.configs):
+            raise manifest.error(("ops", op, "launches", index, "configs"), f"op '{op}': {kernel.autotuning.fault}")
         if kernel.autotuning.configs and launch.kernel not in configs:
             configs[launch.kernel] = tuple(
                 _config(manifest, op, index, number, config) for number, config in enumerate(kernel.autotuning.configs)

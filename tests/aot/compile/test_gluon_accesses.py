@@ -56,8 +56,9 @@ ON_AMD = {
     "put(x if n > 3 else out, i)": {"x": "?", "out": "?"},
 }
 ON_NVIDIA = {
-    "smem = gl.allocate_shared_memory(gl.float16, [1024], SHARED)\n"
-    "ampere.async_copy.async_load(smem, x + i)": {"x": "r"},
+    "smem = gl.allocate_shared_memory(gl.float16, [1024], SHARED)\nampere.async_copy.async_load(smem, x + i)": {
+        "x": "r"
+    },
     MAPS + "tma.async_load(x_map, [0, 0], bar, smem)\ntma.async_store(out_map, [0, 0], smem)": {"x": "r", "out": "w"},
     MAPS + "tma.async_atomic_add(out_map, [0, 0], smem)": {"out": "u"},
     "gl.warp_specialize([(nothing, (x,)), (put, (out, n))], [4], [24])": {"out": "w"},

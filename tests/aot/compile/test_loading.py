@@ -200,7 +200,7 @@ FAULTS = {
     "VALUE = 1 // 0\n": UNREADABLE + "ZeroDivisionError: integer division or modulo by zero (k.py:8)",
     "if torch.a:\n    VALUE = 1\nelse:\n    VALUE = 2\n": UNREADABLE + "UndecidedError: 'VALUE' is bound at k.py:9 and "
     "k.py:11, and the condition at k.py:8 cannot be evaluated: ModuleNotFoundError: No module named 'torch'",
-    "if torch.a:\n    @triton.jit\n    def kernel(x):\n        pass\n": "'kernel' in k.py cannot be evaluated: "
+    "if torch.a:\n    @triton.jit\n    def kernel(x, N):\n        pass\n": "'kernel' in k.py cannot be evaluated: "
     "UndecidedError: 'kernel' is bound at k.py:6 and k.py:10, and the condition at k.py:8 cannot be evaluated: "
     "ModuleNotFoundError: No module named 'torch'",
     "@triton.jit\ndef VALUE():\n    kernel(1)\n": "a jit function cannot call itself, directly or not, as calls are "
@@ -211,10 +211,11 @@ FAULTS = {
 
 @pytest.mark.parametrize("more", FAULTS)
 def test_what_is_refused(tmp_path: Path, more: str):
-    write(tmp_path, {"k.py": HEAD + KERNEL + more, "helper.py": ""})
+    kernel = KERNEL.replace("VALUE", "VALUE()") if "def VALUE():" in more else KERNEL
+    write(tmp_path, {"k.py": HEAD + kernel + more, "helper.py": ""})
     line = (HEAD + KERNEL).count("\n")
-    with pytest.raises(CompileError) as caught:
-        load_kernel(tmp_path, "k.py", "kernel")
+    with project(tmp_path).active() as modules, pytest.raises(CompileError) as caught:
+        modules.check(modules.load("k.py", "kernel"))
     assert str(caught.value) == FAULTS[more].replace("KERNEL", f"k.py:{line}")
 
 
