@@ -165,7 +165,7 @@ class WorkspaceSpec(Spec):
     """Scratch memory for the duration of a call."""
 
     shape: list[Expr] = Field(min_length=1)
-    dtype: DtypeName
+    dtype: str = Field(description="A dtype, or a dtype variable of `dtypes`.")
     zero: bool = Field(False, description="Zeroed in stream order before the first launch.")
 
 

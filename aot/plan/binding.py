@@ -224,7 +224,7 @@ class Binder:
         if plain == NULL:
             return Bound(name, "constexpr", constant=None)
         if plain in spaces:
-            dtype = spaces[plain].dtype
+            dtype = str(known.get(spaces[plain].dtype, spaces[plain].dtype))
             return Bound(name, f"*{TRITON_DTYPES[dtype]}", value=plain, dtype=dtype, divisible=True)
         if plain in tensors:
             if known.get(query_name("given", plain)) is False:

@@ -30,8 +30,6 @@ when: rows > 0 -> @when: [rows > 0]
 require: [cols % 2 == 0] -> @require: cols % 2 == 0 -> S.require: expected a list (given: 'cols % 2 == 0')
 type: fp32, -> @type: fp23, -> S.scalars.factor.type: 'fp23' is no scalar type; did you mean 'fp32'?
 T: [float16, float32] -> T: [@bfloat61, float32] -> S.dtypes.T.0: 'bfloat61' is no dtype; did you mean 'bfloat16'?
-dtype: float32}} -> @dtype: flaot32}}
- -> S.workspace.partial.dtype: 'flaot32' is no dtype; did you mean 'float32'?
 T: [float16, float32] -> @T: [] -> S.dtypes.T: at least 1 allowed, 0 given
 grid: [rows] -> @grid: [1, 2, 3, 4] -> S.launches.0.grid: at most 3 allowed, 4 given
 dims: {cols: {max: 4096}} -> dims: {@cols: {min: 5, max: 4}} -> S.dims.cols: min 5 is over max 4
