@@ -230,10 +230,10 @@ class LaunchSpec(Spec):
         description="The first whose `when` holds is used; default: one, empty. `from kernel`: the first of the "
         "kernel's `@triton.autotune`, as `[{from_kernel: 0}]`.",
     )
-    bind: dict[str, Expr | BindSpec | None] = Field(
+    bind: dict[str, Expr | BindSpec | list[Expr | BindSpec | None] | None] = Field(
         {},
         description="Parameter, or parameter.member of a tuple → expression, where names differ; of a constexpr also "
-        "path.py:function; null: None.",
+        "path.py:function; of a tuple, a list of its elements; null: None.",
     )
     when: Expr = Field("", description="Launched only where this holds.")
 

@@ -29,6 +29,21 @@ def rounded_kernel(x_ptr, out_ptr, n_elements, BLOCK_SIZE: tl.constexpr, TO: tl.
 
 
 @triton.jit
+def planes_kernel(planes, out_ptr, strides, weights, shape: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+    """The weighted sum of a tuple of pointers, of arrays of one shape and the same strides."""
+    rows, cols = shape
+    stride_row, stride_col = strides
+    offsets = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    mask = offsets < rows * cols
+    at = offsets // cols * stride_row + offsets % cols * stride_col
+    total = tl.zeros([BLOCK_SIZE], tl.float32)
+    for i in tl.static_range(len(planes)):
+        if planes[i] is not None:
+            total += weights[i] * tl.load(planes[i] + at, mask=mask)
+    tl.store(out_ptr + offsets, total, mask=mask)
+
+
+@triton.jit
 def prefix_kernel(
     x_ptr, out_ptr, seqlens, shift, N, VARLEN: tl.constexpr, BLOCK_SIZE: tl.constexpr, num_stages: tl.constexpr
 ):
