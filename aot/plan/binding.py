@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from aot.compile.constants import Constant
+from aot.compile.descriptors import descriptor_type
 from aot.compile.kernel_source import Parameter
 from aot.manifest.loading import Manifest
 from aot.manifest.schema import BindSpec, Expr, LaunchSpec, is_function
@@ -25,6 +26,7 @@ from .alternatives import NULL
 from .bound import TRITON_DTYPES, Bound
 from .configs import config_error
 from .constants import is_plain, kind_fault, literal
+from .descriptors import descriptor_fault
 from .kinds import value_kind
 from .launch_scope import LaunchScope
 from .members import Absent, MemberError, Value, as_value, is_member, length_fault, member_values, not_a_tuple
@@ -138,6 +140,9 @@ class Binder:
         if given is not None and parameter.unpacked:
             message = f"parameter '{parameter.name}' {not_a_tuple(parameter)}"
             raise self._scope.error(self._scope.place(parameter.name), message)
+        if isinstance(given, BindSpec) and given.block and parameter.constexpr:
+            message = f"parameter '{parameter.name}' is a constexpr, and a descriptor, which has a `block`, is none"
+            raise self._scope.error(self._scope.place(parameter.name), message)
         if parameter.constexpr:
             return self._bind_constexpr(parameter, given, variant, known)
         if given is None:
@@ -156,6 +161,8 @@ class Binder:
                 self._scope.place(parameter.name),
                 f"'{function_of(given)}' is a function, but '{parameter.name}' is no constexpr",
             )
+        if isinstance(given, BindSpec) and given.block:
+            return self._bind_descriptor(parameter.name, given, known)
         forced = given.type if isinstance(given, BindSpec) else None
         value = given.value if isinstance(given, BindSpec) else given
         expression = self._scope.parse(str(value), parameter.name)
@@ -225,6 +232,22 @@ class Binder:
             return Bound(name, "constexpr", constant=constant)
         wide = any(self._wide(tensors[str(tensor)], variant) for _, tensor, *_ in strides)
         return Bound(name, forced or self._type(value, name, wide), value=plain, divisible=plain in self.op.divisible)
+
+    def _bind_descriptor(self, name: str, given: BindSpec, known: Mapping[str, Any]) -> Bound:
+        scope, text = self._scope, str(given.value)
+        if text not in scope.tensors:
+            raise scope.error(scope.place(name), f"parameter '{name}': '{text}' has a `block`, but is no tensor")
+        tensor = scope.tensors[text]
+        block = [scope.built(str(extent), name, known) for extent in given.block]
+        if fault := descriptor_fault(tensor, block, known):
+            raise scope.error(scope.place(name), f"parameter '{name}': {fault}")
+        if known.get(query_name("given", text)) is False:
+            return Bound(name, "constexpr", constant=None)
+        dtype = str(known.get(tensor.dtype, tensor.dtype))
+        return Bound(
+            name, descriptor_type(TRITON_DTYPES[dtype], block), value=text, dtype=dtype,
+            shape=tuple(dim.extent for dim in tensor.shape), pads_with_nan=given.padding == "nan",
+        )  # fmt: skip
 
     def _type(self, value: Expression, name: str, wide: bool) -> str:
         """The kernarg type of an expression: a scalar has its own; an integer is an i64 where `wide`, else an i32."""

@@ -79,6 +79,21 @@ def test_tuples_of_pointers_and_of_numbers(foreign: Bundle, transposed: bool):
     assert kernargs == ("planes.0", "planes.1", "planes.2", "out_ptr", "strides.0", "strides.1", "weights.0")
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_tensor_descriptors(foreign: Bundle, dtype: type):
+    """Of strided tensors, with tiles past their ends: what is loaded there is what the manifest says."""
+    whole = foreign.device.array(np.random.default_rng(0).standard_normal((40, 50)).astype(dtype))
+    for view, is_ragged in ((whole[:37, 5:], True), (whole[3:35, ::1], False), (whole[:16, :32], False)):
+        out = foreign.device.array(np.full((40, 60), 7, dtype))
+        into = out[: view.shape[0], : view.shape[1]]
+        result = foreign.doubled(view, out=into)
+        np.testing.assert_array_equal(into.numpy(), view.numpy() * dtype(2))
+        assert (out.numpy()[view.shape[0] :] == 7).all() and (out.numpy()[:, view.shape[1] :] == 7).all()
+        assert np.isnan(result.corner.numpy()) == is_ragged
+        if dtype is np.float32:
+            np.testing.assert_array_equal(foreign.doubled_on_device(view).numpy(), view.numpy() * 2)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -86,7 +86,8 @@ def test_faults_come_together_in_the_order_of_the_file(tmp_path: Path):
         "1:1: bundle: expected text (given: 3)",
         "8:7: ops.scale.scalars.factor: the key 'type' is missing",
         "15:20: unknown key 'valu'; did you mean 'value'?",
-        f"15:34: {launch}.y.0: expected text or a whole number or a number or true or false or a mapping (given: a list)",
+        f"15:34: {launch}.y.0: expected text or a whole number or a number or true or false or a mapping "
+        "(given: a list)",
         f"15:53: {launch}.z.type: 'i23' is no kernarg type; did you mean 'i32'?",
     ]
 

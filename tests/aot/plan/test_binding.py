@@ -194,6 +194,13 @@ FAULTS = r"""
 factor: [rows, @fcator] -> parameter 'factor.1': 'fcator' uses undefined name 'fcator'; did you mean 'factor'?
 P: [1, @rows] -> 'rows' is not known at build, but 'P.1' is a constexpr
 @P: ['k.py:f'] -> 'k.py:f' is a function, which no element of a tuple can be
+@P: {value: x, block: [8]} -> parameter 'P' is a constexpr, and a descriptor, which has a `block`, is none
+@factor: {value: rows, block: [8]} -> parameter 'factor': 'rows' has a `block`, but is no tensor
+@factor: {value: x, block: [8]} -> parameter 'factor': its block has 1 extents, but 'x' has 2 dims
+@factor: {value: x, block: [8, 24]} -> parameter 'factor': a block has extents that are powers of two, not 24
+@factor: {value: x, block: [8, rows]} -> 'rows' is not known at build, but 'factor' is a constexpr
+@factor: {value: bias, block: [8, 8]}
+ -> parameter 'factor': 'bias' needs a last dim that is contiguous, and no dim that is broadcast, for a descriptor
 @factor: x if BLOKC else 1 -> parameter 'factor': 'BLOKC' uses undefined name 'BLOKC'; did you mean 'BLOCK'?
 """
 
