@@ -17,6 +17,7 @@ from aot_runtime.errors import BundleError
 
 from .accesses import pointer_accesses, watched_stages
 from .constants import triton_constant
+from .descriptors import is_descriptor, run_time_arguments
 from .errors import CompileError, KernelFileError, is_interrupt
 from .jobs import CompiledKernel, CompileJob, job_target
 from .kernargs import KernargField, kernarg_bytes, kernarg_layout
@@ -66,7 +67,7 @@ def compile_job(job: CompileJob) -> CompiledKernel:
             raise _circle(found, modules.circle(kernel)) from None
         image, built = compiled.kernel, compiled.metadata
     metadata = _read_back(image, built.name)
-    types = dict(job.signature)
+    types = dict(run_time_arguments(job.signature))
     result = CompiledKernel(
         image=image,
         symbol=built.name,
@@ -93,7 +94,7 @@ def compile_job(job: CompileJob) -> CompiledKernel:
 
 def _arguments(job: CompileJob) -> list[str]:
     """What a kernel takes at run time, in order."""
-    return [name for name, type_name in job.signature if type_name != "constexpr"]
+    return [name for name, _ in run_time_arguments(job.signature)]
 
 
 def _recipe(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFunction], target: Target) -> str:
@@ -127,7 +128,7 @@ def ast_source(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFun
         kernarg_layout(job.signature)
     except ValueError as error:
         raise CompileError(f"signature of {job.function!r}: {error}") from None
-    return _source_class(kernel)(
+    return _source_class(job, kernel)(
         kernel,
         nested_types(types, kernel.arg_names, classes),
         constexprs={paths[name]: triton_constant(value) for name, value in constants.items()},
@@ -135,9 +136,19 @@ def ast_source(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFun
     )
 
 
-def _source_class(kernel: JITFunction) -> type[ASTSource]:
+def _source_class(job: CompileJob, kernel: JITFunction) -> type[ASTSource]:
     from triton.compiler import ASTSource
 
+    described = [name for name, type_name in job.signature if is_descriptor(type_name)]
+    if described and kernel.is_gluon():
+        raise CompileError(
+            f"{', '.join(described)}: a Gluon kernel takes a tensor descriptor of the host as an object of the driver, "
+            "which the runtime does not make; let the kernel make it"
+        )
+    if described:
+        from .pointer_source import PointerSource
+
+        return PointerSource
     if not kernel.is_gluon():
         return ASTSource
     from .gluon import GluonSource

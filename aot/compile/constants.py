@@ -16,7 +16,7 @@ class Dtype:
         return f"the dtype {self.name}"
 
 
-Constant = int | float | bool | str | None | Dtype
+Constant = int | float | bool | str | None | Dtype | tuple["Constant", ...]
 
 
 def dtype_of(value: Any) -> Dtype | None:
@@ -34,4 +34,4 @@ def triton_constant(constant: Any) -> Any:
         from triton.language import str_to_ty
 
         return str_to_ty(constant.name, None)
-    return constant
+    return tuple(map(triton_constant, constant)) if isinstance(constant, tuple) else constant

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from .descriptors import run_time_arguments
 
 # Sizes in bytes of Triton's scalar types. A scalar is aligned to its size, on both backends.
 _SCALAR_BYTES = {
@@ -35,13 +37,13 @@ def type_bytes(type_name: str) -> int:
     return _SCALAR_BYTES[type_name]
 
 
-def kernarg_layout(signature: Iterable[tuple[str, str]]) -> tuple[KernargField, ...]:
-    """Fields of the kernarg segment: the parameters that are not constexpr, then Triton's two scratch pointers.
+def kernarg_layout(signature: Sequence[tuple[str, str]]) -> tuple[KernargField, ...]:
+    """Fields of the kernarg segment: what a kernel takes at run time, then Triton's two scratch pointers.
 
     Args:
         signature: (parameter, Triton type or `constexpr`) in parameter order.
     """
-    arguments = [(name, type_name) for name, type_name in signature if type_name != "constexpr"]
+    arguments = run_time_arguments(signature)
     fields: list[KernargField] = []
     end = 0
     for name, type_name in [*arguments, *((pointer, "*i8") for pointer in SCRATCH_POINTERS)]:

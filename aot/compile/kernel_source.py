@@ -20,6 +20,7 @@ from .autotuning import Autotuning, read_autotuning
 from .constants import dtype_of
 from .errors import CompileError, KernelFileError, described, is_interrupt
 from .project import Project, project
+from .tuple_uses import TupleUse, tuple_uses
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
@@ -55,6 +56,7 @@ class Parameter:
         default: None unless `has_default`; `NotPlain` for what is no number, boolean, text, dtype or tuple.
         members: those of a parameter that is annotated with a `NamedTuple` class.
         type: the kernarg type that it is annotated with; empty without one.
+        unpacked: what the kernel does with it as with a tuple; None: nothing that its text tells.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Parameter:
     default: Any = None
     members: tuple[Parameter, ...] = ()
     type: str = ""
+    unpacked: TupleUse | None = None
 
     @property
     def field(self) -> str:
@@ -136,7 +139,7 @@ def _fault(modules: Project, kernel: JITFunction) -> str:
 
 def kernel_parameters(kernel: JITFunction) -> tuple[Parameter, ...]:
     """The parameters of a kernel, in order."""
-    classes = tuple_classes(kernel)
+    classes, uses = tuple_classes(kernel), tuple_uses(kernel)
     return tuple(
         Parameter(
             param.name,
@@ -145,6 +148,7 @@ def kernel_parameters(kernel: JITFunction) -> tuple[Parameter, ...]:
             _plain(param.default) if param.has_default else None,
             _members(param.name, classes[param.name]) if param.name in classes else (),
             _annotated_type(param.annotation_type),
+            uses.get(param.name),
         )
         for param in kernel.params
     )

@@ -1,6 +1,7 @@
-"""Kernel parameters that are named tuples, as Triton takes them.
+"""Kernel parameters that are tuples, as Triton takes them.
 
-A job names every member by its path: `q.ptr`, `q.stride_heads`; of a tuple within, by position: `score_mod.operands.0`.
+A job names every member by its path: `q.ptr`, `q.stride_heads`; of a tuple without names, by position: `strides.0`,
+`score_mod.operands.0`.
 Triton wants the types nested as the tuples are, and constants and hints by the positions along the path.
 """
 
@@ -37,7 +38,10 @@ def member_paths(
             paths[parameter] = (position,)
             continue
         if parameter not in classes:
-            raise TupleError(f"names members of {parameter!r}, which is not annotated with a NamedTuple class")
+            if own != [[str(i)] for i in range(len(own))]:
+                raise TupleError(f"names members of {parameter!r}, which is not annotated with a NamedTuple class")
+            paths |= {f"{parameter}.{i}": (position, i) for i in range(len(own))}
+            continue
         fields = classes[parameter]._fields
         for member in own:
             if not member or member[0] not in fields or not all(part.isdigit() for part in member[1:]):
@@ -51,7 +55,10 @@ def member_paths(
 
 def nested_types(types: Mapping[str, str], parameters: Iterable[str], classes: Mapping[str, Any]) -> dict[str, Any]:
     """The types of a signature, with those of each tuple's members in that tuple."""
-    return {name: types[name] if name in types else _nested(types, name, classes[name]) for name in parameters}
+    return {
+        name: _nested(types, name, classes[name]) if name in classes and name not in types else _member(types, name)
+        for name in parameters
+    }
 
 
 def _nested(types: Mapping[str, str], parameter: str, tuple_class: Any) -> Any:
@@ -59,7 +66,7 @@ def _nested(types: Mapping[str, str], parameter: str, tuple_class: Any) -> Any:
 
 
 def _member(types: Mapping[str, str], path: str) -> Any:
-    """The type of a member; a tuple of those in it, which may be none."""
+    """The type of a parameter or a member; of a tuple those in it, which may be none."""
     if path in types:
         return types[path]
     return tuple(type_name for name, type_name in types.items() if name.startswith(f"{path}."))

@@ -165,7 +165,7 @@ class WorkspaceSpec(Spec):
     """Scratch memory for the duration of a call."""
 
     shape: list[Expr] = Field(min_length=1)
-    dtype: DtypeName
+    dtype: str = Field(description="A dtype, or a dtype variable of `dtypes`.")
     zero: bool = Field(False, description="Zeroed in stream order before the first launch.")
 
 
@@ -178,6 +178,10 @@ class BindSpec(Spec):
     dims: list[Name | int] | None = Field(
         None, description="Of a tuple: the dim of each of its strides, by name or position; `none`: the stride is 0."
     )
+    block: list[Expr] = Field(
+        [], max_length=5, description="Of a tensor that a kernel takes as a `TensorDescriptor`: the extents of a block."
+    )
+    padding: Literal["zero", "nan"] = Field("zero", description="What such a descriptor loads past the tensor's ends.")
     dtype: Expr | None = Field(None, description="Of a constexpr that is a dtype: a dtype, or text that is one's name.")
     function: str | None = Field(None, pattern=KERNEL, description="path.py:function")
     operands: list[Expr] = Field([], description="Expressions, tensors, workspaces.")
@@ -187,6 +191,10 @@ class BindSpec(Spec):
         kinds = (self.value is not None or self.dims is not None, self.dtype is not None, self.function is not None)
         if sum(kinds) != 1:
             raise ValueError("a mapping in `bind` has either `value` (or `dims`), `dtype` or `function`")
+        if (self.block or self.padding != "zero") and (self.value is None or self.dims is not None):
+            raise ValueError("`block` and `padding` are those of a tensor, the `value`")
+        if self.padding != "zero" and not self.block:
+            raise ValueError("`padding` is that of a descriptor, which has a `block`")
         if self.operands and self.function is None:
             raise ValueError("`operands` are those of a `function`")
         if self.type is not None and (self.value is None or self.dims is not None):
@@ -230,10 +238,10 @@ class LaunchSpec(Spec):
         description="The first whose `when` holds is used; default: one, empty. `from kernel`: the first of the "
         "kernel's `@triton.autotune`, as `[{from_kernel: 0}]`.",
     )
-    bind: dict[str, Expr | BindSpec | None] = Field(
+    bind: dict[str, Expr | BindSpec | list[Expr | BindSpec | None] | None] = Field(
         {},
         description="Parameter, or parameter.member of a tuple → expression, where names differ; of a constexpr also "
-        "path.py:function; null: None.",
+        "path.py:function; of a tuple, a list of its elements; null: None.",
     )
     when: Expr = Field("", description="Launched only where this holds.")
 

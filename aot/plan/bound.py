@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from aot.compile.constants import Constant
+from aot.compile.descriptors import DescriptorField, descriptor_fields, is_descriptor
 from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import split_function
 from aot.manifest.loading import Manifest
@@ -34,13 +35,15 @@ class Bound:
 
     Attributes:
         name: of a member its path, such as `q.stride_heads`.
-        type: `constexpr`, a scalar type, or `*` and a Triton dtype.
+        type: `constexpr`, a scalar type, `*` and a Triton dtype, or the type of a tensor descriptor.
         constant: the value of a `constexpr`.
         value: otherwise the expression that gives the kernarg at a call; a pointer's tensor.
-        dtype: a pointer's dtype.
+        dtype: a pointer's dtype, or a descriptor's.
         divisible: the value is a multiple of 16 in the aligned specialisation.
         ranged: all offsets from the pointer fit 32 bits in the aligned specialisation.
         function: the `path.py:function` that a `constexpr` is, if it is one.
+        shape: of a descriptor the expressions of its tensor's extents.
+        pads_with_nan: what a descriptor loads beyond the ends of its tensor, instead of zeros.
     """
 
     name: str
@@ -51,6 +54,13 @@ class Bound:
     divisible: bool = False
     ranged: bool = False
     function: str = ""
+    shape: tuple[str, ...] = ()
+    pads_with_nan: bool = False
+
+    @property
+    def pointer(self) -> str:
+        """The name of the kernarg that is its address."""
+        return f"{self.name}.ptr" if is_descriptor(self.type) else self.name
 
 
 def compile_job(
@@ -77,5 +87,22 @@ def compile_job(
 def kernarg_values(bound: tuple[Bound, ...]) -> Iterator[tuple[str, str, str]]:
     """(parameter, type, expression) of every parameter that is in the kernarg segment; `*dtype` for a pointer."""
     for item in bound:
-        if item.type != "constexpr":
+        if is_descriptor(item.type):
+            for field in descriptor_fields(item.name, item.type):
+                yield field.name, f"*{item.dtype}" if field.kind == "ptr" else field.type, _part(item, field)
+        elif item.type != "constexpr":
             yield item.name, f"*{item.dtype}" if item.dtype else item.type, item.value
+
+
+def _part(item: Bound, field: DescriptorField) -> str:
+    """The expression of one of the arguments that a descriptor is passed as; its last dim is packed."""
+    match field.kind:
+        case "shape":
+            return item.shape[field.dim]
+        case "stride":
+            return "1" if field.dim == len(item.shape) - 1 else f"stride({item.value}, {field.dim})"
+        case "nan":
+            return str(item.pads_with_nan)
+        case "tf32":
+            return "False"
+    return item.value

@@ -21,6 +21,13 @@ def constant_fault(value: Any) -> str:
     return ""
 
 
+def is_plain(value: Any) -> bool:
+    """Whether a default is a constant that a job can have."""
+    if isinstance(value, tuple):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str | Dtype)
+
+
 def kind_fault(parameter: Parameter, constant: Constant) -> str:
     """Why a constexpr parameter cannot be this, by what its default is; empty where nothing speaks against it."""
     default = parameter.default

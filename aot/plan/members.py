@@ -31,8 +31,10 @@ class Absent:
     constant: Any
 
 
-Value = Expr | BindSpec | tuple[Expr, ...] | Absent
-"""Of a parameter or a member: an expression; operands; or nothing."""
+Value = Expr | BindSpec | tuple["Value", ...] | Absent
+"""Of a parameter or a member: an expression; a tuple, as operands are; or nothing."""
+Given = Expr | BindSpec | list[Expr | BindSpec | None] | None
+"""What `bind` has for a parameter or a member."""
 
 
 class MemberError(ValueError):
@@ -41,7 +43,7 @@ class MemberError(ValueError):
 
 def member_values(
     parameter: Parameter,
-    bind: Mapping[str, Expr | BindSpec | None],
+    bind: Mapping[str, Given],
     tensors: Mapping[str, records.Tensor],
     by_name: Callable[[str], str | None],
 ) -> dict[str, Value]:
@@ -54,6 +56,8 @@ def member_values(
     given = bind.get(parameter.name)
     if given is None and parameter.name in bind:
         return {member.name: _absent(member) for member in parameter.members}
+    if isinstance(given, list):
+        return _by_position(parameter, given)
     if isinstance(given, BindSpec) and given.function is not None:
         return _of_function(parameter, given)
     dims = given.dims if isinstance(given, BindSpec) else None
@@ -77,9 +81,40 @@ def member_values(
     return _with_defaults(parameter, values)
 
 
-def as_value(given: Expr | BindSpec | None) -> Value:
-    """What an entry of `bind` stands for: nothing where it is null."""
+def as_value(given: Given) -> Value:
+    """What an entry of `bind` stands for: a tuple where it is a list, nothing where it is null."""
+    if isinstance(given, list):
+        return tuple(map(as_value, given))
     return Absent(None) if given is None else given
+
+
+def is_member(parameter: Parameter) -> bool:
+    """Whether it is a member, or an element, of a tuple."""
+    return "." in parameter.name
+
+
+def length_fault(parameter: Parameter, count: int) -> str:
+    """Why a parameter cannot have so many elements, by what its kernel does with it; empty if it can."""
+    use = parameter.unpacked
+    if use is None or use.least <= count <= (count if use.most is None else use.most):
+        return ""
+    wanted = f"{use.least}" if use.most == use.least else f"at least {use.least}"
+    return f"has {count} element{'s' * (count != 1)}, but the kernel wants {wanted}: `{use.text}`"
+
+
+def not_a_tuple(parameter: Parameter) -> str:
+    """What is said of a parameter that the kernel takes apart, and that is bound to one value."""
+    assert parameter.unpacked is not None
+    return f"is a tuple to the kernel, `{parameter.unpacked.text}`: bind it to a list of its elements"
+
+
+def _by_position(parameter: Parameter, given: list[Expr | BindSpec | None]) -> dict[str, Value]:
+    if len(given) != len(parameter.members):
+        raise MemberError(
+            f"parameter '{parameter.name}' is a tuple of {_fields(parameter)}: {len(parameter.members)} members, but "
+            f"{len(given)} values are bound to them"
+        )
+    return {member.name: as_value(value) for member, value in zip(parameter.members, given, strict=True)}
 
 
 def _of_function(parameter: Parameter, given: BindSpec) -> dict[str, Value]:

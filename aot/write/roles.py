@@ -58,7 +58,7 @@ def _accesses(variant: PlannedVariant, kernels: Kernels) -> dict[str, Kinds]:
     accesses = kernels[variant.key].accesses
     for bound in variant.bound:
         if bound.dtype:
-            found[bound.value] = found.get(bound.value, frozenset()) | frozenset(accesses.get(bound.name, ""))
+            found[bound.value] = found.get(bound.value, frozenset()) | frozenset(accesses.get(bound.pointer, ""))
     return found
 
 

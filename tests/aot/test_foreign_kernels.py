@@ -1,10 +1,17 @@
 """Kernels that were not written for a manifest, from `bind` to what their gfx942 code computes."""
 
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
 import pytest
 
+from aot.manifest.loading import load_manifest
+from aot.manifest.yamlfile import ManifestError
+from aot.plan.bundles import plan_bundle
+from aot.targets import parse_arch
 from aot_runtime import ArgumentError, Bundle
+from tests.support.building.projects import edit, unmarked
 from tests.support.emulation.bundling import built
 from tests.support.session_builds import ROOT
 
@@ -52,3 +59,64 @@ def test_what_is_a_pointer_in_one_variant_only(foreign: Bundle):
             np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-5)
     with pytest.raises(ArgumentError, match="requires length <= cols; given: cols=50, length=51"):
         foreign.prefixes(X, shift=shift, length=51)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_tuples_of_pointers_and_of_numbers(foreign: Bundle, transposed: bool):
+    a, b, c = (np.random.default_rng(seed).standard_normal((7, 5)).astype(np.float32).T for seed in range(3))
+    if not transposed:
+        a, b, c = map(np.ascontiguousarray, (a, b, c))
+    device = foreign.device
+    x, y, z = (device.array(item.T).transpose(1, 0) if transposed else device.array(item) for item in (a, b, c))
+    assert x.layout.strides == ((1, 5) if transposed else (7, 1))
+    half = np.float32(0.5)
+    np.testing.assert_array_equal(foreign.planes(x, y, weight=0.5).numpy(), a * half + b * 2)
+    np.testing.assert_array_equal(foreign.planes(x, y, z, weight=0.5).numpy(), a * half + b * 2 - c * half)
+    (kernargs,) = {
+        tuple(arg.name for arg in variant.kernargs)[:7] for variant in foreign.index.variants
+        if variant.op == "planes" and variant.axis_values["HAS_C"]
+    }  # fmt: skip
+    assert kernargs == ("planes.0", "planes.1", "planes.2", "out_ptr", "strides.0", "strides.1", "weights.0")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_tensor_descriptors(foreign: Bundle, dtype: type):
+    """Of strided tensors, with tiles past their ends: what is loaded there is what the manifest says."""
+    whole = foreign.device.array(np.random.default_rng(0).standard_normal((40, 50)).astype(dtype))
+    for view, is_ragged in ((whole[:37, 5:], True), (whole[3:35, ::1], False), (whole[:16, :32], False)):
+        out = foreign.device.array(np.full((40, 60), 7, dtype))
+        into = out[: view.shape[0], : view.shape[1]]
+        result = foreign.doubled(view, out=into)
+        np.testing.assert_array_equal(into.numpy(), view.numpy() * dtype(2))
+        assert (out.numpy()[view.shape[0] :] == 7).all() and (out.numpy()[:, view.shape[1] :] == 7).all()
+        assert np.isnan(result.corner.numpy()) == is_ragged
+        if dtype is np.float32:
+            np.testing.assert_array_equal(foreign.doubled_on_device(view).numpy(), view.numpy() * 2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("shape: [5, 7]", "@shape: [5, 7, 1]", "'shape' has 3 elements, but the kernel wants 2: `rows, cols = shape`"),
+        (
+            'strides: ["stride(a, 0)", "stride(a, 1)"]',
+            '@strides: ["stride(a, 0)"]',
+            "'strides' has 1 element, but the kernel wants 2: `stride_row, stride_col = strides`",
+        ),
+        (
+            "shape: [5, 7]",
+            "@shape: 35",
+            "'shape' is a tuple to the kernel, `rows, cols = shape`: bind it to a list of its elements",
+        ),
+    ],
+)
+def test_tuples_of_a_wrong_length(tmp_path: Path, old: str, new: str, message: str):
+    """The kernel's own text tells how many elements it wants."""
+    changes = ("root: ../../..", f"root: {ROOT}"), (f"          {old}\n", f"          {new}\n")
+    place, text = unmarked(edit(MANIFEST.read_text(), *changes))
+    manifest = tmp_path / "m.yaml"
+    manifest.write_text(text)
+    with pytest.raises(ManifestError) as refused:
+        plan_bundle(load_manifest(manifest), parse_arch("gfx942"), {}, False)
+    kernel = "tests/support/foreign/kernels.py:planes_kernel"
+    assert refused.value.messages == (f"{manifest}:{place}: op 'planes', kernel '{kernel}': parameter {message}",)

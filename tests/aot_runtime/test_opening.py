@@ -174,7 +174,7 @@ def test_a_missing_op(small_bundle: Path):
         small["afine"]
     assert list(small) == list(small.ops) and "affine" in small and "afine" not in small
     assert not hasattr(small, "_affine") and "affine" in dir(small)
-    assert small.ops == ("affine", "row_sums", "accumulate", "histogram", "ramp", "scale_segments", "copy")
+    assert small.ops == ("affine", "row_sums", "accumulate", "histogram", "ramp", "relay", "scale_segments", "copy")
     assert "small for gfx942 on emulator:0: affine, row_sums" in repr(small)
 
 

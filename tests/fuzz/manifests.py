@@ -28,7 +28,8 @@ from tests.support.building.projects import EVERYTHING, KERNELS, SCALE, tuning
 from .drawing import INJECTIONS, Draw, texts_of
 from .edits import Edit, edit_bytes, edit_tree, places
 
-_SMALL = Path(__file__).parents[1] / "support" / "small"
+_SUPPORT = Path(__file__).parents[1] / "support"
+_SMALL = _SUPPORT / "small"
 _ARCHS = ("gfx942", "gfx1100", "sm_90")
 _TUNING = tuning("{scale_rows: [{name: tuned, when: cols > 4, options: {num_warps: 2}}]}")
 _LAUGHS = "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40))
@@ -76,12 +77,14 @@ def _seed(text: str) -> ManifestSeed:
 
 
 def seeds() -> dict[str, ManifestSeed]:
-    """Each op of small.yaml, two manifests of the builder's tests, and one that includes another."""
-    text = (_SMALL / "small.yaml").read_text().replace("root: ../../..\n", "").replace("tests/support/small/", "")
-    head, _, ops = text.partition("ops:\n")
+    """Each op of small.yaml and foreign.yaml, two manifests of the builder's tests, and one that includes another."""
     found = {"scale": _seed(SCALE), "everything": _seed(EVERYTHING)}
-    for part in ops.split("\n\n"):
-        found[part.strip().partition(":")[0]] = _seed(f"{head}ops:\n{part}\n")
+    for path, kernels in ((_SMALL / "small.yaml", "kernels.py"), (_SUPPORT / "foreign/foreign.yaml", "foreign.py")):
+        text = path.read_text().replace("root: ../../..\n", "")
+        text = text.replace(f"tests/support/{path.stem}/kernels.py", kernels).replace("tests/support/small/", "")
+        head, _, ops = text.partition("ops:\n")
+        for part in ops.split("\n\n"):
+            found[part.strip().partition(":")[0]] = _seed(f"{head}ops:\n{part}\n")
     found["including"] = _seed("bundle: more\ninclude:\n  other.yaml:\n    scale: {BLOCK: [16], T: [float16]}\n")
     return found
 
@@ -95,6 +98,7 @@ class Manifests:
         self.path = folder / "m.yaml"
         for name in ("kernels.py", "reference.py"):
             shutil.copyfile(_SMALL / name, folder / name)
+        shutil.copyfile(_SUPPORT / "foreign/kernels.py", folder / "foreign.py")
         (folder / "k.py").write_text(KERNELS)
         (folder / "other.yaml").write_text(SCALE)
         (folder / "tuning").mkdir()

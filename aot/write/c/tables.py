@@ -193,8 +193,9 @@ class OpTables:
         rows = []
         for i, space in enumerate(self.op.workspace):
             shape = self._array("aot_expression", f"shape{i}", map(self._function, space.shape))
+            size, variable = DTYPES.get(space.dtype, 0), self.variables.get(space.dtype, -1)
             rows.append(
-                f"{{{string(space.name)}, {shape}, {len(space.shape)}, {DTYPES[space.dtype]}, {_bool(space.zero)}}}"
+                f"{{{string(space.name)}, {shape}, {len(space.shape)}, {size}, {variable}, {_bool(space.zero)}}}"
             )
         return rows
 

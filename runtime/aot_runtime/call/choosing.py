@@ -142,7 +142,7 @@ class Choosing:
         axes: tuple[AxisChoice, ...],
     ) -> Decision:
         spaces = tuple(
-            (space.name, self.rules.nbytes(space, tuple(extent(names) for extent in shape)), space.zero)
+            (space.name, self.rules.nbytes(space, tuple(extent(names) for extent in shape), names), space.zero)
             for space, shape in self.workspaces
         )
         return Decision(names, names["aligned"], misaligned, layouts, spaces, launches, axes)

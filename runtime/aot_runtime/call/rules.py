@@ -261,11 +261,11 @@ class Rules:
                 raise self.error(f"the launch grid would be {extents}; along {axis} 0 to {limit} is allowed")
         return extents
 
-    def nbytes(self, space: Workspace, shape: tuple[Any, ...]) -> int:
-        """The size of a workspace."""
+    def nbytes(self, space: Workspace, shape: tuple[Any, ...], names: Mapping[str, Any]) -> int:
+        """The size of a workspace. names: of dtype variables the dtype."""
         if any(not isinstance(extent, int) or extent < 0 for extent in shape):
             raise self.error(f"workspace '{space.name}' would have shape {shape}")
-        return math.prod(shape) * DTYPES[space.dtype]
+        return math.prod(shape) * DTYPES[names.get(space.dtype, space.dtype)]
 
 
 def _dims(tensor: Tensor) -> str:

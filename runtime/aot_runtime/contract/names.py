@@ -249,7 +249,7 @@ def _find_dims(op: Op) -> dict[str, DimSource]:
             for name in sorted(_missing(dim.extent, known)):
                 raise ExpressionError(
                     f"tensor '{tensor.name}': nothing gives the extent '{name}': some input needs a dim '{name}', or "
-                    f"'{name} + c', '{name} - c', '{name} * c' or '{name} // c'"
+                    f"'{name} + c', '{name} - c', '{name} * c' or '{name} // c'; or '{name}' must be a scalar"
                 )
     return dims
 

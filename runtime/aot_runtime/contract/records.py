@@ -149,7 +149,7 @@ class Derived(_Record, frozen=True):
 
 
 class Workspace(_Record, frozen=True):
-    """Scratch memory that the runtime provides for the duration of a call."""
+    """Scratch memory that the runtime provides for the duration of a call; its dtype may be a variable of the op."""
 
     name: str
     shape: tuple[str, ...]

@@ -197,10 +197,10 @@ def _dtype_faults(op: Op) -> Iterator[Fault]:
         if name not in decided:
             yield Fault(("dtypes", name), f"no required input has dtype '{name}', so no call decides it")
     for space in op.workspace:
-        if space.dtype not in DTYPES:
-            yield Fault(
-                ("workspace", space.name, "dtype"), f"'{space.dtype}' is no dtype{nearest(space.dtype, list(DTYPES))}"
-            )
+        if space.dtype not in DTYPES and space.dtype not in op.dtypes:
+            known = [*op.dtypes, *DTYPES]
+            text = f"'{space.dtype}' is no dtype and no dtype variable{nearest(space.dtype, known)}"
+            yield Fault(("workspace", space.name, "dtype"), text)
 
 
 def _dim_faults(op: Op, dims: Mapping[str, DimSource]) -> Iterator[Fault]:

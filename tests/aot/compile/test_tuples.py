@@ -47,6 +47,7 @@ MEMBERS = r"\['ptr', 'stride_rows', 'stride_columns'\]"
     ("old", "new", "message"),
     [
         ("a.stride_rows", "a.stride_row", f"'nested' names 'a.stride_row', but the members of 'a' are {MEMBERS}"),
+        ("n", "n.1", "'nested' names members of 'n', which is not annotated with a NamedTuple class"),
         ("n", "n.ptr", "'nested' names members of 'n', which is not annotated with a NamedTuple class"),
         ("mod.operands.0", "mod.operands.first", r"names 'mod.operands.first', but the members of 'mod' are"),
         ("out.ptr", "b.ptr", "'nested' names .*, but its parameters are"),

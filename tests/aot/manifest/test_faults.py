@@ -30,8 +30,6 @@ when: rows > 0 -> @when: [rows > 0]
 require: [cols % 2 == 0] -> @require: cols % 2 == 0 -> S.require: expected a list (given: 'cols % 2 == 0')
 type: fp32, -> @type: fp23, -> S.scalars.factor.type: 'fp23' is no scalar type; did you mean 'fp32'?
 T: [float16, float32] -> T: [@bfloat61, float32] -> S.dtypes.T.0: 'bfloat61' is no dtype; did you mean 'bfloat16'?
-dtype: float32}} -> @dtype: flaot32}}
- -> S.workspace.partial.dtype: 'flaot32' is no dtype; did you mean 'float32'?
 T: [float16, float32] -> @T: [] -> S.dtypes.T: at least 1 allowed, 0 given
 grid: [rows] -> @grid: [1, 2, 3, 4] -> S.launches.0.grid: at most 3 allowed, 4 given
 dims: {cols: {max: 4096}} -> dims: {@cols: {min: 5, max: 4}} -> S.dims.cols: min 5 is over max 4
@@ -79,7 +77,7 @@ def test_a_fault_has_its_place_and_says_what_is_allowed(tmp_path: Path, old: str
 
 def test_faults_come_together_in_the_order_of_the_file(tmp_path: Path):
     """One each, also of a bind entry, though it may be many things."""
-    bind = "grid: [rows]\n        bind: {x: {valu: 3}, y: [1], z: {value: 1, type: i23}}"
+    bind = "grid: [rows]\n        bind: {x: {valu: 3}, y: [[]], z: {value: 1, type: i23}}"
     changes = ("bundle: tiny", "bundle: 3"), ("factor: {type: fp32}", "factor: {}"), ("grid: [rows]", bind)
     with pytest.raises(ManifestError) as caught:
         load(tmp_path, edit(SCALE, *changes))
@@ -88,8 +86,9 @@ def test_faults_come_together_in_the_order_of_the_file(tmp_path: Path):
         "1:1: bundle: expected text (given: 3)",
         "8:7: ops.scale.scalars.factor: the key 'type' is missing",
         "15:20: unknown key 'valu'; did you mean 'value'?",
-        f"15:30: {launch}.y: expected text or a whole number or a number or true or false or a mapping (given: a list)",
-        f"15:52: {launch}.z.type: 'i23' is no kernarg type; did you mean 'i32'?",
+        f"15:34: {launch}.y.0: expected text or a whole number or a number or true or false or a mapping "
+        "(given: a list)",
+        f"15:53: {launch}.z.type: 'i23' is no kernarg type; did you mean 'i32'?",
     ]
 
 

@@ -120,7 +120,7 @@ BY_BIND = {
     "{value: 1, type: i64}": number("i64", "1"), "{value: BLOCK * 2, type: u64}": number("u64", "32"),
     '{value: "stride(x, cols)", type: i64}': number("i64", "stride(x, 1)"),
     '{value: "stride(x, 0)", type: i64}': number("i64", "stride(x, 0)", True),
-    "{value: rows}": number("i32", "rows"),
+    "{value: rows}": number("i32", "rows"), "[]": constant(()),
     "null": constant(None), "x if TOP else bias": constant(None), "null if BIASED else x": X,
     "bias if BIASED else rows": number("i32", "rows"), '"rows if TOP else (partial if BLOCK == 16 else null)"': PARTIAL,
     # Derived numbers have the types of their values.
@@ -129,6 +129,7 @@ BY_BIND = {
 CONSTEXPRS = {
     "3": 3, "BLOCK // 2": 8, "T == 'float16'": True, "64 if arch == 'gfx942' else 32": 64, "given(bias)": False,
     "{value: 2.5}": 2.5, "elsize(T) * WIDTH": 8, "null": None, "null if TOP else 4": 4, "{dtype: T}": Dtype("fp16"),
+    "[BLOCK, 2, null, {dtype: T}]": (16, 2, None, Dtype("fp16")), "[]": (),
     "{dtype: bool}": Dtype("i1"), "{dtype: 'T if TOP else \"uint8\"'}": Dtype("u8"),
 }  # fmt: skip
 
@@ -147,6 +148,17 @@ def test_by_bind(tmp_path: Path):
 
 
 STRIDES = '"stride(x, rows) * 2"'
+
+def test_elements_of_a_tuple(tmp_path: Path):
+    """Each is what a parameter would be that is bound to it; a default may be a tuple, too."""
+    bindings = Bindings(tmp_path, with_bind('p: [x, "stride(x, rows)", bias, 3, {value: rows, type: i64}]'))
+    *found, default = bindings.bind("p", "SHAPE=(1, (2, None))")
+    expected = (X, STRIDE, constant(None), constant(3), number("i64", "rows"))
+    assert found == [replace(bound, name=f"p.{i}") for i, bound in enumerate(expected)]
+    assert default == Bound("SHAPE", "constexpr", constant=(1, (2, None)))
+    bound = bindings.bind("p", BIASED=True)
+    assert [item.type for item in bound] == ["*fp16", "i32", "*fp16", "constexpr", "i64"]
+
 
 # What is refused: an entry of `bind` of parameters `factor` and `P`, with an @ where the fault is.
 FAULTS = r"""
@@ -179,6 +191,16 @@ FAULTS = r"""
 @P: float16 -> parameter 'P': 'float16' is a dtype: write {dtype: float16}
 @factor: x if return_top else 1 -> parameter 'factor': whether 'x if return_top else 1' is 'x' must be known when a
  variant is built: by axes, dtype variables, `aligned`, or `given` of what has an axis
+factor: [rows, @fcator] -> parameter 'factor.1': 'fcator' uses undefined name 'fcator'; did you mean 'factor'?
+P: [1, @rows] -> 'rows' is not known at build, but 'P.1' is a constexpr
+@P: ['k.py:f'] -> 'k.py:f' is a function, which no element of a tuple can be
+@P: {value: x, block: [8]} -> parameter 'P' is a constexpr, and a descriptor, which has a `block`, is none
+@factor: {value: rows, block: [8]} -> parameter 'factor': 'rows' has a `block`, but is no tensor
+@factor: {value: x, block: [8]} -> parameter 'factor': its block has 1 extents, but 'x' has 2 dims
+@factor: {value: x, block: [8, 24]} -> parameter 'factor': a block has extents that are powers of two, not 24
+@factor: {value: x, block: [8, rows]} -> 'rows' is not known at build, but 'factor' is a constexpr
+@factor: {value: bias, block: [8, 8]}
+ -> parameter 'factor': 'bias' needs a last dim that is contiguous, and no dim that is broadcast, for a descriptor
 @factor: x if BLOKC else 1 -> parameter 'factor': 'BLOKC' uses undefined name 'BLOKC'; did you mean 'BLOCK'?
 """
 
@@ -206,8 +228,8 @@ NO_BLOCK = "is not bound: no axis, block or option of the config, or bind of tha
         ("stride_x_rows", "parameter 'stride_x_rows': stride(x, rows): 'rows' names no single dim of 'x' [rows, rows]"),
         (
             "KIND=object",
-            "the default of constexpr parameter 'KIND' is <class 'object'>; a number, a boolean, text, a dtype "
-            "or None is allowed: bind the parameter",
+            "the default of constexpr parameter 'KIND' is <class 'object'>; a number, a boolean, text, a dtype, "
+            "None or a tuple of these is allowed: bind the parameter",
         ),
     ],
 )

@@ -160,6 +160,7 @@ dims: {cols: { -> dims: {@clos: { -> 'clos' is no dim of a tensor; did you mean 
 divisible: [cols] -> @divisible: [col] -> 'col' is no dim of a tensor; did you mean 'cols'?
 dtype: float32, role: output, when -> @dtype: flaot32, role: output, when
  -> 'flaot32' is no dtype and no dtype variable; did you mean 'float32'?
+dtype: float32}} -> @dtype: flaot32}} -> 'flaot32' is no dtype and no dtype variable; did you mean 'float32'?
 options: {num_stages: 1} -> options: {@num_stage: 1} -> 'num_stage' is no compiler option; did you mean 'num_stages'?
 rows|1 -> @rows|2 -> 'rows|2': only `dim|1` (an extent of 1 is broadcast) is allowed
 BIASED: {values: [false, true], pick: given(bias)} -> HAS_BIAS: {values: [false, true], pick: not given(bias)}
@@ -236,7 +237,7 @@ def test_shapes_that_give_a_dim(tmp_path: Path):
     for extent, inverse in inverses.items():
         source = Scope.of(contract(tmp_path, with_ends(extent))).dims["batch"]
         assert (source.tensor, source.position, source.inverse) == ("ends", 0, inverse)
-    forms = "'batch + c', 'batch - c', 'batch * c' or 'batch // c'"
+    forms = "'batch + c', 'batch - c', 'batch * c' or 'batch // c'; or 'batch' must be a scalar"
     said = f"op 'scale': tensor 'ends': nothing gives the extent 'batch': some input needs a dim 'batch', or {forms}"
     for extent in ("batch|1", "8 - batch", "batch % 8", "batch + batch", "batch + other", "batch ** 2"):
         check_fault(tmp_path, edit(with_ends(f'"{extent}"'), ("tensors:", "@tensors:")), said)

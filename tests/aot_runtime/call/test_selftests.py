@@ -48,7 +48,7 @@ def test_every_op_of_the_small_bundle(small_bundle: Path):
     copies = [found["copy", case].launches[0] for case in ("rows", "columns", "by_position")]
     assert [item.axis_values["X_ROWS"] for item in copies] == [True, False, False]
     assert [item.aligned for item in copies] == [False, False, True]
-    assert len(found) == 11
+    assert len(found) == 12
     for output in (output for item in report.results for output in item.outputs):
         assert 0 <= output.error <= output.bound < 0.01
 

@@ -101,7 +101,7 @@ def starts(into: str, longest: str = "", dtype: str = "int32") -> records.Op:
         (contract("x: T[n]", dtypes={"T": ()}), "dtypes.T", "[] are not dtypes"),
         (contract("x: T[n] optional; y: float32[n]", dtypes={"T": ("int8",)}), "dtypes.T", UNDECIDED),
         (contract("x: T[n] output; y: float32[n]", dtypes={"T": ("int8",)}), "dtypes.T", UNDECIDED),
-        (op(X, workspace=(records.Workspace("w", ("1",), "void"),)), "workspace.w.dtype", "'void' is no dtype"),
+        (op(X, workspace=(records.Workspace("w", ("1",), "void"),)), "workspace.w.dtype", "'void' is no dtype and no"),
         (op(X, launches=(launch("1", configs=()),)), "launches.0", "has no configs"),
         (op(X, launches=(launch("1", kernel="k\nimport os"),)), "launches.0", "or no identifier as its name"),
         (op(X, launches=(launch("1", kernel="a.b"),)), "launches.0", "launch 'a.b' has no configs, or no identifier"),

@@ -29,6 +29,39 @@ def rounded_kernel(x_ptr, out_ptr, n_elements, BLOCK_SIZE: tl.constexpr, TO: tl.
 
 
 @triton.jit
+def planes_kernel(planes, out_ptr, strides, weights, shape: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+    """The weighted sum of a tuple of pointers, of arrays of one shape and the same strides."""
+    rows, cols = shape
+    stride_row, stride_col = strides
+    offsets = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    mask = offsets < rows * cols
+    at = offsets // cols * stride_row + offsets % cols * stride_col
+    total = tl.zeros([BLOCK_SIZE], tl.float32)
+    for i in tl.static_range(len(planes)):
+        if planes[i] is not None:
+            total += weights[i] * tl.load(planes[i] + at, mask=mask)
+    tl.store(out_ptr + offsets, total, mask=mask)
+
+
+@triton.jit
+def host_descriptor_kernel(a_desc, out_desc, corner_ptr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    row, col = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
+    tile = a_desc.load([row, col])
+    out_desc.store([row, col], tile * 2)
+    corner = tl.sum(tl.where((tl.arange(0, BLOCK_M) == BLOCK_M - 1)[:, None], tile, 0))
+    if (row + BLOCK_M >= a_desc.shape[0]) & (col == 0):
+        tl.store(corner_ptr, corner)
+
+
+@triton.jit
+def device_descriptor_kernel(x_ptr, out_ptr, M, N, stride_xm, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    x_desc = tl.make_tensor_descriptor(x_ptr, [M, N], [stride_xm, 1], [BLOCK_M, BLOCK_N])
+    out_desc = tl.make_tensor_descriptor(out_ptr, [M, N], [N, 1], [BLOCK_M, BLOCK_N])
+    row, col = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
+    out_desc.store([row, col], x_desc.load([row, col]) * 2)
+
+
+@triton.jit
 def prefix_kernel(
     x_ptr, out_ptr, seqlens, shift, N, VARLEN: tl.constexpr, BLOCK_SIZE: tl.constexpr, num_stages: tl.constexpr
 ):

@@ -235,6 +235,8 @@ static bool aot_measure_workspaces(aot_plan *p, aot_decision *d)
     for (int i = 0; i < p->op->n_workspaces; i++) {
         const aot_workspace *space = &p->op->workspaces[i];
         uint64_t bytes = (uint64_t)space->itemsize;
+        if (space->variable >= 0)
+            bytes = (uint64_t)aot_itemsize((aot_dtype)p->v[p->op->variables[space->variable].slot].i);
         for (int dim = 0; dim < space->rank; dim++) {
             aot_value extent;
             if (!aot_evaluate(p, space->shape[dim], &extent)) return false;

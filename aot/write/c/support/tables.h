@@ -99,7 +99,7 @@ typedef struct aot_dtype_variable {
 typedef struct aot_workspace {
     const char *name;
     const aot_expression *shape;
-    int rank, itemsize;
+    int rank, itemsize, variable; /* its dtype variable; -1: none, and it is of so many bytes an element */
     bool zero;
 } aot_workspace;
 

@@ -33,6 +33,8 @@ CALLS: tuple[tuple[str, dict[str, Any], dict[str, Any], tuple[str, ...]], ...] =
     ("scale_segments", {"x": X[:, :100], "starts": np.array([0, 1, 3], np.int32), "factors": X[0, :2]},
      {"return_largest": True}, ("out", "largest")),
     ("histogram", {"x": np.arange(-70, 90, dtype=np.int32) % 11 - 1}, {"bins": 9}, ("counts", "others")),
+    ("relay", {"x": X[0]}, {}, ("out",)),
+    ("relay", {"x": X[0].astype(np.float16)}, {}, ("out",)),
     *(("ramp", {}, {"n": 70, "start": start, "step": step}, ("numbers",)) for start, step in (
         (0.1, -0.3), (-0.0, 65519.0), (1e-40, 3e-8), (-3.38e38, 0), (float("inf"), 2**-24), (2, 0.1), (257, 2049),
         (float("nan"), float("-inf")), (259.0, 2051.0), (2**-133, 2**-25), (1.5 * 2**-133, 1.5 * 2**-24),
@@ -95,7 +97,7 @@ def test_the_same_launches_and_bytes_as_in_python(small_library: Path, small_bun
         theirs = [item for item, _ in launches.done[count - len(ours) : count]]
         assert ours and list(map(shape_of, ours)) == list(map(shape_of, theirs))
     c.close()
-    assert launches.double.calls("hipFreeAsync") == 2, "the workspace of row_sums, for both of its launches"
+    assert launches.double.calls("hipFreeAsync") == 4, "the workspaces of row_sums and relay"
 
 
 def shape_of(launch: Launch) -> tuple[Any, ...]:
