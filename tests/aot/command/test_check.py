@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from tests.support.building.builds import Project
 from tests.support.building.projects import edit
+from tests.support.session_builds import ROOT
 
 HEAD = "import triton\nimport triton.language as tl\n"
 KERNEL = """
@@ -194,3 +197,13 @@ def test_roles_are_held_to_what_kernels_do(tmp_path: Path, kernel: str, op: str,
 def test_wrong_usage(project: Project, words: tuple[str, ...], said: str):
     status, output = check(project, *words)
     assert status == 2 and said in output
+
+
+def test_without_the_emulator_the_extra_is_named(project: Project):
+    hidden = "lambda name, *rest, find=util.find_spec: None if name == 'tinygrad' else find(name, *rest)"
+    code = f"from importlib import util; util.find_spec = {hidden}; from aot.cli import main; main()"
+    command = [sys.executable, "-c", code, "check", str(project.manifest)]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("aotbuild: error: the emulator needs tinygrad's tables")
+    assert "pip install 'aotbuild[emulator]'" in ended.stderr
