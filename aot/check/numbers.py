@@ -48,6 +48,18 @@ def make_recipe(manifest: Manifest, op: Op, drawn: Drawn, name: str, rng: np.ran
     )
 
 
+def names_twice(op: Op, recipe: Recipe) -> bool:
+    """Whether indices name some place twice: within a tensor, or in two that have the same `range`. What that means is
+    in no contract, so that references may take it otherwise than kernels.
+    """
+    rules = {tensor.name: tensor.range for tensor in op.tensors if tensor.range}
+    drawn: dict[tuple[str, ...], list[Value]] = {}
+    for tensor in recipe.inputs:
+        if tensor.name in rules and tensor.filled and tensor.filled.values is not None:
+            drawn.setdefault(rules[tensor.name], []).extend(tensor.filled.values)
+    return any(len(set(values)) < len(values) for values in drawn.values())
+
+
 def _planned(tensor: Tensor, decision: Decision, filled: InputSpec | None) -> PlannedTensor:
     layout = decision.layouts[tensor.name]
     return PlannedTensor(tensor.name, layout.dtype, tuple(layout.shape), filled)

@@ -41,6 +41,8 @@ Refer = Callable[[Recipe], Expectation]
 SLACK, ULPS, MOST = 4.0, 8.0, 0.1
 """Results pass within `SLACK` times the bound of selftest vectors, whose calls are larger, so that it is known better;
 plus as many units in the last place of the coarsest dtype, relative to the largest result, but at most `MOST` of it."""
+QUICK_S = 3.0
+"""Calls that take longer are made once more in the same order of wavefronts, not in the serial one, which is slow."""
 SUM_ULPS = 64.0
 """The same for floating-point results of two orders of wavefronts, where atomics may have added in another order."""
 
@@ -84,16 +86,18 @@ class Runner:
         """What is wrong with one call."""
         call = _Call(op, planned, {tensor.name: draw_input(planned.recipe, tensor) for tensor in planned.recipe.inputs})
         decision = planned.drawn.decision
+        started = time.monotonic()
         packed = self._run(call, decision)
+        order = Order.SERIAL if time.monotonic() - started < QUICK_S else Order.LOCKSTEP
         if packed.findings:
             return _told(packed.findings, PACKED, decision)
         results = packed.results(op)
-        findings = _told(self._refer(call, results, refer) if op.reference else (), PACKED, decision)
-        strided = self._run(call, planned.strided, Order.SERIAL)
+        findings = _told(self._refer(call, results, refer) if planned.is_referred else (), PACKED, decision)
+        strided = self._run(call, planned.strided, order)
         if strided.findings or not planned.same_launches:
             findings += _told(strided.findings, STRIDED, planned.strided)
         else:
-            findings += self._compare(call, results, strided.results(op))
+            findings += self._compare(call, results, strided.results(op), order)
         return [*findings, *self._in_place(call, results)]
 
     # One call
@@ -131,6 +135,8 @@ class Runner:
         spot = spot_of(placed, error)
         text = f"{spot.text}: {error.message}" if spot.text else error.message
         hint = _hint(op, placed) if error.kind in ("bounds", "uninitialised", "race") else ""
+        if "several wavefronts" in error.message:
+            hint += "; a tile of fewer elements than lanes: see 'Tiles in several wavefronts' in docs/emulator.md"
         text = f"{text}; {error.thread}, `{error.instruction}`{hint}"
         return Finding(error.kind, text, spot.tensor, spot.index, source, kernel)
 
@@ -169,29 +175,31 @@ class Runner:
                 allowed += 1  # a tie may be rounded either way
             yield from _differing(name, results[name], expected, allowed)
 
-    def _compare(self, call: _Call, packed: Mapping[str, Array], strided: Mapping[str, Array]) -> Iterator[Finding]:
+    def _compare(
+        self, call: _Call, packed: Mapping[str, Array], strided: Mapping[str, Array], order: Order
+    ) -> Iterator[Finding]:
         """What differs where the tensors lie in memory otherwise, or wavefronts run in another order."""
         if not any(True for _ in _changed(packed, strided)):
             return
         planned = call.planned
-        serial = self._run(call, planned.drawn.decision, Order.SERIAL).results(call.op)
-        changes = list(_changed(packed, serial))
+        same_order = self._run(call, planned.drawn.decision, order).results(call.op)
+        changes = list(_changed(packed, same_order))
         if changes:
             for name, index, values in changes:
                 text = f"'{name}' at {list(index)} depends on the order in which wavefronts run: {values}"
                 yield from _told([Finding("order", text, name, index)], PACKED, planned.drawn.decision)
             return
-        cause = self._cause(call, serial)
-        for name, index, values in _changed(serial, strided):
+        cause = self._cause(call, same_order, order)
+        for name, index, values in _changed(same_order, strided):
             text = f"'{name}' at {list(index)} changes {cause}: {values}"
             yield from _told([Finding("strides", text, name, index)], STRIDED, planned.strided)
 
-    def _cause(self, call: _Call, packed: Mapping[str, Array]) -> str:
+    def _cause(self, call: _Call, packed: Mapping[str, Array], order: Order) -> str:
         """The tensor whose strides alone change results."""
         base = call.planned.drawn.decision
         for name, layout in call.planned.strided.layouts.items():
             if layout.strides != base.layouts[name].strides:
-                run = self._run(call, _with_layout(base, name, layout), Order.SERIAL)
+                run = self._run(call, _with_layout(base, name, layout), order)
                 if run.findings or any(True for _ in _changed(packed, run.results(call.op))):
                     return f"with the strides of '{name}', {list(layout.strides)}"
         return "with strides"
