@@ -13,6 +13,8 @@ from aot_runtime.texts import axis_values_text
 
 PACKED, STRIDED = "packed", "strided"
 """The two ways in which the tensors of a call lie in memory."""
+ENDLESS = "endless"
+"""Kind of the finding that a launch took longer than it may."""
 
 
 @dataclass(frozen=True)

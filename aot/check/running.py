@@ -32,7 +32,7 @@ from aot_runtime.contract.records import CODE_FOLDER, Op
 from aot_runtime.errors import AotError, EmulationError, InstructionBudgetError, SanitizerError
 from aot_runtime.opened import Bundle
 
-from .findings import PACKED, STRIDED, Finding, layouts_text
+from .findings import ENDLESS, PACKED, STRIDED, Finding, layouts_text
 from .placing import Array, Placed, place, spot_of
 from .planning import PlannedCheck
 
@@ -129,7 +129,7 @@ class Runner:
         source, kernel = self._source(error), error.kernel or ""
         if isinstance(error, InstructionBudgetError):
             text = f"a launch did not end in {self.time_limit_s:g} s: an endless loop, or a short --time-limit"
-            return Finding("endless", text, source=source, kernel=kernel)
+            return Finding(ENDLESS, text, source=source, kernel=kernel)
         if not isinstance(error, SanitizerError):
             return Finding("failed", str(error), source=source, kernel=kernel)
         spot = spot_of(placed, error)

@@ -207,3 +207,11 @@ def test_without_the_emulator_the_extra_is_named(project: Project):
     assert ended.returncode == 2
     assert ended.stderr.startswith("aotbuild: error: the emulator needs tinygrad's tables")
     assert "pip install 'aotbuild[emulator]'" in ended.stderr
+
+
+def test_a_loop_that_does_not_end_is_told_once(tmp_path: Path):
+    loop = "    while tl.load(a, volatile=True) < 1e30:\n        rows += 0\n"
+    kernel = edit(KERNEL, ("    x = tl.load(", f"{loop}    x = tl.load("))
+    status, output = check(write(tmp_path, "bundle: tiny\nops:\n" + OP, HEAD + kernel), "--time-limit", "0.5")
+    assert status == 1 and output.startswith("FAILED  add_transposed            1 call of 1 variant")
+    assert "endless: a launch did not end in 0.5 s" in output
