@@ -32,7 +32,7 @@ TRIES = 120
 MAX_ELEMENTS, MAX_WORKGROUPS, MAX_WORKSPACE = 1 << 16, 128, 8 << 20
 """Of a call: what is larger says no more, and takes long."""
 _SMALL = (1, 2, 3, 5, 7, 8, 13, 16, 17, 19, 24, 31, 32, 33, 48, 67)
-_NEAR = 260
+_NEAR = 130
 """Extents beyond this are taken where no smaller one will do."""
 _FLOATS = (1.0, 0.5, 2.0, 0.125, -1.5)
 _INTEGERS = (0, 1, 2, 3, 7, 16, -1)
@@ -136,7 +136,7 @@ class Drawing:
         rng = self.rng
         if scalar.default and rng.random() < 0.5:
             yield None
-        found = _values_of(scalar, self._sizes)
+        found = _values_of(scalar, [size for size in self._sizes if size <= _NEAR])
         yield from (found[i] for i in rng.permutation(len(found)))
         if scalar.default:
             yield None
@@ -270,7 +270,7 @@ def _values_of(scalar: Scalar, sizes: Sequence[int]) -> list[Any]:
         return sorted({value for value in (*_FLOATS, *ends) if low <= value <= high} - {0.0}) or ends
     low, high = max(low, kind.low), min(high, kind.high)
     ends = [int(value) for value in (low, high) if abs(value) <= 1024]
-    return sorted({value for value in (*_INTEGERS, *ends, *sizes[:40]) if low <= value <= high})
+    return sorted({value for value in (*_INTEGERS, *ends, *sizes) if low <= value <= high})
 
 
 def _text(value: Any) -> str:

@@ -13,6 +13,8 @@ from aot_runtime.texts import axis_values_text
 
 PACKED, STRIDED = "packed", "strided"
 """The two ways in which the tensors of a call lie in memory."""
+ENDLESS = "endless"
+"""Kind of the finding that a launch took longer than it may."""
 
 
 @dataclass(frozen=True)
@@ -20,11 +22,12 @@ class Finding:
     """One thing that is wrong.
 
     Attributes:
-        kind: a kind of strict mode's, or `unwritten`, `outside`, `altered`, `strides`, `order`, `reference`, `failed`.
+        kind: a kind of strict mode's, or `unwritten`, `outside`, `altered`, `strides`, `order`, `in_place`,
+            `reference`, `endless`, `failed`.
         text: in words, tensor and index included.
         argument: the tensor, where it is known. `index`: the first element at fault.
         source: `file:line` of the kernel, where it is known.
-        memory: how the tensors lay, packed or strided.
+        memory: how the tensors lay: packed, strided, or one of them another one itself.
         layouts: dtype, shape and strides of each tensor.
     """
 

@@ -48,6 +48,18 @@ def make_recipe(manifest: Manifest, op: Op, drawn: Drawn, name: str, rng: np.ran
     )
 
 
+def names_twice(op: Op, recipe: Recipe) -> bool:
+    """Whether indices name some place twice: within a tensor, or in two that have the same `range`. What that means is
+    in no contract, so that references may take it otherwise than kernels.
+    """
+    rules = {tensor.name: tensor.range for tensor in op.tensors if tensor.range}
+    drawn: dict[tuple[str, ...], list[Value]] = {}
+    for tensor in recipe.inputs:
+        if tensor.name in rules and tensor.filled and tensor.filled.values is not None:
+            drawn.setdefault(rules[tensor.name], []).extend(tensor.filled.values)
+    return any(len(set(values)) < len(values) for values in drawn.values())
+
+
 def _planned(tensor: Tensor, decision: Decision, filled: InputSpec | None) -> PlannedTensor:
     layout = decision.layouts[tensor.name]
     return PlannedTensor(tensor.name, layout.dtype, tuple(layout.shape), filled)
@@ -62,12 +74,12 @@ def _filled(
     if tensor.offsets:
         longest = decision.names[tensor.offsets.longest] if tensor.offsets.longest else None
         extent = int(decision.names[tensor.offsets.into])
-        return _listed(_offsets(layout.size, extent, longest, rng))
+        return _listed(draw_offsets(layout.size, extent, longest, rng))
     if tensor.range:
         low, high = (evaluator(text)(decision.names) for text in tensor.range)
         low, high = _within(layout.dtype, low, max(low, high))
         if kind in "iu" and high - low < _LISTED:
-            return _listed(_distinct(int(low), int(high), layout.size, rng))
+            return _listed(draw_distinct(int(low), int(high), layout.size, rng))
         return _between([low, high])
     if tensor.name in hints:
         return hints[tensor.name]
@@ -84,7 +96,7 @@ def _between(limits: list[int | float]) -> InputSpec:
     return InputSpec(std=None, range=limits, values=None)
 
 
-def _distinct(low: int, high: int, count: int, rng: np.random.Generator) -> list[Value]:
+def draw_distinct(low: int, high: int, count: int, rng: np.random.Generator) -> list[Value]:
     """Numbers that say where other things are, each once as far as there are so many: two that are the same could have
     a kernel write one place twice. Those that are too many are -1 where that is allowed, which means nowhere.
     """
@@ -102,7 +114,7 @@ def _within(dtype: str, low: Any, high: Any) -> list[int | float]:
     return [max(int(low), int(limits.min)), min(int(high), int(limits.max), 2**63 - 1)]
 
 
-def _offsets(count: int, extent: int, longest: int | None, rng: np.random.Generator) -> list[Value]:
+def draw_offsets(count: int, extent: int, longest: int | None, rng: np.random.Generator) -> list[Value]:
     """Where sequences begin and end: from 0 to `extent`, or as near to it as `longest` lets them come."""
     if count == 0:
         return []

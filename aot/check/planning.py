@@ -23,7 +23,7 @@ from aot_runtime.device.device import Device
 
 from .drawing import Drawing, Drawn, Where
 from .naming import Point
-from .numbers import make_recipe
+from .numbers import make_recipe, names_twice
 
 MAX_POINTS = 8
 """Points of a specialisation that are tried where no call of an earlier one is found."""
@@ -38,6 +38,8 @@ class PlannedCheck:
     drawn: Drawn
     strided: Decision
     recipe: Recipe
+    is_referred: bool
+    """Whether the op's reference says what comes of it."""
 
     @property
     def decisions(self) -> tuple[Decision, Decision]:
@@ -81,7 +83,8 @@ def plan_op(bundle: PlannedBundle, manifest: Manifest, op: Op, device: Device, s
                 group.remove(point)
         if drawn is not None:
             recipe = make_recipe(manifest, op, drawn, f"case{number}", rng)
-            checks.append(PlannedCheck(number, drawn, where.plan(drawn.strided), recipe))
+            is_referred = bool(op.reference) and not names_twice(op, recipe)
+            checks.append(PlannedCheck(number, drawn, where.plan(drawn.strided), recipe, is_referred))
     return PlannedOp(manifest, op, tuple(checks), "" if checks else refusal)
 
 

@@ -8,7 +8,7 @@ in whatever order wavefronts run, and they are what the op's reference gives.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -19,7 +19,6 @@ import numpy as np
 from aot_emulator.driver import EmulatorDriver
 from aot_emulator.machine.launch_options import Options, Order
 
-from aot.compile.errors import CompileError
 from aot.plan.cases import Recipe
 from aot.write.vectors import CaseError, Expectation, NoBoundError, draw_input
 from aot_runtime.bundle.codeobject import read_loaded_image
@@ -28,11 +27,12 @@ from aot_runtime.bundle.vector_files import deviation
 from aot_runtime.call.callspec import parse_scalar
 from aot_runtime.call.decision import Decision
 from aot_runtime.contract.dtypes import numpy_dtype
+from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.records import CODE_FOLDER, Op
 from aot_runtime.errors import AotError, EmulationError, InstructionBudgetError, SanitizerError
 from aot_runtime.opened import Bundle
 
-from .findings import PACKED, STRIDED, Finding, layouts_text
+from .findings import ENDLESS, PACKED, STRIDED, Finding, layouts_text
 from .placing import Array, Placed, place, spot_of
 from .planning import PlannedCheck
 
@@ -41,6 +41,8 @@ Refer = Callable[[Recipe], Expectation]
 SLACK, ULPS, MOST = 4.0, 8.0, 0.1
 """Results pass within `SLACK` times the bound of selftest vectors, whose calls are larger, so that it is known better;
 plus as many units in the last place of the coarsest dtype, relative to the largest result, but at most `MOST` of it."""
+QUICK_S = 3.0
+"""Calls that take longer are made once more in the same order of wavefronts, not in the serial one, which is slow."""
 SUM_ULPS = 64.0
 """The same for floating-point results of two orders of wavefronts, where atomics may have added in another order."""
 
@@ -57,6 +59,22 @@ class _Run:
         return {name: item.values() for name, item in self.placed.items() if name in written}
 
 
+@dataclass(frozen=True)
+class _Call:
+    """A planned call of an op, with the numbers of its inputs."""
+
+    op: Op
+    planned: PlannedCheck
+    inputs: Mapping[str, Array]
+
+    @property
+    def scalars(self) -> dict[str, Any]:
+        """Those that the call passes."""
+        texts = self.planned.drawn.packed.scalars
+        values = {item.name: parse_scalar(self.op, item, texts.get(item.name)) for item in self.op.scalars}
+        return {name: value for name, value in values.items() if value is not None}
+
+
 class Runner:
     """Runs the calls of a bundle that is open on an emulator of its own."""
 
@@ -66,40 +84,43 @@ class Runner:
 
     def check(self, op: Op, planned: PlannedCheck, refer: Refer) -> list[Finding]:
         """What is wrong with one call."""
-        inputs = {tensor.name: draw_input(planned.recipe, tensor) for tensor in planned.recipe.inputs}
-        packed_decision, strided_decision = planned.decisions
-        packed = self._run(op, planned, packed_decision, inputs, Order.LOCKSTEP)
-        findings = list(packed.findings)
-        if not findings and op.reference:
-            findings += self._refer(op, planned, packed.results(op), refer)
+        call = _Call(op, planned, {tensor.name: draw_input(planned.recipe, tensor) for tensor in planned.recipe.inputs})
+        decision = planned.drawn.decision
+        started = time.monotonic()
+        packed = self._run(call, decision)
+        order = Order.SERIAL if time.monotonic() - started < QUICK_S else Order.LOCKSTEP
         if packed.findings:
-            return _told(findings, PACKED, packed_decision)
-        strided = self._run(op, planned, strided_decision, inputs, Order.SERIAL)
+            return _told(packed.findings, PACKED, decision)
+        results = packed.results(op)
+        findings = _told(self._refer(call, results, refer) if planned.is_referred else (), PACKED, decision)
+        strided = self._run(call, planned.strided, order)
         if strided.findings or not planned.same_launches:
-            found = _told(strided.findings, STRIDED, strided_decision)
+            findings += _told(strided.findings, STRIDED, planned.strided)
         else:
-            found = list(self._compare(op, planned, inputs, packed.results(op), strided.results(op)))
-        return [*_told(findings, PACKED, packed_decision), *found]
+            findings += self._compare(call, results, strided.results(op), order)
+        return [*findings, *self._in_place(call, results)]
 
     # One call
 
     def _run(
-        self, op: Op, planned: PlannedCheck, decision: Decision, inputs: Mapping[str, Array], order: Order
+        self, call: _Call, decision: Decision, order: Order = Order.LOCKSTEP, one: Mapping[str, str] | None = None
     ) -> _Run:
-        device, memory = self.bundle.device, self.driver.memory(self.bundle.device.index)
+        """Make a call with tensors as a decision lays them out. one: output → the input that it is itself."""
+        op, device, memory = call.op, self.bundle.device, self.driver.memory(self.bundle.device.index)
         self.driver.options = Options(order=order, strict=True, time_limit_s=self.time_limit_s)
         device.trim()  # so that no workspace has what an earlier call left there
         placed = {
-            name: place(device, memory, name, layout, inputs.get(name)) for name, layout in decision.layouts.items()
+            name: place(device, memory, name, layout, call.inputs.get(name))
+            for name, layout in decision.layouts.items()
         }
-        texts = planned.drawn.packed.scalars
-        scalars = {item.name: parse_scalar(op, item, texts.get(item.name)) for item in op.scalars}
-        given = {name: value for name, value in scalars.items() if value is not None}
+        shared = {output: placed[name] for output, name in (one or {}).items()}
+        arrays = {name: item.array for name, item in {**placed, **shared}.items()}
         try:
-            self.bundle[op.name](**{name: item.array for name, item in placed.items()}, **given)
+            self.bundle[op.name](**arrays, **call.scalars)
         except AotError as error:
-            return _Run(placed, [self._failure(op, error, placed)])
-        return _Run(placed, list(_left_behind(op, placed)))
+            return _Run({**placed, **shared}, [self._failure(op, error, placed)])
+        kept = {name: item for name, item in placed.items() if name not in shared and item not in shared.values()}
+        return _Run({**placed, **shared}, list(_left_behind(op, kept)))
 
     def _failure(self, op: Op, error: AotError, placed: Mapping[str, Placed]) -> Finding:
         """An error of a launch as a finding."""
@@ -108,12 +129,14 @@ class Runner:
         source, kernel = self._source(error), error.kernel or ""
         if isinstance(error, InstructionBudgetError):
             text = f"a launch did not end in {self.time_limit_s:g} s: an endless loop, or a short --time-limit"
-            return Finding("endless", text, source=source, kernel=kernel)
+            return Finding(ENDLESS, text, source=source, kernel=kernel)
         if not isinstance(error, SanitizerError):
             return Finding("failed", str(error), source=source, kernel=kernel)
         spot = spot_of(placed, error)
         text = f"{spot.text}: {error.message}" if spot.text else error.message
         hint = _hint(op, placed) if error.kind in ("bounds", "uninitialised", "race") else ""
+        if "several wavefronts" in error.message:
+            hint += "; a tile of fewer elements than lanes: see 'Tiles in several wavefronts' in docs/emulator.md"
         text = f"{text}; {error.thread}, `{error.instruction}`{hint}"
         return Finding(error.kind, text, spot.tensor, spot.index, source, kernel)
 
@@ -132,19 +155,19 @@ class Runner:
 
     # Results
 
-    def _refer(self, op: Op, planned: PlannedCheck, results: Mapping[str, Array], refer: Refer) -> Iterator[Finding]:
+    def _refer(self, call: _Call, results: Mapping[str, Array], refer: Refer) -> Iterator[Finding]:
         """What differs from the reference."""
         try:
-            known = refer(planned.recipe)
+            known = refer(call.planned.recipe)
         except NoBoundError:
             return  # of these numbers nothing can be said
         except CaseError as error:
             yield Finding("reference", error.message)
             return
-        except (CompileError, AotError) as error:
-            yield Finding("reference", f"{op.reference}: {error}")
+        except AotError as error:
+            yield Finding("reference", f"{call.op.reference}: {error}")
             return
-        floats = [layout.dtype for layout in planned.drawn.decision.layouts.values() if "float" in layout.dtype]
+        floats = [layout.dtype for layout in call.planned.drawn.decision.layouts.values() if "float" in layout.dtype]
         eps = max((float(ml_dtypes.finfo(numpy_dtype(dtype)).eps) for dtype in floats), default=0.0)
         for name, expected in known.expected.items():
             allowed = SLACK * known.bounds[name] + min(ULPS * eps, MOST) * _largest(expected)
@@ -153,35 +176,59 @@ class Runner:
             yield from _differing(name, results[name], expected, allowed)
 
     def _compare(
-        self, op: Op, planned: PlannedCheck, inputs: Mapping[str, Array], packed: Mapping[str, Array],
-        strided: Mapping[str, Array],
-    ) -> Iterator[Finding]:  # fmt: skip
+        self, call: _Call, packed: Mapping[str, Array], strided: Mapping[str, Array], order: Order
+    ) -> Iterator[Finding]:
         """What differs where the tensors lie in memory otherwise, or wavefronts run in another order."""
-        if not list(_changed(packed, strided)):
+        if not any(True for _ in _changed(packed, strided)):
             return
-        decision = planned.drawn.decision
-        serial = self._run(op, planned, decision, inputs, Order.SERIAL).results(op)
-        changes = list(_changed(packed, serial))
+        planned = call.planned
+        same_order = self._run(call, planned.drawn.decision, order).results(call.op)
+        changes = list(_changed(packed, same_order))
         if changes:
-            for name, index, text in changes:
-                text = f"'{name}' at {list(index)} depends on the order in which wavefronts run: {text}"
-                yield Finding("order", text, name, index, memory=PACKED, layouts=layouts_text(decision))
+            for name, index, values in changes:
+                text = f"'{name}' at {list(index)} depends on the order in which wavefronts run: {values}"
+                yield from _told([Finding("order", text, name, index)], PACKED, planned.drawn.decision)
             return
-        for name, index, text in _changed(serial, strided):
-            cause = self._cause(op, planned, inputs, serial)
-            text = f"'{name}' at {list(index)} changes {cause}: {text}"
-            yield Finding("strides", text, name, index, memory=STRIDED, layouts=layouts_text(planned.strided))
+        cause = self._cause(call, same_order, order)
+        for name, index, values in _changed(same_order, strided):
+            text = f"'{name}' at {list(index)} changes {cause}: {values}"
+            yield from _told([Finding("strides", text, name, index)], STRIDED, planned.strided)
 
-    def _cause(self, op: Op, planned: PlannedCheck, inputs: Mapping[str, Array], packed: Mapping[str, Array]) -> str:
+    def _cause(self, call: _Call, packed: Mapping[str, Array], order: Order) -> str:
         """The tensor whose strides alone change results."""
-        base = planned.drawn.decision
-        for name, layout in planned.strided.layouts.items():
+        base = call.planned.drawn.decision
+        for name, layout in call.planned.strided.layouts.items():
             if layout.strides != base.layouts[name].strides:
-                one = msgspec.structs.replace(base, layouts={**base.layouts, name: layout})
-                run = self._run(op, planned, one, inputs, Order.SERIAL)
-                if run.findings or any(True for _ in _changed(packed, run.results(op))):
+                run = self._run(call, _with_layout(base, name, layout), order)
+                if run.findings or any(True for _ in _changed(packed, run.results(call.op))):
                     return f"with the strides of '{name}', {list(layout.strides)}"
         return "with strides"
+
+    def _in_place(self, call: _Call, packed: Mapping[str, Array]) -> Iterator[Finding]:
+        """What is wrong where an output is an input itself, as the contract allows."""
+        decision = call.planned.drawn.decision
+        for tensor in call.op.tensors:
+            output = decision.layouts.get(tensor.name)
+            for other in tensor.in_place if tensor.role == "output" else ():
+                layout = decision.layouts.get(other)
+                if output is None or layout is None or not output.size or not _alike(output, layout):
+                    continue
+                one = _with_layout(decision, tensor.name, layout)
+                run = self._run(call, one, one={tensor.name: other})
+                yield from _told(run.findings, f"'{tensor.name}' is '{other}' itself", one)
+                for name, index, values in () if run.findings else _changed(packed, run.results(call.op)):
+                    text = f"'{name}' at {list(index)} changes where '{tensor.name}' is '{other}' itself: {values}"
+                    yield from _told([Finding("in_place", text, name, index)], PACKED, one)
+
+
+def _alike(one: Layout, other: Layout) -> bool:
+    """Whether one array may be both, and the call stays of the same specialisation."""
+    return (one.dtype, one.shape, one.aligned) == (other.dtype, other.shape, other.aligned)
+
+
+def _with_layout(decision: Decision, name: str, layout: Layout) -> Decision:
+    """A decision with one tensor laid out otherwise."""
+    return msgspec.structs.replace(decision, layouts={**decision.layouts, name: layout})
 
 
 def _hint(op: Op, placed: Mapping[str, Placed]) -> str:
@@ -195,7 +242,8 @@ def _hint(op: Op, placed: Mapping[str, Placed]) -> str:
     return f"; the contract allows any numbers in {', '.join(free)}, `range` says which it means" if free else ""
 
 
-def _told(findings: list[Finding], memory: str, decision: Decision) -> list[Finding]:
+def _told(findings: Iterable[Finding], memory: str, decision: Decision) -> list[Finding]:
+    """Findings with how the tensors lay."""
     return [replace(item, memory=memory, layouts=layouts_text(decision)) for item in findings]
 
 

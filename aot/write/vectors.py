@@ -174,9 +174,9 @@ class _References:
     same_dtype: Callable[..., Any]
 
 
-def _references(recipe: Recipe, modules: Project) -> _References:
+def _references(recipe: Recipe, modules: Project, counterpart: str = SAME_DTYPE) -> _References:
     source, _, function = recipe.reference.rpartition(":")
-    return _References(*(modules.reference(source, name) for name in (function, function + SAME_DTYPE)))
+    return _References(*(modules.reference(source, name) for name in (function, function + counterpart)))
 
 
 def expectation(root: str, recipe: Recipe) -> Expectation:
@@ -187,13 +187,9 @@ def expectation(root: str, recipe: Recipe) -> Expectation:
     modules = Project(Path(root).resolve())
     file, _, function = recipe.reference.rpartition(":")
     source = python_source(Path(root), file)
-    with modules.active():
-        if source is None or source.may_define(function + SAME_DTYPE):
-            references = _references(recipe, modules)
-        else:
-            exact = modules.reference(file, function)
-            references = _References(exact, exact)
-        return _Computation(recipe, references, modules.place).expectation()
+    counterpart = SAME_DTYPE if source is None or source.may_define(function + SAME_DTYPE) else ""
+    with modules.active(), np.errstate(all="ignore"):  # numbers are any that the contract allows
+        return _Computation(recipe, _references(recipe, modules, counterpart), modules.place).expectation()
 
 
 def draw_input(recipe: Recipe, tensor: PlannedTensor) -> Array:

@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from tests.support.building.builds import Project
 from tests.support.building.projects import edit
+from tests.support.session_builds import ROOT
 
 HEAD = "import triton\nimport triton.language as tl\n"
 KERNEL = """
@@ -60,37 +63,43 @@ GATHER_OP = """\
 REFERENCE = "def add_transposed(a, b):\n    return a + b.T\n"
 
 Edits = tuple[tuple[str, str], ...]
-REFERENCED = ("    reference: reference.py:add_transposed\n", "")
-FAULTS: Mapping[str, tuple[str, Edits, str, str]] = {
-    # name → (in the kernel or the manifest, edits, kind that is found, tensor that is named)
-    "swapped_strides": ("kernel", (("c * b_r + r * b_c", "c * b_c + r * b_r"),), "bounds|uninitialised|strides", "b"),
-    "packed_assumed": ("kernel", (("c * a_c, ", "c, "),), "uninitialised|strides", "a"),
-    "mask_off_by_one": ("kernel", (("(c < cols)", "(c <= cols)"),), "bounds", "a|b"),
-    "mask_forgotten": ("kernel", (("r * b_c, mask=mask", "r * b_c"),), "bounds", "b"),
-    "tail_unwritten": ("kernel", (("x + y, mask=mask", "x + y, mask=mask & (c != cols - 1)"),), "unwritten", "out"),
-    "output_read": ("kernel", (("x + y,", "x + y + tl.load(out + r * o_r + c * o_c, mask=mask),"),), "uninitialised",
-                    "out"),
-    "gaps_written": ("kernel", (("o_c, x + y, mask=mask", "o_c + tl.where(c == cols - 1, 1, 0), x + y, mask=mask"),),
-                     "bounds|race|unwritten", "out"),
-    "wrong_number": ("kernel", (("x + y", "x - y"),), "reference", "out"),
-    "grid_rounded_down": ("manifest", (("cdiv(rows, BLOCK)", "rows // BLOCK"),), "unwritten", "out"),
-    "strides_swapped_in_bind": ("manifest", (('b_r: "stride(b, 0)", b_c: "stride(b, 1)"',
-                                              'b_r: "stride(b, 1)", b_c: "stride(b, 0)"'),),
+STORE, STORED = "    tl.store(", "    tl.store(out + r * o_r + c * o_c, "
+LOAD_A = "    x = tl.load(a + r * a_r + c * a_c, mask=mask)\n"
+FAULTS: Mapping[str, tuple[Edits, Edits, str, str]] = {
+    # name → (edits of the kernel, of the manifest, kinds of findings, tensors that one of them names)
+    "swapped_strides": ((("c * b_r + r * b_c", "c * b_c + r * b_r"),), (), "bounds|uninitialised|strides", "b"),
+    "packed_assumed": ((("c * a_c, ", "c, "),), (), "uninitialised|strides", "a"),
+    "mask_off_by_one": ((("(c < cols)", "(c <= cols)"),), (), "bounds", "a|b"),
+    "mask_forgotten": ((("r * b_c, mask=mask", "r * b_c"),), (), "bounds", "b"),
+    "tail_unwritten": ((("x + y, mask=mask", "x + y, mask=mask & (c != cols - 1)"),), (), "unwritten", "out"),
+    "output_read": ((("x + y,", "x + y + tl.load(out + r * o_r + c * o_c, mask=mask),"),), (), "uninitialised", "out"),
+    "gap_written": (((f"{STORED}x + y", f"{STORED.replace('r * o_r', 'r * o_r + (c == cols - 1)')}x + y"),), (),
+                    "bounds|race|unwritten", "out"),
+    "input_read_again": (((STORED, f"{STORED}y, mask=mask)\n{LOAD_A}{STORED}"),),
+                         (("role: output, ", "role: output, in_place: [a], "),), "in_place", "out"),
+    "wrong_number": ((("x + y", "x - y"),), (), "reference", "out"),
+    "grid_rounded_down": ((), (("cdiv(rows, BLOCK)", "rows // BLOCK"),), "unwritten", "out"),
+    "strides_swapped_in_bind": ((), (('b_r: "stride(b, 0)", b_c: "stride(b, 1)"',
+                                      'b_r: "stride(b, 1)", b_c: "stride(b, 0)"'),),
                                 "bounds|uninitialised|strides|reference", "b|out"),
-    "extents_swapped_in_bind": ("manifest", (("bind: {", "bind: {rows: cols, cols: rows, "),),
-                                "bounds|unwritten|race", "a|b|out"),
+    "extents_swapped_in_bind": ((), (("bind: {", "bind: {rows: cols, cols: rows, "),), "bounds|unwritten|race",
+                                "a|b|out"),
 }  # fmt: skip
+REFERENCED = {"add_transposed", "wrong_number", "strides_swapped_in_bind"}
+"""The ops that keep their reference: the others' faults are found without one."""
 
 
 def ops_and_kernels() -> tuple[str, str]:
     """A manifest of one op for each fault, one with none and one whose index may be any number; and their kernels."""
     ops, kernels = "bundle: tiny\nops:\n" + OP + GATHER_OP, HEAD + KERNEL + GATHER
-    for name, (where, edits, _, _) in FAULTS.items():
-        edits = (*edits, ("def add_transposed", f"def {name}")) if where == "kernel" else edits
-        kernels += edit(KERNEL, *edits) if where == "kernel" else ""
-        changes = (("  add_transposed:\n", f"  {name}:\n"),)
-        changes += (("k.py:add_transposed", f"k.py:{name}"),) if where == "kernel" else edits
-        ops += edit(OP, *changes, *(() if name in ("wrong_number", "strides_swapped_in_bind") else (REFERENCED,)))
+    for name, (of_kernel, of_op, _, _) in FAULTS.items():
+        edits = [*of_op, ("  add_transposed:\n", f"  {name}:\n")]
+        if of_kernel:
+            kernels += edit(KERNEL, *of_kernel, ("def add_transposed", f"def {name}"))
+            edits.append(("k.py:add_transposed", f"k.py:{name}"))
+        if name not in REFERENCED:
+            edits.append(("    reference: reference.py:add_transposed\n", ""))
+        ops += edit(OP, *edits)
     any_index = edit(GATHER_OP, ("  gather:\n", "  any_index:\n"), (", range: [0, size - 1]", ""))
     return ops + any_index, kernels
 
@@ -129,7 +138,7 @@ def test_what_is_right_passes(reports: dict[str, Any]):
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_found_and_named(reports: dict[str, Any], name: str):
-    _, _, kind, tensor = FAULTS[name]
+    *_, kind, tensor = FAULTS[name]
     findings = [finding for case in reports[name]["cases"] for finding in case["findings"]]
     assert findings
     assert {True} == {bool(re.fullmatch(kind, finding["kind"])) for finding in findings}, findings
@@ -160,7 +169,6 @@ def test_the_command_that_is_told_makes_the_same_call_again(reports: dict[str, A
     assert output.startswith("FAILED  tail_unwritten") and "case 1: a=float32" in output and "again: aotbuild" in output
 
 
-STORE = "    tl.store("
 ALTERS_INPUT = ((STORE, f"{STORE}a + r * a_r + c * a_c, y, mask=mask)\n{STORE}"),)
 NO_OUTPUT = (("dtype: float32, role: output", "dtype: float32"),)
 
@@ -189,3 +197,21 @@ def test_roles_are_held_to_what_kernels_do(tmp_path: Path, kernel: str, op: str,
 def test_wrong_usage(project: Project, words: tuple[str, ...], said: str):
     status, output = check(project, *words)
     assert status == 2 and said in output
+
+
+def test_without_the_emulator_the_extra_is_named(project: Project):
+    hidden = "lambda name, *rest, find=util.find_spec: None if name == 'tinygrad' else find(name, *rest)"
+    code = f"from importlib import util; util.find_spec = {hidden}; from aot.cli import main; main()"
+    command = [sys.executable, "-c", code, "check", str(project.manifest)]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("aotbuild: error: the emulator needs tinygrad's tables")
+    assert "pip install 'aotbuild[emulator]'" in ended.stderr
+
+
+def test_a_loop_that_does_not_end_is_told_once(tmp_path: Path):
+    loop = "    while tl.load(a, volatile=True) < 1e30:\n        rows += 0\n"
+    kernel = edit(KERNEL, ("    x = tl.load(", f"{loop}    x = tl.load("))
+    status, output = check(write(tmp_path, "bundle: tiny\nops:\n" + OP, HEAD + kernel), "--time-limit", "0.5")
+    assert status == 1 and output.startswith("FAILED  add_transposed            1 call of 1 variant")
+    assert "endless: a launch did not end in 0.5 s" in output
