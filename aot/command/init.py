@@ -12,7 +12,7 @@ import click
 EXIT_FAILED = 1
 
 
-def _kernels(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[tuple[Path, str], ...]:
+def _kernels(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[tuple[Path, str], ...]:
     found = []
     for text in texts:
         file, _, function = text.rpartition(":")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterable, Sequence
 
@@ -67,9 +66,7 @@ class Arguments:
         for name in self.work.parameters:
             if name not in self.work.launch.arguments:
                 continue
-            place = self.work.launch.shapes.get(self.work.launch.text(name)) or _shape_of(
-                self.work.launch.arguments[name]
-            )
+            place = self.work.launch.size(self.work.launch.arguments[name])
             tensor = self.work.tensor_of(place[0]) if place else None
             if tensor is None or place is None or (place[2] and place[2] != len(tensor.dims)):
                 continue
@@ -119,7 +116,7 @@ class Arguments:
                 return "output"
             self.work.op.notes["tensors", name] = "the kernel adds to it: pass zeros, or what is to be added to"
             return "inout"
-        return "inout" if tensor.first == READ and READ in tensor.kinds else "output"
+        return "inout" if READ in tensor.kinds else "output"
 
     def _dtype(self, tensor: DraftTensor) -> str:
         made = re.search(r"torch\.(float32|float16|bfloat16|int32|int64|int8|uint8|bool)\b", self.work.made(tensor))
@@ -219,10 +216,8 @@ class Arguments:
         for name, item in self.work.op.tensors.items():
             if item.get("role") != "output":
                 continue
-            given = {
-                dim for other in self.work.op.tensors.values() if other.get("role") != "output" and not other.get("optional")
-                for dim in other["shape"]
-            }  # fmt: skip
+            others = [other for other in self.work.op.tensors.values() if other.get("role") != "output"]
+            given = {dim for other in others if not other.get("optional") for dim in other["shape"]}
             if {dim for dim in item["shape"] if str(dim).isidentifier()} - given:
                 item["role"] = "inout"
                 item.pop("when", None)
@@ -234,18 +229,6 @@ class Arguments:
         last = [item["shape"][-1] for item in self.work.op.tensors.values() if item["shape"]]
         names = [dim for dim in last if dim in self.work.parameters and not self.work.parameters[dim].constexpr]
         self.work.op.divisible = list(dict.fromkeys(names))
-
-
-def _shape_of(node: ast.expr) -> tuple[str, int, int] | None:
-    """(tensor, dim, 0) of a `x.shape[0]` or `x.size(0)`."""
-    match node:
-        case ast.Subscript(value=ast.Attribute(value=owner, attr="shape"), slice=ast.Constant(value=int(dim))) if (
-            dim >= 0
-        ):
-            return ast.unparse(owner), dim, 0
-        case ast.Call(func=ast.Attribute(value=owner, attr="size"), args=[ast.Constant(value=int(dim))]) if dim >= 0:
-            return ast.unparse(owner), dim, 0
-    return None
 
 
 def _is_packed(dim: Dim, shared: set[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import Any
 
@@ -9,9 +10,11 @@ from aot.compile.kernel_source import Parameter
 
 from . import values
 from .findings import Guard
+from .grid import expression_of
 from .tensors import DraftTensor, is_block_name
 from .workbench import Workbench
 
+_FUNCTIONS = {"cdiv", "min", "max", "next_pow2"}
 BLOCKS = [256, 1024, 4096, 16384]
 """Rows that are taken in one block."""
 MAX_ROW = 16384
@@ -38,18 +41,15 @@ class Constexprs:
 
     def __init__(self, work: Workbench):
         self.work, self.op = work, work.op
-        self._lengths = {
-            atom.key
-            for group in (work.found.accesses, work.found.bounds)
-            for item in group
-            for atom in (item.pointer if hasattr(item, "pointer") else item.index).below
-            if atom.kind == values.RANGE
-        }
+        sums = [access.pointer for access in work.found.accesses] + [bound.index for bound in work.found.bounds]
+        self._lengths = {atom.key for item in sums for atom in item.below if atom.kind == values.RANGE}
 
     def add(self) -> None:
         tuning = self.work.kernel.autotuning
         tuned = {name for config in tuning.configs[:1] for name, _ in (*config.blocks, *config.options)}
-        for name, parameter in self.work.parameters.items():
+        # Blocks last: how large they may be depends on what else there is.
+        ordered = sorted(self.work.parameters.items(), key=lambda item: is_block_name(item[0]))
+        for name, parameter in ordered:
             is_known = name in tuned or name in self.op.bind or name in {item.name for item in tuning.heuristics}
             if parameter.constexpr and not is_known and not parameter.members:
                 self._add(name, parameter)
@@ -63,8 +63,10 @@ class Constexprs:
             self._add_extent(name, literal)
         elif literal is not None and not (isinstance(literal, bool) or name in found.flags):
             self.op.blocks[name] = literal
-        elif self._is_row(name):
-            self._add_row(name)
+        elif not (name in found.flags or found.compared.get(name)) and self._add_computed(name):
+            return
+        elif limit := self._row_limit(name):
+            self._add_row(name, limit)
         elif tensor := self._of_presence(name):
             self.op.tensors[self.work.tensor_name(tensor.parameter)]["optional"] = True
             self._axis(name, [False, True], f"given({self.work.tensor_name(tensor.parameter)})")
@@ -102,11 +104,23 @@ class Constexprs:
         if type(literal) is not int:
             self.op.notes["constexprs", name] = f"which sizes of {dim} are compiled"
 
-    def _is_row(self, name: str) -> bool:
-        """Whether a block has to hold a whole row: its range, by itself, is below a size."""
-        return bool(self._row_limit(name))
+    def _add_computed(self, name: str) -> bool:
+        """What the launch computes from sizes: a constant of the variant, or the power of two that holds a row."""
+        node = self.work.launch.arguments.get(name)
+        text = expression_of(self.work, node) if node is not None else ""
+        for axis, dim in self.work.axis_dims.items():
+            text = re.sub(rf"\b{dim}\b", axis, text)
+        names = {item.id for item in ast.walk(ast.parse(text)) if isinstance(item, ast.Name)} - _FUNCTIONS
+        if text and names and names <= self.op.constexprs.keys() | self.op.blocks.keys():
+            self.op.bind[name] = text
+            return True
+        if row := re.fullmatch(r"next_pow2\((\w+)\)", text):
+            self._add_row(name, row[1])
+            return True
+        return False
 
     def _row_limit(self, name: str) -> str:
+        """The dim of which a block has to hold a whole row: its range, by itself, is below the extent."""
         for bound in self.work.found.bounds:
             terms = list(bound.index.terms)
             if len(terms) == 1 and [(a.kind, a.key) for a in terms[0]] == [(values.RANGE, name)]:
@@ -120,8 +134,7 @@ class Constexprs:
             return self.work.dim_names[parameter]
         return "" if self.work.parameters[parameter].constexpr else parameter
 
-    def _add_row(self, name: str) -> None:
-        limit = self._row_limit(name)
+    def _add_row(self, name: str, limit: str) -> None:
         of_axis = next((axis for axis, dim in self.work.axis_dims.items() if dim == limit), "")
         sizes = self.op.constexprs.get(of_axis, {}).get("values")
         blocks = sorted({1 << max(0, int(size) - 1).bit_length() for size in sizes}) if sizes else BLOCKS
@@ -166,9 +179,10 @@ class Constexprs:
         if compared:
             return compared[0]
         if name in self._lengths or is_block_name(name):
-            two = len([item for item in self._lengths if is_block_name(item)]) > 1
-            guess = next((size for pattern, size in _BLOCK_GUESS if pattern.search(name)), 1024)
-            return guess if two or guess == 1024 else 1024
+            if any(str(axis["pick"]).startswith("smallest") for axis in self.op.constexprs.values()):
+                return 4
+            several = len([item for item in self._lengths if is_block_name(item)]) > 1
+            return next((size for pattern, size in _BLOCK_GUESS if several and pattern.search(name)), 1024)
         return next((value for pattern, value in _GUESSES if pattern.search(name)), 1)
 
     # Configs

@@ -69,6 +69,7 @@ class Findings:
         loops: parameters that are the step of a loop.
         floats: parameters that are used as a fraction is.
         integers: parameters that are used as an integer is.
+        moved: parameters that something is added to, with what holds there: a pointer that is None cannot be.
     """
 
     accesses: list[Access] = field(default_factory=list)
@@ -85,4 +86,4 @@ class Findings:
     loops: set[str] = field(default_factory=set)
     floats: set[str] = field(default_factory=set)
     integers: set[str] = field(default_factory=set)
-    indirect: set[str] = field(default_factory=set)
+    moved: defaultdict[str, list[tuple[Guard, ...]]] = field(default_factory=lambda: defaultdict(list))

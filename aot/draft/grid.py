@@ -25,11 +25,16 @@ def add_grid(work: Workbench) -> None:
 
 def _written(work: Workbench, node: ast.expr) -> str:
     """An extent of the launch's grid as an expression; empty where it is of things that the op does not have."""
-    text = work.launch.expression(node, lambda item: _known(work, item))
+    text = expression_of(work, node)
     if not text:
         return ""
     names = {item.id for item in ast.walk(ast.parse(text)) if isinstance(item, ast.Name)}
     return text if names <= _usable(work) else ""
+
+
+def expression_of(work: Workbench, node: ast.expr) -> str:
+    """What an expression of the launch's function is in the op; empty where it is nothing there."""
+    return work.launch.expression(node, lambda item: _known(work, item))
 
 
 def _usable(work: Workbench) -> set[str]:
@@ -52,7 +57,7 @@ def _known(work: Workbench, node: ast.expr) -> str:
                 return name
             if parameter.constexpr and isinstance(node, ast.Name):
                 return name
-    place = work.launch.shapes.get(text) or _size(node)
+    place = work.launch.size(node)
     if place and (tensor := work.tensor_of(place[0])):
         shape = work.op.tensors[work.tensor_name(tensor.parameter)]["shape"]
         if place[1] < len(shape) and place[2] in (0, len(shape)):
@@ -63,17 +68,6 @@ def _known(work: Workbench, node: ast.expr) -> str:
         ):
             return " * ".join(map(str, work.op.tensors[work.tensor_name(tensor.parameter)]["shape"]))
     return text if text in dims else ""
-
-
-def _size(node: ast.expr) -> tuple[str, int, int] | None:
-    match node:
-        case ast.Subscript(value=ast.Attribute(value=owner, attr="shape"), slice=ast.Constant(value=int(dim))) if (
-            dim >= 0
-        ):
-            return ast.unparse(owner), dim, 0
-        case ast.Call(func=ast.Attribute(value=owner, attr="size"), args=[ast.Constant(value=int(dim))]) if dim >= 0:
-            return ast.unparse(owner), dim, 0
-    return None
 
 
 def _counted(work: Workbench, axis: int) -> str:

@@ -1,8 +1,8 @@
 """The tensors of a kernel: their dims, in order, each with its stride and its extent.
 
-An address is a pointer and a sum. What is multiplied by one stride, or by one product of sizes, is the index of one dim;
-what is multiplied by neither is that of the innermost. The extent is the limit of a mask, of a remainder or of a loop that
-has the same index.
+An address is a pointer and a sum. What is multiplied by one stride, or by one product of sizes, is the index of one
+dim; what is multiplied by neither is that of the innermost. The extent is the limit of a mask, of a remainder or of a
+loop that has the same index.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from . import values
-from .findings import READ, Access, Bound, Findings, Guard
+from .findings import Access, Bound, Findings, Guard
 from .texts import KernelText
 from .values import Atom, Product, Sum, arguments
 
@@ -73,7 +73,6 @@ class DraftTensor:
     kinds: frozenset[str]
     guards: tuple[Guard, ...]
     is_index: bool = False
-    first: str = READ
     is_handle: bool = False
 
 
@@ -91,10 +90,9 @@ def find_tensors(kernel: KernelText, found: Findings) -> list[DraftTensor]:
     for name in names:
         if accesses[name] or name in found.handles:
             kinds = frozenset(a.kind for a in accesses[name]) | frozenset(found.handles.get(name, ()))
-            guards = _common([access.guards for access in accesses[name]])
-            first = accesses[name][0].kind if accesses[name] else READ
+            guards = _common([*(access.guards for access in accesses[name]), *found.moved.get(name, ())])
             dims = shapes.of(name, accesses[name])
-            tensors.append(DraftTensor(name, dims, kinds, guards, name in indices, first, name in found.handles))
+            tensors.append(DraftTensor(name, dims, kinds, guards, name in indices, name in found.handles))
     return tensors
 
 
@@ -106,8 +104,9 @@ def _pointers(names: Collection[str], found: Findings) -> Callable[[Sum], str]:
         alone = [product[0].key for product, count in address.terms.items() if len(product) == 1 and count == 1]
         return [name for name in alone if name in names and Atom(values.ARGUMENT, name) in address.atoms]
 
-    for access in (*found.accesses, *found.described):
-        options = candidates(access.pointer)
+    addresses = [access.pointer for access in found.accesses] + [item.pointer for item in found.described]
+    for address in addresses:
+        options = candidates(address)
         if len(options) == 1:
             sure.add(options[0])
     limits = {name for bound in found.bounds for name in arguments(bound.limit.atoms)}

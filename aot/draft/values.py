@@ -1,8 +1,8 @@
 """What an integer or a pointer in a kernel is made of: sums of products of a few kinds of atoms.
 
 `x_ptr + row * stride + cols` is the sum of an argument, of a product of a program id and an argument, and of a range.
-What is neither sum nor product (a quotient, a remainder, a loaded value) is an atom of its own, which knows the atoms that
-it depends on.
+What is neither sum nor product (a quotient, a remainder, a loaded value) is an atom of its own, which knows the atoms
+that it depends on.
 """
 
 from __future__ import annotations

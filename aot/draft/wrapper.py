@@ -1,7 +1,7 @@
 """How the file of a kernel launches it: what is passed for each parameter, with which options, on which grid.
 
-Of a file with several launches of a kernel the first is taken. It is read, not run: a name stands for what was last assigned
-to it before the launch.
+Of a file with several launches of a kernel the first is taken. It is read, not run: a name stands for what was last
+assigned to it before the launch.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 MAX_STEPS = 8
 """Names that are followed from one assignment to the next."""
@@ -38,7 +39,7 @@ class Launch:
         """What is passed for a parameter, as text."""
         return ast.unparse(self.arguments[parameter]) if parameter in self.arguments else ""
 
-    def constant(self, node: ast.expr | None, steps: int = MAX_STEPS) -> object:
+    def constant(self, node: ast.expr | None, steps: int = MAX_STEPS) -> Any:
         """The number, boolean or text that an expression is; None where it is none."""
         match node:
             case ast.Constant(value=bool() | int() | float() | str() as value):
@@ -54,7 +55,7 @@ class Launch:
                     return self.constant(body if holds else orelse, steps)
             case ast.BinOp(op=ast.Mult(), left=left, right=right):
                 both = [self.constant(item, steps) for item in (left, right)]
-                return both[0] * both[1] if all(type(item) is int for item in both) else None  # type: ignore[operator]
+                return both[0] * both[1] if all(type(item) is int for item in both) else None
         return None
 
     def stride(self, parameter: str) -> tuple[str, int] | None:
@@ -76,6 +77,17 @@ class Launch:
             case ast.Compare(left=left, ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
                 return ast.unparse(left)
         return ""
+
+    def size(self, node: ast.expr) -> tuple[str, int, int] | None:
+        """(tensor, dim, dims of the tensor or 0) of what is the size of a tensor's dim."""
+        match node:
+            case ast.Name(id=name):
+                return self.shapes.get(name)
+            case ast.Subscript(value=ast.Attribute(value=owner, attr="shape"), slice=ast.Constant(value=int(dim))):
+                return (ast.unparse(owner), dim, 0) if dim >= 0 else None
+            case ast.Call(func=ast.Attribute(value=owner, attr="size"), args=[ast.Constant(value=int(dim))]):
+                return (ast.unparse(owner), dim, 0) if dim >= 0 else None
+        return None
 
     def parameter_of(self, text: str, among: Collection[str]) -> str:
         """The parameter of some that an expression is passed for."""
@@ -132,7 +144,8 @@ def find_launch(module: str, kernel: str, parameters: Sequence[str]) -> Launch:
     except SyntaxError:
         return Launch()
     outer = _assigned(tree.body, 1 << 30)
-    for scope in (*(node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)), tree):
+    scopes: list[ast.FunctionDef | ast.Module] = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    for scope in (*scopes, tree):
         for node in ast.walk(scope):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript) and _is(node.func.value, kernel):
                 return _launch(node, scope, outer, parameters)
