@@ -14,9 +14,10 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from aot.targets import Target
 from aot_runtime.contract.dtypes import SCALAR_TYPES
 
-from .autotuning import Autotuning, read_autotuning
+from .autotuning import Autotuning, decorators_of
 from .constants import dtype_of
 from .errors import CompileError, described, is_interrupt
 from .project import project
@@ -98,14 +99,18 @@ class KernelSource:
     left_out: tuple[str, ...] = ()
 
 
-def inspect_kernel(root: Path | str, path: str) -> KernelSource:
-    """Read a `path.py:function`. Raises `CompileError`: there is no such kernel, or its file is at fault."""
+def inspect_kernel(root: Path | str, path: str, arch: str = "gfx942") -> KernelSource:
+    """Read a `path.py:function`. Raises `CompileError`: there is no such kernel, or its file is at fault.
+
+    Args:
+        arch: what the kernel's decorators are told that there is. They are evaluated once in a process.
+    """
     source, function = split_function(path)
     with project(root).active() as modules:
         kernel = modules.load(source, function)
         try:
             parameters, digest = kernel_parameters(kernel), source_hash(kernel)
-            autotuning = read_autotuning(modules.attribute(source, function))
+            autotuning = decorators_of(modules, source, function, Target(arch))
         except BaseException as error:
             if is_interrupt(error):
                 raise

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aot.compile.autotuning import Autotuning, read_autotuning
+from aot.compile.autotuning import Autotuning, decorators_of
 from aot.compile.kernel_source import Parameter, kernel_parameters, split_function
 from aot.compile.project import KernelFunctionError, project
 from aot.paths import is_file
+from aot.targets import Target
 from aot_runtime.contract.expressions import nearest
 
 
@@ -57,7 +58,7 @@ def read_kernel(root: Path | str, path: str) -> KernelText:
         functions: dict[str, FunctionText] = {}
         _collect(kernel, "", functions)
         module = modules.read(Path(root) / source).decode("utf-8", "replace")
-        autotuning = read_autotuning(modules.attribute(source, function))
+        autotuning = decorators_of(modules, source, function, Target("gfx942"))
         return KernelText(function, source, kernel_parameters(kernel), autotuning, functions, module)
 
 

@@ -32,6 +32,9 @@ def with_kernels(manifest: Manifest, op: str, kernels: Sequence[KernelSource]) -
     spec = manifest.spec.ops[op]
     configs: dict[str, tuple[ConfigSpec, ...]] = {}
     for index, (launch, kernel) in enumerate(zip(spec.launches, kernels, strict=True)):
+        if kernel.autotuning.fault and any(config.from_kernel is not None for config in launch.configs):
+            message = f"the configs of '{launch.kernel}' cannot be taken from it: {kernel.autotuning.fault}"
+            raise manifest.error(("ops", op, "launches", index, "configs"), f"op '{op}': {message}")
         if kernel.autotuning.configs and launch.kernel not in configs:
             configs[launch.kernel] = tuple(
                 _config(manifest, op, index, number, config) for number, config in enumerate(kernel.autotuning.configs)
