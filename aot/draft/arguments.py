@@ -37,6 +37,7 @@ class Arguments:
         self._add_unseen()
         self._order_dims()
         self._take_shapes()
+        self._share_extents()
         self._add_tensors()
         self._bind_strides()
 
@@ -76,6 +77,14 @@ class Arguments:
                     for dim in other.dims:
                         if (dim.extent == old and old.program is not None) or dim is tensor.dims[place[1]]:
                             dim.extent = Extent(argument=name)
+
+    def _share_extents(self) -> None:
+        """Dims that have one stride have one extent."""
+        for dims in strides_of(self.work.tensors).values():
+            every = [tensor.dims[position] for tensor, position in dims]
+            known = [dim.extent for dim in every if dim.extent.is_known or dim.extent.program is not None]
+            for dim in every if known else ():
+                dim.extent = known[0] if not dim.extent.is_known else dim.extent
 
     def _add_tensors(self) -> None:
         shared = {s for s, dims in strides_of(self.work.tensors).items() if len({t.parameter for t, _ in dims}) > 1}
@@ -120,7 +129,7 @@ class Arguments:
 
     def _dtype(self, tensor: DraftTensor) -> str:
         made = re.search(r"torch\.(float32|float16|bfloat16|int32|int64|int8|uint8|bool)\b", self.work.made(tensor))
-        if made:
+        if made and (tensor.kinds != {READ} or not made[1].endswith(("16", "float32"))):
             return made[1]
         name = tensor.parameter
         if tensor.is_index or (_INDEX.search(name) and not tensor.kinds & {UPDATE}) or "lock" in name.lower():

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from aot.compile.kernel_source import Parameter
+from aot_runtime.contract.names import RESERVED
 
 from . import values
 from .findings import Guard
@@ -61,6 +62,8 @@ class Constexprs:
             self.op.bind[name] = {"dtype": "float32" if "acc" in name.lower() or not self.op.dtypes else "T"}
         elif name in self.work.axis_dims:
             self._add_extent(name, literal)
+        elif any(isinstance(value, str) for value in found.compared.get(name, ())):
+            self._add_choice(name, [value for value in found.compared[name] if isinstance(value, str)])
         elif literal is not None and not (isinstance(literal, bool) or name in found.flags):
             self.op.blocks[name] = literal
         elif not (name in found.flags or found.compared.get(name)) and self._add_computed(name):
@@ -76,8 +79,6 @@ class Constexprs:
             return
         elif name in found.flags and not found.compared.get(name):
             self._add_flag(name)
-        elif any(isinstance(value, str) for value in found.compared.get(name, ())):
-            self._add_choice(name, [value for value in found.compared[name] if isinstance(value, str)])
         else:
             self.op.blocks[name] = self._guess(name)
             if not is_block_name(name):
@@ -172,7 +173,7 @@ class Constexprs:
         taken = {*self.op.tensors, *self.work.dim_names.values(), *self.work.parameters} - {
             name if scalar == name else ""
         }
-        return f"{scalar}_flag" if scalar in taken else scalar
+        return f"{scalar}_flag" if scalar in taken or scalar in RESERVED else scalar
 
     def _guess(self, name: str) -> Any:
         compared = self.work.found.compared.get(name)
@@ -193,9 +194,9 @@ class Constexprs:
         options = {name: value for name, value in options.items() if name in ("num_warps", "num_stages") and value}
         if isinstance(warps := options.get("num_warps"), int):
             options["num_warps"] = min(warps, 16)  # of 64 lanes; a workgroup has at most 1024
-        for name in ("num_warps", "num_stages"):  # parameters that are the option at once
-            if name in self.op.blocks and "num_stages" not in options:
-                options[name] = self.op.blocks[name]
+        for name in ("num_warps", "num_stages"):  # parameters that get what the option is
+            if name in self.op.blocks:
+                options[name] = self.op.blocks.pop(name)
         config: dict[str, Any] = {"from_kernel": 0} if is_tuned else {}
         if self.op.blocks:
             config["blocks"] = dict(self.op.blocks)

@@ -23,7 +23,7 @@ class OpDraft:
     constexprs: dict[str, dict[str, Any]] = field(default_factory=dict)
     divisible: list[str] = field(default_factory=list)
     bind: dict[str, Any] = field(default_factory=dict)
-    grid: list[str] = field(default_factory=list)
+    grid: list[str | int] = field(default_factory=list)
     configs: list[dict[str, Any]] = field(default_factory=list)
     blocks: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)

@@ -20,7 +20,8 @@ def add_grid(work: Workbench) -> None:
         if not text:
             text = "1"
             work.op.notes["grid", str(axis)] = f"how many programs there are along axis {axis}"
-        work.op.grid.append(_bare(text))
+        bare = ast.unparse(ast.parse(text, mode="eval"))
+        work.op.grid.append(int(bare) if bare.isdigit() else bare)
 
 
 def _written(work: Workbench, node: ast.expr) -> str:
@@ -94,7 +95,3 @@ def _counted(work: Workbench, axis: int) -> str:
 
 def _from_program(atom: values.Atom, axis: int) -> bool:
     return any(part.kind == values.PROGRAM and part.key == str(axis) for part in atom.below)
-
-
-def _bare(text: str) -> str:
-    return ast.unparse(ast.parse(text, mode="eval"))

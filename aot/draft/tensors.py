@@ -17,7 +17,7 @@ from .texts import KernelText
 from .values import Atom, Product, Sum, arguments
 
 _BLOCK = re.compile(r"(?i)block|tile|chunk|group_?size|^b[a-z]{1,2}$")
-_STRIDE = re.compile(r"(?i)stride|(^|_)ld[a-z]?$")
+_STRIDE = re.compile(r"(?i)stride|(^|_)ld[a-rt-z]?$")
 POINTER_NAME = re.compile(r"(?i)(^|_)(ptr|ptrs|pointer)$|_ptr_")
 
 
@@ -122,7 +122,9 @@ def _pointers(names: Collection[str], found: Findings) -> Callable[[Sum], str]:
 def _index_tensors(found: Findings) -> set[str]:
     """The parameters whose contents are part of an address, or limit something."""
     used = [atom for access in found.accesses for atom in access.pointer.below]
-    used += [atom for bound in found.bounds for atom in bound.limit.below]
+    counting = {values.RANGE, values.LOOP, values.PROGRAM}
+    limits = [bound.limit for bound in found.bounds if counting & {atom.kind for atom in bound.index.atoms}]
+    used += [atom for limit in limits for atom in limit.below]
     return {atom.key for atom in used if atom.kind == values.LOADED}
 
 
@@ -226,9 +228,8 @@ class _Shapes:
             return Extent(number=bound.limit.constant) if bound.limit.constant > 0 else None
         names = set(arguments(bound.limit.below))
         sizes = [name for name in names if name not in self._constexprs]
-        chosen = sizes or [name for name in names if not _BLOCK.search(name)]
-        if len(chosen) == 1:
-            return Extent(argument=chosen[0])
+        if len(sizes) == 1:
+            return Extent(argument=sizes[0])
         factors = list(bound.limit.terms)
         if len(factors) == 1 and all(atom.kind == values.ARGUMENT for atom in factors[0]):
             return Extent(note="*".join(atom.key for atom in factors[0]))

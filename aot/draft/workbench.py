@@ -63,7 +63,7 @@ class Workbench:
             return self.program_dim(extent.program)
         factors = extent.note.split("*")
         if len(factors) > 1 and all(factor in self.parameters for factor in factors):
-            return " * ".join(self.named_dim(factor) for factor in factors)
+            return " * ".join(self.dim_names.get(factor, factor) for factor in factors)
         key = (
             extent.note if extent.note.startswith("quotient") and extent.note != "quotient" else f"{tensor}.{position}"
         )

@@ -161,7 +161,7 @@ def _launch(
 ) -> Launch:
     assert isinstance(call.func, ast.Subscript)
     own = _assigned(scope.body, call.lineno)
-    names = {**outer, **_defaults(scope), **own} if isinstance(scope, ast.FunctionDef) else dict(outer)
+    names = {**outer, **_parameters(scope), **own} if isinstance(scope, ast.FunctionDef) else dict(outer)
     positional = dict(zip(parameters, call.args, strict=False))
     named = {item.arg: item.value for item in call.keywords if item.arg}
     options = {name: value for name, value in named.items() if name not in parameters}
@@ -191,8 +191,7 @@ def _assigned(body: Sequence[ast.stmt], before: int) -> dict[str, ast.expr]:
             case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=parts)) if len(names) == len(parts):
                 found |= {item.id: part for item, part in zip(names, parts, strict=True) if isinstance(item, ast.Name)}
             case ast.Assign(targets=[ast.Tuple(elts=names)]):
-                for item in names:
-                    found.pop(getattr(item, "id", ""), None)
+                found |= {item.id: ast.Constant(None) for item in names if isinstance(item, ast.Name)}
             case ast.FunctionDef(name=name, body=inner) if isinstance(inner[-1], ast.Return) and inner[-1].value:
                 found[name] = ast.Lambda(node.args, inner[-1].value)
     # `M = M or 1` and the like would never end.
@@ -204,14 +203,22 @@ def _mentions(node: ast.expr, name: str) -> bool:
 
 
 def _shapes(body: Sequence[ast.stmt], before: int) -> dict[str, tuple[str, int, int]]:
-    """Names that were unpacked from a shape: `M, K = a.shape`."""
+    """Names that were unpacked from a shape: `M, K = a.shape`, `B, H = q.shape[:2]`."""
     found = {}
     for node in _statements(body, before):
         match node:
             case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Attribute(value=owner, attr="shape")):
-                for i, item in enumerate(names):
-                    if isinstance(item, ast.Name) and item.id != "_":
-                        found[item.id] = (ast.unparse(owner), i, len(names))
+                count = len(names)
+            case ast.Assign(
+                targets=[ast.Tuple(elts=names)],
+                value=ast.Subscript(value=ast.Attribute(value=owner, attr="shape"), slice=ast.Slice(lower=None)),
+            ):
+                count = 0
+            case _:
+                continue
+        for i, item in enumerate(names):
+            if isinstance(item, ast.Name) and item.id != "_":
+                found[item.id] = (ast.unparse(owner), i, count)
     return found
 
 
@@ -227,16 +234,14 @@ def _statements(body: Sequence[ast.stmt], before: int) -> list[ast.stmt]:
     return found
 
 
-def _defaults(scope: ast.FunctionDef) -> dict[str, ast.expr]:
+def _parameters(scope: ast.FunctionDef) -> dict[str, ast.expr]:
+    """The defaults of a function's parameters; of those without one nothing is known, whatever else has their names."""
     names = [item.arg for item in (*scope.args.posonlyargs, *scope.args.args)]
     given = scope.args.defaults
-    found = dict(zip(names[len(names) - len(given) :], given, strict=True))
-    found |= {
-        item.arg: value for item, value in zip(scope.args.kwonlyargs, scope.args.kw_defaults, strict=True) if value
-    }
-    return {
-        name: value for name, value in found.items() if not (isinstance(value, ast.Constant) and value.value is None)
-    }
+    found: dict[str, ast.expr] = {name: ast.Constant(None) for name in names}
+    found |= dict(zip(names[len(names) - len(given) :], given, strict=True))
+    keywords = zip(scope.args.kwonlyargs, scope.args.kw_defaults, strict=True)
+    return found | {item.arg: value or ast.Constant(None) for item, value in keywords}
 
 
 def _machine(test: ast.expr) -> bool | None:
