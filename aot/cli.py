@@ -15,12 +15,13 @@ from aot_runtime.contract.arch import GPU_NAMES
 from . import __version__
 from .command.cache import cache
 from .command.check import check
+from .command.init import init
 from .command.logs import log_to_stderr
 from .command.parameters import Archs, filters_of
 from .targets import TARGETS, Target
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
-SUBCOMMANDS: Mapping[str, click.Command] = {"cache": cache, "check": check}
+SUBCOMMANDS: Mapping[str, click.Command] = {"cache": cache, "check": check, "init": init}
 
 EPILOG = """\b
 Examples:
@@ -29,6 +30,7 @@ Examples:
   aotbuild --arch gfx942 --filter op=softmax,dtype=half manifests/rows.yaml
   aotbuild --arch gfx942 --dry-run manifests/*.yaml
   aotbuild --arch gfx942 --require 'spills == 0' manifests/memory.yaml
+  aotbuild init examples/foreign/kernels.py:add_kernel
   aotbuild check manifests/first.yaml
   aotbuild cache ls
 

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,11 +137,13 @@ def plan(request: Request) -> list[PlannedBundle]:
     faults += wrong if len(manifests) == len(request.manifests) else []
     if faults:
         raise ManifestError(faults)
-    with ForkedProcess(request.timeout) as process:
+    with ExitStack() as stack:
+        # One for each, since a file may ask once what it is built for.
+        processes = {target.arch: stack.enter_context(ForkedProcess(request.timeout)) for target in request.targets}
         told: set[str] = set()
 
-        def inspect(root: str, path: str) -> KernelSource:
-            kernel: KernelSource = process.run(inspect_kernel, root, path)
+        def inspect(root: str, path: str, arch: str) -> KernelSource:
+            kernel: KernelSource = processes[arch].run(inspect_kernel, root, path, arch)
             for line in kernel.left_out:
                 if line not in told:
                     LOG.info("%s", line)

@@ -9,7 +9,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from aot.targets import Target
+
+from .assumed_driver import assumed_driver
+from .errors import CompileError
 from .heuristic_source import SourceFunction, read_function
+from .project import Project
 
 _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
 _DEFAULTS = {"num_ctas": 1}
@@ -56,7 +61,7 @@ class Autotuning:
         keys: the parameters by which configs are chosen.
         zeroed, restored: tensors that tuning resets, since the kernel adds to them or overwrites what it reads.
         pruned: whether the configs are filtered by the arguments of a call.
-        fault: why none of this could be evaluated; empty where it was.
+        fault: why nothing of this is known, where a decorator cannot be evaluated.
     """
 
     configs: tuple[TunedConfig, ...] = ()
@@ -66,6 +71,16 @@ class Autotuning:
     restored: tuple[str, ...] = ()
     pruned: bool = False
     fault: str = ""
+
+
+def decorators_of(modules: Project, source: str, function: str, target: Target) -> Autotuning:
+    """What is around a kernel of a project, for a target; for use while the project is active. What cannot be
+    evaluated is an error only for who needs it."""
+    try:
+        with assumed_driver(target):
+            return read_autotuning(modules.attribute(source, function))
+    except CompileError as error:
+        return Autotuning(fault=error.reason)
 
 
 def read_autotuning(decorated: Any) -> Autotuning:

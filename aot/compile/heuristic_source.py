@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ast
 import linecache
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType
@@ -94,18 +93,25 @@ def _within(node: ast.Lambda | ast.FunctionDef, code: CodeType) -> bool:
     return bool(places) and all(first <= place <= last for place in places)
 
 
-def _values(function: Any) -> Mapping[str, Any]:
-    """The names that a function sees outside of itself."""
+def _values(function: Any) -> Callable[[str], Any]:
+    """What a name means to a function that is not its own; None where it means nothing."""
     closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     inner = {name: cell.cell_contents for name, cell in closure}
-    module = sys.modules.get(function.__module__)  # a module of a project has a global once somebody asks for it
-    for name in function.__code__.co_names:
+    outer = function.__globals__
+    further = outer.get("__getattr__")  # a project's modules evaluate what is asked for
+
+    def value(name: str) -> Any:
+        for names in (inner, outer):
+            if name in names:
+                return names[name]
         with suppress(Exception):
-            inner.setdefault(name, getattr(module, name))
-    return {**function.__globals__, **inner}
+            return further(name) if further else None
+        return None
+
+    return value
 
 
-def _translated(node: ast.Lambda | ast.FunctionDef, scope: Mapping[str, Any]) -> str:
+def _translated(node: ast.Lambda | ast.FunctionDef, scope: Callable[[str], Any]) -> str:
     parameters = [item.arg for item in node.args.args]
     if len(parameters) != 1:
         raise UntranslatableError("it does not take the arguments of a call as one dict")
@@ -124,7 +130,7 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 class _Translation:
-    def __init__(self, arguments: str, scope: Mapping[str, Any]):
+    def __init__(self, arguments: str, scope: Callable[[str], Any]):
         self._arguments, self._scope = arguments, scope
 
     def of(self, node: ast.expr) -> ast.expr:
@@ -189,9 +195,9 @@ class _Translation:
         """A name outside of the function, which is a constant to it."""
         text = ast.unparse(node)
         name, *attributes = text.split(".")
-        if name not in self._scope:
+        value = self._scope(name)
+        if value is None:
             raise UntranslatableError(f"`{text}` has no value here")
-        value = self._scope[name]
         for attribute in [*attributes, "value"]:  # the last is of a `tl.constexpr`
             value = getattr(value, attribute, value if attribute == "value" else None)
         if not isinstance(value, bool | int | float | str):

@@ -14,11 +14,12 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from aot.targets import Target
 from aot_runtime.contract.dtypes import SCALAR_TYPES
 
-from .autotuning import Autotuning, read_autotuning
+from .autotuning import Autotuning, decorators_of
 from .constants import dtype_of
-from .errors import CompileError, KernelFileError, described, is_interrupt
+from .errors import CompileError, described, is_interrupt
 from .project import Project, project
 from .tuple_uses import TupleUse, tuple_uses
 
@@ -103,14 +104,18 @@ class KernelSource:
     left_out: tuple[str, ...] = ()
 
 
-def inspect_kernel(root: Path | str, path: str) -> KernelSource:
-    """Read a `path.py:function`. Raises `CompileError`: there is no such kernel, or its file is at fault."""
+def inspect_kernel(root: Path | str, path: str, arch: str = "gfx942") -> KernelSource:
+    """Read a `path.py:function`. Raises `CompileError`: there is no such kernel, or its file is at fault.
+
+    Args:
+        arch: what the kernel's decorators are told that there is. They are evaluated once in a process.
+    """
     source, function = split_function(path)
     with project(root).active() as modules:
         kernel = modules.load(source, function)
         try:
             parameters, digest = kernel_parameters(kernel), source_hash(kernel)
-            autotuning = _autotuning(modules, source, function)
+            autotuning = decorators_of(modules, source, function, Target(arch))
         except BaseException as error:
             if is_interrupt(error):
                 raise
@@ -118,15 +123,6 @@ def inspect_kernel(root: Path | str, path: str) -> KernelSource:
             raise CompileError(reason, traceback.format_exc()) from error
         sources = tuple(sorted(modules.digests.items()))
         return KernelSource(parameters, digest, sources, autotuning, _fault(modules, kernel), modules.left_out())
-
-
-def _autotuning(modules: Project, source: str, function: str) -> Autotuning:
-    """What the decorators of a kernel say; that they cannot be evaluated matters to those who ask for it alone."""
-    try:
-        decorated = modules.attribute(source, function)
-    except KernelFileError as error:
-        return Autotuning(fault=error.reason)
-    return read_autotuning(decorated)
 
 
 def _fault(modules: Project, kernel: JITFunction) -> str:

@@ -27,8 +27,10 @@ from .filters import Filters, passes
 from .inheritance import with_kernels
 from .variants import TooManyPointsError, VariantSpec, enumerate_variants
 
-Inspect = Callable[[str, str], KernelSource]
-"""Reads a kernel, or a function, by the root and its `path.py:function`."""
+Inspect = Callable[[str, str, str], KernelSource]
+"""Reads a kernel, or a function, by the root, its `path.py:function` and the architecture that it is built for."""
+_Read = Callable[[str, str], KernelSource]
+"""The same for one architecture."""
 
 
 @dataclass(frozen=True)
@@ -77,21 +79,21 @@ def plan_bundle(
     ops: list[records.Op] = []
     variants: list[PlannedVariant] = []
     cases: list[PlannedCase] = []
-    inspect = cache(inspect)
+    read = cache(lambda root, path: inspect(root, path, target.arch))
     for declared in manifest.sources:
-        source = _with_kernels(declared, inspect)
+        source = _with_kernels(declared, read)
         op = build_contract(source.manifest, source.name, target.arch, _all_option_names())
         kept = [item for item in _variants(source, op, target) if passes(op, item, filters)]
         if kept:
             ops.append(op)
-            variants += _bind_op(source.manifest, op, kept, target, line_info, inspect)
+            variants += _bind_op(source.manifest, op, kept, target, line_info, read)
             cases += plan_cases(source.manifest, op, kept, target)
     if not variants:
         raise ManifestError([f"{manifest.file.path}: no variant is left for {target.arch} after --filter and exclude"])
     return PlannedBundle(manifest, target, tuple(ops), tuple(variants), tuple(cases))
 
 
-def _with_kernels(source: OpSource, inspect: Inspect) -> OpSource:
+def _with_kernels(source: OpSource, inspect: _Read) -> OpSource:
     """An op with what its kernels' decorators say."""
     launches = source.spec.launches
     kernels = [
@@ -127,7 +129,7 @@ def _bind_op(
     variants: Iterable[VariantSpec],
     target: Target,
     line_info: bool,
-    inspect: Inspect,
+    inspect: _Read,
 ) -> list[PlannedVariant]:
     kernels = [_read_kernel(manifest, op, index, target, inspect) for index in range(len(op.launches))]
     launches = manifest.spec.ops[op.name].launches
@@ -169,7 +171,7 @@ class _Kernel:
     sources: tuple[tuple[str, str], ...]
 
 
-def _read_kernel(manifest: Manifest, op: records.Op, index: int, target: Target, inspect: Inspect) -> _Kernel:
+def _read_kernel(manifest: Manifest, op: records.Op, index: int, target: Target, inspect: _Read) -> _Kernel:
     launch = manifest.spec.ops[op.name].launches[index]
     kernel = _inspected(manifest, op.name, index, inspect, launch.kernel, "kernel")
     functions = {
@@ -183,7 +185,7 @@ def _read_kernel(manifest: Manifest, op: records.Op, index: int, target: Target,
     return _Kernel(binder, kernel.digest, digests, tuple(sorted(sources.items())))
 
 
-def _inspected(manifest: Manifest, op: str, index: int, inspect: Inspect, function: str, *place: str) -> KernelSource:
+def _inspected(manifest: Manifest, op: str, index: int, inspect: _Read, function: str, *place: str) -> KernelSource:
     where: tuple[Key, ...] = ("ops", op, "launches", index, *place)
     try:
         kernel = inspect(str(manifest.root), function)

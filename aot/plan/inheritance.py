@@ -15,6 +15,7 @@ from typing import Any
 from aot.compile.autotuning import Heuristic, Other, TunedConfig
 from aot.compile.kernel_source import KernelSource, NotPlain
 from aot.manifest.loading import Manifest
+from aot.manifest.presence import op_axes
 from aot.manifest.schema import AxisSpec, BindSpec, ConfigSpec, OpSpec
 from aot.manifest.yamlfile import ManifestError
 from aot_runtime.contract.arch import EXPRESSION_NAMES
@@ -31,8 +32,9 @@ def with_kernels(manifest: Manifest, op: str, kernels: Sequence[KernelSource]) -
     spec = manifest.spec.ops[op]
     configs: dict[str, tuple[ConfigSpec, ...]] = {}
     for index, (launch, kernel) in enumerate(zip(spec.launches, kernels, strict=True)):
-        if kernel.autotuning.fault and any(entry.from_kernel is not None for entry in launch.configs):
-            raise manifest.error(("ops", op, "launches", index, "configs"), f"op '{op}': {kernel.autotuning.fault}")
+        if kernel.autotuning.fault and any(config.from_kernel is not None for config in launch.configs):
+            message = f"the configs of '{launch.kernel}' cannot be taken from it: {kernel.autotuning.fault}"
+            raise manifest.error(("ops", op, "launches", index, "configs"), f"op '{op}': {message}")
         if kernel.autotuning.configs and launch.kernel not in configs:
             configs[launch.kernel] = tuple(
                 _config(manifest, op, index, number, config) for number, config in enumerate(kernel.autotuning.configs)
@@ -81,7 +83,7 @@ class _Taking:
         group = "blocks" if name in parameters else "options"
         # A heuristic comes after the kernel's own configs, and changes what they say.
         given = all(name in getattr(config, group) for config in self._written)
-        if given or name in self._launch.bind or name in self._spec.constexprs:
+        if given or name in self._launch.bind or name in op_axes(self._spec):
             return self._spec
         value = self._value(heuristic)
         if group == "options":
@@ -130,7 +132,7 @@ class _Taking:
             if value is not None:
                 return _tree(str(value))
         dims = [str(dim).partition("|")[0] for tensor in op.tensors.values() for dim in tensor.shape]
-        if name in (*op.tensors, *op.scalars, *op.dtypes, *op.constexprs, *op.derived, *dims):
+        if name in (*op.tensors, *op.scalars, *op.dtypes, *op_axes(op), *op.derived, *dims):
             return ast.Name(name)
         if name.removesuffix("_ptr") in op.tensors:
             return ast.Name(name.removesuffix("_ptr"))
@@ -162,8 +164,9 @@ class _Taking:
 
     def _is_known(self, value: Expression) -> bool:
         """Whether the point of every variant decides a value."""
-        picks = {str(axis.pick) for axis in self._spec.constexprs.values()}
-        known = {*self._spec.constexprs, *self._spec.dtypes, *EXPRESSION_NAMES, "aligned"}
+        axes = op_axes(self._spec)
+        picks = {str(axis.pick) for axis in axes.values()}
+        known = {*axes, *self._spec.dtypes, *EXPRESSION_NAMES, "aligned"}
         asked = all(
             function == "elsize" or (function == "given" and f"given({tensor})" in picks)
             for function, tensor, *_ in value.queries

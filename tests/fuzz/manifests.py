@@ -103,7 +103,7 @@ class Manifests:
         (folder / "other.yaml").write_text(SCALE)
         (folder / "tuning").mkdir()
         (folder / "tuning" / "scale.yaml").write_text(_TUNING)
-        self._kernels: dict[tuple[str, str], KernelSource | AotError] = {}
+        self._kernels: dict[tuple[str, str, str], KernelSource | AotError] = {}
 
     def warm_up(self) -> None:
         """Plan each seed as it is."""
@@ -144,12 +144,12 @@ class Manifests:
         assert planned.variants and planned.jobs
         return "planned"
 
-    def _inspect(self, root: str, path: str) -> KernelSource:
+    def _inspect(self, root: str, path: str, arch: str) -> KernelSource:
         """As a build reads a kernel, each once: what its file raises is a `CompileError`."""
-        key = (root, path)
+        key = (root, path, arch)
         if key not in self._kernels:
             try:
-                self._kernels[key] = inspect_kernel(root, path)
+                self._kernels[key] = inspect_kernel(root, path, arch)
             except AotError as error:
                 self._kernels[key] = error
             except Exception as error:

@@ -4,7 +4,7 @@ import pytest
 
 from aot.compile.compiler import compile_job
 from aot.compile.descriptors import descriptor_fields, descriptor_type
-from aot.compile.project import CompileError
+from aot.compile.errors import CompileError
 from aot.manifest.loading import load_manifest
 from aot.plan.bundles import plan_bundle
 from aot.targets import parse_arch

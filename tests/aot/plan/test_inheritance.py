@@ -74,10 +74,11 @@ def test_the_first_config_and_every_heuristic_are_taken(tmp_path: Path):
     assert config.options == {"waves_per_eu": 2, "num_warps": 2, "num_stages": 1}  # not triton.Config's 3
     assert [(axis.name, axis.values, axis.pick) for axis in bundle.ops[0].axes] == [
         ("EVEN", (False, True), "cols % 64 == 0"),
-        ("BIASED", (False, True), "given(bias)"),
+        ("HAS_BIAS", (False, True), "given(bias)"),
     ]
     assert len(bundle.variants) == 8
     bound = {item.name: item for item in bundle.variants[-1].bound}
+    assert [bound[name].constant for name in ("EVEN", "BIASED")] == [True, True]
     assert (bound["HALF"].constant, bound["WIDE"].constant) == (32, 8)
     assert [(bound[name].type, bound[name].value) for name in ("cols", "stride_x", "factor", "x_ptr")] == [
         ("i64", "cols"), ("i64", "stride(x, 0)"), ("fp32", "factor"), ("*fp32", "x"),

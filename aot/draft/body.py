@@ -1,0 +1,169 @@
+"""Goes through a kernel's body without running it, and notes what it does with its parameters.
+
+Every name gets the sum that it is (`aot.draft.values`). Functions that a kernel calls are gone through in place; of a
+branch both sides are; the body of a loop is gone through twice, so that what grows in it (`x_ptrs += BLOCK * stride`)
+is known to be a multiple of the loop's count. What is not understood is an atom that depends on what it is made of:
+nothing here fails, and all of it may be wrong in an odd kernel. It is where a person starts from.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from . import values
+from .expressions import Expressions, Frame, Text, Value, argument_of, whole
+from .findings import Bound, Findings, Guard
+from .texts import KernelText
+from .values import Atom, Sum
+
+
+def read_body(kernel: KernelText) -> Findings:
+    """What the kernel and what it calls does."""
+    reader = _Reader(kernel)
+    first = Frame(kernel.functions[""], {p.name: Sum.of(Atom(values.ARGUMENT, p.name)) for p in kernel.parameters})
+    for parameter in kernel.parameters:
+        for member in parameter.members:
+            first.names[member.name] = Sum.of(Atom(values.ARGUMENT, member.name))
+    reader.function(first)
+    return reader.found
+
+
+class _Reader(Expressions):
+    def function(self, frame: Frame) -> Value:
+        node = ast.parse(frame.text.source).body[0]
+        assert isinstance(node, ast.FunctionDef)
+        self._block(node.body, frame)
+        return frame.result
+
+    def _block(self, body: Sequence[ast.stmt], frame: Frame) -> None:
+        for statement in body:
+            self._statement(statement, frame)
+
+    def _statement(self, node: ast.stmt, frame: Frame) -> None:
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                result = self._value(value, frame)
+                for target in targets:
+                    self._assign(target, result, frame)
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._assign(target, self._value(value, frame), frame)
+            case ast.AugAssign(target=target, op=op, value=value):
+                self._assign(target, self._value(ast.BinOp(_loaded(target), op, value), frame), frame)
+            case ast.Expr(value=value):
+                self._value(value, frame)
+            case ast.Return(value=ast.expr() as value):
+                result = self._value(value, frame)
+                frame.result = result if frame.result is None else frame.result
+            case ast.If():
+                self._branch(node, frame)
+            case ast.For():
+                self._for(node, frame)
+            case ast.While(test=test, body=body):
+                self._value(test, frame)
+                self._twice(body, frame, Sum.of(self._atom(values.LOOP)))
+
+    def _assign(self, target: ast.expr, value: Value, frame: Frame) -> None:
+        if isinstance(target, ast.Tuple | ast.List):
+            parts = value if isinstance(value, tuple) and len(value) == len(target.elts) else None
+            for i, item in enumerate(target.elts):
+                self._assign(item, parts[i] if parts else self._other([whole(value)], f"part {i}"), frame)
+        elif isinstance(target, ast.Name):
+            frame.names[target.id] = value
+
+    def _branch(self, node: ast.If, frame: Frame) -> None:
+        guards, opposite = self._condition(node.test, frame)
+        before = dict(frame.names)
+        self._guards += guards
+        self._block(node.body, frame)
+        del self._guards[len(self._guards) - len(guards) :]
+        after = frame.names
+        frame.names = dict(before)
+        self._guards += opposite
+        self._block(node.orelse, frame)
+        del self._guards[len(self._guards) - len(opposite) :]
+        # What only the branch that is not taken by default says is better than nothing.
+        frame.names = {**frame.names, **{k: v for k, v in after.items() if k not in before or v is not before[k]}}
+
+    def _for(self, node: ast.For, frame: Frame) -> None:
+        atom = self._atom(values.LOOP)
+        index = Sum.of(atom)
+        steps = [self._value(item, frame) for item in getattr(node.iter, "args", [])]
+        bounds = [whole(step) for step in steps]
+        if len(bounds) == 1:
+            bounds = [Sum.number(0), *bounds]
+        if len(bounds) >= 2:
+            start, stop = bounds[:2]
+            if len(bounds) > 2 and (name := bounds[2].argument()):
+                self._note(self.found.loops, name)
+            if start.constant is None:
+                index = index.plus(start)
+            self._bound(Bound(index, stop))
+            unit = len(bounds) < 3 or bounds[2].constant == 1
+        else:
+            unit = False
+        self._assign(node.target, index, frame)
+        self._twice(node.body, frame, Sum.of(atom) if unit else None)
+
+    def _twice(self, body: Sequence[ast.stmt], frame: Frame, count: Sum | None) -> None:
+        """Go through a loop's body: once to see what grows by how much, and once with that."""
+        before = dict(frame.names)
+        self._silent += 1
+        self._block(body, frame)
+        self._silent -= 1
+        count = count or Sum.of(self._atom(values.LOOP))
+        for name, value in before.items():
+            grown = frame.names.get(name)
+            if isinstance(value, Sum) and isinstance(grown, Sum) and value.key() != grown.key():
+                step = grown.plus(value, -1)
+                known = set(value.terms) <= set(grown.terms)
+                before[name] = (
+                    value.plus(step.times(count)) if known and value.terms else self._other([value, grown], name)
+                )
+        frame.names = {**frame.names, **before}
+        self._block(body, frame)
+
+    # Conditions
+
+    def _condition(self, node: ast.expr, frame: Frame) -> tuple[list[Guard], list[Guard]]:
+        """What is known of parameters where a condition holds, and where it does not."""
+        match node:
+            case ast.BoolOp(op=ast.And(), values=parts):
+                return [guard for part in parts for guard in self._condition(part, frame)[0]], []
+            case ast.BoolOp(op=ast.Or(), values=parts):
+                return [], [guard for part in parts for guard in self._condition(part, frame)[1]]
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return self._condition(operand, frame)[::-1]
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                return self._comparison(left, op, right, frame)
+        if name := argument_of(self._value(node, frame)):
+            self._note(self.found.flags, name)
+            return [Guard(name)], [Guard(name, False)]
+        return [], []
+
+    def _comparison(
+        self, left: ast.expr, op: ast.cmpop, right: ast.expr, frame: Frame
+    ) -> tuple[list[Guard], list[Guard]]:
+        name = argument_of(self._value(left, frame))
+        value = self._value(right, frame)
+        constant = value.value if isinstance(value, Text) else whole(value).constant
+        if not name or (constant is None and not isinstance(value, Text)):
+            self._value(ast.Compare(left, [op], [right]), frame)
+            return [], []
+        if constant is None:
+            self._note(self.found.present, name)
+            there, gone = [Guard(name, presence=True)], [Guard(name, False, True)]
+        elif isinstance(constant, bool):
+            self._note(self.found.flags, name)
+            there, gone = [Guard(name, not constant)], [Guard(name, constant)]
+        else:
+            if not self._silent and isinstance(op, ast.Eq | ast.NotEq) and constant not in self.found.compared[name]:
+                self.found.compared[name].append(constant)
+            there, gone = [], [Guard(name, constant)]
+        if isinstance(op, ast.Is | ast.Eq):
+            return gone, there
+        return (there, gone) if isinstance(op, ast.IsNot | ast.NotEq) else ([], [])
+
+
+def _loaded(node: ast.expr) -> ast.expr:
+    return ast.parse(ast.unparse(node), mode="eval").body

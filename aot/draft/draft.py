@@ -1,0 +1,39 @@
+"""What `aotbuild init` proposes for an op, before it is text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class OpDraft:
+    """An op as a manifest has it, key by key.
+
+    Attributes:
+        notes: (key, name) → what a person must decide about it.
+    """
+
+    name: str
+    kernel: str
+    doc: str = ""
+    tensors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    scalars: dict[str, dict[str, Any]] = field(default_factory=dict)
+    dtypes: dict[str, list[str]] = field(default_factory=dict)
+    constexprs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    divisible: list[str] = field(default_factory=list)
+    bind: dict[str, Any] = field(default_factory=dict)
+    grid: list[str | int] = field(default_factory=list)
+    configs: list[dict[str, Any]] = field(default_factory=list)
+    blocks: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    notes: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def names(self) -> set[str]:
+        """What expressions may name, besides dims."""
+        return {*self.tensors, *self.scalars, *self.dtypes, *self.constexprs}
+
+    def dims(self) -> list[str]:
+        """The names of dims, each once."""
+        shapes = [str(dim) for tensor in self.tensors.values() for dim in tensor["shape"]]
+        return list(dict.fromkeys(dim for dim in shapes if dim.isidentifier()))

@@ -1,0 +1,89 @@
+"""What the body of a kernel tells: accesses, bounds, flags, choices. `aot.draft.body` fills it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from .values import Sum
+
+READ, WRITE, UPDATE = "read", "write", "update"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """That an index is below a limit: `offs_m < M`."""
+
+    index: Sum
+    limit: Sum
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition that holds where something is done: of a parameter its value, or whether it is not None."""
+
+    parameter: str
+    value: object = True
+    presence: bool = False
+
+
+@dataclass(frozen=True)
+class Access:
+    """A load, a store or an atomic.
+
+    Attributes:
+        pointer: with the tensor's argument in it.
+        bounds: those of its mask.
+    """
+
+    kind: str
+    pointer: Sum
+    bounds: tuple[Bound, ...]
+    guards: tuple[Guard, ...]
+
+
+@dataclass(frozen=True)
+class Described:
+    """A tensor descriptor that a kernel makes: of a pointer with a shape and strides."""
+
+    pointer: Sum
+    shape: tuple[Sum, ...]
+    strides: tuple[Sum, ...]
+    block: tuple[Sum, ...]
+
+
+@dataclass
+class Findings:
+    """Everything that was found in a kernel and in the functions that it calls.
+
+    Attributes:
+        bounds: of masks, remainders and loops.
+        programs: axes of `tl.program_id` that are used.
+        persistent: axes of `tl.num_programs` that are.
+        flags: parameters that are asked as conditions.
+        compared: parameter → constants that it is compared with.
+        present: parameters that are compared with None.
+        dtypes: parameters that are used as a dtype.
+        functions: parameters that are called.
+        handles: parameters that are descriptors: whether they are stored to.
+        loops: parameters that are the step of a loop.
+        floats: parameters that are used as a fraction is.
+        integers: parameters that are used as an integer is.
+        moved: parameters that something is added to, with what holds there: a pointer that is None cannot be.
+    """
+
+    accesses: list[Access] = field(default_factory=list)
+    described: list[Described] = field(default_factory=list)
+    bounds: list[Bound] = field(default_factory=list)
+    programs: set[int] = field(default_factory=set)
+    persistent: set[int] = field(default_factory=set)
+    flags: set[str] = field(default_factory=set)
+    compared: defaultdict[str, list[object]] = field(default_factory=lambda: defaultdict(list))
+    present: set[str] = field(default_factory=set)
+    dtypes: set[str] = field(default_factory=set)
+    functions: set[str] = field(default_factory=set)
+    handles: dict[str, set[str]] = field(default_factory=dict)
+    loops: set[str] = field(default_factory=set)
+    floats: set[str] = field(default_factory=set)
+    integers: set[str] = field(default_factory=set)
+    moved: defaultdict[str, list[tuple[Guard, ...]]] = field(default_factory=lambda: defaultdict(list))

@@ -1,0 +1,120 @@
+"""The text of a kernel and of the functions that it calls, as plain data. It is read where kernel files are run."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aot.compile.autotuning import Autotuning, decorators_of
+from aot.compile.kernel_source import Parameter, kernel_parameters, split_function
+from aot.compile.project import KernelFunctionError, project
+from aot.paths import is_file
+from aot.targets import Target
+from aot_runtime.contract.expressions import nearest
+
+
+@dataclass(frozen=True)
+class FunctionText:
+    """A function that is compiled.
+
+    Attributes:
+        source: its `def`, without decorators.
+        calls: a name in it → the key of the function that it calls by it.
+        constants: a name in it, `module.NAME` too → its value.
+    """
+
+    source: str
+    calls: Mapping[str, str]
+    constants: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """A kernel as its file has it.
+
+    Attributes:
+        functions: by key; the kernel's own key is empty.
+        module: the text of its file.
+    """
+
+    name: str
+    file: str
+    parameters: tuple[Parameter, ...]
+    autotuning: Autotuning
+    functions: Mapping[str, FunctionText]
+    module: str
+
+
+def read_kernel(root: Path | str, path: str) -> KernelText:
+    """Read a `path.py:function`. Raises `CompileError`: there is no such kernel, or its file is at fault."""
+    source, function = split_function(path)
+    _check_name(Path(root) / source, source, function)
+    with project(root).active() as modules:
+        kernel = modules.load(source, function)
+        functions: dict[str, FunctionText] = {}
+        _collect(kernel, "", functions)
+        module = modules.read(Path(root) / source).decode("utf-8", "replace")
+        autotuning = decorators_of(modules, source, function, Target("gfx942"))
+        return KernelText(function, source, kernel_parameters(kernel), autotuning, functions, module)
+
+
+def kernel_names(text: str) -> list[str]:
+    """The functions of a file that are decorated as Triton's are."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return []
+    return [
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(item) for item in node.decorator_list)
+    ]
+
+
+def _check_name(path: Path, source: str, function: str) -> None:
+    names = kernel_names(path.read_text(encoding="utf-8", errors="replace")) if is_file(path) else []
+    if is_file(path) and not names:
+        raise KernelFunctionError(f"file {source} has no @triton.jit function")
+    if names.count(function) > 1:
+        raise KernelFunctionError(f"file {source} has {names.count(function)} functions that are called '{function}'")
+    if names and function not in names and f"{function} =" not in path.read_text(encoding="utf-8", errors="replace"):
+        raise KernelFunctionError(f"file {source} has no @triton.jit function '{function}'{nearest(function, names)}")
+
+
+def _collect(function: Any, key: str, found: dict[str, FunctionText]) -> None:
+    """Add a function, and those that it calls."""
+    from triton.runtime.jit import JITCallable
+
+    found[key] = FunctionText("", {}, {})
+    tree = function.parse()
+    node = tree.body[0]
+    node.decorator_list = []
+    scope = function.get_capture_scope()
+    calls: dict[str, str] = {}
+    constants: dict[str, Any] = {}
+    for item in ast.walk(node):
+        if not isinstance(item, ast.Name | ast.Attribute):
+            continue
+        text = ast.unparse(item)
+        value = _resolved(text, scope)
+        if isinstance(value, JITCallable) and not value.__module__.startswith("triton."):
+            calls[text] = f"{value.__module__}.{value.__name__}"
+            if calls[text] not in found:
+                _collect(value, calls[text], found)
+        elif value is not None:
+            plain = getattr(value, "value", value)
+            if isinstance(plain, bool | int | float | str):
+                constants[text] = plain
+    found[key] = FunctionText(textwrap.dedent(ast.unparse(node)), calls, constants)
+
+
+def _resolved(text: str, scope: Mapping[str, Any]) -> Any:
+    name, *attributes = text.split(".")
+    value = scope.get(name)
+    for attribute in attributes:
+        value = getattr(value, attribute, None)
+    return value

@@ -1,0 +1,119 @@
+"""What an integer or a pointer in a kernel is made of: sums of products of a few kinds of atoms.
+
+`x_ptr + row * stride + cols` is the sum of an argument, of a product of a program id and an argument, and of a range.
+What is neither sum nor product (a quotient, a remainder, a loaded value) is an atom of its own, which knows the atoms
+that it depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+MAX_TERMS = 200
+"""Products of a sum; one that has more is an atom of its own."""
+
+ARGUMENT, PROGRAM, PROGRAMS, RANGE, LOOP, LOADED = "argument", "program", "programs", "range", "loop", "loaded"
+QUOTIENT, REMAINDER, OTHER = "quotient", "remainder", "other"
+
+
+@dataclass(frozen=True, order=True)
+class Atom:
+    """Something that is no sum and no product.
+
+    Attributes:
+        kind: one of the kinds above.
+        key: of an argument its name, of a program id its axis, of a range its length, of a loaded value the parameter
+            that it is loaded from; of anything else what tells it from others.
+        parts: what it is computed from.
+    """
+
+    kind: str
+    key: str
+    parts: frozenset[Atom] = field(default=frozenset(), compare=False)
+
+    @cached_property
+    def below(self) -> frozenset[Atom]:
+        """The atom and all that it depends on."""
+        return frozenset({self}).union(*(part.below for part in self.parts))
+
+
+Product = tuple[Atom, ...]
+"""The factors of a product, sorted."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A sum of products, each with a coefficient. The empty product stands for the number 1."""
+
+    terms: Mapping[Product, int]
+
+    @staticmethod
+    def of(atom: Atom) -> Sum:
+        return Sum({(atom,): 1})
+
+    @staticmethod
+    def number(value: int) -> Sum:
+        return Sum({(): value} if value else {})
+
+    @property
+    def atoms(self) -> frozenset[Atom]:
+        """The factors of all products."""
+        return frozenset(atom for product in self.terms for atom in product)
+
+    @property
+    def below(self) -> frozenset[Atom]:
+        """The atoms, and all that they depend on."""
+        return frozenset().union(*(atom.below for atom in self.atoms))
+
+    @property
+    def constant(self) -> int | None:
+        """The number that it is; None where it is no number."""
+        return self.terms.get((), 0) if not set(self.terms) - {()} else None
+
+    def key(self) -> frozenset[tuple[Product, int]]:
+        """What equal sums have in common."""
+        return frozenset(self.terms.items())
+
+    def plus(self, other: Sum, sign: int = 1) -> Sum:
+        terms = dict(self.terms)
+        for product, count in other.terms.items():
+            terms[product] = terms.get(product, 0) + sign * count
+        return _limited({product: count for product, count in terms.items() if count})
+
+    def times(self, other: Sum) -> Sum:
+        terms: dict[Product, int] = {}
+        for left, a in self.terms.items():
+            for right, b in other.terms.items():
+                product = tuple(sorted((*left, *right)))
+                terms[product] = terms.get(product, 0) + a * b
+        return _limited({product: count for product, count in terms.items() if count})
+
+    def select(self, products: Iterable[Product]) -> Sum:
+        return Sum({product: self.terms[product] for product in products})
+
+    def argument(self) -> str:
+        """The name of the argument that it is; empty where it is anything else."""
+        match list(self.terms.items()):
+            case [((Atom(kind="argument", key=name),), 1)]:
+                return name
+        return ""
+
+
+def other(text: str, values: Iterable[Sum], kind: str = OTHER) -> Sum:
+    """Something that is computed from values, and of which no more is known."""
+    parts = frozenset().union(*(value.atoms for value in values))
+    return Sum.of(Atom(kind, text, parts))
+
+
+def arguments(atoms: Iterable[Atom]) -> Iterator[str]:
+    """The names of the arguments among atoms."""
+    return (atom.key for atom in atoms if atom.kind == ARGUMENT)
+
+
+def _limited(terms: dict[Product, int]) -> Sum:
+    if len(terms) <= MAX_TERMS:
+        return Sum(terms)
+    whole = Sum(terms)
+    return Sum.of(Atom(OTHER, "a long sum", whole.atoms))
