@@ -300,9 +300,12 @@ class Project:
     def _name_files_by_root(self) -> None:
         """Make functions name their file from the project root (Triton's own: from site-packages): the name goes into
         messages and line tables, which must not depend on the folder that a project happens to be in."""
-        from triton.runtime.jit import _triton_jit_function_registry
+        from triton.language import standard
+        from triton.runtime.jit import JITFunction, _triton_jit_function_registry
 
-        for kernel in _triton_jit_function_registry.values():
+        # Gluon registers its own under the names of these.
+        hidden = [value for value in vars(standard).values() if isinstance(value, JITFunction)]
+        for kernel in (*_triton_jit_function_registry.values(), *hidden):
             path = Path(kernel.file_name)
             bases = [base for base in (self.root, *installed_folders()) if path.is_relative_to(base)]
             if bases:

@@ -12,7 +12,7 @@ from .running import Result, environment, run
 WHOLE_ARCH = "gfx942"
 """The architecture for which all that is shipped is built whole."""
 
-MANIFESTS = ("manifests/*.yaml", "examples/*/manifest.yaml", "benchmarks/*/manifest.yaml")
+MANIFESTS = ("manifests/*.yaml", "examples/foreign/*.yaml", "benchmarks/*/manifest.yaml")
 
 
 @dataclass(frozen=True)

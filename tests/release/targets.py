@@ -19,7 +19,12 @@ SMALL = {
     "manifests/llama.yaml": "op=advance",
     "manifests/memory.yaml": "op=copy",
     "manifests/rows.yaml": "op=silu_mul,T=float16",
+    "examples/foreign/flash_attention.yaml": "BLOCK_HEADDIM=64,IS_CAUSAL=false,BIAS_TYPE=none",
+    "examples/foreign/fused_moe.yaml": "TOP_K=2,MUL_ROUTED_WEIGHT=true",
+    "examples/foreign/gluon_softmax.yaml": "T=float16,BLOCK=256",
     "examples/foreign/manifest.yaml": "op=add,T=float16",
+    "examples/foreign/matmul.yaml": "ACTIVATION=none",
+    "examples/foreign/scan.yaml": "E=float16",
     "benchmarks/emulated/manifest.yaml": "op=matmul",
 }
 NVIDIA = ("sm_80", "sm_90")

@@ -46,6 +46,9 @@ def test_options_and_hints_reach_the_code():
 def test_images_are_the_same_in_whatever_folder(
     arch: str, line_info: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    """Also where Gluon is loaded, which has functions of the names of Triton's."""
+    import triton.experimental.gluon.language  # noqa: F401
+
     images, keys = set(), set()
     for folder in ("here", "a/rather/longer/path/elsewhere"):
         root = tmp_path / folder
