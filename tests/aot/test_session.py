@@ -32,7 +32,8 @@ def project_at(folder: Path) -> Project:
     return project
 
 
-@pytest.mark.parametrize("options", [(), ("--line-info",)])
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("options", [("--line-info",), ()])
 def test_the_same_manifest_gives_the_same_bytes(tmp_path: Path, options: tuple[str, ...]):
     """In different folders and processes, from the compiler and from the cache, and in another order."""
     first, second = project_at(tmp_path / "a"), project_at(tmp_path / "deeper" / "still" / "b")
@@ -67,6 +68,7 @@ def finish(process: Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
 def test_a_build_that_is_ended_leaves_no_workers_and_nothing_half_done(tmp_path: Path, end: signal.Signals):
     """Neither an older bundle changed. What was compiled is kept; with the kernel repaired, a build is right."""

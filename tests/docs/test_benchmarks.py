@@ -40,6 +40,7 @@ def test_without_a_bundle(name: str, bundles: int, tmp_path: Path):
     assert result.stderr.startswith(f"{name}.py: ") and "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_build():
     pytest.importorskip("triton")
     manifest = str(ROOT / "tests/support/small/small.yaml")
@@ -73,6 +74,7 @@ def test_copies(hip_double: DoubleLibrary):
     assert all((row[4] == "-") == ("to numpy" in row[0]) for row in rows)
 
 
+@pytest.mark.slow
 def test_attention(hip_double: DoubleLibrary, attention_bundle: Path):
     script, shapes = str(ROOT / "benchmarks/attention.py"), ("1x2x64x64", "1x2/1x64x64", "1x2x65x64c")
     output = hip_double.run(
@@ -82,6 +84,7 @@ def test_attention(hip_double: DoubleLibrary, attention_bundle: Path):
     assert [row.split("  ")[0] for row in rows] == ["1x2x64x64", "1x2/1x64x64", "1x2x65x64 causal"]
 
 
+@pytest.mark.slow
 def test_attention_of_sequences(attention_bundle: Path):
     attention = benchmark("attention")
     shapes = [attention.Shape.parse(text) for text in ("2x1x20x64", "2x1x20x64v")]
@@ -90,6 +93,7 @@ def test_attention_of_sequences(attention_bundle: Path):
     assert row.startswith("2x1x20x64 varlen  ")
 
 
+@pytest.mark.slow
 def test_emulator(attention_bundle: Path, tmp_path: Path):
     emulated = build(ROOT / "benchmarks/emulated/manifest.yaml", tmp_path)
     small = ("--size", "64", "--seqlen", "64", "--rounds", "1")
@@ -131,6 +135,7 @@ def test_rows(op_bundles: OpBundles):
         assert np.allclose(found, result.astype(np.float32), rtol=2**-7, atol=2**-7), name
 
 
+@pytest.mark.slow
 def test_llama(op_bundles: OpBundles, tmp_path: Path):
     pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
     llama, measured = op_bundles.open("llama"), benchmark("llama")

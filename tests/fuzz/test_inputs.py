@@ -101,6 +101,7 @@ def crash(folder: Path) -> None:
     signal.raise_signal(signal.SIGKILL)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("fault", "signature"),
     [

@@ -26,7 +26,7 @@ def test_kernels_have_at_most_30_parameters():
     assert len(counts) > 30 and max(counts.values()) <= 30, counts
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("manifest", "op", "point"), (
     ("attention", "flash_attention", {"HEAD_DIM": 128}), ("attention", "flash_attention_varlen", {"HEAD_DIM": 128}),
     ("decode", "flash_decode", {}), ("decode", "paged_attention", {}), ("decode", "paged_attention_int4", {}),

@@ -191,7 +191,7 @@ def _launch(
     index: int, launch: Launch, taken: LaunchDecision, decision: Decision, blobs: Mapping[str, Blob]
 ) -> Iterator[str]:
     variant = taken.variant
-    code = blobs[variant.code].file
+    code = blobs[variant.code].file if variant.code in blobs else f"code object {variant.code}"
     yield f"launch {index}: {variant.symbol} of {code}"
     *passed_over, last = taken.tried
     for choice in passed_over:

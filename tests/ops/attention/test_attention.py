@@ -20,7 +20,7 @@ from tests.ops.attention.quantised import FEATURES, Quantised
 from tests.ops.attention.quantised import make_call as quantised_call
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("case", pairwise(), ids=str)
 def test_every_two_features(attention: Bundle, case: Case):
     check(attention, make_call(case))
@@ -51,7 +51,7 @@ def test_the_counter_of_tiles_is_zeroed_for_each_call(attention: Bundle):
     check(attention, call)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", LATENT, ids=str)
 def test_latent_attention_matches_both_formulas(attention: Bundle, case: Latent):
     check(attention, latent_call(case))

@@ -144,6 +144,7 @@ def test_what_each_schedule_adds(gemm: Bundle, shape: tuple[int, int, int], sche
     assert np.array_equal(one.view(np.uint16), other.view(np.uint16))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("cus", (7, 1, 40, 3))
 @pytest.mark.parametrize("schedule", ("stream_k", "persistent"))
 def test_few_compute_units(gemm: Bundle, schedule: str, cus: int, monkeypatch: pytest.MonkeyPatch):

@@ -65,6 +65,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", CASES)
 def test_logits_of_prompts_and_steps(llama: Bundle, name: str, tmp_path: Path):
     check(llama, tmp_path, *tiny(**CASES[name]))

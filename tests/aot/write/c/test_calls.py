@@ -149,7 +149,7 @@ def test_what_is_refused_is_refused_in_the_same_words(small_library: Path, small
         with pytest.raises((ArgumentError, TypeError)) as expected:
             getattr(bundle, op)(**arrays, **scalars)
         if case not in ("missing", "float", "half", "bfloat16"):
-            assert refused.value.message == str(expected.value), case
+            assert refused.value.message == str(expected.value).partition("\n  advice: ")[0], case
         assert refused.value.code == (calling.NO_VARIANT if case == "not_built" else calling.ARGUMENT)
     assert double.calls("hipModuleLaunchKernel") == 0
     x = bundle.device.array(X)
