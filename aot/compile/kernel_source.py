@@ -268,10 +268,6 @@ def _collect_constants(function: Any, constants: list[str], seen: set[int]) -> N
             constants.append(f"{function.__name__}: {ast.unparse(node)}={spelling}")
 
 
-def _is_aggregate(value: Any) -> bool:
-    return isinstance(value, type) and getattr(value, "__triton_aggregate__", False)
-
-
 def _resolve(node: ast.expr, scope: dict[str, Any]) -> Any:
     """What a dotted name means in `scope`: a global, or an attribute of a module; None for anything else."""
     if isinstance(node, ast.Name):

@@ -22,6 +22,7 @@ from aot_runtime.contract.arch import EXPRESSION_NAMES
 from aot_runtime.contract.expressions import Expression, parse
 from aot_runtime.errors import ExpressionError
 
+from .alternatives import NULL
 from .configs import launch_name
 from .constants import literal
 from .kinds import value_kind
@@ -128,6 +129,8 @@ class _Taking:
         op, bind = self._spec, self._launch.bind
         if name in bind:
             given = bind[name]
+            if given is None:
+                return _tree(NULL)
             value = given.value if isinstance(given, BindSpec) else given
             if value is not None:
                 return _tree(str(value))
@@ -146,8 +149,8 @@ class _Taking:
         if values:
             raise self._error(heuristic, f"depends on {name}, which differs by config. Say what it is")
         default = next((item for item in self._kernel.parameters if item.name == name and item.has_default), None)
-        if default is not None and default.default is not None and not isinstance(default.default, NotPlain | tuple):
-            return _tree(literal(default.default))
+        if default is not None and not isinstance(default.default, NotPlain | tuple):
+            return _tree(NULL if default.default is None else literal(default.default))
         raise self._error(heuristic, f"depends on {name}, and the op says nothing of that. Say what it is")
 
     def is_there(self, tensor: str) -> bool:
@@ -199,11 +202,13 @@ class _Substitution(ast.NodeTransformer):
         return self._taking.meaning(self._heuristic, node.id)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        """Functions keep their names; of a tensor that is always there, `given` is known."""
+        """Functions keep their names; of `null`, and of a tensor that is always there, `given` is known."""
         assert isinstance(node.func, ast.Name)
         arguments = [self.visit(argument) for argument in node.args]
-        if node.func.id == "given" and self._taking.is_there(ast.unparse(arguments[0])):
-            return ast.Constant(True)
+        if node.func.id == "given":
+            tensor = ast.unparse(arguments[0])
+            if tensor == NULL or self._taking.is_there(tensor):
+                return ast.Constant(tensor != NULL)
         return ast.Call(node.func, arguments, [])
 
 

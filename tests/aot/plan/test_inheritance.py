@@ -116,6 +116,16 @@ def test_what_the_manifest_says_is_not_asked_of_the_kernel(tmp_path: Path):
     assert _configs(bundle)[0].options == {"num_stages": 2}
 
 
+def test_heuristics_know_of_pointers_that_are_null(tmp_path: Path):
+    bias = "      bias: {shape: [cols], dtype: float32, optional: true}\n"
+    in_manifest = planned(tmp_path, edit(MANIFEST, (bias, ""), ("bind: {", "bind: {bias_ptr: null, ")))
+    last = ("WIDE: tl.constexpr):", "WIDE: tl.constexpr, bias_ptr=None):")
+    by_default = edit(KERNELS, ("x_ptr, bias_ptr,", "x_ptr,"), last)
+    for bundle in (in_manifest, planned(tmp_path, edit(MANIFEST, (bias, "")), by_default)):
+        assert [axis.name for axis in bundle.ops[0].axes] == ["EVEN"]
+        assert {item.name: item.constant for item in bundle.variants[0].bound}["BIASED"] is False
+
+
 # What is replaced in KERNELS, by what; in MANIFEST, by what, with an @ where the fault is; what is said.
 FAULTS = r"""
 half} -> lambda args: triton.next_power_of_2(args["cols"])} -> kernel: k -> @kernel: k
