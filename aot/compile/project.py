@@ -31,6 +31,7 @@ from .closures import Closures
 from .errors import CompileError as CompileError
 from .errors import KernelFileError, KernelFunctionError, described, is_interrupt
 from .import_paths import ImportPaths, installed_folders, submodule
+from .no_driver import no_driver
 from .source_module import ABSENT, AbsentError, SourceModule
 
 if TYPE_CHECKING:
@@ -113,14 +114,16 @@ class Project:
 
         if knobs.runtime.interpret:
             raise CompileError("TRITON_INTERPRET is set: kernels are interpreted, not compiled; unset it to build")
-        found = self._defined(source, function, core=True)
+        with no_driver():
+            found = self._defined(source, function, core=True)
         while not isinstance(found, JITFunction) and hasattr(found, "fn"):
             found = found.fn
         if not isinstance(found, JITFunction):
             kind = type(found).__name__
             raise KernelFunctionError(f"{function!r} in {source} is a {kind}, not a @triton.jit function")
         try:
-            self._closures.complete(found)
+            with no_driver():
+                self._closures.complete(found)
         finally:
             if self._changed:  # though a file may have made something else of that
                 raise self._changed
@@ -139,9 +142,10 @@ class Project:
     def attribute(self, source: str, function: str) -> Any:
         """What a file calls `function`, for use while `active`; of a jit function, within the `triton.autotune` and
         `triton.heuristics` around it. Raises KernelFileError, KernelFunctionError."""
-        found = self._defined(source, function, core=True)
+        with no_driver():
+            found = self._defined(source, function, core=True)
         module = self._module(self.root / source)
-        with self._reported(source, f"what is around {function!r}"):
+        with no_driver(), self._reported(source, f"what is around {function!r}"):
             return module.tuned(function, found)
 
     def reference(self, source: str, function: str) -> Any:
@@ -305,12 +309,15 @@ class Project:
 
         # Gluon registers its own under the names of these.
         hidden = [value for value in vars(standard).values() if isinstance(value, JITFunction)]
+        folders = sorted((f"{folder}{os.sep}" for folder in (self.root, *installed_folders())), key=len, reverse=True)
         for kernel in (*_triton_jit_function_registry.values(), *hidden):
-            path = Path(kernel.file_name)
-            bases = [base for base in (self.root, *installed_folders()) if path.is_relative_to(base)]
-            if bases:
-                kernel.file_name = path.relative_to(max(bases, key=lambda base: len(base.parts))).as_posix()
-            elif path in self._by_path:
+            name = kernel.file_name
+            if not name.startswith(os.sep):
+                continue
+            base = next((folder for folder in folders if name.startswith(folder)), "")
+            if base:
+                kernel.file_name = name.removeprefix(base).replace(os.sep, "/")
+            elif (path := Path(name)) in self._by_path:
                 kernel.file_name = path.relative_to(self._paths.base(path)).as_posix()
 
 
