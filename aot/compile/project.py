@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from difflib import get_close_matches
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
@@ -25,13 +25,14 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from aot.paths import is_file, is_folder
+from aot.targets import Target
 
+from .assumed_driver import assumed_driver
 from .bindings import read_bindings
 from .closures import Closures
 from .errors import CompileError as CompileError
 from .errors import KernelFileError, KernelFunctionError, described, is_interrupt
 from .import_paths import ImportPaths, installed_folders, submodule
-from .no_driver import no_driver
 from .source_module import ABSENT, AbsentError, SourceModule
 
 if TYPE_CHECKING:
@@ -65,27 +66,31 @@ class Project:
         self._paths = ImportPaths(root)
         self._expected: Mapping[str, str] = {}
         self._aside: dict[str, ModuleType | None] = {}
+        self._target: Target | None = None
         self._forget()
 
     def _forget(self) -> None:
         self.digests = {}
         self._changed: KernelFileError | None = None
+        self._asked = False
         self._by_path: dict[Path, SourceModule] = {}
         self._by_name: dict[str, SourceModule] = {}
         self._closures = Closures(self._by_name.get, self.place)
 
     @contextmanager
-    def active(self, expected: Mapping[str, str] | None = None) -> Iterator[Project]:
+    def active(self, expected: Mapping[str, str] | None = None, target: Target | None = None) -> Iterator[Project]:
         """Make the project's modules importable, and no other project's.
 
         Args:
+            target: the GPU that files find where they ask Triton for it; None for none.
             expected: file → digest. Where given, no file of another digest is loaded, and what was loaded of these
                 digests is used, whatever the files are by now; else what was loaded is used while it is unchanged.
         """
         with PROCESS_LOCK:
             self._expected = expected or {}
-            if not self._is_current(expected):
+            if not self._is_current(expected) or (self._asked and target != self._target):
                 self._forget()
+            self._target = target
             finder = _Finder(self)
             sys.meta_path.insert(_before_paths(), finder)
             write_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
@@ -114,7 +119,7 @@ class Project:
 
         if knobs.runtime.interpret:
             raise CompileError("TRITON_INTERPRET is set: kernels are interpreted, not compiled; unset it to build")
-        with no_driver():
+        with self._assumed_driver():
             found = self._defined(source, function, core=True)
         while not isinstance(found, JITFunction) and hasattr(found, "fn"):
             found = found.fn
@@ -122,7 +127,7 @@ class Project:
             kind = type(found).__name__
             raise KernelFunctionError(f"{function!r} in {source} is a {kind}, not a @triton.jit function")
         try:
-            with no_driver():
+            with self._assumed_driver():
                 self._closures.complete(found)
         finally:
             if self._changed:  # though a file may have made something else of that
@@ -142,10 +147,10 @@ class Project:
     def attribute(self, source: str, function: str) -> Any:
         """What a file calls `function`, for use while `active`; of a jit function, within the `triton.autotune` and
         `triton.heuristics` around it. Raises KernelFileError, KernelFunctionError."""
-        with no_driver():
+        with self._assumed_driver():
             found = self._defined(source, function, core=True)
         module = self._module(self.root / source)
-        with no_driver(), self._reported(source, f"what is around {function!r}"):
+        with self._assumed_driver(), self._reported(source, f"what is around {function!r}"):
             return module.tuned(function, found)
 
     def reference(self, source: str, function: str) -> Any:
@@ -215,6 +220,12 @@ class Project:
             wrong = f"{what} in {source} cannot be evaluated" if what else f"file {source} cannot be imported"
             reason = f"{wrong}: {described(error)}{self.place(error.__traceback__)}"
             raise KernelFileError(reason, traceback.format_exc()) from error
+
+    def _assumed_driver(self) -> AbstractContextManager[None]:
+        def asked() -> None:
+            self._asked = True
+
+        return assumed_driver(self._target, asked)
 
     # Modules
 

@@ -11,6 +11,7 @@ from aot.compile.errors import CompileError
 from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import inspect_kernel, load_kernel
 from aot.compile.project import project
+from aot.targets import Target
 
 HEAD = """\
 import torch
@@ -254,13 +255,18 @@ def test_triton_is_there_whatever_a_package_makes_of_the_machine(tmp_path: Path)
     assert value(tmp_path, files, source="pkg/vendor.py") == 7
 
 
-def test_the_gpu_of_the_machine_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_gpu_that_is_built_for_is_the_one_that_files_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     from triton.runtime.driver import driver
 
-    machine = SimpleNamespace(get_current_target=lambda: SimpleNamespace(backend="hip", warp_size=64))
+    machine = SimpleNamespace(get_current_target=lambda: SimpleNamespace(backend="hip", warp_size=16))
     monkeypatch.setattr(driver, "_active", machine)
-    found = value(tmp_path, {"k.py": f"{HEAD}{KERNEL}{AROUND['driver query']}\nVALUE = tl.constexpr(WARP)\n"})
-    assert "RuntimeError: no driver is active" in found.text and driver.active is machine
+    write(tmp_path, {"k.py": f"{HEAD}{KERNEL}{AROUND['driver query']}\nVALUE = tl.constexpr(WARP)\n"})
+    found = load_kernel(tmp_path, "k.py", "kernel").get_capture_scope()["VALUE"]
+    assert "RuntimeError: whoever reads a kernel has no device to ask" in found.text and driver.active is machine
+    digests = {arch: inspect_kernel(tmp_path, "k.py:kernel", arch).digest for arch in ("gfx942", "sm_90", "gfx1100")}
+    assert len(set(digests.values())) == 2, "of wavefronts of 64 lanes, and of 32"
+    with project(tmp_path).active(target=Target("gfx942")) as modules:
+        assert modules.load("k.py", "kernel").get_capture_scope()["VALUE"].value == 64
 
 
 COMPILED = f"""{HEAD}
