@@ -9,9 +9,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from aot.targets import Target
-
-from .assumed_driver import assumed_driver
 from .errors import CompileError
 from .heuristic_source import SourceFunction, read_function
 from .project import Project
@@ -73,12 +70,11 @@ class Autotuning:
     fault: str = ""
 
 
-def decorators_of(modules: Project, source: str, function: str, target: Target) -> Autotuning:
-    """What is around a kernel of a project, for a target; for use while the project is active. What cannot be
-    evaluated is an error only for who needs it."""
+def decorators_of(modules: Project, source: str, function: str) -> Autotuning:
+    """What is around a kernel of a project; for use while the project is active. What cannot be evaluated is an error
+    only for who needs it."""
     try:
-        with assumed_driver(target):
-            return read_autotuning(modules.attribute(source, function))
+        return read_autotuning(modules.attribute(source, function))
     except CompileError as error:
         return Autotuning(fault=error.reason)
 

@@ -7,8 +7,6 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import count
-from typing import Any
 
 Block = tuple["Statement", ...]
 
@@ -60,43 +58,109 @@ class Bindings:
 
 
 @dataclass
-class _Builder:
-    """Reads the statements of one module.
+class _Names:
+    """What statements do to names.
 
     Attributes:
-        variables: the names that some assignment binds.
-        definitions: the functions and classes.
+        bound: the names that they bind or delete; `assigned`, `defined`: by assignments, or as functions and classes.
+        stored, called: those whose values they change in place (`a[0] = b`, `a.b = c`), or may (`a.append(b)`).
     """
 
-    variables: frozenset[str]
-    definitions: frozenset[str]
-    numbers: Iterator[int] = field(default_factory=count)
+    bound: set[str] = field(default_factory=set)
+    assigned: set[str] = field(default_factory=set)
+    defined: set[str] = field(default_factory=set)
+    stored: set[str] = field(default_factory=set)
+    called: set[str] = field(default_factory=set)
 
-    def block(self, nodes: Iterable[ast.stmt]) -> Block:
-        return tuple(self._statement(part) for node in nodes if not _is_main(node) for part in _parts(node))
+    def add(self, other: _Names) -> None:
+        for mine, others in zip(vars(self).values(), vars(other).values(), strict=True):
+            mine |= others
 
-    def _statement(self, node: ast.stmt) -> Statement:
-        index = next(self.numbers)
-        inner: tuple[list[ast.stmt], ...] = ()
+    def read(self, node: ast.AST) -> None:
+        """Add what a statement does, or a part of one."""
         match node:
-            case ast.If():
-                inner = (node.body, node.orelse)
-            case ast.Try() | ast.TryStar():
-                handled = [handler.body for handler in node.handlers]
-                inner = (node.body, *handled, node.orelse, node.finalbody)
-            case ast.With():
-                inner = (node.body,)
-        blocks = tuple(map(self.block, inner))
-        changes = frozenset(_stored(node)) & self.definitions
-        names = frozenset(_bound(node)) | ((frozenset(_stored(node)) | frozenset(_called(node))) & self.variables)
-        return Statement(node, index, names | changes, blocks, changes - names)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                self.bound.add(node.name)
+                self.defined.add(node.name)
+                return
+            case ast.Import():
+                self.bound |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+                return
+            case ast.ImportFrom():
+                self.bound |= {alias.asname or alias.name for alias in node.names if alias.name != "*"}
+                return
+            case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp() | ast.Constant():
+                return
+            case ast.Name():
+                if not isinstance(node.ctx, ast.Load):
+                    self.bound.add(node.id)
+                return
+            case ast.Subscript() | ast.Attribute():
+                if not isinstance(node.ctx, ast.Load):
+                    self.stored |= _root(node.value)
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                self.bound.add(name)
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner))):
+                self.called |= _root(owner)
+        before = set(self.bound) if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        for child in ast.iter_child_nodes(node):
+            if not _is_main(child):
+                self.read(child)
+        if before is not None:
+            self.assigned |= self.bound - before
+
+
+@dataclass
+class _Builder:
+    """Reads the statements of one module, and what each of them does."""
+
+    names: dict[int, _Names] = field(default_factory=dict)
+
+    def block(self, nodes: Iterable[ast.stmt]) -> list[_Node]:
+        return [self._read(part) for node in nodes if not _is_main(node) for part in _parts(node)]
+
+    def _read(self, node: ast.stmt) -> _Node:
+        index, names = len(self.names), _Names()
+        self.names[index] = names
+        blocks = [self.block(inner) for inner in _blocks(node)]
+        if blocks:
+            for name, value in ast.iter_fields(node):
+                if name not in ("body", "orelse", "finalbody", "handlers"):
+                    for part in value if isinstance(value, list) else filter(None, [value]):
+                        names.read(part)
+            for handler in getattr(node, "handlers", ()):
+                names.bound |= {handler.name} - {None}
+            for inner in blocks:
+                for item in inner:
+                    names.add(self.names[item.index])
+        else:
+            names.read(node)
+        return _Node(node, index, blocks)
+
+
+@dataclass
+class _Node:
+    """A statement whose names are yet to be decided: that takes all of the module's."""
+
+    node: ast.stmt
+    index: int
+    blocks: list[list[_Node]]
+
+    def statement(self, names: dict[int, _Names], variables: set[str], definitions: set[str]) -> Statement:
+        found = names[self.index]
+        own = found.bound | ((found.stored | found.called) & variables)
+        changes = (found.stored & definitions) - own
+        blocks = tuple(tuple(item.statement(names, variables, definitions) for item in block) for block in self.blocks)
+        return Statement(self.node, self.index, frozenset(own | changes), blocks, frozenset(changes))
 
 
 def read_bindings(tree: ast.Module) -> Bindings:
     """The symbol table of a module's text."""
-    variables = frozenset(name for node in tree.body for name in _assigned(node, ast.Assign | ast.AnnAssign))
-    definitions = frozenset(name for node in tree.body for name in _assigned(node, ast.FunctionDef | ast.ClassDef))
-    statements = _Builder(variables, definitions).block(tree.body)
+    builder, total = _Builder(), _Names()
+    nodes = builder.block(tree.body)
+    for node in nodes:
+        total.add(builder.names[node.index])
+    statements = tuple(node.statement(builder.names, total.assigned, total.defined) for node in nodes)
     leaves: dict[str, list[Statement]] = defaultdict(list)
     every = [leaf for statement in statements for leaf in statement.leaves]
     for leaf in every:
@@ -136,66 +200,22 @@ def _parts(node: ast.stmt) -> Iterator[ast.stmt]:
             yield node
 
 
-def _bound(node: ast.AST) -> Iterator[str]:
-    """The names that a statement binds or deletes in its own scope."""
+def _blocks(node: ast.stmt) -> tuple[list[ast.stmt], ...]:
+    """The blocks of an `if`, `try` or `with`: of an `if` the two branches."""
     match node:
-        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-            yield node.name
-            return
-        case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-            return
-        case ast.Import():
-            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-        case ast.ImportFrom():
-            yield from (alias.asname or alias.name for alias in node.names if alias.name != "*")
-        case ast.Name(ctx=ast.Store() | ast.Del()):
-            yield node.id
-        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-            yield name
-    for child in ast.iter_child_nodes(node):
-        if not _is_main(child):
-            yield from _bound(child)
+        case ast.If():
+            return node.body, node.orelse
+        case ast.Try() | ast.TryStar():
+            return node.body, *(handler.body for handler in node.handlers), node.orelse, node.finalbody
+        case ast.With():
+            return (node.body,)
+    return ()
 
 
-def _assigned(node: ast.AST, kinds: Any) -> Iterator[str]:
-    """The names that statements of these kinds bind, here or in what is in it."""
-    if isinstance(node, kinds):
-        yield from _bound(node)
-    elif isinstance(node, ast.If | ast.Try | ast.With | ast.For | ast.While | ast.ExceptHandler):
-        for child in ast.iter_child_nodes(node):
-            yield from _assigned(child, kinds)
-
-
-def _stored(node: ast.AST) -> Iterator[str]:
-    """The names whose values a statement changes in place: `a[0] = b`, `a.b = c`."""
-    for item in _in_scope(node):
-        if isinstance(item, ast.Subscript | ast.Attribute) and not isinstance(item.ctx, ast.Load):
-            yield from _root(item.value)
-
-
-def _called(node: ast.AST) -> Iterator[str]:
-    """The names whose values a statement may change in place: `a.append(b)`."""
-    for item in _in_scope(node):
-        match item:
-            case ast.Expr(value=ast.Call(func=ast.Attribute(value=owner))):
-                yield from _root(owner)
-
-
-def _in_scope(node: ast.AST) -> Iterator[ast.AST]:
-    """A statement and all that is in it, but for other scopes."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-        return
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if not _is_main(child):
-            yield from _in_scope(child)
-
-
-def _root(node: ast.expr) -> Iterator[str]:
+def _root(node: ast.expr) -> set[str]:
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
-    if isinstance(node, ast.Name):
-        yield node.id
+    return {node.id} if isinstance(node, ast.Name) else set()
 
 
 def _is_star(node: ast.stmt) -> bool:

@@ -73,7 +73,8 @@ class Closures:
         self._uses[id(function)] = ()
         self._kept.append(function)  # the id is its own as long as it lives
         scope = _Scope(function, module, self)
-        reads = function_reads(function.parse().body[0])
+        node = module.function_at(function.__name__, function.def_file_line_number)
+        reads = function_reads(node or function.parse().body[0])
         uses = [use for read in reads for use in scope.uses(read)]
         scope.stand_in(reads)
         function.__globals__ = scope.names

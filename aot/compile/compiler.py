@@ -37,7 +37,7 @@ def compile_job(job: CompileJob) -> CompiledKernel:
     """Compile, read back and verify one kernel. Raises `CompileError`."""
     target = job_target(job)
     accesses: dict[str, str] = {}
-    with project(job.root).active(dict(job.sources) or None) as modules, quiet_triton(job.line_info) as log:
+    with project(job.root).active(dict(job.sources) or None, target) as modules, quiet_triton(job.line_info) as log:
         import triton
         from triton.compiler.errors import CompilationError
 

@@ -125,7 +125,6 @@ def _called(decorator: ast.expr) -> str:
 
 def _jit(decorator: ast.expr, evaluate: Evaluate) -> Callable[[Any], Any]:
     """Triton's own decorator for one that is called `jit` and cannot be had, with those of its options that can."""
-    from triton.experimental import gluon
     from triton.runtime.jit import jit
 
     options: dict[str, Any] = {}
@@ -136,8 +135,11 @@ def _jit(decorator: ast.expr, evaluate: Evaluate) -> Callable[[Any], Any]:
             except BaseException as error:
                 if is_interrupt(error) or keyword.arg == "noinline":
                     raise
-    own = gluon.jit if "gluon" in ast.unparse(decorator) else jit
-    return own(**options)
+    if "gluon" not in ast.unparse(decorator):
+        return jit(**options)
+    from triton.experimental import gluon
+
+    return gluon.jit(**options)
 
 
 _JIT_OPTIONS = (

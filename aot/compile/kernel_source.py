@@ -108,14 +108,14 @@ def inspect_kernel(root: Path | str, path: str, arch: str = "gfx942") -> KernelS
     """Read a `path.py:function`. Raises `CompileError`: there is no such kernel, or its file is at fault.
 
     Args:
-        arch: what the kernel's decorators are told that there is. They are evaluated once in a process.
+        arch: what the file is told that there is, where it asks Triton.
     """
     source, function = split_function(path)
-    with project(root).active() as modules:
+    with project(root).active(target=Target(arch)) as modules:
         kernel = modules.load(source, function)
         try:
             parameters, digest = kernel_parameters(kernel), source_hash(kernel)
-            autotuning = decorators_of(modules, source, function, Target(arch))
+            autotuning = decorators_of(modules, source, function)
         except BaseException as error:
             if is_interrupt(error):
                 raise

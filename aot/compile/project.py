@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from difflib import get_close_matches
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
@@ -25,7 +25,9 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from aot.paths import is_file, is_folder
+from aot.targets import Target
 
+from .assumed_driver import assumed_driver
 from .bindings import read_bindings
 from .closures import Closures
 from .errors import CompileError as CompileError
@@ -64,27 +66,31 @@ class Project:
         self._paths = ImportPaths(root)
         self._expected: Mapping[str, str] = {}
         self._aside: dict[str, ModuleType | None] = {}
+        self._target: Target | None = None
         self._forget()
 
     def _forget(self) -> None:
         self.digests = {}
         self._changed: KernelFileError | None = None
+        self._asked = False
         self._by_path: dict[Path, SourceModule] = {}
         self._by_name: dict[str, SourceModule] = {}
         self._closures = Closures(self._by_name.get, self.place)
 
     @contextmanager
-    def active(self, expected: Mapping[str, str] | None = None) -> Iterator[Project]:
+    def active(self, expected: Mapping[str, str] | None = None, target: Target | None = None) -> Iterator[Project]:
         """Make the project's modules importable, and no other project's.
 
         Args:
+            target: the GPU that files find where they ask Triton for it; None for none.
             expected: file → digest. Where given, no file of another digest is loaded, and what was loaded of these
                 digests is used, whatever the files are by now; else what was loaded is used while it is unchanged.
         """
         with PROCESS_LOCK:
             self._expected = expected or {}
-            if not self._is_current(expected):
+            if not self._is_current(expected) or (self._asked and target != self._target):
                 self._forget()
+            self._target = target
             finder = _Finder(self)
             sys.meta_path.insert(_before_paths(), finder)
             write_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
@@ -113,14 +119,16 @@ class Project:
 
         if knobs.runtime.interpret:
             raise CompileError("TRITON_INTERPRET is set: kernels are interpreted, not compiled; unset it to build")
-        found = self._defined(source, function, core=True)
+        with self._assumed_driver():
+            found = self._defined(source, function, core=True)
         while not isinstance(found, JITFunction) and hasattr(found, "fn"):
             found = found.fn
         if not isinstance(found, JITFunction):
             kind = type(found).__name__
             raise KernelFunctionError(f"{function!r} in {source} is a {kind}, not a @triton.jit function")
         try:
-            self._closures.complete(found)
+            with self._assumed_driver():
+                self._closures.complete(found)
         finally:
             if self._changed:  # though a file may have made something else of that
                 raise self._changed
@@ -139,9 +147,10 @@ class Project:
     def attribute(self, source: str, function: str) -> Any:
         """What a file calls `function`, for use while `active`; of a jit function, within the `triton.autotune` and
         `triton.heuristics` around it. Raises KernelFileError, KernelFunctionError."""
-        found = self._defined(source, function, core=True)
+        with self._assumed_driver():
+            found = self._defined(source, function, core=True)
         module = self._module(self.root / source)
-        with self._reported(source, f"what is around {function!r}"):
+        with self._assumed_driver(), self._reported(source, f"what is around {function!r}"):
             return module.tuned(function, found)
 
     def reference(self, source: str, function: str) -> Any:
@@ -211,6 +220,12 @@ class Project:
             wrong = f"{what} in {source} cannot be evaluated" if what else f"file {source} cannot be imported"
             reason = f"{wrong}: {described(error)}{self.place(error.__traceback__)}"
             raise KernelFileError(reason, traceback.format_exc()) from error
+
+    def _assumed_driver(self) -> AbstractContextManager[None]:
+        def asked() -> None:
+            self._asked = True
+
+        return assumed_driver(self._target, asked)
 
     # Modules
 
@@ -305,12 +320,15 @@ class Project:
 
         # Gluon registers its own under the names of these.
         hidden = [value for value in vars(standard).values() if isinstance(value, JITFunction)]
+        folders = sorted((f"{folder}{os.sep}" for folder in (self.root, *installed_folders())), key=len, reverse=True)
         for kernel in (*_triton_jit_function_registry.values(), *hidden):
-            path = Path(kernel.file_name)
-            bases = [base for base in (self.root, *installed_folders()) if path.is_relative_to(base)]
-            if bases:
-                kernel.file_name = path.relative_to(max(bases, key=lambda base: len(base.parts))).as_posix()
-            elif path in self._by_path:
+            name = kernel.file_name
+            if not name.startswith(os.sep):
+                continue
+            base = next((folder for folder in folders if name.startswith(folder)), "")
+            if base:
+                kernel.file_name = name.removeprefix(base).replace(os.sep, "/")
+            elif (path := Path(name)) in self._by_path:
                 kernel.file_name = path.relative_to(self._paths.base(path)).as_posix()
 
 

@@ -30,15 +30,16 @@ class Read:
 def function_reads(function: ast.FunctionDef) -> tuple[Read, ...]:
     """The globals that a function reads, in the order in which it does. A name that is bound before it is read is a
     local one, as it is to Triton."""
-    found = _Reads()
+    found = _Reads(function.lineno)
     found.signature(function)
     found.body(function)
     return tuple(found.reads)
 
 
 class _Reads(ast.NodeVisitor):
-    def __init__(self) -> None:
+    def __init__(self, first_line: int) -> None:
         self.reads: list[Read] = []
+        self._first_line = first_line
         self._local: set[str] = set()
         self._certain = self._signature = False
         self._called: ast.expr | None = None
@@ -164,7 +165,9 @@ class _Reads(ast.NodeVisitor):
             self.visit(node)
 
     def _add(self, path: tuple[str, ...], node: ast.expr | ast.stmt) -> None:
-        self.reads.append(Read(path, node.lineno, self._certain, node is self._called, self._signature))
+        self.reads.append(
+            Read(path, node.lineno - self._first_line + 1, self._certain, node is self._called, self._signature)
+        )
 
 
 def _arguments(arguments: ast.arguments) -> Iterator[ast.arg]:

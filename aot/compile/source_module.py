@@ -140,6 +140,11 @@ class SourceModule:
         told = (f"line {line} ({described(error)})" for line, error in sorted(self.left_out.items()))
         return f"file {self.file}: left out {', '.join(told)}"
 
+    def function_at(self, name: str, line: int) -> ast.FunctionDef | None:
+        """The text of the function at module level whose `def` is at a line; None where there is none."""
+        nodes = (leaf.node for leaf in self._bindings.leaves.get(name, ()))
+        return next((node for node in nodes if isinstance(node, ast.FunctionDef) and node.lineno == line), None)
+
     def names(self) -> tuple[str, ...]:
         """All names that statements bind."""
         return tuple(self._bindings.leaves)

@@ -53,12 +53,12 @@ def read_kernel(root: Path | str, path: str) -> KernelText:
     """Read a `path.py:function`. Raises `CompileError`: there is no such kernel, or its file is at fault."""
     source, function = split_function(path)
     _check_name(Path(root) / source, source, function)
-    with project(root).active() as modules:
+    with project(root).active(target=Target("gfx942")) as modules:
         kernel = modules.load(source, function)
         functions: dict[str, FunctionText] = {}
         _collect(kernel, "", functions)
         module = modules.read(Path(root) / source).decode("utf-8", "replace")
-        autotuning = decorators_of(modules, source, function, Target("gfx942"))
+        autotuning = decorators_of(modules, source, function)
         return KernelText(function, source, kernel_parameters(kernel), autotuning, functions, module)
 
 

@@ -1,13 +1,17 @@
 """Kernel files as they are found: what a kernel needs of them is run, and the rest is not."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from aot.compile.compiler import compile_job
 from aot.compile.errors import CompileError
+from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import inspect_kernel, load_kernel
 from aot.compile.project import project
+from aot.targets import Target
 
 HEAD = """\
 import torch
@@ -129,6 +133,8 @@ def test_an_attribute_is_the_kernel_within_its_autotuner_and_heuristics(tmp_path
         wrong = r"what is around 'kernel' in bad.py cannot be evaluated: .*No module named 'torch' \(bad.py:1\)"
         with pytest.raises(CompileError, match=wrong):
             modules.attribute("bad.py", "kernel")
+    autotuning = inspect_kernel(tmp_path, "bad.py:kernel").autotuning
+    assert autotuning.fault.startswith("what is around 'kernel' in bad.py") and not autotuning.configs
 
 
 @pytest.mark.parametrize("text", [
@@ -247,6 +253,77 @@ def test_triton_is_there_whatever_a_package_makes_of_the_machine(tmp_path: Path)
     }
     assert value(tmp_path, files, source="pkg/k.py") == 7
     assert value(tmp_path, files, source="pkg/vendor.py") == 7
+
+
+def test_the_gpu_that_is_built_for_is_the_one_that_files_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from triton.runtime.driver import driver
+
+    machine = SimpleNamespace(get_current_target=lambda: SimpleNamespace(backend="hip", warp_size=16))
+    monkeypatch.setattr(driver, "_active", machine)
+    write(tmp_path, {"k.py": f"{HEAD}{KERNEL}{AROUND['driver query']}\nVALUE = tl.constexpr(WARP)\n"})
+    found = load_kernel(tmp_path, "k.py", "kernel").get_capture_scope()["VALUE"]
+    assert "RuntimeError: whoever reads a kernel has no device to ask" in found.text and driver.active is machine
+    digests = {arch: inspect_kernel(tmp_path, "k.py:kernel", arch).digest for arch in ("gfx942", "sm_90", "gfx1100")}
+    assert len(set(digests.values())) == 2, "of wavefronts of 64 lanes, and of 32"
+    with project(tmp_path).active(target=Target("gfx942")) as modules:
+        assert modules.load("k.py", "kernel").get_capture_scope()["VALUE"].value == 64
+
+
+COMPILED = f"""{HEAD}
+from typing import Optional
+import helper
+
+
+@triton.jit
+def count(x, N: tl.constexpr):
+    if N > 0:
+        return count(x, N - 1) + 1
+    return 0
+
+
+@triton.jit
+def kernel(x: torch.Tensor, N: tl.constexpr, y: Optional[torch.Tensor] = None, z: tl.constexpr = torch.float16):
+    if N == 1:
+        tl.store(x, torch.pi)
+    if N == 2:
+        tl.store(x, helper.BAD)
+    if N == 3:
+        tl.store(x, helper.endless(x, N))
+    tl.store(x, count(x, 3) + helper.GOOD)
+"""
+HELPER = f"""{HEAD}
+BAD = torch.pi
+GOOD = tl.constexpr(7)
+
+
+@triton.jit
+def endless(x, N: tl.constexpr):
+    if N > 0:
+        return endless(x, N)
+    return 0
+"""
+
+
+@pytest.mark.parametrize(("n", "said"), [
+    (0, ""),
+    (1, "k.py:19: 'torch', which is not there: ModuleNotFoundError: No module named 'torch' (k.py:1)\n    tl."),
+    (2, "k.py:21: 'helper.BAD', which is not there: ModuleNotFoundError: No module named 'torch' (helper.py:1)"),
+    (3, "a jit function cannot call itself, directly or not, as calls are replaced by what they call: "
+     "'endless' at helper.py:12"),
+])  # fmt: skip
+def test_what_only_some_variants_read_is_a_fault_of_theirs(tmp_path: Path, n: int, said: str):
+    """Annotations and defaults of torch are a fault of none."""
+    write(tmp_path, {"k.py": COMPILED, "helper.py": HELPER})
+    assert not inspect_kernel(tmp_path, "k.py:kernel").fault
+    signature = (("x", "*fp32"), ("N", "constexpr"), ("y", "constexpr"), ("z", "constexpr"))
+    constants = (("N", n), ("y", None), ("z", 0))
+    job = CompileJob(str(tmp_path), "k.py", "kernel", signature, constants, (), (), (), "gfx942")
+    if not said:
+        assert compile_job(job).image
+        return
+    with pytest.raises(CompileError) as caught:
+        compile_job(job)
+    assert str(caught.value).startswith(said)
 
 
 def test_what_was_left_out_is_told(tmp_path: Path):

@@ -149,6 +149,7 @@ def test_by_bind(tmp_path: Path):
 
 STRIDES = '"stride(x, rows) * 2"'
 
+
 def test_elements_of_a_tuple(tmp_path: Path):
     """Each is what a parameter would be that is bound to it; a default may be a tuple, too."""
     bindings = Bindings(tmp_path, with_bind('p: [x, "stride(x, rows)", bias, 3, {value: rows, type: i64}]'))
