@@ -12,6 +12,8 @@ from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import inspect_kernel, load_kernel
 from aot.compile.project import project
 from aot.targets import Target
+from tests.support.building import builds
+from tests.support.building.projects import KERNELS, SCALE
 
 HEAD = """\
 import torch
@@ -47,6 +49,8 @@ AROUND = {
     "class of torch": "class Op(torch.autograd.Function):\n    scale = 3\nVALUE = tl.constexpr(7)",
     "chain": "A = 3\nB = A * 2\nVALUE = tl.constexpr(B + 1)",
     "used before it is bound again": "A = 7\nVALUE = tl.constexpr(A)\nA = 8",
+    "used after it is bound again": "A = 7\nB = A\nA = 8\nVALUE = tl.constexpr(B if A == 8 else 0)",
+    "used before a name of its own": "VALUE = tl.constexpr(max(3, 7))\ndef max(a, b):\n    return 8",
     "bound again": "VALUE = tl.constexpr(6)\nVALUE = tl.constexpr(VALUE.value + 1)",
     "augmented": "A = 6\nA += 1\nVALUE = tl.constexpr(A)\nA += 1",
     "changed in place": "SIZES = []\nSIZES.append(5)\nSIZES.append(7)\nVALUE = tl.constexpr(SIZES[-1])",
@@ -326,8 +330,11 @@ def test_what_only_some_variants_read_is_a_fault_of_theirs(tmp_path: Path, n: in
     assert str(caught.value).startswith(said)
 
 
-def test_what_was_left_out_is_told(tmp_path: Path):
+def test_what_was_left_out_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     text = f"{HEAD}try:\n    N = torch.a\nexcept ImportError:\n    N = 7\nVALUE = tl.constexpr(N)\n{KERNEL}"
     (tmp_path / "k.py").write_text(text)
     told = inspect_kernel(tmp_path, "k.py:kernel").left_out
     assert told == ("file k.py: left out line 1 (ModuleNotFoundError: No module named 'torch')",)
+    counted = f"{text[: text.index(KERNEL)]}{KERNELS.replace('* factor', '* VALUE')}"
+    assert builds.Project(tmp_path, SCALE, counted).build("--dry-run", "-v").exit_code == 0
+    assert told[0] in caplog.messages
