@@ -51,7 +51,7 @@ def beside_another(tmp_path: Path) -> dict[str, str]:
     [
         "sys.modules['triton'] = None\n"
         "with project(root).active() as modules:\n"
-        "    modules.attribute('kernels/attention/quantised_reference.py', 'attention_int8')",
+        "    modules.reference('kernels/attention/quantised_reference.py', 'attention_int8')",
         "load_kernel(root, 'kernels/rows/norm.py', 'norm_rows')",
     ],
     ids=["reference", "kernel"],
