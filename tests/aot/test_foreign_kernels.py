@@ -82,9 +82,11 @@ def test_tuples_of_pointers_and_of_numbers(foreign: Bundle, transposed: bool):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_tensor_descriptors(foreign: Bundle, dtype: type):
     """Of strided tensors, with tiles past their ends: what is loaded there is what the manifest says."""
-    whole = foreign.device.array(np.random.default_rng(0).standard_normal((40, 50)).astype(dtype))
-    for view, is_ragged in ((whole[:37, 5:], True), (whole[3:35, ::1], False), (whole[:16, :32], False)):
-        out = foreign.device.array(np.full((40, 60), 7, dtype))
+    values = np.random.default_rng(0).standard_normal((40, 64)).astype(dtype)
+    whole, aligned = foreign.device.array(values[:, :50]), foreign.device.array(values)
+    assert "specialisation: aligned" in foreign.explain("doubled", aligned)
+    for view, is_ragged in ((whole[:37, 5:], True), (whole[3:35], False), (aligned, True), (aligned[8:, :48], False)):
+        out = foreign.device.array(np.full((40, 80), 7, dtype))
         into = out[: view.shape[0], : view.shape[1]]
         result = foreign.doubled(view, out=into)
         np.testing.assert_array_equal(into.numpy(), view.numpy() * dtype(2))
