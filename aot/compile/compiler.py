@@ -7,7 +7,7 @@ caller's own. Triton is imported on first use.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aot.targets import Target
@@ -17,7 +17,7 @@ from aot_runtime.errors import BundleError
 
 from .accesses import pointer_accesses, watched_stages
 from .constants import triton_constant
-from .descriptors import is_descriptor, run_time_arguments
+from .descriptors import descriptor_fields, is_descriptor, run_time_arguments
 from .errors import CompileError, KernelFileError, is_interrupt
 from .jobs import CompiledKernel, CompileJob, job_target
 from .kernargs import KernargField, kernarg_bytes, kernarg_layout
@@ -121,19 +121,37 @@ def ast_source(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFun
         raise CompileError(
             f"constexprs of {job.function!r} are {sorted(constexprs)}, but values are given for {sorted(constants)}"
         )
+    taken = dict(run_time_arguments(job.signature))
     for hint, hinted in (("divisible_by_16", job.divisible_by_16), ("pointer_range_32", job.pointer_range_32)):
-        if wrong := [name for name in hinted if types.get(name, "constexpr") == "constexpr"]:
+        if wrong := [name for name in hinted if name not in taken]:
             raise CompileError(f"{hint} of {job.function!r} names {wrong}, which are not run-time parameters")
     try:
         kernarg_layout(job.signature)
     except ValueError as error:
         raise CompileError(f"signature of {job.function!r}: {error}") from None
-    return _source_class(job, kernel)(
+    hints = _hints(job, target)
+    source = _source_class(job, kernel)(
         kernel,
         nested_types(types, kernel.arg_names, classes),
         constexprs={paths[name]: triton_constant(value) for name, value in constants.items()},
-        attrs=_hints(job, paths, target),
+        attrs={paths[name]: [list(hint) for hint in found] for name, found in hints.items() if name in paths},
     )
+    _describe(source, job, hints)
+    return source
+
+
+def _describe(source: Any, job: CompileJob, hints: Mapping[str, Sequence[tuple[str, int]]]) -> None:
+    """Tell what is known of the arguments that descriptors are passed as."""
+    fields = {
+        field.name: field
+        for name, type_name in job.signature
+        if is_descriptor(type_name)
+        for field in descriptor_fields(name, type_name)
+    }
+    if fields:
+        positions = {name: position for position, name in enumerate(_arguments(job))}
+        source.ones = [positions[name] for name, field in fields.items() if field.is_one]
+        source.hints = {positions[name]: found for name, found in hints.items() if name in fields}
 
 
 def _source_class(job: CompileJob, kernel: JITFunction) -> type[ASTSource]:
@@ -156,14 +174,14 @@ def _source_class(job: CompileJob, kernel: JITFunction) -> type[ASTSource]:
     return GluonSource
 
 
-def _hints(
-    job: CompileJob, paths: dict[str, tuple[int, ...]], target: Target
-) -> dict[tuple[int, ...], list[list[str | int]]]:
-    hints: dict[tuple[int, ...], list[list[str | int]]] = {}
-    for name in sorted(job.divisible_by_16, key=paths.__getitem__):
-        hints.setdefault(paths[name], []).append(["tt.divisibility", 16])
-    for name in sorted(job.pointer_range_32, key=paths.__getitem__) if target.backend == "hip" else ():
-        hints.setdefault(paths[name], []).append(["tt.pointer_range", 32])
+def _hints(job: CompileJob, target: Target) -> dict[str, list[tuple[str, int]]]:
+    """What arguments are promised to be, by their names."""
+    hints: dict[str, list[tuple[str, int]]] = {}
+    order = _arguments(job).index
+    for name in sorted(job.divisible_by_16, key=order):
+        hints.setdefault(name, []).append(("tt.divisibility", 16))
+    for name in sorted(job.pointer_range_32, key=order) if target.backend == "hip" else ():
+        hints.setdefault(name, []).append(("tt.pointer_range", 32))
     return hints
 
 

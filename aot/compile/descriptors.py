@@ -14,12 +14,16 @@ _TYPE = re.compile(r"tensordesc<(\w+)\[([\d,]+)\]>")
 
 
 class DescriptorField(NamedTuple):
-    """An argument that a descriptor is passed as: `kind` is `ptr`, `shape`, `stride`, `nan` or `tf32`; of a dim."""
+    """An argument that a descriptor is passed as: `kind` is `ptr`, `shape`, `stride`, `nan` or `tf32`; of a dim.
+
+    is_one: it is the stride of the last dim.
+    """
 
     name: str
     type: str
     kind: str
     dim: int = 0
+    is_one: bool = False
 
 
 def descriptor_type(element: str, block: Iterable[int]) -> str:
@@ -37,14 +41,15 @@ def descriptor_fields(name: str, type_name: str) -> Iterator[DescriptorField]:
     found = _TYPE.fullmatch(type_name)
     if found is None:
         raise ValueError(f"{type_name!r} is no type of a tensor descriptor")
-    dims = range(found[2].count(",") + 1)
+    last = found[2].count(",")
+    dims = range(last + 1)
     yield DescriptorField(f"{name}.ptr", f"*{found[1]}", "ptr")
     yield from (DescriptorField(f"{name}.shape.{dim}", "i64", "shape", dim) for dim in dims)
-    yield from (DescriptorField(f"{name}.stride.{dim}", "i64", "stride", dim) for dim in dims)
+    yield from (DescriptorField(f"{name}.stride.{dim}", "i64", "stride", dim, dim == last) for dim in dims)
     yield DescriptorField(f"{name}.nan", "i1", "nan")
     yield DescriptorField(f"{name}.tf32", "i1", "tf32")
     yield from (DescriptorField(f"{name}.read_shape.{dim}", "i32", "shape", dim) for dim in dims)
-    yield from (DescriptorField(f"{name}.read_stride.{dim}", "i64", "stride", dim) for dim in dims)
+    yield from (DescriptorField(f"{name}.read_stride.{dim}", "i64", "stride", dim, dim == last) for dim in dims)
 
 
 def run_time_arguments(signature: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:

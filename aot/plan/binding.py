@@ -246,7 +246,9 @@ class Binder:
         dtype = str(known.get(tensor.dtype, tensor.dtype))
         return Bound(
             name, descriptor_type(TRITON_DTYPES[dtype], block), value=text, dtype=dtype,
-            shape=tuple(dim.extent for dim in tensor.shape), pads_with_nan=given.padding == "nan",
+            divisible=tensor.align, ranged=not tensor.large, shape=tuple(dim.extent for dim in tensor.shape),
+            pads_with_nan=given.padding == "nan",
+            whole=tuple(i for i, dim in enumerate(tensor.shape) if dim.extent in self.op.divisible),
         )  # fmt: skip
 
     def _type(self, value: Expression, name: str, wide: bool) -> str:

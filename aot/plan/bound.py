@@ -44,6 +44,7 @@ class Bound:
         function: the `path.py:function` that a `constexpr` is, if it is one.
         shape: of a descriptor the expressions of its tensor's extents.
         pads_with_nan: what a descriptor loads beyond the ends of its tensor, instead of zeros.
+        whole: positions of the dims of a descriptor whose extents are multiples of 16 in the aligned specialisation.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Bound:
     function: str = ""
     shape: tuple[str, ...] = ()
     pads_with_nan: bool = False
+    whole: tuple[int, ...] = ()
 
     @property
     def pointer(self) -> str:
@@ -76,12 +78,23 @@ def compile_job(
         signature=tuple((item.name, item.type) for item in bound),
         constants=tuple((item.name, item.constant) for item in bound if item.type == "constexpr" and not item.function),
         functions=tuple((item.name, item.function) for item in bound if item.function),
-        divisible_by_16=tuple(item.name for item in hints if item.divisible),
-        pointer_range_32=tuple(item.name for item in hints if item.ranged),
+        divisible_by_16=tuple(name for item in hints for name in _divisible(item)),
+        pointer_range_32=tuple(item.pointer for item in hints if item.ranged),
         options=variant.options,
         arch=arch,
         line_info=line_info,
     )
+
+
+def _divisible(item: Bound) -> Iterator[str]:
+    """The arguments that are multiples of 16 in the aligned specialisation."""
+    if not is_descriptor(item.type):
+        yield from [item.name] * item.divisible
+        return
+    for field in descriptor_fields(item.name, item.type):
+        is_aligned = field.kind in ("ptr", "stride") and item.divisible and not field.is_one
+        if is_aligned or (field.kind == "shape" and field.dim in item.whole):
+            yield field.name
 
 
 def kernarg_values(bound: tuple[Bound, ...]) -> Iterator[tuple[str, str, str]]:
@@ -100,7 +113,7 @@ def _part(item: Bound, field: DescriptorField) -> str:
         case "shape":
             return item.shape[field.dim]
         case "stride":
-            return "1" if field.dim == len(item.shape) - 1 else f"stride({item.value}, {field.dim})"
+            return "1" if field.is_one else f"stride({item.value}, {field.dim})"
         case "nan":
             return str(item.pads_with_nan)
         case "tf32":

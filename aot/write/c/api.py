@@ -158,7 +158,7 @@ def _tensor(op: records.Op, tensor: records.Tensor) -> str:
     dtypes = " or ".join(op.dtypes.get(tensor.dtype, (tensor.dtype,)))
     role = "optional" if tensor.optional else f"{tensor.role} when {tensor.when}" if tensor.when else tensor.role
     itself = f", may be {' or '.join(tensor.in_place)} itself" if tensor.in_place else ""
-    role += " (packed)" * tensor.zero
+    role += " (zeroed first, so packed)" * tensor.zero
     return f"{role}{itself}: {dtypes} {shape_text(tensor)}. {tensor.doc}"
 
 

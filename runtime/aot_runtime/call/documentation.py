@@ -86,7 +86,7 @@ def _tensor(op: Op, tensor: Tensor) -> str:
     allowed = " or ".join(op.dtypes.get(tensor.dtype, (tensor.dtype,)))
     role = "optional" if tensor.optional else f"{tensor.role} when {tensor.when}" if tensor.when else tensor.role
     role += f" (may be {' or '.join(tensor.in_place)} itself)" if tensor.in_place else ""
-    role += " (packed)" * tensor.zero
+    role += " (zeroed first, so packed)" * tensor.zero
     return f"{tensor.name}: {allowed} [{shape}], {role}. {tensor.doc}"
 
 

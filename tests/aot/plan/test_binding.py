@@ -150,6 +150,18 @@ def test_by_bind(tmp_path: Path):
 STRIDES = '"stride(x, rows) * 2"'
 
 
+@pytest.mark.parametrize(("blocks", "expected"), [("", 8), ("num_warps: 2, ", 2)])
+def test_a_parameter_that_is_called_as_an_option(tmp_path: Path, blocks: str, expected: int):
+    """It is the option, overrides included, but for what `blocks` or a default says; the option stays what it is."""
+    text = edit(EVERYTHING, ("blocks: {WIDTH: 4}", f"blocks: {{{blocks}WIDTH: 4}}"))
+    bindings = Bindings(tmp_path, text)
+    parameters = (Parameter("num_warps", True), Parameter("num_stages", True, True, 5))
+    binder = Binder(bindings.manifest, bindings.op, 0, parameters, "gfx942")
+    for variant, stages in ((bindings.variant(), 5), (bindings.variant(BLOCK=64), 1)):
+        assert [bound.constant for bound in binder.bind(variant)] == [expected, stages]
+        assert dict(variant.options)["num_warps"] == 8
+
+
 def test_elements_of_a_tuple(tmp_path: Path):
     """Each is what a parameter would be that is bound to it; a default may be a tuple, too."""
     bindings = Bindings(tmp_path, with_bind('p: [x, "stride(x, rows)", bias, 3, {value: rows, type: i64}]'))
