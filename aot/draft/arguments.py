@@ -80,7 +80,9 @@ class Arguments:
 
     def _share_extents(self) -> None:
         """Dims that have one stride have one extent."""
-        for dims in strides_of(self.work.tensors).values():
+        for stride, dims in strides_of(self.work.tensors).items():
+            if not is_stride_name(stride):
+                continue  # a size: what it multiplies may be anything
             every = [tensor.dims[position] for tensor, position in dims]
             known = [dim.extent for dim in every if dim.extent.is_known or dim.extent.program is not None]
             for dim in every if known else ():
