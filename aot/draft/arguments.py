@@ -148,7 +148,8 @@ class Arguments:
     def _bind_strides(self) -> None:
         accessed = strides_of(self.work.tensors)
         for name, parameter in self.work.parameters.items():
-            if name in accessed and (is_stride_name(name) or name not in self.work.dim_names):
+            is_size = name in self.work.dim_names or parameter.constexpr
+            if name in accessed and (is_stride_name(name) or not is_size):
                 tensor, position = accessed[name][0]
             elif is_stride_name(name) and (found := self._named_stride(name)):
                 tensor, position = found

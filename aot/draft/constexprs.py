@@ -177,8 +177,8 @@ class Constexprs:
 
     def _guess(self, name: str) -> Any:
         compared = self.work.found.compared.get(name)
-        if compared:
-            return compared[0]
+        if compared:  # with what a feature is off by
+            return 1 if compared == [0] else compared[0]
         if name in self._lengths or is_block_name(name):
             if any(str(axis["pick"]).startswith("smallest") for axis in self.op.constexprs.values()):
                 return 4
