@@ -165,10 +165,16 @@ class Arguments:
             if name != f"stride_{owner}_{dim}":
                 self.work.op.bind[name] = f"stride({owner}, {dim})"
             if parameter.constexpr:
-                packed = position == len(shape) - 1
-                self.work.op.bind[name] = 1 if packed else " * ".join(map(str, shape[position + 1 :]))
-                if not packed:
-                    self.work.op.notes["bind", name] = "a stride that is compiled in"
+                self._bind_constant_stride(name, shape[position + 1 :])
+
+    def _bind_constant_stride(self, name: str, inner: Sequence[str | int]) -> None:
+        """A stride that is compiled in: of packed memory the product of what lies inside, if that is, too."""
+        axes = {dim: axis for axis, dim in self.work.axis_dims.items()}
+        factors = [str(axes.get(str(dim), dim)) for dim in inner]
+        known = all(factor.isdigit() or factor in self.work.axis_dims for factor in factors)
+        self.work.op.bind[name] = " * ".join(factors) if known and factors else 1024 if factors else 1
+        if factors and not known:
+            self.work.op.notes["bind", name] = f"{name}, which is compiled in"
 
     def _named_stride(self, name: str) -> tuple[DraftTensor, int] | None:
         """The tensor that a stride which the kernel does not use belongs to, by the launch, else by its name."""
