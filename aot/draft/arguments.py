@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from aot.manifest.schema import TensorSpec
 
 from .findings import READ, UPDATE
-from .tensors import POINTER_NAME, Dim, DraftTensor, Extent, is_stride_name, strides_of
-from .values import Sum
+from .tensors import POINTER_NAME, Dim, DraftTensor, Extent, is_block_name, is_stride_name, strides_of
+from .values import Sum, arguments
 from .workbench import Workbench, clean, free
 
 _STATISTIC = re.compile(r"(?i)mean|rstd|rvar|rms|lse|logsumexp|loss|delta|lock|(^|_)(m|l)(_ptr)?$|stat")
@@ -105,7 +105,9 @@ class Arguments:
             if tensor.kinds & {UPDATE} and role == "output":
                 item["zero"] = True
             self.work.op.tensors[name] = item
-            if name != tensor.parameter and f"{name}_ptr" != tensor.parameter:
+            if tensor.is_handle and tensor.parameter in self.work.found.blocks_at:
+                self._bind_descriptor(tensor, name)
+            elif name != tensor.parameter and f"{name}_ptr" != tensor.parameter:
                 self.work.op.bind[tensor.parameter] = name
         outputs = [name for name, item in self.work.op.tensors.items() if item.get("role") == "output"]
         inputs = [name for name in self.work.op.tensors if name not in outputs]
@@ -116,6 +118,16 @@ class Arguments:
         else:
             for item in self.work.op.tensors.values():
                 item["dtype"] = "float32" if item["dtype"] == "T" else item["dtype"]
+
+    def _bind_descriptor(self, tensor: DraftTensor, name: str) -> None:
+        """A descriptor of blocks whose lengths multiply the indices of the dims."""
+        blocks: list[str | int] = []
+        for dim in tensor.dims:
+            lengths = [item for item in arguments(dim.index.atoms) if self.work.parameters[item].constexpr]
+            blocks.append(next((item for item in lengths if is_block_name(item)), 64))
+        self.work.op.bind[tensor.parameter] = {"value": name, "block": blocks}
+        if 64 in blocks:
+            self.work.op.notes["bind", tensor.parameter] = f"the blocks of {tensor.parameter}"
 
     def _role(self, tensor: DraftTensor) -> str:
         name = self.work.tensor_name(tensor.parameter)

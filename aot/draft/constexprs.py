@@ -22,6 +22,7 @@ MAX_ROW = 16384
 _SMALL = re.compile(r"(?i)head|^h[cqk]?$|^n_.h$|group|expert|^e$|^k$|^hc$|max|iter|batch|^bs$|top_?k|warps|stages")
 _HEAD_DIM = re.compile(r"(?i)head_?(dim|size)|^hd$|^d$|dmodel|^d_?[kqv]$|latent|rope")
 _GUESSES = (
+    (re.compile(r"(?i)^(is|use|has|do|enable|allow)_|specialize|flatten|causal|subtile"), False),
     (re.compile(r"(?i)group"), 8),
     (re.compile(r"(?i)num_sms?$|num_cus?$|n_programs|num_programs"), 304),
     (re.compile(r"(?i)stages"), 2),

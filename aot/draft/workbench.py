@@ -37,7 +37,7 @@ class Workbench:
 
     def tensor_name(self, parameter: str) -> str:
         """What a tensor is called: its parameter without what says that it is a pointer."""
-        name = re.sub(r"(?i)_?(ptrs?|pointer)$", "", parameter.partition(".")[0]).strip("_")
+        name = re.sub(r"(?i)_?(ptrs?|pointer|desc)$|^desc_", "", parameter.partition(".")[0]).strip("_")
         return free(clean(name or parameter), set())
 
     def tensor_of(self, text: str) -> DraftTensor | None:
@@ -109,7 +109,7 @@ class Workbench:
 
 def op_name(kernel: str) -> str:
     """What an op is called whose kernel has a name."""
-    name = clean(re.sub(r"(?i)^(triton|liger)_|_?kernel_?|^_+|_+$", "", kernel.strip("_"))) or "op"
+    name = clean(re.sub(r"(?i)^triton_|_kernel(?=_|$)|^kernel_", "", kernel.strip("_"))) or "op"
     return f"{name}_op" if name in RESERVED_OPS or name in RESERVED else name
 
 
