@@ -8,6 +8,7 @@ import pytest
 from aot.draft.draft import OpDraft
 from aot.draft.proposal import propose
 from aot.draft.texts import read_kernel
+from aot.draft.workbench import op_name
 from tests.support.building.projects import edit, rows
 from tests.support.building.wild import WILD
 
@@ -80,6 +81,9 @@ x, y, b, n, B: tl.constexpr -> r = tl.program_id(0); i = tl.arange(0, B); v = tl
  v = v + tl.load(b + i, i < n) if b is not None else v; tl.store(y + r * n + i, v, i < n)
  -> tensors -> {'x': {'shape': ['rows', 'n'], 'dtype': 'T', 'contiguous': ['rows', 'n']}, 'b': {'shape': ['n'], 'dtype':
  'T', 'optional': True}, 'y': {'shape': ['rows', 'n'], 'dtype': 'T', 'role': 'output', 'contiguous': ['rows', 'n']}}
+x_desc, y_desc, M, N, BM: tl.constexpr, BN: tl.constexpr -> i = tl.program_id(0) * BM; j = tl.program_id(1) * BN;
+ k = tl.cdiv(M, BM) + tl.cdiv(N, BN); y_desc.store([i, j], x_desc.load([i, j])) -> bind
+ -> {'x_desc': {'value': 'x', 'block': ['BM', 'BN']}, 'y_desc': {'value': 'y', 'block': ['BM', 'BN']}}
 x, y, n, heads, dtype: tl.constexpr, D: tl.constexpr -> h = tl.program_id(1) % heads; b = tl.program_id(1) // heads;
  i = (b * heads + h) * D + tl.arange(0, D); tl.store(y + i, tl.load(x + i).to(dtype)) -> bind
  -> {'dtype': {'dtype': 'T'}}
@@ -92,6 +96,20 @@ def test_bodies(tmp_path: Path, row: list[str]):
     lines = "".join(f"    {line.strip()}\n" for line in body.split(";"))
     op = proposed(tmp_path, "f", f"{HEAD}def f({parameters}):\n{lines}")
     assert str(getattr(op, key)) == expected
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name"),
+    [
+        ("_add_kernel", "add"),
+        ("matmul_kernel_tma", "matmul_tma"),
+        ("load", "load_op"),
+        ("kernel_2", "n2"),
+        ("_f__g", "f_g"),
+    ],
+)
+def test_names_of_ops(kernel: str, name: str):
+    assert op_name(kernel) == name
 
 
 def test_configs_are_those_for_amd(tmp_path: Path):
