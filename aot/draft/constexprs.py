@@ -6,6 +6,7 @@ import ast
 import re
 from typing import Any
 
+from aot.compile.autotuning import Heuristic
 from aot.compile.kernel_source import Parameter
 from aot_runtime.contract.names import RESERVED
 
@@ -55,7 +56,23 @@ class Constexprs:
             is_known = name in tuned or name in self.op.bind or name in {item.name for item in tuning.heuristics}
             if parameter.constexpr and not is_known and not parameter.members:
                 self._add(name, parameter)
+        for heuristic in tuning.heuristics:
+            if heuristic.name in self.work.parameters and heuristic.name not in self.op.bind:
+                self._add_heuristic(heuristic)
         self._add_configs(bool(tuning.configs))
+
+    def _add_heuristic(self, heuristic: Heuristic) -> None:
+        """What a build cannot take from the kernel itself: a power of two that follows a size, or anything else."""
+        asked = re.findall(r"given\((\w+)\)", heuristic.function.expression)
+        for tensor in self.work.guarded_by(Guard(heuristic.name)):
+            if tensor.parameter in asked and self._is_input(tensor):
+                self.op.tensors[self.work.tensor_name(tensor.parameter)]["optional"] = True
+        row = re.search(r"next_pow2\((\w+)\)", heuristic.function.expression)
+        if row and row[1] in self.work.parameters and (limit := self._extent(row[1])):
+            self._add_row(heuristic.name, limit)
+        elif not heuristic.function.expression:
+            self.op.blocks[heuristic.name] = self._guess(heuristic.name)
+            self.op.notes["blocks", heuristic.name] = f"{heuristic.name}, a heuristic"
 
     def _add(self, name: str, parameter: Parameter) -> None:
         found, literal = self.work.found, self.work.launch.constant(self.work.launch.arguments.get(name))

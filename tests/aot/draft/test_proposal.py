@@ -81,6 +81,9 @@ x, y, b, n, B: tl.constexpr -> r = tl.program_id(0); i = tl.arange(0, B); v = tl
  v = v + tl.load(b + i, i < n) if b is not None else v; tl.store(y + r * n + i, v, i < n)
  -> tensors -> {'x': {'shape': ['rows', 'n'], 'dtype': 'T', 'contiguous': ['rows', 'n']}, 'b': {'shape': ['n'], 'dtype':
  'T', 'optional': True}, 'y': {'shape': ['rows', 'n'], 'dtype': 'T', 'role': 'output', 'contiguous': ['rows', 'n']}}
+x, y, stride, M, N, B: tl.constexpr -> m = tl.program_id(0) * B + tl.arange(0, B)[:, None];
+ n = tl.program_id(1) * B + tl.arange(0, B)[None]; i = m * stride + n; ok = (m < M) & (n < N);
+ tl.store(y + i, tl.load(x + i, ok), ok) -> grid -> ['cdiv(M, B)', 'cdiv(N, B)']
 x_desc, y_desc, M, N, BM: tl.constexpr, BN: tl.constexpr -> i = tl.program_id(0) * BM; j = tl.program_id(1) * BN;
  k = tl.cdiv(M, BM) + tl.cdiv(N, BN); y_desc.store([i, j], x_desc.load([i, j])) -> bind
  -> {'x_desc': {'value': 'x', 'block': ['BM', 'BN']}, 'y_desc': {'value': 'y', 'block': ['BM', 'BN']}}
@@ -96,6 +99,20 @@ def test_bodies(tmp_path: Path, row: list[str]):
     lines = "".join(f"    {line.strip()}\n" for line in body.split(";"))
     op = proposed(tmp_path, "f", f"{HEAD}def f({parameters}):\n{lines}")
     assert str(getattr(op, key)) == expected
+
+
+def test_heuristics_are_left_to_the_kernel_where_they_can_be(tmp_path: Path):
+    heuristics = """@triton.heuristics({
+    "BLOCK_SIZE": lambda args: triton.next_power_of_2(args["n_cols"]),
+    "HAS_WEIGHT": lambda args: args["W_ptr"] is not None,
+})
+@triton.jit
+def _norm"""
+    text = edit(WILD, ("@triton.jit\ndef _norm", heuristics))
+    text = edit(text, ("HAS_WEIGHT=W is not None, BLOCK_SIZE=triton.next_power_of_2(n_cols)", ""))
+    op = proposed(tmp_path, "_norm_fwd_kernel", text)
+    assert [*op.constexprs] == ["BLOCK_SIZE"] and op.constexprs["BLOCK_SIZE"]["pick"] == "smallest >= n_cols"
+    assert op.tensors["W"]["optional"]  # HAS_WEIGHT itself is the kernel's to say
 
 
 @pytest.mark.parametrize(
