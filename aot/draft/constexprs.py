@@ -19,7 +19,8 @@ from .workbench import Workbench
 _FUNCTIONS = {"cdiv", "min", "max", "next_pow2"}
 BLOCKS = [256, 1024, 4096, 16384]
 """Rows that are taken in one block."""
-MAX_ROW = 16384
+HEADS = [32, 64, 128]
+"""The same, where rows are multiplied as matrices."""
 _SMALL = re.compile(r"(?i)head|^h[cqk]?$|^n_.h$|group|expert|^e$|^k$|^hc$|max|iter|batch|^bs$|top_?k|warps|stages")
 _HEAD_DIM = re.compile(r"(?i)head_?(dim|size)|^hd$|^d$|dmodel|^d_?[kqv]$|latent|rope")
 _GUESSES = (
@@ -156,7 +157,8 @@ class Constexprs:
     def _add_row(self, name: str, limit: str) -> None:
         of_axis = next((axis for axis, dim in self.work.axis_dims.items() if dim == limit), "")
         sizes = self.op.constexprs.get(of_axis, {}).get("values")
-        blocks = sorted({1 << max(0, int(size) - 1).bit_length() for size in sizes}) if sizes else BLOCKS
+        usual = HEADS if self.work.found.has_products else BLOCKS
+        blocks = sorted({1 << max(0, int(size) - 1).bit_length() for size in sizes}) if sizes else usual
         self._axis(name, blocks, f"smallest >= {limit}")
 
     def _of_presence(self, name: str) -> DraftTensor | None:
@@ -198,7 +200,8 @@ class Constexprs:
         if compared:  # with what a feature is off by
             return 1 if compared == [0] else compared[0]
         if name in self._lengths or is_block_name(name):
-            if any(str(axis["pick"]).startswith("smallest") for axis in self.op.constexprs.values()):
+            rows = [axis for axis in self.op.constexprs.values() if str(axis["pick"]).startswith("smallest")]
+            if rows and not self.work.found.has_products:
                 return 4
             several = len([item for item in self._lengths if is_block_name(item)]) > 1
             return next((size for pattern, size in _BLOCK_GUESS if several and pattern.search(name)), 1024)
@@ -219,7 +222,7 @@ class Constexprs:
         if self.op.blocks:
             config["blocks"] = dict(self.op.blocks)
         row = next((n for n, axis in self.op.constexprs.items() if str(axis["pick"]).startswith("smallest")), "")
-        if row and not options and not is_tuned:
+        if row and not options and not is_tuned and not self.work.found.has_products:
             wide = {"when": f"{row} >= 4096", **config, "options": {"num_warps": 16 if max(BLOCKS) > 8192 else 8}}
             self.op.configs = [wide, {**config, "options": {"num_warps": 4}}]
             return

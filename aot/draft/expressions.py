@@ -249,6 +249,8 @@ class Expressions:
             return chosen
         if name in _THROUGH and first is not None:
             return first
+        if name in ("dot", "dot_scaled"):
+            self.found.has_products = True
         if name in _FRACTIONS:
             for value in given:
                 self._note(self.found.floats, argument_of(value))

@@ -123,8 +123,9 @@ def _index_tensors(found: Findings) -> set[str]:
     """The parameters whose contents are part of an address, or limit something."""
     used = [atom for access in found.accesses for atom in access.pointer.below]
     counting = {values.RANGE, values.LOOP, values.PROGRAM}
-    limits = [bound.limit for bound in found.bounds if counting & {atom.kind for atom in bound.index.atoms}]
-    used += [atom for limit in limits for atom in limit.below]
+    for bound in found.bounds:
+        for one, two in ((bound.index, bound.limit), (bound.limit, bound.index)):
+            used += two.below if counting & {atom.kind for atom in one.atoms} else ()
     return {atom.key for atom in used if atom.kind == values.LOADED}
 
 

@@ -84,6 +84,9 @@ x, y, b, n, B: tl.constexpr -> r = tl.program_id(0); i = tl.arange(0, B); v = tl
 x, y, stride, M, N, B: tl.constexpr -> m = tl.program_id(0) * B + tl.arange(0, B)[:, None];
  n = tl.program_id(1) * B + tl.arange(0, B)[None]; i = m * stride + n; ok = (m < M) & (n < N);
  tl.store(y + i, tl.load(x + i, ok), ok) -> grid -> ['cdiv(M, B)', 'cdiv(N, B)']
+x, y, ends, n, B: tl.constexpr -> i = tl.program_id(0) * B + tl.arange(0, B); end = tl.load(ends);
+ ok = i >= end; tl.store(y + i, tl.load(x + i, i < n), i < n) -> tensors -> {'x': {'shape': ['n'], 'dtype': 'T'},
+ 'ends': {'shape': ['ends_rows'], 'dtype': 'int64'}, 'y': {'shape': ['n'], 'dtype': 'T', 'role': 'output'}}
 x_desc, y_desc, M, N, BM: tl.constexpr, BN: tl.constexpr -> i = tl.program_id(0) * BM; j = tl.program_id(1) * BN;
  k = tl.cdiv(M, BM) + tl.cdiv(N, BN); y_desc.store([i, j], x_desc.load([i, j])) -> bind
  -> {'x_desc': {'value': 'x', 'block': ['BM', 'BN']}, 'y_desc': {'value': 'y', 'block': ['BM', 'BN']}}
