@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from aot.manifest.schema import TensorSpec
 
 from .findings import READ, UPDATE
-from .tensors import POINTER_NAME, Dim, DraftTensor, Extent, is_stride_name, strides_of
-from .values import Sum
+from .tensors import POINTER_NAME, Dim, DraftTensor, Extent, is_block_name, is_stride_name, strides_of
+from .values import Sum, arguments
 from .workbench import Workbench, clean, free
 
 _STATISTIC = re.compile(r"(?i)mean|rstd|rvar|rms|lse|logsumexp|loss|delta|lock|(^|_)(m|l)(_ptr)?$|stat")
@@ -80,7 +80,9 @@ class Arguments:
 
     def _share_extents(self) -> None:
         """Dims that have one stride have one extent."""
-        for dims in strides_of(self.work.tensors).values():
+        for stride, dims in strides_of(self.work.tensors).items():
+            if not is_stride_name(stride):
+                continue  # a size: what it multiplies may be anything
             every = [tensor.dims[position] for tensor, position in dims]
             known = [dim.extent for dim in every if dim.extent.is_known or dim.extent.program is not None]
             for dim in every if known else ():
@@ -103,7 +105,9 @@ class Arguments:
             if tensor.kinds & {UPDATE} and role == "output":
                 item["zero"] = True
             self.work.op.tensors[name] = item
-            if name != tensor.parameter and f"{name}_ptr" != tensor.parameter:
+            if tensor.is_handle and tensor.parameter in self.work.found.blocks_at:
+                self._bind_descriptor(tensor, name)
+            elif name != tensor.parameter and f"{name}_ptr" != tensor.parameter:
                 self.work.op.bind[tensor.parameter] = name
         outputs = [name for name, item in self.work.op.tensors.items() if item.get("role") == "output"]
         inputs = [name for name in self.work.op.tensors if name not in outputs]
@@ -114,6 +118,16 @@ class Arguments:
         else:
             for item in self.work.op.tensors.values():
                 item["dtype"] = "float32" if item["dtype"] == "T" else item["dtype"]
+
+    def _bind_descriptor(self, tensor: DraftTensor, name: str) -> None:
+        """A descriptor of blocks whose lengths multiply the indices of the dims."""
+        blocks: list[str | int] = []
+        for dim in tensor.dims:
+            lengths = [item for item in arguments(dim.index.atoms) if self.work.parameters[item].constexpr]
+            blocks.append(next((item for item in lengths if is_block_name(item)), 64))
+        self.work.op.bind[tensor.parameter] = {"value": name, "block": blocks}
+        if 64 in blocks:
+            self.work.op.notes["bind", tensor.parameter] = f"the blocks of {tensor.parameter}"
 
     def _role(self, tensor: DraftTensor) -> str:
         name = self.work.tensor_name(tensor.parameter)
@@ -146,7 +160,8 @@ class Arguments:
     def _bind_strides(self) -> None:
         accessed = strides_of(self.work.tensors)
         for name, parameter in self.work.parameters.items():
-            if name in accessed and (is_stride_name(name) or name not in self.work.dim_names):
+            is_size = name in self.work.dim_names or parameter.constexpr
+            if name in accessed and (is_stride_name(name) or not is_size):
                 tensor, position = accessed[name][0]
             elif is_stride_name(name) and (found := self._named_stride(name)):
                 tensor, position = found
@@ -162,10 +177,16 @@ class Arguments:
             if name != f"stride_{owner}_{dim}":
                 self.work.op.bind[name] = f"stride({owner}, {dim})"
             if parameter.constexpr:
-                packed = position == len(shape) - 1
-                self.work.op.bind[name] = 1 if packed else " * ".join(map(str, shape[position + 1 :]))
-                if not packed:
-                    self.work.op.notes["bind", name] = "a stride that is compiled in"
+                self._bind_constant_stride(name, shape[position + 1 :])
+
+    def _bind_constant_stride(self, name: str, inner: Sequence[str | int]) -> None:
+        """A stride that is compiled in: of packed memory the product of what lies inside, if that is, too."""
+        axes = {dim: axis for axis, dim in self.work.axis_dims.items()}
+        factors = [str(axes.get(str(dim), dim)) for dim in inner]
+        known = all(factor.isdigit() or factor in self.work.axis_dims for factor in factors)
+        self.work.op.bind[name] = " * ".join(factors) if known and factors else 1024 if factors else 1
+        if factors and not known:
+            self.work.op.notes["bind", name] = f"{name}, which is compiled in"
 
     def _named_stride(self, name: str) -> tuple[DraftTensor, int] | None:
         """The tensor that a stride which the kernel does not use belongs to, by the launch, else by its name."""

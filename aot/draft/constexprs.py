@@ -6,6 +6,7 @@ import ast
 import re
 from typing import Any
 
+from aot.compile.autotuning import Heuristic
 from aot.compile.kernel_source import Parameter
 from aot_runtime.contract.names import RESERVED
 
@@ -18,10 +19,12 @@ from .workbench import Workbench
 _FUNCTIONS = {"cdiv", "min", "max", "next_pow2"}
 BLOCKS = [256, 1024, 4096, 16384]
 """Rows that are taken in one block."""
-MAX_ROW = 16384
+HEADS = [32, 64, 128]
+"""The same, where rows are multiplied as matrices."""
 _SMALL = re.compile(r"(?i)head|^h[cqk]?$|^n_.h$|group|expert|^e$|^k$|^hc$|max|iter|batch|^bs$|top_?k|warps|stages")
 _HEAD_DIM = re.compile(r"(?i)head_?(dim|size)|^hd$|^d$|dmodel|^d_?[kqv]$|latent|rope")
 _GUESSES = (
+    (re.compile(r"(?i)^(is|use|has|do|enable|allow)_|specialize|flatten|causal|subtile"), False),
     (re.compile(r"(?i)group"), 8),
     (re.compile(r"(?i)num_sms?$|num_cus?$|n_programs|num_programs"), 304),
     (re.compile(r"(?i)stages"), 2),
@@ -54,7 +57,23 @@ class Constexprs:
             is_known = name in tuned or name in self.op.bind or name in {item.name for item in tuning.heuristics}
             if parameter.constexpr and not is_known and not parameter.members:
                 self._add(name, parameter)
+        for heuristic in tuning.heuristics:
+            if heuristic.name in self.work.parameters and heuristic.name not in self.op.bind:
+                self._add_heuristic(heuristic)
         self._add_configs(bool(tuning.configs))
+
+    def _add_heuristic(self, heuristic: Heuristic) -> None:
+        """What a build cannot take from the kernel itself: a power of two that follows a size, or anything else."""
+        asked = re.findall(r"given\((\w+)\)", heuristic.function.expression)
+        for tensor in self.work.guarded_by(Guard(heuristic.name)):
+            if tensor.parameter in asked and self._is_input(tensor):
+                self.op.tensors[self.work.tensor_name(tensor.parameter)]["optional"] = True
+        row = re.search(r"next_pow2\((\w+)\)", heuristic.function.expression)
+        if row and row[1] in self.work.parameters and (limit := self._extent(row[1])):
+            self._add_row(heuristic.name, limit)
+        elif not heuristic.function.expression:
+            self.op.blocks[heuristic.name] = self._guess(heuristic.name)
+            self.op.notes["blocks", heuristic.name] = f"{heuristic.name}, a heuristic"
 
     def _add(self, name: str, parameter: Parameter) -> None:
         found, literal = self.work.found, self.work.launch.constant(self.work.launch.arguments.get(name))
@@ -138,7 +157,8 @@ class Constexprs:
     def _add_row(self, name: str, limit: str) -> None:
         of_axis = next((axis for axis, dim in self.work.axis_dims.items() if dim == limit), "")
         sizes = self.op.constexprs.get(of_axis, {}).get("values")
-        blocks = sorted({1 << max(0, int(size) - 1).bit_length() for size in sizes}) if sizes else BLOCKS
+        usual = HEADS if self.work.found.has_products else BLOCKS
+        blocks = sorted({1 << max(0, int(size) - 1).bit_length() for size in sizes}) if sizes else usual
         self._axis(name, blocks, f"smallest >= {limit}")
 
     def _of_presence(self, name: str) -> DraftTensor | None:
@@ -177,10 +197,11 @@ class Constexprs:
 
     def _guess(self, name: str) -> Any:
         compared = self.work.found.compared.get(name)
-        if compared:
-            return compared[0]
+        if compared:  # with what a feature is off by
+            return 1 if compared == [0] else compared[0]
         if name in self._lengths or is_block_name(name):
-            if any(str(axis["pick"]).startswith("smallest") for axis in self.op.constexprs.values()):
+            rows = [axis for axis in self.op.constexprs.values() if str(axis["pick"]).startswith("smallest")]
+            if rows and not self.work.found.has_products:
                 return 4
             several = len([item for item in self._lengths if is_block_name(item)]) > 1
             return next((size for pattern, size in _BLOCK_GUESS if several and pattern.search(name)), 1024)
@@ -201,7 +222,7 @@ class Constexprs:
         if self.op.blocks:
             config["blocks"] = dict(self.op.blocks)
         row = next((n for n, axis in self.op.constexprs.items() if str(axis["pick"]).startswith("smallest")), "")
-        if row and not options and not is_tuned:
+        if row and not options and not is_tuned and not self.work.found.has_products:
             wide = {"when": f"{row} >= 4096", **config, "options": {"num_warps": 16 if max(BLOCKS) > 8192 else 8}}
             self.op.configs = [wide, {**config, "options": {"num_warps": 4}}]
             return

@@ -240,6 +240,8 @@ class Expressions:
         if name in _ATOMICS:
             mask = named.get("mask", given[2] if len(given) > 2 else None)
             return self._access(UPDATE, whole(first), mask)
+        if name == "cdiv" and len(given) == 2 and (block := argument_of(given[1])) and argument_of(given[0]):
+            self.found.tiled.setdefault(block, argument_of(given[0]))
         if name == "make_tensor_descriptor":
             return self._descriptor(given, named)
         if name == "where" and len(given) == 3:
@@ -247,6 +249,8 @@ class Expressions:
             return chosen
         if name in _THROUGH and first is not None:
             return first
+        if name in ("dot", "dot_scaled"):
+            self.found.has_products = True
         if name in _FRACTIONS:
             for value in given:
                 self._note(self.found.floats, argument_of(value))
@@ -288,8 +292,7 @@ class Expressions:
         return _Handle(described)
 
     def _through_handle(self, callee: Value, method: str, node: ast.Call, frame: Frame) -> Value:
-        for item in (*node.args, *(keyword.value for keyword in node.keywords)):
-            self._value(item, frame)
+        given = [self._value(item, frame) for item in (*node.args, *(keyword.value for keyword in node.keywords))]
         kind = WRITE if method in ("store", "scatter") else UPDATE if method.startswith("atomic") else READ
         if isinstance(callee, _Handle) and callee.described is not None:
             pointer = callee.described.pointer
@@ -299,6 +302,8 @@ class Expressions:
             pointer = whole(callee)
             if not self._silent:
                 self.found.handles.setdefault(argument_of(callee), set()).add(kind)
+                if given and isinstance(given[0], tuple):
+                    self.found.blocks_at[argument_of(callee)] = tuple(map(whole, given[0]))
         return self._loaded(pointer)
 
     # What is noted

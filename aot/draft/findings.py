@@ -65,7 +65,10 @@ class Findings:
         present: parameters that are compared with None.
         dtypes: parameters that are used as a dtype.
         functions: parameters that are called.
-        handles: parameters that are descriptors: whether they are stored to.
+        handles: parameters that are descriptors → how they are accessed.
+        blocks_at: parameter that is a descriptor → where a block of it begins, dim by dim.
+        tiled: length of blocks → the parameter that is counted in them by `cdiv`.
+        has_products: whether blocks are multiplied as matrices.
         loops: parameters that are the step of a loop.
         floats: parameters that are used as a fraction is.
         integers: parameters that are used as an integer is.
@@ -83,6 +86,9 @@ class Findings:
     dtypes: set[str] = field(default_factory=set)
     functions: set[str] = field(default_factory=set)
     handles: dict[str, set[str]] = field(default_factory=dict)
+    blocks_at: dict[str, tuple[Sum, ...]] = field(default_factory=dict)
+    tiled: dict[str, str] = field(default_factory=dict)
+    has_products: bool = False
     loops: set[str] = field(default_factory=set)
     floats: set[str] = field(default_factory=set)
     integers: set[str] = field(default_factory=set)

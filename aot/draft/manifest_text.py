@@ -50,6 +50,9 @@ def _op(op: OpDraft) -> list[str]:
 def _mapping(op: OpDraft, key: str, items: dict[str, dict[str, Any]]) -> list[str]:
     if not items:
         return []
+    whole = f"    {key}: {_flow(items)}{_note(op, key)}"
+    if len(items) == 1 and len(whole) <= WIDTH and key != "tensors":
+        return [whole]
     return [f"    {key}:", *(f"      {name}: {_flow(item)}{_note(op, key, name)}" for name, item in items.items())]
 
 
@@ -81,7 +84,7 @@ def _configs(op: OpDraft) -> list[str]:
     if op.configs == [{"from_kernel": 0}]:
         return ["        configs: from kernel"]
     whole = f"        configs: {_flow(op.configs)}"
-    if len(op.configs) == 1 and len(whole) <= WIDTH:
+    if len(whole) + len(note) <= WIDTH or len(op.configs) == 1:
         return [f"{whole}{note}"]
     return ["        configs:", *(f"          - {_flow(config)}{note}" for config in op.configs)]
 

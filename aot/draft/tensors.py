@@ -123,8 +123,9 @@ def _index_tensors(found: Findings) -> set[str]:
     """The parameters whose contents are part of an address, or limit something."""
     used = [atom for access in found.accesses for atom in access.pointer.below]
     counting = {values.RANGE, values.LOOP, values.PROGRAM}
-    limits = [bound.limit for bound in found.bounds if counting & {atom.kind for atom in bound.index.atoms}]
-    used += [atom for limit in limits for atom in limit.below]
+    for bound in found.bounds:
+        for one, two in ((bound.index, bound.limit), (bound.limit, bound.index)):
+            used += two.below if counting & {atom.kind for atom in one.atoms} else ()
     return {atom.key for atom in used if atom.kind == values.LOADED}
 
 
@@ -151,6 +152,8 @@ class _Shapes:
                     Dim(tuple(arguments(stride.atoms)), Sum.number(0), self._limit(Bound(extent, extent)) or Extent())
                     for extent, stride in zip(described.shape, described.strides, strict=False)
                 ]
+        if name in self.found.blocks_at:
+            return [Dim((), index, self._tiled_extent(index)) for index in self.found.blocks_at[name]]
         best: dict[tuple[str, ...], tuple[Sum, int, Extent]] = {}
         shapes = [(self._groups(name, access.pointer), access.bounds) for access in accesses]
         most = max((len(groups) for groups, _ in shapes), default=0)
@@ -234,6 +237,11 @@ class _Shapes:
         if len(factors) == 1 and all(atom.kind == values.ARGUMENT for atom in factors[0]):
             return Extent(note="*".join(atom.key for atom in factors[0]))
         return None
+
+    def _tiled_extent(self, index: Sum) -> Extent:
+        """The extent of a dim that blocks are taken of: what the kernel counts in blocks of this length."""
+        tiled = [self.found.tiled[block] for block in arguments(index.atoms) if block in self.found.tiled]
+        return Extent(argument=tiled[0]) if tiled else self._extent(index, ())[1]
 
     def _unbound(self, index: Sum) -> Extent:
         """The extent of what no limit is known of."""

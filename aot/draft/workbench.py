@@ -37,7 +37,7 @@ class Workbench:
 
     def tensor_name(self, parameter: str) -> str:
         """What a tensor is called: its parameter without what says that it is a pointer."""
-        name = re.sub(r"(?i)_?(ptrs?|pointer)$", "", parameter.partition(".")[0]).strip("_")
+        name = re.sub(r"(?i)_?(ptrs?|pointer|desc)$|^desc_", "", parameter.partition(".")[0]).strip("_")
         return free(clean(name or parameter), set())
 
     def tensor_of(self, text: str) -> DraftTensor | None:
@@ -63,7 +63,10 @@ class Workbench:
             return self.program_dim(extent.program)
         factors = extent.note.split("*")
         if len(factors) > 1 and all(factor in self.parameters for factor in factors):
-            return " * ".join(self.dim_names.get(factor, factor) for factor in factors)
+            return " * ".join(
+                self.named_dim(factor) if self.parameters[factor].constexpr else self.dim_names.get(factor, factor)
+                for factor in factors
+            )
         key = (
             extent.note if extent.note.startswith("quotient") and extent.note != "quotient" else f"{tensor}.{position}"
         )
@@ -80,8 +83,10 @@ class Workbench:
             if self.parameters[parameter].constexpr:
                 name = re.sub(r"^(n|num)_", "", name.lower())
                 self.axis_dims[parameter] = name = free(name, {*self.taken(), *self.parameters})
-            elif name != parameter:
-                self.op.bind[parameter] = name
+            else:
+                name = free(name, {"T", *(self.tensor_name(tensor.parameter) for tensor in self.tensors)})
+                if name != parameter:
+                    self.op.bind[parameter] = name
             self.dim_names[parameter] = name
         return self.dim_names[parameter]
 
@@ -91,7 +96,7 @@ class Workbench:
             node = self.launch.grid[axis] if axis < len(self.launch.grid) else None
             written = node.id if isinstance(node, ast.Name) else ""
             passed = self.launch.parameter_of(written, self.parameters) if written else ""
-            if passed and not self.parameters[passed].constexpr:
+            if passed:
                 return self.named_dim(passed)
             default = "rows" if axis == 0 else f"n{axis}"
             self.dim_names[key] = free(clean(written) if written else default, self.taken())
@@ -104,7 +109,7 @@ class Workbench:
 
 def op_name(kernel: str) -> str:
     """What an op is called whose kernel has a name."""
-    name = clean(re.sub(r"(?i)^(triton|liger)_|_?kernel_?|^_+|_+$", "", kernel.strip("_"))) or "op"
+    name = clean(re.sub(r"(?i)^triton_|_kernel(?=_|$)|^kernel_", "", kernel.strip("_"))) or "op"
     return f"{name}_op" if name in RESERVED_OPS or name in RESERVED else name
 
 

@@ -133,7 +133,7 @@ class _Taking:
                 return _tree(NULL)
             value = given.value if isinstance(given, BindSpec) else given
             if value is not None:
-                return _tree(str(value))
+                return _ConfigNames(self, heuristic).visit(_tree(str(value)))
         dims = [str(dim).partition("|")[0] for tensor in op.tensors.values() for dim in tensor.shape]
         if name in (*op.tensors, *op.scalars, *op.dtypes, *op_axes(op), *op.derived, *dims):
             return ast.Name(name)
@@ -143,15 +143,19 @@ class _Taking:
             dim = name.removeprefix(f"stride_{tensor}_")
             if dim != name and (dim in map(str, spec.shape) or dim.isdigit()):
                 return _tree(f"stride({tensor}, {dim})")
-        values = {config.blocks[name] for config in (*self._configs, *self._laid) if name in config.blocks}
-        if len(values) == 1 and all(name in config.blocks for config in self._configs):
-            return _tree(literal(values.pop()))
-        if values:
-            raise self._error(heuristic, f"depends on {name}, which differs by config. Say what it is")
+        if (constant := self.constant(heuristic, name)) is not None:
+            return constant
         default = next((item for item in self._kernel.parameters if item.name == name and item.has_default), None)
         if default is not None and not isinstance(default.default, NotPlain | tuple):
             return _tree(NULL if default.default is None else literal(default.default))
         raise self._error(heuristic, f"depends on {name}, and the op says nothing of that. Say what it is")
+
+    def constant(self, heuristic: Heuristic, name: str) -> ast.expr | None:
+        """What all configs have for a name; None where none has it."""
+        values = {config.blocks[name] for config in (*self._configs, *self._laid) if name in config.blocks}
+        if len(values) > 1 or (values and not all(name in config.blocks for config in self._configs)):
+            raise self._error(heuristic, f"depends on {name}, which differs by config. Say what it is")
+        return _tree(literal(values.pop())) if values else None
 
     def is_there(self, tensor: str) -> bool:
         """Whether an argument is there in every call, as all are but optional tensors."""
@@ -210,6 +214,16 @@ class _Substitution(ast.NodeTransformer):
             if tensor == NULL or self._taking.is_there(tensor):
                 return ast.Constant(tensor != NULL)
         return ast.Call(node.func, arguments, [])
+
+
+class _ConfigNames(ast.NodeTransformer):
+    """Puts the constants of configs in the place of their names, in what a parameter is bound to."""
+
+    def __init__(self, taking: _Taking, heuristic: Heuristic):
+        self._taking, self._heuristic = taking, heuristic
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self._taking.constant(self._heuristic, node.id) or node
 
 
 def _tree(text: str) -> ast.expr:

@@ -104,6 +104,14 @@ def _configs(bundle: PlannedBundle):
     return bundle.ops[0].launches[0].configs
 
 
+def test_a_heuristic_of_what_is_bound_to_a_block(tmp_path: Path):
+    """`bind` may say that one block is as long as another, whose length the configs have."""
+    changes = [("bind: {", "bind: {BLOCK: 2 * SIZE, "), ("from kernel", "[{blocks: {SIZE: 16, HALF: 1}}]")]
+    kernels = edit(KERNELS, ("BLOCK: tl.constexpr,", "BLOCK: tl.constexpr, SIZE: tl.constexpr,"))
+    bundle = planned(tmp_path, edit(MANIFEST, *changes), kernels)
+    assert bundle.ops[0].axes[0].pick == "cols % (2 * 16) == 0"
+
+
 def test_what_the_manifest_says_is_not_asked_of_the_kernel(tmp_path: Path):
     changes = [
         ("bind: {", "bind: {EVEN: false, WIDE: 7, "),
