@@ -18,7 +18,7 @@ from aot_runtime.errors import BundleError
 from .accesses import pointer_accesses, watched_stages
 from .constants import triton_constant
 from .descriptors import is_descriptor, run_time_arguments
-from .errors import CompileError, KernelFileError, is_interrupt
+from .errors import CompileError, KernelFileError, described, is_interrupt
 from .jobs import CompiledKernel, CompileJob, job_target
 from .kernargs import KernargField, kernarg_bytes, kernarg_layout
 from .kernel_source import sources_hash, split_function, tuple_classes
@@ -131,9 +131,16 @@ def ast_source(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFun
     return _source_class(job, kernel)(
         kernel,
         nested_types(types, kernel.arg_names, classes),
-        constexprs={paths[name]: triton_constant(value) for name, value in constants.items()},
+        constexprs={paths[name]: _constant(value, name, job) for name, value in constants.items()},
         attrs=_hints(job, paths, target),
     )
+
+
+def _constant(value: Any, name: str, job: CompileJob) -> Any:
+    try:
+        return triton_constant(value)
+    except Exception as error:  # of a layout's class
+        raise CompileError(f"parameter {name!r} of {job.function!r}: {value!r}: {described(error)}") from None
 
 
 def _source_class(job: CompileJob, kernel: JITFunction) -> type[ASTSource]:
