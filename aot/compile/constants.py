@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,11 @@ def dtype_of(value: Any) -> Dtype | None:
     if type(value) is not tl.dtype or value == tl.void:  # a type of pointers is of another class
         return None
     return Dtype(str(value.name).replace("uint", "u").replace("int", "i"))
+
+
+def layout_of(value: Any) -> Layout | None:
+    """A layout of Gluon as a constant; None for anything else."""
+    return Layout(repr(value)) if type(value).__name__ in LAYOUTS and dataclasses.is_dataclass(value) else None
 
 
 def triton_constant(constant: Any) -> Any:

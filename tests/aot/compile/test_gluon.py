@@ -11,6 +11,7 @@ import pytest
 from aot_emulator import EmulatorDriver, Options
 
 from aot.compile.compiler import compile_job
+from aot.compile.constants import triton_constant
 from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import load_kernel, source_hash
 from aot.manifest.loading import load_manifest
@@ -61,10 +62,15 @@ def test_a_product_with_mfma(bundle: Bundle, dtype: type):
 
 
 def test_a_layout_that_the_manifest_gives(bundle: Bundle):
+    """And one that is a parameter's default."""
+    from triton.experimental.gluon import language as gl
+
     x = np.arange(1500, dtype=np.float16)
     assert np.array_equal(bundle.copy(x), x)
     for arch, lanes in (("gfx942", 64), ("sm_90", 32)):
         jobs = [job for job in planned(arch).jobs.values() if job.function == "copy"]
+        (default,) = {dict(job.constants)["parent"] for job in jobs}
+        assert triton_constant(default) == gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])
         texts = {dict(job.constants)["layout"].text for job in jobs}
         assert texts == {f"BlockedLayout([2], [{lanes}], [2], order=[0])"}
 

@@ -32,8 +32,9 @@ def rms_norm(x, weight, out, cols, stride_x_rows, stride_out_rows, eps, BLOCK: g
 
 
 @gluon.jit
-def copy(x, out, n, layout: gl.constexpr, BLOCK: gl.constexpr):
+def copy(x, out, n, layout: gl.constexpr, BLOCK: gl.constexpr, parent: gl.constexpr = TILE):
     i = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    gl.static_assert(parent.order == [1, 0])
     gl.store(out + i, gl.load(x + i, mask=i < n), mask=i < n)
 
 
