@@ -9,7 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from aot_emulator import EmulatorDriver, Options
+from click.testing import CliRunner
 
+from aot.cli import main
 from aot.compile.compiler import compile_job
 from aot.compile.constants import triton_constant
 from aot.compile.jobs import CompileJob
@@ -242,3 +244,20 @@ def test_an_architecture_that_a_kernel_does_not_support(
     assert result.exit_code == 1
     assert f"k.py:{place}: " in result.output and message in result.output
     assert "Traceback" not in result.output and "<unknown>" not in result.output
+
+
+# A first manifest
+
+
+def test_what_init_finds_of_buffer_loads_and_stores():
+    """Dims and roles of tensors whose accesses have offsets beside the pointer."""
+    kernels = [f"{FOLDER}/kernels.py:{name}" for name in ("rms_norm", "matmul")]
+    drafted = CliRunner().invoke(main, ["init", *kernels]).output
+    for line in (
+        "x: {shape: [rows, cols], dtype: T}",
+        "out: {shape: [rows, cols], dtype: T, role: output}",
+        "a: {shape: [m, k], dtype: T}",
+        "b: {shape: [k, n], dtype: T}",
+        "c: {shape: [m, n], dtype: T, role: output}",
+    ):
+        assert f"      {line}\n" in drafted
