@@ -18,7 +18,7 @@ from aot_runtime.errors import BundleError
 from .accesses import pointer_accesses, watched_stages
 from .constants import triton_constant
 from .descriptors import descriptor_fields, is_descriptor, run_time_arguments
-from .errors import CompileError, KernelFileError, is_interrupt
+from .errors import CompileError, KernelFileError, described, is_interrupt
 from .jobs import CompiledKernel, CompileJob, job_target
 from .kernargs import KernargField, kernarg_bytes, kernarg_layout
 from .kernel_source import sources_hash, split_function, tuple_classes
@@ -133,7 +133,7 @@ def ast_source(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFun
     source = _source_class(job, kernel)(
         kernel,
         nested_types(types, kernel.arg_names, classes),
-        constexprs={paths[name]: triton_constant(value) for name, value in constants.items()},
+        constexprs={paths[name]: _constant(value, name, job) for name, value in constants.items()},
         attrs={paths[name]: [list(hint) for hint in found] for name, found in hints.items() if name in paths},
     )
     _describe(source, job, hints)
@@ -152,6 +152,13 @@ def _describe(source: Any, job: CompileJob, hints: Mapping[str, Sequence[tuple[s
         positions = {name: position for position, name in enumerate(_arguments(job))}
         source.ones = [positions[name] for name, field in fields.items() if field.is_one]
         source.hints = {positions[name]: found for name, found in hints.items() if name in fields}
+
+
+def _constant(value: Any, name: str, job: CompileJob) -> Any:
+    try:
+        return triton_constant(value)
+    except Exception as error:  # of a layout's class
+        raise CompileError(f"parameter {name!r} of {job.function!r}: {value!r}: {described(error)}") from None
 
 
 def _source_class(job: CompileJob, kernel: JITFunction) -> type[ASTSource]:

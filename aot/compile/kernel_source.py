@@ -18,7 +18,7 @@ from aot.targets import Target
 from aot_runtime.contract.dtypes import SCALAR_TYPES
 
 from .autotuning import Autotuning, decorators_of
-from .constants import dtype_of
+from .constants import dtype_of, layout_of
 from .errors import CompileError, described, is_interrupt
 from .project import Project, project
 from .tuple_uses import TupleUse, tuple_uses
@@ -194,8 +194,8 @@ def _members(name: str, tuple_class: Any) -> tuple[Parameter, ...]:
 def _plain(default: Any) -> Any:
     """A default; of a `tl.constexpr`, what it holds."""
     value = getattr(default, "value", default)
-    if dtype := dtype_of(value):
-        return dtype
+    if constant := dtype_of(value) or layout_of(value):
+        return constant
     match value:
         case None | bool():
             return value

@@ -20,6 +20,14 @@ _SHAPES = ("broadcast_to", "expand_dims", "view", "reshape", "ravel", "trans", "
 _THROUGH = frozenset({"to", "cast", "abs", "int", "float", "bitcast", *_HINTS, *_SHAPES})
 """Functions and methods whose value is, for what is looked for here, their first argument."""
 _ATOMICS = frozenset(f"atomic_{name}" for name in ("add", "max", "min", "and", "or", "xor", "cas", "xchg"))
+_BUFFERS = {
+    "buffer_load": (READ, ("ptr", "offsets", "mask")),
+    "buffer_store": (WRITE, ("stored_value", "ptr", "offsets", "mask")),
+    "buffer_load_to_shared": (READ, ("dest", "ptr", "offsets", "mask")),
+    "global_load_to_shared": (READ, ("dest", "ptr", "mask")),
+    **{f"buffer_{name}": (UPDATE, ("ptr", "offsets", "value", "mask")) for name in _ATOMICS},
+}
+"""Accesses of Gluon that have offsets beside the pointer: what they do, and their first parameters."""
 _FRACTIONS = frozenset(
     ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "softmax", "tanh", "erf", "dot", "sum", "sin", "cos")
 )
@@ -237,6 +245,12 @@ class Expressions:
             mask = named.get("mask", given[2] if len(given) > 2 else None)
             self._access(WRITE, whole(first), mask)
             return Sum.number(0)
+        if name in _BUFFERS:
+            kind, parameters = _BUFFERS[name]
+            parts = dict(zip(parameters, given, strict=False)) | dict(named)
+            offsets = whole(parts["offsets"]) if "offsets" in parts else Sum.number(0)
+            pointer = whole(parts.get("ptr")).plus(offsets)
+            return self._access(kind, pointer, parts.get("mask"))
         if name in _ATOMICS:
             mask = named.get("mask", given[2] if len(given) > 2 else None)
             return self._access(UPDATE, whole(first), mask)

@@ -171,7 +171,7 @@ class WorkspaceSpec(Spec):
 
 class BindSpec(Spec):
     """A kernel parameter's value, with its type where the default is not right; a tensor, with the dims whose strides a
-    parameter that is a tuple has; a dtype; or a function, with the operands that it is called with besides."""
+    parameter that is a tuple has; a dtype; a layout; or a function, with the operands that it is also called with."""
 
     value: Expr | None = Field(None, description="Default where `dims` are given: the tensor of the parameter's name.")
     type: KernargTypeName | None = None
@@ -183,14 +183,15 @@ class BindSpec(Spec):
     )
     padding: Literal["zero", "nan"] = Field("zero", description="What such a descriptor loads past the tensor's ends.")
     dtype: Expr | None = Field(None, description="Of a constexpr that is a dtype: a dtype, or text that is one's name.")
+    layout: str | None = Field(None, description="Of a constexpr that is a layout of Gluon: a call of its class.")
     function: str | None = Field(None, pattern=KERNEL, description="path.py:function")
     operands: list[Expr] = Field([], description="Expressions, tensors, workspaces.")
 
     @model_validator(mode="after")
     def _one_kind(self) -> BindSpec:
-        kinds = (self.value is not None or self.dims is not None, self.dtype is not None, self.function is not None)
-        if sum(kinds) != 1:
-            raise ValueError("a mapping in `bind` has either `value` (or `dims`), `dtype` or `function`")
+        kinds = (self.dtype, self.layout, self.function)
+        if (self.value is not None or self.dims is not None) + sum(kind is not None for kind in kinds) != 1:
+            raise ValueError("a mapping in `bind` has one of `value` (or `dims`), `dtype`, `layout` and `function`")
         if (self.block or self.padding != "zero") and (self.value is None or self.dims is not None):
             raise ValueError("`block` and `padding` are those of a tensor, the `value`")
         if self.padding != "zero" and not self.block:

@@ -151,10 +151,11 @@ class Binder:
                 return Bound(parameter.name, "constexpr", constant=self._default(parameter))
             if given is None:
                 raise self._scope.unbound(parameter.name)
-        if isinstance(given, BindSpec) and given.dtype is not None:
+        if isinstance(given, BindSpec) and (given.dtype or given.layout) is not None:
+            kind = "dtype" if given.dtype is not None else "layout"
             raise self._scope.error(
                 self._scope.place(parameter.name),
-                f"a dtype is bound to '{parameter.name}', which is no constexpr: a kernel takes no dtype at run time",
+                f"a {kind} is bound to '{parameter.name}', which is no constexpr: a kernel takes no {kind} at run time",
             )
         if function_of(given):
             raise self._scope.error(
@@ -188,6 +189,8 @@ class Binder:
             return Bound(name, "constexpr", function=function)
         if isinstance(given, BindSpec) and given.dtype is not None:
             constant: Constant = self._scope.dtype(str(given.dtype), name, known)
+        elif isinstance(given, BindSpec) and given.layout is not None:
+            constant = self._scope.layout(given.layout, name, known, dict(variant.options))
         else:
             constant = self._scope.built(str(given.value if isinstance(given, BindSpec) else given), name, known)
         if fault := kind_fault(parameter, constant):

@@ -6,7 +6,7 @@ import ast
 import math
 from typing import Any
 
-from aot.compile.constants import Constant, Dtype
+from aot.compile.constants import Constant, Dtype, Layout
 from aot.compile.kernel_source import Parameter
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.records import Value
@@ -25,7 +25,7 @@ def is_plain(value: Any) -> bool:
     """Whether a default is a constant that a job can have."""
     if isinstance(value, tuple):
         return all(map(is_plain, value))
-    return value is None or isinstance(value, bool | int | float | str | Dtype)
+    return value is None or isinstance(value, bool | int | float | str | Dtype | Layout)
 
 
 def kind_fault(parameter: Parameter, constant: Constant) -> str:

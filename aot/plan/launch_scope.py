@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from aot.compile.constants import Dtype
+from aot.compile.constants import Dtype, Layout
 from aot.manifest.loading import Manifest
 from aot.manifest.schema import LaunchSpec
 from aot.manifest.yamlfile import Key, ManifestError
@@ -23,6 +23,7 @@ from .choices import Numbers, choice_numbers, number_of, with_numbers
 from .constants import constant_fault
 from .contract import positional
 from .kinds import with_derived_kinds
+from .layouts import planned_layout
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,13 @@ class LaunchScope:
                 self.place(name), f"parameter '{name}': '{text}' is {what}{nearest(str(dtype), known_dtypes)}"
             )
         return Dtype(TRITON_DTYPES[dtype])
+
+    def layout(self, text: str, name: str, known: Mapping[str, Any], options: Mapping[str, Any]) -> Layout:
+        """The layout of Gluon that a text is."""
+        try:
+            return planned_layout(text, lambda value: self.built(value, name, known), options)
+        except ValueError as error:
+            raise self.error(self.place(name), f"parameter '{name}': {error}") from None
 
     def chosen(self, value: Expression, name: str, known: Mapping[str, Any]) -> Expression:
         """The branch of a conditional that a variant has, where that is decided when it is built."""

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
 from aot_emulator import EmulatorDriver, Options
+from click.testing import CliRunner
 
+from aot.cli import main
+from aot.compile.compiler import compile_job
+from aot.compile.constants import triton_constant
+from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import load_kernel, source_hash
+from aot.manifest.loading import load_manifest
+from aot.plan.bundles import PlannedBundle, plan_bundle
+from aot.targets import parse_arch
 from aot_runtime import Device, open_bundle
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.records import GLOBAL_SCRATCH
@@ -18,7 +27,15 @@ from tests.support.building.builds import Project
 from tests.support.session_builds import ROOT, build_once
 
 FOLDER = ROOT / "tests/support/gluon"
-ON_AMD = "op=rms_norm|matmul"
+ON_AMD = "op=rms_norm|matmul|copy"
+
+
+def planned(arch: str) -> PlannedBundle:
+    return plan_bundle(load_manifest(FOLDER / "manifest.yaml"), parse_arch(arch), {}, False)
+
+
+def is_product(job: CompileJob) -> bool:
+    return job.function == "matmul" and ("a", "*fp16") in job.signature
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +63,41 @@ def test_a_product_with_mfma(bundle: Bundle, dtype: type):
         assert np.array_equal(bundle.matmul(a, b).astype(np.float64), exact.astype(dtype).astype(np.float64))
 
 
+def test_a_layout_that_the_manifest_gives(bundle: Bundle):
+    """And one that is a parameter's default."""
+    from triton.experimental.gluon import language as gl
+
+    x = np.arange(1500, dtype=np.float16)
+    assert np.array_equal(bundle.copy(x), x)
+    for arch, lanes in (("gfx942", 64), ("sm_90", 32)):
+        jobs = [job for job in planned(arch).jobs.values() if job.function == "copy"]
+        (default,) = {dict(job.constants)["parent"] for job in jobs}
+        assert triton_constant(default) == gl.BlockedLayout([1, 8], [8, 8], [4, 1], [1, 0])
+        texts = {dict(job.constants)["layout"].text for job in jobs}
+        assert texts == {f"BlockedLayout([2], [{lanes}], [2], order=[0])"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("BlockLayout([1])", "'BlockLayout' is no layout of Gluon; did you mean 'BlockedLayout'?"),
+        ("SliceLayout(0, gl.Blocked([1]))", "gl.Blocked"),
+        ("[1]", "'[1]' is no layout; these are: AutoLayout, "),
+        ("BlockedLayout([1], [lanes], [4], [0])", "'lanes' uses undefined name 'lanes'"),
+        ("BlockedLayout([n], [64], [4], [0])", "'n' is not known at build"),
+        ("BlockedLayout(*[1])", "the arguments of 'BlockedLayout' are written out"),
+        ("BlockedLayout([1)", "'BlockedLayout([1)' is no layout: write one as in Python"),
+        ("__import__('os').system('true')", "'system' is no layout of Gluon"),
+    ],
+)
+def test_what_is_no_layout(tmp_path: Path, text: str, message: str):
+    parameters = "x, out, n, factor, L: gluon.language.constexpr"
+    kernel = f"from triton.experimental import gluon\n@gluon.jit\ndef kernel({parameters}): 0\n"
+    manifest = MANIFEST.replace('"k.py:kernel"', f'"k.py:kernel", bind: {{L: {{layout: "{text}"}}}}')
+    output = Project(tmp_path, manifest, kernel).build("--dry-run").output
+    assert "m.yaml:" in output and message in output and "Traceback" not in output
+
+
 def test_what_warps_and_scratch_a_kernel_for_nvidia_has(tmp_path_factory: pytest.TempPathFactory):
     """The warps of each group are added up, and there is room for tensor maps that are made on the device."""
     folder = build_once(tmp_path_factory, FOLDER / "manifest.yaml", "op=scale,dtype=float16", "sm_90")
@@ -53,6 +105,12 @@ def test_what_warps_and_scratch_a_kernel_for_nvidia_has(tmp_path_factory: pytest
     assert (variant.num_warps, variant.warp_size) == (8, 32)
     assert (variant.global_scratch.bytes, variant.global_scratch.alignment) == (256, 128)
     assert GLOBAL_SCRATCH in [kernarg.name for kernarg in variant.kernargs]
+
+
+def test_options_that_only_triton_reads_change_nothing():
+    (job,) = (job for job in planned("gfx942").jobs.values() if is_product(job))
+    options = (("num_stages", 1), ("kpack", 2), ("matrix_instr_nonkdim", 32))
+    assert compile_job(replace(job, options=options, digest="")).image == compile_job(job).image
 
 
 # What the key covers
@@ -186,3 +244,20 @@ def test_an_architecture_that_a_kernel_does_not_support(
     assert result.exit_code == 1
     assert f"k.py:{place}: " in result.output and message in result.output
     assert "Traceback" not in result.output and "<unknown>" not in result.output
+
+
+# A first manifest
+
+
+def test_what_init_finds_of_buffer_loads_and_stores():
+    """Dims and roles of tensors whose accesses have offsets beside the pointer."""
+    kernels = [f"{FOLDER}/kernels.py:{name}" for name in ("rms_norm", "matmul")]
+    drafted = CliRunner().invoke(main, ["init", *kernels]).output
+    for line in (
+        "x: {shape: [rows, cols], dtype: T}",
+        "out: {shape: [rows, cols], dtype: T, role: output}",
+        "a: {shape: [m, k], dtype: T}",
+        "b: {shape: [k, n], dtype: T}",
+        "c: {shape: [m, n], dtype: T, role: output}",
+    ):
+        assert f"      {line}\n" in drafted

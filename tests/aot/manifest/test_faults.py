@@ -40,9 +40,9 @@ factor: {type: fp32, default: cols ** -0.5} -> @factor: {type: fp32, min: 2, max
 [{when: BLOCK == 64, options: {num_stages: 1}}] -> [@{when: BLOCK == 64}]
  -> S.overrides.0: an override has either `options` or `deny`
 k.py:scale_rows\n -> k.py:scale_rows\n        bind: {@x: {}}\n
- -> S.launches.0.bind.x: a mapping in `bind` has either `value` (or `dims`), `dtype` or `function`
+ -> S.launches.0.bind.x: a mapping in `bind` has one of `value` (or `dims`), `dtype`, `layout` and `function`
 k.py:scale_rows\n -> k.py:scale_rows\n        bind: {@x: {dtype: T, function: 'k.py:f'}}\n
- -> S.launches.0.bind.x: a mapping in `bind` has either `value` (or `dims`), `dtype` or `function`
+ -> S.launches.0.bind.x: a mapping in `bind` has one of `value` (or `dims`), `dtype`, `layout` and `function`
 k.py:scale_rows\n -> k.py:scale_rows\n        bind: {@x: {value: x, operands: [1]}}\n
  -> S.launches.0.bind.x: `operands` are those of a `function`
 k.py:scale_rows\n -> k.py:scale_rows\n        bind: {@x: {dims: [rows], type: i64}}\n

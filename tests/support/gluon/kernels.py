@@ -32,6 +32,13 @@ def rms_norm(x, weight, out, cols, stride_x_rows, stride_out_rows, eps, BLOCK: g
 
 
 @gluon.jit
+def copy(x, out, n, layout: gl.constexpr, BLOCK: gl.constexpr, parent: gl.constexpr = TILE):
+    i = gl.program_id(0) * BLOCK + gl.arange(0, BLOCK, layout=layout)
+    gl.static_assert(parent.order == [1, 0])
+    gl.store(out + i, gl.load(x + i, mask=i < n), mask=i < n)
+
+
+@gluon.jit
 def offsets_of(rows, cols, stride):
     return rows[:, None] * stride + cols[None, :]
 

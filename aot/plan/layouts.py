@@ -1,0 +1,66 @@
+"""Layouts of Gluon that are bound to constexpr parameters, written as in Python, with expressions for numbers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aot.compile.constants import LAYOUTS, Layout
+from aot_runtime.contract.expressions import nearest
+
+
+def planned_layout(text: str, value_of: Callable[[str], Any], options: Mapping[str, Any]) -> Layout:
+    """A layout whose every expression is replaced by its value.
+
+    Args:
+        text: as `BlockedLayout([1, 4], [8, warp_size // 8], [num_warps, 1], [1, 0])`; `gl.` before a name is passed
+            over.
+        value_of: the value of an expression.
+        options: compiler options, which may be named in expressions.
+
+    Raises:
+        ValueError: the text is no layout.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        raise ValueError(f"'{text}' is no layout: write one as in Python, BlockedLayout([1], [64], [4], [0])") from None
+    tree = _Options(options).visit(tree)
+    if not isinstance(tree, ast.Call):
+        raise ValueError(f"'{text}' is no layout; these are: {', '.join(LAYOUTS)}")
+    return Layout(ast.unparse(_layout(tree, value_of)))
+
+
+class _Options(ast.NodeTransformer):
+    """Puts the values of compiler options in place of their names."""
+
+    def __init__(self, options: Mapping[str, Any]):
+        self._options = options
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(self._options[node.id]) if node.id in self._options else node
+
+
+def _layout(call: ast.Call, value_of: Callable[[str], Any]) -> ast.expr:
+    name = ast.unparse(call.func).rpartition(".")[2]
+    if name not in LAYOUTS:
+        raise ValueError(f"'{name}' is no layout of Gluon{nearest(name, LAYOUTS)}")
+    if any(isinstance(argument, ast.Starred) for argument in call.args) or not all(key.arg for key in call.keywords):
+        raise ValueError(f"the arguments of '{name}' are written out, with no *")
+    return ast.Call(
+        ast.Name(name),
+        [_argument(argument, value_of) for argument in call.args],
+        [ast.keyword(key.arg, _argument(key.value, value_of)) for key in call.keywords],
+    )
+
+
+def _argument(node: ast.expr, value_of: Callable[[str], Any]) -> ast.expr:
+    match node:
+        case ast.Call(func=func) if ast.unparse(func).rpartition(".")[2] in LAYOUTS:
+            return _layout(node, value_of)
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return ast.List([_argument(item, value_of) for item in items])
+        case ast.Constant():
+            return node
+    return ast.Constant(value_of(ast.unparse(node)))
