@@ -150,6 +150,10 @@ class EmulatorDriver:
     def trim(self, device: int, keep: int) -> None:
         """Nothing to do: there is no pool."""
 
+    def memory_in_use(self, device: int) -> tuple[int, int]:
+        used = self.memory(device).used
+        return used, used
+
     def _free(self, call: str, device: int, address: int) -> None:
         memory = self._device(call, device).memory
         with self._lock:
