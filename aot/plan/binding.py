@@ -184,8 +184,8 @@ class Binder:
                 return Bound(name, "constexpr", constant=by_name[name])
             if parameter.has_default:
                 return Bound(name, "constexpr", constant=self._default(parameter))
-            if fault := self._config_without(name, variant):
-                raise fault
+            if without := self._config_without(name, variant):
+                raise without
             raise self._scope.error(
                 ("kernel",),
                 f"constexpr parameter '{name}' of the kernel is not bound: no axis, block or option of the config, or "
