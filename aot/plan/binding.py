@@ -19,6 +19,7 @@ from aot.compile.descriptors import descriptor_type
 from aot.compile.kernel_source import Parameter
 from aot.manifest.loading import Manifest
 from aot.manifest.schema import BindSpec, Expr, LaunchSpec, is_function
+from aot.manifest.yamlfile import ManifestError
 from aot_runtime.contract import records
 from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse, query_name
 
@@ -46,9 +47,11 @@ class Binder:
     def check(self) -> None:
         """Raise `ManifestError` for a `bind` entry or a block of a config that the kernel has no parameter for."""
         names = [item.name for parameter in self.parameters for item in (parameter, *parameter.members)]
-        for key in self._scope.launch.bind:
+        bind = self._scope.launch.bind
+        for before, key in zip(["", *bind], bind, strict=False):
             if key not in names:
-                raise self._scope.error(("bind", key), f"kernel has no parameter '{key}'{nearest(key, names)}")
+                hint = _comma_hint(before, bind.get(before), key) or nearest(key, names)
+                raise self._scope.error(("bind", key), f"kernel has no parameter '{key}'{hint}")
         constexprs = [parameter.name for parameter in self.parameters if parameter.constexpr]
         for config in self.op.launches[self.index].configs:
             for key in config.values:
@@ -69,14 +72,17 @@ class Binder:
         return LaunchScope(self.manifest, self.op, self.index)
 
     def bind(self, variant: VariantSpec) -> tuple[Bound, ...]:
-        """What every parameter is in a variant, in the kernel's order. Raises `ManifestError`."""
-        known = dict(variant.constants)
-        return tuple(
-            bound
-            for parameter in self.parameters
-            for item, value in self._parts(parameter)
-            for bound in self._bind_part(item, value, variant, known)
-        )
+        """What every parameter is in a variant, in the kernel's order. Raises `ManifestError`: all that is wrong."""
+        known, found, faults = dict(variant.constants), list[Bound](), list[str]()
+        for parameter in self.parameters:
+            try:
+                for item, value in self._parts(parameter):
+                    found += self._bind_part(item, value, variant, known)
+            except ManifestError as error:
+                faults += error.messages
+        if faults:
+            raise ManifestError(dict.fromkeys(faults))
+        return tuple(found)
 
     def _parts(self, parameter: Parameter) -> Iterable[tuple[Parameter, Value | None]]:
         """(parameter or member, what it is bound to or None)."""
@@ -179,6 +185,8 @@ class Binder:
                 return Bound(name, "constexpr", constant=by_name[name])
             if parameter.has_default:
                 return Bound(name, "constexpr", constant=self._default(parameter))
+            if without := self._config_without(name, variant):
+                raise without
             raise self._scope.error(
                 ("kernel",),
                 f"constexpr parameter '{name}' of the kernel is not bound: no axis, block or option of the config, or "
@@ -196,6 +204,16 @@ class Binder:
         if fault := kind_fault(parameter, constant):
             raise self._scope.error(self._scope.place(name), f"parameter '{name}': {fault}")
         return Bound(name, "constexpr", constant=constant)
+
+    def _config_without(self, name: str, variant: VariantSpec) -> ManifestError | None:
+        """The error of a config that gives a constexpr no value, where another config gives it one."""
+        configs = self.op.launches[self.index].configs
+        others = [config.name for config in configs if name in config.values]
+        if not others:
+            return None
+        config = configs[variant.config].name
+        message = f"config '{config}' gives constexpr parameter '{name}' no value, as config '{others[0]}' does"
+        return config_error(self.manifest, self.op.name, self.arch, self.index, config, "", message)
 
     def _bind_value(
         self,
@@ -303,6 +321,13 @@ class Binder:
                 "dtype, None or a tuple of these is allowed: bind the parameter",
             )
         return value
+
+
+def _comma_hint(before: str, value: Any, key: str) -> str:
+    """What to say where `key` is the rest of the expression of the entry before it: YAML parts braces at commas."""
+    if not (isinstance(value, str) and value.count("(") > value.count(")") and key.count(")") > key.count("(")):
+        return ""
+    return f': between braces an expression with a comma is quoted: {before}: "{value}, {key}"'
 
 
 def function_of(given: Any) -> str:

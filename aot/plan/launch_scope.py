@@ -12,6 +12,7 @@ from aot.manifest.loading import Manifest
 from aot.manifest.schema import LaunchSpec
 from aot.manifest.yamlfile import Key, ManifestError
 from aot_runtime.contract import records
+from aot_runtime.contract.arch import EXPRESSION_NAMES
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse
 from aot_runtime.contract.names import Scope, config_names
@@ -95,12 +96,23 @@ class LaunchScope:
     def check_names(self, value: Expression, name: str) -> None:
         if value.text in self._sound:
             return
+        if value.text in DTYPES:
+            text = f"'{value.text}' is a dtype: write {{dtype: {value.text}}}"
+            raise self.error(self.place(name), f"parameter '{name}': {text}")
+        if undefined := sorted(value.names - self.names.keys()):
+            text = f"'{value.text}' uses undefined name '{undefined[0]}'{self._meant(undefined[0])}"
+            raise self.error(self.place(name), f"parameter '{name}': {text}")
         try:
             value.check_names(self.names, self.tensors)
         except ExpressionError as error:
-            text = f"'{value.text}' is a dtype: write {{dtype: {value.text}}}" if value.text in DTYPES else error
-            raise self.error(self.place(name), f"parameter '{name}': {text}") from None
+            raise self.error(self.place(name), f"parameter '{name}': {error}") from None
         self._sound.add(value.text)
+
+    def _meant(self, name: str) -> str:
+        """A name that is close, of all that may be bound; else those that the op has, without the architecture's."""
+        every = [*self.tensors, *self.spaces, *self.names]
+        close = nearest(name, every)
+        return close if "did you mean" in close else nearest(name, [n for n in every if n not in EXPRESSION_NAMES])
 
     def parse(self, text: str, name: str) -> Expression:
         try:

@@ -15,26 +15,23 @@ from typing import Any
 
 import numpy as np
 
+from aot_emulator import statuses
+from aot_emulator.captures import Captures, Work
 from aot_emulator.isa.archs import ARCHS, Arch
 from aot_emulator.machine.launch_options import Options, options_of_environment
 from aot_emulator.machine.launch_records import Launch
 from aot_emulator.machine.loader import Kernel, Module
 from aot_emulator.profile.counters import Statistics
 from aot_emulator.state.device_memory import Memory
+from aot_emulator.statuses import call_error
 from aot_emulator.terminal import TerminalProgress
 from aot_emulator.watched_launch import run_launch
 from aot_runtime.device.drivers.base import DeviceProperties
-from aot_runtime.errors import BundleError, DeviceError, DeviceMemoryError, DriverCallError, MemoryAccessError
-
-_INVALID_VALUE, _OUT_OF_MEMORY = 1, 2
-_INVALID_DEVICE, _INVALID_IMAGE, _INVALID_HANDLE, _NOT_FOUND = 101, 200, 400, 500
-_CAPTURE_UNSUPPORTED = 900
+from aot_runtime.errors import BundleError, DeviceError, DeviceMemoryError, MemoryAccessError
 
 _MEMORY_BYTES = 64 << 30
 _ADDRESSES = 1 << 40
 """Size of each device's part of the address space."""
-
-Work = Callable[[], None]
 
 
 @dataclass
@@ -63,7 +60,7 @@ class PreparedEmulation:
     def run(self, stream: int) -> None:
         """Run the launch, or record it where `stream` is being captured. Raises `EmulationError`."""
         launch = Launch(self.kernel, self.grid, self.block, self.lds_bytes, bytes(self.kernargs))
-        self.driver.do(stream, lambda: self.driver.launch(self.device, launch))
+        self.driver.do("ModuleLaunchKernel", self.device, stream, lambda: self.driver.launch(self.device, launch))
 
 
 class EmulatorDriver:
@@ -98,7 +95,7 @@ class EmulatorDriver:
         self._modules: dict[int, Module] = {}
         self._functions: dict[int, tuple[int, Kernel]] = {}
         self._streams: dict[int, int] = {}
-        self._captures: dict[int, list[Work]] = {}
+        self._captures = Captures()
         self._graphs: dict[int, list[Work]] = {}
         self._events: dict[int, _Event] = {}
 
@@ -123,6 +120,7 @@ class EmulatorDriver:
     # Memory
 
     def allocate(self, device: int, nbytes: int, stream: int) -> int:
+        self._captures.refuse("MallocAsync", device, stream)
         return self._allocate("MallocAsync", device, nbytes)
 
     def allocate_now(self, device: int, nbytes: int) -> int:
@@ -134,9 +132,12 @@ class EmulatorDriver:
             try:
                 return memory.allocate(nbytes)
             except MemoryError as error:
-                raise DeviceMemoryError(call, _OUT_OF_MEMORY, "emulatorErrorOutOfMemory", str(error)) from None
+                raise DeviceMemoryError(
+                    call, statuses.OUT_OF_MEMORY, statuses.CODES[statuses.OUT_OF_MEMORY], str(error)
+                ) from None
 
     def free(self, device: int, address: int, stream: int) -> None:
+        self._captures.refuse("FreeAsync", device, stream)
         self._free("FreeAsync", device, address)
 
     def free_now(self, device: int, address: int) -> None:
@@ -149,19 +150,23 @@ class EmulatorDriver:
     def trim(self, device: int, keep: int) -> None:
         """Nothing to do: there is no pool."""
 
+    def memory_in_use(self, device: int) -> tuple[int, int]:
+        used = self.memory(device).used
+        return used, used
+
     def _free(self, call: str, device: int, address: int) -> None:
         memory = self._device(call, device).memory
         with self._lock:
             try:
                 memory.free(address)
             except MemoryAccessError as error:
-                raise _error(call, _INVALID_VALUE, error.message) from None
+                raise call_error(call, statuses.INVALID_VALUE, error.message) from None
 
     def _on_memory(self, call: str, device: int, work: Callable[[Memory], Any]) -> Any:
         try:
             return work(self._device(call, device).memory)
         except MemoryAccessError as error:
-            raise _error(call, _INVALID_VALUE, error.message) from None
+            raise call_error(call, statuses.INVALID_VALUE, error.message) from None
 
     def copy_to_device(self, device: int, address: int, host: int, nbytes: int, stream: int) -> None:
         content = _host_bytes(host, nbytes).copy() if self.is_capturing(device, stream) else _host_bytes(host, nbytes)
@@ -169,27 +174,27 @@ class EmulatorDriver:
         def copy() -> None:
             self._on_memory("MemcpyHtoD", device, lambda memory: memory.write(address, nbytes, content))
 
-        self.do(stream, copy)
+        self.do("MemcpyHtoD", device, stream, copy)
 
     def copy_to_host(self, device: int, host: int, address: int, nbytes: int, stream: int) -> None:
         def copy() -> None:
             found = self._on_memory("MemcpyDtoH", device, lambda memory: memory.bytes_at(address, nbytes))
             _host_bytes(host, nbytes)[:] = found
 
-        self.do(stream, copy)
+        self.do("MemcpyDtoH", device, stream, copy)
 
     def fill(self, device: int, address: int, byte: int, nbytes: int, stream: int) -> None:
         def fill() -> None:
             self._on_memory("Memset", device, lambda memory: memory.write(address, nbytes, byte))
 
-        self.do(stream, fill)
+        self.do("Memset", device, stream, fill)
 
     def device_of(self, address: int) -> int:
         device = address // _ADDRESSES - 1
         if 0 <= device < len(self._devices):
             self._on_memory("PointerGetAttributes", device, lambda memory: memory.find(address))
             return device
-        raise _error("PointerGetAttributes", _INVALID_VALUE, f"{address:#x} is not device memory")
+        raise call_error("PointerGetAttributes", statuses.INVALID_VALUE, f"{address:#x} is not device memory")
 
     # Code
 
@@ -198,7 +203,7 @@ class EmulatorDriver:
         try:
             return self._register(self._modules, Module(image, found.arch, found.memory))
         except BundleError as error:
-            raise _error("ModuleLoadData", _INVALID_IMAGE, str(error)) from None
+            raise call_error("ModuleLoadData", statuses.INVALID_IMAGE, str(error)) from None
 
     def unload_module(self, device: int, module: int) -> None:
         self._find("ModuleUnload", self._modules, module).unload()
@@ -211,14 +216,16 @@ class EmulatorDriver:
         try:
             kernel = found.kernel(symbol)
         except BundleError as error:
-            raise _error("ModuleGetFunction", _NOT_FOUND, str(error)) from None
+            raise call_error("ModuleGetFunction", statuses.NOT_FOUND, str(error)) from None
         self._check_lds("ModuleGetFunction", device, kernel, lds_bytes)
         return self._register(self._functions, (module, kernel))
 
     def _check_lds(self, call: str, device: int, kernel: Kernel, lds_bytes: int) -> int:
         total, most = kernel.metadata.static_lds_bytes + lds_bytes, self._device(call, device).arch.lds_bytes
         if not 0 <= lds_bytes <= total <= most:
-            raise _error(call, _INVALID_VALUE, f"{kernel.symbol} needs {total} bytes of LDS, a workgroup has {most}")
+            raise call_error(
+                call, statuses.INVALID_VALUE, f"{kernel.symbol} needs {total} bytes of LDS, a workgroup has {most}"
+            )
         return total
 
     def prepare(
@@ -229,9 +236,9 @@ class EmulatorDriver:
         _, kernel = self._find("ModuleLaunchKernel", self._functions, function)
         most = kernel.metadata.max_workgroup_size
         if not 0 < block <= most or min(grid) <= 0 or math.prod(grid) >= 1 << 32:
-            raise _error(
+            raise call_error(
                 "ModuleLaunchKernel",
-                _INVALID_VALUE,
+                statuses.INVALID_VALUE,
                 f"{kernel.symbol}: {block} threads in a grid of {grid}; allowed: 1 to {most}, one workgroup or more",
             )
         total = self._check_lds("ModuleLaunchKernel", device, kernel, lds_bytes)
@@ -269,22 +276,21 @@ class EmulatorDriver:
         self._find("StreamDestroy", self._streams, stream)
         with self._lock:
             del self._streams[stream]
-            self._captures.pop(stream, None)
+            self._captures.drop(stream)
 
     def synchronize(self, device: int, stream: int) -> None:
         if stream:
             self._find("StreamSynchronize", self._streams, stream)
-        if stream in self._captures:
-            raise _error("StreamSynchronize", _CAPTURE_UNSUPPORTED, "the stream is being captured")
+        self._captures.refuse("StreamSynchronize", device, stream)
 
-    def do(self, stream: int, work: Work) -> None:
+    def do(self, call: str, device: int, stream: int, work: Work) -> None:
         """Do some work of a stream now, or record it where the stream is being captured."""
         if stream:
-            self._find("StreamGetDevice", self._streams, stream)
-        capture = self._captures.get(stream)
-        if capture is not None:
-            capture.append(work)
+            self._find(call, self._streams, stream)
+        if stream in self._captures:
+            self._captures.add(stream, work)
         else:
+            self._captures.refuse(call, device, stream)
             work()
 
     # Events
@@ -304,7 +310,7 @@ class EmulatorDriver:
         def record() -> None:
             found.time = time.perf_counter()
 
-        self.do(stream, record)
+        self.do("EventRecord", device, stream, record)
 
     def synchronize_event(self, device: int, event: int) -> None:
         self._find("EventSynchronize", self._events, event)
@@ -315,7 +321,7 @@ class EmulatorDriver:
     def elapsed_ms(self, device: int, start: int, end: int) -> float:
         times = [self._find("EventElapsedTime", self._events, event).time for event in (start, end)]
         if times[0] is None or times[1] is None:
-            raise _error("EventElapsedTime", _INVALID_HANDLE, "an event was not recorded")
+            raise call_error("EventElapsedTime", statuses.INVALID_HANDLE, "an event was not recorded")
         return 1e3 * (times[1] - times[0])
 
     # Graphs
@@ -325,19 +331,16 @@ class EmulatorDriver:
 
     def begin_capture(self, device: int, stream: int) -> None:
         self._find("StreamBeginCapture", self._streams, stream)
-        if stream in self._captures:
-            raise _error("StreamBeginCapture", _CAPTURE_UNSUPPORTED, "the stream is being captured already")
-        self._captures[stream] = []
+        self._captures.begin(device, stream)
 
     def end_capture(self, device: int, stream: int) -> int:
-        work = self._find("StreamEndCapture", self._captures, stream)
         with self._lock:
-            del self._captures[stream]
+            work = self._captures.end(stream)
         return self._register(self._graphs, work)
 
     def launch_graph(self, device: int, graph: int, stream: int) -> None:
         for work in self._find("GraphLaunch", self._graphs, graph):
-            self.do(stream, work)
+            self.do("GraphLaunch", device, stream, work)
 
     def destroy_graph(self, device: int, graph: int) -> None:
         self._find("GraphExecDestroy", self._graphs, graph)
@@ -349,7 +352,7 @@ class EmulatorDriver:
     def _device(self, call: str, device: int) -> _Device:
         if 0 <= device < len(self._devices):
             return self._devices[device]
-        raise _error(call, _INVALID_DEVICE, f"there is no device {device}; there are {len(self._devices)}")
+        raise call_error(call, statuses.INVALID_DEVICE, f"there is no device {device}; there are {len(self._devices)}")
 
     def _register(self, table: dict[int, Any], thing: Any) -> int:
         with self._lock:
@@ -362,21 +365,7 @@ class EmulatorDriver:
         try:
             return table[handle]
         except KeyError:
-            raise _error(call, _INVALID_HANDLE, f"{handle:#x} is no handle of its kind") from None
-
-
-_CODES = {
-    _INVALID_VALUE: "emulatorErrorInvalidValue",
-    _INVALID_DEVICE: "emulatorErrorInvalidDevice",
-    _INVALID_IMAGE: "emulatorErrorInvalidImage",
-    _INVALID_HANDLE: "emulatorErrorInvalidHandle",
-    _NOT_FOUND: "emulatorErrorNotFound",
-    _CAPTURE_UNSUPPORTED: "emulatorErrorStreamCaptureUnsupported",
-}
-
-
-def _error(call: str, status: int, meaning: str) -> DriverCallError:
-    return DriverCallError(call, status, _CODES[status], meaning)
+            raise call_error(call, statuses.INVALID_HANDLE, f"{handle:#x} is no handle of its kind") from None
 
 
 def _host_bytes(host: int, nbytes: int) -> Any:

@@ -130,6 +130,32 @@ def test_flipped_bits_never_reach_this_process():
     assert {"ran", "MemoryAccessError", "UnsupportedInstructionError"} <= outcomes
 
 
+def test_a_broken_capture_is_an_error():
+    """Nothing goes to the default stream while another is captured, and nothing waits for that one."""
+    driver, data = EmulatorDriver(), np.zeros(64, np.uint8)
+    stream, other, address = driver.create_stream(0), driver.create_stream(0), driver.allocate(0, 64, 0)
+    event = driver.create_event(0)
+    for use, code in (
+        (lambda: driver.allocate(0, 64, stream), "emulatorErrorStreamCaptureUnsupported"),
+        (lambda: driver.synchronize(0, stream), "emulatorErrorStreamCaptureUnsupported"),
+        (lambda: driver.allocate(0, 64, 0), "emulatorErrorStreamCaptureImplicit"),
+        (lambda: driver.fill(0, address, 0, 64, 0), "emulatorErrorStreamCaptureImplicit"),
+        (lambda: driver.copy_to_host(0, data.ctypes.data, address, 64, 0), "emulatorErrorStreamCaptureImplicit"),
+        (lambda: driver.record_event(0, event, 0), "emulatorErrorStreamCaptureImplicit"),
+        (lambda: driver.synchronize(0, 0), "emulatorErrorStreamCaptureImplicit"),
+        (lambda: driver.free(0, address, 0), "emulatorErrorStreamCaptureImplicit"),
+    ):
+        driver.begin_capture(0, stream)
+        with pytest.raises(DriverCallError, match=code):
+            use()
+        with pytest.raises(DriverCallError, match="emulatorErrorStreamCaptureInvalidated"):
+            driver.end_capture(0, stream)
+        assert not driver.is_capturing(0, stream)
+    driver.begin_capture(0, stream)
+    driver.fill(0, address, 1, 64, other), driver.synchronize(0, other), driver.allocate(1, 64, 0)
+    driver.launch_graph(0, driver.end_capture(0, stream), stream)
+
+
 def test_handles_and_memory_are_checked():
     driver = EmulatorDriver()
     address = driver.allocate(0, 100, 0)

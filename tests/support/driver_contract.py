@@ -163,6 +163,15 @@ def an_event_without_a_time_is_an_error(driver: GpuDriver) -> None:
         driver.elapsed_ms(0, start, end)
 
 
+def memory_in_use_is_what_was_allocated(driver: GpuDriver) -> None:
+    before = driver.memory_in_use(0)
+    with allocated(driver, MANY):
+        held, used = driver.memory_in_use(0)
+        assert held >= used >= before[1] + MANY
+    driver.synchronize(0, 0)
+    assert driver.memory_in_use(0)[1] == before[1]
+
+
 def capture_records_and_replays(driver: GpuDriver) -> None:
     with new_stream(driver) as stream, allocated(driver, 1024, stream) as address:
         driver.fill(0, address, 1, 1024, stream)
@@ -264,6 +273,7 @@ CHECKS: dict[str, Callable[[GpuDriver], None]] = {
         streams_are_ordered_with_the_default_stream,
         streams_and_events,
         an_event_without_a_time_is_an_error,
+        memory_in_use_is_what_was_allocated,
         capture_records_and_replays,
         memory_can_be_had_during_any_capture,
         too_much_memory_is_a_memory_error,

@@ -77,6 +77,11 @@ class Memory:
         self._allocations.insert(at, allocation)
         return allocation.base
 
+    @property
+    def used(self) -> int:
+        """Bytes that allocations take, each rounded up to a multiple of the alignment."""
+        return self._used
+
     def stop_tracking(self) -> None:
         """Take everything for written from now on."""
         if self.tracked:

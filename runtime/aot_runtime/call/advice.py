@@ -1,74 +1,192 @@
-"""What to do about a call that nothing was built for: the nearest that is built, and which arguments decide."""
+"""What to do about a call that nothing was built for: which arguments to change for one that something was built for.
+
+The arguments that decide the axes are changed, one by one, two by two and three by three, and what the contract makes
+of them is looked up as it is for any call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import combinations, islice
+from math import comb, prod
 from typing import Any
 
-from aot_runtime.contract.dtypes import OTHER_FLOAT8
-from aot_runtime.contract.expressions import parse
-from aot_runtime.contract.names import Scope, axis_names
-from aot_runtime.contract.records import Op, Value, Variant
+import msgspec
+
+from aot_runtime.contract.dtypes import DTYPES, OTHER_FLOAT8
+from aot_runtime.contract.expressions import parse, query_name
+from aot_runtime.contract.names import Scope, axis_names, stride_position
+from aot_runtime.contract.records import Op, Scalar, Variant
 
 _MOST = 3
-"""Neighbours that are told."""
+"""Ways out that are told."""
+_TRIED = 1500
+"""Calls that are looked up for a number of changed arguments, at most."""
+
+Fits = Callable[[Mapping[str, Any], bool], bool]
+"""Whether something is built for a call whose names have these values, if it may be taken for an aligned one."""
 
 
-def advice(
-    op: Op,
-    variants: Iterable[Variant],
-    asked: Iterable[tuple[int, Mapping[str, Value]]],
-    misaligned: Iterable[str],
-    names: Mapping[str, Any],
-) -> list[str]:
-    """Lines for the error of a call.
+class _Change(msgspec.Struct, frozen=True):
+    """Another value of an argument: in words, and what it makes of the names. subject: the argument, in words too."""
 
-    Args:
-        asked: (launch, the values of its axes) of what is not built.
-        misaligned: why the aligned specialisation does not serve it.
-        names: dims, scalars and dtype variables of the call.
-    """
+    subject: str
+    value: str
+    names: dict[str, Any]
+    aligns: bool = False
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """The call: `names` has the value of every name, `given` the tensors, `misaligned` why it is no aligned one."""
+
+    names: Mapping[str, Any]
+    given: Collection[str]
+    misaligned: tuple[str, ...]
+
+
+def advice(op: Op, variants: Iterable[Variant], asked: Asked, fits: Fits) -> list[str]:
+    """Lines for the error of a call."""
     built = list(variants)
-    lines: list[str] = []
-    for launch, values in asked:
-        points = {tuple(v.axis_values[name] for name in values): None for v in built if v.launch == launch}
-        if tuple(values.values()) in points:
-            lines += (f"it is built for aligned calls only: {reason}" for reason in misaligned)
-        lines += _nearest(op, tuple(values.items()), points)
-    return [*dict.fromkeys(lines), *_float8(op, built, names)]
+    if asked.misaligned and fits(asked.names, True):
+        return [f"it is built for aligned calls only: {reason}" for reason in asked.misaligned]
+    changes = list(islice(_changes(op, built, asked), _TRIED))
+    tried = (_ways(changes, count, asked, fits) for count in (1, 2, 3) if comb(len(changes), count) <= _TRIED)
+    ways = next(filter(None, tried), [])
+    lines = [f"it is built for the same call with {way}" for way in ways[:_MOST]]
+    lines += [f"and for {len(ways) - _MOST} others that are as near"] if len(ways) > _MOST else []
+    if not ways and (deciding := _deciding(op, asked.given)):
+        lines = [f"what is built is decided by {deciding}"]
+    return [*lines, *_float8(op, built, asked.names)]
 
 
-def _nearest(op: Op, asked: tuple[tuple[str, Value], ...], points: Iterable[tuple[Value, ...]]) -> Iterator[str]:
-    """Of each point that differs from what is asked in the fewest axes: where, and what decides there."""
-    changes = [
-        {name: there for (name, value), there in zip(asked, point, strict=True) if there != value} for point in points
+def _ways(changes: list[_Change], count: int, asked: Asked, fits: Fits) -> list[str]:
+    """The changes of `count` arguments that lead to something built, in words."""
+    found: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for group in combinations(changes, count):
+        subjects = tuple(change.subject for change in group)
+        names = {name: value for change in group for name, value in change.names.items()}
+        aligned = not asked.misaligned or any(change.aligns for change in group)
+        if len({*subjects}) == count and fits({**asked.names, **names}, aligned):
+            found.setdefault(subjects, []).append(tuple(change.value for change in group))
+    return [way for subjects, values in found.items() for way in _told(subjects, values)]
+
+
+def _told(subjects: tuple[str, ...], found: list[tuple[str, ...]]) -> Iterator[str]:
+    """The values of the same arguments together, where each goes with each."""
+    values = [tuple(dict.fromkeys(column)) for column in zip(*found, strict=True)]
+    together = [tuple((value,) for value in row) for row in found]
+    for row in [values] if prod(map(len, values)) == len(found) else together:
+        yield " and ".join(subject + " or ".join(words) for subject, words in zip(subjects, row, strict=True))
+
+
+# What an argument could be instead
+
+
+def _changes(op: Op, built: list[Variant], asked: Asked) -> Iterator[_Change]:
+    read = _read(op, [name for name in axis_names(op) if name not in op.dtypes])
+    if asked.misaligned:
+        yield _Change("aligned arguments", f" ({'; '.join(asked.misaligned)})", {}, aligns=True)
+    for variable in op.dtypes:
+        yield from _dtypes(op, variable, built, asked)
+    for scalar in op.scalars:
+        if scalar.name in read:
+            for value in _values(op, scalar, built, asked.names[scalar.name]):
+                yield _Change(f"{scalar.name}=", str(value), {scalar.name: value})
+    yield from _optional(op, read, asked)
+    yield from _innermost(op, asked)
+    limits = {limit.name: (limit.min, limit.max) for limit in op.dims}
+    for name, source in Scope.of(op).dims.items():
+        low, high = limits.get(name, (1, 2**31 - 1))
+        if name in read and source.tensor in asked.given:
+            for value in _numbers(op, name, built):
+                if value != asked.names[name] and low <= value <= high:
+                    yield _Change(f"{name} (dim {source.position} of {source.tensor}) of ", str(value), {name: value})
+
+
+def _dtypes(op: Op, variable: str, built: list[Variant], asked: Asked) -> Iterator[_Change]:
+    """The other dtypes of a variable that are built."""
+    there = {variant.axis_values[variable] for variant in built}
+    tensors = [item.name for item in op.tensors if item.dtype == variable]
+    subject = ", ".join(item.name for item in op.tensors if item.name in asked.given and item.name in tensors)
+    for dtype in op.dtypes[variable]:
+        if dtype in there and dtype != asked.names[variable]:
+            sizes = {query_name("elsize", item): DTYPES[dtype] for item in (variable, *tensors)}
+            yield _Change(f"{subject} of ", dtype, {variable: dtype, **sizes})
+
+
+def _values(op: Op, scalar: Scalar, built: list[Variant], given: Any) -> Iterator[Any]:
+    """What else a scalar can be: the values that tell apart what is built."""
+    if scalar.type in ("flag", "i1"):
+        yield not given
+    elif scalar.type == "choice":
+        yield from (choice for choice in scalar.choices if choice != given)
+    else:
+        for value in dict.fromkeys([*_literal(scalar.default), *_numbers(op, scalar.name, built), 0]):
+            low, high = scalar.min, scalar.max
+            if value != given and (low is None or value >= low) and (high is None or value <= high):
+                yield value
+
+
+def _literal(text: str) -> list[int]:
+    try:
+        return [int(text)]
+    except ValueError:
+        return []
+
+
+def _numbers(op: Op, name: str, built: list[Variant]) -> list[int]:
+    """The values of the axes that follow from a dim or scalar."""
+    axes = [axis.name for axis in op.axes if name in _read(op, [axis.name])]
+    found = {variant.axis_values[axis] for axis in axes for variant in built}
+    return sorted(value for value in found if isinstance(value, int) and not isinstance(value, bool))
+
+
+def _optional(op: Op, read: Collection[str], asked: Asked) -> Iterator[_Change]:
+    for tensor in op.tensors:
+        if tensor.optional and query_name("given", tensor.name) in read:
+            there = tensor.name in asked.given
+            yield _Change(f"{'no ' * there}{tensor.name}", "", {query_name("given", tensor.name): not there})
+
+
+def _innermost(op: Op, asked: Asked) -> Iterator[_Change]:
+    """Another dim with stride 1."""
+    for tensor in op.tensors:
+        dims = [*map(str, range(len(tensor.shape))), *(dim.extent for dim in tensor.shape)]
+        queries = {query_name("innermost", tensor.name, dim): dim for dim in dims}
+        there = {name: stride_position(tensor, dim) for name, dim in queries.items() if name in asked.names}
+        for position in tensor.innermost if there and tensor.name in asked.given else ():
+            names = {name: place == position for name, place in there.items()}
+            if any(asked.names[name] != value for name, value in names.items()):
+                yield _Change(f"stride 1 in dim {position} of {tensor.name}", "", names)
+
+
+# What decides
+
+
+def _read(op: Op, names: Iterable[str]) -> set[str]:
+    """All that axes follow from: names of the call, and queries by their `query_name`."""
+    texts = {axis.name: axis.pick for axis in op.axes} | {item.name: item.value for item in op.derived}
+    todo, seen = list(names), set[str]()
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            expression = parse(texts.get(name, "0"))
+            todo += [*expression.names, *(query_name(*query) for query in expression.queries)]
+    return seen
+
+
+def _deciding(op: Op, given: Collection[str]) -> str:
+    """The arguments and dims that decide which variant a call gets."""
+    read = _read(op, axis_names(op))
+    typed = [item.name for item in op.tensors if item.name in given and item.dtype in op.dtypes]
+    dims = [
+        f"{name} (dim {source.position} of {source.tensor})"
+        for name, source in Scope.of(op).dims.items()
+        if name in read
     ]
-    fewest = min((len(change) for change in changes if change), default=0)
-    nearest = [change for change in changes if len(change) == fewest > 0]
-    for change in nearest[:_MOST]:
-        told = ", ".join(f"{name}={value} ({_source(op, name)})" for name, value in change.items())
-        yield f"built is the same with {told}"
-    if len(nearest) > _MOST:
-        yield f"and {len(nearest) - _MOST} others that are as near"
-
-
-def _source(op: Op, name: str) -> str:
-    """What of a call decides the value of an axis or dtype variable."""
-    if name in op.dtypes:
-        return f"the dtype of {' and '.join(tensor.name for tensor in op.tensors if tensor.dtype == name)}"
-    axis = next(axis for axis in op.axes if axis.name == name)
-    rule = axis.pick if axis.rule == "equal" else f"the {_WORDS[axis.rule]} {axis.pick}"
-    return "; ".join([f"picked by {rule}", *_meanings(op, axis.pick)])
-
-
-_WORDS = {">=": "smallest >=", ">": "smallest >", "<=": "largest <=", "<": "largest <"}
-
-
-def _meanings(op: Op, text: str) -> Iterator[str]:
-    """Where each dim of an expression comes from."""
-    dims = Scope.of(op).dims
-    for name in sorted(parse(text).names & dims.keys()):
-        yield f"{name} is dim {dims[name].position} of {dims[name].tensor}"
+    scalars = [scalar.name for scalar in op.scalars if scalar.name in read]
+    return ", ".join([*([f"the dtype of {', '.join(typed)}"] if typed else []), *scalars, *dims])
 
 
 def _float8(op: Op, built: list[Variant], names: Mapping[str, Any]) -> Iterator[str]:

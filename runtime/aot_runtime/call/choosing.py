@@ -14,9 +14,9 @@ from aot_runtime.contract.evaluation import Evaluator, evaluator
 from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.names import axis_names, config_names
 from aot_runtime.contract.records import Axis, Launch, Op, Value, Variant
-from aot_runtime.errors import NoVariantError
+from aot_runtime.errors import AotError, NoVariantError
 
-from .advice import advice
+from .advice import Asked, advice
 from .checking import Call
 from .decision import AxisChoice, ConfigChoice, Decision, LaunchDecision
 from .rules import Rules, pick_value
@@ -51,6 +51,8 @@ class Choosing:
             (item.launch, tuple(item.axis_values[name] for name in self.axis_names), item.aligned, item.config): item
             for item in variants
         }
+        self.required = [evaluator(text) for text in op.require]
+        self.derived = [(item.name, evaluator(item.value)) for item in op.derived]
         self.axes: list[tuple[Axis, Evaluator]] = [(axis, evaluator(axis.pick)) for axis in op.axes]
         self.launches = [self._launch(index, launch, kernargs[index]) for index, launch in enumerate(op.launches)]
         self.workspaces = [(space, tuple(evaluator(extent) for extent in space.shape)) for space in op.workspace]
@@ -75,15 +77,14 @@ class Choosing:
         """
         misaligned = self.rules.misalignment(call.layouts, {name: call.names[name] for name in self.op.divisible})
         tried: list[str] = []
-        asked: list[tuple[int, Mapping[str, Value]]] = []
         for aligned in (False,) if misaligned else (True, False):
             names = {**call.names, "aligned": aligned}
             axes = self._pick_axes(names, tried)
-            launches = None if axes is None else self._choose_launches(names, tried, asked)
+            launches = None if axes is None else self._choose_launches(names, tried)
             if axes is not None and launches is not None:
                 layouts = {name: layout for name, layout in call.layouts.items() if layout is not None}
                 return self._decision(names, misaligned, layouts, launches, axes)
-        raise no_variant(self.op, self.table.values(), tried, asked, misaligned, call.names)
+        raise self._no_variant(call, tried, misaligned)
 
     def _pick_axes(self, names: dict[str, Any], tried: list[str]) -> tuple[AxisChoice, ...] | None:
         """The value of each axis, put into `names`; None, and why in `tried`, where some axis has none."""
@@ -99,10 +100,8 @@ class Choosing:
             names[axis.name] = value
         return tuple(choices)
 
-    def _choose_launches(
-        self, names: Mapping[str, Any], tried: list[str], asked: list[tuple[int, Mapping[str, Value]]]
-    ) -> tuple[LaunchDecision, ...] | None:
-        """Every launch that is made; None where nothing is built for one of them, put into `tried` and `asked`."""
+    def _choose_launches(self, names: Mapping[str, Any], tried: list[str]) -> tuple[LaunchDecision, ...] | None:
+        """Every launch that is made; None where nothing is built for one of them, put into `tried`."""
         axis_values = tuple(names[name] for name in self.axis_names)
         chosen = []
         for item in self.launches:
@@ -113,7 +112,6 @@ class Choosing:
             if variant is None:
                 shown = ", ".join(f"{name}={names[name]}" for name in self.axis_names)
                 tried.append(f"{item.launch.kernel}[{shown}], aligned={names['aligned']}: not built")
-                asked.append((item.index, dict(zip(self.axis_names, axis_values, strict=True))))
                 return None
             known = {**names, **item.common[configs[-1].number]}
             x, y, z = (extent(known) for extent in item.grid)
@@ -147,24 +145,34 @@ class Choosing:
         )
         return Decision(names, names["aligned"], misaligned, layouts, spaces, launches, axes)
 
+    def _no_variant(self, call: Call, tried: list[str], misaligned: tuple[str, ...]) -> NoVariantError:
+        """The error of a call that the contract allows and nothing was built for."""
+        op, built = self.op, list(self.table.values())
+        there = {name: sorted({v.axis_values[name] for v in built}, key=str) for name in self.axis_names}
+        listed = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in there.items())
+        given = [name for name, layout in call.layouts.items() if layout is not None]
+        asked = Asked(call.names, [t.name for t in op.tensors if t.name in given and t.role != "output"], misaligned)
+        lines = [
+            f"{op.name}: no variant of this bundle fits the call:",
+            *tried,
+            f"built: {listed}",
+            *(f"left out: {item.when}: {item.reason}" for item in op.denied),
+            *(f"advice: {line}" for line in advice(op, built, asked, self._fits)),
+        ]
+        return NoVariantError("\n  ".join(lines))
 
-def no_variant(
-    op: Op,
-    variants: Iterable[Variant],
-    tried: list[str],
-    asked: Iterable[tuple[int, Mapping[str, Value]]],
-    misaligned: Iterable[str],
-    names: Mapping[str, Any],
-) -> NoVariantError:
-    """The error of a call that the contract allows and nothing was built for. names: the values that it has."""
-    built = list(variants)
-    there = {name: sorted({v.axis_values[name] for v in built}, key=str) for name in axis_names(op)}
-    listed = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in there.items())
-    lines = [
-        f"{op.name}: no variant of this bundle fits the call:",
-        *tried,
-        f"built: {listed}",
-        *(f"left out: {item.when}: {item.reason}" for item in op.denied),
-        *(f"advice: {line}" for line in advice(op, built, asked, misaligned, names)),
-    ]
-    return NoVariantError("\n  ".join(lines))
+    def _fits(self, names: Mapping[str, Any], may_be_aligned: bool) -> bool:
+        """Whether the contract allows a call with these names, and all that it launches is built."""
+        try:
+            if not all(holds(names) for holds in self.required):
+                return False
+            known = dict(names)
+            for name, value in self.derived:
+                known[name] = value(known)
+            for aligned in (True, False) if may_be_aligned else (False,):
+                values = {**known, "aligned": aligned}
+                if self._pick_axes(values, []) is not None and self._choose_launches(values, []) is not None:
+                    return True
+        except (AotError, ArithmeticError, TypeError):
+            pass  # the changed arguments make no call
+        return False

@@ -66,6 +66,11 @@ def summary(op: Op) -> str:
 
 # What help shows
 
+_STREAM = (
+    "stream: a Stream, a stream of torch or cupy, an object with __cuda_stream__, an integer handle, or None for the "
+    "default stream."
+)
+
 
 def docstring(op: Op) -> str:
     """What `help(bundle.op)` shows: the contract in words."""
@@ -75,7 +80,7 @@ def docstring(op: Op) -> str:
         lines += wrapped(_tensor(op, tensor), INDENT, 2 * INDENT)
     for scalar in op.scalars:
         lines += wrapped(_scalar(scalar), INDENT, 2 * INDENT)
-    lines.append(f"{INDENT}stream: a Stream, an integer handle, or None for the default stream.")
+    lines += wrapped(_STREAM, INDENT, 2 * INDENT)
     if op.require:
         lines += ["", *wrapped(f"Requires: {'; '.join(op.require)}.", "", INDENT)]
     return "\n".join(lines)

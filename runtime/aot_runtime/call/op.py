@@ -19,7 +19,7 @@ from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
 from aot_runtime.device.foreign import host_array
 from aot_runtime.device.identity import Shared
-from aot_runtime.errors import ArgumentError
+from aot_runtime.errors import ArgumentError, CaptureError
 from aot_runtime.logs import log
 
 from .arguments import alias, parameter_texts
@@ -106,8 +106,10 @@ class _Calls:
 
     def slow(self, tensors: dict[str, Any], scalars: dict[str, Any], stream: Any) -> Any:
         """Bring every array to the device, find or make the plan, run it, and bring back what came from the host."""
+        handle = self._handle(stream)
         tensors = {name: self._on_host(name, value) for name, value in tensors.items()}
         on_host = self._all_numpy(tensors)
+        self._hold_uncaptured(tensors, handle)
         arrays = {name: self._to_device(name, value, stream) for name, value in tensors.items()}
         hold_apart_on_host(self.op, tensors)
         self._check_device(arrays)
@@ -119,6 +121,21 @@ class _Calls:
             raise self._misfit(error) from None
         self._write_back(tensors, arrays, stream)
         return self._hand_back(result, tensors, stream, on_host)
+
+    def _handle(self, stream: Any) -> int:
+        try:
+            return self.device.handle(stream)
+        except ArgumentError as error:
+            raise ArgumentError(f"{self.op.name}: {error}") from None
+
+    def _hold_uncaptured(self, tensors: Mapping[str, Any], stream: int) -> None:
+        """Refuse arrays in host memory on a stream that is being captured: the copies would be made at each replay."""
+        on_host = [name for name, value in tensors.items() if isinstance(value, np.ndarray | np.generic)]
+        if on_host and stream and self.device.driver.is_capturing(self.device.index, stream):
+            raise CaptureError(
+                f"{self.op.name}: argument '{on_host[0]}' is in host memory, which cannot be copied on a stream that "
+                "is being captured: copy it to the device before, with `Device.array`"
+            )
 
     def _misfit(self, error: Exception) -> ArgumentError:
         names = ", ".join(self.shape.scalars)

@@ -39,12 +39,19 @@ from typing import Any as _Any, Generic as _Generic, Literal as _Literal, NamedT
 from typing import Protocol as _Protocol, TypeAlias as _TypeAlias, TypeVar as _TypeVar, overload as _overload
 
 import numpy as _np
-from aot_runtime import DeviceArray as _DeviceArray, OpenBundle as _OpenBundle, Stream as _Stream
+from aot_runtime import DeviceArray as _DeviceArray, OpenBundle as _OpenBundle
 
 class SupportsDLPack(_Protocol):
     """An array of another library that is on the bundle's device: torch, cupy, jax."""
 
     def __dlpack__(self, *arguments: _Any, **keywords: _Any) -> _Any: ...
+
+class _CudaStream(_Protocol):
+    def __cuda_stream__(self) -> tuple[_int, _int]: ...
+
+class _TorchStream(_Protocol):
+    @property
+    def cuda_stream(self) -> _int: ...
 
 HostArray: _TypeAlias = _np.ndarray[_Any, _Any]
 Array: _TypeAlias = HostArray | _DeviceArray | SupportsDLPack
@@ -53,6 +60,7 @@ _Array: _TypeAlias = Array
 _Integer: _TypeAlias = _int | _np.integer[_Any]
 _Number: _TypeAlias = _float | _np.floating[_Any] | _Integer
 _Flag: _TypeAlias = _bool | _np.bool_
+_Stream: _TypeAlias = _CudaStream | _TorchStream | _int
 _A = _TypeVar("_A")
 '''
 
@@ -249,7 +257,7 @@ def _parameter(argument: Argument, signature: _Signature) -> str:
 def _annotation(argument: Argument, array: str) -> str:
     of = argument.of
     if of is None:
-        return "_Stream | _int"
+        return "_Stream"
     if isinstance(of, records.Tensor):
         return array if of.role != "output" else "_Array"
     if of.type == "choice":

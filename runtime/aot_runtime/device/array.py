@@ -82,7 +82,7 @@ class DeviceArray(OneOfAKind):
         return self.shape[0]
 
     def __repr__(self) -> str:
-        return f"DeviceArray({self.layout!r} on {self.device})"
+        return f"DeviceArray({self.layout!r} elements on {self.device})"
 
     def _repr_html_(self) -> str:
         facts = {"shape": self.shape, "dtype": self.dtype, "device": self.device, "bytes": self.nbytes}

@@ -18,8 +18,8 @@ from .array import DeviceArray
 from .drivers.base import DeviceProperties, Driver
 from .graph import Graph
 from .identity import Shared
-from .memory import DeviceMemory
-from .streams import Event, Stream
+from .memory import DeviceMemory, MemoryStats
+from .streams import Event, Stream, StreamLike
 
 
 class Device(Shared):
@@ -113,17 +113,21 @@ class Device(Shared):
             raise CaptureError("memory cannot be given back while a stream is being captured")
         self.memory.give_back(keep)
 
+    def memory_stats(self) -> MemoryStats:
+        """How much of the device's memory the runtime's pool holds, and how much of that arrays and calls use."""
+        return self.memory.stats()
+
     # Work
 
     def stream(self) -> Stream:
         """A new stream."""
         return Stream(self)
 
-    def event(self, stream: Stream | int | None = None) -> Event:
+    def event(self, stream: StreamLike | None = None) -> Event:
         """A new event at the end of a stream."""
         return Event(self, stream)
 
-    def synchronize(self, stream: Stream | int | None = None) -> None:
+    def synchronize(self, stream: StreamLike | None = None) -> None:
         """Wait until all work of a stream is done."""
         self.driver.synchronize(self.index, self.handle(stream))
 
@@ -161,7 +165,10 @@ class Device(Shared):
             stream = getattr(stream, attribute, stream)
         if isinstance(stream, int) and not isinstance(stream, bool):
             return stream
-        raise ArgumentError(f"stream is {type(stream).__name__}; a Stream, an integer handle or None is allowed")
+        raise ArgumentError(
+            f"stream is {type(stream).__name__}; a Stream, a stream of torch or cupy, an object with __cuda_stream__, "
+            "an integer handle or None is allowed"
+        )
 
     # Host memory
 

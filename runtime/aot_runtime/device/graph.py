@@ -7,7 +7,7 @@ import sys
 from aot_runtime.errors import CaptureError
 
 from .identity import OneOfAKind
-from .streams import Stream, StreamDevice
+from .streams import StreamDevice, StreamLike
 
 
 class Graph(OneOfAKind):
@@ -28,11 +28,14 @@ class Graph(OneOfAKind):
         self._workspaces.append(address)
         return address
 
-    def launch(self, stream: Stream | int | None = None) -> None:
+    def launch(self, stream: StreamLike | None = None) -> None:
         """Replay the graph on a stream."""
         if not self.handle:
             raise CaptureError("the graph was not captured to its end")
         self.device.driver.launch_graph(self.device.index, self.handle, self.device.handle(stream))
+
+    def __repr__(self) -> str:
+        return f"<graph {self.handle:#x} on {self.device}>" if self.handle else f"<graph without work on {self.device}>"
 
     def __del__(self) -> None:
         if getattr(self, "handle", 0) and not sys.is_finalizing():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from aot_runtime.errors import CaptureError, DeviceMemoryError, DriverCallError
@@ -23,6 +23,13 @@ KEPT_BLOCK = 1 << 20
 """Bytes of the largest block that is kept."""
 KEPT_TOTAL = 64 << 20
 """Bytes that are kept altogether."""
+
+
+class MemoryStats(NamedTuple):
+    """Bytes of device memory: `held` was taken from the system, of it `in_use` is used by arrays and by calls."""
+
+    held: int
+    in_use: int
 
 
 class Life:
@@ -205,6 +212,11 @@ class DeviceMemory:
         for stream in (0, *list(self.streams)):  # memory is free once the work before its release is done
             self.driver.synchronize(self.index, stream)
         self.driver.trim(self.index, keep)
+
+    def stats(self) -> MemoryStats:
+        """What is held, and what of it is in use: kept blocks are not."""
+        held, taken = self.driver.memory_in_use(self.index)
+        return MemoryStats(held, taken - self._kept_bytes)
 
     def trim(self, stream: int | None = None) -> None:
         """Give kept blocks back to the driver's pool: all, or those of one stream."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 from .drivers.base import Driver
 from .identity import OneOfAKind
@@ -19,6 +19,21 @@ class StreamDevice(Protocol):
 
     def handle(self, stream: Any) -> int:
         """The handle of a stream."""
+
+
+class SupportsCudaStream(Protocol):
+    """A stream of another library, or one of ours: cuda.core, torch, cupy."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """(version of the protocol, handle)."""
+
+
+class SupportsCudaStreamHandle(Protocol):
+    """A stream of torch."""
+
+    @property
+    def cuda_stream(self) -> int:
+        """Its handle."""
 
 
 class Stream(OneOfAKind):
@@ -59,10 +74,14 @@ class Stream(OneOfAKind):
             self.device.memory.retire(self.handle)
 
 
+StreamLike: TypeAlias = Stream | SupportsCudaStream | SupportsCudaStreamHandle | int
+"""What may stand for a stream where one is taken; cupy's older streams are taken too, by their `ptr`."""
+
+
 class Event(OneOfAKind):
     """A moment in a stream, recorded when the object is made."""
 
-    def __init__(self, device: StreamDevice, stream: Stream | int | None = None):
+    def __init__(self, device: StreamDevice, stream: StreamLike | None = None):
         self.device = device
         self.handle = device.driver.create_event(device.index)
         device.driver.record_event(device.index, self.handle, device.handle(stream))
@@ -75,6 +94,9 @@ class Event(OneOfAKind):
         """Milliseconds from `start` to this event; waits for it."""
         self.synchronize()
         return self.device.driver.elapsed_ms(self.device.index, start.handle, self.handle)
+
+    def __repr__(self) -> str:
+        return f"<event {self.handle:#x} on {self.device}>"
 
     def __del__(self) -> None:
         if getattr(self, "handle", 0) and not sys.is_finalizing():

@@ -176,6 +176,11 @@ def test_elements_of_a_tuple(tmp_path: Path):
 # What is refused: an entry of `bind` of parameters `factor` and `P`, with an @ where the fault is.
 FAULTS = r"""
 @fator: 3 -> kernel has no parameter 'fator'; did you mean 'factor'?
+factor: stride(x, @rows) -> kernel has no parameter 'rows)': between braces an expression with a comma is quoted:
+ factor: "stride(x, rows)"
+@factor: bais -> parameter 'factor': 'bais' uses undefined name 'bais'; did you mean 'bias'?
+@P: zzz -> parameter 'P': 'zzz' uses undefined name 'zzz'; known: BIASED, BLOCK, T, TOP, WIDTH, aligned, bias, chunks,
+ cols, factor, mode, num_cus, out, partial, return_top, rows, top, x
 @P: rows -> 'rows' is not known at build, but 'P' is a constexpr
 @P: factor > 1 -> 'factor > 1' is not known at build, but 'P' is a constexpr
 @factor: fcator -> parameter 'factor': 'fcator' uses undefined name 'fcator'; did you mean 'factor'?
@@ -251,6 +256,21 @@ def test_parameters_that_nothing_binds(tmp_path: Path, name: str, message: str):
     if name == "stride_x_rows":
         text = edit(text, ("x: {shape: [rows, cols]", "x: {shape: [rows, rows]"))
     check_fault(tmp_path, text, KERNEL + message, binding(name))
+
+
+def test_all_that_nothing_binds_is_told_at_once(tmp_path: Path):
+    bindings = Bindings(tmp_path)
+    with pytest.raises(ManifestError) as caught:
+        bindings.bind("partail", "x", "fator", "BLCOK")
+    told = [message.partition(KERNEL)[2].partition(" is not")[0] for message in caught.value.messages]
+    unbound = "kernel parameter 'partail'", "kernel parameter 'fator'", "constexpr parameter 'BLCOK' of the kernel"
+    assert told == list(unbound)
+
+
+def test_a_config_that_leaves_a_constexpr_without_a_value_is_named(tmp_path: Path):
+    text = edit(EVERYTHING, ("- {name: wide, when: cols > 32, blocks: {WIDTH: 4}", "- @{name: wide, when: cols > 32"))
+    said = "op 'scale': config 'wide' gives constexpr parameter 'WIDTH' no value, as config 'base' does"
+    check_fault(tmp_path, text, said, binding("BLOCK"))
 
 
 @pytest.mark.parametrize(("key", "nearest"), [("WIDHT", "WIDTH"), ("BLOKC", "BLOCK")])

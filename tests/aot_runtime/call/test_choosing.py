@@ -44,20 +44,70 @@ def test_no_variant_lists_what_there_is():
   kernel[T=float32, BLOCK=64, CAUSAL=False], aligned=False: not built
   built: T: float16; BLOCK: 32; CAUSAL: False, True
   left out: BLOCK == 64 and CAUSAL: spills
-  advice: built is the same with T=float16 (the dtype of x), BLOCK=32 (picked by the smallest >= n; n is dim 0 of x)"""
+  advice: it is built for the same call with x of float16 and n (dim 0 of x) of 32"""
     refused(text, planned, NoVariantError, x=layout(40))
 
 
-def test_no_variant_tells_the_nearest_and_what_decides_there():
+def test_no_variant_tells_which_argument_to_change():
     there = planner(AXES, keep=lambda v: not v.axis_values["CAUSAL"])
     advice = (
         "aligned=False: not built\n  built: T: float16, float32; BLOCK: 32, 64; CAUSAL: False\n"
-        "  left out: BLOCK == 64 and CAUSAL: spills\n  advice: built is the same with CAUSAL=False (picked by causal)"
+        "  left out: BLOCK == 64 and CAUSAL: spills\n  advice: it is built for the same call with causal=False"
     )
     refused(advice, there, NoVariantError, x=layout(40), causal=True)
     only_aligned = planner(AXES, keep=lambda v: v.aligned)
     advice = "advice: it is built for aligned calls only: the address of 'x' is not a multiple of 16"
     refused(advice, only_aligned, NoVariantError, x=layout(40, aligned=False))
+
+
+FOLLOWING = contract(
+    "x: T[n, m]; b: T[n] optional; window: i32 = -1; causal: flag = False; bounded = window >= 0",
+    dtypes={"T": ("float16", "bfloat16", "float32")},
+    scalars=(records.Scalar("mode", "choice", "'a'", ("a", "b", "c")),),
+    require=("not causal or window < 0",),
+    axes=(
+        records.Axis("PLAIN", (True, False), "aligned and T != 'float32' and not given(b) and not bounded"),
+        records.Axis("HEAD", (32, 64), "m", ">="),
+        records.Axis("PADDED", (False, True), "not PLAIN or m < HEAD"),
+        records.Axis("BOUND", (False, True), "not PLAIN or causal or mode == 'c'"),
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        ({"window": 4}, "it is built for the same call with window=-1"),
+        ({"b": layout(16, dtype="float16")}, "it is built for the same call with no b"),
+        ({"mode": "c"}, "it is built for the same call with mode=a or b"),
+        ({"dtype": "float32"}, "it is built for the same call with x of float16 or bfloat16"),
+        (
+            {"dtype": "float32", "causal": True},
+            "it is built for the same call with x of float16 or bfloat16 and causal=False",
+        ),
+        ({"m": 64}, "it is built for the same call with m (dim 1 of x) of 32"),
+        ({"aligned": False}, "it is built for aligned calls only: the address of 'x' is not a multiple of 16"),
+        (
+            {"aligned": False, "causal": True},
+            "it is built for the same call with aligned arguments (the address of 'x' is not a multiple of 16) and "
+            "causal=False",
+        ),
+    ],
+)  # fmt: skip
+def test_advice_names_the_arguments_that_decide_axes_which_follow(arguments: dict[str, Any], advice: str):
+    """Axes that are picked by derived names and by other axes are not told."""
+    there = planner(FOLLOWING, keep=lambda v: (*list(v.axis_values.values())[1:],) == (True, 32, False, False))
+    given = {"dtype": "float16", "aligned": True, "m": 32} | arguments
+    x = layout(16, given.pop("m"), dtype=given.pop("dtype"), aligned=given.pop("aligned"))
+    with pytest.raises(NoVariantError) as raised:
+        decide(there, x=x, **given)
+    assert [line for line in str(raised.value).split("\n") if "advice" in line] == [f"  advice: {advice}"]
+
+
+def test_a_call_that_nothing_near_is_built_for_is_told_what_decides():
+    nothing = planner(FOLLOWING, keep=lambda v: False)
+    decided = "advice: what is built is decided by the dtype of x, mode, window, causal, m (dim 1 of x)"
+    refused(decided, nothing, NoVariantError, x=layout(16, 32, dtype="float16"))
 
 
 def test_a_missing_aligned_variant_gives_the_general_one():

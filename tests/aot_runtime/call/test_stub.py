@@ -21,10 +21,16 @@ from aot_runtime.contract import records
 ROOT = Path(__file__).parents[3]
 
 USES = """
-from typing import Any, assert_type
+from typing import Any, Protocol, assert_type
 import numpy as np
 from aot_bundles.sample import HostArray, Sample, reduce_result
-from aot_runtime import Bundle, DeviceArray, open_bundle
+from aot_runtime import Bundle, DeviceArray, Stream, open_bundle
+
+class OfCudaCore(Protocol):
+    def __cuda_stream__(self) -> tuple[int, int]: ...
+
+class OfTorch:
+    cuda_stream: int
 
 Numbers = tuple[np.integer[Any], np.floating[Any], np.bool_]
 
@@ -42,6 +48,12 @@ def accepted(bundle: Sample, host: HostArray, device: DeviceArray, flag: bool, n
     assert_type(bundle.explain("reduce", device, seed=1), str)
     assert_type(bundle.name + bundle.arch + bundle.id, str)
     assert_type(bundle.version, str | None)
+
+def streams(bundle: Sample, host: HostArray, mine: Stream, theirs: OfCudaCore, torch: OfTorch) -> None:
+    for stream in (mine, theirs, torch, 5, None):
+        bundle.reduce(host, seed=1, stream=stream)
+    bundle.reduce(host, seed=1, stream=theirs), bundle.reduce(host, seed=1, stream=torch)
+    bundle.reduce(host, seed=1, stream="s")         # E: no stream
 
 def opened(device: DeviceArray) -> None:
     typed = open_bundle("dist/sample-gfx942", type=Sample)

@@ -258,6 +258,11 @@ def test_there_is_no_current_stream():
     with pytest.raises(TypeError, match="no current stream that `with` could set: pass stream="), stream:
         raise AssertionError("not reached")
     assert repr(stream) == f"<stream {stream.handle:#x} on hip:0>"
+    event = stream.record()
+    assert repr(event) == f"<event {event.handle:#x} on hip:0>"
+    with get_device("hip:0").capture(stream) as graph:
+        assert repr(graph) == "<graph without work on hip:0>"
+    assert repr(graph) == f"<graph {graph.handle:#x} on hip:0>"
 
 
 @in_double()
@@ -289,7 +294,7 @@ def test_arrays_that_cannot_be():
 def test_arrays_live_on_their_device_as_long_as_their_views():
     first, second, double = get_device("hip:0"), get_device("hip:1"), Double()
     x, y = first.array(counted((1 << 20,))), second.array(counted((200,)))
-    assert repr(y) == "DeviceArray(int16[200] strides [1] on hip:1)"
+    assert repr(y) == "DeviceArray(int16[200] strides [1] elements on hip:1)"
     assert (x.layout.device, y.layout.device) == (("hip", 0), ("hip", 1))
     assert first.driver is second.driver
     assert (first.driver.device_of(x.ptr), first.driver.device_of(y.ptr)) == (0, 1)

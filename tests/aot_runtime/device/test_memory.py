@@ -174,6 +174,7 @@ def test_memory_that_nothing_uses_can_be_given_back():
     gc.collect()
     assert double.kept() == 20 * MIB and double.allocated() == 20 * MIB + 2 * MIB + 2 * GRANULE
     device.synchronize()
+    assert device.memory_stats() == (40 * MIB + 2 * MIB + 2 * GRANULE, 20 * MIB)
     device.trim(25 * MIB)
     assert double.allocated() == used.nbytes and double.kept() == 5 * MIB
     device.trim()

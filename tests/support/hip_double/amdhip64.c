@@ -80,8 +80,8 @@ const char *hipGetErrorString(hipError_t status) {
 #define FUNCTIONS(X)                                                                                             \
   X(hipGetDeviceCount) X(hipGetDevice) X(hipSetDevice) X(hipGetDevicePropertiesR0600) X(hipDeviceGetAttribute)   \
   X(hipRuntimeGetVersion) X(hipGetLastError) X(hipMalloc) X(hipFree) X(hipHostMalloc) X(hipHostFree)   \
-  X(hipMemPoolCreate) X(hipMemPoolDestroy) X(hipMemPoolSetAttribute) X(hipMemPoolTrimTo) X(hipMallocFromPoolAsync) \
-  X(hipFreeAsync)                                                                                               \
+  X(hipMemPoolCreate) X(hipMemPoolDestroy) X(hipMemPoolSetAttribute) X(hipMemPoolGetAttribute) X(hipMemPoolTrimTo) \
+  X(hipMallocFromPoolAsync) X(hipFreeAsync)                                                                      \
   X(hipMemcpyHtoDAsync) X(hipMemcpyDtoHAsync) X(hipMemcpyDtoDAsync) X(hipMemsetD8Async)                          \
   X(hipPointerGetAttributes) X(hipModuleLoadData) X(hipModuleUnload) X(hipModuleGetFunction)                     \
   X(hipModuleLaunchKernel) X(hipStreamCreateWithFlags) X(hipStreamDestroy) X(hipStreamSynchronize)               \
@@ -616,11 +616,16 @@ hipError_t hipHostFree(void *address) {
   return status;
 }
 
-/* Have a pool keep no more than so many bytes, those in use included. */
-static void trim_pool(struct object *pool, size_t least) {
+static size_t used_of(const struct object *pool) {
   size_t used = 0;
   for (struct object *o = objects; o; o = o->next)
     if (o->kind == MEMORY && o->owner == pool) used += o->size;
+  return used;
+}
+
+/* Have a pool keep no more than so many bytes, those in use included. */
+static void trim_pool(struct object *pool, size_t least) {
+  const size_t used = used_of(pool);
   const size_t allowed = least > used ? least - used : 0;
   if (pool->unused > allowed) pool->unused = allowed;
 }
@@ -666,6 +671,15 @@ hipError_t hipMemPoolSetAttribute(void *handle, int attribute, void *value) {
   struct object *pool = find(handle, POOL);
   CHECK(pool && attribute == RELEASE_THRESHOLD && value, hipErrorInvalidValue);
   pool->size = *(uint64_t *)value;
+  return hipSuccess;
+}
+
+hipError_t hipMemPoolGetAttribute(void *handle, int attribute, void *value) {
+  enum { RESERVED_NOW = 5, USED_NOW = 7 };
+  ENTER(hipMemPoolGetAttribute);
+  const struct object *pool = find(handle, POOL);
+  CHECK(pool && (attribute == RESERVED_NOW || attribute == USED_NOW) && value, hipErrorInvalidValue);
+  *(uint64_t *)value = used_of(pool) + (attribute == RESERVED_NOW ? pool->unused : 0);
   return hipSuccess;
 }
 

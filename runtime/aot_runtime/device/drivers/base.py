@@ -84,6 +84,9 @@ class Driver(Protocol):
     def trim(self, device: int, keep: int) -> None:
         """Give memory of the pool that nothing uses back to the system, as long as it holds more than `keep` bytes."""
 
+    def memory_in_use(self, device: int) -> tuple[int, int]:
+        """Bytes that the pool holds, and of them those that were allocated and not given back."""
+
     def copy_to_device(self, device: int, address: int, host: int, nbytes: int, stream: int) -> None:
         """Copy host memory to the device in stream order; when it returns, the host memory may be reused.
 

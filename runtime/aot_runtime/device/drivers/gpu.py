@@ -23,6 +23,7 @@ _DEVICE_MEMORY = 2
 _EVENT_WITHOUT_TIME = 2
 _PINNED_FOR_ALL_DEVICES = 1
 _NOT_READY = 600
+_POOL_RESERVED, _POOL_USED = 5, 7
 
 KEEP_EVERYTHING = 2**64 - 1
 """A pool's release threshold at which waiting gives no memory back to the system. It counts what is in use, too: with a
@@ -48,6 +49,8 @@ class GpuDriver(GpuApi):
         super().__init__(binding, library)
         self._pools: dict[int, int] = {}
         self._stagings: dict[int, Staging] = {}
+        self._unpooled: dict[tuple[int, int], int] = {}
+        """Bytes at (device, address), of devices that have no pool."""
         self._launch = LaunchFunction(
             call=getattr(library, self._full_name("LaunchKernel")),
             end=self.launch_end,
@@ -93,7 +96,9 @@ class GpuDriver(GpuApi):
     def allocate(self, device: int, nbytes: int, stream: int) -> int:
         pool = self._pool(device)
         if not pool:
-            return self.allocate_now(device, nbytes)
+            address = self.allocate_now(device, nbytes)
+            self._unpooled[device, address] = nbytes
+            return address
         return self._create(device, "MemAllocFromPoolAsync", nbytes, pool, stream)
 
     def free(self, device: int, address: int, stream: int) -> None:
@@ -101,6 +106,7 @@ class GpuDriver(GpuApi):
             self._on(device, "MemFreeAsync", address, stream)
         else:
             self.synchronize(device, stream)
+            self._unpooled.pop((device, address), None)
             self.free_now(device, address)
 
     def trim(self, device: int, keep: int) -> None:
@@ -108,6 +114,22 @@ class GpuDriver(GpuApi):
         if pool:
             with self._current(device), self._despite_capture():
                 self._call("MemPoolTrimTo", pool, keep)
+
+    def memory_in_use(self, device: int) -> tuple[int, int]:
+        pool = self._pool(device)
+        if not pool:
+            total = sum(nbytes for (where, _), nbytes in list(self._unpooled.items()) if where == device)
+            return total, total
+        with self._current(device):
+            return self._pool_figure(pool, _POOL_RESERVED), self._pool_figure(pool, _POOL_USED)
+
+    def _pool_figure(self, pool: int, attribute: int) -> int:
+        """A figure of a pool in bytes; asked of the library, as the bindings differ in how they give it."""
+        name, value = "MemPoolGetAttribute", ctypes.c_uint64()
+        status = getattr(self._library, self._full_name(name))(ctypes.c_void_p(pool), attribute, ctypes.byref(value))
+        if status:
+            raise self._error(name, status)
+        return value.value
 
     def _with_room(self, device: int, take: Callable[[], T]) -> T:
         """What takes memory from beyond the pool; where there is too little, once more with what the pool can spare."""
