@@ -45,17 +45,17 @@ PLACES: dict[str, Callable[[Bundle, np.ndarray], Any]] = {
 
 
 def check(
-    bundle: Bundle, op: str, inputs: Arrays, places: Mapping[str, Any] | None = None, width: int = 0, **options: Any
+    bundle: Bundle, op: str, inputs: Arrays, places: Mapping[str, Any] | None = None, out_width: int = 0, **options: Any
 ) -> None:
     """Call an op with its inputs on the device and NaN where its output is to be; compare with the references.
 
-    places: instead of those of PLACES. width: of a row of out; by default that of q.
+    places: instead of those of PLACES. out_width: of a row of out; by default that of q.
     """
     known = PLACES | (places or {})
     on_device = {name: known.get(name, packed)(bundle, x) for name, x in inputs.items()}
     q, function, lse = inputs["q"], partial(getattr(bundle, op), return_lse=True), []
     out = into_poison(
-        bundle, (*q.shape[:-1], width or q.shape[-1]), q.dtype,
+        bundle, (*q.shape[:-1], out_width or q.shape[-1]), q.dtype,
         lambda out: lse.append(function(**on_device, **options, out=out).lse),
     )  # fmt: skip
     assert_right(op, (out, *lse), inputs, **options)

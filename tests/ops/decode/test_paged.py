@@ -97,7 +97,7 @@ def test_latent_vectors(decode: Bundle, latent: int, rope: int, heads: int, bloc
     case = paged([(1, 70), (1, 1), (2, 33), (1, 0)], block_size, (heads, 1), latent + rope)
     inputs = {"q": case.q, "cache": case.k[:, :, 0], **case.tables}
     options = {} if rope == 64 else {"rope": rope}
-    check(decode, "mla_decode", inputs, width=latent, scale=0.1, num_splits=splits, **case.longest, **options)
+    check(decode, "mla_decode", inputs, out_width=latent, scale=0.1, num_splits=splits, **case.longest, **options)
 
 
 # Tables
