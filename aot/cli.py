@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -36,6 +40,28 @@ Examples:
 
 Exit status: 0 all built; 1 something did not compile or could not be written; 2 wrong usage or manifest.
 """
+
+
+class _Terminated(KeyboardInterrupt):
+    """The build was sent SIGTERM. It ends as by Ctrl-C: what it started ends with it."""
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM raises `_Terminated` meanwhile, unless somebody handles it already."""
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise _Terminated
+
+    is_main = threading.current_thread() is threading.main_thread()
+    handles = is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if handles:
+        signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        if handles:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class BuildCommand(click.Command):
@@ -179,7 +205,8 @@ def main(
         quiet,
     )
     try:
-        sys.exit(build(request))
+        with _ended_by_sigterm():
+            sys.exit(build(request))
     except ManifestError as error:
         for message in error.messages:
             click.echo(f"aotbuild: error: {message}", err=True)
@@ -187,6 +214,9 @@ def main(
     except (BuildError, CacheError) as error:
         click.echo(f"aotbuild: error: {error}", err=True)
         sys.exit(EXIT_FAILED)
+    except _Terminated:
+        click.echo("aotbuild: terminated; no bundle was written", err=True)
+        sys.exit(128 + signal.SIGTERM)
     except KeyboardInterrupt:
         click.echo("aotbuild: interrupted; nothing was written, and what was compiled is in the cache", err=True)
         sys.exit(130)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aot_runtime.contract.arch import ARCHITECTURES, GPU_NAMES, Architecture, Backend, Tier
+from aot_runtime.contract.arch import ARCHITECTURES, GPU_NAMES, Architecture, Backend, Tier, arch_of
 
 if TYPE_CHECKING:
     from triton.backends.compiler import GPUTarget
@@ -62,9 +61,7 @@ def parse_arch(text: str) -> Target:
 
     Raises ValueError saying why it is refused, and listing what is allowed.
     """
-    name = text.strip()
-    gpu = re.sub(r"[^a-z0-9]|amd|nvidia|instinct|radeon|geforce", "", name.lower())
-    return Target(GPU_NAMES.get(gpu, name))
+    return Target(arch_of(text.strip()))
 
 
 def _refusal(arch: str) -> str:

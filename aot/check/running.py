@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -22,14 +21,12 @@ from aot_emulator.machine.launch_options import Options, Order
 
 from aot.plan.cases import Recipe
 from aot.write.vectors import CaseError, Expectation, NoBoundError, draw_input
-from aot_runtime.bundle.codeobject import read_loaded_image
-from aot_runtime.bundle.line_table import LineTable, read_line_table
 from aot_runtime.bundle.vector_files import deviation
 from aot_runtime.call.callspec import parse_scalar
 from aot_runtime.call.decision import Decision
 from aot_runtime.contract.dtypes import numpy_dtype
 from aot_runtime.contract.layout import Layout
-from aot_runtime.contract.records import CODE_FOLDER, Op
+from aot_runtime.contract.records import Op
 from aot_runtime.errors import AotError, EmulationError, InstructionBudgetError, SanitizerError
 from aot_runtime.opened import Bundle
 
@@ -81,7 +78,6 @@ class Runner:
 
     def __init__(self, bundle: Bundle, driver: EmulatorDriver, time_limit_s: float):
         self.bundle, self.driver, self.time_limit_s = bundle, driver, time_limit_s
-        self._lines = cache(self._read_lines)
 
     def check(self, op: Op, planned: PlannedCheck, refer: Refer) -> list[Finding]:
         """What is wrong with one call."""
@@ -132,7 +128,7 @@ class Runner:
         """An error of a launch as a finding."""
         if not isinstance(error, EmulationError):
             return Finding("failed", f"{type(error).__name__}: {error}")
-        source, kernel = self._source(error), error.kernel or ""
+        source, kernel = error.source, error.kernel or ""
         if isinstance(error, InstructionBudgetError):
             seconds = self.driver.options.time_limit_s or 0
             text = f"a launch did not end in {seconds:.3g} s: an endless loop, or a short --time-limit"
@@ -146,19 +142,6 @@ class Runner:
             hint += "; a tile of fewer elements than lanes: see 'Tiles in several wavefronts' in docs/emulator.md"
         text = f"{text}; {error.thread}, `{error.instruction}`{hint}"
         return Finding(error.kind, text, spot.tensor, spot.index, source, kernel)
-
-    def _source(self, error: EmulationError) -> str:
-        """`file:line` of the instruction at fault."""
-        if error.code is None or error.pc is None or error.kernel is None:
-            return ""
-        start, table = self._lines(error.code, error.kernel)
-        place = table.place(start + error.pc)
-        return f"{place[0]}:{place[1]}" if place else ""
-
-    def _read_lines(self, code: str, kernel: str) -> tuple[int, LineTable]:
-        """(address of a kernel, lines of its code object)."""
-        image = next((self.bundle.path / CODE_FOLDER).glob(f"{code}.*")).read_bytes()
-        return read_loaded_image(image).symbols[kernel][0], read_line_table(image)
 
     # Results
 

@@ -27,8 +27,8 @@ Exit status: 0 nothing was found; 1 something is wrong, or could not be checked;
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("manifests", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--arch", "targets", type=Archs(), multiple=True, default=[(parse_arch("gfx942"),)], show_default="gfx942",
-    help="Architectures to check for, of those that the emulator has; with commas between them.",
+    "--arch", "targets", type=Archs(), multiple=True, default=[(parse_arch("gfx942"),)],
+    help="Architectures to check for, of those that the emulator has; with commas between them. [default: gfx942]",
 )  # fmt: skip
 @click.option(
     "--filter", "filters", multiple=True, metavar="AXIS=VALUE,…",
@@ -105,7 +105,8 @@ def check(
         click.echo(json.dumps(data, indent=1))
     elif not quiet:
         wrong = sum(not report.passed for report in reports)
-        click.echo(f"{len(reports)} ops, {f'{wrong} of them wrong' if wrong else 'nothing found'}; seed {seed}")
+        found = f"{wrong} of them wrong" if wrong else "nothing found"
+        click.echo(f"{len(reports)} {'op' if len(reports) == 1 else 'ops'}, {found}; seed {seed}")
     sys.exit(0 if passed else EXIT_FAILED)
 
 

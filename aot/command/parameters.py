@@ -10,6 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from aot.targets import TARGETS, Target, parse_arch
+from aot_runtime.contract.arch import GPU_NAMES
 from aot_runtime.texts import UNITS
 
 NATIVE = "native"
@@ -36,8 +37,8 @@ class Archs(click.ParamType):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         done, comma, last = incomplete.rpartition(",")
-        names = [*(target.arch for target in TARGETS), NATIVE]
-        return [CompletionItem(f"{done}{comma}{name}") for name in names if name.startswith(last)]
+        names = [*(target.arch for target in TARGETS), NATIVE, *(GPU_NAMES if last else ())]
+        return [CompletionItem(f"{done}{comma}{name}") for name in names if name.startswith(last.lower())]
 
 
 def native_targets() -> tuple[Target, ...]:

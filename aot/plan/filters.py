@@ -19,16 +19,16 @@ from aot_runtime.contract.expressions import nearest
 from .variants import VariantSpec
 
 Filters = Mapping[str, frozenset[str]]
-"""Axis, dtype variable, `dtype` (any dtype variable) or `op` → the values that are built; all in lower case."""
+"""Axis, dtype variable, `dtype` (any dtype variable) or `op` → the values that are built. Case does not matter."""
 
 
 def parse_filters(texts: Iterable[str]) -> dict[str, frozenset[str]]:
-    """`a=1|2,b=x` → {a: {1, 2}, b: {x}}, lower case. Raises ValueError."""
+    """`A=1|2,b=X` → {A: {1, 2}, b: {X}}. Raises ValueError."""
     filters: dict[str, frozenset[str]] = {}
     for text in texts:
         for item in text.split(","):
             axis, equals, values = item.partition("=")
-            name, wanted = axis.strip().lower(), frozenset(value.strip().lower() for value in values.split("|"))
+            name, wanted = axis.strip(), frozenset(value.strip() for value in values.split("|"))
             if not equals or not name or "" in wanted:
                 raise ValueError(f"'{item}' is not axis=value; write e.g. 'head_dim=64|128,dtype=float16'")
             filters[name] = filters.get(name, frozenset()) | wanted
@@ -56,13 +56,17 @@ def resolve_filters(manifests: Iterable[Manifest], filters: Filters) -> tuple[di
     resolved: dict[str, frozenset[str]] = {}
     faults = []
     for name, wanted in filters.items():
-        values = known.values.get(name)
+        axis = name.lower()
+        values = known.values.get(axis)
         if values is None:
-            faults.append(f"--filter: no manifest has an axis '{name}'{_nearest(name, known.axes)}")
+            faults.append(f"--filter: no manifest has an axis '{name}'{_nearest(axis, known.axes)}")
             continue
-        resolved[name] = frozenset(_dtype_name(value) if name in known.dtypes else value for value in wanted)
-        for value in sorted(resolved[name] - values.keys()):
-            faults.append(f"--filter: {known.axes[name]} is never '{value}'{_nearest(value, values)}")
+        written = {text.lower(): text for text in wanted}
+        if axis in known.dtypes:
+            written = {name: name for name in map(_dtype_name, written)}
+        resolved[axis] = resolved.get(axis, frozenset()) | written.keys()
+        for value in sorted(written.keys() - values.keys()):
+            faults.append(f"--filter: {known.axes[axis]} is never '{written[value]}'{_nearest(value, values)}")
     return resolved, faults
 
 
@@ -70,7 +74,10 @@ def passes(op: records.Op, variant: VariantSpec, filters: Filters) -> bool:
     """Whether a variant has one of the wanted values on each axis of a filter; an axis that its op lacks is no bar."""
     point = {name.lower(): {str(value).lower()} for name, value in (*variant.point, ("op", variant.op))}
     point["dtype"] = {str(value).lower() for name, value in variant.point if name in op.dtypes}
-    return all(name not in point or point[name] & wanted for name, wanted in filters.items())
+    return all(
+        name.lower() not in point or point[name.lower()] & {value.lower() for value in wanted}
+        for name, wanted in filters.items()
+    )
 
 
 def _known(manifests: Iterable[Manifest]) -> _Known:

@@ -96,6 +96,7 @@ class EmulationError(DeviceError):
         instruction: the whole of it as text, where it is known.
         thread: which one, where it is known.
         code: the code object, by the name that bundles give it; `aotbundle show` has its variants.
+        source: `file:line` that the instruction was made of, where the code object was built with `--line-info`; or "".
     """
 
     def __init__(self, message: str, kernel: str | None = None, pc: int | None = None, mnemonic: str | None = None):
@@ -104,19 +105,27 @@ class EmulationError(DeviceError):
         self.thread: Thread | None = None
         self.instruction: str | None = None
         self.code: str | None = None
+        self.source = ""
 
     def __str__(self) -> str:
         place = "" if self.pc is None else f"{self.instruction or self.mnemonic} at pc {self.pc:#x} of {self.kernel}"
+        place += f", at {self.source}" if self.source else ""
         whole = ": ".join(filter(None, [", ".join(filter(None, [place, str(self.thread or "")])), self.message]))
         return whole + (f" (code object {self.code})" if self.code else "")
 
     def locate(
-        self, kernel: str, pc: int, mnemonic: str, instruction: str | None = None, code: str | None = None
+        self,
+        kernel: str,
+        pc: int,
+        mnemonic: str,
+        instruction: str | None = None,
+        code: str | None = None,
+        source: str = "",
     ) -> None:
         """Say where it happened, unless that is known."""
         if self.pc is None:
             self.kernel, self.pc, self.mnemonic, self.instruction = kernel, pc, mnemonic, instruction
-            self.code = code
+            self.code, self.source = code, source
 
 
 class UnsupportedInstructionError(EmulationError):

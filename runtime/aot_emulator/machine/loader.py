@@ -21,6 +21,7 @@ from aot_emulator.state.arrays import Array, words_of
 from aot_emulator.state.device_memory import HOSTCALL_BUFFER, Memory
 from aot_emulator.state.wavefronts import EXEC, TTMP0, Batch
 from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object, read_loaded_image
+from aot_runtime.bundle.line_table import LineTable, read_line_table
 from aot_runtime.errors import BundleError, EmulationError
 
 from .program import Program
@@ -117,6 +118,7 @@ class Module:
             raise BundleError(f"the code object is for {parsed.arch}, the device is {arch.name}")
         self.arch, self._parsed, self._image = arch, parsed, read_loaded_image(image)
         self.name = hashlib.sha256(image).hexdigest()[:_NAME_LENGTH]
+        self._file = image
         size = max(self._image.size, 1)
         self._memory, self.base = memory, memory.allocate(size)
         memory.write(self.base, size, 0)
@@ -134,6 +136,11 @@ class Module:
     def address_of(self, symbol: str) -> int:
         """Address of a symbol, from the start of the module."""
         return self._image.symbols[symbol][0]
+
+    @cached_property
+    def lines(self) -> LineTable:
+        """Where in source files the code comes from, by address from the start of the module."""
+        return read_line_table(self._file)
 
     def functions(self) -> Iterator[tuple[int, bytes]]:
         """(address from the start of the module, machine code) of each function. Raises `BundleError`."""
@@ -170,9 +177,19 @@ class Kernel:
         if known + self.descriptor.preload[1] > self.descriptor.user_sgprs:
             raise BundleError(f"kernel {self.symbol} has {self.descriptor.user_sgprs} user SGPRs for more values")
 
+    @property
+    def _code_address(self) -> int:
+        """Address of pc 0, from the start of the module."""
+        return self._descriptor_address + self.descriptor.entry
+
+    def source(self, pc: int) -> str:
+        """`file:line` that the instruction at a pc was made of; empty where the code object does not say."""
+        place = self.module.lines.place(self._code_address + pc)
+        return f"{place[0]}:{place[1]}" if place else ""
+
     @cached_property
     def program(self) -> Program:
-        code = self._descriptor_address + self.descriptor.entry
+        code = self._code_address
         instructions: dict[int, Instruction] = {}
         for address, text in self.module.functions():
             instructions |= decode(text, self.module.arch, address - code)

@@ -161,8 +161,9 @@ class Scheduler:
 
     def locate(self, error: EmulationError, instruction: Instruction) -> None:
         """Say that an error is of an instruction, unless it is known of which it is."""
-        text, code = disassemble(instruction), self._launch.kernel.module.name
-        error.locate(self.program.kernel, instruction.pc, instruction.mnemonic, text, code)
+        kernel, text = self._launch.kernel, disassemble(instruction)
+        source = kernel.source(instruction.pc)
+        error.locate(kernel.symbol, instruction.pc, instruction.mnemonic, text, kernel.module.name, source)
 
     # Ways out of a run
 

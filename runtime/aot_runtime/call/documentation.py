@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from aot_runtime.contract.records import Index, Op, Scalar, Tensor
+from aot_runtime.contract.records import Index, Op, Scalar, Tensor, Variant
 from aot_runtime.texts import ID_LENGTH
 
 from .arguments import Argument, arguments, default_value, parameter_texts
@@ -72,12 +72,22 @@ _STREAM = (
 )
 
 
-def docstring(op: Op) -> str:
-    """What `help(bundle.op)` shows: the contract in words."""
+Built = Mapping[str, Collection[str]]
+"""Dtype variable of an op → the dtypes that something is built for."""
+
+
+def built_dtypes(op: Op, variants: Iterable[Variant]) -> Built:
+    """Of an op's dtypes those that its variants have."""
+    points = [variant.axis_values for variant in variants if variant.op == op.name]
+    return {name: {str(point[name]) for point in points} for name in op.dtypes}
+
+
+def docstring(op: Op, built: Built | None = None) -> str:
+    """What `help(bundle.op)` shows: the contract in words. built: the dtypes that are told; by default all."""
     lines = [line for text in (op.doc or op.name).splitlines() for line in wrapped(text)]
     lines += ["", "Arguments:"]
     for tensor in op.tensors:
-        lines += wrapped(_tensor(op, tensor), INDENT, 2 * INDENT)
+        lines += wrapped(_tensor(op, tensor, built or op.dtypes), INDENT, 2 * INDENT)
     for scalar in op.scalars:
         lines += wrapped(_scalar(scalar), INDENT, 2 * INDENT)
     lines += wrapped(_STREAM, INDENT, 2 * INDENT)
@@ -86,9 +96,10 @@ def docstring(op: Op) -> str:
     return "\n".join(lines)
 
 
-def _tensor(op: Op, tensor: Tensor) -> str:
+def _tensor(op: Op, tensor: Tensor, built: Built) -> str:
     shape = ", ".join(dim.extent + ("|1" if dim.broadcast else "") for dim in tensor.shape)
-    allowed = " or ".join(op.dtypes.get(tensor.dtype, (tensor.dtype,)))
+    there = built.get(tensor.dtype, (tensor.dtype,))
+    allowed = " or ".join(dtype for dtype in op.dtypes.get(tensor.dtype, (tensor.dtype,)) if dtype in there)
     role = "optional" if tensor.optional else f"{tensor.role} when {tensor.when}" if tensor.when else tensor.role
     role += f" (may be {' or '.join(tensor.in_place)} itself)" if tensor.in_place else ""
     role += " (zeroed first, so packed)" * tensor.zero
@@ -111,11 +122,13 @@ def wrapped(text: str, first: str = "", rest: str = "") -> Iterator[str]:
     yield line
 
 
-def html(op: Op) -> str:
+def html(op: Op, built: Built | None = None) -> str:
     """An op for a notebook: its signature and its docstring."""
     from html import escape
 
-    return f"<pre><b>{op.name}</b>{escape(str(call_signature(op)), False)}\n\n{escape(docstring(op), False)}</pre>"
+    return (
+        f"<pre><b>{op.name}</b>{escape(str(call_signature(op)), False)}\n\n{escape(docstring(op, built), False)}</pre>"
+    )
 
 
 # Bundles

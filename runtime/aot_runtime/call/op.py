@@ -94,9 +94,10 @@ class _Calls:
             "_misfit": self._misfit,
         }
         function: Any = define(op.name, source, f"<aot_runtime: {op.name} call {crc32(source.encode()):08x}>", names)
-        function.__doc__, function.__signature__ = docstring(op), call_signature(op, "_op")
+        built = self.planner.dtypes
+        function.__doc__, function.__signature__ = docstring(op, built), call_signature(op, "_op")
         function.__module__ = "aot_runtime"
-        function._repr_html_ = partial(html, op)
+        function._repr_html_ = partial(html, op, built)
         function.source = source
         function.planner = self.planner
         function.decide = self.decide

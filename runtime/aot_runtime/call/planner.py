@@ -20,6 +20,7 @@ from aot_runtime.errors import ArgumentError, BundleError, ExpressionError
 from .checking import Checking
 from .choosing import Choosing
 from .decision import Decision
+from .documentation import built_dtypes
 from .rules import Rules
 
 
@@ -28,6 +29,7 @@ class Planner:
 
     Attributes:
         op: the contract.
+        dtypes: of each dtype variable, those that something is built for.
         static: scalars that a decision depends on; the others only travel into the kernarg segment.
     """
 
@@ -38,6 +40,7 @@ class Planner:
         texts = {text for _, text, _ in Scope.of(op).expressions(op)}
         passed = {text for group in kernargs.values() for text in group}
         self.op = op
+        self.dtypes = built_dtypes(op, built)
         self.static = _static(op, texts, passed)
         rules = Rules(op, backend)
         self._checking = Checking(op, {query for text in texts | passed for query in parse(text).queries}, rules)

@@ -25,7 +25,7 @@ from aot_runtime.contract.names import RESERVED_OPS, TYPE_NAME, TYPE_OPS
 from aot_runtime.texts import printable
 
 from .arguments import Argument, Computed, default_value, parameter_texts
-from .documentation import bundle_title, docstring
+from .documentation import built_dtypes, bundle_title, docstring
 
 WIDTH = 120
 MAX_FLAGS = 2
@@ -102,7 +102,8 @@ def stub_text(index: records.Index, docs: bool = True) -> str:
         lines += _results(op)
     lines += [f"class {class_name(index.name)}(_OpenBundle):"]
     for op in ops:
-        lines += [*_indented(_method(op, docs)), ""]
+        doc = docstring(op, built_dtypes(op, index.variants)) if docs else ""
+        lines += [*_indented(_method(op, doc)), ""]
     return "\n".join(lines) + ("" if ops else "    ...\n")
 
 
@@ -192,7 +193,7 @@ def _result(op: records.Op, flags: Mapping[str, bool], array: str) -> str:
 # Methods
 
 
-def _method(op: records.Op, docs: bool) -> Iterator[str]:
+def _method(op: records.Op, doc: str) -> Iterator[str]:
     """The overloads of an op's method: by where its arrays are, and by the flags that decide its outputs."""
     signatures = [signature for arrays in _places(op) for signature in _signatures(op, *arrays)]
     for number, signature in enumerate(signatures):
@@ -200,7 +201,7 @@ def _method(op: records.Op, docs: bool) -> Iterator[str]:
         note = "  # type: ignore[overload-overlap]" if "HostArray" in signature.result else ""
         if len(signatures) > 1:
             yield "@_overload"
-        yield from _definition(op, signature, note, docstring(op) if docs and number == 0 else "")
+        yield from _definition(op, signature, note, doc if number == 0 else "")
 
 
 def _places(op: records.Op) -> Iterator[tuple[str, str]]:

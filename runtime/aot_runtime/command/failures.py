@@ -26,6 +26,11 @@ class Unusable(Failure):
     exit_code = EXIT_USAGE
 
 
+def _takes_value(command: click.Command, word: str) -> bool:
+    options = [item for item in command.params if isinstance(item, click.Option) and word in item.opts]
+    return any(not (option.is_flag or option.count) for option in options)
+
+
 class Commands(click.Group):
     """Commands whose typed errors are shown as one line. Their help says of each all of its first sentence."""
 
@@ -33,6 +38,16 @@ class Commands(click.Group):
         rows = [(name, command.get_short_help_str(limit=200)) for name, command in self.commands.items()]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Where a shell completes the value of an option, the words before it are read without that option: click's
+        parser gives up at an option with no value, and with it the bundle, whose ops are to be offered."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if ctx.resilient_parsing and command is not None and rest and _takes_value(command, rest[-1]):
+            rest = rest[:-1]
+        return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

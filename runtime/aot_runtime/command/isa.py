@@ -41,7 +41,7 @@ def isa(bundle: Path, op: str | None, requirements: tuple[str, ...], as_json: bo
     import json
 
     from aot_runtime.bundle.reading import read_index
-    from aot_runtime.errors import ExpressionError
+    from aot_runtime.errors import DeviceError, ExpressionError
     from aot_runtime.text_table import terminal_width
 
     from .code_tables import bundle_code, code_data, code_rows, code_text, unmet_data
@@ -57,7 +57,7 @@ def isa(bundle: Path, op: str | None, requirements: tuple[str, ...], as_json: bo
         from aot_runtime.bundle.requirements import parse_requirements, unmet_lines, unmet_requirements
 
         unmet = list(unmet_requirements(index, parse_requirements(requirements, index.ops), code))
-    except ExpressionError as error:
+    except (DeviceError, ExpressionError) as error:
         raise Unusable(str(error)) from None
     click.echo(json.dumps(unmet_data(index, unmet), indent=1) if as_json else "\n".join(unmet_lines(index, unmet)))
     sys.exit(EXIT_FAILED if unmet else 0)

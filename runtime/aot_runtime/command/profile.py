@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .call_options import call_options
+from .failures import Unusable
 from .parameters import Pair
 
 if TYPE_CHECKING:
@@ -62,7 +63,12 @@ def profile(
     """
     import json
 
-    from aot_emulator import EmulatorDriver
+    from aot_runtime.errors import DeviceError
+
+    try:
+        from aot_emulator import EmulatorDriver
+    except DeviceError as error:  # which says what is not installed
+        raise Unusable(str(error)) from None
     from aot_emulator.profile.profile_call import profile_call
     from aot_emulator.profile.profile_report import profile_data, profile_text
 

@@ -61,6 +61,10 @@ def selftest(bundle: Path, device: str | None, ops: tuple[str, ...], as_json: bo
             click.echo(result_text(results[-1]))
     report = make_report(opened, results)
     failed = sum(not result.passed for result in results)
-    passed = f"all {len(results)} cases pass" if not failed else f"{failed} of {len(results)} cases FAILED"
+    passed = _passed(len(results)) if not failed else f"{failed} of {len(results)} cases FAILED"
     click.echo(json.dumps(report_data(report), indent=1) if as_json else passed)
     sys.exit(EXIT_FAILED if failed else 0)
+
+
+def _passed(count: int) -> str:
+    return "the only case passes" if count == 1 else f"all {count} cases pass"

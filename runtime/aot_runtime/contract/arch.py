@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -277,6 +278,12 @@ GPU_NAMES: Mapping[str, str] = {
 }
 """What people call GPUs, in lower case, letters and digits alone → their architecture (AMD's table of supported GPUs,
 LLVM's of processors, CUDA's list of GPUs)."""
+
+
+def arch_of(name: str) -> str:
+    """The architecture of a GPU that is called so (`MI300X`, `RX 7900 XTX`); any other name as it is."""
+    gpu = re.sub(r"[^a-z0-9]|amd|nvidia|instinct|radeon|geforce", "", name.lower())
+    return GPU_NAMES.get(gpu, name)
 
 
 _LARGEST = {

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Collection, Iterable
 from functools import cache
 
+from aot_runtime.contract.arch import arch_of
 from aot_runtime.errors import ArchMismatchError, DeviceError
 
 from .device import Device
@@ -33,8 +34,8 @@ def _device(driver: str, index: int) -> Device:
 
 
 def get_device(device: Device | str | None = None, arch: str | None = None) -> Device:
-    """A device by name: `hip:0`, `cuda:1`, `hip`, `emulator:gfx942`. None is the first GPU, over all drivers in order,
-    and the name of a driver alone its first device: of those that are of `arch`, if that is given.
+    """A device by name: `hip:0`, `cuda:1`, `hip`, `emulator:gfx942`, `emulator:mi300x`. None is the first GPU, over all
+    drivers in order, and the name of a driver alone its first device: of those that are of `arch`, if that is given.
 
     One driver object serves a process, as the GPU APIs themselves are process-wide. Raises `DeviceError`, and
     `ArchMismatchError` where no device is of `arch`.
@@ -56,7 +57,7 @@ def find_device(device: Device | str | None, archs: Collection[str]) -> Device:
         if which.isdecimal():
             return _device(name, int(which))
         if which:
-            return _device(name, device_for_arch(_driver(name), which))
+            return _device(name, device_for_arch(_driver(name), arch_of(which)))
         return _first_of(name, archs)
 
 

@@ -12,6 +12,8 @@ CASES = {
     "--ar": {"--arch"},
     "--arch gfx90": {"gfx908", "gfx90a"},
     "--arch gfx942,sm_8": {"gfx942,sm_80", "gfx942,sm_86"},
+    "--arch gfx942,MI300": {"gfx942,mi300a", "gfx942,mi300x"},
+    "check --arch h1": {"h100"},
     "cac": {"cache"},
     "cache |": {"ls", "prune"},
     "cache prune --max": {"--max-size"},

@@ -22,6 +22,8 @@ def test_a_dtype_by_another_of_its_names(tmp_path: Path, axis: str, text: str, n
     ("filters", "faults"),
     [
         ("blok=16", ["no manifest has an axis 'blok'; did you mean 'BLOCK'?"]),
+        ("U=float32", ["no manifest has an axis 'U'; known: BLOCK, T, dtype, op"]),
+        ("OP=Zz,op=Scale", ["op is never 'Zz'; known: scale"]),
         ("block=16|17", ["BLOCK is never '17'; known: 16, 32"]),
         ("dtype=float64,op=scal", ["dtype is never 'float64'; did you mean 'float16'?",
                                    "op is never 'scal'; did you mean 'scale'?"]),

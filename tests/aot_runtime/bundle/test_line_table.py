@@ -2,12 +2,16 @@
 
 import io
 import random
+import struct
 from pathlib import Path
 
 import pytest
+from aot_emulator import EmulatorDriver, Options
 
+from aot_runtime.bundle.codeobject import read_code_object
 from aot_runtime.bundle.elf import Elf
 from aot_runtime.bundle.line_table import LineTable, read_line_table
+from aot_runtime.errors import EmulationError
 from tests.support.building.builds import Project
 from tests.support.building.projects import KERNELS
 
@@ -46,6 +50,19 @@ def test_an_instruction_has_the_line_that_it_is_made_of(image: bytes):
     assert {"tl.store", "value = tl.load"} <= found
     start, end = table.addresses[0], table.addresses[-1]
     assert table.place(start) == table.place(start + 1) and table.place(start - 1) is table.place(end) is None
+
+
+def test_an_error_of_the_emulator_names_the_line(image: bytes):
+    driver = EmulatorDriver(Options(strict=True))
+    (kernel,) = read_code_object(image).kernels
+    function = driver.get_function(0, driver.load_module(0, image), kernel.symbol, 0)
+    launch = driver.prepare(0, function, (1, 1, 1), kernel.max_workgroup_size, 0, bytes(kernel.kernarg_bytes))
+    launch.kernargs[-40:] = struct.pack("<10i", *[1] * 10)  # extents and strides; addresses are null
+    with pytest.raises(EmulationError) as raised:
+        launch.run(0)
+    file, _, line = raised.value.source.partition(":")
+    assert file == "k.py" and "tl.load" in KERNELS.splitlines()[int(line) - 1]
+    assert f", at {raised.value.source}" in str(raised.value)
 
 
 def test_without_line_info_there_are_no_lines(tmp_path: Path):

@@ -19,7 +19,7 @@ from aot.targets import parse_arch
 from aot_runtime import open_bundle
 from aot_runtime.call.documentation import WIDTH, bundle_help, bundle_html, call_signature, call_text, docstring, html
 from aot_runtime.contract import records
-from tests.support.contracts import op, tensor
+from tests.support.contracts import op, planner, tensor
 
 ROOT = Path(__file__).parents[3]
 REQUIRED = inspect.Parameter.empty
@@ -42,6 +42,14 @@ def test_a_number_is_a_value(default: str, value: float):
     made = op(tensor("x", "n"), scalars=(records.Scalar("s", "fp32", default=default),))
     found = call_signature(made).parameters["s"].default
     assert (found, type(found)) == (value, type(value))
+
+
+def test_help_has_the_dtypes_that_are_built():
+    text, dtypes = "x: T[n]; y: float32[n]", {"T": ("float16", "float32", "bfloat16")}
+    some = planner(text, dtypes=dtypes, keep=lambda v: v.axis_values["T"] != "float32")
+    for shown in (docstring(some.op, some.dtypes), html(some.op, some.dtypes)):
+        assert "    x: float16 or bfloat16 [n], input." in shown and "    y: float32 [n], input." in shown
+    assert "    x: float16 or float32 or bfloat16 [n], input." in docstring(some.op)
 
 
 def test_help_has_short_lines():

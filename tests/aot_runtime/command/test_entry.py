@@ -39,6 +39,22 @@ def test_a_missing_package(module: str, gone: str, said: str):
     assert (result.returncode, result.stdout, result.stderr) == (2, "", said)
 
 
+HIDDEN = """
+from importlib import util
+util.find_spec = lambda name, *rest, find=util.find_spec: None if name == "tinygrad" else find(name, *rest)
+from aot_runtime.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("words", [("profile", "copy", "--shape", "x=2,3"), ("isa",)], ids=lambda words: words[0])
+def test_without_the_emulator_there_is_nothing_to_answer(small_bundle: Path, words: tuple[str, ...]):
+    command, *rest = words
+    result = run("-c", HIDDEN, command, str(small_bundle), *rest)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "the emulator needs tinygrad's tables of instructions: pip install 'aotbuild[emulator]'" in result.stderr
+
+
 @pytest.mark.parametrize(("module", "name"), [("aot", "aotbuild"), ("aot_runtime", "aotbundle")])
 def test_as_a_module(module: str, name: str):
     result = run("-m", module, "--help")

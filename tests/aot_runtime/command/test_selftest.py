@@ -50,6 +50,7 @@ def test_a_terminal_shows_what_is_going_on(small_bundle: Path, monkeypatch: pyte
     ("arguments", "words"),
     [
         (("--device", "hip"), "AMD GPUs need"),
+        (("--device", "emulator:MI100"), "emulator has no gfx908 device"),
         (("--device", "emulator:gfx908"), "emulator has no gfx908 device"),
         (("--device", "emulator:gfx90a"), "is for gfx942, but emulator:2 (AMD Instinct MI250X, one die, emulated)"),
         (("--device", "hip:x"), "'hip:x' is not a device"),
@@ -76,6 +77,11 @@ def test_damage_is_status_1_and_what_has_no_vectors_status_2(small_copy: Path):
     edit_index(small_copy, lambda index: index["target"].update(arch="gfx950"))
     result = selftest(small_copy, "--device", "emulator:gfx942")
     assert result.exit_code == 2 and "is for gfx950, but emulator:0" in result.stderr
+
+
+def test_one_case_is_told_as_one(small_bundle: Path):
+    result = selftest(small_bundle, "--device", "emulator:mi300x", "--op", "accumulate")
+    assert result.exit_code == 0 and result.stdout.endswith("\nthe only case passes\n")
 
 
 @pytest.mark.parametrize("ops", (("accumulate",), ("row_sums", "accumulate")), ids=str)
