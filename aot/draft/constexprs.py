@@ -126,7 +126,7 @@ class Constexprs:
 
     def _add_computed(self, name: str) -> bool:
         """What the launch computes from sizes: a constant of the variant, or the power of two that holds a row."""
-        node = self.work.launch.arguments.get(name)
+        node = self.work.launch.followed(self.work.launch.arguments.get(name))
         text = expression_of(self.work, node) if node is not None else ""
         for axis, dim in self.work.axis_dims.items():
             text = re.sub(rf"\b{dim}\b", axis, text)

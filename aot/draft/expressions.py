@@ -275,7 +275,7 @@ class Expressions:
     def _range(self, given: Sequence[Value], named: Mapping[str, Value]) -> Sum:
         ends = [*given, *named.values()]
         length = whole(ends[-1]) if ends else Sum.number(0)
-        text = length.argument() or str(length.constant or sorted(map(str, length.key())))
+        text = length.argument() or str(length.constant or length.digest)
         return Sum.of(Atom(values.RANGE, text, length.atoms))
 
     def _inlined(self, key: str, node: ast.Call, frame: Frame) -> Value:
@@ -368,7 +368,7 @@ def _normal(low: Sum, high: Sum) -> Bound:
 
 def _pair(left: Sum, right: Sum) -> str:
     """What tells a quotient or a remainder from others."""
-    return f"{sorted(map(str, left.key()))} by {right.argument() or right.constant}"
+    return f"{left.digest} by {right.argument() or right.constant}"
 
 
 def _joined(parts: Sequence[Value]) -> Value:

@@ -251,7 +251,7 @@ class _Shapes:
         if kinds == {values.PROGRAM} and len(index.terms) == 1 and len(programs) == 1:
             return Extent(program=int(programs.pop()), note="")
         ranges = sorted(atom.key for atom in atoms if atom.kind == values.RANGE)
-        if kinds == {values.RANGE} and len(ranges) == 1:
+        if kinds == {values.RANGE} and len(ranges) == 1 and (ranges[0].isdigit() or ranges[0] in self._order):
             return Extent(number=int(ranges[0])) if ranges[0].isdigit() else Extent(length=ranges[0])
         return Extent(note=" + ".join(sorted("*".join(_short(atom) for atom in product) for product in index.terms)))
 

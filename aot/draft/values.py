@@ -7,6 +7,7 @@ that it depends on.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,7 +32,7 @@ class Atom:
 
     kind: str
     key: str
-    parts: frozenset[Atom] = field(default=frozenset(), compare=False)
+    parts: frozenset[Atom] = field(default=frozenset(), compare=False, repr=False)
 
     @cached_property
     def below(self) -> frozenset[Atom]:
@@ -75,6 +76,11 @@ class Sum:
     def key(self) -> frozenset[tuple[Product, int]]:
         """What equal sums have in common."""
         return frozenset(self.terms.items())
+
+    @property
+    def digest(self) -> str:
+        """A short text that equal sums have in common."""
+        return f"#{hashlib.sha256(str(sorted(map(str, self.terms.items()))).encode()).hexdigest()[:12]}"
 
     def plus(self, other: Sum, sign: int = 1) -> Sum:
         terms = dict(self.terms)

@@ -60,7 +60,7 @@ class Launch:
 
     def stride(self, parameter: str) -> tuple[str, int] | None:
         """(tensor, dim) of the stride that is passed for a parameter."""
-        node = self._followed(self.arguments.get(parameter))
+        node = self.followed(self.arguments.get(parameter))
         if isinstance(node, ast.IfExp):
             node = node.body
         match node:
@@ -71,7 +71,7 @@ class Launch:
 
     def present(self, parameter: str) -> str:
         """The tensor of which a parameter says whether there is one; empty for anything else."""
-        node = self._followed(self.arguments.get(parameter))
+        node = self.followed(self.arguments.get(parameter))
         test = node.test if isinstance(node, ast.IfExp) and self.constant(node.body) is True else node
         match test:
             case ast.Compare(left=left, ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
@@ -119,7 +119,8 @@ class Launch:
                 return f"{name}({', '.join(parts)})" if name and all(parts) else ""
         return ""
 
-    def _followed(self, node: ast.expr | None) -> ast.expr | None:
+    def followed(self, node: ast.expr | None) -> ast.expr | None:
+        """What a name was assigned; anything else as it is."""
         steps = MAX_STEPS
         while isinstance(node, ast.Name) and node.id in self.names and steps:
             node, steps = self.names[node.id], steps - 1
