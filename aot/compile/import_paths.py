@@ -72,7 +72,9 @@ class ImportPaths:
 
     def _above(self, importer: Path | None) -> Iterator[Path]:
         if importer:
-            yield from (folder for folder in importer.parents if folder.is_relative_to(self.root))
+            above = (folder for folder in importer.parents if folder.is_relative_to(self.root))
+            # Not beside the modules of a package: `import torch` there is not its own `torch.py`.
+            yield from (folder for folder in above if not is_file(folder / "__init__.py"))
             yield self.base(importer)
         yield self.root
 

@@ -203,6 +203,13 @@ def test_folders_without_an_init_are_packages_too(tmp_path: Path):
     assert value(tmp_path, files, source="a/b/k.py") == 7
 
 
+def test_the_modules_of_a_package_are_not_beside_each_other(tmp_path: Path):
+    files = {"pkg/__init__.py": "", "pkg/torch.py": "VALUE = 7", "pkg/k.py": f"{HEAD}VALUE = torch.VALUE\n{KERNEL}"}
+    write(tmp_path, files)
+    with project(tmp_path).active() as modules, pytest.raises(CompileError, match="No module named 'torch'"):
+        modules.check(modules.load("pkg/k.py", "kernel"))
+
+
 UNREADABLE = "KERNEL: 'kernel' reads 'VALUE', which is not there: "
 FAULTS = {
     "VALUE = torch.float16\n": UNREADABLE + "ModuleNotFoundError: No module named 'torch' (k.py:1)",
