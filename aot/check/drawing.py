@@ -31,6 +31,8 @@ TRIES = 120
 """Calls of a point that are begun before it is given up."""
 MAX_ELEMENTS, MAX_WORKGROUPS, MAX_WORKSPACE = 1 << 16, 128, 8 << 20
 """Of a call: what is larger says no more, and takes long."""
+GRID_OF_DEVICE = 1024
+"""Workgroups of the smallest calls: the grid of a kernel may be as large as the device, whatever it computes."""
 _SMALL = (1, 2, 3, 5, 7, 8, 13, 16, 17, 19, 24, 31, 32, 33, 48, 67)
 _NEAR = 130
 """Extents beyond this are taken where no smaller one will do."""
@@ -191,7 +193,8 @@ class Drawing:
         if not all(_reach_end(tensor, decision) for tensor in there if tensor.offsets):
             self.refusal = "its offsets cannot reach the end of what they divide"
             return None
-        if any(math.prod(item.grid) > MAX_WORKGROUPS for item in decision.launches) or (
+        most = GRID_OF_DEVICE if self._boldness == 0 else MAX_WORKGROUPS
+        if any(math.prod(item.grid) > most for item in decision.launches) or (
             sum(size for _, size, _ in decision.workspaces) > MAX_WORKSPACE
         ):
             self.refusal = "its calls are too large"
