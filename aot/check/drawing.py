@@ -7,6 +7,7 @@ not gone on with.
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import Planner
 from aot_runtime.contract.arch import device_names
 from aot_runtime.contract.dtypes import SCALAR_TYPES
+from aot_runtime.contract.expressions import parse
 from aot_runtime.contract.layout import ALIGNMENT, Shape, packed_strides, packing_order
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import Index, Op, Scalar, Tensor
@@ -249,14 +251,19 @@ def _reach_end(tensor: Tensor, decision: Decision) -> bool:
 
 
 def _sizes(op: Op) -> set[int]:
-    """Numbers that mean something to an op, and those next to them: sizes of blocks, values of axes."""
+    """Numbers that mean something to an op, and those next to them: sizes of blocks, values of axes, what `require`
+    names, of which extents may have to be multiples."""
     found = {value for axis in op.axes for value in axis.values if type(value) is int}
     configs = (config for launch in op.launches for config in launch.configs)
     found |= {value for config in configs for value in config.values.values() if type(value) is int}
-    blocks = {value for value in found if 1 < value <= 1 << 15}
-    return {near for value in blocks for near in (value - 1, value, value + 1)} | {
-        value + value // 2 for value in blocks if value <= 256
-    }
+    nodes = (node for condition in op.require for node in ast.walk(parse(condition).tree))
+    named = {node.value for node in nodes if isinstance(node, ast.Constant) and type(node.value) is int}
+    blocks = {value for value in found | named if 1 < value <= 1 << 15}
+    return (
+        {near for value in blocks for near in (value - 1, value, value + 1)}
+        | {value + value // 2 for value in blocks if value <= 256}
+        | {times * value for value in named & blocks for times in (2, 3)}
+    )
 
 
 def _values_of(scalar: Scalar, sizes: Sequence[int]) -> list[Any]:

@@ -228,6 +228,13 @@ def test_without_the_emulator_the_extra_is_named(project: Project):
     assert "pip install 'aotbuild[emulator]'" in ended.stderr
 
 
+def test_extents_may_have_to_be_multiples(tmp_path: Path):
+    op = edit(OP, ("    specialisations", "    require: [rows % 96 == 0]\n    specialisations"))
+    status, output = check(write(tmp_path, "bundle: tiny\nops:\n" + op, HEAD + KERNEL), "--json", "--count", "2")
+    (report,) = json.loads(output)["ops"]
+    assert (status, len(report["cases"])) == (0, 2), output
+
+
 def test_a_loop_that_does_not_end_is_told_once(tmp_path: Path):
     loop = "    while tl.load(a, volatile=True) < 1e30:\n        rows += 0\n"
     kernel = edit(KERNEL, ("    x = tl.load(", f"{loop}    x = tl.load("))
