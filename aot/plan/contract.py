@@ -5,6 +5,7 @@ One contract per architecture: tuning files and `arch` in expressions make them 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -212,13 +213,22 @@ class _Contract:
 
     def _check_scopes(self, op: records.Op) -> None:
         for fault in contract_faults(op):
-            raise self._error(fault.path, fault.text)
+            raise self._error(fault.path, fault.text + self._bound_hint(fault.path, fault.text))
         scope = Scope.of(op)
         for where, text, _ in scope.expressions(op):
             self._check_strides(text, where)
         self._check_build_conditions(op, scope)
         self._check_picks(op, scope)
         self._check_optionals(op)
+
+    def _bound_hint(self, path: tuple[Key, ...], text: str) -> str:
+        """What to write where a grid reads what only the kernel is given."""
+        found = re.search(r"undefined name '(\w+)'", text)
+        if found is None or path[:1] != ("launches",) or "grid" not in path:
+            return ""
+        bound = self.spec.launches[int(path[1])].bind
+        hint = f"; it is a parameter in `bind`, and a grid reads those of `configs`: [{{blocks: {{{found[1]}: ...}}}}]"
+        return hint if found[1] in bound else ""
 
     def _check_build_conditions(self, op: records.Op, scope: Scope) -> None:
         build_names = scope.build_names(op)
