@@ -96,11 +96,9 @@ class LaunchScope:
     def check_names(self, value: Expression, name: str) -> None:
         if value.text in self._sound:
             return
-        if value.text in DTYPES:
-            text = f"'{value.text}' is a dtype: write {{dtype: {value.text}}}"
-            raise self.error(self.place(name), f"parameter '{name}': {text}")
         if undefined := sorted(value.names - self.names.keys()):
             text = f"'{value.text}' uses undefined name '{undefined[0]}'{self._meant(undefined[0])}"
+            text = f"'{value.text}' is a dtype: write {{dtype: {value.text}}}" if value.text in DTYPES else text
             raise self.error(self.place(name), f"parameter '{name}': {text}")
         try:
             value.check_names(self.names, self.tensors)

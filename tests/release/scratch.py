@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .setting import Setting
+from .setting import WHOLE_ARCH, Setting
 from .shown import files_of_pages
 
 _LEFT_OUT = shutil.ignore_patterns(
@@ -18,7 +18,10 @@ _LEFT_OUT = shutil.ignore_patterns(
 
 
 def make_template(setting: Setting) -> Path:
-    """A copy of the checkout with the bundles in dist/, the files that pages show, and what command lines read."""
+    """A copy of the checkout with the bundles in dist/, the files that pages show, and what command lines read.
+
+    The manifests among those files are built: other blocks of the pages are about their bundles.
+    """
     folder = setting.work / "template"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(setting.checkout, folder, ignore=_LEFT_OUT)
@@ -26,12 +29,20 @@ def make_template(setting: Setting) -> Path:
     shutil.copy(setting.checkout / "dist/README.md", folder / "dist")
     for bundle in setting.bundles():
         shutil.copytree(bundle, folder / "dist" / bundle.name, copy_function=os.link)
-    _write_missing(folder, files_of_pages(setting.checkout).items())
+    shown = files_of_pages(setting.checkout)
+    _write_missing(folder, shown.items())
     np.save(folder / "x.npy", np.ones((8, 1000), np.float32))  # for `aotbundle profile --content x=x.npy`
-    made = setting.run("python", "examples/llama_random.py", "checkpoint", cwd=folder)
-    if made.status:
-        raise RuntimeError(f"examples/llama_random.py failed:\n{made.tail()}")
+    _make(setting, folder, "python", "examples/llama_random.py", "checkpoint")
+    for name in shown:
+        if name.endswith("/manifest.yaml"):
+            _make(setting, folder, "aotbuild", "--arch", WHOLE_ARCH, name)
     return folder
+
+
+def _make(setting: Setting, folder: Path, *command: str) -> None:
+    made = setting.run(*command, cwd=folder)
+    if made.status:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{made.tail()}")
 
 
 def _write_missing(folder: Path, files: Iterable[tuple[str, str]]) -> None:

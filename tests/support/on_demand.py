@@ -76,7 +76,8 @@ class PlannerOnDemand(Planner):
     """A planner whose decisions are of compiled variants."""
 
     def __init__(self, planner: Planner, compiled: Callable[[records.Variant], records.Variant]):
-        self.op, self.static, self._planner, self._variant = planner.op, planner.static, planner, compiled
+        self.op, self.static, self.dtypes = planner.op, planner.static, planner.dtypes
+        self._planner, self._variant = planner, compiled
 
     def decide(self, *arguments: Any) -> Decision:
         decision = self._planner.decide(*arguments)

@@ -186,6 +186,7 @@ def test_the_command_that_is_told_makes_the_same_call_again(reports: dict[str, A
     status, output = check(project, *words)
     assert status == 1
     assert output.startswith("FAILED  tail_unwritten") and "case 1: a=float32" in output and "again: aotbuild" in output
+    assert output.endswith("\n1 op, 1 of them wrong; seed 0\n")
 
 
 ALTERS_INPUT = ((STORE, f"{STORE}a + r * a_r + c * a_c, y, mask=mask)\n{STORE}"),)
@@ -216,6 +217,10 @@ def test_roles_are_held_to_what_kernels_do(tmp_path: Path, kernel: str, op: str,
 def test_wrong_usage(project: Project, words: tuple[str, ...], said: str):
     status, output = check(project, *words)
     assert status == 2 and said in output
+
+
+def test_the_default_architecture_is_shown_as_it_is_given(project: Project):
+    assert "[default: gfx942]" in " ".join(project.invoke(["check", "--help"]).output.split())
 
 
 def test_without_the_emulator_the_extra_is_named(project: Project):
