@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-READ, WRITE, UPDATE, MAYBE = "r", "w", "u", "?"
-"""A plain load; a plain store; an atomic that does both; what may be a store: of one of several tensors, say."""
+READ, WRITE, UPDATE, MAYBE, DESCRIBED = "r", "w", "u", "?", "d"
+"""A plain load; a plain store; an atomic that does both; what may be a store: of one of several tensors, say; and that
+a tensor descriptor is made of the pointer, which is no access yet."""
 
 _POINTER_AT: dict[str, tuple[str, int]] = {
     **dict.fromkeys(
@@ -90,6 +91,9 @@ def pointer_accesses(module: Any, parameters: Sequence[str]) -> dict[str, str]:
             found.setdefault(reached[0], set()).add(kind)
         elif kind == MAYBE:
             _note(found, reached)
+        elif kind == DESCRIBED:
+            for name in reached:
+                found.setdefault(name, set()).add(kind)
         elif kind != READ:  # of an address from elsewhere: of any
             _note(found, reached if len(reached) == len(sources) else parameters)
     return {name: "".join(sorted(kinds)) for name, kinds in found.items()}
@@ -148,6 +152,8 @@ class _Graph:
             exchanges = name.endswith("atomic_rmw") and op.get_int_attr("atomic_rmw_op") == _EXCHANGE
             self.accesses.append((WRITE if exchanges else kind, operands[position]))
         elif name in _FORWARDS:
+            if name == "tt.make_tensor_descriptor":
+                self.accesses.append((DESCRIBED, operands[0]))
             for result in results:
                 self._made_of[result] = operands[_FORWARDS[name]]
         elif name == "tt.func":

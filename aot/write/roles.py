@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from aot.compile.accesses import MAYBE, READ, UPDATE, WRITE
+from aot.compile.accesses import DESCRIBED, MAYBE, READ, UPDATE, WRITE
 from aot.compile.jobs import CompiledKernel
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import PlannedBundle, PlannedVariant
 from aot_runtime.contract import records
+from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.expressions import parse
 
 Kernels = Mapping[str, CompiledKernel]
@@ -41,15 +42,31 @@ def _faults(op: records.Op, variants: Iterable[PlannedVariant], kernels: Kernels
     """(tensor, what is wrong)."""
     calls: dict[object, list[PlannedVariant]] = {}
     inputs = {tensor.name for tensor in op.tensors if tensor.role == "input"}
+    loose = {tensor.name for tensor in op.tensors if not tensor.align}
     for variant in variants:
         calls.setdefault((variant.spec.aligned, variant.spec.point), []).append(variant)
         for name, kinds in _accesses(variant, kernels).items():
             if name in inputs and kinds & {WRITE, UPDATE}:
                 yield name, f"kernel {_kernel(variant)} writes to '{name}', which is an input; is it `role: inout`?"
+            is_anywhere = not variant.spec.aligned or name in loose
+            if DESCRIBED in kinds and is_anywhere and (text := _unaligned(variant, name)):
+                yield name, text
     for launched in calls.values():
         for tensor in _written(op, launched):
             if text := _output_fault(tensor, launched, kernels):
                 yield tensor.name, text
+
+
+def _unaligned(variant: PlannedVariant, tensor: str) -> str:
+    """Why a kernel that makes a descriptor of a tensor cannot take it wherever it lies."""
+    align = ARCHITECTURES[variant.job.arch].descriptor_align
+    if align == 1:
+        return ""
+    return (
+        f"kernel {_kernel(variant)} makes a tensor descriptor of '{tensor}', whose address and strides have to be "
+        f"multiples of {align} bytes on {variant.job.arch}; only the aligned specialisation asks for that, of tensors "
+        "that are not `align: false`: write `specialisations: [aligned]`"
+    )
 
 
 def _accesses(variant: PlannedVariant, kernels: Kernels) -> dict[str, Kinds]:

@@ -86,7 +86,7 @@ def test_tensor_descriptors(foreign: Bundle, dtype: type):
         np.testing.assert_array_equal(into.numpy(), view.numpy() * dtype(2))
         assert (out.numpy()[view.shape[0] :] == 7).all() and (out.numpy()[:, view.shape[1] :] == 7).all()
         assert np.isnan(result.corner.numpy()) == is_ragged
-        if dtype is np.float32:
+        if dtype is np.float32 and view.shape[1] % 16 == 0:
             np.testing.assert_array_equal(foreign.doubled_on_device(view).numpy(), view.numpy() * 2)
 
 

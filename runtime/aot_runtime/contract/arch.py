@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Backend = Literal["hip", "cuda"]
@@ -111,6 +111,8 @@ class Architecture:
             and later).
         fp8: the float8 numbers that the hardware converts and multiplies: `fnuz`, `ocp` (LLVM, `FeatureFP8Insts` and
             gfx12's WMMA; CUDA: sm_89 and later), or empty for none.
+        descriptor_align: bytes that the address and strides of a tensor descriptor which a kernel makes are multiples
+            of (CUDA's driver API, `cuTensorMapEncodeTiled`: sm_90 and later); 1: it becomes pointers.
         product: the one that the emulator passes for; None: it emulates none of this architecture.
     """
 
@@ -125,6 +127,7 @@ class Architecture:
     has_bf16_cvt: bool = False
     has_tf32: bool = False
     fp8: Fp8 = ""
+    descriptor_align: int = 1
     product: Product | None = None
 
     @property
@@ -229,18 +232,23 @@ def _ampere(name: str, tier: Tier, lds_kib: int, unit: ComputeUnit, fp8: Fp8 = "
     return Architecture(name, tier, None, lds_kib * KIB, unit, has_bf16_cvt=True, has_tf32=True, fp8=fp8)
 
 
+def _hopper(name: str, tier: Tier, lds_kib: int, unit: ComputeUnit) -> Architecture:
+    """An architecture of sm_90 or later."""
+    return replace(_ampere(name, tier, lds_kib, unit, "ocp"), descriptor_align=16)
+
+
 _NVIDIA = (
     Architecture("sm_75", "experimental", None, 64 * KIB, _sm(32, 16, 64)),
     _ampere("sm_80", "supported", 163, _sm(64, 32, 164, reserved=1024)),
     _ampere("sm_86", "supported", 99, _sm(48, 16, 100, reserved=1024)),
     _ampere("sm_87", "experimental", 163, _sm(48, 16, 164, reserved=1024)),
     _ampere("sm_89", "supported", 99, _sm(48, 24, 100, reserved=1024), "ocp"),
-    _ampere("sm_90", "primary", 227, _sm(64, 32, 228), "ocp"),
-    _ampere("sm_100", "supported", 227, _sm(64, 32, 228), "ocp"),
-    _ampere("sm_103", "experimental", 227, _sm(64, 32, 228), "ocp"),
-    _ampere("sm_110", "experimental", 227, _sm(48, 24, 228), "ocp"),
-    _ampere("sm_120", "supported", 99, _sm(48, 24, 100), "ocp"),
-    _ampere("sm_121", "experimental", 99, _sm(48, 24, 100), "ocp"),
+    _hopper("sm_90", "primary", 227, _sm(64, 32, 228)),
+    _hopper("sm_100", "supported", 227, _sm(64, 32, 228)),
+    _hopper("sm_103", "experimental", 227, _sm(64, 32, 228)),
+    _hopper("sm_110", "experimental", 227, _sm(48, 24, 228)),
+    _hopper("sm_120", "supported", 99, _sm(48, 24, 100)),
+    _hopper("sm_121", "experimental", 99, _sm(48, 24, 100)),
 )
 
 ARCHITECTURES: Mapping[str, Architecture] = {row.name: row for row in (*_AMD, *_NVIDIA)}

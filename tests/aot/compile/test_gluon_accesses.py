@@ -59,8 +59,8 @@ ON_NVIDIA = {
     "smem = gl.allocate_shared_memory(gl.float16, [1024], SHARED)\nampere.async_copy.async_load(smem, x + i)": {
         "x": "r"
     },
-    MAPS + "tma.async_load(x_map, [0, 0], bar, smem)\ntma.async_store(out_map, [0, 0], smem)": {"x": "r", "out": "w"},
-    MAPS + "tma.async_atomic_add(out_map, [0, 0], smem)": {"out": "u"},
+    MAPS + "tma.async_load(x_map, [0, 0], bar, smem)\ntma.async_store(out_map, [0, 0], smem)": {"x": "dr", "out": "dw"},
+    MAPS + "tma.async_atomic_add(out_map, [0, 0], smem)": {"out": "du"},
     "gl.warp_specialize([(nothing, (x,)), (put, (out, n))], [4], [24])": {"out": "w"},
     "gl.warp_specialize([(put, (out, n)), (put, (y, n))], [4], [24])": {"y": "w", "out": "w"},
 }

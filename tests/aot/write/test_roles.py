@@ -136,11 +136,23 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("arch", ["gfx942", "sm_90"])
+@pytest.mark.parametrize("arch", ["gfx942", "sm_80"])
 @pytest.mark.parametrize("way", WRONG)
 def test_a_store_into_an_input(tmp_path, way, arch):
     assert fault(tmp_path, f"{COPY}\n{WRONG[way]}", arch) == f"kernel {WRITES_X}"
     assert fault(tmp_path, f"{COPY}\n{WRONG[way]}", x="inout") == ""
+
+
+def test_descriptors_of_what_may_lie_anywhere(tmp_path: Path):
+    """The hardware of sm_90 wants multiples of 16 bytes; elsewhere descriptors become pointers."""
+    body = "tl.store(out + i, tl.make_tensor_descriptor({}, [n], [1], [16]).load([one * 16]), mask=mask)"
+    wrong = "kernel 'work' in k.py makes a tensor descriptor of 'x', whose address and strides have to be multiples of "
+    wrong += (
+        "16 bytes on sm_90; only the aligned specialisation asks for that, of tensors that are not `align: false`: "
+    )
+    wrong += "write `specialisations: [aligned]`"
+    assert fault(tmp_path, body.format("x"), "sm_90") == wrong
+    assert fault(tmp_path, body.format("(x if flag > 0 else y)"), "sm_80") == fault(tmp_path, body.format("x")) == ""
 
 
 UNCERTAIN = {
