@@ -21,10 +21,9 @@ from .command.cache import cache
 from .command.check import check
 from .command.init import init
 from .command.logs import log_to_stderr
-from .command.parameters import Archs, filters_of
+from .command.parameters import EXIT_FAILED, EXIT_USAGE, TIMEOUT_S, Archs, filters_of
 from .targets import TARGETS, Target
 
-EXIT_FAILED, EXIT_USAGE = 1, 2
 SUBCOMMANDS: Mapping[str, click.Command] = {"cache": cache, "check": check, "init": init}
 
 EPILOG = """\b
@@ -157,7 +156,7 @@ def _filters(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> d
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
-    default=600,
+    default=TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
     help="Time limit for one variant, and for each file of kernels or references that is run.",

@@ -9,10 +9,8 @@ from pathlib import Path
 import click
 
 from aot.command.logs import log_to_stderr
-from aot.command.parameters import Archs, filters_of
+from aot.command.parameters import EXIT_FAILED, EXIT_USAGE, TIMEOUT_S, Archs, filters_of
 from aot.targets import Target, parse_arch
-
-EXIT_FAILED, EXIT_USAGE = 1, 2
 
 EPILOG = """\b
 Examples:
@@ -78,7 +76,7 @@ def check(
         filters=filters_of((*filters, *(f"op={op}" for op in ops))),
         requirements=(),
         dry_run=False,
-        timeout=600,
+        timeout=TIMEOUT_S,
         cache_dir=cache_dir,
         line_info=True,
         tracebacks=bool(verbose),

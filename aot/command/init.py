@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-EXIT_FAILED = 1
+from aot.command.parameters import EXIT_FAILED, TIMEOUT_S
 
 
 def _kernels(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[tuple[Path, str], ...]:
@@ -37,7 +37,7 @@ def _kernels(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...])
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
-    default=600,
+    default=TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
     help="Time limit for each file that is run.",

@@ -1,4 +1,4 @@
-"""Types of options: architectures, filters, sizes and ages."""
+"""Types of options: architectures, filters, sizes and ages; exit statuses and defaults that several commands have."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from aot.targets import TARGETS, Target, parse_arch
 from aot_runtime.contract.arch import GPU_NAMES
 from aot_runtime.texts import UNITS
 
+EXIT_FAILED, EXIT_USAGE = 1, 2
+TIMEOUT_S: float = 600
+"""The default limit for one variant, and for each file that is run."""
 NATIVE = "native"
 """Stands for the architectures of this machine's GPUs."""
 

@@ -7,6 +7,7 @@ a name: `args["N"]` is `N`, `args["bias_ptr"] is not None` is `given(bias_ptr)`.
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -69,9 +70,8 @@ def read_function(function: Any) -> SourceFunction:
 
 def _node(text: str, code: CodeType) -> ast.Lambda | ast.FunctionDef | None:
     """The function in its file's text that has this code: of several in a line, the one that compiles to it."""
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
+    tree = _parsed(text)
+    if tree is None:
         return None
     found = [
         node
@@ -83,6 +83,15 @@ def _node(text: str, code: CodeType) -> ast.Lambda | ast.FunctionDef | None:
     if len(found) > 1:
         found = [node for node in found if _within(node, code)]
     return found[0] if len(found) == 1 else None
+
+
+@functools.lru_cache(maxsize=4)
+def _parsed(text: str) -> ast.Module | None:
+    """A file, parsed once for all of its heuristics; nobody may change it."""
+    try:
+        return ast.parse(text)
+    except SyntaxError:
+        return None
 
 
 def _within(node: ast.Lambda | ast.FunctionDef, code: CodeType) -> bool:
