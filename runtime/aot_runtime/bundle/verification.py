@@ -53,8 +53,6 @@ def _code(folder: Path, index: Index) -> Iterator[str]:
         users = users_of[key]
         if not users:
             yield f"{blob.file} is used by no variant"
-        if not blob.sha256.startswith(Path(blob.file).stem):
-            yield f"{blob.file} is not named by its sha256, {blob.sha256[:16]}…"
         try:
             code = read_code_object(read_blob(folder, blob, index.target.arch))
         except BundleError as error:
