@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from pathlib import Path
 
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import SCALAR_TYPES
@@ -28,7 +27,7 @@ from aot_runtime.contract.validate import structure_faults
 from aot_runtime.errors import ArchMismatchError, BundleError
 from aot_runtime.texts import shown
 
-from .files import read_file, unreadable
+from .files import Place, source_of, unreadable
 
 _ID = re.compile(rb'"id"\s*:\s*"([0-9a-f]{64})"')
 _VECTORS = re.compile(rf"{SELFTEST_FOLDER}/[0-9a-f]{{8,64}}\.npz\Z")
@@ -48,14 +47,16 @@ def bundle_id(index: bytes) -> str:
     return hashlib.sha256(index[:start] + b"0" * (end - start) + index[end:]).hexdigest()
 
 
-def read_index(folder: Path) -> Index:
+def read_index(place: Place) -> Index:
     """Read and check a bundle's index: format, id, and that every name, file and reference in it is sound.
 
     Raises `BundleError`.
     """
+    source = source_of(place)
+    folder = source.path
     path = folder / INDEX
     try:
-        data = read_file(folder, INDEX, MAX_INDEX_BYTES)
+        data = source.read(INDEX, MAX_INDEX_BYTES)
     except FileNotFoundError:
         raise BundleError(f"{folder} is no bundle: it has no {INDEX}") from None
     except NotADirectoryError:
@@ -178,11 +179,12 @@ def _check_case(ops: dict[str, Op], case: Case) -> None:
         raise BundleError(f"{what} has innermost dims {case.innermost}, which the op does not allow")
 
 
-def read_checked(folder: Path, blob: Blob, what: str) -> bytes:
+def read_checked(place: Place, blob: Blob, what: str) -> bytes:
     """The bytes of a file that the index lists. Raises `BundleError` when it is missing or altered."""
-    path = folder / blob.file
+    source = source_of(place)
+    path = source.path / blob.file
     try:
-        content = read_file(folder, blob.file, blob.size)
+        content = source.read(blob.file, blob.size)
     except OSError as error:
         raise unreadable(what, path, error) from None
     if len(content) != blob.size or hashlib.sha256(content).hexdigest() != blob.sha256:
@@ -190,12 +192,13 @@ def read_checked(folder: Path, blob: Blob, what: str) -> bytes:
     return content
 
 
-def read_blob(folder: Path, blob: Blob, arch: str) -> bytes:
+def read_blob(place: Place, blob: Blob, arch: str) -> bytes:
     """A code object's bytes. Raises `BundleError` when missing or altered, `ArchMismatchError` for another arch."""
     from .codeobject import read_arch
 
-    image = read_checked(folder, blob, "code object")
+    source = source_of(place)
+    image = read_checked(source, blob, "code object")
     actual = read_arch(image)
     if actual != arch:
-        raise ArchMismatchError(f"code object {folder / blob.file} is for {actual}, the bundle is for {arch}")
+        raise ArchMismatchError(f"code object {source.path / blob.file} is for {actual}, the bundle is for {arch}")
     return image
