@@ -45,6 +45,10 @@ FORMAT_VERSION = 2
 OLDEST_FORMAT = 2
 """The oldest version that is read, and whose readers understand what is written."""
 
+# Tables multiply what a short file can say. These bounds keep the work of reading one in proportion to its length.
+MAX_VARIANTS, MAX_KERNELS, MAX_KERNARGS = 1 << 16, 1 << 12, 1 << 10
+"""Variants and kernels of a bundle, and kernargs of a layout."""
+
 Position = Annotated[int, msgspec.Meta(ge=0)]
 """Where something is in a table."""
 _T = TypeVar("_T")
@@ -100,10 +104,10 @@ class IndexFile(Record, frozen=True):
     toolchain: dict[str, str]
     ops: tuple[Op, ...]
     kernargs: tuple[Kernarg, ...]
-    layouts: tuple[tuple[Position, ...], ...]
-    kernels: tuple[Kernel, ...]
+    layouts: tuple[Annotated[tuple[Position, ...], msgspec.Meta(max_length=MAX_KERNARGS)], ...]
+    kernels: Annotated[tuple[Kernel, ...], msgspec.Meta(max_length=MAX_KERNELS)]
     code: tuple[CodeObject, ...]
-    variants: tuple[VariantRow, ...]
+    variants: Annotated[tuple[VariantRow, ...], msgspec.Meta(max_length=MAX_VARIANTS)]
     selftest: tuple[Case, ...] = ()
     version: str = ""
 

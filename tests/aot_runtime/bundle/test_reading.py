@@ -112,6 +112,9 @@ POSITIONS = {
     "before the start": (lambda index: index["variants"][0].__setitem__(4, -1), "Expected `int` >= 0"),
     "too few values": (lambda index: index["variants"][0][1].pop(), "is not on the op's axes"),
     "too many values": (lambda index: index["variants"][0][1].append(1), "is not on the op's axes"),
+    "long layout": (lambda index: index["layouts"][0].extend([0] * 1024), "Expected `array` of length <= 1024"),
+    "kernels without end": (lambda index: index["kernels"].extend(index["kernels"] * 4096), "length <= 4096"),
+    "variants without end": (lambda index: index["variants"].extend(index["variants"] * 4096), "length <= 65536"),
     "one name": (lambda index: index["code"].append(["a" * 16 + "0" * 48, 1]), "two code objects have one name"),
 }
 
