@@ -70,6 +70,7 @@ def again(what: str) -> Edit:
         (kernarg(0, value="y"), "points at 'y'"),
         (kernarg(0, value=""), "points at ''"),
         (kernarg(0, value="x.ptr or __import__('os')"), "points at "),
+        (lambda index: index["variants"][-1]["kernargs"][0].update(value="y"), "points at 'y'"),
         (lambda index: index.update(version="v1"), "'v1' is no version of a bundle"),
         (case(op="none"), "there is no such op"),
         (case(name="../x"), "or that is no name"),
