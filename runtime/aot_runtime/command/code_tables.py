@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from aot_runtime.bundle.isa import CodeFacts
 from aot_runtime.bundle.files import source_of
+from aot_runtime.bundle.isa import CodeFacts
 from aot_runtime.bundle.reading import read_blob
 from aot_runtime.bundle.requirements import Code, Unmet, variant_text
 from aot_runtime.contract.records import Index, spelled
