@@ -19,6 +19,7 @@ from aot_runtime.call.planner import Decision, Planner, op_planner
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import numpy_dtype
 from aot_runtime.contract.expressions import nearest
+from aot_runtime.contract.index_file import FORMAT_VERSION, OLDEST_FORMAT
 from aot_runtime.contract.names import Scope
 from aot_runtime.errors import ArgumentError, NoVariantError
 
@@ -146,7 +147,7 @@ def planning_index(op: records.Op, variants: Iterable[VariantSpec], target: Targ
         for spec in variants
     )  # fmt: skip
     where = records.Target(target.arch, target.backend, target.warp_size)
-    return records.Index(records.FORMAT_VERSION, 1, "", op.name, where, {}, (op,), stubs, {})
+    return records.Index(FORMAT_VERSION, OLDEST_FORMAT, "", op.name, where, {}, (op,), stubs, {})
 
 
 class _CasePlanner:

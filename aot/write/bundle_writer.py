@@ -18,6 +18,7 @@ from aot.plan.bundles import PlannedBundle, PlannedVariant
 from aot_runtime.bundle.reading import bundle_id
 from aot_runtime.call.stub import stub_text
 from aot_runtime.contract import records
+from aot_runtime.contract.index_file import FORMAT_VERSION, OLDEST_FORMAT, encode_index
 from aot_runtime.contract.occupancy import occupancy
 
 from .c.files import c_files
@@ -29,7 +30,7 @@ def make_index(
     bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel], vectors: Sequence[CaseVectors]
 ) -> tuple[records.Index, dict[str, bytes]]:
     """(the index, file below the bundle's folder → code object or selftest vectors)."""
-    suffix = {"hip": "hsaco", "cuda": "cubin"}[bundle.target.backend]
+    suffix = records.CODE_SUFFIXES[bundle.target.backend]
     blobs: dict[str, records.Blob] = {}
     files: dict[str, bytes] = {}
     variants = []
@@ -48,12 +49,12 @@ def make_index(
         "options": json.dumps(shared),
     }
     index = records.Index(
-        records.FORMAT_VERSION, 1, "0" * 64, bundle.manifest.spec.bundle, target, toolchain, bundle.ops,
+        FORMAT_VERSION, OLDEST_FORMAT, "0" * 64, bundle.manifest.spec.bundle, target, toolchain, bundle.ops,
         tuple(variants), dict(sorted(blobs.items())), tuple(item.case for item in vectors),
         version=bundle.manifest.spec.version or "",
     )  # fmt: skip
     files |= {item.case.vectors.file: item.content for item in vectors}
-    return msgspec.structs.replace(index, id=bundle_id(records.encode_index(index))), files
+    return msgspec.structs.replace(index, id=bundle_id(encode_index(index))), files
 
 
 def make_variant(
@@ -147,7 +148,7 @@ def write_bundle(
     files |= {
         **c_files(index),
         f"stubs/{index.name}.pyi": stub_text(index).encode(),
-        records.INDEX: records.encode_index(index),
+        records.INDEX: encode_index(index),
     }
     folder = output / bundle.folder_name
     place_bundle(folder, files)

@@ -9,6 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aot_runtime.bundle.files import Place, bundles_in, source_of
 from aot_runtime.bundle.reading import read_blob, read_index
 from aot_runtime.call.documentation import bundle_help, bundle_html, bundle_title
 from aot_runtime.call.op import build_op
@@ -38,9 +39,10 @@ class OpenBundle(Shared):
 
     _instead = "; open it again from its path"
 
-    def __init__(self, folder: Path, index: Index, device: Device, check_contents: bool = False):
-        self.path, self.index, self.device = folder, index, device
-        self.__doc__ = bundle_help(index, f"{folder} on {device}")
+    def __init__(self, place: Place, index: Index, device: Device, check_contents: bool = False):
+        self._source = source_of(place)
+        self.path, self.index, self.device = self._source.path, index, device
+        self.__doc__ = bundle_help(index, f"{self.path} on {device}")
         self._check_contents = check_contents
         self._lock = threading.RLock()
         self._built: dict[str, Callable[..., Any]] = {}
@@ -146,7 +148,7 @@ class OpenBundle(Shared):
         return self._functions[key]
 
     def _image(self, code: str) -> bytes:
-        return read_blob(self.path, self.index.blobs[code], self.index.target.arch)
+        return read_blob(self._source, self.index.blobs[code], self.index.target.arch)
 
     def preload(self) -> int:
         """Load every code object now; returns how many kernels are loaded."""
@@ -186,8 +188,10 @@ def open_folder(
     folder = Path(path)
     if not os.path.lexists(folder / INDEX) and folder.is_dir():
         folder, index, chosen = _choose(folder, device, getattr(kind, TYPE_NAME, None))
+        source = source_of(folder)
     else:
-        index = read_index(folder)
+        source = source_of(folder)
+        index = read_index(source)
         chosen = _device_of(device, (index.target.arch,), f"bundle {folder} is for {index.target.arch}")
     if index.target.arch != chosen.arch:
         raise ArchMismatchError(
@@ -197,7 +201,7 @@ def open_folder(
         check_contents = os.environ.get(CHECK_VARIABLE, "") not in ("", "0")
     _hold_to_type(folder, index, kind)
     log("opened %s, id %s, on %s", folder, index.id, chosen)
-    return opened(folder, index, chosen, check_contents)
+    return opened(source, index, chosen, check_contents)
 
 
 @cache
@@ -231,7 +235,7 @@ def _device_of(device: Device | str | None, archs: Collection[str], what: str) -
 def _choose(folder: Path, device: Device | str | None, name: str | None) -> tuple[Path, Index, Device]:
     """Of a folder of bundles, the one that fits the device, and has a name where that is given; by default the first
     device that some bundle fits."""
-    found = {candidate: read_index(candidate) for candidate in _bundles(folder)}
+    found = _distinct({candidate: read_index(candidate) for candidate in bundles_in(folder)})
     if name is not None:
         found = {candidate: index for candidate, index in found.items() if index.name == name} or found
     there = ", ".join(f"{candidate.name} ({index.target.arch})" for candidate, index in found.items()) or "none"
@@ -246,5 +250,7 @@ def _choose(folder: Path, device: Device | str | None, name: str | None) -> tupl
     raise ArgumentError(f"{folder} has several bundles for {chosen.arch}; open one of them by name; there: {there}")
 
 
-def _bundles(folder: Path) -> Iterator[Path]:
-    yield from sorted(candidate.parent for candidate in folder.glob(f"*/{INDEX}"))
+def _distinct(found: dict[Path, Index]) -> dict[Path, Index]:
+    """Without the archives of bundles that are there as a folder, too."""
+    folders = {index.id for candidate, index in found.items() if candidate.is_dir()}
+    return {candidate: index for candidate, index in found.items() if candidate.is_dir() or index.id not in folders}

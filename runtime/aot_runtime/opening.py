@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _B = TypeVar("_B", bound="OpenBundle")
 
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_PAGE = 4096
+"""Where the index begins in an archive."""
 _COMPUTE_CAPABILITY = (75, 76)
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR."""
 
@@ -42,7 +44,8 @@ def open_bundle(
     """Open a bundle on a device.
 
     Args:
-        path: a bundle's folder; or a folder of bundles, of which the one for the device's arch is opened.
+        path: a bundle's folder, or the archive that `aotbundle pack` made of it; or a folder of bundles, of which the
+            one for the device's arch is opened.
         device: a `Device`, or its name (`hip:0`, `cuda:1`); by default the first GPU that the bundle fits, and for the
             name of a driver alone (`hip`) its first device that it fits.
         type: the bundle's class, of a module that `aotbundle stubs` wrote. What is opened is an instance, so that
@@ -69,9 +72,10 @@ def open_bundle(
 def _look_at(path: str) -> str | None:
     """What a bundle is for, by a look at the start of its index: `hip gfx942`, say; None where that does not tell."""
     try:
-        descriptor = os.open(f"{path}/bundle.json", os.O_RDONLY | _NO_LINK)
+        archive = os.path.isfile(path)  # noqa: PTH113
+        descriptor = os.open(path, os.O_RDONLY) if archive else os.open(f"{path}/bundle.json", os.O_RDONLY | _NO_LINK)
         try:
-            head = os.read(descriptor, 2048) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+            head = os.read(descriptor, 2 * _PAGE) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
         finally:
             os.close(descriptor)
     except (OSError, ValueError):

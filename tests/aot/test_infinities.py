@@ -15,7 +15,7 @@ from aot_runtime import open_bundle
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.command.main import main as aotbundle
-from aot_runtime.contract.records import decode_index
+from aot_runtime.contract.index_file import decode_index
 from aot_runtime.errors import ArgumentError, BundleError
 from tests.support.building.selftests import project
 
@@ -102,8 +102,7 @@ def test_an_index_with_infinite_numbers(built: Path):
     assert index.selftest[0].scalars == {"fill": -math.inf}
     text = (built / "bundle.json").read_text()
     assert json.loads(text)["ops"][0]["axes"][0]["values"] == [{"float": "-inf"}, 0.0, {"float": "inf"}]
-    assert "null" not in text
-    start = text.index("{", text.index('"values": [', text.index('"axes"')))
+    start = text.index("{", text.index('"values":[', text.index('"axes"')))
     for wrong in ('{"float": "nan"}', '{"float": "1"}', "{}", "null"):
         altered = text[:start] + wrong + text[text.index("}", start) + 1 :]
         with pytest.raises(BundleError, match="is not a bundle index"):

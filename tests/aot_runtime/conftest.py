@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aot_runtime.contract import records
+from aot_runtime.contract.index_file import encode_index
 from tests.support.session_builds import build_once
 
 
@@ -21,7 +22,7 @@ def small_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sample_folder(sample: records.Index, tmp_path: Path) -> Path:
     """The sample index on its own, in a bundle's folder."""
     (tmp_path / "sample").mkdir()
-    (tmp_path / "sample" / records.INDEX).write_bytes(records.encode_index(sample))
+    (tmp_path / "sample" / records.INDEX).write_bytes(encode_index(sample))
     return tmp_path / "sample"
 
 

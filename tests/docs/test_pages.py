@@ -17,7 +17,7 @@ from aot_runtime import errors
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.call.op import MAX_PLANS
 from aot_runtime.command.main import main as aotbundle
-from aot_runtime.contract import records
+from aot_runtime.contract import index_file, records
 from aot_runtime.device.memory import KEPT_BLOCK, KEPT_TOTAL
 from tests.docs.markdown import blocks, section, table
 from tests.docs.scripts import ROOT, run_blocks
@@ -30,11 +30,12 @@ PAGES = {
     for path in sorted(ROOT.glob(pattern))
 }
 BUNDLE, RUNTIME = PAGES["docs/bundle.md"], PAGES["docs/runtime.md"]
-RECORDS = [item for item in vars(records).values() if isinstance(item, type) and issubclass(item, records._Record)]
+NAMED = (*vars(records).values(), *vars(index_file).values())
+RECORDS = dict.fromkeys(item for item in NAMED if isinstance(item, type) and issubclass(item, records.Record))
 
 
 @pytest.mark.parametrize(
-    "record", [item for item in RECORDS if item is not records._Record], ids=lambda item: item.__name__
+    "record", [item for item in RECORDS if item is not records.Record], ids=lambda item: item.__name__
 )
 def test_fields_of_the_index(record: type[msgspec.Struct]):
     cells = [row[0] for row in table(section(BUNDLE, record.__name__))]
@@ -43,7 +44,7 @@ def test_fields_of_the_index(record: type[msgspec.Struct]):
 
 
 def test_format_version():
-    assert f"`format` is the version of the index, {records.FORMAT_VERSION}." in BUNDLE
+    assert f"`format` is the version of the index, {index_file.FORMAT_VERSION}." in BUNDLE
 
 
 def test_files_of_a_bundle(rows_bundle: Path):

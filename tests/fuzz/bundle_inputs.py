@@ -19,7 +19,7 @@ import msgspec
 
 from aot_runtime.bundle.elf import SHT_NOTE, Elf
 from aot_runtime.bundle.reading import bundle_id
-from aot_runtime.contract.records import INDEX
+from aot_runtime.contract.records import CODE_FOLDER, CODE_SUFFIXES, HASH_LENGTH, INDEX
 
 from .drawing import Draw, texts_of
 from .edits import Edit, edit_bytes, edit_tree, places
@@ -274,26 +274,38 @@ def _with_metadata(image: bytes, note: Note | None, edit: Edit) -> bytes:
 
 def _adopt(tree: Any, changed: Files) -> None:
     """Have the index describe the files as they are now, each named by its hash."""
-    for blob in _blobs(tree):
+    for blob in _vectors(tree):
         name = blob.get("file")
-        content = changed.get(name) if isinstance(name, str) else None
-        if isinstance(content, bytes):
-            digest = hashlib.sha256(content).hexdigest()
-            folder, _, old = name.rpartition("/")
-            new = f"{folder}/{digest[:16]}.{old.rpartition('.')[2]}"
-            changed[name], changed[new] = Special("nothing"), content
+        if isinstance(name, str) and (found := _renamed(changed, name)):
+            new, content, digest = found
             blob.update(file=new, size=len(content), sha256=digest)
+    code = tree.get("code") if isinstance(tree, dict) else None
+    for row in code if isinstance(code, list) else ():
+        if isinstance(row, list) and len(row) == 2 and isinstance(row[0], str):
+            for suffix in CODE_SUFFIXES.values():
+                if found := _renamed(changed, f"{CODE_FOLDER}/{row[0][:HASH_LENGTH]}.{suffix}"):
+                    row[:] = found[2], len(found[1])
+                    break
 
 
-def _blobs(tree: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(tree, dict):
-        blobs, cases = tree.get("blobs"), tree.get("selftest")
-        if isinstance(blobs, dict):
-            yield from (blob for blob in blobs.values() if isinstance(blob, dict))
-        if isinstance(cases, list):
-            yield from (
-                case["vectors"] for case in cases if isinstance(case, dict) and isinstance(case.get("vectors"), dict)
-            )
+def _renamed(changed: Files, name: str) -> tuple[str, bytes, str] | None:
+    """(name, content, sha256) of a file that was changed, which is called by its sha256 from now on."""
+    content = changed.get(name)
+    if not isinstance(content, bytes):
+        return None
+    digest = hashlib.sha256(content).hexdigest()
+    folder, _, old = name.rpartition("/")
+    new = f"{folder}/{digest[:HASH_LENGTH]}.{old.rpartition('.')[2]}"
+    changed[name], changed[new] = Special("nothing"), content
+    return new, content, digest
+
+
+def _vectors(tree: Any) -> Iterator[dict[str, Any]]:
+    cases = tree.get("selftest") if isinstance(tree, dict) else None
+    if isinstance(cases, list):
+        yield from (
+            case["vectors"] for case in cases if isinstance(case, dict) and isinstance(case.get("vectors"), dict)
+        )
 
 
 def _id_of(data: bytes) -> bytes:

@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 
 from aot_runtime.bundle.reading import bundle_id, read_index
-from aot_runtime.contract.records import TEXT_FILES
+from aot_runtime.contract.records import HASH_LENGTH, TEXT_FILES
+from tests.support.index_trees import folded, unfolded
 
 
 def edit_index(folder: str | Path, edit: Callable[[dict[str, Any]], None]) -> None:
-    """Change a bundle's index and give it the id that it then has, in what is generated from it too."""
+    """Change a bundle's index, `unfolded`, and give it the id that it then has, in what is generated from it too."""
     path = Path(folder) / "bundle.json"
-    index = json.loads(path.read_text())
+    index = unfolded(json.loads(path.read_text()))
     old = index["id"]
     edit(index)
+    index = folded(index)
     index["id"] = "0" * 64
     index["id"] = bundle_id(json.dumps(index).encode())
     path.write_text(json.dumps(index))
@@ -28,12 +30,15 @@ def edit_index(folder: str | Path, edit: Callable[[dict[str, Any]], None]) -> No
 
 
 def adopt_files(folder: str | Path) -> None:
-    """Make the index describe each code object and vector file as it is now."""
+    """Make the index describe each code object and vector file as it is now; code objects get their names by it."""
 
     def edit(index: dict[str, Any]) -> None:
         for blob in (*index["blobs"].values(), *(case["vectors"] for case in index.get("selftest", ()))):
             content = (Path(folder) / blob["file"]).read_bytes()
             blob.update(size=len(content), sha256=hashlib.sha256(content).hexdigest())
+        for blob in index["blobs"].values():
+            path = Path(folder) / blob["file"]
+            path.rename(path.with_stem(blob["sha256"][:HASH_LENGTH]))
 
     edit_index(folder, edit)
 

@@ -21,6 +21,7 @@ from aot_runtime import Bundle, Device
 from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import Planner
 from aot_runtime.contract import records
+from aot_runtime.contract.index_file import FORMAT_VERSION, OLDEST_FORMAT
 
 Key = tuple[Any, ...]
 
@@ -89,7 +90,7 @@ def index_of(planned: PlannedBundle) -> records.Index:
     """The index of a bundle whose variants are not compiled."""
     target = planned.target
     return records.Index(
-        records.FORMAT_VERSION, 1, "0" * 64, planned.manifest.spec.bundle,
+        FORMAT_VERSION, OLDEST_FORMAT, "0" * 64, planned.manifest.spec.bundle,
         records.Target(target.arch, target.backend, target.warp_size), {}, planned.ops,
         tuple(stub_of(variant, target) for variant in planned.variants), {}, (),
     )  # fmt: skip

@@ -8,6 +8,7 @@ import msgspec
 
 from aot_runtime.bundle.reading import bundle_id
 from aot_runtime.contract import records
+from aot_runtime.contract.index_file import FORMAT_VERSION, OLDEST_FORMAT, encode_index
 
 REDUCE_CONFIGS = (
     records.Config("long", {"BLOCK": 128}, {"num_warps": 8}, when="cols > 1024 and not WEIGHTED"),
@@ -141,8 +142,8 @@ def sample_index(arch: str = "gfx942", backend: str = "hip") -> records.Index:
         for key, size, digit in (("aaaaaaaaaaaaaaaa", 9000, "a"), ("bbbbbbbbbbbbbbbb", 12000, "b"))
     }
     index = records.Index(
-        format=records.FORMAT_VERSION,
-        oldest_reader=1,
+        format=FORMAT_VERSION,
+        oldest_reader=OLDEST_FORMAT,
         id="0" * 64,
         name="sample",
         target=records.Target(arch, backend, 64 if backend == "hip" else 32),
@@ -161,4 +162,4 @@ def sample_index(arch: str = "gfx942", backend: str = "hip") -> records.Index:
             ),
         ),
     )
-    return msgspec.structs.replace(index, id=bundle_id(records.encode_index(index)))
+    return msgspec.structs.replace(index, id=bundle_id(encode_index(index)))

@@ -1,5 +1,8 @@
-"""The files of a bundle, which may come from anywhere: only regular ones are read, through no link in the bundle, and
-no more of one than was asked for. The bundle's own folder is the caller's word, and may be reached through links.
+"""The files of a bundle, which may come from anywhere, and no more of one than was asked for.
+
+A bundle is a folder or an archive: what either is read by is a `Source`. Of a folder only regular files are read, and
+through no link in the bundle. The folder itself, or the archive, is the caller's word, and may be reached through
+links.
 """
 
 from __future__ import annotations
@@ -9,9 +12,14 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from aot_runtime.contract.records import INDEX
 from aot_runtime.errors import BundleError
+
+from .archive import MAGIC, SUFFIX, Archive
 
 _HAS_FOLDERS = os.open in os.supports_dir_fd
 """Whether a folder can be opened and its files by it: not on Windows, where a bundle's folder must not be changed by
@@ -20,13 +28,83 @@ others while it is read."""
 _FLAGS = (os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK) if _HAS_FOLDERS else getattr(os, "O_BINARY", 0)
 
 
-def read_file(folder: Path, name: str, limit: int) -> bytes:
-    """The content of a bundle's file `name`, such as `code/0123.hsaco`: of a longer one, the first `limit` + 1 bytes.
+class Source(Protocol):
+    """What the files of a bundle are read from, by their names, such as `code/0123.hsaco`."""
 
-    Raises `OSError` for a file that is not there, that is no regular one, or that is reached through a link.
-    """
-    with _opened(folder, name) as descriptor, open(descriptor, "rb", closefd=False) as file:
-        return file.read(min(os.fstat(descriptor).st_size, limit) + 1)
+    @property
+    def path(self) -> Path:
+        """What it is called in messages."""
+
+    def read(self, name: str, limit: int) -> bytes:
+        """The content of a file: of a longer one, the first `limit` + 1 bytes.
+
+        Raises `OSError` for a file that is not there or cannot be read, `BundleError` for an archive that was altered.
+        """
+
+    def names(self, folder: str = "") -> list[str]:
+        """The files that are there, or those below a folder."""
+
+    def writable_by_all(self, names: Iterable[str]) -> Iterator[str]:
+        """Of the source itself (called `.`) and of files, those that every user of the machine may write to."""
+
+
+Place = Path | Source
+"""A bundle by its path, or what was opened there."""
+
+
+def source_of(place: Place) -> Source:
+    """What a bundle is read from. Raises `BundleError` for a file that begins as an archive does, and is none."""
+    if not isinstance(place, Path):
+        return place
+    try:
+        return Archive(place) if _is_archive(place) else Folder(place)
+    except OSError as error:
+        raise unreadable("", place, error) from None
+
+
+def bundles_in(folder: Path) -> list[Path]:
+    """The bundles that a folder has: the folders among them first."""
+    folders = sorted(index.parent for index in folder.glob(f"*/{INDEX}"))
+    return [*folders, *sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file())]
+
+
+def _is_archive(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def read_file(place: Place, name: str, limit: int) -> bytes:
+    """The content of a bundle's file, see `Source.read`."""
+    return source_of(place).read(name, limit)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A bundle in a folder."""
+
+    path: Path
+
+    def read(self, name: str, limit: int) -> bytes:
+        """See `Source`. Raises `OSError` also for a file that is no regular one, or is reached through a link."""
+        with _opened(self.path, name) as descriptor, open(descriptor, "rb", closefd=False) as file:
+            return file.read(min(os.fstat(descriptor).st_size, limit) + 1)
+
+    def names(self, folder: str = "") -> list[str]:
+        """See `Source`; of a folder in it those that are there and not below another, whatever they are."""
+        return sorted(str(path.relative_to(self.path)) for path in (self.path / folder).glob("*"))
+
+    def writable_by_all(self, names: Iterable[str]) -> Iterator[str]:
+        """See `Source`."""
+        folders = dict.fromkeys((".", *(name.rpartition("/")[0] for name in names if "/" in name)))
+        for name in (*folders, *names):
+            try:
+                mode = os.lstat(self.path / name).st_mode
+            except OSError:
+                continue
+            if mode & stat.S_IWOTH and not stat.S_ISLNK(mode):
+                yield name
 
 
 def unreadable(what: str, path: Path, error: OSError) -> BundleError:
@@ -75,14 +153,3 @@ def _open(part: str, parent: int | None, is_wanted: Callable[[int], bool], kind:
         return descriptor
     os.close(descriptor)
     raise OSError(errno.EINVAL, f"'{part}' was replaced while it was opened")
-
-
-def writable_by_all(folder: Path, names: Iterable[str]) -> Iterator[str]:
-    """Of a bundle's folder (called `.`) and files, those that every user of the machine may write to."""
-    for name in names:
-        try:
-            mode = os.lstat(folder / name).st_mode
-        except OSError:
-            continue
-        if mode & stat.S_IWOTH and not stat.S_ISLNK(mode):
-            yield name

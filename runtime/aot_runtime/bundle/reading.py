@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from pathlib import Path
 
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import SCALAR_TYPES
+from aot_runtime.contract.index_file import decode_index
 from aot_runtime.contract.names import IDENTIFIER, MAX_VERSION, VERSION, axis_names
 from aot_runtime.contract.records import (
-    CODE_FOLDER,
     GLOBAL_SCRATCH,
     INDEX,
     POINTER,
@@ -23,18 +22,16 @@ from aot_runtime.contract.records import (
     Kernarg,
     Op,
     Variant,
-    decode_index,
 )
 from aot_runtime.contract.validate import structure_faults
 from aot_runtime.errors import ArchMismatchError, BundleError
 from aot_runtime.texts import shown
 
-from .files import read_file, unreadable
+from .files import Place, source_of, unreadable
 
 _ID = re.compile(rb'"id"\s*:\s*"([0-9a-f]{64})"')
-_FILE = re.compile(rf"{CODE_FOLDER}/[0-9a-f]{{8,64}}\.(hsaco|cubin)\Z")
 _VECTORS = re.compile(rf"{SELFTEST_FOLDER}/[0-9a-f]{{8,64}}\.npz\Z")
-MAX_INDEX_BYTES = 256 << 20
+MAX_INDEX_BYTES = 16 << 20
 MAX_CODE_BYTES = 256 << 20
 """Size of one code object."""
 MAX_VECTOR_BYTES = 16 << 20
@@ -50,14 +47,16 @@ def bundle_id(index: bytes) -> str:
     return hashlib.sha256(index[:start] + b"0" * (end - start) + index[end:]).hexdigest()
 
 
-def read_index(folder: Path) -> Index:
+def read_index(place: Place) -> Index:
     """Read and check a bundle's index: format, id, and that every name, file and reference in it is sound.
 
     Raises `BundleError`.
     """
+    source = source_of(place)
+    folder = source.path
     path = folder / INDEX
     try:
-        data = read_file(folder, INDEX, MAX_INDEX_BYTES)
+        data = source.read(INDEX, MAX_INDEX_BYTES)
     except FileNotFoundError:
         raise BundleError(f"{folder} is no bundle: it has no {INDEX}") from None
     except NotADirectoryError:
@@ -90,10 +89,8 @@ def _check_references(index: Index) -> None:
     if index.version and (len(index.version) > MAX_VERSION or not re.fullmatch(VERSION, index.version)):
         raise BundleError(f"{shown(index.version)} is no version of a bundle")
     for key, blob in index.blobs.items():
-        if not _FILE.match(blob.file):
-            raise BundleError(f"blob {key!r} has file {blob.file!r}; {CODE_FOLDER}/<hash>.hsaco or .cubin is allowed")
         if not 0 <= blob.size <= MAX_CODE_BYTES:
-            raise BundleError(f"blob {key!r} has {blob.size} bytes; 0 to {MAX_CODE_BYTES} are allowed")
+            raise BundleError(f"code object {key!r} has {blob.size} bytes; 0 to {MAX_CODE_BYTES} are allowed")
     ops: dict[str, Op] = {op.name: op for op in index.ops}
     if len(ops) != len(index.ops):
         raise BundleError("an op is there twice")
@@ -102,30 +99,39 @@ def _check_references(index: Index) -> None:
             raise BundleError(f"op {contract.name!r}: {fault}")
     axes = {op.name: frozenset(axis_names(op)) for op in index.ops}
     pointees = {op.name: {t.name for t in op.tensors} | {space.name for space in op.workspace} for op in index.ops}
+    sound: set[tuple[str, int]] = set()
     for variant in index.variants:
-        op = ops.get(variant.op)
-        if op is None or not 0 <= variant.launch < len(op.launches) or variant.code not in index.blobs:
-            raise BundleError(
-                f"a variant of op {variant.op!r} points at an op, launch or code object that is not there"
-            )
+        op = ops[variant.op]
+        if not 0 <= variant.launch < len(op.launches):
+            raise BundleError(f"a variant of op {variant.op!r} is of a launch that is not there")
         configs = op.launches[variant.launch].configs
         if variant.axis_values.keys() != axes[op.name] or not 0 <= variant.config < len(configs):
             raise BundleError(f"a variant of op {variant.op!r} is not on the op's axes")
-        _check_variant(variant, pointees[op.name])
+        layout = (op.name, id(variant.kernargs))  # which variants share
+        if layout not in sound:
+            _check_layout(variant, pointees[op.name])
+            sound.add(layout)
+        _check_variant(variant)
     for case in index.selftest:
         _check_case(ops, case)
     if len({(case.op, case.name) for case in index.selftest}) != len(index.selftest):
         raise BundleError("a selftest case is there twice")
 
 
-def _check_variant(variant: Variant, pointees: set[str]) -> None:
-    """What a launch of it takes. pointees: the op's tensors and workspaces."""
+def _check_layout(variant: Variant, pointees: set[str]) -> None:
+    """What a kernarg segment holds. pointees: the op's tensors and workspaces."""
     end = 0
     for arg in variant.kernargs:
         _check_kernarg(variant, arg, pointees)
         if arg.offset < end:
             raise BundleError(f"kernarg {arg.name!r} of {variant.symbol!r} overlaps another")
         end = arg.offset + arg.size
+
+
+def _check_variant(variant: Variant) -> None:
+    """What a launch of it takes, its layout being sound."""
+    last = variant.kernargs[-1] if variant.kernargs else None
+    end = last.offset + last.size if last else 0
     if end > variant.kernarg_bytes or variant.kernarg_bytes > 1 << 16:
         raise BundleError(f"kernargs of {variant.symbol!r} need {end} bytes, the segment has {variant.kernarg_bytes}")
     if not (0 < variant.num_warps <= 64 and variant.warp_size in (32, 64) and 0 <= variant.lds_bytes < 1 << 20):
@@ -173,11 +179,12 @@ def _check_case(ops: dict[str, Op], case: Case) -> None:
         raise BundleError(f"{what} has innermost dims {case.innermost}, which the op does not allow")
 
 
-def read_checked(folder: Path, blob: Blob, what: str) -> bytes:
+def read_checked(place: Place, blob: Blob, what: str) -> bytes:
     """The bytes of a file that the index lists. Raises `BundleError` when it is missing or altered."""
-    path = folder / blob.file
+    source = source_of(place)
+    path = source.path / blob.file
     try:
-        content = read_file(folder, blob.file, blob.size)
+        content = source.read(blob.file, blob.size)
     except OSError as error:
         raise unreadable(what, path, error) from None
     if len(content) != blob.size or hashlib.sha256(content).hexdigest() != blob.sha256:
@@ -185,12 +192,13 @@ def read_checked(folder: Path, blob: Blob, what: str) -> bytes:
     return content
 
 
-def read_blob(folder: Path, blob: Blob, arch: str) -> bytes:
+def read_blob(place: Place, blob: Blob, arch: str) -> bytes:
     """A code object's bytes. Raises `BundleError` when missing or altered, `ArchMismatchError` for another arch."""
     from .codeobject import read_arch
 
-    image = read_checked(folder, blob, "code object")
+    source = source_of(place)
+    image = read_checked(source, blob, "code object")
     actual = read_arch(image)
     if actual != arch:
-        raise ArchMismatchError(f"code object {folder / blob.file} is for {actual}, the bundle is for {arch}")
+        raise ArchMismatchError(f"code object {source.path / blob.file} is for {actual}, the bundle is for {arch}")
     return image

@@ -13,7 +13,6 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from aot_runtime.contract.dtypes import numpy_dtype
 from aot_runtime.contract.records import Case, Op, Tensor
 from aot_runtime.errors import BundleError
 
+from .files import Place, source_of
 from .reading import read_checked
 
 INPUTS, EXPECTED = "inputs", "expected"
@@ -58,13 +58,14 @@ def storage_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
 
 
-def read_vectors(folder: Path, op: Op, case: Case) -> Vectors:
+def read_vectors(place: Place, op: Op, case: Case) -> Vectors:
     """A case's vectors, as the op's contract needs them. Raises `BundleError` when missing, altered or unsound."""
-    content = read_checked(folder, case.vectors, "selftest vectors")
+    source = source_of(place)
+    content = read_checked(source, case.vectors, "selftest vectors")
     try:
         return _vectors(op, case, dict(_entries(content)))
     except _MALFORMED as error:
-        where = f"selftest vectors {folder / case.vectors.file} (case '{case.name}' of {op.name})"
+        where = f"selftest vectors {source.path / case.vectors.file} (case '{case.name}' of {op.name})"
         raise BundleError(f"{where} are malformed: {error}") from None
 
 

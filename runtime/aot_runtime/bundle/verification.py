@@ -12,7 +12,7 @@ from aot_runtime.contract.validate import expression_faults
 from aot_runtime.errors import BundleError
 
 from .codeobject import CodeObject, read_code_object
-from .files import read_file, unreadable, writable_by_all
+from .files import Place, Source, source_of, unreadable
 from .reading import read_blob, read_index
 from .signature import signature_faults
 from .vector_files import read_vectors
@@ -23,15 +23,16 @@ MAX_FAULTS = 100
 """Faults that are told; where there are more, that is said instead."""
 
 
-def verify_bundle(folder: Path) -> list[str]:
+def verify_bundle(place: Place) -> list[str]:
     """Every fault of a bundle, a line each; empty if it is whole. Nothing is loaded onto a device or executed."""
     try:
-        index = read_index(folder)
+        source = source_of(place)
+        index = read_index(source)
     except BundleError as error:
         return [str(error)]
     faults = chain(
-        _contracts(index), _code(folder, index), _vectors(folder, index), _stray_files(folder, index),
-        _texts(folder, index), _permissions(folder, index),
+        _contracts(index), _code(source, index), _vectors(source, index), _stray_files(source, index),
+        _texts(source, index), _permissions(source, index),
     )  # fmt: skip
     told = list(islice(faults, MAX_FAULTS))
     return [*told, *(["there are more faults, which are not listed"] if next(faults, None) else [])]
@@ -46,17 +47,15 @@ def _contracts(index: Index) -> Iterator[str]:
         yield from (f"op '{op.name}': {fault}" for fault in expression_faults(op, variants[op.name]))
 
 
-def _code(folder: Path, index: Index) -> Iterator[str]:
+def _code(source: Source, index: Index) -> Iterator[str]:
     """Each code object on its own, and each variant against the code object that it points at."""
     users_of = _grouped(index.variants, lambda variant: variant.code)
     for key, blob in index.blobs.items():
         users = users_of[key]
         if not users:
             yield f"{blob.file} is used by no variant"
-        if not blob.sha256.startswith(Path(blob.file).stem):
-            yield f"{blob.file} is not named by its sha256, {blob.sha256[:16]}…"
         try:
-            code = read_code_object(read_blob(folder, blob, index.target.arch))
+            code = read_code_object(read_blob(source, blob, index.target.arch))
         except BundleError as error:
             yield str(error)
             continue
@@ -104,48 +103,48 @@ def _variant(variant: Variant, code: CodeObject) -> Iterator[str]:
             yield f"the index says {said} {what}, the code object {found}"
 
 
-def _vectors(folder: Path, index: Index) -> Iterator[str]:
+def _vectors(source: Source, index: Index) -> Iterator[str]:
     """The vectors of each selftest case against the op's contract."""
     ops = {op.name: op for op in index.ops}
     for case in index.selftest:
         try:
-            read_vectors(folder, ops[case.op], case)
+            read_vectors(source, ops[case.op], case)
         except BundleError as error:
             yield str(error)
 
 
-def _stray_files(folder: Path, index: Index) -> Iterator[str]:
-    known = _files(index)
-    for name in (CODE_FOLDER, SELFTEST_FOLDER):
-        for path in sorted((folder / name).glob("*")):
-            if f"{name}/{path.name}" not in known:
-                yield f"{name}/{path.name} is not in the index"
+def _stray_files(source: Source, index: Index) -> Iterator[str]:
+    known = listed_files(index)
+    for folder in (CODE_FOLDER, SELFTEST_FOLDER):
+        yield from (f"{name} is not in the index" for name in source.names(folder) if name not in known)
 
 
-def _files(index: Index) -> set[str]:
-    """What the index lists."""
+def listed_files(index: Index) -> set[str]:
+    """What the index lists, with hashes."""
     return {blob.file for blob in index.blobs.values()} | {case.vectors.file for case in index.selftest}
 
 
-def _texts(folder: Path, index: Index) -> Iterator[str]:
+def _texts(source: Source, index: Index) -> Iterator[str]:
     """The C interface and the stub, which repeat the id of the bundle that they were made with."""
-    for file in _generated(index):
+    for file in generated_files(index):
         try:
-            text = read_file(folder, file, MAX_TEXT_BYTES)
+            text = source.read(file, MAX_TEXT_BYTES)
         except OSError as error:
             yield str(unreadable("", Path(file), error))
+            continue
+        except BundleError as error:
+            yield str(error)
             continue
         if index.id.encode() not in text:
             yield f"{file} belongs to another bundle: id {index.id[:12]} is not in it"
 
 
-def _generated(index: Index) -> Iterator[str]:
+def generated_files(index: Index) -> Iterator[str]:
+    """What was generated from the index, see `TEXT_FILES`."""
     return (file.format(name=index.name) for file in TEXT_FILES)
 
 
-def _permissions(folder: Path, index: Index) -> Iterator[str]:
+def _permissions(source: Source, index: Index) -> Iterator[str]:
     """What a bundle consists of, where anyone may replace it after it was checked."""
-    files = (INDEX, *_generated(index), *sorted(_files(index)))
-    folders = dict.fromkeys((".", *(file.rpartition("/")[0] for file in files if "/" in file)))
-    for name in writable_by_all(folder, (*folders, *files)):
-        yield f"{folder if name == '.' else name} is writable by every user: chmod o-w"
+    for name in source.writable_by_all((INDEX, *generated_files(index), *sorted(listed_files(index)))):
+        yield f"{source.path if name == '.' else name} is writable by every user: chmod o-w"

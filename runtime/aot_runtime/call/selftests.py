@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from aot_runtime.bundle.files import source_of
 from aot_runtime.bundle.vector_files import Array, Vectors, deviation, dtype_of, read_vectors
 from aot_runtime.contract.layout import Shape, packing_order
 from aot_runtime.contract.names import axis_names
@@ -131,7 +132,8 @@ def prepare(bundle: SelftestBundle, *ops: str) -> list[Prepared]:
             f"{what} has no selftest vectors: its manifest has no `selftest` cases, it was built by a version that did "
             "not write them, or a filter left them all out"
         )
-    return [Prepared(case, read_vectors(bundle.path, contracts[case.op], case)) for case in cases]
+    source = source_of(bundle.path)
+    return [Prepared(case, read_vectors(source, contracts[case.op], case)) for case in cases]
 
 
 def run_selftest(bundle: SelftestBundle, *ops: str) -> Report:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from aot_runtime.bundle.files import source_of
 from aot_runtime.bundle.isa import CodeFacts
 from aot_runtime.bundle.reading import read_blob
 from aot_runtime.bundle.requirements import Code, Unmet, variant_text
@@ -28,8 +29,9 @@ class CodeRow:
 
 
 def bundle_code(folder: Path, index: Index) -> Code:
-    """The code objects of a bundle in a folder."""
-    return Code(index, lambda key: read_blob(folder, index.blobs[key], index.target.arch))
+    """The code objects of a bundle, in a folder or an archive."""
+    source = source_of(folder)
+    return Code(index, lambda key: read_blob(source, index.blobs[key], index.target.arch))
 
 
 def code_rows(index: Index, code: Code) -> list[CodeRow]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from aot_runtime.bundle.files import bundles_in
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.records import INDEX, Index, Variant
 from aot_runtime.errors import BundleError
@@ -45,7 +46,7 @@ def find_bundles(paths: Iterable[Path]) -> list[Path]:
     """The bundles that paths name: each is a bundle's folder, or a folder of bundles. Raises `BundleError`."""
     found: list[Path] = []
     for path in paths:
-        inside = [path] if os.path.lexists(path / INDEX) else sorted(index.parent for index in path.glob(f"*/{INDEX}"))
+        inside = [path] if os.path.lexists(path / INDEX) or path.is_file() else bundles_in(path)
         if not inside:
             raise BundleError(f"{path} is no bundle, and has none in it" if path.exists() else f"{path} does not exist")
         found += inside

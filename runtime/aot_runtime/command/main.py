@@ -15,6 +15,7 @@ from .explain import explain
 from .failures import Commands
 from .isa import isa
 from .ls import ls
+from .pack import pack, unpack
 from .profile import profile
 from .selftest import selftest
 from .show import show
@@ -43,5 +44,5 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
         logging.getLogger("aotbuild").setLevel(logging.DEBUG)
 
 
-for command in (ls, show, isa, verify, selftest, explain, stubs, profile, bench, doctor):
+for command in (ls, show, isa, verify, selftest, explain, pack, unpack, stubs, profile, bench, doctor):
     main.add_command(command)

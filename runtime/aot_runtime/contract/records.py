@@ -1,7 +1,7 @@
-"""The bundle's index, `bundle.json`: what builder and runtime share. The reader owns the format.
+"""The bundle's index: what builder and runtime share. The reader owns the format.
 
-Ops are contracts as data: every expression is text (see `expressions`), every name an identifier. A reader accepts
-an index whose `oldest_reader` is not newer than `FORMAT_VERSION`, and ignores fields that it does not know.
+Ops are contracts as data: every expression is text (see `expressions`), every name an identifier. How the index is
+written to `bundle.json`, where variants share what they have in common, is in `index_file`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from aot_runtime.errors import BundleError
-
-FORMAT_VERSION = 1
 INDEX = "bundle.json"
 CODE_FOLDER, SELFTEST_FOLDER = "code", "selftest"
+CODE_SUFFIXES = {"hip": "hsaco", "cuda": "cubin"}
+"""What the names of code objects end with, by the backend of the bundle's target."""
 TEXT_FILES = (
     "include/{name}.h", "include/{name}_variants.h", "src/{name}.c", "lib/cmake/{name}/{name}Config.cmake",
     "lib/pkgconfig/{name}.pc", "stubs/{name}.pyi",
@@ -42,25 +41,25 @@ class Infinity(msgspec.Struct, frozen=True):
 
 Value = bool | Int | float | str
 if TYPE_CHECKING:
-    _Value = Value
+    StoredValue = Value
     _Limit = float | None
-else:  # what is in a file; `decode_index` makes numbers of it
-    _Value = Value | Infinity
+else:  # what is in a file; `numbers` makes numbers of it
+    StoredValue = Value | Infinity
     _Limit = float | None | Infinity
 
 
-class _Record(msgspec.Struct, frozen=True, omit_defaults=True):
+class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """Base of every record: immutable, and fields at their default are left out of the JSON."""
 
 
-class Dim(_Record, frozen=True):
+class Dim(Record, frozen=True):
     """One dim of a tensor: an expression, and whether an extent of 1 is broadcast to it."""
 
     extent: str
     broadcast: bool = False
 
 
-class Offsets(_Record, frozen=True):
+class Offsets(Record, frozen=True):
     """An integer tensor's numbers, as far as the host has them, are 0 or more, none less than the one before, and at
     most the extent of the dim `into`; none is over the one before by more than the scalar `longest`, if that is named.
     """
@@ -69,7 +68,7 @@ class Offsets(_Record, frozen=True):
     longest: str = ""
 
 
-class Tensor(_Record, frozen=True):
+class Tensor(Record, frozen=True):
     """A tensor argument.
 
     Attributes:
@@ -104,7 +103,7 @@ class Tensor(_Record, frozen=True):
     doc: str = ""
 
 
-class Scalar(_Record, frozen=True):
+class Scalar(Record, frozen=True):
     """A scalar argument. `type` is a kernarg type, `flag` (bool) or `choice` (one of `choices`).
 
     `default` is an expression; empty means that the caller must pass it.
@@ -119,7 +118,7 @@ class Scalar(_Record, frozen=True):
     doc: str = ""
 
 
-class DimLimit(_Record, frozen=True):
+class DimLimit(Record, frozen=True):
     """The closed range of a dim's extent."""
 
     name: str
@@ -128,7 +127,7 @@ class DimLimit(_Record, frozen=True):
     doc: str = ""
 
 
-class Axis(_Record, frozen=True):
+class Axis(Record, frozen=True):
     """A compiled axis: the values that are built, and how a call picks one.
 
     `rule` is `equal` (the value of `pick`), or one of `>=`, `>`, `<=`, `<`: the smallest value that is >= (>)
@@ -136,19 +135,19 @@ class Axis(_Record, frozen=True):
     """
 
     name: str
-    values: tuple[_Value, ...]
+    values: tuple[StoredValue, ...]
     pick: str
     rule: str = "equal"
 
 
-class Derived(_Record, frozen=True):
+class Derived(Record, frozen=True):
     """A named value that a call derives from its dims and scalars."""
 
     name: str
     value: str
 
 
-class Workspace(_Record, frozen=True):
+class Workspace(Record, frozen=True):
     """Scratch memory that the runtime provides for the duration of a call; its dtype may be a variable of the op."""
 
     name: str
@@ -157,16 +156,16 @@ class Workspace(_Record, frozen=True):
     zero: bool = False
 
 
-class Config(_Record, frozen=True):
+class Config(Record, frozen=True):
     """One tuned choice of a launch: constexprs and compiler options, and the calls that it serves."""
 
     name: str
-    values: dict[str, _Value]
+    values: dict[str, StoredValue]
     options: dict[str, Value]
     when: str = ""
 
 
-class Launch(_Record, frozen=True):
+class Launch(Record, frozen=True):
     """One kernel launch of an op; `when` empty means always."""
 
     kernel: str
@@ -175,14 +174,14 @@ class Launch(_Record, frozen=True):
     when: str = ""
 
 
-class Denied(_Record, frozen=True):
+class Denied(Record, frozen=True):
     """Variants that were left out on purpose, with the reason that the manifest gives."""
 
     when: str
     reason: str
 
 
-class Op(_Record, frozen=True):
+class Op(Record, frozen=True):
     """An op's contract: all that a call is checked against and dispatched by.
 
     Attributes:
@@ -207,7 +206,7 @@ class Op(_Record, frozen=True):
     reference: str = ""
 
 
-class Kernarg(_Record, frozen=True):
+class Kernarg(Record, frozen=True, array_like=True):
     """One field of the kernarg segment.
 
     Attributes:
@@ -222,14 +221,14 @@ class Kernarg(_Record, frozen=True):
     value: str = ""
 
 
-class Scratch(_Record, frozen=True):
+class Scratch(Record, frozen=True):
     """Scratch memory per workgroup that the compiled code itself asks for."""
 
     bytes: Int = 0
     alignment: Int = 1
 
 
-class Resources(_Record, frozen=True):
+class Resources(Record, frozen=True, array_like=True):
     """What the code object's own metadata says that a launch takes. A cubin does not record spills: None."""
 
     vgprs: Int = 0
@@ -243,7 +242,7 @@ class Resources(_Record, frozen=True):
     code_bytes: Int = 0
 
 
-class Variant(_Record, frozen=True):
+class Variant(Record, frozen=True):
     """One compiled kernel: where it stands on the op's axes, and everything that a launch of it needs.
 
     `axis_values` has the value of each dtype variable and axis.
@@ -251,7 +250,7 @@ class Variant(_Record, frozen=True):
 
     op: str
     launch: Int
-    axis_values: dict[str, _Value]
+    axis_values: dict[str, StoredValue]
     aligned: bool
     config: Int
     code: str
@@ -269,7 +268,7 @@ class Variant(_Record, frozen=True):
     cooperative: bool = False
 
 
-class Blob(_Record, frozen=True):
+class Blob(Record, frozen=True):
     """One code object, or the vectors of a selftest case: its file in the bundle, its size and its sha256."""
 
     file: str
@@ -277,7 +276,7 @@ class Blob(_Record, frozen=True):
     sha256: str
 
 
-class Case(_Record, frozen=True):
+class Case(Record, frozen=True):
     """A call of an op whose result is known.
 
     Attributes:
@@ -293,11 +292,11 @@ class Case(_Record, frozen=True):
     vectors: Blob
     bounds: dict[str, float]
     dtypes: dict[str, str] = {}
-    scalars: dict[str, _Value] = {}
+    scalars: dict[str, StoredValue] = {}
     innermost: dict[str, Int] = {}
 
 
-class Target(_Record, frozen=True):
+class Target(Record, frozen=True):
     """The architecture that every code object of the bundle is for."""
 
     arch: str
@@ -305,8 +304,8 @@ class Target(_Record, frozen=True):
     warp_size: Int
 
 
-class Index(_Record, frozen=True):
-    """`bundle.json` as a whole. `version` is what the manifest says; empty: nothing."""
+class Index(Record, frozen=True):
+    """What a bundle's index says, as a whole. `version` is what the manifest says; empty: nothing."""
 
     format: Int
     oldest_reader: Int
@@ -319,15 +318,6 @@ class Index(_Record, frozen=True):
     blobs: dict[str, Blob]
     selftest: tuple[Case, ...] = ()
     version: str = ""
-
-
-class _Version(msgspec.Struct, frozen=True):
-    oldest_reader: Int
-
-
-def encode_index(index: Index) -> bytes:
-    """The canonical JSON of an index: the same index gives the same bytes."""
-    return msgspec.json.format(encode_json(index), indent=1)
 
 
 def encode_json(value: Any) -> bytes:
@@ -349,6 +339,11 @@ def _spelled_float(value: Any) -> Any:
     return Infinity("inf" if value > 0 else "-inf")
 
 
+def numbers(value: Any) -> Any:
+    """Records, or plain data, with the float for each `Infinity`."""
+    return _mapped(value, _number)
+
+
 def _number(value: Any) -> Any:
     return float(value.float) if isinstance(value, Infinity) else value
 
@@ -363,23 +358,8 @@ def _mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
         case list() | tuple():
             members = tuple(_mapped(item, leaf) for item in value)
             return members if any(new is not old for new, old in zip(members, value, strict=True)) else value
-        case _Record():
+        case Record():
             fields = tuple(getattr(value, name) for name in value.__struct_fields__)
             changed = _mapped(fields, leaf)
             return value if changed is fields else type(value)(*changed)
     return leaf(value)
-
-
-def decode_index(data: bytes) -> Index:
-    """Read `bundle.json`. Raises `BundleError` when it is not an index, or asks for a newer reader."""
-    try:
-        needed = msgspec.json.decode(data, type=_Version).oldest_reader
-        if needed > FORMAT_VERSION:
-            raise BundleError(
-                f"the bundle needs a reader of format {needed}; this one reads up to {FORMAT_VERSION}: "
-                "install a newer aotbuild"
-            )
-        index = msgspec.json.decode(data, type=Index)
-        return _mapped(index, _number) if b'"float"' in data else index
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise BundleError(f"{INDEX} is not a bundle index: {error}") from None

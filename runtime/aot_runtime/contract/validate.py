@@ -257,6 +257,7 @@ def text_faults(path: Path, text: str, names: Mapping[str, type], scope: Scope) 
 def kernarg_texts(op: Op, variants: Iterable[Variant]) -> dict[int, list[str]]:
     """The expressions of the scalar kernargs of each launch's variants, by launch."""
     found: dict[int, dict[str, None]] = {index: {} for index in range(len(op.launches))}
-    for variant in variants:
-        found[variant.launch].update((arg.value, None) for arg in variant.kernargs if arg.type[0] != POINTER)
+    layouts = {(variant.launch, id(variant.kernargs)): variant.kernargs for variant in variants}  # which variants share
+    for (launch, _), kernargs in layouts.items():
+        found[launch].update((arg.value, None) for arg in kernargs if arg.type[0] != POINTER)
     return {index: sorted(texts) for index, texts in found.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import socket
@@ -18,33 +19,38 @@ from aot_runtime.bundle.codeobject import read_code_object, read_loaded_image
 from aot_runtime.bundle.files import read_file
 from aot_runtime.bundle.reading import read_checked, read_index
 from aot_runtime.bundle.verification import MAX_FAULTS, verify_bundle
-from aot_runtime.contract.records import Blob, encode_index
+from aot_runtime.contract.index_file import encode_index
+from aot_runtime.contract.records import Blob
 from tests.support.forging import adopt_files, edit_index
 from tests.support.made_elf import FUNC, KERNEL, NOTE, STRTAB, MadeElf, hsaco, metadata_note
 from tests.support.sample_index import sample_index
 
-CODE = "code/aaaaaaaaaaaaaaaa.hsaco"
-OTHER_CODE = "code/bbbbbbbbbbbbbbbb.hsaco"
+KEY, OTHER_KEY = (hashlib.sha256(content).hexdigest()[:16] for content in (b"first", b"second"))
+CODE, OTHER_CODE = f"code/{KEY}.hsaco", f"code/{OTHER_KEY}.hsaco"
 
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     """The sample's index with files in place of its code objects and vectors."""
     folder = tmp_path / "sample-gfx942"
-    for name in (CODE, OTHER_CODE, "selftest/cccccccccccccccc.npz", "include/sample.h", "stubs/sample.pyi"):
+    for name, content in (
+        (f"code/{'a' * 16}.hsaco", "first"), (f"code/{'b' * 16}.hsaco", "second"),
+        (f"selftest/{'c' * 16}.npz", "vectors"), ("include/sample.h", sample_index().id),
+        ("stubs/sample.pyi", sample_index().id),
+    ):  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(f"{sample_index().id} {name}")
+        (folder / name).write_text(content)
     (folder / "bundle.json").write_bytes(encode_index(sample_index()))
     adopt_files(folder)
     return folder
 
 
 def code_of(folder: Path) -> bytes:
-    return read_checked(folder, read_index(folder).blobs["a" * 16], "code object")
+    return read_checked(folder, read_index(folder).blobs[KEY], "code object")
 
 
 def test_the_bundle_as_it_is(bundle: Path):
-    assert code_of(bundle).endswith(CODE.encode())
+    assert code_of(bundle) == b"first"
 
 
 # Files.
@@ -94,7 +100,7 @@ def test_a_code_object_is_a_regular_file_of_the_bundle(
     if system == "windows":
         monkeypatch.setattr(files, "_HAS_FOLDERS", False)
         monkeypatch.setattr(files, "_FLAGS", 0)
-    assert code_of(bundle).endswith(CODE.encode())
+    assert code_of(bundle) == b"first"
     replace(bundle / CODE)
     with pytest.raises(BundleError, match=f"code object .*{CODE} cannot be read: .*{words}"):
         code_of(bundle)
@@ -137,7 +143,7 @@ def test_a_long_index(bundle: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def blob(**fields: Any) -> Callable[[dict[str, Any]], None]:
-    return lambda index: index["blobs"]["a" * 16].update(fields)
+    return lambda index: index["blobs"][KEY].update(fields)
 
 
 def variant(**fields: Any) -> Callable[[dict[str, Any]], None]:
@@ -147,7 +153,7 @@ def variant(**fields: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (blob(size=1 << 40), "blob 'aaaaaaaaaaaaaaaa' has 1099511627776 bytes; 0 to 268435456 are allowed"),
+        (blob(size=1 << 40), f"code object '{KEY}' has 1099511627776 bytes; 0 to 268435456 are allowed"),
         (blob(size=-1), "has -1 bytes"),
         (variant(global_scratch={"bytes": -1}), "scratch memory of 'reduce_rows' is out of range: Scratch"),
         (variant(profile_scratch={"bytes": 1 << 40}), "scratch memory of 'reduce_rows' is out of range"),

@@ -11,7 +11,9 @@ import pytest
 
 from aot_runtime import BundleError
 from aot_runtime.bundle.reading import bundle_id, read_index
+from aot_runtime.contract.index_file import decode_index, encode_index
 from tests.support.forging import edit_index
+from tests.support.sample_index import sample_index
 
 Edit = Callable[[dict[str, Any]], Any]
 
@@ -39,16 +41,17 @@ def again(what: str) -> Edit:
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (lambda index: index.update(oldest_reader=2), "needs a reader of format 2; this one reads up to 1: install a "),
+        (lambda index: index.update(oldest_reader=3), "needs a reader of format 3; this one reads up to 2: install a "),
+        (lambda index: index.update(format=1), "is of format 1, and this reader reads 2 and later: build the bundle a"),
         (lambda index: index.update(oldest_reader=None), "is not a bundle index"),
         (lambda index: index.pop("variants"), "missing required field `variants`"),
         (lambda index: index["target"].update(arch="gfx9999"), "no architecture is 'gfx9999'"),
         (lambda index: index["target"].update(warp_size=32), "and 32 lanes a wave"),
         (again("ops"), "an op is there twice"),
-        (variant(op="nothing"), "points at an op, launch or code object that is not there"),
-        (variant(launch=7), "points at an op, launch or code object"),
-        (variant(launch=-1), "points at an op, launch or code object"),
-        (variant(code="f" * 16), "points at an op, launch or code object"),
+        (variant(op="nothing"), "is of op 'nothing', which is not there"),
+        (variant(launch=7), "is of a launch that is not there"),
+        (variant(launch=-1), "is of a launch that is not there"),
+        (variant(code="f" * 16), "and code object 2: there are "),
         (variant(config=9), "is not on the op's axes"),
         (lambda index: index["variants"][0]["axis_values"].pop("T"), "is not on the op's axes"),
         (variant(num_warps=65), "launch parameters of 'reduce_rows' are out of range"),
@@ -67,6 +70,7 @@ def again(what: str) -> Edit:
         (kernarg(0, value="y"), "points at 'y'"),
         (kernarg(0, value=""), "points at ''"),
         (kernarg(0, value="x.ptr or __import__('os')"), "points at "),
+        (lambda index: index["variants"][-1]["kernargs"][0].update(value="y"), "points at 'y'"),
         (lambda index: index.update(version="v1"), "'v1' is no version of a bundle"),
         (case(op="none"), "there is no such op"),
         (case(name="../x"), "or that is no name"),
@@ -90,16 +94,50 @@ def test_an_index_that_is_not_sound(sample_folder: Path, edit: Edit, words: str)
     assert words in str(raised.value) and str(sample_folder / "bundle.json") in str(raised.value)
 
 
-OUTSIDE = ["../../secret.hsaco", "/etc/passwd", "code/../../x.hsaco", "code/x.hsaco", "code/0123456789abcdef.so"]
-OUTSIDE += ["code//etc.cubin", "code/0123456789abcdef.hsaco\n", "CODE/0123456789abcdef.hsaco", ""]
-OUTSIDE += ["code/0123456789abcdef.hsaco/../../x"]
+OUTSIDE = ["../" * 21 + "x", "/etc/passwd", "0" * 63, "0" * 65, "A" * 64, "0" * 64 + "\n", "\u0660" * 64, ""]
 
 
 @pytest.mark.parametrize("file", OUTSIDE)
 def test_files_of_a_bundle_stay_in_it(sample_folder: Path, file: str):
-    edit_index(sample_folder, lambda index: next(iter(index["blobs"].values())).update(file=file))
-    with pytest.raises(BundleError, match=r"code/<hash>\.hsaco or \.cubin is allowed"):
+    """A code object's file is named by its sha256, and by nothing else."""
+    edit_index(sample_folder, lambda index: next(iter(index["blobs"].values())).update(sha256=file))
+    with pytest.raises(BundleError, match="is not a bundle index: Expected `str` matching regex"):
         read_index(sample_folder)
+
+
+POSITIONS = {
+    "kernargs": (lambda index: index["layouts"][0].append(999), "has no kernarg 999: it has "),
+    "layouts": (lambda index: index["kernels"][0].__setitem__(3, 999), "has no layout 999: it has "),
+    "kernels": (lambda index: index["variants"][0].__setitem__(0, 999), "a variant is of kernel 999 and code object "),
+    "code": (lambda index: index["variants"][0].__setitem__(4, 999), "and code object 999: there are "),
+    "before the start": (lambda index: index["variants"][0].__setitem__(4, -1), "Expected `int` >= 0"),
+    "too few values": (lambda index: index["variants"][0][1].pop(), "is not on the op's axes"),
+    "too many values": (lambda index: index["variants"][0][1].append(1), "is not on the op's axes"),
+    "long layout": (lambda index: index["layouts"][0].extend([0] * 1024), "Expected `array` of length <= 1024"),
+    "kernels without end": (lambda index: index["kernels"].extend(index["kernels"] * 4096), "length <= 4096"),
+    "variants without end": (lambda index: index["variants"].extend(index["variants"] * 4096), "length <= 65536"),
+    "one name": (lambda index: index["code"].append(["a" * 16 + "0" * 48, 1]), "two code objects have one name"),
+}
+
+
+@pytest.mark.parametrize(("edit", "words"), POSITIONS.values(), ids=POSITIONS)
+def test_positions_that_are_those_of_nothing(tmp_path: Path, edit: Edit, words: str):
+    tree = json.loads(encode_index(sample_index()))
+    edit(tree)
+    with pytest.raises(BundleError) as raised:
+        decode_index(json.dumps(tree).encode())
+    assert words in str(raised.value)
+
+
+def test_variants_share_what_they_have_in_common():
+    index = sample_index()
+    again = decode_index(encode_index(index))
+    assert again == index and decode_index(encode_index(again)) == again
+    layouts = {variant.kernargs for variant in index.variants}
+    assert len({id(variant.kernargs) for variant in again.variants}) == len(layouts) < len(index.variants) / 4
+    kernargs = {id(arg) for variant in again.variants for arg in variant.kernargs}
+    assert len(kernargs) == len({arg for layout in layouts for arg in layout})
+    assert len({id(variant.options) for variant in again.variants}) < len(index.variants) / 2
 
 
 def test_an_altered_id(sample_folder: Path):

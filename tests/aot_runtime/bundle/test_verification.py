@@ -113,7 +113,7 @@ def change(file: str, edit: Callable[[bytes], bytes]) -> Callable[[Path], Any]:
         (change("stubs/small.pyi", lambda text: b"x"), "stubs/small.pyi belongs to another bundle"),
         (lambda folder: (folder / "bundle.json").unlink(), "is no bundle: it has no bundle.json"),
         (change("bundle.json", lambda text: b"{"), "is not a bundle index"),
-        (change("bundle.json", lambda text: text.replace(b'"vgprs"', b'"vgprz"', 1)), "altered"),
+        (change("bundle.json", lambda text: text.replace(b'"role"', b'"rule"', 1)), "altered"),
     ],
 )
 def test_damage_is_one_fault(small_copy: Path, damage: Callable[[Path], Any], fault: str):
@@ -124,11 +124,11 @@ def test_damage_is_one_fault(small_copy: Path, damage: Callable[[Path], Any], fa
 
 def test_a_code_object_that_the_index_adopts(rows_bundles: Path, small_copy: Path):
     cubin = first_code(rows_bundles / "rows-sm_90").read_bytes()
-    for content, faults in (
-        (first_code(small_copy).read_bytes()[:-200], ("is not named by its sha256", "code object is truncated")),
-        (cubin, ("is not named by its sha256", "is for sm_90, the bundle is for gfx942")),
+    for content, fault in (
+        (first_code(small_copy).read_bytes()[:-200], "code object is truncated"),
+        (cubin, "is for sm_90, the bundle is for gfx942"),
     ):
         first_code(small_copy).write_bytes(content)
         adopt_files(small_copy)
         found = verify_bundle(small_copy)
-        assert all(any(fault in line for line in found) for fault in faults), found
+        assert any(fault in line for line in found), found

@@ -1,0 +1,60 @@
+"""`aotbundle pack` and `aotbundle unpack`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .failures import Failure
+from .parameters import PATHS
+
+
+@click.command()
+@click.argument("bundle", type=PATHS)
+@click.option("-o", "--output", type=PATHS, help="The archive. [default: beside the folder, with its name and .aotb]")
+def pack(bundle: Path, output: Path | None) -> None:
+    """Put the bundle in folder BUNDLE into one file, which is opened like the folder.
+
+    The file is a zip that stores its entries at multiples of 4096 bytes. The same bundle gives the same bytes. A bundle
+    that `verify` finds faults in is not packed; an older archive is replaced.
+
+    \b
+    Examples:
+      aotbundle pack dist/rows-gfx942
+      aotbundle ls dist/rows-gfx942.aotb
+    """
+    from aot_runtime.bundle.archive import SUFFIX
+    from aot_runtime.bundle.packing import pack_bundle
+    from aot_runtime.texts import size_text
+
+    folder = bundle.absolute()
+    archive = output or folder.with_name(folder.name + SUFFIX)
+    try:
+        size = pack_bundle(bundle, archive)
+    except OSError as error:
+        raise Failure(f"{error.filename or archive}: {error.strerror or error}") from None
+    click.echo(f"{archive}: {size_text(size)}")
+
+
+@click.command()
+@click.argument("archive", type=PATHS)
+@click.option("-o", "--output", type=PATHS, help="The folder. [default: beside the archive, with its name]")
+def unpack(archive: Path, output: Path | None) -> None:
+    """Write the bundle in file ARCHIVE to a folder, which must not be there yet.
+
+    An archive that `verify` finds faults in is not unpacked. Programs in C and C++ open folders.
+
+    \b
+    Examples:
+      aotbundle pack dist/rows-gfx942 -o rows.aotb
+      aotbundle unpack rows.aotb -o rows
+    """
+    from aot_runtime.bundle.packing import unpack_bundle
+
+    folder = output or archive.absolute().with_suffix("")
+    try:
+        unpack_bundle(archive, folder)
+    except OSError as error:
+        raise Failure(f"{error.filename or folder}: {error.strerror or error}") from None
+    click.echo(str(folder))

@@ -1,0 +1,219 @@
+"""`bundle.json`: the index with each thing said once.
+
+Variants differ in a few numbers. What they have in common is in tables, which they refer to by position: kernargs, the
+layouts of kernarg segments (lists of kernargs), kernels (all else that variants share), and code objects. Records that
+are there often are lists, their fields in order; a field that a later version adds comes last. Reading resolves the
+positions, so that variants share the objects that they have in common.
+
+A reader accepts an index whose `oldest_reader` is not newer than `FORMAT_VERSION`, and ignores fields that it does not
+know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from aot_runtime.errors import BundleError
+
+from .names import axis_names
+from .records import (
+    CODE_FOLDER,
+    CODE_SUFFIXES,
+    HASH_LENGTH,
+    INDEX,
+    Blob,
+    Case,
+    Index,
+    Int,
+    Kernarg,
+    Op,
+    Record,
+    Resources,
+    Scratch,
+    StoredValue,
+    Target,
+    Value,
+    Variant,
+    encode_json,
+    numbers,
+)
+
+FORMAT_VERSION = 2
+OLDEST_FORMAT = 2
+"""The oldest version that is read, and whose readers understand what is written."""
+
+# Tables multiply what a short file can say. These bounds keep the work of reading one in proportion to its length.
+MAX_VARIANTS, MAX_KERNELS, MAX_KERNARGS = 1 << 16, 1 << 12, 1 << 10
+"""Variants and kernels of a bundle, and kernargs of a layout."""
+
+Position = Annotated[int, msgspec.Meta(ge=0)]
+"""Where something is in a table."""
+_T = TypeVar("_T")
+
+
+class CodeObject(Record, frozen=True, array_like=True):
+    """A code object: the first digits of its sha256 are its key, and name its file."""
+
+    sha256: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+    size: Int
+
+
+class Kernel(Record, frozen=True, array_like=True):
+    """What variants of one kernel have in common; `kernargs` is the position of a layout. See `Variant`."""
+
+    op: str
+    launch: Int
+    symbol: str
+    kernargs: Position
+    kernarg_bytes: Int
+    num_warps: Int
+    warp_size: Int
+    options: dict[str, Value]
+    compiler: str
+    global_scratch: Scratch = Scratch()
+    profile_scratch: Scratch = Scratch()
+    cooperative: bool = False
+
+
+class VariantRow(Record, frozen=True, array_like=True):
+    """A variant: the positions of its kernel and of its code object, and what is its own.
+
+    `axis_values` are those of the op's dtype variables and axes, in alphabetical order of their names.
+    """
+
+    kernel: Position
+    axis_values: tuple[StoredValue, ...]
+    aligned: bool
+    config: Int
+    code: Position
+    lds_bytes: Int
+    resources: Resources
+
+
+class IndexFile(Record, frozen=True):
+    """`bundle.json` as a whole: an `Index` with its tables."""
+
+    format: Int
+    oldest_reader: Int
+    id: str
+    name: str
+    target: Target
+    toolchain: dict[str, str]
+    ops: tuple[Op, ...]
+    kernargs: tuple[Kernarg, ...]
+    layouts: tuple[Annotated[tuple[Position, ...], msgspec.Meta(max_length=MAX_KERNARGS)], ...]
+    kernels: Annotated[tuple[Kernel, ...], msgspec.Meta(max_length=MAX_KERNELS)]
+    code: tuple[CodeObject, ...]
+    variants: Annotated[tuple[VariantRow, ...], msgspec.Meta(max_length=MAX_VARIANTS)]
+    selftest: tuple[Case, ...] = ()
+    version: str = ""
+
+
+class _Version(msgspec.Struct, frozen=True):
+    oldest_reader: Int
+    format: Int = 0
+
+
+_IN_TABLES = ("variants", "blobs")
+_OF_KERNELS = [name for name in Kernel.__struct_fields__ if name != "kernargs"]
+_OF_ROWS = [name for name in VariantRow.__struct_fields__ if name in ("aligned", "config", "lds_bytes", "resources")]
+
+
+def encode_index(index: Index) -> bytes:
+    """The canonical JSON of an index: the same index gives the same bytes."""
+    code = {key: position for position, key in enumerate(index.blobs)}
+    kernargs: dict[Kernarg, int] = {}
+    layouts: dict[tuple[int, ...], int] = {}
+    kernels: dict[bytes, int] = {}
+    table: list[Kernel] = []
+    rows = []
+    for variant in index.variants:
+        layout = tuple(kernargs.setdefault(arg, len(kernargs)) for arg in variant.kernargs)
+        shared = {name: getattr(variant, name) for name in _OF_KERNELS}
+        kernel = Kernel(kernargs=layouts.setdefault(layout, len(layouts)), **shared)
+        position = kernels.setdefault(encode_json(kernel), len(kernels))
+        if position == len(table):
+            table.append(kernel)
+        values = tuple(value for _, value in sorted(variant.axis_values.items()))
+        own = {name: getattr(variant, name) for name in _OF_ROWS}
+        rows.append(VariantRow(kernel=position, axis_values=values, code=code[variant.code], **own))
+    said = {name: getattr(index, name) for name in Index.__struct_fields__ if name not in _IN_TABLES}
+    blobs = tuple(CodeObject(blob.sha256, blob.size) for blob in index.blobs.values())
+    return encode_json(
+        IndexFile(kernargs=tuple(kernargs), layouts=tuple(layouts), kernels=tuple(table), code=blobs,
+                  variants=tuple(rows), **said)
+    )  # fmt: skip
+
+
+def decode_index(data: bytes) -> Index:
+    """Read `bundle.json`. Raises `BundleError` when it is not an index, or asks for another reader."""
+    try:
+        version = msgspec.json.decode(data, type=_Version)
+        if version.oldest_reader > FORMAT_VERSION:
+            raise BundleError(
+                f"the bundle needs a reader of format {version.oldest_reader}; this one reads up to {FORMAT_VERSION}: "
+                "install a newer aotbuild"
+            )
+        if version.format < OLDEST_FORMAT:
+            raise BundleError(
+                f"the bundle is of format {version.format}, and this reader reads {OLDEST_FORMAT} and later: "
+                "build the bundle again"
+            )
+        file = msgspec.json.decode(data, type=IndexFile)
+        if b'"float"' in data:
+            file = numbers(file)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise BundleError(f"{INDEX} is not a bundle index: {error}") from None
+    return _resolved(file)
+
+
+def _resolved(file: IndexFile) -> Index:
+    """The index that a file has. Raises `BundleError` where a position is that of nothing."""
+    suffix = CODE_SUFFIXES.get(file.target.backend, file.target.backend)
+    keys = [code.sha256[:HASH_LENGTH] for code in file.code]
+    blobs = {
+        key: Blob(f"{CODE_FOLDER}/{key}.{suffix}", code.size, code.sha256)
+        for key, code in zip(keys, file.code, strict=True)
+    }
+    if len(blobs) != len(keys):
+        raise BundleError("two code objects have one name")
+    layouts = [tuple(_at(file.kernargs, position, "kernarg") for position in layout) for layout in file.layouts]
+    said = {name: getattr(file, name) for name in Index.__struct_fields__ if name not in _IN_TABLES}
+    return Index(variants=tuple(_variants(file, layouts, keys)), blobs=blobs, **said)
+
+
+def _variants(file: IndexFile, layouts: list[tuple[Kernarg, ...]], keys: list[str]) -> Iterator[Variant]:
+    names = {op.name: sorted(axis_names(op)) for op in file.ops}
+    kernels = [(kernel, _at(layouts, kernel.kernargs, "layout"), _names_of(names, kernel)) for kernel in file.kernels]
+    for row in file.variants:
+        try:
+            (kernel, kernargs, axes), code = kernels[row.kernel], keys[row.code]
+        except IndexError:
+            raise BundleError(
+                f"a variant is of kernel {row.kernel} and code object {row.code}: "
+                f"there are {len(kernels)} and {len(keys)}"
+            ) from None
+        if len(axes) != len(row.axis_values):
+            raise BundleError(f"a variant of op {kernel.op!r} is not on the op's axes")
+        yield Variant(
+            kernel.op, kernel.launch, dict(zip(axes, row.axis_values, strict=True)), row.aligned, row.config,
+            code, kernel.symbol, kernargs, kernel.kernarg_bytes, row.lds_bytes, kernel.num_warps, kernel.warp_size,
+            row.resources, kernel.options, kernel.compiler, kernel.global_scratch, kernel.profile_scratch,
+            kernel.cooperative,
+        )  # fmt: skip
+
+
+def _names_of(names: Mapping[str, list[str]], kernel: Kernel) -> list[str]:
+    if kernel.op not in names:
+        raise BundleError(f"kernel {kernel.symbol!r} is of op {kernel.op!r}, which is not there")
+    return names[kernel.op]
+
+
+def _at(table: list[_T] | tuple[_T, ...], position: int, what: str) -> _T:
+    try:
+        return table[position]
+    except IndexError:
+        raise BundleError(f"the index has no {what} {position}: it has {len(table)}") from None
