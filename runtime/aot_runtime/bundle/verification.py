@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 
-from aot_runtime.contract.records import CODE_FOLDER, INDEX, SELFTEST_FOLDER, TEXT_FILES, Index, Variant
+from aot_runtime.contract.records import CODE_FOLDER, INDEX, SELFTEST_FOLDER, SIGNATURE, TEXT_FILES, Index, Variant
 from aot_runtime.contract.validate import expression_faults
 from aot_runtime.errors import BundleError
 
@@ -145,7 +145,7 @@ def _generated(index: Index) -> Iterator[str]:
 
 def _permissions(folder: Path, index: Index) -> Iterator[str]:
     """What a bundle consists of, where anyone may replace it after it was checked."""
-    files = (INDEX, *_generated(index), *sorted(_files(index)))
+    files = (INDEX, SIGNATURE, *_generated(index), *sorted(_files(index)))
     folders = dict.fromkeys((".", *(file.rpartition("/")[0] for file in files if "/" in file)))
     for name in writable_by_all(folder, (*folders, *files)):
         yield f"{folder if name == '.' else name} is writable by every user: chmod o-w"

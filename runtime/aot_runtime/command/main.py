@@ -14,10 +14,12 @@ from .doctor import doctor
 from .explain import explain
 from .failures import Commands
 from .isa import isa
+from .keygen import keygen
 from .ls import ls
 from .profile import profile
 from .selftest import selftest
 from .show import show
+from .sign import sign
 from .stubs import stubs
 from .verify import verify
 
@@ -43,5 +45,5 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
         logging.getLogger("aotbuild").setLevel(logging.DEBUG)
 
 
-for command in (ls, show, isa, verify, selftest, explain, stubs, profile, bench, doctor):
+for command in (ls, show, isa, verify, sign, keygen, selftest, explain, stubs, profile, bench, doctor):
     main.add_command(command)

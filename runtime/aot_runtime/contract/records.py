@@ -16,6 +16,8 @@ from aot_runtime.errors import BundleError
 
 FORMAT_VERSION = 1
 INDEX = "bundle.json"
+SIGNATURE = f"{INDEX}.sig"
+"""The file of a bundle that has the signature over its index, where it is signed."""
 CODE_FOLDER, SELFTEST_FOLDER = "code", "selftest"
 TEXT_FILES = (
     "include/{name}.h", "include/{name}_variants.h", "src/{name}.c", "lib/cmake/{name}/{name}Config.cmake",
