@@ -14,6 +14,8 @@ import msgspec
 
 from aot_runtime.errors import BundleError
 
+from .provenance import Provenance
+
 FORMAT_VERSION = 1
 INDEX = "bundle.json"
 SIGNATURE = f"{INDEX}.sig"
@@ -308,7 +310,8 @@ class Target(_Record, frozen=True):
 
 
 class Index(_Record, frozen=True):
-    """`bundle.json` as a whole. `version` is what the manifest says; empty: nothing."""
+    """`bundle.json` as a whole. `version` is what the manifest says; empty: nothing. `provenance` is what the
+    build says of its inputs; None where an older one wrote the bundle."""
 
     format: Int
     oldest_reader: Int
@@ -321,6 +324,7 @@ class Index(_Record, frozen=True):
     blobs: dict[str, Blob]
     selftest: tuple[Case, ...] = ()
     version: str = ""
+    provenance: Provenance | None = None
 
 
 class _Version(msgspec.Struct, frozen=True):

@@ -122,15 +122,21 @@ def test_what_is_not_signed_is_refused(small_copy: Path, policy: TrustPolicy, mo
     assert "is not signed: it has no bundle.json.sig" in refused(small_copy, policy, "unsigned", monkeypatch)
 
 
-def test_keys_that_are_unknown_revoked_or_expired(signed: Path, trusted: TrustedKey, monkeypatch: pytest.MonkeyPatch):
+def test_keys_that_are_unknown_or_revoked(signed: Path, trusted: TrustedKey, monkeypatch: pytest.MonkeyPatch):
     stranger = replace(trusted, public=SigningKey(generate_key()[0]).public)
     assert key_id(trusted.public) in refused(signed, TrustPolicy((stranger,)), "key", monkeypatch)
     refused(signed, TrustPolicy(()), "key", monkeypatch)
     message = refused(signed, TrustPolicy((stranger, replace(trusted, revoked=True))), "revoked", monkeypatch)
     assert f"key 'release' ({trusted.id})" in message
+
+
+def test_a_key_that_expired_signs_nothing_any_more_nor_ever_did(
+    signed: Path, trusted: TrustedKey, key: SigningKey, monkeypatch: pytest.MonkeyPatch
+):
+    sign_bundle(signed, key, datetime(2020, 1, 1, tzinfo=UTC))
     today = datetime.now(UTC).date()
-    assert read_trusted_index(signed, TrustPolicy((replace(trusted, expires=max(today, WHEN.date())),))).name == "small"
-    for last in (date(2026, 11, 21), min(today, WHEN.date()) - timedelta(1)):
+    assert read_trusted_index(signed, TrustPolicy((replace(trusted, expires=today),))).name == "small"
+    for last in (date(2019, 12, 31), date(2020, 1, 2), today - timedelta(1)):
         refused(signed, TrustPolicy((replace(trusted, expires=last),)), "expired", monkeypatch)
 
 
