@@ -49,8 +49,15 @@ def generate_key() -> tuple[bytes, bytes]:
     return pem, key.public_key().public_bytes_raw()
 
 
+class KeyFormatError(ValueError):
+    """A file is not a private key that can sign."""
+
+
 class SigningKey:
-    """A private key. It is read from PEM (PKCS #8), as `aotbundle keygen` and openssl write it; raises ValueError."""
+    """A private key. It is read from PEM (PKCS #8), as `aotbundle keygen` and openssl write it.
+
+    Raises `KeyFormatError`.
+    """
 
     def __init__(self, pem: bytes):
         self._key = _private_key(pem)
@@ -70,11 +77,11 @@ def _private_key(pem: bytes) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(pem, password=None)
     except TypeError:
-        raise ValueError("it is encrypted; a private key without a password is needed") from None
+        raise KeyFormatError("it is encrypted; a private key without a password is needed") from None
     except (ValueError, UnsupportedAlgorithm):
-        raise ValueError("it is no private key in PEM") from None
+        raise KeyFormatError("it is no private key in PEM") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise ValueError("it is a key of another algorithm; one of Ed25519 is needed")
+        raise KeyFormatError("it is a key of another algorithm; one of Ed25519 is needed")
     return key
 
 

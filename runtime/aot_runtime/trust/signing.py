@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from datetime import datetime
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from aot_runtime.bundle.files import read_file
@@ -14,7 +16,7 @@ from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.contract.records import INDEX, SIGNATURE, TEXT_FILES
 from aot_runtime.errors import BundleError
 
-from .keys import SigningKey, key_id
+from .keys import KeyFormatError, SigningKey, key_id
 from .statement import (
     MAX_FILE_BYTES,
     PAYLOAD_TYPE,
@@ -24,6 +26,41 @@ from .statement import (
     make_statement,
     signed_bytes,
 )
+
+_MAX_KEY_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class Signer:
+    """A key, and the time that its signatures say."""
+
+    key: SigningKey
+    signed_on: datetime
+
+    def sign(self, folder: Path) -> Path:
+        """Sign the bundle in a folder: see `sign_bundle`."""
+        return sign_bundle(folder, self.key, self.signed_on)
+
+
+def read_signer(path: Path) -> Signer:
+    """A key by its file, with the time of now, or of SOURCE_DATE_EPOCH. Raises ValueError, and `TrustError` where the
+    library for keys is missing.
+    """
+    try:
+        with path.open("rb") as file:
+            return Signer(SigningKey(file.read(_MAX_KEY_BYTES)), _time())
+    except OSError as error:
+        raise ValueError(f"key {path} cannot be read: {error.strerror}") from None
+    except KeyFormatError as error:
+        raise ValueError(f"key {path}: {error}") from None
+
+
+def _time() -> datetime:
+    said = os.environ.get("SOURCE_DATE_EPOCH") or str(int(time.time()))
+    try:
+        return datetime.fromtimestamp(int(said), UTC)
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(f"SOURCE_DATE_EPOCH is '{said}'; seconds since 1970 are allowed") from None
 
 
 def sign_bundle(folder: Path, key: SigningKey, signed_on: datetime) -> Path:
