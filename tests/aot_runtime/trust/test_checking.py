@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pickle
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,7 +27,7 @@ from aot_runtime.trust.checking import read_trusted_index, signature_state
 from aot_runtime.trust.keys import SigningKey, generate_key, key_id
 from aot_runtime.trust.policy import TrustedKey, TrustPolicy
 from aot_runtime.trust.signing import sign_bundle
-from aot_runtime.trust.statement import MAX_SIGNATURE_BYTES, PAYLOAD_TYPE, make_statement
+from aot_runtime.trust.statement import MAX_SIGNATURE_BYTES, PAYLOAD_TYPE, make_statement, read_envelope
 from tests.support.forging import adopt_files, edit_index
 from tests.support.signing import WHEN, edit_envelope, sign_statement
 
@@ -271,6 +272,38 @@ def test_what_is_no_signature_file_is_refused(
     with pytest.raises(TrustError):  # also where nobody asked whose it is
         signature_state(signed, None)
     assert verify_bundle(signed) == [], "the bundle itself is as it was"
+
+
+def mutated(content: bytes, rng: random.Random) -> bytes:
+    """A signature file with some bytes flipped, taken out, put in or repeated."""
+    data = bytearray(content)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        start, length = rng.randrange(len(data)), rng.randrange(1, 200)
+        match rng.randrange(4):
+            case 0:
+                data[start] ^= 1 << rng.randrange(8)
+            case 1:
+                del data[start : start + length]
+            case 2:
+                data[start:start] = rng.choice((b"{", b"]", b'"', b"\\u0000", b"\xff", b"null", b"1e999", b"A" * 100))
+            case _:
+                data[start:start] = data[length : 2 * length]
+    return bytes(data)
+
+
+def test_mutated_signature_files_are_refused_unless_they_sign_the_same(signed: Path, policy: TrustPolicy):
+    path = signed / SIGNATURE
+    content = path.read_bytes()
+    original = read_envelope(signed)
+    reasons = set()
+    for seed in range(200):
+        path.write_bytes(mutated(content, random.Random(seed)))
+        try:
+            checking.check_signature(signed, (signed / INDEX).read_bytes(), policy)
+            assert read_envelope(signed) == original, seed
+        except TrustError as error:
+            reasons.add(error.reason)
+    assert reasons == {"malformed", "signature", "key"}
 
 
 def test_the_state_of_a_signature(signed: Path, policy: TrustPolicy, trusted: TrustedKey, small_bundle: Path):
