@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -23,6 +23,9 @@ from .command.init import init
 from .command.logs import log_to_stderr
 from .command.parameters import EXIT_FAILED, EXIT_USAGE, TIMEOUT_S, Archs, filters_of
 from .targets import TARGETS, Target
+
+if TYPE_CHECKING:
+    from aot_runtime.trust.signing import Signer
 
 SUBCOMMANDS: Mapping[str, click.Command] = {"cache": cache, "check": check, "init": init}
 
@@ -106,6 +109,18 @@ def _filters(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> d
     return filters_of(texts)
 
 
+def _signer(_: click.Context, __: click.Parameter, path: Path | None) -> Signer | None:
+    if path is None:
+        return None
+    from aot_runtime.errors import TrustError
+    from aot_runtime.trust.signing import read_signer
+
+    try:
+        return read_signer(path)
+    except (ValueError, TrustError) as error:
+        raise click.BadParameter(str(error)) from None
+
+
 @click.command(
     cls=BuildCommand,
     epilog=EPILOG,
@@ -144,6 +159,14 @@ def _filters(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> d
     metavar="EXPRESSION",
     help="What the code of every variant has to meet, as for `aotbundle isa`; else no bundle is written.",
 )
+@click.option(
+    "--sign",
+    "signer",
+    type=click.Path(path_type=Path),
+    metavar="KEY",
+    callback=_signer,
+    help="Sign each bundle with the private key in this file, as `aotbundle sign` does.",
+)
 @click.option("--dry-run", is_flag=True, help="Print how many variants there are per op; compile nothing.")
 @click.option(
     "--list-archs",
@@ -179,8 +202,8 @@ def _filters(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> d
 @click.version_option(__version__)
 def main(
     manifests: tuple[Path, ...], targets: tuple[tuple[Target, ...], ...], output: Path, jobs: int | None,
-    filters: dict[str, frozenset[str]], requirements: tuple[str, ...], dry_run: bool, timeout: float,
-    cache_dir: Path | None, line_info: bool, verbose: int, quiet: bool,
+    filters: dict[str, frozenset[str]], requirements: tuple[str, ...], signer: Signer | None, dry_run: bool,
+    timeout: float, cache_dir: Path | None, line_info: bool, verbose: int, quiet: bool,
 ) -> None:  # fmt: skip
     """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU."""
     from aot.compile.cache import CacheError
@@ -202,6 +225,7 @@ def main(
         line_info,
         bool(verbose),
         quiet,
+        signer,
     )
     try:
         with _ended_by_sigterm():

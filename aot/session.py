@@ -36,6 +36,7 @@ from aot_runtime.bundle.requirements import parse_requirements
 from aot_runtime.contract.expressions import Expression
 from aot_runtime.errors import AotError, BundleError, DeviceError, ExpressionError
 from aot_runtime.texts import size_text
+from aot_runtime.trust.signing import Signer
 
 from .targets import Target
 
@@ -64,6 +65,7 @@ class Request:
     line_info: bool
     tracebacks: bool = False
     quiet: bool = False
+    signer: Signer | None = None
 
 
 def build(request: Request) -> int:
@@ -114,7 +116,7 @@ def make(
         # All of them first: where a reference is at fault, no bundle is written.
         vectors = _vectors(request, bundles)
         for bundle, selftest in zip(bundles, vectors, strict=True):
-            _write(console, bundle, outcome, selftest, request.output)
+            _write(console, bundle, outcome, selftest, request)
     return outcome
 
 
@@ -302,17 +304,19 @@ def _print_failures(request: Request, bundles: list[PlannedBundle], outcome: Out
 
 
 def _write(
-    console: Console, bundle: PlannedBundle, outcome: Outcome, vectors: tuple[CaseVectors, ...], output: Path
+    console: Console, bundle: PlannedBundle, outcome: Outcome, vectors: tuple[CaseVectors, ...], request: Request
 ) -> None:
     try:
-        written = write_bundle(bundle, outcome.kernels, vectors, output)
+        written = write_bundle(bundle, outcome.kernels, vectors, request.output)
+        if request.signer:
+            request.signer.sign(written.folder)
     except OSError as error:
         raise BuildError(f"bundle {bundle.folder_name} cannot be written: {error.strerror}: {error.filename}") from None
     except BundleError as error:
         raise BuildError(f"bundle {bundle.folder_name} was not written, as no reader would take it: {error}") from None
     console.print(
         f"{written.folder}: {len(bundle.variants)} variants, {written.code_objects} code objects, "
-        f"{size_text(written.size)}{_cases(bundle)}"
+        f"{size_text(written.size)}{_cases(bundle)}{', signed' if request.signer else ''}"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import stat
@@ -48,6 +49,7 @@ class YamlFile:
     path: Path
     data: Any
     positions: dict[tuple[Key, ...], tuple[int, int]] = field(repr=False)
+    sha256: str
 
     def locate(self, path: Iterable[Key]) -> str:
         """`file:line:column` of the deepest part of `path` that the file has."""
@@ -65,7 +67,8 @@ class YamlFile:
 def read_yaml(path: Path) -> YamlFile:
     """Parse a YAML 1.2 file. Raises `ManifestError` (unreadable, not YAML, duplicate key)."""
     try:
-        text = _content(path).decode("utf-8-sig")
+        content = _content(path)
+        text = content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ManifestError([f"{path}: cannot be read: {reason}"]) from None
@@ -85,7 +88,7 @@ def read_yaml(path: Path) -> YamlFile:
         reason = str(error).replace("\n", " ")
         raise ManifestError([f"{path}: not valid YAML: {reason}"]) from None
     plain = _Plain(path)
-    return YamlFile(path, plain.value(node, ()) if node else None, plain.positions)
+    return YamlFile(path, plain.value(node, ()) if node else None, plain.positions, hashlib.sha256(content).hexdigest())
 
 
 def _content(path: Path) -> bytes:

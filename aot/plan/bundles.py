@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
 from aot.compile.errors import CompileError
@@ -52,6 +52,7 @@ class PlannedBundle:
     ops: tuple[records.Op, ...]
     variants: tuple[PlannedVariant, ...]
     cases: tuple[PlannedCase, ...] = ()
+    filters: Filters = field(default_factory=dict)
 
     @property
     def jobs(self) -> dict[str, CompileJob]:
@@ -90,7 +91,7 @@ def plan_bundle(
             cases += plan_cases(source.manifest, op, kept, target)
     if not variants:
         raise ManifestError([f"{manifest.file.path}: no variant is left for {target.arch} after --filter and exclude"])
-    return PlannedBundle(manifest, target, tuple(ops), tuple(variants), tuple(cases))
+    return PlannedBundle(manifest, target, tuple(ops), tuple(variants), tuple(cases), filters)
 
 
 def _with_kernels(source: OpSource, inspect: _Read) -> OpSource:

@@ -23,6 +23,7 @@ from aot_runtime.contract.occupancy import occupancy
 
 from .c.files import c_files
 from .placing import place_bundle
+from .provenance import make_provenance
 from .vectors import CaseVectors
 
 
@@ -44,14 +45,15 @@ def make_index(
         files[file] = kernel.image
         variants.append(make_variant(planned, kernel, bundle.target.arch, name, shared))
     target = records.Target(bundle.target.arch, bundle.target.backend, bundle.target.warp_size)
+    compilers = sorted({kernel.compiler for kernel in used})
     toolchain = {
-        "compiler": ", ".join(sorted({kernel.compiler for kernel in used})),
+        "compiler": ", ".join(compilers),
         "options": json.dumps(shared),
     }
     index = records.Index(
         FORMAT_VERSION, OLDEST_FORMAT, "0" * 64, bundle.manifest.spec.bundle, target, toolchain, bundle.ops,
         tuple(variants), dict(sorted(blobs.items())), tuple(item.case for item in vectors),
-        version=bundle.manifest.spec.version or "",
+        version=bundle.manifest.spec.version or "", provenance=make_provenance(bundle, compilers),
     )  # fmt: skip
     files |= {item.case.vectors.file: item.content for item in vectors}
     return msgspec.structs.replace(index, id=bundle_id(encode_index(index))), files

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
         DriverCallError,
         NoVariantError,
         NoVectorsError,
+        TrustError,
     )
     from .opened import Bundle, OpenBundle
     from .opening import open_bundle
+    from .trust.policy import TrustedKey, TrustPolicy
 
 __version__ = "0.1.0"
 """Of the package `aotbuild`, whose builder, runtime and emulator are released together."""
@@ -53,6 +55,9 @@ __all__ = [
     "NoVectorsError",
     "OpenBundle",
     "Stream",
+    "TrustError",
+    "TrustPolicy",
+    "TrustedKey",
     "get_device",
     "open_bundle",
 ]
@@ -65,6 +70,8 @@ _HOMES = {
     "Graph": "device.graph",
     "OpenBundle": "opened",
     "Stream": "device.streams",
+    "TrustPolicy": "trust.policy",
+    "TrustedKey": "trust.policy",
     "get_device": "device.registry",
     "open_bundle": "opening",
 }

@@ -34,6 +34,21 @@ class NoVectorsError(BundleError):
     """A bundle, or an op of it, has no selftest vectors to test a device with."""
 
 
+class TrustError(BundleError):
+    """A bundle is not accepted by a trust policy, or the policy cannot be read; nothing of the bundle is used.
+
+    Attributes:
+        reason: `unsigned`; `malformed`: the signature file; `key`: it is unknown; `revoked`, `expired`: the key is;
+            `signature`: it is not the key's; `altered`: it is about another index; `name`: the key may not sign a
+            bundle of that name; `version`: the bundle is too old; `policy`: that cannot be read; `library`: the
+            extra `trust` is missing.
+    """
+
+    def __init__(self, message: str, reason: str = ""):
+        super().__init__(message)
+        self.reason = reason
+
+
 class ExpressionError(AotError):
     """An expression uses a forbidden construct or an unknown name, or cannot be evaluated."""
 

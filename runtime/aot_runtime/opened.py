@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aot_runtime.bundle.files import Place, bundles_in, source_of
-from aot_runtime.bundle.reading import read_blob, read_index
+from aot_runtime.bundle.reading import read_blob
 from aot_runtime.call.documentation import bundle_help, bundle_html, bundle_title
 from aot_runtime.call.op import build_op
 from aot_runtime.call.planner import Planner, op_planner
@@ -21,9 +21,11 @@ from aot_runtime.device.identity import Shared
 from aot_runtime.device.registry import find_device
 from aot_runtime.errors import ArchMismatchError, ArgumentError, BundleError, DeviceError
 from aot_runtime.logs import log
+from aot_runtime.trust.reader import index_reader
 
 if TYPE_CHECKING:
     from aot_runtime.call.selftests import Report
+    from aot_runtime.trust.policy import TrustPolicy
 
 CHECK_VARIABLE = "AOTBUILD_CHECK_CONTENTS"
 """Set to 1, it has the contents of integer tensors on the device checked."""
@@ -181,17 +183,22 @@ class Bundle(OpenBundle):
 
 
 def open_folder(
-    path: str | Path, device: Device | str | None, kind: type | None, check_contents: bool | None
+    path: str | Path,
+    device: Device | str | None,
+    kind: type | None,
+    check_contents: bool | None,
+    trust: TrustPolicy | str | os.PathLike[str] | None,
 ) -> OpenBundle:
     """Open a bundle: see `opening.open_bundle`."""
     opened = _opened_class(kind)
     folder = Path(path)
+    read = index_reader(trust)
     if not os.path.lexists(folder / INDEX) and folder.is_dir():
-        folder, index, chosen = _choose(folder, device, getattr(kind, TYPE_NAME, None))
+        folder, index, chosen = _choose(folder, device, getattr(kind, TYPE_NAME, None), read)
         source = source_of(folder)
     else:
         source = source_of(folder)
-        index = read_index(source)
+        index = read(source)
         chosen = _device_of(device, (index.target.arch,), f"bundle {folder} is for {index.target.arch}")
     if index.target.arch != chosen.arch:
         raise ArchMismatchError(
@@ -232,10 +239,12 @@ def _device_of(device: Device | str | None, archs: Collection[str], what: str) -
         raise ArchMismatchError(f"{what}, and {error}") from None
 
 
-def _choose(folder: Path, device: Device | str | None, name: str | None) -> tuple[Path, Index, Device]:
+def _choose(
+    folder: Path, device: Device | str | None, name: str | None, read: Callable[[Place], Index]
+) -> tuple[Path, Index, Device]:
     """Of a folder of bundles, the one that fits the device, and has a name where that is given; by default the first
-    device that some bundle fits."""
-    found = _distinct({candidate: read_index(candidate) for candidate in bundles_in(folder)})
+    device that some bundle fits. `read` reads an index."""
+    found = _distinct({candidate: read(candidate) for candidate in bundles_in(folder)})
     if name is not None:
         found = {candidate: index for candidate, index in found.items() if index.name == name} or found
     there = ", ".join(f"{candidate.name} ({index.target.arch})" for candidate, index in found.items()) or "none"

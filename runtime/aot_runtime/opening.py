@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from aot_runtime.device.device import Device
     from aot_runtime.opened import Bundle, OpenBundle
+    from aot_runtime.trust.policy import TrustPolicy
 
 _B = TypeVar("_B", bound="OpenBundle")
 
@@ -32,14 +33,28 @@ _COMPUTE_CAPABILITY = (75, 76)
 
 @overload
 def open_bundle(
-    path: str | Path, device: Device | str | None = None, *, check_contents: bool | None = None
+    path: str | Path,
+    device: Device | str | None = None,
+    *,
+    check_contents: bool | None = None,
+    trust: TrustPolicy | str | Path | None = None,
 ) -> Bundle: ...
 @overload
 def open_bundle(
-    path: str | Path, device: Device | str | None = None, *, type: type[_B], check_contents: bool | None = None
+    path: str | Path,
+    device: Device | str | None = None,
+    *,
+    type: type[_B],
+    check_contents: bool | None = None,
+    trust: TrustPolicy | str | Path | None = None,
 ) -> _B: ...
 def open_bundle(
-    path: str | Path, device: Device | str | None = None, *, type: Any = None, check_contents: bool | None = None
+    path: str | Path,
+    device: Device | str | None = None,
+    *,
+    type: Any = None,
+    check_contents: bool | None = None,
+    trust: TrustPolicy | str | Path | None = None,
 ) -> Any:
     """Open a bundle on a device.
 
@@ -53,9 +68,12 @@ def open_bundle(
         check_contents: bring integer tensors that are on the device back before each call, and check what they contain
             (offsets, block tables, lengths), as is always done with numpy arrays. By default what the environment
             variable AOTBUILD_CHECK_CONTENTS says, which is not to.
+        trust: whose signature the bundle must have: a policy, or the path of a policy file. By default the file that
+            the environment variable AOTBUNDLE_TRUST names; where it names none, signatures are not looked at.
 
     Raises:
         BundleError: there is no bundle, or it is damaged.
+        TrustError: the bundle is not signed as `trust` says; nothing of its index was decoded.
         ArchMismatchError: the bundle is for another architecture than the device's.
         ArgumentError: it is another bundle than the type's, or lacks one of its ops.
         DeviceError: there is no such device.
@@ -66,7 +84,7 @@ def open_bundle(
             threading.Thread(target=_start, args=(needed,), name="aot_runtime: driver start").start()
     from aot_runtime.opened import open_folder
 
-    return open_folder(path, device, type, check_contents)
+    return open_folder(path, device, type, check_contents, trust)
 
 
 def _look_at(path: str) -> str | None:

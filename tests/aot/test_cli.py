@@ -11,6 +11,9 @@ from click.testing import CliRunner, Result
 
 from aot.cli import main
 from aot.targets import TARGETS
+from aot_runtime.trust.checking import read_trusted_index
+from aot_runtime.trust.keys import generate_key
+from aot_runtime.trust.policy import TrustedKey, TrustPolicy
 from tests.support.building.builds import Project, figures
 from tests.support.building.projects import KERNELS, SCALE, edit
 
@@ -224,3 +227,29 @@ def test_the_cache_is_where_the_environment_says(project: Project, monkeypatch: 
     project.cache.mkdir()
     command = [word for word in project.command(*SMALL) if word not in ("--cache-dir", str(project.cache))]
     assert figures(project.invoke(command)) == (2, 0) and (tmp_path / "elsewhere/v2").is_dir()
+
+
+# Signing
+
+
+def test_bundles_are_signed_as_they_are_written(project: Project, tmp_path: Path):
+    pytest.importorskip("cryptography", reason="signatures need the extra `trust`")
+    pem, public = generate_key()
+    key = tmp_path / "release.key"
+    key.write_bytes(pem)
+    result = project.build(*SMALL, "--sign", str(key), archs=("gfx942", "sm_90"))
+    assert result.exit_code == 0 and result.stdout.count(", signed\n") == 2
+    policy = TrustPolicy((TrustedKey("release", public, ("tiny",)),))
+    for arch in ("gfx942", "sm_90"):
+        assert read_trusted_index(project.folder_of(arch), policy).target.arch == arch
+
+
+@pytest.mark.parametrize("content", [None, b"no key"])
+def test_a_key_that_cannot_sign_is_found_before_anything_is_built(
+    project: Project, tmp_path: Path, content: bytes | None
+):
+    pytest.importorskip("cryptography", reason="signatures need the extra `trust`")
+    if content:
+        (tmp_path / "release.key").write_bytes(content)
+    result = project.build(*SMALL, "--sign", str(tmp_path / "release.key"))
+    assert result.exit_code == 2 and "Invalid value for '--sign': key " in result.stderr and not files(project)

@@ -18,7 +18,6 @@ import numpy as np
 from aot_emulator.isa.archs import ARCHS, Arch
 from aot_emulator.machine.launch_options import Options
 from aot_emulator.state.arrays import Array
-from aot_runtime.bundle.reading import read_index
 from aot_runtime.call.callspec import CallSpec, parse_scalar, plan_call
 from aot_runtime.call.decision import Decision, LaunchDecision
 from aot_runtime.call.planner import Planner, op_planner
@@ -32,6 +31,7 @@ from aot_runtime.device.drivers import device_for_arch
 from aot_runtime.device.drivers.base import Driver
 from aot_runtime.errors import ArgumentError
 from aot_runtime.opened import Bundle
+from aot_runtime.trust.reader import index_reader
 
 from .counters import Statistics
 from .peaks import Bounds, lower_bounds
@@ -104,10 +104,11 @@ def profile_call(
 
     Raises:
         ArgumentError: there is no such op, or the call would be refused, for the reason that the error gives.
+        BundleError: the bundle is damaged, or not trusted where the environment names a policy.
         DeviceError: the bundle's arch is not emulated.
         EmulationError: a kernel fails.
     """
-    index = read_index(folder)
+    index = index_reader()(folder)
     device = Device(driver, device_for_arch(driver, index.target.arch))
     op_planner(index, op_name)  # says what is wrong with the name
     return profile_on(driver, Bundle(folder, index, device), op_name, call, content, progress)

@@ -12,7 +12,7 @@ from aot_runtime.contract.records import INDEX
 from aot_runtime.errors import BundleError
 
 from .archive import MAX_BYTES, Archive, parts
-from .files import Folder, unreadable
+from .files import Folder, Source, unreadable
 from .reading import read_index
 from .verification import generated_files, listed_files, verify_bundle
 
@@ -32,6 +32,18 @@ def pack_bundle(folder: Path, output: Path) -> int:
     detached = (name for name in source.names() if name.startswith(f"{INDEX}."))
     files = {name: _content(source, name) for name in (INDEX, *detached, *generated_files(index), *listed_files(index))}
     return _write(output, parts(files))
+
+
+def put_file(source: Source, name: str, content: bytes) -> None:
+    """Write a file of a bundle: it replaces an older one at once, and an archive is written anew.
+
+    Raises `OSError` where it cannot be written, `BundleError` for an archive that was altered or gets too large.
+    """
+    if isinstance(source, Folder):
+        _write(source.path / name, [content])
+    else:
+        files = {other: source.read(other, MAX_BYTES) for other in source.names()}
+        _write(source.path, parts({**files, name: content}))
 
 
 def _content(source: Folder, name: str) -> bytes:

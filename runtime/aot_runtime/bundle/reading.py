@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from pathlib import Path
 
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import SCALAR_TYPES
 from aot_runtime.contract.index_file import decode_index
-from aot_runtime.contract.names import IDENTIFIER, MAX_VERSION, VERSION, axis_names
+from aot_runtime.contract.names import IDENTIFIER, axis_names
 from aot_runtime.contract.records import (
     GLOBAL_SCRATCH,
     INDEX,
@@ -24,6 +25,7 @@ from aot_runtime.contract.records import (
     Variant,
 )
 from aot_runtime.contract.validate import structure_faults
+from aot_runtime.contract.versions import is_version
 from aot_runtime.errors import ArchMismatchError, BundleError
 from aot_runtime.texts import shown
 
@@ -53,6 +55,12 @@ def read_index(place: Place) -> Index:
     Raises `BundleError`.
     """
     source = source_of(place)
+    return decode_checked(read_index_bytes(source), source.path / INDEX)
+
+
+def read_index_bytes(place: Place) -> bytes:
+    """The content of a bundle's index, of which nothing was checked. Raises `BundleError`."""
+    source = source_of(place)
     folder = source.path
     path = folder / INDEX
     try:
@@ -66,6 +74,11 @@ def read_index(place: Place) -> Index:
         raise unreadable("", path, error) from None
     if len(data) > MAX_INDEX_BYTES:
         raise BundleError(f"{path} is over {MAX_INDEX_BYTES} bytes: not a bundle index")
+    return data
+
+
+def decode_checked(data: bytes, path: Path) -> Index:
+    """The index that the file `path` has the content of, checked as `read_index` does it. Raises `BundleError`."""
     try:
         index = decode_index(data)
         if index.id != bundle_id(data):
@@ -86,7 +99,7 @@ def _check_references(index: Index) -> None:
         )
     if not IDENTIFIER.match(index.name):
         raise BundleError(f"{index.name!r} is no name of a bundle")
-    if index.version and (len(index.version) > MAX_VERSION or not re.fullmatch(VERSION, index.version)):
+    if index.version and not is_version(index.version):
         raise BundleError(f"{shown(index.version)} is no version of a bundle")
     for key, blob in index.blobs.items():
         if not 0 <= blob.size <= MAX_CODE_BYTES:

@@ -31,7 +31,9 @@ PACKAGES = ("aotbuild", "numpy", "ml_dtypes", "msgspec", "click", "rich", "hip-p
 DRIVERS = ("hip", "cuda")
 _VARIABLES = (VARIABLE, "ROCM_PATH", "HIP_PATH", "CUDA_HOME", "LD_LIBRARY_PATH", "HIP_VISIBLE_DEVICES",
               "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION", "HSA_XNACK",
-              "HIP_FORCE_DEV_KERNARG")  # fmt: skip
+              "HIP_FORCE_DEV_KERNARG", "AOTBUNDLE_TRUST")  # fmt: skip
+_EXTRAS = {"emulator": "emulator", "builder": "build", "signatures": "trust"}
+"""A part of aotbuild → the extra that it needs."""
 _NODES = ("/dev/kfd", "/dev/dri", "/dev/nvidiactl")
 _NUMA_BALANCING = Path("/proc/sys/kernel/numa_balancing")
 _ROCM_VERSION = ".info/version"
@@ -88,7 +90,7 @@ def diagnose(bundle: Path | None = None) -> Diagnosis:
         "python": [f"{platform.python_version()} at {sys.executable}, {platform.platform()}"],
         "packages": [*_packages()],
         "drivers": [line for driver in drivers for line in _driver(driver)],
-        "extras": [*extra_lines("emulator", "emulator"), *extra_lines("builder", "build")],
+        "extras": [line for part, extra in _EXTRAS.items() for line in extra_lines(part, extra)],
         "system": [*_system()],
         "bundle": bundles,
     }

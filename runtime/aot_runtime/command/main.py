@@ -14,11 +14,13 @@ from .doctor import doctor
 from .explain import explain
 from .failures import Commands
 from .isa import isa
+from .keygen import keygen
 from .ls import ls
 from .pack import pack, unpack
 from .profile import profile
 from .selftest import selftest
 from .show import show
+from .sign import sign
 from .stubs import stubs
 from .verify import verify
 
@@ -44,5 +46,7 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
         logging.getLogger("aotbuild").setLevel(logging.DEBUG)
 
 
-for command in (ls, show, isa, verify, selftest, explain, pack, unpack, stubs, profile, bench, doctor):
+for command in (
+    ls, show, isa, verify, sign, keygen, selftest, explain, pack, unpack, stubs, profile, bench, doctor,
+):  # fmt: skip
     main.add_command(command)

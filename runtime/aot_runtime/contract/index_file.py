@@ -19,6 +19,7 @@ import msgspec
 from aot_runtime.errors import BundleError
 
 from .names import axis_names
+from .provenance import Provenance
 from .records import (
     CODE_FOLDER,
     CODE_SUFFIXES,
@@ -110,6 +111,7 @@ class IndexFile(Record, frozen=True):
     variants: Annotated[tuple[VariantRow, ...], msgspec.Meta(max_length=MAX_VARIANTS)]
     selftest: tuple[Case, ...] = ()
     version: str = ""
+    provenance: Provenance | None = None
 
 
 class _Version(msgspec.Struct, frozen=True):

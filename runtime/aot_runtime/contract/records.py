@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
+from .provenance import Provenance
+
 INDEX = "bundle.json"
+SIGNATURE = f"{INDEX}.sig"
+"""The file of a bundle that has the signature over its index, where it is signed."""
 CODE_FOLDER, SELFTEST_FOLDER = "code", "selftest"
 CODE_SUFFIXES = {"hip": "hsaco", "cuda": "cubin"}
 """What the names of code objects end with, by the backend of the bundle's target."""
@@ -305,7 +309,8 @@ class Target(Record, frozen=True):
 
 
 class Index(Record, frozen=True):
-    """What a bundle's index says, as a whole. `version` is what the manifest says; empty: nothing."""
+    """What a bundle's index says, as a whole. `version` is what the manifest says; empty: nothing. `provenance` is what
+    the build says of its inputs; None where it says nothing."""
 
     format: Int
     oldest_reader: Int
@@ -318,6 +323,7 @@ class Index(Record, frozen=True):
     blobs: dict[str, Blob]
     selftest: tuple[Case, ...] = ()
     version: str = ""
+    provenance: Provenance | None = None
 
 
 def encode_json(value: Any) -> bytes:

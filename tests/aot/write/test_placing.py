@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.contract.records import TEXT_FILES
+from aot_runtime.contract.records import SIGNATURE, TEXT_FILES
 from tests.support.building.builds import Project, contents
 from tests.support.building.projects import KERNELS
 
@@ -129,3 +129,12 @@ def test_a_bundle_that_no_reader_takes_does_not_replace_one(project: Project, fo
 def test_a_build_with_nothing_to_do_reads_no_code_object(project: Project, folder: Path):
     with mock.patch("aot.write.placing.verify_bundle", lambda folder: ["was verified"]):
         build(project, KERNELS)
+
+
+def test_a_signature_goes_with_the_index_that_it_was_for(project: Project, folder: Path):
+    signature = folder / SIGNATURE
+    signature.write_text("of the index that is there")
+    build(project, KERNELS)
+    assert signature.exists(), "the same bytes"
+    build(project, OTHER)
+    assert not signature.exists()

@@ -78,8 +78,8 @@ def test_what_is_done_is_logged(rows_bundles: Path, caplog: pytest.LogCaptureFix
 
 def test_verify_says_ok_or_each_fault(rows_bundles: Path, rows_copy: Path):
     result = aotbundle("verify", rows_bundles)
-    good = f"{rows_bundles}/rows-sm_90: ok\n"
-    assert (result.exit_code, result.output) == (0, f"{rows_bundles}/rows-gfx942: ok\n{good}")
+    good = f"{rows_bundles}/rows-sm_90: ok, not signed\n"
+    assert (result.exit_code, result.output) == (0, f"{rows_bundles}/rows-gfx942: ok, not signed\n{good}")
     (rows_copy / "include/rows.h").unlink()
     (rows_copy / "stubs/rows.pyi").unlink()
     result = aotbundle("verify", rows_copy, rows_bundles / "rows-sm_90")

@@ -1,0 +1,84 @@
+"""The provenance of a bundle: its manifests, tuning files and kernels by their hashes, and what compiled them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from aot.manifest.yamlfile import YamlFile
+from aot.plan.bundles import PlannedBundle, PlannedVariant
+from aot.plan.filters import Filters
+from aot_runtime import __version__
+from aot_runtime.contract.provenance import (
+    BUILD_TYPE,
+    BUILDER,
+    SOURCE_CLOSURE,
+    BuildDefinition,
+    Builder,
+    Provenance,
+    Resource,
+    RunDetails,
+)
+
+
+def make_provenance(bundle: PlannedBundle, compilers: Iterable[str]) -> Provenance:
+    """What a bundle is made of; the same for the same inputs, in whatever folder they lie.
+
+    compilers: name and version of each that was used: `triton 3.9.0`.
+    """
+    manifest = bundle.manifest
+    roots = _roots(bundle)
+    parameters: dict[str, str | bool] = {
+        "manifest": _name(manifest.file.path, roots),
+        "arch": bundle.target.arch,
+        "filter": _filter_text(bundle.filters),
+        "lineInfo": any(variant.job.line_info for variant in bundle.variants),
+    }
+    packages = (Resource(uri=f"pkg:pypi/{compiler.replace(' ', '@')}") for compiler in compilers)
+    found = {(item.name, item.uri, *item.digest.items()): item for item in (*_files(bundle), *packages)}
+    dependencies = tuple(found[key] for key in sorted(found))
+    definition = BuildDefinition(BUILD_TYPE, parameters, dependencies)
+    return Provenance(definition, RunDetails(Builder(BUILDER, {"aotbuild": __version__})))
+
+
+def _files(bundle: PlannedBundle) -> Iterator[Resource]:
+    roots = _roots(bundle)
+    yield _yaml(bundle.manifest.file, roots)
+    for source in bundle.manifest.sources:
+        yield _yaml(source.manifest.file, roots)
+        if tuning := source.manifest.tuning(source.name):
+            yield _yaml(tuning.file, roots)
+    for variant in bundle.variants:
+        yield from _kernel(variant)
+
+
+def _roots(bundle: PlannedBundle) -> list[Path]:
+    """The project roots of a bundle's manifests, the outermost first: one that only includes others has its folder."""
+    manifests = (bundle.manifest, *(source.manifest for source in bundle.manifest.sources))
+    return sorted({manifest.root for manifest in manifests}, key=lambda root: (len(root.parts), root))
+
+
+def _yaml(file: YamlFile, roots: Iterable[Path]) -> Resource:
+    return Resource(_name(file.path, roots), digest={"sha256": file.sha256})
+
+
+def _kernel(variant: PlannedVariant) -> Iterator[Resource]:
+    """The kernel with all that it calls, wherever that is, and the files that it and its functions are in."""
+    job = variant.job
+    read = dict(job.sources)
+    for path in (job.source, *(function.rpartition(":")[0] for _, function in job.functions)):
+        if path in read:  # else the closure has it all the same
+            yield Resource(path, digest={"sha256": read[path]})
+    yield Resource(f"{job.source}:{job.function}", digest={SOURCE_CLOSURE: job.digest})
+
+
+def _name(path: Path, roots: Iterable[Path]) -> str:
+    """A file's path from the first root that it is in, with no folder of what is in none."""
+    resolved = path.resolve()
+    names = (resolved.relative_to(root).as_posix() for root in roots if resolved.is_relative_to(root))
+    return next(names, path.name)
+
+
+def _filter_text(filters: Filters) -> str:
+    """What `--filter` says, in one order."""
+    return ",".join(f"{axis}={'|'.join(sorted(values))}" for axis, values in sorted(filters.items()))

@@ -1,0 +1,40 @@
+"""How indexes are read by what opens bundles: by a trust policy where one is named. Else no more of this is
+imported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from aot_runtime.bundle.files import Place
+from aot_runtime.bundle.reading import read_index
+from aot_runtime.contract.records import Index
+
+if TYPE_CHECKING:
+    from .policy import TrustPolicy
+
+VARIABLE = "AOTBUNDLE_TRUST"
+"""It names the policy file that bundles are held to where a call names none."""
+
+
+def index_reader(trust: TrustPolicy | str | os.PathLike[str] | None = None) -> Callable[[Place], Index]:
+    """What reads the index of a bundle: by the policy `trust`, or the one that the environment names, or by none.
+
+    Raises `TrustError` for a policy file that cannot be read.
+    """
+    named = named_policy(trust)
+    if named is None:
+        return read_index
+    from .checking import read_trusted_index
+    from .policy import find_policy
+
+    return partial(read_trusted_index, policy=find_policy(named))
+
+
+def named_policy(
+    trust: TrustPolicy | str | os.PathLike[str] | None,
+) -> TrustPolicy | str | os.PathLike[str] | None:
+    """`trust`, or the file that the environment names; None where neither names a policy."""
+    return os.environ.get(VARIABLE) or None if trust is None else trust
