@@ -42,6 +42,7 @@ class CallEntrySpec(Spec):
         {}, description="Scalar → its value. One that no decision depends on need not be there."
     )
     num_cus: int | None = Field(None, ge=1, description="Compute units of the device; by default a whole GPU's.")
+    num_xcds: int | None = Field(None, ge=1, description="Its dies; by default a whole GPU's.")
 
 
 class CallsSpec(Spec):

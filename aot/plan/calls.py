@@ -68,7 +68,7 @@ def plan_calls(
         try:
             taken = [specs[id(stub)] for stub in _taken(entry, index, planner)]
         except ArgumentError as error:
-            faults.append(f"{entry.locate()}: for {target.arch} nothing serves this call: {error}")
+            faults.append(f"{entry.locate()}: for {target.arch} nothing serves this call: {error.args[0]}")
         else:
             planned.append(PlannedCall(entry, tuple(dict.fromkeys(taken))))
     if faults:
@@ -101,7 +101,7 @@ def _taken(entry: CallEntry, index: records.Index, planner: Planner) -> Iterator
     count = entry.spec.num_cus or usual_cus(index.target.arch)
     call = _call_spec(entry, planner)
     for num_cus in (count,) if count else NUM_CUS:
-        for launch in plan_call(index, planner, call, num_cus).launches:
+        for launch in plan_call(index, planner, call, num_cus, entry.spec.num_xcds).launches:
             yield launch.variant
 
 

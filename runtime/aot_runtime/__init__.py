@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .call.recording import Recording, record
     from .device.array import DeviceArray
     from .device.device import Device
     from .device.graph import Graph
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         ArchMismatchError,
         ArgumentError,
         BundleError,
+        CallsFileError,
         CaptureError,
         DeviceError,
         DeviceMemoryError,
@@ -41,6 +43,7 @@ __all__ = [
     "ArgumentError",
     "Bundle",
     "BundleError",
+    "CallsFileError",
     "CaptureError",
     "Device",
     "DeviceArray",
@@ -52,9 +55,11 @@ __all__ = [
     "NoVariantError",
     "NoVectorsError",
     "OpenBundle",
+    "Recording",
     "Stream",
     "get_device",
     "open_bundle",
+    "record",
 ]
 
 _HOMES = {
@@ -64,9 +69,11 @@ _HOMES = {
     "Event": "device.streams",
     "Graph": "device.graph",
     "OpenBundle": "opened",
+    "Recording": "call.recording",
     "Stream": "device.streams",
     "get_device": "device.registry",
     "open_bundle": "opening",
+    "record": "call.recording",
 }
 
 

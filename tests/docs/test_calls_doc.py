@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,17 @@ def test_the_keys():
         name: "required" if item.is_required() else f"`{json.dumps(item.default)}`" for name, item in fields.items()
     }
     assert rows == wanted and list(rows) == list(wanted)
+
+
+def test_the_program_prints_what_the_page_says(
+    rows_bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("tinygrad", reason="the emulator needs the extra `emulator`")
+    (tmp_path / "dist").symlink_to(rows_bundles)
+    monkeypatch.chdir(tmp_path)
+    (program,) = blocks(PAGE, "python")
+    exec(compile(program.text, "docs/calls.md", "exec"), {})
+    assert [f"# {line}" for line in capsys.readouterr().out.splitlines()] == re.findall(r"# .*$", program.text, re.M)
 
 
 def test_the_example_is_of_the_manifest_that_it_names(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,15 @@ from aot.manifest.calls import CallsFile, check_entries, entries, load_calls
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import PlannedBundle, plan_bundle
-from aot.plan.calls import WantedCalls
+from aot.plan.calls import WantedCalls, plan_calls
+from aot.plan.cases import planning_index
 from aot.targets import Target
+from aot_runtime.call.entries import entry_lines
+from aot_runtime.call.planner import op_planner
+from aot_runtime.errors import AotError
 from tests.support.building.builds import Project
 from tests.support.building.projects import EVERYTHING, SCALE, edit, load, unmarked, write_project
+from tests.support.c_interface.random_calls import RandomCalls
 
 ROOT = Path(__file__).parents[3]
 SMALL = ROOT / "tests/support/small/small.yaml"
@@ -69,6 +75,44 @@ def test_compute_units_are_those_of_a_whole_gpu_or_what_the_entry_says(tmp_path:
     call = "op: scale, shapes: {x: [2, 16]}, dtypes: {T: float16}"
     whole, part = planned(manifest, calls_file(tmp_path, call, f"{call}, num_cus: 38")).calls
     assert [variant.config for variant in (*whole.variants, *part.variants)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        SMALL,
+        *(
+            pytest.param(ROOT / f"manifests/{name}.yaml", marks=pytest.mark.slow)
+            for name in ("attention", "decode", "gemm", "rows")
+        ),
+    ],
+    ids=lambda path: path.stem,
+)
+def test_the_words_of_a_call_say_all_that_decides(tmp_path: Path, manifest: Path):
+    """Random calls, recorded: their entries get the variants that the calls themselves get."""
+    bundle, drawn = plan_bundle(load_manifest(manifest), Target("gfx942"), {}, False), random.Random(7)
+    for op in bundle.ops:
+        specs = [variant.spec for variant in bundle.variants if variant.spec.op == op.name]
+        index = planning_index(op, specs, bundle.target)
+        planner, calls = op_planner(index, op.name), RandomCalls(op, index.target, drawn)
+        texts: list[str] = []
+        wanted = []
+        for num_cus in 40 * (38, 304):
+            call = calls.make(num_cus)
+            if call is None:
+                continue
+            arguments = (call.layouts, call.scalars, ("hip", 0), num_cus, "gfx942")
+            try:
+                taken = {id(launch.variant) for launch in planner.decide(*arguments).launches}
+            except AotError:
+                continue
+            entry = planner.entry(call.layouts, call.scalars, planner.lay_out(*arguments).names)
+            texts += entry_lines(entry)
+            wanted.append({spec for stub, spec in zip(index.variants, specs, strict=True) if id(stub) in taken})
+        assert wanted, op.name
+        (tmp_path / "calls.yaml").write_text("calls:\n" + "\n".join(texts) + "\n")
+        planned = plan_calls(entries([load_calls(tmp_path / "calls.yaml")]), op, specs, bundle.target)
+        assert [{*call.variants} for call in planned] == wanted, op.name
 
 
 def test_neighbours_differ_in_one_thing(tmp_path: Path):
