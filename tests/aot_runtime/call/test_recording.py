@@ -6,6 +6,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -16,6 +17,8 @@ from aot_runtime import ArgumentError, CallsFileError, NoVariantError
 from aot_runtime.call import recording as recordings
 from aot_runtime.call.calls_file import HEAD, MAX_BYTES, merge
 from aot_runtime.call.planner import Planner
+from aot_runtime.contract import records
+from tests.support.contracts import HERE, layout, planner
 from tests.support.hip_double.double import in_double
 from tests.support.reference_launches import open_over_double
 
@@ -133,7 +136,7 @@ def test_a_recording_costs_nothing_before_and_after_it(small_bundle: Path, tmp_p
                 small.affine(x)
         return decide.call_count
 
-    plans = next(value for name, value in small.affine.__globals__.items() if name == "_plans")
+    plans = small.affine.__globals__["_plans"]
     assert planned(3) == 1
     (plain,) = plans.values()
     with aot_runtime.record(tmp_path / "calls.yaml") as recording:
@@ -146,6 +149,32 @@ def test_a_recording_costs_nothing_before_and_after_it(small_bundle: Path, tmp_p
     assert again.__code__.co_code == plain.__code__.co_code, "a plan of afterwards counts nothing"
     recording.close()
     assert (tmp_path / "calls.yaml").read_text().count("count: 3\n") == 1
+
+
+@in_double()
+def test_a_plan_that_a_recording_ended_before_is_not_kept(small_bundle: Path, tmp_path: Path):
+    small, _ = open_over_double(small_bundle)
+    recording, decide = aot_runtime.record(tmp_path / "calls.yaml"), Planner.decide
+
+    def late(*arguments: Any) -> Any:
+        recording.close()
+        return decide(*arguments)
+
+    with mock.patch.object(Planner, "decide", late):
+        small.affine(small.device.array(ONES))
+    assert not small.affine.__globals__["_plans"]
+
+
+def test_a_stride_that_something_is_picked_by():
+    wide = records.Axis("WIDE", (False, True), "stride(x, n) > 64")
+    made = planner("x: float32[n, m] loose", axes=(wide,), bundle="b")
+
+    def words(*strides: int) -> dict[str, Any]:
+        layouts = {"x": layout(4, 32, strides=strides)}
+        return made.entry(layouts, {}, made.lay_out(layouts, {}, HERE, 304, "gfx942").names)
+
+    assert words(32, 1) == {"bundle": "b", "op": "op", "shapes": {"x": [4, 32]}}
+    assert words(128, 1) == {**words(32, 1), "strides": {"x": [128, 1]}}
 
 
 @in_double()
