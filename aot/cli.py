@@ -153,6 +153,19 @@ def _signer(_: click.Context, __: click.Parameter, path: Path | None) -> Signer 
     help="Build only variants with these values; alternatives with |. `dtype` is any dtype variable, `op` the op.",
 )
 @click.option(
+    "--for",
+    "calls",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="CALLS.yaml",
+    help="Build only the variants that the calls of this file get, which `aot_runtime.record` writes; may be repeated.",
+)
+@click.option(
+    "--neighbours",
+    is_flag=True,
+    help="With --for, build what differs from these in one thing, too: aligned or general, or the value of one axis.",
+)
+@click.option(
     "--require",
     "requirements",
     multiple=True,
@@ -202,8 +215,9 @@ def _signer(_: click.Context, __: click.Parameter, path: Path | None) -> Signer 
 @click.version_option(__version__)
 def main(
     manifests: tuple[Path, ...], targets: tuple[tuple[Target, ...], ...], output: Path, jobs: int | None,
-    filters: dict[str, frozenset[str]], requirements: tuple[str, ...], signer: Signer | None, dry_run: bool,
-    timeout: float, cache_dir: Path | None, line_info: bool, verbose: int, quiet: bool,
+    filters: dict[str, frozenset[str]], calls: tuple[Path, ...], neighbours: bool, requirements: tuple[str, ...],
+    signer: Signer | None, dry_run: bool, timeout: float, cache_dir: Path | None, line_info: bool, verbose: int,
+    quiet: bool,
 ) -> None:  # fmt: skip
     """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU."""
     from aot.compile.cache import CacheError
@@ -211,6 +225,8 @@ def main(
 
     from .session import BuildError, Request, build
 
+    if neighbours and not calls:
+        raise click.UsageError("--neighbours are those of calls: it goes with --for")
     log_to_stderr(verbose, quiet)
     request = Request(
         manifests,
@@ -226,6 +242,8 @@ def main(
         bool(verbose),
         quiet,
         signer,
+        calls,
+        neighbours,
     )
     try:
         with _ended_by_sigterm():

@@ -23,9 +23,11 @@ from aot.compile.isolation import ForkedProcess
 from aot.compile.jobs import CompiledKernel
 from aot.compile.kernel_source import KernelSource, inspect_kernel
 from aot.compile.pool import CompileFailure, WarmPool, default_workers, remove_leftovers
+from aot.manifest.calls import CallsFile, check_entries, entries, load_calls
 from aot.manifest.loading import Manifest, load_manifest
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import PlannedBundle, plan_bundle
+from aot.plan.calls import WantedCalls
 from aot.plan.cases import Recipe
 from aot.plan.filters import Filters, resolve_filters
 from aot.write.bundle_writer import write_bundle
@@ -66,6 +68,8 @@ class Request:
     tracebacks: bool = False
     quiet: bool = False
     signer: Signer | None = None
+    calls: tuple[Path, ...] = ()
+    neighbours: bool = False
 
 
 def build(request: Request) -> int:
@@ -73,6 +77,7 @@ def build(request: Request) -> int:
     console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False, quiet=request.quiet)
     started = time.monotonic()
     bundles = plan(request)
+    _print_calls(console, request, bundles)
     requirements = _requirements(request, bundles)
     if request.dry_run:
         _print_counts(console, bundles)
@@ -137,8 +142,15 @@ def plan(request: Request) -> list[PlannedBundle]:
     ]
     filters, wrong = resolve_filters(manifests, request.filters)
     faults += wrong if len(manifests) == len(request.manifests) else []
+    files: list[CallsFile] = []
+    for path in request.calls:
+        try:
+            files.append(load_calls(path))
+        except ManifestError as error:
+            faults += error.messages
     if faults:
         raise ManifestError(faults)
+    wanted = _wanted(request, files, manifests)
     with ExitStack() as stack:
         # One for each, since a file may ask once what it is built for.
         processes = {target.arch: stack.enter_context(ForkedProcess(request.timeout)) for target in request.targets}
@@ -153,10 +165,19 @@ def plan(request: Request) -> list[PlannedBundle]:
             return kernel
 
         return [
-            plan_bundle(manifest, target, filters, request.line_info, inspect)
+            plan_bundle(manifest, target, filters, request.line_info, inspect, wanted)
             for manifest in manifests
             for target in request.targets
         ]
+
+
+def _wanted(request: Request, files: list[CallsFile], manifests: list[Manifest]) -> WantedCalls | None:
+    """What `--for` asks for; None where it is not given. Raises `ManifestError`."""
+    if not files:
+        return None
+    found = entries(files)
+    check_entries(found, manifests)
+    return WantedCalls(found, request.neighbours)
 
 
 def _requirements(request: Request, bundles: list[PlannedBundle]) -> tuple[Expression, ...]:
@@ -283,6 +304,25 @@ def _print_counts(console: Console, bundles: list[PlannedBundle]) -> None:
         console.print(f"{bundle.folder_name}: {len(bundle.variants)} variants, {distinct} to compile at most")
         for op, count in counts.items():
             console.print(f"  {op:<32}{count:>6}")
+
+
+def _print_calls(console: Console, request: Request, bundles: list[PlannedBundle]) -> None:
+    """What `--for` leaves of each bundle; where nothing is compiled, or it is logged, which call gets what."""
+    if not request.calls:
+        return
+    for bundle in bundles:
+        built, calls = len(bundle.variants), _count(len(bundle.calls), "call")
+        variants = _count(built + bundle.left_out, "variant")
+        console.print(f"{bundle.folder_name}: {calls}, for which {built} of {variants} are built")
+        for call in bundle.calls:
+            if request.dry_run:
+                console.print(f"  {call.text}")
+            LOG.info("%s", call.text)
+    names = {bundle.manifest.spec.bundle for bundle in bundles}
+    files = {id(call.entry.file): call.entry.file for bundle in bundles for call in bundle.calls}
+    others = Counter(entry.spec.bundle for entry in entries(files.values()) if entry.spec.bundle not in (None, *names))
+    for name, count in others.items():
+        console.print(f"not built now: {_count(count, 'call')} of bundle '{name}'")
 
 
 def _print_failures(request: Request, bundles: list[PlannedBundle], outcome: Outcome) -> None:

@@ -20,6 +20,7 @@ from aot_runtime.errors import AotError, ExpressionError
 
 from .binding import Binder, bound_functions
 from .bound import Bound, compile_job
+from .calls import PlannedCall, WantedCalls, built_for, plan_calls
 from .cases import PlannedCase, plan_cases
 from .configs import config_error
 from .contract import build_contract
@@ -45,7 +46,14 @@ class PlannedVariant:
 
 @dataclass(frozen=True)
 class PlannedBundle:
-    """One bundle of a build: a manifest for one architecture, with the selftest cases that its variants serve."""
+    """One bundle of a build: a manifest for one architecture, with the selftest cases that its variants serve.
+
+    Attributes:
+        filters: what restricts the variants by the values of axes.
+        wanted: the calls that a build is for; None: it is for any.
+        calls: those of them that the variants were chosen for.
+        left_out: variants that none of these calls gets.
+    """
 
     manifest: Manifest
     target: Target
@@ -53,6 +61,9 @@ class PlannedBundle:
     variants: tuple[PlannedVariant, ...]
     cases: tuple[PlannedCase, ...] = ()
     filters: Filters = field(default_factory=dict)
+    wanted: WantedCalls | None = None
+    calls: tuple[PlannedCall, ...] = ()
+    left_out: int = 0
 
     @property
     def jobs(self) -> dict[str, CompileJob]:
@@ -70,28 +81,38 @@ def plan_bundle(
     filters: Filters,
     line_info: bool,
     inspect: Inspect = inspect_kernel,
+    wanted: WantedCalls | None = None,
 ) -> PlannedBundle:
     """Enumerate and bind every variant of a manifest for a target. Raises `ManifestError`.
 
     Args:
         filters: as `resolve_filters` gives them.
         inspect: runs kernel files, which may do anything, elsewhere than in this process.
+        wanted: the calls to build for; by default everything that passes the filters.
     """
     ops: list[records.Op] = []
     variants: list[PlannedVariant] = []
     cases: list[PlannedCase] = []
+    calls: list[PlannedCall] = []
+    left_out = 0
     read = cache(lambda root, path: inspect(root, path, target.arch))
     for declared in manifest.sources:
         source = _with_kernels(declared, read)
         op = build_contract(source.manifest, source.name, target.arch, _all_option_names())
         kept = [item for item in _variants(source, op, target) if passes(op, item, filters)]
+        if wanted is not None:
+            served = plan_calls(wanted.of(manifest.spec.bundle, op.name), op, kept, target)
+            every, kept = len(kept), [*built_for(served, kept, wanted.neighbours)]
+            calls, left_out = [*calls, *served], left_out + every - len(kept)
         if kept:
             ops.append(op)
             variants += _bind_op(source.manifest, op, kept, target, line_info, read)
             cases += plan_cases(source.manifest, op, kept, target)
     if not variants:
-        raise ManifestError([f"{manifest.file.path}: no variant is left for {target.arch} after --filter and exclude"])
-    return PlannedBundle(manifest, target, tuple(ops), tuple(variants), tuple(cases), filters)
+        restricted = "after --filter, --for and exclude"
+        raise ManifestError([f"{manifest.file.path}: no variant is left for {target.arch} {restricted}"])
+    planned = (tuple(ops), tuple(variants), tuple(cases))
+    return PlannedBundle(manifest, target, *planned, filters, wanted, tuple(calls), left_out)
 
 
 def _with_kernels(source: OpSource, inspect: _Read) -> OpSource:

@@ -34,6 +34,9 @@ def make_provenance(bundle: PlannedBundle, compilers: Iterable[str]) -> Provenan
         "filter": _filter_text(bundle.filters),
         "lineInfo": any(variant.job.line_info for variant in bundle.variants),
     }
+    if bundle.wanted is not None:
+        parameters["for"] = ",".join(_name(file.path, roots) for file in bundle.wanted.files)
+        parameters["neighbours"] = bundle.wanted.neighbours
     packages = (Resource(uri=f"pkg:pypi/{compiler.replace(' ', '@')}") for compiler in compilers)
     found = {(item.name, item.uri, *item.digest.items()): item for item in (*_files(bundle), *packages)}
     dependencies = tuple(found[key] for key in sorted(found))
@@ -48,6 +51,8 @@ def _files(bundle: PlannedBundle) -> Iterator[Resource]:
         yield _yaml(source.manifest.file, roots)
         if tuning := source.manifest.tuning(source.name):
             yield _yaml(tuning.file, roots)
+    for file in bundle.wanted.files if bundle.wanted else ():
+        yield _yaml(file, roots)
     for variant in bundle.variants:
         yield from _kernel(variant)
 

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .call.recording import Recording, record
     from .device.array import DeviceArray
     from .device.device import Device
     from .device.graph import Graph
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         ArchMismatchError,
         ArgumentError,
         BundleError,
+        CallsFileError,
         CaptureError,
         DeviceError,
         DeviceMemoryError,
@@ -43,6 +45,7 @@ __all__ = [
     "ArgumentError",
     "Bundle",
     "BundleError",
+    "CallsFileError",
     "CaptureError",
     "Device",
     "DeviceArray",
@@ -54,12 +57,14 @@ __all__ = [
     "NoVariantError",
     "NoVectorsError",
     "OpenBundle",
+    "Recording",
     "Stream",
     "TrustError",
     "TrustPolicy",
     "TrustedKey",
     "get_device",
     "open_bundle",
+    "record",
 ]
 
 _HOMES = {
@@ -69,11 +74,13 @@ _HOMES = {
     "Event": "device.streams",
     "Graph": "device.graph",
     "OpenBundle": "opened",
+    "Recording": "call.recording",
     "Stream": "device.streams",
     "TrustPolicy": "trust.policy",
     "TrustedKey": "trust.policy",
     "get_device": "device.registry",
     "open_bundle": "opening",
+    "record": "call.recording",
 }
 
 

@@ -58,7 +58,21 @@ class ArgumentError(AotError, ValueError):
 
 
 class NoVariantError(ArgumentError):
-    """The contract holds, but the bundle has no code object for these arguments."""
+    """The contract holds, but the bundle has no code object for these arguments.
+
+    Attributes:
+        remedy: lines that say how to have it built: the entry of a calls file, and the command; "" where that is not
+            known.
+    """
+
+    remedy = ""
+
+    def __str__(self) -> str:
+        return "\n  ".join(filter(None, [super().__str__(), self.remedy]))
+
+
+class CallsFileError(AotError):
+    """A calls file cannot be read or written, or is something else."""
 
 
 class DeviceError(AotError):

@@ -14,6 +14,7 @@ from aot_runtime.bundle.reading import read_blob
 from aot_runtime.call.documentation import bundle_help, bundle_html, bundle_title
 from aot_runtime.call.op import build_op
 from aot_runtime.call.planner import Planner, op_planner
+from aot_runtime.call.recording import record_by_environment
 from aot_runtime.contract.names import TYPE_NAME, TYPE_OPS
 from aot_runtime.contract.records import CODE_FOLDER, INDEX, Index, Op, Variant
 from aot_runtime.device.device import Device
@@ -208,6 +209,7 @@ def open_folder(
         check_contents = os.environ.get(CHECK_VARIABLE, "") not in ("", "0")
     _hold_to_type(folder, index, kind)
     log("opened %s, id %s, on %s", folder, index.id, chosen)
+    record_by_environment()
     return opened(source, index, chosen, check_contents)
 
 

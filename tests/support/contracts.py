@@ -104,10 +104,11 @@ def variants(
 
 def planner(made: records.Op | str, args: str = "", **fields: Any) -> Planner:
     """The planner of a contract, or of the text of one with these fields, with all variants that `keep` wants."""
+    bundle = fields.pop("bundle", "")
     keep = {"keep": fields.pop("keep")} if "keep" in fields else {}
     if isinstance(made, str):
         made = contract(made, **fields)
-    return Planner(made, variants(made, args, **keep), "hip")
+    return Planner(made, variants(made, args, **keep), "hip", bundle)
 
 
 def layout(

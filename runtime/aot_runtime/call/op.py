@@ -11,6 +11,7 @@ from types import MethodType
 from typing import Any
 from zlib import crc32
 
+import msgspec
 import numpy as np
 
 from aot_runtime.contract.layout import packing_order
@@ -30,6 +31,7 @@ from .generated import define
 from .launches import CallShape, LoadFunction, build_run, host_copy, layout_of
 from .overlap import hold_apart_on_host
 from .planner import Planner
+from .recording import current, watch
 
 MAX_PLANS = 4096
 """Plans kept per op; beyond that they are all dropped and made anew as calls come."""
@@ -82,6 +84,7 @@ class _Calls:
         self.lock = threading.Lock()
         self.results: dict[tuple[str, ...], Any] = {}
         self.function = self._write()
+        watch(self)
 
     def _write(self) -> Callable[..., Any]:
         op = self.op
@@ -154,20 +157,35 @@ class _Calls:
         return run or self._make(key, arrays, scalars)
 
     def _make(self, key: Any, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> Callable[..., Any]:
-        decision = self.decide({name: layout_of(array) for name, array in arrays.items()}, scalars)
+        layouts = {name: layout_of(array) for name, array in arrays.items()}
+        recording = current()
+        note = None
+        if recording is None:
+            decision = self.decide(layouts, scalars)
+        else:
+            decision, note = recording.plan(self, layouts, scalars)
         given = frozenset(name for name, value in (*arrays.items(), *scalars.items()) if value is not None)
         log("planned a call of %s: %s", self.op.name, ", ".join(taken.variant.symbol for taken in decision.launches))
-        run = build_run(self.op, decision, self.shape, given, self.device, self.load)
+        op = self.op if recording is None or recording.launch else _zeroing(self.op, given)
+        run = build_run(op, decision, self.shape, given, self.device, self.load)
         outputs = tuple(t.name for t in self.op.tensors if t.role == "output" and t.name in decision.layouts)
         if len(outputs) > 1:
             run = self._named(run, outputs)
+        if note is not None:
+            run = note.counting(run)
         if self.contents.reads_devices:
             return run  # a plan that is kept would be found before anything is looked at
         with self.lock:
             if len(self.plans) >= MAX_PLANS:
                 self.plans.clear()
-            self.plans[key] = run
+            if current() is recording:  # else `forget` may have been here already
+                self.plans[key] = run
         return run
+
+    def forget(self) -> None:
+        """Plan every call anew."""
+        with self.lock:
+            self.plans.clear()
 
     def _named(self, run: Callable[..., Any], outputs: tuple[str, ...]) -> Callable[..., Any]:
         if outputs not in self.results:
@@ -180,6 +198,12 @@ class _Calls:
         properties = self.device.properties
         key, cus, dies = self.device.key, properties.num_cus, properties.num_xcds
         return self.planner.decide(layouts, scalars, key, cus, properties.arch, dies)
+
+    def lay_out(self, layouts: Mapping[str, Any], scalars: Mapping[str, Any]) -> Decision:
+        """The same of a call that launches nothing, whatever is built."""
+        properties = self.device.properties
+        key, cus, dies = self.device.key, properties.num_cus, properties.num_xcds
+        return self.planner.lay_out(layouts, scalars, key, cus, properties.arch, dies)
 
     # Arrays in and out
 
@@ -250,6 +274,14 @@ class _Calls:
             return None
         given = [t.name for t in self.op.tensors if t.role == "output" and tensors[t.name] is not None]
         return one(given[0] if given else "", result)
+
+
+def _zeroing(op: Op, given: frozenset[str]) -> Op:
+    """An op whose allocated outputs are zeroed, of which no launch writes them."""
+    replace = msgspec.structs.replace
+    allocated = [tensor.role == "output" and tensor.name not in given for tensor in op.tensors]
+    tensors = (replace(tensor, zero=new) for tensor, new in zip(op.tensors, allocated, strict=True))
+    return replace(op, tensors=tuple(tensors))
 
 
 def call_source(op: Op, static: frozenset[str]) -> str:

@@ -6,7 +6,9 @@ Only expressions are compiled. A planner is what can be prepared of it once per 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from aot_runtime.contract.arch import device_names
@@ -15,17 +17,21 @@ from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import Index, Op, Variant
 from aot_runtime.contract.validate import expression_faults, kernarg_texts, require_sound
-from aot_runtime.errors import ArgumentError, BundleError, ExpressionError
+from aot_runtime.errors import ArgumentError, BundleError, ExpressionError, NoVariantError
 
-from .checking import Checking
+from .checking import Call, Checking
 from .choosing import Choosing
 from .decision import Decision
 from .documentation import built_dtypes
+from .entries import Describing, Entry, entry_lines
 from .rules import Rules
 
 
 class Planner:
     """An op's planner. Raises `ExpressionError` when the contract's expressions are not sound.
+
+    Args:
+        bundle: the name of the bundle that has the op; "" where it is in none yet.
 
     Attributes:
         op: the contract.
@@ -33,18 +39,28 @@ class Planner:
         static: scalars that a decision depends on; the others only travel into the kernarg segment.
     """
 
-    def __init__(self, op: Op, variants: Iterable[Variant], backend: str):
+    def __init__(self, op: Op, variants: Iterable[Variant], backend: str, bundle: str = ""):
         built = list(variants)
         require_sound(op, expression_faults(op, built))
         kernargs = kernarg_texts(op, built)
         texts = {text for _, text, _ in Scope.of(op).expressions(op)}
         passed = {text for group in kernargs.values() for text in group}
-        self.op = op
+        self.op, self.bundle = op, bundle
         self.dtypes = built_dtypes(op, built)
         self.static = _static(op, texts, passed)
-        rules = Rules(op, backend)
+        self._rules = rules = Rules(op, backend)
         self._checking = Checking(op, {query for text in texts | passed for query in parse(text).queries}, rules)
         self._choosing = Choosing(op, built, kernargs, rules)
+
+    @cached_property
+    def _describing(self) -> Describing:
+        return Describing(self.op, self.bundle, self.static, self._rules)
+
+    def entry(
+        self, layouts: Mapping[str, Layout | None], scalars: Mapping[str, Any], names: Mapping[str, Any]
+    ) -> Entry:
+        """A call in the words of a calls file. names: the values that follow from its arguments."""
+        return self._describing.entry(layouts, scalars, names)
 
     def decide(
         self,
@@ -63,11 +79,45 @@ class Planner:
             arch: its architecture.
             num_xcds: its dies; by default as many as a whole GPU of the architecture has.
         """
-        hardware = device_names(arch, num_cus, num_xcds)
+        with self._named_failures():
+            call = self._checking.check(layouts, scalars, device, device_names(arch, num_cus, num_xcds))
+            try:
+                return self._choosing.decide(call)
+            except NoVariantError as error:
+                error.remedy = self._remedy(layouts, scalars, call)
+                raise
+
+    def lay_out(
+        self,
+        layouts: Mapping[str, Layout | None],
+        scalars: Mapping[str, Any],
+        device: tuple[str, int],
+        num_cus: int,
+        arch: str,
+        num_xcds: int | None = None,
+    ) -> Decision:
+        """The same of a call that launches nothing, whatever is built: its outputs and names. Raises `ArgumentError`
+        for one that breaks the contract."""
+        with self._named_failures():
+            call = self._checking.check(layouts, scalars, device, device_names(arch, num_cus, num_xcds))
+        there = {name: layout for name, layout in call.layouts.items() if layout is not None}
+        return Decision(call.names, False, (), there, (), ())
+
+    @contextmanager
+    def _named_failures(self) -> Iterator[None]:
+        """What cannot be computed of a call is an error of its arguments."""
         try:
-            return self._choosing.decide(self._checking.check(layouts, scalars, device, hardware))
+            yield
         except (ArithmeticError, TypeError) as error:
             raise ArgumentError(f"{self.op.name}: these arguments have no plan: {error}") from error
+
+    def _remedy(self, layouts: Mapping[str, Layout | None], scalars: Mapping[str, Any], call: Call) -> str:
+        """How to have a call built that nothing is built for."""
+        if not self.bundle:
+            return ""
+        command = f"aotbuild --arch {call.names['arch']} --for calls.yaml {self.bundle}.yaml"
+        first = f"to have it built, where the manifest does not leave it out: `{command}`, with this in calls.yaml:"
+        return "\n    ".join([first, *entry_lines(self.entry(layouts, scalars, call.names))])
 
 
 def _static(op: Op, texts: Iterable[str], kernargs: Iterable[str]) -> frozenset[str]:
@@ -87,6 +137,6 @@ def op_planner(index: Index, name: str) -> Planner:
         raise ArgumentError(f"bundle '{index.name}' has no op '{name}'{nearest(name, tuple(ops))}")
     variants = (variant for variant in index.variants if variant.op == name)
     try:
-        return Planner(ops[name], variants, index.target.backend)
+        return Planner(ops[name], variants, index.target.backend, index.name)
     except ExpressionError as error:
         raise BundleError(f"bundle '{index.name}', {error}") from None

@@ -33,7 +33,8 @@ class Resource(_Part, frozen=True):
 
 
 class BuildDefinition(_Part, frozen=True):
-    """The inputs of a build. `external_parameters` are the command's: `manifest`, `arch`, `filter` and `lineInfo`."""
+    """The inputs of a build. `external_parameters` are the command's: `manifest`, `arch`, `filter`, `lineInfo`,
+    `for` and `neighbours`."""
 
     build_type: str
     external_parameters: dict[str, str | bool]

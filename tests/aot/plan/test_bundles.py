@@ -40,7 +40,7 @@ def test_filters(tmp_path: Path, filters: str, counts: list[int]):
 def test_nothing_is_left(tmp_path: Path):
     with pytest.raises(ManifestError) as caught:
         planned(tmp_path, SCALE, "block=64")
-    said = f"{tmp_path / 'm.yaml'}: no variant is left for gfx942 after --filter and exclude"
+    said = f"{tmp_path / 'm.yaml'}: no variant is left for gfx942 after --filter, --for and exclude"
     assert caught.value.messages == (said,)
 
 

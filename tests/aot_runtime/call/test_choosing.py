@@ -48,6 +48,20 @@ def test_no_variant_lists_what_there_is():
     refused(text, planned, NoVariantError, x=layout(40))
 
 
+def test_no_variant_says_how_to_have_it_built():
+    there = planner(AXES, keep=lambda v: not v.axis_values["CAUSAL"], bundle="tiny")
+    remedy = """
+  to have it built, where the manifest does not leave it out: `aotbuild --arch gfx942 --for calls.yaml tiny.yaml`, \
+with this in calls.yaml:
+    - bundle: tiny
+      op: op
+      shapes: {x: [40]}
+      dtypes: {T: float32}
+      unaligned: [x]
+      scalars: {causal: true}"""
+    refused(remedy, there, NoVariantError, x=layout(40, aligned=False), causal=True)
+
+
 def test_no_variant_tells_which_argument_to_change():
     there = planner(AXES, keep=lambda v: not v.axis_values["CAUSAL"])
     advice = (

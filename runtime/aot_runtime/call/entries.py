@@ -1,0 +1,142 @@
+"""A call in words, as calls files have it: what decides which variants it gets, on any device, and nothing else.
+
+The words are those of `callspec.CallSpec`. Two calls that nothing can tell apart have one entry: strides and addresses
+are in it only where they decide something.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from aot_runtime.contract.arch import ARCHITECTURES, usual_cus
+from aot_runtime.contract.evaluation import evaluator
+from aot_runtime.contract.expressions import parse
+from aot_runtime.contract.layout import Layout, make_layout, packed_strides, packing_order
+from aot_runtime.contract.names import Scope, stride_position
+from aot_runtime.contract.records import Op, Tensor
+from aot_runtime.errors import ExpressionError
+
+from .rules import Rules
+
+Entry = dict[str, Any]
+"""An entry of a calls file: `bundle`, `op`, then the words of a call that need saying."""
+
+
+class Describing:
+    """Puts the calls of an op into words.
+
+    Args:
+        bundle: the name of the bundle that has the op.
+        static: scalars that a decision depends on.
+    """
+
+    def __init__(self, op: Op, bundle: str, static: Collection[str], rules: Rules):
+        self.op, self.bundle, self.static, self.rules = op, bundle, static, rules
+        read = [parse(text) for _, text, _ in Scope.of(op).expressions(op)]
+        self.read_names = {name for expression in read for name in expression.names}
+        self.strides: dict[str, set[int]] = {tensor.name: set() for tensor in op.tensors}
+        """Of each tensor, the dims whose stride some decision reads."""
+        for query in (query for expression in read for query in expression.queries if query[0] == "stride"):
+            tensor = next(tensor for tensor in op.tensors if tensor.name == query[1])
+            self.strides[tensor.name].add(stride_position(tensor, query[2]))
+
+    def entry(
+        self, layouts: Mapping[str, Layout | None], scalars: Mapping[str, Any], names: Mapping[str, Any]
+    ) -> Entry:
+        """A call that keeps the contract, in words.
+
+        Args:
+            layouts, scalars: what the caller passed.
+            names: the values that follow from it.
+        """
+        shapes: dict[str, list[int]] = {}
+        strides: dict[str, list[int]] = {}
+        innermost: dict[str, int] = {}
+        unaligned: list[str] = []
+        for tensor in self.op.tensors:
+            layout = layouts.get(tensor.name)
+            if layout is None:
+                continue
+            dim, steps = self._packing(tensor, layout)
+            moved = tensor.align and not layout.aligned
+            if tensor.role == "output" and dim is None and steps is None and not moved:
+                continue  # as one that is allocated
+            shapes[tensor.name] = list(layout.shape)
+            strides |= {} if steps is None else {tensor.name: list(steps)}
+            innermost |= {} if dim is None else {tensor.name: dim}
+            unaligned += [tensor.name] if moved else []
+        words = {
+            "shapes": shapes,
+            "dtypes": {name: names[name] for name, allowed in self.op.dtypes.items() if len(allowed) > 1},
+            "strides": strides,
+            "innermost": innermost,
+            "unaligned": unaligned,
+            "scalars": self._scalars(scalars, names),
+        }
+        usual = {"num_cus": usual_cus(names["arch"]), "num_xcds": ARCHITECTURES[names["arch"]].num_xcds}
+        words |= {name: names[name] for name in self.read_names & usual.keys() if names[name] != usual[name]}
+        return {"bundle": self.bundle, "op": self.op.name, **{key: value for key, value in words.items() if value}}
+
+    def _packing(self, tensor: Tensor, layout: Layout) -> tuple[int | None, tuple[int, ...] | None]:
+        """(the innermost dim, where it is not the one that it is by default; the strides, where no packed array is
+        decided about as this one)."""
+        for position in tensor.innermost or (None,):
+            order = packing_order(tensor, len(layout.shape), innermost=position)
+            strides = packed_strides(layout.shape, order)
+            packed = make_layout(layout.device, layout.dtype, layout.shape, strides, layout.aligned)
+            if self._alike(tensor, packed, layout):
+                return (None if position in (None, *tensor.innermost[:1]) else position), None
+        return None, layout.kernel_strides
+
+    def _alike(self, tensor: Tensor, one: Layout, other: Layout) -> bool:
+        rules, name = self.rules, tensor.name
+        return (
+            rules.innermost(name, one) == rules.innermost(name, other)
+            and bool(rules.misalignment({name: one}, {})) == bool(rules.misalignment({name: other}, {}))
+            and all(one.kernel_strides[dim] == other.kernel_strides[dim] for dim in self.strides[name])
+        )
+
+    def _scalars(self, given: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
+        """The scalars that decide something and are not what they would be if they were not passed."""
+        passed = [scalar for scalar in self.op.scalars if scalar.name in self.static]
+        passed = [scalar for scalar in passed if given.get(scalar.name) is not None]
+        return {item.name: names[item.name] for item in passed if names[item.name] != _default(item.default, names)}
+
+
+def _default(text: str, names: Mapping[str, Any]) -> Any:
+    try:
+        return evaluator(text)(names) if text else None
+    except (ExpressionError, ArithmeticError, TypeError):
+        return None
+
+
+# As YAML
+
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
+_WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
+"""What some reader of YAML takes for something else than text."""
+
+
+def entry_lines(entry: Entry) -> Iterable[str]:
+    """An entry as lines of YAML, the first with the `-` of a list."""
+    for number, (key, value) in enumerate(entry.items()):
+        yield f"{'- ' if number == 0 else '  '}{key}: {_text(value)}"
+
+
+def _text(value: Any) -> str:
+    match value:
+        case dict():
+            return "{" + ", ".join(f"{_text(key)}: {_text(item)}" for key, item in value.items()) + "}"
+        case list():
+            return "[" + ", ".join(map(_text, value)) + "]"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return value if _PLAIN.match(value) and value.lower() not in _WORDS else json.dumps(value)
+        case float():
+            return {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}.get(repr(value), repr(value))
+        case _:
+            return str(value)
