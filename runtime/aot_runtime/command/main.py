@@ -16,6 +16,7 @@ from .failures import Commands
 from .isa import isa
 from .ls import ls
 from .profile import profile
+from .report import report
 from .selftest import selftest
 from .show import show
 from .stubs import stubs
@@ -43,5 +44,5 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
         logging.getLogger("aotbuild").setLevel(logging.DEBUG)
 
 
-for command in (ls, show, isa, verify, selftest, explain, stubs, profile, bench, doctor):
+for command in (ls, show, isa, verify, selftest, explain, stubs, profile, report, bench, doctor):
     main.add_command(command)
