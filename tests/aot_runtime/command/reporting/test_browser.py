@@ -49,6 +49,7 @@ def test_both_widths_and_schemes(browser: Browser, large_page: Path, width: int)
     grounds = set()
     for scheme in ("light", "dark"):
         browser.open(large_page, width, scheme)
+        browser.run("document.querySelectorAll('details').forEach((e) => e.open = true)")
         assert browser.errors() == []
         assert browser.run("return document.documentElement.scrollWidth") <= width
         charts = browser.run("return [...document.querySelectorAll('svg')].map((e) => e.getBoundingClientRect().width)")
