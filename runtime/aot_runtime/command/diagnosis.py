@@ -88,7 +88,8 @@ def diagnose(bundle: Path | None = None) -> Diagnosis:
         "python": [f"{platform.python_version()} at {sys.executable}, {platform.platform()}"],
         "packages": [*_packages()],
         "drivers": [line for driver in drivers for line in _driver(driver)],
-        "extras": [*extra_lines("emulator", "emulator"), *extra_lines("builder", "build")],
+        "extras": [*extra_lines("emulator", "emulator"), *extra_lines("builder", "build"),
+                   *extra_lines("reports", "report")],
         "system": [*_system()],
         "bundle": bundles,
     }

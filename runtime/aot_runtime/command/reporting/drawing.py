@@ -50,8 +50,8 @@ def spread_chart(measure: Measure) -> str:
         for at, spread in enumerate(measure.spreads):
             distinct = sorted({_drawn(value) for value in spread.values})
             axes.plot([distinct[0], distinct[-1]], [at, at], color=DATA, linewidth=1.2)
-            axes.plot(distinct, [at] * len(distinct), "o", color=DATA, markersize=3)
-            axes.plot([_drawn(spread.median)], [at], "|", color=OTHER, markersize=9, markeredgewidth=2)
+            axes.plot(distinct, [at] * len(distinct), "o", color=DATA, markersize=3, clip_on=False)
+            axes.plot([_drawn(spread.median)], [at], "|", color=OTHER, markersize=9, markeredgewidth=2, clip_on=False)
         _rows(axes, [spread.group for spread in measure.spreads], 0)
         most = max(1, *(_drawn(spread.values[-1]) for spread in measure.spreads))
         axes.xaxis.set_major_locator(MultipleLocator(2.0 ** math.ceil(math.log2(most / 4))))

@@ -1,4 +1,4 @@
-"""What the variants of a bundle take, by op and config: least, median and most."""
+"""What the variants of a bundle take, by op, kernel and config: least, median and most."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aot_runtime.command.variants import VariantRow
 from aot_runtime.texts import size_text
 
 MOST_GROUPS = 24
-"""Variants are grouped by op and config where there are no more groups than this, else by op."""
+"""Variants are grouped by op, kernel and config where there are no more groups than this, else by op."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,19 @@ def measures(rows: Sequence[VariantRow]) -> list[Measure]:
 
 
 def _groups(rows: Sequence[VariantRow]) -> dict[str, list[VariantRow]]:
-    """By op and config, or by op alone where these would be too many to look at."""
+    """By op, kernel (of an op with several) and config; or by op alone where these would be too many to look at."""
+    kernels: dict[str, set[str]] = {}
+    for row in rows:
+        kernels.setdefault(row.op, set()).add(row.symbol)
+    found = _by(rows, lambda row: (row.op, *([row.symbol] if len(kernels[row.op]) > 1 else []), row.config))
+    return found if len(found) <= MOST_GROUPS else _by(rows, lambda row: (row.op,))
+
+
+def _by(rows: Sequence[VariantRow], key: Callable[[VariantRow], tuple[str, ...]]) -> dict[str, list[VariantRow]]:
     groups: dict[tuple[str, ...], list[VariantRow]] = {}
     for row in rows:
-        groups.setdefault((row.op, row.config), []).append(row)
-    if len(groups) > MOST_GROUPS:
-        groups = {}
-        for row in rows:
-            groups.setdefault((row.op,), []).append(row)
-    return {", ".join(key): group for key, group in groups.items()}
+        groups.setdefault(key(row), []).append(row)
+    return {", ".join(name): group for name, group in groups.items()}
 
 
 def _spills(row: VariantRow) -> float | None:
