@@ -45,7 +45,7 @@ def report(bundle: Path, output: Path, code: bool, selftest_file: Path | None, p
     except ImportError as error:
         raise Unusable(f"a report needs the extra `report`: {error}; pip install 'aotbuild[report]'") from None
     from .code_tables import bundle_code
-    from .listing import list_bundle
+    from .listing import list_index
     from .variants import variant_rows
 
     index = read_index(bundle)
@@ -55,7 +55,7 @@ def report(bundle: Path, output: Path, code: bool, selftest_file: Path | None, p
         facts = [*map(bundle_code(bundle, index).facts, index.variants)] if code else None
     except (ArgumentError, DeviceError) as error:
         raise Unusable(str(error)) from None
-    page = report_page(Material(index, list_bundle(bundle), variant_rows(index), facts, tested, profiled))
+    page = report_page(Material(index, list_index(bundle, index), variant_rows(index), facts, tested, profiled))
     _write(output, page)
 
 

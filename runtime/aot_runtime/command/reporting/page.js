@@ -84,6 +84,7 @@
     head.append(button);
     heads.append(head);
   });
+  spilling.closest("label").hidden = data.rows.every((row) => row[SPILLS] === null);
   op.append(...Object.keys(data.axes).map((name) => element("option", name, { value: name })));
   op.addEventListener("change", () => { showAxes(); filter(); });
   words.addEventListener("input", filter);

@@ -63,6 +63,7 @@ def report_page(material: Material) -> str:
         charts=[_chart(measure) for measure in measures(material.rows)],
         variants=variants_data(material.index, material.rows, material.code),
         spilling=sum(row.spills for row in material.rows),
+        spills_recorded=any(row.vgpr_spills is not None for row in material.rows),
         tested=material.tested, launches=launches, roofline=_roofline(material.index, launches),
         mixes=[_mix(label, op, launch) for label, op, launch in launches[:MOST_CHARTED]], size_text=size_text,
     )  # fmt: skip

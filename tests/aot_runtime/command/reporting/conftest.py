@@ -14,9 +14,7 @@ from aot_runtime.contract import records
 from tests.support.command import aotbundle
 from tests.support.forging import edit_index
 
-FORGED = (
-    "\x0b</script></pre><script>window.forged = 1</script><img src=x onerror='window.forged = 1'>\"$\\frac{"
-)
+FORGED = "\x0b</script></pre><script>window.forged = 1</script><img src=x onerror='window.forged = 1'>\"$\\frac{"
 WIDTHS = 71
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.aot_runtime.command.reporting.conftest import write_page
 from tests.support.browser import Browser, chromium
 
 INTERACTIVE_MS = 2000
@@ -91,6 +92,15 @@ def test_filters_and_the_count_that_is_announced(browser: Browser, large_page: P
     assert count(browser) == "0 of 1706 variants"
     choose(browser, "Op", "swap")
     assert browser.run("return document.getElementById('axes').children.length") == 0
+
+
+def test_no_filter_by_what_is_not_recorded(browser: Browser, rows_bundles: Path, large_page: Path, tmp_path: Path):
+    shown = "return document.getElementById('spilling').checkVisibility()"
+    browser.open(large_page)
+    assert browser.run(shown)
+    browser.open(write_page(rows_bundles / "rows-sm_90", tmp_path / "page.html"))
+    assert not browser.run(shown) and set(cells(browser, "Spills")) == {"\u2013"}
+    assert "These code objects do not record spills." in browser.run("return document.body.innerText")
 
 
 def test_sorting_and_more_rows(browser: Browser, large_page: Path):
