@@ -105,8 +105,6 @@ def test_no_filter_by_what_is_not_recorded(browser: Browser, rows_bundles: Path,
 
 def test_sorting_and_more_rows(browser: Browser, large_page: Path):
     browser.open(large_page)
-    choose(browser, "Op", "swap")
-    choose(browser, "Op", "")
     heading = "[...document.querySelectorAll('thead button')].find((b) => b.textContent === 'VGPRs')"
     orders = []
     for _ in range(2):
@@ -116,10 +114,9 @@ def test_sorting_and_more_rows(browser: Browser, large_page: Path):
     assert orders == ["ascending", [32] * 100, "descending", [256] * 100]
     browser.run("document.getElementById('more').click()")
     assert count(browser) == "1706 of 1706 variants, the first 200 shown" and len(cells(browser, "Op")) == 200
-    browser.run("const more = document.getElementById('more'); while (!more.hidden) more.click()")
-    numbers = [int(cell) for cell in cells(browser, "VGPRs")]
-    assert len(numbers) == 1706 and numbers == sorted(numbers, reverse=True)
-    assert browser.errors() == []
+    choose(browser, "Op", "swap")
+    assert not browser.run("return document.getElementById('more').checkVisibility()")
+    assert cells(browser, "VGPRs") == ["32", "32"] and browser.errors() == []
 
 
 def test_the_keyboard_reaches_everything(browser: Browser, large_page: Path):
@@ -166,6 +163,7 @@ WITHOUT_HEADINGS = (
 def test_what_a_screen_reader_is_told(browser: Browser, forged_page: Path):
     browser.open(forged_page)
     browser.run("document.querySelectorAll('details').forEach((e) => e.open = true)")
+    choose(browser, "Op", "swap")  # few rows: telling of each takes its time
     roles = browser.roles()
     names = {role: [name for found, name in roles if found == role] for role, _ in roles}
     assert len(names["main"]) == len(names["banner"]) == len(names["search"]) == 1
