@@ -11,6 +11,7 @@ import pytest
 
 from aot_runtime.contract import records
 from tests.docs.scripts import ROOT
+from tests.support.colours import contrast
 
 PICTURES = sorted((ROOT / "docs/images").glob("*.svg"))
 DRAWN_BY_HAND = [path for path in PICTURES if path.stem != "roofline"]
@@ -23,14 +24,6 @@ def colours(style: str) -> dict[str, dict[str, str]]:
     rules = re.findall(r"([\w.# -]+?)\s*\{([^{}]*)\}", style)
     pairs = {name.strip(): re.findall(r"([\w-]+): (#\w{6})", body) for name, body in rules}
     return {name: dict(found) for name, found in pairs.items()}
-
-
-def contrast(one: str, other: str) -> float:
-    """The ratio of WCAG 2.2 between two colours."""
-    parts = ([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)] for colour in (one, other))
-    linear = ([c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in part] for part in parts)
-    dark, light = sorted(0.2126 * r + 0.7152 * g + 0.0722 * b for r, g, b in linear)
-    return (light + 0.05) / (dark + 0.05)
 
 
 @pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.stem)

@@ -72,9 +72,10 @@ class LaunchProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """A call, and its launches in the order in which they were made."""
+    """A call of a bundle with an id, and its launches in the order in which they were made."""
 
     bundle: str
+    id: str
     op: str
     arch: Arch
     decision: Decision = field(repr=False)
@@ -137,7 +138,7 @@ def profile_on(
         bundle[op_name](**arrays, **given)
     arch = ARCHS[index.target.arch]
     launches = (_launch(planner, launch, found, arch, arrays) for launch, found in zip(launched, record, strict=True))
-    return Profile(index.name, op_name, arch, decision, tuple(launches))
+    return Profile(index.name, index.id, op_name, arch, decision, tuple(launches))
 
 
 class _Progress:

@@ -229,6 +229,7 @@ def profile_data(profile: Profile, by_instruction: bool = False) -> dict[str, An
     """The same as plain data, ready for JSON. Times are in seconds, sizes in bytes."""
     return {
         "bundle": profile.bundle,
+        "id": profile.id,
         "op": profile.op,
         "arch": profile.arch.name,
         "product": profile.arch.title,
@@ -254,6 +255,7 @@ def _launch_data(profile: Profile, launch: LaunchProfile, by_instruction: bool) 
         "occupancy_limit": variant.resources.occupancy_limit,
         "line_bytes": line_bytes,
         "tensors": {tensor.name: _tensor_data(tensor) for tensor in launch.tensors},
+        "memory_bytes": statistics.work.memory_bytes,
         "other_memory": {"read": launch.other[0], "written": launch.other[1]},
         **_summary_data(statistics.summary, line_bytes),
         "loops": [_loop_data(loop, line_bytes) for loop in statistics.loops],

@@ -59,6 +59,11 @@ def list_bundle(folder: Path) -> Listed:
         index = read_index(folder)
     except BundleError as error:
         return Listed(str(folder), fault=str(error))
+    return list_index(folder, index)
+
+
+def list_index(folder: Path, index: Index) -> Listed:
+    """What is in a bundle whose index was read."""
     ops = tuple(_size(index, op.name, [v for v in index.variants if v.op == op.name]) for op in index.ops)
     whole = _size(index, "", index.variants)
     return Listed(

@@ -18,6 +18,7 @@ from .keygen import keygen
 from .ls import ls
 from .pack import pack, unpack
 from .profile import profile
+from .report import report
 from .selftest import selftest
 from .show import show
 from .sign import sign
@@ -47,6 +48,6 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
 
 
 for command in (
-    ls, show, isa, verify, sign, keygen, selftest, explain, pack, unpack, stubs, profile, bench, doctor,
+    ls, show, isa, verify, sign, keygen, selftest, explain, pack, unpack, stubs, profile, report, bench, doctor,
 ):  # fmt: skip
     main.add_command(command)

@@ -118,13 +118,14 @@ def test_a_library_without_a_device(hip_double: DoubleLibrary):
 REQUIRES = [
     "numpy>=1.26", "hip-python>=6.3; sys_platform == 'linux'", 'tinygrad==0.14.0; extra == "emulator"',
     "triton==3.9.0; extra == 'build'", "rich>=13; extra == 'build'", "coverage[toml]>=7; extra == 'build'",
+    "matplotlib>=3.10; extra == 'report'",
 ]  # fmt: skip
 
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Versions of installed packages by name, which a test may change."""
-    versions = {"tinygrad": "0.14.0", "triton": "3.9.0", "rich": "15.0.0", "coverage": "7.1"}
+    versions = {"tinygrad": "0.14.0", "triton": "3.9.0", "rich": "15.0.0", "coverage": "7.1", "matplotlib": "3.11"}
 
     def version(package: str) -> str:
         if package not in versions:
@@ -169,6 +170,7 @@ def test_doctor_tells_of_extras(machine: Path, installed: dict[str, str]):
     told = section(doctor(), "extras")
     assert told[0].startswith("  emulator: needs tinygrad==0.14.0 (not installed): pip install")
     assert any(line.startswith("  builder: ready, with triton 3.9.0") for line in told)
+    assert "  reports: ready, with matplotlib 3.11" in told
     assert f"  {sys.version.split()[0]} at" in "\n".join(doctor())
 
 

@@ -1,0 +1,71 @@
+"""`aotbundle report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .failures import Failure, Unusable
+from .parameters import PATHS
+
+FILES = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("bundle", type=PATHS)
+@click.option("-o", "--output", required=True, type=FILES, metavar="FILE.html", help="Where the page is written.")
+@click.option("--code", is_flag=True, help="Columns of what the code of each variant consists of, as `isa` has them.")
+@click.option(
+    "--selftest", "selftest_file", type=FILES, metavar="FILE.json", help="What `aotbundle selftest --json` printed."
+)
+@click.option(
+    "--profile", "profile_files", multiple=True, type=FILES, metavar="FILE.json",
+    help="What `aotbundle profile --json` printed of a call; may be repeated.",
+)  # fmt: skip
+def report(bundle: Path, output: Path, code: bool, selftest_file: Path | None, profile_files: tuple[Path, ...]) -> None:
+    """Write what is in a bundle as one HTML page, which opens with no network.
+
+    It has the ops with their contracts, plots and tables of registers, spills, LDS, occupancy and code size, and every
+    variant in a table that can be filtered and sorted; on request the results of a selftest, and the instruction mix
+    and the roofline of profiled calls. Needs the extra `report`, no device, and with --code the extra `emulator`.
+
+    \b
+    Examples:
+      aotbundle report dist/rows-gfx942 -o rows.html
+      aotbundle selftest dist/rows-gfx942 --device emulator --op softmax --json > selftest.json
+      aotbundle report dist/rows-gfx942 -o rows.html --code --selftest selftest.json
+    """
+    from aot_runtime.bundle.reading import read_index
+    from aot_runtime.errors import ArgumentError, DeviceError
+
+    try:
+        from .reporting.given import read_profiled, read_tested
+        from .reporting.page import Material, report_page
+    except ImportError as error:
+        raise Unusable(f"a report needs the extra `report`: {error}; pip install 'aotbuild[report]'") from None
+    from .code_tables import bundle_code
+    from .listing import list_index
+    from .variants import variant_rows
+
+    index = read_index(bundle)
+    try:
+        tested = read_tested(selftest_file, index) if selftest_file else None
+        profiled = [read_profiled(path, index) for path in profile_files]
+        facts = [*map(bundle_code(bundle, index).facts, index.variants)] if code else None
+    except (ArgumentError, DeviceError) as error:
+        raise Unusable(str(error)) from None
+    page = report_page(Material(index, list_index(bundle, index), variant_rows(index), facts, tested, profiled))
+    _write(output, page)
+
+
+def _write(output: Path, page: str) -> None:
+    """All of the page, or nothing where it cannot be written."""
+    aside = output.with_name(f".{output.name}.new")
+    try:
+        aside.write_text(page, encoding="utf-8")
+        aside.replace(output)
+    except OSError as error:
+        raise Failure(f"{output} cannot be written: {error.strerror}") from None
+    finally:
+        aside.unlink(missing_ok=True)

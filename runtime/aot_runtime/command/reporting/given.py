@@ -1,0 +1,150 @@
+"""What other commands wrote about a bundle, `selftest --json` and `profile --json`, read back for its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from aot_runtime.contract.records import Index
+from aot_runtime.errors import ArgumentError
+from aot_runtime.texts import ID_LENGTH
+
+LARGEST = 256 << 20
+"""Bytes of a file that are read."""
+SHORTEST = 1e-12
+"""Seconds of a launch in a roofline: less than any takes."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class TestedOutput(msgspec.Struct, frozen=True):
+    """A tensor that a selftest case writes to; error None: it is not finite."""
+
+    name: str
+    error: float | None
+    bound: float
+    fault: str = ""
+
+
+class TestedCase(msgspec.Struct, frozen=True):
+    """What came of one selftest case."""
+
+    op: str
+    case: str
+    passed: bool
+    seconds: Seconds
+    outputs: tuple[TestedOutput, ...]
+    fault: str = ""
+
+
+class Tested(msgspec.Struct, frozen=True):
+    """A run of the selftest."""
+
+    id: str
+    device: str
+    passed: bool
+    results: tuple[TestedCase, ...]
+
+
+class MatrixCount(msgspec.Struct, frozen=True):
+    """Matrix instructions of one type."""
+
+    instructions: Count
+    flops: Count
+
+
+class ProfiledLaunch(msgspec.Struct, frozen=True):
+    """A launch of a profiled call. memory_bytes: of device memory, each that is read or written counted once for it."""
+
+    kernel: str
+    config: str
+    grid: tuple[Count, ...]
+    instructions: Count
+    classes: dict[str, Count]
+    matrix: dict[str, MatrixCount]
+    memory_bytes: Count
+    lower_bounds: dict[str, Seconds | str]
+
+    @property
+    def flops(self) -> int:
+        """Of its matrix instructions."""
+        return sum(count.flops for count in self.matrix.values())
+
+    @property
+    def main_kind(self) -> str:
+        """The type of which most of them are."""
+        return max(self.matrix, key=lambda kind: self.matrix[kind].flops)
+
+    @property
+    def intensity(self) -> float:
+        return self.flops / self.memory_bytes
+
+    @property
+    def seconds(self) -> float:
+        """That it takes at least."""
+        return max((time for time in self.lower_bounds.values() if isinstance(time, float)), default=0.0)
+
+    @property
+    def limit(self) -> str:
+        """The resource whose lower bound is the longest."""
+        return str(self.lower_bounds.get("limit", ""))
+
+    @property
+    def highest_rate(self) -> float:
+        """Operations per second that the lower bound of time allows."""
+        return self.flops / self.seconds
+
+    @property
+    def in_roofline(self) -> bool:
+        """Whether it has a place in one: operations of matrix instructions, memory, and a time that there can be."""
+        return self.flops > 0 and self.memory_bytes > 0 and self.seconds >= SHORTEST
+
+    @property
+    def classes_by_count(self) -> list[tuple[str, int]]:
+        return sorted(self.classes.items(), key=lambda item: -item[1])
+
+
+class Profiled(msgspec.Struct, frozen=True):
+    """A profiled call."""
+
+    id: str
+    op: str
+    arch: str
+    launches: tuple[ProfiledLaunch, ...]
+
+
+_Given = TypeVar("_Given", Tested, Profiled)
+
+
+def read_tested(path: Path, index: Index) -> Tested:
+    """A report of `selftest --json`. Raises `ArgumentError` where it is none, or is about another bundle."""
+    return _about(index, path, _read(path, Tested, "aotbundle selftest --json"))
+
+
+def read_profiled(path: Path, index: Index) -> Profiled:
+    """A report of `profile --json`. Raises `ArgumentError` where it is none, or is about another bundle."""
+    return _about(index, path, _read(path, Profiled, "aotbundle profile --json"))
+
+
+def _read(path: Path, form: type[_Given], command: str) -> _Given:
+    try:
+        with path.open("rb") as file:
+            data: Any = file.read(LARGEST + 1)
+    except OSError as error:
+        raise ArgumentError(f"{path} cannot be read: {error.strerror}") from None
+    if len(data) > LARGEST:
+        raise ArgumentError(f"{path} has more than {LARGEST} bytes")
+    try:
+        return msgspec.json.decode(data, type=form)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"{path} is not what `{command}` writes: {error}") from None
+
+
+def _about(index: Index, path: Path, found: _Given) -> _Given:
+    if found.id != index.id:
+        raise ArgumentError(
+            f"{path} is about the bundle with id {found.id[:ID_LENGTH]}; this one has id {index.id[:ID_LENGTH]}"
+        )
+    return found
