@@ -109,6 +109,7 @@ class Architecture:
             `FeatureBF16ConversionInsts`), cvt.rn.bf16.f32 (CUDA's PTX manual: sm_80 and later).
         has_tf32: matrix units multiply float32 with 10 bits of mantissa (ISA: xf32, which CDNA 4 dropped; CUDA: sm_80
             and later).
+        has_wgmma: four warps multiply together what lies in shared memory (CUDA's PTX manual, `wgmma`: sm_90a alone).
         fp8: the float8 numbers that the hardware converts and multiplies: `fnuz`, `ocp` (LLVM, `FeatureFP8Insts` and
             gfx12's WMMA; CUDA: sm_89 and later), or empty for none.
         descriptor_align: bytes that the address and strides of a tensor descriptor which a kernel makes are multiples
@@ -126,6 +127,7 @@ class Architecture:
     num_xcds: int = 1
     has_bf16_cvt: bool = False
     has_tf32: bool = False
+    has_wgmma: bool = False
     fp8: Fp8 = ""
     descriptor_align: int = 1
     product: Product | None = None
@@ -150,6 +152,7 @@ EXPRESSION_NAMES: Mapping[str, type] = {
     "fp8": str,
     "has_bf16_cvt": bool,
     "has_tf32": bool,
+    "has_wgmma": bool,
     "lds_bytes": int,
     "num_xcds": int,
     "warp_size": int,
@@ -243,7 +246,7 @@ _NVIDIA = (
     _ampere("sm_86", "supported", 99, _sm(48, 16, 100, reserved=1024)),
     _ampere("sm_87", "experimental", 163, _sm(48, 16, 164, reserved=1024)),
     _ampere("sm_89", "supported", 99, _sm(48, 24, 100, reserved=1024), "ocp"),
-    _hopper("sm_90", "primary", 227, _sm(64, 32, 228)),
+    replace(_hopper("sm_90", "primary", 227, _sm(64, 32, 228)), has_wgmma=True),
     _hopper("sm_100", "supported", 227, _sm(64, 32, 228)),
     _hopper("sm_103", "experimental", 227, _sm(64, 32, 228)),
     _hopper("sm_110", "experimental", 227, _sm(48, 24, 228)),

@@ -86,6 +86,18 @@ def test_offsets_on_the_device_are_clamped(attention: Bundle, name: str, values:
     run(attention, replace(call, inputs=call.inputs | {name: there}))
 
 
+@pytest.mark.parametrize("queries", (20, 70))  # 70: what is written for Hopper
+def test_a_sequence_takes_nothing_of_the_next_one(attention: Bundle, queries: int):
+    """Whose values are NaN, and lie where a block of keys of the first one ends."""
+    call = make_call(Case("0", lengths=(queries, 40), mode="varlen", values=1.0))
+    _, first, *_, last = call.inputs["cu_seqlens_k"]
+    call.inputs["v"].values[first:last] = np.nan
+    out = run(attention, call)["out"]
+    starts = call.inputs["cu_seqlens_q"]
+    assert np.isnan(out[starts[-2] : starts[-1]]).all()
+    np.testing.assert_array_equal(out[starts[0] : starts[1]], 1.0)
+
+
 def test_causal_beside_a_left_window(attention: Bundle):
     call = make_call(Case("0", lengths=(40, 60), dtype="bfloat16"))
     check(attention, replace(call, scalars=call.scalars | {"causal": True, "window_left": 9}))

@@ -105,3 +105,18 @@ def test_tensors_of_torch_are_taken_without_a_copy(attention: Bundle):
     attention.flash_attention(q, k, v, causal=True, out=given)
     torch.cuda.synchronize()
     assert torch.equal(given, back)
+
+
+def test_broadcast_tensors_and_strides_along_extents_of_one(attention: Bundle):
+    """Strides of 0, and one that is no multiple of 16 bytes where no second row is."""
+    torch = pytest.importorskip("torch")
+    q = torch.randn(2, 4, 300, 128, device="cuda", dtype=torch.float16)
+    k, v = (torch.randn(1, 1, 500, 128, device="cuda", dtype=torch.float16).expand(2, 2, -1, -1) for _ in range(2))
+    out = torch.from_dlpack(attention.flash_attention(q, k, v))
+    again = torch.from_dlpack(attention.flash_attention(q, k.contiguous(), v.contiguous()))
+    torch.cuda.synchronize()
+    assert torch.equal(out, again)
+    one = [x[:1, :1].as_strided((1, 1, x.shape[2], 128), (7, 3, 128, 1)) for x in (q, k, v)]
+    single = torch.from_dlpack(attention.flash_attention(*one))
+    torch.cuda.synchronize()
+    assert torch.equal(single[0, 0], out[0, 0])

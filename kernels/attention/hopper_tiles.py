@@ -1,0 +1,118 @@
+"""Which tiles a program of `hopper` has, and which blocks of keys a tile sees."""
+
+from typing import NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from kernels.attention.problem import Window
+
+ROWS = gl.constexpr(64)
+"""Queries of a warpgroup: what one wgmma has."""
+
+
+class Tiling(NamedTuple):
+    """All tiles: blocks of each head of each batch. group: heads of q that share one of k. cu_seqlens_q, cu_seqlens_k:
+    where sequences begin and end in tensors that have no batch, of seqlen_q and seqlen_k rows; or None."""
+
+    blocks: gl.tensor
+    heads: gl.tensor
+    group: gl.tensor
+    batch: gl.tensor
+    seqlen_q: gl.tensor
+    seqlen_k: gl.tensor
+    max_seqlen_k: gl.tensor
+    cu_seqlens_q: gl.tensor
+    cu_seqlens_k: gl.tensor
+    window: Window
+    paired: gl.tensor
+
+
+class Tile(NamedTuple):
+    """Queries of one head and sequence from number `first` on.
+
+    batch: where the sequence is along the tensors' first dim. row_q, row_k: its first rows. shift: the diagonal of
+    query i is key i + shift. ragged: rows of another sequence may follow its last key.
+    """
+
+    batch: gl.tensor
+    head: gl.tensor
+    first: gl.tensor
+    row_q: gl.tensor
+    row_k: gl.tensor
+    seqlen_q: gl.tensor
+    seqlen_k: gl.tensor
+    shift: gl.tensor
+    ragged: gl.constexpr
+
+
+class KeyBlocks(NamedTuple):
+    """Blocks [begin, end) are seen by some of a tile's queries, one at least; [whole, whole_end) by all, wholly."""
+
+    begin: gl.tensor
+    whole: gl.tensor
+    whole_end: gl.tensor
+    end: gl.tensor
+
+
+@gluon.jit
+def tiles_of_program(tiling):
+    """How many tiles this program has, of which the last one may be there twice."""
+    blocks = gl.where(tiling.paired, (tiling.blocks + 1) // 2, tiling.blocks)
+    mine = gl.cdiv(blocks * tiling.heads * tiling.batch - gl.program_id(0), gl.num_programs(0))
+    return gl.where(tiling.paired, mine * 2, mine)
+
+
+@gluon.jit
+def tile_at(step, tiling, BLOCK_M: gl.constexpr):
+    """This program's Tile number `step`.
+
+    Where they are paired, a first block goes with a last one, so that under a causal mask each pair has as much to do.
+    The middle one of an odd number of blocks is done twice.
+    """
+    blocks = gl.where(tiling.paired, (tiling.blocks + 1) // 2, tiling.blocks)
+    round_ = gl.where(tiling.paired, step // 2, step)
+    unit = gl.program_id(0) + round_ * gl.num_programs(0)
+    place = unit % blocks
+    outer = unit // blocks
+    block = gl.where(tiling.paired & (step % 2 == 1), place, tiling.blocks - 1 - place)
+    head = outer % tiling.heads
+    batch = outer // tiling.heads
+    row_q, seqlen_q = sequence(tiling.cu_seqlens_q, batch, tiling.seqlen_q)
+    row_k, seqlen_k = sequence(tiling.cu_seqlens_k, batch, tiling.seqlen_k)
+    if tiling.max_seqlen_k is not None:
+        seqlen_k = gl.minimum(seqlen_k, tiling.max_seqlen_k)
+    shift = gl.where(tiling.window.bottom_right, seqlen_k - seqlen_q, 0)
+    RAGGED: gl.constexpr = tiling.cu_seqlens_k is not None
+    place_of = gl.where(RAGGED, 0, batch)
+    return Tile(place_of, head, block * BLOCK_M, row_q, row_k, seqlen_q, seqlen_k, shift, RAGGED)
+
+
+@gluon.jit
+def sequence(cu_seqlens, batch, rows):
+    """First row and length of a sequence, within the rows that there are; all of them unless there are cu_seqlens."""
+    if cu_seqlens is None:
+        first, length = 0, rows
+    else:
+        first = gl.minimum(gl.maximum(gl.load(cu_seqlens + batch), 0), rows)
+        length = gl.maximum(gl.minimum(gl.load(cu_seqlens + batch + 1), rows) - first, 0)
+    return first, length
+
+
+@gluon.jit
+def key_blocks(
+    first, rows, tile, window, BLOCK_N: gl.constexpr, BOUND_LEFT: gl.constexpr, BOUND_RIGHT: gl.constexpr
+):  # fmt: skip
+    """KeyBlocks of `rows` queries from number `first` on."""
+    diagonal = first + tile.shift
+    end = tile.seqlen_k
+    whole_end = tile.seqlen_k // BLOCK_N
+    if BOUND_RIGHT:
+        end = gl.minimum(end, gl.maximum(diagonal + rows + window.right, 0))
+        whole_end = gl.minimum(whole_end, gl.maximum(diagonal + window.right + 1, 0) // BLOCK_N)
+    begin = 0
+    whole = 0
+    if BOUND_LEFT:
+        begin = gl.maximum(diagonal - window.left, 0) // BLOCK_N
+        whole = gl.cdiv(gl.maximum(diagonal + rows - 1 - window.left, 0), BLOCK_N)
+    return KeyBlocks(begin, whole, whole_end, gl.maximum(gl.cdiv(end, BLOCK_N), begin + 1))
