@@ -18,7 +18,18 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.attention.hopper_tiles import ROWS, Tile, Tiling, key_blocks, tile_at, tiles_of_program
+from kernels.attention.hopper_tiles import (
+    ROWS,
+    Tile,
+    Tiling,
+    first_step,
+    key_blocks,
+    make_queue,
+    next_step,
+    publish_next_step,
+    steps_of_program,
+    tile_at,
+)
 from kernels.attention.problem import Extents, Window
 from kernels.common.tensors import HeadRows, Heads
 
@@ -59,14 +70,15 @@ def attention_forward_hopper(
     scale,
     HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, GROUPS: gl.constexpr,
     STAGES: gl.constexpr, REGISTERS: gl.constexpr, PINGPONG: gl.constexpr,
-    cu_seqlens_q=None, cu_seqlens_k=None,
+    cu_seqlens_q=None, cu_seqlens_k=None, counter=None,
     BOUND_LEFT: gl.constexpr = False, BOUND_RIGHT: gl.constexpr = False, PADDED: gl.constexpr = True,
 ):  # fmt: skip
     """out = softmax(scale * q k^T) v, of what each query sees: `forward.attention_forward` without its features.
 
-    Grid: any number of programs, which share the tiles: query_blocks of GROUPS * ROWS queries of each head and batch,
-    query_blocks * GROUPS * ROWS >= the queries of any sequence. Best are as many as there are multiprocessors; with
-    cu_seqlens, as tiles. num_warps is 4: the kernel that is compiled has more.
+    Grid: (programs,), any number of them, best that of the multiprocessors. They share the tiles: query_blocks of
+    GROUPS * ROWS queries of each head and batch, query_blocks * GROUPS * ROWS >= the queries of any sequence. Each
+    takes each programs-th tile or, with a counter (int32 [1], 0 at first), the next one as soon as it is done with one.
+    num_warps is 4: the kernel that is compiled has more.
 
     q, k, v: float16 or bfloat16, at addresses of multiples of 16 bytes, as are the strides, which are positive, but for
     the last one, which is 1, and those along extents of 1. No extent is 0. The tensor maps of them are made here, in
@@ -84,24 +96,25 @@ def attention_forward_hopper(
     v_map = heads_map(v, batches, extents.heads_kv, extents.seqlen_k, extents.head_dim_v, HEAD_DIM_V, BLOCK_N, DTYPE)
     tiling = Tiling(
         query_blocks, extents.heads, extents.heads // extents.heads_kv, batch, extents.seqlen_q, extents.seqlen_k,
-        extents.max_seqlen_k, cu_seqlens_q, cu_seqlens_k, window,
-        paired(query_blocks * extents.heads * batch, BOUND_RIGHT),
+        extents.max_seqlen_k, cu_seqlens_q, cu_seqlens_k, window, counter,
+        paired(query_blocks * extents.heads * batch, BOUND_RIGHT and counter is None),
     )  # fmt: skip
     result = Result(out, lse, extents.head_dim_v)
     buffers = make_buffers(q_map, k_map, v_map, GROUPS, STAGES)
+    queue = make_queue(counter, GROUPS)
     # The first partition has the kernel's own warps, and the registers that the others leave.
     if GROUPS == 2:
         gl.warp_specialize([
-            (attend_tiles, (result, buffers, tiling, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG, GROUP_0)),
-            (attend_tiles, (result, buffers, tiling, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG, GROUP_1)),
-            (load_tiles, (q_map, k_map, v_map, buffers, tiling, BOUND_LEFT, BOUND_RIGHT)),
+            (attend_tiles, (result, buffers, tiling, queue, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG, GROUP_0)),
+            (attend_tiles, (result, buffers, tiling, queue, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG, GROUP_1)),
+            (load_tiles, (q_map, k_map, v_map, buffers, tiling, queue, BOUND_LEFT, BOUND_RIGHT)),
         ], [4, 1], [REGISTERS, 24])  # fmt: skip
     else:
         gl.warp_specialize([
-            (attend_tiles, (result, buffers, tiling, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG, GROUP_0)),
-            (attend_tiles, (result, buffers, tiling, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG, GROUP_1)),
-            (attend_tiles, (result, buffers, tiling, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG, GROUP_2)),
-            (load_tiles, (q_map, k_map, v_map, buffers, tiling, BOUND_LEFT, BOUND_RIGHT)),
+            (attend_tiles, (result, buffers, tiling, queue, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG, GROUP_0)),
+            (attend_tiles, (result, buffers, tiling, queue, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG, GROUP_1)),
+            (attend_tiles, (result, buffers, tiling, queue, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG, GROUP_2)),
+            (load_tiles, (q_map, k_map, v_map, buffers, tiling, queue, BOUND_LEFT, BOUND_RIGHT)),
         ], [4, 4, 1], [REGISTERS, REGISTERS, 24])  # fmt: skip
 
 
@@ -118,10 +131,10 @@ def heads_map(
 
 
 @gluon.jit
-def paired(tiles, BOUND_RIGHT: gl.constexpr):
+def paired(tiles, UNEVEN: gl.constexpr):
     """Whether programs take the first and the last block of queries together: where blocks differ in what they see, and
     each program has several pairs."""
-    return tiles >= 4 * gl.num_programs(0) if BOUND_RIGHT else False
+    return tiles >= 4 * gl.num_programs(0) if UNEVEN else False
 
 
 @gluon.jit
@@ -162,7 +175,7 @@ def matrix(buffer):
 
 
 @gluon.jit
-def load_tiles(q_map, k_map, v_map, buffers, tiling, BOUND_LEFT: gl.constexpr, BOUND_RIGHT: gl.constexpr):
+def load_tiles(q_map, k_map, v_map, buffers, tiling, queue, BOUND_LEFT: gl.constexpr, BOUND_RIGHT: gl.constexpr):
     """Fills the buffers with all that this program's tiles take."""
     GROUPS: gl.constexpr = buffers.q.shape[0]
     STAGES: gl.constexpr = buffers.k.shape[0]
@@ -170,8 +183,12 @@ def load_tiles(q_map, k_map, v_map, buffers, tiling, BOUND_LEFT: gl.constexpr, B
     BLOCK_N: gl.constexpr = buffers.k.shape[3]
     at = 0
     done = 0
-    for step in range(tiles_of_program(tiling)):
+    taken = 0
+    step = first_step(tiling)
+    while step < steps_of_program(tiling):
         tile = tile_at(step, tiling, BLOCK_M)
+        step = publish_next_step(step, taken, tiling, queue)
+        taken += 1
         if tile.first < tile.seqlen_q:
             head_kv = tile.head // tiling.group
             seen = key_blocks(tile.first, BLOCK_M, tile, tiling.window, BLOCK_N, BOUND_LEFT, BOUND_RIGHT)
@@ -202,7 +219,7 @@ def load_tiles(q_map, k_map, v_map, buffers, tiling, BOUND_LEFT: gl.constexpr, B
 
 @gluon.jit
 def attend_tiles(
-    result, buffers, tiling, scale, BOUND_LEFT: gl.constexpr, BOUND_RIGHT: gl.constexpr, PADDED: gl.constexpr,
+    result, buffers, tiling, queue, scale, BOUND_LEFT: gl.constexpr, BOUND_RIGHT: gl.constexpr, PADDED: gl.constexpr,
     PINGPONG: gl.constexpr, ME: gl.constexpr,
 ):  # fmt: skip
     """Group number ME's part of this program's tiles."""
@@ -219,10 +236,14 @@ def attend_tiles(
     scale = gl.where(scale == 0, 1.0, scale * sign) * LOG2_E
     at = 0
     done = 0
+    taken = 0
     if ME == 1:
         pass_turn(ME, PINGPONG)
-    for step in range(tiles_of_program(tiling)):
+    step = first_step(tiling)
+    while step < steps_of_program(tiling):
         tile = tile_at(step, tiling, BLOCK_M)
+        step = next_step(step, taken, tiling, queue)
+        taken += 1
         if tile.first < tile.seqlen_q:
             first = tile.first + ME * ROWS
             blocks = key_blocks(tile.first, BLOCK_M, tile, tiling.window, BLOCK_N, BOUND_LEFT, BOUND_RIGHT)

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from kernels.attention.problem import Window
 
@@ -13,7 +14,8 @@ ROWS = gl.constexpr(64)
 
 class Tiling(NamedTuple):
     """All tiles: blocks of each head of each batch. group: heads of q that share one of k. cu_seqlens_q, cu_seqlens_k:
-    where sequences begin and end in tensors that have no batch, of seqlen_q and seqlen_k rows; or None."""
+    where sequences begin and end in tensors that have no batch, of seqlen_q and seqlen_k rows; or None. counter: by
+    which programs take tiles; None: each has its share. paired: the tiles of a share come in pairs."""
 
     blocks: gl.tensor
     heads: gl.tensor
@@ -25,6 +27,7 @@ class Tiling(NamedTuple):
     cu_seqlens_q: gl.tensor
     cu_seqlens_k: gl.tensor
     window: Window
+    counter: gl.tensor
     paired: gl.tensor
 
 
@@ -55,24 +58,92 @@ class KeyBlocks(NamedTuple):
     end: gl.tensor
 
 
+class Queue(NamedTuple):
+    """Through which the warp that loads tells the groups which tiles to take: two slots for numbers of tiles, each with
+    two barriers: it has been filled; it has been read. Nones where programs have their shares."""
+
+    numbers: gl.shared_memory_descriptor
+    ready: gl.shared_memory_descriptor
+    free: gl.shared_memory_descriptor
+
+
 @gluon.jit
-def tiles_of_program(tiling):
-    """How many tiles this program has, of which the last one may be there twice."""
+def make_queue(counter, GROUPS: gl.constexpr):
+    """A Queue for GROUPS readers, if there is a counter."""
+    if counter is None:
+        return Queue(None, None, None)
+    else:
+        LAYOUT: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
+        queue = Queue(
+            gl.allocate_shared_memory(gl.int32, [2, 1], LAYOUT),
+            mbarrier.allocate_mbarrier(batch=2), mbarrier.allocate_mbarrier(batch=2),
+        )  # fmt: skip
+        for i in gl.static_range(2):
+            mbarrier.init(queue.ready.index(i), count=1)
+            mbarrier.init(queue.free.index(i), count=GROUPS)
+        return queue
+
+
+# What a program's tiles are counted by: its own first, second, ... or, with a counter, all tiles.
+
+
+@gluon.jit
+def first_step(tiling):
+    """The step of this program's first tile."""
+    return 0 if tiling.counter is None else gl.program_id(0)
+
+
+@gluon.jit
+def steps_of_program(tiling):
+    """The step that ends a program's work."""
     blocks = gl.where(tiling.paired, (tiling.blocks + 1) // 2, tiling.blocks)
-    mine = gl.cdiv(blocks * tiling.heads * tiling.batch - gl.program_id(0), gl.num_programs(0))
-    return gl.where(tiling.paired, mine * 2, mine)
+    units = blocks * tiling.heads * tiling.batch
+    if tiling.counter is not None:
+        return units
+    else:
+        mine = gl.cdiv(units - gl.program_id(0), gl.num_programs(0))
+        return gl.where(tiling.paired, mine * 2, mine)
+
+
+@gluon.jit
+def publish_next_step(step, taken, tiling, queue):
+    """The step after a program's step number `taken`, for the warp that loads, which takes it for all."""
+    if tiling.counter is None:
+        return step + 1
+    else:
+        number = gl.num_programs(0) + gl.atomic_add(tiling.counter, 1)
+        slot = taken & 1
+        mbarrier.wait(queue.free.index(slot), (taken >> 1 & 1) ^ 1)
+        queue.numbers.index(slot).store(gl.full([1], number, gl.int32, gl.BlockedLayout([1], [32], [1], [0])))
+        mbarrier.arrive(queue.ready.index(slot))
+        return number
+
+
+@gluon.jit
+def next_step(step, taken, tiling, queue):
+    """The same for a group: what the warp that loads took."""
+    if tiling.counter is None:
+        return step + 1
+    else:
+        slot = taken & 1
+        mbarrier.wait(queue.ready.index(slot), taken >> 1 & 1)
+        number = gl.max(queue.numbers.index(slot).load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+        mbarrier.arrive(queue.free.index(slot))
+        return number
 
 
 @gluon.jit
 def tile_at(step, tiling, BLOCK_M: gl.constexpr):
-    """This program's Tile number `step`.
+    """This program's Tile at a step.
 
     Where they are paired, a first block goes with a last one, so that under a causal mask each pair has as much to do.
     The middle one of an odd number of blocks is done twice.
     """
     blocks = gl.where(tiling.paired, (tiling.blocks + 1) // 2, tiling.blocks)
-    round_ = gl.where(tiling.paired, step // 2, step)
-    unit = gl.program_id(0) + round_ * gl.num_programs(0)
+    if tiling.counter is None:
+        unit = gl.program_id(0) + gl.where(tiling.paired, step // 2, step) * gl.num_programs(0)
+    else:
+        unit = step
     place = unit % blocks
     outer = unit // blocks
     block = gl.where(tiling.paired & (step % 2 == 1), place, tiling.blocks - 1 - place)
