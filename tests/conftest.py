@@ -85,3 +85,10 @@ def rows_bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rows_bundle(rows_bundles: Path) -> Path:
     """The gfx942 bundle of `rows_bundles`."""
     return rows_bundles / "rows-gfx942"
+
+
+@pytest.fixture(scope="session")
+def maps_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle for sm_90 with an op of a Gluon kernel that takes two tensor maps, built once a session. Read only."""
+    folder = build_once(tmp_path_factory, "tests/support/gluon/manifest.yaml", "op=scale_columns,T=float16", "sm_90")
+    return folder / "gluon-sm_90"

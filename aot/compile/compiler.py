@@ -7,22 +7,25 @@ caller's own. Triton is imported on first use.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aot.targets import Target
 from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object
 from aot_runtime.bundle.signature import signature_faults
+from aot_runtime.contract.arch import ARCHITECTURES
+from aot_runtime.contract.records import TENSOR_MAP
 from aot_runtime.errors import BundleError
 
 from .accesses import pointer_accesses, watched_stages
 from .constants import triton_constant
-from .descriptors import descriptor_fields, is_descriptor, run_time_arguments
+from .descriptors import descriptor_fields, is_descriptor, is_map, run_time_arguments
 from .errors import CompileError, KernelFileError, described, is_interrupt
 from .jobs import CompiledKernel, CompileJob, job_target
 from .kernargs import KernargField, kernarg_bytes, kernarg_layout
 from .kernel_source import sources_hash, split_function, tuple_classes
 from .keys import JobKeys
+from .map_checks import map_faults
 from .project import project
 from .reasons import compile_error
 from .settings import parsed_options, pinned_knobs, plain_options, quiet_triton
@@ -82,10 +85,11 @@ def compile_job(job: CompileJob) -> CompiledKernel:
         metadata=metadata,
         compiler=f"triton {triton.__version__}",
         options=plain_options(options),
-        accesses={name: kinds for name, kinds in accesses.items() if types[name].startswith("*")},
+        accesses={name: kinds for name, kinds in accesses.items() if types[name].startswith(("*", TENSOR_MAP))},
         recipe=recipe,
     )
-    _verify(result, kernarg_layout(job.signature), target)
+    layout = kernarg_layout(job.signature, ARCHITECTURES[target.arch].kernarg_start)
+    _verify(result, layout, target, map_faults(job.signature, getattr(built, "tensordesc_meta", None) or ()))
     return result
 
 
@@ -145,7 +149,7 @@ def _describe(source: Any, job: CompileJob, hints: Mapping[str, Sequence[tuple[s
     fields = {
         field.name: field
         for name, type_name in job.signature
-        if is_descriptor(type_name)
+        if is_descriptor(type_name) and not is_map(type_name)
         for field in descriptor_fields(name, type_name)
     }
     if fields:
@@ -165,12 +169,13 @@ def _source_class(job: CompileJob, kernel: JITFunction) -> type[ASTSource]:
     from triton.compiler import ASTSource
 
     described = [name for name, type_name in job.signature if is_descriptor(type_name)]
-    if described and kernel.is_gluon():
+    wrong = [name for name in described if is_map(dict(job.signature)[name]) != kernel.is_gluon()]
+    if wrong:
         raise CompileError(
-            f"{', '.join(described)}: a Gluon kernel takes a tensor descriptor of the host as an object of the driver, "
-            "which the runtime does not make; let the kernel make it"
+            f"{', '.join(wrong)}: a Gluon kernel takes a tensor descriptor of the host as a tensor map, which has a "
+            "layout, and a kernel of Triton takes pointers in its place, which have none"
         )
-    if described:
+    if described and not kernel.is_gluon():
         from .pointer_source import PointerSource
 
         return PointerSource
@@ -225,7 +230,9 @@ def _read_back(image: bytes, symbol: str) -> KernelMetadata:
         raise CompileError(f"the code object that Triton made cannot be read back: {error}") from error
 
 
-def _verify(kernel: CompiledKernel, layout: tuple[KernargField, ...], target: Target) -> None:
+def _verify(
+    kernel: CompiledKernel, layout: tuple[KernargField, ...], target: Target, more_faults: Iterable[str]
+) -> None:
     """Raise `CompileError` unless the code object is what the job's signature and target make the runtime expect."""
     metadata = kernel.metadata
     faults = [
@@ -243,6 +250,7 @@ def _verify(kernel: CompiledKernel, layout: tuple[KernargField, ...], target: Ta
         num_warps=kernel.num_warps,
         warp_size=target.warp_size,
     )
+    faults += more_faults
     if faults:
         raise CompileError(f"kernel {kernel.symbol!r} is not what was asked for: {'; '.join(faults)}")
     # A cubin's static part is the system's own, beside what the limit is for.

@@ -1,20 +1,26 @@
-"""Tensor descriptors that the host makes (`TensorDescriptor`), as kernels take them that use pointers in their place.
+"""Tensor descriptors that the host makes (`TensorDescriptor`), as kernels take them.
 
-Triton passes such a parameter as a pointer and numbers: shape and strides as its loads and stores use them, two flags,
-and once more shape and strides as the kernel's own text reads them.
+A kernel of Gluon for hardware that copies boxes of tensors takes a tensor map, which the runtime makes, then shape and
+strides. Any other uses a pointer in its place: Triton passes a pointer and numbers, shape and strides as its loads and
+stores use them, two flags, and once more shape and strides as the kernel's own text reads them.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-_TYPE = re.compile(r"tensordesc<(\w+)\[([\d,]+)\]>")
+from aot_runtime.contract.records import TENSOR_MAP
+from aot_runtime.contract.tensor_maps import MAX_BOX
+
+_TYPE = re.compile(r"tensordesc<(\w+)\[([\d,]+)\](?:,(.+))?>")
+_LAYOUT = "NVMMASharedLayout"
 
 
 class DescriptorField(NamedTuple):
-    """An argument that a descriptor is passed as: `kind` is `ptr`, `shape`, `stride`, `nan` or `tf32`; of a dim.
+    """An argument that a descriptor is passed as: `kind` is `map`, `ptr`, `shape`, `stride`, `nan` or `tf32`; of a dim.
 
     is_one: it is the stride of the last dim.
     """
@@ -26,9 +32,64 @@ class DescriptorField(NamedTuple):
     is_one: bool = False
 
 
-def descriptor_type(element: str, block: Iterable[int]) -> str:
-    """Triton's name of the type of a descriptor of blocks of these extents, its elements of a Triton type."""
-    return f"tensordesc<{element}[{','.join(map(str, block))}]>"
+class MapLayout(NamedTuple):
+    """How a box lies in shared memory: what kernels say by Gluon's `NVMMASharedLayout`.
+
+    Attributes:
+        swizzle: bytes of the pattern that rows are swizzled by; 0: none.
+        bits: of an element.
+        rank: of a box.
+    """
+
+    swizzle: int
+    bits: int
+    rank: int
+
+    @property
+    def text(self) -> str:
+        """The layout as types of descriptors have it."""
+        return f"{_LAYOUT}(swizzle_byte_width={self.swizzle}, element_bitwidth={self.bits}, rank={self.rank})"
+
+    def box(self, block: Sequence[int]) -> tuple[int, ...]:
+        """What one copy takes of a block: hardware has a limit, and no rows longer than the pattern."""
+        row = self.swizzle * 8 // self.bits or MAX_BOX
+        return (*(min(extent, MAX_BOX) for extent in block[:-1]), min(block[-1], row, MAX_BOX))
+
+
+def widest_layout(block: Sequence[int], bits: int) -> MapLayout:
+    """The layout with the widest pattern that rows of a block fill, which Gluon's `get_default_for` gives."""
+    rows, row = 1, block[-1] * bits // 8
+    for extent in block[:-1]:
+        rows *= extent
+    widths = (width for width in (128, 64, 32) if row % width == 0 and len(block) > 1 and rows >= 8)
+    return MapLayout(next(widths, 0), bits, len(block))
+
+
+def parse_layout(text: str) -> MapLayout:
+    """The layout that a call of Gluon's class is, whose arguments are constants. Raises ValueError for another."""
+    names = ("swizzle_byte_width", "element_bitwidth", "rank", "transposed", "fp4_padded", "cga_layout")
+    plain = {"rank": 2, "transposed": False, "fp4_padded": False, "cga_layout": []}
+    match ast.parse(text, mode="eval").body:
+        case ast.Call(ast.Name(id=name), given, keywords) if name == _LAYOUT and len(given) <= len(names):
+            values = dict(zip(names, map(ast.literal_eval, given), strict=False))
+            values |= {str(key.arg): ast.literal_eval(key.value) for key in keywords}
+        case _:
+            raise ValueError(f"'{text}' is no {_LAYOUT}, which the layout of a tensor map is")
+    if missing := [name for name in names[:2] if name not in values]:
+        raise ValueError(f"'{text}' lacks {missing[0]}")
+    if other := [name for name, value in values.items() if name not in names[:3] and value != plain.get(name, value)]:
+        raise ValueError(f"'{text}' has {other[0]}, which no layout of a tensor map has here")
+    if unknown := values.keys() - set(names):
+        raise ValueError(f"{_LAYOUT} has no {min(unknown)}")
+    return MapLayout(*(values.get(name, plain.get(name)) for name in names[:3]))
+
+
+def descriptor_type(element: str, block: Iterable[int], layout: MapLayout | None = None) -> str:
+    """Triton's name of the type of a descriptor of blocks of these extents, its elements of a Triton type.
+
+    layout: of a tensor map; None: it is to be a pointer.
+    """
+    return f"tensordesc<{element}[{','.join(map(str, block))}]{f',{layout.text}' if layout else ''}>"
 
 
 def is_descriptor(type_name: str) -> bool:
@@ -36,14 +97,37 @@ def is_descriptor(type_name: str) -> bool:
     return type_name.startswith("tensordesc<")
 
 
-def descriptor_fields(name: str, type_name: str) -> Iterator[DescriptorField]:
-    """The arguments that a descriptor is passed as, in order."""
+def is_map(type_name: str) -> bool:
+    """Whether a type is that of a descriptor which is passed as a tensor map."""
+    return is_descriptor(type_name) and _LAYOUT in type_name
+
+
+def map_box(type_name: str) -> tuple[MapLayout, tuple[int, ...]]:
+    """The layout of a tensor map, and the box that its copies take."""
+    _, block, layout = _parts(type_name)
+    found = parse_layout(layout)
+    return found, found.box(block)
+
+
+def _parts(type_name: str) -> tuple[str, tuple[int, ...], str]:
+    """Element type, block and layout."""
     found = _TYPE.fullmatch(type_name)
     if found is None:
         raise ValueError(f"{type_name!r} is no type of a tensor descriptor")
-    last = found[2].count(",")
+    return found[1], tuple(map(int, found[2].split(","))), found[3] or ""
+
+
+def descriptor_fields(name: str, type_name: str) -> Iterator[DescriptorField]:
+    """The arguments that a descriptor is passed as, in order."""
+    element, block, layout = _parts(type_name)
+    last = len(block) - 1
     dims = range(last + 1)
-    yield DescriptorField(f"{name}.ptr", f"*{found[1]}", "ptr")
+    if layout:
+        yield DescriptorField(f"{name}.map", TENSOR_MAP, "map")
+        yield from (DescriptorField(f"{name}.shape.{dim}", "i32", "shape", dim) for dim in dims)
+        yield from (DescriptorField(f"{name}.stride.{dim}", "i64", "stride", dim, dim == last) for dim in dims)
+        return
+    yield DescriptorField(f"{name}.ptr", f"*{element}", "ptr")
     yield from (DescriptorField(f"{name}.shape.{dim}", "i64", "shape", dim) for dim in dims)
     yield from (DescriptorField(f"{name}.stride.{dim}", "i64", "stride", dim, dim == last) for dim in dims)
     yield DescriptorField(f"{name}.nan", "i1", "nan")

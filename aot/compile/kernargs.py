@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from aot_runtime.contract.records import TENSOR_MAP, TENSOR_MAP_ALIGNMENT, TENSOR_MAP_BYTES
+
 from .descriptors import run_time_arguments
 
 # Sizes in bytes of Triton's scalar types. A scalar is aligned to its size, on both backends.
@@ -31,24 +33,28 @@ def type_bytes(type_name: str) -> int:
     """Size of an argument of a Triton type. Raises ValueError for a type that cannot be an argument."""
     if type_name.startswith("*"):
         return 8
+    if type_name == TENSOR_MAP:
+        return TENSOR_MAP_BYTES
     if type_name not in _SCALAR_BYTES:
         allowed = ", ".join(_SCALAR_BYTES)
         raise ValueError(f"kernel argument type {type_name!r}: allowed are pointers (*…) and {allowed}")
     return _SCALAR_BYTES[type_name]
 
 
-def kernarg_layout(signature: Sequence[tuple[str, str]]) -> tuple[KernargField, ...]:
+def kernarg_layout(signature: Sequence[tuple[str, str]], start: int = 0) -> tuple[KernargField, ...]:
     """Fields of the kernarg segment: what a kernel takes at run time, then Triton's two scratch pointers.
 
     Args:
         signature: (parameter, Triton type or `constexpr`) in parameter order.
+        start: the address of the segment, as far as it decides how what needs more than 16 bytes is aligned.
     """
     arguments = run_time_arguments(signature)
     fields: list[KernargField] = []
     end = 0
     for name, type_name in [*arguments, *((pointer, "*i8") for pointer in SCRATCH_POINTERS)]:
         size = type_bytes(type_name)
-        offset = -(-end // size) * size
+        step = TENSOR_MAP_ALIGNMENT if type_name == TENSOR_MAP else size
+        offset = -(-(start + end) // step) * step - start
         fields.append(KernargField(name, type_name, offset, size))
         end = offset + size
     return tuple(fields)

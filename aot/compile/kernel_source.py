@@ -94,6 +94,7 @@ class KernelSource:
         autotuning: what the decorators around it say.
         fault: what no compilation of it can do without and is not there; empty where all is.
         left_out: of each of these files what it needed and could not evaluate, in a line.
+        is_gluon: whether it is a kernel of Gluon.
     """
 
     parameters: tuple[Parameter, ...]
@@ -102,6 +103,7 @@ class KernelSource:
     autotuning: Autotuning = field(default_factory=Autotuning)
     fault: str = ""
     left_out: tuple[str, ...] = ()
+    is_gluon: bool = False
 
 
 def inspect_kernel(root: Path | str, path: str, arch: str = "gfx942") -> KernelSource:
@@ -122,7 +124,8 @@ def inspect_kernel(root: Path | str, path: str, arch: str = "gfx942") -> KernelS
             reason = f"{function!r} in {source} cannot be read: {described(error)}{modules.place(error.__traceback__)}"
             raise CompileError(reason, traceback.format_exc()) from error
         sources = tuple(sorted(modules.digests.items()))
-        return KernelSource(parameters, digest, sources, autotuning, _fault(modules, kernel), modules.left_out())
+        fault, left_out = _fault(modules, kernel), modules.left_out()
+        return KernelSource(parameters, digest, sources, autotuning, fault, left_out, kernel.is_gluon())
 
 
 def _fault(modules: Project, kernel: JITFunction) -> str:

@@ -179,20 +179,25 @@ class BindSpec(Spec):
         None, description="Of a tuple: the dim of each of its strides, by name or position; `none`: the stride is 0."
     )
     block: list[Expr] = Field(
-        [], max_length=5, description="Of a tensor that a kernel takes as a `TensorDescriptor`: the extents of a block."
+        [],
+        max_length=5,
+        description="Of a tensor that a kernel takes as a `TensorDescriptor`: the extents of a block. It may have the "
+        "dims in another order, `dims`, and for a Gluon kernel a `layout`.",
     )
     padding: Literal["zero", "nan"] = Field("zero", description="What such a descriptor loads past the tensor's ends.")
     dtype: Expr | None = Field(None, description="Of a constexpr that is a dtype: a dtype, or text that is one's name.")
-    layout: str | None = Field(None, description="Of a constexpr that is a layout of Gluon: a call of its class.")
+    layout: str | None = Field(
+        None, description="Of a constexpr that is a layout of Gluon, or of a descriptor: a call of its class."
+    )
     function: str | None = Field(None, pattern=KERNEL, description="path.py:function")
     operands: list[Expr] = Field([], description="Expressions, tensors, workspaces.")
 
     @model_validator(mode="after")
     def _one_kind(self) -> BindSpec:
-        kinds = (self.dtype, self.layout, self.function)
+        kinds = (self.dtype, None if self.block else self.layout, self.function)
         if (self.value is not None or self.dims is not None) + sum(kind is not None for kind in kinds) != 1:
             raise ValueError("a mapping in `bind` has one of `value` (or `dims`), `dtype`, `layout` and `function`")
-        if (self.block or self.padding != "zero") and (self.value is None or self.dims is not None):
+        if self.block and self.value is None:
             raise ValueError("`block` and `padding` are those of a tensor, the `value`")
         if self.padding != "zero" and not self.block:
             raise ValueError("`padding` is that of a descriptor, which has a `block`")

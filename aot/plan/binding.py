@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any
 
 from aot.compile.constants import Constant
-from aot.compile.descriptors import descriptor_type
 from aot.compile.kernel_source import Parameter
 from aot.manifest.loading import Manifest
 from aot.manifest.schema import BindSpec, Expr, LaunchSpec, is_function
@@ -27,7 +26,7 @@ from .alternatives import NULL
 from .bound import TRITON_DTYPES, Bound
 from .configs import config_error
 from .constants import is_plain, kind_fault, literal
-from .descriptors import descriptor_fault
+from .descriptors import descriptor
 from .kinds import value_kind
 from .launch_scope import LaunchScope
 from .members import Absent, MemberError, Value, as_value, is_member, length_fault, member_values, not_a_tuple
@@ -43,6 +42,7 @@ class Binder:
     index: int
     parameters: tuple[Parameter, ...]
     arch: str
+    is_gluon: bool = False
 
     def check(self) -> None:
         """Raise `ManifestError` for a `bind` entry or a block of a config that the kernel has no parameter for."""
@@ -137,7 +137,7 @@ class Binder:
     def _bind(
         self, parameter: Parameter, given: Expr | BindSpec | None, variant: VariantSpec, known: Mapping[str, Any]
     ) -> Bound:
-        if isinstance(given, BindSpec) and (given.dims is not None or given.operands):
+        if isinstance(given, BindSpec) and ((given.dims is not None and not given.block) or given.operands):
             key = "dims" if given.dims is not None else "operands"
             raise self._scope.error(
                 self._scope.place(parameter.name),
@@ -157,7 +157,7 @@ class Binder:
                 return Bound(parameter.name, "constexpr", constant=self._default(parameter))
             if given is None:
                 raise self._scope.unbound(parameter.name)
-        if isinstance(given, BindSpec) and (given.dtype or given.layout) is not None:
+        if isinstance(given, BindSpec) and not given.block and (given.dtype or given.layout) is not None:
             kind = "dtype" if given.dtype is not None else "layout"
             raise self._scope.error(
                 self._scope.place(parameter.name),
@@ -169,7 +169,7 @@ class Binder:
                 f"'{function_of(given)}' is a function, but '{parameter.name}' is no constexpr",
             )
         if isinstance(given, BindSpec) and given.block:
-            return self._bind_descriptor(parameter.name, given, known)
+            return descriptor(self._scope, parameter.name, given, variant, known, self.arch, self.is_gluon)
         forced = given.type if isinstance(given, BindSpec) else None
         value = given.value if isinstance(given, BindSpec) else given
         expression = self._scope.parse(str(value), parameter.name)
@@ -253,24 +253,6 @@ class Binder:
             return Bound(name, "constexpr", constant=constant)
         wide = any(self._wide(tensors[str(tensor)], variant) for _, tensor, *_ in strides)
         return Bound(name, forced or self._type(value, name, wide), value=plain, divisible=plain in self.op.divisible)
-
-    def _bind_descriptor(self, name: str, given: BindSpec, known: Mapping[str, Any]) -> Bound:
-        scope, text = self._scope, str(given.value)
-        if text not in scope.tensors:
-            raise scope.error(scope.place(name), f"parameter '{name}': '{text}' has a `block`, but is no tensor")
-        tensor = scope.tensors[text]
-        block = [scope.built(str(extent), name, known) for extent in given.block]
-        if fault := descriptor_fault(tensor, block, known):
-            raise scope.error(scope.place(name), f"parameter '{name}': {fault}")
-        if known.get(query_name("given", text)) is False:
-            return Bound(name, "constexpr", constant=None)
-        dtype = str(known.get(tensor.dtype, tensor.dtype))
-        return Bound(
-            name, descriptor_type(TRITON_DTYPES[dtype], block), value=text, dtype=dtype,
-            divisible=tensor.align, ranged=not tensor.large, shape=tuple(dim.extent for dim in tensor.shape),
-            pads_with_nan=given.padding == "nan",
-            whole=tuple(i for i, dim in enumerate(tensor.shape) if dim.extent in self.op.divisible),
-        )  # fmt: skip
 
     def _type(self, value: Expression, name: str, wide: bool) -> str:
         """The kernarg type of an expression: a scalar has its own; an integer is an i64 where `wide`, else an i32."""

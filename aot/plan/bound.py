@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from aot.compile.constants import Constant
-from aot.compile.descriptors import DescriptorField, descriptor_fields, is_descriptor
+from aot.compile.descriptors import DescriptorField, descriptor_fields, is_descriptor, is_map, map_box
 from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import split_function
 from aot.manifest.loading import Manifest
 from aot.manifest.schema import LaunchSpec
+from aot_runtime.contract.records import TensorMap
 
 from .variants import VariantSpec
 
@@ -45,6 +46,7 @@ class Bound:
         shape: of a descriptor the expressions of its tensor's extents.
         pads_with_nan: what a descriptor loads beyond the ends of its tensor, instead of zeros.
         whole: positions of the dims of a descriptor whose extents are multiples of 16 in the aligned specialisation.
+        dims: of a descriptor the tensor's dims in its own order, outermost first; `shape` and `whole` are in that, too.
     """
 
     name: str
@@ -58,10 +60,13 @@ class Bound:
     shape: tuple[str, ...] = ()
     pads_with_nan: bool = False
     whole: tuple[int, ...] = ()
+    dims: tuple[int, ...] = ()
 
     @property
     def pointer(self) -> str:
-        """The name of the kernarg that is its address."""
+        """The name of the kernarg that is its address, or its tensor map."""
+        if is_map(self.type):
+            return f"{self.name}.map"
         return f"{self.name}.ptr" if is_descriptor(self.type) else self.name
 
 
@@ -79,7 +84,7 @@ def compile_job(
         constants=tuple((item.name, item.constant) for item in bound if item.type == "constexpr" and not item.function),
         functions=tuple((item.name, item.function) for item in bound if item.function),
         divisible_by_16=tuple(name for item in hints for name in _divisible(item)),
-        pointer_range_32=tuple(item.pointer for item in hints if item.ranged),
+        pointer_range_32=tuple(item.pointer for item in hints if item.ranged and not is_map(item.type)),
         options=variant.options,
         arch=arch,
         line_info=line_info,
@@ -91,14 +96,15 @@ def _divisible(item: Bound) -> Iterator[str]:
     if not is_descriptor(item.type):
         yield from [item.name] * item.divisible
         return
-    for field in descriptor_fields(item.name, item.type):
+    for field in () if is_map(item.type) else descriptor_fields(item.name, item.type):
         is_aligned = field.kind in ("ptr", "stride") and item.divisible and not field.is_one
         if is_aligned or (field.kind == "shape" and field.dim in item.whole):
             yield field.name
 
 
 def kernarg_values(bound: tuple[Bound, ...]) -> Iterator[tuple[str, str, str]]:
-    """(parameter, type, expression) of every parameter that is in the kernarg segment; `*dtype` for a pointer."""
+    """(parameter, type, expression) of every parameter that is in the kernarg segment; `*dtype` for a pointer. Of a
+    pointer and of a tensor map the expression is a tensor's name."""
     for item in bound:
         if is_descriptor(item.type):
             for field in descriptor_fields(item.name, item.type):
@@ -107,13 +113,23 @@ def kernarg_values(bound: tuple[Bound, ...]) -> Iterator[tuple[str, str, str]]:
             yield item.name, f"*{item.dtype}" if item.dtype else item.type, item.value
 
 
+def tensor_maps(bound: tuple[Bound, ...]) -> dict[str, TensorMap]:
+    """Kernarg → the tensor map that it is, of those that are one."""
+    found = {}
+    for item in bound:
+        if is_map(item.type):
+            layout, box = map_box(item.type)
+            found[item.pointer] = TensorMap(item.dtype, item.dims, box, layout.swizzle, item.pads_with_nan)
+    return found
+
+
 def _part(item: Bound, field: DescriptorField) -> str:
     """The expression of one of the arguments that a descriptor is passed as; its last dim is packed."""
     match field.kind:
         case "shape":
             return item.shape[field.dim]
         case "stride":
-            return "1" if field.is_one else f"stride({item.value}, {field.dim})"
+            return "1" if field.is_one else f"stride({item.value}, {item.dims[field.dim]})"
         case "nan":
             return str(item.pads_with_nan)
         case "tf32":

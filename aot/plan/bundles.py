@@ -200,7 +200,7 @@ def _read_kernel(manifest: Manifest, op: records.Op, index: int, target: Target,
         value: _inspected(manifest, op.name, index, inspect, value, "bind", name)
         for name, value in bound_functions(launch).items()
     }
-    binder = Binder(manifest, op, index, kernel.parameters, target.arch)
+    binder = Binder(manifest, op, index, kernel.parameters, target.arch, kernel.is_gluon)
     binder.check()
     digests = {path: function.digest for path, function in functions.items()}
     sources = dict(source for item in (kernel, *functions.values()) for source in item.sources)

@@ -1,23 +1,121 @@
-"""What tensors there may be descriptors of, made by the host for a kernel."""
+"""Parameters that are bound to tensors as descriptors, which the host makes: what each is in a variant.
+
+A kernel of Gluon gets a tensor map, which has a layout and which only aligned tensors have; one of Triton pointers.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aot.compile.descriptors import MapLayout, descriptor_type, parse_layout, widest_layout
+from aot.manifest.schema import BindSpec
 from aot_runtime.contract import records
+from aot_runtime.contract.arch import ARCHITECTURES
+from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.expressions import query_name
+from aot_runtime.contract.names import stride_position
+from aot_runtime.contract.tensor_maps import map_fault
+from aot_runtime.errors import ExpressionError
+
+from .bound import TRITON_DTYPES, Bound
+from .launch_scope import LaunchScope
+from .variants import VariantSpec
 
 
-def descriptor_fault(tensor: records.Tensor, block: Sequence[Any], known: Mapping[str, Any]) -> str:
+def descriptor(
+    scope: LaunchScope, name: str, given: BindSpec, variant: VariantSpec, known: Mapping[str, Any], arch: str,
+    is_gluon: bool,
+) -> Bound:  # fmt: skip
+    """A parameter of that name, bound to a tensor with a `block`. Raises `ManifestError`."""
+    text = str(given.value)
+    if text not in scope.tensors:
+        raise scope.error(scope.place(name), f"parameter '{name}': '{text}' has a `block`, but is no tensor")
+    tensor, op = scope.tensors[text], scope.op
+    block = [scope.built(str(extent), name, known) for extent in given.block]
+    try:
+        dims = _dims(tensor, given)
+        fault = _descriptor_fault(tensor, block, dims, known)
+    except ExpressionError as error:
+        fault = str(error)
+    if fault:
+        raise scope.error(scope.place(name), f"parameter '{name}': {fault}")
+    if known.get(query_name("given", text)) is False:
+        return Bound(name, "constexpr", constant=None)
+    dtype = str(known.get(tensor.dtype, tensor.dtype))
+    shape = tuple(tensor.shape[dim].extent for dim in dims)
+    layout = None
+    if is_gluon:
+        layout = _map_layout(scope, name, given, block, dtype, variant, known)
+        made = records.TensorMap(dtype, dims, layout.box(block), layout.swizzle, given.padding == "nan")
+        if fault := _place_fault(arch, variant) or map_fault(made, tensor, op):
+            raise scope.error(scope.place(name), f"parameter '{name}', a tensor map of '{text}': {fault}")
+    elif given.layout is not None:
+        raise scope.error(
+            scope.place(name), f"parameter '{name}': a kernel of Triton knows no layout of what it gets pointers for"
+        )
+    return Bound(
+        name, descriptor_type(TRITON_DTYPES[dtype], block, layout), value=text, dtype=dtype,
+        divisible=tensor.align, ranged=not tensor.large, shape=shape, pads_with_nan=given.padding == "nan",
+        whole=tuple(i for i, extent in enumerate(shape) if extent in op.divisible), dims=dims,
+    )  # fmt: skip
+
+
+def _dims(tensor: records.Tensor, given: BindSpec) -> tuple[int, ...]:
+    """The tensor's dims in the order of the descriptor's. Raises `ExpressionError` for one that the tensor lacks."""
+    if given.dims is None:
+        return tuple(range(len(tensor.shape)))
+    return tuple(stride_position(tensor, dim) for dim in given.dims)
+
+
+def _descriptor_fault(
+    tensor: records.Tensor, block: Sequence[Any], dims: Sequence[int], known: Mapping[str, Any]
+) -> str:
     """Why there is no descriptor of a tensor with blocks of these extents; empty if there is."""
     rank = len(tensor.shape)
     if len(block) != rank:
         return f"its block has {len(block)} extents, but '{tensor.name}' has {rank} dims"
+    if sorted(dims) != list(range(rank)):
+        return f"its dims are not those of '{tensor.name}', each once"
     if wrong := [extent for extent in block if type(extent) is not int or extent < 1 or extent & (extent - 1)]:
         return f"a block has extents that are powers of two, not {wrong[0]!r}"
-    if tensor.contiguous[-1:] != (rank - 1,) or any(dim.broadcast for dim in tensor.shape):
+    last = dims[-1]
+    innermost = known.get(query_name("innermost", tensor.name, str(last)), tensor.contiguous[-1:] == (last,))
+    if not innermost or any(dim.broadcast for dim in tensor.shape):
         return f"'{tensor.name}' needs a last dim that is contiguous, and no dim that is broadcast, for a descriptor"
     if (tensor.optional or tensor.when) and query_name("given", tensor.name) not in known:
         return f"'{tensor.name}' is nullable, and there is no descriptor of nothing"
+    return ""
+
+
+def _map_layout(
+    scope: LaunchScope, name: str, given: BindSpec, block: Sequence[int], dtype: str, variant: VariantSpec,
+    known: Mapping[str, Any],
+) -> MapLayout:  # fmt: skip
+    """The layout that the manifest gives a tensor map, else the one with the widest pattern."""
+    bits = 8 * DTYPES[dtype]
+    if given.layout is None:
+        return widest_layout(block, bits)
+    try:
+        layout = parse_layout(scope.layout(given.layout, name, known, dict(variant.options)).text)
+    except ValueError as error:
+        raise scope.error(scope.place(name), f"parameter '{name}': {error}") from None
+    if (layout.bits, layout.rank) != (bits, len(block)):
+        raise scope.error(
+            scope.place(name),
+            f"parameter '{name}': its layout is of {layout.bits} bits and rank {layout.rank}, but its blocks of {bits} "
+            f"and {len(block)}",
+        )
+    return layout
+
+
+def _place_fault(arch: str, variant: VariantSpec) -> str:
+    """Why a variant takes no tensor maps at all."""
+    if ARCHITECTURES[arch].descriptor_align == 1:
+        return f"{arch} has none; a launch that needs them has `when: has_wgmma`, say"
+    if not variant.aligned:
+        return (
+            "only the aligned specialisation is kept to what a map needs: write `specialisations: [aligned]`, or "
+            "`when: aligned` of the launch, and have another launch for the rest"
+        )
     return ""

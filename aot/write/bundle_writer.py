@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 
 from aot.compile.jobs import CompiledKernel
-from aot.compile.kernargs import kernarg_bytes, kernarg_layout
-from aot.plan.bound import kernarg_values
+from aot.compile.kernargs import KernargField, kernarg_bytes, kernarg_layout
+from aot.plan.bound import kernarg_values, tensor_maps
 from aot.plan.bundles import PlannedBundle, PlannedVariant
 from aot_runtime.bundle.reading import bundle_id
 from aot_runtime.call.stub import stub_text
 from aot_runtime.contract import records
+from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.index_file import FORMAT_VERSION, OLDEST_FORMAT, encode_index
 from aot_runtime.contract.occupancy import occupancy
 
@@ -80,7 +81,7 @@ def make_variant(
         code=code,
         symbol=kernel.symbol,
         kernargs=make_kernargs(planned),
-        kernarg_bytes=kernarg_bytes(kernarg_layout(planned.job.signature)),
+        kernarg_bytes=kernarg_bytes(_layout(planned)),
         lds_bytes=kernel.lds_bytes,
         num_warps=kernel.num_warps,
         warp_size=kernel.warp_size,
@@ -107,10 +108,15 @@ def make_kernargs(planned: PlannedVariant) -> tuple[records.Kernarg, ...]:
     """The index's record of what a variant's kernarg segment holds; it is there before the variant is compiled."""
     values = {name: (type_name, value) for name, type_name, value in kernarg_values(planned.bound)}
     values |= dict.fromkeys((records.GLOBAL_SCRATCH, records.PROFILE_SCRATCH), ("*int8", ""))
+    maps = tensor_maps(planned.bound)
     return tuple(
-        records.Kernarg(field.name, values[field.name][0], field.offset, field.size, values[field.name][1])
-        for field in kernarg_layout(planned.job.signature)
+        records.Kernarg(name, values[name][0], offset, size, values[name][1], maps.get(name))
+        for name, _, offset, size in _layout(planned)
     )
+
+
+def _layout(planned: PlannedVariant) -> tuple[KernargField, ...]:
+    return kernarg_layout(planned.job.signature, ARCHITECTURES[planned.job.arch].kernarg_start)
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, records.Value]:

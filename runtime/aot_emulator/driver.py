@@ -26,6 +26,7 @@ from aot_emulator.state.device_memory import Memory
 from aot_emulator.statuses import call_error
 from aot_emulator.terminal import TerminalProgress
 from aot_emulator.watched_launch import run_launch
+from aot_runtime.contract.records import TensorMap
 from aot_runtime.device.drivers.base import DeviceProperties
 from aot_runtime.errors import BundleError, DeviceError, DeviceMemoryError, MemoryAccessError
 
@@ -244,6 +245,11 @@ class EmulatorDriver:
         total = self._check_lds("ModuleLaunchKernel", device, kernel, lds_bytes)
         kernel.kernarg_segment(kernargs, grid, block, total)  # the size is checked
         return PreparedEmulation(self, device, kernel, grid, block, total, bytearray(kernargs))
+
+    def tensor_map(
+        self, device: int, tensor_map: TensorMap, shape: tuple[int, ...], strides: tuple[int, ...], address: int
+    ) -> bytes:
+        raise DeviceError("the emulator has no tensor maps: those are NVIDIA's, from sm_90 on")
 
     def launch(self, device: int, launch: Launch) -> None:
         """Run a launch now. Raises `EmulationError`."""

@@ -22,7 +22,8 @@ from .tables import DTYPE_POSITIONS, KEY_EXTRAS, OpTables
 
 _BEFORE = ("values.h", "tables.h")
 _AFTER = (
-    "checking.h", "arguments.h", "choosing.h", "overlap.h", "files.h", "driver_{backend}.h", "loading.h", "calls.h",
+    "checking.h", "arguments.h", "choosing.h", "overlap.h", "files.h", "driver_{backend}.h", "loading.h", "maps.h",
+    "calls.h",
 )  # fmt: skip
 _SYSTEM = ("dlfcn", "errno", "inttypes", "math", "pthread", "stdarg", "stdio", "stdlib", "string")
 
@@ -85,6 +86,7 @@ def _limits(index: records.Index, tables: list[OpTables], chains: int, slots: in
         "VARIANTS": len(used),
         "CODE_OBJECTS": len(index.blobs),
         "MAX_CHAINS": chains,
+        "MAPS": int(any(arg.map for variant in used for arg in variant.kernargs)),
         "MAX_KEY": key_bytes,
         "MAX_SLOTS": slots,
         "MAX_TENSORS": max((len(table.op.tensors) for table in tables), default=0),

@@ -77,7 +77,10 @@ def number(value: float) -> str:
 
 
 def c_type(arg: records.Kernarg) -> str:
-    """The C type of a kernarg. Pointers, booleans and half-precision numbers are unsigned integers of their size."""
+    """The C type of a kernarg. Pointers, booleans and half-precision numbers are unsigned integers of their size; a
+    tensor map is an array of words."""
+    if arg.map is not None:
+        return "uint64_t"
     if arg.type in ("fp32", "fp64"):
         return "float" if arg.type == "fp32" else "double"
     signed = arg.type in ("i8", "i16", "i32", "i64")

@@ -8,7 +8,8 @@ from functools import cached_property
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
 from aot_runtime.contract.names import axis_names, config_names
-from aot_runtime.contract.records import GLOBAL_SCRATCH, POINTER
+from aot_runtime.contract.records import GLOBAL_SCRATCH
+from aot_runtime.contract.tensor_maps import MAP_DTYPES, SWIZZLES, mapped_tensors
 
 from .expressions import Functions
 from .naming import argument_names
@@ -47,6 +48,7 @@ class OpTables:
         self.layouts: dict[tuple[records.Kernarg, ...], int] = {}
         for _, variant, _ in variants:
             self.layouts.setdefault(variant.kernargs, len(self.layouts))
+        self.mapped = mapped_tensors(variant for _, variant, _ in variants)
         self.variants = sorted((self._key(variant), name, variant, code) for name, variant, code in variants)
         self.lines: list[str] = []
 
@@ -112,7 +114,8 @@ class OpTables:
             variable = self.variables.get(tensor.dtype, -1)
             like = first[tensor.dtype] if variable >= 0 and tensor.role == "output" else -1
             in_place = sum(1 << self.positions[name] for name in tensor.in_place)
-            flags = ", ".join(map(_bool, (tensor.optional, tensor.align, tensor.large, tensor.zero)))
+            given = (tensor.optional, tensor.align, tensor.large, tensor.zero, tensor.name in self.mapped)
+            flags = ", ".join(map(_bool, given))
             rows.append(
                 f"{{{string(tensor.name)}, {string(shape_text(tensor))}, {string(', '.join(allowed))}, {bits}u, "
                 f"{variable}, {like}, {_ROLES[tensor.role]}, {flags}, {len(tensor.shape)}, "
@@ -222,14 +225,16 @@ class OpTables:
     def _layouts(self) -> list[str]:
         rows = []
         for kernargs, i in self.layouts.items():
-            rows.append(
-                f"{{{self._array('aot_kernarg', f'kernargs{i}', map(self._kernarg, kernargs))}, {len(kernargs)}}}"
-            )
+            args = [self._kernarg(arg, f"map{i}_{n}") for n, arg in enumerate(kernargs)]
+            rows.append(f"{{{self._array('aot_kernarg', f'kernargs{i}', args)}, {len(kernargs)}}}")
         return rows
 
-    def _kernarg(self, arg: records.Kernarg) -> str:
-        source, index, kind, value = "AOT_OF_VALUE", 0, "AOT_U64", "NULL"
-        if not arg.type.startswith(POINTER):
+    def _kernarg(self, arg: records.Kernarg, map_name: str) -> str:
+        source, index, kind, value, tensor_map = "AOT_OF_VALUE", 0, "AOT_U64", "NULL", "NULL"
+        if arg.map is not None:
+            source, index = "AOT_OF_MAP", self.positions[arg.value]
+            tensor_map = self._array("aot_map", map_name, [_map(arg.map)])
+        elif arg.is_expression:
             kind, value = f"AOT_{arg.type.upper()}", self._function(arg.value)
         elif arg.value in self.positions:
             source, index = "AOT_OF_TENSOR", self.positions[arg.value]
@@ -237,7 +242,8 @@ class OpTables:
             source, index = "AOT_OF_WORKSPACE", self.spaces[arg.value]
         else:
             source = "AOT_OF_GLOBAL" if arg.name == GLOBAL_SCRATCH else "AOT_OF_PROFILE"
-        return f"{{{string(arg.name)}, {string(arg.value)}, {source}, {kind}, {index}, {value}, {arg.offset}u}}"
+        texts = f"{string(arg.name)}, {string(arg.value)}"
+        return f"{{{texts}, {source}, {kind}, {index}, {value}, {tensor_map}, {arg.offset}u}}"
 
     def _key(self, variant: records.Variant) -> tuple[int, ...]:
         points = [values.index(variant.axis_values[name]) for name, values in self._point_values.items()]
@@ -266,6 +272,12 @@ class OpTables:
         }
         listed = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in there.items())
         return listed + "".join(f"\n  left out: {item.when}: {item.reason}" for item in self.op.denied)
+
+
+def _map(tensor_map: records.TensorMap) -> str:
+    swizzle, fill = SWIZZLES.index(tensor_map.swizzle), int(tensor_map.nan)
+    dims, box = (", ".join(map(str, row)) for row in (tensor_map.dims, tensor_map.box))
+    return f"{{{MAP_DTYPES[tensor_map.dtype]}, {len(tensor_map.box)}, {swizzle}, {fill}, {{{dims}}}, {{{box}}}}}"
 
 
 def _bool(value: bool) -> str:

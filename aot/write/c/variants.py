@@ -70,7 +70,7 @@ _APIS = {
 
 @dataclass(frozen=True)
 class _Member:
-    """A member of a kernarg struct; `count` bytes of padding, or a field (`count` 0)."""
+    """A member of a kernarg struct: `count` bytes of padding or words of a tensor map, or one field (`count` 0)."""
 
     declared_type: str
     name: str
@@ -171,7 +171,8 @@ def _members(variant: records.Variant) -> Iterator[_Member]:
     end = 0
     for arg, name in zip(variant.kernargs, names, strict=True):
         yield from _padding(end, arg.offset, names)
-        yield _Member(c_type(arg), name, arg.offset, _meaning(arg))
+        count = arg.size // 8 if arg.map is not None else 0
+        yield _Member(c_type(arg), name, arg.offset, _meaning(arg), count)
         end = arg.offset + arg.size
     yield from _padding(end, variant.kernarg_bytes, names)
 
@@ -185,7 +186,13 @@ def _padding(start: int, end: int, taken: Iterable[str]) -> Iterator[_Member]:
 
 
 def _meaning(arg: records.Kernarg) -> str:
-    if not arg.type.startswith("*"):
+    if arg.map is not None:
+        of_dims = f"its dims {', '.join(map(str, arg.map.dims))}" if len(arg.map.dims) > 1 else "it"
+        return (
+            f"the CUtensorMap of {arg.value}, of {of_dims} from the outermost on: boxes of {list(arg.map.box)}, "
+            f"swizzled by {arg.map.swizzle} bytes, {'NaN' if arg.map.nan else 'zeros'} past its ends"
+        )
+    if arg.is_expression:
         bits = {"fp16": "the bits, as a float16, of ", "bf16": "the bits, as a bfloat16, of "}.get(arg.type, "")
         return f"{bits}{arg.value}"
     return f"address of {arg.value}" if arg.value else "address of scratch memory; 0 if the kernel needs none"

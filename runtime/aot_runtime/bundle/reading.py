@@ -17,13 +17,17 @@ from aot_runtime.contract.records import (
     POINTER,
     PROFILE_SCRATCH,
     SELFTEST_FOLDER,
+    TENSOR_MAP,
+    TENSOR_MAP_BYTES,
     Blob,
     Case,
     Index,
     Kernarg,
     Op,
+    Target,
     Variant,
 )
+from aot_runtime.contract.tensor_maps import map_fault
 from aot_runtime.contract.validate import structure_faults
 from aot_runtime.contract.versions import is_version
 from aot_runtime.errors import ArchMismatchError, BundleError
@@ -112,7 +116,7 @@ def _check_references(index: Index) -> None:
             raise BundleError(f"op {contract.name!r}: {fault}")
     axes = {op.name: frozenset(axis_names(op)) for op in index.ops}
     pointees = {op.name: {t.name for t in op.tensors} | {space.name for space in op.workspace} for op in index.ops}
-    sound: set[tuple[str, int]] = set()
+    sound: set[tuple[str, int, bool]] = set()
     for variant in index.variants:
         op = ops[variant.op]
         if not 0 <= variant.launch < len(op.launches):
@@ -120,9 +124,10 @@ def _check_references(index: Index) -> None:
         configs = op.launches[variant.launch].configs
         if variant.axis_values.keys() != axes[op.name] or not 0 <= variant.config < len(configs):
             raise BundleError(f"a variant of op {variant.op!r} is not on the op's axes")
-        layout = (op.name, id(variant.kernargs))  # which variants share
+        layout = (op.name, id(variant.kernargs), variant.aligned)  # which variants share
         if layout not in sound:
             _check_layout(variant, pointees[op.name])
+            _check_maps(variant, op, target)
             sound.add(layout)
         _check_variant(variant)
     for case in index.selftest:
@@ -157,15 +162,33 @@ def _check_variant(variant: Variant) -> None:
 
 
 def _check_kernarg(variant: Variant, arg: Kernarg, pointees: set[str]) -> None:
-    """A scalar's value is an expression, checked with the op's; a pointer's is a name, and nothing else."""
+    """A scalar's value is an expression, checked with the op's; a pointer's is a name, and nothing else. What is a
+    tensor map `_check_maps` checks."""
+    if (arg.type, arg.size) == (TENSOR_MAP, TENSOR_MAP_BYTES) and arg.map is not None:
+        return
     is_pointer = arg.type.startswith(POINTER)
     kind = SCALAR_TYPES.get(arg.type)
-    if arg.size != (8 if is_pointer else kind.size if kind else None):
+    if arg.size != (8 if is_pointer else kind.size if kind else None) or arg.map is not None:
         raise BundleError(f"kernarg {arg.name!r} of {variant.symbol!r} is {arg.type!r} of {arg.size} bytes")
     if is_pointer and arg.value not in pointees and (arg.value or arg.name not in (GLOBAL_SCRATCH, PROFILE_SCRATCH)):
         raise BundleError(
             f"kernarg {arg.name!r} of {variant.symbol!r} points at {arg.value!r}: the op has no such tensor"
         )
+
+
+def _check_maps(variant: Variant, op: Op, target: Target) -> None:
+    """Each tensor map is one of a tensor that there is, and of what the target's hardware has maps."""
+    tensors = {tensor.name: tensor for tensor in op.tensors}
+    for arg in variant.kernargs:
+        if arg.map is None:
+            continue
+        if arg.value not in tensors or target.backend != "cuda" or not variant.aligned:
+            form = "aligned" if variant.aligned else "general"
+            fault = f"it is of {arg.value!r}, in a variant for {target.arch} that is {form}"
+        else:
+            fault = map_fault(arg.map, tensors[arg.value], op)
+        if fault:
+            raise BundleError(f"kernarg {arg.name!r} of {variant.symbol!r} is no tensor map: {fault}")
 
 
 def _check_case(ops: dict[str, Op], case: Case) -> None:

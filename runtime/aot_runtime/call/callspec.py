@@ -12,7 +12,7 @@ from aot_runtime.contract.arch import device_names, usual_cus
 from aot_runtime.contract.dtypes import DTYPES, FLOAT_TYPES
 from aot_runtime.contract.layout import Layout, Shape, make_layout, packed_strides, packing_order
 from aot_runtime.contract.names import Scope
-from aot_runtime.contract.records import POINTER, Index, Op, Scalar, Tensor, Value
+from aot_runtime.contract.records import Index, Op, Scalar, Tensor, Value
 from aot_runtime.errors import ArgumentError, ExpressionError
 from aot_runtime.texts import shown
 
@@ -106,7 +106,7 @@ def _device(index: Index) -> tuple[str, int]:
 def _read_names(index: Index, op: Op) -> set[str]:
     texts = {text for _, text, _ in Scope.of(op).expressions(op)}
     variants = (variant for variant in index.variants if variant.op == op.name)
-    texts |= {arg.value for variant in variants for arg in variant.kernargs if not arg.type.startswith(POINTER)}
+    texts |= {arg.value for variant in variants for arg in variant.kernargs if arg.is_expression}
     return {name for text in texts for name in expressions.parse(text).names}
 
 

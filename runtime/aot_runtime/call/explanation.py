@@ -125,7 +125,7 @@ def _launch_data(op: Op, taken: LaunchDecision, blobs: Mapping[str, Blob]) -> di
         "grid": taken.grid,
         "block_threads": variant.num_warps * variant.warp_size,
         "lds_bytes": variant.lds_bytes,
-        "kernargs": {arg.name: taken.values[arg.value] for arg in variant.kernargs if not arg.type.startswith(POINTER)},
+        "kernargs": {arg.name: taken.values[arg.value] for arg in variant.kernargs if arg.is_expression},
     }
 
 
@@ -247,6 +247,9 @@ def _kernargs(variant: Variant, taken: LaunchDecision, decision: Decision) -> It
 
 
 def _kernarg_value(arg: Kernarg, variant: Variant, taken: LaunchDecision, decision: Decision) -> str:
+    if arg.map is not None:
+        swizzled = f", swizzled by {arg.map.swizzle} bytes" if arg.map.swizzle else ""
+        return f"map of {arg.value}, in boxes of {list(arg.map.box)}{swizzled}"
     if arg.type.startswith(POINTER):
         there = decision.layouts.keys() | {name for name, *_ in decision.workspaces}
         if arg.value and arg.value not in there:

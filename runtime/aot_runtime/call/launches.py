@@ -1,14 +1,15 @@
 """From a decision to launches: packs kernargs, provides memory, and writes the function that a cached plan runs.
 
 A plan's `run` does the least that a repeated call needs: addresses and free scalars into a prepared kernarg segment,
-then the launch. Everything else was decided when the plan was made.
+then the launch. Everything else was decided when the plan was made. A tensor map depends on the plan and on an address:
+a plan keeps those that it has made.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 from zlib import crc32
 
@@ -17,7 +18,16 @@ import numpy as np
 
 from aot_runtime.contract.dtypes import SCALAR_TYPES, bfloat16_bits, packable
 from aot_runtime.contract.layout import Layout
-from aot_runtime.contract.records import GLOBAL_SCRATCH, POINTER, PROFILE_SCRATCH, Kernarg, Op, Variant
+from aot_runtime.contract.records import (
+    GLOBAL_SCRATCH,
+    POINTER,
+    PROFILE_SCRATCH,
+    TENSOR_MAP_BYTES,
+    Kernarg,
+    Op,
+    Variant,
+)
+from aot_runtime.contract.tensor_maps import mapped
 from aot_runtime.device.device import Device
 from aot_runtime.device.memory import Allocation
 from aot_runtime.errors import ArgumentError
@@ -25,6 +35,9 @@ from aot_runtime.errors import ArgumentError
 from .decision import Decision
 from .generated import define
 from .overlap import overlap_lines
+
+MAX_MAPS = 256
+"""Addresses of a tensor whose maps a plan keeps."""
 
 LoadFunction = Callable[[Variant], int]
 """Gives the driver's handle of a variant's kernel, loading its code object on first use."""
@@ -125,8 +138,9 @@ def _launch(
     variant = launch.variant
     free = frozenset(shape.scalars) & given
     lines, scratch = _scratch(variant, number, launch.grid, namespace)
+    maps = _maps(variant, number, decision, device, namespace)
     addresses = {name: f"{name}.ptr" for name in decision.layouts} | {space.name: space.name for space in op.workspace}
-    fields = [field for arg in variant.kernargs for field in _field(arg, free, addresses, scratch)]
+    fields = [field for arg in variant.kernargs for field in _field(arg, free, addresses, scratch | maps)]
     image = kernarg_image(op, variant, launch.values, free)
     function = load(variant)
     block = variant.num_warps * variant.warp_size
@@ -160,12 +174,30 @@ def _scratch(
     return lines, names
 
 
-def _field(arg: Kernarg, free: frozenset[str], addresses: dict[str, str], scratch: dict[str, str]) -> Iterable[Field]:
-    if arg.type[0] == POINTER:
+def _maps(
+    variant: Variant, number: int, decision: Decision, device: Device, namespace: dict[str, Any]
+) -> dict[str, str]:
+    """Kernarg name → the expression of its tensor map, which is made once for each address."""
+    found: dict[str, str] = {}
+    for arg in variant.kernargs:
+        if arg.map is not None:
+            numbers = mapped(arg.map, decision.layouts[arg.value])
+            make = partial(device.driver.tensor_map, device.index, arg.map, numbers.shape, numbers.strides)
+            name = f"_map{number}_{len(found)}"
+            namespace[name] = lru_cache(MAX_MAPS)(make)
+            found[arg.name] = f"{name}({arg.value}.ptr)"
+    return found
+
+
+def _field(arg: Kernarg, free: frozenset[str], addresses: dict[str, str], made: dict[str, str]) -> Iterable[Field]:
+    """made: expressions of scratch memory and tensor maps, by kernarg."""
+    if arg.map is not None:
+        yield Field(arg.offset, f"{TENSOR_MAP_BYTES}s", made[arg.name])
+    elif arg.type[0] == POINTER:
         if arg.value in addresses:  # a tensor that is absent has address 0
             yield Field(arg.offset, "Q", addresses[arg.value])
-        elif arg.name in scratch:
-            yield Field(arg.offset, "Q", scratch[arg.name])
+        elif arg.name in made:
+            yield Field(arg.offset, "Q", made[arg.name])
     elif arg.value in free:
         bits = f"_bfloat16_bits({arg.value})" if arg.type == "bf16" else arg.value
         yield Field(arg.offset, SCALAR_TYPES[arg.type].code, bits)
@@ -186,7 +218,7 @@ def kernarg_image(op: Op, variant: Variant, values: Any, free: frozenset[str]) -
     """The kernarg segment with every value that a plan fixes; addresses and free scalars are left 0."""
     image = bytearray(variant.kernarg_bytes)
     for arg in variant.kernargs:
-        if arg.type[0] == POINTER or arg.value in free:
+        if not arg.is_expression or arg.value in free:
             continue
         value = values[arg.value]
         try:

@@ -16,6 +16,7 @@ from aot_runtime.contract.expressions import nearest, parse
 from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import Index, Op, Variant
+from aot_runtime.contract.tensor_maps import mapped_tensors
 from aot_runtime.contract.validate import expression_faults, kernarg_texts, require_sound
 from aot_runtime.errors import ArgumentError, BundleError, ExpressionError, NoVariantError
 
@@ -48,7 +49,7 @@ class Planner:
         self.op, self.bundle = op, bundle
         self.dtypes = built_dtypes(op, built)
         self.static = _static(op, texts, passed)
-        self._rules = rules = Rules(op, backend)
+        self._rules = rules = Rules(op, backend, mapped_tensors(built))
         self._checking = Checking(op, {query for text in texts | passed for query in parse(text).queries}, rules)
         self._choosing = Choosing(op, built, kernargs, rules)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
 from aot_runtime.contract.layout import ALIGNMENT, Layout, innermost_dim, make_layout, packed_strides, packing_order
 from aot_runtime.contract.records import Axis, Op, Scalar, Tensor, Value, Variant, Workspace
+from aot_runtime.contract.tensor_maps import unmappable
 from aot_runtime.errors import ArgumentError
 from aot_runtime.texts import shown
 
@@ -49,10 +50,14 @@ def pick_value(axis: Axis, wanted: Any) -> Value | None:
 
 
 class Rules:
-    """The checks of one op's calls."""
+    """The checks of one op's calls.
 
-    def __init__(self, op: Op, backend: str):
-        self.op = op
+    Args:
+        mapped: tensors of which aligned variants take maps.
+    """
+
+    def __init__(self, op: Op, backend: str, mapped: Collection[str] = ()):
+        self.op, self.mapped = op, mapped
         self.tensors = {tensor.name: tensor for tensor in op.tensors}
         self.grid_limits = cuda_grid_limits if backend == "cuda" else hip_grid_limits
 
@@ -233,11 +238,13 @@ class Rules:
     def _misaligned(self, tensor: Tensor, layout: Layout) -> Iterable[str]:
         if not tensor.large and (layout.low < 0 or layout.high * layout.itemsize >= RANGE_32):
             yield f"'{tensor.name}' spans {(layout.high - layout.low) * layout.itemsize} bytes or has a negative stride"
+        innermost = self.innermost(tensor.name, layout)
+        if tensor.name in self.mapped:
+            yield from unmappable(tensor.name, layout, innermost)
         if not tensor.align:
             return
         if not layout.aligned:
             yield f"the address of '{tensor.name}' is not a multiple of {ALIGNMENT}"
-        innermost = self.innermost(tensor.name, layout)
         for dim, stride in enumerate(layout.kernel_strides):
             if stride % ALIGNMENT and dim != innermost:
                 yield f"stride {stride} of '{tensor.name}' in dim {dim} is not a multiple of {ALIGNMENT}"

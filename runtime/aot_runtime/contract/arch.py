@@ -114,6 +114,8 @@ class Architecture:
             gfx12's WMMA; CUDA: sm_89 and later), or empty for none.
         descriptor_align: bytes that the address and strides of a tensor descriptor which a kernel makes are multiples
             of (CUDA's driver API, `cuTensorMapEncodeTiled`: sm_90 and later); 1: it becomes pointers.
+        kernarg_start: the address of the kernarg segment among the constants that a kernel reads (attribute
+            `EIATTR_PARAM_CBANK` of cubins); tensor maps are aligned by it.
         product: the one that the emulator passes for; None: it emulates none of this architecture.
     """
 
@@ -130,6 +132,7 @@ class Architecture:
     has_wgmma: bool = False
     fp8: Fp8 = ""
     descriptor_align: int = 1
+    kernarg_start: int = 0
     product: Product | None = None
 
     @property
@@ -246,7 +249,7 @@ _NVIDIA = (
     _ampere("sm_86", "supported", 99, _sm(48, 16, 100, reserved=1024)),
     _ampere("sm_87", "experimental", 163, _sm(48, 16, 164, reserved=1024)),
     _ampere("sm_89", "supported", 99, _sm(48, 24, 100, reserved=1024), "ocp"),
-    replace(_hopper("sm_90", "primary", 227, _sm(64, 32, 228)), has_wgmma=True),
+    replace(_hopper("sm_90", "primary", 227, _sm(64, 32, 228)), kernarg_start=0x210, has_wgmma=True),
     _hopper("sm_100", "supported", 227, _sm(64, 32, 228)),
     _hopper("sm_103", "experimental", 227, _sm(64, 32, 228)),
     _hopper("sm_110", "experimental", 227, _sm(48, 24, 228)),

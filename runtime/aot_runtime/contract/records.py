@@ -32,6 +32,9 @@ GLOBAL_SCRATCH, PROFILE_SCRATCH = ".global_scratch", ".profile_scratch"
 
 POINTER = "*"
 """What the type of a kernarg that is a pointer begins with."""
+TENSOR_MAP, TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT = "tensormap", 128, 64
+"""The type of a kernarg that is a tensor map of CUDA (`CUtensorMap`), which is passed by value; its size, and what its
+address is a multiple of."""
 
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """An integer of an index: what 64 bits hold."""
@@ -210,12 +213,32 @@ class Op(Record, frozen=True):
     reference: str = ""
 
 
+class TensorMap(Record, frozen=True, array_like=True):
+    """How a tensor is cut into boxes that the hardware copies between global and shared memory.
+
+    Attributes:
+        dtype: of the elements.
+        dims: positions of the tensor's dims, outermost first; the last has stride 1.
+        box: extents of a box, in that order.
+        swizzle: bytes of the pattern in which a box lies in shared memory; 0: none.
+        nan: what lies beyond the tensor's ends is loaded as NaN, and else as 0.
+    """
+
+    dtype: str
+    dims: tuple[Int, ...]
+    box: tuple[Int, ...]
+    swizzle: Int = 0
+    nan: bool = False
+
+
 class Kernarg(Record, frozen=True, array_like=True):
     """One field of the kernarg segment.
 
     Attributes:
-        type: a scalar type, or `*` and the pointee's dtype for a pointer.
-        value: for a pointer the tensor's or workspace's name (`` for an unused scratch pointer), else an expression.
+        type: a scalar type, `*` and the pointee's dtype for a pointer, or `tensormap`.
+        value: for a pointer the tensor's or workspace's name (`` for an unused scratch pointer), for a tensor map the
+            tensor's name, else an expression.
+        map: what a tensor map is made of besides the tensor's address, extents and strides.
     """
 
     name: str
@@ -223,6 +246,12 @@ class Kernarg(Record, frozen=True, array_like=True):
     offset: Int
     size: Int
     value: str = ""
+    map: TensorMap | None = None
+
+    @property
+    def is_expression(self) -> bool:
+        """Whether its value is computed, and is not a tensor, a workspace or scratch memory."""
+        return self.map is None and not self.type.startswith(POINTER)
 
 
 class Scratch(Record, frozen=True):

@@ -15,7 +15,7 @@ from aot_runtime.errors import ExpressionError
 from .dtypes import DTYPES, SCALAR_TYPES
 from .expressions import nearest, parse
 from .names import IDENTIFIER, RESERVED, RESERVED_OPS, DimSource, Path, Scope, config_names, named, overlay
-from .records import POINTER, Launch, Op, Tensor, Variant
+from .records import Launch, Op, Tensor, Variant
 
 _BEFORE_OUTPUTS = ("tensors", "scalars", "require", "derived")
 """Parts of a contract whose expressions are evaluated before the outputs are laid out."""
@@ -259,5 +259,5 @@ def kernarg_texts(op: Op, variants: Iterable[Variant]) -> dict[int, list[str]]:
     found: dict[int, dict[str, None]] = {index: {} for index in range(len(op.launches))}
     layouts = {(variant.launch, id(variant.kernargs)): variant.kernargs for variant in variants}  # which variants share
     for (launch, _), kernargs in layouts.items():
-        found[launch].update((arg.value, None) for arg in kernargs if arg.type[0] != POINTER)
+        found[launch].update((arg.value, None) for arg in kernargs if arg.is_expression)
     return {index: sorted(texts) for index, texts in found.items()}

@@ -146,6 +146,21 @@ class Counter:
         return self.value + 7
 
 
+class Work(NamedTuple):
+    steps: gl.tensor
+    width: gl.constexpr = 16
+
+
+@gluon.jit
+def part(x, work):
+    gl.store(x, work.steps + 21)
+
+
+@gluon.jit
+def other_part(x, work):
+    gl.store(x, work.steps + 22)
+
+
 @gluon.constexpr_function
 def elements(bits):
     return TABLE[bits] * Shape.rows
@@ -161,6 +176,7 @@ def kernel(x):
     counter = Counter(3)
     gl.store(helper(x, BARE), elements(16) + counter.next())
     gl.store(helper(x, WRAPPED), 0.0)
+    gl.warp_specialize([(part, (x, Work(1))), (other_part, (x, Work(2)))], [1], [24])
 """
 
 
@@ -175,8 +191,15 @@ def kernel(x):
         ("0, 1024", "0, 512"),
         ("= 5\n", "= 8\n"),
         ("+ 7", "+ 9"),
+        ("+ 21", "+ 23"),
+        ("+ 22", "+ 23"),
+        ("= 16\n", "= 32\n"),
+        ("steps: gl.tensor", "moves: gl.tensor"),
     ],
-    ids=["layout", "constexpr layout", "table", "class", "constexpr function", "helper", "default", "method"],
+    ids=[
+        *("layout", "constexpr layout", "table", "class", "constexpr function", "helper", "default", "method"),
+        *("first partition", "second partition", "default of a tuple", "field of a tuple"),
+    ],
 )
 def test_the_hash_covers_what_a_kernel_reads(tmp_path: Path, old: str, new: str):
     assert HASHED.count(old) == 1

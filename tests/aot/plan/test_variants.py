@@ -48,8 +48,8 @@ def test_every_combination_by_hand(tmp_path: Path):
     assert first.label == "scale[T=float16, BLOCK=16] aligned config 0"
     assert dict(first.constants) == {
         "T": "float16", "BLOCK": 16, "aligned": True, "_elsize__T": 2, "_elsize__x": 2, "_elsize__out": 2,
-        "arch": "gfx942", "fp8": "fnuz", "has_bf16_cvt": False, "has_tf32": True, "lds_bytes": 65536, "num_xcds": 8,
-        "warp_size": 64,
+        "arch": "gfx942", "fp8": "fnuz", "has_bf16_cvt": False, "has_tf32": True, "has_wgmma": False,
+        "lds_bytes": 65536, "num_xcds": 8, "warp_size": 64,
     }  # fmt: skip
 
 

@@ -54,6 +54,7 @@ def test_what_hardware_has():
     nvidia = {name for name in ARCHITECTURES if name.startswith("sm_")}
     assert having("has_bf16_cvt") == nvidia - {"sm_75"} | {"gfx950", "gfx1250"}
     assert having("has_tf32") == nvidia - {"sm_75"} | {"gfx942"}
+    assert having("has_wgmma") == {"sm_90"}
     with_fp8 = {"gfx942", "gfx950", "gfx1200", "gfx1201", "gfx1250"}
     assert having("fp8") == nvidia - {"sm_75", "sm_80", "sm_86", "sm_87"} | with_fp8
     assert {name for name, row in ARCHITECTURES.items() if row.fp8 == "fnuz"} == {"gfx942"}

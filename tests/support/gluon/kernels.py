@@ -111,19 +111,25 @@ def scale_blocks(out, tile, result, filled, drained, blocks, factor, LAYOUT: gl.
 def scale_by_tma(
     x, out, rows, cols, stride_x_rows, stride_out_rows, factor, BLOCK_ROWS: gl.constexpr, BLOCK_COLS: gl.constexpr
 ):
-    """Out of a warp that loads and four that compute; tensor maps are made here, in the program's scratch memory."""
+    """With tensor maps that are made here, in the program's scratch memory."""
     block: gl.constexpr = [BLOCK_ROWS, BLOCK_COLS]
     shared: gl.constexpr = gl.NVMMASharedLayout.get_default_for(block, x.dtype.element_ty)
-    registers: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     x_map = tma.make_tensor_descriptor(x, [rows, cols], [stride_x_rows, 1], block, shared)
     out_map = tma.make_tensor_descriptor(out, [rows, cols], [stride_out_rows, 1], block, shared)
-    tile = gl.allocate_shared_memory(x_map.dtype, block, shared)
-    result = gl.allocate_shared_memory(out_map.dtype, block, shared)
+    scale_by_maps(x_map, out_map, cols, factor)
+
+
+@gluon.jit
+def scale_by_maps(x, out, cols, factor):
+    """Out of a warp that loads and four that compute. x, out: tensor maps of [rows, cols], of one block and layout."""
+    registers: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    tile = gl.allocate_shared_memory(x.dtype, x.block_shape, x.layout)
+    result = gl.allocate_shared_memory(out.dtype, out.block_shape, out.layout)
     filled, drained = mbarrier.allocate_mbarrier(), mbarrier.allocate_mbarrier()
     mbarrier.init(filled, count=1)
     mbarrier.init(drained, count=1)
-    blocks = gl.cdiv(cols, BLOCK_COLS)
+    blocks = gl.cdiv(cols, x.block_shape[1])
     gl.warp_specialize([
-        (scale_blocks, (out_map, tile, result, filled, drained, blocks, factor, registers)),
-        (load_blocks, (x_map, tile, filled, drained, blocks)),
+        (scale_blocks, (out, tile, result, filled, drained, blocks, factor, registers)),
+        (load_blocks, (x, tile, filled, drained, blocks)),
     ], [1], [24])  # fmt: skip

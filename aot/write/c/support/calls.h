@@ -133,7 +133,7 @@ static bool aot_launch_all(aot_opened *b, const aot_plan *p, aot_decision *d, vo
     uint64_t address = 0;
     for (int i = 0; i < d->count; i++)
         if (!aot_load(b, op, d->launches[i].variant, &functions[i], status)) return false;
-    if (!aot_zero_outputs(p, stream, status)) return false;
+    if (!aot_pack_maps(p, d, status) || !aot_zero_outputs(p, stream, status)) return false;
     if (d->count == 0) return true;
     if (s.bytes > 0 && !aot_allocate(b, s.bytes, stream, &address, status)) return false;
     aot_pack_addresses(op, d, &s, address);

@@ -14,6 +14,20 @@ typedef struct aot_decision {
     aot_text tried; /* why no variant fits */
 } aot_decision;
 
+/* Whether there is a tensor map of an array. */
+static bool aot_has_map(const aot_tensor *tensor, int innermost)
+{
+    if (tensor->address % 16 != 0) return false;
+    for (int dim = 0; dim < tensor->rank; dim++) {
+        int64_t step = 0;
+        if (tensor->shape[dim] < 1 || tensor->shape[dim] > INT32_MAX) return false;
+        if (tensor->shape[dim] == 1 || dim == innermost) continue;
+        if (__builtin_mul_overflow(tensor->strides[dim], aot_itemsize(tensor->dtype), &step)) return false;
+        if (step <= 0 || step % 16 != 0 || step >= (int64_t)1 << 40) return false;
+    }
+    return true;
+}
+
 /* Whether the aligned specialisation may serve the call. */
 static bool aot_may_align(const aot_plan *p)
 {
@@ -22,9 +36,10 @@ static bool aot_may_align(const aot_plan *p)
         const aot_tensor *tensor = p->tensors[i];
         if (tensor == NULL) continue;
         if (!rule->large && (p->low[i] < 0 || p->high[i] * aot_itemsize(tensor->dtype) >= AOT_RANGE_32)) return false;
+        int innermost = aot_innermost(rule, tensor);
+        if (rule->mapped && !aot_has_map(tensor, innermost)) return false;
         if (!rule->align) continue;
         if (tensor->address % AOT_ALIGNMENT != 0) return false;
-        int innermost = aot_innermost(rule, tensor);
         for (int dim = 0; dim < tensor->rank; dim++)
             if (aot_kernel_stride(tensor, dim) % AOT_ALIGNMENT != 0 && dim != innermost) return false;
     }

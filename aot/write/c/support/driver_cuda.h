@@ -4,6 +4,16 @@
  * header of CUDA is needed: these are its types as the binary interface has them. A device is used in its primary
  * context, as the CUDA runtime does. */
 
+#if AOT_MAPS
+#define AOT_MAP_FUNCTIONS(X)                                                                                 \
+    X(cuDriverGetVersion, (int *version))                                                                    \
+    X(cuTensorMapEncodeTiled, (void *map, int type, uint32_t rank, void *address, const uint64_t *shape,     \
+                               const uint64_t *strides, const uint32_t *box, const uint32_t *steps,          \
+                               int interleave, int swizzle, int promotion, int fill))
+#else
+#define AOT_MAP_FUNCTIONS(X)
+#endif
+
 #define AOT_FUNCTIONS(X)                                                                                     \
     X(cuInit, (unsigned flags))                                                                              \
     X(cuDeviceGetCount, (int *count))                                                                        \
@@ -29,7 +39,8 @@
     X(cuMemPoolSetAttribute, (void *pool, int attribute, void *value))                                       \
     X(cuMemAllocFromPoolAsync, (uint64_t *address, size_t bytes, void *pool, void *stream))                  \
     X(cuMemFreeAsync, (uint64_t address, void *stream))                                                      \
-    X(cuMemsetD8Async, (uint64_t address, unsigned char byte, size_t count, void *stream))
+    X(cuMemsetD8Async, (uint64_t address, unsigned char byte, size_t count, void *stream))                   \
+    AOT_MAP_FUNCTIONS(X)
 
 enum { AOT_MULTIPROCESSORS = 16, AOT_MAJOR = 75, AOT_MINOR = 76, AOT_POOLS = 115 }; /* attributes of devices */
 enum { AOT_MAX_SHARED = 8, AOT_CARVEOUT = 9, AOT_ALL_SHARED = 100 };                /* attributes of functions */

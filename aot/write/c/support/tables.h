@@ -14,7 +14,7 @@ typedef struct aot_tensor_rule {
     uint32_t allowed;                  /* dtypes, a bit each */
     int variable, like;                /* its dtype variable, and the first required input of that; -1: none */
     aot_role role;
-    bool optional, align, large, zero;
+    bool optional, align, large, zero, mapped; /* the last: aligned variants take maps of it */
     int rank;
     const aot_extent *extents;
     const signed char *contiguous, *innermost; /* positions, -1 behind the last one */
@@ -117,7 +117,16 @@ typedef struct aot_launch {
     int count;
 } aot_launch;
 
-typedef enum aot_source { AOT_OF_TENSOR, AOT_OF_WORKSPACE, AOT_OF_GLOBAL, AOT_OF_PROFILE, AOT_OF_VALUE } aot_source;
+typedef enum aot_source {
+    AOT_OF_TENSOR, AOT_OF_WORKSPACE, AOT_OF_GLOBAL, AOT_OF_PROFILE, AOT_OF_VALUE, AOT_OF_MAP
+} aot_source;
+
+/* What a tensor map is made of besides the tensor; numbers as CUDA's driver has them. */
+typedef struct aot_map {
+    int type, rank, swizzle, fill;
+    signed char dims[5]; /* of the tensor, outermost first */
+    uint32_t box[5];
+} aot_map;
 
 typedef struct aot_kernarg {
     const char *name, *text;
@@ -125,6 +134,7 @@ typedef struct aot_kernarg {
     aot_type type;
     int index; /* of the tensor or the workspace */
     aot_expression value;
+    const aot_map *map; /* NULL: it is none */
     uint32_t offset;
 } aot_kernarg;
 

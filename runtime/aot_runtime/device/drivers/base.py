@@ -11,6 +11,8 @@ from typing import Protocol
 
 import msgspec
 
+from aot_runtime.contract.records import TensorMap
+
 
 class DeviceProperties(msgspec.Struct, frozen=True):
     """What dispatch and diagnostics need to know of one device."""
@@ -117,6 +119,19 @@ class Driver(Protocol):
 
         `run` sees to it that `device` is current meanwhile wherever more than one device is visible, so that a launch
         goes where its arguments live, whatever is current in the calling thread.
+        """
+
+    def tensor_map(
+        self, device: int, tensor_map: TensorMap, shape: tuple[int, ...], strides: tuple[int, ...], address: int
+    ) -> bytes:
+        """The 128 bytes that a kernel takes as the map of the tensor at `address`.
+
+        Args:
+            shape: extents in elements, outermost first.
+            strides: in bytes, of all dims but the last.
+
+        Raises:
+            DeviceError: the API has no tensor maps.
         """
 
     # Streams, events, graphs.

@@ -6,11 +6,13 @@ import ctypes
 from functools import partial
 from typing import Any, ClassVar
 
+from aot_runtime.contract.records import TensorMap
 from aot_runtime.errors import DeviceError
 
 from .base import DeviceProperties
 from .current import Selector
 from .gpu import KEEP_EVERYTHING, GpuDriver
+from .tensor_maps import encode_tensor_map
 
 _LIBRARY = "libcuda.so.1"
 _INVALID_CONTEXT, _INVALID_HANDLE = 201, 400
@@ -36,11 +38,12 @@ class CudaDriver(GpuDriver):
         binding = _import_binding()
         self.relaxed_capture = binding.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         super().__init__(binding, _open_library())
+        self._version = int(self._call("DriverGetVersion"))
 
     def properties(self, device: int) -> DeviceProperties:
         """What dispatch and diagnostics need to know of one device."""
         attribute = partial(self._attribute, device)
-        version = self._call("DriverGetVersion")
+        version = self._version
         return DeviceProperties(
             name=self._call("DeviceGetName", 256, device).partition(b"\0")[0].decode(),
             arch=f"sm_{attribute('COMPUTE_CAPABILITY_MAJOR')}{attribute('COMPUTE_CAPABILITY_MINOR')}",
@@ -94,6 +97,18 @@ class CudaDriver(GpuDriver):
         threshold = cuda.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
         self._call("MemPoolSetAttribute", pool, threshold, cuda.cuuint64_t(KEEP_EVERYTHING))
         return pool
+
+    def tensor_map(
+        self, device: int, tensor_map: TensorMap, shape: tuple[int, ...], strides: tuple[int, ...], address: int
+    ) -> bytes:
+        """The 128 bytes that a kernel takes as the map of the tensor at `address`; see `Driver.tensor_map`."""
+
+        def check(status: int) -> None:
+            if status:
+                raise self._error("TensorMapEncodeTiled", status)
+
+        with self._current(device):
+            return encode_tensor_map(self._library, self._version, check, tensor_map, shape, strides, address)
 
     def _permit_lds(self, function: int, lds_bytes: int) -> None:
         """A block gets no more than 48 KiB of dynamic shared memory unless its function asks for it beforehand."""

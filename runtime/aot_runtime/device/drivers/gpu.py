@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
+from aot_runtime.contract.records import TensorMap
 from aot_runtime.errors import DeviceError, DeviceMemoryError, DriverCallError
 
 from .api import INVALID_VALUE, GpuApi
@@ -234,6 +235,11 @@ class GpuDriver(GpuApi):
         selector = None if self._is_always_current(device) else self._selector_of(device)
         several = self._count > 1
         return KernelLaunch(self._launch, selector, several, function, grid, block, lds_bytes, kernargs)
+
+    def tensor_map(
+        self, device: int, tensor_map: TensorMap, shape: tuple[int, ...], strides: tuple[int, ...], address: int
+    ) -> bytes:
+        raise DeviceError(f"{self.name} has no tensor maps: those are NVIDIA's, from sm_90 on")
 
     # Streams, events, graphs.
     def create_stream(self, device: int) -> int:
