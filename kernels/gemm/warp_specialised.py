@@ -150,9 +150,9 @@ def matmul_warp_specialised(
     BLOCK_K: gl.constexpr = b.block_shape[1]
     work = Work(gl.cdiv(k, BLOCK_K), gl.cdiv(m, ROWS * GROUPS), gl.cdiv(n, BLOCK_N), BAND)
     ring = Ring(
-        gl.allocate_shared_memory(a.dtype, [STAGES * GROUPS, *a.block_shape], a.layout),
-        gl.allocate_shared_memory(b.dtype, [STAGES, *b.block_shape], b.layout),
-        gl.allocate_shared_memory(e.dtype, [PIECES * GROUPS, *e.block_shape], e.layout),
+        gl.allocate_shared_memory(a.dtype, [STAGES * GROUPS] + a.block_shape, a.layout),
+        gl.allocate_shared_memory(b.dtype, [STAGES] + b.block_shape, b.layout),
+        gl.allocate_shared_memory(e.dtype, [PIECES * GROUPS] + e.block_shape, e.layout),
         mbarrier.allocate_mbarrier(batch=STAGES), mbarrier.allocate_mbarrier(batch=STAGES),
     )  # fmt: skip
     for stage in gl.static_range(STAGES):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -37,5 +38,5 @@ def test_launches_that_may_run_at_once_share_none(scratch_bundle: Path):
     assert [launch.stream for launch in double.launches()] == 2 * [stream.handle for stream in streams]
     assert all(address and address % 128 == 0 for address in found)
     ends = sorted(found[:4])
-    assert all(second - first >= 10 * 256 for first, second in zip(ends, ends[1:], strict=False)), "10 programs each"
+    assert all(second - first >= 10 * 256 for first, second in pairwise(ends)), "10 programs each"
     assert found[4:] == found[:4], "on one stream they run one after the other"
