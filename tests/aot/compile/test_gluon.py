@@ -14,6 +14,8 @@ from click.testing import CliRunner
 from aot.cli import main
 from aot.compile.compiler import compile_job
 from aot.compile.constants import triton_constant
+from aot.compile.descriptors import MapLayout
+from aot.compile.errors import CompileError
 from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import load_kernel, source_hash
 from aot.manifest.loading import load_manifest
@@ -105,6 +107,14 @@ def test_what_warps_and_scratch_a_kernel_for_nvidia_has(tmp_path_factory: pytest
     assert (variant.num_warps, variant.warp_size) == (8, 32)
     assert (variant.global_scratch.bytes, variant.global_scratch.alignment) == (256, 128)
     assert GLOBAL_SCRATCH in [kernarg.name for kernarg in variant.kernargs]
+
+
+@pytest.mark.slow
+def test_a_kernel_that_takes_other_maps_is_refused(monkeypatch: pytest.MonkeyPatch):
+    job = next(job for job in planned("sm_90").jobs.values() if job.function == "scale_by_maps")
+    monkeypatch.setattr("aot.compile.map_checks.map_box", lambda _: (MapLayout(128, 16, 2), (64, 32)))
+    with pytest.raises(CompileError, match=r"the tensor map 'x' has boxes \(64, 64\), not \(64, 32\)"):
+        compile_job(job)
 
 
 def test_options_that_only_triton_reads_change_nothing():

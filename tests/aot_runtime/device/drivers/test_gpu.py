@@ -7,6 +7,7 @@ import struct
 import numpy as np
 import pytest
 
+from aot_runtime.contract.records import TensorMap
 from aot_runtime.device.drivers import open_driver
 from aot_runtime.device.drivers.gpu import GpuDriver
 from aot_runtime.errors import DeviceError, DriverCallError
@@ -62,3 +63,14 @@ def test_dynamic_shared_memory(cuda: GpuDriver):
             assert (from_device(cuda, out, 4 * 128).view(np.uint32) == np.arange(128)[::-1]).all()
     with pytest.raises(DriverCallError, match="cuFuncSetAttribute"):
         loaded(cuda, PTX, "mirror", most + 4)
+
+
+def test_tensor_maps(cuda: GpuDriver):
+    """They say what they were made of; what the driver refuses is an error."""
+    boxes = TensorMap("bfloat16", (0, 1), (64, 64), 128)
+    with allocated(cuda, 1 << 20) as address:
+        made = {cuda.tensor_map(0, boxes, (512, 512), (1024,), at) for at in (address, address + 1024, address)}
+        made.add(cuda.tensor_map(0, boxes, (511, 512), (1024,), address))
+        assert len(made) == 3 and {len(item) for item in made} == {128}
+        with pytest.raises(DriverCallError, match="cuTensorMapEncodeTiled"):
+            cuda.tensor_map(0, boxes, (512, 512), (1028,), address)

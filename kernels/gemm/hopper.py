@@ -137,7 +137,7 @@ def multiply_tiles(e, alpha, ring, work, GROUP: gl.constexpr):
 
 
 @gluon.jit
-def matmul_warp_specialised(
+def matmul_hopper(
     a, b, e, alpha, m, n, k, BAND: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """e = alpha a b, summed in fp32. Grid: (tiles of e, or fewer); a tile is 128 rows by the block of b.
@@ -150,9 +150,9 @@ def matmul_warp_specialised(
     BLOCK_K: gl.constexpr = b.block_shape[1]
     work = Work(gl.cdiv(k, BLOCK_K), gl.cdiv(m, ROWS * GROUPS), gl.cdiv(n, BLOCK_N), BAND)
     ring = Ring(
-        gl.allocate_shared_memory(a.dtype, [STAGES * GROUPS] + a.block_shape, a.layout),
-        gl.allocate_shared_memory(b.dtype, [STAGES] + b.block_shape, b.layout),
-        gl.allocate_shared_memory(e.dtype, [PIECES * GROUPS] + e.block_shape, e.layout),
+        gl.allocate_shared_memory(a.dtype, [STAGES * GROUPS] + a.block_shape, a.layout),  # noqa: RUF005
+        gl.allocate_shared_memory(b.dtype, [STAGES] + b.block_shape, b.layout),  # noqa: RUF005
+        gl.allocate_shared_memory(e.dtype, [PIECES * GROUPS] + e.block_shape, e.layout),  # noqa: RUF005
         mbarrier.allocate_mbarrier(batch=STAGES), mbarrier.allocate_mbarrier(batch=STAGES),
     )  # fmt: skip
     for stage in gl.static_range(STAGES):

@@ -18,13 +18,14 @@ from tests.support.session_builds import build_once
 
 on_gpu = pytest.mark.on("gpu")
 HOW = {"schedule": "warp_specialised"}
-KERNEL = "matmul_warp_specialised"
+KERNEL = "matmul_hopper"
 
 
 @pytest.fixture(scope="session")
 def hopper_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The variants of these products. Read only."""
-    return build_once(tmp_path_factory, "manifests/gemm.yaml", "op=matmul,ROLES=true,T=float16", "sm_90") / "gemm-sm_90"
+    filters = "op=matmul,HOPPER=true,T=float16"
+    return build_once(tmp_path_factory, "manifests/gemm.yaml", filters, "sm_90") / "gemm-sm_90"
 
 
 @pytest.mark.slow
