@@ -34,7 +34,7 @@ def pack_bundle(folder: Path, output: Path, compress: bool = False) -> int:
         raise BundleError(f"{folder} is not packed: {'; '.join(faults)}")
     detached = (name for name in source.names() if name.startswith(f"{INDEX}."))
     files = {name: _content(source, name) for name in (INDEX, *detached, *generated_files(index), *listed_files(index))}
-    return _write(output, parts(compressed(files) if compress else files))
+    return write_aside(output, parts(compressed(files) if compress else files))
 
 
 def put_file(source: Source, name: str, content: bytes) -> None:
@@ -43,9 +43,9 @@ def put_file(source: Source, name: str, content: bytes) -> None:
     Raises `OSError` where it cannot be written, `BundleError` for an archive that was altered or gets too large.
     """
     if isinstance(source, Archive):
-        _write(source.path, parts({**source.stored(), name: content}))
+        write_aside(source.path, parts({**source.stored(), name: content}))
     else:
-        _write(source.path / name, [content])
+        write_aside(source.path / name, [content])
 
 
 def _content(source: Folder, name: str) -> bytes:
@@ -55,8 +55,8 @@ def _content(source: Folder, name: str) -> bytes:
         raise unreadable("", source.path / name, error) from None
 
 
-def _write(output: Path, content: Iterable[bytes]) -> int:
-    """Write a file aside, and put it in its place."""
+def write_aside(output: Path, content: Iterable[bytes]) -> int:
+    """Write a file aside, and put it in its place. Returns its size."""
     descriptor, aside = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}-")
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 it is open already
