@@ -246,8 +246,13 @@ def _check_place(place: Place, end: int) -> None:
 def open_kpack(path: Path) -> Iterator[Kpack]:
     """An archive, open for as long as the context lasts. Raises `BundleError` for what is none."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 a path's own method takes no opener
     except OSError as error:
         raise unreadable("", path, error) from None
-    with os.fdopen(descriptor, "rb") as file:
+    with file:
         yield Kpack(path, file)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A descriptor; of a pipe too, which nobody may write to yet."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
