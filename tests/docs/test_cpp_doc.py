@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aot.write.c.naming import variant_names
 from aot.write.c.support import support_text
 from aot_runtime import open_bundle
 from aot_runtime.bundle.reading import read_index
+from aot_runtime.contract.variant_names import variant_names
 from tests.docs.markdown import blocks, section, table
 from tests.docs.scripts import ROOT
 from tests.support.c_interface.calling import LANGUAGES, WARNINGS

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import FLOAT_TYPES
+from aot_runtime.contract.variant_names import digest, identifier, prefix_of
 
-from .naming import argument_names, enum_name, enumerators, function_names, prefix_of
-from .spelling import comment, digest, identifier, uncommented
+from .naming import argument_names, enum_name, enumerators, function_names
+from .spelling import comment, uncommented
 from .support import support_text
 from .tables import shape_text
 

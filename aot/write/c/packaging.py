@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from aot_runtime.contract import records
-
-from .naming import prefix_of
+from aot_runtime.contract.variant_names import prefix_of
 
 _DRIVERS: Mapping[str, tuple[str, str, str]] = {
     "hip": ("hip", "hip::host", "libamdhip64"),

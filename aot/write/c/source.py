@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from aot_runtime.contract import records
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import SCALAR_TYPES
+from aot_runtime.contract.variant_names import prefix_of, variant_names
 
 from .api import dispatched_ops, signature
 from .expressions import Functions, Texts
-from .naming import function_names, prefix_of, variant_names
+from .naming import function_names
 from .places import Slots
 from .spelling import comment, string
 from .support import support_text

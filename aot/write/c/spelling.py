@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Container
-from typing import Any
 
 from aot_runtime.contract import records
+from aot_runtime.contract.variant_names import identifier
 from aot_runtime.texts import printable
 
 # What a kernel's parameter may be named like, and a member of a struct may not: keywords of C11 and C++17, types that
@@ -26,23 +25,12 @@ _TAKEN = frozenset({
 })  # fmt: skip
 
 
-def identifier(*parts: str) -> str:
-    """The parts as one C identifier; what it cannot have becomes an underscore."""
-    text = re.sub(r"[^A-Za-z0-9]+", "_", "_".join(parts)).strip("_")
-    return text if text[:1].isalpha() else f"n{text}"
-
-
 def member(name: str, others: Container[str] = ()) -> str:
     """A name as that of a struct's member that has `others` already."""
     text = identifier(name)
     while text in _TAKEN or text in others:
         text += "_"
     return text
-
-
-def digest(key: Any, length: int) -> str:
-    """Hex digits of the hash of plain data."""
-    return hashlib.sha256(records.encode_json(key)).hexdigest()[:length]
 
 
 def string(text: str) -> str:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from aot_runtime.contract import records
 from aot_runtime.contract.names import axis_names
+from aot_runtime.contract.variant_names import prefix_of, variant_names
 
-from .naming import member_names, prefix_of, struct_name, variant_names
+from .naming import member_names, struct_name
 from .spelling import c_type, comment, string, uncommented
 
 _COMMON = """\

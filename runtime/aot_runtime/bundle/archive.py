@@ -4,6 +4,9 @@ What entries there are, with their sizes and checksums, decides every other byte
 anew and compares it, and an archive with anything else in it (a comment, a gap, another order, a name twice, a size
 that is not so) is refused. Entries are read where they are, each when it is asked for. They are read and not mapped,
 since bytes that were checked must stay what they are, and a mapped file that becomes shorter ends the process.
+
+A code object may be compressed: then the entry is its name with `.zst`, a frame of zstd. Who reads the archive sees the
+file without that, and no more of its content than asked for.
 """
 
 from __future__ import annotations
@@ -20,8 +23,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from aot_runtime.contract.records import INDEX
+from aot_runtime.contract.records import CODE_FOLDER, INDEX
 from aot_runtime.errors import BundleError
+
+from .zstd import compress, decompress, longest_frame
 
 SUFFIX = ".aotb"
 PAGE = 4096
@@ -30,6 +35,8 @@ MAX_BYTES = 2**32 - 2
 MAX_ENTRIES = 2**16 - 2
 _MAX_NAME = 255
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+_COMPRESSED = ".zst"
+_IS_COMPRESSED = re.compile(rf"{CODE_FOLDER}/[^/]+\{_COMPRESSED}")
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
@@ -99,6 +106,25 @@ def parts(files: Mapping[str, bytes]) -> Iterator[bytes]:
     yield end
 
 
+def compressed(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files with each code object compressed of which the archive has a page less then.
+
+    Raises `BundleError` where the library is missing.
+    """
+    stored = {}
+    for name, content in files.items():
+        short = f"{name}{_COMPRESSED}"
+        frame = compress(content) if _IS_COMPRESSED.fullmatch(short) else content
+        saves = -(-len(frame) // PAGE) < -(-len(content) // PAGE)
+        stored[short if saves else name] = frame if saves else content
+    return stored
+
+
+def _plain(name: str) -> str:
+    """The file that an entry has the content of."""
+    return name.removesuffix(_COMPRESSED) if _IS_COMPRESSED.fullmatch(name) else name
+
+
 def _check_name(name: str) -> None:
     if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
         raise BundleError(f"{name[:_MAX_NAME]!r} is no name of a file in an archive")
@@ -126,7 +152,7 @@ class Archive:
             raise BundleError(f"{path}: {error}") from None
 
     def _read_directory(self, size: int) -> dict[str, tuple[Entry, int]]:
-        """Name → entry and its offset."""
+        """File → its entry, and where that is."""
         end = self._read(max(size - _END.size, 0), _END.size)
         if len(end) < _END.size or size > MAX_BYTES or end[:4] != b"PK\x05\x06":
             raise BundleError("the archive has no end: it is truncated, or something follows it")
@@ -136,12 +162,12 @@ class Archive:
         stored = self._read(start, length + _END.size)
         entries = list(_listed(stored[:length]))
         names = [entry.name for entry in entries]
-        if names != in_order(set(names)):
+        if names != in_order(set(names)) or len({_plain(name) for name in names}) < len(names):
             raise BundleError("the archive's entries are not in order, or one is there twice")
         offsets, expected = directory(entries)
         if stored != expected:
             raise BundleError("the archive is not laid out as `aotbundle pack` does it")
-        return {entry.name: (entry, offset) for entry, offset in zip(entries, offsets, strict=True)}
+        return {_plain(entry.name): (entry, offset) for entry, offset in zip(entries, offsets, strict=True)}
 
     def _read(self, start: int, size: int) -> bytes:
         """What is there of so many bytes."""
@@ -170,13 +196,27 @@ class Archive:
         if name not in self._entries:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         entry, offset = self._entries[name]
+        if entry.name == name:
+            return self._content(entry, offset, limit)
+        frame = self._content(entry, offset, longest_frame(limit + 1))
+        try:
+            return decompress(frame, limit)
+        except BundleError as error:
+            raise BundleError(f"{self.path}: {entry.name}: {error}") from None
+
+    def stored(self) -> dict[str, bytes]:
+        """All entries as they are in the archive."""
+        return {entry.name: self._content(entry, offset, MAX_BYTES) for entry, offset in self._entries.values()}
+
+    def _content(self, entry: Entry, offset: int, limit: int) -> bytes:
         before = header(entry, offset)
         found = self._read(offset, len(before) + min(entry.size, limit + 1))
         content = found[len(before) :]
         if not found.startswith(before):
-            raise BundleError(f"{self.path}: {name} is not where the archive's directory says")
+            raise BundleError(f"{self.path}: {entry.name} is not where the archive's directory says")
         if entry.size <= limit and (len(content), zlib.crc32(content)) != (entry.size, entry.crc):
-            raise BundleError(f"{self.path}: {name} was altered: its checksum is not what the archive's directory says")
+            message = f"{entry.name} was altered: its checksum is not what the archive's directory says"
+            raise BundleError(f"{self.path}: {message}")
         return content
 
     def writable_by_all(self, names: Iterable[str]) -> Iterator[str]:

@@ -11,18 +11,21 @@ from pathlib import Path
 from aot_runtime.contract.records import INDEX
 from aot_runtime.errors import BundleError
 
-from .archive import MAX_BYTES, Archive, parts
+from .archive import MAX_BYTES, Archive, compressed, parts
 from .files import Folder, Source, unreadable
 from .reading import read_index
 from .verification import generated_files, listed_files, verify_bundle
 
 
-def pack_bundle(folder: Path, output: Path) -> int:
+def pack_bundle(folder: Path, output: Path, compress: bool = False) -> int:
     """Write a bundle's files, and what is beside its index and begins with its name, to an archive; other files in the
     folder stay out. An older archive is replaced. Returns the size of the archive.
 
+    Args:
+        compress: compress the code objects that get shorter by a page at least. The index stays as it is.
+
     Raises:
-        BundleError: the bundle has faults, or is an archive already.
+        BundleError: the bundle has faults, or is an archive already; or a library is missing.
         OSError: the archive cannot be written.
     """
     source = Folder(folder)
@@ -31,7 +34,7 @@ def pack_bundle(folder: Path, output: Path) -> int:
         raise BundleError(f"{folder} is not packed: {'; '.join(faults)}")
     detached = (name for name in source.names() if name.startswith(f"{INDEX}."))
     files = {name: _content(source, name) for name in (INDEX, *detached, *generated_files(index), *listed_files(index))}
-    return _write(output, parts(files))
+    return write_aside(output, parts(compressed(files) if compress else files))
 
 
 def put_file(source: Source, name: str, content: bytes) -> None:
@@ -39,11 +42,10 @@ def put_file(source: Source, name: str, content: bytes) -> None:
 
     Raises `OSError` where it cannot be written, `BundleError` for an archive that was altered or gets too large.
     """
-    if isinstance(source, Folder):
-        _write(source.path / name, [content])
+    if isinstance(source, Archive):
+        write_aside(source.path, parts({**source.stored(), name: content}))
     else:
-        files = {other: source.read(other, MAX_BYTES) for other in source.names()}
-        _write(source.path, parts({**files, name: content}))
+        write_aside(source.path / name, [content])
 
 
 def _content(source: Folder, name: str) -> bytes:
@@ -53,8 +55,8 @@ def _content(source: Folder, name: str) -> bytes:
         raise unreadable("", source.path / name, error) from None
 
 
-def _write(output: Path, content: Iterable[bytes]) -> int:
-    """Write a file aside, and put it in its place."""
+def write_aside(output: Path, content: Iterable[bytes]) -> int:
+    """Write a file aside, and put it in its place. Returns its size."""
     descriptor, aside = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}-")
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 it is open already

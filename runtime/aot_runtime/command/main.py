@@ -15,6 +15,7 @@ from .explain import explain
 from .failures import Commands
 from .isa import isa
 from .keygen import keygen
+from .kpack import kpack
 from .ls import ls
 from .pack import pack, unpack
 from .profile import profile
@@ -48,6 +49,6 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
 
 
 for command in (
-    ls, show, isa, verify, sign, keygen, selftest, explain, pack, unpack, stubs, profile, report, bench, doctor,
+    ls, show, isa, verify, sign, keygen, selftest, explain, pack, unpack, kpack, stubs, profile, report, bench, doctor,
 ):  # fmt: skip
     main.add_command(command)

@@ -12,11 +12,12 @@ import pytest
 
 from aot_runtime import BundleError, open_bundle
 from aot_runtime.bundle.files import source_of
-from aot_runtime.bundle.packing import pack_bundle
+from aot_runtime.bundle.packing import pack_bundle, put_file
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.opening import _look_at
 from tests.support.command import aotbundle
+from tests.support.zstd_frames import need_zstd
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,25 @@ def test_opened(small_bundle: Path, archive: Path, tmp_path: Path):
     assert open_bundle(tmp_path, "emulator").path == tmp_path / "small.aotb"
     (tmp_path / "small").symlink_to(small_bundle)
     assert open_bundle(tmp_path, "emulator").path == tmp_path / "small"  # they are the same bundle
+
+
+def test_compressed(small_copy: Path, archive: Path, tmp_path: Path):
+    """The bundle is the same: its id, what verify says, what calls give, and its signature, which may come later."""
+    need_zstd()
+    path = tmp_path / "small.aotb"
+    result = aotbundle("pack", small_copy, "--compress", "-o", path)
+    assert result.exit_code == 0 and path.stat().st_size < archive.stat().st_size, result.output
+    stored = [name for name in zipfile.ZipFile(path).namelist() if name.startswith("code/")]
+    assert stored and all(name.endswith(".hsaco.zst") for name in stored)
+    assert read_index(path) == read_index(archive) and verify_bundle(path) == []
+    put_file(source_of(path), "bundle.json.sig", b"a signature")
+    assert source_of(path).read("bundle.json.sig", 100) == b"a signature"
+    assert [name for name in zipfile.ZipFile(path).namelist() if name.startswith("code/")] == stored
+    opened, x = open_bundle(path, "emulator"), np.ones((4, 8), np.float32)
+    assert (opened.affine(x, scale=2.0) == open_bundle(small_copy, "emulator").affine(x, scale=2.0)).all()
+    assert aotbundle("unpack", path, "-o", tmp_path / "unpacked").exit_code == 0
+    (small_copy / "bundle.json.sig").write_bytes(b"a signature")
+    assert files_of(tmp_path / "unpacked") == files_of(small_copy)
 
 
 def test_damage_is_told(small_bundle: Path, archive: Path, tmp_path: Path):

@@ -10,8 +10,9 @@ import pytest
 
 from aot.write.c.api import header_text, signature
 from aot.write.c.files import c_files
-from aot.write.c.naming import MAX_NAME, enumerators, function_names, variant_names
+from aot.write.c.naming import enumerators, function_names
 from aot_runtime.contract import records
+from aot_runtime.contract.variant_names import MAX_NAME, variant_names
 from tests.support.c_interface.calling import compile_library
 from tests.support.contracts import op, tensor
 from tests.support.sample_index import REDUCE, SWAP, sample_index

@@ -16,12 +16,12 @@ import pytest
 from aot.manifest.loading import load_manifest
 from aot.plan.bundles import plan_bundle
 from aot.targets import parse_arch
-from aot.write.c.naming import variant_names
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.call.decision import Decision, LaunchDecision
 from aot_runtime.call.launches import kernarg_image
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract.records import Blob, Index, Op
+from aot_runtime.contract.variant_names import variant_names
 from aot_runtime.errors import AotError, NoVariantError
 from tests.support.c_interface.calling import ARGUMENT, NO_VARIANT, PlannedInC, tensor
 from tests.support.c_interface.random_calls import RandomCall, RandomCalls, damaged
