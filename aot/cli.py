@@ -34,6 +34,7 @@ Examples:
   aotbuild --arch gfx942 manifests/attention.yaml
   aotbuild --arch mi300x,h100 manifests/rows.yaml -o dist
   aotbuild --arch gfx942 --filter op=softmax,dtype=half manifests/rows.yaml
+  aotbuild --arch gfx942,sm_90 --pack manifests/first.yaml
   aotbuild --arch gfx942 --dry-run manifests/*.yaml
   aotbuild --arch gfx942 --require 'spills == 0' manifests/memory.yaml
   aotbuild init examples/foreign/kernels.py:add_kernel
@@ -180,6 +181,11 @@ def _signer(_: click.Context, __: click.Parameter, path: Path | None) -> Signer 
     callback=_signer,
     help="Sign each bundle with the private key in this file, as `aotbundle sign` does.",
 )
+@click.option(
+    "--pack",
+    is_flag=True,
+    help="Write one file <bundle>.aotb for all targets, as `aotbundle merge` does, instead of folders.",
+)
 @click.option("--dry-run", is_flag=True, help="Print how many variants there are per op; compile nothing.")
 @click.option(
     "--list-archs",
@@ -216,8 +222,8 @@ def _signer(_: click.Context, __: click.Parameter, path: Path | None) -> Signer 
 def main(
     manifests: tuple[Path, ...], targets: tuple[tuple[Target, ...], ...], output: Path, jobs: int | None,
     filters: dict[str, frozenset[str]], calls: tuple[Path, ...], neighbours: bool, requirements: tuple[str, ...],
-    signer: Signer | None, dry_run: bool, timeout: float, cache_dir: Path | None, line_info: bool, verbose: int,
-    quiet: bool,
+    signer: Signer | None, pack: bool, dry_run: bool, timeout: float, cache_dir: Path | None, line_info: bool,
+    verbose: int, quiet: bool,
 ) -> None:  # fmt: skip
     """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU."""
     from aot.compile.cache import CacheError
@@ -244,6 +250,7 @@ def main(
         signer,
         calls,
         neighbours,
+        pack,
     )
     try:
         with _ended_by_sigterm():

@@ -16,6 +16,7 @@ from .failures import Commands
 from .isa import isa
 from .keygen import keygen
 from .ls import ls
+from .merge import merge, split
 from .pack import pack, unpack
 from .profile import profile
 from .report import report
@@ -48,6 +49,7 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
 
 
 for command in (
-    ls, show, isa, verify, sign, keygen, selftest, explain, pack, unpack, stubs, profile, report, bench, doctor,
+    ls, show, isa, verify, sign, keygen, selftest, explain, pack, unpack, merge, split, stubs, profile, report, bench,
+    doctor,
 ):  # fmt: skip
     main.add_command(command)
