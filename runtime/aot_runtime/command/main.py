@@ -10,6 +10,7 @@ import click
 from aot_runtime import __version__
 
 from .bench import bench
+from .diff import diff
 from .doctor import doctor
 from .explain import explain
 from .failures import Commands
@@ -49,7 +50,7 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
 
 
 for command in (
-    ls, show, isa, verify, sign, keygen, selftest, explain, pack, unpack, merge, split, stubs, profile, report, bench,
-    doctor,
+    ls, show, isa, diff, verify, sign, keygen, selftest, explain, pack, unpack, merge, split, stubs, profile, report,
+    bench, doctor,
 ):  # fmt: skip
     main.add_command(command)
