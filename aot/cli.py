@@ -34,6 +34,7 @@ Examples:
   aotbuild --arch gfx942 manifests/attention.yaml
   aotbuild --arch mi300x,h100 manifests/rows.yaml -o dist
   aotbuild --arch gfx942 --filter op=softmax,dtype=half manifests/rows.yaml
+  aotbuild --arch gfx942,sm_90 --pack manifests/first.yaml
   aotbuild --arch gfx942 --dry-run manifests/*.yaml
   aotbuild --arch gfx942 --require 'spills == 0' manifests/memory.yaml
   aotbuild init examples/foreign/kernels.py:add_kernel
@@ -121,6 +122,17 @@ def _signer(_: click.Context, __: click.Parameter, path: Path | None) -> Signer 
         raise click.BadParameter(str(error)) from None
 
 
+def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
+    """That it can be done is known before anything is compiled."""
+    from aot_runtime.bundle.zstd import need_library
+    from aot_runtime.errors import BundleError
+
+    try:
+        return compress and bool(need_library())
+    except BundleError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 @click.command(
     cls=BuildCommand,
     epilog=EPILOG,
@@ -180,6 +192,17 @@ def _signer(_: click.Context, __: click.Parameter, path: Path | None) -> Signer 
     callback=_signer,
     help="Sign each bundle with the private key in this file, as `aotbundle sign` does.",
 )
+@click.option(
+    "--pack",
+    is_flag=True,
+    help="Write one file <bundle>.aotb for all targets, as `aotbundle merge` does, instead of folders.",
+)
+@click.option(
+    "--compress",
+    is_flag=True,
+    callback=_compresses,
+    help="With --pack, compress the code objects, as `aotbundle merge` does. Needs the extra zstd.",
+)
 @click.option("--dry-run", is_flag=True, help="Print how many variants there are per op; compile nothing.")
 @click.option(
     "--list-archs",
@@ -216,8 +239,8 @@ def _signer(_: click.Context, __: click.Parameter, path: Path | None) -> Signer 
 def main(
     manifests: tuple[Path, ...], targets: tuple[tuple[Target, ...], ...], output: Path, jobs: int | None,
     filters: dict[str, frozenset[str]], calls: tuple[Path, ...], neighbours: bool, requirements: tuple[str, ...],
-    signer: Signer | None, dry_run: bool, timeout: float, cache_dir: Path | None, line_info: bool, verbose: int,
-    quiet: bool,
+    signer: Signer | None, pack: bool, compress: bool, dry_run: bool, timeout: float, cache_dir: Path | None,
+    line_info: bool, verbose: int, quiet: bool,
 ) -> None:  # fmt: skip
     """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU."""
     from aot.compile.cache import CacheError
@@ -227,6 +250,8 @@ def main(
 
     if neighbours and not calls:
         raise click.UsageError("--neighbours are those of calls: it goes with --for")
+    if compress and not pack:
+        raise click.UsageError("--compress is for archives: it goes with --pack")
     log_to_stderr(verbose, quiet)
     request = Request(
         manifests,
@@ -244,6 +269,8 @@ def main(
         signer,
         calls,
         neighbours,
+        pack,
+        compress,
     )
     try:
         with _ended_by_sigterm():

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from aot.plan.calls import WantedCalls
 from aot.plan.cases import Recipe
 from aot.plan.filters import Filters, resolve_filters
 from aot.write.bundle_writer import write_bundle
+from aot.write.packing import archive_names, folder_aside, pack_bundles
 from aot.write.requirements import requirement_faults
 from aot.write.roles import check_roles
 from aot.write.vectors import CaseVectors, Computed, VectorCache, case_vectors, compute
@@ -70,6 +71,8 @@ class Request:
     signer: Signer | None = None
     calls: tuple[Path, ...] = ()
     neighbours: bool = False
+    pack: bool = False
+    compress: bool = False
 
 
 def build(request: Request) -> int:
@@ -99,7 +102,7 @@ def make(
     """
     cache = CompileCache(request.cache_dir)
     remove_leftovers(Path(tempfile.gettempdir()))  # a build with nothing to compile makes no pool that does
-    with _locked(request.output, [bundle.folder_name for bundle in bundles]):
+    with _locked(request.output, _outputs(request, bundles)):
         outcome, missing = look_up({key: job for bundle in bundles for key, job in bundle.jobs.items()}, cache)
         LOG.info("cache %s has %d of %d kernels", cache.path, outcome.cached, outcome.cached + len(missing))
         if missing:
@@ -120,9 +123,26 @@ def make(
             return None
         # All of them first: where a reference is at fault, no bundle is written.
         vectors = _vectors(request, bundles)
-        for bundle, selftest in zip(bundles, vectors, strict=True):
-            _write(console, bundle, outcome, selftest, request)
+        with folder_aside(request.output, bundles) if request.pack else nullcontext(request.output) as folder:
+            for bundle, selftest in zip(bundles, vectors, strict=True):
+                _write(console, bundle, outcome, selftest, request, folder)
+            if request.pack:
+                _pack(console, bundles, folder, request)
     return outcome
+
+
+def _outputs(request: Request, bundles: list[PlannedBundle]) -> list[str]:
+    return archive_names(bundles) if request.pack else [bundle.folder_name for bundle in bundles]
+
+
+def _pack(console: Console, bundles: list[PlannedBundle], folder: Path, request: Request) -> None:
+    try:
+        for path, archs in pack_bundles(bundles, folder, request.output, request.compress):
+            console.print(f"{path}: {', '.join(archs)}, {size_text(path.stat().st_size)}")
+    except OSError as error:
+        raise BuildError(f"output folder {request.output} cannot be written: {error.strerror}") from None
+    except BundleError as error:
+        raise BuildError(f"no archive was written: {error}") from None
 
 
 def plan(request: Request) -> list[PlannedBundle]:
@@ -344,10 +364,11 @@ def _print_failures(request: Request, bundles: list[PlannedBundle], outcome: Out
 
 
 def _write(
-    console: Console, bundle: PlannedBundle, outcome: Outcome, vectors: tuple[CaseVectors, ...], request: Request
-) -> None:
+    console: Console, bundle: PlannedBundle, outcome: Outcome, vectors: tuple[CaseVectors, ...], request: Request,
+    folder: Path,
+) -> None:  # fmt: skip
     try:
-        written = write_bundle(bundle, outcome.kernels, vectors, request.output)
+        written = write_bundle(bundle, outcome.kernels, vectors, folder)
         if request.signer:
             request.signer.sign(written.folder)
     except OSError as error:
@@ -355,7 +376,8 @@ def _write(
     except BundleError as error:
         raise BuildError(f"bundle {bundle.folder_name} was not written, as no reader would take it: {error}") from None
     console.print(
-        f"{written.folder}: {len(bundle.variants)} variants, {written.code_objects} code objects, "
+        f"{bundle.folder_name if request.pack else written.folder}: "
+        f"{len(bundle.variants)} variants, {written.code_objects} code objects, "
         f"{size_text(written.size)}{_cases(bundle)}{', signed' if request.signer else ''}"
     )
 

@@ -9,7 +9,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aot_runtime.bundle.files import Place, bundles_in, source_of
+from aot_runtime.bundle.files import Place, Source, bundles_in, open_place, source_of
+from aot_runtime.bundle.multi_archive import MultiArchive
 from aot_runtime.bundle.reading import read_blob
 from aot_runtime.call.documentation import bundle_help, bundle_html, bundle_title
 from aot_runtime.call.op import build_op
@@ -198,9 +199,10 @@ def open_folder(
         folder, index, chosen = _choose(folder, device, getattr(kind, TYPE_NAME, None), read)
         source = source_of(folder)
     else:
-        source = source_of(folder)
+        source, fitting = _source_for(folder, device)
+        folder = source.path
         index = read(source)
-        chosen = _device_of(device, (index.target.arch,), f"bundle {folder} is for {index.target.arch}")
+        chosen = fitting or _device_of(device, (index.target.arch,), f"bundle {folder} is for {index.target.arch}")
     if index.target.arch != chosen.arch:
         raise ArchMismatchError(
             f"bundle {folder} is for {index.target.arch}, but {chosen} ({chosen.properties.name}) is {chosen.arch}"
@@ -211,6 +213,19 @@ def open_folder(
     log("opened %s, id %s, on %s", folder, index.id, chosen)
     record_by_environment()
     return opened(source, index, chosen, check_contents)
+
+
+def _source_for(path: Path, device: Device | str | None) -> tuple[Source, Device | None]:
+    """(the bundle at a path, the device to open it on); None where only the bundle's index tells that. Of a file with
+    bundles for several architectures, the bundle for the device's."""
+    found = open_place(path)
+    if not isinstance(found, MultiArchive):
+        return found, None
+    there = f"{path} has bundles for {', '.join(found.archs)}"
+    chosen = _device_of(device, found.archs, there)
+    if chosen.arch not in found.archs:
+        raise ArchMismatchError(f"{there}, but {chosen} ({chosen.properties.name}) is {chosen.arch}")
+    return found.part(chosen.arch), chosen
 
 
 @cache
@@ -262,6 +277,11 @@ def _choose(
 
 
 def _distinct(found: dict[Path, Index]) -> dict[Path, Index]:
-    """Without the archives of bundles that are there as a folder, too."""
-    folders = {index.id for candidate, index in found.items() if candidate.is_dir()}
-    return {candidate: index for candidate, index in found.items() if candidate.is_dir() or index.id not in folders}
+    """Without the archives of bundles that are there as a folder, or in another archive, too."""
+    kept = {candidate: index for candidate, index in found.items() if candidate.is_dir()}
+    seen = {index.id for index in kept.values()}
+    for candidate, index in found.items():
+        if index.id not in seen:
+            kept[candidate] = index
+            seen.add(index.id)
+    return kept

@@ -27,6 +27,8 @@ _B = TypeVar("_B", bound="OpenBundle")
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _PAGE = 4096
 """Where the index begins in an archive."""
+_PART = re.compile(rb"PK\x01\x02.{42}(\w+)\.aotb", re.DOTALL)
+"""How the directory of an archive names a bundle for one of several architectures."""
 _COMPUTE_CAPABILITY = (75, 76)
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR."""
 
@@ -59,8 +61,8 @@ def open_bundle(
     """Open a bundle on a device.
 
     Args:
-        path: a bundle's folder, or the archive that `aotbundle pack` made of it; or a folder of bundles, of which the
-            one for the device's arch is opened.
+        path: a bundle's folder, or the archive that `aotbundle pack` made of it. Of a folder of bundles, and of the
+            archive for several architectures that `aotbundle merge` made, the one for the device's arch is opened.
         device: a `Device`, or its name (`hip:0`, `cuda:1`); by default the first GPU that the bundle fits, and for the
             name of a driver alone (`hip`) its first device that it fits.
         type: the bundle's class, of a module that `aotbundle stubs` wrote. What is opened is an instance, so that
@@ -78,28 +80,40 @@ def open_bundle(
         ArgumentError: it is another bundle than the type's, or lacks one of its ops.
         DeviceError: there is no such device.
     """
-    needed = _look_at(os.fspath(path)) if device is None else device
-    if isinstance(needed, str):
-        with suppress(RuntimeError):  # no thread can be had: it saves time, and nothing else
-            threading.Thread(target=_start, args=(needed,), name="aot_runtime: driver start").start()
+    needed = _look_at(os.fspath(path)) if device is None else [device]
+    for name in needed:
+        if isinstance(name, str):
+            with suppress(RuntimeError):  # no thread can be had: it saves time, and nothing else
+                threading.Thread(target=_start, args=(name,), name="aot_runtime: driver start").start()
     from aot_runtime.opened import open_folder
 
     return open_folder(path, device, type, check_contents, trust)
 
 
-def _look_at(path: str) -> str | None:
-    """What a bundle is for, by a look at the start of its index: `hip gfx942`, say; None where that does not tell."""
+def _look_at(path: str) -> list[str]:
+    """What a bundle is for, by a look at the start of its index: `hip gfx942`, say; of bundles for several
+    architectures, by a look at the archive's directory: `hip`. Empty where that does not tell."""
     try:
         archive = os.path.isfile(path)  # noqa: PTH113
         descriptor = os.open(path, os.O_RDONLY) if archive else os.open(f"{path}/bundle.json", os.O_RDONLY | _NO_LINK)
         try:
             head = os.read(descriptor, 2 * _PAGE) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+            listed = _directory(descriptor) if archive and not head.startswith(b"bundle.json", 30) else b""
         finally:
             os.close(descriptor)
     except (OSError, ValueError):
-        return None
+        return []
+    if archs := _PART.findall(listed):
+        return sorted({"cuda" if arch.startswith(b"sm_") else "hip" for arch in archs})
     found = re.search(rb'"arch": *"(\w+)",\s*"backend": *"(\w+)"', head)
-    return f"{found[2].decode()} {found[1].decode()}" if found else None
+    return [f"{found[2].decode()} {found[1].decode()}"] if found else []
+
+
+def _directory(descriptor: int) -> bytes:
+    """What an archive's directory has, as far as a look is worth while."""
+    os.lseek(descriptor, -22, os.SEEK_END)
+    os.lseek(descriptor, int.from_bytes(os.read(descriptor, 22)[16:20], "little"), os.SEEK_SET)
+    return os.read(descriptor, 16 * _PAGE)
 
 
 def _start(needed: str) -> None:

@@ -73,6 +73,8 @@ TABLE = (
     Rule(r"^python (ours|raw|triton_jit)\.py ", Action.SKIP, "is started by benchmarks/coldstart.py, which is run"),
     # What ends with the error that there is no GPU, or that torch, which is measured beside, is not there
     Rule("^aotbundle selftest dist/[^ ]+$", Action.REFUSED, "runs the ops", NO_GPU),
+    Rule("^aotbundle diff dist/rows-gfx942 half/", Action.REFUSED, "its status is 1 where bundles differ",
+         r"\d+ variants, now \d+"),
     Rule("^aotbundle bench memory dist/", Action.REFUSED, "measures the device", NO_GPU),
     Rule("^aotbundle doctor( dist/.*)?( --json)?$", Action.REFUSED, "its status is 1 where no GPU is usable", NO_GPU),
     Rule("^python examples/(attention_numpy|llama).py (?!.* emulator$)", Action.REFUSED, "runs ops", NO_GPU),

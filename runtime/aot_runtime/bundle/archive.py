@@ -130,24 +130,59 @@ def _check_name(name: str) -> None:
         raise BundleError(f"{name[:_MAX_NAME]!r} is no name of a file in an archive")
 
 
-class Archive:
-    """An archive that is open, for as long as this object is there. Threads may share it.
-
-    Raises:
-        BundleError: the file is no archive of a bundle.
-        OSError: it cannot be read.
-    """
+class _File:
+    """A regular file that is open, for as long as this object is there. Threads may share it."""
 
     def __init__(self, path: Path):
-        self.path = path
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         weakref.finalize(self, os.close, self._descriptor)
         self._lock = threading.Lock()
-        status = os.fstat(self._descriptor)
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(self.status().st_mode):
             raise OSError(errno.EINVAL, "that is no regular file")
+
+    def status(self) -> os.stat_result:
+        return os.fstat(self._descriptor)
+
+    def read(self, start: int, size: int) -> bytes:
+        """What is there of so many bytes."""
+        read = []
+        while size > 0:
+            part = self._read_some(start, size)
+            if not part:
+                break
+            read.append(part)
+            start, size = start + len(part), size - len(part)
+        return b"".join(read)
+
+    def _read_some(self, start: int, size: int) -> bytes:
+        if hasattr(os, "pread"):
+            return os.pread(self._descriptor, size, start)
+        with self._lock:  # Windows
+            os.lseek(self._descriptor, start, os.SEEK_SET)
+            return os.read(self._descriptor, size)
+
+
+class Archive:
+    """An archive that is open, for as long as this object is there: a file, or an entry of another archive.
+
+    Attributes:
+        path: what it is called in messages.
+        arch: None, see `Source`.
+
+    Raises:
+        BundleError: it is no archive of a bundle.
+        OSError: it cannot be read.
+    """
+
+    def __init__(self, path: Path, inside: tuple[_File, int, int] | None = None):
+        """inside: the file that it is in, where it begins there, and its size; by default the file is all of it."""
+        self.path, self.arch = path, None
+        if inside is None:
+            file = _File(path)
+            inside = file, 0, file.status().st_size
+        self._file, self._start, size = inside
         try:
-            self._entries = self._read_directory(status.st_size)
+            self._entries = self._read_directory(size)
         except BundleError as error:
             raise BundleError(f"{path}: {error}") from None
 
@@ -170,32 +205,18 @@ class Archive:
         return {_plain(entry.name): (entry, offset) for entry, offset in zip(entries, offsets, strict=True)}
 
     def _read(self, start: int, size: int) -> bytes:
-        """What is there of so many bytes."""
-        read = []
-        while size > 0:
-            part = self._read_some(start, size)
-            if not part:
-                break
-            read.append(part)
-            start, size = start + len(part), size - len(part)
-        return b"".join(read)
-
-    def _read_some(self, start: int, size: int) -> bytes:
-        if hasattr(os, "pread"):
-            return os.pread(self._descriptor, size, start)
-        with self._lock:  # Windows
-            os.lseek(self._descriptor, start, os.SEEK_SET)
-            return os.read(self._descriptor, size)
+        return self._file.read(self._start + start, size)
 
     def names(self, folder: str = "") -> list[str]:
         """The files, or those below a folder."""
         return [name for name in self._entries if not folder or name.startswith(f"{folder}/")]
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
     def read(self, name: str, limit: int) -> bytes:
         """The content of a file: of a longer one, the first `limit` + 1 bytes. Raises `BundleError`, `OSError`."""
-        if name not in self._entries:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        entry, offset = self._entries[name]
+        entry, offset = self._entry(name)
         if entry.name == name:
             return self._content(entry, offset, limit)
         frame = self._content(entry, offset, longest_frame(limit + 1))
@@ -213,15 +234,32 @@ class Archive:
         found = self._read(offset, len(before) + min(entry.size, limit + 1))
         content = found[len(before) :]
         if not found.startswith(before):
-            raise BundleError(f"{self.path}: {entry.name} is not where the archive's directory says")
+            raise self._misplaced(entry.name)
         if entry.size <= limit and (len(content), zlib.crc32(content)) != (entry.size, entry.crc):
             message = f"{entry.name} was altered: its checksum is not what the archive's directory says"
             raise BundleError(f"{self.path}: {message}")
         return content
 
+    def opened(self, name: str, path: Path) -> Archive:
+        """An entry that is an archive itself, called `path` in messages; no more of it is read than what opening reads.
+        Raises as `read` does."""
+        entry, offset = self._entry(name)
+        before = header(entry, offset)
+        if self._read(offset, len(before)) != before:
+            raise self._misplaced(name)
+        return Archive(path, (self._file, self._start + offset + len(before), entry.size))
+
+    def _entry(self, name: str) -> tuple[Entry, int]:
+        if name not in self._entries:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        return self._entries[name]
+
+    def _misplaced(self, name: str) -> BundleError:
+        return BundleError(f"{self.path}: {name} is not where the archive's directory says")
+
     def writable_by_all(self, names: Iterable[str]) -> Iterator[str]:
         """`.` where every user of the machine may write to the archive."""
-        if os.fstat(self._descriptor).st_mode & stat.S_IWOTH:
+        if self._file.status().st_mode & stat.S_IWOTH:
             yield "."
 
 

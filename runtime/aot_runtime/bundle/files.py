@@ -1,8 +1,8 @@
 """The files of a bundle, which may come from anywhere, and no more of one than was asked for.
 
-A bundle is a folder or an archive: what either is read by is a `Source`. Of a folder only regular files are read, and
-through no link in the bundle. The folder itself, or the archive, is the caller's word, and may be reached through
-links.
+A bundle is a folder, an archive, or a part of an archive for several architectures: what each is read by is a
+`Source`. Of a folder only regular files are read, and through no link in the bundle. The folder itself, or the archive,
+is the caller's word, and may be reached through links.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from aot_runtime.contract.records import INDEX
 from aot_runtime.errors import BundleError
 
 from .archive import MAGIC, SUFFIX, Archive
+from .multi_archive import MultiArchive, is_multi
 
 _HAS_FOLDERS = os.open in os.supports_dir_fd
 """Whether a folder can be opened and its files by it: not on Windows, where a bundle's folder must not be changed by
@@ -34,6 +35,10 @@ class Source(Protocol):
     @property
     def path(self) -> Path:
         """What it is called in messages."""
+
+    @property
+    def arch(self) -> str | None:
+        """The architecture that it is stored under; None where that is not told apart from the index."""
 
     def read(self, name: str, limit: int) -> bytes:
         """The content of a file: of a longer one, the first `limit` + 1 bytes.
@@ -53,19 +58,59 @@ Place = Path | Source
 
 
 def source_of(place: Place) -> Source:
-    """What a bundle is read from. Raises `BundleError` for a file that begins as an archive does, and is none."""
+    """What a bundle is read from. Raises `BundleError` for a file that begins as an archive does, and is none, or that
+    has several bundles."""
     if not isinstance(place, Path):
         return place
+    found = open_place(place)
+    if isinstance(found, MultiArchive):
+        example = f"{place / found.archs[0]}"
+        raise BundleError(f"{place} has bundles for {', '.join(found.archs)}: name one of them, such as {example}")
+    return found
+
+
+def open_place(path: Path) -> Source | MultiArchive:
+    """What is at a path: a bundle, or a file with bundles for several architectures. One of them has a path of its own,
+    `rows.aotb/gfx942`. Raises `BundleError` for a file that begins as an archive does, and is none."""
     try:
-        return Archive(place) if _is_archive(place) else Folder(place)
+        if _is_archive(path):
+            archive = Archive(path)
+            return MultiArchive(archive) if is_multi(archive) else archive
+        if _is_archive(path.parent):
+            return _part_of(path.parent, path.name)
+        return Folder(path)
     except OSError as error:
-        raise unreadable("", place, error) from None
+        raise unreadable("", path, error) from None
+
+
+def _part_of(path: Path, arch: str) -> Source:
+    archive = Archive(path)
+    if not is_multi(archive):
+        raise BundleError(f"{path} has one bundle, which is opened by {path}, not by {path / arch}")
+    return MultiArchive(archive).part(arch)
+
+
+def bundles_at(path: Path) -> list[Path]:
+    """The bundles that a path names: one by its own path, or those that a folder or a file has."""
+    if os.path.lexists(path / INDEX) or _is_archive(path.parent):
+        return [path]
+    return _bundles_of(path) if path.is_file() else bundles_in(path)
 
 
 def bundles_in(folder: Path) -> list[Path]:
     """The bundles that a folder has: the folders among them first."""
     folders = sorted(index.parent for index in folder.glob(f"*/{INDEX}"))
-    return [*folders, *sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file())]
+    files = sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file())
+    return [*folders, *(bundle for path in files for bundle in _bundles_of(path))]
+
+
+def _bundles_of(path: Path) -> list[Path]:
+    """The bundles of a file: the file itself where it is none, so that reading it says why."""
+    try:
+        found = open_place(path)
+    except BundleError:
+        return [path]
+    return [path / arch for arch in found.archs] if isinstance(found, MultiArchive) else [path]
 
 
 def _is_archive(path: Path) -> bool:
@@ -85,6 +130,10 @@ class Folder:
     """A bundle in a folder."""
 
     path: Path
+
+    @property
+    def arch(self) -> None:
+        """See `Source`."""
 
     def read(self, name: str, limit: int) -> bytes:
         """See `Source`. Raises `OSError` also for a file that is no regular one, or is reached through a link."""

@@ -1,4 +1,4 @@
-"""Puts a bundle from a folder into an archive, and back. What is written is there whole, or not at all."""
+"""Puts bundles from folders into archives, and back. What is written is there whole, or not at all."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from aot_runtime.contract.records import INDEX
+from aot_runtime.contract.records import INDEX, Index
 from aot_runtime.errors import BundleError
 
-from .archive import MAX_BYTES, Archive, compressed, parts
-from .files import Folder, Source, unreadable
+from .archive import MAX_BYTES, SUFFIX, Archive, compressed, parts
+from .files import Folder, Source, open_place, source_of, unreadable
+from .multi_archive import MultiArchive, Part, multi_files, part_name
 from .reading import read_index
-from .verification import generated_files, listed_files, verify_bundle
+from .verification import generated_files, listed_files, mixture, verify_bundle, verify_together
 
 
 def pack_bundle(folder: Path, output: Path, compress: bool = False) -> int:
@@ -28,13 +30,50 @@ def pack_bundle(folder: Path, output: Path, compress: bool = False) -> int:
         BundleError: the bundle has faults, or is an archive already; or a library is missing.
         OSError: the archive cannot be written.
     """
-    source = Folder(folder)
+    _, files = _whole(Folder(folder), "packed")
+    return write_aside(output, parts(compressed(files) if compress else files))
+
+
+def merge_bundles(places: Iterable[Path], output: Path, compress: bool = False) -> dict[str, Path]:
+    """Write bundles of one name and version, for different architectures, to one archive. Of one bundle it is what
+    `pack_bundle` writes. An older archive is replaced. Returns architecture → where the bundle for it was.
+
+    Args:
+        compress: as for `pack_bundle`.
+
+    Raises:
+        BundleError: a bundle has faults, two are for one architecture, or they are not of one name and version; or a
+            library is missing.
+        OSError: the archive cannot be written.
+    """
+    taken: dict[str, Path] = {}
+    indexes: dict[str, Index] = {}
+    bundles: dict[str, dict[str, bytes]] = {}
+    for place in places:
+        index, files = _whole(source_of(place), "merged")
+        arch = index.target.arch
+        if bundles.get(arch, files) != files:
+            raise BundleError(f"{taken[arch]} and {place} are both for {arch}, and differ: leave one of them out")
+        taken.setdefault(arch, place)
+        bundles[arch], indexes[arch] = files, index
+    if fault := mixture(indexes):
+        raise BundleError(f"{output} is not written: {fault}")
+    if compress:
+        bundles = {arch: compressed(files) for arch, files in bundles.items()}
+    files = multi_files(bundles) if len(bundles) > 1 else dict(*bundles.values())
+    write_aside(output, parts(files))
+    return taken
+
+
+def _whole(source: Source, done: str) -> tuple[Index, dict[str, bytes]]:
+    """(the index, the files) of a bundle without faults; `done`: what else is not done with it."""
     index = read_index(source)
     if faults := verify_bundle(source):
-        raise BundleError(f"{folder} is not packed: {'; '.join(faults)}")
+        raise BundleError(f"{source.path} is not {done}: {'; '.join(faults)}")
     detached = (name for name in source.names() if name.startswith(f"{INDEX}."))
-    files = {name: _content(source, name) for name in (INDEX, *detached, *generated_files(index), *listed_files(index))}
-    return write_aside(output, parts(compressed(files) if compress else files))
+    stored = () if isinstance(source, Folder) else source.names()
+    names = (INDEX, *detached, *generated_files(index), *listed_files(index), *stored)
+    return index, {name: _content(source, name) for name in names}
 
 
 def put_file(source: Source, name: str, content: bytes) -> None:
@@ -42,13 +81,17 @@ def put_file(source: Source, name: str, content: bytes) -> None:
 
     Raises `OSError` where it cannot be written, `BundleError` for an archive that was altered or gets too large.
     """
-    if isinstance(source, Archive):
-        write_aside(source.path, parts({**source.stored(), name: content}))
-    else:
+    if isinstance(source, Folder):
         write_aside(source.path / name, [content])
+    elif isinstance(source, Part):
+        own = {**source.own.stored(), name: content}
+        whole = {**source.whole.stored(), part_name(source.arch): b"".join(parts(own))}
+        write_aside(source.whole.path, parts(whole))
+    elif isinstance(source, Archive):
+        write_aside(source.path, parts({**source.stored(), name: content}))
 
 
-def _content(source: Folder, name: str) -> bytes:
+def _content(source: Source, name: str) -> bytes:
     try:
         return source.read(name, MAX_BYTES)
     except OSError as error:
@@ -70,32 +113,74 @@ def write_aside(output: Path, content: Iterable[bytes]) -> int:
 
 
 def unpack_bundle(path: Path, folder: Path) -> None:
-    """Write the bundle of an archive to a folder, which is not there yet.
+    """Write the bundle of an archive to a folder, which is not there yet; of an archive for several architectures each
+    bundle, to a folder within.
 
     Raises:
         BundleError: the archive is none, or has faults; or the folder is there.
         OSError: the folder cannot be written.
     """
+    found = _opened_whole(path, "unpacked")
+    with _new_folder(folder) as aside:
+        if isinstance(found, MultiArchive):
+            for part in found.parts():
+                index, files = _whole(part, "unpacked")
+                _put_all(aside / _folder_name(index), files)
+        else:
+            _put_all(aside, _whole(found, "unpacked")[1])
+
+
+def split_bundles(path: Path, folder: Path) -> list[Path]:
+    """Write each bundle of an archive for several architectures to an archive of its own, as `pack_bundle` makes it, in
+    a folder that is not there yet. Returns these archives. Raises as `unpack_bundle` does."""
+    found = _opened_whole(path, "split")
+    if not isinstance(found, MultiArchive):
+        raise BundleError(f"{path} is not split: it has one bundle")
+    written = []
+    with _new_folder(folder) as aside:
+        for part in found.parts():
+            index, files = _whole(part, "split")
+            name = f"{_folder_name(index)}{SUFFIX}"
+            write_aside(aside / name, parts(files))
+            written.append(folder / name)
+    return written
+
+
+def _opened_whole(path: Path, done: str) -> Source | MultiArchive:
+    """What is in a file; of several bundles that they belong together is checked."""
+    found = open_place(path)
+    if isinstance(found, Folder):
+        read_index(found)
+        raise BundleError(f"{path} is not {done}: it is a folder")
+    if isinstance(found, MultiArchive) and (faults := verify_together(found)):
+        raise BundleError(f"{path} is not {done}: {'; '.join(faults)}")
+    return found
+
+
+def _folder_name(index: Index) -> str:
+    """What `aotbuild` calls the folder of a bundle."""
+    return f"{index.name}-{index.target.arch}"
+
+
+def _put_all(folder: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("xb") as opened:
+            opened.write(content)
+        file.chmod(0o644)
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """A folder that is put into its place when it is filled. Raises `BundleError` where one is there."""
     if os.path.lexists(folder):
-        raise BundleError(f"{folder} is there already; a bundle is unpacked into a new folder")
-    archive = Archive(path)
-    if faults := verify_bundle(archive):
-        raise BundleError(f"{path} is not unpacked: {'; '.join(faults)}")
+        raise BundleError(f"{folder} is there already; what is in an archive is written to a new folder")
     aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
-        for name, content in _files(archive):
-            file = aside / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("xb") as opened:
-                opened.write(content)
-            file.chmod(0o644)
+        yield aside
         aside.chmod(0o755)
         aside.rename(folder)
     except BaseException:
         shutil.rmtree(aside, ignore_errors=True)
         raise
-
-
-def _files(archive: Archive) -> Iterator[tuple[str, bytes]]:
-    for name in archive.names():
-        yield name, archive.read(name, MAX_BYTES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from pathlib import Path
 
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import SCALAR_TYPES
@@ -33,7 +32,7 @@ from aot_runtime.contract.versions import is_version
 from aot_runtime.errors import ArchMismatchError, BundleError
 from aot_runtime.texts import shown
 
-from .files import Place, source_of, unreadable
+from .files import Place, Source, source_of, unreadable
 
 _ID = re.compile(rb'"id"\s*:\s*"([0-9a-f]{64})"')
 _VECTORS = re.compile(rf"{SELFTEST_FOLDER}/[0-9a-f]{{8,64}}\.npz\Z")
@@ -59,7 +58,7 @@ def read_index(place: Place) -> Index:
     Raises `BundleError`.
     """
     source = source_of(place)
-    return decode_checked(read_index_bytes(source), source.path / INDEX)
+    return decode_checked(read_index_bytes(source), source)
 
 
 def read_index_bytes(place: Place) -> bytes:
@@ -81,15 +80,17 @@ def read_index_bytes(place: Place) -> bytes:
     return data
 
 
-def decode_checked(data: bytes, path: Path) -> Index:
-    """The index that the file `path` has the content of, checked as `read_index` does it. Raises `BundleError`."""
+def decode_checked(data: bytes, source: Source) -> Index:
+    """The index of a bundle by its bytes, checked as `read_index` does it. Raises `BundleError`."""
     try:
         index = decode_index(data)
         if index.id != bundle_id(data):
             raise BundleError(f"the index says id {index.id[:12]}, but its content has {bundle_id(data)[:12]}: altered")
         _check_references(index)
+        if source.arch not in (None, index.target.arch):
+            raise BundleError(f"the index is of a bundle for {index.target.arch}, and stored as one for {source.arch}")
     except BundleError as error:
-        raise BundleError(f"{path}: {error}") from None
+        raise BundleError(f"{source.path / INDEX}: {error}") from None
     return index
 
 

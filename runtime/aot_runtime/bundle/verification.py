@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 
@@ -11,8 +11,10 @@ from aot_runtime.contract.records import CODE_FOLDER, INDEX, SELFTEST_FOLDER, SI
 from aot_runtime.contract.validate import expression_faults
 from aot_runtime.errors import BundleError
 
+from .archive import MAX_BYTES
 from .codeobject import CodeObject, read_code_object
 from .files import Place, Source, source_of, unreadable
+from .multi_archive import MultiArchive, part_name
 from .reading import read_blob, read_index
 from .signature import signature_faults
 from .vector_files import read_vectors
@@ -36,6 +38,48 @@ def verify_bundle(place: Place) -> list[str]:
     )  # fmt: skip
     told = list(islice(faults, MAX_FAULTS))
     return [*told, *(["there are more faults, which are not listed"] if next(faults, None) else [])]
+
+
+def verify_together(multi: MultiArchive) -> list[str]:
+    """The faults of a file with bundles for several architectures that are none of a bundle's own."""
+    return list(chain(_checksums(multi), _of_one_bundle(multi)))
+
+
+def _checksums(multi: MultiArchive) -> Iterator[str]:
+    for name in (*map(part_name, multi.archs), *multi.shared()):
+        try:
+            multi.archive.read(name, MAX_BYTES)
+        except BundleError as error:
+            yield str(error)
+
+
+def _of_one_bundle(multi: MultiArchive) -> Iterator[str]:
+    """Whether all are the same bundle, and the files that several have are what several have, once."""
+    indexes: dict[str, Index] = {}
+    for arch in multi.archs:
+        try:
+            part = multi.part(arch)
+            indexes[arch] = read_index(part)
+        except BundleError:
+            return  # which the bundle's own faults say
+        yield from (
+            f"{part.path}: {name} is there twice" for name in part.names(SELFTEST_FOLDER) if name in multi.shared()
+        )
+    if fault := mixture(indexes):
+        yield f"{multi.path}: {fault}"
+    for name in multi.shared():
+        users = [arch for arch, index in indexes.items() if name in listed_files(index)]
+        if len(users) < 2:
+            yield f"{multi.path}: {name} is stored for several architectures, and is of {', '.join(users) or 'none'}"
+
+
+def mixture(indexes: Mapping[str, Index]) -> str:
+    """What keeps bundles from being one bundle for several architectures, by these; empty: nothing does."""
+    titles = {arch: f"{index.name} {index.version}".rstrip() for arch, index in indexes.items()}
+    if len(set(titles.values())) < 2:
+        return ""
+    there = ", ".join(f"{title} for {arch}" for arch, title in titles.items())
+    return f"the bundles are not of one name and version: {there}"
 
 
 def _contracts(index: Index) -> Iterator[str]:

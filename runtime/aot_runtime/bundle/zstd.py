@@ -16,7 +16,7 @@ _WINDOW_LOG = 23
 
 def compress(content: bytes) -> bytes:
     """One frame, which says how long its content is. Raises `BundleError` where the library is missing."""
-    return _library().compress(content, level=LEVEL)
+    return need_library().compress(content, level=LEVEL)
 
 
 def longest_frame(limit: int) -> int:
@@ -30,7 +30,7 @@ def decompress(frame: bytes, limit: int) -> bytes:
     Memory is bounded by `limit` too, whatever the frame asks for. Raises `BundleError` for what is no such frame, and
     where the library is missing.
     """
-    zstd = _library()
+    zstd = need_library()
     window = {zstd.DecompressionParameter.window_log_max: max(_WINDOW_LOG, min(limit.bit_length(), 30))}
     decompressor = zstd.ZstdDecompressor(options=window)
     try:
@@ -42,7 +42,8 @@ def decompress(frame: bytes, limit: int) -> bytes:
     return content
 
 
-def _library() -> Any:
+def need_library() -> Any:
+    """The module, whatever it is called. Raises `BundleError` where it is missing."""
     name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
     try:
         return importlib.import_module(name)

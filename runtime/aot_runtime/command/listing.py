@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from aot_runtime.bundle.files import bundles_in
+from aot_runtime.bundle.files import bundles_at
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.contract.records import INDEX, Index, Variant
+from aot_runtime.contract.records import Index, Variant
 from aot_runtime.errors import BundleError
 from aot_runtime.text_table import table_lines
 from aot_runtime.texts import ID_LENGTH, size_text
@@ -43,10 +42,10 @@ class Listed:
 
 
 def find_bundles(paths: Iterable[Path]) -> list[Path]:
-    """The bundles that paths name: each is a bundle's folder, or a folder of bundles. Raises `BundleError`."""
+    """The bundles that paths name: each is a bundle's, or of a folder or file of bundles. Raises `BundleError`."""
     found: list[Path] = []
     for path in paths:
-        inside = [path] if os.path.lexists(path / INDEX) or path.is_file() else bundles_in(path)
+        inside = bundles_at(path)
         if not inside:
             raise BundleError(f"{path} is no bundle, and has none in it" if path.exists() else f"{path} does not exist")
         found += inside

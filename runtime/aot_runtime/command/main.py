@@ -10,6 +10,7 @@ import click
 from aot_runtime import __version__
 
 from .bench import bench
+from .diff import diff
 from .doctor import doctor
 from .explain import explain
 from .failures import Commands
@@ -17,6 +18,7 @@ from .isa import isa
 from .keygen import keygen
 from .kpack import kpack
 from .ls import ls
+from .merge import merge, split
 from .pack import pack, unpack
 from .profile import profile
 from .report import report
@@ -49,6 +51,7 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
 
 
 for command in (
-    ls, show, isa, verify, sign, keygen, selftest, explain, pack, unpack, kpack, stubs, profile, report, bench, doctor,
+    ls, show, isa, diff, verify, sign, keygen, selftest, explain, pack, unpack, merge, split, kpack, stubs, profile,
+    report, bench, doctor,
 ):  # fmt: skip
     main.add_command(command)

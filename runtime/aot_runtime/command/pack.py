@@ -48,7 +48,8 @@ def pack(bundle: Path, output: Path | None, compress: bool) -> None:
 def unpack(archive: Path, output: Path | None) -> None:
     """Write the bundle in file ARCHIVE to a folder, which must not be there yet.
 
-    An archive that `verify` finds faults in is not unpacked. Programs in C and C++ open folders.
+    An archive that `verify` finds faults in is not unpacked. Of one for several architectures each bundle gets a folder
+    within, called as `aotbuild` calls it. Programs in C and C++ open folders.
 
     \b
     Examples:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from .failures import Failure, Unusable
 from .parameters import PATHS
+
+if TYPE_CHECKING:
+    from .comparing.bundles import Differences
 
 FILES = click.Path(path_type=Path, dir_okay=False)
 
@@ -23,18 +27,24 @@ FILES = click.Path(path_type=Path, dir_okay=False)
     "--profile", "profile_files", multiple=True, type=FILES, metavar="FILE.json",
     help="What `aotbundle profile --json` printed of a call; may be repeated.",
 )  # fmt: skip
-def report(bundle: Path, output: Path, code: bool, selftest_file: Path | None, profile_files: tuple[Path, ...]) -> None:
+@click.option("--against", type=PATHS, metavar="BUNDLE", help="An older bundle: what differs from it, as `diff` tells.")
+def report(
+    bundle: Path, output: Path, code: bool, selftest_file: Path | None, profile_files: tuple[Path, ...],
+    against: Path | None,
+) -> None:  # fmt: skip
     """Write what is in a bundle as one HTML page, which opens with no network.
 
     It has the ops with their contracts, plots and tables of registers, spills, LDS, occupancy and code size, and every
-    variant in a table that can be filtered and sorted; on request the results of a selftest, and the instruction mix
-    and the roofline of profiled calls. Needs the extra `report`, no device, and with --code the extra `emulator`.
+    variant in a table that can be filtered and sorted; on request the results of a selftest, the instruction mix and
+    the roofline of profiled calls, and what differs from another bundle. Needs the extra `report`, no device, and with
+    --code the extra `emulator`.
 
     \b
     Examples:
       aotbundle report dist/rows-gfx942 -o rows.html
       aotbundle selftest dist/rows-gfx942 --device emulator --op softmax --json > selftest.json
       aotbundle report dist/rows-gfx942 -o rows.html --code --selftest selftest.json
+      aotbundle report dist/attention-gfx942 -o attention.html --against dist/first-gfx942
     """
     from aot_runtime.bundle.reading import read_index
     from aot_runtime.errors import ArgumentError, DeviceError
@@ -55,8 +65,20 @@ def report(bundle: Path, output: Path, code: bool, selftest_file: Path | None, p
         facts = [*map(bundle_code(bundle, index).facts, index.variants)] if code else None
     except (ArgumentError, DeviceError) as error:
         raise Unusable(str(error)) from None
-    page = report_page(Material(index, list_index(bundle, index), variant_rows(index), facts, tested, profiled))
+    differences = _differences(against, bundle) if against else None
+    listed, rows = list_index(bundle, index), variant_rows(index)
+    page = report_page(Material(index, listed, rows, facts, tested, profiled, differences))
     _write(output, page)
+
+
+def _differences(old: Path, new: Path) -> Differences:
+    """Of a file or folder of several bundles, those from the one of this name and architecture."""
+    from .comparing.bundles import compare, find_pairs
+
+    pairs = find_pairs(old, new)
+    if not pairs.both:
+        raise Unusable(f"{old} has no bundle of the name and architecture of {new}")
+    return compare(*pairs.both[0])
 
 
 def _write(output: Path, page: str) -> None:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 def verify(paths: tuple[Path, ...], trust: Path | None, as_json: bool) -> None:
     """Check bundles: index, files and hashes, each variant against its code object, and the signature. Needs no device.
 
-    Without a policy a bundle need not be signed, and whose signature it has is told but not verified.
+    Without a policy a bundle need not be signed, and whose signature it has is told but not verified. Of a file for
+    several architectures each bundle is checked, and whether they belong together.
 
     \b
     Examples:
@@ -35,7 +36,9 @@ def verify(paths: tuple[Path, ...], trust: Path | None, as_json: bool) -> None:
     """
     import json
 
-    from aot_runtime.bundle.verification import verify_bundle
+    from aot_runtime.bundle.files import open_place
+    from aot_runtime.bundle.multi_archive import MultiArchive
+    from aot_runtime.bundle.verification import verify_bundle, verify_together
     from aot_runtime.trust.policy import find_policy
     from aot_runtime.trust.reader import named_policy
 
@@ -44,16 +47,26 @@ def verify(paths: tuple[Path, ...], trust: Path | None, as_json: bool) -> None:
     named = named_policy(trust)
     policy = None if named is None else find_policy(named)
     faults: dict[str, list[str]] = {}
-    for folder in find_bundles(paths):
+    bundles = find_bundles(paths)
+    for folder in bundles:
         found = faults[str(folder)] = verify_bundle(folder)
         state = _signature(folder, policy, found)
-        if not as_json:
-            for fault in found:
-                click.echo(f"{folder}: {fault}")
-            click.echo(f"{folder}: {f'{len(found)} fault(s)' if found else f'ok, {state}'}")
+        _tell(folder, found, state, as_json)
+    for path in dict.fromkeys(folder.parent for folder in bundles if folder.parent.is_file()):
+        together = open_place(path)
+        if isinstance(together, MultiArchive):
+            found = faults[str(path)] = verify_together(together)
+            _tell(path, found, f"for {', '.join(together.archs)}", as_json)
     if as_json:
         click.echo(json.dumps(faults, indent=1))
     sys.exit(EXIT_FAILED if any(faults.values()) else 0)
+
+
+def _tell(path: Path, faults: list[str], state: str, as_json: bool) -> None:
+    if not as_json:
+        for fault in faults:
+            click.echo(f"{path}: {fault}")
+        click.echo(f"{path}: {f'{len(faults)} fault(s)' if faults else f'ok, {state}'}")
 
 
 def _signature(folder: Path, policy: TrustPolicy | None, faults: list[str]) -> str:

@@ -33,7 +33,7 @@ def read_trusted_index(place: Place, policy: TrustPolicy) -> Index:
     source = source_of(place)
     data = read_index_bytes(source)
     signed = check_signature(source, data, policy)
-    index = decode_checked(data, source.path / INDEX)
+    index = decode_checked(data, source)
     _check_names(source, index, signed.statement)
     return index
 
@@ -98,7 +98,7 @@ def signature_state(place: Place, policy: TrustPolicy | None) -> str:
         statement = decode_statement(envelope.payload, source.path / SIGNATURE)
         _check_digest(data, statement)
         by = f"signature by {shown(envelope.signature.keyid)} not verified, since there is no policy"
-    index = decode_checked(data, source.path / INDEX)
+    index = decode_checked(data, source)
     _check_names(source, index, statement)
     for fault in _text_faults(source, statement):
         raise TrustError(fault, "altered")

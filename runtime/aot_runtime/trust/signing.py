@@ -72,7 +72,7 @@ def sign_bundle(place: Path, key: SigningKey, signed_on: datetime) -> None:
     data = read_index_bytes(source)
     if faults := verify_bundle(source):
         raise BundleError("\n".join([f"bundle {place} is not signed, since it is not whole:", *faults]))
-    index = decode_checked(data, place / INDEX)
+    index = decode_checked(data, source)
     texts = {file: source.read(file, MAX_FILE_BYTES) for file in generated_files(index)}
     digests = {file: hashlib.sha256(content).hexdigest() for file, content in {INDEX: data, **texts}.items()}
     payload = make_statement(index.name, index.version, digests, signed_on)

@@ -152,5 +152,5 @@ def test_the_device_that_is_started_is_the_one_that_is_opened():
 def test_a_look_at_the_index(small_bundle: Path, tmp_path: Path):
     from aot_runtime.opening import _look_at
 
-    assert _look_at(str(small_bundle)) == "hip gfx942"
-    assert _look_at(str(small_bundle.parent)) is None and _look_at(f"{tmp_path}\0") is None
+    assert _look_at(str(small_bundle)) == ["hip gfx942"]
+    assert _look_at(str(small_bundle.parent)) == _look_at(f"{tmp_path}\0") == []

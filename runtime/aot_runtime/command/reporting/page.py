@@ -19,6 +19,16 @@ from markupsafe import Markup
 
 from aot_runtime.bundle.isa import CodeFacts
 from aot_runtime.call.documentation import built_dtypes, bundle_title, call_signature, docstring, summary
+from aot_runtime.command.comparing.bundles import Differences, OpDifference
+from aot_runtime.command.comparing.text import (
+    SECTIONS,
+    change_row,
+    figure_text,
+    group_text,
+    op_summary,
+    shift_text,
+    side_text,
+)
 from aot_runtime.command.listing import Listed
 from aot_runtime.command.variants import VariantRow
 from aot_runtime.contract.arch import ARCHITECTURES
@@ -32,6 +42,8 @@ from .spreads import Measure, measures
 
 MOST_CHARTED = 12
 """Profiled launches whose instruction mix is drawn; tables have all."""
+MOST_CHANGED = 100
+"""Variants of an op that differ from another bundle's and are named."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,7 @@ class Material:
     code: Sequence[CodeFacts] | None = None
     tested: Tested | None = None
     profiled: Sequence[Profiled] = ()
+    against: Differences | None = None
 
 
 def report_page(material: Material) -> str:
@@ -65,8 +78,34 @@ def report_page(material: Material) -> str:
         spilling=sum(row.spills for row in material.rows),
         spills_recorded=any(row.vgpr_spills is not None for row in material.rows),
         tested=material.tested, launches=launches, roofline=_roofline(material.index, launches),
+        differences=_differences(material.against),
         mixes=[_mix(label, op, launch) for label, op, launch in launches[:MOST_CHARTED]], size_text=size_text,
     )  # fmt: skip
+
+
+def _differences(found: Differences | None) -> dict[str, Any] | None:
+    """What the page tells of another bundle; None where there is none."""
+    if found is None:
+        return None
+    sections = [(title.capitalize(), [*map(change_row, changes(found))]) for title, changes in SECTIONS]
+    return {
+        "old": side_text(found.old),
+        "same": found.same,
+        "sections": [section for section in sections if section[1]],
+        "ops": [_op_difference(op) for op in found.ops],
+        "figures": [*map(figure_text, found.figures)],
+    }
+
+
+def _op_difference(op: OpDifference) -> dict[str, Any]:
+    groups = [f"new: {group_text(group)}" for group in op.added]
+    groups += [f"gone: {group_text(group)}" for group in op.removed]
+    changed = [(item.variant, "; ".join([*["other code"] * item.code, *map(str, item.changes)])) for item in op.changed]
+    return {
+        "op": op.op, "summary": op_summary(op), "contract": [*map(change_row, op.contract)],
+        "groups": [*groups, *map(shift_text, op.shifts), *map(str, op.instructions)],
+        "changed": changed[:MOST_CHANGED], "left_out": max(len(changed) - MOST_CHANGED, 0),
+    }  # fmt: skip
 
 
 def _own(name: str) -> str:

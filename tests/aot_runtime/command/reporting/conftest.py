@@ -27,9 +27,18 @@ def _extra() -> None:
 
 @pytest.fixture(scope="session")
 def large_page(sample: records.Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of the sample with so many values of its axis WIDTH that it has 1,706 variants."""
-    folder = tmp_path_factory.mktemp("large")
-    return write_page(_widened(sample, folder, (*range(1, WIDTHS), 4096)), folder / "page.html")
+    """The page of the sample with so many values of its axis WIDTH that it has 1,706 variants, against one with some
+    more and without others."""
+    folder, other = tmp_path_factory.mktemp("large"), tmp_path_factory.mktemp("other")
+    _widened(sample, other, (*range(3, WIDTHS + 2), 4096))
+    edit_index(other, _recompile)
+    large = _widened(sample, folder, (*range(1, WIDTHS), 4096))
+    return write_page(large, folder / "page.html", "--against", other)
+
+
+def _recompile(index: dict[str, Any]) -> None:
+    for variant in index["variants"]:
+        variant["resources"]["vgprs"] += 4
 
 
 def _widened(sample: records.Index, folder: Path, widths: tuple[int, ...]) -> Path:
@@ -60,7 +69,10 @@ def forged_page(sample: records.Index, tmp_path_factory: pytest.TempPathFactory)
     tested, profiled = folder / "selftest.json", folder / "profile.json"
     tested.write_text(json.dumps(selftest_data(index["id"], FORGED)))
     profiled.write_text(json.dumps(profile_data(index["id"], FORGED)))
-    return write_page(folder, folder / "page.html", "--selftest", tested, "--profile", profiled)
+    other = tmp_path_factory.mktemp("other")
+    (other / records.INDEX).write_bytes(encode_index(sample))
+    options = ("--selftest", tested, "--profile", profiled, "--against", other)
+    return write_page(folder, folder / "page.html", *options)
 
 
 def _forge(index: dict[str, Any]) -> None:

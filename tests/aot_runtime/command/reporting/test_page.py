@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import re
 import statistics
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from aot_runtime.bundle.packing import merge_bundles
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.command.reporting.given import read_profiled
 from aot_runtime.contract import records
@@ -90,6 +92,23 @@ def test_each_chart_has_a_name_and_a_table(large_page: Path):
     assert len(ids) == len(set(ids)), "an id of a chart is that of another one"
     clips = re.findall(r"url\(#([^)]+)\)", text) + [use["href"].removeprefix("#") for use in page.named("use")]
     assert clips and set(clips) <= set(ids)
+
+
+def test_differences_are_those_that_diff_tells(rows_bundles: Path, sample_folder: Path, tmp_path: Path):
+    old, new = rows_bundles / "rows-sm_90", rows_bundles / "rows-gfx942"
+    merge_bundles([old], tmp_path / "old.aotb")
+    text = html.unescape(write_page(new, tmp_path / "page.html", "--against", tmp_path / "old.aotb").read_text("utf-8"))
+    (found,) = json.loads(aotbundle("diff", old, new, "--json").stdout)["bundles"]
+    section = text[text.index('<section id="differences"') : text.index('<section id="variants"')]
+    assert f"for sm_90, id {found['old']['id'][:12]}." in section
+    rows = [item for key in ("bundle", "toolchain", "provenance", "selftest") for item in found[key]]
+    for item in (*rows, *found["ops"][0]["contract"]):
+        assert f'<th scope="row" class="text">{item["what"]}</th>' in section, item
+    assert all(f'class="text">{item["variant"]}</th>' in section for item in found["ops"][0]["changed"])
+    assert f"{found['ops'][0]['old']} variants, now {found['ops'][0]['new']}" in section
+    assert "which is the same bundle" in write_page(new, tmp_path / "page.html", "--against", new).read_text("utf-8")
+    result = aotbundle("report", sample_folder, "-o", tmp_path / "page.html", "--against", rows_bundles)
+    assert result.exit_code == 2 and "has no bundle of the name and architecture of" in result.stderr
 
 
 def test_forged_texts_are_only_text(forged_page: Path):

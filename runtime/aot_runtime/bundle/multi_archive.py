@@ -1,0 +1,113 @@
+"""A bundle for several architectures in one file: an archive that has an archive for each, `gfx942.aotb`.
+
+These are what `aotbundle pack` makes of the bundle for each architecture, except for selftest vectors that several of
+them have: those are beside the archives, once. So whoever opens one reads nothing of the others, and each is signed
+and verified by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from aot_runtime.contract.records import INDEX, SELFTEST_FOLDER
+from aot_runtime.errors import ArchMismatchError, BundleError
+
+from .archive import SUFFIX, Archive, parts
+
+_PART = re.compile(rf"(\w+)\{SUFFIX}")
+_SHARED = f"{SELFTEST_FOLDER}/"
+MAX_BUNDLES = 64
+"""Bundles of an archive."""
+
+
+def part_name(arch: str) -> str:
+    """The name of the archive for an architecture."""
+    return f"{arch}{SUFFIX}"
+
+
+def is_multi(archive: Archive) -> bool:
+    """Whether an archive has bundles, and is none itself."""
+    return INDEX not in archive and any(map(_PART.fullmatch, archive.names()))
+
+
+class MultiArchive:
+    """The archive of a bundle for several architectures. Raises `BundleError` for one that has anything else."""
+
+    def __init__(self, archive: Archive):
+        self.archive, self.path = archive, archive.path
+        found = {name: _PART.fullmatch(name) for name in archive.names()}
+        strange = [name for name, part in found.items() if not part and not name.startswith(_SHARED)]
+        if strange:
+            raise BundleError(f"{self.path} has bundles for several architectures, and {strange[0]!r}, which is none")
+        self.archs = tuple(part[1] for part in found.values() if part)
+        if len(self.archs) > MAX_BUNDLES:
+            raise BundleError(f"{self.path} has {len(self.archs)} bundles; at most {MAX_BUNDLES} are allowed")
+
+    def part(self, arch: str) -> Part:
+        """The bundle for an architecture. Raises `ArchMismatchError` where there is none, `BundleError`."""
+        if arch not in self.archs:
+            raise ArchMismatchError(f"{self.path} has no bundle for {arch!r}; there: {', '.join(self.archs)}")
+        try:
+            return Part(self.archive, self.archive.opened(part_name(arch), self.path / arch), arch)
+        except OSError as error:
+            raise BundleError(f"{self.path / arch} cannot be read: {error.strerror}") from None
+
+    def parts(self) -> Iterator[Part]:
+        """All of them. Raises `BundleError`."""
+        return map(self.part, self.archs)
+
+    def shared(self) -> list[str]:
+        """The files that several bundles have."""
+        return self.archive.names(SELFTEST_FOLDER)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A bundle for one of several architectures: a `Source`. `own` is what the others have no part in."""
+
+    whole: Archive
+    own: Archive
+    arch: str
+
+    @property
+    def path(self) -> Path:
+        """The file, and then the architecture: `rows.aotb/gfx942`."""
+        return self.own.path
+
+    def read(self, name: str, limit: int) -> bytes:
+        """See `Source`."""
+        shared = name not in self.own and name.startswith(_SHARED)
+        return (self.whole if shared else self.own).read(name, limit)
+
+    def names(self, folder: str = "") -> list[str]:
+        """See `Source`; without those that several bundles have."""
+        return self.own.names(folder)
+
+    def writable_by_all(self, names: Iterable[str]) -> Iterator[str]:
+        """See `Source`."""
+        return self.whole.writable_by_all(names)
+
+
+def multi_files(bundles: Mapping[str, Mapping[str, bytes]]) -> dict[str, bytes]:
+    """The entries of an archive of bundles. bundles: architecture → the files of the bundle for it."""
+    shared = dict(_shared(bundles))
+    files = {
+        part_name(arch): b"".join(parts({name: data for name, data in own.items() if shared.get(name) != data}))
+        for arch, own in bundles.items()
+    }
+    return {**files, **shared}
+
+
+def _shared(bundles: Mapping[str, Mapping[str, bytes]]) -> Iterator[tuple[str, bytes]]:
+    """The selftest vectors that several bundles have. What has one name and two contents stays where it is."""
+    seen: dict[str, list[bytes]] = {}
+    for own in bundles.values():
+        for name, content in own.items():
+            if name.startswith(_SHARED):
+                seen.setdefault(name, []).append(content)
+    for name, contents in seen.items():
+        if len(contents) > 1 and len(set(contents)) == 1:
+            yield name, contents[0]

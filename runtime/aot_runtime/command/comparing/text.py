@@ -1,0 +1,137 @@
+"""What differs between two bundles, as lines of text and as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from aot_runtime.texts import ID_LENGTH, size_text
+
+from .bundles import Differences, Figure, OpDifference, Pairs, Side
+from .changes import Change, short
+from .variants import Group, Shift
+
+MOST_LINES = 5
+"""Variants of a group that are named, unless all are asked for."""
+
+
+def differences_text(found: Differences, every: bool) -> Iterator[str]:
+    """All of it; with `every` each variant by its name."""
+    yield f"old: {side_text(found.old)}"
+    yield f"new: {side_text(found.new)}"
+    if found.same:
+        yield "they are the same bundle"
+        return
+    for title, changes in SECTIONS:
+        yield from _section(title, map(str, changes(found)))
+    for op in found.ops:
+        yield from _section(f"op {op.op}", _op_lines(op, every))
+    yield from _section("figures", map(figure_text, found.figures))
+
+
+SECTIONS: Sequence[tuple[str, Any]] = (
+    ("bundle", lambda found: found.bundle),
+    ("toolchain", lambda found: found.toolchain),
+    ("provenance", lambda found: found.provenance),
+    ("selftest", lambda found: found.selftest),
+)
+"""What stands beside the ops."""
+
+
+def side_text(side: Side) -> str:
+    """Which bundle it is."""
+    title = " ".join(filter(None, (side.name, short(side.version))))
+    return f"{side.path}: {title} for {side.arch}, id {side.id[:ID_LENGTH]}"
+
+
+def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
+    told = list(lines)
+    if told:
+        yield ""
+        yield f"{title}:"
+        yield from (f"  {line}" for line in told)
+
+
+def _op_lines(op: OpDifference, every: bool) -> Iterator[str]:
+    yield op_summary(op)
+    yield from map(str, op.contract)
+    for kind, found in (("new", op.added), ("gone", op.removed)):
+        for group in found:
+            yield from _group_lines(kind, group, every)
+    yield from map(shift_text, op.shifts)
+    yield from map(str, op.instructions)
+    if op.changed and every:
+        for item in op.changed:
+            yield f"changed: {item.variant}: {'; '.join([*['other code'] * item.code, *map(str, item.changes)])}"
+
+
+def op_summary(op: OpDifference) -> str:
+    """How many variants there are, and what became of them."""
+    if op.state != "changed":
+        return f"is {op.state}, with {max(op.old, op.new)} variants"
+    added, removed = (sum(len(group.variants) for group in groups) for groups in (op.added, op.removed))
+    code = sum(item.code for item in op.changed)
+    counts = (f"{added} new", f"{removed} gone", f"{len(op.changed)} changed, {code} of them with other code")
+    return f"{op.old} variants, now {op.new}: {', '.join(counts)}"
+
+
+def _group_lines(kind: str, group: Group, every: bool) -> Iterator[str]:
+    yield f"{kind}: {group_text(group)}"
+    shown = group.variants if every else group.variants[:MOST_LINES]
+    if every or not group.what:
+        yield from (f"  {name}" for name in shown)
+        if len(shown) < len(group.variants):
+            yield f"  and {len(group.variants) - len(shown)} more; --variants names them"
+
+
+def group_text(group: Group) -> str:
+    """How many variants of what."""
+    count = f"{len(group.variants)} variant{'s' * (len(group.variants) != 1)}"
+    return f"{count} of {group.what}" if group.what else f"{count} of values that both have"
+
+
+def shift_text(shift: Shift) -> str:
+    """Of how many variants a number fell and rose."""
+    parts = []
+    if shift.fewer:
+        parts.append(f"fewer in {shift.fewer} (at most {shift.least:+g})")
+    if shift.more:
+        parts.append(f"more in {shift.more} (at most {shift.most:+g})")
+    return f"{shift.what}: {', '.join(parts)}"
+
+
+def figure_text(figure: Figure) -> str:
+    """A number of both."""
+    old, new = (size_text(number) if figure.is_size else str(number) for number in (figure.old, figure.new))
+    return f"{figure.what}: {old}" if figure.old == figure.new else f"{figure.what}: {old}, now {new}"
+
+
+def pairs_text(pairs: Pairs, found: Sequence[Differences], every: bool) -> str:
+    """What differs between all bundles of two paths."""
+    blocks = ["\n".join(differences_text(item, every)) for item in found]
+    blocks += [f"{path} has no bundle beside it: it is gone" for path in pairs.gone]
+    blocks += [f"{path} has no bundle beside it: it is new" for path in pairs.new]
+    return "\n\n".join(blocks)
+
+
+def pairs_data(pairs: Pairs, found: Sequence[Differences]) -> dict[str, Any]:
+    """The same as plain data, ready for JSON."""
+    return {
+        "same": is_same(pairs, found),
+        "bundles": [{"same": item.same, **asdict(item)} for item in found],
+        "gone": [str(path) for path in pairs.gone],
+        "new": [str(path) for path in pairs.new],
+    }
+
+
+def is_same(pairs: Pairs, found: Sequence[Differences]) -> bool:
+    """Whether nothing differs."""
+    return not pairs.gone and not pairs.new and all(item.same for item in found)
+
+
+def change_row(change: Change) -> tuple[str, str, str]:
+    """What, and what it was and is, for a table."""
+    old = "not there" if change.old is None else change.old or "not set"
+    new = "not there" if change.new is None else change.new or "not set"
+    return change.what, old, new

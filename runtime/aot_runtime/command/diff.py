@@ -1,0 +1,52 @@
+"""`aotbundle diff`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from .failures import Unusable
+from .parameters import PATHS
+
+EXIT_DIFFERENT = 1
+
+
+@click.command()
+@click.argument("old", type=PATHS)
+@click.argument("new", type=PATHS)
+@click.option("--variants", "every", is_flag=True, help="Every variant that differs by its name, and what it takes.")
+@click.option("--isa", "code", is_flag=True, help="Compare the instructions of code objects that differ, too.")
+@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+def diff(old: Path, new: Path, every: bool, code: bool, as_json: bool) -> None:
+    """Tell how bundle NEW differs from bundle OLD: ops and contracts, variants, code, resources, and how it was built.
+
+    It reads the indexes, which have the hash of all code, and with --isa the code objects (for AMD GPUs, with the extra
+    `emulator`). Variants are told apart by op, kernel, axes, specialisation and config; those with a value that the
+    other bundle has nothing of are counted together. Of two folders or files of several bundles, those of one name and
+    architecture are compared.
+
+    Exit status: 0 they are the same; 1 they differ; 2 one cannot be read, or wrong usage.
+
+    \b
+    Examples:
+      aotbundle pack dist/first-gfx942 -o first.aotb
+      aotbundle diff dist/first-gfx942 first.aotb
+      aotbuild --arch gfx942 --filter 'op=softmax,dtype=half' manifests/rows.yaml -o half
+      aotbundle diff dist/rows-gfx942 half/rows-gfx942 --variants
+    """
+    import json
+
+    from aot_runtime.errors import AotError
+
+    from .comparing.bundles import compare, find_pairs
+    from .comparing.text import is_same, pairs_data, pairs_text
+
+    try:
+        pairs = find_pairs(old, new)
+        found = [compare(*pair, code) for pair in pairs.both]
+    except (AotError, PermissionError) as error:
+        raise Unusable(str(error)) from None
+    click.echo(json.dumps(pairs_data(pairs, found), indent=1) if as_json else pairs_text(pairs, found, every))
+    sys.exit(0 if is_same(pairs, found) else EXIT_DIFFERENT)

@@ -1,0 +1,163 @@
+"""Files for several architectures against damage and malice: each fault is a `BundleError`, and `verify` finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from aot_runtime import ArchMismatchError, BundleError, open_bundle
+from aot_runtime.bundle.archive import MAX_BYTES, PAGE, Archive, parts
+from aot_runtime.bundle.files import open_place
+from aot_runtime.bundle.multi_archive import MAX_BUNDLES, MultiArchive
+from aot_runtime.bundle.packing import merge_bundles
+from aot_runtime.bundle.reading import read_index
+from aot_runtime.bundle.verification import verify_bundle, verify_together
+from tests.support.forging import edit_index
+
+Files = dict[str, bytes]
+AMD, NVIDIA = "gfx942.aotb", "sm_90.aotb"
+
+
+@pytest.fixture(scope="module")
+def whole(rows_bundles: Path, tmp_path_factory: pytest.TempPathFactory) -> Files:
+    """The entries of a file with two bundles."""
+    path = tmp_path_factory.mktemp("merged") / "rows.aotb"
+    merge_bundles([rows_bundles / "rows-gfx942", rows_bundles / "rows-sm_90"], path)
+    return entries(path)
+
+
+def entries(path: Path) -> Files:
+    archive = Archive(path)
+    return {name: archive.read(name, MAX_BYTES) for name in archive.names()}
+
+
+def packed(path: Path, files: Mapping[str, bytes]) -> Path:
+    path.write_bytes(b"".join(parts(files)))
+    return path
+
+
+def inner(data: bytes, folder: Path) -> Files:
+    (folder / "inner").write_bytes(data)
+    return entries(folder / "inner")
+
+
+def refused(path: Path, text: str) -> None:
+    """Neither opened nor without faults."""
+    with pytest.raises(BundleError, match=text):
+        open_bundle(path, "emulator")
+    with pytest.raises(BundleError):
+        read_index(path / "gfx942")
+    assert verify_bundle(path / "gfx942")
+
+
+def test_bundles_that_lie_about_their_architecture(whole: Files, tmp_path: Path):
+    path = packed(tmp_path / "rows.aotb", {**whole, AMD: whole[NVIDIA]})
+    refused(path, r"gfx942/bundle.json: the index is of a bundle for sm_90, and stored as one for gfx942")
+    path = packed(tmp_path / "rows.aotb", {**whole, "gfx90a.aotb": whole[AMD]})
+    with pytest.raises(BundleError, match="stored as one for gfx90a"):
+        open_bundle(path, "emulator:gfx90a")
+    assert verify_bundle(path / "gfx942") == [] and open_bundle(path, "emulator:gfx942")
+
+
+@pytest.mark.parametrize(
+    ("damage", "text"),
+    [
+        (lambda data: b"", "gfx942: the archive has no end"),
+        (lambda data: data[:-1], "gfx942: the archive has no end"),
+        (lambda data: data[:PAGE], "gfx942: the archive has no end"),
+        (lambda data: data + b"\0", "gfx942: the archive has no end"),
+        (lambda data: b"\0" + data, "gfx942: the archive's directory is not where"),
+        (lambda data: data + data, "gfx942: the archive's directory is not where"),
+        (lambda data: b"".join(parts({"a": b"b"})), "is no bundle: it has no bundle.json"),
+        (lambda data: b"".join(parts({AMD: data})), "is no bundle: it has no bundle.json"),
+        (lambda data: b"".join(parts({"bundle.json": b"{}"})), "is not a bundle index"),
+    ],
+)
+def test_a_bundle_that_is_damaged(whole: Files, tmp_path: Path, damage: Callable[[bytes], bytes], text: str):
+    """Whatever the outer archive's checksums say. The other bundles are as they are."""
+    path = packed(tmp_path / "rows.aotb", {**whole, AMD: damage(whole[AMD])})
+    refused(path, text)
+    assert verify_bundle(path / "sm_90") == [] and read_index(path / "sm_90").target.arch == "sm_90"
+
+
+def test_every_byte_counts(whole: Files, tmp_path: Path):
+    """A sample of all bytes, and those around the boundaries of entries."""
+    data = bytearray(packed(tmp_path / "rows.aotb", whole).read_bytes())
+    boundaries = [data.index(whole[name]) for name in whole]
+    ends = [at + len(whole[name]) for at, name in zip(boundaries, whole, strict=True)]
+    near = [at + shift for at in (*boundaries, *ends) for shift in (-70, -1, 0, 9, 30)]
+    for position in sorted({*near, *range(0, len(data), len(data) // 12), len(data) - 1}):
+        if position >= len(data):
+            continue
+        data[position] ^= 0x41
+        (tmp_path / "rows.aotb").write_bytes(data)
+        assert faults(tmp_path / "rows.aotb"), position
+        data[position] ^= 0x41
+    (tmp_path / "rows.aotb").write_bytes(data)
+    assert faults(tmp_path / "rows.aotb") == []
+
+
+def faults(path: Path) -> list[str]:
+    """What `aotbundle verify` finds first."""
+    try:
+        found = open_place(path)
+    except BundleError as error:
+        return [str(error)]
+    if not isinstance(found, MultiArchive):
+        return verify_bundle(path)
+    return verify_together(found) or [fault for part in found.parts() for fault in verify_bundle(part)]
+
+
+def test_what_does_not_belong_together(whole: Files, rows_copy: Path, tmp_path: Path):
+    path = tmp_path / "rows.aotb"
+    shared = next(name for name in whole if name.startswith("selftest/"))
+    own = inner(whole[AMD], tmp_path)
+    used = next(name for name in own if name.startswith("selftest/"))
+    for files, text in (
+        ({**whole, "selftest/0123456789abcdef.npz": b"x"}, "is stored for several architectures, and is of none"),
+        ({**whole, used: own[used]}, f"gfx942: {used} is there twice"),
+        ({name: data for name, data in whole.items() if name != NVIDIA}, "several architectures, and is of gfx942"),
+    ):
+        assert any(text in fault for fault in faults(packed(path, files))), text
+        assert open_bundle(path, "emulator").arch == "gfx942"  # none of it changes what the bundle says
+    packed(path, {**whole, shared: b"others"})
+    assert any(f"{shared} was altered" in fault for fault in verify_bundle(path / "gfx942"))
+    packed(path, {name: data for name, data in whole.items() if name != shared})
+    assert any(f"{shared} cannot be read" in fault for fault in verify_bundle(path / "gfx942"))
+    edit_index(rows_copy, lambda index: index.update(version="9.9"))
+    changed = {**own, **{name: (rows_copy / name).read_bytes() for name in own}}
+    packed(path, {**whole, AMD: b"".join(parts(changed))})
+    assert any("are not of one name and version: rows 9.9 for gfx942, rows" in fault for fault in faults(path))
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "gfx942/bundle.json", "code/0123456789abcdef.hsaco", "sm_80.zip"])
+def test_what_a_file_for_several_architectures_does_not_have(whole: Files, tmp_path: Path, name: str):
+    path = packed(tmp_path / "rows.aotb", {**whole, name: b"x"})
+    refused(path, "has bundles for several architectures, and .*, which is none")
+
+
+def test_too_many_bundles_and_none(whole: Files, tmp_path: Path):
+    refused(packed(tmp_path / "a", {f"gfx{n}.aotb": b"" for n in range(MAX_BUNDLES + 1)}), f"at most {MAX_BUNDLES}")
+    path = packed(tmp_path / "b", {name: data for name, data in whole.items() if name != AMD})
+    with pytest.raises(ArchMismatchError, match=r"has bundles for sm_90"):
+        open_bundle(path, "emulator:gfx942")
+    refused(packed(tmp_path / "c", {"selftest/0123456789abcdef.npz": b"x"}), "has one bundle|it has no bundle.json")
+
+
+def test_formats_of_different_versions(whole: Files, rows_copy: Path, tmp_path: Path):
+    """A bundle that a later reader is needed for is refused by itself."""
+    own = inner(whole[AMD], tmp_path)
+    edit_index(rows_copy, lambda index: index.update(format=99, oldest_reader=99))
+    later = {**own, "bundle.json": (rows_copy / "bundle.json").read_bytes()}
+    path = packed(tmp_path / "rows.aotb", {**whole, AMD: b"".join(parts(later))})
+    refused(path, "needs a reader of format 99")
+    assert read_index(path / "sm_90").format < 99
+
+
+def test_a_file_that_is_replaced_stays_what_was_opened(whole: Files, tmp_path: Path):
+    path = packed(tmp_path / "rows.aotb", whole)
+    opened = open_bundle(path, "emulator")
+    packed(tmp_path / "other", {"a": b"b"}).replace(path)
+    assert opened.preload()
