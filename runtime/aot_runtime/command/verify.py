@@ -61,7 +61,7 @@ def _signature(folder: Path, policy: TrustPolicy | None, faults: list[str]) -> s
     from aot_runtime.trust.checking import signature_state
 
     try:
-        return signature_state(folder, policy)
+        return signature_state(folder, policy).text
     except BundleError as error:
         if isinstance(error, TrustError) or not faults:
             faults.append(str(error))
