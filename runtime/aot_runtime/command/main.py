@@ -19,6 +19,7 @@ from .ls import ls
 from .pack import pack, unpack
 from .profile import profile
 from .report import report
+from .sbom import sbom
 from .selftest import selftest
 from .show import show
 from .sign import sign
@@ -48,6 +49,6 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
 
 
 for command in (
-    ls, show, isa, verify, sign, keygen, selftest, explain, pack, unpack, stubs, profile, report, bench, doctor,
+    ls, show, isa, verify, sign, keygen, selftest, explain, pack, unpack, stubs, profile, report, sbom, bench, doctor,
 ):  # fmt: skip
     main.add_command(command)

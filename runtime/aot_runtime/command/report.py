@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from .failures import Failure, Unusable
-from .parameters import PATHS
+from .failures import Unusable
+from .output import write_whole
+from .parameters import PATHS, policy_of, trust_option
 
 FILES = click.Path(path_type=Path, dir_okay=False)
 
@@ -23,12 +24,21 @@ FILES = click.Path(path_type=Path, dir_okay=False)
     "--profile", "profile_files", multiple=True, type=FILES, metavar="FILE.json",
     help="What `aotbundle profile --json` printed of a call; may be repeated.",
 )  # fmt: skip
-def report(bundle: Path, output: Path, code: bool, selftest_file: Path | None, profile_files: tuple[Path, ...]) -> None:
+@trust_option
+def report(
+    bundle: Path,
+    output: Path,
+    code: bool,
+    selftest_file: Path | None,
+    profile_files: tuple[Path, ...],
+    trust: Path | None,
+) -> None:
     """Write what is in a bundle as one HTML page, which opens with no network.
 
-    It has the ops with their contracts, plots and tables of registers, spills, LDS, occupancy and code size, and every
-    variant in a table that can be filtered and sorted; on request the results of a selftest, and the instruction mix
-    and the roofline of profiled calls. Needs the extra `report`, no device, and with --code the extra `emulator`.
+    It has the ops with their contracts, plots and tables of registers, spills, LDS, occupancy and code size, what the
+    bundle was made of and whose signature it has, and every variant in a table that can be filtered and sorted; on
+    request the results of a selftest, and the instruction mix and the roofline of profiled calls. Needs the extra
+    `report`, no device, and with --code the extra `emulator`.
 
     \b
     Examples:
@@ -46,6 +56,7 @@ def report(bundle: Path, output: Path, code: bool, selftest_file: Path | None, p
         raise Unusable(f"a report needs the extra `report`: {error}; pip install 'aotbuild[report]'") from None
     from .code_tables import bundle_code
     from .listing import list_index
+    from .origin import signature_of
     from .variants import variant_rows
 
     index = read_index(bundle)
@@ -55,17 +66,6 @@ def report(bundle: Path, output: Path, code: bool, selftest_file: Path | None, p
         facts = [*map(bundle_code(bundle, index).facts, index.variants)] if code else None
     except (ArgumentError, DeviceError) as error:
         raise Unusable(str(error)) from None
-    page = report_page(Material(index, list_index(bundle, index), variant_rows(index), facts, tested, profiled))
-    _write(output, page)
-
-
-def _write(output: Path, page: str) -> None:
-    """All of the page, or nothing where it cannot be written."""
-    aside = output.with_name(f".{output.name}.new")
-    try:
-        aside.write_text(page, encoding="utf-8")
-        aside.replace(output)
-    except OSError as error:
-        raise Failure(f"{output} cannot be written: {error.strerror}") from None
-    finally:
-        aside.unlink(missing_ok=True)
+    signature = signature_of(bundle, policy_of(trust))
+    listed = list_index(bundle, index)
+    write_whole(output, report_page(Material(index, listed, variant_rows(index), signature, facts, tested, profiled)))

@@ -11,7 +11,7 @@ import click
 from aot_runtime.errors import BundleError, TrustError
 
 from .failures import EXIT_FAILED
-from .parameters import PATHS
+from .parameters import PATHS, policy_of, trust_option
 
 if TYPE_CHECKING:
     from aot_runtime.trust.policy import TrustPolicy
@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", metavar="BUNDLE|FOLDER…", nargs=-1, required=True, type=PATHS)
-@click.option(
-    "--trust", type=PATHS, help="A policy file: what it does not accept is a fault. [default: AOTBUNDLE_TRUST]"
-)
+@trust_option
 @click.option("--json", "as_json", is_flag=True, help="The faults of each bundle, as JSON.")
 def verify(paths: tuple[Path, ...], trust: Path | None, as_json: bool) -> None:
     """Check bundles: index, files and hashes, each variant against its code object, and the signature. Needs no device.
 
-    Without a policy a bundle need not be signed, and whose signature it has is told but not verified.
+    A signature that the policy does not accept is a fault. Without a policy a bundle need not be signed, and whose
+    signature it has is told but not verified.
 
     \b
     Examples:
@@ -36,13 +35,10 @@ def verify(paths: tuple[Path, ...], trust: Path | None, as_json: bool) -> None:
     import json
 
     from aot_runtime.bundle.verification import verify_bundle
-    from aot_runtime.trust.policy import find_policy
-    from aot_runtime.trust.reader import named_policy
 
     from .listing import find_bundles
 
-    named = named_policy(trust)
-    policy = None if named is None else find_policy(named)
+    policy = policy_of(trust)
     faults: dict[str, list[str]] = {}
     for folder in find_bundles(paths):
         found = faults[str(folder)] = verify_bundle(folder)
