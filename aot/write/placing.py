@@ -17,7 +17,7 @@ from pathlib import Path
 
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.bundle.verification import verify_bundle
-from aot_runtime.contract.records import INDEX, SIGNATURE
+from aot_runtime.contract.records import INDEX, SIGNATURES
 from aot_runtime.errors import BundleError
 
 _ASIDE = ".aotbuild-"
@@ -28,7 +28,7 @@ _ASIDE_NAME = re.compile(re.escape(_ASIDE) + r"[a-z0-9_]{8}")
 def place_bundle(folder: Path, files: Mapping[str, bytes]) -> None:
     """Make `files` the bundle in a folder, whose lock the caller holds.
 
-    The signature of an older bundle goes where the index is another.
+    The signatures of an older bundle go where the index is another.
 
     Args:
         files: file below the folder → content; those of an older bundle that are not among them go.
@@ -48,7 +48,8 @@ def place_bundle(folder: Path, files: Mapping[str, bytes]) -> None:
             for file in sorted(changed, key=lambda file: file == INDEX):
                 (folder / file).parent.mkdir(parents=True, exist_ok=True)
                 if file == INDEX:
-                    (folder / SIGNATURE).unlink(missing_ok=True)
+                    for signature in SIGNATURES:
+                        (folder / signature).unlink(missing_ok=True)
                 (aside / file).replace(folder / file)
     for file in known - files.keys():
         (folder / file).unlink(missing_ok=True)

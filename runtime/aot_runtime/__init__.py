@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from .opened import Bundle, OpenBundle
     from .opening import open_bundle
-    from .trust.policy import TrustedKey, TrustPolicy
+    from .trust.policy import TrustedIdentity, TrustedKey, TrustPolicy
 
 __version__ = "0.1.0"
 """Of the package `aotbuild`, whose builder, runtime and emulator are released together."""
@@ -61,6 +61,7 @@ __all__ = [
     "Stream",
     "TrustError",
     "TrustPolicy",
+    "TrustedIdentity",
     "TrustedKey",
     "get_device",
     "open_bundle",
@@ -77,6 +78,7 @@ _HOMES = {
     "Recording": "call.recording",
     "Stream": "device.streams",
     "TrustPolicy": "trust.policy",
+    "TrustedIdentity": "trust.policy",
     "TrustedKey": "trust.policy",
     "get_device": "device.registry",
     "open_bundle": "opening",

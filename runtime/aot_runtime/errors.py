@@ -38,10 +38,11 @@ class TrustError(BundleError):
     """A bundle is not accepted by a trust policy, or the policy cannot be read; nothing of the bundle is used.
 
     Attributes:
-        reason: `unsigned`; `malformed`: the signature file; `key`: it is unknown; `revoked`, `expired`: the key is;
-            `signature`: it is not the key's; `altered`: it is about another index; `name`: the key may not sign a
-            bundle of that name; `version`: the bundle is too old; `policy`: that cannot be read; `library`: the
-            extra `trust` is missing.
+        reason: `unsigned`; `malformed`: the signature file; `key`, `identity`: the policy does not know it; `revoked`,
+            `expired`: the key or identity is; `signature`: it is not the signer's; `certificate`: the identity's was
+            not made by who may, or not valid when it was used; `altered`: it is about another index; `name`: the
+            signer may not sign a bundle of that name; `version`: the bundle is too old; `policy`: that, or the trusted
+            root that it names, cannot be used; `library`: the extra `trust` or `sigstore` is missing.
     """
 
     def __init__(self, message: str, reason: str = ""):

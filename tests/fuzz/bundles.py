@@ -24,16 +24,19 @@ from aot_runtime.call.op import call_source
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.call.stub import module_text, stub_text
 from aot_runtime.command.listing import list_bundle, listing_data
+from aot_runtime.command.origin import origin_lines
 from aot_runtime.command.tables import summary_text, variants_text
 from aot_runtime.command.variants import bundle_data, variant_rows
 from aot_runtime.contract.records import INDEX, Index, Op
 from aot_runtime.device.device import Device
 from aot_runtime.errors import AotError, BundleError, ExpressionError
 from aot_runtime.opened import Bundle
+from aot_runtime.trust.checking import SignatureState
 
 from .bundle_inputs import BundleInput, Files, Inputs, Seed, Special, files_of
 
 PLANNED_CALLS = 2
+UNSIGNED = SignatureState("unsigned", "not signed")
 _EXTENTS = (0, 1, 2, 3, 5, 16, 64, 100, 128, 129, 1000, 4096, 4097, 1 << 20, 2**31 - 1, 2**31, 2**62)
 _LIMITS = Options(budget=20_000, launch_budget=500_000, time_limit_s=2.0)
 
@@ -139,6 +142,7 @@ class Bundles:
             summary_text(index, rows, 80)
             variants_text(index, rows, 120)
             json.dumps(bundle_data(index, rows), allow_nan=False)
+            _must(all(map(str.isprintable, origin_lines(index, UNSIGNED))), "where it comes from is not two lines")
             with suppress(ExpressionError):  # of a default
                 ast.parse(stub_text(index))
                 _must(is_declaration(module_text(index)), "the module that is imported for the types does something")

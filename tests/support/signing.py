@@ -3,17 +3,53 @@
 from __future__ import annotations
 
 import json
+import pickle
+import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from aot_runtime import open_bundle
 from aot_runtime.contract.records import SIGNATURE
+from aot_runtime.errors import TrustError
+from aot_runtime.trust import checking
 from aot_runtime.trust.keys import SigningKey, key_id
+from aot_runtime.trust.policy import TrustPolicy
 from aot_runtime.trust.statement import PAYLOAD_TYPE, Envelope, Signature, encode_envelope, signed_bytes
 
 WHEN = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 """The time at which bundles are signed in tests."""
+
+
+def refused(folder: Path, policy: TrustPolicy, reason: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Assert that a bundle is refused for a reason, and that its index was not decoded; returns the message."""
+    with monkeypatch.context() as patch:
+        patch.setattr(checking, "decode_checked", lambda *_: pytest.fail("the index was decoded"))
+        with pytest.raises(TrustError) as raised:
+            open_bundle(folder, device="emulator", trust=policy)
+    assert raised.value.reason == reason, raised.value
+    assert pickle.loads(pickle.dumps(raised.value)).reason == reason
+    return str(raised.value)
+
+
+def mutated(content: bytes, rng: random.Random) -> bytes:
+    """A signature file with some bytes flipped, taken out, put in or repeated."""
+    data = bytearray(content)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        start, length = rng.randrange(len(data)), rng.randrange(1, 200)
+        match rng.randrange(4):
+            case 0:
+                data[start] ^= 1 << rng.randrange(8)
+            case 1:
+                del data[start : start + length]
+            case 2:
+                data[start:start] = rng.choice((b"{", b"]", b'"', b"\\u0000", b"\xff", b"null", b"1e999", b"A" * 100))
+            case _:
+                data[start:start] = data[length : 2 * length]
+    return bytes(data)
 
 
 def edit_envelope(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:

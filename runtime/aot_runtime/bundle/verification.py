@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 
-from aot_runtime.contract.records import CODE_FOLDER, INDEX, SELFTEST_FOLDER, SIGNATURE, TEXT_FILES, Index, Variant
+from aot_runtime.contract.records import CODE_FOLDER, INDEX, SELFTEST_FOLDER, SIGNATURES, TEXT_FILES, Index, Variant
 from aot_runtime.contract.validate import expression_faults
 from aot_runtime.errors import BundleError
 
@@ -190,5 +190,5 @@ def generated_files(index: Index) -> Iterator[str]:
 
 def _permissions(source: Source, index: Index) -> Iterator[str]:
     """What a bundle consists of, where anyone may replace it after it was checked."""
-    for name in source.writable_by_all((INDEX, SIGNATURE, *generated_files(index), *sorted(listed_files(index)))):
+    for name in source.writable_by_all((INDEX, *SIGNATURES, *generated_files(index), *sorted(listed_files(index)))):
         yield f"{source.path if name == '.' else name} is writable by every user: chmod o-w"

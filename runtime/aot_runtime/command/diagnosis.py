@@ -32,8 +32,8 @@ DRIVERS = ("hip", "cuda")
 _VARIABLES = (VARIABLE, "ROCM_PATH", "HIP_PATH", "CUDA_HOME", "LD_LIBRARY_PATH", "HIP_VISIBLE_DEVICES",
               "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION", "HSA_XNACK",
               "HIP_FORCE_DEV_KERNARG", "AOTBUNDLE_TRUST")  # fmt: skip
-_EXTRAS = {"emulator": "emulator", "builder": "build", "signatures": "trust", "reports": "report",
-           "recording": "record"}  # fmt: skip
+_EXTRAS = {"emulator": "emulator", "builder": "build", "signatures": "trust", "sigstore": "sigstore",
+           "reports": "report", "recording": "record"}  # fmt: skip
 """A part of aotbuild → the extra that it needs."""
 _NODES = ("/dev/kfd", "/dev/dri", "/dev/nvidiactl")
 _NUMA_BALANCING = Path("/proc/sys/kernel/numa_balancing")

@@ -22,6 +22,7 @@ from .merge import merge, split
 from .pack import pack, unpack
 from .profile import profile
 from .report import report
+from .sbom import sbom
 from .selftest import selftest
 from .show import show
 from .sign import sign
@@ -52,6 +53,6 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
 
 for command in (
     ls, show, isa, diff, verify, sign, keygen, selftest, explain, pack, unpack, merge, split, kpack, stubs, profile,
-    report, bench, doctor,
+    report, sbom, bench, doctor,
 ):  # fmt: skip
     main.add_command(command)

@@ -6,14 +6,20 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from aot_runtime.errors import AotError
 
+if TYPE_CHECKING:
+    from aot_runtime.trust.policy import TrustPolicy
+
 PATHS = click.Path(path_type=Path)
+trust_option = click.option(
+    "--trust", type=PATHS, help="The policy file that signatures are held to. [default: AOTBUNDLE_TRUST]"
+)
 
 
 class OpName(click.ParamType):
@@ -57,6 +63,15 @@ class Pair(click.ParamType):
             return name.strip(), self._convert(text.strip())
         except ValueError:
             self.fail(f"'{value}' is not {self.name}", param, ctx)
+
+
+def policy_of(trust: Path | None) -> TrustPolicy | None:
+    """The policy that `--trust` or the environment names; None where neither does. Raises `TrustError`."""
+    from aot_runtime.trust.policy import find_policy
+    from aot_runtime.trust.reader import named_policy
+
+    named = named_policy(trust)
+    return None if named is None else find_policy(named)
 
 
 def integers(text: str) -> tuple[int, ...]:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .failures import Failure, Unusable
-from .parameters import PATHS
+from .failures import Unusable
+from .output import write_whole
+from .parameters import PATHS, policy_of, trust_option
 
 if TYPE_CHECKING:
     from .comparing.bundles import Differences
@@ -28,16 +29,17 @@ FILES = click.Path(path_type=Path, dir_okay=False)
     help="What `aotbundle profile --json` printed of a call; may be repeated.",
 )  # fmt: skip
 @click.option("--against", type=PATHS, metavar="BUNDLE", help="An older bundle: what differs from it, as `diff` tells.")
+@trust_option
 def report(
     bundle: Path, output: Path, code: bool, selftest_file: Path | None, profile_files: tuple[Path, ...],
-    against: Path | None,
+    against: Path | None, trust: Path | None,
 ) -> None:  # fmt: skip
     """Write what is in a bundle as one HTML page, which opens with no network.
 
-    It has the ops with their contracts, plots and tables of registers, spills, LDS, occupancy and code size, and every
-    variant in a table that can be filtered and sorted; on request the results of a selftest, the instruction mix and
-    the roofline of profiled calls, and what differs from another bundle. Needs the extra `report`, no device, and with
-    --code the extra `emulator`.
+    It has the ops with their contracts, plots and tables of registers, spills, LDS, occupancy and code size, what the
+    bundle was made of and whose signature it has, and every variant in a table that can be filtered and sorted; on
+    request the results of a selftest, the instruction mix and the roofline of profiled calls, and what differs from
+    another bundle. Needs the extra `report`, no device, and with --code the extra `emulator`.
 
     \b
     Examples:
@@ -56,6 +58,7 @@ def report(
         raise Unusable(f"a report needs the extra `report`: {error}; pip install 'aotbuild[report]'") from None
     from .code_tables import bundle_code
     from .listing import list_index
+    from .origin import signature_of
     from .variants import variant_rows
 
     index = read_index(bundle)
@@ -65,10 +68,11 @@ def report(
         facts = [*map(bundle_code(bundle, index).facts, index.variants)] if code else None
     except (ArgumentError, DeviceError) as error:
         raise Unusable(str(error)) from None
+    signature = signature_of(bundle, policy_of(trust))
     differences = _differences(against, bundle) if against else None
     listed, rows = list_index(bundle, index), variant_rows(index)
-    page = report_page(Material(index, listed, rows, facts, tested, profiled, differences))
-    _write(output, page)
+    page = report_page(Material(index, listed, rows, signature, facts, tested, profiled, differences))
+    write_whole(output, page)
 
 
 def _differences(old: Path, new: Path) -> Differences:
@@ -79,15 +83,3 @@ def _differences(old: Path, new: Path) -> Differences:
     if not pairs.both:
         raise Unusable(f"{old} has no bundle of the name and architecture of {new}")
     return compare(*pairs.both[0])
-
-
-def _write(output: Path, page: str) -> None:
-    """All of the page, or nothing where it cannot be written."""
-    aside = output.with_name(f".{output.name}.new")
-    try:
-        aside.write_text(page, encoding="utf-8")
-        aside.replace(output)
-    except OSError as error:
-        raise Failure(f"{output} cannot be written: {error.strerror}") from None
-    finally:
-        aside.unlink(missing_ok=True)

@@ -6,16 +6,19 @@ from pathlib import Path
 
 import click
 
-from .parameters import PATHS, OpName
+from .parameters import PATHS, OpName, policy_of, trust_option
 
 
 @click.command()
 @click.argument("bundle", type=PATHS)
 @click.option("--op", type=OpName(), metavar="OP", help="Only this op.")
 @click.option("--variants", "every", is_flag=True, help="Every variant, instead of ranges by op and config.")
-@click.option("--json", "as_json", is_flag=True, help="Every variant, as JSON.")
-def show(bundle: Path, op: str | None, every: bool, as_json: bool) -> None:
+@trust_option
+@click.option("--json", "as_json", is_flag=True, help="Every variant, provenance and signature, as JSON.")
+def show(bundle: Path, op: str | None, every: bool, trust: Path | None, as_json: bool) -> None:
     """Show what a bundle's kernels take: registers, spills, LDS, waves per SIMD and code size, by op and config.
+
+    Before that, what it was made of and by what, and whose signature it has.
 
     In SPILLS, VGPRs, and SGPRs after a plus; in WAVES, waves per SIMD, of variants with what limits them; FILE is the
     code object. A terminal of 110 columns, and a pipe, get more columns of --variants.
@@ -27,16 +30,20 @@ def show(bundle: Path, op: str | None, every: bool, as_json: bool) -> None:
       aotbundle show dist/attention-gfx942 --op flash_attention --json
     """
     import json
+    from dataclasses import asdict
 
     from aot_runtime.bundle.reading import read_index
     from aot_runtime.text_table import terminal_width
 
+    from .origin import origin_lines, signature_of
     from .tables import summary_text, variants_text
     from .variants import bundle_data, only, variant_rows
 
     index = only(read_index(bundle), op)
     rows = variant_rows(index)
+    signature = signature_of(bundle, policy_of(trust))
     if as_json:
-        click.echo(json.dumps(bundle_data(index, rows), indent=1))
+        click.echo(json.dumps({**bundle_data(index, rows), "signature": asdict(signature)}, indent=1))
     else:
-        click.echo((variants_text if every else summary_text)(index, rows, terminal_width()))
+        head, *lines = (variants_text if every else summary_text)(index, rows, terminal_width()).split("\n")
+        click.echo("\n".join([head, *origin_lines(index, signature), *lines]))

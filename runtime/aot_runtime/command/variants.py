@@ -102,6 +102,7 @@ def bundle_data(index: Index, rows: Iterable[VariantRow]) -> dict[str, Any]:
         "backend": index.target.backend,
         "format": index.format,
         "toolchain": index.toolchain,
+        "provenance": index.provenance,
         "variants": [asdict(row) for row in rows],
         "selftest": list(index.selftest),
     }

@@ -11,7 +11,7 @@ import click
 from aot_runtime.errors import BundleError, TrustError
 
 from .failures import EXIT_FAILED
-from .parameters import PATHS
+from .parameters import PATHS, policy_of, trust_option
 
 if TYPE_CHECKING:
     from aot_runtime.trust.policy import TrustPolicy
@@ -19,15 +19,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", metavar="BUNDLE|FOLDER…", nargs=-1, required=True, type=PATHS)
-@click.option(
-    "--trust", type=PATHS, help="A policy file: what it does not accept is a fault. [default: AOTBUNDLE_TRUST]"
-)
+@trust_option
 @click.option("--json", "as_json", is_flag=True, help="The faults of each bundle, as JSON.")
 def verify(paths: tuple[Path, ...], trust: Path | None, as_json: bool) -> None:
     """Check bundles: index, files and hashes, each variant against its code object, and the signature. Needs no device.
 
-    Without a policy a bundle need not be signed, and whose signature it has is told but not verified. Of a file for
-    several architectures each bundle is checked, and whether they belong together.
+    A signature that the policy does not accept is a fault. Without a policy a bundle need not be signed, and whose
+    signature it has is told but not verified. Of a file for several architectures each bundle is checked, and whether
+    they belong together.
 
     \b
     Examples:
@@ -39,13 +38,10 @@ def verify(paths: tuple[Path, ...], trust: Path | None, as_json: bool) -> None:
     from aot_runtime.bundle.files import open_place
     from aot_runtime.bundle.multi_archive import MultiArchive
     from aot_runtime.bundle.verification import verify_bundle, verify_together
-    from aot_runtime.trust.policy import find_policy
-    from aot_runtime.trust.reader import named_policy
 
     from .listing import find_bundles
 
-    named = named_policy(trust)
-    policy = None if named is None else find_policy(named)
+    policy = policy_of(trust)
     faults: dict[str, list[str]] = {}
     bundles = find_bundles(paths)
     for folder in bundles:
@@ -74,7 +70,7 @@ def _signature(folder: Path, policy: TrustPolicy | None, faults: list[str]) -> s
     from aot_runtime.trust.checking import signature_state
 
     try:
-        return signature_state(folder, policy)
+        return signature_state(folder, policy).text
     except BundleError as error:
         if isinstance(error, TrustError) or not faults:
             faults.append(str(error))

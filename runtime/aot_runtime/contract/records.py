@@ -16,7 +16,10 @@ from .provenance import Provenance
 
 INDEX = "bundle.json"
 SIGNATURE = f"{INDEX}.sig"
-"""The file of a bundle that has the signature over its index, where it is signed."""
+"""The file of a bundle that has the signature over its index, where it is signed with a key."""
+SIGSTORE = f"{INDEX}.sigstore.json"
+"""That of a signature made with sigstore, named as sigstore's tools name it."""
+SIGNATURES = (SIGNATURE, SIGSTORE)
 CODE_FOLDER, SELFTEST_FOLDER = "code", "selftest"
 CODE_SUFFIXES = {"hip": "hsaco", "cuda": "cubin"}
 """What the names of code objects end with, by the backend of the bundle's target."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from aot_runtime.bundle.files import source_of
+from aot_runtime.bundle.files import Source, source_of
 from aot_runtime.bundle.packing import put_file
 from aot_runtime.bundle.reading import decode_checked, read_index_bytes
 from aot_runtime.bundle.verification import generated_files, verify_bundle
@@ -48,19 +48,31 @@ def read_signer(path: Path) -> Signer:
     """
     try:
         with path.open("rb") as file:
-            return Signer(SigningKey(file.read(_MAX_KEY_BYTES)), _time())
+            return Signer(SigningKey(file.read(_MAX_KEY_BYTES)), signing_time())
     except OSError as error:
         raise ValueError(f"key {path} cannot be read: {error.strerror}") from None
     except KeyFormatError as error:
         raise ValueError(f"key {path}: {error}") from None
 
 
-def _time() -> datetime:
+def signing_time() -> datetime:
+    """The time of now, or of SOURCE_DATE_EPOCH. Raises ValueError for one that is no time."""
     said = os.environ.get("SOURCE_DATE_EPOCH") or str(int(time.time()))
     try:
         return datetime.fromtimestamp(int(said), UTC)
     except (ValueError, OverflowError, OSError):
         raise ValueError(f"SOURCE_DATE_EPOCH is '{said}'; seconds since 1970 are allowed") from None
+
+
+def bundle_statement(source: Source, signed_on: datetime) -> bytes:
+    """What is signed of a bundle. Raises `BundleError` where it is not whole."""
+    data = read_index_bytes(source)
+    if faults := verify_bundle(source):
+        raise BundleError("\n".join([f"bundle {source.path} is not signed, since it is not whole:", *faults]))
+    index = decode_checked(data, source)
+    texts = {file: source.read(file, MAX_FILE_BYTES) for file in generated_files(index)}
+    digests = {file: hashlib.sha256(content).hexdigest() for file, content in {INDEX: data, **texts}.items()}
+    return make_statement(index.name, index.version, digests, signed_on)
 
 
 def sign_bundle(place: Path, key: SigningKey, signed_on: datetime) -> None:
@@ -69,12 +81,6 @@ def sign_bundle(place: Path, key: SigningKey, signed_on: datetime) -> None:
     Raises `BundleError` for a bundle that is not whole, `OSError` where it cannot be written.
     """
     source = source_of(place)
-    data = read_index_bytes(source)
-    if faults := verify_bundle(source):
-        raise BundleError("\n".join([f"bundle {place} is not signed, since it is not whole:", *faults]))
-    index = decode_checked(data, source)
-    texts = {file: source.read(file, MAX_FILE_BYTES) for file in generated_files(index)}
-    digests = {file: hashlib.sha256(content).hexdigest() for file, content in {INDEX: data, **texts}.items()}
-    payload = make_statement(index.name, index.version, digests, signed_on)
+    payload = bundle_statement(source, signed_on)
     signature = Signature(key_id(key.public), key.sign(signed_bytes(PAYLOAD_TYPE, payload)))
     put_file(source, SIGNATURE, encode_envelope(Envelope(PAYLOAD_TYPE, payload, (signature,))))

@@ -13,7 +13,6 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from aot_runtime.bundle.files import Source
-from aot_runtime.contract.records import SIGNATURE
 from aot_runtime.errors import TrustError
 from aot_runtime.texts import shown
 
@@ -99,18 +98,23 @@ def encode_envelope(envelope: Envelope) -> bytes:
     return msgspec.json.format(msgspec.json.encode(envelope, order="deterministic"), indent=1) + b"\n"
 
 
-def read_envelope(source: Source) -> Envelope:
-    """A bundle's signature file, of which nothing was verified. Raises `TrustError`."""
-    path = source.path / SIGNATURE
+def read_signature_file(source: Source, name: str) -> bytes | None:
+    """The content of a signature file of a bundle; None: it is not there. Raises `TrustError`."""
+    path = source.path / name
     try:
-        data = source.read(SIGNATURE, MAX_SIGNATURE_BYTES)
+        data = source.read(name, MAX_SIGNATURE_BYTES)
     except FileNotFoundError:
-        raise TrustError(f"bundle {source.path} is not signed: it has no {SIGNATURE}", "unsigned") from None
+        return None
     except OSError as error:
         raise TrustError(f"signature {path} cannot be read: {error.strerror}", "malformed") from None
     if len(data) > MAX_SIGNATURE_BYTES:
         raise TrustError(f"{path} is over {MAX_SIGNATURE_BYTES} bytes: not a signature file", "malformed")
-    envelope = _decoded(data, Envelope, f"{path} is no signature file")
+    return data
+
+
+def decode_envelope(data: bytes, path: Path) -> Envelope:
+    """What a signature file says, of which nothing was verified. Raises `TrustError`."""
+    envelope = decoded(data, Envelope, f"{path} is no signature file")
     if envelope.payload_type != PAYLOAD_TYPE:
         raise TrustError(
             f"{path} is over a payload of type {shown(envelope.payload_type)}; {PAYLOAD_TYPE} is allowed",
@@ -123,7 +127,7 @@ def read_envelope(source: Source) -> Envelope:
 
 def decode_statement(payload: bytes, path: Path) -> Statement:
     """The statement of a signature file. Raises `TrustError` where it is not one about a bundle."""
-    statement = _decoded(payload, Statement, f"{path} holds no statement about a bundle")
+    statement = decoded(payload, Statement, f"{path} holds no statement about a bundle")
     if (statement.type, statement.predicate_type) != (STATEMENT_TYPE, PREDICATE_TYPE):
         raise TrustError(
             f"{path} holds a statement of type {shown(statement.predicate_type)}; {PREDICATE_TYPE} is allowed",
@@ -134,7 +138,8 @@ def decode_statement(payload: bytes, path: Path) -> Statement:
     return statement
 
 
-def _decoded(data: bytes, kind: type[_T], fault: str) -> _T:
+def decoded(data: bytes, kind: type[_T], fault: str) -> _T:
+    """JSON as a record. Raises `TrustError` that begins with `fault`."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:

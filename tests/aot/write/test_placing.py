@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.contract.records import SIGNATURE, TEXT_FILES
+from aot_runtime.contract.records import SIGNATURES, TEXT_FILES
 from tests.support.building.builds import Project, contents
 from tests.support.building.projects import KERNELS
 
@@ -131,10 +131,10 @@ def test_a_build_with_nothing_to_do_reads_no_code_object(project: Project, folde
         build(project, KERNELS)
 
 
-def test_a_signature_goes_with_the_index_that_it_was_for(project: Project, folder: Path):
-    signature = folder / SIGNATURE
-    signature.write_text("of the index that is there")
+def test_signatures_go_with_the_index_that_they_were_for(project: Project, folder: Path):
+    for name in SIGNATURES:
+        (folder / name).write_text("of the index that is there")
     build(project, KERNELS)
-    assert signature.exists(), "the same bytes"
+    assert all((folder / name).exists() for name in SIGNATURES), "the same bytes"
     build(project, OTHER)
-    assert not signature.exists()
+    assert not any((folder / name).exists() for name in SIGNATURES)

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import os
-import pickle
 import random
 import shutil
 from collections.abc import Callable
@@ -25,24 +24,13 @@ from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.contract.records import INDEX, SIGNATURE
 from aot_runtime.errors import BundleError, TrustError
 from aot_runtime.trust import checking
-from aot_runtime.trust.checking import read_trusted_index, signature_state
+from aot_runtime.trust.checking import SignatureState, read_trusted_index, signature_state
 from aot_runtime.trust.keys import SigningKey, generate_key, key_id
 from aot_runtime.trust.policy import TrustedKey, TrustPolicy
 from aot_runtime.trust.signing import sign_bundle
-from aot_runtime.trust.statement import MAX_SIGNATURE_BYTES, PAYLOAD_TYPE, make_statement, read_envelope
+from aot_runtime.trust.statement import MAX_SIGNATURE_BYTES, PAYLOAD_TYPE, decode_envelope, make_statement
 from tests.support.forging import adopt_files, edit_index
-from tests.support.signing import WHEN, edit_envelope, sign_statement
-
-
-def refused(folder: Path, policy: TrustPolicy, reason: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Assert that a bundle is refused for a reason, and that its index was not decoded; returns the message."""
-    with monkeypatch.context() as patch:
-        patch.setattr(checking, "decode_checked", lambda *_: pytest.fail("the index was decoded"))
-        with pytest.raises(TrustError) as raised:
-            open_bundle(folder, device="emulator", trust=policy)
-    assert raised.value.reason == reason, raised.value
-    assert pickle.loads(pickle.dumps(raised.value)).reason == reason
-    return str(raised.value)
+from tests.support.signing import WHEN, edit_envelope, mutated, refused, sign_statement
 
 
 def test_a_signed_bundle_computes(signed: Path, policy: TrustPolicy):
@@ -295,43 +283,27 @@ def test_what_is_no_signature_file_is_refused(
     assert verify_bundle(signed) == [], "the bundle itself is as it was"
 
 
-def mutated(content: bytes, rng: random.Random) -> bytes:
-    """A signature file with some bytes flipped, taken out, put in or repeated."""
-    data = bytearray(content)
-    for _ in range(rng.choice((1, 1, 2, 5))):
-        start, length = rng.randrange(len(data)), rng.randrange(1, 200)
-        match rng.randrange(4):
-            case 0:
-                data[start] ^= 1 << rng.randrange(8)
-            case 1:
-                del data[start : start + length]
-            case 2:
-                data[start:start] = rng.choice((b"{", b"]", b'"', b"\\u0000", b"\xff", b"null", b"1e999", b"A" * 100))
-            case _:
-                data[start:start] = data[length : 2 * length]
-    return bytes(data)
-
-
 def test_mutated_signature_files_are_refused_unless_they_sign_the_same(signed: Path, policy: TrustPolicy):
     path = signed / SIGNATURE
     content = path.read_bytes()
-    original = read_envelope(Folder(signed))
+    original = decode_envelope(content, path)
     reasons = set()
     for seed in range(200):
         path.write_bytes(mutated(content, random.Random(seed)))
         try:
             checking.check_signature(Folder(signed), (signed / INDEX).read_bytes(), policy)
-            assert read_envelope(Folder(signed)) == original, seed
+            assert decode_envelope(path.read_bytes(), path) == original, seed
         except TrustError as error:
             reasons.add(error.reason)
     assert reasons == {"malformed", "signature", "key"}
 
 
 def test_the_state_of_a_signature(signed: Path, policy: TrustPolicy, trusted: TrustedKey, small_bundle: Path):
-    assert signature_state(small_bundle, None) == "not signed"
+    assert signature_state(small_bundle, None) == SignatureState("unsigned", "not signed")
     what = "small, on 2026-11-22 12:00 UTC"
-    assert signature_state(signed, policy) == f"signed by key 'release' ({trusted.id}): {what}"
-    assert signature_state(signed, None).endswith(f"not verified, since there is no policy: {what}")
+    accepted = SignatureState("accepted", f"signed by key 'release' ({trusted.id}): {what}")
+    assert signature_state(signed, policy) == accepted
+    assert signature_state(signed, None).text.endswith(f"not verified, since there is no policy: {what}")
     header = signed / "include/small.h"
     header.write_text(header.read_text().replace("#define", "#undef", 1))
     for known in (policy, None):

@@ -9,10 +9,11 @@ import pytest
 
 from aot_runtime import open_bundle
 from aot_runtime.errors import TrustError
-from aot_runtime.trust.policy import MAX_POLICY_BYTES, TrustedKey, read_policy
+from aot_runtime.trust.policy import MAX_POLICY_BYTES, TrustedIdentity, TrustedKey, read_policy
 from tests.docs.markdown import blocks
 
 PUBLIC = "ed25519:" + "A" * 43 + "="
+IDENTITY = '[identities.ci]\nissuer = "https://i"\nsubject = "a@b.c"\nbundles = ["x"]\n'
 KEY = f'[keys.a]\npublic = "{PUBLIC}"\nbundles = ["x"]\n'
 
 
@@ -24,16 +25,29 @@ def test_a_policy_file(tmp_path: Path):
     assert policy.least_versions == {"x": "1.2rc1"} and str(path) in policy.source
 
 
-def test_the_policy_of_the_page(tmp_path: Path):
-    (block,) = blocks((Path(__file__).parents[3] / "docs/howto/trust.md").read_text(encoding="utf-8"), "toml")
-    (tmp_path / "trust.toml").write_text(block.text)
-    assert [key.revoked for key in read_policy(tmp_path / "trust.toml").keys] == [False, True]
+def test_a_policy_file_of_identities(tmp_path: Path):
+    path = tmp_path / "trust.toml"
+    path.write_text(f'trusted_root = "root.json"\n{IDENTITY}expires = 2028-01-31\nrevoked = true\n')
+    policy = read_policy(path)
+    assert policy.identities == (TrustedIdentity("ci", "https://i", "a@b.c", ("x",), date(2028, 1, 31), True),)
+    assert policy.trusted_root == tmp_path / "root.json" and policy.keys == ()
+
+
+def test_the_policies_of_the_page(tmp_path: Path):
+    page = (Path(__file__).parents[3] / "docs/howto/trust.md").read_text(encoding="utf-8")
+    policies = []
+    for block in blocks(page, "toml"):
+        (tmp_path / "trust.toml").write_text(block.text)
+        policies.append(read_policy(tmp_path / "trust.toml"))
+    by_key, by_identity = policies
+    assert [key.revoked for key in by_key.keys] == [False, True]
+    assert [item.label for item in by_identity.identities] == ["release"]
 
 
 FAULTS = {
     "[keys.a": "Expected",
     "keys = 1": r"\$\.keys",
-    "": "missing required field `keys`",
+    "": "it has neither `keys` nor `identities`",
     KEY.replace("public", "publik"): "publik|missing required field `public`",
     KEY + "expires = 'soon'": r"expires",
     KEY + "revoke = true": "unknown field `revoke`",
@@ -45,6 +59,11 @@ FAULTS = {
     KEY + "[least_versions]\nx = '1.2-beta'": r"least_versions\.x: '1.2-beta' is no version",
     KEY + "[least_versions]\nx = 1.2": "least_versions",
     KEY + "# " + "x" * MAX_POLICY_BYTES: "is over",
+    IDENTITY.replace("issuer", "isuer"): "isuer|missing required field `issuer`",
+    IDENTITY.replace("a@b.c", "*"): r"identities\.ci: it needs an issuer, and a subject that is not only a pattern",
+    IDENTITY.replace("https://i", ""): r"identities\.ci: it needs an issuer",
+    IDENTITY + IDENTITY.replace("ci", "other"): "an identity is there twice",
+    'trusted_root = "root.json"\n' + KEY: "trusted_root is for `identities`",
     "a = " + "[" * 5000: "trust policy",
 }
 

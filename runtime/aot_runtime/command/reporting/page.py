@@ -30,11 +30,13 @@ from aot_runtime.command.comparing.text import (
     side_text,
 )
 from aot_runtime.command.listing import Listed
+from aot_runtime.command.origin import find_origin
 from aot_runtime.command.variants import VariantRow
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.names import axis_names
 from aot_runtime.contract.records import Index, Op
 from aot_runtime.texts import axis_values_text, size_text
+from aot_runtime.trust.checking import SignatureState
 
 from . import drawing
 from .given import Profiled, ProfiledLaunch, Tested
@@ -53,6 +55,7 @@ class Material:
     index: Index
     listed: Listed
     rows: Sequence[VariantRow]
+    signature: SignatureState
     code: Sequence[CodeFacts] | None = None
     tested: Tested | None = None
     profiled: Sequence[Profiled] = ()
@@ -73,6 +76,7 @@ def report_page(material: Material) -> str:
         style=Markup(style), script=Markup(script),
         title=bundle_title(material.index), index=material.index, listed=material.listed,
         ops=[_op(material.index, op) for op in material.index.ops],
+        origin=material.index.provenance and find_origin(material.index.provenance), signature=material.signature,
         charts=[_chart(measure) for measure in measures(material.rows)],
         variants=variants_data(material.index, material.rows, material.code),
         spilling=sum(row.spills for row in material.rows),

@@ -77,6 +77,18 @@ def forged_page(sample: records.Index, tmp_path_factory: pytest.TempPathFactory)
 
 def _forge(index: dict[str, Any]) -> None:
     index["toolchain"] = {"compiler": FORGED, FORGED: FORGED}
+    index["provenance"] = {
+        "buildDefinition": {
+            "buildType": FORGED,
+            "externalParameters": {"manifest": FORGED, "arch": FORGED, "filter": FORGED, "for": FORGED},
+            "resolvedDependencies": [
+                {"name": FORGED, "digest": {"sha256": FORGED}},
+                {"name": FORGED, "digest": {"sourceClosure": FORGED}},
+                {"uri": FORGED},
+            ],
+        },
+        "runDetails": {"builder": {"id": FORGED, "version": {FORGED: FORGED}}},
+    }
     op = index["ops"][0]
     op["doc"] = FORGED
     for item in (*op["tensors"], *op["scalars"], *op["dims"]):

@@ -165,6 +165,10 @@ def test_what_other_commands_print_is_read(rows_bundle: Path, tmp_path: Path):
     assert launch["memory_bytes"] == 2 * 4 * 512 * 2 and f'<td class="number">{launch["memory_bytes"]:,}</td>' in text
     assert all(f'<td class="number">{count:,}</td>' in text for count in launch["classes"].values())
     assert [title for title, _ in Elements(page).data["columns"]][-3:] == ["Loop", "Load bits", "Matrix"]
+    provenance = read_index(rows_bundle).provenance
+    assert provenance is not None and "<p>Signature: not signed.</p>" in text
+    for item in provenance.build_definition.resolved_dependencies:
+        assert all(f"<code>{digest}</code>" in text for digest in item.digest.values()) and item.name in text
 
 
 def test_a_roofline_point_is_where_the_lower_bound_puts_it(sample: records.Index, tmp_path: Path):

@@ -1,0 +1,155 @@
+"""Sigstore: signatures by identities in place of keys, verified offline, by the library `sigstore`.
+
+A sigstore file has, beside the statement and its signature, the certificate that says whose the signature is, and the
+entry of a public log that says when it was made. All is held to keys and certificates that this machine has: nothing
+is asked of a network. The library is imported when a policy with identities meets such a file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from aot_runtime.errors import TrustError
+from aot_runtime.texts import shown
+
+from .policy import TrustedIdentity, TrustPolicy
+from .statement import PAYLOAD_TYPE, decoded
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+    from sigstore.models import Bundle
+    from sigstore.verify import Verifier
+
+ISSUER_EXTENSION = "1.3.6.1.4.1.57264.1.1"
+"""The extension of a certificate that has the issuer's URL, by Fulcio's profile of certificates."""
+
+
+class _Envelope(msgspec.Struct, frozen=True, rename="camel"):
+    payload: bytes
+
+
+class _SigstoreFile(msgspec.Struct, frozen=True, rename="camel"):
+    dsse_envelope: _Envelope | None = None
+
+
+@dataclass(frozen=True)
+class IdentitySignature:
+    """A verified sigstore signature. `issued` is when its certificate was: it was made no earlier."""
+
+    identity: TrustedIdentity
+    payload: bytes
+    issued: datetime
+
+
+def claimed_payload(data: bytes, path: Path) -> bytes:
+    """The statement that a sigstore file is over, of which nothing was verified. Raises `TrustError`."""
+    found = decoded(data, _SigstoreFile, f"{path} is no file of sigstore").dsse_envelope
+    if found is None:
+        raise TrustError(
+            f"{path} is over a file alone; `aotbundle sign --sigstore` makes one over a statement about the bundle",
+            "malformed",
+        )
+    return found.payload
+
+
+def verify_identity(data: bytes, path: Path, policy: TrustPolicy) -> IdentitySignature:
+    """Hold a sigstore file to a policy's identities and its trusted root. Raises `TrustError`.
+
+    The signature and the certificate, the latter's place in the certificates' log, and the entry in the log of
+    signatures are verified as sigstore's specification of clients says.
+    """
+    if not policy.identities:
+        raise TrustError(f"it is signed with sigstore, and {policy.source} names no identities", "identity")
+    need_sigstore()
+    claimed_payload(data, path)
+    bundle = _parsed(data, path)
+    issuer, subject = claimed_identity(bundle.signing_certificate, path)
+    identity = policy.find_identity(issuer, subject)
+    payload = _verified(_verifier(policy), bundle, issuer, subject)
+    return IdentitySignature(identity, payload, bundle.signing_certificate.not_valid_before_utc)
+
+
+def _parsed(data: bytes, path: Path) -> Bundle:
+    from sigstore.models import Bundle
+
+    try:
+        return Bundle.from_json(data)
+    except Exception as error:  # the library names no set of errors for a file that comes from anywhere
+        raise TrustError(f"{path} is no file of sigstore: {_text(error)}", "malformed") from None
+
+
+def claimed_identity(certificate: Certificate, path: Path) -> tuple[str, str]:
+    """(issuer, subject) by a certificate of which nothing was verified."""
+    from cryptography import x509
+
+    try:
+        extensions = certificate.extensions
+        found = extensions.get_extension_for_oid(x509.ObjectIdentifier(ISSUER_EXTENSION)).value
+        (name,) = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        if not isinstance(found, x509.UnrecognizedExtension):
+            raise ValueError("its issuer is not as sigstore has it")
+        if not isinstance(name, x509.RFC822Name | x509.UniformResourceIdentifier):
+            raise ValueError("its subject is neither an e-mail address nor a URL")
+        return found.value.decode(), name.value
+    except (ValueError, x509.ExtensionNotFound, x509.UnsupportedGeneralNameType, x509.DuplicateExtension) as error:
+        raise TrustError(f"the certificate in {path} does not say whose it is: {_text(error)}", "malformed") from None
+
+
+def _verifier(policy: TrustPolicy) -> Verifier:
+    from sigstore.models import ClientTrustConfig, TrustedRoot
+    from sigstore.verify import Verifier
+
+    root = policy.trusted_root
+    try:
+        found = TrustedRoot.from_file(str(root)) if root else ClientTrustConfig.production(offline=True).trusted_root
+        return Verifier(trusted_root=found)
+    except Exception as error:  # as above, of a file that the policy names
+        place = f"trusted root {root}" if root else "sigstore's public trusted root"
+        text = error.strerror if isinstance(error, OSError) else _text(error)
+        raise TrustError(f"{place}, by {policy.source}, cannot be used at {_now()}: {text}", "policy") from None
+
+
+def _verified(verifier: Verifier, bundle: Bundle, issuer: str, subject: str) -> bytes:
+    """The statement that the identity signed."""
+    from sigstore.errors import CertValidationError, MetadataError
+    from sigstore.verify.policy import Identity
+
+    try:
+        kind, payload = verifier.verify_dsse(bundle, Identity(identity=subject, issuer=issuer))
+    except MetadataError as error:
+        raise TrustError(f"the trusted root cannot be used at {_now()}: {_text(error)}", "policy") from None
+    except CertValidationError as error:
+        raise TrustError(
+            f"its certificate is of no authority of the trusted root, or was not valid at that time: {_text(error)}",
+            "certificate",
+        ) from None
+    except Exception as error:  # as above: whatever is raised, it was not verified
+        raise TrustError(f"sigstore does not verify it: {_text(error)}", "signature") from None
+    if kind != PAYLOAD_TYPE:
+        raise TrustError(f"it is over a payload of type {shown(kind)}; {PAYLOAD_TYPE} is allowed", "malformed")
+    return payload
+
+
+def _now() -> str:
+    """This machine's time: by one that is wrong, keys of a trusted root are not valid yet."""
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _text(error: Exception) -> str:
+    """An error of the library in one line that is not long."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def need_sigstore() -> None:
+    """Raises `TrustError` where the library is missing."""
+    try:
+        import sigstore  # noqa: F401
+    except ImportError:
+        raise TrustError(
+            "signatures of sigstore need the package sigstore: pip install 'aotbuild[sigstore]'", "library"
+        ) from None
