@@ -39,6 +39,8 @@ def test_what_is_launched(maps_bundle: Path):
         struct.pack_into("<2i2q", segment, at + 128, rows, cols, stride, 1)
     struct.pack_into("<if", segment, 392, cols, 0.5)
     assert launch.kernargs == bytes(segment)
+    explained = bundle.explain("scale_columns", x, factor=0.5, out=out)
+    assert "48  x.map " in explained and "map of x, in boxes of [64, 64], swizzled by 128 bytes" in explained
 
 
 @pytest.mark.slow

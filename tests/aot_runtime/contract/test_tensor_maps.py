@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from aot_runtime import BundleError
-from aot_runtime.bundle.reading import bundle_id, decode_checked
+from aot_runtime.bundle.reading import bundle_id, read_index
 from aot_runtime.call.planner import Planner
 from aot_runtime.contract import records
 from aot_runtime.contract.index_file import encode_index
@@ -67,10 +67,15 @@ def with_map(tensor_map: TensorMap | None = GOOD, arch: str = "sm_90", aligned: 
     return msgspec.structs.replace(index, id=bundle_id(encode_index(index)))
 
 
-def test_an_index_with_a_map():
+def reread(index: records.Index, folder: Path) -> records.Index:
+    (folder / records.INDEX).write_bytes(encode_index(index))
+    return read_index(folder)
+
+
+def test_an_index_with_a_map(tmp_path: Path):
     """It is read as it was written; the aligned specialisation of its op asks for what a map needs."""
     index = with_map()
-    assert decode_checked(encode_index(index), Path("i")).variants == index.variants
+    assert reread(index, tmp_path).variants == index.variants
     op = next(op for op in index.ops if op.name == "reduce")
     variants = [variant for variant in index.variants if variant.op == op.name]
     assert mapped_tensors(variants) == {"x"}
@@ -102,7 +107,7 @@ def test_an_index_with_a_map():
         (with_map(TensorMap("float16", (0, 1), (64, 8), 16)), "rows of 16 bytes are swizzled by 16"),
     ],
 )
-def test_maps_that_a_reader_refuses(index: records.Index, message: str):
+def test_maps_that_a_reader_refuses(index: records.Index, message: str, tmp_path: Path):
     with pytest.raises(BundleError) as raised:
-        decode_checked(encode_index(index), Path("i"))
+        reread(index, tmp_path)
     assert message in str(raised.value)
