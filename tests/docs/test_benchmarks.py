@@ -32,12 +32,23 @@ def test_help(path: Path):
     assert "default:" in result.stdout
 
 
-@pytest.mark.parametrize(("name", "bundles"), [("launch", 1), ("coldstart", 1), ("attention", 1), ("emulator", 2)])
+@pytest.mark.parametrize(
+    ("name", "bundles"), [("launch", 1), ("coldstart", 1), ("attention", 1), ("emulator", 2), ("opening", 1)]
+)
 def test_without_a_bundle(name: str, bundles: int, tmp_path: Path):
     command = [sys.executable, str(ROOT / f"benchmarks/{name}.py"), *[str(tmp_path / "nothing")] * bundles]
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 1
     assert result.stderr.startswith(f"{name}.py: ") and "Traceback" not in result.stderr
+
+
+@pytest.mark.slow
+def test_opening(rows_bundles: Path):
+    bundles = [str(rows_bundles / f"rows-{arch}") for arch in ("gfx942", "sm_90")]
+    command = [sys.executable, str(ROOT / "benchmarks/opening.py"), *bundles, "--runs", "1"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rows = [line.split("  ")[0] for line in output.splitlines()[-3:]]
+    assert rows == ["folder", "archive", "several architectures"], output
 
 
 @pytest.mark.slow

@@ -111,20 +111,17 @@ class Bundles:
         try:
             index = read_index(folder)
         except BundleError as error:
-            _must(bool(str(error)), "an error without words")
+            must(bool(str(error)), "an error without words")
             if given.calls % 16 == 0:  # these read it again, and find the same
-                _must(bool(verify_bundle(folder)), "verify finds no fault in what cannot be opened")
+                must(bool(verify_bundle(folder)), "verify finds no fault in what cannot be opened")
                 listing_data([list_bundle(folder)])
             return "refused when it is opened"
         faults = verify_bundle(folder)
-        _must(not is_damaged or bool(faults), f"verify finds no fault in a damaged bundle: {sorted(files)}")
-        _must(given.adopted or files[INDEX] == seed.files[INDEX], "a damaged index was opened")
-        self._show(index, whole=given.calls % 8 == 0)
-        planned = self._plan(index, given.calls)
-        outcome = f"opened, {'verify finds faults' if faults else 'verified'}, {planned}"
-        if given.is_run and index.target.arch in ARCHS:
-            outcome = f"run: {self._run(folder, index, is_damaged)}"
-        return outcome
+        must(not is_damaged or bool(faults), f"verify finds no fault in a damaged bundle: {sorted(files)}")
+        must(given.adopted or files[INDEX] == seed.files[INDEX], "a damaged index was opened")
+        outcome = f"opened, {'verify finds faults' if faults else 'verified'}"
+        found = study(folder, index, given.calls, given.is_run, is_damaged)
+        return found if found.startswith("run: ") else f"{outcome}, {found}"
 
     @staticmethod
     def _differs(seed: Seed, files: Files) -> bool:
@@ -135,58 +132,67 @@ class Bundles:
             if name.startswith(("code/", "selftest/", INDEX))
         )
 
-    @staticmethod
-    def _show(index: Index, whole: bool) -> None:
-        rows = variant_rows(index)
-        if whole:
-            summary_text(index, rows, 80)
-            variants_text(index, rows, 120)
-            json.dumps(bundle_data(index, rows), allow_nan=False)
-            _must(all(map(str.isprintable, origin_lines(index, UNSIGNED))), "where it comes from is not two lines")
-            with suppress(ExpressionError):  # of a default
-                ast.parse(stub_text(index))
-                _must(is_declaration(module_text(index)), "the module that is imported for the types does something")
-        for op in index.ops:
-            with suppress(ExpressionError):
-                docstring(op)
 
-    def _plan(self, index: Index, calls: int) -> str:
-        rng, outcomes = random.Random(calls), set()
-        for op in index.ops:
-            try:
-                planner = op_planner(index, op.name)
-            except BundleError as error:
-                _must(bool(str(error)), "an error without words")
-                outcomes.add("refused when an op is first called")
-                continue
-            compile(call_source(op, planner.static), "call", "exec")
-            for number in range(PLANNED_CALLS):
-                outcomes.add(self._plan_call(index, planner, draw_call(op, rng, number)))
-        return min(outcomes, default="without ops")
+def study(place: Path, index: Index, calls: int, is_run: bool, is_damaged: bool) -> str:
+    """What becomes of a bundle that was opened: it is shown, calls of it are planned, and of some the self-test is run.
+    Raises what is wrong with it."""
+    _show(index, whole=calls % 8 == 0)
+    planned = _plan(index, calls)
+    return f"run: {_run(place, index, is_damaged)}" if is_run and index.target.arch in ARCHS else planned
 
-    @staticmethod
-    def _plan_call(index: Index, planner: Planner, call: CallSpec) -> str:
+
+def _show(index: Index, whole: bool) -> None:
+    rows = variant_rows(index)
+    if whole:
+        summary_text(index, rows, 80)
+        variants_text(index, rows, 120)
+        json.dumps(bundle_data(index, rows), allow_nan=False)
+        must(all(map(str.isprintable, origin_lines(index, UNSIGNED))), "where it comes from is not two lines")
+        with suppress(ExpressionError):  # of a default
+            ast.parse(stub_text(index))
+            must(is_declaration(module_text(index)), "the module that is imported for the types does something")
+    for op in index.ops:
+        with suppress(ExpressionError):
+            docstring(op)
+
+
+def _plan(index: Index, calls: int) -> str:
+    rng, outcomes = random.Random(calls), set()
+    for op in index.ops:
         try:
-            decision = plan_call(index, planner, call, 304)
-        except AotError as error:
-            _must(bool(str(error)), "an error without words")
-            return "every call refused"
-        explain_decision(planner, decision, index.blobs)
-        return "a call planned"
+            planner = op_planner(index, op.name)
+        except BundleError as error:
+            must(bool(str(error)), "an error without words")
+            outcomes.add("refused when an op is first called")
+            continue
+        compile(call_source(op, planner.static), "call", "exec")
+        for number in range(PLANNED_CALLS):
+            outcomes.add(_plan_call(index, planner, draw_call(op, rng, number)))
+    return min(outcomes, default="without ops")
 
-    @staticmethod
-    def _run(folder: Path, index: Index, is_damaged: bool) -> str:
-        device = Device(EmulatorDriver(_LIMITS), list(ARCHS).index(index.target.arch))
-        bundle = Bundle(folder, index, device, True)
-        try:
-            report = bundle.selftest()
-        except AotError:
-            return "refused"
-        if report.passed:
-            return "right"
-        faults = [output.fault for result in report.results for output in result.outputs if output.fault]
-        _must(not (is_damaged and faults), f"a damaged bundle computes something else: {faults}")
-        return "wrong, as its self-test says" if faults else "a call raised a typed error"
+
+def _plan_call(index: Index, planner: Planner, call: CallSpec) -> str:
+    try:
+        decision = plan_call(index, planner, call, 304)
+    except AotError as error:
+        must(bool(str(error)), "an error without words")
+        return "every call refused"
+    explain_decision(planner, decision, index.blobs)
+    return "a call planned"
+
+
+def _run(folder: Path, index: Index, is_damaged: bool) -> str:
+    device = Device(EmulatorDriver(_LIMITS), list(ARCHS).index(index.target.arch))
+    bundle = Bundle(folder, index, device, True)
+    try:
+        report = bundle.selftest()
+    except AotError:
+        return "refused"
+    if report.passed:
+        return "right"
+    faults = [output.fault for result in report.results for output in result.outputs if output.fault]
+    must(not (is_damaged and faults), f"a damaged bundle computes something else: {faults}")
+    return "wrong, as its self-test says" if faults else "a call raised a typed error"
 
 
 def is_declaration(source: str) -> bool:
@@ -217,7 +223,7 @@ def _scalar(scalar: Any, rng: random.Random) -> str:
     return rng.choice(("0", "1", "1", "true", "0.5", "-1", "3", "inf", "nan", str(2**63)))
 
 
-def _must(holds: bool, fault: str) -> None:
+def must(holds: bool, fault: str) -> None:
     if not holds:
         raise WrongError(fault)
 

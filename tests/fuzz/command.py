@@ -129,6 +129,19 @@ def bundles(count: int, minutes: float | None, seed: int, jobs: int, keep: Path 
 @seed_option
 @jobs_option
 @keep_option
+def archives(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
+    """Open, verify and run mutated archives, of one bundle and of several; pack again what is taken for whole."""
+    from .archives import Archives
+
+    run_campaign("archives", count, minutes, jobs, keep, lambda folder: Archives(folder, seed))
+
+
+@main.command()
+@count_option
+@minutes_option
+@seed_option
+@jobs_option
+@keep_option
 def manifests(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
     """Read and plan mutated manifests, as --dry-run does."""
     from .manifests import Manifests

@@ -13,6 +13,8 @@ import pytest
 
 from aot_runtime.errors import BundleError
 from tests.fuzz import bundles as bundles_module
+from tests.fuzz.archive_inputs import ArchiveInput
+from tests.fuzz.archives import Archives
 from tests.fuzz.bundle_inputs import BundleInput, Inputs, files_of
 from tests.fuzz.bundles import Bundles
 from tests.fuzz.campaign import Campaign, Failure
@@ -24,6 +26,10 @@ Make = Callable[[Path], Any]
 
 def bundles(folder: Path) -> Bundles:
     return Bundles(folder, SEED)
+
+
+def archives(folder: Path) -> Archives:
+    return Archives(folder, SEED)
 
 
 def manifests(folder: Path) -> Any:
@@ -46,6 +52,8 @@ def run(make: Make, count: int, folder: Path) -> tuple[Counter[str], list[Failur
     [
         (bundles, 800, {"refused when it is opened", "opened, verified, a call planned", "run: right"}),
         (manifests, 60, {"refused when it is read", "refused when it is planned", "planned"}),
+        (archives, 150, {"refused when it is opened", "opened, verify finds faults", "whole"}),
+        pytest.param(archives, 5000, {"run: right"}, marks=pytest.mark.slow),
         pytest.param(bundles, 20_000, {"run: wrong, as its self-test says"}, marks=pytest.mark.slow),
         pytest.param(manifests, 2000, {"planned"}, marks=pytest.mark.slow),
     ],
@@ -57,11 +65,13 @@ def test_a_sample(tmp_path: Path, make: Make, count: int, outcomes: set[str]):
     assert sum(counts.values()) == count and counts.keys() >= outcomes
 
 
-@pytest.mark.parametrize("name", ["bundles", "manifests"])
+@pytest.mark.parametrize("name", ["bundles", "archives", "manifests"])
 def test_what_failed_once(tmp_path: Path, name: str):
     """Each file of the corpus is an input for which a fault was mended, or one of an outcome."""
     if name == "bundles":
         handler, kind = bundles(tmp_path), BundleInput
+    elif name == "archives":
+        handler, kind = archives(tmp_path), ArchiveInput
     else:
         handler = manifests(tmp_path)
         from tests.fuzz.manifests import ManifestInput as kind  # type: ignore[assignment]
@@ -110,7 +120,7 @@ def crash(folder: Path) -> None:
         (lambda folder: __import__("os").system("true"), "ForbiddenError at test_inputs.py:<lambda>"),
         (lambda folder: (folder / "written").write_text("x"), "ForbiddenError at pathlib.py:open"),
         (lambda folder: Path("/etc/hostname").read_text(), "ForbiddenError at pathlib.py:open"),
-        (lambda folder: (_ for _ in ()).throw(BundleError("")), "WrongError at bundles.py:_must"),
+        (lambda folder: (_ for _ in ()).throw(BundleError("")), "WrongError at bundles.py:must"),
         (loop, "TimeLimitError at test_inputs.py:loop"),
         (crash, "the process ended: -9"),
     ],

@@ -1,8 +1,8 @@
 """A bundle in one file: a zip whose entries are stored and begin at multiples of a page, in one layout only.
 
-What entries there are, with their sizes and checksums, decides every other byte. So a reader makes the directory
-anew and compares it, and an archive with anything else in it (a comment, a gap, another order, a name twice, a size
-that is not so) is refused. Entries are read where they are, each when it is asked for. They are read and not mapped,
+What entries there are, with their sizes and checksums, decides every other byte. A reader compares each with what it
+has to be, and an archive with anything else in it (a comment, a gap, another order, a name twice, a size that is not
+so) is refused. Entries are read where they are, each when it is asked for. They are read and not mapped,
 since bytes that were checked must stay what they are, and a mapped file that becomes shorter ends the process.
 
 A code object may be compressed: then the entry is its name with `.zst`, a frame of zstd. Who reads the archive sees the
@@ -38,7 +38,8 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*"
 _COMPRESSED = ".zst"
 _IS_COMPRESSED = re.compile(rf"{CODE_FOLDER}/[^/]+\{_COMPRESSED}")
 _LOCAL = struct.Struct("<4s5H3I2H")
-_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_LISTED = struct.Struct("<16s3IH12sI")
+"""An entry in the directory: what is always the same, checksum, size, size, length of the name, the same, offset."""
 _END = struct.Struct("<4s4H2IH")
 _PADDING = struct.Struct("<3H")
 _PADDING_ID = 0xD935
@@ -47,6 +48,8 @@ _VERSION, _UNIX = 20, 3 << 8
 _DATE = 1 << 5 | 1
 """1 January 1980, the first day that a zip can say: nothing of an archive tells when it was made."""
 _MODE = (stat.S_IFREG | 0o644) << 16
+_BEFORE = struct.pack("<4s6H", b"PK\x01\x02", _VERSION | _UNIX, _VERSION, 0, 0, 0, _DATE)
+_AFTER = struct.pack("<4HI", 0, 0, 0, 0, _MODE)
 MAGIC = b"PK\x03\x04"
 
 
@@ -72,16 +75,23 @@ def directory(entries: Sequence[Entry]) -> tuple[list[int], bytes]:
     for entry in entries:
         name = entry.name.encode("ascii")
         offsets.append(end)
-        sizes = (entry.crc, entry.size, entry.size, len(name))
-        fields = (b"PK\x01\x02", _VERSION | _UNIX, _VERSION, 0, 0, 0, _DATE, *sizes, 0, 0, 0, 0, _MODE, end)
-        records.append(_CENTRAL.pack(*fields) + name)
-        unpadded = end + _LOCAL.size + len(name) + _PADDING.size
-        end = unpadded + -unpadded % PAGE + entry.size
+        records.append(_LISTED.pack(_BEFORE, entry.crc, entry.size, entry.size, len(name), _AFTER, end) + name)
+        end = _end_of(end, len(name), entry.size)
         if end > MAX_BYTES or len(offsets) > MAX_ENTRIES:
             raise BundleError(f"an archive has at most {MAX_BYTES} bytes and {MAX_ENTRIES} files")
     listed = b"".join(records)
-    count = len(offsets)
-    return offsets, listed + _END.pack(b"PK\x05\x06", 0, 0, count, count, len(listed), end, 0)
+    return offsets, listed + _end(len(offsets), len(listed), end)
+
+
+def _end_of(offset: int, name_length: int, size: int) -> int:
+    """Where an entry ends that begins at an offset."""
+    unpadded = offset + _LOCAL.size + name_length + _PADDING.size
+    return unpadded + -unpadded % PAGE + size
+
+
+def _end(count: int, length: int, start: int) -> bytes:
+    """What follows the directory, which has so many entries and bytes, and begins there."""
+    return _END.pack(b"PK\x05\x06", 0, 0, count, count, length, start, 0)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -122,7 +132,8 @@ def compressed(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 def _plain(name: str) -> str:
     """The file that an entry has the content of."""
-    return name.removesuffix(_COMPRESSED) if _IS_COMPRESSED.fullmatch(name) else name
+    is_compressed = name.endswith(_COMPRESSED) and _IS_COMPRESSED.fullmatch(name)
+    return name.removesuffix(_COMPRESSED) if is_compressed else name
 
 
 def _check_name(name: str) -> None:
@@ -186,23 +197,21 @@ class Archive:
         except BundleError as error:
             raise BundleError(f"{path}: {error}") from None
 
-    def _read_directory(self, size: int) -> dict[str, tuple[Entry, int]]:
-        """File → its entry, and where that is."""
+    def _read_directory(self, size: int) -> dict[str, tuple[str, int, int, int]]:
+        """File → the name of its entry, and the entry's checksum, size and offset."""
         end = self._read(max(size - _END.size, 0), _END.size)
         if len(end) < _END.size or size > MAX_BYTES or end[:4] != b"PK\x05\x06":
             raise BundleError("the archive has no end: it is truncated, or something follows it")
         *_, length, start, _ = _END.unpack(end)
-        if start + length + _END.size != size or length > MAX_ENTRIES * (_CENTRAL.size + _MAX_NAME):
+        if start + length + _END.size != size or length > MAX_ENTRIES * (_LISTED.size + _MAX_NAME):
             raise BundleError("the archive's directory is not where its end says")
-        stored = self._read(start, length + _END.size)
-        entries = list(_listed(stored[:length]))
-        names = [entry.name for entry in entries]
-        if names != in_order(set(names)) or len({_plain(name) for name in names}) < len(names):
-            raise BundleError("the archive's entries are not in order, or one is there twice")
-        offsets, expected = directory(entries)
-        if stored != expected:
-            raise BundleError("the archive is not laid out as `aotbundle pack` does it")
-        return {_plain(entry.name): (entry, offset) for entry, offset in zip(entries, offsets, strict=True)}
+        entries, ended = _listed(self._read(start, length))
+        if ended != start or end != _end(len(entries), length, start):
+            raise BundleError(_OTHER_LAYOUT)
+        files = {_plain(entry[0]): entry for entry in entries}
+        if len(files) != len(entries):
+            raise BundleError(_DISORDER)
+        return files
 
     def _read(self, start: int, size: int) -> bytes:
         return self._file.read(self._start + start, size)
@@ -227,7 +236,8 @@ class Archive:
 
     def stored(self) -> dict[str, bytes]:
         """All entries as they are in the archive."""
-        return {entry.name: self._content(entry, offset, MAX_BYTES) for entry, offset in self._entries.values()}
+        entries = map(self._entry, self._entries)
+        return {entry.name: self._content(entry, offset, MAX_BYTES) for entry, offset in entries}
 
     def _content(self, entry: Entry, offset: int, limit: int) -> bytes:
         before = header(entry, offset)
@@ -252,7 +262,8 @@ class Archive:
     def _entry(self, name: str) -> tuple[Entry, int]:
         if name not in self._entries:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        return self._entries[name]
+        stored, crc, size, offset = self._entries[name]
+        return Entry(stored, crc, size), offset
 
     def _misplaced(self, name: str) -> BundleError:
         return BundleError(f"{self.path}: {name} is not where the archive's directory says")
@@ -263,16 +274,30 @@ class Archive:
             yield "."
 
 
-def _listed(listed: bytes) -> Iterator[Entry]:
-    """The entries that a directory has."""
-    at = 0
+_DISORDER = "the archive's entries are not in order, or one is there twice"
+_OTHER_LAYOUT = "the archive is not laid out as `aotbundle pack` does it"
+
+
+def _listed(listed: bytes) -> tuple[list[tuple[str, int, int, int]], int]:
+    """(name, checksum, size and offset of the entries that a directory has; where the last one ends).
+
+    Raises `BundleError` for a directory that is not as `directory` makes it.
+    """
+    entries: list[tuple[str, int, int, int]] = []
+    at, end, is_ours = 0, 0, True
     while at < len(listed):
-        if len(listed) - at < _CENTRAL.size:
+        if len(listed) - at < _LISTED.size:
             raise BundleError("the archive's directory is truncated")
-        fields = _CENTRAL.unpack_from(listed, at)
-        crc, size, length = fields[7], fields[8], fields[10]
-        at += _CENTRAL.size
-        name = listed[at : at + length].decode("ascii", "replace")
+        before, crc, size, again, length, after, offset = _LISTED.unpack_from(listed, at)
+        at += _LISTED.size + length
+        name = listed[at - length : at].decode("ascii", "replace")
         _check_name(name)
-        at += length
-        yield Entry(name, crc, size)
+        is_ours = is_ours and before == _BEFORE and after == _AFTER and again == size and offset == end
+        entries.append((name, crc, size, offset))
+        end = _end_of(end, length, size)
+    names = [name for name, *_ in entries]
+    if names != in_order(set(names)):
+        raise BundleError(_DISORDER)
+    if not is_ours or at != len(listed):
+        raise BundleError(_OTHER_LAYOUT)
+    return entries, end

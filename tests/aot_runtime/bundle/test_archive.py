@@ -126,6 +126,19 @@ def test_an_end_that_lies(tmp_path: Path, data: bytes):
         read_all(tmp_path / "a", data)
 
 
+def test_what_opening_alone_finds(tmp_path: Path):
+    """Without a look at any entry: bytes between the last one and the directory, and entries that lie elsewhere."""
+    start = int.from_bytes(WHOLE[-6:-2], "little")
+    gap = WHOLE[:start] + bytes(PAGE) + WHOLE[start:-6] + struct.pack("<I", start + PAGE) + WHOLE[-2:]
+    last = WHOLE.rindex(b"PK\1\2") + 42
+    offset = int.from_bytes(WHOLE[last : last + 4], "little")
+    others = [WHOLE[:last] + struct.pack("<I", at) + WHOLE[last + 4 :] for at in (0, offset - PAGE, offset + 1, start)]
+    for data in (gap, *others):
+        (tmp_path / "a").write_bytes(data)
+        with pytest.raises(BundleError, match="not laid out as"):
+            Archive(tmp_path / "a")
+
+
 def test_sizes_that_lie(tmp_path: Path):
     """In the directory, in the header, and in both: what is there must be all that is said."""
     size = struct.pack("<2I", 5000, 5000)

@@ -10,7 +10,7 @@ import pytest
 from aot_runtime import ArchMismatchError, BundleError, open_bundle
 from aot_runtime.bundle.archive import MAX_BYTES, PAGE, Archive, parts
 from aot_runtime.bundle.files import open_place
-from aot_runtime.bundle.multi_archive import MAX_BUNDLES, MultiArchive
+from aot_runtime.bundle.multi_archive import MAX_BUNDLES, MultiArchive, multi_files
 from aot_runtime.bundle.packing import merge_bundles
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.bundle.verification import verify_bundle, verify_together
@@ -97,6 +97,23 @@ def test_every_byte_counts(whole: Files, tmp_path: Path):
         data[position] ^= 0x41
     (tmp_path / "rows.aotb").write_bytes(data)
     assert faults(tmp_path / "rows.aotb") == []
+
+
+def test_the_header_of_a_bundle_counts_when_it_is_opened(whole: Files, tmp_path: Path):
+    """Which is looked at with no other bundle read, and so before any checksum."""
+    data = bytearray(packed(tmp_path / "rows.aotb", whole).read_bytes())
+    for position in (14, 30, 100, PAGE - 1):
+        data[position] ^= 1
+        (tmp_path / "rows.aotb").write_bytes(data)
+        refused(tmp_path / "rows.aotb", "gfx942.aotb is not where the archive's directory says")
+        data[position] ^= 1
+
+
+def test_what_has_one_name_and_two_contents_is_not_shared(tmp_path: Path):
+    both, other = {"selftest/a.npz": b"a", "selftest/b.npz": b"b", "code/c": b"c"}, {"selftest/a.npz": b"other"}
+    files = multi_files({"gfx942": both, "gfx90a": {**both, **other}, "sm_90": {**both, **other}})
+    assert {name: data for name, data in files.items() if "/" in name} == {"selftest/b.npz": b"b"}
+    assert [*inner(files[AMD], tmp_path)] == ["code/c", "selftest/a.npz"]
 
 
 def faults(path: Path) -> list[str]:

@@ -130,7 +130,7 @@ def test_opening_reads_nothing_of_the_others(folders: list[Path], merged: Path, 
     alone = merged.with_name("alone.aotb")
     pack_bundle(folders[0], alone)
     whole = source_of(merged / "gfx942").whole  # type: ignore[attr-defined]
-    spans = {name: (offset, offset + entry.size) for name, (entry, offset) in whole._entries.items()}
+    spans = {name: (offset, offset + size) for name, (_, _, size, offset) in whole._entries.items()}
     monkeypatch.setattr(os, "pread", recorded)
     x = np.ones((2, 100), np.float32)
     expected = open_bundle(alone, "emulator").softmax(x)
