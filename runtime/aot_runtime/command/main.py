@@ -27,6 +27,7 @@ from .show import show
 from .sign import sign
 from .stubs import stubs
 from .verify import verify
+from .wheel import wheel
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -51,7 +52,7 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
 
 
 for command in (
-    ls, show, isa, diff, verify, sign, keygen, selftest, explain, pack, unpack, merge, split, kpack, stubs, profile,
-    report, bench, doctor,
+    ls, show, isa, diff, verify, sign, keygen, selftest, explain, pack, unpack, merge, split, wheel, lock, kpack,
+    stubs, profile, report, bench, doctor,
 ):  # fmt: skip
     main.add_command(command)

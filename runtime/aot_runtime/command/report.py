@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .failures import Failure, Unusable
-from .parameters import PATHS
+from .parameters import BUNDLE
 
 if TYPE_CHECKING:
     from .comparing.bundles import Differences
@@ -17,7 +17,7 @@ FILES = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
-@click.argument("bundle", type=PATHS)
+@click.argument("bundle", type=BUNDLE)
 @click.option("-o", "--output", required=True, type=FILES, metavar="FILE.html", help="Where the page is written.")
 @click.option("--code", is_flag=True, help="Columns of what the code of each variant consists of, as `isa` has them.")
 @click.option(
@@ -27,7 +27,7 @@ FILES = click.Path(path_type=Path, dir_okay=False)
     "--profile", "profile_files", multiple=True, type=FILES, metavar="FILE.json",
     help="What `aotbundle profile --json` printed of a call; may be repeated.",
 )  # fmt: skip
-@click.option("--against", type=PATHS, metavar="BUNDLE", help="An older bundle: what differs from it, as `diff` tells.")
+@click.option("--against", type=BUNDLE, metavar="BUNDLE", help="An older bundle: what differs from it, as `diff` tells.")
 def report(
     bundle: Path, output: Path, code: bool, selftest_file: Path | None, profile_files: tuple[Path, ...],
     against: Path | None,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from .parameters import PATHS, OpName
+from .parameters import BUNDLE, OpName
 
 
 @click.command()
-@click.argument("bundle", type=PATHS)
+@click.argument("bundle", type=BUNDLE)
 @click.option("--op", type=OpName(), metavar="OP", help="Only this op.")
 @click.option("--variants", "every", is_flag=True, help="Every variant, instead of ranges by op and config.")
 @click.option("--json", "as_json", is_flag=True, help="Every variant, as JSON.")

@@ -11,14 +11,14 @@ import click
 from aot_runtime.errors import BundleError, TrustError
 
 from .failures import EXIT_FAILED
-from .parameters import PATHS
+from .parameters import BUNDLE, PATHS
 
 if TYPE_CHECKING:
     from aot_runtime.trust.policy import TrustPolicy
 
 
 @click.command()
-@click.argument("paths", metavar="BUNDLE|FOLDER…", nargs=-1, required=True, type=PATHS)
+@click.argument("paths", metavar="BUNDLE|FOLDER…", nargs=-1, required=True, type=BUNDLE)
 @click.option(
     "--trust", type=PATHS, help="A policy file: what it does not accept is a fault. [default: AOTBUNDLE_TRUST]"
 )
