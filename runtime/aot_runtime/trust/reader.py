@@ -43,7 +43,7 @@ def named_policy(
     return os.environ.get(VARIABLE) or None if trust is None else trust
 
 
-def named_lock(lock: Lock | str | os.PathLike[str] | None) -> Lock | None:
+def named_lock(lock: Lock | str | os.PathLike[str] | None = None) -> Lock | None:
     """A lock, or the one in a file, or in the file that the environment names; None where neither is named.
 
     Raises `LockError` for a file that cannot be read.

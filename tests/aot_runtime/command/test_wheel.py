@@ -7,6 +7,7 @@ import csv
 import hashlib
 import io
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -142,6 +143,16 @@ def test_a_signature_goes_along(small_copy: Path, site: Site):
     assert open_bundle("small", "emulator", trust=policies[0]).name == "small"
     with pytest.raises(TrustError, match=r"bundle small for gfx942 \(aotbundle-small-gfx942 1\.0\): .* is signed"):
         open_bundle("small", "emulator", trust=policies[1])
+
+
+def test_a_wheel_that_says_what_it_does_not_have(rows_bundle: Path, small_bundle: Path, site: Site):
+    site.install(rows_bundle)
+    pack_bundle(small_bundle, site.folder / "aotbundle_rows_gfx942/rows_gfx942.aotb")
+    with pytest.raises(BundleError, match=r"rows for gfx942 \(.*\): .* is bundle 'small' for gfx942"):
+        open_bundle("rows", "emulator")
+    shutil.rmtree(site.folder / "aotbundle_rows_gfx942")
+    with pytest.raises(BundleError, match=r"rows for gfx942 \(aotbundle-rows-gfx942 0\.1\.0\): "):
+        open_bundle("rows", "emulator")
 
 
 def test_a_wheel_for_another_format(small_copy: Path, site: Site):
