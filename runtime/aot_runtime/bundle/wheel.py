@@ -22,8 +22,9 @@ from aot_runtime.contract.versions import is_version, local_part
 from aot_runtime.errors import BundleError
 from aot_runtime.installed import GROUP, SUFFIX
 
+from .archive import Archive
 from .files import Folder, open_place
-from .multi_archive import MultiArchive
+from .multi_archive import MultiArchive, Part
 from .packing import pack_bundle, write_aside
 from .reading import read_index
 from .verification import verify_bundle, verify_together
@@ -51,15 +52,21 @@ class WheelOptions:
 
 
 @dataclass(frozen=True)
-class _Archive:
+class _Packed:
+    """A file of a wheel: an archive with one bundle, or with those for several architectures.
+
+    Attributes:
+        compressed: whether some of its code objects are.
+    """
+
     content: bytes
     indexes: tuple[Index, ...]
+    compressed: bool = False
 
     @property
     def stem(self) -> str:
-        """What its file is called."""
-        first, *others = self.indexes
-        return first.name if others else f"{first.name}_{first.target.arch}"
+        """What the file is called."""
+        return "_".join([self.indexes[0].name, *(index.target.arch for index in self.indexes)])
 
 
 def make_wheel(bundles: Iterable[Path], folder: Path, options: WheelOptions = WheelOptions()) -> Path:
@@ -69,7 +76,7 @@ def make_wheel(bundles: Iterable[Path], folder: Path, options: WheelOptions = Wh
         BundleError: a bundle has faults, two are of one name and architecture, or the wheel cannot be called so.
         OSError: the wheel cannot be written.
     """
-    archives = [_archive(path) for path in bundles]
+    archives = [_packed(path) for path in bundles]
     indexes = [index for archive in archives for index in archive.indexes]
     pairs = [(index.name, index.target.arch) for index in indexes]
     if twice := next((pair for pair in pairs if pairs.count(pair) > 1), None):
@@ -80,10 +87,12 @@ def make_wheel(bundles: Iterable[Path], folder: Path, options: WheelOptions = Wh
     package = re.sub("[-_.]+", "_", name).lower()
     info = f"{package}-{version}.dist-info"
     files = {f"{package}/{archive.stem}{SUFFIX}": archive.content for archive in archives}
+    if len(files) < len(archives):
+        raise BundleError("no wheel is made: two of its files would have one name; make a wheel of each")
+    needed = requirement(indexes, any(archive.compressed for archive in archives))
     files |= {
-        f"{info}/METADATA": _metadata(name, version, indexes, options.license).encode(),
-        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: aotbundle\n"
-        f"Root-Is-Purelib: true\nTag: {TAG}\n".encode(),
+        f"{info}/METADATA": _metadata(name, version, indexes, needed, options.license).encode(),
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: aotbundle\nRoot-Is-Purelib: true\nTag: {TAG}\n".encode(),
         f"{info}/entry_points.txt": "\n".join([f"[{GROUP}]", *_entry_points(package, archives), ""]).encode(),
     }
     path = folder / f"{package}-{version}-{TAG}.whl"
@@ -92,20 +101,22 @@ def make_wheel(bundles: Iterable[Path], folder: Path, options: WheelOptions = Wh
     return path
 
 
-def _archive(path: Path) -> _Archive:
+def _packed(path: Path) -> _Packed:
     """A bundle, or bundles, as an archive has them. Raises `BundleError` where one has faults."""
     found = open_place(path)
     if isinstance(found, Folder):
         with tempfile.TemporaryDirectory() as folder:
             packed = Path(folder) / f"bundle{SUFFIX}"
             pack_bundle(path, packed)
-            return _Archive(packed.read_bytes(), (read_index(packed),))
+            return _Packed(packed.read_bytes(), (read_index(packed),))
     if not path.is_file():
         raise BundleError(f"{path} is a part of {path.parent}: `aotbundle split` makes an archive of it")
     if faults := verify_together(found) if isinstance(found, MultiArchive) else verify_bundle(found):
         raise BundleError(f"no wheel is made of {path}: {'; '.join(faults)}")
-    parts = found.parts() if isinstance(found, MultiArchive) else [found]
-    return _Archive(path.read_bytes(), tuple(map(read_index, parts)))
+    parts = [*found.parts()] if isinstance(found, MultiArchive) else [found]
+    archives = [part.own if isinstance(part, Part) else part for part in parts]
+    compressed = any(isinstance(archive, Archive) and archive.is_compressed for archive in archives)
+    return _Packed(path.read_bytes(), tuple(map(read_index, parts)), compressed)
 
 
 def _distribution_name(pairs: Sequence[tuple[str, str]], given: str | None) -> str:
@@ -135,14 +146,15 @@ def _distribution_version(indexes: Sequence[Index], given: str | None) -> str:
     return version
 
 
-def requirement(indexes: Sequence[Index]) -> str:
-    """What pip has to install beside the bundles: what reads their format, with the bindings that all of them need."""
+def requirement(indexes: Sequence[Index], compressed: bool = False) -> str:
+    """What pip has to install beside the bundles: what reads their format, with the extras that all of them need."""
     oldest = max(OLDEST_FORMAT, *(index.oldest_reader for index in indexes))
     only_nvidia = all(index.target.backend == "cuda" for index in indexes)
-    return f"aotbuild{'[cuda]' if only_nvidia else ''}>={FIRST_READERS[oldest]}"
+    extras = ",".join([*(["cuda"] if only_nvidia else []), *(["zstd"] if compressed else [])])
+    return f"aotbuild{f'[{extras}]' if extras else ''}>={FIRST_READERS[oldest]}"
 
 
-def _metadata(name: str, version: str, indexes: Sequence[Index], licence: str) -> str:
+def _metadata(name: str, version: str, indexes: Sequence[Index], needed: str, licence: str) -> str:
     titles = [f"{index.name} {index.version}".strip() for index in indexes]
     archs = ", ".join(dict.fromkeys(index.target.arch for index in indexes))
     fields = {
@@ -152,7 +164,7 @@ def _metadata(name: str, version: str, indexes: Sequence[Index], licence: str) -
         "Summary": f"Compiled kernels for {archs}: {', '.join(dict.fromkeys(titles))}",
         **({"License-Expression": licence} if licence else {}),
         "Requires-Python": ">=3.11",
-        "Requires-Dist": requirement(indexes),
+        "Requires-Dist": needed,
         "Description-Content-Type": "text/markdown",
     }
     ops = [", ".join(op.name for op in index.ops) for index in indexes]
@@ -180,7 +192,7 @@ def _metadata(name: str, version: str, indexes: Sequence[Index], licence: str) -
     )
 
 
-def _entry_points(package: str, archives: Iterable[_Archive]) -> Iterator[str]:
+def _entry_points(package: str, archives: Iterable[_Packed]) -> Iterator[str]:
     for archive in archives:
         for index in archive.indexes:
             yield f"{index.name}.{index.target.arch} = {package}.{archive.stem}"

@@ -17,6 +17,7 @@ from .failures import Commands
 from .isa import isa
 from .keygen import keygen
 from .kpack import kpack
+from .lock import lock
 from .ls import ls
 from .merge import merge, split
 from .pack import pack, unpack

@@ -27,7 +27,7 @@ FILES = click.Path(path_type=Path, dir_okay=False)
     "--profile", "profile_files", multiple=True, type=FILES, metavar="FILE.json",
     help="What `aotbundle profile --json` printed of a call; may be repeated.",
 )  # fmt: skip
-@click.option("--against", type=BUNDLE, metavar="BUNDLE", help="An older bundle: what differs from it, as `diff` tells.")
+@click.option("--against", type=BUNDLE, metavar="BUNDLE", help="An older bundle: what differs, as `diff` tells.")
 def report(
     bundle: Path, output: Path, code: bool, selftest_file: Path | None, profile_files: tuple[Path, ...],
     against: Path | None,

@@ -76,8 +76,28 @@ def test_what_is_in_a_wheel(rows_bundles: Path, tmp_path: Path):
     assert installed.metadata["License-Expression"] == "MIT OR Apache-2.0"
     (needed,) = map(Requirement, installed.requires or ())
     assert (needed.name, needed.extras) == ("aotbuild", {"cuda"}) and needed.specifier.contains(aot_runtime.__version__)
+    result = aotbundle("wheel", rows_bundles / "rows-gfx942", "-o", tmp_path / "two")
+    assert result.exit_code == 0 and "aotbuild>=0.1.0" in metadata_of(tmp_path / "two", "rows_gfx942"), result.output
     assert set(FIRST_READERS) == {*range(OLDEST_FORMAT, FORMAT_VERSION + 1)}
     assert all(version_key(first) <= version_key(aot_runtime.__version__) for first in FIRST_READERS.values())
+
+
+def metadata_of(folder: Path, package: str) -> str:
+    (wheel,) = folder.glob(f"aotbundle_{package}-*.whl")
+    with zipfile.ZipFile(wheel) as file:
+        return file.read(next(name for name in file.namelist() if name.endswith("METADATA"))).decode()
+
+
+def test_compressed_code_needs_the_extra_that_reads_it(rows_bundles: Path, tmp_path: Path):
+    """Also where one of several architectures in a file has it."""
+    pytest.importorskip("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+    pack_bundle(rows_bundles / "rows-gfx942", tmp_path / "rows-gfx942.aotb", compress=True)
+    both = [rows_bundles / f"rows-{arch}" for arch in ("gfx942", "sm_90")]
+    merge_bundles(both, tmp_path / "rows.aotb", compress=True)
+    for file in ("rows-gfx942.aotb", "rows.aotb"):
+        aotbundle("wheel", tmp_path / file, "-o", tmp_path)
+    assert "Requires-Dist: aotbuild[zstd]>=" in metadata_of(tmp_path, "rows_gfx942")
+    assert "Requires-Dist: aotbuild[zstd]>=" in metadata_of(tmp_path, "rows")
 
 
 def test_an_installed_bundle_is_opened_by_its_name(rows_bundle: Path, site: Site):
@@ -108,7 +128,7 @@ def test_of_several_architectures_the_devices_is_opened(rows_bundles: Path, site
     wheel = site.install(Path("rows.aotb"))
     assert wheel.name == "aotbundle_rows-0.1.0-py3-none-any.whl"
     rows = open_bundle("rows", "emulator:gfx942")
-    assert rows.arch == "gfx942" and rows.path == site.folder / "aotbundle_rows/rows.aotb/gfx942"
+    assert rows.arch == "gfx942" and rows.path == site.folder / "aotbundle_rows/rows_gfx942_sm_90.aotb/gfx942"
     said = r"installed for gfx942 \(aotbundle-rows 0\.1\.0\), sm_90 \(.*\), and emulator.* is gfx90a"
     with pytest.raises(ArchMismatchError, match=said):
         open_bundle("rows", "emulator:gfx90a")
