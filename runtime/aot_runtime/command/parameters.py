@@ -17,7 +17,7 @@ PATHS = click.Path(path_type=Path)
 
 
 class BundlePath(click.Path):
-    """A bundle's path, or the name of an installed one; that of several stays a name where a device decides."""
+    """A bundle's path, or the name of an installed one; where a device decides which, it stays a name."""
 
     def __init__(self, by_device: bool = False):
         super().__init__(path_type=Path)
@@ -27,11 +27,11 @@ class BundlePath(click.Path):
         """Raises `BadParameter` for a name of which several are installed, where a device does not decide."""
         from aot_runtime.installed import installed_bundles, is_name
 
+        if self._by_device and is_name(value):
+            return value
         found = installed_bundles(value) if is_name(value) else []
         if not found:
             return super().convert(value, param, ctx)
-        if self._by_device:
-            return value
         if len({item.path for item in found}) > 1:
             which = ", ".join(f"{item.path} ({item.arch})" for item in found)
             self.fail(f"'{value}' is installed several times; give the path of one: {which}", param, ctx)

@@ -118,6 +118,8 @@ def test_an_installed_bundle_is_opened_by_its_name(rows_bundle: Path, site: Site
     result = aotbundle("selftest", "rows", "--device", "emulator", "--op", "softmax")
     assert result.exit_code == 0, result.output
     assert str(path) in aotbundle("ls", "--installed").stdout and aotbundle("ls").exit_code == 2
+    result = aotbundle("selftest", "row", "--device", "emulator")
+    assert result.exit_code == 1 and "; installed: rows for gfx942 (aotbundle-rows-gfx942 0.1.0)" in result.stderr
     pack_bundle(rows_bundle, Path("rows/here.aotb"))
     assert open_bundle("rows", "emulator").path == Path("rows/here.aotb")
 
