@@ -91,6 +91,7 @@ def packages(setting: Setting) -> Findings:
     say(f"    {said.strip()}")
     user.run("aotbundle", "selftest", "attention", "--device", "emulator", "--op", "flash_attention")
     user.run("aotbundle", "lock", "--check")
+    shutil.rmtree(folder)  # two environments are 2 GB
     return findings
 
 

@@ -30,7 +30,6 @@ from .reading import read_index
 from .verification import verify_bundle, verify_together
 
 TAG = "py3-none-any"
-_DATE = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o100644 << 16
 _NAME = re.compile(r"[A-Za-z](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _LICENSE = re.compile(r"[A-Za-z0-9.+()-]+(?: [A-Za-z0-9.+()-]+)*")
@@ -212,6 +211,6 @@ def _zipped(files: dict[str, bytes], record: str) -> bytes:
 
 
 def _put(wheel: zipfile.ZipFile, name: str, content: bytes) -> None:
-    info = zipfile.ZipInfo(name, _DATE)
+    info = zipfile.ZipInfo(name)  # of 1980, as zip has it where no time is said
     info.create_system, info.external_attr, info.compress_type = 3, _MODE, zipfile.ZIP_DEFLATED
     wheel.writestr(info, content)

@@ -34,6 +34,7 @@ from aot_runtime.contract.index_file import FIRST_READERS, FORMAT_VERSION, OLDES
 from aot_runtime.contract.versions import version_key
 from aot_runtime.installed import GROUP, SUFFIX, Installed, installed_bundles
 from aot_runtime.trust.keys import SigningKey, generate_key
+from aot_runtime.trust.lock import read_lock
 from aot_runtime.trust.policy import TrustedKey, TrustPolicy
 from aot_runtime.trust.signing import sign_bundle
 from tests.support.command import aotbundle
@@ -134,6 +135,10 @@ def test_of_several_architectures_the_devices_is_opened(rows_bundles: Path, site
     said = r"installed for gfx942 \(aotbundle-rows 0\.1\.0\), sm_90 \(.*\), and emulator.* is gfx90a"
     with pytest.raises(ArchMismatchError, match=said):
         open_bundle("rows", "emulator:gfx90a")
+    for given in ("rows", "./rows.aotb"):  # each of them is locked, installed or not
+        assert aotbundle("lock", given).stdout == "aotbundle.lock: 2 bundles\n"
+        assert aotbundle("lock", "--check").exit_code == 0
+        assert {item.arch for item in read_lock("aotbundle.lock").bundles} == {"gfx942", "sm_90"}
     again = site.install(*both, name="rows-again")  # the same bundles: it makes no difference which is opened
     assert open_bundle("rows", "emulator:gfx942").id == rows.id
     with pytest.raises(BundleError, match=r"no bundle 'row': .*; installed: rows for gfx942.*aotbundle-row-<architect"):
