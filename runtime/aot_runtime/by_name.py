@@ -47,8 +47,13 @@ def not_there(name: str) -> BundleError:
     there = ", ".join(map(str, installed_bundles())) or "none"
     return BundleError(
         f"there is no bundle '{name}': no folder or file here is called so, and none is installed; installed: {there}. "
-        f"Its wheels are called aotbundle-{name.replace('_', '-')}-<architecture>, if its makers did not rename them"
+        f"Its wheels are called {_wheel(name)}, if its makers did not rename them"
     )
+
+
+def _wheel(name: str, arch: str = "<architecture>") -> str:
+    """What pip installs the wheel of a bundle by, where it was not given another name."""
+    return f"aotbundle-{name}-{arch}".replace("_", "-")
 
 
 def choose_installed(
@@ -65,10 +70,12 @@ def choose_installed(
     """
     name = found[0].name
     there = f"bundle '{name}' is installed for {', '.join(f'{item.arch} ({item.distribution})' for item in found)}"
-    chosen = choose_device(device, dict.fromkeys(item.arch for item in found), there)
+    archs = dict.fromkeys(item.arch for item in found)
+    chosen = choose_device(device, archs, f"{there} (a wheel for another is called {_wheel(name)})")
     fitting = [item for item in found if item.arch == chosen.arch]
     if not fitting:
-        raise ArchMismatchError(f"{there}, and {chosen} ({chosen.properties.name}) is {chosen.arch}")
+        device_is = f"{chosen} ({chosen.properties.name}) is {chosen.arch}"
+        raise ArchMismatchError(f"{there}, and {device_is}: install a wheel for that, {_wheel(name, chosen.arch)} say")
     opened = [(item, *_read(item, read)) for item in fitting]
     left = [(item, source, index) for item, source, index in opened if meets(index.version, tuple(clauses))]
     if not left:
