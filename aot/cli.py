@@ -21,7 +21,7 @@ from .command.cache import cache
 from .command.check import check
 from .command.init import init
 from .command.logs import log_to_stderr
-from .command.parameters import EXIT_FAILED, EXIT_USAGE, TIMEOUT_S, Archs, filters_of
+from .command.parameters import EXIT_FAILED, EXIT_USAGE, TIMEOUT_S, Archs, ManifestPath, filters_of
 from .targets import TARGETS, Target
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ SUBCOMMANDS: Mapping[str, click.Command] = {"cache": cache, "check": check, "ini
 
 EPILOG = """\b
 Examples:
+  aotbuild --arch gfx942 attention
   aotbuild --arch gfx942 manifests/attention.yaml
   aotbuild --arch mi300x,h100 manifests/rows.yaml -o dist
   aotbuild --arch gfx942 --filter op=softmax,dtype=half manifests/rows.yaml
@@ -89,8 +90,8 @@ class BuildCommand(click.Command):
             formatter.write_dl([(name, command.get_short_help_str()) for name, command in self.commands.items()])
 
 
-class _ManifestPath(click.Path):
-    """A manifest's path. The first word may be a subcommand's, too, which completion in shells offers."""
+class _FirstWord(ManifestPath):
+    """A manifest. The first word may be a subcommand's, too, which completion in shells offers."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         words = [] if ctx.params.get("manifests") or ctx.params.get("targets") else [*SUBCOMMANDS]
@@ -103,6 +104,15 @@ def _list_archs(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         for target in TARGETS:
             gpus = " ".join(gpu for gpu, arch in GPU_NAMES.items() if arch == target.arch)
             click.echo(f"{target.arch:<10}{target.tier:<14}{gpus}".rstrip())
+        ctx.exit()
+
+
+def _list_manifests(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from aot.manifest.shipped import shipped_manifests, summary
+
+        for name, path in shipped_manifests().items():
+            click.echo(f"{name:<22}{summary(path)}")
         ctx.exit()
 
 
@@ -138,7 +148,7 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.argument("manifests", nargs=-1, required=True, type=_ManifestPath(path_type=Path))
+@click.argument("manifests", nargs=-1, required=True, type=_FirstWord(path_type=Path))
 @click.option(
     "--arch",
     "targets",
@@ -213,6 +223,14 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     help="Print the targets, how well each is supported and names of its GPUs, and exit.",
 )
 @click.option(
+    "--list-manifests",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list_manifests,
+    help="Print the names of the shipped manifests and what they are, and exit.",
+)
+@click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=TIMEOUT_S,
@@ -242,7 +260,11 @@ def main(
     signer: Signer | None, pack: bool, compress: bool, dry_run: bool, timeout: float, cache_dir: Path | None,
     line_info: bool, verbose: int, quiet: bool,
 ) -> None:  # fmt: skip
-    """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU."""
+    """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU.
+
+    A manifest is given by its path, or by the name of one that is shipped (see --list-manifests): a file of that very
+    name comes first.
+    """
     from aot.compile.cache import CacheError
     from aot.manifest.yamlfile import ManifestError
 

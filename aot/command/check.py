@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from aot.command.logs import log_to_stderr
-from aot.command.parameters import EXIT_FAILED, EXIT_USAGE, TIMEOUT_S, Archs, filters_of
+from aot.command.parameters import EXIT_FAILED, EXIT_USAGE, TIMEOUT_S, Archs, ManifestPath, filters_of
 from aot.targets import Target, parse_arch
 
 EPILOG = """\b
@@ -23,7 +23,7 @@ Exit status: 0 nothing was found; 1 something is wrong, or could not be checked;
 
 
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("manifests", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("manifests", nargs=-1, required=True, type=ManifestPath(path_type=Path))
 @click.option(
     "--arch", "targets", type=Archs(), multiple=True, default=[(parse_arch("gfx942"),)],
     help="Architectures to check for, of those that the emulator has; with commas between them. [default: gfx942]",

@@ -23,6 +23,16 @@ _SIZES = {"": 1, "B": 1, **UNITS, "TiB": 1 << 40}
 _DAYS = {"h": 1 / 24, "d": 1, "w": 7}
 
 
+class ManifestPath(click.Path):
+    """A manifest: the path of one, or the name of one that is shipped, which completion in shells offers."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from aot.manifest.shipped import shipped_manifests
+
+        found = [CompletionItem(name) for name in shipped_manifests() if name.startswith(incomplete)]
+        return [*found, *super().shell_complete(ctx, param, incomplete)]
+
+
 class Archs(click.ParamType):
     """Targets, in a list with commas."""
 

@@ -14,6 +14,7 @@ from aot_runtime.contract.expressions import nearest
 from .faults import validated
 from .presence import op_axes
 from .schema import ArchTuningSpec, ConfigSpec, ManifestSpec, OpSpec, TuningSpec, Value
+from .shipped import find_manifest
 from .yamlfile import Key, ManifestError, YamlFile, read_yaml
 
 KernelConfigs = Mapping[str, tuple[ConfigSpec, ...]]
@@ -110,8 +111,14 @@ class Manifest:
 
 
 def load_manifest(path: Path) -> Manifest:
-    """Read and validate a manifest. Raises `ManifestError` with every fault, each at its file:line:column."""
-    file = read_yaml(path)
+    """Read and validate a manifest, by its path or the name of a shipped one.
+
+    Raises `ManifestError` with every fault, each at its file:line:column.
+    """
+    try:
+        file = read_yaml(find_manifest(path))
+    except FileNotFoundError as error:
+        raise ManifestError([str(error)]) from None
     spec = validated(file, ManifestSpec)
     return Manifest(file, spec, _included(file, spec))
 
@@ -120,7 +127,10 @@ def _included(file: YamlFile, spec: ManifestSpec) -> Iterator[OpSource]:
     """The ops of other manifests, of those that they declare themselves."""
     owners = dict.fromkeys(spec.ops, "this manifest")
     for name, ops in spec.include.items():
-        path = file.path.parent / name
+        try:
+            path = find_manifest(Path(name), file.path.parent)
+        except FileNotFoundError as error:
+            raise file.error(("include", name), str(error)) from None
         if not is_file(path):
             raise file.error(("include", name), f"there is no manifest {path}")
         other_file = read_yaml(path)

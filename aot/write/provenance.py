@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from aot.manifest.shipped import shipped_root
 from aot.manifest.yamlfile import YamlFile
 from aot.plan.bundles import PlannedBundle, PlannedVariant
 from aot.plan.filters import Filters
@@ -58,9 +59,13 @@ def _files(bundle: PlannedBundle) -> Iterator[Resource]:
 
 
 def _roots(bundle: PlannedBundle) -> list[Path]:
-    """The project roots of a bundle's manifests, the outermost first: one that only includes others has its folder."""
+    """The project roots of a bundle's manifests, the outermost first: one that only includes others has its folder.
+
+    What is shipped comes before, since aotbuild may be installed within somebody's project.
+    """
     manifests = (bundle.manifest, *(source.manifest for source in bundle.manifest.sources))
-    return sorted({manifest.root for manifest in manifests}, key=lambda root: (len(root.parts), root))
+    roots, shipped = {manifest.root for manifest in manifests}, shipped_root()
+    return sorted(roots, key=lambda root: (root != shipped, len(root.parts), root))
 
 
 def _yaml(file: YamlFile, roots: Iterable[Path]) -> Resource:

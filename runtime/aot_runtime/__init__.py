@@ -28,12 +28,15 @@ if TYPE_CHECKING:
         DeviceError,
         DeviceMemoryError,
         DriverCallError,
+        LockError,
         NoVariantError,
         NoVectorsError,
         TrustError,
+        VersionMismatchError,
     )
     from .opened import Bundle, OpenBundle
     from .opening import open_bundle
+    from .trust.lock import Lock
     from .trust.policy import TrustedIdentity, TrustedKey, TrustPolicy
 
 __version__ = "0.1.0"
@@ -54,6 +57,8 @@ __all__ = [
     "DriverCallError",
     "Event",
     "Graph",
+    "Lock",
+    "LockError",
     "NoVariantError",
     "NoVectorsError",
     "OpenBundle",
@@ -63,6 +68,7 @@ __all__ = [
     "TrustPolicy",
     "TrustedIdentity",
     "TrustedKey",
+    "VersionMismatchError",
     "get_device",
     "open_bundle",
     "record",
@@ -74,6 +80,7 @@ _HOMES = {
     "DeviceArray": "device.array",
     "Event": "device.streams",
     "Graph": "device.graph",
+    "Lock": "trust.lock",
     "OpenBundle": "opened",
     "Recording": "call.recording",
     "Stream": "device.streams",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,21 +12,24 @@ from typing import TYPE_CHECKING, Any
 from aot_runtime.bundle.files import Place, Source, bundles_in, open_place, source_of
 from aot_runtime.bundle.multi_archive import MultiArchive
 from aot_runtime.bundle.reading import read_blob
+from aot_runtime.by_name import choose_device, choose_installed, hold_to_version, not_there, version_clauses
 from aot_runtime.call.documentation import bundle_help, bundle_html, bundle_title
 from aot_runtime.call.op import build_op
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.call.recording import record_by_environment
 from aot_runtime.contract.names import TYPE_NAME, TYPE_OPS
 from aot_runtime.contract.records import CODE_FOLDER, INDEX, Index, Op, Variant
+from aot_runtime.contract.versions import Clause, meets
 from aot_runtime.device.device import Device
 from aot_runtime.device.identity import Shared
-from aot_runtime.device.registry import find_device
 from aot_runtime.errors import ArchMismatchError, ArgumentError, BundleError, DeviceError
+from aot_runtime.installed import Installed, is_name
 from aot_runtime.logs import log
-from aot_runtime.trust.reader import index_reader
+from aot_runtime.trust.reader import index_reader, named_lock
 
 if TYPE_CHECKING:
     from aot_runtime.call.selftests import Report
+    from aot_runtime.trust.lock import Lock
     from aot_runtime.trust.policy import TrustPolicy
 
 CHECK_VARIABLE = "AOTBUILD_CHECK_CONTENTS"
@@ -190,23 +193,35 @@ def open_folder(
     kind: type | None,
     check_contents: bool | None,
     trust: TrustPolicy | str | os.PathLike[str] | None,
+    version: str | None = None,
+    lock: Lock | str | os.PathLike[str] | None = None,
+    installed: Sequence[Installed] = (),
 ) -> OpenBundle:
-    """Open a bundle: see `opening.open_bundle`."""
+    """Open a bundle: see `opening.open_bundle`. installed: those that `path` is the name of."""
     opened = _opened_class(kind)
     folder = Path(path)
-    read = index_reader(trust)
-    if not os.path.lexists(folder / INDEX) and folder.is_dir():
-        folder, index, chosen = _choose(folder, device, getattr(kind, TYPE_NAME, None), read)
+    read, clauses, locked = index_reader(trust), version_clauses(version), named_lock(lock)
+    if installed:
+        source, index, chosen = choose_installed(installed, device, clauses, locked, read)
+        folder = source.path
+    elif not os.path.lexists(folder / INDEX) and folder.is_dir():
+        folder, index, chosen = _choose(folder, device, getattr(kind, TYPE_NAME, None), read, clauses)
         source = source_of(folder)
+    elif is_name(path) and not folder.exists():
+        raise not_there(folder.name)
     else:
         source, fitting = _source_for(folder, device)
         folder = source.path
         index = read(source)
-        chosen = fitting or _device_of(device, (index.target.arch,), f"bundle {folder} is for {index.target.arch}")
+        what = f"bundle {folder} is for {index.target.arch}"
+        chosen = fitting or choose_device(device, (index.target.arch,), what)
     if index.target.arch != chosen.arch:
         raise ArchMismatchError(
             f"bundle {folder} is for {index.target.arch}, but {chosen} ({chosen.properties.name}) is {chosen.arch}"
         )
+    hold_to_version(index, clauses, folder)
+    if locked:
+        locked.hold(index, folder)
     if check_contents is None:
         check_contents = os.environ.get(CHECK_VARIABLE, "") not in ("", "0")
     _hold_to_type(folder, index, kind)
@@ -222,7 +237,7 @@ def _source_for(path: Path, device: Device | str | None) -> tuple[Source, Device
     if not isinstance(found, MultiArchive):
         return found, None
     there = f"{path} has bundles for {', '.join(found.archs)}"
-    chosen = _device_of(device, found.archs, there)
+    chosen = choose_device(device, found.archs, there)
     if chosen.arch not in found.archs:
         raise ArchMismatchError(f"{there}, but {chosen} ({chosen.properties.name}) is {chosen.arch}")
     return found.part(chosen.arch), chosen
@@ -248,25 +263,22 @@ def _hold_to_type(folder: Path, index: Index, kind: type | None) -> None:
         raise ArgumentError(f"bundle {folder} was built without {', '.join(missing)}, which the type {kind} has")
 
 
-def _device_of(device: Device | str | None, archs: Collection[str], what: str) -> Device:
-    """The device to open on. `what` is opened, for the error where no device fits."""
-    try:
-        return find_device(device, archs)
-    except ArchMismatchError as error:
-        raise ArchMismatchError(f"{what}, and {error}") from None
-
-
 def _choose(
-    folder: Path, device: Device | str | None, name: str | None, read: Callable[[Place], Index]
+    folder: Path,
+    device: Device | str | None,
+    name: str | None,
+    read: Callable[[Place], Index],
+    clauses: tuple[Clause, ...],
 ) -> tuple[Path, Index, Device]:
-    """Of a folder of bundles, the one that fits the device, and has a name where that is given; by default the first
-    device that some bundle fits. `read` reads an index."""
+    """Of a folder of bundles, the one that fits the device, and has a name where that is given, and a version; by
+    default the first device that some bundle fits. `read` reads an index."""
     found = _distinct({candidate: read(candidate) for candidate in bundles_in(folder)})
     if name is not None:
         found = {candidate: index for candidate, index in found.items() if index.name == name} or found
+    found = {candidate: index for candidate, index in found.items() if meets(index.version, clauses)} or found
     there = ", ".join(f"{candidate.name} ({index.target.arch})" for candidate, index in found.items()) or "none"
     archs = dict.fromkeys(index.target.arch for index in found.values())
-    chosen = _device_of(device, archs, f"{folder} has bundles {there}")
+    chosen = choose_device(device, archs, f"{folder} has bundles {there}")
     matching = [candidate for candidate, index in found.items() if index.target.arch == chosen.arch]
     if len(matching) == 1:
         return matching[0], found[matching[0]], chosen

@@ -15,11 +15,14 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from aot_runtime.installed import installed_bundles, is_name
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from aot_runtime.device.device import Device
     from aot_runtime.opened import Bundle, OpenBundle
+    from aot_runtime.trust.lock import Lock
     from aot_runtime.trust.policy import TrustPolicy
 
 _B = TypeVar("_B", bound="OpenBundle")
@@ -40,6 +43,8 @@ def open_bundle(
     *,
     check_contents: bool | None = None,
     trust: TrustPolicy | str | Path | None = None,
+    version: str | None = None,
+    lock: Lock | str | Path | None = None,
 ) -> Bundle: ...
 @overload
 def open_bundle(
@@ -49,6 +54,8 @@ def open_bundle(
     type: type[_B],
     check_contents: bool | None = None,
     trust: TrustPolicy | str | Path | None = None,
+    version: str | None = None,
+    lock: Lock | str | Path | None = None,
 ) -> _B: ...
 def open_bundle(
     path: str | Path,
@@ -57,12 +64,16 @@ def open_bundle(
     type: Any = None,
     check_contents: bool | None = None,
     trust: TrustPolicy | str | Path | None = None,
+    version: str | None = None,
+    lock: Lock | str | Path | None = None,
 ) -> Any:
     """Open a bundle on a device.
 
     Args:
         path: a bundle's folder, or the archive that `aotbundle pack` made of it. Of a folder of bundles, and of the
             archive for several architectures that `aotbundle merge` made, the one for the device's arch is opened.
+            Or the name of a bundle that is installed (see `aotbundle wheel`), where no bundle has that path: a `Path`,
+            and `./rows`, are no names.
         device: a `Device`, or its name (`hip:0`, `cuda:1`); by default the first GPU that the bundle fits, and for the
             name of a driver alone (`hip`) its first device that it fits.
         type: the bundle's class, of a module that `aotbundle stubs` wrote. What is opened is an instance, so that
@@ -72,22 +83,30 @@ def open_bundle(
             variable AOTBUILD_CHECK_CONTENTS says, which is not to.
         trust: whose signature the bundle must have: a policy, or the path of a policy file. By default the file that
             the environment variable AOTBUNDLE_TRUST names; where it names none, signatures are not looked at.
+        version: conditions on the bundle's version, as those of Python packages: `>=1.2,<2`. Of several that are
+            installed, one that meets them.
+        lock: which bundles may be opened: a lock, or the path of a file that `aotbundle lock` wrote. By default the
+            file that the environment variable AOTBUNDLE_LOCK names, or else any.
 
     Raises:
         BundleError: there is no bundle, or it is damaged.
         TrustError: the bundle is not signed as `trust` says; nothing of its index was decoded.
+        VersionMismatchError: the bundle is of another version than `version` says, or has none.
+        LockError: the bundle is not the one that `lock` has.
         ArchMismatchError: the bundle is for another architecture than the device's.
-        ArgumentError: it is another bundle than the type's, or lacks one of its ops.
+        ArgumentError: it is another bundle than the type's, or lacks one of its ops; or several fit.
         DeviceError: there is no such device.
     """
-    needed = _look_at(os.fspath(path)) if device is None else [device]
+    installed = installed_bundles(str(path)) if is_name(path) else []
+    places = [item.path for item in installed] or [os.fspath(path)]
+    needed = [name for place in dict.fromkeys(places) for name in _look_at(place)] if device is None else [device]
     for name in needed:
         if isinstance(name, str):
             with suppress(RuntimeError):  # no thread can be had: it saves time, and nothing else
                 threading.Thread(target=_start, args=(name,), name="aot_runtime: driver start").start()
     from aot_runtime.opened import open_folder
 
-    return open_folder(path, device, type, check_contents, trust)
+    return open_folder(path, device, type, check_contents, trust, version, lock, installed)
 
 
 def _look_at(path: str) -> list[str]:

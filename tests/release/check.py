@@ -13,6 +13,7 @@ import click
 
 from .bundles import build, selftest, verify
 from .commands import commands
+from .packages import packages
 from .running import Findings
 from .setting import Setting, say
 from .targets import plan, targets
@@ -20,6 +21,7 @@ from .targets import plan, targets
 CHECKOUT = Path(__file__).parents[2]
 PARTS: Mapping[str, Callable[[Setting], Findings]] = {
     "plan": plan, "build": build, "verify": verify, "selftest": selftest, "targets": targets, "commands": commands,
+    "packages": packages,
 }  # fmt: skip
 
 
@@ -44,6 +46,7 @@ def main(only: tuple[str, ...], jobs: int, keep: Path | None) -> None:
     selftest  the bundles, on the emulator
     targets   a little of each manifest, for the other architectures that are more than experimental
     commands  every command line that documents, help texts, docstrings and manifests show
+    packages  from an empty environment: attention is built, signed, packed, installed by pip and called by its name
 
     `verify`, `selftest` and `commands` work on the bundles of `build`, which --keep can have kept. Nothing is written
     into the checkout. Exit status: 0 all is well; 1 a fault was found.

@@ -12,7 +12,7 @@ import numpy as np
 from .setting import WHOLE_ARCH, Setting
 from .shown import files_of_pages
 
-_LEFT_OUT = shutil.ignore_patterns(
+LEFT_OUT = shutil.ignore_patterns(
     ".git", "dist", "build", "*.egg-info", "__pycache__", ".venv", ".*_cache", ".hypothesis"
 )
 
@@ -24,7 +24,7 @@ def make_template(setting: Setting) -> Path:
     """
     folder = setting.work / "template"
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(setting.checkout, folder, ignore=_LEFT_OUT)
+    shutil.copytree(setting.checkout, folder, ignore=LEFT_OUT)
     (folder / "dist").mkdir()
     shutil.copy(setting.checkout / "dist/README.md", folder / "dist")
     for bundle in setting.bundles():

@@ -31,7 +31,7 @@ from aot_runtime.device.drivers import device_for_arch
 from aot_runtime.device.drivers.base import Driver
 from aot_runtime.errors import ArgumentError
 from aot_runtime.opened import Bundle
-from aot_runtime.trust.reader import index_reader
+from aot_runtime.trust.reader import index_reader, named_lock
 
 from .counters import Statistics
 from .peaks import Bounds, lower_bounds
@@ -105,11 +105,13 @@ def profile_call(
 
     Raises:
         ArgumentError: there is no such op, or the call would be refused, for the reason that the error gives.
-        BundleError: the bundle is damaged, or not trusted where the environment names a policy.
+        BundleError: the bundle is damaged, or not trusted, or not locked, where the environment names a policy or lock.
         DeviceError: the bundle's arch is not emulated.
         EmulationError: a kernel fails.
     """
     index = index_reader()(folder)
+    if lock := named_lock():
+        lock.hold(index, folder)
     device = Device(driver, device_for_arch(driver, index.target.arch))
     op_planner(index, op_name)  # says what is wrong with the name
     return profile_on(driver, Bundle(folder, index, device), op_name, call, content, progress)

@@ -220,6 +220,11 @@ class Archive:
         """The files, or those below a folder."""
         return [name for name in self._entries if not folder or name.startswith(f"{folder}/")]
 
+    @property
+    def is_compressed(self) -> bool:
+        """Whether some of its code objects are."""
+        return any(entry[0] != name for name, entry in self._entries.items())
+
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 

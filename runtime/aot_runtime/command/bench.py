@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .failures import Unusable
-from .parameters import PATHS, DeviceName, status_line
+from .parameters import BundlePath, DeviceName, status_line
 
 
 @click.group()
@@ -34,7 +34,7 @@ class _Size(click.ParamType):
 
 
 @bench.command()
-@click.argument("bundle", metavar="BUNDLE|FOLDER", type=PATHS)
+@click.argument("bundle", metavar="BUNDLE|FOLDER|NAME", type=BundlePath(by_device=True))
 @click.option(
     "--device",
     type=DeviceName(),

@@ -10,7 +10,7 @@ import click
 
 from aot_runtime.errors import ArgumentError
 
-from .parameters import PATHS, OpName, Pair, integers
+from .parameters import BUNDLE, OpName, Pair, integers
 
 
 def call_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -38,7 +38,7 @@ def call_options(command: Callable[..., None]) -> Callable[..., None]:
     with_options: Callable[..., None] = with_call
     for decorate in reversed(
         (
-            click.argument("bundle", type=PATHS),
+            click.argument("bundle", type=BUNDLE),
             click.argument("op", type=OpName()),
             click.argument("scalars", metavar="[SCALAR=VALUE]…", nargs=-1, type=Pair(str, "SCALAR=VALUE")),
             click.option(

@@ -8,14 +8,14 @@ from pathlib import Path
 import click
 
 from .failures import Unusable
-from .parameters import PATHS
+from .parameters import BUNDLE
 
 EXIT_DIFFERENT = 1
 
 
 @click.command()
-@click.argument("old", type=PATHS)
-@click.argument("new", type=PATHS)
+@click.argument("old", type=BUNDLE)
+@click.argument("new", type=BUNDLE)
 @click.option("--variants", "every", is_flag=True, help="Every variant that differs by its name, and what it takes.")
 @click.option("--isa", "code", is_flag=True, help="Compare the instructions of code objects that differ, too.")
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")

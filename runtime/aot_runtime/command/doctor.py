@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from .failures import EXIT_FAILED
-from .parameters import PATHS
+from .parameters import BUNDLE
 
 
 @click.command()
-@click.argument("bundle", required=False, type=PATHS)
+@click.argument("bundle", required=False, type=BUNDLE)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def doctor(bundle: Path | None, as_json: bool) -> None:
     """Check this machine: packages, drivers, devices and settings, and whether BUNDLE fits a device here.

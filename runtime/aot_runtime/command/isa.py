@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from .failures import EXIT_FAILED, Unusable
-from .parameters import PATHS, OpName
+from .parameters import BUNDLE, OpName
 
 
 @click.command()
-@click.argument("bundle", type=PATHS)
+@click.argument("bundle", type=BUNDLE)
 @click.option("--op", type=OpName(), metavar="OP", help="Only the variants of this op.")
 @click.option(
     "--require", "requirements", metavar="EXPRESSION", multiple=True,

@@ -8,27 +8,33 @@ import click
 
 from aot_runtime.errors import AotError
 
-from .parameters import PATHS
+from .parameters import BUNDLE
 
 
 @click.command()
-@click.argument("paths", metavar="BUNDLE|FOLDER…", nargs=-1, required=True, type=PATHS)
+@click.argument("paths", metavar="BUNDLE|FOLDER…", nargs=-1, type=BUNDLE)
+@click.option("--installed", is_flag=True, help="List the bundles that are installed by pip, too.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, sizes in bytes.")
-def ls(paths: tuple[Path, ...], as_json: bool) -> None:
+def ls(paths: tuple[Path, ...], installed: bool, as_json: bool) -> None:
     """List bundles: their architecture, ops, variants, code objects and the size of their code.
 
     \b
     Examples:
       aotbundle ls dist
       aotbundle ls dist/attention-gfx942 dist/rows-gfx942 --json
+      aotbundle ls --installed
     """
     import json
 
+    from aot_runtime.installed import installed_bundles
     from aot_runtime.text_table import terminal_width
 
     from .listing import find_bundles, list_bundle, listing_data, listing_text
 
-    found = [list_bundle(folder) for folder in find_bundles(paths)]
+    if not paths and not installed:
+        raise click.UsageError("Missing argument 'BUNDLE|FOLDER…', or option '--installed'.")
+    wheels = dict.fromkeys(Path(item.path) for item in installed_bundles()) if installed else {}
+    found = [list_bundle(folder) for folder in find_bundles([*paths, *wheels])]
     click.echo(json.dumps(listing_data(found), indent=1) if as_json else listing_text(found, terminal_width()))
     if faults := [bundle.fault for bundle in found if bundle.fault]:
         raise AotError("\n".join(faults))

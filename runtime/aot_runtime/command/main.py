@@ -17,6 +17,7 @@ from .failures import Commands
 from .isa import isa
 from .keygen import keygen
 from .kpack import kpack
+from .lock import lock
 from .ls import ls
 from .merge import merge, split
 from .pack import pack, unpack
@@ -28,6 +29,7 @@ from .show import show
 from .sign import sign
 from .stubs import stubs
 from .verify import verify
+from .wheel import wheel
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -52,7 +54,7 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
 
 
 for command in (
-    ls, show, isa, diff, verify, sign, keygen, selftest, explain, pack, unpack, merge, split, kpack, stubs, profile,
-    report, sbom, bench, doctor,
+    ls, show, isa, diff, verify, sign, keygen, selftest, explain, pack, unpack, merge, split, wheel, lock, kpack,
+    stubs, profile, report, sbom, bench, doctor,
 ):  # fmt: skip
     main.add_command(command)

@@ -22,6 +22,39 @@ trust_option = click.option(
 )
 
 
+class BundlePath(click.Path):
+    """A bundle's path, or the name of an installed one; where a device decides which, it stays a name."""
+
+    def __init__(self, by_device: bool = False):
+        super().__init__(path_type=Path)
+        self._by_device = by_device
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises `BadParameter` for a name of which several are installed, where a device does not decide."""
+        from aot_runtime.installed import installed_bundles, is_name
+
+        if self._by_device and is_name(value):
+            return value
+        found = installed_bundles(value) if is_name(value) else []
+        if not found:
+            return super().convert(value, param, ctx)
+        if len({item.path for item in found}) > 1:
+            which = ", ".join(f"{item.path} ({item.arch})" for item in found)
+            self.fail(f"'{value}' is installed several times; give the path of one: {which}", param, ctx)
+        return Path(found[0].path)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The names of installed bundles, and files."""
+        from aot_runtime.installed import installed_bundles
+
+        names = sorted({item.name for item in installed_bundles()})
+        found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return [*found, *super().shell_complete(ctx, param, incomplete)]
+
+
+BUNDLE = BundlePath()
+
+
 class OpName(click.ParamType):
     """An op of the command's bundle, completed in shells where the bundle is there."""
 

@@ -9,7 +9,7 @@ import click
 
 from .failures import Unusable
 from .output import write_whole
-from .parameters import PATHS, policy_of, trust_option
+from .parameters import BUNDLE, policy_of, trust_option
 
 if TYPE_CHECKING:
     from .comparing.bundles import Differences
@@ -18,7 +18,7 @@ FILES = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
-@click.argument("bundle", type=PATHS)
+@click.argument("bundle", type=BUNDLE)
 @click.option("-o", "--output", required=True, type=FILES, metavar="FILE.html", help="Where the page is written.")
 @click.option("--code", is_flag=True, help="Columns of what the code of each variant consists of, as `isa` has them.")
 @click.option(
@@ -28,7 +28,7 @@ FILES = click.Path(path_type=Path, dir_okay=False)
     "--profile", "profile_files", multiple=True, type=FILES, metavar="FILE.json",
     help="What `aotbundle profile --json` printed of a call; may be repeated.",
 )  # fmt: skip
-@click.option("--against", type=PATHS, metavar="BUNDLE", help="An older bundle: what differs from it, as `diff` tells.")
+@click.option("--against", type=BUNDLE, metavar="BUNDLE", help="An older bundle: what differs, as `diff` tells.")
 @trust_option
 def report(
     bundle: Path, output: Path, code: bool, selftest_file: Path | None, profile_files: tuple[Path, ...],

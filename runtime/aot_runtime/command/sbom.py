@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from .output import write_whole
-from .parameters import PATHS
+from .parameters import BUNDLE
 
 
 @click.command()
-@click.argument("bundle", type=PATHS)
+@click.argument("bundle", type=BUNDLE)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.json",
     help="Where it is written. [default: printed]",

@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from .failures import EXIT_FAILED, Unusable
-from .parameters import PATHS, DeviceName, OpName, status_line
+from .parameters import BundlePath, DeviceName, OpName, status_line
 
 
 @click.command()
-@click.argument("bundle", metavar="BUNDLE|FOLDER", type=PATHS)
+@click.argument("bundle", metavar="BUNDLE|FOLDER|NAME", type=BundlePath(by_device=True))
 @click.option(
     "--device",
     type=DeviceName(),

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from .parameters import PATHS, OpName, policy_of, trust_option
+from .parameters import BUNDLE, OpName, policy_of, trust_option
 
 
 @click.command()
-@click.argument("bundle", type=PATHS)
+@click.argument("bundle", type=BUNDLE)
 @click.option("--op", type=OpName(), metavar="OP", help="Only this op.")
 @click.option("--variants", "every", is_flag=True, help="Every variant, instead of ranges by op and config.")
 @trust_option

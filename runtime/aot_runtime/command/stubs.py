@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .failures import Failure
-from .parameters import PATHS
+from .parameters import BUNDLE, PATHS
 
 if TYPE_CHECKING:
     from aot_runtime.contract.records import Index
@@ -20,7 +20,7 @@ _PACKAGE_DOC = '"""Types of bundles, for `open_bundle(path, type=...)`. Written 
 
 
 @click.command()
-@click.argument("paths", metavar="BUNDLE|FOLDER…", nargs=-1, required=True, type=PATHS)
+@click.argument("paths", metavar="BUNDLE|FOLDER…", nargs=-1, required=True, type=BUNDLE)
 @click.option("-o", "--output", type=PATHS, help="The folder that the package aot_bundles is written to.")
 @click.option("--install", is_flag=True, help="Write it to the packages of the Python that runs this.")
 def stubs(paths: tuple[Path, ...], output: Path | None, install: bool) -> None:

@@ -11,14 +11,14 @@ import click
 from aot_runtime.errors import BundleError, TrustError
 
 from .failures import EXIT_FAILED
-from .parameters import PATHS, policy_of, trust_option
+from .parameters import BUNDLE, policy_of, trust_option
 
 if TYPE_CHECKING:
     from aot_runtime.trust.policy import TrustPolicy
 
 
 @click.command()
-@click.argument("paths", metavar="BUNDLE|FOLDER…", nargs=-1, required=True, type=PATHS)
+@click.argument("paths", metavar="BUNDLE|FOLDER…", nargs=-1, required=True, type=BUNDLE)
 @trust_option
 @click.option("--json", "as_json", is_flag=True, help="The faults of each bundle, as JSON.")
 def verify(paths: tuple[Path, ...], trust: Path | None, as_json: bool) -> None:

@@ -45,6 +45,8 @@ from .records import (
 FORMAT_VERSION = 2
 OLDEST_FORMAT = 2
 """The oldest version that is read, and whose readers understand what is written."""
+FIRST_READERS = {2: "0.1.0"}
+"""Version of the format → the first version of aotbuild that reads it, which wheels of bundles require."""
 
 # Tables multiply what a short file can say. These bounds keep the work of reading one in proportion to its length.
 MAX_VARIANTS, MAX_KERNELS, MAX_KERNARGS = 1 << 16, 1 << 12, 1 << 10

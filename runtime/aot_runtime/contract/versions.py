@@ -1,9 +1,11 @@
-"""The order of bundles' versions, which is that of Python packages (PEP 440). No package is needed for it."""
+"""The order of bundles' versions and the conditions on them, which are those of Python packages (PEP 440). No package
+is needed for it."""
 
 from __future__ import annotations
 
 import math
 import re
+from typing import NamedTuple
 
 from .names import MAX_VERSION, VERSION
 
@@ -13,6 +15,7 @@ _PARTS = re.compile(
     r"(?:\.dev(?P<dev>[0-9]+))?(?:\+.*)?\Z"
 )
 _FINAL = (3, 0)
+_CLAUSE = re.compile(r"(?P<operator>~=|==|!=|<=|>=|<|>) *(?P<version>[^ *]*?)(?P<prefix>\.\*)?\Z")
 
 
 def is_version(text: str) -> bool:
@@ -34,3 +37,85 @@ def version_key(version: str) -> tuple[tuple[int, ...], tuple[float, int], float
     if not found["stage"] and found["post"] is None and found["dev"] is not None:
         stage = (-math.inf, 0)  # 1.0.dev1 comes before 1.0a1
     return tuple(release), stage, post, dev
+
+
+def local_part(version: str) -> str:
+    """What follows the `+` of a version; empty without one."""
+    return version.partition("+")[2]
+
+
+class Clause(NamedTuple):
+    """One condition on a version, such as `>=1.2`. prefix: whether `.*` follows the version, so that any may."""
+
+    operator: str
+    version: str
+    prefix: bool = False
+
+    def holds(self, version: str) -> bool:
+        """Whether a version meets it."""
+        match self.operator:
+            case "==":
+                return self._equals(version)
+            case "!=":
+                return not self._equals(version)
+            case "~=":
+                begins = _begins(version, _numbers(self.version)[:-1])
+                return begins and version_key(version) >= version_key(self.version)
+        key, own = version_key(version), version_key(self.version)
+        match self.operator:
+            case ">=":
+                return key >= own
+            case "<=":
+                return key <= own
+            case "<":  # no 2.0rc1 is meant by <2.0
+                leads_up = key[0] == own[0] and (own[2] < 0 or key[:3] == own[:3]) and _is_early(key)
+                return key < own and (_is_early(own) or not leads_up)
+            case _:  # no 2.0.post1 is meant by >2.0
+                return key > own and (key[:2] != own[:2] or key[2] < 0 or own[2:] != (-1, math.inf))
+
+    def _equals(self, version: str) -> bool:
+        if self.prefix:
+            return _begins(version, _numbers(self.version))
+        same = version_key(version) == version_key(self.version)
+        return same and local_part(self.version) in ("", local_part(version))
+
+
+def parse_clauses(text: str) -> tuple[Clause, ...]:
+    """The conditions of `>=1.2,<2`, all of which a version has to meet. Raises ValueError."""
+    found = []
+    for part in text.split(","):
+        match = _CLAUSE.match(part.strip())
+        if match is None:
+            raise ValueError(f"'{part.strip()}' is no condition on a version; '>=1.2', '==1.2', '==1.2.*', '~=1.2' are")
+        clause = Clause(match["operator"], match["version"], match["prefix"] is not None)
+        if not is_version(clause.version):
+            raise ValueError(f"'{part.strip()}': '{clause.version}' is no version; '1.2' would be one")
+        if clause.prefix and (clause.operator not in ("==", "!=") or not re.fullmatch(r"[0-9.]+", clause.version)):
+            raise ValueError(f"'{part.strip()}': '.*' goes with '==' or '!=' and a version such as '1.2'")
+        if local_part(clause.version) and clause.operator not in ("==", "!="):
+            raise ValueError(f"'{part.strip()}': a local part, after '+', goes with '==' or '!=' only")
+        if clause.operator == "~=" and len(_numbers(clause.version)) < 2:
+            raise ValueError(f"'{part.strip()}': '~=' needs two numbers, such as '~=1.2'")
+        found.append(clause)
+    return tuple(found)
+
+
+def meets(version: str, clauses: tuple[Clause, ...]) -> bool:
+    """Whether a bundle's version meets all of some conditions; one that has no version meets none."""
+    return not clauses or (is_version(version) and all(clause.holds(version) for clause in clauses))
+
+
+def _numbers(version: str) -> list[int]:
+    """The numbers that a version begins with, zeros at their end included."""
+    found = re.match(r"[0-9]+(\.[0-9]+)*", version)
+    return [int(part) for part in found[0].split(".")] if found else []
+
+
+def _begins(version: str, numbers: list[int]) -> bool:
+    """Whether a version begins with some numbers, as if zeros followed its own."""
+    return [*_numbers(version), *[0] * len(numbers)][: len(numbers)] == numbers
+
+
+def _is_early(key: tuple[tuple[int, ...], tuple[float, int], float, float]) -> bool:
+    """Whether a version is one before a release: `a`, `b`, `rc` or `.dev`."""
+    return key[1] != _FINAL or key[3] != math.inf

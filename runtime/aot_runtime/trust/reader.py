@@ -1,5 +1,5 @@
-"""How indexes are read by what opens bundles: by a trust policy where one is named. Else no more of this is
-imported."""
+"""How indexes are read by what opens bundles: by a trust policy where one is named, and which lock holds. Where none
+is named, no more of this is imported."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.records import Index
 
 if TYPE_CHECKING:
+    from .lock import Lock
     from .policy import TrustPolicy
 
 VARIABLE = "AOTBUNDLE_TRUST"
 """It names the policy file that bundles are held to where a call names none."""
+LOCK_VARIABLE = "AOTBUNDLE_LOCK"
+"""It names the lock file, likewise."""
 
 
 def index_reader(trust: TrustPolicy | str | os.PathLike[str] | None = None) -> Callable[[Place], Index]:
@@ -38,3 +41,16 @@ def named_policy(
 ) -> TrustPolicy | str | os.PathLike[str] | None:
     """`trust`, or the file that the environment names; None where neither names a policy."""
     return os.environ.get(VARIABLE) or None if trust is None else trust
+
+
+def named_lock(lock: Lock | str | os.PathLike[str] | None = None) -> Lock | None:
+    """A lock, or the one in a file, or in the file that the environment names; None where neither is named.
+
+    Raises `LockError` for a file that cannot be read.
+    """
+    named = os.environ.get(LOCK_VARIABLE) or None if lock is None else lock
+    if named is None:
+        return None
+    from .lock import find_lock
+
+    return find_lock(named)

@@ -96,7 +96,7 @@ def test_names_that_are_too_long_for_a_file(tmp_path: Path):
     folder = tmp_path / "m"
     said = f"root '{name}': there is no folder {folder / name}"
     check_fault(folder, f"@root: {name}\n" + SCALE, said, load)
-    said = f"there is no manifest {folder / name}"
-    check_fault(folder, f"bundle: tiny\ninclude: {{@{name}: {{scale: {{}}}}}}\n", said, load)
+    said = f"there is no manifest {folder / name}.yaml"
+    check_fault(folder, f"bundle: tiny\ninclude: {{@{name}.yaml: {{scale: {{}}}}}}\n", said, load)
     said = f"kernel file '{name}.py' is neither in {folder} nor in a folder above it; paths start at the project root"
     check_fault(folder, edit(SCALE, ("kernel: k.py:", f"@kernel: {name}.py:")), said, load)

@@ -1,0 +1,104 @@
+"""Bundles that pip installed, by their names: found by the entry points of their wheels.
+
+The entry points are those that `importlib.metadata` finds in the group `aotbuild.bundles`, read without that module,
+whose import takes longer than opening a bundle. They are text: nothing of a distribution is imported. One is called
+`<bundle>.<architecture>`, and its value is the archive's place where packages are, with dots for slashes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+GROUP = "aotbuild.bundles"
+SUFFIX = ".aotb"
+_MAX_BYTES = 1 << 16
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")
+_ENTRY = re.compile(r"([A-Za-z][A-Za-z0-9_]*)\.([A-Za-z0-9_]+)\s*=\s*([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
+
+
+class Installed(NamedTuple):
+    """A bundle for one architecture that is installed.
+
+    Attributes:
+        distribution: name and version of what it was installed by, as pip shows them: `aotbundle-rows-gfx942 1.2`.
+        path: its archive, which may have bundles for other architectures, too.
+    """
+
+    name: str
+    arch: str
+    distribution: str
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.name} for {self.arch} ({self.distribution})"
+
+
+def is_name(path: object) -> bool:
+    """Whether a bundle may be meant by its name, and not by a path: a text such as `rows`, and no bundle has that path.
+
+    A folder that is called so, and neither is a bundle nor has one, makes no path of it.
+    """
+    if not isinstance(path, str) or not _NAME.fullmatch(path) or os.path.isfile(path):  # noqa: PTH113
+        return False
+    try:
+        inside = os.listdir(path)  # noqa: PTH208
+    except OSError:
+        return True
+    return not any(
+        item == "bundle.json" or item.endswith(SUFFIX) or os.path.lexists(f"{path}/{item}/bundle.json")
+        for item in inside
+    )
+
+
+def installed_bundles(name: str | None = None, folders: Iterable[str] | None = None) -> list[Installed]:
+    """The bundles that are installed, or those of a name; by default where Python looks for packages."""
+    found: list[Installed] = []
+    before: list[str] = []
+    for folder in dict.fromkeys(folder or "." for folder in (sys.path if folders is None else folders)):
+        try:
+            infos = [item for item in os.listdir(folder) if item.endswith(".dist-info")]  # noqa: PTH208
+        except OSError:
+            continue
+        for info in infos:
+            entries = list(_entries(f"{folder}/{info}/entry_points.txt"))
+            # Of two copies of a distribution Python sees the one that comes first.
+            if entries and _distribution(info) not in map(_distribution, before):
+                found += (_installed(folder, info, *entry) for entry in entries if name in (None, entry[0]))
+        before += infos
+    return sorted(found)
+
+
+def _distribution(info: str) -> str:
+    return re.sub("[-_.]+", "-", info.partition("-")[0]).lower()
+
+
+def _installed(folder: str, info: str, name: str, arch: str, value: str) -> Installed:
+    version = info.removesuffix(".dist-info").partition("-")[2]
+    path = os.path.join(folder, *value.split(".")) + SUFFIX  # noqa: PTH118
+    return Installed(name, arch, f"{_distribution(info)} {version}", path)
+
+
+def _entries(path: str) -> Iterator[tuple[str, str, str]]:
+    """(bundle, architecture, value) of each entry point of the group."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:  # most distributions have none
+        return
+    try:
+        text = os.read(descriptor, _MAX_BYTES)
+    except OSError:  # a folder
+        return
+    finally:
+        os.close(descriptor)
+    if GROUP.encode() not in text:
+        return
+    group = ""
+    for line in map(str.strip, text.decode("utf-8", "replace").splitlines()):
+        if line.startswith("[") and line.endswith("]"):
+            group = line[1:-1]
+        elif group == GROUP and (entry := _ENTRY.fullmatch(line)):
+            yield entry[1], entry[2], entry[3]

@@ -1,0 +1,127 @@
+"""Part `packages`: what people do who have no checkout. From an empty environment to a result, by packages alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import venv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .running import Findings, Result, environment, run
+from .scratch import LEFT_OUT
+from .setting import Setting, say
+
+ARCHS = "gfx942,sm_90"
+FILTER = "op=flash_attention,T=float16,HEAD_DIM=64,BOUND_LEFT=false"
+"""What is built of attention, so that it takes less than a minute."""
+WHEN = "1763812800"
+"""The time at which bundles are signed: with one key, the same signature each time."""
+PROGRAM = """\
+import importlib.util, sys
+import numpy as np
+from aot_runtime import TrustError, open_bundle
+
+assert not importlib.util.find_spec("triton") and not importlib.util.find_spec("torch")
+attention = open_bundle("attention", device="emulator", version=">=0.1", trust=sys.argv[1], lock=sys.argv[2])
+rng = np.random.default_rng(0)
+q, k, v = (rng.standard_normal((1, 2, 40, 64)).astype(np.float16) for _ in range(3))
+out = attention.flash_attention(q, k, v, causal=True)
+scores = q.astype(np.float64) @ k.astype(np.float64).swapaxes(2, 3) * 64**-0.5
+scores[..., ~np.tri(40, dtype=bool)] = -np.inf
+p = np.exp(scores - scores.max(-1, keepdims=True))
+error = np.abs(out - p / p.sum(-1, keepdims=True) @ v.astype(np.float64)).max()
+assert error < 2e-3, error
+try:
+    open_bundle("attention", device="emulator", trust=sys.argv[3])
+except TrustError as refused:
+    assert refused.reason == "key", refused
+else:
+    raise AssertionError("a bundle that is signed with another key was opened")
+print(f"{attention.name} {attention.version} for {attention.arch}: max error {error:.1e}")
+"""
+
+
+@dataclass(frozen=True)
+class _Environment:
+    """A virtual environment, and a folder to work in. What runs there knows nothing of the checkout."""
+
+    folder: Path
+    work: Path
+    variables: Mapping[str, str]
+
+    def run(self, program: str, *words: str) -> Result:
+        """Raises RuntimeError where it does not end well."""
+        command = [str(self.folder / "bin" / program), *words]
+        result = run(command, self.work, self.variables)
+        say(f"    {program} {' '.join(words).splitlines()[0][:100]}  {result.seconds:.1f} s")
+        if result.status:
+            raise RuntimeError(f"{program} {' '.join(words)}: exit status {result.status}\n{result.tail()}")
+        return result
+
+
+def packages(setting: Setting) -> Findings:
+    """The wheel, and the wheel made of the source distribution, build attention and pack it in one signed file, the
+    same as from the checkout; a wheel of that is opened by its name where only the runtime is installed."""
+    folder = setting.work / "packages"
+    shutil.rmtree(folder, ignore_errors=True)
+    release = make_release(setting, folder)
+    builder, user = _environment(setting, folder / "builder"), _environment(setting, folder / "user")
+    builder.run("python", "-m", "pip", "install", "--quiet", f"{release}[build,trust]")
+    builder.run("python", "-m", "pip", "check")
+    for name in ("release", "other"):
+        policy = builder.run("aotbundle", "keygen", f"{name}.key").output
+        (folder / f"{name}.toml").write_text(policy)
+    shutil.copy(builder.work / "release.key", folder)
+    command = ["--arch", ARCHS, "--filter", FILTER, "--pack", "-j", str(setting.jobs), "--sign"]
+    builder.run("aotbuild", *command, "release.key", "attention")
+    builder.run("aotbundle", "verify", "dist/attention.aotb", "--trust", str(folder / "release.toml"))
+    builder.run("aotbundle", "wheel", "dist/attention.aotb", "-o", str(folder / "wheels"))
+    findings = Findings(f"attention for {ARCHS}, built and opened without a checkout")
+    _compare(setting, folder, [*command, str(folder / "release.key")], builder.work / "dist/attention.aotb", findings)
+    found = ["--find-links", str(folder / "release"), "--find-links", str(folder / "wheels")]
+    wanted = ["aotbundle-attention==0.1.0", "aotbuild[emulator,trust]"]
+    user.run("python", "-m", "pip", "install", "--quiet", *found, *wanted)
+    user.run("python", "-m", "pip", "check")
+    user.run("aotbundle", "lock", "attention")
+    policies = [str(folder / f"{name}.toml") for name in ("release", "other")]
+    said = user.run("python", "-I", "-c", PROGRAM, policies[0], "aotbundle.lock", policies[1]).output
+    say(f"    {said.strip()}")
+    user.run("aotbundle", "selftest", "attention", "--device", "emulator", "--op", "flash_attention")
+    user.run("aotbundle", "lock", "--check")
+    shutil.rmtree(folder)  # two environments are 2 GB
+    return findings
+
+
+def make_release(setting: Setting, folder: Path) -> Path:
+    """The wheel of a copy of the checkout, made of its source distribution, which is beside it."""
+    source = folder / "source"
+    shutil.copytree(setting.checkout, source, ignore=LEFT_OUT)
+    made = setting.run(sys.executable, "-m", "build", "--outdir", str(folder / "release"), str(source))
+    if made.status:
+        raise RuntimeError(f"python -m build failed:\n{made.tail()}")
+    (wheel,) = (folder / "release").glob("*.whl")
+    say(f"    {wheel.name}: {wheel.stat().st_size >> 10} KiB")
+    return wheel
+
+
+def _environment(setting: Setting, folder: Path) -> _Environment:
+    """An empty one."""
+    venv.create(folder / "venv", with_pip=True)
+    (folder / "work").mkdir()
+    whole = environment(setting.cache) | {"SOURCE_DATE_EPOCH": WHEN, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    own = {name: value for name, value in whole.items() if not name.startswith(("PYTHONPATH", "VIRTUAL_ENV"))}
+    own["PATH"] = f"{folder / 'venv/bin'}{os.pathsep}{os.defpath}"
+    return _Environment(folder / "venv", folder / "work", own)
+
+
+def _compare(setting: Setting, folder: Path, command: list[str], installed: Path, findings: Findings) -> None:
+    """Hold what the wheel's aotbuild made to what the checkout's makes, byte for byte."""
+    words = ["env", f"SOURCE_DATE_EPOCH={WHEN}", "aotbuild", *command, "-o", str(folder / "here")]
+    made = setting.run(*words, "manifests/attention.yaml")
+    if made.status:
+        findings.failures.append(f"from the checkout: exit status {made.status}\n{made.tail()}")
+    elif (folder / "here/attention.aotb").read_bytes() != installed.read_bytes():
+        findings.failures.append("what is built of the shipped manifests is not what is built from the checkout")
