@@ -21,7 +21,7 @@ from .command.cache import cache
 from .command.check import check
 from .command.init import init
 from .command.logs import log_to_stderr
-from .command.parameters import EXIT_FAILED, EXIT_USAGE, TIMEOUT_S, Archs, filters_of
+from .command.parameters import EXIT_FAILED, EXIT_USAGE, TIMEOUT_S, Archs, SchedulerAddress, filters_of
 from .targets import TARGETS, Target
 
 if TYPE_CHECKING:
@@ -155,7 +155,17 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     show_default=True,
     help="Folder that bundles are written to, one <bundle>-<arch> each.",
 )
-@click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes. [default: by cores and memory]")
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(1),
+    help="Variants that are compiled at once. [default: by cores and memory, or as many as the cluster can]",
+)
+@click.option(
+    "--scheduler",
+    type=SchedulerAddress(),
+    help="Compile on the workers of a dask.distributed cluster: tcp://HOST:PORT, or tls://HOST:PORT.",
+)
 @click.option(
     "--filter",
     "filters",
@@ -238,9 +248,9 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
 @click.version_option(__version__)
 def main(
     manifests: tuple[Path, ...], targets: tuple[tuple[Target, ...], ...], output: Path, jobs: int | None,
-    filters: dict[str, frozenset[str]], calls: tuple[Path, ...], neighbours: bool, requirements: tuple[str, ...],
-    signer: Signer | None, pack: bool, compress: bool, dry_run: bool, timeout: float, cache_dir: Path | None,
-    line_info: bool, verbose: int, quiet: bool,
+    scheduler: str | None, filters: dict[str, frozenset[str]], calls: tuple[Path, ...], neighbours: bool,
+    requirements: tuple[str, ...], signer: Signer | None, pack: bool, compress: bool, dry_run: bool, timeout: float,
+    cache_dir: Path | None, line_info: bool, verbose: int, quiet: bool,
 ) -> None:  # fmt: skip
     """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU."""
     from aot.compile.cache import CacheError
@@ -271,6 +281,7 @@ def main(
         neighbours,
         pack,
         compress,
+        scheduler,
     )
     try:
         with _ended_by_sigterm():

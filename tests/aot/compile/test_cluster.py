@@ -1,0 +1,418 @@
+"""Builds on a cluster: the bytes of a local build, whatever happens to the workers."""
+
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import psutil
+import pytest
+
+import aot
+
+pytest.importorskip("distributed", reason="clusters need the extra `cluster`")
+
+from aot.compile.cluster import executor, worker
+from aot.compile.cluster.executor import ClusterError, ClusterPool
+from aot.compile.cluster.roster import Call, Roster, differences
+from aot.compile.cluster.sources import packed_sources, unpacked_root
+from aot.compile.errors import KernelFileError
+from aot.compile.jobs import CompileJob
+from aot.compile.pool import CompileFailure, run_jobs
+from tests.support.building import jobs, tasks
+from tests.support.building.builds import Project, contents, figures
+from tests.support.building.clusters import Cluster, kill
+from tests.support.building.projects import KERNELS, SCALE, edit
+from tests.support.building.tasks import gone, wait_for
+
+ARCHS = ["gfx942"]
+SMALL = ("--filter", "block=16,dtype=float16")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path / "cluster") as found:
+        yield found
+
+
+def told(*verbs: str) -> list[CompileJob]:
+    return [jobs.job(verb, "gfx942", (), {}) for verb in verbs]
+
+
+def results(pool: ClusterPool, *verbs: str) -> dict[str, object]:
+    return {job.function: result for job, result in run_jobs(told(*verbs), pool, tasks.act)}
+
+
+# Without processes
+
+
+def test_a_build_on_a_cluster_is_the_local_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One worker, in this process. What it compiles lies elsewhere: the project is not there any more by then."""
+    from distributed import LocalCluster
+
+    monkeypatch.setattr(worker, "WarmPool", lambda workers, limit_s: ThreadPoolExecutor(1))
+    project = Project(tmp_path)
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
+    with LocalCluster(**options, protocol="tcp", host="127.0.0.1") as cluster:
+        address = cluster.scheduler_address
+        with mock.patch.object(worker, "run_job", _without(project.folder / "k.py")):
+            result = project.invoke(project.command(*SMALL, "--scheduler", address), workers=True)
+    assert figures(result) == (2, 0) and f"compiling 2 variants with 1 worker of {address}\n" in result.stdout
+    local = Project(tmp_path / "local")
+    local.build(*SMALL)
+    assert contents(project.folder_of()) == contents(local.folder_of())
+
+
+def _without(path: Path) -> Callable[..., object]:
+    run_job = worker.run_job
+
+    def run(*arguments: object) -> object:
+        path.rename(path.with_suffix(".moved"))
+        try:
+            return run_job(*arguments)
+        finally:
+            path.with_suffix(".moved").rename(path)
+
+    return run
+
+
+def test_sources_are_what_was_hashed(tmp_path: Path):
+    """They lie as they did, be one beside the root; and one that was changed since is named."""
+    (tmp_path / "project" / "kernels").mkdir(parents=True)
+    files = {"kernels/a.py": b"a", "../../beside.py": b"b"}
+    root = tmp_path / "project" / "kernels" / "root"
+    root.mkdir()
+    for file, content in files.items():
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).write_bytes(content)
+    sources = tuple((file, hashlib.sha256(content).hexdigest()) for file, content in files.items())
+    unpacked = unpacked_root(packed_sources(str(root), sources))
+    assert not unpacked.is_relative_to(tmp_path / "project")
+    assert {file: (unpacked / file).read_bytes() for file in files} == files
+    (root / "kernels/a.py").write_bytes(b"other")
+    packed_sources.cache_clear()
+    with pytest.raises(KernelFileError, match=r"file kernels/a\.py changed during the build; build again"):
+        packed_sources(str(root), sources)
+
+
+def test_who_gets_a_job_next():
+    """Who is least busy; and one that is given out again gets a worker of its own, which then gets no other."""
+    roster = Roster()
+    facts = {"a": {"id": 1, "nthreads": 2}, "b": {"id": 2, "nthreads": 4}, "c": {"id": 3, "nthreads": 0}}
+    new, gone = roster.update(facts)
+    assert [seat.address for seat in new] == ["a", "b"] and not gone and roster.pick(False) is None
+    a, b = new
+    a.admitted = b.admitted = True
+    first = Call(Future(), tasks.act, told("echo")[0])
+    b.calls += [first, replace(first), replace(first)]
+    assert roster.pick(False) is a and roster.pick(True) is a
+    b.calls.pop()
+    a.calls.append(replace(first, alone=True))
+    assert roster.pick(False) is b and roster.pick(True) is None
+    b.fault = "its disk is full"
+    assert roster.pick(False) is None and roster.faults() == ""
+    a.fault = "it has another Triton"
+    assert roster.faults() == "a: it has another Triton; b: its disk is full"
+    assert roster.update({"a": {"id": 4, "nthreads": 2}, "b": facts["b"]})[1] == [a], "a was started again"
+
+
+def test_what_differs_is_named():
+    wanted = {"Python": "3.11", "Triton": "3.9.0", "environment variable X": "1"}
+    assert differences(wanted, wanted) == ""
+    found = {"Python": "3.12", "Triton": "3.9.0", "environment variable Y": "2"}
+    assert differences(found, wanted) == (
+        "Python is 3.12, not 3.11, environment variable X is not set, not 1, environment variable Y is 2, not set"
+    )
+    assert {"Python", "machine", "aotbuild", "Triton", "compiler for sm_90"} <= worker.facts(["sm_90"], False).keys()
+
+
+def test_no_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """None listens; or what listens never answers, or is something else. Each is an error in bounded time."""
+    monkeypatch.setattr(executor, "CONNECT_S", 0.2)
+    monkeypatch.setattr(executor, "_GRACE_S", 0.1)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nobody = free.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for port in (nobody, silent.getsockname()[1]):
+            address = f"tcp://127.0.0.1:{port}"
+            with pytest.raises(ClusterError, match=f"^no scheduler can be reached at {address}: ."):
+                ClusterPool(address, ARCHS)
+    project = Project(tmp_path)
+    result = project.build(*SMALL, "--scheduler", address)
+    assert result.exit_code == 1 and f"aotbuild: error: no scheduler can be reached at {address}" in result.stderr
+    wrong = project.build("--scheduler", "localhost:8786")
+    assert wrong.exit_code == 2 and "write tcp://HOST:PORT or tls://HOST:PORT" in wrong.stderr
+
+
+# With processes
+
+
+HELPED = edit(
+    KERNELS,
+    ("import triton.language as tl\n", "import triton.language as tl\n\nfrom helpers.math import twice\n"),
+    ("(value * factor)", "twice(value * factor)"),
+)
+HELPER = "import triton\n\n\n@triton.jit\ndef twice(x):\n    return x + x\n"
+STALLING = edit(
+    KERNELS,
+    (
+        "@triton.jit\n",
+        "@triton.constexpr_function\ndef stalled(block):\n    path = pathlib.Path(MARKER)\n"
+        "    if block == 32 and not path.exists():\n        path.touch()\n        time.sleep(600)\n    return 1\n\n\n"
+        "@triton.jit\n",
+    ),
+    ("    row = tl.program_id(0)\n", "    row = tl.program_id(0) * stalled(BLOCK)\n"),
+    ("import triton\n", "import pathlib\nimport time\n\nimport triton\n"),
+)
+"""A compilation that takes for ever; the first one does."""
+
+
+def changed(folder: Path, change: str) -> dict[str, str]:
+    """The environment of a Python that runs a line when it starts."""
+    (folder / "changed").mkdir()
+    (folder / "changed" / "sitecustomize.py").write_text(change)
+    return {"PYTHONPATH": os.pathsep.join([str(folder / "changed"), *filter(None, sys.path)])}
+
+
+def stalling(folder: Path) -> Project:
+    marker = repr(str(folder / "marker"))
+    return Project(folder, SCALE, STALLING.replace("MARKER", marker))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--line-info",)])
+def test_workers_make_the_same_bytes(cluster: Cluster, tmp_path: Path, options: tuple[str, ...]):
+    """Two of them, one with a nanny, for two targets; and what the cache has then needs no cluster."""
+    cluster.worker("--nanny")
+    cluster.worker("--nthreads", "2")
+    project, local = (Project(tmp_path / name, SCALE, HELPED) for name in ("p", "local"))
+    for one in (project, local):
+        (one.folder / "helpers").mkdir()
+        (one.folder / "helpers" / "math.py").write_text(HELPER)
+    archs = ("gfx942", "sm_90")
+    result = project.build(*options, "--scheduler", cluster.address, archs=archs, workers=True)
+    assert figures(result) == (16, 0)
+    assert figures(local.build(*options, archs=archs)) == (16, 0)
+    assert contents(project.output) == contents(local.output)
+    kill(cluster.scheduler)
+    assert figures(project.build(*options, "--scheduler", cluster.address, archs=archs)) == (0, 16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nanny", ["--no-nanny", "--nanny"])
+def test_a_worker_that_is_killed(cluster: Cluster, tmp_path: Path, nanny: str):
+    """What it was compiling is compiled elsewhere, or by the one that takes its place."""
+    process, address = cluster.worker(nanny)
+    project = stalling(tmp_path / "p")
+    build = project.start("--scheduler", cluster.address)
+    try:
+        wait_for((project.folder / "marker").exists)
+        if nanny == "--no-nanny":
+            cluster.worker()
+            kill(process)
+        else:
+            children = psutil.Process(process.pid).children()
+            next(child for child in children if "resource_tracker" not in str(child.cmdline())).kill()
+        out, err = build.communicate(timeout=100)
+    finally:
+        build.kill()
+    assert build.returncode == 0 and figures(out) == (8, 0), err
+    assert f"aotbuild: worker {address} is gone, which had 1 jobs" in err
+    local = stalling(tmp_path / "p")
+    local.output, local.cache = tmp_path / "out", tmp_path / "cache"
+    local.build()
+    assert contents(project.output) == contents(local.output)
+
+
+@pytest.mark.slow
+def test_a_job_that_kills_its_workers(cluster: Cluster, tmp_path: Path):
+    """It is named, and not tried for ever; what was compiled beside it is not held to be at fault."""
+    _, first = cluster.worker("--nthreads", "3")
+    with ClusterPool(cluster.address, ARCHS) as pool:
+        mark = tmp_path / "mark"
+        found: dict[str, object] = {}
+        running = threading.Thread(
+            target=lambda: found.update(results(pool, f"kill_parent:{mark}", *beside, "echo:a")), daemon=True
+        )
+        beside = [f"until:{tmp_path / 'go'}", f"until:{tmp_path / 'go'}x"]
+        running.start()
+        wait_for(mark.exists)
+        cluster.worker()
+        wait_for(lambda: mark.read_text() == "xx")
+        cluster.worker()
+        (tmp_path / "go").touch()
+        (tmp_path / "gox").touch()
+        running.join(60)
+    assert not running.is_alive() and mark.read_text() == "xx"
+    killer = found.pop(f"kill_parent:{mark}")
+    assert isinstance(killer, CompileFailure)
+    assert killer.reason.startswith(f"worker {first} died when it compiled this; worker tcp://127.0.0.1:")
+    assert killer.reason.endswith(" died when it compiled nothing else")
+    assert found == {**dict.fromkeys(beside), "echo:a": "a"}
+
+
+@pytest.mark.slow
+def test_the_limits_are_those_of_a_local_pool(cluster: Cluster, tmp_path: Path):
+    """Time; a compiler that crashes is tried once more; a failure stops nothing."""
+    _, address = cluster.worker()
+    once, always = tmp_path / "once", tmp_path / "always"
+    verbs = (f"hold:{tmp_path}", f"crash_once:{once}", f"die:{always}", "fail:no registers", "raise:oops", "echo:a")
+    with ClusterPool(cluster.address, ARCHS, timeout_s=1.5, limit=1) as pool:
+        found = results(pool, *verbs)
+    assert found[verbs[0]] == CompileFailure("timed out after 1.5 s")
+    assert found[verbs[1]] == "second" and found["echo:a"] == "a"
+    assert found[verbs[2]] == CompileFailure(f"the compiler process was killed by SIGKILL (worker {address})")
+    assert always.read_text() == "xx"
+    assert found["fail:no registers"] == CompileFailure("no registers", "Traceback of no registers")
+    raised = found["raise:oops"]
+    assert isinstance(raised, CompileFailure) and raised.reason == "KeyError: 'oops'"
+    (pid,) = (int(path.stem) for path in tmp_path.glob("*.worker"))
+    assert gone(pid)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("import triton; triton.__version__ = '3.8.0'", "Triton is 3.8.0, not 3.9.0"),
+        ("import aot; aot.__version__ = '0.0.1'", f"aotbuild is 0.0.1, not {aot.__version__}"),
+        ("import os; os.environ['TRITON_DEFAULT_FP_FUSION'] = '0'", "TRITON_DEFAULT_FP_FUSION is 0, not set"),
+        ("import sys; sys.modules['aot'] = None", "ModuleNotFoundError: "),
+    ],
+)
+def test_a_worker_that_is_another(
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture, change: str, said: str
+):
+    """It is refused by name before it compiles anything. Others are used; where there are none, nothing is built."""
+    _, other = cluster.worker(environment=changed(tmp_path, change))
+    project = Project(tmp_path / "p")
+    result = project.build(*SMALL, "--scheduler", cluster.address)
+    assert result.exit_code == 1 and not list(project.output.glob("tiny*"))
+    assert f"aotbuild: error: no worker of {cluster.address} can be used: {other}: " in result.stderr
+    assert said in result.stderr and "Traceback" not in result.stderr
+    cluster.worker()
+    caplog.clear()
+    assert figures(project.build(*SMALL, "--scheduler", cluster.address, workers=True)) == (2, 0)
+    assert any(f"worker {other} is not used: " in text and said in text for text in caplog.messages)
+
+
+@pytest.mark.slow
+def test_a_full_disk(cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """The worker is named with the cause, and what it was given is compiled elsewhere."""
+    _, full = cluster.worker(wrapper=("prlimit", f"--fsize={8 << 10}", "--"))
+    project = Project(tmp_path / "p")
+    result = project.build(*SMALL, "--scheduler", cluster.address, workers=True)
+    assert result.exit_code == 1
+    assert full in result.stderr and "File too large" in result.stderr
+    cluster.worker()
+    caplog.clear()
+    assert figures(project.build(*SMALL, "--scheduler", cluster.address, workers=True)) == (2, 0)
+    assert any(f"worker {full} is not used: " in text and "File too large" in text for text in caplog.messages)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_build_that_is_ended_ends_what_workers_compile(cluster: Cluster, tmp_path: Path, end: signal.Signals):
+    """And the workers go on with the next build."""
+    process, _ = cluster.worker()
+    project = stalling(tmp_path / "p")
+    build = project.start("--scheduler", cluster.address)
+    try:
+        wait_for((project.folder / "marker").exists)
+        compiling = [child.pid for child in psutil.Process(process.pid).children() if child.cpu_times().user > 0.5]
+        assert compiling
+        started = time.monotonic()
+        build.send_signal(end)
+        code = build.wait(30)
+        assert time.monotonic() - started < 15
+    finally:
+        build.kill()
+    assert code == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[end]
+    wait_for(lambda: all(map(gone, compiling)), 20)
+    assert not list(project.output.glob("tiny*"))
+    done, kept = figures(project.build("--scheduler", cluster.address, workers=True))
+    assert done + kept == 8 and kept
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_is_lost(cluster: Cluster, tmp_path: Path):
+    cluster.worker()
+    project = stalling(tmp_path / "p")
+    build = project.start("--scheduler", cluster.address)
+    try:
+        wait_for((project.folder / "marker").exists)
+        kill(cluster.scheduler)
+        _, err = build.communicate(timeout=60)
+    finally:
+        build.kill()
+    assert build.returncode == 1 and f"the connection to the scheduler {cluster.address} was lost" in err
+    assert "Traceback" not in err
+    assert figures(project.build())[1] > 0
+
+
+@pytest.mark.slow
+def test_a_cluster_without_workers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(executor, "WORKERS_S", 1.0)
+    with pytest.raises(ClusterError, match="has no workers, which was waited for 1 s"):
+        ClusterPool(cluster.address, ARCHS)
+
+
+@pytest.mark.slow
+def test_a_damaged_result_is_not_taken(cluster: Cluster, tmp_path: Path):
+    change = (
+        "import dataclasses; from aot.compile.cluster import worker; sealed = worker.sealed; "
+        "worker.sealed = lambda *results: dataclasses.replace(sealed(*results), digest='0' * 64)"
+    )
+    _, address = cluster.worker(environment=changed(tmp_path, change))
+    with ClusterPool(cluster.address, ARCHS) as pool:
+        (failure,) = results(pool, "echo:a").values()
+    assert failure == CompileFailure("; ".join([f"the result of worker {address} is damaged"] * 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("import aot; aot.__version__ = '0.0.1'", "has aotbuild 0.0.1, not "),
+        ("import sys; sys.modules['aot'] = None", "needs aotbuild .*, too: ModuleNotFoundError"),
+    ],
+)
+def test_a_scheduler_that_is_another(tmp_path: Path, change: str, said: str):
+    with (
+        Cluster(tmp_path / "cluster", environment=changed(tmp_path, change)) as cluster,
+        pytest.raises(ClusterError, match=f"^scheduler {cluster.address} {said}"),
+    ):
+        ClusterPool(cluster.address, ARCHS)
+
+
+@pytest.mark.slow
+def test_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """By dask's own configuration; without it there is no connection."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=aotbuild"
+    made = [*command.split(), "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(made, check=True, capture_output=True)
+    files = {"ca-file": certificate, "cert": certificate, "key": key}
+    options = [item for name, path in files.items() for item in (f"--tls-{name}", str(path))]
+    with Cluster(tmp_path / "cluster", *options, "--protocol", "tls") as cluster:
+        assert cluster.address.startswith("tls://")
+        cluster.worker()
+        project = Project(tmp_path / "p")
+        plain = project.start(*SMALL, "--scheduler", cluster.address)
+        _, err = plain.communicate(timeout=60)
+        assert plain.returncode == 1 and f"no scheduler can be reached at {cluster.address}: " in err
+        monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TLS__CA_FILE", str(certificate))
+        monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TLS__CLIENT__CERT", str(certificate))
+        monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY", str(key))
+        out, err = project.start(*SMALL, "--scheduler", cluster.address).communicate(timeout=60)
+        assert figures(out) == (2, 0), err
