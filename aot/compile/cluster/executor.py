@@ -17,14 +17,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from distributed import Client, KilledWorker
 
-import aot
 from aot_runtime.errors import AotError
 
 from ..errors import KernelFileError, described
@@ -210,8 +209,9 @@ class ClusterPool(Executor):
         self, seat: Seat, done: Callable[[Seat, Any, Any], None], function: Callable[..., Any], *arguments: Any
     ) -> Any:
         """Run a function on one worker; once it ended, the thread is to call `done` with its future and outcome."""
+        key = f"aotbuild-{function.__name__}-{uuid.uuid4().hex}"
         task = self._client.submit(
-            function, *arguments, key=f"aotbuild-{function.__name__}-{uuid.uuid4().hex}", pure=False,
+            pickle.loads, _pickled_call(function, arguments), key=key, pure=False,
             workers=[seat.address], allow_other_workers=False,
         )  # fmt: skip
 
@@ -260,7 +260,7 @@ class ClusterPool(Executor):
     def _lose(self, seat: Seat) -> None:
         """Give the jobs of a worker that is gone to others."""
         LOG.warning("worker %s is gone, which had %d jobs", seat.address, len(seat.calls))
-        for call in seat.calls:
+        for call in reversed(seat.calls):  # the first one is to be the first again
             call.task.cancel()
             call.task = None
             only = "nothing else" if call.alone else "this"
@@ -288,6 +288,23 @@ class ClusterPool(Executor):
             call.outcome.set_result(result)
 
 
+@dataclass(frozen=True)
+class _CallOf:
+    """Whose pickle, when it is loaded, is what a function returns."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self.function, self.arguments
+
+
+def _pickled_call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
+    """A call, in bytes that the task itself unpickles. What dask unpickles, it does on the scheduler, too, and on a
+    worker before there is a task: one that has no such module, or another version of it, would lose its connection."""
+    return pickle.dumps(_CallOf(function, arguments))
+
+
 async def _workers(client: Client) -> Mapping[str, Mapping[str, Any]]:
     """What the scheduler says of the workers that there are, by address."""
     assert client.scheduler is not None
@@ -296,24 +313,18 @@ async def _workers(client: Client) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _connected(address: str) -> Client:
-    """A client of the scheduler, which has this aotbuild, too. Raises `ClusterError`."""
+    """A client of the scheduler. Raises `ClusterError`."""
+    if not LOG.isEnabledFor(logging.INFO):
+        for name in ("distributed", "distributed.client"):  # what is wrong, a `ClusterError` says
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     opened: Future[Client] = Future()
     # By a thread that may be left behind: dask waits for ever for what takes the connection and says nothing.
     threading.Thread(target=_open, args=(address, opened), name="aotbuild: connecting", daemon=True).start()
     try:
-        client = opened.result(CONNECT_S + _GRACE_S)
+        return opened.result(CONNECT_S + _GRACE_S)
     except Exception as error:  # of every kind, by what answers there
         reason = str(error) or f"it did not answer within {CONNECT_S:g} s"
         raise ClusterError(f"no scheduler can be reached at {address}: {reason}") from None
-    try:
-        version = client.run_on_scheduler(worker.builder_version)
-    except Exception as error:
-        client.close(timeout=CONNECT_S)
-        raise ClusterError(f"scheduler {address} needs aotbuild {aot.__version__}, too: {described(error)}") from None
-    if version != aot.__version__:
-        client.close(timeout=CONNECT_S)
-        raise ClusterError(f"scheduler {address} has aotbuild {version}, not {aot.__version__}")
-    return client
 
 
 def _open(address: str, opened: Future[Client]) -> None:

@@ -72,9 +72,7 @@ class Roster:
 
     def update(self, workers: Mapping[str, Mapping[str, Any]]) -> tuple[list[Seat], list[Seat]]:
         """Take over who is there, as the scheduler says; those who are new, and those who are gone."""
-        gone = [
-            seat for seat in self if seat.identity != str(workers.get(seat.address, {}).get("id"))
-        ]
+        gone = [seat for seat in self if seat.identity != str(workers.get(seat.address, {}).get("id"))]
         for seat in gone:
             del self._seats[seat.address]
         new = [

@@ -63,16 +63,12 @@ def sealed(error: AotError | None, result: Any = None) -> Reply:
     return Reply(content, hashlib.sha256(content).hexdigest())
 
 
-def builder_version() -> str:
-    return aot.__version__
-
-
 def facts(archs: Sequence[str], line_info: bool) -> dict[str, str]:
     """What decides, on this machine, which code is made of a job: name → what it is here."""
     found = {
         "Python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "machine": platform.machine(),
-        "aotbuild": builder_version(),
+        "aotbuild": aot.__version__,
     }
     try:
         import triton

@@ -167,14 +167,15 @@ STALLING = edit(
     KERNELS,
     (
         "@triton.jit\n",
-        "@triton.constexpr_function\ndef stalled(block):\n    path = pathlib.Path(MARKER)\n"
-        "    if block == 32 and not path.exists():\n        path.touch()\n        time.sleep(600)\n    return 1\n\n\n"
+        "@triton.constexpr_function\ndef stalled(block):\n    folder = pathlib.Path(FOLDER)\n"
+        "    if block == 32 and not (folder / 'marker').exists():\n"
+        "        (folder / 'marker').touch()\n        (folder / 'pipe').read_bytes()\n    return 1\n\n\n"
         "@triton.jit\n",
     ),
     ("    row = tl.program_id(0)\n", "    row = tl.program_id(0) * stalled(BLOCK)\n"),
-    ("import triton\n", "import pathlib\nimport time\n\nimport triton\n"),
+    ("import triton\n", "import pathlib\n\nimport triton\n"),
 )
-"""A compilation that takes for ever; the first one does."""
+"""Of some variants that which is compiled first takes for ever: it waits for what nobody writes to a pipe."""
 
 
 def changed(folder: Path, change: str) -> dict[str, str]:
@@ -185,8 +186,10 @@ def changed(folder: Path, change: str) -> dict[str, str]:
 
 
 def stalling(folder: Path) -> Project:
-    marker = repr(str(folder / "marker"))
-    return Project(folder, SCALE, STALLING.replace("MARKER", marker))
+    project = Project(folder, SCALE, STALLING.replace("FOLDER", repr(str(folder))))
+    if not (folder / "pipe").exists():
+        os.mkfifo(folder / "pipe")
+    return project
 
 
 @pytest.mark.slow
@@ -239,26 +242,23 @@ def test_a_job_that_kills_its_workers(cluster: Cluster, tmp_path: Path):
     """It is named, and not tried for ever; what was compiled beside it is not held to be at fault."""
     _, first = cluster.worker("--nthreads", "3")
     with ClusterPool(cluster.address, ARCHS) as pool:
-        mark = tmp_path / "mark"
+        mark, go = tmp_path / "mark", tmp_path / "go"
+        verbs = (f"kill_parent:{mark}", f"until:{go}", "echo:a", "echo:b")
         found: dict[str, object] = {}
-        running = threading.Thread(
-            target=lambda: found.update(results(pool, f"kill_parent:{mark}", *beside, "echo:a")), daemon=True
-        )
-        beside = [f"until:{tmp_path / 'go'}", f"until:{tmp_path / 'go'}x"]
+        running = threading.Thread(target=lambda: found.update(results(pool, *verbs)), daemon=True)
         running.start()
         wait_for(mark.exists)
+        go.touch()
+        second, _ = cluster.worker()
+        wait_for(lambda: second.poll() is not None)
         cluster.worker()
-        wait_for(lambda: mark.read_text() == "xx")
-        cluster.worker()
-        (tmp_path / "go").touch()
-        (tmp_path / "gox").touch()
         running.join(60)
     assert not running.is_alive() and mark.read_text() == "xx"
-    killer = found.pop(f"kill_parent:{mark}")
+    killer = found.pop(verbs[0])
     assert isinstance(killer, CompileFailure)
     assert killer.reason.startswith(f"worker {first} died when it compiled this; worker tcp://127.0.0.1:")
     assert killer.reason.endswith(" died when it compiled nothing else")
-    assert found == {**dict.fromkeys(beside), "echo:a": "a"}
+    assert found == {f"until:{go}": None, "echo:a": "a", "echo:b": "b"}
 
 
 @pytest.mark.slow
@@ -286,7 +286,7 @@ def test_the_limits_are_those_of_a_local_pool(cluster: Cluster, tmp_path: Path):
     [
         ("import triton; triton.__version__ = '3.8.0'", "Triton is 3.8.0, not 3.9.0"),
         ("import aot; aot.__version__ = '0.0.1'", f"aotbuild is 0.0.1, not {aot.__version__}"),
-        ("import os; os.environ['TRITON_DEFAULT_FP_FUSION'] = '0'", "TRITON_DEFAULT_FP_FUSION is 0, not set"),
+        ("import os; os.environ['TRITON_DEFAULT_FP_FUSION'] = '0'", "TRITON_DEFAULT_FP_FUSION is false, not set"),
         ("import sys; sys.modules['aot'] = None", "ModuleNotFoundError: "),
     ],
 )
@@ -377,22 +377,6 @@ def test_a_damaged_result_is_not_taken(cluster: Cluster, tmp_path: Path):
     with ClusterPool(cluster.address, ARCHS) as pool:
         (failure,) = results(pool, "echo:a").values()
     assert failure == CompileFailure("; ".join([f"the result of worker {address} is damaged"] * 2))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ("import aot; aot.__version__ = '0.0.1'", "has aotbuild 0.0.1, not "),
-        ("import sys; sys.modules['aot'] = None", "needs aotbuild .*, too: ModuleNotFoundError"),
-    ],
-)
-def test_a_scheduler_that_is_another(tmp_path: Path, change: str, said: str):
-    with (
-        Cluster(tmp_path / "cluster", environment=changed(tmp_path, change)) as cluster,
-        pytest.raises(ClusterError, match=f"^scheduler {cluster.address} {said}"),
-    ):
-        ClusterPool(cluster.address, ARCHS)
 
 
 @pytest.mark.slow
