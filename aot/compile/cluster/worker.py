@@ -10,6 +10,7 @@ import concurrent.futures
 import errno
 import functools
 import hashlib
+import os
 import pickle
 import platform
 import sys
@@ -19,7 +20,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.util import Finalize
-from pathlib import Path
 from typing import Any
 
 from distributed import Worker, get_worker
@@ -178,9 +178,12 @@ def _run_unpacked(function: Callable[[CompileJob], Any], job: CompileJob, source
 
 
 def _failed(error: BaseException, told: AotError) -> Reply:
-    """A reply of a failure: the job's, unless the disk is its cause."""
-    cause = next((found for found in _chain(error) if isinstance(found, OSError)), None)
-    return Reply(unfit=described(cause)) if cause and cause.errno in _DISK_ERRORS else sealed(told)
+    """A reply of a failure: the job's, unless the disk is its cause, as Python or the compiler says."""
+    for found in _chain(error):
+        for code in _DISK_ERRORS:
+            if getattr(found, "errno", None) == code or os.strerror(code) in str(found):
+                return Reply(unfit=f"{os.strerror(code)} in {tempfile.gettempdir()}")
+    return sealed(told)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -193,8 +196,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _disk_fault() -> str:
     """Why nothing can be written where processes write; empty where it can."""
     try:
-        with tempfile.TemporaryFile(dir=Path(tempfile.gettempdir())) as file:
+        with tempfile.TemporaryFile() as file:
             file.write(bytes(_PROBE_BYTES))
     except OSError as error:
-        return described(error)
+        return f"{error.strerror} in {tempfile.gettempdir()}"
     return ""

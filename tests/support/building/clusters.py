@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
+import pytest
 
 from .tasks import gone, wait_for
 
@@ -82,3 +83,19 @@ def kill(process: subprocess.Popen[bytes]) -> None:
             if not gone(descendant.pid):
                 os.kill(descendant.pid, signal.SIGKILL)
     process.wait()
+
+
+def changed(folder: Path, change: str) -> dict[str, str]:
+    """The environment of a Python that runs a line when it starts."""
+    (folder / "changed").mkdir()
+    (folder / "changed" / "sitecustomize.py").write_text(change)
+    return {"PYTHONPATH": os.pathsep.join([str(folder / "changed"), *filter(None, sys.path)])}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """One without workers, whose scheduler has no aotbuild."""
+    (tmp_path / "scheduler").mkdir()
+    environment = changed(tmp_path / "scheduler", "import sys; sys.modules['aot'] = None")
+    with Cluster(tmp_path / "cluster", environment=environment) as found:
+        yield found

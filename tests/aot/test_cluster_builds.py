@@ -1,58 +1,31 @@
 """Builds on a cluster: the bytes of a local build, whatever happens to the workers."""
 
-import hashlib
 import os
 import signal
 import socket
 import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
 import psutil
 import pytest
 
-import aot
-
 pytest.importorskip("distributed", reason="clusters need the extra `cluster`")
 
+import aot
 from aot.compile.cluster import executor, worker
 from aot.compile.cluster.executor import ClusterError, ClusterPool
-from aot.compile.cluster.roster import Call, Roster, differences
-from aot.compile.cluster.sources import packed_sources, unpacked_root
-from aot.compile.errors import KernelFileError
-from aot.compile.jobs import CompileJob
-from aot.compile.pool import CompileFailure, run_jobs
-from tests.support.building import jobs, tasks
 from tests.support.building.builds import Project, contents, figures
-from tests.support.building.clusters import Cluster, kill
+from tests.support.building.clusters import Cluster, changed, kill
 from tests.support.building.projects import KERNELS, SCALE, edit
 from tests.support.building.tasks import gone, wait_for
 
 ARCHS = ["gfx942"]
 SMALL = ("--filter", "block=16,dtype=float16")
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path / "cluster") as found:
-        yield found
-
-
-def told(*verbs: str) -> list[CompileJob]:
-    return [jobs.job(verb, "gfx942", (), {}) for verb in verbs]
-
-
-def results(pool: ClusterPool, *verbs: str) -> dict[str, object]:
-    return {job.function: result for job, result in run_jobs(told(*verbs), pool, tasks.act)}
-
-
-# Without processes
+FULL = "No space left on device"
 
 
 def test_a_build_on_a_cluster_is_the_local_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -85,56 +58,6 @@ def _without(path: Path) -> Callable[..., object]:
     return run
 
 
-def test_sources_are_what_was_hashed(tmp_path: Path):
-    """They lie as they did, be one beside the root; and one that was changed since is named."""
-    (tmp_path / "project" / "kernels").mkdir(parents=True)
-    files = {"kernels/a.py": b"a", "../../beside.py": b"b"}
-    root = tmp_path / "project" / "kernels" / "root"
-    root.mkdir()
-    for file, content in files.items():
-        (root / file).parent.mkdir(parents=True, exist_ok=True)
-        (root / file).write_bytes(content)
-    sources = tuple((file, hashlib.sha256(content).hexdigest()) for file, content in files.items())
-    unpacked = unpacked_root(packed_sources(str(root), sources))
-    assert not unpacked.is_relative_to(tmp_path / "project")
-    assert {file: (unpacked / file).read_bytes() for file in files} == files
-    (root / "kernels/a.py").write_bytes(b"other")
-    packed_sources.cache_clear()
-    with pytest.raises(KernelFileError, match=r"file kernels/a\.py changed during the build; build again"):
-        packed_sources(str(root), sources)
-
-
-def test_who_gets_a_job_next():
-    """Who is least busy; and one that is given out again gets a worker of its own, which then gets no other."""
-    roster = Roster()
-    facts = {"a": {"id": 1, "nthreads": 2}, "b": {"id": 2, "nthreads": 4}, "c": {"id": 3, "nthreads": 0}}
-    new, gone = roster.update(facts)
-    assert [seat.address for seat in new] == ["a", "b"] and not gone and roster.pick(False) is None
-    a, b = new
-    a.admitted = b.admitted = True
-    first = Call(Future(), tasks.act, told("echo")[0])
-    b.calls += [first, replace(first), replace(first)]
-    assert roster.pick(False) is a and roster.pick(True) is a
-    b.calls.pop()
-    a.calls.append(replace(first, alone=True))
-    assert roster.pick(False) is b and roster.pick(True) is None
-    b.fault = "its disk is full"
-    assert roster.pick(False) is None and roster.faults() == ""
-    a.fault = "it has another Triton"
-    assert roster.faults() == "a: it has another Triton; b: its disk is full"
-    assert roster.update({"a": {"id": 4, "nthreads": 2}, "b": facts["b"]})[1] == [a], "a was started again"
-
-
-def test_what_differs_is_named():
-    wanted = {"Python": "3.11", "Triton": "3.9.0", "environment variable X": "1"}
-    assert differences(wanted, wanted) == ""
-    found = {"Python": "3.12", "Triton": "3.9.0", "environment variable Y": "2"}
-    assert differences(found, wanted) == (
-        "Python is 3.12, not 3.11, environment variable X is not set, not 1, environment variable Y is 2, not set"
-    )
-    assert {"Python", "machine", "aotbuild", "Triton", "compiler for sm_90"} <= worker.facts(["sm_90"], False).keys()
-
-
 def test_no_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """None listens; or what listens never answers, or is something else. Each is an error in bounded time."""
     monkeypatch.setattr(executor, "CONNECT_S", 0.2)
@@ -156,7 +79,6 @@ def test_no_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 # With processes
 
-
 HELPED = edit(
     KERNELS,
     ("import triton.language as tl\n", "import triton.language as tl\n\nfrom helpers.math import twice\n"),
@@ -176,13 +98,6 @@ STALLING = edit(
     ("import triton\n", "import pathlib\n\nimport triton\n"),
 )
 """Of some variants that which is compiled first takes for ever: it waits for what nobody writes to a pipe."""
-
-
-def changed(folder: Path, change: str) -> dict[str, str]:
-    """The environment of a Python that runs a line when it starts."""
-    (folder / "changed").mkdir()
-    (folder / "changed" / "sitecustomize.py").write_text(change)
-    return {"PYTHONPATH": os.pathsep.join([str(folder / "changed"), *filter(None, sys.path)])}
 
 
 def stalling(folder: Path) -> Project:
@@ -238,49 +153,6 @@ def test_a_worker_that_is_killed(cluster: Cluster, tmp_path: Path, nanny: str):
 
 
 @pytest.mark.slow
-def test_a_job_that_kills_its_workers(cluster: Cluster, tmp_path: Path):
-    """It is named, and not tried for ever; what was compiled beside it is not held to be at fault."""
-    _, first = cluster.worker("--nthreads", "3")
-    with ClusterPool(cluster.address, ARCHS) as pool:
-        mark, go = tmp_path / "mark", tmp_path / "go"
-        verbs = (f"kill_parent:{mark}", f"until:{go}", "echo:a", "echo:b")
-        found: dict[str, object] = {}
-        running = threading.Thread(target=lambda: found.update(results(pool, *verbs)), daemon=True)
-        running.start()
-        wait_for(mark.exists)
-        go.touch()
-        second, _ = cluster.worker()
-        wait_for(lambda: second.poll() is not None)
-        cluster.worker()
-        running.join(60)
-    assert not running.is_alive() and mark.read_text() == "xx"
-    killer = found.pop(verbs[0])
-    assert isinstance(killer, CompileFailure)
-    assert killer.reason.startswith(f"worker {first} died when it compiled this; worker tcp://127.0.0.1:")
-    assert killer.reason.endswith(" died when it compiled nothing else")
-    assert found == {f"until:{go}": None, "echo:a": "a", "echo:b": "b"}
-
-
-@pytest.mark.slow
-def test_the_limits_are_those_of_a_local_pool(cluster: Cluster, tmp_path: Path):
-    """Time; a compiler that crashes is tried once more; a failure stops nothing."""
-    _, address = cluster.worker()
-    once, always = tmp_path / "once", tmp_path / "always"
-    verbs = (f"hold:{tmp_path}", f"crash_once:{once}", f"die:{always}", "fail:no registers", "raise:oops", "echo:a")
-    with ClusterPool(cluster.address, ARCHS, timeout_s=1.5, limit=1) as pool:
-        found = results(pool, *verbs)
-    assert found[verbs[0]] == CompileFailure("timed out after 1.5 s")
-    assert found[verbs[1]] == "second" and found["echo:a"] == "a"
-    assert found[verbs[2]] == CompileFailure(f"the compiler process was killed by SIGKILL (worker {address})")
-    assert always.read_text() == "xx"
-    assert found["fail:no registers"] == CompileFailure("no registers", "Traceback of no registers")
-    raised = found["raise:oops"]
-    assert isinstance(raised, CompileFailure) and raised.reason == "KeyError: 'oops'"
-    (pid,) = (int(path.stem) for path in tmp_path.glob("*.worker"))
-    assert gone(pid)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -307,17 +179,28 @@ def test_a_worker_that_is_another(
 
 
 @pytest.mark.slow
-def test_a_full_disk(cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """The worker is named with the cause, and what it was given is compiled elsewhere."""
-    _, full = cluster.worker(wrapper=("prlimit", f"--fsize={8 << 10}", "--"))
+@pytest.mark.parametrize(("kibibytes", "cause"), [(0, "File too large"), *((size, FULL) for size in (12, 20))])
+def test_a_full_disk(
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture, kibibytes: int, cause: str
+):
+    """The worker is named with the cause, be it Python that is told of it or the compiler, and what it was given is
+    compiled elsewhere. A disk of 0 is one that takes no large file."""
+    wrapper: tuple[str, ...] = ("prlimit", "--fsize=4096", "--")
+    if kibibytes:
+        tried = ["unshare", "-m", "mount", "-t", "tmpfs", "none", str(tmp_path)]
+        if subprocess.run(tried, capture_output=True).returncode:
+            pytest.skip("a disk can be mounted by root only")
+        mount = f'mount -t tmpfs -o size={kibibytes}k none "$TMPDIR" && exec "$@"'
+        wrapper = ("unshare", "-m", "bash", "-c", mount, "_")
+    _, full = cluster.worker(wrapper=wrapper)
     project = Project(tmp_path / "p")
     result = project.build(*SMALL, "--scheduler", cluster.address, workers=True)
-    assert result.exit_code == 1
-    assert full in result.stderr and "File too large" in result.stderr
+    said = f"{full}: {cause} in {cluster.folder}"
+    assert result.exit_code == 1 and said in result.stderr and not list(project.output.glob("tiny*"))
     cluster.worker()
     caplog.clear()
     assert figures(project.build(*SMALL, "--scheduler", cluster.address, workers=True)) == (2, 0)
-    assert any(f"worker {full} is not used: " in text and "File too large" in text for text in caplog.messages)
+    assert any(text.startswith(f"worker {full} is not used: {cause}") for text in caplog.messages)
 
 
 @pytest.mark.slow
@@ -358,25 +241,6 @@ def test_a_scheduler_that_is_lost(cluster: Cluster, tmp_path: Path):
     assert build.returncode == 1 and f"the connection to the scheduler {cluster.address} was lost" in err
     assert "Traceback" not in err
     assert figures(project.build())[1] > 0
-
-
-@pytest.mark.slow
-def test_a_cluster_without_workers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(executor, "WORKERS_S", 1.0)
-    with pytest.raises(ClusterError, match="has no workers, which was waited for 1 s"):
-        ClusterPool(cluster.address, ARCHS)
-
-
-@pytest.mark.slow
-def test_a_damaged_result_is_not_taken(cluster: Cluster, tmp_path: Path):
-    change = (
-        "import dataclasses; from aot.compile.cluster import worker; sealed = worker.sealed; "
-        "worker.sealed = lambda *results: dataclasses.replace(sealed(*results), digest='0' * 64)"
-    )
-    _, address = cluster.worker(environment=changed(tmp_path, change))
-    with ClusterPool(cluster.address, ARCHS) as pool:
-        (failure,) = results(pool, "echo:a").values()
-    assert failure == CompileFailure("; ".join([f"the result of worker {address} is damaged"] * 2))
 
 
 @pytest.mark.slow
