@@ -39,6 +39,7 @@ Examples:
   aotbuild --arch gfx942 --require 'spills == 0' manifests/memory.yaml
   aotbuild init examples/foreign/kernels.py:add_kernel
   aotbuild check manifests/first.yaml
+  aotbuild --arch gfx942 --scheduler tcp://127.0.0.1:8786 manifests/first.yaml
   aotbuild cache ls
 
 Exit status: 0 all built; 1 something did not compile or could not be written; 2 wrong usage or manifest.

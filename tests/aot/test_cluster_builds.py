@@ -6,9 +6,9 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from unittest import mock
+from typing import Any, TypeVar
 
 import psutil
 import pytest
@@ -23,39 +23,43 @@ from tests.support.building.clusters import Cluster, changed, kill
 from tests.support.building.projects import KERNELS, SCALE, edit
 from tests.support.building.tasks import gone, wait_for
 
+T = TypeVar("T")
 ARCHS = ["gfx942"]
 SMALL = ("--filter", "block=16,dtype=float16")
 FULL = "No space left on device"
 
 
+class Elsewhere(ThreadPoolExecutor):
+    """One thread in place of a worker's processes, for which a file is not there."""
+
+    def __init__(self, path: Path):
+        super().__init__(1)
+        self._path, self._aside = path, path.with_suffix(".aside")
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        def run() -> T:
+            self._path.rename(self._aside)
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                self._aside.rename(self._path)
+
+        return super().submit(run)
+
+
 def test_a_build_on_a_cluster_is_the_local_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """One worker, in this process. What it compiles lies elsewhere: the project is not there any more by then."""
+    """One worker, in this process, which cannot read the project."""
     from distributed import LocalCluster
 
-    monkeypatch.setattr(worker, "WarmPool", lambda workers, limit_s: ThreadPoolExecutor(1))
-    project = Project(tmp_path)
+    project, local = Project(tmp_path), Project(tmp_path / "local")
+    monkeypatch.setattr(worker, "WarmPool", lambda workers, limit_s: Elsewhere(project.folder / "k.py"))
     options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
-    with LocalCluster(**options, protocol="tcp", host="127.0.0.1") as cluster:
-        address = cluster.scheduler_address
-        with mock.patch.object(worker, "run_job", _without(project.folder / "k.py")):
-            result = project.invoke(project.command(*SMALL, "--scheduler", address), workers=True)
+    with LocalCluster(**options, protocol="tcp", host="127.0.0.1") as found:
+        address = found.scheduler_address
+        result = project.invoke(project.command(*SMALL, "--scheduler", address), workers=True)
     assert figures(result) == (2, 0) and f"compiling 2 variants with 1 worker of {address}\n" in result.stdout
-    local = Project(tmp_path / "local")
     local.build(*SMALL)
     assert contents(project.folder_of()) == contents(local.folder_of())
-
-
-def _without(path: Path) -> Callable[..., object]:
-    run_job = worker.run_job
-
-    def run(*arguments: object) -> object:
-        path.rename(path.with_suffix(".moved"))
-        try:
-            return run_job(*arguments)
-        finally:
-            path.with_suffix(".moved").rename(path)
-
-    return run
 
 
 def test_no_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -145,7 +149,7 @@ def test_a_worker_that_is_killed(cluster: Cluster, tmp_path: Path, nanny: str):
     finally:
         build.kill()
     assert build.returncode == 0 and figures(out) == (8, 0), err
-    assert f"aotbuild: worker {address} is gone, which had 1 jobs" in err
+    assert f"aotbuild: worker {address} is gone; jobs that it had: 1" in err
     local = stalling(tmp_path / "p")
     local.output, local.cache = tmp_path / "out", tmp_path / "cache"
     local.build()

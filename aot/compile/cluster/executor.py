@@ -13,6 +13,7 @@ import pickle
 import threading
 import time
 import uuid
+import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Executor, Future
@@ -23,6 +24,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from distributed import Client, KilledWorker
+from distributed.versions import VersionMismatchWarning
 
 from aot_runtime.errors import AotError
 
@@ -44,6 +46,8 @@ WORKERS_S = 60.0
 """Time in which a cluster without workers has to get one."""
 ATTEMPTS = 2
 """How often a job is given to a worker that is then lost, or cannot compile."""
+_TELL_AFTER_S = 5.0
+"""Seconds after which it is said that there is no worker yet."""
 _LOOK_EVERY_S = 0.5
 """Seconds between looks at which workers there are."""
 
@@ -91,10 +95,15 @@ class ClusterPool(Executor):
         self._thread = threading.Thread(target=self._run, name="aotbuild: cluster", daemon=True)
         self._thread.start()
         try:
-            self._ready.result()
+            self._wait_for_a_worker()
         except BaseException:
             self.shutdown(cancel_futures=True)
             raise
+
+    def _wait_for_a_worker(self) -> None:
+        if concurrent.futures.wait([self._ready], _TELL_AFTER_S).not_done:
+            LOG.warning("waiting for a worker of %s", self.address)
+        self._ready.result()
 
     @property
     def workers(self) -> int:
@@ -167,7 +176,9 @@ class ClusterPool(Executor):
         if call in self._waiting:
             self._waiting.remove(call)
         if call.task is not None:
+            next(seat for seat in self._roster if call in seat.calls).calls.remove(call)
             call.task.cancel()
+            call.task = None
 
     def _look(self) -> None:
         """See who is there: check who is new, and give what those had who are gone to others."""
@@ -259,7 +270,10 @@ class ClusterPool(Executor):
 
     def _lose(self, seat: Seat) -> None:
         """Give the jobs of a worker that is gone to others."""
-        LOG.warning("worker %s is gone, which had %d jobs", seat.address, len(seat.calls))
+        LOG.log(
+            logging.WARNING if seat.calls else logging.INFO,
+            "worker %s is gone; jobs that it had: %d", seat.address, len(seat.calls),
+        )  # fmt: skip
         for call in reversed(seat.calls):  # the first one is to be the first again
             call.task.cancel()
             call.task = None
@@ -317,6 +331,7 @@ def _connected(address: str) -> Client:
     if not LOG.isEnabledFor(logging.INFO):
         for name in ("distributed", "distributed.client"):  # what is wrong, a `ClusterError` says
             logging.getLogger(name).setLevel(logging.CRITICAL)
+        warnings.simplefilter("ignore", VersionMismatchWarning)
     opened: Future[Client] = Future()
     # By a thread that may be left behind: dask waits for ever for what takes the connection and says nothing.
     threading.Thread(target=_open, args=(address, opened), name="aotbuild: connecting", daemon=True).start()

@@ -53,6 +53,10 @@ class Seat:
         return self.admitted and not self.fault
 
 
+VERSIONS = ("Python", "machine", "aotbuild", "Triton")
+"""Of the facts about a machine those that others follow from."""
+
+
 class Roster:
     """The workers, by address."""
 
@@ -101,6 +105,8 @@ class Roster:
 
 
 def differences(found: Mapping[str, str], wanted: Mapping[str, str]) -> str:
-    """What another machine has that is not as wanted, in words."""
+    """What another machine has that is not as wanted, in words: of its versions, and of what else there is only where
+    these agree."""
     names = [name for name in {**wanted, **found} if found.get(name) != wanted.get(name)]
+    names = [name for name in names if name in VERSIONS] or names
     return ", ".join(f"{name} is {found.get(name, 'not set')}, not {wanted.get(name, 'set')}" for name in names)

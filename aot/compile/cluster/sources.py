@@ -6,7 +6,6 @@ import functools
 import hashlib
 import tempfile
 import zlib
-from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -15,7 +14,7 @@ from ..errors import KernelFileError
 
 
 @functools.lru_cache(maxsize=64)
-def packed_sources(root: str, sources: Iterable[tuple[str, str]]) -> bytes:
+def packed_sources(root: str, sources: tuple[tuple[str, str], ...]) -> bytes:
     """The content of each of a job's `sources`. Raises `KernelFileError` where one is not what was hashed."""
     return zlib.compress(msgspec.msgpack.encode([(file, _read(Path(root), file, digest)) for file, digest in sources]))
 

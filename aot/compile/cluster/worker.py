@@ -80,7 +80,7 @@ def facts(archs: Sequence[str], line_info: bool) -> dict[str, str]:
             found[f"compiler for {arch}"] = " ".join(map(str, common["compiler"]))
             found |= {f"environment variable {name}": value for name, value in common["environment"].items()}
     except Exception as error:  # of another Triton, too
-        found.setdefault("Triton", described(error))
+        found.setdefault("Triton", "not installed" if isinstance(error, ModuleNotFoundError) else described(error))
     return found
 
 

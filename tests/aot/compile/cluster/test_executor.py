@@ -68,6 +68,16 @@ def test_the_limits_are_those_of_a_local_pool(cluster: Cluster, tmp_path: Path):
     assert gone(pid)
 
 
+def test_a_job_that_is_cancelled_ends_and_others_go_on(cluster: Cluster, tmp_path: Path):
+    cluster.worker()
+    with ClusterPool(cluster.address, ARCHS) as pool:
+        cancelled, other = (pool.submit(tasks.act, job) for job in told(f"hold:{tmp_path}", "echo:a"))
+        wait_for(lambda: any(tmp_path.glob("*.worker")))
+        assert cancelled.cancel() and other.result(60) == "a"
+    (pid,) = (int(path.stem) for path in tmp_path.glob("*.worker"))
+    assert gone(pid)
+
+
 def test_a_cluster_without_workers(cluster: Cluster, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(executor, "WORKERS_S", 1.0)
     with pytest.raises(ClusterError, match="has no workers, which was waited for 1 s"):

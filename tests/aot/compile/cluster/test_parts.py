@@ -59,8 +59,8 @@ def test_who_gets_a_job_next():
 def test_what_differs_is_named():
     wanted = {"Python": "3.11", "Triton": "3.9.0", "environment variable X": "1"}
     assert differences(wanted, wanted) == ""
-    found = {"Python": "3.12", "Triton": "3.9.0", "environment variable Y": "2"}
-    assert differences(found, wanted) == (
-        "Python is 3.12, not 3.11, environment variable X is not set, not 1, environment variable Y is 2, not set"
-    )
+    found = {"Python": "3.11", "Triton": "3.9.0", "environment variable Y": "2"}
+    variables = "environment variable X is not set, not 1, environment variable Y is 2, not set"
+    assert differences(found, wanted) == variables
+    assert differences(found | {"Python": "3.12"}, wanted) == "Python is 3.12, not 3.11"
     assert {"Python", "machine", "aotbuild", "Triton", "compiler for sm_90"} <= worker.facts(["sm_90"], False).keys()
