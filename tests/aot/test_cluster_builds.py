@@ -113,7 +113,9 @@ def stalling(folder: Path) -> Project:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--line-info",)])
-def test_workers_make_the_same_bytes(cluster: Cluster, tmp_path: Path, options: tuple[str, ...]):
+def test_workers_make_the_same_bytes(
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture, options: tuple[str, ...]
+):
     """Two of them, one with a nanny, for two targets; and what the cache has then needs no cluster."""
     cluster.worker("--nanny")
     cluster.worker("--nthreads", "2")
@@ -123,7 +125,7 @@ def test_workers_make_the_same_bytes(cluster: Cluster, tmp_path: Path, options: 
         (one.folder / "helpers" / "math.py").write_text(HELPER)
     archs = ("gfx942", "sm_90")
     result = project.build(*options, "--scheduler", cluster.address, archs=archs, workers=True)
-    assert figures(result) == (16, 0)
+    assert figures(result) == (16, 0) and not [text for text in caplog.messages if "not used" in text]
     assert figures(local.build(*options, archs=archs)) == (16, 0)
     assert contents(project.output) == contents(local.output)
     kill(cluster.scheduler)
