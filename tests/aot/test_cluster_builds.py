@@ -116,8 +116,9 @@ def stalling(folder: Path) -> Project:
 def test_workers_make_the_same_bytes(
     cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture, options: tuple[str, ...]
 ):
-    """Two of them, one with a nanny, for two targets; and what the cache has then needs no cluster."""
-    cluster.worker("--nanny")
+    """Two of them, one with a nanny, for two targets; and what the cache has then needs no cluster. The worker that is
+    told to end does, and leaves nothing behind."""
+    process, _ = cluster.worker("--nanny")
     cluster.worker("--nthreads", "2")
     project, local = (Project(tmp_path / name, SCALE, HELPED) for name in ("p", "local"))
     for one in (project, local):
@@ -128,6 +129,9 @@ def test_workers_make_the_same_bytes(
     assert figures(result) == (16, 0) and not [text for text in caplog.messages if "not used" in text]
     assert figures(local.build(*options, archs=archs)) == (16, 0)
     assert contents(project.output) == contents(local.output)
+    process.terminate()
+    log = cluster.folder / "1-worker" / "log"
+    assert process.wait(20) == 0 and "still alive" not in log.read_text() and not list(log.parent.glob("aotbuild-*"))
     kill(cluster.scheduler)
     assert figures(project.build(*options, "--scheduler", cluster.address, archs=archs)) == (0, 16)
 

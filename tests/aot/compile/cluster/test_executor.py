@@ -51,9 +51,8 @@ def test_a_job_that_kills_its_workers(cluster: Cluster, tmp_path: Path):
 
 
 def test_the_limits_are_those_of_a_local_pool(cluster: Cluster, tmp_path: Path):
-    """Time; a compiler that crashes is tried once more; a failure stops nothing. And a worker that is told to end does,
-    and leaves nothing behind."""
-    process, address = cluster.worker("--nanny")
+    """Time; a compiler that crashes is tried once more; a failure stops nothing."""
+    _, address = cluster.worker()
     once, always = tmp_path / "once", tmp_path / "always"
     verbs = (f"hold:{tmp_path}", f"crash_once:{once}", f"die:{always}", "fail:no registers", "raise:oops", "echo:a")
     with ClusterPool(cluster.address, ARCHS, timeout_s=1.5, limit=1) as pool:
@@ -67,9 +66,6 @@ def test_the_limits_are_those_of_a_local_pool(cluster: Cluster, tmp_path: Path):
     assert isinstance(raised, CompileFailure) and raised.reason == "KeyError: 'oops'"
     (pid,) = (int(path.stem) for path in tmp_path.glob("*.worker"))
     assert gone(pid)
-    process.terminate()
-    assert process.wait(20) == 0 and not list(cluster.folder.glob("*/aotbuild-*"))
-    assert "still alive" not in (cluster.folder / "1-worker" / "log").read_text()
 
 
 def test_a_job_that_is_cancelled_ends_and_others_go_on(cluster: Cluster, tmp_path: Path):
