@@ -52,6 +52,7 @@ def test_a_build_on_a_cluster_is_the_local_one(tmp_path: Path, monkeypatch: pyte
     from distributed import LocalCluster
 
     project, local = Project(tmp_path), Project(tmp_path / "local")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(worker, "WarmPool", lambda workers, limit_s: Elsewhere(project.folder / "k.py"))
     options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
     with LocalCluster(**options, protocol="tcp", host="127.0.0.1") as found:

@@ -16,7 +16,7 @@ from aot.compile.errors import KernelFileError
 from tests.support.building import jobs, tasks
 
 
-def test_sources_are_what_was_hashed(tmp_path: Path):
+def test_sources_are_what_was_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """They lie as they did, be one beside the root; and one that was changed since is named."""
     (tmp_path / "project" / "kernels").mkdir(parents=True)
     files = {"kernels/a.py": b"a", "../../beside.py": b"b"}
@@ -26,6 +26,7 @@ def test_sources_are_what_was_hashed(tmp_path: Path):
         (root / file).parent.mkdir(parents=True, exist_ok=True)
         (root / file).write_bytes(content)
     sources = tuple((file, hashlib.sha256(content).hexdigest()) for file, content in files.items())
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     unpacked = unpacked_root(packed_sources(str(root), sources))
     assert not unpacked.is_relative_to(tmp_path / "project")
     assert {file: (unpacked / file).read_bytes() for file in files} == files
