@@ -21,7 +21,15 @@ from .command.cache import cache
 from .command.check import check
 from .command.init import init
 from .command.logs import log_to_stderr
-from .command.parameters import EXIT_FAILED, EXIT_USAGE, TIMEOUT_S, Archs, ManifestPath, filters_of
+from .command.parameters import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    TIMEOUT_S,
+    Archs,
+    ManifestPath,
+    SchedulerAddress,
+    filters_of,
+)
 from .targets import TARGETS, Target
 
 if TYPE_CHECKING:
@@ -40,6 +48,7 @@ Examples:
   aotbuild --arch gfx942 --require 'spills == 0' manifests/memory.yaml
   aotbuild init examples/foreign/kernels.py:add_kernel
   aotbuild check manifests/first.yaml
+  aotbuild --arch gfx942 --scheduler tcp://127.0.0.1:8786 manifests/first.yaml
   aotbuild cache ls
 
 Exit status: 0 all built; 1 something did not compile or could not be written; 2 wrong usage or manifest.
@@ -165,7 +174,17 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     show_default=True,
     help="Folder that bundles are written to, one <bundle>-<arch> each.",
 )
-@click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes. [default: by cores and memory]")
+@click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(1),
+    help="Variants that are compiled at once. [default: by cores and memory, or as many as the cluster can]",
+)
+@click.option(
+    "--scheduler",
+    type=SchedulerAddress(),
+    help="Compile on the workers of a dask.distributed cluster: tcp://HOST:PORT, or tls://HOST:PORT.",
+)
 @click.option(
     "--filter",
     "filters",
@@ -256,9 +275,9 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
 @click.version_option(__version__)
 def main(
     manifests: tuple[Path, ...], targets: tuple[tuple[Target, ...], ...], output: Path, jobs: int | None,
-    filters: dict[str, frozenset[str]], calls: tuple[Path, ...], neighbours: bool, requirements: tuple[str, ...],
-    signer: Signer | None, pack: bool, compress: bool, dry_run: bool, timeout: float, cache_dir: Path | None,
-    line_info: bool, verbose: int, quiet: bool,
+    scheduler: str | None, filters: dict[str, frozenset[str]], calls: tuple[Path, ...], neighbours: bool,
+    requirements: tuple[str, ...], signer: Signer | None, pack: bool, compress: bool, dry_run: bool, timeout: float,
+    cache_dir: Path | None, line_info: bool, verbose: int, quiet: bool,
 ) -> None:  # fmt: skip
     """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU.
 
@@ -293,6 +312,7 @@ def main(
         neighbours,
         pack,
         compress,
+        scheduler,
     )
     try:
         with _ended_by_sigterm():

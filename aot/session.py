@@ -8,21 +8,21 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from aot.compile.batch import OnDone, Outcome, compile_missing, look_up
+from aot.compile.batch import Outcome, compile_missing, look_up
 from aot.compile.cache import CompileCache
 from aot.compile.isolation import ForkedProcess
-from aot.compile.jobs import CompiledKernel
+from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import KernelSource, inspect_kernel
-from aot.compile.pool import CompileFailure, WarmPool, default_workers, remove_leftovers
+from aot.compile.pool import WarmPool, default_workers, remove_leftovers
 from aot.manifest.calls import CallsFile, check_entries, entries, load_calls
 from aot.manifest.loading import Manifest, load_manifest
 from aot.manifest.yamlfile import ManifestError
@@ -41,11 +41,10 @@ from aot_runtime.errors import AotError, BundleError, DeviceError, ExpressionErr
 from aot_runtime.texts import size_text
 from aot_runtime.trust.signing import Signer
 
+from .progress import counted, progress
 from .targets import Target
 
 LOG = logging.getLogger("aotbuild.build")
-LOG_EVERY_S = 10.0
-"""Seconds between progress lines where the output is no terminal."""
 
 
 class BuildError(AotError):
@@ -73,6 +72,7 @@ class Request:
     neighbours: bool = False
     pack: bool = False
     compress: bool = False
+    scheduler: str | None = None
 
 
 def build(request: Request) -> int:
@@ -106,13 +106,10 @@ def make(
         outcome, missing = look_up({key: job for bundle in bundles for key, job in bundle.jobs.items()}, cache)
         LOG.info("cache %s has %d of %d kernels", cache.path, outcome.cached, outcome.cached + len(missing))
         if missing:
-            workers = min(request.jobs or default_workers(len(missing)), len(missing))
             labels = {variant.key: variant.spec.label for bundle in bundles for variant in bundle.variants}
-            with (
-                WarmPool(workers, request.timeout) as pool,
-                _progress(console, labels, workers, len(missing)) as advance,
-            ):
-                compile_missing(missing, cache, pool, outcome, advance)
+            executor, workers = _executor(request, [*missing.values()])
+            with executor, progress(console, labels, workers, len(missing)) as advance:
+                compile_missing(missing, cache, executor, outcome, advance)
         if outcome.failures:
             _print_failures(request, bundles, outcome)
             return None
@@ -143,6 +140,23 @@ def _pack(console: Console, bundles: list[PlannedBundle], folder: Path, request:
         raise BuildError(f"output folder {request.output} cannot be written: {error.strerror}") from None
     except BundleError as error:
         raise BuildError(f"no archive was written: {error}") from None
+
+
+def _executor(request: Request, jobs: Sequence[CompileJob]) -> tuple[Executor, str]:
+    """What compiles, and how many workers that has, in words."""
+    if request.scheduler is None:
+        workers = min(request.jobs or default_workers(len(jobs)), len(jobs))
+        return WarmPool(workers, request.timeout), counted(workers, "worker")
+    try:
+        from aot.compile.cluster.executor import ClusterError, ClusterPool
+    except ModuleNotFoundError as error:
+        raise BuildError(f"--scheduler needs {error.name}: pip install 'aotbuild[cluster]'") from None
+    archs = sorted({job.arch for job in jobs})
+    try:
+        pool = ClusterPool(request.scheduler, archs, request.line_info, request.timeout, request.jobs)
+    except ClusterError as error:
+        raise BuildError(str(error)) from None
+    return pool, f"{counted(pool.workers, 'worker')} of {pool.address}"
 
 
 def plan(request: Request) -> list[PlannedBundle]:
@@ -252,71 +266,6 @@ def _locked(output: Path, names: list[str]) -> Iterator[None]:
             lock.release()
 
 
-@contextmanager
-def _progress(console: Console, labels: Mapping[str, str], workers: int, total: int) -> Iterator[OnDone]:
-    """Yields the callback for each finished variant: a bar on a terminal, a line now and then in a log.
-
-    Args:
-        labels: key of a variant → what it is.
-    """
-    if not console.is_terminal or console.is_dumb_terminal:
-        console.print(f"compiling {_count(total, 'variant')} with {_count(workers, 'worker')}")
-        yield _Log(console, labels, total)
-        return
-    columns = (
-        TextColumn("{task.percentage:>3.0f} %"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(compact=True),
-        TextColumn("left{task.fields[note]}"),
-    )
-    with Progress(*columns, console=console, transient=True, expand=True) as bar:
-        task = bar.add_task("", total=total, note="")
-        failed = 0
-
-        def advance(key: str, result: CompiledKernel | CompileFailure) -> None:
-            nonlocal failed
-            failed += isinstance(result, CompileFailure)
-            _log_result(labels[key], result)
-            bar.update(task, advance=1, note=_failed(failed))
-
-        yield advance
-
-
-class _Log:
-    """Progress in lines: one every `LOG_EVERY_S` seconds."""
-
-    def __init__(self, console: Console, labels: Mapping[str, str], total: int):
-        self.console, self.labels, self.total = console, labels, total
-        self.done = self.failed = 0
-        self.started = time.monotonic()
-        self.next_line = self.started + LOG_EVERY_S
-
-    def __call__(self, key: str, result: CompiledKernel | CompileFailure) -> None:
-        self.done += 1
-        self.failed += isinstance(result, CompileFailure)
-        _log_result(self.labels[key], result)
-        now = time.monotonic()
-        if now >= self.next_line and self.done < self.total:
-            left = (now - self.started) * (self.total - self.done) / self.done
-            minutes, seconds = divmod(round(left), 60)
-            note = f", {minutes}:{seconds:02} left{_failed(self.failed)}"
-            self.console.print(f"  {self.done}/{self.total}{note}")
-            self.next_line = now + LOG_EVERY_S
-
-
-def _log_result(label: str, result: CompiledKernel | CompileFailure) -> None:
-    LOG.info("%s %s", "failed: " if isinstance(result, CompileFailure) else "compiled", label)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _failed(count: int) -> str:
-    return f", {count} failed" if count else ""
-
-
 def _print_counts(console: Console, bundles: list[PlannedBundle]) -> None:
     for bundle in bundles:
         counts = Counter(variant.spec.op for variant in bundle.variants)
@@ -331,8 +280,8 @@ def _print_calls(console: Console, request: Request, bundles: list[PlannedBundle
     if not request.calls:
         return
     for bundle in bundles:
-        built, calls = len(bundle.variants), _count(len(bundle.calls), "call")
-        variants = _count(built + bundle.left_out, "variant")
+        built, calls = len(bundle.variants), counted(len(bundle.calls), "call")
+        variants = counted(built + bundle.left_out, "variant")
         console.print(f"{bundle.folder_name}: {calls}, for which {built} of {variants} are built")
         for call in bundle.calls:
             if request.dry_run:
@@ -342,7 +291,7 @@ def _print_calls(console: Console, request: Request, bundles: list[PlannedBundle
     files = {id(call.entry.file): call.entry.file for bundle in bundles for call in bundle.calls}
     others = Counter(entry.spec.bundle for entry in entries(files.values()) if entry.spec.bundle not in (None, *names))
     for name, count in others.items():
-        console.print(f"not built now: {_count(count, 'call')} of bundle '{name}'")
+        console.print(f"not built now: {counted(count, 'call')} of bundle '{name}'")
 
 
 def _print_failures(request: Request, bundles: list[PlannedBundle], outcome: Outcome) -> None:
@@ -354,7 +303,7 @@ def _print_failures(request: Request, bundles: list[PlannedBundle], outcome: Out
                 details = failure.traceback_text if request.tracebacks else ""
                 label = f"{bundle.folder_name}: {variant.spec.label}"
                 by_reason.setdefault((failure.reason, details), []).append(label)
-    count = _count(sum(map(len, by_reason.values())), "variant")
+    count = counted(sum(map(len, by_reason.values())), "variant")
     print(f"aotbuild: {count} did not compile; no bundle was written", file=sys.stderr)
     for (reason, details), labels in by_reason.items():
         for label in labels:
@@ -386,5 +335,5 @@ def _cases(bundle: PlannedBundle) -> str:
     """How many selftest cases a bundle has, and how many of its ops need variants that it does not have."""
     stated = sum(len(source.spec.selftest) for source in bundle.manifest.sources)
     left_out = stated - len(bundle.cases)
-    text = f", {_count(len(bundle.cases), 'selftest case')}" if stated else ""
+    text = f", {counted(len(bundle.cases), 'selftest case')}" if stated else ""
     return f"{text} ({left_out} more need what is not built)" if left_out else text

@@ -101,3 +101,14 @@ class Age(click.ParamType):
         if not found:
             self.fail(f"'{value}' is no age; write 30d, 2w or 12h", param, ctx)
         return float(found[1]) * _DAYS[found[2]]
+
+
+class SchedulerAddress(click.ParamType):
+    """Where the scheduler of a cluster listens: `tcp://HOST:PORT`."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not re.fullmatch(r"(tcp|tls)://[^\s/:]+:\d+|(tcp|tls)://\[[0-9a-fA-F:]+\]:\d+", str(value)):
+            self.fail(f"'{value}' is no address; write tcp://HOST:PORT or tls://HOST:PORT", param, ctx)
+        return str(value)

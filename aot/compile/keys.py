@@ -17,7 +17,11 @@ KEY_VERSION = 2
 
 
 class JobKeys:
-    """Makes the keys of many jobs for one target; the environment is that of when it is made."""
+    """Makes the keys of many jobs for one target; the environment is that of when it is made.
+
+    Attributes:
+        common: what all of its keys depend on: the compiler, the target and the environment.
+    """
 
     def __init__(self, target: Target, line_info: bool):
         import triton
@@ -26,7 +30,7 @@ class JobKeys:
         self.target, self.line_info = target, line_info
         self._options: dict[str, str] = {}
         with PROCESS_LOCK, pinned_knobs(line_info):
-            self._common = {
+            self.common: dict[str, Any] = {
                 "version": KEY_VERSION,
                 "arch": target.arch,
                 "line_info": line_info,
@@ -50,7 +54,7 @@ class JobKeys:
             CompileError: the options are not valid.
         """
         parts = {
-            **self._common,
+            **self.common,
             "kernel": [kernel_hash, job.function, job.source if job.line_info else None],
             "signature": job.signature,
             "constants": sorted(job.constants),

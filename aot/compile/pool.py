@@ -284,15 +284,21 @@ _MAIN_LOCK = threading.Lock()
 
 class _DetachedProcess(SpawnProcess):
     """A spawned process that does not import its parent's main module. It needs nothing from it; and a script that
-    builds without the usual `if __name__ == "__main__"` would run, and build, once more in every worker."""
+    builds without the usual `if __name__ == "__main__"` would run, and build, once more in every worker.
+
+    The parent may be daemonic, as dask's workers are: such may start none that would outlive it, which this does not.
+    """
 
     def start(self) -> None:
         with _MAIN_LOCK:
-            main = sys.modules["__main__"]
+            main, parent = sys.modules["__main__"], multiprocessing.current_process()
+            daemonic = parent.daemon
             sys.modules["__main__"] = ModuleType("__main__")
             try:
+                parent.daemon = False
                 super().start()
             finally:
+                parent.daemon = daemonic
                 sys.modules["__main__"] = main
 
 

@@ -48,6 +48,8 @@ TABLE = (
     Rule("/opt/bundles/", Action.REPLACE, "where an image has its bundles", "dist/"),
     Rule("Llama-3.2-1B|CHECKPOINT", Action.REPLACE, "a checkpoint: one of random numbers", "checkpoint"),
     Rule(r"(?<=dist/)(\w+)-sm_90", Action.REPLACE, "built whole is gfx942", r"\1-gfx942"),
+    Rule(r"^(aotbuild .*--scheduler) tcp://127\.0\.0\.1:8786", Action.REPLACE, "is done on a cluster that ends with it",
+         r"python -m tests.release.on_cluster \1 ADDRESS --cache-dir cluster-cache"),
     # What would take too long
     Rule("^aotbuild .*--arch (sm_90|mi300x,h100)", Action.APPEND, "for what is built whole is gfx942", "--dry-run"),
     Rule("^python benchmarks/build.py", Action.APPEND, "for it takes minutes",
@@ -65,6 +67,7 @@ TABLE = (
     Rule(r"^pip (install|wheel) ", Action.SKIP, "would change the Python environment of the check, or asks an index"),
     Rule(r"^python -m build\b", Action.SKIP, "asks an index for setuptools"),
     Rule(r"^aotbundle selftest rows ", Action.SKIP, "needs what pip would have installed; the part `packages` does it"),
+    Rule("^dask (scheduler|worker) ", Action.SKIP, "does not end; builds on a cluster are run with both"),
     Rule(r"^docker ", Action.SKIP, "needs a container engine; tests/docs look at the Dockerfile"),
     Rule("^(cmake|build/softmax/softmax) ", Action.SKIP,
          "needs ROCm; tests/aot/write/c builds with CMake, and tests/docs runs the program, over a double"),

@@ -1,0 +1,85 @@
+"""How far the compilations of a build are: a bar on a terminal, lines in a log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from aot.compile.batch import OnDone
+from aot.compile.jobs import CompiledKernel
+from aot.compile.pool import CompileFailure
+
+LOG = logging.getLogger("aotbuild.build")
+LOG_EVERY_S = 10.0
+"""Seconds between progress lines where the output is no terminal."""
+
+
+@contextmanager
+def progress(console: Console, labels: Mapping[str, str], workers: str, total: int) -> Iterator[OnDone]:
+    """Yields the callback for each finished variant: a bar on a terminal, a line now and then in a log.
+
+    Args:
+        labels: key of a variant → what it is.
+        workers: how many there are, in words.
+    """
+    if not console.is_terminal or console.is_dumb_terminal:
+        console.print(f"compiling {counted(total, 'variant')} with {workers}")
+        yield _Log(console, labels, total)
+        return
+    columns = (
+        TextColumn("{task.percentage:>3.0f} %"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console, transient=True, expand=True) as bar:
+        task = bar.add_task("", total=total, note="")
+        failed = 0
+
+        def advance(key: str, result: CompiledKernel | CompileFailure) -> None:
+            nonlocal failed
+            failed += isinstance(result, CompileFailure)
+            _log_result(labels[key], result)
+            bar.update(task, advance=1, note=_failed(failed))
+
+        yield advance
+
+
+class _Log:
+    """Progress in lines: one every `LOG_EVERY_S` seconds."""
+
+    def __init__(self, console: Console, labels: Mapping[str, str], total: int):
+        self.console, self.labels, self.total = console, labels, total
+        self.done = self.failed = 0
+        self.started = time.monotonic()
+        self.next_line = self.started + LOG_EVERY_S
+
+    def __call__(self, key: str, result: CompiledKernel | CompileFailure) -> None:
+        self.done += 1
+        self.failed += isinstance(result, CompileFailure)
+        _log_result(self.labels[key], result)
+        now = time.monotonic()
+        if now >= self.next_line and self.done < self.total:
+            left = (now - self.started) * (self.total - self.done) / self.done
+            minutes, seconds = divmod(round(left), 60)
+            note = f", {minutes}:{seconds:02} left{_failed(self.failed)}"
+            self.console.print(f"  {self.done}/{self.total}{note}")
+            self.next_line = now + LOG_EVERY_S
+
+
+def _log_result(label: str, result: CompiledKernel | CompileFailure) -> None:
+    LOG.info("%s %s", "failed: " if isinstance(result, CompileFailure) else "compiled", label)
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _failed(count: int) -> str:
+    return f", {count} failed" if count else ""
