@@ -18,6 +18,7 @@ from aot_runtime.contract.arch import GPU_NAMES
 
 from . import __version__
 from .command.cache import cache
+from .command.caches import cache_options
 from .command.check import check
 from .command.init import init
 from .command.logs import log_to_stderr
@@ -35,6 +36,8 @@ from .targets import TARGETS, Target
 if TYPE_CHECKING:
     from aot_runtime.trust.signing import Signer
 
+    from .compile.shared_cache import CacheSettings
+
 SUBCOMMANDS: Mapping[str, click.Command] = {"cache": cache, "check": check, "init": init}
 
 EPILOG = """\b
@@ -49,6 +52,7 @@ Examples:
   aotbuild init examples/foreign/kernels.py:add_kernel
   aotbuild check manifests/first.yaml
   aotbuild --arch gfx942 --scheduler tcp://127.0.0.1:8786 manifests/first.yaml
+  aotbuild --arch gfx942 --shared-cache /mnt/team/aotbuild manifests/first.yaml
   aotbuild cache ls
 
 Exit status: 0 all built; 1 something did not compile or could not be written; 2 wrong usage or manifest.
@@ -257,13 +261,7 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     metavar="SECONDS",
     help="Time limit for one variant, and for each file of kernels or references that is run.",
 )
-@click.option(
-    "--cache-dir",
-    type=click.Path(path_type=Path),
-    envvar="AOTBUILD_CACHE_DIR",
-    show_envvar=True,
-    help="Compiled variants are kept here. [default: ~/.cache/aotbuild]",
-)
+@cache_options
 @click.option("--line-info", is_flag=True, help="Keep source lines in the code objects, for profilers.")
 @click.option(
     "-v",
@@ -277,7 +275,7 @@ def main(
     manifests: tuple[Path, ...], targets: tuple[tuple[Target, ...], ...], output: Path, jobs: int | None,
     scheduler: str | None, filters: dict[str, frozenset[str]], calls: tuple[Path, ...], neighbours: bool,
     requirements: tuple[str, ...], signer: Signer | None, pack: bool, compress: bool, dry_run: bool, timeout: float,
-    cache_dir: Path | None, line_info: bool, verbose: int, quiet: bool,
+    caches: CacheSettings, line_info: bool, verbose: int, quiet: bool,
 ) -> None:  # fmt: skip
     """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU.
 
@@ -303,7 +301,7 @@ def main(
         requirements,
         dry_run,
         timeout,
-        cache_dir,
+        caches,
         line_info,
         bool(verbose),
         quiet,

@@ -23,6 +23,7 @@ from aot.compile.isolation import ForkedProcess
 from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import KernelSource, inspect_kernel
 from aot.compile.pool import WarmPool, default_workers, remove_leftovers
+from aot.compile.shared_cache import CacheSettings, SharedCache
 from aot.manifest.calls import CallsFile, check_entries, entries, load_calls
 from aot.manifest.loading import Manifest, load_manifest
 from aot.manifest.yamlfile import ManifestError
@@ -63,7 +64,7 @@ class Request:
     requirements: tuple[str, ...]
     dry_run: bool
     timeout: float
-    cache_dir: Path | None
+    cache: CacheSettings
     line_info: bool
     tracebacks: bool = False
     quiet: bool = False
@@ -100,9 +101,10 @@ def make(
 
     Raises `ManifestError`, `BuildError` and `CacheError`.
     """
-    cache = CompileCache(request.cache_dir)
+    shared = None if request.cache.shared is None else SharedCache(request.cache.shared)
+    cache = CompileCache(request.cache.folder, shared)
     remove_leftovers(Path(tempfile.gettempdir()))  # a build with nothing to compile makes no pool that does
-    with _locked(request.output, _outputs(request, bundles)):
+    with _locked(request.output, _outputs(request, bundles)), shared or nullcontext():
         outcome, missing = look_up({key: job for bundle in bundles for key, job in bundle.jobs.items()}, cache)
         LOG.info("cache %s has %d of %d kernels", cache.path, outcome.cached, outcome.cached + len(missing))
         if missing:
@@ -119,12 +121,14 @@ def make(
             print("\n".join(["aotbuild: --require is not met; no bundle was written", *faults]), file=sys.stderr)
             return None
         # All of them first: where a reference is at fault, no bundle is written.
-        vectors = _vectors(request, bundles)
+        vectors = _vectors(request, bundles, VectorCache(request.cache.folder, shared))
         with folder_aside(request.output, bundles) if request.pack else nullcontext(request.output) as folder:
             for bundle, selftest in zip(bundles, vectors, strict=True):
                 _write(console, bundle, outcome, selftest, request, folder)
             if request.pack:
                 _pack(console, bundles, folder, request)
+    if shared is not None and (use := shared.use):
+        console.print(f"{shared}: {use}")
     return outcome
 
 
@@ -230,9 +234,8 @@ def _requirement_faults(
         raise BuildError(f"--require: {error}") from None
 
 
-def _vectors(request: Request, bundles: list[PlannedBundle]) -> list[tuple[CaseVectors, ...]]:
+def _vectors(request: Request, bundles: list[PlannedBundle], cache: VectorCache) -> list[tuple[CaseVectors, ...]]:
     """The selftest vectors of each bundle."""
-    cache = VectorCache(request.cache_dir)
     with ForkedProcess(request.timeout) as process:
 
         def computed(root: str, recipe: Recipe) -> Computed:

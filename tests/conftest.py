@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -24,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    os.environ.pop("AOTBUILD_SHARED_CACHE", None)  # a developer's: tests have caches of their own
     if config.getoption("--on") == "hip":
         config.stash[_LAUNCHES] = run_over_double(Path(tempfile.mkdtemp(prefix="rocm-")))
 

@@ -1,25 +1,42 @@
-"""`aotbuild cache`: what the cache of compiled variants holds, and making it smaller."""
+"""`aotbuild cache`: what the caches of compiled variants hold, making them smaller, and filling a shared one."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from aot.command.parameters import Age, Size
+from aot.command.caches import cache_options
+from aot.command.parameters import EXIT_FAILED, Age, Size
+
+if TYPE_CHECKING:
+    from aot.compile.cache_entries import CacheListing
+    from aot.compile.shared_cache import CacheSettings, SharedSettings
 
 _DAY_S = 86400.0
 
 
-def _cache_dir(command: Callable[..., None]) -> Callable[..., None]:
-    return click.option(
-        "--cache-dir", type=click.Path(path_type=Path), envvar="AOTBUILD_CACHE_DIR", show_envvar=True,
-        help="The cache. [default: ~/.cache/aotbuild]",
-    )(command)  # fmt: skip
+@contextmanager
+def _told() -> Iterator[None]:
+    """An error of a cache ends the command, once it has been said."""
+    from aot.compile.shared_cache import CacheError
+
+    try:
+        yield
+    except CacheError as error:
+        click.echo(f"aotbuild: error: {error}", err=True)
+        sys.exit(EXIT_FAILED)
+
+
+def _shared(caches: CacheSettings) -> SharedSettings:
+    if caches.shared is None:
+        raise click.UsageError("which shared cache? Give --shared-cache, or set AOTBUILD_SHARED_CACHE")
+    return caches.shared
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -31,26 +48,37 @@ def cache() -> None:
       aotbuild cache ls
       aotbuild cache prune --max-size 2GiB
       aotbuild cache prune --unused-for 30d --dry-run
+      aotbuild cache push --shared-cache /mnt/team/aotbuild
     """
 
 
 @cache.command()
-@_cache_dir
+@cache_options
 @click.option("--json", "as_json", is_flag=True, help="As JSON, sizes in bytes.")
-def ls(cache_dir: Path | None, as_json: bool) -> None:
-    """Count what is kept.
+def ls(caches: CacheSettings, as_json: bool) -> None:
+    """Count what is kept, in the shared cache, too, where there is one.
 
-    Printed are, of each kind, how many entries there are, their size, and when the oldest was last used.
+    Printed are, of each kind, how many entries there are, their size, and when the oldest was last used. Most network
+    stores do not know that: of theirs it is when the oldest was written.
 
     \b
     Examples:
       aotbuild cache ls
       aotbuild cache ls --json
     """
-    from aot.compile.cache_entries import list_cache
+    from aot.compile.cache_entries import list_local, list_shared
 
-    listed = list_cache(cache_dir)
-    data: dict[str, Any] = {"path": str(listed.path), "kinds": {}}
+    with _told():
+        data = _counts(list_local(caches))
+        shared = _counts(list_shared(caches.shared)) if caches.shared is not None else None
+    if as_json:
+        click.echo(json.dumps({**data, "shared": shared} if shared else data, indent=1))
+    else:
+        click.echo("\n".join(_table(item) for item in (data, shared) if item))
+
+
+def _counts(listed: CacheListing) -> dict[str, Any]:
+    data: dict[str, Any] = {"path": listed.place, "kinds": {}}
     for kind, entries in listed.by_kind().items():
         days = (time.time() - min(entry.used for entry in entries)) / _DAY_S
         data["kinds"][kind] = {
@@ -58,7 +86,7 @@ def ls(cache_dir: Path | None, as_json: bool) -> None:
             "bytes": sum(entry.size for entry in entries),
             "oldest_days": round(days, 2),
         }
-    click.echo(json.dumps(data, indent=1) if as_json else _table(data))
+    return data
 
 
 def _table(data: dict[str, Any]) -> str:
@@ -74,14 +102,18 @@ def _table(data: dict[str, Any]) -> str:
 
 
 @cache.command()
-@_cache_dir
+@cache_options
+@click.option(
+    "--shared", is_flag=True, help="Prune the shared cache; else the local one, whether or not one is shared."
+)
 @click.option("--max-size", type=Size(), help="Keep the entries that were used last, up to this size in total.")
 @click.option("--unused-for", type=Age(), help="Remove entries that were not used for so long: 30d, 2w, 12h.")
 @click.option("--all", "everything", is_flag=True, help="Remove every entry.")
 @click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
 def prune(
-    cache_dir: Path | None, max_size: int | None, unused_for: float | None, everything: bool, dry_run: bool
-) -> None:
+    caches: CacheSettings, shared: bool, max_size: int | None, unused_for: float | None, everything: bool,
+    dry_run: bool,
+) -> None:  # fmt: skip
     """Remove entries of the cache. Those that older versions of aotbuild wrote always go.
 
     A build that runs meanwhile compiles again what it misses.
@@ -91,14 +123,40 @@ def prune(
       aotbuild cache prune
       aotbuild cache prune --max-size 500MiB
       aotbuild cache prune --unused-for 2w --dry-run
+      aotbuild cache prune --shared --shared-cache /mnt/team/aotbuild --unused-for 90d
     """
-    from aot.compile.cache_entries import list_cache, select_entries
+    from aot.compile.cache_entries import list_local, list_shared, select_entries
     from aot_runtime.texts import size_text
 
-    listed = list_cache(cache_dir)
     horizon = None if unused_for is None else time.time() - unused_for * _DAY_S
-    chosen = listed.entries if everything else select_entries(listed.entries, max_size, horizon)
-    if not dry_run:
-        listed.remove(chosen)
+    if shared and _shared(caches).readonly and not dry_run:
+        raise click.UsageError("the shared cache is only read (--shared-cache-readonly)")
+    with _told():
+        listed = list_shared(_shared(caches)) if shared else list_local(caches)
+        chosen = listed.entries if everything else select_entries(listed.entries, max_size, horizon)
+        if not dry_run:
+            listed.remove(chosen)
     verb = "would remove" if dry_run else "removed"
     click.echo(f"{verb} {len(chosen)} of {len(listed.entries)} entries, {size_text(sum(e.size for e in chosen))}")
+
+
+@cache.command()
+@cache_options
+def push(caches: CacheSettings) -> None:
+    """Write what the local cache holds to the shared one, as far as that lacks it.
+
+    A build writes to the shared cache what it compiles, and not what it found in the local one.
+
+    \b
+    Examples:
+      aotbuild cache push --shared-cache /mnt/team/aotbuild
+    """
+    from aot.compile.cache_entries import list_local, list_shared, push_missing
+
+    settings = _shared(caches)
+    if settings.readonly:
+        raise click.UsageError("the shared cache is only read (--shared-cache-readonly)")
+    with _told():
+        local, shared = list_local(caches), list_shared(settings)
+        written = push_missing(local, shared, settings)
+    click.echo(f"{shared.place}: {written} entries written, {len(shared.entries)} were there")

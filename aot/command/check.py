@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from aot.command.caches import cache_options
 from aot.command.logs import log_to_stderr
 from aot.command.parameters import EXIT_FAILED, EXIT_USAGE, TIMEOUT_S, Archs, ManifestPath, filters_of
 from aot.targets import Target, parse_arch
+
+if TYPE_CHECKING:
+    from aot.compile.shared_cache import CacheSettings
 
 EPILOG = """\b
 Examples:
@@ -41,17 +46,14 @@ Exit status: 0 nothing was found; 1 something is wrong, or could not be checked;
     help="Time that a launch may take, more on a busy machine. After one that takes longer its op is given up.",
 )  # fmt: skip
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes that compile. [default: by cores, memory]")
-@click.option(
-    "--cache-dir", type=click.Path(path_type=Path), envvar="AOTBUILD_CACHE_DIR", show_envvar=True,
-    help="Compiled variants are kept here. [default: ~/.cache/aotbuild]",
-)  # fmt: skip
+@cache_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("-v", "--verbose", count=True, help="Print findings that repeat earlier ones, too, and log what is done.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing of ops that are right.")
 def check(
     manifests: tuple[Path, ...], targets: tuple[tuple[Target, ...], ...], filters: tuple[str, ...],
     ops: tuple[str, ...], seed: int, count: int, case: int | None, time_limit: float, jobs: int | None,
-    cache_dir: Path | None, as_json: bool, verbose: int, quiet: bool,
+    caches: CacheSettings, as_json: bool, verbose: int, quiet: bool,
 ) -> None:  # fmt: skip
     """Check ops by random calls on the emulator.
 
@@ -77,7 +79,7 @@ def check(
         requirements=(),
         dry_run=False,
         timeout=TIMEOUT_S,
-        cache_dir=cache_dir,
+        cache=caches,
         line_info=True,
         tracebacks=bool(verbose),
         quiet=quiet or as_json,

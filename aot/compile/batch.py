@@ -1,6 +1,6 @@
 """Many jobs at once: from the cache where it has them, else compiled, each key once.
 
-What a kernel was made of is held to its key here, when it is taken from the cache and before it is put there.
+What a kernel was made of is held to its key: by the cache, of what is taken from it, and here, before it is put there.
 """
 
 from __future__ import annotations
@@ -30,16 +30,9 @@ class Outcome:
 
 def look_up(jobs: Mapping[str, CompileJob], cache: CompileCache) -> tuple[Outcome, dict[str, CompileJob]]:
     """What the cache has, and the jobs that have to be compiled, by key."""
-    outcome = Outcome()
-    missing: dict[str, CompileJob] = {}
-    for key, job in jobs.items():
-        kernel = cache.get(key)
-        if kernel is None or recipe_key(kernel.recipe) != key:
-            missing[key] = job
-        else:
-            outcome.kernels[key] = kernel
-            outcome.cached += 1
-    return outcome, missing
+    kernels = cache.get_many(jobs)
+    missing = {key: job for key, job in jobs.items() if key not in kernels}
+    return Outcome(kernels, cached=len(kernels)), missing
 
 
 def compile_missing(

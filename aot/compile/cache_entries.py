@@ -1,69 +1,77 @@
-"""What lies in the cache's folder: its entries by kind, size and last use, and removing some of them."""
+"""What lies in a cache: its entries by kind, size and last use, and removing some of them."""
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
-from .cache import COMPILED, VECTORS, CacheError, default_cache_dir
+from .cache import COMPILED, VECTORS, default_cache_dir, sealed, unsealed
+from .errors import described
+from .shared_cache import CacheError, CacheSettings, SharedCache, SharedSettings
+from .stores import FolderStore, Store, StoredFile, open_store, shown
 
 KINDS = {COMPILED: "kernels", VECTORS: "selftest vectors"}
 """Folder of the cache → what its entries are."""
 STALE = "of older versions"
-_FOLDER = re.compile(r"v\d+|vectors-v\d+")
-"""Of folders that any version of the builder makes."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A file of the cache. size: bytes; used: when it was last used, seconds since the epoch."""
-
-    path: Path
-    kind: str
-    size: int
-    used: float
 
 
 @dataclass(frozen=True)
 class CacheListing:
-    """The entries of a cache."""
+    """The entries of a cache, and where it is."""
 
-    path: Path
-    entries: tuple[Entry, ...]
+    place: str
+    store: Store
+    entries: tuple[StoredFile, ...]
 
-    def by_kind(self) -> dict[str, list[Entry]]:
-        kinds: dict[str, list[Entry]] = {}
+    def by_kind(self) -> dict[str, list[StoredFile]]:
+        kinds: dict[str, list[StoredFile]] = {}
         for entry in self.entries:
-            kinds.setdefault(entry.kind, []).append(entry)
+            kinds.setdefault(kind_of(entry), []).append(entry)
         return kinds
 
-    def remove(self, entries: Iterable[Entry]) -> None:
-        """Remove entries, and folders that are empty then. Raises `CacheError`."""
-        for entry in entries:
-            try:
-                entry.path.unlink(missing_ok=True)
-            except OSError as error:
-                raise CacheError(f"cache entry {entry.path} cannot be removed: {error.strerror}") from error
-        for folder in _folders(self.path):
-            for below in (*folder.glob("*/"), folder):
-                if not any(below.iterdir()):
-                    below.rmdir()
+    def remove(self, entries: Iterable[StoredFile]) -> None:
+        """Remove entries. Raises `CacheError`."""
+        try:
+            self.store.remove(entry.name for entry in entries)
+        except Exception as error:  # a store raises anything
+            raise CacheError(f"entries of the cache {self.place} cannot be removed: {described(error)}") from error
 
 
-def list_cache(path: Path | None = None) -> CacheListing:
-    """What is in a cache; None: `default_cache_dir()`. Other files in its folder are none of it."""
-    root = default_cache_dir() if path is None else path
-    return CacheListing(root, tuple(entry for folder in _folders(root) for entry in _entries(folder)))
+def kind_of(entry: StoredFile) -> str:
+    return KINDS.get(entry.name.partition("/")[0], STALE)
 
 
-def select_entries(entries: Sequence[Entry], max_size: int | None, horizon: float | None) -> tuple[Entry, ...]:
+def list_local(settings: CacheSettings) -> CacheListing:
+    """What is in the local cache. Other files in its folder are none of it. Raises `CacheError`."""
+    path = settings.folder or default_cache_dir()
+    return _listed(str(path), FolderStore(path, marks_use=False))
+
+
+def list_shared(settings: SharedSettings) -> CacheListing:
+    """What is in a shared cache, which takes as long as its store needs. Raises `CacheError`."""
+    place = shown(settings.url)
+    try:
+        store = open_store(settings.url)
+    except Exception as error:
+        raise CacheError(f"cache {place} cannot be opened: {described(error)}") from error
+    return _listed(place, store)
+
+
+def _listed(place: str, store: Store) -> CacheListing:
+    try:
+        return CacheListing(place, store, tuple(store.files()))
+    except Exception as error:
+        raise CacheError(f"cache {place} cannot be listed: {described(error)}") from error
+
+
+def select_entries(
+    entries: Sequence[StoredFile], max_size: int | None, horizon: float | None
+) -> tuple[StoredFile, ...]:
     """The entries to remove: those of older versions; those last used before `horizon`; and then those used longest ago
     until no more than `max_size` bytes are left.
     """
-    gone = {entry for entry in entries if entry.kind == STALE or (horizon is not None and entry.used < horizon)}
+    gone = {entry for entry in entries if kind_of(entry) == STALE or (horizon is not None and entry.used < horizon)}
     kept = sorted((entry for entry in entries if entry not in gone), key=lambda entry: entry.used)
     excess = 0 if max_size is None else sum(entry.size for entry in kept) - max_size
     for entry in kept:
@@ -74,13 +82,20 @@ def select_entries(entries: Sequence[Entry], max_size: int | None, horizon: floa
     return tuple(entry for entry in entries if entry in gone)
 
 
-def _folders(root: Path) -> list[Path]:
-    return [path for path in sorted(root.glob("*/")) if _FOLDER.fullmatch(path.name) and not path.is_symlink()]
+def push_missing(local: CacheListing, shared: CacheListing, settings: SharedSettings) -> int:
+    """Write what a shared cache lacks of a local one to it; returns how many entries. Raises `CacheError`."""
+    there = {entry.name for entry in shared.entries}
+    with SharedCache(replace(settings, required=True)) as cache:
+        for entry in local.entries:
+            if kind_of(entry) != STALE and entry.name not in there:
+                key, body = entry.name.rpartition("/")[2], _body(local.store, entry)
+                if body is not None:
+                    cache.write(entry.name, sealed(key, body, settings.secret))
+    return cache.written
 
 
-def _entries(folder: Path) -> Iterator[Entry]:
-    kind = KINDS.get(folder.name, STALE)
-    for path in sorted(folder.glob("*/*")):
-        status = os.lstat(path)
-        if not path.is_dir():
-            yield Entry(path, kind, status.st_size, status.st_mtime)
+def _body(store: Store, entry: StoredFile) -> bytes | None:
+    """Of an entry that is whole."""
+    with suppress(OSError):
+        return unsealed(entry.name.rpartition("/")[2], store.read(entry.name) or b"")
+    return None

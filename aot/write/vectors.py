@@ -15,7 +15,7 @@ import io
 import json
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
 from pathlib import Path
@@ -32,6 +32,7 @@ from aot.compile.errors import CompileError, described, is_interrupt
 from aot.compile.isolation import TimeLimitError, WorkerDiedError
 from aot.compile.project import Project
 from aot.compile.python_source import Closure, closure, python_source
+from aot.compile.shared_cache import SharedCache
 from aot.manifest.schema import InputSpec
 from aot.manifest.yamlfile import Key, ManifestError
 from aot.plan.cases import SAME_DTYPE, PlannedCase, PlannedScalar, PlannedTensor, Recipe
@@ -56,8 +57,11 @@ class CaseVectors:
 class VectorCache(Cache[CaseVectors]):
     """Vectors by key: what decides them is the case's recipe, the sources of its reference, and what runs them."""
 
-    def __init__(self, path: Path | str | None = None):
-        super().__init__(path, VECTORS, CaseVectors)
+    def __init__(self, path: Path | str | None = None, shared: SharedCache | None = None):
+        super().__init__(path, VECTORS, CaseVectors, shared)
+
+    def fits(self, key: str, value: CaseVectors) -> bool:
+        return hashlib.sha256(value.content).hexdigest() == value.case.vectors.sha256
 
 
 class CaseError(AotError):
@@ -101,22 +105,22 @@ def compute(root: str, recipe: Recipe) -> Computed:
     return Computed(vectors, modules.digests)
 
 
-def case_vectors(cases: Iterable[PlannedCase], cache: VectorCache, compute: Compute = compute) -> Iterator[CaseVectors]:
+def case_vectors(cases: Sequence[PlannedCase], cache: VectorCache, compute: Compute = compute) -> Iterator[CaseVectors]:
     """The vectors of each case: from the cache, else computed. Raises `ManifestError` where a reference is at fault.
 
     Args:
         compute: runs references, which may do anything, elsewhere than in this process.
     """
-    closures: dict[tuple[Path, str], Closure] = {}
-    for case in cases:
-        root, file = where = case.manifest.root, case.recipe.reference.rpartition(":")[0]
-        sources = closures[where] = closures.get(where) or closure(root, file)
-        key = vectors_key(case.recipe, sources)
-        vectors = cache.get(key)
+    read = functools.cache(closure)
+    sources = [read(case.manifest.root, case.recipe.reference.rpartition(":")[0]) for case in cases]
+    keys = [vectors_key(case.recipe, known) for case, known in zip(cases, sources, strict=True)]
+    found = cache.get_many(keys)
+    for case, key, source in zip(cases, keys, sources, strict=True):
+        vectors = found.get(key)
         if vectors is None:
             computed = _computed(case, compute)
-            vectors = computed.vectors
-            known = dict(sources.files)
+            vectors = found[key] = computed.vectors
+            known = dict(source.files)
             for name, digest in computed.digests.items():
                 if known.get(name, digest) != digest:
                     raise _reference_error(case, f"file {name} changed during the build; build again")

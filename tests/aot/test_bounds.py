@@ -10,6 +10,7 @@ import pytest
 
 from aot.compile.cache import CacheError, CompileCache
 from aot.compile.compiler import compile_job
+from aot.compile.keys import recipe_key
 from aot.compile.pool import WarmPool, remove_leftovers
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import MAX_BYTES, ManifestError, read_yaml
@@ -222,7 +223,8 @@ def test_a_kernel_with_a_default_of_many_digits(tmp_path: Path):
 
 
 def test_entries_that_are_no_files(tmp_path: Path):
-    cache, key, kernel = CompileCache(tmp_path), "ab" * 32, compile_job(jobs.softmax("gfx942", 64))
+    cache, kernel = CompileCache(tmp_path), compile_job(jobs.softmax("gfx942", 64))
+    key = recipe_key(kernel.recipe)
     cache.put(key, kernel)
     (entry,) = [path for path in tmp_path.rglob("*") if path.is_file()]
     for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero"), lambda path: path.symlink_to("nowhere")):

@@ -45,6 +45,7 @@ TABLE = (
     Rule("<op>", Action.REPLACE, "an op of the reader's own", "silu_mul"),
     Rule(r"(?<= )manifest\.yaml", Action.REPLACE, "a manifest of the reader's own", "manifests/memory.yaml"),
     Rule("(?<=llama_random.py )FOLDER", Action.REPLACE, "a folder of the reader's own", "random"),
+    Rule("/mnt/team/aotbuild", Action.REPLACE, "a disk that machines share", "team-cache"),
     Rule("/opt/bundles/", Action.REPLACE, "where an image has its bundles", "dist/"),
     Rule("Llama-3.2-1B|CHECKPOINT", Action.REPLACE, "a checkpoint: one of random numbers", "checkpoint"),
     Rule(r"(?<=dist/)(\w+)-sm_90", Action.REPLACE, "built whole is gfx942", r"\1-gfx942"),
@@ -76,6 +77,7 @@ TABLE = (
     Rule(r"^pytest( -n auto)?$", Action.SKIP, ".ci/run runs the test suite"),
     Rule(r"^python -m tests\.release$", Action.SKIP, "is this check"),
     Rule(r"^python (ours|raw|triton_jit)\.py ", Action.SKIP, "is started by benchmarks/coldstart.py, which is run"),
+    Rule("--shared-cache s3://", Action.SKIP, "needs a bucket; tests/aot/test_s3_cache.py builds with one"),
     # What ends with the error that there is no GPU, or that torch, which is measured beside, is not there
     Rule("^aotbundle selftest dist/[^ ]+$", Action.REFUSED, "runs the ops", NO_GPU),
     Rule("^aotbundle diff dist/rows-gfx942 half/", Action.REFUSED, "its status is 1 where bundles differ",

@@ -94,7 +94,8 @@ def each(function: Callable[[Item], Value], items: Iterable[Item], jobs: int) ->
 
 
 def environment(cache: Path) -> dict[str, str]:
-    """This process's, with the programs of its interpreter first, `cache` as the builder's, and no GPU in sight."""
+    """This process's, with the programs of its interpreter first, `cache` as the only one, and no GPU in sight."""
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    hidden = dict.fromkeys(("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"), "")
+    gpus = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+    hidden = dict.fromkeys((*gpus, "AOTBUILD_SHARED_CACHE"), "")
     return os.environ | hidden | {"PATH": programs, "AOTBUILD_CACHE_DIR": str(cache), "PYTHONUNBUFFERED": "1"}

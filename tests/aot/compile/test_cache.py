@@ -8,15 +8,19 @@ import pytest
 from aot.compile.cache import CacheError, CompileCache, default_cache_dir
 from aot.compile.compiler import compile_job
 from aot.compile.jobs import CompiledKernel
+from aot.compile.keys import recipe_key
 from tests.support.building import jobs
-
-KEY = "ab" * 32
 
 
 @pytest.fixture(scope="module")
 def kernel() -> CompiledKernel:
     """A cubin, which has figures that are unknown (None)."""
     return compile_job(jobs.scalars("sm_90"))
+
+
+@pytest.fixture(scope="module")
+def key(kernel: CompiledKernel) -> str:
+    return recipe_key(kernel.recipe)
 
 
 @pytest.fixture
@@ -29,14 +33,14 @@ def entry_of(cache: CompileCache) -> Path:
     return entry
 
 
-def test_a_kernel_comes_back_as_it_was(cache: CompileCache, kernel: CompiledKernel):
-    assert cache.get(KEY) is None
-    cache.put(KEY, kernel)
-    assert CompileCache(cache.path).get(KEY) == kernel
+def test_a_kernel_comes_back_as_it_was(cache: CompileCache, kernel: CompiledKernel, key: str):
+    assert cache.get(key) is None
+    cache.put(key, kernel)
+    assert CompileCache(cache.path).get(key) == kernel
 
 
-def test_a_truncated_or_altered_entry_is_a_miss_and_is_repaired(cache: CompileCache, kernel: CompiledKernel):
-    cache.put(KEY, kernel)
+def test_a_truncated_or_altered_entry_is_a_miss_and_is_repaired(cache: CompileCache, kernel: CompiledKernel, key: str):
+    cache.put(key, kernel)
     entry = entry_of(cache)
     whole = entry.read_bytes()
     altered = [
@@ -44,43 +48,43 @@ def test_a_truncated_or_altered_entry_is_a_miss_and_is_repaired(cache: CompileCa
     ]
     for content in (*(whole[:size] for size in (0, 1, 31, 32, 100, -1)), *altered):
         entry.write_bytes(content)
-        assert cache.get(KEY) is None
-    cache.put(KEY, kernel)
-    assert cache.get(KEY) == kernel
+        assert cache.get(key) is None
+    cache.put(key, kernel)
+    assert cache.get(key) == kernel
 
 
-def test_an_entry_under_another_key_is_a_miss(cache: CompileCache, kernel: CompiledKernel):
-    cache.put(KEY, kernel)
-    other = KEY[:-1] + "c"
+def test_an_entry_under_another_key_is_a_miss(cache: CompileCache, kernel: CompiledKernel, key: str):
+    cache.put(key, kernel)
+    other = f"{key[:-1]}{'ab'[key[-1] == 'a']}"
     entry_of(cache).rename(entry_of(cache).with_name(other))
     assert cache.get(other) is None
 
 
-def test_an_entry_that_is_a_folder_is_a_miss(cache: CompileCache, kernel: CompiledKernel):
-    cache.put(KEY, kernel)
+def test_an_entry_that_is_a_folder_is_a_miss(cache: CompileCache, kernel: CompiledKernel, key: str):
+    cache.put(key, kernel)
     entry = entry_of(cache)
     entry.unlink()
     entry.mkdir()
-    assert cache.get(KEY) is None
+    assert cache.get(key) is None
     with pytest.raises(CacheError, match="cannot be written"):
-        cache.put(KEY, kernel)
-    assert [path.name for path in entry.parent.iterdir()] == [KEY], "no temporary file is left"
+        cache.put(key, kernel)
+    assert [path.name for path in entry.parent.iterdir()] == [key], "no temporary file is left"
 
 
-def test_many_share_a_directory(cache: CompileCache, kernel: CompiledKernel):
+def test_many_share_a_directory(cache: CompileCache, kernel: CompiledKernel, key: str):
     """What is read is one of the entries that were written, whole."""
 
     def hammer(number: int) -> list[CompiledKernel | None]:
         found = []
         for _ in range(100):
-            cache.put(KEY, replace(kernel, lds_bytes=number))
-            found.append(CompileCache(cache.path).get(KEY))
+            cache.put(key, replace(kernel, lds_bytes=number))
+            found.append(CompileCache(cache.path).get(key))
         return found
 
     with ThreadPoolExecutor(4) as pool:
         found = [entry for entries in pool.map(hammer, range(4)) for entry in entries]
     assert all(entry and replace(entry, lds_bytes=0) == replace(kernel, lds_bytes=0) for entry in found)
-    assert entry_of(cache).name == KEY
+    assert entry_of(cache).name == key
 
 
 def test_a_directory_that_cannot_be_written(tmp_path: Path):

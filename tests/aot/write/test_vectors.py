@@ -1,5 +1,6 @@
 """Selftest vectors as the builder makes them: drawn, referred to numpy, bounded, written."""
 
+import dataclasses
 from pathlib import Path
 
 import ml_dtypes
@@ -257,3 +258,12 @@ def test_a_build_with_cases(tmp_path: Path):
     result = made.build()
     assert result.exit_code == 2 and "does not fit the call" in result.stderr
     assert contents(made.output) == files
+
+
+def test_an_entry_of_the_cache_whose_file_is_another_is_a_miss(tmp_path: Path):
+    """Its digest fits: whoever may write to a cache can make one that does."""
+    (vectors, *_), cache, key = made_vectors(project(tmp_path)), VectorCache(tmp_path / "forged"), "ab" * 32
+    cache.put(key, dataclasses.replace(vectors, content=vectors.content + b"x"))
+    assert cache.get(key) is None
+    cache.put(key, vectors)
+    assert cache.get(key) == vectors

@@ -1,0 +1,89 @@
+"""Options that say which caches a command uses."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+LEAST_KEY_BYTES, MOST_KEY_BYTES = 16, 4096
+
+
+class CacheUrl(click.ParamType):
+    """A folder, or a URL that fsspec opens."""
+
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from aot.compile.stores import check_url
+
+        try:
+            check_url(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
+class KeyFile(click.ParamType):
+    """The content of a file, without white space at its ends."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
+        try:
+            with Path(value).open("rb") as file:
+                secret = file.read(MOST_KEY_BYTES + 1).strip()
+        except OSError as error:
+            self.fail(f"{value} cannot be read: {error.strerror}", param, ctx)
+        if not LEAST_KEY_BYTES <= len(secret) <= MOST_KEY_BYTES:
+            self.fail(f"{value} has to hold {LEAST_KEY_BYTES} to {MOST_KEY_BYTES} bytes", param, ctx)
+        return secret
+
+
+_OPTIONS = (
+    click.option(
+        "--cache-dir", type=click.Path(path_type=Path), envvar="AOTBUILD_CACHE_DIR", show_envvar=True,
+        help="Compiled variants are kept here. [default: ~/.cache/aotbuild]",
+    ),
+    click.option(
+        "--shared-cache", type=CacheUrl(), envvar="AOTBUILD_SHARED_CACHE", show_envvar=True, metavar="URL",
+        help="A cache that machines share, behind that of --cache-dir: a folder, or what fsspec opens, as s3://bucket/x.",
+    ),
+    click.option(
+        "--shared-cache-readonly", is_flag=True, envvar="AOTBUILD_SHARED_CACHE_READONLY", show_envvar=True,
+        help="Write nothing to the shared cache.",
+    ),
+    click.option(
+        "--shared-cache-required", is_flag=True, envvar="AOTBUILD_SHARED_CACHE_REQUIRED", show_envvar=True,
+        help="Fail where the shared cache cannot be used. Otherwise a warning says so, and the build goes on.",
+    ),
+    click.option(
+        "--shared-cache-key", type=KeyFile(), envvar="AOTBUILD_SHARED_CACHE_KEY", show_envvar=True, metavar="FILE",
+        help="Take from the shared cache only what was written with the secret in this file.",
+    ),
+)  # fmt: skip
+
+
+def cache_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of caches, which `command` is given as one argument: `caches`, the `CacheSettings`."""
+
+    @functools.wraps(command)
+    def wrapped(
+        *arguments: Any, cache_dir: Path | None, shared_cache: str | None, shared_cache_readonly: bool,
+        shared_cache_required: bool, shared_cache_key: bytes | None, **options: Any,
+    ) -> None:  # fmt: skip
+        from aot.compile.shared_cache import CacheSettings, SharedSettings
+
+        if shared_cache is None:
+            shared = None
+        else:
+            secret = shared_cache_key or b""
+            shared = SharedSettings(shared_cache, shared_cache_readonly, shared_cache_required, secret)
+        return command(*arguments, caches=CacheSettings(cache_dir, shared), **options)
+
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped

@@ -1,0 +1,223 @@
+"""A cache that machines share, behind the local one: bounded in time, and never the reason that a build fails.
+
+All that speaks with the store runs in a process of its own: one that hangs is killed, and no thread of a network
+library is in the process that forks and compiles.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from aot_runtime.errors import AotError
+
+from .errors import described
+from .isolation import ForkedProcess, TimeLimitError
+from .stores import Store, open_store, shown
+
+T = TypeVar("T")
+
+LOG = logging.getLogger("aotbuild.build")
+BATCH = 32
+"""Entries of one request to the process, as many of which as `AT_ONCE` are under way at a time."""
+AT_ONCE = 16
+MAX_SHARED_BYTES = 1 << 25
+"""Size of an entry that is shared: a batch of whatever somebody put there is a gigabyte at most."""
+EVERY_S = 10.0
+"""What waits to be written waits no longer than this, so that an interrupted build has shared nearly all."""
+LIMIT_S = 15.0
+"""Time for a batch, and for all that a build asks of the store, beyond what its entries are worth."""
+ASKED_S, MOVED_S = 0.05, 0.5
+"""What it is worth to ask for an entry, and to read or write one: less than compiling it takes."""
+TOLD = 3
+"""Refused entries that are named in warnings; others are counted, and logged."""
+Take = Callable[[str, bytes], str]
+"""Takes an entry by its name and content; why it is refused, else an empty text."""
+
+
+class CacheError(AotError):
+    """A cache cannot be read or written where it has to be."""
+
+
+@dataclass(frozen=True)
+class SharedSettings:
+    """Where a shared cache is, and how it is used.
+
+    Attributes:
+        url: a folder, or what fsspec opens.
+        readonly: nothing is written to it.
+        required: a build fails where it cannot be used.
+        secret: with one, entries are authenticated by it (HMAC-SHA256), and others are refused.
+    """
+
+    url: str
+    readonly: bool = False
+    required: bool = False
+    secret: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True)
+class CacheSettings:
+    """The caches of a build. folder: of the local one; None: its default. shared: None: there is no shared one."""
+
+    folder: Path | None = None
+    shared: SharedSettings | None = None
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why something could not be done with one entry."""
+
+    reason: str
+
+
+class SharedCache:
+    """The shared cache of one build: a context manager, of which leaving without an exception writes what is left.
+
+    The first fault of the store as a whole ends its use, with one warning. So does a batch that takes longer than
+    `limit_s`, and a store that took as much more than its entries are worth. Where the cache is required, each is a
+    `CacheError` instead.
+    """
+
+    def __init__(self, settings: SharedSettings, limit_s: float = LIMIT_S):
+        self.settings = settings
+        self.taken = self.written = 0
+        """Entries that were found in it and taken, and that were written to it."""
+        self._limit_s, self._asked, self._spent_s = limit_s, 0, 0.0
+        self._process = ForkedProcess(limit_s)
+        self._reads, self._writes = True, not settings.readonly
+        self._pending: dict[str, bytes] = {}
+        self._flushed = time.monotonic()
+
+    def __enter__(self) -> SharedCache:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self._flush()
+        finally:
+            self._process.close()
+
+    def __str__(self) -> str:
+        return f"shared cache {shown(self.settings.url)}"
+
+    @property
+    def use(self) -> str:
+        """What was done with it, in words; empty where nothing was."""
+        return f"{self.taken} entries read, {self.written} written" if self._asked else ""
+
+    def read(self, names: Sequence[str], take: Take) -> None:
+        """Hand each entry that there is of these names to `take`."""
+        refused: list[str] = []
+        for start in range(0, len(names), BATCH):
+            batch = names[start : start + BATCH]
+            contents = self._run(_read_batch, batch) if self._reads else None
+            if contents is None:
+                break
+            faults = [content for content in contents if isinstance(content, Fault)]
+            if len(faults) == len(contents):
+                self._give_up(f"cannot be read: {faults[0].reason}")
+                break
+            for name, content in zip(batch, contents, strict=True):
+                if content is None:
+                    continue
+                reason = f"cannot be read ({content.reason})" if isinstance(content, Fault) else take(name, content)
+                self.taken += not reason
+                if reason:
+                    refused.append(f"entry {name} {reason}")
+        self._tell_refused(refused)
+
+    def write(self, name: str, entry: bytes) -> None:
+        """Write an entry, with the next batch. Raises `CacheError` only where the cache is required."""
+        if self._writes and len(entry) <= MAX_SHARED_BYTES:
+            self._pending[name] = entry
+            if len(self._pending) >= BATCH or time.monotonic() - self._flushed > EVERY_S:
+                self._flush()
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        batch, self._pending, self._flushed = [*self._pending.items()], {}, time.monotonic()
+        outcomes = self._run(_write_batch, batch) or []
+        faults = [outcome.reason for outcome in outcomes if outcome is not None]
+        self.written += len(outcomes) - len(faults)
+        if faults:
+            self._writes = False
+            self._fail(f"cannot be written: {faults[0]}", "it is only read from here on")
+
+    def _run(
+        self, function: Callable[[SharedSettings, Sequence[Any]], list[T]], batch: Sequence[Any]
+    ) -> list[T] | None:
+        """What a function gives for a batch in the process; None once the store is given up."""
+        worth = ASKED_S * self._asked + MOVED_S * (self.taken + self.written)
+        if self._spent_s > self._limit_s + worth:
+            self._give_up(f"is too slow: {self.use} in {self._spent_s:.0f} s")
+            return None
+        self._asked += len(batch)
+        started = time.monotonic()
+        try:
+            return self._process.run(function, self.settings, batch)
+        except TimeLimitError:
+            self._give_up(f"did not answer within {self._limit_s:g} s")
+        except AotError as error:
+            self._give_up(f"cannot be used: {error}")
+        finally:
+            self._spent_s += time.monotonic() - started
+        return None
+
+    def _give_up(self, reason: str) -> None:
+        self._reads = self._writes = False
+        self._pending.clear()
+        self._process.close()
+        self._fail(reason, "the build goes on without it")
+
+    def _fail(self, reason: str, consequence: str) -> None:
+        if self.settings.required:
+            raise CacheError(f"{self} {reason}")
+        LOG.warning("%s %s; %s", self, reason, consequence)
+
+    def _tell_refused(self, refused: Sequence[str]) -> None:
+        cure = "made again here" if self.settings.readonly else "made again, and replaced"
+        told = len(refused) if len(refused) <= TOLD + 1 else TOLD
+        for number, text in enumerate(refused):
+            LOG.log(logging.WARNING if number < told else logging.INFO, "%s: %s; it is %s", self, text, cure)
+        if len(refused) > told:
+            LOG.warning("%s: %d more entries were refused, too; -v names them", self, len(refused) - told)
+
+
+# In the process
+
+
+def _read_batch(settings: SharedSettings, names: Sequence[str]) -> list[bytes | Fault | None]:
+    store = _opened(settings)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        contents = [*pool.map(partial(_attempt, partial(store.read, most=MAX_SHARED_BYTES)), names)]
+    if settings.readonly and all(content is None for content in contents) and not store.exists():
+        raise CacheError("it is not there")
+    return contents
+
+
+def _write_batch(settings: SharedSettings, batch: Sequence[tuple[str, bytes]]) -> list[Fault | None]:
+    store = _opened(settings)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return [*pool.map(lambda item: _attempt(store.write, *item), batch)]
+
+
+def _opened(settings: SharedSettings) -> Store:
+    logging.disable()  # what network libraries have to say is in what they raise
+    return open_store(settings.url, settings.readonly)
+
+
+def _attempt(function: Callable[..., T], *arguments: Any) -> T | Fault:
+    """What a function gives, or why it gives nothing: a store may raise anything."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        return Fault(described(error))
