@@ -95,12 +95,15 @@ def test_gfx942_latent_attention_loads_wide_and_does_not_spill(latent: int):
     assert loads.count("buffer_load_dwordx2") == narrower
 
 
-@pytest.mark.parametrize(("arch", "product"), (("sm_80", "mma.sync"), ("sm_90", "wgmma.mma_async")))
-def test_compiles_for_nvidia(arch: str, product: str):
-    point = {"HEAD_DIM": 128, "T": "float16", "PERSISTENT": False} | PLAIN | CAUSAL
+@pytest.mark.parametrize(("arch", "point", "product", "copy", "shared_kib"), (
+    ("sm_80", {}, "mma.sync", "cp.async.cg", 163), ("sm_90", {"HOPPER": False}, "wgmma.mma_async", "cp.async.cg", 163),
+    ("sm_90", {"HOPPER": True}, "wgmma.mma_async", "cp.async.bulk.tensor", 227),
+))  # fmt: skip
+def test_compiles_for_nvidia(arch: str, point: dict[str, Any], product: str, copy: str, shared_kib: int):
+    point = {"HEAD_DIM": 128, "T": "float16", "PERSISTENT": False} | PLAIN | CAUSAL | point
     compiled = compile_variant(variants(arch, "attention", "flash_attention", **point)[-1])
-    assert product in compiled.asm["ptx"] and "cp.async" in compiled.asm["ptx"]
-    assert compiled.metadata.shared <= 163 * 1024
+    assert product in compiled.asm["ptx"] and copy in compiled.asm["ptx"]
+    assert compiled.metadata.shared <= shared_kib * 1024
 
 
 @pytest.mark.slow
