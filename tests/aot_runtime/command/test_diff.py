@@ -166,6 +166,7 @@ def test_how_it_was_built_and_its_selftest(small_bundle: Path, tmp_path: Path):
     assert not found.ops
 
 
+@pytest.mark.slow
 def test_code(tmp_path: Path):
     """Of another kernel the instructions differ; with source lines the code objects do, and not the instructions."""
     pytest.importorskip("tinygrad", reason="instructions are read with the extra `emulator`")

@@ -72,6 +72,7 @@ def test_it_is_soon_interactive(browser: Browser, large_page: Path):
     assert browser.run("return document.getElementById('table').tBodies[0].rows.length") == 100
 
 
+@pytest.mark.slow
 def test_filters_and_the_count_that_is_announced(browser: Browser, large_page: Path):
     browser.open(large_page)
     assert (
@@ -94,6 +95,7 @@ def test_filters_and_the_count_that_is_announced(browser: Browser, large_page: P
     assert browser.run("return document.getElementById('axes').children.length") == 0
 
 
+@pytest.mark.slow
 def test_no_filter_by_what_is_not_recorded(browser: Browser, rows_bundles: Path, large_page: Path, tmp_path: Path):
     shown = "return document.getElementById('spilling').checkVisibility()"
     browser.open(large_page)
@@ -103,6 +105,7 @@ def test_no_filter_by_what_is_not_recorded(browser: Browser, rows_bundles: Path,
     assert "These code objects do not record spills." in browser.run("return document.body.innerText")
 
 
+@pytest.mark.slow
 def test_sorting_and_more_rows(browser: Browser, large_page: Path):
     browser.open(large_page)
     heading = "[...document.querySelectorAll('thead button')].find((b) => b.textContent === 'VGPRs')"
@@ -119,6 +122,7 @@ def test_sorting_and_more_rows(browser: Browser, large_page: Path):
     assert cells(browser, "VGPRs") == ["32", "32"] and browser.errors() == []
 
 
+@pytest.mark.slow
 def test_the_keyboard_reaches_everything(browser: Browser, large_page: Path):
     browser.open(large_page)
     browser.press("TAB")
@@ -160,6 +164,7 @@ WITHOUT_HEADINGS = (
 )
 
 
+@pytest.mark.slow
 def test_what_a_screen_reader_is_told(browser: Browser, forged_page: Path):
     browser.open(forged_page)
     browser.run("document.querySelectorAll('details').forEach((e) => e.open = true)")
@@ -176,6 +181,7 @@ def test_what_a_screen_reader_is_told(browser: Browser, forged_page: Path):
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
 
 
+@pytest.mark.slow
 def test_forged_texts_do_nothing(browser: Browser, forged_page: Path):
     browser.open(forged_page)
     choose(browser, "Op", "reduce")
@@ -185,6 +191,7 @@ def test_forged_texts_do_nothing(browser: Browser, forged_page: Path):
     assert browser.errors() == []
 
 
+@pytest.mark.slow
 def test_the_policy_stops_what_is_injected_nevertheless(browser: Browser, forged_page: Path, tmp_path: Path):
     """Were there a hole in the escaping, the page's policy would still let no script run, and nothing be loaded."""
     page = tmp_path / "page.html"
