@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,11 @@ from tests.support.session_builds import build_once
 on_gpu = pytest.mark.on("gpu")
 HOW = {"schedule": "warp_specialised"}
 KERNEL = "matmul_hopper"
+
+
+def takes(gemm: Bundle, *operands: Any, **more: Any) -> bool:
+    """Whether a call asks for these products and gets them: `explain` tells which launches are left out."""
+    return f"{KERNEL} is left out" not in gemm.explain("matmul", *operands, **more, **HOW)
 
 
 @pytest.fixture(scope="session")
@@ -69,7 +75,7 @@ def test_ragged_shapes(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int
     results = [check(gemm, "matmul", dtype, HOW, a=a, b=b, alpha=-0.75) for _ in range(3)]
     assert all(np.array_equal(results[0].view(np.uint16), other.view(np.uint16)) for other in results[1:])
     placed = gemm.device.array(a), gemm.device.array(np.ascontiguousarray(b.T)).T
-    assert KERNEL in gemm.explain("matmul", *placed, **HOW)
+    assert takes(gemm, *placed)
 
 
 @on_gpu
@@ -79,10 +85,11 @@ def test_strides(gemm: Bundle):
     a, b = matrix(rng, (m, k), FP16), matrix(rng, (k, n), FP16)
     left, right = gemm.device.empty((m, k + 48), FP16), gemm.device.empty((n, k + 16), FP16)
     whole = gemm.device.array(np.full((m + 2, n + 32), 7, FP16))
-    left[:, :k].copy_from(a)
-    right[:, :k].copy_from(np.ascontiguousarray(b.T))
+    for array, host in ((left, a), (right, np.ascontiguousarray(b.T))):
+        for row, values in enumerate(host):  # what has gaps is not written to at once
+            array[row, :k].copy_from(values)
     given, e = (left[:, :k], right[:, :k].T), whole[1:-1, 16:-16]
-    assert KERNEL in gemm.explain("matmul", *given, e=e, **HOW)
+    assert takes(gemm, *given, e=e)
     gemm.matmul(*given, e=e, **HOW)
     found = whole.numpy()
     np.testing.assert_allclose(found[1:-1, 16:-16].astype(np.float32), a.astype(np.float32) @ b, atol=0.1, rtol=2e-3)
@@ -103,4 +110,4 @@ def test_what_other_kernels_serve(gemm: Bundle, shape: tuple[int, int, int], col
     a, b = matrix(rng, (m, k), FP16), matrix(rng, (k, n), FP16, columns)
     check(gemm, "matmul", FP16, HOW, a=a, b=b, **more)
     placed = gemm.device.array(a), gemm.device.array(np.ascontiguousarray(b.T)).T if columns else gemm.device.array(b)
-    assert KERNEL not in gemm.explain("matmul", *placed, **more, **HOW)
+    assert not takes(gemm, *placed, **more)
