@@ -120,11 +120,6 @@ def _is_archive(path: Path) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
-def read_file(place: Place, name: str, limit: int) -> bytes:
-    """The content of a bundle's file, see `Source.read`."""
-    return source_of(place).read(name, limit)
-
-
 @dataclass(frozen=True)
 class Folder:
     """A bundle in a folder."""

@@ -9,11 +9,9 @@ from .failures import Failure
 
 def write_whole(output: Path, text: str) -> None:
     """All of a text, or nothing where it cannot be written. Raises `Failure`."""
-    aside = output.with_name(f".{output.name}.new")
+    from aot_runtime.bundle.packing import write_aside
+
     try:
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(output)
+        write_aside(output, [text.encode()])
     except OSError as error:
         raise Failure(f"{output} cannot be written: {error.strerror}") from None
-    finally:
-        aside.unlink(missing_ok=True)

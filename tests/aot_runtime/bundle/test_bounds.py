@@ -16,7 +16,7 @@ import pytest
 from aot_runtime import BundleError, open_bundle
 from aot_runtime.bundle import files, reading
 from aot_runtime.bundle.codeobject import read_code_object, read_loaded_image
-from aot_runtime.bundle.files import read_file
+from aot_runtime.bundle.files import source_of
 from aot_runtime.bundle.reading import read_checked, read_index
 from aot_runtime.bundle.verification import MAX_FAULTS, verify_bundle
 from aot_runtime.contract.index_file import encode_index
@@ -124,7 +124,7 @@ def test_no_more_is_read_than_was_asked_for(bundle: Path):
     file = bundle / CODE
     with file.open("r+b") as opened:
         opened.truncate(1 << 35)  # takes no room: a hole
-    assert len(read_file(bundle, CODE, 10)) == 11
+    assert len(source_of(bundle).read(CODE, 10)) == 11
     with pytest.raises(BundleError, match="was altered"):
         code_of(bundle)
 
@@ -133,7 +133,7 @@ def test_no_more_is_read_than_was_asked_for(bundle: Path):
 def test_paths_stay_in_the_bundle(bundle: Path, name: str):
     (bundle.parent / "outside").write_text("x")
     with pytest.raises(OSError, match="that is no path in the bundle"):
-        read_file(bundle, name, 10)
+        source_of(bundle).read(name, 10)
 
 
 def test_a_long_index(bundle: Path, monkeypatch: pytest.MonkeyPatch):
