@@ -324,7 +324,9 @@ def _write(
         if request.signer:
             request.signer.sign(written.folder)
     except OSError as error:
-        raise BuildError(f"bundle {bundle.folder_name} cannot be written: {error.strerror}: {error.filename}") from None
+        # A write that fails, as on a full disk, knows of no name.
+        place = f": {error.filename}" if error.filename else ""
+        raise BuildError(f"bundle {bundle.folder_name} cannot be written: {error.strerror}{place}") from None
     except BundleError as error:
         raise BuildError(f"bundle {bundle.folder_name} was not written, as no reader would take it: {error}") from None
     console.print(

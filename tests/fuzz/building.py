@@ -7,6 +7,7 @@ import fcntl
 import os
 import resource
 import signal
+import sys
 import tempfile
 import time
 import traceback
@@ -139,6 +140,8 @@ def _become(place: Place, printer: int, largest_file: int | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     for stream in (1, 2):
         os.dup2(printer, stream)
+    # A test's runner may have put streams of its own there.
+    sys.stdout, sys.stderr = (os.fdopen(stream, "w", buffering=1, closefd=False) for stream in (1, 2))
     os.environ["TMPDIR"] = str(place.temporary)
     tempfile.tempdir = None
     if largest_file is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ pytest.importorskip("triton", reason="builds need the extra `build`")
 from aot.compile.cache import CompileCache
 from aot.write import placing
 from tests.fuzz import building, kills
-from tests.fuzz.building import Place, run
+from tests.fuzz.building import BUNDLE, Place, run
 from tests.fuzz.kills import NEWER, kill_builds
 from tests.fuzz.outcomes import Outcomes
 from tests.fuzz.sharing import share_cache, torn_entries
@@ -33,7 +35,7 @@ def test_a_build_that_does_not_survive_a_kill_is_found(tmp_path: Path, monkeypat
     outcomes = Outcomes()
     good = kills.prepare(tmp_path / "good")
     monkeypatch.setattr(kills, "prepare", lambda folder: good)
-    monkeypatch.setattr(placing, "INDEX", "no such file")
+    monkeypatch.setattr(placing, "sorted", partial(sorted, reverse=True), raising=False)
     monkeypatch.setattr("pathlib.Path.replace", _slow_replace)
     list(kill_builds(60, 1, tmp_path, outcomes))
     assert any("the bundle does not open" in failure for failure in outcomes.failures)
@@ -68,8 +70,10 @@ def test_torn_entries_are_found(tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_full_disk(tmp_path: Path):
-    """A file that cannot be written is named, and nothing is left of the bundle."""
+    """The error names the bundle that cannot be written, and nothing is left of it."""
     place = Place(tmp_path).make()
+    assert run(place, NEWER)[0] == 0
+    shutil.rmtree(place.bundle)
     status, said, _ = run(place, NEWER, largest_file=1000)
-    assert status == 1 and "cannot be written: File too large" in said and "Traceback" not in said
+    assert status == 1 and f"{BUNDLE} cannot be written: File too large" in said and "Traceback" not in said
     assert not place.bundle.exists()
