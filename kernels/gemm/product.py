@@ -22,12 +22,20 @@ def product(
     a_at = a.ptr + begin * a.stride_columns + rows[:, None] * a.stride_rows + inner[None, :] * a.stride_columns
     b_at = b.ptr + begin * b.stride_rows + inner[:, None] * b.stride_rows + columns[None, :] * b.stride_columns
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.int32 if a.ptr.dtype.element_ty.is_int() else tl.float32)
-    steps = tl.maximum(end - begin, 0) // BLOCK_K
+    return accumulate(a_at, b_at, a.stride_columns, b.stride_rows, acc, end - begin, BLOCK_K, PRECISION)
+
+
+@triton.jit
+def accumulate(a_at, b_at, a_step, b_step, acc, k, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr = "ieee"):
+    """acc + the product of the `k` columns of a and rows of b that begin at these addresses: [.., BLOCK_K] of a,
+    [BLOCK_K, ..] of b; a_step, b_step: from one of them to the next, in elements."""
+    inner = tl.arange(0, BLOCK_K)
+    steps = tl.maximum(k, 0) // BLOCK_K
     for _ in range(steps):
         acc = dot(tl.load(a_at), tl.load(b_at), acc, PRECISION)
-        a_at += BLOCK_K * a.stride_columns
-        b_at += BLOCK_K * b.stride_rows
-    rest = end - begin - steps * BLOCK_K
+        a_at += BLOCK_K * a_step
+        b_at += BLOCK_K * b_step
+    rest = k - steps * BLOCK_K
     if rest > 0:
         left = tl.load(a_at, mask=inner[None, :] < rest, other=0.0)
         right = tl.load(b_at, mask=inner[:, None] < rest, other=0.0)

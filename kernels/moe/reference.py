@@ -1,0 +1,96 @@
+"""Mixtures of experts in numpy: the exact result, and what its dtypes allow. Shapes are those of manifests/moe.yaml."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kernels.gemm.reference import ACTIVATIONS, sum_in_order
+
+Array = np.ndarray
+
+
+def moe_route(
+    logits: Array, topk: int, bias: Array | None = None, scoring: str = "softmax", renormalise: bool = True,
+    groups: int = 1, topk_groups: int = 1, scale: float = 1,
+) -> tuple[Array, Array]:  # fmt: skip
+    """(weights float64, chosen int32), each [tokens, topk]; the best first, of equal ones the first."""
+    return _routed(logits.astype(np.float64), topk, bias, scoring, renormalise, groups, topk_groups, scale)
+
+
+def moe_route_same_dtype(
+    logits: Array, topk: int, bias: Array | None = None, scoring: str = "softmax", renormalise: bool = True,
+    groups: int = 1, topk_groups: int = 1, scale: float = 1,
+) -> tuple[Array, Array]:  # fmt: skip
+    """`moe_route` in fp32."""
+    return _routed(logits.astype(np.float32), topk, bias, scoring, renormalise, groups, topk_groups, np.float32(scale))
+
+
+def _routed(
+    x: Array, topk: int, bias: Array | None, scoring: str, renormalise: bool, groups: int, topk_groups: int,
+    scale: float,
+) -> tuple[Array, Array]:  # fmt: skip
+    """In the dtype of x."""
+    weights = expert_weights(x, scoring)
+    worth = x if bias is None else weights + bias.astype(x.dtype)
+    worth = np.where(in_best_groups(worth, bias is not None, groups, topk_groups), worth, -np.inf)
+    chosen = np.argsort(-worth, axis=1, kind="stable")[:, :topk].astype(np.int32)
+    picked = np.take_along_axis(weights, chosen, 1)
+    if renormalise:
+        picked = picked / picked.sum(1, keepdims=True)
+    return picked * scale, chosen
+
+
+def expert_weights(x: Array, scoring: str) -> Array:
+    """Of all experts, in the dtype of x."""
+    if scoring == "sigmoid":
+        return 1 / (1 + np.exp(-x))
+    powers = np.exp(x - x.max(1, keepdims=True))
+    return powers / powers.sum(1, keepdims=True)
+
+
+def in_best_groups(worth: Array, by_two: bool, groups: int, topk_groups: int) -> Array:
+    """Which experts take part: bool, as `worth`, [tokens, experts]."""
+    by_group = worth.reshape(len(worth), groups, -1)
+    best = np.sort(by_group, 2)[:, :, -2:].sum(2) if by_two else by_group.max(2)
+    kept = np.argsort(-best, axis=1, kind="stable")[:, :topk_groups]
+    taking_part = np.zeros(best.shape, bool)
+    np.put_along_axis(taking_part, kept, True, 1)
+    return np.repeat(taking_part, by_group.shape[2], 1)
+
+
+def moe(
+    x: Array, gate_up: Array, down: Array, weights: Array, chosen: Array, shared: Array | None = None,
+    activation: str = "silu",
+) -> Array:  # fmt: skip
+    """The sum over a token's experts of weight * down (activation(gate x) * up x), and `shared`, in float64."""
+    out = np.zeros(x.shape) if shared is None else shared.astype(np.float64)
+    for expert, tokens, slots in _assignments(chosen, len(down)):
+        gate, up = np.split(x[tokens].astype(np.float64) @ gate_up[expert].astype(np.float64).T, 2, axis=1)
+        act = ACTIVATIONS[activation](gate) * up
+        # A token may have an expert twice.
+        np.add.at(out, tokens, weights[tokens, slots][:, None] * (act @ down[expert].astype(np.float64).T))
+    return out
+
+
+def moe_same_dtype(
+    x: Array, gate_up: Array, down: Array, weights: Array, chosen: Array, shared: Array | None = None,
+    activation: str = "silu",
+) -> Array:  # fmt: skip
+    """`moe` as hardware does it: summed in fp32, one element after the other; what is between the products, and what
+    each expert gives, is rounded to the dtype of x."""
+    parts = np.zeros((*chosen.shape, x.shape[1]), x.dtype)
+    for expert, tokens, slots in _assignments(chosen, len(down)):
+        both = sum_in_order(x[tokens].astype(np.float32), gate_up[expert].astype(np.float32).T)
+        gate, up = np.split(both, 2, axis=1)
+        act = (ACTIVATIONS[activation](gate) * up).astype(x.dtype).astype(np.float32)
+        product = sum_in_order(act, down[expert].astype(np.float32).T)
+        parts[tokens, slots] = (weights[tokens, slots][:, None] * product).astype(x.dtype)
+    out = np.zeros(x.shape, np.float32) if shared is None else shared.astype(np.float32)
+    for slot in range(chosen.shape[1]):
+        out += parts[:, slot]
+    return out.astype(x.dtype)
+
+
+def _assignments(chosen: Array, experts: int) -> list[tuple[int, Array, Array]]:
+    """(expert, its tokens, their slots) of each expert."""
+    return [(expert, *np.nonzero(chosen == expert)) for expert in range(experts)]

@@ -1,0 +1,80 @@
+"""Feed-forward networks of experts: blocks of assignments of every size, and experts that nobody or everybody has."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aot_runtime import ArgumentError, Bundle
+from tests.ops.moe.checking import check_moe, made
+from tests.support.dtypes import BF16, FP16, INT32
+
+pytestmark = pytest.mark.sampled(2)
+
+SHAPES = ((1, 8, 2, 64, 48), (5, 4, 4, 48, 33), (33, 60, 4, 40, 16), (70, 2, 2, 96, 80), (130, 1, 1, 32, 64),
+          (17, 3, 2, 31, 7))  # fmt: skip
+"""Tokens, experts, topk, hidden, intermediate."""
+
+
+@pytest.mark.parametrize("activation", ("silu", "gelu_tanh"))
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
+def test_every_block(moe: Bundle, dtype: np.dtype, shape: tuple[int, ...], activation: str):
+    check_moe(moe, activation, **made(np.random.default_rng(sum(shape)), *shape, dtype))
+
+
+@pytest.mark.parametrize("hidden", (48, 31))
+def test_the_shared_part_is_added(moe: Bundle, hidden: int):
+    rng = np.random.default_rng(1)
+    given = made(rng, 9, 4, 2, hidden, 32, BF16)
+    check_moe(moe, **given, shared=rng.standard_normal((9, hidden)).astype(BF16))
+
+
+def test_the_result_takes_the_place_of_the_shared_part(moe: Bundle):
+    rng = np.random.default_rng(2)
+    given = made(rng, 5, 4, 2, 48, 32, FP16)
+    shared = rng.standard_normal((5, 48)).astype(FP16)
+    expected = moe.moe(**given, shared=shared)
+    placed = moe.device.array(shared)
+    moe.moe(**{name: moe.device.array(host) for name, host in given.items()}, shared=placed, out=placed)
+    assert np.array_equal(placed.numpy(), expected)
+
+
+def test_all_tokens_on_one_expert_and_tokens_on_none(moe: Bundle):
+    """Experts of other devices (-1) are left out; a token with none at all is 0."""
+    given = made(np.random.default_rng(3), 40, 6, 3, 32, 16, BF16)
+    given["chosen"] = np.full((40, 3), -1, INT32)
+    given["chosen"][:, 1] = 4
+    given["chosen"][7] = -1
+    assert not check_moe(moe, **given)[7].any()
+
+
+def test_an_expert_twice(moe: Bundle):
+    given = made(np.random.default_rng(4), 5, 4, 2, 32, 16, BF16)
+    check_moe(moe, **given | {"chosen": np.repeat(given["chosen"][:, :1], 2, 1)})
+
+
+@pytest.mark.parametrize("number", (-(2**31), 4, 2**31 - 1))
+def test_numbers_on_the_device_that_are_no_experts_are_left_out(moe: Bundle, number: int):
+    """What is on a device is not looked at before the call: a wrong number must harm nothing."""
+    given = made(np.random.default_rng(5), 5, 4, 2, 32, 16, BF16)
+    expected = moe.moe(**given | {"chosen": np.where(given["chosen"] == 2, -1, given["chosen"]).astype(INT32)})
+    wrong = np.where(given["chosen"] == 2, number, given["chosen"]).astype(INT32)
+    placed = {name: moe.device.array(host) for name, host in (given | {"chosen": wrong}).items()}
+    assert np.array_equal(moe.moe(**placed).numpy(), expected)
+
+
+def test_no_tokens(moe: Bundle):
+    assert moe.moe(**made(np.random.default_rng(6), 0, 4, 2, 32, 16, BF16)).shape == (0, 32)
+
+
+@pytest.mark.parametrize("name, change, said", (
+    ("chosen", lambda x: x + 3, "chosen"), ("chosen", lambda x: x.astype(np.int64), "chosen"),
+    ("gate_up", lambda x: x[:, :-1], "gate_up"), ("down", lambda x: x[:-1], "experts"),
+    ("weights", lambda x: x.astype(FP16), "weights"), ("weights", lambda x: x[:, :1], "topk"),
+    ("x", lambda x: x.astype(FP16), "both are T"),
+), ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
+def test_what_does_not_fit_is_refused(moe: Bundle, name: str, change, said: str):
+    given = made(np.random.default_rng(7), 5, 4, 2, 32, 16, BF16)
+    with pytest.raises(ArgumentError, match=said):
+        moe.moe(**given | {name: change(given[name])})

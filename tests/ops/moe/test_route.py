@@ -1,0 +1,55 @@
+"""Which experts a token gets, and how much each of them counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot_runtime import ArgumentError, Bundle
+from tests.ops.moe.checking import check_route
+from tests.support.dtypes import BF16, FP16, FP32
+
+pytestmark = pytest.mark.sampled(2)
+
+MIXTRAL: dict[str, Any] = {"topk": 2}
+QWEN_2: dict[str, Any] = {"topk": 4, "renormalise": False}
+DEEPSEEK_2: dict[str, Any] = {"topk": 6, "renormalise": False, "groups": 8, "topk_groups": 3, "scale": 16.0}
+DEEPSEEK_3: dict[str, Any] = {"topk": 8, "scoring": "sigmoid", "groups": 8, "topk_groups": 4, "scale": 2.5}
+
+
+@pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
+@pytest.mark.parametrize("experts, how, biased", ((8, MIXTRAL, False), (60, QWEN_2, False), (160, DEEPSEEK_2, False),
+    (256, DEEPSEEK_3, True), (1000, {"topk": 32}, True), (1, {"topk": 1}, False), (32, {"topk": 32}, False),
+    (24, {"topk": 5, "groups": 24, "topk_groups": 5, "scoring": "sigmoid"}, True)), ids=str)  # fmt: skip
+def test_models(moe: Bundle, experts: int, how: dict[str, Any], biased: bool, dtype: np.dtype):
+    rng = np.random.default_rng(experts)
+    logits = (rng.standard_normal((7, experts)) * 2).astype(dtype)
+    check_route(moe, logits, bias=rng.standard_normal(experts).astype(FP32) if biased else None, **how)
+
+
+def test_equal_logits_go_to_the_first_experts(moe: Bundle):
+    assert check_route(moe, np.zeros((3, 40), FP32), 4).tolist() == [[0, 1, 2, 3]] * 3
+
+
+def test_a_logit_that_is_no_number_leaves_the_indices_whole(moe: Bundle):
+    logits = np.zeros((2, 20), FP32)
+    logits[1, 5] = np.nan
+    weights, chosen = moe.moe_route(logits, topk=3)
+    assert chosen.tolist() == [[0, 1, 2], [5, 0, 1]]
+    assert np.isnan(weights[1]).all() and np.isfinite(weights[0]).all()
+
+
+def test_no_tokens(moe: Bundle):
+    weights, chosen = moe.moe_route(np.zeros((0, 20), FP32), topk=3)
+    assert weights.shape == chosen.shape == (0, 3)
+
+
+@pytest.mark.parametrize("how, said", (({"topk": 9}, "topk <= experts"), ({"topk": 33}, "topk"),
+    ({"topk": 2, "groups": 3}, "experts % groups == 0"),
+    ({"topk": 2, "groups": 4, "topk_groups": 5}, "topk_groups <= groups"),
+    ({"topk": 4, "groups": 4, "topk_groups": 1}, "topk <= experts // groups \\* topk_groups")), ids=str)  # fmt: skip
+def test_what_cannot_be_chosen_is_refused(moe: Bundle, how: dict[str, int], said: str):
+    with pytest.raises(ArgumentError, match=said):
+        moe.moe_route(np.zeros((2, 8), FP32), **how)
