@@ -72,6 +72,10 @@ class Workgroup:
     def __post_init__(self) -> None:
         self._code = _code(self.trace, self.machine)
 
+    @property
+    def number(self) -> int:
+        return self.trace.workgroups[self.place]
+
     def on(self, conditions: Conditions, resident: int) -> Replayed:
         """So many workgroups like this one, together on a compute unit. Long loops are extrapolated."""
         found = self._found.get((conditions, resident))

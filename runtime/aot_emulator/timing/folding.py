@@ -21,7 +21,7 @@ class Folded:
 
     def unfolded(self, most: int | None = None) -> Array:
         """The sequence, with at most so many repetitions of a part."""
-        counted = ((part, count if most is None else min(count, most)) for part, count in self.parts)
+        counted = ((part, count if most is None or count == 1 else min(count, most)) for part, count in self.parts)
         return np.concatenate([np.tile(part, count) for part, count in counted])
 
     def repetitions(self, most: int | None = None) -> int:

@@ -11,19 +11,29 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
 from aot_emulator.state.arrays import Array
 
-from .compute_unit import PIPES, REASONS, Conditions, Replayed, Workgroup
+from .compute_unit import PIPES, REASONS, Conditions, Replayed
 from .constants import Machine
 from .sharing import Sharing
 
 SIMDS = 4
 _ROUNDS = 3
 """Times that the clock is found from the use of the matrix pipes that it leads to."""
+
+
+class Sample(Protocol):
+    """A workgroup that stands for others. number: in the launch."""
+
+    @property
+    def number(self) -> int: ...
+
+    def on(self, conditions: Conditions, resident: int) -> Replayed:
+        """So many workgroups like this one, together on a compute unit."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +112,7 @@ def _rounded(value: float) -> float:
 def time_launch(
     machine: Machine,
     plan: Plan,
-    samples: Sequence[Workgroup],
+    samples: Sequence[Sample],
     sharing: Sharing,
     last_sharing: Callable[[int], Sharing] | None = None,
 ) -> LaunchTime:
@@ -113,7 +123,7 @@ def time_launch(
         sharing: of a full round.
         last_sharing: of a round of so many workgroups; None: as a part of a full one.
     """
-    numbers = np.array([sample.trace.workgroups[sample.place] for sample in samples])
+    numbers = np.array([sample.number for sample in samples])
     nearest = np.abs(np.arange(plan.workgroups)[:, None] - numbers).argmin(axis=1)
     rest = plan.workgroups - plan.full
     in_last = _scaled(sharing, min(rest, plan.num_cus)) if last_sharing is None else last_sharing(rest)
