@@ -39,8 +39,8 @@ class Steps:
     _found: dict[tuple[Conditions, int, float], Replayed] = field(default_factory=dict)
 
     def of(self, steps: int) -> _Sample:
-        trips = max(0.0, (steps - self.traced.peeled) / self.traced.unroll)
-        return _Sample(self, trips)
+        """Fewer steps than are outside the loop make the trips negative: a part of what was unrolled is left out."""
+        return _Sample(self, (steps - self.traced.peeled) / self.traced.unroll)
 
     def replayed(self, conditions: Conditions, resident: int, trips: float) -> Replayed:
         key = conditions, resident, trips
@@ -50,14 +50,17 @@ class Steps:
 
     def _of_trips(self, conditions: Conditions, resident: int, trips: float) -> Replayed:
         few, many = (2, 6) if self.traced.unroll == 1 else (1, 3)
+        if trips < 0:
+            last, first = self.replayed(conditions, resident, many), self.replayed(conditions, resident, few)
+            return self.replayed(conditions, resident, 0.0).extended(last, first, trips / (many - few))
         if trips <= many:
             low = math.floor(trips)
             whole = self._workgroup(low).replayed(conditions, resident, None)
             if trips == low:
                 return whole
-            return whole.extended(self.replayed(conditions, resident, low + 1.0), low - trips)
+            return whole.extended(self.replayed(conditions, resident, low + 1.0), whole, trips - low)
         last, first = self.replayed(conditions, resident, many), self.replayed(conditions, resident, few)
-        return last.extended(first, (trips - many) / (many - few))
+        return last.extended(last, first, (trips - many) / (many - few))
 
     def _workgroup(self, trips: int) -> Workgroup:
         if trips not in self._workgroups:

@@ -50,13 +50,14 @@ class Replayed:
     spent: Array
     waited: Array
 
-    def extended(self, fewer: Replayed, more: float) -> Replayed:
-        """By `more` times what this has beyond `fewer`."""
+    def extended(self, longer: Replayed, shorter: Replayed, times: float) -> Replayed:
+        """With so many times more, or less, of what `longer` has beyond `shorter`; never less than nothing."""
         return Replayed(
-            self.cycles + more * (self.cycles - fewer.cycles),
-            *(now + more * np.maximum(now - before, 0) for now, before in (
-                (self.busy, fewer.busy), (self.spent, fewer.spent), (self.waited, fewer.waited))),
-        )  # fmt: skip
+            max(0.0, self.cycles + times * (longer.cycles - shorter.cycles)),
+            np.maximum(0, self.busy + times * (longer.busy - shorter.busy)),
+            np.maximum(0, self.spent + times * (longer.spent - shorter.spent)),
+            np.maximum(0, self.waited + times * (longer.waited - shorter.waited)),
+        )
 
 
 @dataclass(eq=False)
@@ -90,7 +91,7 @@ class Workgroup:
         if counts[2] == counts[1]:
             return many
         few = self.replayed(conditions, resident, FEW)
-        return many.extended(few, (counts[2] - counts[1]) / (counts[1] - counts[0]))
+        return many.extended(many, few, (counts[2] - counts[1]) / (counts[1] - counts[0]))
 
     def replayed(
         self, conditions: Conditions, resident: int, most: int | None, events: Array | None = None

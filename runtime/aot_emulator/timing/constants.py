@@ -75,7 +75,7 @@ _SCHEDULE = "LLVM's SISchedule.td, class SIDPGFX940FullSpeedModel: quarter rate"
 _PAPER3 = "AMD CDNA 3 white paper"
 _GFX942: Table = {
     "clock_ghz": Figure(2.1, "data sheet of the MI300X"),
-    "throttle_ghz": Figure(1.0, "fitted"),
+    "throttle_ghz": Figure(1.2, "fitted"),
     "launch_us": Figure(1.0, "assumed"),
     "stagger": Figure(37, "assumed: workgroups do not start together"),
     "transcendental": Figure(16, _SCHEDULE),
@@ -84,7 +84,7 @@ _GFX942: Table = {
     "mfma_result": Figure(4, "CDNA 3 ISA, chapter on dependencies of matrix instructions: one pass at least"),
     "barrier": Figure(16, "assumed"),
     "lds_latency": Figure(100, "assumed: 64 to 128 cycles are usual of CDNA"),
-    "lds_passes": Figure(1.5, "fitted; 1 is the peak of 128 bytes a clock"),
+    "lds_passes": Figure(1.75, "fitted; 1 is the peak of 128 bytes a clock"),
     "cache_latency": Figure(300, "assumed"),
     "memory_latency_ns": Figure(
         220, "Chips and Cheese, 'Testing AMD's Giant MI300X': about that of the Infinity Cache"
