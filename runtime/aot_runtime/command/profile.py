@@ -45,7 +45,9 @@ class _Progress:
 @click.option("--by-instruction", is_flag=True, help="A line for each instruction as well.")
 @click.option("--time", "timed", is_flag=True, help="Model the time of the call instead: sampled workgroups, replayed.")
 @click.option(
-    "--timeline", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.json",
+    "--timeline",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.json",
     help="With --time, write what one compute unit does, for chrome://tracing or Perfetto.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
