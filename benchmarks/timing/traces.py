@@ -62,7 +62,9 @@ class Product:
                      "NUM_XCDS": NUM_XCDS, "B_ROWS": self.layout == "TT"}  # fmt: skip
         options = {"num_warps": self.warps, "num_stages": 2, "waves_per_eu": 0, "matrix_instr_nonkdim": self.nonkdim,
                    "kpack": self.kpack, "llvm_fn_attrs": attributes}  # fmt: skip
-        return _compiled(kernels.product, signature, constants, options)
+        with triton.knobs.amd.scope():
+            triton.knobs.amd.use_in_thread_transpose = False  # of 2025; the tables of products are older
+            return _compiled(kernels.product, signature, constants, options)
 
     def arguments(self, steps: int) -> tuple[list[int], bytes]:
         """(bytes of each tensor, scalars) of one tile with so many steps."""

@@ -72,10 +72,10 @@ _FREE = re.compile(
 )
 """Instructions of no class that take a turn of the wavefront, and at most wait."""
 _VECTOR = re.compile(
-    r"v_(pk_)?(add|addc|sub|subrev|subb|subbrev|mul|mad|mac|madak|madmk|fma|fmac|fmaak|fmamk|max|max3|min|min3|med3|sad"
+    r"v_(pk_)?(add|add3|addc|sub|subrev|subb|subbrev|mul|mad|mac|madak|madmk|fma|fmac|fmaak|fmamk|max|max3|min|min3|med3|sad"
     r"|and|or|or3|xor|xad|xnor|not|lshl|lshlrev|lshr|lshrrev|ashr|ashrrev|bfe|bfi|bfm|bfrev|bcnt|mbcnt|ffbh|ffbl|perm"
     r"|alignbit|alignbyte|cndmask|cmp|cmpx|mov|movreld|movrels|swap|readlane|readfirstlane|writelane|accvgpr|dot\w*|pack"
-    r"|frexp|ldexp|fract|floor|ceil|trunc|rndne|div|permlane\w*|prng|screen|bitop3|minimum3|maximum3|ashr)(_|$)"
+    r"|frexp|ldexp|fract|floor|ceil|trunc|rndne|div|permlane\w*|prng|bitop3|minimum3|maximum3|sat)(_|$)"
 )
 _TRANSCENDENTAL = re.compile(r"v_(exp|log|rcp|rsq|sqrt|sin|cos)(_|$)")
 _CONVERSION = re.compile(r"v_(cvt|scalef32)_")

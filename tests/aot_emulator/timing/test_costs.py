@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields, replace
+from enum import Enum
 
 import pytest
+import tinygrad.runtime.autogen.amd.cdna.enum as cdna
 from aot_emulator.isa.archs import ARCHS
 from aot_emulator.isa.matrix.matrix_op import matrix_ops
 from aot_emulator.profile.counters import matrix_flops
@@ -91,3 +93,23 @@ def test_each_figure_has_a_source():
     assert machine_of("gfx942").clock_ghz * 1e9 == ARCHS["gfx942"].peaks.clock
     assert machine_of("gfx950").hbm * 1e9 == ARCHS["gfx950"].peaks.bandwidth
     assert ARCHS["gfx942"].peaks.valu_cycles == ISSUE
+
+
+def test_every_vector_instruction_has_a_cost_but_for_those_that_kernels_do_not_use():
+    names = {
+        re.sub(r"_e(32|64)$", "", member.name.lower())
+        for table in vars(cdna).values()
+        if isinstance(table, type) and issubclass(table, Enum)
+        for member in table
+        if member.name.startswith("V_") and not re.match("V_S?MFMA", member.name)
+    }
+    template = decoded("v_add_f32 v0, v1, v2")
+    refused = set()
+    for name in names:
+        try:
+            assert cost_of(replace(template, mnemonic=name), machine_of("gfx942")).unit is Unit.VECTOR
+        except UnsupportedInstructionError:
+            refused.add(name)
+    assert len(names) > 500
+    assert {re.split("[_0-9]", name)[1] for name in refused} == {"clrexcp", "cubeid", "cubema", "cubesc", "cubetc", "lerp",
+                                                           "mqsad", "msad", "qsad", "screen", "trig"}  # fmt: skip
