@@ -11,12 +11,14 @@ import pickle
 import re
 import struct
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TRITON_HIP_USE_BLOCK_PINGPONG", "0")  # neither was the default when the tables were made
 os.environ.setdefault("AMDGCN_USE_BUFFER_OPS", "0")
 
+import numpy as np
 import triton
 from aot_emulator import ARCHS, EmulatorDriver, Options, Statistics
 from aot_emulator.machine.launch_records import Launch
@@ -132,18 +134,34 @@ class Traced:
 
     Attributes:
         trace: of one workgroup, without texts and statistics.
-        unroll: steps of the kernel's loop in one iteration of the code's loop.
-        peeled: steps outside that loop.
+        steps: of the kernel's loop that the workgroup made.
         resident: workgroups that a compute unit holds.
         spills: scratch instructions.
     """
 
     config: Config
     trace: Trace
-    unroll: int
-    peeled: int
+    steps: int
     resident: int
     spills: int
+
+    @property
+    def trips(self) -> int:
+        """Iterations of the code's loop."""
+        return max(count for _, count in self.trace.waves[0][0].parts)
+
+    @cached_property
+    def unroll(self) -> int:
+        """Steps of the kernel's loop in one iteration of the code's loop, by what it loads of memory."""
+        trace = self.trace
+        loads = trace.amounts[:, 1] * np.array([not cost.near for cost in trace.costs])
+        body = [part for wave in trace.waves[0] for part, count in wave.parts if count > 1]
+        return max(1, round(sum(float(loads[part].sum()) for part in body) / self.config.step_bytes))
+
+    @property
+    def peeled(self) -> int:
+        """Steps outside the code's loop."""
+        return max(0, self.steps - self.trips * self.unroll)
 
 
 def _compiled(kernel: Any, signature: dict[str, str], constants: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -210,16 +228,10 @@ def _run(config: Config, compiled: Any, steps: int) -> Traced | None:
 
 def _traced(config: Config, trace: Trace, launch: Launch, spills: int, steps: int) -> Traced | None:
     (waves,) = trace.waves
-    repeated = [[(part, count) for part, count in wave.parts if count > 1] for wave in waves]
-    if any(len(parts) != 1 for parts in repeated):
-        return None
-    loaded = sum(float(trace.amounts[part, 1].sum()) for ((part, _),) in repeated)
-    unroll = max(1, round(loaded / config.step_bytes))
-    trips = repeated[0][0][1]
-    if trips < 4:
+    if any(sum(count > 1 for _, count in wave.parts) != 1 for wave in waves) or waves[0].repetitions() < 4:
         return None
     metadata = launch.kernel.metadata
     fits = occupancy(ARCH, vgprs=metadata.allocated_vgprs, sgprs=metadata.sgprs, lds_bytes=launch.lds_bytes,
                      num_warps=config.warps)  # fmt: skip
     slim = replace(trace, lines=(), statistics=Statistics())
-    return Traced(config, slim, unroll, max(0, steps - trips * unroll), fits.workgroups, spills)
+    return Traced(config, slim, steps, fits.workgroups, spills)
