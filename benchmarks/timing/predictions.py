@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 
 import numpy as np
-from aot_emulator.timing.compute_unit import Conditions, Replayed, Workgroup
+from aot_emulator.timing.compute_unit import FEW, MANY, Conditions, Replayed, Workgroup
 from aot_emulator.timing.constants import Machine
 from aot_emulator.timing.costs import Unit
 from aot_emulator.timing.folding import Folded
@@ -49,7 +49,7 @@ class Steps:
         return self._found[key]
 
     def _of_trips(self, conditions: Conditions, resident: int, trips: float) -> Replayed:
-        few, many = (2, 6) if self.traced.unroll == 1 else (1, 3)
+        few, many = (max(1, count // self.traced.unroll) for count in (FEW, MANY))
         if trips < 0:
             last, first = self.replayed(conditions, resident, many), self.replayed(conditions, resident, few)
             return self.replayed(conditions, resident, 0.0).extended(last, first, trips / (many - few))

@@ -12,8 +12,9 @@ from . import replay as numbers
 from .constants import Machine
 from .trace import Trace
 
-FEW, MANY = 2, 6
-"""Iterations that are replayed of a longer loop: the time of the others follows from the difference."""
+FEW, MANY = 6, 18
+"""Iterations that are replayed of a longer loop: the time of the others follows from the difference. Workgroups that
+share a compute unit take some iterations to fall in step."""
 REASONS = ("scalar", "vector", "matrix", "lds", "memory", "latency", "barrier", "sleep")
 """What cycles of wavefronts go to, in the order of `replay`."""
 PIPES = ("vector", "matrix", "lds", "memory")

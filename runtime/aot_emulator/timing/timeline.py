@@ -10,11 +10,13 @@ import numpy as np
 from aot_emulator.state.arrays import Array
 
 from . import replay as numbers
-from .compute_unit import MANY, REASONS
+from .compute_unit import REASONS
 from .costs import Unit
 from .sampling import Sampled
 from .time_call import TimedCall
 
+ITERATIONS = 6
+"""That are shown of iterations that are alike."""
 LONGEST = 400_000
 """Instructions that a timeline has at most; it ends there."""
 
@@ -40,9 +42,9 @@ def _launch(process: int, sampled: Sampled) -> Iterator[dict[str, Any]]:
     for wave in range(waves * resident):
         name = f"SIMD {wave % 4}, workgroup {wave // waves}, wavefront {wave % waves}"
         yield _named("thread_name", process, wave, name)
-    total = sum(len(wave.unfolded(MANY)) for wave in sampled.trace.waves[0]) * resident
+    total = sum(len(wave.unfolded(ITERATIONS)) for wave in sampled.trace.waves[0]) * resident
     rows = np.zeros((min(total, LONGEST), numbers.EVENT_COLUMNS))
-    sample.replayed(sampled.time.conditions, resident, MANY, rows)
+    sample.replayed(sampled.time.conditions, resident, ITERATIONS, rows)
     for row in rows:
         yield from _shown(process, sampled, row)
 
