@@ -19,6 +19,7 @@ os.environ.setdefault("TRITON_HIP_USE_BLOCK_PINGPONG", "0")  # neither was the d
 os.environ.setdefault("AMDGCN_USE_BUFFER_OPS", "0")
 
 import numpy as np
+import structures
 import triton
 from aot_emulator import ARCHS, EmulatorDriver, Options, Statistics
 from aot_emulator.machine.launch_records import Launch
@@ -28,7 +29,6 @@ from aot_emulator.timing.trace import Trace, record
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-import kernels
 from aot_runtime.contract.occupancy import occupancy
 
 ARCH, NUM_CUS, NUM_XCDS = "gfx942", 304, 8
@@ -38,7 +38,7 @@ STEPS = (17, 65)
 
 @dataclass(frozen=True)
 class Product:
-    """A configuration of `kernels.product`. layout: TN or TT."""
+    """A configuration of `structures.product`. layout: TN or TT."""
 
     bm: int
     bn: int
@@ -66,7 +66,7 @@ class Product:
                    "kpack": self.kpack, "llvm_fn_attrs": attributes}  # fmt: skip
         with triton.knobs.amd.scope():
             triton.knobs.amd.use_in_thread_transpose = False  # of 2025; the tables of products are older
-            return _compiled(kernels.product, signature, constants, options)
+            return _compiled(structures.product, signature, constants, options)
 
     def arguments(self, steps: int) -> tuple[list[int], bytes]:
         """(bytes of each tensor, scalars) of one tile with so many steps."""
@@ -78,7 +78,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Attention:
-    """A configuration of `kernels.attention`."""
+    """A configuration of `structures.attention`."""
 
     d: int
     bm: int
@@ -113,7 +113,7 @@ class Attention:
             "waves_per_eu": self.waves_per_eu,
             "llvm_fn_attrs": attributes,
         }
-        return _compiled(kernels.attention, signature, constants, options)
+        return _compiled(structures.attention, signature, constants, options)
 
     def arguments(self, steps: int) -> tuple[list[int], bytes]:
         """Of the one block, or of causal attention the block that has so many unmasked steps."""

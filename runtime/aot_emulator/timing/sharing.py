@@ -71,29 +71,35 @@ class _Lines(Monitor):
     """Keeps what each workgroup loads, in sectors.
 
     Args:
-        instructions: of each wavefront, that are looked at on average.
+        instructions: of each wavefront, that are executed on average.
         pcs: of the loads that are looked at.
+        header: pc of the loop's first instruction, after whose second execution a wavefront is not looked at any more.
 
     Attributes:
         asked: sectors that the loads ask for, all together; those of several loads count for each.
         found: (workgroups, sectors), each pair at least once.
     """
 
-    def __init__(self, instructions: int, pcs: frozenset[int]):
-        self._most, self._pcs = instructions, pcs
+    def __init__(self, instructions: int, pcs: frozenset[int], header: int | None):
+        self._most, self._pcs, self._header = instructions, pcs, header
+        self._iterations = np.zeros(0, np.int64)
         self._left, self._looking = 0, False
         self._numbers = np.zeros(0, np.int64)
         self.asked = 0
         self.found: list[tuple[Array, Array]] = []
 
     def begin(self, batch: BatchView) -> None:
-        self._numbers, self._left = batch.numbers, self._most * batch.workgroups * batch.wavefronts
+        wavefronts = batch.workgroups * batch.wavefronts
+        self._numbers, self._left = batch.numbers, self._most * wavefronts
+        self._iterations = np.zeros(wavefronts, np.int64)
 
     def instruction(self, waves: Wavefronts, instruction: Instruction) -> None:
         self._left -= waves.count
         if self._left < 0:
             raise _SeenEnough("enough is seen")
         self._looking = instruction.pc in self._pcs
+        if instruction.pc == self._header:
+            self._iterations[waves.slot] += 1
 
     def access(self, waves: Wavefronts, touch: Touch) -> None:
         if not self._looking or touch.space != "global" or touch.action != "load":
@@ -101,10 +107,14 @@ class _Lines(Monitor):
         sectors = (touch.addresses // np.uint64(SECTOR)).astype(np.int64)
         owners = np.broadcast_to(self._numbers[waves.workgroup][:, None], sectors.shape)
         by_wave = np.arange(len(sectors))[:, None] + np.zeros_like(sectors)
+        lanes = np.broadcast_to((self._iterations[waves.slot] < 2)[:, None], sectors.shape)
         if touch.lanes is not None:
-            sectors, owners, by_wave = (part[touch.lanes] for part in (sectors, owners, by_wave))
+            lanes = lanes & touch.lanes
+        sectors, owners, by_wave = (part[lanes] for part in (sectors, owners, by_wave))
+        if not len(sectors):
+            return
         self.asked += min(sectors.size * touch.nbytes // SECTOR, _count_pairs(by_wave, sectors))
-        self.found.append((owners.ravel(), sectors.ravel()))
+        self.found.append((owners, sectors))
 
 
 class _WithoutMatrix(Program):
@@ -139,8 +149,8 @@ def shared_loads(launch: Launch, memory: Memory, options: Options, trace: Trace,
     return Sharing(units, -(-units // dies), max(by_die), sum(by_die), _count(sectors) / unit)
 
 
-def _start(trace: Trace) -> tuple[int, frozenset[int]]:
-    """(instructions of a wavefront until it has executed the loop once, pcs of the loads of the loop)."""
+def _start(trace: Trace) -> tuple[int, frozenset[int], int | None]:
+    """What `_Lines` is made with: until wavefronts have executed the loop twice, the loads of the loop, its header."""
     sequence = trace.waves[0][0].unfolded(2)
     heads = np.flatnonzero(sequence == trace.loop) if trace.loop is not None else np.zeros(0, np.int64)
     first, last = (int(heads[0]), int(heads[1])) if len(heads) > 1 else (0, len(sequence))
@@ -148,7 +158,8 @@ def _start(trace: Trace) -> tuple[int, frozenset[int]]:
         loads = {int(index) for index in sequence[start:last] if trace.costs[index].unit is Unit.LOAD}
         if loads:
             break
-    return last, frozenset(trace.lines[index].pc for index in loads)
+    header = None if trace.loop is None else trace.lines[trace.loop].pc
+    return 2 * last - first, frozenset(trace.lines[index].pc for index in loads), header
 
 
 def _count(values: Array) -> int:
