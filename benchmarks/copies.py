@@ -57,9 +57,7 @@ class Setting:
     @classmethod
     def of(cls, device: Device, nbytes: int) -> Setting:
         work = device.empty(min(1 << 30, device.properties.memory_bytes >> 6), np.uint8)
-        return cls(
-            device, work, np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8), device.empty(nbytes, np.uint8)
-        )
+        return cls(device, work, np.zeros(nbytes, np.uint8), np.zeros(nbytes, np.uint8), device.empty(nbytes, np.uint8))
 
 
 def main() -> None:

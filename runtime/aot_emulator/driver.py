@@ -30,6 +30,7 @@ from aot_runtime.contract.records import TensorMap
 from aot_runtime.device.drivers.base import DeviceProperties
 from aot_runtime.errors import BundleError, DeviceError, DeviceMemoryError, MemoryAccessError
 
+Runner = Callable[[Launch, Memory, Options], Statistics]
 _MEMORY_BYTES = 64 << 30
 _ADDRESSES = 1 << 40
 """Size of each device's part of the address space."""
@@ -78,6 +79,7 @@ class EmulatorDriver:
         options: how launches are run; may be replaced between launches.
         last: what the latest launch did: see `Statistics`. Memory traffic is in it if `options.profile` was set.
         record: where this is a list, what each launch did is appended to it.
+        runner: what runs a launch.
     """
 
     name = "emulator"
@@ -87,6 +89,7 @@ class EmulatorDriver:
         self.options = options or options_of_environment()
         self.last = Statistics()
         self.record: list[Statistics] | None = None
+        self.runner: Runner = run_launch
         self._devices = [
             _Device(arch, Memory((index + 1) * _ADDRESSES, _MEMORY_BYTES, self.options.strict))
             for index, arch in enumerate(ARCHS.values())
@@ -257,7 +260,7 @@ class EmulatorDriver:
             options = self.options
             if options.progress is None and sys.stderr.isatty():
                 options = replace(options, progress=TerminalProgress(launch.kernel.symbol))
-            self.last = run_launch(launch, self._device("ModuleLaunchKernel", device).memory, options)
+            self.last = self.runner(launch, self._device("ModuleLaunchKernel", device).memory, options)
             if self.record is not None:
                 self.record.append(self.last)
 
@@ -271,6 +274,15 @@ class EmulatorDriver:
             yield record
         finally:
             self.options, self.record = before
+
+    @contextmanager
+    def run_by(self, runner: Runner) -> Iterator[None]:
+        """Launches that are made meanwhile are run by `runner`."""
+        before, self.runner = self.runner, runner
+        try:
+            yield
+        finally:
+            self.runner = before
 
     # Streams
 

@@ -20,10 +20,20 @@ from .monitor import Monitor
 from .scheduler import Scheduler, coordinates
 
 
-def execute(launch: Launch, memory: Memory, options: Options, monitors: Sequence[Monitor] = ()) -> Execution:
-    """Run a launch to its end, watched by monitors. Raises `EmulationError`."""
-    workgroups = launch.workgroups
-    execution = Execution(launch.kernel.program, workgroups, workgroups * launch.wavefronts)
+def execute(
+    launch: Launch,
+    memory: Memory,
+    options: Options,
+    monitors: Sequence[Monitor] = (),
+    workgroups: Sequence[int] | None = None,
+) -> Execution:
+    """Run a launch to its end, watched by monitors. Raises `EmulationError`.
+
+    Args:
+        workgroups: numbers of those that are run; None: all of the launch.
+    """
+    numbers = np.arange(launch.workgroups) if workgroups is None else np.array(workgroups, np.int64)
+    execution = Execution(launch.kernel.program, len(numbers), len(numbers) * launch.wavefronts)
     segment = launch.kernel.kernarg_segment(launch.kernargs, launch.grid, launch.block, launch.lds_bytes)
     kernarg = memory.allocate(len(segment))
     memory.write(kernarg, len(segment), np.frombuffer(segment, np.uint8))
@@ -32,23 +42,24 @@ def execute(launch: Launch, memory: Memory, options: Options, monitors: Sequence
     try:
         step = max(1, options.batch_wavefronts // launch.wavefronts)
         with np.errstate(all="ignore"):
-            for first in range(0, workgroups, step):
-                batch = _make_batch(launch, range(first, min(first + step, workgroups)), options)
-                places = coordinates(launch.grid, first + batch.workgroup)
+            for first in range(0, len(numbers), step):
+                mine = numbers[first : first + step]
+                batch = _make_batch(launch, len(mine), options)
+                places = coordinates(launch.grid, mine[batch.workgroup])
                 launch.kernel.start(batch, places, launch.block, kernarg, segment, options.preload)
-                Scheduler(running, batch, first).run()
+                Scheduler(running, batch, mine).run()
                 if options.progress is not None:
-                    options.progress(min(first + step, workgroups), workgroups)
+                    options.progress(min(first + step, len(numbers)), len(numbers))
     finally:
         memory.free(kernarg)
     return execution
 
 
-def _make_batch(launch: Launch, workgroups: range, options: Options) -> Batch:
+def _make_batch(launch: Launch, workgroups: int, options: Options) -> Batch:
     """Registers of some workgroups' wavefronts, those that are run together next to each other."""
     program = launch.kernel.program
-    batch = Batch(program.layout.total, len(workgroups) * launch.wavefronts, program.arch.lanes, options.numerics)
+    batch = Batch(program.layout.total, workgroups * launch.wavefronts, program.arch.lanes, options.numerics)
     if options.order is Order.SERIAL:
-        batch.slot[:] = batch.slot.reshape(len(workgroups), launch.wavefronts).T.ravel()
+        batch.slot[:] = batch.slot.reshape(workgroups, launch.wavefronts).T.ravel()
     batch.workgroup[:] = batch.slot // launch.wavefronts
     return batch

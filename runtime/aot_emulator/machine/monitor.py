@@ -6,6 +6,7 @@ from typing import Protocol
 
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.state.access import Access, Touch
+from aot_emulator.state.arrays import Array
 from aot_emulator.state.wavefronts import Wavefronts
 from aot_runtime.errors import EmulationError, Thread
 
@@ -14,13 +15,13 @@ class BatchView(Protocol):
     """A batch of workgroups that are run together.
 
     Attributes:
-        first: number of the batch's first workgroup.
+        numbers: int64 [workgroups], of the batch's workgroups in the launch.
         workgroups, wavefronts: workgroups of the batch; wavefronts of each.
         access: what they reach.
         kernarg: address of the kernarg segment.
     """
 
-    first: int
+    numbers: Array
     workgroups: int
     wavefronts: int
     access: Access

@@ -31,20 +31,20 @@ class Scheduler:
     """The wavefronts of a batch as groups at one pc each.
 
     Attributes:
-        first: number of the batch's first workgroup.
+        numbers: of the batch's workgroups in the launch.
         workgroups, wavefronts: workgroups of the batch; wavefronts of each.
         access: what they reach.
         kernarg: address of the kernarg segment.
     """
 
-    def __init__(self, running: RunningLaunch, batch: Batch, first: int):
+    def __init__(self, running: RunningLaunch, batch: Batch, numbers: Array):
         launch, options = running.launch, running.options
         self.program: Program = launch.kernel.program
         self.batch, self.kernarg = batch, running.kernarg
         self._launch, self._execution, self._monitors = launch, running.execution, running.monitors
         count = len(batch.slot)
         workgroups = count // launch.wavefronts
-        self.first, self.workgroups, self.wavefronts = first, workgroups, launch.wavefronts
+        self.numbers, self.workgroups, self.wavefronts = numbers, workgroups, launch.wavefronts
         scratch, shape = launch.kernel.metadata.scratch_bytes, (count, batch.lanes)
         observer = self._report if running.monitors else None
         self.access = Access(running.memory, launch.lds_bytes, workgroups, scratch, shape, observer)
@@ -69,7 +69,7 @@ class Scheduler:
 
     def thread(self, waves: Wavefronts, wave: int, lane: int | None) -> Thread:
         """Where a lane of a group's wavefront is in the launch."""
-        workgroup = self.place(self.first + int(waves.workgroup[wave]))
+        workgroup = self.place(int(self.numbers[waves.workgroup[wave]]))
         return Thread(workgroup, int(waves.slot[wave]) % self.wavefronts, lane)
 
     def place(self, workgroup: int) -> tuple[int, int, int]:

@@ -36,6 +36,8 @@ from aot_runtime.trust.reader import index_reader, named_lock
 from .counters import Statistics
 from .peaks import Bounds, lower_bounds
 
+_DRAWN = 1 << 20
+"""Random numbers that a tensor has before they repeat."""
 Progress = Callable[[str, int, int], None]
 """Called with a launch's kernel, the workgroups that are done, and how many there are."""
 
@@ -109,12 +111,17 @@ def profile_call(
         DeviceError: the bundle's arch is not emulated.
         EmulationError: a kernel fails.
     """
+    return profile_on(driver, open_for(driver, folder, op_name), op_name, call, content, progress)
+
+
+def open_for(driver: Driver, folder: Path, op_name: str) -> Bundle:
+    """The bundle, open on the emulated device of its arch. Raises as `profile_call` does."""
     index = index_reader()(folder)
     if lock := named_lock():
         lock.hold(index, folder)
     device = Device(driver, device_for_arch(driver, index.target.arch))
     op_planner(index, op_name)  # says what is wrong with the name
-    return profile_on(driver, Bundle(folder, index, device), op_name, call, content, progress)
+    return Bundle(folder, index, device)
 
 
 def profile_on(
@@ -126,21 +133,46 @@ def profile_on(
     progress: Progress | None = None,
 ) -> Profile:
     """`profile_call` of a bundle that is open on that driver; its options stay what they were."""
+    made = make_call(bundle, op_name, call, content or {})
+    shown = None if progress is None else _Progress(progress, made.launched)
+    with driver.recording(Options(profile=True, progress=shown)) as record:
+        made.run()
+    index, arch = bundle.index, ARCHS[bundle.index.target.arch]
+    launches = (
+        _launch(made.planner, launch, found, arch, made.arrays)
+        for launch, found in zip(made.launched, record, strict=True)
+    )
+    return Profile(index.name, index.id, op_name, arch, made.decision, tuple(launches))
+
+
+@dataclass(frozen=True)
+class MadeCall:
+    """A call with its tensors in the device's memory. launched: its launches that have any workgroup."""
+
+    bundle: Bundle
+    planner: Planner
+    decision: Decision
+    arrays: Mapping[str, DeviceArray]
+    scalars: Mapping[str, Any]
+
+    @property
+    def launched(self) -> list[LaunchDecision]:
+        return [launch for launch in self.decision.launches if 0 not in launch.grid]
+
+    def run(self) -> None:
+        self.bundle[self.planner.op.name](**self.arrays, **self.scalars)
+
+
+def make_call(bundle: Bundle, op_name: str, call: CallSpec, content: Mapping[str, str]) -> MadeCall:
+    """Make the tensors of a call that is given in words. Raises `ArgumentError`."""
     index, device = bundle.index, bundle.device
     planner: Planner = bundle[op_name].planner  # type: ignore[attr-defined]
     decision = plan_call(index, planner, call, device.properties.num_cus, device.properties.num_xcds)
-    arrays = _arrays(device, planner.op, decision, content or {})
+    arrays = _arrays(device, planner.op, decision, content)
     scalars = {
         scalar.name: parse_scalar(planner.op, scalar, call.scalars.get(scalar.name)) for scalar in planner.op.scalars
     }
-    given = {name: value for name, value in scalars.items() if value is not None}
-    launched = [launch for launch in decision.launches if 0 not in launch.grid]
-    shown = None if progress is None else _Progress(progress, launched)
-    with driver.recording(Options(profile=True, progress=shown)) as record:
-        bundle[op_name](**arrays, **given)
-    arch = ARCHS[index.target.arch]
-    launches = (_launch(planner, launch, found, arch, arrays) for launch, found in zip(launched, record, strict=True))
-    return Profile(index.name, index.id, op_name, arch, decision, tuple(launches))
+    return MadeCall(bundle, planner, decision, arrays, {name: v for name, v in scalars.items() if v is not None})
 
 
 class _Progress:
@@ -207,7 +239,8 @@ def _values(op: Op, name: str, layout: Layout, given: str | None, rng: np.random
     if given is not None:
         return _given(op, name, layout, given).astype(dtype)
     if "float" in layout.dtype:
-        return rng.standard_normal(layout.shape, np.float32).astype(dtype)
+        drawn = rng.standard_normal(min(layout.size, _DRAWN), np.float32).astype(dtype)
+        return np.resize(drawn, layout.shape)
     return np.zeros(layout.shape, dtype)
 
 

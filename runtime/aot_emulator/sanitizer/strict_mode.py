@@ -72,7 +72,7 @@ class Sanitizer(Monitor):
     def _numbers(self, waves: Wavefronts) -> Array:
         """Of wavefronts in the launch: uint32 [wavefronts]."""
         ranks = waves.slot % self._batch.wavefronts
-        return np.asarray(self._order.number(self._batch.first + waves.workgroup, ranks), np.uint32)
+        return np.asarray(self._order.number(self._batch.numbers[waves.workgroup], ranks), np.uint32)
 
     # Registers that wait for memory
 

@@ -11,6 +11,7 @@ import click
 
 from .call_options import call_options
 from .failures import Unusable
+from .output import write_whole
 from .parameters import Pair
 
 if TYPE_CHECKING:
@@ -42,15 +43,27 @@ class _Progress:
     help="What a tensor holds. [default: N(0, 1) if it is of floats, else 0]",
 )
 @click.option("--by-instruction", is_flag=True, help="A line for each instruction as well.")
+@click.option("--time", "timed", is_flag=True, help="Model the time of the call instead: sampled workgroups, replayed.")
+@click.option(
+    "--timeline",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.json",
+    help="With --time, write what one compute unit does, for chrome://tracing or Perfetto.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
 def profile(
-    bundle: Path, op: str, call: CallSpec, content: tuple[tuple[str, str], ...], by_instruction: bool, as_json: bool
-) -> None:
+    bundle: Path, op: str, call: CallSpec, content: tuple[tuple[str, str], ...], by_instruction: bool, timed: bool,
+    timeline: Path | None, as_json: bool,
+) -> None:  # fmt: skip
     """Run a call of OP on the emulator and count what its kernels do; needs no GPU.
 
     Instructions by class and by loop, matrix flops, bytes and cache lines of loads and stores, LDS bank conflicts, and
     the lower bounds of time that follow from the arch's peak rates. Tensors are made up, unless --content says what
     they hold: counts of most kernels depend on shapes only.
+
+    With --time, a few workgroups are run and replayed through a model of the compute unit and of the memory behind it:
+    modelled microseconds and rates, what the time goes to, and the instructions that wait longest (gfx942, gfx950,
+    gfx90a; quicker with the extra `timing`).
 
     \b
     Examples:
@@ -60,15 +73,24 @@ def profile(
           --dtype T=float16 --set causal=true
       aotbundle profile dist/rows-gfx942 softmax --shape x=8,1000 --dtype T=float32 --by-instruction
       aotbundle profile dist/rows-gfx942 softmax --shape x=8,1000 --dtype T=float32 --content x=x.npy --json
+      aotbundle profile dist/rows-gfx942 softmax --shape x=4096,1024 --dtype T=float16 --time --timeline timeline.json
     """
     import json
 
     from aot_runtime.errors import DeviceError
 
+    if timed and by_instruction:
+        raise click.UsageError("--by-instruction counts, and --time does not: give one of them")
+    if timeline and not timed:
+        raise click.UsageError("--timeline needs --time")
+
     try:
         from aot_emulator import EmulatorDriver
     except DeviceError as error:  # which says what is not installed
         raise Unusable(str(error)) from None
+    if timed:
+        _time(bundle, op, call, dict(content), timeline, as_json)
+        return
     from aot_emulator.profile.profile_call import profile_call
     from aot_emulator.profile.profile_report import profile_data, profile_text
 
@@ -77,3 +99,19 @@ def profile(
         click.echo(json.dumps(profile_data(found, by_instruction), indent=1))
     else:
         click.echo(profile_text(found, by_instruction))
+
+
+def _time(
+    bundle: Path, op: str, call: CallSpec, content: dict[str, str], timeline_file: Path | None, as_json: bool
+) -> None:
+    import json
+
+    from aot_emulator import EmulatorDriver
+    from aot_emulator.timing.time_call import time_call
+    from aot_emulator.timing.time_report import time_data, time_text
+    from aot_emulator.timing.timeline import timeline
+
+    found = time_call(EmulatorDriver(), bundle, op, call, content)
+    if timeline_file:
+        write_whole(timeline_file, json.dumps(timeline(found)))
+    click.echo(json.dumps(time_data(found), indent=1) if as_json else time_text(found))

@@ -28,18 +28,22 @@ FILES = click.Path(path_type=Path, dir_okay=False)
     "--profile", "profile_files", multiple=True, type=FILES, metavar="FILE.json",
     help="What `aotbundle profile --json` printed of a call; may be repeated.",
 )  # fmt: skip
+@click.option(
+    "--time", "time_files", multiple=True, type=FILES, metavar="FILE.json",
+    help="What `aotbundle profile --time --json` printed of a call; may be repeated.",
+)  # fmt: skip
 @click.option("--against", type=BUNDLE, metavar="BUNDLE", help="An older bundle: what differs, as `diff` tells.")
 @trust_option
 def report(
     bundle: Path, output: Path, code: bool, selftest_file: Path | None, profile_files: tuple[Path, ...],
-    against: Path | None, trust: Path | None,
+    time_files: tuple[Path, ...], against: Path | None, trust: Path | None,
 ) -> None:  # fmt: skip
     """Write what is in a bundle as one HTML page, which opens with no network.
 
     It has the ops with their contracts, plots and tables of registers, spills, LDS, occupancy and code size, what the
     bundle was made of and whose signature it has, and every variant in a table that can be filtered and sorted; on
-    request the results of a selftest, the instruction mix and the roofline of profiled calls, and what differs from
-    another bundle. Needs the extra `report`, no device, and with --code the extra `emulator`.
+    request the results of a selftest, the instruction mix and the roofline of profiled calls, modelled times, and
+    what differs from another bundle. Needs the extra `report`, no device, and with --code the extra `emulator`.
 
     \b
     Examples:
@@ -52,7 +56,7 @@ def report(
     from aot_runtime.errors import ArgumentError, DeviceError
 
     try:
-        from .reporting.given import read_profiled, read_tested
+        from .reporting.given import read_modelled, read_profiled, read_tested
         from .reporting.page import Material, report_page
     except ImportError as error:
         raise Unusable(f"a report needs the extra `report`: {error}; pip install 'aotbuild[report]'") from None
@@ -65,13 +69,14 @@ def report(
     try:
         tested = read_tested(selftest_file, index) if selftest_file else None
         profiled = [read_profiled(path, index) for path in profile_files]
+        modelled = [read_modelled(path, index) for path in time_files]
         facts = [*map(bundle_code(bundle, index).facts, index.variants)] if code else None
     except (ArgumentError, DeviceError) as error:
         raise Unusable(str(error)) from None
     signature = signature_of(bundle, policy_of(trust))
     differences = _differences(against, bundle) if against else None
     listed, rows = list_index(bundle, index), variant_rows(index)
-    page = report_page(Material(index, listed, rows, signature, facts, tested, profiled, differences))
+    page = report_page(Material(index, listed, rows, signature, facts, tested, profiled, differences, modelled))
     write_whole(output, page)
 
 

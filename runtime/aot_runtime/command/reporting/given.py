@@ -1,4 +1,4 @@
-"""What other commands wrote about a bundle, `selftest --json` and `profile --json`, read back for its report."""
+"""What other commands wrote about a bundle, as `selftest --json` and `profile --json`, read back for its report."""
 
 from __future__ import annotations
 
@@ -115,7 +115,45 @@ class Profiled(msgspec.Struct, frozen=True):
     launches: tuple[ProfiledLaunch, ...]
 
 
-_Given = TypeVar("_Given", Tested, Profiled)
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class ModelledLaunch(msgspec.Struct, frozen=True):
+    """A launch whose time is modelled. sampled: numbers of the workgroups that were run."""
+
+    kernel: str
+    config: str
+    workgroups: Count
+    sampled: tuple[Count, ...]
+    seconds: Seconds
+    flops: Annotated[float, msgspec.Meta(ge=0)]
+    memory_bytes: Annotated[float, msgspec.Meta(ge=0)]
+    shares: dict[str, Share]
+
+    @property
+    def rate(self) -> str:
+        """Of its matrix instructions, or of device memory where it has none."""
+        seconds = max(self.seconds, SHORTEST)
+        if self.flops:
+            return f"{self.flops / seconds / 1e12:,.1f} TFLOP/s"
+        return f"{self.memory_bytes / seconds / 1e9:,.0f} GB/s"
+
+    @property
+    def largest_shares(self) -> list[tuple[str, float]]:
+        """What most of the time goes to."""
+        return sorted(self.shares.items(), key=lambda item: -item[1])[:4]
+
+
+class Modelled(msgspec.Struct, frozen=True):
+    """A call whose time is modelled."""
+
+    id: str
+    op: str
+    arch: str
+    launches: tuple[ModelledLaunch, ...]
+
+
+_Given = TypeVar("_Given", Tested, Profiled, Modelled)
 
 
 def read_tested(path: Path, index: Index) -> Tested:
@@ -126,6 +164,11 @@ def read_tested(path: Path, index: Index) -> Tested:
 def read_profiled(path: Path, index: Index) -> Profiled:
     """A report of `profile --json`. Raises `ArgumentError` where it is none, or is about another bundle."""
     return _about(index, path, _read(path, Profiled, "aotbundle profile --json"))
+
+
+def read_modelled(path: Path, index: Index) -> Modelled:
+    """A report of `profile --time --json`. Raises `ArgumentError` where it is none, or is about another bundle."""
+    return _about(index, path, _read(path, Modelled, "aotbundle profile --time --json"))
 
 
 def _read(path: Path, form: type[_Given], command: str) -> _Given:

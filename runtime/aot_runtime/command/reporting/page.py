@@ -39,7 +39,7 @@ from aot_runtime.texts import axis_values_text, size_text
 from aot_runtime.trust.checking import SignatureState
 
 from . import drawing
-from .given import Profiled, ProfiledLaunch, Tested
+from .given import Modelled, Profiled, ProfiledLaunch, Tested
 from .spreads import Measure, measures
 
 MOST_CHARTED = 12
@@ -60,6 +60,7 @@ class Material:
     tested: Tested | None = None
     profiled: Sequence[Profiled] = ()
     against: Differences | None = None
+    modelled: Sequence[Modelled] = ()
 
 
 def report_page(material: Material) -> str:
@@ -81,7 +82,8 @@ def report_page(material: Material) -> str:
         variants=variants_data(material.index, material.rows, material.code),
         spilling=sum(row.spills for row in material.rows),
         spills_recorded=any(row.vgpr_spills is not None for row in material.rows),
-        tested=material.tested, launches=launches, roofline=_roofline(material.index, launches),
+        tested=material.tested, modelled=material.modelled, launches=launches,
+        roofline=_roofline(material.index, launches),
         differences=_differences(material.against),
         mixes=[_mix(label, op, launch) for label, op, launch in launches[:MOST_CHARTED]], size_text=size_text,
     )  # fmt: skip

@@ -69,9 +69,11 @@ def forged_page(sample: records.Index, tmp_path_factory: pytest.TempPathFactory)
     tested, profiled = folder / "selftest.json", folder / "profile.json"
     tested.write_text(json.dumps(selftest_data(index["id"], FORGED)))
     profiled.write_text(json.dumps(profile_data(index["id"], FORGED)))
+    modelled = folder / "time.json"
+    modelled.write_text(json.dumps(time_data(index["id"], FORGED)))
     other = tmp_path_factory.mktemp("other")
     (other / records.INDEX).write_bytes(encode_index(sample))
-    options = ("--selftest", tested, "--profile", profiled, "--against", other)
+    options = ("--selftest", tested, "--profile", profiled, "--time", modelled, "--against", other)
     return write_page(folder, folder / "page.html", *options)
 
 
@@ -117,6 +119,15 @@ def profile_data(bundle_id: str, text: str = "text") -> dict[str, Any]:
         "kernel": text, "config": text, "grid": [2, 1, 1], "instructions": 100, "classes": {"valu": 75, text: 25},
         "matrix": {"f16": {"instructions": 5, "flops": 81920}}, "memory_bytes": 4096,
         "lower_bounds": {"matrix": 1e-6, "memory": 2e-6, "limit": text},
+    }  # fmt: skip
+    return {"id": bundle_id, "op": text, "arch": "gfx942", "launches": [launch]}
+
+
+def time_data(bundle_id: str, text: str = "text") -> dict[str, Any]:
+    """What `profile --time --json` writes, as far as a report reads it, of one launch."""
+    launch = {
+        "kernel": text, "config": text, "workgroups": 5000, "sampled": [0, 7], "seconds": 2e-6, "flops": 3e6,
+        "memory_bytes": 100.0, "shares": {"matrix": 0.75, text: 0.25},
     }  # fmt: skip
     return {"id": bundle_id, "op": text, "arch": "gfx942", "launches": [launch]}
 

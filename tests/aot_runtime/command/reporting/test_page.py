@@ -20,7 +20,7 @@ from aot_runtime.bundle.reading import read_index
 from aot_runtime.command.reporting.given import read_profiled
 from aot_runtime.contract import records
 from docs._site.loads import foreign_loads
-from tests.aot_runtime.command.reporting.conftest import FORGED, profile_data, selftest_data, write_page
+from tests.aot_runtime.command.reporting.conftest import FORGED, profile_data, selftest_data, time_data, write_page
 from tests.support.colours import contrast
 from tests.support.command import aotbundle
 
@@ -178,6 +178,14 @@ def test_a_roofline_point_is_where_the_lower_bound_puts_it(sample: records.Index
     assert launch.in_roofline and launch.limit == "text" and launch.main_kind == "f16"
 
 
+def test_modelled_times(sample_folder: Path, tmp_path: Path):
+    (tmp_path / "time.json").write_text(json.dumps(time_data(read_index(sample_folder).id)))
+    text = write_page(sample_folder, tmp_path / "page.html", "--time", tmp_path / "time.json").read_text("utf-8")
+    for cell in ("5,000", "2", "2.0 µs", "1.5 TFLOP/s"):
+        assert f'<td class="number">{cell}</td>' in text
+    assert '<td class="text">matrix 75%, text 25%</td>' in text and "None of these times was measured" in text
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
@@ -185,6 +193,8 @@ def test_a_roofline_point_is_where_the_lower_bound_puts_it(sample: records.Index
         ("profile", {"id": "1" * 64}, "is about the bundle with id 111111111111; this one has id "),
         ("selftest", {"results": 3}, "is not what `aotbundle selftest --json` writes: Expected `array`, got `int`"),
         ("profile", {"launches": [{}]}, "is not what `aotbundle profile --json` writes: "),
+        ("time", {"id": "1" * 64}, "is about the bundle with id 111111111111; this one has id "),
+        ("time", {"launches": [{}]}, "is not what `aotbundle profile --time --json` writes: "),
         ("profile", None, "is not what `aotbundle profile --json` writes: "),
         ("selftest", "absent", "cannot be read: No such file or directory"),
     ],
@@ -192,7 +202,7 @@ def test_a_roofline_point_is_where_the_lower_bound_puts_it(sample: records.Index
 def test_files_that_are_about_something_else(
     sample_folder: Path, tmp_path: Path, name: str, change: object, message: str
 ):
-    whole = {"selftest": selftest_data, "profile": profile_data}[name](read_index(sample_folder).id)
+    whole = {"selftest": selftest_data, "profile": profile_data, "time": time_data}[name](read_index(sample_folder).id)
     given = tmp_path / "given.json"
     if change != "absent":
         given.write_text(json.dumps({**whole, **change}) if isinstance(change, dict) else "{")

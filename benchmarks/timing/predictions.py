@@ -1,0 +1,175 @@
+"""Times of published problems by the model, from traces of one workgroup, and the baselines beside it.
+
+A trace has few steps of the loop; a problem's own number of them follows from the period, as in `aot_emulator.timing`.
+Which loads workgroups share is computed from their tiles here, where `aotbundle profile --time` runs them all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+
+import numpy as np
+from aot_emulator.timing.compute_unit import FEW, MANY, Conditions, Replayed, Workgroup
+from aot_emulator.timing.constants import Machine
+from aot_emulator.timing.costs import Unit
+from aot_emulator.timing.folding import Folded
+from aot_emulator.timing.launch_time import Plan, conditions_of, time_launch
+from aot_emulator.timing.sharing import Sharing
+from published import BATCH_HEADS, Key
+from traces import NUM_CUS, NUM_XCDS, Attention, Config, Product, Traced
+
+PER_XCD = NUM_CUS // NUM_XCDS
+FLOPS_A_CLOCK = 2048
+"""Of a compute unit, fp16."""
+GROUPS = (1, 4, 8, 16)
+"""Values of GROUP_M that a product is tried with."""
+
+
+@dataclass(eq=False)
+class Steps:
+    """A workgroup with another number of steps than its trace has."""
+
+    traced: Traced
+    machine: Machine
+    number: int = 0
+    _workgroups: dict[int, Workgroup] = field(default_factory=dict)
+    _found: dict[tuple[Conditions, int, float], Replayed] = field(default_factory=dict)
+
+    def of(self, steps: int) -> _Sample:
+        """Fewer steps than are outside the loop make the trips negative: a part of what was unrolled is left out."""
+        return _Sample(self, (steps - self.traced.peeled) / self.traced.unroll)
+
+    def replayed(self, conditions: Conditions, resident: int, trips: float) -> Replayed:
+        key = conditions, resident, trips
+        if key not in self._found:
+            self._found[key] = self._of_trips(conditions, resident, trips)
+        return self._found[key]
+
+    def _of_trips(self, conditions: Conditions, resident: int, trips: float) -> Replayed:
+        few, many = (max(1, count // self.traced.unroll) for count in (FEW, MANY))
+        if trips < 0:
+            last, first = self.replayed(conditions, resident, many), self.replayed(conditions, resident, few)
+            return self.replayed(conditions, resident, 0.0).extended(last, first, trips / (many - few))
+        if trips <= many:
+            low = math.floor(trips)
+            whole = self._workgroup(low).replayed(conditions, resident, None)
+            if trips == low:
+                return whole
+            return whole.extended(self.replayed(conditions, resident, low + 1.0), whole, trips - low)
+        last, first = self.replayed(conditions, resident, many), self.replayed(conditions, resident, few)
+        return last.extended(last, first, (trips - many) / (many - few))
+
+    def _workgroup(self, trips: int) -> Workgroup:
+        if trips not in self._workgroups:
+            trace = self.traced.trace
+            waves = tuple(
+                Folded(tuple((part, trips if count > 1 else 1) for part, count in wave.parts if count == 1 or trips))
+                for wave in trace.waves[0]
+            )
+            self._workgroups[trips] = Workgroup(replace(trace, waves=(waves,)), 0, self.machine)
+        return self._workgroups[trips]
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    steps: Steps
+    trips: float
+    number: int = 0
+
+    def on(self, conditions: Conditions, resident: int) -> Replayed:
+        return self.steps.replayed(conditions, resident, self.trips)
+
+
+@lru_cache(400_000)
+def tile_sharing(m: int, n: int, bm: int, bn: int, group: int, wave: int) -> Sharing:
+    """Of the tiles of a product that are worked on together: those of the wave of that number."""
+    rows, columns = -(-m // bm), -(-n // bn)
+    tiles = np.arange(wave * NUM_CUS, min((wave + 1) * NUM_CUS, rows * columns))
+    die = (tiles - wave * NUM_CUS) // PER_XCD  # programs are remapped, so that neighbours are of one die
+    width = group * columns
+    first = tiles // width * group
+    high = np.minimum(rows - first, group)
+    row, column = first + tiles % width % high, tiles % width // high
+
+    def loaded(mask: np.ndarray) -> float:
+        return (len(np.unique(row[mask])) * bm + len(np.unique(column[mask])) * bn) / (bm + bn)
+
+    by_die = [loaded(die == x) for x in range(NUM_XCDS)]
+    return Sharing(len(tiles), float(np.bincount(die).max()), max(by_die), sum(by_die), loaded(die >= 0))
+
+
+@cache
+def head_sharing(programs: int, blocks: int, resident: int) -> Sharing:
+    """Of blocks of queries that read the keys of their heads: programs are dealt to the dies in turn."""
+    count = min(programs, NUM_CUS * resident)
+    head, die = np.arange(count) // blocks, np.arange(count) % NUM_XCDS
+    units = min(count, NUM_CUS)
+    each = count / units
+    by_die = [len(np.unique(head[die == x])) / each for x in range(NUM_XCDS)]
+    return Sharing(units, -(-units // NUM_XCDS), max(by_die), sum(by_die), len(np.unique(head)) / each)
+
+
+class Model:
+    """Predicts microseconds. traced: gives a configuration's trace."""
+
+    def __init__(self, machine: Machine, traced: Callable[[Config], Traced]):
+        self.machine = machine
+        self._steps = cache(lambda config: Steps(traced(config), machine))
+
+    def predict(self, key: Key, config: Config, group: int | None = None) -> float:
+        """group: GROUP_M of a product; None: the best of `GROUPS`."""
+        if isinstance(config, Attention):
+            return self._attention(key, config)
+        return min(self._product(key, config, g) for g in (GROUPS if group is None else (group,)))
+
+    def _product(self, key: Key, config: Product, group: int) -> float:
+        m, n, k = key.shape
+        plan = Plan(-(-m // config.bm) * -(-n // config.bn), 1, NUM_CUS, NUM_XCDS)
+        full = plan.workgroups // NUM_CUS
+        first, last = (tile_sharing(m, n, config.bm, config.bn, group, wave) for wave in (0, full if plan.last else 0))
+        sample = self._steps(config).of(-(-k // config.bk))
+        return time_launch(self.machine, plan, [sample], first, lambda _: last).seconds * 1e6
+
+    def _attention(self, key: Key, config: Attention) -> float:
+        sq, sk = key.shape
+        steps = self._steps(config)
+        blocks = -(-sq // config.bm)
+        plan = Plan(blocks * BATCH_HEADS, steps.traced.resident, NUM_CUS, NUM_XCDS)
+        sharing = head_sharing(plan.workgroups, blocks, plan.resident)
+        return time_launch(self.machine, plan, [steps.of(-(-sk // config.bn))], sharing).seconds * 1e6
+
+
+def matrix_waves(key: Key, config: Config, ghz: float, launch_us: float) -> float:
+    """A baseline: matrix pipes at a fixed clock, whole waves of tiles."""
+    if isinstance(config, Attention):
+        sq, sk = key.shape
+        work, tiles = config.bm * config.d * sk * 4, -(-sq // config.bm) * BATCH_HEADS
+    else:
+        m, n, k = key.shape
+        work = config.bm * config.bn * (-(-k // config.bk) * config.bk) * 2
+        tiles = -(-m // config.bm) * -(-n // config.bn)
+    return launch_us + -(-tiles // NUM_CUS) * work / FLOPS_A_CLOCK / ghz / 1e3
+
+
+def resources(key: Key, traced: Traced, machine: Machine, group: int) -> float:
+    """A baseline for products: the same counts and shares, each resource by itself and the longest taken."""
+    config = traced.config
+    assert isinstance(config, Product)
+    m, n, k = key.shape
+    total = -(-m // config.bm) * -(-n // config.bn)
+    trips = -(-k // config.bk) / traced.unroll
+    trace, clock, found = traced.trace, machine.clock_ghz - machine.throttle_ghz / 2, 0.0
+    cycles = np.array([cost.cycles * (cost.unit is Unit.MATRIX) for cost in trace.costs])
+    body = [part for wave in trace.waves[0] for part, count in wave.parts if count > 1]
+    matrix = sum(float(cycles[part].sum()) for part in body) / 4
+    lds, loaded = (sum(float(trace.amounts[part, column].sum()) for part in body) for column in (0, 1))
+    for wave, count in ((0, total // NUM_CUS), (total // NUM_CUS, int(total % NUM_CUS > 0))):
+        if count:
+            shared = conditions_of(machine, tile_sharing(m, n, config.bm, config.bn, group, wave), clock)
+            longest = max(matrix, lds * machine.lds_passes, loaded * shared.per_loaded)
+            one = trips * longest + shared.memory_latency + config.bm * config.bn * 2 * shared.per_stored
+            found += count * one / clock / 1e3
+    return machine.launch_us + found

@@ -1,0 +1,124 @@
+"""The published winners and times of an MI300X: rows of `mi300x_timings.csv` and `mi300x_winners.csv`."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from traces import Attention, Config, Product
+
+BATCH_HEADS = 15
+"""Of AOTriton's tuner: 3 batches of 5 heads."""
+LEAST_LENGTH = 256
+"""Of queries and keys, from which on attention is looked at."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """A problem with its published winner.
+
+    Attributes:
+        shape: m, n, k of a product; queries and keys of attention.
+        us: published; None: only the winner was.
+        group: GROUP_M of a product's winner.
+    """
+
+    shape: tuple[int, ...]
+    winner: Config
+    us: float | None
+    group: int
+    source: str
+
+    @property
+    def name(self) -> str:
+        if isinstance(self.winner, Product):
+            return f"product {self.winner.layout} {'x'.join(map(str, self.shape))} {self.source}"
+        form = f"{self.winner.dtype} d{self.winner.d}{' causal' if self.winner.causal else ''}"
+        return f"attention {form} {'x'.join(map(str, self.shape))} {self.source}"
+
+
+def products(folder: Path, layout: str, least_us: float = 0.0) -> list[Key]:
+    """Of the persistent kernel, without rows that are flagged."""
+    found = []
+    with (folder / "mi300x_timings.csv").open() as file:
+        for row in csv.DictReader(file):
+            what = (row["kind"], row["kernel"], row["note"], row["flag"])
+            if what != ("triton_gemm", "gemm_streamk_persistent", layout, "") or float(row["us"]) < least_us:
+                continue
+            c = json.loads(row["config"])
+            if not c.get("NUM_SMS") or int(row["M"]) < 16:
+                continue
+            sizes = (c["BLOCK_M"], c["BLOCK_N"], c["BLOCK_K"], c["num_warps"], c["nonkdim"], c["kpack"])
+            shape = (int(row["M"]), int(row["N"]), int(row["K"]))
+            found.append(Key(shape, Product(*sizes, layout), float(row["us"]), c["GROUP_M"], row["src"]))
+    return [key for key in found if fits(key.winner)]
+
+
+def attentions(folder: Path, d: int, causal: bool = False, dtype: str = "fp16") -> list[Key]:
+    """AOTriton's newest winners."""
+    found = []
+    with (folder / "mi300x_winners.csv").open() as file:
+        for row in csv.DictReader(file):
+            what = (row["family"], row["tier"], row["rev"], row["dtype"], row["causal"], row["D"])
+            if what != ("attn_fwd_aotriton", "A", "0", dtype, str(int(causal)), str(d)):
+                continue
+            shape = int(row["sq"]), int(row["sk"])
+            sizes = tuple(int(row[name]) for name in ("BLOCK_M", "BLOCK_N", "num_warps", "waves_per_eu"))
+            winner = Attention(d, *sizes, json.loads(row["other"])["PRELOAD_V"], causal, dtype)
+            if min(shape) >= LEAST_LENGTH and (not causal or shape[0] == shape[1]):
+                found.append(Key(shape, winner, None, 1, row["src"]))
+    return found
+
+
+def fits(config: Config) -> bool:
+    """Whether a product's tile fits LDS and the registers."""
+    assert isinstance(config, Product)
+    accumulators = config.bm * config.bn / (64 * config.warps)
+    return (config.bm + config.bn) * config.bk * 2 <= 65536 and accumulators <= 256
+
+
+def product_space(keys: list[Key]) -> list[Product]:
+    """Configurations in the order in which they are worth a trace: those that won, their neighbours, the rest."""
+    layout = keys[0].winner.layout if isinstance(keys[0].winner, Product) else "TN"
+    won = [config for config, _ in Counter(key.winner for key in keys).most_common() if isinstance(config, Product)]
+    tiles = tuple(dict.fromkeys((c.bm, c.bn, c.bk) for c in won))
+    sizes = (16, 32, 64, 128, 256)
+
+    def made() -> Iterator[Product]:
+        yield from won
+        for tile in tiles:
+            yield from (Product(*tile, warps, 16, 2, layout) for warps in (8, 4, 2))
+        for tile in tiles:
+            yield from (Product(*tile, warps, 16, 1, layout) for warps in (8, 4))
+        for warps, bk, bm, bn in itertools.product((4, 8), (64, 128, 256, 32), sizes, sizes):
+            yield Product(bm, bn, bk, warps, 16, 2, layout)
+        for tile, kpack in itertools.product(tiles, (2, 1)):
+            if min(tile[:2]) >= 32:
+                yield Product(*tile, 8, 32, kpack, layout)
+
+    return [config for config in dict.fromkeys(made()) if fits(config)]
+
+
+def attention_space(d: int, causal: bool = False, dtype: str = "fp16") -> list[Attention]:
+    """The 80 configurations of AOTriton's tuner."""
+    tiles = ((32, 16), (64, 32), (64, 64), (128, 64), (128, 128))
+    return [
+        Attention(d, *tile, warps, waves, preload, causal, dtype)
+        for waves, tile, warps, preload in itertools.product((1, 2, 3, 4), tiles, (2, 4), (0, 1))
+    ]
+
+
+def pruned(key: Key, configs: list[Product]) -> list[Product]:
+    """Those that the published tuner tries for a shape."""
+    m, n, _ = key.shape
+    large = m >= 2048 and n >= 2048
+    return [
+        c for c in configs
+        if (c.bm < 2 * m or c.bm == 16) and (c.bn < 2 * n or c.bn == 16)
+        and not (large and (min(c.bm, c.bn) < 64 or c.warps < 4))
+    ]  # fmt: skip

@@ -1,0 +1,63 @@
+"""How well predictions meet what was published: errors of times, and where winners stand among configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+def log_error(predicted: Sequence[float], published: Sequence[float]) -> float:
+    """Mean of |log(predicted / published)|."""
+    return float(np.abs(np.log(np.array(predicted) / np.array(published))).mean())
+
+
+def spearman(x: Sequence[float], y: Sequence[float]) -> float:
+    ranks = [np.argsort(np.argsort(np.array(values))).astype(float) for values in (x, y)]
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def spearman_within(
+    groups: Sequence[Hashable], predicted: Sequence[float], published: Sequence[float], least: int = 4
+) -> tuple[float, int]:
+    """(mean of the coefficients of the groups that have at least so many members, how many members these have)."""
+    found: list[tuple[float, int]] = []
+    for group in set(groups):
+        mine = [place for place, other in enumerate(groups) if other == group]
+        if len(mine) >= least:
+            found.append((spearman([predicted[at] for at in mine], [published[at] for at in mine]), len(mine)))
+    if not found:
+        return float("nan"), 0
+    return float(np.average([value for value, _ in found], weights=[count for _, count in found])), sum(
+        n for _, n in found
+    )
+
+
+def percentile(costs: Mapping[Hashable, float], winner: Hashable) -> float:
+    """Part of the other candidates that are better than the winner; those that are equal count half."""
+    mine, others = costs[winner], [cost for config, cost in costs.items() if config != winner]
+    better = sum(cost < mine for cost in others) + 0.5 * sum(cost == mine for cost in others)
+    return better / max(1, len(others))
+
+
+def rank(costs: Mapping[Hashable, float], winner: Hashable) -> float:
+    """How many other candidates are better; those that are equal count half."""
+    return percentile(costs, winner) * (len(costs) - 1)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Of one way of ordering configurations, over keys: percentiles and ranks of the winners."""
+
+    percentiles: tuple[float, ...]
+    ranks: tuple[float, ...]
+
+    def row(self) -> tuple[str, ...]:
+        """Keys; median; mean; in the first 10 %; in the first 20 %; exact winner in the first ten."""
+        p, r = np.array(self.percentiles), np.array(self.ranks)
+        return (f"{len(p)}", f"{np.median(p):.2f}", f"{p.mean():.2f}", f"{(p <= 0.1).mean():.2f}",
+                f"{(p <= 0.2).mean():.2f}", f"{(r < 10).mean():.2f}")  # fmt: skip
+
+
+HEADINGS = ("ORDERED BY", "KEYS", "MEDIAN", "MEAN", "FIRST 10 %", "FIRST 20 %", "WINNER IN TEN")

@@ -1,0 +1,237 @@
+"""Compiles a configuration of a kernel for gfx942, runs one workgroup on the emulator, and keeps what it executed.
+
+Traces are kept as pickles in a folder: compiling and running one takes a second or two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import re
+import struct
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TRITON_HIP_USE_BLOCK_PINGPONG", "0")  # neither was the default when the tables were made
+os.environ.setdefault("AMDGCN_USE_BUFFER_OPS", "0")
+
+import numpy as np
+import structures
+import triton
+from aot_emulator import ARCHS, EmulatorDriver, Options, Statistics
+from aot_emulator.machine.launch_records import Launch
+from aot_emulator.state.device_memory import Memory
+from aot_emulator.timing.constants import machine_of
+from aot_emulator.timing.trace import Trace, record
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from aot_runtime.contract.occupancy import occupancy
+
+ARCH, NUM_CUS, NUM_XCDS = "gfx942", 304, 8
+STEPS = (17, 65)
+"""Steps of the loop that are run: more where LLVM unrolls it."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A configuration of `structures.product`. layout: TN or TT."""
+
+    bm: int
+    bn: int
+    bk: int
+    warps: int
+    nonkdim: int = 16
+    kpack: int = 2
+    layout: str = "TN"
+
+    @property
+    def name(self) -> str:
+        return f"{self.bm}x{self.bn}x{self.bk}_w{self.warps}_n{self.nonkdim}_k{self.kpack}_{self.layout}"
+
+    @property
+    def step_bytes(self) -> int:
+        """That a step of the loop loads."""
+        return (self.bm + self.bn) * self.bk * 2
+
+    def compiled(self, attributes: str) -> Any:
+        names = ("a", "b", "c", "m", "n", "k", "stride_am", "stride_bn", "stride_cm")
+        signature = {name: "*fp16" if name in "abc" else "i32" for name in names}
+        constants = {"BM": self.bm, "BN": self.bn, "BK": self.bk, "GROUP_M": 4, "NUM_SMS": NUM_CUS,
+                     "NUM_XCDS": NUM_XCDS, "B_ROWS": self.layout == "TT"}  # fmt: skip
+        options = {"num_warps": self.warps, "num_stages": 2, "waves_per_eu": 0, "matrix_instr_nonkdim": self.nonkdim,
+                   "kpack": self.kpack, "llvm_fn_attrs": attributes}  # fmt: skip
+        with triton.knobs.amd.scope():
+            triton.knobs.amd.use_in_thread_transpose = False  # of 2025; the tables of products are older
+            return _compiled(structures.product, signature, constants, options)
+
+    def arguments(self, steps: int) -> tuple[list[int], bytes]:
+        """(bytes of each tensor, scalars) of one tile with so many steps."""
+        k = self.bk * steps
+        sizes = [self.bm * k * 2, self.bn * k * 2, self.bm * self.bn * 2]
+        across = self.bn if self.layout == "TT" else k
+        return sizes, struct.pack("<6i", self.bm, self.bn, k, k, across, self.bn)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """A configuration of `structures.attention`."""
+
+    d: int
+    bm: int
+    bn: int
+    warps: int
+    waves_per_eu: int
+    preload: int
+    causal: bool = False
+    dtype: str = "fp16"
+
+    @property
+    def name(self) -> str:
+        form = f"{'c' if self.causal else ''}{self.dtype}"
+        return f"attention_{form}_d{self.d}_{self.bm}x{self.bn}_w{self.warps}_e{self.waves_per_eu}_p{self.preload}"
+
+    @property
+    def step_bytes(self) -> int:
+        return 4 * self.bn * self.d
+
+    def compiled(self, attributes: str) -> Any:
+        names = ("q", "k", "v", "out", "lse", "sq", "sk", "scale")
+        signature = dict.fromkeys(names[:4], f"*{self.dtype}") | {
+            "lse": "*fp32",
+            "sq": "i32",
+            "sk": "i32",
+            "scale": "fp32",
+        }
+        constants = {"D": self.d, "BM": self.bm, "BN": self.bn, "PRELOAD_V": bool(self.preload), "CAUSAL": self.causal}
+        options = {
+            "num_warps": self.warps,
+            "num_stages": 1,
+            "waves_per_eu": self.waves_per_eu,
+            "llvm_fn_attrs": attributes,
+        }
+        return _compiled(structures.attention, signature, constants, options)
+
+    def arguments(self, steps: int) -> tuple[list[int], bytes]:
+        """Of the one block, or of causal attention the block that has so many unmasked steps."""
+        sk = steps * self.bn
+        sq = self.bm
+        if self.causal:
+            sq = sk = -(-steps * self.bn // self.bm) * self.bm + self.bm
+        sizes = [sq * self.d * 2, sk * self.d * 2, sk * self.d * 2, sq * self.d * 2, sq * 4]
+        return sizes, struct.pack("<iif", sq, sk, 0.1)
+
+
+Config = Product | Attention
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """A configuration's trace.
+
+    Attributes:
+        trace: of one workgroup, without texts and statistics.
+        steps: of the kernel's loop that the workgroup made.
+        resident: workgroups that a compute unit holds.
+        spills: scratch instructions.
+    """
+
+    config: Config
+    trace: Trace
+    steps: int
+    resident: int
+    spills: int
+
+    @property
+    def trips(self) -> int:
+        """Iterations of the code's loop."""
+        return max(count for _, count in self.trace.waves[0][0].parts)
+
+    @cached_property
+    def unroll(self) -> int:
+        """Steps of the kernel's loop in one iteration of the code's loop, by what it loads of memory."""
+        trace = self.trace
+        loads = trace.amounts[:, 1] * np.array([not cost.near for cost in trace.costs])
+        body = [part for wave in trace.waves[0] for part, count in wave.parts if count > 1]
+        return max(1, round(sum(float(loads[part].sum()) for part in body) / self.config.step_bytes))
+
+    @property
+    def peeled(self) -> int:
+        """Steps outside the code's loop."""
+        return max(0, self.steps - self.trips * self.unroll)
+
+
+def _compiled(kernel: Any, signature: dict[str, str], constants: dict[str, Any], options: dict[str, Any]) -> Any:
+    divisible = {(at,): [["tt.divisibility", 16]] for at, kind in enumerate(signature.values()) if kind != "fp32"}
+    source = ASTSource(kernel, signature | dict.fromkeys(constants, "constexpr"), constants, divisible)
+    return triton.compile(source, target=GPUTarget("hip", ARCH, 64), options=options)
+
+
+def _spilled(compiled: Any) -> int:
+    return len(re.findall(r"^\s+scratch_", compiled.asm["amdgcn"], re.M))
+
+
+def traced(config: Config, folder: Path) -> Traced:
+    """The trace of a configuration, made if it is not in the folder. Raises `ValueError` of a kernel without a loop.
+
+    Where the compiler spills, LLVM's other strategy of scheduling is tried: Triton's of 2024 can hardly have spilled
+    the configurations that won.
+    """
+    path = folder / f"{config.name}.pickle"
+    if path.exists():
+        return pickle.loads(path.read_bytes())  # type: ignore[no-any-return]
+    folder.mkdir(parents=True, exist_ok=True)
+    compiled = config.compiled("")
+    if _spilled(compiled):
+        other = config.compiled("amdgpu-sched-strategy=max-ilp")
+        compiled = other if _spilled(other) < _spilled(compiled) else compiled
+    # Options that change nothing give the same code, which has to be run once.
+    same = folder / f"code_{hashlib.sha256(compiled.asm['hsaco']).hexdigest()[:20]}"
+    if same.exists():
+        found = replace(pickle.loads((folder / same.read_text()).read_bytes()), config=config)
+    else:
+        runs = (_run(config, compiled, steps) for steps in STEPS)
+        found = next((run for run in runs if run is not None), None)
+        if found is None:
+            raise ValueError("no loop was executed often enough")
+        same.write_text(path.name)
+    path.write_bytes(pickle.dumps(found))
+    return found
+
+
+def _run(config: Config, compiled: Any, steps: int) -> Traced | None:
+    found: list[tuple[Trace, Launch]] = []
+    machine = machine_of(ARCH)
+    sizes, scalars = config.arguments(steps)
+    block = sizes[0] // (config.bm * config.d * 2) - 1 if isinstance(config, Attention) else 0
+
+    def run(launch: Launch, memory: Memory, options: Options) -> Statistics:
+        found.append((record(launch, memory, options, (block,), machine), launch))
+        return found[-1][0].statistics
+
+    driver, device = EmulatorDriver(Options()), list(ARCHS).index(ARCH)
+    metadata = compiled.metadata
+    function = driver.get_function(
+        device, driver.load_module(device, compiled.asm["hsaco"]), metadata.name, metadata.shared
+    )
+    pointers = struct.pack(f"<{len(sizes)}Q", *(driver.allocate_now(device, size) for size in sizes))
+    given = pointers + scalars
+    kernargs = given.ljust(-(-len(given) // 8) * 8 + 16, b"\0")
+    with driver.run_by(run):
+        driver.prepare(device, function, (block + 1, 1, 1), config.warps * 64, metadata.shared, kernargs).run(0)
+    trace, launch = found[0]
+    return _traced(config, trace, launch, _spilled(compiled), steps)
+
+
+def _traced(config: Config, trace: Trace, launch: Launch, spills: int, steps: int) -> Traced | None:
+    (waves,) = trace.waves
+    if any(sum(count > 1 for _, count in wave.parts) != 1 for wave in waves) or waves[0].repetitions() < 4:
+        return None
+    metadata = launch.kernel.metadata
+    fits = occupancy(ARCH, vgprs=metadata.allocated_vgprs, sgprs=metadata.sgprs, lds_bytes=launch.lds_bytes,
+                     num_warps=config.warps)  # fmt: skip
+    slim = replace(trace, lines=(), statistics=Statistics())
+    return Traced(config, slim, steps, fits.workgroups, spills)

@@ -1,0 +1,148 @@
+"""The time of a workgroup on a compute unit, beside others like it: what `replay` has to be given, and what it says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from aot_emulator.state.arrays import Array
+
+from . import replay as numbers
+from .constants import Machine
+from .trace import Trace
+
+FEW, MANY = 6, 18
+"""Iterations that are replayed of a longer loop: the time of the others follows from the difference. Workgroups that
+share a compute unit take some iterations to fall in step."""
+REASONS = ("scalar", "vector", "matrix", "lds", "memory", "latency", "barrier", "sleep")
+"""What cycles of wavefronts go to, in the order of `replay`."""
+PIPES = ("vector", "matrix", "lds", "memory")
+"""What is busy, in the order of `replay`."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under which a compute unit works: what depends on the rest of the device.
+
+    Attributes:
+        memory_latency: cycles.
+        per_loaded, per_stored: cycles a byte, this compute unit's share of the way to memory.
+    """
+
+    memory_latency: float
+    per_loaded: float
+    per_stored: float
+
+
+@dataclass(frozen=True, eq=False)
+class Replayed:
+    """What a compute unit did.
+
+    Attributes:
+        cycles: until the last workgroup's end.
+        busy: float64 by `PIPES`: cycles, of the four SIMDs together for the pipes.
+        spent: float64 by `REASONS`: cycles of wavefronts.
+        waited: float64 [instructions, `REASONS`]: cycles that wavefronts waited before an instruction.
+    """
+
+    cycles: float
+    busy: Array
+    spent: Array
+    waited: Array
+
+    def extended(self, longer: Replayed, shorter: Replayed, times: float) -> Replayed:
+        """With so many times more, or less, of what `longer` has beyond `shorter`; never less than nothing."""
+        return Replayed(
+            max(0.0, self.cycles + times * (longer.cycles - shorter.cycles)),
+            np.maximum(0, self.busy + times * (longer.busy - shorter.busy)),
+            np.maximum(0, self.spent + times * (longer.spent - shorter.spent)),
+            np.maximum(0, self.waited + times * (longer.waited - shorter.waited)),
+        )
+
+
+@dataclass(eq=False)
+class Workgroup:
+    """A workgroup of a trace, made ready for the replay. place: in `Trace.workgroups`."""
+
+    trace: Trace
+    place: int
+    machine: Machine
+    _code: tuple[Array, Array, Array] = field(init=False)
+    _found: dict[tuple[Conditions, int], Replayed] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._code = _code(self.trace, self.machine)
+
+    @property
+    def number(self) -> int:
+        return self.trace.workgroups[self.place]
+
+    def on(self, conditions: Conditions, resident: int) -> Replayed:
+        """So many workgroups like this one, together on a compute unit. Long loops are extrapolated."""
+        found = self._found.get((conditions, resident))
+        if found is None:
+            found = self._found[conditions, resident] = self._extrapolated(conditions, resident)
+        return found
+
+    def _extrapolated(self, conditions: Conditions, resident: int) -> Replayed:
+        waves = self.trace.waves[self.place]
+        counts = [sum(wave.repetitions(most) for wave in waves) for most in (FEW, MANY, None)]
+        many = self.replayed(conditions, resident, MANY)
+        if counts[2] == counts[1]:
+            return many
+        few = self.replayed(conditions, resident, FEW)
+        return many.extended(many, few, (counts[2] - counts[1]) / (counts[1] - counts[0]))
+
+    def replayed(
+        self, conditions: Conditions, resident: int, most: int | None, events: Array | None = None
+    ) -> Replayed:
+        """With at most so many repetitions of what is repeated.
+
+        Args:
+            most: None: all.
+            events: float64 [any, `replay.EVENT_COLUMNS`], filled as far as it goes.
+        """
+        sequences = [wave.unfolded(most) for wave in self.trace.waves[self.place]] * resident
+        start = np.cumsum([0, *map(len, sequences)]).astype(np.int32)
+        group = np.repeat(np.arange(resident), len(sequences) // resident).astype(np.int32)
+        busy, spent = np.zeros(numbers.BUSIES), np.zeros(numbers.REASONS)
+        waited = np.zeros((len(self.trace.costs), numbers.REASONS))
+        if events is None:
+            events = np.zeros((0, numbers.EVENT_COLUMNS))
+        cycles, _ = numbers.replay(
+            *self._code, np.concatenate(sequences).astype(np.int32), start, group,
+            _parameters(self.machine, conditions), busy, spent, waited, events,
+        )  # fmt: skip
+        return Replayed(float(cycles), busy, spent, waited)
+
+
+def _code(trace: Trace, machine: Machine) -> tuple[Array, Array, Array]:
+    """Integers, amounts and registers of the instructions, as `replay` has them."""
+    code = np.zeros((len(trace.costs), numbers.CODE_COLUMNS), np.int32)
+    registers: list[int] = []
+    for row, cost in zip(code, trace.costs, strict=True):
+        row[numbers.UNIT], row[numbers.VM], row[numbers.LGKM] = cost.unit, cost.vm, cost.lgkm
+        row[numbers.COUNTS_VM], row[numbers.COUNTS_LGKM] = cost.counts_vm, cost.counts_lgkm
+        row[numbers.NEAR], row[numbers.PRIORITY] = cost.near, cost.priority
+        row[numbers.READS], row[numbers.READ_COUNT] = len(registers), len(cost.reads)
+        registers += cost.reads
+        row[numbers.WRITES], row[numbers.WRITE_COUNT] = len(registers), len(cost.writes)
+        registers += cost.writes
+    passes, loaded, stored, lines = trace.amounts.T
+    amounts = np.zeros((len(code), numbers.AMOUNT_COLUMNS))
+    amounts[:, numbers.CYCLES] = [cost.cycles for cost in trace.costs]
+    amounts[:, numbers.LDS_CLOCKS] = passes * machine.lds_passes
+    amounts[:, numbers.L1_CLOCKS] = np.maximum((loaded + stored) / machine.l1_bytes, lines)
+    amounts[:, numbers.LOADED], amounts[:, numbers.STORED] = loaded, stored
+    return code, amounts, np.array(registers or [0], np.int32)
+
+
+def _parameters(machine: Machine, conditions: Conditions) -> Array:
+    found = np.zeros(numbers.PARAMETERS)
+    found[numbers.LDS_LATENCY], found[numbers.CACHE_LATENCY] = machine.lds_latency, machine.cache_latency
+    found[numbers.MEMORY_LATENCY] = conditions.memory_latency
+    found[numbers.PER_LOADED], found[numbers.PER_STORED] = conditions.per_loaded, conditions.per_stored
+    found[numbers.BARRIER_CYCLES], found[numbers.MFMA_RESULT] = machine.barrier, machine.mfma_result
+    found[numbers.STAGGER] = machine.stagger
+    return found

@@ -1,0 +1,142 @@
+"""What the model of time knows of each architecture: one table, each figure with where it comes from.
+
+`fitted` figures were chosen so that predictions meet published times of an MI300X (docs/timing.md says which, and how
+well others are met); figures that say `assumed` are educated guesses that no measurement here confirms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from aot_runtime.contract.arch import ARCHITECTURES
+from aot_runtime.errors import DeviceError
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Figures of a product. Cycles are those of the compute units' clock.
+
+    Attributes:
+        clock_ghz: highest clock.
+        throttle_ghz: by how much the clock falls as the matrix pipes of the whole device are always busy (power).
+        launch_us: of a launch, before its first and after its last wavefront.
+        stagger: cycles between the starts of a compute unit's workgroups.
+        transcendental, conversion: cycles of a SIMD that such a vector instruction takes; others take 4.
+        branch: cycles until the wavefront that branched goes on.
+        mfma_result: cycles from the end of a matrix instruction's passes to the first use of its result.
+        barrier: cycles from the last wavefront's arrival to all going on.
+        lds_latency: cycles from an access of LDS leaving it to its data in registers.
+        lds_passes: clocks that a pass of LDS (see `profile.banks`) takes.
+        cache_latency: cycles of a load that a cache of the compute unit holds: scratch, and scalar loads.
+        memory_latency_ns: of a load that the vector L1 does not hold.
+        l1_bytes: that the vector L1 gives a compute unit in a clock.
+        l2_bytes: that the L2 of a die gives in a clock.
+        fabric: bytes/ns that a die can fetch from outside.
+        shared_cache: bytes/ns that the cache behind all dies gives them together.
+        hbm: bytes/ns of device memory.
+        usable: part of these four rates that loads reach.
+        stores: bytes/ns that the whole device stores.
+    """
+
+    clock_ghz: float
+    throttle_ghz: float
+    launch_us: float
+    stagger: float
+    transcendental: float
+    conversion: float
+    branch: float
+    mfma_result: float
+    barrier: float
+    lds_latency: float
+    lds_passes: float
+    cache_latency: float
+    memory_latency_ns: float
+    l1_bytes: float
+    l2_bytes: float
+    fabric: float
+    shared_cache: float
+    hbm: float
+    usable: float
+    stores: float
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A value and its source."""
+
+    value: float
+    source: str
+
+
+Table = Mapping[str, Figure]
+
+_SCHEDULE = "LLVM's SISchedule.td, class SIDPGFX940FullSpeedModel: quarter rate"
+_PAPER3 = "AMD CDNA 3 white paper"
+_GFX942: Table = {
+    "clock_ghz": Figure(2.1, "data sheet of the MI300X"),
+    "throttle_ghz": Figure(1.2, "fitted"),
+    "launch_us": Figure(1.0, "assumed"),
+    "stagger": Figure(37, "assumed: workgroups do not start together"),
+    "transcendental": Figure(16, _SCHEDULE),
+    "conversion": Figure(4, "assumed: full rate; LLVM's table has quarter rate, as older GPUs did"),
+    "branch": Figure(4, "assumed: hidden by the other wavefronts"),
+    "mfma_result": Figure(4, "CDNA 3 ISA, chapter on dependencies of matrix instructions: one pass at least"),
+    "barrier": Figure(16, "assumed"),
+    "lds_latency": Figure(100, "assumed: 64 to 128 cycles are usual of CDNA"),
+    "lds_passes": Figure(1.75, "fitted; 1 is the peak of 128 bytes a clock"),
+    "cache_latency": Figure(300, "assumed"),
+    "memory_latency_ns": Figure(
+        220, "Chips and Cheese, 'Testing AMD's Giant MI300X': about that of the Infinity Cache"
+    ),
+    "l1_bytes": Figure(64, f"{_PAPER3}: 64 bytes a clock"),
+    "l2_bytes": Figure(2048, f"{_PAPER3}: 16 channels of 128 bytes a clock"),
+    "fabric": Figure(2150, f"{_PAPER3}: an eighth of the Infinity Cache's peak"),
+    "shared_cache": Figure(17200, f"{_PAPER3}: the Infinity Cache's peak of 17.2 TB/s"),
+    "hbm": Figure(5300, "data sheet of the MI300X"),
+    "usable": Figure(0.8, "assumed: copies reach about 80 % of HBM's peak"),
+    "stores": Figure(2000, "fitted"),
+}
+_AS_GFX942 = "assumed: that of gfx942"
+
+
+def _like_gfx942(**changes: Figure) -> Table:
+    """What is not known of an architecture is taken from gfx942."""
+    return {name: changes.get(name, Figure(found.value, _AS_GFX942)) for name, found in _GFX942.items()}
+
+
+CONSTANTS: Mapping[str, Table] = {
+    "gfx942": _GFX942,
+    "gfx90a": _like_gfx942(
+        clock_ghz=Figure(1.7, "data sheet of the MI250X"),
+        transcendental=Figure(16, "LLVM's SISchedule.td, class SIDPFullSpeedModel: quarter rate"),
+        throttle_ghz=Figure(0.3, "assumed: its matrix pipes are half as wide"),
+        l1_bytes=Figure(64, "AMD CDNA 2 white paper: 64 bytes a clock"),
+        l2_bytes=Figure(4096, "AMD CDNA 2 white paper: 32 channels of 128 bytes a clock"),
+        fabric=Figure(1638.4, "data sheet of the MI250X: one die, which has no cache behind its L2"),
+        shared_cache=Figure(1638.4, "data sheet of the MI250X: one die, which has no cache behind its L2"),
+        hbm=Figure(1638.4, "data sheet of the MI250X, one die"),
+        stores=Figure(620, "that of gfx942 times the ratio of the memories"),
+    ),
+    "gfx950": _like_gfx942(
+        clock_ghz=Figure(2.4, "data sheet of the MI355X"),
+        transcendental=Figure(16, "LLVM's SISchedule.td: as gfx940"),
+        hbm=Figure(8000, "data sheet of the MI355X"),
+        stores=Figure(3000, "that of gfx942 times the ratio of the memories"),
+    ),
+}  # fmt: skip
+
+
+def machine_of(arch: str) -> Machine:
+    """The figures of an architecture. Raises `DeviceError` where none are known."""
+    table = CONSTANTS.get(arch)
+    if table is None:
+        raise DeviceError(f"the model of time has no constants for {arch}; it has some for {', '.join(CONSTANTS)}")
+    return Machine(**{item.name: table[item.name].value for item in fields(Machine)})
+
+
+def compute_units(arch: str) -> tuple[int, int]:
+    """(compute units, dies) of the architecture's product."""
+    row = ARCHITECTURES[arch]
+    assert row.product is not None
+    return row.product.num_cus, row.num_xcds

@@ -1,0 +1,202 @@
+"""The time of a whole launch: its workgroups dealt to compute units, under what these share of clock and memory.
+
+Workgroups are given out in their order, each to the place that is free first. While there are enough of them a compute
+unit has as many as fit it at once; those of the last round are spread. A workgroup that was not sampled takes as long
+as the sampled one of the nearest number.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from aot_emulator.state.arrays import Array
+
+from .compute_unit import PIPES, REASONS, Conditions, Replayed
+from .constants import Machine
+from .sharing import Sharing
+
+SIMDS = 4
+_ROUNDS = 3
+"""Times that the clock is found from the use of the matrix pipes that it leads to."""
+
+
+class Sample(Protocol):
+    """A workgroup that stands for others. number: in the launch."""
+
+    @property
+    def number(self) -> int: ...
+
+    def on(self, conditions: Conditions, resident: int) -> Replayed:
+        """So many workgroups like this one, together on a compute unit."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a launch meets the device.
+
+    Attributes:
+        workgroups: of the launch.
+        resident: that fit a compute unit at once.
+        num_cus, dies: of the device.
+    """
+
+    workgroups: int
+    resident: int
+    num_cus: int
+    dies: int
+
+    @property
+    def full(self) -> int:
+        """Workgroups of rounds in which every compute unit has as many as fit it."""
+        return self.workgroups // (self.num_cus * self.resident) * self.num_cus * self.resident
+
+    @property
+    def last(self) -> int:
+        """Workgroups of a compute unit in the last round, if it is not full; 0: it is."""
+        return -(-(self.workgroups - self.full) // self.num_cus)
+
+
+@dataclass(frozen=True, eq=False)
+class LaunchTime:
+    """What the model says of a launch.
+
+    Attributes:
+        seconds: all of it; launch_seconds: of them, what is not work of compute units.
+        clock_ghz: that the device runs at.
+        shares: parts of `seconds` by what the time goes to: the launch, compute units without work (`occupancy`), and
+            else what wavefronts did or waited for, in proportion.
+        used: parts of the time, launch included, that the device's pipes, LDS and paths to memory are busy.
+        waited: float64 [instructions, REASONS]: cycles that a sampled workgroup's wavefronts waited, on average.
+        spent: cycles of these wavefronts, issuing and waiting.
+        resident: workgroups on a compute unit.
+        rounds: workgroups of the busiest compute unit, divided by those.
+        conditions: of most workgroups.
+    """
+
+    seconds: float
+    launch_seconds: float
+    clock_ghz: float
+    shares: dict[str, float]
+    used: dict[str, float]
+    waited: Array
+    spent: float
+    resident: int
+    rounds: float
+    conditions: Conditions
+
+
+def conditions_of(machine: Machine, sharing: Sharing, clock: float) -> Conditions:
+    """What a compute unit has of the memory. clock: cycles a ns."""
+    per_loaded = max(
+        1 / machine.l1_bytes,
+        sharing.fullest / machine.l2_bytes / machine.usable,
+        sharing.die * clock / machine.fabric / machine.usable,
+        sharing.dies * clock / machine.shared_cache / machine.usable,
+        sharing.distinct * clock / machine.hbm / machine.usable,
+    )
+    per_stored = max(1 / machine.l1_bytes, sharing.units * clock / machine.stores)
+    return Conditions(round(machine.memory_latency_ns * clock), _rounded(per_loaded), _rounded(per_stored))
+
+
+def _rounded(value: float) -> float:
+    """To steps of 5 %, so that replays of similar conditions are done once."""
+    return float(f"{1.05 ** round(math.log(value, 1.05)):.4g}")
+
+
+def time_launch(
+    machine: Machine,
+    plan: Plan,
+    samples: Sequence[Sample],
+    sharing: Sharing,
+    last_sharing: Callable[[int], Sharing] | None = None,
+) -> LaunchTime:
+    """The time of a launch.
+
+    Args:
+        samples: of its workgroups, by their numbers.
+        sharing: of a full round.
+        last_sharing: of a round of so many workgroups; None: as a part of a full one.
+    """
+    numbers = np.array([sample.number for sample in samples])
+    nearest = np.abs(np.arange(plan.workgroups)[:, None] - numbers).argmin(axis=1)
+    rest = plan.workgroups - plan.full
+    in_last = _scaled(sharing, min(rest, plan.num_cus)) if last_sharing is None else last_sharing(rest)
+    clock = machine.clock_ghz - machine.throttle_ghz / 2
+    for _ in range(_ROUNDS):
+        clock = round(clock, 1)
+        by_round = [
+            [sample.on(conditions_of(machine, shared, clock), count) for sample in samples] if count else []
+            for shared, count in ((sharing, plan.resident if plan.full else 0), (in_last, plan.last))
+        ]
+        end, mean_end = _schedule(plan, nearest, [[found.cycles for found in round_] for round_ in by_round])
+        used = _total(plan, nearest, by_round, "busy")[PIPES.index("matrix")] / SIMDS / plan.num_cus / end
+        at_last, clock = clock, machine.clock_ghz - machine.throttle_ghz * min(1.0, used)
+    conditions = conditions_of(machine, sharing if plan.full else in_last, at_last)
+    return _result(machine, plan, nearest, by_round, (end, mean_end), at_last, conditions)
+
+
+def _scaled(sharing: Sharing, units: int) -> Sharing:
+    """Of fewer compute units, in proportion."""
+    part = units / sharing.units if sharing.units else 1.0
+    return Sharing(
+        units, *(max(1.0, value * part) for value in (sharing.fullest, sharing.die, sharing.dies, sharing.distinct))
+    )
+
+
+def _schedule(plan: Plan, nearest: Array, cycles: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """(cycle at which the last compute unit is done, mean of all)."""
+    kinds = [set(row) for row in cycles if row]
+    if len(set().union(*kinds)) == len(kinds):  # all samples are alike
+        rounds = plan.full // (plan.num_cus * plan.resident)
+        end = rounds * cycles[0][0] if plan.full else 0.0
+        last = cycles[1][0] if plan.last else 0.0
+        busy = (plan.workgroups - plan.full) / (plan.num_cus * plan.last) if plan.last else 0.0
+        return end + last, end + last * min(1.0, busy)
+    free = [(0.0, slot) for slot in range(plan.num_cus * plan.resident)]
+    ends = np.zeros(len(free))
+    for number in range(plan.workgroups):
+        start, slot = heapq.heappop(free)
+        ends[slot] = start + cycles[0 if number < plan.full else 1][nearest[number]]
+        heapq.heappush(free, (float(ends[slot]), slot))
+    return float(ends.max()), float(ends.mean())
+
+
+def _total(plan: Plan, nearest: Array, by_round: Sequence[Sequence[Replayed]], what: Literal["busy", "spent"]) -> Array:
+    """`Replayed.busy` or `spent`, summed over the workgroups of full rounds and of the last."""
+    total: Array = np.zeros(len(PIPES if what == "busy" else REASONS))
+    for part, row, resident in (
+        (nearest[: plan.full], by_round[0], plan.resident), (nearest[plan.full :], by_round[1], plan.last)
+    ):  # fmt: skip
+        for count, replayed in zip(np.bincount(part, minlength=len(row)), row, strict=False):
+            total += getattr(replayed, what) * (count / resident)
+    return total
+
+
+def _result(
+    machine: Machine, plan: Plan, nearest: Array, by_round: Sequence[Sequence[Replayed]], ends: tuple[float, float],
+    clock: float, conditions: Conditions,
+) -> LaunchTime:  # fmt: skip
+    end, mean_end = ends
+    seconds = end / clock * 1e-9 + machine.launch_us * 1e-6
+    work = end / clock * 1e-9 / seconds
+    spent = _total(plan, nearest, by_round, "spent")
+    total = float(spent.sum()) or 1.0
+    used = {}
+    for name, busy in zip(PIPES, _total(plan, nearest, by_round, "busy"), strict=True):
+        units = plan.num_cus * (SIMDS if name in ("vector", "matrix") else 1)
+        used[name] = float(busy) / units / end * work
+    shares = {name: float(cycles) / total * work * mean_end / end for name, cycles in zip(REASONS, spent, strict=True)}
+    shares |= {"occupancy": work * (1 - mean_end / end), "launch": 1 - work}
+    row, resident = (by_round[0], plan.resident) if plan.full else (by_round[1], plan.last)
+    waited: Array = np.sum([found.waited for found in row], axis=0) / len(row) / resident
+    of_one = sum(float(found.spent.sum()) for found in row) / len(row) / resident
+    rounds = plan.full / (plan.num_cus * plan.resident) + (plan.last / plan.resident)
+    return LaunchTime(
+        seconds, machine.launch_us * 1e-6, clock, shares, used, waited, of_one, resident, rounds, conditions
+    )

@@ -1,0 +1,90 @@
+"""The replay of made-up instructions: what each unit takes, and who waits for whom."""
+
+from __future__ import annotations
+
+import pytest
+from aot_emulator.timing.compute_unit import PIPES, REASONS
+
+from .made import MACHINE, NEAR, cycles, index, workgroup
+
+LDS_LATENCY = MACHINE.lds_latency
+
+
+def test_vector_instructions_take_turns_on_a_simd():
+    assert cycles(["valu"] * 10) == 40
+    assert cycles(["exp"] * 10) == 160
+    alone = [["valu"] * 10] * 4
+    assert cycles(*alone) == 40  # a wavefront on each SIMD
+    assert cycles(*alone, *alone) == 80
+
+
+def test_matrix_instructions_overlap_vector_ones():
+    assert cycles(["mfma"] * 10) == pytest.approx(9 * 32 + 4)  # the last one's result is waited for by nobody
+    assert cycles(["mfma", *["valu"] * 7] * 10) == pytest.approx(320)
+    waves = [["mfma"] * 10, *[[]] * 3, ["valu"] * 80]  # of one SIMD
+    assert cycles(*waves) == pytest.approx(80 * 4, abs=8)
+
+
+def test_a_chain_of_matrix_instructions_waits_for_its_results():
+    assert cycles(["chained mfma"] * 10) == pytest.approx(9 * (32 + MACHINE.mfma_result) + 4)
+    assert cycles(["mfma", "use"]) == pytest.approx(32 + MACHINE.mfma_result + 4)
+    waited = workgroup(["mfma", "use"]).on(NEAR, 1).waited[index("use")]
+    assert REASONS[int(waited.argmax())] == "matrix" and waited.sum() == 32 + MACHINE.mfma_result - 4
+
+
+def test_lds_serves_one_wavefront_after_the_other():
+    assert cycles(["lds", "wait lds"]) == 8 + LDS_LATENCY + 4
+    assert cycles(*[["lds", "wait lds"]] * 4) == 4 * 8 + LDS_LATENCY + 4
+    assert cycles(*[["conflict", "wait lds"]] * 4) == 4 * 32 + LDS_LATENCY + 4
+
+
+def test_loads_wait_for_latency_and_for_their_share_of_the_memory():
+    assert cycles(["load", "wait load"]) == 16 + 500 + 4
+    assert cycles(["load"]) == 16 + 500  # a wavefront's end waits for what it has given
+    assert cycles(*[["load", "wait load"]] * 4) == 4 * 16 + 500 + 4
+    assert cycles(["scattered", "wait load"]) == 64 + 500 + 4  # a line a clock
+    alone, many = (workgroup(["load"] * count + ["wait load"]).on(NEAR, 1) for count in (1, 60))
+    latency, memory = (REASONS.index(name) for name in ("latency", "memory"))
+    assert alone.spent[latency] > 10 * alone.spent[memory] - 100 and many.spent[memory] > many.spent[latency]
+
+
+def test_a_wait_that_leaves_some_goes_on_sooner():
+    def until_use(wait: str) -> float:
+        return float(workgroup(["load", "load", wait, "valu"]).on(NEAR, 1).waited[index(wait)].sum())
+
+    assert until_use("wait load") - until_use("wait but one") == 16
+
+
+def test_a_barrier_holds_all_of_a_workgroup_and_no_other():
+    late, early = ["exp"] * 10 + ["barrier", "valu"], ["barrier", "valu"]
+    assert cycles(late, early) == 160 + MACHINE.barrier + 4
+    found = workgroup(late, early).on(NEAR, 1)
+    assert found.waited[index("barrier"), REASONS.index("barrier")] > 140
+    both = workgroup(["barrier", *["valu"] * 3]).on(NEAR, 8)  # each is alone in its workgroup
+    assert both.cycles == pytest.approx(4 + MACHINE.barrier + 12 + 12, abs=4)
+
+
+def test_priority_decides_among_those_that_could_issue():
+    """Wavefronts 0 and 4 share a SIMD; the later one has asked for priority, and is done first."""
+    plain, raised = ["head", *["valu"] * 20], ["raise", *["valu"] * 20, "wait lds"]
+    found = workgroup(plain, [], [], [], raised).on(NEAR, 1)
+    assert found.waited[index("valu"), REASONS.index("vector")] > 0
+    first = workgroup(plain, [], [], [], plain[:1] + raised[1:]).on(NEAR, 1)
+    assert found.cycles <= first.cycles
+
+
+def test_what_is_busy_adds_up():
+    found = workgroup(["mfma", "valu", "conflict"] * 5).on(NEAR, 2)
+    busy = dict(zip(PIPES, found.busy, strict=True))
+    assert busy == {"matrix": 2 * 5 * 32, "vector": 2 * 5 * 4, "lds": 2 * 5 * 32, "memory": 0}
+
+
+@pytest.mark.parametrize("body", [["mfma", *["valu"] * 3, "use"], ["load", "wait load", *["valu"] * 9],
+                                  ["conflict", "wait lds", "barrier", "mfma"]])  # fmt: skip
+def test_many_iterations_follow_from_few(body: list[str]):
+    """A loop of 40 iterations: extrapolated, and replayed whole."""
+    waves = [["valu"] * 5 + ["head", *body] * 40 + ["exp"] * 3] * 4
+    made = workgroup(*waves)
+    whole, found = made.replayed(NEAR, 2, None), made.on(NEAR, 2)
+    assert found.cycles == pytest.approx(whole.cycles, rel=0.02)
+    assert found.busy == pytest.approx(whole.busy) and found.spent.sum() == pytest.approx(whole.spent.sum(), rel=0.02)
