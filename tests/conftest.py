@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -31,6 +34,28 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 _LAUNCHES = pytest.StashKey[object]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spare the garbage collector what lives to the end: it would look through thousands of tests again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+    """A worker ends without looking for cycles in all that its tests have left: that takes seconds, while the session
+    waits for it. Triton's binding reports at the end what was not freed, which is no news then."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        gc.freeze()
+        atexit.register(os.dup2, os.open(os.devnull, os.O_WRONLY), 2)
+    else:
+        gc.unfreeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects what is slow
