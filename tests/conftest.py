@@ -51,6 +51,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
             with suppress(ImportError):
                 importlib.import_module("hypothesis")  # which its plugin does at the end; it asks the collector then
             gc.freeze()
+            gc.set_threshold(*_RARELY)
         gc.enable()
 
 
@@ -67,6 +68,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 _MANY = 1000
 """Tests that are worth it."""
+_RARELY = 5000, 10, 20
+"""Thresholds of the garbage collector: it takes a tenth of the time of tests by its own ones."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects what is slow
