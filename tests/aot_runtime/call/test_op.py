@@ -184,7 +184,7 @@ def test_written_functions_and_their_failures(small_bundle: Path):
     x = small.device.array(normal(3, 5))
     small.affine(x)
     (run,) = small.affine.__globals__["_plans"].values()
-    for function, line in ((small.affine, "return _run(stream, x"), (run, "_launch0.run(_stream)")):
+    for function, line in ((small.affine, "return _run(stream, x"), (run, "if _status := _enqueue0()")):
         source = inspect.getsource(function)
         assert source.startswith("def ") and line in source
         assert function.__code__.co_filename.startswith("<aot_runtime: affine ")
@@ -195,7 +195,7 @@ def test_written_functions_and_their_failures(small_bundle: Path):
         small.affine(x)
     assert (raised.value.call, raised.value.code) == ("hipModuleLaunchKernel", "hipErrorLaunchFailure")
     shown = "".join(traceback.format_exception(raised.value))
-    assert "_launch0.run(_stream)\n" in shown and "in affine\n" in shown
+    assert ": _settle0(_status)\n" in shown and "in affine\n" in shown
     small.device.memory.trim()
     double.fail("hipMallocFromPoolAsync", 2, -1)
     with pytest.raises(DeviceMemoryError):

@@ -228,8 +228,9 @@ class GpuDriver(GpuApi):
         return function
 
     def prepare(
-        self, device: int, function: int, grid: tuple[int, int, int], block: int, lds_bytes: int, kernargs: bytes
-    ) -> PreparedLaunch:
+        self, device: int, function: int, grid: tuple[int, int, int], block: int, lds_bytes: int,
+        kernargs: bytes | memoryview,
+    ) -> PreparedLaunch:  # fmt: skip
         if not function:
             raise DeviceError("cannot prepare the launch of a null function")
         selector = None if self._is_always_current(device) else self._selector_of(device)

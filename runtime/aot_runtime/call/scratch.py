@@ -1,0 +1,77 @@
+"""The scratch memory of a plan's calls: workspaces, and what code objects ask for. A call on the default stream takes
+one block for all of it, which the plans of such calls take turns with; on another stream it is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from aot_runtime.contract.records import GLOBAL_SCRATCH, PROFILE_SCRATCH
+from aot_runtime.device.memory import DeviceMemory, rounded
+
+from .decision import Decision
+
+
+class Scratch(NamedTuple):
+    """Lines of a plan's `run`, and the expression of each space's address by its name; one of no bytes has none.
+
+    Attributes:
+        here, elsewhere: lines that provide the memory on the default stream, and on another one.
+        zeroing: lines that then fill it with zeros, where that is asked for.
+        ending: lines that give it back once all work is enqueued, or something has failed.
+    """
+
+    addresses: Mapping[str, str]
+    here: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+    zeroing: tuple[str, ...] = ()
+    ending: tuple[str, ...] = ()
+
+
+def scratch_name(kernarg: str, number: int) -> str:
+    """The name of the space that is passed as a kernarg of a launch which no manifest has."""
+    return f"_{kernarg[1:]}{number}"
+
+
+def scratch_of(
+    decision: Decision, numbers: Sequence[int], memory: DeviceMemory, namespace: dict[str, Any]
+) -> Scratch:
+    """What the launches of these numbers need. Sizes are names: one source, compiled once, serves all shapes."""
+    spaces = [space for space in _spaces(decision, numbers) if space[1]]
+    if not spaces:
+        return Scratch({})
+    namespace |= {"_workspace": memory.workspace, "_new_scratch": memory.new_scratch}
+    namespace |= {f"_bytes_{name}": nbytes for name, nbytes, _ in spaces}
+    total = sum(rounded(nbytes) for _, nbytes, _ in spaces)
+    free = memory.scratch(total)
+    if free is None:
+        addresses = {name: name for name, _, _ in spaces}
+        here = elsewhere = tuple(f"{name}, _owner_{name} = _workspace(_bytes_{name}, _stream)" for name in addresses)
+        ending: tuple[str, ...] = ()
+    else:
+        addresses = _addresses(spaces, namespace)
+        namespace |= {"_bytes": total, "_pop_scratch": free.pop, "_push_scratch": free.append}
+        elsewhere = ("_scratch, _owner = _workspace(_bytes, _stream)",)
+        here = ("try: _scratch = _pop_scratch()", "except _none_left: _scratch = _new_scratch(_bytes)")
+        ending = ("if not _stream: _push_scratch(_scratch)  # work that comes after this call's may have it",)
+    zeroing = (f"_fill({addresses[name]}, 0, _bytes_{name}, _stream)" for name, _, zero in spaces if zero)
+    return Scratch(addresses, here, elsewhere, tuple(zeroing), ending)
+
+
+def _spaces(decision: Decision, numbers: Sequence[int]) -> Iterator[tuple[str, int, bool]]:
+    """(name, bytes, whether zeroed) of all that the launches use."""
+    yield from decision.workspaces
+    for number in numbers:
+        variant, (x, y, z) = decision.launches[number].variant, decision.launches[number].grid
+        for kernarg, scratch in ((GLOBAL_SCRATCH, variant.global_scratch), (PROFILE_SCRATCH, variant.profile_scratch)):
+            yield scratch_name(kernarg, number), scratch.bytes * x * y * z, False
+
+
+def _addresses(spaces: Sequence[tuple[str, int, bool]], namespace: dict[str, Any]) -> dict[str, str]:
+    """One behind the other in a block."""
+    found, offset = {}, 0
+    for name, nbytes, _ in spaces:
+        namespace[f"_at_{name}"] = offset
+        found[name] = f"_scratch + _at_{name}" if offset else "_scratch"
+        offset += rounded(nbytes)
+    return found
