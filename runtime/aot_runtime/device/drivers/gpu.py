@@ -41,6 +41,8 @@ class GpuDriver(GpuApi):
 
     name: str
     exact_allocations = False
+    launch_call: str = "LaunchKernel"
+    """The call that launches a kernel: this one, or `LaunchKernelEx`."""
     launch_end: ClassVar[int]
     lost_device: ClassVar[frozenset[int]] = frozenset()
     relaxed_capture: Any
@@ -52,11 +54,13 @@ class GpuDriver(GpuApi):
         self._stagings: dict[int, Staging] = {}
         self._unpooled: dict[tuple[int, int], int] = {}
         """Bytes at (device, address), of devices that have no pool."""
+        name = self.launch_call
         self._launch = LaunchFunction(
-            call=getattr(library, self._full_name("LaunchKernel")),
+            call=getattr(library, self._full_name(name)),
             end=self.launch_end,
             lost_device=self.lost_device,
-            error=lambda status: self._error("LaunchKernel", status),
+            error=lambda status: self._error(name, status),
+            takes_config=name.endswith("Ex"),
         )
 
     # What a subclass knows.

@@ -1,8 +1,9 @@
 """The launch itself: one foreign call whose arguments were all built beforehand.
 
 HIP and CUDA take the same eleven arguments (`hipModuleLaunchKernel`, `cuLaunchKernel`) and both accept the kernarg
-segment as one buffer, so one class serves both. It does not go through the Python bindings: those convert and check
-every argument of every call, several microseconds where this takes a third of one.
+segment as one buffer, so one class serves both. CUDA's `cuLaunchKernelEx` has most of them in a struct: ctypes passes
+four arguments in half of the time. None goes through the Python bindings: those convert and check every argument of
+every call, several microseconds where this takes a third of one.
 
 The function should come from a `ctypes.PyDLL` and have no `argtypes`:
 - With `argtypes`, ctypes converts each argument on each call, at three times the cost of passing prebuilt objects.
@@ -39,6 +40,17 @@ class LaunchFunction(msgspec.Struct, frozen=True):
     """Statuses by which the API says that the calling thread has no, or another, device current."""
     error: Callable[[int], Exception]
     """The exception that a status stands for."""
+    takes_config: bool = False
+    """Whether the arguments are those of `cuLaunchKernelEx`."""
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUDA's CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("lds_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("num_attributes", ctypes.c_uint),
+    )  # fmt: skip
 
 
 class KernelLaunch:
@@ -56,7 +68,7 @@ class KernelLaunch:
         kernargs: the kernarg segment's first content; a writable view is the segment itself.
     """
 
-    __slots__ = ("_by_itself", "_launch", "_stream", "_there", "enqueue", "kernargs")
+    __slots__ = ("_by_itself", "_launch", "_place", "_there", "enqueue", "kernargs")
 
     def __init__(
         self, launch: LaunchFunction, selector: Selector | None, always: bool, function: int,
@@ -70,10 +82,15 @@ class KernelLaunch:
             _BUFFER_POINTER, ctypes.addressof(segment), _BUFFER_SIZE, ctypes.addressof(size), launch.end
         )
         extra.kept = segment, size  # type: ignore[attr-defined]  # for as long as `enqueue` is
-        self._launch, self._stream = launch, ctypes.c_void_p(0)
-        call = partial(
-            launch.call, ctypes.c_void_p(function), *grid, block, 1, 1, lds_bytes, self._stream, None, extra
-        )
+        self._launch, handle = launch, ctypes.c_void_p(function)
+        if launch.takes_config:
+            config = LaunchConfig(grid, (block, 1, 1), lds_bytes)
+            self._place = partial(setattr, config, "stream")
+            call = partial(launch.call, ctypes.pointer(config), handle, None, extra)
+        else:
+            stream = ctypes.c_void_p(0)
+            self._place = partial(setattr, stream, "value")
+            call = partial(launch.call, handle, *grid, block, 1, 1, lds_bytes, stream, None, extra)
         self._there = call if selector is None else partial(_call_there, call, selector)
         self._by_itself = selector is None or not always
         self.enqueue: Callable[[], int] = call  # no method: what a call of the runtime makes is this very call
@@ -82,7 +99,7 @@ class KernelLaunch:
 
     def place(self, stream: int) -> None:
         """Have it go to `stream` from now on."""
-        self._stream.value = stream
+        self._place(stream)
 
     def settle(self, status: int) -> None:
         """Once more with the device current, if that was the reason; nothing had been enqueued. Raises
