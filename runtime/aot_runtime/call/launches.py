@@ -132,7 +132,7 @@ def _segments(
 ) -> Segments:  # fmt: skip
     """The kernarg segments of the launches, one behind the other, so that a call fills in all of them at once."""
     image, begins, fields = bytearray(), [], []
-    addresses = {name: f"{name}.ptr" for name in decision.layouts} | dict(scratch.addresses)
+    addresses = {name: f"{name}.ptr" for name in decision.layouts} | {name: name for name in scratch.names}
     for number in numbers:
         launch = decision.launches[number]
         named = {kernarg: scratch_name(kernarg, number) for kernarg in (GLOBAL_SCRATCH, PROFILE_SCRATCH)}
@@ -190,7 +190,7 @@ def _launching(numbers: Sequence[int], scratch: Scratch, packing: Sequence[str])
     lines = ["if _stream:", "    _launches = _placed(_stream)", *(f"    {line}" for line in scratch.elsewhere)]
     lines += ["else:", "    try: _launches = _pop()", "    except _none_left: _launches = _make()"]
     lines += [f"    {line}" for line in scratch.here]
-    work = [*scratch.zeroing, f"_kernargs, _{names} = _launches", *packing]
+    work = [*scratch.further, f"_kernargs, _{names} = _launches", *packing]
     work += [f"if _status := _enqueue{number}(): _settle{number}(_status)" for number in numbers]
     if scratch.ending:
         work = ["try:", *(f"    {line}" for line in work), "finally:", *(f"    {line}" for line in scratch.ending)]

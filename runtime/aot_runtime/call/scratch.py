@@ -3,7 +3,7 @@ one block for all of it, which the plans of such calls take turns with; on anoth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from aot_runtime.contract.records import GLOBAL_SCRATCH, PROFILE_SCRATCH
@@ -13,18 +13,18 @@ from .decision import Decision
 
 
 class Scratch(NamedTuple):
-    """Lines of a plan's `run`, and the expression of each space's address by its name; one of no bytes has none.
+    """Lines of a plan's `run` after which each space's address has its name; one of no bytes has none.
 
     Attributes:
         here, elsewhere: lines that provide the memory on the default stream, and on another one.
-        zeroing: lines that then fill it with zeros, where that is asked for.
+        further: lines that then find the other addresses, and fill with zeros where that is asked for.
         ending: lines that give it back once all work is enqueued, or something has failed.
     """
 
-    addresses: Mapping[str, str]
+    names: frozenset[str]
     here: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
-    zeroing: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
     ending: tuple[str, ...] = ()
 
 
@@ -39,23 +39,24 @@ def scratch_of(
     """What the launches of these numbers need. Sizes are names: one source, compiled once, serves all shapes."""
     spaces = [space for space in _spaces(decision, numbers) if space[1]]
     if not spaces:
-        return Scratch({})
+        return Scratch(frozenset())
     namespace |= {"_workspace": memory.workspace, "_new_scratch": memory.new_scratch}
     namespace |= {f"_bytes_{name}": nbytes for name, nbytes, _ in spaces}
     total = sum(rounded(nbytes) for _, nbytes, _ in spaces)
     free = memory.scratch(total)
+    offsets: tuple[str, ...] = ()
     if free is None:
-        addresses = {name: name for name, _, _ in spaces}
-        here = elsewhere = tuple(f"{name}, _owner_{name} = _workspace(_bytes_{name}, _stream)" for name in addresses)
+        here = elsewhere = tuple(f"{name}, _owner_{name} = _workspace(_bytes_{name}, _stream)" for name, _, _ in spaces)
         ending: tuple[str, ...] = ()
     else:
-        addresses = _addresses(spaces, namespace)
+        first, *others = _placed(spaces, namespace)
         namespace |= {"_bytes": total, "_pop_scratch": free.pop, "_push_scratch": free.append}
-        elsewhere = ("_scratch, _owner = _workspace(_bytes, _stream)",)
-        here = ("try: _scratch = _pop_scratch()", "except _none_left: _scratch = _new_scratch(_bytes)")
-        ending = ("if not _stream: _push_scratch(_scratch)  # work that comes after this call's may have it",)
-    zeroing = (f"_fill({addresses[name]}, 0, _bytes_{name}, _stream)" for name, _, zero in spaces if zero)
-    return Scratch(addresses, here, elsewhere, tuple(zeroing), ending)
+        elsewhere = (f"{first}, _owner = _workspace(_bytes, _stream)",)
+        here = (f"try: {first} = _pop_scratch()", f"except _none_left: {first} = _new_scratch(_bytes)")
+        offsets = tuple(f"{name} = {first} + _at_{name}" for name in others)
+        ending = (f"if not _stream: _push_scratch({first})  # work that comes after this call's may have it",)
+    zeroing = (f"_fill({name}, 0, _bytes_{name}, _stream)" for name, _, zero in spaces if zero)
+    return Scratch(frozenset(name for name, _, _ in spaces), here, elsewhere, (*offsets, *zeroing), ending)
 
 
 def _spaces(decision: Decision, numbers: Sequence[int]) -> Iterator[tuple[str, int, bool]]:
@@ -67,11 +68,10 @@ def _spaces(decision: Decision, numbers: Sequence[int]) -> Iterator[tuple[str, i
             yield scratch_name(kernarg, number), scratch.bytes * x * y * z, False
 
 
-def _addresses(spaces: Sequence[tuple[str, int, bool]], namespace: dict[str, Any]) -> dict[str, str]:
-    """One behind the other in a block."""
-    found, offset = {}, 0
+def _placed(spaces: Sequence[tuple[str, int, bool]], namespace: dict[str, Any]) -> list[str]:
+    """One behind the other in a block; returns their names."""
+    offset = 0
     for name, nbytes, _ in spaces:
         namespace[f"_at_{name}"] = offset
-        found[name] = f"_scratch + _at_{name}" if offset else "_scratch"
         offset += rounded(nbytes)
-    return found
+    return [name for name, _, _ in spaces]

@@ -118,7 +118,7 @@ class DeviceMemory:
         """Memory for work of `stream`. Raises `CaptureError` on a stream that is being captured."""
         if stream and self.driver.is_capturing(self.index, stream):
             raise CaptureError("a call would allocate its result while its stream is being captured: pass out=")
-        size = nbytes if self._exact else rounded(nbytes)
+        size = nbytes if self._exact else -(-nbytes // GRANULE) * GRANULE
         owner = Allocation(self, size, stream)
         blocks = self._kept.get((size, stream))
         if blocks:
@@ -146,6 +146,7 @@ class DeviceMemory:
         if graph is not None:
             return graph.workspace(nbytes), None
         owner = self.allocate(nbytes, stream)
+        owner.others = None  # no work but that of the call, on its stream
         return owner.address, owner
 
     def scratch(self, nbytes: int) -> list[int] | None:
@@ -184,11 +185,14 @@ class DeviceMemory:
         if self.graphs:
             self._deferred.append((address, size, stream, others, own))
             return
+        if not others and self._keep(address, size, stream):
+            return  # the common case asks the driver for nothing
         with contextlib.suppress(DriverCallError):  # another library's stream that is gone: the pool keeps the memory
             if others:
                 self._order_after_users(stream, others)
-            if not self._keep(address, size, stream):
-                self.driver.free(self.index, address, stream)
+                if self._keep(address, size, stream):
+                    return
+            self.driver.free(self.index, address, stream)
 
     def _order_after_users(self, stream: int, users: Users) -> None:
         with self._lock:

@@ -54,6 +54,7 @@ class GpuDriver(GpuApi):
         self._stagings: dict[int, Staging] = {}
         self._unpooled: dict[tuple[int, int], int] = {}
         """Bytes at (device, address), of devices that have no pool."""
+        self._is_capturing = getattr(library, self._full_name("StreamIsCapturing"))  # each call on a stream asks
         name = self.launch_call
         self._launch = LaunchFunction(
             call=getattr(library, self._full_name(name)),
@@ -282,7 +283,12 @@ class GpuDriver(GpuApi):
         return float(self._on(device, "EventElapsedTime", start, end))
 
     def is_capturing(self, device: int, stream: int) -> bool:
-        return stream != 0 and int(self._on(device, "StreamIsCapturing", stream)) != 0
+        if not stream:
+            return False
+        found = ctypes.c_int()
+        if not self._is_capturing(ctypes.c_void_p(stream), ctypes.byref(found)):
+            return found.value != 0
+        return int(self._on(device, "StreamIsCapturing", stream)) != 0  # it fails with a device current, too
 
     def begin_capture(self, device: int, stream: int) -> None:
         self._on(device, "StreamBeginCapture", stream, self.relaxed_capture)
