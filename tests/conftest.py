@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
+import importlib
 import os
 import tempfile
+from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +18,7 @@ from tests.support.building.clusters import cluster  # noqa: F401  (a fixture)
 from tests.support.hip_double.double import hip_double  # noqa: F401  (a fixture)
 from tests.support.op_bundles import DEVICES, OpBundles, run_over_double
 from tests.support.sample_index import sample_index
-from tests.support.session_builds import build_once
+from tests.support.session_builds import build_once, keep_compiled
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,11 +31,45 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("AOTBUILD_SHARED_CACHE", None)  # a developer's: tests have caches of their own
+    if config.pluginmanager.has_plugin("cacheprovider"):
+        keep_compiled(config.cache)
     if config.getoption("--on") == "hip":
         config.stash[_LAUNCHES] = run_over_double(Path(tempfile.mkdtemp(prefix="rocm-")))
 
 
 _LAUNCHES = pytest.StashKey[object]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Spare the garbage collector what lives to the end: it would look through thousands of tests again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        if session.testscollected > _MANY:
+            with suppress(ImportError):
+                importlib.import_module("hypothesis")  # which its plugin does at the end; it asks the collector then
+            gc.freeze()
+            gc.set_threshold(*_RARELY)
+        gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker ends without looking for cycles in all that its tests have left: that takes seconds, while the session
+    waits for it. Triton's binding reports at the end what was not freed, which is no news then."""
+    if session.testscollected > _MANY and "PYTEST_XDIST_WORKER" in os.environ:
+        gc.freeze()
+        atexit.register(os.dup2, os.open(os.devnull, os.O_WRONLY), 2)
+    else:
+        gc.unfreeze()
+
+
+_MANY = 1000
+"""Tests that are worth it."""
+_RARELY = 5000, 10, 20
+"""Thresholds of the garbage collector: it takes a tenth of the time of tests by its own ones."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects what is slow

@@ -57,12 +57,24 @@ class PreparedEmulation:
     grid: tuple[int, int, int]
     block: int
     lds_bytes: int
-    kernargs: bytearray
+    kernargs: bytearray | memoryview
+    stream: int = 0
+
+    def place(self, stream: int) -> None:
+        self.stream = stream
+
+    def enqueue(self) -> int:
+        """Run the launch, or record it where its stream is being captured. Raises `EmulationError`."""
+        launch = Launch(self.kernel, self.grid, self.block, self.lds_bytes, bytes(self.kernargs))
+        self.driver.do("ModuleLaunchKernel", self.device, self.stream, lambda: self.driver.launch(self.device, launch))
+        return 0
+
+    def settle(self, status: int) -> None:
+        raise AssertionError(f"status {status}: what fails here raises")
 
     def run(self, stream: int) -> None:
-        """Run the launch, or record it where `stream` is being captured. Raises `EmulationError`."""
-        launch = Launch(self.kernel, self.grid, self.block, self.lds_bytes, bytes(self.kernargs))
-        self.driver.do("ModuleLaunchKernel", self.device, stream, lambda: self.driver.launch(self.device, launch))
+        self.place(stream)
+        self.enqueue()
 
 
 class EmulatorDriver:
@@ -233,8 +245,9 @@ class EmulatorDriver:
         return total
 
     def prepare(
-        self, device: int, function: int, grid: tuple[int, int, int], block: int, lds_bytes: int, kernargs: bytes
-    ) -> PreparedEmulation:
+        self, device: int, function: int, grid: tuple[int, int, int], block: int, lds_bytes: int,
+        kernargs: bytes | memoryview,
+    ) -> PreparedEmulation:  # fmt: skip
         if not function:
             raise DeviceError("cannot prepare the launch of a null function")
         _, kernel = self._find("ModuleLaunchKernel", self._functions, function)
@@ -246,8 +259,9 @@ class EmulatorDriver:
                 f"{kernel.symbol}: {block} threads in a grid of {grid}; allowed: 1 to {most}, one workgroup or more",
             )
         total = self._check_lds("ModuleLaunchKernel", device, kernel, lds_bytes)
-        kernel.kernarg_segment(kernargs, grid, block, total)  # the size is checked
-        return PreparedEmulation(self, device, kernel, grid, block, total, bytearray(kernargs))
+        kernel.kernarg_segment(bytes(kernargs), grid, block, total)  # the size is checked
+        segment = bytearray(kernargs) if isinstance(kernargs, bytes) else kernargs
+        return PreparedEmulation(self, device, kernel, grid, block, total, segment)
 
     def tensor_map(
         self, device: int, tensor_map: TensorMap, shape: tuple[int, ...], strides: tuple[int, ...], address: int

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.session_builds import build_once
+from tests.support.emulation.bundling import PLAIN_ATTENTION
+from tests.support.session_builds import ROOT, build_once
 
 
 @pytest.fixture(scope="session")
 def attention_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """manifests/attention.yaml for gfx942, as far as plain attention of head_dim 64 in fp16 needs it."""
-    filters = "op=flash_attention|flash_attention_varlen,HEAD_DIM=64,T=float16,V_ROWS=true,PERSISTENT=false,PLAIN=true"
-    return build_once(tmp_path_factory, "manifests/attention.yaml", filters) / "attention-gfx942"
+    return build_once(tmp_path_factory, ROOT / "manifests/attention.yaml", PLAIN_ATTENTION) / "attention-gfx942"
 
 
 @pytest.fixture(scope="session")

@@ -13,19 +13,15 @@ import pytest
 from aot_runtime.contract.records import Variant
 from tests.support.hip_double.double import Double, Launch
 from tests.support.reference_launches import ReferenceLaunches, device_view
-
-ROOT = Path(__file__).parents[2]
+from tests.support.session_builds import ROOT as ROOT
+from tests.support.session_builds import build_here
 
 
 def build(manifest: Path, output: Path, wanted: str = "") -> Path:
     """Build a manifest for gfx942; returns the bundle's folder. `wanted`: as for `--filter`."""
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
-    from click.testing import CliRunner
-
-    from aot.cli import main
-
     command = ["--arch", "gfx942", str(manifest), "-o", str(output), "--cache-dir", str(output / "cache")]
-    result = CliRunner().invoke(main, [*command, "--filter", wanted] if wanted else command)
+    result = build_here([*command, "--filter", wanted] if wanted else command)
     assert result.exit_code == 0, result.output
     return next(output.glob("*-gfx942"))
 

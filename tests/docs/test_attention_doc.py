@@ -14,6 +14,7 @@ from kernels.attention.reference import attention
 from kernels.tolerance import assert_close
 from tests.docs.markdown import blocks, section, table
 from tests.docs.scripts import ROOT, build
+from tests.support.emulation.bundling import on_demand
 
 PAGE = (ROOT / "docs/attention.md").read_text(encoding="utf-8")
 MANIFEST = ROOT / "manifests/attention.yaml"
@@ -41,14 +42,8 @@ def assert_condition(parsed: dict, condition: str) -> None:
         np.testing.assert_array_equal(visible_keys(seqlen_q, seqlen_k, **parsed), wanted)
 
 
-def test_calls(tmp_path: Path):
-    """The first block, as it stands."""
-    (tmp_path / "dist").mkdir()
-    build(
-        MANIFEST,
-        tmp_path / "dist",
-        "op=flash_attention|flash_attention_varlen,T=float16,HEAD_DIM=64,PERSISTENT=false,V_ROWS=true,PADDED=true",
-    )
+def test_calls(tmp_path_factory: pytest.TempPathFactory):
+    """The first block, as it stands but for the bundle, whose variants are compiled as the calls need them."""
     block = blocks(PAGE, "python")[0]
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((2, 2, 20, 48)).astype(np.float16) for _ in range(3))
@@ -59,9 +54,11 @@ def test_calls(tmp_path: Path):
         "v": v,
         "slopes": np.ones((1, 2), np.float32),
         "cu_seqlens": np.array([0, 7, 20], np.int32),
+        "on_demand": on_demand(tmp_path_factory, "attention"),
     }
-    source = block.text.replace('"dist/attention-gfx942"', f"{str(tmp_path / 'dist/attention-gfx942')!r}, 'emulator'")
+    source = block.text.replace('open_bundle("dist/attention-gfx942")', "on_demand")
     exec(compile(source, "docs/attention.md", "exec"), given)
+    assert given["attention"] is given["on_demand"]
     assert given["out"].shape == (20, 2, 48) and given["lse"].shape == (2, 2, 20)
 
 

@@ -14,16 +14,14 @@ from kernels.attention.reference import attention
 from kernels.tolerance import assert_close
 from tests.docs.markdown import blocks, table
 from tests.docs.scripts import ROOT, build
+from tests.support.emulation.bundling import on_demand
 
 PAGE = (ROOT / "docs/decode.md").read_text(encoding="utf-8")
 MANIFEST = ROOT / "manifests/decode.yaml"
 
 
-def test_calls(tmp_path: Path):
-    """The blocks as they stand, one after the other."""
-    (tmp_path / "dist").mkdir()
-    ops = "op=flash_decode|paged_attention|append_kv|flex_decode_causal"
-    build(MANIFEST, tmp_path / "dist", f"{ops},T=float16,C=float16,HEAD_DIM=64")
+def test_calls(tmp_path_factory: pytest.TempPathFactory):
+    """The blocks as they stand but for the bundle, whose variants are compiled as the calls need them."""
     rng = np.random.default_rng(0)
     shapes = dict.fromkeys(("k", "v"), (2, 2, 100, 64)) | dict.fromkeys(("k_cache", "v_cache"), (8, 64, 2, 64))
     shapes |= dict.fromkeys(("k_new", "v_new"), (2, 2, 64)) | dict.fromkeys(("k2048", "v2048"), (1, 1, 2048, 64))
@@ -34,9 +32,11 @@ def test_calls(tmp_path: Path):
                 "block_tables": [[0, 1, -1], [2, 3, -1]]}  # fmt: skip
     names |= {name: np.array(values, np.int32) for name, values in integers.items()}
     source = "\n".join(block.text for block in blocks(PAGE, "python"))
-    source = source.replace('"dist/decode-gfx942"', f"{str(tmp_path / 'dist/decode-gfx942')!r}, 'emulator'")
+    source = source.replace('open_bundle("dist/decode-gfx942")', "on_demand")
+    names["on_demand"] = on_demand(tmp_path_factory, "decode")
     before = names["v_cache"].copy()
     exec(compile(source, "docs/decode.md", "exec"), names)
+    assert names["decode"] is names["on_demand"]
     assert names["lse"].shape == (2, 4, 1) and names["out"].shape == (1, 2, 1, 64)
     changed = (names["v_cache"] != before).any((2, 3))
     assert np.argwhere(changed).tolist() == [[1, 35], [3, 5]]

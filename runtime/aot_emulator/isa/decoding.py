@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
+from functools import cache, cached_property
 from typing import Any
 
 from aot_runtime.errors import DeviceError, UnsupportedInstructionError
@@ -19,6 +20,8 @@ from .mnemonics import cdna_name
 
 _LONGEST = 16
 """Bytes of the longest encoding."""
+_KNOWN = 1 << 16
+"""Instructions that are kept for the next kernels; beyond that they are all dropped."""
 _SCALED_MATRIX = 0xD3AC
 """Upper half of the first word of CDNA's only encoding longer than 8 bytes, VOP3PX2, which the tables do not check."""
 _DPP_FORMS = {250: "_DPP16", 233: "_DPP8", 234: "_DPP8"}
@@ -50,6 +53,12 @@ class Instruction:
     """Operands of 16 bits."""
     parts: tuple[Instruction, ...] = ()
     """Of VOPD: the two instructions that are executed at once, as they are by themselves. It has no fields then."""
+    derived: dict[str, Any] = dataclass_field(default_factory=dict, compare=False, repr=False)
+    """What was found out from the code alone; instructions of the same code share it."""
+
+    def moved(self, pc: int) -> Instruction:
+        """The same instruction at another place."""
+        return replace(self, pc=pc, parts=tuple(part.moved(pc) for part in self.parts))
 
     def field(self, name: str, default: int = 0) -> int:
         return self.fields.get(name, default)
@@ -91,17 +100,43 @@ def decode(code: bytes, arch: Arch, start: int = 0) -> dict[int, Instruction]:
         code: the function's machine code.
         start: pc of its first byte.
     """
-    decode_inst = _decoder(arch.isa)
+    words = _words(arch)
     found: dict[int, Instruction] = {}
     pc = start
     while pc - start + 4 <= len(code):
-        instruction = _decode_one(decode_inst, code[pc - start : pc - start + _LONGEST], arch, pc)
+        instruction = words.decode(code[pc - start : pc - start + _LONGEST])
         if instruction is None:
             pc += 4
             continue
-        found[pc] = instruction
-        pc = instruction.next_pc
+        found[pc] = instruction.moved(pc)
+        pc += instruction.size
     return found
+
+
+class _Words:
+    """Decodes the instructions of an architecture. Half of a kernel's are those that it, or another one, had before."""
+
+    def __init__(self, arch: Arch):
+        self._arch, self._decode_inst = arch, _decoder(arch.isa)
+        self._known: dict[bytes, Instruction] = {}
+
+    def decode(self, raw: bytes) -> Instruction | None:
+        """The first instruction of some code, at pc 0; None where it does not decode."""
+        for size in range(4, len(raw) + 1, 4):  # no instruction's code is how a longer one's begins
+            found = self._known.get(raw[:size])
+            if found is not None:
+                return found
+        found = _decode_one(self._decode_inst, raw, self._arch, 0)
+        if found is not None:
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            self._known[raw[: found.size]] = found
+        return found
+
+
+@cache
+def _words(arch: Arch) -> _Words:
+    return _Words(arch)
 
 
 def _decoder(isa: str) -> Callable[[bytes], Any]:

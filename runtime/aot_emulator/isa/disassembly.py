@@ -82,7 +82,10 @@ class Operand:
 
 def operands_of(instruction: Instruction) -> tuple[Operand, ...]:
     """The operands, results first, without those that the fields say are not there."""
-    return tuple(_find_operands(instruction))
+    found: tuple[Operand, ...] | None = instruction.derived.get("operands")
+    if found is None:
+        found = instruction.derived["operands"] = tuple(_find_operands(instruction))
+    return found
 
 
 def _find_operands(instruction: Instruction) -> Iterator[Operand]:

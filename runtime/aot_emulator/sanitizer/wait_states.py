@@ -8,10 +8,9 @@ instruction is one wait state, `s_nop N` is N + 1. RDNA holds up nearly all of t
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from operator import or_
 from weakref import WeakKeyDictionary
 
@@ -35,6 +34,8 @@ _MEMORY = ("global_", "flat_", "scratch_", "buffer_", "ds_")
 _SDWA_DWORD = 6
 _LONGEST = 20
 """More wait states than any rule asks for."""
+_LONGEST_OF_VECTORS = 5
+"""The most that a rule asks for after an instruction of the vector unit that is no matrix instruction."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,15 @@ class Role:
     selects_lane: int
     stored: int
     reads_m0: bool
+
+    @cached_property
+    def reach(self) -> int:
+        """The most wait states that any instruction may have to be behind this one; see `needed`."""
+        if self.matrix is not None:
+            return _LONGEST
+        if self.is_vector:
+            return _LONGEST_OF_VECTORS
+        return 2 if self.stored or self.name.startswith("s_setreg") else 1 if self.writes & _M0 else 0
 
     @classmethod
     def of(cls, instruction: Instruction, layout: Registers) -> Role:
@@ -259,10 +269,10 @@ def _after_vector_since_gfx940(
 
 @dataclass
 class _History:
-    """The latest instructions of a group of wavefronts: (how many wait states ago each ended, counted from 0)."""
+    """The latest instructions of a group of wavefronts that a rule may still hold to: (when each ended, its role)."""
 
     now: int = 0
-    recent: deque[tuple[int, Role]] = field(default_factory=deque)
+    recent: list[tuple[int, Role]] = field(default_factory=list)
 
 
 class WaitStates:
@@ -282,15 +292,14 @@ class WaitStates:
         history = self._groups.get(waves)
         if history is None:
             history = self._groups[waves] = _History()
-        recent, now, wrong = history.recent, history.now, ""
-        while recent and now - recent[0][0] >= _LONGEST:
-            recent.popleft()
+        now, wrong = history.now, ""
+        history.recent = recent = [item for item in history.recent if now - item[0] < item[1].reach]
         for ended, earlier in recent:
             states, shared = self._between(earlier, role)
             if states > now - ended:
                 wrong = wrong or self._describe(earlier, states, now - ended, shared)
         history.now = now + role.states
-        if role.states == 1 and not role.name.startswith(("s_waitcnt", "s_barrier")):
+        if role.reach and role.states == 1:
             recent.append((history.now, role))
         return wrong
 
@@ -301,7 +310,7 @@ class WaitStates:
             history = self._groups.get(source, _History())
             for ended, role in history.recent:
                 found[role.pc] = max(ended - history.now, found.get(role.pc, (-_LONGEST, role))[0]), role
-        self._groups[part] = _History(0, deque(sorted(found.values(), key=lambda item: item[0])))
+        self._groups[part] = _History(0, sorted(found.values(), key=lambda item: item[0]))
 
     def _between(self, first: Role, second: Role) -> tuple[int, int]:
         key = first.pc, second.pc

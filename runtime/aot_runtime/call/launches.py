@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -35,6 +35,7 @@ from aot_runtime.errors import ArgumentError
 from .decision import Decision
 from .generated import define
 from .overlap import overlap_lines
+from .scratch import Scratch, scratch_name, scratch_of
 
 MAX_MAPS = 256
 """Addresses of a tensor whose maps a plan keeps."""
@@ -62,6 +63,18 @@ class Field(msgspec.Struct, frozen=True):
         return self.offset + struct.calcsize("<" + self.code)
 
 
+class Segments(NamedTuple):
+    """Kernarg segments in one buffer: its first content, where each begins, and what each call writes."""
+
+    image: bytes
+    begins: tuple[int, ...]
+    fields: tuple[Field, ...]
+
+
+Prepared: TypeAlias = tuple[Any, ...]
+"""The buffer of the kernargs, the `PreparedLaunch` objects, then `enqueue` and `settle` of each."""
+
+
 def build_run(
     op: Op, decision: Decision, shape: CallShape, given: frozenset[str], device: Device, load: LoadFunction
 ) -> Callable[..., Any]:
@@ -71,21 +84,21 @@ def build_run(
         given: tensors and scalars that the caller passes; other outputs are allocated, other scalars are constants.
     """
     namespace: dict[str, Any] = {
-        "_workspace": device.memory.workspace,
         "_fill": partial(device.driver.fill, device.index),
         "_new": device.new,
         "_handle": device.handle,
         "_note": _note_stream,
         "_bfloat16_bits": bfloat16_bits,
-        "_no_launch_left": IndexError,
+        "_none_left": IndexError,
     }
     lines = [f"def run(_stream, {', '.join((*shape.tensors, *shape.scalars))}):"]
     lines += _prologue(op, decision, given, namespace)
     numbers = [number for number, launch in enumerate(decision.launches) if 0 not in launch.grid]
-    for number in numbers:
-        lines += _launch(op, number, decision, shape, given, device, load, namespace)
-    for number in numbers:  # when every scalar of every launch is known to fit
-        lines += [f"    _launch{number}.run(_stream)", f"    _push{number}(_launch{number})"]
+    if numbers:
+        scratch = scratch_of(decision, numbers, device.memory, namespace)
+        segments = _segments(op, decision, numbers, frozenset(shape.scalars) & given, scratch, device, namespace)
+        _prepare(decision, numbers, segments, device, load, namespace)
+        lines += [f"    {line}" for line in _launching(numbers, scratch, _packing(segments, namespace))]
     lines += _epilogue(op, decision)
     source = "\n".join(lines) + "\n"
     return define("run", source, f"<aot_runtime: {op.name} run {crc32(source.encode()):08x}>", namespace)
@@ -110,68 +123,93 @@ def _prologue(op: Op, decision: Decision, given: frozenset[str], namespace: dict
             lines.append(f"    {tensor.name} = _new(_layout_{tensor.name}, _bytes_{tensor.name}, _stream)")
         if tensor.zero and layout.size:
             lines.append(f"    _fill({tensor.name}.ptr, 0, _bytes_{tensor.name}, _stream)")
-    for name, nbytes, zero in decision.workspaces:
-        lines += _space(name, nbytes, zero, namespace) if nbytes else [f"    {name} = 0"]
     return lines
 
 
-def _space(name: str, nbytes: int, zero: bool, namespace: dict[str, Any]) -> list[str]:
-    """Lines that provide scratch memory. Sizes are names: one source, compiled once, serves all shapes."""
-    namespace[f"_bytes_{name}"] = nbytes
-    lines = [f"    {name}, _owner_{name} = _workspace(_bytes_{name}, _stream)"]
-    if zero:
-        lines.append(f"    _fill({name}, 0, _bytes_{name}, _stream)")
-    return lines
-
-
-def _launch(
-    op: Op,
-    number: int,
-    decision: Decision,
-    shape: CallShape,
-    given: frozenset[str],
-    device: Device,
-    load: LoadFunction,
+def _segments(
+    op: Op, decision: Decision, numbers: Sequence[int], free: frozenset[str], scratch: Scratch, device: Device,
     namespace: dict[str, Any],
-) -> list[str]:
-    launch = decision.launches[number]
-    variant = launch.variant
-    free = frozenset(shape.scalars) & given
-    lines, scratch = _scratch(variant, number, launch.grid, namespace)
-    maps = _maps(variant, number, decision, device, namespace)
-    addresses = {name: f"{name}.ptr" for name in decision.layouts} | {space.name: space.name for space in op.workspace}
-    fields = [field for arg in variant.kernargs for field in _field(arg, free, addresses, scratch | maps)]
-    image = kernarg_image(op, variant, launch.values, free)
-    function = load(variant)
-    block = variant.num_warps * variant.warp_size
-
-    def make() -> Any:
-        return device.driver.prepare(device.index, function, launch.grid, block, variant.lds_bytes, image)
-
-    idle = [make()]
-    namespace |= {f"_make{number}": make, f"_pop{number}": idle.pop, f"_push{number}": idle.append}
-    lines += [
-        f"    try: _launch{number} = _pop{number}()",
-        f"    except _no_launch_left: _launch{number} = _make{number}()",
-    ]
-    for index, run in enumerate(_runs(fields)):
-        namespace[f"_pack{number}_{index}"] = struct.Struct("<" + "".join(field.code for field in run)).pack_into
-        values = ", ".join(field.source for field in run)
-        lines.append(f"    _pack{number}_{index}(_launch{number}.kernargs, {run[0].offset}, {values})")
-    return lines
+) -> Segments:  # fmt: skip
+    """The kernarg segments of the launches, one behind the other, so that a call fills in all of them at once."""
+    image, begins, fields = bytearray(), [], []
+    addresses = {name: f"{name}.ptr" for name in decision.layouts} | {name: name for name in scratch.names}
+    for number in numbers:
+        launch = decision.launches[number]
+        named = {kernarg: scratch_name(kernarg, number) for kernarg in (GLOBAL_SCRATCH, PROFILE_SCRATCH)}
+        made = {kernarg: addresses[name] for kernarg, name in named.items() if name in addresses}
+        made |= _maps(launch.variant, number, decision, device, namespace)
+        image += bytes(-len(image) % TENSOR_MAP_BYTES)
+        begins.append(len(image))
+        fields += [
+            Field(field.offset + len(image), field.code, field.source)
+            for arg in launch.variant.kernargs
+            for field in _field(arg, free, addresses, made)
+        ]
+        image += kernarg_image(op, launch.variant, launch.values, free)
+    return Segments(bytes(image), tuple(begins), tuple(fields))
 
 
-def _scratch(
-    variant: Variant, number: int, grid: tuple[int, int, int], namespace: dict[str, Any]
-) -> tuple[list[str], dict[str, str]]:
-    """Lines that provide the scratch memory that the code object asks for, and kernarg name → local name."""
-    lines: list[str] = []
-    names: dict[str, str] = {}
-    for kernarg, scratch in ((GLOBAL_SCRATCH, variant.global_scratch), (PROFILE_SCRATCH, variant.profile_scratch)):
-        if scratch.bytes:
-            names[kernarg] = f"_{kernarg[1:]}{number}"
-            lines += _space(names[kernarg], scratch.bytes * grid[0] * grid[1] * grid[2], False, namespace)
-    return lines, names
+def _prepare(
+    decision: Decision, numbers: Sequence[int], segments: Segments, device: Device, load: LoadFunction,
+    namespace: dict[str, Any],
+) -> None:  # fmt: skip
+    """Provide prepared launches. Each call has all of a plan's for itself while it runs; those that were on another
+    stream are apart, so that a call on the default stream need not say where its launches go."""
+    launches = [decision.launches[number] for number in numbers]
+    functions = [load(launch.variant) for launch in launches]
+
+    def make() -> Prepared:
+        kernargs = memoryview(bytearray(segments.image))
+        made = []
+        for launch, function, begin in zip(launches, functions, segments.begins, strict=True):
+            variant = launch.variant
+            segment = kernargs[begin : begin + variant.kernarg_bytes]
+            block = variant.num_warps * variant.warp_size
+            made.append(
+                device.driver.prepare(device.index, function, launch.grid, block, variant.lds_bytes, segment)
+            )
+        return kernargs, made, *(part for launch in made for part in (launch.enqueue, launch.settle))
+
+    def placed(stream: int) -> Prepared:
+        try:
+            prepared = others.pop()
+        except IndexError:
+            prepared = make()
+        for launch in prepared[1]:
+            launch.place(stream)
+        return prepared
+
+    idle, others = [make()], list[Prepared]()
+    namespace |= {"_make": make, "_pop": idle.pop, "_push": idle.append}
+    namespace |= {"_placed": placed, "_push_placed": others.append}
+
+
+def _launching(numbers: Sequence[int], scratch: Scratch, packing: Sequence[str]) -> list[str]:
+    """Lines that fill in the kernargs, then launch: every scalar is known to fit by then."""
+    names = "".join(f", _enqueue{number}, _settle{number}" for number in numbers)
+    lines = ["if _stream:", "    _launches = _placed(_stream)", *(f"    {line}" for line in scratch.elsewhere)]
+    lines += ["else:", "    try: _launches = _pop()", "    except _none_left: _launches = _make()"]
+    lines += [f"    {line}" for line in scratch.here]
+    work = [*scratch.further, f"_kernargs, _{names} = _launches", *packing]
+    work += [f"if _status := _enqueue{number}(): _settle{number}(_status)" for number in numbers]
+    if scratch.ending:
+        work = ["try:", *(f"    {line}" for line in work), "finally:", *(f"    {line}" for line in scratch.ending)]
+    return [*lines, *work, "if _stream: _push_placed(_launches)", "else: _push(_launches)"]
+
+
+def _packing(segments: Segments, namespace: dict[str, Any]) -> list[str]:
+    """A line that writes what changes from call to call into the kernargs, and what lies between as it is."""
+    stretch: list[Field] = []
+    for field in sorted(segments.fields, key=lambda field: field.offset):
+        if stretch and stretch[-1].end != field.offset:
+            begin, name = stretch[-1].end, f"_fixed{len(stretch)}"
+            namespace[name] = segments.image[begin : field.offset]
+            stretch.append(Field(begin, f"{field.offset - begin}s", name))
+        stretch.append(field)
+    if not stretch:
+        return []
+    namespace["_pack"] = struct.Struct("<" + "".join(field.code for field in stretch)).pack_into
+    return [f"_pack(_kernargs, {stretch[0].offset}, {', '.join(field.source for field in stretch)})"]
 
 
 def _maps(
@@ -201,17 +239,6 @@ def _field(arg: Kernarg, free: frozenset[str], addresses: dict[str, str], made: 
     elif arg.value in free:
         bits = f"_bfloat16_bits({arg.value})" if arg.type == "bf16" else arg.value
         yield Field(arg.offset, SCALAR_TYPES[arg.type].code, bits)
-
-
-def _runs(fields: Sequence[Field]) -> list[list[Field]]:
-    """Fields grouped into stretches without gaps, so that one `pack_into` writes each."""
-    runs: list[list[Field]] = []
-    for field in sorted(fields, key=lambda field: field.offset):
-        if runs and runs[-1][-1].end == field.offset:
-            runs[-1].append(field)
-        else:
-            runs.append([field])
-    return runs
 
 
 def kernarg_image(op: Op, variant: Variant, values: Any, free: frozenset[str]) -> bytes:

@@ -41,7 +41,9 @@ def overlap_lines(op: Op, layouts: Mapping[str, Layout], given: frozenset[str], 
             if layouts[tensor.name].foreign or layouts[other].foreign:
                 conditions.append(_by_address(tensor.name, other, layouts, namespace))
             else:
-                conditions.append(f"{tensor.name}.owner is {other}.owner")
+                conditions.append(f"_owner_of is {other}.owner")
+        if any("_owner_of" in condition for condition in conditions):
+            lines.append(f"    _owner_of = {tensor.name}.owner")
         check = f"_hold_apart_{tensor.name}"
         namespace[check] = partial(hold_apart, op, tensor, others)
         lines += [f"    if {' or '.join(conditions)}:", f"        {check}({', '.join((tensor.name, *others))})"]

@@ -78,13 +78,15 @@ class Layout:
         return f"{self.dtype}{list(self.shape)} strides {list(self.strides)}{'' if self.aligned else ' unaligned'}"
 
 
-@lru_cache(maxsize=1 << 16)
 def make_layout(
     device: tuple[str, int], dtype: str, shape: Shape, strides: Shape, aligned: bool, foreign: bool = False,
     writeable: bool = True,
 ) -> Layout:  # fmt: skip
     """The one `Layout` with these properties."""
-    return Layout(device, dtype, shape, strides, aligned, foreign, writeable)
+    return _interned(device, dtype, shape, strides, aligned, foreign, writeable)
+
+
+_interned = lru_cache(maxsize=1 << 16)(Layout)  # to which a default that is left out is no other value
 
 
 def disjoint(shape: Shape, strides: Shape, itemsize: int = 1) -> bool:

@@ -2,7 +2,9 @@
 
 Small blocks are kept for the next allocation of their size on their stream, which is what a repeated call asks for:
 stream order makes that safe, and it saves two driver calls. The rest goes back to the driver's pool. Where there is too
-little memory for an allocation, all that nothing uses goes back to the system, and it is tried once more.
+little memory for an allocation, all that nothing uses goes back to the system, and it is tried once more. Scratch
+memory of calls on the default stream is kept apart: taking and giving back a block is no more than a list's `pop` and
+`append`.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ KEPT_BLOCK = 1 << 20
 """Bytes of the largest block that is kept."""
 KEPT_TOTAL = 64 << 20
 """Bytes that are kept altogether."""
+SCRATCH_BLOCK, SCRATCH_TOTAL = 16 << 20, 64 << 20
+"""The same of scratch memory that calls on the default stream take turns with."""
 
 
 class MemoryStats(NamedTuple):
@@ -100,6 +104,10 @@ class DeviceMemory:
         """Captures in progress, by their stream."""
         self._kept: dict[tuple[int, int], list[int]] = {}
         self._kept_bytes = 0
+        self._scratch: dict[int, list[int]] = {}
+        """Blocks by size that no call has at the moment."""
+        self._scratch_bytes = 0
+        """Of these blocks, and of those that calls have."""
         self._lock = threading.RLock()  # releasing may happen anywhere that garbage is collected
         self._deferred: list[_Release] = []
         self._lives: dict[int, Life] = {}
@@ -138,7 +146,36 @@ class DeviceMemory:
         if graph is not None:
             return graph.workspace(nbytes), None
         owner = self.allocate(nbytes, stream)
+        owner.others = None  # no work but that of the call, on its stream
         return owner.address, owner
+
+    def scratch(self, nbytes: int) -> list[int] | None:
+        """The free blocks of scratch memory of a size, for calls on the default stream; None: `workspace` provides it.
+
+        A call takes one (`new_scratch` makes one where none is left), and puts it back when it has enqueued its work:
+        the next call's work comes after that, in stream order. It is the same list each time.
+        """
+        if self._exact or nbytes > SCRATCH_BLOCK:
+            return None
+        with self._lock:
+            return self._scratch.setdefault(_scratch_size(nbytes), [])
+
+    def new_scratch(self, nbytes: int) -> int:
+        """The address of one more block for `scratch`; where there would be too many, those that are free go."""
+        size = _scratch_size(nbytes)
+        with self._lock:
+            if self._scratch_bytes + size > SCRATCH_TOTAL:
+                self._drop_scratch()
+            address = self._take(size, 0)
+            self._scratch_bytes += size
+        return address
+
+    def _drop_scratch(self) -> None:
+        with self._lock:
+            for size, free in self._scratch.items():
+                while free:  # emptied, since plans hold the list
+                    self._scratch_bytes -= size
+                    self.driver.free(self.index, free.pop(), 0)
 
     def release(self, address: int, size: int, stream: int, others: Users | None, own: object) -> None:
         """Give memory back once the work so far on its stream and the others is done.
@@ -148,11 +185,14 @@ class DeviceMemory:
         if self.graphs:
             self._deferred.append((address, size, stream, others, own))
             return
+        if not others and self._keep(address, size, stream):
+            return  # the common case asks the driver for nothing
         with contextlib.suppress(DriverCallError):  # another library's stream that is gone: the pool keeps the memory
             if others:
                 self._order_after_users(stream, others)
-            if not self._keep(address, size, stream):
-                self.driver.free(self.index, address, stream)
+                if self._keep(address, size, stream):
+                    return
+            self.driver.free(self.index, address, stream)
 
     def _order_after_users(self, stream: int, users: Users) -> None:
         with self._lock:
@@ -216,10 +256,13 @@ class DeviceMemory:
     def stats(self) -> MemoryStats:
         """What is held, and what of it is in use: kept blocks are not."""
         held, taken = self.driver.memory_in_use(self.index)
-        return MemoryStats(held, taken - self._kept_bytes)
+        free = sum(size * len(blocks) for size, blocks in list(self._scratch.items()))
+        return MemoryStats(held, taken - self._kept_bytes - free)
 
     def trim(self, stream: int | None = None) -> None:
         """Give kept blocks back to the driver's pool: all, or those of one stream."""
+        if not stream:
+            self._drop_scratch()
         with self._lock:
             keys = [key for key in list(self._kept) if stream is None or key[1] == stream]
             blocks = []
@@ -230,6 +273,16 @@ class DeviceMemory:
                     self._kept_bytes -= key[0]
         for address, owner in blocks:
             self.driver.free(self.index, address, owner)
+
+
+def rounded(nbytes: int) -> int:
+    """A size in whole granules."""
+    return -(-nbytes // GRANULE) * GRANULE
+
+
+def _scratch_size(nbytes: int) -> int:
+    """The next power of two: what differs a little shares blocks."""
+    return max(GRANULE, 1 << (nbytes - 1).bit_length())
 
 
 def order_after(driver: Driver, device: int, later: int, earlier: int) -> None:

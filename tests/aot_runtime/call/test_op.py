@@ -153,6 +153,7 @@ def test_a_known_call_is_not_planned_again(small_bundle: Path):
         assert (launches.last.values["scale"], launches.last.values["shift"]) == (scale, shift)
     assert planned(partial(small.affine, normal(3, 32), scale=1.0, shift=0)) == 0, "the same layouts, from numpy"
     assert planned(partial(small.affine, x, scale=1.0, shift=0, stream=small.device.stream())) == 0
+    assert planned(partial(small.affine, x[:].reshape(96).reshape(3, 32), scale=1.0, shift=0)) == 0, "a view like it"
     for arguments, keywords in (
         ((x,), {}),  # the default scale
         ((x,), {"mode": "negated"}),
@@ -166,6 +167,35 @@ def test_a_known_call_is_not_planned_again(small_bundle: Path):
     for cols in (4, 16, 4, 16):  # a default is computed for its own shape
         small.affine(small.device.array(normal(2, cols)))
         assert launches.last.values["scale"] == cols**-0.5
+
+
+@in_double()
+def test_a_known_call_is_checked_again(small_bundle: Path):
+    """What is alike but for one thing gets a plan of its own, or an error: address, stride, dtype, device, overlap."""
+    small, launches = open_over_double(small_bundle)
+    device, flat = small.device, small.device.array(normal(200))
+    x, wide, out = flat[:96].reshape(3, 32), device.array(normal(3, 64)), device.empty((3, 32), "float32")
+    call = partial(small.affine, scale=2.0, shift=1, out=out)
+    for _ in range(3):
+        call(x)
+        assert launches.last.variant.aligned and launches.last.values["stride_x_rows"] == 32
+    misaligned, strided = flat[1:97].reshape(3, 32), wide[:, :32]
+    halves = device.array(normal(3, 32).astype(np.float16))
+    for _ in range(2):
+        call(misaligned)
+        assert not launches.last.variant.aligned and launches.last.values["x"] == flat.ptr + 4
+        call(strided)
+        assert launches.last.values["stride_x_rows"] == 64 and launches.last.variant.aligned
+        for array, named in ((halves, r"'out'"), (x[:2], r"'out'"), (x[0], r"'x'")):
+            with pytest.raises(ArgumentError, match=f"affine: (argument )?{named}"):
+                call(array)
+        for overlapping in (out, out[:]):
+            with pytest.raises(ArgumentError, match="arguments 'out' and 'x' overlap in memory"):
+                call(overlapping)
+        with pytest.raises(ArgumentError, match=r"a scalar \(shift\) does not fit its type|a scalar"):
+            call(x, shift=1 << 40)
+    call(x)
+    check(out, x.numpy() * 2 + 1)
 
 
 @in_double()
@@ -184,7 +214,7 @@ def test_written_functions_and_their_failures(small_bundle: Path):
     x = small.device.array(normal(3, 5))
     small.affine(x)
     (run,) = small.affine.__globals__["_plans"].values()
-    for function, line in ((small.affine, "return _run(stream, x"), (run, "_launch0.run(_stream)")):
+    for function, line in ((small.affine, "return _run(stream, x"), (run, "if _status := _enqueue0()")):
         source = inspect.getsource(function)
         assert source.startswith("def ") and line in source
         assert function.__code__.co_filename.startswith("<aot_runtime: affine ")
@@ -195,7 +225,7 @@ def test_written_functions_and_their_failures(small_bundle: Path):
         small.affine(x)
     assert (raised.value.call, raised.value.code) == ("hipModuleLaunchKernel", "hipErrorLaunchFailure")
     shown = "".join(traceback.format_exception(raised.value))
-    assert "_launch0.run(_stream)\n" in shown and "in affine\n" in shown
+    assert ": _settle0(_status)\n" in shown and "in affine\n" in shown
     small.device.memory.trim()
     double.fail("hipMallocFromPoolAsync", 2, -1)
     with pytest.raises(DeviceMemoryError):

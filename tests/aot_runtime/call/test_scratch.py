@@ -1,4 +1,4 @@
-"""Scratch memory that compiled code asks for, over the double of libcuda."""
+"""Scratch memory of calls: workspaces, over the double of libamdhip64; what code asks for, over that of libcuda."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from aot_runtime import open_bundle
+from aot_runtime import DriverCallError, open_bundle
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.records import GLOBAL_SCRATCH
+from aot_runtime.device import memory
+from tests.support.contracts import normal
 from tests.support.cuda_double.double import CudaDouble, in_cuda_double
+from tests.support.hip_double.double import in_double
+from tests.support.reference_launches import open_over_double
 from tests.support.session_builds import build_once
 
 
@@ -20,6 +24,58 @@ def scratch_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An op of a Gluon kernel for sm_90 that makes tensor maps in scratch memory. Read only."""
     folder = build_once(tmp_path_factory, "tests/support/gluon/manifest.yaml", "op=scale,dtype=float16", "sm_90")
     return folder / "gluon-sm_90"
+
+
+@in_double()
+def test_calls_on_the_default_stream_take_turns(small_bundle: Path):
+    """With one block, but for a call that begins before another one's launches are enqueued."""
+    small, launches = open_over_double(small_bundle)
+    device, double, stream = small.device, launches.double, small.device.stream()
+    x, total = device.array(normal(4, 200)), device.empty(4, "float32")
+
+    def block(**options: object) -> int:
+        small.row_sums(x, total=total, **options)
+        first, second = launches.launches[-2:]
+        assert first.values["partial"] == second.values["partial"] != 0
+        return int(first.values["partial"])
+
+    own = block()
+    before, taken, in_use = double.allocated(), double.calls("hipMallocFromPoolAsync"), device.memory_stats().in_use
+    assert [block(), block(offset=3)] == [own, own]
+    small.row_sums(device.array(normal(3, 130)), total=device.empty(3, "float32"))  # of about the same size
+    assert launches.last.values["partial"] == own
+    double.fail("hipModuleLaunchKernel", 719)
+    with pytest.raises(DriverCallError):
+        block()
+    assert block() == own, "it was given back"
+    free = device.memory.scratch(memory.GRANULE)
+    assert free == [own]
+    held = free.pop()  # as another thread's call has it
+    other = block()
+    free.append(held)
+    assert other not in (0, own)
+    assert block(stream=stream) not in (own, other) and launches.last.launch.stream == stream.handle
+    assert block() == own and launches.last.launch.stream == 0
+    assert double.calls("hipMallocFromPoolAsync") <= taken + 6 and device.memory_stats().in_use == in_use
+    device.memory.trim()
+    assert double.allocated() < before and free == [] and block() in free
+
+
+@in_double()
+def test_scratch_memory_has_a_limit(small_bundle: Path):
+    """Of all sizes together, and of a block; what is larger is given back after each call."""
+    memory.SCRATCH_BLOCK, memory.SCRATCH_TOTAL = 4096, 8192
+    small, launches = open_over_double(small_bundle)
+    device, double = small.device, launches.double
+    for rows in (100, 200, 400, 800, 400, 1600, 100):  # a float a row
+        x = device.array(normal(rows, 64))
+        small.row_sums(x, total=device.empty(rows, "float32"))
+        kept = sum(size * len(blocks) for size, blocks in device.memory._scratch.items())
+        assert 0 < kept <= 8192 and len({len(blocks) for blocks in device.memory._scratch.values()} - {0, 1}) == 0
+    assert device.memory.scratch(4097) is None
+    del x
+    device.memory.trim()
+    assert double.allocated() == 0
 
 
 @pytest.mark.slow

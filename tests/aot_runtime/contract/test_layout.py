@@ -58,6 +58,7 @@ def test_every_view_of_an_array_is_disjoint(order: list[int], parts):
 def test_a_layout_is_interned_and_describes_itself():
     first = ("hip", 0), "float16", (2, 3), (3, 1), True
     assert make_layout(HERE, "float16", (2, 3), (3, 1), True) is make_layout(*first)
+    assert make_layout(*first, False, True) is make_layout(*first, writeable=True) is make_layout(*first)
     for position, other in enumerate((("hip", 1), "bfloat16", (3, 2), (3, 2), False)):
         found = make_layout(*(other if i == position else value for i, value in enumerate(first)))
         assert found is not make_layout(*first) and found != make_layout(*first)

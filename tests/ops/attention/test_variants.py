@@ -11,7 +11,7 @@ import pytest
 
 from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.decision import Decision
-from aot_runtime.call.planner import op_planner
+from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract.records import Index
 from aot_runtime.masks import parse_mask
 from tests.ops.attention.calls import Call, check, launched
@@ -31,6 +31,11 @@ def index(arch: str) -> Index:
     return index_of(planned(arch, "attention"))
 
 
+@cache
+def planner(arch: str, op: str) -> Planner:
+    return op_planner(index(arch), op)
+
+
 def decide(arch: str, case: Case, **dims: int) -> Decision:
     """What a call like that of a case would do, of 3 queries and 16 keys unless `dims` says otherwise."""
     what = "tokens" if case.mode == "varlen" else "seqlen"
@@ -44,7 +49,7 @@ def decide(arch: str, case: Case, **dims: int) -> Decision:
         scalars={name: str(value) for name, value in scalars.items()},
         innermost={} if case.v_rows else {"v": 0 if case.mode == "varlen" else 2},
     )  # fmt: skip
-    return plan_call(index(arch), op_planner(index(arch), case.op), call, 304)
+    return plan_call(index(arch), planner(arch, case.op), call, 304)
 
 
 @pytest.mark.parametrize("arch", ("gfx942", "gfx1100", "sm_90"))

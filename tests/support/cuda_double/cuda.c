@@ -132,6 +132,18 @@ int cuLaunchKernel(function *f, unsigned x, unsigned y, unsigned z, unsigned bx,
   return SUCCESS;
 }
 
+typedef struct config {
+  unsigned grid[3], block[3], shared;
+  void *stream, *attributes;
+  unsigned num_attributes;
+} config;
+
+int cuLaunchKernelEx(const config *c, function *f, void **parameters, void **extra) {
+  if (c->num_attributes) return INVALID_VALUE;
+  return cuLaunchKernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream,
+                        parameters, extra);
+}
+
 typedef struct map {
   unsigned char dtype, rank, interleave, swizzle, promotion, fill, unused[2];
   uint64_t ones, address, dims[5], strides[4];

@@ -41,12 +41,23 @@ class DeviceProperties(msgspec.Struct, frozen=True):
 class PreparedLaunch(Protocol):
     """A launch whose grid, block, LDS and kernarg segment are set up; only the stream is open.
 
-    One `PreparedLaunch` is used by one thread at a time: whoever holds it writes `kernargs`, then calls `run`.
-    The driver has copied the kernargs when `run` returns, so they may be overwritten at once.
+    One `PreparedLaunch` is used by one thread at a time: whoever holds it writes `kernargs`, then calls `run`, or what
+    that is made of. The driver has copied the kernargs when `enqueue` returns, so they may be overwritten at once.
     """
 
-    kernargs: bytearray
+    kernargs: bytearray | memoryview
     """The kernarg segment, writable in place (`struct.pack_into`); its size never changes."""
+
+    def enqueue(self) -> int:
+        """Make the launch, on the stream that it was placed on last, at first the default stream. Returns the API's
+        status, 0 for success; any other one is for `settle`."""
+
+    def place(self, stream: int) -> None:
+        """Have it go to `stream` from now on."""
+
+    def settle(self, status: int) -> None:
+        """Make the launch that `enqueue` did not, if all it needed was its device to be current. Raises
+        `DriverCallError` for any other status."""
 
     def run(self, stream: int) -> None:
         """Enqueue the launch on `stream`. Raises `DriverCallError`."""
@@ -113,11 +124,13 @@ class Driver(Protocol):
         """A kernel of a module, ready to be launched with `lds_bytes` of dynamic LDS. Never returns 0."""
 
     def prepare(
-        self, device: int, function: int, grid: tuple[int, int, int], block: int, lds_bytes: int, kernargs: bytes
-    ) -> PreparedLaunch:
-        """A launch of `grid` workgroups of `block` threads whose kernarg segment starts out as `kernargs`.
+        self, device: int, function: int, grid: tuple[int, int, int], block: int, lds_bytes: int,
+        kernargs: bytes | memoryview,
+    ) -> PreparedLaunch:  # fmt: skip
+        """A launch of `grid` workgroups of `block` threads whose kernarg segment starts out as `kernargs`, and is that
+        very memory where it is a writable view: one buffer may have the segments of several launches.
 
-        `run` sees to it that `device` is current meanwhile wherever more than one device is visible, so that a launch
+        It sees to it that `device` is current meanwhile wherever more than one device is visible, so that a launch
         goes where its arguments live, whatever is current in the calling thread.
         """
 

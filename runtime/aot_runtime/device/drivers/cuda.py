@@ -37,7 +37,10 @@ class CudaDriver(GpuDriver):
     def __init__(self) -> None:
         binding = _import_binding()
         self.relaxed_capture = binding.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        super().__init__(binding, _open_library())
+        library = _open_library()
+        if hasattr(library, "cuLaunchKernelEx"):  # since CUDA 11.8
+            self.launch_call = "LaunchKernelEx"
+        super().__init__(binding, library)
         self._version = int(self._call("DriverGetVersion"))
 
     def properties(self, device: int) -> DeviceProperties:

@@ -41,6 +41,8 @@ class GpuDriver(GpuApi):
 
     name: str
     exact_allocations = False
+    launch_call: str = "LaunchKernel"
+    """The call that launches a kernel: this one, or `LaunchKernelEx`."""
     launch_end: ClassVar[int]
     lost_device: ClassVar[frozenset[int]] = frozenset()
     relaxed_capture: Any
@@ -52,11 +54,14 @@ class GpuDriver(GpuApi):
         self._stagings: dict[int, Staging] = {}
         self._unpooled: dict[tuple[int, int], int] = {}
         """Bytes at (device, address), of devices that have no pool."""
+        self._is_capturing = getattr(library, self._full_name("StreamIsCapturing"))  # each call on a stream asks
+        name = self.launch_call
         self._launch = LaunchFunction(
-            call=getattr(library, self._full_name("LaunchKernel")),
+            call=getattr(library, self._full_name(name)),
             end=self.launch_end,
             lost_device=self.lost_device,
-            error=lambda status: self._error("LaunchKernel", status),
+            error=lambda status: self._error(name, status),
+            takes_config=name.endswith("Ex"),
         )
 
     # What a subclass knows.
@@ -228,8 +233,9 @@ class GpuDriver(GpuApi):
         return function
 
     def prepare(
-        self, device: int, function: int, grid: tuple[int, int, int], block: int, lds_bytes: int, kernargs: bytes
-    ) -> PreparedLaunch:
+        self, device: int, function: int, grid: tuple[int, int, int], block: int, lds_bytes: int,
+        kernargs: bytes | memoryview,
+    ) -> PreparedLaunch:  # fmt: skip
         if not function:
             raise DeviceError("cannot prepare the launch of a null function")
         selector = None if self._is_always_current(device) else self._selector_of(device)
@@ -277,7 +283,12 @@ class GpuDriver(GpuApi):
         return float(self._on(device, "EventElapsedTime", start, end))
 
     def is_capturing(self, device: int, stream: int) -> bool:
-        return stream != 0 and int(self._on(device, "StreamIsCapturing", stream)) != 0
+        if not stream:
+            return False
+        found = ctypes.c_int()
+        if not self._is_capturing(ctypes.c_void_p(stream), ctypes.byref(found)):
+            return found.value != 0
+        return int(self._on(device, "StreamIsCapturing", stream)) != 0  # it fails with a device current, too
 
     def begin_capture(self, device: int, stream: int) -> None:
         self._on(device, "StreamBeginCapture", stream, self.relaxed_capture)

@@ -1,8 +1,9 @@
 """The launch itself: one foreign call whose arguments were all built beforehand.
 
 HIP and CUDA take the same eleven arguments (`hipModuleLaunchKernel`, `cuLaunchKernel`) and both accept the kernarg
-segment as one buffer, so one class serves both. It does not go through the Python bindings: those convert and check
-every argument of every call, several microseconds where this takes a third of one.
+segment as one buffer, so one class serves both. CUDA's `cuLaunchKernelEx` has most of them in a struct: ctypes passes
+four arguments in half of the time. None goes through the Python bindings: those convert and check every argument of
+every call, several microseconds where this takes a third of one.
 
 The function should come from a `ctypes.PyDLL` and have no `argtypes`:
 - With `argtypes`, ctypes converts each argument on each call, at three times the cost of passing prebuilt objects.
@@ -39,6 +40,17 @@ class LaunchFunction(msgspec.Struct, frozen=True):
     """Statuses by which the API says that the calling thread has no, or another, device current."""
     error: Callable[[int], Exception]
     """The exception that a status stands for."""
+    takes_config: bool = False
+    """Whether the arguments are those of `cuLaunchKernelEx`."""
+
+
+class LaunchConfig(ctypes.Structure):
+    """CUDA's CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("lds_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("num_attributes", ctypes.c_uint),
+    )  # fmt: skip
 
 
 class KernelLaunch:
@@ -53,60 +65,70 @@ class KernelLaunch:
         grid: workgroups in x, y, z.
         block: threads of a workgroup.
         lds_bytes: dynamic LDS of a workgroup.
-        kernargs: the kernarg segment's first content.
+        kernargs: the kernarg segment's first content; a writable view is the segment itself.
     """
 
-    __slots__ = ("_at", "_call", "_extra", "_found", "_launch", "_look", "_selector", "_stream", "_wanted", "kernargs")
+    __slots__ = ("_by_itself", "_launch", "_place", "_there", "enqueue", "kernargs")
 
     def __init__(
-        self, launch: LaunchFunction, selector: Selector | None, always: bool,
-        function: int, grid: tuple[int, int, int], block: int, lds_bytes: int, kernargs: bytes,
+        self, launch: LaunchFunction, selector: Selector | None, always: bool, function: int,
+        grid: tuple[int, int, int], block: int, lds_bytes: int, kernargs: bytes | memoryview,
     ):  # fmt: skip
-        self.kernargs = bytearray(kernargs)
+        self.kernargs = bytearray(kernargs) if isinstance(kernargs, bytes) else kernargs
         # The exported buffer pins the bytearray: to resize it is a BufferError, so the address stays good.
         segment = (ctypes.c_char * len(kernargs)).from_buffer(self.kernargs)
         size = ctypes.c_size_t(len(kernargs))
         extra = (ctypes.c_void_p * 5)(
             _BUFFER_POINTER, ctypes.addressof(segment), _BUFFER_SIZE, ctypes.addressof(size), launch.end
         )
-        self._extra = (extra, segment, size)
-        self._launch, self._selector = launch, selector
-        self._look: Callable[[], int] | None = None
-        if always and selector is not None:
-            # What is current, looked up into the same place each time.
-            self._found, self._wanted = selector.kind(), selector.wanted.value
-            self._look = partial(selector.get, ctypes.byref(self._found))
-        self._at, self._stream = 0, ctypes.c_void_p(0)
-        handle = ctypes.c_void_p(function)
-        self._call = partial(launch.call, handle, *grid, block, 1, 1, lds_bytes, self._stream, None, extra)
-
-    def run(self, stream: int) -> None:
-        """Enqueue the launch on `stream`; the thread's current device stays what it is. Raises `DriverCallError`."""
-        if stream != self._at:
-            self._stream.value = self._at = stream
-        if self._look is not None and (self._look() or self._found.value != self._wanted):
-            status = self._call_there()
+        extra.kept = segment, size  # type: ignore[attr-defined]  # for as long as `enqueue` is
+        self._launch, handle = launch, ctypes.c_void_p(function)
+        if launch.takes_config:
+            config = LaunchConfig(grid, (block, 1, 1), lds_bytes)
+            self._place = partial(setattr, config, "stream")
+            call = partial(launch.call, ctypes.pointer(config), handle, None, extra)
         else:
-            status = self._call()
-        if status:
-            self._retry(status)
+            stream = ctypes.c_void_p(0)
+            self._place = partial(setattr, stream, "value")
+            call = partial(launch.call, handle, *grid, block, 1, 1, lds_bytes, stream, None, extra)
+        self._there = call if selector is None else partial(_call_there, call, selector)
+        self._by_itself = selector is None or not always
+        self.enqueue: Callable[[], int] = call  # no method: what a call of the runtime makes is this very call
+        if selector is not None and always:
+            self.enqueue = _looking(call, self._there, selector)
 
-    def _retry(self, status: int) -> None:
-        """Once more with the device current, if that was the reason; nothing had been enqueued."""
-        if status in self._launch.lost_device and self._look is None:
-            status = self._call_there()
+    def place(self, stream: int) -> None:
+        """Have it go to `stream` from now on."""
+        self._place(stream)
+
+    def settle(self, status: int) -> None:
+        """Once more with the device current, if that was the reason; nothing had been enqueued. Raises
+        `DriverCallError`."""
+        if status in self._launch.lost_device and self._by_itself:
+            status = self._there()
         if status:
             raise self._launch.error(status)
 
-    def _call_there(self) -> int:
-        """The launch with its device current."""
-        if self._selector is None:
-            return self._call()
-        status, before = self._selector.enter()
-        if status:
-            return status
-        try:
-            status = self._call()
-        finally:
-            self._selector.leave(before)
+    def run(self, stream: int) -> None:
+        """Enqueue the launch on `stream`; the thread's current device stays what it is. Raises `DriverCallError`."""
+        self.place(stream)
+        if status := self.enqueue():
+            self.settle(status)
+
+
+def _looking(call: Callable[[], int], there: Callable[[], int], selector: Selector) -> Callable[[], int]:
+    """The launch, with its device current where another one is. That is looked up into the same place each time."""
+    found, wanted = selector.kind(), selector.wanted.value
+    look = partial(selector.get, ctypes.byref(found))
+    return lambda: there() if look() or found.value != wanted else call()
+
+
+def _call_there(call: Callable[[], int], selector: Selector) -> int:
+    """A launch with its device current."""
+    status, before = selector.enter()
+    if status:
         return status
+    try:
+        return call()
+    finally:
+        selector.leave(before)

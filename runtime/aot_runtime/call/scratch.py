@@ -1,0 +1,77 @@
+"""The scratch memory of a plan's calls: workspaces, and what code objects ask for. A call on the default stream takes
+one block for all of it, which the plans of such calls take turns with; on another stream it is allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from aot_runtime.contract.records import GLOBAL_SCRATCH, PROFILE_SCRATCH
+from aot_runtime.device.memory import DeviceMemory, rounded
+
+from .decision import Decision
+
+
+class Scratch(NamedTuple):
+    """Lines of a plan's `run` after which each space's address has its name; one of no bytes has none.
+
+    Attributes:
+        here, elsewhere: lines that provide the memory on the default stream, and on another one.
+        further: lines that then find the other addresses, and fill with zeros where that is asked for.
+        ending: lines that give it back once all work is enqueued, or something has failed.
+    """
+
+    names: frozenset[str]
+    here: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
+    ending: tuple[str, ...] = ()
+
+
+def scratch_name(kernarg: str, number: int) -> str:
+    """The name of the space that is passed as a kernarg of a launch which no manifest has."""
+    return f"_{kernarg[1:]}{number}"
+
+
+def scratch_of(
+    decision: Decision, numbers: Sequence[int], memory: DeviceMemory, namespace: dict[str, Any]
+) -> Scratch:
+    """What the launches of these numbers need. Sizes are names: one source, compiled once, serves all shapes."""
+    spaces = [space for space in _spaces(decision, numbers) if space[1]]
+    if not spaces:
+        return Scratch(frozenset())
+    namespace |= {"_workspace": memory.workspace, "_new_scratch": memory.new_scratch}
+    namespace |= {f"_bytes_{name}": nbytes for name, nbytes, _ in spaces}
+    total = sum(rounded(nbytes) for _, nbytes, _ in spaces)
+    free = memory.scratch(total)
+    offsets: tuple[str, ...] = ()
+    if free is None:
+        here = elsewhere = tuple(f"{name}, _owner_{name} = _workspace(_bytes_{name}, _stream)" for name, _, _ in spaces)
+        ending: tuple[str, ...] = ()
+    else:
+        first, *others = _placed(spaces, namespace)
+        namespace |= {"_bytes": total, "_pop_scratch": free.pop, "_push_scratch": free.append}
+        elsewhere = (f"{first}, _owner = _workspace(_bytes, _stream)",)
+        here = (f"try: {first} = _pop_scratch()", f"except _none_left: {first} = _new_scratch(_bytes)")
+        offsets = tuple(f"{name} = {first} + _at_{name}" for name in others)
+        ending = (f"if not _stream: _push_scratch({first})  # work that comes after this call's may have it",)
+    zeroing = (f"_fill({name}, 0, _bytes_{name}, _stream)" for name, _, zero in spaces if zero)
+    return Scratch(frozenset(name for name, _, _ in spaces), here, elsewhere, (*offsets, *zeroing), ending)
+
+
+def _spaces(decision: Decision, numbers: Sequence[int]) -> Iterator[tuple[str, int, bool]]:
+    """(name, bytes, whether zeroed) of all that the launches use."""
+    yield from decision.workspaces
+    for number in numbers:
+        variant, (x, y, z) = decision.launches[number].variant, decision.launches[number].grid
+        for kernarg, scratch in ((GLOBAL_SCRATCH, variant.global_scratch), (PROFILE_SCRATCH, variant.profile_scratch)):
+            yield scratch_name(kernarg, number), scratch.bytes * x * y * z, False
+
+
+def _placed(spaces: Sequence[tuple[str, int, bool]], namespace: dict[str, Any]) -> list[str]:
+    """One behind the other in a block; returns their names."""
+    offset = 0
+    for name, nbytes, _ in spaces:
+        namespace[f"_at_{name}"] = offset
+        offset += rounded(nbytes)
+    return [name for name, _, _ in spaces]
