@@ -93,23 +93,30 @@ def next_stage(stage, phase, STAGES: gl.constexpr):
 @gluon.jit
 def load_tiles(left, right, ring, work):
     """The warp that loads."""
-    STAGES: gl.constexpr = ring.right.shape[0]
-    GROUPS: gl.constexpr = ring.left.shape[0] // STAGES
-    ROWS: gl.constexpr = ring.left.shape[1]
+    GROUPS: gl.constexpr = ring.left.shape[0] // ring.right.shape[0]
+    ROWS: gl.constexpr = GROUPS * ring.left.shape[1]
     COLUMNS: gl.constexpr = ring.right.shape[1]
     BLOCK_K: gl.constexpr = ring.right.shape[2]
     stage, phase = 0, 1
     for number in range(tiles_of_program(work)):
         row, column = tile_at(number, work)
         for step in range(work.steps):
-            mbarrier.wait(ring.empty.index(stage), phase)
-            filled = ring.filled.index(stage)
-            mbarrier.expect(filled, GROUPS * left.nbytes_per_cta + right.nbytes_per_cta)
-            for group in gl.static_range(GROUPS):
-                at = [(row * GROUPS + group) * ROWS, step * BLOCK_K]
-                tma.async_load(left, at, filled, ring.left.index(stage * GROUPS + group))
-            tma.async_load(right, [column * COLUMNS, step * BLOCK_K], filled, ring.right.index(stage))
-            stage, phase = next_stage(stage, phase, STAGES)
+            stage, phase = load_stage(left, right, row * ROWS, column * COLUMNS, step * BLOCK_K, ring, stage, phase)
+
+
+@gluon.jit
+def load_stage(left, right, row, column, k, ring, stage, phase):
+    """Load blocks that begin there, as soon as a stage is empty; the next stage, and its phase."""
+    STAGES: gl.constexpr = ring.right.shape[0]
+    GROUPS: gl.constexpr = ring.left.shape[0] // STAGES
+    mbarrier.wait(ring.empty.index(stage), phase)
+    filled = ring.filled.index(stage)
+    mbarrier.expect(filled, GROUPS * left.nbytes_per_cta + right.nbytes_per_cta)
+    for group in gl.static_range(GROUPS):
+        at = [row + group * ring.left.shape[1], k]
+        tma.async_load(left, at, filled, ring.left.index(stage * GROUPS + group))
+    tma.async_load(right, [column, k], filled, ring.right.index(stage))
+    return next_stage(stage, phase, STAGES)
 
 
 @gluon.jit
