@@ -24,6 +24,7 @@ from kernels.gemm.epilogue import Epilogue, convert, finished
 
 # A number in the arguments of warp_specialize would have no type.
 GROUP_0, GROUP_1 = gl.constexpr(0), gl.constexpr(1)
+NONE = gl.constexpr(0)
 PIECES = gl.constexpr(2)
 """Buffers of a group for results on their way out, so that one is filled while the other is stored."""
 
@@ -32,7 +33,7 @@ class Work(NamedTuple):
     """What there is to do.
 
     steps: blocks of k. rows, columns: tiles of the left and of the right operand. band: rows of tiles that are walked
-    together. m, n: extents of the result.
+    together. m, n: extents of the result. more: blocks of what is added to each tile.
     """
 
     steps: gl.tensor
@@ -41,6 +42,29 @@ class Work(NamedTuple):
     band: gl.tensor
     m: gl.tensor
     n: gl.tensor
+    more: gl.tensor
+
+
+class Operands(NamedTuple):
+    """Tensor maps of the left and of the right operand, and, or None, what is added: `More`."""
+
+    left: gl.tensor
+    right: gl.tensor
+    more: gl.tensor
+
+
+class More(NamedTuple):
+    """Operands whose products are added to each tile: `parts` of them, each of `steps` blocks of k.
+
+    left, right: their tensor maps; left_rows, right_rows: from one part to the next.
+    """
+
+    left: gl.tensor
+    right: gl.tensor
+    left_rows: gl.tensor
+    right_rows: gl.tensor
+    parts: gl.tensor
+    steps: gl.tensor
 
 
 class Ring(NamedTuple):
@@ -91,7 +115,7 @@ def next_stage(stage, phase, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def load_tiles(left, right, ring, work):
+def load_tiles(operands, ring, work):
     """The warp that loads."""
     GROUPS: gl.constexpr = ring.left.shape[0] // ring.right.shape[0]
     ROWS: gl.constexpr = GROUPS * ring.left.shape[1]
@@ -99,9 +123,19 @@ def load_tiles(left, right, ring, work):
     BLOCK_K: gl.constexpr = ring.right.shape[2]
     stage, phase = 0, 1
     for number in range(tiles_of_program(work)):
-        row, column = tile_at(number, work)
+        tile_row, tile_column = tile_at(number, work)
+        row, column = tile_row * ROWS, tile_column * COLUMNS
         for step in range(work.steps):
-            stage, phase = load_stage(left, right, row * ROWS, column * COLUMNS, step * BLOCK_K, ring, stage, phase)
+            left, right = operands.left, operands.right
+            stage, phase = load_stage(left, right, row, column, step * BLOCK_K, ring, stage, phase)
+        if operands.more is not None:
+            more = operands.more
+            for i in range(more.parts):
+                left_row, right_row = row + i * more.left_rows, column + i * more.right_rows
+                for step in range(more.steps):
+                    stage, phase = load_stage(
+                        more.left, more.right, left_row, right_row, step * BLOCK_K, ring, stage, phase
+                    )  # fmt: skip
 
 
 @gluon.jit
@@ -113,10 +147,18 @@ def load_stage(left, right, row, column, k, ring, stage, phase):
     filled = ring.filled.index(stage)
     mbarrier.expect(filled, GROUPS * left.nbytes_per_cta + right.nbytes_per_cta)
     for group in gl.static_range(GROUPS):
-        at = [row + group * ring.left.shape[1], k]
-        tma.async_load(left, at, filled, ring.left.index(stage * GROUPS + group))
-    tma.async_load(right, [column, k], filled, ring.right.index(stage))
+        load_block(left, row + group * ring.left.shape[1], k, filled, ring.left.index(stage * GROUPS + group))
+    load_block(right, column, k, filled, ring.right.index(stage))
     return next_stage(stage, phase, STAGES)
+
+
+@gluon.jit
+def load_block(x, row, k, filled, buffer):
+    """Load a block of [rows, k], or of the first of several of these."""
+    if len(x.block_shape) == 3:
+        tma.async_load(x, [0, row, k], filled, buffer.reshape([1, buffer.shape[0], buffer.shape[1]]))
+    else:
+        tma.async_load(x, [row, k], filled, buffer)
 
 
 @gluon.jit
@@ -170,7 +212,7 @@ def multiply_tiles(e, ring, work, epilogue, TRANSPOSED: gl.constexpr, GROUP: gl.
     for number in range(tiles_of_program(work)):
         row, column = tile_at(number, work)
         acc = gl.zeros([ROWS, COLUMNS], SUM, LAYOUT)
-        for step in range(work.steps):
+        for step in range(work.steps + work.more):
             mbarrier.wait(ring.filled.index(stage), phase)
             left, right = ring.left.index(stage * GROUPS + GROUP), ring.right.index(stage).permute((1, 0))
             acc = warpgroup_mma(left, right, acc, use_acc=step > 0, precision=PRECISION, is_async=True)
@@ -199,31 +241,36 @@ def matmul_hopper(
     [BLOCK_M, BLOCK_K] and [BLOCK_N / GROUPS, BLOCK_K]; those of e [64, width] or [height, 64]. BAND: rows of tiles that
     are walked together, or columns. REGISTERS: of a thread that multiplies, if there are two groups.
     """
-    BLOCK_K: gl.constexpr = a.block_shape[1]
-    steps = gl.cdiv(k, BLOCK_K)
-    if TRANSPOSED:
-        work = Work(steps, gl.cdiv(n, BLOCK_N), gl.cdiv(m, BLOCK_M), BAND, m, n)
-        multiply_maps(b, a, e, work, epilogue, GROUPS, STAGES, REGISTERS, TRANSPOSED)
-    else:
-        work = Work(steps, gl.cdiv(m, BLOCK_M), gl.cdiv(n, BLOCK_N), BAND, m, n)
-        multiply_maps(a, b, e, work, epilogue, GROUPS, STAGES, REGISTERS, TRANSPOSED)
+    work = work_of(a, m, n, k, NONE, BLOCK_M, BLOCK_N, BAND, TRANSPOSED)
+    operands = Operands(b, a, None) if TRANSPOSED else Operands(a, b, None)
+    multiply_maps(operands, e, work, epilogue, GROUPS, STAGES, REGISTERS, TRANSPOSED)
+
+
+@gluon.jit
+def work_of(
+    a, m, n, k, more, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BAND: gl.constexpr, TRANSPOSED: gl.constexpr
+):
+    rows, columns = gl.cdiv(m, BLOCK_M), gl.cdiv(n, BLOCK_N)
+    steps = gl.cdiv(k, a.block_shape[1])
+    return Work(steps, columns if TRANSPOSED else rows, rows if TRANSPOSED else columns, BAND, m, n, more)
 
 
 @gluon.jit
 def multiply_maps(
-    left, right, e, work, epilogue, GROUPS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    operands, e, work, epilogue, GROUPS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
     TRANSPOSED: gl.constexpr,
 ):  # fmt: skip
-    ring = make_ring(left, right, e, GROUPS, STAGES)
+    """The groups of warps."""
+    ring = make_ring(operands.left, operands.right, e, GROUPS, STAGES)
     if GROUPS == 2:
         gl.warp_specialize([
             (multiply_tiles, (e, ring, work, epilogue, TRANSPOSED, GROUP_0)),
             (multiply_tiles, (e, ring, work, epilogue, TRANSPOSED, GROUP_1)),
-            (load_tiles, (left, right, ring, work)),
+            (load_tiles, (operands, ring, work)),
         ], [4, 1], [REGISTERS, 24])  # fmt: skip
     else:
         gl.static_assert(GROUPS == 1)
         gl.warp_specialize([
             (multiply_tiles, (e, ring, work, epilogue, TRANSPOSED, GROUP_0)),
-            (load_tiles, (left, right, ring, work)),
+            (load_tiles, (operands, ring, work)),
         ], [1], [24])  # fmt: skip
