@@ -231,16 +231,18 @@ def multiply_tiles(e, ring, work, epilogue, TRANSPOSED: gl.constexpr, GROUP: gl.
 def matmul_hopper(
     a, b, e, epilogue: Epilogue, m, n, k,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUPS: gl.constexpr, TRANSPOSED: gl.constexpr, BAND: gl.constexpr,
-    STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    BYTES: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """e = what `epilogue` makes of a b. Grid: (tiles of e, or fewer); a tile is BLOCK_M x BLOCK_N.
 
     a, b, e: tensor maps of [m, k], [n, k], [m, n]; k > 0. a and b are of one dtype, of 16 bits, or float32, multiplied
     as tf32, or int8, summed in int32. GROUPS: 1 or 2 groups of four warps multiply, each with 64 rows of a tile or, if
     TRANSPOSED, 64 columns. So blocks are [BLOCK_M / GROUPS, BLOCK_K] and [BLOCK_N, BLOCK_K], or, if TRANSPOSED,
-    [BLOCK_M, BLOCK_K] and [BLOCK_N / GROUPS, BLOCK_K]; those of e [64, width] or [height, 64]. BAND: rows of tiles that
-    are walked together, or columns. REGISTERS: of a thread that multiplies, if there are two groups.
+    [BLOCK_M, BLOCK_K] and [BLOCK_N / GROUPS, BLOCK_K], where BLOCK_K elements have that many BYTES; those of e are
+    [64, width] or [height, 64]. BAND: rows of tiles that are walked together, or columns. REGISTERS: of a thread that
+    multiplies, if there are two groups.
     """
+    gl.static_assert(a.block_shape[1] * a.dtype.primitive_bitwidth == 8 * BYTES)
     work = work_of(a, m, n, k, NONE, BLOCK_M, BLOCK_N, BAND, TRANSPOSED)
     operands = Operands(b, a, None) if TRANSPOSED else Operands(a, b, None)
     multiply_maps(operands, e, work, epilogue, GROUPS, STAGES, REGISTERS, TRANSPOSED)

@@ -15,13 +15,14 @@ from kernels.gemm.hopper import NONE, More, Operands, multiply_maps, work_of
 def lora_expand_hopper(
     x, w, up, e, inner, epilogue: Epilogue, m, n, k, rank, parts,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUPS: gl.constexpr, TRANSPOSED: gl.constexpr, BAND: gl.constexpr,
-    STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    BYTES: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """e = x wᵀ + inner upᵀ. Grid, blocks, tiles and the constexprs are those of `hopper.matmul_hopper`.
 
     x, w, up, e: tensor maps of [m, k], [n, k], [adapters, n, rank], whose first adapter is taken, and [m, n]; inner:
     [parts, m, rank], which are added up; all of one dtype of 16 bits. rank is a multiple of 8. The epilogue is empty.
     """
+    gl.static_assert(x.block_shape[1] * x.dtype.primitive_bitwidth == 8 * BYTES)
     inner_map = tma.make_tensor_descriptor(inner, [parts * m, rank], [rank, 1], x.block_shape, x.layout)
     steps = gl.cdiv(rank, x.block_shape[1])
     work = work_of(x, m, n, k, parts * steps, BLOCK_M, BLOCK_N, BAND, TRANSPOSED)
