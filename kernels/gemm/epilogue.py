@@ -48,12 +48,23 @@ class Epilogue(NamedTuple):
 def finish(acc, rows, columns, batch, m, n, e, epilogue):
     """Store what `epilogue` makes of a product, as the dtype of e.
 
-    acc: [rows, columns], of one batch; e: its `Matrix`. Computed in fp32, or, where acc and e both are int32, in int32;
-    then it wraps. int8 results are rounded half to even and saturate.
+    acc: [rows, columns], of one batch; e: its `Matrix`. int8 results are rounded half to even and saturate.
     """
     dtype: tl.constexpr = e.ptr.dtype.element_ty
+    value = finished(acc, rows, columns, batch, m, n, dtype, epilogue)
+    stored = (rows < m)[:, None] & (columns < n)[None, :]
+    at = (rows[:, None] * e.stride_rows).to(tl.int64) + columns[None, :] * e.stride_columns
+    tl.store(e.ptr + at, convert(value, dtype), stored)
+
+
+@triton.jit
+def finished(acc, rows, columns, batch, m, n, dtype: tl.constexpr, epilogue):
+    """What `epilogue` makes of a product [rows, columns] whose result is to be of this dtype, before it is converted.
+
+    Computed in fp32, or, where both dtypes are int32, in int32; then it wraps.
+    """
     known_rows, known_columns = rows < m, columns < n
-    stored = known_rows[:, None] & known_columns[None, :]
+    known = known_rows[:, None] & known_columns[None, :]
     value = acc * epilogue.alpha if acc.dtype == dtype else acc.to(tl.float32) * epilogue.alpha
     if epilogue.scale_a is not None:
         value *= tl.load(epilogue.scale_a + rows * epilogue.stride_scale_a_m, known_rows, 0.0)[:, None]
@@ -66,11 +77,10 @@ def finish(acc, rows, columns, batch, m, n, e, epilogue):
         at = batch.to(tl.int64) * epilogue.stride_d_batch + rows[:, None] * epilogue.stride_d_m
         at += columns[None, :] * epilogue.stride_d_n
         if given(epilogue.d):
-            value += tl.load(epilogue.d + at, stored, 0.0).to(value.dtype) * epilogue.beta
+            value += tl.load(epilogue.d + at, known, 0.0).to(value.dtype) * epilogue.beta
     if epilogue.EPILOGUE == "any" and epilogue.activation != 0:
         value = activate(value, epilogue.activation)
-    at = (rows[:, None] * e.stride_rows).to(tl.int64) + columns[None, :] * e.stride_columns
-    tl.store(e.ptr + at, convert(value, dtype), stored)
+    return value
 
 
 @triton.jit

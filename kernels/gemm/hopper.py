@@ -1,8 +1,11 @@
-"""Matrix products for Hopper in Gluon: one warp loads tiles by tensor maps, two groups of four warps multiply them.
+"""Matrix products for Hopper in Gluon: one warp loads tiles by tensor maps, groups of four warps multiply them.
 
 The operands go through a ring of stages in shared memory. A program computes one tile of the result after the other,
 and the warp that loads runs ahead into the next one. A group never waits for the other one. Ragged extents are left to
 the tensor maps, which load zeros past the ends and store nothing there.
+
+The rows of a wgmma are 64, its columns 8 to 256. So the operand with few rows is the right one: with TRANSPOSED that is
+`a`, and the tile that is multiplied is the transposed one of the result.
 """
 
 from typing import NamedTuple
@@ -17,10 +20,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-GROUPS = gl.constexpr(2)
-"""Groups of four warps that multiply; each has the rows of one wgmma, 64."""
+from kernels.gemm.epilogue import Epilogue, convert, finished
+
 # A number in the arguments of warp_specialize would have no type.
 GROUP_0, GROUP_1 = gl.constexpr(0), gl.constexpr(1)
+NONE = gl.constexpr(0)
 PIECES = gl.constexpr(2)
 """Buffers of a group for results on their way out, so that one is filled while the other is stored."""
 
@@ -28,24 +32,65 @@ PIECES = gl.constexpr(2)
 class Work(NamedTuple):
     """What there is to do.
 
-    steps: blocks of k. rows, columns: tiles of the result. band: rows of tiles that are walked together.
+    steps: blocks of k. rows, columns: tiles of the left and of the right operand. band: rows of tiles that are walked
+    together. m, n: extents of the result. more: blocks of what is added to each tile.
     """
 
     steps: gl.tensor
     rows: gl.tensor
     columns: gl.tensor
     band: gl.tensor
+    m: gl.tensor
+    n: gl.tensor
+    more: gl.tensor
+
+
+class Operands(NamedTuple):
+    """Tensor maps of the left and of the right operand, and, or None, what is added: `More`."""
+
+    left: gl.tensor
+    right: gl.tensor
+    more: gl.tensor
+
+
+class More(NamedTuple):
+    """Operands whose products are added to each tile: `parts` of them, each of `steps` blocks of k.
+
+    left, right: their tensor maps; left_rows, right_rows: from one part to the next.
+    """
+
+    left: gl.tensor
+    right: gl.tensor
+    left_rows: gl.tensor
+    right_rows: gl.tensor
+    parts: gl.tensor
+    steps: gl.tensor
 
 
 class Ring(NamedTuple):
-    """Shared memory: a [STAGES * GROUPS, 64, BLOCK_K], b [STAGES, BLOCK_N, BLOCK_K], e [PIECES * GROUPS, 64, width];
-    and for each stage two barriers: it has been filled; it has been read by all groups."""
+    """Shared memory: left [STAGES * GROUPS, rows of a group, BLOCK_K], right [STAGES, its rows, BLOCK_K],
+    e [PIECES * GROUPS, block of e]; and for each stage two barriers: it has been filled; all groups have read it."""
 
-    a: gl.shared_memory_descriptor
-    b: gl.shared_memory_descriptor
+    left: gl.shared_memory_descriptor
+    right: gl.shared_memory_descriptor
     e: gl.shared_memory_descriptor
     filled: gl.shared_memory_descriptor
     empty: gl.shared_memory_descriptor
+
+
+@gluon.jit
+def make_ring(left, right, e, GROUPS: gl.constexpr, STAGES: gl.constexpr):
+    """A ring for blocks of these tensor maps."""
+    ring = Ring(
+        gl.allocate_shared_memory(left.dtype, [STAGES * GROUPS] + left.block_shape, left.layout),  # noqa: RUF005
+        gl.allocate_shared_memory(right.dtype, [STAGES] + right.block_shape, right.layout),  # noqa: RUF005
+        gl.allocate_shared_memory(e.dtype, [PIECES * GROUPS] + e.block_shape, e.layout),  # noqa: RUF005
+        mbarrier.allocate_mbarrier(batch=STAGES), mbarrier.allocate_mbarrier(batch=STAGES),
+    )  # fmt: skip
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(ring.filled.index(stage), count=1)
+        mbarrier.init(ring.empty.index(stage), count=GROUPS)
+    return ring
 
 
 @gluon.jit
@@ -70,24 +115,50 @@ def next_stage(stage, phase, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def load_tiles(a, b, ring, work):
+def load_tiles(operands, ring, work):
     """The warp that loads."""
-    STAGES: gl.constexpr = ring.b.shape[0]
-    ROWS: gl.constexpr = ring.a.shape[1]
-    BLOCK_N: gl.constexpr = ring.b.shape[1]
-    BLOCK_K: gl.constexpr = ring.b.shape[2]
+    GROUPS: gl.constexpr = ring.left.shape[0] // ring.right.shape[0]
+    ROWS: gl.constexpr = GROUPS * ring.left.shape[1]
+    COLUMNS: gl.constexpr = ring.right.shape[1]
+    BLOCK_K: gl.constexpr = ring.right.shape[2]
     stage, phase = 0, 1
     for number in range(tiles_of_program(work)):
-        row, column = tile_at(number, work)
+        tile_row, tile_column = tile_at(number, work)
+        row, column = tile_row * ROWS, tile_column * COLUMNS
         for step in range(work.steps):
-            mbarrier.wait(ring.empty.index(stage), phase)
-            filled = ring.filled.index(stage)
-            mbarrier.expect(filled, GROUPS * a.nbytes_per_cta + b.nbytes_per_cta)
-            for group in gl.static_range(GROUPS):
-                at = [(row * GROUPS + group) * ROWS, step * BLOCK_K]
-                tma.async_load(a, at, filled, ring.a.index(stage * GROUPS + group))
-            tma.async_load(b, [column * BLOCK_N, step * BLOCK_K], filled, ring.b.index(stage))
-            stage, phase = next_stage(stage, phase, STAGES)
+            left, right = operands.left, operands.right
+            stage, phase = load_stage(left, right, row, column, step * BLOCK_K, ring, stage, phase)
+        if operands.more is not None:
+            more = operands.more
+            for i in range(more.parts):
+                left_row, right_row = row + i * more.left_rows, column + i * more.right_rows
+                for step in range(more.steps):
+                    stage, phase = load_stage(
+                        more.left, more.right, left_row, right_row, step * BLOCK_K, ring, stage, phase
+                    )  # fmt: skip
+
+
+@gluon.jit
+def load_stage(left, right, row, column, k, ring, stage, phase):
+    """Load blocks that begin there, as soon as a stage is empty; the next stage, and its phase."""
+    STAGES: gl.constexpr = ring.right.shape[0]
+    GROUPS: gl.constexpr = ring.left.shape[0] // STAGES
+    mbarrier.wait(ring.empty.index(stage), phase)
+    filled = ring.filled.index(stage)
+    mbarrier.expect(filled, GROUPS * left.nbytes_per_cta + right.nbytes_per_cta)
+    for group in gl.static_range(GROUPS):
+        load_block(left, row + group * ring.left.shape[1], k, filled, ring.left.index(stage * GROUPS + group))
+    load_block(right, column, k, filled, ring.right.index(stage))
+    return next_stage(stage, phase, STAGES)
+
+
+@gluon.jit
+def load_block(x, row, k, filled, buffer):
+    """Load a block of [rows, k], or of the first of several of these."""
+    if len(x.block_shape) == 3:
+        tma.async_load(x, [0, row, k], filled, buffer.reshape([1, buffer.shape[0], buffer.shape[1]]))
+    else:
+        tma.async_load(x, [row, k], filled, buffer)
 
 
 @gluon.jit
@@ -96,70 +167,112 @@ def halves(x):
 
 
 @gluon.jit
-def store(e, x, row, column, ring, FIRST: gl.constexpr, PIECE: gl.constexpr):
-    """Store x in pieces as wide as those of `ring.e`, from FIRST on in turns; this is piece number PIECE of them."""
-    WIDTH: gl.constexpr = ring.e.shape[2]
+def store(e, x, row, column, ring, work, epilogue, FIRST: gl.constexpr, PIECE: gl.constexpr, TRANSPOSED: gl.constexpr):
+    """Store what `epilogue` makes of x, a group's part of a tile, in pieces as large as `ring.e` has them.
+
+    They go through the buffers from FIRST on in turns; x begins with piece number PIECE.
+    """
+    WIDTH: gl.constexpr = ring.e.shape[1] if TRANSPOSED else ring.e.shape[2]
     if x.shape[1] > WIDTH:
         left, right = halves(x)
-        store(e, left, row, column, ring, FIRST, PIECE)
-        store(e, right, row, column + left.shape[1], ring, FIRST, PIECE + left.shape[1] // WIDTH)
+        store(e, left, row, column, ring, work, epilogue, FIRST, PIECE, TRANSPOSED)
+        NEXT: gl.constexpr = PIECE + left.shape[1] // WIDTH
+        store(e, right, row, column + left.shape[1], ring, work, epilogue, FIRST, NEXT, TRANSPOSED)
+    elif TRANSPOSED:
+        store_piece(e, x.permute((1, 0)), column, row, ring.e.index(FIRST + PIECE % PIECES), work, epilogue)
     else:
-        buffer = ring.e.index(FIRST + PIECE % PIECES)
-        tma.store_wait(PIECES - 1)
-        buffer.store(x.to(e.dtype))
-        fence_async_shared()
-        tma.async_store(e, [row, column], buffer)
+        store_piece(e, x, row, column, ring.e.index(FIRST + PIECE % PIECES), work, epilogue)
 
 
 @gluon.jit
-def multiply_tiles(e, alpha, ring, work, GROUP: gl.constexpr):
-    """The warps that multiply: those of one group, which has 64 x BLOCK_N of each tile."""
-    STAGES: gl.constexpr = ring.b.shape[0]
-    ROWS: gl.constexpr = ring.a.shape[1]
-    BLOCK_N: gl.constexpr = ring.b.shape[1]
-    ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
+def store_piece(e, x, row, column, buffer, work, epilogue):
+    LAYOUT: gl.constexpr = x.type.layout
+    rows = row + gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, LAYOUT))
+    columns = column + gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, LAYOUT))
+    x = convert(finished(x, rows, columns, gl.program_id(1), work.m, work.n, e.dtype, epilogue), e.dtype)
+    tma.store_wait(PIECES - 1)
+    buffer.store(x)
+    fence_async_shared()
+    tma.async_store(e, [row, column], buffer)
+
+
+@gluon.jit
+def multiply_tiles(e, ring, work, epilogue, TRANSPOSED: gl.constexpr, GROUP: gl.constexpr):
+    """The warps that multiply: those of one group, which has its rows of each tile."""
+    STAGES: gl.constexpr = ring.right.shape[0]
+    GROUPS: gl.constexpr = ring.left.shape[0] // STAGES
+    ROWS: gl.constexpr = ring.left.shape[1]
+    COLUMNS: gl.constexpr = ring.right.shape[1]
+    DTYPE: gl.constexpr = ring.left.dtype
+    WIDTH: gl.constexpr = min(COLUMNS, 128) if DTYPE.is_int() else COLUMNS  # Triton has no wgmma of 256 with integers
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 256 // DTYPE.primitive_bitwidth])
+    SUM: gl.constexpr = gl.int32 if DTYPE.is_int() else gl.float32
+    PRECISION: gl.constexpr = "tf32"  # of float32, which wgmma takes as nothing else
     stage, phase, last = 0, 0, 0
     for number in range(tiles_of_program(work)):
         row, column = tile_at(number, work)
-        acc = gl.zeros([ROWS, BLOCK_N], gl.float32, ACC)
-        for step in range(work.steps):
+        acc = gl.zeros([ROWS, COLUMNS], SUM, LAYOUT)
+        for step in range(work.steps + work.more):
             mbarrier.wait(ring.filled.index(stage), phase)
-            left, right = ring.a.index(stage * GROUPS + GROUP), ring.b.index(stage).permute((1, 0))
-            acc = warpgroup_mma(left, right, acc, use_acc=step > 0, is_async=True)
+            left, right = ring.left.index(stage * GROUPS + GROUP), ring.right.index(stage).permute((1, 0))
+            acc = warpgroup_mma(left, right, acc, use_acc=step > 0, precision=PRECISION, is_async=True)
             acc = warpgroup_mma_wait(1, deps=[acc])  # for the product of the stage before
             mbarrier.arrive(ring.empty.index(last), pred=step > 0)
             last = stage
             stage, phase = next_stage(stage, phase, STAGES)
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(ring.empty.index(last))
-        store(e, acc * alpha, (row * GROUPS + GROUP) * ROWS, column * BLOCK_N, ring, GROUP * PIECES, 0)
+        at = (row * GROUPS + GROUP) * ROWS
+        store(e, acc, at, column * COLUMNS, ring, work, epilogue, GROUP * PIECES, 0, TRANSPOSED)
     tma.store_wait(0)
 
 
 @gluon.jit
 def matmul_hopper(
-    a, b, e, alpha, m, n, k, BAND: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    a, b, e, epilogue: Epilogue, m, n, k,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUPS: gl.constexpr, TRANSPOSED: gl.constexpr, BAND: gl.constexpr,
+    BYTES: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """e = alpha a b, summed in fp32. Grid: (tiles of e, or fewer); a tile is 128 rows by the block of b.
+    """e = what `epilogue` makes of a b. Grid: (tiles of e, or fewer); a tile is BLOCK_M x BLOCK_N.
 
-    a, b, e: tensor maps of [m, k], [n, k], [m, n], of one 16-bit dtype, in blocks [64, BLOCK_K], [BLOCK_N, BLOCK_K]
-    and [64, 64]; k > 0. BAND: rows of tiles that are walked together. REGISTERS: of a thread that multiplies.
+    a, b, e: tensor maps of [m, k], [n, k], [m, n]; k > 0. a and b are of one dtype, of 16 bits, or float32, multiplied
+    as tf32, or int8, summed in int32. GROUPS: 1 or 2 groups of four warps multiply, each with 64 rows of a tile or, if
+    TRANSPOSED, 64 columns. So blocks are [BLOCK_M / GROUPS, BLOCK_K] and [BLOCK_N, BLOCK_K], or, if TRANSPOSED,
+    [BLOCK_M, BLOCK_K] and [BLOCK_N / GROUPS, BLOCK_K], where BLOCK_K elements have that many BYTES; those of e are
+    [64, width] or [height, 64]. BAND: rows of tiles that are walked together, or columns. REGISTERS: of a thread that
+    multiplies, if there are two groups.
     """
-    ROWS: gl.constexpr = a.block_shape[0]
-    BLOCK_N: gl.constexpr = b.block_shape[0]
-    BLOCK_K: gl.constexpr = b.block_shape[1]
-    work = Work(gl.cdiv(k, BLOCK_K), gl.cdiv(m, ROWS * GROUPS), gl.cdiv(n, BLOCK_N), BAND)
-    ring = Ring(
-        gl.allocate_shared_memory(a.dtype, [STAGES * GROUPS] + a.block_shape, a.layout),  # noqa: RUF005
-        gl.allocate_shared_memory(b.dtype, [STAGES] + b.block_shape, b.layout),  # noqa: RUF005
-        gl.allocate_shared_memory(e.dtype, [PIECES * GROUPS] + e.block_shape, e.layout),  # noqa: RUF005
-        mbarrier.allocate_mbarrier(batch=STAGES), mbarrier.allocate_mbarrier(batch=STAGES),
-    )  # fmt: skip
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(ring.filled.index(stage), count=1)
-        mbarrier.init(ring.empty.index(stage), count=GROUPS)
-    gl.warp_specialize([
-        (multiply_tiles, (e, alpha, ring, work, GROUP_0)),
-        (multiply_tiles, (e, alpha, ring, work, GROUP_1)),
-        (load_tiles, (a, b, ring, work)),
-    ], [4, 1], [REGISTERS, 24])  # fmt: skip
+    gl.static_assert(a.block_shape[1] * a.dtype.primitive_bitwidth == 8 * BYTES)
+    work = work_of(a, m, n, k, NONE, BLOCK_M, BLOCK_N, BAND, TRANSPOSED)
+    operands = Operands(b, a, None) if TRANSPOSED else Operands(a, b, None)
+    multiply_maps(operands, e, work, epilogue, GROUPS, STAGES, REGISTERS, TRANSPOSED)
+
+
+@gluon.jit
+def work_of(
+    a, m, n, k, more, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BAND: gl.constexpr, TRANSPOSED: gl.constexpr
+):
+    rows, columns = gl.cdiv(m, BLOCK_M), gl.cdiv(n, BLOCK_N)
+    steps = gl.cdiv(k, a.block_shape[1])
+    return Work(steps, columns if TRANSPOSED else rows, rows if TRANSPOSED else columns, BAND, m, n, more)
+
+
+@gluon.jit
+def multiply_maps(
+    operands, e, work, epilogue, GROUPS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    TRANSPOSED: gl.constexpr,
+):  # fmt: skip
+    """The groups of warps."""
+    ring = make_ring(operands.left, operands.right, e, GROUPS, STAGES)
+    if GROUPS == 2:
+        gl.warp_specialize([
+            (multiply_tiles, (e, ring, work, epilogue, TRANSPOSED, GROUP_0)),
+            (multiply_tiles, (e, ring, work, epilogue, TRANSPOSED, GROUP_1)),
+            (load_tiles, (operands, ring, work)),
+        ], [4, 1], [REGISTERS, 24])  # fmt: skip
+    else:
+        gl.static_assert(GROUPS == 1)
+        gl.warp_specialize([
+            (multiply_tiles, (e, ring, work, epilogue, TRANSPOSED, GROUP_0)),
+            (load_tiles, (operands, ring, work)),
+        ], [1], [24])  # fmt: skip

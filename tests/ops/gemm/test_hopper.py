@@ -9,73 +9,126 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot_runtime import Bundle, open_bundle
-from aot_runtime.bundle.reading import read_index
+from aot_runtime import Bundle, NoVariantError, open_bundle
 from aot_runtime.bundle.verification import verify_bundle
-from tests.ops.gemm.checking import check, matrix
+from kernels.gemm.reference import ACTIVATIONS
+from tests.ops.gemm.checking import check, matrix, on_device
 from tests.support.cuda_double.double import CudaDouble, encoded_map, in_cuda_double
-from tests.support.dtypes import BF16, FP16
+from tests.support.dtypes import BF16, FP16, FP32, INT8, INT32
 from tests.support.session_builds import build_once
 
 on_gpu = pytest.mark.on("gpu")
 HOW = {"schedule": "warp_specialised"}
-KERNEL = "matmul_hopper"
 
 
-def takes(gemm: Bundle, *operands: Any, **more: Any) -> bool:
-    """Whether a call asks for these products and gets them: `explain` tells which launches are left out."""
-    return f"{KERNEL} is left out" not in gemm.explain("matmul", *operands, **more, **HOW)
+def takes(gemm: Bundle, *operands: Any, op: str = "matmul", **more: Any) -> bool:
+    """Whether a call gets these products: `explain` tells which launches are left out."""
+    launches = [line for line in gemm.explain(op, *operands, **more).splitlines() if line.startswith("launch ")]
+    return any("hopper" in line and "is left out" not in line for line in launches)
 
 
 @pytest.fixture(scope="session")
 def hopper_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The variants of these products. Read only."""
-    filters = "op=matmul,HOPPER=true,T=float16"
+    """Some of the variants of these products. Read only."""
+    filters = "op=matmul,HOPPER=true,T=float16,EPILOGUE=none"
     return build_once(tmp_path_factory, "manifests/gemm.yaml", filters, "sm_90") / "gemm-sm_90"
 
 
 @pytest.mark.slow
 @in_cuda_double
-def test_the_launch(hopper_bundle: Path):
-    """Twelve warps, nearly all shared memory, and each kernarg where hardware wants it."""
+def test_launches(hopper_bundle: Path):
+    """Warps, shared memory, the grid, and each kernarg where hardware wants it; of both kinds of tiles."""
     assert verify_bundle(hopper_bundle) == []
-    (variant,) = read_index(hopper_bundle).variants
-    assert (variant.num_warps, variant.global_scratch.bytes) == (12, 0) and 220_000 < variant.lds_bytes <= 232_448
     gemm, double = open_bundle(hopper_bundle, "cuda"), CudaDouble()
-    m, n, k = 1000, 528, 4096
-    a = gemm.device.empty((m, k), "float16")
-    b = gemm.device.empty((k, n), "float16", order=(1, 0))
-    e = gemm.matmul(a, b, alpha=0.5, **HOW)
-    (launch,) = double.launches()
-    assert (launch.kernel, launch.block, launch.shared) == (KERNEL, 384, variant.lds_bytes)
-    assert launch.grid == (8 * 3, 1, 1), "tiles of 128 x 256; there are 132 multiprocessors"
-    places = {"a": 48, "b": 240, "e": 432}
-    maps = {name: encoded_map(launch.kernargs[at : at + 128]) for name, at in places.items()}
-    assert [(item.dtype, item.swizzle, item.fill) for item in maps.values()] == 3 * [(6, 3, 0)]
-    assert {name: (item.address, item.shape, item.strides, item.box) for name, item in maps.items()} == {
-        "a": (a.ptr, (k, m), (2 * k,), (64, 64)),
-        "b": (b.ptr, (k, n), (2 * k,), (64, 256)),
-        "e": (e.ptr, (n, m), (2 * n,), (64, 64)),
-    }
-    expected = bytearray(launch.kernargs)
-    for at, rows, columns in ((48, m, k), (240, n, k), (432, m, n)):
-        struct.pack_into("<2i2q", expected, at + 128, rows, columns, columns, 1)
-    struct.pack_into("<f3i2Q", expected, 584, 0.5, m, n, k, 0, 0)
-    assert bytes(expected) == launch.kernargs and len(expected) == 616
+    large, few = ((4100, 4112, 64), 384, 132, (64, 256, 64)), ((16, 528, 4096), 256, 9, (16, 64, 16))
+    for (m, n, k), threads, grid, boxes in (large, few):
+        b = gemm.device.empty((k, n), "float16", order=(1, 0))
+        a = gemm.device.empty((m, k), "float16")
+        e = gemm.matmul(a, b, alpha=0.5)
+        launch = double.launches()[-1]
+        assert (launch.kernel, launch.block, launch.grid) == ("matmul_hopper", threads, (grid, 1, 1))
+        assert 160_000 < launch.shared <= 232_448
+        expected = bytearray(launch.kernargs)
+        operands = ((48, a, (m, k), boxes[0]), (240, b, (n, k), boxes[1]), (432, e, (m, n), boxes[2]))
+        for at, array, (rows, columns), height in operands:
+            found = encoded_map(launch.kernargs[at : at + 128])
+            assert (found.dtype, found.swizzle, found.fill) == (6, 3, 0)
+            assert (found.address, found.shape, found.strides) == (array.ptr, (columns, rows), (2 * columns,))
+            assert found.box == (64, height)
+            struct.pack_into("<2i2q", expected, at + 128, rows, columns, columns, 1)
+        struct.pack_into("<2Q2i2f4i2Q", expected, 584, 0, 0, 0, 0, 0.5, 1, 0, m, n, k, 0, 0)
+        assert bytes(expected) == launch.kernargs and len(expected) == 648
+
+
+@pytest.mark.slow
+@in_cuda_double
+def test_which_calls_are_served(hopper_bundle: Path):
+    """Those by rows of k, with addresses and strides of 16 bytes, that ask for nothing else."""
+    gemm = open_bundle(hopper_bundle, "cuda")  # which has no other kernels
+    a, w = gemm.device.empty((64, 128), "float16"), gemm.device.empty((256, 128), "float16")
+    for left, right in ((a, w.T), (a[::2], w[:240].T), (a[:, 8:72], w[:, :64].T)):
+        for how in ({}, HOW):
+            gemm.matmul(left, right, **how)
+    others: list[tuple[Any, ...]] = [
+        (a[:, 4:68], w[:, :64].T), (a[:, :60], w[:, :60].T), (a[::-1], w.T), (a, w[:250].T), (a[:, :0], w[:, :0].T),
+        (a, gemm.device.empty((128, 256), "float16")), (gemm.device.empty((128, 64), "float16").T, w.T),
+    ]  # fmt: skip
+    for left, right in others:
+        with pytest.raises(NoVariantError, match="HOPPER"):
+            gemm.matmul(left, right, **HOW)
+    for other in ({"schedule": "tiles"}, {"splits": 2}):
+        with pytest.raises(NoVariantError, match="HOPPER"):
+            gemm.matmul(a, w.T, **other)
+
+
+SHAPES = ((1, 16, 16), (7, 240, 4096), (16, 4112, 1008), (64, 8192, 512), (65, 272, 80), (127, 240, 48),
+          (100, 272, 4112), (129, 272, 80), (128, 256, 64), (640, 1040, 4096), (2051, 2320, 1008),
+          (2048, 8192, 192))  # fmt: skip
 
 
 @on_gpu
-@pytest.mark.parametrize("shape", ((1, 16, 16), (128, 256, 64), (129, 272, 80), (127, 240, 48), (640, 1040, 4096),
-                                   (4099, 4112, 1008), (64, 8192, 512), (2048, 16384, 192)), ids=str)  # fmt: skip
-@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
 def test_ragged_shapes(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int]):
-    """Below a tile, above one, and several tiles a program; the same bits each time."""
-    (m, n, k), rng = shape, np.random.default_rng(5)
+    """Below a tile, above one, and several tiles a program; the same bits each time. float32 is multiplied as tf32."""
+    (m, n, k), rng, precision = shape, np.random.default_rng(5), "tf32" if dtype == FP32 else "ieee"
     a, b = matrix(rng, (m, k), dtype), matrix(rng, (k, n), dtype, True)
-    results = [check(gemm, "matmul", dtype, HOW, a=a, b=b, alpha=-0.75) for _ in range(3)]
-    assert all(np.array_equal(results[0].view(np.uint16), other.view(np.uint16)) for other in results[1:])
-    placed = gemm.device.array(a), gemm.device.array(np.ascontiguousarray(b.T)).T
-    assert takes(gemm, *placed)
+    result = check(gemm, "matmul", dtype, HOW, precision, a=a, b=b, alpha=-0.75)
+    placed, how = (on_device(gemm, a), on_device(gemm, b)), {**HOW, "precision": precision, "alpha": -0.75}
+    assert takes(gemm, *placed, **how)
+    for _ in range(3):
+        assert np.array_equal(gemm.matmul(*placed, **how).numpy().view(np.uint16), result.view(np.uint16))
+
+
+@on_gpu
+@pytest.mark.parametrize("shape", ((16, 272, 80), (100, 528, 208), (300, 528, 208)), ids=str)
+@pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
+def test_epilogues(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int]):
+    """A bias, addends of every form, in place too, and activations."""
+    (m, n, k), rng, precision = shape, np.random.default_rng(6), "tf32" if dtype == FP32 else "ieee"
+    a, b, bias = matrix(rng, (m, k), dtype), matrix(rng, (k, n), dtype, True), matrix(rng, (n,), dtype)
+    check(gemm, "matmul", dtype, HOW, precision, a=a, b=b, bias=bias, alpha=0.5)
+    for activation, extents in zip(ACTIVATIONS, ((m, n), (1, n), (m, 1), (1, 1), (n, m), (m, n)), strict=True):
+        d = matrix(rng, extents, dtype)
+        more = {"bias": bias, "d": d.T if extents == (n, m) else d, "activation": activation}
+        check(gemm, "matmul", dtype, HOW, precision, a=a, b=b, alpha=0.5, beta=-2.0, **more)
+    e, placed = on_device(gemm, d), (on_device(gemm, a), on_device(gemm, b))
+    how = {**HOW, "precision": precision, "bias": on_device(gemm, bias), "activation": "silu"}
+    assert takes(gemm, *placed, d=e, e=e, **how)
+    separate = gemm.matmul(*placed, d=on_device(gemm, d), **how)
+    gemm.matmul(*placed, d=e, e=e, **how)
+    assert np.array_equal(e.numpy().view(np.uint16), separate.numpy().view(np.uint16))
+
+
+@on_gpu
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_integers(gemm: Bundle, shape: tuple[int, int, int]):
+    """Exact, with factors and an addend too."""
+    (m, n, k), rng = shape, np.random.default_rng(7)
+    a, b, d = matrix(rng, (m, k), INT8), matrix(rng, (k, n), INT8, True), rng.integers(-9, 9, (m, 1)).astype(np.int32)
+    check(gemm, "integer_matmul", INT32, a=a, b=b)
+    check(gemm, "integer_matmul", INT32, a=a, b=b, d=d, alpha=-3, beta=5)
+    assert takes(gemm, on_device(gemm, a), on_device(gemm, b), op="integer_matmul")
 
 
 @on_gpu
@@ -89,7 +142,7 @@ def test_strides(gemm: Bundle):
         for row, values in enumerate(host):  # what has gaps is not written to at once
             array[row, :k].copy_from(values)
     given, e = (left[:, :k], right[:, :k].T), whole[1:-1, 16:-16]
-    assert takes(gemm, *given, e=e)
+    assert takes(gemm, *given, e=e, **HOW)
     gemm.matmul(*given, e=e, **HOW)
     found = whole.numpy()
     np.testing.assert_allclose(found[1:-1, 16:-16].astype(np.float32), a.astype(np.float32) @ b, atol=0.1, rtol=2e-3)
@@ -99,15 +152,29 @@ def test_strides(gemm: Bundle):
 
 @on_gpu
 @pytest.mark.parametrize(
-    ("shape", "columns", "more"),
-    [
-        ((64, 60, 64), True, {}), ((64, 64, 60), True, {}), ((64, 64, 64), False, {}), ((64, 64, 0), True, {}),
-        ((64, 64, 64), True, {"activation": "relu"}),
-    ],
-)  # fmt: skip
-def test_what_other_kernels_serve(gemm: Bundle, shape: tuple[int, int, int], columns: bool, more: dict[str, str]):
+    ("shape", "columns"),
+    [((64, 60, 64), True), ((64, 64, 60), True), ((64, 64, 64), False), ((64, 64, 0), True)],
+)
+def test_what_other_kernels_serve(gemm: Bundle, shape: tuple[int, int, int], columns: bool):
     (m, n, k), rng = shape, np.random.default_rng(4)
     a, b = matrix(rng, (m, k), FP16), matrix(rng, (k, n), FP16, columns)
-    check(gemm, "matmul", FP16, HOW, a=a, b=b, **more)
+    check(gemm, "matmul", FP16, HOW, a=a, b=b)
     placed = gemm.device.array(a), gemm.device.array(np.ascontiguousarray(b.T)).T if columns else gemm.device.array(b)
-    assert not takes(gemm, *placed, **more)
+    assert not takes(gemm, *placed, **HOW)
+
+
+@on_gpu
+@pytest.mark.parametrize("rank", (8, 16, 72))
+@pytest.mark.parametrize("shape", ((1, 16, 16), (16, 272, 4096), (65, 240, 4112), (100, 4112, 528), (300, 528, 208),
+                                   (1000, 1040, 1040)), ids=str)  # fmt: skip
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+def test_adapters(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int], rank: int):
+    """In several parts of k and in one, with ranks below a block of k and above one."""
+    (m, n, k), rng = shape, np.random.default_rng(rank)
+    x, w, down = (matrix(rng, extents, dtype) for extents in ((m, k), (n, k), (2, rank, k)))
+    up = matrix(rng, (2, n, rank), dtype)
+    given = {"x": x, "w": w, "down": down, "up": up, "scale": 0.25}
+    check(gemm, "lora_linear", dtype, **given)
+    placed = [on_device(gemm, host) for host in (x, w, down, up)]
+    assert takes(gemm, *placed, op="lora_linear")
+    assert not takes(gemm, *placed, op="lora_linear", adapter_of=gemm.device.array(np.zeros(m, np.int32)))
