@@ -1,8 +1,8 @@
 """Products of float8 for Hopper in Gluon, with scales for blocks of 128 of k: of a by row or rows, of b by 128 columns.
 
-Sums of 128 of k are made by the matrix units, scaled, and added in fp32 registers. The warps that multiply copy scales to
-a ring of their own in shared memory, AHEAD blocks of k before they use them, one element a thread: scales may lie in any
-way.
+Sums of 128 of k are made by the matrix units, scaled, and added in fp32 registers. The warps that multiply copy scales
+to a ring of their own in shared memory, AHEAD blocks of k before they use them, one element a thread: so scales may lie
+in any way.
 """
 
 from typing import NamedTuple
@@ -97,13 +97,14 @@ def multiply_tiles(e, scales, ring, slots, work, TRANSPOSED: gl.constexpr, GROUP
         acc = gl.zeros([ROWS, COLUMNS], gl.float32, LAYOUT)
         async_copy.wait_group(AHEAD - 1)
         for step in range(work.steps):
-            copy_scales(places, slots, slot + AHEAD, step + AHEAD, work, GROUP)
             zero = gl.zeros([ROWS, COLUMNS], gl.float32, LAYOUT)
             mbarrier.wait(ring.filled.index(stage), phase)
             left, right = ring.left.index(stage * GROUPS + GROUP), ring.right.index(stage).permute((1, 0))
             part = warpgroup_mma(left, right, zero, use_acc=False, is_async=True)
+            # All that can be is done while the product is being made: the other group's waits for what follows it.
+            copy_scales(places, slots, slot + AHEAD, step + AHEAD, work, GROUP)
             both = slots.index(GROUP * SLOTS + slot % SLOTS)
-            factors = both.slice(0, HEIGHT).load(ALONG) * both.slice(HEIGHT, HEIGHT).load(ALONG)
+            factors = both.slice(0, HEIGHT).load(ALONG) * both.slice(HEIGHT, 1).load(ALONG)
             async_copy.wait_group(AHEAD - 1)  # for those of the next step
             part = warpgroup_mma_wait(0, deps=[part])
             mbarrier.arrive(ring.empty.index(stage))
