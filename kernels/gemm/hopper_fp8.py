@@ -17,6 +17,7 @@ from kernels.gemm.hopper import (
     GROUP_0,
     GROUP_1,
     PIECES,
+    Operands,
     Work,
     load_tiles,
     make_ring,
@@ -59,11 +60,11 @@ def scaled_matmul_hopper(
     steps = gl.cdiv(k, a.block_shape[1])
     if TRANSPOSED:
         gl.static_assert(BLOCK_N == ROWS * GROUPS)
-        work = Work(steps, gl.cdiv(n, BLOCK_N), gl.cdiv(m, BLOCK_M), BAND, m, n)
+        work = Work(steps, gl.cdiv(n, BLOCK_N), gl.cdiv(m, BLOCK_M), BAND, m, n, 0)
         finish = Finish(scale_b, scale_a, bias, n, m)
         multiply_maps(b, a, e, finish, work, GROUPS, 1, STAGES, REGISTERS, PROMOTED, TRANSPOSED)
     else:
-        work = Work(steps, gl.cdiv(m, BLOCK_M), gl.cdiv(n, BLOCK_N), BAND, m, n)
+        work = Work(steps, gl.cdiv(m, BLOCK_M), gl.cdiv(n, BLOCK_N), BAND, m, n, 0)
         finish = Finish(scale_a, scale_b, bias, m, n)
         BLOCKS: gl.constexpr = BLOCK_M // (ROWS * GROUPS)
         multiply_maps(a, b, e, finish, work, GROUPS, BLOCKS, STAGES, REGISTERS, PROMOTED, TRANSPOSED)
@@ -74,19 +75,20 @@ def multiply_maps(
     left, right, e, finish, work, GROUPS: gl.constexpr, BLOCKS: gl.constexpr, STAGES: gl.constexpr,
     REGISTERS: gl.constexpr, PROMOTED: gl.constexpr, TRANSPOSED: gl.constexpr,
 ):  # fmt: skip
+    """The groups of warps."""
     gl.static_assert(BLOCKS == 1 or (BLOCKS == 2 and PROMOTED))
     ring = make_ring(left, right, e, GROUPS, STAGES, BLOCKS)
     if GROUPS == 2:
         gl.warp_specialize([
             (multiply_tiles, (e, finish, ring, work, PROMOTED, TRANSPOSED, GROUP_0)),
             (multiply_tiles, (e, finish, ring, work, PROMOTED, TRANSPOSED, GROUP_1)),
-            (load_tiles, (left, right, ring, work)),
+            (load_tiles, (Operands(left, right, None), ring, work)),
         ], [4, 1], [REGISTERS, 24])  # fmt: skip
     else:
         gl.static_assert(GROUPS == 1)
         gl.warp_specialize([
             (multiply_tiles, (e, finish, ring, work, PROMOTED, TRANSPOSED, GROUP_0)),
-            (load_tiles, (left, right, ring, work)),
+            (load_tiles, (Operands(left, right, None), ring, work)),
         ], [1], [24])  # fmt: skip
 
 

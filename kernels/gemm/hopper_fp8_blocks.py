@@ -1,7 +1,7 @@
 """Products of float8 for Hopper in Gluon, with scales for blocks of 128 of k: of a by row or rows, of b by 128 columns.
 
-Sums of 128 of k are made by the matrix units, scaled, and added in fp32 registers. The warps that multiply copy scales
-to a ring of their own in shared memory, AHEAD blocks of k before they use them, one element a thread: so scales may lie
+Sums of 128 of k are made by the matrix units, scaled, and added in fp32 registers. The ring of stages has the scales of
+a stage's rows as well, times that of its columns. A warp of its own loads them element by element, so that they may lie
 in any way.
 """
 
@@ -9,18 +9,26 @@ from typing import NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.ampere import async_copy
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
 from kernels.common.tensors import Matrix
-from kernels.gemm.hopper import GROUP_0, GROUP_1, Work, load_tiles, make_ring, next_stage, tile_at, tiles_of_program
-from kernels.gemm.hopper_fp8 import ROWS, spread, store_block
+from kernels.gemm.hopper import (
+    GROUP_0,
+    GROUP_1,
+    Operands,
+    Work,
+    load_tiles,
+    make_ring,
+    next_stage,
+    tile_at,
+    tiles_of_program,
+)
+from kernels.gemm.hopper_fp8 import ROWS, store_block
 
 SCALED = gl.constexpr(128)
 """Elements of k, and columns of b, that share a scale."""
-AHEAD = gl.constexpr(3)
-SLOTS = gl.constexpr(8)
-"""Of a group's ring of scales: more than twice AHEAD, as the end of one tile and the start of the next are there."""
+LOADING = gl.constexpr(88)
+"""Registers of a thread that loads."""
 
 
 class Scales(NamedTuple):
@@ -46,11 +54,11 @@ def block_scaled_matmul_hopper(
     scales = Scales(scale_a, scale_b, rows_per_scale)
     if TRANSPOSED:
         gl.static_assert(BLOCK_N == ROWS * GROUPS)
-        work = Work(steps, gl.cdiv(n, BLOCK_N), gl.cdiv(m, BLOCK_M), BAND, m, n)
+        work = Work(steps, gl.cdiv(n, BLOCK_N), gl.cdiv(m, BLOCK_M), BAND, m, n, 0)
         multiply_maps(b, a, e, scales, work, BLOCK_M, GROUPS, STAGES, REGISTERS, TRANSPOSED)
     else:
         gl.static_assert(BLOCK_M == ROWS * GROUPS and BLOCK_N == SCALED)
-        work = Work(steps, gl.cdiv(m, BLOCK_M), gl.cdiv(n, BLOCK_N), BAND, m, n)
+        work = Work(steps, gl.cdiv(m, BLOCK_M), gl.cdiv(n, BLOCK_N), BAND, m, n, 0)
         multiply_maps(a, b, e, scales, work, BLOCK_M, GROUPS, STAGES, REGISTERS, TRANSPOSED)
 
 
@@ -59,27 +67,27 @@ def multiply_maps(
     left, right, e, scales, work, BLOCK_M: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
     REGISTERS: gl.constexpr, TRANSPOSED: gl.constexpr,
 ):  # fmt: skip
-    HEIGHT: gl.constexpr = right.block_shape[0] if TRANSPOSED else ROWS  # rows of a that a group has
-    ring = make_ring(left, right, e, GROUPS, STAGES)
-    slots = gl.allocate_shared_memory(
-        gl.float32, [GROUPS * SLOTS, 2 * HEIGHT], gl.SwizzledSharedLayout(1, 1, 1, [0])
-    )  # fmt: skip
+    """The groups of warps."""
+    ring = make_ring(left, right, e, GROUPS, STAGES, LOADERS=2)
+    vectors = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     if GROUPS == 2:
         gl.warp_specialize([
-            (multiply_tiles, (e, scales, ring, slots, work, TRANSPOSED, GROUP_0)),
-            (multiply_tiles, (e, scales, ring, slots, work, TRANSPOSED, GROUP_1)),
-            (load_tiles, (left, right, ring, work)),
-        ], [4, 1], [REGISTERS, 24])  # fmt: skip
+            (multiply_tiles, (e, ring, vectors, work, TRANSPOSED, GROUP_0)),
+            (multiply_tiles, (e, ring, vectors, work, TRANSPOSED, GROUP_1)),
+            (load_tiles, (Operands(left, right, None), ring, work)),
+            (load_scales, (scales, ring, vectors, work, TRANSPOSED)),
+        ], [4, 1, 1], [REGISTERS, LOADING, LOADING])  # fmt: skip
     else:
         gl.static_assert(GROUPS == 1)
         gl.warp_specialize([
-            (multiply_tiles, (e, scales, ring, slots, work, TRANSPOSED, GROUP_0)),
-            (load_tiles, (left, right, ring, work)),
-        ], [1], [24])  # fmt: skip
+            (multiply_tiles, (e, ring, vectors, work, TRANSPOSED, GROUP_0)),
+            (load_tiles, (Operands(left, right, None), ring, work)),
+            (load_scales, (scales, ring, vectors, work, TRANSPOSED)),
+        ], [1, 1], [LOADING, LOADING])  # fmt: skip
 
 
 @gluon.jit
-def multiply_tiles(e, scales, ring, slots, work, TRANSPOSED: gl.constexpr, GROUP: gl.constexpr):
+def multiply_tiles(e, ring, vectors, work, TRANSPOSED: gl.constexpr, GROUP: gl.constexpr):
     """The warps that multiply: those of one group, which has a block of each tile.
 
     While a group scales and adds, the other one's products keep the matrix units at work.
@@ -88,36 +96,25 @@ def multiply_tiles(e, scales, ring, slots, work, TRANSPOSED: gl.constexpr, GROUP
     GROUPS: gl.constexpr = ring.left.shape[0] // STAGES
     COLUMNS: gl.constexpr = ring.right.shape[1]
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 32])
-    HEIGHT: gl.constexpr = slots.shape[1] // 2
-    ALONG: gl.constexpr = gl.SliceLayout(0 if TRANSPOSED else 1, LAYOUT)
-    stage, phase, slot = 0, 0, 0
-    places = scales_of_tile(scales, 0, work, HEIGHT, GROUPS, TRANSPOSED, GROUP)
-    copy_first_scales(places, slots, slot, work, GROUP)
+    stage, phase = 0, 0
     for number in range(tiles_of_program(work)):
+        tile_row, tile_column = tile_at(number, work)
+        row, column = (tile_row * GROUPS + GROUP) * ROWS, tile_column * COLUMNS
         acc = gl.zeros([ROWS, COLUMNS], gl.float32, LAYOUT)
-        async_copy.wait_group(AHEAD - 1)
-        for step in range(work.steps):
+        for _ in range(work.steps):
             zero = gl.zeros([ROWS, COLUMNS], gl.float32, LAYOUT)
             mbarrier.wait(ring.filled.index(stage), phase)
             left, right = ring.left.index(stage * GROUPS + GROUP), ring.right.index(stage).permute((1, 0))
             part = warpgroup_mma(left, right, zero, use_acc=False, is_async=True)
-            # All that can be is done while the product is being made: the other group's waits for what follows it.
-            copy_scales(places, slots, slot + AHEAD, step + AHEAD, work, GROUP)
-            both = slots.index(GROUP * SLOTS + slot % SLOTS)
-            factors = both.slice(0, HEIGHT).load(ALONG) * both.slice(HEIGHT, 1).load(ALONG)
-            async_copy.wait_group(AHEAD - 1)  # for those of the next step
+            if TRANSPOSED:
+                factors = vectors.index(stage).load(gl.SliceLayout(0, LAYOUT))[None, :]
+            else:
+                factors = vectors.index(stage).slice(GROUP * ROWS, ROWS).load(gl.SliceLayout(1, LAYOUT))[:, None]
             part = warpgroup_mma_wait(0, deps=[part])
             mbarrier.arrive(ring.empty.index(stage))
-            acc = acc + part * (factors[None, :] if TRANSPOSED else factors[:, None])
+            acc = acc + part * factors
             stage, phase = next_stage(stage, phase, STAGES)
-            slot += 1
-        slot += AHEAD
-        places = scales_of_tile(scales, number + 1, work, HEIGHT, GROUPS, TRANSPOSED, GROUP)
-        copy_first_scales(places, slots, slot, work, GROUP)
-        tile_row, tile_column = tile_at(number, work)
-        row, column = (tile_row * GROUPS + GROUP) * ROWS, tile_column * COLUMNS
         store_block(e, acc, row, column, ring, work, TRANSPOSED, GROUP)
-    async_copy.wait_group(0)
     tma.store_wait(0)
 
 
@@ -125,39 +122,61 @@ def multiply_tiles(e, scales, ring, slots, work, TRANSPOSED: gl.constexpr, GROUP
 
 
 class Places(NamedTuple):
-    """Addresses of a tile's scales for the first block of k, those of a and then those of b, and what leads from one
-    block of k to the next."""
+    """Addresses of a tile's scales for the first block of k, and what leads from one block of k to the next."""
 
-    first: gl.tensor
-    step: gl.tensor
+    a: gl.tensor
+    b: gl.tensor
+    step_a: gl.tensor
+    step_b: gl.tensor
 
 
-@gluon.jit
-def scales_of_tile(
-    scales, number, work, HEIGHT: gl.constexpr, GROUPS: gl.constexpr, TRANSPOSED: gl.constexpr, GROUP: gl.constexpr
-):  # fmt: skip
-    """Places for a group's block of this program's tile of that number; past the last tile, of its."""
-    tile_row, tile_column = tile_at(gl.minimum(number, tiles_of_program(work) - 1), work)
-    row = tile_column * HEIGHT if TRANSPOSED else (tile_row * GROUPS + GROUP) * HEIGHT
-    column = (tile_row * GROUPS + GROUP) * ROWS if TRANSPOSED else tile_column * SCALED
-    at = gl.arange(0, 2 * HEIGHT, layout=spread(2 * HEIGHT))
-    of_a = gl.minimum(row + at % HEIGHT, work.m - 1) // scales.share * scales.a.stride_rows
-    of_b = gl.minimum(column, work.n - 1) // SCALED * scales.b.stride_columns
-    return Places(
-        gl.where(at < HEIGHT, scales.a.ptr + of_a, scales.b.ptr + of_b),
-        gl.where(at < HEIGHT, scales.a.stride_columns, scales.b.stride_rows),
-    )
+class Pair(NamedTuple):
+    """Scales of a block of k: of a, by rows, and of b."""
+
+    a: gl.tensor
+    b: gl.tensor
 
 
 @gluon.jit
-def copy_first_scales(places, slots, slot, work, GROUP: gl.constexpr):
-    for step in gl.static_range(AHEAD):
-        copy_scales(places, slots, slot + step, step, work, GROUP)
+def load_scales(scales, ring, vectors, work, TRANSPOSED: gl.constexpr):
+    """The warp that loads scales: those of four blocks of k at once, and as many ahead of storing them."""
+    STAGES: gl.constexpr = ring.right.shape[0]
+    BLOCK_M: gl.constexpr = vectors.shape[1]
+    COLUMNS: gl.constexpr = ring.left.shape[0] // STAGES * ROWS if TRANSPOSED else ring.right.shape[1]
+    stage, phase = 0, 1
+    for number in range(tiles_of_program(work)):
+        tile_row, tile_column = tile_at(number, work)
+        row = (tile_column if TRANSPOSED else tile_row) * BLOCK_M
+        column = (tile_row if TRANSPOSED else tile_column) * COLUMNS
+        rows = row + gl.arange(0, BLOCK_M, layout=gl.BlockedLayout([1], [32], [1], [0]))
+        # Rows past the end have the scale of the last one: what it is multiplied by is not stored.
+        places = Places(
+            scales.a.ptr + gl.minimum(rows, work.m - 1) // scales.share * scales.a.stride_rows,
+            scales.b.ptr + column // SCALED * scales.b.stride_columns,
+            scales.a.stride_columns, scales.b.stride_rows,
+        )  # fmt: skip
+        these = four_scales(places, 0, work)
+        for first in range(0, work.steps, 4):
+            following = four_scales(places, first + 4, work)
+            for i in gl.static_range(4):
+                if first + i < work.steps:
+                    mbarrier.wait(ring.empty.index(stage), phase)
+                    vectors.index(stage).store(these[i].a * these[i].b)
+                    mbarrier.arrive(ring.filled.index(stage))
+                    stage, phase = next_stage(stage, phase, STAGES)
+            these = following
 
 
 @gluon.jit
-def copy_scales(places, slots, slot, step, work, GROUP: gl.constexpr):
-    """Begin to copy the scales for a block of k; past the last one, its."""
-    at = places.first + gl.minimum(step, work.steps - 1) * places.step
-    async_copy.async_load(slots.index(GROUP * SLOTS + slot % SLOTS), at)
-    async_copy.commit_group()
+def four_scales(places, first, work):
+    return (
+        scales_at(places, first, work), scales_at(places, first + 1, work), scales_at(places, first + 2, work),
+        scales_at(places, first + 3, work),
+    )  # fmt: skip
+
+
+@gluon.jit
+def scales_at(places, step, work):
+    """Those of a block of k; past the last one, its."""
+    step = gl.minimum(step, work.steps - 1)
+    return Pair(gl.load(places.a + step * places.step_a), gl.load(places.b + step * places.step_b))

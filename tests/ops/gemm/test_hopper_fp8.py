@@ -61,7 +61,8 @@ def test_which_launch_a_call_gets(hopper_bundle: Path):
     hopper = KERNELS["scaled_matmul"]
     assert launched(operands(gemm, 1, 4096, 256)) == (hopper, (64, 1, 1), 256), "tiles of 64 columns by 16 rows"
     assert launched(operands(gemm, 128, 4096, 256)) == (hopper, (64, 1, 1), 256), "by 128 rows"
-    assert launched(operands(gemm, 129, 4096, 256)) == (hopper, (64, 1, 1), 384), "tiles of 128 x 128"
+    assert launched(operands(gemm, 129, 4096, 256)) == (hopper, (128, 1, 1), 256), "as these fill the device"
+    assert launched(operands(gemm, 500, 4096, 256)) == (hopper, (128, 1, 1), 384), "tiles of 128 x 128"
     assert launched(operands(gemm, 2048, 2048, 256)) == (hopper, (128, 1, 1), 384), "256 x 128"
     assert launched(operands(gemm, 2048, 2048, 256), use_fast_accum=True) == (hopper, (128, 1, 1), 384), "128 x 256"
     assert launched(operands(gemm, 4096, 4096, 256)) == (hopper, (132, 1, 1), 384), "one on each multiprocessor"
