@@ -7,8 +7,8 @@ Linear layers: activations [m, k] and weights [n, k], in device memory, outputs 
     float16, bfloat16, float32   matmul; torch.mm
     tf32                         matmul with precision="tf32"; torch.mm with TF32 allowed
     int8                         integer_matmul; torch._int_mm
-    float8                       scaled_matmul, a scale for each row and column; torch._scaled_mm
-    block8                       block_scaled_matmul; the same peer
+    float8, float8_fast          scaled_matmul, a scale for each row and column; torch._scaled_mm, use_fast_accum alike
+    block8                       block_scaled_matmul; torch._scaled_mm with the same scales
     int4                         linear_int4, groups of 128, float16; torch.mm of float16 weights
     lora                         lora_linear, one adapter of rank 16, float16; torch.mm and two more for the adapter
 
@@ -234,17 +234,33 @@ def int8(bundle: Bundle, torch: Any, shape: Shape) -> Case:
     return Case(partial(bundle.integer_matmul, a, b, e=e), partial(torch._int_mm, x, w.t()), e)
 
 
-def float8(blocks: bool, bundle: Bundle, torch: Any, shape: Shape) -> Case:
+def float8(fast: bool, bundle: Bundle, torch: Any, shape: Shape) -> Case:
+    x, w, out = _float8_operands(torch, shape)
+    scale_a, scale_b = _scales(torch, shape.m, 1), _scales(torch, 1, shape.n)
+    a, b, factors_a, factors_b, e = _wrapped(bundle, torch, x, w.t(), scale_a[:, 0], scale_b[0], out)
+    ours = partial(bundle.scaled_matmul, a, b, factors_a, factors_b, e, use_fast_accum=fast)
+    peer = partial(torch._scaled_mm, x, w.t(), scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=fast)
+    return Case(ours, peer, e)
+
+
+def block8(bundle: Bundle, torch: Any, shape: Shape) -> Case:
+    """Scales lie as torch wants them: those of rows of x next to each other, those of weights along k."""
+    x, w, out = _float8_operands(torch, shape)
+    inner, outer = -(-shape.k // 128), -(-shape.n // 128)
+    scale_a, scale_b = _scales(torch, inner, shape.m).t(), _scales(torch, outer, inner).t()
+    *given, e = _wrapped(bundle, torch, x, w.t(), scale_a, scale_b, out)
+    peer = partial(torch._scaled_mm, x, w.t(), scale_a, scale_b, out_dtype=torch.bfloat16)
+    return Case(partial(bundle.block_scaled_matmul, *given, e), peer, e)
+
+
+def _float8_operands(torch: Any, shape: Shape) -> tuple[Any, Any, Any]:
+    """Activations, weights, and where results go."""
     x, w = (_random(torch, (rows, shape.k), torch.float8_e4m3fn) for rows in (shape.m, shape.n))
-    ones = partial(torch.ones, dtype=torch.float32, device="cuda")
-    by_row = ones((shape.m, 1)), ones((1, shape.n))
-    out = torch.empty((shape.m, shape.n), dtype=torch.bfloat16, device="cuda")
-    a, b, e = _wrapped(bundle, torch, x, w.t(), out)
-    inner = -(-shape.k // 128)
-    scales = (ones((shape.m, inner)), ones((inner, -(-shape.n // 128)))) if blocks else (ones(shape.m), ones(shape.n))
-    op = bundle.block_scaled_matmul if blocks else bundle.scaled_matmul
-    call = partial(op, a, b, *_wrapped(bundle, torch, *scales), e)
-    return Case(call, partial(torch._scaled_mm, x, w.t(), *by_row, out_dtype=torch.bfloat16), e)
+    return x, w, torch.empty((shape.m, shape.n), dtype=torch.bfloat16, device="cuda")
+
+
+def _scales(torch: Any, *shape: int) -> Any:
+    return torch.rand(shape, dtype=torch.float32, device="cuda") + 0.5
 
 
 def int4(bundle: Bundle, torch: Any, shape: Shape) -> Case:
@@ -279,7 +295,8 @@ MAKERS: Mapping[str, Maker] = {
     "tf32": Maker(partial(floats, "tf32"), 32),
     "int8": Maker(int8, 8),
     "float8": Maker(partial(float8, False), 8),
-    "block8": Maker(partial(float8, True), 8),
+    "float8_fast": Maker(partial(float8, True), 8),
+    "block8": Maker(block8, 8),
     "int4": Maker(int4, 4),
     "lora": Maker(lora, 16),
 }

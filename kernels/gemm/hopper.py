@@ -79,16 +79,19 @@ class Ring(NamedTuple):
 
 
 @gluon.jit
-def make_ring(left, right, e, GROUPS: gl.constexpr, STAGES: gl.constexpr):
-    """A ring for blocks of these tensor maps."""
+def make_ring(
+    left, right, e, GROUPS: gl.constexpr, STAGES: gl.constexpr, BLOCKS: gl.constexpr = 1, LOADERS: gl.constexpr = 1
+):  # fmt: skip
+    """A ring for blocks of these tensor maps. BLOCKS: those of the left operand that a group has of a tile. LOADERS:
+    warps that fill a stage."""
     ring = Ring(
-        gl.allocate_shared_memory(left.dtype, [STAGES * GROUPS] + left.block_shape, left.layout),  # noqa: RUF005
+        gl.allocate_shared_memory(left.dtype, [STAGES * GROUPS * BLOCKS] + left.block_shape, left.layout),  # noqa: RUF005
         gl.allocate_shared_memory(right.dtype, [STAGES] + right.block_shape, right.layout),  # noqa: RUF005
         gl.allocate_shared_memory(e.dtype, [PIECES * GROUPS] + e.block_shape, e.layout),  # noqa: RUF005
         mbarrier.allocate_mbarrier(batch=STAGES), mbarrier.allocate_mbarrier(batch=STAGES),
     )  # fmt: skip
     for stage in gl.static_range(STAGES):
-        mbarrier.init(ring.filled.index(stage), count=1)
+        mbarrier.init(ring.filled.index(stage), count=LOADERS)
         mbarrier.init(ring.empty.index(stage), count=GROUPS)
     return ring
 

@@ -35,11 +35,13 @@ def on_device(gemm: Bundle, host: np.ndarray) -> DeviceArray:
 
 
 def check(
-    gemm: Bundle, op: str, dtype: np.dtype, how: Mapping[str, Any] | None = None, precision: str = "ieee", **given: Any
-) -> np.ndarray:
+    gemm: Bundle, op: str, dtype: np.dtype, how: Mapping[str, Any] | None = None, precision: str = "ieee",
+    floor: float = 0, **given: Any,
+) -> np.ndarray:  # fmt: skip
     """The result `e`, of this dtype, of an op.
 
-    how: options on which the result does not depend. given: tensors and scalars; None is one that is not given.
+    how: options on which the reference does not depend. floor: errors that these, or the hardware, may add. given:
+    tensors and scalars; None is one that is not given.
     """
     given = {name: value for name, value in given.items() if value is not None}
     placed = {name: on_device(gemm, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
@@ -56,7 +58,7 @@ def check(
         assert np.array_equal(result, same)
     else:
         k = next(iter(given.values())).shape[-1]
-        assert_close(result, exact, same, FLOOR * k**0.5)
+        assert_close(result, exact, same, FLOOR * k**0.5 + floor)
     return result
 
 
