@@ -2,6 +2,8 @@
 
     aotbuild --arch sm_90 manifests/rows.yaml && python benchmarks/launch.py dist/rows-sm_90
 
+With `--decode`, a call of two launches and scratch memory as well: attention of a query over keys in four parts.
+
 A round enqueues a number of calls, takes the time, and only then waits for the device: "host" is the time per call
 before that wait, "done" after it. A round is shorter than a device's queue, so that no call waits for a slot in it.
 All ways take turns, round by round. Each way's result is checked; peers that are not installed are left out.
@@ -14,7 +16,7 @@ import ctypes
 import importlib.util
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -83,25 +85,30 @@ class Setting:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path, help="the bundle of manifests/rows.yaml for this GPU")
+    parser.add_argument("--decode", type=Path, metavar="BUNDLE", help="that of manifests/decode.yaml (default: none)")
     parser.add_argument("--calls", type=int, default=500, help="calls of a round (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=100, help="rounds of each way (default: %(default)s)")
     options = parser.parse_args()
     try:
         setting = Setting.of(open_bundle(options.bundle))
+        decode = open_bundle(options.decode, setting.bundle.device) if options.decode else None
     except AotError as error:
         sys.exit(f"launch.py: {error}")
     print(heading(setting.bundle.device, *PACKAGES))
     print(f"softmax of float32[1, {COLS}], {options.rounds} rounds of {options.calls} calls\n")
-    print(report(setting, options.calls, options.rounds))
+    print(report(setting.bundle, available_ways(setting), options.calls, options.rounds))
+    if decode is not None:
+        print("\nflash_decode of float16 q[1, 8, 1, 128], k[1, 1, 1024, 128], in four parts: two launches\n")
+        print(report(decode, several_launches(decode), options.calls // 2, options.rounds))
 
 
-def report(setting: Setting, calls: int, rounds: int) -> str:
-    ways = {way.name: way for way in available_ways(setting)}
+def report(bundle: Bundle, found: Iterator[Way], calls: int, rounds: int) -> str:
+    ways = {way.name: way for way in found}
     host: dict[str, list[float]] = {name: [] for name in ways}
 
     def one_round(name: str) -> float:
         """Seconds per call until the device is done; those before the wait go to `host`."""
-        call, synchronize = ways[name].call, setting.bundle.device.synchronize
+        call, synchronize = ways[name].call, bundle.device.synchronize
         synchronize()
         start = time.perf_counter()
         for _ in range(calls):
@@ -146,12 +153,13 @@ def available_ways(setting: Setting) -> Iterator[Way]:
 
 
 def with_out(setting: Setting) -> Way:
-    return setting.way("aot_runtime, out=", partial(setting.bundle.softmax, setting.x, out=setting.out))
+    softmax, x, out = setting.bundle.softmax, setting.x, setting.out
+    return setting.way("aot_runtime, out=", lambda: softmax(x, out=out))
 
 
 def allocating(setting: Setting) -> Way:
     softmax, x = setting.bundle.softmax, setting.x
-    return Way("aot_runtime, allocating", partial(softmax, x), lambda: softmax(x).numpy(), setting.softmax)
+    return Way("aot_runtime, allocating", lambda: softmax(x), lambda: softmax(x).numpy(), setting.softmax)
 
 
 def prepared(setting: Setting) -> Way:
@@ -166,25 +174,68 @@ def prepared(setting: Setting) -> Way:
 
 def raw_ctypes(setting: Setting) -> Way:
     """What one would write by hand: the API's launch through ctypes, all arguments made beforehand."""
+    return setting.way(BASE, raw_launches(setting.bundle, [setting.launch], [setting.kernargs]))
+
+
+def raw_launches(
+    bundle: Bundle, launches: Sequence[LaunchDecision], segments: Sequence[bytes], *needed: object
+) -> Callable[[], None]:
+    """needed: what the calls' addresses are of."""
     name, library, end = {
         "cuda": ("cuLaunchKernel", "libcuda.so", 0),
         "hip": ("hipModuleLaunchKernel", "libamdhip64.so", 3),
-    }[setting.bundle.device.driver.name]
-    launch = getattr(ctypes.CDLL(loaded_library(library)), name)
-    segment = ctypes.create_string_buffer(setting.kernargs, len(setting.kernargs))
-    size = ctypes.c_size_t(len(setting.kernargs))
-    extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(segment), 2, ctypes.addressof(size), end)
-    variant = setting.launch.variant
-    arguments = (
-        ctypes.c_void_p(setting.bundle.load(variant)), *setting.launch.grid, setting.threads, 1, 1, variant.lds_bytes,
-        None, None, extra,
-    )  # fmt: skip
+    }[bundle.device.driver.name]
+    function, keep, made = getattr(ctypes.CDLL(loaded_library(library)), name), [], []
+    for launch, kernargs in zip(launches, segments, strict=True):
+        segment, size = ctypes.create_string_buffer(kernargs, len(kernargs)), ctypes.c_size_t(len(kernargs))
+        extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(segment), 2, ctypes.addressof(size), end)
+        variant = launch.variant
+        keep.append((segment, size))
+        made.append((
+            ctypes.c_void_p(bundle.load(variant)), *launch.grid, variant.num_warps * variant.warp_size, 1, 1,
+            variant.lds_bytes, None, None, extra,
+        ))  # fmt: skip
+    first, *others = made
 
-    def call(_keep: object = (segment, size)) -> None:
-        if status := launch(*arguments):
+    def call(_keep: object = (keep, needed)) -> None:
+        if status := function(*first):
             raise RuntimeError(f"{name}: status {status}")
+        for arguments in others:
+            if status := function(*arguments):
+                raise RuntimeError(f"{name}: status {status}")
 
-    return setting.way(BASE, call)
+    return call
+
+
+def several_launches(bundle: Bundle) -> Iterator[Way]:
+    """The ways of one call that is two launches."""
+    rng, device = np.random.default_rng(0), bundle.device
+    shapes = {"q": (1, 8, 1, 128), "k": (1, 1, 1024, 128), "v": (1, 1, 1024, 128)}
+    host = {name: rng.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
+    p = np.exp(host["q"][0, :, 0].astype(np.float32) @ host["k"][0, 0].T.astype(np.float32) * 128**-0.5)
+    expected = (p / p.sum(-1, keepdims=True) @ host["v"][0, 0].astype(np.float32))[None, :, None]
+    q, k, v = (device.array(array) for array in host.values())
+    out, decode = device.empty(shapes["q"], np.float16), bundle.flash_decode
+    arrays = {"q": q, "k": k, "v": v, "out": out}
+    absent = dict.fromkeys(tensor.name for tensor in decode.planner.op.tensors)
+    scalars = dict.fromkeys(scalar.name for scalar in decode.planner.op.scalars) | {"num_splits": 4}
+    decision = decode.decide(absent | {name: array.layout for name, array in arrays.items()}, scalars)
+    assert len(decision.launches) == 2
+    scratch = {name: device.empty(nbytes, np.uint8) for name, nbytes, _ in decision.workspaces}
+    addresses = {name: array.ptr for name, array in (arrays | scratch).items()}
+    segments = [kernarg_segment(launch, addresses) for launch in decision.launches]
+    raw = raw_launches(bundle, decision.launches, segments, scratch)
+    for name, call in (
+        ("aot_runtime, out=", lambda: decode(q, k, v, num_splits=4, out=out)),
+        ("aot_runtime, allocating", lambda: decode(q, k, v, num_splits=4)),
+        (BASE, raw),
+    ):
+        out.fill(0xFF)
+        found = call()
+        result = (out if found is None else found).numpy()
+        if not np.allclose(result, expected, atol=2e-3):
+            sys.exit(f"launch.py: {name} gave a wrong result")
+        yield Way(name, call, out.numpy, expected)
 
 
 def loaded_library(name: str) -> str:

@@ -19,6 +19,7 @@ from tests.support.dtypes import BF16
 from tests.support.emulation.bundling import on_demand
 from tests.support.hip_double.double import DoubleLibrary
 from tests.support.op_bundles import OpBundles
+from tests.support.session_builds import build_once
 
 SUBCOMMANDS = {"gemm_sweep": ("time",)}
 BENCHMARKS = sorted(
@@ -75,6 +76,27 @@ def test_launch(hip_double: DoubleLibrary, rows_bundle: Path):
     named = [line.split("  ")[0] for line in output.splitlines()]
     for way in ("aot_runtime, out=", "aot_runtime, allocating", "driver.prepare(...).run", "raw ctypes loop"):
         assert way in named, output
+
+
+@pytest.mark.slow
+def test_launch_of_several(hip_double: DoubleLibrary, rows_bundle: Path, tmp_path_factory: pytest.TempPathFactory):
+    wanted = "op=flash_decode,T=float16,C=float16,HEAD_DIM=128,PADDED=false"
+    decode = build_once(tmp_path_factory, "manifests/decode.yaml", wanted) / "decode-gfx942"
+    command = [str(rows_bundle), "--decode", str(decode), "--calls", "2", "--rounds", "1"]
+    output = hip_double.run(run_emulated, str(ROOT / "benchmarks/launch.py"), *command)
+    named = [line.split("  ")[0] for line in output.partition("two launches")[2].splitlines()]
+    assert named[-3:] == ["aot_runtime, out=", "aot_runtime, allocating", "raw ctypes loop"], output
+
+
+def run_emulated(script: str, *arguments: str) -> None:
+    """Run a script over the double, with launches on the emulator."""
+    from tests.support.emulated_launches import EmulatedLaunches
+
+    launches = EmulatedLaunches(keep=False)  # it holds the callback
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).parent))
+    runpy.run_path(script, run_name="__main__")
+    del launches
 
 
 def test_copies(hip_double: DoubleLibrary):
