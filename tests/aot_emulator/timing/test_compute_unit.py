@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from aot_emulator.timing import replay
@@ -48,6 +50,18 @@ def test_loads_wait_for_latency_and_for_their_share_of_the_memory():
     alone, many = (workgroup(["load"] * count + ["wait load"]).on(NEAR, 1) for count in (1, 60))
     latency, memory = (REASONS.index(name) for name in ("latency", "memory"))
     assert alone.spent[latency] > 10 * alone.spent[memory] - 100 and many.spent[memory] > many.spent[latency]
+
+
+def test_loads_come_back_in_order():
+    """A wait for all waits for the slowest, though the one that was given last is near."""
+    assert cycles(["scratch", "wait load"]) == 4 + MACHINE.cache_latency + 4
+    assert cycles(["load", "scratch", "wait load"]) == cycles(["load", "wait load"])
+
+
+def test_wavefronts_share_the_way_to_memory():
+    slow = replace(NEAR, per_loaded=1 / 16)
+    found = workgroup(*[["load", "wait load"]] * 4).on(slow, 1)
+    assert found.cycles == 4 * 1024 / 16 + 500 + 4 and found.busy[PIPES.index("memory")] == 4 * 1024 / 16
 
 
 def test_a_wait_that_leaves_some_goes_on_sooner():
