@@ -24,6 +24,8 @@ from traces import NUM_CUS, NUM_XCDS, Attention, Config, Product, Traced
 PER_XCD = NUM_CUS // NUM_XCDS
 FLOPS_A_CLOCK = 2048
 """Of a compute unit, fp16."""
+CAUSAL_PROGRAMS = 2
+"""Of a compute unit: causal attention is published with persistent programs, so many of them."""
 GROUPS = (1, 4, 8, 16)
 """Values of GROUP_M that a product is tried with."""
 
@@ -38,9 +40,9 @@ class Steps:
     _workgroups: dict[int, Workgroup] = field(default_factory=dict)
     _found: dict[tuple[Conditions, int, float], Replayed] = field(default_factory=dict)
 
-    def of(self, steps: int) -> _Sample:
+    def of(self, steps: int, number: int = 0) -> _Sample:
         """Fewer steps than are outside the loop make the trips negative: a part of what was unrolled is left out."""
-        return _Sample(self, (steps - self.traced.peeled) / self.traced.unroll)
+        return _Sample(self, (steps - self.traced.peeled) / self.traced.unroll, number)
 
     def replayed(self, conditions: Conditions, resident: int, trips: float) -> Replayed:
         key = conditions, resident, trips
@@ -137,9 +139,13 @@ class Model:
         sq, sk = key.shape
         steps = self._steps(config)
         blocks = -(-sq // config.bm)
-        plan = Plan(blocks * BATCH_HEADS, steps.traced.resident, NUM_CUS, NUM_XCDS)
+        most = min(steps.traced.resident, CAUSAL_PROGRAMS) if config.causal else steps.traced.resident
+        plan = Plan(blocks * BATCH_HEADS, most, NUM_CUS, NUM_XCDS)
         sharing = head_sharing(plan.workgroups, blocks, plan.resident)
-        return time_launch(self.machine, plan, [steps.of(-(-sk // config.bn))], sharing).seconds * 1e6
+        samples = [steps.of(-(-sk // config.bn))]
+        if config.causal:  # a block's unmasked steps; the masked ones are outside the loop
+            samples = [steps.of(at % blocks * config.bm // config.bn, at) for at in range(plan.workgroups)]
+        return time_launch(self.machine, plan, samples, sharing).seconds * 1e6
 
 
 def matrix_waves(key: Key, config: Config, ghz: float, launch_us: float) -> float:

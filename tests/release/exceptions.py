@@ -77,6 +77,7 @@ TABLE = (
     Rule(r"^pytest( -n auto)?$", Action.SKIP, ".ci/run runs the test suite"),
     Rule(r"^python -m tests\.release$", Action.SKIP, "is this check"),
     Rule(r"^python (ours|raw|triton_jit)\.py ", Action.SKIP, "is started by benchmarks/coldstart.py, which is run"),
+    Rule("^python benchmarks/timing/validate.py", Action.SKIP, "needs published tables, which are not shipped"),
     Rule(r"^python opened\.py ", Action.SKIP, "is started by benchmarks/opening.py, which is run"),
     Rule("--shared-cache s3://", Action.SKIP, "needs a bucket; tests/aot/test_s3_cache.py builds with one"),
     # What ends with the error that there is no GPU, or that torch, which is measured beside, is not there

@@ -124,7 +124,7 @@ def time_launch(
         last_sharing: of a round of so many workgroups; None: as a part of a full one.
     """
     numbers = np.array([sample.number for sample in samples])
-    nearest = np.abs(np.arange(plan.workgroups)[:, None] - numbers).argmin(axis=1)
+    nearest = np.searchsorted((numbers[1:] + numbers[:-1]) / 2, np.arange(plan.workgroups))
     rest = plan.workgroups - plan.full
     in_last = _scaled(sharing, min(rest, plan.num_cus)) if last_sharing is None else last_sharing(rest)
     clock = machine.clock_ghz - machine.throttle_ghz / 2
@@ -151,8 +151,7 @@ def _scaled(sharing: Sharing, units: int) -> Sharing:
 
 def _schedule(plan: Plan, nearest: Array, cycles: Sequence[Sequence[float]]) -> tuple[float, float]:
     """(cycle at which the last compute unit is done, mean of all)."""
-    kinds = [set(row) for row in cycles if row]
-    if len(set().union(*kinds)) == len(kinds):  # all samples are alike
+    if all(len(set(row)) <= 1 for row in cycles):  # all samples are alike
         rounds = plan.full // (plan.num_cus * plan.resident)
         end = rounds * cycles[0][0] if plan.full else 0.0
         last = cycles[1][0] if plan.last else 0.0

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aot_emulator.machine.launch_options import Options
 from aot_emulator.machine.launch_records import Launch
 from aot_emulator.profile.counters import Statistics
 from aot_emulator.state.device_memory import Memory
 from aot_runtime.contract.occupancy import occupancy
-from aot_runtime.errors import DeviceError
+from aot_runtime.errors import DeviceError, InstructionBudgetError
 
 from .compute_unit import Workgroup
-from .constants import compute_units, machine_of
+from .constants import Machine, compute_units, machine_of
 from .launch_time import LaunchTime, Plan, time_launch
 from .sharing import Sharing, shared_loads
 from .trace import Trace, record
 
 FEW_SAMPLES, MORE_SAMPLES = 4, 16
 """Workgroups that are run of a launch, and of one whose workgroups differ in what they execute."""
+MOST_INSTRUCTIONS = 2_000_000
+"""Of a sampled wavefront, on average."""
 _GOLDEN = 0.6180339887498949
 
 
@@ -68,12 +70,7 @@ def sample_launch(launch: Launch, memory: Memory, options: Options) -> Sampled:
     """Run some workgroups of a launch, and model the time of all. Raises as `SamplingRunner` does."""
     machine = machine_of(launch.kernel.program.arch.name)
     plan = _plan(launch)
-    trace = record(launch, memory, options, chosen(plan.workgroups, FEW_SAMPLES), machine)
-    lengths = {tuple(wave.length for wave in waves) for waves in trace.waves}
-    if len(lengths) > 1 and plan.workgroups > FEW_SAMPLES:
-        trace = record(launch, memory, options, chosen(plan.workgroups, MORE_SAMPLES), machine)
-    elif len(lengths) == 1:
-        trace = trace.first()
+    trace = _sampled(launch, memory, options, machine)
     sharing = shared_loads(launch, memory, options, trace, plan.resident)
     samples = tuple(Workgroup(trace, place, machine) for place in range(len(trace.waves)))
     time = time_launch(machine, plan, samples, sharing)
@@ -84,6 +81,20 @@ def sample_launch(launch: Launch, memory: Memory, options: Options) -> Sampled:
         sum(trace.statistics.summary.flops.values()) * scale,
         loaded * sharing.distinct / sharing.units + stored,
     )  # fmt: skip
+
+
+def _sampled(launch: Launch, memory: Memory, options: Options, machine: Machine) -> Trace:
+    """The trace of a few workgroups; of one, if these are alike, and of more, if they are not."""
+    few = replace(options, budget=min(options.budget, MOST_INSTRUCTIONS))
+    try:
+        trace = record(launch, memory, few, chosen(launch.workgroups, FEW_SAMPLES), machine)
+        lengths = {tuple(wave.length for wave in waves) for waves in trace.waves}
+        if len(lengths) > 1 and launch.workgroups > FEW_SAMPLES:
+            trace = record(launch, memory, few, chosen(launch.workgroups, MORE_SAMPLES), machine)
+    except InstructionBudgetError as error:
+        error.message += "; a workgroup that waits for another one of its launch cannot be sampled"
+        raise
+    return trace.first() if len(lengths) == 1 else trace
 
 
 def _plan(launch: Launch) -> Plan:

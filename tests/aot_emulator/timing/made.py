@@ -27,6 +27,7 @@ COSTS = {
     "wait lds": (replace(_PLAIN, unit=Unit.WAIT, lgkm=0), (0, 0, 0, 0)),
     "load": (replace(_PLAIN, unit=Unit.LOAD, counts_vm=True), (0, 1024, 0, 8)),
     "scattered": (replace(_PLAIN, unit=Unit.LOAD, counts_vm=True), (0, 256, 0, 64)),
+    "scratch": (replace(_PLAIN, unit=Unit.LOAD, counts_vm=True, near=True), (0, 256, 0, 0)),
     "wait load": (replace(_PLAIN, unit=Unit.WAIT, vm=0), (0, 0, 0, 0)),
     "wait but one": (replace(_PLAIN, unit=Unit.WAIT, vm=1), (0, 0, 0, 0)),
     "barrier": (replace(_PLAIN, unit=Unit.BARRIER), (0, 0, 0, 0)),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
+from aot_emulator.timing import replay
 from aot_emulator.timing.compute_unit import PIPES, REASONS
 
 from .made import MACHINE, NEAR, cycles, index, workgroup
@@ -48,6 +52,18 @@ def test_loads_wait_for_latency_and_for_their_share_of_the_memory():
     assert alone.spent[latency] > 10 * alone.spent[memory] - 100 and many.spent[memory] > many.spent[latency]
 
 
+def test_loads_come_back_in_order():
+    """A wait for all waits for the slowest, though the one that was given last is near."""
+    assert cycles(["scratch", "wait load"]) == 4 + MACHINE.cache_latency + 4
+    assert cycles(["load", "scratch", "wait load"]) == cycles(["load", "wait load"])
+
+
+def test_wavefronts_share_the_way_to_memory():
+    slow = replace(NEAR, per_loaded=1 / 16)
+    found = workgroup(*[["load", "wait load"]] * 4).on(slow, 1)
+    assert found.cycles == 4 * 1024 / 16 + 500 + 4 and found.busy[PIPES.index("memory")] == 4 * 1024 / 16
+
+
 def test_a_wait_that_leaves_some_goes_on_sooner():
     def until_use(wait: str) -> float:
         return float(workgroup(["load", "load", wait, "valu"]).on(NEAR, 1).waited[index(wait)].sum())
@@ -65,12 +81,18 @@ def test_a_barrier_holds_all_of_a_workgroup_and_no_other():
 
 
 def test_priority_decides_among_those_that_could_issue():
-    """Wavefronts 0 and 4 share a SIMD; the later one has asked for priority, and is done first."""
-    plain, raised = ["head", *["valu"] * 20], ["raise", *["valu"] * 20, "wait lds"]
-    found = workgroup(plain, [], [], [], raised).on(NEAR, 1)
-    assert found.waited[index("valu"), REASONS.index("vector")] > 0
-    first = workgroup(plain, [], [], [], plain[:1] + raised[1:]).on(NEAR, 1)
-    assert found.cycles <= first.cycles
+    """Wavefronts 0 and 4 share a SIMD: the first is done first, unless the other asks for priority."""
+    assert _ends(["head", *["valu"] * 20]) == sorted(_ends(["head", *["valu"] * 20]))
+    first, raised = _ends(["raise", *["valu"] * 20])
+    assert raised < first
+
+
+def _ends(other: list[str]) -> list[float]:
+    """When wavefronts 0 and 4 have issued all, of which the second executes what is given."""
+    events = np.zeros((100, replay.EVENT_COLUMNS))
+    workgroup(["head", *["valu"] * 20], [], [], [], other).replayed(NEAR, 1, None, events)
+    rows = events[events[:, replay.EVENT_DONE] > 0]
+    return [float(rows[rows[:, replay.EVENT_WAVE] == wave][:, replay.EVENT_DONE].max()) for wave in (0, 4)]
 
 
 def test_what_is_busy_adds_up():

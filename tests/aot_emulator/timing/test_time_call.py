@@ -96,6 +96,12 @@ def test_a_kernel_with_an_instruction_that_has_no_cost(rows_bundle: Path, monkey
     assert re.search(r"v_exp_f32 at pc 0x[0-9a-f]+ of softmax_rows", result.stderr), result.stderr
 
 
+def test_a_workgroup_that_does_not_end(rows_bundle: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sampling, "MOST_INSTRUCTIONS", 20)
+    result = run(rows_bundle, *SOFTMAX, "--time")
+    assert result.exit_code == 1 and "waits for another one of its launch cannot be sampled" in result.stderr
+
+
 def test_chosen_workgroups():
     assert chosen(3, 4) == (0, 1, 2)
     assert chosen(1000, 4)[0] == 0 and len(chosen(1000, 4)) == 4
