@@ -18,8 +18,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels.common.tensors import given
-from kernels.gemm.hopper import GROUP_0, GROUP_1, GROUPS, halves, next_stage
+from kernels.gemm.hopper import GROUP_0, GROUP_1, halves, next_stage
 from kernels.gemm.prepacked import TILE, decode, numbers_of, scaled, table_of
+
+GROUPS = gl.constexpr(2)
+"""Groups of four warps that multiply; each has a tile of outputs."""
 
 
 class Maps(NamedTuple):

@@ -147,7 +147,7 @@ def store_slice(e, sums, bias, output, row, m):
 def prepacked_rows(
     x: Matrix, weights: Prepacked, e: Matrix, bias, m, k, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
 ):  # fmt: skip
-    """e = x wᵀ + bias, summed in fp32. Grid: (outputs / BLOCK_N, cdiv(m, BLOCK_M)).
+    """e = x wᵀ + bias, summed in fp32. Grid: (blocks of e), those of the same outputs together.
 
     x: [m, k]; e: [m, outputs]; bias: [outputs], or a null pointer. BLOCK_N: 16, 32 or 64; BLOCK_M: 8 or a power of 2
     times that. The warps of a program take tiles of k in turns, and add their sums at the end. A step is loaded while
@@ -155,7 +155,8 @@ def prepacked_rows(
     """
     WARPS: gl.constexpr = gl.num_warps()
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
-    output, row = gl.program_id(0) * BLOCK_N, gl.program_id(1) * BLOCK_M
+    blocks = gl.cdiv(m, BLOCK_M)
+    output, row = gl.program_id(0) // blocks * BLOCK_N, gl.program_id(0) % blocks * BLOCK_M
     table = None
     if weights.CODES == "codebook":
         table = table_of(weights.codebook, x.ptr.dtype.element_ty)

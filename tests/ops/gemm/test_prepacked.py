@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aot_runtime import ArgumentError, Bundle, open_bundle
+from aot_runtime import ArgumentError, Bundle, DeviceArray, open_bundle
 from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.weights import Packed, prepack, to_int4, to_nf4
 from kernels.gemm import reference
-from tests.ops.gemm.checking import check, matrix
+from kernels.tolerance import assert_close
+from tests.ops.gemm.checking import FLOOR, matrix, on_device
 from tests.support.cuda_double.double import CudaDouble, in_cuda_double
 from tests.support.dtypes import BF16, FP16, FP32
+from tests.support.poison import into_poison
 from tests.support.session_builds import build_once
 
 on_gpu = pytest.mark.on("gpu")
@@ -31,8 +33,23 @@ def weights_of(pack: Callable[..., Packed], n: int, k: int, size: int, dtype: np
     return pack(np.random.default_rng(n).standard_normal((n, k)), size, dtype)
 
 
+def within(gemm: Bundle, host: np.ndarray) -> DeviceArray:
+    """On the device, with poison before and behind it: prepacked weights have no gaps."""
+    whole = np.full((len(host) + 2, *host.shape[1:]), np.nan if host.dtype.kind in "fV" else 127, host.dtype)
+    whole[1:-1] = host
+    return gemm.device.array(whole)[1:-1]
+
+
 def check_prepacked(gemm: Bundle, x: np.ndarray, weights: Packed, bias: np.ndarray | None = None) -> np.ndarray:
-    return check(gemm, OP, x.dtype, x=x, **prepack(weights).arguments(), bias=bias)
+    given = {name: value for name, value in prepack(weights).arguments().items() if value is not None}
+    given |= {} if bias is None else {"bias": bias}
+    placed = {name: within(gemm, value) if isinstance(value, np.ndarray) else value for name, value in given.items()}
+    exact = reference.linear_int4_prepacked(x, **given)
+    rows = on_device(gemm, x)
+    result = into_poison(gemm, exact.shape, x.dtype, lambda e: gemm.linear_int4_prepacked(rows, **placed, e=e))
+    same = reference.linear_int4_prepacked_same_dtype(x, **given)
+    assert_close(result, exact, same, FLOOR * x.shape[1] ** 0.5)
+    return result
 
 
 @pytest.mark.parametrize("pack", (to_int4, to_symmetric, to_nf4))
@@ -91,19 +108,31 @@ def test_launches_and_refusals(hopper_bundle: Path):
     """Which kernel a call gets, and that weights as linear_int4 takes them are refused."""
     assert verify_bundle(hopper_bundle) == []
     gemm, double = open_bundle(hopper_bundle, "cuda"), CudaDouble()
-    weights = weights_of(to_int4, 128, 256, 64)
+    weights = weights_of(to_int4, 128, 2048, 64)
     given, plain = prepack(weights).arguments(), weights.arguments()
-    x = gemm.device.empty((4, 256), FP16)
-    gemm.linear_int4_prepacked(x, **given)
-    assert [(launch.kernel, launch.grid) for launch in double.launches()] == [("prepacked_rows", (4, 1, 1))]
+    x = gemm.device.empty((4, 2048), FP16)
+    odd = gemm.device.empty((40, 2051), FP16)[:, 1:2049]
+    for rows, expected in (
+        (x, [("prepacked_rows", 4)]),
+        (gemm.device.empty((1040, 2048), FP16), [("prepacked_hopper", 9 * 4), ("reduce_parts", 1040)]),
+        (gemm.device.empty((40, 2048), FP16), [("prepacked_hopper", 4), ("reduce_parts", 40)]),
+        (odd, [("prepacked_rows", 4 * 3)]),
+    ):
+        before = len(double.launches())
+        gemm.linear_int4_prepacked(rows, **given)
+        assert [(launch.kernel, launch.grid[0]) for launch in double.launches()[before:]] == expected
+    few = prepack(weights_of(to_int4, 128, 256, 64)).arguments()
+    before = len(double.launches())
+    gemm.linear_int4_prepacked(gemm.device.empty((40, 256), FP16), **few)
+    assert [launch.kernel for launch in double.launches()[before:]] == ["prepacked_hopper"], "k is not cut"
     for wrong, message in (
         ({"w": plain["w"]}, r"'w' has 2 dims.*it takes 3: \[tiles, k // 4, 32\]"),
         ({"scales": plain["scales"]}, "'scales' has 2 dims"),
         ({"zeros": plain["zeros"]}, "'zeros' has 2 dims"),
-        ({"group_size": 32, "scales": np.repeat(given["scales"], 2, 0)}, "group_size % 64"),
+        ({"group_size": 32, "scales": np.repeat(given["scales"], 2, 0)}, "group_size"),
         ({"w": given["w"][:, :-16]}, "w"),
         ({"codebook": np.zeros(16, FP32)}, "codebook"),
-        ({"x": gemm.device.empty((4, 240), FP16)}, "k"),
+        ({"x": gemm.device.empty((4, 2000), FP16)}, "k"),
     ):
         with pytest.raises(ArgumentError, match=message):
             gemm.linear_int4_prepacked(**{"x": x, **given, **wrong})
