@@ -12,7 +12,7 @@ import pytest
 from aot_runtime import ArgumentError, Bundle, DeviceArray, open_bundle
 from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.weights import Packed, prepack, to_int4, to_nf4
-from kernels.gemm import reference
+from kernels.gemm import prepacked_reference, reference
 from kernels.tolerance import assert_close
 from tests.ops.gemm.checking import FLOOR, matrix, on_device
 from tests.support.cuda_double.double import CudaDouble, in_cuda_double
@@ -44,10 +44,10 @@ def check_prepacked(gemm: Bundle, x: np.ndarray, weights: Packed, bias: np.ndarr
     given = {name: value for name, value in prepack(weights).arguments().items() if value is not None}
     given |= {} if bias is None else {"bias": bias}
     placed = {name: within(gemm, value) if isinstance(value, np.ndarray) else value for name, value in given.items()}
-    exact = reference.linear_int4_prepacked(x, **given)
+    exact = prepacked_reference.linear_int4_prepacked(x, **given)
     rows = on_device(gemm, x)
     result = into_poison(gemm, exact.shape, x.dtype, lambda e: gemm.linear_int4_prepacked(rows, **placed, e=e))
-    same = reference.linear_int4_prepacked_same_dtype(x, **given)
+    same = prepacked_reference.linear_int4_prepacked_same_dtype(x, **given)
     assert_close(result, exact, same, FLOOR * x.shape[1] ** 0.5)
     return result
 
@@ -56,7 +56,9 @@ def check_prepacked(gemm: Bundle, x: np.ndarray, weights: Packed, bias: np.ndarr
 def test_the_reference_is_that_of_linear_int4(pack: Callable[..., Packed]):
     weights, x = weights_of(pack, 128, 192, 64), matrix(np.random.default_rng(0), (3, 192), FP16)
     given, prepacked = weights.arguments(), prepack(weights).arguments()
-    np.testing.assert_array_equal(reference.linear_int4_prepacked(x, **prepacked), reference.linear_int4(x, **given))
+    np.testing.assert_array_equal(
+        prepacked_reference.linear_int4_prepacked(x, **prepacked), reference.linear_int4(x, **given)
+    )
 
 
 @on_gpu
