@@ -1,5 +1,6 @@
 """Quantised weights for the ops `linear_int4` and `linear_int8`, in numpy: what GPTQ and AWQ checkpoints store is put
-into the ops' one layout, and floats are quantised into it. That is done once, offline.
+into the ops' one layout, and floats are quantised into it. That is done once, offline. So is `prepack`, which puts
+weights of 4 bits into the order that the op `linear_int4_prepacked` wants.
 
 **Layout.** The weights of an output lie next to each other along k; of 4 bits two share a byte, the even one low.
 Scales and zeros are by group, then output: a weight is (code - zero) * scale, or codebook[code] * scale.
@@ -153,6 +154,69 @@ def to_int8(weight: Array, size: int | None = None, dtype: np.dtype | type = np.
     divisor = np.where(scales == 0, 1, scales).astype(np.float32)[..., None]
     codes = np.clip(np.rint(grouped / divisor), -127, 127).astype(np.int8)
     return Packed(np.ascontiguousarray(codes.reshape(weight.shape)), np.ascontiguousarray(scales.T), None, size)
+
+
+TILE = 64
+"""Outputs, and weights along k, that a tile of prepacked weights has."""
+
+
+@dataclass(frozen=True)
+class Prepacked:
+    """Weights of 4 bits in the order of matrix units, as the op `linear_int4_prepacked` takes them.
+
+    Attributes:
+        w: int32 [n / 64, k / 4, 32]: tiles of 64 outputs by 64 of k, 16 rows of 32 words each.
+        scales: [groups, n / 64, 64], any float dtype: of 64 outputs sorted by output % 8, then by output / 8.
+        zeros: codes that stand for 0, uint8, as the scales; None: 8.
+        group_size: weights along k that share a scale.
+        codebook: float32 [16]: what each code stands for, instead of code - zero.
+    """
+
+    w: Array
+    scales: Array
+    zeros: Array | None
+    group_size: int
+    codebook: Array | None = None
+
+    def arguments(self) -> dict[str, Array | int | None]:
+        """By the names that the op has for them."""
+        return {"w": self.w, "scales": self.scales, "zeros": self.zeros, "group_size": self.group_size,
+                "codebook": self.codebook}  # fmt: skip
+
+
+def prepack(weights: Packed) -> Prepacked:
+    """Weights of 4 bits for `linear_int4_prepacked`.
+
+    Raises:
+        ValueError: weights of 8 bits, or in act-order; outputs, k or groups that are no multiples of 64.
+    """
+    n, k = len(weights.w), weights.group_size * len(weights.scales)
+    if weights.w.dtype != np.uint8 or weights.w.shape != (n, k // 2):
+        found = f"{weights.w.dtype} {list(weights.w.shape)}"
+        raise ValueError(f"w is {found}; weights of 4 bits, uint8 [n, k / 2] with k = {k}, are needed")
+    if weights.order is not None:
+        raise ValueError("weights in act-order cannot be prepacked; linear_int4 takes them")
+    if n % TILE or k % TILE or weights.group_size % TILE:
+        raise ValueError(f"{n} outputs and k = {k} in groups of {weights.group_size}; multiples of {TILE} are needed")
+    codes = unpack_int4(weights.w, k).reshape(n // TILE, 4, 2, 8, k // TILE, 2, 2, 2, 4, 2)
+    codes = codes.transpose(PREPACKED_ORDER).reshape(-1, PER_WORD).astype(np.uint32)
+    words = np.bitwise_or.reduce(codes << np.arange(0, 32, 4, dtype=np.uint32), axis=1)
+    scales = _by_lane(weights.scales)
+    zeros = None if weights.zeros is None else _by_lane(weights.zeros)
+    shape = n // TILE, k // 4, 32
+    return Prepacked(words.view(np.int32).reshape(shape), scales, zeros, weights.group_size, weights.codebook)
+
+
+PREPACKED_ORDER = (0, 4, 1, 3, 8, 5, 2, 9, 6, 7)
+"""(outputs: tile, slice, half of a slice, row; k: tile, half, 16, 8, pair, low) → (both tiles; slice, row, pair: a
+lane; half of k, half of a slice: a word; low, 16, 8: bits of it)."""
+
+
+def _by_lane(by_output: Array) -> Array:
+    """[groups, n] → [groups, n / 64, 64], sorted by output % 8, then output / 8."""
+    groups, n = by_output.shape
+    tiles = by_output.reshape(groups, n // TILE, TILE // 8, 8)
+    return np.ascontiguousarray(tiles.swapaxes(2, 3)).reshape(groups, n // TILE, TILE)
 
 
 def pack_int4(codes: Array) -> Array:

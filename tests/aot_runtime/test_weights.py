@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from aot_runtime.weights import AWQ_ORDER, NF4, Packed, from_awq, from_gptq, pack_int4, to_int4, to_int8, to_nf4
+from aot_runtime.weights import (
+    AWQ_ORDER,
+    NF4,
+    Packed,
+    from_awq,
+    from_gptq,
+    pack_int4,
+    prepack,
+    to_int4,
+    to_int8,
+    to_nf4,
+)
 
 RNG = np.random.default_rng(0)
 CODES = RNG.integers(0, 16, (64, 24), dtype=np.uint8)  # [k, n]
@@ -102,3 +115,42 @@ def test_nf4_takes_the_nearest_value_of_its_codebook():
     assert found.arguments()["codebook"] is found.codebook and "codebook" not in to_int4(weight, 64).arguments()
     with pytest.raises(ValueError, match="do not divide k"):
         to_int4(np.zeros((2, 48), np.float32), 32)
+
+
+def test_prepacked_words_hold_what_a_lane_of_a_matrix_unit_needs():
+    """By the layout's definition, code by code: the words of a lane, and its scales and zeros, lie together."""
+    n, k = 128, 192
+    codes, by_output = RNG.integers(0, 16, (n, k), dtype=np.uint8), RNG.integers(0, 17, (3, n)).astype(np.uint8)
+    scales = RNG.uniform(0.5, 1, (3, n)).astype(np.float16)
+    found = prepack(Packed(pack_int4(codes), scales, by_output, 64))
+    words_of_lanes = found.w.view(np.uint32).reshape(n // 64, k // 64, 4, 32, 2, 2)
+    of = np.zeros((n, k), np.uint8)
+    for (tile, tile_k, piece, lane, h, r), word in np.ndenumerate(words_of_lanes):
+        output = 64 * tile + 16 * piece + 8 * r + lane // 4
+        for low in (0, 1):
+            for i in (0, 1):
+                for j in (0, 1):
+                    at = 64 * tile_k + 32 * h + 16 * i + 8 * j + 2 * (lane % 4) + low
+                    of[output, at] = int(word) >> 4 * (4 * low + 2 * i + j) & 15
+    np.testing.assert_array_equal(of, codes)
+    for name, plain in (("scales", scales), ("zeros", by_output)):
+        for output in range(n):
+            place = output % 8 * 8 + output % 64 // 8
+            np.testing.assert_array_equal(getattr(found, name)[:, output // 64, place], plain[:, output])
+    assert (found.w.shape, found.group_size, found.codebook) == ((2, 48, 32), 64, None)
+
+
+@pytest.mark.parametrize(
+    "n, k, size, message", ((72, 64, 64, "72 outputs"), (64, 96, 96, "k = 96"), (64, 128, 32, "groups of 32"))
+)
+def test_what_has_no_whole_tiles_is_not_prepacked(n: int, k: int, size: int, message: str):
+    with pytest.raises(ValueError, match=message):
+        prepack(to_int4(RNG.standard_normal((n, k)), size))
+
+
+def test_act_order_and_8_bits_are_not_prepacked():
+    weights = to_int4(RNG.standard_normal((64, 64)), 64)
+    with pytest.raises(ValueError, match="act-order"):
+        prepack(replace(weights, order=np.arange(64, dtype=np.int32)[::-1]))
+    with pytest.raises(ValueError, match="4 bits"):
+        prepack(to_int8(RNG.standard_normal((64, 64))))

@@ -39,6 +39,7 @@ GIVEN = {
         ("linear_int4", {"group_size": 16, "scales": np.ones((4, 8), FP16)}, "group_size % 32"),
         ("linear_int4", {"zeros": np.zeros((1, 8), np.uint8)}, "zeros"),
         ("linear_int4", {"w": np.zeros((8, 31), np.uint8)}, "w"),
+        ("linear_int4", {"w": np.zeros((1, 16, 32), np.int32)}, "'w' has 3 dims"),  # prepacked
         ("linear_int4", {"zeros": np.zeros((2, 8), np.uint8), "codebook": np.zeros(16, FP32)}, "codebook"),
         ("lora_linear", {"up": np.zeros((1, 8, 5), FP16)}, "rank"),
         ("lora_linear", {"adapter_of": np.zeros(4, np.int32)}, "adapter_of"),

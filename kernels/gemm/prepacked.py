@@ -1,0 +1,174 @@
+"""Weights of 4 bits in the order in which matrix units of NVIDIA's GPUs take them, so that decoding moves nothing.
+
+The layout, which `aot_runtime.weights.prepack` makes: codes are in tiles of 64 outputs by 64 of k. A tile is 4 slices
+of 16 outputs, a slice 32 lanes with 4 words each. Word 2 h + r of a lane has 8 codes of output 8 r + lane / 4 of the
+slice: at bits 4 (4 l + 2 i + j) that of k = 32 h + 16 i + 8 j + 2 (lane % 4) + l. Scales and zeros of 64 outputs are
+sorted by output % 8, then by output / 8, so that those of a lane lie next to each other.
+"""
+
+from typing import NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+TILE = gl.constexpr(64)
+"""Outputs, and codes of each along k, in a tile."""
+TILE_WORDS = gl.constexpr(512)
+
+
+class Prepacked(NamedTuple):
+    """w = (codes - zeros) * scales, or codebook[codes] * scales.
+
+    w: words [outputs / 64, k / 4, 32]; scales: of the activations' dtype [groups, outputs / 64, 64]; zeros: uint8, the
+    same shape; codebook: fp32 [16]. group_size: weights along k that share a scale, a multiple of 64.
+
+    CODES says what there is: `offset`, neither zeros nor a codebook, codes are less 8; `zeros`; `codebook`.
+    """
+
+    w: gl.tensor
+    scales: gl.tensor
+    stride_scales_groups: gl.tensor
+    zeros: gl.tensor
+    stride_zeros_groups: gl.tensor
+    codebook: gl.tensor
+    group_size: gl.tensor
+    CODES: gl.constexpr
+
+
+# A code becomes the end of the mantissa of a number whose exponent makes it an integer: 1024 + code, or, 4 bits higher,
+# 16 * (64 + code); of bfloat16, 128 + code. $0 .. $3: pairs of results; $4: the word; $5: the code that stands for 0.
+_FLOAT16 = gl.constexpr("""
+{
+.reg .b32 next, low, high, sixteenth;
+mad.lo.u32 low, $5, 0x00010001, 0x64006400;
+mad.lo.u32 high, $5, 0x00100010, 0xd400d400;
+mov.b32 sixteenth, 0x2c002c00;
+shr.u32 next, $4, 8;
+lop3.b32 $0, $4, 0x000f000f, 0x64006400, 0xea;
+lop3.b32 $1, $4, 0x00f000f0, 0x64006400, 0xea;
+lop3.b32 $2, next, 0x000f000f, 0x64006400, 0xea;
+lop3.b32 $3, next, 0x00f000f0, 0x64006400, 0xea;
+sub.rn.f16x2 $0, $0, low;
+fma.rn.f16x2 $1, $1, sixteenth, high;
+sub.rn.f16x2 $2, $2, low;
+fma.rn.f16x2 $3, $3, sixteenth, high;
+}
+""")
+_BFLOAT16 = gl.constexpr("""
+{
+.reg .b32 one, two, three, low;
+mad.lo.u32 low, $5, 0x00010001, 0x43004300;
+shr.u32 one, $4, 4;
+shr.u32 two, $4, 8;
+shr.u32 three, $4, 12;
+lop3.b32 $0, $4, 0x000f000f, 0x43004300, 0xea;
+lop3.b32 $1, one, 0x000f000f, 0x43004300, 0xea;
+lop3.b32 $2, two, 0x000f000f, 0x43004300, 0xea;
+lop3.b32 $3, three, 0x000f000f, 0x43004300, 0xea;
+sub.rn.bf16x2 $0, $0, low;
+sub.rn.bf16x2 $1, $1, low;
+sub.rn.bf16x2 $2, $2, low;
+sub.rn.bf16x2 $3, $3, low;
+}
+""")
+# A byte permutation looks four codes up among eight bytes; that with the signs of the codes' nibbles chooses between
+# the lower and the upper half of the codebook. $5 .. $8: low bytes of its 16 numbers; $9 .. $12: high ones.
+_CODEBOOK = gl.constexpr("""
+{
+.reg .b32 odd, select, upper, a, b, low0, low1, high0, high1, p01, p23, p45, p67;
+shl.b32 odd, $4, 4;
+and.b32 select, $4, 0x77777777;
+prmt.b32 upper, odd, $4, 0xd9c8;
+prmt.b32 a, $5, $6, select;
+prmt.b32 b, $7, $8, select;
+lop3.b32 low0, upper, b, a, 0xca;
+prmt.b32 a, $9, $10, select;
+prmt.b32 b, $11, $12, select;
+lop3.b32 high0, upper, b, a, 0xca;
+shr.u32 select, select, 16;
+prmt.b32 upper, odd, $4, 0xfbea;
+prmt.b32 a, $5, $6, select;
+prmt.b32 b, $7, $8, select;
+lop3.b32 low1, upper, b, a, 0xca;
+prmt.b32 a, $9, $10, select;
+prmt.b32 b, $11, $12, select;
+lop3.b32 high1, upper, b, a, 0xca;
+prmt.b32 p01, low0, high0, 0x5140;
+prmt.b32 p23, low0, high0, 0x7362;
+prmt.b32 p45, low1, high1, 0x5140;
+prmt.b32 p67, low1, high1, 0x7362;
+prmt.b32 $0, p01, p45, 0x5410;
+prmt.b32 $1, p01, p45, 0x7632;
+prmt.b32 $2, p23, p67, 0x5410;
+prmt.b32 $3, p23, p67, 0x7632;
+}
+""")
+
+
+@gluon.jit
+def _bytes(codebook, dtype: gl.constexpr, FIRST: gl.constexpr, SHIFT: gl.constexpr):
+    word = 0
+    for i in gl.static_range(4):
+        bits = gl.load(codebook + FIRST + i).to(dtype).to(gl.int16, bitcast=True).to(gl.int32)
+        word |= (bits >> SHIFT & 255) << 8 * i
+    return word
+
+
+@gluon.jit
+def table_of(codebook, dtype: gl.constexpr):
+    """The codebook, fp32 [16], rounded to `dtype`, for `decode`: its low bytes in four words, and its high ones."""
+    return (
+        _bytes(codebook, dtype, 0, 0), _bytes(codebook, dtype, 4, 0),
+        _bytes(codebook, dtype, 8, 0), _bytes(codebook, dtype, 12, 0),
+        _bytes(codebook, dtype, 0, 8), _bytes(codebook, dtype, 4, 8),
+        _bytes(codebook, dtype, 8, 8), _bytes(codebook, dtype, 12, 8),
+    )  # fmt: skip
+
+
+@gluon.jit
+def decode(words, zeros, table, dtype: gl.constexpr):
+    """What the codes of each word stand for, not scaled, as four pairs of 16-bit numbers: by l, of each i and j.
+
+    table: as `table_of` makes it, or None; zeros: without a table, the code that stands for 0, for each word.
+    """
+    if table is not None:
+        return gl.inline_asm_elementwise(
+            _CODEBOOK, "=&r,=&r,=&r,=&r,r,r,r,r,r,r,r,r,r",
+            [words, table[0], table[1], table[2], table[3], table[4], table[5], table[6], table[7]],
+            dtype=[gl.int32] * 4, is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        ASM: gl.constexpr = _BFLOAT16 if dtype == gl.bfloat16 else _FLOAT16
+        return gl.inline_asm_elementwise(
+            ASM, "=&r,=&r,=&r,=&r,r,r", [words, zeros], dtype=[gl.int32] * 4, is_pure=True, pack=1
+        )
+
+
+@gluon.jit
+def scaled(pairs, scales):
+    """Pairs that `decode` gave, times a scale each, rounded to the dtype of the scales."""
+    twice = gl.inline_asm_elementwise("mov.b32 $0, {$1, $1};", "=r,h", [scales], dtype=gl.int32, is_pure=True, pack=1)
+    ASM: gl.constexpr = "mul.rn.bf16x2 $0, $1, $2;" if scales.dtype == gl.bfloat16 else "mul.rn.f16x2 $0, $1, $2;"
+    return gl.inline_asm_elementwise(ASM, "=r,r,r", [pairs, twice], dtype=gl.int32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def _as_numbers(pairs, dtype: gl.constexpr):
+    """Pairs, each of which two neighbours hold, as the 16-bit numbers that they consist of: no instruction."""
+    ASM: gl.constexpr = "mov.b32 $0, $1;"
+    if dtype == gl.bfloat16:
+        return gl.inline_asm_elementwise(ASM, "=r,r,r", [pairs], dtype=gl.bfloat16, is_pure=True, pack=2)
+    else:
+        return gl.inline_asm_elementwise(ASM, "=r,r,r", [pairs], dtype=gl.float16, is_pure=True, pack=2)
+
+
+@gluon.jit
+def numbers_of(p0, p1, p2, p3, dtype: gl.constexpr):
+    """What `decode` gives for words of [warps, tiles of k, slices, 8, 4, 2, 2] (output % 8, lane % 4, h, r of a word)
+    as a matrix for each warp: [warps, 16 * slices, 64 * tiles of k]."""
+    WARPS: gl.constexpr = p0.shape[0]
+    pairs = gl.join(gl.join(p0, p1), gl.join(p2, p3))
+    pairs = gl.join(pairs, pairs)
+    # warp, tile, slice, row, lane, h, r, j, i, l -> warp; slice, r, row; tile, h, i, j, lane, l
+    pairs = pairs.permute((0, 2, 6, 3, 1, 5, 8, 7, 4, 9)).reshape([WARPS, 16 * p0.shape[2], TILE * p0.shape[1]])
+    return _as_numbers(pairs, dtype)

@@ -1,0 +1,244 @@
+"""Products of many rows with prepacked weights of 4 bits, for Hopper: eᵀ = w xᵀ, as wgmma takes its left operand, the
+decoded weights, from registers.
+
+One warp loads into a ring of stages by tensor maps; two groups of four warps each have 64 outputs of a tile. A group
+decodes the weights of a step while those of the step before are multiplied.
+"""
+
+from typing import NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from kernels.common.tensors import given
+from kernels.gemm.hopper import GROUP_0, GROUP_1, halves, next_stage
+from kernels.gemm.prepacked import TILE, decode, numbers_of, scaled, table_of
+
+GROUPS = gl.constexpr(2)
+"""Groups of four warps that multiply; each has a tile of outputs."""
+
+
+class Maps(NamedTuple):
+    """Tensor maps. w: words, in boxes of GROUPS tiles of outputs by BLOCK_K; scales, zeros: of the same outputs and one
+    group; zeros may be None. x in boxes of [BLOCK_M, BLOCK_K], e of [at most 64, TILE]."""
+
+    x: gl.tensor
+    w: gl.tensor
+    scales: gl.tensor
+    zeros: gl.tensor
+    e: gl.tensor
+
+
+class Others(NamedTuple):
+    """What the groups that multiply have beside them. codebook may be None; n: outputs."""
+
+    codebook: gl.tensor
+    bias: gl.tensor
+    partial: gl.tensor
+    m: gl.tensor
+    n: gl.tensor
+
+
+class Work(NamedTuple):
+    """What there is to do. rows, columns: tiles of e; parts: of k, which different programs take; steps: blocks of k.
+
+    band: rows of tiles that are walked together.
+    """
+
+    rows: gl.tensor
+    columns: gl.tensor
+    parts: gl.tensor
+    steps: gl.tensor
+    band: gl.tensor
+    group_size: gl.tensor
+
+
+class Ring(NamedTuple):
+    """Shared memory, for each stage: boxes of words, x, scales and zeros, of the latter a box for each TILE of k; and
+    two barriers: it has been filled; it has been read by all groups. e: a box for each group."""
+
+    w: gl.shared_memory_descriptor
+    x: gl.shared_memory_descriptor
+    scales: gl.shared_memory_descriptor
+    zeros: gl.shared_memory_descriptor
+    e: gl.shared_memory_descriptor
+    filled: gl.shared_memory_descriptor
+    empty: gl.shared_memory_descriptor
+
+
+@gluon.jit
+def units_of_program(work):
+    return gl.cdiv(work.rows * work.columns * work.parts - gl.program_id(0), gl.num_programs(0))
+
+
+@gluon.jit
+def unit_at(number, work):
+    """(row, column, part, first step, steps) of this program's unit of that number: bands of rows of tiles, each walked
+    column by column, the parts of a tile together."""
+    unit = gl.program_id(0) + number * gl.num_programs(0)
+    tile, part = unit // work.parts, unit % work.parts
+    first = tile // (work.band * work.columns) * work.band
+    height = gl.minimum(work.band, work.rows - first)
+    place = tile - first * work.columns
+    begin = part * work.steps // work.parts
+    return first + place % height, place // height, part, begin, (part + 1) * work.steps // work.parts - begin
+
+
+@gluon.jit
+def load_units(maps, ring, work):
+    """The warp that loads."""
+    STAGES: gl.constexpr = ring.filled.shape[0]
+    BLOCK_M: gl.constexpr = ring.x.shape[1]
+    BLOCK_K: gl.constexpr = ring.x.shape[2]
+    TILES: gl.constexpr = BLOCK_K // TILE
+    BYTES: gl.constexpr = maps.w.nbytes_per_cta + maps.x.nbytes_per_cta + TILES * maps.scales.nbytes_per_cta
+    stage, phase = 0, 1
+    for number in range(units_of_program(work)):
+        row, column, _, begin, steps = unit_at(number, work)
+        for step in range(begin, begin + steps):
+            mbarrier.wait(ring.empty.index(stage), phase)
+            filled = ring.filled.index(stage)
+            if maps.zeros is None:
+                mbarrier.expect(filled, BYTES)
+            else:
+                mbarrier.expect(filled, BYTES + TILES * maps.zeros.nbytes_per_cta)
+            for i in gl.static_range(TILES):
+                at = [(step * BLOCK_K + i * TILE) // work.group_size, column * GROUPS, 0]
+                tma.async_load(maps.scales, at, filled, ring.scales.index(stage * TILES + i))
+                if maps.zeros is not None:
+                    tma.async_load(maps.zeros, at, filled, ring.zeros.index(stage * TILES + i))
+            tma.async_load(maps.w, [column * GROUPS, step * (BLOCK_K // 4), 0], filled, ring.w.index(stage))
+            tma.async_load(maps.x, [row * BLOCK_M, step * BLOCK_K], filled, ring.x.index(stage))
+            stage, phase = next_stage(stage, phase, STAGES)
+
+
+@gluon.jit
+def _by_output(buffers, stage, TILES: gl.constexpr, GROUP: gl.constexpr, words):
+    """Scales or zeros of a stage for `words`."""
+    LANES: gl.constexpr = [[0, 0, 0], [0, 0, 0], [0, 0, 8], [0, 0, 16], [0, 0, 32]]
+    LAYOUT: gl.constexpr = gl.DistributedLinearLayout([[0, 0, 1]], LANES, [[0, 0, 2], [0, 0, 4]], [], [1, 1, 64])
+    first = buffers.index(stage * TILES).slice(GROUP, 1, dim=1).load(LAYOUT).reshape([1, 1, 8, 4, 1, 1, 2])
+    if TILES == 2:
+        second = buffers.index(stage * TILES + 1).slice(GROUP, 1, dim=1).load(LAYOUT).reshape([1, 1, 8, 4, 1, 1, 2])
+        first = gl.join(first, second).permute((0, 7, 3, 2, 4, 5, 6, 1)).reshape([1, 2, 4, 8, 1, 1, 2])
+    else:
+        first = first.permute((0, 1, 3, 2, 4, 5, 6))
+    return gl.convert_layout(first, words.type.layout, assert_trivial=True)
+
+
+@gluon.jit
+def weights_of(ring, stage, table, GROUP: gl.constexpr, LAYOUT: gl.constexpr):
+    """The weights of a stage, [TILE, BLOCK_K], as a left operand."""
+    TILES: gl.constexpr = ring.x.shape[2] // TILE
+    REGISTERS: gl.constexpr = [[0, 0, 1], [0, 0, 2], [0, 16, 0]] if TILES == 2 else [[0, 0, 1], [0, 0, 2]]
+    WORDS: gl.constexpr = gl.DistributedLinearLayout(
+        REGISTERS, [[0, 0, 4], [0, 0, 8], [0, 0, 16], [0, 1, 0], [0, 2, 0]], [[0, 4, 0], [0, 8, 0]], [],
+        [1, 16 * TILES, 32],
+    )  # fmt: skip
+    dtype: gl.constexpr = ring.x.dtype
+    words = ring.w.index(stage).slice(GROUP, 1, dim=0).load(WORDS).reshape([1, TILES, 4, 8, 4, 2, 2])
+    zeros = gl.to_tensor(8)
+    if ring.zeros is not None:
+        zeros = _by_output(ring.zeros, stage, TILES, GROUP, words).to(gl.int32)
+    p0, p1, p2, p3 = decode(words, zeros, table, dtype)
+    scales = _by_output(ring.scales, stage, TILES, GROUP, words)
+    p0, p1, p2, p3 = scaled(p0, scales), scaled(p1, scales), scaled(p2, scales), scaled(p3, scales)
+    return gl.convert_layout(
+        numbers_of(p0, p1, p2, p3, dtype).reshape([TILE, TILE * TILES]), LAYOUT, assert_trivial=True
+    )
+
+
+@gluon.jit
+def store_transposed(e, acc, row, column, buffer):
+    """acc [TILE, rows] to e from (row, column) on, in pieces of at most 64 rows."""
+    if acc.shape[1] == buffer.shape[0]:
+        tma.store_wait(0)
+        buffer.permute((1, 0)).store(acc.to(e.dtype))
+        fence_async_shared()
+        tma.async_store(e, [row, column], buffer)
+    else:
+        left, right = halves(acc)
+        store_transposed(e, left, row, column, buffer)
+        store_transposed(e, right, row + left.shape[1], column, buffer)
+
+
+@gluon.jit
+def multiply_units(maps, others, ring, work, GROUP: gl.constexpr):
+    """The warps that multiply: those of one group, which has TILE outputs of each tile."""
+    STAGES: gl.constexpr = ring.filled.shape[0]
+    BLOCK_M: gl.constexpr = ring.x.shape[1]
+    ACC: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, ACC, 2)
+    table = None
+    if others.codebook is not None:
+        table = table_of(others.codebook, maps.x.dtype)
+    stage, phase = 0, 0
+    for number in range(units_of_program(work)):
+        row, column, part, _, steps = unit_at(number, work)
+        acc = gl.zeros([TILE, BLOCK_M], gl.float32, ACC)
+        mbarrier.wait(ring.filled.index(stage), phase)
+        weights = weights_of(ring, stage, table, GROUP, LEFT)
+        for step in range(steps):
+            acc = warpgroup_mma(weights, ring.x.index(stage).permute((1, 0)), acc, use_acc=step > 0, is_async=True)
+            last = stage
+            stage, phase = next_stage(stage, phase, STAGES)
+            # After the last step what is decoded is not used, and what is read may be of any time.
+            mbarrier.wait(ring.filled.index(stage), phase, pred=step + 1 < steps)
+            following = weights_of(ring, stage, table, GROUP, LEFT)
+            acc, weights = warpgroup_mma_wait(0, deps=[acc, weights])
+            mbarrier.arrive(ring.empty.index(last))
+            weights = following
+        outputs = (column * GROUPS + GROUP) * TILE
+        places = outputs + gl.arange(0, TILE, gl.SliceLayout(1, ACC))[:, None]
+        if work.parts > 1:
+            rows = row * BLOCK_M + gl.arange(0, BLOCK_M, gl.SliceLayout(0, ACC))[None, :]
+            at = others.partial + (part * others.m + rows).to(gl.int64) * others.n + places
+            gl.store(at, acc, (rows < others.m) & (places < others.n))
+        else:
+            acc += gl.load(others.bias + places, given(others.bias) & (places < others.n), 0.0).to(gl.float32)
+            store_transposed(maps.e, acc, row * BLOCK_M, outputs, ring.e.index(GROUP))
+    tma.store_wait(0)
+
+
+@gluon.jit
+def prepacked_hopper(
+    x, w, scales, zeros, codebook, group_size, e, bias, partial, m, k, tiles, parts,
+    BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, BAND: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """e = x wᵀ + bias, summed in fp32; or, if there are several `parts` of k, the product of each, for `reduce_parts`.
+
+    x, w, scales, zeros, e: tensor maps, as `Maps` has them; codebook: fp32 [16]; zeros and codebook may be None. bias:
+    [outputs], or a null pointer; partial: fp32 [parts, m, outputs], of several parts. Grid: (tiles of e times parts, or
+    fewer). BAND: rows of tiles that are walked together. REGISTERS: of a thread that multiplies.
+    """
+    gl.static_assert(x.block_shape[1] == BLOCK_K)
+    work = Work(gl.cdiv(m, BLOCK_M), gl.cdiv(tiles, GROUPS), parts, gl.cdiv(k, BLOCK_K), BAND, group_size)
+    OF_TILES: gl.constexpr = STAGES * (BLOCK_K // TILE)
+    zeros_ring = None
+    if zeros is not None:
+        zeros_ring = gl.allocate_shared_memory(zeros.dtype, [OF_TILES] + zeros.block_shape, zeros.layout)  # noqa: RUF005
+    ring = Ring(
+        gl.allocate_shared_memory(w.dtype, [STAGES] + w.block_shape, w.layout),  # noqa: RUF005
+        gl.allocate_shared_memory(x.dtype, [STAGES] + x.block_shape, x.layout),  # noqa: RUF005
+        gl.allocate_shared_memory(scales.dtype, [OF_TILES] + scales.block_shape, scales.layout),  # noqa: RUF005
+        zeros_ring,
+        gl.allocate_shared_memory(e.dtype, [GROUPS] + e.block_shape, e.layout),  # noqa: RUF005
+        mbarrier.allocate_mbarrier(batch=STAGES), mbarrier.allocate_mbarrier(batch=STAGES),
+    )  # fmt: skip
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(ring.filled.index(stage), count=1)
+        mbarrier.init(ring.empty.index(stage), count=GROUPS)
+    maps = Maps(x, w, scales, zeros, e)
+    others = Others(codebook, bias, partial, m, tiles * TILE)
+    gl.warp_specialize([
+        (multiply_units, (maps, others, ring, work, GROUP_0)),
+        (multiply_units, (maps, others, ring, work, GROUP_1)),
+        (load_units, (maps, ring, work)),
+    ], [4, 1], [REGISTERS, 24])  # fmt: skip

@@ -1,0 +1,172 @@
+"""Products of few rows with prepacked weights of 4 bits, which no shared memory holds on the way to matrix units."""
+
+from typing import NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
+
+from kernels.common.tensors import Matrix, given
+from kernels.gemm.prepacked import TILE, TILE_WORDS, Prepacked, decode, numbers_of, table_of
+
+
+class Step(NamedTuple):
+    """What each warp needs for a tile of k."""
+
+    words: gl.tensor
+    x: gl.tensor
+    scales: gl.tensor
+    zeros: gl.tensor
+
+
+@gluon.constexpr_function
+def _bits(count):
+    return [1 << i for i in range(count.bit_length() - 1)]
+
+
+@gluon.constexpr_function
+def words_layout(warps, slices):
+    """Of [warps, slices, 128]: 16 bytes a lane."""
+    registers = [[0, 0, 1], [0, 0, 2], *([0, i, 0] for i in _bits(slices))]
+    lanes = [[0, 0, 4 * i] for i in _bits(32)]
+    return gl.DistributedLinearLayout(registers, lanes, [[i, 0, 0] for i in _bits(warps)], [], [warps, slices, 128])
+
+
+@gluon.constexpr_function
+def x_layout(warps, rows):
+    """Of [warps, rows, 64]: 16 bytes a lane, four lanes next to each other."""
+    registers = [[0, 0, 1], [0, 0, 2], [0, 0, 4], [0, 0, 32], *([0, 8 * i, 0] for i in _bits(rows // 8))]
+    lanes = [[0, 0, 8], [0, 0, 16], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, [[i, 0, 0] for i in _bits(warps)], [], [warps, rows, 64])
+
+
+@gluon.constexpr_function
+def scales_layout(warps, slices):
+    """Of [warps, 8, 2 * slices]: those of the outputs that a lane has."""
+    registers = [[0, 0, i] for i in _bits(2 * slices)]
+    lanes = [[0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, [[i, 0, 0] for i in _bits(warps)], [], [warps, 8, 2 * slices])
+
+
+@gluon.jit
+def range_of(dim: gl.constexpr, size: gl.constexpr, layout: gl.constexpr):
+    """0 .. size - 1 along one of three dims."""
+    if dim == 0:
+        return gl.arange(0, size, gl.SliceLayout(1, gl.SliceLayout(2, layout)))[:, None, None]
+    elif dim == 1:
+        return gl.arange(0, size, gl.SliceLayout(0, gl.SliceLayout(2, layout)))[None, :, None]
+    else:
+        return gl.arange(0, size, gl.SliceLayout(0, gl.SliceLayout(1, layout)))[None, None, :]
+
+
+@gluon.jit
+def load_step(x, weights, first, row, output, m, k, ROWS: gl.constexpr, OUTPUTS: gl.constexpr):
+    """The step whose tiles of k are those from `first` on, a warp each; zeros past the end of k."""
+    WARPS: gl.constexpr = gl.num_warps()
+    SLICES: gl.constexpr = OUTPUTS // 16
+    WORDS: gl.constexpr = words_layout(WARPS, SLICES)
+    X: gl.constexpr = x_layout(WARPS, ROWS)
+    SCALES: gl.constexpr = scales_layout(WARPS, SLICES)
+    tile, inner, tiles = output // TILE, output % TILE, k // TILE
+
+    at = first + range_of(0, WARPS, WORDS)
+    words_at = weights.w + tile.to(gl.int64) * tiles * TILE_WORDS + inner * (TILE_WORDS // TILE)
+    words_at += at * TILE_WORDS + range_of(1, SLICES, WORDS) * 128 + range_of(2, 128, WORDS)
+    words = gl.load(words_at, at < tiles, 0, eviction_policy="evict_first")
+
+    at = first + range_of(0, WARPS, X)
+    rows = row + range_of(1, ROWS, X)
+    x_at = x.ptr + rows.to(gl.int64) * x.stride_rows + (at * TILE + range_of(2, TILE, X))
+    numbers = gl.load(x_at, (at < tiles) & (rows < m), 0.0)
+
+    at = first + range_of(0, WARPS, SCALES)
+    group = at * TILE // weights.group_size
+    place = output // TILE * TILE + inner // 8 + range_of(1, 8, SCALES) * 8 + range_of(2, 2 * SLICES, SCALES)
+    scales = gl.load(weights.scales + group * weights.stride_scales_groups + place, at < tiles, 0.0)
+    zeros = gl.full([1, 1, 1], 8, gl.int32, SCALES)
+    if weights.CODES == "zeros":
+        zeros = gl.load(weights.zeros + group * weights.stride_zeros_groups + place, at < tiles, 8).to(gl.int32)
+    return Step(words, numbers, scales, zeros)
+
+
+@gluon.jit
+def parts_of(x):
+    """A tuple of the tensors [a, b, c, 1] that lie along the last dim of x."""
+    HALF: gl.constexpr = x.shape[3] // 2
+    if HALF == 0:
+        return (x,)
+    else:
+        first, second = x.reshape([x.shape[0], x.shape[1], x.shape[2], 2, HALF]).permute((0, 1, 2, 4, 3)).split()
+        return parts_of(first) + parts_of(second)
+
+
+@gluon.jit
+def add_products(sums, step, table, CODES: gl.constexpr):
+    """sums: for each slice of 16 outputs, [warps, 16, rows]; what a step adds to them is added."""
+    WARPS: gl.constexpr = step.words.shape[0]
+    SLICES: gl.constexpr = step.words.shape[1]
+    ROWS: gl.constexpr = step.x.shape[1]
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
+    dtype: gl.constexpr = step.x.dtype
+    right = gl.convert_layout(step.x.permute((0, 2, 1)), gl.DotOperandLayout(1, SUMS, 2))
+    words = parts_of(step.words.permute((0, 2, 1)).reshape([WARPS, 1, 128, SLICES]))
+    scales = parts_of(step.scales.reshape([WARPS, 8, SLICES, 2]).permute((0, 1, 3, 2)))
+    if CODES == "zeros":
+        zeros = parts_of(step.zeros.reshape([WARPS, 8, SLICES, 2]).permute((0, 1, 3, 2)))
+    added = ()
+    for i in gl.static_range(SLICES):
+        word = words[i].reshape([WARPS, 1, 1, 8, 4, 2, 2])
+        zero = gl.to_tensor(8)
+        if CODES == "zeros":
+            zero = gl.convert_layout(zeros[i].reshape([WARPS, 1, 1, 8, 1, 1, 2]), word.type.layout, assert_trivial=True)
+        p0, p1, p2, p3 = decode(word, zero, table, dtype)
+        left = numbers_of(p0, p1, p2, p3, dtype)
+        left = gl.convert_layout(left, gl.DotOperandLayout(0, SUMS, 2), assert_trivial=True)
+        product = mma_v2(left, right, gl.zeros([WARPS, 16, ROWS], gl.float32, SUMS))
+        scale = scales[i].reshape([WARPS, 8, 2]).permute((0, 2, 1)).reshape([WARPS, 16]).to(gl.float32)
+        scale = gl.convert_layout(scale, gl.SliceLayout(2, SUMS), assert_trivial=True)
+        added = added + (sums[i] + product * scale[:, :, None],)  # noqa: RUF005
+    return added
+
+
+@gluon.jit
+def store_slice(e, sums, bias, output, row, m):
+    """The sums of 16 outputs, [warps, 16, rows], added up and stored."""
+    WARPS: gl.constexpr = sums.shape[0]
+    ROWS: gl.constexpr = sums.shape[2]
+    OUT: gl.constexpr = gl.BlockedLayout([WARPS, 1, 1], [1, 16, 2], [1, 1, WARPS], [1, 2, 0])
+    total = gl.sum(gl.convert_layout(sums, OUT), 0)
+    outputs = output + gl.arange(0, 16, gl.SliceLayout(1, gl.SliceLayout(0, OUT)))[:, None]
+    rows = row + gl.arange(0, ROWS, gl.SliceLayout(0, gl.SliceLayout(0, OUT)))[None, :]
+    total += gl.load(bias + outputs, given(bias), 0.0).to(gl.float32)
+    at = e.ptr + rows.to(gl.int64) * e.stride_rows + outputs * e.stride_columns
+    gl.store(at, total.to(e.ptr.dtype.element_ty), rows < m)
+
+
+@gluon.jit
+def prepacked_rows(
+    x: Matrix, weights: Prepacked, e: Matrix, bias, m, k, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+):  # fmt: skip
+    """e = x wᵀ + bias, summed in fp32. Grid: (blocks of e), those of the same outputs together.
+
+    x: [m, k]; e: [m, outputs]; bias: [outputs], or a null pointer. BLOCK_N: 16, 32 or 64; BLOCK_M: 8 or a power of 2
+    times that. The warps of a program take tiles of k in turns, and add their sums at the end. A step is loaded while
+    the one before is computed.
+    """
+    WARPS: gl.constexpr = gl.num_warps()
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
+    blocks = gl.cdiv(m, BLOCK_M)
+    output, row = gl.program_id(0) // blocks * BLOCK_N, gl.program_id(0) % blocks * BLOCK_M
+    table = None
+    if weights.CODES == "codebook":
+        table = table_of(weights.codebook, x.ptr.dtype.element_ty)
+    sums = ()
+    for _ in gl.static_range(BLOCK_N // 16):
+        sums = sums + (gl.zeros([WARPS, 16, BLOCK_M], gl.float32, SUMS),)  # noqa: RUF005
+    step = load_step(x, weights, 0, row, output, m, k, BLOCK_M, BLOCK_N)
+    for first in range(0, k // TILE, WARPS):
+        following = load_step(x, weights, first + WARPS, row, output, m, k, BLOCK_M, BLOCK_N)
+        sums = add_products(sums, step, table, weights.CODES)
+        step = following
+    for i in gl.static_range(BLOCK_N // 16):
+        store_slice(e, sums[i], bias, output + 16 * i, row, m)

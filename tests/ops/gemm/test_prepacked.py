@@ -1,0 +1,140 @@
+"""Linear layers with prepacked weights of 4 bits, which only Hopper has: refusals anywhere, results on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aot_runtime import ArgumentError, Bundle, DeviceArray, open_bundle
+from aot_runtime.bundle.verification import verify_bundle
+from aot_runtime.weights import Packed, prepack, to_int4, to_nf4
+from kernels.gemm import prepacked_reference, reference
+from kernels.tolerance import assert_close
+from tests.ops.gemm.checking import FLOOR, matrix, on_device
+from tests.support.cuda_double.double import CudaDouble, in_cuda_double
+from tests.support.dtypes import BF16, FP16, FP32
+from tests.support.poison import into_poison
+from tests.support.session_builds import build_once
+
+on_gpu = pytest.mark.on("gpu")
+OP = "linear_int4_prepacked"
+
+
+def to_symmetric(weight: np.ndarray, size: int, dtype: np.dtype) -> Packed:
+    """Codes of all values, and no zeros."""
+    return replace(to_int4(weight, size, dtype), zeros=None)
+
+
+def weights_of(pack: Callable[..., Packed], n: int, k: int, size: int, dtype: np.dtype = FP16) -> Packed:
+    return pack(np.random.default_rng(n).standard_normal((n, k)), size, dtype)
+
+
+def within(gemm: Bundle, host: np.ndarray) -> DeviceArray:
+    """On the device, with poison before and behind it: prepacked weights have no gaps."""
+    whole = np.full((len(host) + 2, *host.shape[1:]), np.nan if host.dtype.kind in "fV" else 127, host.dtype)
+    whole[1:-1] = host
+    return gemm.device.array(whole)[1:-1]
+
+
+def check_prepacked(gemm: Bundle, x: np.ndarray, weights: Packed, bias: np.ndarray | None = None) -> np.ndarray:
+    given = {name: value for name, value in prepack(weights).arguments().items() if value is not None}
+    given |= {} if bias is None else {"bias": bias}
+    placed = {name: within(gemm, value) if isinstance(value, np.ndarray) else value for name, value in given.items()}
+    exact = prepacked_reference.linear_int4_prepacked(x, **given)
+    rows = on_device(gemm, x)
+    result = into_poison(gemm, exact.shape, x.dtype, lambda e: gemm.linear_int4_prepacked(rows, **placed, e=e))
+    same = prepacked_reference.linear_int4_prepacked_same_dtype(x, **given)
+    assert_close(result, exact, same, FLOOR * x.shape[1] ** 0.5)
+    return result
+
+
+@pytest.mark.parametrize("pack", (to_int4, to_symmetric, to_nf4))
+def test_the_reference_is_that_of_linear_int4(pack: Callable[..., Packed]):
+    weights, x = weights_of(pack, 128, 192, 64), matrix(np.random.default_rng(0), (3, 192), FP16)
+    given, prepacked = weights.arguments(), prepack(weights).arguments()
+    np.testing.assert_array_equal(
+        prepacked_reference.linear_int4_prepacked(x, **prepacked), reference.linear_int4(x, **given)
+    )
+
+
+@on_gpu
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+@pytest.mark.parametrize("pack", (to_int4, to_symmetric, to_nf4))
+@pytest.mark.parametrize(
+    "m, n, k, size", ((1, 64, 64, 64), (8, 192, 1984, 64), (13, 320, 1152, 128), (16, 128, 4096, 4096),
+                      (5, 4096, 512, 256), (33, 192, 192, 64), (64, 320, 1152, 128), (100, 8256, 256, 128),
+                      (129, 448, 832, 64), (300, 192, 4096, 128), (1030, 1088, 448, 64)), ids=str,
+)  # fmt: skip
+def test_ragged_shapes(
+    gemm: Bundle, m: int, n: int, k: int, size: int, pack: Callable[..., Packed], dtype: np.dtype
+):  # fmt: skip
+    """Steps of k that are not whole, fewer rows than a block, one group and many; the same bits each time."""
+    rng, weights = np.random.default_rng(m), weights_of(pack, n, k, size, dtype)
+    x, bias = matrix(rng, (m, k), dtype), matrix(rng, (n,), dtype) if m % 2 else None
+    first, second = (check_prepacked(gemm, x, weights, bias) for _ in range(2))
+    assert np.array_equal(first.view(np.uint16), second.view(np.uint16))
+
+
+@on_gpu
+@pytest.mark.parametrize("m", (3, 70))
+def test_unaligned_rows(gemm: Bundle, m: int):
+    """Rows of x and of the result at odd places within larger arrays, and what lies beside the result."""
+    n, k = 192, 256
+    rng, weights = np.random.default_rng(m), weights_of(to_int4, n, k, 64)
+    x, whole = gemm.device.empty((m, k + 3), FP16)[:, 1 : k + 1], gemm.device.array(np.full((m + 2, n + 5), 7, FP16))
+    host = matrix(rng, (m, k), FP16)
+    for row, values in enumerate(host):  # what has gaps is not written to at once
+        x[row].copy_from(values)
+    given = prepack(weights).arguments()
+    gemm.linear_int4_prepacked(x, **given, e=whole[1:-1, 3:-2])
+    found, exact = whole.numpy(), reference.linear_int4(host, **weights.arguments())
+    np.testing.assert_allclose(found[1:-1, 3:-2], exact, rtol=2e-3, atol=2e-2)
+    found[1:-1, 3:-2] = 7
+    assert (found == 7).all()
+
+
+@pytest.fixture(scope="session")
+def hopper_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The op with zeros. Read only."""
+    filters = f"op={OP},T=float16,CODES=zeros"
+    return build_once(tmp_path_factory, "manifests/gemm.yaml", filters, "sm_90") / "gemm-sm_90"
+
+
+@pytest.mark.slow
+@in_cuda_double
+def test_launches_and_refusals(hopper_bundle: Path):
+    """Which kernel a call gets, and that weights as linear_int4 takes them are refused."""
+    assert verify_bundle(hopper_bundle) == []
+    gemm, double = open_bundle(hopper_bundle, "cuda"), CudaDouble()
+    weights = weights_of(to_int4, 128, 2048, 64)
+    given, plain = prepack(weights).arguments(), weights.arguments()
+    x = gemm.device.empty((4, 2048), FP16)
+    odd = gemm.device.empty((40, 2051), FP16)[:, 1:2049]
+    for rows, expected in (
+        (x, [("prepacked_rows", 4)]),
+        (gemm.device.empty((1040, 2048), FP16), [("prepacked_hopper", 9 * 4), ("reduce_parts", 1040)]),
+        (gemm.device.empty((40, 2048), FP16), [("prepacked_hopper", 4), ("reduce_parts", 40)]),
+        (odd, [("prepacked_rows", 4 * 3)]),
+    ):
+        before = len(double.launches())
+        gemm.linear_int4_prepacked(rows, **given)
+        assert [(launch.kernel, launch.grid[0]) for launch in double.launches()[before:]] == expected
+    few = prepack(weights_of(to_int4, 128, 256, 64)).arguments()
+    before = len(double.launches())
+    gemm.linear_int4_prepacked(gemm.device.empty((40, 256), FP16), **few)
+    assert [launch.kernel for launch in double.launches()[before:]] == ["prepacked_hopper"], "k is not cut"
+    for wrong, message in (
+        ({"w": plain["w"]}, r"'w' has 2 dims.*it takes 3: \[tiles, k // 4, 32\]"),
+        ({"scales": plain["scales"]}, "'scales' has 2 dims"),
+        ({"zeros": plain["zeros"]}, "'zeros' has 2 dims"),
+        ({"group_size": 32, "scales": np.repeat(given["scales"], 2, 0)}, "group_size"),
+        ({"w": given["w"][:, :-16]}, "w"),
+        ({"codebook": np.zeros(16, FP32)}, "codebook"),
+        ({"x": gemm.device.empty((4, 2000), FP16)}, "k"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            gemm.linear_int4_prepacked(**{"x": x, **given, **wrong})
