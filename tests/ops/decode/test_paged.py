@@ -100,6 +100,20 @@ def test_latent_vectors(decode: Bundle, latent: int, rope: int, heads: int, bloc
     check(decode, "mla_decode", inputs, out_width=latent, scale=0.1, num_splits=splits, **case.longest, **options)
 
 
+@pytest.mark.on("gpu")
+@pytest.mark.parametrize("scale", (0.1, -0.05, 0.0))
+@pytest.mark.parametrize("splits", (0, 1, 3, 9))
+@pytest.mark.parametrize("heads, block_size, dtype", ((16, 64, FP16), (128, 128, BF16), (40, 192, FP16)), ids=str)
+def test_latent_vectors_in_many_blocks(
+    decode: Bundle, heads: int, block_size: int, dtype: np.dtype, splits: int, scale: float
+):
+    """More rows than a tile, and even and odd numbers of tiles of keys, some of which are no sequence's."""
+    lengths = [(1, 1000), (4, 333), (1, 64), (3, 65), (2, 1), (1, 128), (5, 3), (1, 0), (1, 705)]
+    case = paged(lengths, block_size, (heads, 1), 576, dtype)
+    inputs = {"q": case.q, "cache": case.k[:, :, 0], **case.tables}
+    check(decode, "mla_decode", inputs, out_width=512, scale=scale, num_splits=splits, **case.longest)
+
+
 # Tables
 
 
