@@ -3,7 +3,7 @@
     aotbuild --arch sm_90 manifests/decode.yaml && python benchmarks/mla.py decode dist/decode-sm_90
     aotbuild --arch sm_90 manifests/attention.yaml && python benchmarks/mla.py prefill dist/attention-sm_90
 
-Rows of the cache are of 512 latent and 64 rotated elements, in blocks of 64 rows in a random order. The bytes of
+Rows of the cache are of 512 latent and 64 rotated elements, in blocks in a random order. The bytes of
 decoding are those of the cache, read once; a copy reads half of as many and writes half. Caches are not flushed between
 calls. torch has no latent attention: for prompts it makes each head's keys and values, of 192 and 128 elements, and
 takes its attention to these. Operations are counted as our op does them, with the projections absorbed; a causal mask
@@ -27,7 +27,6 @@ from on_gpu import device_times, heading, import_torch, max_difference, working
 from aot_runtime import AotError, Bundle, open_bundle
 
 LATENT, ROPE, HEAD_DIM = 512, 64, 128
-BLOCK_SIZE = 64
 SHAPES = {"decode": "64x16x8192 64x32x8192 64x64x8192 64x128x8192 4x16x32768", "prefill": "1x16x4096 1x128x4096"}
 PACKAGES = ("numpy", "torch", "cuda-bindings", "hip-python")
 
@@ -39,13 +38,14 @@ def main() -> None:
     parser.add_argument("--shapes", type=parse_shape, nargs="+", metavar="BxHxS",
                         help=f"batch, heads, length of the sequences (default: {SHAPES})")  # fmt: skip
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16", help="(default: %(default)s)")
+    parser.add_argument("--block-size", type=int, default=64, help="rows of a block of a cache (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=11, help="rounds of each (default: %(default)s)")
     options = parser.parse_args()
     torch = import_torch()
     if torch is None:
         sys.exit("mla.py: torch is needed, for inputs and as the peer")
     shapes = options.shapes or [parse_shape(text) for text in SHAPES[options.what].split()]
-    report = decode_report if options.what == "decode" else prefill_report
+    report = partial(decode_report, block_size=options.block_size) if options.what == "decode" else prefill_report
     try:
         bundle = open_bundle(options.bundle)
         print(f"{heading(bundle.device, *PACKAGES)}; {options.dtype}\n")
@@ -60,11 +60,13 @@ def parse_shape(text: str) -> tuple[int, int, int]:
     return batch, heads, seqlen
 
 
-def decode_report(bundle: Bundle, torch: Any, shapes: list[tuple[int, int, int]], dtype: Any, rounds: int) -> str:
+def decode_report(
+    bundle: Bundle, torch: Any, shapes: list[tuple[int, int, int]], dtype: Any, rounds: int, block_size: int
+) -> str:
     rows = []
     for batch, heads, seqlen in shapes:
         new = tensors(torch, dtype)
-        q, cache = new(batch, heads, LATENT + ROPE), new(batch * seqlen // BLOCK_SIZE, BLOCK_SIZE, LATENT + ROPE)
+        q, cache = new(batch, heads, LATENT + ROPE), new(batch * seqlen // block_size, block_size, LATENT + ROPE)
         out = new(batch, heads, LATENT)
         tables = torch.randperm(cache.shape[0]).reshape(batch, -1)
         scale = (HEAD_DIM + ROPE) ** -0.5

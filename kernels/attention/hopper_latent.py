@@ -72,15 +72,15 @@ class Seen(NamedTuple):
 @gluon.jit
 def make_buffers(latent, rotated):
     """Buffers for the tensor maps of latent vectors and of rotated parts."""
-    HALF: gl.constexpr = latent.block_shape[len(latent.block_shape) - 1]
+    HALF: gl.constexpr = latent.block_shape[2]
     Q_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, HALF], latent.dtype)
     Q_ROTATED_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, 64], latent.dtype)
     VECTORS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
     buffers = Buffers(
         gl.allocate_shared_memory(latent.dtype, [2, ROWS, HALF], Q_LAYOUT),
         gl.allocate_shared_memory(latent.dtype, [1, ROWS, 64], Q_ROTATED_LAYOUT),
-        gl.allocate_shared_memory(latent.dtype, [4] + latent.block_shape, latent.layout),  # noqa: RUF005
-        gl.allocate_shared_memory(rotated.dtype, [2] + rotated.block_shape, rotated.layout),  # noqa: RUF005
+        gl.allocate_shared_memory(latent.dtype, [4, 1, ROWS, HALF], latent.layout),
+        gl.allocate_shared_memory(rotated.dtype, [2, 1, ROWS, 64], rotated.layout),
         gl.allocate_shared_memory(gl.float32, [2, ROWS], VECTORS),
         gl.allocate_shared_memory(gl.float32, [2, ROWS], VECTORS),
         mbarrier.allocate_mbarrier(batch=4), mbarrier.allocate_mbarrier(batch=4),
@@ -104,20 +104,31 @@ def matrix(buffer):
 
 
 @gluon.jit
-def load_slot(latent, outer, row, rotated, at_rotated, buffers, phase, SLOT: gl.constexpr):
-    """Load a tile into a slot, once its halves are free: rows of [outer] of the map `latent` from `row` on, and what
-    lies at the coordinates at_rotated of the map `rotated`, which may be None. phase: how many times the slot has been
-    loaded before, & 1."""
+def load_slot(latent, places, rotated, rotated_places, buffers, phase, SLOT: gl.constexpr):
+    """Load a tile into a slot, once its halves are free: boxes of the map `latent`, one below the other, at `places`,
+    which are coordinates but for the last one, and of the map `rotated`, if it is not None, at rotated_places. phase:
+    how many times the slot has been loaded before, & 1."""
     HALF: gl.constexpr = latent.block_shape[2]
     for half in gl.static_range(2):
         ready = buffers.ready.index(2 * SLOT + half)
         mbarrier.wait(buffers.free.index(2 * SLOT + half), phase ^ 1)
         if rotated is not None and half != SLOT:
-            mbarrier.expect(ready, latent.nbytes_per_cta + rotated.nbytes_per_cta)
-            tma.async_load(rotated, at_rotated, ready, buffers.rotated.index(SLOT).reshape(rotated.block_shape))
+            mbarrier.expect(ready, len(places) * (latent.nbytes_per_cta + rotated.nbytes_per_cta))
+            for i in gl.static_range(len(places)):
+                tma.async_load(rotated, rotated_places[i], ready, box_of(buffers.rotated.index(SLOT), rotated, i))
         else:
-            mbarrier.expect(ready, latent.nbytes_per_cta)
-        tma.async_load(latent, [outer, row, half * HALF], ready, buffers.latent.index(2 * SLOT + half))
+            mbarrier.expect(ready, len(places) * latent.nbytes_per_cta)
+        for i in gl.static_range(len(places)):
+            tile = buffers.latent.index(2 * SLOT + half)
+            tma.async_load(latent, [places[i][0], places[i][1], half * HALF], ready, box_of(tile, latent, i))
+
+
+@gluon.jit
+def box_of(tile, tensor_map, NUMBER: gl.constexpr):
+    """The rows of a tile [1, ROWS, columns] that a map's box of that number fills."""
+    RANK: gl.constexpr = len(tensor_map.block_shape)
+    HEIGHT: gl.constexpr = tensor_map.block_shape[RANK - 2]
+    return tile.slice(NUMBER * HEIGHT, HEIGHT, dim=1) if RANK == 3 else tile.reshape(tensor_map.block_shape)
 
 
 # What a group does
@@ -151,10 +162,10 @@ def attend(buffers, seen, scale, used, RAGGED: gl.constexpr, ME: gl.constexpr):
             s = warpgroup_mma_wait(1, deps=[s])
         else:
             s = warpgroup_mma_wait(0, deps=[s])
-        p, row_max, rescale = fold(hide(s * scale, seen, tile), row_max, 1.0, True)
-        row_sum = row_sum * rescale + gl.sum(p, 1)
+        p, row_max, rescale = fold(hide(s, seen, tile), row_max, scale, True)
         weights = p.to(buffers.latent.dtype)
         publish(weights, row_max, buffers, ME)
+        row_sum = row_sum * rescale + gl.sum(p, 1)
         if ME == 1:
             acc = finish(acc, buffers, 0, ME)
         acc = scaled_rows(acc, rescale, O_LAYOUT)

@@ -9,6 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
+from kernels.attention.hopper import LN_2
 from kernels.attention.hopper_latent import (
     GROUP_0,
     GROUP_1,
@@ -25,8 +26,6 @@ from kernels.attention.hopper_latent import (
 )
 from kernels.attention.mla import LatentExtents
 from kernels.common.tensors import HeadRows, Heads
-
-LN_2 = gl.constexpr(0.6931471805599453)
 
 
 @gluon.jit
@@ -61,14 +60,14 @@ def load_all(q_nope, kv, k_pe, wkv_b, buffers, first, keys):
     head, batch = gl.program_id(0), gl.program_id(2)
     tiles, _, _ = keys
     for slot in gl.static_range(2):
-        load_slot(wkv_b, head, slot * ROWS, q_nope, [batch, head, first, slot * 64], buffers, 0, slot)
+        load_slot(wkv_b, ((head, slot * ROWS),), q_nope, ([batch, head, first, slot * 64],), buffers, 0, slot)
     for i in range((tiles + 1) // 2):
         for slot in gl.static_range(2):
             if 2 * i + slot < tiles:
                 row = (2 * i + slot) * ROWS
-                load_slot(kv, batch, row, k_pe, [batch, row, 0], buffers, i + 1 & 1, slot)
+                load_slot(kv, ((batch, row),), k_pe, ([batch, row, 0],), buffers, i + 1 & 1, slot)
     for slot in gl.static_range(2):
-        load_slot(wkv_b, head, (2 + slot) * ROWS, None, None, buffers, uses_of(tiles, slot) & 1, slot)
+        load_slot(wkv_b, ((head, (2 + slot) * ROWS),), None, None, buffers, uses_of(tiles, slot) & 1, slot)
 
 
 @gluon.jit

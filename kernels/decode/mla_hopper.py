@@ -5,6 +5,7 @@ from typing import NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from kernels.attention.hopper import LN_2
 from kernels.attention.hopper_latent import (
     GROUP_0,
     GROUP_1,
@@ -21,8 +22,6 @@ from kernels.attention.hopper_latent import (
 from kernels.common.tensors import HeadRows, Heads
 from kernels.decode.cache import BlockTables
 from kernels.decode.parts import Parts, Sequence, part, sequence_of
-
-LN_2 = gl.constexpr(0.6931471805599453)
 
 
 class Tile(NamedTuple):
@@ -44,8 +43,8 @@ def mla_split_hopper(
     Grid: (cdiv(max_seqlen_q * heads, 64) * splits, batch). num_warps is 4: the kernel that is compiled has more.
 
     q, out and the rest are as in `mla_split`. cache, rotated: tensor maps of the cache [blocks, block_size, columns] in
-    blocks [1, 64, HALF] and [1, 64, 64]: its rows have 2 * HALF latent elements and 64 rotated ones. block_size is a
-    multiple of 64. REGISTERS: of a thread that multiplies.
+    boxes [1, HEIGHT, HALF] and [1, HEIGHT, 64]: its rows have 2 * HALF latent elements and 64 rotated ones. HEIGHT is
+    64 or 16, and block_size a multiple of it. REGISTERS: of a thread that multiplies.
     """
     number, split = gl.program_id(0) // parts.splits, gl.program_id(0) % parts.splits
     batch = gl.program_id(1)
@@ -62,30 +61,46 @@ def mla_split_hopper(
     gl.warp_specialize([
         (attend_rows, (q, out, lse, parts, buffers, tile, span, split, scale, GROUP_0)),
         (attend_rows, (q, out, lse, parts, buffers, tile, span, split, scale, GROUP_1)),
-        (load_keys, (cache, rotated, buffers, block_tables, batch, span)),
+        (load_keys, (cache, rotated, buffers, block_tables, sequence, span)),
     ], [4, 1], [REGISTERS, 24])  # fmt: skip
 
 
 @gluon.jit
-def load_keys(cache, rotated, buffers, block_tables, batch, span):
+def load_keys(cache, rotated, buffers, block_tables, sequence, span):
     """Fill the slots with all tiles of keys."""
     first, tiles = span
     for i in range((tiles + 1) // 2):
         for slot in gl.static_range(2):
             if 2 * i + slot < tiles:
-                load_tile(cache, rotated, buffers, block_tables, batch, first + 2 * i + slot, i & 1, slot)
+                load_tile(cache, rotated, buffers, block_tables, sequence, (first + 2 * i + slot) * ROWS, i & 1, slot)
 
 
 @gluon.jit
-def load_tile(cache, rotated, buffers, block_tables, batch, tile, phase, SLOT: gl.constexpr):
-    """Load a tile of keys into a slot."""
-    HALF: gl.constexpr = cache.block_shape[2]
-    start = tile * ROWS
+def load_tile(cache, rotated, buffers, block_tables, sequence, start, phase, SLOT: gl.constexpr):
+    """Load a tile of keys, from key number `start` on, into a slot."""
+    HEIGHT: gl.constexpr = cache.block_shape[1]
+    LATENT: gl.constexpr = 2 * cache.block_shape[2]
+    if HEIGHT == ROWS:
+        places = (find(block_tables, sequence, start, HEIGHT),)
+        at = ([places[0][0], places[0][1], LATENT],)
+    else:
+        gl.static_assert(4 * HEIGHT == ROWS)
+        a, b = find(block_tables, sequence, start, HEIGHT), find(block_tables, sequence, start + HEIGHT, HEIGHT)
+        c = find(block_tables, sequence, start + 2 * HEIGHT, HEIGHT)
+        d = find(block_tables, sequence, start + 3 * HEIGHT, HEIGHT)
+        places = (a, b, c, d)
+        at = ([a[0], a[1], LATENT], [b[0], b[1], LATENT], [c[0], c[1], LATENT], [d[0], d[1], LATENT])
+    load_slot(cache, places, rotated, at, buffers, phase, SLOT)
+
+
+@gluon.jit
+def find(block_tables, sequence, start, HEIGHT: gl.constexpr):
+    """(entry of the cache's first dim, row of it) where HEIGHT keys are, of which `start` is the first; where that is
+    past the last one, those with the last one."""
+    start = gl.minimum(start, (sequence.keys - 1) // HEIGHT * HEIGHT)
     entry = start // block_tables.block_size
-    block = gl.load(block_tables.ptr + batch.to(gl.int64) * block_tables.stride_batch + entry)
-    block = gl.minimum(gl.maximum(block, 0), block_tables.blocks - 1)
-    row = start - entry * block_tables.block_size
-    load_slot(cache, block, row, rotated, [block, row, 2 * HALF], buffers, phase, SLOT)
+    block = gl.load(block_tables.ptr + sequence.batch.to(gl.int64) * block_tables.stride_batch + entry)
+    return gl.minimum(gl.maximum(block, 0), block_tables.blocks - 1), start - entry * block_tables.block_size
 
 
 @gluon.jit

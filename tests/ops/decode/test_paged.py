@@ -103,7 +103,11 @@ def test_latent_vectors(decode: Bundle, latent: int, rope: int, heads: int, bloc
 @pytest.mark.on("gpu")
 @pytest.mark.parametrize("scale", (0.1, -0.05, 0.0))
 @pytest.mark.parametrize("splits", (0, 1, 3, 9))
-@pytest.mark.parametrize("heads, block_size, dtype", ((16, 64, FP16), (128, 128, BF16), (40, 192, FP16)), ids=str)
+@pytest.mark.parametrize(
+    "heads, block_size, dtype",
+    ((16, 64, FP16), (128, 128, BF16), (40, 192, FP16), (24, 48, BF16), (70, 16, FP16)),
+    ids=str,
+)
 def test_latent_vectors_in_many_blocks(
     decode: Bundle, heads: int, block_size: int, dtype: np.dtype, splits: int, scale: float
 ):
