@@ -27,6 +27,14 @@ CASES = (
     Latent((48, 32, 32, 200), causal=True, dtype="float16"), Latent(gain=-3.0, dtype="float16"), Latent(lengths=(5, 0)),
     Latent((128, 128, 64, 512), (70, 90), 1, True), Latent((48, 32, 32, 200), (70, 33)),
 )  # fmt: skip
+WHOLE = (128, 128, 64, 512)
+LONG = (
+    Latent(WHOLE, (64, 64), dtype="float16"), Latent(WHOLE, (130, 130), 3, True), Latent(WHOLE, (257, 500), 5),
+    Latent(WHOLE, (200, 70), 2, True, "float16", "bshd"), Latent(WHOLE, (1, 129), 3, gain=-3.0),
+    Latent(WHOLE, (300, 1000), 1, True, gain=8.0), Latent(WHOLE, (65, 63), 2), Latent(WHOLE, (70, 0)),
+    Latent(WHOLE, (70, 100), gain=0.0),
+)  # fmt: skip
+"""Several blocks of queries and of keys, even and odd numbers of them, of dims that Hopper has a kernel for."""
 
 
 def make_call(case: Latent) -> Call:

@@ -13,7 +13,7 @@ from kernels.tolerance import assert_close
 from tests.ops.attention.calls import FLOORS, Array, Call, Placed, check, expected, placed, run
 from tests.ops.attention.cases import EDGES, SCHEDULES, SINGLE, Case, make_call, pairwise, rows_first
 from tests.ops.attention.latent import CASES as LATENT
-from tests.ops.attention.latent import Latent
+from tests.ops.attention.latent import LONG, Latent
 from tests.ops.attention.latent import make_call as latent_call
 from tests.ops.attention.quantised import CASES as QUANTISED
 from tests.ops.attention.quantised import FEATURES, Quantised
@@ -54,6 +54,12 @@ def test_the_counter_of_tiles_is_zeroed_for_each_call(attention: Bundle):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", LATENT, ids=str)
 def test_latent_attention_matches_both_formulas(attention: Bundle, case: Latent):
+    check(attention, latent_call(case))
+
+
+@pytest.mark.on("gpu")
+@pytest.mark.parametrize("case", LONG, ids=str)
+def test_latent_attention_of_several_blocks(attention: Bundle, case: Latent):
     check(attention, latent_call(case))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from aot_runtime.bundle.codeobject import read_code_object
 from tests.support.kernel_compiling import check_resources, compile_variant, loads_of, loops, resource, variants
 
 pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(2)]
@@ -104,6 +105,20 @@ def test_compiles_for_nvidia(arch: str, point: dict[str, Any], product: str, cop
     compiled = compile_variant(variants(arch, "attention", "flash_attention", **point)[-1])
     assert product in compiled.asm["ptx"] and copy in compiled.asm["ptx"]
     assert compiled.metadata.shared <= shared_kib * 1024
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("manifest", "op", "point", "scratch"), (
+    ("attention", "mla_prefill", {"CAUSAL": True}, 0), ("decode", "mla_decode", {"WHOLE_BLOCKS": True}, 0),
+    ("decode", "mla_decode", {"WHOLE_BLOCKS": False}, 24),  # of the warp that loads
+))  # fmt: skip
+def test_latent_attention_on_hopper_does_not_spill(manifest: str, op: str, point: dict[str, bool], scratch: int):
+    """What multiplies has nothing in local memory; nearly all shared memory of a multiprocessor is taken."""
+    found = variants("sm_90", manifest, op, HOPPER=True, T="bfloat16", **point)
+    (variant,) = (variant for variant in found if variant.job.function.endswith("_hopper"))
+    compiled = compile_variant(variant)
+    (metadata,) = read_code_object(compiled.asm["cubin"]).kernels
+    assert metadata.scratch_bytes <= scratch and 210 * 1024 < compiled.metadata.shared <= 227 * 1024
 
 
 @pytest.mark.slow

@@ -90,6 +90,22 @@ def test_persistent_programs_are_chosen(schedule: str, chosen: str, changes: dic
         assert chosen == "tiles"
 
 
+@pytest.mark.parametrize(("changes", "hopper"), (
+    ({}, True), ({"seqlen_q": 1, "seqlen_k": 1}, True), ({"seqlen_k": 0}, False), ({"latent": 256}, False),
+    ({"head_dim_v": 64}, False), ({"rope": 48}, False), ({"unaligned": frozenset({"kv"})}, False),
+    ({"strides": {"kv": (0, 512, 1)}}, False), ({"strides": {"k_pe": (64 * 70, -64, 1)}}, False),
+    ({"strides": {"wkv_b": (528 * 256, 528, 1)}}, True),
+))  # fmt: skip
+def test_which_latent_attention_has_the_kernel_for_hopper(changes: dict[str, Any], hopper: bool):
+    """Aligned calls of its dims, with strides and extents that tensor maps can have."""
+    dims = {"batch": 2, "heads": 2, "seqlen_q": 40, "seqlen_k": 70, "head_dim": 128, "head_dim_v": 128, "rope": 64,
+            "latent": 512}  # fmt: skip
+    others = {name: value for name, value in changes.items() if name not in dims}
+    call = CallSpec(dims=dims | {n: v for n, v in changes.items() if n in dims}, dtypes={"T": "float16"}, **others)
+    (launch,) = plan_call(index("sm_90"), op_planner(index("sm_90"), "mla_prefill"), call, 132).launches
+    assert launch.variant.axis_values["HOPPER"] == hopper
+
+
 DIMS = ((32, 32), (64, 64), (128, 128), (256, 256), (256, 128), (48, 48), (80, 80), (144, 144), (192, 112), (63, 63),
         (100, 127), (200, 200))  # fmt: skip
 LATENT_DIMS = ((64, 64, 64, 256), (128, 128, 64, 256), (64, 64, 64, 512), (128, 128, 64, 512), (48, 32, 32, 200),

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import pytest
 
+from aot.manifest.loading import load_manifest
+from aot.plan.bundles import plan_bundle
+from aot.targets import parse_arch
 from aot_runtime import Bundle
 from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.names import Scope
-from aot_runtime.contract.records import Op
+from aot_runtime.contract.records import Index, Op
 from tests.ops.decode.cases import check_paged, paged
+from tests.support.on_demand import index_of
+from tests.support.session_builds import ROOT
 
 pytestmark = pytest.mark.on("emulator")
 
@@ -84,6 +91,32 @@ def test_large_caches_take_the_aligned_code(decode: Bundle):
     assert variant.aligned and not decision.misaligned
     types = {item.name: item.type for item in variant.kernargs}
     assert types["k.stride_batch"] == "i64" and types["q.stride_heads"] == "i32"
+
+
+@functools.cache
+def latent_for_hopper() -> Index:
+    chosen = {"op": frozenset({"mla_decode"})}
+    return index_of(plan_bundle(load_manifest(ROOT / "manifests/decode.yaml"), parse_arch("sm_90"), chosen, False))
+
+
+@pytest.mark.parametrize(("changes", "hopper"), (
+    ({}, True), ({"block_size": 8192, "blocks": 600_000, "blocks_per_sequence": 4}, True),
+    ({"block_size": 16, "blocks_per_sequence": 1600}, True), ({"block_size": 72}, False), ({"row_dim": 320}, False),
+    ({"row_dim": 560, "scalars": {"scale": "1", "rope": "48"}}, False), ({"unaligned": frozenset({"q"})}, False),
+    ({"unaligned": frozenset({"cache"})}, False), ({"strides": {"cache": (0, 576, 1)}}, False),
+    ({"strides": {"cache": (64 * 576, -576, 1)}}, False), ({"strides": {"cache": (64 * 640, 640, 1)}}, True),
+))  # fmt: skip
+def test_which_latent_vectors_have_the_kernel_for_hopper(changes: dict[str, Any], hopper: bool):
+    """Aligned ones of its dims, in blocks of whole tiles, with strides that tensor maps can have."""
+    index = latent_for_hopper()
+    dims = {"tokens": 2, "heads": 16, "row_dim": 576, "blocks": 9, "block_size": 64, "batch": 2,
+            "blocks_per_sequence": 400}  # fmt: skip
+    others = {"scalars": {"scale": "1"}} | {name: value for name, value in changes.items() if name not in dims}
+    call = CallSpec(dims=dims | {n: v for n, v in changes.items() if n in dims}, dtypes={"T": "float16"}, **others)
+    decision = plan_call(index, op_planner(index, "mla_decode"), call, 132)
+    assert decision.launches[0].variant.axis_values["HOPPER"] == hopper
+    if hopper:
+        assert decision.launches[0].grid == (66, 2, 1), "a program for each of 132 multiprocessors"
 
 
 def test_aligned_code_loads_16_bytes_at_a_time(decode: Bundle):

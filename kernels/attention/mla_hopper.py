@@ -1,0 +1,159 @@
+"""Multi-head latent attention over a prompt, for Hopper, in Gluon: `mla.mla_prefill` of 64 queries a program.
+
+The projections go through the slots of `hopper_latent`, as tiles of keys do: the first product, that of the queries and
+the keys' projection, has the form of probabilities times latent vectors, and the last one, that of the sums and the
+values' projection, the form of queries times keys.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
+
+from kernels.attention.hopper import LN_2
+from kernels.attention.hopper_latent import (
+    GROUP_0,
+    GROUP_1,
+    ROW_LAYOUT,
+    ROWS,
+    S_LAYOUT,
+    Seen,
+    attend,
+    load_slot,
+    make_buffers,
+    matrix,
+    positive,
+    share_queries,
+)
+from kernels.attention.mla import LatentExtents
+from kernels.common.tensors import HeadRows, Heads
+
+
+@gluon.jit
+def mla_prefill_hopper(
+    q_nope, q_pe: Heads, kv, k_pe, wkv_b, out: Heads, extents: LatentExtents, scale, right,
+    REGISTERS: gl.constexpr,
+    lse: HeadRows = None,
+):  # fmt: skip
+    """out = softmax(scale * (q_nope Wk kv + q_pe k_pe)) kv Wv, a program for each 64 queries of a head.
+
+    Grid: (heads, cdiv(seqlen_q, 64), batch). num_warps is 4: the kernel that is compiled has more.
+
+    The tensors are as in `mla_prefill`, of a head_dim and head_dim_v of 128 and a rope of 64. q_nope, kv, k_pe, wkv_b:
+    tensor maps in blocks of [1, 1, 64, 64], [1, 64, HALF], [1, 64, 64] and [1, 64, HALF], of 2 * HALF latent elements.
+    Query i sees keys j <= i + seqlen_k - seqlen_q + right. REGISTERS: of a thread that multiplies.
+    """
+    buffers = make_buffers(kv, k_pe)
+    first = (gl.num_programs(1) - 1 - gl.program_id(1)) * ROWS  # Those that see the most come first.
+    diagonal = first + extents.seqlen_k - extents.seqlen_q + right
+    end = gl.maximum(gl.minimum(extents.seqlen_k, diagonal + ROWS), 0)
+    keys = (gl.cdiv(end, ROWS), gl.minimum(extents.seqlen_k, gl.maximum(diagonal + 1, 0)) // ROWS, diagonal)
+    gl.warp_specialize([
+        (attend_prompt, (q_pe, out, lse, extents, buffers, first, keys, scale, GROUP_0)),
+        (attend_prompt, (q_pe, out, lse, extents, buffers, first, keys, scale, GROUP_1)),
+        (load_all, (q_nope, kv, k_pe, wkv_b, buffers, first, keys)),
+    ], [4, 1], [REGISTERS, 24])  # fmt: skip
+
+
+@gluon.jit
+def load_all(q_nope, kv, k_pe, wkv_b, buffers, first, keys):
+    """Fill the slots with the projection of the keys and the queries, the keys, and the projection of the values."""
+    head, batch = gl.program_id(0), gl.program_id(2)
+    tiles, _, _ = keys
+    for slot in gl.static_range(2):
+        load_slot(wkv_b, ((head, slot * ROWS),), q_nope, ([batch, head, first, slot * 64],), buffers, 0, slot)
+    for i in range((tiles + 1) // 2):
+        for slot in gl.static_range(2):
+            if 2 * i + slot < tiles:
+                row = (2 * i + slot) * ROWS
+                load_slot(kv, ((batch, row),), k_pe, ([batch, row, 0],), buffers, i + 1 & 1, slot)
+    for slot in gl.static_range(2):
+        load_slot(wkv_b, ((head, (2 + slot) * ROWS),), None, None, buffers, uses_of(tiles, slot) & 1, slot)
+
+
+@gluon.jit
+def uses_of(tiles, SLOT: gl.constexpr):
+    """How many times a slot is filled before the projection of the values."""
+    return 1 + (tiles + 1 - SLOT) // 2
+
+
+@gluon.jit
+def attend_prompt(
+    q_pe: Heads, out: Heads, lse: HeadRows, extents: LatentExtents, buffers, first, keys, scale, ME: gl.constexpr
+):  # fmt: skip
+    """Group number ME's half of the latent columns, then of the columns of the result."""
+    DTYPE: gl.constexpr = buffers.latent.dtype
+    head, batch = gl.program_id(0), gl.program_id(2)
+    sign, scale = positive(scale)
+    if ME == 0:
+        load_rotated(q_pe, buffers.q_rotated.index(0), batch, head, first, extents.seqlen_q, sign)
+    absorbed = absorb(buffers, ME)
+    buffers.q.index(ME).store((absorbed * sign).to(DTYPE))
+    share_queries(buffers, 0)
+    for slot in gl.static_range(2):
+        mbarrier.arrive(buffers.free.index(2 * slot + ME))
+
+    tiles, whole, diagonal = keys
+    rows = gl.arange(0, ROWS, layout=ROW_LAYOUT)
+    last = gl.minimum(diagonal + rows, extents.seqlen_k - 1)
+    seen = Seen(0, tiles, whole, last, extents.seqlen_k)
+    acc, row_max, row_sum = attend(buffers, seen, scale, 1, False, ME)
+    if ME == 0:
+        store_lse(lse, batch, head, first + rows, row_max, row_sum, extents.seqlen_q)
+
+    acc *= gl.convert_layout(1.0 / gl.where(row_sum == 0.0, 1.0, row_sum), gl.SliceLayout(1, acc.type.layout))[:, None]
+    buffers.q.index(ME).store(acc.to(DTYPE))
+    share_queries(buffers, 1)
+    project(out, buffers, batch, head, first, extents.seqlen_q, uses_of(tiles, ME) & 1, ME)
+
+
+@gluon.jit
+def load_rotated(q_pe: Heads, buffer, batch, head, first, seqlen_q, sign):
+    """Leave the rotated part of the queries, times `sign`, in a buffer."""
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    rows = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))
+    columns = gl.arange(0, 64, layout=gl.SliceLayout(0, LAYOUT))
+    matrix_of_head = q_pe.ptr + batch.to(gl.int64) * q_pe.stride_batch + head.to(gl.int64) * q_pe.stride_heads
+    pointers = matrix_of_head + rows[:, None].to(gl.int64) * q_pe.stride_rows + columns[None, :]
+    values = gl.load(pointers, mask=(rows < seqlen_q)[:, None], other=0.0)
+    buffer.store((values.to(gl.float32) * sign).to(values.dtype))
+
+
+@gluon.jit
+def absorb(buffers, ME: gl.constexpr):
+    """The queries without a rotation times half of the columns of the keys' projection, which are in the slots."""
+    HALF: gl.constexpr = buffers.latent.shape[3]
+    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HALF, 16])
+    acc = gl.zeros([ROWS, HALF], gl.float32, O_LAYOUT)
+    for slot in gl.static_range(2):
+        for half in gl.static_range(2):
+            mbarrier.wait(buffers.ready.index(2 * slot + half), 0)
+        queries = matrix(buffers.rotated.index(slot))
+        projection = matrix(buffers.latent.index(2 * slot + ME))
+        acc = warpgroup_mma(queries, projection, acc, use_acc=slot > 0, is_async=True)
+    return warpgroup_mma_wait(0, deps=[acc])
+
+
+@gluon.jit
+def project(out: Heads, buffers, batch, head, first, seqlen_q, phase, ME: gl.constexpr):
+    """Multiply the sums of latent vectors, in the place of the queries, by a group's rows of the values' projection."""
+    product = gl.zeros([ROWS, ROWS], gl.float32, S_LAYOUT)
+    for half in gl.static_range(2):
+        mbarrier.wait(buffers.ready.index(2 * ME + half), phase)
+        projection = matrix(buffers.latent.index(2 * ME + half)).permute((1, 0))
+        product = warpgroup_mma(buffers.q.index(half), projection, product, use_acc=half > 0, is_async=True)
+    product = warpgroup_mma_wait(0, deps=[product])
+    rows = first + gl.arange(0, ROWS, layout=ROW_LAYOUT)
+    columns = ME * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(0, S_LAYOUT))
+    matrix_of_head = out.ptr + batch.to(gl.int64) * out.stride_batch + head.to(gl.int64) * out.stride_heads
+    pointers = matrix_of_head + rows[:, None].to(gl.int64) * out.stride_rows + columns[None, :]
+    gl.store(pointers, product.to(out.ptr.dtype.element_ty), mask=(rows < seqlen_q)[:, None])
+
+
+@gluon.jit
+def store_lse(lse: HeadRows, batch, head, rows, row_max, row_sum, seqlen_q):
+    """Write the natural logarithm of the sum of exponentials of each row, if it is wanted."""
+    if lse.ptr is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
+        if lse.ptr.to(gl.int64, bitcast=True) != 0:
+            rows_of_head = lse.ptr + batch.to(gl.int64) * lse.stride_batch + head.to(gl.int64) * lse.stride_heads
+            values = (row_max + gl.log2(row_sum)) * LN_2
+            gl.store(rows_of_head + rows.to(gl.int64) * lse.stride_rows, values, mask=rows < seqlen_q)
