@@ -34,8 +34,8 @@ class Tiling(NamedTuple):
 class Tile(NamedTuple):
     """Queries of one head and sequence from number `first` on.
 
-    sequence: its number. batch: where it is along the tensors' first dim. row_q, row_k: its first rows. shift: the diagonal of
-    query i is key i + shift. ragged: rows of another sequence may follow its last key.
+    sequence: its number. batch: where it is along the tensors' first dim. row_q, row_k: its first rows. shift: the
+    diagonal of query i is key i + shift. ragged: rows of another sequence may follow its last key.
     """
 
     sequence: gl.tensor
