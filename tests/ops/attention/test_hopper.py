@@ -44,8 +44,10 @@ def gets_it(dims: dict[str, int], dtype: str = "float8_e4m3fn", **call: Any) -> 
     (True, DENSE, {}), (True, DENSE, {"causal": True, "window_left": 9}), (True, DENSE, {"innermost": {"v": 2}}),
     (True, VARLEN, {"causal": True}), (True, DENSE | {"seqlen_k": 83}, {}),
     (False, DENSE, {"softcap": 2}), (False, DENSE, {"given": ["bias"]}), (False, DENSE, {"given": ["alibi_slopes"]}),
-    (False, DENSE, {"dtype": "float8_e5m2"}), (False, DENSE | {"seqlen_q": 64}, {}), (False, DENSE | {"seqlen_k": 0}, {}),
-    (False, DENSE | {"head_dim": 80}, {}), (False, DENSE | {"seqlen_k": 83}, {"innermost": {"v": 2}}),
+    (False, DENSE, {"dtype": "float8_e5m2"}), (False, DENSE | {"seqlen_q": 64}, {}),
+    (False, DENSE | {"seqlen_k": 0}, {}),
+    (False, DENSE | {"head_dim": 80}, {}),
+    (False, DENSE | {"seqlen_k": 83}, {"innermost": {"v": 2}}),
     (False, VARLEN, {"innermost": {"v": 0}}), (False, VARLEN, {"softcap": 2}), (False, VARLEN | {"tokens_k": 0}, {}),
 ))  # fmt: skip
 def test_which_calls_get_it(hopper: bool, dims: dict[str, int], call: dict[str, Any]):
