@@ -1,4 +1,4 @@
-"""Which calls of float8 get the kernel of Hopper, and what is special about it: it transposes values itself."""
+"""What is written for Hopper: which calls of float8 get it, the values that it transposes, sums that it rescales."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from aot_runtime import Bundle
 from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.records import Index
-from tests.ops.attention.calls import run
+from tests.ops.attention.calls import Array, check, run
+from tests.ops.attention.cases import Case
+from tests.ops.attention.cases import make_call as case_call
 from tests.ops.attention.quantised import Quantised, make_call
-from tests.support.kernel_compiling import planned
+from tests.support.kernel_compiling import compile_variant, planned, variants
 
 DENSE = {"batch": 2, "heads": 4, "heads_kv": 2, "seqlen_q": 65, "seqlen_k": 80, "head_dim": 128}
 VARLEN = {"batch": 2, "heads": 4, "heads_kv": 2, "tokens_q": 65, "tokens_k": 80, "head_dim": 128}
@@ -55,6 +57,19 @@ def test_which_calls_get_it(hopper: bool, dims: dict[str, int], call: dict[str, 
     assert gets_it(dims, **call) is hopper
 
 
+@pytest.mark.slow
+@pytest.mark.on("emulator")
+def test_values_are_transposed_by_loads_and_stores_of_matrices():
+    """And probabilities go from one product to the other in registers, of which no lane sends any to another."""
+    point = {"HEAD_DIM": 128, "O": "float16", "V_ROWS": True, "BOUND_RIGHT": False, "HOPPER": True}
+    (variant,) = variants("sm_90", "attention_quantised", "flash_attention_fp8", **point)
+    ptx = compile_variant(variant).asm["ptx"]
+    moved = 128 * 128 // (4 * 32 * 16)  # bytes of a block by those of four warps' instructions
+    for instruction in ("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", "stmatrix.sync.aligned.m8n8.x4.shared.b16"):
+        assert ptx.count(instruction) >= moved
+    assert "m64n128k32.f32.e4m3.e4m3" in ptx and "cvt.rn.satfinite.e4m3x2.f32" in ptx and "0x1c1f" not in ptx
+
+
 @pytest.mark.on("gpu")
 @pytest.mark.parametrize("v_rows", (True, False))
 @pytest.mark.parametrize("head_dim", (64, 128, 256))
@@ -80,6 +95,27 @@ def test_a_sequence_takes_nothing_of_the_next_one(attention_quantised: Bundle):
     out = run(attention_quantised, call)["out"]
     starts = call.inputs["cu_seqlens_q"]
     assert np.isfinite(out[starts[0] : starts[1]]).all() and np.isnan(out[starts[-2] : starts[-1]]).all()
+
+
+def growing(head_dim: int) -> tuple[Array, Array, Array]:
+    """q, k and v of 130 queries and 600 keys, of which each is worth more than the next one: by e^68 in all."""
+    rng = np.random.default_rng(4)
+    worth = np.linspace(6, 0, 600)[:, None] * 128**0.5 / head_dim**0.5
+    k = worth + rng.standard_normal((2, 1, 600, head_dim)) / 16
+    return np.ones((2, 1, 130, head_dim)), k, rng.standard_normal((2, 1, 600, head_dim))
+
+
+@pytest.mark.on("gpu")
+@pytest.mark.parametrize("head_dim", (64, 128))
+def test_maxima_that_grow_from_block_to_block(attention: Bundle, attention_quantised: Bundle, head_dim: int):
+    """Blocks of keys are walked from the last one, so that all sums have to be rescaled, again and again."""
+    tensors = growing(head_dim)
+    case = Quantised("fp8", "0", head_dim, (130, 600), (1, 1))
+    check(attention_quantised, make_call(attention_quantised, case, tensors))
+    call = case_call(Case("0", (head_dim, head_dim), lengths=(130, 600), heads=(1, 1)))
+    for name, values in zip("qkv", tensors, strict=True):
+        call.inputs[name].values[...] = values
+    check(attention, call)
 
 
 @pytest.mark.on("gpu")
