@@ -2,13 +2,16 @@
 
     aotbuild --arch sm_90 manifests/attention.yaml && python benchmarks/attention.py dist/attention-sm_90
 
+`--float8 dist/attention_quantised-sm_90`, the bundle of manifests/attention_quantised.yaml, measures float8, too.
+
 All of them work on the same tensors, in device memory, outputs of ours given. Times are those of the device, between
 two events around as many calls as take about 20 ms; the backends take turns, round by round; medians are shown. A
 matrix product of M x N x K counts 2 M N K; a causal mask halves the work. Caches are not flushed between calls. The
 difference is the largest between our result and torch's first backend, both in their own dtype.
 
 A shape with fewer heads of K and V than of Q (16/2), or of sequences of different lengths (v: from half to one and a
-half times the given length, one behind the other), is also set beside the plain shape, as parts of its TFLOP/s.
+half times the given length, one behind the other), is also set beside the plain shape, as parts of its TFLOP/s. float8
+is set beside ours of 16 bits; its numbers are the same, rounded to e4m3, with factors of 1.
 """
 
 from __future__ import annotations
@@ -102,17 +105,19 @@ def main() -> None:
                         metavar="BxH[/HKV]xSxD[c][v]",
                         help=f"what to run; c: causal, v: varlen (default: {SHAPES})")  # fmt: skip
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16", help="(default: %(default)s)")
+    parser.add_argument("--float8", type=Path, help="the bundle of manifests/attention_quantised.yaml for this GPU")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of each backend (default: %(default)s)")
     options = parser.parse_args()
     try:
         bundle = open_bundle(options.bundle)
         print(f"{heading(bundle.device, *PACKAGES)}; {options.dtype}\n")
-        print(report(bundle, options.shapes, options.dtype, options.rounds))
+        float8 = open_bundle(options.float8) if options.float8 else None
+        print(report(bundle, options.shapes, options.dtype, options.rounds, float8))
     except AotError as error:
         sys.exit(f"attention.py: {error}")
 
 
-def report(bundle: Bundle, shapes: list[Shape], dtype: str, rounds: int) -> str:
+def report(bundle: Bundle, shapes: list[Shape], dtype: str, rounds: int, float8: Bundle | None = None) -> str:
     torch = import_torch()
     peers = torch_backends(torch)
     rows, rates = [], {}
@@ -123,13 +128,18 @@ def report(bundle: Bundle, shapes: list[Shape], dtype: str, rounds: int) -> str:
             ways |= working(shape, {name: partial(peer, *inputs.tensors, shape.causal) for name, peer in peers.items()})
         ways["ours"]()
         difference = max_difference(inputs.out, next((way() for name, way in ways.items() if name != "ours"), None))
+        if float8:
+            ways["float8"] = float8_call(float8, shape, inputs)
         times = device_times(bundle, ways, rounds)
         rate = {name: shape.flops / taken / 1e12 for name, taken in times.items()}
         rates[shape] = rate["ours"]
         plain = f"{rate['ours'] / rates[shape.plain]:.2f}" if shape != shape.plain in rates else "-"
         beside = [cell for name in peers for cell in _cells(rate, name)]
-        rows.append([str(shape), f"{rate['ours']:.0f}", plain, *beside, difference])
-    headings = ("TFLOP/s", "ours", "of plain", *(t for name in peers for t in (name, "ours / it")), "difference")
+        of_float8 = (f"{rate['float8']:.0f}", f"{rate['float8'] / rate['ours']:.2f}") if float8 else ()
+        rows.append([str(shape), f"{rate['ours']:.0f}", plain, *beside, *of_float8, difference])
+    of_float8 = ("float8", "it / ours") if float8 else ()
+    of_peers = (t for name in peers for t in (name, "ours / it"))
+    headings = ("TFLOP/s", "ours", "of plain", *of_peers, *of_float8, "difference")
     return table(headings, rows)
 
 
@@ -143,6 +153,22 @@ def our_call(bundle: Bundle, shape: Shape, inputs: Inputs) -> Callable[[], Any]:
     starts = bundle.device.array(np.cumsum([0, *shape.lengths]).astype(np.int32))
     return partial(
         bundle.flash_attention_varlen, *inputs.arrays, starts, starts, causal=shape.causal, out=inputs.out,
+        max_seqlen_q=max(shape.lengths),
+    )  # fmt: skip
+
+
+def float8_call(bundle: Bundle, shape: Shape, inputs: Inputs) -> Callable[[], Any]:
+    """The same call of e4m3, of another bundle."""
+    from aot_runtime.contract.dtypes import numpy_dtype
+
+    device, float8 = bundle.device, numpy_dtype("float8_e4m3fn")
+    numbers = [device.array(array.numpy().astype(float8)) for array in inputs.arrays]
+    out, one = device.empty(inputs.out.shape, inputs.out.dtype), device.array(np.ones((1, 1), np.float32))
+    if not shape.varlen:
+        return partial(bundle.flash_attention_fp8, *numbers, out, one, one, one, causal=shape.causal)
+    starts = device.array(np.cumsum([0, *shape.lengths]).astype(np.int32))
+    return partial(
+        bundle.flash_attention_fp8_varlen, *numbers, out, starts, starts, one, one, one, causal=shape.causal,
         max_seqlen_q=max(shape.lengths),
     )  # fmt: skip
 

@@ -34,10 +34,11 @@ class Tiling(NamedTuple):
 class Tile(NamedTuple):
     """Queries of one head and sequence from number `first` on.
 
-    batch: where the sequence is along the tensors' first dim. row_q, row_k: its first rows. shift: the diagonal of
-    query i is key i + shift. ragged: rows of another sequence may follow its last key.
+    sequence: its number. batch: where it is along the tensors' first dim. row_q, row_k: its first rows. shift: the
+    diagonal of query i is key i + shift. ragged: rows of another sequence may follow its last key.
     """
 
+    sequence: gl.tensor
     batch: gl.tensor
     head: gl.tensor
     first: gl.tensor
@@ -65,6 +66,13 @@ class Queue(NamedTuple):
     numbers: gl.shared_memory_descriptor
     ready: gl.shared_memory_descriptor
     free: gl.shared_memory_descriptor
+
+
+@gluon.jit
+def paired(tiles, UNEVEN: gl.constexpr):
+    """Whether programs take the first and the last block of queries together: where blocks differ in what they see, and
+    each program has several pairs."""
+    return tiles >= 4 * gl.num_programs(0) if UNEVEN else False
 
 
 @gluon.jit
@@ -114,7 +122,9 @@ def publish_next_step(step, taken, tiling, queue):
         number = gl.num_programs(0) + gl.atomic_add(tiling.counter, 1)
         slot = taken & 1
         mbarrier.wait(queue.free.index(slot), (taken >> 1 & 1) ^ 1)
-        queue.numbers.index(slot).store(gl.full([1], number, gl.int32, gl.BlockedLayout([1], [32], [1], [0])))
+        queue.numbers.index(slot).store(
+            gl.full([1], number, gl.int32, gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
+        )
         mbarrier.arrive(queue.ready.index(slot))
         return number
 
@@ -156,7 +166,7 @@ def tile_at(step, tiling, BLOCK_M: gl.constexpr):
     shift = gl.where(tiling.window.bottom_right, seqlen_k - seqlen_q, 0)
     RAGGED: gl.constexpr = tiling.cu_seqlens_k is not None
     place_of = gl.where(RAGGED, 0, batch)
-    return Tile(place_of, head, block * BLOCK_M, row_q, row_k, seqlen_q, seqlen_k, shift, RAGGED)
+    return Tile(batch, place_of, head, block * BLOCK_M, row_q, row_k, seqlen_q, seqlen_k, shift, RAGGED)
 
 
 @gluon.jit

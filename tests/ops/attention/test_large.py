@@ -54,6 +54,13 @@ QUANTISED = [
     )
     for mask in ("0", "b", "b:200,20")
     for head_dim, dtype in ((64, "float16"), (128, "bfloat16"), (80, "float16"), (256, "float16"))
+] + [
+    Quantised("fp8", mask, head_dim, (700, 1000), (4, 2), mode="varlen", layout=layout)
+    for mask in ("0", "b", "b:200,20") for head_dim, layout in ((64, "bhsd"), (128, "bshd"), (256, "packed"))
+] + [
+    Quantised("fp8", mask, head_dim, lengths, (4, 2), v_rows=v_rows)
+    for mask in ("0", "b", "t:30,4") for head_dim in (64, 128, 256) for v_rows in (True, False)
+    for lengths in ((65, 16), (129, 144), (1000, 48), (192, 512))
 ]  # fmt: skip
 
 

@@ -1,0 +1,126 @@
+"""The warps of attention for Hopper that fill the buffers: they load by tensor maps, and transpose values of 8 bits.
+
+wgmma takes 8-bit values only by column, with neighbouring keys in neighbouring bytes.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+
+from kernels.attention.hopper_buffers import matrix, slot_of
+from kernels.attention.hopper_tiles import ROWS, first_step, key_blocks, publish_next_step, steps_of_program, tile_at
+
+PART = gl.constexpr(32)
+"""Keys that are transposed together."""
+
+
+@gluon.jit
+def load_tiles(
+    q_map, k_map, v_map, buffers, tiling, queue, BOUND_LEFT: gl.constexpr, BOUND_RIGHT: gl.constexpr,
+    V_ROWS: gl.constexpr,
+):  # fmt: skip
+    """Fills the buffers with all that this program's tiles take; buffers.columns, by four warps, one block behind.
+
+    V_ROWS: v_map has a row for each key; else a column.
+    """
+    GROUPS: gl.constexpr = buffers.q.slots.shape[0]
+    BLOCK_M: gl.constexpr = GROUPS * ROWS
+    BLOCK_N: gl.constexpr = buffers.k.slots.shape[3]
+    TRANSPOSED: gl.constexpr = buffers.columns.slots is not None
+    RAGGED: gl.constexpr = tiling.cu_seqlens_k is not None
+    at = 0
+    done = 0
+    taken = 0
+    left = 0
+    step = first_step(tiling)
+    while step < steps_of_program(tiling):
+        tile = tile_at(step, tiling, BLOCK_M)
+        step = publish_next_step(step, taken, tiling, queue)
+        taken += 1
+        if tile.first < tile.seqlen_q:
+            head_kv = tile.head // tiling.group
+            seen = key_blocks(tile.first, BLOCK_M, tile, tiling.window, BLOCK_N, BOUND_LEFT, BOUND_RIGHT)
+            for g in gl.static_range(GROUPS):
+                fill(q_map, buffers.q, g, done & 1, tile.batch, tile.head, tile.row_q + tile.first + g * ROWS, 0)
+            for i in range(seen.end - seen.begin):
+                key = (seen.end - 1 - i) * BLOCK_N
+                slot, phase = slot_of(at, buffers.k)
+                fill(k_map, buffers.k, slot, phase, tile.batch, head_kv, tile.row_k + key, 0)
+                slot, phase = slot_of(at, buffers.v)
+                if V_ROWS:
+                    fill(v_map, buffers.v, slot, phase, tile.batch, head_kv, tile.row_k + key, 0)
+                else:
+                    fill(v_map, buffers.v, slot, phase, tile.batch, head_kv, 0, tile.row_k + key)
+                if TRANSPOSED:
+                    if at > 0:
+                        transpose_values(at - 1, left, buffers, RAGGED)
+                    left = tile.seqlen_k - key
+                at += 1
+            done += 1
+    if TRANSPOSED:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
+        if at > 0:
+            transpose_values(at - 1, left, buffers, RAGGED)
+
+
+@gluon.jit
+def fill(x_map, ring, slot, phase, batch, head, row, column):
+    """Load a block into a slot of a ring, once it has been read."""
+    ready = ring.ready.index(slot)
+    mbarrier.wait(ring.free.index(slot), phase ^ 1)
+    mbarrier.expect(ready, x_map.nbytes_per_cta)
+    tma.async_load(x_map, [batch, head, row, column], ready, ring.slots.index(slot))
+
+
+@gluon.jit
+def transpose_values(at, left, buffers, RAGGED: gl.constexpr):
+    """Puts block number `at` of the values from buffers.v into buffers.columns; `left` as in `transpose_block`."""
+    slot, phase = slot_of(at, buffers.v)
+    new_slot, new_phase = slot_of(at, buffers.columns)
+    mbarrier.wait(buffers.v.ready.index(slot), phase)
+    mbarrier.wait(buffers.columns.free.index(new_slot), new_phase ^ 1)
+    rows, columns = matrix(buffers.v.slots.index(slot)), matrix(buffers.columns.slots.index(new_slot))
+    transpose_block(rows, columns, left, RAGGED)
+    fence_async_shared()
+    mbarrier.arrive(buffers.v.free.index(slot))
+    mbarrier.arrive(buffers.columns.ready.index(new_slot))
+
+
+@gluon.jit
+def transpose_block(rows, columns, left, RAGGED: gl.constexpr):
+    """columns [HEAD_DIM, BLOCK_N] = rows [BLOCK_N, HEAD_DIM] transposed, the keys of each 16 in the order
+    0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, which is that of `hopper_groups.probabilities`. left: keys that there are;
+    others may be another sequence's, and count as zeros.
+
+    Matrix loads and stores move pairs of bytes: pairs of columns come, and pairs of keys go.
+    """
+    BLOCK_N: gl.constexpr = rows.shape[0]
+    HEAD_DIM: gl.constexpr = rows.shape[1]
+    PAIRS: gl.constexpr = HEAD_DIM // 2
+    PAIRS_IN: gl.constexpr = gl.NVMMASharedLayout(rows.layout.swizzle_byte_width, 16, 2)
+    PAIRS_OUT: gl.constexpr = gl.NVMMASharedLayout(columns.layout.swizzle_byte_width, 16, 2)
+    LOADED: gl.constexpr = loaded_layout(PAIRS, PART)
+    pairs_in = rows.reinterpret(gl.int16, [BLOCK_N, PAIRS], PAIRS_IN)
+    pairs_out = columns.reinterpret(gl.int16, [HEAD_DIM, BLOCK_N // 2], PAIRS_OUT)
+    for i in gl.static_range(BLOCK_N // PART):
+        x = pairs_in.slice(i * PART, PART).permute((1, 0)).load(LOADED)
+        if RAGGED:
+            keys = i * PART + gl.arange(0, PART, layout=gl.SliceLayout(0, LOADED))
+            x = gl.where((keys < left)[None, :], x, gl.zeros_like(x))
+        near, far = x.reshape([PAIRS, PART // 16, 2, 8]).permute((0, 1, 3, 2)).split()
+        even, odd = gl.inline_asm_elementwise(
+            "prmt.b32 $0, $2, $3, 0x6420; prmt.b32 $1, $2, $3, 0x7531;", "=r,=r,r,r", [near, far],
+            dtype=(gl.int16, gl.int16), is_pure=True, pack=2,
+        )  # fmt: skip
+        both = gl.join(even.reshape([PAIRS, PART // 2]), odd.reshape([PAIRS, PART // 2]))
+        pairs_out.slice(i * PART // 2, PART // 2, 1).store(both.permute((0, 2, 1)).reshape([HEAD_DIM, PART // 2]))
+
+
+@gluon.constexpr_function
+def loaded_layout(pairs, keys):
+    """[pairs, keys]: what transposing loads of matrices, 8 x 8, give the lanes of four warps."""
+    registers = [[0, 1], [0, 8]] + [[0, key] for key in (16, 32, 64) if key < keys]
+    registers += [[pair, 0] for pair in (32, 64) if pair < pairs]
+    return gl.DistributedLinearLayout(
+        reg_bases=registers, lane_bases=[[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]],
+        warp_bases=[[8, 0], [16, 0]], block_bases=[], shape=[pairs, keys],
+    )  # fmt: skip

@@ -1,0 +1,127 @@
+"""What is written for Hopper: which calls of float8 get it, the values that it transposes, sums that it rescales."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot_runtime import Bundle
+from aot_runtime.call.callspec import CallSpec, plan_call
+from aot_runtime.call.planner import op_planner
+from aot_runtime.contract.records import Index
+from tests.ops.attention.calls import Array, check, run
+from tests.ops.attention.cases import Case
+from tests.ops.attention.cases import make_call as case_call
+from tests.ops.attention.quantised import Quantised, make_call
+from tests.support.kernel_compiling import compile_variant, planned, variants
+
+DENSE = {"batch": 2, "heads": 4, "heads_kv": 2, "seqlen_q": 65, "seqlen_k": 80, "head_dim": 128}
+VARLEN = {"batch": 2, "heads": 4, "heads_kv": 2, "tokens_q": 65, "tokens_k": 80, "head_dim": 128}
+
+
+@cache
+def index() -> Index:
+    from tests.support.on_demand import index_of
+
+    return index_of(planned("sm_90", "attention_quantised"))
+
+
+def gets_it(dims: dict[str, int], dtype: str = "float8_e4m3fn", **call: Any) -> bool:
+    """Whether a call on Hopper gets its kernel, of arrays that are as aligned as their extents allow."""
+    spec = CallSpec(
+        dims=dims, dtypes={"F": dtype, "O": "float16"}, given=frozenset(call.pop("given", ())),
+        innermost=call.pop("innermost", {}), scalars={name: str(value) for name, value in call.items()},
+    )  # fmt: skip
+    op = "flash_attention_fp8_varlen" if "tokens_q" in dims else "flash_attention_fp8"
+    (launch,) = plan_call(index(), op_planner(index(), op), spec, 132).launches
+    return bool(launch.variant.axis_values["HOPPER"])
+
+
+@pytest.mark.on("emulator")
+@pytest.mark.parametrize(("hopper", "dims", "call"), (
+    (True, DENSE, {}), (True, DENSE, {"causal": True, "window_left": 9}), (True, DENSE, {"innermost": {"v": 2}}),
+    (True, VARLEN, {"causal": True}), (True, DENSE | {"seqlen_k": 83}, {}),
+    (False, DENSE, {"softcap": 2}), (False, DENSE, {"given": ["bias"]}), (False, DENSE, {"given": ["alibi_slopes"]}),
+    (False, DENSE, {"dtype": "float8_e5m2"}), (False, DENSE | {"seqlen_q": 64}, {}),
+    (False, DENSE | {"seqlen_k": 0}, {}),
+    (False, DENSE | {"head_dim": 80}, {}),
+    (False, DENSE | {"seqlen_k": 83}, {"innermost": {"v": 2}}),
+    (False, VARLEN, {"innermost": {"v": 0}}), (False, VARLEN, {"softcap": 2}), (False, VARLEN | {"tokens_k": 0}, {}),
+))  # fmt: skip
+def test_which_calls_get_it(hopper: bool, dims: dict[str, int], call: dict[str, Any]):
+    """Aligned ones of e4m3 without features, of more than 64 queries and some keys; no others."""
+    assert gets_it(dims, **call) is hopper
+
+
+@pytest.mark.slow
+@pytest.mark.on("emulator")
+def test_values_are_transposed_by_loads_and_stores_of_matrices():
+    """And probabilities go from one product to the other in registers, of which no lane sends any to another."""
+    point = {"HEAD_DIM": 128, "O": "float16", "V_ROWS": True, "BOUND_RIGHT": False, "HOPPER": True}
+    (variant,) = variants("sm_90", "attention_quantised", "flash_attention_fp8", **point)
+    ptx = compile_variant(variant).asm["ptx"]
+    moved = 128 * 128 // (4 * 32 * 16)  # bytes of a block by those of four warps' instructions
+    for instruction in ("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", "stmatrix.sync.aligned.m8n8.x4.shared.b16"):
+        assert ptx.count(instruction) >= moved
+    assert "m64n128k32.f32.e4m3.e4m3" in ptx and "cvt.rn.satfinite.e4m3x2.f32" in ptx and "0x1c1f" not in ptx
+
+
+@pytest.mark.on("gpu")
+@pytest.mark.parametrize("v_rows", (True, False))
+@pytest.mark.parametrize("head_dim", (64, 128, 256))
+def test_keys_and_values_stay_together(attention_quantised: Bundle, head_dim: int, v_rows: bool):
+    """Each query sees one key: its own, in another order. Each result is that key's value, bit for bit."""
+    case = Quantised("fp8", "0", head_dim, (512, 512), (1, 1), v_rows=v_rows, return_lse=False)
+    rng = np.random.default_rng(3)
+    chosen = rng.permutation(512)
+    signs = rng.choice((-1.0, 1.0), (1, 1, 512, head_dim))
+    values = rng.choice((-1.0, -0.5, 0.25, 1.0), (2, 1, 512, head_dim))
+    k = np.repeat(signs, 2, 0)
+    call = make_call(attention_quantised, case, (64 * k[:, :, chosen], k, values))
+    out = run(attention_quantised, replace(call, scalars=call.scalars | {"scale": 1.0}))["out"]
+    np.testing.assert_array_equal(out.astype(np.float32), values[:, :, chosen])
+
+
+@pytest.mark.on("gpu")
+def test_a_sequence_takes_nothing_of_the_next_one(attention_quantised: Bundle):
+    """Whose values are NaN, and lie where a block of keys of the first one ends."""
+    call = make_call(attention_quantised, Quantised("fp8", "0", 128, (200, 150), mode="varlen", return_lse=False))
+    _, first, *_, last = call.inputs["cu_seqlens_k"]
+    call.inputs["v"].values[first:last] = np.nan
+    out = run(attention_quantised, call)["out"]
+    starts = call.inputs["cu_seqlens_q"]
+    assert np.isfinite(out[starts[0] : starts[1]]).all() and np.isnan(out[starts[-2] : starts[-1]]).all()
+
+
+def growing(head_dim: int) -> tuple[Array, Array, Array]:
+    """q, k and v of 130 queries and 600 keys, of which each is worth more than the next one: by e^68 in all."""
+    rng = np.random.default_rng(4)
+    worth = np.linspace(6, 0, 600)[:, None] * 128**0.5 / head_dim**0.5
+    k = worth + rng.standard_normal((2, 1, 600, head_dim)) / 16
+    return np.ones((2, 1, 130, head_dim)), k, rng.standard_normal((2, 1, 600, head_dim))
+
+
+@pytest.mark.on("gpu")
+@pytest.mark.parametrize("head_dim", (64, 128))
+def test_maxima_that_grow_from_block_to_block(attention: Bundle, attention_quantised: Bundle, head_dim: int):
+    """Blocks of keys are walked from the last one, so that all sums have to be rescaled, again and again."""
+    tensors = growing(head_dim)
+    case = Quantised("fp8", "0", head_dim, (130, 600), (1, 1))
+    check(attention_quantised, make_call(attention_quantised, case, tensors))
+    call = case_call(Case("0", (head_dim, head_dim), lengths=(130, 600), heads=(1, 1)))
+    for name, values in zip("qkv", tensors, strict=True):
+        call.inputs[name].values[...] = values
+    check(attention, call)
+
+
+@pytest.mark.on("gpu")
+def test_the_same_bits_each_time(attention_quantised: Bundle):
+    call = make_call(attention_quantised, Quantised("fp8", "b", 128, (1500, 1500), (16, 4)))
+    results = [run(attention_quantised, call) for _ in range(5)]
+    for other in results[1:]:
+        for name, bits in (("out", np.uint16), ("lse", np.uint32)):
+            np.testing.assert_array_equal(other[name].view(bits), results[0][name].view(bits))
