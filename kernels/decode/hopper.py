@@ -1,0 +1,123 @@
+"""`decode_split` for Hopper, in Gluon: each warp folds keys of its own, whose numbers never leave its registers."""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import mma_v2
+
+from kernels.common.softmax import inverse, log2_sum
+from kernels.common.tensors import HeadRows, Heads
+from kernels.decode.cache import BlockTables
+from kernels.decode.hopper_cache import (
+    Place,
+    find_blocks,
+    in_order,
+    in_order_of_k,
+    k_operand,
+    keys_of,
+    load_tile,
+    v_operand,
+)
+from kernels.decode.parts import Parts, load_queries, part, rows_at, sequence_of, store_rows
+from kernels.decode.split import make_scoring, visible_scores
+
+
+@gluon.jit
+def decode_split_hopper(
+    q: Heads, k: Heads, v: Heads, out: Heads, lse: HeadRows, parts: Parts,
+    heads, heads_kv, seqlen_q, seqlen_k, scale,
+    HEAD_DIM: gl.constexpr, BLOCK_M: gl.constexpr, KEYS: gl.constexpr,
+    seqlens_k=None, cu_seqlens_q=None, total_q=0, block_tables: BlockTables = None,
+    k_scale: HeadRows = None, v_scale: HeadRows = None, GROUPS: gl.constexpr = 0,
+    alibi_slopes=None, window=-1, softcap=0.0,
+):  # fmt: skip
+    """`decode_split` of HEAD_DIM columns, 64 or 128, at multiples of 16 bytes: of K and V of 16 bits, as q has them, or
+    with GROUPS of 4 bits. KEYS: of a warp, a multiple of 16. Blocks of caches are of a multiple of 16 keys.
+    """
+    WARPS: gl.constexpr = gl.num_warps()
+    BLOCK_N: gl.constexpr = WARPS * KEYS
+    MMA: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
+    RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
+    COLUMN: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, MMA))  # a row of queries is a column of products
+    tile, split = gl.program_id(0) // parts.splits, gl.program_id(0) % parts.splits
+    head_kv, batch = gl.program_id(1), gl.program_id(2)
+    group = heads // heads_kv
+    sequence = sequence_of(batch, seqlen_q, seqlen_k, cu_seqlens_q, total_q, seqlens_k)
+    if tile * BLOCK_M >= sequence.queries * group:
+        return
+    STORED: gl.constexpr = gl.BlockedLayout([1, 4], [128 // HEAD_DIM, HEAD_DIM // 4], [WARPS, 1], [1, 0])
+    rows = rows_at(
+        tile * BLOCK_M + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, STORED)), head_kv, group, sequence.queries
+    )
+    columns = gl.arange(0, HEAD_DIM, layout=gl.SliceLayout(0, STORED))
+    q_tile = load_queries(q, sequence, rows, columns, HEAD_DIM, False)
+    unit = None
+    if GROUPS and q_tile.dtype == gl.bfloat16:
+        q_tile, unit = as_float16(q_tile)
+        unit = gl.convert_layout(unit, COLUMN)[None, None, :]
+    q_tile = in_order_of_k(q_tile, GROUPS).trans().reshape([1, HEAD_DIM, BLOCK_M])
+    q_tile = gl.convert_layout(q_tile, RIGHT).broadcast_to([WARPS, HEAD_DIM, BLOCK_M])
+
+    offset = sequence.keys - sequence.queries
+    mine = rows_at(tile * BLOCK_M + gl.arange(0, BLOCK_M, layout=COLUMN), head_kv, group, sequence.queries)
+    last = (mine.tokens + offset)[None, None, :]
+    scoring = make_scoring(scale, softcap, window, alibi_slopes, mine.heads[None, None, :])
+    first_place = gl.maximum(tile * BLOCK_M // group + offset, 0)
+    begin = gl.maximum(first_place - scoring.reach, 0) // BLOCK_N * BLOCK_N
+    end = gl.minimum((tile * BLOCK_M + BLOCK_M - 1) // group + offset + 1, sequence.keys)
+    begin, end = part(begin, end, split, parts.splits, BLOCK_N)
+
+    place = Place(batch, head_kv, gl.maximum(sequence.keys - 1, 0), block_tables)
+    acc = gl.zeros([WARPS, HEAD_DIM, BLOCK_M], gl.float32, MMA)
+    row_max = gl.full([WARPS, BLOCK_M], float("-inf"), gl.float32, gl.SliceLayout(1, MMA))
+    row_sum = gl.zeros([WARPS, BLOCK_M], gl.float32, gl.SliceLayout(1, MMA))
+    if begin < end:
+        blocks = find_blocks(place, begin, KEYS)
+        loaded = load_tile(k, v, k_scale, v_scale, place, begin, blocks, HEAD_DIM, KEYS, GROUPS)
+        blocks = find_blocks(place, begin + BLOCK_N, KEYS)
+        for start in range(begin, end, BLOCK_N):
+            coming = load_tile(k, v, k_scale, v_scale, place, start + BLOCK_N, blocks, HEAD_DIM, KEYS, GROUPS)
+            blocks = find_blocks(place, start + 2 * BLOCK_N, KEYS)
+            k_tile = k_operand(loaded, q_tile.dtype, GROUPS, LEFT)
+            products = mma_v2(k_tile, q_tile, gl.zeros([WARPS, KEYS, BLOCK_M], gl.float32, MMA))
+            if unit is not None:
+                products *= unit
+            keys = keys_of(start, KEYS, MMA)[:, :, None]
+            scores = visible_scores(products, last - keys, scoring)
+            p, rescale, row_max, row_sum = fold(scores, row_max, row_sum)
+            v_tile = v_operand(loaded, q_tile.dtype, GROUPS, LEFT)
+            acc = mma_v2(v_tile, gl.convert_layout(p.to(v_tile.dtype), RIGHT), acc * rescale[:, None, :])
+            loaded = coming
+
+    acc, row_max, row_sum = join_warps(acc, row_max, row_sum)
+    row_max = gl.convert_layout(row_max, gl.SliceLayout(1, STORED))
+    row_sum = gl.convert_layout(row_sum, gl.SliceLayout(1, STORED))
+    acc = gl.convert_layout(in_order(acc, GROUPS), STORED) * inverse(row_sum)[:, None]
+    store_rows(acc, log2_sum(row_max, row_sum), sequence, rows, columns, split, parts, out, lse, heads, HEAD_DIM, False)
+
+
+@gluon.jit
+def as_float16(q):
+    """(q as float16, [rows] of powers of two that it is in units of): no number of a row is too large."""
+    x = q.to(gl.float32)
+    exponent = gl.max(gl.abs(x), 1).to(gl.int32, bitcast=True) & 0x7F800000
+    unit = gl.where(exponent == 0, 0x3F800000, exponent).to(gl.float32, bitcast=True)
+    return (x * (1.0 / unit)[:, None]).to(gl.float16), unit
+
+
+@gluon.jit
+def fold(scores, row_max, row_sum):
+    """`softmax.fold` of each warp's scores [warps, keys, rows]."""
+    new_max = gl.maximum(row_max, gl.max(scores, 1))
+    origin = gl.where(new_max == float("-inf"), 0.0, new_max)
+    p = gl.exp2(scores - origin[:, None, :])
+    rescale = gl.exp2(row_max - origin)
+    return p, rescale, new_max, row_sum * rescale + gl.sum(p, 1)
+
+
+@gluon.jit
+def join_warps(acc, row_max, row_sum):
+    """Softmaxes of all warps, [warps, columns, rows] and [warps, rows], as one."""
+    top = gl.max(row_max, 0)
+    weight = gl.exp2(row_max - gl.where(top == float("-inf"), 0.0, top)[None, :])
+    return gl.sum(acc * weight[:, None, :], 0), top, gl.sum(row_sum * weight, 0)
