@@ -1,5 +1,7 @@
 """`decode_split` for Hopper, in Gluon: each warp folds keys of its own, whose numbers never leave its registers."""
 
+from typing import NamedTuple
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
@@ -8,13 +10,17 @@ from kernels.common.softmax import inverse, log2_sum
 from kernels.common.tensors import HeadRows, Heads
 from kernels.decode.cache import BlockTables
 from kernels.decode.hopper_cache import (
+    PIECE,
+    Cache,
     Place,
+    at_whole_words,
     find_blocks,
     in_order,
     in_order_of_k,
     k_operand,
     keys_of,
     load_tile,
+    scaled_by_pairs,
     v_operand,
 )
 from kernels.decode.parts import Parts, load_queries, part, rows_at, sequence_of, store_rows
@@ -36,9 +42,7 @@ def decode_split_hopper(
     WARPS: gl.constexpr = gl.num_warps()
     BLOCK_N: gl.constexpr = WARPS * KEYS
     MMA: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
-    LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
-    RIGHT: gl.constexpr = gl.DotOperandLayout(1, MMA, 2)
-    COLUMN: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, MMA))  # a row of queries is a column of products
+    COLUMN: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, MMA))
     tile, split = gl.program_id(0) // parts.splits, gl.program_id(0) % parts.splits
     head_kv, batch = gl.program_id(1), gl.program_id(2)
     group = heads // heads_kv
@@ -51,12 +55,7 @@ def decode_split_hopper(
     )
     columns = gl.arange(0, HEAD_DIM, layout=gl.SliceLayout(0, STORED))
     q_tile = load_queries(q, sequence, rows, columns, HEAD_DIM, False)
-    unit = None
-    if GROUPS and q_tile.dtype == gl.bfloat16:
-        q_tile, unit = as_float16(q_tile)
-        unit = gl.convert_layout(unit, COLUMN)[None, None, :]
-    q_tile = in_order_of_k(q_tile, GROUPS).trans().reshape([1, HEAD_DIM, BLOCK_M])
-    q_tile = gl.convert_layout(q_tile, RIGHT).broadcast_to([WARPS, HEAD_DIM, BLOCK_M])
+    queries = make_queries(q_tile, GROUPS, MMA)
 
     offset = sequence.keys - sequence.queries
     mine = rows_at(tile * BLOCK_M + gl.arange(0, BLOCK_M, layout=COLUMN), head_kv, group, sequence.queries)
@@ -66,34 +65,83 @@ def decode_split_hopper(
     begin = gl.maximum(first_place - scoring.reach, 0) // BLOCK_N * BLOCK_N
     end = gl.minimum((tile * BLOCK_M + BLOCK_M - 1) // group + offset + 1, sequence.keys)
     begin, end = part(begin, end, split, parts.splits, BLOCK_N)
-
     place = Place(batch, head_kv, gl.maximum(sequence.keys - 1, 0), block_tables)
-    acc = gl.zeros([WARPS, HEAD_DIM, BLOCK_M], gl.float32, MMA)
-    row_max = gl.full([WARPS, BLOCK_M], float("-inf"), gl.float32, gl.SliceLayout(1, MMA))
-    row_sum = gl.zeros([WARPS, BLOCK_M], gl.float32, gl.SliceLayout(1, MMA))
-    if begin < end:
-        blocks = find_blocks(place, begin, KEYS)
-        loaded = load_tile(k, v, k_scale, v_scale, place, begin, blocks, HEAD_DIM, KEYS, GROUPS)
-        blocks = find_blocks(place, begin + BLOCK_N, KEYS)
-        for start in range(begin, end, BLOCK_N):
-            coming = load_tile(k, v, k_scale, v_scale, place, start + BLOCK_N, blocks, HEAD_DIM, KEYS, GROUPS)
-            blocks = find_blocks(place, start + 2 * BLOCK_N, KEYS)
-            k_tile = k_operand(loaded, q_tile.dtype, GROUPS, LEFT)
-            products = mma_v2(k_tile, q_tile, gl.zeros([WARPS, KEYS, BLOCK_M], gl.float32, MMA))
-            if unit is not None:
-                products *= unit
-            keys = keys_of(start, KEYS, MMA)[:, :, None]
-            scores = visible_scores(products, last - keys, scoring)
-            p, rescale, row_max, row_sum = fold(scores, row_max, row_sum)
-            v_tile = v_operand(loaded, q_tile.dtype, GROUPS, LEFT)
-            acc = mma_v2(v_tile, gl.convert_layout(p.to(v_tile.dtype), RIGHT), acc * rescale[:, None, :])
-            loaded = coming
-
-    acc, row_max, row_sum = join_warps(acc, row_max, row_sum)
+    cache = Cache(k, v, k_scale, v_scale)
+    if not GROUPS or (at_whole_words(k_scale) and at_whole_words(v_scale)):
+        acc, row_max, row_sum = fold_keys(queries, cache, place, last, scoring, begin, end, KEYS, GROUPS, True)
+    else:
+        acc, row_max, row_sum = fold_keys(queries, cache, place, last, scoring, begin, end, PIECE, GROUPS, False)
     row_max = gl.convert_layout(row_max, gl.SliceLayout(1, STORED))
     row_sum = gl.convert_layout(row_sum, gl.SliceLayout(1, STORED))
     acc = gl.convert_layout(in_order(acc, GROUPS), STORED) * inverse(row_sum)[:, None]
     store_rows(acc, log2_sum(row_max, row_sum), sequence, rows, columns, split, parts, out, lse, heads, HEAD_DIM, False)
+
+
+class Queries(NamedTuple):
+    """Of a tile: the right operand [warps, HEAD_DIM, rows]; and, [1, 1, rows] or None, each row's sum of columns, and
+    what the operand is in units of."""
+
+    operand: gl.tensor
+    sums: gl.tensor
+    unit: gl.tensor
+
+
+@gluon.jit
+def make_queries(q, GROUPS: gl.constexpr, MMA: gl.constexpr):
+    """The Queries of a tile q [rows, HEAD_DIM]. What they meet of a cache of 4 bits a number is float16."""
+    COLUMN: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, MMA))  # a row of queries is a column of products
+    unit = None
+    sums = None
+    if GROUPS and q.dtype == gl.bfloat16:
+        q, unit = as_float16(q)
+        unit = gl.convert_layout(unit, COLUMN)[None, None, :]
+    if GROUPS == 1:
+        sums = gl.convert_layout(gl.sum(q.to(gl.float32), 1), COLUMN)[None, None, :]
+    q_tile = in_order_of_k(q, GROUPS).trans().reshape([1, q.shape[1], q.shape[0]])
+    q_tile = gl.convert_layout(q_tile, gl.DotOperandLayout(1, MMA, 2))
+    return Queries(q_tile.broadcast_to([gl.num_warps(), q.shape[1], q.shape[0]]), sums, unit)
+
+
+@gluon.jit
+def fold_keys(
+    queries: Queries, cache: Cache, place: Place, last, scoring, begin, end,
+    KEYS: gl.constexpr, GROUPS: gl.constexpr, WHOLE: gl.constexpr,
+):  # fmt: skip
+    """The softmax (acc, row_max, row_sum) of the keys from begin to end; queries see those up to `last`, [1, 1, rows].
+
+    KEYS: of a warp. What the next turn of the loop multiplies is loaded before this one multiplies, and which blocks it
+    is in before that.
+    """
+    q_tile = queries.operand
+    WARPS: gl.constexpr = q_tile.shape[0]
+    ROWS: gl.constexpr = q_tile.shape[2]
+    HEAD_DIM: gl.constexpr = q_tile.shape[1]
+    BLOCK_N: gl.constexpr = WARPS * KEYS
+    MMA: gl.constexpr = q_tile.type.layout.parent
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
+    acc = gl.zeros([WARPS, HEAD_DIM, ROWS], gl.float32, MMA)
+    row_max = gl.full([WARPS, ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, MMA))
+    row_sum = gl.zeros([WARPS, ROWS], gl.float32, gl.SliceLayout(1, MMA))
+    if begin < end:
+        blocks = find_blocks(place, begin, KEYS)
+        tile = load_tile(cache, place, begin, blocks, HEAD_DIM, KEYS, GROUPS, WHOLE)
+        blocks = find_blocks(place, begin + BLOCK_N, KEYS)
+        for start in range(begin, end, BLOCK_N):
+            coming = load_tile(cache, place, start + BLOCK_N, blocks, HEAD_DIM, KEYS, GROUPS, WHOLE)
+            blocks = find_blocks(place, start + 2 * BLOCK_N, KEYS)
+            k_tile = k_operand(tile, q_tile.dtype, GROUPS, LEFT)
+            products = mma_v2(k_tile, q_tile, gl.zeros([WARPS, KEYS, ROWS], gl.float32, MMA))
+            if GROUPS == 1:
+                products = scaled_by_pairs(products, queries.sums, tile.k_pairs)
+            if queries.unit is not None:
+                products *= queries.unit
+            scores = visible_scores(products, last - keys_of(start, KEYS, MMA)[:, :, None], scoring)
+            p, rescale, row_max, row_sum = fold(scores, row_max, row_sum)
+            v_tile = v_operand(tile, q_tile.dtype, GROUPS, LEFT)
+            p = gl.convert_layout(p.to(q_tile.dtype), gl.DotOperandLayout(1, MMA, 2))
+            acc = mma_v2(v_tile, p, acc * rescale[:, None, :])
+            tile = coming
+    return join_warps(acc, row_max, row_sum)
 
 
 @gluon.jit

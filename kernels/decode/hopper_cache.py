@@ -17,6 +17,15 @@ PIECE = gl.constexpr(16)
 """Keys that lie in one block of a cache."""
 
 
+class Cache(NamedTuple):
+    """K, V, and the (factor, shift) pairs of each if it has 4 bits a number."""
+
+    k: Heads
+    v: Heads
+    k_pairs: HeadRows
+    v_pairs: HeadRows
+
+
 class Tile(NamedTuple):
     """Words of K and V, int32 [warps, KEYS, ..], and of 4-bit numbers their (factor, shift) pairs, else 0."""
 
@@ -103,8 +112,8 @@ def pairs_layout(layout, pieces):
 
 @gluon.constexpr_function
 def k_pieces(groups):
-    """Pieces of a row of K, each of one group and one lane."""
-    return max(4, groups)
+    """Pieces of a row of K that have pairs of their own, each of one lane; or the row, if that is one group."""
+    return 1 if groups == 1 else max(4, groups)
 
 
 # Loads
@@ -124,20 +133,20 @@ def find_blocks(place: Place, start, KEYS: gl.constexpr):
 
 @gluon.jit
 def load_tile(
-    k: Heads, v: Heads, k_scale, v_scale, place: Place, start, blocks,
-    HEAD_DIM: gl.constexpr, KEYS: gl.constexpr, GROUPS: gl.constexpr,
+    cache: Cache, place: Place, start, blocks,
+    HEAD_DIM: gl.constexpr, KEYS: gl.constexpr, GROUPS: gl.constexpr, WHOLE: gl.constexpr,
 ):  # fmt: skip
-    """The Tile of keys from `start` on; blocks: what `find_blocks` found for them."""
+    """The Tile of keys from `start` on; blocks: what `find_blocks` found for them. WHOLE: `at_whole_words`."""
     WORDS: gl.constexpr = HEAD_DIM // 8 if GROUPS else HEAD_DIM // 2
     K_CHUNK: gl.constexpr = WORDS // 4 if GROUPS else 4
     V_CHUNK: gl.constexpr = WORDS // 8 if GROUPS else 4
     K: gl.constexpr = k_layout(gl.num_warps(), KEYS, WORDS, K_CHUNK)
     V: gl.constexpr = v_layout(gl.num_warps(), KEYS, WORDS, V_CHUNK)
-    k_words = load_words(k, place, start, blocks, WORDS, KEYS, K_CHUNK, 4, K)
-    v_words = load_words(v, place, start, blocks, WORDS, KEYS, V_CHUNK, 8, V)
+    k_words = load_words(cache.k, place, start, blocks, WORDS, KEYS, K_CHUNK, 4, K)
+    v_words = load_words(cache.v, place, start, blocks, WORDS, KEYS, V_CHUNK, 8, V)
     if GROUPS:
-        k_pairs = load_pairs(k_scale, place, start, blocks, KEYS, GROUPS, k_pieces(GROUPS), K)
-        v_pairs = load_pairs(v_scale, place, start, blocks, KEYS, GROUPS, 8, V)
+        k_pairs = load_pairs(cache.k_pairs, place, start, blocks, KEYS, GROUPS, k_pieces(GROUPS), WHOLE, K)
+        v_pairs = load_pairs(cache.v_pairs, place, start, blocks, KEYS, GROUPS, 8, WHOLE, V)
         return Tile(k_words, k_pairs, v_words, v_pairs)
     else:
         return Tile(k_words, 0, v_words, 0)
@@ -159,31 +168,24 @@ def load_words(
 @gluon.jit
 def load_pairs(
     x: HeadRows, place: Place, start, blocks, KEYS: gl.constexpr, GROUPS: gl.constexpr, PIECES: gl.constexpr,
-    LAYOUT: gl.constexpr,
+    WHOLE: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """(factor, shift) pairs of pieces of the rows of keys from `start` on, as int32 [warps, KEYS, PIECES]."""
     PAIRS: gl.constexpr = pairs_layout(LAYOUT, PIECES)
     group = gl.arange(0, PIECES, layout=gl.SliceLayout(0, gl.SliceLayout(1, PAIRS)))[None, None, :] * GROUPS // PIECES
     pointers = rows_from(x, place, start, blocks, 4 * group, KEYS, PAIRS)
-    whole = at_whole_words(x)
-    pairs = gl.load(pointers, mask=whole)
-    if not whole:
-        pairs = load_halves(pointers)
-    return pairs
+    if WHOLE:
+        return gl.load(pointers)
+    else:
+        halves = pointers.to(gl.pointer_type(gl.uint16), bitcast=True)
+        return gl.load(halves).to(gl.int32) | (gl.load(halves + 1).to(gl.int32) << 16)
 
 
 @gluon.jit
-def at_whole_words(x: HeadRows):
-    """Whether all rows of pairs are at multiples of 4 bytes."""
-    bits = x.ptr.to(gl.int64) | 2 * (x.stride_batch | x.stride_heads | x.stride_rows).to(gl.int64)
-    return bits % 4 == 0
-
-
-@gluon.jit
-def load_halves(pointers):
-    """int32 at multiples of 2 bytes."""
-    low = pointers.to(gl.pointer_type(gl.uint16), bitcast=True)
-    return gl.load(low).to(gl.int32) | (gl.load(low + 1).to(gl.int32) << 16)
+def at_whole_words(pairs: HeadRows):
+    """Whether all (factor, shift) pairs are at multiples of 4 bytes."""
+    strides = (pairs.stride_batch | pairs.stride_heads | pairs.stride_rows).to(gl.int64)
+    return (pairs.ptr.to(gl.int64) | 2 * strides) % 4 == 0
 
 
 @gluon.jit
@@ -248,10 +250,13 @@ def k_operand(tile: Tile, DTYPE: gl.constexpr, GROUPS: gl.constexpr, OPERAND: gl
     W: gl.constexpr = tile.k.shape[0]
     N: gl.constexpr = tile.k.shape[1]
     if GROUPS:
-        SPLIT: gl.constexpr = pieces_layout(tile.k.type.layout, k_pieces(GROUPS))
-        words = gl.convert_layout(tile.k.reshape(SPLIT.shape), SPLIT, assert_trivial=True)
-        pairs = gl.convert_layout(tile.k_pairs, gl.SliceLayout(3, SPLIT), assert_trivial=True)[:, :, :, None]
-        x0, x1, x2, x3 = unpack(words, words, pairs, pairs, "0x3210")
+        if GROUPS == 1:
+            x0, x1, x2, x3 = unpack(tile.k, tile.k, 0, 0, "0x3210", False)
+        else:
+            SPLIT: gl.constexpr = pieces_layout(tile.k.type.layout, k_pieces(GROUPS))
+            words = gl.convert_layout(tile.k.reshape(SPLIT.shape), SPLIT, assert_trivial=True)
+            pairs = gl.convert_layout(tile.k_pairs, gl.SliceLayout(3, SPLIT), assert_trivial=True)[:, :, :, None]
+            x0, x1, x2, x3 = unpack(words, words, pairs, pairs, "0x3210", True)
         x = gl.join(gl.join(x0, x1), gl.join(x2, x3)).reshape([W, N, 4, tile.k.shape[2] // 4, 2, 2])
         # lane, word, nibble of a half (2) -> word, nibble, lane, half
         x = gl.join(x, x).permute((0, 1, 3, 5, 4, 2, 6)).reshape([W, N, 8 * tile.k.shape[2]])
@@ -275,8 +280,8 @@ def v_operand(tile: Tile, DTYPE: gl.constexpr, GROUPS: gl.constexpr, OPERAND: gl
         a, b = a.reshape([W, N // 2, 8, J]), b.reshape([W, N // 2, 8, J])
         pairs_a = gl.convert_layout(pairs_a, gl.SliceLayout(3, a.type.layout), assert_trivial=True)[:, :, :, None]
         pairs_b = gl.convert_layout(pairs_b, gl.SliceLayout(3, a.type.layout), assert_trivial=True)[:, :, :, None]
-        x0, x1, x2, x3 = unpack(a, b, pairs_a, pairs_b, "0x5410")
-        x4, x5, x6, x7 = unpack(a, b, pairs_a, pairs_b, "0x7632")
+        x0, x1, x2, x3 = unpack(a, b, pairs_a, pairs_b, "0x5410", True)
+        x4, x5, x6, x7 = unpack(a, b, pairs_a, pairs_b, "0x7632", True)
         x = gl.join(gl.join(gl.join(x0, x1), gl.join(x2, x3)), gl.join(gl.join(x4, x5), gl.join(x6, x7)))
         # pair of keys, lane, word, number (3) -> word, number, lane, pair, key
         x = gl.join(x, x).permute((0, 3, 6, 5, 4, 2, 1, 7)).reshape([W, 64 * J, N])
@@ -295,16 +300,23 @@ def halves(a, b, SELECTED: gl.constexpr):
 
 
 @gluon.constexpr_function
-def unpacking(selected):
-    return """
-        {
-        .reg .b32 x, factor, shift, one, sixteenth, minus;
+def unpacking(selected, scaled):
+    """PTX that makes $0 to $3 of the words $4 and $5 and, if scaled, the pairs $6 and $7."""
+    scaling = """
+        prmt.b32 factor, $6, $7, 0x5410;
+        prmt.b32 shift, $6, $7, 0x7632;
+        fma.rn.f16x2 $0, $0, factor, shift;
+        fma.rn.f16x2 $1, $1, factor, shift;
+        fma.rn.f16x2 $2, $2, factor, shift;
+        fma.rn.f16x2 $3, $3, factor, shift;
+    """
+    return f"""
+        {{
+        .reg .b32 x, one, sixteenth, minus, factor, shift;
         mov.b32 one, 0x64006400;
         mov.b32 sixteenth, 0x2c002c00;
         mov.b32 minus, 0xd400d400;
-        prmt.b32 x, $4, $5, SELECTED;
-        prmt.b32 factor, $6, $7, 0x5410;
-        prmt.b32 shift, $6, $7, 0x7632;
+        prmt.b32 x, $4, $5, {selected};
         lop3.b32 $0, x, 0x000f000f, one, 0xea;
         lop3.b32 $1, x, 0x00f000f0, one, 0xea;
         shr.u32 x, x, 8;
@@ -314,22 +326,20 @@ def unpacking(selected):
         fma.rn.f16x2 $1, $1, sixteenth, minus;
         sub.rn.f16x2 $2, $2, one;
         fma.rn.f16x2 $3, $3, sixteenth, minus;
-        fma.rn.f16x2 $0, $0, factor, shift;
-        fma.rn.f16x2 $1, $1, factor, shift;
-        fma.rn.f16x2 $2, $2, factor, shift;
-        fma.rn.f16x2 $3, $3, factor, shift;
-        }
-        """.replace("SELECTED", selected)
+        {scaling if scaled else ""}
+        }}
+    """
 
 
 @gluon.jit
-def unpack(a, b, pairs_a, pairs_b, SELECTED: gl.constexpr):
-    """Pairs of float16 numbers, as int32, of the nibbles 0 to 3 of two halves of words: as `halves` selects them.
+def unpack(a, b, pairs_a, pairs_b, SELECTED: gl.constexpr, SCALED: gl.constexpr):
+    """Pairs of float16 numbers, as int32, of the nibbles 0 to 3 of two halves of words, as `halves` selects them;
+    SCALED: times the factor of their word, plus its shift.
 
-    The bits of 1024 + n in float16 are those of 1024, and n: that needs no conversion. What is left of the word may
-    stand 4 bits higher: these are the bits of 1024 + 16 n.
+    The bits of 1024 + n in float16 are those of 1024, and n: that needs no conversion. What stands 4 bits higher in the
+    word may stay there: these are the bits of 1024 + 16 n.
     """
-    ASM: gl.constexpr = unpacking(SELECTED)
+    ASM: gl.constexpr = unpacking(SELECTED, SCALED)
     return gl.inline_asm_elementwise(
         ASM, "=&r,=&r,=&r,=&r,r,r,r,r", [a, b, pairs_a, pairs_b],
         dtype=(gl.int32, gl.int32, gl.int32, gl.int32), is_pure=True, pack=1,
@@ -343,6 +353,17 @@ def as_numbers(x, DTYPE: gl.constexpr):
         return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r", [x], dtype=gl.bfloat16, is_pure=True, pack=2)
     else:
         return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r", [x], dtype=gl.float16, is_pure=True, pack=2)
+
+
+@gluon.jit
+def scaled_by_pairs(products, sums, pairs):
+    """Products with keys, of products [warps, KEYS, rows] with the numbers that K has and its pairs [warps, KEYS, 1].
+    sums: of the queries' columns, [1, 1, rows]."""
+    LAYOUT: gl.constexpr = gl.SliceLayout(2, products.type.layout)
+    pairs = gl.convert_layout(pairs.reshape([pairs.shape[0], pairs.shape[1]]), LAYOUT, assert_trivial=True)[:, :, None]
+    factor = pairs.to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
+    shift = (pairs >> 16).to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
+    return products * factor + sums * shift
 
 
 # What is in the order of the operands

@@ -17,8 +17,8 @@ GAIN: tl.constexpr = tl.constexpr(128.0)
 
 
 class Scoring(NamedTuple):
-    """What is made of products of queries and keys. slopes: fp32, of each row, in units of log2, or None. reach: keys that
-    a query sees before its own place."""
+    """What is made of products of queries and keys. slopes: fp32, of each row, in units of log2, or None. reach: keys
+    that a query sees before its own place."""
 
     scale: tl.tensor
     softcap: tl.tensor
