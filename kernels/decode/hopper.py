@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.ampere import mma_v2
+from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
 from kernels.common.softmax import inverse, log2_sum
 from kernels.common.tensors import HeadRows, Heads
@@ -13,16 +13,16 @@ from kernels.decode.hopper_cache import (
     PIECE,
     Cache,
     Place,
+    Tile,
     at_whole_words,
+    fill,
     find_blocks,
-    in_order,
-    in_order_of_k,
-    k_operand,
     keys_of,
     load_tile,
-    scaled_by_pairs,
-    v_operand,
+    make_ring,
+    read,
 )
+from kernels.decode.hopper_operands import in_order, in_order_of_k, k_operand, scaled_by_pairs, v_operand
 from kernels.decode.parts import Parts, load_queries, part, rows_at, sequence_of, store_rows
 from kernels.decode.split import make_scoring, visible_scores
 
@@ -31,7 +31,7 @@ from kernels.decode.split import make_scoring, visible_scores
 def decode_split_hopper(
     q: Heads, k: Heads, v: Heads, out: Heads, lse: HeadRows, parts: Parts,
     heads, heads_kv, seqlen_q, seqlen_k, scale,
-    HEAD_DIM: gl.constexpr, BLOCK_M: gl.constexpr, KEYS: gl.constexpr,
+    HEAD_DIM: gl.constexpr, BLOCK_M: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr,
     seqlens_k=None, cu_seqlens_q=None, total_q=0, block_tables: BlockTables = None,
     k_scale: HeadRows = None, v_scale: HeadRows = None, GROUPS: gl.constexpr = 0,
     alibi_slopes=None, window=-1, softcap=0.0,
@@ -67,10 +67,15 @@ def decode_split_hopper(
     begin, end = part(begin, end, split, parts.splits, BLOCK_N)
     place = Place(batch, head_kv, gl.maximum(sequence.keys - 1, 0), block_tables)
     cache = Cache(k, v, k_scale, v_scale)
-    if not GROUPS or (at_whole_words(k_scale) and at_whole_words(v_scale)):
-        acc, row_max, row_sum = fold_keys(queries, cache, place, last, scoring, begin, end, KEYS, GROUPS, True)
+    # Tests of constexprs and of what is known at run time are apart: both sides of the latter are compiled.
+    if not GROUPS:
+        folded = fold_loaded(queries, cache, place, last, scoring, begin, end, KEYS, GROUPS)
     else:
-        acc, row_max, row_sum = fold_keys(queries, cache, place, last, scoring, begin, end, PIECE, GROUPS, False)
+        if at_whole_words(k_scale) and at_whole_words(v_scale):
+            folded = fold_copied(queries, cache, place, last, scoring, begin, end, KEYS, GROUPS, STAGES)
+        else:
+            folded = fold_loaded(queries, cache, place, last, scoring, begin, end, PIECE, GROUPS)
+    acc, row_max, row_sum = join_warps(folded)
     row_max = gl.convert_layout(row_max, gl.SliceLayout(1, STORED))
     row_sum = gl.convert_layout(row_sum, gl.SliceLayout(1, STORED))
     acc = gl.convert_layout(in_order(acc, GROUPS), STORED) * inverse(row_sum)[:, None]
@@ -102,46 +107,97 @@ def make_queries(q, GROUPS: gl.constexpr, MMA: gl.constexpr):
     return Queries(q_tile.broadcast_to([gl.num_warps(), q.shape[1], q.shape[0]]), sums, unit)
 
 
-@gluon.jit
-def fold_keys(
-    queries: Queries, cache: Cache, place: Place, last, scoring, begin, end,
-    KEYS: gl.constexpr, GROUPS: gl.constexpr, WHOLE: gl.constexpr,
-):  # fmt: skip
-    """The softmax (acc, row_max, row_sum) of the keys from begin to end; queries see those up to `last`, [1, 1, rows].
+class Softmax(NamedTuple):
+    """Of each warp's keys: sums of V [warps, HEAD_DIM, rows], and the state that `softmax` has, [warps, rows]."""
 
-    KEYS: of a warp. What the next turn of the loop multiplies is loaded before this one multiplies, and which blocks it
-    is in before that.
+    acc: gl.tensor
+    row_max: gl.tensor
+    row_sum: gl.tensor
+
+
+@gluon.jit
+def no_keys(queries: Queries):
+    """The Softmax of no keys."""
+    MMA: gl.constexpr = queries.operand.type.layout.parent
+    WARPS: gl.constexpr = queries.operand.shape[0]
+    ROWS: gl.constexpr = queries.operand.shape[2]
+    return Softmax(
+        gl.zeros([WARPS, queries.operand.shape[1], ROWS], gl.float32, MMA),
+        gl.full([WARPS, ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, MMA)),
+        gl.zeros([WARPS, ROWS], gl.float32, gl.SliceLayout(1, MMA)),
+    )
+
+
+@gluon.jit
+def fold_loaded(
+    queries: Queries, cache: Cache, place: Place, last, scoring, begin, end, KEYS: gl.constexpr, GROUPS: gl.constexpr
+):  # fmt: skip
+    """The Softmax of the keys from begin to end, KEYS of a warp at a time. Queries see those up to last, [1, 1, rows].
+
+    What the next turn of the loop multiplies is loaded into registers before this one multiplies, and which blocks that
+    is in before it is.
     """
-    q_tile = queries.operand
-    WARPS: gl.constexpr = q_tile.shape[0]
-    ROWS: gl.constexpr = q_tile.shape[2]
-    HEAD_DIM: gl.constexpr = q_tile.shape[1]
-    BLOCK_N: gl.constexpr = WARPS * KEYS
-    MMA: gl.constexpr = q_tile.type.layout.parent
-    LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
-    acc = gl.zeros([WARPS, HEAD_DIM, ROWS], gl.float32, MMA)
-    row_max = gl.full([WARPS, ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, MMA))
-    row_sum = gl.zeros([WARPS, ROWS], gl.float32, gl.SliceLayout(1, MMA))
+    BLOCK_N: gl.constexpr = gl.num_warps() * KEYS
+    HEAD_DIM: gl.constexpr = queries.operand.shape[1]
+    folded = no_keys(queries)
     if begin < end:
         blocks = find_blocks(place, begin, KEYS)
-        tile = load_tile(cache, place, begin, blocks, HEAD_DIM, KEYS, GROUPS, WHOLE)
+        tile = load_tile(cache, place, begin, blocks, HEAD_DIM, KEYS, GROUPS)
         blocks = find_blocks(place, begin + BLOCK_N, KEYS)
         for start in range(begin, end, BLOCK_N):
-            coming = load_tile(cache, place, start + BLOCK_N, blocks, HEAD_DIM, KEYS, GROUPS, WHOLE)
+            coming = load_tile(cache, place, start + BLOCK_N, blocks, HEAD_DIM, KEYS, GROUPS)
             blocks = find_blocks(place, start + 2 * BLOCK_N, KEYS)
-            k_tile = k_operand(tile, q_tile.dtype, GROUPS, LEFT)
-            products = mma_v2(k_tile, q_tile, gl.zeros([WARPS, KEYS, ROWS], gl.float32, MMA))
-            if GROUPS == 1:
-                products = scaled_by_pairs(products, queries.sums, tile.k_pairs)
-            if queries.unit is not None:
-                products *= queries.unit
-            scores = visible_scores(products, last - keys_of(start, KEYS, MMA)[:, :, None], scoring)
-            p, rescale, row_max, row_sum = fold(scores, row_max, row_sum)
-            v_tile = v_operand(tile, q_tile.dtype, GROUPS, LEFT)
-            p = gl.convert_layout(p.to(q_tile.dtype), gl.DotOperandLayout(1, MMA, 2))
-            acc = mma_v2(v_tile, p, acc * rescale[:, None, :])
+            folded = fold_tile(queries, tile, last, scoring, start, folded, GROUPS)
             tile = coming
-    return join_warps(acc, row_max, row_sum)
+    return folded
+
+
+@gluon.jit
+def fold_copied(
+    queries: Queries, cache: Cache, place: Place, last, scoring, begin, end, KEYS: gl.constexpr, GROUPS: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """As `fold_loaded`, through a ring in shared memory: registers that wait for loads would be too many, and ptxas
+    would put the loads off until the next turn needs them."""
+    BLOCK_N: gl.constexpr = gl.num_warps() * KEYS
+    AHEAD: gl.constexpr = STAGES - 1
+    folded = no_keys(queries)
+    if begin < end:
+        ring = make_ring(queries.operand.shape[1], KEYS, GROUPS, STAGES)
+        for i in gl.static_range(AHEAD):
+            fill(ring, i, cache, place, begin + i * BLOCK_N, find_blocks(place, begin + i * BLOCK_N, KEYS))
+        blocks = find_blocks(place, begin + AHEAD * BLOCK_N, KEYS)
+        at = 0
+        for start in range(begin, end, BLOCK_N):
+            async_copy.wait_group(AHEAD - 1)
+            tile = read(ring, at)
+            fill(ring, (at + AHEAD) % STAGES, cache, place, start + AHEAD * BLOCK_N, blocks)
+            blocks = find_blocks(place, start + STAGES * BLOCK_N, KEYS)
+            folded = fold_tile(queries, tile, last, scoring, start, folded, GROUPS)
+            at = (at + 1) % STAGES
+        async_copy.wait_group(0)
+    return folded
+
+
+@gluon.jit
+def fold_tile(queries: Queries, tile: Tile, last, scoring, start, folded: Softmax, GROUPS: gl.constexpr):
+    """A Softmax with the keys of a Tile, which begins with key `start`, folded in."""
+    q_tile = queries.operand
+    WARPS: gl.constexpr = q_tile.shape[0]
+    KEYS: gl.constexpr = tile.k.shape[1]
+    MMA: gl.constexpr = q_tile.type.layout.parent
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
+    k_tile = k_operand(tile, q_tile.dtype, GROUPS, LEFT)
+    products = mma_v2(k_tile, q_tile, gl.zeros([WARPS, KEYS, q_tile.shape[2]], gl.float32, MMA))
+    if GROUPS == 1:
+        products = scaled_by_pairs(products, queries.sums, tile.k_pairs)
+    if queries.unit is not None:
+        products *= queries.unit
+    scores = visible_scores(products, last - keys_of(start, KEYS, MMA)[:, :, None], scoring)
+    p, rescale, row_max, row_sum = fold(scores, folded.row_max, folded.row_sum)
+    v_tile = v_operand(tile, q_tile.dtype, GROUPS, LEFT)
+    p = gl.convert_layout(p.to(q_tile.dtype), gl.DotOperandLayout(1, MMA, 2))
+    return Softmax(mma_v2(v_tile, p, folded.acc * rescale[:, None, :]), row_max, row_sum)
 
 
 @gluon.jit
@@ -164,8 +220,8 @@ def fold(scores, row_max, row_sum):
 
 
 @gluon.jit
-def join_warps(acc, row_max, row_sum):
-    """Softmaxes of all warps, [warps, columns, rows] and [warps, rows], as one."""
-    top = gl.max(row_max, 0)
-    weight = gl.exp2(row_max - gl.where(top == float("-inf"), 0.0, top)[None, :])
-    return gl.sum(acc * weight[:, None, :], 0), top, gl.sum(row_sum * weight, 0)
+def join_warps(folded: Softmax):
+    """The Softmaxes of all warps as one: (acc, row_max, row_sum)."""
+    top = gl.max(folded.row_max, 0)
+    weight = gl.exp2(folded.row_max - gl.where(top == float("-inf"), 0.0, top)[None, :])
+    return gl.sum(folded.acc * weight[:, None, :], 0), top, gl.sum(folded.row_sum * weight, 0)

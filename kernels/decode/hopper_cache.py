@@ -1,14 +1,13 @@
-"""Tiles of a cache for `hopper`: how they lie in registers, from loads of whole rows to operands of the matrix units.
+"""Tiles of a cache for `hopper`: where rows are, and how they are loaded into the layouts that `hopper_operands` takes.
 
-A warp has KEYS keys of its own. Four lanes share a key of K, eight lanes one of V. What a product sums over may come in
-any order that both operands have: so each lane has what it loaded, in the order that the products want, and nothing
-moves between lanes or through shared memory. Columns of queries and rows of results are reordered instead, once.
+A warp has KEYS keys of its own. Four lanes share a key of K, eight lanes one of V.
 """
 
 from typing import NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
 
 from kernels.common.tensors import HeadRows, Heads
 from kernels.decode.cache import BlockTables
@@ -82,38 +81,18 @@ def spread_layout(layout):
 
 
 @gluon.constexpr_function
-def pieces_layout(layout, pieces):
-    """A layout of [warps, keys, words] as one of [warps, keys, pieces, words of a piece]."""
+def pairs_layout(layout, groups):
+    """That of the groups of [warps, keys, words]: [warps, keys, groups]."""
     warps, keys, words = layout.shape
-    size = words // pieces
-
-    def split(bases):
-        return [[warp, key, word // size, word % size] for warp, key, word in bases]
-
-    return gl.DistributedLinearLayout(
-        split(layout.reg_bases), split(layout.lane_bases), split(layout.warp_bases), [], [warps, keys, pieces, size]
-    )
-
-
-@gluon.constexpr_function
-def pairs_layout(layout, pieces):
-    """`pieces_layout` without the words of a piece."""
-    warps, keys, words = layout.shape
-    size = words // pieces
+    size = words // groups
 
     def drop(bases):
         return [[warp, key, word // size] for warp, key, word in bases]
 
     registers = [basis for basis in drop(layout.reg_bases) if any(basis)]
     return gl.DistributedLinearLayout(
-        registers, drop(layout.lane_bases), drop(layout.warp_bases), [], [warps, keys, pieces]
+        registers, drop(layout.lane_bases), drop(layout.warp_bases), [], [warps, keys, groups]
     )
-
-
-@gluon.constexpr_function
-def k_pieces(groups):
-    """Pieces of a row of K that have pairs of their own, each of one lane; or the row, if that is one group."""
-    return 1 if groups == 1 else max(4, groups)
 
 
 # Loads
@@ -134,51 +113,103 @@ def find_blocks(place: Place, start, KEYS: gl.constexpr):
 @gluon.jit
 def load_tile(
     cache: Cache, place: Place, start, blocks,
-    HEAD_DIM: gl.constexpr, KEYS: gl.constexpr, GROUPS: gl.constexpr, WHOLE: gl.constexpr,
+    HEAD_DIM: gl.constexpr, KEYS: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """The Tile of keys from `start` on; blocks: what `find_blocks` found for them. WHOLE: `at_whole_words`."""
+    """The Tile of keys from `start` on; blocks: what `find_blocks` found for them."""
     WORDS: gl.constexpr = HEAD_DIM // 8 if GROUPS else HEAD_DIM // 2
     K_CHUNK: gl.constexpr = WORDS // 4 if GROUPS else 4
     V_CHUNK: gl.constexpr = WORDS // 8 if GROUPS else 4
     K: gl.constexpr = k_layout(gl.num_warps(), KEYS, WORDS, K_CHUNK)
     V: gl.constexpr = v_layout(gl.num_warps(), KEYS, WORDS, V_CHUNK)
-    k_words = load_words(cache.k, place, start, blocks, WORDS, KEYS, K_CHUNK, 4, K)
-    v_words = load_words(cache.v, place, start, blocks, WORDS, KEYS, V_CHUNK, 8, V)
+    k_words = gl.load(words_from(cache.k, place, start, blocks, WORDS, KEYS, K_CHUNK, 4, K))
+    v_words = gl.load(words_from(cache.v, place, start, blocks, WORDS, KEYS, V_CHUNK, 8, V))
     if GROUPS:
-        k_pairs = load_pairs(cache.k_pairs, place, start, blocks, KEYS, GROUPS, k_pieces(GROUPS), WHOLE, K)
-        v_pairs = load_pairs(cache.v_pairs, place, start, blocks, KEYS, GROUPS, 8, WHOLE, V)
+        k_pairs = load_pairs(cache.k_pairs, place, start, blocks, KEYS, GROUPS, K)
+        v_pairs = load_pairs(cache.v_pairs, place, start, blocks, KEYS, GROUPS, V)
         return Tile(k_words, k_pairs, v_words, v_pairs)
     else:
         return Tile(k_words, 0, v_words, 0)
 
 
+@gluon.constexpr_function
+def lanes_of_keys(warps, keys, groups):
+    """Of [warps, keys, groups]: a lane for each key."""
+    lanes = [[0, b, 0] for b in bits(1, 32)]
+    registers = [[0, 0, b] for b in bits(1, groups)] + [[0, b, 0] for b in bits(32, keys)]
+    return gl.DistributedLinearLayout(registers, lanes, [[b, 0, 0] for b in bits(1, warps)], [], [warps, keys, groups])
+
+
 @gluon.jit
-def load_words(
+def make_ring(HEAD_DIM: gl.constexpr, KEYS: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr):
+    """Shared memory for STAGES Tiles of 4 bits a number, of a multiple of 32 KEYS."""
+    WARPS: gl.constexpr = gl.num_warps()
+    WORDS: gl.constexpr = HEAD_DIM // 8
+    ROWS: gl.constexpr = gl.SwizzledSharedLayout(4, 2, WORDS // 4, [2, 1, 0])
+    PAIRS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
+    return Tile(
+        gl.allocate_shared_memory(gl.int32, [STAGES, WARPS, KEYS, WORDS], ROWS),
+        gl.allocate_shared_memory(gl.int32, [STAGES, WARPS, KEYS, GROUPS], PAIRS),
+        gl.allocate_shared_memory(gl.int32, [STAGES, WARPS, KEYS, WORDS], ROWS),
+        gl.allocate_shared_memory(gl.int32, [STAGES, WARPS, KEYS, GROUPS], PAIRS),
+    )
+
+
+@gluon.jit
+def fill(ring: Tile, at, cache: Cache, place: Place, start, blocks):
+    """Begin to load the Tile of keys from `start` on into slot `at` of a ring; pairs are `at_whole_words`."""
+    KEYS: gl.constexpr = ring.k.shape[2]
+    WORDS: gl.constexpr = ring.k.shape[3]
+    GROUPS: gl.constexpr = ring.k_pairs.shape[3]
+    ROWS: gl.constexpr = k_layout(gl.num_warps(), KEYS, WORDS, WORDS // 4)
+    PAIRS: gl.constexpr = lanes_of_keys(gl.num_warps(), KEYS, GROUPS)
+    group = 4 * gl.arange(0, GROUPS, layout=gl.SliceLayout(0, gl.SliceLayout(1, PAIRS)))[None, None, :]
+    k_words = words_from(cache.k, place, start, blocks, WORDS, KEYS, WORDS // 4, 4, ROWS)
+    v_words = words_from(cache.v, place, start, blocks, WORDS, KEYS, WORDS // 4, 4, ROWS)
+    async_copy.async_load(ring.k.index(at), k_words)
+    async_copy.async_load(ring.v.index(at), v_words)
+    async_copy.async_load(ring.k_pairs.index(at), rows_from(cache.k_pairs, place, start, blocks, group, KEYS, PAIRS))
+    async_copy.async_load(ring.v_pairs.index(at), rows_from(cache.v_pairs, place, start, blocks, group, KEYS, PAIRS))
+    async_copy.commit_group()
+
+
+@gluon.jit
+def read(ring: Tile, at):
+    """The Tile in slot `at` of a ring."""
+    KEYS: gl.constexpr = ring.k.shape[2]
+    WORDS: gl.constexpr = ring.k.shape[3]
+    GROUPS: gl.constexpr = ring.k_pairs.shape[3]
+    K: gl.constexpr = k_layout(gl.num_warps(), KEYS, WORDS, WORDS // 4)
+    V: gl.constexpr = v_layout(gl.num_warps(), KEYS, WORDS, WORDS // 8)
+    return Tile(
+        ring.k.index(at).load(K), ring.k_pairs.index(at).load(pairs_layout(K, GROUPS)),
+        ring.v.index(at).load(V), ring.v_pairs.index(at).load(pairs_layout(V, GROUPS)),
+    )  # fmt: skip
+
+
+@gluon.jit
+def words_from(
     x: Heads, place: Place, start, blocks, WORDS: gl.constexpr, KEYS: gl.constexpr, CHUNK: gl.constexpr,
     LANES: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """int32 [warps, KEYS, WORDS] of the rows of keys from `start` on: LANES lanes have CHUNK words each of a row, and
-    again."""
+    """Pointers to int32 [warps, KEYS, WORDS] of the rows of keys from `start` on.
+
+    LANES lanes have CHUNK words each of a row, one lane behind the other, and so on.
+    """
     words = gl.arange(0, WORDS, layout=gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))[None, None, :]
     own = words & (LANES - 1) * CHUNK  # of a lane; what is left are offsets that loads know
     pointers = rows_from(x, place, start, blocks, 4 * own, KEYS, LAYOUT) + (words - own)
-    return gl.load(gl.max_contiguous(gl.multiple_of(pointers, [1, 1, 4 * CHUNK]), [1, 1, CHUNK]))
+    return gl.max_contiguous(gl.multiple_of(pointers, [1, 1, 4 * CHUNK]), [1, 1, CHUNK])
 
 
 @gluon.jit
 def load_pairs(
-    x: HeadRows, place: Place, start, blocks, KEYS: gl.constexpr, GROUPS: gl.constexpr, PIECES: gl.constexpr,
-    WHOLE: gl.constexpr, LAYOUT: gl.constexpr,
+    x: HeadRows, place: Place, start, blocks, KEYS: gl.constexpr, GROUPS: gl.constexpr, LAYOUT: gl.constexpr
 ):  # fmt: skip
-    """(factor, shift) pairs of pieces of the rows of keys from `start` on, as int32 [warps, KEYS, PIECES]."""
-    PAIRS: gl.constexpr = pairs_layout(LAYOUT, PIECES)
-    group = gl.arange(0, PIECES, layout=gl.SliceLayout(0, gl.SliceLayout(1, PAIRS)))[None, None, :] * GROUPS // PIECES
-    pointers = rows_from(x, place, start, blocks, 4 * group, KEYS, PAIRS)
-    if WHOLE:
-        return gl.load(pointers)
-    else:
-        halves = pointers.to(gl.pointer_type(gl.uint16), bitcast=True)
-        return gl.load(halves).to(gl.int32) | (gl.load(halves + 1).to(gl.int32) << 16)
+    """(factor, shift) pairs of the rows of keys from `start` on, as int32 [warps, KEYS, GROUPS], wherever they lie."""
+    PAIRS: gl.constexpr = pairs_layout(LAYOUT, GROUPS)
+    group = gl.arange(0, GROUPS, layout=gl.SliceLayout(0, gl.SliceLayout(1, PAIRS)))[None, None, :]
+    halves = rows_from(x, place, start, blocks, 4 * group, KEYS, PAIRS).to(gl.pointer_type(gl.uint16), bitcast=True)
+    return gl.load(halves).to(gl.int32) | (gl.load(halves + 1).to(gl.int32) << 16)
 
 
 @gluon.jit
@@ -201,7 +232,7 @@ def rows_from(x, place: Place, start, blocks, columns, KEYS: gl.constexpr, LAYOU
         begin = head.to(gl.int64) + columns
     else:
         first = first_of_pieces(place, start, KEYS, LAYOUT)
-        blocks = gl.convert_layout(blocks, first.type.layout, assert_trivial=True).to(gl.int64)
+        blocks = gl.convert_layout(blocks, first.type.layout).to(gl.int64)
         pieces = multiply_add(first % place.tables.block_size, stride, blocks * (x.stride_batch.to(gl.int64) * SIZE))
         rows = gl.minimum(keys_of(0, KEYS, LAYOUT) % PIECE, spread(place.last - first, KEYS, LAYOUT))
         begin = head.to(gl.int64) + columns + spread(pieces, KEYS, LAYOUT)[:, :, None]
@@ -239,153 +270,3 @@ def keys_of(start, KEYS: gl.constexpr, LAYOUT: gl.constexpr):
     ROWS: gl.constexpr = gl.SliceLayout(2, LAYOUT)
     warp = gl.arange(0, gl.num_warps(), layout=gl.SliceLayout(1, ROWS))
     return start + warp[:, None] * KEYS + gl.arange(0, KEYS, layout=gl.SliceLayout(0, ROWS))[None, :]
-
-
-# Operands
-
-
-@gluon.jit
-def k_operand(tile: Tile, DTYPE: gl.constexpr, GROUPS: gl.constexpr, OPERAND: gl.constexpr):
-    """K [warps, KEYS, HEAD_DIM] as a left operand of DTYPE; columns are as `in_order_of_k` has them."""
-    W: gl.constexpr = tile.k.shape[0]
-    N: gl.constexpr = tile.k.shape[1]
-    if GROUPS:
-        if GROUPS == 1:
-            x0, x1, x2, x3 = unpack(tile.k, tile.k, 0, 0, "0x3210", False)
-        else:
-            SPLIT: gl.constexpr = pieces_layout(tile.k.type.layout, k_pieces(GROUPS))
-            words = gl.convert_layout(tile.k.reshape(SPLIT.shape), SPLIT, assert_trivial=True)
-            pairs = gl.convert_layout(tile.k_pairs, gl.SliceLayout(3, SPLIT), assert_trivial=True)[:, :, :, None]
-            x0, x1, x2, x3 = unpack(words, words, pairs, pairs, "0x3210", True)
-        x = gl.join(gl.join(x0, x1), gl.join(x2, x3)).reshape([W, N, 4, tile.k.shape[2] // 4, 2, 2])
-        # lane, word, nibble of a half (2) -> word, nibble, lane, half
-        x = gl.join(x, x).permute((0, 1, 3, 5, 4, 2, 6)).reshape([W, N, 8 * tile.k.shape[2]])
-    else:
-        # chunk, lane, word -> chunk, word, lane, half
-        x = tile.k.reshape([W, N, tile.k.shape[2] // 16, 4, 4])
-        x = gl.join(x, x).permute((0, 1, 2, 4, 3, 5)).reshape([W, N, 2 * tile.k.shape[2]])
-    return as_numbers(gl.convert_layout(x, OPERAND, assert_trivial=True), DTYPE)
-
-
-@gluon.jit
-def v_operand(tile: Tile, DTYPE: gl.constexpr, GROUPS: gl.constexpr, OPERAND: gl.constexpr):
-    """V [warps, HEAD_DIM, KEYS] as a left operand of DTYPE; rows are as `in_order` undoes."""
-    W: gl.constexpr = tile.v.shape[0]
-    N: gl.constexpr = tile.v.shape[1]
-    J: gl.constexpr = tile.v.shape[2] // 8 if GROUPS else 4
-    C: gl.constexpr = tile.v.shape[2] // 8 // J
-    a, b = tile.v.reshape([W, N // 2, 2, C, 8, J]).permute((0, 1, 3, 4, 5, 2)).split()
-    if GROUPS:
-        pairs_a, pairs_b = tile.v_pairs.reshape([W, N // 2, 2, 8]).permute((0, 1, 3, 2)).split()
-        a, b = a.reshape([W, N // 2, 8, J]), b.reshape([W, N // 2, 8, J])
-        pairs_a = gl.convert_layout(pairs_a, gl.SliceLayout(3, a.type.layout), assert_trivial=True)[:, :, :, None]
-        pairs_b = gl.convert_layout(pairs_b, gl.SliceLayout(3, a.type.layout), assert_trivial=True)[:, :, :, None]
-        x0, x1, x2, x3 = unpack(a, b, pairs_a, pairs_b, "0x5410", True)
-        x4, x5, x6, x7 = unpack(a, b, pairs_a, pairs_b, "0x7632", True)
-        x = gl.join(gl.join(gl.join(x0, x1), gl.join(x2, x3)), gl.join(gl.join(x4, x5), gl.join(x6, x7)))
-        # pair of keys, lane, word, number (3) -> word, number, lane, pair, key
-        x = gl.join(x, x).permute((0, 3, 6, 5, 4, 2, 1, 7)).reshape([W, 64 * J, N])
-    else:
-        x = gl.join(halves(a, b, "0x5410"), halves(a, b, "0x7632"))
-        # pair of keys, chunk, lane, word, half -> chunk, word, half, lane, pair, key
-        x = gl.join(x, x).permute((0, 2, 4, 5, 3, 1, 6)).reshape([W, 64 * C, N])
-    return as_numbers(gl.convert_layout(x, OPERAND, assert_trivial=True), DTYPE)
-
-
-@gluon.jit
-def halves(a, b, SELECTED: gl.constexpr):
-    """Two halves of the words a and b, as the selector of PTX's prmt has it."""
-    ASM: gl.constexpr = "prmt.b32 $0, $1, $2, " + SELECTED + ";"
-    return gl.inline_asm_elementwise(ASM, "=r,r,r", [a, b], dtype=gl.int32, is_pure=True, pack=1)
-
-
-@gluon.constexpr_function
-def unpacking(selected, scaled):
-    """PTX that makes $0 to $3 of the words $4 and $5 and, if scaled, the pairs $6 and $7."""
-    scaling = """
-        prmt.b32 factor, $6, $7, 0x5410;
-        prmt.b32 shift, $6, $7, 0x7632;
-        fma.rn.f16x2 $0, $0, factor, shift;
-        fma.rn.f16x2 $1, $1, factor, shift;
-        fma.rn.f16x2 $2, $2, factor, shift;
-        fma.rn.f16x2 $3, $3, factor, shift;
-    """
-    return f"""
-        {{
-        .reg .b32 x, one, sixteenth, minus, factor, shift;
-        mov.b32 one, 0x64006400;
-        mov.b32 sixteenth, 0x2c002c00;
-        mov.b32 minus, 0xd400d400;
-        prmt.b32 x, $4, $5, {selected};
-        lop3.b32 $0, x, 0x000f000f, one, 0xea;
-        lop3.b32 $1, x, 0x00f000f0, one, 0xea;
-        shr.u32 x, x, 8;
-        lop3.b32 $2, x, 0x000f000f, one, 0xea;
-        lop3.b32 $3, x, 0x00f000f0, one, 0xea;
-        sub.rn.f16x2 $0, $0, one;
-        fma.rn.f16x2 $1, $1, sixteenth, minus;
-        sub.rn.f16x2 $2, $2, one;
-        fma.rn.f16x2 $3, $3, sixteenth, minus;
-        {scaling if scaled else ""}
-        }}
-    """
-
-
-@gluon.jit
-def unpack(a, b, pairs_a, pairs_b, SELECTED: gl.constexpr, SCALED: gl.constexpr):
-    """Pairs of float16 numbers, as int32, of the nibbles 0 to 3 of two halves of words, as `halves` selects them;
-    SCALED: times the factor of their word, plus its shift.
-
-    The bits of 1024 + n in float16 are those of 1024, and n: that needs no conversion. What stands 4 bits higher in the
-    word may stay there: these are the bits of 1024 + 16 n.
-    """
-    ASM: gl.constexpr = unpacking(SELECTED, SCALED)
-    return gl.inline_asm_elementwise(
-        ASM, "=&r,=&r,=&r,=&r,r,r,r,r", [a, b, pairs_a, pairs_b],
-        dtype=(gl.int32, gl.int32, gl.int32, gl.int32), is_pure=True, pack=1,
-    )  # fmt: skip
-
-
-@gluon.jit
-def as_numbers(x, DTYPE: gl.constexpr):
-    """Numbers of 16 bits, of which each two neighbours, that a lane has, hold both in the same word."""
-    if gl.bfloat16 == DTYPE:
-        return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r", [x], dtype=gl.bfloat16, is_pure=True, pack=2)
-    else:
-        return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r", [x], dtype=gl.float16, is_pure=True, pack=2)
-
-
-@gluon.jit
-def scaled_by_pairs(products, sums, pairs):
-    """Products with keys, of products [warps, KEYS, rows] with the numbers that K has and its pairs [warps, KEYS, 1].
-    sums: of the queries' columns, [1, 1, rows]."""
-    LAYOUT: gl.constexpr = gl.SliceLayout(2, products.type.layout)
-    pairs = gl.convert_layout(pairs.reshape([pairs.shape[0], pairs.shape[1]]), LAYOUT, assert_trivial=True)[:, :, None]
-    factor = pairs.to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
-    shift = (pairs >> 16).to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
-    return products * factor + sums * shift
-
-
-# What is in the order of the operands
-
-
-@gluon.jit
-def in_order_of_k(q, GROUPS: gl.constexpr):
-    """Queries [rows, HEAD_DIM] with columns as K's operand has them."""
-    M: gl.constexpr = q.shape[0]
-    D: gl.constexpr = q.shape[1]
-    if GROUPS:  # lane, word, half, nibble of a half
-        return q.reshape([M, 4, D // 32, 2, 4]).permute((0, 2, 4, 1, 3)).reshape([M, D])
-    else:  # chunk, lane, word, half
-        return q.reshape([M, D // 32, 4, 4, 2]).permute((0, 1, 3, 2, 4)).reshape([M, D])
-
-
-@gluon.jit
-def in_order(acc, GROUPS: gl.constexpr):
-    """A result [HEAD_DIM, rows], whose rows are as V's operand has them, as [rows, HEAD_DIM] in order."""
-    D: gl.constexpr = acc.shape[0]
-    M: gl.constexpr = acc.shape[1]
-    if GROUPS:  # word, number of a word, lane
-        return acc.reshape([D // 64, 8, 8, M]).permute((3, 2, 0, 1)).reshape([M, D])
-    else:  # chunk, number of a chunk, lane
-        return acc.reshape([D // 64, 8, 8, M]).permute((3, 0, 2, 1)).reshape([M, D])

@@ -86,7 +86,7 @@ def test_parts_fill_two_programs_a_multiprocessor_evenly():
 def at_odd_halves(bundle: Bundle, host: np.ndarray) -> DeviceArray:
     """`host` on the device, float16, at an address that is no multiple of 4."""
     flat = bundle.device.array(np.concatenate([np.zeros(1, FP16), host.ravel()]))
-    return flat[1:].reshape(host.shape)
+    return flat[1:].reshape(*host.shape)
 
 
 @pytest.mark.on("gpu")
