@@ -9,7 +9,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from kernels.attention.hopper import LN_2
+from kernels.attention.hopper_groups import LN_2
 from kernels.attention.hopper_latent import (
     GROUP_0,
     GROUP_1,

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels.attention.hopper import LN_2
+from kernels.attention.hopper_groups import LN_2
 from kernels.attention.hopper_latent import (
     GROUP_0,
     GROUP_1,

@@ -69,7 +69,12 @@ def sequence_of(batch, seqlen_q, seqlen_k, cu_seqlens_q, total_q, seqlens_k):
 @triton.jit
 def rows_of(tile, head_kv, group, queries, BLOCK_M: tl.constexpr):
     """The Rows of a tile of a key head, which `group` query heads share."""
-    rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    return rows_at(tile * BLOCK_M + tl.arange(0, BLOCK_M), head_kv, group, queries)
+
+
+@triton.jit
+def rows_at(rows, head_kv, group, queries):
+    """The Rows of these numbers of a key head."""
     tokens, heads = tl.minimum(rows // group, queries - 1), head_kv * group + rows % group
     return Rows(tokens, heads, rows < queries * group)
 

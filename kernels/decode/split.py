@@ -17,8 +17,8 @@ GAIN: tl.constexpr = tl.constexpr(128.0)
 
 
 class Scoring(NamedTuple):
-    """What is made of products of queries and keys. slopes: fp32 [BLOCK_M], in units of log2, or None. reach: keys that
-    a query sees before its own place."""
+    """What is made of products of queries and keys. slopes: fp32, of each row, in units of log2, or None. reach: keys
+    that a query sees before its own place."""
 
     scale: tl.tensor
     softcap: tl.tensor
@@ -73,7 +73,7 @@ def decode_split(
 
     offset = sequence.keys - sequence.queries  # from a token to its place among the keys, the last that it sees
     last = rows.tokens + offset
-    scoring = make_scoring(scale, softcap, window, alibi_slopes, rows.heads)
+    scoring = make_scoring(scale, softcap, window, alibi_slopes, rows.heads[:, None])
     first_place = tl.maximum(tile * BLOCK_M // group + offset, 0)
     begin = tl.maximum(first_place - scoring.reach, 0) // BLOCK_N * BLOCK_N
     end = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // group + offset + 1, sequence.keys)
@@ -151,6 +151,6 @@ def visible_scores(products, distance, scoring: Scoring):
     else:
         scores = products * (scoring.scale * LOG2_E)
     if scoring.slopes is not None:
-        scores -= scoring.slopes[:, None] * tl.abs(distance).to(tl.float32)
+        scores -= scoring.slopes * tl.abs(distance).to(tl.float32)
     visible = (distance | (scoring.reach - distance)) >= 0  # both, by their signs
     return tl.where(visible, scores, float("-inf"))

@@ -1,0 +1,227 @@
+"""`decode_split` for Hopper, in Gluon: each warp folds keys of its own, whose numbers never leave its registers."""
+
+from typing import NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
+
+from kernels.common.softmax import inverse, log2_sum
+from kernels.common.tensors import HeadRows, Heads
+from kernels.decode.cache import BlockTables
+from kernels.decode.hopper_cache import (
+    PIECE,
+    Cache,
+    Place,
+    Tile,
+    at_whole_words,
+    fill,
+    find_blocks,
+    keys_of,
+    load_tile,
+    make_ring,
+    read,
+)
+from kernels.decode.hopper_operands import in_order, in_order_of_k, k_operand, scaled_by_pairs, v_operand
+from kernels.decode.parts import Parts, load_queries, part, rows_at, sequence_of, store_rows
+from kernels.decode.split import make_scoring, visible_scores
+
+
+@gluon.jit
+def decode_split_hopper(
+    q: Heads, k: Heads, v: Heads, out: Heads, lse: HeadRows, parts: Parts,
+    heads, heads_kv, seqlen_q, seqlen_k, scale,
+    HEAD_DIM: gl.constexpr, BLOCK_M: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr,
+    seqlens_k=None, cu_seqlens_q=None, total_q=0, block_tables: BlockTables = None,
+    k_scale: HeadRows = None, v_scale: HeadRows = None, GROUPS: gl.constexpr = 0,
+    alibi_slopes=None, window=-1, softcap=0.0,
+):  # fmt: skip
+    """`decode_split` of HEAD_DIM columns, 64 or 128, at multiples of 16 bytes: of K and V of 16 bits, as q has them, or
+    with GROUPS of 4 bits. KEYS: of a warp, a multiple of 16. Blocks of caches are of a multiple of 16 keys.
+    """
+    WARPS: gl.constexpr = gl.num_warps()
+    BLOCK_N: gl.constexpr = WARPS * KEYS
+    MMA: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
+    COLUMN: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, MMA))
+    tile, split = gl.program_id(0) // parts.splits, gl.program_id(0) % parts.splits
+    head_kv, batch = gl.program_id(1), gl.program_id(2)
+    group = heads // heads_kv
+    sequence = sequence_of(batch, seqlen_q, seqlen_k, cu_seqlens_q, total_q, seqlens_k)
+    if tile * BLOCK_M >= sequence.queries * group:
+        return
+    STORED: gl.constexpr = gl.BlockedLayout([1, 4], [128 // HEAD_DIM, HEAD_DIM // 4], [WARPS, 1], [1, 0])
+    rows = rows_at(
+        tile * BLOCK_M + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, STORED)), head_kv, group, sequence.queries
+    )
+    columns = gl.arange(0, HEAD_DIM, layout=gl.SliceLayout(0, STORED))
+    q_tile = load_queries(q, sequence, rows, columns, HEAD_DIM, False)
+    queries = make_queries(q_tile, GROUPS, MMA)
+
+    offset = sequence.keys - sequence.queries
+    mine = rows_at(tile * BLOCK_M + gl.arange(0, BLOCK_M, layout=COLUMN), head_kv, group, sequence.queries)
+    last = (mine.tokens + offset)[None, None, :]
+    scoring = make_scoring(scale, softcap, window, alibi_slopes, mine.heads[None, None, :])
+    first_place = gl.maximum(tile * BLOCK_M // group + offset, 0)
+    begin = gl.maximum(first_place - scoring.reach, 0) // BLOCK_N * BLOCK_N
+    end = gl.minimum((tile * BLOCK_M + BLOCK_M - 1) // group + offset + 1, sequence.keys)
+    begin, end = part(begin, end, split, parts.splits, BLOCK_N)
+    place = Place(batch, head_kv, gl.maximum(sequence.keys - 1, 0), block_tables)
+    cache = Cache(k, v, k_scale, v_scale)
+    # Tests of constexprs and of what is known at run time are apart: both sides of the latter are compiled.
+    if not GROUPS:
+        folded = fold_loaded(queries, cache, place, last, scoring, begin, end, KEYS, GROUPS)
+    else:
+        if at_whole_words(k_scale) and at_whole_words(v_scale):
+            folded = fold_copied(queries, cache, place, last, scoring, begin, end, KEYS, GROUPS, STAGES)
+        else:
+            folded = fold_loaded(queries, cache, place, last, scoring, begin, end, PIECE, GROUPS)
+    acc, row_max, row_sum = join_warps(folded)
+    row_max = gl.convert_layout(row_max, gl.SliceLayout(1, STORED))
+    row_sum = gl.convert_layout(row_sum, gl.SliceLayout(1, STORED))
+    acc = gl.convert_layout(in_order(acc, GROUPS), STORED) * inverse(row_sum)[:, None]
+    store_rows(acc, log2_sum(row_max, row_sum), sequence, rows, columns, split, parts, out, lse, heads, HEAD_DIM, False)
+
+
+class Queries(NamedTuple):
+    """Of a tile: the right operand [warps, HEAD_DIM, rows]; and, [1, 1, rows] or None, each row's sum of columns, and
+    what the operand is in units of."""
+
+    operand: gl.tensor
+    sums: gl.tensor
+    unit: gl.tensor
+
+
+@gluon.jit
+def make_queries(q, GROUPS: gl.constexpr, MMA: gl.constexpr):
+    """The Queries of a tile q [rows, HEAD_DIM]. What they meet of a cache of 4 bits a number is float16."""
+    COLUMN: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, MMA))  # a row of queries is a column of products
+    unit = None
+    sums = None
+    if GROUPS and q.dtype == gl.bfloat16:
+        q, unit = as_float16(q)
+        unit = gl.convert_layout(unit, COLUMN)[None, None, :]
+    if GROUPS == 1:
+        sums = gl.convert_layout(gl.sum(q.to(gl.float32), 1), COLUMN)[None, None, :]
+    q_tile = in_order_of_k(q, GROUPS).trans().reshape([1, q.shape[1], q.shape[0]])
+    q_tile = gl.convert_layout(q_tile, gl.DotOperandLayout(1, MMA, 2))
+    return Queries(q_tile.broadcast_to([gl.num_warps(), q.shape[1], q.shape[0]]), sums, unit)
+
+
+class Softmax(NamedTuple):
+    """Of each warp's keys: sums of V [warps, HEAD_DIM, rows], and the state that `softmax` has, [warps, rows]."""
+
+    acc: gl.tensor
+    row_max: gl.tensor
+    row_sum: gl.tensor
+
+
+@gluon.jit
+def no_keys(queries: Queries):
+    """The Softmax of no keys."""
+    MMA: gl.constexpr = queries.operand.type.layout.parent
+    WARPS: gl.constexpr = queries.operand.shape[0]
+    ROWS: gl.constexpr = queries.operand.shape[2]
+    return Softmax(
+        gl.zeros([WARPS, queries.operand.shape[1], ROWS], gl.float32, MMA),
+        gl.full([WARPS, ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, MMA)),
+        gl.zeros([WARPS, ROWS], gl.float32, gl.SliceLayout(1, MMA)),
+    )
+
+
+@gluon.jit
+def fold_loaded(
+    queries: Queries, cache: Cache, place: Place, last, scoring, begin, end, KEYS: gl.constexpr, GROUPS: gl.constexpr
+):  # fmt: skip
+    """The Softmax of the keys from begin to end, KEYS of a warp at a time. Queries see those up to last, [1, 1, rows].
+
+    What the next turn of the loop multiplies is loaded into registers before this one multiplies, and which blocks that
+    is in before it is.
+    """
+    BLOCK_N: gl.constexpr = gl.num_warps() * KEYS
+    HEAD_DIM: gl.constexpr = queries.operand.shape[1]
+    folded = no_keys(queries)
+    if begin < end:
+        blocks = find_blocks(place, begin, KEYS)
+        tile = load_tile(cache, place, begin, blocks, HEAD_DIM, KEYS, GROUPS)
+        blocks = find_blocks(place, begin + BLOCK_N, KEYS)
+        for start in range(begin, end, BLOCK_N):
+            coming = load_tile(cache, place, start + BLOCK_N, blocks, HEAD_DIM, KEYS, GROUPS)
+            blocks = find_blocks(place, start + 2 * BLOCK_N, KEYS)
+            folded = fold_tile(queries, tile, last, scoring, start, folded, GROUPS)
+            tile = coming
+    return folded
+
+
+@gluon.jit
+def fold_copied(
+    queries: Queries, cache: Cache, place: Place, last, scoring, begin, end, KEYS: gl.constexpr, GROUPS: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """As `fold_loaded`, through a ring in shared memory: registers that wait for loads would be too many, and ptxas
+    would put the loads off until the next turn needs them."""
+    BLOCK_N: gl.constexpr = gl.num_warps() * KEYS
+    AHEAD: gl.constexpr = STAGES - 1
+    folded = no_keys(queries)
+    if begin < end:
+        ring = make_ring(queries.operand.shape[1], KEYS, GROUPS, STAGES)
+        for i in gl.static_range(AHEAD):
+            fill(ring, i, cache, place, begin + i * BLOCK_N, find_blocks(place, begin + i * BLOCK_N, KEYS))
+        blocks = find_blocks(place, begin + AHEAD * BLOCK_N, KEYS)
+        at = 0
+        for start in range(begin, end, BLOCK_N):
+            async_copy.wait_group(AHEAD - 1)
+            tile = read(ring, at)
+            fill(ring, (at + AHEAD) % STAGES, cache, place, start + AHEAD * BLOCK_N, blocks)
+            blocks = find_blocks(place, start + STAGES * BLOCK_N, KEYS)
+            folded = fold_tile(queries, tile, last, scoring, start, folded, GROUPS)
+            at = (at + 1) % STAGES
+        async_copy.wait_group(0)
+    return folded
+
+
+@gluon.jit
+def fold_tile(queries: Queries, tile: Tile, last, scoring, start, folded: Softmax, GROUPS: gl.constexpr):
+    """A Softmax with the keys of a Tile, which begins with key `start`, folded in."""
+    q_tile = queries.operand
+    WARPS: gl.constexpr = q_tile.shape[0]
+    KEYS: gl.constexpr = tile.k.shape[1]
+    MMA: gl.constexpr = q_tile.type.layout.parent
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
+    k_tile = k_operand(tile, q_tile.dtype, GROUPS, LEFT)
+    products = mma_v2(k_tile, q_tile, gl.zeros([WARPS, KEYS, q_tile.shape[2]], gl.float32, MMA))
+    if GROUPS == 1:
+        products = scaled_by_pairs(products, queries.sums, tile.k_pairs)
+    if queries.unit is not None:
+        products *= queries.unit
+    scores = visible_scores(products, last - keys_of(start, KEYS, MMA)[:, :, None], scoring)
+    p, rescale, row_max, row_sum = fold(scores, folded.row_max, folded.row_sum)
+    v_tile = v_operand(tile, q_tile.dtype, GROUPS, LEFT)
+    p = gl.convert_layout(p.to(q_tile.dtype), gl.DotOperandLayout(1, MMA, 2))
+    return Softmax(mma_v2(v_tile, p, folded.acc * rescale[:, None, :]), row_max, row_sum)
+
+
+@gluon.jit
+def as_float16(q):
+    """(q as float16, [rows] of powers of two that it is in units of): no number of a row is too large."""
+    x = q.to(gl.float32)
+    exponent = gl.max(gl.abs(x), 1).to(gl.int32, bitcast=True) & 0x7F800000
+    unit = gl.where(exponent == 0, 0x3F800000, exponent).to(gl.float32, bitcast=True)
+    return (x * (1.0 / unit)[:, None]).to(gl.float16), unit
+
+
+@gluon.jit
+def fold(scores, row_max, row_sum):
+    """`softmax.fold` of each warp's scores [warps, keys, rows]."""
+    new_max = gl.maximum(row_max, gl.max(scores, 1))
+    origin = gl.where(new_max == float("-inf"), 0.0, new_max)
+    p = gl.exp2(scores - origin[:, None, :])
+    rescale = gl.exp2(row_max - origin)
+    return p, rescale, new_max, row_sum * rescale + gl.sum(p, 1)
+
+
+@gluon.jit
+def join_warps(folded: Softmax):
+    """The Softmaxes of all warps as one: (acc, row_max, row_sum)."""
+    top = gl.max(folded.row_max, 0)
+    weight = gl.exp2(folded.row_max - gl.where(top == float("-inf"), 0.0, top)[None, :])
+    return gl.sum(folded.acc * weight[:, None, :], 0), top, gl.sum(folded.row_sum * weight, 0)

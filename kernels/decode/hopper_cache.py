@@ -1,0 +1,272 @@
+"""Tiles of a cache for `hopper`: where rows are, and how they are loaded into the layouts that `hopper_operands` takes.
+
+A warp has KEYS keys of its own. Four lanes share a key of K, eight lanes one of V.
+"""
+
+from typing import NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.ampere import async_copy
+
+from kernels.common.tensors import HeadRows, Heads
+from kernels.decode.cache import BlockTables
+
+PIECE = gl.constexpr(16)
+"""Keys that lie in one block of a cache."""
+
+
+class Cache(NamedTuple):
+    """K, V, and the (factor, shift) pairs of each if it has 4 bits a number."""
+
+    k: Heads
+    v: Heads
+    k_pairs: HeadRows
+    v_pairs: HeadRows
+
+
+class Tile(NamedTuple):
+    """Words of K and V, int32 [warps, KEYS, ..], and of 4-bit numbers their (factor, shift) pairs, else 0."""
+
+    k: gl.tensor
+    k_pairs: gl.tensor
+    v: gl.tensor
+    v_pairs: gl.tensor
+
+
+class Place(NamedTuple):
+    """Where a cache is read. batch, head_kv: of the sequence. last: its last key, which stands for those past it."""
+
+    batch: gl.tensor
+    head_kv: gl.tensor
+    last: gl.tensor
+    tables: BlockTables
+
+
+@gluon.constexpr_function
+def bits(begin, end):
+    """Powers of two from begin to below end."""
+    return [1 << i for i in range(end.bit_length()) if begin <= 1 << i < end]
+
+
+@gluon.constexpr_function
+def k_layout(warps, keys, words, chunk):
+    """Of [warps, keys, words]: four lanes share a key, each with chunks of words."""
+    registers = [[0, 0, b] for b in bits(1, chunk) + bits(4 * chunk, words)] + [[0, b, 0] for b in bits(8, keys)]
+    lanes = [[0, 0, chunk], [0, 0, 2 * chunk], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, [[b, 0, 0] for b in bits(1, warps)], [], [warps, keys, words])
+
+
+@gluon.constexpr_function
+def v_layout(warps, keys, words, chunk):
+    """Of [warps, keys, words]: eight lanes share a key, each with chunks of words; a lane has neighbours of keys."""
+    registers = [[0, 0, b] for b in bits(1, chunk)] + [[0, 1, 0]]
+    registers += [[0, 0, b] for b in bits(8 * chunk, words)] + [[0, b, 0] for b in bits(8, keys)]
+    lanes = [[0, 2, 0], [0, 4, 0], [0, 0, chunk], [0, 0, 2 * chunk], [0, 0, 4 * chunk]]
+    return gl.DistributedLinearLayout(registers, lanes, [[b, 0, 0] for b in bits(1, warps)], [], [warps, keys, words])
+
+
+@gluon.constexpr_function
+def spread_layout(layout):
+    """Of [warps, keys / PIECE, PIECE]: that of the keys of a layout of [warps, keys, words]."""
+
+    def keys(bases):
+        return [[warp, key // 16, key % 16] for warp, key, _ in bases]
+
+    warps, count, _ = layout.shape
+    registers = [basis for basis in keys(layout.reg_bases) if any(basis)]
+    return gl.DistributedLinearLayout(
+        registers, keys(layout.lane_bases), keys(layout.warp_bases), [], [warps, count // 16, 16]
+    )
+
+
+@gluon.constexpr_function
+def pairs_layout(layout, groups):
+    """That of the groups of [warps, keys, words]: [warps, keys, groups]."""
+    warps, keys, words = layout.shape
+    size = words // groups
+
+    def drop(bases):
+        return [[warp, key, word // size] for warp, key, word in bases]
+
+    registers = [basis for basis in drop(layout.reg_bases) if any(basis)]
+    return gl.DistributedLinearLayout(
+        registers, drop(layout.lane_bases), drop(layout.warp_bases), [], [warps, keys, groups]
+    )
+
+
+# Loads
+
+
+@gluon.jit
+def find_blocks(place: Place, start, KEYS: gl.constexpr):
+    """[warps, KEYS / PIECE]: which blocks the keys from `start` on are in; 0 of a cache that has none."""
+    if place.tables.ptr is None:
+        return 0
+    else:
+        first = first_of_pieces(place, start, KEYS, k_layout(gl.num_warps(), KEYS, 16, 4))
+        table = place.tables.ptr + place.batch * place.tables.stride_batch
+        blocks = gl.load(table + first // place.tables.block_size)
+        return gl.minimum(gl.maximum(blocks, 0), place.tables.blocks - 1)
+
+
+@gluon.jit
+def load_tile(
+    cache: Cache, place: Place, start, blocks,
+    HEAD_DIM: gl.constexpr, KEYS: gl.constexpr, GROUPS: gl.constexpr,
+):  # fmt: skip
+    """The Tile of keys from `start` on; blocks: what `find_blocks` found for them."""
+    WORDS: gl.constexpr = HEAD_DIM // 8 if GROUPS else HEAD_DIM // 2
+    K_CHUNK: gl.constexpr = WORDS // 4 if GROUPS else 4
+    V_CHUNK: gl.constexpr = WORDS // 8 if GROUPS else 4
+    K: gl.constexpr = k_layout(gl.num_warps(), KEYS, WORDS, K_CHUNK)
+    V: gl.constexpr = v_layout(gl.num_warps(), KEYS, WORDS, V_CHUNK)
+    k_words = gl.load(words_from(cache.k, place, start, blocks, WORDS, KEYS, K_CHUNK, 4, K))
+    v_words = gl.load(words_from(cache.v, place, start, blocks, WORDS, KEYS, V_CHUNK, 8, V))
+    if GROUPS:
+        k_pairs = load_pairs(cache.k_pairs, place, start, blocks, KEYS, GROUPS, K)
+        v_pairs = load_pairs(cache.v_pairs, place, start, blocks, KEYS, GROUPS, V)
+        return Tile(k_words, k_pairs, v_words, v_pairs)
+    else:
+        return Tile(k_words, 0, v_words, 0)
+
+
+@gluon.constexpr_function
+def lanes_of_keys(warps, keys, groups):
+    """Of [warps, keys, groups]: a lane for each key."""
+    lanes = [[0, b, 0] for b in bits(1, 32)]
+    registers = [[0, 0, b] for b in bits(1, groups)] + [[0, b, 0] for b in bits(32, keys)]
+    return gl.DistributedLinearLayout(registers, lanes, [[b, 0, 0] for b in bits(1, warps)], [], [warps, keys, groups])
+
+
+@gluon.jit
+def make_ring(HEAD_DIM: gl.constexpr, KEYS: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr):
+    """Shared memory for STAGES Tiles of 4 bits a number, of a multiple of 32 KEYS."""
+    WARPS: gl.constexpr = gl.num_warps()
+    WORDS: gl.constexpr = HEAD_DIM // 8
+    ROWS: gl.constexpr = gl.SwizzledSharedLayout(4, 2, WORDS // 4, [2, 1, 0])
+    PAIRS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
+    return Tile(
+        gl.allocate_shared_memory(gl.int32, [STAGES, WARPS, KEYS, WORDS], ROWS),
+        gl.allocate_shared_memory(gl.int32, [STAGES, WARPS, KEYS, GROUPS], PAIRS),
+        gl.allocate_shared_memory(gl.int32, [STAGES, WARPS, KEYS, WORDS], ROWS),
+        gl.allocate_shared_memory(gl.int32, [STAGES, WARPS, KEYS, GROUPS], PAIRS),
+    )
+
+
+@gluon.jit
+def fill(ring: Tile, at, cache: Cache, place: Place, start, blocks):
+    """Begin to load the Tile of keys from `start` on into slot `at` of a ring; pairs are `at_whole_words`."""
+    KEYS: gl.constexpr = ring.k.shape[2]
+    WORDS: gl.constexpr = ring.k.shape[3]
+    GROUPS: gl.constexpr = ring.k_pairs.shape[3]
+    ROWS: gl.constexpr = k_layout(gl.num_warps(), KEYS, WORDS, WORDS // 4)
+    PAIRS: gl.constexpr = lanes_of_keys(gl.num_warps(), KEYS, GROUPS)
+    group = 4 * gl.arange(0, GROUPS, layout=gl.SliceLayout(0, gl.SliceLayout(1, PAIRS)))[None, None, :]
+    k_words = words_from(cache.k, place, start, blocks, WORDS, KEYS, WORDS // 4, 4, ROWS)
+    v_words = words_from(cache.v, place, start, blocks, WORDS, KEYS, WORDS // 4, 4, ROWS)
+    async_copy.async_load(ring.k.index(at), k_words)
+    async_copy.async_load(ring.v.index(at), v_words)
+    async_copy.async_load(ring.k_pairs.index(at), rows_from(cache.k_pairs, place, start, blocks, group, KEYS, PAIRS))
+    async_copy.async_load(ring.v_pairs.index(at), rows_from(cache.v_pairs, place, start, blocks, group, KEYS, PAIRS))
+    async_copy.commit_group()
+
+
+@gluon.jit
+def read(ring: Tile, at):
+    """The Tile in slot `at` of a ring."""
+    KEYS: gl.constexpr = ring.k.shape[2]
+    WORDS: gl.constexpr = ring.k.shape[3]
+    GROUPS: gl.constexpr = ring.k_pairs.shape[3]
+    K: gl.constexpr = k_layout(gl.num_warps(), KEYS, WORDS, WORDS // 4)
+    V: gl.constexpr = v_layout(gl.num_warps(), KEYS, WORDS, WORDS // 8)
+    return Tile(
+        ring.k.index(at).load(K), ring.k_pairs.index(at).load(pairs_layout(K, GROUPS)),
+        ring.v.index(at).load(V), ring.v_pairs.index(at).load(pairs_layout(V, GROUPS)),
+    )  # fmt: skip
+
+
+@gluon.jit
+def words_from(
+    x: Heads, place: Place, start, blocks, WORDS: gl.constexpr, KEYS: gl.constexpr, CHUNK: gl.constexpr,
+    LANES: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """Pointers to int32 [warps, KEYS, WORDS] of the rows of keys from `start` on.
+
+    LANES lanes have CHUNK words each of a row, one lane behind the other, and so on.
+    """
+    words = gl.arange(0, WORDS, layout=gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))[None, None, :]
+    own = words & (LANES - 1) * CHUNK  # of a lane; what is left are offsets that loads know
+    pointers = rows_from(x, place, start, blocks, 4 * own, KEYS, LAYOUT) + (words - own)
+    return gl.max_contiguous(gl.multiple_of(pointers, [1, 1, 4 * CHUNK]), [1, 1, CHUNK])
+
+
+@gluon.jit
+def load_pairs(
+    x: HeadRows, place: Place, start, blocks, KEYS: gl.constexpr, GROUPS: gl.constexpr, LAYOUT: gl.constexpr
+):  # fmt: skip
+    """(factor, shift) pairs of the rows of keys from `start` on, as int32 [warps, KEYS, GROUPS], wherever they lie."""
+    PAIRS: gl.constexpr = pairs_layout(LAYOUT, GROUPS)
+    group = gl.arange(0, GROUPS, layout=gl.SliceLayout(0, gl.SliceLayout(1, PAIRS)))[None, None, :]
+    halves = rows_from(x, place, start, blocks, 4 * group, KEYS, PAIRS).to(gl.pointer_type(gl.uint16), bitcast=True)
+    return gl.load(halves).to(gl.int32) | (gl.load(halves + 1).to(gl.int32) << 16)
+
+
+@gluon.jit
+def at_whole_words(pairs: HeadRows):
+    """Whether all (factor, shift) pairs are at multiples of 4 bytes."""
+    strides = (pairs.stride_batch | pairs.stride_heads | pairs.stride_rows).to(gl.int64)
+    return (pairs.ptr.to(gl.int64) | 2 * strides) % 4 == 0
+
+
+@gluon.jit
+def rows_from(x, place: Place, start, blocks, columns, KEYS: gl.constexpr, LAYOUT: gl.constexpr):
+    """Pointers to words [warps, KEYS, ..]: `columns` bytes on from the rows of keys from `start` on, in x, which is
+    Heads or HeadRows."""
+    SIZE: gl.constexpr = x.ptr.dtype.element_ty.primitive_bitwidth // 8
+    stride = (x.stride_rows * SIZE).to(gl.int32)
+    head = x.ptr + place.head_kv.to(gl.int64) * x.stride_heads
+    if place.tables.ptr is None:
+        head += place.batch.to(gl.int64) * x.stride_batch
+        rows = gl.minimum(keys_of(start, KEYS, LAYOUT), place.last)
+        begin = head.to(gl.int64) + columns
+    else:
+        first = first_of_pieces(place, start, KEYS, LAYOUT)
+        blocks = gl.convert_layout(blocks, first.type.layout).to(gl.int64)
+        pieces = multiply_add(first % place.tables.block_size, stride, blocks * (x.stride_batch.to(gl.int64) * SIZE))
+        rows = gl.minimum(keys_of(0, KEYS, LAYOUT) % PIECE, spread(place.last - first, KEYS, LAYOUT))
+        begin = head.to(gl.int64) + columns + spread(pieces, KEYS, LAYOUT)[:, :, None]
+    return multiply_add(rows[:, :, None], stride, begin).to(gl.pointer_type(gl.int32))
+
+
+@gluon.jit
+def multiply_add(a, b, c):
+    """a * b + c, of 32 bits each but c, which has 64: one instruction."""
+    return gl.inline_asm_elementwise(
+        "mad.wide.s32 $0, $1, $2, $3;", "=l,r,r,l", [a, b, c], dtype=gl.int64, is_pure=True, pack=1
+    )
+
+
+@gluon.jit
+def first_of_pieces(place: Place, start, KEYS: gl.constexpr, LAYOUT: gl.constexpr):
+    """[warps, KEYS / PIECE]: the first key of each piece; past the last piece that."""
+    SPREAD: gl.constexpr = gl.SliceLayout(2, spread_layout(LAYOUT))
+    warp = gl.arange(0, gl.num_warps(), layout=gl.SliceLayout(1, SPREAD))
+    piece = gl.arange(0, KEYS // PIECE, layout=gl.SliceLayout(0, SPREAD))
+    return gl.minimum(start + warp[:, None] * KEYS + piece[None, :] * PIECE, place.last // PIECE * PIECE)
+
+
+@gluon.jit
+def spread(x, KEYS: gl.constexpr, LAYOUT: gl.constexpr):
+    """[warps, KEYS], LAYOUT without its last dim: a number for each piece of keys as one for each key."""
+    shape: gl.constexpr = [gl.num_warps(), KEYS // PIECE, PIECE]
+    x = x[:, :, None].broadcast_to(shape).reshape([gl.num_warps(), KEYS])
+    return gl.convert_layout(x, gl.SliceLayout(2, LAYOUT), assert_trivial=True)
+
+
+@gluon.jit
+def keys_of(start, KEYS: gl.constexpr, LAYOUT: gl.constexpr):
+    """[warps, KEYS]: the keys from `start` on, LAYOUT without its last dim."""
+    ROWS: gl.constexpr = gl.SliceLayout(2, LAYOUT)
+    warp = gl.arange(0, gl.num_warps(), layout=gl.SliceLayout(1, ROWS))
+    return start + warp[:, None] * KEYS + gl.arange(0, KEYS, layout=gl.SliceLayout(0, ROWS))[None, :]
