@@ -1,4 +1,4 @@
-"""`decode_split` for Hopper, in Gluon: each warp folds keys of its own, whose numbers never leave its registers."""
+"""`decode_split` for Hopper, in Gluon: each warp folds keys of its own, whose numbers do not move between lanes."""
 
 from typing import NamedTuple
 
@@ -37,7 +37,8 @@ def decode_split_hopper(
     alibi_slopes=None, window=-1, softcap=0.0,
 ):  # fmt: skip
     """`decode_split` of HEAD_DIM columns, 64 or 128, at multiples of 16 bytes: of K and V of 16 bits, as q has them, or
-    with GROUPS of 4 bits. KEYS: of a warp, a multiple of 16. Blocks of caches are of a multiple of 16 keys.
+    with GROUPS of 4 bits. KEYS: of a warp, a multiple of 16 or, of 4 bits, 32. STAGES: tiles of 4 bits that are kept.
+    Blocks of caches are of a multiple of 16 keys. Strides along keys are below 2 ** 31 bytes.
     """
     WARPS: gl.constexpr = gl.num_warps()
     BLOCK_N: gl.constexpr = WARPS * KEYS
