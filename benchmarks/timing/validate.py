@@ -34,7 +34,7 @@ from aot_runtime.text_table import table_lines
 
 HELD_OUT = Path(__file__).with_name("held_out.txt")
 SMALL_US = 8
-GRID = {"throttle_ghz": (1.0, 1.2, 1.4), "lds_passes": (1.5, 1.75, 2.0), "stores": (1600, 2000, 2500)}
+GRID = {"throttle_ghz": (1.0, 1.2, 1.4), "lds_passes": (1.5, 1.75, 2.0), "written": (0, 64, 128)}
 
 
 class Tables:

@@ -134,7 +134,8 @@ def _code(trace: Trace, machine: Machine) -> tuple[Array, Array, Array]:
     amounts[:, numbers.CYCLES] = [cost.cycles for cost in trace.costs]
     amounts[:, numbers.LDS_CLOCKS] = passes * machine.lds_passes
     amounts[:, numbers.L1_CLOCKS] = np.maximum((loaded + stored) / machine.l1_bytes, lines)
-    amounts[:, numbers.LOADED], amounts[:, numbers.STORED] = loaded, stored
+    amounts[:, numbers.LOADED] = loaded
+    amounts[:, numbers.STORED] = np.where(stored > 0, np.maximum(stored, lines * machine.written), 0)
     return code, amounts, np.array(registers or [0], np.int32)
 
 

@@ -35,8 +35,8 @@ class Machine:
         fabric: bytes/ns that a die can fetch from outside.
         shared_cache: bytes/ns that the cache behind all dies gives them together.
         hbm: bytes/ns of device memory.
-        usable: part of these four rates that loads reach.
-        stores: bytes/ns that the whole device stores.
+        usable: part of these four rates that is reached; stores have that of device memory.
+        written: bytes that a store writes at least of each cache line that it touches.
     """
 
     clock_ghz: float
@@ -58,7 +58,7 @@ class Machine:
     shared_cache: float
     hbm: float
     usable: float
-    stores: float
+    written: float
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ _GFX942: Table = {
     "shared_cache": Figure(17200, f"{_PAPER3}: the Infinity Cache's peak of 17.2 TB/s"),
     "hbm": Figure(5300, "data sheet of the MI300X"),
     "usable": Figure(0.8, "assumed: copies reach about 80 % of HBM's peak"),
-    "stores": Figure(2000, "fitted"),
+    "written": Figure(64, "fitted; half a line of the L2, which is what memory is written by"),
 }
 _AS_GFX942 = "assumed: that of gfx942"
 
@@ -116,13 +116,11 @@ CONSTANTS: Mapping[str, Table] = {
         fabric=Figure(1638.4, "data sheet of the MI250X: one die, which has no cache behind its L2"),
         shared_cache=Figure(1638.4, "data sheet of the MI250X: one die, which has no cache behind its L2"),
         hbm=Figure(1638.4, "data sheet of the MI250X, one die"),
-        stores=Figure(620, "that of gfx942 times the ratio of the memories"),
     ),
     "gfx950": _like_gfx942(
         clock_ghz=Figure(2.4, "data sheet of the MI355X"),
         transcendental=Figure(16, "LLVM's SISchedule.td: as gfx940"),
         hbm=Figure(8000, "data sheet of the MI355X"),
-        stores=Figure(3000, "that of gfx942 times the ratio of the memories"),
     ),
 }  # fmt: skip
 

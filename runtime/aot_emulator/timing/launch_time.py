@@ -100,7 +100,7 @@ def conditions_of(machine: Machine, sharing: Sharing, clock: float) -> Condition
         sharing.dies * clock / machine.shared_cache / machine.usable,
         sharing.distinct * clock / machine.hbm / machine.usable,
     )
-    per_stored = max(1 / machine.l1_bytes, sharing.units * clock / machine.stores)
+    per_stored = max(1 / machine.l1_bytes, sharing.units * clock / machine.hbm / machine.usable)
     return Conditions(round(machine.memory_latency_ns * clock), _rounded(per_loaded), _rounded(per_stored))
 
 
