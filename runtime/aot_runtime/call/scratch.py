@@ -33,9 +33,7 @@ def scratch_name(kernarg: str, number: int) -> str:
     return f"_{kernarg[1:]}{number}"
 
 
-def scratch_of(
-    decision: Decision, numbers: Sequence[int], memory: DeviceMemory, namespace: dict[str, Any]
-) -> Scratch:
+def scratch_of(decision: Decision, numbers: Sequence[int], memory: DeviceMemory, namespace: dict[str, Any]) -> Scratch:
     """What the launches of these numbers need. Sizes are names: one source, compiled once, serves all shapes."""
     spaces = [space for space in _spaces(decision, numbers) if space[1]]
     if not spaces:
