@@ -68,7 +68,7 @@ def finish(process: Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
 def test_a_build_that_is_ended_leaves_no_workers_and_nothing_half_done(tmp_path: Path, end: signal.Signals):
     """Neither an older bundle changed. What was compiled is kept; with the kernel repaired, a build is right."""

@@ -44,6 +44,7 @@ def test_calls(tmp_path_factory: pytest.TempPathFactory):
     assert (lists.full_kv_num_blocks.item(), lists.kv_num_blocks.item()) == (15, 1)
 
 
+@pytest.mark.slow
 def test_functions_of_ones_own(tmp_path: Path):
     """The manifest as it stands, with the module of docs/attention.md."""
     attention_page = (ROOT / "docs/attention.md").read_text(encoding="utf-8")

@@ -23,7 +23,7 @@ from tests.support.dtypes import FP16
 from tests.support.op_bundles import OpBundles
 from tests.support.session_builds import ROOT, session_cache
 
-pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(4)]
+pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(3)]
 
 Check = tuple[str, str, Callable[[Bundle], Any]]
 """A manifest, the filters of the variants that are needed, and what is to fail."""

@@ -90,7 +90,7 @@ def stopped(project: Project, step: int, killed: bool) -> bool:
     return bool(result.exit_code)
 
 
-@pytest.mark.parametrize("killed", [True, False])
+@pytest.mark.parametrize("killed", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_bundle_is_the_old_one_or_the_new_one_wherever_writing_stops(project: Project, folder: Path, killed: bool):
     """Once the next build is done nothing is left of one that was killed, be it of the same or of something else."""
     pristine, fresh = folder.parent / "pristine", {}

@@ -189,7 +189,8 @@ def test_zeroed_outputs(small_bundle: Path):
 
 @in_double()
 def test_scalars_of_16_bits(small_bundle: Path):
-    """Those that change from call to call, and those of a plan; an op that takes no tensor gives what is on the device."""
+    """Those that change from call to call, and those of a plan; an op that takes no tensor gives what is on the
+    device."""
     small, launches = open_over_double(small_bundle)
     for start, step in ((0.1, 0.3), (-7, 0.1), (0.1, 0.2)):
         out = small.ramp(n=40, start=start, step=step)

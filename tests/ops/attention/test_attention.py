@@ -20,25 +20,25 @@ from tests.ops.attention.quantised import FEATURES, Quantised
 from tests.ops.attention.quantised import make_call as quantised_call
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", pairwise(), ids=str)
 def test_every_two_features(attention: Bundle, case: Case):
     check(attention, make_call(case))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", EDGES, ids=str)
 def test_ends_of_what_is_allowed(attention: Bundle, case: Case):
     check(attention, make_call(case))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", SINGLE, ids=str)
 def test_float32(attention: Bundle, case: Case):
     check(attention, make_call(case))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", SCHEDULES, ids=lambda case: f"{case.schedule} {case.mode} {case.lengths}")
 def test_persistent_programs_do_every_tile_once(attention: Bundle, case: Case):
     check(attention, make_call(case))
@@ -126,13 +126,13 @@ def test_keys_beyond_max_seqlen_k_do_not_count(attention: Bundle):
 # Of 8 bits
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", QUANTISED, ids=str)
 def test_quantised_attention(attention_quantised: Bundle, case: Quantised):
     check(attention_quantised, quantised_call(attention_quantised, case))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", FEATURES, ids=str)
 def test_features_of_quantised_attention(attention_quantised: Bundle, case: Quantised):
     check(attention_quantised, quantised_call(attention_quantised, case))
@@ -154,7 +154,7 @@ def test_int8_probabilities_depend_neither_on_blocks_nor_on_their_order(attentio
     np.testing.assert_array_equal(out_of(20, np.arange(100)), whole[:, :, :20])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("case", "bound"), (
     (Quantised("int8"), 2e-2), (Quantised("int8", int8_p=True), 5e-2), (Quantised("int8_kv"), 2e-2),
     (Quantised("fp8"), 0.14),

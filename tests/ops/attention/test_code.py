@@ -98,7 +98,7 @@ def test_gfx942_latent_attention_loads_wide_and_does_not_spill(latent: int):
 
 @pytest.mark.parametrize(("arch", "point", "product", "copy", "shared_kib"), (
     ("sm_80", {}, "mma.sync", "cp.async.cg", 163), ("sm_90", {"HOPPER": False}, "wgmma.mma_async", "cp.async.cg", 163),
-    ("sm_90", {"HOPPER": True}, "wgmma.mma_async", "cp.async.bulk.tensor", 227),
+    pytest.param("sm_90", {"HOPPER": True}, "wgmma.mma_async", "cp.async.bulk.tensor", 227, marks=pytest.mark.slow),
 ))  # fmt: skip
 def test_compiles_for_nvidia(arch: str, point: dict[str, Any], product: str, copy: str, shared_kib: int):
     point = {"HEAD_DIM": 128, "T": "float16", "PERSISTENT": False} | PLAIN | CAUSAL | point

@@ -47,7 +47,7 @@ def chosen(op: str, point: dict[str, Any]) -> Any:
     return compile_variant(variants("gfx942", "decode", op, **common | point)[0])
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("op", "point", "wide", "registers", "length"), LOOPS, ids=str)
 def test_gfx942_loops_load_wide_and_are_short(op: str, point: dict[str, Any], wide: int, registers: int, length: int):
     compiled = chosen(op, point)

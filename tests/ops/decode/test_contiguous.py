@@ -14,7 +14,7 @@ from aot_runtime.caches import dequantise_int4, join_rows, quantise_int4, split_
 from tests.ops.decode.cases import PER_TOKEN, assert_right, cache_of, check, normal, packed, scales
 from tests.support.dtypes import BF16, FP16, INT8, eight_bits
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(2)
 
 
 def tensors(

@@ -14,7 +14,7 @@ from tests.ops.decode.cases import PER_TOKEN, assert_right, check, check_paged, 
 from tests.support.dtypes import BF16, FP16, INT8, eight_bits
 from tests.support.poison import poisoned
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(2)
 
 MIXED = [(1, 1), (1, 2), (1, 15), (1, 16), (1, 17), (1, 130), (1, 64)]
 
@@ -25,7 +25,7 @@ def test_block_sizes(decode: Bundle, block_size: int, splits: int):
     check_paged(decode, paged(MIXED, block_size), num_splits=splits)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("splits", (1, 3))
 @pytest.mark.parametrize(
     "dtype, head_dim, heads", ((BF16, 128, (8, 1)), (BF16, 100, (6, 2)), (FP16, 56, (3, 3))), ids=str
@@ -35,7 +35,7 @@ def test_ragged_queries(decode: Bundle, dtype: np.dtype, head_dim: int, heads: t
     check_paged(decode, case, num_splits=splits)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("head_dim, cache", ((256, FP16), (200, FP16), (256, INT8)), ids=str)
 def test_wide_heads(decode: Bundle, head_dim: int, cache: np.dtype):
     factors = scales(np.random.default_rng(0), (1, 1, 1), (1, 1, 1)) if cache == INT8 else {}
@@ -89,7 +89,7 @@ def test_blocks_of_4_bits(
           **options)  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("splits", (1, 3))
 @pytest.mark.parametrize("heads, block_size", ((16, 64), (3, 16), (40, 1), (128, 32)), ids=str)
 @pytest.mark.parametrize("latent, rope", ((96, 48), (256, 64), pytest.param(512, 64, marks=pytest.mark.slow), (33, 7)))

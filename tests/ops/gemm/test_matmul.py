@@ -19,7 +19,7 @@ SHAPES = ((17, 127, 129), (1, 1, 1), (3, 17, 5), (129, 65, 17), (127, 3, 257), (
           (112, 48, 32))  # fmt: skip
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("a_columns, b_columns", LAYOUTS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
@@ -57,7 +57,7 @@ def test_epilogue(gemm: Bundle, addend: str, activation: str, shape: tuple[int, 
     check(gemm, "matmul", FP16, a=a, b=b, bias=bias, d=d, alpha=0.5, beta=1.5, activation=activation)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("splits", (1, 4))
 @pytest.mark.parametrize("shape", ((130, 144, 64), (17, 127, 129), (1, 64, 256), (16, 64, 128)), ids=str)
 def test_the_result_takes_the_place_of_the_addend(gemm: Bundle, shape: tuple[int, int, int], splits: int):
@@ -130,7 +130,7 @@ def test_batched_matmul(
 # Schedules
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("biased, added", ((False, False), (True, False), (False, True), (True, True)))
 @pytest.mark.parametrize("schedule", ("multiply_reduce", "persistent", "stream_k", "tiles", "splits"))
 @pytest.mark.parametrize("shape", ((8, 64, 96), (5, 33, 40)), ids=str)

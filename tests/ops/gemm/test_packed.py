@@ -21,7 +21,7 @@ def check_linear(gemm: Bundle, x: np.ndarray, weights: Packed, bias: np.ndarray 
     check(gemm, op, FP16, {"splits": splits}, x=x, **given, bias=bias)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("m, splits", ((1, 0), (2, 0), (3, 0), (4, 0), (17, 0), (5, 2), (130, 0), (33, 5), (16, 0)))
 @pytest.mark.parametrize("n, k, size", ((64, 256, 128), (17, 96, 32), (33, 128, 64), (17, 4128, 32), (128, 384, 384),
                                         (16, 37, 37), (5, 129, 129)), ids=str)  # fmt: skip

@@ -9,7 +9,7 @@ from aot_runtime import ArgumentError, Bundle
 from tests.ops.moe.checking import check_moe, made
 from tests.support.dtypes import BF16, FP16, INT32
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(1)
 
 SHAPES = ((1, 8, 2, 64, 48), (5, 4, 4, 48, 33), (33, 60, 4, 40, 16), (70, 2, 2, 96, 80), (130, 1, 1, 32, 64),
           (17, 3, 2, 31, 7))  # fmt: skip

@@ -17,7 +17,7 @@ WIDTHS = (1, 3, 127, 128, 512, 1000, 1024, 2048, 4096, 5001, 8192, 16384, 32768,
 """Those for which there is code of its own, with elements that can be loaded together and without."""
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("op, vectors", CALLS)
 @pytest.mark.parametrize("cols", WIDTHS)
 @pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
