@@ -48,7 +48,7 @@ def run(fmha: ModuleType, tmp_path_factory: pytest.TempPathFactory, monkeypatch:
     return lambda text: fmha.main([*text.split(), "-device=emulator"])
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("options", OPTIONS)
 def test_valid(run: Main, capsys: pytest.CaptureFixture[str], options: str):
     assert run(f"{SMALL} {options}") == 0

@@ -111,7 +111,7 @@ def crash(folder: Path) -> None:
     signal.raise_signal(signal.SIGKILL)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("fault", "signature"),
     [

@@ -7,7 +7,7 @@ import pytest
 from tests.support.op_bundles import OpBundles
 from tests.support.session_builds import ROOT
 
-EMULATED = {"decode": "op=append_kv,T=float16", "memory": ""}
+EMULATED = {"memory": ""}
 """Bundles, and filters of the part that does not take the emulator long; the release check runs all."""
 
 

@@ -74,7 +74,7 @@ RAGGED = [(arch, dtype, instruction) for arch in ARCHS for dtype in (F16, BF16, 
 WMMA = {F16: "f32_16x16x16_f16", BF16: "f32_16x16x16_bf16", I8: "i32_16x16x16_iu8"}
 
 
-@cases("arch,dtype,instruction", RAGGED, 4)
+@cases("arch,dtype,instruction", RAGGED, 3)
 def test_ragged_matmul(arch: str, dtype: np.dtype, instruction: int):
     options = {"matrix_instr_nonkdim": instruction} if instruction else {}
     driver = check_matmul(arch, dtype, (50, 35, 45), (32, 32, 32), num_warps=2, **options)
@@ -98,7 +98,7 @@ SMALL = [(arch, dtype, m, "ieee") for m in (16, 4) for dtype in (F16, F64, F32, 
 SMALL += [(arch, F32, 32, "bf16x3") for arch in CDNA] + [("gfx950", dtype, 4, "ieee") for dtype in FP8_OF["gfx950"]]
 
 
-@cases("arch,dtype,m,precision", SMALL, 4)
+@cases("arch,dtype,m,precision", SMALL, 3)
 def test_small_matmul(arch: str, dtype: np.dtype, m: int, precision: str):
     check_matmul(arch, dtype, (m, 256 // m, 64), (m, 256 // m, 64), precision=precision, num_warps=1)
 
@@ -209,7 +209,7 @@ FLOAT_FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-@cases("arch,dtype", [(arch, dtype) for dtype in (F32, F64) for arch in ARCHS], 3)
+@cases("arch,dtype", [(arch, dtype) for dtype in (F32, F64) for arch in ARCHS], 2)
 def test_float_functions(arch: str, dtype: np.dtype):
     x, y = normal(256, dtype=dtype, scale=3), np.abs(normal(256, dtype=dtype, seed=1, scale=3)) + dtype.type(0.1)
     out = np.zeros((len(FLOAT_FUNCTIONS), 256), dtype)
@@ -220,7 +220,7 @@ def test_float_functions(arch: str, dtype: np.dtype):
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
-@cases("arch,dtype", [(arch, dtype) for dtype in (I32, I64, U32, I8) for arch in ARCHS], 3)
+@cases("arch,dtype", [(arch, dtype) for dtype in (I32, I64, U32, I8) for arch in ARCHS], 2)
 def test_integer_functions(arch: str, dtype: np.dtype):
     rng, limits = np.random.default_rng(0), np.iinfo(dtype)
     x = rng.integers(limits.min // 2, limits.max // 2, 256).astype(dtype)
@@ -237,7 +237,7 @@ CASTS += [(arch, wide, (*FP8_OF[arch], F32)) for arch in ("gfx942", "gfx950") fo
 CASTS += [(arch, small, (F32, F16, BF16)) for arch in ("gfx942", "gfx950", "gfx1201") for small in FP8_OF[arch]]
 
 
-@cases("arch,source,targets", CASTS, 4)
+@cases("arch,source,targets", CASTS, 3)
 def test_casts(arch: str, source: np.dtype, targets: tuple[np.dtype, ...]):
     x = normal(256, scale=20)
     x = (np.abs(x) if source.kind == "u" else x).astype(source)
@@ -272,7 +272,7 @@ def test_rearrangements(arch: str, order: Order):
 # Between wavefronts, and control flow
 
 
-@cases("arch,dtype", [(arch, dtype) for dtype in (I32, F32, I64, F64) for arch in ARCHS], 3)
+@cases("arch,dtype", [(arch, dtype) for dtype in (I32, F32, I64, F64) for arch in ARCHS], 2)
 def test_atomics(arch: str, dtype: np.dtype):
     """Sums give the order: what each saw before is the sum of those that came before it."""
     x = np.random.default_rng(0).integers(1, 100, 300).astype(dtype)

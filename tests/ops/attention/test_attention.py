@@ -20,7 +20,7 @@ from tests.ops.attention.quantised import FEATURES, Quantised
 from tests.ops.attention.quantised import make_call as quantised_call
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", pairwise(), ids=str)
 def test_every_two_features(attention: Bundle, case: Case):
     check(attention, make_call(case))
@@ -126,7 +126,7 @@ def test_keys_beyond_max_seqlen_k_do_not_count(attention: Bundle):
 # Of 8 bits
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", QUANTISED, ids=str)
 def test_quantised_attention(attention_quantised: Bundle, case: Quantised):
     check(attention_quantised, quantised_call(attention_quantised, case))

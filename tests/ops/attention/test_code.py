@@ -9,7 +9,7 @@ import pytest
 from aot_runtime.bundle.codeobject import read_code_object
 from tests.support.kernel_compiling import check_resources, compile_variant, loads_of, loops, resource, variants
 
-pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(1)]
 
 NO_MASK = {"BOUND_LEFT": False, "BOUND_RIGHT": False}
 CAUSAL = {"BOUND_LEFT": False, "BOUND_RIGHT": True}

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.kernel_compiling import check_resources, compile_variant, loads_of, loops, resource, variants
 
-pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(2)]
+pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(1)]
 
 NARROW = {"global_load_dword", "global_load_ushort", "buffer_load_dword", "buffer_load_ushort"}
 """Loads of tables, and of scales."""

@@ -23,7 +23,7 @@ SHAPES = ((33, 65, 70), (1, 17, 129), (127, 65, 257), (33, 3, 70), (100, 70, 500
 # Integers
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("addend", (None, "full", "row", "column"))
 @pytest.mark.parametrize("a_columns, b_columns", LAYOUTS[::-1])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -85,7 +85,7 @@ def test_block_scaled_matmul(gemm: Bundle, shape: tuple[int, int, int], kind: st
 # SmoothQuant
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("addend", ("full", "column", "row"))
 @pytest.mark.parametrize("op", ("int8_linear_relu", "int8_linear", "int8_linear_float32"))
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -25,6 +25,7 @@ from tests.support.op_bundles import OpBundles
 pytestmark = pytest.mark.sampled(1)
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("sampling", (Sampling(1.5, 20, 0.9, seed=2**40), Sampling(0.8, seed=3)), ids=str)
 def test_sampling_is_what_the_reference_takes(llama: Bundle, sampling: Sampling, tmp_path: Path):
     model, prompts = one_layer(llama, tmp_path), prompts_of([4, 9, 4])

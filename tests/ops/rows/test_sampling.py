@@ -11,7 +11,7 @@ from tests.ops.rows.checking import check_sample, normal, parameters
 from tests.support.dtypes import BF16, FP16, FP32
 from tests.support.poison import poisoned
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(1)
 
 DTYPES = (BF16, FP16, FP32)
 VOCABULARIES = (1, 3, 127, 1000, 4096, 32000, 131072, 20000)

@@ -11,7 +11,7 @@ from kernels.tolerance import assert_close
 from tests.ops.rows.checking import CALLS, EPS, NORMS, check, given, normal
 from tests.support.dtypes import BF16, FP16, FP32, eight_bits
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(2)
 
 WIDTHS = (1, 3, 127, 128, 512, 1000, 1024, 2048, 4096, 5001, 8192, 16384, 32768, 40001, 131072)
 """Those for which there is code of its own, with elements that can be loaded together and without."""
