@@ -18,7 +18,7 @@ from tests.support.building.clusters import cluster  # noqa: F401  (a fixture)
 from tests.support.hip_double.double import hip_double  # noqa: F401  (a fixture)
 from tests.support.op_bundles import DEVICES, OpBundles, run_over_double
 from tests.support.sample_index import sample_index
-from tests.support.session_builds import build_once, keep_compiled
+from tests.support.session_builds import build_once
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,8 +31,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("AOTBUILD_SHARED_CACHE", None)  # a developer's: tests have caches of their own
-    if config.pluginmanager.has_plugin("cacheprovider"):
-        keep_compiled(config.cache)
     if config.getoption("--on") == "hip":
         config.stash[_LAUNCHES] = run_over_double(Path(tempfile.mkdtemp(prefix="rocm-")))
 

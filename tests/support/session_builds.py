@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,10 +13,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 ROOT = Path(__file__).parents[2]
-_KEPT = "AOTBUILD_TEST_CACHE"
-"""The variable of the environment by which a session tells its workers what folder `keep_compiled` has found."""
-_KEPT_SECONDS = 7 * 24 * 3600
-"""After so long without a session, what a builder has compiled is removed."""
 
 
 def session_folder(factory: pytest.TempPathFactory) -> Path:
@@ -30,28 +24,10 @@ def session_folder(factory: pytest.TempPathFactory) -> Path:
 
 
 def session_cache(factory: pytest.TempPathFactory) -> Path:
-    """The cache of compiled variants that all builds of a session share; see `keep_compiled`."""
-    folder = Path(os.environ.get(_KEPT) or session_folder(factory) / "cache")
+    """The cache of compiled variants that all builds of a session share."""
+    folder = session_folder(factory) / "cache"
     folder.mkdir(exist_ok=True)
     return folder
-
-
-def keep_compiled(cache: pytest.Cache) -> None:
-    """Let this session and its workers take what earlier ones compiled by the same builder: pytest's cache has it.
-
-    An entry's key has all of a kernel and its options; of the builder, the folder's name has the sources' hash.
-    """
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        return  # it has the environment of its session
-    sources = sorted(path for part in ("aot", "runtime/aot_runtime") for path in (ROOT / part).rglob("*.py"))
-    builder = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
-    folder = cache.mkdir("compiled") / builder
-    folder.mkdir(exist_ok=True)
-    os.utime(folder)
-    for other in folder.parent.iterdir():
-        if other.stat().st_mtime < time.time() - _KEPT_SECONDS:
-            shutil.rmtree(other, ignore_errors=True)
-    os.environ[_KEPT] = str(folder)
 
 
 def build_here(command: Sequence[str]) -> Result:
