@@ -18,6 +18,7 @@ SMALL = {
     "manifests/gemm.yaml": "op=int8_linear_relu",
     "manifests/llama.yaml": "op=advance",
     "manifests/memory.yaml": "op=copy",
+    "manifests/moe.yaml": "op=moe_route,T=float16",
     "manifests/rows.yaml": "op=silu_mul,T=float16",
     "examples/foreign/flash_attention.yaml": "BLOCK_HEADDIM=64,IS_CAUSAL=false,BIAS_TYPE=none",
     "examples/foreign/fused_moe.yaml": "TOP_K=2,MUL_ROUTED_WEIGHT=true",
