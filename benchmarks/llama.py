@@ -30,10 +30,13 @@ from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 
 sys.path += [str(ROOT), str(ROOT / "examples")]
 
-from llama_checkpoint import Checkpoint
-from llama_generation import Generation
-from llama_model import Cache, Llama, blocks_for
-from llama_random import GPTQ, SIZES, random_tensors, settings, write_checkpoint
+from checkpoints.folder import Checkpoint
+from checkpoints.formats import Plain
+from generation.batch import Generation
+from generation.cache import Cache, blocks_for
+from models.decoder import Decoder
+from models.families import config_of
+from random_checkpoint import GPTQ, SIZES, random_tensors, settings, write_checkpoint
 
 PACKAGES = ("numpy", "torch", "transformers", "cuda-bindings", "hip-python")
 
@@ -91,9 +94,8 @@ def checkpoints(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str
 def report(bundle: Bundle, folder: Path, options: argparse.Namespace) -> str:
     rows = []
     for name, checkpoint in checkpoints(folder, options):
-        nbytes = weight_bytes(checkpoint)
-        model = Llama(bundle, checkpoint, context=options.prompt + options.tokens)
-        dense = checkpoint.config.quantisation is None
+        model = decoder(bundle, checkpoint, options)
+        nbytes, dense = weight_bytes(checkpoint, model), isinstance(checkpoint.format, Plain)
         peer = import_transformers(checkpoint.folder, options.dtype) if dense and not options.no_transformers else None
         for batch in options.batches:
             prompts = random_prompts(model, batch, options.prompt)
@@ -113,21 +115,25 @@ def row(name: str, batch: int, nbytes: int, times: Times, peer: Times | None = N
     return [name, f"{batch / times.step:.1f}", *cells, f"{nbytes / times.step / 1e9:.0f}", difference]
 
 
-def weight_bytes(checkpoint: Checkpoint) -> int:
+def decoder(bundle: Bundle, checkpoint: Checkpoint, options: argparse.Namespace) -> Decoder:
+    return Decoder(bundle, config_of(checkpoint, options.prompt + options.tokens), checkpoint)
+
+
+def weight_bytes(checkpoint: Checkpoint, model: Decoder) -> int:
     """What a step reads: all but the table of embeddings, unless that is the last layer too."""
     total = (checkpoint.folder / "model.safetensors").stat().st_size
-    return total if checkpoint.config.tied else total - checkpoint.tensor("model.embed_tokens.weight").nbytes
+    return total if model.config.tied else total - checkpoint.tensor("model.embed_tokens.weight").nbytes
 
 
-def random_prompts(model: Llama, batch: int, length: int) -> list[list[int]]:
+def random_prompts(model: Decoder, batch: int, length: int) -> list[list[int]]:
     return np.random.default_rng(batch).integers(0, model.config.vocabulary, (batch, length)).tolist()
 
 
-def cache_for(model: Llama, prompts: Sequence[Sequence[int]], count: int) -> Cache:
-    return model.cache(sum(blocks_for(len(prompt) + count) for prompt in prompts))
+def cache_for(model: Decoder, prompts: Sequence[Sequence[int]], count: int) -> Cache:
+    return Cache(model, sum(blocks_for(len(prompt) + count) for prompt in prompts))
 
 
-def ours(model: Llama, prompts: Sequence[Sequence[int]], count: int) -> Times:
+def ours(model: Decoder, prompts: Sequence[Sequence[int]], count: int) -> Times:
     """Of the second generation: the first one loads code and fills the memory pool."""
     cache = cache_for(model, prompts, count)
     for _ in range(2):
@@ -173,7 +179,7 @@ def report_by_op(bundle: Bundle, folder: Path, options: argparse.Namespace) -> s
     rows = []
     for name, checkpoint in checkpoints(folder, options):
         recorder = Recorder(bundle)
-        model = Llama(recorder, checkpoint, context=options.prompt + options.tokens)
+        model = decoder(recorder, checkpoint, options)
         for batch in options.batches:
             prompts = random_prompts(model, batch, options.prompt)
             generation = Generation(model, cache_for(model, prompts, options.tokens), prompts, options.tokens)

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from llama_model import BLOCK_SIZE, Cache, ContextError, Llama
 
 from aot_runtime import DeviceArray, Graph
+from generation.cache import BLOCK_SIZE, Cache, ContextError
+from models.decoder import Decoder
 
 Array = np.ndarray
 
@@ -37,7 +38,12 @@ class Generation:
     """
 
     def __init__(
-        self, model: Llama, cache: Cache, prompts: Sequence[Sequence[int]], count: int, sampling: Sampling | None = None
+        self,
+        model: Decoder,
+        cache: Cache,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        sampling: Sampling | None = None,
     ):
         self.lengths = [len(prompt) for prompt in prompts]
         _check_prompts(model, prompts, count)
@@ -127,22 +133,22 @@ class Generation:
         )  # fmt: skip
 
 
-def _check_prompts(model: Llama, prompts: Sequence[Sequence[int]], count: int) -> None:
+def _check_prompts(model: Decoder, prompts: Sequence[Sequence[int]], count: int) -> None:
     if count < 1:
         raise ContextError(f"{count} new tokens; at least one is needed")
     for number, prompt in enumerate(prompts):
         if not len(prompt):
             raise ContextError(f"prompt {number} has no tokens")
-        if len(prompt) + count > model.context:
+        if len(prompt) + count > model.config.context:
             raise ContextError(
                 f"prompt {number} has {len(prompt)} tokens, with {count} new ones {len(prompt) + count}; the context "
-                f"has {model.context}"
+                f"has {model.config.context}"
             )
         if not 0 <= min(prompt) <= max(prompt) < model.config.vocabulary:
             raise ValueError(f"prompt {number}: tokens are 0 to {model.config.vocabulary - 1}")
 
 
-def _parameters(model: Llama, sampling: Sampling, batch: int) -> dict[str, DeviceArray]:
+def _parameters(model: Decoder, sampling: Sampling, batch: int) -> dict[str, DeviceArray]:
     put = model.device.array
     found = {
         "temperature": put(np.array([sampling.temperature], np.float32)),

@@ -1,4 +1,4 @@
-"""The bundle of a Llama-family model's ops."""
+"""The bundle of a model's ops."""
 
 import pytest
 

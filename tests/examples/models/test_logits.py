@@ -1,4 +1,4 @@
-"""A Llama-family model's logits and tokens against a model in numpy, and against transformers."""
+"""A model's logits and tokens against a model in numpy, and against transformers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import pytest
 
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
-from llama_checkpoint import Checkpoint, Config
-from llama_model import Llama
-from llama_random import write_checkpoint
-
 from aot_runtime import Bundle
 from kernels.tolerance import assert_close
-from tests.ops.llama.checkpoints import LLAMA3, Tensors, generate, prompts_of, quantised, tiny
-from tests.ops.llama.reference import EXACT, logits, rounded_ops
+from random_checkpoint import write_checkpoint
+from tests.examples.models.reference import EXACT, logits, rounded_ops
+from tests.examples.random_models import LLAMA3, Tensors, generate, opened, prompts_of, quantised, tiny
 from tests.support.dtypes import BF16
 
 pytestmark = pytest.mark.sampled(2)
@@ -32,9 +29,9 @@ def check(
     stored: the checkpoint's tensors; dense: what they stand for. lengths: one gets over the end of a cache's block.
     """
     write_checkpoint(folder, found, stored)
-    config = Config.read(folder / "config.json")
-    prompts = prompts_of(lengths)
-    tokens, actual = generate(Llama(llama, Checkpoint(folder)), prompts, count)
+    model, prompts = opened(llama, folder), prompts_of(lengths)
+    config = model.config
+    tokens, actual = generate(model, prompts, count)
     dtype = np.dtype({"float16": np.float16, "bfloat16": BF16}[config.dtype])
     exact, same = (
         np.stack([logits(ops, config, dense or stored, [*prompt, *row[:-1]])[-count:]
@@ -84,7 +81,8 @@ def test_logits_and_tokens_are_those_of_transformers(llama: Bundle, tmp_path: Pa
     found, tensors = tiny(rope_scaling=LLAMA3)
     write_checkpoint(tmp_path, found, tensors)
     (prompt,) = prompts_of([40])
-    tokens, actual = generate(Llama(llama, Checkpoint(tmp_path)), [prompt], 8)
+    model = opened(llama, tmp_path)
+    tokens, actual = generate(model, [prompt], 8)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
     written = theirs.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False, eos_token_id=-1)
     assert written[0, len(prompt) :].tolist() == tokens[0].tolist()
@@ -93,5 +91,5 @@ def test_logits_and_tokens_are_those_of_transformers(llama: Bundle, tmp_path: Pa
         exact = theirs.double()(torch.tensor([[*prompt, *tokens[0, :-1]]])).logits[0, -8:].numpy()
     assert np.abs(given - exact).max() < 0.1
     assert_close(actual[0], exact, given, 1e-3)
-    ours = logits(EXACT, Config.read(tmp_path / "config.json"), tensors, [*prompt, *tokens[0, :-1]])[-8:]
+    ours = logits(EXACT, model.config, tensors, [*prompt, *tokens[0, :-1]])[-8:]
     assert np.abs(ours - exact).max() < 1e-4, "the reference is the model"

@@ -1,7 +1,7 @@
-"""Text from a Llama-family checkpoint and a bundle, with numpy alone on the host.
+"""Text from a checkpoint and a bundle, with numpy alone on the host.
 
     aotbuild --arch gfx942 manifests/llama.yaml
-    python examples/llama.py CHECKPOINT dist/llama-gfx942 "Once upon a time"
+    python examples/generate.py CHECKPOINT dist/llama-gfx942 "Once upon a time"
 
 CHECKPOINT is a folder as published: config.json, *.safetensors (float16, bfloat16, or of 4 bits: GPTQ, AWQ) and
 tokenizer.json. Prompts are read by flash_attention_varlen; then each token of all sequences is one replay of a captured
@@ -17,11 +17,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from llama_checkpoint import Checkpoint, CheckpointError
-from llama_generation import Generation, Sampling, until_end
-from llama_model import DTYPES, ContextError, Llama, MissingOpError, blocks_for
-
 from aot_runtime import AotError, open_bundle
+from checkpoints.folder import Checkpoint
+from checkpoints.values import CheckpointError
+from generation.batch import Generation, Sampling, until_end
+from generation.cache import Cache, ContextError, blocks_for
+from models.decoder import DTYPES, Decoder, MissingOpError
+from models.families import config_of
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -43,24 +45,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for text in run(options):
             print(text, flush=True)
     except (AotError, CheckpointError, ContextError, MissingOpError, ValueError) as error:
-        sys.exit(f"llama.py: {error}")
+        sys.exit(f"generate.py: {error}")
 
 
 def run(options: argparse.Namespace) -> Iterator[str]:
     """The texts, and how long they took."""
     tokenizer = _tokenizer(options.checkpoint)
     checkpoint = Checkpoint(options.checkpoint)
-    model = Llama(open_bundle(options.bundle, options.device), checkpoint, options.dtype)
+    config = config_of(checkpoint)
+    model = Decoder(open_bundle(options.bundle, options.device), config, checkpoint, options.dtype)
     prompts = [tokenizer.encode(text).ids for text in options.prompts]
     lengths = [len(prompt) + options.tokens for prompt in prompts]
-    cache = model.cache(blocks_for(options.cache) if options.cache else sum(map(blocks_for, lengths)))
+    cache = Cache(model, blocks_for(options.cache) if options.cache else sum(map(blocks_for, lengths)))
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
     generation = Generation(model, cache, prompts, options.tokens, sampling)
     start = time.perf_counter()
     times = []
     for tokens in generation.bursts(options.burst):
         times.append((time.perf_counter() - start, tokens.shape[1]))
-        texts = [until_end(row, checkpoint.config.end) for row in tokens]
+        texts = [until_end(row, config.end) for row in tokens]
         if all(len(text) < tokens.shape[1] for text in texts):
             break
     for prompt, text in zip(prompts, texts, strict=True):

@@ -1,6 +1,6 @@
-"""A checkpoint of random numbers, in the files in which models are published: python examples/llama_random.py FOLDER
+"""A checkpoint of random numbers, as models are published: python examples/random_checkpoint.py FOLDER
 
-Its texts mean nothing, but it has all that examples/llama.py needs, in any size.
+Its texts mean nothing, but it has all that examples/generate.py needs, in any size.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from llama_checkpoint import Config
 from safetensors.numpy import save_file
+
+from checkpoints.formats import format_of, stored_shapes
+from checkpoints.values import Values
+from models.families import config_from
 
 Array = np.ndarray
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
@@ -52,8 +55,9 @@ def settings(size: str, **changes: Any) -> dict[str, Any]:
 
 def random_tensors(found: Mapping[str, Any], seed: int = 0) -> dict[str, Array]:
     """What a config's model needs, by name. Each layer's results are about as large as its inputs."""
-    config = Config.parse(found, Path("config.json"))
-    shapes, rng = config.shapes(), np.random.default_rng(seed)
+    values = Values(found)
+    config, rng = config_from(values), np.random.default_rng(seed)
+    shapes = stored_shapes(format_of(values), config.tensors(), config.linears())
     pool = rng.standard_normal(min(POOL, max(map(math.prod, shapes.values()))), np.float32)
     dtype = DTYPES[config.dtype]
     drawn = ((name, _tensor(rng, pool, name, shape)) for name, shape in shapes.items())

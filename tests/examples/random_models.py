@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from llama_checkpoint import Checkpoint
-from llama_generation import Generation
-from llama_model import BLOCK_SIZE, Llama
-from llama_random import random_tensors, settings, write_checkpoint
 
 from aot_runtime import Bundle
+from checkpoints.folder import Checkpoint
+from generation.batch import Generation
+from generation.cache import BLOCK_SIZE, Cache
+from models.decoder import Decoder
+from models.families import config_of
+from random_checkpoint import random_tensors, settings, write_checkpoint
 from tests.support.dtypes import BF16
 
 Array = np.ndarray
@@ -26,10 +28,16 @@ def tiny(**changes: object) -> tuple[dict[str, object], dict[str, Array]]:
     return found, random_tensors(found)
 
 
-def one_layer(bundle: Bundle, folder: Path, **changes: object) -> Llama:
+def one_layer(bundle: Bundle, folder: Path, **changes: object) -> Decoder:
     """A model of one layer, whose checkpoint is written to the folder."""
     write_checkpoint(folder, *tiny(num_hidden_layers=1, **changes))
-    return Llama(bundle, Checkpoint(folder))
+    return opened(bundle, folder)
+
+
+def opened(bundle: Bundle, folder: Path, dtype: str | None = None) -> Decoder:
+    """The model of a checkpoint."""
+    checkpoint = Checkpoint(folder)
+    return Decoder(bundle, config_of(checkpoint), checkpoint, dtype)
 
 
 def prompts_of(lengths: Sequence[int], vocabulary: int = 320) -> list[list[int]]:
@@ -37,10 +45,10 @@ def prompts_of(lengths: Sequence[int], vocabulary: int = 320) -> list[list[int]]
     return [rng.integers(0, vocabulary, length).tolist() for length in lengths]
 
 
-def generate(model: Llama, prompts: Sequence[Sequence[int]], count: int) -> tuple[Array, Array]:
+def generate(model: Decoder, prompts: Sequence[Sequence[int]], count: int) -> tuple[Array, Array]:
     """(tokens [batch, count], logits [batch, count, vocabulary]) of greedy sampling."""
     blocks = sum(len(p) + count for p in prompts) // BLOCK_SIZE + len(prompts)
-    generation = Generation(model, model.cache(blocks), prompts, count)
+    generation = Generation(model, Cache(model, blocks), prompts, count)
     generation.prefill()
     steps = [generation.logits.numpy()]
     while generation.steps < count:

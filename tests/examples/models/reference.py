@@ -1,4 +1,4 @@
-"""A Llama-family model in numpy: its logits in float64, and as ops that round their results to a dtype give them."""
+"""A model in numpy: its logits in float64, and as ops that round their results to a dtype give them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from llama_checkpoint import Config
 
 from kernels.attention.reference import attention, attention_same_dtype
 from kernels.gemm.reference import matmul, matmul_same_dtype
 from kernels.rows import reference as rows
+from models.config import Attention, Config
 
 Array = np.ndarray
 
@@ -42,29 +42,30 @@ def logits(ops: Ops, config: Config, tensors: Mapping[str, Array], tokens: Array
     """[len(tokens), vocabulary] of one sequence. tensors: by published name, all dense, in the model's dtype."""
     weights = {name: array.astype(ops.dtype) for name, array in tensors.items()}
     positions = np.arange(len(tokens))
-    angles = positions[:, None] * np.array(config.frequencies)
-    # The table is a part of the model's input: its float32 numbers.
-    rotate = partial(
-        ops.rotary, cos=np.cos(angles).astype(np.float32), sin=np.sin(angles).astype(np.float32), positions=positions
-    )
     x = weights["model.embed_tokens.weight"][np.asarray(tokens)]
-    for layer in range(config.layers):
+    for layer, kind in enumerate(config.attention):
         prefix = f"model.layers.{layer}."
         mine = {name.removeprefix(prefix): array for name, array in weights.items() if name.startswith(prefix)}
-        x = x + _attention(ops, config, mine, ops.norm(x, mine["input_layernorm.weight"], eps=config.eps), rotate)
+        normed = ops.norm(x, mine["input_layernorm.weight"], eps=config.eps)
+        x = x + _attend(ops, config, kind, mine, normed, positions)
         x = x + _mlp(ops, mine, ops.norm(x, mine["post_attention_layernorm.weight"], eps=config.eps))
     head = weights["model.embed_tokens.weight" if config.tied else "lm_head.weight"]
     return ops.product(ops.norm(x, weights["model.norm.weight"], eps=config.eps), head.T)
 
 
-def _attention(
-    ops: Ops, config: Config, weights: Mapping[str, Array], x: Array, rotate: Callable[[Array], Array]
+def _attend(
+    ops: Ops, config: Config, layer: Attention, weights: Mapping[str, Array], x: Array, positions: Array
 ) -> Array:
+    angles = positions[:, None] * np.array(layer.rope.frequencies)
+    # The table is a part of the model's input: its float32 numbers.
+    rotate = partial(
+        ops.rotary, cos=np.cos(angles).astype(np.float32), sin=np.sin(angles).astype(np.float32), positions=positions
+    )
     q, k, v = (
         _linear(ops, weights, f"self_attn.{name}_proj", x).reshape(len(x), -1, config.head_dim) for name in "qkv"
     )
     by_head = [array.swapaxes(0, 1)[None] for array in (rotate(q), rotate(k), v)]
-    window = {} if config.window is None else {"window_left": config.window - 1}
+    window = {} if layer.window is None else {"window_left": layer.window - 1}
     out = ops.attention(*by_head, scale=config.head_dim**-0.5, causal=True, **window)
     return _linear(ops, weights, "self_attn.o_proj", out[0].swapaxes(0, 1).reshape(len(x), -1))
 

@@ -1,0 +1,56 @@
+"""The keys of a config.json, and the error of a checkpoint that lacks something."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+class CheckpointError(ValueError):
+    """A checkpoint lacks something, or is of another kind."""
+
+
+class Values:
+    """Keys and what config.json says of them; `values[key]` demands that it says something.
+
+    Attributes:
+        found: the keys.
+        path: of the file, for errors.
+    """
+
+    def __init__(self, found: Mapping[str, Any], path: Path = Path("config.json")):
+        self.found, self.path = found, path
+
+    @classmethod
+    def read(cls, path: Path) -> Values:
+        """Raises `CheckpointError`: there is no such file, or it is no JSON."""
+        return cls(read_json(path), path)
+
+    def __getitem__(self, key: str) -> Any:
+        if self.found.get(key) is None:
+            raise CheckpointError(f"{self.path}: there is no '{key}'")
+        return self.found[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The default where the key is not there, or null."""
+        value = self.found.get(key)
+        return default if value is None else value
+
+    def part(self, found: Mapping[str, Any] | None) -> Values:
+        """An object in the same file."""
+        return Values(found or {}, self.path)
+
+    def demand(self, holds: bool, given: str, known: Iterable[str]) -> None:
+        if not holds:
+            raise CheckpointError(f"{self.path}: {given} is not supported; supported: {', '.join(known)}")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror}") from None
+    except json.JSONDecodeError as error:
+        raise CheckpointError(f"{path}: no JSON: {error}") from None
