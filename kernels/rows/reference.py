@@ -176,6 +176,26 @@ def rotary_same_dtype(*arrays: Array, interleaved: bool = False, **named: Array)
     return rotary(*arrays, interleaved=interleaved, **named, compute=np.float32).astype(x.dtype)
 
 
+def qk_norm_rotary(q: Array, k: Array, q_weight: Array, k_weight: Array, **options: object) -> tuple[Array, Array]:
+    """(q, k), each with its heads normalised, and then rotated."""
+    return _norm_rotary(np.float64, q, q_weight, **options), _norm_rotary(np.float64, k, k_weight, **options)
+
+
+def qk_norm_rotary_same_dtype(
+    q: Array, k: Array, q_weight: Array, k_weight: Array, **options: object
+) -> tuple[Array, Array]:
+    results = _norm_rotary(np.float32, q, q_weight, **options), _norm_rotary(np.float32, k, k_weight, **options)
+    return results[0].astype(q.dtype), results[1].astype(k.dtype)
+
+
+def _norm_rotary(
+    compute: type, x: Array, weight: Array, cos: Array, sin: Array, positions: Array, eps: float,
+    zero_centred: bool = False, interleaved: bool = False,
+) -> Array:  # fmt: skip
+    values, _ = _norm(compute, False, x, None, weight, None, eps, zero_centred)
+    return rotary(values, cos, sin, positions, interleaved, compute)
+
+
 def silu_mul(gate: Array, up: Array) -> Array:
     return _gated(np.float64, _silu, gate, up)
 
@@ -217,13 +237,15 @@ def _gelu_erf(x: Array) -> Array:
     return x * (real(0.5) + real(0.5) * erf)
 
 
-def embedding(table: Array, ids: Array) -> Array:
-    """Rows of the table; zeros for ids outside."""
+def embedding(table: Array, ids: Array, scale: float = 1.0) -> Array:
+    """Rows of the table times the scale, as the table's dtype has it; zeros for ids outside."""
     known = (ids >= 0) & (ids < len(table))
-    return np.where(known[:, None], table[np.where(known, ids, 0)], table.dtype.type(0))
+    factor = np.float64(table.dtype.type(scale))
+    return np.where(known[:, None], table[np.where(known, ids, 0)].astype(np.float64) * factor, 0.0)
 
 
-embedding_same_dtype = embedding
+def embedding_same_dtype(table: Array, ids: Array, scale: float = 1.0) -> Array:
+    return embedding(table, ids, scale).astype(table.dtype)
 
 
 def transpose(x: Array) -> Array:

@@ -18,7 +18,7 @@ from tests.ops.attention.cases import Case, make_call
 from tests.ops.attention.quantised import Quantised
 from tests.ops.attention.quantised import make_call as make_quantised
 from tests.ops.decode import test_append, test_contiguous, test_flex, test_paged
-from tests.ops.rows import checking, test_sampling
+from tests.ops.rows import checking, test_qk_norm, test_sampling
 from tests.support.dtypes import FP16
 from tests.support.op_bundles import OpBundles
 from tests.support.session_builds import ROOT, session_cache
@@ -83,6 +83,7 @@ SOFTMAX, LONG_SOFTMAX = (rows("softmax", cols=cols) for cols in (50, LONG))
 LAYER, LONG_LAYER = (rows("layer_norm", "weight bias", cols) for cols in (50, LONG))
 FUSED = rows("layer_norm", "weight", residual=np.random.default_rng(1).standard_normal((5, 50)).astype(FP16))
 MASKED = rows("softmax", mask=np.random.default_rng(1).random((5, 50)) < 0.5)
+HEADS = "rows", "op=qk_norm_rotary,T=float16", partial(test_qk_norm.check, call=test_qk_norm.given(40, 12, FP16))
 KEPT = "rows", "op=sample,T=float32", test_sampling.test_the_kept_set_is_exact
 
 # What shows it, the file, what is right there, and what is wrong.
@@ -171,6 +172,10 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     # Sampling
     "last column not counted": (KEPT, "rows/sample", "        inside = columns < cols\n",
         "        inside = columns < cols - 1\n"),
+    # Heads of queries and keys
+    "weights of the queries for keys": (HEADS, "rows/qk_norm", "_heads(k, k_weight", "_heads(k, q_weight"),
+    "norm of what is rotated": (HEADS, "rows/qk_norm", "squares += rest * rest", "squares += 0.0 * rest"),
+    "weights of the first half": (HEADS, "rows/qk_norm", "_gain(weight, pairs + pair,", "_gain(weight, pair,"),
     # Softmax and norms
     "padding counted": (SOFTMAX, "rows/softmax", 'tl.where(inside, values, float("-inf"))', "values"),
     "one column too many": (SOFTMAX, "rows/softmax", "    inside = (row < rows) & (columns < cols)",

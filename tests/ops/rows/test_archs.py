@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("tinygrad", reason="the emulator needs the extra `emulator`")
 
+from tests.ops.rows import test_qk_norm
 from tests.ops.rows.checking import CALLS, check, given
 from tests.support.dtypes import BF16, FP16, FP32
 from tests.support.emulation.bundling import built, on_demand
@@ -14,15 +15,30 @@ from tests.support.emulation.bundling import built, on_demand
 pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(1)]
 
 
+ARCHS = ("gfx1201", "gfx90a", "gfx950", "gfx1100")
+
+
 @pytest.mark.parametrize("op, vectors", CALLS)
 @pytest.mark.parametrize("cols", (33, 256, 1000, 4096, 20000))
 @pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
-@pytest.mark.parametrize("arch", ("gfx1201", "gfx90a", "gfx950", "gfx1100"))
+@pytest.mark.parametrize("arch", ARCHS)
 def test_softmax_and_norms(
     tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, cols: int, op: str, vectors: str
 ):
     bundle = on_demand(tmp_path_factory, "rows", "op=softmax|rms_norm|layer_norm", arch)
     check(bundle, op, **given(np.random.default_rng(cols), op, vectors, (3, cols), dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("interleaved", (False, True))
+@pytest.mark.parametrize("head_dim, pairs", ((128, 64), (40, 12), (256, 32)))
+@pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
+@pytest.mark.parametrize("arch", ARCHS)
+def test_qk_norm_rotary(
+    tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, head_dim: int, pairs: int, interleaved: bool
+):
+    bundle = on_demand(tmp_path_factory, "rows", "op=qk_norm_rotary", arch)
+    test_qk_norm.check(bundle, test_qk_norm.given(head_dim, pairs, dtype) | {"interleaved": interleaved})
 
 
 @pytest.mark.slow

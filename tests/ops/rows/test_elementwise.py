@@ -68,6 +68,13 @@ def test_embedding(rows: Bundle, kind: type, dtype: np.dtype, cols: int):
     assert not result[4:].any()
 
 
+@pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
+def test_embedding_with_a_scale(rows: Bundle, dtype: np.dtype):
+    """The scale is rounded to the table's dtype first: 50.6 is 50.5 in bfloat16."""
+    table = normal(np.random.default_rng(0), (9, 1000), dtype)
+    check(rows, "embedding", floor=0, shape=(3, 1000), table=table, ids=np.array([8, 0, 9], np.int64), scale=50.6)
+
+
 SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 65504, 65520, 1e5, 3.3e38, 6e-8, 2.9e-8, 1e-40, 1 + 2**-9,
            1 + 3 * 2**-9, 242.0, 241, -450, -500, 0.3, -0.07, 0.001)  # fmt: skip
 KINDS = {"float16": FP16, "bfloat16": BF16, "float32": FP32, "e4m3": None}
