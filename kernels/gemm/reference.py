@@ -260,6 +260,17 @@ def quantise_all_same_dtype(x: Array, q: Array) -> tuple[Array, Array]:
     return _to_8_bits(value, q.dtype), scale[0]
 
 
+def quantise_static(x: Array, q: Array, scale: Array) -> Array:
+    """x / scale in float64, not yet rounded to q's dtype, where it saturates. x, q: [m, n]; scale: [1]."""
+    return np.clip(x.astype(np.float64) / scale.astype(np.float64), -largest(q.dtype), largest(q.dtype))
+
+
+def quantise_static_same_dtype(x: Array, q: Array, scale: Array) -> Array:
+    """`quantise_static` in q's dtype, computed in fp32."""
+    value = np.clip(x.astype(np.float32) / scale, -largest(q.dtype), largest(q.dtype))
+    return _to_8_bits(value, q.dtype)
+
+
 def _quantise(compute: np.dtype, x: Array, dtype: np.dtype, block: int, rows_per_scale: int) -> tuple[Array, Array]:
     m, n = x.shape
     rows, blocks = -(-m // rows_per_scale), -(-n // block)
@@ -307,19 +318,21 @@ def linear_int4_same_dtype(
 
 
 def linear_int8(
-    x: Array, w: Array, scales: Array, group_size: int, zeros: Array | None = None, bias: Array | None = None
-) -> Array:
+    x: Array, w: Array, scales: Array, group_size: int, zeros: Array | None = None, order: Array | None = None,
+    bias: Array | None = None,
+) -> Array:  # fmt: skip
     """x w' + bias in float64, with w = (codes - zeros) * scales. w: int8 [n, k]; the others as in `linear_int4`."""
     weight = _dequantised(np.dtype(np.float64), w, scales, group_size, zeros, 0)
-    return _linear(np.dtype(np.float64), x, weight, None, bias)
+    return _linear(np.dtype(np.float64), x, weight, order, bias)
 
 
 def linear_int8_same_dtype(
-    x: Array, w: Array, scales: Array, group_size: int, zeros: Array | None = None, bias: Array | None = None
-) -> Array:
+    x: Array, w: Array, scales: Array, group_size: int, zeros: Array | None = None, order: Array | None = None,
+    bias: Array | None = None,
+) -> Array:  # fmt: skip
     """`linear_int8` as hardware does it: weights of x's dtype, summed in fp32."""
     weight = _dequantised(np.dtype(np.float32), w, scales, group_size, zeros, 0)
-    return _linear(np.dtype(np.float32), x, weight.astype(x.dtype), None, bias).astype(x.dtype)
+    return _linear(np.dtype(np.float32), x, weight.astype(x.dtype), order, bias).astype(x.dtype)
 
 
 def int4_weights(

@@ -7,6 +7,7 @@ stand for half the number, and OCP's numbers reach further by as much: to 448 or
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -47,8 +48,17 @@ def cast(array: Array, dtype: str | np.dtype | type) -> Cast:
         raise ValueError(f"the array is {source}, to become {target}; {allowed}")
     if source == target:
         return Cast(array, 1.0)
-    if target.endswith("fnuz"):
-        codes = np.where(np.isfinite(array), array.view(np.uint8), np.uint8(_FNUZ_NAN))
-        codes[array == 0] = 0
-        return Cast(codes.view(numpy_dtype(target)), 2.0)
-    return Cast(array.astype(np.float32).astype(numpy_dtype(target)), 1.0)
+    codes = _table(source, target)[array.view(np.uint8)]
+    return Cast(codes.view(numpy_dtype(target)), 2.0 if target.endswith("fnuz") else 1.0)
+
+
+@lru_cache(maxsize=4)
+def _table(source: str, target: str) -> Array:
+    """What each of the 256 codes becomes, uint8: looking that up is several times as quick as arithmetic."""
+    codes = np.arange(256, dtype=np.uint8)
+    numbers = codes.view(numpy_dtype(source)).astype(np.float32)
+    if not target.endswith("fnuz"):
+        return numbers.astype(numpy_dtype(target)).view(np.uint8)
+    codes[~np.isfinite(numbers)] = _FNUZ_NAN
+    codes[numbers == 0] = 0
+    return codes

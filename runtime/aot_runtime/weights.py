@@ -1,12 +1,13 @@
-"""Quantised weights for the ops `linear_int4` and `linear_int8`, in numpy: what GPTQ and AWQ checkpoints store is put
-into the ops' one layout, and floats are quantised into it. That is done once, offline. So is `prepack`, which puts
-weights of 4 bits into the order that the op `linear_int4_prepacked` wants.
+"""Quantised weights for the ops `linear_int4` and `linear_int8`, in numpy: what GPTQ, AWQ and compressed-tensors
+checkpoints store is put into the ops' one layout, and floats are quantised into it. That is done once, offline. So is
+`prepack`, which puts weights of 4 bits into the order that the op `linear_int4_prepacked` wants.
 
 **Layout.** The weights of an output lie next to each other along k; of 4 bits two share a byte, the even one low.
 Scales and zeros are by group, then output: a weight is (code - zero) * scale, or codebook[code] * scale.
 
 **Sources.** GPTQ: the tensors of AutoGPTQ's `QuantLinear`, and of its successor GPTQModel, where version 2 stores the
-zeros as they are. AWQ: those of AutoAWQ's `WQLinear_GEMM`. NF4: Dettmers et al., "QLoRA", appendix E, and bitsandbytes.
+zeros as they are. AWQ: those of AutoAWQ's `WQLinear_GEMM`. compressed-tensors: its format `pack-quantized`. NF4:
+Dettmers et al., "QLoRA", appendix E, and bitsandbytes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ PER_WORD = 8
 """Codes of 4 bits in an int32 of a checkpoint."""
 
 SYMMETRIC = 8
-"""The code that stands for 0 where none is stored."""
+"""The code of 4 bits that stands for 0 where none is stored."""
+
+BITS = (4, 8)
+"""Of the codes that checkpoints pack in int32."""
 
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 """Which nibble of an AWQ word holds each of eight neighbouring outputs."""
@@ -63,45 +67,41 @@ class Packed:
 
 def from_gptq(
     qweight: Array, qzeros: Array, scales: Array, g_idx: Array | None = None, zeros_are_less_one: bool = True,
-    symmetric: bool = False,
+    symmetric: bool = False, bits: int = 4,
 ) -> Packed:  # fmt: skip
-    """GPTQ's 4-bit weights.
+    """GPTQ's weights of 4 or 8 bits.
 
     Args:
-        qweight: int32 [k / 8, n], eight of k in a word, the first lowest.
-        qzeros: int32 [groups, n / 8].
+        qweight: int32 [k * bits / 32, n], 32 / bits of k in a word, the first lowest.
+        qzeros: int32 [groups, n * bits / 32].
         scales: float [groups, n].
         g_idx: int32 [k], the group of each weight, where they are not in order (act-order).
         zeros_are_less_one: the zeros are stored less one (version 1 of the format, the usual one), or as they are (v2).
-        symmetric: all zeros are 8, as the checkpoint's config says (`sym`); that tells the two versions apart.
+        symmetric: all zeros are 8, of 8 bits 128, as the checkpoint's config says (`sym`); that tells the two versions
+            apart.
 
     Raises:
         ValueError: shapes or dtypes that do not fit, groups of unlike sizes, zeros of the other version.
     """
-    k, n = PER_WORD * qweight.shape[0], qweight.shape[1]
+    per_word = _per_word(bits)
+    k, n = per_word * qweight.shape[0], qweight.shape[1]
     groups = len(scales)
-    _check("qweight", qweight, (k // PER_WORD, n))
-    _check("qzeros", qzeros, (groups, _words(n)))
+    _check("qweight", qweight, (k // per_word, n))
+    _check("qzeros", qzeros, (groups, _words(n, per_word)))
     _check_scales(scales, n)
-    codes = _nibbles(qweight).transpose(0, 2, 1).reshape(k, n)
-    zeros = _nibbles(qzeros).reshape(groups, n) + np.uint8(zeros_are_less_one)
-    if symmetric and (zeros != SYMMETRIC).any():
+    codes = _codes(qweight, bits).transpose(0, 2, 1).reshape(k, n)
+    zeros = _codes(qzeros, bits).reshape(groups, n).astype(np.int16) + zeros_are_less_one
+    middle = 1 << bits - 1
+    if symmetric and (zeros != middle).any():
         raise ValueError(
             f"qzeros of a symmetric checkpoint, with zeros_are_less_one={zeros_are_less_one}, are "
-            f"{np.unique(zeros).tolist()}; {SYMMETRIC} is needed: are they of the other version?"
+            f"{np.unique(zeros).tolist()}; {middle} is needed: are they of the other version?"
         )
     size = group_size(k, groups)
-    order = None
-    if g_idx is not None and not np.array_equal(g_idx, np.arange(k) // size):
-        order = np.argsort(g_idx, kind="stable").astype(np.int32)
-        counts = np.bincount(g_idx, minlength=groups)
-        if g_idx.shape != (k,) or (counts != size).any():
-            raise ValueError(
-                f"g_idx {list(g_idx.shape)} has groups of {sorted(set(counts.tolist()))} weights; "
-                f"{groups} groups of {size} are needed"
-            )
-        codes = codes[order]
-    return Packed(pack_int4(codes.T), np.ascontiguousarray(scales), zeros, size, order)
+    order = None if g_idx is None else _act_order(g_idx, k, groups, size)
+    ordered = codes if order is None else codes[order]
+    w, zeros = _in_layout(ordered.T, zeros, bits)
+    return Packed(w, np.ascontiguousarray(scales), zeros, size, order)
 
 
 def from_awq(qweight: Array, qzeros: Array, scales: Array) -> Packed:
@@ -117,11 +117,49 @@ def from_awq(qweight: Array, qzeros: Array, scales: Array) -> Packed:
     """
     k, n = qweight.shape[0], PER_WORD * qweight.shape[1]
     groups = len(scales)
-    _check("qweight", qweight, (k, _words(n)))
-    _check("qzeros", qzeros, (groups, _words(n)))
+    _check("qweight", qweight, (k, _words(n, PER_WORD)))
+    _check("qzeros", qzeros, (groups, _words(n, PER_WORD)))
     _check_scales(scales, n)
-    codes, zeros = (_nibbles(x)[..., AWQ_ORDER].reshape(len(x), n) for x in (qweight, qzeros))
+    codes, zeros = (_codes(x, 4)[..., AWQ_ORDER].reshape(len(x), n) for x in (qweight, qzeros))
     return Packed(pack_int4(codes.T), np.ascontiguousarray(scales), zeros, group_size(k, groups))
+
+
+def from_compressed_tensors(
+    weight_packed: Array, weight_scale: Array, weight_shape: Array, weight_zero_point: Array | None = None,
+    weight_g_idx: Array | None = None, bits: int = 4,
+) -> Packed:  # fmt: skip
+    """compressed-tensors' packed weights of 4 or 8 bits.
+
+    Args:
+        weight_packed: int32 [n, cdiv(k * bits, 32)], 32 / bits of k in a word, the first lowest; codes are stored with
+            8, of 8 bits 128, added.
+        weight_scale: float [n, groups].
+        weight_shape: int [2]: n, k.
+        weight_zero_point: int32 [cdiv(n * bits, 32), groups], 32 / bits of n in a word, likewise; None: all are 0.
+        weight_g_idx: int [k], the group of each weight, where they are not in order.
+
+    Raises:
+        ValueError: shapes or dtypes that do not fit, groups of unlike sizes.
+    """
+    per_word = _per_word(bits)
+    if weight_shape.shape != (2,) or weight_shape.dtype.kind != "i":
+        raise ValueError(f"weight_shape is {weight_shape.dtype} {list(weight_shape.shape)}; 2 integers are needed")
+    n, k = (int(extent) for extent in weight_shape)
+    _check("weight_packed", weight_packed, (n, -(-k // per_word)))
+    if weight_scale.ndim != 2 or len(weight_scale) != n or weight_scale.dtype.kind not in "fV":
+        found = f"{weight_scale.dtype} {list(weight_scale.shape)}"
+        raise ValueError(f"weight_scale is {found}; floats [{n}, groups] are needed")
+    groups = weight_scale.shape[1]
+    size = group_size(k, groups)
+    zeros = np.full((groups, n), 1 << bits - 1, np.int16)
+    if weight_zero_point is not None:
+        _check("weight_zero_point", weight_zero_point, (-(-n // per_word), groups))
+        by_output = _codes(np.ascontiguousarray(weight_zero_point.T), bits).reshape(groups, -1)
+        zeros = by_output[:, :n].astype(np.int16)
+    order = None if weight_g_idx is None else _act_order(weight_g_idx, k, groups, size)
+    codes = _codes(weight_packed, bits).reshape(n, -1)[:, :k]
+    w, zeros = _in_layout(codes if order is None else codes[:, order], zeros, bits)
+    return Packed(w, np.ascontiguousarray(weight_scale.T), zeros, size, order)
 
 
 def to_nf4(weight: Array, size: int = 64, dtype: np.dtype | type = np.float16) -> Packed:
@@ -246,15 +284,45 @@ def _grouped(weight: Array, size: int) -> Array:
     return weight.astype(np.float32).reshape(n, k // size, size)
 
 
-def _nibbles(words: Array) -> Array:
-    """uint8 [.., 8], the lowest first."""
+def _codes(words: Array, bits: int) -> Array:
+    """uint8 [.., 32 / bits], the lowest first."""
+    if bits == 8:
+        return np.ascontiguousarray(words).view(np.uint8).reshape(*words.shape, 4)
     return (words[..., None] >> np.arange(0, 32, 4, dtype=np.int32) & 15).astype(np.uint8)
 
 
-def _words(n: int) -> int:
-    if n % PER_WORD:
-        raise ValueError(f"n = {n} outputs; a multiple of {PER_WORD} is packed in words")
-    return n // PER_WORD
+def _in_layout(codes: Array, zeros: Array, bits: int) -> tuple[Array, Array]:
+    """(w, zeros) of `Packed` from codes uint8 [n, k] and zeros int16 [groups, n]. Those of 8 bits become signed."""
+    if bits == 4:
+        return pack_int4(codes), zeros.astype(np.uint8)
+    if zeros.max(initial=0) > 255:
+        raise ValueError("a zero of 256 among those of 8 bits; 0 to 255 are allowed")
+    return np.ascontiguousarray(codes ^ 0x80).view(np.int8), (zeros - 128).astype(np.int8)
+
+
+def _act_order(group_of: Array, k: int, groups: int, size: int) -> Array | None:
+    """Which column each weight belongs to once they are sorted by group; None where they are sorted."""
+    if group_of.shape == (k,) and np.array_equal(group_of, np.arange(k) // size):
+        return None
+    counts = np.bincount(group_of, minlength=groups) if group_of.min(initial=0) >= 0 else np.zeros(1, int)
+    if group_of.shape != (k,) or len(counts) != groups or (counts != size).any():
+        raise ValueError(
+            f"g_idx {list(group_of.shape)} has groups of {sorted(set(counts.tolist()))} weights; "
+            f"{groups} groups of {size} are needed"
+        )
+    return np.argsort(group_of, kind="stable").astype(np.int32)
+
+
+def _per_word(bits: int) -> int:
+    if bits not in BITS:
+        raise ValueError(f"codes of {bits} bits; 4 and 8 are supported")
+    return 32 // bits
+
+
+def _words(n: int, per_word: int) -> int:
+    if n % per_word:
+        raise ValueError(f"n = {n} outputs; a multiple of {per_word} is packed in words")
+    return n // per_word
 
 
 def _check(name: str, array: Array, shape: tuple[int, ...]) -> None:

@@ -12,6 +12,7 @@ from aot_runtime.weights import (
     NF4,
     Packed,
     from_awq,
+    from_compressed_tensors,
     from_gptq,
     pack_int4,
     prepack,
@@ -30,6 +31,12 @@ def words(nibbles: np.ndarray, order: tuple[int, ...] = tuple(range(8))) -> np.n
     """int32 [.., n / 8] of nibbles [.., n]: neighbour i is nibble order[i] of its word."""
     eights = nibbles.reshape(*nibbles.shape[:-1], -1, 8).astype(np.uint32)
     return sum(eights[..., i] << np.uint32(4 * order[i]) for i in range(8)).astype(np.uint32).view(np.int32)
+
+
+def bytes_in_words(codes: np.ndarray) -> np.ndarray:
+    """int32 [.., n / 4] of codes of 8 bits [.., n], the first lowest."""
+    fours = codes.reshape(*codes.shape[:-1], -1, 4).astype(np.uint32)
+    return sum(fours[..., i] << np.uint32(8 * i) for i in range(4)).astype(np.uint32).view(np.int32)
 
 
 def codes_of(packed: Packed, k: int) -> np.ndarray:
@@ -58,6 +65,64 @@ def test_gptq_of_act_order_is_sorted_by_group():
     assert found.order is not None and sorted(found.order) == list(range(64))
     np.testing.assert_array_equal(groups[found.order], np.repeat([0, 1], 32))
     np.testing.assert_array_equal(codes_of(found, 64), CODES[found.order])
+
+
+def test_gptq_of_8_bits_has_four_inputs_in_a_word():
+    """Codes and zeros become signed; act-order as with 4 bits."""
+    codes, zeros = (RNG.integers(1, 256, shape, dtype=np.uint8) for shape in ((64, 24), (2, 24)))
+    qweight, qzeros = bytes_in_words(codes.T).T, bytes_in_words(zeros - 1)
+    groups = RNG.permutation(np.repeat([0, 1], 32))
+    for group_of in (None, groups):
+        found = from_gptq(qweight, qzeros, SCALES, group_of, bits=8)
+        order = np.arange(64) if found.order is None else found.order
+        assert (found.w.dtype, found.zeros.dtype, found.order is None) == (np.int8, np.int8, group_of is None)
+        np.testing.assert_array_equal(found.w.T, codes[order].astype(int) - 128)
+        np.testing.assert_array_equal(found.zeros, zeros.astype(int) - 128)
+    with pytest.raises(ValueError, match="a zero of 256 among those of 8 bits"):
+        from_gptq(qweight, np.full_like(qzeros, -1), SCALES, bits=8)
+    with pytest.raises(ValueError, match=r"symmetric checkpoint.*; 128 is needed"):
+        from_gptq(qweight, np.full_like(qzeros, 0x7E7E7E7E), SCALES, symmetric=True, bits=8)
+    with pytest.raises(ValueError, match="codes of 3 bits; 4 and 8 are supported"):
+        from_gptq(qweight, qzeros, SCALES, bits=3)
+
+
+@pytest.mark.parametrize("zeros", (None, ZEROS), ids=("symmetric", "zeros"))
+@pytest.mark.parametrize("bits", (4, 8))
+def test_compressed_tensors_has_inputs_in_words_and_zeros_by_output(bits: int, zeros: np.ndarray | None):
+    """Codes and zeros are stored less what makes them unsigned; the last word of a row has places to spare."""
+    middle, pack, short = 1 << bits - 1, words if bits == 4 else bytes_in_words, 62
+    by_word = None if zeros is None else pack(zeros).T
+    found = from_compressed_tensors(pack(CODES.T), SCALES.T, np.array([24, short]), by_word, bits=bits)
+    codes = codes_of(found, short) if bits == 4 else found.w.T.astype(int) + middle
+    np.testing.assert_array_equal(codes, CODES[:short])
+    wanted = np.full((2, 24), middle) if zeros is None else zeros
+    np.testing.assert_array_equal(found.zeros.astype(int) + (middle if bits == 8 else 0), wanted)
+    np.testing.assert_array_equal(found.scales, SCALES)
+    assert (found.group_size, found.order) == (31, None)
+
+
+def test_compressed_tensors_of_act_order_is_sorted_by_group():
+    groups = RNG.permutation(np.repeat([0, 1], 32))
+    found = from_compressed_tensors(words(CODES.T), SCALES.T, np.array([24, 64]), None, groups)
+    np.testing.assert_array_equal(groups[found.order], np.repeat([0, 1], 32))
+    np.testing.assert_array_equal(codes_of(found, 64), CODES[found.order])
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    (
+        ({"weight_packed": words(CODES.T)[:, :7]}, r"weight_packed is int32 \[24, 7\]; int32 \[24, 8\] is needed"),
+        ({"weight_scale": SCALES}, r"weight_scale is float16 \[2, 24\]; floats \[24, groups\]"),
+        ({"weight_shape": np.array([24.0, 64])}, "weight_shape is float64"),
+        ({"weight_zero_point": words(ZEROS)}, "weight_zero_point"),
+        ({"weight_g_idx": np.full(64, 2)}, "g_idx"),
+        ({"weight_g_idx": np.full(64, -1)}, "g_idx"),
+    ),
+)
+def test_weights_of_compressed_tensors_that_do_not_fit_are_refused(change: dict[str, np.ndarray], message: str):
+    given = {"weight_packed": words(CODES.T), "weight_scale": SCALES.T, "weight_shape": np.array([24, 64]), **change}
+    with pytest.raises(ValueError, match=message):
+        from_compressed_tensors(**given)
 
 
 def test_awq_has_eight_outputs_in_a_word_in_an_order_of_its_own():

@@ -171,6 +171,24 @@ def test_quantise_all(gemm: Bundle, shape: tuple[int, int], kind: str):
     check_quantised(gemm, "quantise_all", matrix(np.random.default_rng(10), shape, FP16), kind)
 
 
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("kind", ("e4m3", "int8"))
+@pytest.mark.parametrize("shape", ((5, 33), (1, 600), (70, 64)), ids=str)
+def test_quantise_static(gemm: Bundle, shape: tuple[int, int], kind: str):
+    """What the scale is too small for saturates; scales of calibration are smaller than what some calls bring."""
+    x, dtype = matrix(np.random.default_rng(11), shape, FP16), eight_bits(gemm, kind)
+    x[0, :3] = 60000, -60000, 0
+    scale = np.array([2.5 / largest(dtype)], np.float32)
+    given = [on_device(gemm, array) for array in (x, scale)]
+    q = into_poison(gemm, shape, dtype, lambda q: gemm.quantise_static(given[0], q, given[1]))
+    exact, same = (getattr(reference, f"quantise_static{suffix}")(x, q, scale) for suffix in ("", "_same_dtype"))
+    if dtype == INT8:
+        check_int8(q, exact)
+    else:
+        assert_close(q.astype(np.float32), exact, same, 0, "q")
+    assert (q[0, :3].astype(np.float32) == [largest(dtype), -largest(dtype), 0]).all()
+
+
 def test_zeros_are_quantised_to_zeros(gemm: Bundle):
     q = np.full((3, 40), 5, np.int8)
     assert (gemm.quantise(np.zeros((3, 40), FP16), q) > 0).all() and (q == 0).all()

@@ -60,6 +60,17 @@ def test_int8(gemm: Bundle, n: int, k: int, size: int | None, m: int, zeros: boo
 
 
 @pytest.mark.sampled(1)
+@pytest.mark.parametrize("zeros", (True, False))
+@pytest.mark.parametrize("m", (3, 1, 20, 129))
+def test_act_order_of_int8(gemm: Bundle, m: int, zeros: bool):
+    rng = np.random.default_rng(m)
+    w, order = rng.integers(-128, 128, (48, 128)).astype(np.int8), rng.permutation(128).astype(np.int32)
+    shifted = rng.integers(-100, 100, (4, 48)).astype(np.int8) if zeros else None
+    weights = Packed(w, rng.uniform(0.5, 1, (4, 48)).astype(FP16), shifted, 32, order)
+    check_linear(gemm, matrix(rng, (m, 128), FP16), weights)
+
+
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("adapters", (5, 1, None))
 @pytest.mark.parametrize(
     "m, n, k, rank", ((37, 19, 33, 5), (1, 64, 64, 8), (130, 144, 48, 40), (16, 48, 80, 16)), ids=str
