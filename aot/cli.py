@@ -31,6 +31,7 @@ from .command.parameters import (
     SchedulerAddress,
     filters_of,
 )
+from .command.tune import tune
 from .targets import TARGETS, Target
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from .compile.shared_cache import CacheSettings
 
-SUBCOMMANDS: Mapping[str, click.Command] = {"cache": cache, "check": check, "init": init}
+SUBCOMMANDS: Mapping[str, click.Command] = {"cache": cache, "check": check, "init": init, "tune": tune}
 
 EPILOG = """\b
 Examples:
@@ -51,6 +52,7 @@ Examples:
   aotbuild --arch gfx942 --require 'spills == 0' manifests/memory.yaml
   aotbuild init examples/foreign/kernels.py:add_kernel
   aotbuild check manifests/first.yaml
+  aotbuild tune softmax --arch gfx942 --dry-run
   aotbuild --arch gfx942 --scheduler tcp://127.0.0.1:8786 manifests/first.yaml
   aotbuild --arch gfx942 --shared-cache /mnt/team/aotbuild manifests/first.yaml
   aotbuild cache ls

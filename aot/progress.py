@@ -1,10 +1,10 @@
-"""How far the compilations of a build are: a bar on a terminal, lines in a log."""
+"""How far a run is: a bar on a terminal, lines in a log."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -17,6 +17,8 @@ from aot.compile.pool import CompileFailure
 LOG = logging.getLogger("aotbuild.build")
 LOG_EVERY_S = 10.0
 """Seconds between progress lines where the output is no terminal."""
+Advance = Callable[[bool], None]
+"""Called as each step ends, with whether it failed."""
 
 
 @contextmanager
@@ -27,9 +29,22 @@ def progress(console: Console, labels: Mapping[str, str], workers: str, total: i
         labels: key of a variant → what it is.
         workers: how many there are, in words.
     """
+    with steps(console, f"compiling {counted(total, 'variant')} with {workers}", total) as advance:
+
+        def done(key: str, result: CompiledKernel | CompileFailure) -> None:
+            failed = isinstance(result, CompileFailure)
+            LOG.info("%s %s", "failed: " if failed else "compiled", labels[key])
+            advance(failed)
+
+        yield done
+
+
+@contextmanager
+def steps(console: Console, head: str, total: int) -> Iterator[Advance]:
+    """Yields what is called after each of `total` steps. head: what they are; it begins a log."""
     if not console.is_terminal or console.is_dumb_terminal:
-        console.print(f"compiling {counted(total, 'variant')} with {workers}")
-        yield _Log(console, labels, total)
+        console.print(head)
+        yield _Log(console, total)
         return
     columns = (
         TextColumn("{task.percentage:>3.0f} %"),
@@ -40,13 +55,12 @@ def progress(console: Console, labels: Mapping[str, str], workers: str, total: i
     )
     with Progress(*columns, console=console, transient=True, expand=True) as bar:
         task = bar.add_task("", total=total, note="")
-        failed = 0
+        count = 0
 
-        def advance(key: str, result: CompiledKernel | CompileFailure) -> None:
-            nonlocal failed
-            failed += isinstance(result, CompileFailure)
-            _log_result(labels[key], result)
-            bar.update(task, advance=1, note=_failed(failed))
+        def advance(failed: bool) -> None:
+            nonlocal count
+            count += failed
+            bar.update(task, advance=1, note=_failed(count))
 
         yield advance
 
@@ -54,16 +68,15 @@ def progress(console: Console, labels: Mapping[str, str], workers: str, total: i
 class _Log:
     """Progress in lines: one every `LOG_EVERY_S` seconds."""
 
-    def __init__(self, console: Console, labels: Mapping[str, str], total: int):
-        self.console, self.labels, self.total = console, labels, total
+    def __init__(self, console: Console, total: int):
+        self.console, self.total = console, total
         self.done = self.failed = 0
         self.started = time.monotonic()
         self.next_line = self.started + LOG_EVERY_S
 
-    def __call__(self, key: str, result: CompiledKernel | CompileFailure) -> None:
+    def __call__(self, failed: bool) -> None:
         self.done += 1
-        self.failed += isinstance(result, CompileFailure)
-        _log_result(self.labels[key], result)
+        self.failed += failed
         now = time.monotonic()
         if now >= self.next_line and self.done < self.total:
             left = (now - self.started) * (self.total - self.done) / self.done
@@ -71,10 +84,6 @@ class _Log:
             note = f", {minutes}:{seconds:02} left{_failed(self.failed)}"
             self.console.print(f"  {self.done}/{self.total}{note}")
             self.next_line = now + LOG_EVERY_S
-
-
-def _log_result(label: str, result: CompiledKernel | CompileFailure) -> None:
-    LOG.info("%s %s", "failed: " if isinstance(result, CompileFailure) else "compiled", label)
 
 
 def counted(number: int, noun: str) -> str:

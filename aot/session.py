@@ -105,13 +105,7 @@ def make(
     cache = CompileCache(request.cache.folder, shared)
     remove_leftovers(Path(tempfile.gettempdir()))  # a build with nothing to compile makes no pool that does
     with _locked(request.output, _outputs(request, bundles)), shared or nullcontext():
-        outcome, missing = look_up({key: job for bundle in bundles for key, job in bundle.jobs.items()}, cache)
-        LOG.info("cache %s has %d of %d kernels", cache.path, outcome.cached, outcome.cached + len(missing))
-        if missing:
-            labels = {variant.key: variant.spec.label for bundle in bundles for variant in bundle.variants}
-            executor, workers = _executor(request, [*missing.values()])
-            with executor, progress(console, labels, workers, len(missing)) as advance:
-                compile_missing(missing, cache, executor, outcome, advance)
+        outcome = _compiled(request, bundles, console, cache)
         if outcome.failures:
             _print_failures(request, bundles, outcome)
             return None
@@ -129,6 +123,25 @@ def make(
                 _pack(console, bundles, folder, request)
     if shared is not None and (use := shared.use):
         console.print(f"{shared}: {use}")
+    return outcome
+
+
+def compile_all(request: Request, bundles: list[PlannedBundle], console: Console) -> Outcome:
+    """Compile what is planned, as far as the cache does not have it, and write nothing. Raises as `make` does."""
+    shared = None if request.cache.shared is None else SharedCache(request.cache.shared)
+    remove_leftovers(Path(tempfile.gettempdir()))
+    with shared or nullcontext():
+        return _compiled(request, bundles, console, CompileCache(request.cache.folder, shared))
+
+
+def _compiled(request: Request, bundles: list[PlannedBundle], console: Console, cache: CompileCache) -> Outcome:
+    outcome, missing = look_up({key: job for bundle in bundles for key, job in bundle.jobs.items()}, cache)
+    LOG.info("cache %s has %d of %d kernels", cache.path, outcome.cached, outcome.cached + len(missing))
+    if missing:
+        labels = {variant.key: variant.spec.label for bundle in bundles for variant in bundle.variants}
+        executor, workers = _executor(request, [*missing.values()])
+        with executor, progress(console, labels, workers, len(missing)) as advance:
+            compile_missing(missing, cache, executor, outcome, advance)
     return outcome
 
 
@@ -188,7 +201,13 @@ def plan(request: Request) -> list[PlannedBundle]:
             faults += error.messages
     if faults:
         raise ManifestError(faults)
-    wanted = _wanted(request, files, manifests)
+    return plan_manifests(request, manifests, filters, _wanted(request, files, manifests))
+
+
+def plan_manifests(
+    request: Request, manifests: Sequence[Manifest], filters: Filters, wanted: WantedCalls | None
+) -> list[PlannedBundle]:
+    """Every bundle of manifests that are read, for the targets of a request. Raises `ManifestError`."""
     with ExitStack() as stack:
         # One for each, since a file may ask once what it is built for.
         processes = {target.arch: stack.enter_context(ForkedProcess(request.timeout)) for target in request.targets}

@@ -1,5 +1,6 @@
-"""The JSON schemas of manifests, tuning files and calls files, for editors: `python -m aot.manifest.json_schema` writes
-them.
+"""The JSON schemas of manifests, tuning files, spaces and calls files, for editors.
+
+`python -m aot.manifest.json_schema` writes them.
 
 Every shipped file names its schema in a modeline, `# yaml-language-server: $schema=<path>`.
 """
@@ -11,8 +12,11 @@ from pathlib import Path
 
 from .calls import CallsSpec
 from .schema import ManifestSpec, Spec, TuningSpec
+from .spaces import SpaceSpec
 
-MODELS: dict[str, type[Spec]] = {"manifest": ManifestSpec, "tuning": TuningSpec, "calls": CallsSpec}
+MODELS: dict[str, type[Spec]] = {
+    "manifest": ManifestSpec, "tuning": TuningSpec, "calls": CallsSpec, "space": SpaceSpec,
+}  # fmt: skip
 
 
 def schema_file(name: str) -> Path:

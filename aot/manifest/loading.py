@@ -73,17 +73,28 @@ class Manifest:
 
     def tuning(self, op: str) -> Tuning | None:
         """The tuning file of an op, or the one that it shares. Raises `ManifestError`."""
-        name = self.spec.ops[op].tuning or op
-        if name not in self._tuning:
-            path = self.file.path.resolve().parent / "tuning" / f"{name}.yaml"
-            self._tuning[name] = _load_tuning(path) if is_file(path) else None
-        return self._tuning[name]
+        path = self.tuning_path(op)
+        if path.stem not in self._tuning:
+            self._tuning[path.stem] = load_tuning(path) if is_file(path) else None
+        return self._tuning[path.stem]
+
+    def tuning_path(self, op: str) -> Path:
+        """Where the tuning file of an op is, if it has one."""
+        return self.file.path.resolve().parent / "tuning" / f"{self.spec.ops[op].tuning or op}.yaml"
 
     def with_op(self, name: str, spec: OpSpec, kernel_configs: KernelConfigs) -> Manifest:
         """The same with what the kernels of an op say: the op as that makes it, and the configs that they have."""
         other = copy.copy(self)
         other.spec = self.spec.model_copy(update={"ops": {**self.spec.ops, name: spec}})
         other.kernel_configs = {**self.kernel_configs, **kernel_configs}
+        return other
+
+    def alone(self, source: OpSource, spec: OpSpec, tuning: Tuning | None) -> Manifest:
+        """A manifest of one op of this one's, which is `spec` there, with `tuning` for its tuning file."""
+        other = copy.copy(self)
+        other.spec = self.spec.model_copy(update={"ops": {source.name: spec}})
+        other.sources = (OpSource(other, source.name, source.only),)
+        other._tuning = {spec.tuning or source.name: tuning}
         return other
 
     def error(self, path: tuple[Key, ...], message: str) -> ManifestError:
@@ -159,7 +170,7 @@ def _check_values(file: YamlFile, place: tuple[Key, ...], op: OpSpec, only: Mapp
                 )
 
 
-def _load_tuning(path: Path) -> Tuning:
+def load_tuning(path: Path) -> Tuning:
     """Read and validate a tuning file. Raises `ManifestError`."""
     file = read_yaml(path)
     spec = validated(file, TuningSpec)

@@ -208,6 +208,24 @@ class BindSpec(Spec):
         return self
 
 
+class MeasuredSpec(Spec):
+    """Configs that won a comparison on hardware."""
+
+    device: str = Field(description="The device that they were timed on.")
+    date: str = Field(pattern=DATE, description="The day, `YYYY-MM-DD`.")
+    figure: str = Field(description="What was compared, on which calls, and by how much it won where that is known.")
+    clocks: str = Field("", description="What the device's clocks and power were set to.")
+    version: str = Field("", description="Of the compiler and the driver.")
+
+
+class ModelledSpec(Spec):
+    """Configs that nobody has timed: what they were chosen by instead."""
+
+    by: str = Field(description="What chose them: figures of the code objects, a model, or configs that they follow.")
+    figure: str = Field("", description="What that said.")
+    version: str = Field("", description="Of the model, and of the compiler.")
+
+
 class ConfigSpec(Spec):
     """One tuned choice of a launch."""
 
@@ -218,6 +236,14 @@ class ConfigSpec(Spec):
     )
     blocks: dict[Name, Value] = Field({}, description="Constexpr parameters of the kernel: its blocks and the like.")
     options: dict[str, Option] = Field({}, description="Compiler options.")
+    measured: MeasuredSpec | None = Field(None, description="Of this config, in place of what its entry says.")
+    modelled: ModelledSpec | None = Field(None, description="Of this config, in place of what its entry says.")
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> ConfigSpec:
+        if self.measured is not None and self.modelled is not None:
+            raise ValueError("a config is either `measured` or `modelled`")
+        return self
 
 
 FROM_KERNEL = "from kernel"
@@ -342,21 +368,6 @@ class ManifestSpec(Spec):
         if not self.ops and not any(self.include.values()):
             raise ValueError("there is no op: neither in `ops` nor in `include`")
         return self
-
-
-class MeasuredSpec(Spec):
-    """Configs that won a comparison on hardware."""
-
-    device: str = Field(description="The device that they were timed on.")
-    date: str = Field(pattern=DATE, description="The day, `YYYY-MM-DD`.")
-    figure: str = Field(description="What was compared, on which calls, and by how much it won where that is known.")
-
-
-class ModelledSpec(Spec):
-    """Configs that nobody has timed: what they were chosen by instead."""
-
-    by: str = Field(description="What chose them: figures of the code objects, a model, or configs that they follow.")
-    figure: str = Field("", description="What that said.")
 
 
 class PublishedSpec(Spec):

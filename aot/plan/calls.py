@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from aot.manifest.calls import CallEntry
+from aot.manifest.calls import CallEntry, CallEntrySpec
 from aot.manifest.yamlfile import Key, ManifestError, YamlFile
 from aot.targets import Target
 from aot_runtime.call.callspec import CallSpec, plan_call
@@ -104,16 +104,15 @@ def _is_near(variant: VariantSpec, launch: int, aligned: bool, point: tuple[tupl
 def _taken(entry: CallEntry, index: records.Index, planner: Planner) -> Iterator[records.Variant]:
     """The variants of every launch. Where nobody knows how many compute units there are, for few and for many."""
     count = entry.spec.num_cus or usual_cus(index.target.arch)
-    call = _call_spec(entry, planner)
+    call = call_spec(entry.spec, planner)
     for num_cus in (count,) if count else NUM_CUS:
         for launch in plan_call(index, planner, call, num_cus, entry.spec.num_xcds).launches:
             yield launch.variant
 
 
-def _call_spec(entry: CallEntry, planner: Planner) -> CallSpec:
-    """The call; a scalar that no decision depends on may be any number where the entry has none."""
-    spec = entry.spec
-    free = {scalar.name: "0" for scalar in planner.op.scalars if not scalar.default}
+def call_spec(spec: CallEntrySpec, planner: Planner) -> CallSpec:
+    """The call of an entry; a scalar that no decision depends on may be any number where the entry has none."""
+    free = {scalar.name: "1" for scalar in planner.op.scalars if not scalar.default}
     free = {name: value for name, value in free.items() if name not in planner.static}
     return CallSpec(
         shapes={name: tuple(shape) for name, shape in spec.shapes.items()},

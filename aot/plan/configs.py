@@ -48,6 +48,12 @@ def derived_error(manifest: Manifest, op: str, arch: str, name: str, message: st
 
 def launch_configs(manifest: Manifest, op: str, arch: str) -> list[list[ConfigSpec]]:
     """The entries of each launch of an op, each with a `name`. Raises `ManifestError` for a wrong tuning file."""
+    laid = laid_configs(manifest, op, arch)
+    return [[_with_kernel(manifest, op, arch, index, entry) for entry in entries] for index, entries in enumerate(laid)]
+
+
+def laid_configs(manifest: Manifest, op: str, arch: str) -> list[list[ConfigSpec]]:
+    """`launch_configs`, of which those that are a kernel's own have no more than the manifest says of them."""
     file, path, tuning = _tuning_entry(manifest, op, arch)
     path, overlay = (*path, "launches"), tuning.launches
     launches = manifest.spec.ops[op].launches
@@ -62,11 +68,10 @@ def launch_configs(manifest: Manifest, op: str, arch: str) -> list[list[ConfigSp
         given = [entry.name for entry in entries if entry.name]
         if len(set(given)) != len(given):
             raise file.error((*path, name), f"op '{op}': two configs have one name ({', '.join(given)})")
-    laid = [
+    return [
         overlay_configs(launch.configs or [ConfigSpec.model_validate({})], overlay.get(name, []))
         for name, launch in zip(names, launches, strict=True)
     ]
-    return [[_with_kernel(manifest, op, arch, index, entry) for entry in entries] for index, entries in enumerate(laid)]
 
 
 def _with_kernel(manifest: Manifest, op: str, arch: str, index: int, entry: ConfigSpec) -> ConfigSpec:

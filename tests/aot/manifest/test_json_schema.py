@@ -17,7 +17,7 @@ def test_our_files_name_their_schema_and_bundle():
     assert len(paths) > 20
     for path in paths:
         text = path.read_text()
-        kind = "tuning" if path.parent.name == "tuning" else "manifest"
+        kind = {"tuning": "tuning", "spaces": "space", "shortlists": "space"}.get(path.parent.name, "manifest")
         modeline, _, schema = text.partition("\n")[0].partition(" $schema=")
         assert modeline == "# yaml-language-server:" and (path.parent / schema).resolve() == schema_file(kind), path
-        assert kind == "tuning" or f"\nbundle: {path.stem}\n" in text
+        assert kind != "manifest" or f"\nbundle: {path.stem}\n" in text

@@ -1,0 +1,176 @@
+"""Times on a device: each candidate's results are held against those of the config that is there; all take turns."""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from aot_emulator.profile.profile_call import MadeCall
+from rich.console import Console
+
+from aot.manifest.schema import MeasuredSpec
+from aot.progress import counted, steps
+from aot_runtime.bundle.reading import read_index
+from aot_runtime.command.gpu_settings import gpu_settings
+from aot_runtime.device.array import DeviceArray
+from aot_runtime.device.registry import get_device
+from aot_runtime.errors import AotError, ArgumentError
+from aot_runtime.opened import Bundle
+
+from .made_calls import made_call, run_with
+from .planning import PlannedTuning, Trial
+from .results import Results, Timed
+from .timing import Times, told_of
+
+FLUSHED = 512 << 20
+"""Bytes that are written before each timed call, so that no cache has any of its tensors: twice an MI300X's."""
+_UNWRITTEN = 0xFF
+"""Byte that outputs hold before a call whose results are looked at: of floats it makes NaN."""
+
+
+class OnDevice:
+    """A device."""
+
+    kind: Literal["measured", "modelled"] = "measured"
+
+    def __init__(self, name: str, arch: str, rounds: int):
+        """Raises `DeviceError`, `ArchMismatchError` where the device is of another architecture."""
+        self.device, self.rounds = get_device(name, arch), rounds
+        found = self.device.properties
+        if found.arch != arch:
+            raise ArgumentError(f"device '{name}' is {found.name}, {found.arch}, and --arch is {arch}")
+        self.num_cus: int | None = found.num_cus
+        self.num_xcds = found.num_xcds
+        self.by = found.name
+        self.told = f"measured on {found.name}, driver {found.driver_version}"
+        self.clocks = gpu_settings(self.device.driver.name, found.pci).summary()
+        self.means = self.device.driver.name != "emulator"
+
+    def times(
+        self, planned: PlannedTuning, trials: list[Trial], folder: Path, results: Results, console: Console
+    ) -> Times:
+        found: Times = {}
+        bundle = Bundle(folder, read_index(folder), self.device)
+        places = dict.fromkeys(trial.call for trial in trials)
+        head = f"measuring {counted(len(trials), 'candidate')} on {counted(len(places), 'call')}, {self.rounds} rounds"
+        with steps(console, head, len(places)) as advance:
+            for place in places:
+                here = [trial for trial in trials if trial.call == place]
+                for trial, timed in self._of_call(planned, here, bundle, results):
+                    found[trial.call, trial.number] = timed
+                advance(False)
+        return found
+
+    def _of_call(
+        self, planned: PlannedTuning, trials: list[Trial], bundle: Bundle, results: Results
+    ) -> list[tuple[Trial, Timed]]:
+        """Times of one call. They are known or not all together, since all take turns."""
+        known = [results.get(trial.identity, self.by) for trial in trials]
+        if all(known):
+            return [(trial, timed) for trial, timed in zip(trials, known, strict=True) if timed]
+        call = planned.calls[trials[0].call]
+        made = made_call(bundle, planned.op.name, call.spec, call.content)
+        trials = sorted(trials, key=lambda trial: trial.number)  # the config that is there comes first
+        faults = _Compared(made).faults(trial.number for trial in trials)
+        sound = [trial.number for trial in trials if not faults.get(trial.number)]
+        seconds = self._medians(made, sound)
+        found = []
+        for trial in trials:
+            timed = Timed(seconds.get(trial.number), faults.get(trial.number, ""))
+            results.add(trial.identity, self.by, timed, told_of(planned, trial))
+            found.append((trial, timed))
+        return found
+
+    def _medians(self, made: MadeCall, numbers: list[int]) -> dict[int, float]:
+        """Seconds of a call with each candidate: medians of rounds in which all take turns, one more thrown away."""
+        device = self.device
+        flushed = device.empty((FLUSHED if self.means else 1,), "uint8")
+        taken: dict[int, list[float]] = {number: [] for number in numbers}
+        for turn in range(self.rounds + 1):
+            for number in numbers:
+                device.driver.fill(device.index, flushed.ptr, turn % 251, flushed.nbytes, 0)
+                start = device.event()
+                run_with(made, number)
+                elapsed = device.event().elapsed_ms(start) / 1e3
+                if turn:
+                    taken[number].append(max(elapsed, 1e-9))
+        return {number: statistics.median(seconds) for number, seconds in taken.items()}
+
+    def origin(self, figure: str) -> MeasuredSpec:
+        version = f"triton {metadata.version('triton')}, driver {self.device.properties.driver_version}"
+        date = datetime.date.today().isoformat()
+        return MeasuredSpec(device=self.by, date=date, figure=figure, clocks=self.clocks, version=version)
+
+
+class _Compared:
+    """Holds what candidates compute against what the config that is there computes."""
+
+    def __init__(self, made: MadeCall):
+        op = made.planner.op
+        self._made = made
+        roles = {tensor.name: tensor.role for tensor in op.tensors}
+        self._written = {name: array for name, array in made.arrays.items() if roles[name] != "input"}
+        self._inouts = {name: _bytes(array) for name, array in self._written.items() if roles[name] == "inout"}
+
+    def faults(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Candidate → what is wrong with its results; the first number is the config that is there."""
+        faults: dict[int, str] = {}
+        expected: dict[str, Any] = {}
+        for number in numbers:
+            try:
+                found = self._results(number)
+            except AotError as error:
+                if not number:
+                    raise
+                faults[number] = f"fails: {str(error).splitlines()[0]}"
+                continue
+            if not expected:
+                expected = found
+            elif wrong := next((name for name in expected if not is_same(found[name], expected[name])), ""):
+                faults[number] = f"computes another {wrong}"
+        return faults
+
+    def _results(self, number: int) -> dict[str, Any]:
+        device = self._made.bundle.device
+        for name, array in self._written.items():
+            if name in self._inouts:
+                device.write(_start(array), self._inouts[name], 0)
+            else:
+                span = array.layout.high - array.layout.low
+                if span:
+                    device.driver.fill(device.index, _start(array), _UNWRITTEN, span * array.layout.itemsize, 0)
+        run_with(self._made, number)
+        return {name: array.numpy() for name, array in self._written.items()}
+
+
+def _start(array: DeviceArray) -> int:
+    return array.ptr + array.layout.low * array.layout.itemsize
+
+
+def _bytes(array: DeviceArray) -> Any:
+    """What an array's memory holds, gaps included."""
+    host = np.empty((array.layout.high - array.layout.low) * array.layout.itemsize, np.uint8)
+    if host.size:
+        array.device.read(host, _start(array), 0)
+    return host
+
+
+def is_same(found: Any, expected: Any) -> bool:
+    """Whether two results are the same but for the order of what was added up: within 8 steps of the dtype at the
+    largest number, or 1e-4 of it; whole numbers, which may have been rounded, within 1."""
+    if found.dtype.kind in "iub":
+        return bool(np.all(np.abs(found.astype(np.int64) - expected.astype(np.int64)) <= (found.dtype.itemsize == 1)))
+    one, other = (np.asarray(values, np.float64) for values in (found, expected))
+    finite = np.isfinite(other)
+    if not np.array_equal(finite, np.isfinite(one)) or not np.array_equal(one[~finite], other[~finite], equal_nan=True):
+        return False
+    import ml_dtypes
+
+    step = float(ml_dtypes.finfo(found.dtype).eps)
+    most = float(np.abs(other[finite]).max(initial=0.0))
+    return bool(np.all(np.abs(one - other)[finite] <= max(8 * step, 1e-4) * most))

@@ -1,0 +1,163 @@
+"""Which call is compared in which group, and what each candidate needs for it: kernels to compile, then trials."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from aot.manifest.loading import Manifest, OpSource
+from aot.manifest.yamlfile import ManifestError
+from aot.plan.bundles import PlannedBundle
+from aot.plan.calls import PlannedCall, WantedCalls
+from aot_runtime.contract.records import Op
+
+from .calls import TunedCall
+from .candidates import Candidate, Group, with_candidates
+
+Plan = Callable[[Manifest, WantedCalls], PlannedBundle]
+"""Plans a manifest for calls."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A call with a candidate, which is timed.
+
+    Attributes:
+        call, group: positions in the plan; the group is None of the configs as they are.
+        number: the candidate's; 0: none.
+        keys: of the kernels that it launches.
+        identity: of all that its time follows from, but for the device.
+    """
+
+    call: int
+    group: int | None
+    number: int
+    keys: tuple[str, ...]
+    identity: str
+
+
+@dataclass(frozen=True)
+class PlannedTuning:
+    """A run of tuning.
+
+    Attributes:
+        bundle: has all that the trials need.
+        defaults: of each call, (launch, name of the config) that it uses as it is.
+        unreached: candidate → why calls of its group do not use it.
+    """
+
+    bundle: PlannedBundle
+    op: Op
+    groups: tuple[Group, ...]
+    calls: tuple[TunedCall, ...]
+    trials: tuple[Trial, ...]
+    defaults: tuple[frozenset[tuple[int, str]], ...]
+    unreached: dict[int, str]
+
+    def candidate(self, trial: Trial) -> Candidate | None:
+        if trial.group is None:
+            return None
+        return next(item for item in self.groups[trial.group].candidates if item.number == trial.number)
+
+    def calls_of(self, group: int) -> tuple[int, ...]:
+        """Positions of the calls that a group is compared on."""
+        return tuple(dict.fromkeys(trial.call for trial in self.trials if trial.group == group))
+
+
+def plan_tuning(
+    plan: Plan, source: OpSource, groups: Sequence[Group], calls: Sequence[TunedCall], arch: str,
+    num_cus: int | None = None, num_xcds: int | None = None,
+) -> PlannedTuning:  # fmt: skip
+    """Plan every trial. Raises `ManifestError` for a call that nothing serves, or whose group does not serve it."""
+    unique = list({(call.text, call.group): call for call in calls}.values())
+    used = [group for group in groups if group.candidates]
+    served = _served(plan, source, used, unique, arch, (num_cus, num_xcds))
+    kept = [(call, found) for call, found in zip(unique, served, strict=True) if found]
+    merged: dict[str, tuple[TunedCall, frozenset[int]]] = {}
+    for call, found in kept:  # one that stands in several groups is one call
+        merged[call.text] = call, found | merged.get(call.text, (call, frozenset()))[1]
+    tuned = [call for call, _ in merged.values()]
+    wanted = [
+        (index, group, number)
+        for index, (_, found) in enumerate(merged.values())
+        for group, number in (
+            (None, 0), *((g, candidate.number) for g in sorted(found) for candidate in used[g].candidates)
+        )
+    ]  # fmt: skip
+    entries = tuple(tuned[index].with_candidate(number, num_cus, num_xcds) for index, _, number in wanted)
+    bundle = plan(with_candidates(source, used, arch), WantedCalls(entries, False))
+    (op,) = bundle.ops
+    identity = _identity(op)
+    keys = {_key(variant.spec): variant.key for variant in bundle.variants}
+    trials: list[Trial] = []
+    defaults: list[frozenset[tuple[int, str]]] = []
+    unreached: dict[int, str] = {}
+    for (index, group, number), planned in zip(wanted, bundle.calls, strict=True):
+        configs = _configs(op, planned)
+        if group is None:
+            defaults.append(configs)
+        elif (used[group].launch, f"candidate{number}") not in configs:
+            unreached[number] = f"not compiled for {tuned[index].text}, which the manifest denies"
+            continue
+        found_keys = tuple(keys[_key(spec)] for spec in planned.variants)
+        text = json.dumps([identity, tuned[index].text, entries[0].spec.num_cus, entries[0].spec.num_xcds, found_keys])
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        trials.append(Trial(index, group, number, found_keys, digest))
+    bundle = replace(bundle, wanted=None, calls=())
+    return PlannedTuning(bundle, op, tuple(used), tuple(tuned), tuple(trials), tuple(defaults), unreached)
+
+
+def _served(
+    plan: Plan, source: OpSource, groups: Sequence[Group], calls: Sequence[TunedCall], arch: str,
+    device: tuple[int | None, int | None],
+) -> list[frozenset[int]]:  # fmt: skip
+    """Positions of the groups that serve each call: of its own, if it has one."""
+    entries = tuple(call.with_candidate(0, *device) for call in calls)
+    bundle = plan(with_candidates(source, groups, arch, first_alone=True), WantedCalls(entries, False))
+    (op,) = bundle.ops
+    places = {(group.launch, group.candidates[0].name): i for i, group in enumerate(groups)}
+    found: list[frozenset[int]] = []
+    faults = []
+    for call, planned in zip(calls, bundle.calls, strict=True):
+        configs = _configs(op, planned)
+        here = frozenset(place for key, place in places.items() if key in configs)
+        if call.group is not None:
+            own = frozenset(place for place in here if groups[place].name == call.group)
+            if not own and any(group.name == call.group for group in groups):
+                others = ", ".join(_shown(groups, places, key) for key in sorted(configs)) or "nothing"
+                faults.append(
+                    f"{call.locate()}: group '{call.group}' does not serve this call; it is served by {others}"
+                )
+            here = own
+        found.append(here)
+    if faults:
+        raise ManifestError(faults)
+    if calls and not any(found):
+        names = ", ".join(group.name for group in groups)
+        raise ManifestError(
+            [f"{calls[0].locate()}: no group of the space serves any of the calls; its groups: {names}"]
+        )
+    return found
+
+
+def _shown(groups: Sequence[Group], places: dict[tuple[int, str], int], key: tuple[int, str]) -> str:
+    return f"group '{groups[places[key]].name}'" if key in places else f"config '{key[1]}'"
+
+
+def _configs(op: Op, planned: PlannedCall) -> frozenset[tuple[int, str]]:
+    """(launch, config) of each launch of a call."""
+    return frozenset((spec.launch, op.launches[spec.launch].configs[spec.config].name) for spec in planned.variants)
+
+
+def _key(spec: object) -> tuple[object, ...]:
+    return tuple(getattr(spec, name) for name in ("launch", "point", "aligned", "config"))
+
+
+def _identity(op: Op) -> str:
+    """Of all that an op says but its configs: grids follow from it."""
+    launches = tuple(msgspec.structs.replace(launch, configs=()) for launch in op.launches)
+    return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(op, launches=launches))).hexdigest()
