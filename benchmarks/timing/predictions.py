@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 
 import numpy as np
-from aot_emulator.timing.compute_unit import FEW, MANY, Conditions, Replayed, Workgroup
+from aot_emulator.timing.compute_unit import FEW, MANY, Conditions, Replayed, Workgroup, in_turn
 from aot_emulator.timing.constants import Machine
 from aot_emulator.timing.costs import Unit
 from aot_emulator.timing.folding import Folded
 from aot_emulator.timing.launch_time import Plan, conditions_of, time_launch
 from aot_emulator.timing.sharing import Sharing
-from published import BATCH_HEADS, Key
+from published import BATCH_HEADS, HEADS, Key
 from traces import NUM_CUS, NUM_XCDS, Attention, Config, Product, Traced
 
 PER_XCD = NUM_CUS // NUM_XCDS
@@ -38,31 +38,31 @@ class Steps:
     machine: Machine
     number: int = 0
     _workgroups: dict[int, Workgroup] = field(default_factory=dict)
-    _found: dict[tuple[Conditions, int, float], Replayed] = field(default_factory=dict)
+    _found: dict[tuple[Conditions, int, int, float], Replayed] = field(default_factory=dict)
 
     def of(self, steps: int, number: int = 0) -> _Sample:
         """Fewer steps than are outside the loop make the trips negative: a part of what was unrolled is left out."""
         return _Sample(self, (steps - self.traced.peeled) / self.traced.unroll, number)
 
-    def replayed(self, conditions: Conditions, resident: int, trips: float) -> Replayed:
-        key = conditions, resident, trips
+    def replayed(self, conditions: Conditions, resident: int, count: int, trips: float) -> Replayed:
+        key = conditions, resident, count, trips
         if key not in self._found:
-            self._found[key] = self._of_trips(conditions, resident, trips)
+            self._found[key] = self._of_trips(conditions, resident, count, trips)
         return self._found[key]
 
-    def _of_trips(self, conditions: Conditions, resident: int, trips: float) -> Replayed:
-        few, many = (max(1, count // self.traced.unroll) for count in (FEW, MANY))
+    def _of_trips(self, conditions: Conditions, resident: int, count: int, trips: float) -> Replayed:
+        few, many = (max(1, most // self.traced.unroll) for most in (FEW, MANY))
+
+        def at(trips: float) -> Replayed:
+            return self.replayed(conditions, resident, count, trips)
+
         if trips < 0:
-            last, first = self.replayed(conditions, resident, many), self.replayed(conditions, resident, few)
-            return self.replayed(conditions, resident, 0.0).extended(last, first, trips / (many - few))
+            return at(0.0).extended(at(many), at(few), trips / (many - few))
         if trips <= many:
             low = math.floor(trips)
-            whole = self._workgroup(low).replayed(conditions, resident, None)
-            if trips == low:
-                return whole
-            return whole.extended(self.replayed(conditions, resident, low + 1.0), whole, trips - low)
-        last, first = self.replayed(conditions, resident, many), self.replayed(conditions, resident, few)
-        return last.extended(last, first, (trips - many) / (many - few))
+            whole = self._workgroup(low).replayed(conditions, resident, None, count=count)
+            return whole if trips == low else whole.extended(at(low + 1.0), whole, trips - low)
+        return at(many).extended(at(many), at(few), (trips - many) / (many - few))
 
     def _workgroup(self, trips: int) -> Workgroup:
         if trips not in self._workgroups:
@@ -81,8 +81,11 @@ class _Sample:
     trips: float
     number: int = 0
 
-    def on(self, conditions: Conditions, resident: int) -> Replayed:
-        return self.steps.replayed(conditions, resident, self.trips)
+    def on(self, conditions: Conditions, resident: int, count: int | None = None) -> Replayed:
+        def replay(some: int) -> Replayed:
+            return self.steps.replayed(conditions, resident, some, self.trips)
+
+        return in_turn(replay, resident, count or resident)
 
 
 @lru_cache(400_000)
@@ -104,10 +107,14 @@ def tile_sharing(m: int, n: int, bm: int, bn: int, group: int, wave: int) -> Sha
 
 
 @cache
-def head_sharing(programs: int, blocks: int, resident: int) -> Sharing:
-    """Of blocks of queries that read the keys of their heads: programs are dealt to the dies in turn."""
+def head_sharing(programs: int, blocks: int, resident: int, causal: bool) -> Sharing:
+    """Of blocks of queries that read the keys of their heads: programs are dealt to the dies in turn.
+
+    The heads of a batch come first, then its blocks; of causal attention the blocks of a head.
+    """
     count = min(programs, NUM_CUS * resident)
-    head, die = np.arange(count) // blocks, np.arange(count) % NUM_XCDS
+    place, die = np.arange(count), np.arange(count) % NUM_XCDS
+    head = place // blocks if causal else place // (HEADS * blocks) * HEADS + place % HEADS
     units = min(count, NUM_CUS)
     each = count / units
     by_die = [len(np.unique(head[die == x])) / each for x in range(NUM_XCDS)]
@@ -141,11 +148,17 @@ class Model:
         blocks = -(-sq // config.bm)
         most = min(steps.traced.resident, CAUSAL_PROGRAMS) if config.causal else steps.traced.resident
         plan = Plan(blocks * BATCH_HEADS, most, NUM_CUS, NUM_XCDS)
-        sharing = head_sharing(plan.workgroups, blocks, plan.resident)
-        samples = [steps.of(-(-sk // config.bn))]
-        if config.causal:  # a block's unmasked steps; the masked ones are outside the loop
-            samples = [steps.of(at % blocks * config.bm // config.bn, at) for at in range(plan.workgroups)]
+        sharing = head_sharing(plan.workgroups, blocks, plan.resident, config.causal)
+        samples = [steps.of(sk // config.bn)]
+        if config.causal:
+            samples = [steps.of(_unmasked(config, at % blocks, sk), at) for at in range(plan.workgroups)]
         return time_launch(self.machine, plan, samples, sharing).seconds * 1e6
+
+
+def _unmasked(config: Attention, block: int, sk: int) -> int:
+    """Steps of a block of causal attention less the masked ones that its trace has, which are outside the loop."""
+    last = min(-(-sk // config.bn), -(-(block + 1) * config.bm // config.bn))
+    return last - -(-config.bm // config.bn)
 
 
 def matrix_waves(key: Key, config: Config, ghz: float, launch_us: float) -> float:

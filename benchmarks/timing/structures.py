@@ -46,52 +46,87 @@ def product(
 
 @triton.jit
 def attention(
-    q, k, v, out, lse, sq, sk, scale,
+    q, k, v, out, lse, counter, scale, qz, qh, qm, kz, kh, kn, vz, vh, vk, oz, oh, om, heads, batch, sq, sk, first,
     D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PRELOAD_V: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """Of head program_id(1): q, out [sq, D], k, v [sk, D], lse [sq]. sk a multiple of BN; CAUSAL: sq = sk."""
-    head = tl.program_id(1).to(tl.int64)
-    block = tl.program_id(0)
-    rows = block * BM + tl.arange(0, BM)
-    columns, keys = tl.arange(0, D), tl.arange(0, BN)
-    queries = tl.load(q + head * sq * D + rows[:, None] * D + columns[None, :], rows[:, None] < sq, 0.0)
-    kt = k + head * sk * D + keys[None, :] * D + columns[:, None]
-    vt = v + head * sk * D + keys[:, None] * D + columns[None, :]
-    acc = tl.zeros((BM, D), tl.float32)
-    top = tl.full((BM,), float("-inf"), tl.float32)
-    total = tl.full((BM,), 1.0, tl.float32)
-    unmasked = block * BM // BN * BN if CAUSAL else sk
-    for _ in range(0, unmasked, BN):
-        acc, top, total = step(queries, kt, vt, acc, top, total, rows, keys, scale, PRELOAD_V, False)
-        kt += BN * D
-        vt += BN * D
+    """q, out [batch, heads, sq, D], k, v [batch, heads, sk, D] of the strides z, h and m or n, lse [batch, heads, sq].
+
+    Not causal: a program for each (head, block of queries, batch). CAUSAL: programs take the tiles after `first` from
+    `counter`; row i sees the keys up to the i-th.
+    """
+    blocks = tl.cdiv(sq, BM)
+    tile = 0
+    total = 1
     if CAUSAL:
-        for start in range(unmasked, tl.minimum(unmasked + (BM + BN - 1) // BN * BN, sk), BN):
-            acc, top, total = step(queries, kt, vt, acc, top, total, rows, start + keys, scale, PRELOAD_V, True)
-            kt += BN * D
-            vt += BN * D
-    acc = acc / total[:, None]
-    tl.store(lse + head * sq + rows, top + tl.log2(total), rows < sq)
-    tl.store(
-        out + head * sq * D + rows[:, None] * D + columns[None, :], acc.to(out.dtype.element_ty), rows[:, None] < sq
-    )
+        total = blocks * heads * batch
+        tile = tl.atomic_add(counter, 1) + first
+    while tile < total:
+        if CAUSAL:
+            z = tile // (blocks * heads)
+            head = tile % (blocks * heads) // blocks
+            block = tile % (blocks * heads) % blocks
+        else:
+            head = tl.program_id(0)
+            block = tl.program_id(1)
+            z = tl.program_id(2)
+        rows = block * BM + tl.arange(0, BM)
+        keys = tl.arange(0, BN)
+        columns = tl.arange(0, D)
+        full = sk // BN
+        last = tl.cdiv(sk, BN)
+        if CAUSAL:
+            full = tl.minimum(full, block * BM // BN)
+            last = tl.minimum(last, tl.cdiv(block * BM + BM, BN))
+        queries = tl.load(q + z * qz + head * qh + rows[:, None] * qm + columns[None, :], rows[:, None] < sq, 0.0)
+        kt = k + z * kz + head * kh + columns[:, None] + keys[None, :] * kn
+        vt = v + z * vz + head * vh + keys[:, None] * vk + columns[None, :]
+        acc = tl.zeros((BM, D), tl.float32)
+        top = tl.full((BM,), -3.40282e38, tl.float32)
+        sums = tl.full((BM,), 1.0, tl.float32)
+        by = scale * 1.44269504089
+        for at in range(full):
+            acc, top, sums = step(
+                queries, kt, vt, kn, vk, acc, top, sums, rows, at * BN, keys, by, sq, sk, PRELOAD_V, False, CAUSAL
+            )
+        tl.debug_barrier()
+        if full < last:
+            for at in range(full, last):
+                acc, top, sums = step(
+                    queries, kt, vt, kn, vk, acc, top, sums, rows, at * BN, keys, by, sq, sk, PRELOAD_V, True, CAUSAL
+                )  # fmt: skip
+        acc = acc * (1 / sums[:, None])
+        to = lse + (z * heads + head).to(tl.int64) * sq + rows
+        tl.store(to, (top + tl.log2(sums)) * 0.6931471824645996, rows < sq)
+        to = out + z * oz + head * oh + rows[:, None] * om + columns[None, :]
+        tl.store(to, acc.to(out.dtype.element_ty), rows[:, None] < sq)
+        tile = tl.atomic_add(counter, 1) + first if CAUSAL else total
 
 
 @triton.jit
-def step(queries, kt, vt, acc, top, total, rows, keys, scale, PRELOAD_V: tl.constexpr, MASKED: tl.constexpr):
-    """One block of keys."""
-    key = tl.load(kt)
+def step(
+    queries, kt, vt, kn, vk, acc, top, total, rows, start, keys, by, sq, sk,
+    PRELOAD_V: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """The block of keys from `start` on."""
+    kt = kt + start * kn
+    vt = vt + start * vk
+    inside = start + keys < sk
+    key = tl.load(kt, inside[None, :], 0.0) if MASKED else tl.load(kt)
     if PRELOAD_V:
-        value = tl.load(vt)
-    s = tl.dot(queries, key)
+        value = tl.load(vt, inside[:, None], 0.0) if MASKED else tl.load(vt)
+    s = tl.zeros((queries.shape[0], keys.shape[0]), tl.float32)
     if MASKED:
-        s = tl.where(rows[:, None] >= keys[None, :], s, float("-inf"))
-    new = tl.maximum(top, tl.max(s, 1) * scale)
-    p = tl.exp2(s * scale - new[:, None])
+        seen = (rows[:, None] < sq) & inside[None, :]
+        if CAUSAL:
+            seen = seen & (rows[:, None] >= start + keys[None, :]) & (rows[:, None] - sq <= start + keys[None, :])
+        s = tl.where(seen, s, float("-inf"))
+    s += by * tl.dot(queries, key)
+    new = tl.maximum(top, tl.max(s, 1))
+    p = tl.exp2(s - new[:, None])
+    rowsum = tl.sum(p, 1)
     alpha = tl.exp2(top - new)
     acc = acc * alpha[:, None]
     if not PRELOAD_V:
-        value = tl.load(vt)
-    total = total * alpha + tl.sum(p, 1)
+        value = tl.load(vt, inside[:, None], 0.0) if MASKED else tl.load(vt)
     acc += tl.dot(p.to(value.dtype), value)
-    return acc, new, total
+    return acc, new, total * alpha + rowsum

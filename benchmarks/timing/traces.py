@@ -66,7 +66,10 @@ class Product:
                    "kpack": self.kpack, "llvm_fn_attrs": attributes}  # fmt: skip
         with triton.knobs.amd.scope():
             triton.knobs.amd.use_in_thread_transpose = False  # of 2025; the tables of products are older
-            return _compiled(structures.product, signature, constants, options)
+            return _compiled(structures.product, signature, dict.fromkeys(names, 16), constants, options)
+
+    def steps(self, at_least: int) -> int:
+        return at_least
 
     def arguments(self, steps: int) -> tuple[list[int], bytes]:
         """(bytes of each tensor, scalars) of one tile with so many steps."""
@@ -92,20 +95,23 @@ class Attention:
     @property
     def name(self) -> str:
         form = f"{'c' if self.causal else ''}{self.dtype}"
-        return f"attention_{form}_d{self.d}_{self.bm}x{self.bn}_w{self.warps}_e{self.waves_per_eu}_p{self.preload}"
+        return f"flash_{form}_d{self.d}_{self.bm}x{self.bn}_w{self.warps}_e{self.waves_per_eu}_p{self.preload}"
 
     @property
     def step_bytes(self) -> int:
         return 4 * self.bn * self.d
 
     def compiled(self, attributes: str) -> Any:
-        names = ("q", "k", "v", "out", "lse", "sq", "sk", "scale")
-        signature = dict.fromkeys(names[:4], f"*{self.dtype}") | {
-            "lse": "*fp32",
-            "sq": "i32",
-            "sk": "i32",
-            "scale": "fp32",
-        }
+        strides = [
+            f"{tensor}{axis}"
+            for tensor in "qkvo"
+            for axis in ("zhn" if tensor == "k" else "zhk" if tensor == "v" else "zhm")
+        ]
+        signature = (
+            dict.fromkeys(("q", "k", "v", "out"), f"*{self.dtype}") | {"lse": "*fp32", "counter": "*i32", "scale": "fp32"}
+            | dict.fromkeys(strides, "u64") | dict.fromkeys(("heads", "batch", "sq", "sk", "first"), "i32")
+        )  # fmt: skip
+        divisible = dict.fromkeys(("q", "k", "v", "out", "lse", "counter"), 16) | dict.fromkeys(strides, 8)
         constants = {"D": self.d, "BM": self.bm, "BN": self.bn, "PRELOAD_V": bool(self.preload), "CAUSAL": self.causal}
         options = {
             "num_warps": self.warps,
@@ -113,16 +119,19 @@ class Attention:
             "waves_per_eu": self.waves_per_eu,
             "llvm_fn_attrs": attributes,
         }
-        return _compiled(structures.attention, signature, constants, options)
+        return _compiled(structures.attention, signature, divisible, constants, options)
 
     def arguments(self, steps: int) -> tuple[list[int], bytes]:
-        """Of the one block, or of causal attention the block that has so many unmasked steps."""
-        sk = steps * self.bn
-        sq = self.bm
-        if self.causal:
-            sq = sk = -(-steps * self.bn // self.bm) * self.bm + self.bm
-        sizes = [sq * self.d * 2, sk * self.d * 2, sk * self.d * 2, sq * self.d * 2, sq * 4]
-        return sizes, struct.pack("<iif", sq, sk, 0.1)
+        """Of the one block, or of causal attention the block that has so many unmasked steps, or some more."""
+        block = -(-steps * self.bn // self.bm) if self.causal else 0
+        sq, sk = (block + 1) * self.bm, (block + 1) * self.bm if self.causal else steps * self.bn
+        sizes = [sq * self.d * 2, sk * self.d * 2, sk * self.d * 2, sq * self.d * 2, sq * 4, 4]
+        strides = [stride for length in (sq, sk, sk, sq) for stride in (length * self.d, length * self.d, self.d)]
+        return sizes, struct.pack("<f4x12Q5i", 0.1, *strides, 1, 1, sq, sk, block)
+
+    def steps(self, at_least: int) -> int:
+        """Unmasked steps of the block of `arguments`."""
+        return -(-at_least * self.bn // self.bm) * self.bm // self.bn if self.causal else at_least
 
 
 Config = Product | Attention
@@ -164,9 +173,18 @@ class Traced:
         return max(0, self.steps - self.trips * self.unroll)
 
 
-def _compiled(kernel: Any, signature: dict[str, str], constants: dict[str, Any], options: dict[str, Any]) -> Any:
-    divisible = {(at,): [["tt.divisibility", 16]] for at, kind in enumerate(signature.values()) if kind != "fp32"}
-    source = ASTSource(kernel, signature | dict.fromkeys(constants, "constexpr"), constants, divisible)
+def _compiled(
+    kernel: Any,
+    signature: dict[str, str],
+    divisible: dict[str, int],
+    constants: dict[str, Any],
+    options: dict[str, Any],
+) -> Any:
+    """divisible: by what arguments are known to be."""
+    attributes = {
+        (at,): [["tt.divisibility", divisible[name]]] for at, name in enumerate(signature) if name in divisible
+    }
+    source = ASTSource(kernel, signature | dict.fromkeys(constants, "constexpr"), constants, attributes)
     return triton.compile(source, target=GPUTarget("hip", ARCH, 64), options=options)
 
 
@@ -206,10 +224,9 @@ def _run(config: Config, compiled: Any, steps: int) -> Traced | None:
     found: list[tuple[Trace, Launch]] = []
     machine = machine_of(ARCH)
     sizes, scalars = config.arguments(steps)
-    block = sizes[0] // (config.bm * config.d * 2) - 1 if isinstance(config, Attention) else 0
 
     def run(launch: Launch, memory: Memory, options: Options) -> Statistics:
-        found.append((record(launch, memory, options, (block,), machine), launch))
+        found.append((record(launch, memory, options, (0,), machine), launch))
         return found[-1][0].statistics
 
     driver, device = EmulatorDriver(Options()), list(ARCHS).index(ARCH)
@@ -217,13 +234,15 @@ def _run(config: Config, compiled: Any, steps: int) -> Traced | None:
     function = driver.get_function(
         device, driver.load_module(device, compiled.asm["hsaco"]), metadata.name, metadata.shared
     )
-    pointers = struct.pack(f"<{len(sizes)}Q", *(driver.allocate_now(device, size) for size in sizes))
-    given = pointers + scalars
+    tensors = [driver.allocate_now(device, size) for size in sizes]
+    for tensor, size in zip(tensors, sizes, strict=True):
+        driver.fill(device, tensor, 0, size, 0)
+    given = struct.pack(f"<{len(sizes)}Q", *tensors) + scalars
     kernargs = given.ljust(-(-len(given) // 8) * 8 + 16, b"\0")
     with driver.run_by(run):
-        driver.prepare(device, function, (block + 1, 1, 1), config.warps * 64, metadata.shared, kernargs).run(0)
+        driver.prepare(device, function, (1, 1, 1), config.warps * 64, metadata.shared, kernargs).run(0)
     trace, launch = found[0]
-    return _traced(config, trace, launch, _spilled(compiled), steps)
+    return _traced(config, trace, launch, _spilled(compiled), config.steps(steps))
 
 
 def _traced(config: Config, trace: Trace, launch: Launch, spills: int, steps: int) -> Traced | None:
@@ -233,5 +252,5 @@ def _traced(config: Config, trace: Trace, launch: Launch, spills: int, steps: in
     metadata = launch.kernel.metadata
     fits = occupancy(ARCH, vgprs=metadata.allocated_vgprs, sgprs=metadata.sgprs, lds_bytes=launch.lds_bytes,
                      num_warps=config.warps)  # fmt: skip
-    slim = replace(trace, lines=(), statistics=Statistics())
+    slim = replace(trace, statistics=Statistics())
     return Traced(config, slim, steps, fits.workgroups, spills)

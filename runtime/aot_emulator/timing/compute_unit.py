@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,6 +52,10 @@ class Replayed:
     spent: Array
     waited: Array
 
+    def beyond(self, shorter: Replayed) -> Replayed:
+        """What this one did more."""
+        return Replayed(0.0, np.zeros(1), np.zeros(1), np.zeros(1)).extended(self, shorter, 1)
+
     def extended(self, longer: Replayed, shorter: Replayed, times: float) -> Replayed:
         """With so many times more, or less, of what `longer` has beyond `shorter`; never less than nothing."""
         return Replayed(
@@ -69,7 +74,7 @@ class Workgroup:
     place: int
     machine: Machine
     _code: tuple[Array, Array, Array] = field(init=False)
-    _found: dict[tuple[Conditions, int], Replayed] = field(default_factory=dict)
+    _found: dict[tuple[Conditions, int, int], Replayed] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._code = _code(self.trace, self.machine)
@@ -78,31 +83,46 @@ class Workgroup:
     def number(self) -> int:
         return self.trace.workgroups[self.place]
 
-    def on(self, conditions: Conditions, resident: int) -> Replayed:
-        """So many workgroups like this one, together on a compute unit. Long loops are extrapolated."""
-        found = self._found.get((conditions, resident))
+    def on(self, conditions: Conditions, resident: int, count: int | None = None) -> Replayed:
+        """So many workgroups like this one on a compute unit that holds `resident` at once. Long loops are extrapolated.
+
+        Args:
+            count: None: as many as are resident.
+        """
+        return in_turn(lambda some: self._some(conditions, resident, some), resident, count or resident)
+
+    def _some(self, conditions: Conditions, resident: int, count: int) -> Replayed:
+        found = self._found.get((conditions, resident, count))
         if found is None:
-            found = self._found[conditions, resident] = self._extrapolated(conditions, resident)
+            found = self._found[conditions, resident, count] = self._extrapolated(conditions, resident, count)
         return found
 
-    def _extrapolated(self, conditions: Conditions, resident: int) -> Replayed:
+    def _extrapolated(self, conditions: Conditions, resident: int, count: int) -> Replayed:
         waves = self.trace.waves[self.place]
         counts = [sum(wave.repetitions(most) for wave in waves) for most in (FEW, MANY, None)]
-        many = self.replayed(conditions, resident, MANY)
+        many = self.replayed(conditions, resident, MANY, count=count)
         if counts[2] == counts[1]:
             return many
-        few = self.replayed(conditions, resident, FEW)
+        few = self.replayed(conditions, resident, FEW, count=count)
         return many.extended(many, few, (counts[2] - counts[1]) / (counts[1] - counts[0]))
 
     def replayed(
-        self, conditions: Conditions, resident: int, most: int | None, events: Array | None = None
+        self,
+        conditions: Conditions,
+        resident: int,
+        most: int | None,
+        events: Array | None = None,
+        count: int | None = None,
     ) -> Replayed:
         """With at most so many repetitions of what is repeated.
 
         Args:
             most: None: all.
             events: float64 [any, `replay.EVENT_COLUMNS`], filled as far as it goes.
+            count: workgroups; None: as many as are resident.
         """
+        later = max(0, (count or resident) - resident)
+        resident = min(resident, count or resident)
         sequences = [wave.unfolded(most) for wave in self.trace.waves[self.place]] * resident
         start = np.cumsum([0, *map(len, sequences)]).astype(np.int32)
         group = np.repeat(np.arange(resident), len(sequences) // resident).astype(np.int32)
@@ -111,10 +131,19 @@ class Workgroup:
         if events is None:
             events = np.zeros((0, numbers.EVENT_COLUMNS))
         cycles, _ = numbers.replay(
-            *self._code, np.concatenate(sequences).astype(np.int32), start, group,
+            *self._code, np.concatenate(sequences).astype(np.int32), start, group, later,
             _parameters(self.machine, conditions), busy, spent, waited, events,
         )  # fmt: skip
         return Replayed(float(cycles), busy, spent, waited)
+
+
+def in_turn(replay: Callable[[int], Replayed], resident: int, count: int) -> Replayed:
+    """What `replay` gives for so many workgroups, of which those of later rounds follow from the third and fourth."""
+    second, fourth = 2 * resident, 4 * resident
+    if count <= fourth:
+        return replay(count)
+    times, more = divmod(count - second, second)
+    return replay(second + more).extended(replay(fourth), replay(second), times)
 
 
 def _code(trace: Trace, machine: Machine) -> tuple[Array, Array, Array]:

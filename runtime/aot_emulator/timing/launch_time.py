@@ -32,8 +32,8 @@ class Sample(Protocol):
     @property
     def number(self) -> int: ...
 
-    def on(self, conditions: Conditions, resident: int) -> Replayed:
-        """So many workgroups like this one, together on a compute unit."""
+    def on(self, conditions: Conditions, resident: int, count: int | None = None) -> Replayed:
+        """So many workgroups like this one on a compute unit that holds `resident` at once; None: so many."""
 
 
 @dataclass(frozen=True)
@@ -130,15 +130,41 @@ def time_launch(
     clock = machine.clock_ghz - machine.throttle_ghz / 2
     for _ in range(_ROUNDS):
         clock = round(clock, 1)
-        by_round = [
-            [sample.on(conditions_of(machine, shared, clock), count) for sample in samples] if count else []
-            for shared, count in ((sharing, plan.resident if plan.full else 0), (in_last, plan.last))
-        ]
-        end, mean_end = _schedule(plan, nearest, [[found.cycles for found in round_] for round_ in by_round])
-        used = _total(plan, nearest, by_round, "busy")[PIPES.index("matrix")] / SIMDS / plan.num_cus / end
+        conditions = tuple(conditions_of(machine, shared, clock) for shared in (sharing, in_last))
+        rounds = _in_turn(plan, samples[0], conditions) if len(samples) == 1 else _apart(plan, samples, conditions)
+        end, mean_end = _schedule(plan, nearest, rounds)
+        used = _total(plan, nearest, rounds, "busy")[PIPES.index("matrix")] / SIMDS / plan.num_cus / end
         at_last, clock = clock, machine.clock_ghz - machine.throttle_ghz * min(1.0, used)
-    conditions = conditions_of(machine, sharing if plan.full else in_last, at_last)
-    return _result(machine, plan, nearest, by_round, (end, mean_end), at_last, conditions)
+    return _result(machine, plan, nearest, rounds, (end, mean_end), at_last, conditions[0 if plan.full else 1])
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Of the full rounds, or of the last. found: of each sample, what so many workgroups like it do on a compute unit."""
+
+    found: tuple[Replayed, ...]
+    workgroups: int
+
+
+def _apart(plan: Plan, samples: Sequence[Sample], conditions: Sequence[Conditions]) -> tuple[_Round, _Round]:
+    """Of workgroups that differ: those of a full round, and as many as the last one has."""
+    counts = plan.resident if plan.full else 0, plan.last
+    full, last = (
+        _Round(tuple(sample.on(on, count) for sample in samples) if count else (), count)
+        for on, count in zip(conditions, counts, strict=True)
+    )
+    return full, last
+
+
+def _in_turn(plan: Plan, sample: Sample, conditions: Sequence[Conditions]) -> tuple[_Round, _Round]:
+    """Of workgroups that are alike: all of the full rounds, as each begins when another ends, and what the last adds."""
+    resident, count = plan.resident, plan.full // plan.num_cus
+    full = (sample.on(conditions[0], resident, count),) if count else ()
+    if not count or not plan.last:
+        last = (sample.on(conditions[1], plan.last),) if plan.last else ()
+    else:
+        last = (sample.on(conditions[1], resident, resident + plan.last).beyond(sample.on(conditions[1], resident)),)
+    return _Round(full, count), _Round(last, plan.last)
 
 
 def _scaled(sharing: Sharing, units: int) -> Sharing:
@@ -149,53 +175,58 @@ def _scaled(sharing: Sharing, units: int) -> Sharing:
     )
 
 
-def _schedule(plan: Plan, nearest: Array, cycles: Sequence[Sequence[float]]) -> tuple[float, float]:
+def _schedule(plan: Plan, nearest: Array, rounds: tuple[_Round, _Round]) -> tuple[float, float]:
     """(cycle at which the last compute unit is done, mean of all)."""
-    if all(len(set(row)) <= 1 for row in cycles):  # all samples are alike
-        rounds = plan.full // (plan.num_cus * plan.resident)
-        end = rounds * cycles[0][0] if plan.full else 0.0
-        last = cycles[1][0] if plan.last else 0.0
-        busy = (plan.workgroups - plan.full) / (plan.num_cus * plan.last) if plan.last else 0.0
-        return end + last, end + last * min(1.0, busy)
+    full, last = ([found.cycles for found in part.found] for part in rounds)
+    if len(full) <= 1 and len(last) <= 1:
+        used = (plan.workgroups - plan.full) / (plan.num_cus * plan.last) if plan.last else 0.0
+        return sum(full) + sum(last), sum(full) + sum(last) * min(1.0, used)
     free = [(0.0, slot) for slot in range(plan.num_cus * plan.resident)]
     ends = np.zeros(len(free))
     for number in range(plan.workgroups):
         start, slot = heapq.heappop(free)
-        ends[slot] = start + cycles[0 if number < plan.full else 1][nearest[number]]
+        ends[slot] = start + (full if number < plan.full else last)[nearest[number]]
         heapq.heappush(free, (float(ends[slot]), slot))
     return float(ends.max()), float(ends.mean())
 
 
-def _total(plan: Plan, nearest: Array, by_round: Sequence[Sequence[Replayed]], what: Literal["busy", "spent"]) -> Array:
+def _total(plan: Plan, nearest: Array, rounds: tuple[_Round, _Round], what: Literal["busy", "spent"]) -> Array:
     """`Replayed.busy` or `spent`, summed over the workgroups of full rounds and of the last."""
     total: Array = np.zeros(len(PIPES if what == "busy" else REASONS))
-    for part, row, resident in (
-        (nearest[: plan.full], by_round[0], plan.resident), (nearest[plan.full :], by_round[1], plan.last)
-    ):  # fmt: skip
-        for count, replayed in zip(np.bincount(part, minlength=len(row)), row, strict=False):
-            total += getattr(replayed, what) * (count / resident)
+    for part, round_ in zip((nearest[: plan.full], nearest[plan.full :]), rounds, strict=True):
+        for count, replayed in zip(np.bincount(part, minlength=len(round_.found)), round_.found, strict=False):
+            total += getattr(replayed, what) * (count / round_.workgroups)
     return total
 
 
 def _result(
-    machine: Machine, plan: Plan, nearest: Array, by_round: Sequence[Sequence[Replayed]], ends: tuple[float, float],
-    clock: float, conditions: Conditions,
+    machine: Machine, plan: Plan, nearest: Array, rounds: tuple[_Round, _Round], ends: tuple[float, float], clock: float,
+    conditions: Conditions,
 ) -> LaunchTime:  # fmt: skip
     end, mean_end = ends
     seconds = end / clock * 1e-9 + machine.launch_us * 1e-6
     work = end / clock * 1e-9 / seconds
-    spent = _total(plan, nearest, by_round, "spent")
+    spent = _total(plan, nearest, rounds, "spent")
     total = float(spent.sum()) or 1.0
     used = {}
-    for name, busy in zip(PIPES, _total(plan, nearest, by_round, "busy"), strict=True):
+    for name, busy in zip(PIPES, _total(plan, nearest, rounds, "busy"), strict=True):
         units = plan.num_cus * (SIMDS if name in ("vector", "matrix") else 1)
         used[name] = float(busy) / units / end * work
     shares = {name: float(cycles) / total * work * mean_end / end for name, cycles in zip(REASONS, spent, strict=True)}
     shares |= {"occupancy": work * (1 - mean_end / end), "launch": 1 - work}
-    row, resident = (by_round[0], plan.resident) if plan.full else (by_round[1], plan.last)
-    waited: Array = np.sum([found.waited for found in row], axis=0) / len(row) / resident
-    of_one = sum(float(found.spent.sum()) for found in row) / len(row) / resident
-    rounds = plan.full / (plan.num_cus * plan.resident) + (plan.last / plan.resident)
+    most = rounds[0 if plan.full else 1]
+    waited: Array = np.sum([found.waited for found in most.found], axis=0) / len(most.found) / most.workgroups
+    of_one = sum(float(found.spent.sum()) for found in most.found) / len(most.found) / most.workgroups
+    turns = plan.full / (plan.num_cus * plan.resident) + (plan.last / plan.resident)
     return LaunchTime(
-        seconds, machine.launch_us * 1e-6, clock, shares, used, waited, of_one, resident, rounds, conditions
+        seconds,
+        machine.launch_us * 1e-6,
+        clock,
+        shares,
+        used,
+        waited,
+        of_one,
+        plan.resident if plan.full else plan.last,
+        turns,
+        conditions,
     )

@@ -1,8 +1,9 @@
 """One compute unit: the wavefronts of its workgroups issue, in order, what they executed on the emulator.
 
 The four SIMDs have a wavefront's instructions each. In a turn of four cycles a SIMD issues at most one instruction of
-each unit; of the wavefronts that could issue, the one that can soonest does, and among equals that of the highest
-priority. The vector and the matrix pipe are a SIMD's own; LDS and the path to memory belong to all four.
+each unit; of the wavefronts that could issue, the one that can soonest does, among equals that of the highest priority,
+and of those the oldest. The vector and the matrix pipe are a SIMD's own, and vector and matrix instructions issue in turn
+(the matrix pipe is fed by the vector unit); LDS and the path to memory belong to all four.
 
 Only numbers are handled here, so that numba can compile it: what they stand for is in `compute_unit`.
 """
@@ -76,7 +77,7 @@ def _own_time(  # type: ignore[no-untyped-def]
 
 @compiled
 def replay(  # type: ignore[no-untyped-def]
-    code, amounts, registers, sequence, start, group, parameters, busy, spent, waited, events
+    code, amounts, registers, sequence, start, group, later, parameters, busy, spent, waited, events
 ):  # fmt: skip
     """Issue everything. Returns (the cycle at which all is done, events written).
 
@@ -86,6 +87,7 @@ def replay(  # type: ignore[no-untyped-def]
         registers: int32 [any], numbers of vector registers.
         sequence, start: int32: wavefront w executes the instructions sequence[start[w]:start[w + 1]].
         group: int32 [wavefronts], the workgroup of each.
+        later: workgroups that take the places of those that end, and execute what they did.
         parameters: float64 [PARAMETERS].
         busy: float64 [BUSIES]: added are cycles, of SIMDs for the pipes.
         spent: float64 [REASONS]: added are cycles of wavefronts, issuing and waiting.
@@ -109,6 +111,7 @@ def replay(  # type: ignore[no-untyped-def]
     for wave in range(waves):
         groups = max(groups, group[wave] + 1)
     members, arrived = np.zeros(groups, np.int64), np.zeros(groups, np.int64)
+    age = group.copy()
     live = written = 0
     for wave in range(waves):
         ready[wave] = group[wave] * parameters[STAGGER]
@@ -143,14 +146,21 @@ def replay(  # type: ignore[no-untyped-def]
                     because = MEMORY
             if unit == _U_VECTOR and vector[simd] > time:
                 time, because = vector[simd], VECTOR
-            elif unit == _U_MATRIX and matrix[simd] > time:
-                time, because = matrix[simd], MATRIX
+            elif unit == _U_MATRIX:
+                if matrix[simd] > time:
+                    time, because = matrix[simd], MATRIX
+                if vector[simd] > time:
+                    time, because = vector[simd], VECTOR
             elif unit == _U_LDS and lds - _LDS_AHEAD > time:
                 time, because = lds - _LDS_AHEAD, LDS
             elif (_U_LOAD <= unit <= _U_STORE) and l1 - _MEMORY_AHEAD > time:
                 time, because = l1 - _MEMORY_AHEAD, MEMORY
-            if time < when or (time == when and priority[wave] > priority[best]):
-                best, when, why = wave, time, because
+            if time == when:
+                if priority[wave] < priority[best]:
+                    continue
+                if priority[wave] == priority[best] and age[wave] >= age[best]:
+                    continue
+            best, when, why = wave, time, because
         wave, simd = best, best % _SIMDS
         index = sequence[at[wave]]
         unit, cycles = code[index, UNIT], amounts[index, CYCLES]
@@ -175,7 +185,7 @@ def replay(  # type: ignore[no-untyped-def]
             busy[BUSY_VECTOR] += cycles
             spent[VECTOR] += cycles
         elif unit == _U_MATRIX:
-            matrix[simd] = when + cycles
+            matrix[simd], vector[simd] = when + cycles, when + _TURN
             busy[BUSY_MATRIX] += cycles
             spent[MATRIX] += _TURN
             for place in range(code[index, WRITES], code[index, WRITES] + code[index, WRITE_COUNT]):
@@ -235,6 +245,22 @@ def replay(  # type: ignore[no-untyped-def]
             if vm_count[wave]:
                 drained = max(drained, vm[wave, (vm_count[wave] - 1) % _QUEUE])
             end = max(end, drained)
+            if members[mine] == 0 and later > 0:
+                later -= 1
+                groups += 1
+                for other in range(waves):
+                    if group[other] != mine or start[other] == start[other + 1]:
+                        continue
+                    live += 1
+                    members[mine] += 1
+                    at[other], age[other], priority[other] = start[other], groups, 0
+                    vm_count[other] = lgkm_count[other] = 0
+                    results[other, :] = 0.0
+                    ready[other] = when + parameters[STAGGER]
+                    own[other], reason[other], shared[other] = _own_time(
+                        other, sequence[at[other]], ready, code, registers, vm, vm_queued, vm_count, lgkm, lgkm_memory,
+                        lgkm_count, results,
+                    )  # fmt: skip
         else:
             own[wave], reason[wave], shared[wave] = _own_time(
                 wave, sequence[at[wave]], ready, code, registers, vm, vm_queued, vm_count, lgkm, lgkm_memory,

@@ -26,7 +26,19 @@ def test_matrix_instructions_overlap_vector_ones():
     assert cycles(["mfma"] * 10) == pytest.approx(9 * 32 + 4)  # the last one's result is waited for by nobody
     assert cycles(["mfma", *["valu"] * 7] * 10) == pytest.approx(320)
     waves = [["mfma"] * 10, *[[]] * 3, ["valu"] * 80]  # of one SIMD
-    assert cycles(*waves) == pytest.approx(80 * 4, abs=8)
+    assert cycles(*waves) == pytest.approx((10 + 80) * 4, abs=8)  # all of them issue by the vector unit
+
+
+def test_a_workgroup_starts_where_another_has_ended():
+    """Two resident, of which the older one is preferred: the third begins before the second ends."""
+    made = workgroup(*[["exp"] * 10 + ["valu"] * 10] * 4)
+    one, two, three = (made.on(NEAR, 2, count).cycles for count in (1, 2, 3))
+    assert one == 200 and two == pytest.approx(400, abs=8)
+    assert three == pytest.approx(600, abs=16)
+    waits = workgroup(*[["load", "wait load", *["exp"] * 10]] * 4)
+    alone, apart, three = (waits.on(NEAR, resident, count).cycles for resident, count in ((1, 1), (1, 3), (2, 3)))
+    assert apart == pytest.approx(3 * alone, rel=0.02) and 1.95 * alone < three < 2.3 * alone
+    assert waits.on(NEAR, 2, 41).cycles == pytest.approx(waits.replayed(NEAR, 2, None, count=41).cycles, rel=0.02)
 
 
 def test_a_chain_of_matrix_instructions_waits_for_its_results():

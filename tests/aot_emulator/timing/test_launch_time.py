@@ -22,7 +22,8 @@ class Fixed:
     number: int
     cycles: float
 
-    def on(self, conditions: Conditions, resident: int) -> Replayed:
+    def on(self, conditions: Conditions, resident: int, count: int | None = None) -> Replayed:
+        resident = count or resident
         busy, spent = np.zeros(len(PIPES)), np.zeros(len(REASONS))
         busy[PIPES.index("matrix")], spent[REASONS.index("matrix")] = 2 * self.cycles * resident, self.cycles * resident
         return Replayed(self.cycles * resident, busy, spent, np.zeros((1, len(REASONS))))
