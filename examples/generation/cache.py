@@ -6,15 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from generation.scheduler import ContextError
 from models.decoder import Decoder
 
 Array = np.ndarray
 BLOCK_SIZE = 64
 """Tokens of a cache's block."""
-
-
-class ContextError(ValueError):
-    """Sequences are longer than the model's context, or need more of the cache than is free."""
 
 
 class Cache:
