@@ -104,15 +104,26 @@ def test_logits_and_tokens(llama: Bundle, name: str, tmp_path: Path):
     found, tensors = tiny(**{**LLAMAS, **TINY}[name])
     write_checkpoint(tmp_path, found, tensors)
     model, count = opened(llama, tmp_path, context=CONTEXTS.get(name)), 6
-    (prompt,) = prompts_of([30], model.config.vocabulary)
-    tokens, actual = generate(model, [prompt], count)
     rounded, exact = (in_transformers(tmp_path, dtype) for dtype in (torch.bfloat16, torch.float64))
-    written = exact.generate(torch.tensor([prompt]), max_new_tokens=count, do_sample=False, eos_token_id=-1)
-    assert written[0, len(prompt) :].tolist() == tokens[0].tolist()
+    prompt, written = clearest(exact, prompts_of([30] * 16, model.config.vocabulary), count)
+    tokens, actual = generate(model, [prompt], count)
+    assert tokens[0].tolist() == written
     read = [*prompt, *tokens[0, :-1].tolist()]
     given, wanted = (logits_of(theirs, read)[-count:] for theirs in (rounded, exact))
     assert_close(capped(model.config, actual)[0], wanted, given, 1e-3)
     print(f"\n{name}: {figures(model.config, actual[0], given, wanted)}")
+
+
+def clearest(model: Any, prompts: list[list[int]], count: int) -> tuple[list[int], list[int]]:
+    """The prompt after which the likeliest tokens are farthest from those next to them, and these tokens."""
+    given = torch.tensor(prompts)
+    found = model.generate(
+        given, attention_mask=torch.ones_like(given), max_new_tokens=count, min_new_tokens=count, do_sample=False,
+        output_logits=True, return_dict_in_generate=True,
+    )  # fmt: skip
+    first, second = torch.stack(found.logits).topk(2, -1).values.unbind(-1)
+    best = (first - second).min(0).values.argmax()
+    return prompts[best], found.sequences[best, given.shape[1] :].tolist()
 
 
 def figures(config: Config, actual: np.ndarray, given: np.ndarray, wanted: np.ndarray) -> str:
