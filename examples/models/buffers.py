@@ -20,6 +20,7 @@ class Buffers:
         self.joined = new((heads + 2 * heads_kv) * head_dim)
         by_head = self.joined.reshape(tokens, heads + 2 * heads_kv, head_dim)
         self.to_rotate, self.values = by_head[:, : heads + heads_kv], by_head[:, heads + heads_kv :]
+        self.new_queries, self.new_keys = self.to_rotate[:, :heads], self.to_rotate[:, heads:]
         rotated = new(heads + heads_kv, head_dim)
         self.rotated, self.queries, self.keys = rotated, rotated[:, :heads], rotated[:, heads:]
         self.attended = new(heads, head_dim)

@@ -61,9 +61,9 @@ class NormedRotation:
     keys: Norm
 
     def __call__(self, b: Buffers, positions: DeviceArray, stream: Stream | None) -> None:
-        heads, norm = b.queries.shape[1], self.queries
+        norm = self.queries
         norm.bundle.qk_norm_rotary(
-            b.to_rotate[:, :heads], b.to_rotate[:, heads:], norm.weight, self.keys.weight, self.tables.cos,
+            b.new_queries, b.new_keys, norm.weight, self.keys.weight, self.tables.cos,
             self.tables.sin, positions, eps=norm.eps, zero_centred=norm.zero_centred, q_out=b.queries, k_out=b.keys,
             stream=stream,
         )  # fmt: skip
