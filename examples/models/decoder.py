@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,8 +11,10 @@ import numpy as np
 
 from aot_runtime import Bundle, Device, DeviceArray, Stream
 from checkpoints.folder import Checkpoint
+from checkpoints.values import CheckpointError
 from models.config import Config, Rope
-from models.linears import Dense, Layer, place
+from models.linears import Dense, Layer, hardware_float8, place
+from models.rows import EightBitRows, Rows
 
 OPS = ("embedding", "rms_norm", "rotary", "append_kv", "flash_attention_varlen", "paged_attention", "matmul",
        "silu_mul", "sample", "advance")  # fmt: skip
@@ -54,11 +56,18 @@ class DecoderLayer:
     gate_up: Layer
     down: Layer
 
+    @property
+    def linears(self) -> tuple[Layer, ...]:
+        return self.queries_keys_values, self.attention_out, self.gate_up, self.down
+
 
 class Buffers:
-    """What a pass over `tokens` tokens writes to, the same memory in each layer."""
+    """What a pass over `tokens` tokens writes to, the same memory in each layer.
 
-    def __init__(self, device: Device, config: Config, dtype: np.dtype, tokens: int):
+    needs: of the linear layers.
+    """
+
+    def __init__(self, device: Device, config: Config, dtype: np.dtype, tokens: int, needs: Iterable[EightBitRows]):
         def new(*shape: int) -> DeviceArray:
             return device.empty((tokens, *shape), dtype)
 
@@ -73,6 +82,7 @@ class Buffers:
         self.gate_up = new(2 * config.intermediate)
         self.gate, self.up = self.gate_up[:, : config.intermediate], self.gate_up[:, config.intermediate :]
         self.gated = new(config.intermediate)
+        self.rows = Rows(device, tokens, needs)
 
 
 class Decoder:
@@ -98,7 +108,8 @@ class Decoder:
         self.head = Dense(bundle, self.table) if config.tied else self._linear(checkpoint, "lm_head")
 
     def buffers(self, tokens: int) -> Buffers:
-        return Buffers(self.device, self.config, self.dtype, tokens)
+        linears = [self.head, *(linear for layer in self.layers for linear in layer.linears)]
+        return Buffers(self.device, self.config, self.dtype, tokens, [need for x in linears for need in x.needs])
 
     def hidden(
         self, ids: DeviceArray, positions: DeviceArray, slots: DeviceArray, cache: KeysValues, attend: Attend,
@@ -113,15 +124,15 @@ class Decoder:
         bundle.embedding(self.table, ids, out=b.total, stream=stream)
         bundle.rms_norm(b.total, self.layers[0].attention_norm, eps=eps, out=b.normed, stream=stream)
         for number, (layer, next_norm) in enumerate(zip(self.layers, following, strict=True)):
-            layer.queries_keys_values(b.normed, b.joined, stream)
+            layer.queries_keys_values(b.normed, b.joined, b.rows, stream)
             bundle.rotary(b.to_rotate, layer.rope.cos, layer.rope.sin, positions, out=b.rotated, stream=stream)
             bundle.append_kv(b.keys, b.values, cache.k[number], cache.v[number], slots, stream=stream)
             attend(b.queries, b.keys, b.values, number, b.attended)
-            layer.attention_out(b.attended.reshape(len(b.attended), -1), b.change, stream)
+            layer.attention_out(b.attended.reshape(len(b.attended), -1), b.change, b.rows, stream)
             bundle.rms_norm(b.change, layer.mlp_norm, residual=b.total, eps=eps, out=b.normed, stream=stream)
-            layer.gate_up(b.normed, b.gate_up, stream)
+            layer.gate_up(b.normed, b.gate_up, b.rows, stream)
             bundle.silu_mul(b.gate, b.up, out=b.gated, stream=stream)
-            layer.down(b.gated, b.change, stream)
+            layer.down(b.gated, b.change, b.rows, stream)
             bundle.rms_norm(b.change, next_norm, residual=b.total, eps=eps, out=b.normed, stream=stream)
         return b.normed
 
@@ -193,8 +204,11 @@ class Decoder:
 
 
 def check_ops(bundle: Bundle, checkpoint: Checkpoint) -> None:
-    """Raises `MissingOpError` where a bundle lacks ops that a model needs."""
-    if missing := [op for op in (*OPS, *checkpoint.format.ops) if op not in bundle.ops]:
+    """Raises `MissingOpError` where a bundle lacks ops that a model needs; `CheckpointError` where its hardware does
+    not multiply the model's numbers."""
+    if missing := [op for op in dict.fromkeys((*OPS, *sorted(checkpoint.ops))) if op not in bundle.ops]:
         raise MissingOpError(
             f"{bundle.path} has no {', '.join(missing)}, which the model needs; see manifests/llama.yaml"
         )
+    if checkpoint.float8 and not hardware_float8(bundle):
+        raise CheckpointError(f"{checkpoint.folder}: weights are float8, which {bundle.device.arch} does not multiply")
