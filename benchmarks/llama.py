@@ -31,7 +31,6 @@ from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 sys.path += [str(ROOT), str(ROOT / "examples")]
 
 from checkpoints.folder import Checkpoint
-from checkpoints.formats import Plain
 from generation.batch import Generation
 from generation.cache import Cache, blocks_for
 from models.decoder import Decoder
@@ -95,7 +94,7 @@ def report(bundle: Bundle, folder: Path, options: argparse.Namespace) -> str:
     rows = []
     for name, checkpoint in checkpoints(folder, options):
         model = decoder(bundle, checkpoint, options)
-        nbytes, dense = weight_bytes(checkpoint, model), isinstance(checkpoint.format, Plain)
+        nbytes, dense = weight_bytes(checkpoint, model), not checkpoint.values.get("quantization_config")
         peer = import_transformers(checkpoint.folder, options.dtype) if dense and not options.no_transformers else None
         for batch in options.batches:
             prompts = random_prompts(model, batch, options.prompt)

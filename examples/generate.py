@@ -3,7 +3,7 @@
     aotbuild --arch gfx942 manifests/llama.yaml
     python examples/generate.py CHECKPOINT dist/llama-gfx942 "Once upon a time"
 
-CHECKPOINT is a folder as published: config.json, *.safetensors (float16, bfloat16, or of 4 bits: GPTQ, AWQ) and
+CHECKPOINT is a folder as published: config.json, *.safetensors (docs/checkpoints.md has the formats) and
 tokenizer.json. Prompts are read by flash_attention_varlen; then each token of all sequences is one replay of a captured
 graph, which leaves the tokens on the device: the host looks at them every few steps.
 """
@@ -19,6 +19,7 @@ from typing import Any
 
 from aot_runtime import AotError, open_bundle
 from checkpoints.folder import Checkpoint
+from checkpoints.progress import on_terminal
 from checkpoints.values import CheckpointError
 from generation.batch import Generation, Sampling, until_end
 from generation.cache import Cache, ContextError, blocks_for
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(options: argparse.Namespace) -> Iterator[str]:
     """The texts, and how long they took."""
     tokenizer = _tokenizer(options.checkpoint)
-    checkpoint = Checkpoint(options.checkpoint)
+    checkpoint = Checkpoint(options.checkpoint, on_terminal())
     prompts = [tokenizer.encode(text).ids for text in options.prompts]
     lengths = [len(prompt) + options.tokens for prompt in prompts]
     config = config_of(checkpoint, max(lengths))

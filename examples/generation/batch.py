@@ -125,7 +125,7 @@ class Generation:
     def _choose(self) -> None:
         """From the last tokens' hidden states to the next tokens, and to where these go."""
         bundle, stream = self.model.bundle, self._stream
-        self.model.head(self._buffers.normed, self.logits, stream)
+        self.model.head(self._buffers.normed, self.logits, self._buffers.rows, stream)
         bundle.sample(self.logits, positions=self._positions, **self._sampling, out=self._ids, stream=stream)
         bundle.advance(
             self._ids, self._tables, self._tokens, self._positions, self._slots, self._seqlens, block_size=BLOCK_SIZE,

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from aot_runtime import Device, DeviceArray
 from models.config import Config
+from models.rows import EightBitRows, Rows
 
 
 class Buffers:
-    """What a pass over `tokens` tokens writes to, the same memory in each layer."""
+    """What a pass over `tokens` tokens writes to, the same memory in each layer.
 
-    def __init__(self, device: Device, config: Config, dtype: np.dtype, tokens: int):
+    needs: of the linear layers.
+    """
+
+    def __init__(self, device: Device, config: Config, dtype: np.dtype, tokens: int, needs: Iterable[EightBitRows]):
         def new(*shape: int) -> DeviceArray:
             return device.empty((tokens, *shape), dtype)
 
@@ -27,3 +33,4 @@ class Buffers:
         self.gate_up = new(2 * config.intermediate)
         self.gate, self.up = self.gate_up[:, : config.intermediate], self.gate_up[:, config.intermediate :]
         self.gated = new(config.intermediate)
+        self.rows = Rows(device, tokens, needs)

@@ -11,10 +11,11 @@ import numpy as np
 
 from aot_runtime import Bundle, DeviceArray, Stream
 from checkpoints.folder import Checkpoint
+from checkpoints.values import CheckpointError
 from models.buffers import Buffers
 from models.config import Config
 from models.layers import ACTIVATIONS, GatedMlp, Norm, NormedRotation, Rotation, Tables
-from models.linears import Dense, Layer, place
+from models.linears import Dense, Layer, hardware_float8, place
 
 OPS = ("embedding", "rms_norm", "append_kv", "flash_attention_varlen", "paged_attention", "matmul", "sample", "advance")
 LARGEST_HEAD = 256
@@ -49,6 +50,10 @@ class DecoderLayer:
     mlp: GatedMlp
     mlp_out_norm: Norm | None
 
+    @property
+    def linears(self) -> tuple[Layer, ...]:
+        return self.queries_keys_values, self.attention_out, *self.mlp.linears
+
 
 class Decoder:
     """A model's weights on the device of a bundle, and what is computed with them.
@@ -78,7 +83,8 @@ class Decoder:
         self.head = Dense(bundle, self.table) if config.tied else self._linear(checkpoint, config.head)
 
     def buffers(self, tokens: int) -> Buffers:
-        return Buffers(self.device, self.config, self.dtype, tokens)
+        linears = [self.head, *(linear for layer in self.layers for linear in layer.linears)]
+        return Buffers(self.device, self.config, self.dtype, tokens, [need for x in linears for need in x.needs])
 
     def hidden(
         self, ids: DeviceArray, positions: DeviceArray, slots: DeviceArray, cache: KeysValues, attend: Attend,
@@ -93,11 +99,11 @@ class Decoder:
         bundle.embedding(self.table, ids, scale=self.config.embedding_scale, out=b.total, stream=stream)
         self.layers[0].attention_norm(b.total, b.normed, stream)
         for number, (layer, next_norm) in enumerate(zip(self.layers, following, strict=True)):
-            layer.queries_keys_values(b.normed, b.joined, stream)
+            layer.queries_keys_values(b.normed, b.joined, b.rows, stream)
             layer.rotate(b, positions, stream)
             bundle.append_kv(b.keys, b.values, cache.k[number], cache.v[number], slots, stream=stream)
             attend(b.queries, b.keys, b.values, number, b.attended)
-            layer.attention_out(b.attended.reshape(len(b.attended), -1), b.change, stream)
+            layer.attention_out(b.attended.reshape(len(b.attended), -1), b.change, b.rows, stream)
             if layer.attention_out_norm:
                 layer.attention_out_norm(b.change, b.change, stream)
             layer.mlp_norm(b.change, b.normed, stream, residual=b.total)
@@ -171,9 +177,12 @@ class Decoder:
 
 
 def check_ops(bundle: Bundle, config: Config, checkpoint: Checkpoint) -> None:
-    """Raises `MissingOpError` where a bundle lacks ops that a model needs."""
+    """Raises `MissingOpError` where a bundle lacks ops that a model needs; `CheckpointError` where its hardware does
+    not multiply the model's numbers."""
     own = ("qk_norm_rotary" if config.names.query_norm else "rotary", ACTIVATIONS[config.activation][0])
-    if missing := [op for op in (*OPS, *own, *checkpoint.format.ops) if op not in bundle.ops]:
+    if missing := [op for op in dict.fromkeys((*OPS, *own, *sorted(checkpoint.ops))) if op not in bundle.ops]:
         raise MissingOpError(
             f"{bundle.path} has no {', '.join(missing)}, which the model needs; see manifests/llama.yaml"
         )
+    if checkpoint.float8 and not hardware_float8(bundle):
+        raise CheckpointError(f"{checkpoint.folder}: weights are float8, which {bundle.device.arch} does not multiply")

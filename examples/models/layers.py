@@ -78,8 +78,12 @@ class GatedMlp:
     down: Layer
     activation: str
 
+    @property
+    def linears(self) -> tuple[Layer, ...]:
+        return self.gate_up, self.down
+
     def __call__(self, b: Buffers, stream: Stream | None) -> None:
         op, options = ACTIVATIONS[self.activation]
-        self.gate_up(b.normed, b.gate_up, stream)
+        self.gate_up(b.normed, b.gate_up, b.rows, stream)
         getattr(self.bundle, op)(b.gate, b.up, **options, out=b.gated, stream=stream)
-        self.down(b.gated, b.change, stream)
+        self.down(b.gated, b.change, b.rows, stream)

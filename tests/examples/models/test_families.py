@@ -114,8 +114,11 @@ def of_4_bits(**changes: object) -> dict[str, object]:
         ({"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}, "there is no 'original_max_position_embeddings'"),
         ({"torch_dtype": "float64"}, "dtype float64 is not supported; supported: float16, bfloat16, float32"),
         (of_4_bits(bits=3), "a weight of 3 bits is not"),
-        (of_4_bits(quant_method="fp8"), "quantisation fp8 is not supported"),
-        (of_4_bits(group_size=96), "groups of 96 do not divide the 128 inputs of model.layers.0.self_attn.q_proj"),
+        (
+            of_4_bits(quant_method="bitnet"),
+            "quantisation bitnet is not supported; supported: gptq, awq, fp8, compressed",
+        ),
+        (of_4_bits(group_size=96), "model.layers.0.self_attn.q_proj: groups of 96 do not divide the 128 inputs"),
         (of_4_bits(quant_method=None), "there is no 'quant_method'"),
     ),
 )
