@@ -18,8 +18,8 @@ from tests.ops.attention.cases import Case, make_call
 from tests.ops.attention.quantised import Quantised
 from tests.ops.attention.quantised import make_call as make_quantised
 from tests.ops.decode import test_append, test_contiguous, test_flex, test_paged
-from tests.ops.rows import checking, test_qk_norm, test_sampling
-from tests.support.dtypes import FP16
+from tests.ops.rows import checking, test_processing, test_qk_norm, test_sampling, test_verify
+from tests.support.dtypes import FP16, FP32
 from tests.support.op_bundles import OpBundles
 from tests.support.session_builds import ROOT, session_cache
 
@@ -85,6 +85,11 @@ FUSED = rows("layer_norm", "weight", residual=np.random.default_rng(1).standard_
 MASKED = rows("softmax", mask=np.random.default_rng(1).random((5, 50)) < 0.5)
 HEADS = "rows", "op=qk_norm_rotary,T=float16", partial(test_qk_norm.check, call=test_qk_norm.given(40, 12, FP16))
 KEPT = "rows", "op=sample,T=float32", test_sampling.test_the_kept_set_is_exact
+PENALTIES = "rows", "op=process_logits,T=float32", test_processing.test_penalties_are_those_of_their_definitions
+COUNTED = "rows", "op=count_tokens", partial(test_processing.test_count_tokens, indexed=True, prompt=False, n=1000,
+    capacity=5, cols=37)
+DRAFTS = "rows", "op=verify_drafts,T=float32", partial(test_verify.check,
+    call=test_verify.given(100, FP32, "draft_probs", "top_k"))
 
 # What shows it, the file, what is right there, and what is wrong.
 FAULTS: dict[str, tuple[Check, str, str, str]] = {
@@ -172,6 +177,16 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     # Sampling
     "last column not counted": (KEPT, "rows/sample", "        inside = columns < cols\n",
         "        inside = columns < cols - 1\n"),
+    "min_p of another temperature": (KEPT, "rows/sample", "largest + heat * tl.log(least)", "largest + tl.log2(least)"),
+    "prompts counted as generated": (PENALTIES, "rows/process", "times = count & (IN_PROMPT - 1)", "times = count"),
+    "penalty of negative logits": (PENALTIES, "rows/process", "values * repetition)", "values / repetition)"),
+    "counts lost": (COUNTED, "rows/process", "tl.atomic_add(target, 1, mask=counted, sem=\"relaxed\")",
+        "tl.store(target, tl.load(target, counted, 0) + 1, mask=counted)"),
+    "draft not subtracted": (DRAFTS, "rows/sample", "rest -= tl.load(drafts", "rest -= 0.0 * tl.load(drafts"),
+    "noise of the tokens for refused drafts": (DRAFTS, "rows/sample", "is_residual, OF_RESIDUALS, OF_TOKENS",
+        "is_residual, OF_TOKENS, OF_TOKENS"),
+    "drafts that top_k leaves out": (DRAFTS, "rows/verify", "thresholds + row), p, 0.0)", "thresholds + row), p, p)"),
+    "accepted behind a refused one": (DRAFTS, "rows/verify", "going = going & accept", "going = accept"),
     # Heads of queries and keys
     "weights of the queries for keys": (HEADS, "rows/qk_norm", "_heads(k, k_weight", "_heads(k, q_weight"),
     "norm of what is rotated": (HEADS, "rows/qk_norm", "squares += rest * rest", "squares += 0.0 * rest"),
