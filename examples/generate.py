@@ -52,10 +52,10 @@ def run(options: argparse.Namespace) -> Iterator[str]:
     """The texts, and how long they took."""
     tokenizer = _tokenizer(options.checkpoint)
     checkpoint = Checkpoint(options.checkpoint)
-    config = config_of(checkpoint)
-    model = Decoder(open_bundle(options.bundle, options.device), config, checkpoint, options.dtype)
     prompts = [tokenizer.encode(text).ids for text in options.prompts]
     lengths = [len(prompt) + options.tokens for prompt in prompts]
+    config = config_of(checkpoint, max(lengths))
+    model = Decoder(open_bundle(options.bundle, options.device), config, checkpoint, options.dtype)
     cache = Cache(model, blocks_for(options.cache) if options.cache else sum(map(blocks_for, lengths)))
     sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
     generation = Generation(model, cache, prompts, options.tokens, sampling)

@@ -18,23 +18,31 @@ from safetensors.numpy import save_file
 
 from checkpoints.formats import format_of, stored_shapes
 from checkpoints.values import Values
+from models.config import Config
 from models.families import config_from
 
 Array = np.ndarray
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
-SHARED = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "rope_scaling": None,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "torch_dtype": "bfloat16",
-}
+SHARED = {"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "rope_scaling": None, "bos_token_id": 0, "eos_token_id": 1,
+          "pad_token_id": 1, "torch_dtype": "bfloat16"}  # fmt: skip
+SILU = {"hidden_act": "silu", "attention_bias": False}
+GEMMA = {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False, "query_pre_attn_scalar": 256,
+         "sliding_window": 4096, "rms_norm_eps": 1e-6}  # fmt: skip
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **SILU, "mlp_bias": False},
+    "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", **SILU, "sliding_window": 4096},
+    "qwen2": {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_act": "silu",
+              "use_sliding_window": False, "sliding_window": 32768, "max_window_layers": 21, "rope_theta": 1e6},
+    "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **SILU, "use_sliding_window": False,
+              "sliding_window": None, "max_window_layers": 28, "rope_theta": 1e6},
+    "phi3": {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", **SILU, "sliding_window": 2047,
+             "original_max_position_embeddings": 512, "rope_theta": 1e4},
+    "gemma2": {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", **GEMMA, "rope_theta": 1e4,
+               "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    "gemma3": {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", **GEMMA, "rope_theta": 1e6,
+               "rope_local_base_freq": 1e4, "sliding_window_pattern": 6},
+}  # fmt: skip
+"""What config.json says of each family, beside the sizes."""
 SIZES = {
     "tiny": {"vocab_size": 320, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
              "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 512,
@@ -48,9 +56,9 @@ POOL = 1 << 24
 """Random numbers that are drawn; larger tensors repeat them."""
 
 
-def settings(size: str, **changes: Any) -> dict[str, Any]:
-    """A config.json with the figures of a size, and changes of them."""
-    return {**SHARED, **SIZES[size], **changes}
+def settings(size: str, family: str = "llama", **changes: Any) -> dict[str, Any]:
+    """A config.json of a family with the figures of a size, and changes of them."""
+    return {**SHARED, **SIZES[size], **FAMILIES[family], **changes}
 
 
 def random_tensors(found: Mapping[str, Any], seed: int = 0) -> dict[str, Array]:
@@ -60,19 +68,19 @@ def random_tensors(found: Mapping[str, Any], seed: int = 0) -> dict[str, Array]:
     shapes = stored_shapes(format_of(values), config.tensors(), config.linears())
     pool = rng.standard_normal(min(POOL, max(map(math.prod, shapes.values()))), np.float32)
     dtype = DTYPES[config.dtype]
-    drawn = ((name, _tensor(rng, pool, name, shape)) for name, shape in shapes.items())
+    drawn = ((name, _tensor(rng, pool, config, name, shape)) for name, shape in shapes.items())
     return {name: array if array.dtype == np.int32 else array.astype(dtype) for name, array in drawn}
 
 
-def _tensor(rng: np.random.Generator, pool: Array, name: str, shape: tuple[int, ...]) -> Array:
+def _tensor(rng: np.random.Generator, pool: Array, config: Config, name: str, shape: tuple[int, ...]) -> Array:
     if name.endswith(("qweight", "qzeros")):
         return rng.integers(-(2**31), 2**31, shape, np.int32)
     values = np.resize(np.roll(pool, -int(rng.integers(len(pool)))), shape)
     if name.endswith("norm.weight"):
-        return 1 + values / 10
+        return values / 10 if config.zero_centred else 1 + values / 10
     if name.endswith("scales"):
         return np.full(shape, 0.02)
-    return values if name.startswith("model.embed") else values * shape[-1] ** -0.5
+    return values / config.embedding_scale if name == config.embeddings else values * shape[-1] ** -0.5
 
 
 def write_checkpoint(folder: Path, found: Mapping[str, Any], tensors: Mapping[str, Array]) -> None:
@@ -101,12 +109,13 @@ def write_tokenizer(path: Path, vocabulary: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the checkpoint is written to")
+    parser.add_argument("--family", choices=FAMILIES, default="llama", help="(default: %(default)s)")
     parser.add_argument("--size", choices=SIZES, default="tiny", help="(default: %(default)s)")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument("--gptq", action="store_true", help="linear layers of 4 bits, in groups of 128")
     options = parser.parse_args()
-    found = settings(options.size, torch_dtype=options.dtype, **(GPTQ if options.gptq else {}))
+    found = settings(options.size, options.family, torch_dtype=options.dtype, **(GPTQ if options.gptq else {}))
     write_checkpoint(options.folder, found, random_tensors(found, options.seed))
 
 

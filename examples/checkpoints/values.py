@@ -38,6 +38,14 @@ class Values:
         value = self.found.get(key)
         return default if value is None else value
 
+    def with_defaults(self, **defaults: Any) -> Values:
+        """The same with keys that the file leaves out; what it says to be null stays so."""
+        return self.part({**defaults, **self.found})
+
+    def but(self, **changes: Any) -> Values:
+        """The same with other values of these keys."""
+        return self.part({**self.found, **changes})
+
     def part(self, found: Mapping[str, Any] | None) -> Values:
         """An object in the same file."""
         return Values(found or {}, self.path)

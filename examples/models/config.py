@@ -16,9 +16,11 @@ class Rope:
 
     Attributes:
         frequencies: radians for a position.
+        scale: factor of the cosines and sines.
     """
 
     frequencies: tuple[float, ...]
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,24 @@ class Attention:
 
 @dataclass(frozen=True)
 class Names:
-    """Of a decoder layer's tensors, without the layer's prefix. Linear layers of one input are a tuple."""
+    """Of a decoder layer's tensors, without the layer's prefix; None: the family's layers have no such tensor.
+
+    Attributes:
+        queries_keys_values, gate_up: the linear layers of one input, one by one or stored as one.
+        query_norm, key_norm: of each head, before the rotation.
+        attention_out_norm, mlp_out_norm: of what is added to the residual sum.
+    """
 
     attention_norm: str = "input_layernorm"
     queries_keys_values: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    query_norm: str | None = None
+    key_norm: str | None = None
     attention_out: str = "self_attn.o_proj"
+    attention_out_norm: str | None = None
     mlp_norm: str = "post_attention_layernorm"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
+    mlp_out_norm: str | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,13 @@ class Config:
         tied: whether the last layer's weights are the table of embeddings.
         dtype: of the checkpoint: float16, bfloat16 or float32.
         end: tokens that end a text.
+        activation: of the gate: silu or gelu_tanh.
+        zero_centred: whether a norm's factor is 1 + its weight.
+        embedding_scale: factor of the table's rows.
+        attention_scale: factor of the products of queries and keys; None: head_dim ** -0.5.
+        attention_softcap, logits_softcap: bounds c of scores and logits x, which become c * tanh(x / c); 0: none.
+        root: what the names of all tensors but the last layer's begin with.
+        head: the name of the last layer.
     """
 
     vocabulary: int
@@ -78,35 +97,50 @@ class Config:
     tied: bool
     dtype: str
     end: frozenset[int]
+    activation: str = "silu"
+    zero_centred: bool = False
+    embedding_scale: float = 1.0
+    attention_scale: float | None = None
+    attention_softcap: float = 0.0
+    logits_softcap: float = 0.0
     biases: Biases = Biases()
     names: Names = Names()
+    root: str = "model"
+    head: str = "lm_head"
 
     @property
     def layers(self) -> int:
         return len(self.attention)
 
+    @property
+    def score_scale(self) -> float:
+        """Factor of the products of queries and keys."""
+        return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
+
+    @property
+    def embeddings(self) -> str:
+        """The name of the table's tensor."""
+        return f"{self.root}.embed_tokens.weight"
+
     def prefix(self, layer: int) -> str:
-        return f"model.layers.{layer}"
+        """What the names of a layer's tensors begin with."""
+        return f"{self.root}.layers.{layer}"
 
     def linears(self) -> dict[str, LinearShape]:
         """The shape of every linear layer, by name."""
         inside = {
             f"{self.prefix(layer)}.{name}": shape for layer in range(self.layers) for name, shape in self._linears()
         }
-        return inside if self.tied else {**inside, "lm_head": LinearShape(self.vocabulary, self.hidden)}
+        return inside if self.tied else {**inside, self.head: LinearShape(self.vocabulary, self.hidden)}
 
     def tensors(self) -> Shapes:
         """The shape of every other tensor, by name."""
-        norms = (
-            f"{self.prefix(layer)}.{name}.weight"
+        norms = {
+            f"{self.prefix(layer)}.{name}.weight": (width,)
             for layer in range(self.layers)
-            for name in (self.names.attention_norm, self.names.mlp_norm)
-        )
-        return {
-            "model.embed_tokens.weight": (self.vocabulary, self.hidden),
-            **dict.fromkeys(norms, (self.hidden,)),
-            "model.norm.weight": (self.hidden,),
+            for name, width in self._norms()
         }
+        return {self.embeddings: (self.vocabulary, self.hidden), **norms, f"{self.root}.norm.weight": (self.hidden,)}
 
     def _linears(self) -> Iterator[tuple[str, LinearShape]]:
         names, biases = self.names, self.biases
@@ -115,6 +149,12 @@ class Config:
         yield names.attention_out, LinearShape(self.hidden, queries, biases.attention_out)
         yield from _split(names.gate_up, (self.intermediate,) * 2, self.hidden, biases.mlp)
         yield names.down, LinearShape(self.hidden, self.intermediate, biases.mlp)
+
+    def _norms(self) -> Iterator[tuple[str, int]]:
+        names = self.names
+        whole = names.attention_norm, names.attention_out_norm, names.mlp_norm, names.mlp_out_norm
+        yield from ((name, self.hidden) for name in whole if name)
+        yield from ((name, self.head_dim) for name in (names.query_norm, names.key_norm) if name)
 
 
 def _split(

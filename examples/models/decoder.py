@@ -9,13 +9,15 @@ from typing import Protocol
 import ml_dtypes
 import numpy as np
 
-from aot_runtime import Bundle, Device, DeviceArray, Stream
+from aot_runtime import Bundle, DeviceArray, Stream
 from checkpoints.folder import Checkpoint
-from models.config import Config, Rope
+from models.buffers import Buffers
+from models.config import Config
+from models.layers import ACTIVATIONS, GatedMlp, Norm, NormedRotation, Rotation, Tables
 from models.linears import Dense, Layer, place
 
-OPS = ("embedding", "rms_norm", "rotary", "append_kv", "flash_attention_varlen", "paged_attention", "matmul",
-       "silu_mul", "sample", "advance")  # fmt: skip
+OPS = ("embedding", "rms_norm", "append_kv", "flash_attention_varlen", "paged_attention", "matmul", "sample", "advance")
+LARGEST_HEAD = 256
 DTYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 
@@ -34,51 +36,25 @@ Attend = Callable[[DeviceArray, DeviceArray, DeviceArray, int, DeviceArray], Non
 """Attention in a layer: q [tokens, heads, head_dim]; k, v [tokens, heads_kv, head_dim]; layer's number; out as q."""
 
 
-class Tables:
-    """cos, sin: of a rotary embedding, float32 [context, pairs]."""
-
-    def __init__(self, device: Device, rope: Rope, context: int):
-        angles = np.arange(context)[:, None] * np.array(rope.frequencies)
-        self.cos, self.sin = (device.array(f(angles).astype(np.float32)) for f in (np.cos, np.sin))
-
-
 @dataclass(frozen=True)
 class DecoderLayer:
-    """Layers of one input are one: queries, keys and values; gate and up."""
+    """Norms of what is added to the residual sum are None where the family has none."""
 
-    rope: Tables
-    attention_norm: DeviceArray
+    attention_norm: Norm
     queries_keys_values: Layer
+    rotate: Rotation | NormedRotation
     attention_out: Layer
-    mlp_norm: DeviceArray
-    gate_up: Layer
-    down: Layer
-
-
-class Buffers:
-    """What a pass over `tokens` tokens writes to, the same memory in each layer."""
-
-    def __init__(self, device: Device, config: Config, dtype: np.dtype, tokens: int):
-        def new(*shape: int) -> DeviceArray:
-            return device.empty((tokens, *shape), dtype)
-
-        heads, heads_kv, head_dim = config.heads, config.heads_kv, config.head_dim
-        self.total, self.normed, self.change = (new(config.hidden) for _ in range(3))
-        self.joined = new((heads + 2 * heads_kv) * head_dim)
-        by_head = self.joined.reshape(tokens, heads + 2 * heads_kv, head_dim)
-        self.to_rotate, self.values = by_head[:, : heads + heads_kv], by_head[:, heads + heads_kv :]
-        rotated = new(heads + heads_kv, head_dim)
-        self.rotated, self.queries, self.keys = rotated, rotated[:, :heads], rotated[:, heads:]
-        self.attended = new(heads, head_dim)
-        self.gate_up = new(2 * config.intermediate)
-        self.gate, self.up = self.gate_up[:, : config.intermediate], self.gate_up[:, config.intermediate :]
-        self.gated = new(config.intermediate)
+    attention_out_norm: Norm | None
+    mlp_norm: Norm
+    mlp: GatedMlp
+    mlp_out_norm: Norm | None
 
 
 class Decoder:
     """A model's weights on the device of a bundle, and what is computed with them.
 
-    Raises `MissingOpError`: the bundle lacks ops; `ValueError`: of another dtype than float16 and bfloat16.
+    Raises `MissingOpError`: the bundle lacks ops; `ValueError`: another dtype than float16 and bfloat16, heads
+    that are too large.
 
     Attributes:
         dtype: of weights, activations and cache; by default the checkpoint's, bfloat16 for float32.
@@ -86,16 +62,20 @@ class Decoder:
 
     def __init__(self, bundle: Bundle, config: Config, checkpoint: Checkpoint, dtype: str | None = None):
         self.bundle, self.config, self.device = bundle, config, bundle.device
-        check_ops(bundle, checkpoint)
+        check_ops(bundle, config, checkpoint)
+        if config.head_dim > LARGEST_HEAD:
+            raise ValueError(
+                f"heads of {config.head_dim} elements are not supported; the ops take up to {LARGEST_HEAD}"
+            )
         name = dtype or ("bfloat16" if config.dtype == "float32" else config.dtype)
         if name not in DTYPES:
             raise ValueError(f"dtype {name} is not supported; supported: {', '.join(DTYPES)}")
         self.dtype, self._shapes = DTYPES[name], config.linears()
-        self.rope = {layer.rope: Tables(bundle.device, layer.rope, config.context) for layer in config.attention}
-        self.table = self._upload(checkpoint, "model.embed_tokens")
+        self._tables = {layer.rope: Tables(bundle.device, layer.rope, config.context) for layer in config.attention}
+        self.table = self._upload(checkpoint, config.embeddings)
         self.layers = tuple(self._layer(checkpoint, i) for i in range(config.layers))
-        self.norm = self._upload(checkpoint, "model.norm")
-        self.head = Dense(bundle, self.table) if config.tied else self._linear(checkpoint, "lm_head")
+        self.norm = self._norm(checkpoint, f"{config.root}.norm")
+        self.head = Dense(bundle, self.table) if config.tied else self._linear(checkpoint, config.head)
 
     def buffers(self, tokens: int) -> Buffers:
         return Buffers(self.device, self.config, self.dtype, tokens)
@@ -108,21 +88,23 @@ class Decoder:
 
         ids, positions, slots: int32 [tokens]. Nothing is allocated.
         """
-        bundle, b, eps = self.bundle, buffers, self.config.eps
+        bundle, b = self.bundle, buffers
         following = [*(layer.attention_norm for layer in self.layers[1:]), self.norm]
-        bundle.embedding(self.table, ids, out=b.total, stream=stream)
-        bundle.rms_norm(b.total, self.layers[0].attention_norm, eps=eps, out=b.normed, stream=stream)
+        bundle.embedding(self.table, ids, scale=self.config.embedding_scale, out=b.total, stream=stream)
+        self.layers[0].attention_norm(b.total, b.normed, stream)
         for number, (layer, next_norm) in enumerate(zip(self.layers, following, strict=True)):
             layer.queries_keys_values(b.normed, b.joined, stream)
-            bundle.rotary(b.to_rotate, layer.rope.cos, layer.rope.sin, positions, out=b.rotated, stream=stream)
+            layer.rotate(b, positions, stream)
             bundle.append_kv(b.keys, b.values, cache.k[number], cache.v[number], slots, stream=stream)
             attend(b.queries, b.keys, b.values, number, b.attended)
             layer.attention_out(b.attended.reshape(len(b.attended), -1), b.change, stream)
-            bundle.rms_norm(b.change, layer.mlp_norm, residual=b.total, eps=eps, out=b.normed, stream=stream)
-            layer.gate_up(b.normed, b.gate_up, stream)
-            bundle.silu_mul(b.gate, b.up, out=b.gated, stream=stream)
-            layer.down(b.gated, b.change, stream)
-            bundle.rms_norm(b.change, next_norm, residual=b.total, eps=eps, out=b.normed, stream=stream)
+            if layer.attention_out_norm:
+                layer.attention_out_norm(b.change, b.change, stream)
+            layer.mlp_norm(b.change, b.normed, stream, residual=b.total)
+            layer.mlp(b, stream)
+            if layer.mlp_out_norm:
+                layer.mlp_out_norm(b.change, b.change, stream)
+            next_norm(b.change, b.normed, stream, residual=b.total)
         return b.normed
 
     def attend_prompts(self, starts: DeviceArray, longest: int, stream: Stream | None) -> Attend:
@@ -130,17 +112,9 @@ class Decoder:
 
         def attend(q: DeviceArray, k: DeviceArray, v: DeviceArray, number: int, out: DeviceArray) -> None:
             self.bundle.flash_attention_varlen(
-                q,
-                k,
-                v,
-                starts,
-                starts,
-                max_seqlen_q=longest,
-                causal=True,
-                window_left=self._window(number),
-                out=out,
-                stream=stream,
-            )
+                q, k, v, starts, starts, max_seqlen_q=longest, causal=True, window_left=self._window(number),
+                scale=self.config.score_scale, softcap=self.config.attention_softcap, out=out, stream=stream,
+            )  # fmt: skip
 
         return attend
 
@@ -151,16 +125,9 @@ class Decoder:
 
         def attend(q: DeviceArray, k: DeviceArray, v: DeviceArray, number: int, out: DeviceArray) -> None:
             self.bundle.paged_attention(
-                q,
-                cache.k[number],
-                cache.v[number],
-                tables,
-                seqlens,
-                starts,
-                window=self._window(number),
-                out=out,
-                stream=stream,
-            )
+                q, cache.k[number], cache.v[number], tables, seqlens, starts, window=self._window(number),
+                scale=self.config.score_scale, softcap=self.config.attention_softcap, out=out, stream=stream,
+            )  # fmt: skip
 
         return attend
 
@@ -175,26 +142,38 @@ class Decoder:
         def linear(*parts: str) -> Layer:
             return self._linear(checkpoint, *(f"{prefix}.{part}" for part in parts))
 
+        def norm(name: str) -> Norm:
+            return self._norm(checkpoint, f"{prefix}.{name}")
+
+        tables = self._tables[self.config.attention[number].rope]
+        both = names.query_norm and names.key_norm
         return DecoderLayer(
-            self.rope[self.config.attention[number].rope],
-            self._upload(checkpoint, f"{prefix}.{names.attention_norm}"),
+            norm(names.attention_norm),
             linear(*names.queries_keys_values),
+            NormedRotation(tables, norm(names.query_norm), norm(names.key_norm)) if both
+            else Rotation(self.bundle, tables),
             linear(names.attention_out),
-            self._upload(checkpoint, f"{prefix}.{names.mlp_norm}"),
-            linear(*names.gate_up),
-            linear(names.down),
-        )
+            norm(names.attention_out_norm) if names.attention_out_norm else None,
+            norm(names.mlp_norm),
+            GatedMlp(self.bundle, linear(*names.gate_up), linear(names.down), self.config.activation),
+            norm(names.mlp_out_norm) if names.mlp_out_norm else None,
+        )  # fmt: skip
 
     def _linear(self, checkpoint: Checkpoint, *names: str) -> Layer:
         return place(self.bundle, [checkpoint.linear(name, self._shapes[name]) for name in names], self.dtype)
 
+    def _norm(self, checkpoint: Checkpoint, name: str) -> Norm:
+        weight = self._upload(checkpoint, f"{name}.weight")
+        return Norm(self.bundle, weight, self.config.eps, self.config.zero_centred)
+
     def _upload(self, checkpoint: Checkpoint, name: str) -> DeviceArray:
-        return self.device.array(checkpoint.tensor(f"{name}.weight").astype(self.dtype, copy=False))
+        return self.device.array(checkpoint.tensor(name).astype(self.dtype, copy=False))
 
 
-def check_ops(bundle: Bundle, checkpoint: Checkpoint) -> None:
+def check_ops(bundle: Bundle, config: Config, checkpoint: Checkpoint) -> None:
     """Raises `MissingOpError` where a bundle lacks ops that a model needs."""
-    if missing := [op for op in (*OPS, *checkpoint.format.ops) if op not in bundle.ops]:
+    own = ("qk_norm_rotary" if config.names.query_norm else "rotary", ACTIVATIONS[config.activation][0])
+    if missing := [op for op in (*OPS, *own, *checkpoint.format.ops) if op not in bundle.ops]:
         raise MissingOpError(
             f"{bundle.path} has no {', '.join(missing)}, which the model needs; see manifests/llama.yaml"
         )

@@ -7,12 +7,23 @@ from collections.abc import Callable
 from checkpoints.folder import Checkpoint
 from checkpoints.values import Values
 from models.config import Config
+from models.gemma2 import gemma2
+from models.gemma3 import gemma3, gemma3_with_images
 from models.llama import llama
 from models.mistral import mistral
+from models.phi3 import phi3
+from models.qwen2 import qwen2
+from models.qwen3 import qwen3
 
 FAMILIES: dict[str, Callable[[Values, int | None], Config]] = {
     "LlamaForCausalLM": llama,
     "MistralForCausalLM": mistral,
+    "Qwen2ForCausalLM": qwen2,
+    "Qwen3ForCausalLM": qwen3,
+    "Phi3ForCausalLM": phi3,
+    "Gemma2ForCausalLM": gemma2,
+    "Gemma3ForCausalLM": gemma3,
+    "Gemma3ForConditionalGeneration": gemma3_with_images,
 }
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from checkpoints.values import Values
-from models.config import Attention, Config
-from models.reading import common, demand_activation, head_dim_of
-from models.rope import rope_of
+from models.config import Config
+from models.reading import alike, common, demand_activation
 
 
 def mistral(values: Values, context: int | None) -> Config:
     demand_activation(values, "silu")
-    layer = Attention(rope_of(values, head_dim_of(values)), values.get("sliding_window"))
-    return Config(**common(values, context), attention=(layer,) * values["num_hidden_layers"])
+    return Config(**common(values, context), attention=alike(values, context, values.get("sliding_window")))

@@ -1,46 +1,157 @@
-"""Rotary embeddings: plain, or stretched for longer contexts."""
+"""Rotary embeddings: plain, or stretched for contexts that are longer than those of the training."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from checkpoints.values import Values
+from checkpoints.values import CheckpointError, Values
 from models.config import Rope
 
 Array = np.ndarray
+LENGTHENING = ("linear", "dynamic", "yarn")
+"""Kinds whose factor may stand beside the context that the model was trained with."""
 
 
-def rope_of(values: Values, dims: int) -> Rope:
-    """What config.json says. dims: elements of a head that are rotated.
+@dataclass(frozen=True)
+class Stretch:
+    """What frequencies are computed from.
 
-    Raises `CheckpointError`: a kind that is not supported, a key of it that is missing.
+    Attributes:
+        values: the keys of rope_parameters or rope_scaling.
+        trained: most positions, as config.json says, and those of the training.
+        context: most tokens of a sequence.
     """
-    scaling = values.part(values.get("rope_parameters") or values.get("rope_scaling"))
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+
+    values: Values
+    theta: float
+    dims: int
+    positions: int
+    trained: int
+    context: int
+
+    @cached_property
+    def plain(self) -> Array:
+        return self.of_base(self.theta)
+
+    def of_base(self, base: float) -> Array:
+        return base ** (-np.arange(0, self.dims, 2) / self.dims)
+
+
+def rope_of(values: Values, head_dim: int, context: int, parameters: dict[str, Any] | None = None) -> Rope:
+    """What config.json says, for sequences of so many tokens.
+
+    parameters: those of the kind, with its theta; by default `rope_parameters_of` all layers.
+
+    Raises `CheckpointError`: a kind that is not supported, a key of it that is missing, or not what it should be.
+    """
+    scaling = values.part(rope_parameters_of(values) if parameters is None else parameters)
+    kind = _kind(scaling)
     values.demand(kind in KINDS, f"rope_type {kind}", KINDS)
-    theta = float(scaling.get("rope_theta") or values.get("rope_theta") or 10000.0)
-    plain = theta ** (-np.arange(0, dims, 2) / dims)
-    return Rope(tuple(KINDS[kind](scaling, plain).tolist()))
+    share = scaling.get("partial_rotary_factor", values.get("partial_rotary_factor", 1.0))
+    positions = values["max_position_embeddings"]
+    trained = values.get("original_max_position_embeddings") or scaling.get("original_max_position_embeddings")
+    theta = float(scaling.get("rope_theta", values.get("rope_theta", 10000.0)))
+    stretch = Stretch(scaling, theta, int(head_dim * share), positions, trained or positions, context)
+    frequencies, scale = KINDS[kind](stretch)
+    return Rope(tuple(frequencies.tolist()), scale)
 
 
-def _default(scaling: Values, plain: Array) -> Array:
-    return plain
+def rope_parameters_of(values: Values) -> dict[str, Any]:
+    return values.get("rope_parameters") or values.get("rope_scaling") or {}
 
 
-def _linear(scaling: Values, plain: Array) -> Array:
-    return plain / scaling["factor"]
+def longest_context(values: Values) -> int:
+    """Most tokens of a sequence. A factor beside the context of the training stretches that."""
+    scaling, positions = values.part(rope_parameters_of(values)), values["max_position_embeddings"]
+    if _kind(scaling) not in LENGTHENING:
+        return positions
+    trained = scaling.get("original_max_position_embeddings", positions)
+    return max(positions, int(trained * scaling.get("factor", 1)))
 
 
-def _llama3(scaling: Values, plain: Array) -> Array:
-    """Fast ones stay, slow ones are stretched, and those between are mixed, by their turns in the original context."""
-    turns = scaling["original_max_position_embeddings"] * plain / (2 * math.pi)
-    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+def _kind(scaling: Values) -> str:
+    return scaling.get("rope_type") or scaling.get("type") or "default"
+
+
+Frequencies = tuple[Array, float]
+"""Radians for a position, and the factor of cosines and sines."""
+
+
+def _default(stretch: Stretch) -> Frequencies:
+    return stretch.plain, 1.0
+
+
+def _linear(stretch: Stretch) -> Frequencies:
+    return stretch.plain / stretch.values["factor"], 1.0
+
+
+def _dynamic(stretch: Stretch) -> Frequencies:
+    """The base grows with the context from the positions that config.json says on (NTK-aware scaling)."""
+    factor, dims = stretch.values["factor"], stretch.dims
+    times = max(stretch.context, stretch.positions) / stretch.positions
+    return stretch.of_base(stretch.theta * (factor * times - factor + 1) ** (dims / (dims - 2))), 1.0
+
+
+def _llama3(stretch: Stretch) -> Frequencies:
+    """Fast ones stay, slow ones are stretched, and those between are mixed, by their turns in the context of the
+    training."""
+    values, plain = stretch.values, stretch.plain
+    turns = values["original_max_position_embeddings"] * plain / (2 * math.pi)
+    low, high = values["low_freq_factor"], values["high_freq_factor"]
     share = np.clip((turns - low) / (high - low), 0, 1)
-    return share * plain + (1 - share) * plain / scaling["factor"]
+    return share * plain + (1 - share) * plain / values["factor"], 1.0
 
 
-KINDS: dict[str, Callable[[Values, Array], Array]] = {"default": _default, "linear": _linear, "llama3": _llama3}
-"""By rope_type: the frequencies, from the plain ones."""
+def _yarn(stretch: Stretch) -> Frequencies:
+    """As llama3, mixed by the frequencies' numbers; Peng et al., "YaRN", sections 3.2 to 3.4."""
+    values, plain = stretch.values, stretch.plain
+    factor = values.get("factor") or stretch.positions / stretch.trained
+
+    def number(turns: float) -> float:
+        """Of the frequency that makes so many turns in the context of the training."""
+        return stretch.dims * math.log(stretch.trained / (turns * 2 * math.pi)) / (2 * math.log(stretch.theta))
+
+    first, last = number(values.get("beta_fast", 32)), number(values.get("beta_slow", 1))
+    if values.get("truncate", True):
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, stretch.dims - 1)
+    slow = np.clip((np.arange(len(plain)) - first) / (last - first or 0.001), 0, 1)
+    return plain * (1 - slow) + plain / factor * slow, _yarn_scale(values, factor)
+
+
+def _yarn_scale(values: Values, factor: float) -> float:
+    if (given := values.get("attention_factor")) is not None:
+        return float(given)
+
+    def temperature(of: float) -> float:
+        return 0.1 * of * math.log(factor) + 1 if factor > 1 else 1.0
+
+    one, all_dims = values.get("mscale"), values.get("mscale_all_dim")
+    return temperature(one) / temperature(all_dims) if one and all_dims else temperature(1)
+
+
+def _longrope(stretch: Stretch) -> Frequencies:
+    """Each frequency has a divisor of its own; others in contexts that are longer than that of the training."""
+    values = stretch.values
+    key = "long_factor" if stretch.context > stretch.trained else "short_factor"
+    divisors = values[key]
+    if len(divisors) != len(stretch.plain):
+        raise CheckpointError(f"{values.path}: {key} has {len(divisors)} numbers, not one for {len(stretch.plain)}")
+    factor = values.get("factor") or stretch.positions / stretch.trained
+    scale = values.get("attention_factor")
+    if scale is None:
+        scale = math.sqrt(1 + math.log(factor) / math.log(stretch.trained)) if factor > 1 else 1.0
+    return stretch.plain / np.array(divisors), float(scale)
+
+
+KINDS: dict[str, Callable[[Stretch], Frequencies]] = {
+    "default": _default, "linear": _linear, "dynamic": _dynamic, "yarn": _yarn, "llama3": _llama3,
+    "longrope": _longrope,
+}  # fmt: skip
+"""By rope_type."""

@@ -18,13 +18,11 @@ from tests.support.dtypes import BF16
 
 Array = np.ndarray
 Tensors = Mapping[str, Array]
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 64}  # fmt: skip
 
 
-def tiny(**changes: object) -> tuple[dict[str, object], dict[str, Array]]:
+def tiny(family: str = "llama", **changes: object) -> tuple[dict[str, object], dict[str, Array]]:
     """(config.json, tensors) of a model of two layers."""
-    found = settings("tiny", **changes)
+    found = settings("tiny", family, **changes)
     return found, random_tensors(found)
 
 
@@ -34,10 +32,10 @@ def one_layer(bundle: Bundle, folder: Path, **changes: object) -> Decoder:
     return opened(bundle, folder)
 
 
-def opened(bundle: Bundle, folder: Path, dtype: str | None = None) -> Decoder:
+def opened(bundle: Bundle, folder: Path, dtype: str | None = None, context: int | None = None) -> Decoder:
     """The model of a checkpoint."""
     checkpoint = Checkpoint(folder)
-    return Decoder(bundle, config_of(checkpoint), checkpoint, dtype)
+    return Decoder(bundle, config_of(checkpoint, context), checkpoint, dtype)
 
 
 def prompts_of(lengths: Sequence[int], vocabulary: int = 320) -> list[list[int]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from kernels.rows import reference as rows
 from models.config import Attention, Config
 
 Array = np.ndarray
+Weights = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
@@ -21,59 +21,97 @@ class Ops:
     """What the model is made of, and the dtype of what they return."""
 
     dtype: np.dtype
+    embedding: Callable[..., Array]
     norm: Callable[..., Array]
     rotary: Callable[..., Array]
+    qk_norm_rotary: Callable[..., tuple[Array, Array]]
     attention: Callable[..., Array]
-    gated: Callable[..., Array]
+    gated: Mapping[str, Callable[..., Array]]
     product: Callable[..., Array]
 
 
-EXACT = Ops(np.dtype(np.float64), rows.rms_norm, rows.rotary, attention, rows.silu_mul, matmul)
+EXACT = Ops(
+    np.dtype(np.float64), rows.embedding, rows.rms_norm, rows.rotary, rows.qk_norm_rotary, attention,
+    {"silu": rows.silu_mul, "gelu_tanh": lambda gate, up: rows.gelu_mul(gate, up, "tanh")}, matmul,
+)  # fmt: skip
 
 
 def rounded_ops(dtype: np.dtype) -> Ops:
+    gated = {"silu": rows.silu_mul_same_dtype, "gelu_tanh": lambda gate, up: rows.gelu_mul_same_dtype(gate, up, "tanh")}
     return Ops(
-        dtype, rows.rms_norm_same_dtype, rows.rotary_same_dtype, attention_same_dtype, rows.silu_mul_same_dtype,
-        matmul_same_dtype,
+        dtype, rows.embedding_same_dtype, rows.rms_norm_same_dtype, rows.rotary_same_dtype,
+        rows.qk_norm_rotary_same_dtype, attention_same_dtype, gated, matmul_same_dtype,
     )  # fmt: skip
 
 
-def logits(ops: Ops, config: Config, tensors: Mapping[str, Array], tokens: Array) -> Array:
+def logits(ops: Ops, config: Config, tensors: Weights, tokens: Array) -> Array:
     """[len(tokens), vocabulary] of one sequence. tensors: by published name, all dense, in the model's dtype."""
-    weights = {name: array.astype(ops.dtype) for name, array in tensors.items()}
-    positions = np.arange(len(tokens))
-    x = weights["model.embed_tokens.weight"][np.asarray(tokens)]
-    for layer, kind in enumerate(config.attention):
-        prefix = f"model.layers.{layer}."
-        mine = {name.removeprefix(prefix): array for name, array in weights.items() if name.startswith(prefix)}
-        normed = ops.norm(x, mine["input_layernorm.weight"], eps=config.eps)
-        x = x + _attend(ops, config, kind, mine, normed, positions)
-        x = x + _mlp(ops, mine, ops.norm(x, mine["post_attention_layernorm.weight"], eps=config.eps))
-    head = weights["model.embed_tokens.weight" if config.tied else "lm_head.weight"]
-    return ops.product(ops.norm(x, weights["model.norm.weight"], eps=config.eps), head.T)
+    model = Model(ops, config, tensors)
+    x = ops.embedding(tensors[f"{config.root}.embed_tokens.weight"], np.asarray(tokens), config.embedding_scale)
+    x = x.astype(ops.dtype)
+    for number, kind in enumerate(config.attention):
+        prefix = f"{config.root}.layers.{number}."
+        layer = replace(model, weights={k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+        x = x + layer.attend(kind, x)
+        x = x + layer.gated(x)
+    head = tensors[f"{config.root}.embed_tokens.weight" if config.tied else f"{config.head}.weight"]
+    result = ops.product(model.norm(f"{config.root}.norm", x), head.astype(ops.dtype).T)
+    return capped(config, result)
 
 
-def _attend(
-    ops: Ops, config: Config, layer: Attention, weights: Mapping[str, Array], x: Array, positions: Array
-) -> Array:
-    angles = positions[:, None] * np.array(layer.rope.frequencies)
-    # The table is a part of the model's input: its float32 numbers.
-    rotate = partial(
-        ops.rotary, cos=np.cos(angles).astype(np.float32), sin=np.sin(angles).astype(np.float32), positions=positions
-    )
-    q, k, v = (
-        _linear(ops, weights, f"self_attn.{name}_proj", x).reshape(len(x), -1, config.head_dim) for name in "qkv"
-    )
-    by_head = [array.swapaxes(0, 1)[None] for array in (rotate(q), rotate(k), v)]
-    window = {} if layer.window is None else {"window_left": layer.window - 1}
-    out = ops.attention(*by_head, scale=config.head_dim**-0.5, causal=True, **window)
-    return _linear(ops, weights, "self_attn.o_proj", out[0].swapaxes(0, 1).reshape(len(x), -1))
+def capped(config: Config, values: Array) -> Array:
+    bound = config.logits_softcap
+    return bound * np.tanh(values.astype(np.float64) / bound) if bound else values
 
 
-def _mlp(ops: Ops, weights: Mapping[str, Array], x: Array) -> Array:
-    gate, up = (_linear(ops, weights, f"mlp.{name}_proj", x) for name in ("gate", "up"))
-    return _linear(ops, weights, "mlp.down_proj", ops.gated(gate, up))
+@dataclass(frozen=True)
+class Model:
+    """weights: those of one layer without its prefix, or all."""
 
+    ops: Ops
+    config: Config
+    weights: Weights
 
-def _linear(ops: Ops, weights: Mapping[str, Array], name: str, x: Array) -> Array:
-    return ops.product(x, weights[f"{name}.weight"].T, weights.get(f"{name}.bias"))
+    def attend(self, kind: Attention, x: Array) -> Array:
+        config, count = self.config, len(x)
+        joined = self.joined(config.names.queries_keys_values, self.norm(config.names.attention_norm, x))
+        heads, heads_kv = config.heads, config.heads_kv
+        q, k, v = np.split(joined.reshape(count, -1, config.head_dim), [heads, heads + heads_kv], 1)
+        q, k = self.rotate(kind, q, k)
+        window = {} if kind.window is None else {"window_left": kind.window - 1}
+        by_head = (array.swapaxes(0, 1)[None] for array in (q, k, v))
+        scale = config.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
+        out = self.ops.attention(*by_head, scale=scale, causal=True, softcap=config.attention_softcap, **window)
+        change = self.joined((config.names.attention_out,), out[0].swapaxes(0, 1).reshape(count, -1))
+        return self.norm(config.names.attention_out_norm, change) if config.names.attention_out_norm else change
+
+    def rotate(self, kind: Attention, q: Array, k: Array) -> tuple[Array, Array]:
+        ops, config, positions = self.ops, self.config, np.arange(len(q))
+        angles = positions[:, None] * np.array(kind.rope.frequencies)
+        # The table is a part of the model's input: its float32 numbers.
+        cos, sin = ((f(angles) * kind.rope.scale).astype(np.float32) for f in (np.cos, np.sin))
+        table = {"cos": cos, "sin": sin, "positions": positions}
+        if not config.names.query_norm:
+            return ops.rotary(q, **table), ops.rotary(k, **table)
+        gains = (self.weight(name) for name in (config.names.query_norm, config.names.key_norm))
+        return ops.qk_norm_rotary(q, k, *gains, **table, eps=config.eps, zero_centred=config.zero_centred)
+
+    def gated(self, x: Array) -> Array:
+        names = self.config.names
+        gate, up = np.split(self.joined(names.gate_up, self.norm(names.mlp_norm, x)), 2, 1)
+        change = self.joined((names.down,), self.ops.gated[self.config.activation](gate, up))
+        return self.norm(names.mlp_out_norm, change) if names.mlp_out_norm else change
+
+    def norm(self, name: str, x: Array) -> Array:
+        return self.ops.norm(x, self.weight(name), eps=self.config.eps, zero_centred=self.config.zero_centred)
+
+    def joined(self, names: tuple[str, ...], x: Array) -> Array:
+        """Linear layers of one input, their results side by side."""
+        return np.concatenate([self.ops.product(x, self.weight(name).T, self.bias(name)) for name in names], 1)
+
+    def weight(self, name: str) -> Array:
+        return self.weights[f"{name}.weight"].astype(self.ops.dtype)
+
+    def bias(self, name: str) -> Array | None:
+        found = self.weights.get(f"{name}.bias")
+        return None if found is None else found.astype(self.ops.dtype)

@@ -1,48 +1,19 @@
-"""A model's logits and tokens against a model in numpy, and against transformers."""
+"""Logits and tokens of Llama and Mistral against a model in numpy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
 from aot_runtime import Bundle
-from kernels.tolerance import assert_close
-from random_checkpoint import write_checkpoint
-from tests.examples.models.reference import EXACT, logits, rounded_ops
-from tests.examples.random_models import LLAMA3, Tensors, generate, opened, prompts_of, quantised, tiny
-from tests.support.dtypes import BF16
+from tests.examples.models.checking import check
+from tests.examples.models.tiny_families import LLAMA3
+from tests.examples.random_models import quantised, tiny
 
 pytestmark = pytest.mark.sampled(2)
-
-
-def check(
-    llama: Bundle, folder: Path, found: Mapping[str, object], stored: Tensors, dense: Tensors | None = None,
-    lengths: Sequence[int] = (1, 5, 127), count: int = 3,
-) -> None:  # fmt: skip
-    """Logits of prompts and of steps after them by the tolerance rule, and the tokens that the exact model takes.
-
-    stored: the checkpoint's tensors; dense: what they stand for. lengths: one gets over the end of a cache's block.
-    """
-    write_checkpoint(folder, found, stored)
-    model, prompts = opened(llama, folder), prompts_of(lengths)
-    config = model.config
-    tokens, actual = generate(model, prompts, count)
-    dtype = np.dtype({"float16": np.float16, "bfloat16": BF16}[config.dtype])
-    exact, same = (
-        np.stack([logits(ops, config, dense or stored, [*prompt, *row[:-1]])[-count:]
-                  for prompt, row in zip(prompts, tokens, strict=True)])
-        for ops in (EXACT, rounded_ops(dtype))
-    )  # fmt: skip
-    assert_close(actual, exact, same, 1e-3)
-    ordered = np.sort(exact, -1)
-    clear = ordered[..., -1] - ordered[..., -2] > 2 * np.abs(actual.astype(np.float64) - exact).max()
-    assert clear.mean() > 0.5 and np.array_equal(tokens[clear], exact.argmax(-1)[clear])
-    assert np.array_equal(tokens, actual.astype(np.float32).argmax(-1))
 
 
 CASES = {
@@ -73,23 +44,3 @@ def test_logits_of_prompts_and_steps(llama: Bundle, name: str, tmp_path: Path):
 def test_weights_of_4_bits(llama: Bundle, how: dict, tmp_path: Path):
     """With act-order each layer has another order of its inputs."""
     check(llama, tmp_path, *quantised(**how), lengths=(1, 5), count=2)
-
-
-def test_logits_and_tokens_are_those_of_transformers(llama: Bundle, tmp_path: Path):
-    torch = pytest.importorskip("torch", reason="torch is not installed")
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    found, tensors = tiny(rope_scaling=LLAMA3)
-    write_checkpoint(tmp_path, found, tensors)
-    (prompt,) = prompts_of([40])
-    model = opened(llama, tmp_path)
-    tokens, actual = generate(model, [prompt], 8)
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
-    written = theirs.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False, eos_token_id=-1)
-    assert written[0, len(prompt) :].tolist() == tokens[0].tolist()
-    with torch.no_grad():
-        given = theirs(torch.tensor([[*prompt, *tokens[0, :-1]]])).logits[0, -8:].float().numpy()
-        exact = theirs.double()(torch.tensor([[*prompt, *tokens[0, :-1]]])).logits[0, -8:].numpy()
-    assert np.abs(given - exact).max() < 0.1
-    assert_close(actual[0], exact, given, 1e-3)
-    ours = logits(EXACT, model.config, tensors, [*prompt, *tokens[0, :-1]])[-8:]
-    assert np.abs(ours - exact).max() < 1e-4, "the reference is the model"

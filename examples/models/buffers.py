@@ -1,0 +1,28 @@
+"""The memory that a pass over tokens writes to."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aot_runtime import Device, DeviceArray
+from models.config import Config
+
+
+class Buffers:
+    """What a pass over `tokens` tokens writes to, the same memory in each layer."""
+
+    def __init__(self, device: Device, config: Config, dtype: np.dtype, tokens: int):
+        def new(*shape: int) -> DeviceArray:
+            return device.empty((tokens, *shape), dtype)
+
+        heads, heads_kv, head_dim = config.heads, config.heads_kv, config.head_dim
+        self.total, self.normed, self.change = (new(config.hidden) for _ in range(3))
+        self.joined = new((heads + 2 * heads_kv) * head_dim)
+        by_head = self.joined.reshape(tokens, heads + 2 * heads_kv, head_dim)
+        self.to_rotate, self.values = by_head[:, : heads + heads_kv], by_head[:, heads + heads_kv :]
+        rotated = new(heads + heads_kv, head_dim)
+        self.rotated, self.queries, self.keys = rotated, rotated[:, :heads], rotated[:, heads:]
+        self.attended = new(heads, head_dim)
+        self.gate_up = new(2 * config.intermediate)
+        self.gate, self.up = self.gate_up[:, : config.intermediate], self.gate_up[:, config.intermediate :]
+        self.gated = new(config.intermediate)

@@ -1,0 +1,85 @@
+"""The parts of a decoder layer on a device: norms, rotations, and the gated layers after attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from aot_runtime import Bundle, Device, DeviceArray, Stream
+from models.buffers import Buffers
+from models.config import Rope
+from models.linears import Layer
+
+ACTIVATIONS = {"silu": ("silu_mul", {}), "gelu_tanh": ("gelu_mul", {"approximate": "tanh"})}
+"""The op of each activation, and its options."""
+
+
+class Tables:
+    """cos, sin: of a rotary embedding, float32 [context, pairs]."""
+
+    def __init__(self, device: Device, rope: Rope, context: int):
+        angles = np.arange(context)[:, None] * np.array(rope.frequencies)
+        self.cos, self.sin = (device.array((f(angles) * rope.scale).astype(np.float32)) for f in (np.cos, np.sin))
+
+
+@dataclass(frozen=True)
+class Norm:
+    """zero_centred: the factor is 1 + weight."""
+
+    bundle: Bundle
+    weight: DeviceArray
+    eps: float
+    zero_centred: bool
+
+    def __call__(
+        self, x: DeviceArray, out: DeviceArray, stream: Stream | None, residual: DeviceArray | None = None
+    ) -> None:
+        """residual: becomes residual + x, and that is what is normalised."""
+        self.bundle.rms_norm(
+            x, self.weight, residual=residual, eps=self.eps, zero_centred=self.zero_centred, out=out, stream=stream
+        )
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Queries and keys from `to_rotate` to `rotated`."""
+
+    bundle: Bundle
+    tables: Tables
+
+    def __call__(self, b: Buffers, positions: DeviceArray, stream: Stream | None) -> None:
+        self.bundle.rotary(b.to_rotate, self.tables.cos, self.tables.sin, positions, out=b.rotated, stream=stream)
+
+
+@dataclass(frozen=True)
+class NormedRotation:
+    """The same, and their heads are normalised first."""
+
+    tables: Tables
+    queries: Norm
+    keys: Norm
+
+    def __call__(self, b: Buffers, positions: DeviceArray, stream: Stream | None) -> None:
+        heads, norm = b.queries.shape[1], self.queries
+        norm.bundle.qk_norm_rotary(
+            b.to_rotate[:, :heads], b.to_rotate[:, heads:], norm.weight, self.keys.weight, self.tables.cos,
+            self.tables.sin, positions, eps=norm.eps, zero_centred=norm.zero_centred, q_out=b.queries, k_out=b.keys,
+            stream=stream,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GatedMlp:
+    """down(activation(gate(x)) * up(x)), from `normed` to `change`; gate and up are one layer."""
+
+    bundle: Bundle
+    gate_up: Layer
+    down: Layer
+    activation: str
+
+    def __call__(self, b: Buffers, stream: Stream | None) -> None:
+        op, options = ACTIVATIONS[self.activation]
+        self.gate_up(b.normed, b.gate_up, stream)
+        getattr(self.bundle, op)(b.gate, b.up, **options, out=b.gated, stream=stream)
+        self.down(b.gated, b.change, stream)

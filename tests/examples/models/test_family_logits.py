@@ -1,0 +1,20 @@
+"""Logits and tokens of the families that differ from Llama in more than figures, against a model in numpy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
+
+from aot_runtime import Bundle
+from tests.examples.models.checking import check
+from tests.examples.models.tiny_families import TINY
+from tests.examples.random_models import tiny
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TINY)
+def test_logits_of_prompts_and_steps(llama: Bundle, name: str, tmp_path: Path):
+    check(llama, tmp_path, *tiny(**TINY[name]), lengths=(3, 21), count=3)

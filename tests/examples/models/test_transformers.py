@@ -1,0 +1,120 @@
+"""The same checkpoints in transformers: rotary tables, logits and tokens are its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
+pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+import torch
+import transformers
+
+from aot_runtime import Bundle
+from checkpoints.values import Values
+from kernels.tolerance import assert_close
+from models.config import Config
+from models.families import config_from
+from random_checkpoint import settings, write_checkpoint
+from tests.examples.models.reference import EXACT, capped, logits
+from tests.examples.models.tiny_families import LLAMA3, LONGROPE, SMALL, TINY, YARN
+from tests.examples.random_models import generate, opened, prompts_of, tiny
+
+LLAMAS: dict[str, dict[str, Any]] = {
+    "llama": {**SMALL, "rope_scaling": LLAMA3, "attention_bias": True, "mlp_bias": True},
+    "mistral": {"family": "mistral", **SMALL, "sliding_window": 7},
+}
+CONTEXTS = {"phi3, long": 40}
+"""Most tokens of a sequence, where that is not the model's: shorter than the context of the training."""
+
+
+# Rotary embeddings
+
+OLDER = {**LONGROPE, "rope_type": "su", "original_max_position_embeddings": 64}
+ROPES: dict[str, tuple[dict[str, Any], int]] = {
+    "default": ({}, 64),
+    "linear": ({"rope_scaling": {"type": "linear", "factor": 4.0}}, 64),
+    "llama3": ({"rope_scaling": LLAMA3}, 300),
+    "dynamic, short": ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, 512),
+    "dynamic, long": ({"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, 1500),
+    "yarn": ({"rope_scaling": YARN}, 300),
+    "yarn, given factor": ({"rope_scaling": {**YARN, "attention_factor": 0.75, "beta_fast": 8, "beta_slow": 2}}, 300),
+    "yarn, mscale": ({"rope_scaling": {**YARN, "mscale": 0.7, "mscale_all_dim": 1.3, "truncate": False}}, 300),
+    "longrope, short": ({"family": "phi3", "rope_scaling": LONGROPE, "partial_rotary_factor": 0.5}, 64),
+    "longrope, long": ({"family": "phi3", "rope_scaling": LONGROPE, "partial_rotary_factor": 0.5}, 100),
+    "longrope, its older name": ({"family": "phi3", "rope_scaling": OLDER, "partial_rotary_factor": 0.5}, 100),
+    "partial": ({"family": "phi3", "partial_rotary_factor": 0.5, "rope_scaling": None}, 64),
+}  # fmt: skip
+"""What config.json says, and the tokens of a sequence."""
+
+
+@pytest.mark.parametrize("name", ROPES)
+def test_rotary_tables(name: str):
+    changes, count = ROPES[name]
+    found = settings("tiny", **{**SMALL, "hidden_size": 256, "original_max_position_embeddings": 64, **changes})
+    if found["model_type"] != "phi3":
+        del found["original_max_position_embeddings"]
+    rope = config_from(Values(found), count).attention[0].rope
+    angles = np.arange(count)[:, None] * np.array(rope.frequencies)
+    for ours, theirs in zip((np.cos(angles), np.sin(angles)), tables_of_transformers(found, count), strict=True):
+        assert np.abs(ours * rope.scale - theirs[:, : len(rope.frequencies)]).max() < 1e-4 * rope.scale
+
+
+def tables_of_transformers(found: dict[str, Any], count: int) -> list[np.ndarray]:
+    """cos, sin, [count, head_dim], of the model's own module."""
+    config = transformers.AutoConfig.for_model(**found)
+    with torch.device("meta"):
+        layer_type = type(transformers.AutoModelForCausalLM.from_config(config).model.rotary_emb)
+    positions = torch.arange(count)[None]
+    return [table[0].numpy() for table in layer_type(config)(torch.zeros(1, dtype=torch.float32), positions)]
+
+
+# Whole models
+
+
+def in_transformers(folder: Path, dtype: Any) -> Any:
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+
+
+def logits_of(model: Any, tokens: list[int]) -> np.ndarray:
+    with torch.no_grad():
+        return model(torch.tensor([tokens])).logits[0].double().numpy()
+
+
+@pytest.mark.parametrize("name", [*LLAMAS, *TINY])
+def test_the_reference_is_the_model(name: str, tmp_path: Path):
+    """In float64; transformers computes norms and rotary tables in float32 even so."""
+    found, tensors = tiny(**{**LLAMAS, **TINY}[name])
+    write_checkpoint(tmp_path, found, tensors)
+    config = config_from(Values(found), CONTEXTS.get(name))
+    (prompt,) = prompts_of([CONTEXTS.get(name, 100)], config.vocabulary)
+    ours, theirs = logits(EXACT, config, tensors, prompt), logits_of(in_transformers(tmp_path, torch.float64), prompt)
+    assert np.abs(ours - theirs).max() < 1e-5 * np.abs(theirs).max()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*LLAMAS, *TINY])
+def test_logits_and_tokens(llama: Bundle, name: str, tmp_path: Path):
+    """Logits by the tolerance rule, from transformers' in float64 and in the model's dtype; greedy tokens are equal."""
+    found, tensors = tiny(**{**LLAMAS, **TINY}[name])
+    write_checkpoint(tmp_path, found, tensors)
+    model, count = opened(llama, tmp_path, context=CONTEXTS.get(name)), 6
+    (prompt,) = prompts_of([30], model.config.vocabulary)
+    tokens, actual = generate(model, [prompt], count)
+    rounded, exact = (in_transformers(tmp_path, dtype) for dtype in (torch.bfloat16, torch.float64))
+    written = exact.generate(torch.tensor([prompt]), max_new_tokens=count, do_sample=False, eos_token_id=-1)
+    assert written[0, len(prompt) :].tolist() == tokens[0].tolist()
+    read = [*prompt, *tokens[0, :-1].tolist()]
+    given, wanted = (logits_of(theirs, read)[-count:] for theirs in (rounded, exact))
+    assert_close(capped(model.config, actual)[0], wanted, given, 1e-3)
+    print(f"\n{name}: {figures(model.config, actual[0], given, wanted)}")
+
+
+def figures(config: Config, actual: np.ndarray, given: np.ndarray, wanted: np.ndarray) -> str:
+    ours, theirs = (np.abs(x - wanted).max() / np.abs(wanted).max() for x in (capped(config, actual), given))
+    return f"largest error of a logit {ours:.1e} of the largest logit, of transformers in the same dtype {theirs:.1e}"
