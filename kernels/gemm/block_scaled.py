@@ -32,16 +32,34 @@ def block_scaled_matmul(
     b_at = b.ptr + inner[:, None] * b.stride_rows + inside_columns[None, :] * b.stride_columns
     scale_a_at = scale_a.ptr + inside_rows // rows_per_scale * scale_a.stride_rows
     scale_b_at = scale_b.ptr + inside_columns // BLOCK * scale_b.stride_columns
-    wide: tl.constexpr = tl.int32 if a.ptr.dtype.element_ty.is_int() else tl.float32
-    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    acc = accumulate_blocks(
+        a_at, b_at, a.stride_columns, b.stride_rows, scale_a_at, scale_b_at, scale_a.stride_columns,
+        scale_b.stride_rows, k, BLOCK_K,
+    )  # fmt: skip
+    finish(acc, rows, columns, tl.program_id(1), m, n, e, Epilogue())
+
+
+@triton.jit
+def accumulate_blocks(
+    a_at, b_at, a_step, b_step, scale_a_at, scale_b_at, scale_a_step, scale_b_step, k, BLOCK_K: tl.constexpr
+):
+    """The product of the `k` columns of a and rows of b that begin at these addresses, [.., BLOCK_K] and [BLOCK_K, ..],
+    each block of them scaled, fp32. BLOCK_K divides 128.
+
+    scale_a_at, scale_b_at: addresses of the first block's scales, of the rows of a and of the columns of b. The steps
+    lead from a column of a, row of b or block of scales to the next, in elements.
+    """
+    inner = tl.arange(0, BLOCK_K)
+    wide: tl.constexpr = tl.int32 if a_at.dtype.element_ty.is_int() else tl.float32
+    acc = tl.zeros([a_at.shape[0], b_at.shape[1]], tl.float32)
     for start in range(0, k, BLOCK_K):
         known = inner < k - start
         left = tl.load(a_at, known[None, :], 0.0)
         right = tl.load(b_at, known[:, None], 0.0)
-        factor_a = tl.load(scale_a_at + start // BLOCK * scale_a.stride_columns)
-        factor_b = tl.load(scale_b_at + start // BLOCK * scale_b.stride_rows)
-        block = dot(left, right, tl.zeros([BLOCK_M, BLOCK_N], wide), "ieee")
+        factor_a = tl.load(scale_a_at + start // BLOCK * scale_a_step)
+        factor_b = tl.load(scale_b_at + start // BLOCK * scale_b_step)
+        block = dot(left, right, tl.zeros([a_at.shape[0], b_at.shape[1]], wide), "ieee")
         acc += block.to(tl.float32) * (factor_a[:, None] * factor_b[None, :])
-        a_at += BLOCK_K * a.stride_columns
-        b_at += BLOCK_K * b.stride_rows
-    finish(acc, rows, columns, tl.program_id(1), m, n, e, Epilogue())
+        a_at += BLOCK_K * a_step
+        b_at += BLOCK_K * b_step
+    return acc

@@ -55,7 +55,7 @@ def packed_matmul(
     """
     tile_m, tile_n = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
     rows, columns = tile_m * BLOCK_M + tl.arange(0, BLOCK_M), tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    acc = _product(x, weights, order, rows % m, columns % n, 0, k, k, BLOCK_K)
+    acc = packed_product(x, weights, order, rows % m, columns % n, 0, k, k, BLOCK_K)
     finish(acc, rows, columns, tl.program_id(1), m, n, e, epilogue)
 
 
@@ -70,7 +70,7 @@ def packed_parts(
     tile_m, tile_n = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
     rows, columns = tile_m * BLOCK_M + tl.arange(0, BLOCK_M), tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     begin, end = part_of(k, part, parts, BLOCK_K)
-    acc = _product(x, weights, order, rows % m, columns % n, begin, end, k, BLOCK_K)
+    acc = packed_product(x, weights, order, rows % m, columns % n, begin, end, k, BLOCK_K)
     store_part(acc, rows, columns, part, m, n, partial)
 
 
@@ -171,7 +171,7 @@ def _half(pair, which: tl.constexpr, dtype: tl.constexpr):
 
 
 @triton.jit
-def _product(x, weights, order, rows, columns, begin, end, k, BLOCK_K: tl.constexpr):
+def packed_product(x, weights, order, rows, columns, begin, end, k, BLOCK_K: tl.constexpr):
     """x[rows, begin:end] w[columns, begin:end]ᵀ, fp32. begin: a multiple of BLOCK_K."""
     inner = tl.arange(0, BLOCK_K)
     row_at = x.ptr + rows[:, None] * x.stride_rows

@@ -34,13 +34,23 @@ def quantise_blocks(
     part, first_column = tl.program_id(0), tl.program_id(1) * block
     first_row = part * rows_per_scale
     last_row, last_column = tl.minimum(first_row + rows_per_scale, m), tl.minimum(first_column + block, n)
+    scale_at = scale.ptr + part * scale.stride_rows + tl.program_id(1)
+    quantise_part(x, q, scale_at, first_row, first_column, last_row, last_column, LARGEST, BLOCK_M, BLOCK_N)
+
+
+@triton.jit
+def quantise_part(
+    x, q, scale_at, first_row, first_column, last_row, last_column,
+    LARGEST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """q * scale = x for these rows and columns of two `Matrix`es, which get one scale."""
     largest = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for row in range(first_row, last_row, BLOCK_M):
         for column in range(first_column, last_column, BLOCK_N):
             value = _load(x, row, column, last_row, last_column, BLOCK_M, BLOCK_N)
             largest = tl.maximum(largest, tl.abs(value))
     factor = tl.maximum(tl.max(tl.max(largest, 1), 0) * (1.0 / LARGEST), TINY)
-    tl.store(scale.ptr + part * scale.stride_rows + tl.program_id(1), factor)
+    tl.store(scale_at, factor)
     for row in range(first_row, last_row, BLOCK_M):
         for column in range(first_column, last_column, BLOCK_N):
             value = _load(x, row, column, last_row, last_column, BLOCK_M, BLOCK_N)

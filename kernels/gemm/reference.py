@@ -239,25 +239,25 @@ def quantise(x: Array, q: Array, block: int | None = None, rows_per_scale: int =
 
     x, q: [m, n]; scale: [cdiv(m, rows_per_scale), cdiv(n, block)], block by default n.
     """
-    return _quantise(np.dtype(np.float64), x, q.dtype, block or x.shape[1], rows_per_scale)
+    return quantised(np.dtype(np.float64), x, q.dtype, block or x.shape[1], rows_per_scale)
 
 
 def quantise_same_dtype(x: Array, q: Array, block: int | None = None, rows_per_scale: int = 1) -> tuple[Array, Array]:
     """`quantise` in q's dtype, computed in fp32."""
-    value, scale = _quantise(np.dtype(np.float32), x, q.dtype, block or x.shape[1], rows_per_scale)
-    return _to_8_bits(value, q.dtype), scale
+    value, scale = quantised(np.dtype(np.float32), x, q.dtype, block or x.shape[1], rows_per_scale)
+    return to_8_bits(value, q.dtype), scale
 
 
 def quantise_all(x: Array, q: Array) -> tuple[Array, Array]:
     """`quantise` with one scale, [1], for all."""
-    value, scale = _quantise(np.dtype(np.float64), x, q.dtype, x.shape[1], x.shape[0])
+    value, scale = quantised(np.dtype(np.float64), x, q.dtype, x.shape[1], x.shape[0])
     return value, scale[0]
 
 
 def quantise_all_same_dtype(x: Array, q: Array) -> tuple[Array, Array]:
     """`quantise_all` in q's dtype, computed in fp32."""
-    value, scale = _quantise(np.dtype(np.float32), x, q.dtype, x.shape[1], x.shape[0])
-    return _to_8_bits(value, q.dtype), scale[0]
+    value, scale = quantised(np.dtype(np.float32), x, q.dtype, x.shape[1], x.shape[0])
+    return to_8_bits(value, q.dtype), scale[0]
 
 
 def quantise_static(x: Array, q: Array, scale: Array) -> Array:
@@ -268,10 +268,11 @@ def quantise_static(x: Array, q: Array, scale: Array) -> Array:
 def quantise_static_same_dtype(x: Array, q: Array, scale: Array) -> Array:
     """`quantise_static` in q's dtype, computed in fp32."""
     value = np.clip(x.astype(np.float32) / scale, -largest(q.dtype), largest(q.dtype))
-    return _to_8_bits(value, q.dtype)
+    return to_8_bits(value, q.dtype)
 
 
-def _quantise(compute: np.dtype, x: Array, dtype: np.dtype, block: int, rows_per_scale: int) -> tuple[Array, Array]:
+def quantised(compute: np.dtype, x: Array, dtype: np.dtype, block: int, rows_per_scale: int) -> tuple[Array, Array]:
+    """(value, scale) of the numbers x of which 8 bits are to be made, not yet rounded, computed in a dtype."""
     m, n = x.shape
     rows, blocks = -(-m // rows_per_scale), -(-n // block)
     padded = np.zeros((rows * rows_per_scale, blocks * block), compute)
@@ -282,7 +283,8 @@ def _quantise(compute: np.dtype, x: Array, dtype: np.dtype, block: int, rows_per
     return value.reshape(padded.shape)[:m, :n], scale
 
 
-def _to_8_bits(value: Array, dtype: np.dtype) -> Array:
+def to_8_bits(value: Array, dtype: np.dtype) -> Array:
+    """Rounded half to even."""
     return to_int8(value) if dtype == np.int8 else value.astype(dtype)
 
 
@@ -322,7 +324,7 @@ def linear_int8(
     bias: Array | None = None,
 ) -> Array:  # fmt: skip
     """x w' + bias in float64, with w = (codes - zeros) * scales. w: int8 [n, k]; the others as in `linear_int4`."""
-    weight = _dequantised(np.dtype(np.float64), w, scales, group_size, zeros, 0)
+    weight = dequantised(np.dtype(np.float64), w, scales, group_size, zeros, 0)
     return _linear(np.dtype(np.float64), x, weight, order, bias)
 
 
@@ -331,7 +333,7 @@ def linear_int8_same_dtype(
     bias: Array | None = None,
 ) -> Array:  # fmt: skip
     """`linear_int8` as hardware does it: weights of x's dtype, summed in fp32."""
-    weight = _dequantised(np.dtype(np.float32), w, scales, group_size, zeros, 0)
+    weight = dequantised(np.dtype(np.float32), w, scales, group_size, zeros, 0)
     return _linear(np.dtype(np.float32), x, weight.astype(x.dtype), order, bias).astype(x.dtype)
 
 
@@ -341,13 +343,12 @@ def int4_weights(
     """The weights that codes of 4 bits stand for, [n, k]."""
     codes = unpack_int4(w, k)
     if codebook is None:
-        return _dequantised(dtype, codes, scales, group_size, zeros, 8)
+        return dequantised(dtype, codes, scales, group_size, zeros, 8)
     return codebook.astype(dtype)[codes] * _spread(scales, group_size, k).astype(dtype)
 
 
-def _dequantised(
-    dtype: np.dtype, codes: Array, scales: Array, group_size: int, zeros: Array | None, zero: int
-) -> Array:
+def dequantised(dtype: np.dtype, codes: Array, scales: Array, group_size: int, zeros: Array | None, zero: int) -> Array:
+    """(codes - zeros) * scales, [n, k]; `zero` is what zeros that are not there are."""
     k = codes.shape[1]
     shift = np.asarray(zero) if zeros is None else _spread(zeros, group_size, k)
     return (codes.astype(dtype) - shift.astype(dtype)) * _spread(scales, group_size, k).astype(dtype)

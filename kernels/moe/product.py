@@ -3,23 +3,24 @@
 import triton
 import triton.language as tl
 
-from kernels.common.tensors import Matrices, Matrix, matrix_of
+from kernels.common.tensors import Matrices, Matrix
+from kernels.gemm.block_scaled import BLOCK as SCALED
 from kernels.gemm.epilogue import activate
 from kernels.gemm.order import tile_of
-from kernels.gemm.product import accumulate
+from kernels.moe.numbers import Numbers, product
 
 
 @triton.jit
 def gate_up(
     x: Matrix, w: Matrices, act, order, expert_of_block, assignments, topk, intermediate, hidden, blocks, activation,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    NUM_XCDS: tl.constexpr = 1,
+    NUM_XCDS: tl.constexpr = 1, numbers: Numbers = None,
 ):  # fmt: skip
     """act[i] = activation(gate x) * (up x) of each assignment i. Grid: (blocks * cdiv(intermediate, BLOCK_N),).
 
-    x: [tokens, hidden]; w: [experts, 2 * intermediate, hidden], the rows of gate before those of up, of one dtype; the
-    last dims contiguous. act: [assignments, intermediate] of that dtype, packed. order, expert_of_block: as
-    `order_assignments` leaves them.
+    x: [tokens, hidden]; w: [experts, 2 * intermediate, hidden], the rows of gate before those of up; the last dims
+    contiguous; `numbers` says what their numbers stand for. act: [assignments, intermediate], packed. order,
+    expert_of_block: as `order_assignments` leaves them.
     """
     block, tile = tile_of(tl.program_id(0), blocks * BLOCK_M, intermediate, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
     expert = tl.load(expert_of_block + block)
@@ -27,9 +28,11 @@ def gate_up(
         rows = tl.load(order + block * BLOCK_M + tl.arange(0, BLOCK_M))
         # A column of gate and the same one of up are neighbours, so a thread has both.
         pair = tl.arange(0, 2 * BLOCK_N)
-        weights = (tile * BLOCK_N + pair // 2) % intermediate + pair % 2 * intermediate
+        column, is_up = (tile * BLOCK_N + pair // 2) % intermediate, pair % 2
+        scaled = (2 * expert + is_up) * tl.cdiv(intermediate, SCALED) + column // SCALED
         tokens = _known(rows, order, block, assignments) // topk
-        acc = _product(x, matrix_of(w, expert), tokens, weights, hidden, BLOCK_K)
+        of_gate_and_up = column + is_up * intermediate
+        acc = product(x, w, numbers, expert, tokens, of_gate_and_up, scaled, 2 * intermediate, hidden, BLOCK_K)
         gate, up = acc.reshape([BLOCK_M, BLOCK_N, 2]).split()
         columns = tile * BLOCK_N + tl.arange(0, BLOCK_N)
         at = act + rows[:, None].to(tl.int64) * intermediate + columns[None, :]
@@ -41,12 +44,12 @@ def gate_up(
 def down(
     act, w: Matrices, weights, part, order, expert_of_block, assignments, hidden, intermediate, blocks,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    NUM_XCDS: tl.constexpr = 1,
+    NUM_XCDS: tl.constexpr = 1, numbers: Numbers = None,
 ):  # fmt: skip
     """part[i] = weights[i] * (down act[i]) of each assignment i. Grid: (blocks * cdiv(hidden, BLOCK_N),).
 
-    act: [assignments, intermediate], packed; w: [experts, hidden, intermediate], of one dtype, the last dim contiguous;
-    weights: fp32 [assignments]. part: [assignments, hidden] of that dtype, packed.
+    act: [assignments, intermediate], packed; w: [experts, hidden, intermediate], the last dim contiguous; `numbers`
+    says what their numbers stand for; weights: fp32 [assignments]. part: [assignments, hidden], packed.
     """
     block, tile = tile_of(tl.program_id(0), blocks * BLOCK_M, hidden, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
     expert = tl.load(expert_of_block + block)
@@ -55,7 +58,8 @@ def down(
         columns = tile * BLOCK_N + tl.arange(0, BLOCK_N)
         known, source = rows < assignments, Matrix(act, intermediate, 1)
         inside = _known(rows, order, block, assignments)
-        acc = _product(source, matrix_of(w, expert), inside, columns % hidden, intermediate, BLOCK_K)
+        scaled = expert * tl.cdiv(hidden, SCALED) + columns % hidden // SCALED
+        acc = product(source, w, numbers, expert, inside, columns % hidden, scaled, hidden, intermediate, BLOCK_K)
         acc *= tl.load(weights + rows, known, 0.0)[:, None]
         at = part + rows[:, None].to(tl.int64) * hidden + columns[None, :]
         tl.store(at, acc.to(part.dtype.element_ty), known[:, None] & (columns < hidden)[None, :])
@@ -65,16 +69,6 @@ def down(
 def _known(rows, order, block, assignments):
     """The rows of a block; where it has no more, its first again, so that no load needs a mask for them."""
     return tl.where(rows < assignments, rows, tl.load(order + block * rows.shape[0]))
-
-
-@triton.jit
-def _product(x, w, rows, columns, k, BLOCK_K: tl.constexpr):
-    """x[rows] w[columns]ᵀ, summed in fp32; x and w each a `Matrix` with k columns."""
-    inner = tl.arange(0, BLOCK_K)
-    x_at = x.ptr + rows[:, None].to(tl.int64) * x.stride_rows + inner[None, :] * x.stride_columns
-    w_at = w.ptr + columns[None, :].to(tl.int64) * w.stride_rows + inner[:, None] * w.stride_columns
-    acc = tl.zeros([rows.shape[0], columns.shape[0]], tl.float32)
-    return accumulate(x_at, w_at, x.stride_columns, w.stride_columns, acc, k, BLOCK_K)
 
 
 @triton.jit

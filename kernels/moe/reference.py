@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 
 from kernels.gemm.reference import ACTIVATIONS, sum_in_order
@@ -58,32 +61,61 @@ def in_best_groups(worth: Array, by_two: bool, groups: int, topk_groups: int) ->
     return np.repeat(taking_part, by_group.shape[2], 1)
 
 
+@dataclass(frozen=True)
+class Numbers:
+    """Experts' matrices, [experts, 2 * intermediate, hidden] and [experts, hidden, intermediate], for what they stand.
+
+    Attributes:
+        seen: what the products see of the rows that they multiply these matrices with.
+    """
+
+    gate_up: Array
+    down: Array
+    seen: Callable[[Array], Array] = lambda rows: rows
+
+
 def moe(
     x: Array, gate_up: Array, down: Array, weights: Array, chosen: Array, shared: Array | None = None,
     activation: str = "silu",
 ) -> Array:  # fmt: skip
     """The sum over a token's experts of weight * down (activation(gate x) * up x), and `shared`, in float64."""
-    out = np.zeros(x.shape) if shared is None else shared.astype(np.float64)
-    for expert, tokens, slots in _assignments(chosen, len(down)):
-        gate, up = np.split(x[tokens].astype(np.float64) @ gate_up[expert].astype(np.float64).T, 2, axis=1)
-        act = ACTIVATIONS[activation](gate) * up
-        # A token may have an expert twice.
-        np.add.at(out, tokens, weights[tokens, slots][:, None] * (act @ down[expert].astype(np.float64).T))
-    return out
+    numbers = Numbers(gate_up.astype(np.float64), down.astype(np.float64))
+    return exact_sum(x, numbers, weights, chosen, shared, activation)
 
 
 def moe_same_dtype(
     x: Array, gate_up: Array, down: Array, weights: Array, chosen: Array, shared: Array | None = None,
     activation: str = "silu",
 ) -> Array:  # fmt: skip
-    """`moe` as hardware does it: summed in fp32, one element after the other; what is between the products, and what
-    each expert gives, is rounded to the dtype of x."""
+    """`moe` as hardware does it: see `same_dtype_sum`."""
+    numbers = Numbers(gate_up.astype(np.float32), down.astype(np.float32))
+    return same_dtype_sum(x, numbers, weights, chosen, shared, activation)
+
+
+def exact_sum(
+    x: Array, numbers: Numbers, weights: Array, chosen: Array, shared: Array | None, activation: str
+) -> Array:
+    """`moe` with these matrices, which are of float64."""
+    out = np.zeros(x.shape) if shared is None else shared.astype(np.float64)
+    for expert, tokens, slots in _assignments(chosen, len(numbers.down)):
+        gate, up = np.split(numbers.seen(x[tokens].astype(np.float64)) @ numbers.gate_up[expert].T, 2, axis=1)
+        act = numbers.seen(ACTIVATIONS[activation](gate) * up)
+        # A token may have an expert twice.
+        np.add.at(out, tokens, weights[tokens, slots][:, None] * (act @ numbers.down[expert].T))
+    return out
+
+
+def same_dtype_sum(
+    x: Array, numbers: Numbers, weights: Array, chosen: Array, shared: Array | None, activation: str
+) -> Array:
+    """`moe` with these matrices, which are of float32, as hardware does it: summed in fp32, one element after the
+    other; what is between the products, and what each expert gives, is rounded to the dtype of x."""
     parts = np.zeros((*chosen.shape, x.shape[1]), x.dtype)
-    for expert, tokens, slots in _assignments(chosen, len(down)):
-        both = sum_in_order(x[tokens].astype(np.float32), gate_up[expert].astype(np.float32).T)
+    for expert, tokens, slots in _assignments(chosen, len(numbers.down)):
+        both = sum_in_order(numbers.seen(x[tokens].astype(np.float32)), numbers.gate_up[expert].T)
         gate, up = np.split(both, 2, axis=1)
         act = (ACTIVATIONS[activation](gate) * up).astype(x.dtype).astype(np.float32)
-        product = sum_in_order(act, down[expert].astype(np.float32).T)
+        product = sum_in_order(numbers.seen(act), numbers.down[expert].T)
         parts[tokens, slots] = (weights[tokens, slots][:, None] * product).astype(x.dtype)
     out = np.zeros(x.shape, np.float32) if shared is None else shared.astype(np.float32)
     for slot in range(chosen.shape[1]):

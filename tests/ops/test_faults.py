@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -18,13 +19,15 @@ from tests.ops.attention.cases import Case, make_call
 from tests.ops.attention.quantised import Quantised
 from tests.ops.attention.quantised import make_call as make_quantised
 from tests.ops.decode import test_append, test_contiguous, test_flex, test_paged
+from tests.ops.moe.checking import check_moe, made_codes, made_scaled
 from tests.ops.rows import checking, test_processing, test_qk_norm, test_sampling, test_verify
-from tests.support.dtypes import FP16, FP32
+from tests.support.dtypes import FP16, FP32, INT8
 from tests.support.op_bundles import OpBundles
 from tests.support.session_builds import ROOT, session_cache
 
 pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(3)]
 
+FNUZ = np.dtype(ml_dtypes.float8_e4m3fnuz)
 Check = tuple[str, str, Callable[[Bundle], Any]]
 """A manifest, the filters of the variants that are needed, and what is to fail."""
 
@@ -46,6 +49,11 @@ def _check_quantised(bundle: Bundle, case: Quantised) -> None:
 
 def decode(op: str, test: Callable[..., None], *arguments: Any) -> Check:
     return "decode", f"op={op},T=float16", lambda bundle: test(bundle, *arguments)
+
+
+def experts(op: str, made: Callable[..., dict[str, np.ndarray]], *arguments: Any) -> Check:
+    given = made(np.random.default_rng(0), *arguments)
+    return "moe", f"op={op},T=float16", partial(check_moe, op=op, **given)
 
 
 def rows(op: str, vectors: str = "", cols: int = 50, **options: Any) -> Check:
@@ -84,6 +92,9 @@ LAYER, LONG_LAYER = (rows("layer_norm", "weight bias", cols) for cols in (50, LO
 FUSED = rows("layer_norm", "weight", residual=np.random.default_rng(1).standard_normal((5, 50)).astype(FP16))
 MASKED = rows("softmax", mask=np.random.default_rng(1).random((5, 50)) < 0.5)
 HEADS = "rows", "op=qk_norm_rotary,T=float16", partial(test_qk_norm.check, call=test_qk_norm.given(40, 12, FP16))
+SCALED = experts("moe_scaled", made_scaled, INT8, (5, 4, 2, 64, 48), FP16)
+SCALED_BLOCKS = experts("moe_block_scaled", made_scaled, FNUZ, (5, 3, 2, 160, 144), FP16, (128, 128))
+CODES = experts("moe_int4", made_codes, 4, (5, 3, 2, 64, 32), FP16, (2, 1), True)
 KEPT = "rows", "op=sample,T=float32", test_sampling.test_the_kept_set_is_exact
 PENALTIES = "rows", "op=process_logits,T=float32", test_processing.test_penalties_are_those_of_their_definitions
 COUNTED = "rows", "op=count_tokens", partial(test_processing.test_count_tokens, indexed=True, prompt=False, n=1000,
@@ -191,6 +202,14 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "weights of the queries for keys": (HEADS, "rows/qk_norm", "_heads(k, k_weight", "_heads(k, q_weight"),
     "norm of what is rotated": (HEADS, "rows/qk_norm", "squares += rest * rest", "squares += 0.0 * rest"),
     "weights of the first half": (HEADS, "rows/qk_norm", "_gain(weight, pairs + pair,", "_gain(weight, pair,"),
+    # Mixtures of experts
+    "scales of the first expert": (SCALED, "moe/numbers", "expert.to(tl.int64) * n + columns", "columns"),
+    "scale of the first assignment": (SCALED, "moe/quantise", "row * scale.stride_rows", "0 * row"),
+    "8 bits truncated": (SCALED, "gemm/quantise", "value = half_to_even(tl.minimum(", "value = (tl.minimum("),
+    "scales of gate for up": (SCALED_BLOCKS, "moe/product", "(2 * expert + is_up) *", "(2 * expert) *"),
+    "scale of the first block": (SCALED_BLOCKS, "moe/quantise", "row * scale.stride_rows + part",
+        "row * scale.stride_rows"),
+    "zeros of the first expert": (CODES, "moe/numbers", "tl.where(given(zeros), before, 0)", "0"),
     # Softmax and norms
     "padding counted": (SOFTMAX, "rows/softmax", 'tl.where(inside, values, float("-inf"))', "values"),
     "one column too many": (SOFTMAX, "rows/softmax", "    inside = (row < rows) & (columns < cols)",

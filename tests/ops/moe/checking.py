@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from aot_runtime import Bundle
-from kernels.moe import reference
+from kernels.gemm.reference import largest, to_8_bits
+from kernels.moe import quantised_reference, reference
 from kernels.tolerance import assert_close
 from tests.support.dtypes import FP32, INT32
 from tests.support.poison import into_poison, poisoned
@@ -44,14 +45,19 @@ def check_route(moe: Bundle, logits: np.ndarray, topk: int, bias: np.ndarray | N
     return found
 
 
-def check_moe(moe: Bundle, activation: str = "silu", **arrays: np.ndarray) -> np.ndarray:
-    """The result of `moe` on these tensors."""
+PACKED = ("weights", "chosen", "scale_gate_up", "scale_down", "scales_gate_up", "scales_down", "zeros_gate_up",
+          "zeros_down")  # fmt: skip
+"""Tensors without gaps between rows, where there is no room for poison."""
+
+
+def check_moe(moe: Bundle, activation: str = "silu", op: str = "moe", **arrays: np.ndarray) -> np.ndarray:
+    """The result of `moe`, or of its like with weights of fewer bits, on these tensors."""
     x = arrays["x"]
-    # Poison is around rows too, and these two are packed.
-    place = dict.fromkeys(("weights", "chosen"), moe.device.array)
+    place = dict.fromkeys(PACKED, moe.device.array)
     placed = {name: place.get(name, partial(poisoned, moe))(host) for name, host in arrays.items()}
-    result = into_poison(moe, x.shape, x.dtype, lambda out: moe.moe(**placed, activation=activation, out=out))
-    exact, same = (function(**arrays, activation=activation) for function in (reference.moe, reference.moe_same_dtype))
+    result = into_poison(moe, x.shape, x.dtype, lambda out: getattr(moe, op)(**placed, activation=activation, out=out))
+    of = reference if op == "moe" else quantised_reference
+    exact, same = (getattr(of, f"{op}{end}")(**arrays, activation=activation) for end in ("", "_same_dtype"))
     assert_close(result, exact, same, FLOOR)
     return result
 
@@ -68,3 +74,44 @@ def made(
         "weights": rng.random((tokens, topk)).astype(np.float32),
         "chosen": np.ascontiguousarray(chosen),
     }
+
+
+def made_scaled(
+    rng: np.random.Generator, eight_bits: np.dtype, dims: tuple[int, int, int, int, int], dtype: np.dtype,
+    block: tuple[int, int] | None = None,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """Those of `moe_scaled`, or of `moe_block_scaled` with its `block`; scales differ by factors up to 4.
+
+    dims: what `made` takes.
+    """
+    given = made(rng, *dims, dtype)
+    for name, parts in (("gate_up", 2), ("down", 1)):
+        weight = given[name].astype(FP32)
+        rows, columns = weight.shape[1] // parts, weight.shape[2]
+        height, width = block or (1, columns)
+        of_row = np.concatenate([np.arange(rows) // height + part * -(-rows // height) for part in range(parts)])
+        of_column = np.arange(columns) // width
+        scale = rng.uniform(0.5, 2, (len(weight), of_row[-1] + 1, of_column[-1] + 1)) / largest(eight_bits)
+        scale = scale.astype(FP32) * np.abs(weight).max()
+        given[name] = to_8_bits(weight / scale.max(), eight_bits)
+        given[f"scale_{name}"] = scale if block else scale[:, :, 0]
+    return given
+
+
+def made_codes(
+    rng: np.random.Generator, bits: int, dims: tuple[int, int, int, int, int], dtype: np.dtype,
+    groups: tuple[int, int] = (1, 1), with_zeros: bool = False,
+) -> dict[str, np.ndarray]:  # fmt: skip
+    """Those of `moe_int4`, or `moe_int8`, with as many groups of gate and up, and of down; scales differ."""
+    given = made(rng, *dims, dtype)
+    for name, count in zip(("gate_up", "down"), groups, strict=True):
+        experts, rows, columns = given[name].shape
+        if bits == 4:
+            given[name] = rng.integers(0, 256, (experts, rows, -(-columns // 2)), np.uint8)
+        else:
+            given[name] = rng.integers(-127, 128, (experts, rows, columns), np.int8)
+        scale = rng.uniform(0.5, 2, (experts, count, rows)) * columns**-0.5 / (4 if bits == 4 else 64)
+        given[f"scales_{name}"] = scale.astype(dtype)
+        if with_zeros:
+            given[f"zeros_{name}"] = rng.integers(3, 13, scale.shape, np.uint8)
+    return given
