@@ -50,7 +50,7 @@ def run(make: Make, count: int, folder: Path) -> tuple[Counter[str], list[Failur
 @pytest.mark.parametrize(
     ("make", "count", "outcomes"),
     [
-        (bundles, 600, {"refused when it is opened", "opened, verified, a call planned", "run: right"}),
+        (bundles, 400, {"refused when it is opened", "opened, verified, a call planned", "run: right"}),
         (manifests, 60, {"refused when it is read", "refused when it is planned", "planned"}),
         (archives, 60, {"refused when it is opened", "opened, verify finds faults", "whole"}),
         pytest.param(archives, 5000, {"run: right"}, marks=pytest.mark.slow),
@@ -87,7 +87,7 @@ def test_what_failed_once(tmp_path: Path, name: str):
 
 
 def broken(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: Callable[[Path], Any], count: int = 40
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: Callable[[Path], Any], count: int = 20
 ) -> list[Failure]:
     """The failures of a reader with a fault."""
     right = bundles_module.read_index
