@@ -14,7 +14,7 @@ from checkpoints.folder import Checkpoint
 from checkpoints.values import CheckpointError
 from models.buffers import Buffers
 from models.config import Config
-from models.layers import ACTIVATIONS, GatedMlp, Norm, NormedRotation, Rotation, Tables
+from models.layers import ACTIVATIONS, Bounded, GatedMlp, Mlp, Norm, NormedRotation, Rotation, Tables
 from models.linears import Dense, Layer, hardware_float8, place
 
 OPS = ("embedding", "rms_norm", "append_kv", "flash_attention_varlen", "paged_attention", "matmul", "sample", "advance")
@@ -47,7 +47,7 @@ class DecoderLayer:
     attention_out: Layer
     attention_out_norm: Norm | None
     mlp_norm: Norm
-    mlp: GatedMlp
+    mlp: Mlp
     mlp_out_norm: Norm | None
 
     @property
@@ -80,7 +80,8 @@ class Decoder:
         self.table = self._upload(checkpoint, config.embeddings)
         self.layers = tuple(self._layer(checkpoint, i) for i in range(config.layers))
         self.norm = self._norm(checkpoint, f"{config.root}.norm")
-        self.head = Dense(bundle, self.table) if config.tied else self._linear(checkpoint, config.head)
+        head = Dense(bundle, self.table) if config.tied else self._linear(checkpoint, config.head)
+        self.head = Bounded(bundle, head, config.logits_softcap) if config.logits_softcap else head
 
     def buffers(self, tokens: int) -> Buffers:
         linears = [self.head, *(linear for layer in self.layers for linear in layer.linears)]
@@ -179,7 +180,8 @@ class Decoder:
 def check_ops(bundle: Bundle, config: Config, checkpoint: Checkpoint) -> None:
     """Raises `MissingOpError` where a bundle lacks ops that a model needs; `CheckpointError` where its hardware does
     not multiply the model's numbers."""
-    own = ("qk_norm_rotary" if config.names.query_norm else "rotary", ACTIVATIONS[config.activation][0])
+    own = ["qk_norm_rotary" if config.names.query_norm else "rotary", ACTIVATIONS[config.activation][0]]
+    own += ["process_logits"] if config.logits_softcap else []
     if missing := [op for op in dict.fromkeys((*OPS, *own, *sorted(checkpoint.ops))) if op not in bundle.ops]:
         raise MissingOpError(
             f"{bundle.path} has no {', '.join(missing)}, which the model needs; see manifests/llama.yaml"
