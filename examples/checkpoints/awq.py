@@ -41,6 +41,6 @@ def parse(stored: Values) -> Format:
     scheme, left_out = Awq(stored["group_size"] if size is None else size), stored.get("modules_to_not_convert", ())
 
     def scheme_of(name: str) -> Scheme:
-        return Plain() if name == "lm_head" or is_listed(name, left_out) else scheme
+        return Plain() if name.endswith("lm_head") or is_listed(name, left_out) else scheme
 
     return scheme_of

@@ -27,6 +27,6 @@ def parse(stored: Values) -> Format:
     left_out = stored.get("modules_to_not_convert", stored.get("ignored_layers", ()))
 
     def scheme_of(name: str) -> Scheme:
-        return Plain() if name == "lm_head" or is_listed(name, left_out) else scheme
+        return Plain() if name.endswith("lm_head") or is_listed(name, left_out) else scheme
 
     return scheme_of

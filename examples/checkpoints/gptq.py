@@ -54,7 +54,7 @@ def parse(stored: Values) -> Format:
     head = bool(stored.get("lm_head", False))
 
     def scheme_of(name: str) -> Scheme:
-        listed = head if name == "lm_head" else not only or name.endswith(only)
+        listed = head if name.endswith("lm_head") else not only or name.endswith(only)
         return scheme if listed and not any(re.match(pattern, name) for pattern in left_out) else Plain()
 
     return scheme_of

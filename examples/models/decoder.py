@@ -16,6 +16,7 @@ from models.buffers import Buffers
 from models.config import Config
 from models.layers import ACTIVATIONS, Bounded, GatedMlp, Mlp, Norm, NormedRotation, Rotation, Tables
 from models.linears import Dense, Layer, hardware_float8, place
+from models.rows import EightBitRows
 
 OPS = ("embedding", "rms_norm", "append_kv", "flash_attention_varlen", "paged_attention", "matmul", "sample", "advance")
 LARGEST_HEAD = 256
@@ -50,10 +51,6 @@ class DecoderLayer:
     mlp: Mlp
     mlp_out_norm: Norm | None
 
-    @property
-    def linears(self) -> tuple[Layer, ...]:
-        return self.queries_keys_values, self.attention_out, *self.mlp.linears
-
 
 class Decoder:
     """A model's weights on the device of a bundle, and what is computed with them.
@@ -76,6 +73,7 @@ class Decoder:
         if name not in DTYPES:
             raise ValueError(f"dtype {name} is not supported; supported: {', '.join(DTYPES)}")
         self.dtype, self._shapes = DTYPES[name], config.linears()
+        self._needs: dict[EightBitRows, None] = {}
         self._tables = {layer.rope: Tables(bundle.device, layer.rope, config.context) for layer in config.attention}
         self.table = self._upload(checkpoint, config.embeddings)
         self.layers = tuple(self._layer(checkpoint, i) for i in range(config.layers))
@@ -84,8 +82,7 @@ class Decoder:
         self.head = Bounded(bundle, head, config.logits_softcap) if config.logits_softcap else head
 
     def buffers(self, tokens: int) -> Buffers:
-        linears = [self.head, *(linear for layer in self.layers for linear in layer.linears)]
-        return Buffers(self.device, self.config, self.dtype, tokens, [need for x in linears for need in x.needs])
+        return Buffers(self.device, self.config, self.dtype, tokens, self._needs)
 
     def hidden(
         self, ids: DeviceArray, positions: DeviceArray, slots: DeviceArray, cache: KeysValues, attend: Attend,
@@ -167,7 +164,9 @@ class Decoder:
         )  # fmt: skip
 
     def _linear(self, checkpoint: Checkpoint, *names: str) -> Layer:
-        return place(self.bundle, [checkpoint.linear(name, self._shapes[name]) for name in names], self.dtype)
+        layer = place(self.bundle, [checkpoint.linear(name, self._shapes[name]) for name in names], self.dtype)
+        self._needs |= dict.fromkeys(layer.needs)
+        return layer
 
     def _norm(self, checkpoint: Checkpoint, name: str) -> Norm:
         weight = self._upload(checkpoint, f"{name}.weight")

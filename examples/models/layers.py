@@ -89,10 +89,6 @@ class GatedMlp:
     down: Layer
     activation: str
 
-    @property
-    def linears(self) -> tuple[Layer, ...]:
-        return self.gate_up, self.down
-
     def __call__(self, b: Buffers, stream: Stream | None) -> None:
         op, options = ACTIVATIONS[self.activation]
         self.gate_up(b.normed, b.gate_up, b.rows, stream)

@@ -87,6 +87,7 @@ def test_layers_of_one_input_are_one_product_where_they_can_be(llama: Bundle, na
     assert isinstance(layer, Beside) == ("act-order" in name), "each has an order of its own"
 
 
+@pytest.mark.slow
 def test_layers_that_no_one_product_computes_stay_apart(llama: Bundle):
     """Blocks that span two layers; scales of activations that differ."""
     rng, blocks, static = np.random.default_rng(2), FORMATS["fp8 of blocks"], FORMATS["fp8, static"]
