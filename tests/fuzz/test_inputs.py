@@ -50,7 +50,7 @@ def run(make: Make, count: int, folder: Path) -> tuple[Counter[str], list[Failur
 @pytest.mark.parametrize(
     ("make", "count", "outcomes"),
     [
-        (bundles, 400, {"refused when it is opened", "opened, verified, a call planned", "run: right"}),
+        (bundles, 600, {"refused when it is opened", "opened, verified, a call planned", "run: right"}),
         (manifests, 60, {"refused when it is read", "refused when it is planned", "planned"}),
         (archives, 60, {"refused when it is opened", "opened, verify finds faults", "whole"}),
         pytest.param(archives, 5000, {"run: right"}, marks=pytest.mark.slow),
