@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from checkpoints.values import CheckpointError
-from generation.chat import ChatTemplate, Message
 from generation.sampling import Limits, OptionError, Sampling, changed, demand
 from generation.scheduler import Request
 
@@ -107,7 +106,9 @@ class Prompts:
         return self.tokens.encode(self._template.render(said), special=False)
 
     @cached_property
-    def _template(self) -> ChatTemplate:
+    def _template(self) -> Any:
+        from generation.chat import ChatTemplate  # which needs jinja2, and only chats do
+
         return ChatTemplate.read(self.folder, self.template)
 
 
@@ -129,7 +130,7 @@ def _object(line: str) -> dict[str, Any]:
     return found
 
 
-def _messages(found: object) -> list[Message]:
+def _messages(found: object) -> list[dict[str, Any]]:
     is_chat = isinstance(found, list) and all(isinstance(message, dict) and "role" in message for message in found)
     demand("messages", found, "a list of objects with 'role' and 'content'", is_chat and bool(found))
     return list(found)  # type: ignore[call-overload]

@@ -18,7 +18,7 @@ from kernels.decode.advance_reference import advance
 from kernels.rows import reference as rows_reference
 from models.decoder import Decoder, MissingOpError
 from random_checkpoint import write_checkpoint
-from tests.examples.random_models import one_layer, opened, prompts_of, quantised, service
+from tests.examples.random_models import one_layer, opened, prompts_of, quantised, service, tiny
 
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1,
          "torch_dtype": "float16"}  # fmt: skip
@@ -47,7 +47,8 @@ def test_chunks_and_shared_blocks_give_what_a_whole_prompt_gives(llama: Bundle, 
 @pytest.mark.slow
 def test_requests_get_what_they_get_alone(llama: Bundle, tmp_path: Path):
     """Few slots and blocks, small chunks, bursts, shared blocks, every kind of sampling, one layer above another."""
-    model = one_layer(llama, tmp_path, **{**SMALL, "num_hidden_layers": 2})
+    write_checkpoint(tmp_path, *tiny(**SMALL))
+    model = opened(llama, tmp_path)
     (text,) = prompts_of([150])
     requests = [
         Request((*text[:130], 1), limits=Limits(6)),
