@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aot_runtime import DeviceArray
 from generation.cache import Cache
 from generation.logprobs import log_softmax
 from generation.sampling import demand
+from models.buffers import Buffers
 from models.decoder import Decoder
 
 ROWS = 256
@@ -76,23 +78,24 @@ class Judge:
         vocabulary = self._model.config.vocabulary
         if not 0 <= min(tokens) <= max(tokens) < vocabulary:
             raise ValueError(f"tokens are 0 to {vocabulary - 1}")
-        hidden = self._hidden(tokens)
+        buffers = self._model.buffers(len(tokens))
+        hidden = self._hidden(tokens, buffers)
         total = Score()
         for begin in range(first - 1, len(tokens) - 1, len(self._logits)):
             end = min(begin + len(self._logits), len(tokens) - 1)
             logits = self._logits[: end - begin]
-            self._model.head(hidden[begin:end], logits, self._stream)
+            self._model.head(hidden[begin:end], logits, buffers.rows, self._stream)
             found = log_softmax(logits.numpy(self._stream))
             chosen = found[np.arange(end - begin), np.asarray(tokens[begin + 1 : end + 1])]
             total += Score(float(chosen.sum()), end - begin)
         return total
 
-    def _hidden(self, tokens: Sequence[int]):
+    def _hidden(self, tokens: Sequence[int], buffers: Buffers) -> DeviceArray:
         model, stream, count = self._model, self._stream, len(tokens)
         columns = (tokens, np.arange(count), np.full(count, -1), (0, count))
         ids, positions, nowhere, starts = (model.device.array(np.asarray(x, np.int32), stream=stream) for x in columns)
         attend = model.attend_prompts(starts, count, stream)
-        return model.hidden(ids, positions, nowhere, self._cache, attend, model.buffers(count), stream)
+        return model.hidden(ids, positions, nowhere, self._cache, attend, buffers, stream)
 
 
 def judge(model: Decoder, tokens: Sequence[int], size: int, stride: int) -> Iterator[Score]:

@@ -118,8 +118,7 @@ class Device(Shared):
         return self.memory.stats()
 
     def free_memory(self) -> int:
-        """Bytes that new arrays can have: of the device those that no process has taken, and of the runtime's pool those
-        that nothing uses."""
+        """Bytes that new arrays can have: those that no process has taken, and in the runtime's pool those without use."""
         stats = self.memory_stats()
         return self.driver.free_memory(self.index) + stats.held - stats.in_use
 
