@@ -69,10 +69,7 @@ class Decoder:
             raise ValueError(
                 f"heads of {config.head_dim} elements are not supported; the ops take up to {LARGEST_HEAD}"
             )
-        name = dtype or ("bfloat16" if config.dtype == "float32" else config.dtype)
-        if name not in DTYPES:
-            raise ValueError(f"dtype {name} is not supported; supported: {', '.join(DTYPES)}")
-        self.dtype, self._shapes = DTYPES[name], config.linears()
+        self.dtype, self._shapes = dtype_of(config, dtype), config.linears()
         self._needs: dict[EightBitRows, None] = {}
         self._tables = {layer.rope: Tables(bundle.device, layer.rope, config.context) for layer in config.attention}
         self.table = self._upload(checkpoint, config.embeddings)
@@ -123,14 +120,16 @@ class Decoder:
         return attend
 
     def attend_cache(
-        self, cache: KeysValues, tables: DeviceArray, seqlens: DeviceArray, starts: DeviceArray, stream: Stream | None
-    ) -> Attend:
-        """Attention of each sequence's last token to what the cache has of it."""
+        self, cache: KeysValues, tables: DeviceArray, seqlens: DeviceArray, starts: DeviceArray, stream: Stream | None,
+        longest: int = 1,
+    ) -> Attend:  # fmt: skip
+        """Attention of each sequence's last tokens, at most `longest`, to what the cache has of it."""
 
         def attend(q: DeviceArray, k: DeviceArray, v: DeviceArray, number: int, out: DeviceArray) -> None:
             self.bundle.paged_attention(
-                q, cache.k[number], cache.v[number], tables, seqlens, starts, window=self._window(number),
-                scale=self.config.score_scale, softcap=self.config.attention_softcap, out=out, stream=stream,
+                q, cache.k[number], cache.v[number], tables, seqlens, starts, max_seqlen_q=longest,
+                window=self._window(number), scale=self.config.score_scale, softcap=self.config.attention_softcap,
+                out=out, stream=stream,
             )  # fmt: skip
 
         return attend
@@ -174,6 +173,14 @@ class Decoder:
 
     def _upload(self, checkpoint: Checkpoint, name: str) -> DeviceArray:
         return self.device.array(checkpoint.tensor(name).astype(self.dtype, copy=False))
+
+
+def dtype_of(config: Config, name: str | None = None) -> np.dtype:
+    """Of weights, activations and cache: the one of this name, or the checkpoint's, bfloat16 for float32."""
+    name = name or ("bfloat16" if config.dtype == "float32" else config.dtype)
+    if name not in DTYPES:
+        raise ValueError(f"dtype {name} is not supported; supported: {', '.join(DTYPES)}")
+    return DTYPES[name]
 
 
 def check_ops(bundle: Bundle, config: Config, checkpoint: Checkpoint) -> None:
