@@ -11,10 +11,12 @@ import numpy as np
 
 from aot_runtime import Bundle, DeviceArray, Stream
 from checkpoints.folder import Checkpoint
+from checkpoints.linear import Linear
 from models.buffers import Buffers
 from models.config import Config
 from models.layers import ACTIVATIONS, GatedMlp, Norm, NormedRotation, Rotation, Tables
 from models.linears import Dense, Layer, place
+from models.mixture import Mixture, place_mixture
 
 OPS = ("embedding", "rms_norm", "append_kv", "flash_attention_varlen", "paged_attention", "matmul", "sample", "advance")
 LARGEST_HEAD = 256
@@ -46,7 +48,7 @@ class DecoderLayer:
     attention_out: Layer
     attention_out_norm: Norm | None
     mlp_norm: Norm
-    mlp: GatedMlp
+    mlp: GatedMlp | Mixture
     mlp_out_norm: Norm | None
 
 
@@ -155,9 +157,20 @@ class Decoder:
             linear(names.attention_out),
             norm(names.attention_out_norm) if names.attention_out_norm else None,
             norm(names.mlp_norm),
-            GatedMlp(self.bundle, linear(*names.gate_up), linear(names.down), self.config.activation),
+            self._mlp(checkpoint, number, linear),
             norm(names.mlp_out_norm) if names.mlp_out_norm else None,
         )  # fmt: skip
+
+    def _mlp(self, checkpoint: Checkpoint, number: int, linear: Callable[..., Layer]) -> GatedMlp | Mixture:
+        names, prefix, activation = self.config.names, self.config.prefix(number), self.config.activation
+        experts = self.config.experts_of(number)
+        if experts is None:
+            return GatedMlp(self.bundle, linear(*names.gate_up), linear(names.down), activation)
+
+        def named(name: str) -> Linear:
+            return checkpoint.linear(f"{prefix}.{name}", self._shapes[f"{prefix}.{name}"])
+
+        return place_mixture(self.bundle, checkpoint, experts, activation, prefix, named, self.dtype)
 
     def _linear(self, checkpoint: Checkpoint, *names: str) -> Layer:
         return place(self.bundle, [checkpoint.linear(name, self._shapes[name]) for name in names], self.dtype)
@@ -173,7 +186,8 @@ class Decoder:
 def check_ops(bundle: Bundle, config: Config, checkpoint: Checkpoint) -> None:
     """Raises `MissingOpError` where a bundle lacks ops that a model needs."""
     own = ("qk_norm_rotary" if config.names.query_norm else "rotary", ACTIVATIONS[config.activation][0])
+    if config.experts:
+        own += ("moe_route", "moe_int4" if checkpoint.format.ops else "moe")
     if missing := [op for op in (*OPS, *own, *checkpoint.format.ops) if op not in bundle.ops]:
-        raise MissingOpError(
-            f"{bundle.path} has no {', '.join(missing)}, which the model needs; see manifests/llama.yaml"
-        )
+        manifest = "manifests/mixtures.yaml" if config.experts else "manifests/llama.yaml"
+        raise MissingOpError(f"{bundle.path} has no {', '.join(missing)}, which the model needs; see {manifest}")
