@@ -11,11 +11,13 @@ import numpy as np
 
 from aot_runtime import Bundle, DeviceArray, Stream
 from checkpoints.folder import Checkpoint
+from checkpoints.linear import Linear
 from checkpoints.values import CheckpointError
 from models.buffers import Buffers
 from models.config import Config
 from models.layers import ACTIVATIONS, Bounded, GatedMlp, Mlp, Norm, NormedRotation, Rotation, Tables
 from models.linears import Dense, Layer, hardware_float8, place
+from models.mixture import place_mixture
 from models.rows import EightBitRows
 
 OPS = ("embedding", "rms_norm", "append_kv", "flash_attention_varlen", "paged_attention", "matmul", "sample", "advance")
@@ -158,9 +160,20 @@ class Decoder:
             linear(names.attention_out),
             norm(names.attention_out_norm) if names.attention_out_norm else None,
             norm(names.mlp_norm),
-            GatedMlp(self.bundle, linear(*names.gate_up), linear(names.down), self.config.activation),
+            self._mlp(checkpoint, number, linear),
             norm(names.mlp_out_norm) if names.mlp_out_norm else None,
         )  # fmt: skip
+
+    def _mlp(self, checkpoint: Checkpoint, number: int, linear: Callable[..., Layer]) -> Mlp:
+        names, prefix, activation = self.config.names, self.config.prefix(number), self.config.activation
+        experts = self.config.experts_of(number)
+        if experts is None:
+            return GatedMlp(self.bundle, linear(*names.gate_up), linear(names.down), activation)
+
+        def named(name: str) -> Linear:
+            return checkpoint.linear(f"{prefix}.{name}", self._shapes[f"{prefix}.{name}"])
+
+        return place_mixture(self.bundle, checkpoint, experts, activation, prefix, named, self.dtype)
 
     def _linear(self, checkpoint: Checkpoint, *names: str) -> Layer:
         layer = place(self.bundle, [checkpoint.linear(name, self._shapes[name]) for name in names], self.dtype)
@@ -188,9 +201,10 @@ def check_ops(bundle: Bundle, config: Config, checkpoint: Checkpoint) -> None:
     not multiply the model's numbers."""
     own = ["qk_norm_rotary" if config.names.query_norm else "rotary", ACTIVATIONS[config.activation][0]]
     own += ["process_logits"] if config.logits_softcap else []
+    if config.experts:
+        own += ["moe_route", "moe_int4" if "linear_int4" in checkpoint.ops else "moe"]
     if missing := [op for op in dict.fromkeys((*OPS, *own, *sorted(checkpoint.ops))) if op not in bundle.ops]:
-        raise MissingOpError(
-            f"{bundle.path} has no {', '.join(missing)}, which the model needs; see manifests/llama.yaml"
-        )
+        manifest = "manifests/mixtures.yaml" if config.experts else "manifests/llama.yaml"
+        raise MissingOpError(f"{bundle.path} has no {', '.join(missing)}, which the model needs; see {manifest}")
     if checkpoint.float8 and not hardware_float8(bundle):
         raise CheckpointError(f"{checkpoint.folder}: weights are float8, which {bundle.device.arch} does not multiply")

@@ -11,15 +11,20 @@ from models.gemma2 import gemma2
 from models.gemma3 import gemma3, gemma3_with_images
 from models.llama import llama
 from models.mistral import mistral
+from models.mixtral import mixtral
 from models.phi3 import phi3
 from models.qwen2 import qwen2
 from models.qwen3 import qwen3
+from models.qwen_moe import qwen2_moe, qwen3_moe
 
 FAMILIES: dict[str, Callable[[Values, int | None], Config]] = {
     "LlamaForCausalLM": llama,
     "MistralForCausalLM": mistral,
     "Qwen2ForCausalLM": qwen2,
     "Qwen3ForCausalLM": qwen3,
+    "MixtralForCausalLM": mixtral,
+    "Qwen2MoeForCausalLM": qwen2_moe,
+    "Qwen3MoeForCausalLM": qwen3_moe,
     "Phi3ForCausalLM": phi3,
     "Gemma2ForCausalLM": gemma2,
     "Gemma3ForCausalLM": gemma3,

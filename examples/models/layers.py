@@ -72,10 +72,7 @@ class NormedRotation:
 
 
 class Mlp(Protocol):
-    """What comes after attention, from `normed` to `change`. linears: the linear layers that it has."""
-
-    @property
-    def linears(self) -> tuple[Layer, ...]: ...
+    """What comes after attention, from `normed` to `change`."""
 
     def __call__(self, b: Buffers, stream: Stream | None) -> None: ...
 
