@@ -80,6 +80,12 @@ def test_gemma_3():
     assert (config.context, config.end, config.logits_softcap) == (131072, {1, 106}, 0)
     assert config.tensors()["language_model.model.layers.33.self_attn.k_norm.weight"] == (256,)
     assert config.linears()["language_model.model.layers.0.self_attn.q_proj"].outputs == 2048
+    newer = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }
+    text = {**GEMMA_3["text_config"], "rope_scaling": None, "rope_parameters": newer}
+    assert config_from(Values({**GEMMA_3, "text_config": text})) == config
 
 
 def test_phi_4():
