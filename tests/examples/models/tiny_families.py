@@ -13,7 +13,7 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 
 TINY: dict[str, dict[str, object]] = {
-    "gemma3": {"family": "gemma3", **GEMMA, "num_hidden_layers": 3, "sliding_window_pattern": 3,
+    "gemma3": {"family": "gemma3", **GEMMA, "head_dim": 64, "num_hidden_layers": 3, "sliding_window_pattern": 3,
                "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
     "qwen2": {"family": "qwen2", **SMALL},
     "qwen2, windows": {"family": "qwen2", **SMALL, "use_sliding_window": True, "sliding_window": 5,
