@@ -70,6 +70,7 @@ def check_added(gemm: Bundle, call: dict[str, Any]) -> np.ndarray:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompts", (False, True))
 @pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
 @pytest.mark.parametrize("adapters", (5, 1, 33))

@@ -105,6 +105,7 @@ def test_count_tokens(rows: Bundle, indexed: bool, prompt: bool, n: int, capacit
     assert np.array_equal(placed.numpy(), reference.count_tokens(tokens, counts, prompt=prompt, **more))
 
 
+@pytest.mark.slow
 def test_a_captured_step_counts_what_it_draws(rows: Bundle):
     """A graph that penalises, takes the largest and counts it: each step takes another token until all were taken."""
     device = rows.device
@@ -128,6 +129,7 @@ def test_a_captured_step_counts_what_it_draws(rows: Bundle):
     assert drawn == [[1, 1], [2, 2], [0, 0]] and counts.numpy().sum() == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cols", (1000, 1, 3, 4096, 32000, 20001))
 def test_token_logprobs(rows: Bundle, cols: int, dtype: np.dtype):
@@ -139,6 +141,7 @@ def test_token_logprobs(rows: Bundle, cols: int, dtype: np.dtype):
     assert np.isneginf(found[:2]).all()
 
 
+@pytest.mark.slow
 def test_token_logprobs_of_special_rows(rows: Bundle):
     logits = np.array([[1000, 1000], [-np.inf, 0], [0, -np.inf], [-np.inf] * 2, [np.inf, 0], [np.nan, 0]], np.float32)
     found = rows.token_logprobs(logits, np.ones(6, np.int32))

@@ -59,6 +59,7 @@ def check(rows: Bundle, call: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     return tokens, counts.numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", (("draft_probs", *LIMITS), ("draft_probs",), (), LIMITS), ids="-".join)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cols", (100, 1, 3, 1024, 9000))
@@ -75,6 +76,7 @@ def test_parts_of_rows(rows: Bundle):
     check(rows, given(20000, FP32, "draft_probs", batch=4, drafts=1))
 
 
+@pytest.mark.slow
 def test_without_probabilities_tokens_are_those_of_sample(rows: Bundle):
     """Whatever was drafted: the accepted drafts and what comes behind are what one row after the other draws."""
     call = given(100, FP32)
@@ -169,7 +171,7 @@ def chi_squared(tokens: np.ndarray, probabilities: np.ndarray) -> float:
 @pytest.mark.parametrize("named, rate", ((True, np.minimum(P[0], Q).sum()), (False, (P[0] * Q).sum())))
 def test_tokens_keep_their_probabilities(named: bool, rate: float):
     """Of the reference, to which kernels are held."""
-    check_probabilities(*verify_drafts(**drawn_for_drafts(1000, named)), rate)
+    check_probabilities(*verify_drafts(**drawn_for_drafts(500, named)), rate)
 
 
 @pytest.mark.slow
