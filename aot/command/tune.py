@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 EPILOG = """\b
 Examples:
   aotbuild tune softmax --arch gfx942 --dry-run
-  aotbuild tune softmax --arch gfx942 --dim rows=64 --dim cols=1000 --dtype T=float16 -o tuned.yaml
-  aotbuild tune matmul --arch gfx942 --group wide --write-shortlist shortlist.yaml -o tuned.yaml
-  aotbuild tune --shortlist shortlist.yaml --arch gfx942 --device hip
+  aotbuild tune softmax --arch gfx942 --group wide --dim rows=304 --dim cols=16384 --dtype T=float16 -o tuned.yaml
+  aotbuild tune softmax --arch gfx942 --device hip
+  aotbuild tune matmul --arch sm_90 --device cuda --group large
 
 Exit status: 0 done; 1 no candidate was left, or something failed; 2 wrong usage, manifest or space.
 """
@@ -86,8 +86,8 @@ class _Pair(click.ParamType):
 @click.option(
     "--keep", type=click.IntRange(1), default=16, show_default=True, help="Candidates of a shortlist's group."
 )
-@click.option("--margin", type=click.FloatRange(0, 100), default=2, show_default=True, metavar="PERCENT",
-              help="Time that the best has to save, or the config stays.")  # fmt: skip
+@click.option("--margin", type=click.FloatRange(0, 100), metavar="PERCENT",
+              help="Time that the best has to save. [default: 2 where it is measured, 10 modelled]")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1), default=11, show_default=True,
               help="With --device, rounds of which medians are taken.")  # fmt: skip
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Processes that compile or model. [default: by cores]")
@@ -103,9 +103,9 @@ def tune(
     space: Path | None, shortlist: Path | None, groups: tuple[str, ...], calls: tuple[Path, ...],
     dims: tuple[tuple[str, int], ...], shapes: tuple[tuple[str, list[int]], ...], dtypes: tuple[tuple[str, str], ...],
     scalars: tuple[tuple[str, str], ...], given: tuple[str, ...], content: tuple[tuple[str, str], ...],
-    output: Path | None, results: Path | None, shortlist_file: Path | None, keep: int, margin: float, rounds: int,
-    jobs: int | None, scheduler: str | None, timeout: float, caches: CacheSettings, dry_run: bool, verbose: int,
-    quiet: bool,
+    output: Path | None, results: Path | None, shortlist_file: Path | None, keep: int, margin: float | None,
+    rounds: int, jobs: int | None, scheduler: str | None, timeout: float, caches: CacheSettings, dry_run: bool,
+    verbose: int, quiet: bool,
 ) -> None:  # fmt: skip
     """Find the best configs of OP among the candidates of its space.
 
@@ -149,7 +149,7 @@ def tune(
         run(
             TuneRequest(
                 op, build, device, space or shortlist, call, calls, dict(content), groups, results, output,
-                shortlist_file, keep, margin / 100, rounds, dry_run,
+                shortlist_file, keep, None if margin is None else margin / 100, rounds, dry_run,
             ),
             console,
         )  # fmt: skip

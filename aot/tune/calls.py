@@ -79,12 +79,12 @@ def calls_of_space(space: Space, groups: tuple[Group, ...], op: str, arch: str) 
     )  # fmt: skip
 
 
-def calls_of_file(file: CallsFile, bundle: str, op: str, arch: str) -> tuple[TunedCall, ...]:
-    """The calls of an op in a calls file."""
+def calls_of_file(file: CallsFile, op: str, arch: str) -> tuple[TunedCall, ...]:
+    """The calls of an op in a calls file, whichever bundle they are of."""
     return tuple(
         TunedCall(file, i, call, ("calls", i))
         for i, call in enumerate(file.spec.calls)
-        if call.op == op and call.bundle in (None, bundle) and arch in (call.arch or [arch])
+        if call.op == op and arch in (call.arch or [arch])
     )
 
 

@@ -99,7 +99,7 @@ class _Reader:
         base = next((config for config in self.laid[launch] if config.name == spec.name), None)
         if base is not None and spec.when != "" and str(spec.when).split() != str(base.when).split():
             raise self._error(
-                (*path, "when"), f"{self.names[launch]} has '{spec.name}', with another `when`: {base.when}"
+                (*path, "when"), f"{self.names[launch]} has '{spec.name}', with another `when`: {base.when or 'none'}"
             )
         if base is None and spec.when == "":
             near = nearest(spec.name, [config.name for config in self.laid[launch]])

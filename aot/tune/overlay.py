@@ -100,7 +100,7 @@ def _own(text: str, node: Node) -> str:
 def _entry(arch: str, launch: str, members: Mapping[str, Any], config: ConfigSpec, column: int) -> str:
     """An entry of a list that begins at a column, as lines of block style."""
     origin = "measured" if config.measured else "modelled"
-    said = config_members(config)[origin]
+    said = config_members(config)[origin] | {"figure": "Each config says it."}
     inner = " " * (column + 2)
     lines = [
         f"{' ' * column}- arch: [{arch}]",
@@ -138,7 +138,7 @@ def _with_launch(text: str, launches: MappingNode, launch: str, members: Mapping
     column = launches.start_mark.column
     if launches.flow_style:
         at = launches.start_mark.index + 1
-        comma = ", " if launches.value else ""
+        comma = f",\n{' ' * (column + 1)}" if launches.value else ""
         return f"{text[:at]}{launch}: [{flow_mapping(members, column + len(launch) + 4)}]{comma}{text[at:]}"
     at = launches.start_mark.index
     lines = f"{launch}:\n{' ' * (column + 2)}- {flow_mapping(members, column + 4)}\n{' ' * column}"
@@ -148,7 +148,7 @@ def _with_launch(text: str, launches: MappingNode, launch: str, members: Mapping
 def _in_front(text: str, configs: SequenceNode, members: Mapping[str, Any]) -> str:
     if configs.flow_style:
         at = configs.start_mark.index + 1
-        comma = ", " if configs.value else ""
+        comma = f",\n{' ' * (configs.start_mark.column + 1)}" if configs.value else ""
         return f"{text[:at]}{flow_mapping(members, configs.start_mark.column + 1)}{comma}{text[at:]}"
     first, dash = configs.value[0], configs.start_mark.column
     at, column = first.start_mark.index, first.start_mark.column

@@ -48,6 +48,7 @@ class PlannedTuning:
         bundle: has all that the trials need.
         defaults: of each call, (launch, name of the config) that it uses as it is.
         unreached: candidate → why calls of its group do not use it.
+        unserved: calls that no group serves.
     """
 
     bundle: PlannedBundle
@@ -57,6 +58,7 @@ class PlannedTuning:
     trials: tuple[Trial, ...]
     defaults: tuple[frozenset[tuple[int, str]], ...]
     unreached: dict[int, str]
+    unserved: int
 
     def candidate(self, trial: Trial) -> Candidate | None:
         if trial.group is None:
@@ -76,39 +78,36 @@ def plan_tuning(
     unique = list({(call.text, call.group): call for call in calls}.values())
     used = [group for group in groups if group.candidates]
     served = _served(plan, source, used, unique, arch, (num_cus, num_xcds))
-    kept = [(call, found) for call, found in zip(unique, served, strict=True) if found]
-    merged: dict[str, tuple[TunedCall, frozenset[int]]] = {}
-    for call, found in kept:  # one that stands in several groups is one call
-        merged[call.text] = call, found | merged.get(call.text, (call, frozenset()))[1]
-    tuned = [call for call, _ in merged.values()]
+    compared: dict[str, tuple[TunedCall, frozenset[int]]] = {}
+    for call, found in zip(unique, served, strict=True):  # one that stands in several groups is one call
+        if found:
+            compared[call.text] = call, found | compared.get(call.text, (call, frozenset()))[1]
     wanted = [
-        (index, group, number)
-        for index, (_, found) in enumerate(merged.values())
-        for group, number in (
-            (None, 0), *((g, candidate.number) for g in sorted(found) for candidate in used[g].candidates)
-        )
-    ]  # fmt: skip
-    entries = tuple(tuned[index].with_candidate(number, num_cus, num_xcds) for index, _, number in wanted)
-    bundle = plan(with_candidates(source, used, arch), WantedCalls(entries, False))
+        (index, group, number, call.with_candidate(number, num_cus, num_xcds))
+        for index, (call, found) in enumerate(compared.values())
+        for group, number in ((None, 0), *((g, item.number) for g in sorted(found) for item in used[g].candidates))
+    ]
+    bundle = plan(with_candidates(source, used, arch), WantedCalls(tuple(entry for *_, entry in wanted), False))
     (op,) = bundle.ops
-    identity = _identity(op)
+    identity, texts = _identity(op), list(compared)
     keys = {_key(variant.spec): variant.key for variant in bundle.variants}
     trials: list[Trial] = []
     defaults: list[frozenset[tuple[int, str]]] = []
     unreached: dict[int, str] = {}
-    for (index, group, number), planned in zip(wanted, bundle.calls, strict=True):
+    for (index, group, number, entry), planned in zip(wanted, bundle.calls, strict=True):
         configs = _configs(op, planned)
         if group is None:
             defaults.append(configs)
         elif (used[group].launch, f"candidate{number}") not in configs:
-            unreached[number] = f"not compiled for {tuned[index].text}, which the manifest denies"
+            unreached[number] = f"not compiled for {texts[index]}, which the manifest denies"
             continue
-        found_keys = tuple(keys[_key(spec)] for spec in planned.variants)
-        text = json.dumps([identity, tuned[index].text, entries[0].spec.num_cus, entries[0].spec.num_xcds, found_keys])
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        trials.append(Trial(index, group, number, found_keys, digest))
+        compiled = tuple(keys[_key(spec)] for spec in planned.variants)
+        text = json.dumps([identity, texts[index], entry.spec.num_cus, entry.spec.num_xcds, compiled])
+        trials.append(Trial(index, group, number, compiled, hashlib.sha256(text.encode()).hexdigest()))
+    tuned = tuple(call for call, _ in compared.values())
+    unserved = sum(not found for found in served)
     bundle = replace(bundle, wanted=None, calls=())
-    return PlannedTuning(bundle, op, tuple(used), tuple(tuned), tuple(trials), tuple(defaults), unreached)
+    return PlannedTuning(bundle, op, tuple(used), tuned, tuple(trials), tuple(defaults), unreached, unserved)
 
 
 def _served(

@@ -36,7 +36,8 @@ class TuneRequest:
         content: of tensors.
         results: the file of times; output: the tuning file that is written; None: the op's own.
         shortlist: the file that a shortlist is written to, of so many candidates a group.
-        margin: the part of its time that a config has to be faster by to take another one's place.
+        margin: the part of its time that a config has to save to take another one's place; None: as much as tells two
+            configs apart.
     """
 
     op: str | None
@@ -51,7 +52,7 @@ class TuneRequest:
     output: Path | None = None
     shortlist: Path | None = None
     keep: int = 16
-    margin: float = 0.02
+    margin: float | None = None
     rounds: int = 5
     dry_run: bool = False
 
@@ -95,8 +96,7 @@ def _space_and_op(request: TuneRequest) -> tuple[Space, OpSource]:
         return space, _source(request, op, space)
     assert request.op is not None
     source = _source(request, request.op, None)
-    own = source.manifest.tuning_path(source.name)
-    path = own.parent / "spaces" / own.name
+    path = source.manifest.tuning_path(source.name).parent / "spaces" / f"{source.name}.yaml"
     if not path.is_file():
         raise TuningError(
             f"op '{source.name}' has no space of candidates: there is no {path}; write one, or give --space"
@@ -140,8 +140,7 @@ def _calls(request: TuneRequest, space: Space, source: OpSource, groups: tuple[G
         return (call_of_command(request.call.model_copy(update={"op": op}), request.content),)
     if request.calls:
         files = [load_calls(path) for path in request.calls]
-        bundle = source.manifest.spec.bundle
-        found = tuple(call for file in files for call in calls_of_file(file, bundle, op, arch))
+        found = tuple(call for file in files for call in calls_of_file(file, op, arch))
         if not found:
             raise TuningError(f"no call of op '{op}' for {arch} in {', '.join(map(str, request.calls))}")
         return tuple(replace(call, content=request.content) for call in found)

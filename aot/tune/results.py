@@ -26,24 +26,22 @@ class Results:
     """The times that are known, by the identity of a trial and by who timed it."""
 
     def __init__(self, path: Path):
+        """Raises `ResultsError`."""
         self.path = path
         self._found: dict[tuple[str, str], Timed] = {}
         try:
-            lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        except (OSError, UnicodeDecodeError) as error:
-            raise ResultsError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-        for number, line in enumerate(lines, 1):
-            self._take(line, number, last=number == len(lines))
-
-    def _take(self, line: str, number: int, last: bool) -> None:
-        try:
-            entry = json.loads(line)
-            key, timed = (entry["trial"], entry["by"]), Timed(entry["seconds"], entry.get("fault", ""))
-        except (ValueError, KeyError, TypeError):
-            if last:  # of a run that was killed as it wrote
-                return
-            raise ResultsError(f"{self.path}:{number}: no result of `aotbuild tune`") from None
-        self._found[key] = timed
+            content = path.read_bytes() if path.exists() else b""
+        except OSError as error:
+            raise ResultsError(f"{path} cannot be read: {error.strerror}") from None
+        whole = content[: content.rfind(b"\n") + 1]  # a run that was killed may have left a part of a line
+        self._size = len(whole)
+        for number, line in enumerate(whole.splitlines(), 1):
+            try:
+                entry = json.loads(line)
+                key, timed = (entry["trial"], entry["by"]), Timed(entry["seconds"], entry["fault"])
+            except (ValueError, KeyError, TypeError):
+                raise ResultsError(f"{path}:{number}: no result of `aotbuild tune`") from None
+            self._found[key] = timed
 
     def get(self, trial: str, by: str) -> Timed | None:
         return self._found.get((trial, by))
@@ -54,15 +52,8 @@ class Results:
         entry = {**told, "seconds": timed.seconds, "fault": timed.fault, "by": by, "trial": trial}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a+b") as file:
-                file.seek(0, 2)
-                if file.tell() and not self._ends_in_newline():
-                    file.write(b"\n")
-                file.write(json.dumps(entry).encode() + b"\n")
+            with self.path.open("ab") as file:
+                file.truncate(self._size)
+                self._size += file.write(json.dumps(entry).encode() + b"\n")
         except OSError as error:
             raise ResultsError(f"{self.path} cannot be written: {error.strerror}") from None
-
-    def _ends_in_newline(self) -> bool:
-        with self.path.open("rb") as file:
-            file.seek(-1, 2)
-            return file.read(1) == b"\n"

@@ -20,10 +20,13 @@ from .candidates import Group
 from .choosing import Choice, choose
 from .planning import PlannedTuning, plan_tuning
 from .pruning import pruned, reasons_text, without_failures
-from .request import TuneRequest, TuningError, subject_of
+from .request import Subject, TuneRequest, TuningError, subject_of
 from .results import Results
 from .timing import ByModel, Timer
 from .writing import write
+
+MARGINS = {"measured": 0.02, "modelled": 0.1}
+"""Part of its time by which a config has to be faster than another one to be told apart from it."""
 
 
 def tune(request: TuneRequest, console: Console) -> tuple[Choice, ...]:
@@ -38,18 +41,15 @@ def tune(request: TuneRequest, console: Console) -> tuple[Choice, ...]:
     arch = request.target.arch
     subject = subject_of(request)
     _check_left(subject.groups, [{} for _ in subject.groups])
-    timer = _timer(request)
-
-    def plan(manifest: Manifest, wanted: WantedCalls) -> PlannedBundle:
-        (bundle,) = plan_manifests(request.build, [manifest], {}, wanted)
-        return bundle
-
-    if not timer.means and request.output is None:
-        raise TuningError(f"{timer.told}: such times mean nothing, so they are written only where -o says")
-    planned = plan_tuning(plan, subject.source, subject.groups, subject.calls, arch, timer.num_cus, timer.num_xcds)
-    console.print(_head(planned, arch, timer))
     if request.dry_run:
+        console.print(_head(_planned(request, subject), arch))
         return ()
+    timer = _timer(request)
+    planned = _planned(request, subject, timer.num_cus, timer.num_xcds)
+    console.print(f"{_head(planned, arch)}\n{timer.told}")
+    for group in subject.groups:
+        if not group.candidates:
+            console.print(f"{group.name}: no candidate is left: {reasons_text(group, {})}")
     outcome = compile_all(request.build, [planned.bundle], console)
     bundle, failed = without_failures(planned, outcome)
     dropped = {**planned.unreached, **failed}
@@ -62,7 +62,8 @@ def tune(request: TuneRequest, console: Console) -> tuple[Choice, ...]:
         written = write_bundle(bundle, outcome.kernels, (), Path(folder))
         results = Results(request.results or Path("tuned") / f"{planned.op.name}-{arch}.jsonl")
         times = timer.times(planned, trials, written.folder, results, console)
-    choices = tuple(choose(planned, place, times, dropped, request.margin) for place in range(len(planned.groups)))
+    margin = MARGINS[timer.kind] if request.margin is None else request.margin
+    choices = tuple(choose(planned, place, times, dropped, margin) for place in range(len(planned.groups)))
     for choice in choices:
         console.print(_choice_text(choice, planned, timer))
     _check_left(planned.groups, [choice.dropped for choice in choices])
@@ -70,12 +71,26 @@ def tune(request: TuneRequest, console: Console) -> tuple[Choice, ...]:
     return choices
 
 
+def _planned(
+    request: TuneRequest, subject: Subject, num_cus: int | None = None, num_xcds: int | None = None
+) -> PlannedTuning:
+    def plan(manifest: Manifest, wanted: WantedCalls) -> PlannedBundle:
+        (bundle,) = plan_manifests(request.build, [manifest], {}, wanted)
+        return bundle
+
+    arch = request.target.arch
+    return plan_tuning(plan, subject.source, subject.groups, subject.calls, arch, num_cus, num_xcds)
+
+
 def _timer(request: TuneRequest) -> Timer:
     if request.device is None:
         return ByModel(request.target.arch, request.build.jobs)
     from .measured import OnDevice
 
-    return OnDevice(request.device, request.target.arch, request.rounds)
+    device = OnDevice(request.device, request.target.arch, request.rounds)
+    if not device.means and request.output is None:
+        raise TuningError(f"{device.told}: such times mean nothing, so they are written only where -o says")
+    return device
 
 
 def _check_left(groups: Sequence[Group], dropped: Sequence[Mapping[int, str]]) -> None:
@@ -85,11 +100,13 @@ def _check_left(groups: Sequence[Group], dropped: Sequence[Mapping[int, str]]) -
         raise TuningError("\n".join(["the space leaves no candidate", *reasons]))
 
 
-def _head(planned: PlannedTuning, arch: str, timer: Timer) -> str:
-    lines = [f"{planned.op.name} for {arch}, {timer.told}"]
+def _head(planned: PlannedTuning, arch: str) -> str:
+    lines = [f"{planned.op.name} for {arch}"]
     for place, group in enumerate(planned.groups):
         candidates, calls = len(group.candidates), len(planned.calls_of(place))
         lines.append(f"  {group.name}: {counted(candidates, 'candidate')}, {counted(calls, 'call')}")
+    if planned.unserved:
+        lines.append(f"  {counted(planned.unserved, 'call')} left out: no group serves what they use")
     return "\n".join(lines)
 
 

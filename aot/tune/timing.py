@@ -62,7 +62,7 @@ class ByModel:
         machine_of(arch)
         self.jobs = jobs or len(os.sched_getaffinity(0))
         self.by = f"model {model_version()}"
-        self.told = "by the model of time"
+        self.told = "times are modelled, not measured"
 
     def times(
         self, planned: PlannedTuning, trials: list[Trial], folder: Path, results: Results, console: Console

@@ -22,6 +22,9 @@ from .request import Subject, TuneRequest, TuningError
 from .shortlist import shortlist_text
 from .timing import Timer
 
+MOST_NAMED = 4
+"""Calls that a tuning file names of a config."""
+
 
 def write(
     request: TuneRequest, subject: Subject, planned: PlannedTuning, choices: Sequence[Choice], timer: Timer,
@@ -57,7 +60,7 @@ def _write_tuning(
                 f"{choice.group.name}: stays as it is: '{held[0]}' was measured, which a model does not replace"
             )
         else:
-            config = _config(choice, subject, timer)
+            config = _config(choice, subject, planned, timer)
             text = with_config(text, arch, launch, config, _from(schema_file("tuning"), path))
     if text != old:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,14 +69,14 @@ def _write_tuning(
         console.print(f"{path}: written")
 
 
-def _config(choice: Choice, subject: Subject, timer: Timer) -> ConfigSpec:
+def _config(choice: Choice, subject: Subject, planned: PlannedTuning, timer: Timer) -> ConfigSpec:
     """The best candidate of a group, as a tuning file has it. What the manifest says of when it is used still holds."""
     group, best = choice.group, choice.best
     assert best is not None
-    origin = timer.origin(
-        f"{1 / best.score:.2f} times as fast as before, in the mean of {counted(len(choice.calls), 'call')}; "
-        f"the best of {counted(len(choice.ranking), 'candidate')}."
-    )
+    calls = [planned.calls[call].text for call in choice.calls]
+    compared = "; ".join(calls) if len(calls) <= MOST_NAMED else f"the mean of {counted(len(calls), 'call')}"
+    of = counted(len(choice.ranking), "candidate")
+    origin = timer.origin(f"{1 / best.score:.2f} times as fast as before, the best of {of}: {compared}.")
     declared = subject.source.spec.launches[group.launch].configs
     when = group.spec.when if group.base is None else group.base.when
     return ConfigSpec(

@@ -33,7 +33,7 @@ def flow_mapping(value: Mapping[str, Any], column: int) -> str:
     """A mapping in flow style that begins at a column: as many of its members on a line as go there."""
     pieces = [f"{flow(key)}: {flow(item)}" for key, item in value.items()]
     lines: list[str] = []
-    room = WIDTH - column - 2
+    room = WIDTH - column - 4  # for what may have to stand behind it
     for number, piece in enumerate(pieces):
         text = piece + ("," if number < len(pieces) - 1 else "")
         if lines and len(lines[-1]) + 1 + len(text) <= room:

@@ -58,15 +58,16 @@ def _cell(text: str) -> str:
 
 
 def schema_page(folder: Path) -> str:
-    """The objects of manifests, tuning files and calls files with their keys, types and defaults."""
+    """The objects of manifests, tuning files, spaces and calls files with their keys, types and defaults."""
     parts = [
         "# Manifest schema",
         "What the JSON schemas say, for a look at it all; [Manifests](../manifest.md#keys) has each key's meaning"
         " and an example. Editors that know YAML schemas take [manifest.schema.json](manifest.schema.json),"
-        " [tuning.schema.json](tuning.schema.json) and [calls.schema.json](calls.schema.json) from a modeline at a"
-        " file's head.",
+        " [tuning.schema.json](tuning.schema.json), [space.schema.json](space.schema.json) and"
+        " [calls.schema.json](calls.schema.json) from a modeline at a file's head.",
     ]
-    for title, name in (("Manifests", "manifest"), ("Tuning files", "tuning"), ("Calls files", "calls")):
+    titles = {"Manifests": "manifest", "Tuning files": "tuning", "Spaces": "space", "Calls files": "calls"}
+    for title, name in titles.items():
         schema = json.loads((folder / f"{name}.schema.json").read_text(encoding="utf-8"))
         parts += [f"## {title}", *_object(title, schema, named=False)]
         for key, definition in schema["$defs"].items():

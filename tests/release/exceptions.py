@@ -91,8 +91,8 @@ TABLE = (
     Rule("^python examples/fmha.py (?!.*-device=emulator)", Action.REFUSED, "runs an op", NO_GPU),
     Rule("^python benchmarks/(launch|coldstart|attention|llama).py ", Action.REFUSED, "measures the device", NO_GPU),
     Rule("^python benchmarks/copies.py", Action.REFUSED, "measures the device", NO_GPU),
+    Rule("^aotbuild tune .*--device hip", Action.REFUSED, "measures the device", NO_GPU),
     Rule("^python benchmarks/(rows|decode|mla|gemm|moe).py ", Action.REFUSED, "measures the device", NO_GPU_OR_TORCH),
-    Rule("^python benchmarks/gemm_sweep.py time ", Action.REFUSED, "measures the device", NO_GPU_OR_TORCH),
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from filelock import FileLock
 from aot.compile.cache import CompileCache
 from aot.compile.compiler import compile_job
 from aot.compile.jobs import CompiledKernel
-from aot.manifest.loading import load_manifest
+from aot.manifest.loading import Manifest, load_manifest
 from aot.plan.bundles import PlannedBundle, PlannedVariant, plan_bundle
 from aot.targets import Target, parse_arch
 from aot.write.bundle_writer import make_kernargs, make_variant
@@ -33,11 +33,12 @@ class BundleOnDemand(Bundle):
     """
 
     def __init__(
-        self, manifest: Path, device: Device, cache: Path,
+        self, manifest: Path | Manifest, device: Device, cache: Path,
         filters: Mapping[str, frozenset[str]] | None = None, check_contents: bool = False,
     ):  # fmt: skip
         target = parse_arch(device.arch)
-        planned = plan_bundle(load_manifest(manifest), target, filters or {}, False)
+        loaded = load_manifest(manifest) if isinstance(manifest, Path) else manifest
+        planned = plan_bundle(loaded, target, filters or {}, False)
         super().__init__(cache, index_of(planned), device, check_contents)
         self._planned = {
             key_of(stub): variant for stub, variant in zip(self.index.variants, planned.variants, strict=True)

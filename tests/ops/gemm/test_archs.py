@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 pytest.importorskip("tinygrad", reason="the emulator needs the extra `emulator`")
 pytest.importorskip("triton", reason="building bundles needs the extra `build`")
 
+from aot.manifest.loading import load_manifest
+from aot.manifest.spaces import load_space
 from aot.plan.filters import parse_filters
+from aot.tune.candidates import SCALAR, read_groups, with_candidates
 from aot_runtime import Bundle
 from aot_runtime.weights import to_int4
 from tests.ops.gemm.checking import check, matrix
@@ -49,30 +47,35 @@ def test_other_archs(tmp_path_factory: pytest.TempPathFactory, arch: str, kind: 
         check(gemm, "scaled_matmul", FP16, a=a, b=b, scale_a=scale_a, scale_b=scale_b)
 
 
-CONFIG = {"DESCRIPTORS": True, "PERSISTENT": [False, True], "BLOCK_M": 32, "BLOCK_N": [32, 64], "BLOCK_K": 32,
-          "GROUP_M": 2, "num_warps": 4, "num_stages": 2}  # fmt: skip
-GROUP = {"name": "descriptors", "op": "matmul", "launch": "matmul", "kinds": ["float16"], "shapes": ["64x64x64"],
-         "when": ["aligned", "EPILOGUE == 'none'"], "configs": [CONFIG]}  # fmt: skip
+SPACE = """\
+op: matmul
+groups:
+  - name: descriptors
+    launch: matmul
+    when: aligned and EPILOGUE == 'none'
+    candidates:
+      - {blocks: {DESCRIPTORS: true, PERSISTENT: [false, true], BLOCK_M: 32, BLOCK_N: [32, 64], BLOCK_K: 32,
+           GROUP_M: 2}, options: {num_warps: 4, num_stages: 2}}
+"""
 FILTER = "op=matmul,T=float16,A_ROWS=true,EPILOGUE=none,SPLIT=false,STREAM=false,MULTIPLY=false"
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """The candidates of a sweep."""
-    folder = tmp_path_factory.mktemp("sweep")
-    (folder / "candidates.yaml").write_text(json.dumps({"filter": FILTER, "groups": [GROUP]}))
-    make = [ROOT / "benchmarks/gemm_sweep.py", "make", folder / "candidates.yaml", "-o", folder]
-    subprocess.run([sys.executable, *make], check=True)
-    manifest, filters = Path(folder / "gemm_sweep.yaml"), parse_filters((FILTER,))
-    return BundleOnDemand(manifest, strict_device(), session_cache(tmp_path_factory), filters)
+def candidates(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The candidates of a space."""
+    path = tmp_path_factory.mktemp("space") / "matmul.yaml"
+    path.write_text(SPACE)
+    source = next(item for item in load_manifest(ROOT / "manifests/gemm.yaml").sources if item.name == "matmul")
+    manifest = with_candidates(source, read_groups(load_space(path), source, "gfx942"), "gfx942")
+    return BundleOnDemand(manifest, strict_device(), session_cache(tmp_path_factory), parse_filters((FILTER,)))
 
 
 @pytest.mark.parametrize("m, n, k", ((33, 80, 112), (200, 16, 16)))
 @pytest.mark.parametrize("b_columns", (False, True))
 @pytest.mark.parametrize("candidate", (4, 1, 2, 3))
-def test_descriptors(sweep: Bundle, candidate: int, b_columns: bool, m: int, n: int, k: int):
-    rng, options = np.random.default_rng(m), {"candidate": candidate, "schedule": "tiles"}
+def test_descriptors(candidates: Bundle, candidate: int, b_columns: bool, m: int, n: int, k: int):
+    rng, options = np.random.default_rng(m), {SCALAR: candidate, "schedule": "tiles"}
     a, b = matrix(rng, (m, k), FP16), matrix(rng, (k, n), FP16, b_columns)
-    check(sweep, "matmul", FP16, options, a=a, b=b)
-    placed = sweep.device.array(a), sweep.device.array(b)
-    assert f"candidate{candidate}" in str(sweep.explain("matmul", *placed, **options))
+    check(candidates, "matmul", FP16, options, a=a, b=b)
+    placed = candidates.device.array(a), candidates.device.array(b)
+    assert f"candidate{candidate}" in str(candidates.explain("matmul", *placed, **options))
