@@ -19,7 +19,7 @@ from aot_emulator.timing.folding import Folded
 from aot_emulator.timing.launch_time import Plan, conditions_of, time_launch
 from aot_emulator.timing.sharing import Sharing
 from published import BATCH_HEADS, HEADS, Key
-from traces import NUM_CUS, NUM_XCDS, Attention, Config, Product, Traced
+from traces import NUM_CUS, NUM_XCDS, Attention, Config, Product, Scaled, Traced
 
 PER_XCD = NUM_CUS // NUM_XCDS
 FLOPS_A_CLOCK = 2048
@@ -89,21 +89,35 @@ class _Sample:
 
 
 @lru_cache(400_000)
-def tile_sharing(m: int, n: int, bm: int, bn: int, group: int, wave: int) -> Sharing:
-    """Of the tiles of a product that are worked on together: those of the wave of that number."""
+def tile_sharing(
+    m: int, n: int, bm: int, bn: int, group: int, wave: int, resident: int = 1, split: int = 1, remapped: bool = True
+) -> Sharing:
+    """Of the tiles of a product that are worked on together: those of the wave of that number.
+
+    Args:
+        resident: tiles of a compute unit.
+        split: programs of a tile, which have parts of K each.
+        remapped: the tiles of a die are neighbours; else tiles are dealt to the dies in turn.
+    """
     rows, columns = -(-m // bm), -(-n // bn)
-    tiles = np.arange(wave * NUM_CUS, min((wave + 1) * NUM_CUS, rows * columns))
-    die = (tiles - wave * NUM_CUS) // PER_XCD  # programs are remapped, so that neighbours are of one die
+    together = NUM_CUS * resident
+    programs = np.arange(wave * together, min((wave + 1) * together, rows * columns * split))
+    place = programs - wave * together
+    die = place // (PER_XCD * resident) if remapped else place % NUM_XCDS
+    part, tiles = programs // (rows * columns), programs % (rows * columns)
     width = group * columns
     first = tiles // width * group
     high = np.minimum(rows - first, group)
-    row, column = first + tiles % width % high, tiles % width // high
+    row, column = (first + tiles % width % high) * split + part, (tiles % width // high) * split + part
+    units = min(len(programs), NUM_CUS)
+    each = len(programs) / units
 
     def loaded(mask: np.ndarray) -> float:
-        return (len(np.unique(row[mask])) * bm + len(np.unique(column[mask])) * bn) / (bm + bn)
+        return (len(np.unique(row[mask])) * bm + len(np.unique(column[mask])) * bn) / (bm + bn) / each
 
     by_die = [loaded(die == x) for x in range(NUM_XCDS)]
-    return Sharing(len(tiles), float(np.bincount(die).max()), max(by_die), sum(by_die), loaded(die >= 0))
+    fullest = min(float(np.bincount(die).max()), -(-units // NUM_XCDS))
+    return Sharing(units, fullest, max(by_die), sum(by_die), loaded(die >= 0))
 
 
 @cache
@@ -132,14 +146,30 @@ class Model:
         """group: GROUP_M of a product; None: the best of `GROUPS`."""
         if isinstance(config, Attention):
             return self._attention(key, config)
-        return min(self._product(key, config, g) for g in (GROUPS if group is None else (group,)))
+        groups = GROUPS if group is None else (group,)
+        if isinstance(config, Product) and not config.split:
+            return min(self._persistent(key, config, g) for g in groups)
+        return min(self._one_tile_each(key, config, g) for g in groups)
 
-    def _product(self, key: Key, config: Product, group: int) -> float:
+    def _persistent(self, key: Key, config: Product, group: int) -> float:
         m, n, k = key.shape
         plan = Plan(-(-m // config.bm) * -(-n // config.bn), 1, NUM_CUS, NUM_XCDS)
         full = plan.workgroups // NUM_CUS
         first, last = (tile_sharing(m, n, config.bm, config.bn, group, wave) for wave in (0, full if plan.last else 0))
         sample = self._steps(config).of(-(-k // config.bk))
+        return time_launch(self.machine, plan, [sample], first, lambda _: last).seconds * 1e6
+
+    def _one_tile_each(self, key: Key, config: Product | Scaled, group: int) -> float:
+        """A program for each tile, or for each part of K of each tile."""
+        m, n, k = key.shape
+        split = config.split if isinstance(config, Product) else 1
+        steps = self._steps(replace(config, split=0) if isinstance(config, Product) else config)
+        plan = Plan(-(-m // config.bm) * -(-n // config.bn) * split, steps.traced.resident, NUM_CUS, NUM_XCDS)
+        made = config.bm, config.bn, group
+        place = {"resident": plan.resident, "split": split, "remapped": isinstance(config, Product)}
+        full = plan.full // (NUM_CUS * plan.resident)
+        first, last = (tile_sharing(m, n, *made, wave, **place) for wave in (0, full if plan.last else 0))
+        sample = steps.of(-(-k // (config.bk * split)))
         return time_launch(self.machine, plan, [sample], first, lambda _: last).seconds * 1e6
 
     def _attention(self, key: Key, config: Attention) -> float:
@@ -168,7 +198,9 @@ def matrix_waves(key: Key, config: Config, ghz: float, launch_us: float) -> floa
         work, tiles = config.bm * config.d * sk * 4, -(-sq // config.bm) * BATCH_HEADS
     else:
         m, n, k = key.shape
-        work = config.bm * config.bn * (-(-k // config.bk) * config.bk) * 2
+        work = (
+            config.bm * config.bn * (-(-k // config.bk) * config.bk) * 2
+        )  # fp8 at twice the rate: the order is the same
         tiles = -(-m // config.bm) * -(-n // config.bn)
     return launch_us + -(-tiles // NUM_CUS) * work / FLOPS_A_CLOCK / ghz / 1e3
 

@@ -6,11 +6,11 @@ import csv
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from traces import Attention, Config, Product
+from traces import Attention, Config, Product, Scaled
 
 HEADS = 5
 BATCH_HEADS = 3 * HEADS
@@ -37,10 +37,13 @@ class Key:
 
     @property
     def name(self) -> str:
+        sizes = "x".join(map(str, self.shape))
         if isinstance(self.winner, Product):
-            return f"product {self.winner.layout} {'x'.join(map(str, self.shape))} {self.source}"
+            return f"{'plain' if self.winner.split else 'product'} {self.winner.layout} {sizes} {self.source}"
+        if isinstance(self.winner, Scaled):
+            return f"scaled {sizes} {self.source}"
         form = f"{self.winner.dtype} d{self.winner.d}{' causal' if self.winner.causal else ''}"
-        return f"attention {form} {'x'.join(map(str, self.shape))} {self.source}"
+        return f"attention {form} {sizes} {self.source}"
 
 
 def products(folder: Path, layout: str, least_us: float = 0.0) -> list[Key]:
@@ -58,6 +61,36 @@ def products(folder: Path, layout: str, least_us: float = 0.0) -> list[Key]:
             shape = (int(row["M"]), int(row["N"]), int(row["K"]))
             found.append(Key(shape, Product(*sizes, layout), float(row["us"]), c["GROUP_M"], row["src"]))
     return [key for key in found if fits(key.winner)]
+
+
+def plain_products(folder: Path, layout: str) -> list[Key]:
+    """Of the kernel with a program for each tile, or for each part of K of each tile; their times are not published."""
+    found = []
+    for row in _winners(folder, "gemm_plain", "A"):
+        if json.loads(row["other"])["layout"] == layout:
+            sizes = tuple(int(row[name]) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "nonkdim", "kpack"))
+            winner = Product(*sizes, layout, int(row["SPLIT_K"]))
+            found.append(Key(_mnk(row), winner, None, int(row["GROUP_M"]), row["src"]))
+    return [key for key in found if fits(key.winner)]
+
+
+def scaled_products(folder: Path) -> list[Key]:
+    """Of fp8 with scales of blocks of 128 by 128 and of 1 by 128."""
+    found = []
+    for row in _winners(folder, "gemm_a8w8_blockscale_vllm", "B"):
+        if row["device"] == "MI300X":
+            winner = Scaled(*(int(row[name]) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps")))
+            found.append(Key(_mnk(row), winner, None, int(row["GROUP_M"]), row["src"]))
+    return found
+
+
+def _winners(folder: Path, family: str, tier: str) -> Iterator[dict[str, str]]:
+    with (folder / "mi300x_winners.csv").open() as file:
+        yield from (row for row in csv.DictReader(file) if (row["family"], row["tier"]) == (family, tier))
+
+
+def _mnk(row: Mapping[str, str]) -> tuple[int, int, int]:
+    return int(row["M"]), int(row["N"]), int(row["K"])
 
 
 def attentions(folder: Path, d: int, causal: bool = False, dtype: str = "fp16") -> list[Key]:
@@ -114,12 +147,18 @@ def attention_space(d: int, causal: bool = False, dtype: str = "fp16") -> list[A
     ]
 
 
-def pruned(key: Key, configs: list[Product]) -> list[Product]:
+def scaled_space() -> list[Scaled]:
+    """All tiles but the largest one, of four wavefronts: nothing else won."""
+    tiles = itertools.product((16, 32, 64, 128, 256), (32, 64, 128, 256))
+    return [Scaled(bm, bn) for bm, bn in tiles if bm * bn < 256 * 256]
+
+
+def pruned(key: Key, configs: Sequence[Product]) -> list[Product]:
     """Those that the published tuner tries for a shape."""
-    m, n, _ = key.shape
+    m, n, k = key.shape
     large = m >= 2048 and n >= 2048
     return [
         c for c in configs
         if (c.bm < 2 * m or c.bm == 16) and (c.bn < 2 * n or c.bn == 16)
-        and not (large and (min(c.bm, c.bn) < 64 or c.warps < 4))
+        and not (large and (min(c.bm, c.bn) < 64 or c.warps < 4)) and c.split * c.bk <= k
     ]  # fmt: skip

@@ -1,7 +1,8 @@
 """The kernels whose published winners and times the model is held to, in the structures that their publishers describe.
 
 `product` is a persistent matrix product, each program taking every NUM_SMS-th tile (the published ones split the
-remainder along K as well). `attention` is a FlashAttention-2 forward, one program for a block of queries of a head.
+remainder along K as well). `attention` is a FlashAttention-2 forward, one program for a block of queries of a head, or
+persistent where it is causal. `scaled_product` is a product of fp8 with scales of blocks, one program for a tile.
 """
 
 import triton
@@ -130,3 +131,38 @@ def step(
         value = tl.load(vt, inside[:, None], 0.0) if MASKED else tl.load(vt)
     acc += tl.dot(p.to(value.dtype), value)
     return acc, new, total * alpha + rowsum
+
+
+@triton.jit
+def scaled_product(
+    a, b, c, a_scales, b_scales, m, n, k, stride_am, stride_bn, stride_cm, stride_as, stride_bs,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP_M: tl.constexpr,
+):  # fmt: skip
+    """c = a b of fp8 in bf16. a: [m, k], scaled by rows of BK; b: [n, k], scaled by blocks of 128 times BK."""
+    pid = tl.program_id(0)
+    rows = tl.cdiv(m, BM)
+    columns = tl.cdiv(n, BN)
+    width = GROUP_M * columns
+    first = pid // width * GROUP_M
+    group = min(rows - first, GROUP_M)
+    row = first + pid % group
+    column = pid % width // group
+    rm = (row * BM + tl.arange(0, BM)) % m
+    rn = (column * BN + tl.arange(0, BN)) % n
+    rk = tl.arange(0, BK)
+    at = a + rm[:, None] * stride_am + rk[None, :]
+    bt = b + rk[:, None] + rn[None, :] * stride_bn
+    a_scale = a_scales + rm * stride_as
+    b_scale = b_scales + rn // 128 * stride_bs
+    acc = tl.zeros((BM, BN), tl.float32)
+    for step_ in range(tl.cdiv(k, BK)):
+        x = tl.load(at, rk[None, :] < k - step_ * BK, 0.0)
+        y = tl.load(bt, rk[:, None] < k - step_ * BK, 0.0)
+        scale = tl.load(a_scale + step_)[:, None] * tl.load(b_scale + step_)[None, :]
+        acc += tl.dot(x, y) * scale
+        at += BK
+        bt += BK
+    rm = row * BM + tl.arange(0, BM)
+    rn = column * BN + tl.arange(0, BN)
+    inside = (rm[:, None] < m) & (rn[None, :] < n)
+    tl.store(c + rm[:, None] * stride_cm + rn[None, :], acc.to(c.dtype.element_ty), inside)

@@ -38,7 +38,12 @@ STEPS = (17, 65)
 
 @dataclass(frozen=True)
 class Product:
-    """A configuration of `structures.product`. layout: TN or TT."""
+    """A configuration of `structures.product`.
+
+    Attributes:
+        layout: TN or TT.
+        split: 0: programs are persistent; else programs of each tile, which have parts of K. The trace is the same.
+    """
 
     bm: int
     bn: int
@@ -47,6 +52,7 @@ class Product:
     nonkdim: int = 16
     kpack: int = 2
     layout: str = "TN"
+    split: int = 0
 
     @property
     def name(self) -> str:
@@ -80,6 +86,47 @@ class Product:
 
 
 @dataclass(frozen=True)
+class Scaled:
+    """A configuration of `structures.scaled_product`."""
+
+    bm: int
+    bn: int
+    bk: int = 128
+    warps: int = 4
+
+    @property
+    def name(self) -> str:
+        return f"scaled_{self.bm}x{self.bn}x{self.bk}_w{self.warps}"
+
+    @property
+    def step_bytes(self) -> int:
+        return (self.bm + self.bn) * self.bk
+
+    def compiled(self, attributes: str) -> Any:
+        sizes = ("m", "n", "k", "stride_am", "stride_bn", "stride_cm", "stride_as", "stride_bs")
+        signature = {"a": "*fp8e4b8", "b": "*fp8e4b8", "c": "*bf16", "a_scales": "*fp32", "b_scales": "*fp32"}
+        constants = {"BM": self.bm, "BN": self.bn, "BK": self.bk, "GROUP_M": 8}
+        options = {"num_warps": self.warps, "num_stages": 2, "matrix_instr_nonkdim": 16, "llvm_fn_attrs": attributes}
+        divisible = dict.fromkeys((*signature, *sizes[:6]), 16)
+        return _compiled(
+            structures.scaled_product, signature | dict.fromkeys(sizes, "i32"), divisible, constants, options
+        )
+
+    def steps(self, at_least: int) -> int:
+        return at_least
+
+    def arguments(self, steps: int) -> tuple[list[int], bytes]:
+        """Of one tile with so many steps."""
+        k = self.bk * steps
+        sizes = [self.bm * k, self.bn * k, self.bm * self.bn * 2, self.bm * steps * 4, -(-self.bn // 128) * steps * 4]
+        return sizes, struct.pack("<8i", self.bm, self.bn, k, k, k, self.bn, steps, steps)
+
+
+_STRIDES = {"q": "zhm", "k": "zhn", "v": "zhk", "out": "zhm"}
+"""Of each tensor of attention: the axes that have a stride."""
+
+
+@dataclass(frozen=True)
 class Attention:
     """A configuration of `structures.attention`."""
 
@@ -102,16 +149,10 @@ class Attention:
         return 4 * self.bn * self.d
 
     def compiled(self, attributes: str) -> Any:
-        strides = [
-            f"{tensor}{axis}"
-            for tensor in "qkvo"
-            for axis in ("zhn" if tensor == "k" else "zhk" if tensor == "v" else "zhm")
-        ]
-        signature = (
-            dict.fromkeys(("q", "k", "v", "out"), f"*{self.dtype}") | {"lse": "*fp32", "counter": "*i32", "scale": "fp32"}
-            | dict.fromkeys(strides, "u64") | dict.fromkeys(("heads", "batch", "sq", "sk", "first"), "i32")
-        )  # fmt: skip
-        divisible = dict.fromkeys(("q", "k", "v", "out", "lse", "counter"), 16) | dict.fromkeys(strides, 8)
+        strides = [f"{tensor[0]}{axis}" for tensor, axes in _STRIDES.items() for axis in axes]
+        signature = dict.fromkeys(_STRIDES, f"*{self.dtype}") | {"lse": "*fp32", "counter": "*i32", "scale": "fp32"}
+        signature |= dict.fromkeys(strides, "u64") | dict.fromkeys(("heads", "batch", "sq", "sk", "first"), "i32")
+        divisible = dict.fromkeys((*_STRIDES, "lse", "counter"), 16) | dict.fromkeys(strides, 8)
         constants = {"D": self.d, "BM": self.bm, "BN": self.bn, "PRELOAD_V": bool(self.preload), "CAUSAL": self.causal}
         options = {
             "num_warps": self.warps,
@@ -134,7 +175,7 @@ class Attention:
         return -(-at_least * self.bn // self.bm) * self.bm // self.bn if self.causal else at_least
 
 
-Config = Product | Attention
+Config = Product | Attention | Scaled
 
 
 @dataclass(frozen=True, eq=False)

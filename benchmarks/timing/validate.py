@@ -20,20 +20,35 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 from aot_emulator.timing.constants import Machine, machine_of
 from predictions import GROUPS, Model, matrix_waves, resources
-from published import Key, attention_space, attentions, product_space, products, pruned
+from published import (
+    Key,
+    attention_space,
+    attentions,
+    plain_products,
+    product_space,
+    products,
+    pruned,
+    scaled_products,
+    scaled_space,
+)
 from scores import HEADINGS, Ranks, log_error, percentile, rank, spearman, spearman_within
-from traces import ARCH, Config, Product, Traced, traced
+from traces import ARCH, Attention, Config, Product, Traced, traced
 
 from aot_runtime.text_table import table_lines
 
 HELD_OUT = Path(__file__).with_name("held_out.txt")
 SMALL_US = 8
+FORMS = ((64, False, "fp16"), (128, False, "fp16"), (64, True, "fp16"), (128, True, "fp16"), (64, False, "bf16"),
+         (128, False, "bf16"))  # fmt: skip
+"""Of attention: head dim, causal, type."""
+SPLITS = (1, 2, 4, 5, 6, 8, 10, 12, 16, 18, 24)
+"""Parts of K that plain products are tried with."""
 GRID = {"throttle_ghz": (1.0, 1.2, 1.4), "lds_passes": (1.5, 1.75, 2.0), "written": (0, 64, 128)}
 
 
@@ -43,7 +58,9 @@ class Tables:
     def __init__(self, data: Path, traces: Path):
         self.data, self.folder = data, traces
         self.products = {layout: products(data, layout) for layout in ("TN", "TT")}
-        self.attentions = [key for d in (64, 128) for causal in (False, True) for key in attentions(data, d, causal)]
+        self.plain = plain_products(data, "TN")
+        self.scaled = scaled_products(data)
+        self.attentions = {form: attentions(data, *form) for form in FORMS}
         self.traced: Callable[[Config], Traced] = cache(lambda config: traced(config, traces))
 
     def has(self, config: Config) -> bool:
@@ -72,10 +89,12 @@ def trace(tables: Tables, seconds: float) -> None:
 
 
 def _worth_tracing(tables: Tables) -> Iterator[Config]:
-    for keys in (*tables.products.values(), tables.attentions):
+    for keys in (*tables.products.values(), *tables.attentions.values()):
         yield from dict.fromkeys(key.winner for key in keys)
+    yield from (replace(key.winner, split=0) for key in tables.plain if isinstance(key.winner, Product))
+    yield from scaled_space()
     yield from product_space(tables.products["TN"])
-    yield from itertools.chain(*(attention_space(d, causal) for d in (128, 64) for causal in (False, True)))
+    yield from itertools.chain(*(attention_space(*form) for form in FORMS))
 
 
 def fit(tables: Tables) -> Machine:
@@ -132,30 +151,36 @@ def _fit_matrix(keys: Sequence[Key]) -> tuple[float, float]:
     )
 
 
-def ranks(tables: Tables, machine: Machine, verbose: bool) -> None:
-    """Where the winners of held-out keys stand: by the model, and by baselines."""
+def ranks(tables: Tables, machine: Machine, only: str, every: int, verbose: bool) -> None:
+    """Where the winners of held-out keys stand: by the model, and by baselines.
+
+    Args:
+        only: families whose name has it.
+        every: of the held-out keys of a family, the first of so many.
+    """
     model = Model(machine, tables.traced)
-    for layout, keys in tables.products.items():
+    for name, keys, space in _families(tables):
         fitted, held = split(keys)
-        space = [config for config in product_space(keys) if tables.has(config)]
-        if len(space) > 10:
-            _rank(
-                f"products, {layout}",
-                tables,
-                model,
-                machine,
-                held,
-                fitted,
-                lambda key, all_=space: pruned(key, all_),
-                verbose,
-            )
-    for d, causal in itertools.product((64, 128), (False, True)):
-        mine = [key for key in tables.attentions if (key.winner.d, key.winner.causal) == (d, causal)]
-        space = [config for config in attention_space(d, causal) if tables.has(config)]
-        fitted, held = split(mine)
-        if len(space) > 10:
-            name = f"attention, D {d}{', causal' if causal else ''}"
-            _rank(name, tables, model, machine, held, fitted, lambda _, all_=space: all_, verbose)
+        pool = [config for config in space if tables.has(config)]
+        if len(pool) > 10 and only in name:
+            candidates = partial(pruned, configs=pool) if isinstance(pool[0], Product) else partial(_all, pool)
+            _rank(name, tables, model, machine, held[::every], fitted, candidates, verbose)
+
+
+def _families(tables: Tables) -> Iterator[tuple[str, list[Key], Sequence[Config]]]:
+    """(name, keys, configurations that are tried)."""
+    for layout, keys in tables.products.items():
+        yield f"products, {layout}", keys, product_space(keys)
+    made = product_space(tables.products["TN"])
+    yield "plain products, TN", tables.plain, [replace(config, split=n) for n in SPLITS for config in made]
+    yield "products of fp8 with scales", tables.scaled, scaled_space()
+    for (d, causal, dtype), keys in tables.attentions.items():
+        space = attention_space(d, causal, dtype)
+        yield f"attention, D {d}{', causal' if causal else ''}, {dtype}", keys, space
+
+
+def _all(configs: Sequence[Config], key: Key) -> Sequence[Config]:
+    return configs
 
 
 def _rank(
@@ -164,7 +189,7 @@ def _rank(
 ) -> None:  # fmt: skip
     often = Counter(key.winner for key in fitted)
     similar = Counter(_shape(key.winner) for key in fitted)
-    ghz, launch_us = (1.0, 1.0) if held and held[0].us is None else _fit_matrix(fitted)
+    ghz, launch_us = (1.0, 1.0) if not held or held[0].us is None else _fit_matrix(fitted)
     orders: dict[str, list[tuple[float, float]]] = {}
     for key in held:
         pool = candidates(key)
@@ -175,7 +200,7 @@ def _rank(
             "matrix and waves": {config: matrix_waves(key, config, ghz, launch_us) for config in pool},
             "most common": {config: -often[config] - 1e-3 * similar[_shape(config)] for config in pool},
         }
-        if isinstance(key.winner, Product):
+        if isinstance(key.winner, Product) and not key.winner.split:
             costs["resources"] = {
                 config: min(resources(key, tables.traced(config), machine, group) for group in GROUPS)
                 for config in pool
@@ -196,7 +221,7 @@ def _rank(
 
 
 def _tile(config: Config) -> tuple[int, ...]:
-    return (config.bm, config.bn, config.bk) if isinstance(config, Product) else (config.bm, config.bn)
+    return (config.bm, config.bn) if isinstance(config, Attention) else (config.bm, config.bn, config.bk)
 
 
 def _shape(config: Config) -> tuple[int, ...]:
@@ -209,6 +234,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, metavar="DATA", help="folder of the published tables")
     parser.add_argument("--traces", type=Path, default=Path("traces"), help="folder of traces [default: %(default)s]")
     parser.add_argument("--seconds", type=float, default=600, help="that `trace` takes [default: %(default)s]")
+    parser.add_argument("--only", default="", metavar="TEXT", help="of `ranks`: families whose name has this text")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="of `ranks`: each N-th held-out key")
     parser.add_argument("--verbose", action="store_true", help="a line for each key")
     given = parser.parse_args()
     try:
@@ -221,7 +248,10 @@ def main() -> None:
         fit(tables)
     else:
         machine = machine_of(ARCH)
-        times(tables, machine) if given.what == "times" else ranks(tables, machine, given.verbose)
+        if given.what == "times":
+            times(tables, machine)
+        else:
+            ranks(tables, machine, given.only, given.every, given.verbose)
 
 
 if __name__ == "__main__":

@@ -29,11 +29,13 @@ class Conditions:
     Attributes:
         memory_latency: cycles.
         per_loaded, per_stored: cycles a byte, this compute unit's share of the way to memory.
+        per_scratch: cycles a byte of scratch memory, which L2 holds: L1 is small, and what is stored passes through it.
     """
 
     memory_latency: float
     per_loaded: float
     per_stored: float
+    per_scratch: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +86,9 @@ class Workgroup:
         return self.trace.workgroups[self.place]
 
     def on(self, conditions: Conditions, resident: int, count: int | None = None) -> Replayed:
-        """So many workgroups like this one on a compute unit that holds `resident` at once. Long loops are extrapolated.
+        """So many workgroups like this one on a compute unit that holds `resident` at once; None: so many.
 
-        Args:
-            count: None: as many as are resident.
+        Long loops are extrapolated.
         """
         return in_turn(lambda some: self._some(conditions, resident, some), resident, count or resident)
 
@@ -138,12 +139,12 @@ class Workgroup:
 
 
 def in_turn(replay: Callable[[int], Replayed], resident: int, count: int) -> Replayed:
-    """What `replay` gives for so many workgroups, of which those of later rounds follow from the third and fourth."""
-    second, fourth = 2 * resident, 4 * resident
-    if count <= fourth:
+    """What `replay` gives for so many workgroups, of which those of later rounds follow from earlier ones."""
+    first, last = (1, 2) if resident == 1 else (2 * resident, 4 * resident)
+    if count <= last:
         return replay(count)
-    times, more = divmod(count - second, second)
-    return replay(second + more).extended(replay(fourth), replay(second), times)
+    times, more = divmod(count - first, last - first)
+    return replay(first + more).extended(replay(last), replay(first), times)
 
 
 def _code(trace: Trace, machine: Machine) -> tuple[Array, Array, Array]:
@@ -175,4 +176,5 @@ def _parameters(machine: Machine, conditions: Conditions) -> Array:
     found[numbers.PER_LOADED], found[numbers.PER_STORED] = conditions.per_loaded, conditions.per_stored
     found[numbers.BARRIER_CYCLES], found[numbers.MFMA_RESULT] = machine.barrier, machine.mfma_result
     found[numbers.STAGGER] = machine.stagger
+    found[numbers.PER_SCRATCH], found[numbers.MFMA_HOLDS] = conditions.per_scratch, machine.mfma_holds
     return found

@@ -20,10 +20,12 @@ class Machine:
     Attributes:
         clock_ghz: highest clock.
         throttle_ghz: by how much the clock falls as the matrix pipes of the whole device are always busy (power).
+        vector_power: power of a vector pipe that is always busy, as a part of a matrix pipe's.
         launch_us: of a launch, before its first and after its last wavefront.
         stagger: cycles between the starts of a compute unit's workgroups.
         transcendental, conversion: cycles of a SIMD that such a vector instruction takes; others take 4.
         branch: cycles until the wavefront that branched goes on.
+        mfma_holds: part of a matrix instruction's passes, after the first, in which its SIMD issues no vector one.
         mfma_result: cycles from the end of a matrix instruction's passes to the first use of its result.
         barrier: cycles from the last wavefront's arrival to all going on.
         lds_latency: cycles from an access of LDS leaving it to its data in registers.
@@ -41,11 +43,13 @@ class Machine:
 
     clock_ghz: float
     throttle_ghz: float
+    vector_power: float
     launch_us: float
     stagger: float
     transcendental: float
     conversion: float
     branch: float
+    mfma_holds: float
     mfma_result: float
     barrier: float
     lds_latency: float
@@ -75,12 +79,16 @@ _SCHEDULE = "LLVM's SISchedule.td, class SIDPGFX940FullSpeedModel: quarter rate"
 _PAPER3 = "AMD CDNA 3 white paper"
 _GFX942: Table = {
     "clock_ghz": Figure(2.1, "data sheet of the MI300X"),
-    "throttle_ghz": Figure(1.2, "fitted"),
+    "throttle_ghz": Figure(1.1, "fitted"),
+    "vector_power": Figure(0.4, "fitted to winners of attention"),
     "launch_us": Figure(1.0, "assumed"),
     "stagger": Figure(37, "assumed: workgroups do not start together"),
     "transcendental": Figure(16, _SCHEDULE),
     "conversion": Figure(4, "assumed: full rate; LLVM's table has quarter rate, as older GPUs did"),
     "branch": Figure(4, "assumed: hidden by the other wavefronts"),
+    "mfma_holds": Figure(
+        0.5, "fitted to winners of attention; 0 were free, as the CDNA 3 ISA lets independent vector instructions issue"
+    ),
     "mfma_result": Figure(4, "CDNA 3 ISA, chapter on dependencies of matrix instructions: one pass at least"),
     "barrier": Figure(16, "assumed"),
     "lds_latency": Figure(100, "assumed: 64 to 128 cycles are usual of CDNA"),

@@ -23,7 +23,7 @@ from .sharing import Sharing
 
 SIMDS = 4
 _ROUNDS = 3
-"""Times that the clock is found from the use of the matrix pipes that it leads to."""
+"""Times that the clock is found from the use of the pipes that it leads to."""
 
 
 class Sample(Protocol):
@@ -101,7 +101,9 @@ def conditions_of(machine: Machine, sharing: Sharing, clock: float) -> Condition
         sharing.distinct * clock / machine.hbm / machine.usable,
     )
     per_stored = max(1 / machine.l1_bytes, sharing.units * clock / machine.hbm / machine.usable)
-    return Conditions(round(machine.memory_latency_ns * clock), _rounded(per_loaded), _rounded(per_stored))
+    per_scratch = max(1 / machine.l1_bytes, sharing.fullest / machine.l2_bytes / machine.usable)
+    latency = round(machine.memory_latency_ns * clock)
+    return Conditions(latency, *(_rounded(value) for value in (per_loaded, per_stored, per_scratch)))
 
 
 def _rounded(value: float) -> float:
@@ -129,18 +131,18 @@ def time_launch(
     in_last = _scaled(sharing, min(rest, plan.num_cus)) if last_sharing is None else last_sharing(rest)
     clock = machine.clock_ghz - machine.throttle_ghz / 2
     for _ in range(_ROUNDS):
-        clock = round(clock, 1)
-        conditions = tuple(conditions_of(machine, shared, clock) for shared in (sharing, in_last))
+        conditions = tuple(conditions_of(machine, shared, round(clock, 1)) for shared in (sharing, in_last))
         rounds = _in_turn(plan, samples[0], conditions) if len(samples) == 1 else _apart(plan, samples, conditions)
         end, mean_end = _schedule(plan, nearest, rounds)
-        used = _total(plan, nearest, rounds, "busy")[PIPES.index("matrix")] / SIMDS / plan.num_cus / end
-        at_last, clock = clock, machine.clock_ghz - machine.throttle_ghz * min(1.0, used)
-    return _result(machine, plan, nearest, rounds, (end, mean_end), at_last, conditions[0 if plan.full else 1])
+        busy = _total(plan, nearest, rounds, "busy") / SIMDS / plan.num_cus / end
+        power = busy[PIPES.index("matrix")] + machine.vector_power * busy[PIPES.index("vector")]
+        clock = machine.clock_ghz - machine.throttle_ghz * min(1.0, float(power))
+    return _result(machine, plan, nearest, rounds, (end, mean_end), clock, conditions[0 if plan.full else 1])
 
 
 @dataclass(frozen=True)
 class _Round:
-    """Of the full rounds, or of the last. found: of each sample, what so many workgroups like it do on a compute unit."""
+    """Of the full rounds, or of the last. found: what so many workgroups like each sample do on a compute unit."""
 
     found: tuple[Replayed, ...]
     workgroups: int
@@ -157,7 +159,7 @@ def _apart(plan: Plan, samples: Sequence[Sample], conditions: Sequence[Condition
 
 
 def _in_turn(plan: Plan, sample: Sample, conditions: Sequence[Conditions]) -> tuple[_Round, _Round]:
-    """Of workgroups that are alike: all of the full rounds, as each begins when another ends, and what the last adds."""
+    """Of workgroups that are alike, each of which begins as another ends: the full rounds, and what the last adds."""
     resident, count = plan.resident, plan.full // plan.num_cus
     full = (sample.on(conditions[0], resident, count),) if count else ()
     if not count or not plan.last:
@@ -200,8 +202,8 @@ def _total(plan: Plan, nearest: Array, rounds: tuple[_Round, _Round], what: Lite
 
 
 def _result(
-    machine: Machine, plan: Plan, nearest: Array, rounds: tuple[_Round, _Round], ends: tuple[float, float], clock: float,
-    conditions: Conditions,
+    machine: Machine, plan: Plan, nearest: Array, rounds: tuple[_Round, _Round], ends: tuple[float, float],
+    clock: float, conditions: Conditions,
 ) -> LaunchTime:  # fmt: skip
     end, mean_end = ends
     seconds = end / clock * 1e-9 + machine.launch_us * 1e-6

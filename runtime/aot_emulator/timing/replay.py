@@ -2,8 +2,8 @@
 
 The four SIMDs have a wavefront's instructions each. In a turn of four cycles a SIMD issues at most one instruction of
 each unit; of the wavefronts that could issue, the one that can soonest does, among equals that of the highest priority,
-and of those the oldest. The vector and the matrix pipe are a SIMD's own, and vector and matrix instructions issue in turn
-(the matrix pipe is fed by the vector unit); LDS and the path to memory belong to all four.
+and of those the oldest. The vector and the matrix pipe are a SIMD's own, and vector and matrix instructions issue in
+turn, as the vector unit feeds the matrix pipe; LDS and the path to memory belong to all four.
 
 Only numbers are handled here, so that numba can compile it: what they stand for is in `compute_unit`.
 """
@@ -22,7 +22,8 @@ CYCLES, LDS_CLOCKS, L1_CLOCKS, LOADED, STORED = range(5)
 AMOUNT_COLUMNS = 5
 # The parameters
 LDS_LATENCY, CACHE_LATENCY, MEMORY_LATENCY, PER_LOADED, PER_STORED, BARRIER_CYCLES, MFMA_RESULT, STAGGER = range(8)
-PARAMETERS = 8
+PER_SCRATCH, MFMA_HOLDS = 8, 9
+PARAMETERS = 10
 # What a wavefront's cycles go to
 SCALAR, VECTOR, MATRIX, LDS, MEMORY, LATENCY, BARRIER, SLEEP = range(8)
 REASONS = 8
@@ -185,7 +186,8 @@ def replay(  # type: ignore[no-untyped-def]
             busy[BUSY_VECTOR] += cycles
             spent[VECTOR] += cycles
         elif unit == _U_MATRIX:
-            matrix[simd], vector[simd] = when + cycles, when + _TURN
+            matrix[simd] = when + cycles
+            vector[simd] = when + _TURN + (cycles - _TURN) * parameters[MFMA_HOLDS]
             busy[BUSY_MATRIX] += cycles
             spent[MATRIX] += _TURN
             for place in range(code[index, WRITES], code[index, WRITES] + code[index, WRITE_COUNT]):
@@ -203,7 +205,13 @@ def replay(  # type: ignore[no-untyped-def]
             l1 = max(l1, when) + max(amounts[index, L1_CLOCKS], _TURN)
             done = l1 + parameters[CACHE_LATENCY]
             queued = l1 - when
-            if not code[index, NEAR]:
+            if code[index, NEAR]:
+                share = (amounts[index, LOADED] + amounts[index, STORED]) * parameters[PER_SCRATCH]
+                memory = max(memory, when) + share
+                busy[BUSY_MEMORY] += share
+                queued = max(memory, l1) - when
+                done = max(done, memory + parameters[CACHE_LATENCY])
+            else:
                 share = (
                     amounts[index, LOADED] * parameters[PER_LOADED] + amounts[index, STORED] * parameters[PER_STORED]
                 )

@@ -122,3 +122,10 @@ def test_many_iterations_follow_from_few(body: list[str]):
     whole, found = made.replayed(NEAR, 2, None), made.on(NEAR, 2)
     assert found.cycles == pytest.approx(whole.cycles, rel=0.02)
     assert found.busy == pytest.approx(whole.busy) and found.spent.sum() == pytest.approx(whole.spent.sum(), rel=0.02)
+
+
+def test_scratch_takes_its_share_of_the_l2():
+    far = replace(NEAR, per_scratch=1 / 4)
+    found = workgroup(*[["scratch", "wait load"]] * 4).on(far, 1)
+    assert found.cycles == 4 * 256 / 4 + MACHINE.cache_latency + 4
+    assert found.busy[PIPES.index("memory")] == 4 * 256 / 4
