@@ -10,12 +10,13 @@ import ml_dtypes
 import numpy as np
 
 from aot_runtime import Bundle, DeviceArray, Stream
+from checkpoints.adapters import Adapter
 from checkpoints.folder import Checkpoint
 from checkpoints.values import CheckpointError
 from models.buffers import Buffers
 from models.config import Config
 from models.layers import ACTIVATIONS, GatedMlp, Norm, NormedRotation, Rotation, Tables
-from models.linears import Dense, Layer, hardware_float8, place
+from models.linears import Dense, Layer, hardware_float8, place_adapted
 from models.rows import EightBitRows
 
 OPS = ("embedding", "rms_norm", "append_kv", "flash_attention_varlen", "paged_attention", "matmul", "sample", "advance")
@@ -60,11 +61,15 @@ class Decoder:
 
     Attributes:
         dtype: of weights, activations and cache; by default the checkpoint's, bfloat16 for float32.
+        adapters: of which each row of a pass may have one, by its number (`Rows.choose`).
     """
 
-    def __init__(self, bundle: Bundle, config: Config, checkpoint: Checkpoint, dtype: str | None = None):
-        self.bundle, self.config, self.device = bundle, config, bundle.device
-        check_ops(bundle, config, checkpoint)
+    def __init__(
+        self, bundle: Bundle, config: Config, checkpoint: Checkpoint, dtype: str | None = None,
+        adapters: Sequence[Adapter] = (),
+    ):  # fmt: skip
+        self.bundle, self.config, self.device, self.adapters = bundle, config, bundle.device, adapters
+        check_ops(bundle, config, checkpoint, ("lora_add",) if adapters else ())
         if config.head_dim > LARGEST_HEAD:
             raise ValueError(
                 f"heads of {config.head_dim} elements are not supported; the ops take up to {LARGEST_HEAD}"
@@ -81,7 +86,7 @@ class Decoder:
         self.head = Dense(bundle, self.table) if config.tied else self._linear(checkpoint, config.head)
 
     def buffers(self, tokens: int) -> Buffers:
-        return Buffers(self.device, self.config, self.dtype, tokens, self._needs)
+        return Buffers(self.device, self.config, self.dtype, tokens, self._needs, bool(self.adapters))
 
     def hidden(
         self, ids: DeviceArray, positions: DeviceArray, slots: DeviceArray, cache: KeysValues, attend: Attend,
@@ -163,7 +168,9 @@ class Decoder:
         )  # fmt: skip
 
     def _linear(self, checkpoint: Checkpoint, *names: str) -> Layer:
-        layer = place(self.bundle, [checkpoint.linear(name, self._shapes[name]) for name in names], self.dtype)
+        parts = [checkpoint.linear(name, self._shapes[name]) for name in names]
+        added = [[adapter.of(name) for name in names] for adapter in self.adapters]
+        layer = place_adapted(self.bundle, parts, added, self.dtype)
         self._needs |= dict.fromkeys(layer.needs)
         return layer
 
@@ -175,11 +182,12 @@ class Decoder:
         return self.device.array(checkpoint.tensor(name).astype(self.dtype, copy=False))
 
 
-def check_ops(bundle: Bundle, config: Config, checkpoint: Checkpoint) -> None:
+def check_ops(bundle: Bundle, config: Config, checkpoint: Checkpoint, more: Sequence[str] = ()) -> None:
     """Raises `MissingOpError` where a bundle lacks ops that a model needs; `CheckpointError` where its hardware does
-    not multiply the model's numbers."""
+    not multiply the model's numbers. more: further ops that are needed."""
     own = ("qk_norm_rotary" if config.names.query_norm else "rotary", ACTIVATIONS[config.activation][0])
-    if missing := [op for op in dict.fromkeys((*OPS, *own, *sorted(checkpoint.ops))) if op not in bundle.ops]:
+    needed = dict.fromkeys((*OPS, *own, *sorted(checkpoint.ops), *more))
+    if missing := [op for op in needed if op not in bundle.ops]:
         raise MissingOpError(
             f"{bundle.path} has no {', '.join(missing)}, which the model needs; see manifests/llama.yaml"
         )

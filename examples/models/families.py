@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from checkpoints.adapters import Adapter
 from checkpoints.folder import Checkpoint
 from checkpoints.values import Values
 from models.config import Config
@@ -35,6 +37,16 @@ def config_from(values: Values, context: int | None = None) -> Config:
     (architecture, *_) = values.get("architectures") or [values["model_type"]]
     values.demand(architecture in FAMILIES, f"architecture {architecture}", FAMILIES)
     return FAMILIES[architecture](values, context)
+
+
+def adapters_of(folders: Sequence[Path], config: Config) -> list[Adapter]:
+    """Adapters of a model. Raises `CheckpointError`: files that are missing or broken, an adapter of a kind that is not
+    supported, or for other layers than the model's; the last layer may have none."""
+    adapters = [Adapter(folder) for folder in folders]
+    linears = {name: shape for name, shape in config.linears().items() if name != config.head}
+    for adapter in adapters:
+        adapter.check(linears)
+    return adapters
 
 
 def config_of(checkpoint: Checkpoint, context: int | None = None) -> Config:
