@@ -43,6 +43,7 @@ class Adapter:
     Attributes:
         rank: of all its layers.
         scale: factor of what it adds: lora_alpha / rank, or / its root.
+        nbytes: of its tensors.
     """
 
     def __init__(self, folder: Path):
@@ -55,6 +56,7 @@ class Adapter:
         values.demand(1 <= self.rank <= LARGEST_RANK, f"rank {self.rank}", [f"1 to {LARGEST_RANK}"])
         self.scale = values["lora_alpha"] / (self.rank**0.5 if values.get("use_rslora") else self.rank)
         self._stored = read_file(folder / "adapter_model.safetensors")
+        self.nbytes = sum(stored.nbytes for stored in self._stored.values())
 
     def check(self, linears: Mapping[str, LinearShape]) -> None:
         """Raises `CheckpointError`, with all that is at fault: tensors for modules that are no linear layer of the

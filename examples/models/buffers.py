@@ -8,7 +8,22 @@ import numpy as np
 
 from aot_runtime import Device, DeviceArray
 from models.config import Config
+from models.experts import Experts
 from models.rows import EightBitRows, Rows
+
+
+class ExpertsBuffers:
+    """What mixtures of experts write to. The columns of the shared experts are not written to, but for gates."""
+
+    def __init__(self, device: Device, figures: Experts, dtype: np.dtype, tokens: int):
+        chosen, shared = figures.chosen, figures.shared
+        numbers = np.zeros((tokens, chosen + shared), np.int32)
+        numbers[:, chosen:] = figures.count + np.arange(shared)
+        self.scores = device.empty((tokens, figures.count), dtype)
+        self.shared_scores = device.empty((tokens, shared), dtype)
+        self.shared_order = device.empty((tokens, shared), np.dtype(np.int32))
+        self.weights = device.array(np.ones(numbers.shape, np.float32))
+        self.chosen = device.array(numbers)
 
 
 class Buffers:
@@ -37,3 +52,5 @@ class Buffers:
         self.gate, self.up = self.gate_up[:, : config.intermediate], self.gate_up[:, config.intermediate :]
         self.gated = new(config.intermediate)
         self.rows = Rows(device, tokens, needs, adapted)
+        if config.experts:
+            self.of_experts = ExpertsBuffers(device, config.experts, dtype, tokens)

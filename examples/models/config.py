@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from checkpoints.linear import LinearShape
+from models.experts import Experts
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -81,6 +82,7 @@ class Config:
         embedding_scale: factor of the table's rows.
         attention_scale: factor of the products of queries and keys; None: head_dim ** -0.5.
         attention_softcap, logits_softcap: bounds c of scores and logits x, which become c * tanh(x / c); 0: none.
+        experts: in place of layers' gated ones; intermediate is then that of those that have one.
         root: what the names of all tensors but the last layer's begin with.
         head: the name of the last layer.
     """
@@ -105,6 +107,7 @@ class Config:
     logits_softcap: float = 0.0
     biases: Biases = Biases()
     names: Names = Names()
+    experts: Experts | None = None
     root: str = "model"
     head: str = "lm_head"
 
@@ -129,32 +132,43 @@ class Config:
     def linears(self) -> dict[str, LinearShape]:
         """The shape of every linear layer, by name."""
         inside = {
-            f"{self.prefix(layer)}.{name}": shape for layer in range(self.layers) for name, shape in self._linears()
+            f"{self.prefix(layer)}.{name}": shape
+            for layer in range(self.layers)
+            for name, shape in self._linears(self.experts_of(layer))
         }
         return inside if self.tied else {**inside, self.head: LinearShape(self.vocabulary, self.hidden)}
 
     def tensors(self) -> Shapes:
         """The shape of every other tensor, by name."""
-        norms = {
-            f"{self.prefix(layer)}.{name}.weight": (width,)
+        inside = {
+            f"{self.prefix(layer)}.{name}": shape
             for layer in range(self.layers)
-            for name, width in self._norms()
+            for name, shape in self._tensors(self.experts_of(layer))
         }
-        return {self.embeddings: (self.vocabulary, self.hidden), **norms, f"{self.root}.norm.weight": (self.hidden,)}
+        return {self.embeddings: (self.vocabulary, self.hidden), **inside, f"{self.root}.norm.weight": (self.hidden,)}
 
-    def _linears(self) -> Iterator[tuple[str, LinearShape]]:
+    def experts_of(self, layer: int) -> Experts | None:
+        """None: the layer has one gated layer."""
+        return None if self.experts is None or layer in self.experts.dense else self.experts
+
+    def _linears(self, experts: Experts | None) -> Iterator[tuple[str, LinearShape]]:
         names, biases = self.names, self.biases
         queries, keys = self.heads * self.head_dim, self.heads_kv * self.head_dim
         yield from _split(names.queries_keys_values, (queries, keys, keys), self.hidden, biases.queries_keys_values)
         yield names.attention_out, LinearShape(self.hidden, queries, biases.attention_out)
+        if experts:
+            yield from experts.linears(self.hidden)
+            return
         yield from _split(names.gate_up, (self.intermediate,) * 2, self.hidden, biases.mlp)
         yield names.down, LinearShape(self.hidden, self.intermediate, biases.mlp)
 
-    def _norms(self) -> Iterator[tuple[str, int]]:
+    def _tensors(self, experts: Experts | None) -> Iterator[tuple[str, tuple[int, ...]]]:
         names = self.names
         whole = names.attention_norm, names.attention_out_norm, names.mlp_norm, names.mlp_out_norm
-        yield from ((name, self.hidden) for name in whole if name)
-        yield from ((name, self.head_dim) for name in (names.query_norm, names.key_norm) if name)
+        yield from ((f"{name}.weight", (self.hidden,)) for name in whole if name)
+        yield from ((f"{name}.weight", (self.head_dim,)) for name in (names.query_norm, names.key_norm) if name)
+        if experts:
+            yield from experts.tensors(self.hidden)
 
 
 def _split(

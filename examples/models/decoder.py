@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,11 +12,13 @@ import numpy as np
 from aot_runtime import Bundle, DeviceArray, Stream
 from checkpoints.adapters import Adapter
 from checkpoints.folder import Checkpoint
+from checkpoints.linear import Linear
 from checkpoints.values import CheckpointError
 from models.buffers import Buffers
 from models.config import Config
-from models.layers import ACTIVATIONS, GatedMlp, Norm, NormedRotation, Rotation, Tables
+from models.layers import ACTIVATIONS, Bounded, GatedMlp, Mlp, Norm, NormedRotation, Rotation, Tables
 from models.linears import Dense, Layer, hardware_float8, place_adapted
+from models.mixture import place_mixture
 from models.rows import EightBitRows
 
 OPS = ("embedding", "rms_norm", "append_kv", "flash_attention_varlen", "paged_attention", "matmul", "sample", "advance")
@@ -49,7 +51,7 @@ class DecoderLayer:
     attention_out: Layer
     attention_out_norm: Norm | None
     mlp_norm: Norm
-    mlp: GatedMlp
+    mlp: Mlp
     mlp_out_norm: Norm | None
 
 
@@ -61,32 +63,35 @@ class Decoder:
 
     Attributes:
         dtype: of weights, activations and cache; by default the checkpoint's, bfloat16 for float32.
-        adapters: of which each row of a pass may have one, by its number (`Rows.choose`).
+        adapters: by name; each row of a pass may have one of them.
     """
 
     def __init__(
         self, bundle: Bundle, config: Config, checkpoint: Checkpoint, dtype: str | None = None,
-        adapters: Sequence[Adapter] = (),
+        adapters: Mapping[str, Adapter] | None = None,
     ):  # fmt: skip
-        self.bundle, self.config, self.device, self.adapters = bundle, config, bundle.device, adapters
-        check_ops(bundle, config, checkpoint, ("lora_add",) if adapters else ())
+        self.bundle, self.config, self.device, self.adapters = bundle, config, bundle.device, adapters or {}
+        check_ops(bundle, config, checkpoint, bool(adapters))
         if config.head_dim > LARGEST_HEAD:
             raise ValueError(
                 f"heads of {config.head_dim} elements are not supported; the ops take up to {LARGEST_HEAD}"
             )
-        name = dtype or ("bfloat16" if config.dtype == "float32" else config.dtype)
-        if name not in DTYPES:
-            raise ValueError(f"dtype {name} is not supported; supported: {', '.join(DTYPES)}")
-        self.dtype, self._shapes = DTYPES[name], config.linears()
+        self.dtype, self._shapes = dtype_of(config, dtype), config.linears()
         self._needs: dict[EightBitRows, None] = {}
         self._tables = {layer.rope: Tables(bundle.device, layer.rope, config.context) for layer in config.attention}
         self.table = self._upload(checkpoint, config.embeddings)
         self.layers = tuple(self._layer(checkpoint, i) for i in range(config.layers))
         self.norm = self._norm(checkpoint, f"{config.root}.norm")
-        self.head = Dense(bundle, self.table) if config.tied else self._linear(checkpoint, config.head)
+        head = Dense(bundle, self.table) if config.tied else self._linear(checkpoint, config.head)
+        self.head = Bounded(bundle, head, config.logits_softcap) if config.logits_softcap else head
 
     def buffers(self, tokens: int) -> Buffers:
         return Buffers(self.device, self.config, self.dtype, tokens, self._needs, bool(self.adapters))
+
+    def adapter_numbers(self, names: Iterable[str]) -> list[int]:
+        """Of adapters by name, as `Rows.choose` takes them; "" is none."""
+        numbers = {name: number for number, name in enumerate(self.adapters)}
+        return [numbers[name] if name else -1 for name in names]
 
     def hidden(
         self, ids: DeviceArray, positions: DeviceArray, slots: DeviceArray, cache: KeysValues, attend: Attend,
@@ -127,14 +132,16 @@ class Decoder:
         return attend
 
     def attend_cache(
-        self, cache: KeysValues, tables: DeviceArray, seqlens: DeviceArray, starts: DeviceArray, stream: Stream | None
-    ) -> Attend:
-        """Attention of each sequence's last token to what the cache has of it."""
+        self, cache: KeysValues, tables: DeviceArray, seqlens: DeviceArray, starts: DeviceArray, stream: Stream | None,
+        longest: int = 1,
+    ) -> Attend:  # fmt: skip
+        """Attention of each sequence's last tokens, at most `longest`, to what the cache has of it."""
 
         def attend(q: DeviceArray, k: DeviceArray, v: DeviceArray, number: int, out: DeviceArray) -> None:
             self.bundle.paged_attention(
-                q, cache.k[number], cache.v[number], tables, seqlens, starts, window=self._window(number),
-                scale=self.config.score_scale, softcap=self.config.attention_softcap, out=out, stream=stream,
+                q, cache.k[number], cache.v[number], tables, seqlens, starts, max_seqlen_q=longest,
+                window=self._window(number), scale=self.config.score_scale, softcap=self.config.attention_softcap,
+                out=out, stream=stream,
             )  # fmt: skip
 
         return attend
@@ -163,13 +170,24 @@ class Decoder:
             linear(names.attention_out),
             norm(names.attention_out_norm) if names.attention_out_norm else None,
             norm(names.mlp_norm),
-            GatedMlp(self.bundle, linear(*names.gate_up), linear(names.down), self.config.activation),
+            self._mlp(checkpoint, number, linear),
             norm(names.mlp_out_norm) if names.mlp_out_norm else None,
         )  # fmt: skip
 
+    def _mlp(self, checkpoint: Checkpoint, number: int, linear: Callable[..., Layer]) -> Mlp:
+        names, prefix, activation = self.config.names, self.config.prefix(number), self.config.activation
+        experts = self.config.experts_of(number)
+        if experts is None:
+            return GatedMlp(self.bundle, linear(*names.gate_up), linear(names.down), activation)
+
+        def named(name: str) -> Linear:
+            return checkpoint.linear(f"{prefix}.{name}", self._shapes[f"{prefix}.{name}"])
+
+        return place_mixture(self.bundle, checkpoint, experts, activation, prefix, named, self.dtype)
+
     def _linear(self, checkpoint: Checkpoint, *names: str) -> Layer:
         parts = [checkpoint.linear(name, self._shapes[name]) for name in names]
-        added = [[adapter.of(name) for name in names] for adapter in self.adapters]
+        added = [[adapter.of(name) for name in names] for adapter in self.adapters.values()]
         layer = place_adapted(self.bundle, parts, added, self.dtype)
         self._needs |= dict.fromkeys(layer.needs)
         return layer
@@ -182,14 +200,24 @@ class Decoder:
         return self.device.array(checkpoint.tensor(name).astype(self.dtype, copy=False))
 
 
-def check_ops(bundle: Bundle, config: Config, checkpoint: Checkpoint, more: Sequence[str] = ()) -> None:
+def dtype_of(config: Config, name: str | None = None) -> np.dtype:
+    """Of weights, activations and cache: the one of this name, or the checkpoint's, bfloat16 for float32."""
+    name = name or ("bfloat16" if config.dtype == "float32" else config.dtype)
+    if name not in DTYPES:
+        raise ValueError(f"dtype {name} is not supported; supported: {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def check_ops(bundle: Bundle, config: Config, checkpoint: Checkpoint, adapted: bool = False) -> None:
     """Raises `MissingOpError` where a bundle lacks ops that a model needs; `CheckpointError` where its hardware does
-    not multiply the model's numbers. more: further ops that are needed."""
-    own = ("qk_norm_rotary" if config.names.query_norm else "rotary", ACTIVATIONS[config.activation][0])
-    needed = dict.fromkeys((*OPS, *own, *sorted(checkpoint.ops), *more))
-    if missing := [op for op in needed if op not in bundle.ops]:
-        raise MissingOpError(
-            f"{bundle.path} has no {', '.join(missing)}, which the model needs; see manifests/llama.yaml"
-        )
+    not multiply the model's numbers. adapted: whether the model has adapters."""
+    own = ["qk_norm_rotary" if config.names.query_norm else "rotary", ACTIVATIONS[config.activation][0]]
+    own += ["process_logits"] if config.logits_softcap else []
+    own += ["lora_add"] if adapted else []
+    if config.experts:
+        own += ["moe_route", "moe_int4" if "linear_int4" in checkpoint.ops else "moe"]
+    if missing := [op for op in dict.fromkeys((*OPS, *own, *sorted(checkpoint.ops))) if op not in bundle.ops]:
+        manifest = "manifests/mixtures.yaml" if config.experts else "manifests/llama.yaml"
+        raise MissingOpError(f"{bundle.path} has no {', '.join(missing)}, which the model needs; see {manifest}")
     if checkpoint.float8 and not hardware_float8(bundle):
         raise CheckpointError(f"{checkpoint.folder}: weights are float8, which {bundle.device.arch} does not multiply")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from checkpoints.adapters import Adapter
@@ -13,15 +13,20 @@ from models.gemma2 import gemma2
 from models.gemma3 import gemma3, gemma3_with_images
 from models.llama import llama
 from models.mistral import mistral
+from models.mixtral import mixtral
 from models.phi3 import phi3
 from models.qwen2 import qwen2
 from models.qwen3 import qwen3
+from models.qwen_moe import qwen2_moe, qwen3_moe
 
 FAMILIES: dict[str, Callable[[Values, int | None], Config]] = {
     "LlamaForCausalLM": llama,
     "MistralForCausalLM": mistral,
     "Qwen2ForCausalLM": qwen2,
     "Qwen3ForCausalLM": qwen3,
+    "MixtralForCausalLM": mixtral,
+    "Qwen2MoeForCausalLM": qwen2_moe,
+    "Qwen3MoeForCausalLM": qwen3_moe,
     "Phi3ForCausalLM": phi3,
     "Gemma2ForCausalLM": gemma2,
     "Gemma3ForCausalLM": gemma3,
@@ -39,12 +44,18 @@ def config_from(values: Values, context: int | None = None) -> Config:
     return FAMILIES[architecture](values, context)
 
 
-def adapters_of(folders: Sequence[Path], config: Config) -> list[Adapter]:
-    """Adapters of a model. Raises `CheckpointError`: files that are missing or broken, an adapter of a kind that is not
-    supported, or for other layers than the model's; the last layer may have none."""
-    adapters = [Adapter(folder) for folder in folders]
-    linears = {name: shape for name, shape in config.linears().items() if name != config.head}
-    for adapter in adapters:
+def adapters_of(folders: Mapping[str, Path], config: Config) -> dict[str, Adapter]:
+    """Adapters of a model by name. Raises `CheckpointError`: files that are missing or broken, an adapter of a kind
+    that is not supported, or for other layers than the model's; the last layer and experts may have none."""
+    adapters = {name: Adapter(folder) for name, folder in folders.items()}
+    without = {config.head} | {
+        f"{config.prefix(layer)}.{name}"
+        for layer in range(config.layers)
+        if (experts := config.experts_of(layer))
+        for name, _ in experts.linears(config.hidden)
+    }
+    linears = {name: shape for name, shape in config.linears().items() if name not in without}
+    for adapter in adapters.values():
         adapter.check(linears)
     return adapters
 

@@ -1,8 +1,9 @@
-"""The parts of a decoder layer on a device: norms, rotations, and the gated layers after attention."""
+"""The parts of a model on a device: norms, rotations, the gated layers after attention, bounded logits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from aot_runtime import Bundle, Device, DeviceArray, Stream
 from models.buffers import Buffers
 from models.config import Rope
 from models.linears import Layer
+from models.rows import EightBitRows, Rows
 
 ACTIVATIONS = {"silu": ("silu_mul", {}), "gelu_tanh": ("gelu_mul", {"approximate": "tanh"})}
 """The op of each activation, and its options."""
@@ -69,9 +71,15 @@ class NormedRotation:
         )  # fmt: skip
 
 
+class Mlp(Protocol):
+    """What comes after attention, from `normed` to `change`."""
+
+    def __call__(self, b: Buffers, stream: Stream | None) -> None: ...
+
+
 @dataclass(frozen=True)
 class GatedMlp:
-    """down(activation(gate(x)) * up(x)), from `normed` to `change`; gate and up are one layer."""
+    """down(activation(gate(x)) * up(x)); gate and up are one layer."""
 
     bundle: Bundle
     gate_up: Layer
@@ -83,3 +91,20 @@ class GatedMlp:
         self.gate_up(b.normed, b.gate_up, b.rows, stream)
         getattr(self.bundle, op)(b.gate, b.up, **options, out=b.gated, stream=stream)
         self.down(b.gated, b.change, b.rows, stream)
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A last layer whose logits x become bound * tanh(x / bound)."""
+
+    bundle: Bundle
+    layer: Layer
+    bound: float
+
+    @property
+    def needs(self) -> tuple[EightBitRows, ...]:
+        return self.layer.needs
+
+    def __call__(self, x: DeviceArray, out: DeviceArray, rows: Rows, stream: Stream | None) -> None:
+        self.layer(x, out, rows, stream)
+        self.bundle.process_logits(out, softcap=self.bound, out=out, stream=stream)

@@ -9,3 +9,8 @@ from tests.support.op_bundles import OpBundles
 @pytest.fixture(scope="session")
 def llama(op_bundles: OpBundles) -> Bundle:
     return op_bundles.open("llama")
+
+
+@pytest.fixture(scope="session")
+def mixtures(op_bundles: OpBundles) -> Bundle:
+    return op_bundles.open("mixtures")

@@ -9,8 +9,11 @@ import numpy as np
 
 from aot_runtime import Bundle
 from checkpoints.folder import Checkpoint
-from generation.batch import Generation
+from generation.blocks import BlockPool, blocks_for
 from generation.cache import BLOCK_SIZE, Cache
+from generation.engine import Engine, serve
+from generation.sampling import Limits
+from generation.scheduler import Request, Scheduler
 from models.decoder import Decoder
 from models.families import config_of
 from random_checkpoint import random_tensors, settings, write_checkpoint
@@ -45,14 +48,23 @@ def prompts_of(lengths: Sequence[int], vocabulary: int = 320) -> list[list[int]]
 
 def generate(model: Decoder, prompts: Sequence[Sequence[int]], count: int) -> tuple[Array, Array]:
     """(tokens [batch, count], logits [batch, count, vocabulary]) of greedy sampling."""
-    blocks = sum(len(p) + count for p in prompts) // BLOCK_SIZE + len(prompts)
-    generation = Generation(model, Cache(model, blocks), prompts, count)
-    generation.prefill()
-    steps = [generation.logits.numpy()]
-    while generation.steps < count:
-        generation.step()
-        steps.append(generation.logits.numpy())
-    return generation.tokens(), np.stack(steps, 1)
+    requests = [Request(tuple(prompt), limits=Limits(count, logprobs=0)) for prompt in prompts]
+    scheduler, engine = service(model, requests)
+    sequences = [scheduler.submit(request) for request in requests]
+    logits: dict[int, list[Array]] = {sequence.number: [] for sequence in sequences}
+    for event in serve(scheduler, engine):
+        logits[event.sequence.number].append(event.logits)
+    return np.array([sequence.new_tokens for sequence in sequences]), np.array(list(logits.values()))
+
+
+def service(
+    model: Decoder, requests: Sequence[Request], blocks: int = 0, slots: int = 0, chunk: int = 1 << 16, burst: int = 4
+) -> tuple[Scheduler, Engine]:
+    """By default all requests run together, each prompt in one chunk."""
+    blocks = blocks or sum(blocks_for(request.longest, BLOCK_SIZE) for request in requests)
+    slots, longest = slots or len(requests), max(request.longest for request in requests)
+    scheduler = Scheduler(BlockPool(blocks), BLOCK_SIZE, slots, chunk, burst, model.config.context)
+    return scheduler, Engine(model, Cache(model, blocks), slots, longest, burst)
 
 
 def quantised(name: str) -> tuple[dict[str, object], dict[str, Array], dict[str, Array]]:

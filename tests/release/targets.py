@@ -17,6 +17,7 @@ SMALL = {
     "manifests/first.yaml": "BOUND_RIGHT=true",
     "manifests/gemm.yaml": "op=int8_linear_relu",
     "manifests/llama.yaml": "op=advance",
+    "manifests/mixtures.yaml": "op=advance",
     "manifests/memory.yaml": "op=copy",
     "manifests/moe.yaml": "op=moe_route,T=float16",
     "manifests/rows.yaml": "op=silu_mul,T=float16",

@@ -9,8 +9,10 @@ import numpy as np
 
 from kernels.attention.reference import attention, attention_same_dtype
 from kernels.gemm.reference import matmul, matmul_same_dtype
+from kernels.moe.reference import moe, moe_route, moe_route_same_dtype, moe_same_dtype
 from kernels.rows import reference as rows
 from models.config import Attention, Config
+from models.experts import Experts
 
 Array = np.ndarray
 Weights = Mapping[str, Array]
@@ -28,11 +30,14 @@ class Ops:
     attention: Callable[..., Array]
     gated: Mapping[str, Callable[..., Array]]
     product: Callable[..., Array]
+    route: Callable[..., tuple[Array, Array]]
+    experts: Callable[..., Array]
 
 
 EXACT = Ops(
     np.dtype(np.float64), rows.embedding, rows.rms_norm, rows.rotary, rows.qk_norm_rotary, attention,
     {"silu": rows.silu_mul, "gelu_tanh": lambda gate, up: rows.gelu_mul(gate, up, "tanh")}, matmul,
+    moe_route, moe,
 )  # fmt: skip
 
 
@@ -41,6 +46,7 @@ def rounded_ops(dtype: np.dtype) -> Ops:
     return Ops(
         dtype, rows.embedding_same_dtype, rows.rms_norm_same_dtype, rows.rotary_same_dtype,
         rows.qk_norm_rotary_same_dtype, attention_same_dtype, gated, matmul_same_dtype,
+        moe_route_same_dtype, moe_same_dtype,
     )  # fmt: skip
 
 
@@ -53,15 +59,12 @@ def logits(ops: Ops, config: Config, tensors: Weights, tokens: Array) -> Array:
         prefix = f"{config.root}.layers.{number}."
         layer = replace(model, weights={k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
         x = x + layer.attend(kind, x)
-        x = x + layer.gated(x)
+        experts, normed = config.experts_of(number), layer.norm(config.names.mlp_norm, x)
+        x = x + (layer.experts(experts, normed) if experts else layer.gated(normed))
     head = tensors[f"{config.root}.embed_tokens.weight" if config.tied else f"{config.head}.weight"]
     result = ops.product(model.norm(f"{config.root}.norm", x), head.astype(ops.dtype).T)
-    return capped(config, result)
-
-
-def capped(config: Config, values: Array) -> Array:
     bound = config.logits_softcap
-    return bound * np.tanh(values.astype(np.float64) / bound) if bound else values
+    return (bound * np.tanh(result.astype(np.float64) / bound)).astype(ops.dtype) if bound else result
 
 
 @dataclass(frozen=True)
@@ -98,9 +101,33 @@ class Model:
 
     def gated(self, x: Array) -> Array:
         names = self.config.names
-        gate, up = np.split(self.joined(names.gate_up, self.norm(names.mlp_norm, x)), 2, 1)
-        change = self.joined((names.down,), self.ops.gated[self.config.activation](gate, up))
+        change = self.gated_layer(names.gate_up, names.down, x)
         return self.norm(names.mlp_out_norm, change) if names.mlp_out_norm else change
+
+    def experts(self, figures: Experts, x: Array) -> Array:
+        """As published: shared experts are one gated layer."""
+        scores = self.joined((figures.router,), x)
+        weights, chosen = self.ops.route(
+            scores, figures.chosen, renormalise=figures.renormalise, groups=figures.groups,
+            topk_groups=figures.topk_groups, scale=figures.scale,
+        )  # fmt: skip
+        each = [f"{figures.each}.{number}" for number in range(figures.count)]
+        both = [np.concatenate([self.weight(f"{one}.{name}") for name in figures.gate_up]) for one in each]
+        down = [self.weight(f"{one}.{figures.down}") for one in each]
+        shared = self.shared(figures, x) if figures.shared else None
+        return self.ops.experts(x, np.stack(both), np.stack(down), weights, chosen, shared)
+
+    def shared(self, figures: Experts, x: Array) -> Array:
+        names = [f"{figures.shared_one}.{name}" for name in (*figures.gate_up, figures.down)]
+        result = self.gated_layer(tuple(names[:2]), names[2], x)
+        if figures.shared_is_gated:
+            gate = self.joined((figures.shared_gate,), x).astype(np.float64)
+            result = result * (1 / (1 + np.exp(-gate))).astype(result.dtype)
+        return result
+
+    def gated_layer(self, gate_up: tuple[str, ...], down: str, x: Array) -> Array:
+        gate, up = np.split(self.joined(gate_up, x), 2, 1)
+        return self.joined((down,), self.ops.gated[self.config.activation](gate, up))
 
     def norm(self, name: str, x: Array) -> Array:
         return self.ops.norm(x, self.weight(name), eps=self.config.eps, zero_centred=self.config.zero_centred)

@@ -14,6 +14,9 @@ from aot_runtime import Bundle
 from checkpoints.folder import Checkpoint
 from checkpoints.values import CheckpointError
 from generation.cache import BLOCK_SIZE, Cache
+from generation.engine import serve
+from generation.sampling import Limits
+from generation.scheduler import Request
 from kernels.tolerance import assert_close
 from models.config import Config
 from models.decoder import Decoder, MissingOpError
@@ -22,7 +25,7 @@ from random_checkpoint import write_checkpoint
 from tests.examples.checkpoints.published_adapters import adapter, merged, write_adapter
 from tests.examples.models.reference import EXACT, logits, rounded_ops
 from tests.examples.models.rounding import rounding
-from tests.examples.random_models import prompts_of, quantised, tiny
+from tests.examples.random_models import prompts_of, quantised, service, tiny
 from tests.support.dtypes import BF16
 
 Array = np.ndarray
@@ -49,7 +52,11 @@ def computed(model: Decoder, prompts: Sequence[Sequence[int]], chosen: Sequence[
 def opened(bundle: Bundle, folder: Path, adapters: Sequence[Path]) -> Decoder:
     checkpoint = Checkpoint(folder)
     config = config_of(checkpoint)
-    return Decoder(bundle, config, checkpoint, adapters=adapters_of(adapters, config))
+    return Decoder(bundle, config, checkpoint, adapters=adapters_of(named(*adapters), config))
+
+
+def named(*folders: Path) -> dict[str, Path]:
+    return {f"adapter {number}": folder for number, folder in enumerate(folders)}
 
 
 @pytest.mark.slow
@@ -68,6 +75,25 @@ def test_each_row_has_the_adapter_that_is_chosen_for_it(llama: Bundle, name: str
         assert_close(row, exact, same, 1e-3)
         others = [variant for number, variant in enumerate(variants) if number != which + 1]
         assert all(np.abs(logits(EXACT, model.config, other, prompt) - exact).max() > 1 for other in others)
+
+
+@pytest.mark.slow
+def test_requests_of_a_batch_have_adapters_of_their_own(llama: Bundle, tmp_path: Path):
+    """Through prompts, the first step and captured ones: what a whole pass over the text gives with that adapter."""
+    _, tensors = model_of_a_layer(tmp_path)
+    rng = np.random.default_rng(4)
+    folders = [write_adapter(tmp_path / str(rank), *adapter(rng, tensors, ALL, r=rank)) for rank in (2, 5)]
+    model, (prompt,) = opened(llama, tmp_path, folders), prompts_of((7,))
+    requests = [Request(tuple(prompt), limits=Limits(4), adapter=name) for name in ("adapter 1", "", "adapter 0")]
+    scheduler, engine = service(model, requests)
+    sequences = [scheduler.submit(request) for request in requests]
+    for _ in serve(scheduler, engine):
+        pass
+    assert scheduler.shared == 0, "other adapters have other keys and values"
+    texts = [[*prompt, *sequence.new_tokens[:-1]] for sequence in sequences]
+    for sequence, row in zip(sequences, computed(model, texts, (1, -1, 0)), strict=True):
+        assert sequence.new_tokens == row[-4:].astype(np.float32).argmax(-1).tolist()
+    assert len({tuple(sequence.new_tokens) for sequence in sequences}) == 3
 
 
 @pytest.mark.slow
@@ -120,7 +146,7 @@ def test_kinds_of_adapters_that_are_refused(name: str, tmp_path: Path):
     config, tensors = model_of_a_layer(tmp_path)
     one, added = adapter(np.random.default_rng(0), tensors, ("q_proj",))
     with pytest.raises(CheckpointError, match=rf"adapter_config\.json: {message}"):
-        adapters_of([write_adapter(tmp_path / "adapter", {**one, **change}, added)], config)
+        adapters_of(named(write_adapter(tmp_path / "adapter", {**one, **change}, added)), config)
 
 
 def test_adapters_of_other_models_are_refused_with_all_that_is_at_fault(tmp_path: Path):
@@ -131,7 +157,7 @@ def test_adapters_of_other_models_are_refused_with_all_that_is_at_fault(tmp_path
     added[f"{layer}.q_proj.lora_A.weight"] = np.zeros((8, 64), np.float32)
     added["base_model.model.model.layers.7.mlp.up_proj.lora_A.weight"] = np.zeros((8, 128), np.float32)
     with pytest.raises(CheckpointError) as caught:
-        adapters_of([write_adapter(tmp_path / "adapter", one, added)], config)
+        adapters_of(named(write_adapter(tmp_path / "adapter", one, added)), config)
     head, other = "base_model.model.lm_head", "base_model.model.model.layers.7.mlp.up_proj"
     assert str(caught.value).removeprefix(f"{tmp_path / 'adapter'}: ").split("; ") == [
         f"tensor '{head}.lora_A.weight' is for no layer that may have an adapter",
@@ -141,11 +167,11 @@ def test_adapters_of_other_models_are_refused_with_all_that_is_at_fault(tmp_path
         f"there is no tensor '{layer}.k_proj.lora_B.weight'",
     ]
     with pytest.raises(CheckpointError, match="there is no tensor for a layer of the model"):
-        adapters_of([write_adapter(tmp_path / "adapter", one, {})], config)
+        adapters_of(named(write_adapter(tmp_path / "adapter", one, {})), config)
     for name in ("adapter_model.safetensors", "adapter_config.json"):
         (tmp_path / "adapter" / name).unlink()
         with pytest.raises(CheckpointError, match=name):
-            adapters_of([tmp_path / "adapter"], config)
+            adapters_of(named(tmp_path / "adapter"), config)
 
 
 def test_a_bundle_without_the_op(llama: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

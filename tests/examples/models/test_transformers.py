@@ -18,17 +18,17 @@ import transformers
 from aot_runtime import Bundle
 from checkpoints.values import Values
 from kernels.tolerance import assert_close
-from models.config import Config
 from models.families import config_from
 from random_checkpoint import settings, write_checkpoint
-from tests.examples.models.reference import EXACT, capped, logits
-from tests.examples.models.tiny_families import LLAMA3, LONGROPE, SMALL, TINY, YARN
+from tests.examples.models.reference import EXACT, logits
+from tests.examples.models.tiny_families import LLAMA3, LONGROPE, MIXTURES, SMALL, TINY, YARN
 from tests.examples.random_models import generate, opened, prompts_of, tiny
 
 LLAMAS: dict[str, dict[str, Any]] = {
     "llama": {**SMALL, "rope_scaling": LLAMA3, "attention_bias": True, "mlp_bias": True},
     "mistral": {"family": "mistral", **SMALL, "sliding_window": 7},
 }
+MODELS = LLAMAS | TINY | MIXTURES
 CONTEXTS = {"phi3, long": 40}
 """Most tokens of a sequence, where that is not the model's: shorter than the context of the training."""
 
@@ -78,7 +78,8 @@ def tables_of_transformers(found: dict[str, Any], count: int) -> list[np.ndarray
 
 
 def in_transformers(folder: Path, dtype: Any) -> Any:
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    plain = {"attn_implementation": "eager", "experts_implementation": "eager"}
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **plain).eval()
 
 
 def logits_of(model: Any, tokens: list[int]) -> np.ndarray:
@@ -86,10 +87,10 @@ def logits_of(model: Any, tokens: list[int]) -> np.ndarray:
         return model(torch.tensor([tokens])).logits[0].double().numpy()
 
 
-@pytest.mark.parametrize("name", [*LLAMAS, *TINY])
+@pytest.mark.parametrize("name", MODELS)
 def test_the_reference_is_the_model(name: str, tmp_path: Path):
     """In float64; transformers computes norms and rotary tables in float32 even so."""
-    found, tensors = tiny(**{**LLAMAS, **TINY}[name])
+    found, tensors = tiny(**MODELS[name])
     write_checkpoint(tmp_path, found, tensors)
     config = config_from(Values(found), CONTEXTS.get(name))
     (prompt,) = prompts_of([CONTEXTS.get(name, 100)], config.vocabulary)
@@ -98,20 +99,21 @@ def test_the_reference_is_the_model(name: str, tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*LLAMAS, *TINY])
-def test_logits_and_tokens(llama: Bundle, name: str, tmp_path: Path):
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_and_tokens(request: pytest.FixtureRequest, name: str, tmp_path: Path):
     """Logits by the tolerance rule, from transformers' in float64 and in the model's dtype; greedy tokens are equal."""
-    found, tensors = tiny(**{**LLAMAS, **TINY}[name])
+    found, tensors = tiny(**MODELS[name])
     write_checkpoint(tmp_path, found, tensors)
-    model, count = opened(llama, tmp_path, context=CONTEXTS.get(name)), 6
-    rounded, exact = (in_transformers(tmp_path, dtype) for dtype in (torch.bfloat16, torch.float64))
+    bundle: Bundle = request.getfixturevalue("mixtures" if name in MIXTURES else "llama")
+    model, count = opened(bundle, tmp_path, context=CONTEXTS.get(name)), 6
+    rounded, exact = (in_transformers(tmp_path, dtype) for dtype in (getattr(torch, model.config.dtype), torch.float64))
     prompt, written = clearest(exact, prompts_of([30] * 16, model.config.vocabulary), count)
     tokens, actual = generate(model, [prompt], count)
     assert tokens[0].tolist() == written
     read = [*prompt, *tokens[0, :-1].tolist()]
     given, wanted = (logits_of(theirs, read)[-count:] for theirs in (rounded, exact))
-    assert_close(capped(model.config, actual)[0], wanted, given, 1e-3)
-    print(f"\n{name}: {figures(model.config, actual[0], given, wanted)}")
+    assert_close(actual[0], wanted, given, 1e-3)
+    print(f"\n{name}: {figures(actual[0], given, wanted)}")
 
 
 def clearest(model: Any, prompts: list[list[int]], count: int) -> tuple[list[int], list[int]]:
@@ -126,6 +128,6 @@ def clearest(model: Any, prompts: list[list[int]], count: int) -> tuple[list[int
     return prompts[best], found.sequences[best, given.shape[1] :].tolist()
 
 
-def figures(config: Config, actual: np.ndarray, given: np.ndarray, wanted: np.ndarray) -> str:
-    ours, theirs = (np.abs(x - wanted).max() / np.abs(wanted).max() for x in (capped(config, actual), given))
+def figures(actual: np.ndarray, given: np.ndarray, wanted: np.ndarray) -> str:
+    ours, theirs = (np.abs(x - wanted).max() / np.abs(wanted).max() for x in (actual.astype(np.float64), given))
     return f"largest error of a logit {ours:.1e} of the largest logit, of transformers in the same dtype {theirs:.1e}"

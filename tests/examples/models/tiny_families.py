@@ -27,3 +27,12 @@ TINY: dict[str, dict[str, object]] = {
     "gemma2": {"family": "gemma2", **GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
 }  # fmt: skip
 """Arguments of `tiny`, by name."""
+
+EXPERTS = {**SMALL, "torch_dtype": "float16", "moe_intermediate_size": 32}
+"""Of float16: there its rounding hardly ever changes who the best experts are."""
+MIXTURES: dict[str, dict[str, object]] = {
+    "mixtral": {"family": "mixtral", **EXPERTS, "num_local_experts": 4, "sliding_window": 9},
+    "qwen2_moe": {"family": "qwen2_moe", **EXPERTS, "shared_expert_intermediate_size": 64, "mlp_only_layers": [0]},
+    "qwen3_moe": {"family": "qwen3_moe", **EXPERTS, "num_experts": 8, "num_experts_per_tok": 3},
+}
+"""Likewise, with experts."""
