@@ -34,7 +34,7 @@ from generation.prompts import Prompts, Tokens
 from generation.sampling import Defaults, Limits, changed, demand
 from generation.scheduler import Request, Running, Scheduler, check_request
 from models.decoder import DTYPES, Decoder, MissingOpError, check_ops, dtype_of
-from models.families import config_of
+from models.families import adapters_of, config_of
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -64,6 +64,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     text.add_argument("--ignore-end", action="store_true", help="go on past tokens that end a text")
     text.add_argument("--logprobs", type=int, metavar="N", help="of each token and the N likeliest; as --json")
     text.add_argument("--json", action="store_true", help="an object a line; the default for --file")
+    parser.add_argument(
+        "--adapter", action="append", default=[], metavar="NAME=FOLDER", dest="adapters",
+        help="in PEFT's format; may be repeated: prompts above have the first, those of a file the one that they name",
+    )  # fmt: skip
     running = parser.add_argument_group("running")
     running.add_argument("--slots", type=int, default=16, help="sequences at a time, at most (default: %(default)s)")
     running.add_argument("--chunk", type=int, default=2048, help="tokens of prompts in a step (default: %(default)s)")
@@ -81,23 +85,25 @@ def run(options: argparse.Namespace) -> None:
     """Nothing is uploaded before it is known that all requests can run."""
     checkpoint = Checkpoint(options.checkpoint, on_terminal())
     config = config_of(checkpoint)
-    prompts = prompts_of(options, config.end)
+    adapters = adapters_of(named_folders(options.adapters), config)
+    prompts = prompts_of(options, config.end, tuple(adapters))
     requests = requests_of(options, prompts)
     for number, request in enumerate(requests):
         check_request(request, number, config.context, config.vocabulary)
     bundle = open_bundle(options.bundle, options.device)
-    check_ops(bundle, config, checkpoint)
+    check_ops(bundle, config, checkpoint, bool(adapters))
     lengths = [request.longest for request in requests]
     config = config_of(checkpoint, max(lengths))  # some rotary embeddings differ by the longest sequence
     load = Load(min(options.slots, len(requests)), options.chunk, max(lengths))
     dtype = dtype_of(config, options.dtype)
-    memory = plan(bundle.device, config, dtype, checkpoint.nbytes, load, lengths, options.cache)
+    nbytes = checkpoint.nbytes + sum(adapter.nbytes for adapter in adapters.values())
+    memory = plan(bundle.device, config, dtype, nbytes, load, lengths, options.cache)
     note(str(memory))
     scheduler = Scheduler(
         BlockPool(memory.blocks), BLOCK_SIZE, load.slots, load.chunk, options.burst, config.context, config.vocabulary
     )
     sequences = [scheduler.submit(request) for request in requests]
-    model = Decoder(bundle, config, checkpoint, options.dtype)
+    model = Decoder(bundle, config, checkpoint, options.dtype, adapters)
     engine = Engine(model, Cache(model, memory.blocks), load.slots, load.length, options.burst)
     output = output_of(options, prompts.tokens, requests)
     times = Times()
@@ -109,13 +115,25 @@ def run(options: argparse.Namespace) -> None:
 
 def requests_of(options: argparse.Namespace, prompts: Prompts) -> list[Request]:
     if not options.file:
-        return [prompts.request(number, text) for number, text in enumerate(options.prompts)]
+        adapter = prompts.adapters[0] if prompts.adapters else ""
+        entries = [{"prompt": text, "adapter": adapter} for text in options.prompts]
+        return [prompts.request(number, entry) for number, entry in enumerate(entries)]
     found = list(prompts.read(options.file))
     demand("--file", str(options.file), "a file with at least one prompt", bool(found))
     return found
 
 
-def prompts_of(options: argparse.Namespace, end: frozenset[int]) -> Prompts:
+def named_folders(given: Sequence[str]) -> dict[str, Path]:
+    """Folders by name, of NAME=FOLDER."""
+    pairs = [text.partition("=") for text in given]
+    for text, (name, _, folder) in zip(given, pairs, strict=True):
+        demand("--adapter", text, "NAME=FOLDER", bool(name and folder))
+    names = [name for name, _, _ in pairs]
+    demand("--adapter", given, "adapters of unlike names", len(set(names)) == len(names))
+    return {name: Path(folder) for name, _, folder in pairs}
+
+
+def prompts_of(options: argparse.Namespace, end: frozenset[int], adapters: tuple[str, ...]) -> Prompts:
     """What requests are made by: options of the command line go before generation_config.json."""
     defaults = Defaults.read(options.checkpoint, end)
     for name, value in defaults.ignored:
@@ -124,7 +142,9 @@ def prompts_of(options: argparse.Namespace, end: frozenset[int]) -> Prompts:
     sampling = changed(defaults.sampling, {name: value for name, value in given.items() if value is not None})
     limits = Limits(options.tokens, tuple(options.stop), options.ignore_end, options.logprobs)
     chat, tokens = options.chat or bool(options.system), Tokens(options.checkpoint)
-    return Prompts(options.checkpoint, tokens, sampling, limits, defaults.end, chat, options.system, options.template)
+    return Prompts(
+        options.checkpoint, tokens, sampling, limits, defaults.end, chat, options.system, options.template, adapters
+    )
 
 
 def output_of(options: argparse.Namespace, tokens: Tokens, requests: Sequence[Request]) -> Output:

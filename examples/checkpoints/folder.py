@@ -11,7 +11,7 @@ from checkpoints.formats import format_of
 from checkpoints.linear import Linear, LinearShape, Wanted
 from checkpoints.progress import SILENT, Progress
 from checkpoints.scheme import Format
-from checkpoints.shards import DTYPES, Stored, read_shards
+from checkpoints.shards import Stored, faults_of, read_shards
 from checkpoints.values import CheckpointError, Values
 
 Array = np.ndarray
@@ -41,7 +41,7 @@ class Checkpoint:
         """Raises `CheckpointError`: tensors are not there, or of another shape or dtype, all of which are named; layers
         cannot be stored as the format says."""
         wanted = dict(wanted_tensors(self.format, tensors, linears, self.values.path, self._stored))
-        faults = [fault for name, found in wanted.items() if (fault := _fault(name, found, self._stored.get(name)))]
+        faults = faults_of(wanted, self._stored)
         if faults:
             raise CheckpointError(f"{self.folder}: " + "; ".join(faults))
         schemes = [self.format(name) for name in linears]
@@ -89,11 +89,3 @@ def _ends(name: str, stored: Mapping[str, Stored]) -> list[str]:
     """Of the names of a layer's tensors."""
     known = ("g_idx", "weight_g_idx", "weight_scale", "weight_scale_inv", "input_scale", "activation_scale")
     return [end for end in known if f"{name}.{end}" in stored]
-
-
-def _fault(name: str, wanted: Wanted, stored: Stored | None) -> str:
-    if stored is None:
-        return f"there is no tensor '{name}'"
-    dtype = DTYPES[stored.dtype].name if stored.dtype in DTYPES else stored.dtype
-    fault = wanted.fault(stored.shape, dtype)
-    return f"tensor '{name}' {fault}" if fault else ""

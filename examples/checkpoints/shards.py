@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from checkpoints.linear import Wanted
 from checkpoints.values import CheckpointError, read_json
 
 Array = np.ndarray
@@ -85,6 +86,18 @@ def read_file(path: Path) -> dict[str, Stored]:
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path}: {error}") from None
     return dict(_tensors(mapped))
+
+
+def faults_of(wanted: Mapping[str, Wanted], stored: Mapping[str, Stored]) -> list[str]:
+    """What is wrong with each tensor that is missing, or of another shape or dtype."""
+    return [fault for name, found in wanted.items() if (fault := _fault(name, found, stored.get(name)))]
+
+
+def _fault(name: str, wanted: Wanted, stored: Stored | None) -> str:
+    if stored is None:
+        return f"there is no tensor '{name}'"
+    fault = wanted.fault(stored.shape, DTYPES[stored.dtype].name if stored.dtype in DTYPES else stored.dtype)
+    return f"tensor '{name}' {fault}" if fault else ""
 
 
 def _tensors(mapped: mmap.mmap) -> Iterator[tuple[str, Stored]]:

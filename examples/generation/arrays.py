@@ -40,6 +40,7 @@ class Pass:
         ids, positions, slots: int32 [tokens]; slot: block * block_size + place in it.
         last: int32 [sampling spans], the row of each one's last token, in the order of `spans`.
         spans: those that sample.
+        adapters: the name of each token's; "": none.
     """
 
     ids: Array
@@ -48,6 +49,7 @@ class Pass:
     parts: tuple[Part, ...]
     last: Array
     spans: tuple[Span, ...]
+    adapters: tuple[str, ...]
 
 
 def pass_of(step: Step, block_size: int, width: int) -> Pass:
@@ -69,7 +71,8 @@ def pass_of(step: Step, block_size: int, width: int) -> Pass:
             row = parts[-1].rows.stop
     last = [end - 1 for span, end in zip(spans, ends, strict=True) if span.samples]
     sampling = tuple(span for span in spans if span.samples)
-    return Pass(_int32(ids), _int32(at), _int32(slots), tuple(parts), _int32(last), sampling)
+    adapters = tuple(span.sequence.request.adapter for span in spans for _ in range(span.count))
+    return Pass(_int32(ids), _int32(at), _int32(slots), tuple(parts), _int32(last), sampling, adapters)
 
 
 def slots_of(sequence: Running, start: int, count: int, block_size: int) -> Array:

@@ -100,6 +100,8 @@ class Batch:
         self._put(self._seqlens, [*(last + 1 for last in lasts), *[0] * idle])
         self._put(self._tables, tables_of(sequences, self.rows, self._width))
         self._sampling.load([sequence.request.sampling for sequence in sequences], stream)
+        adapters = self.model.adapter_numbers(sequence.request.adapter for sequence in sequences)
+        self._buffers.rows.choose(adapters, stream)
         self._loaded = state
 
     def step(self) -> None:

@@ -71,6 +71,7 @@ class Engine:
         ids, positions, slots = (self._put(array) for array in (found.ids, found.positions, found.slots))
         attend = beside([(part.rows, self._attend(part)) for part in found.parts])
         buffers = self.model.buffers(len(found.ids))
+        buffers.rows.choose(self.model.adapter_numbers(found.adapters), stream)
         hidden = self.model.hidden(ids, positions, slots, self.cache, attend, buffers, stream)
         if not found.spans:
             return Result([])

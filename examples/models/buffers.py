@@ -29,10 +29,13 @@ class ExpertsBuffers:
 class Buffers:
     """What a pass over `tokens` tokens writes to, the same memory in each layer.
 
-    needs: of the linear layers.
+    needs: of the linear layers. adapted: whether these have adapters.
     """
 
-    def __init__(self, device: Device, config: Config, dtype: np.dtype, tokens: int, needs: Iterable[EightBitRows]):
+    def __init__(
+        self, device: Device, config: Config, dtype: np.dtype, tokens: int, needs: Iterable[EightBitRows],
+        adapted: bool = False,
+    ):  # fmt: skip
         def new(*shape: int) -> DeviceArray:
             return device.empty((tokens, *shape), dtype)
 
@@ -48,6 +51,6 @@ class Buffers:
         self.gate_up = new(2 * config.intermediate)
         self.gate, self.up = self.gate_up[:, : config.intermediate], self.gate_up[:, config.intermediate :]
         self.gated = new(config.intermediate)
-        self.rows = Rows(device, tokens, needs)
+        self.rows = Rows(device, tokens, needs, adapted)
         if config.experts:
             self.of_experts = ExpertsBuffers(device, config.experts, dtype, tokens)

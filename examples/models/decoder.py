@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,13 +10,14 @@ import ml_dtypes
 import numpy as np
 
 from aot_runtime import Bundle, DeviceArray, Stream
+from checkpoints.adapters import Adapter
 from checkpoints.folder import Checkpoint
 from checkpoints.linear import Linear
 from checkpoints.values import CheckpointError
 from models.buffers import Buffers
 from models.config import Config
 from models.layers import ACTIVATIONS, Bounded, GatedMlp, Mlp, Norm, NormedRotation, Rotation, Tables
-from models.linears import Dense, Layer, hardware_float8, place
+from models.linears import Dense, Layer, hardware_float8, place_adapted
 from models.mixture import place_mixture
 from models.rows import EightBitRows
 
@@ -62,11 +63,15 @@ class Decoder:
 
     Attributes:
         dtype: of weights, activations and cache; by default the checkpoint's, bfloat16 for float32.
+        adapters: by name; each row of a pass may have one of them.
     """
 
-    def __init__(self, bundle: Bundle, config: Config, checkpoint: Checkpoint, dtype: str | None = None):
-        self.bundle, self.config, self.device = bundle, config, bundle.device
-        check_ops(bundle, config, checkpoint)
+    def __init__(
+        self, bundle: Bundle, config: Config, checkpoint: Checkpoint, dtype: str | None = None,
+        adapters: Mapping[str, Adapter] | None = None,
+    ):  # fmt: skip
+        self.bundle, self.config, self.device, self.adapters = bundle, config, bundle.device, adapters or {}
+        check_ops(bundle, config, checkpoint, bool(adapters))
         if config.head_dim > LARGEST_HEAD:
             raise ValueError(
                 f"heads of {config.head_dim} elements are not supported; the ops take up to {LARGEST_HEAD}"
@@ -81,7 +86,12 @@ class Decoder:
         self.head = Bounded(bundle, head, config.logits_softcap) if config.logits_softcap else head
 
     def buffers(self, tokens: int) -> Buffers:
-        return Buffers(self.device, self.config, self.dtype, tokens, self._needs)
+        return Buffers(self.device, self.config, self.dtype, tokens, self._needs, bool(self.adapters))
+
+    def adapter_numbers(self, names: Iterable[str]) -> list[int]:
+        """Of adapters by name, as `Rows.choose` takes them; "" is none."""
+        numbers = {name: number for number, name in enumerate(self.adapters)}
+        return [numbers[name] if name else -1 for name in names]
 
     def hidden(
         self, ids: DeviceArray, positions: DeviceArray, slots: DeviceArray, cache: KeysValues, attend: Attend,
@@ -176,7 +186,9 @@ class Decoder:
         return place_mixture(self.bundle, checkpoint, experts, activation, prefix, named, self.dtype)
 
     def _linear(self, checkpoint: Checkpoint, *names: str) -> Layer:
-        layer = place(self.bundle, [checkpoint.linear(name, self._shapes[name]) for name in names], self.dtype)
+        parts = [checkpoint.linear(name, self._shapes[name]) for name in names]
+        added = [[adapter.of(name) for name in names] for adapter in self.adapters.values()]
+        layer = place_adapted(self.bundle, parts, added, self.dtype)
         self._needs |= dict.fromkeys(layer.needs)
         return layer
 
@@ -196,11 +208,12 @@ def dtype_of(config: Config, name: str | None = None) -> np.dtype:
     return DTYPES[name]
 
 
-def check_ops(bundle: Bundle, config: Config, checkpoint: Checkpoint) -> None:
+def check_ops(bundle: Bundle, config: Config, checkpoint: Checkpoint, adapted: bool = False) -> None:
     """Raises `MissingOpError` where a bundle lacks ops that a model needs; `CheckpointError` where its hardware does
-    not multiply the model's numbers."""
+    not multiply the model's numbers. adapted: whether the model has adapters."""
     own = ["qk_norm_rotary" if config.names.query_norm else "rotary", ACTIVATIONS[config.activation][0]]
     own += ["process_logits"] if config.logits_softcap else []
+    own += ["lora_add"] if adapted else []
     if config.experts:
         own += ["moe_route", "moe_int4" if "linear_int4" in checkpoint.ops else "moe"]
     if missing := [op for op in dict.fromkeys((*OPS, *own, *sorted(checkpoint.ops))) if op not in bundle.ops]:

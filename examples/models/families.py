@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
+from checkpoints.adapters import Adapter
 from checkpoints.folder import Checkpoint
 from checkpoints.values import Values
 from models.config import Config
@@ -40,6 +42,22 @@ def config_from(values: Values, context: int | None = None) -> Config:
     (architecture, *_) = values.get("architectures") or [values["model_type"]]
     values.demand(architecture in FAMILIES, f"architecture {architecture}", FAMILIES)
     return FAMILIES[architecture](values, context)
+
+
+def adapters_of(folders: Mapping[str, Path], config: Config) -> dict[str, Adapter]:
+    """Adapters of a model by name. Raises `CheckpointError`: files that are missing or broken, an adapter of a kind
+    that is not supported, or for other layers than the model's; the last layer and experts may have none."""
+    adapters = {name: Adapter(folder) for name, folder in folders.items()}
+    without = {config.head} | {
+        f"{config.prefix(layer)}.{name}"
+        for layer in range(config.layers)
+        if (experts := config.experts_of(layer))
+        for name, _ in experts.linears(config.hidden)
+    }
+    linears = {name: shape for name, shape in config.linears().items() if name not in without}
+    for adapter in adapters.values():
+        adapter.check(linears)
+    return adapters
 
 
 def config_of(checkpoint: Checkpoint, context: int | None = None) -> Config:

@@ -12,6 +12,7 @@ from aot_runtime import Bundle, DeviceArray, Stream
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.float8 import cast
 from aot_runtime.weights import Packed
+from checkpoints.adapters import LowRank
 from checkpoints.linear import BLOCK, Linear, Scaled
 from models.rows import EightBitRows, Rows
 
@@ -107,6 +108,64 @@ class Beside:
     def __call__(self, x: DeviceArray, out: DeviceArray, rows: Rows, stream: Stream | None) -> None:
         for columns, layer in self.layers:
             layer(x, out[:, columns], rows, stream)
+
+
+@dataclass(frozen=True)
+class Added:
+    """What adapters add to columns of a layer's result.
+
+    Attributes:
+        arguments: down, up, adapter_scales and ranks of `lora_add`.
+    """
+
+    columns: slice
+    arguments: dict[str, DeviceArray]
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A layer of any kind with low-rank adapters, of which each row has one or none."""
+
+    bundle: Bundle
+    layer: Layer
+    added: tuple[Added, ...]
+
+    @property
+    def needs(self) -> tuple[EightBitRows, ...]:
+        return self.layer.needs
+
+    def __call__(self, x: DeviceArray, out: DeviceArray, rows: Rows, stream: Stream | None) -> None:
+        self.layer(x, out, rows, stream)
+        for part in self.added:
+            columns = out[:, part.columns]
+            self.bundle.lora_add(x, **part.arguments, e=columns, adapter_of=rows.adapters, stream=stream)
+
+
+def place_adapted(
+    bundle: Bundle, parts: Sequence[Linear], adapters: Sequence[Sequence[LowRank | None]], dtype: np.dtype
+) -> Layer:
+    """As `place`. adapters: what each adapter adds to each part."""
+    layer, added, at = place(bundle, parts, dtype), [], 0
+    for number, part in enumerate(parts):
+        of_part = [adapter[number] for adapter in adapters]
+        if any(of_part):
+            added.append(Added(slice(at, at + part.outputs), _place_adapters(bundle, of_part, dtype)))
+        at += part.outputs
+    return Adapted(bundle, layer, tuple(added)) if added else layer
+
+
+def _place_adapters(bundle: Bundle, adapters: Sequence[LowRank | None], dtype: np.dtype) -> dict[str, DeviceArray]:
+    """Side by side, each with room for the largest rank; those that add nothing have rank 0."""
+    some = next(adapter for adapter in adapters if adapter)
+    ranks = np.array([len(adapter.down) if adapter else 0 for adapter in adapters], np.int32)
+    down = np.zeros((len(adapters), ranks.max(), some.down.shape[1]), dtype)
+    up = np.zeros((len(adapters), len(some.up), ranks.max()), dtype)
+    for number, adapter in enumerate(adapters):
+        if adapter:
+            down[number, : ranks[number]], up[number, :, : ranks[number]] = adapter.down, adapter.up
+    scales = np.array([adapter.scale if adapter else 0 for adapter in adapters], np.float32)
+    arrays = {"down": down, "up": up, "adapter_scales": scales, "ranks": ranks}
+    return {name: bundle.device.array(array) for name, array in arrays.items()}
 
 
 def place(bundle: Bundle, parts: Sequence[Linear], dtype: np.dtype) -> Layer:

@@ -1,13 +1,13 @@
-"""What linear layers need of the rows that they compute, beside these: memory for numbers of 8 bits."""
+"""What linear layers need of the rows that they compute, beside these: memory for numbers of 8 bits, and adapters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from aot_runtime import Device, DeviceArray
+from aot_runtime import Device, DeviceArray, Stream
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,15 @@ class EightBitRows:
 
 
 class Rows:
-    """Memory for `count` rows. It is written anew by each layer, so the passes of one stream may share it."""
+    """Memory for `count` rows. It is written anew by each layer, so the passes of one stream may share it.
 
-    def __init__(self, device: Device, count: int, needs: Iterable[EightBitRows]):
+    Attributes:
+        adapters: the number of each row's adapter, int32 [count]; -1: none, which all have until `choose`. None: the
+            model has no adapters.
+    """
+
+    def __init__(self, device: Device, count: int, needs: Iterable[EightBitRows], adapted: bool = False):
+        self.adapters = device.array(np.full(count, -1, np.int32)) if adapted else None
         self._memory = {
             need: (
                 device.empty((count, need.columns), need.dtype),
@@ -30,6 +36,13 @@ class Rows:
             )
             for need in dict.fromkeys(needs)
         }
+
+    def choose(self, adapters: Sequence[int], stream: Stream | None = None) -> None:
+        """Say which adapter each row has, by its number; rows that are left have none."""
+        if self.adapters is not None:
+            found = np.full(len(self.adapters), -1, np.int32)
+            found[: len(adapters)] = adapters
+            self.adapters.copy_from(found, stream)
 
     def eight_bits(self, need: EightBitRows, count: int) -> tuple[DeviceArray, DeviceArray]:
         """(codes [count, columns], scales float32 [count, cdiv(columns, block)]) for so many of the rows."""

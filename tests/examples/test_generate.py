@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
@@ -13,7 +14,8 @@ from aot_runtime import Bundle
 from generate import main
 from generation.prompts import Tokens
 from random_checkpoint import write_checkpoint
-from tests.examples.random_models import generate, one_layer, quantised
+from tests.examples.checkpoints.published_adapters import adapter, write_adapter
+from tests.examples.random_models import generate, one_layer, quantised, tiny
 from tests.support.op_bundles import OpBundles
 
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -59,6 +61,33 @@ def test_a_file_of_prompts(llama: Bundle, command: list[str], tmp_path: Path, ca
     (entry,) = found[0]["logprobs"]
     assert entry["top"][0] == {name: entry[name] for name in ("token", "text", "logprob")} and entry["logprob"] < 0
     assert len(entry["top"]) == 2 and found[1]["text"].startswith(found[0]["text"])
+
+
+@pytest.mark.slow
+def test_adapters_by_request(llama: Bundle, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """A prompt has the first one; in a file each names its own, or has none."""
+    found, tensors = tiny(num_hidden_layers=1)
+    write_checkpoint(tmp_path, found, tensors)
+    rng, options = np.random.default_rng(0), []
+    for name in ("one", "two"):
+        folder = write_adapter(tmp_path / name, *adapter(rng, tensors, ("q_proj", "down_proj")))
+        options += ["--adapter", f"{name}={folder}"]
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(json.dumps({"prompt": "Once", "adapter": name}) for name in ("", "two", "one")))
+    main([*command, *options, "--file", str(path), "--tokens", "5"])
+    texts = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
+    assert len(set(texts)) == 3
+    main([*command, *options, "Once", "--tokens", "5"])
+    assert capsys.readouterr().out == f"Once{texts[2]}\n"
+    path.write_text(json.dumps({"prompt": "Once", "adapter": "three"}))
+    for more, message in (
+        (["--file", str(path)], "adapter is 'three'; it may be the name of one: one, two"),
+        (["Once", "--adapter", "three"], "--adapter is 'three'; it may be NAME=FOLDER"),
+        (["Once", "--adapter", "one=a"], "it may be adapters of unlike names"),
+        (["Once", "--adapter", f"three={tmp_path / 'none'}"], r"none/adapter_config\.json: No such file"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            main([*command, *options, *more])
 
 
 def test_what_the_command_does_not_find(tmp_path: Path):
