@@ -27,10 +27,11 @@ from checkpoints.values import CheckpointError
 from generation.answers import follow
 from generation.blocks import BlockPool
 from generation.cache import BLOCK_SIZE, Cache
+from generation.choosing import check_penalty_ops
 from generation.engine import Engine, serve
 from generation.memory import Load, plan
 from generation.output import JsonOutput, Output, TextOutput
-from generation.prompts import Prompts, Tokens
+from generation.prompts import SAMPLING, Prompts, Tokens
 from generation.sampling import Defaults, Limits, changed, demand
 from generation.scheduler import Request, Running, Scheduler, check_request
 from models.decoder import DTYPES, Decoder, MissingOpError, check_ops, dtype_of
@@ -59,6 +60,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     text.add_argument("--temperature", type=float, help="0: the likeliest")
     text.add_argument("--top-k", type=int, help="so many of the likeliest take part; 0: all")
     text.add_argument("--top-p", type=float, help="as few as have this part of the probability take part")
+    text.add_argument("--min-p", type=float, help="those with this part of the likeliest's probability take part")
+    text.add_argument("--repetition-penalty", type=float, help="of tokens of the prompt and the text; 1: none")
+    text.add_argument("--presence-penalty", type=float, help="of tokens of the new text; 0: none")
+    text.add_argument("--frequency-penalty", type=float, help="the same, as often as they are there; 0: none")
     text.add_argument("--seed", type=int, default=0, help="of the first prompt; others follow (default: %(default)s)")
     text.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends a text; may be repeated")
     text.add_argument("--ignore-end", action="store_true", help="go on past tokens that end a text")
@@ -92,9 +97,11 @@ def run(options: argparse.Namespace) -> None:
         check_request(request, number, config.context, config.vocabulary)
     bundle = open_bundle(options.bundle, options.device)
     check_ops(bundle, config, checkpoint, bool(adapters))
+    check_penalty_ops(bundle, (request.sampling for request in requests))
     lengths = [request.longest for request in requests]
     config = config_of(checkpoint, max(lengths))  # some rotary embeddings differ by the longest sequence
-    load = Load(min(options.slots, len(requests)), options.chunk, max(lengths))
+    is_penalised = any(request.sampling.is_penalised for request in requests)
+    load = Load(min(options.slots, len(requests)), options.chunk, max(lengths), is_penalised)
     dtype = dtype_of(config, options.dtype)
     nbytes = checkpoint.nbytes + sum(adapter.nbytes for adapter in adapters.values())
     memory = plan(bundle.device, config, dtype, nbytes, load, lengths, options.cache)
@@ -138,7 +145,7 @@ def prompts_of(options: argparse.Namespace, end: frozenset[int], adapters: tuple
     defaults = Defaults.read(options.checkpoint, end)
     for name, value in defaults.ignored:
         note(f"generation_config.json asks for {name} {value}, which is not supported and left out")
-    given = {name: getattr(options, name) for name in ("temperature", "top_k", "top_p", "seed")}
+    given = {name: getattr(options, name) for name in SAMPLING}
     sampling = changed(defaults.sampling, {name: value for name, value in given.items() if value is not None})
     limits = Limits(options.tokens, tuple(options.stop), options.ignore_end, options.logprobs)
     chat, tokens = options.chat or bool(options.system), Tokens(options.checkpoint)

@@ -1,7 +1,7 @@
 """The perplexity of a text file by a checkpoint and a bundle: the lower, the better the model foresees it.
 
     aotbuild --arch gfx942 manifests/llama.yaml
-    python examples/perplexity.py CHECKPOINT dist/llama-gfx942 README.md --window 1024 --stride 512
+    python examples/perplexity.py CHECKPOINT dist/llama-gfx942 README.md --window 512 --stride 256
 
 The text is read in windows of tokens. Each token is judged once, behind at least window - stride others where there are
 so many: small strides take longer, and give lower figures.

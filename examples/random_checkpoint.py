@@ -63,6 +63,10 @@ SIZES = {
            "tie_word_embeddings": True},
 }  # fmt: skip
 GPTQ = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}}
+CHAT = (
+    "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
 POOL = 1 << 24
 """Random numbers that are drawn; larger tensors repeat them."""
 
@@ -96,7 +100,7 @@ def _tensor(rng: np.random.Generator, pool: Array, config: Config, name: str, sh
 
 
 def write_checkpoint(folder: Path, found: Mapping[str, Any], tensors: Mapping[str, Array]) -> None:
-    """config.json, model.safetensors and tokenizer.json."""
+    """config.json, model.safetensors, tokenizer.json and a chat template."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
     save_file(
@@ -105,6 +109,7 @@ def write_checkpoint(folder: Path, found: Mapping[str, Any], tensors: Mapping[st
         metadata={"format": "pt"},
     )
     write_tokenizer(folder / "tokenizer.json", found["vocab_size"])
+    (folder / "chat_template.jinja").write_text(CHAT, encoding="utf-8")
 
 
 def write_tokenizer(path: Path, vocabulary: int) -> None:

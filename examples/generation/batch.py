@@ -13,37 +13,11 @@ from aot_runtime import Device, DeviceArray, Graph, Stream
 from generation.arrays import slots_of, tables_of
 from generation.blocks import blocks_for
 from generation.cache import BLOCK_SIZE, Cache
-from generation.sampling import Sampling
+from generation.choosing import Chooser, Kind
 from generation.scheduler import Running
 from models.decoder import Decoder
 
 Array = np.ndarray
-
-
-class SamplingArrays:
-    """How each row of logits is drawn from, as `sample` takes it.
-
-    Attributes:
-        is_limited: whether any row leaves tokens out. Where none does, a kernel serves that does not look for them.
-    """
-
-    def __init__(self, device: Device, rows: int):
-        self._temperature, self._top_p = (device.zeros((rows,), np.float32) for _ in range(2))
-        self._seeds, self._top_k = device.zeros((rows,), np.int64), device.zeros((rows,), np.int32)
-        self.is_limited = False
-
-    def load(self, samplings: Sequence[Sampling], stream: Stream) -> None:
-        """Of the first rows; others take the likeliest token."""
-        rows = [*samplings, *[Sampling()] * (len(self._seeds) - len(samplings))]
-        self._temperature.copy_from(np.array([row.temperature for row in rows], np.float32), stream)
-        self._seeds.copy_from(np.array([row.seed for row in rows], np.int64), stream)
-        self._top_k.copy_from(np.array([row.top_k for row in rows], np.int32), stream)
-        self._top_p.copy_from(np.array([row.top_p for row in rows], np.float32), stream)
-        self.is_limited = any(row.is_limited for row in rows)
-
-    def arguments(self) -> dict[str, DeviceArray]:
-        limits = {"top_k": self._top_k, "top_p": self._top_p} if self.is_limited else {}
-        return {"temperature": self._temperature, "seeds": self._seeds, **limits}
 
 
 class Batch:
@@ -68,10 +42,10 @@ class Batch:
         self._ids, self._positions, self._slots, self._seqlens = (device.zeros((rows,), np.int32) for _ in range(4))
         self._tokens = device.zeros((rows, length), np.int32)
         self._record = _Record(device, rows, burst)
-        self._sampling = SamplingArrays(device, rows)
+        self._chooser = Chooser(model, rows)
         self._loaded: tuple[tuple[int, int], ...] = ()
-        self._is_warm: set[bool] = set()
-        self._graphs: dict[bool, Graph] = {}
+        self._is_warm: set[Kind] = set()
+        self._graphs: dict[Kind, Graph] = {}
 
     def run(self, sequences: Sequence[Running], steps: int) -> Array:
         """The next tokens of each sequence, int32 [sequences, steps]; waits for them.
@@ -90,7 +64,7 @@ class Batch:
         state = tuple((sequence.number, len(sequence.tokens)) for sequence in sequences)
         if state == self._loaded:
             return
-        idle, stream = self.rows - len(sequences), self._stream
+        idle = self.rows - len(sequences)
         lasts = [len(sequence.tokens) - 1 for sequence in sequences]
         slots = [slots_of(sequence, last, 1, BLOCK_SIZE)[0] for sequence, last in zip(sequences, lasts, strict=True)]
         self._put(self._ids, [*(sequence.tokens[-1] for sequence in sequences), *[0] * idle])
@@ -99,15 +73,15 @@ class Batch:
         self._put(self._slots, [*slots, *[-1] * idle])
         self._put(self._seqlens, [*(last + 1 for last in lasts), *[0] * idle])
         self._put(self._tables, tables_of(sequences, self.rows, self._width))
-        self._sampling.load([sequence.request.sampling for sequence in sequences], stream)
+        self._chooser.load(sequences, self._stream)
         adapters = self.model.adapter_numbers(sequence.request.adapter for sequence in sequences)
-        self._buffers.rows.choose(adapters, stream)
+        self._buffers.rows.choose(adapters, self._stream)
         self._loaded = state
 
     def step(self) -> None:
         """One more token for each row. The first step of a kind is enqueued op by op, which loads its code; the second
         one is captured."""
-        kind = self._sampling.is_limited
+        kind = self._chooser.kind
         if kind not in self._is_warm:
             self._is_warm.add(kind)
             self._step()
@@ -119,13 +93,12 @@ class Batch:
         self._graphs[kind].launch(self._stream)
 
     def _step(self) -> None:
-        model, bundle, stream = self.model, self.model.bundle, self._stream
+        model, stream = self.model, self._stream
         attend = model.attend_cache(self.cache, self._tables, self._seqlens, self._starts, stream)
         hidden = model.hidden(self._ids, self._positions, self._slots, self.cache, attend, self._buffers, stream)
         model.head(hidden, self.logits, self._buffers.rows, stream)
-        arguments = self._sampling.arguments()
-        bundle.sample(self.logits, positions=self._positions, **arguments, out=self._ids, stream=stream)
-        bundle.advance(
+        self._chooser.choose(self.logits, self._positions, self._ids, stream)
+        model.bundle.advance(
             self._ids, self._tables, self._tokens, self._positions, self._slots, self._seqlens, block_size=BLOCK_SIZE,
             stream=stream,
         )  # fmt: skip

@@ -9,9 +9,10 @@ import numpy as np
 
 from aot_runtime import DeviceArray
 from generation.arrays import Part, Pass, pass_of
-from generation.batch import Batch, SamplingArrays
+from generation.batch import Batch
 from generation.blocks import blocks_for
 from generation.cache import BLOCK_SIZE, Cache
+from generation.choosing import Chooser
 from generation.scheduler import Running, Scheduler, Step
 from models.buffers import Buffers
 from models.decoder import Attend, Decoder
@@ -89,10 +90,9 @@ class Engine:
         logits = model.device.empty((rows, model.config.vocabulary), model.dtype)
         model.bundle.embedding(hidden, self._put(found.last), out=last, stream=stream)
         model.head(last, logits, buffers.rows, stream)
-        sampling = SamplingArrays(model.device, rows)
-        sampling.load([sequence.request.sampling for sequence in sequences], stream)
-        positions = self._put(found.positions[found.last])
-        chosen = model.bundle.sample(logits, positions=positions, **sampling.arguments(), stream=stream)
+        chosen, chooser = model.device.empty((rows,), np.int32), Chooser(model, rows)
+        chooser.load(sequences, stream)
+        chooser.choose(logits, self._put(found.positions[found.last]), chosen, stream)
         return chosen.numpy(stream), logits
 
     def _attend(self, part: Part) -> Attend:

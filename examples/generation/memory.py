@@ -28,11 +28,13 @@ class TooLargeError(ValueError):
 
 @dataclass(frozen=True)
 class Load:
-    """What is going to run. length: most tokens of a sequence; slots, chunk: as for `Scheduler`."""
+    """What is going to run. length: most tokens of a sequence; slots, chunk: as for `Scheduler`; is_penalised: whether
+    any sequence has penalties for tokens that were there before."""
 
     slots: int
     chunk: int
     length: int
+    is_penalised: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,8 @@ def _buffer_bytes(device: Device, config: Config, dtype: np.dtype, load: Load) -
     sample = Buffers(device, config, dtype, SAMPLE, needs)
     token = (device.memory_stats().in_use - before) / SAMPLE
     del sample
-    row = config.vocabulary * dtype.itemsize + 4 * (load.length + blocks_for(load.length, BLOCK_SIZE))
+    counts = dtype.itemsize + np.dtype(np.int32).itemsize if load.is_penalised else 0
+    row = config.vocabulary * (dtype.itemsize + counts) + 4 * (load.length + blocks_for(load.length, BLOCK_SIZE))
     rows = sum(batch_sizes(load.slots))
     return int((load.chunk + load.slots + rows) * token + (load.slots + rows) * row)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ class Prompts:
         adapter = values.pop("adapter", "")
         known = ", ".join(self.adapters) or "there are none"
         demand("adapter", adapter, f"the name of one: {known}", adapter in ("", *self.adapters))
-        sampling = {name: values.pop(name) for name in ("temperature", "top_k", "top_p", "seed") if name in values}
+        sampling = {name: values.pop(name) for name in SAMPLING if name in values}
         sampling.setdefault("seed", (self.sampling.seed + number) % 2**63)
         return Request(
             tuple(self._encode(prompt, messages)), changed(self.sampling, sampling), changed(self.limits, values),
@@ -112,10 +112,10 @@ class Prompts:
         return ChatTemplate.read(self.folder, self.template)
 
 
+SAMPLING = tuple(field.name for field in fields(Sampling))
 KEYS = {
-    "prompt": "prompt", "messages": "messages", "max_tokens": "tokens", "temperature": "temperature", "top_k": "top_k",
-    "top_p": "top_p", "seed": "seed", "stop": "stops", "ignore_end": "ignore_end", "logprobs": "logprobs",
-    "adapter": "adapter",
+    "prompt": "prompt", "messages": "messages", "max_tokens": "tokens", "stop": "stops", "ignore_end": "ignore_end",
+    "logprobs": "logprobs", "adapter": "adapter", **{name: name for name in SAMPLING},
 }  # fmt: skip
 """Keys of a request in a file, and what they are called here."""
 

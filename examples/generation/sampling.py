@@ -21,24 +21,42 @@ class Sampling:
         temperature: 0 takes the likeliest token.
         top_k: only so many of the likeliest take part; 0: all.
         top_p: only as few of the likeliest as have this part of the probability take part; 1: all.
+        min_p: only tokens with at least this part of the likeliest one's probability take part; 0: all.
+        repetition_penalty: divides logits over 0, and multiplies the others, of tokens that the prompt or the text has.
+        presence_penalty: is subtracted from the logits of tokens that the new text has.
+        frequency_penalty: likewise, as often as the new text has them.
         seed: of the random numbers. What is drawn depends on logits, seed and position, and on no other sequence.
     """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
         demand("temperature", self.temperature, "a number from 0 to 1000", 0 <= self.temperature <= 1000)
         demand("top_k", self.top_k, "a whole number from 0 to 2147483647", 0 <= self.top_k < 2**31)
         demand("top_p", self.top_p, "a number over 0, up to 1", 0 < self.top_p <= 1)
+        demand("min_p", self.min_p, "a number from 0 to 1", 0 <= self.min_p <= 1)
+        demand("repetition_penalty", self.repetition_penalty, "a number over 0, up to 100",
+               0 < self.repetition_penalty <= 100)  # fmt: skip
+        for name in ("presence_penalty", "frequency_penalty"):
+            demand(name, getattr(self, name), "a number from -100 to 100", -100 <= getattr(self, name) <= 100)
         demand("seed", self.seed, "a whole number from 0 to 9223372036854775807", 0 <= self.seed < 2**63)
 
     @property
     def is_limited(self) -> bool:
         """Whether tokens are left out."""
-        return self.top_k > 0 or self.top_p < 1
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+    @property
+    def is_penalised(self) -> bool:
+        """Whether tokens that were there before have other logits."""
+        return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -108,10 +126,9 @@ class Defaults:
         if not isinstance(found, dict):
             raise OptionError("it is no JSON object")
         values = {name: value for name, value in found.items() if value is not None}
-        sampling = Sampling()
-        if values.get("do_sample", False):
-            wanted = {"temperature": 1.0, **{name: values[name] for name in _SAMPLED if name in values}}
-            sampling = changed(sampling, wanted)
+        names = (*_ALWAYS, *_SAMPLED) if values.get("do_sample", False) else _ALWAYS
+        temperature = {"temperature": 1.0} if values.get("do_sample", False) else {}
+        sampling = changed(GREEDY, temperature | {name: values[name] for name in names if name in values})
         ends = values.get("eos_token_id", [])
         ends = ends if isinstance(ends, list) else [ends]
         for token in ends:
@@ -120,9 +137,10 @@ class Defaults:
         return cls(sampling, frozenset(ends) or end, ignored)
 
 
-_SAMPLED = ("temperature", "top_k", "top_p")
+_SAMPLED = ("temperature", "top_k", "top_p", "min_p")
+_ALWAYS = ("repetition_penalty",)
 _UNSUPPORTED = {
-    "repetition_penalty": 1.0, "min_p": 0.0, "typical_p": 1.0, "num_beams": 1, "no_repeat_ngram_size": 0,
+    "typical_p": 1.0, "num_beams": 1, "no_repeat_ngram_size": 0,
     "suppress_tokens": [], "begin_suppress_tokens": [],
 }  # fmt: skip
 """Of generation_config.json: settings that would change what is generated, and with which value they do not."""

@@ -121,6 +121,7 @@ def test_what_the_command_refuses(
 ):  # fmt: skip
     """Before any weight is read."""
     write_checkpoint(tmp_path, *quantised("awq")[:2])
+    (tmp_path / "chat_template.jinja").unlink()
     monkeypatch.setattr("generate.Decoder", None)
     with pytest.raises(SystemExit) as caught:
         main([*command, *arguments])

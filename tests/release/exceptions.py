@@ -87,7 +87,7 @@ TABLE = (
          r"\d+ variants, now \d+"),
     Rule("^aotbundle bench memory dist/", Action.REFUSED, "measures the device", NO_GPU),
     Rule("^aotbundle doctor( dist/.*)?( --json)?$", Action.REFUSED, "its status is 1 where no GPU is usable", NO_GPU),
-    Rule("^python examples/(attention_numpy|generate).py (?!.* emulator$)", Action.REFUSED, "runs ops", NO_GPU),
+    Rule("^python examples/(attention_numpy|generate|perplexity).py (?!.* emulator$)", Action.REFUSED, "runs ops", NO_GPU),
     Rule("^python examples/fmha.py (?!.*-device=emulator)", Action.REFUSED, "runs an op", NO_GPU),
     Rule("^python benchmarks/(launch|coldstart|attention|llama).py ", Action.REFUSED, "measures the device", NO_GPU),
     Rule("^python benchmarks/copies.py", Action.REFUSED, "measures the device", NO_GPU),

@@ -118,7 +118,7 @@ class Device(Shared):
         return self.memory.stats()
 
     def free_memory(self) -> int:
-        """Bytes that new arrays can have: those that no process has taken, and in the runtime's pool those without use."""
+        """Bytes that new arrays can have: those that no process has taken, and those of the pool without use."""
         stats = self.memory_stats()
         return self.driver.free_memory(self.index) + stats.held - stats.in_use
 

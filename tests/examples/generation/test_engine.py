@@ -15,6 +15,7 @@ from generation.engine import batch_sizes, serve
 from generation.sampling import Limits, Sampling
 from generation.scheduler import Request, Scheduler
 from kernels.decode.advance_reference import advance
+from kernels.rows import processing_reference
 from kernels.rows import reference as rows_reference
 from models.decoder import Decoder, MissingOpError
 from random_checkpoint import write_checkpoint
@@ -66,7 +67,10 @@ def test_requests_get_what_they_get_alone(llama: Bundle, tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", (Sampling(1.5, 20, 0.9, seed=2**40), Sampling(0.8, seed=3)), ids=str)
+@pytest.mark.parametrize(
+    "sampling", (Sampling(1.5, 20, 0.9, 0.01, seed=2**40), Sampling(0.8, seed=3), Sampling(0.8, 9, 1, 0, 3, 0.9, -0.9)),
+    ids=("limited", "plain", "penalised"),
+)  # fmt: skip
 def test_sampling_is_what_the_reference_takes(llama: Bundle, sampling: Sampling, tmp_path: Path):
     """By the prompt's pass, by a step op by op and by a replayed one; rows that idle beside them."""
     model = one_layer(llama, tmp_path, **SMALL)
@@ -74,14 +78,28 @@ def test_sampling_is_what_the_reference_takes(llama: Bundle, sampling: Sampling,
     scheduler, engine = service(model, requests, slots=5)
     for request in requests:
         scheduler.submit(request)
-    kept = {"top_k": np.array([20]), "top_p": np.array([0.9])} if sampling.is_limited else {}
-    heat, seeds = np.array([sampling.temperature], np.float32), np.array([sampling.seed])
     events = list(serve(scheduler, engine))
     for number, event in enumerate(events):
-        position = np.array([len(event.sequence.request.prompt) - 1 + number // 3])
-        wanted = rows_reference.sample(event.logits.astype(np.float16)[None], heat, seeds, position, **kept)
-        assert event.tokens == wanted.tolist()
+        prompt, new = event.sequence.request.prompt, event.sequence.new_tokens[: number // 3]
+        assert event.tokens == drawn(sampling, event.logits, prompt, new)
     assert len(events) == 9
+
+
+def drawn(sampling: Sampling, logits: np.ndarray, prompt: Sequence[int], new: Sequence[int]) -> list[int]:
+    """By the references."""
+
+    def row(name: str, dtype: type = np.float32) -> np.ndarray:
+        return np.array([getattr(sampling, name)], dtype)
+
+    counts = np.bincount([*new], minlength=len(logits))[None] + (np.bincount(prompt, minlength=len(logits)) > 0) * 2**30
+    penalties = {name: row(name) for name in ("repetition_penalty", "presence_penalty", "frequency_penalty")}
+    processed = processing_reference.process_logits_same_dtype(
+        logits.astype(np.float16)[None], counts=counts.astype(np.int32), **penalties
+    )
+    kept = {"top_k": row("top_k", np.int32), "top_p": row("top_p"), "min_p": row("min_p")}
+    position, seeds = np.array([len(prompt) + len(new) - 1]), row("seed", np.int64)
+    found = rows_reference.sample(processed.astype(np.float16), row("temperature"), seeds, position, **kept)
+    return found.tolist()
 
 
 def test_sizes_of_batches():

@@ -47,6 +47,7 @@ def test_windows_that_cannot_be(arguments: tuple, message: str):
     assert str(caught.value).startswith(message)
 
 
+@pytest.mark.slow
 def test_probabilities_are_those_of_the_model_in_numpy(llama: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """In windows of 9 tokens, the logits of 4 at a time."""
     found, tensors = tiny(

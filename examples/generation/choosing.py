@@ -1,0 +1,92 @@
+"""Tokens drawn from rows of logits on a device, each row by its own sequence's options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from aot_runtime import Bundle, DeviceArray, Stream
+from generation.sampling import GREEDY, Sampling
+from generation.scheduler import Running
+from models.decoder import Decoder, MissingOpError
+
+ARRAYS = {
+    "temperature": np.float32, "seeds": np.int64, "top_k": np.int32, "top_p": np.float32, "min_p": np.float32,
+    "repetition_penalty": np.float32, "presence_penalty": np.float32, "frequency_penalty": np.float32,
+}  # fmt: skip
+"""Arguments of `sample` and `process_logits` with a number for each row."""
+LIMITS = ("top_k", "top_p", "min_p")
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+PENALTY_OPS = ("process_logits", "count_tokens")
+
+
+class Kind(NamedTuple):
+    """What any of the rows asks for; what none does costs nothing."""
+
+    is_limited: bool
+    is_penalised: bool
+
+
+class Chooser:
+    """Draws a token for each of `rows` rows, as often as is asked for: all that changes from token to token is on the
+    device, so it can be captured.
+
+    Attributes:
+        kind: of the sequences that were loaded.
+    """
+
+    def __init__(self, model: Decoder, rows: int):
+        self._model, self._rows = model, rows
+        self._arrays = {name: model.device.zeros((rows,), dtype) for name, dtype in ARRAYS.items()}
+        self._counts: DeviceArray | None = None
+        self._penalised: DeviceArray | None = None
+        self.kind = Kind(False, False)
+
+    def load(self, sequences: Sequence[Running], stream: Stream) -> None:
+        """Have the first rows be these sequences'; others take the likeliest token."""
+        samplings = [sequence.request.sampling for sequence in sequences]
+        samplings += [GREEDY] * (self._rows - len(samplings))
+        for name, dtype in ARRAYS.items():
+            field = "seed" if name == "seeds" else name
+            self._arrays[name].copy_from(np.array([getattr(one, field) for one in samplings], dtype), stream)
+        self.kind = Kind(any(one.is_limited for one in samplings), any(one.is_penalised for one in samplings))
+        if self.kind.is_penalised:
+            self._count(sequences, stream)
+
+    def choose(self, logits: DeviceArray, positions: DeviceArray, out: DeviceArray, stream: Stream) -> None:
+        """logits: [rows, vocabulary]; positions, out: int32 [rows]."""
+        bundle = self._model.bundle
+        if self.kind.is_penalised:
+            given = {name: self._arrays[name] for name in PENALTIES}
+            logits = bundle.process_logits(logits, counts=self._counts, **given, out=self._penalised, stream=stream)
+        given = {name: self._arrays[name] for name in LIMITS} if self.kind.is_limited else {}
+        temperature, seeds = self._arrays["temperature"], self._arrays["seeds"]
+        bundle.sample(logits, temperature, seeds, positions, **given, out=out, stream=stream)
+        if self.kind.is_penalised:
+            bundle.count_tokens(out, self._counts, stream=stream)
+
+    def _count(self, sequences: Sequence[Running], stream: Stream) -> None:
+        """Note which tokens each sequence has already."""
+        model = self._model
+        if self._counts is None:
+            shape = (self._rows, model.config.vocabulary)
+            self._counts, self._penalised = model.device.empty(shape, np.int32), model.device.empty(shape, model.dtype)
+        self._counts.fill(0, stream)
+        for texts, prompt in (
+            ([sequence.request.prompt for sequence in sequences], True),
+            ([sequence.new_tokens for sequence in sequences], False),
+        ):
+            rows = np.repeat(np.arange(len(texts), dtype=np.int32), [len(text) for text in texts])
+            if len(rows):
+                tokens = np.concatenate([np.asarray(text, np.int32) for text in texts])
+                tokens, rows = (model.device.array(array, stream=stream) for array in (tokens, rows))
+                model.bundle.count_tokens(tokens, self._counts, sequences=rows, prompt=prompt, stream=stream)
+
+
+def check_penalty_ops(bundle: Bundle, samplings: Iterable[Sampling]) -> None:
+    """Raises `MissingOpError` where there are penalties, and the bundle lacks ops for them."""
+    missing = [op for op in PENALTY_OPS if op not in bundle.ops]
+    if missing and any(sampling.is_penalised for sampling in samplings):
+        raise MissingOpError(f"{bundle.path} has no {', '.join(missing)}, which penalties need")
