@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import ml_dtypes
@@ -12,9 +13,11 @@ import numpy as np
 from aot_runtime import Bundle, DeviceArray, Stream
 from checkpoints.folder import Checkpoint
 from checkpoints.linear import Linear
+from checkpoints.values import CheckpointError
 from models.buffers import Buffers
 from models.config import Config
-from models.layers import ACTIVATIONS, GatedMlp, Norm, NormedRotation, Rotation, Tables
+from models.latent_attention import LatentAttention, attend_prompts, projections
+from models.layers import ACTIVATIONS, GatedMlp, Norm, NormedRotation, Rotation, SelfAttention, Tables
 from models.linears import Dense, Layer, place
 from models.mixture import Mixture, place_mixture
 
@@ -43,9 +46,7 @@ class DecoderLayer:
     """Norms of what is added to the residual sum are None where the family has none."""
 
     attention_norm: Norm
-    queries_keys_values: Layer
-    rotate: Rotation | NormedRotation
-    attention_out: Layer
+    attention: SelfAttention | LatentAttention
     attention_out_norm: Norm | None
     mlp_norm: Norm
     mlp: GatedMlp | Mixture
@@ -95,11 +96,8 @@ class Decoder:
         bundle.embedding(self.table, ids, scale=self.config.embedding_scale, out=b.total, stream=stream)
         self.layers[0].attention_norm(b.total, b.normed, stream)
         for number, (layer, next_norm) in enumerate(zip(self.layers, following, strict=True)):
-            layer.queries_keys_values(b.normed, b.joined, stream)
-            layer.rotate(b, positions, stream)
-            bundle.append_kv(b.keys, b.values, cache.k[number], cache.v[number], slots, stream=stream)
-            attend(b.queries, b.keys, b.values, number, b.attended)
-            layer.attention_out(b.attended.reshape(len(b.attended), -1), b.change, stream)
+            of_layer = partial(attend, number=number)
+            layer.attention(b, positions, slots, cache.k[number], cache.v[number], of_layer, stream)
             if layer.attention_out_norm:
                 layer.attention_out_norm(b.change, b.change, stream)
             layer.mlp_norm(b.change, b.normed, stream, residual=b.total)
@@ -111,6 +109,8 @@ class Decoder:
 
     def attend_prompts(self, starts: DeviceArray, longest: int, stream: Stream | None) -> Attend:
         """Attention of whole prompts, one behind the other: prompt i is tokens starts[i] to starts[i + 1]."""
+        if (latent := self.config.latent) is not None:
+            return attend_prompts(self.bundle, latent, self.config.score_scale, starts, longest, stream)
 
         def attend(q: DeviceArray, k: DeviceArray, v: DeviceArray, number: int, out: DeviceArray) -> None:
             self.bundle.flash_attention_varlen(
@@ -126,6 +126,13 @@ class Decoder:
         """Attention of each sequence's last token to what the cache has of it."""
 
         def attend(q: DeviceArray, k: DeviceArray, v: DeviceArray, number: int, out: DeviceArray) -> None:
+            if (latent := self.config.latent) is not None:
+                rows = cache.k[number].reshape(-1, cache.k[number].shape[1], latent.row)
+                self.bundle.mla_decode(
+                    q, rows, tables, seqlens, starts, scale=self.config.score_scale, rope=latent.rotated, out=out,
+                    stream=stream,
+                )  # fmt: skip
+                return
             self.bundle.paged_attention(
                 q, cache.k[number], cache.v[number], tables, seqlens, starts, window=self._window(number),
                 scale=self.config.score_scale, softcap=self.config.attention_softcap, out=out, stream=stream,
@@ -148,13 +155,27 @@ class Decoder:
             return self._norm(checkpoint, f"{prefix}.{name}")
 
         tables = self._tables[self.config.attention[number].rope]
-        both = names.query_norm and names.key_norm
+        attention: SelfAttention | LatentAttention
+        if (latent := self.config.latent) is not None:
+            up = checkpoint.linear(f"{prefix}.{latent.up}", self._shapes[f"{prefix}.{latent.up}"]).weight
+            if not isinstance(up, np.ndarray):
+                raise CheckpointError(
+                    f"{checkpoint.folder}: {prefix}.{latent.up} has to be stored as it is, to be absorbed"
+                )
+            keys_values = projections(self.bundle, latent, up.astype(self.dtype, copy=False))
+            attention = LatentAttention(
+                self.bundle, latent, tables, linear(latent.queries), linear(latent.down), norm(latent.norm),
+                *keys_values, linear(names.attention_out),
+            )  # fmt: skip
+        else:
+            rotate: Rotation | NormedRotation = Rotation(self.bundle, tables)
+            if names.query_norm and names.key_norm:
+                rotate = NormedRotation(tables, norm(names.query_norm), norm(names.key_norm))
+            out = linear(names.attention_out)
+            attention = SelfAttention(self.bundle, linear(*names.queries_keys_values), rotate, out)
         return DecoderLayer(
             norm(names.attention_norm),
-            linear(*names.queries_keys_values),
-            NormedRotation(tables, norm(names.query_norm), norm(names.key_norm)) if both
-            else Rotation(self.bundle, tables),
-            linear(names.attention_out),
+            attention,
             norm(names.attention_out_norm) if names.attention_out_norm else None,
             norm(names.mlp_norm),
             self._mlp(checkpoint, number, linear),
@@ -186,6 +207,8 @@ class Decoder:
 def check_ops(bundle: Bundle, config: Config, checkpoint: Checkpoint) -> None:
     """Raises `MissingOpError` where a bundle lacks ops that a model needs."""
     own = ("qk_norm_rotary" if config.names.query_norm else "rotary", ACTIVATIONS[config.activation][0])
+    if config.latent:
+        own += ("mla_decode", "batched_matmul")
     if config.experts:
         own += ("moe_route", "moe_int4" if checkpoint.format.ops else "moe")
     if missing := [op for op in (*OPS, *own, *checkpoint.format.ops) if op not in bundle.ops]:
