@@ -31,9 +31,12 @@ from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 sys.path += [str(ROOT), str(ROOT / "examples")]
 
 from checkpoints.folder import Checkpoint
-from checkpoints.formats import Plain
-from generation.batch import Generation
-from generation.cache import Cache, blocks_for
+from generation.batch import Batch
+from generation.blocks import BlockPool, blocks_for
+from generation.cache import BLOCK_SIZE, Cache
+from generation.engine import Engine
+from generation.sampling import Limits
+from generation.scheduler import Request, Scheduler, Step
 from models.decoder import Decoder
 from models.families import config_of
 from random_checkpoint import GPTQ, SIZES, random_tensors, settings, write_checkpoint
@@ -95,7 +98,7 @@ def report(bundle: Bundle, folder: Path, options: argparse.Namespace) -> str:
     rows = []
     for name, checkpoint in checkpoints(folder, options):
         model = decoder(bundle, checkpoint, options)
-        nbytes, dense = weight_bytes(checkpoint, model), isinstance(checkpoint.format, Plain)
+        nbytes, dense = weight_bytes(checkpoint, model), not checkpoint.values.get("quantization_config")
         peer = import_transformers(checkpoint.folder, options.dtype) if dense and not options.no_transformers else None
         for batch in options.batches:
             prompts = random_prompts(model, batch, options.prompt)
@@ -129,28 +132,55 @@ def random_prompts(model: Decoder, batch: int, length: int) -> list[list[int]]:
     return np.random.default_rng(batch).integers(0, model.config.vocabulary, (batch, length)).tolist()
 
 
-def cache_for(model: Decoder, prompts: Sequence[Sequence[int]], count: int) -> Cache:
-    return Cache(model, sum(blocks_for(len(prompt) + count) for prompt in prompts))
-
-
 def ours(model: Decoder, prompts: Sequence[Sequence[int]], count: int) -> Times:
-    """Of the second generation: the first one loads code and fills the memory pool."""
-    cache = cache_for(model, prompts, count)
-    for _ in range(2):
-        generation = Generation(model, cache, prompts, count)
-        prefill = seconds(lambda g=generation: (g.prefill(), g.tokens()))
-        logits = generation.logits.numpy().astype(np.float32)
-        op_by_op = seconds(lambda g=generation: (g.step(), g.tokens()))
-        generation.step()  # captures
-        generation.tokens()
-        host: list[float] = []
-        start = time.perf_counter()
-        while generation.steps < count:
-            host.append(seconds(generation.step))
-        generation.tokens()
-        step = (time.perf_counter() - start) / len(host)
-        generation.close()
-    return Times(logits, prefill, step, median(host), op_by_op)
+    """After a first reading of the prompts, which loads code and fills the memory pool."""
+    engine = engine_for(model, prompts, count)
+    step, _ = begun(prompts, Limits(1, logprobs=0))
+    logits = np.stack(list(engine.run(step).logits.values()))
+    step, scheduler = begun(prompts, Limits(count))
+    start = time.perf_counter()
+    tokens = engine.run(step).tokens
+    prefill = time.perf_counter() - start
+    batch = decoding(engine, scheduler, step, tokens)
+
+    def wait() -> None:
+        model.device.synchronize(engine.stream)
+
+    op_by_op = seconds(lambda: (batch.step(), wait()))
+    batch.step()  # captures
+    wait()
+    host: list[float] = []
+    start = time.perf_counter()
+    for _ in range(count - 3):
+        host.append(seconds(batch.step))
+    wait()
+    return Times(logits, prefill, (time.perf_counter() - start) / len(host), median(host), op_by_op)
+
+
+def engine_for(model: Decoder, prompts: Sequence[Sequence[int]], count: int) -> Engine:
+    length = len(prompts[0]) + count
+    blocks = len(prompts) * blocks_for(length, BLOCK_SIZE)
+    return Engine(model, Cache(model, blocks), len(prompts), length, count)
+
+
+def begun(prompts: Sequence[Sequence[int]], limits: Limits) -> tuple[Step, Scheduler]:
+    """The step that reads all prompts at once, into blocks that nothing is known of."""
+    tokens, length = sum(map(len, prompts)), len(prompts[0]) + limits.tokens
+    pool = BlockPool(len(prompts) * blocks_for(length, BLOCK_SIZE))
+    scheduler = Scheduler(pool, BLOCK_SIZE, len(prompts), tokens, limits.tokens, length)
+    for prompt in prompts:
+        scheduler.submit(Request(tuple(prompt), limits=limits))
+    step = scheduler.next()
+    assert step is not None
+    return step, scheduler
+
+
+def decoding(engine: Engine, scheduler: Scheduler, step: Step, tokens: Sequence[Sequence[int]]) -> Batch:
+    """The sequences after their prompts, a token of each at a step."""
+    sequences = [sequence for sequence, _ in scheduler.done(step, tokens)]
+    batch = engine.batch(len(sequences))
+    batch.load(sequences)
+    return batch
 
 
 class Recorder:
@@ -182,10 +212,11 @@ def report_by_op(bundle: Bundle, folder: Path, options: argparse.Namespace) -> s
         model = decoder(recorder, checkpoint, options)
         for batch in options.batches:
             prompts = random_prompts(model, batch, options.prompt)
-            generation = Generation(model, cache_for(model, prompts, options.tokens), prompts, options.tokens)
-            generation.prefill()
+            engine = engine_for(model, prompts, options.tokens)
+            step, scheduler = begun(prompts, Limits(options.tokens))
+            steps = decoding(engine, scheduler, step, engine.run(step).tokens)
             recorder.calls.clear()
-            generation.step()
+            steps.step()
             kinds = dict.fromkeys((op, shape) for op, shape, _ in recorder.calls)
             for op, shape in kinds:
                 calls = [call for *kind, call in recorder.calls if kind == [op, shape]]

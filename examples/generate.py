@@ -3,9 +3,12 @@
     aotbuild --arch gfx942 manifests/llama.yaml
     python examples/generate.py CHECKPOINT dist/llama-gfx942 "Once upon a time"
 
-CHECKPOINT is a folder as published: config.json, *.safetensors (float16, bfloat16, or of 4 bits: GPTQ, AWQ) and
-tokenizer.json. Prompts are read by flash_attention_varlen; then each token of all sequences is one replay of a captured
-graph, which leaves the tokens on the device: the host looks at them every few steps.
+CHECKPOINT is a folder as published: config.json, *.safetensors (docs/checkpoints.md has the formats) and
+tokenizer.json. Many prompts run beside each other: each enters when there is room for it, prompts that begin alike
+share what was computed of them, and long ones are read in chunks beside those that go on. Each token of all sequences
+is one replay of a captured graph; the host looks at the tokens every few steps.
+
+Text goes to the standard output, what is said about it to the standard error output.
 """
 
 from __future__ import annotations
@@ -13,79 +16,151 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from aot_runtime import AotError, open_bundle
 from checkpoints.folder import Checkpoint
+from checkpoints.progress import on_terminal
 from checkpoints.values import CheckpointError
-from generation.batch import Generation, Sampling, until_end
-from generation.cache import Cache, ContextError, blocks_for
-from models.decoder import DTYPES, Decoder, MissingOpError
+from generation.answers import follow
+from generation.blocks import BlockPool
+from generation.cache import BLOCK_SIZE, Cache
+from generation.engine import Engine, serve
+from generation.memory import Load, plan
+from generation.output import JsonOutput, Output, TextOutput
+from generation.prompts import Prompts, Tokens
+from generation.sampling import Defaults, Limits, changed, demand
+from generation.scheduler import Request, Running, Scheduler, check_request
+from models.decoder import DTYPES, Decoder, MissingOpError, check_ops, dtype_of
 from models.families import config_of
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", type=Path, help="folder of the checkpoint")
-    parser.add_argument("bundle", type=Path, help="the bundle of manifests/llama.yaml for this device")
-    parser.add_argument("prompts", nargs="+", metavar="PROMPT", help="texts that are continued together")
-    parser.add_argument("--tokens", type=int, default=64, help="new tokens (default: %(default)s)")
-    parser.add_argument("--temperature", type=float, default=0.0, help="0: the likeliest (default: %(default)s)")
-    parser.add_argument("--top-k", type=int, default=0, help="0: all (default: %(default)s)")
-    parser.add_argument("--top-p", type=float, default=1.0, help="(default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
-    parser.add_argument("--dtype", choices=DTYPES, help="(default: the checkpoint's, bfloat16 for float32)")
-    parser.add_argument("--cache", type=int, metavar="TOKENS", help="size of the cache (default: what is needed)")
-    parser.add_argument("--burst", type=int, default=8, help="steps between looks at tokens (default: %(default)s)")
-    parser.add_argument("--device", help="hip, hip:1, cuda, emulator … (default: the first GPU of the bundle's kind)")
-    options = parser.parse_args(arguments)
+    options = parse(arguments)
     try:
-        for text in run(options):
-            print(text, flush=True)
-    except (AotError, CheckpointError, ContextError, MissingOpError, ValueError) as error:
+        run(options)
+    except (AotError, CheckpointError, MissingOpError, ValueError) as error:
         sys.exit(f"generate.py: {error}")
 
 
-def run(options: argparse.Namespace) -> Iterator[str]:
-    """The texts, and how long they took."""
-    tokenizer = _tokenizer(options.checkpoint)
-    checkpoint = Checkpoint(options.checkpoint)
-    prompts = [tokenizer.encode(text).ids for text in options.prompts]
-    lengths = [len(prompt) + options.tokens for prompt in prompts]
-    config = config_of(checkpoint, max(lengths))
-    model = Decoder(open_bundle(options.bundle, options.device), config, checkpoint, options.dtype)
-    cache = Cache(model, blocks_for(options.cache) if options.cache else sum(map(blocks_for, lengths)))
-    sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
-    generation = Generation(model, cache, prompts, options.tokens, sampling)
-    start = time.perf_counter()
-    times = []
-    for tokens in generation.bursts(options.burst):
-        times.append((time.perf_counter() - start, tokens.shape[1]))
-        texts = [until_end(row, config.end) for row in tokens]
-        if all(len(text) < tokens.shape[1] for text in texts):
-            break
-    for prompt, text in zip(prompts, texts, strict=True):
-        yield tokenizer.decode([*prompt, *text])
-    yield _report(sum(map(len, prompts)), len(prompts), times)
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path, help="folder of the checkpoint")
+    parser.add_argument("bundle", type=Path, help="the bundle of manifests/llama.yaml for this device")
+    parser.add_argument("prompts", nargs="*", metavar="PROMPT", help="texts that are continued")
+    parser.add_argument("--file", type=Path, help="prompts, one a line; .jsonl: objects with options of their own")
+    parser.add_argument("--chat", action="store_true", help="prompts are what a user says in a chat")
+    parser.add_argument("--system", default="", metavar="TEXT", help="what the chat begins with")
+    parser.add_argument("--template", default="", metavar="NAME", help="one of several chat templates")
+    text = parser.add_argument_group("texts (defaults: those of generation_config.json)")
+    text.add_argument("--tokens", type=int, default=64, help="new tokens, at most (default: %(default)s)")
+    text.add_argument("--temperature", type=float, help="0: the likeliest")
+    text.add_argument("--top-k", type=int, help="so many of the likeliest take part; 0: all")
+    text.add_argument("--top-p", type=float, help="as few as have this part of the probability take part")
+    text.add_argument("--seed", type=int, default=0, help="of the first prompt; others follow (default: %(default)s)")
+    text.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends a text; may be repeated")
+    text.add_argument("--ignore-end", action="store_true", help="go on past tokens that end a text")
+    text.add_argument("--logprobs", type=int, metavar="N", help="of each token and the N likeliest; as --json")
+    text.add_argument("--json", action="store_true", help="an object a line; the default for --file")
+    running = parser.add_argument_group("running")
+    running.add_argument("--slots", type=int, default=16, help="sequences at a time, at most (default: %(default)s)")
+    running.add_argument("--chunk", type=int, default=2048, help="tokens of prompts in a step (default: %(default)s)")
+    running.add_argument("--burst", type=int, default=8, help="steps between looks at tokens (default: %(default)s)")
+    running.add_argument("--cache", type=int, metavar="TOKENS", help="(default: what is of use and fits the memory)")
+    running.add_argument("--dtype", choices=DTYPES, help="(default: the checkpoint's, bfloat16 for float32)")
+    running.add_argument("--device", help="hip, hip:1, cuda, emulator … (default: the first GPU of the bundle's kind)")
+    options = parser.parse_intermixed_args(arguments)
+    if bool(options.prompts) == bool(options.file):
+        parser.error("prompts are to be given, or --file with some")
+    return options
 
 
-def _report(prompt_tokens: int, batch: int, times: list[tuple[float, int]]) -> str:
-    first, last = times[0], times[-1]
-    text = f"{prompt_tokens} tokens read in {first[0]:.3f} s"
-    if last[1] > first[1]:
-        text += f", then {batch * (last[1] - first[1]) / (last[0] - first[0]):.1f} tokens/s"
-    return text
+def run(options: argparse.Namespace) -> None:
+    """Nothing is uploaded before it is known that all requests can run."""
+    checkpoint = Checkpoint(options.checkpoint, on_terminal())
+    config = config_of(checkpoint)
+    prompts = prompts_of(options, config.end)
+    requests = requests_of(options, prompts)
+    for number, request in enumerate(requests):
+        check_request(request, number, config.context, config.vocabulary)
+    bundle = open_bundle(options.bundle, options.device)
+    check_ops(bundle, config, checkpoint)
+    lengths = [request.longest for request in requests]
+    config = config_of(checkpoint, max(lengths))  # some rotary embeddings differ by the longest sequence
+    load = Load(min(options.slots, len(requests)), options.chunk, max(lengths))
+    dtype = dtype_of(config, options.dtype)
+    memory = plan(bundle.device, config, dtype, checkpoint.nbytes, load, lengths, options.cache)
+    note(str(memory))
+    scheduler = Scheduler(
+        BlockPool(memory.blocks), BLOCK_SIZE, load.slots, load.chunk, options.burst, config.context, config.vocabulary
+    )
+    sequences = [scheduler.submit(request) for request in requests]
+    model = Decoder(bundle, config, checkpoint, options.dtype)
+    engine = Engine(model, Cache(model, memory.blocks), load.slots, load.length, options.burst)
+    output = output_of(options, prompts.tokens, requests)
+    times = Times()
+    for answer, piece in follow(serve(scheduler, engine), sequences, scheduler, prompts.tokens):
+        times.note()
+        output.show(answer, piece)
+    note(times.report(sequences, scheduler.shared))
 
 
-def _tokenizer(folder: Path) -> Any:
-    from tokenizers import Tokenizer
+def requests_of(options: argparse.Namespace, prompts: Prompts) -> list[Request]:
+    if not options.file:
+        return [prompts.request(number, text) for number, text in enumerate(options.prompts)]
+    found = list(prompts.read(options.file))
+    demand("--file", str(options.file), "a file with at least one prompt", bool(found))
+    return found
 
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise CheckpointError(f"{path}: there is no such file")
-    return Tokenizer.from_file(str(path))
+
+def prompts_of(options: argparse.Namespace, end: frozenset[int]) -> Prompts:
+    """What requests are made by: options of the command line go before generation_config.json."""
+    defaults = Defaults.read(options.checkpoint, end)
+    for name, value in defaults.ignored:
+        note(f"generation_config.json asks for {name} {value}, which is not supported and left out")
+    given = {name: getattr(options, name) for name in ("temperature", "top_k", "top_p", "seed")}
+    sampling = changed(defaults.sampling, {name: value for name, value in given.items() if value is not None})
+    limits = Limits(options.tokens, tuple(options.stop), options.ignore_end, options.logprobs)
+    chat, tokens = options.chat or bool(options.system), Tokens(options.checkpoint)
+    return Prompts(options.checkpoint, tokens, sampling, limits, defaults.end, chat, options.system, options.template)
+
+
+def output_of(options: argparse.Namespace, tokens: Tokens, requests: Sequence[Request]) -> Output:
+    if options.json or options.file or options.logprobs is not None:
+        return JsonOutput(tokens, write)
+    is_chat = options.chat or options.system
+    return TextOutput(["" if is_chat else tokens.decode(request.prompt) for request in requests], write)
+
+
+@dataclass
+class Times:
+    """When tokens came, in seconds."""
+
+    start: float = field(default_factory=time.perf_counter)
+    first: float = 0.0
+    last: float = 0.0
+
+    def note(self) -> None:
+        self.last = time.perf_counter() - self.start
+        self.first = self.first or self.last
+
+    def report(self, sequences: Sequence[Running], shared: int) -> str:
+        read = sum(len(sequence.request.prompt) for sequence in sequences)
+        new = sum(len(sequence.new_tokens) for sequence in sequences)
+        return (
+            f"{read} tokens of prompts, {shared} of them shared; {new} new ones in {self.last:.3f} s, "
+            f"{new / self.last:.1f} a second, the first after {self.first:.3f} s"
+        )
+
+
+def write(text: str) -> None:
+    print(text, end="", flush=True)
+
+
+def note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

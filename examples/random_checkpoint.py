@@ -16,7 +16,8 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
-from checkpoints.formats import format_of, stored_shapes
+from checkpoints.folder import wanted_tensors
+from checkpoints.formats import format_of
 from checkpoints.values import Values
 from models.config import Config
 from models.families import config_from
@@ -81,7 +82,8 @@ def random_tensors(found: Mapping[str, Any], seed: int = 0) -> dict[str, Array]:
     """What a config's model needs, by name. Each layer's results are about as large as its inputs."""
     values = Values(found)
     config, rng = config_from(values), np.random.default_rng(seed)
-    shapes = stored_shapes(format_of(values), config.tensors(), config.linears())
+    wanted = wanted_tensors(format_of(values), config.tensors(), config.linears(), values.path)
+    shapes = {name: found.shapes[0] for name, found in wanted}
     pool = rng.standard_normal(min(POOL, max(map(math.prod, shapes.values()))), np.float32)
     dtype = DTYPES[config.dtype]
     drawn = ((name, _tensor(rng, pool, config, name, shape)) for name, shape in shapes.items())

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 
-import numpy as np
-
-from aot_runtime.weights import PER_WORD, Packed, from_awq
-from checkpoints.gptq import demand_4_bits, groups_of
-from checkpoints.linear import LinearShape
+from aot_runtime.weights import PER_WORD, from_awq
+from checkpoints.linear import LinearShape, Wanted, Weight
+from checkpoints.scheme import Format, Plain, Scheme, Tensors, check_groups, check_words, is_listed
 from checkpoints.values import Values
-
-Array = np.ndarray
 
 
 @dataclass(frozen=True)
@@ -20,26 +16,31 @@ class Awq:
     """group_size: inputs that share a scale, -1: all of them."""
 
     group_size: int
-    ops = ("linear_int4",)
+    ops: tuple[str, ...] = ("linear_int4",)
+    float8: bool = False
 
-    @classmethod
-    def parse(cls, stored: Values) -> Awq:
-        demand_4_bits(stored)
-        layout = stored.get("version", "gemm").lower()
-        stored.demand(layout == "gemm", f"AWQ's layout {layout}", ["gemm"])
-        return cls(stored["group_size"])
-
-    def shapes(self, name: str, shape: LinearShape) -> dict[str, tuple[int, ...]]:
-        if name == "lm_head":
-            return shape.plain
-        groups = groups_of(self.group_size, name, shape.inputs)
+    def wanted(self, shape: LinearShape, ends: Collection[str]) -> dict[str, Wanted]:
+        groups, words = check_groups(self.group_size, shape.inputs), check_words(shape.outputs, PER_WORD, "outputs")
         return {
-            "qweight": (shape.inputs, shape.outputs // PER_WORD),
-            "qzeros": (groups, shape.outputs // PER_WORD),
-            "scales": (groups, shape.outputs),
+            "qweight": Wanted(((shape.inputs, words),), ("int32",)),
+            "qzeros": Wanted(((groups, words),), ("int32",)),
+            "scales": Wanted(((groups, shape.outputs),)),
         }
 
-    def weight(self, tensors: Mapping[str, Array]) -> Array | Packed:
-        if "weight" in tensors:
-            return tensors["weight"]
+    def weight(self, tensors: Tensors) -> Weight:
         return from_awq(tensors["qweight"], tensors["qzeros"], tensors["scales"])
+
+
+def parse(stored: Values) -> Format:
+    """Of a quantization_config. Raises `CheckpointError`: what is not supported."""
+    bits = stored.get("bits", stored.get("w_bit"))
+    stored.demand(bits == 4, f"AWQ's weight of {bits} bits", ["4 bits"])
+    layout = stored.get("version", "gemm").lower()
+    stored.demand(layout == "gemm", f"AWQ's layout {layout}", ["gemm"])
+    size = stored.get("group_size", stored.get("q_group_size"))
+    scheme, left_out = Awq(stored["group_size"] if size is None else size), stored.get("modules_to_not_convert", ())
+
+    def scheme_of(name: str) -> Scheme:
+        return Plain() if name.endswith("lm_head") or is_listed(name, left_out) else scheme
+
+    return scheme_of

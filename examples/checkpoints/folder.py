@@ -1,16 +1,18 @@
-"""A checkpoint's folder: config.json and safetensors, in one file or several."""
+"""A checkpoint's folder: config.json, and safetensors in one file or several."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
-from checkpoints.formats import format_of, stored_shapes
-from checkpoints.linear import Linear, LinearShape
-from checkpoints.values import CheckpointError, Values, read_json
+from checkpoints.formats import format_of
+from checkpoints.linear import Linear, LinearShape, Wanted
+from checkpoints.progress import SILENT, Progress
+from checkpoints.scheme import Format
+from checkpoints.shards import DTYPES, Stored, read_shards
+from checkpoints.values import CheckpointError, Values
 
 Array = np.ndarray
 
@@ -22,62 +24,76 @@ class Checkpoint:
 
     Attributes:
         values: config.json.
-        format: how the weights of linear layers are stored.
+        format: how the weights of each linear layer are stored.
+        nbytes, ops, float8: once it was checked: of the tensors that the model needs; ops of a bundle that its linear
+            layers need; whether weights are float8.
     """
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: Path, progress: Progress = SILENT):
+        self.folder, self.progress = folder, progress
+        self.nbytes, self.float8 = 0, False
+        self.ops: frozenset[str] = frozenset()
         self.values = Values.read(folder / "config.json")
-        self.format = format_of(self.values)
-        self._files = {name: path for path in _weight_files(folder) for name in _names(path)}
+        self.format: Format = format_of(self.values)
+        self._stored = read_shards(folder)
 
     def check(self, tensors: Mapping[str, tuple[int, ...]], linears: Mapping[str, LinearShape]) -> None:
-        """Raises `CheckpointError`: tensors are not there or of another shape, all of which are named; layers cannot be
-        stored as the format says."""
-        try:
-            shapes = stored_shapes(self.format, tensors, linears)
-        except ValueError as error:
-            raise CheckpointError(f"{self.values.path}: {error}") from None
-        faults = [fault for name, shape in shapes.items() if (fault := self._fault(name, shape))]
+        """Raises `CheckpointError`: tensors are not there, or of another shape or dtype, all of which are named; layers
+        cannot be stored as the format says."""
+        wanted = dict(wanted_tensors(self.format, tensors, linears, self.values.path, self._stored))
+        faults = [fault for name, found in wanted.items() if (fault := _fault(name, found, self._stored.get(name)))]
         if faults:
             raise CheckpointError(f"{self.folder}: " + "; ".join(faults))
+        schemes = [self.format(name) for name in linears]
+        self.nbytes = sum(self._stored[name].nbytes for name in wanted)
+        self.ops = frozenset(op for scheme in schemes for op in scheme.ops)
+        self.float8 = any(scheme.float8 for scheme in schemes)
 
     def tensor(self, name: str) -> Array:
-        with safe_open(self._files[name], "np") as file:
-            return file.get_tensor(name)
+        """A view of the file, which is only read."""
+        stored = self._stored[name]
+        self.progress.add(stored.nbytes, self.nbytes)
+        return stored.array()
 
     def linear(self, name: str, shape: LinearShape) -> Linear:
         """The linear layer whose tensors are called `name`.weight and so on."""
-        ends = [found.removeprefix(f"{name}.") for found in self._files if found.startswith(f"{name}.")]
-        tensors = {end: self.tensor(f"{name}.{end}") for end in ends}
-        bias = tensors.pop("bias", None) if shape.biased else None
+        scheme = self.format(name)
+        tensors = {end: self.tensor(f"{name}.{end}") for end in scheme.wanted(shape, _ends(name, self._stored))}
+        bias = self.tensor(f"{name}.bias") if shape.biased else None
         try:
-            return Linear(self.format.weight(tensors), bias)
+            return Linear(scheme.weight(tensors), bias)
         except ValueError as error:
             raise CheckpointError(f"{self.folder}: {name}: {error}") from None
 
-    def _fault(self, name: str, shape: tuple[int, ...]) -> str:
-        if name not in self._files:
-            return f"there is no tensor '{name}'"
-        with safe_open(self._files[name], "np") as file:
-            found = tuple(file.get_slice(name).get_shape())
-        return "" if found == shape else f"tensor '{name}' is {list(found)}, and should be {list(shape)}"
+
+def wanted_tensors(
+    format_: Format, tensors: Mapping[str, tuple[int, ...]], linears: Mapping[str, LinearShape], path: Path,
+    stored: Mapping[str, Stored] | None = None,
+) -> Iterator[tuple[str, Wanted]]:  # fmt: skip
+    """Every tensor of a checkpoint, by name. tensors: those of no linear layer; stored: what there is.
+
+    Raises `CheckpointError`: a layer cannot be stored so.
+    """
+    yield from ((name, Wanted((shape,))) for name, shape in tensors.items())
+    for name, shape in linears.items():
+        try:
+            found = format_(name).wanted(shape, _ends(name, stored or {}))
+        except ValueError as error:
+            raise CheckpointError(f"{path}: {name}: {error}") from None
+        yield from ((f"{name}.{end}", wanted) for end, wanted in found.items())
+        if shape.biased:
+            yield f"{name}.bias", Wanted(((shape.outputs,),))
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    """Those that the index names, or without an index all there are."""
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        return [folder / name for name in sorted(set(read_json(index)["weight_map"].values()))]
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise CheckpointError(f"{folder}: there is no .safetensors file")
-    return files
+def _ends(name: str, stored: Mapping[str, Stored]) -> list[str]:
+    """Of the names of a layer's tensors."""
+    known = ("g_idx", "weight_g_idx", "weight_scale", "weight_scale_inv", "input_scale", "activation_scale")
+    return [end for end in known if f"{name}.{end}" in stored]
 
 
-def _names(path: Path) -> list[str]:
-    try:
-        with safe_open(path, "np") as file:
-            return list(file.keys())
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: {error}") from None
+def _fault(name: str, wanted: Wanted, stored: Stored | None) -> str:
+    if stored is None:
+        return f"there is no tensor '{name}'"
+    dtype = DTYPES[stored.dtype].name if stored.dtype in DTYPES else stored.dtype
+    fault = wanted.fault(stored.shape, dtype)
+    return f"tensor '{name}' {fault}" if fault else ""

@@ -1,61 +1,76 @@
-"""GPTQ: weights of 4 bits in groups of inputs, whose order may be by activation (act-order)."""
+"""GPTQ: weights of 4 or 8 bits in groups of inputs, whose order may be by activation (act-order)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
-import numpy as np
-
-from aot_runtime.weights import PER_WORD, Packed, from_gptq
-from checkpoints.linear import LinearShape
-from checkpoints.values import Values
-
-Array = np.ndarray
+from aot_runtime.weights import from_gptq
+from checkpoints.linear import LinearShape, Wanted, Weight
+from checkpoints.scheme import Format, Plain, Scheme, Tensors, check_groups, check_words
+from checkpoints.values import CheckpointError, Values
 
 
 @dataclass(frozen=True)
 class Gptq:
     """group_size: inputs that share a scale, -1: all of them. zeros_are_less_one, symmetric: as for `from_gptq`."""
 
+    bits: int
     group_size: int
     zeros_are_less_one: bool
     symmetric: bool
-    ops = ("linear_int4",)
+    float8: bool = False
 
-    @classmethod
-    def parse(cls, stored: Values) -> Gptq:
-        demand_4_bits(stored)
-        version = stored.get("checkpoint_format", "gptq")
-        stored.demand(version in ("gptq", "gptq_v2", "gemm"), f"checkpoint_format {version}", ("gptq", "gptq_v2"))
-        return cls(stored["group_size"], version != "gptq_v2", bool(stored.get("sym", False)))
+    @property
+    def ops(self) -> tuple[str, ...]:
+        return (f"linear_int{self.bits}",)
 
-    def shapes(self, name: str, shape: LinearShape) -> dict[str, tuple[int, ...]]:
-        if name == "lm_head":
-            return shape.plain
-        groups = groups_of(self.group_size, name, shape.inputs)
+    def wanted(self, shape: LinearShape, ends: Collection[str]) -> dict[str, Wanted]:
+        groups, per_word = check_groups(self.group_size, shape.inputs), 32 // self.bits
+        inputs, outputs = (check_words(getattr(shape, what), per_word, what) for what in ("inputs", "outputs"))
+        order = {"g_idx": Wanted(((shape.inputs,),), ("int32",))} if "g_idx" in ends else {}
         return {
-            "qweight": (shape.inputs // PER_WORD, shape.outputs),
-            "qzeros": (groups, shape.outputs // PER_WORD),
-            "scales": (groups, shape.outputs),
+            "qweight": Wanted(((inputs, shape.outputs),), ("int32",)),
+            "qzeros": Wanted(((groups, outputs),), ("int32",)),
+            "scales": Wanted(((groups, shape.outputs),)),
+            **order,
         }
 
-    def weight(self, tensors: Mapping[str, Array]) -> Array | Packed:
-        if "weight" in tensors:
-            return tensors["weight"]
+    def weight(self, tensors: Tensors) -> Weight:
         codes, zeros, scales = (tensors[end] for end in ("qweight", "qzeros", "scales"))
-        return from_gptq(codes, zeros, scales, tensors.get("g_idx"), self.zeros_are_less_one, self.symmetric)
+        order = tensors.get("g_idx")
+        return from_gptq(codes, zeros, scales, order, self.zeros_are_less_one, self.symmetric, self.bits)
 
 
-def demand_4_bits(stored: Values) -> None:
+def parse(stored: Values) -> Format:
+    """Of a quantization_config. Raises `CheckpointError`: what is not supported."""
     bits = stored["bits"]
-    stored.demand(bits == 4, f"a weight of {bits} bits", ["4 bits"])
+    stored.demand(bits in (4, 8), f"a weight of {bits} bits", ["4 bits", "8 bits"])
+    version = stored.get("checkpoint_format", "gptq")
+    stored.demand(version in ("gptq", "gptq_v2", "gemm"), f"checkpoint_format {version}", ("gptq", "gptq_v2"))
+    scheme = Gptq(bits, stored["group_size"], version != "gptq_v2", bool(stored.get("sym", False)))
+    left_out, only = _left_out(stored), _only(stored)
+    head = bool(stored.get("lm_head", False))
+
+    def scheme_of(name: str) -> Scheme:
+        listed = head if name.endswith("lm_head") else not only or name.endswith(only)
+        return scheme if listed and not any(re.match(pattern, name) for pattern in left_out) else Plain()
+
+    return scheme_of
 
 
-def groups_of(size: int, name: str, inputs: int) -> int:
-    """Raises `ValueError`: groups of this size do not divide the inputs."""
-    if size == -1:
-        return 1
-    if size < 1 or inputs % size:
-        raise ValueError(f"groups of {size} do not divide the {inputs} inputs of {name}")
-    return inputs // size
+def _left_out(stored: Values) -> list[str]:
+    """GPTQModel's regular expressions for layers that are not quantised; those for other settings are refused."""
+    patterns = list(stored.get("dynamic", {}))
+    if others := [pattern for pattern in patterns if not pattern.startswith("-:")]:
+        raise CheckpointError(
+            f"{stored.path}: GPTQ's 'dynamic' has settings of their own for {', '.join(others)}, which is not "
+            "supported; supported: '-:' before layers that are not quantised"
+        )
+    return [pattern.removeprefix("-:") for pattern in patterns]
+
+
+def _only(stored: Values) -> tuple[str, ...]:
+    """The ends of the names of the layers that are quantised, where not all are."""
+    return tuple(name for names in stored.get("modules_in_block_to_quantize", ()) for name in names)

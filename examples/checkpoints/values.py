@@ -56,9 +56,13 @@ class Values:
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    """Raises `CheckpointError`: no such file, no JSON, or JSON that is no object."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}") from None
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise CheckpointError(f"{path}: no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path}: no JSON object")
+    return found

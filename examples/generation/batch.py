@@ -1,166 +1,154 @@
-"""Sequences that a model continues together: prompts at once, then a captured graph for each token."""
+"""Sequences that get a token each at a step, again and again.
+
+All that a step needs is on the device, so it is captured in a graph and replayed: the host has nothing to do meanwhile.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from aot_runtime import DeviceArray, Graph
-from generation.cache import BLOCK_SIZE, Cache, ContextError
+from aot_runtime import Device, DeviceArray, Graph, Stream
+from generation.arrays import slots_of, tables_of
+from generation.blocks import blocks_for
+from generation.cache import BLOCK_SIZE, Cache
+from generation.sampling import Sampling
+from generation.scheduler import Running
 from models.decoder import Decoder
 
 Array = np.ndarray
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """temperature: 0 takes the likeliest token; top_k: among so many, 0: all; top_p: among as few as have that part of
-    the probability; seed: sequence i of a batch has seed + i."""
-
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-
-
-class Generation:
-    """Sequences that grow together.
-
-    Raises `ContextError`: a prompt without tokens, one that gets too long for the model, or too many for the cache;
-    `ValueError`: a token that the vocabulary has not.
+class SamplingArrays:
+    """How each row of logits is drawn from, as `sample` takes it.
 
     Attributes:
-        logits: [batch, vocabulary], those of the last step.
-        lengths: of the prompts.
-        steps: tokens that each sequence has got.
+        is_limited: whether any row leaves tokens out. Where none does, a kernel serves that does not look for them.
     """
 
-    def __init__(
-        self,
-        model: Decoder,
-        cache: Cache,
-        prompts: Sequence[Sequence[int]],
-        count: int,
-        sampling: Sampling | None = None,
-    ):
-        self.lengths = [len(prompt) for prompt in prompts]
-        _check_prompts(model, prompts, count)
-        self.model, self.cache, self.count, self.steps = model, cache, count, 0
-        self._prompts, self._stream = prompts, model.device.stream()
-        self._graph: Graph | None = None
-        self._table_rows = cache.take([length + count for length in self.lengths])
+    def __init__(self, device: Device, rows: int):
+        self._temperature, self._top_p = (device.zeros((rows,), np.float32) for _ in range(2))
+        self._seeds, self._top_k = device.zeros((rows,), np.int64), device.zeros((rows,), np.int32)
+        self.is_limited = False
 
-        batch, put = len(prompts), model.device.array
-        self._buffers = model.buffers(batch)
-        self.logits = model.device.empty((batch, model.config.vocabulary), model.dtype)
-        self._tables = put(self._table_rows)
-        self._starts = put(np.arange(batch + 1, dtype=np.int32))
-        self._ids, self._slots = (put(np.zeros(batch, np.int32)) for _ in range(2))
-        self._tokens = put(np.zeros((batch, max(self.lengths) + count), np.int32))
-        self._positions = put(np.array(self.lengths, np.int32) - 1)
-        self._seqlens = put(np.array(self.lengths, np.int32))
-        self._sampling = _parameters(model, sampling or Sampling(), batch)
+    def load(self, samplings: Sequence[Sampling], stream: Stream) -> None:
+        """Of the first rows; others take the likeliest token."""
+        rows = [*samplings, *[Sampling()] * (len(self._seeds) - len(samplings))]
+        self._temperature.copy_from(np.array([row.temperature for row in rows], np.float32), stream)
+        self._seeds.copy_from(np.array([row.seed for row in rows], np.int64), stream)
+        self._top_k.copy_from(np.array([row.top_k for row in rows], np.int32), stream)
+        self._top_p.copy_from(np.array([row.top_p for row in rows], np.float32), stream)
+        self.is_limited = any(row.is_limited for row in rows)
 
-    def close(self) -> None:
-        """Give the cache's blocks back."""
-        self.cache.give_back(self._table_rows)
-        self._table_rows = self._table_rows[:0]
+    def arguments(self) -> dict[str, DeviceArray]:
+        limits = {"top_k": self._top_k, "top_p": self._top_p} if self.is_limited else {}
+        return {"temperature": self._temperature, "seeds": self._seeds, **limits}
 
-    def prefill(self) -> None:
-        """Read the prompts, and sample the first token of each."""
-        put, stream = self.model.device.array, self._stream
-        ends = np.cumsum(self.lengths)
-        starts = put(np.array([0, *ends], np.int32))
-        at = np.concatenate([np.arange(length) for length in self.lengths])
-        tables = np.repeat(self._table_rows, self.lengths, axis=0)
-        blocks = np.take_along_axis(tables, at[:, None] // BLOCK_SIZE, 1)[:, 0]
-        written = (np.concatenate(self._prompts), at, blocks * BLOCK_SIZE + at % BLOCK_SIZE, ends - 1)
-        ids, positions, slots, last = (put(np.asarray(array, np.int32)) for array in written)
-        attend = self.model.attend_prompts(starts, max(self.lengths), stream)
-        buffers = self.model.buffers(len(ids))
-        hidden = self.model.hidden(ids, positions, slots, self.cache, attend, buffers, stream)
-        self.model.bundle.embedding(hidden, last, out=self._buffers.normed, stream=stream)
-        self._choose()
-        self.steps = 1
+
+class Batch:
+    """At most `rows` sequences; rows without one idle.
+
+    Args:
+        length: tokens that a sequence may have.
+        burst: steps between two looks at the tokens, at most.
+
+    Attributes:
+        logits: [rows, vocabulary], those of the last step.
+    """
+
+    def __init__(self, model: Decoder, cache: Cache, rows: int, length: int, burst: int, stream: Stream):
+        device = model.device
+        self.model, self.cache, self.rows, self._stream = model, cache, rows, stream
+        self._length, self._width = length, blocks_for(length, BLOCK_SIZE)
+        self._buffers = model.buffers(rows)
+        self.logits = device.empty((rows, model.config.vocabulary), model.dtype)
+        self._tables = device.empty((rows, self._width), np.int32)
+        self._starts = device.array(np.arange(rows + 1, dtype=np.int32))
+        self._ids, self._positions, self._slots, self._seqlens = (device.zeros((rows,), np.int32) for _ in range(4))
+        self._tokens = device.zeros((rows, length), np.int32)
+        self._record = _Record(device, rows, burst)
+        self._sampling = SamplingArrays(device, rows)
+        self._loaded: tuple[tuple[int, int], ...] = ()
+        self._is_warm: set[bool] = set()
+        self._graphs: dict[bool, Graph] = {}
+
+    def run(self, sequences: Sequence[Running], steps: int) -> Array:
+        """The next tokens of each sequence, int32 [sequences, steps]; waits for them.
+
+        All tokens of the sequences but the last have their keys and values in the cache.
+        """
+        self.load(sequences)
+        self._record.begin(self._stream)
+        for _ in range(steps):
+            self.step()
+        self._loaded = tuple((sequence.number, len(sequence.tokens) + steps) for sequence in sequences)
+        return self._record.tokens(self._stream)[: len(sequences), :steps]
+
+    def load(self, sequences: Sequence[Running]) -> None:
+        """Have the next step be for these sequences. It is for the same ones, a token further, after a step."""
+        state = tuple((sequence.number, len(sequence.tokens)) for sequence in sequences)
+        if state == self._loaded:
+            return
+        idle, stream = self.rows - len(sequences), self._stream
+        lasts = [len(sequence.tokens) - 1 for sequence in sequences]
+        slots = [slots_of(sequence, last, 1, BLOCK_SIZE)[0] for sequence, last in zip(sequences, lasts, strict=True)]
+        self._put(self._ids, [*(sequence.tokens[-1] for sequence in sequences), *[0] * idle])
+        # `advance` leaves a row as it is that stands at the last of the tokens that a sequence may have.
+        self._put(self._positions, [*lasts, *[self._length - 1] * idle])
+        self._put(self._slots, [*slots, *[-1] * idle])
+        self._put(self._seqlens, [*(last + 1 for last in lasts), *[0] * idle])
+        self._put(self._tables, tables_of(sequences, self.rows, self._width))
+        self._sampling.load([sequence.request.sampling for sequence in sequences], stream)
+        self._loaded = state
 
     def step(self) -> None:
-        """One more token for each sequence. The second is enqueued op by op, then the step is captured and replayed."""
-        if self.steps >= self.count:
-            raise ContextError(f"the sequences have got their {self.count} tokens")
-        if self.steps == 1:
+        """One more token for each row. The first step of a kind is enqueued op by op, which loads its code; the second
+        one is captured."""
+        kind = self._sampling.is_limited
+        if kind not in self._is_warm:
+            self._is_warm.add(kind)
             self._step()
-        else:
-            if self._graph is None:
-                self._graph = self._captured()
-            self._graph.launch(self._stream)
-        self.steps += 1
-
-    def tokens(self) -> Array:
-        """The tokens that each sequence has got, int32 [batch, steps]; waits for them."""
-        found = self._tokens.numpy(self._stream)
-        return np.stack([row[length : length + self.steps] for row, length in zip(found, self.lengths, strict=True)])
-
-    def bursts(self, burst: int) -> Iterator[Array]:
-        """All tokens so far, after each `burst` of steps: so long the device is ahead of the host."""
-        self.prefill()
-        yield self.tokens()
-        while self.steps < self.count:
-            for _ in range(min(burst, self.count - self.steps)):
-                self.step()
-            yield self.tokens()
-
-    def _captured(self) -> Graph:
-        with self.model.device.capture(self._stream) as graph:
-            self._step()
-        return graph
+            return
+        if kind not in self._graphs:
+            with self.model.device.capture(self._stream) as graph:
+                self._step()
+            self._graphs[kind] = graph
+        self._graphs[kind].launch(self._stream)
 
     def _step(self) -> None:
-        model, stream = self.model, self._stream
+        model, bundle, stream = self.model, self.model.bundle, self._stream
         attend = model.attend_cache(self.cache, self._tables, self._seqlens, self._starts, stream)
-        model.hidden(self._ids, self._positions, self._slots, self.cache, attend, self._buffers, stream)
-        self._choose()
-
-    def _choose(self) -> None:
-        """From the last tokens' hidden states to the next tokens, and to where these go."""
-        bundle, stream = self.model.bundle, self._stream
-        self.model.head(self._buffers.normed, self.logits, stream)
-        bundle.sample(self.logits, positions=self._positions, **self._sampling, out=self._ids, stream=stream)
+        hidden = model.hidden(self._ids, self._positions, self._slots, self.cache, attend, self._buffers, stream)
+        model.head(hidden, self.logits, self._buffers.rows, stream)
+        arguments = self._sampling.arguments()
+        bundle.sample(self.logits, positions=self._positions, **arguments, out=self._ids, stream=stream)
         bundle.advance(
             self._ids, self._tables, self._tokens, self._positions, self._slots, self._seqlens, block_size=BLOCK_SIZE,
             stream=stream,
         )  # fmt: skip
+        self._record.note(model, self._ids, stream)
+
+    def _put(self, array: DeviceArray, values: object) -> None:
+        array.copy_from(np.asarray(values, np.int32), self._stream)
 
 
-def _check_prompts(model: Decoder, prompts: Sequence[Sequence[int]], count: int) -> None:
-    if count < 1:
-        raise ContextError(f"{count} new tokens; at least one is needed")
-    for number, prompt in enumerate(prompts):
-        if not len(prompt):
-            raise ContextError(f"prompt {number} has no tokens")
-        if len(prompt) + count > model.config.context:
-            raise ContextError(
-                f"prompt {number} has {len(prompt)} tokens, with {count} new ones {len(prompt) + count}; the context "
-                f"has {model.config.context}"
-            )
-        if not 0 <= min(prompt) <= max(prompt) < model.config.vocabulary:
-            raise ValueError(f"prompt {number}: tokens are 0 to {model.config.vocabulary - 1}")
+class _Record:
+    """The tokens of a burst, side by side: `advance` writes them, as it would a text's that begins with the burst."""
 
+    def __init__(self, device: Device, rows: int, burst: int):
+        self._tokens = device.zeros((rows, burst), np.int32)
+        self._positions, self._slots, self._seqlens = (device.zeros((rows,), np.int32) for _ in range(3))
+        self._tables = device.array(np.full((rows, 1), -1, np.int32))
 
-def _parameters(model: Decoder, sampling: Sampling, batch: int) -> dict[str, DeviceArray]:
-    put = model.device.array
-    found = {
-        "temperature": put(np.array([sampling.temperature], np.float32)),
-        "seeds": put(sampling.seed + np.arange(batch, dtype=np.int64)),
-    }
-    if sampling.top_k or sampling.top_p < 1:
-        found["top_k"] = put(np.array([sampling.top_k], np.int32))
-        found["top_p"] = put(np.array([sampling.top_p], np.float32))
-    return found
+    def begin(self, stream: Stream) -> None:
+        self._positions.fill(0xFF, stream)  # -1: before the first
 
+    def note(self, model: Decoder, ids: DeviceArray, stream: Stream) -> None:
+        model.bundle.advance(
+            ids, self._tables, self._tokens, self._positions, self._slots, self._seqlens, block_size=BLOCK_SIZE,
+            stream=stream,
+        )  # fmt: skip
 
-def until_end(tokens: Sequence[int], end: frozenset[int]) -> list[int]:
-    """Tokens up to the first that ends a text."""
-    found = [int(token) for token in tokens]
-    return found[: next((i for i, token in enumerate(found) if token in end), len(found))]
+    def tokens(self, stream: Stream) -> Array:
+        return self._tokens.numpy(stream)

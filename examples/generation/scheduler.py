@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from generation.blocks import BlockPool, Key, blocks_for, keys_of
-from generation.sampling import GREEDY, UNTIL_END, Limits, Sampling
+from generation.sampling import GREEDY, UNTIL_END, Limits, Sampling, demand
 
 
 class ContextError(ValueError):
@@ -109,15 +109,21 @@ class Scheduler:
         chunk: tokens of prompts in one pass, at most.
         burst: steps between two looks at the tokens, at most.
         context: tokens of a sequence, at most.
+        vocabulary: tokens are below it.
 
     Attributes:
         running: the sequences that have entered, in the order in which they came.
         shared: tokens of prompts that were found in the cache, and so were not computed again.
     """
 
-    def __init__(self, pool: BlockPool, block_size: int, slots: int, chunk: int, burst: int, context: int):
+    def __init__(
+        self, pool: BlockPool, block_size: int, slots: int, chunk: int, burst: int, context: int,
+        vocabulary: int = 1 << 31,
+    ):  # fmt: skip
+        for name, value in (("slots", slots), ("chunk", chunk), ("burst", burst)):
+            demand(name, value, "a whole number of at least 1", value >= 1)
         self.pool, self.block_size, self.slots = pool, block_size, slots
-        self.chunk, self.burst, self.context = chunk, burst, context
+        self.chunk, self.burst, self.context, self.vocabulary = chunk, burst, context, vocabulary
         self.running: list[Running] = []
         self.shared = 0
         self._waiting: deque[Running] = deque()
@@ -128,9 +134,9 @@ class Scheduler:
         return not self._waiting and not self.running
 
     def submit(self, request: Request) -> Running:
-        """Have a request wait. Raises `ContextError` where it can never enter."""
+        """Have a request wait. Raises `ContextError` where it can never enter, `ValueError` for unknown tokens."""
         number = self._count
-        check_length(request, number, self.context)
+        check_request(request, number, self.context, self.vocabulary)
         needed, size, tokens = blocks_for(request.longest, self.block_size), self.block_size, len(request.prompt)
         if needed > self.pool.count:
             raise ContextError(
@@ -248,8 +254,9 @@ class Scheduler:
         return new
 
 
-def check_length(request: Request, number: int, context: int) -> None:
-    """Raises `ContextError` for a prompt without tokens, or one that gets longer than the context."""
+def check_request(request: Request, number: int, context: int, vocabulary: int) -> None:
+    """Raises `ContextError` for a prompt without tokens, or one that gets longer than the context; `ValueError` for one
+    with tokens that the vocabulary has not."""
     if not request.prompt:
         raise ContextError(f"prompt {number} has no tokens")
     if request.longest > context:
@@ -257,3 +264,5 @@ def check_length(request: Request, number: int, context: int) -> None:
             f"prompt {number} has {len(request.prompt)} tokens, with {request.limits.tokens} new ones "
             f"{request.longest}; the context has {context}"
         )
+    if not 0 <= min(request.prompt) <= max(request.prompt) < vocabulary:
+        raise ValueError(f"prompt {number}: tokens are 0 to {vocabulary - 1}")

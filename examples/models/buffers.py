@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from aot_runtime import Device, DeviceArray
 from models.config import Config
 from models.experts import Experts
 from models.latent import Latent
+from models.rows import EightBitRows, Rows
 
 
 class ExpertsBuffers:
@@ -48,9 +49,12 @@ class LatentBuffers:
 
 
 class Buffers:
-    """What a pass over `tokens` tokens writes to, the same memory in each layer."""
+    """What a pass over `tokens` tokens writes to, the same memory in each layer.
 
-    def __init__(self, device: Device, config: Config, dtype: np.dtype, tokens: int):
+    needs: of the linear layers.
+    """
+
+    def __init__(self, device: Device, config: Config, dtype: np.dtype, tokens: int, needs: Iterable[EightBitRows]):
         def new(*shape: int) -> DeviceArray:
             return device.empty((tokens, *shape), dtype)
 
@@ -62,6 +66,7 @@ class Buffers:
         self.gate_up = new(2 * config.intermediate)
         self.gate, self.up = self.gate_up[:, : config.intermediate], self.gate_up[:, config.intermediate :]
         self.gated = new(config.intermediate)
+        self.rows = Rows(device, tokens, needs)
         if config.experts:
             self.of_experts = ExpertsBuffers(device, config.experts, dtype, tokens)
 
@@ -70,6 +75,7 @@ class Buffers:
         self.joined = new((heads + 2 * heads_kv) * head_dim)
         by_head = self.joined.reshape(-1, heads + 2 * heads_kv, head_dim)
         self.to_rotate, self.values = by_head[:, : heads + heads_kv], by_head[:, heads + heads_kv :]
+        self.new_queries, self.new_keys = self.to_rotate[:, :heads], self.to_rotate[:, heads:]
         rotated = new(heads + heads_kv, head_dim)
         self.rotated, self.queries, self.keys = rotated, rotated[:, :heads], rotated[:, heads:]
         self.attended = new(heads, head_dim)

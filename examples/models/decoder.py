@@ -16,10 +16,12 @@ from checkpoints.linear import Linear
 from checkpoints.values import CheckpointError
 from models.buffers import Buffers
 from models.config import Config
+from models.latent import Latent
 from models.latent_attention import LatentAttention, attend_prompts, projections
-from models.layers import ACTIVATIONS, GatedMlp, Norm, NormedRotation, Rotation, SelfAttention, Tables
-from models.linears import Dense, Layer, place
-from models.mixture import Mixture, place_mixture
+from models.layers import ACTIVATIONS, Bounded, GatedMlp, Mlp, Norm, NormedRotation, Rotation, SelfAttention, Tables
+from models.linears import Dense, Layer, hardware_float8, place
+from models.mixture import place_mixture
+from models.rows import EightBitRows
 
 OPS = ("embedding", "rms_norm", "append_kv", "flash_attention_varlen", "paged_attention", "matmul", "sample", "advance")
 LARGEST_HEAD = 256
@@ -49,7 +51,7 @@ class DecoderLayer:
     attention: SelfAttention | LatentAttention
     attention_out_norm: Norm | None
     mlp_norm: Norm
-    mlp: GatedMlp | Mixture
+    mlp: Mlp
     mlp_out_norm: Norm | None
 
 
@@ -66,22 +68,21 @@ class Decoder:
     def __init__(self, bundle: Bundle, config: Config, checkpoint: Checkpoint, dtype: str | None = None):
         self.bundle, self.config, self.device = bundle, config, bundle.device
         check_ops(bundle, config, checkpoint)
-        if config.head_dim > LARGEST_HEAD:
+        if config.head_dim > LARGEST_HEAD and not config.latent:
             raise ValueError(
                 f"heads of {config.head_dim} elements are not supported; the ops take up to {LARGEST_HEAD}"
             )
-        name = dtype or ("bfloat16" if config.dtype == "float32" else config.dtype)
-        if name not in DTYPES:
-            raise ValueError(f"dtype {name} is not supported; supported: {', '.join(DTYPES)}")
-        self.dtype, self._shapes = DTYPES[name], config.linears()
+        self.dtype, self._shapes = dtype_of(config, dtype), config.linears()
+        self._needs: dict[EightBitRows, None] = {}
         self._tables = {layer.rope: Tables(bundle.device, layer.rope, config.context) for layer in config.attention}
         self.table = self._upload(checkpoint, config.embeddings)
         self.layers = tuple(self._layer(checkpoint, i) for i in range(config.layers))
         self.norm = self._norm(checkpoint, f"{config.root}.norm")
-        self.head = Dense(bundle, self.table) if config.tied else self._linear(checkpoint, config.head)
+        head = Dense(bundle, self.table) if config.tied else self._linear(checkpoint, config.head)
+        self.head = Bounded(bundle, head, config.logits_softcap) if config.logits_softcap else head
 
     def buffers(self, tokens: int) -> Buffers:
-        return Buffers(self.device, self.config, self.dtype, tokens)
+        return Buffers(self.device, self.config, self.dtype, tokens, self._needs)
 
     def hidden(
         self, ids: DeviceArray, positions: DeviceArray, slots: DeviceArray, cache: KeysValues, attend: Attend,
@@ -121,21 +122,23 @@ class Decoder:
         return attend
 
     def attend_cache(
-        self, cache: KeysValues, tables: DeviceArray, seqlens: DeviceArray, starts: DeviceArray, stream: Stream | None
-    ) -> Attend:
-        """Attention of each sequence's last token to what the cache has of it."""
+        self, cache: KeysValues, tables: DeviceArray, seqlens: DeviceArray, starts: DeviceArray, stream: Stream | None,
+        longest: int = 1,
+    ) -> Attend:  # fmt: skip
+        """Attention of each sequence's last tokens, at most `longest`, to what the cache has of it."""
 
         def attend(q: DeviceArray, k: DeviceArray, v: DeviceArray, number: int, out: DeviceArray) -> None:
             if (latent := self.config.latent) is not None:
                 rows = cache.k[number].reshape(-1, cache.k[number].shape[1], latent.row)
                 self.bundle.mla_decode(
-                    q, rows, tables, seqlens, starts, scale=self.config.score_scale, rope=latent.rotated, out=out,
-                    stream=stream,
+                    q, rows, tables, seqlens, starts, max_seqlen_q=longest, scale=self.config.score_scale,
+                    rope=latent.rotated, out=out, stream=stream,
                 )  # fmt: skip
                 return
             self.bundle.paged_attention(
-                q, cache.k[number], cache.v[number], tables, seqlens, starts, window=self._window(number),
-                scale=self.config.score_scale, softcap=self.config.attention_softcap, out=out, stream=stream,
+                q, cache.k[number], cache.v[number], tables, seqlens, starts, max_seqlen_q=longest,
+                window=self._window(number), scale=self.config.score_scale, softcap=self.config.attention_softcap,
+                out=out, stream=stream,
             )  # fmt: skip
 
         return attend
@@ -154,35 +157,39 @@ class Decoder:
         def norm(name: str) -> Norm:
             return self._norm(checkpoint, f"{prefix}.{name}")
 
-        tables = self._tables[self.config.attention[number].rope]
-        attention: SelfAttention | LatentAttention
-        if (latent := self.config.latent) is not None:
-            up = checkpoint.linear(f"{prefix}.{latent.up}", self._shapes[f"{prefix}.{latent.up}"]).weight
-            if not isinstance(up, np.ndarray):
-                raise CheckpointError(
-                    f"{checkpoint.folder}: {prefix}.{latent.up} has to be stored as it is, to be absorbed"
-                )
-            keys_values = projections(self.bundle, latent, up.astype(self.dtype, copy=False))
-            attention = LatentAttention(
-                self.bundle, latent, tables, linear(latent.queries), linear(latent.down), norm(latent.norm),
-                *keys_values, linear(names.attention_out),
-            )  # fmt: skip
-        else:
-            rotate: Rotation | NormedRotation = Rotation(self.bundle, tables)
-            if names.query_norm and names.key_norm:
-                rotate = NormedRotation(tables, norm(names.query_norm), norm(names.key_norm))
-            out = linear(names.attention_out)
-            attention = SelfAttention(self.bundle, linear(*names.queries_keys_values), rotate, out)
         return DecoderLayer(
             norm(names.attention_norm),
-            attention,
+            self._latent_attention(checkpoint, number, latent, linear, norm) if (latent := self.config.latent)
+            else self._attention(number, linear, norm),
             norm(names.attention_out_norm) if names.attention_out_norm else None,
             norm(names.mlp_norm),
             self._mlp(checkpoint, number, linear),
             norm(names.mlp_out_norm) if names.mlp_out_norm else None,
         )  # fmt: skip
 
-    def _mlp(self, checkpoint: Checkpoint, number: int, linear: Callable[..., Layer]) -> GatedMlp | Mixture:
+    def _attention(self, number: int, linear: Callable[..., Layer], norm: Callable[[str], Norm]) -> SelfAttention:
+        names, tables = self.config.names, self._tables[self.config.attention[number].rope]
+        rotate: Rotation | NormedRotation = Rotation(self.bundle, tables)
+        if names.query_norm and names.key_norm:
+            rotate = NormedRotation(tables, norm(names.query_norm), norm(names.key_norm))
+        return SelfAttention(self.bundle, linear(*names.queries_keys_values), rotate, linear(names.attention_out))
+
+    def _latent_attention(
+        self, checkpoint: Checkpoint, number: int, latent: Latent, linear: Callable[..., Layer],
+        norm: Callable[[str], Norm],
+    ) -> LatentAttention:  # fmt: skip
+        name = f"{self.config.prefix(number)}.{latent.up}"
+        up = checkpoint.linear(name, self._shapes[name]).weight
+        if not isinstance(up, np.ndarray):
+            raise CheckpointError(f"{checkpoint.folder}: {name} has to be stored as it is, to be absorbed")
+        tables, out = self._tables[self.config.attention[number].rope], linear(self.config.names.attention_out)
+        up_keys, up_values = projections(self.bundle, latent, up.astype(self.dtype, copy=False))
+        return LatentAttention(
+            self.bundle, latent, tables, linear(latent.queries), linear(latent.down), norm(latent.norm), up_keys,
+            up_values, out,
+        )  # fmt: skip
+
+    def _mlp(self, checkpoint: Checkpoint, number: int, linear: Callable[..., Layer]) -> Mlp:
         names, prefix, activation = self.config.names, self.config.prefix(number), self.config.activation
         experts = self.config.experts_of(number)
         if experts is None:
@@ -194,7 +201,9 @@ class Decoder:
         return place_mixture(self.bundle, checkpoint, experts, activation, prefix, named, self.dtype)
 
     def _linear(self, checkpoint: Checkpoint, *names: str) -> Layer:
-        return place(self.bundle, [checkpoint.linear(name, self._shapes[name]) for name in names], self.dtype)
+        layer = place(self.bundle, [checkpoint.linear(name, self._shapes[name]) for name in names], self.dtype)
+        self._needs |= dict.fromkeys(layer.needs)
+        return layer
 
     def _norm(self, checkpoint: Checkpoint, name: str) -> Norm:
         weight = self._upload(checkpoint, f"{name}.weight")
@@ -204,13 +213,24 @@ class Decoder:
         return self.device.array(checkpoint.tensor(name).astype(self.dtype, copy=False))
 
 
+def dtype_of(config: Config, name: str | None = None) -> np.dtype:
+    """Of weights, activations and cache: the one of this name, or the checkpoint's, bfloat16 for float32."""
+    name = name or ("bfloat16" if config.dtype == "float32" else config.dtype)
+    if name not in DTYPES:
+        raise ValueError(f"dtype {name} is not supported; supported: {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
 def check_ops(bundle: Bundle, config: Config, checkpoint: Checkpoint) -> None:
-    """Raises `MissingOpError` where a bundle lacks ops that a model needs."""
-    own = ("qk_norm_rotary" if config.names.query_norm else "rotary", ACTIVATIONS[config.activation][0])
-    if config.latent:
-        own += ("mla_decode", "batched_matmul")
+    """Raises `MissingOpError` where a bundle lacks ops that a model needs; `CheckpointError` where its hardware does
+    not multiply the model's numbers."""
+    own = ["qk_norm_rotary" if config.names.query_norm else "rotary", ACTIVATIONS[config.activation][0]]
+    own += ["process_logits"] if config.logits_softcap else []
+    own += ["mla_decode", "batched_matmul"] if config.latent else []
     if config.experts:
-        own += ("moe_route", "moe_int4" if checkpoint.format.ops else "moe")
-    if missing := [op for op in (*OPS, *own, *checkpoint.format.ops) if op not in bundle.ops]:
+        own += ["moe_route", "moe_int4" if "linear_int4" in checkpoint.ops else "moe"]
+    if missing := [op for op in dict.fromkeys((*OPS, *own, *sorted(checkpoint.ops))) if op not in bundle.ops]:
         manifest = "manifests/mixtures.yaml" if config.experts else "manifests/llama.yaml"
         raise MissingOpError(f"{bundle.path} has no {', '.join(missing)}, which the model needs; see {manifest}")
+    if checkpoint.float8 and not hardware_float8(bundle):
+        raise CheckpointError(f"{checkpoint.folder}: weights are float8, which {bundle.device.arch} does not multiply")

@@ -42,8 +42,8 @@ class LatentAttention:
     ) -> None:  # fmt: skip
         """keys: of this layer's cache; values: the same memory, which nothing is written to by itself."""
         bundle, own, tables = self.bundle, b.latent, (self.tables.cos, self.tables.sin, positions)
-        self.queries(b.normed, own.queries, stream)
-        self.down(b.normed, own.down, stream)
+        self.queries(b.normed, own.queries, b.rows, stream)
+        self.down(b.normed, own.down, b.rows, stream)
         self.norm(own.down_latents, own.latents, stream)
         bundle.rotary(own.key_to_rotate, *tables, interleaved=True, out=own.rotated_key, stream=stream)
         bundle.rotary(own.to_rotate, *tables, interleaved=True, out=own.rotated, stream=stream)
@@ -52,7 +52,7 @@ class LatentAttention:
         bundle.append_kv(*rows, *cache, slots, stream=stream)
         attend(own.by_row, own.rows, own.rows, out=own.sums)
         bundle.batched_matmul(own.sums_by_head, self.up_values, out=own.attended_by_head, stream=stream)
-        self.out(own.attended, b.change, stream)
+        self.out(own.attended, b.change, b.rows, stream)
 
 
 def projections(bundle: Bundle, figures: Latent, weight: np.ndarray) -> tuple[DeviceArray, DeviceArray]:

@@ -1,9 +1,10 @@
-"""The parts of a decoder layer on a device: norms, rotations, and the gated layers after attention."""
+"""The parts of a model on a device: norms, rotations, the gated layers after attention, bounded logits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from aot_runtime import Bundle, Device, DeviceArray, Stream
 from models.buffers import Buffers
 from models.config import Rope
 from models.linears import Layer
+from models.rows import EightBitRows, Rows
 
 ACTIVATIONS = {"silu": ("silu_mul", {}), "gelu_tanh": ("gelu_mul", {"approximate": "tanh"})}
 """The op of each activation, and its options."""
@@ -62,12 +64,18 @@ class NormedRotation:
     keys: Norm
 
     def __call__(self, b: Buffers, positions: DeviceArray, stream: Stream | None) -> None:
-        heads, norm = b.queries.shape[1], self.queries
+        norm = self.queries
         norm.bundle.qk_norm_rotary(
-            b.to_rotate[:, :heads], b.to_rotate[:, heads:], norm.weight, self.keys.weight, self.tables.cos,
+            b.new_queries, b.new_keys, norm.weight, self.keys.weight, self.tables.cos,
             self.tables.sin, positions, eps=norm.eps, zero_centred=norm.zero_centred, q_out=b.queries, k_out=b.keys,
             stream=stream,
         )  # fmt: skip
+
+
+class Mlp(Protocol):
+    """What comes after attention, from `normed` to `change`."""
+
+    def __call__(self, b: Buffers, stream: Stream | None) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -84,16 +92,16 @@ class SelfAttention:
         attend: Callable[..., None], stream: Stream | None,
     ) -> None:  # fmt: skip
         """keys, values: of this layer's cache."""
-        self.queries_keys_values(b.normed, b.joined, stream)
+        self.queries_keys_values(b.normed, b.joined, b.rows, stream)
         self.rotate(b, positions, stream)
         self.bundle.append_kv(b.keys, b.values, keys, values, slots, stream=stream)
         attend(b.queries, b.keys, b.values, out=b.attended)
-        self.out(b.attended.reshape(len(b.attended), -1), b.change, stream)
+        self.out(b.attended.reshape(len(b.attended), -1), b.change, b.rows, stream)
 
 
 @dataclass(frozen=True)
 class GatedMlp:
-    """down(activation(gate(x)) * up(x)), from `normed` to `change`; gate and up are one layer."""
+    """down(activation(gate(x)) * up(x)); gate and up are one layer."""
 
     bundle: Bundle
     gate_up: Layer
@@ -102,6 +110,23 @@ class GatedMlp:
 
     def __call__(self, b: Buffers, stream: Stream | None) -> None:
         op, options = ACTIVATIONS[self.activation]
-        self.gate_up(b.normed, b.gate_up, stream)
+        self.gate_up(b.normed, b.gate_up, b.rows, stream)
         getattr(self.bundle, op)(b.gate, b.up, **options, out=b.gated, stream=stream)
-        self.down(b.gated, b.change, stream)
+        self.down(b.gated, b.change, b.rows, stream)
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A last layer whose logits x become bound * tanh(x / bound)."""
+
+    bundle: Bundle
+    layer: Layer
+    bound: float
+
+    @property
+    def needs(self) -> tuple[EightBitRows, ...]:
+        return self.layer.needs
+
+    def __call__(self, x: DeviceArray, out: DeviceArray, rows: Rows, stream: Stream | None) -> None:
+        self.layer(x, out, rows, stream)
+        self.bundle.process_logits(out, softcap=self.bound, out=out, stream=stream)

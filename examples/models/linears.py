@@ -1,24 +1,34 @@
-"""Linear layers on a device: of plain weights, of 4 bits, and several of the same input side by side."""
+"""Linear layers on a device: plain ones, ones of 4 and 8 bits, and several of the same input side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from aot_runtime import Bundle, DeviceArray, Stream
+from aot_runtime.contract.arch import ARCHITECTURES
+from aot_runtime.float8 import cast
 from aot_runtime.weights import Packed
-from checkpoints.linear import Linear
+from checkpoints.linear import BLOCK, Linear, Scaled
+from models.rows import EightBitRows, Rows
 
 Array = np.ndarray
 
 
 class Layer(Protocol):
-    """A linear layer: x [rows, inputs] to out [rows, outputs]."""
+    """A linear layer: x [rows, inputs] to out [rows, outputs].
 
-    def __call__(self, x: DeviceArray, out: DeviceArray, stream: Stream | None) -> None: ...
+    Attributes:
+        needs: the memory of `Rows` that it needs.
+    """
+
+    @property
+    def needs(self) -> tuple[EightBitRows, ...]: ...
+
+    def __call__(self, x: DeviceArray, out: DeviceArray, rows: Rows, stream: Stream | None) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -28,20 +38,60 @@ class Dense:
     bundle: Bundle
     weight: DeviceArray
     bias: DeviceArray | None = None
+    needs: tuple[EightBitRows, ...] = ()
 
-    def __call__(self, x: DeviceArray, out: DeviceArray, stream: Stream | None) -> None:
+    def __call__(self, x: DeviceArray, out: DeviceArray, rows: Rows, stream: Stream | None) -> None:
         self.bundle.matmul(x, self.weight.T, self.bias, out=out, stream=stream)
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """arguments: those of `linear_int4` but for x."""
+    """Weights of 4 or 8 bits. arguments: those of `linear_int4` or `linear_int8` but for x."""
 
     bundle: Bundle
+    op: str
     arguments: dict[str, DeviceArray | int | None]
+    needs: tuple[EightBitRows, ...] = ()
 
-    def __call__(self, x: DeviceArray, out: DeviceArray, stream: Stream | None) -> None:
-        self.bundle.linear_int4(x, **self.arguments, out=out, stream=stream)
+    def __call__(self, x: DeviceArray, out: DeviceArray, rows: Rows, stream: Stream | None) -> None:
+        getattr(self.bundle, self.op)(x, **self.arguments, out=out, stream=stream)
+
+
+@dataclass(frozen=True)
+class EightBits:
+    """Weights and activations of 8 bits.
+
+    Attributes:
+        weight: int8 or float8 [outputs, inputs].
+        scales: float32 [1], [outputs], or of blocks [cdiv(outputs, 128), cdiv(inputs, 128)].
+        input_scale: float32 [1]; None: each row, or each 128 numbers of a row, has one of its own.
+    """
+
+    bundle: Bundle
+    weight: DeviceArray
+    scales: DeviceArray
+    input_scale: DeviceArray | None = None
+    bias: DeviceArray | None = None
+    needs: tuple[EightBitRows, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        inputs = self.weight.shape[1]
+        need = EightBitRows(inputs, self.weight.dtype, BLOCK if self.scales.ndim == 2 else inputs)
+        object.__setattr__(self, "needs", (need,))
+
+    def __call__(self, x: DeviceArray, out: DeviceArray, rows: Rows, stream: Stream | None) -> None:
+        (need,), bundle = self.needs, self.bundle
+        codes, scales = rows.eight_bits(need, len(x))
+        if self.input_scale is not None:
+            bundle.quantise_static(x, codes, self.input_scale, stream=stream)
+            scales = self.input_scale
+        else:
+            bundle.quantise(x, codes, block=need.block, out=scales, stream=stream)
+        if self.scales.ndim == 2:
+            bundle.block_scaled_matmul(codes, self.weight.T, scales, self.scales.T, e=out, stream=stream)
+        else:
+            by_row = scales.reshape(-1)
+            bundle.scaled_matmul(codes, self.weight.T, by_row, self.scales, e=out, bias=self.bias, stream=stream)
 
 
 @dataclass(frozen=True)
@@ -50,52 +100,104 @@ class Beside:
 
     layers: tuple[tuple[slice, Layer], ...]
 
-    def __call__(self, x: DeviceArray, out: DeviceArray, stream: Stream | None) -> None:
+    @property
+    def needs(self) -> tuple[EightBitRows, ...]:
+        return tuple(need for _, layer in self.layers for need in layer.needs)
+
+    def __call__(self, x: DeviceArray, out: DeviceArray, rows: Rows, stream: Stream | None) -> None:
         for columns, layer in self.layers:
-            layer(x, out[:, columns], stream)
+            layer(x, out[:, columns], rows, stream)
 
 
 def place(bundle: Bundle, parts: Sequence[Linear], dtype: np.dtype) -> Layer:
-    """One layer of several, whose results lie side by side, on the bundle's device."""
-    parts = list(_joined(parts))
-    stops = np.cumsum([_outputs(part) for part in parts])
-    layers = [_place(bundle, part, dtype) for part in parts]
+    """One layer of several, whose results lie side by side, on the bundle's device. dtype: of activations."""
+    groups = list(_joined(parts))
+    stops = np.cumsum([sum(part.outputs for part in group) for group in groups]).tolist()
+    layers = [_place(bundle, group, dtype) for group in groups]
     if len(layers) == 1:
         return layers[0]
-    starts = [0, *stops[:-1]]
-    return Beside(tuple((slice(a, z), layer) for a, z, layer in zip(starts, stops, layers, strict=True)))
+    return Beside(tuple((slice(a, z), layer) for a, z, layer in zip([0, *stops], stops, layers, strict=False)))
 
 
-def _place(bundle: Bundle, part: Linear, dtype: np.dtype) -> Layer:
-    put = bundle.device.array
-    bias = None if part.bias is None else put(part.bias.astype(dtype, copy=False))
-    if not isinstance(part.weight, Packed):
-        return Dense(bundle, put(part.weight.astype(dtype, copy=False)), bias)
-    arguments = part.weight.arguments()
-    arguments["scales"] = part.weight.scales.astype(dtype)
-    placed = {k: put(x) if isinstance(x, np.ndarray) else x for k, x in arguments.items()}
-    return Quantised(bundle, {**placed, "bias": bias})
+def hardware_float8(bundle: Bundle) -> str:
+    """The dtype of float8 that the bundle's hardware multiplies; empty: none."""
+    kind = ARCHITECTURES[bundle.device.arch].fp8
+    return {"fnuz": "float8_e4m3fnuz", "ocp": "float8_e4m3fn", "": ""}[kind]
 
 
-def _outputs(part: Linear) -> int:
-    return (part.weight.w if isinstance(part.weight, Packed) else part.weight).shape[0]
-
-
-def _joined(parts: Sequence[Linear]) -> Iterator[Linear]:
-    """Linear layers of one input as one, where they can be: those of 4 bits need the same order of their inputs."""
-    bias = None if parts[0].bias is None else np.concatenate([part.bias for part in parts])
-    packed = [part.weight for part in parts if isinstance(part.weight, Packed)]
-    if not packed:
-        yield Linear(np.concatenate([part.weight for part in parts]), bias)
-    elif all(_same_order(packed[0], other) for other in packed[1:]):
-        codes = np.concatenate([weight.w for weight in packed])
-        scales, zeros = (np.concatenate(x, 1) for x in zip(*((w.scales, w.zeros) for w in packed), strict=True))
-        yield Linear(Packed(codes, scales, zeros, packed[0].group_size, packed[0].order), bias)
+def _joined(parts: Sequence[Linear]) -> Iterator[Sequence[Linear]]:
+    """Layers of one input, all of them together where one product can compute them."""
+    if len({type(part.weight) for part in parts}) == 1 and _fit([part.weight for part in parts]):
+        yield parts
     else:
-        yield from parts
+        yield from ([part] for part in parts)
 
 
-def _same_order(one: Packed, other: Packed) -> bool:
-    if one.order is None or other.order is None:
-        return one.order is other.order
-    return np.array_equal(one.order, other.order)
+def _fit(weights: Sequence[Array | Packed | Scaled]) -> bool:
+    first, others = weights[0], weights[1:]
+    if isinstance(first, Packed):  # of one order of inputs, by act-order
+        alike = all((other.w.dtype, other.group_size) == (first.w.dtype, first.group_size) for other in others)
+        return alike and all(_same_order(first.order, other.order) for other in others)
+    if isinstance(first, Scaled):  # of one scale of activations; blocks do not span two layers
+        kinds = {(weight.weight.dtype, weight.of_blocks, weight.input_scale) for weight in weights}
+        return len(kinds) == 1 and (
+            not first.of_blocks or all(len(weight.weight) % BLOCK == 0 for weight in weights[:-1])
+        )
+    return True
+
+
+def _same_order(one: Array | None, other: Array | None) -> bool:
+    return one is other if one is None or other is None else np.array_equal(one, other)
+
+
+def _place(bundle: Bundle, parts: Sequence[Linear], dtype: np.dtype) -> Layer:
+    weights = [part.weight for part in parts]
+    bias = _biases(bundle, parts, dtype)
+    if isinstance(weights[0], Packed):
+        return _place_packed(bundle, weights, bias, dtype)
+    if isinstance(weights[0], Scaled):
+        return _place_scaled(bundle, weights, bias)
+    return Dense(bundle, _rows(bundle, weights, dtype), bias)
+
+
+def _place_packed(bundle: Bundle, weights: Sequence[Packed], bias: DeviceArray | None, dtype: np.dtype) -> Layer:
+    put, first = bundle.device.array, weights[0]
+    scales, zeros = (np.concatenate(x, 1) for x in zip(*((w.scales, w.zeros) for w in weights), strict=True))
+    arguments = {
+        "w": _rows(bundle, [weight.w for weight in weights], first.w.dtype), "scales": put(scales.astype(dtype)),
+        "zeros": put(zeros), "group_size": first.group_size, "bias": bias,
+        "order": None if first.order is None else put(first.order),
+    }  # fmt: skip
+    return Quantised(bundle, "linear_int8" if first.w.dtype == np.int8 else "linear_int4", arguments)
+
+
+def _place_scaled(bundle: Bundle, weights: Sequence[Scaled], bias: DeviceArray | None) -> Layer:
+    first, put = weights[0], bundle.device.array
+    dtype = first.weight.dtype if first.weight.dtype == np.int8 else np.dtype(hardware_float8(bundle))
+    casts = [cast(weight.weight, dtype) if dtype != np.int8 else (weight.weight, 1.0) for weight in weights]
+    scales = [weight.scales * np.float32(factor) for weight, (_, factor) in zip(weights, casts, strict=True)]
+    if len(weights) > 1 and not first.of_blocks:
+        scales = [np.broadcast_to(s, len(weight.weight)) for s, weight in zip(scales, weights, strict=True)]
+    input_scale = None
+    if first.input_scale is not None:
+        input_scale = put(np.array([first.input_scale * casts[0][1]], np.float32))
+    codes = _rows(bundle, [codes for codes, _ in casts], dtype)
+    return EightBits(bundle, codes, put(np.concatenate(scales)), input_scale, bias)
+
+
+def _biases(bundle: Bundle, parts: Sequence[Linear], dtype: np.dtype) -> DeviceArray | None:
+    """Side by side; zeros where only others have one."""
+    if all(part.bias is None for part in parts):
+        return None
+    found = [np.zeros(part.outputs, dtype) if part.bias is None else part.bias.astype(dtype) for part in parts]
+    return bundle.device.array(np.concatenate(found))
+
+
+def _rows(bundle: Bundle, parts: Sequence[Array], dtype: np.dtype) -> DeviceArray:
+    """Matrices one below the other, each copied from where it is: the host never has them as one."""
+    found = bundle.device.empty((sum(map(len, parts)), parts[0].shape[1]), dtype)
+    at = 0
+    for part in parts:
+        found[at : at + len(part)].copy_from(part.astype(dtype, copy=False))
+        at += len(part)
+    return found

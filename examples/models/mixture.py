@@ -10,7 +10,7 @@ import numpy as np
 from aot_runtime import Bundle, DeviceArray, Stream
 from aot_runtime.weights import Packed
 from checkpoints.folder import Checkpoint
-from checkpoints.linear import Linear
+from checkpoints.linear import Linear, Scaled
 from checkpoints.values import CheckpointError
 from models.buffers import Buffers
 from models.experts import Experts
@@ -120,7 +120,10 @@ def _together(
     """The op for all experts, and their weights as it takes them."""
     both = [(gate.weight, up.weight) for gate, up in zip(gates, ups, strict=True)]
     seconds = [down.weight for down in downs]
-    if not any(isinstance(weight, Packed) for weight in (*seconds, *(part for pair in both for part in pair))):
+    every = [*seconds, *(part for pair in both for part in pair)]
+    if any(isinstance(weight, Scaled) for weight in every):
+        raise ValueError("weights of 8 bits with scales are not supported; supported: 16 bits, 4 bits")
+    if not any(isinstance(weight, Packed) for weight in every):
         return "moe", {
             "gate_up": np.stack([np.concatenate(pair) for pair in both]).astype(dtype, copy=False),
             "down": np.stack(seconds).astype(dtype, copy=False),

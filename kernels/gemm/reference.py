@@ -366,39 +366,3 @@ def _linear(dtype: np.dtype, x: Array, weight: Array, order: Array | None, bias:
     else:
         value = x.astype(dtype) @ weight.T.astype(dtype)
     return value if bias is None else value + bias.astype(dtype)
-
-
-def lora_linear(
-    x: Array, w: Array, down: Array, up: Array, adapter_of: Array | None = None, adapter_scales: Array | None = None,
-    scale: float = 1,
-) -> Array:  # fmt: skip
-    """x w' + scale * (x down') up' in float64.
-
-    x: [m, k]; w: [n, k]; down: [adapters, rank, k]; up: [adapters, n, rank]; adapter_of: int [m], by default 0; a row
-    whose number is none of the adapters' has none; adapter_scales: [adapters], factors beside scale, by default 1.
-    Returns [m, n].
-    """
-    return _lora(np.dtype(np.float64), np.dtype(np.float64), x, w, down, up, adapter_of, adapter_scales, scale)
-
-
-def lora_linear_same_dtype(
-    x: Array, w: Array, down: Array, up: Array, adapter_of: Array | None = None, adapter_scales: Array | None = None,
-    scale: float = 1,
-) -> Array:  # fmt: skip
-    """`lora_linear` as hardware does it: summed in fp32, what is between an adapter's matrices of x's dtype."""
-    return _lora(np.dtype(np.float32), x.dtype, x, w, down, up, adapter_of, adapter_scales, scale).astype(x.dtype)
-
-
-def _lora(
-    dtype: np.dtype, storage: np.dtype, x: Array, w: Array, down: Array, up: Array, adapter_of: Array | None,
-    adapter_scales: Array | None, scale: float,
-) -> Array:  # fmt: skip
-    index = np.zeros(len(x), np.int64) if adapter_of is None else adapter_of
-    scales = np.ones(len(down)) if adapter_scales is None else adapter_scales
-    value = x.astype(dtype) @ w.T.astype(dtype)
-    for adapter in range(len(down)):
-        rows = index == adapter
-        factor = dtype.type(scale) * dtype.type(scales[adapter])
-        inner = factor * (x[rows].astype(dtype) @ down[adapter].T.astype(dtype))
-        value[rows] += inner.astype(storage).astype(dtype) @ up[adapter].T.astype(dtype)
-    return value

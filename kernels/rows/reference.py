@@ -257,6 +257,9 @@ transpose_same_dtype = transpose
 
 # Choosing tokens
 
+COLD = 1e-20
+"""At temperatures up to this, the largest logit is chosen."""
+
 
 def argmax(logits: Array) -> Array:
     """The column of each row's largest logit, the first of equal ones; NaN counts as the largest. int32 [rows]."""
@@ -268,10 +271,10 @@ argmax_same_dtype = argmax
 
 def sample(
     logits: Array, temperature: Array, seeds: Array, positions: Array, top_k: Array | None = None,
-    top_p: Array | None = None,
+    top_p: Array | None = None, min_p: Array | None = None,
 ) -> Array:  # fmt: skip
     """A column of each row, at random. int32 [rows]."""
-    return argmax(sample_scores(logits, temperature, seeds, positions, top_k, top_p))
+    return argmax(sample_scores(logits, temperature, seeds, positions, top_k, top_p, min_p))
 
 
 sample_same_dtype = sample
@@ -279,38 +282,49 @@ sample_same_dtype = sample
 
 def sample_scores(
     logits: Array, temperature: Array, seeds: Array, positions: Array, top_k: Array | None = None,
-    top_p: Array | None = None,
+    top_p: Array | None = None, min_p: Array | None = None,
 ) -> Array:  # fmt: skip
     """What the sampled column has the largest of: logit / temperature + noise of those that are kept, else -inf."""
     rows, cols = logits.shape
     scores = np.empty((rows, cols))
-    parameters = (0 if top_k is None else top_k), (1 if top_p is None else top_p), temperature
-    for row, (k, p, heat) in enumerate(np.broadcast(*(np.broadcast_to(x, rows) for x in parameters))):
+    limits = (0 if top_k is None else top_k), (1 if top_p is None else top_p), (0 if min_p is None else min_p)
+    parameters = np.broadcast(*(np.broadcast_to(x, rows) for x in (*limits, temperature)))
+    for row, (*limit, heat) in enumerate(parameters):
         x = logits[row].astype(np.float64)
-        if heat > 1e-20:
+        if heat > COLD:
             noise = gumbel(int(seeds[row]), int(positions[row]), cols)
-            x = np.where(kept(x, int(k), float(p), float(heat)), x / float(heat) + noise, -np.inf)
+            x = np.where(kept(x, *limit, heat), x / float(heat) + noise, -np.inf)
         scores[row] = x
     return scores
 
 
-def kept(x: Array, k: int, p: float, heat: float) -> Array:
-    """Which of a row's logits take part. Those equal to the last one that does, do too."""
+def kept(x: Array, k: int, p: float, least: float, heat: float) -> Array:
+    """Which of a row's logits take part, by top_k, top_p and min_p. Those equal to the last one that does, do too."""
+    k, p, least, heat = int(k), float(p), float(least), float(heat)
     ordered = np.sort(x)[::-1]
+    bound = ordered[0] + heat * np.log(least) if least > 0 else -np.inf
     if 0 < k < len(x):
         ordered = ordered[ordered >= ordered[k - 1]]
     if p < 1:
         mass = np.exp((ordered - ordered[0]) / heat).cumsum()
         ordered = ordered[: 1 + np.searchsorted(mass, max(p, 0) * mass[-1])]
-    return x >= ordered[-1]
+    return (x >= ordered[-1]) & (x >= bound)
 
 
-def gumbel(seed: int, position: int, cols: int) -> Array:
-    """The noise of columns 0 to cols - 1, from the first word of Philox 4x32 of ten rounds."""
+OF_TOKENS, OF_DRAFTS, OF_RESIDUALS = range(3)
+"""What random numbers are for: choosing tokens, accepting drafts, and choosing tokens in place of refused drafts."""
+
+
+def gumbel(seed: int, position: int, cols: int, use: int = OF_TOKENS) -> Array:
+    """The noise of columns 0 to cols - 1."""
+    return -np.log(-np.log(uniform(seed, position, cols, use)))
+
+
+def uniform(seed: int, position: int, cols: int, use: int) -> Array:
+    """A number for each column within (0, 1), from the first word of Philox 4x32 of ten rounds."""
     columns = np.arange(cols, dtype=np.uint64)
-    words = philox((columns, np.full(cols, position % 2**32, np.uint64), columns * 0, columns * 0), seed % 2**64)
-    u = ((words[0] >> np.uint64(9)) + 0.5) / 2**23
-    return -np.log(-np.log(u))
+    words = philox((columns, columns * 0 + position % 2**32, columns * 0 + use, columns * 0), seed % 2**64)
+    return ((words[0] >> np.uint64(9)) + 0.5) / 2**23
 
 
 def philox(counter: tuple[Array, ...], key: int) -> tuple[Array, ...]:

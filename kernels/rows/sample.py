@@ -9,18 +9,26 @@ import triton
 import triton.language as tl
 
 from kernels.common.softmax import LOG2_E
-from kernels.common.tensors import Matrix, Vector, given
+from kernels.common.tensors import Matrices, Matrix, Vector, given
 
 LOWEST: tl.constexpr = tl.constexpr(-(2**31))
 """A key below all logits'."""
+LOWEST_NUMBER: tl.constexpr = tl.constexpr(-2139095041)
+"""The key of -inf."""
 COLD: tl.constexpr = tl.constexpr(1e-20)
 """At temperatures up to this, the largest logit is chosen: its noise would be lost in rounding anyway."""
+OF_TOKENS: tl.constexpr = tl.constexpr(0)
+"""What random numbers are for: choosing tokens, accepting drafts, and choosing tokens in place of refused drafts."""
+OF_DRAFTS: tl.constexpr = tl.constexpr(1)
+OF_RESIDUALS: tl.constexpr = tl.constexpr(2)
 
 
 @triton.jit
 def choose_parts(
     logits: Matrix, part_keys, part_columns, cols, parts, STEP: tl.constexpr,
     temperature: Vector = None, seeds=None, positions=None, thresholds=None,
+    # Of the verification of drafts
+    group=1, draft_tokens: Matrix = None, draft_probs: Matrices = None, log_sums=None,
 ):  # fmt: skip
     """The best column of each part of each row, the first of equal ones. Grid: (rows, parts).
 
@@ -30,8 +38,14 @@ def choose_parts(
     temperature + noise, the noise a function of seeds, positions (int32 [rows]) and the column; temperature: fp32
     [rows].
     thresholds: int32 [rows] or None; columns with keys below them do not take part.
+
+    group: rows that share an element of temperature, seeds and positions, of which each takes the position behind that
+    of the row before. log_sums: fp32 [rows] or None. With them rows are those of `verify.accept_drafts`: where
+    draft_probs has probabilities of the token that was drafted for a row, the best is drawn in proportion to what the
+    row's own probabilities exceed them by, with noise of its own.
     """
     row, part = tl.program_id(0), tl.program_id(1)
+    request, place = row // group, row % group
     source = logits.ptr + row * logits.stride_rows
     length = tl.cdiv(tl.cdiv(cols, parts), STEP) * STEP
     begin = part * length
@@ -42,11 +56,17 @@ def choose_parts(
     seed = 0
     position = 0
     if seeds is not None:
-        heat = tl.load(temperature.ptr + row * temperature.stride_rows)
-        seed = tl.load(seeds + row)
-        position = tl.load(positions + row)
+        heat = tl.load(temperature.ptr + request * temperature.stride_rows)
+        seed = tl.load(seeds + request)
+        position = tl.load(positions + request) + place
     if thresholds is not None:
         threshold = tl.load(thresholds + row)
+    use = OF_TOKENS
+    if log_sums is not None:
+        log_sum = tl.load(log_sums + row)
+        is_residual = given(draft_probs.ptr) & (drafted(draft_tokens, request, place, group, cols) >= 0)
+        drafts = draft_probs.ptr + request.to(tl.int64) * draft_probs.stride_batch + place * draft_probs.stride_rows
+        use = tl.where(is_residual, OF_RESIDUALS, OF_TOKENS)
 
     lane_key = tl.full([STEP], LOWEST, tl.int32)
     lane_column = tl.zeros([STEP], tl.int32)
@@ -56,7 +76,12 @@ def choose_parts(
         values = tl.load(source + columns, mask=inside, other=0.0).to(tl.float32)
         kept = inside & (order_key(values) >= threshold)
         if heat > COLD:
-            values = values * (1.0 / heat) + _gumbel(seed, position, columns)
+            scores = values * (1.0 / heat)
+            if log_sums is not None:
+                rest = tl.exp2(values * (LOG2_E / heat) - log_sum)
+                rest -= tl.load(drafts + columns, mask=inside & is_residual, other=0.0)
+                scores = tl.where(is_residual, tl.where(rest > 0, tl.log(rest), float("-inf")), scores)
+            values = scores + _gumbel(seed, position, columns, use)
         keys = tl.where(kept, order_key(values), LOWEST)
         better = keys > lane_key
         lane_column = tl.where(better, columns, lane_column)
@@ -69,48 +94,64 @@ def choose_parts(
 def merge_choices(part_keys, part_columns, out, parts, PARTS: tl.constexpr):
     """The best of the parts of each row. Grid: (rows,). out: int32 [rows]; PARTS: power of two >= parts."""
     row = tl.program_id(0)
-    part = tl.arange(0, PARTS)
-    at = row.to(tl.int64) * parts + part
-    keys = tl.load(part_keys + at, mask=part < parts, other=LOWEST)
-    columns = tl.load(part_columns + at, mask=part < parts, other=0)
-    largest = tl.max(keys, 0)
-    tl.store(out + row, tl.min(tl.where((keys == largest) & (part < parts), columns, 2147483647), 0))
+    _, column = merged(part_keys, part_columns, row, parts, PARTS)
+    tl.store(out + row, column)
 
 
 @triton.jit
 def threshold_rows(
-    logits: Matrix, temperature: Vector, top_k: Vector, top_p: Vector, thresholds, cols,
+    logits: Matrix, temperature: Vector, top_k: Vector, top_p: Vector, min_p: Vector, thresholds, cols,
     STEP: tl.constexpr, SAME_BITS: tl.constexpr,
+    # Of the verification of drafts
+    group=1, draft_probs: Matrices = None, log_sums=None,
 ):  # fmt: skip
     """The key at and above which logits take part. Grid: (rows,).
 
     First the top_k largest are kept, and with them those equal to the last; all if it is 0 or a null pointer. Of these
-    as few of the largest as have top_p of the probability; all if it is 1 or a null pointer.
+    as few of the largest as have top_p of the probability; all if it is 1 or a null pointer. Of these those that have
+    min_p of the probability of the largest; all if it is 0 or a null pointer.
 
-    SAME_BITS: low bits of keys that follow from the others, an even number.
+    SAME_BITS: low bits of keys that follow from the others, an even number. group: rows that share an element of
+    temperature, top_k, top_p and min_p. log_sums: None, or where the logarithm, to base 2, of each row's sum of the
+    exp(logit / temperature) that are kept goes, if draft_probs is there.
     """
     row = tl.program_id(0)
+    request = row // group
     source = logits.ptr + row * logits.stride_rows
-    heat = tl.load(temperature.ptr + row * temperature.stride_rows)
-    k = tl.load(top_k.ptr + row * top_k.stride_rows, given(top_k.ptr), 0)
-    p = tl.load(top_p.ptr + row * top_p.stride_rows, given(top_p.ptr), 1.0)
+    heat = tl.load(temperature.ptr + request * temperature.stride_rows)
+    k = tl.load(top_k.ptr + request * top_k.stride_rows, given(top_k.ptr), 0)
+    p = tl.load(top_p.ptr + request * top_p.stride_rows, given(top_p.ptr), 1.0)
+    least = tl.load(min_p.ptr + request * min_p.stride_rows, given(min_p.ptr), 0.0)
     threshold = LOWEST
+    log_sum = 0.0
+    summed = False
+    if log_sums is not None:
+        summed = given(draft_probs.ptr)
     if heat > COLD:
         if (k > 0) & (k < cols):
             threshold = _search(source, cols, LOWEST, 0.0, 0.0, k.to(tl.float32), STEP, SAME_BITS, False)
-        if p < 1.0:
+        factor = LOG2_E / heat
+        largest = 0.0
+        if (p < 1.0) | (least > 0.0) | summed:
             lanes = tl.full([STEP], float("-inf"), tl.float32)
             for start in range(0, cols, STEP):
                 columns = start + tl.arange(0, STEP)
                 values = tl.load(source + columns, mask=columns < cols, other=float("-inf")).to(tl.float32)
                 lanes = tl.maximum(lanes, values)
             largest = tl.max(lanes, 0)
-            factor = LOG2_E / heat
+        if p < 1.0:
             mass, _, _ = _masses(source, cols, threshold, threshold, threshold, threshold, largest, factor, STEP, True)
             # The largest alone has 1: so much is always kept.
             needed = tl.maximum(p * mass, 1.0)
             threshold = _search(source, cols, threshold, largest, factor, needed, STEP, SAME_BITS, True)
+        if least > 0.0:
+            threshold = tl.maximum(threshold, order_key(largest + heat * tl.log(least)))
+        if summed:
+            mass, _, _ = _masses(source, cols, threshold, threshold, threshold, threshold, largest, factor, STEP, True)
+            log_sum = largest * factor + tl.log2(mass)
     tl.store(thresholds + row, threshold)
+    if log_sums is not None:
+        tl.store(log_sums + row, log_sum)
 
 
 @triton.jit
@@ -164,12 +205,36 @@ def order_key(values):
 
 
 @triton.jit
-def _gumbel(seed, position, columns):
-    """-log(-log(u)), with a u for each column that is uniform over 2**23 numbers within (0, 1)."""
+def drafted(draft_tokens, request, place, group, cols):
+    """The token that was drafted for a row, or -1 where there is none: for the last row of a group there never is."""
+    at = draft_tokens.ptr + request.to(tl.int64) * draft_tokens.stride_rows + place
+    token = tl.load(at, place < group - 1, -1)
+    return tl.where(token < cols, token, -1)
+
+
+@triton.jit
+def merged(part_keys, part_columns, row, parts, PARTS: tl.constexpr):
+    """(key, column) of the best of a row's parts."""
+    part = tl.arange(0, PARTS)
+    at = row.to(tl.int64) * parts + part
+    keys = tl.load(part_keys + at, mask=part < parts, other=LOWEST)
+    columns = tl.load(part_columns + at, mask=part < parts, other=0)
+    largest = tl.max(keys, 0)
+    return largest, tl.min(tl.where((keys == largest) & (part < parts), columns, 2147483647), 0)
+
+
+@triton.jit
+def uniform(seed, position, columns, use):
+    """A number for each column, of 2**23 within (0, 1). use: what for; each use has numbers of its own."""
     nothing = columns * 0
-    bits, _, _, _ = tl.philox(seed, columns, nothing + position, nothing, nothing)
-    u = ((bits >> 9).to(tl.float32) + 0.5) * (1.0 / 8388608.0)
-    return -tl.log(-tl.log(u))
+    bits, _, _, _ = tl.philox(seed, columns, nothing + position, nothing + use, nothing)
+    return ((bits >> 9).to(tl.float32) + 0.5) * (1.0 / 8388608.0)
+
+
+@triton.jit
+def _gumbel(seed, position, columns, use):
+    """-log(-log(u)) of `uniform`."""
+    return -tl.log(-tl.log(uniform(seed, position, columns, use)))
 
 
 @triton.jit

@@ -170,6 +170,9 @@ class EmulatorDriver:
         used = self.memory(device).used
         return used, used
 
+    def free_memory(self, device: int) -> int:
+        return _MEMORY_BYTES - self.memory(device).used
+
     def _free(self, call: str, device: int, address: int) -> None:
         memory = self._device(call, device).memory
         with self._lock:

@@ -21,7 +21,7 @@ from tests.support.hip_double.double import DoubleLibrary
 from tests.support.op_bundles import OpBundles
 from tests.support.session_builds import build_once
 
-SUBCOMMANDS = {"gemm_sweep": ("time",)}
+SUBCOMMANDS = {"gemm_sweep": ("time",), "gfx942": ("run",)}
 BENCHMARKS = sorted(
     path for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in ("measure", "on_gpu", "kernargs")
 )

@@ -9,12 +9,15 @@ import numpy as np
 
 from aot_runtime import Bundle
 from checkpoints.folder import Checkpoint
-from generation.batch import Generation
+from generation.blocks import BlockPool, blocks_for
 from generation.cache import BLOCK_SIZE, Cache
+from generation.engine import Engine, serve
+from generation.sampling import Limits
+from generation.scheduler import Request, Scheduler
 from models.decoder import Decoder
 from models.families import config_of
 from random_checkpoint import random_tensors, settings, write_checkpoint
-from tests.support.dtypes import BF16
+from tests.examples.checkpoints.published import FORMATS
 
 Array = np.ndarray
 Tensors = Mapping[str, Array]
@@ -45,47 +48,33 @@ def prompts_of(lengths: Sequence[int], vocabulary: int = 320) -> list[list[int]]
 
 def generate(model: Decoder, prompts: Sequence[Sequence[int]], count: int) -> tuple[Array, Array]:
     """(tokens [batch, count], logits [batch, count, vocabulary]) of greedy sampling."""
-    blocks = sum(len(p) + count for p in prompts) // BLOCK_SIZE + len(prompts)
-    generation = Generation(model, Cache(model, blocks), prompts, count)
-    generation.prefill()
-    steps = [generation.logits.numpy()]
-    while generation.steps < count:
-        generation.step()
-        steps.append(generation.logits.numpy())
-    return generation.tokens(), np.stack(steps, 1)
+    requests = [Request(tuple(prompt), limits=Limits(count, logprobs=0)) for prompt in prompts]
+    scheduler, engine = service(model, requests)
+    sequences = [scheduler.submit(request) for request in requests]
+    logits: dict[int, list[Array]] = {sequence.number: [] for sequence in sequences}
+    for event in serve(scheduler, engine):
+        logits[event.sequence.number].append(event.logits)
+    return np.array([sequence.new_tokens for sequence in sequences]), np.array(list(logits.values()))
 
 
-def pack_words(codes: Array, order: Sequence[int] = range(8)) -> Array:
-    """Eight codes of the last dim in an int32, the first of `order` lowest."""
-    grouped = codes.reshape(*codes.shape[:-1], -1, 8)[..., list(order)].astype(np.uint32)
-    return np.bitwise_or.reduce(grouped << np.arange(0, 32, 4, dtype=np.uint32), -1).view(np.int32)
+def service(
+    model: Decoder, requests: Sequence[Request], blocks: int = 0, slots: int = 0, chunk: int = 1 << 16, burst: int = 4
+) -> tuple[Scheduler, Engine]:
+    """By default all requests run together, each prompt in one chunk."""
+    blocks = blocks or sum(blocks_for(request.longest, BLOCK_SIZE) for request in requests)
+    slots, longest = slots or len(requests), max(request.longest for request in requests)
+    scheduler = Scheduler(BlockPool(blocks), BLOCK_SIZE, slots, chunk, burst, model.config.context)
+    return scheduler, Engine(model, Cache(model, blocks), slots, longest, burst)
 
 
-def quantised(
-    method: str, size: int = 64, act_order: bool = False, less: int = 1
-) -> tuple[dict[str, object], dict[str, Array], dict[str, Array]]:
-    """(config, stored tensors, dense ones) of a model of one layer and 4 bits, in the layout that the method publishes.
-
-    less: what GPTQ's zeros are stored less.
-    """
+def quantised(name: str) -> tuple[dict[str, object], dict[str, Array], dict[str, Array]]:
+    """(config, stored tensors, dense ones) of a model of one layer in one of the published formats, by its name."""
+    published = FORMATS[name]
     (found, tensors), rng = tiny(num_hidden_layers=1), np.random.default_rng(0)
     stored, dense = dict(tensors), dict(tensors)
-    for name in [name for name in tensors if "_proj.weight" in name]:
-        n, k = tensors[name].shape
-        groups = -(-k // size)
-        codes, zeros = rng.integers(0, 16, (k, n)), rng.integers(1, 16, (groups, n))
-        scales = (rng.uniform(0.5, 1.5, (groups, n)) * 0.2 * k**-0.5).astype(BF16)
-        group_of = rng.permutation(np.arange(k) // size) if act_order else np.arange(k) // size
-        dense[name] = ((codes - zeros[group_of]) * scales.astype(np.float64)[group_of]).T
-        prefix = name.removesuffix("weight")
-        del stored[name]
-        if method == "awq":
-            order = (0, 2, 4, 6, 1, 3, 5, 7)
-            words = {"qweight": pack_words(codes, order), "qzeros": pack_words(zeros, order)}
-        else:
-            words = {"qweight": pack_words(codes.T).T, "qzeros": pack_words(zeros - less)}
-            words["g_idx"] = group_of.astype(np.int32)
-        stored |= {prefix + end: array for end, array in {**words, "scales": scales}.items()}
-    layout = {"version": "gemm"} if method == "awq" else {"checkpoint_format": "gptq" if less else "gptq_v2"}
-    settings_ = {"quant_method": method, "bits": 4, "group_size": size, **layout}
-    return {**found, "quantization_config": settings_}, stored, dense
+    for weight in [weight for weight in tensors if "_proj.weight" in weight]:
+        layer = published.store(rng, *tensors[weight].shape)
+        dense[weight] = layer.dense
+        del stored[weight]
+        stored |= {weight.removesuffix("weight") + end: array for end, array in layer.tensors.items()}
+    return {**found, "quantization_config": published.config}, stored, dense

@@ -87,7 +87,7 @@ def test_what_failed_once(tmp_path: Path, name: str):
 
 
 def broken(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: Callable[[Path], Any], count: int = 40
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: Callable[[Path], Any], count: int = 20
 ) -> list[Failure]:
     """The failures of a reader with a fault."""
     right = bundles_module.read_index

@@ -19,9 +19,10 @@ from tests.ops.attention.cases import Case, make_call
 from tests.ops.attention.quantised import Quantised
 from tests.ops.attention.quantised import make_call as make_quantised
 from tests.ops.decode import test_append, test_contiguous, test_flex, test_paged
+from tests.ops.gemm import test_lora
 from tests.ops.moe.checking import check_moe, made_codes, made_scaled
-from tests.ops.rows import checking, test_qk_norm, test_sampling
-from tests.support.dtypes import FP16, INT8
+from tests.ops.rows import checking, test_processing, test_qk_norm, test_sampling, test_verify
+from tests.support.dtypes import FP16, FP32, INT8
 from tests.support.op_bundles import OpBundles
 from tests.support.session_builds import ROOT, session_cache
 
@@ -86,6 +87,8 @@ LATENT = decode("mla_decode", test_paged.test_latent_vectors, 256, 64, 16, 64, 1
 APPEND = decode("append_kv", test_append.test_append, 40)
 APPEND_INT8 = decode("append_kv|append_kv_per_token", test_append.test_append_of_8_bits, "int8")
 
+LORA = "gemm", "op=lora_add,T=float16", partial(test_lora.check_added, call=test_lora.given(20, 48, 1040, 40))
+
 LONG = 20001  # columns of a row of several steps
 SOFTMAX, LONG_SOFTMAX = (rows("softmax", cols=cols) for cols in (50, LONG))
 LAYER, LONG_LAYER = (rows("layer_norm", "weight bias", cols) for cols in (50, LONG))
@@ -96,6 +99,17 @@ SCALED = experts("moe_scaled", made_scaled, INT8, (5, 4, 2, 64, 48), FP16)
 SCALED_BLOCKS = experts("moe_block_scaled", made_scaled, FNUZ, (5, 3, 2, 160, 144), FP16, (128, 128))
 CODES = experts("moe_int4", made_codes, 4, (5, 3, 2, 64, 32), FP16, (2, 1), True)
 KEPT = "rows", "op=sample,T=float32", test_sampling.test_the_kept_set_is_exact
+PENALTIES = "rows", "op=process_logits,T=float32", test_processing.test_penalties_are_those_of_their_definitions
+COUNTED = (
+    "rows",
+    "op=count_tokens",
+    partial(test_processing.test_count_tokens, indexed=True, prompt=False, n=1000, capacity=5, cols=37),
+)
+DRAFTS = (
+    "rows",
+    "op=verify_drafts,T=float32",
+    partial(test_verify.check, call=test_verify.given(100, FP32, "draft_probs", "top_k")),
+)
 
 # What shows it, the file, what is right there, and what is wrong.
 FAULTS: dict[str, tuple[Check, str, str, str]] = {
@@ -180,9 +194,24 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
         "batch * indices.stride_batch + head_kv * indices.stride_heads", "batch * indices.stride_batch"),
     "slots outside written": (APPEND, "decode/append", "place < 0 or place // block_size >= blocks:", "place < 0:"),
     "not saturated": (APPEND_INT8, "decode/append", "-LARGEST), LARGEST)", "-LARGEST), 2 * LARGEST)"),
+    # Adapters
+    "largest rank for all": (LORA, "gemm/lora", "range(0, own_rank, BLOCK_R)", "range(0, rank, BLOCK_R)"),
+    "last adapter left out": (LORA, "gemm/lora", "range(lowest, highest + 1)", "range(lowest, highest)"),
+    "first part of k alone": (LORA, "gemm/lora", "(part * m + rows", "(0 * m + rows"),
+    "scale of the first adapter": (LORA, "gemm/lora", "adapter_scales + adapter,", "adapter_scales,"),
     # Sampling
     "last column not counted": (KEPT, "rows/sample", "        inside = columns < cols\n",
         "        inside = columns < cols - 1\n"),
+    "min_p of another temperature": (KEPT, "rows/sample", "largest + heat * tl.log(least)", "largest + tl.log2(least)"),
+    "prompts counted as generated": (PENALTIES, "rows/process", "times = count & (IN_PROMPT - 1)", "times = count"),
+    "penalty of negative logits": (PENALTIES, "rows/process", "values * repetition)", "values / repetition)"),
+    "counts lost": (COUNTED, "rows/process", "tl.atomic_add(target, 1, mask=counted, sem=\"relaxed\")",
+        "tl.store(target, tl.load(target, counted, 0) + 1, mask=counted)"),
+    "draft not subtracted": (DRAFTS, "rows/sample", "rest -= tl.load(drafts", "rest -= 0.0 * tl.load(drafts"),
+    "noise of the tokens for refused drafts": (DRAFTS, "rows/sample", "is_residual, OF_RESIDUALS, OF_TOKENS",
+        "is_residual, OF_TOKENS, OF_TOKENS"),
+    "drafts that top_k leaves out": (DRAFTS, "rows/verify", "thresholds + row), p, 0.0)", "thresholds + row), p, p)"),
+    "accepted behind a refused one": (DRAFTS, "rows/verify", "going = going & accept", "going = accept"),
     # Heads of queries and keys
     "weights of the queries for keys": (HEADS, "rows/qk_norm", "_heads(k, k_weight", "_heads(k, q_weight"),
     "norm of what is rotated": (HEADS, "rows/qk_norm", "squares += rest * rest", "squares += 0.0 * rest"),

@@ -78,6 +78,7 @@ TABLE = (
     Rule(r"^python -m tests\.release$", Action.SKIP, "is this check"),
     Rule(r"^python (ours|raw|triton_jit)\.py ", Action.SKIP, "is started by benchmarks/coldstart.py, which is run"),
     Rule("^python benchmarks/timing/validate.py", Action.SKIP, "needs published tables, which are not shipped"),
+    Rule("^python benchmarks/gfx942.py", Action.SKIP, "fetches kernels from GitHub; its calls and hashes are tested"),
     Rule(r"^python opened\.py ", Action.SKIP, "is started by benchmarks/opening.py, which is run"),
     Rule("--shared-cache s3://", Action.SKIP, "needs a bucket; tests/aot/test_s3_cache.py builds with one"),
     # What ends with the error that there is no GPU, or that torch, which is measured beside, is not there

@@ -172,6 +172,15 @@ def memory_in_use_is_what_was_allocated(driver: GpuDriver) -> None:
     assert driver.memory_in_use(0)[1] == before[1]
 
 
+def free_memory_is_what_is_left(driver: GpuDriver) -> None:
+    before = driver.free_memory(0)
+    assert 0 < before <= driver.properties(0).memory_bytes
+    address = driver.allocate_now(0, MANY)
+    taken = before - driver.free_memory(0)
+    driver.free_now(0, address)
+    assert taken >= MANY and driver.free_memory(0) == before
+
+
 def capture_records_and_replays(driver: GpuDriver) -> None:
     with new_stream(driver) as stream, allocated(driver, 1024, stream) as address:
         driver.fill(0, address, 1, 1024, stream)
@@ -274,6 +283,7 @@ CHECKS: dict[str, Callable[[GpuDriver], None]] = {
         streams_and_events,
         an_event_without_a_time_is_an_error,
         memory_in_use_is_what_was_allocated,
+        free_memory_is_what_is_left,
         capture_records_and_replays,
         memory_can_be_had_during_any_capture,
         too_much_memory_is_a_memory_error,

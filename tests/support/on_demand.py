@@ -79,6 +79,7 @@ class PlannerOnDemand(Planner):
     def __init__(self, planner: Planner, compiled: Callable[[records.Variant], records.Variant]):
         self.op, self.static, self.dtypes = planner.op, planner.static, planner.dtypes
         self._planner, self._variant = planner, compiled
+        self.entry, self.lay_out = planner.entry, planner.lay_out  # type: ignore[method-assign]
 
     def decide(self, *arguments: Any) -> Decision:
         decision = self._planner.decide(*arguments)

@@ -117,6 +117,11 @@ class Device(Shared):
         """How much of the device's memory the runtime's pool holds, and how much of that arrays and calls use."""
         return self.memory.stats()
 
+    def free_memory(self) -> int:
+        """Bytes that new arrays can have: those that no process has taken, and in the runtime's pool those without use."""
+        stats = self.memory_stats()
+        return self.driver.free_memory(self.index) + stats.held - stats.in_use
+
     # Work
 
     def stream(self) -> Stream:

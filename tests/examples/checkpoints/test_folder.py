@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import mmap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,10 +15,12 @@ pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
 from checkpoints.folder import Checkpoint
 from checkpoints.linear import Linear
+from checkpoints.progress import Progress
 from checkpoints.values import CheckpointError
 from models.families import config_of
 from random_checkpoint import write_checkpoint
 from tests.examples.random_models import Tensors, quantised, tiny
+from tests.support.dtypes import BF16
 
 
 def refused(folder: Path, found: Mapping[str, object], tensors: Tensors) -> str:
@@ -34,7 +38,7 @@ def test_tensors_that_are_missing_or_misshapen_are_all_named(tmp_path: Path):
         "tensor 'model.norm.weight' is [127], and should be [128]; "
         "there is no tensor 'model.layers.0.mlp.up_proj.weight'"
     )
-    found, stored, _ = quantised("gptq")
+    found, stored, _ = quantised("gptq of 4 bits")
     name = "model.layers.0.self_attn.k_proj.qzeros"
     stored[name] = stored[name][:1]
     assert refused(tmp_path, found, stored) == f"tensor '{name}' is [1, 16], and should be [2, 16]"
@@ -61,12 +65,84 @@ def test_files_that_are_missing_or_broken(tmp_path: Path):
     assert "config.json: no JSON: " in fault()
 
 
+def test_all_shards_that_are_at_fault_are_named(tmp_path: Path):
+    """Before any tensor is read: missing, cut short, no safetensors; then what the index has and they have not."""
+    found, tensors = tiny(num_hidden_layers=1)
+    write_checkpoint(tmp_path, found, tensors)
+    content, names = (tmp_path / "model.safetensors").read_bytes(), list(tensors)
+    files = [f"model-0000{part}-of-00004.safetensors" for part in range(1, 5)]
+    placed = dict.fromkeys(names, files[0]) | dict(zip(names, files[1:], strict=False))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
+    for file, part in zip(files[:3], (content, content[:-3], b"no safetensors"), strict=True):
+        (tmp_path / file).write_bytes(part)
+    with pytest.raises(CheckpointError) as caught:
+        Checkpoint(tmp_path)
+    assert [text.split(": ")[0] for text in str(caught.value).split("; ")] == [str(tmp_path / x) for x in files[1:]]
+    for file in files[1:]:
+        (tmp_path / file).write_bytes(content)
+    assert config_of(Checkpoint(tmp_path)).hidden == 128
+    placed |= {"model.of_nothing.weight": files[1]}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": placed}))
+    with pytest.raises(CheckpointError, match=r"00002-of-00004.*: there is no tensor 'model\.of_nothing\.weight'"):
+        Checkpoint(tmp_path)
+    for wrong in ({"weight_map": {"a": "../a.safetensors"}}, {"weight_map": ["a"]}, {}):
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(wrong))
+        with pytest.raises(
+            CheckpointError, match=r"index\.json: (\.\./a\.safetensors: files of|there is no 'weight_map')"
+        ):
+            Checkpoint(tmp_path)
+
+
+def test_tensors_are_views_of_their_file(tmp_path: Path):
+    """Nothing is copied on the host, not even for the device: what is uploaded is the map's memory."""
+    found, tensors = tiny(num_hidden_layers=1)
+    write_checkpoint(tmp_path, found, tensors)
+    checkpoint = Checkpoint(tmp_path)
+    for name, wanted in tensors.items():
+        array = checkpoint.tensor(name)
+        assert array.dtype == wanted.dtype and np.array_equal(array, wanted)
+        base = array
+        while isinstance(base, np.ndarray):
+            base = base.base
+        assert isinstance(base.obj if isinstance(base, memoryview) else base, mmap.mmap)
+        assert np.ascontiguousarray(array).ctypes.data == array.ctypes.data and not array.flags.writeable
+
+
+def test_dtypes_that_a_tensor_may_not_have(tmp_path: Path):
+    found, tensors = tiny(num_hidden_layers=1)
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].astype(np.int8)
+    wanted = "should be float16 or bfloat16 or float32"
+    assert refused(tmp_path, found, tensors) == f"tensor 'model.norm.weight' is int8, and {wanted}"
+    found, stored, _ = quantised("fp8 of blocks")
+    name = "model.layers.0.mlp.up_proj.weight"
+    stored[name] = stored[name].astype(BF16)
+    assert refused(tmp_path, found, stored) == f"tensor '{name}' is bfloat16, and should be float8_e4m3fn"
+
+
+def test_a_bar_goes_to_the_end_on_a_terminal_and_is_nowhere_else(tmp_path: Path):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    found, tensors = tiny(num_hidden_layers=1)
+    write_checkpoint(tmp_path, found, tensors)
+    for stream in (Terminal(), io.StringIO()):
+        checkpoint = Checkpoint(tmp_path, Progress(stream))
+        config_of(checkpoint)
+        for name in tensors:
+            checkpoint.tensor(name)
+        text = stream.getvalue()
+        size = sum(array.nbytes for array in tensors.values()) / 1e9
+        wanted = f"\rweights [{'#' * 30}] {size:.2f} of {size:.2f} GB\n"
+        assert text.endswith(wanted) and text.count("\r") < len(tensors) if stream.isatty() else not text
+
+
 def test_weights_of_4_bits_that_are_not_as_the_config_says(tmp_path: Path):
     """An order that is none; zeros of 8 that are stored as they are, where they should be less one."""
-    found, stored, _ = quantised("gptq", act_order=True)
-    found["quantization_config"] |= {"sym": True}
+    found, stored, _ = quantised("gptq of 4 bits, act-order, version 2")
+    found["quantization_config"] = {**found["quantization_config"], "sym": True, "checkpoint_format": "gptq"}
     order, zeros = (f"model.layers.0.{name}" for name in ("self_attn.q_proj", "mlp.down_proj"))
-    stored[f"{order}.g_idx"] = np.where(stored[f"{order}.g_idx"] == 1, 0, 1)[:100].astype(np.int32)
+    stored[f"{order}.g_idx"] = np.zeros(128, np.int32)
     stored[f"{order}.qzeros"] = np.full_like(stored[f"{order}.qzeros"], 0x77777777)
     stored[f"{zeros}.qzeros"] = np.full_like(stored[f"{zeros}.qzeros"], 0x88888888 - 2**32)
     write_checkpoint(tmp_path, found, stored)

@@ -10,7 +10,6 @@ import pytest
 pytest.importorskip("jinja2", reason="chat templates need jinja2")
 
 from generation.chat import ChatError, ChatTemplate
-
 from tests.examples.generation.chat_templates import GEMMA, LLAMA3, MISTRAL, QWEN, TEMPLATES
 
 ASKED = [{"role": "user", "content": " Who <was> it? "}]
@@ -46,8 +45,9 @@ def test_the_texts_of_well_known_formats():
 def test_texts_and_tokens_are_those_of_transformers(name: str, case: str, tmp_path: Path):
     """The tokenizer's post-processor adds <s>; what follows a template has the one of the template."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    from random_checkpoint import write_tokenizer
     from tokenizers import Tokenizer, processors
+
+    from random_checkpoint import write_tokenizer
 
     path = tmp_path / "tokenizer.json"
     write_tokenizer(path, 300)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from generation.sampling import Defaults, Limits, OptionError, Sampling, changed
 
 ENDS = frozenset({2})

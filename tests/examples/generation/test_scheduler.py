@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from generation.blocks import BlockPool, keys_of
-from generation.sampling import Limits, Sampling
-from generation.scheduler import ContextError, Request, Scheduler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from generation.blocks import BlockPool, keys_of
+from generation.sampling import Limits, Sampling
+from generation.scheduler import ContextError, Request, Scheduler
 from tests.examples.generation.fake_model import FakeModel, alone, check_blocks
 
 TOKENS = st.integers(0, 1)  # of two: many prompts begin alike

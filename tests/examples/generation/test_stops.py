@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from generation.stops import CONTEXT, Detokenizer, StopStrings, TextStream
 from hypothesis import given
 from hypothesis import strategies as st
+
+from generation.stops import CONTEXT, Detokenizer, StopStrings, TextStream
 
 PIECES = ["a", "b", "ab", "€", "é"[:1], "\N{GRINNING FACE}", "ba"]
 BYTES = [bytes([i]) for i in range(256)] + [piece.encode() for piece in PIECES]

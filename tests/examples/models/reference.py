@@ -66,12 +66,8 @@ def logits(ops: Ops, config: Config, tensors: Weights, tokens: Array) -> Array:
         x = x + (layer.experts(experts, normed) if experts else layer.gated(normed))
     head = tensors[f"{config.root}.embed_tokens.weight" if config.tied else f"{config.head}.weight"]
     result = ops.product(model.norm(f"{config.root}.norm", x), head.astype(ops.dtype).T)
-    return capped(config, result)
-
-
-def capped(config: Config, values: Array) -> Array:
     bound = config.logits_softcap
-    return bound * np.tanh(values.astype(np.float64) / bound) if bound else values
+    return (bound * np.tanh(result.astype(np.float64) / bound)).astype(ops.dtype) if bound else result
 
 
 @dataclass(frozen=True)

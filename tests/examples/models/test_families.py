@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
 from checkpoints.folder import Checkpoint
 from checkpoints.values import CheckpointError, Values
-from models.families import config_from, config_of
+from models.families import FAMILIES, config_from, config_of
 from random_checkpoint import settings, write_checkpoint
 
+ROOT = Path(__file__).parents[3]
 QWEN = {
     "architectures": ["Qwen2ForCausalLM"], "hidden_act": "silu", "hidden_size": 896, "intermediate_size": 4864,
     "max_position_embeddings": 32768, "max_window_layers": 21, "num_attention_heads": 14, "num_hidden_layers": 24,
@@ -42,6 +44,12 @@ PHI_4 = {
     "original_max_position_embeddings": 16384, "rms_norm_eps": 1e-5, "rope_scaling": None, "rope_theta": 250000,
     "sliding_window": None, "tie_word_embeddings": False, "torch_dtype": "bfloat16", "vocab_size": 100352,
 }  # fmt: skip
+
+
+def test_the_page_lists_the_families():
+    page = (ROOT / "docs/models.md").read_text(encoding="utf-8")
+    listed = re.findall(r"`(\w+For\w+)`", page[page.index("### Families") : page.index("## How it works")])
+    assert listed == list(FAMILIES)
 
 
 def test_qwen_2():
@@ -106,8 +114,11 @@ def of_4_bits(**changes: object) -> dict[str, object]:
         ({"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}, "there is no 'original_max_position_embeddings'"),
         ({"torch_dtype": "float64"}, "dtype float64 is not supported; supported: float16, bfloat16, float32"),
         (of_4_bits(bits=3), "a weight of 3 bits is not"),
-        (of_4_bits(quant_method="fp8"), "quantisation fp8 is not supported"),
-        (of_4_bits(group_size=96), "groups of 96 do not divide the 128 inputs of model.layers.0.self_attn.q_proj"),
+        (
+            of_4_bits(quant_method="bitnet"),
+            "quantisation bitnet is not supported; supported: gptq, awq, fp8, compressed",
+        ),
+        (of_4_bits(group_size=96), "model.layers.0.self_attn.q_proj: groups of 96 do not divide the 128 inputs"),
         (of_4_bits(quant_method=None), "there is no 'quant_method'"),
     ),
 )

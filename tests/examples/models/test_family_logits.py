@@ -14,7 +14,7 @@ from tests.examples.models.tiny_families import TINY
 from tests.examples.random_models import tiny
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", TINY)
 def test_logits_of_prompts_and_steps(llama: Bundle, name: str, tmp_path: Path):
     check(llama, tmp_path, *tiny(**TINY[name]), lengths=(3, 21), count=3)

@@ -13,6 +13,8 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_fr
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
 
 TINY: dict[str, dict[str, object]] = {
+    "gemma3": {"family": "gemma3", **GEMMA, "num_hidden_layers": 3, "sliding_window_pattern": 3,
+               "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
     "qwen2": {"family": "qwen2", **SMALL},
     "qwen2, windows": {"family": "qwen2", **SMALL, "use_sliding_window": True, "sliding_window": 5,
                        "max_window_layers": 1, "tie_word_embeddings": True},
@@ -23,8 +25,6 @@ TINY: dict[str, dict[str, object]] = {
                    "sliding_window": 512, "partial_rotary_factor": 0.5, "rope_scaling": LONGROPE,
                    "tie_word_embeddings": True, "original_max_position_embeddings": 64},
     "gemma2": {"family": "gemma2", **GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
-    "gemma3": {"family": "gemma3", **GEMMA, "num_hidden_layers": 3, "sliding_window_pattern": 3,
-               "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
 }  # fmt: skip
 """Arguments of `tiny`, by name."""
 

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from aot_runtime import Bundle, DeviceArray
-from kernels.gemm import reference
+from kernels.gemm import lora_reference, reference
 from kernels.tolerance import assert_close
 from tests.support.dtypes import INT8, INT32
 from tests.support.poison import into_poison, poisoned
 
 FLOOR = 1e-6
+REFERENCES = vars(lora_reference) | vars(reference)
 LAYOUTS = ((False, False), (False, True), (True, False), (True, True))
 """Whether a, and b, are column-major."""
 
@@ -47,13 +48,13 @@ def check(
     placed = {name: on_device(gemm, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
     options = {**(how or {}), **({} if precision == "ieee" else {"precision": precision})}
     name = op.removeprefix("batched_")
-    exact = getattr(reference, name)(**given)
+    exact = REFERENCES[name](**given)
     result = into_poison(gemm, exact.shape, dtype, lambda e: getattr(gemm, op)(**placed, **options, e=e))
     if dtype == INT8:
         check_int8(result, exact)
         return result
     more = {"e": result} if "scaled" in name else {"precision": precision} if name == "matmul" else {}
-    same = getattr(reference, f"{name}_same_dtype")(**given, **more)
+    same = REFERENCES[f"{name}_same_dtype"](**given, **more)
     if dtype == INT32:
         assert np.array_equal(result, same)
     else:

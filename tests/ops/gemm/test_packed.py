@@ -1,4 +1,4 @@
-"""Linear layers with weights of 4 and 8 bits, and with adapters."""
+"""Linear layers with weights of 4 and 8 bits."""
 
 from __future__ import annotations
 
@@ -68,19 +68,3 @@ def test_act_order_of_int8(gemm: Bundle, m: int, zeros: bool):
     shifted = rng.integers(-100, 100, (4, 48)).astype(np.int8) if zeros else None
     weights = Packed(w, rng.uniform(0.5, 1, (4, 48)).astype(FP16), shifted, 32, order)
     check_linear(gemm, matrix(rng, (m, 128), FP16), weights)
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("adapters", (5, 1, None))
-@pytest.mark.parametrize(
-    "m, n, k, rank", ((37, 19, 33, 5), (1, 64, 64, 8), (130, 144, 48, 40), (16, 48, 80, 16)), ids=str
-)
-def test_lora(gemm: Bundle, m: int, n: int, k: int, rank: int, adapters: int | None):
-    """One adapter for all rows, or some for each, or none; with scales of the adapters, or only one of all."""
-    rng = np.random.default_rng(m)
-    x, w = matrix(rng, (m, k), FP16), matrix(rng, (n, k), FP16)
-    down, up = matrix(rng, (adapters or 1, rank, k), FP16), matrix(rng, (adapters or 1, n, rank), FP16)
-    index = rng.integers(-1, adapters + 1, m).astype(np.int32) if adapters else None
-    scales = {5: [0.5, 2, -1, 8, 0], 1: None, None: [3]}[adapters]
-    more = {"adapter_of": index, "adapter_scales": None if scales is None else np.array(scales, np.float32)}
-    check(gemm, "lora_linear", FP16, x=x, w=w, down=down, up=up, **more, scale=0.25)

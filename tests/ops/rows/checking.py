@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from aot_runtime import Bundle
-from kernels.rows import reference
+from kernels.rows import processing_reference, reference
 from kernels.tolerance import assert_close
 from tests.support.poison import into_poison, poisoned
 
@@ -27,8 +27,14 @@ def given(rng: np.random.Generator, op: str, vectors: str, shape: tuple[int, ...
     return found | ({"eps": EPS[op]} if op in EPS else {})
 
 
-def check(rows: Bundle, op: str, floor: float = 2e-6, shape: tuple[int, ...] = (), **arguments: Any) -> np.ndarray:
-    """The result of an op, whose dtype is that of its first tensor. shape: the result's, if not that tensor's.
+REFERENCES = vars(processing_reference) | vars(reference)
+
+
+def check(
+    rows: Bundle, op: str, floor: float = 2e-6, shape: tuple[int, ...] = (), dtype: np.dtype | None = None,
+    **arguments: Any,
+) -> np.ndarray:  # fmt: skip
+    """The result of an op. shape, dtype: the result's, if not those of the first tensor.
 
     floor: of the tolerance rule, for results of about 1. A residual has to become the sum, exactly.
     """
@@ -37,9 +43,9 @@ def check(rows: Bundle, op: str, floor: float = 2e-6, shape: tuple[int, ...] = (
     # No two tensors have the same strides.
     placed = {name: poisoned(rows, host, 16 * number) for number, (name, host) in enumerate(arrays.items(), 1)}
     result = into_poison(
-        rows, shape or first.shape, first.dtype, lambda out: getattr(rows, op)(**arguments | placed, out=out)
+        rows, shape or first.shape, dtype or first.dtype, lambda out: getattr(rows, op)(**arguments | placed, out=out)
     )
-    exact, same = (getattr(reference, f"{op}{suffix}")(**arguments) for suffix in ("", "_same_dtype"))
+    exact, same = (REFERENCES[f"{op}{suffix}"](**arguments) for suffix in ("", "_same_dtype"))
     if "residual" in arrays:
         (total, exact), (_, same) = exact, same
         assert np.array_equal(placed["residual"].numpy(), total)

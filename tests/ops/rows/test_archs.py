@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("tinygrad", reason="the emulator needs the extra `emulator`")
 
-from tests.ops.rows import test_qk_norm
+from tests.ops.rows import test_processing, test_qk_norm, test_verify
 from tests.ops.rows.checking import CALLS, check, given
 from tests.support.dtypes import BF16, FP16, FP32
 from tests.support.emulation.bundling import built, on_demand
@@ -39,6 +39,20 @@ def test_qk_norm_rotary(
 ):
     bundle = on_demand(tmp_path_factory, "rows", "op=qk_norm_rotary", arch)
     test_qk_norm.check(bundle, test_qk_norm.given(head_dim, pairs, dtype) | {"interleaved": interleaved})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cols", (100, 1024))
+@pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
+@pytest.mark.parametrize("arch", ARCHS)
+def test_sampling(tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, cols: int):
+    bundle = on_demand(tmp_path_factory, "rows", "op=process_logits|count_tokens|token_logprobs|verify_drafts", arch)
+    call = test_processing.given(cols, dtype, test_processing.ALL)
+    check(bundle, "process_logits", floor=2e-5, **call, softcap=30.0)
+    test_processing.test_count_tokens(bundle, True, False, 1000, 5, cols)
+    tokens = np.arange(6, dtype=np.int32)
+    check(bundle, "token_logprobs", floor=1e-5, shape=(6,), dtype=FP32, logits=call["logits"], tokens=tokens)
+    test_verify.check(bundle, test_verify.given(cols, dtype, "draft_probs", *test_verify.LIMITS))
 
 
 @pytest.mark.slow

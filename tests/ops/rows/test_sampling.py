@@ -47,18 +47,22 @@ def test_sample(rows: Bundle, cols: int, dtype: np.dtype):
     assert np.array_equal(check_sample(rows, x, parameters(rng, 6))[1:4], reference.argmax(x)[1:4])
 
 
-@pytest.mark.parametrize("limits", (("top_k", "top_p"), ("top_k",), ("top_p",)), ids=str)
+@pytest.mark.parametrize(
+    "limits", (("top_k", "top_p", "min_p"), ("top_k", "top_p"), ("top_k",), ("top_p",), ("min_p",)), ids=str
+)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cols", (1000, 3, 32000, 100))
-def test_top_k_and_top_p(rows: Bundle, cols: int, dtype: np.dtype, limits: tuple[str, ...]):
+def test_limits(rows: Bundle, cols: int, dtype: np.dtype, limits: tuple[str, ...]):
     """Together or alone; also where one keeps a single logit."""
     rng = np.random.default_rng(cols)
     x, given = normal(rng, (8, cols), dtype, 3), parameters(rng, 8)
     top_k, top_p = (0, 2, 40, 40, 1, cols, 2**31 - 1, 500), (0.9, 0.99, 1, 0.5, 1, 0.95, 1, 0.0)
-    both = {"top_k": np.array(top_k, np.int32), "top_p": np.array(top_p, np.float32)}
-    tokens = check_sample(rows, x, given | {name: both[name] for name in limits})
+    every = {"top_k": np.array(top_k, np.int32), "top_p": np.array(top_p, np.float32)}
+    every["min_p"] = np.array((0, 0.1, 0.1, 0.05, 0.3, 0.02, 1, 0.2), np.float32)
+    tokens = check_sample(rows, x, given | {name: every[name] for name in limits})
     assert np.array_equal(tokens[1:4], reference.argmax(x)[1:4])
     assert "top_k" not in limits or tokens[4] == reference.argmax(x)[4]
+    assert "min_p" not in limits or tokens[6] == reference.argmax(x)[6]
 
 
 def test_the_kept_set_is_exact(rows: Bundle):
@@ -70,12 +74,14 @@ def test_the_kept_set_is_exact(rows: Bundle):
     different[[0, -1]] = 1.01, 1.02
     equal = np.full(100, -np.inf, np.float32)
     equal[:6] = (2, 1, 2, 0, 2, 1.5)
-    largest = set(np.argsort(-different)[:3].tolist())
-    x = np.repeat(np.stack([different, different, equal]), draws, 0)
+    order = np.argsort(-different)
+    largest, first, third, fourth = set(order[:3].tolist()), *different[order[[0, 2, 3]]]
+    x = np.repeat(np.stack([different, different, equal, different]), draws, 0)
     given = {"temperature": np.ones(1, np.float32), "seeds": np.arange(len(x)), "positions": np.zeros(len(x), np.int32)}
-    limits = {"top_k": np.array([3, 0, 2], np.int32), "top_p": np.array([1, 0.04, 0.1], np.float32)}
+    limits = {"top_k": np.array([3, 0, 2, 0], np.int32), "top_p": np.array([1, 0.04, 0.1, 1], np.float32)}
+    limits["min_p"] = np.array([0, 0, 0, np.exp((third + fourth) / 2 - first)], np.float32)
     tokens = rows.sample(x, **given, **{name: np.repeat(values, draws) for name, values in limits.items()})
-    assert [set(drawn.tolist()) for drawn in tokens.reshape(3, draws)] == [largest, largest, {0, 2, 4}]
+    assert [set(drawn.tolist()) for drawn in tokens.reshape(4, draws)] == [largest, largest, {0, 2, 4}, largest]
 
 
 def test_nan_and_infinity_are_chosen(rows: Bundle):
@@ -83,7 +89,7 @@ def test_nan_and_infinity_are_chosen(rows: Bundle):
     x, given = normal(rng, (3, 500), FP32), parameters(rng, 3)
     x[0, 400], x[1, 300], x[2] = np.nan, np.inf, -np.inf
     x[2, 7] = 0
-    limits = {"top_k": np.array([7], np.int32), "top_p": np.array([0.5], np.float32)}
+    limits = {"top_k": np.array([7], np.int32), "top_p": np.array([0.5], np.float32), "min_p": np.ones(1, np.float32)}
     for more in ({}, limits):
         assert rows.sample(x, **given, **more).tolist() == [400, 300, 7]
 

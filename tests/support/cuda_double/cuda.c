@@ -76,6 +76,7 @@ int cuMemPoolCreate(void **pool, const void *properties) { return *pool = malloc
 int cuMemPoolDestroy(void *pool) { return free(pool), SUCCESS; }
 int cuMemPoolSetAttribute(void *pool, int attribute, void *value) { return (void)attribute, !pool || !value; }
 int cuMemPoolTrimTo(void *pool, size_t keep) { return (void)keep, pool == NULL; }
+int cuMemGetInfo(size_t *unused, size_t *total) { return *unused = *total = (size_t)1 << 30, SUCCESS; }
 int cuMemHostAlloc(void **address, size_t bytes, unsigned flags) { return (void)flags, *address = malloc(bytes), SUCCESS; }
 int cuMemFreeHost(void *address) { return free(address), SUCCESS; }
 int cuMemcpyHtoDAsync(uint64_t to, const void *from, size_t bytes, void *stream) {

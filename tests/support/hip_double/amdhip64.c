@@ -81,6 +81,7 @@ const char *hipGetErrorString(hipError_t status) {
   X(hipGetDeviceCount) X(hipGetDevice) X(hipSetDevice) X(hipGetDevicePropertiesR0600) X(hipDeviceGetAttribute)   \
   X(hipRuntimeGetVersion) X(hipGetLastError) X(hipMalloc) X(hipFree) X(hipHostMalloc) X(hipHostFree)   \
   X(hipMemPoolCreate) X(hipMemPoolDestroy) X(hipMemPoolSetAttribute) X(hipMemPoolGetAttribute) X(hipMemPoolTrimTo) \
+  X(hipMemGetInfo)                                                                                               \
   X(hipMallocFromPoolAsync) X(hipFreeAsync)                                                                      \
   X(hipMemcpyHtoDAsync) X(hipMemcpyDtoHAsync) X(hipMemcpyDtoDAsync) X(hipMemsetD8Async)                          \
   X(hipPointerGetAttributes) X(hipModuleLoadData) X(hipModuleUnload) X(hipModuleGetFunction)                     \
@@ -680,6 +681,14 @@ hipError_t hipMemPoolGetAttribute(void *handle, int attribute, void *value) {
   const struct object *pool = find(handle, POOL);
   CHECK(pool && (attribute == RESERVED_NOW || attribute == USED_NOW) && value, hipErrorInvalidValue);
   *(uint64_t *)value = used_of(pool) + (attribute == RESERVED_NOW ? pool->unused : 0);
+  return hipSuccess;
+}
+
+hipError_t hipMemGetInfo(size_t *unused, size_t *total) {
+  ENTER(hipMemGetInfo);
+  CHECK(unused && total, hipErrorInvalidValue);
+  *total = device_memory;
+  *unused = device_memory - allocated(current_device) - kept(current_device);
   return hipSuccess;
 }
 

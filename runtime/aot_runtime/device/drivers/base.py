@@ -100,6 +100,9 @@ class Driver(Protocol):
     def memory_in_use(self, device: int) -> tuple[int, int]:
         """Bytes that the pool holds, and of them those that were allocated and not given back."""
 
+    def free_memory(self, device: int) -> int:
+        """Bytes of the device's memory that no process has taken; what a pool holds is taken."""
+
     def copy_to_device(self, device: int, address: int, host: int, nbytes: int, stream: int) -> None:
         """Copy host memory to the device in stream order; when it returns, the host memory may be reused.
 

@@ -129,6 +129,10 @@ class GpuDriver(GpuApi):
         with self._current(device):
             return self._pool_figure(pool, _POOL_RESERVED), self._pool_figure(pool, _POOL_USED)
 
+    def free_memory(self, device: int) -> int:
+        with self._current(device):
+            return int(self._call("MemGetInfo"))
+
     def _pool_figure(self, pool: int, attribute: int) -> int:
         """A figure of a pool in bytes; asked of the library, as the bindings differ in how they give it."""
         name, value = "MemPoolGetAttribute", ctypes.c_uint64()

@@ -1,0 +1,32 @@
+"""fp8, as DeepSeek, Qwen, Mistral and AutoFP8 publish it: float8 with scales of blocks of 128 x 128, or of a tensor."""
+
+from __future__ import annotations
+
+from checkpoints.eight_bits import EightBits
+from checkpoints.linear import BLOCK
+from checkpoints.scheme import Format, Plain, Scheme, is_listed
+from checkpoints.values import Values
+
+SCALES, INPUT_SCALES = ("weight_scale_inv", "weight_scale"), ("input_scale", "activation_scale")
+"""A scale that is called inverse is what codes are multiplied by all the same."""
+
+
+def parse(stored: Values) -> Format:
+    """Of a quantization_config. Raises `CheckpointError`: what is not supported."""
+    kind = stored.get("fmt", "e4m3")
+    stored.demand(kind in ("e4m3", "float8_e4m3fn"), f"float8 of the kind {kind}", ["e4m3"])
+    activations = stored.get("activation_scheme", "dynamic")
+    stored.demand(activations in ("dynamic", "static"), f"activation_scheme {activations}", ("dynamic", "static"))
+    block = stored.get("weight_block_size")
+    stored.demand(block is None or list(block) == [BLOCK, BLOCK], f"weight_block_size {block}", [f"[{BLOCK}, {BLOCK}]"])
+    stored.demand(block is None or activations == "dynamic", "activation_scheme static with blocks", ["dynamic"])
+    scheme = EightBits(
+        "float8_e4m3fn", "any" if block is None else "block", activations == "static",
+        SCALES if block else SCALES[::-1], INPUT_SCALES,
+    )  # fmt: skip
+    left_out = stored.get("modules_to_not_convert", stored.get("ignored_layers", ()))
+
+    def scheme_of(name: str) -> Scheme:
+        return Plain() if name.endswith("lm_head") or is_listed(name, left_out) else scheme
+
+    return scheme_of

@@ -1,0 +1,83 @@
+"""What a format of weights is made of: a scheme for each linear layer, and the rule that leaves layers out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from checkpoints.linear import LinearShape, Wanted, Weight
+
+Array = np.ndarray
+Tensors = Mapping[str, Array]
+GROUP = 32
+"""Divides the inputs that share a scale, where not all do."""
+
+
+class Scheme(Protocol):
+    """How the weights of a linear layer are stored. Tensors go by the ends of their names, behind the layer's.
+
+    Attributes:
+        ops: those of a bundle that the layer needs.
+        float8: whether weights are float8.
+    """
+
+    @property
+    def ops(self) -> tuple[str, ...]: ...
+
+    @property
+    def float8(self) -> bool: ...
+
+    def wanted(self, shape: LinearShape, ends: Collection[str]) -> dict[str, Wanted]:
+        """The tensors that the layer has to have, but for its bias. ends: those that it has.
+
+        Raises `ValueError`: a layer of this shape cannot be stored so.
+        """
+
+    def weight(self, tensors: Tensors) -> Weight:
+        """Raises `ValueError`: the tensors' content is not what the scheme says."""
+
+
+Format = Callable[[str], Scheme]
+"""From a linear layer's name to its scheme."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Weights in the checkpoint's dtype."""
+
+    ops: tuple[str, ...] = ("matmul",)
+    float8: bool = False
+
+    def wanted(self, shape: LinearShape, ends: Collection[str]) -> dict[str, Wanted]:
+        return {"weight": Wanted(((shape.outputs, shape.inputs),))}
+
+    def weight(self, tensors: Tensors) -> Weight:
+        return tensors["weight"]
+
+
+def is_listed(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a layer is one of modules_to_not_convert, as transformers reads it: by its first parts, which may be a
+    regular expression, or by the end of its name."""
+    return any(re.match(rf"(?:{key})(?:(?<=\.)|(?=\.|$))", name) or name.endswith(key) for key in patterns)
+
+
+def check_groups(size: int, inputs: int) -> int:
+    """How many groups of inputs share a scale; size -1: one. Raises `ValueError`: groups that cannot be."""
+    if size == -1 or size == inputs:
+        return 1
+    if size < 1 or size % GROUP:
+        raise ValueError(f"groups of {size} are not supported; multiples of {GROUP} and -1 are")
+    if inputs % size:
+        raise ValueError(f"groups of {size} do not divide the {inputs} inputs")
+    return inputs // size
+
+
+def check_words(extent: int, per_word: int, what: str) -> int:
+    """The words of int32 that codes are packed in. Raises `ValueError`: a last word that would not be full."""
+    if extent % per_word:
+        raise ValueError(f"{extent} {what}; a multiple of {per_word} is packed in words")
+    return extent // per_word

@@ -1,0 +1,117 @@
+"""The tensors of a folder's safetensors files, read by mapping: a tensor is a view of its file, and copied nowhere.
+
+The library `safetensors` says whether a file is whole and what is in it. It hands tensors out as copies, and those of
+float8 not at all to numpy; so where a tensor lies is read from the header, which is JSON behind its length.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from checkpoints.values import CheckpointError, read_json
+
+Array = np.ndarray
+INDEX = "model.safetensors.index.json"
+
+DTYPES: Mapping[str, np.dtype] = {
+    "BOOL": np.dtype(bool),
+    **{f"{kind}{8 * size}": np.dtype(f"{kind.lower()}{size}") for kind in "IU" for size in (1, 2, 4, 8)},
+    **{f"F{8 * size}": np.dtype(f"f{size}") for size in (2, 4, 8)},
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2),
+    "F8_E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "F8_E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
+}
+"""Of numpy, by safetensors' names."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where a tensor lies in a mapped file. dtype: by safetensors' name."""
+
+    file: mmap.mmap
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    nbytes: int
+
+    def array(self) -> Array:
+        """A read-only view of the file, which is read from the disk from now on."""
+        if hasattr(self.file, "madvise") and self.nbytes:
+            before = self.start % mmap.PAGESIZE
+            self.file.madvise(mmap.MADV_WILLNEED, self.start - before, self.nbytes + before)
+        return np.frombuffer(self.file, DTYPES[self.dtype], math.prod(self.shape), self.start).reshape(self.shape)
+
+
+def read_shards(folder: Path) -> dict[str, Stored]:
+    """The tensors of a folder by name: of the files that its index names, or without an index of all there are.
+
+    Raises `CheckpointError`, which names all files that are missing, cut short or no safetensors, and all tensors that
+    the index has and its files have not.
+    """
+    found: dict[str, Stored] = {}
+    faults: list[str] = []
+    placed = _index(folder)
+    for path in _files(folder, placed):
+        try:
+            found |= read_file(path)
+        except CheckpointError as error:
+            faults.append(str(error))
+    if not faults:
+        faults = [f"{folder / file}: there is no tensor '{name}'" for name, file in placed.items() if name not in found]
+    if faults:
+        raise CheckpointError("; ".join(faults))
+    return found
+
+
+def read_file(path: Path) -> dict[str, Stored]:
+    """The tensors of one file by name. Raises `CheckpointError`: it is not there, cut short or no safetensors."""
+    try:
+        with safe_open(path, "np"):
+            pass  # it holds the file's length against the header, and tensors against each other
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    return dict(_tensors(mapped))
+
+
+def _tensors(mapped: mmap.mmap) -> Iterator[tuple[str, Stored]]:
+    data = 8 + int.from_bytes(mapped[:8], "little")
+    for name, entry in json.loads(mapped[8:data]).items():
+        if name != "__metadata__":
+            begin, end = entry["data_offsets"]
+            yield name, Stored(mapped, entry["dtype"], tuple(entry["shape"]), data + begin, end - begin)
+
+
+def _index(folder: Path) -> Mapping[str, str]:
+    """Each tensor's file, where there is an index."""
+    path = folder / INDEX
+    if not path.is_file():
+        return {}
+    placed = read_json(path).get("weight_map")
+    if not isinstance(placed, dict) or not all(isinstance(file, str) for file in placed.values()):
+        raise CheckpointError(f"{path}: there is no 'weight_map' of tensors' files")
+    if outside := sorted({file for file in placed.values() if Path(file).name != file}):
+        raise CheckpointError(f"{path}: {', '.join(outside)}: files of the folder itself are allowed")
+    return placed
+
+
+def _files(folder: Path, placed: Mapping[str, str]) -> Iterable[Path]:
+    if placed:
+        return [folder / name for name in sorted(set(placed.values()))]
+    files = [path for path in [folder / "model.safetensors"] if path.is_file()] or sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise CheckpointError(f"{folder}: there is no .safetensors file")
+    return files

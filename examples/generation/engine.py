@@ -1,0 +1,141 @@
+"""Steps of a scheduler on a device: prompts pass through the model in chunks, and what only decodes is replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from aot_runtime import DeviceArray
+from generation.arrays import Part, Pass, pass_of
+from generation.batch import Batch, SamplingArrays
+from generation.blocks import blocks_for
+from generation.cache import BLOCK_SIZE, Cache
+from generation.scheduler import Running, Scheduler, Step
+from models.buffers import Buffers
+from models.decoder import Attend, Decoder
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a step gave.
+
+    Attributes:
+        tokens: those of each span that samples, in the step's order.
+        logits: float32 [vocabulary], from which the token was chosen, of the sequences that want probabilities.
+    """
+
+    tokens: Sequence[Sequence[int]]
+    logits: Mapping[Running, Array] = field(default_factory=dict)
+
+
+class Engine:
+    """A model, its cache, and a captured step for each size of batch.
+
+    Args:
+        slots: sequences that run at a time, at most.
+        length: tokens that a sequence may have.
+        burst: as for `Scheduler`.
+
+    Attributes:
+        stream: on which all of it is done.
+    """
+
+    def __init__(self, model: Decoder, cache: Cache, slots: int, length: int, burst: int):
+        self.model, self.cache = model, cache
+        self.sizes = batch_sizes(slots)
+        self._length, self._burst = length, burst
+        self.stream = model.device.stream()
+        self._batches: dict[int, Batch] = {}
+
+    def run(self, step: Step) -> Result:
+        """Compute a step. Waits for its tokens; where no token is chosen, it waits for nothing."""
+        if all(span.count == 1 and span.samples for span in step.spans):
+            sequences = [span.sequence for span in step.spans]
+            batch = self.batch(len(sequences))
+            return Result(batch.run(sequences, step.repeats).tolist(), self._logits(sequences, batch.logits))
+        return self._pass(step)
+
+    def batch(self, sequences: int) -> Batch:
+        """The one for so many sequences."""
+        rows = next(size for size in self.sizes if size >= sequences)
+        if rows not in self._batches:
+            self._batches[rows] = Batch(self.model, self.cache, rows, self._length, self._burst, self.stream)
+        return self._batches[rows]
+
+    def _pass(self, step: Step) -> Result:
+        found, stream = pass_of(step, BLOCK_SIZE, blocks_for(self._length, BLOCK_SIZE)), self.stream
+        ids, positions, slots = (self._put(array) for array in (found.ids, found.positions, found.slots))
+        attend = beside([(part.rows, self._attend(part)) for part in found.parts])
+        buffers = self.model.buffers(len(found.ids))
+        hidden = self.model.hidden(ids, positions, slots, self.cache, attend, buffers, stream)
+        if not found.spans:
+            return Result([])
+        sequences = [span.sequence for span in found.spans]
+        tokens, logits = self._choose(found, hidden, buffers, sequences)
+        chosen = dict(zip(sequences, tokens.tolist(), strict=True))
+        return Result([[chosen[span.sequence]] for span in step.sampling], self._logits(sequences, logits))
+
+    def _choose(
+        self, found: Pass, hidden: DeviceArray, buffers: Buffers, sequences: Sequence[Running]
+    ) -> tuple[Array, DeviceArray]:
+        """(tokens, logits) of the spans that sample, by their last tokens' hidden states."""
+        model, stream, rows = self.model, self.stream, len(sequences)
+        last = model.device.empty((rows, hidden.shape[1]), model.dtype)
+        logits = model.device.empty((rows, model.config.vocabulary), model.dtype)
+        model.bundle.embedding(hidden, self._put(found.last), out=last, stream=stream)
+        model.head(last, logits, buffers.rows, stream)
+        sampling = SamplingArrays(model.device, rows)
+        sampling.load([sequence.request.sampling for sequence in sequences], stream)
+        positions = self._put(found.positions[found.last])
+        chosen = model.bundle.sample(logits, positions=positions, **sampling.arguments(), stream=stream)
+        return chosen.numpy(stream), logits
+
+    def _attend(self, part: Part) -> Attend:
+        starts = self._put(part.starts)
+        if part.fresh:
+            return self.model.attend_prompts(starts, part.longest, self.stream)
+        tables, seqlens = self._put(part.tables), self._put(part.seqlens)
+        return self.model.attend_cache(self.cache, tables, seqlens, starts, self.stream, part.longest)
+
+    def _logits(self, sequences: Sequence[Running], logits: DeviceArray) -> dict[Running, Array]:
+        wanted = [row for row, sequence in enumerate(sequences) if sequence.request.limits.logprobs is not None]
+        return {sequences[row]: logits[row].numpy(self.stream).astype(np.float32) for row in wanted}
+
+    def _put(self, array: Array) -> DeviceArray:
+        return self.model.device.array(array, stream=self.stream)
+
+
+def beside(parts: Sequence[tuple[slice, Attend]]) -> Attend:
+    """Attention of which each part of the tokens has its own."""
+
+    def attend(q: DeviceArray, k: DeviceArray, v: DeviceArray, number: int, out: DeviceArray) -> None:
+        for rows, part in parts:
+            part(q[rows], k[rows], v[rows], number, out[rows])
+
+    return attend
+
+
+def batch_sizes(slots: int) -> tuple[int, ...]:
+    """Rows of the batches that are captured: powers of two, and the most that run at a time."""
+    return (*(2**power for power in range(slots.bit_length()) if 2**power < slots), slots)
+
+
+@dataclass(frozen=True)
+class Event:
+    """New tokens of a sequence; logits: float32 [vocabulary], those of the one new token, where they are wanted."""
+
+    sequence: Running
+    tokens: list[int]
+    logits: Array | None = None
+
+
+def serve(scheduler: Scheduler, engine: Engine) -> Iterator[Event]:
+    """Run what has been submitted, and what is submitted meanwhile. Whoever takes the events may finish sequences."""
+    while (step := scheduler.next()) is not None:
+        result = engine.run(step)
+        for sequence, tokens in scheduler.done(step, result.tokens):
+            yield Event(sequence, tokens, result.logits.get(sequence))

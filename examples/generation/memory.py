@@ -1,0 +1,123 @@
+"""What a model needs of a device's memory, said before its weights are put there, and how large its cache can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aot_runtime import Device
+from generation.blocks import blocks_for
+from generation.cache import BLOCK_SIZE
+from generation.engine import batch_sizes
+from models.buffers import Buffers
+from models.config import Config
+from models.rows import EightBitRows
+
+MARGIN = 0.05
+"""Part of the free memory that is left for code, graphs, scratch memory of kernels, and gaps between arrays."""
+SAMPLE = 256
+"""Tokens of the buffers that are made to see how large they are."""
+GIB = 1 << 30
+
+
+class TooLargeError(ValueError):
+    """A model with its cache does not fit the device."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is going to run. length: most tokens of a sequence; slots, chunk: as for `Scheduler`."""
+
+    slots: int
+    chunk: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Bytes, and blocks of the cache.
+
+    Attributes:
+        weights: with the tables of rotary embeddings.
+        buffers: what passes over tokens write, and the states of batches.
+        block: a block of the cache.
+        free: what the device has.
+    """
+
+    weights: int
+    buffers: int
+    block: int
+    blocks: int
+    free: int
+
+    @property
+    def usable(self) -> int:
+        return int(self.free * (1 - MARGIN))
+
+    def __str__(self) -> str:
+        return (
+            f"memory: weights {_gib(self.weights)}, buffers {_gib(self.buffers)}, a cache of "
+            f"{self.blocks * BLOCK_SIZE} tokens {_gib(self.blocks * self.block)}; of {_gib(self.free)} that are free, "
+            f"{_gib(self.free - self.usable)} are left as a margin"
+        )
+
+
+def plan(
+    device: Device, config: Config, dtype: np.dtype, weights: int, load: Load, lengths: Sequence[int] = (),
+    tokens: int | None = None,
+) -> Plan:  # fmt: skip
+    """How large the cache is: of `tokens`, or else as large as there is memory for, and no larger than the sequences of
+    these lengths can use at a time.
+
+    weights: bytes of the checkpoint's; of float32 the model has half of them.
+
+    Raises `TooLargeError`: it does not fit, or the longest sequence has no place in it.
+    """
+    longest = blocks_for(load.length, BLOCK_SIZE)
+    found = Plan(
+        weights=weights // (2 if config.dtype == "float32" else 1) + _rope_bytes(config),
+        buffers=_buffer_bytes(device, config, dtype, load),
+        block=(1 if config.latent else 2)
+        * config.layers
+        * BLOCK_SIZE
+        * config.heads_kv
+        * config.head_dim
+        * dtype.itemsize,
+        blocks=longest if tokens is None else blocks_for(tokens, BLOCK_SIZE),
+        free=device.free_memory(),
+    )
+    fitting = (found.usable - found.weights - found.buffers) // found.block
+    if fitting < found.blocks:
+        kind = f"for one sequence of {load.length} tokens" if tokens is None else f"of {tokens} tokens"
+        raise TooLargeError(
+            f"the weights need {_gib(found.weights)}, buffers {_gib(found.buffers)} and a cache {kind} "
+            f"{_gib(found.blocks * found.block)}; {device} has {_gib(found.free)} free, of which "
+            f"{_gib(found.free - found.usable)} are left as a margin"
+        )
+    if tokens is not None:
+        return found
+    wanted = sum(sorted((blocks_for(length, BLOCK_SIZE) for length in lengths), reverse=True)[: load.slots])
+    return Plan(found.weights, found.buffers, found.block, max(longest, min(fitting, wanted or fitting)), found.free)
+
+
+def _buffer_bytes(device: Device, config: Config, dtype: np.dtype, load: Load) -> int:
+    """Of the largest pass, and of a batch of each size that is captured: logits, tables and tokens are by row."""
+    before = device.memory_stats().in_use
+    # Not all layers need rows of 8 bits: so much they need at most.
+    needs = [EightBitRows(shape.inputs, np.dtype(np.int8), 128) for shape in config.linears().values()]
+    sample = Buffers(device, config, dtype, SAMPLE, needs)
+    token = (device.memory_stats().in_use - before) / SAMPLE
+    del sample
+    row = config.vocabulary * dtype.itemsize + 4 * (load.length + blocks_for(load.length, BLOCK_SIZE))
+    rows = sum(batch_sizes(load.slots))
+    return int((load.chunk + load.slots + rows) * token + (load.slots + rows) * row)
+
+
+def _rope_bytes(config: Config) -> int:
+    return sum(8 * config.context * len(rope.frequencies) for rope in {layer.rope for layer in config.attention})
+
+
+def _gib(nbytes: int) -> str:
+    return f"{nbytes / GIB:.2f} GiB" if nbytes >= GIB / 100 else f"{nbytes / (1 << 20):.1f} MiB"

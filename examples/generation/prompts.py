@@ -1,0 +1,136 @@
+"""Requests from texts: those of a command line, and those of a file, each with options of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from checkpoints.values import CheckpointError
+from generation.sampling import Limits, OptionError, Sampling, changed, demand
+from generation.scheduler import Request
+
+
+class Tokens:
+    """A checkpoint's tokenizer.json. Raises `CheckpointError` where there is none."""
+
+    def __init__(self, folder: Path):
+        from tokenizers import Tokenizer
+
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise CheckpointError(f"{path}: there is no such file")
+        self._tokenizer = Tokenizer.from_file(str(path))
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """special: with the tokens that the tokenizer puts before and behind a text, as one that begins it."""
+        return self._tokenizer.encode(text, add_special_tokens=special).ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens; special ones have none."""
+        return self._tokenizer.decode(list(tokens))
+
+    def text(self, token: int) -> str:
+        """One token as it is written: special ones too."""
+        return self._tokenizer.decode([token], skip_special_tokens=False)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Makes requests.
+
+    Attributes:
+        folder: of the checkpoint.
+        sampling, limits: of requests that say nothing else. Requests without a seed have the sampling's and, one after
+            the other, the following ones.
+        chat: whether texts are what a user says in a chat.
+        system: the chat's first message; "": none.
+        template: the name of the chat template; "": the checkpoint's default.
+        adapters: the names that requests may give.
+    """
+
+    folder: Path
+    tokens: Tokens
+    sampling: Sampling
+    limits: Limits
+    end: frozenset[int]
+    chat: bool = False
+    system: str = ""
+    template: str = ""
+    adapters: tuple[str, ...] = ()
+
+    def request(self, number: int, entry: str | Mapping[str, Any]) -> Request:
+        """The request of a text, or of an object with the keys of `KEYS`. Raises `OptionError`, `ChatError`."""
+        values = {"prompt": entry} if isinstance(entry, str) else dict(entry)
+        if unknown := sorted(values.keys() - KEYS.keys()):
+            raise OptionError(f"there is no option {unknown[0]!r}; there are {', '.join(KEYS)}")
+        values = {KEYS[name]: value for name, value in values.items() if value is not None}
+        prompt, messages = values.pop("prompt", None), values.pop("messages", None)
+        adapter = values.pop("adapter", "")
+        known = ", ".join(self.adapters) or "there are none"
+        demand("adapter", adapter, f"the name of one: {known}", adapter in ("", *self.adapters))
+        sampling = {name: values.pop(name) for name in ("temperature", "top_k", "top_p", "seed") if name in values}
+        sampling.setdefault("seed", (self.sampling.seed + number) % 2**63)
+        return Request(
+            tuple(self._encode(prompt, messages)), changed(self.sampling, sampling), changed(self.limits, values),
+            self.end, adapter,
+        )  # fmt: skip
+
+    def read(self, path: Path) -> Iterator[Request]:
+        """The requests of a file: of a .jsonl each line is an object, of any other each line a prompt. Empty lines are
+        left out. Raises `OptionError`, with the number of the line."""
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise OptionError(f"{path}: {error}") from None
+        filled = [(at, line) for at, line in enumerate(lines, 1) if line.strip()]
+        for number, (at, line) in enumerate(filled):
+            try:
+                yield self.request(number, _object(line) if path.suffix == ".jsonl" else line)
+            except ValueError as error:
+                raise type(error)(f"{path}, line {at}: {error}") from None
+
+    def _encode(self, prompt: object, messages: object) -> list[int]:
+        demand("prompt", prompt, "a text", prompt is None or isinstance(prompt, str))
+        if (prompt is None) == (messages is None):
+            raise OptionError("a request has a 'prompt' or 'messages', and not both")
+        if messages is None and not self.chat:
+            return self.tokens.encode(str(prompt))
+        said = [{"role": "user", "content": str(prompt)}] if messages is None else _messages(messages)
+        if self.system and said[0]["role"] != "system":
+            said = [{"role": "system", "content": self.system}, *said]
+        # A template writes all special tokens itself: the tokenizer's would come twice.
+        return self.tokens.encode(self._template.render(said), special=False)
+
+    @cached_property
+    def _template(self) -> Any:
+        from generation.chat import ChatTemplate  # which needs jinja2, and only chats do
+
+        return ChatTemplate.read(self.folder, self.template)
+
+
+KEYS = {
+    "prompt": "prompt", "messages": "messages", "max_tokens": "tokens", "temperature": "temperature", "top_k": "top_k",
+    "top_p": "top_p", "seed": "seed", "stop": "stops", "ignore_end": "ignore_end", "logprobs": "logprobs",
+    "adapter": "adapter",
+}  # fmt: skip
+"""Keys of a request in a file, and what they are called here."""
+
+
+def _object(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise OptionError(f"no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise OptionError("it is no JSON object")
+    return found
+
+
+def _messages(found: object) -> list[dict[str, Any]]:
+    is_chat = isinstance(found, list) and all(isinstance(message, dict) and "role" in message for message in found)
+    demand("messages", found, "a list of objects with 'role' and 'content'", is_chat and bool(found))
+    return list(found)  # type: ignore[call-overload]

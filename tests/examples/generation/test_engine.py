@@ -1,0 +1,120 @@
+"""Steps on a device: requests that run together get what each gets alone, by the tokens that the reference draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
+
+from aot_runtime import Bundle
+from generation.engine import batch_sizes, serve
+from generation.sampling import Limits, Sampling
+from generation.scheduler import Request, Scheduler
+from kernels.decode.advance_reference import advance
+from kernels.rows import reference as rows_reference
+from models.decoder import Decoder, MissingOpError
+from random_checkpoint import write_checkpoint
+from tests.examples.random_models import one_layer, opened, prompts_of, quantised, service, tiny
+
+SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1,
+         "torch_dtype": "float16"}  # fmt: skip
+
+
+def run(model: Decoder, requests: Sequence[Request], **options: int) -> tuple[list[list[int]], Scheduler]:
+    """New tokens of each request."""
+    scheduler, engine = service(model, requests, **options)
+    sequences = [scheduler.submit(request) for request in requests]
+    for _ in serve(scheduler, engine):
+        pass
+    assert scheduler.pool.free == scheduler.pool.count
+    return [sequence.new_tokens for sequence in sequences], scheduler
+
+
+def test_chunks_and_shared_blocks_give_what_a_whole_prompt_gives(llama: Bundle, tmp_path: Path):
+    """A prompt of 70 tokens in chunks of 40, beside it another one that begins with the same 64."""
+    model = one_layer(llama, tmp_path, **SMALL)
+    (prompt,) = prompts_of([70])
+    requests = [Request((*prompt[:69], last), Sampling(1.0, seed=last), Limits(1)) for last in (prompt[69], 7)]
+    together, scheduler = run(model, requests, chunk=40)
+    assert scheduler.shared == 64
+    assert together == run(model, requests)[0] and together[0] != together[1]
+
+
+@pytest.mark.slow
+def test_requests_get_what_they_get_alone(llama: Bundle, tmp_path: Path):
+    """Few slots and blocks, small chunks, bursts, shared blocks, every kind of sampling, one layer above another."""
+    write_checkpoint(tmp_path, *tiny(**SMALL))
+    model = opened(llama, tmp_path)
+    (text,) = prompts_of([150])
+    requests = [
+        Request((*text[:130], 1), limits=Limits(6)),
+        Request((*text[:130], 2, 3), Sampling(1.0, 20, 0.9, seed=5), Limits(5)),
+        Request((5, 6, 7), limits=Limits(7, logprobs=2)),
+        Request((9,), Sampling(0.5, seed=1), Limits(3)),
+        Request(tuple(text), Sampling(0.9, seed=2**40), Limits(9)),
+        Request(tuple(text[:64]), Sampling(0.9, 5, seed=3), Limits(2)),
+    ]
+    alone = [run(model, [request])[0][0] for request in requests]
+    for options in ({"chunk": 50, "slots": 3, "blocks": 8, "burst": 3}, {"chunk": 300, "burst": 2}):
+        together, scheduler = run(model, requests, **options)
+        assert together == alone and scheduler.shared >= 2 * 128
+    assert len({tuple(tokens) for tokens in alone}) == len(alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sampling", (Sampling(1.5, 20, 0.9, seed=2**40), Sampling(0.8, seed=3)), ids=str)
+def test_sampling_is_what_the_reference_takes(llama: Bundle, sampling: Sampling, tmp_path: Path):
+    """By the prompt's pass, by a step op by op and by a replayed one; rows that idle beside them."""
+    model = one_layer(llama, tmp_path, **SMALL)
+    requests = [Request(tuple(prompt), sampling, Limits(3, logprobs=0)) for prompt in prompts_of([4, 9, 5])]
+    scheduler, engine = service(model, requests, slots=5)
+    for request in requests:
+        scheduler.submit(request)
+    kept = {"top_k": np.array([20]), "top_p": np.array([0.9])} if sampling.is_limited else {}
+    heat, seeds = np.array([sampling.temperature], np.float32), np.array([sampling.seed])
+    events = list(serve(scheduler, engine))
+    for number, event in enumerate(events):
+        position = np.array([len(event.sequence.request.prompt) - 1 + number // 3])
+        wanted = rows_reference.sample(event.logits.astype(np.float16)[None], heat, seeds, position, **kept)
+        assert event.tokens == wanted.tolist()
+    assert len(events) == 9
+
+
+def test_sizes_of_batches():
+    assert [batch_sizes(slots) for slots in (1, 2, 6)] == [(1,), (1, 2), (1, 2, 4, 6)]
+
+
+def test_advance(llama: Bundle):
+    """Across blocks, to blocks that are not there, at the last token and past it; more than a program's sequences."""
+    rng, batch, length, size = np.random.default_rng(0), 150, 40, 8
+    tables, sampled = rng.integers(-1, 300, (batch, 4), np.int32), rng.integers(100, 200, batch, np.int32)
+    state = {
+        "tokens": rng.integers(0, 99, (batch, length), np.int32),
+        "positions": rng.integers(-1, length + 2, batch, np.int32),
+        "slots": rng.integers(0, 99, batch, np.int32),
+        "seqlens_k": rng.integers(0, length, batch, np.int32),
+    }
+    device = {name: llama.device.array(array) for name, array in state.items()}
+    llama.advance(llama.device.array(sampled), llama.device.array(tables), **device, block_size=size)
+    wanted = advance(sampled, tables, **state, block_size=size)
+    for name, array in zip(state, wanted, strict=True):
+        assert np.array_equal(device[name].numpy(), array), name
+
+
+# What is refused
+
+
+def test_models_that_a_bundle_does_not_serve(llama: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(ValueError, match="heads of 288 elements are not supported; the ops take up to 256"):
+        one_layer(llama, tmp_path, head_dim=288)
+    found, stored, _ = quantised("awq")
+    write_checkpoint(tmp_path, found, stored)
+    with pytest.raises(ValueError, match="dtype float32 is not supported; supported: float16, bfloat16"):
+        opened(llama, tmp_path, "float32")
+    monkeypatch.setattr(Bundle, "ops", tuple(op for op in llama.ops if op not in ("linear_int4", "advance")))
+    with pytest.raises(MissingOpError, match="has no advance, linear_int4, which the model needs"):
+        opened(llama, tmp_path)
