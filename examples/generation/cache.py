@@ -18,6 +18,8 @@ class Cache:
     def __init__(self, model: Decoder, blocks: int):
         config = model.config
         shape = (blocks, BLOCK_SIZE, config.heads_kv, config.head_dim)
-        self.k, self.v = ([model.device.empty(shape, model.dtype) for _ in range(config.layers)] for _ in range(2))
+        self.k = [model.device.empty(shape, model.dtype) for _ in range(config.layers)]
+        # Of latent vectors, keys and values are the same rows.
+        self.v = self.k if config.latent else [model.device.empty(shape, model.dtype) for _ in range(config.layers)]
         for array in (*self.k, *self.v):
             array.fill(0)

@@ -81,7 +81,12 @@ def plan(
     found = Plan(
         weights=weights // (2 if config.dtype == "float32" else 1) + _rope_bytes(config),
         buffers=_buffer_bytes(device, config, dtype, load),
-        block=2 * config.layers * BLOCK_SIZE * config.heads_kv * config.head_dim * dtype.itemsize,
+        block=(1 if config.latent else 2)
+        * config.layers
+        * BLOCK_SIZE
+        * config.heads_kv
+        * config.head_dim
+        * dtype.itemsize,
         blocks=longest if tokens is None else blocks_for(tokens, BLOCK_SIZE),
         free=device.free_memory(),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from checkpoints.linear import LinearShape
 from models.experts import Experts
+from models.latent import Latent
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -82,6 +83,7 @@ class Config:
         embedding_scale: factor of the table's rows.
         attention_scale: factor of the products of queries and keys; None: head_dim ** -0.5.
         attention_softcap, logits_softcap: bounds c of scores and logits x, which become c * tanh(x / c); 0: none.
+        latent: attention of all layers, in place of that to keys and values; heads_kv, head_dim: those of the cache.
         experts: in place of layers' gated ones; intermediate is then that of those that have one.
         root: what the names of all tensors but the last layer's begin with.
         head: the name of the last layer.
@@ -107,6 +109,7 @@ class Config:
     logits_softcap: float = 0.0
     biases: Biases = Biases()
     names: Names = Names()
+    latent: Latent | None = None
     experts: Experts | None = None
     root: str = "model"
     head: str = "lm_head"
@@ -154,7 +157,11 @@ class Config:
     def _linears(self, experts: Experts | None) -> Iterator[tuple[str, LinearShape]]:
         names, biases = self.names, self.biases
         queries, keys = self.heads * self.head_dim, self.heads_kv * self.head_dim
-        yield from _split(names.queries_keys_values, (queries, keys, keys), self.hidden, biases.queries_keys_values)
+        if self.latent:
+            yield from self.latent.linears(self.hidden, self.heads, biases.queries_keys_values)
+            queries = self.heads * self.latent.values
+        else:
+            yield from _split(names.queries_keys_values, (queries, keys, keys), self.hidden, biases.queries_keys_values)
         yield names.attention_out, LinearShape(self.hidden, queries, biases.attention_out)
         if experts:
             yield from experts.linears(self.hidden)
@@ -167,6 +174,8 @@ class Config:
         whole = names.attention_norm, names.attention_out_norm, names.mlp_norm, names.mlp_out_norm
         yield from ((f"{name}.weight", (self.hidden,)) for name in whole if name)
         yield from ((f"{name}.weight", (self.head_dim,)) for name in (names.query_norm, names.key_norm) if name)
+        if self.latent:
+            yield f"{self.latent.norm}.weight", (self.latent.rank,)
         if experts:
             yield from experts.tensors(self.hidden)
 

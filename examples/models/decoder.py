@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import ml_dtypes
@@ -16,7 +17,9 @@ from checkpoints.linear import Linear
 from checkpoints.values import CheckpointError
 from models.buffers import Buffers
 from models.config import Config
-from models.layers import ACTIVATIONS, Bounded, GatedMlp, Mlp, Norm, NormedRotation, Rotation, Tables
+from models.latent import Latent
+from models.latent_attention import LatentAttention, attend_prompts, projections
+from models.layers import ACTIVATIONS, Bounded, GatedMlp, Mlp, Norm, NormedRotation, Rotation, SelfAttention, Tables
 from models.linears import Dense, Layer, hardware_float8, place_adapted
 from models.mixture import place_mixture
 from models.rows import EightBitRows
@@ -46,9 +49,7 @@ class DecoderLayer:
     """Norms of what is added to the residual sum are None where the family has none."""
 
     attention_norm: Norm
-    queries_keys_values: Layer
-    rotate: Rotation | NormedRotation
-    attention_out: Layer
+    attention: SelfAttention | LatentAttention
     attention_out_norm: Norm | None
     mlp_norm: Norm
     mlp: Mlp
@@ -72,7 +73,7 @@ class Decoder:
     ):  # fmt: skip
         self.bundle, self.config, self.device, self.adapters = bundle, config, bundle.device, adapters or {}
         check_ops(bundle, config, checkpoint, bool(adapters))
-        if config.head_dim > LARGEST_HEAD:
+        if config.head_dim > LARGEST_HEAD and not config.latent:
             raise ValueError(
                 f"heads of {config.head_dim} elements are not supported; the ops take up to {LARGEST_HEAD}"
             )
@@ -106,11 +107,8 @@ class Decoder:
         bundle.embedding(self.table, ids, scale=self.config.embedding_scale, out=b.total, stream=stream)
         self.layers[0].attention_norm(b.total, b.normed, stream)
         for number, (layer, next_norm) in enumerate(zip(self.layers, following, strict=True)):
-            layer.queries_keys_values(b.normed, b.joined, b.rows, stream)
-            layer.rotate(b, positions, stream)
-            bundle.append_kv(b.keys, b.values, cache.k[number], cache.v[number], slots, stream=stream)
-            attend(b.queries, b.keys, b.values, number, b.attended)
-            layer.attention_out(b.attended.reshape(len(b.attended), -1), b.change, b.rows, stream)
+            of_layer = partial(attend, number=number)
+            layer.attention(b, positions, slots, cache.k[number], cache.v[number], of_layer, stream)
             if layer.attention_out_norm:
                 layer.attention_out_norm(b.change, b.change, stream)
             layer.mlp_norm(b.change, b.normed, stream, residual=b.total)
@@ -122,6 +120,8 @@ class Decoder:
 
     def attend_prompts(self, starts: DeviceArray, longest: int, stream: Stream | None) -> Attend:
         """Attention of whole prompts, one behind the other: prompt i is tokens starts[i] to starts[i + 1]."""
+        if (latent := self.config.latent) is not None:
+            return attend_prompts(self.bundle, latent, self.config.score_scale, starts, longest, stream)
 
         def attend(q: DeviceArray, k: DeviceArray, v: DeviceArray, number: int, out: DeviceArray) -> None:
             self.bundle.flash_attention_varlen(
@@ -138,6 +138,13 @@ class Decoder:
         """Attention of each sequence's last tokens, at most `longest`, to what the cache has of it."""
 
         def attend(q: DeviceArray, k: DeviceArray, v: DeviceArray, number: int, out: DeviceArray) -> None:
+            if (latent := self.config.latent) is not None:
+                rows = cache.k[number].reshape(-1, cache.k[number].shape[1], latent.row)
+                self.bundle.mla_decode(
+                    q, rows, tables, seqlens, starts, max_seqlen_q=longest, scale=self.config.score_scale,
+                    rope=latent.rotated, out=out, stream=stream,
+                )  # fmt: skip
+                return
             self.bundle.paged_attention(
                 q, cache.k[number], cache.v[number], tables, seqlens, starts, max_seqlen_q=longest,
                 window=self._window(number), scale=self.config.score_scale, softcap=self.config.attention_softcap,
@@ -160,18 +167,36 @@ class Decoder:
         def norm(name: str) -> Norm:
             return self._norm(checkpoint, f"{prefix}.{name}")
 
-        tables = self._tables[self.config.attention[number].rope]
-        both = names.query_norm and names.key_norm
         return DecoderLayer(
             norm(names.attention_norm),
-            linear(*names.queries_keys_values),
-            NormedRotation(tables, norm(names.query_norm), norm(names.key_norm)) if both
-            else Rotation(self.bundle, tables),
-            linear(names.attention_out),
+            self._latent_attention(checkpoint, number, latent, linear, norm) if (latent := self.config.latent)
+            else self._attention(number, linear, norm),
             norm(names.attention_out_norm) if names.attention_out_norm else None,
             norm(names.mlp_norm),
             self._mlp(checkpoint, number, linear),
             norm(names.mlp_out_norm) if names.mlp_out_norm else None,
+        )  # fmt: skip
+
+    def _attention(self, number: int, linear: Callable[..., Layer], norm: Callable[[str], Norm]) -> SelfAttention:
+        names, tables = self.config.names, self._tables[self.config.attention[number].rope]
+        rotate: Rotation | NormedRotation = Rotation(self.bundle, tables)
+        if names.query_norm and names.key_norm:
+            rotate = NormedRotation(tables, norm(names.query_norm), norm(names.key_norm))
+        return SelfAttention(self.bundle, linear(*names.queries_keys_values), rotate, linear(names.attention_out))
+
+    def _latent_attention(
+        self, checkpoint: Checkpoint, number: int, latent: Latent, linear: Callable[..., Layer],
+        norm: Callable[[str], Norm],
+    ) -> LatentAttention:  # fmt: skip
+        name = f"{self.config.prefix(number)}.{latent.up}"
+        up = checkpoint.linear(name, self._shapes[name]).weight
+        if not isinstance(up, np.ndarray):
+            raise CheckpointError(f"{checkpoint.folder}: {name} has to be stored as it is, to be absorbed")
+        tables, out = self._tables[self.config.attention[number].rope], linear(self.config.names.attention_out)
+        up_keys, up_values = projections(self.bundle, latent, up.astype(self.dtype, copy=False))
+        return LatentAttention(
+            self.bundle, latent, tables, linear(latent.queries), linear(latent.down), norm(latent.norm), up_keys,
+            up_values, out,
         )  # fmt: skip
 
     def _mlp(self, checkpoint: Checkpoint, number: int, linear: Callable[..., Layer]) -> Mlp:
@@ -214,6 +239,7 @@ def check_ops(bundle: Bundle, config: Config, checkpoint: Checkpoint, adapted: b
     own = ["qk_norm_rotary" if config.names.query_norm else "rotary", ACTIVATIONS[config.activation][0]]
     own += ["process_logits"] if config.logits_softcap else []
     own += ["lora_add"] if adapted else []
+    own += ["mla_decode", "batched_matmul"] if config.latent else []
     if config.experts:
         own += ["moe_route", "moe_int4" if "linear_int4" in checkpoint.ops else "moe"]
     if missing := [op for op in dict.fromkeys((*OPS, *own, *sorted(checkpoint.ops))) if op not in bundle.ops]:

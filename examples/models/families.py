@@ -9,6 +9,7 @@ from checkpoints.adapters import Adapter
 from checkpoints.folder import Checkpoint
 from checkpoints.values import Values
 from models.config import Config
+from models.deepseek_v2 import deepseek_v2
 from models.gemma2 import gemma2
 from models.gemma3 import gemma3, gemma3_with_images
 from models.llama import llama
@@ -27,6 +28,7 @@ FAMILIES: dict[str, Callable[[Values, int | None], Config]] = {
     "MixtralForCausalLM": mixtral,
     "Qwen2MoeForCausalLM": qwen2_moe,
     "Qwen3MoeForCausalLM": qwen3_moe,
+    "DeepseekV2ForCausalLM": deepseek_v2,
     "Phi3ForCausalLM": phi3,
     "Gemma2ForCausalLM": gemma2,
     "Gemma3ForCausalLM": gemma3,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,6 +76,27 @@ class Mlp(Protocol):
     """What comes after attention, from `normed` to `change`."""
 
     def __call__(self, b: Buffers, stream: Stream | None) -> None: ...
+
+
+@dataclass(frozen=True)
+class SelfAttention:
+    """From `normed` to `change`. Queries, keys and values are one layer."""
+
+    bundle: Bundle
+    queries_keys_values: Layer
+    rotate: Rotation | NormedRotation
+    out: Layer
+
+    def __call__(
+        self, b: Buffers, positions: DeviceArray, slots: DeviceArray, keys: DeviceArray, values: DeviceArray,
+        attend: Callable[..., None], stream: Stream | None,
+    ) -> None:  # fmt: skip
+        """keys, values: of this layer's cache."""
+        self.queries_keys_values(b.normed, b.joined, b.rows, stream)
+        self.rotate(b, positions, stream)
+        self.bundle.append_kv(b.keys, b.values, keys, values, slots, stream=stream)
+        attend(b.queries, b.keys, b.values, out=b.attended)
+        self.out(b.attended.reshape(len(b.attended), -1), b.change, b.rows, stream)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kernels.attention.mla_reference import mla_prefill, mla_prefill_same_dtype
 from kernels.attention.reference import attention, attention_same_dtype
 from kernels.gemm.reference import matmul, matmul_same_dtype
 from kernels.moe.reference import moe, moe_route, moe_route_same_dtype, moe_same_dtype
 from kernels.rows import reference as rows
 from models.config import Attention, Config
 from models.experts import Experts
+from models.latent import Latent
 
 Array = np.ndarray
 Weights = Mapping[str, Array]
@@ -32,12 +34,13 @@ class Ops:
     product: Callable[..., Array]
     route: Callable[..., tuple[Array, Array]]
     experts: Callable[..., Array]
+    latent: Callable[..., Array]
 
 
 EXACT = Ops(
     np.dtype(np.float64), rows.embedding, rows.rms_norm, rows.rotary, rows.qk_norm_rotary, attention,
     {"silu": rows.silu_mul, "gelu_tanh": lambda gate, up: rows.gelu_mul(gate, up, "tanh")}, matmul,
-    moe_route, moe,
+    moe_route, moe, mla_prefill,
 )  # fmt: skip
 
 
@@ -46,7 +49,7 @@ def rounded_ops(dtype: np.dtype) -> Ops:
     return Ops(
         dtype, rows.embedding_same_dtype, rows.rms_norm_same_dtype, rows.rotary_same_dtype,
         rows.qk_norm_rotary_same_dtype, attention_same_dtype, gated, matmul_same_dtype,
-        moe_route_same_dtype, moe_same_dtype,
+        moe_route_same_dtype, moe_same_dtype, mla_prefill_same_dtype,
     )  # fmt: skip
 
 
@@ -77,6 +80,8 @@ class Model:
 
     def attend(self, kind: Attention, x: Array) -> Array:
         config, count = self.config, len(x)
+        if config.latent:
+            return self.attend_latent(config.latent, kind, self.norm(config.names.attention_norm, x))
         joined = self.joined(config.names.queries_keys_values, self.norm(config.names.attention_norm, x))
         heads, heads_kv = config.heads, config.heads_kv
         q, k, v = np.split(joined.reshape(count, -1, config.head_dim), [heads, heads + heads_kv], 1)
@@ -88,12 +93,21 @@ class Model:
         change = self.joined((config.names.attention_out,), out[0].swapaxes(0, 1).reshape(count, -1))
         return self.norm(config.names.attention_out_norm, change) if config.names.attention_out_norm else change
 
+    def attend_latent(self, figures: Latent, kind: Attention, x: Array) -> Array:
+        count, weight, table = len(x), self.weight(figures.up), rotary_table(kind, len(x))
+        queries = self.joined((figures.queries,), x).reshape(count, self.config.heads, -1)
+        latents, key = np.split(self.joined((figures.down,), x), [figures.rank], 1)
+        plain, to_rotate = np.split(queries, [figures.plain], 2)
+        rotated, rotated_key = (self.ops.rotary(part, **table, interleaved=True) for part in (to_rotate, key[:, None]))
+        out = self.ops.latent(
+            plain.swapaxes(0, 1)[None], rotated.swapaxes(0, 1)[None], self.norm(figures.norm, latents)[None],
+            rotated_key[None, :, 0], weight.reshape(self.config.heads, -1, figures.rank), scale=self.config.score_scale,
+            causal=True,
+        )  # fmt: skip
+        return self.joined((self.config.names.attention_out,), out[0].swapaxes(0, 1).reshape(count, -1))
+
     def rotate(self, kind: Attention, q: Array, k: Array) -> tuple[Array, Array]:
-        ops, config, positions = self.ops, self.config, np.arange(len(q))
-        angles = positions[:, None] * np.array(kind.rope.frequencies)
-        # The table is a part of the model's input: its float32 numbers.
-        cos, sin = ((f(angles) * kind.rope.scale).astype(np.float32) for f in (np.cos, np.sin))
-        table = {"cos": cos, "sin": sin, "positions": positions}
+        ops, config, table = self.ops, self.config, rotary_table(kind, len(q))
         if not config.names.query_norm:
             return ops.rotary(q, **table), ops.rotary(k, **table)
         gains = (self.weight(name) for name in (config.names.query_norm, config.names.key_norm))
@@ -142,3 +156,11 @@ class Model:
     def bias(self, name: str) -> Array | None:
         found = self.weights.get(f"{name}.bias")
         return None if found is None else found.astype(self.ops.dtype)
+
+
+def rotary_table(kind: Attention, count: int) -> dict[str, Array]:
+    """Arguments of `rotary`. The table is a part of the model's input: its float32 numbers."""
+    positions = np.arange(count)
+    angles = positions[:, None] * np.array(kind.rope.frequencies)
+    cos, sin = ((f(angles) * kind.rope.scale).astype(np.float32) for f in (np.cos, np.sin))
+    return {"cos": cos, "sin": sin, "positions": positions}

@@ -63,6 +63,28 @@ def test_experts_in_act_order_are_refused(mixtures: Bundle, tmp_path: Path):
         opened(mixtures, tmp_path)
 
 
+def test_deepseek_v2_lite():
+    yarn = {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.707,
+            "original_max_position_embeddings": 4096}  # fmt: skip
+    found = settings(
+        "tiny", "deepseek_v2", hidden_size=2048, num_attention_heads=16, num_key_value_heads=16, kv_lora_rank=512,
+        qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128, n_routed_experts=64, num_experts_per_tok=6,
+        moe_intermediate_size=1408, rope_scaling=yarn, max_position_embeddings=163840,
+    )  # fmt: skip
+    config = config_from(Values(found))
+    assert (config.heads, config.heads_kv, config.head_dim, config.context) == (16, 1, 576, 163840)
+    assert config.score_scale == pytest.approx(192**-0.5 * 1.2608**2, rel=1e-4)
+    assert config.attention[0].rope.scale == 1 and len(config.attention[0].rope.frequencies) == 32
+    shapes = config.linears()
+    assert shapes["model.layers.0.self_attn.kv_b_proj"].outputs == 16 * 256
+    assert shapes["model.layers.1.self_attn.o_proj"].inputs == 16 * 128
+    assert "model.layers.0.mlp.gate_proj" in shapes and "model.layers.1.mlp.shared_experts.up_proj" in shapes
+    changes = {"q_lora_rank": 1536, "topk_method": "noaux_tc", "norm_topk_prob": True, "scoring_func": "sigmoid"}
+    for key, value in changes.items():
+        with pytest.raises(CheckpointError, match=key):
+            config_from(Values({**found, key: value}))
+
+
 def test_published_models():
     """Figures of Mixtral 8x7B, Qwen1.5-MoE-A2.7B and Qwen3-30B-A3B."""
     experts = config_from(Values(settings("tiny", "mixtral", intermediate_size=14336))).experts

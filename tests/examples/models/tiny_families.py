@@ -28,11 +28,22 @@ TINY: dict[str, dict[str, object]] = {
 }  # fmt: skip
 """Arguments of `tiny`, by name."""
 
-EXPERTS = {**SMALL, "torch_dtype": "float16", "moe_intermediate_size": 32}
+EXPERTS: dict[str, object] = {**SMALL, "torch_dtype": "float16", "moe_intermediate_size": 32}
 """Of float16: there its rounding hardly ever changes who the best experts are."""
 MIXTURES: dict[str, dict[str, object]] = {
     "mixtral": {"family": "mixtral", **EXPERTS, "num_local_experts": 4, "sliding_window": 9},
     "qwen2_moe": {"family": "qwen2_moe", **EXPERTS, "shared_expert_intermediate_size": 64, "mlp_only_layers": [0]},
+    "deepseek_v2": {"family": "deepseek_v2", **EXPERTS, "num_key_value_heads": 4},
+    "deepseek_v2, yarn": {
+        "family": "deepseek_v2",
+        **EXPERTS,
+        "num_key_value_heads": 4,
+        "routed_scaling_factor": 2.5,
+        "topk_method": "group_limited_greedy",
+        "n_group": 4,
+        "topk_group": 2,
+        "rope_scaling": {**YARN, "mscale": 0.707, "mscale_all_dim": 0.8},
+    },
     "qwen3_moe": {"family": "qwen3_moe", **EXPERTS, "num_experts": 8, "num_experts_per_tok": 3},
 }
 """Likewise, with experts."""

@@ -1,0 +1,86 @@
+"""Multi-head latent attention on a device, its projections absorbed: queries are multiplied by that of the keys, and
+sums of latent vectors by that of the values, so that nothing is made of the cache's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from aot_runtime import Bundle, DeviceArray, Stream
+from models.buffers import Buffers
+from models.latent import Latent
+from models.layers import Norm, Tables
+from models.linears import Layer
+
+WIDEST = 256
+"""Elements of a head that `append_kv` takes."""
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """From `normed` to `change`.
+
+    Attributes:
+        up_keys: [heads, plain, rank]; up_values: [heads, rank, values].
+    """
+
+    bundle: Bundle
+    figures: Latent
+    tables: Tables
+    queries: Layer
+    down: Layer
+    norm: Norm
+    up_keys: DeviceArray
+    up_values: DeviceArray
+    out: Layer
+
+    def __call__(
+        self, b: Buffers, positions: DeviceArray, slots: DeviceArray, keys: DeviceArray, values: DeviceArray,
+        attend: Callable[..., None], stream: Stream | None,
+    ) -> None:  # fmt: skip
+        """keys: of this layer's cache; values: the same memory, which nothing is written to by itself."""
+        bundle, own, tables = self.bundle, b.latent, (self.tables.cos, self.tables.sin, positions)
+        self.queries(b.normed, own.queries, b.rows, stream)
+        self.down(b.normed, own.down, b.rows, stream)
+        self.norm(own.down_latents, own.latents, stream)
+        bundle.rotary(own.key_to_rotate, *tables, interleaved=True, out=own.rotated_key, stream=stream)
+        bundle.rotary(own.to_rotate, *tables, interleaved=True, out=own.rotated, stream=stream)
+        bundle.batched_matmul(own.plain, self.up_keys, out=own.absorbed, stream=stream)
+        rows, cache = (halves(array, self.figures.row) for array in (own.rows, keys))
+        bundle.append_kv(*rows, *cache, slots, stream=stream)
+        attend(own.by_row, own.rows, own.rows, out=own.sums)
+        bundle.batched_matmul(own.sums_by_head, self.up_values, out=own.attended_by_head, stream=stream)
+        self.out(own.attended, b.change, b.rows, stream)
+
+
+def projections(bundle: Bundle, figures: Latent, weight: np.ndarray) -> tuple[DeviceArray, DeviceArray]:
+    """(that of the keys, that of the values) of a weight [heads * (plain + values), rank], on the device."""
+    placed = bundle.device.array(weight).reshape(-1, figures.plain + figures.values, figures.rank)
+    return placed[:, : figures.plain], placed[:, figures.plain :].transpose(0, 2, 1)
+
+
+def halves(rows: DeviceArray, width: int) -> tuple[DeviceArray, DeviceArray]:
+    """Rows [.., 1, width] as heads [.., heads, elements], half of them as keys and half as values for `append_kv`."""
+    heads = next(count for count in range(1, width) if width % (2 * count) == 0 and width // (2 * count) <= WIDEST)
+    by_head = rows.reshape(*rows.shape[:-2], 2 * heads, width // (2 * heads))
+    return by_head[..., :heads, :], by_head[..., heads:, :]
+
+
+def attend_prompts(
+    bundle: Bundle, figures: Latent, scale: float, starts: DeviceArray, longest: int, stream: Stream | None
+) -> Callable[..., None]:
+    """Attention of whole prompts to their own rows, which are a cache of blocks of one token."""
+    firsts = starts.numpy(stream)
+    lengths = np.diff(firsts)
+    tables = np.minimum(firsts[:-1, None] + np.arange(longest), firsts[-1] - 1).astype(np.int32)
+    placed, seqlens = bundle.device.array(tables), bundle.device.array(lengths.astype(np.int32))
+
+    def attend(q: DeviceArray, k: DeviceArray, v: DeviceArray, number: int, out: DeviceArray) -> None:
+        bundle.mla_decode(
+            q, k, placed, seqlens, starts, scale=scale, rope=figures.rotated, max_seqlen_q=longest, out=out,
+            stream=stream,
+        )  # fmt: skip
+
+    return attend
