@@ -1,4 +1,4 @@
-"""Tokens per second of a Llama-family model of random weights on this GPU, beside transformers.
+"""Tokens per second of a language model of random weights on this GPU, beside transformers.
 
     aotbuild --arch sm_90 manifests/llama.yaml && python benchmarks/llama.py dist/llama-sm_90
 
@@ -39,7 +39,7 @@ from generation.sampling import Limits
 from generation.scheduler import Request, Scheduler, Step
 from models.decoder import Decoder
 from models.families import config_of
-from random_checkpoint import GPTQ, SIZES, random_tensors, settings, write_checkpoint
+from random_checkpoint import FAMILIES, GPTQ, SIZES, random_tensors, settings, write_checkpoint
 
 PACKAGES = ("numpy", "torch", "transformers", "cuda-bindings", "hip-python")
 
@@ -61,6 +61,7 @@ class Times:
 def options_of(command: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path, help="the bundle of manifests/llama.yaml for this GPU")
+    parser.add_argument("--family", choices=FAMILIES, default="llama", help="(default: %(default)s)")
     parser.add_argument("--size", choices=SIZES, default="1b", help="(default: %(default)s)")
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="bfloat16", help="(default: %(default)s)")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 16], help="(default: 1 16)")
@@ -79,7 +80,8 @@ def main() -> None:
     try:
         bundle = open_bundle(options.bundle, options.device)
         print(heading(bundle.device, *PACKAGES))
-        print(f"{options.size}, {options.dtype}, prompts of {options.prompt} tokens, {options.tokens} new ones\n")
+        model = f"{options.family} {options.size}, {options.dtype}"
+        print(f"{model}, prompts of {options.prompt} tokens, {options.tokens} new ones\n")
         with tempfile.TemporaryDirectory() as folder:
             print((report_by_op if options.by_op else report)(bundle, Path(folder), options))
     except AotError as error:
@@ -89,7 +91,7 @@ def main() -> None:
 def checkpoints(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Checkpoint]]:
     """Those that are measured, by name."""
     for name, change in {"dense": {}, **({} if options.no_gptq else {"GPTQ": GPTQ})}.items():
-        config = settings(options.size, torch_dtype=options.dtype, **change)
+        config = settings(options.size, options.family, torch_dtype=options.dtype, **change)
         write_checkpoint(folder / name, config, random_tensors(config))
         yield name, Checkpoint(folder / name)
 
