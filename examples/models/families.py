@@ -47,8 +47,11 @@ def config_from(values: Values, context: int | None = None) -> Config:
 
 
 def adapters_of(folders: Mapping[str, Path], config: Config) -> dict[str, Adapter]:
-    """Adapters of a model by name. Raises `CheckpointError`: files that are missing or broken, an adapter of a kind
-    that is not supported, or for other layers than the model's; the last layer and experts may have none."""
+    """Adapters of a model by name. The last layer, experts, and what latent attention absorbs may have none.
+
+    Raises `CheckpointError`: files that are missing or broken, an adapter of a kind that is not supported, or for other
+    layers than the model's.
+    """
     adapters = {name: Adapter(folder) for name, folder in folders.items()}
     without = {config.head} | {
         f"{config.prefix(layer)}.{name}"
@@ -56,6 +59,7 @@ def adapters_of(folders: Mapping[str, Path], config: Config) -> dict[str, Adapte
         if (experts := config.experts_of(layer))
         for name, _ in experts.linears(config.hidden)
     }
+    without |= {f"{config.prefix(layer)}.{latent.up}" for layer in range(config.layers) if (latent := config.latent)}
     linears = {name: shape for name, shape in config.linears().items() if name not in without}
     for adapter in adapters.values():
         adapter.check(linears)

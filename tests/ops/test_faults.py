@@ -195,7 +195,8 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "slots outside written": (APPEND, "decode/append", "place < 0 or place // block_size >= blocks:", "place < 0:"),
     "not saturated": (APPEND_INT8, "decode/append", "-LARGEST), LARGEST)", "-LARGEST), 2 * LARGEST)"),
     # Adapters
-    "largest rank for all": (LORA, "gemm/lora", "range(0, own_rank, BLOCK_R)", "range(0, rank, BLOCK_R)"),
+    "largest rank for all": (LORA, "gemm/lora", "tl.minimum(tl.load(ranks + adapter, given(ranks), rank), rank)",
+        "rank"),
     "last adapter left out": (LORA, "gemm/lora", "range(lowest, highest + 1)", "range(lowest, highest)"),
     "first part of k alone": (LORA, "gemm/lora", "(part * m + rows", "(0 * m + rows"),
     "scale of the first adapter": (LORA, "gemm/lora", "adapter_scales + adapter,", "adapter_scales,"),

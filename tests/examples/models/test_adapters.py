@@ -25,6 +25,7 @@ from random_checkpoint import write_checkpoint
 from tests.examples.checkpoints.published_adapters import adapter, merged, write_adapter
 from tests.examples.models.reference import EXACT, logits, rounded_ops
 from tests.examples.models.rounding import rounding
+from tests.examples.models.tiny_families import MIXTURES
 from tests.examples.random_models import prompts_of, quantised, service, tiny
 from tests.support.dtypes import BF16
 
@@ -180,3 +181,11 @@ def test_a_bundle_without_the_op(llama: Bundle, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(Bundle, "ops", tuple(op for op in llama.ops if op != "lora_add"))
     with pytest.raises(MissingOpError, match="has no lora_add, which the model needs"):
         opened(llama, tmp_path, [folder])
+
+
+def test_layers_that_are_absorbed_have_no_adapter(tmp_path: Path):
+    found, tensors = tiny(**MIXTURES["deepseek_v2"])
+    write_checkpoint(tmp_path, found, tensors)
+    one, added = adapter(np.random.default_rng(0), tensors, ("kv_b_proj",))
+    with pytest.raises(CheckpointError, match=r"kv_b_proj\.lora_A\.weight' is for no layer that may have an adapter"):
+        adapters_of(named(write_adapter(tmp_path / "adapter", one, added)), config_of(Checkpoint(tmp_path)))

@@ -64,6 +64,20 @@ def test_rotary_reads_and_writes_each_element_once(rows: Bundle, pairs: int):
     assert loaded_and_stored(launch) == (n + 8 * 2 * angle, n)
 
 
+@pytest.mark.slow
+def test_heads_are_read_and_written_once(rows: Bundle):
+    """Of queries and keys, normalised and rotated."""
+    extents = {"tokens": 1, "heads": 16, "heads_kv": 8, "head_dim": 128, "pairs": 64, "max_position": 9}
+    launch = profiled(rows, "qk_norm_rotary", "T=bfloat16", **extents)
+    n, angles, weights = 2 * 8 * 128, (4 * 64, 0), (2 * 128, 0)
+    of_q, of_k = ({"q": (2 * n, 0), "q_out": (0, 2 * n)}, {"k": (n, 0), "k_out": (0, n)})
+    shared = {"cos": angles, "sin": angles, "positions": (4, 0), "q_weight": weights, "k_weight": weights}
+    assert touched(launch) == of_q | of_k | shared
+    loaded, stored = loaded_and_stored(launch)
+    # Lanes of each of the 24 heads read angles and weights, which are in cache.
+    assert (loaded, stored) == (3 * n + 24 * (2 * angles[0] + weights[0]), 3 * n)
+
+
 def test_embedding_reads_the_rows_that_are_asked_for(rows: Bundle):
     """The ids by scalar loads."""
     launch = profiled(rows, "embedding", "T=bfloat16 I=int32", tokens=1, vocabulary=9, cols=4096)
