@@ -18,9 +18,11 @@ from safetensors.numpy import save_file
 
 from checkpoints.folder import wanted_tensors
 from checkpoints.formats import format_of
+from checkpoints.linear import FLOATS
 from checkpoints.values import Values
 from models.config import Config
 from models.families import config_from
+from random_formats import QUANTISATIONS, random_stored
 
 Array = np.ndarray
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
@@ -71,7 +73,7 @@ SIZES = {
            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072,
            "tie_word_embeddings": False},
 }  # fmt: skip
-GPTQ = {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False}}
+GPTQ = {"quantization_config": QUANTISATIONS["gptq"]}
 CHAT = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -89,22 +91,26 @@ def random_tensors(found: Mapping[str, Any], seed: int = 0) -> dict[str, Array]:
     """What a config's model needs, by name. Each layer's results are about as large as its inputs."""
     values = Values(found)
     config, rng = config_from(values), np.random.default_rng(seed)
-    wanted = wanted_tensors(format_of(values), config.tensors(), config.linears(), values.path)
-    shapes = {name: found.shapes[0] for name, found in wanted}
-    pool = rng.standard_normal(min(POOL, max(map(math.prod, shapes.values()))), np.float32)
-    dtype = DTYPES[config.dtype]
-    drawn = ((name, _tensor(rng, pool, config, name, shape)) for name, shape in shapes.items())
-    return {name: array if array.dtype == np.int32 else array.astype(dtype) for name, array in drawn}
+    linears = config.linears()
+    format_ = format_of(values)
+    wanted = dict(wanted_tensors(format_, config.tensors(), linears, values.path))
+    pool = rng.standard_normal(min(POOL, max(math.prod(found.shapes[0]) for found in wanted.values())), np.float32)
+    dtype, tensors = DTYPES[config.dtype], {}
+    for name, found in wanted.items():
+        normal = np.resize(np.roll(pool, -int(rng.integers(len(pool)))), found.shapes[0])
+        layer, _, end = name.rpartition(".")
+        array = None
+        if layer in linears:
+            array = random_stored(rng, normal, end, found, linears[layer], format_(layer))
+        array = _plain(normal, config, name) if array is None else array
+        tensors[name] = array.astype(dtype) if found.dtypes == FLOATS else array
+    return tensors
 
 
-def _tensor(rng: np.random.Generator, pool: Array, config: Config, name: str, shape: tuple[int, ...]) -> Array:
-    if name.endswith(("qweight", "qzeros")):
-        return rng.integers(-(2**31), 2**31, shape, np.int32)
-    values = np.resize(np.roll(pool, -int(rng.integers(len(pool)))), shape)
+def _plain(values: Array, config: Config, name: str) -> Array:
+    shape = values.shape
     if name.endswith("norm.weight"):
         return values / 10 if config.zero_centred else 1 + values / 10
-    if name.endswith("scales"):
-        return np.full(shape, 0.02)
     return values / config.embedding_scale if name == config.embeddings else values * shape[-1] ** -0.5
 
 
@@ -139,9 +145,11 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="tiny", help="(default: %(default)s)")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
-    parser.add_argument("--gptq", action="store_true", help="linear layers of 4 bits, in groups of 128")
+    parser.add_argument("--quantisation", choices=QUANTISATIONS, help="how linear layers are stored (default: plain)")
+    parser.add_argument("--gptq", action="store_const", const="gptq", dest="quantisation", help="--quantisation gptq")
     options = parser.parse_args()
-    found = settings(options.size, options.family, torch_dtype=options.dtype, **(GPTQ if options.gptq else {}))
+    stored = {"quantization_config": QUANTISATIONS[options.quantisation]} if options.quantisation else {}
+    found = settings(options.size, options.family, torch_dtype=options.dtype, **stored)
     write_checkpoint(options.folder, found, random_tensors(found, options.seed))
 
 

@@ -11,11 +11,14 @@ import pytest
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
 from aot_runtime.weights import Packed, unpack_int4
+from checkpoints.folder import Checkpoint
 from checkpoints.formats import format_of
 from checkpoints.linear import LinearShape, Scaled, Weight
 from checkpoints.scheme import Plain
 from checkpoints.values import CheckpointError, Values
-from random_checkpoint import write_checkpoint
+from models.families import config_of
+from random_checkpoint import random_tensors, settings, write_checkpoint
+from random_formats import QUANTISATIONS
 from tests.examples.checkpoints.published import BLOCK, E4M3, FORMATS, Stored, compressed
 from tests.examples.random_models import quantised
 from tests.support.dtypes import BF16
@@ -51,6 +54,18 @@ def test_tensors_stand_for_what_their_format_says(name: str):
     weight = weight_of(name, stored)
     np.testing.assert_array_equal(dense_of(weight), stored.dense)
     assert not isinstance(weight, Scaled) or weight.input_scale == stored.input_scale
+
+
+@pytest.mark.parametrize("name", QUANTISATIONS)
+def test_random_checkpoints_are_of_every_kind(name: str, tmp_path: Path):
+    """And their weights about as large as plain ones."""
+    found = settings("tiny", num_hidden_layers=1, quantization_config=QUANTISATIONS[name])
+    write_checkpoint(tmp_path, found, random_tensors(found))
+    checkpoint = Checkpoint(tmp_path)
+    linears = config_of(checkpoint).linears()
+    for layer, shape in linears.items():
+        dense = dense_of(checkpoint.linear(layer, shape).weight)
+        assert dense.shape == (shape.outputs, shape.inputs) and 0.1 < dense.std() * shape.inputs**0.5 < 10, layer
 
 
 # Layers that are left out

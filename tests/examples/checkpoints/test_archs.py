@@ -1,0 +1,43 @@
+"""Layers of float8 on hardware of the other flavour, and on hardware that has none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
+pytest.importorskip("tinygrad", reason="the emulator needs the extra `emulator`")
+pytest.importorskip("triton", reason="building bundles needs the extra `build`")
+
+from checkpoints.folder import Checkpoint
+from checkpoints.values import CheckpointError
+from models.decoder import check_ops
+from models.families import config_of
+from random_checkpoint import write_checkpoint
+from tests.examples.checkpoints.published import FORMATS
+from tests.examples.checkpoints.test_layers import SIZE, check
+from tests.examples.random_models import quantised
+from tests.support.emulation.bundling import on_demand
+
+pytestmark = [pytest.mark.on("emulator"), pytest.mark.slow]
+OPS = "op=quantise|quantise_static|scaled_matmul|block_scaled_matmul"
+
+
+@pytest.mark.parametrize(
+    "name", ("fp8 of blocks", "fp8, static", "float-quantized by channel", "int-quantized by token")
+)
+@pytest.mark.parametrize("arch", ("gfx950", "gfx1201"))
+def test_float8_of_ocp_is_taken_as_it_is(tmp_path_factory: pytest.TempPathFactory, arch: str, name: str):
+    bundle = on_demand(tmp_path_factory, "llama", OPS, arch)
+    check(bundle, FORMATS[name], [FORMATS[name].store(np.random.default_rng(0), 144, SIZE)], 3)
+
+
+def test_hardware_without_float8_is_named(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path):
+    found, stored, _ = quantised("fp8, dynamic")
+    write_checkpoint(tmp_path, found, stored)
+    checkpoint = Checkpoint(tmp_path)
+    config = config_of(checkpoint)
+    with pytest.raises(CheckpointError, match="weights are float8, which gfx90a does not multiply"):
+        check_ops(on_demand(tmp_path_factory, "llama", "", "gfx90a"), config, checkpoint)
