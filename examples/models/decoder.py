@@ -17,6 +17,7 @@ from checkpoints.linear import Linear
 from checkpoints.values import CheckpointError
 from models.buffers import Buffers
 from models.config import Config
+from models.expert_weights import OPS as EXPERT_OPS
 from models.latent import Latent
 from models.latent_attention import LatentAttention, attend_prompts, projections
 from models.layers import ACTIVATIONS, Bounded, GatedMlp, Mlp, Norm, NormedRotation, Rotation, SelfAttention, Tables
@@ -240,8 +241,11 @@ def check_ops(bundle: Bundle, config: Config, checkpoint: Checkpoint, adapted: b
     own += ["process_logits"] if config.logits_softcap else []
     own += ["lora_add"] if adapted else []
     own += ["mla_decode", "batched_matmul"] if config.latent else []
-    if config.experts:
-        own += ["moe_route", "moe_int4" if "linear_int4" in checkpoint.ops else "moe"]
+    if experts := config.experts:
+        of_experts = {
+            op for name in config.linears() if f".{experts.each}." in name for op in checkpoint.format(name).ops
+        }
+        own += ["moe_route", *(EXPERT_OPS[op] for op in sorted(of_experts & EXPERT_OPS.keys()))]
     if missing := [op for op in dict.fromkeys((*OPS, *own, *sorted(checkpoint.ops))) if op not in bundle.ops]:
         manifest = "manifests/mixtures.yaml" if config.experts else "manifests/llama.yaml"
         raise MissingOpError(f"{bundle.path} has no {', '.join(missing)}, which the model needs; see {manifest}")

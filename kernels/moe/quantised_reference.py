@@ -39,7 +39,7 @@ def _by_rows(dtype: np.dtype, gate_up: Array, scale_gate_up: Array, down: Array,
     of_gate_up, of_down = (
         w.astype(dtype) * scale.astype(dtype)[:, :, None] for w, scale in ((gate_up, scale_gate_up), (down, scale_down))
     )
-    return Numbers(of_gate_up, of_down, partial(_in_8_bits, storage=gate_up.dtype, block=None))
+    return Numbers(of_gate_up, of_down, partial(in_8_bits, storage=gate_up.dtype, block=None))
 
 
 def moe_block_scaled(
@@ -63,7 +63,7 @@ def moe_block_scaled_same_dtype(
 def _by_blocks(dtype: np.dtype, gate_up: Array, scale_gate_up: Array, down: Array, scale_down: Array) -> Numbers:
     gate_and_up = zip(np.split(gate_up, 2, 1), np.split(scale_gate_up, 2, 1), strict=True)
     of_gate_up = np.concatenate([_scaled_by_blocks(dtype, w, scale) for w, scale in gate_and_up], 1)
-    seen = partial(_in_8_bits, storage=gate_up.dtype, block=SCALED)
+    seen = partial(in_8_bits, storage=gate_up.dtype, block=SCALED)
     return Numbers(of_gate_up, _scaled_by_blocks(dtype, down, scale_down), seen)
 
 
@@ -133,7 +133,7 @@ def _of_codes(storage: np.dtype, w: Array, k: int, scales: Array, zeros: Array |
     return np.stack(of_experts).astype(storage).astype(dtype)
 
 
-def _in_8_bits(rows: Array, storage: np.dtype, block: int | None) -> Array:
+def in_8_bits(rows: Array, storage: np.dtype, block: int | None) -> Array:
     """What is left of numbers that are quantised, with a scale for each `block` columns of a row, in their dtype."""
     columns = rows.shape[1]
     value, scale = quantised(rows.dtype, rows, storage, block or columns, 1)

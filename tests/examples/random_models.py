@@ -67,10 +67,10 @@ def service(
     return scheduler, Engine(model, Cache(model, blocks), slots, longest, burst)
 
 
-def quantised(name: str) -> tuple[dict[str, object], dict[str, Array], dict[str, Array]]:
+def quantised(name: str, **changes: object) -> tuple[dict[str, object], dict[str, Array], dict[str, Array]]:
     """(config, stored tensors, dense ones) of a model of one layer in one of the published formats, by its name."""
     published = FORMATS[name]
-    (found, tensors), rng = tiny(num_hidden_layers=1), np.random.default_rng(0)
+    (found, tensors), rng = tiny(**{"num_hidden_layers": 1, **changes}), np.random.default_rng(0)
     stored, dense = dict(tensors), dict(tensors)
     for weight in [weight for weight in tensors if "_proj.weight" in weight]:
         layer = published.store(rng, *tensors[weight].shape)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +14,20 @@ pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
 from aot_runtime import Bundle
 from checkpoints.values import CheckpointError, Values
+from kernels.moe.quantised_reference import in_8_bits
+from kernels.moe.reference import Numbers, same_dtype_sum
+from kernels.tolerance import assert_close
 from models.families import config_from
 from random_checkpoint import settings, write_checkpoint
+from tests.examples.checkpoints.published import FORMATS
 from tests.examples.models.checking import check
-from tests.examples.models.tiny_families import EXPERTS, MIXTURES
-from tests.examples.random_models import Tensors, opened, tiny
+from tests.examples.models.reference import EXACT, logits
+from tests.examples.models.test_quantised import rounding
+from tests.examples.models.tiny_families import MIXTURES
+from tests.examples.random_models import generate, opened, prompts_of, quantised, tiny
+from tests.support.dtypes import eight_bits
+
+Array = np.ndarray
 
 
 @pytest.mark.slow
@@ -24,41 +36,42 @@ def test_logits_of_prompts_and_steps(mixtures: Bundle, name: str, tmp_path: Path
     check(mixtures, tmp_path, *tiny(**MIXTURES[name]), lengths=(3, 13), count=3)
 
 
-PACKED = {**EXPERTS, "family": "qwen2_moe", "num_hidden_layers": 1, "intermediate_size": 64,
-          "moe_intermediate_size": 64, "shared_expert_intermediate_size": 128}  # fmt: skip
-
-
-def of_4_bits(size: int, act_order: bool = False) -> tuple[dict[str, object], Tensors, Tensors]:
-    """(config, stored tensors, what they stand for), as GPTQ publishes them."""
-    found, tensors = tiny(**PACKED)
-    stored, dense, rng = dict(tensors), dict(tensors), np.random.default_rng(0)
-    for name in [name for name in tensors if name.endswith("_proj.weight")]:
-        outputs, inputs = stored.pop(name).shape
-        group_of = np.arange(inputs) // size
-        group_of = (rng.permutation(group_of) if act_order else group_of).astype(np.int32)
-        codes, zeros = (rng.integers(1, 15, (rows, outputs)) for rows in (inputs, inputs // size))
-        scales = (rng.uniform(0.5, 1.5, zeros.shape) * 0.2 * inputs**-0.5).astype(np.float16)
-        dense[name] = ((codes - zeros[group_of]) * scales.astype(np.float64)[group_of]).T
-        words = {"qweight": _words(codes.T).T, "qzeros": _words(zeros - 1), "scales": scales, "g_idx": group_of}
-        stored |= {name.replace("weight", end): array for end, array in words.items()}
-    settings_ = {"quant_method": "gptq", "bits": 4, "group_size": size, "checkpoint_format": "gptq"}
-    return {**found, "quantization_config": settings_}, stored, dense
-
-
-def _words(codes: np.ndarray) -> np.ndarray:
-    """Eight in an int32, the first lowest."""
-    shifted = codes.reshape(len(codes), -1, 8).astype(np.uint32) << np.arange(0, 32, 4, dtype=np.uint32)
-    return np.bitwise_or.reduce(shifted, -1).view(np.int32)
+SHARED = {"family": "qwen2_moe", "vocab_size": 320, "hidden_size": 128, "num_experts": 4, "num_experts_per_tok": 4,
+          "moe_intermediate_size": 128, "shared_expert_intermediate_size": 256}  # fmt: skip
+"""A token has all experts: no rounding changes who they are."""
 
 
 @pytest.mark.slow
-def test_experts_of_4_bits(mixtures: Bundle, tmp_path: Path):
-    check(mixtures, tmp_path, *of_4_bits(32), lengths=(1, 5), count=2)
+@pytest.mark.parametrize("name", ("gptq of 4 bits", "fp8 of blocks", "fp8, dynamic", "int-quantized by token",
+                                  "int-quantized, weights alone"))  # fmt: skip
+def test_quantised_experts(mixtures: Bundle, name: str, tmp_path: Path):
+    # Qwen2 has biases, which are not beside scales of blocks.
+    blocks = "blocks" in name
+    found, stored, dense = quantised(name, **SHARED | ({"family": "qwen3_moe"} if blocks else {}))
+    write_checkpoint(tmp_path, found, stored)
+    model, (prompt,) = opened(mixtures, tmp_path), prompts_of((5,))
+    tokens, actual = generate(model, [prompt], 2)
+    ops = rounding(mixtures, name, None)
+    if FORMATS[name].activations:
+        kind, block = eight_bits(mixtures, FORMATS[name].kind), 128 if blocks else None
+        ops = replace(ops, experts=partial(_experts, seen=partial(in_8_bits, storage=kind, block=block)))
+    read = [*prompt, *tokens[0, :-1].tolist()]
+    exact, same = (logits(these, model.config, dense, read)[-2:] for these in (EXACT, ops))
+    assert_close(actual[0], exact, same, 1e-3)
+
+
+def _experts(
+    x: Array, gate_up: Array, down: Array, weights: Array, chosen: Array, shared: Array | None,
+    seen: Callable[[Array], Array],
+) -> Array:  # fmt: skip
+    """Of activations that are rounded to 8 bits."""
+    numbers = Numbers(gate_up.astype(np.float32), down.astype(np.float32), seen)
+    return same_dtype_sum(x, numbers, weights, chosen, shared, "silu")
 
 
 @pytest.mark.slow
 def test_experts_in_act_order_are_refused(mixtures: Bundle, tmp_path: Path):
-    write_checkpoint(tmp_path, *of_4_bits(32, act_order=True)[:2])
+    write_checkpoint(tmp_path, *quantised("gptq of 4 bits, act-order, version 2", **SHARED)[:2])
     with pytest.raises(CheckpointError, match=r"model\.layers\.0.*act-order"):
         opened(mixtures, tmp_path)
 

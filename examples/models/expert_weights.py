@@ -1,0 +1,128 @@
+"""The weights of experts on the host, as the ops for experts take them: all of one kind, one expert after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from aot_runtime.float8 import cast
+from aot_runtime.weights import Packed
+from checkpoints.linear import BLOCK, Linear, Scaled
+from models.experts import Experts
+
+Array = np.ndarray
+Named = Callable[[str], Linear]
+"""A linear layer by its name in a decoder layer."""
+Matrices = Sequence[tuple[Array | Packed | Scaled, ...]]
+"""Of each expert the parts of a matrix, one below the other."""
+
+OPS = {"matmul": "moe", "linear_int4": "moe_int4", "linear_int8": "moe_int8", "scaled_matmul": "moe_scaled",
+       "block_scaled_matmul": "moe_block_scaled"}  # fmt: skip
+"""By the op of a linear layer whose weights are stored alike."""
+
+
+def together(figures: Experts, named: Named, dtype: np.dtype, float8: str) -> tuple[str, dict[str, Array]]:
+    """The op for all experts of a layer, and their weights by the names that it has for them.
+
+    dtype: of activations; float8: the dtype that the hardware multiplies.
+
+    Raises `ValueError`: weights that no op for experts takes.
+    """
+    gates, ups, downs = (_of_all(figures, named, name) for name in (*figures.gate_up, figures.down))
+    matrices: dict[str, Matrices] = {
+        "gate_up": list(zip(gates, ups, strict=True)),
+        "down": [(down,) for down in downs],
+    }
+    kinds = {type(part) for parts in matrices.values() for expert in parts for part in expert}
+    if kinds == {Packed}:
+        return _packed(matrices, dtype)
+    if kinds == {Scaled}:
+        return _scaled(matrices, float8)
+    if kinds & {Packed, Scaled}:
+        raise ValueError("some have weights of fewer bits, and others not; all or none are needed")
+    return "moe", {name: _stack(parts).astype(dtype, copy=False) for name, parts in matrices.items()}
+
+
+def _packed(matrices: dict[str, Matrices], dtype: np.dtype) -> tuple[str, dict[str, Array]]:
+    every = [part for parts in matrices.values() for expert in parts for part in expert]
+    if len({(part.w.dtype, part.zeros is None) for part in every}) > 1 or any(part.order is not None for part in every):
+        raise ValueError("weights of 4 bits, or of 8, that are not in act-order, are needed of all")
+    with_zeros, of_4_bits = every[0].zeros is not None, every[0].w.dtype == np.uint8
+    if with_zeros and not of_4_bits and any(part.zeros.any() for part in every):
+        raise ValueError("weights of 8 bits with zeros are not supported; symmetric ones are")
+    made = {}
+    for name, parts in matrices.items():
+        made[name] = _stack([[part.w for part in expert] for expert in parts])
+        made[f"scales_{name}"] = _stack([[part.scales for part in expert] for expert in parts], 1).astype(dtype)
+        if with_zeros and of_4_bits:
+            made[f"zeros_{name}"] = _stack([[part.zeros for part in expert] for expert in parts], 1)
+    return ("moe_int4" if of_4_bits else "moe_int8"), made
+
+
+def _scaled(matrices: dict[str, Matrices], float8: str) -> tuple[str, dict[str, Array]]:
+    """Scales of activations are left out: the ops make one for each row, or for 128 numbers of it."""
+    every = [part for parts in matrices.values() for expert in parts for part in expert]
+    if len({(part.weight.dtype, part.of_blocks) for part in every}) > 1:
+        raise ValueError("weights of one dtype, with scales of one kind, are needed of all")
+    of_blocks, made = every[0].of_blocks, {}
+    for name, parts in matrices.items():
+        codes, factor = _stack([[part.weight for part in expert] for expert in parts]), 1.0
+        if codes.dtype != np.int8:
+            codes, factor = cast(codes, float8)
+        scales = [[part.scales if of_blocks else _by_row(part) for part in expert] for expert in parts]
+        made |= {name: codes, f"scale_{name}": (_stack(scales) * factor).astype(np.float32)}
+    return ("moe_block_scaled" if of_blocks else "moe_scaled"), made
+
+
+def _by_row(part: Scaled) -> Array:
+    return np.broadcast_to(part.scales, len(part.weight))
+
+
+def _stack(experts: Sequence[Sequence[Array]], axis: int = 0) -> Array:
+    return np.stack([np.concatenate(parts, axis) for parts in experts])
+
+
+def _of_all(figures: Experts, named: Named, name: str) -> list[Array | Packed | Scaled]:
+    """A weight of each expert, those of the shared ones last."""
+    own = [named(f"{figures.each}.{number}.{name}").weight for number in range(figures.count)]
+    if not figures.shared:
+        return own
+    whole, size = named(f"{figures.shared_one}.{name}").weight, figures.intermediate
+    parts = [slice(number * size, number * size + size) for number in range(figures.shared)]
+    return own + [_inputs(whole, part) if name == figures.down else _outputs(whole, part) for part in parts]
+
+
+def _outputs(weight: Array | Packed | Scaled, part: slice) -> Array | Packed | Scaled:
+    if isinstance(weight, Packed):
+        zeros = None if weight.zeros is None else weight.zeros[:, part]
+        return Packed(weight.w[part], weight.scales[:, part], zeros, weight.group_size, weight.order)
+    if isinstance(weight, Scaled):
+        own = weight.scales[_shared(part, BLOCK)] if weight.of_blocks else _by_row(weight)[part]
+        return Scaled(weight.weight[part], own)
+    return weight[part]
+
+
+def _inputs(weight: Array | Packed | Scaled, part: slice) -> Array | Packed | Scaled:
+    if isinstance(weight, Packed):
+        if weight.order is not None:
+            raise ValueError("shared ones in act-order are not supported")
+        size, per_byte = weight.group_size, 2 if weight.w.dtype == np.uint8 else 1
+        by_channel = len(weight.scales) == 1
+        groups = slice(0, 1) if by_channel else _shared(part, size)
+        zeros = None if weight.zeros is None else weight.zeros[groups]
+        codes = weight.w[:, _shared(part, per_byte)]
+        return Packed(codes, weight.scales[groups], zeros, part.stop - part.start if by_channel else size)
+    if isinstance(weight, Scaled):
+        own = weight.scales[:, _shared(part, BLOCK)] if weight.of_blocks else weight.scales
+        return Scaled(weight.weight[:, part], own)
+    return weight[:, part]
+
+
+def _shared(part: slice, size: int) -> slice:
+    """The groups of `size` that a part has whole. Raises `ValueError`: it has none."""
+    if part.start % size or part.stop % size:
+        raise ValueError(
+            f"shared ones have groups of {size}, of which the others' {part.stop - part.start} are no multiple"
+        )
+    return slice(part.start // size, part.stop // size)
