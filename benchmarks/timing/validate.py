@@ -120,14 +120,21 @@ def times(tables: Tables, machine: Machine) -> None:
     for name, keys in (
         ("TN, 8 us and more", [key for key in held if (key.us or 0) >= SMALL_US]),
         ("TN, below 8 us", [key for key in held if (key.us or 0) < SMALL_US]),
+        ("of these, of one wavefront", [key for key in held if (key.us or 0) < SMALL_US and _waves(key) == 1]),
+        ("of these, of several", [key for key in held if (key.us or 0) < SMALL_US and _waves(key) > 1]),
         ("TT, 8 us and more", [key for key in split(tt)[1] if (key.us or 0) >= SMALL_US]),
         ("TT, all", split(tt)[1]),
         ("all", [*held, *split(tt)[1]]),
+        ("all, of several wavefronts", [key for key in (*held, *split(tt)[1]) if _waves(key) > 1]),
     ):
         known = [key for key in keys if tables.has(key.winner)]
         if known:
             rows.append((name, *_times_row(tables, machine, known, ghz, launch_us)))
     print("\n".join(table_lines(rows, range(1, 8))))
+
+
+def _waves(key: Key) -> int:
+    return key.winner.warps
 
 
 def _times_row(tables: Tables, machine: Machine, keys: Sequence[Key], ghz: float, launch_us: float) -> tuple[str, ...]:
@@ -155,14 +162,14 @@ def ranks(tables: Tables, machine: Machine, only: str, every: int, verbose: bool
     """Where the winners of held-out keys stand: by the model, and by baselines.
 
     Args:
-        only: families whose name has it.
+        only: families whose name begins so.
         every: of the held-out keys of a family, the first of so many.
     """
     model = Model(machine, tables.traced)
     for name, keys, space in _families(tables):
         fitted, held = split(keys)
         pool = [config for config in space if tables.has(config)]
-        if len(pool) > 10 and only in name:
+        if len(pool) > 10 and name.startswith(only):
             candidates = partial(pruned, configs=pool) if isinstance(pool[0], Product) else partial(_all, pool)
             _rank(name, tables, model, machine, held[::every], fitted, candidates, verbose)
 
@@ -234,7 +241,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, metavar="DATA", help="folder of the published tables")
     parser.add_argument("--traces", type=Path, default=Path("traces"), help="folder of traces [default: %(default)s]")
     parser.add_argument("--seconds", type=float, default=600, help="that `trace` takes [default: %(default)s]")
-    parser.add_argument("--only", default="", metavar="TEXT", help="of `ranks`: families whose name has this text")
+    parser.add_argument("--only", default="", metavar="TEXT", help="of `ranks`: families whose name begins so")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="of `ranks`: each N-th held-out key")
     parser.add_argument("--verbose", action="store_true", help="a line for each key")
     given = parser.parse_args()

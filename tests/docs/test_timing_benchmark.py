@@ -84,3 +84,32 @@ def test_sharing_by_tiles_is_what_running_the_workgroups_shows(modules: dict[str
     assert ran.distinct / scale == pytest.approx(computed.distinct, rel=0.01)
     assert ran.dies / scale == pytest.approx(computed.dies, rel=0.01)
     assert ran.die / scale == pytest.approx(computed.die, rel=0.01)
+
+
+@pytest.mark.slow
+def test_programs_of_parts_of_k_share_nothing_with_other_parts(modules: dict[str, ModuleType]):
+    """64 tiles of 128 x 128, whole and in two parts: the rows and columns of each part are loaded by themselves."""
+    pytest.importorskip("triton", reason="compiling needs the extra `build`")
+    whole, parts, pairs = (
+        modules["predictions"].tile_sharing(1024, 1024, 128, 128, 4, 0, **how)
+        for how in ({}, {"split": 2}, {"split": 16, "resident": 4, "remapped": False})
+    )
+    assert (whole.units, whole.distinct, parts.units, parts.distinct) == (64, 8, 128, 16)
+    assert pairs.units == 304 and pairs.distinct == pytest.approx(16 * 8 * 304 / 1024)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_block_of_attention_makes_the_steps_that_are_said(
+    modules: dict[str, ModuleType], causal: bool, tmp_path: Path
+):
+    pytest.importorskip("triton", reason="compiling needs the extra `build`")
+    traces = modules["traces"]
+    config = traces.Attention(16, 64, 32, 2, 1, 1, causal)
+    found = traces.traced(config, tmp_path)
+    assert found.steps == (18 if causal else 17)
+    matrix = [cost.unit.name == "MATRIX" for cost in found.trace.costs]
+    parts = found.trace.waves[0][0].parts
+    executed = sum(count * sum(matrix[index] for index in part) for part, count in parts)
+    each = max(sum(matrix[index] for index in part) for part, count in parts if count > 1) / found.unroll
+    assert executed == (found.steps + (2 if causal else 0)) * each  # two blocks are masked

@@ -56,7 +56,7 @@ def _launch(launch: TimedLaunch) -> Iterator[str]:
     yield f"  {_how_sampled(sampled)}"
     yield (
         f"  {time.resident} resident on a compute unit, {time.rounds:.3g} rounds on {sampled.plan.num_cus}; "
-        f"clock {time.clock_ghz:g} GHz"
+        f"clock {time.clock_ghz:.2f} GHz"
     )
     yield f"  {time.seconds * 1e6:,.1f} us, modelled: {_rate(sampled)}"
     rows: list[Sequence[str]] = [("THE TIME GOES TO", "SHARE"), *(
