@@ -144,6 +144,16 @@ def test_on_a_device_a_wrong_candidate_is_named_and_dropped(tmp_path: Path):
     assert "left out: 2 computes another out" in output and not project.tuning.exists()
 
 
+def test_recorded_calls(modelled_run: Tuned):
+    """The op's calls, whichever bundle made them; one that stands there twice is compared once."""
+    calls = modelled_run.folder / "calls.yaml"
+    entry = "  - {bundle: other, op: double, dims: {n: 7}, count: 3}\n"
+    calls.write_text(f"calls:\n{entry}{entry}  - {{op: triple}}\n  - {{op: double, dims: {{n: 70}}, arch: [sm_90]}}\n")
+    assert modelled_run.tune("--dry-run", "--for", str(calls)).endswith("base: 2 candidates, 1 call\n")
+    calls.write_text("calls:\n  - {op: triple}\n")
+    assert f"no call of op 'double' for gfx942 in {calls}" in modelled_run.refused("--for", str(calls))[1]
+
+
 REFUSED = (
     (("--arch", "gfx1100"), 1, "the model of time has no constants for gfx1100; it has some for gfx942"),
     (("--device", "emulator"), 1, "such times mean nothing, so they are written only where -o says"),
