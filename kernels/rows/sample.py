@@ -28,7 +28,7 @@ def choose_parts(
     logits: Matrix, part_keys, part_columns, cols, parts, STEP: tl.constexpr,
     temperature: Vector = None, seeds=None, positions=None, thresholds=None,
     # Of the verification of drafts
-    group=1, draft_tokens: Matrix = None, draft_probs: Matrices = None, log_sums=None,
+    group=1, draft_tokens: Matrix = None, draft_probs: Matrices = None, peaks=None, log_sums=None,
 ):  # fmt: skip
     """The best column of each part of each row, the first of equal ones. Grid: (rows, parts).
 
@@ -40,9 +40,9 @@ def choose_parts(
     thresholds: int32 [rows] or None; columns with keys below them do not take part.
 
     group: rows that share an element of temperature, seeds and positions, of which each takes the position behind that
-    of the row before. log_sums: fp32 [rows] or None. With them rows are those of `verify.accept_drafts`: where
-    draft_probs has probabilities of the token that was drafted for a row, the best is drawn in proportion to what the
-    row's own probabilities exceed them by, with noise of its own.
+    of the row before. peaks, log_sums: those of `threshold_rows`, or None. With them rows are those of
+    `verify.accept_drafts`: where draft_probs has probabilities of the token that was drafted for a row, the best is
+    drawn in proportion to what the row's own probabilities exceed them by, with noise of its own.
     """
     row, part = tl.program_id(0), tl.program_id(1)
     request, place = row // group, row % group
@@ -62,8 +62,9 @@ def choose_parts(
     if thresholds is not None:
         threshold = tl.load(thresholds + row)
     use = OF_TOKENS
+    peak = 0.0
     if log_sums is not None:
-        log_sum = tl.load(log_sums + row)
+        peak, log_sum = tl.load(peaks + row), tl.load(log_sums + row)
         is_residual = given(draft_probs.ptr) & (drafted(draft_tokens, request, place, group, cols) >= 0)
         drafts = draft_probs.ptr + request.to(tl.int64) * draft_probs.stride_batch + place * draft_probs.stride_rows
         use = tl.where(is_residual, OF_RESIDUALS, OF_TOKENS)
@@ -76,9 +77,9 @@ def choose_parts(
         values = tl.load(source + columns, mask=inside, other=0.0).to(tl.float32)
         kept = inside & (order_key(values) >= threshold)
         if heat > COLD:
-            scores = values * (1.0 / heat)
+            scores = (values - peak) * (1.0 / heat)
             if log_sums is not None:
-                rest = tl.exp2(values * (LOG2_E / heat) - log_sum)
+                rest = tl.exp2((values - peak) * (LOG2_E / heat) - log_sum)
                 rest -= tl.load(drafts + columns, mask=inside & is_residual, other=0.0)
                 scores = tl.where(is_residual, tl.where(rest > 0, tl.log(rest), float("-inf")), scores)
             values = scores + _gumbel(seed, position, columns, use)
@@ -103,7 +104,7 @@ def threshold_rows(
     logits: Matrix, temperature: Vector, top_k: Vector, top_p: Vector, min_p: Vector, thresholds, cols,
     STEP: tl.constexpr, SAME_BITS: tl.constexpr,
     # Of the verification of drafts
-    group=1, draft_probs: Matrices = None, log_sums=None,
+    group=1, draft_probs: Matrices = None, peaks=None, log_sums=None,
 ):  # fmt: skip
     """The key at and above which logits take part. Grid: (rows,).
 
@@ -112,8 +113,8 @@ def threshold_rows(
     min_p of the probability of the largest; all if it is 0 or a null pointer.
 
     SAME_BITS: low bits of keys that follow from the others, an even number. group: rows that share an element of
-    temperature, top_k, top_p and min_p. log_sums: None, or where the logarithm, to base 2, of each row's sum of the
-    exp(logit / temperature) that are kept goes, if draft_probs is there.
+    temperature, top_k, top_p and min_p. peaks, log_sums: fp32 [rows] or None; each row's largest logit, and the
+    logarithm, to base 2, of the sum of exp((logit - that) / temperature) of what is kept; 0 without draft_probs.
     """
     row = tl.program_id(0)
     request = row // group
@@ -123,6 +124,7 @@ def threshold_rows(
     p = tl.load(top_p.ptr + request * top_p.stride_rows, given(top_p.ptr), 1.0)
     least = tl.load(min_p.ptr + request * min_p.stride_rows, given(min_p.ptr), 0.0)
     threshold = LOWEST
+    largest = 0.0
     log_sum = 0.0
     summed = False
     if log_sums is not None:
@@ -131,7 +133,6 @@ def threshold_rows(
         if (k > 0) & (k < cols):
             threshold = _search(source, cols, LOWEST, 0.0, 0.0, k.to(tl.float32), STEP, SAME_BITS, False)
         factor = LOG2_E / heat
-        largest = 0.0
         if (p < 1.0) | (least > 0.0) | summed:
             lanes = tl.full([STEP], float("-inf"), tl.float32)
             for start in range(0, cols, STEP):
@@ -148,9 +149,10 @@ def threshold_rows(
             threshold = tl.maximum(threshold, order_key(largest + heat * tl.log(least)))
         if summed:
             mass, _, _ = _masses(source, cols, threshold, threshold, threshold, threshold, largest, factor, STEP, True)
-            log_sum = largest * factor + tl.log2(mass)
+            log_sum = tl.log2(mass)
     tl.store(thresholds + row, threshold)
     if log_sums is not None:
+        tl.store(peaks + row, tl.where(summed, largest, 0.0))
         tl.store(log_sums + row, log_sum)
 
 

@@ -102,6 +102,21 @@ def test_drafts_of_the_model_itself_are_accepted(rows: Bundle):
 
 
 @pytest.mark.slow
+def test_large_logits_at_a_low_temperature(rows: Bundle):
+    """Logits of 100 that differ by a few units of their last place: probabilities are made of differences."""
+    rng = np.random.default_rng(0)
+    q = np.full((100, 1, 8), 0.125, np.float32)
+    call = {
+        "draft_tokens": rng.integers(0, 8, (100, 1)).astype(np.int32),
+        "logits": (100 + 1e-4 * rng.standard_normal((200, 8))).astype(np.float32),
+        "temperature": np.array([1e-4], np.float32), "seeds": np.arange(100), "positions": np.zeros(100, np.int32),
+        "draft_probs": q,
+    }  # fmt: skip
+    _, accepted = check(rows, call)
+    assert 0 < accepted.sum() < 100
+
+
+@pytest.mark.slow
 def test_a_captured_step_draws_anew(rows: Bundle):
     device, call = rows.device, given(100, FP32, "draft_probs")
     arrays = {name: device.array(value) for name, value in call.items()}
