@@ -5,24 +5,40 @@
 The default shape is that of Qwen3-30B-A3B: 128 experts, 8 of them a token, hidden 2048, intermediate 768; bfloat16. The
 routers are random. Calls are captured in graphs, and ways take turns; medians are shown. Bytes are those of the experts
 that have tokens, each read once; a product counts 2 m n k. The peer is a loop over these experts in torch, captured:
-two products, the activation and the weighted addition of each, with the tokens of each expert known beforehand.
+two products, the activation and the weighted addition of each, with the tokens of each expert known beforehand. Its
+weights are of 16 bits, whatever --kind is; only where ours are, too, is its result compared.
+
+--adopted takes a bundle of a kernel from elsewhere that has the contract of examples/foreign/fused_moe.yaml, such as
+that of vLLM's fused_moe.py: two products of 16 bits, in that manifest --dtype float16. They alone are timed, with the
+order of the tokens known beforehand, without the activation between them and the sum after them.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 from measure import table
 from on_gpu import device_times, heading, import_torch
 
-from aot_runtime import AotError, Bundle, open_bundle
+from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
+from aot_runtime.contract.arch import ARCHITECTURES
 
 TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+KINDS = {"plain": ("moe", 2), "float8": ("moe_scaled", 1), "float8_blocks": ("moe_block_scaled", 1),
+         "int8": ("moe_scaled", 1), "int8_weights": ("moe_int8", 1), "int4": ("moe_int4", 0.5)}  # fmt: skip
+"""The op of each kind of weights, and the bytes of a weight."""
+GROUP = 128
+"""Weights along k that share a scale."""
+ROWS = 32
+"""Of a block of the adopted kernel."""
+FLOAT8 = {"fnuz": ml_dtypes.float8_e4m3fnuz, "ocp": ml_dtypes.float8_e4m3fn}
 PACKAGES = ("numpy", "torch", "triton", "cuda-bindings", "hip-python")
 
 
@@ -34,6 +50,9 @@ def main() -> None:
     parser.add_argument("--topk", type=int, default=8, help="experts of a token (default: %(default)s)")
     parser.add_argument("--hidden", type=int, default=2048, help="(default: %(default)s)")
     parser.add_argument("--intermediate", type=int, default=768, help="(default: %(default)s)")
+    parser.add_argument("--kind", choices=KINDS, default="plain", help="of the weights (default: %(default)s)")
+    parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16", help="(default: %(default)s)")
+    parser.add_argument("--adopted", type=Path, help="a bundle of examples/foreign/fused_moe.yaml, or of its like")
     parser.add_argument("--rounds", type=int, default=11, help="rounds of each (default: %(default)s)")
     options = parser.parse_args()
     torch = import_torch()
@@ -42,8 +61,11 @@ def main() -> None:
     try:
         bundle = open_bundle(options.bundle)
         print(heading(bundle.device, *PACKAGES))
-        layer = Layer(bundle, torch, options.experts, options.topk, options.hidden, options.intermediate)
+        sizes = options.experts, options.topk, options.hidden, options.intermediate
+        adopted = None if options.adopted is None else open_bundle(options.adopted)
+        layer = Layer(bundle, torch, options.kind, getattr(torch, options.dtype), *sizes, adopted)
         headings = ("tokens", "route µs", "moe µs", "weights GB/s", "TFLOP/s", "torch µs", "torch / ours", "difference")
+        headings += () if adopted is None else ("adopted µs", "adopted / ours")
         print(table(headings, [layer.measured(tokens, options.rounds) for tokens in options.tokens]))
     except AotError as error:
         sys.exit(f"moe.py: {error}")
@@ -52,10 +74,24 @@ def main() -> None:
 class Layer:
     """Experts' weights, and what is measured with them."""
 
-    def __init__(self, bundle: Bundle, torch: Any, experts: int, topk: int, hidden: int, intermediate: int):
-        self.bundle, self.torch, self.topk = bundle, torch, topk
+    def __init__(
+        self, bundle: Bundle, torch: Any, kind: str, dtype: Any, experts: int, topk: int, hidden: int,
+        intermediate: int, adopted: Bundle | None,
+    ):  # fmt: skip
+        self.bundle, self.torch, self.kind, self.dtype, self.topk = bundle, torch, kind, dtype, topk
+        self.adopted = adopted
         self.gate_up = self._random(experts, 2 * intermediate, hidden) * hidden**-0.5
         self.down = self._random(experts, hidden, intermediate) * intermediate**-0.5
+        if kind == "plain":
+            torch.cuda.synchronize()
+            self.weights: Mapping[str, DeviceArray] = {
+                "gate_up": bundle.device.wrap(self.gate_up), "down": bundle.device.wrap(self.down)
+            }  # fmt: skip
+        else:
+            sixteen = np.dtype(ml_dtypes.bfloat16 if dtype == torch.bfloat16 else np.float16)
+            shapes = {"gate_up": tuple(self.gate_up.shape), "down": tuple(self.down.shape)}
+            made = [random_weights(bundle, kind, name, shape, sixteen) for name, shape in shapes.items()]
+            self.weights = {name: bundle.device.array(host) for arrays in made for name, host in arrays.items()}
 
     def measured(self, tokens: int, rounds: int) -> list[str]:
         """A row of the table."""
@@ -65,26 +101,32 @@ class Layer:
         weights = torch.empty((tokens, self.topk), device="cuda")
         chosen = torch.empty((tokens, self.topk), device="cuda", dtype=torch.int32)
         torch.cuda.synchronize()
-        ours = [self.bundle.device.wrap(t) for t in (x, self.gate_up, self.down, weights, chosen, logits, out)]
-        route = partial(self.bundle.moe_route, ours[5], topk=self.topk, weights=ours[3], chosen=ours[4])
-        moe = partial(self.bundle.moe, *ours[:5], out=ours[6])
+        op, size = KINDS[self.kind]
+        of_x, of_weights, of_chosen, of_logits, of_out = map(self.bundle.device.wrap, (x, weights, chosen, logits, out))
+        route = partial(self.bundle.moe_route, of_logits, topk=self.topk, weights=of_weights, chosen=of_chosen)
+        moe = partial(getattr(self.bundle, op), of_x, **self.weights, weights=of_weights, chosen=of_chosen, out=of_out)
         ways = {"route": self._captured(route), "moe": self._captured(moe)}
         route()
         moe()
         self.bundle.device.synchronize()
         peer, result = self._peer(x, weights, chosen)
+        if self.adopted is not None:
+            ways["adopted"] = self._captured(self._adopted_products(self.adopted, x, weights, chosen))
         seconds = device_times(self.bundle, ways | {"torch": peer}, rounds)
         taken, used = seconds["moe"], len(torch.unique(chosen))
         numbers = 3 * hidden * intermediate
-        return [
+        row = [
             str(tokens), f"{seconds['route'] * 1e6:.1f}",
-            f"{taken * 1e6:.1f}", f"{used * numbers * 2 / taken / 1e9:.0f}",
+            f"{taken * 1e6:.1f}", f"{used * numbers * size / taken / 1e9:.0f}",
             f"{tokens * self.topk * numbers * 2 / taken / 1e12:.1f}", f"{seconds['torch'] * 1e6:.1f}",
-            f"{seconds['torch'] / taken:.2f}", f"{float((result - out).abs().max()):.1e}",
+            f"{seconds['torch'] / taken:.2f}",
+            f"{float((result - out).abs().max()):.1e}" if self.kind == "plain" else "-",
         ]  # fmt: skip
+        theirs = seconds.get("adopted")
+        return row if theirs is None else [*row, f"{theirs * 1e6:.1f}", f"{theirs / taken:.2f}"]
 
     def _random(self, *shape: int) -> Any:
-        return self.torch.randn(shape, device="cuda", dtype=self.torch.float32).bfloat16()
+        return self.torch.randn(shape, device="cuda", dtype=self.torch.float32).to(self.dtype)
 
     def _captured(self, call: Callable[..., Any]) -> Callable[[], Any]:
         stream = self.bundle.device.stream()
@@ -93,6 +135,24 @@ class Layer:
         with self.bundle.device.capture(stream) as graph:
             call(stream=stream)
         return partial(graph.launch, None)
+
+    def _adopted_products(self, adopted: Bundle, x: Any, weights: Any, chosen: Any) -> Callable[..., None]:
+        """Both products by the adopted kernel; what is between them is random."""
+        device, (tokens, topk) = self.bundle.device, tuple(chosen.shape)
+        (experts, hidden, intermediate), wide = self.down.shape, self.gate_up.shape[1]
+        act = self._random(tokens * topk, intermediate)
+        first, second = self._random(tokens * topk, wide), self._random(tokens * topk, hidden)
+        # The second product has a row for each assignment: as many tokens with one expert, but the routed weights.
+        self.torch.cuda.synchronize()
+        lists = [device.array(array) for array in in_blocks(chosen.cpu().numpy(), experts)]
+        arrays = (x, self.gate_up, weights, first, act, self.down, weights.reshape(-1, 1), second)
+        a, gate_up, by_slot, c, between, down, by_row, out = map(device.wrap, arrays)
+
+        def products(stream: Any) -> None:
+            adopted.fused_moe(a, gate_up, by_slot, *lists, c=c, mul_routed_weight=False, stream=stream)
+            adopted.fused_moe(between, down, by_row, *lists, c=out, mul_routed_weight=True, stream=stream)
+
+        return products
 
     def _peer(self, x: Any, weights: Any, chosen: Any) -> tuple[Callable[[], Any], Any]:
         """What replays a loop over experts, and where its result is."""
@@ -104,7 +164,7 @@ class Layer:
             for expert, tokens, slots in places:
                 gate, up = (x[tokens] @ self.gate_up[expert].T).chunk(2, 1)
                 part = (torch.nn.functional.silu(gate) * up) @ self.down[expert].T
-                out.index_add_(0, tokens, part * weights[tokens, slots, None].bfloat16())
+                out.index_add_(0, tokens, part * weights[tokens, slots, None].to(self.dtype))
             return out
 
         loop()
@@ -114,6 +174,41 @@ class Layer:
         graph.replay()
         torch.cuda.synchronize()
         return graph.replay, result
+
+
+def random_weights(
+    bundle: Bundle, kind: str, name: str, shape: tuple[int, int, int], dtype: np.dtype
+) -> dict[str, np.ndarray]:
+    """The arguments of a kind's op for a matrix of the experts; products are of about 1."""
+    rng, (experts, rows, columns) = np.random.default_rng(0), shape
+    if kind == "int4":
+        groups = (experts, columns // GROUP, rows)
+        return {
+            name: rng.integers(0, 256, (experts, rows, columns // 2), np.uint8),
+            f"scales_{name}": np.full(groups, columns**-0.5 / 4.6, dtype),
+            f"zeros_{name}": np.full(groups, 8, np.uint8),
+        }
+    codes = rng.integers(-63, 64, shape, np.int8)
+    if kind.startswith("float8"):
+        # Of float8 these are the codes of numbers below 2, of either sign; -0 is not among them, FNUZ's NaN.
+        codes = (codes.view(np.uint8) & 0xBF).view(FLOAT8[ARCHITECTURES[bundle.device.arch].fp8])
+    scale = columns**-0.5 / codes[0].astype(np.float32).std()
+    if kind == "int8_weights":
+        return {name: codes, f"scales_{name}": np.full((experts, columns // GROUP, rows), scale, dtype)}
+    shape_of_scales = (experts, -(-rows // GROUP), -(-columns // GROUP)) if kind == "float8_blocks" else (experts, rows)
+    return {name: codes, f"scale_{name}": np.full(shape_of_scales, scale, np.float32)}
+
+
+def in_blocks(chosen: np.ndarray, experts: int) -> list[np.ndarray]:
+    """Assignments by expert in whole blocks, the expert of each block, and how many assignments there are so."""
+    flat, ids, of_block = chosen.reshape(-1), [], []
+    for expert in range(experts):
+        own = np.flatnonzero(flat == expert)
+        blocks = -(-len(own) // ROWS)
+        ids += [own, np.full(blocks * ROWS - len(own), flat.size)]
+        of_block += [expert] * blocks
+    ordered = np.concatenate(ids).astype(np.int32)
+    return [ordered, np.array(of_block, np.int32), np.array([len(ordered)], np.int32)]
 
 
 if __name__ == "__main__":

@@ -189,6 +189,30 @@ def test_llama(op_bundles: OpBundles, tmp_path: Path):
     assert calls["advance 2x7"] == "1" and calls["matmul 128x512"] == "4" and calls["paged_attention 2x64x2x64"] == "2"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["float8", "float8_blocks", "int8", "int8_weights", "int4"])
+def test_weights_of_experts(op_bundles: OpBundles, kind: str):
+    """The op of each kind takes them, and its results are of about 1."""
+    moe, measured, rng = op_bundles.open("moe"), benchmark("moe"), np.random.default_rng(0)
+    made = (
+        measured.random_weights(moe, kind, name, (2, rows, 128), BF16)
+        for name, rows in (("gate_up", 256), ("down", 128))
+    )
+    weights = {name: array for arrays in made for name, array in arrays.items()}
+    x, chosen = rng.standard_normal((3, 128)).astype(BF16), np.array([[0, 1]] * 3, np.int32)
+    found = getattr(moe, measured.KINDS[kind][0])(x, **weights, weights=np.ones((3, 2), np.float32), chosen=chosen)
+    assert 0.1 < np.abs(found.astype(np.float32)).mean() < 2
+
+
+def test_assignments_of_experts_in_blocks():
+    chosen = np.array([[2, 0], [2, 3]] * 20)
+    ids, experts, count = benchmark("moe").in_blocks(chosen, 5)
+    assert experts.tolist() == [0, 2, 2, 3] and count.tolist() == [len(ids)] == [128]
+    for expert, block in zip(experts, ids.reshape(-1, 32), strict=True):
+        assert (chosen.reshape(-1)[block[block < 80]] == expert).all()
+    assert sorted(ids[ids < 80]) == list(range(80)) and (ids[ids >= 80] == 80).all()
+
+
 def test_flops_of_attention():
     shape = benchmark("attention").Shape
     assert shape.parse("4x16x4096x128").flops == 2 * (2 * 4096 * 4096 * 128) * 4 * 16
