@@ -20,7 +20,7 @@ def attention_forward(
     window: Window = None, BOUND_LEFT: tl.constexpr = False, BOUND_RIGHT: tl.constexpr = False,
     softcap=0.0, FEATURES: tl.constexpr = False, score_mod: Closure = None, mask_mod: Closure = None,
     PADDED: tl.constexpr = True, NUM_XCDS: tl.constexpr = 1, HAS_BF16_CVT: tl.constexpr = False,
-    PERSISTENT: tl.constexpr = False,
+    PERSISTENT: tl.constexpr = False, PIPELINED: tl.constexpr = False,
 ):  # fmt: skip
     """out = softmax(scores) v, a program for each BLOCK_M queries of a head.
 
@@ -50,6 +50,8 @@ def attention_forward(
     hardware deals workgroups to in turn, each with an L2 of its own (gfx942, gfx950: 8; elsewhere 1). HAS_BF16_CVT: the
     hardware rounds fp32 to bfloat16 in one instruction (gfx950, sm_80 and later); ignored unless the dtype is bfloat16.
 
+    PIPELINED: for options with num_stages > 1, which loads the next keys and values while these are multiplied.
+
     PERSISTENT: the grid is (programs,), any number of them, and they share the tiles of all batches: a program takes
     each programs-th one or, if work.dynamic, the next one as soon as it is done with one.
     """
@@ -60,7 +62,7 @@ def attention_forward(
     )  # fmt: skip
     form: tl.constexpr = make_form(
         HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, FEATURES, HAS_BF16_CVT,
-        score_mod.function, mask_mod.function,
+        score_mod.function, mask_mod.function, PIPELINED=PIPELINED,
     )  # fmt: skip
     LAST_FIRST: tl.constexpr = BOUND_RIGHT and not BOUND_LEFT
     if PERSISTENT:

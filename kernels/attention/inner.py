@@ -50,7 +50,9 @@ def attend(
     ROOM: tl.constexpr = HEADROOM if P.primitive_bitwidth == 8 else 0.0
     columns_v = tl.arange(0, form.HEAD_DIM_V)
     offsets = tl.arange(0, form.BLOCK_N)
-    for at in range(span.begin, span.end - (span.hole_end - span.hole), form.BLOCK_N):
+    # Masks take the registers that loads ahead of time would; and there are few such blocks.
+    STAGES: tl.constexpr = 1 if MASKED and form.PIPELINED else None
+    for at in tl.range(span.begin, span.end - (span.hole_end - span.hole), form.BLOCK_N, num_stages=STAGES):
         start = block_at(at, span, MASKED and form.BOUND_LEFT)
         products, k_tile = multiply(q_tile, tile, keys, start, form, MASKED)
         products = products.to(tl.float32)
@@ -90,10 +92,17 @@ def multiply(q_tile, tile, keys, start, form: tl.constexpr, MASKED: tl.constexpr
     these keys, [BLOCK_N, HEAD_DIM]."""
     rows = tl.arange(0, form.BLOCK_N)
     left = keys.seqlen - start
-    k_tile = load_tile(
-        rows_from(keys.k, start), rows, tl.arange(0, form.HEAD_DIM), left, keys.head_dim, MASKED, form.PADDED
-    )
-    products = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)), input_precision="ieee")
+    columns = tl.arange(0, form.HEAD_DIM)
+    head = rows_from(keys.k, start)
+    if form.PIPELINED:
+        # Loaded as they are multiplied: Triton's pipeline does not swizzle what is transposed afterwards in LDS.
+        by_column = Matrix(head.ptr, head.stride_columns, head.stride_rows)
+        k_columns = load_tile(by_column, columns, rows, keys.head_dim, left, form.PADDED, MASKED)
+        products = tl.dot(q_tile, k_columns.to(q_tile.dtype), input_precision="ieee")
+        k_tile = tl.trans(k_columns)
+    else:
+        k_tile = load_tile(head, rows, columns, left, keys.head_dim, MASKED, form.PADDED)
+        products = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)), input_precision="ieee")
     if keys.rotated is not None:
         columns = tl.arange(0, form.ROTATED_DIM)
         rotated = load_tile(rows_from(keys.rotated, start), rows, columns, left, keys.rotated_dim, MASKED, form.PADDED)

@@ -130,7 +130,8 @@ class Form:
     FEATURES: there may be a softcap, a bias or slopes, which is looked at when the code runs. HAS_BF16_CVT: the
     hardware rounds fp32 to bfloat16 in one instruction. SCORE_MOD, MASK_MOD: functions as in `mods`, or None: a tuple
     that is assigned to a name cannot hold them. INT8_P: probabilities are rounded to int8. ROTATED_DIM: a power
-    of two, at least the rotated dims, if any.
+    of two, at least the rotated dims, if any. PIPELINED: the next keys and values are loaded while these are
+    multiplied.
     """
 
     HEAD_DIM: int
@@ -146,15 +147,17 @@ class Form:
     MASK_MOD: Any
     INT8_P: bool
     ROTATED_DIM: int
+    PIPELINED: bool
 
 
 @triton.constexpr_function
 def make_form(
     HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT=False, BOUND_RIGHT=False, FEATURES=False,
     HAS_BF16_CVT=False, SCORE_MOD=None, MASK_MOD=None, INT8_P=False, ROTATED_DIM=0,
+    PIPELINED=False,
 ):  # fmt: skip
     """A Form, for a constexpr."""
     return Form(
         HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, FEATURES, HAS_BF16_CVT, SCORE_MOD,
-        MASK_MOD, INT8_P, ROTATED_DIM,
+        MASK_MOD, INT8_P, ROTATED_DIM, PIPELINED,
     )  # fmt: skip
