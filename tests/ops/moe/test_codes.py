@@ -41,7 +41,7 @@ def test_experts_of_other_devices_are_left_out(moe: Bundle):
 @pytest.mark.parametrize("name, change, said", (
     ("zeros_down", lambda x: None, "given\\(zeros_gate_up\\)"), ("scales_down", lambda x: x[:, :3], "intermediate %"),
     ("scales_gate_up", lambda x: np.repeat(x, 2, 1), "groups_gate_up"), ("gate_up", lambda x: x[:, :, :-1], "gate_up"),
-), ids=str)  # fmt: skip
+))  # fmt: skip
 def test_what_does_not_fit_is_refused(moe: Bundle, name: str, change, said: str):
     given = made_codes(np.random.default_rng(4), 4, (2, 3, 2, 128, 160), FP16, (2, 5), with_zeros=True)
     with pytest.raises(ArgumentError, match=said):

@@ -58,7 +58,7 @@ def test_tokens_of_zeros_and_the_shared_part(moe: Bundle):
     ("moe_scaled", None, "down", lambda x: x.astype(INT8), "both are W"),
     ("moe_block_scaled", (128, 128), "scale_gate_up", lambda x: x[:, :2], "scale_gate_up"),
     ("moe_block_scaled", (128, 128), "scale_down", lambda x: x.astype(BF16), "scale_down"),
-), ids=str)  # fmt: skip
+))  # fmt: skip
 def test_what_does_not_fit_is_refused(
     moe: Bundle, op: str, block: tuple[int, int] | None, name: str, change, said: str
 ):
