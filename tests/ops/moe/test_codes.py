@@ -16,6 +16,7 @@ SHAPES = (((5, 4, 2, 128, 64), (2, 2)), ((9, 3, 2, 33, 21), (1, 1)), ((70, 2, 2,
 """Tokens, experts, topk, hidden, intermediate; groups of gate and up, and of down."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shape", "groups"), SHAPES, ids=str)
 @pytest.mark.parametrize("with_zeros", (True, False))
 @pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
