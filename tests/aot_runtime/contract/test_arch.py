@@ -25,6 +25,7 @@ IN_CODE = {
     "aot/draft/texts.py": "the same, of a manifest that is drafted",
     "benchmarks/build.py": "a default of --arch",
     "benchmarks/timing/traces.py": "the one whose published times are compared",
+    "benchmarks/peers/building.py": "the architecture whose peers these are",
 }
 """Files and folders whose code names architectures, and why."""
 
