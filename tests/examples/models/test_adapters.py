@@ -79,6 +79,22 @@ def test_each_row_has_the_adapter_that_is_chosen_for_it(llama: Bundle, name: str
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("name", "layers"), (
+    ("qwen3_moe", ("q_proj", "k_proj", "v_proj", "o_proj")),
+    ("deepseek_v2", ("q_proj", "kv_a_proj_with_mqa", "o_proj")),
+))  # fmt: skip
+def test_adapters_beside_experts(mixtures: Bundle, name: str, layers: tuple[str, ...], tmp_path: Path):
+    found, tensors = tiny(**MIXTURES[name])
+    one = adapter(np.random.default_rng(2), tensors, layers)
+    write_checkpoint(tmp_path, found, tensors)
+    model, (prompt,) = opened(mixtures, tmp_path, [write_adapter(tmp_path / "adapter", *one)]), prompts_of((5,))
+    with_it = merged(tensors, *one)
+    exact, same = (logits(ops, model.config, with_it, prompt) for ops in (EXACT, rounded_ops(model.dtype)))
+    assert_close(computed(model, [prompt], [0])[0], exact, same, 1e-3)
+    assert np.abs(logits(EXACT, model.config, tensors, prompt) - exact).max() > 1
+
+
+@pytest.mark.slow
 def test_requests_of_a_batch_have_adapters_of_their_own(llama: Bundle, tmp_path: Path):
     """Through prompts, the first step and captured ones: what a whole pass over the text gives with that adapter."""
     _, tensors = model_of_a_layer(tmp_path)
