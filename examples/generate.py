@@ -35,7 +35,7 @@ from generation.prompts import SAMPLING, Prompts, Tokens
 from generation.sampling import Defaults, Limits, changed, demand
 from generation.scheduler import Request, Running, Scheduler, check_request
 from models.decoder import DTYPES, Decoder, MissingOpError, check_ops, dtype_of
-from models.families import adapters_of, config_of
+from models.families import adapters_of, config_from, config_of
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> None:
     check_ops(bundle, config, checkpoint, bool(adapters))
     check_penalty_ops(bundle, (request.sampling for request in requests))
     lengths = [request.longest for request in requests]
-    config = config_of(checkpoint, max(lengths))  # some rotary embeddings differ by the longest sequence
+    config = config_from(checkpoint.values, max(lengths))  # some rotary embeddings differ by the longest sequence
     is_penalised = any(request.sampling.is_penalised for request in requests)
     load = Load(min(options.slots, len(requests)), options.chunk, max(lengths), is_penalised)
     dtype = dtype_of(config, options.dtype)

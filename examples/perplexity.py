@@ -21,7 +21,7 @@ from generation.memory import Load, plan
 from generation.perplexity import judge, windows
 from generation.prompts import Tokens
 from models.decoder import DTYPES, Decoder, MissingOpError, check_ops, dtype_of
-from models.families import config_of
+from models.families import config_from, config_of
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
     stride = max(options.window // 2, 1) if options.stride is None else options.stride
     count = len(list(windows(len(tokens), options.window, stride)))
     size = min(options.window, len(tokens))
-    config = config_of(checkpoint, size)
+    config = config_from(checkpoint.values, size)
     bundle = open_bundle(options.bundle, options.device)
     check_ops(bundle, config, checkpoint)
     memory = plan(bundle.device, config, dtype_of(config, options.dtype), checkpoint.nbytes, Load(1, size, size), [1])

@@ -9,20 +9,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import aot_emulator.timing
 import numpy as np
 from aot_emulator import EmulatorDriver
 from aot_emulator.profile.profile_call import MadeCall, make_call, open_for
 from aot_emulator.timing.sampling import Sampled
 from aot_emulator.timing.time_call import time_on
 
+from aot.tune.modelled import model_version
 from aot_runtime.call.callspec import CallSpec
 from aot_runtime.errors import AotError
 
 from .building import Built, Call
-
-MODEL = tuple(sorted(Path(aot_emulator.timing.__file__).parent.glob("*.py")))
-"""What a kept result depends on, beside the code objects."""
 
 
 @dataclass(frozen=True)
@@ -166,9 +163,6 @@ def _key(call: Call, made: MadeCall) -> str:
     launches = [
         (index.blobs[launch.variant.code].sha256, launch.variant.symbol, launch.grid) for launch in made.launched
     ]
-    digest = hashlib.sha256(
-        json.dumps([call.entry, sorted(call.way.content.items()), launches], sort_keys=True).encode()
-    )
-    for path in MODEL:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:24]
+    content = sorted(call.way.content.items())
+    text = json.dumps([call.entry, content, launches, model_version()], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
