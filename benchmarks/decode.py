@@ -4,9 +4,10 @@
 
 One query token for each sequence. All work on the same tensors, in device memory, outputs of ours given. Times are
 those of the device, between two events around as many calls as take about 20 ms; all take turns, round by round;
-medians are shown. The bytes are those of K and V, each read once, of int4 its nibbles and their pairs; a copy reads
-half of them and writes half. Caches are not flushed between calls: shapes should be larger than the L2. The difference
-is the largest between our results and torch's, but for int4's.
+medians are shown. The bytes are those of K and V, each read once, of quantised caches with their factors, which int8
+has for each token, float8 for each head; a copy reads half of those of 16 bits and writes half. Caches are not flushed
+between calls: shapes should be larger than the L2. The difference is the largest between our results and torch's, but
+for those of quantised caches.
 """
 
 from __future__ import annotations
@@ -53,9 +54,11 @@ class Shape:
         return 4 * self.batch * self.heads_kv * self.seqlen * self.head_dim
 
     @property
-    def int4_nbytes(self) -> int:
-        """Of K and V in 4 bits a number, with a pair of float16 numbers for each row."""
-        return self.batch * self.heads_kv * self.seqlen * (self.head_dim + 8)
+    def quantised_nbytes(self) -> dict[str, int]:
+        """Of K and V in 8 and 4 bits a number, by the names of ways: with 4 bytes of factors for a row, or none."""
+        rows = 2 * self.batch * self.heads_kv * self.seqlen
+        row = {"int8": self.head_dim + 4, "float8": self.head_dim, "int4": self.head_dim // 2 + 4}
+        return {name: rows * nbytes for name, nbytes in row.items()}
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,8 @@ def report(bundle: Bundle, torch: Any, shapes: list[Shape], dtype: str, rounds: 
     for shape in shapes:
         inputs = make_inputs(bundle, torch, shape, dtype)
         ours = our_ways(bundle, torch, inputs, shape)
-        others = {"int4": int4_way(bundle, inputs, shape), **peers(torch, inputs, flex), "copy": copy_of(torch, shape)}
+        quantised = {**bytes_ways(bundle, torch, inputs, shape), "int4": int4_way(bundle, inputs, shape)}
+        others = {**quantised, **peers(torch, inputs, flex), "copy": copy_of(torch, shape)}
         ways = working(shape, ours | others)
         reference = next((way() for name, way in ways.items() if name.startswith("torch")), None)
         names = names or [*ours, *others]
@@ -103,7 +107,7 @@ def report(bundle: Bundle, torch: Any, shapes: list[Shape], dtype: str, rounds: 
             ways[name]()
             differences.append(max_difference(inputs.out, reference))
         times = device_times(bundle, ways, rounds)
-        nbytes = dict.fromkeys(times, shape.nbytes) | {"int4": shape.int4_nbytes}
+        nbytes = dict.fromkeys(times, shape.nbytes) | shape.quantised_nbytes
         rate = {name: nbytes[name] / taken / 1e9 for name, taken in times.items()}
         cells = [f"{rate[name]:.0f}" if name in rate else "-" for name in names]
         rows.append([str(shape), *cells, f"{rate['flash'] / rate['copy']:.2f}", max(differences)])
@@ -148,6 +152,21 @@ def our_ways(bundle: Bundle, torch: Any, inputs: Inputs, shape: Shape) -> dict[s
         ways[f"paged {size}"] = partial(
             bundle.paged_attention, flat_q, *caches, tables, inputs.lengths, starts, out=flat_out
         )
+    return ways
+
+
+def bytes_ways(bundle: Bundle, torch: Any, inputs: Inputs, shape: Shape) -> dict[str, Callable[[], Any]]:
+    """The contiguous op over the same cache in 8 bits a number."""
+    _, k, v = inputs.tensors
+    ways: dict[str, Callable[[], Any]] = {}
+    for name, dtype, largest in (("int8", torch.int8, 127), ("float8", torch.float8_e4m3fn, 448)):
+        dims = 3 if name == "int8" else (0, 2, 3)
+        factors = [x.abs().amax(dims, keepdim=True).float() / largest for x in (k, v)]
+        numbers = [x.float() / factor for x, factor in zip((k, v), factors, strict=True)]
+        caches = [(x.round() if name == "int8" else x).to(dtype) for x in numbers]
+        wrapped = [bundle.device.wrap(x) for x in (*caches, *(factor[..., 0] for factor in factors))]
+        options = dict(zip(("k", "v", "k_scale", "v_scale"), wrapped, strict=True))
+        ways[name] = partial(bundle.flash_decode, inputs.arrays[0], seqlens_k=inputs.lengths, out=inputs.out, **options)
     return ways
 
 

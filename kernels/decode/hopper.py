@@ -15,6 +15,7 @@ from kernels.decode.hopper_cache import (
     Place,
     Tile,
     at_whole_words,
+    bits_of,
     fill,
     find_blocks,
     keys_of,
@@ -22,9 +23,9 @@ from kernels.decode.hopper_cache import (
     make_ring,
     read,
 )
-from kernels.decode.hopper_operands import in_order, in_order_of_k, k_operand, scaled_by_pairs, v_operand
+from kernels.decode.hopper_operands import LOWEST, factors_of, in_order, in_order_of_k, k_operand, v_operand
 from kernels.decode.parts import Parts, load_queries, part, rows_at, sequence_of, store_rows
-from kernels.decode.split import make_scoring, visible_scores
+from kernels.decode.split import GAIN, make_scoring, visible_scores
 
 
 @gluon.jit
@@ -33,15 +34,17 @@ def decode_split_hopper(
     heads, heads_kv, seqlen_q, seqlen_k, scale,
     HEAD_DIM: gl.constexpr, BLOCK_M: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr,
     seqlens_k=None, cu_seqlens_q=None, total_q=0, block_tables: BlockTables = None,
-    k_scale: HeadRows = None, v_scale: HeadRows = None, GROUPS: gl.constexpr = 0,
+    k_scale: HeadRows = None, v_scale: HeadRows = None,
     alibi_slopes=None, window=-1, softcap=0.0,
 ):  # fmt: skip
-    """`decode_split` of HEAD_DIM columns, 64 or 128, at multiples of 16 bytes: of K and V of 16 bits, as q has them, or
-    with GROUPS of 4 bits. KEYS: of a warp, a multiple of 16 or, of 4 bits, 32. STAGES: tiles of 4 bits that are kept.
-    Blocks of caches are of a multiple of 16 keys. Strides along keys are below 2 ** 31 bytes.
+    """`decode_split` of HEAD_DIM columns, 64 or 128, at multiples of 16 bytes: of K and V of 16 bits, as q has them, of
+    8 bits, or of 4 bits in one group, which come in uint8. KEYS: of a warp, a multiple of 16. STAGES: tiles that are
+    kept in shared memory, of 8 or 4 bits and a multiple of 32 KEYS; 1: loads go to registers. Blocks of caches are of a
+    multiple of 16 keys. Strides along keys are below 2 ** 31 bytes.
     """
     WARPS: gl.constexpr = gl.num_warps()
     BLOCK_N: gl.constexpr = WARPS * KEYS
+    NUMBERS: gl.constexpr = k.ptr.dtype.element_ty
     MMA: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
     COLUMN: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, MMA))
     tile, split = gl.program_id(0) // parts.splits, gl.program_id(0) % parts.splits
@@ -51,16 +54,17 @@ def decode_split_hopper(
     if tile * BLOCK_M >= sequence.queries * group:
         return
     STORED: gl.constexpr = gl.BlockedLayout([1, 4], [128 // HEAD_DIM, HEAD_DIM // 4], [WARPS, 1], [1, 0])
-    rows = rows_at(
-        tile * BLOCK_M + gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, STORED)), head_kv, group, sequence.queries
-    )
+    ROW: gl.constexpr = gl.SliceLayout(1, STORED)
+    rows = rows_at(tile * BLOCK_M + gl.arange(0, BLOCK_M, layout=ROW), head_kv, group, sequence.queries)
     columns = gl.arange(0, HEAD_DIM, layout=gl.SliceLayout(0, STORED))
     q_tile = load_queries(q, sequence, rows, columns, HEAD_DIM, False)
-    queries = make_queries(q_tile, GROUPS, MMA)
+    queries = make_queries(q_tile, NUMBERS, MMA)
 
     offset = sequence.keys - sequence.queries
     mine = rows_at(tile * BLOCK_M + gl.arange(0, BLOCK_M, layout=COLUMN), head_kv, group, sequence.queries)
     last = (mine.tokens + offset)[None, None, :]
+    if queries.unit is not None:
+        scale = scale * queries.unit
     scoring = make_scoring(scale, softcap, window, alibi_slopes, mine.heads[None, None, :])
     first_place = gl.maximum(tile * BLOCK_M // group + offset, 0)
     begin = gl.maximum(first_place - scoring.reach, 0) // BLOCK_N * BLOCK_N
@@ -68,18 +72,20 @@ def decode_split_hopper(
     begin, end = part(begin, end, split, parts.splits, BLOCK_N)
     place = Place(batch, head_kv, gl.maximum(sequence.keys - 1, 0), block_tables)
     cache = Cache(k, v, k_scale, v_scale)
-    # Tests of constexprs and of what is known at run time are apart: both sides of the latter are compiled.
-    if not GROUPS:
-        folded = fold_loaded(queries, cache, place, last, scoring, begin, end, KEYS, GROUPS)
+    if STAGES == 1:
+        folded = fold_loaded(queries, cache, place, last, scoring, begin, end, KEYS)
     else:
         if at_whole_words(k_scale) and at_whole_words(v_scale):
-            folded = fold_copied(queries, cache, place, last, scoring, begin, end, KEYS, GROUPS, STAGES)
+            folded = fold_copied(queries, cache, place, last, scoring, begin, end, KEYS, STAGES)
         else:
-            folded = fold_loaded(queries, cache, place, last, scoring, begin, end, PIECE, GROUPS)
-    acc, row_max, row_sum = join_warps(folded)
-    row_max = gl.convert_layout(row_max, gl.SliceLayout(1, STORED))
-    row_sum = gl.convert_layout(row_sum, gl.SliceLayout(1, STORED))
-    acc = gl.convert_layout(in_order(acc, GROUPS), STORED) * inverse(row_sum)[:, None]
+            folded = fold_loaded(queries, cache, place, last, scoring, begin, end, PIECE)
+    joined = join_warps(folded)
+    row_max = gl.convert_layout(joined.row_max, ROW)
+    row_sum = gl.convert_layout(joined.row_sum, ROW)
+    acc = gl.convert_layout(in_order(joined.acc, NUMBERS), STORED) * (1.0 / gain_of(NUMBERS))
+    if bits_of(NUMBERS) == 4:
+        acc = acc * (in_units(columns) * (1.0 / LOWEST))[None, :] + gl.convert_layout(joined.shifts, ROW)[:, None]
+    acc *= inverse(row_sum)[:, None]
     store_rows(acc, log2_sum(row_max, row_sum), sequence, rows, columns, split, parts, out, lse, heads, HEAD_DIM, False)
 
 
@@ -93,45 +99,74 @@ class Queries(NamedTuple):
 
 
 @gluon.jit
-def make_queries(q, GROUPS: gl.constexpr, MMA: gl.constexpr):
-    """The Queries of a tile q [rows, HEAD_DIM]. What they meet of a cache of 4 bits a number is float16."""
+def make_queries(q, NUMBERS: gl.constexpr, MMA: gl.constexpr):
+    """The Queries of a tile q [rows, HEAD_DIM]. What they meet of a cache of 8 or 4 bits a number is float16."""
     COLUMN: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, MMA))  # a row of queries is a column of products
+    BITS: gl.constexpr = bits_of(NUMBERS)
     unit = None
     sums = None
-    if GROUPS and q.dtype == gl.bfloat16:
+    if BITS == 4 or (BITS == 8 and q.dtype == gl.bfloat16):
         q, unit = as_float16(q)
         unit = gl.convert_layout(unit, COLUMN)[None, None, :]
-    if GROUPS == 1:
+    if BITS == 4:
         sums = gl.convert_layout(gl.sum(q.to(gl.float32), 1), COLUMN)[None, None, :]
-    q_tile = in_order_of_k(q, GROUPS).trans().reshape([1, q.shape[1], q.shape[0]])
+        columns = gl.arange(0, q.shape[1], layout=gl.SliceLayout(0, q.type.layout))
+        q = (q.to(gl.float32) * in_units(columns)[None, :]).to(gl.float16)
+    q_tile = in_order_of_k(q, NUMBERS).trans().reshape([1, q.shape[1], q.shape[0]])
     q_tile = gl.convert_layout(q_tile, gl.DotOperandLayout(1, MMA, 2))
     return Queries(q_tile.broadcast_to([gl.num_warps(), q.shape[1], q.shape[0]]), sums, unit)
 
 
+@gluon.jit
+def in_units(columns):
+    """What columns of numbers of 4 bits, or those of what meets them, are to be multiplied by to be in one unit."""
+    return gl.where(columns % 2 == 1, 0.0625, 1.0)
+
+
 class Softmax(NamedTuple):
-    """Of each warp's keys: sums of V [warps, HEAD_DIM, rows], and the state that `softmax` has, [warps, rows]."""
+    """Of each warp's keys: sums of V [warps, HEAD_DIM, rows], and the state that `softmax` has: row_max [warps, rows],
+    and row_sum in parts [warps, 8, rows], one for each group of four lanes. shifts: as row_sum, of what V has to be
+    shifted by, of 4 bits a number.
+    """
 
     acc: gl.tensor
     row_max: gl.tensor
     row_sum: gl.tensor
+    shifts: gl.tensor
 
 
 @gluon.jit
-def no_keys(queries: Queries):
-    """The Softmax of no keys."""
+def no_keys(queries: Queries, KEYS: gl.constexpr):
+    """The Softmax of no keys, to fold tiles of KEYS into."""
     MMA: gl.constexpr = queries.operand.type.layout.parent
     WARPS: gl.constexpr = queries.operand.shape[0]
     ROWS: gl.constexpr = queries.operand.shape[2]
+    nothing = sum_in_lanes(gl.zeros([WARPS, KEYS, ROWS], gl.float32, MMA))
     return Softmax(
         gl.zeros([WARPS, queries.operand.shape[1], ROWS], gl.float32, MMA),
         gl.full([WARPS, ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, MMA)),
-        gl.zeros([WARPS, ROWS], gl.float32, gl.SliceLayout(1, MMA)),
-    )
+        nothing, nothing,
+    )  # fmt: skip
+
+
+@gluon.jit
+def sum_in_lanes(x):
+    """[warps, 8, rows]: sums of x [warps, keys, rows] in the layout of products, over what keys a lane has."""
+    return gl.sum(x.reshape([x.shape[0], x.shape[1] // 8, 8, x.shape[2]]), 1)
+
+
+@gluon.jit
+def sum_of_lanes(folded: Softmax):
+    """A Softmax whose row_sum and shifts are [warps, rows]."""
+    COLUMN: gl.constexpr = folded.row_max.type.layout
+    row_sum = gl.convert_layout(gl.sum(folded.row_sum, 1), COLUMN, assert_trivial=True)
+    shifts = gl.convert_layout(gl.sum(folded.shifts, 1), COLUMN, assert_trivial=True)
+    return Softmax(folded.acc, folded.row_max, row_sum, shifts)
 
 
 @gluon.jit
 def fold_loaded(
-    queries: Queries, cache: Cache, place: Place, last, scoring, begin, end, KEYS: gl.constexpr, GROUPS: gl.constexpr
+    queries: Queries, cache: Cache, place: Place, last, scoring, begin, end, KEYS: gl.constexpr
 ):  # fmt: skip
     """The Softmax of the keys from begin to end, KEYS of a warp at a time. Queries see those up to last, [1, 1, rows].
 
@@ -140,31 +175,30 @@ def fold_loaded(
     """
     BLOCK_N: gl.constexpr = gl.num_warps() * KEYS
     HEAD_DIM: gl.constexpr = queries.operand.shape[1]
-    folded = no_keys(queries)
+    folded = no_keys(queries, KEYS)
     if begin < end:
         blocks = find_blocks(place, begin, KEYS)
-        tile = load_tile(cache, place, begin, blocks, HEAD_DIM, KEYS, GROUPS)
+        tile = load_tile(cache, place, begin, blocks, HEAD_DIM, KEYS)
         blocks = find_blocks(place, begin + BLOCK_N, KEYS)
         for start in range(begin, end, BLOCK_N):
-            coming = load_tile(cache, place, start + BLOCK_N, blocks, HEAD_DIM, KEYS, GROUPS)
+            coming = load_tile(cache, place, start + BLOCK_N, blocks, HEAD_DIM, KEYS)
             blocks = find_blocks(place, start + 2 * BLOCK_N, KEYS)
-            folded = fold_tile(queries, tile, last, scoring, start, folded, GROUPS)
+            folded = fold_tile(queries, tile, last, scoring, start, folded, cache.k.ptr.dtype.element_ty)
             tile = coming
-    return folded
+    return sum_of_lanes(folded)
 
 
 @gluon.jit
 def fold_copied(
-    queries: Queries, cache: Cache, place: Place, last, scoring, begin, end, KEYS: gl.constexpr, GROUPS: gl.constexpr,
-    STAGES: gl.constexpr,
+    queries: Queries, cache: Cache, place: Place, last, scoring, begin, end, KEYS: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
     """As `fold_loaded`, through a ring in shared memory: registers that wait for loads would be too many, and ptxas
     would put the loads off until the next turn needs them."""
     BLOCK_N: gl.constexpr = gl.num_warps() * KEYS
     AHEAD: gl.constexpr = STAGES - 1
-    folded = no_keys(queries)
+    folded = no_keys(queries, KEYS)
     if begin < end:
-        ring = make_ring(queries.operand.shape[1], KEYS, GROUPS, STAGES)
+        ring = make_ring(cache, queries.operand.shape[1], KEYS, STAGES)
         for i in gl.static_range(AHEAD):
             fill(ring, i, cache, place, begin + i * BLOCK_N, find_blocks(place, begin + i * BLOCK_N, KEYS))
         blocks = find_blocks(place, begin + AHEAD * BLOCK_N, KEYS)
@@ -174,31 +208,49 @@ def fold_copied(
             tile = read(ring, at)
             fill(ring, (at + AHEAD) % STAGES, cache, place, start + AHEAD * BLOCK_N, blocks)
             blocks = find_blocks(place, start + STAGES * BLOCK_N, KEYS)
-            folded = fold_tile(queries, tile, last, scoring, start, folded, GROUPS)
+            folded = fold_tile(queries, tile, last, scoring, start, folded, cache.k.ptr.dtype.element_ty)
             at = (at + 1) % STAGES
         async_copy.wait_group(0)
-    return folded
+    return sum_of_lanes(folded)
 
 
 @gluon.jit
-def fold_tile(queries: Queries, tile: Tile, last, scoring, start, folded: Softmax, GROUPS: gl.constexpr):
+def fold_tile(queries: Queries, tile: Tile, last, scoring, start, folded: Softmax, NUMBERS: gl.constexpr):
     """A Softmax with the keys of a Tile, which begins with key `start`, folded in."""
     q_tile = queries.operand
     WARPS: gl.constexpr = q_tile.shape[0]
     KEYS: gl.constexpr = tile.k.shape[1]
+    BITS: gl.constexpr = bits_of(NUMBERS)
     MMA: gl.constexpr = q_tile.type.layout.parent
     LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
-    k_tile = k_operand(tile, q_tile.dtype, GROUPS, LEFT)
+    PER_KEY: gl.constexpr = gl.SliceLayout(2, MMA)
+    k_tile = k_operand(tile, q_tile.dtype, NUMBERS, LEFT)
     products = mma_v2(k_tile, q_tile, gl.zeros([WARPS, KEYS, q_tile.shape[2]], gl.float32, MMA))
-    if GROUPS == 1:
-        products = scaled_by_pairs(products, queries.sums, tile.k_pairs)
-    if queries.unit is not None:
-        products *= queries.unit
+    if BITS == 8:
+        products *= factors_of(tile.k_factors, NUMBERS, PER_KEY)[0]
+    if BITS == 4:
+        factor, shift = factors_of(tile.k_factors, NUMBERS, PER_KEY)
+        products = products * (factor * (1.0 / LOWEST)) + queries.sums * shift
     scores = visible_scores(products, last - keys_of(start, KEYS, MMA)[:, :, None], scoring)
-    p, rescale, row_max, row_sum = fold(scores, folded.row_max, folded.row_sum)
-    v_tile = v_operand(tile, q_tile.dtype, GROUPS, LEFT)
+    p, rescale, row_max = fold(scores, folded.row_max)
+    of_lanes = gl.convert_layout(rescale, gl.SliceLayout(1, folded.row_sum.type.layout), assert_trivial=True)
+    row_sum = folded.row_sum * of_lanes[:, None, :] + sum_in_lanes(p)
+    shifts = folded.shifts
+    if BITS < 16:
+        factor, shift = factors_of(tile.v_factors, NUMBERS, PER_KEY)
+        if BITS == 4:
+            shifts = shifts * of_lanes[:, None, :] + sum_in_lanes(p * shift)
+        p *= factor * gain_of(NUMBERS)
+    v_tile = v_operand(tile, q_tile.dtype, NUMBERS, LEFT)
     p = gl.convert_layout(p.to(q_tile.dtype), gl.DotOperandLayout(1, MMA, 2))
-    return Softmax(mma_v2(v_tile, p, folded.acc * rescale[:, None, :]), row_max, row_sum)
+    return Softmax(mma_v2(v_tile, p, folded.acc * rescale[:, None, :]), row_max, row_sum, shifts)
+
+
+@gluon.constexpr_function
+def gain_of(numbers):
+    """What probabilities times factors of a cache are multiplied by: they are small, and factors of 4 bits, which are
+    float16, may be large."""
+    return {16: 1.0, 8: GAIN.value, 4: 8.0}[bits_of(numbers)]
 
 
 @gluon.jit
@@ -211,18 +263,17 @@ def as_float16(q):
 
 
 @gluon.jit
-def fold(scores, row_max, row_sum):
-    """`softmax.fold` of each warp's scores [warps, keys, rows]."""
+def fold(scores, row_max):
+    """`softmax.fold` of each warp's scores [warps, keys, rows], but for the sum."""
     new_max = gl.maximum(row_max, gl.max(scores, 1))
     origin = gl.where(new_max == float("-inf"), 0.0, new_max)
-    p = gl.exp2(scores - origin[:, None, :])
-    rescale = gl.exp2(row_max - origin)
-    return p, rescale, new_max, row_sum * rescale + gl.sum(p, 1)
+    return gl.exp2(scores - origin[:, None, :]), gl.exp2(row_max - origin), new_max
 
 
 @gluon.jit
 def join_warps(folded: Softmax):
-    """The Softmaxes of all warps as one: (acc, row_max, row_sum)."""
+    """The Softmaxes of all warps as one: acc [HEAD_DIM, rows], the others [rows]."""
     top = gl.max(folded.row_max, 0)
     weight = gl.exp2(folded.row_max - gl.where(top == float("-inf"), 0.0, top)[None, :])
-    return gl.sum(folded.acc * weight[:, None, :], 0), top, gl.sum(folded.row_sum * weight, 0)
+    acc = gl.sum(folded.acc * weight[:, None, :], 0)
+    return Softmax(acc, top, gl.sum(folded.row_sum * weight, 0), gl.sum(folded.shifts * weight, 0))

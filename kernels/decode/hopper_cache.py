@@ -17,21 +17,21 @@ PIECE = gl.constexpr(16)
 
 
 class Cache(NamedTuple):
-    """K, V, and the (factor, shift) pairs of each if it has 4 bits a number."""
+    """K, V, and what each key's numbers are multiplied by: of 8 bits a factor, of 4 bits a (factor, shift) pair."""
 
     k: Heads
     v: Heads
-    k_pairs: HeadRows
-    v_pairs: HeadRows
+    k_factors: HeadRows
+    v_factors: HeadRows
 
 
 class Tile(NamedTuple):
-    """Words of K and V, int32 [warps, KEYS, ..], and of 4-bit numbers their (factor, shift) pairs, else 0."""
+    """Words of K and V, int32 [warps, KEYS, ..], and each key's factor or pair, int32 [warps, KEYS, 1], or 0."""
 
     k: gl.tensor
-    k_pairs: gl.tensor
+    k_factors: gl.tensor
     v: gl.tensor
-    v_pairs: gl.tensor
+    v_factors: gl.tensor
 
 
 class Place(NamedTuple):
@@ -81,18 +81,28 @@ def spread_layout(layout):
 
 
 @gluon.constexpr_function
-def pairs_layout(layout, groups):
-    """That of the groups of [warps, keys, words]: [warps, keys, groups]."""
-    warps, keys, words = layout.shape
-    size = words // groups
+def factors_layout(layout):
+    """That of the keys of [warps, keys, words]: [warps, keys, 1]."""
 
-    def drop(bases):
-        return [[warp, key, word // size] for warp, key, word in bases]
+    def keys(bases):
+        return [[warp, key, 0] for warp, key, _ in bases]
 
-    registers = [basis for basis in drop(layout.reg_bases) if any(basis)]
+    registers = [basis for basis in keys(layout.reg_bases) if any(basis)]
     return gl.DistributedLinearLayout(
-        registers, drop(layout.lane_bases), drop(layout.warp_bases), [], [warps, keys, groups]
+        registers, keys(layout.lane_bases), keys(layout.warp_bases), [], [*layout.shape[:2], 1]
     )
+
+
+@gluon.constexpr_function
+def bits_of(numbers):
+    """Bits of a number of a cache whose elements are of this type: those of 4 bits come in bytes, uint8."""
+    return 4 if numbers == gl.uint8 else numbers.primitive_bitwidth
+
+
+@gluon.constexpr_function
+def chunk_of(words, lanes):
+    """Words of a row that a lane has next to each other, if as many lanes share the row."""
+    return min(4, words // lanes)
 
 
 # Loads
@@ -111,64 +121,60 @@ def find_blocks(place: Place, start, KEYS: gl.constexpr):
 
 
 @gluon.jit
-def load_tile(
-    cache: Cache, place: Place, start, blocks,
-    HEAD_DIM: gl.constexpr, KEYS: gl.constexpr, GROUPS: gl.constexpr,
-):  # fmt: skip
+def load_tile(cache: Cache, place: Place, start, blocks, HEAD_DIM: gl.constexpr, KEYS: gl.constexpr):
     """The Tile of keys from `start` on; blocks: what `find_blocks` found for them."""
-    WORDS: gl.constexpr = HEAD_DIM // 8 if GROUPS else HEAD_DIM // 2
-    K_CHUNK: gl.constexpr = WORDS // 4 if GROUPS else 4
-    V_CHUNK: gl.constexpr = WORDS // 8 if GROUPS else 4
-    K: gl.constexpr = k_layout(gl.num_warps(), KEYS, WORDS, K_CHUNK)
-    V: gl.constexpr = v_layout(gl.num_warps(), KEYS, WORDS, V_CHUNK)
-    k_words = gl.load(words_from(cache.k, place, start, blocks, WORDS, KEYS, K_CHUNK, 4, K))
-    v_words = gl.load(words_from(cache.v, place, start, blocks, WORDS, KEYS, V_CHUNK, 8, V))
-    if GROUPS:
-        k_pairs = load_pairs(cache.k_pairs, place, start, blocks, KEYS, GROUPS, K)
-        v_pairs = load_pairs(cache.v_pairs, place, start, blocks, KEYS, GROUPS, V)
-        return Tile(k_words, k_pairs, v_words, v_pairs)
-    else:
+    BITS: gl.constexpr = bits_of(cache.k.ptr.dtype.element_ty)
+    WORDS: gl.constexpr = HEAD_DIM * BITS // 32
+    K: gl.constexpr = k_layout(gl.num_warps(), KEYS, WORDS, chunk_of(WORDS, 4))
+    V: gl.constexpr = v_layout(gl.num_warps(), KEYS, WORDS, chunk_of(WORDS, 8))
+    k_words = gl.load(words_from(cache.k, place, start, blocks, WORDS, KEYS, chunk_of(WORDS, 4), 4, K))
+    v_words = gl.load(words_from(cache.v, place, start, blocks, WORDS, KEYS, chunk_of(WORDS, 8), 8, V))
+    if BITS == 16:
         return Tile(k_words, 0, v_words, 0)
+    else:
+        k_factors = load_factors(cache.k_factors, place, start, blocks, KEYS, factors_layout(K))
+        v_factors = load_factors(cache.v_factors, place, start, blocks, KEYS, factors_layout(K))
+        return Tile(k_words, k_factors, v_words, v_factors)
 
 
 @gluon.constexpr_function
-def lanes_of_keys(warps, keys, groups):
-    """Of [warps, keys, groups]: a lane for each key."""
+def lanes_of_keys(warps, keys):
+    """Of [warps, keys, 1]: a lane for each key."""
     lanes = [[0, b, 0] for b in bits(1, 32)]
-    registers = [[0, 0, b] for b in bits(1, groups)] + [[0, b, 0] for b in bits(32, keys)]
-    return gl.DistributedLinearLayout(registers, lanes, [[b, 0, 0] for b in bits(1, warps)], [], [warps, keys, groups])
+    registers = [[0, b, 0] for b in bits(32, keys)]
+    return gl.DistributedLinearLayout(registers, lanes, [[b, 0, 0] for b in bits(1, warps)], [], [warps, keys, 1])
 
 
 @gluon.jit
-def make_ring(HEAD_DIM: gl.constexpr, KEYS: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr):
-    """Shared memory for STAGES Tiles of 4 bits a number, of a multiple of 32 KEYS."""
+def make_ring(cache: Cache, HEAD_DIM: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr):
+    """Shared memory for STAGES Tiles of 8 or 4 bits a number, of a multiple of 32 KEYS."""
     WARPS: gl.constexpr = gl.num_warps()
-    WORDS: gl.constexpr = HEAD_DIM // 8
-    ROWS: gl.constexpr = gl.SwizzledSharedLayout(4, 2, WORDS // 4, [2, 1, 0])
-    PAIRS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
+    WORDS: gl.constexpr = HEAD_DIM * bits_of(cache.k.ptr.dtype.element_ty) // 32
+    CHUNKS: gl.constexpr = WORDS // 4
+    ROWS: gl.constexpr = gl.SwizzledSharedLayout(4, 8 // CHUNKS, CHUNKS, [2, 1, 0])
+    FACTORS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
     return Tile(
         gl.allocate_shared_memory(gl.int32, [STAGES, WARPS, KEYS, WORDS], ROWS),
-        gl.allocate_shared_memory(gl.int32, [STAGES, WARPS, KEYS, GROUPS], PAIRS),
+        gl.allocate_shared_memory(gl.int32, [STAGES, WARPS, KEYS, 1], FACTORS),
         gl.allocate_shared_memory(gl.int32, [STAGES, WARPS, KEYS, WORDS], ROWS),
-        gl.allocate_shared_memory(gl.int32, [STAGES, WARPS, KEYS, GROUPS], PAIRS),
+        gl.allocate_shared_memory(gl.int32, [STAGES, WARPS, KEYS, 1], FACTORS),
     )
 
 
 @gluon.jit
 def fill(ring: Tile, at, cache: Cache, place: Place, start, blocks):
-    """Begin to load the Tile of keys from `start` on into slot `at` of a ring; pairs are `at_whole_words`."""
+    """Begin to load the Tile of keys from `start` on into slot `at` of a ring; factors are `at_whole_words`."""
     KEYS: gl.constexpr = ring.k.shape[2]
     WORDS: gl.constexpr = ring.k.shape[3]
-    GROUPS: gl.constexpr = ring.k_pairs.shape[3]
-    ROWS: gl.constexpr = k_layout(gl.num_warps(), KEYS, WORDS, WORDS // 4)
-    PAIRS: gl.constexpr = lanes_of_keys(gl.num_warps(), KEYS, GROUPS)
-    group = 4 * gl.arange(0, GROUPS, layout=gl.SliceLayout(0, gl.SliceLayout(1, PAIRS)))[None, None, :]
-    k_words = words_from(cache.k, place, start, blocks, WORDS, KEYS, WORDS // 4, 4, ROWS)
-    v_words = words_from(cache.v, place, start, blocks, WORDS, KEYS, WORDS // 4, 4, ROWS)
+    CHUNK: gl.constexpr = chunk_of(WORDS, 4)
+    ROWS: gl.constexpr = k_layout(gl.num_warps(), KEYS, WORDS, CHUNK)
+    LANES: gl.constexpr = lanes_of_keys(gl.num_warps(), KEYS)
+    k_words = words_from(cache.k, place, start, blocks, WORDS, KEYS, CHUNK, 4, ROWS)
+    v_words = words_from(cache.v, place, start, blocks, WORDS, KEYS, CHUNK, 4, ROWS)
     async_copy.async_load(ring.k.index(at), k_words)
     async_copy.async_load(ring.v.index(at), v_words)
-    async_copy.async_load(ring.k_pairs.index(at), rows_from(cache.k_pairs, place, start, blocks, group, KEYS, PAIRS))
-    async_copy.async_load(ring.v_pairs.index(at), rows_from(cache.v_pairs, place, start, blocks, group, KEYS, PAIRS))
+    async_copy.async_load(ring.k_factors.index(at), rows_from(cache.k_factors, place, start, blocks, 0, KEYS, LANES))
+    async_copy.async_load(ring.v_factors.index(at), rows_from(cache.v_factors, place, start, blocks, 0, KEYS, LANES))
     async_copy.commit_group()
 
 
@@ -177,12 +183,11 @@ def read(ring: Tile, at):
     """The Tile in slot `at` of a ring."""
     KEYS: gl.constexpr = ring.k.shape[2]
     WORDS: gl.constexpr = ring.k.shape[3]
-    GROUPS: gl.constexpr = ring.k_pairs.shape[3]
-    K: gl.constexpr = k_layout(gl.num_warps(), KEYS, WORDS, WORDS // 4)
-    V: gl.constexpr = v_layout(gl.num_warps(), KEYS, WORDS, WORDS // 8)
+    K: gl.constexpr = k_layout(gl.num_warps(), KEYS, WORDS, chunk_of(WORDS, 4))
+    V: gl.constexpr = v_layout(gl.num_warps(), KEYS, WORDS, chunk_of(WORDS, 8))
     return Tile(
-        ring.k.index(at).load(K), ring.k_pairs.index(at).load(pairs_layout(K, GROUPS)),
-        ring.v.index(at).load(V), ring.v_pairs.index(at).load(pairs_layout(V, GROUPS)),
+        ring.k.index(at).load(K), ring.k_factors.index(at).load(factors_layout(K)),
+        ring.v.index(at).load(V), ring.v_factors.index(at).load(factors_layout(K)),
     )  # fmt: skip
 
 
@@ -202,21 +207,22 @@ def words_from(
 
 
 @gluon.jit
-def load_pairs(
-    x: HeadRows, place: Place, start, blocks, KEYS: gl.constexpr, GROUPS: gl.constexpr, LAYOUT: gl.constexpr
-):  # fmt: skip
-    """(factor, shift) pairs of the rows of keys from `start` on, as int32 [warps, KEYS, GROUPS], wherever they lie."""
-    PAIRS: gl.constexpr = pairs_layout(LAYOUT, GROUPS)
-    group = gl.arange(0, GROUPS, layout=gl.SliceLayout(0, gl.SliceLayout(1, PAIRS)))[None, None, :]
-    halves = rows_from(x, place, start, blocks, 4 * group, KEYS, PAIRS).to(gl.pointer_type(gl.uint16), bitcast=True)
-    return gl.load(halves).to(gl.int32) | (gl.load(halves + 1).to(gl.int32) << 16)
+def load_factors(x: HeadRows, place: Place, start, blocks, KEYS: gl.constexpr, LAYOUT: gl.constexpr):
+    """What a Tile has of the keys from `start` on: factors, or (factor, shift) pairs, wherever they lie."""
+    words = rows_from(x, place, start, blocks, 0, KEYS, LAYOUT)
+    if x.ptr.dtype.element_ty == gl.float32:
+        return gl.load(words)
+    else:
+        halves = words.to(gl.pointer_type(gl.uint16), bitcast=True)
+        return gl.load(halves).to(gl.int32) | (gl.load(halves + 1).to(gl.int32) << 16)
 
 
 @gluon.jit
-def at_whole_words(pairs: HeadRows):
-    """Whether all (factor, shift) pairs are at multiples of 4 bytes."""
-    strides = (pairs.stride_batch | pairs.stride_heads | pairs.stride_rows).to(gl.int64)
-    return (pairs.ptr.to(gl.int64) | 2 * strides) % 4 == 0
+def at_whole_words(x: HeadRows):
+    """Whether all factors or pairs are at multiples of 4 bytes: factors, which are float32, are."""
+    SIZE: gl.constexpr = x.ptr.dtype.element_ty.primitive_bitwidth // 8
+    strides = (x.stride_batch | x.stride_heads | x.stride_rows).to(gl.int64)
+    return (x.ptr.to(gl.int64) | SIZE * strides) % 4 == 0
 
 
 @gluon.jit

@@ -15,8 +15,8 @@ from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.records import Index
-from tests.ops.decode.cases import check, normal, paged
-from tests.support.dtypes import BF16, FP16
+from tests.ops.decode.cases import PER_TOKEN, check, check_paged, normal, packed, paged, scales
+from tests.support.dtypes import BF16, FP16, eight_bits
 from tests.support.kernel_compiling import planned
 
 CUS = 132
@@ -26,16 +26,24 @@ CALLS = {
     "flash_decode_int4": CallSpec(
         dims=DIMS | {"seqlen_q": 1, "seqlen_k": 4096, "groups": 1}, dtypes={"T": "bfloat16"}
     ),
+    "flash_decode of bytes": CallSpec(
+        dims=DIMS | {"seqlen_q": 1, "seqlen_k": 4096}, dtypes={"T": "bfloat16", "C": "int8"},
+        given=frozenset({"k_scale", "v_scale"}),
+    ),
     "paged_attention": CallSpec(
         dims=DIMS | {"tokens": 4, "blocks": 1024, "block_size": 16, "blocks_per_sequence": 256},
         dtypes={"T": "float16", "C": "float16"},
+    ),
+    "paged_attention of bytes": CallSpec(
+        dims=DIMS | {"tokens": 4, "blocks": 1024, "block_size": 16, "blocks_per_sequence": 256},
+        dtypes={"T": "float16", "C": "float8_e4m3fn"}, given=frozenset({"k_scale", "v_scale"}),
     ),
     "paged_attention_int4": CallSpec(
         dims=DIMS | {"tokens": 4, "blocks": 1024, "block_size": 16, "blocks_per_sequence": 256, "groups": 1},
         dtypes={"T": "float16"},
     ),
 }  # fmt: skip
-"""One of each op that the kernel takes."""
+"""Calls of each op that the kernel takes, by its name and what else tells them apart."""
 
 
 @cache
@@ -45,10 +53,10 @@ def index() -> Index:
     return index_of(planned("sm_90", "decode"))
 
 
-def decide(op: str, **changes: Any) -> Decision:
-    """What the call of an op does with other fields, and other dims."""
-    dims = CALLS[op].dims | changes.pop("dims", {})
-    return plan_call(index(), op_planner(index(), op), replace(CALLS[op], dims=dims, **changes), CUS)
+def decide(call: str, **changes: Any) -> Decision:
+    """What one of CALLS does with other fields, and other dims."""
+    dims = CALLS[call].dims | changes.pop("dims", {})
+    return plan_call(index(), op_planner(index(), call.split()[0]), replace(CALLS[call], dims=dims, **changes), CUS)
 
 
 def taken(decision: Decision) -> bool:
@@ -58,23 +66,23 @@ def taken(decision: Decision) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.on("emulator")
-@pytest.mark.parametrize("op", CALLS)
-def test_who_takes_a_call(op: str):
-    size = "block_size" if op.startswith("paged") else "seqlen_k"
+@pytest.mark.parametrize("call", CALLS)
+def test_who_takes_a_call(call: str):
+    size = "block_size" if call.startswith("paged") else "seqlen_k"
     others: list[dict[str, Any]] = [{"unaligned": frozenset("k")}, {"dims": {"head_dim": 96, "groups": 1}}]
     others += [{"dims": {"head_dim": 256}}]
     if size == "block_size":
         others += [{"dims": {"block_size": 17}}, {"dims": {"block_size": 8}}]
     else:
         others += [{"strides": {"v": (1 << 40, 64, 1 << 30, 1)}}]
-    if op.endswith("int4"):
+    if call.endswith("int4"):
         others += [{"dims": {"groups": 2}}, {"dims": {"head_dim": 64}}]
-    else:
-        others += [{"dtypes": {"T": "float16", "C": "int8"}, "given": frozenset({"k_scale", "v_scale"})}]
-    assert taken(decide(op))
+    if call == "flash_decode of bytes":
+        others += [{"strides": {"k_scale": (1, 1, 1 << 29)}}]
+    assert taken(decide(call))
     for changes in others:
-        changes["dims"] = {name: x for name, x in changes.get("dims", {}).items() if name in CALLS[op].dims}
-        assert not taken(decide(op, **changes)), changes
+        changes["dims"] = {name: x for name, x in changes.get("dims", {}).items() if name in CALLS[call].dims}
+        assert not taken(decide(call, **changes)), changes
 
 
 @pytest.mark.slow
@@ -92,11 +100,11 @@ def at_odd_halves(bundle: Bundle, host: np.ndarray) -> DeviceArray:
 
 
 @pytest.mark.on("gpu")
-@pytest.mark.parametrize("groups, head_dim", ((1, 128), (2, 64), (8, 128)))
-def test_pairs_need_no_alignment(decode: Bundle, groups: int, head_dim: int):
-    rng = np.random.default_rng(groups)
-    k, k_scale, v, v_scale = (x for _ in "kv" for x in quantise_int4(normal(rng, 2, 2, 300, head_dim), groups))
-    inputs = {"q": normal(rng, 2, 8, 1, head_dim), "k": k, "v": v, "k_scale": k_scale, "v_scale": v_scale}
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+def test_pairs_need_no_alignment(decode: Bundle, dtype: np.dtype):
+    rng = np.random.default_rng(1)
+    k, k_scale, v, v_scale = (x for _ in "kv" for x in quantise_int4(normal(rng, 2, 2, 300, 128), 1))
+    inputs = {"q": normal(rng, 2, 8, 1, 128, dtype=dtype), "k": k, "v": v, "k_scale": k_scale, "v_scale": v_scale}
     inputs["seqlens_k"] = np.array([33, 300], np.int32)
     check(decode, "flash_decode_int4", inputs, {"k_scale": at_odd_halves, "v_scale": at_odd_halves}, num_splits=2)
 
@@ -112,11 +120,47 @@ def test_queries_of_any_magnitude_meet_4_bits(decode: Bundle, scale: float):
     check(decode, "flash_decode_int4", inputs, scale=0.1 / scale if scale else 1.0)
 
 
+LENGTHS = [(1, keys) for keys in (1, 15, 16, 17, 47, 64, 65, 127, 128, 129, 700)]
+"""Tiles of keys span blocks, and sequences end anywhere within one."""
+
+
 @pytest.mark.on("gpu")
 @pytest.mark.parametrize("heads", ((8, 1), (12, 1), (40, 1), (6, 3)), ids=str)
 @pytest.mark.parametrize("block_size", (16, 48, 64))
 def test_pieces_of_blocks(decode: Bundle, block_size: int, heads: tuple[int, int]):
-    """Tiles of keys span blocks, and sequences end anywhere within one; the same bits each time."""
-    case = paged([(1, keys) for keys in (1, 15, 16, 17, 47, 64, 65, 127, 128, 129, 700)], block_size, heads, 128)
+    """The same bits each time."""
+    case = paged(LENGTHS, block_size, heads, 128)
     for _ in range(2):
         check(decode, "paged_attention", vars(case), num_splits=3, window=300, **case.longest)
+
+
+@pytest.mark.on("gpu")
+@pytest.mark.parametrize("per_token", PER_TOKEN)
+@pytest.mark.parametrize("cache", ("int8", "e4m3", "e5m2"))
+@pytest.mark.parametrize(
+    "dtype, head_dim, heads, block_size", ((FP16, 128, (8, 1), 16), (BF16, 128, (24, 2), 48), (BF16, 64, (6, 3), 16)),
+    ids=str,
+)  # fmt: skip
+def test_pieces_of_blocks_of_8_bits(
+    decode: Bundle, cache: str, dtype: np.dtype, head_dim: int, heads: tuple[int, int], block_size: int,
+    per_token: tuple[bool, bool],
+):  # fmt: skip
+    case = paged(LENGTHS, block_size, heads, head_dim, dtype, eight_bits(decode, cache))
+    shapes = [case.k.shape[:3] if each else (1, 1, heads[1]) for each in per_token]
+    check_paged(decode, case, num_splits=3, window=300, **scales(np.random.default_rng(0), *shapes))
+
+
+@pytest.mark.on("gpu")
+@pytest.mark.parametrize("size", (1e-3, 1.0, 1e3))
+@pytest.mark.parametrize("dtype, heads, block_size", ((FP16, (8, 1), 16), (BF16, (24, 2), 48)), ids=str)
+def test_pieces_of_blocks_of_4_bits(
+    decode: Bundle, dtype: np.dtype, heads: tuple[int, int], block_size: int, size: float
+):
+    """Values of any size: their factors meet the probabilities, not the numbers."""
+    case = paged(LENGTHS, block_size, heads, 128, dtype)
+    arrays = vars(case) | {}
+    for name, pairs in (("k", "k_scale"), ("v", "v_scale")):
+        known = np.nan_to_num(arrays[name].astype(np.float32)) * (size if name == "v" else 1)
+        arrays[name], arrays[pairs] = quantise_int4(known.astype(FP16), 1)
+        arrays[pairs][np.isnan(vars(case)[name][..., 0].astype(np.float32))] = np.nan
+    check(decode, "paged_attention_int4", arrays, dict.fromkeys("kv", packed), num_splits=3, window=300)
