@@ -15,7 +15,8 @@ ROWS = gl.constexpr(64)
 class Tiling(NamedTuple):
     """All tiles: blocks of each head of each batch. group: heads of q that share one of k. cu_seqlens_q, cu_seqlens_k:
     where sequences begin and end in tensors that have no batch, of seqlen_q and seqlen_k rows; or None. counter: by
-    which programs take tiles; None: each has its share. paired: the tiles of a share come in pairs."""
+    which programs take tiles; None: each has its share. paired: the tiles of a share come in pairs. seqlens_k: int32
+    [batch], how many keys each sequence has, where these are found by other means than their rows; or None."""
 
     blocks: gl.tensor
     heads: gl.tensor
@@ -29,6 +30,7 @@ class Tiling(NamedTuple):
     window: Window
     counter: gl.tensor
     paired: gl.tensor
+    seqlens_k: gl.tensor = None
 
 
 class Tile(NamedTuple):
@@ -163,8 +165,10 @@ def tile_at(step, tiling, BLOCK_M: gl.constexpr):
     row_k, seqlen_k = sequence(tiling.cu_seqlens_k, batch, tiling.seqlen_k)
     if tiling.max_seqlen_k is not None:
         seqlen_k = gl.minimum(seqlen_k, tiling.max_seqlen_k)
+    if tiling.seqlens_k is not None:
+        seqlen_k = gl.minimum(gl.maximum(gl.load(tiling.seqlens_k + batch), 0), seqlen_k)
     shift = gl.where(tiling.window.bottom_right, seqlen_k - seqlen_q, 0)
-    RAGGED: gl.constexpr = tiling.cu_seqlens_k is not None
+    RAGGED: gl.constexpr = tiling.cu_seqlens_k is not None or tiling.seqlens_k is not None
     place_of = gl.where(RAGGED, 0, batch)
     return Tile(batch, place_of, head, block * BLOCK_M, row_q, row_k, seqlen_q, seqlen_k, shift, RAGGED)
 
