@@ -6,6 +6,7 @@ Which loads workgroups share is computed from their tiles here, where `aotbundle
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -59,10 +60,18 @@ class Steps:
         if trips < 0:
             return at(0.0).extended(at(many), at(few), trips / (many - few))
         if trips <= many:
-            low = math.floor(trips)
-            whole = self._workgroup(low).replayed(conditions, resident, None, count=count)
-            return whole if trips == low else whole.extended(at(low + 1.0), whole, trips - low)
+            low, high = self._around(trips, few, many)
+            if trips == low:
+                return self._workgroup(low).replayed(conditions, resident, None, count=count)
+            return at(low).extended(at(high), at(low), (trips - low) / (high - low))
         return at(many).extended(at(many), at(few), (trips - many) / (many - few))
+
+    def _around(self, trips: float, few: int, many: int) -> tuple[int, int]:
+        """Trips between which the time is interpolated; of causal attention, which has all numbers of them, few."""
+        if not getattr(self.traced.config, "causal", False):
+            return math.floor(trips), math.floor(trips) + 1
+        known = sorted({0, 1, few // 2, few, many, many + 1})
+        return next((low, high) for low, high in itertools.pairwise(known) if low <= trips < high)
 
     def _workgroup(self, trips: int) -> Workgroup:
         if trips not in self._workgroups:
@@ -179,10 +188,13 @@ class Model:
         most = min(steps.traced.resident, CAUSAL_PROGRAMS) if config.causal else steps.traced.resident
         plan = Plan(blocks * BATCH_HEADS, most, NUM_CUS, NUM_XCDS)
         sharing = head_sharing(plan.workgroups, blocks, plan.resident, config.causal)
-        samples = [steps.of(sk // config.bn)]
-        if config.causal:
-            samples = [steps.of(_unmasked(config, at % blocks, sk), at) for at in range(plan.workgroups)]
-        return time_launch(self.machine, plan, samples, sharing).seconds * 1e6
+        if not config.causal:
+            return time_launch(self.machine, plan, [steps.of(sk // config.bn)], sharing).seconds * 1e6
+        # Programs take the next tile wherever they are, so that the dies make no difference.
+        counts, kinds = np.unique([_unmasked(config, at, sk) for at in range(blocks)], return_inverse=True)
+        samples = [steps.of(int(count)) for count in counts]
+        kinds = np.tile(kinds, BATCH_HEADS)
+        return time_launch(self.machine, replace(plan, dies=1), samples, sharing, kinds=kinds).seconds * 1e6
 
 
 def _unmasked(config: Attention, block: int, sk: int) -> int:

@@ -47,13 +47,13 @@ def product(
 
 @triton.jit
 def attention(
-    q, k, v, out, lse, counter, scale, qz, qh, qm, kz, kh, kn, vz, vh, vk, oz, oh, om, heads, batch, sq, sk, first,
-    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PRELOAD_V: tl.constexpr, CAUSAL: tl.constexpr,
+    q, k, v, out, lse, counter, scale, qz, qh, qm, kz, kh, kn, vz, vh, vk, oz, oh, om, heads, batch, sq, sk, right,
+    first, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PRELOAD_V: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     """q, out [batch, heads, sq, D], k, v [batch, heads, sk, D] of the strides z, h and m or n, lse [batch, heads, sq].
 
     Not causal: a program for each (head, block of queries, batch). CAUSAL: programs take the tiles after `first` from
-    `counter`; row i sees the keys up to the i-th.
+    `counter`; row i sees the keys up to the one at i + `right`.
     """
     blocks = tl.cdiv(sq, BM)
     tile = 0
@@ -87,13 +87,15 @@ def attention(
         by = scale * 1.44269504089
         for at in range(full):
             acc, top, sums = step(
-                queries, kt, vt, kn, vk, acc, top, sums, rows, at * BN, keys, by, sq, sk, PRELOAD_V, False, CAUSAL
-            )
+                queries, kt, vt, kn, vk, acc, top, sums, rows, at * BN, keys, by, sq, sk, right,
+                PRELOAD_V, False, CAUSAL,
+            )  # fmt: skip
         tl.debug_barrier()
         if full < last:
             for at in range(full, last):
                 acc, top, sums = step(
-                    queries, kt, vt, kn, vk, acc, top, sums, rows, at * BN, keys, by, sq, sk, PRELOAD_V, True, CAUSAL
+                    queries, kt, vt, kn, vk, acc, top, sums, rows, at * BN, keys, by, sq, sk, right,
+                    PRELOAD_V, True, CAUSAL,
                 )  # fmt: skip
         acc = acc * (1 / sums[:, None])
         to = lse + (z * heads + head).to(tl.int64) * sq + rows
@@ -105,7 +107,7 @@ def attention(
 
 @triton.jit
 def step(
-    queries, kt, vt, kn, vk, acc, top, total, rows, start, keys, by, sq, sk,
+    queries, kt, vt, kn, vk, acc, top, total, rows, start, keys, by, sq, sk, right,
     PRELOAD_V: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     """The block of keys from `start` on."""
@@ -117,13 +119,21 @@ def step(
         value = tl.load(vt, inside[:, None], 0.0) if MASKED else tl.load(vt)
     s = tl.zeros((queries.shape[0], keys.shape[0]), tl.float32)
     if MASKED:
-        seen = (rows[:, None] < sq) & inside[None, :]
         if CAUSAL:
-            seen = seen & (rows[:, None] >= start + keys[None, :]) & (rows[:, None] - sq <= start + keys[None, :])
+            seen = tl.full(s.shape, True, tl.int1) & (rows[:, None] < sq)
+            if start + keys.shape[0] > sk:
+                seen = seen & inside[None, :]
+            seen = seen & (rows[:, None] + right >= start + keys[None, :])
+            seen = seen & (rows[:, None] - sq <= start + keys[None, :])
+        else:
+            seen = (rows[:, None] < sq) & inside[None, :]
         s = tl.where(seen, s, float("-inf"))
     s += by * tl.dot(queries, key)
     new = tl.maximum(top, tl.max(s, 1))
     p = tl.exp2(s - new[:, None])
+    if MASKED and CAUSAL:  # noqa: SIM102
+        if by == 0.0:
+            p = tl.where(p != p, 0.0, p)
     rowsum = tl.sum(p, 1)
     alpha = tl.exp2(top - new)
     acc = acc * alpha[:, None]

@@ -25,6 +25,7 @@ from aot_emulator import ARCHS, EmulatorDriver, Options, Statistics
 from aot_emulator.machine.launch_records import Launch
 from aot_emulator.state.device_memory import Memory
 from aot_emulator.timing.constants import machine_of
+from aot_emulator.timing.costs import Unit
 from aot_emulator.timing.trace import Trace, record
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -151,7 +152,8 @@ class Attention:
     def compiled(self, attributes: str) -> Any:
         strides = [f"{tensor[0]}{axis}" for tensor, axes in _STRIDES.items() for axis in axes]
         signature = dict.fromkeys(_STRIDES, f"*{self.dtype}") | {"lse": "*fp32", "counter": "*i32", "scale": "fp32"}
-        signature |= dict.fromkeys(strides, "u64") | dict.fromkeys(("heads", "batch", "sq", "sk", "first"), "i32")
+        numbers = ("heads", "batch", "sq", "sk", "right", "first")
+        signature |= dict.fromkeys(strides, "u64") | dict.fromkeys(numbers, "i32")
         divisible = dict.fromkeys((*_STRIDES, "lse", "counter"), 16) | dict.fromkeys(strides, 8)
         constants = {"D": self.d, "BM": self.bm, "BN": self.bn, "PRELOAD_V": bool(self.preload), "CAUSAL": self.causal}
         options = {
@@ -168,7 +170,7 @@ class Attention:
         sq, sk = (block + 1) * self.bm, (block + 1) * self.bm if self.causal else steps * self.bn
         sizes = [sq * self.d * 2, sk * self.d * 2, sk * self.d * 2, sq * self.d * 2, sq * 4, 4]
         strides = [stride for length in (sq, sk, sk, sq) for stride in (length * self.d, length * self.d, self.d)]
-        return sizes, struct.pack("<f4x12Q5i", 0.1, *strides, 1, 1, sq, sk, block)
+        return sizes, struct.pack("<f4x12Q6i", 0.1, *strides, 1, 1, sq, sk, 0, block)
 
     def steps(self, at_least: int) -> int:
         """Unmasked steps of the block of `arguments`."""
@@ -202,11 +204,19 @@ class Traced:
 
     @cached_property
     def unroll(self) -> int:
-        """Steps of the kernel's loop in one iteration of the code's loop, by what it loads of memory."""
+        """Steps of the kernel's loop in one iteration of the code's loop.
+
+        By matrix instructions; of causal attention, whose masked steps have some too, by what it loads of memory.
+        """
         trace = self.trace
+        body = [part for part, count in trace.waves[0][0].parts if count > 1]
+        if not getattr(self.config, "causal", False):
+            matrix = np.array([cost.unit is Unit.MATRIX for cost in trace.costs])
+            every = sum(int(matrix[part].sum()) * count for part, count in trace.waves[0][0].parts)
+            return max(1, round(sum(int(matrix[part].sum()) for part in body) * self.steps / every))
         loads = trace.amounts[:, 1] * np.array([not cost.near for cost in trace.costs])
-        body = [part for wave in trace.waves[0] for part, count in wave.parts if count > 1]
-        return max(1, round(sum(float(loads[part].sum()) for part in body) / self.config.step_bytes))
+        loaded = sum(float(loads[part].sum()) for part in body) * len(trace.waves[0])
+        return max(1, round(loaded / self.config.step_bytes))
 
     @property
     def peeled(self) -> int:
@@ -236,15 +246,15 @@ def _spilled(compiled: Any) -> int:
 def traced(config: Config, folder: Path) -> Traced:
     """The trace of a configuration, made if it is not in the folder. Raises `ValueError` of a kernel without a loop.
 
-    Where the compiler spills, LLVM's other strategy of scheduling is tried: Triton's of 2024 can hardly have spilled
-    the configurations that won.
+    Where the compiler spills in a product, LLVM's other strategy of scheduling is tried: Triton's of 2024 can hardly
+    have spilled the configurations that won. The tables of attention are of 2026, as this compiler is.
     """
     path = folder / f"{config.name}.pickle"
     if path.exists():
         return pickle.loads(path.read_bytes())  # type: ignore[no-any-return]
     folder.mkdir(parents=True, exist_ok=True)
     compiled = config.compiled("")
-    if _spilled(compiled):
+    if _spilled(compiled) and not isinstance(config, Attention):
         other = config.compiled("amdgpu-sched-strategy=max-ilp")
         compiled = other if _spilled(other) < _spilled(compiled) else compiled
     # Options that change nothing give the same code, which has to be run once.

@@ -2,12 +2,11 @@
 
 Workgroups are given out in their order, each to the place that is free first. While there are enough of them a compute
 unit has as many as fit it at once; those of the last round are spread. A workgroup that was not sampled takes as long
-as the sampled one of the nearest number.
+as the sampled one of the nearest number; those that differ are dealt out one by one (`dispatch`).
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from aot_emulator.state.arrays import Array
 
 from .compute_unit import PIPES, REASONS, Conditions, Replayed
 from .constants import Machine
+from .dispatch import dispatch
 from .sharing import Sharing
 
 SIMDS = 4
@@ -117,6 +117,7 @@ def time_launch(
     samples: Sequence[Sample],
     sharing: Sharing,
     last_sharing: Callable[[int], Sharing] | None = None,
+    kinds: Array | None = None,
 ) -> LaunchTime:
     """The time of a launch.
 
@@ -124,20 +125,27 @@ def time_launch(
         samples: of its workgroups, by their numbers.
         sharing: of a full round.
         last_sharing: of a round of so many workgroups; None: as a part of a full one.
+        kinds: int [workgroups], the sample that each is like; None: the one of the nearest number.
     """
-    numbers = np.array([sample.number for sample in samples])
-    nearest = np.searchsorted((numbers[1:] + numbers[:-1]) / 2, np.arange(plan.workgroups))
+    if kinds is None:
+        numbers = np.array([sample.number for sample in samples])
+        kinds = np.searchsorted((numbers[1:] + numbers[:-1]) / 2, np.arange(plan.workgroups))
     rest = plan.workgroups - plan.full
     in_last = _scaled(sharing, min(rest, plan.num_cus)) if last_sharing is None else last_sharing(rest)
     clock = machine.clock_ghz - machine.throttle_ghz / 2
     for _ in range(_ROUNDS):
         conditions = tuple(conditions_of(machine, shared, round(clock, 1)) for shared in (sharing, in_last))
-        rounds = _in_turn(plan, samples[0], conditions) if len(samples) == 1 else _apart(plan, samples, conditions)
-        end, mean_end = _schedule(plan, nearest, rounds)
-        busy = _total(plan, nearest, rounds, "busy") / SIMDS / plan.num_cus / end
+        if len(samples) == 1:
+            rounds = _in_turn(plan, samples[0], conditions)
+            end, mean_end = _ends_in_turn(plan, rounds)
+        else:
+            most = conditions[0 if plan.full else 1]
+            rounds = _apart(plan, samples, most)
+            end, mean_end = _ends_apart(plan, samples, kinds, most, rounds)
+        busy = _total(plan, kinds, rounds, "busy") / SIMDS / plan.num_cus / end
         power = busy[PIPES.index("matrix")] + machine.vector_power * busy[PIPES.index("vector")]
         clock = machine.clock_ghz - machine.throttle_ghz * min(1.0, float(power))
-    return _result(machine, plan, nearest, rounds, (end, mean_end), clock, conditions[0 if plan.full else 1])
+    return _result(machine, plan, kinds, rounds, (end, mean_end), clock, conditions[0 if plan.full else 1])
 
 
 @dataclass(frozen=True)
@@ -148,14 +156,12 @@ class _Round:
     workgroups: int
 
 
-def _apart(plan: Plan, samples: Sequence[Sample], conditions: Sequence[Conditions]) -> tuple[_Round, _Round]:
-    """Of workgroups that differ: those of a full round, and as many as the last one has."""
-    counts = plan.resident if plan.full else 0, plan.last
-    full, last = (
-        _Round(tuple(sample.on(on, count) for sample in samples) if count else (), count)
-        for on, count in zip(conditions, counts, strict=True)
-    )
-    return full, last
+def _apart(plan: Plan, samples: Sequence[Sample], conditions: Conditions) -> tuple[_Round, _Round]:
+    """Of workgroups that differ, as many of each kind on a compute unit as it holds at most."""
+    count = plan.resident if plan.full else plan.last
+    found = _Round(tuple(sample.on(conditions, count) for sample in samples), count)
+    nothing = _Round((), 0)
+    return (found, nothing) if plan.full else (nothing, found)
 
 
 def _in_turn(plan: Plan, sample: Sample, conditions: Sequence[Conditions]) -> tuple[_Round, _Round]:
@@ -177,41 +183,48 @@ def _scaled(sharing: Sharing, units: int) -> Sharing:
     )
 
 
-def _schedule(plan: Plan, nearest: Array, rounds: tuple[_Round, _Round]) -> tuple[float, float]:
-    """(cycle at which the last compute unit is done, mean of all)."""
-    full, last = ([found.cycles for found in part.found] for part in rounds)
-    if len(full) <= 1 and len(last) <= 1:
-        used = (plan.workgroups - plan.full) / (plan.num_cus * plan.last) if plan.last else 0.0
-        return sum(full) + sum(last), sum(full) + sum(last) * min(1.0, used)
-    free = [(0.0, slot) for slot in range(plan.num_cus * plan.resident)]
-    ends = np.zeros(len(free))
-    for number in range(plan.workgroups):
-        start, slot = heapq.heappop(free)
-        ends[slot] = start + (full if number < plan.full else last)[nearest[number]]
-        heapq.heappush(free, (float(ends[slot]), slot))
+def _ends_in_turn(plan: Plan, rounds: tuple[_Round, _Round]) -> tuple[float, float]:
+    """(cycle at which the last compute unit is done, mean of all) of workgroups that are alike."""
+    full, last = (sum(found.cycles for found in part.found) for part in rounds)
+    used = (plan.workgroups - plan.full) / (plan.num_cus * plan.last) if plan.last else 0.0
+    return full + last, full + last * min(1.0, used)
+
+
+def _ends_apart(
+    plan: Plan, samples: Sequence[Sample], kinds: Array, conditions: Conditions, rounds: tuple[_Round, _Round]
+) -> tuple[float, float]:
+    """The same of workgroups that differ."""
+    (most,) = (part for part in rounds if part.workgroups)
+    alone, together = (
+        np.array([found.cycles for found in of_each])[kinds]
+        for of_each in ([sample.on(conditions, 1) for sample in samples], most.found)
+    )
+    ends = dispatch(alone, together, plan.num_cus, plan.dies, most.workgroups)
     return float(ends.max()), float(ends.mean())
 
 
-def _total(plan: Plan, nearest: Array, rounds: tuple[_Round, _Round], what: Literal["busy", "spent"]) -> Array:
+def _total(plan: Plan, kinds: Array, rounds: tuple[_Round, _Round], what: Literal["busy", "spent"]) -> Array:
     """`Replayed.busy` or `spent`, summed over the workgroups of full rounds and of the last."""
     total: Array = np.zeros(len(PIPES if what == "busy" else REASONS))
-    for part, round_ in zip((nearest[: plan.full], nearest[plan.full :]), rounds, strict=True):
+    alike = all(len(round_.found) <= 1 for round_ in rounds)
+    parts = (kinds[: plan.full], kinds[plan.full :]) if alike else (kinds, kinds)
+    for part, round_ in zip(parts, rounds, strict=True):
         for count, replayed in zip(np.bincount(part, minlength=len(round_.found)), round_.found, strict=False):
             total += getattr(replayed, what) * (count / round_.workgroups)
     return total
 
 
 def _result(
-    machine: Machine, plan: Plan, nearest: Array, rounds: tuple[_Round, _Round], ends: tuple[float, float],
+    machine: Machine, plan: Plan, kinds: Array, rounds: tuple[_Round, _Round], ends: tuple[float, float],
     clock: float, conditions: Conditions,
 ) -> LaunchTime:  # fmt: skip
     end, mean_end = ends
     seconds = end / clock * 1e-9 + machine.launch_us * 1e-6
     work = end / clock * 1e-9 / seconds
-    spent = _total(plan, nearest, rounds, "spent")
+    spent = _total(plan, kinds, rounds, "spent")
     total = float(spent.sum()) or 1.0
     used = {}
-    for name, busy in zip(PIPES, _total(plan, nearest, rounds, "busy"), strict=True):
+    for name, busy in zip(PIPES, _total(plan, kinds, rounds, "busy"), strict=True):
         units = plan.num_cus * (SIMDS if name in ("vector", "matrix") else 1)
         used[name] = float(busy) / units / end * work
     shares = {name: float(cycles) / total * work * mean_end / end for name, cycles in zip(REASONS, spent, strict=True)}

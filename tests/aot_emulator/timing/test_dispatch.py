@@ -1,0 +1,34 @@
+"""Workgroups that differ, dealt to compute units: who gets what, and how those that are together share the time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from aot_emulator.timing.dispatch import dispatch
+
+
+def done(alone: list[float], together: list[float], units: int, dies: int = 1, resident: int = 1) -> list[float]:
+    return [round(end, 6) for end in dispatch(np.array(alone), np.array(together), units, dies, resident)]
+
+
+def test_a_long_workgroup_goes_on_faster_when_its_neighbour_has_ended():
+    """Of two that take 100 and 300 cycles alone, and have half of a compute unit each: 200, and then 200 alone."""
+    assert done([100, 300], [200, 600], 1, resident=2) == [400]
+    assert done([100, 300], [100, 300], 1, resident=2) == [300]  # neither is in the other's way
+    assert done([300, 300], [600, 600], 2, resident=2) == [300, 300]  # each has one to itself
+
+
+def test_the_next_workgroup_goes_to_what_is_free_first():
+    assert done([100, 300, 100, 50], [100, 300, 100, 50], 2) == [250, 300]
+    assert done([100, 100, 100], [200, 200, 200], 1, resident=2) == [300]  # the third has the second half to itself
+
+
+def test_a_die_has_its_own_workgroups():
+    """Even numbers are the first die's: it does not help the other one, however long that takes."""
+    assert done([10, 500, 10, 500], [10, 500, 10, 500], 2, dies=2) == [20, 1000]
+    assert done([10, 500, 10, 500], [10, 500, 10, 500], 2) == [520, 500]
+
+
+def test_what_is_left_over_never_starts():
+    assert done([100], [100], 4, dies=2) == [100, 0, 0, 0]
+    assert done([0, 7], [0, 7], 1) == pytest.approx([7])
