@@ -16,7 +16,8 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -50,6 +51,9 @@ def main() -> None:
                              help="cases with all of these in their group or name (default: all)")  # fmt: skip
         command.add_argument("--who", nargs="+", choices=[OURS, *PEERS], default=[OURS, *PEERS],
                              help="whose kernels (default: everyone's)")  # fmt: skip
+        command.add_argument("--few", type=int, metavar="N",
+                             help="of each list of configs just the N that are the fastest for the first case of the "
+                             "same kind (default: all)")  # fmt: skip
         command.set_defaults(run=run)
     options = parser.parse_args()
     try:
@@ -66,16 +70,14 @@ def run_fetch(options: argparse.Namespace) -> None:
 def run_cases(options: argparse.Namespace) -> None:
     check(options.peers)
     print(f"{machine()}; {versions('triton', 'numpy', 'numba')}\nTimes are modelled, not measured.", flush=True)
-    results = Results(options.results)
-    for case, calls, built in prepared(options):
-        print(f"\n{show(case, model(case, calls, built, results))}", flush=True)
+    for case, found in modelled(options):
+        print(f"\n{show(case, found)}", flush=True)
 
 
 def run_table(options: argparse.Namespace) -> None:
     """Builds come from the compiler's cache, and times from the file of results."""
     check(options.peers)
-    results = Results(options.results)
-    print(summary([(case, model(case, calls, built, results)) for case, calls, built in prepared(options)]))
+    print(summary(list(modelled(options))))
 
 
 # Work
@@ -83,17 +85,66 @@ def run_table(options: argparse.Namespace) -> None:
 Ways = dict[str, list[Call]]
 
 
-def prepared(options: argparse.Namespace) -> list[tuple[Case, Ways, dict[Call, Built]]]:
-    """The cases that are asked for, with the calls of each way, built."""
-    found = [case for case in cases() if all(text in f"{case.group}: {case.name}" for text in options.only)]
-    if not found:
+def modelled(options: argparse.Namespace) -> Iterator[tuple[Case, dict[str, Modelled]]]:
+    """The cases that are asked for, with the best of each way's configs."""
+    wanted = [case for case in cases() if all(text in f"{case.group}: {case.name}" for text in options.only)]
+    if not wanted:
         sys.exit(f"gfx942.py: no case has {' and '.join(options.only)} in its group or name")
+    results = Results(options.results)
+    if options.few is None:
+        yield from ((case, fastest(timed)) for case, timed in all_modelled(wanted, results, options))
+        return
+    kinds = {case.kind for case in wanted}
+    first = {case.kind: case for case in reversed(list(cases())) if case.kind in kinds}
+    leading = [case if case in wanted else with_lists_alone(case) for case in first.values()]
+    ranked = {}
+    for case, timed in all_modelled(leading, results, options):
+        for who, each in timed.items():
+            numbers = [call.entry.get("scalars", {}).get("config") for call, _ in sorted(each, key=_seconds)]
+            ranked[case.kind, who] = tuple(numbers[: options.few])
+        if case in wanted:
+            yield case, fastest(timed)
+    others = [narrowed(case, ranked) for case in wanted if case not in first.values()]
+    yield from ((case, fastest(timed)) for case, timed in all_modelled(others, results, options))
+
+
+def with_lists_alone(case: Case) -> Case:
+    return replace(case, ways=tuple(way for way in case.ways if way.configs))
+
+
+def narrowed(case: Case, ranked: Mapping[tuple[str, str], tuple[int, ...]]) -> Case:
+    """The case, with those configs of each way's list that stand for its kind."""
+    ways = (
+        replace(way, configs=ranked.get((case.kind, way.who), way.configs)) if way.configs else way for way in case.ways
+    )
+    return replace(case, ways=tuple(ways))
+
+
+Timed = dict[str, list[tuple[Call, Modelled]]]
+"""Who → the calls of its configs, and their times."""
+
+
+def fastest(timed: Timed) -> dict[str, Modelled]:
+    return {who: min(each, key=_seconds)[1] for who, each in timed.items()}
+
+
+def _seconds(pair: tuple[Call, Modelled]) -> float:
+    return pair[1].seconds
+
+
+def all_modelled(chosen: Iterable[Case], results: Results, options: argparse.Namespace) -> Iterator[tuple[Case, Timed]]:
     calls = [
-        {way.who: [Call(way, entry) for entry in way.calls()] for way in case.ways if way.who in options.who}
-        for case in found
+        (case, {way.who: [Call(way, entry) for entry in way.calls()] for way in case.ways if way.who in options.who})
+        for case in chosen
     ]
-    built = build_all([call for by_who in calls for each in by_who.values() for call in each], options)
-    return [(case, by_who, built) for case, by_who in zip(found, calls, strict=True)]
+    built = build_all([call for _, by_who in calls for each in by_who.values() for call in each], options)
+    for case, by_who in calls:
+        timed: Timed = {who: [] for who in by_who}
+        for who, each in by_who.items():
+            for call in each:
+                timed[who].append((call, results.of(call, built[call])))
+                print(f"{case.name}: {who}: {describe(timed[who][-1][1])}", file=sys.stderr, flush=True)
+        yield case, timed
 
 
 def build_all(calls: Sequence[Call], options: argparse.Namespace) -> dict[Call, Built]:
@@ -103,18 +154,6 @@ def build_all(calls: Sequence[Call], options: argparse.Namespace) -> dict[Call, 
         each = list(group)
         print(f"building {len(each)} calls of {name}", file=sys.stderr, flush=True)
         found |= build(each, manifest_of(each[0].way, options.peers, work), work)
-    return found
-
-
-def model(case: Case, calls: Ways, built: dict[Call, Built], results: Results) -> dict[str, Modelled]:
-    """The best of each way's configs."""
-    found = {}
-    for who, each in calls.items():
-        modelled = []
-        for number, call in enumerate(each):
-            modelled.append(results.of(call, built[call]))
-            print(f"{case.name}: {who} {number}: {describe(modelled[-1])}", file=sys.stderr, flush=True)
-        found[who] = min(modelled, key=lambda one: one.seconds)
     return found
 
 

@@ -13,7 +13,6 @@ from typing import Any
 OURS = "ours"
 PEERS = {"perf_kernels": "ROCm/triton", "aiter": "ROCm/aiter", "tutorials": "lightseekorg/triton"}
 """Manifest of a peer → the repository that its kernels are from."""
-SIZES = (1024, 2048, 4096, 8192)
 FEW_ROWS = (1, 16, 128)
 EIGHT_BITS = ("int8", "float8_e4m3fnuz")
 
@@ -54,11 +53,13 @@ class Case:
 
     Attributes:
         group: `attention`, `products`, `few rows`, `decode` or `rows`.
+        kind: of cases that differ in sizes alone: what is fast for one of them is likely to be for the others.
         flops: that it needs; 0 where memory is what counts.
         bytes: of its inputs and outputs, each once.
     """
 
     group: str
+    kind: str
     name: str
     ways: tuple[Way, ...]
     flops: float
@@ -66,14 +67,14 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """All, those that say most for their time first."""
+    """All, those that say most for their time first; the first of a kind is the one that stands for it."""
     yield from (
         _attention(dtype, head_dim, causal, seqlen)
         for seqlen in (4096, 1024, 2048, 8192, 16384)
         for dtype, head_dim, causal in itertools.product(("float16",), (128, 64), (False, True))
     )
-    yield from (_product(dtype, size, size) for size in (8192, 4096, 2048, 1024) for dtype in _DTYPES)
-    yield from (_product(dtype, m, size) for size in (8192, 4096) for m in FEW_ROWS for dtype in _DTYPES)
+    yield from (_product(dtype, size, size) for size in (4096, 8192, 2048, 1024) for dtype in _DTYPES)
+    yield from (_product(dtype, m, size) for size in (4096, 8192) for m in FEW_ROWS for dtype in _DTYPES)
     yield from (_product(dtype, m, size) for size in (1024, 2048) for m in FEW_ROWS for dtype in _DTYPES)
     yield from (_decode(batch, keys) for batch, keys in ((16, 4096), (64, 4096), (1, 16384), (128, 1024), (16, 16384)))
     yield from (
@@ -97,7 +98,7 @@ def _attention(dtype: str, head_dim: int, causal: bool, seqlen: int) -> Case:
     if causal:
         tutorial = tuple(number for number in tutorial if number != 4 and number != 5)
     return Case(
-        "attention", f"{dtype}, D {head_dim}{', causal' if causal else ''}, {seqlen}",
+        "attention", f"D {head_dim}, causal {causal}", f"{dtype}, D {head_dim}{', causal' if causal else ''}, {seqlen}",
         (
             # Programs that take tiles as they go cannot be sampled: one program for each tile is timed.
             Way(OURS, "attention", "flash_attention", ours, dtypes, {**scalars, "schedule": "tiles"}),
@@ -128,8 +129,10 @@ def _product(dtype: str, m: int, size: int) -> Case:
             ways.append(Way("tutorials", "tutorials", "matmul", dims, {"T": dtype}, configs=tuple(range(8))))
     ways.append(Way("perf_kernels", "perf_kernels", "matmul", dims, mixed, configs=tuple(range(7))))
     width = 1 if dtype in EIGHT_BITS else 2
+    bits = f"{8 * width} bits"
+    group, rows = ("products", "square") if m == size else ("few rows", f"{m} rows")
     return Case(
-        "products" if m == size else "few rows", f"{dtype}, {m} x {size} x {size}", tuple(ways),
+        group, f"{rows}, {bits}", f"{dtype}, {m} x {size} x {size}", tuple(ways),
         2.0 * m * size * size, width * (m * size + size * size) + 2.0 * m * size,
     )  # fmt: skip
 
@@ -141,7 +144,7 @@ def _decode(batch: int, keys: int) -> Case:
               "block_size": block, "blocks_per_sequence": pages}  # fmt: skip
     content = {"block_tables": "tables", "seqlens_k": str(keys)}
     return Case(
-        "decode", f"float16, 64 heads on 8, batch {batch}, {keys} keys",
+        "decode", "paged", f"float16, 64 heads on 8, batch {batch}, {keys} keys",
         (
             Way(OURS, "decode", "paged_attention", {**shared, "tokens": batch}, {"T": "float16", "C": "float16"},
                 content={**content, "cu_seqlens_q": "counting"}),
@@ -157,4 +160,4 @@ def _rows(op: str, rows: int, cols: int) -> Case:
                                                      configs=tuple(range(12 if op == "rms_norm" else 9)))]  # fmt: skip
     if op == "rms_norm":
         ways.append(Way("aiter", "aiter", op, dims, dtypes))
-    return Case("rows", f"{op}, float16, {rows} x {cols}", tuple(ways), 0.0, 4.0 * rows * cols)
+    return Case("rows", op, f"{op}, float16, {rows} x {cols}", tuple(ways), 0.0, 4.0 * rows * cols)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,17 @@ from typing import Any
 import numpy as np
 from aot_emulator import EmulatorDriver
 from aot_emulator.profile.profile_call import MadeCall, make_call, open_for
-from aot_emulator.timing.sampling import Sampled
-from aot_emulator.timing.time_call import time_on
+from aot_emulator.timing.sampling import Sampled, SamplingRunner
 
 from aot.tune.modelled import model_version
-from aot_runtime.call.callspec import CallSpec
+from aot_runtime.call.callspec import CallSpec, plan_call
+from aot_runtime.call.decision import Decision
+from aot_runtime.call.planner import Planner
 from aot_runtime.errors import AotError
+from aot_runtime.opened import Bundle
 
 from .building import Built, Call
+from .cases import Way
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,8 @@ class Results:
     def __init__(self, path: Path):
         self.path = path
         self._known: dict[str, Modelled] = {}
+        self._opened: tuple[Path, EmulatorDriver, Bundle] | None = None
+        self._made: tuple[Way, MadeCall] | None = None
         if path.exists():
             for line in path.read_text().splitlines():
                 row = json.loads(line)
@@ -77,30 +83,51 @@ class Results:
                 return Modelled(float("inf"), reason=str(error).splitlines()[0])
 
     def _of(self, call: Call, folder: Path, scratch: Path) -> Modelled:
-        driver = EmulatorDriver()
-        bundle = open_for(driver, folder, call.entry["op"])
-        spec = _spec(call.entry)
-        content = _content(call, scratch)
-        made = make_call(bundle, call.entry["op"], spec, content)
-        key = _key(call, made)
+        driver, bundle = self._open(folder, call.entry["op"])
+        planner: Planner = bundle[call.entry["op"]].planner  # type: ignore[attr-defined]
+        spec, device = _spec(call.entry), bundle.device.properties
+        decision = plan_call(bundle.index, planner, spec, device.num_cus, device.num_xcds)
+        key = _key(call, bundle, decision)
         if key not in self._known:
-            timed = time_on(driver, bundle, call.entry["op"], spec, content)
-            longest = max(timed.launches, key=lambda launch: launch.sampled.time.seconds)
-            settings = " ".join(f"{name}={value}" for name, value in longest.settings.items())
-            counts = [_counts(launch.sampled) for launch in timed.launches]
-            found = replace(
-                _longest(longest.sampled), seconds=timed.seconds, config=f"{longest.config}: {settings}",
-                **{name: sum(count[name] for count in counts) for name in ("loaded", "stored", "memory")},
-                spills=sum(_spills(launch.decision.variant) for launch in timed.launches),
-            )  # fmt: skip
-            self._keep(key, found)
+            made = self._made_with(call, bundle, spec, decision, scratch)
+            runner = SamplingRunner()
+            with driver.run_by(runner):
+                made.run()
+            self._keep(key, _modelled(made, runner.found))
         return self._known[key]
+
+    def _open(self, folder: Path, op: str) -> tuple[EmulatorDriver, Bundle]:
+        if self._opened is None or self._opened[0] != folder:
+            self._made = None
+            driver = EmulatorDriver()
+            self._opened = folder, driver, open_for(driver, folder, op)
+        return self._opened[1:]
+
+    def _made_with(self, call: Call, bundle: Bundle, spec: CallSpec, decision: Decision, scratch: Path) -> MadeCall:
+        """The call with its tensors, which the calls of one way have in common: only their configs differ."""
+        if self._made is None or self._made[0] is not call.way:
+            self._made = None  # whose memory goes first
+            self._made = call.way, make_call(bundle, call.entry["op"], spec, _content(call, scratch))
+        made = self._made[1]
+        return replace(made, decision=decision, scalars={**made.scalars, **call.entry.get("scalars", {})})
 
     def _keep(self, key: str, found: Modelled) -> None:
         self._known[key] = found
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as file:
             file.write(json.dumps({"key": key, **asdict(found)}) + "\n")
+
+
+def _modelled(made: MadeCall, found: Sequence[Sampled]) -> Modelled:
+    launch, longest = max(zip(made.launched, found, strict=True), key=lambda pair: pair[1].time.seconds)
+    config = made.planner.op.launches[launch.index].configs[launch.variant.config]
+    settings = " ".join(f"{name}={value}" for name, value in {**config.values, **config.options}.items())
+    counts = [_counts(sampled) for sampled in found]
+    return replace(
+        _longest(longest), seconds=sum(sampled.time.seconds for sampled in found), config=f"{config.name}: {settings}",
+        **{name: sum(count[name] for count in counts) for name in ("loaded", "stored", "memory")},
+        spills=sum(_spills(launch.variant) for launch in made.launched),
+    )  # fmt: skip
 
 
 def _longest(sampled: Sampled) -> Modelled:
@@ -157,11 +184,12 @@ def _content(call: Call, scratch: Path) -> dict[str, str]:
     return found
 
 
-def _key(call: Call, made: MadeCall) -> str:
+def _key(call: Call, bundle: Bundle, decision: Decision) -> str:
     """Of the code objects that the call launches, the call, and the model."""
-    index = made.bundle.index
     launches = [
-        (index.blobs[launch.variant.code].sha256, launch.variant.symbol, launch.grid) for launch in made.launched
+        (bundle.index.blobs[launch.variant.code].sha256, launch.variant.symbol, launch.grid)
+        for launch in decision.launches
+        if 0 not in launch.grid
     ]
     content = sorted(call.way.content.items())
     text = json.dumps([call.entry, content, launches, model_version()], sort_keys=True)

@@ -117,9 +117,42 @@ def test_results_are_kept(modules: SimpleNamespace, tmp_path: Path):
 
 def test_the_summary_compares_with_the_best_peer(modules: SimpleNamespace):
     modelled = modules.modelling.Modelled
-    case = modules.cases.Case("rows", "some", (), 0.0, 4e6)
+    case = modules.cases.Case("rows", "kind", "some", (), 0.0, 4e6)
     found = {"ours": modelled(2e-6), "perf_kernels": modelled(4e-6), "aiter": modelled(8e-6)}
     slower = {**found, "ours": modelled(8e-6)}
     lines = modules.gfx942.summary([(case, found), (case, slower)]).splitlines()
     assert lines[2] == "| rows: some | 2.0 | 2000 GB/s | - | - | perf_kernels | 4.0 | 2.00 |"
     assert lines[-1] == "rows: geometric mean 1.00 of 2; the best peer is faster in 1"
+
+
+def test_of_a_list_those_configs_stand_for_a_kind_that_were_the_fastest_for_its_first_case(
+    modules: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def way(who: str, size: int, configs: tuple[int, ...]):
+        return modules.cases.Way(who, who, "op", {"n": size}, {}, configs=configs)
+
+    def case(kind: str, size: int):
+        ways = way("ours", size, ()), way("aiter", size, ()), way("perf_kernels", size, (0, 1, 2))
+        return modules.cases.Case("group", kind, f"{kind} {size}", ways, 0.0, 1.0)
+
+    all_cases = case("small", 1), case("large", 1), case("large", 2), case("large", 3)
+    asked = []
+
+    class Results:
+        def __init__(self, path: Path):
+            pass
+
+        def of(self, call, built):
+            asked.append((call.way.who, call.entry["dims"]["n"], call.entry.get("scalars", {}).get("config")))
+            return modules.modelling.Modelled((5.0, 2.0, 1.0)[asked[-1][2] or 0])
+
+    monkeypatch.setattr(modules.gfx942, "cases", lambda: iter(all_cases))
+    monkeypatch.setattr(modules.gfx942, "build_all", lambda calls, options: dict.fromkeys(calls))
+    monkeypatch.setattr(modules.gfx942, "Results", Results)
+    options = SimpleNamespace(only=["large 3"], few=2, results=tmp_path, who=["ours", "perf_kernels"])
+    ((found, best),) = modules.gfx942.modelled(options)
+    assert found.name == "large 3" and best["perf_kernels"].seconds == 1
+    assert asked == [
+        *(("perf_kernels", 1, number) for number in (0, 1, 2)),  # ours has no list
+        ("ours", 3, None), ("perf_kernels", 3, 2), ("perf_kernels", 3, 1),
+    ]  # fmt: skip
