@@ -11,6 +11,7 @@ Linear layers: activations [m, k] and weights [n, k], in device memory, outputs 
     block8                       block_scaled_matmul; torch._scaled_mm with the same scales
     int4                         linear_int4, groups of 128, float16; torch.mm of float16 weights
     int4_prepacked               linear_int4_prepacked, the same
+    int8_prepacked               linear_int8_prepacked, the same
     lora                         lora_linear, one adapter of rank 16, float16; torch.mm and two more for the adapter
 
 All that is compared works on the same tensors and is captured in graphs, so that the time of small products is that of
@@ -33,7 +34,7 @@ from measure import table
 from on_gpu import device_times, heading, import_torch, max_difference, working
 
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
-from aot_runtime.weights import PREPACKED_ORDER, TILE
+from aot_runtime.weights import PREPACKED_ORDERS, TILE
 
 LARGE = "1024x1024x1024 2048x2048x2048 4096x4096x4096 8192x8192x8192 128x8192x8192"
 SMALL = " ".join(f"{m}x4096x4096" for m in (1, 2, 4, 8, 16))
@@ -277,19 +278,22 @@ def int4(bundle: Bundle, torch: Any, shape: Shape) -> Case:
     return Case(partial(bundle.linear_int4, a, b, factors, e=e, group_size=128), partial(torch.mm, x, w.t()), e)
 
 
-def int4_prepacked(bundle: Bundle, torch: Any, shape: Shape) -> Case:
+def prepacked(bits: int, bundle: Bundle, torch: Any, shape: Shape) -> Case:
     """The peer's weights are those that the words stand for."""
     m, n, k = shape.m, shape.n, shape.k
     x = _random(torch, (m, k), torch.float16)
-    words = torch.randint(-(2**31), 2**31, (n // TILE, k // 4, 32), dtype=torch.int32, device="cuda")
+    words = torch.randint(-(2**31), 2**31, (n // TILE, k * bits // 16, 32), dtype=torch.int32, device="cuda")
     scales = (torch.rand((k // 128, n // TILE, TILE), device="cuda") / 64).half()
-    codes = torch.stack([(words.flatten() >> 4 * i & 15).to(torch.uint8) for i in range(8)], -1)
-    codes = codes.reshape(n // TILE, k // TILE, 4, 8, 4, 2, 2, 2, 2, 2)
-    codes = codes.permute(*sorted(range(10), key=PREPACKED_ORDER.__getitem__)).reshape(n, k)
+    most = (1 << bits) - 1
+    codes = torch.stack([(words.flatten() >> at & most).to(torch.uint8) for at in range(0, 32, bits)], -1)
+    order = PREPACKED_ORDERS[bits]
+    extents = (n // TILE, 4, 2, 8, k // TILE, 2, 2, 2, 4, 2)
+    codes = codes.reshape([extents[i] for i in order])
+    codes = codes.permute(*sorted(range(10), key=order.__getitem__)).reshape(n, k)
     by_output = scales.reshape(-1, n // TILE, 8, 8).transpose(2, 3).reshape(-1, n)
-    w = (codes.half() - 8) * by_output.t().repeat_interleave(128, 1)
+    w = (codes.half() - (1 << bits - 1)) * by_output.t().repeat_interleave(128, 1)
     a, b, factors, e = _wrapped(bundle, torch, x, words, scales, torch.empty((m, n), dtype=x.dtype, device="cuda"))
-    call = partial(bundle.linear_int4_prepacked, a, b, factors, e=e, group_size=128)
+    call = partial(getattr(bundle, f"linear_int{bits}_prepacked"), a, b, factors, e=e, group_size=128)
     return Case(call, partial(torch.mm, x, w.t()), e)
 
 
@@ -316,7 +320,8 @@ MAKERS: Mapping[str, Maker] = {
     "float8_fast": Maker(partial(float8, True), 8),
     "block8": Maker(block8, 8),
     "int4": Maker(int4, 4),
-    "int4_prepacked": Maker(int4_prepacked, 4),
+    "int4_prepacked": Maker(partial(prepacked, 4), 4),
+    "int8_prepacked": Maker(partial(prepacked, 8), 8),
     "lora": Maker(lora, 16),
 }
 

@@ -44,9 +44,11 @@ def compile_job(job: CompileJob) -> CompiledKernel:
         import triton
         from triton.compiler.errors import CompilationError
 
-        triton.knobs.runtime.add_stages_inspection_hook = watched_stages(
-            lambda module: accesses.update(pointer_accesses(module, _arguments(job)))
-        )
+        def note(module: Any) -> None:
+            _refuse_hasty(module, job)
+            accesses.update(pointer_accesses(module, _arguments(job)))
+
+        triton.knobs.runtime.add_stages_inspection_hook = watched_stages(note)
         kernel = modules.load(job.source, job.function)
         functions = {name: modules.load(*split_function(path)) for name, path in job.functions}
         for loaded in (kernel, *functions.values()):
@@ -202,6 +204,15 @@ def _refuse_unlaunchable(options: Any) -> None:
         raise CompileError("launch_cooperative_grid: cooperative grids are not supported by the runtime's launch path")
     if options.num_ctas != 1:
         raise CompileError(f"num_ctas={options.num_ctas}: clusters are not supported by the runtime's launch path")
+
+
+def _refuse_hasty(module: Any, job: CompileJob) -> None:
+    """A kernel that may begin before those that precede it have ended, and that would not wait for them."""
+    if dict(job.options).get("launch_pdl"):
+        names: list[str] = []
+        module.walk(lambda operation: names.append(operation.get_name()))
+        if not any(name.endswith("grid_dependency_wait") for name in names):
+            raise CompileError("launch_pdl: the kernel does not wait for what precedes it: it has no gdc_wait")
 
 
 def _failure_with_lines(compile_source: Callable[[], object]) -> str:

@@ -1,9 +1,14 @@
-"""Weights of 4 bits in the order in which matrix units of NVIDIA's GPUs take them, so that decoding moves nothing.
+"""Weights of 4 or 8 bits in the order in which matrix units of NVIDIA's GPUs take them, so that decoding moves nothing.
 
 The layout, which `aot_runtime.weights.prepack` makes: codes are in tiles of 64 outputs by 64 of k. A tile is 4 slices
-of 16 outputs, a slice 32 lanes with 4 words each. Word 2 h + r of a lane has 8 codes of output 8 r + lane / 4 of the
-slice: at bits 4 (4 l + 2 i + j) that of k = 32 h + 16 i + 8 j + 2 (lane % 4) + l. Scales and zeros of 64 outputs are
-sorted by output % 8, then by output / 8, so that those of a lane lie next to each other.
+of 16 outputs.
+- Of 4 bits, a slice is 32 lanes with 4 words each. Word 2 h + r of a lane has 8 codes of output 8 r + lane / 4 of the
+  slice: at bits 4 (4 l + 2 i + j) that of k = 32 h + 16 i + 8 j + 2 (lane % 4) + l.
+- Of 8 bits, a slice is two halves of k, each 32 lanes with 4 words. Word 2 r + i of a lane in half h has 4 codes: at
+  bits 8 (2 j + l) that which of 4 bits has the same h, r, i, j and l.
+
+Scales and zeros of 64 outputs are sorted by output % 8, then by output / 8, so that those of a lane lie next to each
+other.
 """
 
 from typing import NamedTuple
@@ -11,18 +16,27 @@ from typing import NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from kernels.common.early import LINE, prefetch
+
 TILE = gl.constexpr(64)
 """Outputs, and codes of each along k, in a tile."""
-TILE_WORDS = gl.constexpr(512)
+
+
+@gluon.constexpr_function
+def tile_words(bits):
+    """Words of a tile of codes of so many bits."""
+    return 128 * bits
 
 
 class Prepacked(NamedTuple):
     """w = (codes - zeros) * scales, or codebook[codes] * scales.
 
-    w: words [outputs / 64, k / 4, 32]; scales: of the activations' dtype [groups, outputs / 64, 64]; zeros: uint8, the
-    same shape; codebook: fp32 [16]. group_size: weights along k that share a scale, a multiple of 64.
+    w: words [outputs / 64, k * BITS / 16, 32]; scales: of the activations' dtype [groups, outputs / 64, 64]; zeros:
+    uint8, the same shape; codebook: fp32 [16], of 4 bits. group_size: weights along k that share a scale, a multiple of
+    64.
 
-    CODES says what there is: `offset`, neither zeros nor a codebook, codes are less 8; `zeros`; `codebook`.
+    BITS: 4 or 8. CODES says what there is: `offset`, neither zeros nor a codebook, codes are less 8, of 8 bits 128;
+    `zeros`; `codebook`.
     """
 
     w: gl.tensor
@@ -33,6 +47,18 @@ class Prepacked(NamedTuple):
     codebook: gl.tensor
     group_size: gl.tensor
     CODES: gl.constexpr
+    BITS: gl.constexpr
+
+
+@gluon.jit
+def prefetch_words(words, tiles, LINES: gl.constexpr, BITS: gl.constexpr):
+    """Have the first LINES lines of each of some tiles that lie behind each other brought to the L2 cache."""
+    THREADS: gl.constexpr = 32 * gl.num_warps()
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    thread = gl.arange(0, THREADS, LAYOUT)
+    for first in range(0, tiles, THREADS // LINES):
+        tile = gl.minimum(first + thread // LINES, tiles - 1)
+        prefetch(words + tile * tile_words(BITS) + thread % LINES * (LINE // 4))
 
 
 # A code becomes the end of the mantissa of a number whose exponent makes it an integer: 1024 + code, or, 4 bits higher,
@@ -71,6 +97,35 @@ sub.rn.bf16x2 $2, $2, low;
 sub.rn.bf16x2 $3, $3, low;
 }
 """)
+# Of 8 bits, whose words are $4 and $5, and the zero $6, a code becomes a byte of 1024 + code, or, for bfloat16, of
+# 2 ** 23 + code in fp32.
+_FLOAT16_OF_8 = gl.constexpr("""
+{
+.reg .b32 low;
+mad.lo.u32 low, $6, 0x00010001, 0x64006400;
+prmt.b32 $0, $4, 0x64646464, 0x4140;
+prmt.b32 $1, $4, 0x64646464, 0x4342;
+prmt.b32 $2, $5, 0x64646464, 0x4140;
+prmt.b32 $3, $5, 0x64646464, 0x4342;
+sub.rn.f16x2 $0, $0, low;
+sub.rn.f16x2 $1, $1, low;
+sub.rn.f16x2 $2, $2, low;
+sub.rn.f16x2 $3, $3, low;
+}
+""")
+
+
+def _bfloat16_of_8() -> str:
+    lines = ["{", ".reg .b32 a, b, low;", "add.u32 low, $6, 0x4b000000;"]
+    for pair in range(4):
+        word = f"${4 + pair // 2}"
+        for name, byte in (("a", pair % 2 * 2), ("b", pair % 2 * 2 + 1)):
+            lines += [f"prmt.b32 {name}, {word}, 0x4b000000, 0x744{byte};", f"sub.rn.f32 {name}, {name}, low;"]
+        lines.append(f"cvt.rn.bf16x2.f32 ${pair}, b, a;")
+    return "\n".join([*lines, "}"])
+
+
+_BFLOAT16_OF_8 = gl.constexpr(_bfloat16_of_8())
 # A byte permutation looks four codes up among eight bytes; that with the signs of the codes' nibbles chooses between
 # the lower and the upper half of the codebook. $5 .. $8: low bytes of its 16 numbers; $9 .. $12: high ones.
 _CODEBOOK = gl.constexpr("""
@@ -126,12 +181,32 @@ def table_of(codebook, dtype: gl.constexpr):
 
 
 @gluon.jit
-def decode(words, zeros, table, dtype: gl.constexpr):
-    """What the codes of each word stand for, not scaled, as four pairs of 16-bit numbers: by l, of each i and j.
+def in_order(words, TILES: gl.constexpr, BITS: gl.constexpr):
+    """Words of tiles for `decode`: [warps, tiles of k, slices, 8, 4, 2, 2] (output % 8, lane % 4, h, r), those of 8
+    bits with one more dim (i). words: [warps, .., ..]."""
+    WARPS: gl.constexpr = words.shape[0]
+    SLICES: gl.constexpr = words.numel // (WARPS * TILES * 32 * BITS)
+    if BITS == 4:
+        return words.reshape([WARPS, TILES, SLICES, 8, 4, 2, 2])
+    else:
+        return words.reshape([WARPS, TILES, SLICES, 2, 8, 4, 2, 2]).permute((0, 1, 2, 4, 5, 3, 6, 7))
 
-    table: as `table_of` makes it, or None; zeros: without a table, the code that stands for 0, for each word.
+
+@gluon.jit
+def decode(words, zeros, table, dtype: gl.constexpr):
+    """What the codes of each word, or of two of 8 bits, stand for, not scaled, as four pairs of 16-bit numbers: by l,
+    of each i and j.
+
+    words: as `in_order` has them; table: as `table_of` makes it, or None; zeros: without a table, the code that stands
+    for 0, for each word.
     """
-    if table is not None:
+    if len(words.shape) == 8:
+        first, second = words.split()
+        OF_8: gl.constexpr = _BFLOAT16_OF_8 if dtype == gl.bfloat16 else _FLOAT16_OF_8
+        return gl.inline_asm_elementwise(
+            OF_8, "=&r,=&r,=&r,=&r,r,r,r", [first, second, zeros], dtype=[gl.int32] * 4, is_pure=True, pack=1
+        )
+    elif table is not None:
         return gl.inline_asm_elementwise(
             _CODEBOOK, "=&r,=&r,=&r,=&r,r,r,r,r,r,r,r,r,r",
             [words, table[0], table[1], table[2], table[3], table[4], table[5], table[6], table[7]],
@@ -142,6 +217,14 @@ def decode(words, zeros, table, dtype: gl.constexpr):
         return gl.inline_asm_elementwise(
             ASM, "=&r,=&r,=&r,=&r,r,r", [words, zeros], dtype=[gl.int32] * 4, is_pure=True, pack=1
         )
+
+
+@gluon.jit
+def for_words(by_output, words):
+    """What outputs have, [.., 8, 1, 1, 2], in the layout of `words`, each in the lanes that have words of it."""
+    if len(words.shape) == 8:
+        words, _ = words.split()
+    return gl.convert_layout(by_output, words.type.layout, assert_trivial=True)
 
 
 @gluon.jit

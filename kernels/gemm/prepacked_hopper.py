@@ -16,10 +16,21 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.common.tensors import given
 from kernels.gemm.hopper import GROUP_0, GROUP_1, halves, next_stage
-from kernels.gemm.prepacked import TILE, decode, numbers_of, scaled, table_of
+from kernels.gemm.prepacked import (
+    TILE,
+    decode,
+    for_words,
+    in_order,
+    numbers_of,
+    prefetch_words,
+    scaled,
+    table_of,
+    tile_words,
+)
 
 GROUPS = gl.constexpr(2)
 """Groups of four warps that multiply; each has a tile of outputs."""
@@ -114,7 +125,7 @@ def load_units(maps, ring, work):
                 tma.async_load(maps.scales, at, filled, ring.scales.index(stage * TILES + i))
                 if maps.zeros is not None:
                     tma.async_load(maps.zeros, at, filled, ring.zeros.index(stage * TILES + i))
-            tma.async_load(maps.w, [column * GROUPS, step * (BLOCK_K // 4), 0], filled, ring.w.index(stage))
+            tma.async_load(maps.w, [column * GROUPS, step * maps.w.block_shape[1], 0], filled, ring.w.index(stage))
             tma.async_load(maps.x, [row * BLOCK_M, step * BLOCK_K], filled, ring.x.index(stage))
             stage, phase = next_stage(stage, phase, STAGES)
 
@@ -130,21 +141,29 @@ def _by_output(buffers, stage, TILES: gl.constexpr, GROUP: gl.constexpr, words):
         first = gl.join(first, second).permute((0, 7, 3, 2, 4, 5, 6, 1)).reshape([1, 2, 4, 8, 1, 1, 2])
     else:
         first = first.permute((0, 1, 3, 2, 4, 5, 6))
-    return gl.convert_layout(first, words.type.layout, assert_trivial=True)
+    return for_words(first, words)
+
+
+@gluon.constexpr_function
+def words_layout(tiles, bits):
+    """Of [1, rows, 32], the words of tiles of k: each warp has those of a slice."""
+    half, slice_rows = ([], 4) if bits == 4 else ([[0, 4, 0]], 8)
+    tile = [[0, 4 * slice_rows, 0]] if tiles == 2 else []
+    lanes = [[0, 0, 4], [0, 0, 8], [0, 0, 16], [0, 1, 0], [0, 2, 0]]
+    warps = [[0, slice_rows, 0], [0, 2 * slice_rows, 0]]
+    return gl.DistributedLinearLayout(
+        [[0, 0, 1], [0, 0, 2], *half, *tile], lanes, warps, [], [1, 4 * slice_rows * tiles, 32]
+    )
 
 
 @gluon.jit
 def weights_of(ring, stage, table, GROUP: gl.constexpr, LAYOUT: gl.constexpr):
     """The weights of a stage, [TILE, BLOCK_K], as a left operand."""
     TILES: gl.constexpr = ring.x.shape[2] // TILE
-    REGISTERS: gl.constexpr = [[0, 0, 1], [0, 0, 2], [0, 16, 0]] if TILES == 2 else [[0, 0, 1], [0, 0, 2]]
-    WORDS: gl.constexpr = gl.DistributedLinearLayout(
-        REGISTERS, [[0, 0, 4], [0, 0, 8], [0, 0, 16], [0, 1, 0], [0, 2, 0]], [[0, 4, 0], [0, 8, 0]], [],
-        [1, 16 * TILES, 32],
-    )  # fmt: skip
+    BITS: gl.constexpr = ring.w.shape[2] // (4 * TILES)
     dtype: gl.constexpr = ring.x.dtype
-    words = ring.w.index(stage).slice(GROUP, 1, dim=0).load(WORDS).reshape([1, TILES, 4, 8, 4, 2, 2])
-    zeros = gl.to_tensor(8)
+    words = in_order(ring.w.index(stage).slice(GROUP, 1, dim=0).load(words_layout(TILES, BITS)), TILES, BITS)
+    zeros = gl.to_tensor(1 << BITS - 1)
     if ring.zeros is not None:
         zeros = _by_output(ring.zeros, stage, TILES, GROUP, words).to(gl.int32)
     p0, p1, p2, p3 = decode(words, zeros, table, dtype)
@@ -209,8 +228,9 @@ def multiply_units(maps, others, ring, work, GROUP: gl.constexpr):
 
 @gluon.jit
 def prepacked_hopper(
-    x, w, scales, zeros, codebook, group_size, e, bias, partial, m, k, tiles, parts,
+    x, w, words, scales, zeros, codebook, group_size, e, bias, partial, m, k, tiles, parts,
     BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, BAND: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    AHEAD: gl.constexpr,
 ):  # fmt: skip
     """e = x wᵀ + bias, summed in fp32; or, if there are several `parts` of k, the product of each, for `reduce_parts`.
 
@@ -220,6 +240,17 @@ def prepacked_hopper(
     """
     gl.static_assert(x.block_shape[1] == BLOCK_K)
     work = Work(gl.cdiv(m, BLOCK_M), gl.cdiv(tiles, GROUPS), parts, gl.cdiv(k, BLOCK_K), BAND, group_size)
+    gdc_launch_dependents()
+    if AHEAD > 0:
+        _, column, _, begin, steps = unit_at(0, work)
+        count = gl.minimum(steps * (BLOCK_K // TILE), AHEAD)
+        BITS: gl.constexpr = w.block_shape[1] * 16 // BLOCK_K
+        TILE_WORDS: gl.constexpr = tile_words(BITS)
+        first = words + begin * (BLOCK_K // TILE) * TILE_WORDS
+        for i in gl.static_range(GROUPS):
+            tile = gl.minimum(column * GROUPS + i, tiles - 1).to(gl.int64)
+            prefetch_words(first + tile * (k // TILE) * TILE_WORDS, count, TILE * BITS // 16, BITS)
+    gdc_wait()
     OF_TILES: gl.constexpr = STAGES * (BLOCK_K // TILE)
     zeros_ring = None
     if zeros is not None:

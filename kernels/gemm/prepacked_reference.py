@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from aot_runtime.weights import PREPACKED_ORDER, TILE, pack_int4
-from kernels.gemm.reference import linear_int4, linear_int4_same_dtype
+from aot_runtime.weights import PREPACKED_ORDERS, TILE, pack_int4
+from kernels.gemm import reference
 
 Array = np.ndarray
 
@@ -15,8 +15,8 @@ def linear_int4_prepacked(
     bias: Array | None = None,
 ) -> Array:  # fmt: skip
     """`linear_int4` with what `aot_runtime.weights.prepack` makes of w, scales and zeros."""
-    scales, zeros = _by_output(scales), None if zeros is None else _by_output(zeros)
-    return linear_int4(x, _not_prepacked(w), scales, group_size, zeros, codebook, None, bias)
+    w, scales, zeros = _four_bits(w, scales, zeros)
+    return reference.linear_int4(x, w, scales, group_size, zeros, codebook, None, bias)
 
 
 def linear_int4_prepacked_same_dtype(
@@ -24,16 +24,44 @@ def linear_int4_prepacked_same_dtype(
     bias: Array | None = None,
 ) -> Array:  # fmt: skip
     """`linear_int4_prepacked` as hardware does it: weights of x's dtype, summed in fp32."""
-    scales, zeros = _by_output(scales), None if zeros is None else _by_output(zeros)
-    return linear_int4_same_dtype(x, _not_prepacked(w), scales, group_size, zeros, codebook, None, bias)
+    w, scales, zeros = _four_bits(w, scales, zeros)
+    return reference.linear_int4_same_dtype(x, w, scales, group_size, zeros, codebook, None, bias)
 
 
-def _not_prepacked(w: Array) -> Array:
-    """uint8 [n, k / 2] of int32 [n / 64, k / 4, 32]."""
-    tiles, k = w.shape[0], 4 * w.shape[1]
-    codes = w.view(np.uint32).reshape(-1, 1) >> np.arange(0, 32, 4, dtype=np.uint32) & 15
-    codes = codes.astype(np.uint8).reshape(tiles, k // TILE, 4, 8, 4, 2, 2, 2, 2, 2)
-    return pack_int4(codes.transpose(np.argsort(PREPACKED_ORDER)).reshape(TILE * tiles, k))
+def linear_int8_prepacked(
+    x: Array, w: Array, scales: Array, group_size: int, zeros: Array | None = None, bias: Array | None = None
+) -> Array:
+    """`linear_int8` with what `aot_runtime.weights.prepack` makes of w, scales and zeros."""
+    w, scales, zeros = _eight_bits(w, scales, zeros)
+    return reference.linear_int8(x, w, scales, group_size, zeros, None, bias)
+
+
+def linear_int8_prepacked_same_dtype(
+    x: Array, w: Array, scales: Array, group_size: int, zeros: Array | None = None, bias: Array | None = None
+) -> Array:
+    """`linear_int8_prepacked` as hardware does it: weights of x's dtype, summed in fp32."""
+    w, scales, zeros = _eight_bits(w, scales, zeros)
+    return reference.linear_int8_same_dtype(x, w, scales, group_size, zeros, None, bias)
+
+
+def _four_bits(w: Array, scales: Array, zeros: Array | None) -> tuple[Array, Array, Array | None]:
+    """w, scales and zeros of `linear_int4`."""
+    return pack_int4(_codes(w, 4)), _by_output(scales), None if zeros is None else _by_output(zeros)
+
+
+def _eight_bits(w: Array, scales: Array, zeros: Array | None) -> tuple[Array, Array, Array | None]:
+    """w, scales and zeros of `linear_int8`."""
+    signed = None if zeros is None else (_by_output(zeros) ^ 0x80).view(np.int8)
+    return (_codes(w, 8) ^ 0x80).view(np.int8), _by_output(scales), signed
+
+
+def _codes(w: Array, bits: int) -> Array:
+    """uint8 [n, k] of int32 [n / 64, k * bits / 16, 32]."""
+    tiles, k = w.shape[0], 16 * w.shape[1] // bits
+    codes = w.view(np.uint32).reshape(-1, 1) >> np.arange(0, 32, bits, dtype=np.uint32) & (1 << bits) - 1
+    order = PREPACKED_ORDERS[bits]
+    lying = np.array((tiles, 4, 2, 8, k // TILE, 2, 2, 2, 4, 2))[list(order)]
+    return codes.astype(np.uint8).reshape(lying).transpose(np.argsort(order)).reshape(TILE * tiles, k)
 
 
 def _by_output(by_lane: Array) -> Array:

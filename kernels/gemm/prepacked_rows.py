@@ -5,9 +5,20 @@ from typing import NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.common.tensors import Matrix, given
-from kernels.gemm.prepacked import TILE, TILE_WORDS, Prepacked, decode, numbers_of, table_of
+from kernels.gemm.prepacked import (
+    TILE,
+    Prepacked,
+    decode,
+    for_words,
+    in_order,
+    numbers_of,
+    prefetch_words,
+    table_of,
+    tile_words,
+)
 
 
 class Step(NamedTuple):
@@ -25,11 +36,12 @@ def _bits(count):
 
 
 @gluon.constexpr_function
-def words_layout(warps, slices):
-    """Of [warps, slices, 128]: 16 bytes a lane."""
-    registers = [[0, 0, 1], [0, 0, 2], *([0, i, 0] for i in _bits(slices))]
+def words_layout(warps, slices, words):
+    """Of [warps, slices, words]: 16 bytes a lane, once or twice."""
+    registers = [[0, 0, 1], [0, 0, 2], *([0, 0, 128 * i] for i in _bits(words // 128))]
+    registers += [[0, i, 0] for i in _bits(slices)]
     lanes = [[0, 0, 4 * i] for i in _bits(32)]
-    return gl.DistributedLinearLayout(registers, lanes, [[i, 0, 0] for i in _bits(warps)], [], [warps, slices, 128])
+    return gl.DistributedLinearLayout(registers, lanes, [[i, 0, 0] for i in _bits(warps)], [], [warps, slices, words])
 
 
 @gluon.constexpr_function
@@ -64,14 +76,16 @@ def load_step(x, weights, first, row, output, m, k, ROWS: gl.constexpr, OUTPUTS:
     """The step whose tiles of k are those from `first` on, a warp each; zeros past the end of k."""
     WARPS: gl.constexpr = gl.num_warps()
     SLICES: gl.constexpr = OUTPUTS // 16
-    WORDS: gl.constexpr = words_layout(WARPS, SLICES)
+    TILE_WORDS: gl.constexpr = tile_words(weights.BITS)
+    SLICE_WORDS: gl.constexpr = TILE_WORDS // 4
+    WORDS: gl.constexpr = words_layout(WARPS, SLICES, SLICE_WORDS)
     X: gl.constexpr = x_layout(WARPS, ROWS)
     SCALES: gl.constexpr = scales_layout(WARPS, SLICES)
     tile, inner, tiles = output // TILE, output % TILE, k // TILE
 
     at = first + range_of(0, WARPS, WORDS)
     words_at = weights.w + tile.to(gl.int64) * tiles * TILE_WORDS + inner * (TILE_WORDS // TILE)
-    words_at += at * TILE_WORDS + range_of(1, SLICES, WORDS) * 128 + range_of(2, 128, WORDS)
+    words_at += at * TILE_WORDS + range_of(1, SLICES, WORDS) * SLICE_WORDS + range_of(2, SLICE_WORDS, WORDS)
     words = gl.load(words_at, at < tiles, 0, eviction_policy="evict_first")
 
     at = first + range_of(0, WARPS, X)
@@ -83,9 +97,9 @@ def load_step(x, weights, first, row, output, m, k, ROWS: gl.constexpr, OUTPUTS:
     group = at * TILE // weights.group_size
     place = output // TILE * TILE + inner // 8 + range_of(1, 8, SCALES) * 8 + range_of(2, 2 * SLICES, SCALES)
     scales = gl.load(weights.scales + group * weights.stride_scales_groups + place, at < tiles, 0.0)
-    zeros = gl.full([1, 1, 1], 8, gl.int32, SCALES)
+    zeros = gl.full([1, 1, 1], 0, gl.int32, SCALES)
     if weights.CODES == "zeros":
-        zeros = gl.load(weights.zeros + group * weights.stride_zeros_groups + place, at < tiles, 8).to(gl.int32)
+        zeros = gl.load(weights.zeros + group * weights.stride_zeros_groups + place, at < tiles, 0).to(gl.int32)
     return Step(words, numbers, scales, zeros)
 
 
@@ -101,7 +115,7 @@ def parts_of(x):
 
 
 @gluon.jit
-def add_products(sums, step, table, CODES: gl.constexpr):
+def add_products(sums, step, table, CODES: gl.constexpr, BITS: gl.constexpr):
     """sums: for each slice of 16 outputs, [warps, 16, rows]; what a step adds to them is added."""
     WARPS: gl.constexpr = step.words.shape[0]
     SLICES: gl.constexpr = step.words.shape[1]
@@ -109,16 +123,16 @@ def add_products(sums, step, table, CODES: gl.constexpr):
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
     dtype: gl.constexpr = step.x.dtype
     right = gl.convert_layout(step.x.permute((0, 2, 1)), gl.DotOperandLayout(1, SUMS, 2))
-    words = parts_of(step.words.permute((0, 2, 1)).reshape([WARPS, 1, 128, SLICES]))
+    words = parts_of(step.words.permute((0, 2, 1)).reshape([WARPS, 1, 32 * BITS, SLICES]))
     scales = parts_of(step.scales.reshape([WARPS, 8, SLICES, 2]).permute((0, 1, 3, 2)))
     if CODES == "zeros":
         zeros = parts_of(step.zeros.reshape([WARPS, 8, SLICES, 2]).permute((0, 1, 3, 2)))
     added = ()
     for i in gl.static_range(SLICES):
-        word = words[i].reshape([WARPS, 1, 1, 8, 4, 2, 2])
-        zero = gl.to_tensor(8)
+        word = in_order(words[i], 1, BITS)
+        zero = gl.to_tensor(1 << BITS - 1)
         if CODES == "zeros":
-            zero = gl.convert_layout(zeros[i].reshape([WARPS, 1, 1, 8, 1, 1, 2]), word.type.layout, assert_trivial=True)
+            zero = for_words(zeros[i].reshape([WARPS, 1, 1, 8, 1, 1, 2]), word)
         p0, p1, p2, p3 = decode(word, zero, table, dtype)
         left = numbers_of(p0, p1, p2, p3, dtype)
         left = gl.convert_layout(left, gl.DotOperandLayout(0, SUMS, 2), assert_trivial=True)
@@ -146,6 +160,7 @@ def store_slice(e, sums, bias, output, row, m):
 @gluon.jit
 def prepacked_rows(
     x: Matrix, weights: Prepacked, e: Matrix, bias, m, k, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    AHEAD: gl.constexpr,
 ):  # fmt: skip
     """e = x wᵀ + bias, summed in fp32. Grid: (blocks of e), those of the same outputs together.
 
@@ -157,6 +172,13 @@ def prepacked_rows(
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
     blocks = gl.cdiv(m, BLOCK_M)
     output, row = gl.program_id(0) // blocks * BLOCK_N, gl.program_id(0) % blocks * BLOCK_M
+    gdc_launch_dependents()
+    if AHEAD > 0:
+        TILE_WORDS: gl.constexpr = tile_words(weights.BITS)
+        words = weights.w + (output // TILE).to(gl.int64) * (k // TILE) * TILE_WORDS
+        words += output % TILE * (TILE_WORDS // TILE)
+        prefetch_words(words, gl.minimum(k // TILE, AHEAD), BLOCK_N * weights.BITS // 16, weights.BITS)
+    gdc_wait()
     table = None
     if weights.CODES == "codebook":
         table = table_of(weights.codebook, x.ptr.dtype.element_ty)
@@ -166,7 +188,7 @@ def prepacked_rows(
     step = load_step(x, weights, 0, row, output, m, k, BLOCK_M, BLOCK_N)
     for first in range(0, k // TILE, WARPS):
         following = load_step(x, weights, first + WARPS, row, output, m, k, BLOCK_M, BLOCK_N)
-        sums = add_products(sums, step, table, weights.CODES)
+        sums = add_products(sums, step, table, weights.CODES, weights.BITS)
         step = following
     for i in gl.static_range(BLOCK_N // 16):
         store_slice(e, sums[i], bias, output + 16 * i, row, m)

@@ -249,7 +249,7 @@ class EmulatorDriver:
 
     def prepare(
         self, device: int, function: int, grid: tuple[int, int, int], block: int, lds_bytes: int,
-        kernargs: bytes | memoryview,
+        kernargs: bytes | memoryview, early: bool = False,
     ) -> PreparedEmulation:  # fmt: skip
         if not function:
             raise DeviceError("cannot prepare the launch of a null function")

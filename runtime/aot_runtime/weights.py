@@ -1,6 +1,6 @@
 """Quantised weights for the ops `linear_int4` and `linear_int8`, in numpy: what GPTQ, AWQ and compressed-tensors
 checkpoints store is put into the ops' one layout, and floats are quantised into it. That is done once, offline. So is
-`prepack`, which puts weights of 4 bits into the order that the op `linear_int4_prepacked` wants.
+`prepack`, which puts them into the order that the ops `linear_int4_prepacked` and `linear_int8_prepacked` want.
 
 **Layout.** The weights of an output lie next to each other along k; of 4 bits two share a byte, the even one low.
 Scales and zeros are by group, then output: a weight is (code - zero) * scale, or codebook[code] * scale.
@@ -200,14 +200,15 @@ TILE = 64
 
 @dataclass(frozen=True)
 class Prepacked:
-    """Weights of 4 bits in the order of matrix units, as the op `linear_int4_prepacked` takes them.
+    """Weights in the order of matrix units, as the ops `linear_int4_prepacked` and `linear_int8_prepacked` take them.
 
     Attributes:
-        w: int32 [n / 64, k / 4, 32]: tiles of 64 outputs by 64 of k, 16 rows of 32 words each.
+        w: int32 [n / 64, k / 4, 32], of 8 bits [n / 64, k / 2, 32]: tiles of 64 outputs by 64 of k, 16 or 32 rows of
+            32 words each. Codes of 8 bits are stored with 128 added.
         scales: [groups, n / 64, 64], any float dtype: of 64 outputs sorted by output % 8, then by output / 8.
-        zeros: codes that stand for 0, uint8, as the scales; None: 8.
+        zeros: codes as stored that stand for 0, uint8, as the scales; None: 8, of 8 bits 128.
         group_size: weights along k that share a scale.
-        codebook: float32 [16]: what each code stands for, instead of code - zero.
+        codebook: float32 [16]: what each code of 4 bits stands for, instead of code - zero.
     """
 
     w: Array
@@ -217,37 +218,47 @@ class Prepacked:
     codebook: Array | None = None
 
     def arguments(self) -> dict[str, Array | int | None]:
-        """By the names that the op has for them."""
-        return {"w": self.w, "scales": self.scales, "zeros": self.zeros, "group_size": self.group_size,
-                "codebook": self.codebook}  # fmt: skip
+        """By the names that the ops have for them."""
+        arguments = {"w": self.w, "scales": self.scales, "zeros": self.zeros, "group_size": self.group_size}
+        return arguments if self.codebook is None else {**arguments, "codebook": self.codebook}
 
 
 def prepack(weights: Packed) -> Prepacked:
-    """Weights of 4 bits for `linear_int4_prepacked`.
+    """Weights of 4 bits for `linear_int4_prepacked`, of 8 bits for `linear_int8_prepacked`.
 
     Raises:
-        ValueError: weights of 8 bits, or in act-order; outputs, k or groups that are no multiples of 64.
+        ValueError: weights in act-order; outputs, k or groups that are no multiples of 64; arrays that do not fit.
     """
-    n, k = len(weights.w), weights.group_size * len(weights.scales)
-    if weights.w.dtype != np.uint8 or weights.w.shape != (n, k // 2):
+    bits, n, k = 4 if weights.w.dtype == np.uint8 else 8, len(weights.w), weights.group_size * len(weights.scales)
+    if weights.w.dtype not in (np.uint8, np.int8) or weights.w.shape != (n, k * bits // 8):
         found = f"{weights.w.dtype} {list(weights.w.shape)}"
-        raise ValueError(f"w is {found}; weights of 4 bits, uint8 [n, k / 2] with k = {k}, are needed")
+        raise ValueError(f"w is {found}; of 4 bits uint8 [n, k / 2], of 8 int8 [n, k], with k = {k}, is needed")
     if weights.order is not None:
-        raise ValueError("weights in act-order cannot be prepacked; linear_int4 takes them")
+        raise ValueError(f"weights in act-order cannot be prepacked; linear_int{bits} takes them")
     if n % TILE or k % TILE or weights.group_size % TILE:
         raise ValueError(f"{n} outputs and k = {k} in groups of {weights.group_size}; multiples of {TILE} are needed")
-    codes = unpack_int4(weights.w, k).reshape(n // TILE, 4, 2, 8, k // TILE, 2, 2, 2, 4, 2)
-    codes = codes.transpose(PREPACKED_ORDER).reshape(-1, PER_WORD).astype(np.uint32)
-    words = np.bitwise_or.reduce(codes << np.arange(0, 32, 4, dtype=np.uint32), axis=1)
-    scales = _by_lane(weights.scales)
-    zeros = None if weights.zeros is None else _by_lane(weights.zeros)
-    shape = n // TILE, k // 4, 32
-    return Prepacked(words.view(np.int32).reshape(shape), scales, zeros, weights.group_size, weights.codebook)
+    codes = unpack_int4(weights.w, k) if bits == 4 else _unsigned(weights.w)
+    codes = codes.reshape(n // TILE, 4, 2, 8, k // TILE, 2, 2, 2, 4, 2).transpose(PREPACKED_ORDERS[bits])
+    words = codes.reshape(-1, 32 // bits).astype(np.uint32) << np.arange(0, 32, bits, dtype=np.uint32)
+    w = np.bitwise_or.reduce(words, axis=1).view(np.int32).reshape(n // TILE, k * bits // 16, 32)
+    zeros = weights.zeros
+    if zeros is not None:
+        zeros = _by_lane(zeros if bits == 4 else _unsigned(zeros))
+    return Prepacked(w, _by_lane(weights.scales), zeros, weights.group_size, weights.codebook)
 
 
-PREPACKED_ORDER = (0, 4, 1, 3, 8, 5, 2, 9, 6, 7)
-"""(outputs: tile, slice, half of a slice, row; k: tile, half, 16, 8, pair, low) → (both tiles; slice, row, pair: a
-lane; half of k, half of a slice: a word; low, 16, 8: bits of it)."""
+PREPACKED_ORDERS = {4: (0, 4, 1, 3, 8, 5, 2, 9, 6, 7), 8: (0, 4, 1, 5, 3, 8, 2, 6, 7, 9)}
+"""By the bits of a code: (outputs: tile, slice, half of a slice, row; k: tile, half, 16, 8, pair, low) → both tiles,
+and
+
+- of 4 bits: slice, row, pair: a lane; half of k, half of a slice: a word; low, 16, 8: bits of it;
+- of 8 bits: slice, half of k, row, pair: a lane; half of a slice, 16: a word; 8, low: bits of it.
+"""
+
+
+def _unsigned(codes: Array) -> Array:
+    """uint8 of int8, with 128 added."""
+    return codes.view(np.uint8) ^ 0x80
 
 
 def _by_lane(by_output: Array) -> Array:

@@ -205,6 +205,22 @@ def test_prepacked_words_hold_what_a_lane_of_a_matrix_unit_needs():
     assert (found.w.shape, found.group_size, found.codebook) == ((2, 48, 32), 64, None)
 
 
+def test_prepacked_words_of_8_bits_hold_four_codes():
+    """Likewise: signed codes and zeros become unsigned ones."""
+    n, k = 64, 128
+    codes, by_output = (RNG.integers(-128, 128, shape, dtype=np.int8) for shape in ((n, k), (2, n)))
+    found = prepack(Packed(codes, np.ones((2, n), np.float16), by_output, 64))
+    of = np.zeros((n, k), int)
+    for (tile_k, piece, h, lane, r, i), word in np.ndenumerate(found.w.view(np.uint32).reshape(2, 4, 2, 32, 2, 2)):
+        for j, low in np.ndindex(2, 2):
+            at = 64 * tile_k + 32 * h + 16 * i + 8 * j + 2 * (lane % 4) + low
+            of[16 * piece + 8 * r + lane // 4, at] = int(word) >> 8 * (2 * j + low) & 255
+    np.testing.assert_array_equal(of - 128, codes)
+    assert found.zeros is not None and found.w.shape == (1, 64, 32)
+    places = [output % 8 * 8 + output // 8 for output in range(n)]
+    np.testing.assert_array_equal(found.zeros[:, 0, places].astype(int) - 128, by_output)
+
+
 @pytest.mark.parametrize(
     "n, k, size, message", ((72, 64, 64, "72 outputs"), (64, 96, 96, "k = 96"), (64, 128, 32, "groups of 32"))
 )
@@ -213,9 +229,10 @@ def test_what_has_no_whole_tiles_is_not_prepacked(n: int, k: int, size: int, mes
         prepack(to_int4(RNG.standard_normal((n, k)), size))
 
 
-def test_act_order_and_8_bits_are_not_prepacked():
+def test_act_order_and_codes_of_other_dtypes_are_not_prepacked():
     weights = to_int4(RNG.standard_normal((64, 64)), 64)
     with pytest.raises(ValueError, match="act-order"):
         prepack(replace(weights, order=np.arange(64, dtype=np.int32)[::-1]))
-    with pytest.raises(ValueError, match="4 bits"):
-        prepack(to_int8(RNG.standard_normal((64, 64))))
+    for w in (weights.w.astype(np.int16), weights.w[:, :16], weights.w.view(np.int8)):
+        with pytest.raises(ValueError, match="of 8 int8"):
+            prepack(replace(weights, w=w))

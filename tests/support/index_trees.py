@@ -21,7 +21,7 @@ from aot_runtime.contract.records import (
 
 Tree = dict[str, Any]
 _TABLES = ("kernargs", "layouts", "kernels", "code", "variants")
-_DEFAULTS = {"global_scratch": {}, "profile_scratch": {}, "cooperative": False}
+_DEFAULTS = {"global_scratch": {}, "profile_scratch": {}, "cooperative": False, "early": False}
 
 
 def unfolded(tree: Tree) -> Tree:

@@ -165,7 +165,8 @@ def _prepare(
             variant = launch.variant
             segment = kernargs[begin : begin + variant.kernarg_bytes]
             block = variant.num_warps * variant.warp_size
-            made.append(device.driver.prepare(device.index, function, launch.grid, block, variant.lds_bytes, segment))
+            shape = launch.grid, block, variant.lds_bytes
+            made.append(device.driver.prepare(device.index, function, *shape, segment, variant.early))
         return kernargs, made, *(part for launch in made for part in (launch.enqueue, launch.settle))
 
     def placed(stream: int) -> Prepared:

@@ -79,6 +79,7 @@ class Kernel(Record, frozen=True, array_like=True):
     global_scratch: Scratch = Scratch()
     profile_scratch: Scratch = Scratch()
     cooperative: bool = False
+    early: bool = False
 
 
 class VariantRow(Record, frozen=True, array_like=True):
@@ -206,7 +207,7 @@ def _variants(file: IndexFile, layouts: list[tuple[Kernarg, ...]], keys: list[st
             kernel.op, kernel.launch, dict(zip(axes, row.axis_values, strict=True)), row.aligned, row.config,
             code, kernel.symbol, kernargs, kernel.kernarg_bytes, row.lds_bytes, kernel.num_warps, kernel.warp_size,
             row.resources, kernel.options, kernel.compiler, kernel.global_scratch, kernel.profile_scratch,
-            kernel.cooperative,
+            kernel.cooperative, kernel.early,
         )  # fmt: skip
 
 

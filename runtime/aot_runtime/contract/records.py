@@ -281,7 +281,8 @@ class Resources(Record, frozen=True, array_like=True):
 class Variant(Record, frozen=True):
     """One compiled kernel: where it stands on the op's axes, and everything that a launch of it needs.
 
-    `axis_values` has the value of each dtype variable and axis.
+    `axis_values` has the value of each dtype variable and axis. `early`: the kernel may begin before those that precede
+    it on its stream have ended, for it waits for them itself (Triton's option `launch_pdl`).
     """
 
     op: str
@@ -302,6 +303,7 @@ class Variant(Record, frozen=True):
     global_scratch: Scratch = Scratch()
     profile_scratch: Scratch = Scratch()
     cooperative: bool = False
+    early: bool = False
 
 
 class Blob(Record, frozen=True):

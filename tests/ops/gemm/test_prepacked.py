@@ -1,4 +1,4 @@
-"""Linear layers with prepacked weights of 4 bits, which only Hopper has: refusals anywhere, results on a GPU."""
+"""Linear layers with prepacked weights of 4 and 8 bits, which only Hopper has: refusals anywhere, results on a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from aot_runtime import ArgumentError, Bundle, DeviceArray, open_bundle
 from aot_runtime.bundle.verification import verify_bundle
-from aot_runtime.weights import Packed, prepack, to_int4, to_nf4
+from aot_runtime.weights import Packed, prepack, to_int4, to_int8, to_nf4
 from kernels.gemm import prepacked_reference, reference
 from kernels.tolerance import assert_close
 from tests.ops.gemm.checking import FLOOR, matrix, on_device
@@ -21,12 +21,26 @@ from tests.support.poison import into_poison
 from tests.support.session_builds import build_once
 
 on_gpu = pytest.mark.on("gpu")
-OP = "linear_int4_prepacked"
+OPS = "linear_int4_prepacked|linear_int8_prepacked"
 
 
 def to_symmetric(weight: np.ndarray, size: int, dtype: np.dtype) -> Packed:
     """Codes of all values, and no zeros."""
     return replace(to_int4(weight, size, dtype), zeros=None)
+
+
+def to_int8_zeros(weight: np.ndarray, size: int, dtype: np.dtype) -> Packed:
+    """Zeros from the least to the greatest, so that codes less these are of 9 bits."""
+    packed = to_int8(weight, size, dtype)
+    zeros = np.random.default_rng(size).integers(-128, 128, packed.scales.shape).astype(np.int8)
+    return replace(packed, zeros=zeros)
+
+
+PACKS = (to_int4, to_symmetric, to_nf4, to_int8, to_int8_zeros)
+
+
+def op_of(weights: Packed) -> str:
+    return "linear_int4" if weights.w.dtype == np.uint8 else "linear_int8"
 
 
 def weights_of(pack: Callable[..., Packed], n: int, k: int, size: int, dtype: np.dtype = FP16) -> Packed:
@@ -41,29 +55,30 @@ def within(gemm: Bundle, host: np.ndarray) -> DeviceArray:
 
 
 def check_prepacked(gemm: Bundle, x: np.ndarray, weights: Packed, bias: np.ndarray | None = None) -> np.ndarray:
+    op = f"{op_of(weights)}_prepacked"
     given = {name: value for name, value in prepack(weights).arguments().items() if value is not None}
     given |= {} if bias is None else {"bias": bias}
     placed = {name: within(gemm, value) if isinstance(value, np.ndarray) else value for name, value in given.items()}
-    exact = prepacked_reference.linear_int4_prepacked(x, **given)
+    exact = getattr(prepacked_reference, op)(x, **given)
     rows = on_device(gemm, x)
-    result = into_poison(gemm, exact.shape, x.dtype, lambda e: gemm.linear_int4_prepacked(rows, **placed, e=e))
-    same = prepacked_reference.linear_int4_prepacked_same_dtype(x, **given)
+    result = into_poison(gemm, exact.shape, x.dtype, lambda e: getattr(gemm, op)(rows, **placed, e=e))
+    same = getattr(prepacked_reference, f"{op}_same_dtype")(x, **given)
     assert_close(result, exact, same, FLOOR * x.shape[1] ** 0.5)
     return result
 
 
-@pytest.mark.parametrize("pack", (to_int4, to_symmetric, to_nf4))
-def test_the_reference_is_that_of_linear_int4(pack: Callable[..., Packed]):
+@pytest.mark.parametrize("pack", PACKS)
+def test_the_reference_is_that_of_weights_that_are_not_prepacked(pack: Callable[..., Packed]):
     weights, x = weights_of(pack, 128, 192, 64), matrix(np.random.default_rng(0), (3, 192), FP16)
     given, prepacked = weights.arguments(), prepack(weights).arguments()
-    np.testing.assert_array_equal(
-        prepacked_reference.linear_int4_prepacked(x, **prepacked), reference.linear_int4(x, **given)
-    )
+    for of_dtype in ("", "_same_dtype"):
+        found = getattr(prepacked_reference, f"{op_of(weights)}_prepacked{of_dtype}")(x, **prepacked)
+        np.testing.assert_array_equal(found, getattr(reference, f"{op_of(weights)}{of_dtype}")(x, **given))
 
 
 @on_gpu
 @pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
-@pytest.mark.parametrize("pack", (to_int4, to_symmetric, to_nf4))
+@pytest.mark.parametrize("pack", PACKS)
 @pytest.mark.parametrize(
     "m, n, k, size", ((1, 64, 64, 64), (8, 192, 1984, 64), (13, 320, 1152, 128), (16, 128, 4096, 4096),
                       (5, 4096, 512, 256), (33, 192, 192, 64), (64, 320, 1152, 128), (100, 8256, 256, 128),
@@ -80,18 +95,19 @@ def test_ragged_shapes(
 
 
 @on_gpu
+@pytest.mark.parametrize("pack", (to_int4, to_int8_zeros))
 @pytest.mark.parametrize("m", (3, 70))
-def test_unaligned_rows(gemm: Bundle, m: int):
+def test_unaligned_rows(gemm: Bundle, m: int, pack: Callable[..., Packed]):
     """Rows of x and of the result at odd places within larger arrays, and what lies beside the result."""
     n, k = 192, 256
-    rng, weights = np.random.default_rng(m), weights_of(to_int4, n, k, 64)
+    rng, weights = np.random.default_rng(m), weights_of(pack, n, k, 64)
     x, whole = gemm.device.empty((m, k + 3), FP16)[:, 1 : k + 1], gemm.device.array(np.full((m + 2, n + 5), 7, FP16))
     host = matrix(rng, (m, k), FP16)
     for row, values in enumerate(host):  # what has gaps is not written to at once
         x[row].copy_from(values)
     given = prepack(weights).arguments()
-    gemm.linear_int4_prepacked(x, **given, e=whole[1:-1, 3:-2])
-    found, exact = whole.numpy(), reference.linear_int4(host, **weights.arguments())
+    getattr(gemm, f"{op_of(weights)}_prepacked")(x, **given, e=whole[1:-1, 3:-2])
+    found, exact = whole.numpy(), getattr(reference, op_of(weights))(host, **weights.arguments())
     np.testing.assert_allclose(found[1:-1, 3:-2], exact, rtol=2e-3, atol=2e-2)
     found[1:-1, 3:-2] = 7
     assert (found == 7).all()
@@ -99,8 +115,8 @@ def test_unaligned_rows(gemm: Bundle, m: int):
 
 @pytest.fixture(scope="session")
 def hopper_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The op with zeros. Read only."""
-    filters = f"op={OP},T=float16,CODES=zeros"
+    """The ops with zeros. Read only."""
+    filters = f"op={OPS},T=float16,CODES=zeros"
     return build_once(tmp_path_factory, "manifests/gemm.yaml", filters, "sm_90") / "gemm-sm_90"
 
 
@@ -116,8 +132,8 @@ def test_launches_and_refusals(hopper_bundle: Path):
     odd = gemm.device.empty((40, 2051), FP16)[:, 1:2049]
     for rows, expected in (
         (x, [("prepacked_rows", 4)]),
-        (gemm.device.empty((1040, 2048), FP16), [("prepacked_hopper", 9 * 4), ("reduce_parts", 1040)]),
-        (gemm.device.empty((40, 2048), FP16), [("prepacked_hopper", 4), ("reduce_parts", 40)]),
+        (gemm.device.empty((1040, 2048), FP16), [("prepacked_hopper", 9 * 4), ("add_parts", 1040)]),
+        (gemm.device.empty((40, 2048), FP16), [("prepacked_hopper", 4), ("add_parts", 40)]),
         (odd, [("prepacked_rows", 4 * 3)]),
     ):
         before = len(double.launches())
@@ -138,3 +154,8 @@ def test_launches_and_refusals(hopper_bundle: Path):
     ):
         with pytest.raises(ArgumentError, match=message):
             gemm.linear_int4_prepacked(**{"x": x, **given, **wrong})
+    eight = prepack(weights_of(to_int8_zeros, 128, 2048, 64)).arguments()
+    gemm.linear_int8_prepacked(x, **eight)
+    for op, of_the_other in (("linear_int8_prepacked", given), ("linear_int4_prepacked", eight)):
+        with pytest.raises(ArgumentError, match="'w'"):
+            getattr(gemm, op)(x, **of_the_other)

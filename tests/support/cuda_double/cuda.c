@@ -15,7 +15,7 @@ enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_FOUND = 500, STATIC_LIMIT = 48 << 10,
 typedef struct launch {
   const void *image;
   char kernel[256];
-  unsigned grid[3], block, shared, size;
+  unsigned grid[3], block, shared, size, early;
   void *stream;
   unsigned char kernargs[MAX_ARGS];
 } launch;
@@ -133,16 +133,24 @@ int cuLaunchKernel(function *f, unsigned x, unsigned y, unsigned z, unsigned bx,
   return SUCCESS;
 }
 
+typedef struct attribute { /* of those that there are, only programmatic stream serialization */
+  unsigned id, padding, value[16];
+} attribute;
+
 typedef struct config {
   unsigned grid[3], block[3], shared;
-  void *stream, *attributes;
+  void *stream;
+  const attribute *attributes;
   unsigned num_attributes;
 } config;
 
 int cuLaunchKernelEx(const config *c, function *f, void **parameters, void **extra) {
-  if (c->num_attributes) return INVALID_VALUE;
-  return cuLaunchKernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared, c->stream,
-                        parameters, extra);
+  unsigned early = c->num_attributes;
+  if (early > 1 || (early && (c->attributes->id != 6 || c->attributes->value[0] != 1))) return INVALID_VALUE;
+  int status = cuLaunchKernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared,
+                              c->stream, parameters, extra);
+  if (status == SUCCESS) launches[(launched - 1) % 256].early = early;
+  return status;
 }
 
 typedef struct map {

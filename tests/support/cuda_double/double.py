@@ -69,7 +69,7 @@ def in_cuda_double(body: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class CudaLaunch:
-    """A launch as the library received it."""
+    """A launch as the library received it. early: it may begin before those that precede it have ended."""
 
     kernel: str
     grid: tuple[int, int, int]
@@ -77,6 +77,7 @@ class CudaLaunch:
     shared: int
     stream: int
     kernargs: bytes
+    early: bool
 
 
 class EncodedMap(NamedTuple):
@@ -105,8 +106,8 @@ def encoded_map(data: bytes) -> EncodedMap:
 class _Launch(ctypes.Structure):
     _fields_ = (
         ("image", ctypes.c_void_p), ("kernel", ctypes.c_char * 256), ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint), ("shared", ctypes.c_uint), ("size", ctypes.c_uint), ("stream", ctypes.c_void_p),
-        ("kernargs", ctypes.c_ubyte * 4096),
+        ("block", ctypes.c_uint), ("shared", ctypes.c_uint), ("size", ctypes.c_uint), ("early", ctypes.c_uint),
+        ("stream", ctypes.c_void_p), ("kernargs", ctypes.c_ubyte * 4096),
     )  # fmt: skip
 
 
@@ -131,6 +132,6 @@ class CudaDouble:
         found = (self._library.cuda_double_launch(i).contents for i in range(self._library.cuda_double_launched()))
         return [
             CudaLaunch(item.kernel.decode(), tuple(item.grid), item.block, item.shared, item.stream or 0,
-                       bytes(item.kernargs[: item.size]))
+                       bytes(item.kernargs[: item.size]), bool(item.early))
             for item in found
         ]  # fmt: skip

@@ -128,13 +128,16 @@ class Driver(Protocol):
 
     def prepare(
         self, device: int, function: int, grid: tuple[int, int, int], block: int, lds_bytes: int,
-        kernargs: bytes | memoryview,
+        kernargs: bytes | memoryview, early: bool = False,
     ) -> PreparedLaunch:  # fmt: skip
         """A launch of `grid` workgroups of `block` threads whose kernarg segment starts out as `kernargs`, and is that
         very memory where it is a writable view: one buffer may have the segments of several launches.
 
         It sees to it that `device` is current meanwhile wherever more than one device is visible, so that a launch
         goes where its arguments live, whatever is current in the calling thread.
+
+        early: the kernel waits by itself for those that precede it on its stream (Triton's option `launch_pdl`), so
+        that a device that can may begin it before they have ended.
         """
 
     def tensor_map(

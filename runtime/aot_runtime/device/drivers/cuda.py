@@ -16,6 +16,7 @@ from .tensor_maps import encode_tensor_map
 
 _LIBRARY = "libcuda.so.1"
 _INVALID_CONTEXT, _INVALID_HANDLE = 201, 400
+_EARLY_LAUNCHES_IN_GRAPHS = 12_030
 _ALL_OF_IT_SHARED = 100
 """Of the memory that a multiprocessor divides between its L1 cache and shared memory, the per cent to be shared."""
 
@@ -42,6 +43,7 @@ class CudaDriver(GpuDriver):
             self.launch_call = "LaunchKernelEx"
         super().__init__(binding, library)
         self._version = int(self._call("DriverGetVersion"))
+        self.launches_early = self.launch_call == "LaunchKernelEx" and self._version >= _EARLY_LAUNCHES_IN_GRAPHS
 
     def properties(self, device: int) -> DeviceProperties:
         """What dispatch and diagnostics need to know of one device."""

@@ -42,6 +42,8 @@ class GpuDriver(GpuApi):
     name: str
     exact_allocations = False
     launch_call: str = "LaunchKernel"
+    launches_early: bool = False
+    """Whether a launch may begin before those that precede it on its stream have ended."""
     """The call that launches a kernel: this one, or `LaunchKernelEx`."""
     launch_end: ClassVar[int]
     lost_device: ClassVar[frozenset[int]] = frozenset()
@@ -238,13 +240,13 @@ class GpuDriver(GpuApi):
 
     def prepare(
         self, device: int, function: int, grid: tuple[int, int, int], block: int, lds_bytes: int,
-        kernargs: bytes | memoryview,
+        kernargs: bytes | memoryview, early: bool = False,
     ) -> PreparedLaunch:  # fmt: skip
         if not function:
             raise DeviceError("cannot prepare the launch of a null function")
         selector = None if self._is_always_current(device) else self._selector_of(device)
-        several = self._count > 1
-        return KernelLaunch(self._launch, selector, several, function, grid, block, lds_bytes, kernargs)
+        several, early = self._count > 1, early and self.launches_early
+        return KernelLaunch(self._launch, selector, several, function, grid, block, lds_bytes, kernargs, early)
 
     def tensor_map(
         self, device: int, tensor_map: TensorMap, shape: tuple[int, ...], strides: tuple[int, ...], address: int

@@ -53,6 +53,15 @@ class LaunchConfig(ctypes.Structure):
     )  # fmt: skip
 
 
+_PROGRAMMATIC_STREAM_SERIALIZATION = 6
+
+
+class LaunchAttribute(ctypes.Structure):
+    """CUDA's CUlaunchAttribute, of a value that is an int."""
+
+    _fields_ = (("id", ctypes.c_uint), ("padding", ctypes.c_uint), ("value", ctypes.c_int * 16))
+
+
 class KernelLaunch:
     """A `PreparedLaunch` through `LaunchFunction`.
 
@@ -66,6 +75,8 @@ class KernelLaunch:
         block: threads of a workgroup.
         lds_bytes: dynamic LDS of a workgroup.
         kernargs: the kernarg segment's first content; a writable view is the segment itself.
+        early: the kernel may begin before those that precede it on its stream have ended (`launch_pdl`). An API that
+            cannot do so, that is one that has no LaunchConfig, launches it as any other.
     """
 
     __slots__ = ("_by_itself", "_launch", "_place", "_there", "enqueue", "kernargs")
@@ -73,6 +84,7 @@ class KernelLaunch:
     def __init__(
         self, launch: LaunchFunction, selector: Selector | None, always: bool, function: int,
         grid: tuple[int, int, int], block: int, lds_bytes: int, kernargs: bytes | memoryview,
+        early: bool = False,
     ):  # fmt: skip
         self.kernargs = bytearray(kernargs) if isinstance(kernargs, bytes) else kernargs
         # The exported buffer pins the bytearray: to resize it is a BufferError, so the address stays good.
@@ -85,6 +97,10 @@ class KernelLaunch:
         self._launch, handle = launch, ctypes.c_void_p(function)
         if launch.takes_config:
             config = LaunchConfig(grid, (block, 1, 1), lds_bytes)
+            if early:
+                attribute = LaunchAttribute(_PROGRAMMATIC_STREAM_SERIALIZATION, 0, (1,))
+                config.attributes, config.num_attributes = ctypes.addressof(attribute), 1
+                extra.kept = *extra.kept, attribute  # type: ignore[attr-defined]
             self._place = partial(setattr, config, "stream")
             call = partial(launch.call, ctypes.pointer(config), handle, None, extra)
         else:
