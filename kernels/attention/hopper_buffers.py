@@ -8,7 +8,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 
 class Ring(NamedTuple):
-    """Slots [number, 1, 1, rows, columns] of shared memory, each with two barriers: it has been filled; it has been
+    """Slots [number, ..., rows, columns], with an extent of 1 for each dim of a map before these, of shared memory, each with two barriers: it has been filled; it has been
     read."""
 
     slots: gl.shared_memory_descriptor
@@ -50,8 +50,8 @@ def slot_of(at, ring):
 
 @gluon.jit
 def matrix(buffer):
-    """A buffer [1, 1, rows, columns] without its first dims."""
-    return buffer.reshape([buffer.shape[2], buffer.shape[3]])
+    """A buffer [..., rows, columns] without its first dims, of an extent of 1."""
+    return buffer.reshape([buffer.shape[-2], buffer.shape[-1]])
 
 
 @gluon.jit

@@ -52,8 +52,8 @@ def attend_tiles(
     """Group number ME's part of this program's tiles."""
     GROUPS: gl.constexpr = buffers.q.slots.shape[0]
     BLOCK_M: gl.constexpr = GROUPS * ROWS
-    BLOCK_N: gl.constexpr = buffers.k.slots.shape[3]
-    COLUMNS: gl.constexpr = buffers.q.slots.shape[4]
+    BLOCK_N: gl.constexpr = buffers.k.slots.shape[-2]
+    COLUMNS: gl.constexpr = buffers.q.slots.shape[-1]
     K_WIDTH: gl.constexpr = 256 // buffers.q.slots.dtype.primitive_bitwidth
     S_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, K_WIDTH])
     Q_LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [256 // COLUMNS, COLUMNS // 8], [4, 1], [1, 0])

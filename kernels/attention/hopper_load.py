@@ -25,7 +25,7 @@ def load_tiles(
     """
     GROUPS: gl.constexpr = buffers.q.slots.shape[0]
     BLOCK_M: gl.constexpr = GROUPS * ROWS
-    BLOCK_N: gl.constexpr = buffers.k.slots.shape[3]
+    BLOCK_N: gl.constexpr = buffers.k.slots.shape[-2]
     TRANSPOSED: gl.constexpr = buffers.columns.slots is not None
     RAGGED: gl.constexpr = tiling.cu_seqlens_k is not None
     at = 0
@@ -68,7 +68,10 @@ def fill(x_map, ring, slot, phase, batch, head, row, column):
     ready = ring.ready.index(slot)
     mbarrier.wait(ring.free.index(slot), phase ^ 1)
     mbarrier.expect(ready, x_map.nbytes_per_cta)
-    tma.async_load(x_map, [batch, head, row, column], ready, ring.slots.index(slot))
+    if len(x_map.block_shape) == 4:
+        tma.async_load(x_map, [batch, head, row, column], ready, ring.slots.index(slot))
+    else:
+        tma.async_load(x_map, [head, row, column], ready, ring.slots.index(slot))
 
 
 @gluon.jit
