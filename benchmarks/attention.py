@@ -9,9 +9,10 @@ two events around as many calls as take about 20 ms; the backends take turns, ro
 matrix product of M x N x K counts 2 M N K; a causal mask halves the work. Caches are not flushed between calls. The
 difference is the largest between our result and torch's first backend, both in their own dtype.
 
-A shape with fewer heads of K and V than of Q (16/2), or of sequences of different lengths (v: from half to one and a
-half times the given length, one behind the other), is also set beside the plain shape, as parts of its TFLOP/s. float8
-is set beside ours of 16 bits; its numbers are the same, rounded to e4m3, with factors of 1.
+A shape with fewer heads of K and V than of Q (16/2), of sequences of different lengths (v: from half to one and a half
+times the given length, one behind the other), with a soft-cap of 50 (s) or with ALiBi (a) is also set beside the plain
+shape, as parts of its TFLOP/s. float8 is set beside ours of 16 bits; its numbers are the same, rounded to e4m3, with
+factors of 1.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 
 SHAPES = (
     "4x16x4096x128 4x16x4096x128c 16x16x1024x128 16x16x1024x128c 1x16x16384x128c 4x16x4096x64 4x16x4096x64c "
-    "4x16x4096x256c 4x16/2x4096x128 4x16/2x4096x128c 4x16x4096x128v 4x16x4096x128cv"
+    "4x16x4096x256c 4x16/2x4096x128 4x16/2x4096x128c 4x16x4096x128v 4x16x4096x128cv 4x16x4096x128cs 4x16x4096x128ca"
 )
 PACKAGES = ("numpy", "torch", "triton", "cuda-bindings", "hip-python")
 
@@ -48,27 +49,30 @@ class Shape:
     head_dim: int
     causal: bool = False
     varlen: bool = False
+    softcap: bool = False
+    alibi: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Shape:
-        """`4x16/2x4096x128cv`: batch, heads/those of K and V, sequence length, head dim, causal, varlen.
+        """`4x16/2x4096x128cvsa`: batch, heads/those of K and V, sequence length, head dim, causal, varlen, soft-cap,
+        ALiBi.
 
         Raises ValueError.
         """
-        digits = text.rstrip("cv")
+        digits = text.rstrip("cvsa")
         batch, heads, seqlen, head_dim = digits.split("x")
         heads, _, heads_kv = heads.partition("/")
         extents = int(batch), int(heads), int(heads_kv or heads), int(seqlen), int(head_dim)
-        return cls(*extents, *(flag in text[len(digits) :] for flag in "cv"))
+        return cls(*extents, *(flag in text[len(digits) :] for flag in "cvsa"))
 
     def __str__(self) -> str:
         heads = f"{self.heads}/{self.heads_kv}" if self.heads_kv < self.heads else f"{self.heads}"
-        kinds = " causal" * self.causal + " varlen" * self.varlen
+        kinds = " causal" * self.causal + " varlen" * self.varlen + " soft-cap" * self.softcap + " ALiBi" * self.alibi
         return f"{self.batch}x{heads}x{self.seqlen}x{self.head_dim}{kinds}"
 
     @property
     def plain(self) -> Shape:
-        return replace(self, heads_kv=self.heads, varlen=False)
+        return replace(self, heads_kv=self.heads, varlen=False, softcap=False, alibi=False)
 
     @property
     def lengths(self) -> list[int]:
@@ -102,8 +106,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path, help="the bundle of manifests/attention.yaml for this GPU")
     parser.add_argument("--shapes", type=Shape.parse, nargs="+", default=[Shape.parse(text) for text in SHAPES.split()],
-                        metavar="BxH[/HKV]xSxD[c][v]",
-                        help=f"what to run; c: causal, v: varlen (default: {SHAPES})")  # fmt: skip
+                        metavar="BxH[/HKV]xSxD[c][v][s][a]",
+                        help=f"what to run; c causal, v varlen, s soft-cap, a ALiBi (default: {SHAPES})")  # fmt: skip
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16", help="(default: %(default)s)")
     parser.add_argument("--float8", type=Path, help="the bundle of manifests/attention_quantised.yaml for this GPU")
     parser.add_argument("--rounds", type=int, default=15, help="rounds of each backend (default: %(default)s)")
@@ -124,18 +128,18 @@ def report(bundle: Bundle, shapes: list[Shape], dtype: str, rounds: int, float8:
     for shape in shapes:
         inputs = make_inputs(bundle, shape, dtype, torch)
         ways = {"ours": our_call(bundle, shape, inputs)}
-        if not shape.varlen:  # torch's public function has it for nested tensors only
+        if not (shape.varlen or shape.softcap or shape.alibi):  # which torch's public function has no fused kernel for
             ways |= working(shape, {name: partial(peer, *inputs.tensors, shape.causal) for name, peer in peers.items()})
         ways["ours"]()
         difference = max_difference(inputs.out, next((way() for name, way in ways.items() if name != "ours"), None))
-        if float8:
+        if float8 and not (shape.softcap or shape.alibi):
             ways["float8"] = float8_call(float8, shape, inputs)
         times = device_times(bundle, ways, rounds)
         rate = {name: shape.flops / taken / 1e12 for name, taken in times.items()}
         rates[shape] = rate["ours"]
         plain = f"{rate['ours'] / rates[shape.plain]:.2f}" if shape != shape.plain in rates else "-"
-        beside = [cell for name in peers for cell in _cells(rate, name)]
-        of_float8 = (f"{rate['float8']:.0f}", f"{rate['float8'] / rate['ours']:.2f}") if float8 else ()
+        beside = [cell for name in peers for cell in _cells(rate, name, "ours", name)]
+        of_float8 = _cells(rate, "float8", "float8", "ours") if float8 else ()
         rows.append([str(shape), f"{rate['ours']:.0f}", plain, *beside, *of_float8, difference])
     of_float8 = ("float8", "it / ours") if float8 else ()
     of_peers = (t for name in peers for t in (name, "ours / it"))
@@ -143,17 +147,22 @@ def report(bundle: Bundle, shapes: list[Shape], dtype: str, rounds: int, float8:
     return table(headings, rows)
 
 
-def _cells(rate: dict[str, float], name: str) -> tuple[str, str]:
-    return (f"{rate[name]:.0f}", f"{rate['ours'] / rate[name]:.2f}") if name in rate else ("-", "-")
+def _cells(rate: dict[str, float], name: str, one: str, other: str) -> tuple[str, str]:
+    """The rate of `name`, and that of `one` as parts of that of `other`; dashes where it was not measured."""
+    return (f"{rate[name]:.0f}", f"{rate[one] / rate[other]:.2f}") if name in rate else ("-", "-")
 
 
 def our_call(bundle: Bundle, shape: Shape, inputs: Inputs) -> Callable[[], Any]:
+    features: dict[str, Any] = {"softcap": 50.0} if shape.softcap else {}
+    if shape.alibi:
+        slopes = np.linspace(0.5, 0.01, shape.heads, dtype=np.float32)[None, :]
+        features["alibi_slopes"] = bundle.device.array(slopes)
     if not shape.varlen:
-        return partial(bundle.flash_attention, *inputs.arrays, causal=shape.causal, out=inputs.out)
+        return partial(bundle.flash_attention, *inputs.arrays, causal=shape.causal, out=inputs.out, **features)
     starts = bundle.device.array(np.cumsum([0, *shape.lengths]).astype(np.int32))
     return partial(
         bundle.flash_attention_varlen, *inputs.arrays, starts, starts, causal=shape.causal, out=inputs.out,
-        max_seqlen_q=max(shape.lengths),
+        max_seqlen_q=max(shape.lengths), **features,
     )  # fmt: skip
 
 

@@ -1,54 +1,46 @@
 """Scaled dot-product attention, forward, for Hopper: specialised warps, fed by TMA, in Gluon.
 
-A program has GROUPS warpgroups that multiply, each with ROWS queries of a tile, and one warp that loads: Q once a tile,
-K and V into rings of STAGES blocks that all groups share.
+A program has two warpgroups that multiply, each with ROWS queries of a tile, and one warp that loads: Q once a tile, K
+and V into rings of STAGES blocks that both groups share.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels.attention.hopper_buffers import Buffers, Ring, heads_map, make_ring
-from kernels.attention.hopper_groups import Factors, Result, attend_tiles
+from kernels.attention.hopper_buffers import Buffers, Ring, make_ring
+from kernels.attention.hopper_groups import Result, attend_tiles
 from kernels.attention.hopper_load import load_tiles
-from kernels.attention.hopper_tiles import ROWS, Tiling, make_queue, paired
+from kernels.attention.hopper_scores import Factors, Features, Scoring
+from kernels.attention.hopper_tiles import GROUPS, Tiling, make_queue, paired
 from kernels.attention.problem import Extents, Window
 from kernels.common.tensors import HeadRows, Heads, HeadScalars
 
 # An int among the arguments of warp_specialize would have no type, and assigning a constexpr makes a tensor of it.
-GROUP_0, GROUP_1, GROUP_2 = gl.constexpr(0), gl.constexpr(1), gl.constexpr(2)
+GROUP_0, GROUP_1 = gl.constexpr(0), gl.constexpr(1)
 V_ROWS = gl.constexpr(True)
 
 
 @gluon.jit
 def attention_forward_hopper(
-    q: Heads, k: Heads, v: Heads, out: Heads, lse: HeadRows, extents: Extents, query_blocks, batch, window: Window,
-    scale,
-    HEAD_DIM: gl.constexpr, HEAD_DIM_V: gl.constexpr, BLOCK_N: gl.constexpr, GROUPS: gl.constexpr,
-    STAGES: gl.constexpr, REGISTERS: gl.constexpr, PINGPONG: gl.constexpr,
-    cu_seqlens_q=None, cu_seqlens_k=None, counter=None,
+    q, k, v, out: Heads, lse: HeadRows, extents: Extents, query_blocks, batch, window: Window, scale,
+    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, TILES: gl.constexpr, REGISTERS: gl.constexpr, PINGPONG: gl.constexpr,
+    cu_seqlens_q=None, cu_seqlens_k=None, counter=None, alibi_slopes: HeadScalars = None, softcap=0.0,
     BOUND_LEFT: gl.constexpr = False, BOUND_RIGHT: gl.constexpr = False, PADDED: gl.constexpr = True,
+    FEATURES: gl.constexpr = False,
 ):  # fmt: skip
-    """out = softmax(scale * q k^T) v, of what each query sees: `forward.attention_forward` without its features.
+    """out = softmax(scores) v: `forward.attention_forward` without its bias and its mods.
 
-    Grid: (programs,), any number of them, best that of the multiprocessors. They share the tiles: query_blocks of
-    GROUPS * ROWS queries of each head and batch, query_blocks * GROUPS * ROWS >= the queries of any sequence. Each
-    takes each programs-th tile or, with a counter (int32 [1], 0 at first), the next one as soon as it is done with one.
+    Grid: (programs,), any number of them, best that of the multiprocessors. They share the tiles: query_blocks of 128
+    queries of each head and batch, query_blocks * 128 >= the queries of any sequence. Each takes each programs-th tile
+    or, with a counter (int32 [1], 0 at first), the next one as soon as it is done with one.
     num_warps is 4: the kernel that is compiled has more.
 
-    q, k, v: float16 or bfloat16, at addresses of multiples of 16 bytes, as are the strides, which are positive, but for
-    the last one, which is 1, and those along extents of 1. No extent is 0. The tensor maps of them are made here, in
-    the program's scratch memory.
-
-    HEAD_DIM, HEAD_DIM_V: 64, 128 or 256. BLOCK_N: keys of a block. REGISTERS: of a thread that multiplies. PINGPONG:
-    of two groups, one issues products while the other does its softmax.
+    q, k, v: tensor maps of float16 or bfloat16 [batch, heads, seqlen, head dim], or [heads, tokens, head dim] with
+    cu_seqlens, in boxes of 64 queries and of BLOCK_N keys, of 64, 128 or 256 columns. TILES: whose queries are in
+    shared memory at a time; with 2 a group begins the next one before it is done with one. REGISTERS: of a thread that
+    multiplies. PINGPONG: one group issues products while the other does its softmax.
     """
-    gl.static_assert(GROUPS == 2 or (GROUPS == 3 and not PINGPONG))
-    DTYPE: gl.constexpr = q.ptr.dtype.element_ty
-    # Sequences that lie one behind the other have no batch.
-    batches = batch if cu_seqlens_q is None else 1
-    q_map = heads_map(q, batches, extents.heads, extents.seqlen_q, extents.head_dim, HEAD_DIM, ROWS, DTYPE)
-    k_map = heads_map(k, batches, extents.heads_kv, extents.seqlen_k, extents.head_dim, HEAD_DIM, BLOCK_N, DTYPE)
-    v_map = heads_map(v, batches, extents.heads_kv, extents.seqlen_k, extents.head_dim_v, HEAD_DIM_V, BLOCK_N, DTYPE)
+    gl.static_assert(k.block_shape[-2] == BLOCK_N)
     tiling = Tiling(
         query_blocks, extents.heads, extents.heads // extents.heads_kv, batch, extents.seqlen_q, extents.seqlen_k,
         extents.max_seqlen_k, cu_seqlens_q, cu_seqlens_k, window, counter,
@@ -56,30 +48,20 @@ def attention_forward_hopper(
     )  # fmt: skip
     result = Result(out, lse, extents.head_dim_v)
     none = HeadScalars(None, 0, 0)
-    factors = Factors(none, none, none)
+    features = Features(softcap if FEATURES else None, alibi_slopes)
+    scoring = Scoring(Factors(none, none, none), features)
     buffers = Buffers(
-        make_ring(GROUPS, DTYPE, q_map.block_shape, q_map.layout, 1),
-        make_ring(STAGES, DTYPE, k_map.block_shape, k_map.layout, GROUPS),
-        make_ring(STAGES, DTYPE, v_map.block_shape, v_map.layout, GROUPS),
+        make_ring(TILES * GROUPS, q.dtype, q.block_shape, q.layout, 1),
+        make_ring(STAGES, k.dtype, k.block_shape, k.layout, GROUPS),
+        make_ring(STAGES, v.dtype, v.block_shape, v.layout, GROUPS),
         Ring(None, None, None),
     )
-    queue = make_queue(counter, GROUPS)
+    queue = make_queue(counter)
     # The first partition has the kernel's own warps, and the registers that the others leave.
-    if GROUPS == 2:
-        gl.warp_specialize([
-            (attend_tiles, (result, factors, buffers, tiling, queue, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG,
-                            GROUP_0)),
-            (attend_tiles, (result, factors, buffers, tiling, queue, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG,
-                            GROUP_1)),
-            (load_tiles, (q_map, k_map, v_map, buffers, tiling, queue, BOUND_LEFT, BOUND_RIGHT, V_ROWS)),
-        ], [4, 1], [REGISTERS, 24])  # fmt: skip
-    else:
-        gl.warp_specialize([
-            (attend_tiles, (result, factors, buffers, tiling, queue, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG,
-                            GROUP_0)),
-            (attend_tiles, (result, factors, buffers, tiling, queue, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG,
-                            GROUP_1)),
-            (attend_tiles, (result, factors, buffers, tiling, queue, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG,
-                            GROUP_2)),
-            (load_tiles, (q_map, k_map, v_map, buffers, tiling, queue, BOUND_LEFT, BOUND_RIGHT, V_ROWS)),
-        ], [4, 4, 1], [REGISTERS, REGISTERS, 24])  # fmt: skip
+    gl.warp_specialize([
+        (attend_tiles, (result, scoring, buffers, tiling, queue, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG,
+                        GROUP_0)),
+        (attend_tiles, (result, scoring, buffers, tiling, queue, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG,
+                        GROUP_1)),
+        (load_tiles, (q, k, v, buffers, tiling, queue, BOUND_LEFT, BOUND_RIGHT, V_ROWS)),
+    ], [4, 1], [REGISTERS, 24])  # fmt: skip

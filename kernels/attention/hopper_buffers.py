@@ -6,10 +6,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
+from kernels.attention.hopper_tiles import GROUPS
+
 
 class Ring(NamedTuple):
-    """Slots [number, 1, 1, rows, columns] of shared memory, each with two barriers: it has been filled; it has been
-    read."""
+    """Slots [number, ..., rows, columns] of shared memory, with extents of 1 for further dims of a map. Each has two
+    barriers: it has been filled; it has been read."""
 
     slots: gl.shared_memory_descriptor
     ready: gl.shared_memory_descriptor
@@ -17,8 +19,9 @@ class Ring(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """q: ROWS queries for each group. k: blocks of BLOCK_N keys; v: of as many values, as they are loaded. columns: the
-    same values by column, [HEAD_DIM_V, BLOCK_N], for groups that cannot multiply them as they are; or None."""
+    """q: ROWS queries for each group, of one tile or of two. k: blocks of BLOCK_N keys; v: of as many values, as they
+    are loaded. columns: the same values by column, [HEAD_DIM_V, BLOCK_N], for groups that cannot multiply them as they
+    are; or None."""
 
     q: Ring
     k: Ring
@@ -49,9 +52,68 @@ def slot_of(at, ring):
 
 
 @gluon.jit
+def queries_slot(tile, ring, group):
+    """The same of a group's queries of tile number `tile`."""
+    TILES: gl.constexpr = ring.slots.shape[0] // GROUPS
+    return tile % TILES * GROUPS + group, tile // TILES & 1
+
+
+@gluon.jit
 def matrix(buffer):
-    """A buffer [1, 1, rows, columns] without its first dims."""
-    return buffer.reshape([buffer.shape[2], buffer.shape[3]])
+    """A buffer [..., rows, columns] without its first dims, of an extent of 1."""
+    return buffer.reshape([buffer.shape[-2], buffer.shape[-1]])
+
+
+@gluon.constexpr_function
+def product_layout(columns, dtype):
+    """Of a product of ROWS rows, of operands of that dtype."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 256 // dtype.primitive_bitwidth])
+
+
+@gluon.constexpr_function
+def rows_layout(columns):
+    """Of ROWS rows of 16 bits, each read or written by neighbouring lanes."""
+    return gl.BlockedLayout([1, 8], [256 // columns, columns // 8], [4, 1], [1, 0])
+
+
+@gluon.jit
+def scores_layout(keys):
+    """Of scores of a ring's blocks of keys."""
+    return product_layout(keys.slots.shape[-2], keys.slots.dtype)
+
+
+@gluon.jit
+def output_layout(values):
+    """Of what is summed of a ring's values."""
+    return product_layout(operand(values.slots.index(0)).shape[1], values.slots.dtype)
+
+
+@gluon.jit
+def values_of(buffers):
+    """The ring of values that products take."""
+    return buffers.v if buffers.columns.slots is None else buffers.columns
+
+
+@gluon.jit
+def operand(values):
+    """A slot of values as the right side of a product, [keys, columns]. Of 8 bits, values lie by column: wgmma takes no
+    others."""
+    return matrix(values) if values.dtype.primitive_bitwidth == 16 else matrix(values).permute((1, 0))
+
+
+@gluon.jit
+def ready_slot(ring, at):
+    """The slot of a ring's block number `at`, once it has been filled."""
+    slot, phase = slot_of(at, ring)
+    mbarrier.wait(ring.ready.index(slot), phase)
+    return ring.slots.index(slot)
+
+
+@gluon.jit
+def release(ring, at):
+    """Say that a ring's block number `at` has been read."""
+    slot, _ = slot_of(at, ring)
+    mbarrier.arrive(ring.free.index(slot))
 
 
 @gluon.jit

@@ -7,13 +7,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from kernels.attention.hopper_buffers import Buffers, Ring, columns_map, heads_map, make_ring
-from kernels.attention.hopper_groups import Factors, Result, attend_tiles
+from kernels.attention.hopper_groups import Result, attend_tiles
 from kernels.attention.hopper_load import load_tiles
-from kernels.attention.hopper_tiles import ROWS, Tiling, make_queue, paired
+from kernels.attention.hopper_scores import Factors, Features, Scoring
+from kernels.attention.hopper_tiles import GROUPS, ROWS, Tiling, make_queue, paired
 from kernels.attention.problem import Extents, Window
 from kernels.common.tensors import HeadRows, Heads, HeadScalars
 
-GROUPS = gl.constexpr(2)
 GROUP_0, GROUP_1 = gl.constexpr(0), gl.constexpr(1)
 
 
@@ -46,7 +46,7 @@ def attention_fp8_hopper(
         paired(query_blocks * extents.heads * batch, BOUND_RIGHT and counter is None),
     )  # fmt: skip
     result = Result(out, lse, extents.head_dim)
-    factors = Factors(q_scale, k_scale, v_scale)
+    scoring = Scoring(Factors(q_scale, k_scale, v_scale), Features(None, None))
     q_ring = make_ring(GROUPS, DTYPE, q_map.block_shape, q_map.layout, 1)
     k_ring = make_ring(STAGES, DTYPE, k_map.block_shape, k_map.layout, GROUPS)
     if V_ROWS:
@@ -58,12 +58,12 @@ def attention_fp8_hopper(
         v_ring = make_ring(STAGES, DTYPE, v_map.block_shape, v_map.layout, GROUPS)
         columns = Ring(None, None, None)
     buffers = Buffers(q_ring, k_ring, v_ring, columns)
-    queue = make_queue(counter, GROUPS)
+    queue = make_queue(counter)
     # The first partition has the kernel's own warps, and the registers that the others leave.
     gl.warp_specialize([
-        (attend_tiles, (result, factors, buffers, tiling, queue, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG,
+        (attend_tiles, (result, scoring, buffers, tiling, queue, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG,
                             GROUP_0)),
-        (attend_tiles, (result, factors, buffers, tiling, queue, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG,
+        (attend_tiles, (result, scoring, buffers, tiling, queue, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG,
                             GROUP_1)),
         (load_tiles, (q_map, k_map, v_map, buffers, tiling, queue, BOUND_LEFT, BOUND_RIGHT, V_ROWS)),
     ], [4, 4 if V_ROWS else 1], [REGISTERS, 40 if V_ROWS else 24])  # fmt: skip

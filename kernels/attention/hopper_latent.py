@@ -20,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.attention.hopper_groups import LOG2_E, exp2, fold, scaled_rows
+from kernels.attention.hopper_softmax import LOG2_E, exp2, fold, scaled_rows
 
 ROWS = gl.constexpr(64)
 """Rows of queries of a program, and keys of a tile."""

@@ -7,8 +7,17 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from kernels.attention.hopper_buffers import matrix, slot_of
-from kernels.attention.hopper_tiles import ROWS, first_step, key_blocks, publish_next_step, steps_of_program, tile_at
+from kernels.attention.hopper_buffers import matrix, queries_slot, slot_of
+from kernels.attention.hopper_tiles import (
+    BLOCK_M,
+    GROUPS,
+    ROWS,
+    first_step,
+    key_blocks,
+    publish_next_step,
+    steps_of_program,
+    tile_at,
+)
 
 PART = gl.constexpr(32)
 """Keys that are transposed together."""
@@ -23,9 +32,7 @@ def load_tiles(
 
     V_ROWS: v_map has a row for each key; else a column.
     """
-    GROUPS: gl.constexpr = buffers.q.slots.shape[0]
-    BLOCK_M: gl.constexpr = GROUPS * ROWS
-    BLOCK_N: gl.constexpr = buffers.k.slots.shape[3]
+    BLOCK_N: gl.constexpr = buffers.k.slots.shape[-2]
     TRANSPOSED: gl.constexpr = buffers.columns.slots is not None
     RAGGED: gl.constexpr = tiling.cu_seqlens_k is not None
     at = 0
@@ -34,18 +41,21 @@ def load_tiles(
     left = 0
     step = first_step(tiling)
     while step < steps_of_program(tiling):
-        tile = tile_at(step, tiling, BLOCK_M)
+        tile = tile_at(step, tiling)
         step = publish_next_step(step, taken, tiling, queue)
         taken += 1
         if tile.first < tile.seqlen_q:
             head_kv = tile.head // tiling.group
             seen = key_blocks(tile.first, BLOCK_M, tile, tiling.window, BLOCK_N, BOUND_LEFT, BOUND_RIGHT)
-            for g in gl.static_range(GROUPS):
-                fill(q_map, buffers.q, g, done & 1, tile.batch, tile.head, tile.row_q + tile.first + g * ROWS, 0)
             for i in range(seen.end - seen.begin):
                 key = (seen.end - 1 - i) * BLOCK_N
                 slot, phase = slot_of(at, buffers.k)
                 fill(k_map, buffers.k, slot, phase, tile.batch, head_kv, tile.row_k + key, 0)
+                if i == 0:  # after the keys, whose slot is free before those of the queries
+                    for group in gl.static_range(GROUPS):
+                        slot, phase = queries_slot(done, buffers.q, group)
+                        row = tile.row_q + tile.first + group * ROWS
+                        fill(q_map, buffers.q, slot, phase, tile.batch, tile.head, row, 0)
                 slot, phase = slot_of(at, buffers.v)
                 if V_ROWS:
                     fill(v_map, buffers.v, slot, phase, tile.batch, head_kv, tile.row_k + key, 0)
@@ -68,7 +78,10 @@ def fill(x_map, ring, slot, phase, batch, head, row, column):
     ready = ring.ready.index(slot)
     mbarrier.wait(ring.free.index(slot), phase ^ 1)
     mbarrier.expect(ready, x_map.nbytes_per_cta)
-    tma.async_load(x_map, [batch, head, row, column], ready, ring.slots.index(slot))
+    if len(x_map.block_shape) == 4:
+        tma.async_load(x_map, [batch, head, row, column], ready, ring.slots.index(slot))
+    else:
+        tma.async_load(x_map, [head, row, column], ready, ring.slots.index(slot))
 
 
 @gluon.jit

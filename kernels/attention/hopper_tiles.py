@@ -10,6 +10,10 @@ from kernels.attention.problem import Window
 
 ROWS = gl.constexpr(64)
 """Queries of a warpgroup: what one wgmma has."""
+GROUPS = gl.constexpr(2)
+"""Warpgroups that multiply."""
+BLOCK_M = gl.constexpr(128)
+"""Queries of a tile: ROWS for each of the GROUPS."""
 
 
 class Tiling(NamedTuple):
@@ -78,8 +82,8 @@ def paired(tiles, UNEVEN: gl.constexpr):
 
 
 @gluon.jit
-def make_queue(counter, GROUPS: gl.constexpr):
-    """A Queue for GROUPS readers, if there is a counter."""
+def make_queue(counter):
+    """A Queue for all groups, if there is a counter."""
     if counter is None:
         return Queue(None, None, None)
     else:
@@ -145,7 +149,7 @@ def next_step(step, taken, tiling, queue):
 
 
 @gluon.jit
-def tile_at(step, tiling, BLOCK_M: gl.constexpr):
+def tile_at(step, tiling):
     """This program's Tile at a step.
 
     Where they are paired, a first block goes with a last one, so that under a causal mask each pair has as much to do.

@@ -9,7 +9,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from kernels.attention.hopper_groups import LN_2
 from kernels.attention.hopper_latent import (
     GROUP_0,
     GROUP_1,
@@ -24,6 +23,7 @@ from kernels.attention.hopper_latent import (
     positive,
     share_queries,
 )
+from kernels.attention.hopper_softmax import LN_2
 from kernels.attention.mla import LatentExtents
 from kernels.common.tensors import HeadRows, Heads
 

@@ -5,7 +5,6 @@ from typing import NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels.attention.hopper_groups import LN_2
 from kernels.attention.hopper_latent import (
     GROUP_0,
     GROUP_1,
@@ -19,6 +18,7 @@ from kernels.attention.hopper_latent import (
     positive,
     share_queries,
 )
+from kernels.attention.hopper_softmax import LN_2
 from kernels.common.tensors import HeadRows, Heads
 from kernels.decode.cache import BlockTables
 from kernels.decode.parts import Parts, Sequence, part, sequence_of

@@ -1,4 +1,5 @@
-"""What is written for Hopper: which calls of float8 get it, the values that it transposes, sums that it rescales."""
+"""What is written for Hopper: which calls get it, tiles one after the other, values of float8 that are transposed, sums
+that are rescaled."""
 
 from __future__ import annotations
 
@@ -13,31 +14,36 @@ from aot_runtime import Bundle
 from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.records import Index
-from tests.ops.attention.calls import Array, check, run
+from tests.ops.attention.calls import Array, check, launched, run
 from tests.ops.attention.cases import Case
-from tests.ops.attention.cases import make_call as case_call
+from tests.ops.attention.cases import make_call as make_case
 from tests.ops.attention.quantised import Quantised, make_call
 from tests.support.kernel_compiling import compile_variant, planned, variants
 
 DENSE = {"batch": 2, "heads": 4, "heads_kv": 2, "seqlen_q": 65, "seqlen_k": 80, "head_dim": 128}
+HALF = DENSE | {"head_dim_v": 128}
 VARLEN = {"batch": 2, "heads": 4, "heads_kv": 2, "tokens_q": 65, "tokens_k": 80, "head_dim": 128}
+HALF_VARLEN = VARLEN | {"head_dim_v": 128}
 
 
 @cache
-def index() -> Index:
+def index(manifest: str) -> Index:
     from tests.support.on_demand import index_of
 
-    return index_of(planned("sm_90", "attention_quantised"))
+    return index_of(planned("sm_90", manifest))
 
 
-def gets_it(dims: dict[str, int], dtype: str = "float8_e4m3fn", **call: Any) -> bool:
+def gets_it(dims: dict[str, int], dtype: str, **call: Any) -> bool:
     """Whether a call on Hopper gets its kernel, of arrays that are as aligned as their extents allow."""
+    is_float8 = dtype.startswith("float8")
     spec = CallSpec(
-        dims=dims, dtypes={"F": dtype, "O": "float16"}, given=frozenset(call.pop("given", ())),
-        innermost=call.pop("innermost", {}), scalars={name: str(value) for name, value in call.items()},
+        dims=dims, dtypes={"F": dtype, "O": "float16"} if is_float8 else {"T": dtype},
+        given=frozenset(call.pop("given", ())), innermost=call.pop("innermost", {}), strides=call.pop("strides", {}),
+        unaligned=frozenset(call.pop("unaligned", ())), scalars={name: str(value) for name, value in call.items()},
     )  # fmt: skip
-    op = "flash_attention_fp8_varlen" if "tokens_q" in dims else "flash_attention_fp8"
-    (launch,) = plan_call(index(), op_planner(index(), op), spec, 132).launches
+    op = "flash_attention" + "_fp8" * is_float8 + "_varlen" * ("tokens_q" in dims)
+    of = index("attention_quantised" if is_float8 else "attention")
+    (launch,) = plan_call(of, op_planner(of, op), spec, 132).launches
     return bool(launch.variant.axis_values["HOPPER"])
 
 
@@ -52,9 +58,25 @@ def gets_it(dims: dict[str, int], dtype: str = "float8_e4m3fn", **call: Any) -> 
     (False, DENSE | {"seqlen_k": 83}, {"innermost": {"v": 2}}),
     (False, VARLEN, {"innermost": {"v": 0}}), (False, VARLEN, {"softcap": 2}), (False, VARLEN | {"tokens_k": 0}, {}),
 ))  # fmt: skip
-def test_which_calls_get_it(hopper: bool, dims: dict[str, int], call: dict[str, Any]):
+def test_which_calls_of_float8_get_it(hopper: bool, dims: dict[str, int], call: dict[str, Any]):
     """Aligned ones of e4m3 without features, of more than 64 queries and some keys; no others."""
-    assert gets_it(dims, **call) is hopper
+    assert gets_it(dims, **({"dtype": "float8_e4m3fn"} | call)) is hopper
+
+
+@pytest.mark.on("emulator")
+@pytest.mark.parametrize(("hopper", "dims", "call"), (
+    (True, HALF, {}), (True, HALF, {"causal": True, "window_left": 9}), (True, HALF | {"seqlen_k": 83}, {}),
+    (True, HALF | {"head_dim": 256}, {"window_left": 9}), (True, HALF, {"softcap": 2, "given": ["alibi_slopes"]}),
+    (True, HALF | {"head_dim": 80}, {"softcap": 2}), (True, HALF_VARLEN, {"softcap": 2}), (True, HALF_VARLEN, {}),
+    (True, HALF, {"strides": {"k": (10240, 128, 256, 1)}}), (True, HALF, {"given": ["alibi_slopes"]}),
+    (False, HALF, {"given": ["bias"]}), (False, HALF, {"innermost": {"v": 2}}), (False, HALF | {"seqlen_q": 64}, {}),
+    (False, HALF | {"head_dim_v": 40}, {}), (False, HALF, {"dtype": "float32"}), (False, HALF, {"unaligned": ["v"]}),
+    (False, HALF | {"seqlen_k": 0}, {}), (False, HALF_VARLEN | {"tokens_k": 0}, {}),
+    (False, HALF, {"strides": {"k": (20480, 10240, -128, 1)}}), (False, HALF, {"strides": {"v": (10240, 0, 128, 1)}}),
+))  # fmt: skip
+def test_which_calls_of_16_bits_get_it(hopper: bool, dims: dict[str, int], call: dict[str, Any]):
+    """Aligned ones of rows of V, of more than 64 queries, with whatever but a bias, that tensor maps can hold."""
+    assert gets_it(dims, **({"dtype": "bfloat16"} | call)) is hopper
 
 
 @pytest.mark.slow
@@ -68,6 +90,35 @@ def test_values_are_transposed_by_loads_and_stores_of_matrices():
     for instruction in ("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16", "stmatrix.sync.aligned.m8n8.x4.shared.b16"):
         assert ptx.count(instruction) >= moved
     assert "m64n128k32.f32.e4m3.e4m3" in ptx and "cvt.rn.satfinite.e4m3x2.f32" in ptx and "0x1c1f" not in ptx
+
+
+MANY = {"heads": (16, 4), "batch": 8}
+TILES = (
+    Case("0", lengths=(300, 200), **MANY), Case("b", lengths=(520, 520), layout="bshd", **MANY),
+    Case("0", lengths=(2100, 130), dtype="bfloat16"), Case("0", (128, 128), lengths=(130, 300), **MANY),
+    Case("b", (128, 128), lengths=(300, 290), scale=-0.7, **MANY), Case("t:7,3", lengths=(400, 300), **MANY),
+    Case("b:200,4", (128, 128), lengths=(500, 450), **MANY), Case("b", (256, 256), lengths=(200, 330), **MANY),
+    Case("0", (192, 128), lengths=(140, 90), **MANY), Case("b", (96, 32), lengths=(200, 260), layout="bshd", **MANY),
+    Case("b", lengths=(300, 60), scale=0.0, **MANY), Case("b:99,-1", (256, 256), "softcap", (300, 420), **MANY),
+    Case("b", (128, 128), "alibi", (300, 333), **MANY), Case("0", (80, 80), "alibi softcap", (200, 150), **MANY),
+    Case("b:30,4", (64, 64), "softcap", (400, 390), scale=-1.0, magnitude=4.0, **MANY),
+    Case("b", lengths=(400, 300), heads=(32, 4), mode="varlen"),
+    Case("0", (128, 128), lengths=(300, 200), mode="varlen"),
+    Case("b", (128, 128), "alibi of batches", (300, 290), heads=(32, 4), mode="varlen", dtype="bfloat16"),
+)  # fmt: skip
+"""Calls with more tiles than multiprocessors, most of them, which on Hopper have its kernel."""
+
+
+@pytest.mark.on("gpu")
+@pytest.mark.parametrize("case", TILES, ids=str)
+def test_tiles_one_after_the_other(attention: Bundle, case: Case):
+    """Of which a group has the first scores of one while it multiplies the last values of the other."""
+    if attention.device.arch != "sm_90":
+        pytest.skip("the kernel is for Hopper")
+    call = make_case(case)
+    (variant,) = launched(attention, call)
+    assert variant.axis_values["HOPPER"]
+    check(attention, call)
 
 
 @pytest.mark.on("gpu")
@@ -112,7 +163,7 @@ def test_maxima_that_grow_from_block_to_block(attention: Bundle, attention_quant
     tensors = growing(head_dim)
     case = Quantised("fp8", "0", head_dim, (130, 600), (1, 1))
     check(attention_quantised, make_call(attention_quantised, case, tensors))
-    call = case_call(Case("0", (head_dim, head_dim), lengths=(130, 600), heads=(1, 1)))
+    call = make_case(Case("0", (head_dim, head_dim), lengths=(130, 600), heads=(1, 1)))
     for name, values in zip("qkv", tensors, strict=True):
         call.inputs[name].values[...] = values
     check(attention, call)
