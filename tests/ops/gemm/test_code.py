@@ -18,7 +18,8 @@ LARGE: list[tuple[str, str, dict[str, Any]]] = [
     *(("matmul", config, HALF | COLUMNS | {"EPILOGUE": "bias"}) for config in ("huge", "wide")),
     *(("integer_matmul", config, {"T": "int8", "EPILOGUE": "none"} | COLUMNS) for config in ("huge", "wide")),
     ("matmul", "wide", HALF | COLUMNS | {"EPILOGUE": "any"}), ("batched_matmul", "wide", HALF | ROWS),
-    ("scaled_matmul", "wide", {"T": "float8_e4m3fnuz", "E": "float16", "EPILOGUE": "bias", "B_COLUMNS": True}),
+    *(("scaled_matmul", config, {"T": "float8_e4m3fnuz", "E": "float16", "EPILOGUE": "bias", "B_COLUMNS": True})
+      for config in ("wide", "middle", "short")),
     ("int8_linear", "wide", {}),
 ]  # fmt: skip
 
