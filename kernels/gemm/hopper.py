@@ -97,18 +97,20 @@ def make_ring(
 
 
 @gluon.jit
-def tiles_of_program(work):
-    return gl.cdiv(work.rows * work.columns - gl.program_id(0), gl.num_programs(0))
+def tile_at(tile, work):
+    """(row, column) of a tile: bands of rows, each walked column by column.
 
-
-@gluon.jit
-def tile_at(number, work):
-    """(row, column) of this program's tile of that number: bands of rows, each walked column by column."""
-    tile = gl.program_id(0) + number * gl.num_programs(0)
-    first = tile // (work.band * work.columns) * work.band
-    height = gl.minimum(work.band, work.rows - first)
+    A program begins with this, and a division takes as long as many instructions: so there is one where it is needed.
+    """
+    first = 0
+    if work.rows > work.band:
+        first = tile // (work.band * work.columns) * work.band
     place = tile - first * work.columns
-    return first + place % height, place // height
+    height = gl.minimum(work.band, work.rows - first)
+    column = place // work.band
+    if height < work.band:
+        column = place // height
+    return first + place - column * height, column
 
 
 @gluon.jit
@@ -125,8 +127,8 @@ def load_tiles(operands, ring, work):
     COLUMNS: gl.constexpr = ring.right.shape[1]
     BLOCK_K: gl.constexpr = ring.right.shape[2]
     stage, phase = 0, 1
-    for number in range(tiles_of_program(work)):
-        tile_row, tile_column = tile_at(number, work)
+    for tile in range(gl.program_id(0), work.rows * work.columns, gl.num_programs(0)):
+        tile_row, tile_column = tile_at(tile, work)
         row, column = tile_row * ROWS, tile_column * COLUMNS
         for step in range(work.steps):
             left, right = operands.left, operands.right
@@ -212,8 +214,8 @@ def multiply_tiles(e, ring, work, epilogue, TRANSPOSED: gl.constexpr, GROUP: gl.
     SUM: gl.constexpr = gl.int32 if DTYPE.is_int() else gl.float32
     PRECISION: gl.constexpr = "tf32"  # of float32, which wgmma takes as nothing else
     stage, phase, last = 0, 0, 0
-    for number in range(tiles_of_program(work)):
-        row, column = tile_at(number, work)
+    for tile in range(gl.program_id(0), work.rows * work.columns, gl.num_programs(0)):
+        row, column = tile_at(tile, work)
         acc = gl.zeros([ROWS, COLUMNS], SUM, LAYOUT)
         for step in range(work.steps + work.more):
             mbarrier.wait(ring.filled.index(stage), phase)

@@ -24,7 +24,6 @@ from kernels.gemm.hopper import (
     next_stage,
     store,
     tile_at,
-    tiles_of_program,
 )
 
 ROWS = gl.constexpr(64)
@@ -114,8 +113,8 @@ def multiply_whole(e, finish, ring, work, TRANSPOSED: gl.constexpr, GROUP: gl.co
     WIDTH: gl.constexpr = min(COLUMNS, 128) if IS_INT else COLUMNS  # Triton has no wgmma of 256 with integers
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 32])
     stage, phase, last = 0, 0, 0
-    for number in range(tiles_of_program(work)):
-        tile_row, tile_column = tile_at(number, work)
+    for tile in range(gl.program_id(0), work.rows * work.columns, gl.num_programs(0)):
+        tile_row, tile_column = tile_at(tile, work)
         row, column = (tile_row * GROUPS + GROUP) * ROWS, tile_column * COLUMNS
         by_row, by_column = of_rows(finish, row, TRANSPOSED, LAYOUT), of_columns(finish, column, COLUMNS, TRANSPOSED)
         acc = gl.zeros([ROWS, COLUMNS], gl.int32 if IS_INT else gl.float32, LAYOUT)
@@ -144,8 +143,8 @@ def multiply_promoted(e, finish, ring, work, TRANSPOSED: gl.constexpr, GROUP: gl
     COLUMNS: gl.constexpr = ring.right.shape[1]
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 32])
     stage, phase = 0, 0
-    for number in range(tiles_of_program(work)):
-        tile_row, tile_column = tile_at(number, work)
+    for tile in range(gl.program_id(0), work.rows * work.columns, gl.num_programs(0)):
+        tile_row, tile_column = tile_at(tile, work)
         row, column = (tile_row * GROUPS + GROUP) * BLOCKS * ROWS, tile_column * COLUMNS
         by_row, by_column = of_rows(finish, row, TRANSPOSED, LAYOUT), of_columns(finish, column, COLUMNS, TRANSPOSED)
         by_row_below = of_rows(finish, row + ROWS, TRANSPOSED, LAYOUT)

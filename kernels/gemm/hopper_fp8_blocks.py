@@ -21,7 +21,6 @@ from kernels.gemm.hopper import (
     make_ring,
     next_stage,
     tile_at,
-    tiles_of_program,
 )
 from kernels.gemm.hopper_fp8 import ROWS, store_block
 
@@ -97,8 +96,8 @@ def multiply_tiles(e, ring, vectors, work, TRANSPOSED: gl.constexpr, GROUP: gl.c
     COLUMNS: gl.constexpr = ring.right.shape[1]
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 32])
     stage, phase = 0, 0
-    for number in range(tiles_of_program(work)):
-        tile_row, tile_column = tile_at(number, work)
+    for tile in range(gl.program_id(0), work.rows * work.columns, gl.num_programs(0)):
+        tile_row, tile_column = tile_at(tile, work)
         row, column = (tile_row * GROUPS + GROUP) * ROWS, tile_column * COLUMNS
         acc = gl.zeros([ROWS, COLUMNS], gl.float32, LAYOUT)
         for _ in range(work.steps):
@@ -144,8 +143,8 @@ def load_scales(scales, ring, vectors, work, TRANSPOSED: gl.constexpr):
     BLOCK_M: gl.constexpr = vectors.shape[1]
     COLUMNS: gl.constexpr = ring.left.shape[0] // STAGES * ROWS if TRANSPOSED else ring.right.shape[1]
     stage, phase = 0, 1
-    for number in range(tiles_of_program(work)):
-        tile_row, tile_column = tile_at(number, work)
+    for tile in range(gl.program_id(0), work.rows * work.columns, gl.num_programs(0)):
+        tile_row, tile_column = tile_at(tile, work)
         row = (tile_column if TRANSPOSED else tile_row) * BLOCK_M
         column = (tile_row if TRANSPOSED else tile_column) * COLUMNS
         rows = row + gl.arange(0, BLOCK_M, layout=gl.BlockedLayout([1], [32], [1], [0]))
