@@ -69,13 +69,16 @@ def test_which_calls_of_float8_get_it(hopper: bool, dims: dict[str, int], call: 
     (True, HALF | {"head_dim": 256}, {"window_left": 9}), (True, HALF, {"softcap": 2, "given": ["alibi_slopes"]}),
     (True, HALF | {"head_dim": 80}, {"softcap": 2}), (True, HALF_VARLEN, {"softcap": 2}), (True, HALF_VARLEN, {}),
     (True, HALF, {"strides": {"k": (10240, 128, 256, 1)}}), (True, HALF, {"given": ["alibi_slopes"]}),
-    (False, HALF, {"given": ["bias"]}), (False, HALF, {"innermost": {"v": 2}}), (False, HALF | {"seqlen_q": 64}, {}),
+    (True, HALF, {"given": ["bias"]}), (False, HALF | {"seqlen_k": 83}, {"given": ["bias"]}),
+    (True, HALF_VARLEN | {"bias_columns": 80}, {"given": ["bias"]}),
+    (False, HALF_VARLEN | {"bias_columns": 81}, {"given": ["bias"]}),
+    (False, HALF, {"innermost": {"v": 2}}), (False, HALF | {"seqlen_q": 64}, {}),
     (False, HALF | {"head_dim_v": 40}, {}), (False, HALF, {"dtype": "float32"}), (False, HALF, {"unaligned": ["v"]}),
     (False, HALF | {"seqlen_k": 0}, {}), (False, HALF_VARLEN | {"tokens_k": 0}, {}),
     (False, HALF, {"strides": {"k": (20480, 10240, -128, 1)}}), (False, HALF, {"strides": {"v": (10240, 0, 128, 1)}}),
 ))  # fmt: skip
 def test_which_calls_of_16_bits_get_it(hopper: bool, dims: dict[str, int], call: dict[str, Any]):
-    """Aligned ones of rows of V, of more than 64 queries, with whatever but a bias, that tensor maps can hold."""
+    """Aligned ones of rows of V, of more than 64 queries, that tensor maps can hold; a bias of an even number of columns."""
     assert gets_it(dims, **({"dtype": "bfloat16"} | call)) is hopper
 
 
@@ -104,6 +107,9 @@ TILES = (
     Case("b:30,4", (64, 64), "softcap", (400, 390), scale=-1.0, magnitude=4.0, **MANY),
     Case("b", lengths=(400, 300), heads=(32, 4), mode="varlen"),
     Case("0", (128, 128), lengths=(300, 200), mode="varlen"),
+    Case("0", (128, 128), "bias", (300, 290), **MANY), Case("b", (64, 64), "bias alibi softcap", (300, 310), **MANY),
+    Case("b:99,4", (256, 256), "bias of keys", (200, 230), **MANY),
+    Case("b", (128, 128), "bias", (300, 290), heads=(32, 4), mode="varlen", dtype="bfloat16"),
     Case("b", (128, 128), "alibi of batches", (300, 290), heads=(32, 4), mode="varlen", dtype="bfloat16"),
 )  # fmt: skip
 """Calls with more tiles than multiprocessors, most of them, which on Hopper have its kernel."""
