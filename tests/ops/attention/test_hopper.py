@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -75,10 +76,10 @@ def test_which_calls_of_float8_get_it(hopper: bool, dims: dict[str, int], call: 
     (False, HALF, {"innermost": {"v": 2}}), (False, HALF | {"seqlen_q": 64}, {}),
     (False, HALF | {"head_dim_v": 40}, {}), (False, HALF, {"dtype": "float32"}), (False, HALF, {"unaligned": ["v"]}),
     (False, HALF | {"seqlen_k": 0}, {}), (False, HALF_VARLEN | {"tokens_k": 0}, {}),
-    (False, HALF, {"strides": {"k": (20480, 10240, -128, 1)}}), (False, HALF, {"strides": {"v": (10240, 0, 128, 1)}}),
+    (True, HALF, {"strides": {"k": (10240, 0, 128, 1)}}), (False, HALF, {"strides": {"k": (20480, 10240, -128, 1)}}),
 ))  # fmt: skip
 def test_which_calls_of_16_bits_get_it(hopper: bool, dims: dict[str, int], call: dict[str, Any]):
-    """Aligned ones of rows of V, of more than 64 queries, that tensor maps can hold; a bias of an even number of columns."""
+    """Aligned ones of rows of V, of more than 64 queries, that maps can hold; a bias has an even number of columns."""
     assert gets_it(dims, **({"dtype": "bfloat16"} | call)) is hopper
 
 
@@ -125,6 +126,22 @@ def test_tiles_one_after_the_other(attention: Bundle, case: Case):
     (variant,) = launched(attention, call)
     assert variant.axis_values["HOPPER"]
     check(attention, call)
+
+
+@pytest.mark.on("gpu")
+def test_keys_that_batches_share_by_a_stride_of_0(attention: Bundle):
+    """Bit for bit what the same keys give as often as there are batches."""
+    rng = np.random.default_rng(5)
+    q, k = (rng.standard_normal((batch, 2, 300, 128)).astype(np.float16) for batch in (3, 1))
+    device = attention.device
+    queries, keys = device.array(q), device.array(k)
+    interface = keys.__cuda_array_interface__
+    strides = (0, *(2 * step for step in (300 * 128, 128, 1)))
+    interface |= {"shape": q.shape, "strides": strides}
+    shared = device.wrap(SimpleNamespace(__cuda_array_interface__=interface, owner=keys))
+    copied = device.array(np.repeat(k, 3, 0))
+    results = [attention.flash_attention(queries, x, x, causal=True).numpy() for x in (shared, copied)]
+    np.testing.assert_array_equal(results[0].view(np.uint16), results[1].view(np.uint16))
 
 
 @pytest.mark.on("gpu")
