@@ -23,12 +23,12 @@ V_ROWS = gl.constexpr(True)
 @gluon.jit
 def attention_forward_hopper(
     q, k, v, out: Heads, lse: HeadRows, extents: Extents, query_blocks, batch, window: Window, scale,
-    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, TILES: gl.constexpr, REGISTERS: gl.constexpr, PINGPONG: gl.constexpr,
-    cu_seqlens_q=None, cu_seqlens_k=None, counter=None, alibi_slopes: HeadScalars = None, softcap=0.0,
-    BOUND_LEFT: gl.constexpr = False, BOUND_RIGHT: gl.constexpr = False, PADDED: gl.constexpr = True,
+    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr, PINGPONG: gl.constexpr,
+    cu_seqlens_q=None, cu_seqlens_k=None, counter=None, bias: Heads = None, alibi_slopes: HeadScalars = None,
+    softcap=0.0, BOUND_LEFT: gl.constexpr = False, BOUND_RIGHT: gl.constexpr = False, PADDED: gl.constexpr = True,
     FEATURES: gl.constexpr = False,
 ):  # fmt: skip
-    """out = softmax(scores) v: `forward.attention_forward` without its bias and its mods.
+    """out = softmax(scores) v: `forward.attention_forward` without its mods.
 
     Grid: (programs,), any number of them, best that of the multiprocessors. They share the tiles: query_blocks of 128
     queries of each head and batch, query_blocks * 128 >= the queries of any sequence. Each takes each programs-th tile
@@ -36,9 +36,9 @@ def attention_forward_hopper(
     num_warps is 4: the kernel that is compiled has more.
 
     q, k, v: tensor maps of float16 or bfloat16 [batch, heads, seqlen, head dim], or [heads, tokens, head dim] with
-    cu_seqlens, in boxes of 64 queries and of BLOCK_N keys, of 64, 128 or 256 columns. TILES: whose queries are in
-    shared memory at a time; with 2 a group begins the next one before it is done with one. REGISTERS: of a thread that
-    multiplies. PINGPONG: one group issues products while the other does its softmax.
+    cu_seqlens, in boxes of 64 queries and of BLOCK_N keys, of 64, 128 or 256 columns. REGISTERS: of a
+    thread that multiplies. PINGPONG: one group issues products while the other does its softmax. A bias has an even
+    number of columns.
     """
     gl.static_assert(k.block_shape[-2] == BLOCK_N)
     tiling = Tiling(
@@ -48,10 +48,10 @@ def attention_forward_hopper(
     )  # fmt: skip
     result = Result(out, lse, extents.head_dim_v)
     none = HeadScalars(None, 0, 0)
-    features = Features(softcap if FEATURES else None, alibi_slopes)
+    features = Features(softcap if FEATURES else None, alibi_slopes, bias)
     scoring = Scoring(Factors(none, none, none), features)
     buffers = Buffers(
-        make_ring(TILES * GROUPS, q.dtype, q.block_shape, q.layout, 1),
+        make_ring(GROUPS, q.dtype, q.block_shape, q.layout, 1),
         make_ring(STAGES, k.dtype, k.block_shape, k.layout, GROUPS),
         make_ring(STAGES, v.dtype, v.block_shape, v.layout, GROUPS),
         Ring(None, None, None),

@@ -6,8 +6,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from kernels.attention.hopper_tiles import GROUPS
-
 
 class Ring(NamedTuple):
     """Slots [number, ..., rows, columns] of shared memory, with extents of 1 for further dims of a map. Each has two
@@ -19,9 +17,8 @@ class Ring(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """q: ROWS queries for each group, of one tile or of two. k: blocks of BLOCK_N keys; v: of as many values, as they
-    are loaded. columns: the same values by column, [HEAD_DIM_V, BLOCK_N], for groups that cannot multiply them as they
-    are; or None."""
+    """q: ROWS queries for each group. k: blocks of BLOCK_N keys; v: of as many values, as they are loaded. columns: the
+    same values by column, [HEAD_DIM_V, BLOCK_N], for groups that cannot multiply them as they are; or None."""
 
     q: Ring
     k: Ring
@@ -49,13 +46,6 @@ def slot_of(at, ring):
     """(slot of a ring, phase of its barriers) of the ring's block number `at`."""
     SLOTS: gl.constexpr = ring.slots.shape[0]
     return at % SLOTS, at // SLOTS & 1
-
-
-@gluon.jit
-def queries_slot(tile, ring, group):
-    """The same of a group's queries of tile number `tile`."""
-    TILES: gl.constexpr = ring.slots.shape[0] // GROUPS
-    return tile % TILES * GROUPS + group, tile // TILES & 1
 
 
 @gluon.jit

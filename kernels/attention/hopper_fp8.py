@@ -46,7 +46,7 @@ def attention_fp8_hopper(
         paired(query_blocks * extents.heads * batch, BOUND_RIGHT and counter is None),
     )  # fmt: skip
     result = Result(out, lse, extents.head_dim)
-    scoring = Scoring(Factors(q_scale, k_scale, v_scale), Features(None, None))
+    scoring = Scoring(Factors(q_scale, k_scale, v_scale), Features(None, None, None))
     q_ring = make_ring(GROUPS, DTYPE, q_map.block_shape, q_map.layout, 1)
     k_ring = make_ring(STAGES, DTYPE, k_map.block_shape, k_map.layout, GROUPS)
     if V_ROWS:

@@ -2,7 +2,7 @@
 
 A tile's blocks of keys are walked from the last one to the first. A group issues the product of Q and the next K before
 that of P and the last V, and does its softmax while the latter runs (FlashAttention-3,
-https://arxiv.org/abs/2407.08608). So it does from tile to tile: the next K is then the first one of the next tile.
+https://arxiv.org/abs/2407.08608).
 """
 
 from typing import NamedTuple
@@ -20,7 +20,6 @@ from kernels.attention.hopper_buffers import (
     matrix,
     operand,
     output_layout,
-    queries_slot,
     ready_slot,
     release,
     rows_layout,
@@ -31,16 +30,15 @@ from kernels.attention.hopper_scores import finished_scores, part_of
 from kernels.attention.hopper_softmax import (
     LN_2,
     LOG2_E,
-    Softmax,
-    fold,
+    exp2,
     headroom,
     left_side,
     packed,
+    risen,
     scaled_rows,
     sums_of_lanes,
 )
 from kernels.attention.hopper_tiles import (
-    GROUPS,
     ROWS,
     first_step,
     next_step,
@@ -67,151 +65,111 @@ def attend_tiles(
     PADDED: gl.constexpr, PINGPONG: gl.constexpr, ME: gl.constexpr,
 ):  # fmt: skip
     """Group number ME's part of this program's tiles."""
-    values = values_of(buffers)
-    O_LAYOUT: gl.constexpr = output_layout(values)
-    # Whether there is room for the queries of the next tile before all products with those of this one are done.
-    AHEAD: gl.constexpr = buffers.q.slots.shape[0] > GROUPS
     # The maximum is taken before scaling, which needs a scale > 0: else Q takes its sign.
     sign = gl.where(scale > 0, 1.0, gl.where(scale < 0, -1.0, 0.0))
     scale = gl.where(scale == 0, 1.0, scale * sign) * LOG2_E
+    at = 0
+    done = 0
+    taken = 0
     if ME == 1:
         pass_turn(ME, PINGPONG)
-    steps = steps_of_program(tiling)
-    step, taken, tile = tile_from(first_step(tiling), gl.to_tensor(0), steps, tiling, queue)
-    if step < steps:
-        part, softmax = begin(tile, 0, 0, sign, scale, scoring, buffers, tiling, BOUND_LEFT, BOUND_RIGHT, PINGPONG, ME)
-        at = 0
-        done = 0
-        more = True
-        while more:
-            acc, softmax = attend_blocks(
-                at, done, softmax, part, scoring, tiling.window, buffers, BOUND_LEFT, BOUND_RIGHT, PINGPONG, ME
+    step = first_step(tiling)
+    while step < steps_of_program(tiling):
+        tile = tile_at(step, tiling)
+        step = next_step(step, taken, tiling, queue)
+        taken += 1
+        if tile.first < tile.seqlen_q:
+            part = part_of(tile, tiling, scoring, scale, buffers, BOUND_LEFT, BOUND_RIGHT, ME)
+            wait_for_queries(done & 1, sign, buffers.q, ME)
+            acc, row_max, sums = attend_part(
+                at, part, scoring, tiling.window, buffers, BOUND_LEFT, BOUND_RIGHT, PINGPONG, ME
             )  # fmt: skip
             at += part.blocks.end - part.blocks.begin
             done += 1
-            old = part
-            old_softmax = softmax
-            step = next_step(step, taken, tiling, queue)
-            step, taken, tile = tile_from(step, taken + 1, steps, tiling, queue)
-            more = step < steps
-            if AHEAD and more:
-                part = part_of(tile, tiling, scoring, scale, buffers, BOUND_LEFT, BOUND_RIGHT, ME)
-                s = issue_first_scores(at, done, sign, buffers, PINGPONG, ME)
-                acc = issue_values(acc, old_softmax.p, at - 1, old.blocks.begin, old.tile, values)
-                pass_turn(ME, PINGPONG)
-                s = warpgroup_mma_wait(1, deps=[s])
-                softmax = fold_first(s, at, done, part, scoring, tiling.window, buffers, BOUND_LEFT, BOUND_RIGHT, ME)
-                acc, _ = warpgroup_mma_wait(0, deps=[acc, old_softmax.p])
-            else:
-                acc = issue_values(acc, old_softmax.p, at - 1, old.blocks.begin, old.tile, values)
-                acc = warpgroup_mma_wait(0, deps=[acc])
-            release(values, at - 1)
-            store_part(result, old, old_softmax, acc, PADDED, O_LAYOUT)
-            if not AHEAD and more:
-                part, softmax = begin(
-                    tile, at, done, sign, scale, scoring, buffers, tiling, BOUND_LEFT, BOUND_RIGHT, PINGPONG, ME
-                )  # fmt: skip
+            acc = warpgroup_mma_wait(0, deps=[acc])
+            release(values_of(buffers), at - 1)
+            row_sum = gl.convert_layout(gl.sum(sums, 1), row_max.type.layout)
+            store_lse(result.lse, part, row_max, row_sum)
+            # A sum is 0 in a row that saw no key, and only there.
+            acc = scaled_rows(acc, part.factor / gl.where(row_sum == 0.0, 1.0, row_sum), acc.type.layout)
+            store_rows(result, part, acc, PADDED)
     if ME == 0:
         take_turn(ME, PINGPONG)
 
 
 @gluon.jit
-def tile_from(step, taken, steps, tiling, queue):
-    """(step, how many were taken before it, tile) of the first tile with queries, from a step on."""
-    tile = tile_at(gl.minimum(step, steps - 1), tiling)
-    if tiling.cu_seqlens_q is not None:
-        while (step < steps) & (tile.first >= tile.seqlen_q):
-            step = next_step(step, taken, tiling, queue)
-            taken += 1
-            tile = tile_at(gl.minimum(step, steps - 1), tiling)
-    return step, taken, tile
-
-
-@gluon.jit
-def begin(
-    tile, at, done, sign, scale, scoring, buffers, tiling, BOUND_LEFT: gl.constexpr, BOUND_RIGHT: gl.constexpr,
-    PINGPONG: gl.constexpr, ME: gl.constexpr,
-):  # fmt: skip
-    """(Part, Softmax of its first block of keys) of tile number `done`, when nothing else is to be done."""
-    part = part_of(tile, tiling, scoring, scale, buffers, BOUND_LEFT, BOUND_RIGHT, ME)
-    s = issue_first_scores(at, done, sign, buffers, PINGPONG, ME)
-    pass_turn(ME, PINGPONG)
-    s = warpgroup_mma_wait(0, deps=[s])
-    return part, fold_first(s, at, done, part, scoring, tiling.window, buffers, BOUND_LEFT, BOUND_RIGHT, ME)
-
-
-@gluon.jit
-def issue_first_scores(at, done, sign, buffers, PINGPONG: gl.constexpr, ME: gl.constexpr):
-    """The product of tile number `done` and its first block of keys, number `at`, which is not waited for. It is this
-    group's turn from here on."""
-    slot, phase = queries_slot(done, buffers.q, ME)
-    mbarrier.wait(buffers.q.ready.index(slot), phase)
+def wait_for_queries(phase, sign, ring, ME: gl.constexpr):
+    """Wait for this group's queries of a tile, and give them the sign of the scale."""
+    mbarrier.wait(ring.ready.index(ME), phase)
     if sign != 1.0:
-        q_tile = matrix(buffers.q.slots.index(slot))
+        q_tile = matrix(ring.slots.index(ME))
         LAYOUT: gl.constexpr = rows_layout(q_tile.shape[1])
         q_tile.store((q_tile.load(LAYOUT).to(gl.float32) * sign).to(q_tile.dtype))
         fence_async_shared()
-    return issue_scores(at, slot, buffers, PINGPONG, ME)
 
 
 @gluon.jit
-def fold_first(
-    s, at, done, part, scoring, window, buffers, BOUND_LEFT: gl.constexpr, BOUND_RIGHT: gl.constexpr, ME: gl.constexpr
+def attend_part(
+    at, part, scoring, window, buffers, BOUND_LEFT: gl.constexpr, BOUND_RIGHT: gl.constexpr, PINGPONG: gl.constexpr,
+    ME: gl.constexpr,
 ):  # fmt: skip
-    """The Softmax of the first scores of tile number `done`."""
-    blocks = part.blocks
-    release(buffers.k, at)
-    q_slot, _ = queries_slot(done, buffers.q, ME)
-    mbarrier.arrive(buffers.q.free.index(q_slot), pred=blocks.end - blocks.begin == 1)
-    s, scale = finished_scores(s, blocks.end - 1, part, scoring, window, BOUND_LEFT, BOUND_RIGHT, True)
-    nothing = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, s.type.layout))
-    p, row_max, _ = fold(s, nothing, scale, True, headroom(buffers))
-    return Softmax(packed(p, buffers), row_max, sums_of_lanes(p))
+    """(accumulator, row maxima in units of log2, sums of the lanes) of a group's part. The last product still runs.
 
-
-@gluon.jit
-def attend_blocks(
-    at, done, softmax, part, scoring, window, buffers, BOUND_LEFT: gl.constexpr, BOUND_RIGHT: gl.constexpr,
-    PINGPONG: gl.constexpr, ME: gl.constexpr,
-):  # fmt: skip
-    """(accumulator, Softmax) of tile number `done`, but for the product of its last values.
-
-    at: the number of its first block in the rings of keys and values; softmax: that of this block.
+    at: number of its first block in the rings of keys and values.
     """
     BOUND: gl.constexpr = BOUND_LEFT or BOUND_RIGHT
     values = values_of(buffers)
     O_LAYOUT: gl.constexpr = output_layout(values)
     blocks = part.blocks
     count = blocks.end - blocks.begin
-    p, row_max, sums = softmax
-    q_slot, _ = queries_slot(done, buffers.q, ME)
     acc = gl.zeros([ROWS, operand(values.slots.index(0)).shape[1]], gl.float32, O_LAYOUT)
+
+    s = issue_scores(at, buffers, PINGPONG, ME)
+    pass_turn(ME, PINGPONG)
+    s = warpgroup_mma_wait(0, deps=[s])
+    release_scored(at, count == 1, buffers, ME)
+    s, scale = finished_scores(s, blocks.end - 1, part, scoring, window, BOUND_LEFT, BOUND_RIGHT, True)
+    nothing = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, s.type.layout))
+    row_max, origin = risen(s, nothing, scale, True, headroom(buffers))
+    first_p = exp2(s * scale - origin[:, None])
+    sums = sums_of_lanes(first_p)
+    p = packed(first_p, buffers)
+
     # One loop, not one for blocks that are partly hidden and one for the rest: p would be unpacked and packed between.
     for i in range(1, count):
-        s = issue_scores(at + i, q_slot, buffers, PINGPONG, ME)
+        s = issue_scores(at + i, buffers, PINGPONG, ME)
         acc = issue_values(acc, p, at + i - 1, blocks.end - i, part.tile, values)
         pass_turn(ME, PINGPONG)
         s = warpgroup_mma_wait(1, deps=[s])
-        release(buffers.k, at + i)
-        mbarrier.arrive(buffers.q.free.index(q_slot), pred=i == count - 1)
+        release_scored(at + i, i == count - 1, buffers, ME)
         s, scale = finished_scores(s, blocks.end - 1 - i, part, scoring, window, BOUND_LEFT, BOUND_RIGHT, BOUND)
-        new_p, row_max, rescale = fold(s, row_max, scale, BOUND, headroom(buffers))
-        sums = scaled_rows(sums, rescale, sums.type.layout) + sums_of_lanes(new_p)
-        next_p = packed(new_p, buffers)
+        new_max, origin = risen(s, row_max, scale, BOUND, headroom(buffers))
+        # Here, and not where the sums are rescaled: new probabilities go where the old ones are, as they are made.
         acc, p = warpgroup_mma_wait(0, deps=[acc, p])
-        p = next_p
         release(values, at + i - 1)
+        new_p = exp2(s * scale - origin[:, None])
+        rescale = exp2(row_max - origin)
+        row_max = new_max
+        sums = scaled_rows(sums, rescale, sums.type.layout) + sums_of_lanes(new_p)
+        p = packed(new_p, buffers)
         acc = scaled_rows(acc, rescale, O_LAYOUT)
-    return acc, Softmax(p, row_max, sums)
+    return issue_values(acc, p, at + count - 1, blocks.begin, part.tile, values), row_max, sums
 
 
 @gluon.jit
-def issue_scores(at, q_slot, buffers, PINGPONG: gl.constexpr, ME: gl.constexpr):
-    """The product of a slot of Q and block number `at` of K, which is not waited for. It is this group's turn then."""
+def release_scored(at, is_last, buffers, ME: gl.constexpr):
+    """Say that block number `at` of K has been read and, if it is the last one of a tile, this group's queries."""
+    release(buffers.k, at)
+    mbarrier.arrive(buffers.q.free.index(ME), pred=is_last)
+
+
+@gluon.jit
+def issue_scores(at, buffers, PINGPONG: gl.constexpr, ME: gl.constexpr):
+    """The product of Q and block number `at` of K, which is not waited for. It is this group's turn from here on."""
     k_tile = matrix(ready_slot(buffers.k, at))
     take_turn(ME, PINGPONG)
     zero = gl.zeros([ROWS, k_tile.shape[0]], gl.float32, scores_layout(buffers.k))
-    q_tile = matrix(buffers.q.slots.index(q_slot))
+    q_tile = matrix(buffers.q.slots.index(ME))
     return warpgroup_mma(q_tile, k_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
 
 
@@ -254,16 +212,6 @@ def clear_past_end(buffer, block, tile):
                 values = rows.load(LAYOUT)
                 rows.store(gl.where(inside[:, None], values, gl.zeros_like(values)))
             fence_async_shared()
-
-
-@gluon.jit
-def store_part(result, part, softmax, acc, PADDED: gl.constexpr, O_LAYOUT: gl.constexpr):
-    """Write a group's part of a tile, as far as there are queries."""
-    row_sum = gl.convert_layout(gl.sum(softmax.sums, 1), softmax.row_max.type.layout)
-    store_lse(result.lse, part, softmax.row_max, row_sum)
-    # A sum is 0 in a row that saw no key, and only there.
-    acc = scaled_rows(acc, part.factor / gl.where(row_sum == 0.0, 1.0, row_sum), O_LAYOUT)
-    store_rows(result, part, acc, PADDED)
 
 
 @gluon.jit

@@ -7,7 +7,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from kernels.attention.hopper_buffers import matrix, queries_slot, slot_of
+from kernels.attention.hopper_buffers import matrix, slot_of
 from kernels.attention.hopper_tiles import (
     BLOCK_M,
     GROUPS,
@@ -53,9 +53,8 @@ def load_tiles(
                 fill(k_map, buffers.k, slot, phase, tile.batch, head_kv, tile.row_k + key, 0)
                 if i == 0:  # after the keys, whose slot is free before those of the queries
                     for group in gl.static_range(GROUPS):
-                        slot, phase = queries_slot(done, buffers.q, group)
                         row = tile.row_q + tile.first + group * ROWS
-                        fill(q_map, buffers.q, slot, phase, tile.batch, tile.head, row, 0)
+                        fill(q_map, buffers.q, group, done & 1, tile.batch, tile.head, row, 0)
                 slot, phase = slot_of(at, buffers.v)
                 if V_ROWS:
                     fill(v_map, buffers.v, slot, phase, tile.batch, head_kv, tile.row_k + key, 0)

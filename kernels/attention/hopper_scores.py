@@ -7,7 +7,10 @@ from triton.experimental.gluon import language as gl
 
 from kernels.attention.hopper_softmax import LOG2_E, exp2
 from kernels.attention.hopper_tiles import BLOCK_M, ROWS, KeyBlocks, Tile, key_blocks
-from kernels.common.tensors import HeadScalars
+from kernels.common.tensors import Heads, HeadScalars
+
+WORDS = gl.constexpr(32)
+"""Columns of a bias that are loaded together: more would take registers that there are not."""
 
 
 class Factors(NamedTuple):
@@ -24,6 +27,7 @@ class Features(NamedTuple):
 
     softcap: gl.tensor
     alibi_slopes: HeadScalars
+    bias: Heads
 
 
 class Scoring(NamedTuple):
@@ -127,12 +131,15 @@ def hide(s, block, part, window, BOUND_LEFT: gl.constexpr, BOUND_RIGHT: gl.const
 
 @gluon.jit
 def add_features(products, block, part, features):
-    """Scores in units of log2: what there is of a soft-cap and slopes."""
+    """Scores in units of log2: what there is of a soft-cap, a bias and slopes, in this order."""
     if features.softcap > 0:
         twice = 2.0 / features.softcap * part.scale
         s = capped(products, twice, features.softcap * LOG2_E)
     else:
         s = products * part.scale
+    if features.bias.ptr is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
+        if features.bias.ptr.to(gl.int64, bitcast=True) != 0:
+            s = add_bias(s, block * s.shape[1], part, features.bias)
     if part.slope != 0:
         s = subtract_slope(s, block, part)
     return s
@@ -147,19 +154,52 @@ def capped(products, twice, cap):
     return cap - 2 * cap * inverse
 
 
+# Columns are apart which eight of them it is, a number that the compiler knows, and what a lane has of each eight: all
+# columns of a lane, kept from block to block, would take more registers than there are.
+
+
 @gluon.jit
 def subtract_slope(s, block, part):
-    """Scores less the slope times the distance of each key from a query's diagonal.
-
-    Columns are apart what a lane has of each eight, and which eight it is, a number that the compiler knows:
-    all columns of a lane, kept from block to block, would take more registers than there are.
-    """
+    """Scores less the slope times the distance of each key from a query's diagonal."""
     eights = s.reshape([s.shape[0], s.shape[1] // 8, 8])
-    LAYOUT: gl.constexpr = eights.type.layout
-    rows = gl.arange(0, s.shape[0], layout=gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))[:, None, None]
-    numbers = gl.arange(0, s.shape[1] // 8, layout=gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT)))[None, :, None]
-    columns = gl.arange(0, 8, layout=gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))[None, None, :]
+    rows, numbers, columns = places(eights)
     diagonal = (part.first + rows + (part.tile.shift - block * s.shape[1])).to(gl.float32)
     distance = (diagonal - columns.to(gl.float32)) - 8.0 * numbers.to(gl.float32)
     less = eights - gl.abs(distance) * part.slope
     return gl.convert_layout(less.reshape(s.shape), s.type.layout, assert_trivial=True)
+
+
+@gluon.jit
+def add_bias(s, first, part, bias):
+    """Scores of keys from number `first` on and the bias, which has an even number of columns: two are a word."""
+    if s.shape[1] > WORDS:
+        left, right = s.reshape([s.shape[0], 2, s.shape[1] // 2]).permute((0, 2, 1)).split()
+        left = add_bias(left, first, part, bias)
+        right = add_bias(right, first + s.shape[1] // 2, part, bias)
+        sums = gl.join(left, right).permute((0, 2, 1))
+    else:
+        tile = part.tile
+        even, odd = s.reshape([s.shape[0], s.shape[1] // 8, 4, 2]).split()
+        rows, numbers, columns = places(even)
+        rows = tile.row_q + gl.minimum(part.first + rows, tile.seqlen_q - 1)
+        keys = 2 * columns + 8 * numbers
+        head = bias.ptr + tile.batch.to(gl.int64) * bias.stride_batch + tile.head.to(gl.int64) * bias.stride_heads
+        addresses = head + first + rows.to(gl.int64) * bias.stride_rows + keys
+        words = gl.load(
+            addresses.to(gl.pointer_type(gl.int32), bitcast=True), mask=keys < tile.seqlen_k - first, other=0
+        )
+        DTYPE: gl.constexpr = bias.ptr.dtype.element_ty
+        even += words.to(gl.int16).to(DTYPE, bitcast=True).to(gl.float32) * LOG2_E
+        odd += (words >> 16).to(gl.int16).to(DTYPE, bitcast=True).to(gl.float32) * LOG2_E
+        sums = gl.join(even, odd)
+    return gl.convert_layout(sums.reshape(s.shape), s.type.layout, assert_trivial=True)
+
+
+@gluon.jit
+def places(x):
+    """Numbers along each of three dims of x, which broadcast to it."""
+    LAYOUT: gl.constexpr = x.type.layout
+    first = gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
+    second = gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT)))
+    third = gl.arange(0, x.shape[2], layout=gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))
+    return first[:, None, None], second[None, :, None], third[None, None, :]

@@ -1,7 +1,5 @@
 """The softmax of attention for Hopper, from the layout of one product to that of the next."""
 
-from typing import NamedTuple
-
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
@@ -13,17 +11,9 @@ HEADROOM = gl.constexpr(7.0)
 """Probabilities of float8 go up to 2 to this power, so that few of them underflow."""
 
 
-class Softmax(NamedTuple):
-    """p: probabilities of the last block so far, as `packed` makes them. row_max: in units of log2. sums: of lanes."""
-
-    p: gl.tensor
-    row_max: gl.tensor
-    sums: gl.tensor
-
-
 @gluon.jit
 def headroom(buffers):
-    """As `fold` has it."""
+    """ROOM, as `risen` has it."""
     return HEADROOM if buffers.q.slots.dtype.primitive_bitwidth == 8 else 0.0
 
 
@@ -78,15 +68,22 @@ def left_side(p, DTYPE: gl.constexpr, O_LAYOUT: gl.constexpr):
 
 
 @gluon.jit
-def fold(s, row_max, scale, EMPTY: gl.constexpr, ROOM: gl.constexpr = 0.0):
-    """(probabilities, new maximum, what earlier sums are rescaled by) of one more block of scores.
+def fold(s, row_max, scale, EMPTY: gl.constexpr):
+    """(probabilities, new maximum, what earlier sums are rescaled by) of one more block of scores. EMPTY: as `risen`
+    has it."""
+    new_max, origin = risen(s, row_max, scale, EMPTY)
+    return exp2(s * scale - origin[:, None]), new_max, exp2(row_max - origin)
+
+
+@gluon.jit
+def risen(s, row_max, scale, EMPTY: gl.constexpr, ROOM: gl.constexpr = 0.0):
+    """(new maximum, what is taken off scores) with one more block of scores.
 
     EMPTY: a row may have seen nothing so far, and -inf - -inf is not a number. ROOM: probabilities go up to 2 to this
     power, and maxima are less by it.
     """
     new_max = gl.maximum(row_max, gl.max(s, 1) * scale - ROOM)
-    origin = gl.where(new_max == float("-inf"), 0.0, new_max) if EMPTY else new_max
-    return exp2(s * scale - origin[:, None]), new_max, exp2(row_max - origin)
+    return new_max, gl.where(new_max == float("-inf"), 0.0, new_max) if EMPTY else new_max
 
 
 @gluon.jit

@@ -65,10 +65,10 @@ def unmappable(name: str, layout: Layout, innermost: int | None) -> Iterator[str
         if not 1 <= extent <= MAX_EXTENT:
             yield f"dim {dim} of '{name}' is {extent}; a tensor map has 1 to {MAX_EXTENT}"
         step = stride * layout.itemsize
-        if extent != 1 and dim != innermost and not (0 < step <= MAX_STRIDE and step % STEP == 0):
+        if extent != 1 and dim != innermost and not (0 <= step <= MAX_STRIDE and step % STEP == 0):
             yield (
-                f"stride {stride} of '{name}' in dim {dim} is {step} bytes; a tensor map has positive multiples of "
-                f"{STEP} below 2**40"
+                f"stride {stride} of '{name}' in dim {dim} is {step} bytes; a tensor map has multiples of {STEP} "
+                "from 0 to 2**40"
             )
 
 

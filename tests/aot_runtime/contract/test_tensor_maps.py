@@ -41,7 +41,7 @@ def test_numbers_of_a_map():
         (array((5, 64), (68, 1)), 1),
         (array((5, 64), (68, 1), "float32"), 0),
         (array((5, 64), (8, 1), "float8_e4m3fn"), 1),
-        (array((5, 64), (0, 1)), 1),
+        (array((5, 64), (0, 1)), 0),
         (array((5, 64), (-64, 1)), 1),
         (array((5, 64), (2**39, 1)), 1),
         (array((0, 64), (64, 1)), 1),
@@ -79,12 +79,13 @@ def test_an_index_with_a_map(tmp_path: Path):
     op = next(op for op in index.ops if op.name == "reduce")
     variants = [variant for variant in index.variants if variant.op == op.name]
     assert mapped_tensors(variants) == {"x"}
-    broadcast = array((4, 64), (0, 1), op.dtypes["T"][0])
+    broadcast, reversed_rows = (array((4, 64), (step, 1), op.dtypes["T"][0]) for step in (0, -64))
     rules = Planner(op, variants, "cuda")._rules
-    assert rules.misalignment({"x": broadcast}, {}) == (
-        "stride 0 of 'x' in dim 0 is 0 bytes; a tensor map has positive multiples of 16 below 2**40",
+    assert rules.misalignment({"x": broadcast}, {}) == ()
+    assert rules.misalignment({"x": reversed_rows}, {})[-1:] == (
+        "stride -64 of 'x' in dim 0 is -128 bytes; a tensor map has multiples of 16 from 0 to 2**40",
     )
-    assert Planner(op, [], "cuda")._rules.misalignment({"x": broadcast}, {}) == ()
+    assert len(Planner(op, [], "cuda")._rules.misalignment({"x": reversed_rows}, {})) == 1
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -69,13 +70,16 @@ def test_which_calls_of_float8_get_it(hopper: bool, dims: dict[str, int], call: 
     (True, HALF | {"head_dim": 256}, {"window_left": 9}), (True, HALF, {"softcap": 2, "given": ["alibi_slopes"]}),
     (True, HALF | {"head_dim": 80}, {"softcap": 2}), (True, HALF_VARLEN, {"softcap": 2}), (True, HALF_VARLEN, {}),
     (True, HALF, {"strides": {"k": (10240, 128, 256, 1)}}), (True, HALF, {"given": ["alibi_slopes"]}),
-    (False, HALF, {"given": ["bias"]}), (False, HALF, {"innermost": {"v": 2}}), (False, HALF | {"seqlen_q": 64}, {}),
+    (True, HALF, {"given": ["bias"]}), (False, HALF | {"seqlen_k": 83}, {"given": ["bias"]}),
+    (True, HALF_VARLEN | {"bias_columns": 80}, {"given": ["bias"]}),
+    (False, HALF_VARLEN | {"bias_columns": 81}, {"given": ["bias"]}),
+    (False, HALF, {"innermost": {"v": 2}}), (False, HALF | {"seqlen_q": 64}, {}),
     (False, HALF | {"head_dim_v": 40}, {}), (False, HALF, {"dtype": "float32"}), (False, HALF, {"unaligned": ["v"]}),
     (False, HALF | {"seqlen_k": 0}, {}), (False, HALF_VARLEN | {"tokens_k": 0}, {}),
-    (False, HALF, {"strides": {"k": (20480, 10240, -128, 1)}}), (False, HALF, {"strides": {"v": (10240, 0, 128, 1)}}),
+    (True, HALF, {"strides": {"k": (10240, 0, 128, 1)}}), (False, HALF, {"strides": {"k": (20480, 10240, -128, 1)}}),
 ))  # fmt: skip
 def test_which_calls_of_16_bits_get_it(hopper: bool, dims: dict[str, int], call: dict[str, Any]):
-    """Aligned ones of rows of V, of more than 64 queries, with whatever but a bias, that tensor maps can hold."""
+    """Aligned ones of rows of V, of more than 64 queries, that maps can hold; a bias has an even number of columns."""
     assert gets_it(dims, **({"dtype": "bfloat16"} | call)) is hopper
 
 
@@ -104,6 +108,9 @@ TILES = (
     Case("b:30,4", (64, 64), "softcap", (400, 390), scale=-1.0, magnitude=4.0, **MANY),
     Case("b", lengths=(400, 300), heads=(32, 4), mode="varlen"),
     Case("0", (128, 128), lengths=(300, 200), mode="varlen"),
+    Case("0", (128, 128), "bias", (300, 290), **MANY), Case("b", (64, 64), "bias alibi softcap", (300, 310), **MANY),
+    Case("b:99,4", (256, 256), "bias of keys", (200, 230), **MANY),
+    Case("b", (128, 128), "bias", (300, 290), heads=(32, 4), mode="varlen", dtype="bfloat16"),
     Case("b", (128, 128), "alibi of batches", (300, 290), heads=(32, 4), mode="varlen", dtype="bfloat16"),
 )  # fmt: skip
 """Calls with more tiles than multiprocessors, most of them, which on Hopper have its kernel."""
@@ -119,6 +126,22 @@ def test_tiles_one_after_the_other(attention: Bundle, case: Case):
     (variant,) = launched(attention, call)
     assert variant.axis_values["HOPPER"]
     check(attention, call)
+
+
+@pytest.mark.on("gpu")
+def test_keys_that_batches_share_by_a_stride_of_0(attention: Bundle):
+    """Bit for bit what the same keys give as often as there are batches."""
+    rng = np.random.default_rng(5)
+    q, k = (rng.standard_normal((batch, 2, 300, 128)).astype(np.float16) for batch in (3, 1))
+    device = attention.device
+    queries, keys = device.array(q), device.array(k)
+    interface = keys.__cuda_array_interface__
+    strides = (0, *(2 * step for step in (300 * 128, 128, 1)))
+    interface |= {"shape": q.shape, "strides": strides}
+    shared = device.wrap(SimpleNamespace(__cuda_array_interface__=interface, owner=keys))
+    copied = device.array(np.repeat(k, 3, 0))
+    results = [attention.flash_attention(queries, x, x, causal=True).numpy() for x in (shared, copied)]
+    np.testing.assert_array_equal(results[0].view(np.uint16), results[1].view(np.uint16))
 
 
 @pytest.mark.on("gpu")

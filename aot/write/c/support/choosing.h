@@ -23,7 +23,7 @@ static bool aot_has_map(const aot_tensor *tensor, int innermost)
         if (tensor->shape[dim] < 1 || tensor->shape[dim] > INT32_MAX) return false;
         if (tensor->shape[dim] == 1 || dim == innermost) continue;
         if (__builtin_mul_overflow(tensor->strides[dim], aot_itemsize(tensor->dtype), &step)) return false;
-        if (step <= 0 || step % 16 != 0 || step >= (int64_t)1 << 40) return false;
+        if (step < 0 || step % 16 != 0 || step >= (int64_t)1 << 40) return false;
     }
     return true;
 }
