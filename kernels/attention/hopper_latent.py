@@ -5,7 +5,8 @@ warp loads tiles into two slots. Two groups of four warps have half of the laten
 multiplies the queries by the keys of tiles 0, 2, ..., group 1 by those of tiles 1, 3, ...; each leaves its tile's
 probabilities in shared memory, in the place of the tile's rotated part, and both multiply them by their halves of the
 latent vectors. So each product is computed once, and one group's softmax runs beside the other's products (the schedule
-is that of FlashMLA, https://github.com/deepseek-ai/FlashMLA).
+is that of FlashMLA, https://github.com/deepseek-ai/FlashMLA). Of a tile's halves, that of the group which multiplies
+its keys is free first: it is loaded and multiplied first, too.
 """
 
 from typing import NamedTuple
@@ -109,7 +110,7 @@ def load_slot(latent, places, rotated, rotated_places, buffers, phase, SLOT: gl.
     which are coordinates but for the last one, and of the map `rotated`, if it is not None, at rotated_places. phase:
     how many times the slot has been loaded before, & 1."""
     HALF: gl.constexpr = latent.block_shape[2]
-    for half in gl.static_range(2):
+    for half in gl.static_range(SLOT, 2 - 3 * SLOT, 1 - 2 * SLOT):  # SLOT, then the other one
         ready = buffers.ready.index(2 * SLOT + half)
         mbarrier.wait(buffers.free.index(2 * SLOT + half), phase ^ 1)
         if rotated is not None and half != SLOT:
@@ -197,10 +198,10 @@ def issue_scores(buffers, phase, ME: gl.constexpr):
     zero = gl.inline_asm_elementwise("mov.b32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
     slot = ME + zero
     s = gl.zeros([ROWS, ROWS], gl.float32, S_LAYOUT)
-    for half in gl.static_range(2):
+    for half in gl.static_range(ME, 2 - 3 * ME, 1 - 2 * ME):  # ME, then the other one
         mbarrier.wait(buffers.ready.index(2 * ME + half), phase)
         keys = matrix(buffers.latent.index(2 * slot + half)).permute((1, 0))
-        s = warpgroup_mma(buffers.q.index(half + zero), keys, s, use_acc=half > 0, is_async=True)
+        s = warpgroup_mma(buffers.q.index(half + zero), keys, s, use_acc=half != ME, is_async=True)
     keys = matrix(buffers.rotated.index(slot)).permute((1, 0))
     return warpgroup_mma(buffers.q_rotated.index(zero), keys, s, is_async=True)
 
