@@ -248,9 +248,9 @@ def fold_tile(queries: Queries, tile: Tile, last, scoring, start, folded: Softma
 
 @gluon.constexpr_function
 def gain_of(numbers):
-    """What probabilities times factors of a cache are multiplied by: they are small, and factors of 4 bits, which are
-    float16, may be large."""
-    return {16: 1.0, 8: GAIN.value, 4: 8.0}[bits_of(numbers)]
+    """What probabilities times factors of a cache are multiplied by, for they are small; but a factor of 4 bits may be
+    a fifteenth of all of float16's range."""
+    return {16: 1.0, 8: GAIN.value, 4: 4.0}[bits_of(numbers)]
 
 
 @gluon.jit
