@@ -5,9 +5,9 @@
 One query token for each sequence. All work on the same tensors, in device memory, outputs of ours given. Times are
 those of the device, between two events around as many calls as take about 20 ms; all take turns, round by round;
 medians are shown. The bytes are those of K and V, each read once, of quantised caches with their factors, which int8
-has for each token, float8 for each head; a copy reads half of those of 16 bits and writes half. Caches are not flushed
-between calls: shapes should be larger than the L2. The difference is the largest between our results and torch's, but
-for those of quantised caches.
+has for each token, float8 for each head; a number behind a name is the size of blocks. A copy reads half of the bytes
+of 16 bits and writes half. Caches are not flushed between calls: shapes should be larger than the L2. The difference is
+the largest between our results and torch's, but for those of quantised caches.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Shape:
 
     @property
     def quantised_nbytes(self) -> dict[str, int]:
-        """Of K and V in 8 and 4 bits a number, by the names of ways: with 4 bytes of factors for a row, or none."""
+        """Of K and V in 8 and 4 bits a number, by dtype: with 4 bytes of factors for a row, or none."""
         rows = 2 * self.batch * self.heads_kv * self.seqlen
         row = {"int8": self.head_dim + 4, "float8": self.head_dim, "int4": self.head_dim // 2 + 4}
         return {name: rows * nbytes for name, nbytes in row.items()}
@@ -97,7 +97,7 @@ def report(bundle: Bundle, torch: Any, shapes: list[Shape], dtype: str, rounds: 
     for shape in shapes:
         inputs = make_inputs(bundle, torch, shape, dtype)
         ours = our_ways(bundle, torch, inputs, shape)
-        quantised = {**bytes_ways(bundle, torch, inputs, shape), "int4": int4_way(bundle, inputs, shape)}
+        quantised = quantised_ways(bundle, torch, inputs, shape)
         others = {**quantised, **peers(torch, inputs, flex), "copy": copy_of(torch, shape)}
         ways = working(shape, ours | others)
         reference = next((way() for name, way in ways.items() if name.startswith("torch")), None)
@@ -107,7 +107,7 @@ def report(bundle: Bundle, torch: Any, shapes: list[Shape], dtype: str, rounds: 
             ways[name]()
             differences.append(max_difference(inputs.out, reference))
         times = device_times(bundle, ways, rounds)
-        nbytes = dict.fromkeys(times, shape.nbytes) | shape.quantised_nbytes
+        nbytes = {name: shape.quantised_nbytes.get(name.split()[0], shape.nbytes) for name in times}
         rate = {name: nbytes[name] / taken / 1e9 for name, taken in times.items()}
         cells = [f"{rate[name]:.0f}" if name in rate else "-" for name in names]
         rows.append([str(shape), *cells, f"{rate['flash'] / rate['copy']:.2f}", max(differences)])
@@ -155,31 +155,52 @@ def our_ways(bundle: Bundle, torch: Any, inputs: Inputs, shape: Shape) -> dict[s
     return ways
 
 
-def bytes_ways(bundle: Bundle, torch: Any, inputs: Inputs, shape: Shape) -> dict[str, Callable[[], Any]]:
-    """The contiguous op over the same cache in 8 bits a number."""
-    _, k, v = inputs.tensors
+def quantised_ways(bundle: Bundle, torch: Any, inputs: Inputs, shape: Shape) -> dict[str, Callable[[], Any]]:
+    """The same caches in 8 and 4 bits a number, contiguous and, by a table of any order, in blocks of 16."""
+    per_sequence = shape.seqlen // 16
+    tables = bundle.device.array(torch.randperm(shape.batch * per_sequence).reshape(shape.batch, -1).int().numpy())
+    starts = bundle.device.array(np.arange(shape.batch + 1, dtype=np.int32))
+    flat_q, flat_out = inputs.arrays[0][:, :, 0], inputs.out[:, :, 0]
+    made = {name: bytes_of(bundle, torch, inputs, name) for name in ("int8", "float8")}
     ways: dict[str, Callable[[], Any]] = {}
-    for name, dtype, largest in (("int8", torch.int8, 127), ("float8", torch.float8_e4m3fn, 448)):
-        dims = 3 if name == "int8" else (0, 2, 3)
-        factors = [x.abs().amax(dims, keepdim=True).float() / largest for x in (k, v)]
-        numbers = [x.float() / factor for x, factor in zip((k, v), factors, strict=True)]
-        caches = [(x.round() if name == "int8" else x).to(dtype) for x in numbers]
-        wrapped = [bundle.device.wrap(x) for x in (*caches, *(factor[..., 0] for factor in factors))]
-        options = dict(zip(("k", "v", "k_scale", "v_scale"), wrapped, strict=True))
-        ways[name] = partial(bundle.flash_decode, inputs.arrays[0], seqlens_k=inputs.lengths, out=inputs.out, **options)
+    for name, arrays in (made | {"int4": nibbles_of(bundle, inputs, shape)}).items():
+        op = "_int4" if name == "int4" else ""
+        flash, paged = (getattr(bundle, f"{kind}{op}") for kind in ("flash_decode", "paged_attention"))
+        by_head = {key: x.transpose(0, 2, 1, *range(3, x.ndim)) for key, x in arrays.items()}
+        in_blocks = {
+            key: x.reshape(shape.batch * per_sequence, 16, *x.shape[2:]) if x.shape[1] > 1 else x
+            for key, x in arrays.items()
+        }
+        ways[name] = partial(flash, inputs.arrays[0], seqlens_k=inputs.lengths, out=inputs.out, **by_head)
+        ways[f"{name} 16"] = partial(
+            paged, flat_q, block_tables=tables, seqlens_k=inputs.lengths, cu_seqlens_q=starts, out=flat_out, **in_blocks
+        )
     return ways
 
 
-def int4_way(bundle: Bundle, inputs: Inputs, shape: Shape) -> Callable[[], Any]:
-    """The contiguous op over the same cache in 4 bits, which `append_kv_int4` wrote, with one group a row."""
+def bytes_of(bundle: Bundle, torch: Any, inputs: Inputs, name: str) -> dict[str, DeviceArray]:
+    """A cache [batch, tokens, heads, head_dim] of int8, or of float8, and its factors."""
+    dtype, largest, dims = (torch.int8, 127, 3) if name == "int8" else (torch.float8_e4m3fn, 448, (0, 1, 3))
+    found = {}
+    for key, tensor in zip("kv", inputs.tensors[1:], strict=True):
+        x = tensor.transpose(1, 2).float()
+        factors = x.abs().amax(dims, keepdim=True) / largest
+        numbers = x / factors
+        found[key] = bundle.device.wrap((numbers.round() if name == "int8" else numbers).to(dtype))
+        found[f"{key}_scale"] = bundle.device.wrap(factors[..., 0])
+    torch.cuda.synchronize()
+    return found
+
+
+def nibbles_of(bundle: Bundle, inputs: Inputs, shape: Shape) -> dict[str, DeviceArray]:
+    """A cache [batch, tokens, heads, head_dim // 2] that `append_kv_int4` wrote, with one group a row."""
     tokens, rows = shape.batch * shape.seqlen, (shape.batch, shape.seqlen, shape.heads_kv)
     new = [x.transpose(0, 2, 1, 3).reshape(tokens, shape.heads_kv, shape.head_dim) for x in inputs.arrays[1:]]
     caches = [bundle.device.empty((*rows, shape.head_dim // 2), np.uint8) for _ in new]
     pairs = [bundle.device.empty((*rows, 1, 2), np.float16) for _ in new]
     slots = bundle.device.array(np.arange(tokens, dtype=np.int32))
     bundle.append_kv_int4(*new, *caches, *pairs, slots)
-    by_head = [x.transpose(0, 2, 1, 3) for x in caches] + [x.transpose(0, 2, 1, 3, 4) for x in pairs]
-    return partial(bundle.flash_decode_int4, inputs.arrays[0], *by_head, inputs.lengths, out=inputs.out)
+    return dict(zip(("k", "v", "k_scale", "v_scale"), (*caches, *pairs), strict=True))
 
 
 def peers(torch: Any, inputs: Inputs, flex: bool) -> dict[str, Callable[[], Any]]:
