@@ -4,10 +4,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from kernels.attention.hopper_buffers import Buffers, Ring, heads_map, make_ring, slot_of
-from kernels.attention.hopper_groups import Factors, Result, attend_tiles
+from kernels.attention.hopper_buffers import Buffers, Ring, make_ring, slot_of
+from kernels.attention.hopper_groups import Result, attend_tiles
 from kernels.attention.hopper_load import fill
+from kernels.attention.hopper_scores import Factors, Features, Scoring
 from kernels.attention.hopper_tiles import (
+    BLOCK_M,
+    GROUPS,
     ROWS,
     Tiling,
     first_step,
@@ -27,10 +30,9 @@ GROUP_0, GROUP_1 = gl.constexpr(0), gl.constexpr(1)
 
 @gluon.jit
 def attend_prompt_hopper(
-    q: Heads, k: Heads, v: Heads, out: Heads, lse: HeadRows, block_tables: BlockTables, seqlens_k, cu_seqlens_q,
-    counter, query_blocks, batch, heads, heads_kv, total_q, seqlen_k, scale,
-    HEAD_DIM: gl.constexpr, BLOCK_N: gl.constexpr, HEIGHT: gl.constexpr, STAGES: gl.constexpr,
-    REGISTERS: gl.constexpr, PINGPONG: gl.constexpr,
+    q, k, v, out: Heads, lse: HeadRows, block_tables: BlockTables, seqlens_k, cu_seqlens_q, counter, query_blocks,
+    batch, heads, heads_kv, total_q, seqlen_k, scale,
+    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr, PINGPONG: gl.constexpr,
 ):  # fmt: skip
     """`split.decode_split` of 128 queries of a head a tile, of K and V of 16 bits, all keys of a sequence in one part.
 
@@ -39,63 +41,57 @@ def attend_prompt_hopper(
     `counter` (int32 [1], 0 at first) as soon as it is done with one. num_warps is 4: the kernel that is compiled has
     more.
 
-    q, out, k, v and the rest are as in `decode_split`. Addresses are multiples of 16 bytes, as are the strides, which
-    are positive, but for the last one, which is 1. HEAD_DIM, 64 or 128: columns. BLOCK_N: keys of a tile. HEIGHT: keys
-    that are loaded together; BLOCK_N and the block_size of the cache are multiples of it. REGISTERS: of a thread that
+    q: a tensor map of [heads, tokens, columns] in boxes of 64 queries. k, v: those of [blocks, heads_kv, block_size,
+    columns] in boxes [1, 1, HEIGHT, columns]; columns are 64 or 128, and block_size is a multiple of HEIGHT. out and
+    the rest are as in `decode_split`. BLOCK_N: keys of a tile, a multiple of HEIGHT. REGISTERS: of a thread that
     multiplies. PINGPONG: one group issues products while the other does its softmax.
     """
-    DTYPE: gl.constexpr = q.ptr.dtype.element_ty
-    tables = block_tables
-    q_map = heads_map(q, 1, heads, total_q, HEAD_DIM, HEAD_DIM, ROWS, DTYPE)
-    k_map = heads_map(k, tables.blocks, heads_kv, tables.block_size, HEAD_DIM, HEAD_DIM, HEIGHT, DTYPE)
-    v_map = heads_map(v, tables.blocks, heads_kv, tables.block_size, HEAD_DIM, HEAD_DIM, HEIGHT, DTYPE)
-    window = Window(0, 0, True)
     tiling = Tiling(
-        query_blocks, heads, heads // heads_kv, batch, total_q, seqlen_k, None, cu_seqlens_q, None, window, counter,
-        False, seqlens_k,
+        query_blocks, heads, heads // heads_kv, batch, total_q, seqlen_k, None, cu_seqlens_q, None, Window(0, 0, True),
+        counter, False, seqlens_k,
     )  # fmt: skip
     none = HeadScalars(None, 0, 0)
-    factors = Factors(none, none, none)
-    BLOCK: gl.constexpr = [1, 1, BLOCK_N, HEAD_DIM]
-    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for(BLOCK, DTYPE)
+    scoring = Scoring(Factors(none, none, none), Features(None, None, None))
+    BLOCK: gl.constexpr = [1, 1, BLOCK_N, k.block_shape[3]]
+    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for(BLOCK, k.dtype)
     buffers = Buffers(
-        make_ring(2, DTYPE, q_map.block_shape, q_map.layout, 1),
-        make_ring(STAGES, DTYPE, BLOCK, LAYOUT, 2),
-        make_ring(STAGES, DTYPE, BLOCK, LAYOUT, 2),
+        make_ring(GROUPS, q.dtype, q.block_shape, q.layout, 1),
+        make_ring(STAGES, k.dtype, BLOCK, LAYOUT, GROUPS),
+        make_ring(STAGES, v.dtype, BLOCK, LAYOUT, GROUPS),
         Ring(None, None, None),
     )
-    queue = make_queue(counter, 2)
-    result = Result(out, lse, HEAD_DIM)
+    queue = make_queue(counter)
+    result = Result(out, lse, k.block_shape[3])
     gl.warp_specialize([
-        (attend_tiles, (result, factors, buffers, tiling, queue, scale, False, True, False, PINGPONG, GROUP_0)),
-        (attend_tiles, (result, factors, buffers, tiling, queue, scale, False, True, False, PINGPONG, GROUP_1)),
-        (load_pages, (q_map, k_map, v_map, tables, buffers, tiling, queue)),
+        (attend_tiles, (result, scoring, buffers, tiling, queue, scale, False, True, False, PINGPONG, GROUP_0)),
+        (attend_tiles, (result, scoring, buffers, tiling, queue, scale, False, True, False, PINGPONG, GROUP_1)),
+        (load_pages, (q, k, v, block_tables, buffers, tiling, queue)),
     ], [4, 1], [REGISTERS, 24])  # fmt: skip
 
 
 @gluon.jit
 def load_pages(q_map, k_map, v_map, tables, buffers, tiling, queue):
     """Fills the buffers with all that this program's tiles take."""
-    GROUPS: gl.constexpr = buffers.q.slots.shape[0]
-    BLOCK_M: gl.constexpr = GROUPS * ROWS
-    BLOCK_N: gl.constexpr = buffers.k.slots.shape[3]
+    BLOCK_N: gl.constexpr = buffers.k.slots.shape[-2]
     at = 0
     done = 0
     taken = 0
     step = first_step(tiling)
     while step < steps_of_program(tiling):
-        tile = tile_at(step, tiling, BLOCK_M)
+        tile = tile_at(step, tiling)
         step = publish_next_step(step, taken, tiling, queue)
         taken += 1
         if tile.first < tile.seqlen_q:
             head_kv = tile.head // tiling.group
             seen = key_blocks(tile.first, BLOCK_M, tile, tiling.window, BLOCK_N, False, True)
-            for g in gl.static_range(GROUPS):
-                fill(q_map, buffers.q, g, done & 1, 0, tile.head, tile.row_q + tile.first + g * ROWS, 0)
             for i in range(seen.end - seen.begin):
-                slot, phase = slot_of(at, buffers.k)
                 start = (seen.end - 1 - i) * BLOCK_N
+                slot, phase = slot_of(at, buffers.k)
                 fill_from_pages(k_map, buffers.k, slot, phase, tables, tile, head_kv, start)
+                if i == 0:  # after the keys, whose slot is free before those of the queries
+                    for group in gl.static_range(GROUPS):
+                        row = tile.row_q + tile.first + group * ROWS
+                        fill(q_map, buffers.q, group, done & 1, 0, tile.head, row, 0)
                 fill_from_pages(v_map, buffers.v, slot, phase, tables, tile, head_kv, start)
                 at += 1
             done += 1
@@ -105,7 +101,7 @@ def load_pages(q_map, k_map, v_map, tables, buffers, tiling, queue):
 def fill_from_pages(x_map, ring, slot, phase, tables, tile, head_kv, start):
     """Load keys from number `start` on into a slot of a ring, once it has been read; those past the sequence's last
     piece of a block repeat that."""
-    BLOCK_N: gl.constexpr = ring.slots.shape[3]
+    BLOCK_N: gl.constexpr = ring.slots.shape[-2]
     HEIGHT: gl.constexpr = x_map.block_shape[2]
     last = gl.maximum(tile.seqlen_k - 1, 0) // HEIGHT * HEIGHT
     row = tables.ptr + tile.sequence.to(gl.int64) * tables.stride_batch
