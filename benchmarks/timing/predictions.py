@@ -152,9 +152,11 @@ class Model:
         self._steps = cache(lambda config: Steps(traced(config), machine))
 
     def predict(self, key: Key, config: Config, group: int | None = None) -> float:
-        """group: GROUP_M of a product; None: the best of `GROUPS`."""
+        """group: GROUP_M of a product; None: the best of `GROUPS`, or that of a configuration which has one."""
         if isinstance(config, Attention):
             return self._attention(key, config)
+        if isinstance(config, Scaled):
+            return self._one_tile_each(key, config, group or config.group)
         groups = GROUPS if group is None else (group,)
         if isinstance(config, Product) and not config.split:
             return min(self._persistent(key, config, g) for g in groups)
@@ -172,7 +174,7 @@ class Model:
         """A program for each tile, or for each part of K of each tile."""
         m, n, k = key.shape
         split = config.split if isinstance(config, Product) else 1
-        steps = self._steps(replace(config, split=0) if isinstance(config, Product) else config)
+        steps = self._steps(replace(config, split=0) if isinstance(config, Product) else replace(config, group=8))
         plan = Plan(-(-m // config.bm) * -(-n // config.bn) * split, steps.traced.resident, NUM_CUS, NUM_XCDS)
         made = config.bm, config.bn, group
         place = {"resident": plan.resident, "split": split, "remapped": isinstance(config, Product)}

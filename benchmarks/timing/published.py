@@ -79,8 +79,9 @@ def scaled_products(folder: Path) -> list[Key]:
     found = []
     for row in _winners(folder, "gemm_a8w8_blockscale_vllm", "B"):
         if row["device"] == "MI300X":
-            winner = Scaled(*(int(row[name]) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps")))
-            found.append(Key(_mnk(row), winner, None, int(row["GROUP_M"]), row["src"]))
+            names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "GROUP_M")
+            winner = Scaled(*(int(row[name]) for name in names))
+            found.append(Key(_mnk(row), winner, None, winner.group, row["src"]))
     return found
 
 
@@ -148,9 +149,9 @@ def attention_space(d: int, causal: bool = False, dtype: str = "fp16") -> list[A
 
 
 def scaled_space() -> list[Scaled]:
-    """All tiles but the largest one, of four wavefronts: nothing else won."""
-    tiles = itertools.product((16, 32, 64, 128, 256), (32, 64, 128, 256))
-    return [Scaled(bm, bn) for bm, bn in tiles if bm * bn < 256 * 256]
+    """All tiles but the largest one, of four wavefronts, and four values of GROUP_M: nothing else won."""
+    made = itertools.product((16, 32, 64, 128, 256), (32, 64, 128, 256), (1, 8, 16, 32))
+    return [Scaled(bm, bn, group=group) for bm, bn, group in made if bm * bn < 256 * 256]
 
 
 def pruned(key: Key, configs: Sequence[Product]) -> list[Product]:

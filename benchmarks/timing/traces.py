@@ -88,12 +88,13 @@ class Product:
 
 @dataclass(frozen=True)
 class Scaled:
-    """A configuration of `structures.scaled_product`."""
+    """A configuration of `structures.scaled_product`. group: GROUP_M, with which the trace is the same."""
 
     bm: int
     bn: int
     bk: int = 128
     warps: int = 4
+    group: int = 8
 
     @property
     def name(self) -> str:

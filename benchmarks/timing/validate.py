@@ -45,7 +45,7 @@ from aot_runtime.text_table import table_lines
 HELD_OUT = Path(__file__).with_name("held_out.txt")
 SMALL_US = 8
 FORMS = ((64, False, "fp16"), (128, False, "fp16"), (64, True, "fp16"), (128, True, "fp16"), (64, False, "bf16"),
-         (128, False, "bf16"))  # fmt: skip
+         (128, False, "bf16"), (16, False, "fp16"), (256, False, "fp16"))  # fmt: skip
 """Of attention: head dim, causal, type."""
 SPLITS = (1, 2, 4, 5, 6, 8, 10, 12, 16, 18, 24)
 """Parts of K that plain products are tried with."""
@@ -215,6 +215,9 @@ def _rank(
         same = {config: cost for config, cost in costs["model"].items() if _tile(config) == _tile(key.winner)}
         if len(same) > 1:
             costs["model, on one tile"] = same
+        alike = {config: cost for config, cost in same.items() if _kpack(config) == _kpack(key.winner)}
+        if len(alike) < len(same) and len(alike) > 1:
+            costs["model, on one tile and kpack"] = alike
         for order, found in costs.items():
             orders.setdefault(order, []).append((percentile(found, key.winner), rank(found, key.winner)))
         if verbose:
@@ -229,6 +232,10 @@ def _rank(
 
 def _tile(config: Config) -> tuple[int, ...]:
     return (config.bm, config.bn) if isinstance(config, Attention) else (config.bm, config.bn, config.bk)
+
+
+def _kpack(config: Config) -> int:
+    return config.kpack if isinstance(config, Product) else 0
 
 
 def _shape(config: Config) -> tuple[int, ...]:

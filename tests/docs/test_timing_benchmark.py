@@ -18,6 +18,7 @@ from aot_emulator.timing.constants import machine_of
 from aot_emulator.timing.sharing import Sharing, shared_loads
 from aot_emulator.timing.trace import record
 
+from tests.aot_emulator.timing.made import workgroup
 from tests.docs.scripts import ROOT
 
 FOLDER = ROOT / "benchmarks/timing"
@@ -96,6 +97,16 @@ def test_programs_of_parts_of_k_share_nothing_with_other_parts(modules: dict[str
     )
     assert (whole.units, whole.distinct, parts.units, parts.distinct) == (64, 8, 128, 16)
     assert pairs.units == 304 and pairs.distinct == pytest.approx(16 * 8 * 304 / 1024)
+
+
+@pytest.mark.slow
+def test_loads_of_scales_make_no_more_steps_of_an_iteration(modules: dict[str, ModuleType]):
+    """One step in an iteration, in which each wavefront loads half a step's bytes: its part, and scales."""
+    pytest.importorskip("triton", reason="compiling needs the extra `build`")
+    step = ["head", "load", "load", "load", "mfma", "mfma"]
+    trace = workgroup(*[[*step * 16, "valu", "mfma", "mfma"]] * 4).trace
+    found = modules["traces"].Traced(modules["traces"].Scaled(16, 32), trace, 17, 1, 0)
+    assert (found.trips, found.unroll, found.peeled) == (15, 1, 2)  # the last iteration is not like the others
 
 
 @pytest.mark.slow

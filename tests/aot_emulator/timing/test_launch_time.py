@@ -69,6 +69,15 @@ def test_workgroups_that_differ_go_to_what_is_free_first():
     assert last.seconds == pytest.approx(8000e-9)
 
 
+def test_kinds_say_what_each_workgroup_is_like():
+    """The long ones have odd numbers, and with them the odd dies, which no other die relieves."""
+    samples, plan = [Fixed(0, 1000), Fixed(0, 5000)], Plan(608, 1, CUS, DIES)
+    found = time_launch(MACHINE, plan, samples, unshared(CUS, DIES), kinds=np.arange(608) % 2)
+    assert found.seconds == pytest.approx(10000e-9) and found.shares["occupancy"] == pytest.approx(0.4)
+    # What they did is counted by kind: half of all cycles of the matrix pipes of compute units that are in use.
+    assert found.used["matrix"] == pytest.approx(0.5 * (304 * 1000 + 304 * 5000) / CUS / 10000)
+
+
 def test_the_slowest_resource_is_what_a_compute_unit_gets():
     alone, all_ = (conditions_of(MACHINE, unshared(units, DIES), 2.0) for units in (1, CUS))
     assert alone.per_loaded == pytest.approx(1 / MACHINE.l1_bytes, rel=0.03)
