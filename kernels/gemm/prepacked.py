@@ -16,8 +16,6 @@ from typing import NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels.common.early import LINE, prefetch
-
 TILE = gl.constexpr(64)
 """Outputs, and codes of each along k, in a tile."""
 
@@ -48,17 +46,6 @@ class Prepacked(NamedTuple):
     group_size: gl.tensor
     CODES: gl.constexpr
     BITS: gl.constexpr
-
-
-@gluon.jit
-def prefetch_words(words, tiles, LINES: gl.constexpr, BITS: gl.constexpr):
-    """Have the first LINES lines of each of some tiles that lie behind each other brought to the L2 cache."""
-    THREADS: gl.constexpr = 32 * gl.num_warps()
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
-    thread = gl.arange(0, THREADS, LAYOUT)
-    for first in range(0, tiles, THREADS // LINES):
-        tile = gl.minimum(first + thread // LINES, tiles - 1)
-        prefetch(words + tile * tile_words(BITS) + thread % LINES * (LINE // 4))
 
 
 # A code becomes the end of the mantissa of a number whose exponent makes it an integer: 1024 + code, or, 4 bits higher,

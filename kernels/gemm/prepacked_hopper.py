@@ -2,7 +2,7 @@
 decoded weights, from registers.
 
 One warp loads into a ring of stages by tensor maps; two groups of four warps each have 64 outputs of a tile. A group
-decodes the weights of a step while those of the step before are multiplied.
+decodes its next weights while those of the other group are multiplied.
 """
 
 from typing import NamedTuple
@@ -26,10 +26,8 @@ from kernels.gemm.prepacked import (
     for_words,
     in_order,
     numbers_of,
-    prefetch_words,
     scaled,
     table_of,
-    tile_words,
 )
 
 GROUPS = gl.constexpr(2)
@@ -189,6 +187,20 @@ def store_transposed(e, acc, row, column, buffer):
 
 
 @gluon.jit
+def finish(maps, others, acc, first_row, first_output, parts, part, buffer):
+    """Store acc [TILE, rows]: in e, or, of several parts, in `partial`."""
+    ACC: gl.constexpr = acc.type.layout
+    places = first_output + gl.arange(0, TILE, gl.SliceLayout(1, ACC))[:, None]
+    if parts > 1:
+        rows = first_row + gl.arange(0, acc.shape[1], gl.SliceLayout(0, ACC))[None, :]
+        at = others.partial + (part * others.m + rows).to(gl.int64) * others.n + places
+        gl.store(at, acc, (rows < others.m) & (places < others.n))
+    else:
+        acc += gl.load(others.bias + places, given(others.bias) & (places < others.n), 0.0).to(gl.float32)
+        store_transposed(maps.e, acc, first_row, first_output, buffer)
+
+
+@gluon.jit
 def multiply_units(maps, others, ring, work, GROUP: gl.constexpr):
     """The warps that multiply: those of one group, which has TILE outputs of each tile."""
     STAGES: gl.constexpr = ring.filled.shape[0]
@@ -215,24 +227,16 @@ def multiply_units(maps, others, ring, work, GROUP: gl.constexpr):
             mbarrier.arrive(ring.empty.index(last))
             weights = following
         outputs = (column * GROUPS + GROUP) * TILE
-        places = outputs + gl.arange(0, TILE, gl.SliceLayout(1, ACC))[:, None]
-        if work.parts > 1:
-            rows = row * BLOCK_M + gl.arange(0, BLOCK_M, gl.SliceLayout(0, ACC))[None, :]
-            at = others.partial + (part * others.m + rows).to(gl.int64) * others.n + places
-            gl.store(at, acc, (rows < others.m) & (places < others.n))
-        else:
-            acc += gl.load(others.bias + places, given(others.bias) & (places < others.n), 0.0).to(gl.float32)
-            store_transposed(maps.e, acc, row * BLOCK_M, outputs, ring.e.index(GROUP))
+        finish(maps, others, acc, row * BLOCK_M, outputs, work.parts, part, ring.e.index(GROUP))
     tma.store_wait(0)
 
 
 @gluon.jit
 def prepacked_hopper(
-    x, w, words, scales, zeros, codebook, group_size, e, bias, partial, m, k, tiles, parts,
+    x, w, scales, zeros, codebook, group_size, e, bias, partial, m, k, tiles, parts,
     BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, BAND: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
-    AHEAD: gl.constexpr,
 ):  # fmt: skip
-    """e = x wᵀ + bias, summed in fp32; or, if there are several `parts` of k, the product of each, for `reduce_parts`.
+    """e = x wᵀ + bias, summed in fp32; or, if there are several `parts` of k, the product of each, for `add_parts`.
 
     x, w, scales, zeros, e: tensor maps, as `Maps` has them; codebook: fp32 [16]; zeros and codebook may be None. bias:
     [outputs], or a null pointer; partial: fp32 [parts, m, outputs], of several parts. Grid: (tiles of e times parts, or
@@ -241,15 +245,6 @@ def prepacked_hopper(
     gl.static_assert(x.block_shape[1] == BLOCK_K)
     work = Work(gl.cdiv(m, BLOCK_M), gl.cdiv(tiles, GROUPS), parts, gl.cdiv(k, BLOCK_K), BAND, group_size)
     gdc_launch_dependents()
-    if AHEAD > 0:
-        _, column, _, begin, steps = unit_at(0, work)
-        count = gl.minimum(steps * (BLOCK_K // TILE), AHEAD)
-        BITS: gl.constexpr = w.block_shape[1] * 16 // BLOCK_K
-        TILE_WORDS: gl.constexpr = tile_words(BITS)
-        first = words + begin * (BLOCK_K // TILE) * TILE_WORDS
-        for i in gl.static_range(GROUPS):
-            tile = gl.minimum(column * GROUPS + i, tiles - 1).to(gl.int64)
-            prefetch_words(first + tile * (k // TILE) * TILE_WORDS, count, TILE * BITS // 16, BITS)
     gdc_wait()
     OF_TILES: gl.constexpr = STAGES * (BLOCK_K // TILE)
     zeros_ring = None

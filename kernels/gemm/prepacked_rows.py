@@ -7,6 +7,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels.common.early import LINE, prefetch
 from kernels.common.tensors import Matrix, given
 from kernels.gemm.prepacked import (
     TILE,
@@ -15,7 +16,6 @@ from kernels.gemm.prepacked import (
     for_words,
     in_order,
     numbers_of,
-    prefetch_words,
     table_of,
     tile_words,
 )
@@ -69,6 +69,18 @@ def range_of(dim: gl.constexpr, size: gl.constexpr, layout: gl.constexpr):
         return gl.arange(0, size, gl.SliceLayout(0, gl.SliceLayout(2, layout)))[None, :, None]
     else:
         return gl.arange(0, size, gl.SliceLayout(0, gl.SliceLayout(1, layout)))[None, None, :]
+
+
+@gluon.jit
+def prefetch_words(weights, output, k, tiles, OUTPUTS: gl.constexpr):
+    """Have the words of the first tiles of k, of OUTPUTS from `output` on, brought to the L2 cache, a line a thread."""
+    TILE_WORDS: gl.constexpr = tile_words(weights.BITS)
+    LINE_WORDS: gl.constexpr = LINE // 4
+    LINES: gl.constexpr = OUTPUTS * TILE_WORDS // (TILE * LINE_WORDS)
+    gl.static_assert(32 // LINES >= 1)
+    thread = gl.arange(0, 32 * gl.num_warps(), gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
+    words = weights.w + (output // TILE).to(gl.int64) * (k // TILE) * TILE_WORDS + output % TILE * (TILE_WORDS // TILE)
+    prefetch(words + gl.minimum(thread // LINES, tiles - 1) * TILE_WORDS + thread % LINES * LINE_WORDS)
 
 
 @gluon.jit
@@ -144,13 +156,27 @@ def add_products(sums, step, table, CODES: gl.constexpr, BITS: gl.constexpr):
 
 
 @gluon.jit
-def store_slice(e, sums, bias, output, row, m):
-    """The sums of 16 outputs, [warps, 16, rows], added up and stored."""
-    WARPS: gl.constexpr = sums.shape[0]
-    ROWS: gl.constexpr = sums.shape[2]
-    OUT: gl.constexpr = gl.BlockedLayout([WARPS, 1, 1], [1, 16, 2], [1, 1, WARPS], [1, 2, 0])
-    total = gl.sum(gl.convert_layout(sums, OUT), 0)
-    outputs = output + gl.arange(0, 16, gl.SliceLayout(1, gl.SliceLayout(0, OUT)))[:, None]
+def joined(slices):
+    """[warps, 16, rows] of each slice of outputs as one tensor [warps, 16, rows, slices]."""
+    COUNT: gl.constexpr = len(slices)
+    if COUNT == 1:
+        return slices[0].reshape([slices[0].shape[0], 16, slices[0].shape[2], 1])
+    else:
+        pairs = gl.join(joined(slices[: COUNT // 2]), joined(slices[COUNT // 2 :])).permute((0, 1, 2, 4, 3))
+        return pairs.reshape([pairs.shape[0], 16, pairs.shape[2], COUNT])
+
+
+@gluon.jit
+def store_sums(e, sums, bias, output, row, m):
+    """The sums of slices of 16 outputs, [warps, 16, rows] each, added up and stored."""
+    WARPS: gl.constexpr = sums[0].shape[0]
+    ROWS: gl.constexpr = sums[0].shape[2]
+    OUTPUTS: gl.constexpr = 16 * len(sums)
+    ACROSS: gl.constexpr = [1, OUTPUTS // 16, WARPS * 16 // OUTPUTS]
+    OUT: gl.constexpr = gl.BlockedLayout([WARPS, 1, 1], [1, 16, 2], ACROSS, [1, 2, 0])
+    by_warp = joined(sums).permute((0, 3, 1, 2)).reshape([WARPS, OUTPUTS, ROWS])
+    total = gl.sum(gl.convert_layout(by_warp, OUT), 0)
+    outputs = output + gl.arange(0, OUTPUTS, gl.SliceLayout(1, gl.SliceLayout(0, OUT)))[:, None]
     rows = row + gl.arange(0, ROWS, gl.SliceLayout(0, gl.SliceLayout(0, OUT)))[None, :]
     total += gl.load(bias + outputs, given(bias), 0.0).to(gl.float32)
     at = e.ptr + rows.to(gl.int64) * e.stride_rows + outputs * e.stride_columns
@@ -158,10 +184,7 @@ def store_slice(e, sums, bias, output, row, m):
 
 
 @gluon.jit
-def prepacked_rows(
-    x: Matrix, weights: Prepacked, e: Matrix, bias, m, k, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
-    AHEAD: gl.constexpr,
-):  # fmt: skip
+def prepacked_rows(x: Matrix, weights: Prepacked, e: Matrix, bias, m, k, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr):
     """e = x wᵀ + bias, summed in fp32. Grid: (blocks of e), those of the same outputs together.
 
     x: [m, k]; e: [m, outputs]; bias: [outputs], or a null pointer. BLOCK_N: 16, 32 or 64; BLOCK_M: 8 or a power of 2
@@ -173,11 +196,7 @@ def prepacked_rows(
     blocks = gl.cdiv(m, BLOCK_M)
     output, row = gl.program_id(0) // blocks * BLOCK_N, gl.program_id(0) % blocks * BLOCK_M
     gdc_launch_dependents()
-    if AHEAD > 0:
-        TILE_WORDS: gl.constexpr = tile_words(weights.BITS)
-        words = weights.w + (output // TILE).to(gl.int64) * (k // TILE) * TILE_WORDS
-        words += output % TILE * (TILE_WORDS // TILE)
-        prefetch_words(words, gl.minimum(k // TILE, AHEAD), BLOCK_N * weights.BITS // 16, weights.BITS)
+    prefetch_words(weights, output, k, gl.minimum(k // TILE, WARPS), BLOCK_N)
     gdc_wait()
     table = None
     if weights.CODES == "codebook":
@@ -190,5 +209,4 @@ def prepacked_rows(
         following = load_step(x, weights, first + WARPS, row, output, m, k, BLOCK_M, BLOCK_N)
         sums = add_products(sums, step, table, weights.CODES, weights.BITS)
         step = following
-    for i in gl.static_range(BLOCK_N // 16):
-        store_slice(e, sums[i], bias, output + 16 * i, row, m)
+    store_sums(e, sums, bias, output, row, m)

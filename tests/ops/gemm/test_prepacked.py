@@ -113,6 +113,33 @@ def test_unaligned_rows(gemm: Bundle, m: int, pack: Callable[..., Packed]):
     assert (found == 7).all()
 
 
+@on_gpu
+@pytest.mark.parametrize("m", (4, 40))
+@pytest.mark.parametrize("pack", (to_int4, to_int8))
+def test_layers_wait_for_those_before_them(gemm: Bundle, m: int, pack: Callable[..., Packed]):
+    """The kernels begin early; x is what the layer before has just written, one layer after the other."""
+    rng, n, stream = np.random.default_rng(m), 1024, gemm.device.stream()
+    layers = [pack(rng.standard_normal((n, n)) / n**0.5, 64, FP16) for _ in range(4)]
+    call = getattr(gemm, f"{op_of(layers[0])}_prepacked")
+    placed = [
+        {name: gemm.device.array(value) if isinstance(value, np.ndarray) else value for name, value in given.items()}
+        for given in (prepack(layer).arguments() for layer in layers)
+    ]
+
+    def run(between: Callable[[], None]) -> np.ndarray:
+        x = first
+        for given in placed * 8:
+            x = call(x, **given, stream=stream)
+            between()
+        stream.synchronize()
+        return x.numpy().view(np.uint16)
+
+    first = gemm.device.array(matrix(rng, (m, n), FP16))
+    apart = run(stream.synchronize)
+    for _ in range(5):
+        assert np.array_equal(run(lambda: None), apart)
+
+
 @pytest.fixture(scope="session")
 def hopper_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The ops with zeros. Read only."""
@@ -143,6 +170,7 @@ def test_launches_and_refusals(hopper_bundle: Path):
     before = len(double.launches())
     gemm.linear_int4_prepacked(gemm.device.empty((40, 256), FP16), **few)
     assert [launch.kernel for launch in double.launches()[before:]] == ["prepacked_hopper"], "k is not cut"
+    assert all(launch.early for launch in double.launches()), "the kernels wait for what precedes them"
     for wrong, message in (
         ({"w": plain["w"]}, r"'w' has 2 dims.*it takes 3: \[tiles, k // 4, 32\]"),
         ({"scales": plain["scales"]}, "'scales' has 2 dims"),
@@ -159,3 +187,14 @@ def test_launches_and_refusals(hopper_bundle: Path):
     for op, of_the_other in (("linear_int8_prepacked", given), ("linear_int4_prepacked", eight)):
         with pytest.raises(ArgumentError, match="'w'"):
             getattr(gemm, op)(x, **of_the_other)
+
+
+@pytest.mark.slow
+@in_cuda_double
+def test_drivers_that_cannot_capture_early_launches_get_none(hopper_bundle: Path):
+    double = CudaDouble()
+    double.be_version(12020)
+    gemm = open_bundle(hopper_bundle, "cuda")
+    given = prepack(weights_of(to_int4, 64, 64, 64)).arguments()
+    gemm.linear_int4_prepacked(gemm.device.empty((4, 64), FP16), **given)
+    assert [launch.early for launch in double.launches()] == [False]
