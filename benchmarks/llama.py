@@ -209,7 +209,7 @@ def decoding(engine: Engine, scheduler: Scheduler, step: Step, tokens: Sequence[
     """The sequences after their prompts, a token of each at a step."""
     sequences = [sequence for sequence, _ in scheduler.done(step, tokens)]
     batch = engine.batch(len(sequences))
-    batch.load(sequences)
+    batch.load(sequences, [len(sequence.tokens) for sequence in sequences])
     return batch
 
 
