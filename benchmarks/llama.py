@@ -2,12 +2,13 @@
 
     aotbuild --arch sm_90 manifests/llama.yaml && python benchmarks/llama.py dist/llama-sm_90
 
-The checkpoint is made in a temporary folder, in the published format; both read it. Prompts are of random tokens, each
+All layers have the same random numbers, each of them its own memory on the device. Prompts are of random tokens, each
 token is the likeliest. `step` is the time of a token of all sequences, from a replayed graph, the mean of those between
-two waits; `host` what the host is busy with for it, the median; `op by op` is a step that is not replayed. transformers
-generates by its own `generate`: its step is the time of long texts less that of texts of one token. Weights are those
-that a step reads, GB/s how fast it reads them if it did nothing else. The difference is the largest of our logits after
-the prompts from transformers', as a part of the largest logit.
+two waits; `host` what the host is busy with for it, the median; `op by op` is a step that is not replayed. Weights are
+those that a step reads, GB/s how fast it reads them if it did nothing else; TFLOP/s are those of the prompts in the
+linear layers. transformers reads the same checkpoint from a temporary folder, where it is installed, and generates by
+its own `generate`: its step is the time of long texts less that of texts of one token. The difference is the largest of
+our logits after the prompts from transformers', as a part of the largest logit.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import ROOT, median, seconds, table
+from measure import ROOT, line, median, seconds
 from on_gpu import heading, import_torch
 
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
@@ -41,6 +42,8 @@ from models.decoder import Decoder
 from models.families import config_of
 from random_checkpoint import FAMILIES, GPTQ, SIZES, random_tensors, settings, write_checkpoint
 
+Stored = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
+"""config.json and the tensors of a checkpoint."""
 PACKAGES = ("numpy", "torch", "transformers", "cuda-bindings", "hip-python")
 
 
@@ -69,7 +72,7 @@ def options_of(command: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=128, help="new tokens (default: %(default)s)")
     parser.add_argument("--no-gptq", action="store_true", help="leave out weights of 4 bits")
     parser.add_argument("--no-transformers", action="store_true", help="leave out transformers")
-    parser.add_argument("--by-op", action="store_true", help="what the ops of a step take, instead")
+    parser.add_argument("--by-op", action="store_true", help="what the ops of prompts and of a step take, too")
     parser.add_argument("--rounds", type=int, default=20, help="of --by-op (default: %(default)s)")
     parser.add_argument("--device", help="(default: the first GPU of the bundle's kind)")
     return parser.parse_args(command)
@@ -82,52 +85,77 @@ def main() -> None:
         print(heading(bundle.device, *PACKAGES))
         model = f"{options.family} {options.size}, {options.dtype}"
         print(f"{model}, prompts of {options.prompt} tokens, {options.tokens} new ones\n")
-        with tempfile.TemporaryDirectory() as folder:
-            print((report_by_op if options.by_op else report)(bundle, Path(folder), options))
+        for printed in report(Recorder(bundle) if options.by_op else bundle, options):
+            print(printed, flush=True)
     except AotError as error:
         sys.exit(f"llama.py: {error}")
 
 
-def checkpoints(folder: Path, options: argparse.Namespace) -> Iterator[tuple[str, Checkpoint]]:
-    """Those that are measured, by name."""
+def checkpoints(options: argparse.Namespace) -> Iterator[tuple[str, Checkpoint, Stored]]:
+    """Those that are measured, by name, with what they are made of."""
     for name, change in {"dense": {}, **({} if options.no_gptq else {"GPTQ": GPTQ})}.items():
-        config = settings(options.size, options.family, torch_dtype=options.dtype, **change)
-        write_checkpoint(folder / name, config, random_tensors(config))
-        yield name, Checkpoint(folder / name)
+        found = settings(options.size, options.family, torch_dtype=options.dtype, **change)
+        tensors = random_tensors(found, alike=True)
+        yield name, Checkpoint.in_memory(found, tensors), (found, tensors)
 
 
-def report(bundle: Bundle, folder: Path, options: argparse.Namespace) -> str:
-    rows = []
-    for name, checkpoint in checkpoints(folder, options):
+def report(bundle: Bundle | Recorder, options: argparse.Namespace) -> Iterator[str]:
+    """Lines of a table, as they are measured."""
+    headings = ("tokens/s", "step ms", "host ms", "op by op ms", "weights GB/s", "prefill ms", "TFLOP/s", "difference")
+    yield line("", headings)
+    for name, checkpoint, stored in checkpoints(options):
         model = decoder(bundle, checkpoint, options)
-        nbytes, dense = weight_bytes(checkpoint, model), not checkpoint.values.get("quantization_config")
-        peer = import_transformers(checkpoint.folder, options.dtype) if dense and not options.no_transformers else None
+        dense = not checkpoint.values.get("quantization_config")
+        peer = import_transformers(stored, options.dtype) if dense and not options.no_transformers else None
         for batch in options.batches:
             prompts = random_prompts(model, batch, options.prompt)
+            work = Work(batch, weight_bytes(checkpoint, model), prompt_operations(model, batch, options.prompt))
             mine = ours(model, prompts, options.tokens)
             peers = theirs(*peer, prompts, options.tokens) if peer else None
-            rows.append(row(f"{name}, batch {batch}", batch, nbytes, mine, peers))
+            yield line(f"{name}, batch {batch}", cells(work, mine, peers))
             if peers:
-                rows.append(row(f"transformers, batch {batch}", batch, nbytes, peers))
-    headings = ("tokens/s", "step ms", "host ms", "op by op ms", "prefill ms", "weights GB/s", "difference")
-    return table(("", *headings), rows)
+                yield line(f"transformers, batch {batch}", cells(work, peers))
+            if isinstance(bundle, Recorder):
+                yield from by_op(bundle, model, prompts, options)
 
 
-def row(name: str, batch: int, nbytes: int, times: Times, peer: Times | None = None) -> list[str]:
-    parts = (times.step, times.host, times.op_by_op, times.prefill)
-    cells = ["-" if part is None else f"{part * 1e3:.3f}" for part in parts]
+@dataclass(frozen=True)
+class Work:
+    """batch: sequences; nbytes: of the weights that a step reads; operations: of all prompts in the linear layers."""
+
+    batch: int
+    nbytes: int
+    operations: int
+
+
+def cells(work: Work, times: Times, peer: Times | None = None) -> list[str]:
+    parts = ["-" if part is None else f"{part * 1e3:.3f}" for part in (times.step, times.host, times.op_by_op)]
     difference = f"{np.abs(times.logits - peer.logits).max() / np.abs(peer.logits).max():.1e}" if peer else "-"
-    return [name, f"{batch / times.step:.1f}", *cells, f"{nbytes / times.step / 1e9:.0f}", difference]
+    return [
+        f"{work.batch / times.step:.1f}", *parts, f"{work.nbytes / times.step / 1e9:.0f}",
+        f"{times.prefill * 1e3:.3f}", f"{work.operations / times.prefill / 1e12:.1f}", difference,
+    ]  # fmt: skip
 
 
-def decoder(bundle: Bundle, checkpoint: Checkpoint, options: argparse.Namespace) -> Decoder:
+def decoder(bundle: Any, checkpoint: Checkpoint, options: argparse.Namespace) -> Decoder:
     return Decoder(bundle, config_of(checkpoint, options.prompt + options.tokens), checkpoint)
 
 
 def weight_bytes(checkpoint: Checkpoint, model: Decoder) -> int:
     """What a step reads: all but the table of embeddings, unless that is the last layer too."""
-    total = (checkpoint.folder / "model.safetensors").stat().st_size
-    return total if model.config.tied else total - checkpoint.tensor("model.embed_tokens.weight").nbytes
+    return checkpoint.nbytes if model.config.tied else checkpoint.nbytes - model.table.nbytes
+
+
+def prompt_operations(model: Decoder, batch: int, length: int) -> int:
+    """Those of the last layer are for the last token of each prompt. Each token has its experts alone."""
+    config, shapes = model.config, model.config.linears()
+    experts = config.experts
+    total = 0
+    for name, shape in shapes.items():
+        tokens = batch * (1 if name == config.head else length)
+        part = experts.chosen / experts.count if experts and f".{experts.each}." in name else 1
+        total += int(2 * tokens * shape.inputs * shape.outputs * part)
+    return total + (2 * batch * config.hidden * config.vocabulary if config.tied else 0)
 
 
 def random_prompts(model: Decoder, batch: int, length: int) -> list[list[int]]:
@@ -181,7 +209,7 @@ def decoding(engine: Engine, scheduler: Scheduler, step: Step, tokens: Sequence[
     """The sequences after their prompts, a token of each at a step."""
     sequences = [sequence for sequence, _ in scheduler.done(step, tokens)]
     batch = engine.batch(len(sequences))
-    batch.load(sequences)
+    batch.load(sequences, [len(sequence.tokens) for sequence in sequences])
     return batch
 
 
@@ -206,26 +234,28 @@ class Recorder:
         return call
 
 
-def report_by_op(bundle: Bundle, folder: Path, options: argparse.Namespace) -> str:
-    """Device time of a step's calls of each op and shape: of a graph of just these, all layers' one after the other."""
-    rows = []
-    for name, checkpoint in checkpoints(folder, options):
-        recorder = Recorder(bundle)
-        model = decoder(recorder, checkpoint, options)
-        for batch in options.batches:
-            prompts = random_prompts(model, batch, options.prompt)
-            engine = engine_for(model, prompts, options.tokens)
-            step, scheduler = begun(prompts, Limits(options.tokens))
-            steps = decoding(engine, scheduler, step, engine.run(step).tokens)
-            recorder.calls.clear()
-            steps.step()
-            kinds = dict.fromkeys((op, shape) for op, shape, _ in recorder.calls)
-            for op, shape in kinds:
-                calls = [call for *kind, call in recorder.calls if kind == [op, shape]]
-                taken = graph_seconds(bundle, calls, options.rounds)
-                label = f"{name}, batch {batch}: {op} {'x'.join(map(str, shape))}"
-                rows.append([label, str(len(calls)), f"{taken / len(calls) * 1e6:.2f}", f"{taken * 1e3:.3f}"])
-    return table(("largest tensor of each call", "calls", "us each", "ms a step"), rows)
+def by_op(
+    recorder: Recorder, model: Decoder, prompts: Sequence[Sequence[int]], options: argparse.Namespace
+) -> Iterator[str]:
+    """Device time of the calls of each op and shape in prompts and in a step: of a graph of just these, all layers' one
+    after the other."""
+    engine = engine_for(model, prompts, options.tokens)
+    step, scheduler = begun(prompts, Limits(options.tokens))
+    recorder.calls.clear()
+    tokens = engine.run(step).tokens
+    yield from shares(recorder, "prompts", options.rounds)
+    steps = decoding(engine, scheduler, step, tokens)
+    recorder.calls.clear()
+    steps.step()
+    yield from shares(recorder, "step", options.rounds)
+
+
+def shares(recorder: Recorder, part: str, rounds: int) -> Iterator[str]:
+    for op, shape in dict.fromkeys((op, shape) for op, shape, _ in recorder.calls):
+        calls = [call for *kind, call in recorder.calls if kind == [op, shape]]
+        taken = graph_seconds(recorder.bundle, calls, rounds)
+        label = f"  {part}: {op} {'x'.join(map(str, shape))}"
+        yield f"{label.ljust(60)} {len(calls)} calls, {taken / len(calls) * 1e6:.2f} us each, {taken * 1e3:.3f} ms"
 
 
 def graph_seconds(bundle: Bundle, calls: Sequence[Callable[[], object]], rounds: int) -> float:
@@ -241,7 +271,7 @@ def graph_seconds(bundle: Bundle, calls: Sequence[Callable[[], object]], rounds:
     return stream.record().elapsed_ms(start) / 1e3 / rounds
 
 
-def import_transformers(folder: Path, dtype: str) -> tuple[Any, Any] | None:
+def import_transformers(stored: Stored, dtype: str) -> tuple[Any, Any] | None:
     """(torch, transformers' model on the GPU); None where they are not installed, or see no GPU."""
     torch = import_torch()
     if torch is None:
@@ -251,7 +281,10 @@ def import_transformers(folder: Path, dtype: str) -> tuple[Any, Any] | None:
     except ImportError as error:
         print(f"left out: transformers: {error}")
         return None
-    return torch, transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).cuda()
+    with tempfile.TemporaryDirectory() as folder:
+        write_checkpoint(Path(folder), *stored)
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+        return torch, model.cuda()
 
 
 def theirs(torch: Any, model: Any, prompts: Sequence[Sequence[int]], count: int) -> Times:

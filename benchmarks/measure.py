@@ -46,6 +46,11 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
+def line(first: str, others: Sequence[str], width: int = 24) -> str:
+    """A row of a table that is printed while it is measured; width: of its first column."""
+    return first.ljust(width) + "".join(text.rjust(13) for text in others)
+
+
 @contextmanager
 def no_collections():
     """Without the garbage collector's pauses, as `timeit` has it."""

@@ -10,7 +10,8 @@ weights are of 16 bits, whatever --kind is; only where ours are, too, is its res
 
 --adopted takes a bundle of a kernel from elsewhere that has the contract of examples/foreign/fused_moe.yaml, such as
 that of vLLM's fused_moe.py: two products of 16 bits, in that manifest --dtype float16. They alone are timed, with the
-order of the tokens known beforehand, without the activation between them and the sum after them.
+order of the tokens known beforehand, without the activation between them and the sum after them. --adopted-rows are
+those of a block of it, for each number of tokens, where its contract leaves them open.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from measure import table
+from measure import line
 from on_gpu import device_times, heading, import_torch
 
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
@@ -36,8 +37,6 @@ KINDS = {"plain": ("moe", 2), "float8": ("moe_scaled", 1), "float8_blocks": ("mo
 """The op of each kind of weights, and the bytes of a weight."""
 GROUP = 128
 """Weights along k that share a scale."""
-ROWS = 32
-"""Of a block of the adopted kernel."""
 FLOAT8 = {"fnuz": ml_dtypes.float8_e4m3fnuz, "ocp": ml_dtypes.float8_e4m3fn}
 PACKAGES = ("numpy", "torch", "triton", "cuda-bindings", "hip-python")
 
@@ -53,6 +52,8 @@ def main() -> None:
     parser.add_argument("--kind", choices=KINDS, default="plain", help="of the weights (default: %(default)s)")
     parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16", help="(default: %(default)s)")
     parser.add_argument("--adopted", type=Path, help="a bundle of examples/foreign/fused_moe.yaml, or of its like")
+    parser.add_argument("--adopted-rows", type=int, nargs="+", default=[32], help="(default: 32 for all)")
+    parser.add_argument("--no-torch", action="store_true", help="leave the loop in torch out")
     parser.add_argument("--rounds", type=int, default=11, help="rounds of each (default: %(default)s)")
     options = parser.parse_args()
     torch = import_torch()
@@ -64,9 +65,16 @@ def main() -> None:
         sizes = options.experts, options.topk, options.hidden, options.intermediate
         adopted = None if options.adopted is None else open_bundle(options.adopted)
         layer = Layer(bundle, torch, options.kind, getattr(torch, options.dtype), *sizes, adopted)
-        headings = ("tokens", "route µs", "moe µs", "weights GB/s", "TFLOP/s", "torch µs", "torch / ours", "difference")
-        headings += () if adopted is None else ("adopted µs", "adopted / ours")
-        print(table(headings, [layer.measured(tokens, options.rounds) for tokens in options.tokens]))
+        headings = (
+            "route µs", "moe µs", "weights GB/s", "TFLOP/s", "torch µs", "torch/ours", "adopted µs", "adopted/ours",
+            "difference",
+        )  # fmt: skip
+        rows = options.adopted_rows * (len(options.tokens) if len(options.adopted_rows) == 1 else 1)
+        if len(rows) != len(options.tokens):
+            parser.error(f"--adopted-rows: one number, or {len(options.tokens)}")
+        print(line("tokens", headings, 8))
+        for tokens, of_block in zip(options.tokens, rows, strict=True):
+            print(line(str(tokens), layer.measured(tokens, of_block, options), 8), flush=True)
     except AotError as error:
         sys.exit(f"moe.py: {error}")
 
@@ -93,7 +101,7 @@ class Layer:
             made = [random_weights(bundle, kind, name, shape, sixteen) for name, shape in shapes.items()]
             self.weights = {name: bundle.device.array(host) for arrays in made for name, host in arrays.items()}
 
-    def measured(self, tokens: int, rounds: int) -> list[str]:
+    def measured(self, tokens: int, adopted_rows: int, options: argparse.Namespace) -> list[str]:
         """A row of the table."""
         torch, (experts, hidden, intermediate) = self.torch, self.down.shape
         x, logits = self._random(tokens, hidden), self._random(tokens, experts)
@@ -109,21 +117,24 @@ class Layer:
         route()
         moe()
         self.bundle.device.synchronize()
-        peer, result = self._peer(x, weights, chosen)
+        result = None
+        if not options.no_torch:
+            ways["torch"], result = self._peer(x, weights, chosen)
         if self.adopted is not None:
-            ways["adopted"] = self._captured(self._adopted_products(self.adopted, x, weights, chosen))
-        seconds = device_times(self.bundle, ways | {"torch": peer}, rounds)
+            ways["adopted"] = self._captured(self._adopted_products(self.adopted, x, weights, chosen, adopted_rows))
+        seconds = device_times(self.bundle, ways, options.rounds)
         taken, used = seconds["moe"], len(torch.unique(chosen))
         numbers = 3 * hidden * intermediate
         row = [
-            str(tokens), f"{seconds['route'] * 1e6:.1f}",
+            f"{seconds['route'] * 1e6:.1f}",
             f"{taken * 1e6:.1f}", f"{used * numbers * size / taken / 1e9:.0f}",
-            f"{tokens * self.topk * numbers * 2 / taken / 1e12:.1f}", f"{seconds['torch'] * 1e6:.1f}",
-            f"{seconds['torch'] / taken:.2f}",
-            f"{float((result - out).abs().max()):.1e}" if self.kind == "plain" else "-",
+            f"{tokens * self.topk * numbers * 2 / taken / 1e12:.1f}",
         ]  # fmt: skip
-        theirs = seconds.get("adopted")
-        return row if theirs is None else [*row, f"{theirs * 1e6:.1f}", f"{theirs / taken:.2f}"]
+        for peer in ("torch", "adopted"):
+            theirs = seconds.get(peer)
+            row += ["-", "-"] if theirs is None else [f"{theirs * 1e6:.1f}", f"{theirs / taken:.2f}"]
+        is_compared = result is not None and self.kind == "plain"
+        return [*row, f"{float((result - out).abs().max()):.1e}" if is_compared else "-"]
 
     def _random(self, *shape: int) -> Any:
         return self.torch.randn(shape, device="cuda", dtype=self.torch.float32).to(self.dtype)
@@ -136,7 +147,7 @@ class Layer:
             call(stream=stream)
         return partial(graph.launch, None)
 
-    def _adopted_products(self, adopted: Bundle, x: Any, weights: Any, chosen: Any) -> Callable[..., None]:
+    def _adopted_products(self, adopted: Bundle, x: Any, weights: Any, chosen: Any, rows: int) -> Callable[..., None]:
         """Both products by the adopted kernel; what is between them is random."""
         device, (tokens, topk) = self.bundle.device, tuple(chosen.shape)
         (experts, hidden, intermediate), wide = self.down.shape, self.gate_up.shape[1]
@@ -144,7 +155,7 @@ class Layer:
         first, second = self._random(tokens * topk, wide), self._random(tokens * topk, hidden)
         # The second product has a row for each assignment: as many tokens with one expert, but the routed weights.
         self.torch.cuda.synchronize()
-        lists = [device.array(array) for array in in_blocks(chosen.cpu().numpy(), experts)]
+        lists = [device.array(array) for array in in_blocks(chosen.cpu().numpy(), experts, rows)]
         arrays = (x, self.gate_up, weights, first, act, self.down, weights.reshape(-1, 1), second)
         a, gate_up, by_slot, c, between, down, by_row, out = map(device.wrap, arrays)
 
@@ -199,13 +210,13 @@ def random_weights(
     return {name: codes, f"scale_{name}": np.full(shape_of_scales, scale, np.float32)}
 
 
-def in_blocks(chosen: np.ndarray, experts: int) -> list[np.ndarray]:
-    """Assignments by expert in whole blocks, the expert of each block, and how many assignments there are so."""
+def in_blocks(chosen: np.ndarray, experts: int, rows: int) -> list[np.ndarray]:
+    """Assignments by expert in whole blocks of so many rows, the expert of each block, how many rows these are."""
     flat, ids, of_block = chosen.reshape(-1), [], []
     for expert in range(experts):
         own = np.flatnonzero(flat == expert)
-        blocks = -(-len(own) // ROWS)
-        ids += [own, np.full(blocks * ROWS - len(own), flat.size)]
+        blocks = -(-len(own) // rows)
+        ids += [own, np.full(blocks * rows - len(own), flat.size)]
         of_block += [expert] * blocks
     ordered = np.concatenate(ids).astype(np.int32)
     return [ordered, np.array(of_block, np.int32), np.array([len(ordered)], np.int32)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -87,31 +88,46 @@ def settings(size: str, family: str = "llama", **changes: Any) -> dict[str, Any]
     return {**SHARED, **SIZES[size], **FAMILIES[family], **changes}
 
 
-def random_tensors(found: Mapping[str, Any], seed: int = 0) -> dict[str, Array]:
-    """What a config's model needs, by name. Each layer's results are about as large as its inputs."""
+def random_tensors(found: Mapping[str, Any], seed: int = 0, alike: bool = False) -> dict[str, Array]:
+    """What a config's model needs, by name. Each layer's results are about as large as its inputs.
+
+    alike: all layers have one layer's tensors, and all experts one expert's, which share their memory.
+    """
     values = Values(found)
     config, rng = config_from(values), np.random.default_rng(seed)
     linears = config.linears()
     format_ = format_of(values)
     wanted = dict(wanted_tensors(format_, config.tensors(), linears, values.path))
     pool = rng.standard_normal(min(POOL, max(math.prod(found.shapes[0]) for found in wanted.values())), np.float32)
-    dtype, tensors = DTYPES[config.dtype], {}
+    tensors: dict[str, Array] = {}
+    first: dict[str, str] = {}
     for name, found in wanted.items():
-        normal = np.resize(np.roll(pool, -int(rng.integers(len(pool)))), found.shapes[0])
-        layer, _, end = name.rpartition(".")
+        kind = re.sub(r"\d+", "", name) if alike else name
+        if kind in first:
+            tensors[name] = tensors[first[kind]]
+            continue
+        first[kind] = name
+        shape, (layer, _, end) = found.shapes[0], name.rpartition(".")
+        drawn = np.roll(pool, -int(rng.integers(len(pool))))[: math.prod(shape)]
         array = None
         if layer in linears:
-            array = random_stored(rng, normal, end, found, linears[layer], format_(layer))
-        array = _plain(normal, config, name) if array is None else array
-        tensors[name] = array.astype(dtype) if found.dtypes == FLOATS else array
+            array = random_stored(rng, np.resize(drawn, shape), end, found, linears[layer], format_(layer))
+        if array is None:
+            array = _plain(drawn, shape, config, name)
+        elif found.dtypes == FLOATS:
+            array = array.astype(DTYPES[config.dtype])
+        tensors[name] = array
     return tensors
 
 
-def _plain(values: Array, config: Config, name: str) -> Array:
-    shape = values.shape
+def _plain(drawn: Array, shape: tuple[int, ...], config: Config, name: str) -> Array:
+    """A tensor of weights; drawn: its numbers, or those that it repeats."""
+    values = drawn * shape[-1] ** -0.5
     if name.endswith("norm.weight"):
-        return values / 10 if config.zero_centred else 1 + values / 10
-    return values / config.embedding_scale if name == config.embeddings else values * shape[-1] ** -0.5
+        values = drawn / 10 if config.zero_centred else 1 + drawn / 10
+    elif name == config.embeddings:
+        values = drawn / config.embedding_scale
+    return np.resize(values.astype(DTYPES[config.dtype]), shape)
 
 
 def write_checkpoint(folder: Path, found: Mapping[str, Any], tensors: Mapping[str, Array]) -> None:

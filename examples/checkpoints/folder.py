@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from checkpoints.formats import format_of
 from checkpoints.linear import Linear, LinearShape, Wanted
 from checkpoints.progress import SILENT, Progress
 from checkpoints.scheme import Format
-from checkpoints.shards import Stored, faults_of, read_shards
+from checkpoints.shards import Held, Stored, faults_of, read_shards
 from checkpoints.values import CheckpointError, Values
 
 Array = np.ndarray
@@ -30,12 +31,22 @@ class Checkpoint:
     """
 
     def __init__(self, folder: Path, progress: Progress = SILENT):
-        self.folder, self.progress = folder, progress
+        self._hold(folder, progress, Values.read(folder / "config.json"))
+        self._stored: Mapping[str, Stored | Held] = read_shards(folder)
+
+    @classmethod
+    def in_memory(cls, found: Mapping[str, Any], tensors: Mapping[str, Array]) -> Checkpoint:
+        """One of a config.json and of tensors that no file has. Names may share arrays."""
+        checkpoint = cls.__new__(cls)
+        checkpoint._hold(Path("memory"), SILENT, Values(found))
+        checkpoint._stored = {name: Held(tensor) for name, tensor in tensors.items()}
+        return checkpoint
+
+    def _hold(self, folder: Path, progress: Progress, values: Values) -> None:
+        self.folder, self.progress, self.values = folder, progress, values
         self.nbytes, self.float8 = 0, False
         self.ops: frozenset[str] = frozenset()
-        self.values = Values.read(folder / "config.json")
-        self.format: Format = format_of(self.values)
-        self._stored = read_shards(folder)
+        self.format: Format = format_of(values)
 
     def check(self, tensors: Mapping[str, tuple[int, ...]], linears: Mapping[str, LinearShape]) -> None:
         """Raises `CheckpointError`: tensors are not there, or of another shape or dtype, all of which are named; layers
@@ -68,7 +79,7 @@ class Checkpoint:
 
 def wanted_tensors(
     format_: Format, tensors: Mapping[str, tuple[int, ...]], linears: Mapping[str, LinearShape], path: Path,
-    stored: Mapping[str, Stored] | None = None,
+    stored: Mapping[str, Stored | Held] | None = None,
 ) -> Iterator[tuple[str, Wanted]]:  # fmt: skip
     """Every tensor of a checkpoint, by name. tensors: those of no linear layer; stored: what there is.
 
@@ -85,7 +96,7 @@ def wanted_tensors(
             yield f"{name}.bias", Wanted(((shape.outputs,),))
 
 
-def _ends(name: str, stored: Mapping[str, Stored]) -> list[str]:
+def _ends(name: str, stored: Mapping[str, Stored | Held]) -> list[str]:
     """Of the names of a layer's tensors."""
     known = ("g_idx", "weight_g_idx", "weight_scale", "weight_scale_inv", "input_scale", "activation_scale")
     return [end for end in known if f"{name}.{end}" in stored]

@@ -35,6 +35,7 @@ DTYPES: Mapping[str, np.dtype] = {
     "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
 """Of numpy, by safetensors' names."""
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,28 @@ class Stored:
             before = self.start % mmap.PAGESIZE
             self.file.madvise(mmap.MADV_WILLNEED, self.start - before, self.nbytes + before)
         return np.frombuffer(self.file, DTYPES[self.dtype], math.prod(self.shape), self.start).reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor in memory; what it is, as `Stored` says it."""
+
+    tensor: Array
+
+    @property
+    def dtype(self) -> str:
+        return NAMES[self.tensor.dtype]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tensor.shape
+
+    @property
+    def nbytes(self) -> int:
+        return self.tensor.nbytes
+
+    def array(self) -> Array:
+        return self.tensor
 
 
 def read_shards(folder: Path) -> dict[str, Stored]:
@@ -88,12 +111,12 @@ def read_file(path: Path) -> dict[str, Stored]:
     return dict(_tensors(mapped))
 
 
-def faults_of(wanted: Mapping[str, Wanted], stored: Mapping[str, Stored]) -> list[str]:
+def faults_of(wanted: Mapping[str, Wanted], stored: Mapping[str, Stored | Held]) -> list[str]:
     """What is wrong with each tensor that is missing, or of another shape or dtype."""
     return [fault for name, found in wanted.items() if (fault := _fault(name, found, stored.get(name)))]
 
 
-def _fault(name: str, wanted: Wanted, stored: Stored | None) -> str:
+def _fault(name: str, wanted: Wanted, stored: Stored | Held | None) -> str:
     if stored is None:
         return f"there is no tensor '{name}'"
     fault = wanted.fault(stored.shape, DTYPES[stored.dtype].name if stored.dtype in DTYPES else stored.dtype)

@@ -5,7 +5,7 @@ All that a step needs is on the device, so it is captured in a graph and replaye
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -47,23 +47,27 @@ class Batch:
         self._is_warm: set[Kind] = set()
         self._graphs: dict[Kind, Graph] = {}
 
-    def run(self, sequences: Sequence[Running], steps: int) -> Array:
-        """The next tokens of each sequence, int32 [sequences, steps]; waits for them.
+    def start(self, sequences: Sequence[Running], lengths: Sequence[int], steps: int) -> Callable[[], Array]:
+        """Enqueue so many steps; what waits for the new tokens of each sequence, int32 [sequences, steps].
 
-        All tokens of the sequences but the last have their keys and values in the cache.
+        All tokens of the sequences but the last have their keys and values in the cache. lengths: how many tokens that
+        are. Where these are more than the host knows, the batch has just made the others. Two bursts of steps may be
+        under way.
         """
-        self.load(sequences)
+        self.load(sequences, lengths)
         self._record.begin(self._stream)
         for _ in range(steps):
             self.step()
-        self._loaded = tuple((sequence.number, len(sequence.tokens) + steps) for sequence in sequences)
-        return self._record.tokens(self._stream)[: len(sequences), :steps]
+        self._loaded = _state(sequences, [length + steps for length in lengths])
+        tokens = self._record.end(self._stream)
+        return lambda: tokens()[: len(sequences), :steps]
 
-    def load(self, sequences: Sequence[Running]) -> None:
+    def load(self, sequences: Sequence[Running], lengths: Sequence[int]) -> None:
         """Have the next step be for these sequences. It is for the same ones, a token further, after a step."""
-        state = tuple((sequence.number, len(sequence.tokens)) for sequence in sequences)
+        state = _state(sequences, lengths)
         if state == self._loaded:
             return
+        assert all(len(s.tokens) == length for s, length in zip(sequences, lengths, strict=True)), "tokens are unknown"
         idle = self.rows - len(sequences)
         lasts = [len(sequence.tokens) - 1 for sequence in sequences]
         slots = [slots_of(sequence, last, 1, BLOCK_SIZE)[0] for sequence, last in zip(sequences, lasts, strict=True)]
@@ -108,16 +112,27 @@ class Batch:
         array.copy_from(np.asarray(values, np.int32), self._stream)
 
 
+def _state(sequences: Sequence[Running], lengths: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    return tuple((sequence.number, length) for sequence, length in zip(sequences, lengths, strict=True))
+
+
 class _Record:
-    """The tokens of a burst, side by side: `advance` writes them, as it would a text's that begins with the burst."""
+    """The tokens of two bursts, side by side: `advance` writes them, as it would a text's that begins with the burst.
+
+    The host reads those of one, on a stream of its own, while the other one runs.
+    """
 
     def __init__(self, device: Device, rows: int, burst: int):
-        self._tokens = device.zeros((rows, burst), np.int32)
+        self._burst, self._is_second = burst, True
+        self._tokens = device.zeros((rows, 2 * burst), np.int32)
         self._positions, self._slots, self._seqlens = (device.zeros((rows,), np.int32) for _ in range(3))
         self._tables = device.array(np.full((rows, 1), -1, np.int32))
+        self._reader = device.stream()
 
     def begin(self, stream: Stream) -> None:
-        self._positions.fill(0xFF, stream)  # -1: before the first
+        self._is_second = not self._is_second
+        before_first = self._burst * self._is_second - 1
+        self._positions.copy_from(np.full(self._positions.shape, before_first, np.int32), stream)
 
     def note(self, model: Decoder, ids: DeviceArray, stream: Stream) -> None:
         model.bundle.advance(
@@ -125,5 +140,12 @@ class _Record:
             stream=stream,
         )  # fmt: skip
 
-    def tokens(self, stream: Stream) -> Array:
-        return self._tokens.numpy(stream)
+    def end(self, stream: Stream) -> Callable[[], Array]:
+        """What waits for the burst's tokens. The next one may be begun before, and not the one after that."""
+        written, first = stream.record(), self._burst * self._is_second
+
+        def tokens() -> Array:
+            self._reader.wait(written)
+            return self._tokens.numpy(self._reader)[:, first : first + self._burst]
+
+        return tokens

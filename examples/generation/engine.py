@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -54,10 +54,15 @@ class Engine:
 
     def run(self, step: Step) -> Result:
         """Compute a step. Waits for its tokens; where no token is chosen, it waits for nothing."""
+        return self.start(step)()
+
+    def start(self, step: Step) -> Callable[[], Result]:
+        """Enqueue a step; what waits for its tokens. Another one that follows may be started before."""
         if all(span.count == 1 and span.samples for span in step.spans):
             sequences = [span.sequence for span in step.spans]
             batch = self.batch(len(sequences))
-            return Result(batch.run(sequences, step.repeats).tolist(), self._logits(sequences, batch.logits))
+            tokens = batch.start(sequences, [span.start + 1 for span in step.spans], step.repeats)
+            return lambda: Result(tokens().tolist(), self._logits(sequences, batch.logits))
         return self._pass(step)
 
     def batch(self, sequences: int) -> Batch:
@@ -67,7 +72,7 @@ class Engine:
             self._batches[rows] = Batch(self.model, self.cache, rows, self._length, self._burst, self.stream)
         return self._batches[rows]
 
-    def _pass(self, step: Step) -> Result:
+    def _pass(self, step: Step) -> Callable[[], Result]:
         found, stream = pass_of(step, BLOCK_SIZE, blocks_for(self._length, BLOCK_SIZE)), self.stream
         ids, positions, slots = (self._put(array) for array in (found.ids, found.positions, found.slots))
         attend = beside([(part.rows, self._attend(part)) for part in found.parts])
@@ -75,15 +80,19 @@ class Engine:
         buffers.rows.choose(self.model.adapter_numbers(found.adapters), stream)
         hidden = self.model.hidden(ids, positions, slots, self.cache, attend, buffers, stream)
         if not found.spans:
-            return Result([])
+            return lambda: Result([])
         sequences = [span.sequence for span in found.spans]
         tokens, logits = self._choose(found, hidden, buffers, sequences)
-        chosen = dict(zip(sequences, tokens.tolist(), strict=True))
-        return Result([[chosen[span.sequence]] for span in step.sampling], self._logits(sequences, logits))
+
+        def result() -> Result:
+            chosen = dict(zip(sequences, tokens.numpy(stream).tolist(), strict=True))
+            return Result([[chosen[span.sequence]] for span in step.sampling], self._logits(sequences, logits))
+
+        return result
 
     def _choose(
         self, found: Pass, hidden: DeviceArray, buffers: Buffers, sequences: Sequence[Running]
-    ) -> tuple[Array, DeviceArray]:
+    ) -> tuple[DeviceArray, DeviceArray]:
         """(tokens, logits) of the spans that sample, by their last tokens' hidden states."""
         model, stream, rows = self.model, self.stream, len(sequences)
         last = model.device.empty((rows, hidden.shape[1]), model.dtype)
@@ -93,7 +102,7 @@ class Engine:
         chosen, chooser = model.device.empty((rows,), np.int32), Chooser(model, rows)
         chooser.load(sequences, stream)
         chooser.choose(logits, self._put(found.positions[found.last]), chosen, stream)
-        return chosen.numpy(stream), logits
+        return chosen, logits
 
     def _attend(self, part: Part) -> Attend:
         starts = self._put(part.starts)
@@ -135,8 +144,17 @@ class Event:
 
 
 def serve(scheduler: Scheduler, engine: Engine) -> Iterator[Event]:
-    """Run what has been submitted, and what is submitted meanwhile. Whoever takes the events may finish sequences."""
-    while (step := scheduler.next()) is not None:
-        result = engine.run(step)
-        for sequence, tokens in scheduler.done(step, result.tokens):
-            yield Event(sequence, tokens, result.logits.get(sequence))
+    """Run what has been submitted, and what is submitted meanwhile. Whoever takes the events may finish sequences.
+
+    Where a step is known before the tokens of the one before it, it is enqueued before these are read: the device goes
+    on while the host looks at them.
+    """
+    step, result = scheduler.next(), None
+    while step is not None:
+        result = result or engine.start(step)
+        following = scheduler.following(step)
+        coming = engine.start(following) if following else None
+        found = result()
+        for sequence, tokens in scheduler.done(step, found.tokens):
+            yield Event(sequence, tokens, found.logits.get(sequence))
+        step, result = following or scheduler.next(), coming

@@ -164,16 +164,37 @@ class Scheduler:
                 left -= spans[-1].count
         return Step(tuple(spans), repeats) if spans else None
 
+    def following(self, step: Step) -> Step | None:
+        """The step after one that is under way, whatever its tokens are; None where it depends on them.
+
+        A sequence that turns out to be done gets its tokens for nothing, and its blocks may be another's by then: steps
+        have to be computed one after the other.
+        """
+        spans = step.spans
+        may_enter = self._waiting and len(self.running) < self.slots
+        if may_enter or len(spans) < len(self.running) or not all(self._goes_on(span, step.repeats) for span in spans):
+            return None
+        repeats = min(min(self.burst, span.sequence.remaining - step.repeats) for span in spans)
+        return Step(tuple(Span(span.sequence, span.start + step.repeats, 1, True) for span in spans), repeats)
+
+    def _goes_on(self, span: Span, repeats: int) -> bool:
+        """Whether a span is of a sequence that gets further tokens without anybody looking."""
+        sequence = span.sequence
+        unknown = not sequence.finished and sequence.request.limits.logprobs is None
+        return unknown and span.count == 1 and span.samples and sequence.remaining > repeats
+
     def done(self, step: Step, tokens: Sequence[Sequence[int]]) -> list[tuple[Running, list[int]]]:
         """Take note of a step's result: `step.repeats` tokens for each span that samples.
 
         Returns the sequences that got tokens, and those that they got: none behind a token that ends the text, which is
-        not among them either.
+        not among them either. Sequences that were done before get none.
         """
         for span in step.spans:
             span.sequence.computed = span.start + span.count
         return [
-            (span.sequence, self._grow(span.sequence, found)) for span, found in zip(step.sampling, tokens, strict=True)
+            (span.sequence, self._grow(span.sequence, found))
+            for span, found in zip(step.sampling, tokens, strict=True)
+            if not span.sequence.finished
         ]
 
     def finish(self, sequence: Running, reason: str) -> None:

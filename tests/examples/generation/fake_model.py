@@ -54,6 +54,16 @@ class FakeModel:
         }
         return [chosen[span.sequence] for span in step.sampling]
 
+    def follow(self, step: Step, tokens: Sequence[Sequence[int]], following: Step) -> list[list[int]]:
+        """Run a step that follows one whose tokens nobody else knows yet."""
+        before = {span.sequence: [*span.sequence.tokens] for span in step.spans}
+        for span, found in zip(step.spans, tokens, strict=True):
+            span.sequence.tokens += found
+        chosen = self.run(following)
+        for sequence, known in before.items():
+            sequence.tokens[:] = known
+        return chosen
+
     def _chosen(self, keys: list[int], table: Sequence[int], seed: int, repeats: int) -> list[int]:
         """Tokens one after the other, as a device chooses them while nobody looks."""
         chosen = [next_token(keys, seed)]

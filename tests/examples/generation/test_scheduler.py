@@ -25,7 +25,8 @@ REQUESTS = st.builds(
 
 
 def run(scheduler: Scheduler, model: FakeModel, steps: int = 10_000) -> list[int]:
-    """Run until nothing waits; returns how many tokens each pass was of."""
+    """Run until nothing waits, steps that follow one another whatever its tokens before these are known; returns how
+    many tokens each pass was of."""
     sizes = []
     while (step := scheduler.next()) is not None:
         check_blocks(scheduler)
@@ -33,9 +34,15 @@ def run(scheduler: Scheduler, model: FakeModel, steps: int = 10_000) -> list[int
         assert len({id(span.sequence) for span in step.spans}) == len(step.spans)
         reading = [span.count for span in step.spans if span.sequence.pending > 1]
         assert sum(reading) <= scheduler.chunk and (step.repeats == 1 or not reading)
-        scheduler.done(step, model.run(step))
         sizes.append(sum(span.count for span in step.spans))
         assert len(sizes) < steps, "requests wait for ever"
+        tokens = model.run(step)
+        while (following := scheduler.following(step)) is not None:
+            coming = model.follow(step, tokens, following)
+            scheduler.done(step, tokens)
+            check_blocks(scheduler)
+            step, tokens = following, coming
+        scheduler.done(step, tokens)
     check_blocks(scheduler)
     return sizes
 
@@ -171,6 +178,28 @@ def test_nobody_looks_for_a_burst_while_all_sequences_decode():
     scheduler.submit(Request((1,), limits=Limits(2, logprobs=0)))
     scheduler.done(step := scheduler.next(), model.run(step))
     assert scheduler.next().repeats == 1, "whoever wants probabilities looks at each step"
+
+
+def test_steps_whose_tokens_decide_nothing_follow_one_another():
+    scheduler = scheduler_of(slots=2, burst=4)
+    long, ending = scheduler.submit(request(2, 12)), scheduler.submit(request(3, 12))
+    step = scheduler.next()
+    assert scheduler.following(step) is None, "prompts are read first"
+    scheduler.done(step, [[1], [1]])
+    step = scheduler.next()
+    following = scheduler.following(step)
+    assert [(one.repeats, *(span.start for span in one.spans)) for one in (step, following)] == [(4, 2, 3), (4, 6, 7)]
+    scheduler.finish(ending, "stop")
+    assert scheduler.following(step) is None, "who is done gets no more"
+    assert [sequence for sequence, _ in scheduler.done(step, [[5] * 4] * 2)] == [long]
+    step = scheduler.next()
+    assert scheduler.following(step).repeats == 3, "no more tokens than were asked for"
+    scheduler.submit(request(2, 12))
+    assert scheduler.following(step) is None, "another one may enter"
+    scheduler.done(step, [[5] * 4])
+    scheduler.done(step := scheduler.next(), [[1], [1]])
+    step = scheduler.next()
+    assert scheduler.following(step) is None, "one has all its tokens after this step"
 
 
 @pytest.mark.parametrize(
