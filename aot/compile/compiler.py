@@ -18,6 +18,7 @@ from aot_runtime.contract.records import TENSOR_MAP
 from aot_runtime.errors import BundleError
 
 from .accesses import pointer_accesses, watched_stages
+from .assumed_driver import assumed_driver
 from .constants import triton_constant
 from .descriptors import descriptor_fields, is_descriptor, is_map, run_time_arguments
 from .errors import CompileError, KernelFileError, described, is_interrupt
@@ -40,12 +41,13 @@ def compile_job(job: CompileJob) -> CompiledKernel:
     """Compile, read back and verify one kernel. Raises `CompileError`."""
     target = job_target(job)
     accesses: dict[str, str] = {}
+    early: list[bool] = []
     with project(job.root).active(dict(job.sources) or None, target) as modules, quiet_triton(job.line_info) as log:
         import triton
         from triton.compiler.errors import CompilationError
 
         def note(module: Any) -> None:
-            _refuse_hasty(module, job)
+            early.append(_waits(module, job))
             accesses.update(pointer_accesses(module, _arguments(job)))
 
         triton.knobs.runtime.add_stages_inspection_hook = watched_stages(note)
@@ -61,7 +63,8 @@ def compile_job(job: CompileJob) -> CompiledKernel:
             triton.compile, source, target=target.gpu_target(), options=dict(vars(options))
         )
         try:
-            compiled = compile_source()
+            with assumed_driver(target, lambda: None):  # kernels may ask for their target
+                compiled = compile_source()
         except BaseException as error:  # a function that is run at compile time may as well exit
             if is_interrupt(error):
                 raise
@@ -84,6 +87,7 @@ def compile_job(job: CompileJob) -> CompiledKernel:
         profile_scratch_bytes=built.profile_scratch_size,
         profile_scratch_align=built.profile_scratch_align,
         cooperative=built.launch_cooperative_grid,
+        early=any(early),
         metadata=metadata,
         compiler=f"triton {triton.__version__}",
         options=plain_options(options),
@@ -206,13 +210,15 @@ def _refuse_unlaunchable(options: Any) -> None:
         raise CompileError(f"num_ctas={options.num_ctas}: clusters are not supported by the runtime's launch path")
 
 
-def _refuse_hasty(module: Any, job: CompileJob) -> None:
-    """A kernel that may begin before those that precede it have ended, and that would not wait for them."""
-    if dict(job.options).get("launch_pdl"):
-        names: list[str] = []
-        module.walk(lambda operation: names.append(operation.get_name()))
-        if not any(name.endswith("grid_dependency_wait") for name in names):
-            raise CompileError("launch_pdl: the kernel does not wait for what precedes it: it has no gdc_wait")
+def _waits(module: Any, job: CompileJob) -> bool:
+    """Whether a kernel waits for those that precede it, and so may begin before they have ended. Raises `CompileError`:
+    it was to begin so, and would not wait."""
+    names: list[str] = []
+    module.walk(lambda operation: names.append(operation.get_name()))
+    waits = any(name.endswith("grid_dependency_wait") for name in names)
+    if dict(job.options).get("launch_pdl") and not waits:
+        raise CompileError("launch_pdl: the kernel does not wait for what precedes it: it has no gdc_wait")
+    return waits
 
 
 def _failure_with_lines(compile_source: Callable[[], object]) -> str:

@@ -75,6 +75,8 @@ class CompiledKernel:
     """Pointer of the signature → the kinds of access through it (`accesses.pointer_accesses`)."""
     recipe: str
     """What it was made of (`keys.JobKeys.recipe`), as JSON; the SHA-256 of this text is the key of its job."""
+    early: bool = False
+    """Whether it waits for those that precede it on the stream, and so may begin before they have ended."""
 
 
 def job_target(job: CompileJob) -> Target:

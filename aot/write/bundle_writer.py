@@ -101,7 +101,7 @@ def make_variant(
         global_scratch=records.Scratch(kernel.global_scratch_bytes, kernel.global_scratch_align),
         profile_scratch=records.Scratch(kernel.profile_scratch_bytes, kernel.profile_scratch_align),
         cooperative=kernel.cooperative,
-        early=kernel.options.get("launch_pdl") is True,
+        early=kernel.early or kernel.options.get("launch_pdl") is True,
     )
 
 

@@ -42,7 +42,7 @@ class Dense:
     needs: tuple[EightBitRows, ...] = ()
 
     def __call__(self, x: DeviceArray, out: DeviceArray, rows: Rows, stream: Stream | None) -> None:
-        self.bundle.matmul(x, self.weight.T, self.bias, out=out, stream=stream)
+        self.bundle.matmul(x, self.weight.T, self.bias, b_is_ready=True, out=out, stream=stream)
 
 
 @dataclass(frozen=True)

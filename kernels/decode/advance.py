@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from kernels.common.early import await_earlier_launches
 from kernels.common.tensors import Matrix
 
 
@@ -17,6 +18,7 @@ def advance_sequences(
     slots, seqlens_k: int32 [batch], of the last token, and here of the new one. A sequence of `length` tokens stays as
     it is, with the slot -1, as does one without a block.
     """
+    await_earlier_launches()
     sequence = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     present = sequence < batch
     position = tl.load(positions + sequence, present, 0) + 1

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
+from kernels.common.early import await_earlier_launches
 from kernels.common.tensors import HeadRows, Heads, Matrix
 from kernels.decode.int4 import in_eighths, store_int4
 
@@ -46,6 +47,7 @@ def append_rows(
     LARGEST. PER_TOKEN: the scale is made for each row, and stored; else it is given. INT4: they are fp16, the `groups`
     (factor, shift) pairs of `store_int4`.
     """
+    await_earlier_launches()
     token = tl.program_id(0)
     place = tl.load(slots + token)
     if place < 0 or place // block_size >= blocks:

@@ -6,6 +6,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
+from kernels.common.early import await_earlier_launches
 from kernels.common.softmax import inverse, log2_sum
 from kernels.common.tensors import HeadRows, Heads
 from kernels.decode.cache import BlockTables
@@ -42,6 +43,7 @@ def decode_split_hopper(
     kept in shared memory, of 8 or 4 bits and a multiple of 32 KEYS; 1: loads go to registers. Blocks of caches are of a
     multiple of 16 keys. Strides along keys are below 2 ** 31 bytes.
     """
+    await_earlier_launches()
     WARPS: gl.constexpr = gl.num_warps()
     BLOCK_N: gl.constexpr = WARPS * KEYS
     NUMBERS: gl.constexpr = k.ptr.dtype.element_ty

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
+from kernels.common.early import await_earlier_launches
 from kernels.common.softmax import LN_2, fold, inverse, log2_sum
 from kernels.common.tensors import HeadRows, Heads
 
@@ -138,6 +139,7 @@ def merge_parts(
     in an order that depends on nothing but their number. cu_seqlens_q: int32 [sequences + 1], or None; tokens from its
     last number on are of no sequence, and left out.
     """
+    await_earlier_launches()
     token, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if cu_seqlens_q is not None and token >= tl.load(cu_seqlens_q + sequences):
         return

@@ -19,6 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.gemm.epilogue import Epilogue, convert, finished
 
@@ -46,11 +47,15 @@ class Work(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """Tensor maps of the left and of the right operand, and, or None, what is added: `More`."""
+    """Tensor maps of the left and of the right operand, and, or None, what is added: `More`.
+
+    left_is_ready: whether launches that may still run leave the left operand as it is; None: none run any more.
+    """
 
     left: gl.tensor
     right: gl.tensor
     more: gl.tensor
+    left_is_ready: gl.tensor = None
 
 
 class More(NamedTuple):
@@ -126,13 +131,21 @@ def load_tiles(operands, ring, work):
     ROWS: gl.constexpr = GROUPS * ring.left.shape[1]
     COLUMNS: gl.constexpr = ring.right.shape[1]
     BLOCK_K: gl.constexpr = ring.right.shape[2]
+    ahead = 0
+    if operands.left_is_ready is not None:
+        ahead = load_ahead(operands, ring, work)
+        gdc_wait()
     stage, phase = 0, 1
     for tile in range(gl.program_id(0), work.rows * work.columns, gl.num_programs(0)):
         tile_row, tile_column = tile_at(tile, work)
         row, column = tile_row * ROWS, tile_column * COLUMNS
         for step in range(work.steps):
             left, right = operands.left, operands.right
-            stage, phase = load_stage(left, right, row, column, step * BLOCK_K, ring, stage, phase)
+            if operands.left_is_ready is None:
+                stage, phase = load_stage(left, right, row, column, step * BLOCK_K, ring, stage, phase)
+            else:
+                loads_left = (number > 0) | (step >= ahead)
+                stage, phase = load_stage(left, right, row, column, step * BLOCK_K, ring, stage, phase, loads_left)
         if operands.more is not None:
             more = operands.more
             for i in range(more.parts):
@@ -144,15 +157,35 @@ def load_tiles(operands, ring, work):
 
 
 @gluon.jit
-def load_stage(left, right, row, column, k, ring, stage, phase):
+def load_ahead(operands, ring, work):
+    """Load the left blocks of the first stages, if these are ready; of how many stages."""
+    STAGES: gl.constexpr = ring.right.shape[0]
+    GROUPS: gl.constexpr = ring.left.shape[0] // STAGES
+    HEIGHT: gl.constexpr = ring.left.shape[1]
+    count = 0
+    if operands.left_is_ready:
+        count = gl.minimum(STAGES, work.steps)
+        row, _ = tile_at(0, work)
+        for stage in range(count):
+            filled = ring.filled.index(stage)
+            mbarrier.expect(filled, GROUPS * operands.left.nbytes_per_cta + operands.right.nbytes_per_cta)
+            for group in gl.static_range(GROUPS):
+                at, buffer = (row * GROUPS + group) * HEIGHT, ring.left.index(stage * GROUPS + group)
+                load_block(operands.left, at, stage * ring.right.shape[2], filled, buffer)
+    return count
+
+
+@gluon.jit
+def load_stage(left, right, row, column, k, ring, stage, phase, loads_left=True):
     """Load blocks that begin there, as soon as a stage is empty; the next stage, and its phase."""
     STAGES: gl.constexpr = ring.right.shape[0]
     GROUPS: gl.constexpr = ring.left.shape[0] // STAGES
     mbarrier.wait(ring.empty.index(stage), phase)
     filled = ring.filled.index(stage)
-    mbarrier.expect(filled, GROUPS * left.nbytes_per_cta + right.nbytes_per_cta)
-    for group in gl.static_range(GROUPS):
-        load_block(left, row + group * ring.left.shape[1], k, filled, ring.left.index(stage * GROUPS + group))
+    if loads_left:
+        mbarrier.expect(filled, GROUPS * left.nbytes_per_cta + right.nbytes_per_cta)
+        for group in gl.static_range(GROUPS):
+            load_block(left, row + group * ring.left.shape[1], k, filled, ring.left.index(stage * GROUPS + group))
     load_block(right, column, k, filled, ring.right.index(stage))
     return next_stage(stage, phase, STAGES)
 
@@ -237,19 +270,21 @@ def matmul_hopper(
     a, b, e, epilogue: Epilogue, m, n, k,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUPS: gl.constexpr, TRANSPOSED: gl.constexpr, BAND: gl.constexpr,
     BYTES: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    b_is_ready=False,
 ):  # fmt: skip
     """e = what `epilogue` makes of a b. Grid: (tiles of e, or fewer); a tile is BLOCK_M x BLOCK_N.
 
     a, b, e: tensor maps of [m, k], [n, k], [m, n]; k > 0. a and b are of one dtype, of 16 bits, or float32, multiplied
     as tf32, or int8, summed in int32. GROUPS: 1 or 2 groups of four warps multiply, each with 64 rows of a tile or, if
     TRANSPOSED, 64 columns. So blocks are [BLOCK_M / GROUPS, BLOCK_K] and [BLOCK_N, BLOCK_K], or, if TRANSPOSED,
-    [BLOCK_M, BLOCK_K] and [BLOCK_N / GROUPS, BLOCK_K], where BLOCK_K elements have that many BYTES; those of e are
-    [64, width] or [height, 64]. BAND: rows of tiles that are walked together, or columns. REGISTERS: of a thread that
-    multiplies, if there are two groups.
+    [BLOCK_M, BLOCK_K] and [BLOCK_N / GROUPS, BLOCK_K], where BLOCK_K elements have that many BYTES; those of e are [64,
+    width] or [height, 64]. b_is_ready: no launch that may still run writes to b. BAND: rows of tiles that are walked
+    together, or columns. REGISTERS: of a thread that multiplies, if there are two groups.
     """
+    gdc_launch_dependents()  # the warp that loads waits for what is before
     gl.static_assert(a.block_shape[1] * a.dtype.primitive_bitwidth == 8 * BYTES)
     work = work_of(a, m, n, k, NONE, BLOCK_M, BLOCK_N, BAND, TRANSPOSED)
-    operands = Operands(b, a, None) if TRANSPOSED else Operands(a, b, None)
+    operands = Operands(b, a, None, b_is_ready) if TRANSPOSED else Operands(a, b, None, False)
     multiply_maps(operands, e, work, epilogue, GROUPS, STAGES, REGISTERS, TRANSPOSED)
 
 

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from kernels.common.early import await_earlier_launches
 from kernels.common.tensors import Matrix
 
 
@@ -13,6 +14,7 @@ def gather_rows(table: Matrix, ids, out: Matrix, vocabulary, cols, scale, BLOCK:
     table: [vocabulary, cols], out: [tokens, cols] of one dtype, columns contiguous; ids: int32 or int64 [tokens]. scale
     is rounded to that dtype, and so is the product; 1 copies.
     """
+    await_earlier_launches()
     token = tl.program_id(0)
     row = tl.load(ids + token)
     known = (row >= 0) & (row < vocabulary)

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from kernels.common.early import await_earlier_launches
 from kernels.common.softmax import LOG2_E
 from kernels.common.tensors import Matrix
 
@@ -18,6 +19,7 @@ def gate_rows(gate: Matrix, up: Matrix, out: Matrix, cols, BLOCK: tl.constexpr, 
     gate, up, out: [rows, cols] of one dtype, columns contiguous. ACTIVATION: silu, gelu (of the error function) or
     gelu_tanh (its usual approximation).
     """
+    await_earlier_launches()
     row = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < cols

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from kernels.common.early import await_earlier_launches
 from kernels.common.tensors import Matrix, given
 from kernels.rows.quantise import quantise, row_scale
 
@@ -29,6 +30,7 @@ def norm_rows(
     BLOCK: power of two >= cols. PERSISTENT: programs take several tiles of rows, keep weight and bias, and load a tile
     while they compute and store the one before.
     """
+    await_earlier_launches()
     columns = tl.arange(0, BLOCK)[None, :]
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     inside = (row < rows) & (columns < cols)

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from kernels.common.early import await_earlier_launches
 from kernels.common.tensors import Matrices, Matrix
 
 
@@ -19,6 +20,7 @@ def rotate_rows(
 
     PAIRS: power of two >= pairs.
     """
+    await_earlier_launches()
     token = tl.program_id(0)
     head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
     known = head < heads

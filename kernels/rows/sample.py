@@ -8,6 +8,7 @@ the largest sum is taken: a row may be cut into parts for that.
 import triton
 import triton.language as tl
 
+from kernels.common.early import await_earlier_launches
 from kernels.common.softmax import LOG2_E
 from kernels.common.tensors import Matrices, Matrix, Vector, given
 
@@ -44,6 +45,7 @@ def choose_parts(
     `verify.accept_drafts`: where draft_probs has probabilities of the token that was drafted for a row, the best is
     drawn in proportion to what the row's own probabilities exceed them by, with noise of its own.
     """
+    await_earlier_launches()
     row, part = tl.program_id(0), tl.program_id(1)
     request, place = row // group, row % group
     source = logits.ptr + row * logits.stride_rows
@@ -94,6 +96,7 @@ def choose_parts(
 @triton.jit
 def merge_choices(part_keys, part_columns, out, parts, PARTS: tl.constexpr):
     """The best of the parts of each row. Grid: (rows,). out: int32 [rows]; PARTS: power of two >= parts."""
+    await_earlier_launches()
     row = tl.program_id(0)
     _, column = merged(part_keys, part_columns, row, parts, PARTS)
     tl.store(out + row, column)

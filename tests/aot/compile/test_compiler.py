@@ -41,6 +41,11 @@ def test_options_and_hints_reach_the_code():
     assert on_nvidia[0] == on_nvidia[1]
 
 
+@pytest.mark.parametrize(("arch", "early"), [("sm_90", True), ("sm_80", False), ("gfx942", False)])
+def test_what_waits_for_earlier_launches_may_begin_before_they_end(arch: str, early: bool):
+    assert compile_job(jobs.job("doubled", arch, (("x", "*fp32"),), {}, source="kernels/early.py")).early is early
+
+
 @pytest.mark.parametrize("line_info", [False, True])
 @pytest.mark.parametrize("arch", ["gfx942", "sm_90"])
 def test_images_are_the_same_in_whatever_folder(
