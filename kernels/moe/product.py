@@ -3,46 +3,48 @@
 import triton
 import triton.language as tl
 
+from kernels.common.early import await_earlier_launches
 from kernels.common.tensors import Matrices, Matrix
 from kernels.gemm.block_scaled import BLOCK as SCALED
 from kernels.gemm.epilogue import activate
 from kernels.gemm.order import tile_of
 from kernels.moe.numbers import Numbers, product
+from kernels.moe.order import Blocks, assignments_of, expert_of
 
 
 @triton.jit
 def gate_up(
-    x: Matrix, w: Matrices, act, order, expert_of_block, assignments, topk, intermediate, hidden, blocks, activation,
+    x: Matrix, w: Matrices, act, of_blocks: Blocks, topk, intermediate, hidden, blocks, activation,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     NUM_XCDS: tl.constexpr = 1, numbers: Numbers = None,
 ):  # fmt: skip
     """act[i] = activation(gate x) * (up x) of each assignment i. Grid: (blocks * cdiv(intermediate, BLOCK_N),).
 
     x: [tokens, hidden]; w: [experts, 2 * intermediate, hidden], the rows of gate before those of up; the last dims
-    contiguous; `numbers` says what their numbers stand for. act: [assignments, intermediate], packed. order,
-    expert_of_block: as `order_assignments` leaves them.
+    contiguous; `numbers` says what their numbers stand for. act: [assignments, intermediate], packed.
     """
+    await_earlier_launches()
     block, tile = tile_of(tl.program_id(0), blocks * BLOCK_M, intermediate, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
-    expert = tl.load(expert_of_block + block)
+    expert = expert_of(of_blocks, block)
     if expert >= 0:
-        rows = tl.load(order + block * BLOCK_M + tl.arange(0, BLOCK_M))
+        rows, known = assignments_of(of_blocks, block, BLOCK_M)
         # A column of gate and the same one of up are neighbours, so a thread has both.
         pair = tl.arange(0, 2 * BLOCK_N)
         column, is_up = (tile * BLOCK_N + pair // 2) % intermediate, pair % 2
         scaled = (2 * expert + is_up) * tl.cdiv(intermediate, SCALED) + column // SCALED
-        tokens = _known(rows, order, block, assignments) // topk
+        tokens = known // topk
         of_gate_and_up = column + is_up * intermediate
         acc = product(x, w, numbers, expert, tokens, of_gate_and_up, scaled, 2 * intermediate, hidden, BLOCK_K)
         gate, up = acc.reshape([BLOCK_M, BLOCK_N, 2]).split()
         columns = tile * BLOCK_N + tl.arange(0, BLOCK_N)
         at = act + rows[:, None].to(tl.int64) * intermediate + columns[None, :]
-        stored = (rows < assignments)[:, None] & (columns < intermediate)[None, :]
+        stored = (rows < of_blocks.assignments)[:, None] & (columns < intermediate)[None, :]
         tl.store(at, (activate(gate, activation) * up).to(act.dtype.element_ty), stored)
 
 
 @triton.jit
 def down(
-    act, w: Matrices, weights, part, order, expert_of_block, assignments, hidden, intermediate, blocks,
+    act, w: Matrices, weights, part, of_blocks: Blocks, hidden, intermediate, blocks,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     NUM_XCDS: tl.constexpr = 1, numbers: Numbers = None,
 ):  # fmt: skip
@@ -51,24 +53,18 @@ def down(
     act: [assignments, intermediate], packed; w: [experts, hidden, intermediate], the last dim contiguous; `numbers`
     says what their numbers stand for; weights: fp32 [assignments]. part: [assignments, hidden], packed.
     """
+    await_earlier_launches()
     block, tile = tile_of(tl.program_id(0), blocks * BLOCK_M, hidden, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
-    expert = tl.load(expert_of_block + block)
+    expert = expert_of(of_blocks, block)
     if expert >= 0:
-        rows = tl.load(order + block * BLOCK_M + tl.arange(0, BLOCK_M))
+        rows, inside = assignments_of(of_blocks, block, BLOCK_M)
         columns = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-        known, source = rows < assignments, Matrix(act, intermediate, 1)
-        inside = _known(rows, order, block, assignments)
+        known, source = rows < of_blocks.assignments, Matrix(act, intermediate, 1)
         scaled = expert * tl.cdiv(hidden, SCALED) + columns % hidden // SCALED
         acc = product(source, w, numbers, expert, inside, columns % hidden, scaled, hidden, intermediate, BLOCK_K)
         acc *= tl.load(weights + rows, known, 0.0)[:, None]
         at = part + rows[:, None].to(tl.int64) * hidden + columns[None, :]
         tl.store(at, acc.to(part.dtype.element_ty), known[:, None] & (columns < hidden)[None, :])
-
-
-@triton.jit
-def _known(rows, order, block, assignments):
-    """The rows of a block; where it has no more, its first again, so that no load needs a mask for them."""
-    return tl.where(rows < assignments, rows, tl.load(order + block * rows.shape[0]))
 
 
 @triton.jit
@@ -79,6 +75,7 @@ def add_experts(part, chosen, shared: Matrix, out: Matrix, topk, hidden, experts
     part: [tokens, topk, hidden], packed; slots whose `chosen`, int32 [tokens, topk], is no expert's are left out.
     shared: [tokens, hidden], or a null pointer; out: [tokens, hidden], columns contiguous; of one dtype.
     """
+    await_earlier_launches()
     token = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < hidden

@@ -3,6 +3,7 @@
 import triton
 import triton.language as tl
 
+from kernels.common.early import await_earlier_launches
 from kernels.common.softmax import LOG2_E
 from kernels.common.tensors import Matrix, given
 from kernels.rows.sample import LOWEST, order_key
@@ -30,6 +31,7 @@ def route_rows(
 
     BLOCK, SLOTS, GROUP_SLOTS: powers of two, at least `experts`, `topk` and `groups`.
     """
+    await_earlier_launches()
     row = tl.program_id(0).to(tl.int64)
     index = tl.arange(0, BLOCK)
     inside = index < experts

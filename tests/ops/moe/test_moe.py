@@ -54,14 +54,16 @@ def test_an_expert_twice(moe: Bundle):
     check_moe(moe, **given | {"chosen": np.repeat(given["chosen"][:, :1], 2, 1)})
 
 
-@pytest.mark.parametrize("number", (-(2**31), 4, 2**31 - 1))
-def test_numbers_on_the_device_that_are_no_experts_are_left_out(moe: Bundle, number: int):
+@pytest.mark.parametrize("number", (-(2**31), 8, 2**31 - 1))
+@pytest.mark.parametrize("tokens", (1, 5), ids=("alone", "in_order"))
+def test_numbers_on_the_device_that_are_no_experts_are_left_out(moe: Bundle, tokens: int, number: int):
     """What is on a device is not looked at before the call: a wrong number must harm nothing."""
-    given = made(np.random.default_rng(5), 5, 4, 2, 32, 16, BF16)
-    expected = moe.moe(**given | {"chosen": np.where(given["chosen"] == 2, -1, given["chosen"]).astype(INT32)})
-    wrong = np.where(given["chosen"] == 2, number, given["chosen"]).astype(INT32)
+    given = made(np.random.default_rng(5), tokens, 8, 2, 32, 16, BF16)
+    chosen, removed = given["chosen"], given["chosen"][0, 1]
+    expected = moe.moe(**given | {"chosen": np.where(chosen == removed, -1, chosen).astype(INT32)})
+    wrong = np.where(chosen == removed, number, chosen).astype(INT32)
     placed = {name: moe.device.array(host) for name, host in (given | {"chosen": wrong}).items()}
-    assert np.array_equal(moe.moe(**placed).numpy(), expected)
+    assert expected.any() and np.array_equal(moe.moe(**placed).numpy(), expected)
 
 
 def test_no_tokens(moe: Bundle):
