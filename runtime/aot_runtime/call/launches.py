@@ -72,7 +72,7 @@ class Segments(NamedTuple):
 
 
 Prepared: TypeAlias = tuple[Any, ...]
-"""The buffer of the kernargs, the `PreparedLaunch` objects, then `enqueue` and `settle` of each."""
+"""The buffer of the kernargs, the `PreparedLaunch` objects, then `enqueue` of each."""
 
 
 def build_run(
@@ -167,7 +167,7 @@ def _prepare(
             block = variant.num_warps * variant.warp_size
             shape = launch.grid, block, variant.lds_bytes
             made.append(device.driver.prepare(device.index, function, *shape, segment, variant.early))
-        return kernargs, made, *(part for launch in made for part in (launch.enqueue, launch.settle))
+        return kernargs, made, *(launch.enqueue for launch in made)
 
     def placed(stream: int) -> Prepared:
         try:
@@ -185,12 +185,12 @@ def _prepare(
 
 def _launching(numbers: Sequence[int], scratch: Scratch, packing: Sequence[str]) -> list[str]:
     """Lines that fill in the kernargs, then launch: every scalar is known to fit by then."""
-    names = "".join(f", _enqueue{number}, _settle{number}" for number in numbers)
+    names = "".join(f", _enqueue{number}" for number in numbers)
     lines = ["if _stream:", "    _launches = _placed(_stream)", *(f"    {line}" for line in scratch.elsewhere)]
     lines += ["else:", "    try: _launches = _pop()", "    except _none_left: _launches = _make()"]
     lines += [f"    {line}" for line in scratch.here]
     work = [*scratch.further, f"_kernargs, _{names} = _launches", *packing]
-    work += [f"if _status := _enqueue{number}(): _settle{number}(_status)" for number in numbers]
+    work += [f"if _status := _enqueue{n}(): _launches[1][{i}].settle(_status)" for i, n in enumerate(numbers)]
     if scratch.ending:
         work = ["try:", *(f"    {line}" for line in work), "finally:", *(f"    {line}" for line in scratch.ending)]
     return [*lines, *work, "if _stream: _push_placed(_launches)", "else: _push(_launches)"]
