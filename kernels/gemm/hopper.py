@@ -144,7 +144,7 @@ def load_tiles(operands, ring, work):
             if operands.left_is_ready is None:
                 stage, phase = load_stage(left, right, row, column, step * BLOCK_K, ring, stage, phase)
             else:
-                loads_left = (number > 0) | (step >= ahead)
+                loads_left = (tile > gl.program_id(0)) | (step >= ahead)
                 stage, phase = load_stage(left, right, row, column, step * BLOCK_K, ring, stage, phase, loads_left)
         if operands.more is not None:
             more = operands.more
@@ -165,7 +165,7 @@ def load_ahead(operands, ring, work):
     count = 0
     if operands.left_is_ready:
         count = gl.minimum(STAGES, work.steps)
-        row, _ = tile_at(0, work)
+        row, _ = tile_at(gl.program_id(0), work)
         for stage in range(count):
             filled = ring.filled.index(stage)
             mbarrier.expect(filled, GROUPS * operands.left.nbytes_per_cta + operands.right.nbytes_per_cta)
