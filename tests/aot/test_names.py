@@ -134,7 +134,7 @@ def test_names_of_generated_code_are_among_those(bundle: Bundle):
         lines for name, (_, _, lines, _) in linecache.cache.items() if name.startswith(f"<aot_runtime: {op.name} ")
     ]
     own = {name for lines in sources for name in identifiers("".join(lines))} - {*ALLOWED}
-    attributes = {"stream", "ptr", "run", "layout", "kernargs"}
+    attributes = {"stream", "ptr", "run", "settle", "layout", "kernargs"}
     assert {name for name in own - attributes if IDENTIFIER.match(name)} == set()
 
 
