@@ -234,7 +234,7 @@ def resources(key: Key, traced: Traced, machine: Machine, group: int) -> float:
     for wave, count in ((0, total // NUM_CUS), (total // NUM_CUS, int(total % NUM_CUS > 0))):
         if count:
             shared = conditions_of(machine, tile_sharing(m, n, config.bm, config.bn, group, wave), clock)
-            longest = max(matrix, lds * machine.lds_passes, loaded * shared.per_loaded)
+            longest = max(matrix, lds * machine.lds_passes, loaded * max(shared.per_loaded, 1 / machine.missed_bytes))
             one = trips * longest + shared.memory_latency + config.bm * config.bn * 2 * shared.per_stored
             found += count * one / clock / 1e3
     return machine.launch_us + found

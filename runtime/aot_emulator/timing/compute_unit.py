@@ -163,7 +163,9 @@ def _code(trace: Trace, machine: Machine) -> tuple[Array, Array, Array]:
     amounts = np.zeros((len(code), numbers.AMOUNT_COLUMNS))
     amounts[:, numbers.CYCLES] = [cost.cycles for cost in trace.costs]
     amounts[:, numbers.LDS_CLOCKS] = passes * machine.lds_passes
-    amounts[:, numbers.L1_CLOCKS] = np.maximum((loaded + stored) / machine.l1_bytes, lines)
+    near = np.array([cost.near for cost in trace.costs])
+    through = np.where(near, loaded / machine.l1_bytes, loaded / machine.missed_bytes) + stored / machine.l1_bytes
+    amounts[:, numbers.L1_CLOCKS] = np.maximum(through, lines)
     amounts[:, numbers.LOADED] = loaded
     amounts[:, numbers.STORED] = np.where(stored > 0, np.maximum(stored, lines * machine.written), 0)
     return code, amounts, np.array(registers or [0], np.int32)

@@ -33,6 +33,7 @@ class Machine:
         cache_latency: cycles of a load that a cache of the compute unit holds: scratch, and scalar loads.
         memory_latency_ns: of a load that the vector L1 does not hold.
         l1_bytes: that the vector L1 gives a compute unit in a clock.
+        missed_bytes: that it gives in a clock of what it has to fetch.
         l2_bytes: that the L2 of a die gives in a clock.
         fabric: bytes/ns that a die can fetch from outside.
         shared_cache: bytes/ns that the cache behind all dies gives them together.
@@ -57,6 +58,7 @@ class Machine:
     cache_latency: float
     memory_latency_ns: float
     l1_bytes: float
+    missed_bytes: float
     l2_bytes: float
     fabric: float
     shared_cache: float
@@ -92,12 +94,13 @@ _GFX942: Table = {
     "mfma_result": Figure(4, "CDNA 3 ISA, chapter on dependencies of matrix instructions: one pass at least"),
     "barrier": Figure(16, "assumed"),
     "lds_latency": Figure(100, "assumed: 64 to 128 cycles are usual of CDNA"),
-    "lds_passes": Figure(1.75, "fitted; 1 is the peak of 128 bytes a clock"),
+    "lds_passes": Figure(1.0, "AMD ROCm Compute Profiler, its page on LDS: 128 bytes a clock"),
     "cache_latency": Figure(300, "assumed"),
     "memory_latency_ns": Figure(
         220, "Chips and Cheese, 'Testing AMD's Giant MI300X': about that of the Infinity Cache"
     ),
     "l1_bytes": Figure(64, f"{_PAPER3}: 64 bytes a clock"),
+    "missed_bytes": Figure(20, "fitted; some 70 lines of 128 bytes on their way for the latency of memory"),
     "l2_bytes": Figure(2048, f"{_PAPER3}: 16 channels of 128 bytes a clock"),
     "fabric": Figure(2150, f"{_PAPER3}: an eighth of the Infinity Cache's peak"),
     "shared_cache": Figure(17200, f"{_PAPER3}: the Infinity Cache's peak of 17.2 TB/s"),

@@ -13,7 +13,7 @@ from aot_emulator.timing.costs import Cost, Unit
 from aot_emulator.timing.folding import fold
 from aot_emulator.timing.trace import Line, Trace
 
-MACHINE = replace(machine_of("gfx942"), stagger=0, lds_passes=1, mfma_holds=0)
+MACHINE = replace(machine_of("gfx942"), stagger=0, lds_passes=1, missed_bytes=64, mfma_holds=0)
 NEAR = Conditions(memory_latency=500, per_loaded=1 / 64, per_stored=1 / 64)
 _PLAIN = Cost(Unit.VECTOR, 4, -1, -1, False, False, False, -1, (), ())
 COSTS = {

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from aot_emulator.timing import replay
-from aot_emulator.timing.compute_unit import PIPES, REASONS
+from aot_emulator.timing.compute_unit import PIPES, REASONS, Workgroup
 
 from .made import MACHINE, NEAR, cycles, index, workgroup
 
@@ -68,6 +68,14 @@ def test_loads_come_back_in_order():
     """A wait for all waits for the slowest, though the one that was given last is near."""
     assert cycles(["scratch", "wait load"]) == 4 + MACHINE.cache_latency + 4
     assert cycles(["load", "scratch", "wait load"]) == cycles(["load", "wait load"])
+
+
+def test_what_l1_has_to_fetch_takes_its_time():
+    trace = workgroup(["load", "wait load"]).trace
+    slow = Workgroup(trace, 0, replace(MACHINE, missed_bytes=16))
+    assert slow.on(NEAR, 1).cycles == 1024 / 16 + 500 + 4
+    near = Workgroup(workgroup(["scratch", "wait load"]).trace, 0, replace(MACHINE, missed_bytes=16))
+    assert near.on(NEAR, 1).cycles == cycles(["scratch", "wait load"])
 
 
 def test_wavefronts_share_the_way_to_memory():
