@@ -206,7 +206,7 @@ def test_weights_of_experts(op_bundles: OpBundles, kind: str):
 
 def test_assignments_of_experts_in_blocks():
     chosen = np.array([[2, 0], [2, 3]] * 20)
-    ids, experts, count = benchmark("moe").in_blocks(chosen, 5)
+    ids, experts, count = benchmark("moe").in_blocks(chosen, 5, 32)
     assert experts.tolist() == [0, 2, 2, 3] and count.tolist() == [len(ids)] == [128]
     for expert, block in zip(experts, ids.reshape(-1, 32), strict=True):
         assert (chosen.reshape(-1)[block[block < 80]] == expert).all()
