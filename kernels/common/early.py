@@ -7,7 +7,6 @@ launches it so; on other targets kernels begin in turn.
 """
 
 import triton
-import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
@@ -31,10 +30,3 @@ def prefetch(pointers):
     """Have the lines that pointers are to brought to the L2 cache; no matter what is there, nothing is read."""
     ASM: gl.constexpr = "prefetch.global.L2 [$1]; mov.b32 $0, 0;"
     gl.inline_asm_elementwise(ASM, "=r,l", [pointers.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1)
-
-
-@triton.jit
-def prefetch_rows(rows, k, LINES: tl.constexpr):
-    """The same of the first LINES lines of rows of k numbers of 16 bits each, by their addresses."""
-    at = rows[:, None] + tl.minimum(tl.arange(0, LINES) * 64, k - 1)[None, :]
-    tl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [at], tl.int32, False, 1)

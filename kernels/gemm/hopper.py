@@ -126,7 +126,11 @@ def next_stage(stage, phase, STAGES: gl.constexpr):
 
 @gluon.jit
 def load_tiles(operands, ring, work):
-    """The warp that loads."""
+    """The warp that loads. It alone waits for earlier launches, since nothing is stored before it has loaded.
+
+    The next launch may begin when all is loaded, and no earlier: its programs would take the first multiprocessors that
+    are free, and if they are few, share the paths to memory unevenly.
+    """
     GROUPS: gl.constexpr = ring.left.shape[0] // ring.right.shape[0]
     ROWS: gl.constexpr = GROUPS * ring.left.shape[1]
     COLUMNS: gl.constexpr = ring.right.shape[1]
@@ -144,7 +148,7 @@ def load_tiles(operands, ring, work):
             if operands.left_is_ready is None:
                 stage, phase = load_stage(left, right, row, column, step * BLOCK_K, ring, stage, phase)
             else:
-                loads_left = (tile > gl.program_id(0)) | (step >= ahead)
+                loads_left = (tile != gl.program_id(0)) | (step >= ahead)
                 stage, phase = load_stage(left, right, row, column, step * BLOCK_K, ring, stage, phase, loads_left)
         if operands.more is not None:
             more = operands.more
@@ -154,6 +158,8 @@ def load_tiles(operands, ring, work):
                     stage, phase = load_stage(
                         more.left, more.right, left_row, right_row, step * BLOCK_K, ring, stage, phase
                     )  # fmt: skip
+    if operands.left_is_ready is not None:
+        gdc_launch_dependents()
 
 
 @gluon.jit
@@ -281,7 +287,6 @@ def matmul_hopper(
     width] or [height, 64]. b_is_ready: no launch that may still run writes to b. BAND: rows of tiles that are walked
     together, or columns. REGISTERS: of a thread that multiplies, if there are two groups.
     """
-    gdc_launch_dependents()  # the warp that loads waits for what is before
     gl.static_assert(a.block_shape[1] * a.dtype.primitive_bitwidth == 8 * BYTES)
     work = work_of(a, m, n, k, NONE, BLOCK_M, BLOCK_N, BAND, TRANSPOSED)
     operands = Operands(b, a, None, b_is_ready) if TRANSPOSED else Operands(a, b, None, False)

@@ -2,9 +2,7 @@
 
 import triton
 import triton.language as tl
-from triton.language.target_info import cuda_capability_geq
 
-from kernels.common.early import await_earlier_launches, prefetch_rows
 from kernels.common.tensors import Matrix
 from kernels.gemm.epilogue import Epilogue, finish
 
@@ -39,7 +37,6 @@ def plain_matmul(
 def multiply_reduce(
     a: Matrix, b: Matrix, e: Matrix, epilogue: Epilogue, m, n, k,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    num_stages: tl.constexpr = 1,
 ):  # fmt: skip
     """e = what `epilogue` makes of a b, of floats. Grid: (cdiv(m, BLOCK_M), cdiv(n, BLOCK_N)).
 
@@ -54,34 +51,11 @@ def multiply_reduce(
     a_at = a.ptr + (rows % m)[:, None, None] * a.stride_rows + inner
     b_at = b.ptr + (columns % n)[None, :, None] * b.stride_columns + inner
     acc = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K // 8], tl.float32)
-    if cuda_capability_geq(9):
-        prefetch_rows(b.ptr + (columns % n) * b.stride_columns, k, BLOCK_K // 32)
-        await_earlier_launches()
-        if num_stages == 1:  # what comes next is loaded into registers
-            right = tl.load(b_at, inner < k, 0.0)
-            for start in range(0, k, BLOCK_K):
-                b_at += BLOCK_K
-                coming = tl.load(b_at, inner < k - BLOCK_K - start, 0.0)
-                acc += _products(tl.load(a_at, inner < k - start, 0.0), right)
-                a_at += BLOCK_K
-                right = coming
-        else:
-            for start in tl.range(0, k, BLOCK_K, num_stages=num_stages):
-                known = inner < k - start
-                acc += _products(tl.load(a_at, known, 0.0), tl.load(b_at, known, 0.0))
-                a_at += BLOCK_K
-                b_at += BLOCK_K
-    else:
-        for start in range(0, k, BLOCK_K):
-            known = inner < k - start
-            acc += _products(tl.load(a_at, known, 0.0), tl.load(b_at, known, 0.0))
-            a_at += BLOCK_K
-            b_at += BLOCK_K
+    for start in range(0, k, BLOCK_K):
+        known = inner < k - start
+        left = tl.load(a_at, known, 0.0).to(tl.float32)
+        right = tl.load(b_at, known, 0.0).to(tl.float32)
+        acc += tl.sum((left * right).reshape(BLOCK_M, BLOCK_N, BLOCK_K // 8, 8), 3)
+        a_at += BLOCK_K
+        b_at += BLOCK_K
     finish(tl.sum(acc, 2), rows, columns, tl.program_id(2), m, n, e, epilogue)
-
-
-@triton.jit
-def _products(left, right):
-    """Of runs of 8 along k, their sums."""
-    products = left.to(tl.float32) * right.to(tl.float32)
-    return tl.sum(products.reshape(products.shape[0], products.shape[1], products.shape[2] // 8, 8), 3)
