@@ -122,6 +122,16 @@ def test_latent_attention_on_hopper_does_not_spill(manifest: str, op: str, point
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("head_dim", (64, 128))
+@pytest.mark.parametrize("mask", (NO_MASK, CAUSAL), ids=("all", "causal"))
+def test_plain_attention_on_hopper_does_not_spill(head_dim: int, mask: dict[str, bool]):
+    point = PLAIN | mask | {"HEAD_DIM": head_dim, "T": "bfloat16"}
+    (variant,) = variants("sm_90", "attention", "flash_attention", HOPPER=True, **point)
+    (metadata,) = read_code_object(compile_variant(variant).asm["cubin"]).kernels
+    assert metadata.scratch_bytes == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ("gfx1100", "sm_90"))
 def test_modified_scores_compile(arch: str):
     for variant in variants(arch, "attention_mods", HEAD_DIM=64, T="bfloat16", aligned=True):
