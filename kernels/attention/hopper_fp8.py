@@ -66,4 +66,4 @@ def attention_fp8_hopper(
         (attend_tiles, (result, scoring, buffers, tiling, queue, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG,
                             GROUP_1)),
         (load_tiles, (q_map, k_map, v_map, buffers, tiling, queue, BOUND_LEFT, BOUND_RIGHT, V_ROWS)),
-    ], [4, 4 if V_ROWS else 1], [REGISTERS, 40 if V_ROWS else 24])  # fmt: skip
+    ], [4, 4 if V_ROWS else 1], [REGISTERS, 48 if V_ROWS else 24])  # fmt: skip

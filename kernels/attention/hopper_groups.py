@@ -26,12 +26,12 @@ from kernels.attention.hopper_buffers import (
     scores_layout,
     values_of,
 )
+from kernels.attention.hopper_float8 import no_maxima, probabilities, rescaled, risen_seldom
 from kernels.attention.hopper_scores import finished_scores, part_of
 from kernels.attention.hopper_softmax import (
     LN_2,
     LOG2_E,
     exp2,
-    headroom,
     left_side,
     packed,
     risen,
@@ -81,9 +81,14 @@ def attend_tiles(
         if tile.first < tile.seqlen_q:
             part = part_of(tile, tiling, scoring, scale, buffers, BOUND_LEFT, BOUND_RIGHT, ME)
             wait_for_queries(done & 1, sign, buffers.q, ME)
-            acc, row_max, sums = attend_part(
-                at, part, scoring, tiling.window, buffers, BOUND_LEFT, BOUND_RIGHT, PINGPONG, ME
-            )  # fmt: skip
+            if buffers.q.slots.dtype.primitive_bitwidth == 16:
+                acc, row_max, sums = attend_part(
+                    at, part, scoring, tiling.window, buffers, BOUND_LEFT, BOUND_RIGHT, PINGPONG, ME
+                )  # fmt: skip
+            else:
+                acc, row_max, sums = attend_float8_part(
+                    at, part, scoring, tiling.window, buffers, BOUND_LEFT, BOUND_RIGHT, PINGPONG, ME
+                )  # fmt: skip
             at += part.blocks.end - part.blocks.begin
             done += 1
             acc = warpgroup_mma_wait(0, deps=[acc])
@@ -124,26 +129,27 @@ def attend_part(
     count = blocks.end - blocks.begin
     acc = gl.zeros([ROWS, operand(values.slots.index(0)).shape[1]], gl.float32, O_LAYOUT)
 
-    s = issue_scores(at, buffers, PINGPONG, ME)
+    q = matrix(buffers.q.slots.index(ME))
+    s = issue_scores(q, at, buffers.k, PINGPONG, ME)
     pass_turn(ME, PINGPONG)
     s = warpgroup_mma_wait(0, deps=[s])
     release_scored(at, count == 1, buffers, ME)
     s, scale = finished_scores(s, blocks.end - 1, part, scoring, window, BOUND_LEFT, BOUND_RIGHT, True)
     nothing = gl.full([ROWS], float("-inf"), gl.float32, gl.SliceLayout(1, s.type.layout))
-    row_max, origin = risen(s, nothing, scale, True, headroom(buffers))
+    row_max, origin = risen(s, nothing, scale, True)
     first_p = exp2(s * scale - origin[:, None])
     sums = sums_of_lanes(first_p)
     p = packed(first_p, buffers)
 
     # One loop, not one for blocks that are partly hidden and one for the rest: p would be unpacked and packed between.
     for i in range(1, count):
-        s = issue_scores(at + i, buffers, PINGPONG, ME)
+        s = issue_scores(q, at + i, buffers.k, PINGPONG, ME)
         acc = issue_values(acc, p, at + i - 1, blocks.end - i, part.tile, values)
         pass_turn(ME, PINGPONG)
         s = warpgroup_mma_wait(1, deps=[s])
         release_scored(at + i, i == count - 1, buffers, ME)
         s, scale = finished_scores(s, blocks.end - 1 - i, part, scoring, window, BOUND_LEFT, BOUND_RIGHT, BOUND)
-        new_max, origin = risen(s, row_max, scale, BOUND, headroom(buffers))
+        new_max, origin = risen(s, row_max, scale, BOUND)
         # Here, and not where the sums are rescaled: new probabilities go where the old ones are, as they are made.
         acc, p = warpgroup_mma_wait(0, deps=[acc, p])
         release(values, at + i - 1)
@@ -157,6 +163,55 @@ def attend_part(
 
 
 @gluon.jit
+def attend_float8_part(
+    at, part, scoring, window, buffers, BOUND_LEFT: gl.constexpr, BOUND_RIGHT: gl.constexpr, PINGPONG: gl.constexpr,
+    ME: gl.constexpr,
+):  # fmt: skip
+    """`attend_part` of 8 bits, whose products take half the time, so that shared memory is what they wait for: queries
+    are kept in registers, as far as there are enough, and `risen_seldom` has few shuffles."""
+    BOUND: gl.constexpr = BOUND_LEFT or BOUND_RIGHT
+    values = values_of(buffers)
+    O_LAYOUT: gl.constexpr = output_layout(values)
+    blocks = part.blocks
+    count = blocks.end - blocks.begin
+    acc = gl.zeros([ROWS, operand(values.slots.index(0)).shape[1]], gl.float32, O_LAYOUT)
+    q = matrix(buffers.q.slots.index(ME))
+    IN_REGISTERS: gl.constexpr = q.shape[1] <= 128  # there are not enough for more
+    if IN_REGISTERS:
+        q = q.load(gl.DotOperandLayout(0, scores_layout(buffers.k), 4))
+        mbarrier.arrive(buffers.q.free.index(ME))
+
+    s = issue_scores(q, at, buffers.k, PINGPONG, ME)
+    pass_turn(ME, PINGPONG)
+    s = warpgroup_mma_wait(0, deps=[s])
+    release(buffers.k, at)
+    s, scale = finished_scores(s, blocks.end - 1, part, scoring, window, BOUND_LEFT, BOUND_RIGHT, True)
+    row_max, _ = risen_seldom(s, no_maxima(buffers.k), scale)
+    first_p = probabilities(s, row_max, scale, True)
+    sums = sums_of_lanes(first_p)
+    p = packed(first_p, buffers)
+
+    for i in range(1, count):
+        s = issue_scores(q, at + i, buffers.k, PINGPONG, ME)
+        acc = issue_values(acc, p, at + i - 1, blocks.end - i, part.tile, values)
+        pass_turn(ME, PINGPONG)
+        s = warpgroup_mma_wait(1, deps=[s])
+        release(buffers.k, at + i)
+        s, scale = finished_scores(s, blocks.end - 1 - i, part, scoring, window, BOUND_LEFT, BOUND_RIGHT, BOUND)
+        row_max, rescale = risen_seldom(s, row_max, scale)
+        acc, p = warpgroup_mma_wait(0, deps=[acc, p])
+        release(values, at + i - 1)
+        new_p = probabilities(s, row_max, scale, BOUND)
+        sums = sums * rescale + sums_of_lanes(new_p)
+        p = packed(new_p, buffers)
+        acc = rescaled(acc, rescale)
+    if not IN_REGISTERS:
+        mbarrier.arrive(buffers.q.free.index(ME))
+    row_max = gl.convert_layout(gl.max(row_max, 1), gl.SliceLayout(1, scores_layout(buffers.k)))
+    return issue_values(acc, p, at + count - 1, blocks.begin, part.tile, values), row_max, sums
+
+
+@gluon.jit
 def release_scored(at, is_last, buffers, ME: gl.constexpr):
     """Say that block number `at` of K has been read and, if it is the last one of a tile, this group's queries."""
     release(buffers.k, at)
@@ -164,13 +219,13 @@ def release_scored(at, is_last, buffers, ME: gl.constexpr):
 
 
 @gluon.jit
-def issue_scores(at, buffers, PINGPONG: gl.constexpr, ME: gl.constexpr):
-    """The product of Q and block number `at` of K, which is not waited for. It is this group's turn from here on."""
-    k_tile = matrix(ready_slot(buffers.k, at))
+def issue_scores(q, at, keys, PINGPONG: gl.constexpr, ME: gl.constexpr):
+    """The product of queries and block number `at` of K, which is not waited for. It is this group's turn from here
+    on."""
+    k_tile = matrix(ready_slot(keys, at))
     take_turn(ME, PINGPONG)
-    zero = gl.zeros([ROWS, k_tile.shape[0]], gl.float32, scores_layout(buffers.k))
-    q_tile = matrix(buffers.q.slots.index(ME))
-    return warpgroup_mma(q_tile, k_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
+    zero = gl.zeros([ROWS, k_tile.shape[0]], gl.float32, scores_layout(keys))
+    return warpgroup_mma(q, k_tile.permute((1, 0)), zero, use_acc=False, is_async=True)
 
 
 @gluon.jit

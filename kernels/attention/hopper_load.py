@@ -19,8 +19,8 @@ from kernels.attention.hopper_tiles import (
     tile_at,
 )
 
-PART = gl.constexpr(32)
-"""Keys that are transposed together."""
+PART = gl.constexpr(8192)
+"""Values that are transposed together: more would take registers that there are not."""
 
 
 @gluon.jit
@@ -103,28 +103,30 @@ def transpose_block(rows, columns, left, RAGGED: gl.constexpr):
     0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15, which is that of `hopper_groups.probabilities`. left: keys that there are;
     others may be another sequence's, and count as zeros.
 
-    Matrix loads and stores move pairs of bytes: pairs of columns come, and pairs of keys go.
+    Matrix loads and stores move pairs of bytes: pairs of columns come, and pairs of keys go. Even columns alone would
+    lie in half of the banks of shared memory: of each eight pairs, four have the even one first, and four the odd one.
     """
     BLOCK_N: gl.constexpr = rows.shape[0]
     HEAD_DIM: gl.constexpr = rows.shape[1]
     PAIRS: gl.constexpr = HEAD_DIM // 2
     PAIRS_IN: gl.constexpr = gl.NVMMASharedLayout(rows.layout.swizzle_byte_width, 16, 2)
-    PAIRS_OUT: gl.constexpr = gl.NVMMASharedLayout(columns.layout.swizzle_byte_width, 16, 2)
-    LOADED: gl.constexpr = loaded_layout(PAIRS, PART)
+    PAIRS_OUT: gl.constexpr = crossed_layout(HEAD_DIM, BLOCK_N // 2)
+    KEYS: gl.constexpr = PART // HEAD_DIM
+    LOADED: gl.constexpr = loaded_layout(PAIRS, KEYS)
     pairs_in = rows.reinterpret(gl.int16, [BLOCK_N, PAIRS], PAIRS_IN)
     pairs_out = columns.reinterpret(gl.int16, [HEAD_DIM, BLOCK_N // 2], PAIRS_OUT)
-    for i in gl.static_range(BLOCK_N // PART):
-        x = pairs_in.slice(i * PART, PART).permute((1, 0)).load(LOADED)
+    for i in gl.static_range(BLOCK_N // KEYS):
+        x = pairs_in.slice(i * KEYS, KEYS).permute((1, 0)).load(LOADED)
         if RAGGED:
-            keys = i * PART + gl.arange(0, PART, layout=gl.SliceLayout(0, LOADED))
+            keys = i * KEYS + gl.arange(0, KEYS, layout=gl.SliceLayout(0, LOADED))
             x = gl.where((keys < left)[None, :], x, gl.zeros_like(x))
-        near, far = x.reshape([PAIRS, PART // 16, 2, 8]).permute((0, 1, 3, 2)).split()
-        even, odd = gl.inline_asm_elementwise(
-            "prmt.b32 $0, $2, $3, 0x6420; prmt.b32 $1, $2, $3, 0x7531;", "=r,=r,r,r", [near, far],
-            dtype=(gl.int16, gl.int16), is_pure=True, pack=2,
+        near, far = x.reshape([PAIRS, KEYS // 16, 2, 8]).permute((0, 1, 3, 2)).split()
+        first, second = gl.inline_asm_elementwise(
+            "{ .reg .b32 others; xor.b32 others, $4, 0x1111; prmt.b32 $0, $2, $3, $4; prmt.b32 $1, $2, $3, others; }",
+            "=r,=r,r,r,r,r", [near, far, crossed_bytes(near)], dtype=(gl.int16, gl.int16), is_pure=True, pack=2,
         )  # fmt: skip
-        both = gl.join(even.reshape([PAIRS, PART // 2]), odd.reshape([PAIRS, PART // 2]))
-        pairs_out.slice(i * PART // 2, PART // 2, 1).store(both.permute((0, 2, 1)).reshape([HEAD_DIM, PART // 2]))
+        both = gl.join(first.reshape([PAIRS, KEYS // 2]), second.reshape([PAIRS, KEYS // 2]))
+        pairs_out.slice(i * KEYS // 2, KEYS // 2, 1).store(both.permute((0, 2, 1)).reshape([HEAD_DIM, KEYS // 2]))
 
 
 @gluon.constexpr_function
@@ -136,3 +138,21 @@ def loaded_layout(pairs, keys):
         reg_bases=registers, lane_bases=[[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]],
         warp_bases=[[8, 0], [16, 0]], block_bases=[], shape=[pairs, keys],
     )  # fmt: skip
+
+
+@gluon.jit
+def crossed_bytes(x):
+    """For each number of x, whose first dim is pairs of columns: the bytes that make keys of the column that goes
+    first."""
+    LAYOUT: gl.constexpr = x.type.layout
+    pairs = gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT)))
+    return gl.where(pairs & 4 == 0, 0x6420, 0x7531)[:, None, None] + gl.zeros(x.shape, gl.int32, LAYOUT)
+
+
+@gluon.constexpr_function
+def crossed_layout(columns, pairs):
+    """[columns, pairs of keys]: that of a block of columns, swizzled, but for each column's place in its pair where the
+    odd one goes first."""
+    swizzled = {64: [8, 16, 32], 32: [0, 8, 16]}[pairs]
+    rows = [[1 << i | (i == 3), swizzled[i] if i < 3 else 0] for i in range(columns.bit_length() - 1)]
+    return gl.SharedLinearLayout([[0, 1 << i] for i in range(pairs.bit_length() - 1)] + rows, [], 1024)

@@ -7,14 +7,6 @@ from kernels.attention.hopper_buffers import output_layout
 
 LOG2_E = gl.constexpr(1.4426950408889634)
 LN_2 = gl.constexpr(0.6931471805599453)
-HEADROOM = gl.constexpr(7.0)
-"""Probabilities of float8 go up to 2 to this power, so that few of them underflow."""
-
-
-@gluon.jit
-def headroom(buffers):
-    """ROOM, as `risen` has it."""
-    return HEADROOM if buffers.q.slots.dtype.primitive_bitwidth == 8 else 0.0
 
 
 @gluon.jit
@@ -76,13 +68,12 @@ def fold(s, row_max, scale, EMPTY: gl.constexpr):
 
 
 @gluon.jit
-def risen(s, row_max, scale, EMPTY: gl.constexpr, ROOM: gl.constexpr = 0.0):
+def risen(s, row_max, scale, EMPTY: gl.constexpr):
     """(new maximum, what is taken off scores) with one more block of scores.
 
-    EMPTY: a row may have seen nothing so far, and -inf - -inf is not a number. ROOM: probabilities go up to 2 to this
-    power, and maxima are less by it.
+    EMPTY: a row may have seen nothing so far, and -inf - -inf is not a number.
     """
-    new_max = gl.maximum(row_max, gl.max(s, 1) * scale - ROOM)
+    new_max = gl.maximum(row_max, gl.max(s, 1) * scale)
     return new_max, gl.where(new_max == float("-inf"), 0.0, new_max) if EMPTY else new_max
 
 

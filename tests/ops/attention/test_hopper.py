@@ -160,6 +160,33 @@ def test_keys_and_values_stay_together(attention_quantised: Bundle, head_dim: in
     np.testing.assert_array_equal(out.astype(np.float32), values[:, :, chosen])
 
 
+FLOAT8 = (
+    Quantised("fp8", "0", 128, (300, 333), (8, 2)), Quantised("fp8", "b", 128, (520, 520), (16, 4), layout="bshd"),
+    Quantised("fp8", "b", 64, (700, 690), (4, 4), "bfloat16"), Quantised("fp8", "0", 256, (200, 330), (3, 1)),
+    Quantised("fp8", "b:99,4", 128, (400, 450), (4, 2), magnitude=4.0), Quantised("fp8", "t:7,3", 64, (300, 200)),
+    Quantised("fp8", "b:30,-1", 256, (300, 420), batch_scales=False), Quantised("fp8", "g:12,-4", 128, (200, 190)),
+    Quantised("fp8", "b", 128, (600, 60), (2, 1)), Quantised("fp8", "0", 128, (65, 1), magnitude=4.0),
+    Quantised("fp8", "0", 128, (130, 2100), (2, 1), magnitude=8.0), Quantised("fp8", "t", 256, (300, 100), (4, 1)),
+    Quantised("fp8", "b:99,4", 128, (400, 448), (4, 2), v_rows=False),
+    Quantised("fp8", "b", 64, (300, 320), v_rows=False), Quantised("fp8", "0", 256, (140, 96), v_rows=False),
+    Quantised("fp8", "b", 128, (400, 300), (8, 2), mode="varlen"),
+    Quantised("fp8", "0", 64, (300, 290), (16, 4), mode="varlen"),
+    Quantised("fp8", "b:20,5", 256, (200, 300), mode="varlen"),
+)  # fmt: skip
+
+
+@pytest.mark.on("gpu")
+@pytest.mark.parametrize("case", FLOAT8, ids=str)
+def test_float8_of_every_shape_and_mask(attention_quantised: Bundle, case: Quantised):
+    """Held to the reference that the kernel of all other hardware is held to."""
+    if attention_quantised.device.arch != "sm_90":
+        pytest.skip("the kernel is for Hopper")
+    call = make_call(attention_quantised, case)
+    (variant,) = launched(attention_quantised, call)
+    assert variant.axis_values["HOPPER"]
+    check(attention_quantised, call)
+
+
 @pytest.mark.on("gpu")
 def test_a_sequence_takes_nothing_of_the_next_one(attention_quantised: Bundle):
     """Whose values are NaN, and lie where a block of keys of the first one ends."""
@@ -171,19 +198,24 @@ def test_a_sequence_takes_nothing_of_the_next_one(attention_quantised: Bundle):
     assert np.isfinite(out[starts[0] : starts[1]]).all() and np.isnan(out[starts[-2] : starts[-1]]).all()
 
 
-def growing(head_dim: int) -> tuple[Array, Array, Array]:
-    """q, k and v of 130 queries and 600 keys, of which each is worth more than the next one: by e^68 in all."""
+def growing(head_dim: int, most: float) -> tuple[Array, Array, Array]:
+    """q, k and v of 130 queries and 600 keys, of which each is worth more than the next one: by e^(most * 128 ** 0.5)
+    in all."""
     rng = np.random.default_rng(4)
-    worth = np.linspace(6, 0, 600)[:, None] * 128**0.5 / head_dim**0.5
+    worth = np.linspace(most, 0, 600)[:, None] * 128**0.5 / head_dim**0.5
     k = worth + rng.standard_normal((2, 1, 600, head_dim)) / 16
     return np.ones((2, 1, 130, head_dim)), k, rng.standard_normal((2, 1, 600, head_dim))
 
 
 @pytest.mark.on("gpu")
+@pytest.mark.parametrize("most", (6, 0.7, 0.3))
 @pytest.mark.parametrize("head_dim", (64, 128))
-def test_maxima_that_grow_from_block_to_block(attention: Bundle, attention_quantised: Bundle, head_dim: int):
-    """Blocks of keys are walked from the last one, so that all sums have to be rescaled, again and again."""
-    tensors = growing(head_dim)
+def test_maxima_that_grow_from_block_to_block(
+    attention: Bundle, attention_quantised: Bundle, head_dim: int, most: float
+):  # fmt: skip
+    """Blocks of keys are walked from the last one, so that all sums have to be rescaled, again and again; or, where
+    they grow less, some of those of float8."""
+    tensors = growing(head_dim, most)
     case = Quantised("fp8", "0", head_dim, (130, 600), (1, 1))
     check(attention_quantised, make_call(attention_quantised, case, tensors))
     call = make_case(Case("0", (head_dim, head_dim), lengths=(130, 600), heads=(1, 1)))
