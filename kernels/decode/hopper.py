@@ -18,7 +18,7 @@ from kernels.decode.hopper_cache import (
     at_whole_words,
     bits_of,
     fill,
-    find_blocks,
+    find_pieces,
     keys_of,
     load_tile,
     make_ring,
@@ -179,12 +179,12 @@ def fold_loaded(
     HEAD_DIM: gl.constexpr = queries.operand.shape[1]
     folded = no_keys(queries, KEYS)
     if begin < end:
-        blocks = find_blocks(place, begin, KEYS)
-        tile = load_tile(cache, place, begin, blocks, HEAD_DIM, KEYS)
-        blocks = find_blocks(place, begin + BLOCK_N, KEYS)
+        pieces = find_pieces(place, begin, KEYS)
+        tile = load_tile(cache, place, begin, pieces, HEAD_DIM, KEYS)
+        pieces = find_pieces(place, begin + BLOCK_N, KEYS)
         for start in range(begin, end, BLOCK_N):
-            coming = load_tile(cache, place, start + BLOCK_N, blocks, HEAD_DIM, KEYS)
-            blocks = find_blocks(place, start + 2 * BLOCK_N, KEYS)
+            coming = load_tile(cache, place, start + BLOCK_N, pieces, HEAD_DIM, KEYS)
+            pieces = find_pieces(place, start + 2 * BLOCK_N, KEYS)
             folded = fold_tile(queries, tile, last, scoring, start, folded, cache.k.ptr.dtype.element_ty)
             tile = coming
     return sum_of_lanes(folded)
@@ -202,14 +202,14 @@ def fold_copied(
     if begin < end:
         ring = make_ring(cache, queries.operand.shape[1], KEYS, STAGES)
         for i in gl.static_range(AHEAD):
-            fill(ring, i, cache, place, begin + i * BLOCK_N, find_blocks(place, begin + i * BLOCK_N, KEYS))
-        blocks = find_blocks(place, begin + AHEAD * BLOCK_N, KEYS)
+            fill(ring, i, cache, place, begin + i * BLOCK_N, find_pieces(place, begin + i * BLOCK_N, KEYS))
+        pieces = find_pieces(place, begin + AHEAD * BLOCK_N, KEYS)
         at = 0
         for start in range(begin, end, BLOCK_N):
             async_copy.wait_group(AHEAD - 1)
             tile = read(ring, at)
-            fill(ring, (at + AHEAD) % STAGES, cache, place, start + AHEAD * BLOCK_N, blocks)
-            blocks = find_blocks(place, start + STAGES * BLOCK_N, KEYS)
+            fill(ring, (at + AHEAD) % STAGES, cache, place, start + AHEAD * BLOCK_N, pieces)
+            pieces = find_pieces(place, start + STAGES * BLOCK_N, KEYS)
             folded = fold_tile(queries, tile, last, scoring, start, folded, cache.k.ptr.dtype.element_ty)
             at = (at + 1) % STAGES
         async_copy.wait_group(0)

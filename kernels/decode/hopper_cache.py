@@ -108,32 +108,50 @@ def chunk_of(words, lanes):
 # Loads
 
 
+class Pieces(NamedTuple):
+    """Where the pieces of a tile begin, each [warps, KEYS / PIECE]: in which block, as tables have it, and at which key
+    of it; 0 and 0 of a cache that has no blocks."""
+
+    block: gl.tensor
+    key: gl.tensor
+
+
 @gluon.jit
-def find_blocks(place: Place, start, KEYS: gl.constexpr):
-    """[warps, KEYS / PIECE]: which blocks the keys from `start` on are in; 0 of a cache that has none."""
+def find_pieces(place: Place, start, KEYS: gl.constexpr):
+    """The Pieces of the keys from `start` on. Nothing here waits for the tables."""
     if place.tables.ptr is None:
-        return 0
+        return Pieces(0, 0)
     else:
         first = first_of_pieces(place, start, KEYS, k_layout(gl.num_warps(), KEYS, 16, 4))
         table = place.tables.ptr + place.batch * place.tables.stride_batch
-        blocks = gl.load(table + first // place.tables.block_size)
-        return gl.minimum(gl.maximum(blocks, 0), place.tables.blocks - 1)
+        entry = first // place.tables.block_size
+        return Pieces(gl.load(table + entry), first - entry * place.tables.block_size)
 
 
 @gluon.jit
-def load_tile(cache: Cache, place: Place, start, blocks, HEAD_DIM: gl.constexpr, KEYS: gl.constexpr):
-    """The Tile of keys from `start` on; blocks: what `find_blocks` found for them."""
+def clamped(pieces: Pieces, place: Place):
+    """Pieces in blocks that there are."""
+    if place.tables.ptr is None:
+        return pieces
+    else:
+        return Pieces(gl.minimum(gl.maximum(pieces.block, 0), place.tables.blocks - 1), pieces.key)
+
+
+@gluon.jit
+def load_tile(cache: Cache, place: Place, start, pieces: Pieces, HEAD_DIM: gl.constexpr, KEYS: gl.constexpr):
+    """The Tile of keys from `start` on; pieces: what `find_pieces` found for them."""
     BITS: gl.constexpr = bits_of(cache.k.ptr.dtype.element_ty)
     WORDS: gl.constexpr = HEAD_DIM * BITS // 32
+    pieces = clamped(pieces, place)
     K: gl.constexpr = k_layout(gl.num_warps(), KEYS, WORDS, chunk_of(WORDS, 4))
     V: gl.constexpr = v_layout(gl.num_warps(), KEYS, WORDS, chunk_of(WORDS, 8))
-    k_words = gl.load(words_from(cache.k, place, start, blocks, WORDS, KEYS, chunk_of(WORDS, 4), 4, K))
-    v_words = gl.load(words_from(cache.v, place, start, blocks, WORDS, KEYS, chunk_of(WORDS, 8), 8, V))
+    k_words = gl.load(words_from(cache.k, place, start, pieces, WORDS, KEYS, chunk_of(WORDS, 4), 4, K))
+    v_words = gl.load(words_from(cache.v, place, start, pieces, WORDS, KEYS, chunk_of(WORDS, 8), 8, V))
     if BITS == 16:
         return Tile(k_words, 0, v_words, 0)
     else:
-        k_factors = load_factors(cache.k_factors, place, start, blocks, KEYS, factors_layout(K))
-        v_factors = load_factors(cache.v_factors, place, start, blocks, KEYS, factors_layout(K))
+        k_factors = load_factors(cache.k_factors, place, start, pieces, KEYS, factors_layout(K))
+        v_factors = load_factors(cache.v_factors, place, start, pieces, KEYS, factors_layout(K))
         return Tile(k_words, k_factors, v_words, v_factors)
 
 
@@ -162,19 +180,20 @@ def make_ring(cache: Cache, HEAD_DIM: gl.constexpr, KEYS: gl.constexpr, STAGES: 
 
 
 @gluon.jit
-def fill(ring: Tile, at, cache: Cache, place: Place, start, blocks):
+def fill(ring: Tile, at, cache: Cache, place: Place, start, pieces: Pieces):
     """Begin to load the Tile of keys from `start` on into slot `at` of a ring; factors are `at_whole_words`."""
     KEYS: gl.constexpr = ring.k.shape[2]
     WORDS: gl.constexpr = ring.k.shape[3]
     CHUNK: gl.constexpr = chunk_of(WORDS, 4)
     ROWS: gl.constexpr = k_layout(gl.num_warps(), KEYS, WORDS, CHUNK)
     LANES: gl.constexpr = lanes_of_keys(gl.num_warps(), KEYS)
-    k_words = words_from(cache.k, place, start, blocks, WORDS, KEYS, CHUNK, 4, ROWS)
-    v_words = words_from(cache.v, place, start, blocks, WORDS, KEYS, CHUNK, 4, ROWS)
+    pieces = clamped(pieces, place)
+    k_words = words_from(cache.k, place, start, pieces, WORDS, KEYS, CHUNK, 4, ROWS)
+    v_words = words_from(cache.v, place, start, pieces, WORDS, KEYS, CHUNK, 4, ROWS)
     async_copy.async_load(ring.k.index(at), k_words)
     async_copy.async_load(ring.v.index(at), v_words)
-    async_copy.async_load(ring.k_factors.index(at), rows_from(cache.k_factors, place, start, blocks, 0, KEYS, LANES))
-    async_copy.async_load(ring.v_factors.index(at), rows_from(cache.v_factors, place, start, blocks, 0, KEYS, LANES))
+    async_copy.async_load(ring.k_factors.index(at), rows_from(cache.k_factors, place, start, pieces, 0, KEYS, LANES))
+    async_copy.async_load(ring.v_factors.index(at), rows_from(cache.v_factors, place, start, pieces, 0, KEYS, LANES))
     async_copy.commit_group()
 
 
@@ -193,7 +212,7 @@ def read(ring: Tile, at):
 
 @gluon.jit
 def words_from(
-    x: Heads, place: Place, start, blocks, WORDS: gl.constexpr, KEYS: gl.constexpr, CHUNK: gl.constexpr,
+    x: Heads, place: Place, start, pieces: Pieces, WORDS: gl.constexpr, KEYS: gl.constexpr, CHUNK: gl.constexpr,
     LANES: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """Pointers to int32 [warps, KEYS, WORDS] of the rows of keys from `start` on.
@@ -202,14 +221,14 @@ def words_from(
     """
     words = gl.arange(0, WORDS, layout=gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))[None, None, :]
     own = words & (LANES - 1) * CHUNK  # of a lane; what is left are offsets that loads know
-    pointers = rows_from(x, place, start, blocks, 4 * own, KEYS, LAYOUT) + (words - own)
+    pointers = rows_from(x, place, start, pieces, 4 * own, KEYS, LAYOUT) + (words - own)
     return gl.max_contiguous(gl.multiple_of(pointers, [1, 1, 4 * CHUNK]), [1, 1, CHUNK])
 
 
 @gluon.jit
-def load_factors(x: HeadRows, place: Place, start, blocks, KEYS: gl.constexpr, LAYOUT: gl.constexpr):
+def load_factors(x: HeadRows, place: Place, start, pieces: Pieces, KEYS: gl.constexpr, LAYOUT: gl.constexpr):
     """What a Tile has of the keys from `start` on: factors, or (factor, shift) pairs, wherever they lie."""
-    words = rows_from(x, place, start, blocks, 0, KEYS, LAYOUT)
+    words = rows_from(x, place, start, pieces, 0, KEYS, LAYOUT)
     if x.ptr.dtype.element_ty == gl.float32:
         return gl.load(words)
     else:
@@ -226,7 +245,7 @@ def at_whole_words(x: HeadRows):
 
 
 @gluon.jit
-def rows_from(x, place: Place, start, blocks, columns, KEYS: gl.constexpr, LAYOUT: gl.constexpr):
+def rows_from(x, place: Place, start, pieces: Pieces, columns, KEYS: gl.constexpr, LAYOUT: gl.constexpr):
     """Pointers to words [warps, KEYS, ..]: `columns` bytes on from the rows of keys from `start` on, in x, which is
     Heads or HeadRows."""
     SIZE: gl.constexpr = x.ptr.dtype.element_ty.primitive_bitwidth // 8
@@ -238,10 +257,11 @@ def rows_from(x, place: Place, start, blocks, columns, KEYS: gl.constexpr, LAYOU
         begin = head.to(gl.int64) + columns
     else:
         first = first_of_pieces(place, start, KEYS, LAYOUT)
-        blocks = gl.convert_layout(blocks, first.type.layout).to(gl.int64)
-        pieces = multiply_add(first % place.tables.block_size, stride, blocks * (x.stride_batch.to(gl.int64) * SIZE))
+        block = gl.convert_layout(pieces.block, first.type.layout).to(gl.int64)
+        key = gl.convert_layout(pieces.key, first.type.layout)
+        begins = multiply_add(key, stride, block * (x.stride_batch.to(gl.int64) * SIZE))
         rows = gl.minimum(keys_of(0, KEYS, LAYOUT) % PIECE, spread(place.last - first, KEYS, LAYOUT))
-        begin = head.to(gl.int64) + columns + spread(pieces, KEYS, LAYOUT)[:, :, None]
+        begin = head.to(gl.int64) + columns + spread(begins, KEYS, LAYOUT)[:, :, None]
     return multiply_add(rows[:, :, None], stride, begin).to(gl.pointer_type(gl.int32))
 
 
