@@ -15,6 +15,7 @@ from aot_runtime.texts import shown
 
 from .dlpack import DEVICES
 from .drivers.base import Driver
+from .exporting import dlpack_device, export_array
 from .identity import OneOfAKind
 
 
@@ -200,8 +201,6 @@ class DeviceArray(OneOfAKind):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's (type, id) of the array's device; of an emulated one the CPU, to which exports copy."""
-        from .exporting import dlpack_device
-
         return dlpack_device(self)
 
     def __dlpack__(
@@ -220,8 +219,6 @@ class DeviceArray(OneOfAKind):
         Raises:
             BufferError: that needs a copy, and `copy` is false; or `dl_device` is another device.
         """
-        from .exporting import export_array
-
         return export_array(self, stream, max_version, dl_device, copy)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from .array import DeviceArray
+import numpy as np
+
+from aot_runtime.contract.layout import Layout
+
 from .dlpack import CPU, DEVICES, VERSION, Exchanged, export_capsule
+from .drivers.base import Driver
 from .memory import order_after
 
 
-def dlpack_device(array: DeviceArray) -> tuple[int, int]:
+class ExportDevice(Protocol):
+    """What an export needs of an array's device."""
+
+    driver: Driver
+    index: int
+
+    def array(self, host: Any) -> Exportable:
+        """Copy a numpy array to the device, packed."""
+
+
+class Exportable(Protocol):
+    """What an export needs of an array: `DeviceArray`."""
+
+    ptr: int
+    layout: Layout
+
+    @property
+    def device(self) -> ExportDevice:
+        """Where it is."""
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A copy in host memory."""
+
+
+def dlpack_device(array: Exportable) -> tuple[int, int]:
     """DLPack's (type, id) of what an export is by default: emulated memory is copied to the host's."""
     kind = DEVICES.get(array.device.driver.name)
     return CPU if kind is None else (kind, array.device.index)
 
 
 def export_array(
-    array: DeviceArray,
+    array: Exportable,
     stream: int | None,
     max_version: tuple[int, int] | None,
     dl_device: tuple[int, int] | None,
@@ -45,7 +73,7 @@ def export_array(
     return export_capsule(own, versioned, copied=bool(copy))
 
 
-def _host_copy(array: DeviceArray) -> Exchanged:
+def _host_copy(array: Exportable) -> Exchanged:
     host = array.numpy()
     strides = tuple(stride // host.itemsize for stride in host.strides)
     return Exchanged(host.__array_interface__["data"][0], array.layout.dtype, host.shape, strides, host, CPU)
