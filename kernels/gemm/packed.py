@@ -14,6 +14,7 @@ from kernels.common.tensors import Matrix, given
 from kernels.gemm.epilogue import Epilogue, finish
 from kernels.gemm.matmul import part_of, store_part
 from kernels.gemm.order import tile_of
+from kernels.gemm.packed_codes import codes_of, columns_of_x, product_of_codes
 
 GROUP: tl.constexpr = tl.constexpr(32)
 """Divides what `group_size` is, where there are several groups: so many weights along k have the same scale."""
@@ -89,7 +90,7 @@ def packed_rows(
     acc = tl.zeros([BLOCK_M, BLOCK_N, BLOCK_K], tl.float32)
     for start in range(0, k, BLOCK_K):
         known = start + inner < k
-        at = _columns_of_x(weights, order, start + inner, known)
+        at = columns_of_x(weights, order, start + inner, known)
         left = tl.load(x.ptr + (rows % m)[:, None] * x.stride_rows + at[None, :], known[None, :], 0.0).to(tl.float32)
         right = _weights(weights, columns % n, start, k, tl.float32, BLOCK_K)
         acc += left[:, None, :] * right[None, :, :]
@@ -173,38 +174,27 @@ def _half(pair, which: tl.constexpr, dtype: tl.constexpr):
 @triton.jit
 def packed_product(x, weights, order, rows, columns, begin, end, k, BLOCK_K: tl.constexpr):
     """x[rows, begin:end] w[columns, begin:end]ᵀ, fp32. begin: a multiple of BLOCK_K."""
-    inner = tl.arange(0, BLOCK_K)
-    row_at = x.ptr + rows[:, None] * x.stride_rows
-    acc = tl.zeros([rows.shape[0], columns.shape[0]], tl.float32)
-    for start in range(begin, end, BLOCK_K):
-        known = start + inner < k
-        at = _columns_of_x(weights, order, start + inner, known)
-        left = tl.load(row_at + at[None, :], known[None, :], 0.0)
-        right = _weights(weights, columns, start, k, left.dtype, BLOCK_K)
-        acc = tl.dot(left, tl.trans(right), acc)
+    if x.ptr.dtype.element_ty.primitive_bitwidth == 8:
+        acc = product_of_codes(x, weights, order, rows, columns, begin, end, k, BLOCK_K)
+    else:
+        inner = tl.arange(0, BLOCK_K)
+        row_at = x.ptr + rows[:, None] * x.stride_rows
+        acc = tl.zeros([rows.shape[0], columns.shape[0]], tl.float32)
+        for start in range(begin, end, BLOCK_K):
+            known = start + inner < k
+            at = columns_of_x(weights, order, start + inner, known)
+            left = tl.load(row_at + at[None, :], known[None, :], 0.0)
+            right = _weights(weights, columns, start, k, left.dtype, BLOCK_K)
+            acc = tl.dot(left, tl.trans(right), acc)
     return acc
-
-
-@triton.jit
-def _columns_of_x(weights, order, at, known):
-    """Which columns of x the weights at places of k belong to."""
-    if weights.CODES == "any" and order is not None:
-        at = tl.where(given(order), tl.load(order + at, known & given(order), 0), at)
-    return at
 
 
 @triton.jit
 def _weights(weights, columns, start, k, dtype: tl.constexpr, BLOCK_K: tl.constexpr):
     """w[columns, start:start + BLOCK_K] in `dtype`; finite where k ends."""
     COLUMNS: tl.constexpr = columns.shape[0]
-    PER_BYTE: tl.constexpr = 2 if weights.w.dtype.element_ty == tl.uint8 else 1
-    OFFSET: tl.constexpr = 8.0 if PER_BYTE == 2 else 0.0
-    at = start // PER_BYTE + tl.arange(0, BLOCK_K // PER_BYTE)
-    length = k // PER_BYTE if weights.EVEN_K else tl.cdiv(k, PER_BYTE)
-    codes = tl.load(weights.w + columns[:, None] * weights.stride_w_n + at[None, :], (at < length)[None, :], 0)
-    if PER_BYTE == 2:
-        codes = tl.join(codes & 15, codes >> 4)
-    codes = codes.reshape(COLUMNS, BLOCK_K // GROUP, GROUP)
+    OFFSET: tl.constexpr = 8.0 if weights.w.dtype.element_ty == tl.uint8 else 0.0
+    codes = codes_of(weights, columns, start, k, BLOCK_K).reshape(COLUMNS, BLOCK_K // GROUP, GROUP)
     first = start + GROUP * tl.arange(0, BLOCK_K // GROUP)
     group, known = (first // weights.group_size)[None, :], (first < k)[None, :]
     scale_at = weights.scales + group * weights.stride_scales_groups + columns[:, None]

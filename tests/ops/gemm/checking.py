@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 import numpy as np
 
 from aot_runtime import Bundle, DeviceArray
-from kernels.gemm import lora_reference, reference
+from kernels.gemm import lora_reference, packed_reference, reference
 from kernels.tolerance import assert_close
 from tests.support.dtypes import INT8, INT32
 from tests.support.poison import into_poison, poisoned
 
 FLOOR = 1e-6
-REFERENCES = vars(lora_reference) | vars(reference)
+REFERENCES = vars(lora_reference) | vars(packed_reference) | vars(reference)
 LAYOUTS = ((False, False), (False, True), (True, False), (True, True))
 """Whether a, and b, are column-major."""
 
@@ -53,8 +54,9 @@ def check(
     if dtype == INT8:
         check_int8(result, exact)
         return result
-    more = {"e": result} if "scaled" in name else {"precision": precision} if name == "matmul" else {}
-    same = REFERENCES[f"{name}_same_dtype"](**given, **more)
+    same_dtype = REFERENCES[f"{name}_same_dtype"]
+    known = {"e": result, "precision": precision}
+    same = same_dtype(**given, **{name: known[name] for name in signature(same_dtype).parameters if name in known})
     if dtype == INT32:
         assert np.array_equal(result, same)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -12,16 +13,18 @@ from aot.manifest.loading import load_manifest
 from aot.manifest.spaces import load_space
 from aot.plan.filters import parse_filters
 from aot.tune.candidates import SCALAR, read_groups, with_candidates
-from aot_runtime import Bundle
+from aot_runtime import Bundle, NoVariantError
 from aot_runtime.weights import to_int4
 from tests.ops.gemm.checking import check, matrix
-from tests.support.dtypes import FP16, INT8, INT32, eight_bits
+from tests.ops.gemm.test_packed_eight_bits import arguments
+from tests.support.dtypes import BF16, FP16, INT8, INT32, eight_bits
 from tests.support.emulation.bundling import on_demand, strict_device
 from tests.support.on_demand import BundleOnDemand
 from tests.support.session_builds import ROOT, session_cache
 
 pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(1)]
 
+E4M3 = ml_dtypes.float8_e4m3fn
 PRODUCTS = "op=matmul|integer_matmul|scaled_matmul|linear_int4,T=float16|int8|float8_e4m3fn,E=float16"
 HOW = {"tiles": {"splits": 1}, "splits": {"splits": 2}, "stream_k": {"schedule": "stream_k"}}
 
@@ -45,6 +48,23 @@ def test_other_archs(tmp_path_factory: pytest.TempPathFactory, arch: str, kind: 
     else:
         scale_a, scale_b = (rng.uniform(0.5, 2, extent).astype(np.float32) for extent in (m, n))
         check(gemm, "scaled_matmul", FP16, a=a, b=b, scale_a=scale_a, scale_b=scale_b)
+
+
+@pytest.mark.sampled(0)
+@pytest.mark.parametrize("m, size, splits", ((17, 32, 1), (1, 128, 2), (40, 384, 0)))
+@pytest.mark.parametrize("kind", ("int8", "e4m3"))
+@pytest.mark.parametrize("arch", ("gfx1201", "gfx950", "gfx90a", "gfx1100"))
+def test_activations_of_8_bits(
+    tmp_path_factory: pytest.TempPathFactory, arch: str, kind: str, m: int, size: int, splits: int
+):
+    gemm = on_demand(tmp_path_factory, "gemm", "op=linear_int4_a8", arch)
+    has_float8 = arch in ("gfx950", "gfx1201")
+    given = arguments(gemm, m, 48, 384, size, kind if has_float8 else "int8", BF16, True)
+    if kind == "e4m3" and not has_float8:
+        with pytest.raises(NoVariantError, match="it is built for the same call with x of int8"):
+            gemm.linear_int4_a8(**given | {"x": given["x"].astype(E4M3), "e": np.zeros((m, 48), BF16)})
+    else:
+        check(gemm, "linear_int4_a8", BF16, {"splits": splits}, **given)
 
 
 SPACE = """\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -19,6 +20,8 @@ GIVEN = {
                             "scale_b": np.ones((1, 1), FP32), "e": np.zeros((3, 4), FP16)},
     "linear_int4": {"x": np.zeros((1, 64), FP16), "w": np.zeros((8, 32), np.uint8), "scales": np.ones((2, 8), FP16),
                     "group_size": 32},
+    "linear_int4_a8": {"x": np.zeros((3, 64), INT8), "w": np.zeros((8, 32), np.uint8), "scales": np.ones((2, 8), FP16),
+                       "row_scales": np.ones(3, FP32), "e": np.zeros((3, 8), FP16)},
     "lora_linear": {"x": np.zeros((3, 32), FP16), "w": np.zeros((8, 32), FP16), "down": np.zeros((1, 4, 32), FP16),
                     "up": np.zeros((1, 8, 4), FP16)},
 }  # fmt: skip
@@ -41,6 +44,16 @@ GIVEN = {
         ("linear_int4", {"w": np.zeros((8, 31), np.uint8)}, "w"),
         ("linear_int4", {"w": np.zeros((1, 16, 32), np.int32)}, "'w' has 3 dims"),  # prepacked
         ("linear_int4", {"zeros": np.zeros((2, 8), np.uint8), "codebook": np.zeros(16, FP32)}, "codebook"),
+        ("linear_int4_a8", {"scales": np.ones((3, 8), FP16)}, r"groups \* group_size == k"),
+        ("linear_int4_a8", {"scales": np.ones((4, 8), FP16)}, "group_size % 32"),
+        ("linear_int4_a8", {"scales": np.ones((2, 7), FP16)}, "scales"),
+        ("linear_int4_a8", {"scales": np.ones((2, 8), FP32)}, "scales"),
+        ("linear_int4_a8", {"row_scales": np.ones(2, FP32)}, "row_scales"),
+        ("linear_int4_a8", {"zeros": np.ones((3, 8), np.uint8)}, "zeros"),
+        ("linear_int4_a8", {"zeros": np.ones((2, 8), INT8)}, "zeros"),
+        ("linear_int4_a8", {"x": np.zeros((3, 64), FP16)}, "x.*float16"),
+        ("linear_int4_a8", {"x": np.zeros((3, 64), ml_dtypes.float8_e5m2)}, "x.*float8_e5m2"),
+        ("linear_int4_a8", {"e": np.zeros((3, 8), INT8)}, "e.*int8"),
         ("lora_linear", {"up": np.zeros((1, 8, 5), FP16)}, "rank"),
         ("lora_linear", {"adapter_of": np.zeros(4, np.int32)}, "adapter_of"),
         ("lora_linear", {"adapter_scales": np.ones(2, FP32)}, "adapters"),

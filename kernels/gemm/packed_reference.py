@@ -1,0 +1,48 @@
+"""Products of activations of 8 bits and weights of 4 in numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aot_runtime.weights import SYMMETRIC, unpack_int4
+from kernels.gemm.reference import int4_weights, integer_product, sum_in_order
+
+Array = np.ndarray
+
+
+def linear_int4_a8(
+    x: Array, w: Array, scales: Array, row_scales: Array, group_size: int, e: Array | None = None,
+    zeros: Array | None = None, order: Array | None = None, bias: Array | None = None,
+) -> Array:  # fmt: skip
+    """row_scales * x w' + bias in float64, with w = (codes - zeros) * scales.
+
+    x: [m, k]; w: uint8 [n, cdiv(k, 2)], two codes in a byte; scales: [groups, n]; row_scales: [m|1]; zeros: uint8
+    [groups, n], by default 8; order: int [k], which column of x each weight belongs to; bias: [n].
+    """
+    x = x if order is None else x[:, order]
+    weight = int4_weights(np.dtype(np.float64), w, scales, group_size, x.shape[1], zeros, None)
+    return _finish(x.astype(np.float64) @ weight.T, row_scales, bias)
+
+
+def linear_int4_a8_same_dtype(
+    x: Array, w: Array, scales: Array, row_scales: Array, group_size: int, e: Array, zeros: Array | None = None,
+    order: Array | None = None, bias: Array | None = None,
+) -> Array:  # fmt: skip
+    """`linear_int4_a8` as hardware does it: the sum of a group exact, or of float8 in fp32; all others in fp32."""
+    x = x if order is None else x[:, order]
+    codes = unpack_int4(w, x.shape[1]).astype(np.int8).T
+    acc = np.zeros((len(x), len(w)), np.float32)
+    for group, scale in enumerate(scales):
+        part = slice(group * group_size, group * group_size + group_size)
+        less = codes[part] - (np.int8(SYMMETRIC) if zeros is None else zeros[group].astype(np.int8))
+        if x.dtype == np.int8:
+            of_group = integer_product(x[:, part], less).astype(np.float32)
+        else:
+            of_group = sum_in_order(x[:, part].astype(np.float32), less.astype(np.float32))
+        acc += of_group * scale.astype(np.float32)
+    return _finish(acc, row_scales, bias).astype(e.dtype)
+
+
+def _finish(value: Array, row_scales: Array, bias: Array | None) -> Array:
+    value = value * row_scales.astype(value.dtype)[:, None]
+    return value if bias is None else value + bias.astype(value.dtype)
