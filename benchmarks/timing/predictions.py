@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 
@@ -19,8 +19,8 @@ from aot_emulator.timing.costs import Unit
 from aot_emulator.timing.folding import Folded
 from aot_emulator.timing.launch_time import Plan, conditions_of, time_launch
 from aot_emulator.timing.sharing import Sharing
-from published import BATCH_HEADS, HEADS, Key
-from traces import NUM_CUS, NUM_XCDS, Attention, Config, Product, Scaled, Traced
+from published import BATCH_HEADS, HEADS, Key, groups_tried
+from traces import NUM_CUS, NUM_XCDS, Attention, Config, Experts, Product, Scaled, Traced
 
 PER_XCD = NUM_CUS // NUM_XCDS
 FLOPS_A_CLOCK = 2048
@@ -29,6 +29,8 @@ CAUSAL_PROGRAMS = 2
 """Of a compute unit: causal attention is published with persistent programs, so many of them."""
 GROUPS = (1, 4, 8, 16)
 """Values of GROUP_M that a product is tried with."""
+MOST_WITH_FEW = 64
+"""Rows of a tile of experts, up to which blocks with less than half of theirs have a trace of their own."""
 
 
 @dataclass(eq=False)
@@ -114,19 +116,65 @@ def tile_sharing(
     place = programs - wave * together
     die = place // (PER_XCD * resident) if remapped else place % NUM_XCDS
     part, tiles = programs // (rows * columns), programs % (rows * columns)
+    row, column = (at * split + part for at in _grouped(tiles, rows, columns, group))
+
+    def loaded(mask: np.ndarray) -> float:
+        return (len(np.unique(row[mask])) * bm + len(np.unique(column[mask])) * bn) / (bm + bn)
+
+    return _shared(die, loaded)
+
+
+def _grouped(tiles: np.ndarray, rows: int, columns: int, group: int) -> tuple[np.ndarray, np.ndarray]:
+    """(row, column) of each tile, in the order of GROUP_M."""
     width = group * columns
     first = tiles // width * group
     high = np.minimum(rows - first, group)
-    row, column = (first + tiles % width % high) * split + part, (tiles % width // high) * split + part
-    units = min(len(programs), NUM_CUS)
-    each = len(programs) / units
+    return first + tiles % width % high, tiles % width // high
+
+
+def _shared(die: np.ndarray, loaded: Callable[[np.ndarray], float]) -> Sharing:
+    """Of programs. die: of each. loaded: what those of a mask load, once, by what one loads."""
+    units = min(len(die), NUM_CUS)
+    each = len(die) / units
+    by_die = [loaded(die == x) / each for x in range(NUM_XCDS)]
+    fullest = min(float(np.bincount(die).max()), -(-units // NUM_XCDS))
+    return Sharing(units, fullest, max(by_die), sum(by_die), loaded(die >= 0) / each)
+
+
+@cache
+def routed(tokens: int, experts: int, each: int) -> tuple[int, ...]:
+    """Tokens of each expert, of which each token has so many at random: the same ones each time."""
+    chosen = np.argsort(np.random.default_rng(tokens).random((tokens, experts)), 1)[:, :each]
+    return tuple(np.bincount(chosen.ravel(), minlength=experts).tolist())
+
+
+@lru_cache(400_000)
+def expert_sharing(of_each: tuple[int, ...], n: int, config: Experts, group: int, wave: int, resident: int) -> Sharing:
+    """Of the tiles of experts' products that are worked on together, which are dealt to the dies in turn.
+
+    Args:
+        of_each: tokens of each expert.
+        config: of the trace, whose rows a program loads.
+    """
+    expert, filled = blocks_of(of_each, config.bm)
+    columns = -(-n // config.bn)
+    together = NUM_CUS * resident
+    programs = np.arange(wave * together, min((wave + 1) * together, len(expert) * columns))
+    row, column = _grouped(programs, len(expert), columns, group)
 
     def loaded(mask: np.ndarray) -> float:
-        return (len(np.unique(row[mask])) * bm + len(np.unique(column[mask])) * bn) / (bm + bn) / each
+        tokens = filled[np.unique(row[mask])].sum()
+        matrices = len(np.unique(expert[row[mask]] * columns + column[mask])) * config.bn
+        return float(tokens + matrices) / ((config.rows or config.bm) + config.bn)
 
-    by_die = [loaded(die == x) for x in range(NUM_XCDS)]
-    fullest = min(float(np.bincount(die).max()), -(-units // NUM_XCDS))
-    return Sharing(units, fullest, max(by_die), sum(by_die), loaded(die >= 0))
+    return _shared((programs - wave * together) % NUM_XCDS, loaded)
+
+
+def blocks_of(of_each: tuple[int, ...], bm: int) -> tuple[np.ndarray, np.ndarray]:
+    """(expert, tokens) of each block of `bm` rows."""
+    counts = np.array([-(-tokens // bm) for tokens in of_each])
+    filled = [min(bm, tokens - first) for tokens in of_each for first in range(0, tokens, bm)]
+    return np.repeat(np.arange(len(of_each)), counts), np.array(filled)
 
 
 @cache
@@ -152,11 +200,16 @@ class Model:
         self._steps = cache(lambda config: Steps(traced(config), machine))
 
     def predict(self, key: Key, config: Config, group: int | None = None) -> float:
-        """group: GROUP_M of a product; None: the best of `GROUPS`, or that of a configuration which has one."""
+        """group: GROUP_M of a product; None: the best of `GROUPS`, or that of a configuration which has one.
+
+        Of experts the best is the one with which a compute unit gets most of what it loads, without replaying all.
+        """
         if isinstance(config, Attention):
             return self._attention(key, config)
         if isinstance(config, Scaled):
             return self._one_tile_each(key, config, group or config.group)
+        if isinstance(config, Experts):
+            return self._experts(key, config, groups_tried(key, config) if group is None else (group,))
         groups = GROUPS if group is None else (group,)
         if isinstance(config, Product) and not config.split:
             return min(self._persistent(key, config, g) for g in groups)
@@ -183,6 +236,34 @@ class Model:
         sample = steps.of(-(-k // (config.bk * split)))
         return time_launch(self.machine, plan, [sample], first, lambda _: last).seconds * 1e6
 
+    def _experts(self, key: Key, config: Experts, groups: Sequence[int]) -> float:
+        """Of both products, with one configuration."""
+        tokens, _, _, experts, each = key.shape
+        of_each = routed(tokens, experts, each)
+        _, filled = blocks_of(of_each, config.bm)
+        few = filled.mean() < config.bm / 2 and config.bm <= MOST_WITH_FEW
+        config = replace(config, rows=config.few if few else 0)
+        steps = self._steps(config)
+        resident, both = steps.traced.resident, both_products(key)
+
+        def sharing(n: int, group: int, wave: int = 0) -> Sharing:
+            return expert_sharing(of_each, n, config, min(group, len(filled)), wave, resident)
+
+        def loading(group: int) -> float:
+            """Cycles, in proportion."""
+            shared = [conditions_of(self.machine, sharing(n, group), self.machine.clock_ghz) for n, _ in both]
+            return sum(of.per_loaded * n * k for of, (n, k) in zip(shared, both, strict=True))
+
+        best, total = min(groups, key=loading), 0.0
+        for n, k in both:
+            plan = Plan(len(filled) * -(-n // config.bn), resident, NUM_CUS, NUM_XCDS)
+            last = sharing(n, best, plan.full // (NUM_CUS * resident) if plan.last else 0)
+            found = time_launch(
+                self.machine, plan, [steps.of(-(-k // config.bk))], sharing(n, best), lambda _, last=last: last
+            )
+            total += found.seconds * 1e6
+        return total
+
     def _attention(self, key: Key, config: Attention) -> float:
         sq, sk = key.shape
         steps = self._steps(config)
@@ -205,8 +286,20 @@ def _unmasked(config: Attention, block: int, sk: int) -> int:
     return last - -(-config.bm // config.bn)
 
 
+def both_products(key: Key) -> tuple[tuple[int, int], ...]:
+    """(n, k) of the two products of experts."""
+    _, between, hidden, *_ = key.shape
+    return (2 * between, hidden), (hidden, between)
+
+
 def matrix_waves(key: Key, config: Config, ghz: float, launch_us: float) -> float:
     """A baseline: matrix pipes at a fixed clock, whole waves of tiles."""
+    if isinstance(config, Experts):
+        blocks = len(blocks_of(routed(key.shape[0], *key.shape[3:]), config.bm)[1])
+        return sum(
+            _waves(blocks * -(-n // config.bn), config.bm * config.bn * k * 2, ghz, launch_us)
+            for n, k in both_products(key)
+        )
     if isinstance(config, Attention):
         sq, sk = key.shape
         work, tiles = config.bm * config.d * sk * 4, -(-sq // config.bm) * BATCH_HEADS
@@ -216,6 +309,11 @@ def matrix_waves(key: Key, config: Config, ghz: float, launch_us: float) -> floa
             config.bm * config.bn * (-(-k // config.bk) * config.bk) * 2
         )  # fp8 at twice the rate: the order is the same
         tiles = -(-m // config.bm) * -(-n // config.bn)
+    return _waves(tiles, work, ghz, launch_us)
+
+
+def _waves(tiles: int, work: float, ghz: float, launch_us: float) -> float:
+    """work: of a tile, flops."""
     return launch_us + -(-tiles // NUM_CUS) * work / FLOPS_A_CLOCK / ghz / 1e3
 
 

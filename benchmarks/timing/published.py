@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from traces import Attention, Config, Product, Scaled
+from traces import Attention, Config, Experts, Product, Scaled
 
 HEADS = 5
 BATCH_HEADS = 3 * HEADS
@@ -24,7 +24,8 @@ class Key:
     """A problem with its published winner.
 
     Attributes:
-        shape: m, n, k of a product; queries and keys of attention.
+        shape: m, n, k of a product; queries and keys of attention; tokens, size between the two products, size of a
+            token, experts, and experts of a token of experts.
         us: published; None: only the winner was.
         group: GROUP_M of a product's winner.
     """
@@ -42,6 +43,8 @@ class Key:
             return f"{'plain' if self.winner.split else 'product'} {self.winner.layout} {sizes} {self.source}"
         if isinstance(self.winner, Scaled):
             return f"scaled {sizes} {self.source}"
+        if isinstance(self.winner, Experts):
+            return f"experts {self.shape[3]} {self.shape[0]}x{self.shape[1]} {self.source}"
         form = f"{self.winner.dtype} d{self.winner.d}{' causal' if self.winner.causal else ''}"
         return f"attention {form} {sizes} {self.source}"
 
@@ -85,6 +88,27 @@ def scaled_products(folder: Path) -> list[Key]:
     return found
 
 
+MIXTRALS, QWEN = {4096: (1792, 3584, 7168, 14336), 6144: (2048, 4096, 8192, 16384)}, (2048, 4)
+"""Models whose experts are published: sizes of a token of those with 8 experts, of which a token has 2, by the size
+between the two products; size of a token, and experts of a token, of the one with 60."""
+
+
+def experts(folder: Path) -> list[Key]:
+    """Of fp16, with the models that the numbers of experts and the sizes belong to."""
+    found = []
+    hidden_of = {between: hidden for hidden, sizes in MIXTRALS.items() for between in sizes}
+    for row in _winners(folder, "fused_moe", "B"):
+        if (row["device"], row["dtype"]) != ("MI300X", "fp16/bf16") or row["E"] not in ("8", "60"):
+            continue
+        names = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "nonkdim", "kpack")
+        tokens, between = int(row["M"]), int(row["N"])
+        hidden, each = QWEN if row["E"] == "60" else (hidden_of[between], 2)
+        shape = tokens, between, hidden, int(row["E"]), each
+        winner = Experts(*(int(row[name]) for name in names))
+        found.append(Key(shape, winner, None, int(row["GROUP_M"]), row["src"]))
+    return [key for key in found if fits(key.winner)]
+
+
 def _winners(folder: Path, family: str, tier: str) -> Iterator[dict[str, str]]:
     with (folder / "mi300x_winners.csv").open() as file:
         yield from (row for row in csv.DictReader(file) if (row["family"], row["tier"]) == (family, tier))
@@ -111,8 +135,8 @@ def attentions(folder: Path, d: int, causal: bool = False, dtype: str = "fp16") 
 
 
 def fits(config: Config) -> bool:
-    """Whether a product's tile fits LDS and the registers."""
-    assert isinstance(config, Product)
+    """Whether a tile of fp16 fits LDS and the registers."""
+    assert isinstance(config, Product | Experts)
     accumulators = config.bm * config.bn / (64 * config.warps)
     return (config.bm + config.bn) * config.bk * 2 <= 65536 and accumulators <= 256
 
@@ -163,3 +187,37 @@ def pruned(key: Key, configs: Sequence[Product]) -> list[Product]:
         if (c.bm < 2 * m or c.bm == 16) and (c.bn < 2 * n or c.bn == 16)
         and not (large and (min(c.bm, c.bn) < 64 or c.warps < 4)) and c.split * c.bk <= k
     ]  # fmt: skip
+
+
+def experts_space(keys: Sequence[Key]) -> list[Experts]:
+    """In the order in which they are worth a trace: those that won, their neighbours, the rest."""
+    won = [config for config, _ in Counter(key.winner for key in keys).most_common() if isinstance(config, Experts)]
+    tiles = tuple(dict.fromkeys((c.bm, c.bn, c.bk) for c in won))
+    made = [*won, *(Experts(*tile, warps) for tile in tiles for warps in (4, 8, 2))]
+    made += [Experts(*tile, warps, 16, 1) for tile in tiles for warps in (4, 8)]
+    sizes = itertools.product((4, 8, 2), (64, 128, 256, 32), (16, 32, 64, 128, 256), (64, 32, 128, 16, 256))
+    made += [Experts(bm, bn, bk, warps) for warps, bk, bm, bn in sizes]
+    return [config for config in dict.fromkeys(made) if fits(config)]
+
+
+def pruned_experts(key: Key, configs: Sequence[Experts]) -> list[Experts]:
+    """Those that the published tuner tries for at least one of the two products."""
+    tokens, between, hidden, _, each = key.shape
+    both = ((tokens * each, 2 * between, hidden), (tokens * each, hidden, between))
+    return [config for config in configs if any(_tried(config, *sizes) for sizes in both)]
+
+
+def _tried(c: Experts, m: int, n: int, k: int) -> bool:
+    large = m >= 2048 and n >= 2048
+    return (
+        c.nonkdim <= min(c.bm, c.bn, 16 if min(m, n) < 32 else 32) and k % c.bk == 0
+        and (c.nonkdim < m or c.nonkdim == c.bm) and (c.nonkdim < n or c.nonkdim == c.bn)
+        and (c.bm <= 2 * m or c.bm == 16) and (c.bn <= 2 * n or c.bn == 16)
+        and not (large and (min(c.bm, c.bn, c.bk) < 64 or c.warps < 4))
+    )  # fmt: skip
+
+
+def groups_tried(key: Key, config: Experts) -> tuple[int, ...]:
+    """Values of GROUP_M that the published tuner tries with a configuration."""
+    rows = key.shape[0] * key.shape[4]
+    return tuple(group for group in (1, 4, 8, 16, 32) if group == 1 or group * config.bm <= rows)

@@ -3,6 +3,7 @@
 `product` is a persistent matrix product, each program taking every NUM_SMS-th tile (the published ones split the
 remainder along K as well). `attention` is a FlashAttention-2 forward, one program for a block of queries of a head, or
 persistent where it is causal. `scaled_product` is a product of fp8 with scales of blocks, one program for a tile.
+`experts` is a product of the tokens that each expert has with its matrix, one program for a tile of one expert.
 """
 
 import triton
@@ -176,3 +177,43 @@ def scaled_product(
     rn = column * BN + tl.arange(0, BN)
     inside = (rm[:, None] < m) & (rn[None, :] < n)
     tl.store(c + rm[:, None] * stride_cm + rn[None, :], acc.to(c.dtype.element_ty), inside)
+
+
+@triton.jit
+def experts(
+    a, b, c, weights, tokens, expert_of, padded, n, k, em, valid, stride_am, stride_be, stride_bn, stride_cm,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP_M: tl.constexpr, TOP_K: tl.constexpr,
+):  # fmt: skip
+    """c[t] = weights[t] a[t // TOP_K] b[expert] in fp16. a: [tokens, k]; b: [experts, n, k]; c: [valid, n].
+
+    tokens: t by expert, filled up to blocks of BM with numbers that are not below `valid`. expert_of: of each block.
+    padded: how many `tokens` there are; em: how many there could be. Loads are masked along K.
+    """
+    pid = tl.program_id(0)
+    rows = tl.cdiv(em, BM)
+    columns = tl.cdiv(n, BN)
+    width = GROUP_M * columns
+    first = pid // width * GROUP_M
+    group = min(rows - first, GROUP_M)
+    row = first + pid % width % group
+    column = pid % width // group
+    if row * BM >= tl.load(padded):
+        return
+    token = tl.load(tokens + row * BM + tl.arange(0, BM).to(tl.int64))
+    inside = token < valid
+    expert = tl.load(expert_of + row)
+    rn = (column * BN + tl.arange(0, BN).to(tl.int64)) % n
+    rk = tl.arange(0, BK)
+    at = a + token[:, None] // TOP_K * stride_am + rk[None, :]
+    bt = b + expert * stride_be + rk[:, None] + rn[None, :] * stride_bn
+    acc = tl.zeros((BM, BN), tl.float32)
+    for step_ in range(tl.cdiv(k, BK)):
+        x = tl.load(at, inside[:, None] & (rk[None, :] < k - step_ * BK), 0.0)
+        y = tl.load(bt, rk[:, None] < k - step_ * BK, 0.0)
+        acc += tl.dot(x, y)
+        at += BK
+        bt += BK
+    acc = acc * tl.load(weights + token, inside, 0.0)[:, None]
+    rn = column * BN + tl.arange(0, BN)
+    within = inside[:, None] & (rn < n)[None, :]
+    tl.store(c + token[:, None] * stride_cm + rn[None, :], acc.to(c.dtype.element_ty), within)

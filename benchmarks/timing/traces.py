@@ -23,6 +23,7 @@ import structures
 import triton
 from aot_emulator import ARCHS, EmulatorDriver, Options, Statistics
 from aot_emulator.machine.launch_records import Launch
+from aot_emulator.state.arrays import Array
 from aot_emulator.state.device_memory import Memory
 from aot_emulator.timing.constants import machine_of
 from aot_emulator.timing.costs import Unit
@@ -32,6 +33,8 @@ from triton.compiler import ASTSource
 
 from aot_runtime.contract.occupancy import occupancy
 
+Tensor = int | Array
+"""Of a kernel: its bytes, which are zeros, or what it holds."""
 ARCH, NUM_CUS, NUM_XCDS = "gfx942", 304, 8
 STEPS = (17, 65)
 """Steps of the loop that are run: more where LLVM unrolls it."""
@@ -78,10 +81,10 @@ class Product:
     def steps(self, at_least: int) -> int:
         return at_least
 
-    def arguments(self, steps: int) -> tuple[list[int], bytes]:
-        """(bytes of each tensor, scalars) of one tile with so many steps."""
+    def arguments(self, steps: int) -> tuple[list[Tensor], bytes]:
+        """(each tensor, scalars) of one tile with so many steps."""
         k = self.bk * steps
-        sizes = [self.bm * k * 2, self.bn * k * 2, self.bm * self.bn * 2]
+        sizes: list[Tensor] = [self.bm * k * 2, self.bn * k * 2, self.bm * self.bn * 2]
         across = self.bn if self.layout == "TT" else k
         return sizes, struct.pack("<6i", self.bm, self.bn, k, k, across, self.bn)
 
@@ -117,11 +120,61 @@ class Scaled:
     def steps(self, at_least: int) -> int:
         return at_least
 
-    def arguments(self, steps: int) -> tuple[list[int], bytes]:
+    def arguments(self, steps: int) -> tuple[list[Tensor], bytes]:
         """Of one tile with so many steps."""
         k = self.bk * steps
-        sizes = [self.bm * k, self.bn * k, self.bm * self.bn * 2, self.bm * steps * 4, -(-self.bn // 128) * steps * 4]
+        sizes: list[Tensor] = [self.bm * k, self.bn * k, self.bm * self.bn * 2]
+        sizes += [self.bm * steps * 4, -(-self.bn // 128) * steps * 4]
         return sizes, struct.pack("<8i", self.bm, self.bn, k, k, k, self.bn, steps, steps)
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A configuration of `structures.experts`. rows: of a block of tokens, those that a trace has; 0: all."""
+
+    bm: int
+    bn: int
+    bk: int
+    warps: int
+    nonkdim: int = 16
+    kpack: int = 2
+    rows: int = 0
+
+    @property
+    def name(self) -> str:
+        rows = f"_r{self.rows}" if self.rows else ""
+        return f"experts_{self.bm}x{self.bn}x{self.bk}_w{self.warps}_n{self.nonkdim}_k{self.kpack}{rows}"
+
+    @property
+    def few(self) -> int:
+        """Rows of the trace that stands for blocks which have less than half of theirs."""
+        return max(1, self.bm // 8)
+
+    @property
+    def step_bytes(self) -> int:
+        return ((self.rows or self.bm) + self.bn) * self.bk * 2
+
+    def compiled(self, attributes: str) -> Any:
+        pointers = {"a": "*fp16", "b": "*fp16", "c": "*fp16", "weights": "*fp32"}
+        pointers |= dict.fromkeys(("tokens", "expert_of", "padded"), "*i32")
+        sizes = ("n", "k", "em", "valid", "stride_am", "stride_be", "stride_bn", "stride_cm")
+        constants = {"BM": self.bm, "BN": self.bn, "BK": self.bk, "GROUP_M": 4, "TOP_K": 2}
+        options = {"num_warps": self.warps, "num_stages": 2, "waves_per_eu": 0, "matrix_instr_nonkdim": self.nonkdim,
+                   "kpack": self.kpack, "llvm_fn_attrs": attributes}  # fmt: skip
+        divisible = dict.fromkeys((*pointers, *(name for name in sizes if name not in ("em", "valid"))), 16)
+        return _compiled(structures.experts, pointers | dict.fromkeys(sizes, "i32"), divisible, constants, options)
+
+    def steps(self, at_least: int) -> int:
+        return at_least
+
+    def arguments(self, steps: int) -> tuple[list[Tensor], bytes]:
+        """Of one block with so many steps, whose tokens are each the second of two."""
+        k, valid = self.bk * steps, 2 * self.bm
+        tokens = np.full(self.bm, valid, np.int32)
+        tokens[: self.rows or self.bm] = np.arange(self.rows or self.bm) * 2 + 1
+        sizes: list[Tensor] = [self.bm * k * 2, self.bn * k * 2, valid * self.bn * 2, valid * 4]
+        sizes += [tokens, np.zeros(1, np.int32), np.array([self.bm], np.int32)]
+        return sizes, struct.pack("<8i", self.bn, k, self.bm, valid, k, self.bn * k, k, self.bn)
 
 
 _STRIDES = {"q": "zhm", "k": "zhn", "v": "zhk", "out": "zhm"}
@@ -165,11 +218,11 @@ class Attention:
         }
         return _compiled(structures.attention, signature, divisible, constants, options)
 
-    def arguments(self, steps: int) -> tuple[list[int], bytes]:
+    def arguments(self, steps: int) -> tuple[list[Tensor], bytes]:
         """Of the one block, or of causal attention the block that has so many unmasked steps, or some more."""
         block = -(-steps * self.bn // self.bm) if self.causal else 0
         sq, sk = (block + 1) * self.bm, (block + 1) * self.bm if self.causal else steps * self.bn
-        sizes = [sq * self.d * 2, sk * self.d * 2, sk * self.d * 2, sq * self.d * 2, sq * 4, 4]
+        sizes: list[Tensor] = [sq * self.d * 2, sk * self.d * 2, sk * self.d * 2, sq * self.d * 2, sq * 4, 4]
         strides = [stride for length in (sq, sk, sk, sq) for stride in (length * self.d, length * self.d, self.d)]
         return sizes, struct.pack("<f4x12Q6i", 0.1, *strides, 1, 1, sq, sk, 0, block)
 
@@ -178,7 +231,7 @@ class Attention:
         return -(-at_least * self.bn // self.bm) * self.bm // self.bn if self.causal else at_least
 
 
-Config = Product | Attention | Scaled
+Config = Product | Attention | Scaled | Experts
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,7 +312,8 @@ def traced(config: Config, folder: Path) -> Traced:
         other = config.compiled("amdgpu-sched-strategy=max-ilp")
         compiled = other if _spilled(other) < _spilled(compiled) else compiled
     # Options that change nothing give the same code, which has to be run once.
-    same = folder / f"code_{hashlib.sha256(compiled.asm['hsaco']).hexdigest()[:20]}"
+    rows = f"_r{config.rows}" if isinstance(config, Experts) and config.rows else ""
+    same = folder / f"code_{hashlib.sha256(compiled.asm['hsaco']).hexdigest()[:20]}{rows}"
     if same.exists():
         found = replace(pickle.loads((folder / same.read_text()).read_bytes()), config=config)
     else:
@@ -275,7 +329,8 @@ def traced(config: Config, folder: Path) -> Traced:
 def _run(config: Config, compiled: Any, steps: int) -> Traced | None:
     found: list[tuple[Trace, Launch]] = []
     machine = machine_of(ARCH)
-    sizes, scalars = config.arguments(steps)
+    given, scalars = config.arguments(steps)
+    held = [np.zeros(of, np.uint8) if isinstance(of, int) else of for of in given]
 
     def run(launch: Launch, memory: Memory, options: Options) -> Statistics:
         found.append((record(launch, memory, options, (0,), machine), launch))
@@ -286,11 +341,11 @@ def _run(config: Config, compiled: Any, steps: int) -> Traced | None:
     function = driver.get_function(
         device, driver.load_module(device, compiled.asm["hsaco"]), metadata.name, metadata.shared
     )
-    tensors = [driver.allocate_now(device, size) for size in sizes]
-    for tensor, size in zip(tensors, sizes, strict=True):
-        driver.fill(device, tensor, 0, size, 0)
-    given = struct.pack(f"<{len(sizes)}Q", *tensors) + scalars
-    kernargs = given.ljust(-(-len(given) // 8) * 8 + 16, b"\0")
+    tensors = [driver.allocate_now(device, values.nbytes) for values in held]
+    for tensor, values in zip(tensors, held, strict=True):
+        driver.copy_to_device(device, tensor, values.ctypes.data, values.nbytes, 0)
+    packed = struct.pack(f"<{len(held)}Q", *tensors) + scalars
+    kernargs = packed.ljust(-(-len(packed) // 8) * 8 + 16, b"\0")
     with driver.run_by(run):
         driver.prepare(device, function, (1, 1, 1), config.warps * 64, metadata.shared, kernargs).run(0)
     trace, launch = found[0]

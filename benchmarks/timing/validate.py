@@ -25,20 +25,23 @@ from pathlib import Path
 
 import numpy as np
 from aot_emulator.timing.constants import Machine, machine_of
-from predictions import GROUPS, Model, matrix_waves, resources
+from predictions import GROUPS, MOST_WITH_FEW, Model, matrix_waves, resources
 from published import (
     Key,
     attention_space,
     attentions,
+    experts,
+    experts_space,
     plain_products,
     product_space,
     products,
     pruned,
+    pruned_experts,
     scaled_products,
     scaled_space,
 )
 from scores import HEADINGS, Ranks, log_error, percentile, rank, spearman, spearman_within
-from traces import ARCH, Attention, Config, Product, Traced, traced
+from traces import ARCH, Attention, Config, Experts, Product, Traced, traced
 
 from aot_runtime.text_table import table_lines
 
@@ -60,6 +63,7 @@ class Tables:
         self.products = {layout: products(data, layout) for layout in ("TN", "TT")}
         self.plain = plain_products(data, "TN")
         self.scaled = scaled_products(data)
+        self.experts = experts(data)
         self.attentions = {form: attentions(data, *form) for form in FORMS}
         self.traced: Callable[[Config], Traced] = cache(lambda config: traced(config, traces))
 
@@ -93,6 +97,10 @@ def _worth_tracing(tables: Tables) -> Iterator[Config]:
         yield from dict.fromkeys(key.winner for key in keys)
     yield from (replace(key.winner, split=0) for key in tables.plain if isinstance(key.winner, Product))
     yield from scaled_space()
+    for config in experts_space(tables.experts):
+        yield config
+        if config.bm <= MOST_WITH_FEW:
+            yield replace(config, rows=config.few)
     yield from product_space(tables.products["TN"])
     yield from itertools.chain(*(attention_space(*form) for form in FORMS))
 
@@ -158,20 +166,26 @@ def _fit_matrix(keys: Sequence[Key]) -> tuple[float, float]:
     )
 
 
-def ranks(tables: Tables, machine: Machine, only: str, every: int, verbose: bool) -> None:
+def ranks(tables: Tables, machine: Machine, only: str, every: int, thin: int, verbose: bool) -> None:
     """Where the winners of held-out keys stand: by the model, and by baselines.
 
     Args:
         only: families whose name begins so.
         every: of the held-out keys of a family, the first of so many.
+        thin: of the configurations, the first of so many, and the one that won.
     """
     model = Model(machine, tables.traced)
     for name, keys, space in _families(tables):
         fitted, held = split(keys)
         pool = [config for config in space if tables.has(config)]
         if len(pool) > 10 and name.startswith(only):
-            candidates = partial(pruned, configs=pool) if isinstance(pool[0], Product) else partial(_all, pool)
-            _rank(name, tables, model, machine, held[::every], fitted, candidates, verbose)
+            candidates = partial(_all, pool)
+            if isinstance(pool[0], Product):
+                candidates = partial(pruned, configs=pool)
+            elif isinstance(pool[0], Experts):
+                both = [c for c in pool if c.bm > MOST_WITH_FEW or tables.has(replace(c, rows=c.few))]
+                candidates = partial(pruned_experts, configs=both)
+            _rank(name, tables, model, machine, held[::every], fitted, partial(_thinned, candidates, thin), verbose)
 
 
 def _families(tables: Tables) -> Iterator[tuple[str, list[Key], Sequence[Config]]]:
@@ -181,6 +195,7 @@ def _families(tables: Tables) -> Iterator[tuple[str, list[Key], Sequence[Config]
     made = product_space(tables.products["TN"])
     yield "plain products, TN", tables.plain, [replace(config, split=n) for n in SPLITS for config in made]
     yield "products of fp8 with scales", tables.scaled, scaled_space()
+    yield "experts", tables.experts, experts_space(tables.experts)
     for (d, causal, dtype), keys in tables.attentions.items():
         space = attention_space(d, causal, dtype)
         yield f"attention, D {d}{', causal' if causal else ''}, {dtype}", keys, space
@@ -188,6 +203,11 @@ def _families(tables: Tables) -> Iterator[tuple[str, list[Key], Sequence[Config]
 
 def _all(configs: Sequence[Config], key: Key) -> Sequence[Config]:
     return configs
+
+
+def _thinned(candidates: Callable[[Key], Sequence[Config]], thin: int, key: Key) -> Sequence[Config]:
+    found = candidates(key)
+    return [config for at, config in enumerate(found) if at % thin == 0 or config == key.winner]
 
 
 def _rank(
@@ -235,7 +255,7 @@ def _tile(config: Config) -> tuple[int, ...]:
 
 
 def _kpack(config: Config) -> int:
-    return config.kpack if isinstance(config, Product) else 0
+    return config.kpack if isinstance(config, Product | Experts) else 0
 
 
 def _shape(config: Config) -> tuple[int, ...]:
@@ -250,6 +270,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600, help="that `trace` takes [default: %(default)s]")
     parser.add_argument("--only", default="", metavar="TEXT", help="of `ranks`: families whose name begins so")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="of `ranks`: each N-th held-out key")
+    parser.add_argument("--thin", type=int, default=1, metavar="N", help="of `ranks`: each N-th configuration")
     parser.add_argument("--verbose", action="store_true", help="a line for each key")
     given = parser.parse_args()
     try:
@@ -265,7 +286,7 @@ def main() -> None:
         if given.what == "times":
             times(tables, machine)
         else:
-            ranks(tables, machine, given.only, given.every, given.verbose)
+            ranks(tables, machine, given.only, given.every, given.thin, given.verbose)
 
 
 if __name__ == "__main__":

@@ -110,6 +110,43 @@ def test_loads_of_scales_make_no_more_steps_of_an_iteration(modules: dict[str, M
 
 
 @pytest.mark.slow
+def test_experts_load_the_tokens_that_they_have_and_their_own_matrices(modules: dict[str, ModuleType], tmp_path: Path):
+    pytest.importorskip("triton", reason="compiling needs the extra `build`")
+    traces, predictions = modules["traces"], modules["predictions"]
+    every = traces.Experts(16, 32, 64, 2)
+    few = traces.Experts(16, 32, 64, 2, rows=every.few)
+    for config, rows in ((every, 16), (few, 2)):
+        found = traces.traced(config, tmp_path)
+        loads = found.trace.amounts[:, 1] * np.array([not cost.near for cost in found.trace.costs])
+        loaded = sum(float(loads[part].sum()) for wave in found.trace.waves[0] for part, n in wave.parts if n > 1)
+        lines = max(rows, 2) + 32
+        assert loaded == pytest.approx(lines * 64 * 2 * found.unroll, rel=0.1 if rows == 16 else 0.3)
+    of_each = (17, 0, 3)  # three blocks: 16 and 1 tokens of the first expert, 3 of the last
+    assert [part.tolist() for part in predictions.blocks_of(of_each, 16)] == [[0, 0, 2], [16, 1, 3]]
+    shared: Sharing = predictions.expert_sharing(of_each, 64, every, 1, 0, 1)
+    assert shared.units == 6 and shared.distinct * (16 + 32) == pytest.approx(16 + 1 + 3 + 2 * 2 * 32)
+    assert shared.dies * (16 + 32) == pytest.approx(2 * (16 + 1 + 3) + 6 * 32)  # a die has one tile
+    assert sum(predictions.routed(64, 8, 2)) == 128 and max(predictions.routed(64, 8, 8)) == 64
+
+
+def test_experts_are_read_with_the_models_that_have_their_sizes(modules: dict[str, ModuleType], tmp_path: Path):
+    pytest.importorskip("triton", reason="compiling needs the extra `build`")
+    published, traces = modules["published"], modules["traces"]
+    columns = ("family", "tier", "device", "dtype", "E", "M", "N", "BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps",
+               "nonkdim", "kpack", "GROUP_M", "src")  # fmt: skip
+    rows = [f"fused_moe,B,MI300X,fp16/bf16,{e},32,{n},16,64,{bk},4,16,2,4,s1" for e, n, bk in
+            ((8, 1792, 128), (60, 1408, 64), (128, 1024, 64), (8, 2048, 1024))]  # fmt: skip
+    (tmp_path / "mi300x_winners.csv").write_text("\n".join([",".join(columns), *rows]))
+    mixtral, qwen = published.experts(tmp_path)  # 128 experts: no known model; the last does not fit LDS
+    assert (mixtral.name, mixtral.shape) == ("experts 8 32x1792 s1", (32, 1792, 4096, 8, 2))
+    assert (qwen.name, qwen.shape, qwen.group) == ("experts 60 32x1408 s1", (32, 1408, 2048, 60, 4), 4)
+    tried = [traces.Experts(16, 64, 256, 4), traces.Experts(256, 64, 64, 4)]  # 256 divides one K; there are 128 rows
+    others = [traces.Experts(16, 64, 64, 4, 32), traces.Experts(16, 64, 192, 4), traces.Experts(512, 16, 16, 4)]
+    assert published.pruned_experts(qwen, [*tried, *others]) == tried
+    assert published.groups_tried(qwen, tried[0]) == (1, 4, 8)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_block_of_attention_makes_the_steps_that_are_said(
     modules: dict[str, ModuleType], causal: bool, tmp_path: Path
