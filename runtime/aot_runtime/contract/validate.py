@@ -22,6 +22,9 @@ _BEFORE_OUTPUTS = ("tensors", "scalars", "require", "derived")
 _ROLES = ("input", "output", "inout")
 _RULES = ("equal", ">=", ">", "<=", "<")
 _INTEGERS = ("int32", "int64")
+"""What offsets may be."""
+_WHOLE = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+"""What may have a range."""
 MAX_RANK = 64
 """Dims of a tensor, as numpy has it."""
 
@@ -173,8 +176,8 @@ def _range_faults(tensor: Tensor, bounds: _Bounds) -> Iterator[Fault]:
     if not tensor.range:
         return
     path: Path = ("tensors", tensor.name, "range")
-    if len(tensor.range) != 2 or tensor.role != "input" or tensor.dtype not in _INTEGERS:
-        yield Fault(path, "a range is of two bounds, and of an input of dtype int32 or int64")
+    if len(tensor.range) != 2 or tensor.role != "input" or tensor.dtype not in _WHOLE:
+        yield Fault(path, "a range is of two bounds, and of an input of integers, int8 to uint64")
     for i, text in enumerate(tensor.range):
         try:
             bound = parse(text)

@@ -49,6 +49,7 @@ GIVEN = {
         ("linear_int4_a8", {"scales": np.ones((2, 7), FP16)}, "scales"),
         ("linear_int4_a8", {"scales": np.ones((2, 8), FP32)}, "scales"),
         ("linear_int4_a8", {"row_scales": np.ones(2, FP32)}, "row_scales"),
+        ("linear_int4_a8", {"zeros": np.full((2, 8), 17, np.uint8)}, "zeros.*has 17 at"),
         ("linear_int4_a8", {"zeros": np.ones((3, 8), np.uint8)}, "zeros"),
         ("linear_int4_a8", {"zeros": np.ones((2, 8), INT8)}, "zeros"),
         ("linear_int4_a8", {"x": np.zeros((3, 64), FP16)}, "x.*float16"),
