@@ -44,7 +44,7 @@ def product_of_codes(x, weights, order, rows, columns, begin, end, k, BLOCK_K: t
 
     Codes less their zeros, -16 .. 15, are exact in int8 and in float8 with 3 bits of mantissa. Products with int8 are
     summed in int32 over a block of k, which is exact; those sums are scaled, and added in fp32. BLOCK_K divides
-    `group_size`, where there are several groups. Zeros: 0 .. 16; or a null pointer.
+    `group_size`, where there are several groups, and k, if CODES are not `any`. Zeros: 0 .. 16; or a null pointer.
     """
     inner = tl.arange(0, BLOCK_K)
     row_at = x.ptr + rows[:, None] * x.stride_rows
@@ -56,9 +56,12 @@ def product_of_codes(x, weights, order, rows, columns, begin, end, k, BLOCK_K: t
         scale = tl.load(weights.scales + group * weights.stride_scales_groups + columns).to(tl.float32)
         zero_at = weights.zeros + group * weights.stride_zeros_groups + columns
         zero = tl.load(zero_at, given(weights.zeros), MIDDLE)
-        known = start + inner < k
-        at = columns_of_x(weights, order, start + inner, known)
-        left = tl.load(row_at + at[None, :], known[None, :], 0.0)
+        if weights.CODES == "any":
+            known = start + inner < k
+            at = columns_of_x(weights, order, start + inner, known)
+            left = tl.load(row_at + at[None, :], known[None, :], 0.0)
+        else:
+            left = tl.load(row_at + (start + inner)[None, :])
         right = _less_zeros(weights, columns, zero, start, k, left.dtype, BLOCK_K)
         block = dot(left, tl.trans(right), tl.zeros([rows.shape[0], columns.shape[0]], wide), "ieee")
         acc += block.to(tl.float32) * scale[None, :]
@@ -69,7 +72,7 @@ def product_of_codes(x, weights, order, rows, columns, begin, end, k, BLOCK_K: t
 def _less_zeros(weights, columns, zero, start, k, dtype: tl.constexpr, BLOCK_K: tl.constexpr):
     """The codes of w[columns, start:start + BLOCK_K] less the zero of each column, in int8 or float8.
 
-    If CODES are not `any`, k is a multiple of 8, and rows of w begin at multiples of 4 bytes.
+    If CODES are not `any`, BLOCK_K divides k, and rows of w begin at multiples of 4 bytes.
     """
     COLUMNS: tl.constexpr = columns.shape[0]
     if weights.CODES == "any":
@@ -78,7 +81,7 @@ def _less_zeros(weights, columns, zero, start, k, dtype: tl.constexpr, BLOCK_K: 
     else:
         at = start // 8 + tl.arange(0, BLOCK_K // 8)
         w_at = weights.w.to(tl.pointer_type(tl.uint32)) + columns[:, None] * (weights.stride_w_n // 4) + at[None, :]
-        words = tl.load(w_at, (at < k // 8)[None, :], 0)
+        words = tl.load(w_at)
         zeros = zero.to(tl.uint32)[:, None] * 0x01010101
         value = tl.join(_bytes_less(words, zeros), _bytes_less(words >> 4, zeros))
     value = value.reshape(COLUMNS, BLOCK_K)

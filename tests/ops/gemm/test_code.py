@@ -51,6 +51,20 @@ def test_loops_load_wide_multiply_and_do_not_spill(op: str, config: str, point: 
     assert not any(name.startswith(("v_cndmask", "scratch")) for name in body), "a mask, or a spill"
 
 
+@pytest.mark.sampled(0)
+@pytest.mark.parametrize("dtype", ("bfloat16", "float16"))
+@pytest.mark.parametrize("kind", ("int8", "float8_e4m3fnuz"))
+@pytest.mark.parametrize("config", ("middle", "wide", "groups64", "groups32"))
+def test_codes_are_less_zeros_by_words(config: str, kind: str, dtype: str):
+    """Nothing is done for each byte by itself, but what float8 needs."""
+    compiled = compile_variant(chosen("linear_int4_a8", "packed_matmul", config, {"Q": kind, "E": dtype}))
+    check_resources(compiled)
+    body = min(loops(compiled, "v_mfma"), key=len)
+    assert not [name for name in body if "u16" in name or name.startswith(("v_bfe_u32", "scratch"))]
+    assert ("v_perm_b32" if kind == "int8" else "v_cvt_pk_fp8_f32") in body
+    assert "ubyte" not in "".join(name for name in body if name.startswith("v_cvt"))
+
+
 @pytest.mark.parametrize(("op", "kernel", "config", "point", "converted"), (
     ("matmul", "multiply_reduce", "one", {"T": "float16"}, None),
     ("matmul", "multiply_reduce", "few", {"T": "float16"}, None),

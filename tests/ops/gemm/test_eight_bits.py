@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -12,7 +11,7 @@ from aot_runtime import Bundle
 from kernels.gemm import reference
 from kernels.gemm.reference import SCALED, largest
 from kernels.tolerance import assert_close
-from tests.ops.gemm.checking import LAYOUTS, check, check_int8, matrix, on_device
+from tests.ops.gemm.checking import LAYOUTS, check, check_int8, matrix, on_device, with_few_units
 from tests.support.dtypes import BF16, FP16, FP32, INT8, INT32, eight_bits
 from tests.support.poison import into_poison
 
@@ -89,8 +88,7 @@ def test_block_scaled_matmul(gemm: Bundle, shape: tuple[int, int, int], kind: st
 @pytest.mark.parametrize("op", ("block_scaled_matmul", "scaled_matmul"))
 def test_large_tiles(gemm: Bundle, op: str, kind: str, monkeypatch: pytest.MonkeyPatch):
     """Those of many rows and columns; of few, where a device has few compute units."""
-    few = msgspec.structs.replace(gemm.device.properties, num_cus=2)
-    monkeypatch.setattr(type(gemm.device), "properties", property(lambda device: few))
+    with_few_units(gemm, monkeypatch)
     (m, n, k), rng, dtype = (130, 80, 208), np.random.default_rng(5), eight_bits(gemm, kind)  # plans are cached
     shapes = ((m, 2), (2, 1)) if op == "block_scaled_matmul" else ((m,), (n,))
     scale_a, scale_b = (rng.uniform(1e-3, 1e-2, shape).astype(np.float32) for shape in shapes)

@@ -9,15 +9,15 @@ import pytest
 
 from aot_runtime import Bundle
 from aot_runtime.weights import Packed, pack_int4
-from tests.ops.gemm.checking import check, matrix, on_device
+from tests.ops.gemm.checking import check, matrix, on_device, with_few_units
 from tests.support.dtypes import BF16, FP16, FP32, INT8, eight_bits
 from tests.support.poison import into_poison
 
 pytestmark = pytest.mark.sampled(1)
 
 OP = "linear_int4_a8"
-SHAPES = ((5, 37, 37), (17, 96, 32), (33, 128, 64), (17, 1056, 32), (128, 384, 384), (5, 129, 129), (48, 1024, 1024),
-          (64, 256, 128))  # fmt: skip
+SHAPES = ((5, 37, 37), (17, 96, 32), (48, 1056, 32), (33, 128, 64), (64, 640, 64), (128, 384, 384), (5, 129, 129),
+          (48, 1024, 1024), (16, 96, 96), (64, 256, 128))  # fmt: skip
 """n, k, group_size."""
 
 
@@ -43,8 +43,20 @@ def arguments(
                                                 ("e4m3", True, BF16)), ids=str)  # fmt: skip
 @pytest.mark.parametrize("n, k, size", SHAPES, ids=str)
 def test_groups(gemm: Bundle, n: int, k: int, size: int, kind: str, zeros: bool, dtype: np.dtype, m: int, splits: int):
-    """Of all sizes, and parts of k that end within them, and between."""
+    """Of all sizes, and parts of k that end within groups and between these."""
     check(gemm, OP, dtype, {"splits": splits}, **arguments(gemm, m, n, k, size, kind, dtype, zeros))
+
+
+@pytest.mark.on("emulator", "hip")
+@pytest.mark.sampled(0)
+@pytest.mark.parametrize("kind, zeros", (("int8", True), ("e4m3", False)))
+@pytest.mark.parametrize("m, n", ((130, 144), (300, 128)))
+def test_large_tiles(gemm: Bundle, m: int, n: int, kind: str, zeros: bool, monkeypatch: pytest.MonkeyPatch):
+    with_few_units(gemm, monkeypatch)
+    given = arguments(gemm, m, n, 384, 128, kind, FP16, zeros)
+    placed = {name: on_device(gemm, value) if isinstance(value, np.ndarray) else value for name, value in given.items()}
+    assert "wide" in gemm.explain(OP, **placed, e=gemm.device.empty((m, n), FP16))
+    check(gemm, OP, FP16, **given)
 
 
 @pytest.mark.parametrize("kind", ("int8", "e4m3"))
@@ -59,17 +71,17 @@ def test_one_factor_of_all_rows(gemm: Bundle):
     check(gemm, OP, FP16, **given | {"row_scales": given["row_scales"][:1]})
 
 
-def test_sums_of_int8_are_exact(gemm: Bundle):
-    """Those of the largest products too, of codes 0 .. 15 less zeros 0 .. 16, one beside the other in a word."""
+def test_every_code_less_every_zero(gemm: Bundle):
+    """At every place of a word, with a row that has the place alone, and the largest numbers."""
+    k = 32
     codes, zeros = (part.ravel() for part in np.meshgrid(np.arange(16), np.arange(17)))
-    w = np.tile(codes[:, None], 128).astype(np.uint8)
+    w = np.tile(codes[:, None], k)
     w[:, 1::3] = 15 - w[:, 1::3]
-    x = np.full((1, 128), -128, INT8)
-    x[:, 1::3] = 127
-    one = np.ones(1, FP32)
-    e = into_poison(gemm, (1, len(w)), FP32, lambda e: gemm.linear_int4_a8(
-        x, pack_int4(w), np.ones((1, len(w)), FP32), one, e, zeros[None].astype(np.uint8)))  # fmt: skip
-    assert np.array_equal(e[0], (w.astype(np.int64) - zeros[:, None]) @ x[0].astype(np.int64))
+    x = np.diag(np.where(np.arange(k) % 2, 127, -128))
+    given = (x.astype(INT8), pack_int4(w.astype(np.uint8)), np.ones((1, len(w)), FP16), np.ones(1, FP32))
+    placed, less = [on_device(gemm, array) for array in given], on_device(gemm, zeros[None].astype(np.uint8))
+    e = into_poison(gemm, (k, len(w)), FP16, lambda e: gemm.linear_int4_a8(*placed, e, less))
+    assert np.array_equal(e, x @ (w - zeros[:, None]).T)
 
 
 @pytest.mark.sampled(0)
