@@ -169,8 +169,9 @@ def scaled_product(
     for step_ in range(tl.cdiv(k, BK)):
         x = tl.load(at, rk[None, :] < k - step_ * BK, 0.0)
         y = tl.load(bt, rk[:, None] < k - step_ * BK, 0.0)
-        scale = tl.load(a_scale + step_)[:, None] * tl.load(b_scale + step_)[None, :]
-        acc += tl.dot(x, y) * scale
+        by_row = tl.load(a_scale + step_)
+        by_column = tl.load(b_scale + step_)
+        acc += tl.dot(x, y) * by_row[:, None] * by_column[None, :]
         at += BK
         bt += BK
     rm = row * BM + tl.arange(0, BM)

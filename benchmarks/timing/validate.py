@@ -61,7 +61,7 @@ class Tables:
     def __init__(self, data: Path, traces: Path):
         self.data, self.folder = data, traces
         self.products = {layout: products(data, layout) for layout in ("TN", "TT")}
-        self.plain = plain_products(data, "TN")
+        self.plain = {layout: plain_products(data, layout) for layout in ("TN", "TT")}
         self.scaled = scaled_products(data)
         self.experts = experts(data)
         self.attentions = {form: attentions(data, *form) for form in FORMS}
@@ -95,7 +95,9 @@ def trace(tables: Tables, seconds: float) -> None:
 def _worth_tracing(tables: Tables) -> Iterator[Config]:
     for keys in (*tables.products.values(), *tables.attentions.values()):
         yield from dict.fromkeys(key.winner for key in keys)
-    yield from (replace(key.winner, split=0) for key in tables.plain if isinstance(key.winner, Product))
+    for key in itertools.chain(*tables.plain.values()):
+        if isinstance(key.winner, Product):
+            yield replace(key.winner, split=0)
     yield from scaled_space()
     for config in experts_space(tables.experts):
         yield config
@@ -192,8 +194,10 @@ def _families(tables: Tables) -> Iterator[tuple[str, list[Key], Sequence[Config]
     """(name, keys, configurations that are tried)."""
     for layout, keys in tables.products.items():
         yield f"products, {layout}", keys, product_space(keys)
-    made = product_space(tables.products["TN"])
-    yield "plain products, TN", tables.plain, [replace(config, split=n) for n in SPLITS for config in made]
+    for layout, keys in tables.plain.items():
+        whole = [replace(key.winner, split=0) for key in keys if isinstance(key.winner, Product)]
+        made = dict.fromkeys([*product_space(tables.products[layout]), *whole])
+        yield f"plain products, {layout}", keys, [replace(config, split=n) for n in SPLITS for config in made]
     yield "products of fp8 with scales", tables.scaled, scaled_space()
     yield "experts", tables.experts, experts_space(tables.experts)
     for (d, causal, dtype), keys in tables.attentions.items():
