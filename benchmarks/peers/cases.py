@@ -130,7 +130,8 @@ def _product(dtype: str, m: int, size: int) -> Case:
     ways.append(Way("perf_kernels", "perf_kernels", "matmul", dims, mixed, configs=tuple(range(7))))
     width = 1 if dtype in EIGHT_BITS else 2
     bits = f"{8 * width} bits"
-    group, rows = ("products", "square") if m == size else ("few rows", f"{m} rows")
+    square = "large" if size >= 4096 else "small"  # other tiles are fast where there are few of them
+    group, rows = ("products", square) if m == size else ("few rows", f"{m} rows")
     return Case(
         group, f"{rows}, {bits}", f"{dtype}, {m} x {size} x {size}", tuple(ways),
         2.0 * m * size * size, width * (m * size + size * size) + 2.0 * m * size,

@@ -38,9 +38,9 @@ def on_device(gemm: Bundle, host: np.ndarray) -> DeviceArray:
     return poisoned(gemm, np.swapaxes(host, -1, -2)).transpose(*range(host.ndim - 2), host.ndim - 1, host.ndim - 2)
 
 
-def with_few_units(gemm: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+def with_few_units(gemm: Bundle, monkeypatch: pytest.MonkeyPatch, num_cus: int = 2) -> None:
     """Few compute units, which small products fill, so that they get the tiles of large ones."""
-    few = msgspec.structs.replace(gemm.device.properties, num_cus=2)
+    few = msgspec.structs.replace(gemm.device.properties, num_cus=num_cus)
     monkeypatch.setattr(type(gemm.device), "properties", property(lambda device: few))
 
 
