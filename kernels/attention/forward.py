@@ -68,31 +68,43 @@ def attention_forward(
     if PERSISTENT:
         attend_tiles(work, problem, form, LAST_FIRST, NUM_XCDS)
     else:
-        block, head = place(work.query_blocks, extents.heads, LAST_FIRST, NUM_XCDS)
-        attend_tile(block, head, tl.program_id(2), problem, form)
+        block, head, batch = place(work.query_blocks, extents.heads, LAST_FIRST, NUM_XCDS)
+        attend_tile(block, head, batch, problem, form)
 
 
 @triton.jit
 def place(blocks, heads, LAST_FIRST: tl.constexpr, NUM_XCDS: tl.constexpr):
-    """Query block and head of this program. LAST_FIRST: the last blocks have the most to do."""
-    block = tl.program_id(0)
-    head = tl.program_id(1)
-    if NUM_XCDS > 1:
-        linear = run_of_die(head * blocks + block, blocks * heads, NUM_XCDS)
-        block = linear % blocks
-        head = linear // blocks
+    """Query block, head and batch of this program, whose grid is (blocks, heads, batches)."""
+    number = tl.program_id(0) + blocks * (tl.program_id(1) + heads * tl.program_id(2))
+    return deal(number, blocks, heads, tl.num_programs(2), LAST_FIRST, NUM_XCDS)
+
+
+@triton.jit
+def deal(number, blocks, heads, batches, LAST_FIRST: tl.constexpr, NUM_XCDS: tl.constexpr):
+    """Query block, head and batch of the tile that is `number` in the order of launch.
+
+    LAST_FIRST: the last blocks of a sequence have the most to do. They come first of all sequences, so that what is
+    left at the end is short, and compute units are done at about the same time. NUM_XCDS > 1: neighbours in the order
+    of launch land on different dies. So dealt, each die has whole heads, neighbours which may share keys, or a run of
+    blocks: those that read the same K and V share an L2.
+    """
+    sequences = heads * batches
     if LAST_FIRST:
-        block = blocks - 1 - block
-    return block, head
+        block = blocks - 1 - number // sequences
+        sequence = number % sequences
+        if NUM_XCDS > 1:
+            sequence = run_of_die(sequence, sequences, NUM_XCDS)
+    else:
+        if NUM_XCDS > 1:
+            number = run_of_die(number, blocks * sequences, NUM_XCDS)
+        block = number % blocks
+        sequence = number // blocks
+    return block, sequence % heads, sequence // heads
 
 
 @triton.jit
 def run_of_die(linear, count, NUM_XCDS: tl.constexpr):
-    """Which of `count` tiles, in the order of (head, block), program `linear` takes.
-
-    Neighbours in launch order land on different dies. So renumbered, each die has a contiguous run, and the blocks that
-    read the same K and V share an L2.
-    """
+    """Which of `count` takes place `linear`, so that those of a die, each NUM_XCDS-th, are neighbours."""
     die = linear % NUM_XCDS
     return die * (count // NUM_XCDS) + tl.minimum(die, count % NUM_XCDS) + linear // NUM_XCDS
 
@@ -104,13 +116,9 @@ def attend_tiles(work, problem, form: tl.constexpr, LAST_FIRST: tl.constexpr, NU
     tiles = blocks * heads * work.batch
     number = tl.program_id(0)
     while number < tiles:
-        place_of = number
-        if NUM_XCDS > 1:
-            # Whose tile a dynamic one is, and so its die, is not known beforehand.
-            place_of = tl.where(work.dynamic, number, run_of_die(number, tiles, NUM_XCDS))
-        block = place_of % blocks
-        head = place_of // blocks
-        attend_tile(blocks - 1 - block if LAST_FIRST else block, head % heads, head // heads, problem, form)
+        # Whose tile a dynamic one is, and so its die, is not known beforehand.
+        block, head, batch = deal(number, blocks, heads, work.batch, LAST_FIRST, NUM_XCDS)
+        attend_tile(block, head, batch, problem, form)
         number += tl.num_programs(0)
         if work.dynamic:
             number = tl.num_programs(0) + tl.atomic_add(work.counter, 1)

@@ -6,7 +6,7 @@ Scores and row maxima are in units of log2: exp2 is what the hardware has.
 import triton
 import triton.language as tl
 
-from kernels.common.rounding import narrow
+from kernels.common.rounding import truncate, truncation_loss
 from kernels.common.softcap import cap
 from kernels.common.softmax import LN_2, LOG2_E, fold
 from kernels.common.tensors import Matrix
@@ -17,12 +17,18 @@ HEADROOM: tl.constexpr = tl.constexpr(7.0)
 
 @triton.jit
 def attend_spans(q_tile, tile, keys, scoring, whole, edges, form: tl.constexpr):
-    """(acc, row_max, row_sum) of a tile over both of its spans, as `attend` has them."""
+    """(acc, row_max, row_sum) of a tile over both of its spans, as `attend` has them, but for what truncated
+    probabilities of 16 bits lose, which is made up for."""
     acc = tl.zeros([form.BLOCK_M, form.HEAD_DIM_V], tl.float32)
     row_max = tl.full([form.BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([form.BLOCK_M], tl.float32)
     acc, row_max, row_sum = attend(acc, row_max, row_sum, q_tile, tile, keys, scoring, whole, form, False)
-    return attend(acc, row_max, row_sum, q_tile, tile, keys, scoring, edges, form, True)
+    acc, row_max, row_sum = attend(acc, row_max, row_sum, q_tile, tile, keys, scoring, edges, form, True)
+    LOST: tl.constexpr = truncation_loss(probability_dtype(q_tile.dtype), form.HAS_BF16_CVT)
+    if LOST > 0:
+        row_max += LOST
+        row_sum *= 2.0**-LOST
+    return acc, row_max, row_sum
 
 
 @triton.jit
@@ -40,14 +46,15 @@ def attend(
 
     Keys of int8 or float8 take the dtype of queries of more bits. Values of int8 take that of the probabilities, which
     is float16 for queries of int8, else that of the queries; but those of queries of a float8 are e4m3, whichever of
-    the two the tensors are. Products of float32 are of float32. For float8, row_max is HEADROOM less than the maximum.
+    the two the tensors are. Products of float32 are of float32. For float8, row_max is HEADROOM less than the maximum,
+    and where probabilities are truncated by as much as that takes off them on average.
     """
     MODIFIED: tl.constexpr = form.FEATURES or form.SCORE_MOD is not None
     HIDING: tl.constexpr = MASKED or form.MASK_MOD is not None
     # Whether a row may have seen nothing but -inf so far.
     EMPTY: tl.constexpr = (MASKED and (form.BOUND_LEFT or form.BOUND_RIGHT)) or MODIFIED or form.MASK_MOD is not None
     P: tl.constexpr = probability_dtype(q_tile.dtype)
-    ROOM: tl.constexpr = HEADROOM if P.primitive_bitwidth == 8 else 0.0
+    ROOM: tl.constexpr = HEADROOM if P.primitive_bitwidth == 8 else truncation_loss(P, form.HAS_BF16_CVT)
     columns_v = tl.arange(0, form.HEAD_DIM_V)
     offsets = tl.arange(0, form.BLOCK_N)
     # Masks take the registers that loads ahead of time would; and there are few such blocks.
@@ -70,7 +77,7 @@ def attend(
             )
         if not P.is_fp8():
             v_tile = v_tile.to(P)
-        acc = tl.dot(narrow(p, P, form.HAS_BF16_CVT), v_tile, acc * rescale[:, None], input_precision="ieee")
+        acc = tl.dot(truncate(p, P, form.HAS_BF16_CVT), v_tile, acc * rescale[:, None], input_precision="ieee")
     return acc, row_max, row_sum
 
 

@@ -72,8 +72,7 @@ def mla_prefill(
     form: tl.constexpr = make_form(
         LATENT, LATENT, PADDED, BLOCK_M, BLOCK_N, BOUND_RIGHT=CAUSAL, HAS_BF16_CVT=HAS_BF16_CVT, ROTATED_DIM=ROPE
     )
-    block, head = place(query_blocks, extents.heads, CAUSAL, NUM_XCDS)
-    batch = tl.program_id(2)
+    block, head, batch = place(query_blocks, extents.heads, CAUSAL, NUM_XCDS)
     seqlen_q, seqlen_k = extents.seqlen_q, extents.seqlen_k
     rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
     stored = rows < seqlen_q
