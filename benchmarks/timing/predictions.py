@@ -227,7 +227,9 @@ class Model:
         """A program for each tile, or for each part of K of each tile."""
         m, n, k = key.shape
         split = config.split if isinstance(config, Product) else 1
-        steps = self._steps(replace(config, split=0) if isinstance(config, Product) else replace(config, group=8))
+        steps = self._steps(
+            replace(config, split=min(split, 2)) if isinstance(config, Product) else replace(config, group=8)
+        )
         plan = Plan(-(-m // config.bm) * -(-n // config.bn) * split, steps.traced.resident, NUM_CUS, NUM_XCDS)
         made = config.bm, config.bn, group
         place = {"resident": plan.resident, "split": split, "remapped": isinstance(config, Product)}

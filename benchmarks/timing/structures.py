@@ -14,9 +14,12 @@ import triton.language as tl
 def product(
     a, b, c, m, n, k, stride_am, stride_bn, stride_cm,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP_M: tl.constexpr, NUM_SMS: tl.constexpr,
-    NUM_XCDS: tl.constexpr, B_ROWS: tl.constexpr,
+    NUM_XCDS: tl.constexpr, B_ROWS: tl.constexpr, ADDED: tl.constexpr,
 ):  # fmt: skip
-    """c = a b in fp16, by fp32 sums. a: [m, k]; b: [n, k], or with B_ROWS [k, n]; k a multiple of BK."""
+    """c = a b in fp16, by fp32 sums. a: [m, k]; b: [n, k], or with B_ROWS [k, n]; k a multiple of BK.
+
+    ADDED: to c, atomically, as a program does that has a part of K.
+    """
     pid = tl.program_id(0)
     pid = (pid % NUM_XCDS) * (NUM_SMS // NUM_XCDS) + pid // NUM_XCDS
     rows = tl.cdiv(m, BM)
@@ -43,7 +46,11 @@ def product(
         rm = row * BM + tl.arange(0, BM)
         rn = column * BN + tl.arange(0, BN)
         inside = (rm[:, None] < m) & (rn[None, :] < n)
-        tl.store(c + rm[:, None] * stride_cm + rn[None, :], acc.to(c.dtype.element_ty), inside)
+        to = c + rm[:, None] * stride_cm + rn[None, :]
+        if ADDED:
+            tl.atomic_add(to, acc.to(c.dtype.element_ty), inside)
+        else:
+            tl.store(to, acc.to(c.dtype.element_ty), inside)
 
 
 @triton.jit

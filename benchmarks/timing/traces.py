@@ -46,7 +46,8 @@ class Product:
 
     Attributes:
         layout: TN or TT.
-        split: 0: programs are persistent; else programs of each tile, which have parts of K. The trace is the same.
+        split: 0: programs are persistent; else programs of each tile, which have parts of K. There is one trace for 0
+            and 1, and one for more, which are added.
     """
 
     bm: int
@@ -60,7 +61,8 @@ class Product:
 
     @property
     def name(self) -> str:
-        return f"{self.bm}x{self.bn}x{self.bk}_w{self.warps}_n{self.nonkdim}_k{self.kpack}_{self.layout}"
+        added = "_added" if self.split > 1 else ""
+        return f"{self.bm}x{self.bn}x{self.bk}_w{self.warps}_n{self.nonkdim}_k{self.kpack}_{self.layout}{added}"
 
     @property
     def step_bytes(self) -> int:
@@ -71,7 +73,7 @@ class Product:
         names = ("a", "b", "c", "m", "n", "k", "stride_am", "stride_bn", "stride_cm")
         signature = {name: "*fp16" if name in "abc" else "i32" for name in names}
         constants = {"BM": self.bm, "BN": self.bn, "BK": self.bk, "GROUP_M": 4, "NUM_SMS": NUM_CUS,
-                     "NUM_XCDS": NUM_XCDS, "B_ROWS": self.layout == "TT"}  # fmt: skip
+                     "NUM_XCDS": NUM_XCDS, "B_ROWS": self.layout == "TT", "ADDED": self.split > 1}  # fmt: skip
         options = {"num_warps": self.warps, "num_stages": 2, "waves_per_eu": 0, "matrix_instr_nonkdim": self.nonkdim,
                    "kpack": self.kpack, "llvm_fn_attrs": attributes}  # fmt: skip
         with triton.knobs.amd.scope():

@@ -105,6 +105,8 @@ def _worth_tracing(tables: Tables) -> Iterator[Config]:
             yield replace(config, rows=config.few)
     yield from product_space(tables.products["TN"])
     yield from itertools.chain(*(attention_space(*form) for form in FORMS))
+    for layout in tables.plain:
+        yield from (replace(config, split=2) for config in product_space(tables.products[layout]) if tables.has(config))
 
 
 def fit(tables: Tables) -> Machine:

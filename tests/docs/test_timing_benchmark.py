@@ -100,6 +100,17 @@ def test_programs_of_parts_of_k_share_nothing_with_other_parts(modules: dict[str
 
 
 @pytest.mark.slow
+def test_programs_of_parts_of_k_add_what_others_store(modules: dict[str, ModuleType], tmp_path: Path):
+    pytest.importorskip("triton", reason="compiling needs the extra `build`")
+    traces = modules["traces"]
+    whole, parts = (traces.traced(traces.Product(32, 32, 32, 1, split=split), tmp_path) for split in (1, 4))
+    for found, stored in ((whole, 32 * 32 * 2), (parts, 0)):
+        executed = [part for part, count in found.trace.waves[0][0].parts if count == 1]
+        assert sum(float(found.trace.amounts[part, 2].sum()) for part in executed) == stored
+    assert traces.Product(32, 32, 32, 1, split=0).name == whole.config.name != parts.config.name
+
+
+@pytest.mark.slow
 def test_loads_of_scales_make_no_more_steps_of_an_iteration(modules: dict[str, ModuleType]):
     """One step in an iteration, in which each wavefront loads half a step's bytes: its part, and scales."""
     pytest.importorskip("triton", reason="compiling needs the extra `build`")
