@@ -1,6 +1,7 @@
-"""Quantised weights for the ops `linear_int4` and `linear_int8`, in numpy: what GPTQ, AWQ and compressed-tensors
-checkpoints store is put into the ops' one layout, and floats are quantised into it. That is done once, offline. So is
-`prepack`, which puts them into the order that the ops `linear_int4_prepacked` and `linear_int8_prepacked` want.
+"""Quantised weights for the ops `linear_int4`, `linear_int4_a8` and `linear_int8`, in numpy: what GPTQ, AWQ and
+compressed-tensors checkpoints store is put into the ops' one layout, and floats are quantised into it. That is done
+once, offline. So is `prepack`, which puts them into the order that the ops `linear_int4_prepacked` and
+`linear_int8_prepacked` want.
 
 **Layout.** The weights of an output lie next to each other along k; of 4 bits two share a byte, the even one low.
 Scales and zeros are by group, then output: a weight is (code - zero) * scale, or codebook[code] * scale.

@@ -44,6 +44,7 @@ GIVEN = {
         ("linear_int4", {"w": np.zeros((8, 31), np.uint8)}, "w"),
         ("linear_int4", {"w": np.zeros((1, 16, 32), np.int32)}, "'w' has 3 dims"),  # prepacked
         ("linear_int4", {"zeros": np.zeros((2, 8), np.uint8), "codebook": np.zeros(16, FP32)}, "codebook"),
+        ("linear_int4", {"order": np.full(64, 64, np.int32)}, "order.*has 64 at"),
         ("linear_int4_a8", {"scales": np.ones((3, 8), FP16)}, r"groups \* group_size == k"),
         ("linear_int4_a8", {"scales": np.ones((4, 8), FP16)}, "group_size % 32"),
         ("linear_int4_a8", {"scales": np.ones((2, 7), FP16)}, "scales"),
