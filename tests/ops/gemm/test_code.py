@@ -19,7 +19,7 @@ LARGE: list[tuple[str, str, dict[str, Any]]] = [
     *(("integer_matmul", config, {"T": "int8", "EPILOGUE": "none"} | COLUMNS) for config in ("huge", "wide")),
     ("matmul", "wide", HALF | COLUMNS | {"EPILOGUE": "any"}), ("batched_matmul", "wide", HALF | ROWS),
     *(("scaled_matmul", config, {"T": "float8_e4m3fnuz", "E": "float16", "EPILOGUE": "bias", "B_COLUMNS": True})
-      for config in ("huge", "wide", "middle", "short")),
+      for config in ("huge", "square", "wide", "middle", "short")),
     ("scaled_matmul", "huge", {"T": "int8", "E": "bfloat16", "EPILOGUE": "bias", "B_COLUMNS": True}),
     ("int8_linear", "wide", {}),
 ]  # fmt: skip

@@ -86,7 +86,7 @@ def test_block_scaled_matmul(gemm: Bundle, shape: tuple[int, int, int], kind: st
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ("int8", "e4m3"))
 @pytest.mark.parametrize(("op", "cus", "config"), (
-    ("block_scaled_matmul", 2, "wide"), ("scaled_matmul", 3, "wide"), ("scaled_matmul", 2, "huge"),
+    ("block_scaled_matmul", 2, "wide"), ("scaled_matmul", 3, "square"), ("scaled_matmul", 2, "huge"),
 ))  # fmt: skip
 def test_large_tiles(gemm: Bundle, op: str, cus: int, config: str, kind: str, monkeypatch: pytest.MonkeyPatch):
     """Those of many rows and columns; of few, where a device has few compute units."""
