@@ -68,15 +68,15 @@ def attention_forward(
     if PERSISTENT:
         attend_tiles(work, problem, form, LAST_FIRST, NUM_XCDS)
     else:
-        block, head, batch = place(work.query_blocks, extents.heads, LAST_FIRST, NUM_XCDS)
+        block, head, batch = place(work.query_blocks, extents.heads, work.batch, LAST_FIRST, NUM_XCDS)
         attend_tile(block, head, batch, problem, form)
 
 
 @triton.jit
-def place(blocks, heads, LAST_FIRST: tl.constexpr, NUM_XCDS: tl.constexpr):
+def place(blocks, heads, batches, LAST_FIRST: tl.constexpr, NUM_XCDS: tl.constexpr):
     """Query block, head and batch of this program, whose grid is (blocks, heads, batches)."""
     number = tl.program_id(0) + blocks * (tl.program_id(1) + heads * tl.program_id(2))
-    return deal(number, blocks, heads, tl.num_programs(2), LAST_FIRST, NUM_XCDS)
+    return deal(number, blocks, heads, batches, LAST_FIRST, NUM_XCDS)
 
 
 @triton.jit

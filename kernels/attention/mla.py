@@ -10,7 +10,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from kernels.attention.forward import matrix_of, place, spans, store_lse, tile_of
+from kernels.attention.forward import deal, matrix_of, spans, store_lse, tile_of
 from kernels.attention.inner import attend_spans, load_tile, rows_from
 from kernels.attention.problem import KeyHead, Scoring, make_form
 from kernels.common.softmax import inverse
@@ -72,7 +72,9 @@ def mla_prefill(
     form: tl.constexpr = make_form(
         LATENT, LATENT, PADDED, BLOCK_M, BLOCK_N, BOUND_RIGHT=CAUSAL, HAS_BF16_CVT=HAS_BF16_CVT, ROTATED_DIM=ROPE
     )
-    block, head, batch = place(query_blocks, extents.heads, CAUSAL, NUM_XCDS)
+    number = tl.program_id(0) + query_blocks * tl.program_id(1)
+    block, head, _ = deal(number, query_blocks, extents.heads, 1, CAUSAL, NUM_XCDS)
+    batch = tl.program_id(2)
     seqlen_q, seqlen_k = extents.seqlen_q, extents.seqlen_k
     rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
     stored = rows < seqlen_q

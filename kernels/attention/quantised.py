@@ -38,5 +38,6 @@ def attention_quantised(
     form: tl.constexpr = make_form(
         HEAD_DIM, HEAD_DIM, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, FEATURES, HAS_BF16_CVT, INT8_P=INT8_P
     )
-    block, head, batch = place(work.query_blocks, extents.heads, BOUND_RIGHT and not BOUND_LEFT, NUM_XCDS)
+    LAST_FIRST: tl.constexpr = BOUND_RIGHT and not BOUND_LEFT
+    block, head, batch = place(work.query_blocks, extents.heads, work.batch, LAST_FIRST, NUM_XCDS)
     attend_tile(block, head, batch, problem, form)
