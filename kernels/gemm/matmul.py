@@ -6,7 +6,7 @@ import triton.language as tl
 from kernels.common.tensors import Matrices, Matrix, matrix_of
 from kernels.gemm.descriptors import described_tiles
 from kernels.gemm.epilogue import Epilogue, finish
-from kernels.gemm.order import Part, extent_of, tile_among, tile_of
+from kernels.gemm.order import Part, extent_of, tile_among, tile_of, tiles_of
 from kernels.gemm.product import product
 
 
@@ -33,8 +33,7 @@ def matmul(
             SPECIALISED,
         )  # fmt: skip
     elif PERSISTENT:
-        tiles_m, tiles_n = extent_of(part, m, n, BLOCK_M, BLOCK_N)
-        for tile in range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
+        for tile in range(tl.program_id(0), tiles_of(part, m, n, BLOCK_M, BLOCK_N), tl.num_programs(0)):
             _tile(
                 left, right, out, epilogue, part, tile, batch, m, n, k, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, NUM_XCDS,
                 PRECISION, WHOLE_M,

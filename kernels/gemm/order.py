@@ -45,3 +45,10 @@ def extent_of(part, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     tiles_m = tl.cdiv(m, BLOCK_M) if part.tiles_m is None else part.tiles_m
     tiles_n = tl.cdiv(n, BLOCK_N) if part.tiles_n is None else part.tiles_n
     return tiles_m, tiles_n
+
+
+@triton.jit
+def tiles_of(part, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The number of tiles of a `Part`."""
+    tiles_m, tiles_n = extent_of(part, m, n, BLOCK_M, BLOCK_N)
+    return tiles_m * tiles_n
