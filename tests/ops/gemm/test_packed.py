@@ -9,7 +9,7 @@ import pytest
 
 from aot_runtime import Bundle
 from aot_runtime.weights import Packed, pack_int4, to_int4, to_int8, to_nf4
-from tests.ops.gemm.checking import check, matrix
+from tests.ops.gemm.checking import check, matrix, with_few_units
 from tests.support.dtypes import FP16
 
 pytestmark = pytest.mark.sampled(2)
@@ -68,3 +68,14 @@ def test_act_order_of_int8(gemm: Bundle, m: int, zeros: bool):
     shifted = rng.integers(-100, 100, (4, 48)).astype(np.int8) if zeros else None
     weights = Packed(w, rng.uniform(0.5, 1, (4, 48)).astype(FP16), shifted, 32, order)
     check_linear(gemm, matrix(rng, (m, 128), FP16), weights)
+
+
+@pytest.mark.on("emulator", "hip")
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("bits", (4, 8))
+def test_large_tiles(gemm: Bundle, bits: int, monkeypatch: pytest.MonkeyPatch):
+    """Those of many rows and columns; of few, where a device has few compute units."""
+    with_few_units(gemm, monkeypatch)
+    rng = np.random.default_rng(3)
+    weights = (to_int4 if bits == 4 else to_int8)(rng.standard_normal((144, 224)), 32)
+    check_linear(gemm, matrix(rng, (300, 224), FP16), weights, matrix(rng, (144,), FP16))
