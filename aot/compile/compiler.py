@@ -48,7 +48,7 @@ def compile_job(job: CompileJob) -> CompiledKernel:
 
         def note(module: Any) -> None:
             early.append(_waits(module, job))
-            accesses.update(pointer_accesses(module, _arguments(job)))
+            accesses.update(pointer_accesses(module, argument_names(job)))
 
         triton.knobs.runtime.add_stages_inspection_hook = watched_stages(note)
         kernel = modules.load(job.source, job.function)
@@ -102,7 +102,7 @@ def compile_job(job: CompileJob) -> CompiledKernel:
 # What goes into Triton
 
 
-def _arguments(job: CompileJob) -> list[str]:
+def argument_names(job: CompileJob) -> list[str]:
     """What a kernel takes at run time, in order."""
     return [name for name, _ in run_time_arguments(job.signature)]
 
@@ -159,7 +159,7 @@ def _describe(source: Any, job: CompileJob, hints: Mapping[str, Sequence[tuple[s
         for field in descriptor_fields(name, type_name)
     }
     if fields:
-        positions = {name: position for position, name in enumerate(_arguments(job))}
+        positions = {name: position for position, name in enumerate(argument_names(job))}
         source.ones = [positions[name] for name, field in fields.items() if field.is_one]
         source.hints = {positions[name]: found for name, found in hints.items() if name in fields}
 
@@ -195,7 +195,7 @@ def _source_class(job: CompileJob, kernel: JITFunction) -> type[ASTSource]:
 def _hints(job: CompileJob, target: Target) -> dict[str, list[tuple[str, int]]]:
     """What arguments are promised to be, by their names."""
     hints: dict[str, list[tuple[str, int]]] = {}
-    order = _arguments(job).index
+    order = argument_names(job).index
     for name in sorted(job.divisible_by_16, key=order):
         hints.setdefault(name, []).append(("tt.divisibility", 16))
     for name in sorted(job.pointer_range_32, key=order) if target.backend == "hip" else ():

@@ -6,7 +6,6 @@ Traces are kept as pickles in a folder: compiling and running one takes a second
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
 import re
 import struct
@@ -14,9 +13,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("TRITON_HIP_USE_BLOCK_PINGPONG", "0")  # neither was the default when the tables were made
-os.environ.setdefault("AMDGCN_USE_BUFFER_OPS", "0")
 
 import numpy as np
 import structures
@@ -292,7 +288,10 @@ def _compiled(
         (at,): [["tt.divisibility", divisible[name]]] for at, name in enumerate(signature) if name in divisible
     }
     source = ASTSource(kernel, signature | dict.fromkeys(constants, "constexpr"), constants, attributes)
-    return triton.compile(source, target=GPUTarget("hip", ARCH, 64), options=options)
+    with triton.knobs.amd.scope():
+        # Neither was the default when the tables were made.
+        triton.knobs.amd.use_block_pingpong = triton.knobs.amd.use_buffer_ops = False
+        return triton.compile(source, target=GPUTarget("hip", ARCH, 64), options=options)
 
 
 def _spilled(compiled: Any) -> int:

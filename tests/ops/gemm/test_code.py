@@ -13,9 +13,11 @@ pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(2)]
 ROWS, COLUMNS = {"A_ROWS": True, "B_ROWS": True}, {"A_ROWS": True, "B_ROWS": False}
 HALF = {"T": "float16", "EPILOGUE": "none"}
 LARGE: list[tuple[str, str, dict[str, Any]]] = [
-    *(("matmul", config, {"T": dtype, "EPILOGUE": "none"} | layout) for config in ("huge", "wide", "persistent")
-      for dtype in ("float16", "bfloat16") for layout in (COLUMNS, ROWS)),
-    *(("matmul", config, HALF | COLUMNS | {"EPILOGUE": "bias"}) for config in ("huge", "wide")),
+    *(("matmul", config, {"T": dtype, "EPILOGUE": "none", "CUT": False} | layout)
+      for config in ("huge", "wide", "persistent") for dtype in ("float16", "bfloat16") for layout in (COLUMNS, ROWS)),
+    *(("matmul", config, HALF | layout | {"EPILOGUE": "bias", "CUT": True}) for config in ("huge", "halves", "quarters")
+      for layout in (COLUMNS, ROWS)),
+    *(("matmul", config, HALF | COLUMNS | {"EPILOGUE": "bias", "CUT": False}) for config in ("huge", "wide")),
     *(("integer_matmul", config, {"T": "int8", "EPILOGUE": "none"} | COLUMNS) for config in ("huge", "wide")),
     ("matmul", "wide", HALF | COLUMNS | {"EPILOGUE": "any"}), ("batched_matmul", "wide", HALF | ROWS),
     *(("scaled_matmul", config, {"T": "float8_e4m3fnuz", "E": "float16", "EPILOGUE": "bias", "B_COLUMNS": True})

@@ -20,7 +20,7 @@ from tests.ops.gemm.checking import check, matrix
 from tests.support.dtypes import BF16, FP16
 
 MANIFEST = Path(__file__).parents[3] / "manifests/gemm.yaml"
-SHAPES = (((520, 272, 1024), 4, "halves", (512, 0)), ((17, 2320, 1040), 9, "quarters", (0, 2304)))
+SHAPES = (((520, 272, 1024), 4, "halves", (512, 0)), ((137, 2320, 1040), 9, "quarters", (0, 2304)))
 """Shape, compute units, config of the second launch, and where that begins."""
 
 

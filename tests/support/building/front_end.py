@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from aot.compile.accesses import pointer_accesses, watched_stages
-from aot.compile.compiler import ast_source
+from aot.compile.compiler import argument_names, ast_source
 from aot.compile.jobs import CompileJob, job_target
 from aot.compile.kernel_source import split_function
 from aot.compile.project import project
@@ -21,8 +21,7 @@ def accesses(job: CompileJob) -> dict[str, str]:
 
     target = job_target(job)
     found: dict[str, str] = {}
-    arguments = [name for name, type_name in job.signature if type_name != "constexpr"]
-    hook = watched_stages(lambda module: found.update(pointer_accesses(module, arguments)))
+    hook = watched_stages(lambda module: found.update(pointer_accesses(module, argument_names(job))))
     with project(job.root).active() as modules, pinned_knobs(False):
         functions = {name: modules.load(*split_function(path)) for name, path in job.functions}
         source = ast_source(job, modules.load(job.source, job.function), functions, target)
