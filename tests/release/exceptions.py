@@ -90,10 +90,12 @@ TABLE = (
     Rule("^python examples/(attention_numpy|generate|perplexity).py (?!.* emulator$)", Action.REFUSED, "runs ops",
          NO_GPU),
     Rule("^python examples/fmha.py (?!.*-device=emulator)", Action.REFUSED, "runs an op", NO_GPU),
-    Rule("^python benchmarks/(launch|coldstart|attention|llama|first_token).py ", Action.REFUSED, "measures the device", NO_GPU),
+    Rule("^python benchmarks/(launch|coldstart|attention|llama|first_token).py ", Action.REFUSED, "measures the device",
+         NO_GPU),
     Rule("^python benchmarks/copies.py", Action.REFUSED, "measures the device", NO_GPU),
     Rule("^aotbuild tune .*--device hip", Action.REFUSED, "measures the device", NO_GPU),
-    Rule("^python benchmarks/(rows|decode|mla|gemm|moe|chunks).py ", Action.REFUSED, "measures the device", NO_GPU_OR_TORCH),
+    Rule("^python benchmarks/(rows|decode|mla|gemm|moe|chunks).py ", Action.REFUSED, "measures the device",
+         NO_GPU_OR_TORCH),
 )  # fmt: skip
 
 
