@@ -6,6 +6,7 @@ and V into rings of STAGES blocks that both groups share.
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.language.extra.cuda import gdc_wait
 
 from kernels.attention.hopper_buffers import Buffers, Ring, make_ring
 from kernels.attention.hopper_groups import Result, attend_tiles
@@ -57,6 +58,7 @@ def attention_forward_hopper(
         Ring(None, None, None),
     )
     queue = make_queue(counter)
+    gdc_wait()
     # The first partition has the kernel's own warps, and the registers that the others leave.
     gl.warp_specialize([
         (attend_tiles, (result, scoring, buffers, tiling, queue, scale, BOUND_LEFT, BOUND_RIGHT, PADDED, PINGPONG,

@@ -5,6 +5,7 @@ Values that lie by row are transposed on their way, by the warps that load: ther
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.language.extra.cuda import gdc_wait
 
 from kernels.attention.hopper_buffers import Buffers, Ring, columns_map, heads_map, make_ring
 from kernels.attention.hopper_groups import Result, attend_tiles
@@ -33,6 +34,7 @@ def attention_fp8_hopper(
     of 16 bytes then. out: float16 or bfloat16. scale >= 0. HEAD_DIM: 64, 128 or 256, of q, k, v and out.
     """
     DTYPE: gl.constexpr = q.ptr.dtype.element_ty
+    gdc_wait()  # the maps are written to memory, where those of an earlier launch may still be in use
     batches = batch if cu_seqlens_q is None else 1
     q_map = heads_map(q, batches, extents.heads, extents.seqlen_q, extents.head_dim, HEAD_DIM, ROWS, DTYPE)
     k_map = heads_map(k, batches, extents.heads_kv, extents.seqlen_k, extents.head_dim, HEAD_DIM, BLOCK_N, DTYPE)

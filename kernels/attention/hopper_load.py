@@ -6,6 +6,7 @@ wgmma takes 8-bit values only by column, with neighbouring keys in neighbouring 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from kernels.attention.hopper_buffers import matrix, slot_of
 from kernels.attention.hopper_tiles import (
@@ -28,7 +29,8 @@ def load_tiles(
     q_map, k_map, v_map, buffers, tiling, queue, BOUND_LEFT: gl.constexpr, BOUND_RIGHT: gl.constexpr,
     V_ROWS: gl.constexpr,
 ):  # fmt: skip
-    """Fills the buffers with all that this program's tiles take; buffers.columns, by four warps, one block behind.
+    """Fills the buffers with all that this program's tiles take; buffers.columns, by four warps, one block behind. Then
+    lets the next launch begin.
 
     V_ROWS: v_map has a row for each key; else a column.
     """
@@ -69,6 +71,7 @@ def load_tiles(
     if TRANSPOSED:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
         if at > 0:
             transpose_values(at - 1, left, buffers, RAGGED)
+    gdc_launch_dependents()
 
 
 @gluon.jit

@@ -26,6 +26,8 @@ from kernels.gemm.epilogue import Epilogue, convert, finished
 # A number in the arguments of warp_specialize would have no type.
 GROUP_0, GROUP_1 = gl.constexpr(0), gl.constexpr(1)
 NONE = gl.constexpr(0)
+FIRST_STAGES = gl.constexpr(2)
+"""Stages that are loaded before warps part."""
 PIECES = gl.constexpr(2)
 """Buffers of a group for results on their way out, so that one is filled while the other is stored."""
 
@@ -49,7 +51,7 @@ class Work(NamedTuple):
 class Operands(NamedTuple):
     """Tensor maps of the left and of the right operand, and, or None, what is added: `More`.
 
-    left_is_ready: whether launches that may still run leave the left operand as it is; None: none run any more.
+    left_is_ready: whether launches that may still run leave the left operand as it is; None: nobody knows.
     """
 
     left: gl.tensor
@@ -125,75 +127,91 @@ def next_stage(stage, phase, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def load_tiles(operands, ring, work):
-    """The warp that loads. It alone waits for earlier launches, since nothing is stored before it has loaded.
+def load_first(operands, ring, work):
+    """Begin to load a program's first tile before its warps part, which takes as long as some loads do.
 
-    The next launch may begin when all is loaded, and no earlier: its programs would take the first multiprocessors that
-    are free, and if they are few, share the paths to memory unevenly.
+    Returns of how many stages: the left blocks, if these need not wait for earlier launches, or else all blocks.
     """
-    GROUPS: gl.constexpr = ring.left.shape[0] // ring.right.shape[0]
-    ROWS: gl.constexpr = GROUPS * ring.left.shape[1]
-    COLUMNS: gl.constexpr = ring.right.shape[1]
+    STAGES: gl.constexpr = ring.right.shape[0]
     BLOCK_K: gl.constexpr = ring.right.shape[2]
-    ahead = 0
+    left, right = operands.left, operands.right
+    row, column = first_row_and_column(gl.program_id(0), ring, work)
+    count = gl.to_tensor(0)
     if operands.left_is_ready is not None:
-        ahead = load_ahead(operands, ring, work)
+        if operands.left_is_ready:
+            count = gl.minimum(STAGES, work.steps)
+            for stage in range(count):
+                load_left(left, right, row, stage * BLOCK_K, ring, stage)
+    else:
         gdc_wait()
-    stage, phase = 0, 1
+        gl.static_assert(FIRST_STAGES < STAGES)
+        count = gl.minimum(FIRST_STAGES, work.steps)
+        for stage in range(count):
+            load_left(left, right, row, stage * BLOCK_K, ring, stage)
+            load_block(right, column, stage * BLOCK_K, ring.filled.index(stage), ring.right.index(stage))
+    return count
+
+
+@gluon.jit
+def load_tiles(operands, ring, work, loaded):
+    """The warp that loads. loaded: what `load_first` returned.
+
+    Nothing is stored before it, or `load_first`, has waited for earlier launches. The next launch may begin when all is
+    loaded, and no earlier: its programs would take the first multiprocessors that are free, and if they are few,
+    share the paths to memory unevenly.
+    """
+    BLOCK_K: gl.constexpr = ring.right.shape[2]
+    left, right, more = operands.left, operands.right, operands.more
+    stage, phase, first = 0, 1, 0
+    if operands.left_is_ready is None:
+        stage, first = loaded, loaded
+    else:
+        gdc_wait()
     for tile in range(gl.program_id(0), work.rows * work.columns, gl.num_programs(0)):
-        tile_row, tile_column = tile_at(tile, work)
-        row, column = tile_row * ROWS, tile_column * COLUMNS
-        for step in range(work.steps):
-            left, right = operands.left, operands.right
+        row, column = first_row_and_column(tile, ring, work)
+        for step in range(first, work.steps):
             if operands.left_is_ready is None:
                 stage, phase = load_stage(left, right, row, column, step * BLOCK_K, ring, stage, phase)
             else:
-                loads_left = (tile != gl.program_id(0)) | (step >= ahead)
+                loads_left = (tile != gl.program_id(0)) | (step >= loaded)
                 stage, phase = load_stage(left, right, row, column, step * BLOCK_K, ring, stage, phase, loads_left)
-        if operands.more is not None:
-            more = operands.more
+        first = 0
+        if more is not None:
             for i in range(more.parts):
                 left_row, right_row = row + i * more.left_rows, column + i * more.right_rows
                 for step in range(more.steps):
                     stage, phase = load_stage(
                         more.left, more.right, left_row, right_row, step * BLOCK_K, ring, stage, phase
                     )  # fmt: skip
-    if operands.left_is_ready is not None:
-        gdc_launch_dependents()
+    gdc_launch_dependents()
 
 
 @gluon.jit
-def load_ahead(operands, ring, work):
-    """Load the left blocks of the first stages, if these are ready; of how many stages."""
-    STAGES: gl.constexpr = ring.right.shape[0]
-    GROUPS: gl.constexpr = ring.left.shape[0] // STAGES
-    HEIGHT: gl.constexpr = ring.left.shape[1]
-    count = 0
-    if operands.left_is_ready:
-        count = gl.minimum(STAGES, work.steps)
-        row, _ = tile_at(gl.program_id(0), work)
-        for stage in range(count):
-            filled = ring.filled.index(stage)
-            mbarrier.expect(filled, GROUPS * operands.left.nbytes_per_cta + operands.right.nbytes_per_cta)
-            for group in gl.static_range(GROUPS):
-                at, buffer = (row * GROUPS + group) * HEIGHT, ring.left.index(stage * GROUPS + group)
-                load_block(operands.left, at, stage * ring.right.shape[2], filled, buffer)
-    return count
+def first_row_and_column(tile, ring, work):
+    """Of the left and of the right operand, for a tile."""
+    row, column = tile_at(tile, work)
+    GROUPS: gl.constexpr = ring.left.shape[0] // ring.right.shape[0]
+    return row * (GROUPS * ring.left.shape[1]), column * ring.right.shape[1]
 
 
 @gluon.jit
 def load_stage(left, right, row, column, k, ring, stage, phase, loads_left=True):
     """Load blocks that begin there, as soon as a stage is empty; the next stage, and its phase."""
-    STAGES: gl.constexpr = ring.right.shape[0]
-    GROUPS: gl.constexpr = ring.left.shape[0] // STAGES
     mbarrier.wait(ring.empty.index(stage), phase)
-    filled = ring.filled.index(stage)
     if loads_left:
-        mbarrier.expect(filled, GROUPS * left.nbytes_per_cta + right.nbytes_per_cta)
-        for group in gl.static_range(GROUPS):
-            load_block(left, row + group * ring.left.shape[1], k, filled, ring.left.index(stage * GROUPS + group))
-    load_block(right, column, k, filled, ring.right.index(stage))
-    return next_stage(stage, phase, STAGES)
+        load_left(left, right, row, k, ring, stage)
+    load_block(right, column, k, ring.filled.index(stage), ring.right.index(stage))
+    return next_stage(stage, phase, ring.right.shape[0])
+
+
+@gluon.jit
+def load_left(left, right, row, k, ring, stage):
+    """Load the left blocks of a stage, which is full when the right one is there, too."""
+    GROUPS: gl.constexpr = ring.left.shape[0] // ring.right.shape[0]
+    filled = ring.filled.index(stage)
+    mbarrier.expect(filled, GROUPS * left.nbytes_per_cta + right.nbytes_per_cta)
+    for group in gl.static_range(GROUPS):
+        load_block(left, row + group * ring.left.shape[1], k, filled, ring.left.index(stage * GROUPS + group))
 
 
 @gluon.jit
@@ -289,7 +307,7 @@ def matmul_hopper(
     """
     gl.static_assert(a.block_shape[1] * a.dtype.primitive_bitwidth == 8 * BYTES)
     work = work_of(a, m, n, k, NONE, BLOCK_M, BLOCK_N, BAND, TRANSPOSED)
-    operands = Operands(b, a, None, b_is_ready) if TRANSPOSED else Operands(a, b, None, False)
+    operands = Operands(b, a, None, b_is_ready) if TRANSPOSED else Operands(a, b, None)
     multiply_maps(operands, e, work, epilogue, GROUPS, STAGES, REGISTERS, TRANSPOSED)
 
 
@@ -309,15 +327,16 @@ def multiply_maps(
 ):  # fmt: skip
     """The groups of warps."""
     ring = make_ring(operands.left, operands.right, e, GROUPS, STAGES)
+    loaded = load_first(operands, ring, work)
     if GROUPS == 2:
         gl.warp_specialize([
             (multiply_tiles, (e, ring, work, epilogue, TRANSPOSED, GROUP_0)),
             (multiply_tiles, (e, ring, work, epilogue, TRANSPOSED, GROUP_1)),
-            (load_tiles, (operands, ring, work)),
+            (load_tiles, (operands, ring, work, loaded)),
         ], [4, 1], [REGISTERS, 24])  # fmt: skip
     else:
         gl.static_assert(GROUPS == 1)
         gl.warp_specialize([
             (multiply_tiles, (e, ring, work, epilogue, TRANSPOSED, GROUP_0)),
-            (load_tiles, (operands, ring, work)),
+            (load_tiles, (operands, ring, work, loaded)),
         ], [1], [24])  # fmt: skip

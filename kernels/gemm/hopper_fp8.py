@@ -19,6 +19,7 @@ from kernels.gemm.hopper import (
     PIECES,
     Operands,
     Work,
+    load_first,
     load_tiles,
     make_ring,
     next_stage,
@@ -77,17 +78,19 @@ def multiply_maps(
     """The groups of warps."""
     gl.static_assert(BLOCKS == 1 or (BLOCKS == 2 and PROMOTED))
     ring = make_ring(left, right, e, GROUPS, STAGES, BLOCKS)
+    operands = Operands(left, right, None)
+    loaded = load_first(operands, ring, work)
     if GROUPS == 2:
         gl.warp_specialize([
             (multiply_tiles, (e, finish, ring, work, PROMOTED, TRANSPOSED, GROUP_0)),
             (multiply_tiles, (e, finish, ring, work, PROMOTED, TRANSPOSED, GROUP_1)),
-            (load_tiles, (Operands(left, right, None), ring, work)),
+            (load_tiles, (operands, ring, work, loaded)),
         ], [4, 1], [REGISTERS, 24])  # fmt: skip
     else:
         gl.static_assert(GROUPS == 1)
         gl.warp_specialize([
             (multiply_tiles, (e, finish, ring, work, PROMOTED, TRANSPOSED, GROUP_0)),
-            (load_tiles, (Operands(left, right, None), ring, work)),
+            (load_tiles, (operands, ring, work, loaded)),
         ], [1], [24])  # fmt: skip
 
 

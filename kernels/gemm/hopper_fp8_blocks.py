@@ -17,6 +17,7 @@ from kernels.gemm.hopper import (
     GROUP_1,
     Operands,
     Work,
+    load_first,
     load_tiles,
     make_ring,
     next_stage,
@@ -69,18 +70,20 @@ def multiply_maps(
     """The groups of warps."""
     ring = make_ring(left, right, e, GROUPS, STAGES, LOADERS=2)
     vectors = gl.allocate_shared_memory(gl.float32, [STAGES, BLOCK_M], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    operands = Operands(left, right, None)
+    loaded = load_first(operands, ring, work)
     if GROUPS == 2:
         gl.warp_specialize([
             (multiply_tiles, (e, ring, vectors, work, TRANSPOSED, GROUP_0)),
             (multiply_tiles, (e, ring, vectors, work, TRANSPOSED, GROUP_1)),
-            (load_tiles, (Operands(left, right, None), ring, work)),
+            (load_tiles, (operands, ring, work, loaded)),
             (load_scales, (scales, ring, vectors, work, TRANSPOSED)),
         ], [4, 1, 1], [REGISTERS, LOADING, LOADING])  # fmt: skip
     else:
         gl.static_assert(GROUPS == 1)
         gl.warp_specialize([
             (multiply_tiles, (e, ring, vectors, work, TRANSPOSED, GROUP_0)),
-            (load_tiles, (Operands(left, right, None), ring, work)),
+            (load_tiles, (operands, ring, work, loaded)),
             (load_scales, (scales, ring, vectors, work, TRANSPOSED)),
         ], [1, 1], [LOADING, LOADING])  # fmt: skip
 

@@ -6,6 +6,7 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import tma
+from triton.language.extra.cuda import gdc_wait
 
 from kernels.gemm.epilogue import Epilogue
 from kernels.gemm.hopper import NONE, More, Operands, multiply_maps, work_of
@@ -23,6 +24,7 @@ def lora_expand_hopper(
     [parts, m, rank], which are added up; all of one dtype of 16 bits. rank is a multiple of 8. The epilogue is empty.
     """
     gl.static_assert(x.block_shape[1] * x.dtype.primitive_bitwidth == 8 * BYTES)
+    gdc_wait()  # the map is written to memory, where that of an earlier launch may still be in use
     inner_map = tma.make_tensor_descriptor(inner, [parts * m, rank], [rank, 1], x.block_shape, x.layout)
     steps = gl.cdiv(rank, x.block_shape[1])
     work = work_of(x, m, n, k, parts * steps, BLOCK_M, BLOCK_N, BAND, TRANSPOSED)

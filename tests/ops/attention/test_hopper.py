@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot_runtime import Bundle
+from aot_runtime import Bundle, DeviceArray
 from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.records import Index
@@ -19,6 +19,7 @@ from tests.ops.attention.calls import Array, check, launched, run
 from tests.ops.attention.cases import Case
 from tests.ops.attention.cases import make_call as make_case
 from tests.ops.attention.quantised import Quantised, make_call
+from tests.support.chains import assert_links_wait
 from tests.support.kernel_compiling import compile_variant, planned, variants
 
 DENSE = {"batch": 2, "heads": 4, "heads_kv": 2, "seqlen_q": 65, "seqlen_k": 80, "head_dim": 128}
@@ -231,3 +232,19 @@ def test_the_same_bits_each_time(attention_quantised: Bundle):
     for other in results[1:]:
         for name, bits in (("out", np.uint16), ("lse", np.uint32)):
             np.testing.assert_array_equal(other[name].view(bits), results[0][name].view(bits))
+
+
+@pytest.mark.on("gpu")
+@pytest.mark.parametrize("causal", (False, True))
+@pytest.mark.parametrize("shape", ((2, 4, 300, 64), (1, 16, 2000, 128), (2, 4, 300, 256)), ids=str)
+def test_launches_that_begin_early_wait(attention: Bundle, shape: tuple[int, ...], causal: bool):
+    stream, rng = attention.device.stream(), np.random.default_rng(11)
+    q, k = (attention.device.array(rng.standard_normal(shape).astype(np.float16)) for _ in range(2))
+
+    def values(x: DeviceArray) -> DeviceArray:
+        return attention.flash_attention(q, k, x, causal=causal, stream=stream)
+
+    def keys(x: DeviceArray) -> DeviceArray:
+        return attention.flash_attention(q, x, k, causal=causal, stream=stream)
+
+    assert_links_wait(k, [values, keys], stream)

@@ -113,33 +113,6 @@ def test_unaligned_rows(gemm: Bundle, m: int, pack: Callable[..., Packed]):
     assert (found == 7).all()
 
 
-@on_gpu
-@pytest.mark.parametrize("m", (4, 40))
-@pytest.mark.parametrize("pack", (to_int4, to_int8))
-def test_layers_wait_for_those_before_them(gemm: Bundle, m: int, pack: Callable[..., Packed]):
-    """The kernels begin early; x is what the layer before has just written, one layer after the other."""
-    rng, n, stream = np.random.default_rng(m), 1024, gemm.device.stream()
-    layers = [pack(rng.standard_normal((n, n)) / n**0.5, 64, FP16) for _ in range(4)]
-    call = getattr(gemm, f"{op_of(layers[0])}_prepacked")
-    placed = [
-        {name: gemm.device.array(value) if isinstance(value, np.ndarray) else value for name, value in given.items()}
-        for given in (prepack(layer).arguments() for layer in layers)
-    ]
-
-    def run(between: Callable[[], None]) -> np.ndarray:
-        x = first
-        for given in placed * 8:
-            x = call(x, **given, stream=stream)
-            between()
-        stream.synchronize()
-        return x.numpy().view(np.uint16)
-
-    first = gemm.device.array(matrix(rng, (m, n), FP16))
-    apart = run(stream.synchronize)
-    for _ in range(5):
-        assert np.array_equal(run(lambda: None), apart)
-
-
 @pytest.fixture(scope="session")
 def hopper_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The ops with zeros. Read only."""

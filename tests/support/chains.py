@@ -1,0 +1,31 @@
+"""Kernels that begin before the launches ahead of them have ended: a chain of calls, each of what the one before has
+just written, gives with nothing between them what it gives with a wait after each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from aot_runtime import DeviceArray
+
+Layer = Callable[[DeviceArray], DeviceArray]
+"""A call whose result is as its argument is; it may be of several ops, and enqueues on the chain's stream."""
+
+
+def assert_links_wait(first: DeviceArray, layers: Sequence[Layer], stream: Any, times: int = 8) -> None:
+    """Raise AssertionError unless all chains of the layers, `times` one after the other, give the same bits."""
+
+    def run(between: Callable[[], None]) -> np.ndarray:
+        x = first
+        for layer in layers * times:
+            x = layer(x)
+            between()
+        stream.synchronize()
+        return x.numpy().view(np.uint16)
+
+    apart = run(stream.synchronize)
+    assert np.unique(apart).size > 100, "the layers pass something on"
+    for _ in range(5):
+        assert np.array_equal(run(lambda: None), apart)
