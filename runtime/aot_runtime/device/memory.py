@@ -59,8 +59,9 @@ class WorkspaceOwner(Protocol):
 class Allocation:
     """A piece of pool memory; it is released when the last array that uses it is gone.
 
-    It keeps its own stream alive. Others that use it may come and go: the default stream waits for the work of one that
-    is destroyed (`DeviceMemory.retire`), and memory of another stream always waits for the default stream.
+    It keeps its own stream alive, unless both are garbage of one cycle, which may go in any order. Others that use it
+    may come and go: the default stream waits for the work of one that is destroyed (`DeviceMemory.retire`), and memory
+    of another stream always waits for the default stream.
     """
 
     __slots__ = ("address", "memory", "nbytes", "others", "own", "stream")
@@ -70,7 +71,7 @@ class Allocation:
         self.address = 0  # until there is memory: whatever fails before, nothing is lost
         # Work on the default stream is not noted, so memory of another stream always waits for it.
         self.others: Users | None = {0: None} if stream else None
-        self.own = memory.streams.get(stream) if stream else None
+        self.own = memory.own(stream) if stream else None
 
     def used_on(self, stream: int) -> None:
         """Note that work of a stream uses the memory."""
@@ -90,7 +91,14 @@ def _is_user(users: Users, stream: int) -> bool:
     return life is None or not life.is_over
 
 
-_Release = tuple[int, int, int, "Users | None", object]
+class Own(NamedTuple):
+    """A stream of ours that memory was allocated on, kept alive, and whether it was destroyed all the same."""
+
+    stream: object
+    life: Life
+
+
+_Release = tuple[int, int, int, "Users | None", "Own | None"]
 
 
 class DeviceMemory:
@@ -177,14 +185,26 @@ class DeviceMemory:
                     self._scratch_bytes -= size
                     self.driver.free(self.index, free.pop(), 0)
 
-    def release(self, address: int, size: int, stream: int, others: Users | None, own: object) -> None:
+    def own(self, stream: int) -> Own | None:
+        """A stream of ours; None: another library's."""
+        found = self.streams.get(stream)
+        return None if found is None else Own(found, self._life(stream))
+
+    def _life(self, stream: int) -> Life:
+        with self._lock:
+            return self._lives.setdefault(stream, Life())
+
+    def release(self, address: int, size: int, stream: int, others: Users | None, own: Own | None) -> None:
         """Give memory back once the work so far on its stream and the others is done.
 
-        While a stream is captured, work on the default stream would break the capture: it waits until then.
+        While a stream is captured, work on the default stream would break the capture: it waits until then. The default
+        stream has waited for the work of one that was destroyed.
         """
         if self.graphs:
             self._deferred.append((address, size, stream, others, own))
             return
+        if own is not None and own.life.is_over:
+            stream = 0
         if not others and self._keep(address, size, stream):
             return  # the common case asks the driver for nothing
         with contextlib.suppress(DriverCallError):  # another library's stream that is gone: the pool keeps the memory
@@ -225,7 +245,7 @@ class DeviceMemory:
     def note(self, owner: Allocation, stream: int) -> None:
         """Note that work of a stream uses some memory; streams that were destroyed since are forgotten."""
         with self._lock:
-            life = self._lives.setdefault(stream, Life()) if stream in self.streams else None
+            life = self._life(stream) if stream in self.streams else None
             others = owner.others or {}
             owner.others = {**{user: others[user] for user in others if _is_user(others, user)}, stream: life}
 

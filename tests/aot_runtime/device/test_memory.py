@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,24 @@ def test_streams_and_arrays_in_one_cycle():
         del stream, x, cycle
         gc.collect()
         assert double.calls("hipStreamWaitEvent") > waits
+        assert (double.alive("stream"), double.alive("event"), double.allocated()) == (0, 0, 0)
+
+
+@in_double()
+def test_memory_of_a_stream_in_one_cycle_with_it():
+    """Where the stream goes first, memory goes back on the default stream, which has waited for it."""
+    device, double = get_device("hip:0"), Double()
+    for nbytes, first in product((100, 2 * KEPT_BLOCK), (True, False)):
+        stream = device.stream()
+        arrays = [device.empty(nbytes, "int8", stream=stream) for _ in range(2)]
+        arrays[0].owner.used_on(0)
+        cycle: list[Any] = [stream, *arrays] if first else [*arrays, stream]
+        cycle.append(cycle)
+        freed = double.calls("hipFreeAsync")
+        del stream, arrays, cycle
+        gc.collect()
+        device.trim()
+        assert double.calls("hipFreeAsync") == freed + 2, "none on a stream that is gone"
         assert (double.alive("stream"), double.alive("event"), double.allocated()) == (0, 0, 0)
 
 
