@@ -40,8 +40,12 @@ def test_launches(hopper_bundle: Path):
     """Warps, shared memory, the grid, and each kernarg where hardware wants it; of both kinds of tiles."""
     assert verify_bundle(hopper_bundle) == []
     gemm, double = open_bundle(hopper_bundle, "cuda"), CudaDouble()
-    large, few = ((4100, 4112, 64), 384, 132, (64, 256, 64)), ((16, 528, 4096), 256, 9, (16, 64, 16))
-    for (m, n, k), threads, grid, boxes in (large, few):
+    for (m, n, k), threads, grid, boxes in (
+        ((4100, 4112, 64), 384, 132, (64, 256, 64)), ((16, 528, 4096), 256, 9, (16, 64, 16)),
+        ((32, 8192, 64), 256, 128, (32, 64, 32)), ((64, 2112, 64), 256, 66, (32, 64, 32)),
+        ((64, 2128, 64), 256, 34, (64, 64, 64)), ((128, 2112, 64), 256, 66, (64, 64, 64)),
+        ((128, 2128, 64), 256, 34, (128, 64, 64)),
+    ):  # fmt: skip
         b = gemm.device.empty((k, n), "float16", order=(1, 0))
         a = gemm.device.empty((m, k), "float16")
         e = gemm.matmul(a, b, alpha=0.5)
@@ -56,8 +60,8 @@ def test_launches(hopper_bundle: Path):
             assert (found.address, found.shape, found.strides) == (array.ptr, (columns, rows), (2 * columns,))
             assert found.box == (64, height)
             struct.pack_into("<2i2q", expected, at + 128, rows, columns, columns, 1)
-        struct.pack_into("<2Q2i2f4i2Q", expected, 584, 0, 0, 0, 0, 0.5, 1, 0, m, n, k, 0, 0)
-        assert bytes(expected) == launch.kernargs and len(expected) == 648
+        struct.pack_into("<2Q2i2f4i?7x2Q", expected, 584, 0, 0, 0, 0, 0.5, 1, 0, m, n, k, False, 0, 0)
+        assert bytes(expected) == launch.kernargs and len(expected) == 656
 
 
 @pytest.mark.slow
@@ -83,7 +87,7 @@ def test_which_calls_are_served(hopper_bundle: Path):
 
 SHAPES = ((1, 16, 16), (7, 240, 4096), (16, 4112, 1008), (64, 8192, 512), (65, 272, 80), (127, 240, 48),
           (100, 272, 4112), (129, 272, 80), (128, 256, 64), (640, 1040, 4096), (2051, 2320, 1008),
-          (2048, 8192, 192))  # fmt: skip
+          (2048, 8192, 192), (30, 4240, 1008), (128, 2112, 80), (100, 4240, 208), (128, 4240, 4160))  # fmt: skip
 
 
 @on_gpu
@@ -101,7 +105,7 @@ def test_ragged_shapes(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int
 
 
 @on_gpu
-@pytest.mark.parametrize("shape", ((16, 272, 80), (100, 528, 208), (300, 528, 208)), ids=str)
+@pytest.mark.parametrize("shape", ((16, 272, 80), (100, 528, 208), (300, 528, 208), (120, 4240, 80)), ids=str)
 @pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
 def test_epilogues(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int]):
     """A bias, addends of every form, in place too, and activations."""
