@@ -1,4 +1,4 @@
-"""What becomes of the rows of a block that have no assignment, where a config asks for another way than that of here."""
+"""What becomes of the rows of a block that have no assignment, in ways that no config of gfx942 asks for."""
 
 from __future__ import annotations
 
