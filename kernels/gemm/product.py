@@ -26,18 +26,23 @@ def product(
 
 
 @triton.jit
-def accumulate(a_at, b_at, a_step, b_step, acc, k, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr = "ieee"):
+def accumulate(
+    a_at, b_at, a_step, b_step, acc, k, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr = "ieee", a_rows=None
+):
     """acc + the product of the `k` columns of a and rows of b that begin at these addresses: [.., BLOCK_K] of a,
-    [BLOCK_K, ..] of b; a_step, b_step: from one of them to the next, in elements."""
+    [BLOCK_K, ..] of b; a_step, b_step: from one of them to the next, in elements. a_rows: bool, which rows of a are
+    loaded, the others are zeros; None: all."""
     inner = tl.arange(0, BLOCK_K)
     steps = tl.maximum(k, 0) // BLOCK_K
     for _ in range(steps):
-        acc = dot(tl.load(a_at), tl.load(b_at), acc, PRECISION)
+        left = tl.load(a_at) if a_rows is None else tl.load(a_at, mask=a_rows[:, None], other=0.0)
+        acc = dot(left, tl.load(b_at), acc, PRECISION)
         a_at += BLOCK_K * a_step
         b_at += BLOCK_K * b_step
     rest = k - steps * BLOCK_K
     if rest > 0:
-        left = tl.load(a_at, mask=inner[None, :] < rest, other=0.0)
+        known = inner[None, :] < rest if a_rows is None else (inner[None, :] < rest) & a_rows[:, None]
+        left = tl.load(a_at, mask=known, other=0.0)
         right = tl.load(b_at, mask=inner[:, None] < rest, other=0.0)
         acc = dot(left, right, acc, PRECISION)
     return acc

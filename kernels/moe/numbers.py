@@ -32,21 +32,22 @@ class Numbers(NamedTuple):
 
 
 @triton.jit
-def product(x, w, numbers, expert, rows, columns, scale_rows, n, k, BLOCK_K: tl.constexpr):
+def product(x, w, numbers, expert, rows, columns, scale_rows, n, k, BLOCK_K: tl.constexpr, loaded=None):
     """x[rows] w[expert, columns]ᵀ in fp32; x a `Matrix`, w `Matrices` with n rows each.
 
-    scale_rows: of each column, the number of its row of blocks' scales, counted over all experts.
+    scale_rows: of each column, the number of its row of blocks' scales, counted over all experts. loaded: bool, of
+    numbers that are multiplied as they are, the rows that matter; None: all.
     """
     rows = rows.to(tl.int64)
     if numbers.FORMAT == "codes":
         acc = packed_product(x, _codes_of(w, numbers, expert, n, k), None, rows, columns, 0, k, k, BLOCK_K)
     else:
-        acc = _product(x, matrix_of(w, expert), numbers, expert, rows, columns, scale_rows, n, k, BLOCK_K)
+        acc = _product(x, matrix_of(w, expert), numbers, expert, rows, columns, scale_rows, n, k, BLOCK_K, loaded)
     return acc
 
 
 @triton.jit
-def _product(x, w, numbers, expert, rows, columns, scale_rows, n, k, BLOCK_K: tl.constexpr):
+def _product(x, w, numbers, expert, rows, columns, scale_rows, n, k, BLOCK_K: tl.constexpr, loaded):
     """`product` of numbers that are multiplied as they are; w: the `Matrix` of the expert."""
     inner = tl.arange(0, BLOCK_K)
     x_at = x.ptr + rows[:, None] * x.stride_rows + inner[None, :] * x.stride_columns
@@ -60,7 +61,7 @@ def _product(x, w, numbers, expert, rows, columns, scale_rows, n, k, BLOCK_K: tl
     else:
         wide: tl.constexpr = tl.int32 if x.ptr.dtype.element_ty.is_int() else tl.float32
         acc = tl.zeros([rows.shape[0], columns.shape[0]], wide)
-        acc = accumulate(x_at, w_at, x.stride_columns, w.stride_columns, acc, k, BLOCK_K)
+        acc = accumulate(x_at, w_at, x.stride_columns, w.stride_columns, acc, k, BLOCK_K, "ieee", loaded)
         if numbers.FORMAT == "channels":
             of_columns = tl.load(numbers.scales + expert.to(tl.int64) * n + columns)
             acc = acc.to(tl.float32) * tl.load(numbers.scale_x + rows)[:, None] * of_columns[None, :]

@@ -17,53 +17,78 @@ NOBODY: tl.constexpr = tl.constexpr(-1)
 
 
 @triton.jit
-def count_assignments(chosen, counts, assignments, STEP: tl.constexpr):
-    """counts[e] = how many assignments the expert e has. Grid: (experts,).
+def count_assignments(chosen, counts, assignments, experts, run, STEP: tl.constexpr, TOGETHER: tl.constexpr = 1):
+    """counts[r, e] = how many of the r-th run of assignments the expert e has. Grid: (cdiv(experts, TOGETHER), runs).
 
-    chosen: int32 [assignments], the experts; numbers that are no expert's are nobody's. counts: int32 [experts].
+    chosen: int32 [assignments], the experts; numbers that are no expert's are nobody's. counts: int32 [runs, experts].
+    run: assignments of a run. TOGETHER: experts of a program.
     """
     await_earlier_launches()
-    expert = tl.program_id(0)
-    lanes = tl.zeros([STEP], tl.int32)
-    for start in range(0, assignments, STEP):
-        at = start + tl.arange(0, STEP)
-        lanes += (tl.load(chosen + at, mask=at < assignments, other=NOBODY) == expert).to(tl.int32)
-    tl.store(counts + expert, tl.sum(lanes, 0))
+    own = _own_experts(TOGETHER)
+    begin = tl.program_id(1) * run
+    end = tl.minimum(begin + run, assignments)
+    lanes = tl.zeros([TOGETHER, STEP], tl.int32)
+    for start in range(begin, end, STEP):
+        lanes += _is_own(chosen, own, experts, start + tl.arange(0, STEP), end).to(tl.int32)
+    tl.store(counts + tl.program_id(1) * experts + own, tl.sum(lanes, 1), mask=own < experts)
 
 
 @triton.jit
 def order_assignments(
-    chosen, counts, order, expert_of_block, assignments, experts, blocks,
-    BLOCK_M: tl.constexpr, EXPERTS: tl.constexpr, STEP: tl.constexpr,
+    chosen, counts, order, expert_of_block, assignments, experts, blocks, run, runs,
+    BLOCK_M: tl.constexpr, EXPERTS: tl.constexpr, RUNS: tl.constexpr, STEP: tl.constexpr,
+    TOGETHER: tl.constexpr = 1,
 ):  # fmt: skip
-    """Each expert's assignments into its blocks. Grid: (experts,).
+    """Each expert's assignments into its blocks. Grid: (cdiv(experts, TOGETHER), runs).
 
-    order: int32 [blocks, BLOCK_M], the numbers of assignments, and `assignments` where a block has no more.
-    expert_of_block: int32 [blocks]; NOBODY for the blocks behind the last that is used. EXPERTS: a power of two, at
-    least `experts`.
+    counts, run, TOGETHER: as `count_assignments` has them. order: int32 [blocks, BLOCK_M], the numbers of assignments,
+    and `assignments` where a block has no more. expert_of_block: int32 [blocks]; NOBODY for the blocks behind the last
+    that is used. EXPERTS, RUNS: powers of two, at least `experts` and `runs`.
     """
     await_earlier_launches()
-    expert = tl.program_id(0)
-    index = tl.arange(0, EXPERTS)
-    needed = tl.cdiv(tl.load(counts + index, mask=index < experts, other=0), BLOCK_M)
-    first = tl.sum(tl.where(index < expert, needed, 0), 0)
-    own = tl.sum(tl.where(index == expert, needed, 0), 0)
+    own, number = _own_experts(TOGETHER), tl.program_id(1)
+    index, of_run = tl.arange(0, EXPERTS), tl.arange(0, RUNS)
+    at = of_run[:, None] * experts + index[None, :]
+    counted = tl.load(counts + at, mask=(of_run < runs)[:, None] & (index < experts)[None, :], other=0)
+    needed = tl.cdiv(tl.sum(counted, 0), BLOCK_M)
+    earlier = tl.sum(tl.where((of_run < number)[:, None], counted, 0), 0)
+    is_own_index = own[:, None] == index[None, :]
+    first = tl.sum(tl.where(index[None, :] < own[:, None], needed[None, :], 0), 1)
+    used = tl.sum(tl.where(is_own_index, needed[None, :], 0), 1)
+
+    place = first * BLOCK_M + tl.sum(tl.where(is_own_index, earlier[None, :], 0), 1)
+    begin = number * run
+    end = tl.minimum(begin + run, assignments)
     lane = tl.arange(0, STEP)
+    for start in range(begin, end, STEP):
+        is_own = _is_own(chosen, own, experts, start + lane, end)
+        before = tl.cumsum(is_own.to(tl.int32), 1) - 1
+        tl.store(order + place[:, None] + before, tl.broadcast_to((start + lane)[None, :], is_own.shape), mask=is_own)
+        place += tl.sum(is_own.to(tl.int32), 1)
 
-    place = first * BLOCK_M
-    for start in range(0, assignments, STEP):
-        at = start + lane
-        is_own = tl.load(chosen + at, mask=at < assignments, other=NOBODY) == expert
-        tl.store(order + place + tl.cumsum(is_own.to(tl.int32), 0) - 1, at, mask=is_own)
-        place += tl.sum(is_own.to(tl.int32), 0)
-    rest = (first + own) * BLOCK_M
-    pad = tl.arange(0, BLOCK_M)
-    tl.store(order + place + pad, tl.zeros([BLOCK_M], tl.int32) + assignments, mask=place + pad < rest)
+    if number == runs - 1:
+        rest = place[:, None] + tl.arange(0, BLOCK_M)[None, :]
+        nobody = tl.zeros([TOGETHER, BLOCK_M], tl.int32) + assignments
+        tl.store(order + rest, nobody, mask=rest < ((first + used) * BLOCK_M)[:, None])
+        for start in range(0, tl.max(used, 0), STEP):
+            block = start + lane[None, :]
+            expert = tl.broadcast_to(own[:, None], [TOGETHER, STEP])
+            tl.store(expert_of_block + first[:, None] + block, expert, mask=block < used[:, None])
+        if tl.program_id(0) == tl.num_programs(0) - 1:
+            for start in range(tl.sum(needed, 0), blocks, STEP):
+                tl.store(expert_of_block + start + lane, NOBODY, mask=start + lane < blocks)
 
-    end = blocks if expert == experts - 1 else first + own
-    for start in range(first, end, STEP):
-        at = start + lane
-        tl.store(expert_of_block + at, tl.where(at < first + own, expert, NOBODY), mask=at < end)
+
+@triton.jit
+def _own_experts(TOGETHER: tl.constexpr):
+    """The experts of this program, [TOGETHER]; the last program may have numbers that are no expert's."""
+    return tl.program_id(0) * TOGETHER + tl.arange(0, TOGETHER)
+
+
+@triton.jit
+def _is_own(chosen, own, experts, at, end):
+    """Which assignments, of those below `end`, are of which of the own experts: [experts, assignments]."""
+    return (tl.load(chosen + at, mask=at < end, other=NOBODY)[None, :] == own[:, None]) & (own < experts)[:, None]
 
 
 class Blocks(NamedTuple):
@@ -87,13 +112,38 @@ def expert_of(blocks: Blocks, block):
     return tl.where(expert < blocks.experts, expert, NOBODY)
 
 
+class Assignments(NamedTuple):
+    """Those of a block, or of its first half.
+
+    rows: int32 [rows], their numbers, and the number of all where the block has no more; known: bool, where it has.
+    inside: rows with the block's first one where it has no more, so that loads need no mask. loaded: `known` where
+    loads are masked all the same, or None.
+    """
+
+    rows: tl.tensor
+    known: tl.tensor
+    inside: tl.tensor
+    loaded: tl.tensor
+
+
 @triton.jit
-def assignments_of(blocks: Blocks, block, BLOCK_M: tl.constexpr):
-    """(the assignments of a block, and `assignments` where it has no more; the same with its first one there, so that
-    no load needs a mask)."""
-    lane = tl.arange(0, BLOCK_M)
+def assignments_of(blocks: Blocks, block, BLOCK_M: tl.constexpr, ROWS: tl.constexpr, PADDING: tl.constexpr):
+    """The first ROWS `Assignments` of a block of BLOCK_M.
+
+    PADDING: what becomes of rows that have none. `loaded`: they are computed, as copies of the first row; `masked`: as
+    zeros, which are not loaded; `halved`: as `loaded`, but the second half of a block is left out where it has none.
+    """
+    lane = tl.arange(0, ROWS)
     in_order = blocks.alone == 0
     rows = tl.load(blocks.order + block * BLOCK_M + lane, in_order & (lane >= 0), blocks.assignments)
     first = tl.load(blocks.order + block * BLOCK_M, in_order, block)
     rows = tl.where(in_order | (lane > 0), rows, block)
-    return rows, tl.where(rows < blocks.assignments, rows, first)
+    known = rows < blocks.assignments
+    return Assignments(rows, known, tl.where(known, rows, first), known if PADDING == "masked" else None)
+
+
+@triton.jit
+def has_one_half(blocks: Blocks, block, BLOCK_M: tl.constexpr):
+    """Whether the second half of a block has no assignments."""
+    second = tl.load(blocks.order + block * BLOCK_M + BLOCK_M // 2, blocks.alone == 0, blocks.assignments)
+    return second >= blocks.assignments

@@ -50,12 +50,16 @@ PACKED = ("weights", "chosen", "scale_gate_up", "scale_down", "scales_gate_up", 
 """Tensors without gaps between rows, where there is no room for poison."""
 
 
-def check_moe(moe: Bundle, activation: str = "silu", op: str = "moe", **arrays: np.ndarray) -> np.ndarray:
-    """The result of `moe`, or of its like with weights of fewer bits, on these tensors."""
+def check_moe(
+    moe: Bundle, activation: str = "silu", op: str = "moe", how: dict[str, int] | None = None, **arrays: np.ndarray
+) -> np.ndarray:
+    """The result of `moe`, or of its like with weights of fewer bits, on these tensors. how: more scalars."""
     x = arrays["x"]
     place = dict.fromkeys(PACKED, moe.device.array)
     placed = {name: place.get(name, partial(poisoned, moe))(host) for name, host in arrays.items()}
-    result = into_poison(moe, x.shape, x.dtype, lambda out: getattr(moe, op)(**placed, activation=activation, out=out))
+    result = into_poison(
+        moe, x.shape, x.dtype, lambda out: getattr(moe, op)(**placed, **(how or {}), activation=activation, out=out)
+    )
     of = reference if op == "moe" else quantised_reference
     exact, same = (getattr(of, f"{op}{end}")(**arrays, activation=activation) for end in ("", "_same_dtype"))
     assert_close(result, exact, same, FLOOR)

@@ -12,7 +12,7 @@ from tests.support.dtypes import BF16, FP16, INT32
 pytestmark = pytest.mark.sampled(1)
 
 SHAPES = ((1, 8, 2, 64, 48), (5, 4, 4, 48, 33), (33, 60, 4, 40, 16), (70, 2, 2, 96, 80), (130, 1, 1, 32, 64),
-          (17, 3, 2, 31, 7))  # fmt: skip
+          (17, 3, 2, 31, 7), (1, 36, 9, 300, 270), (3, 40, 3, 31, 7))  # fmt: skip
 """Tokens, experts, topk, hidden, intermediate."""
 
 
@@ -28,6 +28,14 @@ def test_the_shared_part_is_added(moe: Bundle, hidden: int):
     rng = np.random.default_rng(1)
     given = made(rng, 9, 4, 2, hidden, 32, BF16)
     check_moe(moe, **given, shared=rng.standard_normal((9, hidden)).astype(BF16))
+
+
+def test_a_token_whose_experts_are_alone(moe: Bundle):
+    """With more slots and columns than are multiplied at a time, the shared part, and experts of other devices."""
+    rng = np.random.default_rng(9)
+    given = made(rng, 1, 36, 9, 264, 272, BF16)
+    given["chosen"][0, 3:8] = -1
+    check_moe(moe, **given, shared=rng.standard_normal((1, 264)).astype(BF16))
 
 
 def test_the_result_takes_the_place_of_the_shared_part(moe: Bundle):
@@ -47,6 +55,16 @@ def test_all_tokens_on_one_expert_and_tokens_on_none(moe: Bundle):
     given["chosen"][:, 1] = 4
     given["chosen"][7] = -1
     assert not check_moe(moe, **given)[7].any()
+
+
+def test_assignments_are_ordered_in_several_runs(moe: Bundle):
+    """More than a run has, the last one not full; numbers on the device that are no experts harm nothing."""
+    given = made(np.random.default_rng(8), 130, 13, 8, 32, 16, BF16)
+    given["chosen"] = np.where(given["chosen"] == 3, INT32.type(-1), given["chosen"])
+    expected = check_moe(moe, **given)
+    wrong = np.where(given["chosen"] == -1, INT32.type(13), given["chosen"])
+    placed = {name: moe.device.array(host) for name, host in (given | {"chosen": wrong}).items()}
+    assert np.array_equal(moe.moe(**placed).numpy(), expected)
 
 
 def test_an_expert_twice(moe: Bundle):

@@ -1,0 +1,55 @@
+"""What becomes of the rows of a block that have no assignment, in ways that no config of gfx942 asks for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tinygrad", reason="the emulator needs the extra `emulator`")
+pytest.importorskip("triton", reason="building bundles needs the extra `build`")
+
+from aot.manifest.loading import load_manifest
+from aot.manifest.spaces import load_space
+from aot.plan.filters import parse_filters
+from aot.tune.candidates import SCALAR, read_groups, with_candidates
+from aot_runtime import Bundle
+from tests.ops.moe.checking import check_moe, made
+from tests.support.dtypes import BF16, INT32
+from tests.support.emulation.bundling import strict_device
+from tests.support.on_demand import BundleOnDemand
+from tests.support.session_builds import ROOT, session_cache
+
+pytestmark = [pytest.mark.on("emulator"), pytest.mark.slow]
+
+SPACE = """\
+op: moe
+groups:
+  - {name: few, launch: gate_up, candidates: [{blocks: {PADDING: masked}}]}
+  - {name: few, launch: down, candidates: [{blocks: {PADDING: masked}}]}
+  - {name: some, launch: gate_up, candidates: [{blocks: {PADDING: halved}}]}
+  - {name: some, launch: down, candidates: [{blocks: {PADDING: halved}}]}
+"""
+
+
+@pytest.fixture(scope="module")
+def candidates(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    path = tmp_path_factory.mktemp("space") / "moe.yaml"
+    path.write_text(SPACE)
+    source = next(item for item in load_manifest(ROOT / "manifests/moe.yaml").sources if item.name == "moe")
+    manifest = with_candidates(source, read_groups(load_space(path), source, "gfx942"), "gfx942")
+    return BundleOnDemand(manifest, strict_device(), session_cache(tmp_path_factory), parse_filters(("op=moe",)))
+
+
+@pytest.mark.parametrize("candidate", (1, 2))
+@pytest.mark.parametrize("hidden", (72, 33))
+def test_masked(candidates: Bundle, candidate: int, hidden: int):
+    given = made(np.random.default_rng(candidate), 11, 5, 2, hidden, 24, BF16)
+    check_moe(candidates, **given, how={SCALAR: candidate})
+
+
+@pytest.mark.parametrize("candidate", (3, 4))
+def test_halved(candidates: Bundle, candidate: int):
+    """Blocks of 64, of which some have half as many assignments or fewer, and one has one more."""
+    given = made(np.random.default_rng(candidate), 60, 5, 3, 32, 16, BF16)
+    given["chosen"] = np.repeat(np.arange(5), (32, 33, 96, 1, 18)).astype(INT32).reshape(60, 3)
+    check_moe(candidates, **given, how={SCALAR: candidate})
