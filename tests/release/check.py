@@ -36,7 +36,13 @@ PARTS: Mapping[str, Callable[[Setting], Findings]] = {
     metavar="FOLDER",
     help="Keep bundles and what was compiled there, and use what is there already. [default: a folder that is removed]",
 )
-def main(only: tuple[str, ...], jobs: int, keep: Path | None) -> None:
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
+    metavar="FOLDER",
+    help="Keep what was compiled there instead. It is found by what it was compiled of.",
+)
+def main(only: tuple[str, ...], jobs: int, keep: Path | None, cache: Path | None) -> None:
     """Check what is shipped.
 
     \b
@@ -54,7 +60,8 @@ def main(only: tuple[str, ...], jobs: int, keep: Path | None) -> None:
     with tempfile.TemporaryDirectory(prefix="aotbuild-release-") as temporary:
         work = keep or Path(temporary)
         work.mkdir(parents=True, exist_ok=True)
-        found = check(Setting(CHECKOUT, work, jobs), {name: PARTS[name] for name in PARTS if name in only or not only})
+        setting = Setting(CHECKOUT, work, jobs, cache or work / "cache")
+        found = check(setting, {name: PARTS[name] for name in PARTS if name in only or not only})
     sys.exit(1 if any(findings.failures for _, findings, _ in found) else 0)
 
 

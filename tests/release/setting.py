@@ -17,15 +17,12 @@ MANIFESTS = ("manifests/*.yaml", "examples/foreign/*.yaml", "benchmarks/*/manife
 
 @dataclass(frozen=True)
 class Setting:
-    """A run of the check. Nothing is written outside `work`."""
+    """A run of the check. Nothing is written outside `work` and `cache`, which has what was compiled."""
 
     checkout: Path
     work: Path
     jobs: int
-
-    @property
-    def cache(self) -> Path:
-        return self.work / "cache"
+    cache: Path
 
     @property
     def dist(self) -> Path:

@@ -27,7 +27,7 @@ def raising(setting: Setting) -> Findings:
 
 def test_all_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """A part that fails or stops does not keep the others from being done."""
-    found = check(Setting(tmp_path, tmp_path, 1), {"bad": bad, "raising": raising, "good": good})
+    found = check(Setting(tmp_path, tmp_path, 1, tmp_path / "cache"), {"bad": bad, "raising": raising, "good": good})
     assert [len(findings.failures) for _, findings, _ in found] == [2, 1, 0]
     text = capsys.readouterr().out
     for line in ("  bad: it is broken", "  bad: so is that", "  raising: OSError: no space left", "  good: a third"):

@@ -27,7 +27,7 @@ RULES = (
 
 @pytest.fixture
 def setting(tmp_path: Path) -> Setting:
-    return Setting(CHECKOUT, tmp_path / "work", 1)
+    return Setting(CHECKOUT, tmp_path / "work", 1, tmp_path / "cache")
 
 
 def page_of(folder: Path, text: str) -> Path:

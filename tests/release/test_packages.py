@@ -15,12 +15,12 @@ from .setting import Setting
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_from_an_empty_environment_to_a_result(tmp_path: Path):
-    assert packages(Setting(CHECKOUT, tmp_path, 2)).failures == []
+    assert packages(Setting(CHECKOUT, tmp_path, 2, tmp_path / "cache")).failures == []
 
 
 @pytest.mark.slow
 def test_the_wheel_has_what_is_shipped_and_its_source_distribution_makes_it(tmp_path: Path):
-    wheel = make_release(Setting(CHECKOUT, tmp_path, 1), tmp_path)
+    wheel = make_release(Setting(CHECKOUT, tmp_path, 1, tmp_path / "cache"), tmp_path)
     with zipfile.ZipFile(wheel) as file:
         contents = {name: file.read(name) for name in file.namelist()}
     wanted = [*(CHECKOUT / "kernels").rglob("*.py"), *(CHECKOUT / "manifests").rglob("*.yaml")]
