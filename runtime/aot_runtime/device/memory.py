@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from aot_runtime.errors import CaptureError, DeviceMemoryError, DriverCallError
@@ -45,6 +45,12 @@ class Life:
         self.is_over = False
 
 
+class OwnStream(Protocol):
+    """A stream of ours."""
+
+    life: Life
+
+
 Users = dict[int, Life | None]
 """Streams that use some memory, by handle; None for the default stream and those of other libraries."""
 
@@ -71,7 +77,7 @@ class Allocation:
         self.address = 0  # until there is memory: whatever fails before, nothing is lost
         # Work on the default stream is not noted, so memory of another stream always waits for it.
         self.others: Users | None = {0: None} if stream else None
-        self.own = memory.own(stream) if stream else None
+        self.own = memory.streams.get(stream) if stream else None
 
     def used_on(self, stream: int) -> None:
         """Note that work of a stream uses the memory."""
@@ -91,14 +97,7 @@ def _is_user(users: Users, stream: int) -> bool:
     return life is None or not life.is_over
 
 
-class Own(NamedTuple):
-    """A stream of ours that memory was allocated on, kept alive, and whether it was destroyed all the same."""
-
-    stream: object
-    life: Life
-
-
-_Release = tuple[int, int, int, "Users | None", "Own | None"]
+_Release = tuple[int, int, int, "Users | None", "OwnStream | None"]
 
 
 class DeviceMemory:
@@ -106,7 +105,7 @@ class DeviceMemory:
 
     def __init__(self, driver: Driver, index: int):
         self.driver, self.index, self._exact = driver, index, driver.exact_allocations
-        self.streams: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self.streams: WeakValueDictionary[int, OwnStream] = WeakValueDictionary()
         """`Stream` objects by handle: those that are alive."""
         self.graphs: dict[int, WorkspaceOwner] = {}
         """Captures in progress, by their stream."""
@@ -118,8 +117,7 @@ class DeviceMemory:
         """Of these blocks, and of those that calls have."""
         self._lock = threading.RLock()  # releasing may happen anywhere that garbage is collected
         self._deferred: list[_Release] = []
-        self._lives: dict[int, Life] = {}
-        self._retired: list[int] = []
+        self._retired: list[tuple[int, Life]] = []
         self._ordering = 0
 
     def allocate(self, nbytes: int, stream: int) -> Allocation:
@@ -185,16 +183,7 @@ class DeviceMemory:
                     self._scratch_bytes -= size
                     self.driver.free(self.index, free.pop(), 0)
 
-    def own(self, stream: int) -> Own | None:
-        """A stream of ours; None: another library's."""
-        found = self.streams.get(stream)
-        return None if found is None else Own(found, self._life(stream))
-
-    def _life(self, stream: int) -> Life:
-        with self._lock:
-            return self._lives.setdefault(stream, Life())
-
-    def release(self, address: int, size: int, stream: int, others: Users | None, own: Own | None) -> None:
+    def release(self, address: int, size: int, stream: int, others: Users | None, own: OwnStream | None) -> None:
         """Give memory back once the work so far on its stream and the others is done.
 
         While a stream is captured, work on the default stream would break the capture: it waits until then. The default
@@ -245,25 +234,25 @@ class DeviceMemory:
     def note(self, owner: Allocation, stream: int) -> None:
         """Note that work of a stream uses some memory; streams that were destroyed since are forgotten."""
         with self._lock:
-            life = self._life(stream) if stream in self.streams else None
+            own = self.streams.get(stream)
+            life = own.life if own is not None else None
             others = owner.others or {}
             owner.others = {**{user: others[user] for user in others if _is_user(others, user)}, stream: life}
 
-    def retire(self, stream: int) -> None:
+    def retire(self, stream: int, life: Life) -> None:
         """Destroy a stream that nobody can give work any more. The default stream waits for its work, so that memory
         which the work uses is not given back before; while a stream is captured, that would break the capture."""
-        self._retired.append(stream)
+        self._retired.append((stream, life))
         self._destroy_retired()
 
     def _destroy_retired(self) -> None:
         with self._lock:
             while self._retired and not self.graphs and not self._ordering:
-                stream = self._retired.pop()
+                stream, life = self._retired.pop()
                 self.trim(stream)
                 with contextlib.suppress(DriverCallError):  # what failed on it is over
                     order_after(self.driver, self.index, 0, stream)
-                if life := self._lives.pop(stream, None):
-                    life.is_over = True
+                life.is_over = True
                 self.driver.destroy_stream(self.index, stream)
 
     def give_back(self, keep: int) -> None:

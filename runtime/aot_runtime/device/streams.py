@@ -7,7 +7,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 
 from .drivers.base import Driver
 from .identity import OneOfAKind
-from .memory import DeviceMemory
+from .memory import DeviceMemory, Life
 
 
 class StreamDevice(Protocol):
@@ -41,6 +41,7 @@ class Stream(OneOfAKind):
 
     def __init__(self, device: StreamDevice):
         self.device = device
+        self.life = Life()  # for the memory that it uses, which may outlive it
         self.handle = device.driver.create_stream(device.index)
         device.memory.streams[self.handle] = self
 
@@ -71,7 +72,7 @@ class Stream(OneOfAKind):
 
     def __del__(self) -> None:
         if getattr(self, "handle", 0) and not sys.is_finalizing():
-            self.device.memory.retire(self.handle)
+            self.device.memory.retire(self.handle, self.life)
 
 
 StreamLike: TypeAlias = Stream | SupportsCudaStream | SupportsCudaStreamHandle | int
