@@ -9,18 +9,14 @@ import pytest
 pytest.importorskip("tinygrad", reason="the emulator needs the extra `emulator`")
 pytest.importorskip("triton", reason="building bundles needs the extra `build`")
 
-from aot.manifest.loading import load_manifest
-from aot.manifest.spaces import load_space
-from aot.plan.filters import parse_filters
-from aot.tune.candidates import SCALAR, read_groups, with_candidates
+from aot.tune.candidates import SCALAR
 from aot_runtime import Bundle, NoVariantError
 from aot_runtime.weights import to_int4
 from tests.ops.gemm.checking import check, matrix
 from tests.ops.gemm.test_packed_eight_bits import arguments
+from tests.support.candidates import candidates_bundle
 from tests.support.dtypes import BF16, FP16, INT8, INT32, eight_bits
-from tests.support.emulation.bundling import on_demand, strict_device
-from tests.support.on_demand import BundleOnDemand
-from tests.support.session_builds import ROOT, session_cache
+from tests.support.emulation.bundling import on_demand
 
 pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(1)]
 
@@ -83,11 +79,7 @@ FILTER = "op=matmul,T=float16,A_ROWS=true,EPILOGUE=none,SPLIT=false,STREAM=false
 @pytest.fixture(scope="module")
 def candidates(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """The candidates of a space."""
-    path = tmp_path_factory.mktemp("space") / "matmul.yaml"
-    path.write_text(SPACE)
-    source = next(item for item in load_manifest(ROOT / "manifests/gemm.yaml").sources if item.name == "matmul")
-    manifest = with_candidates(source, read_groups(load_space(path), source, "gfx942"), "gfx942")
-    return BundleOnDemand(manifest, strict_device(), session_cache(tmp_path_factory), parse_filters((FILTER,)))
+    return candidates_bundle(tmp_path_factory, "gemm", "matmul", SPACE, FILTER)
 
 
 @pytest.mark.parametrize("m, n, k", ((33, 80, 112), (200, 16, 16)))

@@ -8,16 +8,11 @@ import pytest
 pytest.importorskip("tinygrad", reason="the emulator needs the extra `emulator`")
 pytest.importorskip("triton", reason="building bundles needs the extra `build`")
 
-from aot.manifest.loading import load_manifest
-from aot.manifest.spaces import load_space
-from aot.plan.filters import parse_filters
-from aot.tune.candidates import SCALAR, read_groups, with_candidates
+from aot.tune.candidates import SCALAR
 from aot_runtime import Bundle
 from tests.ops.moe.checking import check_moe, made
+from tests.support.candidates import candidates_bundle
 from tests.support.dtypes import BF16, INT32
-from tests.support.emulation.bundling import strict_device
-from tests.support.on_demand import BundleOnDemand
-from tests.support.session_builds import ROOT, session_cache
 
 pytestmark = [pytest.mark.on("emulator"), pytest.mark.slow]
 
@@ -33,11 +28,7 @@ groups:
 
 @pytest.fixture(scope="module")
 def candidates(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    path = tmp_path_factory.mktemp("space") / "moe.yaml"
-    path.write_text(SPACE)
-    source = next(item for item in load_manifest(ROOT / "manifests/moe.yaml").sources if item.name == "moe")
-    manifest = with_candidates(source, read_groups(load_space(path), source, "gfx942"), "gfx942")
-    return BundleOnDemand(manifest, strict_device(), session_cache(tmp_path_factory), parse_filters(("op=moe",)))
+    return candidates_bundle(tmp_path_factory, "moe", "moe", SPACE, "op=moe")
 
 
 @pytest.mark.parametrize("candidate", (1, 2))
