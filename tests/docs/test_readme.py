@@ -46,14 +46,16 @@ def test_ci_runs_the_readmes_test_command_and_the_release_check(tmp_path: Path):
         fake.chmod(0o755)
     # The virtual environment's activation is the one thing that the script needs of the first command.
     (tmp_path / "bin/python3").write_text('#!/bin/sh\nmkdir -p "$3/bin" && : > "$3/bin/activate"\n')
-    environment = os.environ | {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "TMPDIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     subprocess.run([str(ROOT / ".ci/run")], cwd=tmp_path, env=environment, check=True)
     (test_command,) = (line for line in commands() if "pytest" in line)
     install, run = test_command.split(" && ")
     plain = install.replace("'", "")
     called = [line.rstrip() for line in log.read_text().splitlines()]
     checks = ["ruff check .", "mypy", "lint-imports", "mkdocs build --strict"]
-    assert called == [plain, *checks, plain, run, "python -m tests.release"]
+    kept = tmp_path / "cache/aotbuild-release"
+    assert called == [plain, *checks, plain, run, f"python -m tests.release --cache {kept}"]
 
 
 def test_extras_and_commands_exist():
