@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(2)]
 
 ROWS, COLUMNS = {"A_ROWS": True, "B_ROWS": True}, {"A_ROWS": True, "B_ROWS": False}
 HALF = {"T": "float16", "EPILOGUE": "none"}
+EIGHT = {"E": "bfloat16", "EPILOGUE": "bias", "B_COLUMNS": True}
 LARGE: list[tuple[str, str, dict[str, Any]]] = [
     *(("matmul", config, {"T": dtype, "EPILOGUE": "none", "CUT": False} | layout)
       for config in ("huge", "wide", "persistent") for dtype in ("float16", "bfloat16") for layout in (COLUMNS, ROWS)),
@@ -20,9 +21,10 @@ LARGE: list[tuple[str, str, dict[str, Any]]] = [
     *(("matmul", config, HALF | COLUMNS | {"EPILOGUE": "bias", "CUT": False}) for config in ("huge", "wide")),
     *(("integer_matmul", config, {"T": "int8", "EPILOGUE": "none"} | COLUMNS) for config in ("huge", "wide")),
     ("matmul", "wide", HALF | COLUMNS | {"EPILOGUE": "any"}), ("batched_matmul", "wide", HALF | ROWS),
-    *(("scaled_matmul", config, {"T": "float8_e4m3fnuz", "E": "float16", "EPILOGUE": "bias", "B_COLUMNS": True})
+    *(("scaled_matmul", config, EIGHT | {"T": "float8_e4m3fnuz", "CUT": False})
       for config in ("huge", "square", "wide", "middle", "short")),
-    ("scaled_matmul", "huge", {"T": "int8", "E": "bfloat16", "EPILOGUE": "bias", "B_COLUMNS": True}),
+    *(("scaled_matmul", config, EIGHT | {"T": dtype, "CUT": True})
+      for config in ("huge", "halves", "quarters") for dtype in ("int8", "float8_e4m3fnuz")),
     ("int8_linear", "wide", {}),
 ]  # fmt: skip
 
