@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from inspect import signature
 from typing import Any
@@ -42,6 +43,11 @@ def with_few_units(gemm: Bundle, monkeypatch: pytest.MonkeyPatch, num_cus: int =
     """Few compute units, which small products fill, so that they get the tiles of large ones."""
     few = msgspec.structs.replace(gemm.device.properties, num_cus=num_cus)
     monkeypatch.setattr(type(gemm.device), "properties", property(lambda device: few))
+
+
+def configs(gemm: Bundle, op: str, *tensors: Any, **more: Any) -> list[str]:
+    """The configs of the launches that a call makes."""
+    return re.findall(r"^  config \d+ '(\w+)'", gemm.explain(op, *tensors, **more), re.MULTILINE)
 
 
 def check(

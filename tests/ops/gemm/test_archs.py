@@ -12,7 +12,7 @@ pytest.importorskip("triton", reason="building bundles needs the extra `build`")
 from aot.tune.candidates import SCALAR
 from aot_runtime import Bundle, NoVariantError
 from aot_runtime.weights import to_int4
-from tests.ops.gemm.checking import check, matrix
+from tests.ops.gemm.checking import check, configs, matrix, on_device, with_few_units
 from tests.ops.gemm.test_packed_eight_bits import arguments
 from tests.support.candidates import candidates_bundle
 from tests.support.dtypes import BF16, FP16, INT8, INT32, eight_bits
@@ -44,6 +44,25 @@ def test_other_archs(tmp_path_factory: pytest.TempPathFactory, arch: str, kind: 
     else:
         scale_a, scale_b = (rng.uniform(0.5, 2, extent).astype(np.float32) for extent in (m, n))
         check(gemm, "scaled_matmul", FP16, a=a, b=b, scale_a=scale_a, scale_b=scale_b)
+
+
+@pytest.mark.parametrize("cus, k, config", ((2, 176, "huge"), (5, 208, "wide"), (256, 240, "middle")))
+@pytest.mark.parametrize("biased, columns", ((True, True), (False, False)))
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+@pytest.mark.parametrize("arch", ("gfx950",))
+def test_tuned_tiles(
+    tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, biased: bool, columns: bool, cus: int,
+    k: int, config: str, monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    """Those of many rows and columns, on a device with few compute units; of other shapes, as plans are cached."""
+    gemm = on_demand(tmp_path_factory, "gemm", "op=matmul,T=float16|bfloat16", arch)
+    with_few_units(gemm, monkeypatch, cus)
+    m, n, rng = 136, 272, np.random.default_rng(cus)
+    a, b = matrix(rng, (m, k), dtype), matrix(rng, (k, n), dtype, columns)
+    bias = matrix(rng, (n,), dtype) if biased else None
+    check(gemm, "matmul", dtype, {"splits": 1}, a=a, b=b, bias=bias)
+    given = {} if bias is None else {"bias": bias}
+    assert configs(gemm, "matmul", on_device(gemm, a), on_device(gemm, b), **given, splits=1) == [config]
 
 
 @pytest.mark.sampled(0)
@@ -90,4 +109,4 @@ def test_descriptors(candidates: Bundle, candidate: int, b_columns: bool, m: int
     a, b = matrix(rng, (m, k), FP16), matrix(rng, (k, n), FP16, b_columns)
     check(candidates, "matmul", FP16, options, a=a, b=b)
     placed = candidates.device.array(a), candidates.device.array(b)
-    assert f"candidate{candidate}" in str(candidates.explain("matmul", *placed, **options))
+    assert configs(candidates, "matmul", *placed, **options) == [f"candidate{candidate}"]
