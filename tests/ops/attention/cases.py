@@ -69,6 +69,13 @@ EDGES = (
 )  # fmt: skip
 """Calls at the ends of what an axis may be."""
 
+WIDE = (
+    Case("b", (256, 256), lengths=(150, 120), dtype="bfloat16"), Case("0", (192, 192), lengths=(100, 130)),
+    Case("t:30,10", (256, 256), lengths=(130, 200), mode="varlen"), Case("b", (255, 256), "softcap", (130, 90)),
+    Case("b", (256, 128), lengths=(90, 100), dtype="bfloat16", v_rows=False),
+)  # fmt: skip
+"""Calls of head dims over 128, with several blocks of queries."""
+
 SINGLE = (
     Case("b", (64, 64), "bias alibi softcap", (33, 50), mode="varlen", dtype="float32"),
     Case("0", (128, 128), dtype="float32", layout="bshd"), Case("t:7,3", (33, 33), "bias", (90, 50), dtype="float32"),

@@ -11,7 +11,7 @@ from aot_runtime import Bundle
 from kernels.attention import reference
 from kernels.tolerance import assert_close
 from tests.ops.attention.calls import FLOORS, Array, Call, Placed, check, expected, placed, run
-from tests.ops.attention.cases import EDGES, SCHEDULES, SINGLE, Case, make_call, pairwise, rows_first
+from tests.ops.attention.cases import EDGES, SCHEDULES, SINGLE, WIDE, Case, make_call, pairwise, rows_first
 from tests.ops.attention.latent import CASES as LATENT
 from tests.ops.attention.latent import LONG, Latent
 from tests.ops.attention.latent import make_call as latent_call
@@ -29,6 +29,12 @@ def test_every_two_features(attention: Bundle, case: Case):
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", EDGES, ids=str)
 def test_ends_of_what_is_allowed(attention: Bundle, case: Case):
+    check(attention, make_call(case))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("case", WIDE, ids=str)
+def test_large_head_dims(attention: Bundle, case: Case):
     check(attention, make_call(case))
 
 

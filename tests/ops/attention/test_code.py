@@ -21,6 +21,7 @@ PLAIN: dict[str, Any] = {"PLAIN": True, "PADDED": False, "aligned": True}
 LOOPS = (
     (64, NO_MASK, "small", 184, 32, 4, 276), (64, CAUSAL, "small", 188, 32, 4, 276),
     (128, NO_MASK, "base", 251, 64, 8, 402), (128, CAUSAL, "base", 254, 64, 8, 402),
+    (256, NO_MASK, "plain_wide", 254, 48, 4, 290), (256, CAUSAL, "plain_wide", 255, 48, 4, 290),
 )  # fmt: skip
 
 
@@ -36,7 +37,7 @@ def test_gfx942_loops_are_short(
     loads: int,
     length: int,
 ):
-    point = {"HEAD_DIM": head_dim, "T": dtype, "config": config} | PLAIN | mask
+    point = {"HEAD_DIM": head_dim, "HEAD_DIM_V": head_dim, "T": dtype, "config": config} | PLAIN | mask
     (variant,) = variants("gfx942", "attention", "flash_attention", **point)
     compiled = compile_variant(variant)
     check_resources(compiled)
