@@ -75,8 +75,9 @@ class _Pair(click.ParamType):
 @click.option("--dtype", "dtypes", multiple=True, type=_Pair(), metavar="NAME=DTYPE", help="A dtype of the call.")
 @click.option("--set", "scalars", multiple=True, type=_Pair(), metavar="SCALAR=VALUE", help="A scalar of the call.")
 @click.option("--given", multiple=True, metavar="TENSOR", help="An optional input of the call, shaped by --dim.")
-@click.option("--content", multiple=True, type=_Pair(), metavar="TENSOR=NUMBER|FILE.npy",
-              help="What a tensor of the calls holds. [default: N(0, 1) if it is of floats, else 0]")  # fmt: skip
+@click.option("--content", multiple=True, type=_Pair(), metavar="TENSOR=NUMBER|LOW..HIGH|FILE.npy",
+              help="What a tensor of the calls holds; LOW..HIGH: random whole numbers. [default: N(0, 1) if it is of "
+                   "floats, else 0]")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Tuning file that is written. [default: tuning/OP.yaml beside the manifest]")  # fmt: skip
 @click.option("--results", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",

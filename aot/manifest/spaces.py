@@ -27,7 +27,8 @@ class SpaceCallSpec(CallEntrySpec):
     count: int = Field(1, ge=1, description="How much the call counts among those of its group.")
     content: dict[Name, int | Number | str] = Field(
         {},
-        description="Tensor → the number that fills it, or a .npy file. Default: N(0, 1) if it is of floats, else 0.",
+        description="Tensor → the number that fills it, LOW..HIGH for random whole numbers, or a .npy file. Default: "
+        "N(0, 1) if it is of floats, else 0.",
     )
 
 

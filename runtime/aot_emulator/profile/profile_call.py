@@ -7,6 +7,7 @@ indices are such tensors.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ from .peaks import Bounds, lower_bounds
 
 _DRAWN = 1 << 20
 """Random numbers that a tensor has before they repeat."""
+_RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})")
 Progress = Callable[[str, int, int], None]
 """Called with a launch's kernel, the workgroups that are done, and how many there are."""
 
@@ -103,7 +105,8 @@ def profile_call(
 
     Args:
         driver: of the emulator.
-        content: of tensors that are not made up: a number that fills it, or the path of a .npy file of its shape.
+        content: of tensors that are not made up: a number that fills it, `LOW..HIGH` for uniform random whole numbers
+            from LOW to HIGH, or the path of a .npy file of its shape.
 
     Raises:
         ArgumentError: there is no such op, or the call would be refused, for the reason that the error gives.
@@ -237,14 +240,19 @@ def _values(op: Op, name: str, layout: Layout, given: str | None, rng: np.random
     """A tensor's elements, of its shape."""
     dtype = numpy_dtype(layout.dtype)
     if given is not None:
-        return _given(op, name, layout, given).astype(dtype)
+        return _given(op, name, layout, given, rng).astype(dtype)
     if "float" in layout.dtype:
         drawn = rng.standard_normal(min(layout.size, _DRAWN), np.float32).astype(dtype)
         return np.resize(drawn, layout.shape)
     return np.zeros(layout.shape, dtype)
 
 
-def _given(op: Op, name: str, layout: Layout, text: str) -> Array:
+def _given(op: Op, name: str, layout: Layout, text: str, rng: np.random.Generator) -> Array:
+    if ends := _RANGE.fullmatch(text):
+        low, high = map(int, ends.groups())
+        if low > high:
+            raise ArgumentError(f"{op.name}: '{text}' for '{name}': {low} is over {high}")
+        return rng.integers(low, high, layout.shape, endpoint=True)
     try:
         return np.full(layout.shape, float(text))
     except ValueError:
@@ -252,7 +260,9 @@ def _given(op: Op, name: str, layout: Layout, text: str) -> Array:
     try:
         found: Array = np.load(text, allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise ArgumentError(f"{op.name}: '{text}' for '{name}' is neither a number nor a .npy file: {error}") from None
+        raise ArgumentError(
+            f"{op.name}: '{text}' for '{name}' is neither a number, nor a range as 0..7, nor a .npy file: {error}"
+        ) from None
     if found.shape != layout.shape:
         raise ArgumentError(f"{op.name}: '{name}' has shape {layout.shape}, the array in {text} has {found.shape}")
     return found

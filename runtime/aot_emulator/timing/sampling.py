@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
+from aot_emulator.machine.execution import execute
 from aot_emulator.machine.launch_options import Options
 from aot_emulator.machine.launch_records import Launch
 from aot_emulator.profile.counters import Statistics
@@ -21,6 +24,8 @@ FEW_SAMPLES, MORE_SAMPLES = 4, 16
 """Workgroups that are run of a launch, and of one whose workgroups differ in what they execute."""
 MOST_INSTRUCTIONS = 2_000_000
 """Of a sampled wavefront, on average."""
+MOST_OF_A_SHORT_LAUNCH = 5_000_000
+"""Instructions of all its wavefronts."""
 _GOLDEN = 0.6180339887498949
 
 
@@ -29,12 +34,14 @@ class Sampled:
     """A launch that was timed.
 
     Attributes:
-        workgroups: of the launch; `trace.workgroups` has those that were run.
+        workgroups: of the launch.
+        run: numbers of those that were run; `trace` has the first one alone where they are alike.
         flops: of the launch's matrix instructions.
         bytes: of device memory that it reads and writes.
     """
 
     workgroups: int
+    run: tuple[int, ...]
     trace: Trace
     plan: Plan
     sharing: Sharing
@@ -52,49 +59,71 @@ def chosen(workgroups: int, count: int) -> tuple[int, ...]:
 
 
 class SamplingRunner:
-    """Runs a few workgroups of each launch in place of all. found: what came of the launches."""
+    """Runs a few workgroups of each launch in place of all. found: what came of the launches.
+
+    Of a short launch without matrix instructions the others are run as well, before the next launch is: that one may
+    go by what they write, as the products of experts go by the order of the tokens.
+    """
 
     def __init__(self) -> None:
         self.found: list[Sampled] = []
+        self._rest: Callable[[], object] | None = None
 
     def __call__(self, launch: Launch, memory: Memory, options: Options) -> Statistics:
         """Raises `EmulationError`; `UnsupportedInstructionError` of an instruction that has no cost."""
         if not options.strict:
             memory.stop_tracking()
+        if self._rest is not None:
+            self._rest()
         sampled = sample_launch(launch, memory, options)
         self.found.append(sampled)
+        self._rest = _rest(sampled, launch, memory, options)
         return sampled.trace.statistics
+
+
+def _rest(sampled: Sampled, launch: Launch, memory: Memory, options: Options) -> Callable[[], object] | None:
+    """What runs the workgroups that were not sampled, of a launch of which all are to be run."""
+    instructions = sampled.trace.statistics.instructions / len(sampled.run) * launch.workgroups
+    if sampled.flops or instructions > MOST_OF_A_SHORT_LAUNCH:
+        return None
+    left = sorted(set(range(launch.workgroups)).difference(sampled.run))
+    return partial(execute, launch, memory, options, (), left) if left else None
 
 
 def sample_launch(launch: Launch, memory: Memory, options: Options) -> Sampled:
     """Run some workgroups of a launch, and model the time of all. Raises as `SamplingRunner` does."""
     machine = machine_of(launch.kernel.program.arch.name)
     plan = _plan(launch)
-    trace = _sampled(launch, memory, options, machine)
+    run = _run(launch, memory, options, machine)
+    trace = run.first() if len(_lengths(run)) == 1 else run
     sharing = shared_loads(launch, memory, options, trace, plan.resident)
     samples = tuple(Workgroup(trace, place, machine) for place in range(len(trace.waves)))
     time = time_launch(machine, plan, samples, sharing)
     scale = plan.workgroups / trace.statistics.workgroups
     loaded, stored = (sum(_executed(trace, column)) * plan.workgroups / len(trace.waves) for column in (1, 2))
     return Sampled(
-        plan.workgroups, trace, plan, sharing, samples, time,
+        plan.workgroups, run.workgroups, trace, plan, sharing, samples, time,
         sum(trace.statistics.summary.flops.values()) * scale,
         loaded * sharing.distinct / sharing.units + stored,
     )  # fmt: skip
 
 
-def _sampled(launch: Launch, memory: Memory, options: Options, machine: Machine) -> Trace:
-    """The trace of a few workgroups; of one, if these are alike, and of more, if they are not."""
+def _run(launch: Launch, memory: Memory, options: Options, machine: Machine) -> Trace:
+    """The trace of a few workgroups, or of more, if these are not alike."""
     few = replace(options, budget=min(options.budget, MOST_INSTRUCTIONS))
     try:
         trace = record(launch, memory, few, chosen(launch.workgroups, FEW_SAMPLES), machine)
-        lengths = {tuple(wave.length for wave in waves) for waves in trace.waves}
-        if len(lengths) > 1 and launch.workgroups > FEW_SAMPLES:
+        if len(_lengths(trace)) > 1 and launch.workgroups > FEW_SAMPLES:
             trace = record(launch, memory, few, chosen(launch.workgroups, MORE_SAMPLES), machine)
     except InstructionBudgetError as error:
         error.message += "; a workgroup that waits for another one of its launch cannot be sampled"
         raise
-    return trace.first() if len(lengths) == 1 else trace
+    return trace
+
+
+def _lengths(trace: Trace) -> set[tuple[int, ...]]:
+    """What wavefronts execute, in instructions, of each workgroup that differs in it."""
+    return {tuple(wave.length for wave in waves) for waves in trace.waves}
 
 
 def _plan(launch: Launch) -> Plan:

@@ -39,8 +39,8 @@ class _Progress:
 @click.option(
     "--content",
     multiple=True,
-    type=Pair(str, "TENSOR=NUMBER|FILE.npy"),
-    help="What a tensor holds. [default: N(0, 1) if it is of floats, else 0]",
+    type=Pair(str, "TENSOR=NUMBER|LOW..HIGH|FILE.npy"),
+    help="What a tensor holds; LOW..HIGH: random whole numbers. [default: N(0, 1) if it is of floats, else 0]",
 )
 @click.option("--by-instruction", is_flag=True, help="A line for each instruction as well.")
 @click.option("--time", "timed", is_flag=True, help="Model the time of the call instead: sampled workgroups, replayed.")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from aot_emulator import EmulatorDriver
-from aot_emulator.profile.profile_call import profile_call
+from aot_emulator.profile.profile_call import make_call, open_for, profile_call
 from click.testing import CliRunner, Result
 
 from aot_runtime.call.callspec import CallSpec
@@ -93,6 +93,12 @@ def test_content(rows_bundle: Path, tmp_path: Path):
         assert given["classes"] == plain["classes"]
 
 
+def test_content_of_random_whole_numbers(rows_bundle: Path):
+    call = CallSpec({"x": (300, 100)}, dtypes={"T": "float32"})
+    made = make_call(open_for(EmulatorDriver(), rows_bundle, "softmax"), "softmax", call, {"x": "-2..7"})
+    assert set(np.unique(made.arrays["x"].numpy())) == set(range(-2, 8))
+
+
 def test_the_text(rows_bundle: Path):
     call = (rows_bundle, *SOFTMAX, "--shape", "x=64,1024", "--by-instruction")
     text, total = run(*call).output, data(*call)["launches"][0]
@@ -113,7 +119,8 @@ REFUSED = (
     ("softmax --dtype T=float16 --shape y=1,64", 1, "no tensor 'y'"),
     ("softmax --dtype T=float16 --shape x=1,64 --set causal=true", 1, "no scalar 'causal'"),
     ("softmax --dtype T=float16 --shape x=1,64 --content z=1", 1, "no tensor 'z'; known: out, x"),
-    ("softmax --dtype T=float16 --shape x=1,64 --content x=nothing.npy", 1, "neither a number nor a .npy file"),
+    ("softmax --dtype T=float16 --shape x=1,64 --content x=nothing.npy", 1, "neither a number, nor a range as 0..7, nor a .npy file"),
+    ("softmax --dtype T=float16 --shape x=1,64 --content x=3..2", 1, "'3..2' for 'x': 3 is over 2"),
     ("softmax --dtype T=float16 --shape x=1,a", 2, "is not TENSOR=N,N"),
     ("softmax --bogus", 2, "No such option"),
 )

@@ -8,10 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from aot_emulator import EmulatorDriver
+from aot_emulator.profile.profile_call import make_call, open_for
 from aot_emulator.timing import compute_unit, costs, sampling
-from aot_emulator.timing.sampling import Sampled, chosen
+from aot_emulator.timing.sampling import Sampled, SamplingRunner, chosen
 from aot_emulator.timing.time_call import time_call
 from click.testing import CliRunner, Result
 
@@ -22,6 +24,7 @@ from tests.support.emulation.bundling import PLAIN_ATTENTION, built
 from .conftest import plain_replay
 
 SOFTMAX = ("softmax", "--dtype", "T=float16", "--shape", "x=400,1024")
+SOFTMAX_CALL = CallSpec({"x": (400, 1024)}, dtypes={"T": "float16"})
 
 
 def run(*arguments: object) -> Result:
@@ -109,6 +112,20 @@ def test_chosen_workgroups():
         found = chosen(count, 16 if count > 16 else 4)
         assert list(found) == sorted(set(found)) and found[-1] < count
         assert max(b - a for a, b in pairwise(found)) <= 2 * -(-count // len(found))
+
+
+def test_short_launches_are_run_whole_where_another_one_follows(rows_bundle: Path, monkeypatch: pytest.MonkeyPatch):
+    """400 workgroups, of which four are sampled; but one that is too long stays sampled."""
+    for most, left in ((sampling.MOST_OF_A_SHORT_LAUNCH, 0), (100, 396)):
+        monkeypatch.setattr(sampling, "MOST_OF_A_SHORT_LAUNCH", most)
+        driver, runner = EmulatorDriver(), SamplingRunner()
+        made = make_call(open_for(driver, rows_bundle, "softmax"), "softmax", SOFTMAX_CALL, {"out": "0"})
+        with driver.run_by(runner):
+            made.run()
+            assert np.count_nonzero(~made.arrays["out"].numpy().any(1)) == 396
+            made.run()
+        assert np.count_nonzero(~made.arrays["out"].numpy().any(1)) == left
+        assert len(runner.found) == 2 and runner.found[0].run == runner.found[1].run == chosen(400, 4)
 
 
 @pytest.mark.slow
