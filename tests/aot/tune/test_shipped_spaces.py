@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -29,8 +30,8 @@ def sources(path: Path) -> dict[str, OpSource]:
 
 def declared(op: str) -> OpSource:
     """The op, in the manifest that declares it."""
-    text = f"\n  {op}:\n"
-    (path,) = (path for path in shipped_manifests().values() if text in path.read_text(encoding="utf-8"))
+    key = re.compile(rf"^  {op}:(?: &\w+)?$", re.MULTILINE)
+    (path,) = (path for path in shipped_manifests().values() if key.search(path.read_text(encoding="utf-8")))
     return sources(path)[op]
 
 
