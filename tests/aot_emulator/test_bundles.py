@@ -22,8 +22,8 @@ OTHERS = ("gfx90a", "gfx950", "gfx1100", "gfx1201")
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return on_demand(tmp_path_factory, "rows", "op=softmax")
+def rows() -> Bundle:
+    return on_demand("rows", "op=softmax")
 
 
 def check_softmax(rows: Bundle, dtype: np.dtype, cols: int) -> None:
@@ -41,16 +41,16 @@ def test_softmax(rows: Bundle, cols: int, dtype: np.dtype):
 
 @pytest.mark.parametrize("cols", (33, 256, 1000, 4096))
 @pytest.mark.parametrize("arch", OTHERS)
-def test_softmax_of_other_archs(tmp_path_factory: pytest.TempPathFactory, arch: str, cols: int):
-    check_softmax(on_demand(tmp_path_factory, "rows", "op=softmax", arch), FP16, cols)
+def test_softmax_of_other_archs(arch: str, cols: int):
+    check_softmax(on_demand("rows", "op=softmax", arch), FP16, cols)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cols", (1, 33, 256, 1000, 4096, 20000))
 @pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
 @pytest.mark.parametrize("arch", OTHERS)
-def test_every_softmax_of_other_archs(tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, cols: int):
-    check_softmax(on_demand(tmp_path_factory, "rows", "op=softmax", arch), dtype, cols)
+def test_every_softmax_of_other_archs(arch: str, dtype: np.dtype, cols: int):
+    check_softmax(on_demand("rows", "op=softmax", arch), dtype, cols)
 
 
 # Every variant, which is what these sweeps are for

@@ -42,7 +42,7 @@ def assert_condition(parsed: dict, condition: str) -> None:
         np.testing.assert_array_equal(visible_keys(seqlen_q, seqlen_k, **parsed), wanted)
 
 
-def test_calls(tmp_path_factory: pytest.TempPathFactory):
+def test_calls():
     """The first block, as it stands but for the bundle, whose variants are compiled as the calls need them."""
     block = blocks(PAGE, "python")[0]
     rng = np.random.default_rng(0)
@@ -54,7 +54,7 @@ def test_calls(tmp_path_factory: pytest.TempPathFactory):
         "v": v,
         "slopes": np.ones((1, 2), np.float32),
         "cu_seqlens": np.array([0, 7, 20], np.int32),
-        "on_demand": on_demand(tmp_path_factory, "attention"),
+        "on_demand": on_demand("attention"),
     }
     source = block.text.replace('open_bundle("dist/attention-gfx942")', "on_demand")
     exec(compile(source, "docs/attention.md", "exec"), given)

@@ -125,10 +125,10 @@ def test_attention(hip_double: DoubleLibrary, attention_bundle: Path):
 
 
 @pytest.mark.slow
-def test_attention_of_sequences(tmp_path_factory: pytest.TempPathFactory):
+def test_attention_of_sequences():
     attention = benchmark("attention")
     shapes = [attention.Shape.parse(text) for text in ("2x1x20x64", "2x1x20x64v", "2x1x20x64csa")]
-    bundle = on_demand(tmp_path_factory, "attention")
+    bundle = on_demand("attention")
     *_, varlen, features = attention.report(bundle, shapes, "float16", rounds=1).splitlines()
     assert varlen.startswith("2x1x20x64 varlen  ") and features.startswith("2x1x20x64 causal soft-cap ALiBi  ")
 

@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs/decode.md").read_text(encoding="utf-8")
 MANIFEST = ROOT / "manifests/decode.yaml"
 
 
-def test_calls(tmp_path_factory: pytest.TempPathFactory):
+def test_calls():
     """The blocks as they stand but for the bundle, whose variants are compiled as the calls need them."""
     rng = np.random.default_rng(0)
     shapes = dict.fromkeys(("k", "v"), (2, 2, 100, 64)) | dict.fromkeys(("k_cache", "v_cache"), (8, 64, 2, 64))
@@ -33,7 +33,7 @@ def test_calls(tmp_path_factory: pytest.TempPathFactory):
     names |= {name: np.array(values, np.int32) for name, values in integers.items()}
     source = "\n".join(block.text for block in blocks(PAGE, "python"))
     source = source.replace('open_bundle("dist/decode-gfx942")', "on_demand")
-    names["on_demand"] = on_demand(tmp_path_factory, "decode")
+    names["on_demand"] = on_demand("decode")
     before = names["v_cache"].copy()
     exec(compile(source, "docs/decode.md", "exec"), names)
     assert names["decode"] is names["on_demand"]

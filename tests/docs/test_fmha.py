@@ -39,12 +39,12 @@ BF8 = "-prec=bf8 -mode=1 -bias=e:1 -mask=b"
 
 
 @pytest.fixture
-def run(fmha: ModuleType, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Main:
+def run(fmha: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Main:
     """The program on the emulator, with shipped bundles whose variants are compiled when a call needs them."""
     from tests.support.emulation.bundling import on_demand
 
     bundles = {f"{manifest}-gfx942": manifest for manifest in ("attention", "attention_quantised")}
-    monkeypatch.setattr(fmha, "open_bundle", lambda path, device: on_demand(tmp_path_factory, bundles[path.name]))
+    monkeypatch.setattr(fmha, "open_bundle", lambda path, device: on_demand(bundles[path.name]))
     return lambda text: fmha.main([*text.split(), "-device=emulator"])
 
 

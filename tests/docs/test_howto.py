@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, rows_bundles: Path, foreign
         if name.startswith("hello/"):
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text, encoding="utf-8")
-    cache = session_cache(tmp_path_factory)
+    cache = session_cache()
     command = ["--arch", "gfx942", str(folder / "hello/manifest.yaml"), "--cache-dir", str(cache)]
     result = build_here([*command, "-o", str(folder / "dist")])
     assert result.exit_code == 0, result.output

@@ -17,7 +17,7 @@ def origin(entry: ArchTuningSpec) -> str:
     configs = [config for launch in entry.launches.values() for config in launch]
     if entry.measured or any(config.measured for config in configs):
         return "measured"
-    if any(config.modelled for config in configs) or entry.modelled and "model of time" in entry.modelled.by:
+    if any(config.modelled for config in configs) or (entry.modelled and "model of time" in entry.modelled.by):
         return "time"
     return "published" if entry.published else "resources"
 

@@ -245,7 +245,7 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_fault_is_noticed(op_bundles: OpBundles, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, fault: str):
+def test_fault_is_noticed(op_bundles: OpBundles, tmp_path: Path, fault: str):
     from aot.plan.filters import parse_filters
     from tests.support.on_demand import BundleOnDemand
 
@@ -258,6 +258,6 @@ def test_fault_is_noticed(op_bundles: OpBundles, tmp_path_factory: pytest.TempPa
     assert text.count(right) == 1, f"the kernel changed: {right!r} occurs {text.count(right)} times"
     source.write_text(text.replace(right, wrong))
     path = tmp_path / f"manifests/{manifest}.yaml"
-    faulty = BundleOnDemand(path, op_bundles.device, session_cache(tmp_path_factory), parse_filters((filters,)))
+    faulty = BundleOnDemand(path, op_bundles.device, session_cache(), parse_filters((filters,)))
     with pytest.raises((AssertionError, EmulationError)):
         check(faulty)

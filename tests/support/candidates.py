@@ -23,4 +23,4 @@ def candidates_bundle(
     path.write_text(space)
     source = next(item for item in load_manifest(ROOT / f"manifests/{manifest}.yaml").sources if item.name == op)
     found = with_candidates(source, read_groups(load_space(path), source, "gfx942"), "gfx942")
-    return BundleOnDemand(found, strict_device(), session_cache(factory), parse_filters((filters,)))
+    return BundleOnDemand(found, strict_device(), session_cache(), parse_filters((filters,)))

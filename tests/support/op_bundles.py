@@ -38,7 +38,7 @@ class OpBundles:
             return self._on_gpu(manifest, check_contents)
         from tests.support.emulation.bundling import on_demand_on  # a GPU machine has no emulator
 
-        return on_demand_on(self.device, self.factory, manifest, filters, check_contents)
+        return on_demand_on(self.device, manifest, filters, check_contents)
 
     def with_vectors(self, manifest: str, filters: str = "") -> Bundle:
         """As `open`, with selftest vectors: what `aotbuild MANIFEST --filter FILTERS` writes."""

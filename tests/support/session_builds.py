@@ -1,4 +1,8 @@
-"""Bundles that are built once for all workers of a test session, out of one cache of compiled variants."""
+"""Bundles that are built once for all workers of a test session, out of a cache of compiled variants that is kept.
+
+An entry of the cache has the hash of the kernel, the compiler and the options, and its folder that of the builder's own
+code: what an earlier session compiled is what this one would.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from unittest import mock
 
@@ -13,6 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 ROOT = Path(__file__).parents[2]
+CACHES = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 def session_folder(factory: pytest.TempPathFactory) -> Path:
@@ -23,11 +29,17 @@ def session_folder(factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def session_cache(factory: pytest.TempPathFactory) -> Path:
-    """The cache of compiled variants that all builds of a session share."""
-    folder = session_folder(factory) / "cache"
-    folder.mkdir(exist_ok=True)
-    return folder
+def session_cache() -> Path:
+    """The cache of compiled variants that sessions share, those with the same builder."""
+    caches = os.environ.get("AOTBUILD_TEST_CACHE") or CACHES / "aotbuild-tests"
+    return Path(caches) / _builder()
+
+
+@cache
+def _builder() -> str:
+    """The hash of the code that compiles."""
+    sources = b"".join(path.read_bytes() for path in sorted((ROOT / "aot/compile").glob("*.py")))
+    return hashlib.sha256(sources).hexdigest()[:12]
 
 
 def build_here(command: Sequence[str]) -> Result:
@@ -58,7 +70,7 @@ def build_once(
                     "--arch",
                     arch,
                     "--cache-dir",
-                    str(session_cache(factory)),
+                    str(session_cache()),
                     *(["--filter", text] if text else []),
                 ]
                 result = build_here([str(ROOT / manifest), "-o", str(folder), *options])

@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def opened(file: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Bundle]:
+def opened(file: Path, tmp_path: Path) -> Callable[[str, str], Bundle]:
     """The bundle of one kernel as its manifest is written, in part."""
 
     def build(kernel: str, filters: str) -> Bundle:
@@ -38,7 +38,7 @@ def opened(file: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory)
         assert said.output == f"{manifest}: nothing is left to decide\n", said.output
         lines = [line for line in manifest.read_text().splitlines() if line and not line.startswith("#")]
         assert len(lines) <= 20, manifest.read_text()
-        options = ["--cache-dir", str(session_cache(tmp_path_factory)), "--filter", filters, "-o", str(tmp_path)]
+        options = ["--cache-dir", str(session_cache()), "--filter", filters, "-o", str(tmp_path)]
         built = build_here(["--arch", "gfx942", *options, str(manifest)])
         assert built.exit_code == 0, built.output
         return open_bundle(tmp_path / "wild-gfx942", device=Device(EmulatorDriver(Options(strict=True)), 0))

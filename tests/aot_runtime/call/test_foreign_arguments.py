@@ -35,8 +35,8 @@ class OnHost:
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return on_demand(tmp_path_factory, "rows", "op=softmax,T=bfloat16")
+def rows() -> Bundle:
+    return on_demand("rows", "op=softmax,T=bfloat16")
 
 
 @pytest.mark.parametrize("device", (CPU, (3, 0), (11, 0)))

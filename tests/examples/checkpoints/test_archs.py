@@ -29,15 +29,15 @@ OPS = "op=quantise|quantise_static|scaled_matmul|block_scaled_matmul"
     "name", ("fp8 of blocks", "fp8, static", "float-quantized by channel", "int-quantized by token")
 )
 @pytest.mark.parametrize("arch", ("gfx950", "gfx1201"))
-def test_float8_of_ocp_is_taken_as_it_is(tmp_path_factory: pytest.TempPathFactory, arch: str, name: str):
-    bundle = on_demand(tmp_path_factory, "llama", OPS, arch)
+def test_float8_of_ocp_is_taken_as_it_is(arch: str, name: str):
+    bundle = on_demand("llama", OPS, arch)
     check(bundle, FORMATS[name], [FORMATS[name].store(np.random.default_rng(0), 144, SIZE)], 3)
 
 
-def test_hardware_without_float8_is_named(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path):
+def test_hardware_without_float8_is_named(tmp_path: Path):
     found, stored, _ = quantised("fp8, dynamic")
     write_checkpoint(tmp_path, found, stored)
     checkpoint = Checkpoint(tmp_path)
     config = config_of(checkpoint)
     with pytest.raises(CheckpointError, match="weights are float8, which gfx90a does not multiply"):
-        check_ops(on_demand(tmp_path_factory, "llama", "", "gfx90a"), config, checkpoint)
+        check_ops(on_demand("llama", "", "gfx90a"), config, checkpoint)

@@ -20,13 +20,13 @@ from tests.support.session_builds import ROOT, build_here, session_cache
 @pytest.mark.slow
 @pytest.mark.on("emulator", "hip")
 @pytest.mark.parametrize("name", TINY)
-def test_it_gives_the_same_tokens(llama: Bundle, name: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory):
+def test_it_gives_the_same_tokens(llama: Bundle, name: str, tmp_path: Path):
     write_checkpoint(tmp_path, *tiny(**TINY[name]))
     (prompt,) = prompts_of([9], 96)
     calls, arch = tmp_path / "calls.yaml", llama.device.arch
     with aot_runtime.record(calls):
         tokens, logits = generate(opened(llama, tmp_path), [prompt], 3)
-    options = ("--arch", arch, "--for", str(calls), "--cache-dir", str(session_cache(tmp_path_factory)))
+    options = ("--arch", arch, "--for", str(calls), "--cache-dir", str(session_cache()))
     result = build_here([str(ROOT / "manifests/llama.yaml"), "-o", str(tmp_path), *options])
     assert result.exit_code == 0, result.output
     own = open_bundle(tmp_path / f"llama-{arch}", llama.device)

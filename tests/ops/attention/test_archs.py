@@ -20,10 +20,10 @@ CASES = [
     "case", (Case("b", lengths=(60, 50)), *(pytest.param(case, marks=pytest.mark.slow) for case in CASES)), ids=str
 )
 @pytest.mark.parametrize("arch", ("gfx90a", "gfx950", "gfx1100", "gfx1201"))
-def test_matches_the_reference(tmp_path_factory: pytest.TempPathFactory, arch: str, case: Case):
+def test_matches_the_reference(arch: str, case: Case):
     from tests.support.emulation.bundling import on_demand
 
-    bundle = on_demand(tmp_path_factory, "attention", "op=flash_attention", arch)
+    bundle = on_demand("attention", "op=flash_attention", arch)
     check(bundle, make_call(case))
     product = "v_mfma" if arch.startswith("gfx9") else "v_wmma"
     assert any(name.startswith(product) for name in bundle.device.driver.last.summary.mnemonics)

@@ -28,11 +28,11 @@ HOW = {"tiles": {"splits": 1}, "splits": {"splits": 2}, "stream_k": {"schedule":
 @pytest.mark.parametrize("shape", ((17, 33, 70), (1, 64, 80), (65, 144, 160)), ids=str)
 @pytest.mark.parametrize("kind", (*HOW, "int8", "e4m3", "int4"))
 @pytest.mark.parametrize("arch", ("gfx1201", "gfx950", "gfx90a", "gfx1100"))
-def test_other_archs(tmp_path_factory: pytest.TempPathFactory, arch: str, kind: str, shape: tuple[int, int, int]):
+def test_other_archs(arch: str, kind: str, shape: tuple[int, int, int]):
     """A little of each kind."""
     if kind == "e4m3" and arch not in ("gfx950", "gfx1201"):
         pytest.skip(f"{arch} has no float8")
-    gemm, (m, n, k), rng = on_demand(tmp_path_factory, "gemm", PRODUCTS, arch), shape, np.random.default_rng(0)
+    gemm, (m, n, k), rng = on_demand("gemm", PRODUCTS, arch), shape, np.random.default_rng(0)
     dtype = FP16 if kind in (*HOW, "int4") else eight_bits(gemm, kind)
     a, b = matrix(rng, (m, k), dtype), matrix(rng, (k, n), dtype, True)
     if kind in HOW:
@@ -51,11 +51,11 @@ def test_other_archs(tmp_path_factory: pytest.TempPathFactory, arch: str, kind: 
 @pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
 @pytest.mark.parametrize("arch", ("gfx950",))
 def test_tuned_tiles(
-    tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, biased: bool, columns: bool, cus: int,
+    arch: str, dtype: np.dtype, biased: bool, columns: bool, cus: int,
     k: int, config: str, monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
     """Those of many rows and columns, on a device with few compute units; of other shapes, as plans are cached."""
-    gemm = on_demand(tmp_path_factory, "gemm", "op=matmul,T=float16|bfloat16", arch)
+    gemm = on_demand("gemm", "op=matmul,T=float16|bfloat16", arch)
     with_few_units(gemm, monkeypatch, cus)
     m, n, rng = 136, 272, np.random.default_rng(cus)
     a, b = matrix(rng, (m, k), dtype), matrix(rng, (k, n), dtype, columns)
@@ -70,9 +70,9 @@ def test_tuned_tiles(
 @pytest.mark.parametrize("kind", ("int8", "e4m3"))
 @pytest.mark.parametrize("arch", ("gfx1201", "gfx950", "gfx90a", "gfx1100"))
 def test_activations_of_8_bits(
-    tmp_path_factory: pytest.TempPathFactory, arch: str, kind: str, m: int, size: int, splits: int
+    arch: str, kind: str, m: int, size: int, splits: int
 ):
-    gemm = on_demand(tmp_path_factory, "gemm", "op=linear_int4_a8", arch)
+    gemm = on_demand("gemm", "op=linear_int4_a8", arch)
     has_float8 = arch in ("gfx950", "gfx1201")
     given = arguments(gemm, m, 48, 384, size, kind if has_float8 else "int8", BF16, True)
     if kind == "e4m3" and not has_float8:

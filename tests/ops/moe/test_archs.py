@@ -20,8 +20,8 @@ DIMS = 5, 4, 2, 64, 48
 
 @pytest.mark.parametrize("op", ("moe", "moe_scaled", "moe_block_scaled", "moe_int4", "moe_int8"))
 @pytest.mark.parametrize("arch", ("gfx1201", "gfx950", "gfx90a", "gfx1100"))
-def test_other_archs(tmp_path_factory: pytest.TempPathFactory, arch: str, op: str):
-    moe = on_demand(tmp_path_factory, "moe", "op=moe|moe_scaled|moe_block_scaled|moe_int4|moe_int8", arch)
+def test_other_archs(arch: str, op: str):
+    moe = on_demand("moe", "op=moe|moe_scaled|moe_block_scaled|moe_int4|moe_int8", arch)
     rng, float8 = np.random.default_rng(0), arch in ("gfx950", "gfx1201")
     if op == "moe_block_scaled" and not float8:
         pytest.skip(f"{arch} has no float8")

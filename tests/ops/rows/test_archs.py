@@ -23,9 +23,9 @@ ARCHS = ("gfx1201", "gfx90a", "gfx950", "gfx1100")
 @pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
 @pytest.mark.parametrize("arch", ARCHS)
 def test_softmax_and_norms(
-    tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, cols: int, op: str, vectors: str
+    arch: str, dtype: np.dtype, cols: int, op: str, vectors: str
 ):
-    bundle = on_demand(tmp_path_factory, "rows", "op=softmax|rms_norm|layer_norm", arch)
+    bundle = on_demand("rows", "op=softmax|rms_norm|layer_norm", arch)
     check(bundle, op, **given(np.random.default_rng(cols), op, vectors, (3, cols), dtype))
 
 
@@ -35,9 +35,9 @@ def test_softmax_and_norms(
 @pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
 @pytest.mark.parametrize("arch", ARCHS)
 def test_qk_norm_rotary(
-    tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, head_dim: int, pairs: int, interleaved: bool
+    arch: str, dtype: np.dtype, head_dim: int, pairs: int, interleaved: bool
 ):
-    bundle = on_demand(tmp_path_factory, "rows", "op=qk_norm_rotary", arch)
+    bundle = on_demand("rows", "op=qk_norm_rotary", arch)
     test_qk_norm.check(bundle, test_qk_norm.given(head_dim, pairs, dtype) | {"interleaved": interleaved})
 
 
@@ -45,8 +45,8 @@ def test_qk_norm_rotary(
 @pytest.mark.parametrize("cols", (100, 1024))
 @pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
 @pytest.mark.parametrize("arch", ARCHS)
-def test_sampling(tmp_path_factory: pytest.TempPathFactory, arch: str, dtype: np.dtype, cols: int):
-    bundle = on_demand(tmp_path_factory, "rows", "op=process_logits|count_tokens|token_logprobs|verify_drafts", arch)
+def test_sampling(arch: str, dtype: np.dtype, cols: int):
+    bundle = on_demand("rows", "op=process_logits|count_tokens|token_logprobs|verify_drafts", arch)
     call = test_processing.given(cols, dtype, test_processing.ALL)
     check(bundle, "process_logits", floor=2e-5, **call, softcap=30.0)
     test_processing.test_count_tokens(bundle, True, False, 1000, 5, cols)

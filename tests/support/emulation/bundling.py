@@ -17,33 +17,25 @@ PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEF
 """The variants of attention that the plainest calls need."""
 
 
-def on_demand(
-    factory: pytest.TempPathFactory,
-    manifest: str,
-    filters: str = "",
-    arch: str = "gfx942",
-    check_contents: bool = False,
-) -> Bundle:
+def on_demand(manifest: str, filters: str = "", arch: str = "gfx942", check_contents: bool = False) -> Bundle:
     """A bundle on the emulator, in strict mode, whose variants are compiled when calls need them."""
-    return on_demand_on(strict_device(arch), factory, manifest, filters, check_contents)
+    return on_demand_on(strict_device(arch), manifest, filters, check_contents)
 
 
-def on_demand_on(
-    device: Device, factory: pytest.TempPathFactory, manifest: str, filters: str = "", check_contents: bool = False
-) -> Bundle:
+def on_demand_on(device: Device, manifest: str, filters: str = "", check_contents: bool = False) -> Bundle:
     """As `on_demand`, on any device."""
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
-    return _planned(session_cache(factory), device, manifest, filters, check_contents)
+    return _planned(device, manifest, filters, check_contents)
 
 
 @cache
-def _planned(folder: Path, device: Device, manifest: str, filters: str, check_contents: bool) -> Bundle:
+def _planned(device: Device, manifest: str, filters: str, check_contents: bool) -> Bundle:
     from aot.plan.filters import parse_filters
     from tests.support.on_demand import BundleOnDemand
 
     path = ROOT / f"manifests/{manifest}.yaml"
     wanted = parse_filters((filters,) if filters else ())
-    return BundleOnDemand(path, device, folder, wanted, check_contents)
+    return BundleOnDemand(path, device, session_cache(), wanted, check_contents)
 
 
 @cache
