@@ -25,7 +25,7 @@ LARGE: list[tuple[str, str, dict[str, Any]]] = [
       for config in ("huge", "square", "wide", "middle", "short")),
     *(("scaled_matmul", config, EIGHT | {"T": dtype, "CUT": True})
       for config in ("huge", "halves", "quarters") for dtype in ("int8", "float8_e4m3fnuz")),
-    ("int8_linear", "wide", {}),
+    *(("int8_linear", config, {}) for config in ("wide", "middle", "short")),
 ]  # fmt: skip
 
 

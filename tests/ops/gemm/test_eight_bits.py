@@ -127,6 +127,22 @@ def test_int8_bmm(gemm: Bundle, shape: tuple[int, int, int], op: str):
     check(gemm, op, dtype, a=a, w=w, alpha=0.02 / k**0.5)
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("op, m, batch, config", (
+    ("int8_linear", 48, (), "middle"), ("int8_linear", 16, (), "short"), ("int8_bmm", 144, (3,), "middle"),
+    ("int8_bmm", 144, (80,), "wide"),
+))  # fmt: skip
+def test_tiles_of_few_rows_and_matrices(gemm: Bundle, op: str, m: int, batch: tuple[int, ...], config: str):
+    rng, n, k = np.random.default_rng(7), 80, 272
+    given = {"a": matrix(rng, (*batch, m, k), INT8), "w": matrix(rng, (*batch, n, k), INT8)}
+    given |= {} if batch else {"d": matrix(rng, (m, n), INT8)}
+    wanted = "wide" if gemm.index.target.arch != "gfx942" and config == "middle" else config
+    placed = {name: on_device(gemm, array) for name, array in given.items()}
+    assert configs(gemm, op, **placed, e=gemm.device.empty((*batch, m, n), INT8), alpha=1.0) == [wanted]
+    if batch != (80,):  # which takes an emulator long
+        check(gemm, op, INT8, **given, alpha=0.02 / k**0.5)
+
+
 def test_ties_round_to_even_and_what_is_large_saturates(gemm: Bundle):
     """Results of n + 1/2 for all n, exactly; a bias that brings some over the ends."""
     a = np.arange(-128, 128, dtype=np.int8)[:, None]
