@@ -191,9 +191,7 @@ def test_a_worker_that_is_another(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kibibytes", "cause"), [(0, "File too large"), *((size, FULL) for size in (12, 20))])
-def test_a_full_disk(
-    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture, kibibytes: int, cause: str
-):
+def test_a_full_disk(cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture, kibibytes: int, cause: str):
     """The worker is named with the cause, be it Python that is told of it or the compiler, and what it was given is
     compiled elsewhere. A disk of 0 is one that takes no large file."""
     wrapper: tuple[str, ...] = ("prlimit", "--fsize=4096", "--")

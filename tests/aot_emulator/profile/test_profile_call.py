@@ -119,7 +119,11 @@ REFUSED = (
     ("softmax --dtype T=float16 --shape y=1,64", 1, "no tensor 'y'"),
     ("softmax --dtype T=float16 --shape x=1,64 --set causal=true", 1, "no scalar 'causal'"),
     ("softmax --dtype T=float16 --shape x=1,64 --content z=1", 1, "no tensor 'z'; known: out, x"),
-    ("softmax --dtype T=float16 --shape x=1,64 --content x=nothing.npy", 1, "neither a number, nor a range as 0..7, nor a .npy file"),
+    (
+        "softmax --dtype T=float16 --shape x=1,64 --content x=nothing.npy",
+        1,
+        "neither a number, nor a range as 0..7, nor a .npy file",
+    ),
     ("softmax --dtype T=float16 --shape x=1,64 --content x=3..2", 1, "'3..2' for 'x': 3 is over 2"),
     ("softmax --dtype T=float16 --shape x=1,a", 2, "is not TENSOR=N,N"),
     ("softmax --bogus", 2, "No such option"),

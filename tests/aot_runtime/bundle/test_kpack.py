@@ -44,7 +44,7 @@ PLAIN_FILE = (
 
 # The same of one kernel under the scheme "zstd-per-kernel": at 64 the number of frames, the size of the frame, 14, and
 # the frame: its magic number, that it is of one segment of 5 bytes, and one last block of 5 bytes as they are.
-FRAME = b"\x28\xb5\x2f\xfd" b"\x20\x05" b"\x29\0\0" b"first"
+FRAME = b"\x28\xb5\x2f\xfd\x20\x05\x29\0\0first"
 ZSTD_FILE = (
     b"KPAK" b"\x01\0\0\0" b"\x56\0\0\0\0\0\0\0" + bytes(48) + b"\x01\0\0\0" b"\x0e\0\0\0" + FRAME +
     b"\x84"

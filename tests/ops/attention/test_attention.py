@@ -10,7 +10,7 @@ import pytest
 from aot_runtime import Bundle
 from kernels.attention import reference
 from kernels.tolerance import assert_close
-from tests.ops.attention.calls import FLOORS, Array, Call, Placed, check, expected, placed, run
+from tests.ops.attention.calls import FLOORS, Array, Call, Placed, check, expected, launched, placed, run
 from tests.ops.attention.cases import EDGES, SCHEDULES, SINGLE, WIDE, Case, make_call, pairwise, rows_first
 from tests.ops.attention.latent import CASES as LATENT
 from tests.ops.attention.latent import LONG, Latent
@@ -18,6 +18,7 @@ from tests.ops.attention.latent import make_call as latent_call
 from tests.ops.attention.quantised import CASES as QUANTISED
 from tests.ops.attention.quantised import FEATURES, Quantised
 from tests.ops.attention.quantised import make_call as quantised_call
+from tests.support.choices import with_few_units
 
 
 @pytest.mark.sampled(3)
@@ -137,6 +138,24 @@ def test_keys_beyond_max_seqlen_k_do_not_count(attention: Bundle):
 @pytest.mark.parametrize("case", QUANTISED, ids=str)
 def test_quantised_attention(attention_quantised: Bundle, case: Quantised):
     check(attention_quantised, quantised_call(attention_quantised, case))
+
+
+@pytest.mark.on("emulator", "hip")
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(("case", "config"), (
+    (Quantised("int8", lengths=(300, 90)), "long_small"), (Quantised("int8", head_dim=128, lengths=(270, 90)), "long"),
+    (Quantised("int8", "b", 128, (150, 170)), "plain"), (Quantised("int8", "b", lengths=(150, 170)), "exact"),
+    (Quantised("int8_kv", lengths=(300, 90)), "long_small"),
+))  # fmt: skip
+def test_large_tiles_of_quantised_attention(
+    attention_quantised: Bundle, case: Quantised, config: str, monkeypatch: pytest.MonkeyPatch
+):
+    with_few_units(attention_quantised, monkeypatch)
+    call = quantised_call(attention_quantised, case)
+    (variant,) = launched(attention_quantised, call)
+    (launch,) = (one for one in attention_quantised[call.op].planner.op.launches if "hopper" not in one.kernel)
+    assert launch.configs[variant.config].name == config
+    check(attention_quantised, call)
 
 
 @pytest.mark.sampled(1)

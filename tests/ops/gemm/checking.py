@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from inspect import signature
 from typing import Any
 
-import msgspec
 import numpy as np
-import pytest
 
 from aot_runtime import Bundle, DeviceArray
 from kernels.gemm import lora_reference, packed_reference, reference
@@ -37,17 +34,6 @@ def on_device(gemm: Bundle, host: np.ndarray) -> DeviceArray:
     if host.strides[-1] == host.dtype.itemsize or host.ndim < 2 or not host.size:
         return poisoned(gemm, host)
     return poisoned(gemm, np.swapaxes(host, -1, -2)).transpose(*range(host.ndim - 2), host.ndim - 1, host.ndim - 2)
-
-
-def with_few_units(gemm: Bundle, monkeypatch: pytest.MonkeyPatch, num_cus: int = 2) -> None:
-    """Few compute units, which small products fill, so that they get the tiles of large ones."""
-    few = msgspec.structs.replace(gemm.device.properties, num_cus=num_cus)
-    monkeypatch.setattr(type(gemm.device), "properties", property(lambda device: few))
-
-
-def configs(gemm: Bundle, op: str, *tensors: Any, **more: Any) -> list[str]:
-    """The configs of the launches that a call makes."""
-    return re.findall(r"^  config \d+ '(\w+)'", gemm.explain(op, *tensors, **more), re.MULTILINE)
 
 
 def check(

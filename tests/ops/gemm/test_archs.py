@@ -12,9 +12,10 @@ pytest.importorskip("triton", reason="building bundles needs the extra `build`")
 from aot.tune.candidates import SCALAR
 from aot_runtime import Bundle, NoVariantError
 from aot_runtime.weights import to_int4
-from tests.ops.gemm.checking import check, configs, matrix, on_device, with_few_units
+from tests.ops.gemm.checking import check, matrix, on_device
 from tests.ops.gemm.test_packed_eight_bits import arguments
 from tests.support.candidates import candidates_bundle
+from tests.support.choices import configs, with_few_units
 from tests.support.dtypes import BF16, FP16, INT8, INT32, eight_bits
 from tests.support.emulation.bundling import on_demand
 
@@ -69,9 +70,7 @@ def test_tuned_tiles(
 @pytest.mark.parametrize("m, size, splits", ((17, 32, 1), (1, 128, 2), (40, 384, 0)))
 @pytest.mark.parametrize("kind", ("int8", "e4m3"))
 @pytest.mark.parametrize("arch", ("gfx1201", "gfx950", "gfx90a", "gfx1100"))
-def test_activations_of_8_bits(
-    arch: str, kind: str, m: int, size: int, splits: int
-):
+def test_activations_of_8_bits(arch: str, kind: str, m: int, size: int, splits: int):
     gemm = on_demand("gemm", "op=linear_int4_a8", arch)
     has_float8 = arch in ("gfx950", "gfx1201")
     given = arguments(gemm, m, 48, 384, size, kind if has_float8 else "int8", BF16, True)

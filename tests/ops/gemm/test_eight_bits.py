@@ -11,7 +11,8 @@ from aot_runtime import Bundle
 from kernels.gemm import reference
 from kernels.gemm.reference import SCALED, largest
 from kernels.tolerance import assert_close
-from tests.ops.gemm.checking import LAYOUTS, check, check_int8, configs, matrix, on_device, with_few_units
+from tests.ops.gemm.checking import LAYOUTS, check, check_int8, matrix, on_device
+from tests.support.choices import configs, with_few_units
 from tests.support.dtypes import BF16, FP16, FP32, INT8, INT32, eight_bits
 from tests.support.poison import into_poison
 

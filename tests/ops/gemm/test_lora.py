@@ -123,9 +123,7 @@ def test_a_captured_step_takes_the_adapters_that_are_there_then(gemm: Bundle):
 @pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
 @pytest.mark.parametrize("m, n, k, rank", ((37, 19, 33, 5), (70, 48, 1040, 16)), ids=str)
 @pytest.mark.parametrize("arch", ("gfx1201", "gfx950", "gfx90a", "gfx1100"))
-def test_other_archs(
-    arch: str, m: int, n: int, k: int, rank: int, dtype: np.dtype
-):
+def test_other_archs(arch: str, m: int, n: int, k: int, rank: int, dtype: np.dtype):
     from tests.support.emulation.bundling import on_demand  # a GPU machine has no emulator
 
     check_added(on_demand("gemm", "op=lora_add", arch), given(m, n, k, rank, dtype=dtype))

@@ -9,7 +9,8 @@ import pytest
 
 from aot_runtime import Bundle
 from aot_runtime.weights import Packed, pack_int4, to_int4, to_int8, to_nf4
-from tests.ops.gemm.checking import check, matrix, with_few_units
+from tests.ops.gemm.checking import check, matrix
+from tests.support.choices import with_few_units
 from tests.support.dtypes import FP16
 
 pytestmark = pytest.mark.sampled(2)

@@ -12,7 +12,8 @@ from aot_runtime import Bundle
 from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import Planner
-from tests.ops.gemm.checking import check, configs, matrix, on_device, with_few_units
+from tests.ops.gemm.checking import check, matrix, on_device
+from tests.support.choices import configs, with_few_units
 from tests.support.dtypes import BF16, FP16, eight_bits
 
 MANIFEST = Path(__file__).parents[3] / "manifests/gemm.yaml"

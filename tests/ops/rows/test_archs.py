@@ -22,9 +22,7 @@ ARCHS = ("gfx1201", "gfx90a", "gfx950", "gfx1100")
 @pytest.mark.parametrize("cols", (33, 256, 1000, 4096, 20000))
 @pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
 @pytest.mark.parametrize("arch", ARCHS)
-def test_softmax_and_norms(
-    arch: str, dtype: np.dtype, cols: int, op: str, vectors: str
-):
+def test_softmax_and_norms(arch: str, dtype: np.dtype, cols: int, op: str, vectors: str):
     bundle = on_demand("rows", "op=softmax|rms_norm|layer_norm", arch)
     check(bundle, op, **given(np.random.default_rng(cols), op, vectors, (3, cols), dtype))
 
@@ -34,9 +32,7 @@ def test_softmax_and_norms(
 @pytest.mark.parametrize("head_dim, pairs", ((128, 64), (40, 12), (256, 32)))
 @pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
 @pytest.mark.parametrize("arch", ARCHS)
-def test_qk_norm_rotary(
-    arch: str, dtype: np.dtype, head_dim: int, pairs: int, interleaved: bool
-):
+def test_qk_norm_rotary(arch: str, dtype: np.dtype, head_dim: int, pairs: int, interleaved: bool):
     bundle = on_demand("rows", "op=qk_norm_rotary", arch)
     test_qk_norm.check(bundle, test_qk_norm.given(head_dim, pairs, dtype) | {"interleaved": interleaved})
 
