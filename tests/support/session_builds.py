@@ -18,7 +18,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 ROOT = Path(__file__).parents[2]
-CACHES = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 def session_folder(factory: pytest.TempPathFactory) -> Path:
@@ -31,7 +30,9 @@ def session_folder(factory: pytest.TempPathFactory) -> Path:
 
 def session_cache() -> Path:
     """The cache of compiled variants that sessions share, those with the same builder."""
-    caches = os.environ.get("AOTBUILD_TEST_CACHE") or CACHES / "aotbuild-tests"
+    from aot.compile.cache import default_cache_dir
+
+    caches = os.environ.get("AOTBUILD_TEST_CACHE") or default_cache_dir().with_name("aotbuild-tests")
     return Path(caches) / _builder()
 
 
