@@ -142,6 +142,8 @@ def _compiled(request: Request, bundles: list[PlannedBundle], console: Console, 
         executor, workers = _executor(request, [*missing.values()])
         with executor, progress(console, labels, workers, len(missing)) as advance:
             compile_missing(missing, cache, executor, outcome, advance)
+    for warning in dict.fromkeys(text for kernel in outcome.kernels.values() for text in kernel.warnings):
+        LOG.warning("%s", warning)
     return outcome
 
 
