@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
@@ -13,6 +13,7 @@ from aot.compile.kernel_source import KernelSource, inspect_kernel, joined_hash,
 from aot.compile.keys import JobKeys
 from aot.compile.settings import option_names
 from aot.manifest.loading import Manifest, OpSource
+from aot.manifest.schema import BindSpec
 from aot.manifest.yamlfile import Key, ManifestError
 from aot.targets import TARGETS, Target
 from aot_runtime.contract import records
@@ -100,14 +101,15 @@ def plan_bundle(
         source = _with_kernels(declared, read)
         op = build_contract(source.manifest, source.name, target.arch, _all_option_names())
         kept = [item for item in _variants(source, op, target) if passes(op, item, filters)]
+        mapped = _mapped(source, kept, read)
         if wanted is not None:
-            served = plan_calls(wanted.of(manifest.spec.bundle, op.name), op, kept, target)
+            served = plan_calls(wanted.of(manifest.spec.bundle, op.name), op, kept, target, mapped)
             every, kept = len(kept), [*built_for(served, kept, wanted.neighbours)]
             calls, left_out = [*calls, *served], left_out + every - len(kept)
         if kept:
             ops.append(op)
             variants += _bind_op(source.manifest, op, kept, target, line_info, read)
-            cases += plan_cases(source.manifest, op, kept, target)
+            cases += plan_cases(source.manifest, op, kept, target, mapped)
     if not variants:
         restricted = "after --filter, --for and exclude"
         raise ManifestError([f"{manifest.file.path}: no variant is left for {target.arch} {restricted}"])
@@ -123,6 +125,27 @@ def _with_kernels(source: OpSource, inspect: _Read) -> OpSource:
         for index, launch in enumerate(launches)
     ]
     return OpSource(with_kernels(source.manifest, source.name, kernels), source.name, source.only)
+
+
+def _mapped(source: OpSource, variants: Iterable[VariantSpec], inspect: _Read) -> frozenset[str]:
+    """The tensors that aligned variants of an op take as tensor maps: those that are bound to a kernel of Gluon with a
+    `block`."""
+    found: set[str] = set()
+    for index in {variant.launch for variant in variants if variant.aligned}:
+        launch = source.spec.launches[index]
+        blocks = [str(bind.value) for bind in _binds(launch.bind.values()) if bind.block]
+        if blocks and _inspected(source.manifest, source.name, index, inspect, launch.kernel, "kernel").is_gluon:
+            found.update(blocks)
+    return frozenset(found)
+
+
+def _binds(values: Iterable[object]) -> Iterator[BindSpec]:
+    """The mappings among what is bound, those within tuples too."""
+    for value in values:
+        if isinstance(value, BindSpec):
+            yield value
+        elif isinstance(value, list):
+            yield from _binds(value)
 
 
 def _variants(source: OpSource, op: records.Op, target: Target) -> list[VariantSpec]:

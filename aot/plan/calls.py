@@ -53,16 +53,24 @@ class PlannedCall:
 
 
 def plan_calls(
-    entries: Iterable[CallEntry], op: records.Op, variants: Collection[VariantSpec], target: Target
+    entries: Iterable[CallEntry],
+    op: records.Op,
+    variants: Collection[VariantSpec],
+    target: Target,
+    mapped: Iterable[str] = (),
 ) -> tuple[PlannedCall, ...]:
     """The calls of an op with the variants that they get, of those that could be built.
+
+    A bundle of any of these variants gives a call those that it gets here, if it has them. That takes `mapped`, of all
+    variants, as `planning_index` does: with fewer tensor maps a call is taken for an aligned one where it is not here,
+    and a bundle without the aligned variant gives it the general one.
 
     Raises `ManifestError` with every call that breaks the contract, and every one that nothing can serve.
     """
     called = [entry for entry in entries if not entry.spec.arch or target.arch in entry.spec.arch]
     if not called:
         return ()
-    index = planning_index(op, variants, target)
+    index = planning_index(op, variants, target, mapped)
     specs = {id(stub): spec for stub, spec in zip(index.variants, variants, strict=True)}
     planner = op_planner(index, op.name)
     planned, faults = [], []

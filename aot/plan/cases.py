@@ -30,6 +30,9 @@ SAME_DTYPE = "_same_dtype"
 NUM_CUS = (1, 1024)
 """Fewer and more compute units than devices have. What a call needs may depend on them: it must be there for both."""
 
+USUAL_WARPS = 4
+"""Wavefronts of a workgroup where a config does not say: Triton's default on both backends."""
+
 
 @dataclass(frozen=True)
 class PlannedTensor:
@@ -88,18 +91,18 @@ class PlannedCase:
 
 
 def plan_cases(
-    manifest: Manifest, op: records.Op, variants: Iterable[VariantSpec], target: Target
+    manifest: Manifest, op: records.Op, variants: Iterable[VariantSpec], target: Target, mapped: Iterable[str] = ()
 ) -> tuple[PlannedCase, ...]:
     """The cases of an op that its variants serve; those that need a variant which is not built are left out.
 
-    Raises `ManifestError`: a case breaks the op's contract, or there is no reference for it.
+    `mapped` is that of `planning_index`. Raises `ManifestError`: a case breaks the op's contract, or there is no reference for it.
     """
     specs = manifest.spec.ops[op.name].selftest
     if not specs:
         return ()
     _check_names_differ(manifest, op, specs)
     _check_reference(manifest, op)
-    index = planning_index(op, variants, target)
+    index = planning_index(op, variants, target, mapped)
     planner = op_planner(index, op.name)
     planned = [_CasePlanner(manifest, op, i).plan(index, planner) for i in range(len(specs))]
     return tuple(case for case in planned if case is not None)
@@ -137,12 +140,23 @@ def _check_reference(manifest: Manifest, op: records.Op) -> None:
             raise manifest.error(path, f"op '{op.name}': {file} has no function '{name}'")
 
 
-def planning_index(op: records.Op, variants: Iterable[VariantSpec], target: Target) -> records.Index:
-    """An index whose variants have all that dispatch looks at, before any of them is compiled."""
+def planning_index(
+    op: records.Op, variants: Iterable[VariantSpec], target: Target, mapped: Iterable[str] = ()
+) -> records.Index:
+    """An index whose variants have all that dispatch looks at, before any of them is compiled.
+
+    Args:
+        mapped: tensors that aligned variants take as tensor maps: a call with a tensor that no map can be made of gets
+            general ones.
+    """
+    maps = tuple(
+        records.Kernarg(f"{name}.map", records.TENSOR_MAP, 0, records.TENSOR_MAP_BYTES, name, records.TensorMap("", (), ()))
+        for name in mapped
+    )
     stubs = tuple(
         records.Variant(
-            spec.op, spec.launch, dict(spec.point), spec.aligned, spec.config, "", "", (), 0, 0, 1, target.warp_size,
-            records.Resources(), {}, "",
+            spec.op, spec.launch, dict(spec.point), spec.aligned, spec.config, "", "", maps if spec.aligned else (), 0, 0,
+            dict(spec.options).get("num_warps", USUAL_WARPS), target.warp_size, records.Resources(), {}, "",
         )
         for spec in variants
     )  # fmt: skip

@@ -16,7 +16,7 @@ from aot_runtime.contract.names import axis_names, config_names
 from aot_runtime.contract.records import Axis, Launch, Op, Value, Variant
 from aot_runtime.errors import AotError, NoVariantError
 
-from .advice import Asked, advice
+from .advice import Asked, Serves, advice
 from .checking import Call
 from .decision import AxisChoice, ConfigChoice, Decision, LaunchDecision
 from .rules import Rules, pick_value
@@ -70,13 +70,20 @@ class Choosing:
             tuple((text, evaluator(text)) for text in kernargs),
         )
 
-    def decide(self, call: Call) -> Decision:
+    def decide(self, call: Call, serves: Serves) -> Decision:
         """The aligned specialisation if the call allows it and all of it is built, else the general one.
 
-        Raises `NoVariantError` where neither is built.
+        Raises `NoVariantError` where neither is built. serves: tells whether the call would be with some changes.
         """
-        misaligned = self.rules.misalignment(call.layouts, {name: call.names[name] for name in self.op.divisible})
         tried: list[str] = []
+        found = self.find(call, tried)
+        if found is None:
+            raise self._no_variant(call, tried, serves)
+        return found
+
+    def find(self, call: Call, tried: list[str]) -> Decision | None:
+        """The same; None where neither is built, and in `tried` what was looked for."""
+        misaligned = self._misalignment(call)
         for aligned in (False,) if misaligned else (True, False):
             names = {**call.names, "aligned": aligned}
             axes = self._pick_axes(names, tried)
@@ -84,7 +91,10 @@ class Choosing:
             if axes is not None and launches is not None:
                 layouts = {name: layout for name, layout in call.layouts.items() if layout is not None}
                 return self._decision(names, misaligned, layouts, launches, axes)
-        raise self._no_variant(call, tried, misaligned)
+        return None
+
+    def _misalignment(self, call: Call) -> tuple[str, ...]:
+        return self.rules.misalignment(call.layouts, {name: call.names[name] for name in self.op.divisible})
 
     def _pick_axes(self, names: dict[str, Any], tried: list[str]) -> tuple[AxisChoice, ...] | None:
         """The value of each axis, put into `names`; None, and why in `tried`, where some axis has none."""
@@ -145,19 +155,20 @@ class Choosing:
         )
         return Decision(names, names["aligned"], misaligned, layouts, spaces, launches, axes)
 
-    def _no_variant(self, call: Call, tried: list[str], misaligned: tuple[str, ...]) -> NoVariantError:
+    def _no_variant(self, call: Call, tried: list[str], serves: Serves) -> NoVariantError:
         """The error of a call that the contract allows and nothing was built for."""
         op, built = self.op, list(self.table.values())
         there = {name: sorted({v.axis_values[name] for v in built}, key=str) for name in self.axis_names}
         listed = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in there.items())
         given = [name for name, layout in call.layouts.items() if layout is not None]
-        asked = Asked(call.names, [t.name for t in op.tensors if t.name in given and t.role != "output"], misaligned)
+        inputs = [tensor.name for tensor in op.tensors if tensor.name in given and tensor.role != "output"]
+        asked = Asked(call.names, inputs, self._misalignment(call))
         lines = [
             f"{op.name}: no variant of this bundle fits the call:",
             *tried,
             f"built: {listed}",
             *(f"left out: {item.when}: {item.reason}" for item in op.denied),
-            *(f"advice: {line}" for line in advice(op, built, asked, self._fits)),
+            *(f"advice: {line}" for line in advice(op, built, asked, self._fits, serves)),
         ]
         return NoVariantError("\n  ".join(lines))
 

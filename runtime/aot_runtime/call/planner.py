@@ -18,8 +18,9 @@ from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import Index, Op, Variant
 from aot_runtime.contract.tensor_maps import mapped_tensors
 from aot_runtime.contract.validate import expression_faults, kernarg_texts, require_sound
-from aot_runtime.errors import ArgumentError, BundleError, ExpressionError, NoVariantError
+from aot_runtime.errors import AotError, ArgumentError, BundleError, ExpressionError, NoVariantError
 
+from .changes import Arguments, Change
 from .checking import Call, Checking
 from .choosing import Choosing
 from .decision import Decision
@@ -81,9 +82,14 @@ class Planner:
             num_xcds: its dies; by default as many as a whole GPU of the architecture has.
         """
         with self._named_failures():
-            call = self._checking.check(layouts, scalars, device, device_names(arch, num_cus, num_xcds))
+            hardware = device_names(arch, num_cus, num_xcds)
+            call = self._checking.check(layouts, scalars, device, hardware)
+
+            def serves(changes: Iterable[Change]) -> bool:
+                return self._serves(Arguments(layouts, scalars, call.names), changes, device, hardware)
+
             try:
-                return self._choosing.decide(call)
+                return self._choosing.decide(call, serves)
             except NoVariantError as error:
                 error.remedy = self._remedy(layouts, scalars, call)
                 raise
@@ -103,6 +109,17 @@ class Planner:
             call = self._checking.check(layouts, scalars, device, device_names(arch, num_cus, num_xcds))
         there = {name: layout for name, layout in call.layouts.items() if layout is not None}
         return Decision(call.names, False, (), there, (), ())
+
+    def _serves(
+        self, arguments: Arguments, changes: Iterable[Change], device: tuple[str, int], hardware: Mapping[str, Any]
+    ) -> bool:
+        """Whether a call gets all that it needs once it is changed."""
+        try:
+            changed = arguments.changed(self.op, changes, device)
+            call = self._checking.check(changed.layouts, changed.scalars, device, hardware)
+            return self._choosing.find(call, []) is not None
+        except (AotError, ArithmeticError, TypeError):
+            return False
 
     @contextmanager
     def _named_failures(self) -> Iterator[None]:
