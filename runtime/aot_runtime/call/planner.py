@@ -16,13 +16,12 @@ from aot_runtime.contract.expressions import nearest, parse
 from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import Index, Op, Variant
-from aot_runtime.contract.tensor_maps import mapped_tensors
 from aot_runtime.contract.validate import expression_faults, kernarg_texts, require_sound
 from aot_runtime.errors import AotError, ArgumentError, BundleError, ExpressionError, NoVariantError
 
 from .changes import Arguments, Change
 from .checking import Call, Checking
-from .choosing import Choosing
+from .choosing import Choosing, Search
 from .decision import Decision
 from .documentation import built_dtypes
 from .entries import Describing, Entry, entry_lines
@@ -50,13 +49,14 @@ class Planner:
         self.op, self.bundle = op, bundle
         self.dtypes = built_dtypes(op, built)
         self.static = _static(op, texts, passed)
-        self._rules = rules = Rules(op, backend, mapped_tensors(built))
+        self._rules = rules = Rules(op, backend)
         self._checking = Checking(op, {query for text in texts | passed for query in parse(text).queries}, rules)
         self._choosing = Choosing(op, built, kernargs, rules)
 
     @cached_property
     def _describing(self) -> Describing:
-        return Describing(self.op, self.bundle, self.static, self._rules)
+        mapped = {name for names in self._choosing.maps.values() for name in names}
+        return Describing(self.op, self.bundle, self.static, self._rules, mapped)
 
     def entry(
         self, layouts: Mapping[str, Layout | None], scalars: Mapping[str, Any], names: Mapping[str, Any]
@@ -117,7 +117,7 @@ class Planner:
         try:
             changed = arguments.changed(self.op, changes, device)
             call = self._checking.check(changed.layouts, changed.scalars, device, hardware)
-            return self._choosing.find(call, []) is not None
+            return self._choosing.find(call, Search()) is not None
         except (AotError, ArithmeticError, TypeError):
             return False
 
