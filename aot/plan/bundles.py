@@ -22,7 +22,7 @@ from aot_runtime.errors import AotError, ExpressionError
 from .binding import Binder, bound_functions
 from .bound import Bound, compile_job
 from .calls import PlannedCall, WantedCalls, built_for, plan_calls
-from .cases import PlannedCase, plan_cases
+from .cases import Maps, PlannedCase, plan_cases
 from .configs import config_error
 from .contract import build_contract
 from .filters import Filters, passes
@@ -101,15 +101,15 @@ def plan_bundle(
         source = _with_kernels(declared, read)
         op = build_contract(source.manifest, source.name, target.arch, _all_option_names())
         kept = [item for item in _variants(source, op, target) if passes(op, item, filters)]
-        mapped = _mapped(source, kept, read)
+        maps = _maps(source, kept, read)
         if wanted is not None:
-            served = plan_calls(wanted.of(manifest.spec.bundle, op.name), op, kept, target, mapped)
+            served = plan_calls(wanted.of(manifest.spec.bundle, op.name), op, kept, target, maps)
             every, kept = len(kept), [*built_for(served, kept, wanted.neighbours)]
             calls, left_out = [*calls, *served], left_out + every - len(kept)
         if kept:
             ops.append(op)
             variants += _bind_op(source.manifest, op, kept, target, line_info, read)
-            cases += plan_cases(source.manifest, op, kept, target, mapped)
+            cases += plan_cases(source.manifest, op, kept, target, maps)
     if not variants:
         restricted = "after --filter, --for and exclude"
         raise ManifestError([f"{manifest.file.path}: no variant is left for {target.arch} {restricted}"])
@@ -127,16 +127,15 @@ def _with_kernels(source: OpSource, inspect: _Read) -> OpSource:
     return OpSource(with_kernels(source.manifest, source.name, kernels), source.name, source.only)
 
 
-def _mapped(source: OpSource, variants: Iterable[VariantSpec], inspect: _Read) -> frozenset[str]:
-    """The tensors that aligned variants of an op take as tensor maps: those that are bound to a kernel of Gluon with a
-    `block`."""
-    found: set[str] = set()
+def _maps(source: OpSource, variants: Iterable[VariantSpec], inspect: _Read) -> Maps:
+    """The tensors that are bound to a kernel of Gluon with a `block`: its aligned variants take maps of them."""
+    found = {}
     for index in {variant.launch for variant in variants if variant.aligned}:
         launch = source.spec.launches[index]
-        blocks = [str(bind.value) for bind in _binds(launch.bind.values()) if bind.block]
+        blocks = frozenset(str(bind.value) for bind in _binds(launch.bind.values()) if bind.block)
         if blocks and _inspected(source.manifest, source.name, index, inspect, launch.kernel, "kernel").is_gluon:
-            found.update(blocks)
-    return frozenset(found)
+            found[index] = blocks
+    return found
 
 
 def _binds(values: Iterable[object]) -> Iterator[BindSpec]:

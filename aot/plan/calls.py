@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from aot.manifest.calls import CallEntry, CallEntrySpec
@@ -17,7 +18,7 @@ from aot_runtime.contract.expressions import nearest
 from aot_runtime.contract.names import Scope
 from aot_runtime.errors import ArgumentError
 
-from .cases import NUM_CUS, planning_index
+from .cases import NUM_CUS, Maps, planning_index
 from .variants import VariantSpec
 
 
@@ -57,20 +58,19 @@ def plan_calls(
     op: records.Op,
     variants: Collection[VariantSpec],
     target: Target,
-    mapped: Iterable[str] = (),
+    maps: Maps = MappingProxyType({}),
 ) -> tuple[PlannedCall, ...]:
     """The calls of an op with the variants that they get, of those that could be built.
 
-    A bundle of any of these variants gives a call those that it gets here, if it has them. That takes `mapped`, of all
-    variants, as `planning_index` does: with fewer tensor maps a call is taken for an aligned one where it is not here,
-    and a bundle without the aligned variant gives it the general one.
+    A bundle of any of these variants gives a call those that it gets here, if it has them. `maps` are those of
+    `planning_index`.
 
     Raises `ManifestError` with every call that breaks the contract, and every one that nothing can serve.
     """
     called = [entry for entry in entries if not entry.spec.arch or target.arch in entry.spec.arch]
     if not called:
         return ()
-    index = planning_index(op, variants, target, mapped)
+    index = planning_index(op, variants, target, maps)
     specs = {id(stub): spec for stub, spec in zip(index.variants, variants, strict=True)}
     planner = op_planner(index, op.name)
     planned, faults = [], []
