@@ -27,6 +27,8 @@ from .configs import config_error
 from .contract import build_contract
 from .filters import Filters, passes
 from .inheritance import with_kernels
+from .present import Key as PresentKey
+from .present import key_of
 from .variants import TooManyPointsError, VariantSpec, enumerate_variants
 
 Inspect = Callable[[str, str, str], KernelSource]
@@ -53,7 +55,7 @@ class PlannedBundle:
         filters: what restricts the variants by the values of axes.
         wanted: the calls that a build is for; None: it is for any.
         calls: those of them that the variants were chosen for.
-        left_out: variants that none of these calls gets.
+        left_out: variants that none of these calls gets, and that were not there.
     """
 
     manifest: Manifest
@@ -96,20 +98,29 @@ def plan_bundle(
     cases: list[PlannedCase] = []
     calls: list[PlannedCall] = []
     left_out = 0
+    name = f"{manifest.spec.bundle}-{target.arch}"
+    present = wanted.present.get(name) if wanted is not None else None
+    there: set[PresentKey] = set()
     read = cache(lambda root, path: inspect(root, path, target.arch))
     for declared in manifest.sources:
         source = _with_kernels(declared, read)
         op = build_contract(source.manifest, source.name, target.arch, _all_option_names())
-        kept = [item for item in _variants(source, op, target) if passes(op, item, filters)]
+        every = _variants(source, op, target)
+        own = {item for item in every if present is not None and key_of(op, item) in present.labels}
+        there.update(key_of(op, item) for item in own)
+        kept = [item for item in every if item in own or passes(op, item, filters)]
         maps = _maps(source, kept, read)
         if wanted is not None:
             served = plan_calls(wanted.of(manifest.spec.bundle, op.name), op, kept, target, maps)
-            every, kept = len(kept), [*built_for(served, kept, wanted.neighbours)]
-            calls, left_out = [*calls, *served], left_out + every - len(kept)
+            chosen = own.union(built_for(served, kept, wanted.neighbours))
+            calls, left_out = [*calls, *served], left_out + len(kept) - len(chosen)
+            kept = [item for item in kept if item in chosen]
         if kept:
             ops.append(op)
             variants += _bind_op(source.manifest, op, kept, target, line_info, read)
             cases += plan_cases(source.manifest, op, kept, target, maps)
+    if present is not None and (fault := present.missing(there)):
+        raise ManifestError([f"{manifest.file.path}: {fault}"])
     if not variants:
         restricted = "after --filter, --for and exclude"
         raise ManifestError([f"{manifest.file.path}: no variant is left for {target.arch} {restricted}"])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -19,15 +19,22 @@ from aot_runtime.contract.names import Scope
 from aot_runtime.errors import ArgumentError
 
 from .cases import NUM_CUS, Maps, planning_index
+from .present import Present
 from .variants import VariantSpec
 
 
 @dataclass(frozen=True)
 class WantedCalls:
-    """What `--for` asks for. neighbours: build what is near to the calls' variants, too."""
+    """What `--for` asks for.
+
+    Attributes:
+        neighbours: build what is near to the calls' variants, too.
+        present: folder name → the bundle that is there, of which all is to be kept; empty: of none.
+    """
 
     entries: tuple[CallEntry, ...]
     neighbours: bool
+    present: Mapping[str, Present] = field(default_factory=dict)
 
     @property
     def files(self) -> tuple[YamlFile, ...]:

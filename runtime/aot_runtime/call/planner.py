@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from aot_runtime.contract.arch import device_names
@@ -27,12 +28,17 @@ from .documentation import built_dtypes
 from .entries import Describing, Entry, entry_lines
 from .rules import Rules
 
+CALLS = "calls.yaml"
+"""The calls file that errors speak of."""
+
 
 class Planner:
     """An op's planner. Raises `ExpressionError` when the contract's expressions are not sound.
 
     Args:
         bundle: the name of the bundle that has the op; "" where it is in none yet.
+        manifest: that of the bundle, as its provenance names it, for errors that say how to build what is missing.
+        place: where the bundle lies, for these, too.
 
     Attributes:
         op: the contract.
@@ -40,13 +46,22 @@ class Planner:
         static: scalars that a decision depends on; the others only travel into the kernarg segment.
     """
 
-    def __init__(self, op: Op, variants: Iterable[Variant], backend: str, bundle: str = ""):
+    def __init__(
+        self,
+        op: Op,
+        variants: Iterable[Variant],
+        backend: str,
+        bundle: str = "",
+        manifest: str = "",
+        place: Path | None = None,
+    ):
         built = list(variants)
         require_sound(op, expression_faults(op, built))
         kernargs = kernarg_texts(op, built)
         texts = {text for _, text, _ in Scope.of(op).expressions(op)}
         passed = {text for group in kernargs.values() for text in group}
         self.op, self.bundle = op, bundle
+        self._manifest, self._place = manifest, place
         self.dtypes = built_dtypes(op, built)
         self.static = _static(op, texts, passed)
         self._rules = rules = Rules(op, backend)
@@ -133,9 +148,12 @@ class Planner:
         """How to have a call built that nothing is built for."""
         if not self.bundle:
             return ""
-        command = f"aotbuild --arch {call.names['arch']} --for calls.yaml {self.bundle}.yaml"
-        first = f"to have it built, where the manifest does not leave it out: `{command}`, with this in calls.yaml:"
-        return "\n    ".join([first, *entry_lines(self.entry(layouts, scalars, call.names))])
+        from .remedy import build_command
+
+        command = build_command(self.bundle, self._manifest, self._place, call.names["arch"], CALLS)
+        first = f"to have it built, where the manifest does not leave it out: `{command}`, with this in {CALLS}:"
+        lines = [f"  {line}" for line in entry_lines(self.entry(layouts, scalars, call.names))]
+        return "\n    ".join([first, "calls:", *lines])
 
 
 def _static(op: Op, texts: Iterable[str], kernargs: Iterable[str]) -> frozenset[str]:
@@ -148,13 +166,16 @@ def _static(op: Op, texts: Iterable[str], kernargs: Iterable[str]) -> frozenset[
     return frozenset(scalars.keys() & (used | limited))
 
 
-def op_planner(index: Index, name: str) -> Planner:
-    """The planner of a bundle's op. Raises `ArgumentError` if there is none, `BundleError` if it is not sound."""
+def op_planner(index: Index, name: str, place: Path | None = None) -> Planner:
+    """The planner of an op of a bundle, which lies at a place. Raises `ArgumentError` if there is none, `BundleError` if
+    it is not sound."""
     ops = {op.name: op for op in index.ops}
     if name not in ops:
         raise ArgumentError(f"bundle '{index.name}' has no op '{name}'{nearest(name, tuple(ops))}")
     variants = (variant for variant in index.variants if variant.op == name)
+    made = index.provenance
+    manifest = "" if made is None else str(made.build_definition.external_parameters.get("manifest", ""))
     try:
-        return Planner(ops[name], variants, index.target.backend, index.name)
+        return Planner(ops[name], variants, index.target.backend, index.name, manifest, place)
     except ExpressionError as error:
         raise BundleError(f"bundle '{index.name}', {error}") from None

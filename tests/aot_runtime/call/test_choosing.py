@@ -51,14 +51,15 @@ def test_no_variant_lists_what_there_is():
 def test_no_variant_says_how_to_have_it_built():
     there = planner(AXES, keep=lambda v: not v.axis_values["CAUSAL"], bundle="tiny")
     remedy = """
-  to have it built, where the manifest does not leave it out: `aotbuild --arch gfx942 --for calls.yaml tiny.yaml`, \
+  to have it built, where the manifest does not leave it out: `aotbuild --arch gfx942 --for calls.yaml -o for-calls tiny`, \
 with this in calls.yaml:
-    - bundle: tiny
-      op: op
-      shapes: {x: [40]}
-      dtypes: {T: float32}
-      unaligned: [x]
-      scalars: {causal: true}"""
+    calls:
+      - bundle: tiny
+        op: op
+        shapes: {x: [40]}
+        dtypes: {T: float32}
+        unaligned: [x]
+        scalars: {causal: true}"""
     refused(remedy, there, NoVariantError, x=layout(40, aligned=False), causal=True)
 
 
