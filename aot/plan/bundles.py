@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+
+import msgspec
 
 from aot.compile.errors import CompileError
 from aot.compile.jobs import CompileJob
@@ -104,7 +106,7 @@ def plan_bundle(
     read = cache(lambda root, path: inspect(root, path, target.arch))
     for declared in manifest.sources:
         source = _with_kernels(declared, read)
-        op = build_contract(source.manifest, source.name, target.arch, _all_option_names())
+        op = _restricted(build_contract(source.manifest, source.name, target.arch, _all_option_names()), source.only)
         every = _variants(source, op, target)
         own = {item for item in every if present is not None and key_of(op, item) in present.labels}
         there.update(key_of(op, item) for item in own)
@@ -136,6 +138,12 @@ def _with_kernels(source: OpSource, inspect: _Read) -> OpSource:
         for index, launch in enumerate(launches)
     ]
     return OpSource(with_kernels(source.manifest, source.name, kernels), source.name, source.only)
+
+
+def _restricted(op: records.Op, only: Mapping[str, Collection[records.Value]]) -> records.Op:
+    """An op of which another manifest includes some variants: it says of the others that they are left out."""
+    others = (" and ".join(f"{axis} != {value!r}" for value in values) for axis, values in only.items())
+    return msgspec.structs.replace(op, denied=op.denied + tuple(records.Denied(text, "") for text in others))
 
 
 def _maps(source: OpSource, variants: Iterable[VariantSpec], inspect: _Read) -> Maps:

@@ -270,7 +270,7 @@ class OpTables:
             for name in axis_names(self.op)
         }
         listed = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in there.items())
-        return listed + "".join(f"\n  left out: {item.when}: {item.reason}" for item in self.op.denied)
+        return listed + "".join(f"\n  left out: {item.when}: {item.reason}" for item in self.op.denied if item.reason)
 
 
 def _map(tensor_map: records.TensorMap) -> str:

@@ -6,6 +6,7 @@ What is tried is kept in the decision, or put into the error where nothing fits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.names import axis_names, config_names
 from aot_runtime.contract.records import Axis, Launch, Op, Value, Variant
 from aot_runtime.contract.tensor_maps import mapped_tensors
-from aot_runtime.errors import AotError, NoVariantError
+from aot_runtime.errors import AotError, ExpressionError, NoVariantError
 
 from .advice import Asked, Serves, advice
 from .checking import Call
@@ -39,10 +40,17 @@ class _Launch(msgspec.Struct, frozen=True):
 
 
 class Search(msgspec.Struct):
-    """What was looked for: `tried` in vain, and why the call is no aligned one."""
+    """What was looked for.
+
+    Attributes:
+        tried: what there is not.
+        misaligned: why the call is no aligned one.
+        may_be_had: whether the manifest may have some of what there is not.
+    """
 
     tried: list[str] = []
     misaligned: list[str] = []
+    may_be_had: bool = False
 
 
 class Choosing:
@@ -132,6 +140,7 @@ class Choosing:
             if variant is None:
                 shown = ", ".join(f"{name}={names[name]}" for name in self.axis_names)
                 search.tried.append(f"{item.launch.kernel}[{shown}], aligned={names['aligned']}: not built")
+                search.may_be_had |= not self._is_left_out(names)
                 return None
             if unmappable := self._unmappable(variant, layouts):
                 search.misaligned += unmappable
@@ -142,6 +151,14 @@ class Choosing:
             values = {text: value(known) for text, value in item.kernargs}
             chosen.append(LaunchDecision(item.index, variant, grid, values, configs))
         return tuple(chosen)
+
+    def _is_left_out(self, names: Mapping[str, Any]) -> bool:
+        """Whether the manifest leaves out what these names pick, whatever the config."""
+        for item in self.op.denied:
+            with suppress(ExpressionError):  # it reads what configs set
+                if evaluator(item.when)(names):
+                    return True
+        return False
 
     def _unmappable(self, variant: Variant, layouts: Mapping[str, Layout | None]) -> list[str]:
         """Why a variant cannot have the maps of tensors that it takes; empty if it can."""
@@ -186,10 +203,12 @@ class Choosing:
             f"{op.name}: no variant of this bundle fits the call:",
             *search.tried,
             f"built: {listed}",
-            *(f"left out: {item.when}: {item.reason}" for item in op.denied),
+            *(f"left out: {item.when}: {item.reason}" for item in op.denied if item.reason),
             *(f"advice: {line}" for line in advice(op, built, asked, self._fits, serves)),
         ]
-        return NoVariantError("\n  ".join(lines))
+        error = NoVariantError("\n  ".join(lines))
+        error.may_be_had = search.may_be_had
+        return error
 
     def _fits(self, names: Mapping[str, Any], may_be_aligned: bool) -> bool:
         """Whether the contract allows a call with these names, and all that it launches is built."""

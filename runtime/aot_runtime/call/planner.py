@@ -39,6 +39,7 @@ class Planner:
         bundle: the name of the bundle that has the op; "" where it is in none yet.
         manifest: that of the bundle, as its provenance names it, for errors that say how to build what is missing.
         place: where the bundle lies, for these, too.
+        is_complete: whether the bundle has all that its manifest has.
 
     Attributes:
         op: the contract.
@@ -54,6 +55,7 @@ class Planner:
         bundle: str = "",
         manifest: str = "",
         place: Path | None = None,
+        is_complete: bool = False,
     ):
         built = list(variants)
         require_sound(op, expression_faults(op, built))
@@ -61,7 +63,7 @@ class Planner:
         texts = {text for _, text, _ in Scope.of(op).expressions(op)}
         passed = {text for group in kernargs.values() for text in group}
         self.op, self.bundle = op, bundle
-        self._manifest, self._place = manifest, place
+        self._manifest, self._place, self._is_complete = manifest, place, is_complete
         self.dtypes = built_dtypes(op, built)
         self.static = _static(op, texts, passed)
         self._rules = rules = Rules(op, backend)
@@ -106,7 +108,8 @@ class Planner:
             try:
                 return self._choosing.decide(call, serves)
             except NoVariantError as error:
-                error.remedy = self._remedy(layouts, scalars, call)
+                if self.bundle and error.may_be_had and not self._is_complete:
+                    error.remedy = self._remedy(layouts, scalars, call)
                 raise
 
     def lay_out(
@@ -146,12 +149,10 @@ class Planner:
 
     def _remedy(self, layouts: Mapping[str, Layout | None], scalars: Mapping[str, Any], call: Call) -> str:
         """How to have a call built that nothing is built for."""
-        if not self.bundle:
-            return ""
         from .remedy import build_command
 
         command = build_command(self.bundle, self._manifest, self._place, call.names["arch"], CALLS)
-        first = f"to have it built, where the manifest does not leave it out: `{command}`, with this in {CALLS}:"
+        first = f"to have it built: `{command}`, with this in {CALLS}:"
         lines = [f"  {line}" for line in entry_lines(self.entry(layouts, scalars, call.names))]
         return "\n    ".join([first, "calls:", *lines])
 
@@ -173,9 +174,9 @@ def op_planner(index: Index, name: str, place: Path | None = None) -> Planner:
     if name not in ops:
         raise ArgumentError(f"bundle '{index.name}' has no op '{name}'{nearest(name, tuple(ops))}")
     variants = (variant for variant in index.variants if variant.op == name)
-    made = index.provenance
-    manifest = "" if made is None else str(made.build_definition.external_parameters.get("manifest", ""))
+    said = {} if index.provenance is None else index.provenance.build_definition.external_parameters
+    manifest, whole = str(said.get("manifest", "")), bool(said) and not said.get("filter") and "for" not in said
     try:
-        return Planner(ops[name], variants, index.target.backend, index.name, manifest, place)
+        return Planner(ops[name], variants, index.target.backend, index.name, manifest, place, whole)
     except ExpressionError as error:
         raise BundleError(f"bundle '{index.name}', {error}") from None

@@ -14,6 +14,9 @@ SHIPPED = "manifests"
 OUTPUT, BESIDE = "dist", "for-calls"
 """Where aotbuild writes to by default; and where a bundle goes that does not replace another."""
 
+LEVELS = 4
+"""Folders above a bundle that may be the root of its project."""
+
 
 def build_command(bundle: str, manifest: str, place: Path | None, arch: str, calls: str) -> str:
     """The command that builds what some calls need, and keeps what there is.
@@ -25,7 +28,7 @@ def build_command(bundle: str, manifest: str, place: Path | None, arch: str, cal
         calls: the calls file.
     """
     output = _output(f"{bundle}-{arch}", place)
-    return shlex.join(["aotbuild", "--arch", arch, "--for", calls, *output, _manifest(bundle, manifest)])
+    return shlex.join(["aotbuild", "--arch", arch, "--for", calls, *output, _manifest(bundle, manifest, place)])
 
 
 def _output(name: str, place: Path | None) -> Iterator[str]:
@@ -39,9 +42,12 @@ def _output(name: str, place: Path | None) -> Iterator[str]:
         yield from ("-o", str(place.parent.absolute()) if folder.startswith("..") else folder)
 
 
-def _manifest(bundle: str, manifest: str) -> str:
-    """The manifest's file where it is there, else the name of one that is shipped."""
+def _manifest(bundle: str, manifest: str, place: Path | None) -> str:
+    """The manifest's file where it is found, from the working folder or above the bundle, else the name of one that is
+    shipped."""
     known = manifest or f"{bundle}.yaml"
+    for folder in (Path(), *(place.absolute().parents[:LEVELS] if place else ())):
+        if (folder / known).is_file():
+            return os.path.relpath(folder / known)
     path = PurePosixPath(known)
-    is_shipped = not manifest or str(path.parent) == SHIPPED
-    return path.stem if is_shipped and not Path(known).is_file() else known
+    return path.stem if not manifest or str(path.parent) == SHIPPED else known

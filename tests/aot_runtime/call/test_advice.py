@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+import shlex
+import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -12,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from aot_runtime.bundle.reading import read_index
 from aot_runtime.call.callspec import CallSpec, parse_scalar, plan_call
+from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract.expressions import parse
 from aot_runtime.contract.layout import ALIGNMENT, Layout
@@ -25,8 +29,13 @@ pytest.importorskip("triton", reason="planning needs the extra `build`")
 from aot.manifest.loading import load_manifest
 from aot.plan.bundles import plan_bundle
 from aot.targets import parse_arch
+from aot.manifest.calls import entries, load_calls
+from aot.manifest.shipped import find_manifest
+from aot.plan.calls import WantedCalls
+from tests.support.building.builds import Project
+from tests.support.building.projects import SCALE
 from tests.support.c_interface.random_calls import RandomCalls
-from tests.support.on_demand import index_of
+from tests.support.on_demand import index_of, key_of
 
 ROOT = Path(__file__).parents[3]
 CUS = 132
@@ -210,3 +219,92 @@ def test_arguments_that_advice_names_are_served(manifest: str, arch: str, seed: 
                 raise AssertionError(f"{planner.op.name}: {line}\n{arguments}\n{new.spec()}\n{error}") from wrong
             done += 1
     assert done > 10
+
+
+# Another build
+
+
+def remedy(error: NoVariantError) -> tuple[list[str], str]:
+    """The command that the error prints, and the calls file."""
+    match = re.search(r"`(aotbuild [^`]*)`, with this in calls\.yaml:\n(.*)\Z", str(error), re.DOTALL)
+    assert match, str(error)
+    return shlex.split(match[1]), textwrap.dedent(match[2]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("manifest", "arch"),
+    [
+        ("attention_mods", "sm_90"),
+        *(
+            pytest.param(name, arch, marks=pytest.mark.slow)
+            for name in ("attention", "attention_quantised", "decode", "gemm", "moe", "rows")
+            for arch in ("gfx942", "sm_90")
+        ),
+    ],
+)
+def test_what_an_error_has_built_serves_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifest: str, arch: str
+):
+    """From a folder that has nothing: the manifest is one that is shipped. No build is advised where that, whole, would
+    not serve the call either."""
+    monkeypatch.chdir(tmp_path)
+    whole = plan_bundle(load_manifest(find_manifest(Path(manifest))), parse_arch(arch), {}, False)
+    index = index_of(whole)
+    planners = {op.name: op_planner(index, op.name) for op in index.ops}
+    found, texts = [], list[str]()
+    for planner, _, arguments, error in refused(index, 5, 40):
+        if error.remedy:
+            whole_decision = decided(planners[planner.op.name], arguments, index)
+            if any(launch.grid[0] > 2**22 for launch in whole_decision.launches):
+                continue  # more than a device takes, with as many threads as the variant has
+            words, text = remedy(error)
+            assert shlex.join(words) == f"aotbuild --arch {arch} --for calls.yaml -o for-calls {manifest}"
+            found.append((planner.op.name, arguments))
+            texts.append(text.removeprefix("calls:\n"))
+        else:
+            with pytest.raises(AotError):
+                decided(planners[planner.op.name], arguments, index)
+    assert len(found) > 5
+    Path("calls.yaml").write_text("calls:\n" + "".join(texts))
+    wanted = WantedCalls(entries([load_calls(Path("calls.yaml"))]), False)
+    built = index_of(plan_bundle(whole.manifest, whole.target, {}, False, wanted=wanted))
+    for name, arguments in found:
+        decided(op_planner(built, name), arguments, built)
+
+
+def decided(planner: Planner, arguments: _Arguments, index: Index) -> Decision:
+    target = index.target
+    return planner.decide(arguments.layouts, arguments.scalars, (target.backend, 0), CUS, target.arch)
+
+
+@pytest.mark.parametrize(
+    ("working", "output", "command"),
+    [
+        (".", "dist", "aotbuild --arch gfx942 --for calls.yaml --add m.yaml"),
+        (".", "out", "aotbuild --arch gfx942 --for calls.yaml --add -o out m.yaml"),
+        ("dist", "dist", "aotbuild --arch gfx942 --for calls.yaml --add -o . ../m.yaml"),
+    ],
+)
+def test_the_command_adds_to_the_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, working: str, output: str, command: str
+):
+    """As it is printed, with the entry in a file of its own. What was there stays, and serves what it served."""
+    project = Project(tmp_path, SCALE)
+    project.output = tmp_path / output
+    project.build("--filter", "T=float16,BLOCK=32")
+    folder = project.folder_of()
+    before = read_index(folder)
+    call = CallSpec(shapes={"x": (3, 16)}, dtypes={"T": "float32"}, scalars={"factor": "1"})
+    monkeypatch.chdir(tmp_path / working)
+    monkeypatch.setenv("AOTBUILD_CACHE_DIR", str(project.cache))
+    with pytest.raises(NoVariantError) as raised:
+        plan_call(before, op_planner(before, "scale", folder), call, None)
+    words, text = remedy(raised.value)
+    assert shlex.join(words) == command
+    Path("calls.yaml").write_text(text)
+    result = project.invoke(words[1:])
+    assert result.exit_code == 0, result.output
+    after = read_index(folder)
+    assert plan_call(after, op_planner(after, "scale", folder), call, None).launches
+    assert {key_of(variant) for variant in before.variants} < {key_of(variant) for variant in after.variants}
+    assert len(after.variants) == len(before.variants) + 1
