@@ -18,7 +18,7 @@ _WHY = "Layout has "
 _SUMMARIES = ("Failures have been detected", "Ptx assembly aborted due to errors", "PTX codegen error")
 """Parts of errors that say only that there were others."""
 _CHANGES_RESULTS = re.compile(
-    r"demoting|uninitialized|undefined (register|variable)|exceeds limit|ignoring extern|clobber list contains reserved",
+    r"demoting|uninitialized|undefined (register|variable)|exceeds limit|ignoring extern|contains reserved registers",
     re.IGNORECASE,
 )
 """Warnings after which a kernel computes something else than its source says."""

@@ -122,8 +122,14 @@ def _unwritten(text: str, outputs: Sequence[str], inputs: Iterable[str]) -> str:
 
 def _scalar_inputs(inputs: Sequence[str], outputs: Sequence[str], uniform: Sequence[bool]) -> str:
     """What is wrong where an input that differs between lanes is asked for in a register that they share: LLVM passes
-    the first lane's value. uniform: of each input; where there are others, as of packed small types, nothing is said."""
-    for number, (constraint, same) in enumerate(zip(inputs, uniform, strict=True) if len(inputs) == len(uniform) else ()):
+    the first lane's value.
+
+    Args:
+        uniform: of each input. Where there are fewer or more, as of small types that are packed, nothing is said.
+    """
+    if len(inputs) != len(uniform):
+        return ""
+    for number, (constraint, same) in enumerate(zip(inputs, uniform, strict=True)):
         register = outputs[int(constraint)] if constraint.isdigit() and int(constraint) < len(outputs) else constraint
         if _SCALAR_REGISTER.match(register) and not same:
             return (

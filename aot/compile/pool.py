@@ -65,8 +65,8 @@ def run_jobs(
 ) -> Iterator[tuple[CompileJob, CompiledKernel | CompileFailure]]:
     """Run `work` on every job, and yield each job with its result as it completes.
 
-    A failure never stops the other jobs. A job whose process died is run once more, by `again` where that is
-    given, since the cause (memory, a neighbour) may have been passing. Closing the generator cancels what has not started.
+    A failure never stops the other jobs. A job whose process died is run once more, by `again` where that is given,
+    since the cause (memory, a neighbour) may have been passing. Closing the generator cancels what has not started.
     """
     finished: SimpleQueue[Future[CompiledKernel]] = SimpleQueue()
     running: dict[Future[CompiledKernel], tuple[CompileJob, int]] = {}
@@ -252,7 +252,9 @@ class WarmPool(Executor):
         """How a worker ended, what the compiler printed last, and what it compiled."""
         left = CompilerOutput.of_process(Path(self._folder.name), death.pid)
         first, *more = [line for output in left for line in output.epitaph()] or [""]
-        return "\n    ".join([": ".join(filter(None, (f"the compiler process {ending(death.exitcode)}", first))), *more])
+        return "\n    ".join(
+            [": ".join(filter(None, (f"the compiler process {ending(death.exitcode)}", first))), *more]
+        )
 
 
 _FOLDER = "aotbuild-pool-"

@@ -112,7 +112,6 @@ class CompilerOutput:
         """The output of compilations that a process did not end, in the folder of temporary files that it had."""
         return [cls.within(path) for path in sorted(folder.glob(f"{_PREFIX}{pid}-*"))]
 
-
     def text(self) -> str:
         """All that was printed."""
         return _text(self.native) + _text(self.python)

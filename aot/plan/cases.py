@@ -94,11 +94,16 @@ class PlannedCase:
 
 
 def plan_cases(
-    manifest: Manifest, op: records.Op, variants: Iterable[VariantSpec], target: Target, maps: Maps = MappingProxyType({})
+    manifest: Manifest,
+    op: records.Op,
+    variants: Iterable[VariantSpec],
+    target: Target,
+    maps: Maps = MappingProxyType({}),
 ) -> tuple[PlannedCase, ...]:
     """The cases of an op that its variants serve; those that need a variant which is not built are left out.
 
-    `maps` are those of `planning_index`. Raises `ManifestError`: a case breaks the op's contract, or there is no reference for it.
+    `maps` are those of `planning_index`. Raises `ManifestError`: a case breaks the op's contract, or there is no
+    reference for it.
     """
     specs = manifest.spec.ops[op.name].selftest
     if not specs:
@@ -155,13 +160,17 @@ def planning_index(
     stubs = tuple(
         records.Variant(
             spec.op, spec.launch, dict(spec.point), spec.aligned, spec.config, "", "",
-            kernargs.get(spec.launch, ()) if spec.aligned else (), 0, 0, dict(spec.options).get("num_warps", USUAL_WARPS),
-            target.warp_size, records.Resources(), {}, "",
+            kernargs.get(spec.launch, ()) if spec.aligned else (), 0, 0, _warps(spec), target.warp_size,
+            records.Resources(), {}, "",
         )
         for spec in variants
     )  # fmt: skip
     where = records.Target(target.arch, target.backend, target.warp_size)
     return records.Index(FORMAT_VERSION, OLDEST_FORMAT, "", op.name, where, {}, (op,), stubs, {})
+
+
+def _warps(spec: VariantSpec) -> int:
+    return int(dict(spec.options).get("num_warps", USUAL_WARPS))
 
 
 def _map(tensor: str) -> records.Kernarg:

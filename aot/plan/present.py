@@ -35,8 +35,8 @@ class Present:
         told = sorted(self.labels[key] for key in gone)
         more = f" and {len(told) - _TOLD} others" if len(told) > _TOLD else ""
         return (
-            f"--add: {self.folder} has variants that the manifest no longer has: {'; '.join(told[:_TOLD])}{more}; build "
-            "it without --add, or give another output with -o"
+            f"--add: {self.folder} has variants that the manifest no longer has: {'; '.join(told[:_TOLD])}{more}; "
+            "build it without --add, or give another output with -o"
         )
 
 

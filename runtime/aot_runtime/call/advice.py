@@ -157,7 +157,9 @@ def _innermost(op: Op, asked: Asked) -> Iterator[Change]:
         for position in tensor.innermost if there and tensor.name in asked.given else ():
             names = {name: place == position for name, place in there.items()}
             if any(asked.names[name] != value for name, value in names.items()):
-                yield Change(f"stride 1 in dim {position} of {tensor.name}", "", names, innermost={tensor.name: position})
+                yield Change(
+                    f"stride 1 in dim {position} of {tensor.name}", "", names, innermost={tensor.name: position}
+                )
 
 
 # What decides

@@ -168,8 +168,11 @@ def _static(op: Op, texts: Iterable[str], kernargs: Iterable[str]) -> frozenset[
 
 
 def op_planner(index: Index, name: str, place: Path | None = None) -> Planner:
-    """The planner of an op of a bundle, which lies at a place. Raises `ArgumentError` if there is none, `BundleError` if
-    it is not sound."""
+    """The planner of an op of a bundle. Raises `ArgumentError` if there is none, `BundleError` if it is not sound.
+
+    Args:
+        place: where the bundle lies, for errors that say how to build what is missing.
+    """
     ops = {op.name: op for op in index.ops}
     if name not in ops:
         raise ArgumentError(f"bundle '{index.name}' has no op '{name}'{nearest(name, tuple(ops))}")

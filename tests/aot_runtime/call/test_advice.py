@@ -26,12 +26,12 @@ from aot_runtime.errors import AotError, NoVariantError
 
 pytest.importorskip("triton", reason="planning needs the extra `build`")
 
-from aot.manifest.loading import load_manifest
-from aot.plan.bundles import plan_bundle
-from aot.targets import parse_arch
 from aot.manifest.calls import entries, load_calls
+from aot.manifest.loading import load_manifest
 from aot.manifest.shipped import find_manifest
+from aot.plan.bundles import plan_bundle
 from aot.plan.calls import WantedCalls
+from aot.targets import parse_arch
 from tests.support.building.builds import Project
 from tests.support.building.projects import SCALE
 from tests.support.c_interface.random_calls import RandomCalls
