@@ -213,6 +213,11 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     help="With --for, build what differs from these in one thing, too: aligned or general, or the value of one axis.",
 )
 @click.option(
+    "--add",
+    is_flag=True,
+    help="With --for, build all that the bundle in the output folder has, too, so that it only grows.",
+)
+@click.option(
     "--require",
     "requirements",
     multiple=True,
@@ -276,8 +281,8 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
 def main(
     manifests: tuple[Path, ...], targets: tuple[tuple[Target, ...], ...], output: Path, jobs: int | None,
     scheduler: str | None, filters: dict[str, frozenset[str]], calls: tuple[Path, ...], neighbours: bool,
-    requirements: tuple[str, ...], signer: Signer | None, pack: bool, compress: bool, dry_run: bool, timeout: float,
-    caches: CacheSettings, line_info: bool, verbose: int, quiet: bool,
+    add: bool, requirements: tuple[str, ...], signer: Signer | None, pack: bool, compress: bool, dry_run: bool,
+    timeout: float, caches: CacheSettings, line_info: bool, verbose: int, quiet: bool,
 ) -> None:  # fmt: skip
     """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU.
 
@@ -291,6 +296,8 @@ def main(
 
     if neighbours and not calls:
         raise click.UsageError("--neighbours are those of calls: it goes with --for")
+    if add and (not calls or pack):
+        raise click.UsageError("--add is for a bundle in a folder, and for calls: it goes with --for, without --pack")
     if compress and not pack:
         raise click.UsageError("--compress is for archives: it goes with --pack")
     log_to_stderr(verbose, quiet)
@@ -313,6 +320,7 @@ def main(
         pack,
         compress,
         scheduler,
+        add,
     )
     try:
         with _ended_by_sigterm():

@@ -31,6 +31,7 @@ from aot.plan.bundles import PlannedBundle, plan_bundle
 from aot.plan.calls import WantedCalls
 from aot.plan.cases import Recipe
 from aot.plan.filters import Filters, resolve_filters
+from aot.plan.present import read_present
 from aot.write.bundle_writer import write_bundle
 from aot.write.packing import archive_names, folder_aside, pack_bundles
 from aot.write.requirements import requirement_faults
@@ -74,6 +75,7 @@ class Request:
     pack: bool = False
     compress: bool = False
     scheduler: str | None = None
+    add: bool = False
 
 
 def build(request: Request) -> int:
@@ -105,6 +107,7 @@ def make(
     cache = CompileCache(request.cache.folder, shared)
     remove_leftovers(Path(tempfile.gettempdir()))  # a build with nothing to compile makes no pool that does
     with _locked(request.output, _outputs(request, bundles)), shared or nullcontext():
+        _hold_present(bundles)
         outcome = _compiled(request, bundles, console, cache)
         if outcome.failures:
             _print_failures(request, bundles, outcome)
@@ -142,6 +145,8 @@ def _compiled(request: Request, bundles: list[PlannedBundle], console: Console, 
         executor, workers = _executor(request, [*missing.values()])
         with executor, progress(console, labels, workers, len(missing)) as advance:
             compile_missing(missing, cache, executor, outcome, advance)
+    for warning in dict.fromkeys(text for kernel in outcome.kernels.values() for text in kernel.warnings):
+        LOG.warning("%s", warning)
     return outcome
 
 
@@ -234,7 +239,16 @@ def _wanted(request: Request, files: list[CallsFile], manifests: list[Manifest])
         return None
     found = entries(files)
     check_entries(found, manifests)
-    return WantedCalls(found, request.neighbours)
+    names = [f"{one.spec.bundle}-{target.arch}" for one in manifests for target in request.targets if request.add]
+    return WantedCalls(found, request.neighbours, {name: read_present(request.output / name) for name in names})
+
+
+def _hold_present(bundles: list[PlannedBundle]) -> None:
+    """Raise `BuildError` where a bundle that is added to is not the one that was read: somebody built it since."""
+    for bundle in bundles:
+        present = bundle.wanted and bundle.wanted.present.get(bundle.folder_name)
+        if present and read_present(present.folder).id != present.id:
+            raise BuildError(f"--add: bundle {present.folder} changed during the build; build again")
 
 
 def _requirements(request: Request, bundles: list[PlannedBundle]) -> tuple[Expression, ...]:
@@ -304,7 +318,8 @@ def _print_calls(console: Console, request: Request, bundles: list[PlannedBundle
     for bundle in bundles:
         built, calls = len(bundle.variants), counted(len(bundle.calls), "call")
         variants = counted(built + bundle.left_out, "variant")
-        console.print(f"{bundle.folder_name}: {calls}, for which {built} of {variants} are built")
+        there = ", with what is there," if request.add else ""
+        console.print(f"{bundle.folder_name}: {calls}, for which{there} {built} of {variants} are built")
         for call in bundle.calls:
             if request.dry_run:
                 console.print(f"  {call.text}")

@@ -195,21 +195,42 @@ def _regions(op: Any) -> Iterator[int]:
     yield from (op.get_region(i).id() for i in range(op.get_num_regions()))
 
 
-def watched_stages(note: Callable[[Any], None]) -> Callable[..., Any]:
-    """A hook for Triton's `add_stages_inspection_hook` that calls `note` with the module once its helpers are inlined:
-    in the dialect `tt`, or of a Gluon kernel in the dialects that it was written in."""
+def watched_stages(
+    note: Callable[[Any], None], listed: Callable[[str], None] = lambda assembly: None
+) -> Callable[..., Any]:
+    """A hook for Triton's `add_stages_inspection_hook`.
+
+    Args:
+        note: called with the module once its helpers are inlined: in the dialect `tt`, or of a Gluon kernel in the
+            dialects that it was written in.
+        listed: called with the assembly.
+    """
 
     def hook(*arguments: Any) -> Any:
         if not arguments:
             return "", ""  # of Triton's own cache, which is not used
         stages = arguments[1]
-        if make := stages.get("ttir"):
-            stages["ttir"] = lambda module, metadata: _noted(make(module, metadata), note)
-        elif make := stages.get("glir"):
-            stages["glir"] = lambda module, metadata: _noted(_inlined(make(module, metadata)), note)
+        _watch(stages, "ttir", note)
+        if "ttir" not in stages:
+            _watch(stages, "glir", lambda module: note(_inlined(module)))
+        for name in ("amdgcn", "ptx"):
+            _watch(stages, name, listed)
         return None
 
     return hook
+
+
+def _watch(stages: dict[str, Callable[..., Any]], name: str, see: Callable[[Any], None]) -> None:
+    """Have a stage, if there is one of the name, show what it makes."""
+    make = stages.get(name)
+
+    def watched(module: Any, metadata: Any) -> Any:
+        made = make(module, metadata)  # type: ignore[misc]
+        see(made)
+        return made
+
+    if make is not None:
+        stages[name] = watched
 
 
 def _inlined(module: Any) -> Any:
@@ -219,9 +240,4 @@ def _inlined(module: Any) -> Any:
     manager = ir.pass_manager(module.context)
     passes.gluon.add_inliner(manager)
     manager.run(module, "inline_gluon")
-    return module
-
-
-def _noted(module: Any, note: Callable[[Any], None]) -> Any:
-    note(module)
     return module

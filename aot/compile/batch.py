@@ -10,6 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from .cache import CompileCache
+from .compiler import compile_job, compile_job_again
 from .jobs import CompiledKernel, CompileJob, job_target
 from .keys import JobKeys, recipe_changes, recipe_key
 from .pool import CompileFailure, run_jobs
@@ -41,7 +42,7 @@ def compile_missing(
     """Compile what the cache did not have; results go to the cache and to `outcome` as they come."""
     # By identity: a constant True and a constant 1 make equal jobs, and different code.
     by_job = {id(job): key for key, job in missing.items()}
-    for job, result in run_jobs(missing.values(), executor):
+    for job, result in run_jobs(missing.values(), executor, compile_job, compile_job_again):
         key = by_job[id(job)]
         if isinstance(result, CompiledKernel) and recipe_key(result.recipe) != key:
             result = CompileFailure(_other_recipe(job, result))

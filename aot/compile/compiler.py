@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from warnings import catch_warnings as recorded_warnings
+from warnings import simplefilter
 
 from aot.targets import Target
 from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object
@@ -21,36 +23,45 @@ from .accesses import pointer_accesses, watched_stages
 from .assumed_driver import assumed_driver
 from .constants import triton_constant
 from .descriptors import descriptor_fields, is_descriptor, is_map, run_time_arguments
+from .diagnostics import Diagnostic, diagnostics, errors, located, warnings
 from .errors import CompileError, KernelFileError, described, is_interrupt
+from .foreign import ForeignCode, foreign_code
 from .jobs import CompiledKernel, CompileJob, job_target
 from .kernargs import KernargField, kernarg_bytes, kernarg_layout
 from .kernel_source import sources_hash, split_function, tuple_classes
 from .keys import JobKeys
 from .map_checks import map_faults
 from .project import project
-from .reasons import compile_error
-from .settings import parsed_options, pinned_knobs, plain_options, quiet_triton
+from .reasons import Evidence, compile_error
+from .settings import CompilerOutput, parsed_options, pinned_knobs, plain_options, quiet_triton
 from .tuples import TupleError, member_paths, nested_types
 
 if TYPE_CHECKING:
     from triton.compiler import ASTSource
     from triton.runtime.jit import JITFunction
 
+T = TypeVar("T")
+
 
 def compile_job(job: CompileJob) -> CompiledKernel:
     """Compile, read back and verify one kernel. Raises `CompileError`."""
+    return _compiled(job)
+
+
+def compile_job_again(job: CompileJob) -> CompiledKernel:
+    """The same of a job that took its process down: what the kernel has of foreign code is noted first, for whoever is
+    to say why, should that happen again."""
+    return _compiled(job, died=True)
+
+
+def _compiled(job: CompileJob, died: bool = False) -> CompiledKernel:
     target = job_target(job)
-    accesses: dict[str, str] = {}
-    early: list[bool] = []
-    with project(job.root).active(dict(job.sources) or None, target) as modules, quiet_triton(job.line_info) as log:
+    with project(job.root).active(dict(job.sources) or None, target) as modules, quiet_triton(job.line_info) as output:
         import triton
         from triton.compiler.errors import CompilationError
 
-        def note(module: Any) -> None:
-            early.append(_waits(module, job))
-            accesses.update(pointer_accesses(module, argument_names(job)))
-
-        triton.knobs.runtime.add_stages_inspection_hook = watched_stages(note)
+        watch = _Watch(job, target, output)
+        triton.knobs.runtime.add_stages_inspection_hook = watched_stages(watch.see_module, watch.see_assembly)
         kernel = modules.load(job.source, job.function)
         functions = {name: modules.load(*split_function(path)) for name, path in job.functions}
         for loaded in (kernel, *functions.values()):
@@ -64,17 +75,20 @@ def compile_job(job: CompileJob) -> CompiledKernel:
         )
         try:
             with assumed_driver(target, lambda: None):  # kernels may ask for their target
-                compiled = compile_source()
+                if died:
+                    watch.compile_with_lines(compile_source)
+                compiled, warned = watch.compile(compile_source)
+            metadata = _read_back(compiled.kernel, compiled.metadata.name)
         except BaseException as error:  # a function that is run at compile time may as well exit
-            if is_interrupt(error):
+            if is_interrupt(error) or isinstance(error, CompileError):
                 raise
-            unplaced = kernel.is_gluon() and not isinstance(error, CompilationError)
-            again = _failure_with_lines(compile_source) if unplaced else ""
-            printed = log.read_text(errors="replace") + again
-            found = compile_error(error, printed, modules.place(error.__traceback__))
+            watch.see_failure(error)
+            if not isinstance(error, CompilationError) and isinstance(error, Exception):
+                with assumed_driver(target, lambda: None):
+                    watch.compile_with_lines(compile_source)
+            found = compile_error(error, watch.evidence(), modules.place(error.__traceback__))
             raise _circle(found, modules.circle(kernel)) from None
         image, built = compiled.kernel, compiled.metadata
-    metadata = _read_back(image, built.name)
     types = dict(run_time_arguments(job.signature))
     result = CompiledKernel(
         image=image,
@@ -87,16 +101,83 @@ def compile_job(job: CompileJob) -> CompiledKernel:
         profile_scratch_bytes=built.profile_scratch_size,
         profile_scratch_align=built.profile_scratch_align,
         cooperative=built.launch_cooperative_grid,
-        early=any(early),
+        early=watch.early,
         metadata=metadata,
         compiler=f"triton {triton.__version__}",
         options=plain_options(options),
-        accesses={name: kinds for name, kinds in accesses.items() if types[name].startswith(("*", TENSOR_MAP))},
+        accesses={name: kinds for name, kinds in watch.accesses.items() if types[name].startswith(("*", TENSOR_MAP))},
         recipe=recipe,
+        warnings=warned,
     )
     layout = kernarg_layout(job.signature, ARCHITECTURES[target.arch].kernarg_start)
     _verify(result, layout, target, map_faults(job.signature, getattr(built, "tensordesc_meta", None) or ()))
     return result
+
+
+class _WrongCodeError(Exception):
+    """The compiler made code, which is not what the kernel says."""
+
+
+class _Watch:
+    """What is seen of the compilations of one job, by their stages and by what they print.
+
+    Attributes:
+        accesses: by pointer.
+        early: whether the kernel may begin before those that precede it have ended.
+    """
+
+    def __init__(self, job: CompileJob, target: Target, output: CompilerOutput):
+        self.accesses: dict[str, str] = {}
+        self.early = False
+        self._job, self._target, self._output = job, target, output
+        self._kernel = f"{job.source}: kernel {job.function!r}"
+        self._foreign: list[ForeignCode] = []
+        self._errors: list[Diagnostic] = []
+        self._listing = self._printed = ""
+
+    def see_module(self, module: Any) -> None:
+        """Take what the module says. Raises `CompileError`, and `_WrongCodeError` for foreign code that is wrong."""
+        self.early = _waits(module, self._job)
+        self.accesses.update(pointer_accesses(module, argument_names(self._job)))
+        self._foreign = foreign_code(module, self._target.backend)
+        self._output.about.write_text("\n".join([self._kernel, *map(str, self._foreign)]))
+        if wrong := [code.fault for code in self._foreign if code.fault]:
+            raise _WrongCodeError(wrong[0])
+
+    def see_assembly(self, assembly: str) -> None:
+        self._listing = assembly
+
+    def compile(self, compile_source: Callable[[], T]) -> tuple[T, tuple[str, ...]]:
+        """What Triton makes, and what it and the compilers behind it warned of. An error that was printed is one,
+        whatever was made. Raises `_WrongCodeError`, and what Triton raises."""
+        with recorded_warnings(record=True) as told:
+            simplefilter("always")
+            compiled = compile_source()
+        found = diagnostics(self._output.of_compilers(), self._listing)
+        if errors(found):
+            raise _WrongCodeError
+        said = dict.fromkeys([*(str(item.message) for item in told), *warnings(found)])
+        return compiled, tuple(f"{self._kernel}: {text}" for text in said)
+
+    def see_failure(self, error: BaseException) -> None:
+        """Take what ended a compilation, and what was printed."""
+        self._printed = self._output.text()
+        self._errors = errors(diagnostics(f"{error}\n{self._output.of_compilers()}", self._listing))
+
+    def compile_with_lines(self, compile_source: Callable[[], object]) -> None:
+        """Compile once more, for the compiler to print which lines of the kernel are at fault."""
+        before, raised = self._output.sizes(), ""
+        with pinned_knobs(line_info=True):
+            try:
+                compile_source()
+            except Exception as error:
+                raised = str(error)
+        again = f"{raised}\n{self._output.of_compilers(before)}"
+        self._errors = located(self._errors, errors(diagnostics(again, self._listing)))
+
+    def evidence(self) -> Evidence:
+        """What is known of a compilation that failed."""
+        return Evidence(self._kernel, self._printed, self._errors, self._foreign)
 
 
 # What goes into Triton
@@ -221,16 +302,6 @@ def _waits(module: Any, job: CompileJob) -> bool:
     return waits
 
 
-def _failure_with_lines(compile_source: Callable[[], object]) -> str:
-    """Compile again what failed, for the compiler to print which line of the kernel is at fault; what it raised."""
-    with pinned_knobs(line_info=True):
-        try:
-            compile_source()
-        except Exception as error:
-            return f"{error}\n"
-    return ""
-
-
 def _circle(error: CompileError, circle: str) -> CompileError:
     """What is wrong where functions call each other for ever: Triton finds that out, and does not say so."""
     endless = any(f": {name}" in error.reason for name in ("KeyError(", "RecursionError("))
@@ -241,8 +312,12 @@ def _circle(error: CompileError, circle: str) -> CompileError:
 
 
 def _read_back(image: bytes, symbol: str) -> KernelMetadata:
+    """What the code object says of its kernel. Raises `CompileError`, and `_WrongCodeError` where code is missing."""
     try:
-        return read_code_object(image).kernel(symbol)
+        read = read_code_object(image)
+        if read.undefined:
+            raise _WrongCodeError(f"{read.undefined[0]!r} is called, and nothing in the code object defines it")
+        return read.kernel(symbol)
     except BundleError as error:
         raise CompileError(f"the code object that Triton made cannot be read back: {error}") from error
 

@@ -77,6 +77,8 @@ class CompiledKernel:
     """What it was made of (`keys.JobKeys.recipe`), as JSON; the SHA-256 of this text is the key of its job."""
     early: bool = False
     """Whether it waits for those that precede it on the stream, and so may begin before they have ended."""
+    warnings: tuple[str, ...] = ()
+    """What the compiler warned of, each with the kernel that it is about."""
 
 
 def job_target(job: CompileJob) -> Target:

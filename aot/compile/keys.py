@@ -12,7 +12,7 @@ from .jobs import CompileJob, job_target
 from .project import PROCESS_LOCK
 from .settings import code_environment, parsed_options, pinned_knobs
 
-KEY_VERSION = 2
+KEY_VERSION = 3
 """Raised when `compile_job` comes to make something else of the same job, so that old cache entries are not used."""
 
 

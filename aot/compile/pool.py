@@ -35,6 +35,7 @@ from .compiler import compile_job
 from .errors import CompileError
 from .isolation import TimeLimitError, WorkerDiedError, die_with, ending
 from .jobs import CompiledKernel, CompileJob
+from .settings import CompilerOutput
 
 T = TypeVar("T")
 
@@ -57,18 +58,21 @@ class CompileFailure:
 
 
 def run_jobs(
-    jobs: Iterable[CompileJob], executor: Executor, work: Callable[[CompileJob], CompiledKernel] = compile_job
+    jobs: Iterable[CompileJob],
+    executor: Executor,
+    work: Callable[[CompileJob], CompiledKernel] = compile_job,
+    again: Callable[[CompileJob], CompiledKernel] | None = None,
 ) -> Iterator[tuple[CompileJob, CompiledKernel | CompileFailure]]:
     """Run `work` on every job, and yield each job with its result as it completes.
 
-    A failure never stops the other jobs. A job whose process died is run once more, since the cause (memory, a
-    neighbour) may have been passing. Closing the generator cancels what has not started.
+    A failure never stops the other jobs. A job whose process died is run once more, by `again` where that is given,
+    since the cause (memory, a neighbour) may have been passing. Closing the generator cancels what has not started.
     """
     finished: SimpleQueue[Future[CompiledKernel]] = SimpleQueue()
     running: dict[Future[CompiledKernel], tuple[CompileJob, int]] = {}
 
     def submit(job: CompileJob, attempt: int) -> None:
-        future = _submit(executor, work, job)
+        future = _submit(executor, work if attempt == 1 else again or work, job)
         running[future] = job, attempt
         future.add_done_callback(finished.put)
 
@@ -245,10 +249,12 @@ class WarmPool(Executor):
             return self._futures.pop(outer, None) is not None and outer.set_running_or_notify_cancel()
 
     def _obituary(self, death: pebble.ProcessExpired) -> str:
-        """How a worker ended, and the last line that the compiler printed."""
-        logs = sorted(Path(self._folder.name).glob(f"aotbuild-{death.pid}-*/log"))
-        lines = [line for log in logs for line in log.read_text(errors="replace").splitlines() if "ERROR" in line]
-        return ": ".join([f"the compiler process {ending(death.exitcode)}", *lines[:1]])
+        """How a worker ended, what the compiler printed last, and what it compiled."""
+        left = CompilerOutput.of_process(Path(self._folder.name), death.pid)
+        first, *more = [line for output in left for line in output.epitaph()] or [""]
+        return "\n    ".join(
+            [": ".join(filter(None, (f"the compiler process {ending(death.exitcode)}", first))), *more]
+        )
 
 
 _FOLDER = "aotbuild-pool-"

@@ -2,49 +2,93 @@
 
 from __future__ import annotations
 
-import re
+import ast
 import traceback
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
+from .diagnostics import MAX_TOLD, Diagnostic, foremost
 from .errors import CompileError, described
+from .foreign import ForeignCode
 
 
-def compile_error(error: BaseException, log: str, place: str) -> CompileError:
+@dataclass(frozen=True)
+class Evidence:
+    """All that is known of a compilation that failed.
+
+    Attributes:
+        kernel: what was compiled, in words.
+        printed: what the compiler printed.
+        found: the errors in that, and in what ended it.
+        foreign: the kernel's inline assembly and calls of other libraries.
+    """
+
+    kernel: str
+    printed: str = ""
+    found: Sequence[Diagnostic] = ()
+    foreign: Sequence[ForeignCode] = ()
+
+
+def compile_error(error: BaseException, evidence: Evidence, place: str) -> CompileError:
     """Why an exception ended a compilation.
 
     Args:
-        log: what the compiler printed.
         place: the innermost line of the project's own that ran, in parentheses; it is told of what is no `Exception`.
     """
-    trace = "".join(traceback.format_exception(error)) + (f"\nCompiler output:\n{log}" if log else "")
+    printed = f"\nCompiler output:\n{evidence.printed}" if evidence.printed else ""
+    trace = "".join(traceback.format_exception(error)) + printed
     if not isinstance(error, Exception):
         return CompileError(f"{described(error)}{place}", trace)
-    return CompileError(_front_end_reason(error, log) or _back_end_reason(error, log), trace)
+    return CompileError(_front_end_reason(error, evidence) or _back_end_reason(error, evidence), trace)
 
 
-def _front_end_reason(error: BaseException, log: str) -> str | None:
+def _front_end_reason(error: BaseException, evidence: Evidence) -> str | None:
     """Message of a Triton `CompilationError`, and the source line of the innermost function that it passed through, if
     any is not of Triton's own library."""
     from triton.compiler.errors import CompilationError
 
-    errors: list[Any] = []
+    chain: list[Any] = []
     cause: BaseException | None = error
     while isinstance(cause, CompilationError):
-        errors.append(cause)
+        chain.append(cause)
         cause = cause.__cause__
-    if not errors:
+    if not chain:
         return None
-    place = next((found for found in reversed(errors) if not _is_library(found)), errors[-1])
-    innermost = errors[-1]
+    place = next((found for found in reversed(chain) if not _is_library(found)), chain[-1])
+    innermost = chain[-1]
     message = innermost.error_message or (str(innermost.__cause__) if innermost.__cause__ else "")
-    return _located(place, message or "\n    ".join(_diagnostics(log)) or type(innermost).__name__)
+    printed = "\n    ".join(item.message for item in foremost(evidence.found))
+    return _located(place, message or printed or type(innermost).__name__)
+
+
+def _functions() -> Iterable[Any]:
+    """Every jit function of the process."""
+    from triton.runtime.jit import _triton_jit_function_registry
+
+    return [*_triton_jit_function_registry.values()]
 
 
 def _owner(error: Any) -> Any:
-    """The function whose text an error is in, if any."""
-    from triton.runtime.jit import _triton_jit_function_registry
+    """The function that has the line which an error is about, if any. Of a call that it does not allow, Triton gives
+    the call and the text of what is called; the text of the caller has the call where it says it is."""
+    found = next((kernel for kernel in _functions() if kernel.src == error.src), None)
+    if error.src is None or _has_node(error.src, error.node):
+        return found
+    return next((kernel for kernel in _functions() if _has_node(kernel.src, error.node)), found)
 
-    return next((kernel for kernel in _triton_jit_function_registry.values() if kernel.src == error.src), None)
+
+def _has_node(source: str, node: Any) -> bool:
+    """Whether a function's text has a node where it says that it stands."""
+    with suppress(SyntaxError):
+        place, form = _position(node), ast.dump(node)
+        return any(_position(one) == place and ast.dump(one) == form for one in ast.walk(ast.parse(source)))
+    return False
+
+
+def _position(node: Any) -> tuple[int | None, int | None]:
+    return getattr(node, "lineno", None), getattr(node, "col_offset", None)
 
 
 def _is_library(error: Any) -> bool:
@@ -53,43 +97,32 @@ def _is_library(error: Any) -> bool:
 
 
 def _located(error: Any, message: str) -> str:
-    line = getattr(error.node, "lineno", None)
-    if error.src is None or line is None:
+    number = getattr(error.node, "lineno", None)
+    if error.src is None or number is None:
         return message
-    text = error.src.split("\n")[line - 1].strip()
     owner = _owner(error)
-    where = f"{owner.file_name}:{owner.def_file_line_number + line - 1}" if owner else f"line {line}"
-    return f"{where}: {message}\n    {text}"
+    lines = (owner.src if owner else error.src).split("\n")
+    where = f"{owner.file_name}:{owner.def_file_line_number + number - 1}" if owner else f"line {number}"
+    text = lines[number - 1].strip() if number <= len(lines) else ""
+    return "\n    ".join(filter(None, (f"{where}: {message}", text)))
 
 
-def _back_end_reason(error: Exception, log: str) -> str:
-    """First line of an exception from a compiler pass, and the diagnostics that the pass printed; where these have
-    places, they are what is said."""
-    found = _diagnostics(f"{error}\n{log}")
-    placed = list(dict.fromkeys(f"{line[1]}: {line[2]}" for line in map(_PLACED.match, found) if line))
-    rest = [line for line in found if not _PLACED.match(line)]
-    if placed:
-        return "\n    ".join([*placed[:4], *(line for line in rest if line.startswith(_WHY))])
+def _back_end_reason(error: Exception, evidence: Evidence) -> str:
+    """What compiler passes found wrong, or what ended them, and where."""
     summary = str(error).strip().partition("\n")[0] or type(error).__name__
-    return "\n    ".join([summary, *rest[:4]])
+    faults = [_at(code.fault, code) for code in evidence.foreign if code.fault]
+    told = faults or [_told(item, evidence.foreign) for item in foremost(evidence.found) or [Diagnostic(summary)]]
+    lines = list(dict.fromkeys(text for text, _ in told))
+    if not any(placed for _, placed in told):
+        lines = [f"{evidence.kernel}: {lines[0]}", *lines[1:], *map(str, evidence.foreign[:MAX_TOLD])]
+    return "\n    ".join(lines)
 
 
-_PLACED = re.compile(r"(\S+:\d+):\d+: error: (.*)")
-_WHY = "Layout has "
-"""How a diagnostic's second line begins that says what is wrong with a layout."""
+def _told(item: Diagnostic, foreign: Sequence[ForeignCode]) -> tuple[str, bool]:
+    """A diagnostic, and whether it says where in the kernel that is: of foreign code the compiler does not know it."""
+    code = next((code for code in foreign if code.is_of(item.message)), None)
+    return _at(item.message, code) if code and not item.place else (str(item), bool(item.place))
 
 
-def _diagnostics(text: str) -> list[str]:
-    """The lines of a compiler's output that say what is wrong."""
-    found = [
-        line.strip()
-        for line in text.splitlines()
-        if re.search(r"\b(error|fatal)\b\s*:", line, re.IGNORECASE) or line.startswith(_WHY)
-    ]
-    kept = [line.removeprefix("<unknown>:0: error: ") for line in found if "Failures have been detected" not in line]
-    return [_shortened(line) for line in dict.fromkeys(kept)]
-
-
-def _shortened(line: str) -> str:
-    """Compilers print whole types and modules."""
-    return line if len(line) <= 300 else f"{line[:300]} …"
+def _at(message: str, code: ForeignCode) -> tuple[str, bool]:
+    return (f"{code.place}: {message}\n    {code.told}", True) if code.place else (f"{message}\n    {code}", False)

@@ -10,12 +10,13 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 from aot.targets import Target
 
+from .diagnostics import MAX_TOLD, last_words, ptxas_output
 from .errors import CompileError
 
 # Options that are not the user's to give: fixed by the target, or naming files, which no key could cover.
@@ -68,6 +69,7 @@ _PINNED = frozenset(
         "TRITON_ALWAYS_COMPILE",
         "TRITON_KERNEL_OVERRIDE",
         "TRITON_OVERRIDE_ARCH",
+        "TRITON_DUMP_PTXAS_LOG",
     }
 )
 
@@ -77,36 +79,87 @@ def pinned_knobs(line_info: bool) -> Iterator[None]:
     """Set what must not come from the environment: it would change code behind the key's back."""
     from triton import knobs
 
-    with knobs.compilation.scope(), knobs.runtime.scope():
+    with knobs.compilation.scope(), knobs.runtime.scope(), knobs.nvidia.scope():
         knobs.compilation.disable_line_info = not line_info
         knobs.compilation.store_binary_only = True
         knobs.compilation.always_compile = True
         knobs.compilation.override = False
         knobs.runtime.override_arch = None
+        knobs.nvidia.dump_ptxas_log = True  # its warnings; what is an error is told in any case
         yield
 
 
+@dataclasses.dataclass(frozen=True)
+class CompilerOutput:
+    """What a compilation prints, in files, so that it can be read where the compiler took its process down, too.
+
+    Attributes:
+        native: what MLIR, LLVM and the programs that they start wrote to the descriptors.
+        python: what Triton and the kernel's files printed; ptxas too, of which Triton passes on what it said.
+        about: what is being compiled, in lines, for whoever reads of a process that died.
+    """
+
+    native: Path
+    python: Path
+    about: Path
+
+    @classmethod
+    def within(cls, folder: Path) -> CompilerOutput:
+        return cls(folder / "native", folder / "python", folder / "about")
+
+    @classmethod
+    def of_process(cls, folder: Path, pid: int | None) -> list[CompilerOutput]:
+        """The output of compilations that a process did not end, in the folder of temporary files that it had."""
+        return [cls.within(path) for path in sorted(folder.glob(f"{_PREFIX}{pid}-*"))]
+
+    def text(self) -> str:
+        """All that was printed."""
+        return _text(self.native) + _text(self.python)
+
+    def sizes(self) -> tuple[int, int]:
+        """How much was printed until now."""
+        return len(_text(self.native)), len(_text(self.python))
+
+    def of_compilers(self, after: tuple[int, int] = (0, 0)) -> str:
+        """What was printed by no program in Python, after there was so much."""
+        return _text(self.native)[after[0] :] + ptxas_output(_text(self.python)[after[1] :])
+
+    def epitaph(self) -> list[str]:
+        """What is to be said of a process that ended: the compiler's last words, then what was compiled."""
+        return [*last_words(_text(self.native)), *_text(self.about).splitlines()[:MAX_TOLD]]
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text(errors="replace")
+    return ""
+
+
+_PREFIX = "aotbuild-"
+
+
 @contextmanager
-def quiet_triton(line_info: bool) -> Iterator[Path]:
-    """Compile with a private, empty Triton cache, and with the compiler's own output going to the file yielded."""
+def quiet_triton(line_info: bool) -> Iterator[CompilerOutput]:
+    """Compile with a private, empty Triton cache, and with the compiler's own output going to the files yielded."""
     from triton import knobs
 
     # The pid lets the pool find the output of a worker that the compiler took down with it.
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"aotbuild-{os.getpid()}-")))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-")))
         stack.enter_context(pinned_knobs(line_info))
         stack.enter_context(knobs.cache.scope())
         knobs.cache.dir = str(folder / "cache")
         knobs.cache.manager_class = None
-        log = folder / "log"
-        stack.enter_context(_output_to(log))
-        yield log
+        output = CompilerOutput.within(folder)
+        stack.enter_context(_output_to(output))
+        yield output
 
 
 @contextmanager
-def _output_to(path: Path) -> Iterator[None]:
-    """Send the process's standard output and error to a file: MLIR, LLVM and ptxas write to the descriptors."""
-    with path.open("wb") as file, ExitStack() as stack:
+def _output_to(output: CompilerOutput) -> Iterator[None]:
+    """Send what the process prints to files: MLIR and LLVM write to the descriptors, and so do the programs that Triton
+    starts. What Python prints is kept apart, as a kernel may print anything while it is compiled."""
+    with output.native.open("wb") as file, output.python.open("w", buffering=1) as text, ExitStack() as stack:
         for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
             stream.flush()
             saved = os.dup(descriptor)
@@ -114,6 +167,8 @@ def _output_to(path: Path) -> Iterator[None]:
             stack.callback(os.dup2, saved, descriptor)
             stack.callback(stream.flush)
             os.dup2(file.fileno(), descriptor)
+        stack.enter_context(redirect_stdout(text))
+        stack.enter_context(redirect_stderr(text))
         yield
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+
+import msgspec
 
 from aot.compile.errors import CompileError
 from aot.compile.jobs import CompileJob
@@ -13,6 +15,7 @@ from aot.compile.kernel_source import KernelSource, inspect_kernel, joined_hash,
 from aot.compile.keys import JobKeys
 from aot.compile.settings import option_names
 from aot.manifest.loading import Manifest, OpSource
+from aot.manifest.schema import BindSpec
 from aot.manifest.yamlfile import Key, ManifestError
 from aot.targets import TARGETS, Target
 from aot_runtime.contract import records
@@ -21,11 +24,13 @@ from aot_runtime.errors import AotError, ExpressionError
 from .binding import Binder, bound_functions
 from .bound import Bound, compile_job
 from .calls import PlannedCall, WantedCalls, built_for, plan_calls
-from .cases import PlannedCase, plan_cases
+from .cases import Maps, PlannedCase, plan_cases
 from .configs import config_error
 from .contract import build_contract
 from .filters import Filters, passes
 from .inheritance import with_kernels
+from .present import Key as PresentKey
+from .present import key_of
 from .variants import TooManyPointsError, VariantSpec, enumerate_variants
 
 Inspect = Callable[[str, str, str], KernelSource]
@@ -52,7 +57,7 @@ class PlannedBundle:
         filters: what restricts the variants by the values of axes.
         wanted: the calls that a build is for; None: it is for any.
         calls: those of them that the variants were chosen for.
-        left_out: variants that none of these calls gets.
+        left_out: variants that none of these calls gets, and that were not there.
     """
 
     manifest: Manifest
@@ -95,19 +100,29 @@ def plan_bundle(
     cases: list[PlannedCase] = []
     calls: list[PlannedCall] = []
     left_out = 0
+    name = f"{manifest.spec.bundle}-{target.arch}"
+    present = wanted.present.get(name) if wanted is not None else None
+    there: set[PresentKey] = set()
     read = cache(lambda root, path: inspect(root, path, target.arch))
     for declared in manifest.sources:
         source = _with_kernels(declared, read)
-        op = build_contract(source.manifest, source.name, target.arch, _all_option_names())
-        kept = [item for item in _variants(source, op, target) if passes(op, item, filters)]
+        op = _restricted(build_contract(source.manifest, source.name, target.arch, _all_option_names()), source.only)
+        every = _variants(source, op, target)
+        own = {item for item in every if present is not None and key_of(op, item) in present.labels}
+        there.update(key_of(op, item) for item in own)
+        kept = [item for item in every if item in own or passes(op, item, filters)]
+        maps = _maps(source, kept, read)
         if wanted is not None:
-            served = plan_calls(wanted.of(manifest.spec.bundle, op.name), op, kept, target)
-            every, kept = len(kept), [*built_for(served, kept, wanted.neighbours)]
-            calls, left_out = [*calls, *served], left_out + every - len(kept)
+            served = plan_calls(wanted.of(manifest.spec.bundle, op.name), op, kept, target, maps)
+            chosen = own.union(built_for(served, kept, wanted.neighbours))
+            calls, left_out = [*calls, *served], left_out + len(kept) - len(chosen)
+            kept = [item for item in kept if item in chosen]
         if kept:
             ops.append(op)
             variants += _bind_op(source.manifest, op, kept, target, line_info, read)
-            cases += plan_cases(source.manifest, op, kept, target)
+            cases += plan_cases(source.manifest, op, kept, target, maps)
+    if present is not None and (fault := present.missing(there)):
+        raise ManifestError([f"{manifest.file.path}: {fault}"])
     if not variants:
         restricted = "after --filter, --for and exclude"
         raise ManifestError([f"{manifest.file.path}: no variant is left for {target.arch} {restricted}"])
@@ -123,6 +138,32 @@ def _with_kernels(source: OpSource, inspect: _Read) -> OpSource:
         for index, launch in enumerate(launches)
     ]
     return OpSource(with_kernels(source.manifest, source.name, kernels), source.name, source.only)
+
+
+def _restricted(op: records.Op, only: Mapping[str, Collection[records.Value]]) -> records.Op:
+    """An op of which another manifest includes some variants: it says of the others that they are left out."""
+    others = (" and ".join(f"{axis} != {value!r}" for value in values) for axis, values in only.items())
+    return msgspec.structs.replace(op, denied=op.denied + tuple(records.Denied(text, "") for text in others))
+
+
+def _maps(source: OpSource, variants: Iterable[VariantSpec], inspect: _Read) -> Maps:
+    """The tensors that are bound to a kernel of Gluon with a `block`: its aligned variants take maps of them."""
+    found = {}
+    for index in {variant.launch for variant in variants if variant.aligned}:
+        launch = source.spec.launches[index]
+        blocks = frozenset(str(bind.value) for bind in _binds(launch.bind.values()) if bind.block)
+        if blocks and _inspected(source.manifest, source.name, index, inspect, launch.kernel, "kernel").is_gluon:
+            found[index] = blocks
+    return found
+
+
+def _binds(values: Iterable[object]) -> Iterator[BindSpec]:
+    """The mappings among what is bound, those within tuples too."""
+    for value in values:
+        if isinstance(value, BindSpec):
+            yield value
+        elif isinstance(value, list):
+            yield from _binds(value)
 
 
 def _variants(source: OpSource, op: records.Op, target: Target) -> list[VariantSpec]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from aot.manifest.calls import CallEntry, CallEntrySpec
@@ -17,16 +18,23 @@ from aot_runtime.contract.expressions import nearest
 from aot_runtime.contract.names import Scope
 from aot_runtime.errors import ArgumentError
 
-from .cases import NUM_CUS, planning_index
+from .cases import NUM_CUS, Maps, planning_index
+from .present import Present
 from .variants import VariantSpec
 
 
 @dataclass(frozen=True)
 class WantedCalls:
-    """What `--for` asks for. neighbours: build what is near to the calls' variants, too."""
+    """What `--for` asks for.
+
+    Attributes:
+        neighbours: build what is near to the calls' variants, too.
+        present: folder name → the bundle that is there, of which all is to be kept; empty: of none.
+    """
 
     entries: tuple[CallEntry, ...]
     neighbours: bool
+    present: Mapping[str, Present] = field(default_factory=dict)
 
     @property
     def files(self) -> tuple[YamlFile, ...]:
@@ -53,16 +61,23 @@ class PlannedCall:
 
 
 def plan_calls(
-    entries: Iterable[CallEntry], op: records.Op, variants: Collection[VariantSpec], target: Target
+    entries: Iterable[CallEntry],
+    op: records.Op,
+    variants: Collection[VariantSpec],
+    target: Target,
+    maps: Maps = MappingProxyType({}),
 ) -> tuple[PlannedCall, ...]:
     """The calls of an op with the variants that they get, of those that could be built.
+
+    A bundle of any of these variants gives a call those that it gets here, if it has them. `maps` are those of
+    `planning_index`.
 
     Raises `ManifestError` with every call that breaks the contract, and every one that nothing can serve.
     """
     called = [entry for entry in entries if not entry.spec.arch or target.arch in entry.spec.arch]
     if not called:
         return ()
-    index = planning_index(op, variants, target)
+    index = planning_index(op, variants, target, maps)
     specs = {id(stub): spec for stub, spec in zip(index.variants, variants, strict=True)}
     planner = op_planner(index, op.name)
     planned, faults = [], []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,11 @@ SAME_DTYPE = "_same_dtype"
 """What the name of a reference's counterpart, which rounds as a kernel does, ends in."""
 NUM_CUS = (1, 1024)
 """Fewer and more compute units than devices have. What a call needs may depend on them: it must be there for both."""
+
+Maps = Mapping[int, Collection[str]]
+"""Position of a launch → the tensors that its aligned variants take as tensor maps."""
+USUAL_WARPS = 4
+"""Wavefronts of a workgroup where a config does not say: Triton's default on both backends."""
 
 
 @dataclass(frozen=True)
@@ -88,18 +94,23 @@ class PlannedCase:
 
 
 def plan_cases(
-    manifest: Manifest, op: records.Op, variants: Iterable[VariantSpec], target: Target
+    manifest: Manifest,
+    op: records.Op,
+    variants: Iterable[VariantSpec],
+    target: Target,
+    maps: Maps = MappingProxyType({}),
 ) -> tuple[PlannedCase, ...]:
     """The cases of an op that its variants serve; those that need a variant which is not built are left out.
 
-    Raises `ManifestError`: a case breaks the op's contract, or there is no reference for it.
+    `maps` are those of `planning_index`. Raises `ManifestError`: a case breaks the op's contract, or there is no
+    reference for it.
     """
     specs = manifest.spec.ops[op.name].selftest
     if not specs:
         return ()
     _check_names_differ(manifest, op, specs)
     _check_reference(manifest, op)
-    index = planning_index(op, variants, target)
+    index = planning_index(op, variants, target, maps)
     planner = op_planner(index, op.name)
     planned = [_CasePlanner(manifest, op, i).plan(index, planner) for i in range(len(specs))]
     return tuple(case for case in planned if case is not None)
@@ -137,17 +148,35 @@ def _check_reference(manifest: Manifest, op: records.Op) -> None:
             raise manifest.error(path, f"op '{op.name}': {file} has no function '{name}'")
 
 
-def planning_index(op: records.Op, variants: Iterable[VariantSpec], target: Target) -> records.Index:
-    """An index whose variants have all that dispatch looks at, before any of them is compiled."""
+def planning_index(
+    op: records.Op, variants: Iterable[VariantSpec], target: Target, maps: Maps = MappingProxyType({})
+) -> records.Index:
+    """An index whose variants have all that dispatch looks at, before any of them is compiled.
+
+    Args:
+        maps: what aligned variants take as tensor maps: they serve no call with a tensor that there is no map of.
+    """
+    kernargs = {launch: tuple(map(_map, names)) for launch, names in maps.items()}
     stubs = tuple(
         records.Variant(
-            spec.op, spec.launch, dict(spec.point), spec.aligned, spec.config, "", "", (), 0, 0, 1, target.warp_size,
+            spec.op, spec.launch, dict(spec.point), spec.aligned, spec.config, "", "",
+            kernargs.get(spec.launch, ()) if spec.aligned else (), 0, 0, _warps(spec), target.warp_size,
             records.Resources(), {}, "",
         )
         for spec in variants
     )  # fmt: skip
     where = records.Target(target.arch, target.backend, target.warp_size)
     return records.Index(FORMAT_VERSION, OLDEST_FORMAT, "", op.name, where, {}, (op,), stubs, {})
+
+
+def _warps(spec: VariantSpec) -> int:
+    return int(dict(spec.options).get("num_warps", USUAL_WARPS))
+
+
+def _map(tensor: str) -> records.Kernarg:
+    """A kernarg that is some map of a tensor."""
+    size = records.TENSOR_MAP_BYTES
+    return records.Kernarg(f"{tensor}.map", records.TENSOR_MAP, 0, size, tensor, records.TensorMap("", (), ()))
 
 
 class _CasePlanner:

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from aot.manifest.loading import Manifest
 from aot.manifest.presence import op_axes, presence
 from aot.manifest.schema import AxisSpec, ConfigSpec, LaunchSpec, OpSpec, ScalarSpec, TensorSpec
@@ -81,7 +83,8 @@ class _Contract:
             launches=self._launches(),
         )
         self._check_scopes(op)
-        return op
+        excluded = (records.Denied(self._text(text, ("exclude", i)), "") for i, text in enumerate(spec.exclude))
+        return msgspec.structs.replace(op, denied=(*op.denied, *excluded))
 
     # Parts of a contract
 

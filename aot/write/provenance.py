@@ -38,6 +38,7 @@ def make_provenance(bundle: PlannedBundle, compilers: Iterable[str]) -> Provenan
     if bundle.wanted is not None:
         parameters["for"] = ",".join(_name(file.path, roots) for file in bundle.wanted.files)
         parameters["neighbours"] = bundle.wanted.neighbours
+        parameters["add"] = bool(bundle.wanted.present)
     packages = (Resource(uri=f"pkg:pypi/{compiler.replace(' ', '@')}") for compiler in compilers)
     found = {(item.name, item.uri, *item.digest.items()): item for item in (*_files(bundle), *packages)}
     dependencies = tuple(found[key] for key in sorted(found))

@@ -79,10 +79,12 @@ class NoVariantError(ArgumentError):
     """The contract holds, but the bundle has no code object for these arguments.
 
     Attributes:
+        may_be_had: whether the bundle's manifest may have such code, which a build for the call makes.
         remedy: lines that say how to have it built: the entry of a calls file, and the command; "" where that is not
-            known.
+            known, or where there is none.
     """
 
+    may_be_had = False
     remedy = ""
 
     def __str__(self) -> str:

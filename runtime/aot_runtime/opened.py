@@ -129,7 +129,7 @@ class OpenBundle(Shared):
         return build_op(self._planner(op), self.device, self.load, self._check_contents, title)
 
     def _planner(self, name: str) -> Planner:
-        return op_planner(self.index, name)
+        return op_planner(self.index, name, self.path)
 
     def load(self, variant: Variant) -> int:
         """The driver's handle of a variant's kernel. Raises, now and at each further try, when it cannot be loaded."""

@@ -9,7 +9,7 @@ from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
 from aot_runtime.contract.names import axis_names, config_names
 from aot_runtime.contract.records import GLOBAL_SCRATCH
-from aot_runtime.contract.tensor_maps import MAP_DTYPES, SWIZZLES, mapped_tensors
+from aot_runtime.contract.tensor_maps import MAP_DTYPES, SWIZZLES
 
 from .expressions import Functions
 from .naming import argument_names
@@ -48,7 +48,6 @@ class OpTables:
         self.layouts: dict[tuple[records.Kernarg, ...], int] = {}
         for _, variant, _ in variants:
             self.layouts.setdefault(variant.kernargs, len(self.layouts))
-        self.mapped = mapped_tensors(variant for _, variant, _ in variants)
         self.variants = sorted((self._key(variant), name, variant, code) for name, variant, code in variants)
         self.lines: list[str] = []
 
@@ -114,7 +113,7 @@ class OpTables:
             variable = self.variables.get(tensor.dtype, -1)
             like = first[tensor.dtype] if variable >= 0 and tensor.role == "output" else -1
             in_place = sum(1 << self.positions[name] for name in tensor.in_place)
-            given = (tensor.optional, tensor.align, tensor.large, tensor.zero, tensor.name in self.mapped)
+            given = (tensor.optional, tensor.align, tensor.large, tensor.zero)
             flags = ", ".join(map(_bool, given))
             rows.append(
                 f"{{{string(tensor.name)}, {string(shape_text(tensor))}, {string(', '.join(allowed))}, {bits}u, "
@@ -271,7 +270,7 @@ class OpTables:
             for name in axis_names(self.op)
         }
         listed = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in there.items())
-        return listed + "".join(f"\n  left out: {item.when}: {item.reason}" for item in self.op.denied)
+        return listed + "".join(f"\n  left out: {item.when}: {item.reason}" for item in self.op.denied if item.reason)
 
 
 def _map(tensor_map: records.TensorMap) -> str:

@@ -38,6 +38,8 @@ class CodeObject:
     """Bare name as `--arch` spells it; an image for sm_90a says `sm_90`."""
     format: Literal["hsaco", "cubin"]
     kernels: tuple[KernelMetadata, ...]
+    undefined: tuple[str, ...] = ()
+    """Symbols that an HSACO uses and does not define; there is nobody to link it with, as there is for a cubin."""
 
     def kernel(self, symbol: str) -> KernelMetadata:
         """The kernel of that name. Raises `BundleError` naming those that are there."""
@@ -75,7 +77,9 @@ def read_code_object(image: bytes) -> CodeObject:
     try:
         elf = Elf(image)
         if arch.startswith("gfx"):
-            return CodeObject(arch, "hsaco", _distinct(hsaco_kernels(elf, arch)))
+            symbols = elf.symbols()
+            kernels = _distinct(hsaco_kernels(elf, symbols, arch))
+            return CodeObject(arch, "hsaco", kernels, tuple(item.name for item in symbols if item.is_undefined))
         return CodeObject(arch, "cubin", _distinct(cubin_kernels(elf)))
     except struct.error as error:
         raise BundleError(f"{arch} code object is truncated or malformed: {error}") from None

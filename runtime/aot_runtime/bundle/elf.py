@@ -69,6 +69,11 @@ class Symbol(msgspec.Struct, frozen=True):
     value: int
     size: int
 
+    @property
+    def is_undefined(self) -> bool:
+        """Whether a name is used that another image is to define."""
+        return self.section == 0 and self.name != ""
+
 
 class Elf:
     """Sections and symbols of an ELF64 image."""

@@ -6,7 +6,7 @@ See LLVM's "User Guide for AMDGPU Backend".
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -23,9 +23,10 @@ _MAX_KERNARG_BYTES, _MAX_LDS_BYTES, _MAX_SCRATCH_BYTES = 1 << 16, 1 << 20, 1 << 
 """Of a kernel: more than any hardware has. Scratch is per lane, where AMD's has 18 bits of it at most."""
 
 
-def hsaco_kernels(elf: Elf, arch: str) -> Iterator[KernelMetadata]:
-    """Every kernel of an image. Raises `BundleError`, or `struct.error` where bytes are missing."""
-    symbols = {symbol.name: symbol for symbol in elf.symbols()}
+def hsaco_kernels(elf: Elf, table: Iterable[Symbol], arch: str) -> Iterator[KernelMetadata]:
+    """Every kernel of an image with this symbol table. Raises `BundleError`, or `struct.error` where bytes are
+    missing."""
+    symbols = {symbol.name: symbol for symbol in table}
     for entry in _fields(_metadata(elf), "amdhsa.kernels", list):
         symbol = _fields(entry, ".name", str)
         kernarg_bytes = _count(entry, ".kernarg_segment_size", most=_MAX_KERNARG_BYTES)

@@ -10,6 +10,7 @@ from pathlib import Path
 from aot_runtime.contract.records import CODE_FOLDER, INDEX, SELFTEST_FOLDER, SIGNATURES, TEXT_FILES, Index, Variant
 from aot_runtime.contract.validate import expression_faults
 from aot_runtime.errors import BundleError
+from aot_runtime.texts import shown
 
 from .archive import MAX_BYTES
 from .codeobject import CodeObject, read_code_object
@@ -103,6 +104,8 @@ def _code(source: Source, index: Index) -> Iterator[str]:
         except BundleError as error:
             yield str(error)
             continue
+        if code.undefined:
+            yield f"{blob.file} uses {shown(code.undefined[0])}, which nothing in it defines"
         for variant in users:
             yield from (f"{blob.file}: {label(variant)}: {fault}" for fault in variant_faults(variant, code))
 

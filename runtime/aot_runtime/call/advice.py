@@ -1,7 +1,7 @@
 """What to do about a call that nothing was built for: which arguments to change for one that something was built for.
 
 The arguments that decide the axes are changed, one by one, two by two and three by three, and what the contract makes
-of them is looked up as it is for any call.
+of them is looked up as it is for any call. What is told was tried: the call with these changes is planned.
 """
 
 from __future__ import annotations
@@ -18,22 +18,17 @@ from aot_runtime.contract.expressions import parse, query_name
 from aot_runtime.contract.names import Scope, axis_names, stride_position
 from aot_runtime.contract.records import Op, Scalar, Variant
 
+from .changes import Change
+
 _MOST = 3
 """Ways out that are told."""
 _TRIED = 1500
 """Calls that are looked up for a number of changed arguments, at most."""
 
 Fits = Callable[[Mapping[str, Any], bool], bool]
-"""Whether something is built for a call whose names have these values, if it may be taken for an aligned one."""
-
-
-class _Change(msgspec.Struct, frozen=True):
-    """Another value of an argument: in words, and what it makes of the names. subject: the argument, in words too."""
-
-    subject: str
-    value: str
-    names: dict[str, Any]
-    aligns: bool = False
+"""Whether something may be built for a call whose names have these values, if it may be taken for an aligned one."""
+Serves = Callable[[Iterable[Change]], bool]
+"""Whether the call with some changes gets what it needs: all that `Fits` says, and more, which takes longer."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -44,29 +39,29 @@ class Asked(msgspec.Struct, frozen=True):
     misaligned: tuple[str, ...]
 
 
-def advice(op: Op, variants: Iterable[Variant], asked: Asked, fits: Fits) -> list[str]:
+def advice(op: Op, variants: Iterable[Variant], asked: Asked, fits: Fits, serves: Serves) -> list[str]:
     """Lines for the error of a call."""
     built = list(variants)
-    if asked.misaligned and fits(asked.names, True):
+    if asked.misaligned and fits(asked.names, True) and serves([Change("", "", {}, aligns=True)]):
         return [f"it is built for aligned calls only: {reason}" for reason in asked.misaligned]
     changes = list(islice(_changes(op, built, asked), _TRIED))
-    tried = (_ways(changes, count, asked, fits) for count in (1, 2, 3) if comb(len(changes), count) <= _TRIED)
+    tried = (_ways(changes, count, asked, fits, serves) for count in (1, 2, 3) if comb(len(changes), count) <= _TRIED)
     ways = next(filter(None, tried), [])
     lines = [f"it is built for the same call with {way}" for way in ways[:_MOST]]
     lines += [f"and for {len(ways) - _MOST} others that are as near"] if len(ways) > _MOST else []
     if not ways and (deciding := _deciding(op, asked.given)):
         lines = [f"what is built is decided by {deciding}"]
-    return [*lines, *_float8(op, built, asked.names)]
+    return [*lines, *_float8(op, built, asked.names, serves)]
 
 
-def _ways(changes: list[_Change], count: int, asked: Asked, fits: Fits) -> list[str]:
+def _ways(changes: list[Change], count: int, asked: Asked, fits: Fits, serves: Serves) -> list[str]:
     """The changes of `count` arguments that lead to something built, in words."""
     found: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for group in combinations(changes, count):
         subjects = tuple(change.subject for change in group)
         names = {name: value for change in group for name, value in change.names.items()}
         aligned = not asked.misaligned or any(change.aligns for change in group)
-        if len({*subjects}) == count and fits({**asked.names, **names}, aligned):
+        if len({*subjects}) == count and fits({**asked.names, **names}, aligned) and serves(group):
             found.setdefault(subjects, []).append(tuple(change.value for change in group))
     return [way for subjects, values in found.items() for way in _told(subjects, values)]
 
@@ -82,16 +77,16 @@ def _told(subjects: tuple[str, ...], found: list[tuple[str, ...]]) -> Iterator[s
 # What an argument could be instead
 
 
-def _changes(op: Op, built: list[Variant], asked: Asked) -> Iterator[_Change]:
+def _changes(op: Op, built: list[Variant], asked: Asked) -> Iterator[Change]:
     read = _read(op, [name for name in axis_names(op) if name not in op.dtypes])
     if asked.misaligned:
-        yield _Change("aligned arguments", f" ({'; '.join(asked.misaligned)})", {}, aligns=True)
+        yield Change("aligned arguments", f" ({'; '.join(asked.misaligned)})", {}, aligns=True)
     for variable in op.dtypes:
         yield from _dtypes(op, variable, built, asked)
     for scalar in op.scalars:
         if scalar.name in read:
             for value in _values(op, scalar, built, asked.names[scalar.name]):
-                yield _Change(f"{scalar.name}=", str(value), {scalar.name: value})
+                yield Change(f"{scalar.name}=", str(value), {scalar.name: value})
     yield from _optional(op, read, asked)
     yield from _innermost(op, asked)
     limits = {limit.name: (limit.min, limit.max) for limit in op.dims}
@@ -100,18 +95,23 @@ def _changes(op: Op, built: list[Variant], asked: Asked) -> Iterator[_Change]:
         if name in read and source.tensor in asked.given:
             for value in _numbers(op, name, built):
                 if value != asked.names[name] and low <= value <= high:
-                    yield _Change(f"{name} (dim {source.position} of {source.tensor}) of ", str(value), {name: value})
+                    yield Change(f"{name} (dim {source.position} of {source.tensor}) of ", str(value), {name: value})
 
 
-def _dtypes(op: Op, variable: str, built: list[Variant], asked: Asked) -> Iterator[_Change]:
+def _dtypes(op: Op, variable: str, built: list[Variant], asked: Asked) -> Iterator[Change]:
     """The other dtypes of a variable that are built."""
     there = {variant.axis_values[variable] for variant in built}
     tensors = [item.name for item in op.tensors if item.dtype == variable]
     subject = ", ".join(item.name for item in op.tensors if item.name in asked.given and item.name in tensors)
     for dtype in op.dtypes[variable]:
         if dtype in there and dtype != asked.names[variable]:
-            sizes = {query_name("elsize", item): DTYPES[dtype] for item in (variable, *tensors)}
-            yield _Change(f"{subject} of ", dtype, {variable: dtype, **sizes})
+            yield Change(f"{subject} of ", dtype, _typed(op, variable, dtype))
+
+
+def _typed(op: Op, variable: str, dtype: str) -> dict[str, Any]:
+    """What becomes of the names where a variable is another dtype."""
+    subjects = (variable, *(item.name for item in op.tensors if item.dtype == variable))
+    return {variable: dtype, **{query_name("elsize", item): DTYPES[dtype] for item in subjects}}
 
 
 def _values(op: Op, scalar: Scalar, built: list[Variant], given: Any) -> Iterator[Any]:
@@ -141,14 +141,14 @@ def _numbers(op: Op, name: str, built: list[Variant]) -> list[int]:
     return sorted(value for value in found if isinstance(value, int) and not isinstance(value, bool))
 
 
-def _optional(op: Op, read: Collection[str], asked: Asked) -> Iterator[_Change]:
+def _optional(op: Op, read: Collection[str], asked: Asked) -> Iterator[Change]:
     for tensor in op.tensors:
         if tensor.optional and query_name("given", tensor.name) in read:
             there = tensor.name in asked.given
-            yield _Change(f"{'no ' * there}{tensor.name}", "", {query_name("given", tensor.name): not there})
+            yield Change(f"{'no ' * there}{tensor.name}", "", {query_name("given", tensor.name): not there})
 
 
-def _innermost(op: Op, asked: Asked) -> Iterator[_Change]:
+def _innermost(op: Op, asked: Asked) -> Iterator[Change]:
     """Another dim with stride 1."""
     for tensor in op.tensors:
         dims = [*map(str, range(len(tensor.shape))), *(dim.extent for dim in tensor.shape)]
@@ -157,7 +157,9 @@ def _innermost(op: Op, asked: Asked) -> Iterator[_Change]:
         for position in tensor.innermost if there and tensor.name in asked.given else ():
             names = {name: place == position for name, place in there.items()}
             if any(asked.names[name] != value for name, value in names.items()):
-                yield _Change(f"stride 1 in dim {position} of {tensor.name}", "", names)
+                yield Change(
+                    f"stride 1 in dim {position} of {tensor.name}", "", names, innermost={tensor.name: position}
+                )
 
 
 # What decides
@@ -189,10 +191,10 @@ def _deciding(op: Op, given: Collection[str]) -> str:
     return ", ".join([*([f"the dtype of {', '.join(typed)}"] if typed else []), *scalars, *dims])
 
 
-def _float8(op: Op, built: list[Variant], names: Mapping[str, Any]) -> Iterator[str]:
+def _float8(op: Op, built: list[Variant], names: Mapping[str, Any], serves: Serves) -> Iterator[str]:
     """How to go on where float8 is built in the other flavour only."""
     for variable in (name for name in axis_names(op) if name in op.dtypes):
         dtype, there = names[variable], {variant.axis_values[variable] for variant in built}
         other = OTHER_FLOAT8.get(dtype, "")
-        if dtype not in there and other in there:
+        if dtype not in there and other in there and serves([Change("", "", _typed(op, variable, other))]):
             yield f"{variable} is {dtype}: aot_runtime.float8.cast makes it {other}, which is built"

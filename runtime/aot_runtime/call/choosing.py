@@ -6,6 +6,7 @@ What is tried is kept in the decision, or put into the error where nothing fits.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -14,9 +15,10 @@ from aot_runtime.contract.evaluation import Evaluator, evaluator
 from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.names import axis_names, config_names
 from aot_runtime.contract.records import Axis, Launch, Op, Value, Variant
-from aot_runtime.errors import AotError, NoVariantError
+from aot_runtime.contract.tensor_maps import mapped_tensors
+from aot_runtime.errors import AotError, ExpressionError, NoVariantError
 
-from .advice import Asked, advice
+from .advice import Asked, Serves, advice
 from .checking import Call
 from .decision import AxisChoice, ConfigChoice, Decision, LaunchDecision
 from .rules import Rules, pick_value
@@ -37,6 +39,20 @@ class _Launch(msgspec.Struct, frozen=True):
     kernargs: tuple[tuple[str, Evaluator], ...]
 
 
+class Search(msgspec.Struct):
+    """What was looked for.
+
+    Attributes:
+        tried: what there is not.
+        misaligned: why the call is no aligned one.
+        may_be_had: whether the manifest may have some of what there is not.
+    """
+
+    tried: list[str] = []
+    misaligned: list[str] = []
+    may_be_had: bool = False
+
+
 class Choosing:
     """The choices of an op's calls, prepared once.
 
@@ -51,6 +67,7 @@ class Choosing:
             (item.launch, tuple(item.axis_values[name] for name in self.axis_names), item.aligned, item.config): item
             for item in variants
         }
+        self.maps = mapped_tensors(self.table.values())
         self.required = [evaluator(text) for text in op.require]
         self.derived = [(item.name, evaluator(item.value)) for item in op.derived]
         self.axes: list[tuple[Axis, Evaluator]] = [(axis, evaluator(axis.pick)) for axis in op.axes]
@@ -70,21 +87,30 @@ class Choosing:
             tuple((text, evaluator(text)) for text in kernargs),
         )
 
-    def decide(self, call: Call) -> Decision:
+    def decide(self, call: Call, serves: Serves) -> Decision:
         """The aligned specialisation if the call allows it and all of it is built, else the general one.
 
-        Raises `NoVariantError` where neither is built.
+        Raises `NoVariantError` where neither is built. serves: tells whether the call would be with some changes.
         """
-        misaligned = self.rules.misalignment(call.layouts, {name: call.names[name] for name in self.op.divisible})
-        tried: list[str] = []
+        search = Search()
+        found = self.find(call, search)
+        if found is None:
+            raise self._no_variant(call, search, serves)
+        return found
+
+    def find(self, call: Call, search: Search) -> Decision | None:
+        """The same; None where neither is built. An aligned variant that takes maps serves calls that have them: that
+        others take some decides nothing."""
+        divisible = {name: call.names[name] for name in self.op.divisible}
+        misaligned = search.misaligned = [*self.rules.misalignment(call.layouts, divisible)]
         for aligned in (False,) if misaligned else (True, False):
             names = {**call.names, "aligned": aligned}
-            axes = self._pick_axes(names, tried)
-            launches = None if axes is None else self._choose_launches(names, tried)
+            axes = self._pick_axes(names, search.tried)
+            launches = None if axes is None else self._choose_launches(names, search, call.layouts)
             if axes is not None and launches is not None:
                 layouts = {name: layout for name, layout in call.layouts.items() if layout is not None}
-                return self._decision(names, misaligned, layouts, launches, axes)
-        raise self._no_variant(call, tried, misaligned)
+                return self._decision(names, tuple(search.misaligned), layouts, launches, axes)
+        return None
 
     def _pick_axes(self, names: dict[str, Any], tried: list[str]) -> tuple[AxisChoice, ...] | None:
         """The value of each axis, put into `names`; None, and why in `tried`, where some axis has none."""
@@ -100,8 +126,10 @@ class Choosing:
             names[axis.name] = value
         return tuple(choices)
 
-    def _choose_launches(self, names: Mapping[str, Any], tried: list[str]) -> tuple[LaunchDecision, ...] | None:
-        """Every launch that is made; None where nothing is built for one of them, put into `tried`."""
+    def _choose_launches(
+        self, names: Mapping[str, Any], search: Search, layouts: Mapping[str, Layout | None]
+    ) -> tuple[LaunchDecision, ...] | None:
+        """Every launch that is made; None where nothing is built for one of them, or takes maps that there are not."""
         axis_values = tuple(names[name] for name in self.axis_names)
         chosen = []
         for item in self.launches:
@@ -111,7 +139,11 @@ class Choosing:
             variant = configs[-1].variant
             if variant is None:
                 shown = ", ".join(f"{name}={names[name]}" for name in self.axis_names)
-                tried.append(f"{item.launch.kernel}[{shown}], aligned={names['aligned']}: not built")
+                search.tried.append(f"{item.launch.kernel}[{shown}], aligned={names['aligned']}: not built")
+                search.may_be_had |= not self._is_left_out(names)
+                return None
+            if unmappable := self._unmappable(variant, layouts):
+                search.misaligned += unmappable
                 return None
             known = {**names, **item.common[configs[-1].number]}
             x, y, z = (extent(known) for extent in item.grid)
@@ -119,6 +151,20 @@ class Choosing:
             values = {text: value(known) for text, value in item.kernargs}
             chosen.append(LaunchDecision(item.index, variant, grid, values, configs))
         return tuple(chosen)
+
+    def _is_left_out(self, names: Mapping[str, Any]) -> bool:
+        """Whether the manifest leaves out what these names pick, whatever the config."""
+        for item in self.op.denied:
+            with suppress(ExpressionError):  # it reads what configs set
+                if evaluator(item.when)(names):
+                    return True
+        return False
+
+    def _unmappable(self, variant: Variant, layouts: Mapping[str, Layout | None]) -> list[str]:
+        """Why a variant cannot have the maps of tensors that it takes; empty if it can."""
+        names = self.maps.get(id(variant.kernargs), ())  # which variants share
+        given = ((name, layouts.get(name)) for name in names)
+        return [reason for name, layout in given if layout for reason in self.rules.unmappable(name, layout)]
 
     def _try_configs(
         self, item: _Launch, axis_values: tuple[Any, ...], names: Mapping[str, Any]
@@ -145,21 +191,24 @@ class Choosing:
         )
         return Decision(names, names["aligned"], misaligned, layouts, spaces, launches, axes)
 
-    def _no_variant(self, call: Call, tried: list[str], misaligned: tuple[str, ...]) -> NoVariantError:
+    def _no_variant(self, call: Call, search: Search, serves: Serves) -> NoVariantError:
         """The error of a call that the contract allows and nothing was built for."""
         op, built = self.op, list(self.table.values())
         there = {name: sorted({v.axis_values[name] for v in built}, key=str) for name in self.axis_names}
         listed = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in there.items())
         given = [name for name, layout in call.layouts.items() if layout is not None]
-        asked = Asked(call.names, [t.name for t in op.tensors if t.name in given and t.role != "output"], misaligned)
+        inputs = [tensor.name for tensor in op.tensors if tensor.name in given and tensor.role != "output"]
+        asked = Asked(call.names, inputs, tuple(search.misaligned))
         lines = [
             f"{op.name}: no variant of this bundle fits the call:",
-            *tried,
+            *search.tried,
             f"built: {listed}",
-            *(f"left out: {item.when}: {item.reason}" for item in op.denied),
-            *(f"advice: {line}" for line in advice(op, built, asked, self._fits)),
+            *(f"left out: {item.when}: {item.reason}" for item in op.denied if item.reason),
+            *(f"advice: {line}" for line in advice(op, built, asked, self._fits, serves)),
         ]
-        return NoVariantError("\n  ".join(lines))
+        error = NoVariantError("\n  ".join(lines))
+        error.may_be_had = search.may_be_had
+        return error
 
     def _fits(self, names: Mapping[str, Any], may_be_aligned: bool) -> bool:
         """Whether the contract allows a call with these names, and all that it launches is built."""
@@ -171,7 +220,7 @@ class Choosing:
                 known[name] = value(known)
             for aligned in (True, False) if may_be_aligned else (False,):
                 values = {**known, "aligned": aligned}
-                if self._pick_axes(values, []) is not None and self._choose_launches(values, []) is not None:
+                if self._pick_axes(values, []) is not None and self._choose_launches(values, Search(), {}) is not None:
                     return True
         except (AotError, ArithmeticError, TypeError):
             pass  # the changed arguments make no call

@@ -31,10 +31,11 @@ class Describing:
     Args:
         bundle: the name of the bundle that has the op.
         static: scalars that a decision depends on.
+        mapped: tensors that some variants take as tensor maps.
     """
 
-    def __init__(self, op: Op, bundle: str, static: Collection[str], rules: Rules):
-        self.op, self.bundle, self.static, self.rules = op, bundle, static, rules
+    def __init__(self, op: Op, bundle: str, static: Collection[str], rules: Rules, mapped: Collection[str] = ()):
+        self.op, self.bundle, self.static, self.rules, self.mapped = op, bundle, static, rules, mapped
         read = [parse(text) for _, text, _ in Scope.of(op).expressions(op)]
         self.read_names = {name for expression in read for name in expression.names}
         self.strides: dict[str, set[int]] = {tensor.name: set() for tensor in op.tensors}
@@ -61,7 +62,7 @@ class Describing:
             if layout is None:
                 continue
             dim, steps = self._packing(tensor, layout)
-            moved = tensor.align and not layout.aligned
+            moved = not layout.aligned and (tensor.align or tensor.name in self.mapped)
             if tensor.role == "output" and dim is None and steps is None and not moved:
                 continue  # as one that is allocated
             shapes[tensor.name] = list(layout.shape)
@@ -95,9 +96,14 @@ class Describing:
         rules, name = self.rules, tensor.name
         return (
             rules.innermost(name, one) == rules.innermost(name, other)
-            and bool(rules.misalignment({name: one}, {})) == bool(rules.misalignment({name: other}, {}))
+            and self._specialised(name, one) == self._specialised(name, other)
             and all(one.kernel_strides[dim] == other.kernel_strides[dim] for dim in self.strides[name])
         )
+
+    def _specialised(self, name: str, layout: Layout) -> tuple[bool, bool]:
+        """Whether aligned variants take a tensor at all, and whether those do that take a map of it."""
+        aligned = not self.rules.misalignment({name: layout}, {})
+        return aligned, aligned and (name not in self.mapped or not any(self.rules.unmappable(name, layout)))
 
     def _scalars(self, given: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
         """The scalars that decide something and are not what they would be if they were not passed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from aot_runtime.contract.arch import device_names
@@ -16,16 +17,19 @@ from aot_runtime.contract.expressions import nearest, parse
 from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import Index, Op, Variant
-from aot_runtime.contract.tensor_maps import mapped_tensors
 from aot_runtime.contract.validate import expression_faults, kernarg_texts, require_sound
-from aot_runtime.errors import ArgumentError, BundleError, ExpressionError, NoVariantError
+from aot_runtime.errors import AotError, ArgumentError, BundleError, ExpressionError, NoVariantError
 
+from .changes import Arguments, Change
 from .checking import Call, Checking
-from .choosing import Choosing
+from .choosing import Choosing, Search
 from .decision import Decision
 from .documentation import built_dtypes
 from .entries import Describing, Entry, entry_lines
 from .rules import Rules
+
+CALLS = "calls.yaml"
+"""The calls file that errors speak of."""
 
 
 class Planner:
@@ -33,6 +37,9 @@ class Planner:
 
     Args:
         bundle: the name of the bundle that has the op; "" where it is in none yet.
+        manifest: that of the bundle, as its provenance names it, for errors that say how to build what is missing.
+        place: where the bundle lies, for these, too.
+        is_complete: whether the bundle has all that its manifest has.
 
     Attributes:
         op: the contract.
@@ -40,22 +47,33 @@ class Planner:
         static: scalars that a decision depends on; the others only travel into the kernarg segment.
     """
 
-    def __init__(self, op: Op, variants: Iterable[Variant], backend: str, bundle: str = ""):
+    def __init__(
+        self,
+        op: Op,
+        variants: Iterable[Variant],
+        backend: str,
+        bundle: str = "",
+        manifest: str = "",
+        place: Path | None = None,
+        is_complete: bool = False,
+    ):
         built = list(variants)
         require_sound(op, expression_faults(op, built))
         kernargs = kernarg_texts(op, built)
         texts = {text for _, text, _ in Scope.of(op).expressions(op)}
         passed = {text for group in kernargs.values() for text in group}
         self.op, self.bundle = op, bundle
+        self._manifest, self._place, self._is_complete = manifest, place, is_complete
         self.dtypes = built_dtypes(op, built)
         self.static = _static(op, texts, passed)
-        self._rules = rules = Rules(op, backend, mapped_tensors(built))
+        self._rules = rules = Rules(op, backend)
         self._checking = Checking(op, {query for text in texts | passed for query in parse(text).queries}, rules)
         self._choosing = Choosing(op, built, kernargs, rules)
 
     @cached_property
     def _describing(self) -> Describing:
-        return Describing(self.op, self.bundle, self.static, self._rules)
+        mapped = {name for names in self._choosing.maps.values() for name in names}
+        return Describing(self.op, self.bundle, self.static, self._rules, mapped)
 
     def entry(
         self, layouts: Mapping[str, Layout | None], scalars: Mapping[str, Any], names: Mapping[str, Any]
@@ -81,11 +99,17 @@ class Planner:
             num_xcds: its dies; by default as many as a whole GPU of the architecture has.
         """
         with self._named_failures():
-            call = self._checking.check(layouts, scalars, device, device_names(arch, num_cus, num_xcds))
+            hardware = device_names(arch, num_cus, num_xcds)
+            call = self._checking.check(layouts, scalars, device, hardware)
+
+            def serves(changes: Iterable[Change]) -> bool:
+                return self._serves(Arguments(layouts, scalars, call.names), changes, device, hardware)
+
             try:
-                return self._choosing.decide(call)
+                return self._choosing.decide(call, serves)
             except NoVariantError as error:
-                error.remedy = self._remedy(layouts, scalars, call)
+                if self.bundle and error.may_be_had and not self._is_complete:
+                    error.remedy = self._remedy(layouts, scalars, call)
                 raise
 
     def lay_out(
@@ -104,6 +128,17 @@ class Planner:
         there = {name: layout for name, layout in call.layouts.items() if layout is not None}
         return Decision(call.names, False, (), there, (), ())
 
+    def _serves(
+        self, arguments: Arguments, changes: Iterable[Change], device: tuple[str, int], hardware: Mapping[str, Any]
+    ) -> bool:
+        """Whether a call gets all that it needs once it is changed."""
+        try:
+            changed = arguments.changed(self.op, changes, device)
+            call = self._checking.check(changed.layouts, changed.scalars, device, hardware)
+            return self._choosing.find(call, Search()) is not None
+        except (AotError, ArithmeticError, TypeError):
+            return False
+
     @contextmanager
     def _named_failures(self) -> Iterator[None]:
         """What cannot be computed of a call is an error of its arguments."""
@@ -114,11 +149,12 @@ class Planner:
 
     def _remedy(self, layouts: Mapping[str, Layout | None], scalars: Mapping[str, Any], call: Call) -> str:
         """How to have a call built that nothing is built for."""
-        if not self.bundle:
-            return ""
-        command = f"aotbuild --arch {call.names['arch']} --for calls.yaml {self.bundle}.yaml"
-        first = f"to have it built, where the manifest does not leave it out: `{command}`, with this in calls.yaml:"
-        return "\n    ".join([first, *entry_lines(self.entry(layouts, scalars, call.names))])
+        from .remedy import build_command
+
+        command = build_command(self.bundle, self._manifest, self._place, call.names["arch"], CALLS)
+        first = f"to have it built: `{command}`, with this in {CALLS}:"
+        lines = [f"  {line}" for line in entry_lines(self.entry(layouts, scalars, call.names))]
+        return "\n    ".join([first, "calls:", *lines])
 
 
 def _static(op: Op, texts: Iterable[str], kernargs: Iterable[str]) -> frozenset[str]:
@@ -131,13 +167,19 @@ def _static(op: Op, texts: Iterable[str], kernargs: Iterable[str]) -> frozenset[
     return frozenset(scalars.keys() & (used | limited))
 
 
-def op_planner(index: Index, name: str) -> Planner:
-    """The planner of a bundle's op. Raises `ArgumentError` if there is none, `BundleError` if it is not sound."""
+def op_planner(index: Index, name: str, place: Path | None = None) -> Planner:
+    """The planner of an op of a bundle. Raises `ArgumentError` if there is none, `BundleError` if it is not sound.
+
+    Args:
+        place: where the bundle lies, for errors that say how to build what is missing.
+    """
     ops = {op.name: op for op in index.ops}
     if name not in ops:
         raise ArgumentError(f"bundle '{index.name}' has no op '{name}'{nearest(name, tuple(ops))}")
     variants = (variant for variant in index.variants if variant.op == name)
+    said = {} if index.provenance is None else index.provenance.build_definition.external_parameters
+    manifest, whole = str(said.get("manifest", "")), bool(said) and not said.get("filter") and "for" not in said
     try:
-        return Planner(ops[name], variants, index.target.backend, index.name)
+        return Planner(ops[name], variants, index.target.backend, index.name, manifest, place, whole)
     except ExpressionError as error:
         raise BundleError(f"bundle '{index.name}', {error}") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -50,14 +50,10 @@ def pick_value(axis: Axis, wanted: Any) -> Value | None:
 
 
 class Rules:
-    """The checks of one op's calls.
+    """The checks of one op's calls."""
 
-    Args:
-        mapped: tensors of which aligned variants take maps.
-    """
-
-    def __init__(self, op: Op, backend: str, mapped: Collection[str] = ()):
-        self.op, self.mapped = op, mapped
+    def __init__(self, op: Op, backend: str):
+        self.op = op
         self.tensors = {tensor.name: tensor for tensor in op.tensors}
         self.grid_limits = cuda_grid_limits if backend == "cuda" else hip_grid_limits
 
@@ -225,7 +221,7 @@ class Rules:
     # Specialisation and launch
 
     def misalignment(self, layouts: Mapping[str, Layout | None], extents: Mapping[str, int]) -> tuple[str, ...]:
-        """Why a call cannot use the aligned specialisation; empty if it can."""
+        """Why a call cannot use the aligned specialisation; empty if it can, but for what single variants ask for."""
         reasons: list[str] = []
         for name, layout in layouts.items():
             if layout is not None:
@@ -238,16 +234,18 @@ class Rules:
     def _misaligned(self, tensor: Tensor, layout: Layout) -> Iterable[str]:
         if not tensor.large and (layout.low < 0 or layout.high * layout.itemsize >= RANGE_32):
             yield f"'{tensor.name}' spans {(layout.high - layout.low) * layout.itemsize} bytes or has a negative stride"
-        innermost = self.innermost(tensor.name, layout)
-        if tensor.name in self.mapped:
-            yield from unmappable(tensor.name, layout, innermost)
         if not tensor.align:
             return
+        innermost = self.innermost(tensor.name, layout)
         if not layout.aligned:
             yield f"the address of '{tensor.name}' is not a multiple of {ALIGNMENT}"
         for dim, stride in enumerate(layout.kernel_strides):
             if stride % ALIGNMENT and dim != innermost:
                 yield f"stride {stride} of '{tensor.name}' in dim {dim} is not a multiple of {ALIGNMENT}"
+
+    def unmappable(self, name: str, layout: Layout) -> Iterable[str]:
+        """Why there is no tensor map of an argument; nothing if there is one."""
+        return unmappable(name, layout, self.innermost(name, layout))
 
     def reach(self, layouts: Mapping[str, Layout | None]) -> None:
         """Without 64-bit offsets in the kernel, no tensor may reach beyond 2**31 elements."""

@@ -38,7 +38,7 @@ def explain(
     from aot_runtime.call.planner import op_planner
 
     index = read_index(bundle)
-    planner = op_planner(index, op)
+    planner = op_planner(index, op, bundle)
     decision = plan_call(index, planner, call, num_cus, num_xcds)
     if as_json:
         click.echo(json.dumps(decision_data(planner, decision, index.blobs), indent=1))

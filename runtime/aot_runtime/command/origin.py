@@ -67,7 +67,7 @@ def _command(parameters: dict[str, str | bool]) -> Iterator[str]:
         yield from ("--filter", str(chosen))
     for calls in filter(None, str(parameters.get("for", "")).split(",")):
         yield from ("--for", calls)
-    for key, option in (("neighbours", "--neighbours"), ("lineInfo", "--line-info")):
+    for key, option in (("neighbours", "--neighbours"), ("add", "--add"), ("lineInfo", "--line-info")):
         if parameters.get(key) is True:
             yield option
     yield str(parameters.get("manifest", ""))

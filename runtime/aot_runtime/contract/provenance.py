@@ -34,7 +34,7 @@ class Resource(_Part, frozen=True):
 
 class BuildDefinition(_Part, frozen=True):
     """The inputs of a build. `external_parameters` are the command's: `manifest`, `arch`, `filter`, `lineInfo`,
-    `for` and `neighbours`."""
+    `for`, `neighbours` and `add`."""
 
     build_type: str
     external_parameters: dict[str, str | bool]

@@ -185,7 +185,8 @@ class Launch(Record, frozen=True):
 
 
 class Denied(Record, frozen=True):
-    """Variants that were left out on purpose, with the reason that the manifest gives."""
+    """Variants that were left out on purpose, with the reason that the manifest gives; empty where it gives none, as
+    for those that it excludes or does not include."""
 
     when: str
     reason: str

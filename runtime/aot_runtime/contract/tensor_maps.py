@@ -46,10 +46,11 @@ def mapped(tensor_map: TensorMap, layout: Layout) -> Mapped:
     return Mapped(tuple(layout.shape[dim] for dim in tensor_map.dims), tuple(steps))
 
 
-def mapped_tensors(variants: Iterable[Variant]) -> frozenset[str]:
-    """The tensors of which some variant takes a map."""
-    layouts = {id(variant.kernargs): variant.kernargs for variant in variants}  # which variants share
-    return frozenset(arg.value for kernargs in layouts.values() for arg in kernargs if arg.map is not None)
+def mapped_tensors(variants: Iterable[Variant]) -> dict[int, tuple[str, ...]]:
+    """The tensors that variants take maps of, by the `id` of the kernargs, which variants share; of those that do."""
+    layouts = {id(variant.kernargs): variant.kernargs for variant in variants}
+    found = {key: tuple(arg.value for arg in args if arg.map is not None) for key, args in layouts.items()}
+    return {key: names for key, names in found.items() if names}
 
 
 def unmappable(name: str, layout: Layout, innermost: int | None) -> Iterator[str]:

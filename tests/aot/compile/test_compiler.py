@@ -8,6 +8,7 @@ import pytest
 from triton.backends.compiler import GPUTarget
 
 from aot.compile.compiler import compile_job
+from aot.compile.diagnostics import diagnostics, errors
 from aot.compile.errors import CompileError
 from aot.compile.jobs import CompileJob
 from aot.compile.kernargs import kernarg_bytes, kernarg_layout
@@ -170,3 +171,105 @@ def test_a_back_end_failure_carries_what_the_compiler_printed():
         compile_job(jobs.softmax("sm_90", options=(("ptx_options", "--no-such-option"),)))
     assert "no-such-option" in caught.value.reason
     assert caught.value.reason.count("\n") <= 5
+
+
+# What Triton passes on unread
+
+FOREIGN = "kernels/foreign.py"
+
+
+def foreign(function: str, arch: str, **constants: str) -> CompileJob:
+    signature = (("x", "*fp32"), ("y", "*fp32"), *((name, "constexpr") for name in constants))
+    return jobs.job(function, arch, signature, constants, source=FOREIGN)
+
+
+def assembly(arch: str, asm: str, constraints: str, function: str = "assembly") -> CompileJob:
+    return foreign(function, arch, ASM=asm, CONSTRAINTS=constraints)
+
+
+def line_of(text: str) -> int:
+    lines = (jobs.ROOT / FOREIGN).read_text().splitlines()
+    return next(index for index, line in enumerate(lines, 1) if text in line)
+
+
+ASM, CALL = "inline_asm_elementwise", "outer(tl.load"
+
+
+@pytest.mark.parametrize(
+    ("work", "place", "message"),
+    [
+        # A register class of NVIDIA's on AMD, and the other way round: LLVM prints it, and makes code without it.
+        (assembly("gfx942", "tanh.approx.f32 $0, $1;", "=f,f"), ASM, "could not allocate output register for .* 'f'"),
+        (assembly("gfx1201", "v_mov_b32 $0, $1", "=v,l"), ASM, "unknown asm constraint 'l'"),
+        (assembly("gfx942", "v_mov_b32 $0, $1", "={v999},v"), ASM, "for constraint '{v999}'"),
+        (assembly("sm_90", "v_mov_b32 $0, $1", "=v,v"), ASM, "could not allocate output register for .* 'v'"),
+        (assembly("sm_90", "mov.b32 $0, $1;", "=f,s"), ASM, "invalid operand for inline asm constraint 's'"),
+        # Assemblers know lines of what the compiler made, not of the kernel.
+        (assembly("gfx942", "mov.b32 $0, $1;", "=v,v"), ASM, "invalid instruction\n    mov.b32 v"),
+        (assembly("sm_90", "v_mov_b32 $0, $1;", "=r,r"), ASM, "any known instruction: 'v_mov_b32'\n    v_mov_b32 %r"),
+        (assembly("sm_90", "mov.b64 $0, $1;", "=f,f"), ASM, "Arguments mismatch for instruction 'mov'\n    mov.b64"),
+        # What no compiler tells.
+        (assembly("gfx942", "s_mov_b32 $0, $1", "=s,s"), ASM, "input .1 has the constraint 's', .* use 'v'"),
+        (assembly("gfx942", "v_mov_b32 $0, $1", "=v,s"), ASM, "input .1 has the constraint 's', .* use 'v'"),
+        (assembly("sm_90", "mov.b32 %r1, $1;", "=r,r"), ASM, "does not write its output .0, whose value is used"),
+        (assembly("gfx942", "", "=v,v"), ASM, "does not write its output .0, whose value is used"),
+        # Functions that nothing has: a linker for AMD leaves them to a loader.
+        (foreign("called", "gfx942", NAME="__ocml_nothere_f32"), CALL, "'__ocml_nothere_f32' is called, and nothing"),
+        (foreign("called", "gfx942", NAME="llvm.nvvm.tanh.approx.f"), CALL, "'llvm.nvvm.tanh.approx.f' is called"),
+        (foreign("called", "gfx942", NAME="__nv_tanhf"), CALL, "Implicit conversion of CUDA __nv_tanhf"),
+        (foreign("called", "sm_90", NAME="__ocml_tanh_f32"), CALL, "Unresolved extern function '__ocml_tanh_f32'"),
+        # The function that calls, not the one whose text Triton gives; that is shorter.
+        (foreign("calling", "gfx942"), "apart(value)", "apart is marked noinline, but was called with non-scalar"),
+    ],
+)  # fmt: skip
+def test_no_code_is_taken_after_an_error(work: CompileJob, place: str, message: str):
+    """An error that is printed is one, whatever code there is; and it has the line of the kernel."""
+    with pytest.raises(CompileError, match=message) as caught:
+        compile_job(work)
+    assert caught.value.reason.startswith(f"{FOREIGN}:{line_of(place)}: "), caught.value.reason
+
+
+def test_an_error_without_a_place_has_the_kernel_and_what_it_may_be_of():
+    with pytest.raises(CompileError) as caught:
+        compile_job(foreign("called", "gfx942", NAME="llvm.tan.f32"))
+    told = f"{FOREIGN}:{line_of(CALL)}: a call of 'llvm.tan.f32'"
+    assert caught.value.reason == f"{FOREIGN}: kernel 'called': no libcall available for ftan\n    {told}"
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        assembly("gfx942", "v_mov_b32 $0, $1", "=v,v"),
+        assembly("sm_90", "tanh.approx.f32 $0, $1;", "=f,f"),
+        assembly("gfx942", "v_mov_b32 $0, $1", "=v,s", "shared_by_lanes"),
+        assembly("gfx942", "s_nop 0", "=v,v", "unused"),
+        assembly("gfx942", "v_add_f32 $0, $0, 1.0", "=v,0"),
+        foreign("called", "gfx942", NAME="__ocml_tanh_f32"),
+        foreign("called", "sm_90", NAME="__nv_tanhf"),
+        foreign("printing", "gfx942"),
+    ],
+)
+def test_foreign_code_that_is_right_compiles(work: CompileJob):
+    assert compile_job(work).warnings == ()
+
+
+def test_warnings_come_with_the_kernel():
+    kernel = compile_job(assembly("gfx942", '.warning "slow"\nv_mov_b32 $0, $1', "=v,v"))
+    assert kernel.warnings == (f"{FOREIGN}: kernel 'assembly': slow\n    .warning \"slow\"",)
+    short = compile_job(jobs.softmax("sm_90", options=(("ptx_options", "--maxrregcount 1000"),)))
+    assert [text.partition(": kernel 'softmax': ")[2] for text in short.warnings] == [
+        "Too big maxrregcount value specified 1000, will be ignored"
+    ]
+
+
+def test_warnings_that_change_results_are_errors():
+    """As of double precision where there is none; and of a limit."""
+    found = diagnostics(
+        "ptxas /tmp/x.ptx, line 4; warning : Double is not supported. Demoting to float\n"
+        "warning: <unknown>:0:0: local memory (98304) exceeds limit (65536) in function 'wide'\n"
+        "ptxas warning : Stack size for entry function 'f' cannot be statically determined\n"
+        "ptxas info    : 0 bytes gmem\n"
+        "k.py:3:4: remark: error is no word of this\n"
+    )
+    assert [item.is_error for item in found] == [True, True, False]
+    assert errors(found)[1].message.endswith("local memory (98304) exceeds limit (65536) in function 'wide'")

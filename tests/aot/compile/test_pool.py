@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from aot.compile import pool as pool_module
+from aot.compile.compiler import compile_job, compile_job_again
 from aot.compile.isolation import WorkerDiedError
 from aot.compile.jobs import CompiledKernel, CompileJob
 from aot.compile.pool import CompileFailure, TimeLimitError, WarmPool, default_workers, run_jobs
@@ -93,6 +94,23 @@ def test_a_crash_is_retried_once(tmp_path: Path):
     assert always.read_text() == "xx"
     said = "the compiler process exited with code 1: LLVM ERROR: PTX version 8.0 does not support target 'sm_100a'"
     assert failure.reason.startswith(said), failure
+
+
+def test_an_abort_is_told_with_what_the_compiler_printed_and_the_line():
+    signature = (("x", "*fp32"), ("y", "*fp32"), ("ASM", "constexpr"), ("CONSTRAINTS", "constexpr"))
+    constants = {"ASM": "v_mov_b32 $0, $1", "CONSTRAINTS": "=v,v,v"}
+    work = jobs.job("assembly", "gfx942", signature, constants, source="kernels/foreign.py")
+    with WarmPool(1) as pool:
+        ((_, failure),) = run_jobs([work], pool, compile_job, compile_job_again)
+    assert isinstance(failure, CompileFailure)
+    lines = (jobs.ROOT / "kernels/foreign.py").read_text().splitlines()
+    number = next(index for index, line in enumerate(lines, 1) if "inline_asm_elementwise" in line)
+    assert failure.reason.startswith("the compiler process was killed by SIGABRT: ")
+    assert "number of input constraints does not match number of parameters\n" in failure.reason
+    assert failure.reason.endswith(
+        "\n    kernels/foreign.py: kernel 'assembly'"
+        f"\n    kernels/foreign.py:{number}: inline assembly 'v_mov_b32 $0, $1' with constraints '=v,v,v'"
+    )
 
 
 @pytest.mark.parametrize("known", [True, False])

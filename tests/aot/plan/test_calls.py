@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 
@@ -11,15 +12,19 @@ from aot.manifest.calls import CallsFile, check_entries, entries, load_calls
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import PlannedBundle, plan_bundle
-from aot.plan.calls import WantedCalls, plan_calls
+from aot.plan.calls import WantedCalls, call_spec, plan_calls
 from aot.plan.cases import planning_index
 from aot.targets import Target
+from aot_runtime.call.callspec import plan_call
 from aot_runtime.call.entries import entry_lines
 from aot_runtime.call.planner import op_planner
+from aot_runtime.contract.arch import usual_cus
 from aot_runtime.errors import AotError
 from tests.support.building.builds import Project
 from tests.support.building.projects import EVERYTHING, SCALE, edit, load, unmarked, write_project
+from tests.support.c_interface import random_calls
 from tests.support.c_interface.random_calls import RandomCalls
+from tests.support.on_demand import index_of, key_of
 
 ROOT = Path(__file__).parents[3]
 SMALL = ROOT / "tests/support/small/small.yaml"
@@ -75,6 +80,72 @@ def test_compute_units_are_those_of_a_whole_gpu_or_what_the_entry_says(tmp_path:
     call = "op: scale, shapes: {x: [2, 16]}, dtypes: {T: float16}"
     whole, part = planned(manifest, calls_file(tmp_path, call, f"{call}, num_cus: 38")).calls
     assert [variant.config for variant in (*whole.variants, *part.variants)] == [0, 1]
+
+
+VARLEN = (
+    "op: flash_attention_varlen, dtypes: {{T: float16}}, scalars: {{max_seqlen_q: {q}, max_seqlen_k: {k}}}, shapes: "
+    "{{q: [{q}, 1, 64], k: [{k}, 1, 64], v: [{k}, 1, 64], cu_seqlens_q: [2], cu_seqlens_k: [2]}}"
+)
+
+
+def test_what_one_call_gets_does_not_hinge_on_what_another_does(tmp_path: Path):
+    """Of no keys there is no tensor map, which the first call's variant takes and the second's does not."""
+    file = calls_file(tmp_path, VARLEN.format(q=100, k=100), VARLEN.format(q=33, k=0))
+    bundle = planned(ROOT / "manifests/attention.yaml", file, arch="sm_90")
+    index = index_of(bundle)
+    planner = op_planner(index, "flash_attention_varlen")
+    found = [plan_call(index, planner, call_spec(call.entry.spec, planner), 132).launches for call in bundle.calls]
+    hopper = [launch.variant.axis_values["HOPPER"] for (launch,) in found]
+    assert hopper == [True, False] and all(launch.variant.aligned for (launch,) in found)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "arch"),
+    [
+        (SMALL, "gfx942"),
+        (ROOT / "manifests/attention.yaml", "sm_90"),
+        *(
+            pytest.param(ROOT / f"manifests/{name}.yaml", arch, marks=pytest.mark.slow)
+            for name in ("attention", "attention_mods", "attention_quantised", "decode", "gemm", "moe", "rows")
+            for arch in ("gfx942", "gfx1201", "sm_90", "sm_100")
+        ),
+    ],
+    ids=str,
+)
+def test_a_bundle_that_is_built_for_calls_serves_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifest: Path, arch: str
+):
+    """Random calls that a bundle of all variants serves, some of them with no rows: they are served by a bundle of what
+    they get, by no other variants."""
+    monkeypatch.setattr(random_calls, "EXTENTS", (0, *random_calls.EXTENTS))
+    loaded, drawn, cus = load_manifest(manifest), random.Random(11), usual_cus(arch) or 132
+    whole = index_of(plan_bundle(loaded, Target(arch), {}, False))
+    where = (whole.target.backend, 0)
+    made, texts = [], list[str]()
+    for op in whole.ops:
+        planner, calls = op_planner(whole, op.name), RandomCalls(op, whole.target, drawn)
+        for _ in range(drawn.choice((20, 60))):
+            call = calls.make(cus)
+            if call is None:
+                continue
+            arguments = (call.layouts, call.scalars, where, cus, arch)
+            try:
+                decision = planner.decide(*arguments)
+            except AotError:
+                continue
+            if any(math.prod(launch.grid[:1]) > 2**22 for launch in decision.launches):
+                continue  # more than a device takes, with as many threads as the variant has
+            made.append((op.name, arguments, [key_of(launch.variant) for launch in decision.launches]))
+            texts += entry_lines(planner.entry(call.layouts, call.scalars, planner.lay_out(*arguments).names))
+    (tmp_path / "calls.yaml").write_text("calls:\n" + "\n".join(texts) + "\n")
+    wanted = WantedCalls(entries([load_calls(tmp_path / "calls.yaml")]), False)
+    small = index_of(plan_bundle(loaded, Target(arch), {}, False, wanted=wanted))
+    planners = {op.name: op_planner(small, op.name) for op in small.ops}
+    assert len(made) > 5
+    for op_name, arguments, expected in made:
+        found = planners[op_name].decide(*arguments).launches
+        assert [key_of(launch.variant) for launch in found] == expected, op_name
+    assert {key_of(variant) for variant in small.variants} == {key for *_, keys in made for key in keys}
 
 
 @pytest.mark.parametrize(

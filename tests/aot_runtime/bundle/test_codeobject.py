@@ -36,6 +36,16 @@ def images() -> dict[str, bytes]:
     return {arch: compile_job(jobs.scalars(arch)).image for arch in FORMATS}
 
 
+def test_what_an_image_uses_and_does_not_define(images: dict[str, bytes]):
+    """Of AMD's, that is; CUDA's driver has functions of its own, as that which prints."""
+    image = images["gfx942"]
+    table = ELFFile(io.BytesIO(image)).get_section_by_name(".symtab")
+    number = next(at for at, symbol in enumerate(table.iter_symbols()) if symbol.name == "every_type")
+    section = table["sh_offset"] + 24 * number + 6
+    altered = image[:section] + bytes(2) + image[section + 2 :]
+    assert [read_code_object(one).undefined for one in (image, altered)] == [(), ("every_type",)]
+
+
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.arch)
 def test_every_target(target: Target, tmp_path: Path):
     """Arguments lie at multiples of their sizes."""

@@ -51,15 +51,19 @@ def test_no_variant_lists_what_there_is():
 def test_no_variant_says_how_to_have_it_built():
     there = planner(AXES, keep=lambda v: not v.axis_values["CAUSAL"], bundle="tiny")
     remedy = """
-  to have it built, where the manifest does not leave it out: `aotbuild --arch gfx942 --for calls.yaml tiny.yaml`, \
+  to have it built: `aotbuild --arch gfx942 --for calls.yaml -o for-calls tiny`, \
 with this in calls.yaml:
-    - bundle: tiny
-      op: op
-      shapes: {x: [40]}
-      dtypes: {T: float32}
-      unaligned: [x]
-      scalars: {causal: true}"""
-    refused(remedy, there, NoVariantError, x=layout(40, aligned=False), causal=True)
+    calls:
+      - bundle: tiny
+        op: op
+        shapes: {x: [30]}
+        dtypes: {T: float32}
+        unaligned: [x]
+        scalars: {causal: true}"""
+    refused(remedy, there, NoVariantError, x=layout(30, aligned=False), causal=True)
+    with pytest.raises(NoVariantError) as raised:
+        decide(there, x=layout(40), causal=True)
+    assert "to have it built" not in str(raised.value), "the manifest leaves that out"
 
 
 def test_no_variant_tells_which_argument_to_change():

@@ -72,9 +72,9 @@ def test_what_no_map_holds(maps_bundle: Path):
     bundle = open_bundle(maps_bundle, "cuda")
     x = bundle.device.empty((256, 64), "float16", order=(1, 0))
     for wrong, message in (
-        (x[8:250][1:], "the address of 'x' is not a multiple of 16, as that of a tensor map is"),
-        (x[:, ::-1], "stride -256 of 'x' in dim 1 is -512 bytes; a tensor map has multiples of 16 from 0 to 2"),
-        (bundle.device.empty((68, 64), "float16", order=(1, 0)), "stride 68 of 'x' in dim 1 is 136 bytes; a tensor"),
+        (x[8:250][1:], "the address of 'x' is not a multiple of 16"),
+        (x[:, ::-1], "bytes or has a negative stride"),
+        (bundle.device.empty((68, 64), "float16", order=(1, 0)), "stride 68 of 'x' in dim 1 is not a multiple of"),
     ):
         with pytest.raises(NoVariantError) as raised:
             bundle.scale_columns(wrong, factor=1)

@@ -14,20 +14,6 @@ typedef struct aot_decision {
     aot_text tried; /* why no variant fits */
 } aot_decision;
 
-/* Whether there is a tensor map of an array. */
-static bool aot_has_map(const aot_tensor *tensor, int innermost)
-{
-    if (tensor->address % 16 != 0) return false;
-    for (int dim = 0; dim < tensor->rank; dim++) {
-        int64_t step = 0;
-        if (tensor->shape[dim] < 1 || tensor->shape[dim] > INT32_MAX) return false;
-        if (tensor->shape[dim] == 1 || dim == innermost) continue;
-        if (__builtin_mul_overflow(tensor->strides[dim], aot_itemsize(tensor->dtype), &step)) return false;
-        if (step < 0 || step % 16 != 0 || step >= (int64_t)1 << 40) return false;
-    }
-    return true;
-}
-
 /* Whether the aligned specialisation may serve the call. */
 static bool aot_may_align(const aot_plan *p)
 {
@@ -36,9 +22,8 @@ static bool aot_may_align(const aot_plan *p)
         const aot_tensor *tensor = p->tensors[i];
         if (tensor == NULL) continue;
         if (!rule->large && (p->low[i] < 0 || p->high[i] * aot_itemsize(tensor->dtype) >= AOT_RANGE_32)) return false;
-        int innermost = aot_innermost(rule, tensor);
-        if (rule->mapped && !aot_has_map(tensor, innermost)) return false;
         if (!rule->align) continue;
+        int innermost = aot_innermost(rule, tensor);
         if (tensor->address % AOT_ALIGNMENT != 0) return false;
         for (int dim = 0; dim < tensor->rank; dim++)
             if (aot_kernel_stride(tensor, dim) % AOT_ALIGNMENT != 0 && dim != innermost) return false;
@@ -196,6 +181,35 @@ static bool aot_pack_values(aot_plan *p, aot_chosen *chosen)
     return true;
 }
 
+/* Whether there is a tensor map of an array. */
+static bool aot_has_map(const aot_tensor *tensor, int innermost)
+{
+    if (tensor->address % 16 != 0) return false;
+    for (int dim = 0; dim < tensor->rank; dim++) {
+        int64_t step = 0;
+        if (tensor->shape[dim] < 1 || tensor->shape[dim] > INT32_MAX) return false;
+        if (tensor->shape[dim] == 1 || dim == innermost) continue;
+        if (__builtin_mul_overflow(tensor->strides[dim], aot_itemsize(tensor->dtype), &step)) return false;
+        if (step < 0 || step % 16 != 0 || step >= (int64_t)1 << 40) return false;
+    }
+    return true;
+}
+
+/* Whether there are the tensor maps that a variant takes. */
+static bool aot_has_maps(const aot_plan *p, const aot_variant *variant, aot_decision *d)
+{
+    const aot_layout *layout = &p->op->layouts[variant->layout];
+    for (int i = 0; i < layout->count; i++) {
+        const aot_tensor_rule *rule = &p->op->tensors[layout->kernargs[i].index];
+        const aot_tensor *tensor = p->tensors[layout->kernargs[i].index];
+        if (layout->kernargs[i].map == NULL || tensor == NULL || aot_has_map(tensor, aot_innermost(rule, tensor)))
+            continue;
+        aot_write(&d->tried, "\n  there is no tensor map of '%s'", rule->name);
+        return false;
+    }
+    return true;
+}
+
 /* The first config whose condition holds and that is built, with its grid and kernargs; -1: a fault, 0: none, 1. */
 static int aot_choose_launch(aot_plan *p, int number, unsigned char *key, aot_decision *d)
 {
@@ -208,6 +222,7 @@ static int aot_choose_launch(aot_plan *p, int number, unsigned char *key, aot_de
         key[AOT_MAX_KEY - 1] = (unsigned char)i;
         chosen->variant = holds ? aot_find_variant(p->op, key) : NULL;
         if (chosen->variant == NULL) continue;
+        if (!aot_has_maps(p, chosen->variant, d)) return 0;
         for (int n = 0; n < launch->names; n++) p->v[launch->slots[n]] = launch->configs[i].values[n];
         if (!aot_find_grid(p, launch, chosen) || !aot_pack_values(p, chosen)) return -1;
         if (!aot_count_scratch(p, chosen, chosen->variant->global_scratch, &chosen->scratch)) return -1;

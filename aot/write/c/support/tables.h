@@ -14,7 +14,7 @@ typedef struct aot_tensor_rule {
     uint32_t allowed;                  /* dtypes, a bit each */
     int variable, like;                /* its dtype variable, and the first required input of that; -1: none */
     aot_role role;
-    bool optional, align, large, zero, mapped; /* the last: aligned variants take maps of it */
+    bool optional, align, large, zero;
     int rank;
     const aot_extent *extents;
     const signed char *contiguous, *innermost; /* positions, -1 behind the last one */

@@ -138,7 +138,7 @@ def _op(index: Index, op: Op) -> dict[str, Any]:
         "variants": len(variants),
         "axes": [(name, ", ".join(built[name]), rules.get(name, "the dtype of its tensors")) for name in built],
         "launches": op.launches,
-        "denied": op.denied,
+        "denied": [item for item in op.denied if item.reason],
     }
 
 
