@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .arguments import Arguments
 from .constexprs import Constexprs
 from .draft import OpDraft
 from .grid import add_grid
+from .host import names_of
+from .roles import give_dims_to_inputs
+from .scalars import Scalars
+from .shapes import Shapes
+from .strides import Strides
+from .tensor_specs import add_tensors
 from .texts import KernelText
 from .workbench import Workbench
 
@@ -15,13 +20,18 @@ from .workbench import Workbench
 def propose(kernel: KernelText, path: str) -> OpDraft:
     """The op that is proposed for a kernel, which is at `path`, `file.py:function`."""
     work = Workbench(kernel, path)
-    arguments = Arguments(work)
-    arguments.add_tensors()
+    shapes = Shapes(work)
+    shapes.find()
+    add_tensors(work, shapes)
+    strides = Strides(work, shapes)
+    strides.bind()
     Constexprs(work).add()
-    arguments.add_scalars()
-    arguments.give_dims_to_inputs()
+    Scalars(work, strides.bound).add()
+    give_dims_to_inputs(work)
     add_grid(work)
-    arguments.add_divisible()
+    _add_requirements(work)
+    _add_divisible(work)
+    _note_launches(work)
     return work.op
 
 
@@ -33,3 +43,27 @@ def with_own_names(ops: Sequence[OpDraft]) -> list[OpDraft]:
         if seen[op.name] > 1:
             op.name = f"{op.name}_{seen[op.name]}"
     return list(ops)
+
+
+def _add_requirements(work: Workbench) -> None:
+    """What the function that launches the kernel asserts, as far as it is of dims and scalars."""
+    for text in work.launch.facts.required:
+        final = work.launch.final(text)
+        names = names_of(final)
+        if not names or not all("__" in name or name in work.scalar_names for name in names):
+            continue
+        if (found := work.expression(final)) and found not in work.op.require:
+            work.op.require.append(found)
+
+
+def _add_divisible(work: Workbench) -> None:
+    last = [item["shape"][-1] for item in work.op.tensors.values() if item["shape"]]
+    names = [dim for dim in last if dim in work.parameters and not work.parameters[dim].constexpr]
+    work.op.divisible = list(dict.fromkeys(names))
+
+
+def _note_launches(work: Workbench) -> None:
+    if not work.launch.is_there:
+        work.op.note("kernel", "", "all that is not in the kernel's body, since its file does not launch it")
+    elif work.launch.others:
+        work.op.note("kernel", "", f"the file launches it {work.launch.others + 1} times; this is the first")
