@@ -147,7 +147,7 @@ class Constexprs:
 
     def _add_one_of(self, name: str, options: tuple[Any, ...]) -> None:
         self.op.blocks[name] = options[0]
-        self.op.note("blocks", name, f"{name}, one of {', '.join(map(str, options))}")
+        self.op.note("blocks", name, f"{name}, {'one of ' if len(options) > 1 else ''}{', '.join(map(str, options))}{'' if len(options) > 1 else ' among others'}")
         self._rows.require(name)
 
     def _add_condition(self, name: str, value: Condition) -> bool:
@@ -171,9 +171,10 @@ class Constexprs:
 
     def _add_computed(self, name: str) -> bool:
         """What the launch computes from sizes: a constant of the variant, a size, or the power of two that holds one."""
+        if self.work.launch.tensor(name) is not None:
+            return False
         text = self.work.expression(self.work.launch.size(name))
-        argument = self.work.launch.tensor(name)
-        if not text or argument is not None:
+        if not text:
             return False
         of_axes = renamed(text, {dim: axis for axis, dim in self.work.axis_dims.items() if axis in self.op.constexprs})
         if names_of(of_axes) - FUNCTIONS <= self.op.constexprs.keys() | self.op.blocks.keys():
@@ -197,7 +198,7 @@ class Constexprs:
                 self.op.blocks[name] = default
                 self.op.note("blocks", name, f"{name}, {default} by default")
             return isinstance(default, float)
-        scalar = self._scalar_name(name)
+        scalar = self.work.scalar_names.get(argument.key) or self._scalar_name(name)
         value = default if type(default) is int else self._guess(name)
         self.op.scalars[scalar] = {"type": "i32", **({"default": default} if type(default) is int else {})}
         self.work.scalar_names[argument.key] = scalar

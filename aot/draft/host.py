@@ -23,6 +23,8 @@ from .host_values import (
     Shape,
     Size,
     Stride,
+    Strides,
+    Table,
     Unknown,
     Value,
     atomic,
@@ -50,7 +52,8 @@ class Facts:
         tensors: by key.
         same: name of an extent → the one that it equals.
         required: conditions that calls have to meet.
-        hints: name of an extent → the variable that has it.
+        hints: name of an extent, or text of a size → the variable that has it.
+        whole: text of a size that is an extent of an input → a name for it.
         allowed: text of a size → the values that it may have.
         defined: name of a size of its own → what it is computed from.
     """
@@ -59,6 +62,7 @@ class Facts:
     same: dict[str, str] = field(default_factory=dict)
     required: list[str] = field(default_factory=list)
     hints: dict[str, str] = field(default_factory=dict)
+    whole: dict[str, str] = field(default_factory=dict)
     allowed: dict[str, tuple[object, ...]] = field(default_factory=dict)
     defined: dict[str, str] = field(default_factory=dict)
 
@@ -167,9 +171,8 @@ class Host:
         """A value that gets a name, which may serve as that of a dim."""
         if not isinstance(value, Size) or name == "_":
             return value
-        if value.text.isidentifier():
-            self.facts.hints.setdefault(value.text, name)
-        elif "__numel" in value.text and not value.text.endswith("__numel"):
+        self.facts.hints.setdefault(value.text, name)
+        if "__numel" in value.text and not value.text.endswith("__numel"):
             self.facts.hints.setdefault(f"{name}__v", name)
             self.facts.defined.setdefault(f"{name}__v", value.text)
             return Size(f"{name}__v")  # the number of rows of a tensor of any dims, which is a dim of its own
@@ -190,6 +193,9 @@ class Host:
                 Unknown() if i == starred else Size(value.tensor.extent(i if i < starred else i - count))
                 for i in range(count)
             ]
+        if isinstance(value, Strides) and starred is None:
+            value.tensor.set_rank(count)
+            return [Stride(value.tensor, i) for i in range(count)]
         if isinstance(value, tuple) and len(value) == count and starred is None:
             return list(value)
         if isinstance(value, tuple) and starred is not None and len(value) >= count - 1:
@@ -240,6 +246,8 @@ class Host:
                 if not value.is_given:
                     value.when = value.when or text or "?"
                 return value
+        if isinstance(one, tuple) and isinstance(two, tuple) and len(one) == len(two):
+            return tuple(self._merged(condition, *pair) for pair in zip(one, two, strict=True))
         if isinstance(one, HostTensor) and isinstance(two, HostTensor):
             made = [item for item in (one, two) if item.made]
             given = [item for item in (one, two) if item.is_given]
@@ -376,6 +384,8 @@ class Host:
                 if isinstance(condition, Const):
                     return self.value(body if condition.value else orelse)
                 return self._merged(condition_text(condition), self.value(body), self.value(orelse))
+            case ast.Dict():
+                return self._table(node)
             case ast.Lambda():
                 return Function(node, self.names)
             case ast.Call():
@@ -401,6 +411,13 @@ class Host:
                 found.append(value)
         return tuple(found)
 
+    def _table(self, node: ast.Dict) -> Value:
+        pairs = [(self.value(key) if key is not None else Unknown(), self.value(value))
+                 for key, value in zip(node.keys, node.values, strict=True)]  # fmt: skip
+        dtypes = [(key, value) for key, value in pairs if isinstance(key, DtypeValue) and key == value]
+        known = {key.value: value for key, value in pairs if isinstance(key, Const)}
+        return Table(known, bool(pairs) and len(dtypes) == len(pairs))
+
     def _attribute(self, node: ast.Attribute, owner: ast.expr, name: str) -> Value:
         value = self.value(owner)
         if isinstance(value, HostTensor):
@@ -416,6 +433,12 @@ class Host:
             return self._slice(owner, index)
         position = self.value(index)
         match owner, position:
+            case Table(of_dtypes=True), DtypeValue():
+                return position
+            case Table(items=items), Const(value=key):
+                return items.get(key, Unknown())
+            case Strides(tensor=tensor), Const(value=int(at)):
+                return host_torch.method(self, tensor, "stride", [Const(at)], {})
             case (Unknown() | HostTensor(is_given=True)), Const(value=str(name)):
                 return Size(name)  # of the meta-parameters that a grid is computed from
             case Shape(tensor=tensor, start=start, stop=None), Const(value=int(at)):
@@ -435,6 +458,8 @@ class Host:
             return Unknown()
         if isinstance(owner, tuple):
             return owner[low:high]  # type: ignore[misc]
+        if isinstance(owner, Strides) and type(high) is int and high > 0:
+            return tuple(Stride(owner.tensor, i) for i in range(low or 0, high))  # type: ignore[call-overload]
         if isinstance(owner, Shape) and owner.start is None and owner.stop is None:
             return Shape(owner.tensor, low, high)  # type: ignore[arg-type]
         return Unknown()
@@ -447,11 +472,15 @@ class Host:
             return Joined(left, tail) if all(tail) else Unknown()
         if isinstance(left, Const) and isinstance(right, Const):
             return _folded(left.value, op, right.value)
+        if isinstance(left, Table):  # `config | tuned`: what else it may be is not known
+            return Table({key: Several((value,)) for key, value in left.items.items()})
         for value, other, is_left in ((left, right, True), (right, left, False)):
             if isinstance(value, Several):
                 pairs = [(item, other) if is_left else (other, item) for item in value.options]
                 return Several(tuple(self._operation(one, op, two) for one, two in pairs))
         texts = [size_text(item) for item in (left, right)]
+        if isinstance(op, ast.LShift | ast.Pow) and (power := _power_of_2(left, op, texts[1])):
+            return Size(power)
         if type(op) in _OPERATORS and all(texts):
             return Size(ast.unparse(ast.parse(f"{atomic(texts[0])} {_OPERATORS[type(op)]} {atomic(texts[1])}")))
         return Unknown()
@@ -522,6 +551,10 @@ class Host:
             return self._computed_size(_SIZES[name], arguments)
         if name == "int" and len(arguments) == 1:
             return arguments[0]
+        if name == "bit_length" and owner is not None and (text := size_text(owner)):
+            return Size(f"bit_length({text})")
+        if name in ("log2", "ceil") and len(arguments) == 1 and (text := size_text(arguments[0])):
+            return Size(f"log2({text})") if name == "log2" else Size(f"ceil_{text}" if text.startswith("log2(") else text)
         if name == "len" and len(arguments) == 1:
             match arguments[0]:
                 case Shape(tensor=tensor, start=None, stop=None):
@@ -585,6 +618,20 @@ _NUMBERS: Mapping[str, Callable[..., int]] = {
 }
 
 
+_LOGARITHMS = {ast.LShift: (Const(1), "bit_length"), ast.Pow: (Const(2), "ceil_log2")}
+
+
+def _power_of_2(left: Value, op: ast.operator, exponent: str) -> str:
+    """`1 << (n - 1).bit_length()` and `2 ** math.ceil(math.log2(n))` as `next_pow2(n)`; empty for anything else."""
+    base, function = _LOGARITHMS[type(op)]
+    match ast.parse(exponent, mode="eval").body if exponent and left == base else None:
+        case ast.Call(func=ast.Name(id="bit_length"), args=[ast.BinOp(inner, ast.Sub(), ast.Constant(value=1))]):
+            return f"next_pow2({ast.unparse(inner)})" if function == "bit_length" else ""
+        case ast.Call(func=ast.Name(id="ceil_log2"), args=[inner]):
+            return f"next_pow2({ast.unparse(inner)})" if function == "ceil_log2" else ""
+    return ""
+
+
 def _folded(left: object, op: ast.operator, right: object) -> Value:
     if not (isinstance(left, int | float) and isinstance(right, int | float)):
         return Unknown()
@@ -627,6 +674,12 @@ def names_of(text: str) -> set[str]:
     nodes = list(ast.walk(ast.parse(text, mode="eval")))
     functions = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     return {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
+
+
+def functions_of(text: str) -> set[str]:
+    """The functions that an expression calls."""
+    nodes = ast.walk(ast.parse(text, mode="eval"))
+    return {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
 
 
 def renamed(text: str, names: Mapping[str, str]) -> str:

@@ -16,6 +16,7 @@ from .host_values import (
     Shape,
     Size,
     Stride,
+    Strides,
     Unknown,
     Value,
     size_text,
@@ -82,6 +83,9 @@ def method(host: Host, tensor: HostTensor, name: str, given: Sequence[Value], na
         case "numel":
             return _size(tensor.numel)
         case "stride":
+            if not given and not named:
+                count = len(tensor.shape or ())
+                return Strides(tensor) if tensor.shape is None else tuple(Stride(tensor, i) for i in range(count))
             dim = given[0] if given else named.get("dim")
             if isinstance(dim, Const) and type(dim.value) is int:
                 tensor.extent(dim.value)

@@ -58,6 +58,25 @@ class Stride:
 
 
 @dataclass(frozen=True)
+class Strides:
+    """The strides of a tensor whose number of dims is not known."""
+
+    tensor: HostTensor
+
+
+@dataclass(frozen=True)
+class Table:
+    """A dict of which some values are known.
+
+    Attributes:
+        of_dtypes: whether it gives the dtype of Triton's that a dtype of torch's is.
+    """
+
+    items: Mapping[object, Value]
+    of_dtypes: bool = False
+
+
+@dataclass(frozen=True)
 class Shape:
     """The shape of a tensor whose number of dims is not known; `start` and `stop` of a slice of it."""
 
@@ -212,6 +231,8 @@ Value = (
     | Condition
     | DtypeValue
     | Stride
+    | Strides
+    | Table
     | Shape
     | Joined
     | Several

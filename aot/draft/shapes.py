@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Sequence
 
 from .findings import READ
@@ -18,7 +19,7 @@ class Shapes:
     def __init__(self, work: Workbench):
         self.work, self.facts = work, work.launch.facts
         self.unseen: set[str] = set()
-        self.guessed: dict[str, str] = {}
+        self.counted: dict[str, str] = {}
 
     def find(self) -> None:
         """Fill `work.shapes`."""
@@ -33,6 +34,7 @@ class Shapes:
             self._unify(tensor)
         for tensor in self.work.tensors:
             self.work.shapes[tensor.parameter] = self._shape(tensor)
+        self._name_what_inputs_give()
 
     def _add_unseen(self) -> None:
         """Pointers, by the launch or by name, that no access was found of."""
@@ -65,7 +67,7 @@ class Shapes:
     def _share_extents(self) -> None:
         """Dims that have one stride have one extent."""
         for stride, dims in strides_of(self.work.tensors).items():
-            if not is_stride_name(stride):
+            if not is_stride(self.work, stride):
                 continue  # a size: what it multiplies may be anything
             every = [tensor.dims[position] for tensor, position in dims]
             known = [dim.extent for dim in every if dim.extent.is_known or dim.extent.program is not None]
@@ -103,6 +105,8 @@ class Shapes:
         for position, dim in self.placed(tensor, len(host.shape)).items():
             symbol = final(host.shape[position])
             text = final(self.work.extent(dim.extent))
+            if not text and dim.extent.note.startswith("quotient #"):
+                text = self.counted.setdefault(dim.extent.note, symbol)
             hint = self.facts.hints.get(symbol)
             is_open = symbol.isidentifier() and (hint is None or hint == self.facts.hints.get(text))
             if is_open and text and not text.startswith("arg__") and symbol not in names_of(text):
@@ -122,12 +126,30 @@ class Shapes:
 
     def _noted(self, tensor: DraftTensor, position: int, extent: Extent) -> str:
         """A symbol for an extent of which the kernel tells only what other extents it equals."""
-        if extent.note.startswith("quotient") and extent.note != "quotient":
-            return self.guessed.setdefault(extent.note, self._new(tensor, position))
+        if extent.note.startswith("quotient #"):
+            return self.counted.setdefault(extent.note, self._new(tensor, position))
         return self._new(tensor, position)
 
     def _new(self, tensor: DraftTensor, position: int) -> str:
         return f"new__{self.work.tensor_name(tensor.parameter)}__{position}"
+
+    def _name_what_inputs_give(self) -> None:
+        """Let an extent of an input that is computed from sizes which no input has be a dim of its own."""
+        inputs = [text for t in self.work.tensors if READ in t.kinds for text in self.work.shapes[t.parameter]]
+        given = {text for text in inputs if text.isidentifier()}
+        given |= {key for key, tensor in self.facts.tensors.items() if tensor.is_given}
+        for text in inputs:
+            unknown = names_of(text) - given
+            if text.isidentifier() or not unknown or text in self.facts.whole:
+                continue
+            if len(unknown) == 1 and _is_solved_for(text, min(unknown)):
+                given |= unknown
+            else:
+                self.facts.whole[text] = f"new__size__{len(self.facts.whole)}"
+        self.work.shapes = {
+            name: tuple(self.facts.whole.get(text, text) for text in shape) for name, shape in self.work.shapes.items()
+        }
+        self.work.launch.settle_names()
 
     # Packing
 
@@ -149,6 +171,16 @@ class Shapes:
             return []
         first = next((position for position in range(count) if position not in own), count)
         return list(range(first, count)) if first < count - 1 else []
+
+
+def _is_solved_for(text: str, name: str) -> bool:
+    """Whether a call finds the extent `name` from an extent that is `text`."""
+    match ast.parse(text, mode="eval").body:
+        case ast.BinOp(left=ast.Name(id=left), op=ast.Add() | ast.Sub() | ast.Mult() | ast.FloorDiv()) if left == name:
+            return True
+        case ast.BinOp(op=ast.Add() | ast.Mult(), right=ast.Name(id=right)) if right == name:
+            return True
+    return False
 
 
 def is_stride(work: Workbench, name: str) -> bool:

@@ -18,7 +18,7 @@ def add_tensors(work: Workbench, shapes: Shapes) -> None:
     found: dict[str, dict[str, Any]] = {}
     # Names of dims come from inputs, whichever order the kernel has its parameters in.
     for tensor in sorted(work.tensors, key=lambda item: work.launch.is_there and "write" in item.kinds):
-        shape = [_dim(work.expression(text, declared=False)) for text in work.shapes[tensor.parameter]]
+        shape = [_dim(work, tensor, i) for i in range(len(work.shapes[tensor.parameter]))]
         found[tensor.parameter] = {"shape": shape}
     for tensor in work.tensors:
         name, item = work.tensor_name(tensor.parameter), found[tensor.parameter]
@@ -44,8 +44,15 @@ def add_tensors(work: Workbench, shapes: Shapes) -> None:
     dtypes.finish()
 
 
-def _dim(text: str) -> str | int:
-    return int(text) if text.isdigit() else text or "1"
+def _dim(work: Workbench, tensor: DraftTensor, position: int) -> str | int:
+    """An extent as the op has it; a dim of its own where it is of something that the op does not have."""
+    shape = work.shapes[tensor.parameter]
+    text = work.expression(shape[position], declared=False)
+    if not text:
+        new = f"new__{work.tensor_name(tensor.parameter)}__{position}"
+        work.shapes[tensor.parameter] = (*shape[:position], new, *shape[position + 1 :])
+        text = work.name_of(new)
+    return int(text) if text.isdigit() else text
 
 
 def _mark_unknown(work: Workbench, tensor: DraftTensor, shapes: Shapes, name: str) -> None:

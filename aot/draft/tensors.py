@@ -79,11 +79,18 @@ class DraftTensor:
     is_handle: bool = False
 
 
-def find_tensors(kernel: KernelText, found: Findings, passed: Collection[str]) -> list[DraftTensor]:
-    """The pointer parameters that the kernel accesses, in the order of its parameters. passed: those that are known."""
+def find_tensors(
+    kernel: KernelText, found: Findings, passed: Collection[str], strides: Collection[str]
+) -> list[DraftTensor]:
+    """The pointer parameters that the kernel accesses, in the order of its parameters.
+
+    Args:
+        passed: parameters that are known to be tensors.
+        strides: parameters that are known to be strides.
+    """
     names = [item.name for p in kernel.parameters for item in (p.members or (p,)) if not item.constexpr]
     pointers = _pointers(names, found, passed)
-    shapes = _Shapes(kernel, found, pointers)
+    shapes = _Shapes(kernel, found, pointers, strides)
     accesses: dict[str, list[Access]] = {name: [] for name in names}
     for access in found.accesses:
         if base := pointers(access.pointer):
@@ -141,8 +148,10 @@ def _common(groups: Sequence[tuple[Guard, ...]]) -> tuple[Guard, ...]:
 class _Shapes:
     """Finds the dims of tensors."""
 
-    def __init__(self, kernel: KernelText, found: Findings, pointers: Callable[[Sum], str]):
-        self.found, self._pointer = found, pointers
+    def __init__(
+        self, kernel: KernelText, found: Findings, pointers: Callable[[Sum], str], strides: Collection[str]
+    ):
+        self.found, self._pointer, self._strides = found, pointers, strides
         self._order = {p.name: i for i, p in enumerate(kernel.parameters)}
         self._constexprs = {p.name for p in kernel.parameters if p.constexpr}
         self._sizes = self._find_sizes()
@@ -165,7 +174,7 @@ class _Shapes:
                 ):
                     best[key] = (index, score, extent)
         dims = sorted((Dim(key, index, extent) for key, (index, _, extent) in best.items()), key=self._rank)
-        _set_packed_extents(dims)
+        self._set_packed_extents(dims)
         return dims
 
     def _outside(self, name: str, pointer: Sum) -> list[Dim]:
@@ -222,7 +231,7 @@ class _Shapes:
         return atom.kind == values.ARGUMENT and len(product) > 1 and atom.key in self._sizes
 
     def _is_stride(self, name: str) -> bool:
-        return bool(_STRIDE.search(name))
+        return name in self._strides or is_stride_name(name)
 
     def _find_sizes(self) -> set[str]:
         """The parameters that lie between a dim's neighbours: strides, and sizes of packed tensors."""
@@ -240,6 +249,26 @@ class _Shapes:
                     if not block and not (_BLOCK.search(atom.key) and atom.key in self._constexprs):
                         found.add(atom.key)
         return found
+
+    def _set_packed_extents(self, dims: Sequence[Dim]) -> None:
+        """A row of packed memory is as long as what multiplies its index has more factors than what lies inside."""
+        for outer, inner in zip(dims, dims[1:], strict=False):
+            if not outer.strides or any(map(self._is_stride, (*outer.strides, *inner.strides))):
+                continue
+            names = [item for item in outer.strides if not item.isdigit()]
+            within = [item for item in inner.strides if not item.isdigit()]
+            number, by = (math.prod(int(i) for i in dim.strides if i.isdigit()) for dim in (outer, inner))
+            if any(names.count(item) < within.count(item) for item in within) or number % by:
+                continue
+            for item in within:
+                names.remove(item)
+            factors = [*names, *([str(number // by)] if number != by or not names else [])]
+            if len(factors) == 1:
+                one = factors[0]
+                if inner.extent.argument != one:
+                    inner.extent = Extent(number=int(one)) if one.isdigit() else Extent(argument=one)
+            elif not inner.extent.is_known:
+                inner.extent = Extent(text=" * ".join(factors))
 
     # Extents
 
@@ -321,27 +350,6 @@ def _is_better(score: int, extent: Extent, old_score: int, old: Extent) -> bool:
     return score > old_score
 
 
-def _set_packed_extents(dims: Sequence[Dim]) -> None:
-    """A row of packed memory is as long as what multiplies its index has more factors than what lies inside."""
-    for outer, inner in zip(dims, dims[1:], strict=False):
-        if not outer.strides or is_stride_name(outer.strides[0]) or (inner.strides and is_stride_name(inner.strides[0])):
-            continue
-        names = [item for item in outer.strides if not item.isdigit()]
-        within = [item for item in inner.strides if not item.isdigit()]
-        number, by = (math.prod(int(i) for i in dim.strides if i.isdigit()) for dim in (outer, inner))
-        if any(names.count(item) < within.count(item) for item in within) or number % by:
-            continue
-        for item in within:
-            names.remove(item)
-        factors = [*names, *([str(number // by)] if number != by or not names else [])]
-        if len(factors) == 1:
-            one = factors[0]
-            if inner.extent.argument != one:
-                inner.extent = Extent(number=int(one)) if one.isdigit() else Extent(argument=one)
-        elif not inner.extent.is_known:
-            inner.extent = Extent(text=" * ".join(factors))
-
-
 def text_of(found: Findings, total: Sum) -> str:
     """A sum of parameters, and quotients of these, as the text of an expression; empty where it is none."""
     parts = []
@@ -364,7 +372,7 @@ def _factor(found: Findings, atom: Atom) -> str:
 
 def _short(atom: Atom) -> str:
     below = sorted(part.key for part in atom.below if part.kind == values.PROGRAM)
-    return f"{atom.kind}{''.join(below)}" if atom.kind in (values.OTHER, values.QUOTIENT) else f"{atom.kind} {atom.key}"
+    return f"{atom.kind}{''.join(below)}" if atom.kind == values.OTHER else f"{atom.kind} {atom.key}"
 
 
 def _likeness(index: Sum, other: Sum) -> int:

@@ -15,7 +15,7 @@ from aot_runtime.contract.names import RESERVED, RESERVED_OPS
 from .body import read_body
 from .draft import OpDraft
 from .findings import Guard
-from .host import names_of, renamed
+from .host import functions_of, names_of, renamed
 from .host_values import HostTensor, size_text
 from .simplify import simplified
 from .tensors import DraftTensor, Extent, find_tensors
@@ -42,7 +42,8 @@ class Workbench:
         self.parameters = {item.name: item for p in kernel.parameters for item in (p.members or (p,))}
         self.launch: Launch = find_launch(kernel.module, kernel.name, [p.name for p in kernel.parameters])
         passed = {name for name, p in self.parameters.items() if not p.constexpr and self.launch.is_tensor(name)}
-        self.tensors = find_tensors(kernel, self.found, passed)
+        strides = {name for name in self.parameters if self.launch.stride(name) is not None}
+        self.tensors = find_tensors(kernel, self.found, passed, strides)
         self.op = OpDraft(op_name(kernel.name), path)
         self.shapes: dict[str, tuple[str, ...]] = {}
         self.dim_names: dict[str, str] = {}
@@ -114,8 +115,10 @@ class Workbench:
         Args:
             declared: whether dims have to be there already, in the shape of some tensor.
         """
+        if not text or not functions_of(text) <= FUNCTIONS:
+            return ""
         names = {name: self.name_of(name) for name in names_of(text)}
-        if not text or not all(names.values()):
+        if not all(names.values()):
             return ""
         if declared and not set(names.values()) <= self.usable() | FUNCTIONS:
             return ""
@@ -134,6 +137,8 @@ class Workbench:
             return symbol
         if symbol in self.scalar_names:
             return self.scalar_names[symbol]
+        if (argument := self.launch.facts.tensors.get(symbol)) is not None and argument.is_given:
+            return self._scalar(argument)
         if symbol in self.parameters and "__" not in symbol:
             return symbol  # a block, as a grid has it
         name = self._new_name(symbol)
@@ -141,12 +146,23 @@ class Workbench:
             self.dim_names[symbol] = name
         return name
 
+    def _scalar(self, argument: HostTensor) -> str:
+        """The scalar that an argument of the function that launches the kernel is, which is not a tensor there."""
+        passed = self.launch.parameter_of(argument, [n for n, p in self.parameters.items() if not p.constexpr])
+        name = free(clean(passed or argument.key), {*self._taken(), *self.parameters} - {passed, argument.key})
+        if not passed and any(self.launch.arguments.get(n) is argument for n in self.parameters):
+            name = free(clean(argument.key.lower()), {*self._taken(), *self.parameters})
+        self.scalar_names[argument.key] = name
+        default = getattr(argument.default, "value", None)
+        self.op.scalars[name] = {"type": "i32", **({"default": default} if type(default) is int else {})}
+        return name
+
     def _new_name(self, symbol: str) -> str:
         same = [name for name in self.parameters if self.symbolic(name) == symbol]
         plain = [name for name in same if not self.parameters[name].constexpr]
         if plain:
             name = clean(plain[0])
-            return free(name, {*self._taken(), "T"} - {plain[0]})
+            return free(name, self._taken() - ({plain[0]} - {"T"}))
         if same:
             return self._axis_dim(same[0])
         if hint := self.launch.facts.hints.get(symbol):

@@ -15,14 +15,16 @@ from .host import Facts, Host, names_of, renamed
 from .host_values import (
     Condition,
     Const,
-    DtypeValue,
     Function,
     HostTensor,
     Several,
+    Shape,
+    Size,
     Stride,
+    Strides,
+    Table,
     Unknown,
     Value,
-    condition_text,
     size_text,
 )
 from .simplify import simplified
@@ -98,15 +100,15 @@ class Launch:
             if later == text:
                 break
             text = later
-        return simplified(text)
+        text = simplified(text)
+        return self.facts.whole.get(text, text)
 
     def settle_names(self) -> None:
         """Let variables that were found to have one extent name it, now that the dims of tensors are known."""
-        early = [name for tensor in self.facts.tensors.values() for name in tensor.final_names()]
-        for name in (*early, *self.facts.defined):
-            final = self.final(name)
-            if name in self.facts.hints and final.isidentifier():
-                self.facts.hints.setdefault(final, self.facts.hints[name])
+        for text, name in list(self.facts.hints.items()):
+            final = self.final(text)
+            if final.isidentifier():
+                self.facts.hints.setdefault(final, name)
 
     def parameter_of(self, tensor: HostTensor | None, among: Collection[str]) -> str:
         """The parameter of some that a tensor is passed for."""
@@ -171,13 +173,37 @@ def _functions(tree: ast.Module, names: Mapping[str, Value]) -> Iterator[tuple[s
                 yield inner.name, Function(inner, {})
 
 
+def _positional(host: Host, call: ast.Call, count: int) -> list[Value]:
+    """What is passed by position, for `count` parameters at most; what follows a sequence of unknown length is lost."""
+    found: list[Value] = []
+    for i, item in enumerate(call.args):
+        if not isinstance(item, ast.Starred):
+            found.append(host.value(item))
+            continue
+        value = host.value(item.value)
+        width = count - len(found) - (len(call.args) - i - 1)
+        if isinstance(value, Shape) and value.start is None and value.stop is None and width > 0:
+            value.tensor.set_rank(width)
+            value = tuple(Size(value.tensor.extent(dim)) for dim in range(width))
+        elif isinstance(value, Strides) and width > 0:
+            value.tensor.set_rank(width)
+            value = tuple(Stride(value.tensor, dim) for dim in range(width))
+        if not isinstance(value, tuple):
+            break
+        found += value
+    return found
+
+
 def _launch(host: Host, call: ast.Call, parameters: Sequence[str], others: int) -> Launch:
     assert isinstance(call.func, ast.Subscript)
-    given: list[Value] = []
-    for item in call.args:
-        value = host.value(item.value if isinstance(item, ast.Starred) else item)
-        given += value if isinstance(item, ast.Starred) and isinstance(value, tuple) else [value]
-    named = {item.arg: host.value(item.value) for item in call.keywords if item.arg}
+    named: dict[str, Value] = {}
+    for keyword in call.keywords:
+        value = host.value(keyword.value)
+        if keyword.arg:
+            named[keyword.arg] = value
+        elif isinstance(value, Table):
+            named |= {key: item for key, item in value.items.items() if isinstance(key, str)}
+    given = _positional(host, call, len(parameters) - len(named.keys() & set(parameters)))
     options = {name: value for name, value in named.items() if name not in parameters}
     arguments = {**dict(zip(parameters, given, strict=False)), **{k: v for k, v in named.items() if k in parameters}}
     grid = host.value(call.func.slice)
