@@ -71,6 +71,9 @@ class Constexprs:
         for tensor in self.work.guarded_by(Guard(heuristic.name)):
             if tensor.parameter in asked and self._is_input(tensor):
                 self.work.spec(tensor)["optional"] = True
+            elif asked and self._is_input(tensor):
+                others = ", ".join(self.work.tensor_name(name) for name in asked)
+                self.op.note("tensors", self.work.tensor_name(tensor.parameter), f"it is read only with {others}")
         row = re.search(r"next_pow2\((\w+)\)", heuristic.function.expression)
         if row and row[1] in self.work.parameters:
             limit = self.work.expression(self.work.launch.final(self.work.symbolic(row[1])))
@@ -193,11 +196,12 @@ class Constexprs:
         ):
             self._add_flag(name, default is True)
             return True
+        if isinstance(default, float) or argument.annotation == "float":
+            self.op.blocks[name] = float(default) if isinstance(default, int | float) else self._guess(name)
+            self.op.note("blocks", name, f"{name}, a number that the caller chooses")
+            return True
         if type(default) is not int and argument.annotation != "int":
-            if isinstance(default, float):
-                self.op.blocks[name] = default
-                self.op.note("blocks", name, f"{name}, {default} by default")
-            return isinstance(default, float)
+            return False
         scalar = self.work.scalar_names.get(argument.key) or self._scalar_name(name)
         value = default if type(default) is int else self._guess(name)
         self.op.scalars[scalar] = {"type": "i32", **({"default": default} if type(default) is int else {})}
@@ -262,7 +266,8 @@ class Constexprs:
         if self.op.blocks:
             config["blocks"] = dict(self.op.blocks)
         row = next((n for n, axis in self.op.constexprs.items() if str(axis["pick"]).startswith("smallest")), "")
-        if row and not options and not is_tuned and not self.work.found.has_products:
+        is_wide = bool(row) and self.op.constexprs[row]["values"][-1] >= 4096
+        if is_wide and not options and not is_tuned and not self.work.found.has_products:
             wide = {"when": f"{row} >= 4096", **config, "options": {"num_warps": 16 if max(BLOCKS) > 8192 else 8}}
             self.op.configs = [wide, {**config, "options": {"num_warps": 4}}]
             return

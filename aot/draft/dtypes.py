@@ -29,6 +29,8 @@ class Dtypes:
         host = self.work.launch.tensor(tensor.parameter)
         options = self.found.element.get(tensor.parameter) or (host.final_dtypes() if host is not None else ())
         if options:
+            if host is not None and host.is_dtype_default:
+                self._guess(tensor, options[0], "its dtype, which the caller chooses")
             return options[0] if len(options) == 1 else self._variable(options)
         if host is not None and host.dtype_root is not host:
             root = self.work.tensor_passed_for(host.dtype_root)
@@ -63,7 +65,7 @@ class Dtypes:
             return self._guess(tensor, "T", "its dtype")
         if _STATISTIC.search(name) and not re.search(r"(?i)scale|^d[a-z]$", name):
             return self._guess(tensor, "float32", "its dtype")
-        if not is_read and not self._is_made(tensor) and (_QUANTISED.search(name) or self._is_rounded(tensor)):
+        if READ not in tensor.kinds and not self._is_made(tensor) and (_QUANTISED.search(name) or self._is_rounded(tensor)):
             return self._guess(tensor, "int8", "its dtype")
         if not is_read and self.work.launch.is_there and not self._is_known(tensor):
             return self._guess(tensor, "T", "its dtype")

@@ -13,15 +13,18 @@ from . import values
 from .findings import READ, UPDATE, WRITE, Access, Bound, Described, Findings, Guard
 from .host_torch import dtype_name
 from .texts import FunctionText, KernelText
+from .values import LOADED_KEY as LOADED
 from .values import Atom, Sum, other
 
 MAX_CALLS = 12
 """Depth of functions within functions."""
 
 _HINTS = ("multiple_of", "max_contiguous", "max_constancy")
-_SHAPES = ("broadcast_to", "expand_dims", "view", "reshape", "ravel", "trans", "permute")
+_SHAPES = ("broadcast_to", "expand_dims", "view", "reshape", "ravel", "trans", "permute", "interleave", "join", "flip")
 _THROUGH = frozenset({"abs", "int", "float", "bitcast", *_HINTS, *_SHAPES})
 """Functions and methods whose value is, for what is looked for here, their first argument."""
+MOST_BITS = 31
+"""By how much numbers are shifted where that is not known."""
 _ARITHMETIC = frozenset({"minimum", "maximum", "min", "max", "clamp", "fma"})
 _BITS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.LShift, ast.RShift)
 _ATOMICS = frozenset(f"atomic_{name}" for name in ("add", "max", "min", "and", "or", "xor", "cas", "xchg"))
@@ -261,7 +264,8 @@ class Expressions:
         """Bits are taken of loaded values: these are integers."""
         base = loaded_base(value)
         if base and not self._silent:
-            self.found.bits[base] = max(self.found.bits.get(base, 0), amount or 0)
+            most = MOST_BITS if amount is None else amount
+            self.found.bits[base] = max(self.found.bits.get(base, 0), most)
 
     def _note_mixed(self, parts: Sequence[Value]) -> None:
         """An argument beside loaded values in a sum, a product or a comparison is a number of their kind."""
@@ -502,7 +506,7 @@ class Expressions:
         self._counter += 1
         bases = bases_of(pointer)
         parts = frozenset({Atom(values.LOADED, bases[0] if bases else "")})
-        return Sum.of(Atom(values.OTHER, f"loaded {self._counter}", parts))
+        return Sum.of(Atom(values.OTHER, f"{LOADED}{self._counter}", parts))
 
     def _bound(self, bound: Bound) -> None:
         if not self._silent:
@@ -564,7 +568,7 @@ def loaded_base(value: Value) -> str:
             return ""
         value = value.value
     match list(value.terms.items()) if isinstance(value, Sum) else []:
-        case [((Atom(kind="other", key=key) as atom,), 1)] if key.startswith("loaded "):
+        case [((Atom(kind="other", key=key) as atom,), 1)] if key.startswith(LOADED):
             return next((part.key for part in atom.parts), "")
     return ""
 

@@ -14,7 +14,8 @@ def add_grid(work: Workbench) -> None:
     axes = max([*work.found.programs, -1]) + 1
     extents = work.launch.grid
     for axis in range(max(axes, len(extents), 1)):
-        text = work.expression(work.launch.final(size_text(extents[axis]))) if axis < len(extents) else ""
+        written = work.launch.final(size_text(extents[axis])) if axis < len(extents) else ""
+        text = work.expression(work.with_blocks(written))
         if not text and extents and axis >= len(extents):
             text = "1"
         if not text:

@@ -549,10 +549,12 @@ class Host:
             return made
         if name in _SIZES and not named:
             return self._computed_size(_SIZES[name], arguments)
-        if name == "int" and len(arguments) == 1:
+        if name in ("int", "bool") and len(arguments) == 1:
             return arguments[0]
         if name == "bit_length" and owner is not None and (text := size_text(owner)):
             return Size(f"bit_length({text})")
+        if name == "divmod" and len(arguments) == 2:
+            return tuple(self._operation(arguments[0], op, arguments[1]) for op in (ast.FloorDiv(), ast.Mod()))
         if name in ("log2", "ceil") and len(arguments) == 1 and (text := size_text(arguments[0])):
             return Size(f"log2({text})") if name == "log2" else Size(f"ceil_{text}" if text.startswith("log2(") else text)
         if name == "len" and len(arguments) == 1:
@@ -686,6 +688,22 @@ def renamed(text: str, names: Mapping[str, str]) -> str:
     """An expression with other names, each an expression in turn."""
     tree = ast.parse(text, mode="eval")
     return ast.unparse(_Renaming(names).visit(tree))
+
+
+def replaced(text: str, parts: Mapping[str, str]) -> str:
+    """An expression with some of its parts replaced by names."""
+    if not text or not parts:
+        return text
+    return ast.unparse(_Replacing(parts).visit(ast.parse(text, mode="eval")))
+
+
+class _Replacing(ast.NodeTransformer):
+    def __init__(self, parts: Mapping[str, str]):
+        self._parts = parts
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        name = self._parts.get(ast.unparse(node)) if isinstance(node, ast.expr) else None
+        return ast.Name(name) if name else self.generic_visit(node)
 
 
 class _Renaming(ast.NodeTransformer):

@@ -107,7 +107,7 @@ def method(host: Host, tensor: HostTensor, name: str, given: Sequence[Value], na
         case "new_empty" | "new_zeros" | "new_full" | "new_ones":
             made = factory(host, name.removeprefix("new_"), given, named)
             if isinstance(made, HostTensor) and "dtype" not in named:
-                made.dtype_of = tensor
+                made.dtypes, made.dtype_of = (), tensor
             return made if made is not None else Unknown()
         case "is_contiguous":
             return Unknown()
@@ -142,6 +142,8 @@ def factory(host: Host, name: str, given: Sequence[Value], named: Mapping[str, V
 def _set_dtype(made: HostTensor, dtype: Value | None) -> None:
     if isinstance(dtype, DtypeValue):
         made.dtypes, made.dtype_of = ((dtype.name,), None) if dtype.of is None else ((), dtype.of)
+    elif isinstance(dtype, HostTensor) and isinstance(dtype.default, DtypeValue):
+        made.dtypes, made.dtype_of, made.is_dtype_default = (dtype.default.name,), None, True
     elif dtype is not None:
         made.dtypes, made.dtype_of = (), None
 

@@ -121,6 +121,7 @@ class HostTensor:
         joined: its shape, where that begins as another tensor's does.
         dtypes: those that it may have; none where nothing says so.
         dtype_of: the tensor whose dtype it has.
+        is_dtype_default: whether the caller may ask for another dtype.
         when: the condition under which it is there.
         default: what it is where the caller passes nothing.
         annotation: its type in the function's head.
@@ -135,6 +136,7 @@ class HostTensor:
     rank: int | None = None
     dtypes: tuple[str, ...] = ()
     dtype_of: HostTensor | None = None
+    is_dtype_default: bool = False
     when: str = ""
     default: Value | None = None
     annotation: str = ""
@@ -185,6 +187,11 @@ class HostTensor:
         """How many dims it has at least, by the positions that are asked for."""
         owner = self.like or self
         return max((dim + 1 if dim >= 0 else -dim for dim in owner._asked), default=0)
+
+    @property
+    def counts_from_first(self) -> bool:
+        """Whether positions of dims are asked for that are counted from the first one."""
+        return any(dim >= 0 for dim in (self.like or self)._asked)
 
     @property
     def numel(self) -> str:

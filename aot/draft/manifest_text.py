@@ -31,7 +31,7 @@ def manifest_text(bundle: str, root: str, schema: str, ops: Sequence[OpDraft], c
 
 
 def _op(op: OpDraft) -> list[str]:
-    lines = [f"  {op.name}:"]
+    lines = [f"  {op.name}:{_note(op, 'op')}"]
     if op.doc:
         lines.append(f"    doc: {_scalar(op.doc, False)}")
     lines += _mapping(op, "tensors", op.tensors)

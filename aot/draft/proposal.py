@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Sequence
 
 from .constexprs import Constexprs
@@ -30,6 +32,7 @@ def propose(kernel: KernelText, path: str) -> OpDraft:
     give_dims_to_inputs(work)
     add_grid(work)
     _add_requirements(work)
+    _require_whole_parts(work)
     _add_divisible(work)
     _note_launches(work)
     return work.op
@@ -52,13 +55,29 @@ def _add_requirements(work: Workbench) -> None:
         names = names_of(final)
         if not names or not all("__" in name or name in work.scalar_names for name in names):
             continue
-        if (found := work.expression(final)) and found not in work.op.require:
+        found = work.expression(final)
+        if found and found not in work.op.require and not re.fullmatch(r"\w+ (> 0|!= 0|>= 1)", found):
             work.op.require.append(found)
+
+
+def _require_whole_parts(work: Workbench) -> None:
+    """Of a size that is divided without a rest, nothing may be over: what is would be left out."""
+    op = work.op
+    made = [item for item in op.tensors.values() if item.get("role", "input") != "input"]
+    for text in [str(extent) for extent in (*(dim for item in made for dim in item["shape"]), *op.grid)]:
+        for node in ast.walk(ast.parse(text, mode="eval")):
+            match node:
+                case ast.BinOp(left=ast.Name(id=size), op=ast.FloorDiv(), right=ast.Name() | ast.Constant() as by):
+                    rest = f"{size} % {ast.unparse(by)} == 0"
+                    if size in op.dims() and rest not in op.require:
+                        op.require.append(rest)
+                        op.note("require", rest, f"whether {rest}: {text} leaves out what is over")
 
 
 def _add_divisible(work: Workbench) -> None:
     last = [item["shape"][-1] for item in work.op.tensors.values() if item["shape"]]
-    names = [dim for dim in last if dim in work.parameters and not work.parameters[dim].constexpr]
+    plain = {name for name, parameter in work.parameters.items() if not parameter.constexpr}
+    names = [dim for dim in last if dim in plain & set(work.op.dims())]
     work.op.divisible = list(dict.fromkeys(names))
 
 

@@ -24,6 +24,10 @@ def role_of(work: Workbench, tensor: DraftTensor) -> str:
         work.op.note("tensors", name, "the kernel adds to it: pass zeros, or what is to be added to")
         return "inout"
     host = work.launch.tensor(tensor.parameter)
+    if READ in tensor.kinds and host is not None and host.made:
+        if host.made != ZEROS:
+            work.op.note("tensors", name, "the kernel reads it, too: whether it may do so only after it has written")
+        return "output"
     is_scattered = any(
         atom.kind == values.LOADED for dim in tensor.dims for atom in dim.index.below
     )
@@ -73,6 +77,11 @@ def condition(work: Workbench, text: str) -> str:
             return ""
         text = text.replace(f"given({key})", f"given({work.tensor_name(tensor.parameter)})")
     for name in names_of(re.sub(r"given\(\w+\)", "True", text)):
+        if name in work.scalar_names:
+            text = re.sub(rf"\b{name}\b", work.scalar_names[name], text)
+            continue
+        if re.search(r"[<>=]|[-+*/%]", text):
+            return ""  # a number, and no flag
         argument = work.launch.facts.tensors.get(name)
         if argument is None or not argument.is_given:
             return ""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from .findings import READ
 from .host import names_of
 from .host_values import HostTensor
-from .tensors import POINTER_NAME, Dim, DraftTensor, Extent, is_stride_name, strides_of
+from .tensors import ONE, POINTER_NAME, Dim, DraftTensor, Extent, is_stride_name, strides_of
 from .values import Sum
 from .workbench import Workbench
 
@@ -76,8 +76,11 @@ class Shapes:
 
     def _set_rank(self, tensor: DraftTensor) -> None:
         host = self.work.launch.tensor(tensor.parameter)
-        if host is not None and host.shape is None and tensor.parameter not in self.unseen:
-            host.set_rank(max(host.least_rank, len(tensor.dims)))
+        if host is None or host.shape is not None or tensor.parameter in self.unseen:
+            return
+        strided = sum(bool(dim.strides) and is_stride(self.work, dim.strides[0]) for dim in tensor.dims)
+        # Where the launch counts dims from the first one, packed ones may be parts of the last.
+        host.set_rank(max(host.least_rank, strided + 1 if host.counts_from_first else len(tensor.dims)))
 
     def placed(self, tensor: DraftTensor, count: int) -> dict[int, Dim]:
         """Position in a shape of `count` dims → the dim of the kernel's that it is, as far as that is known."""
@@ -99,18 +102,24 @@ class Shapes:
     def _unify(self, tensor: DraftTensor) -> None:
         """Note where an extent that nothing is said of is one that the kernel compares with."""
         host = self.work.launch.tensor(tensor.parameter)
-        if host is None or host.shape is None or tensor.parameter in self.unseen:
+        if host is None or host.shape is None or host.made or tensor.parameter in self.unseen:
             return
         final = self.work.launch.final
         for position, dim in self.placed(tensor, len(host.shape)).items():
             symbol = final(host.shape[position])
             text = final(self.work.extent(dim.extent))
+            if dim.extent.note == ONE and len(tensor.dims) == 1:
+                text = "1"
             if not text and dim.extent.note.startswith("quotient #"):
                 text = self.counted.setdefault(dim.extent.note, symbol)
             hint = self.facts.hints.get(symbol)
             is_open = symbol.isidentifier() and (hint is None or hint == self.facts.hints.get(text))
-            if is_open and text and not text.startswith("arg__") and symbol not in names_of(text):
+            if not text or text.startswith("arg__") or names_of(symbol) & names_of(text):
+                continue
+            if is_open:
                 self.facts.same[symbol] = text
+            elif dim.extent.is_sure and symbol != text:
+                self.facts.required.append(f"{symbol} >= {text}")
 
     def _shape(self, tensor: DraftTensor) -> tuple[str, ...]:
         host = self.work.launch.tensor(tensor.parameter)
@@ -135,17 +144,14 @@ class Shapes:
 
     def _name_what_inputs_give(self) -> None:
         """Let an extent of an input that is computed from sizes which no input has be a dim of its own."""
-        inputs = [text for t in self.work.tensors if READ in t.kinds for text in self.work.shapes[t.parameter]]
-        given = {text for text in inputs if text.isidentifier()}
-        given |= {key for key, tensor in self.facts.tensors.items() if tensor.is_given}
-        for text in inputs:
-            unknown = names_of(text) - given
-            if text.isidentifier() or not unknown or text in self.facts.whole:
-                continue
-            if len(unknown) == 1 and _is_solved_for(text, min(unknown)):
-                given |= unknown
-            else:
-                self.facts.whole[text] = f"new__size__{len(self.facts.whole)}"
+        given = {key for key, tensor in self.facts.tensors.items() if tensor.is_given}
+        for tensor in self.work.tensors:  # in the order in which a call looks at them
+            for text in self.work.shapes[tensor.parameter] if READ in tensor.kinds else ():
+                unknown = names_of(text) - given
+                if len(unknown) == 1 and (text.isidentifier() or _is_solved_for(text, min(unknown))):
+                    given |= unknown
+                elif unknown:
+                    self.facts.whole.setdefault(text, f"new__size__{len(self.facts.whole)}")
         self.work.shapes = {
             name: tuple(self.facts.whole.get(text, text) for text in shape) for name, shape in self.work.shapes.items()
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .dtypes import Dtypes
+from .findings import READ
 from .roles import add_presence, is_zeroed, role_of
 from .shapes import Shapes, positions
 from .tensors import DraftTensor, is_block_name
@@ -29,7 +30,7 @@ def add_tensors(work: Workbench, shapes: Shapes) -> None:
             item["role"] = role
         if packed := shapes.packed(tensor):
             item["contiguous"] = positions(item["shape"], packed)
-        if role == "output" and is_zeroed(work, tensor):
+        if role == "output" and (is_zeroed(work, tensor) or READ in tensor.kinds):
             item["zero"] = True
         if tensor.is_handle and tensor.parameter in work.found.blocks_at:
             _bind_descriptor(work, tensor, name)

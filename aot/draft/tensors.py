@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from . import values
 from .findings import Access, Bound, Described, Findings, Guard
@@ -22,6 +22,11 @@ _STRIDE = re.compile(r"(?i)stride|(^|_)ld[a-rt-z]?$")
 POINTER_NAME = re.compile(r"(?i)(^|_)(ptr|ptrs|pointer)$|_ptr_")
 
 
+ONE = "one element"
+SURE = 100
+"""How alike an index and what a mask bounds are where the mask says how far the index goes."""
+
+
 @dataclass(frozen=True)
 class Extent:
     """How far a dim reaches: a parameter's value, a number, or something that has to be given a name.
@@ -30,17 +35,20 @@ class Extent:
         argument: the parameter that it is.
         text: an expression of parameters that it is.
         number: the number that it is.
-        program: the axis of the grid that counts it.
+        program: the axis of the grid that counts it, in steps of `times`.
         length: the parameter that is the length of the range that goes over it whole.
         note: what tells it from other extents that have no parameter.
+        is_sure: whether a mask of the very access says so.
     """
 
     argument: str = ""
     text: str = ""
     number: int | None = None
     program: int | None = None
+    times: int = 1
     length: str = ""
     note: str = ""
+    is_sure: bool = field(default=False, compare=False)
 
     @property
     def is_known(self) -> bool:
@@ -275,12 +283,14 @@ class _Shapes:
     def _extent(self, index: Sum, own: Sequence[Bound]) -> tuple[int, Extent]:
         """(how sure it is, the extent) of what an index counts."""
         best = (0, Extent())
+        if any(atom.key.startswith(values.LOADED_KEY) for atom in index.atoms):
+            return (1, self._unbound(index))  # what numbers in memory are below says nothing of what they point into
         for bounds, bonus in ((own, 5), (self.found.bounds, 0)):
             for bound in bounds:
                 score = _likeness(index, bound.index)
                 limit = self._reached(index, bound) or self._limit(bound)
                 if score and limit is not None and score + bonus > best[0]:
-                    best = (score + bonus, limit)
+                    best = (score + bonus, replace(limit, is_sure=score + bonus > SURE))
         return best if best[0] else (1, self._divided(index) or self._unbound(index))
 
     def _reached(self, index: Sum, bound: Bound) -> Extent | None:
@@ -332,11 +342,13 @@ class _Shapes:
 
     def _unbound(self, index: Sum) -> Extent:
         """The extent of what no limit is known of."""
+        if not index.terms:
+            return Extent(note=ONE)
         atoms = index.atoms
         kinds = {atom.kind for atom in atoms}
         programs = {atom.key for atom in atoms if atom.kind == values.PROGRAM}
         if kinds == {values.PROGRAM} and len(index.terms) == 1 and len(programs) == 1:
-            return Extent(program=int(programs.pop()), note="")
+            return Extent(program=int(programs.pop()), times=next(iter(index.terms.values())))
         ranges = sorted(atom.key for atom in atoms if atom.kind == values.RANGE)
         if kinds == {values.RANGE} and len(ranges) == 1 and (ranges[0].isdigit() or ranges[0] in self._order):
             return Extent(number=int(ranges[0])) if ranges[0].isdigit() else Extent(length=ranges[0])

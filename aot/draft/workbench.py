@@ -15,8 +15,8 @@ from aot_runtime.contract.names import RESERVED, RESERVED_OPS
 from .body import read_body
 from .draft import OpDraft
 from .findings import Guard
-from .host import functions_of, names_of, renamed
-from .host_values import HostTensor, size_text
+from .host import functions_of, names_of, renamed, replaced
+from .host_values import HostTensor, atomic, size_text
 from .simplify import simplified
 from .tensors import DraftTensor, Extent, find_tensors
 from .texts import KernelText
@@ -99,7 +99,8 @@ class Workbench:
             names = {name: f"({self.symbolic(name)})" for name in names_of(extent.text) if name in self.parameters}
             return simplified(renamed(extent.text, names))
         if extent.program is not None:
-            return self._programs(extent.program)
+            programs = self._programs(extent.program)
+            return programs if extent.times == 1 else f"{extent.times} * {atomic(programs)}"
         return ""
 
     def _programs(self, axis: int) -> str:
@@ -120,9 +121,13 @@ class Workbench:
         names = {name: self.name_of(name) for name in names_of(text)}
         if not all(names.values()):
             return ""
-        if declared and not set(names.values()) <= self.usable() | FUNCTIONS:
-            return ""
-        return renamed(text, names)
+        found = renamed(text, names)
+        return found if not declared or names_of(found) <= self.usable() | FUNCTIONS else ""
+
+    def with_blocks(self, text: str) -> str:
+        """An expression of symbols in which what a compiled block is computed from is that block."""
+        blocks = {self.launch.size(name): name for name, p in self.parameters.items() if p.constexpr}
+        return replaced(text, {size: name for size, name in blocks.items() if size and not size.isidentifier()})
 
     def usable(self) -> set[str]:
         """The names that expressions of the op may have."""
@@ -140,7 +145,8 @@ class Workbench:
         if (argument := self.launch.facts.tensors.get(symbol)) is not None and argument.is_given:
             return self._scalar(argument)
         if symbol in self.parameters and "__" not in symbol:
-            return symbol  # a block, as a grid has it
+            bound = self.op.bind.get(symbol)
+            return bound if isinstance(bound, str) else symbol  # a block, as a grid has it
         name = self._new_name(symbol)
         if name:
             self.dim_names[symbol] = name
