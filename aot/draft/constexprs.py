@@ -221,9 +221,10 @@ class Constexprs:
 
     def _add_flag(self, name: str, default: bool = False) -> None:
         """A condition of the call."""
-        scalar = self._scalar_name(name)
+        argument = self.work.launch.tensor(name)
+        scalar = self.work.scalar_names.get(argument.key if argument else "") or self._scalar_name(name)
         self.op.scalars[scalar] = {"type": "flag", "default": default}
-        if (argument := self.work.launch.tensor(name)) is not None:
+        if argument is not None:
             self.work.scalar_names[argument.key] = scalar
         self._when(name, scalar)
         self._axis(name, [False, True], scalar)

@@ -8,11 +8,13 @@ what an `assert`, or an `if` that ends with `raise`, says of sizes, dtypes and d
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from . import host_torch
 from .host_values import (
+    UNKNOWN,
     Condition,
     Const,
     DtypeValue,
@@ -83,6 +85,7 @@ class Host:
         self.names: dict[str, Value] = {}
         self.facts = Facts()
         self._depth = 0
+        self._is_doubtful = False
         self._result: Value | None = None
 
     def tensor(self, hint: str, **known: object) -> HostTensor:
@@ -212,11 +215,13 @@ class Host:
             self._block(node.body if test.value else node.orelse)
             return
         text = condition_text(test)
-        before = dict(self.names)
-        first, second = self._side(node.body), None
+        before, doubtful = dict(self.names), self._is_doubtful
+        # What holds where a tensor is given is of that tensor; what holds where something else does, holds there alone.
+        self._is_doubtful = doubtful or not (_PRESENCE.fullmatch(text) or _leaves(node.body) or _leaves(node.orelse))
+        first = self._side(node.body)
         first_names, self.names = self.names, dict(before)
         second = self._side(node.orelse)
-        second_names = self.names
+        second_names, self._is_doubtful = self.names, doubtful
         if first and second:
             raise _End
         if first or second:  # one side is left: what it takes for granted holds from here on
@@ -244,7 +249,7 @@ class Host:
         for value, none, text in ((one, two, condition), (two, one, negated(condition) if condition else "")):
             if isinstance(value, HostTensor) and isinstance(none, Const) and none.value is None:
                 if not value.is_given:
-                    value.when = value.when or text or "?"
+                    value.when = value.when or text or UNKNOWN
                 return value
         if isinstance(one, tuple) and isinstance(two, tuple) and len(one) == len(two):
             return tuple(self._merged(condition, *pair) for pair in zip(one, two, strict=True))
@@ -254,6 +259,9 @@ class Host:
             if len(made) == 1 and given and given[0].is_optional:
                 return made[0]
             return one if one.is_given and not two.is_given else two
+        for value, other in ((one, two), (two, one)):
+            if isinstance(value, HostTensor) and isinstance(other, Unknown):
+                return value  # another view of it
         options = [*(one.options if isinstance(one, Several) else (one,))]
         options += [*(two.options if isinstance(two, Several) else (two,))]
         kept = [item for item in options if not isinstance(item, Unknown)]
@@ -265,6 +273,8 @@ class Host:
 
     def _holds(self, test: ast.expr) -> None:
         """Note what a condition says."""
+        if self._is_doubtful:
+            return
         match test:
             case ast.BoolOp(op=ast.And(), values=parts):
                 for part in parts:
@@ -657,6 +667,13 @@ def _compared_constants(left: object, op: ast.cmpop, right: object) -> Value:
         case ast.NotEq() | ast.IsNot():
             return Const(left != right)
     return Unknown()
+
+
+_PRESENCE = re.compile(r"(not )?given\(\w+\)")
+
+
+def _leaves(body: Sequence[ast.stmt]) -> bool:
+    return bool(body) and isinstance(body[-1], ast.Raise | ast.Return)
 
 
 def _raises(body: Sequence[ast.stmt]) -> bool:

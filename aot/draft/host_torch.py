@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .host_values import (
     EMPTY,
+    UNKNOWN,
     ZEROS,
     Const,
     DtypeValue,
@@ -156,8 +157,9 @@ def _shape(host: Host, sizes: Sequence[Value]) -> tuple[str, ...] | Shape | Join
         shape = sizes[0]
         return shape if shape.start is None and shape.stop is None else None
     parts = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple) else sizes
-    texts = [size_text(part) for part in parts]
-    return tuple(texts) if all(texts) else None
+    if len(parts) == 1 and isinstance(parts[0], Unknown) and sizes[0] is parts[0]:
+        return None  # a number, or a sequence
+    return tuple(size_text(part) or UNKNOWN for part in parts)
 
 
 def _viewed(host: Host, tensor: HostTensor, given: Sequence[Value]) -> Value:

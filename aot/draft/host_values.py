@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 ZEROS, EMPTY = "zeros", "empty"
+UNKNOWN = "unknown__size"
+"""The name of a size of which nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,7 @@ class HostTensor:
         """The extent of a dim, by position; negative ones count from the last."""
         shape = self.shape
         if shape is not None:
-            return shape[dim] if -len(shape) <= dim < len(shape) else "?"
+            return shape[dim] if -len(shape) <= dim < len(shape) else UNKNOWN
         if self.like is not None:
             return self.like.extent(dim)
         self._asked.add(dim)

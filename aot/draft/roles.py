@@ -107,6 +107,14 @@ def give_dims_to_inputs(work: Workbench) -> None:
         missing = {part for dim in item["shape"] for part in names_of(str(dim))} - given - set(work.op.scalars)
         if missing:
             item["role"] = "inout"
+            item["shape"] = [_own_dim(work, name, i, dim, given) for i, dim in enumerate(item["shape"])]
             for key in ("when", "zero"):
                 item.pop(key, None)
             work.op.note("tensors", name, "only this tensor has its extents, so the caller passes it")
+
+
+def _own_dim(work: Workbench, tensor: str, position: int, dim: str | int, given: set[str]) -> str | int:
+    """An extent of a tensor that the caller passes: a dim of its own where it is computed from what no input has."""
+    if str(dim).isidentifier() or names_of(str(dim)) <= given:
+        return dim
+    return work.name_of(f"new__{tensor}__{position}")

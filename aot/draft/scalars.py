@@ -26,6 +26,7 @@ class Scalars:
     def __init__(self, work: Workbench, strides: Collection[str]):
         self.work, self.op = work, work.op
         self._strides = strides
+        self._own: list[str] = []
         found = work.found
         self._limits = {atom.key for bound in found.bounds for atom in bound.limit.below}
         self._indices = {atom.key for access in found.accesses for atom in access.pointer.below}
@@ -38,6 +39,11 @@ class Scalars:
                 continue
             if name not in self.op.bind and not self._is_size(name) and not parameter.has_default:
                 self._add(name, parameter)
+
+    def put_last(self) -> None:
+        """Let what decides the variants stand before what is only passed on."""
+        plain = {name: self.op.scalars.pop(name) for name in self._own}
+        self.op.scalars |= plain
 
     def _is_size(self, name: str) -> bool:
         """Whether a parameter is a size that the op has already; it is bound to that."""
@@ -69,6 +75,7 @@ class Scalars:
         if isinstance(value, Const) and type(value.value) in (int, float, bool):
             item["default"] = value.value if kind != "fp32" else float(value.value)  # type: ignore[arg-type]
         self.op.scalars[scalar] = item
+        self._own.append(scalar)
         if not is_known:
             self.op.note("scalars", scalar, "its type")
 

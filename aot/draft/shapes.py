@@ -78,9 +78,10 @@ class Shapes:
         host = self.work.launch.tensor(tensor.parameter)
         if host is None or host.shape is not None or tensor.parameter in self.unseen:
             return
-        strided = sum(bool(dim.strides) and is_stride(self.work, dim.strides[0]) for dim in tensor.dims)
+        strided = [bool(dim.strides) and is_stride(self.work, dim.strides[0]) for dim in tensor.dims]
         # Where the launch counts dims from the first one, packed ones may be parts of the last.
-        host.set_rank(max(host.least_rank, strided + 1 if host.counts_from_first else len(tensor.dims)))
+        seen = sum(strided) + (not all(strided)) if host.counts_from_first else len(tensor.dims)
+        host.set_rank(max(host.least_rank, seen))
 
     def placed(self, tensor: DraftTensor, count: int) -> dict[int, Dim]:
         """Position in a shape of `count` dims → the dim of the kernel's that it is, as far as that is known."""

@@ -60,7 +60,9 @@ class Strides:
         """(tensor, position) of the dim whose index the kernel multiplies by it."""
         uses = strides_of(self.work.tensors).get(name, [])
         parameter = self.work.parameters[name]
-        is_size = parameter.constexpr or self.work.launch.size(name) or self.work.symbolic(name) in self._extents()
+        limits = {atom.key for bound in self.work.found.bounds for atom in bound.limit.atoms}
+        is_size = parameter.constexpr or self.work.launch.size(name) or name in limits
+        is_size = is_size or self.work.symbolic(name) in self._extents()
         if not uses or (is_size and not is_stride(self.work, name)):
             return None
         tensor, position = uses[0]

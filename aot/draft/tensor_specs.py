@@ -62,7 +62,8 @@ def _mark_unknown(work: Workbench, tensor: DraftTensor, shapes: Shapes, name: st
         work.op.note("tensors", name, "its shape; the kernel was not seen to use it")
     every = [text for shape in work.shapes.values() for text in shape]
     for text, dim in zip(work.shapes[tensor.parameter], work.op.tensors[name]["shape"], strict=True):
-        if text.startswith("new__") and every.count(text) == 1:
+        is_counted = text.startswith("grid__") and work.launch.is_there
+        if is_counted or (text.startswith("new__") and every.count(text) == 1):
             work.op.note("tensors", name, f"how far {dim} goes")
 
 

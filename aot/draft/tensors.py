@@ -282,16 +282,19 @@ class _Shapes:
 
     def _extent(self, index: Sum, own: Sequence[Bound]) -> tuple[int, Extent]:
         """(how sure it is, the extent) of what an index counts."""
-        best = (0, Extent())
         if any(atom.key.startswith(values.LOADED_KEY) for atom in index.atoms):
-            return (1, self._unbound(index))  # what numbers in memory are below says nothing of what they point into
+            # What numbers in memory are below says nothing of what they point into, but where that is masked.
+            limits = (self._limit(bound) for bound in own if bound.index.key() == index.key())
+            known = next((limit for limit in limits if limit is not None), None)
+            return (SURE, known) if known is not None else (1, self._unbound(index))
+        best = (0, Extent())
         for bounds, bonus in ((own, 5), (self.found.bounds, 0)):
             for bound in bounds:
                 score = _likeness(index, bound.index)
                 limit = self._reached(index, bound) or self._limit(bound)
                 if score and limit is not None and score + bonus > best[0]:
                     best = (score + bonus, replace(limit, is_sure=score + bonus > SURE))
-        return best if best[0] else (1, self._divided(index) or self._unbound(index))
+        return best if best[0] else (1, self._divided(index, own) or self._unbound(index))
 
     def _reached(self, index: Sum, bound: Bound) -> Extent | None:
         """How far a multiple of what is bound, and an offset behind it, come; None where it is the bound itself."""
@@ -313,12 +316,12 @@ class _Shapes:
             return Extent(text=f"{limit} + {behind}") if behind > 0 else None
         return Extent(text=f"{times} * ({limit})") if 0 <= behind < times else None
 
-    def _divided(self, index: Sum) -> Extent | None:
+    def _divided(self, index: Sum, own: Sequence[Bound]) -> Extent | None:
         """The extent of what is counted in groups: a quotient of something that is bound."""
         match list(index.terms.items()):
             case [((values.Atom(kind=values.QUOTIENT, key=key),), 1)]:
                 inner, divisor = self.found.quotients[key]
-                score, extent = self._extent(inner, ())
+                score, extent = self._extent(inner, own)
                 text = extent.text or extent.argument or str(extent.number or "")
                 by = text_of(self.found, divisor)
                 return Extent(text=f"cdiv({text}, {by})") if score > 1 and text and by else None

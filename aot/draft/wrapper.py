@@ -13,6 +13,7 @@ from typing import Any
 
 from .host import Facts, Host, names_of, renamed
 from .host_values import (
+    UNKNOWN,
     Condition,
     Const,
     Function,
@@ -89,13 +90,13 @@ class Launch:
 
     def final(self, text: str) -> str:
         """The text of a size with one name for each extent, simplified."""
-        if not text or text == "?" or "?" in text:
+        if not text or UNKNOWN in text:
             return ""
         named = {key: value for tensor in self.facts.tensors.values() for key, value in tensor.final_names().items()}
         for _ in range(8):
             names = names_of(text)
             known = {name: self.facts.defined[name] for name in names & self.facts.defined.keys()
-                     if names_of(self.facts.defined[name]) <= named.keys()}  # fmt: skip
+                     if all(part in named for part in names_of(self.facts.defined[name]) if part.endswith("__numel"))}  # fmt: skip
             later = renamed(text, {**named, **self.facts.same, **known})
             if later == text:
                 break
