@@ -98,7 +98,8 @@ class Drawing:
         """A call; None where none is found in `TRIES`."""
         for attempt in range(TRIES):
             self._boldness = max(0.0, 1 - attempt / 20)
-            self._wanted = self._far[(self._turn + attempt) % len(self._far)] if self._far and attempt < FAR_TRIES else None
+            reaches = bool(self._far) and attempt < FAR_TRIES
+            self._wanted = self._far[(self._turn + attempt) % len(self._far)] if reaches else None
             call = self._draw()
             if call is None:
                 continue

@@ -298,7 +298,8 @@ def _not_finite(call: _Call, results: Mapping[str, Array]) -> Iterator[Finding]:
         values = results[name]
         if values.size and not _is_finite(values).any():
             what = "NaN" if np.isnan(values.astype(np.float64)).all() else "infinite or NaN"
-            yield Finding("not_finite", f"'{name}' is {what} in all of its {values.size} elements", name, (0,) * values.ndim)
+            text = f"'{name}' is {what} in all of its {values.size} elements"
+            yield Finding("not_finite", text, name, (0,) * values.ndim)
 
 
 def _is_finite(values: Array) -> Array:

@@ -78,7 +78,7 @@ class _Reader(Expressions):
     def _unresolved(self, node: ast.stmt, frame: Frame) -> Iterator[Either]:
         """The branches that the names of a statement still differ by."""
         for item in ast.walk(node):
-            if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Load) or isinstance(node, ast.AugAssign):
+            if (isinstance(item, ast.Name) and isinstance(item.ctx, ast.Load)) or isinstance(node, ast.AugAssign):
                 value = frame.names.get(getattr(item, "id", ""))
                 while isinstance(value, Either) and value.branch in self._sides:
                     value = value.first if self._sides[value.branch] else value.second

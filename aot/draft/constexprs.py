@@ -11,10 +11,10 @@ from aot_runtime.contract.names import RESERVED
 
 from . import values
 from .findings import Guard
-from .host import names_of, renamed
 from .host_values import Condition, Const, DtypeValue, HostTensor, Several, Value
 from .roles import condition
 from .rows import BLOCKS, Rows
+from .sizes import names_of, renamed
 from .tensors import DraftTensor, is_block_name
 from .workbench import FUNCTIONS, Workbench, clean
 from .wrapper import constant_of
@@ -98,11 +98,7 @@ class Constexprs:
             self._rows.require(name)
         elif isinstance(value, Several) and (options := self.work.launch.options_of(name)):
             self._add_one_of(name, options)
-        elif isinstance(value, Condition) and self._add_condition(name, value):
-            return
-        elif self._add_computed(name):
-            return
-        elif isinstance(value, HostTensor) and value.is_given and self._add_argument(name, value):
+        elif self._add_passed(name, value):
             return
         elif name not in found.flags and not compared and (limit := self._rows.limit(name)):
             self._rows.add(name, limit, self._axis)
@@ -118,6 +114,14 @@ class Constexprs:
             known = f", it is compared with {', '.join(map(str, compared))}" if compared else ""
             self.op.note("blocks", name, f"{name}{known}")
             self._rows.require(name)
+
+    def _add_passed(self, name: str, value: Value | None) -> bool:
+        """A condition, a size, or an argument of the function that launches the kernel; whether it is understood."""
+        if isinstance(value, Condition) and self._add_condition(name, value):
+            return True
+        if isinstance(value, HostTensor):
+            return value.is_given and self._add_argument(name, value)
+        return self._add_computed(name)
 
     def _axis(self, name: str, values: list[Any], pick: str) -> None:
         """An axis; a parameter whose name something else has gets one of another name."""
@@ -150,7 +154,8 @@ class Constexprs:
 
     def _add_one_of(self, name: str, options: tuple[Any, ...]) -> None:
         self.op.blocks[name] = options[0]
-        self.op.note("blocks", name, f"{name}, {'one of ' if len(options) > 1 else ''}{', '.join(map(str, options))}{'' if len(options) > 1 else ' among others'}")
+        known = ", ".join(map(str, options))
+        self.op.note("blocks", name, f"{name}, {f'one of {known}' if len(options) > 1 else f'{known} among others'}")
         self._rows.require(name)
 
     def _add_condition(self, name: str, value: Condition) -> bool:
@@ -173,9 +178,7 @@ class Constexprs:
                 self.work.spec(tensor)["when"] = text
 
     def _add_computed(self, name: str) -> bool:
-        """What the launch computes from sizes: a constant of the variant, a size, or the power of two that holds one."""
-        if self.work.launch.tensor(name) is not None:
-            return False
+        """What the launch computes from sizes: a constant of the variant, a size, or the power of two that holds it."""
         text = self.work.expression(self.work.launch.size(name))
         if not text:
             return False

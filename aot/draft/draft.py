@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from .host import names_of
+from .sizes import names_of
 
 
 @dataclass

@@ -41,6 +41,8 @@ class Dtypes:
             dtype = min(stored.dtypes)
             if host is None or host.made or dtype not in FLOATS:
                 return dtype
+        if tensor.parameter in self.found.wide:
+            return "float32"  # Triton's functions of floats take no narrower ones
         if tensor.parameter in self.found.bits:
             few = self.found.bits[tensor.parameter] <= 15
             return self._guess(tensor, "uint8" if few else "int32", "which integers it has")
@@ -65,7 +67,8 @@ class Dtypes:
             return self._guess(tensor, "T", "its dtype")
         if _STATISTIC.search(name) and not re.search(r"(?i)scale|^d[a-z]$", name):
             return self._guess(tensor, "float32", "its dtype")
-        if READ not in tensor.kinds and not self._is_made(tensor) and (_QUANTISED.search(name) or self._is_rounded(tensor)):
+        is_small = bool(_QUANTISED.search(name)) or self._is_rounded(tensor)
+        if READ not in tensor.kinds and not self._is_made(tensor) and is_small:
             return self._guess(tensor, "int8", "its dtype")
         if not is_read and self.work.launch.is_there and not self._is_known(tensor):
             return self._guess(tensor, "T", "its dtype")

@@ -39,6 +39,8 @@ _BUFFERS = {
 _FRACTIONS = frozenset(
     ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "softmax", "tanh", "erf", "dot", "sum", "sin", "cos")
 )
+_WIDE = frozenset(("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "erf", "sin", "cos"))
+"""Those that take no float narrower than float32."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ class Expressions:
         """What is one value on one side of a branch, and another on the other side."""
         if first is second or first == second:
             return first
-        if isinstance(first, Text) and first.value is None or _is_plain(first):
+        if (isinstance(first, Text) and first.value is None) or _is_plain(first):
             return second  # a number, or None, that stands for nothing
         if isinstance(second, Text) or _is_plain(second):
             return first
@@ -428,6 +430,8 @@ class Expressions:
         if name in _FRACTIONS:
             for value in given:
                 self._note(self.found.floats, argument_of(value))
+                if name in _WIDE and not isinstance(value, Cast):
+                    self._note(self.found.wide, loaded_base(value))
         if name in ("rand", "randn", "randint", "rand4x", "randint4x"):
             self._note(self.found.integers, argument_of(first))
         return self._other([whole(value) for value in (*given, *named.values())], ast.unparse(node))

@@ -86,6 +86,7 @@ class Findings:
         floats: parameters that are used as a fraction is.
         integers: parameters that are used as an integer is.
         bits: tensor whose numbers are shifted or masked → the largest amount by which.
+        wide: tensors whose numbers, as they are loaded, are given to functions that take float32 alone.
         asked: tensors whose numbers are conditions.
         mixed: parameter → the tensors whose numbers it is added to, multiplied by or compared with.
         element: tensor → the dtypes that a `static_assert` allows.
@@ -112,6 +113,7 @@ class Findings:
     floats: set[str] = field(default_factory=set)
     integers: set[str] = field(default_factory=set)
     bits: dict[str, int] = field(default_factory=dict)
+    wide: set[str] = field(default_factory=set)
     asked: set[str] = field(default_factory=set)
     mixed: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     element: dict[str, tuple[str, ...]] = field(default_factory=dict)

@@ -1,15 +1,17 @@
 """Goes through the function that launches a kernel, up to the launch, without running it.
 
-Every name gets a value (`aot.draft.host_values`). Of a branch both sides are gone through, and what they make is merged;
-what an `assert`, or an `if` that ends with `raise`, says of sizes, dtypes and dims is noted. What is not understood is
-`Unknown`.
+Every name gets a value (`aot.draft.host_values`). Of a branch both sides are gone through, and what they make is
+merged; what an `assert`, or an `if` that ends with `raise`, says of sizes, dtypes and dims is noted. What is not
+understood is `Unknown`.
 """
 
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from . import host_torch
@@ -34,6 +36,7 @@ from .host_values import (
     negated,
     size_text,
 )
+from .sizes import names_of, renamed
 
 MAX_CALLS = 4
 """Depth of functions of the file that are gone through within each other."""
@@ -119,10 +122,8 @@ class Host:
 
     def run(self, body: Sequence[ast.stmt]) -> None:
         """Go through statements."""
-        try:
+        with suppress(_End):
             self._block(body)
-        except _End:
-            pass
 
     def _block(self, body: Sequence[ast.stmt]) -> None:
         for statement in body:
@@ -189,8 +190,7 @@ class Host:
                 value.tensor.set_rank(count)
             return [Size(value.tensor.extent(i)) for i in range(count)]
         if isinstance(value, Shape) and value.stop is None and value.start is not None and starred is None:
-            first = value.start if value.start < 0 else value.start
-            return [Size(value.tensor.extent(first + i)) for i in range(count)]
+            return [Size(value.tensor.extent(value.start + i)) for i in range(count)]
         if isinstance(value, Shape) and starred is not None and value.start is None and value.stop is None:
             return [
                 Unknown() if i == starred else Size(value.tensor.extent(i if i < starred else i - count))
@@ -461,17 +461,16 @@ class Host:
 
     def _slice(self, owner: Value, index: ast.Slice) -> Value:
         ends = [self.value(item) if item is not None else Const(None) for item in (index.lower, index.upper)]
-        if index.step is not None or not all(isinstance(end, Const) for end in ends):
+        known = all(isinstance(end, Const) and (end.value is None or type(end.value) is int) for end in ends)
+        if index.step is not None or not known:
             return Unknown()
-        low, high = (end.value for end in ends if isinstance(end, Const))
-        if not all(item is None or type(item) is int for item in (low, high)):
-            return Unknown()
+        low, high = (_index(end) for end in ends)
         if isinstance(owner, tuple):
-            return owner[low:high]  # type: ignore[misc]
-        if isinstance(owner, Strides) and type(high) is int and high > 0:
-            return tuple(Stride(owner.tensor, i) for i in range(low or 0, high))  # type: ignore[call-overload]
+            return owner[low:high]
+        if isinstance(owner, Strides) and high is not None and high > 0:
+            return tuple(Stride(owner.tensor, i) for i in range(low or 0, high))
         if isinstance(owner, Shape) and owner.start is None and owner.stop is None:
-            return Shape(owner.tensor, low, high)  # type: ignore[arg-type]
+            return Shape(owner.tensor, low, high)
         return Unknown()
 
     def _operation(self, left: Value, op: ast.operator, right: Value) -> Value:
@@ -529,7 +528,7 @@ class Host:
 
     def _joined(self, op: ast.boolop, parts: Sequence[Value]) -> Value:
         is_and = isinstance(op, ast.And)
-        left = []
+        left: list[Value] = []
         for part in parts:
             if isinstance(part, Const) and bool(part.value) != is_and:
                 return part if not left else Unknown()
@@ -566,7 +565,8 @@ class Host:
         if name == "divmod" and len(arguments) == 2:
             return tuple(self._operation(arguments[0], op, arguments[1]) for op in (ast.FloorDiv(), ast.Mod()))
         if name in ("log2", "ceil") and len(arguments) == 1 and (text := size_text(arguments[0])):
-            return Size(f"log2({text})") if name == "log2" else Size(f"ceil_{text}" if text.startswith("log2(") else text)
+            prefix = "ceil_" if text.startswith("log2(") else ""
+            return Size(f"log2({text})" if name == "log2" else f"{prefix}{text}")
         if name == "len" and len(arguments) == 1:
             match arguments[0]:
                 case Shape(tensor=tensor, start=None, stop=None):
@@ -622,6 +622,10 @@ _OPPOSITES: Mapping[type, type[ast.cmpop]] = {
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
 }  # fmt: skip
+_ARITHMETIC: Mapping[type, Callable[..., int | float]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow, ast.LShift: operator.lshift,
+}  # fmt: skip
 _NUMBERS: Mapping[str, Callable[..., int]] = {
     "cdiv": lambda a, b: -(-a // b),
     "next_pow2": lambda n: 1 << max(0, n - 1).bit_length(),
@@ -647,13 +651,17 @@ def _power_of_2(left: Value, op: ast.operator, exponent: str) -> str:
 def _folded(left: object, op: ast.operator, right: object) -> Value:
     if not (isinstance(left, int | float) and isinstance(right, int | float)):
         return Unknown()
-    tree = ast.Expression(ast.BinOp(ast.Constant(left), op, ast.Constant(right)))
-    if isinstance(op, ast.Pow) and (abs(left) > 1 << 16 or abs(right) > 64) or isinstance(op, ast.LShift):
-        return Const(left << right) if _is_small(left) and _is_small(right) else Unknown()  # type: ignore[operator]
+    compute = _ARITHMETIC.get(type(op))
+    if compute is None or (isinstance(op, ast.Pow | ast.LShift) and not (_is_small(left) and _is_small(right))):
+        return Unknown()
     try:
-        return Const(eval(compile(ast.fix_missing_locations(tree), "", "eval"), {}))  # noqa: S307: two numbers
+        return Const(compute(left, right))
     except (ArithmeticError, TypeError, ValueError):
         return Unknown()
+
+
+def _index(value: Value) -> int | None:
+    return value.value if isinstance(value, Const) and isinstance(value.value, int) else None
 
 
 def _is_small(value: object) -> bool:
@@ -684,54 +692,3 @@ def _assigned(body: Sequence[ast.stmt]) -> set[str]:
     """Names that statements assign to."""
     nodes = (item for statement in body for item in ast.walk(statement))
     return {item.id for item in nodes if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)}
-
-
-def names_of(text: str) -> set[str]:
-    """The names in an expression, without those of functions."""
-    if not text:
-        return set()
-    nodes = list(ast.walk(ast.parse(text, mode="eval")))
-    functions = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
-    return {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
-
-
-def functions_of(text: str) -> set[str]:
-    """The functions that an expression calls."""
-    nodes = ast.walk(ast.parse(text, mode="eval"))
-    return {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
-
-
-def renamed(text: str, names: Mapping[str, str]) -> str:
-    """An expression with other names, each an expression in turn."""
-    tree = ast.parse(text, mode="eval")
-    return ast.unparse(_Renaming(names).visit(tree))
-
-
-def replaced(text: str, parts: Mapping[str, str]) -> str:
-    """An expression with some of its parts replaced by names."""
-    if not text or not parts:
-        return text
-    return ast.unparse(_Replacing(parts).visit(ast.parse(text, mode="eval")))
-
-
-class _Replacing(ast.NodeTransformer):
-    def __init__(self, parts: Mapping[str, str]):
-        self._parts = parts
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        name = self._parts.get(ast.unparse(node)) if isinstance(node, ast.expr) else None
-        return ast.Name(name) if name else self.generic_visit(node)
-
-
-class _Renaming(ast.NodeTransformer):
-    def __init__(self, names: Mapping[str, str]):
-        self._names = names
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        if ast.unparse(node.func) == "given":
-            return node
-        node.args = [self.visit(item) for item in node.args]
-        return node
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.parse(self._names[node.id], mode="eval").body if node.id in self._names else node

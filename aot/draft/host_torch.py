@@ -1,10 +1,10 @@
-"""What torch does in the function that launches a kernel: attributes and methods of tensors, and calls that make them."""
+"""Calls of torch in the function that launches a kernel: attributes and methods of tensors, and what makes tensors."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from .host_values import (
     EMPTY,
@@ -23,8 +23,13 @@ from .host_values import (
     size_text,
 )
 
-if TYPE_CHECKING:
-    from .host import Host
+
+class Host(Protocol):
+    """A function that is being gone through."""
+
+    def tensor(self, hint: str, **known: object) -> HostTensor:
+        """A tensor with a key of its own."""
+
 
 _DTYPES = {
     "half": "float16", "float": "float32", "double": "float64", "int": "int32", "long": "int64", "short": "int16",
@@ -44,7 +49,7 @@ _TRITON_DTYPES = {
 }  # fmt: skip
 _SAME = frozenset(("contiguous", "detach", "cuda", "cpu", "requires_grad_", "pin_memory", "data", "zero_"))
 """Methods and attributes that give the same numbers in the same places, or packed."""
-_CASTS = {"float": "float32", "half": "float16", "bfloat16": "bfloat16", "int": "int32", "long": "int64", "bool": "bool"}
+_CASTS = {name: _DTYPES[name] for name in ("float", "half", "bfloat16", "int", "long", "bool")}
 _MAKERS = {"empty": EMPTY, "zeros": ZEROS, "ones": "ones", "full": "full", "empty_strided": EMPTY}
 
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from .constexprs import Constexprs
 from .draft import OpDraft
 from .grid import add_grid
-from .host import names_of
 from .roles import give_dims_to_inputs
 from .scalars import Scalars
 from .shapes import Shapes
+from .sizes import names_of
 from .strides import Strides
 from .tensor_specs import add_tensors
 from .texts import KernelText

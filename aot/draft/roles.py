@@ -7,8 +7,8 @@ from typing import Any
 
 from . import values
 from .findings import READ, UPDATE
-from .host import names_of
 from .host_values import ZEROS
+from .sizes import names_of
 from .tensors import DraftTensor
 from .workbench import Workbench, clean
 
@@ -98,11 +98,7 @@ def give_dims_to_inputs(work: Workbench) -> None:
     for name, item in work.op.tensors.items():
         if item.get("role") != "output":
             continue
-        others = [
-            other
-            for key, other in work.op.tensors.items()
-            if other.get("role") != "output" and not (other.get("optional") and f"given({key})" not in item.get("when", ""))
-        ]
+        others = [other for key, other in work.op.tensors.items() if _is_passed(key, other, item)]
         given = {part for other in others for dim in other["shape"] for part in names_of(str(dim))}
         missing = {part for dim in item["shape"] for part in names_of(str(dim))} - given - set(work.op.scalars)
         if missing:
@@ -111,6 +107,12 @@ def give_dims_to_inputs(work: Workbench) -> None:
             for key in ("when", "zero"):
                 item.pop(key, None)
             work.op.note("tensors", name, "only this tensor has its extents, so the caller passes it")
+
+
+def _is_passed(name: str, tensor: dict[str, Any], output: dict[str, Any]) -> bool:
+    """Whether the caller passes a tensor wherever an output is there."""
+    is_left_out = tensor.get("optional") and f"given({name})" not in output.get("when", "")
+    return tensor.get("role") != "output" and not is_left_out
 
 
 def _own_dim(work: Workbench, tensor: str, position: int, dim: str | int, given: set[str]) -> str | int:

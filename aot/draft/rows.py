@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 
 from . import values
 from .findings import Bound
+from .sizes import renamed
 from .tensors import text_of
-from .workbench import Workbench, renamed
+from .workbench import Workbench
 
 BLOCKS = [256, 1024, 4096, 16384]
 """Rows that are taken in one block."""
@@ -25,7 +26,7 @@ class Rows:
         self.work, self.op = work, work.op
 
     def limit(self, name: str) -> str:
-        """The size that a block has to hold as a whole: its range, by itself, is below that. Empty where there is none."""
+        """The size that a block has to hold as a whole, since its range is below that; empty: there is none."""
         return next(self._limits(name), "")
 
     def _limits(self, length: str) -> Iterator[str]:
@@ -82,7 +83,7 @@ class Rows:
 
     def _require(self, limit: str, most: int | str) -> None:
         value = self.op.blocks.get(most, most) if isinstance(most, str) else most
-        if limit.isdigit() and isinstance(value, int) or limit == str(most):
+        if (limit.isdigit() and isinstance(value, int)) or limit == str(most):
             return
         low = limit if re.fullmatch(r"[\w() ,*/+-]+", limit) else f"({limit})"
         condition = f"{low} <= {value}"

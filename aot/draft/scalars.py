@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 from aot.compile.kernel_source import Parameter
 
-from .host import names_of
 from .host_values import Const, HostTensor
+from .sizes import names_of
 from .workbench import Workbench, clean, free
 
 _FRACTION = re.compile(

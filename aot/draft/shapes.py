@@ -1,4 +1,4 @@
-"""The shapes of an op's tensors: as the function that launches the kernel has them, else as the kernel goes over them."""
+"""The shapes of an op's tensors: as the function that launches the kernel has them, else as the kernel has them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterable, Sequence
 
 from .findings import READ
-from .host import names_of
 from .host_values import HostTensor
+from .sizes import names_of
 from .tensors import ONE, POINTER_NAME, Dim, DraftTensor, Extent, is_stride_name, strides_of
 from .values import Sum
 from .workbench import Workbench

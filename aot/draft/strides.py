@@ -53,8 +53,8 @@ class Strides:
 
     def _like(self, host: HostTensor) -> DraftTensor | None:
         """The tensor that is a view of the same memory, with as many dims."""
-        return next((tensor for tensor in self.work.tensors
-                     if (own := self.work.launch.tensor(tensor.parameter)) is not None and own.like is host), None)  # fmt: skip
+        passed = ((tensor, self.work.launch.tensor(tensor.parameter)) for tensor in self.work.tensors)
+        return next((tensor for tensor, own in passed if own is not None and own.like is host), None)
 
     def _used(self, name: str) -> tuple[DraftTensor, int] | None:
         """(tensor, position) of the dim whose index the kernel multiplies by it."""

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from . import values
 from .findings import Access, Bound, Described, Findings, Guard
@@ -260,7 +261,7 @@ class _Shapes:
 
     def _set_packed_extents(self, dims: Sequence[Dim]) -> None:
         """A row of packed memory is as long as what multiplies its index has more factors than what lies inside."""
-        for outer, inner in zip(dims, dims[1:], strict=False):
+        for outer, inner in pairwise(dims):
             if not outer.strides or any(map(self._is_stride, (*outer.strides, *inner.strides))):
                 continue
             names = [item for item in outer.strides if not item.isdigit()]

@@ -15,9 +15,8 @@ from aot_runtime.contract.names import RESERVED, RESERVED_OPS
 from .body import read_body
 from .draft import OpDraft
 from .findings import Guard
-from .host import functions_of, names_of, renamed, replaced
 from .host_values import HostTensor, atomic, size_text
-from .simplify import simplified
+from .sizes import functions_of, names_of, renamed, replaced, simplified
 from .tensors import DraftTensor, Extent, find_tensors
 from .texts import KernelText
 from .wrapper import Launch, find_launch

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .host import Facts, Host, names_of, renamed
+from .host import Facts, Host
 from .host_values import (
     UNKNOWN,
     Condition,
@@ -28,7 +28,7 @@ from .host_values import (
     Value,
     size_text,
 )
-from .simplify import simplified
+from .sizes import names_of, renamed, simplified
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,17 @@ class Launch:
         for _ in range(8):
             names = names_of(text)
             known = {name: self.facts.defined[name] for name in names & self.facts.defined.keys()
-                     if all(part in named for part in names_of(self.facts.defined[name]) if part.endswith("__numel"))}  # fmt: skip
+                     if self._is_counted(name, named)}  # fmt: skip
             later = renamed(text, {**named, **self.facts.same, **known})
             if later == text:
                 break
             text = later
         text = simplified(text)
         return self.facts.whole.get(text, text)
+
+    def _is_counted(self, name: str, named: Collection[str]) -> bool:
+        """Whether a size is computed from numbers of elements that are known as products of extents."""
+        return all(part in named for part in names_of(self.facts.defined[name]) if part.endswith("__numel"))
 
     def settle_names(self) -> None:
         """Let variables that were found to have one extent name it, now that the dims of tensors are known."""
@@ -152,7 +156,7 @@ def _reached(tree: ast.Module, call: ast.Call, parameters: Sequence[str], others
 
     module = Host({}, None, note)
     module.run([item for item in tree.body if isinstance(item, ast.Assign | ast.AnnAssign | ast.FunctionDef)])
-    module.names |= {name: value for name, value in _functions(tree, module.names)}
+    module.names |= dict(_functions(tree, module.names))
     outer: Mapping[str, Value] = module.names
     scopes = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and call in ast.walk(n)]
     if not scopes:
