@@ -20,7 +20,8 @@ def select(a, b, sel):
     rows, cols = a.shape
     assert sel.dtype == torch.int32 and sel.shape == (rows,)
     out = torch.empty_like(a)
-    select_rows[(rows, triton.cdiv(cols, 512))](a, b, sel, out, cols, a.stride(0), b.stride(0), out.stride(0), BLOCK=512)
+    select_rows[(rows, triton.cdiv(cols, 512))](
+        a, b, sel, out, cols, a.stride(0), b.stride(0), out.stride(0), BLOCK=512)
     return out
 
 
@@ -63,7 +64,9 @@ def fused(x, bias=None, residual=None, save_pre=False):
     out = torch.empty_like(x)
     pre = torch.empty_like(x) if save_pre else None
     BLOCK = 512
-    bias_gelu[(M, triton.cdiv(N, BLOCK))](x, bias, residual, out, M, N, x.stride(0), residual.stride(0) if residual is not None else 0, out.stride(0), BLOCK, save_pre, pre)
+    bias_gelu[(M, triton.cdiv(N, BLOCK))](
+        x, bias, residual, out, M, N, x.stride(0), residual.stride(0) if residual is not None else 0, out.stride(0),
+        BLOCK, save_pre, pre)
     return (out, pre) if save_pre else out
 
 
@@ -85,7 +88,9 @@ def softmax(x):
 
 
 @triton.jit
-def moe_sum_kernel(inp, out, w, n_tokens, hidden, stride_ib, stride_ik, stride_ih, stride_ob, stride_oh, topk: tl.constexpr, HAS_W: tl.constexpr, BLOCK_H: tl.constexpr):
+def moe_sum_kernel(
+        inp, out, w, n_tokens, hidden, stride_ib, stride_ik, stride_ih, stride_ob, stride_oh, topk: tl.constexpr,
+        HAS_W: tl.constexpr, BLOCK_H: tl.constexpr):
     t = tl.program_id(0)
     h = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     acc = tl.zeros((BLOCK_H,), dtype=tl.float32)
@@ -102,7 +107,9 @@ def moe_sum(inp, weights=None):
     out = inp.new_empty((n, hidden))
     BLOCK_H = min(1024, triton.next_power_of_2(hidden))
     grid = (n, triton.cdiv(hidden, BLOCK_H))
-    moe_sum_kernel[grid](inp, out, weights, n, hidden, *inp.stride(), *out.stride(), topk=topk, HAS_W=weights is not None, BLOCK_H=BLOCK_H)
+    moe_sum_kernel[grid](
+        inp, out, weights, n, hidden, *inp.stride(), *out.stride(), topk=topk, HAS_W=weights is not None,
+        BLOCK_H=BLOCK_H)
     return out
 
 
@@ -254,6 +261,6 @@ def pack_signs(x):
     signs[(rows, groups)](x, out, groups, cols, x.stride(0), x.stride(1), W=64)
     return out
 """
-"""Pointers that `tl.where` chooses; widths in literals; outputs and inputs that may be absent; rows in one block; a sum
-over experts; interleaved pairs; bits; atomics; halves of rows; pointers of branches; a descriptor with an offset; zeroed
-outputs; packed bits."""
+"""Pointers that `tl.where` chooses; widths in literals; outputs and inputs that may be absent; rows in one block; a
+sum over experts; interleaved pairs; bits; atomics; halves of rows; pointers of branches; a descriptor with an offset;
+zeroed outputs; packed bits."""
