@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,8 @@ from .naming import Constraints, Point
 
 TRIES = 120
 """Calls of a point that are begun before it is given up."""
+FAR_TRIES = 24
+"""Calls among these that are begun with an extent which is far beyond others."""
 MAX_ELEMENTS, MAX_WORKGROUPS, MAX_WORKSPACE = 1 << 16, 128, 8 << 20
 """Of a call: what is larger says no more, and takes long."""
 GRID_OF_DEVICE = 1024
@@ -71,11 +73,15 @@ class Where:
 class Drawing:
     """Draws calls of one point of an op.
 
+    Args:
+        number: of the call. Two of three calls have a dim beyond a block, or another constant, that is larger than what
+            is drawn otherwise: by turns each dim, and each such number.
+
     Attributes:
         refusal: why the latest call that came to nothing did so.
     """
 
-    def __init__(self, where: Where, op: Op, point: Point, rng: np.random.Generator):
+    def __init__(self, where: Where, op: Op, point: Point, number: int, rng: np.random.Generator):
         self.where, self.op, self.point, self.rng = where, op, point, rng
         self.constraints = Constraints(op, point)
         self.dims = Scope.of(op).dims
@@ -83,6 +89,8 @@ class Drawing:
         self._hardware = device_names(properties.arch, properties.num_cus, properties.num_xcds)
         self._limits = {limit.name: (limit.min, limit.max) for limit in op.dims}
         self._sizes = sorted(_sizes(op))
+        self._far = _far_extents(op, list(self.dims)) if number % 3 else []
+        self._turn = number - number // 3 - 1
         self._boldness = 1.0  # from 1 to 0 as calls turn out to be too large, or to be none
         self.refusal = "no extents were found that meet `require` and the axes"
 
@@ -90,6 +98,8 @@ class Drawing:
         """A call; None where none is found in `TRIES`."""
         for attempt in range(TRIES):
             self._boldness = max(0.0, 1 - attempt / 20)
+            reaches = bool(self._far) and attempt < FAR_TRIES
+            self._wanted = self._far[(self._turn + attempt) % len(self._far)] if reaches else None
             call = self._draw()
             if call is None:
                 continue
@@ -150,8 +160,11 @@ class Drawing:
         known, chosen = dict(names), dict.fromkeys((name for name in self.dims if name not in wanted), 0)
         known |= chosen
         order = [wanted[i] for i in self.rng.permutation(len(wanted))]
-        for name in order:
-            candidates = self._candidates(name)
+        far, extent = self._wanted or ("", 0)
+        if far and (far not in wanted or not self.constraints.allow({**known, far: extent})):
+            return None
+        for name in sorted(order, key=lambda name: name != far):
+            candidates = [extent] if name == far else self._candidates(name)
             fresh = [value for value in candidates if value not in chosen.values()]
             for value in (*fresh, *candidates):
                 if self.constraints.allow({**known, name: value}):
@@ -166,10 +179,11 @@ class Drawing:
         low, high = self._limits.get(name, (1, 2**31 - 1))
         rng = self.rng
         few = (0, *_SMALL) if rng.random() < 0.05 else _SMALL
-        small = [value for value in few if low <= value <= high and value <= 3 + 64 * self._boldness]
+        boldness = 0.0 if self._wanted else self._boldness
+        small = [value for value in few if low <= value <= high and value <= 3 + 64 * boldness]
         sizes = [value for value in self._sizes if low <= value <= high]
         near, far = ([v for v in sizes if (v <= _NEAR) == is_near] for is_near in (True, False))
-        groups = [near, small, far] if rng.random() < 0.4 * self._boldness else [small, near, far]
+        groups = [near, small, far] if rng.random() < 0.4 * boldness else [small, near, far]
         shuffled = [group[i] for group in groups for i in rng.permutation(len(group))]
         return list(dict.fromkeys([*shuffled, *([low] if low > 0 else [])]))
 
@@ -250,20 +264,38 @@ def _reach_end(tensor: Tensor, decision: Decision) -> bool:
     return decision.names[tensor.offsets.into] <= (longest * sequences if sequences > 0 else 0)
 
 
-def _sizes(op: Op) -> set[int]:
-    """Numbers that mean something to an op, and those next to them: sizes of blocks, values of axes, what `require`
-    names, of which extents may have to be multiples."""
+def _constants(texts: Iterable[str]) -> set[int]:
+    """The whole numbers in expressions."""
+    nodes = (node for text in texts for node in ast.walk(parse(text).tree))
+    return {node.value for node in nodes if isinstance(node, ast.Constant) and type(node.value) is int}
+
+
+def _blocks(op: Op) -> set[int]:
+    """Numbers that mean something to an op: sizes of blocks, values of axes, constants of its expressions."""
     found = {value for axis in op.axes for value in axis.values if type(value) is int}
     configs = (config for launch in op.launches for config in launch.configs)
     found |= {value for config in configs for value in config.values.values() if type(value) is int}
-    nodes = (node for condition in op.require for node in ast.walk(parse(condition).tree))
-    named = {node.value for node in nodes if isinstance(node, ast.Constant) and type(node.value) is int}
-    blocks = {value for value in found | named if 1 < value <= 1 << 15}
+    found |= _constants(text for _, text, _ in Scope.of(op).expressions(op))
+    return {value for value in found if 1 < value <= 1 << 15}
+
+
+def _sizes(op: Op) -> set[int]:
+    """The numbers that mean something to an op, those next to them, and those of which extents may have to be
+    multiples."""
+    blocks, required = _blocks(op), _constants(op.require)
     return (
-        {near for value in blocks for near in (value - 1, value, value + 1)}
+        {near for value in blocks for near in (value - 1, value, value + 1, 2 * value)}
         | {value + value // 2 for value in blocks if value <= 256}
-        | {times * value for value in named & blocks for times in (2, 3)}
+        | {3 * value for value in blocks & required}
     )
+
+
+def _far_extents(op: Op, dims: Sequence[str]) -> list[tuple[str, int]]:
+    """(dim, extent) of extents that are beyond a block, right below it, and a multiple of it, for blocks that are
+    larger than the extents which are drawn otherwise. The last dims come first: rows lie along them."""
+    blocks = sorted(value for value in _blocks(op) if value > _NEAR)
+    extents = [of(value) for of in (lambda v: v + 1, lambda v: v - 1, lambda v: 2 * v) for value in blocks]
+    return [(dim, extent) for extent in extents for dim in reversed(dims)]
 
 
 def _values_of(scalar: Scalar, sizes: Sequence[int]) -> list[Any]:

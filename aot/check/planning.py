@@ -76,7 +76,7 @@ def plan_op(bundle: PlannedBundle, manifest: Manifest, op: Op, device: Device, s
         while drawn is None and (points := [group for group in points if group]):
             group = points[number % len(points)]
             point = group[number // len(points) // CASES_OF_A_POINT % len(group)]
-            drawing = Drawing(where, op, point, rng)
+            drawing = Drawing(where, op, point, number, rng)
             drawn = drawing.draw()
             if drawn is None:
                 refusal = refusal or drawing.refusal

@@ -25,7 +25,7 @@ from aot_runtime.bundle.vector_files import deviation
 from aot_runtime.call.callspec import parse_scalar
 from aot_runtime.call.decision import Decision
 from aot_runtime.contract.dtypes import numpy_dtype
-from aot_runtime.contract.layout import Layout
+from aot_runtime.contract.layout import Layout, make_layout
 from aot_runtime.contract.records import Op
 from aot_runtime.errors import AotError, EmulationError, InstructionBudgetError, SanitizerError
 from aot_runtime.opened import Bundle
@@ -89,7 +89,8 @@ class Runner:
         if packed.findings:
             return _told(packed.findings, PACKED, decision)
         results = packed.results(op)
-        findings = _told(self._refer(call, results, refer) if planned.is_referred else (), PACKED, decision)
+        held = self._refer(call, results, refer) if planned.is_referred else _not_finite(call, results)
+        findings = _told(held, PACKED, decision)
         strided = self._run(call, planned.strided, order)
         if strided.findings or not planned.same_launches:
             findings += _told(strided.findings, STRIDED, planned.strided)
@@ -203,7 +204,10 @@ class Runner:
                 layout = decision.layouts.get(other)
                 if output is None or layout is None or not output.size or not _alike(output, layout):
                     continue
-                one = _with_layout(decision, tensor.name, layout)
+                # The one array lies at an address that keeps the call where it is: with the same variants.
+                aligned = layout.aligned and output.aligned
+                shared = make_layout(layout.device, layout.dtype, layout.shape, layout.strides, aligned)
+                one = _with_layout(_with_layout(decision, other, shared), tensor.name, shared)
                 run = self._run(call, one, one={tensor.name: other})
                 yield from _told(run.findings, f"'{tensor.name}' is '{other}' itself", one)
                 for name, index, values in () if run.findings else _changed(packed, run.results(call.op)):
@@ -212,8 +216,8 @@ class Runner:
 
 
 def _alike(one: Layout, other: Layout) -> bool:
-    """Whether one array may be both, and the call stays of the same specialisation."""
-    return (one.dtype, one.shape, one.aligned) == (other.dtype, other.shape, other.aligned)
+    """Whether one array may be both."""
+    return (one.dtype, one.shape) == (other.dtype, other.shape)
 
 
 def _with_layout(decision: Decision, name: str, layout: Layout) -> Decision:
@@ -281,6 +285,25 @@ def _differing(name: str, actual: Array, expected: Array, allowed: float) -> Ite
         values = f"{_shown(actual[index])}, the reference gives {_shown(expected[index])}"
         text = f"'{name}' at {list(index)} is {values}: {count}"
         yield Finding("reference", text, name, index)
+
+
+def _not_finite(call: _Call, results: Mapping[str, Array]) -> Iterator[Finding]:
+    """Outputs of which no element is a number, though all that the call passes is one. A fraction of 0 or less is left
+    out: it may be one under a root."""
+    passed = [value for value in call.scalars.values() if isinstance(value, float)]
+    if not all(_is_finite(values).all() for values in call.inputs.values()) or any(value <= 0 for value in passed):
+        return
+    outputs = {tensor.name for tensor in call.op.tensors if tensor.role == "output"}
+    for name in outputs & results.keys():
+        values = results[name]
+        if values.size and not _is_finite(values).any():
+            what = "NaN" if np.isnan(values.astype(np.float64)).all() else "infinite or NaN"
+            text = f"'{name}' is {what} in all of its {values.size} elements"
+            yield Finding("not_finite", text, name, (0,) * values.ndim)
+
+
+def _is_finite(values: Array) -> Array:
+    return np.asarray(np.isfinite(values.astype(np.float64)))
 
 
 def _first(wrong: Array) -> tuple[int, ...]:

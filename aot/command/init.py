@@ -57,6 +57,7 @@ def init(kernels: tuple[tuple[Path, str], ...], output: Path | None, force: bool
     from aot.draft.manifest_text import manifest_text
     from aot.draft.proposal import propose, with_own_names
     from aot.draft.texts import read_kernel
+    from aot.draft.validation import mark_faults
     from aot_runtime.errors import AotError
 
     if output is not None and output.exists() and not force:
@@ -72,13 +73,15 @@ def init(kernels: tuple[tuple[Path, str], ...], output: Path | None, force: bool
             except AotError as error:
                 click.echo(f"aotbuild: error: {error}", err=True)
                 sys.exit(EXIT_FAILED)
+        drafts = with_own_names(drafts)
+        mark_faults(drafts, root, process)
     stem = output.stem if output is not None else kernels[0][0].stem
     manifest = output.as_posix() if output is not None else "MANIFEST"
     text = manifest_text(
         _bundle_name(stem),
         _root_key(root, folder, drafts[0].kernel.partition(":")[0]),
         _schema_path(root, folder),
-        with_own_names(drafts),
+        drafts,
         f"aotbuild --arch gfx942 {manifest}",
     )
     if output is None:

@@ -9,13 +9,16 @@ nothing here fails, and all of it may be wrong in an odd kernel. It is where a p
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from . import values
-from .expressions import Expressions, Frame, Text, Value, argument_of, whole
+from .expressions import Either, Expressions, Frame, Text, Value, argument_of, whole
 from .findings import Bound, Findings, Guard
 from .texts import KernelText
 from .values import Atom, Sum
+
+MAX_SIDES = 4
+"""Branches by which the values of one statement may differ; of what differs by more, one side is taken."""
 
 
 def read_body(kernel: KernelText) -> Findings:
@@ -37,10 +40,67 @@ class _Reader(Expressions):
         return frame.result
 
     def _block(self, body: Sequence[ast.stmt], frame: Frame) -> None:
-        for statement in body:
+        for i, statement in enumerate(body):
+            if isinstance(statement, ast.If) and isinstance(statement.body[-1], ast.Return) and not statement.orelse:
+                with self._guarded(self._branch(statement, frame)):
+                    self._block(body[i + 1 :], frame)
+                return
             self._statement(statement, frame)
 
     def _statement(self, node: ast.stmt, frame: Frame) -> None:
+        match node:
+            case ast.If():
+                self._branch(node, frame)
+            case ast.For():
+                self._for(node, frame)
+            case ast.While(test=test, body=body):
+                self._value(test, frame)
+                self._twice(body, frame, Sum.of(self._atom(values.LOOP)))
+            case _:
+                self._on_each_side(node, frame)
+
+    def _on_each_side(self, node: ast.stmt, frame: Frame) -> None:
+        """Go through a statement once for each combination of sides that what it reads differs by."""
+        split = next(self._unresolved(node, frame), None)
+        if split is None or len(self._sides) >= MAX_SIDES:
+            self._simple(node, frame)
+            return
+        before, outcomes = dict(frame.names), []
+        for side in (True, False):
+            frame.names = dict(before)
+            self._sides[split.branch] = side
+            with self._guarded(split.guards[0 if side else 1]):
+                self._on_each_side(node, frame)
+            outcomes.append(frame.names)
+        del self._sides[split.branch]
+        frame.names = self._joined_names(split.branch, split.guards, *outcomes)
+
+    def _unresolved(self, node: ast.stmt, frame: Frame) -> Iterator[Either]:
+        """The branches that the names of a statement still differ by."""
+        for item in ast.walk(node):
+            if (isinstance(item, ast.Name) and isinstance(item.ctx, ast.Load)) or isinstance(node, ast.AugAssign):
+                value = frame.names.get(getattr(item, "id", ""))
+                while isinstance(value, Either) and value.branch in self._sides:
+                    value = value.first if self._sides[value.branch] else value.second
+                if isinstance(value, Either):
+                    yield value
+
+    def _joined_names(
+        self,
+        branch: int,
+        guards: tuple[tuple[Guard, ...], tuple[Guard, ...]],
+        first: Mapping[str, Value],
+        second: Mapping[str, Value],
+    ) -> dict[str, Value]:
+        """What names stand for after a branch."""
+        return {
+            name: self.merged(branch, guards, first[name], second[name])
+            if name in first and name in second
+            else first.get(name, second.get(name))
+            for name in {**second, **first}
+        }
+
+    def _simple(self, node: ast.stmt, frame: Frame) -> None:
         match node:
             case ast.Assign(targets=targets, value=value):
                 result = self._value(value, frame)
@@ -52,16 +112,11 @@ class _Reader(Expressions):
                 self._assign(target, self._value(ast.BinOp(_loaded(target), op, value), frame), frame)
             case ast.Expr(value=value):
                 self._value(value, frame)
+            case ast.Assert(test=test):
+                self._asserted(test, frame)
             case ast.Return(value=ast.expr() as value):
                 result = self._value(value, frame)
                 frame.result = result if frame.result is None else frame.result
-            case ast.If():
-                self._branch(node, frame)
-            case ast.For():
-                self._for(node, frame)
-            case ast.While(test=test, body=body):
-                self._value(test, frame)
-                self._twice(body, frame, Sum.of(self._atom(values.LOOP)))
 
     def _assign(self, target: ast.expr, value: Value, frame: Frame) -> None:
         if isinstance(target, ast.Tuple | ast.List):
@@ -71,19 +126,23 @@ class _Reader(Expressions):
         elif isinstance(target, ast.Name):
             frame.names[target.id] = value
 
-    def _branch(self, node: ast.If, frame: Frame) -> None:
+    def _branch(self, node: ast.If, frame: Frame) -> list[Guard]:
+        """Go through a branch; what holds where its condition does not."""
         guards, opposite = self._condition(node.test, frame)
-        before = dict(frame.names)
-        self._guards += guards
-        self._block(node.body, frame)
-        del self._guards[len(self._guards) - len(guards) :]
-        after = frame.names
-        frame.names = dict(before)
-        self._guards += opposite
-        self._block(node.orelse, frame)
-        del self._guards[len(self._guards) - len(opposite) :]
-        # What only the branch that is not taken by default says is better than nothing.
-        frame.names = {**frame.names, **{k: v for k, v in after.items() if k not in before or v is not before[k]}}
+        before, result = dict(frame.names), frame.result
+        with self._guarded(guards):
+            self._block(node.body, frame)
+        after, first = frame.names, frame.result
+        frame.names, frame.result = dict(before), result
+        with self._guarded(opposite):
+            self._block(node.orelse, frame)
+        branch, sides = self.branch_number(), (tuple(guards), tuple(opposite))
+        frame.names = self._joined_names(branch, sides, after, frame.names)
+        if first is not None and frame.result is not None:
+            frame.result = self.merged(branch, sides, first, frame.result)
+        else:
+            frame.result = first if frame.result is None else frame.result
+        return opposite
 
     def _for(self, node: ast.For, frame: Frame) -> None:
         atom = self._atom(values.LOOP)
@@ -113,15 +172,22 @@ class _Reader(Expressions):
         self._silent -= 1
         count = count or Sum.of(self._atom(values.LOOP))
         for name, value in before.items():
-            grown = frame.names.get(name)
-            if isinstance(value, Sum) and isinstance(grown, Sum) and value.key() != grown.key():
-                step = grown.plus(value, -1)
-                known = set(value.terms) <= set(grown.terms)
-                before[name] = (
-                    value.plus(step.times(count)) if known and value.terms else self._other([value, grown], name)
-                )
+            before[name] = self._grown(name, value, frame.names.get(name), count)
         frame.names = {**frame.names, **before}
         self._block(body, frame)
+
+    def _grown(self, name: str, value: Value, later: Value, count: Sum) -> Value:
+        """What a name stands for in any turn of a loop, by what it is before the first and before the second."""
+        if isinstance(value, Either):
+            sides = [self._grown(name, one, _side_of(later, value.branch, i), count)
+                     for i, one in enumerate((value.first, value.second))]  # fmt: skip
+            return Either(value.branch, value.guards, *sides)
+        later = self.resolved(later)
+        if not (isinstance(value, Sum) and isinstance(later, Sum)) or value.key() == later.key():
+            return value
+        known = set(value.terms) <= set(later.terms)
+        step = later.plus(value, -1)
+        return value.plus(step.times(count)) if known and value.terms else self._other([value, later], name)
 
     # Conditions
 
@@ -167,3 +233,10 @@ class _Reader(Expressions):
 
 def _loaded(node: ast.expr) -> ast.expr:
     return ast.parse(ast.unparse(node), mode="eval").body
+
+
+def _side_of(value: Value, branch: int, side: int) -> Value:
+    """A value on one side of a branch."""
+    if isinstance(value, Either) and value.branch == branch:
+        return value.second if side else value.first
+    return value

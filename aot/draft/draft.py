@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from .sizes import names_of
+
 
 @dataclass
 class OpDraft:
@@ -21,6 +23,7 @@ class OpDraft:
     scalars: dict[str, dict[str, Any]] = field(default_factory=dict)
     dtypes: dict[str, list[str]] = field(default_factory=dict)
     constexprs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    require: list[str] = field(default_factory=list)
     divisible: list[str] = field(default_factory=list)
     bind: dict[str, Any] = field(default_factory=dict)
     grid: list[str | int] = field(default_factory=list)
@@ -29,6 +32,11 @@ class OpDraft:
     options: dict[str, Any] = field(default_factory=dict)
     notes: dict[tuple[str, str], str] = field(default_factory=dict)
 
+    def note(self, key: str, name: str, text: str) -> None:
+        """Mark an entry of a key with what a person must decide about it."""
+        old = self.notes.get((key, name))
+        self.notes[key, name] = f"{old}; {text}" if old and text not in old else text
+
     def names(self) -> set[str]:
         """What expressions may name, besides dims."""
         return {*self.tensors, *self.scalars, *self.dtypes, *self.constexprs}
@@ -36,4 +44,5 @@ class OpDraft:
     def dims(self) -> list[str]:
         """The names of dims, each once."""
         shapes = [str(dim) for tensor in self.tensors.values() for dim in tensor["shape"]]
-        return list(dict.fromkeys(dim for dim in shapes if dim.isidentifier()))
+        names = (name for dim in shapes for name in sorted(names_of(dim)))
+        return list(dict.fromkeys(name for name in names if name not in self.scalars))

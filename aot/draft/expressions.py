@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from . import values
 from .findings import READ, UPDATE, WRITE, Access, Bound, Described, Findings, Guard
+from .host_torch import dtype_name
 from .texts import FunctionText, KernelText
+from .values import LOADED_KEY as LOADED
 from .values import Atom, Sum, other
 
 MAX_CALLS = 12
 """Depth of functions within functions."""
 
 _HINTS = ("multiple_of", "max_contiguous", "max_constancy")
-_SHAPES = ("broadcast_to", "expand_dims", "view", "reshape", "ravel", "trans", "permute")
-_THROUGH = frozenset({"to", "cast", "abs", "int", "float", "bitcast", *_HINTS, *_SHAPES})
+_SHAPES = ("broadcast_to", "expand_dims", "view", "reshape", "ravel", "trans", "permute", "interleave", "join", "flip")
+_THROUGH = frozenset({"abs", "int", "float", "bitcast", *_HINTS, *_SHAPES})
 """Functions and methods whose value is, for what is looked for here, their first argument."""
+MOST_BITS = 31
+"""By how much numbers are shifted where that is not known."""
+_ARITHMETIC = frozenset({"minimum", "maximum", "min", "max", "clamp", "fma"})
+_BITS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.LShift, ast.RShift)
 _ATOMICS = frozenset(f"atomic_{name}" for name in ("add", "max", "min", "and", "or", "xor", "cas", "xchg"))
 _BUFFERS = {
     "buffer_load": (READ, ("ptr", "offsets", "mask")),
@@ -31,6 +39,8 @@ _BUFFERS = {
 _FRACTIONS = frozenset(
     ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "softmax", "tanh", "erf", "dot", "sum", "sin", "cos")
 )
+_WIDE = frozenset(("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "erf", "sin", "cos"))
+"""Those that take no float narrower than float32."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,29 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Either:
+    """A value that differs between the two sides of a branch.
+
+    Attributes:
+        branch: the number of the branch; what has the same number differs together.
+        guards: what holds on either side.
+    """
+
+    branch: int
+    guards: tuple[tuple[Guard, ...], tuple[Guard, ...]]
+    first: Value
+    second: Value
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A value that was made one of another dtype."""
+
+    value: Sum
+    dtype: str
+
+
+@dataclass(frozen=True)
 class _Mask:
     """Conditions that hold where a mask is true."""
 
@@ -63,7 +96,7 @@ class _Mask:
     value: Sum
 
 
-Value = Any  # Sum, tuple of values, _Handle, Text, _Mask
+Value = Any  # Sum, tuple of values, _Handle, Text, _Mask, Either, Cast
 
 
 @dataclass
@@ -82,6 +115,7 @@ class Expressions:
         self.kernel = kernel
         self.found = Findings()
         self._guards: list[Guard] = []
+        self._sides: dict[int, bool] = {}
         self._silent = 0
         self._depth = 0
         self._counter = 0
@@ -124,18 +158,47 @@ class Expressions:
 
     def _either(self, test: ast.expr, body: ast.expr, orelse: ast.expr, frame: Frame) -> Value:
         guards, opposite = self._condition(test, frame)
+        with self._guarded(guards):
+            first = self._value(body, frame)
+        with self._guarded(opposite):
+            second = self._value(orelse, frame)
+        return self.merged(self.branch_number(), (tuple(guards), tuple(opposite)), first, second)
+
+    @contextmanager
+    def _guarded(self, guards: Sequence[Guard]) -> Iterator[None]:
+        """Note what holds meanwhile."""
+        count = len(self._guards)
         self._guards += guards
-        first = self._value(body, frame)
-        del self._guards[len(self._guards) - len(guards) :]
-        self._guards += opposite
-        second = self._value(orelse, frame)
-        del self._guards[len(self._guards) - len(opposite) :]
-        return second if isinstance(first, Text) or (isinstance(first, Sum) and not first.atoms) else first
+        yield
+        del self._guards[count:]
+
+    def branch_number(self) -> int:
+        """A number for a branch that no other has."""
+        self._counter += 1
+        return self._counter
+
+    def merged(
+        self, branch: int, guards: tuple[tuple[Guard, ...], tuple[Guard, ...]], first: Value, second: Value
+    ) -> Value:
+        """What is one value on one side of a branch, and another on the other side."""
+        if first is second or first == second:
+            return first
+        if (isinstance(first, Text) and first.value is None) or _is_plain(first):
+            return second  # a number, or None, that stands for nothing
+        if isinstance(second, Text) or _is_plain(second):
+            return first
+        return Either(branch, guards, first, second)
+
+    def resolved(self, value: Value) -> Value:
+        """A value on the sides of branches that are gone through."""
+        while isinstance(value, Either):
+            value = value.first if self._sides.get(value.branch, True) else value.second
+        return value
 
     def _name(self, node: ast.Name | ast.Attribute, frame: Frame) -> Value:
         text = ast.unparse(node)
         if text in frame.names:
-            return frame.names[text]
+            return self.resolved(frame.names[text])
         if text in frame.text.constants:
             value = frame.text.constants[text]
             return Sum.number(value) if type(value) is int else Text(value)
@@ -145,49 +208,78 @@ class Expressions:
         inner = self._value(node.value, frame)
         return inner if node.attr in ("T", "value") else self._other([whole(inner)], text)
 
+    def _lifted(self, compute: Callable[..., Value], *given: Value) -> Value:
+        """What comes of values, some of which may differ between the sides of branches."""
+        split = next((value for value in given if isinstance(value, Either)), None)
+        if split is None:
+            return compute(*given)
+        outcomes = []
+        for i in (0, 1):
+            sides = [(v.second if i else v.first) if isinstance(v, Either) and v.branch == split.branch else v
+                     for v in given]  # fmt: skip
+            with self._guarded(split.guards[i]):
+                outcomes.append(self._lifted(compute, *sides))
+        return self.merged(split.branch, split.guards, *outcomes)
+
     def _operation(self, node: ast.BinOp, frame: Frame) -> Value:
-        first, second = self._value(node.left, frame), self._value(node.right, frame)
+        operands = self._value(node.left, frame), self._value(node.right, frame)
+        return self._lifted(lambda first, second: self._computed(node, first, second), *operands)
+
+    def _computed(self, node: ast.BinOp, first: Value, second: Value) -> Value:
+        if isinstance(node.op, _BITS):
+            for one, two in ((first, second), (second, first)):
+                if not isinstance(one, _Mask) and not isinstance(two, _Mask):
+                    self._note_bits(one, whole(two).constant)
         if isinstance(node.op, ast.BitAnd | ast.BitOr) or isinstance(first, _Mask) or isinstance(second, _Mask):
             return _joined([first, second])
         left, right = whole(first), whole(second)
         for name in filter(None, (left.argument(), right.argument())):
             if not self._silent and isinstance(node.op, ast.Add | ast.Sub):
                 self.found.moved[name].append(tuple(self._guards))
+        self._note_mixed((first, second))
         match node.op:
             case ast.Add():
                 return left.plus(right)
             case ast.Sub():
                 return left.plus(right, -1)
             case ast.Mult():
-                self._note_fraction(left, right)
                 return left.times(right)
             case ast.Mod():
-                result = other(
-                    f"{sorted(map(str, left.key()))} % {right.argument() or right.constant}",
-                    [left, right],
-                    values.REMAINDER,
-                )
+                result = self._divided(left, right, values.REMAINDER, "%")
                 self._bound(Bound(result, right))
                 return result
             case ast.FloorDiv():
-                return other(
-                    f"{sorted(map(str, left.key()))} // {right.argument() or right.constant}",
-                    [left, right],
-                    values.QUOTIENT,
-                )
+                return self._divided(left, right, values.QUOTIENT, "//")
             case ast.Div() | ast.Pow():
                 for name in (left.argument(), right.argument()):
                     self._note(self.found.floats, name)
         return self._other([left, right], ast.unparse(node))
 
-    def _note_fraction(self, left: Sum, right: Sum) -> None:
-        """An argument that multiplies a loaded value is a fraction, if nothing else is known."""
-        for one, two in ((left, right), (right, left)):
-            if one.argument() and any(atom.kind == values.LOADED for atom in two.below):
-                self._note(self.found.floats, one.argument())
+    def _divided(self, left: Sum, right: Sum, kind: str, sign: str) -> Sum:
+        """A quotient or a remainder; equal ones are one."""
+        text = f"{left.digest} {sign} {right.argument() or right.constant}"
+        if kind == values.QUOTIENT:
+            self.found.quotients[text] = (left, right)
+        return other(text, [left, right], kind)
+
+    def _note_bits(self, value: Value, amount: int | None) -> None:
+        """Bits are taken of loaded values: these are integers."""
+        base = loaded_base(value)
+        if base and not self._silent:
+            most = MOST_BITS if amount is None else amount
+            self.found.bits[base] = max(self.found.bits.get(base, 0), most)
+
+    def _note_mixed(self, parts: Sequence[Value]) -> None:
+        """An argument beside loaded values in a sum, a product or a comparison is a number of their kind."""
+        for one in parts:
+            name = argument_of(one)
+            bases = [atom.key for two in parts if two is not one for atom in whole(two).below if _is_loaded(atom)]
+            if name and bases and not self._silent:
+                self.found.mixed[name].update(bases)
 
     def _compare(self, nodes: Sequence[ast.expr], ops: Sequence[ast.cmpop], frame: Frame) -> Value:
         parts = [self._value(node, frame) for node in nodes]
+        self._note_mixed(parts)
         bounds = []
         for left, op, right in zip(parts, ops, parts[1:], strict=False):
             low, high = (right, left) if isinstance(op, ast.Gt | ast.GtE) else (left, right)
@@ -221,10 +313,72 @@ class Expressions:
         if isinstance(node.func, ast.Name) and (name := argument_of(frame.names.get(node.func.id))):
             self._note(self.found.functions, name)
         typed = positional[:1] if last == "to" else positional[1:] if last in ("zeros", "cast", "full") else []
+        if last == "static_assert" and node.args:
+            self._asserted(node.args[0], frame)
         for value in (named.get("dtype"), named.get("out_dtype"), *typed):
             self._note(self.found.dtypes, argument_of(value))
         of = [] if callee is None or isinstance(callee, _Module) else [callee]
-        return self._builtin(last, [*of, *positional], named, node)
+        if last in ("to", "cast") and (of or positional):
+            return self._cast([*of, *positional], named)
+        given = [*of, *positional]
+        return self._lifted(
+            lambda *v: self._builtin(last, list(v[: len(given)]), dict(zip(named, v[len(given) :], strict=True)), node),
+            *given,
+            *named.values(),
+        )
+
+    def _cast(self, given: Sequence[Value], named: Mapping[str, Value]) -> Value:
+        """A value of another dtype; the same numbers, for what is looked for here."""
+        value = given[0]
+        wanted = given[1] if len(given) > 1 else named.get("dtype")
+        if not isinstance(wanted, _Module):
+            return value
+        dtype = dtype_name(wanted.name if "." in wanted.name else f"tl.{wanted.name}")
+        if named.get("bitcast") == Text(True):
+            self._note_bits(value, 0)
+            return self._other([whole(value)], "bits")
+        return Cast(whole(value), dtype) if dtype and not isinstance(value, tuple | _Mask) else value
+
+    def _asserted(self, test: ast.expr, frame: Frame) -> None:
+        """Note the dtypes that a `static_assert` says."""
+        match test:
+            case ast.BoolOp(op=ast.And(), values=parts):
+                for part in parts:
+                    self._asserted(part, frame)
+            case ast.BoolOp(op=ast.Or(), values=parts):
+                found = [self._asserted_dtype(part, frame) for part in parts]
+                if all(name for name, _ in found) and len({name for name, _ in found}) == 1:
+                    self.found.element.setdefault(found[0][0], tuple(dtype for _, dtype in found))
+            case ast.Compare(left=left, ops=[ast.In()], comparators=[ast.Tuple(elts=options)]):
+                pairs = [self._asserted_dtype(ast.Compare(left, [ast.Eq()], [item]), frame) for item in options]
+                if all(name for name, _ in pairs):
+                    self.found.element.setdefault(pairs[0][0], tuple(dtype for _, dtype in pairs))
+            case ast.Compare():
+                name, dtype = self._asserted_dtype(test, frame)
+                if name:
+                    self.found.element.setdefault(name, (dtype,))
+            case ast.Call(func=ast.Attribute(value=owner, attr="is_int" | "is_int_signed" | "is_int_unsigned")):
+                if name := self._typed_tensor(owner, frame):
+                    self.found.bits.setdefault(name, 0)
+
+    def _asserted_dtype(self, test: ast.expr, frame: Frame) -> tuple[str, str]:
+        """(tensor, dtype) of `x.dtype.element_ty == tl.uint8`; empty for anything else."""
+        if not (isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq | ast.Is)):
+            return "", ""
+        for one, two in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
+            name, dtype = self._typed_tensor(one, frame), dtype_name(ast.unparse(two))
+            if name and dtype:
+                return name, dtype
+        return "", ""
+
+    def _typed_tensor(self, node: ast.expr, frame: Frame) -> str:
+        """The tensor of which `node` is the dtype: of a pointer, or of what was loaded from it."""
+        text = ast.unparse(node)
+        owner = re.sub(r"(\.type)?(\.dtype)?(\.element_ty|\.scalar)?$", "", text)
+        if owner == text or not owner.isidentifier():
+            return ""
+        value = self.resolved(frame.names.get(owner))
+        return loaded_base(value) or argument_of(value)
 
     def _builtin(self, name: str, given: list[Value], named: Mapping[str, Value], node: ast.Call) -> Value:
         first = given[0] if given else next(iter(named.values()), None)
@@ -243,7 +397,9 @@ class Expressions:
             return self._access(READ, whole(first), mask)
         if name == "store":
             mask = named.get("mask", given[2] if len(given) > 2 else None)
-            self._access(WRITE, whole(first), mask)
+            pointer = whole(named.get("pointer", first))
+            self._access(WRITE, pointer, mask)
+            self._note_stored(pointer, named.get("value", given[1] if len(given) > 1 else None))
             return Sum.number(0)
         if name in _BUFFERS:
             kind, parameters = _BUFFERS[name]
@@ -259,8 +415,14 @@ class Expressions:
         if name == "make_tensor_descriptor":
             return self._descriptor(given, named)
         if name == "where" and len(given) == 3:
-            chosen = given[2] if isinstance(given[1], Text) or not whole(given[1]).atoms else given[1]
-            return chosen
+            if base := loaded_base(given[0]):
+                self._note(self.found.asked, base)
+            self._note_mixed(given[1:])
+            if self._is_chosen(given[1:]):
+                return self.merged(self.branch_number(), ((), ()), given[1], given[2])
+            return self._other([whole(value) for value in given], "where")
+        if name in _ARITHMETIC:
+            self._note_mixed(given)
         if name in _THROUGH and first is not None:
             return first
         if name in ("dot", "dot_scaled"):
@@ -268,9 +430,25 @@ class Expressions:
         if name in _FRACTIONS:
             for value in given:
                 self._note(self.found.floats, argument_of(value))
+                if name in _WIDE and not isinstance(value, Cast):
+                    self._note(self.found.wide, loaded_base(value))
         if name in ("rand", "randn", "randint", "rand4x", "randint4x"):
             self._note(self.found.integers, argument_of(first))
         return self._other([whole(value) for value in (*given, *named.values())], ast.unparse(node))
+
+    def _is_chosen(self, options: Sequence[Value]) -> bool:
+        """Whether one of two addresses, or indices, is taken as it is: nothing that was loaded is in them."""
+        return not any(_is_loaded(atom) for value in options for atom in whole(value).below)
+
+    def _note_stored(self, pointer: Sum, value: Value) -> None:
+        """What a stored value is made of, and the dtype that it was given."""
+        if self._silent or value is None:
+            return
+        for base in bases_of(pointer):
+            stored = self.found.stored[base]
+            stored.sources.update(atom.key for atom in whole(value).below if _is_loaded(atom))
+            if isinstance(value, Cast):
+                stored.dtypes.add(value.dtype)
 
     def _range(self, given: Sequence[Value], named: Mapping[str, Value]) -> Sum:
         ends = [*given, *named.values()]
@@ -330,15 +508,9 @@ class Expressions:
 
     def _loaded(self, pointer: Sum) -> Sum:
         self._counter += 1
-        bases = [
-            atom.key
-            for product in pointer.terms
-            if len(product) == 1
-            for atom in product
-            if atom.kind == values.ARGUMENT
-        ]
+        bases = bases_of(pointer)
         parts = frozenset({Atom(values.LOADED, bases[0] if bases else "")})
-        return Sum.of(Atom(values.OTHER, f"loaded {self._counter}", parts))
+        return Sum.of(Atom(values.OTHER, f"{LOADED}{self._counter}", parts))
 
     def _bound(self, bound: Bound) -> None:
         if not self._silent:
@@ -366,21 +538,19 @@ def _normal(low: Sum, high: Sum) -> Bound:
     return Bound(low.plus(high.plus(limit, -1), -1), limit)
 
 
-def _pair(left: Sum, right: Sum) -> str:
-    """What tells a quotient or a remainder from others."""
-    return f"{left.digest} by {right.argument() or right.constant}"
-
-
 def _joined(parts: Sequence[Value]) -> Value:
     bounds = tuple(bound for part in parts if isinstance(part, _Mask) for bound in part.bounds)
     return _Mask(bounds, other("a mask", [whole(part) for part in parts]))
 
 
 def whole(value: Value) -> Sum:
+    """A value as a sum."""
     if isinstance(value, Sum):
         return value
-    if isinstance(value, _Mask):
+    if isinstance(value, _Mask | Cast):
         return value.value
+    if isinstance(value, Either):
+        return whole(value.first)
     if isinstance(value, tuple):
         return other("several", [whole(part) for part in value])
     if isinstance(value, _Handle) and value.described is not None:
@@ -389,4 +559,33 @@ def whole(value: Value) -> Sum:
 
 
 def argument_of(value: Value) -> str:
+    """The argument that a value is; empty where it is anything else."""
+    if isinstance(value, Cast):
+        value = value.value
     return value.argument() if isinstance(value, Sum) else ""
+
+
+def loaded_base(value: Value) -> str:
+    """The tensor that an integer, or a number of any kind, was loaded from as it is; empty for anything computed."""
+    if isinstance(value, Cast):
+        if "float" in value.dtype:
+            return ""
+        value = value.value
+    match list(value.terms.items()) if isinstance(value, Sum) else []:
+        case [((Atom(kind="other", key=key) as atom,), 1)] if key.startswith(LOADED):
+            return next((part.key for part in atom.parts), "")
+    return ""
+
+
+def bases_of(pointer: Sum) -> list[str]:
+    """The arguments that an address may start from."""
+    alone = (product[0] for product, count in pointer.terms.items() if len(product) == 1 and count == 1)
+    return [atom.key for atom in alone if atom.kind == values.ARGUMENT]
+
+
+def _is_loaded(atom: Atom) -> bool:
+    return atom.kind == values.LOADED and bool(atom.key)
+
+
+def _is_plain(value: Value) -> bool:
+    return isinstance(value, Sum) and not value.atoms

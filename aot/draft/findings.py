@@ -53,6 +53,19 @@ class Described:
 
 
 @dataclass
+class Stored:
+    """What is written to a tensor.
+
+    Attributes:
+        sources: the tensors that the values are computed from.
+        dtypes: those that the values are given just before.
+    """
+
+    sources: set[str] = field(default_factory=set)
+    dtypes: set[str] = field(default_factory=set)
+
+
+@dataclass
 class Findings:
     """Everything that was found in a kernel and in the functions that it calls.
 
@@ -72,6 +85,13 @@ class Findings:
         loops: parameters that are the step of a loop.
         floats: parameters that are used as a fraction is.
         integers: parameters that are used as an integer is.
+        bits: tensor whose numbers are shifted or masked → the largest amount by which.
+        wide: tensors whose numbers, as they are loaded, are given to functions that take float32 alone.
+        asked: tensors whose numbers are conditions.
+        mixed: parameter → the tensors whose numbers it is added to, multiplied by or compared with.
+        element: tensor → the dtypes that a `static_assert` allows.
+        stored: tensor → what is written to it.
+        quotients: key of a quotient → what is divided by what.
         moved: parameters that something is added to, with what holds there: a pointer that is None cannot be.
     """
 
@@ -92,4 +112,11 @@ class Findings:
     loops: set[str] = field(default_factory=set)
     floats: set[str] = field(default_factory=set)
     integers: set[str] = field(default_factory=set)
+    bits: dict[str, int] = field(default_factory=dict)
+    wide: set[str] = field(default_factory=set)
+    asked: set[str] = field(default_factory=set)
+    mixed: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    element: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    stored: defaultdict[str, Stored] = field(default_factory=lambda: defaultdict(Stored))
+    quotients: dict[str, tuple[Sum, Sum]] = field(default_factory=dict)
     moved: defaultdict[str, list[tuple[Guard, ...]]] = field(default_factory=lambda: defaultdict(list))

@@ -31,17 +31,19 @@ def manifest_text(bundle: str, root: str, schema: str, ops: Sequence[OpDraft], c
 
 
 def _op(op: OpDraft) -> list[str]:
-    lines = [f"  {op.name}:"]
+    lines = [f"  {op.name}:{_note(op, 'op')}"]
     if op.doc:
         lines.append(f"    doc: {_scalar(op.doc, False)}")
     lines += _mapping(op, "tensors", op.tensors)
     lines += _mapping(op, "scalars", op.scalars)
     if op.dtypes:
         lines.append(f"    dtypes: {_flow(op.dtypes)}")
+    if op.require:
+        lines.append(f"    require: {_flow(op.require)}{_note(op, 'require')}")
     if op.divisible:
         lines.append(f"    divisible: {_flow(op.divisible)}")
     lines += _mapping(op, "constexprs", op.constexprs)
-    lines += ["    launches:", f"      - kernel: {_scalar(op.kernel, False)}"]
+    lines += ["    launches:", f"      - kernel: {_scalar(op.kernel, False)}{_note(op, 'kernel')}"]
     lines += _bind(op)
     lines.append(f"        grid: {_flow(op.grid)}{_note(op, 'grid')}")
     return [*lines, *_configs(op)]

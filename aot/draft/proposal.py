@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Sequence
 
-from .arguments import Arguments
 from .constexprs import Constexprs
 from .draft import OpDraft
 from .grid import add_grid
+from .roles import give_dims_to_inputs
+from .scalars import Scalars
+from .shapes import Shapes
+from .sizes import names_of
+from .strides import Strides
+from .tensor_specs import add_tensors
 from .texts import KernelText
 from .workbench import Workbench
 
@@ -15,13 +22,22 @@ from .workbench import Workbench
 def propose(kernel: KernelText, path: str) -> OpDraft:
     """The op that is proposed for a kernel, which is at `path`, `file.py:function`."""
     work = Workbench(kernel, path)
-    arguments = Arguments(work)
-    arguments.add_tensors()
+    shapes = Shapes(work)
+    shapes.find()
+    add_tensors(work, shapes)
+    strides = Strides(work, shapes)
+    strides.bind()
+    give_dims_to_inputs(work)
+    scalars = Scalars(work, strides.bound)
+    scalars.add()
     Constexprs(work).add()
-    arguments.add_scalars()
-    arguments.give_dims_to_inputs()
+    scalars.put_last()
+    give_dims_to_inputs(work)
     add_grid(work)
-    arguments.add_divisible()
+    _add_requirements(work)
+    _require_whole_parts(work)
+    _add_divisible(work)
+    _note_launches(work)
     return work.op
 
 
@@ -33,3 +49,43 @@ def with_own_names(ops: Sequence[OpDraft]) -> list[OpDraft]:
         if seen[op.name] > 1:
             op.name = f"{op.name}_{seen[op.name]}"
     return list(ops)
+
+
+def _add_requirements(work: Workbench) -> None:
+    """What the function that launches the kernel asserts, as far as it is of dims and scalars."""
+    for text in work.launch.facts.required:
+        final = work.launch.final(text)
+        names = names_of(final)
+        if not names or not all("__" in name or name in work.scalar_names for name in names):
+            continue
+        found = work.expression(final)
+        if found and found not in work.op.require and not re.fullmatch(r"\w+ (> 0|!= 0|>= 1)", found):
+            work.op.require.append(found)
+
+
+def _require_whole_parts(work: Workbench) -> None:
+    """Of a size that is divided without a rest, nothing may be over: what is would be left out."""
+    op = work.op
+    made = [item for item in op.tensors.values() if item.get("role", "input") != "input"]
+    for text in [str(extent) for extent in (*(dim for item in made for dim in item["shape"]), *op.grid)]:
+        for node in ast.walk(ast.parse(text, mode="eval")):
+            match node:
+                case ast.BinOp(left=ast.Name(id=size), op=ast.FloorDiv(), right=ast.Name() | ast.Constant() as by):
+                    rest = f"{size} % {ast.unparse(by)} == 0"
+                    if size in op.dims() and rest not in op.require:
+                        op.require.append(rest)
+                        op.note("require", rest, f"whether {rest}: {text} leaves out what is over")
+
+
+def _add_divisible(work: Workbench) -> None:
+    last = [item["shape"][-1] for item in work.op.tensors.values() if item["shape"]]
+    plain = {name for name, parameter in work.parameters.items() if not parameter.constexpr}
+    names = [dim for dim in last if dim in plain & set(work.op.dims())]
+    work.op.divisible = list(dict.fromkeys(names))
+
+
+def _note_launches(work: Workbench) -> None:
+    if not work.launch.is_there:
+        work.op.note("kernel", "", "all that is not in the kernel's body, since its file does not launch it")
+    elif work.launch.others:
+        work.op.note("kernel", "", f"the file launches it {work.launch.others + 1} times; this is the first")

@@ -7,12 +7,14 @@ loop that has the same index.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from . import values
-from .findings import Access, Bound, Findings, Guard
+from .findings import Access, Bound, Described, Findings, Guard
 from .texts import KernelText
 from .values import Atom, Product, Sum, arguments
 
@@ -21,27 +23,37 @@ _STRIDE = re.compile(r"(?i)stride|(^|_)ld[a-rt-z]?$")
 POINTER_NAME = re.compile(r"(?i)(^|_)(ptr|ptrs|pointer)$|_ptr_")
 
 
+ONE = "one element"
+SURE = 100
+"""How alike an index and what a mask bounds are where the mask says how far the index goes."""
+
+
 @dataclass(frozen=True)
 class Extent:
     """How far a dim reaches: a parameter's value, a number, or something that has to be given a name.
 
     Attributes:
         argument: the parameter that it is.
+        text: an expression of parameters that it is.
         number: the number that it is.
-        program: the axis of the grid that counts it.
+        program: the axis of the grid that counts it, in steps of `times`.
         length: the parameter that is the length of the range that goes over it whole.
         note: what tells it from other extents that have no parameter.
+        is_sure: whether a mask of the very access says so.
     """
 
     argument: str = ""
+    text: str = ""
     number: int | None = None
     program: int | None = None
+    times: int = 1
     length: str = ""
     note: str = ""
+    is_sure: bool = field(default=False, compare=False)
 
     @property
     def is_known(self) -> bool:
-        return bool(self.argument or self.length) or self.number is not None
+        return bool(self.argument or self.length or self.text) or self.number is not None
 
 
 @dataclass
@@ -49,7 +61,7 @@ class Dim:
     """A dim of a tensor.
 
     Attributes:
-        strides: the parameters that multiply its index: one that is a stride, or sizes.
+        strides: what multiplies its index: one parameter that is a stride, or sizes and numbers, as text.
         index: what counts along it.
     """
 
@@ -76,11 +88,18 @@ class DraftTensor:
     is_handle: bool = False
 
 
-def find_tensors(kernel: KernelText, found: Findings) -> list[DraftTensor]:
-    """The pointer parameters that the kernel accesses, in the order of its parameters."""
+def find_tensors(
+    kernel: KernelText, found: Findings, passed: Collection[str], strides: Collection[str]
+) -> list[DraftTensor]:
+    """The pointer parameters that the kernel accesses, in the order of its parameters.
+
+    Args:
+        passed: parameters that are known to be tensors.
+        strides: parameters that are known to be strides.
+    """
     names = [item.name for p in kernel.parameters for item in (p.members or (p,)) if not item.constexpr]
-    pointers = _pointers(names, found)
-    shapes = _Shapes(kernel, found, pointers)
+    pointers = _pointers(names, found, passed)
+    shapes = _Shapes(kernel, found, pointers, strides)
     accesses: dict[str, list[Access]] = {name: [] for name in names}
     for access in found.accesses:
         if base := pointers(access.pointer):
@@ -96,9 +115,9 @@ def find_tensors(kernel: KernelText, found: Findings) -> list[DraftTensor]:
     return tensors
 
 
-def _pointers(names: Collection[str], found: Findings) -> Callable[[Sum], str]:
+def _pointers(names: Collection[str], found: Findings, passed: Collection[str]) -> Callable[[Sum], str]:
     """A function that gives the pointer that an address starts from."""
-    sure: set[str] = set()
+    sure = set(passed)
 
     def candidates(address: Sum) -> list[str]:
         alone = [product[0].key for product, count in address.terms.items() if len(product) == 1 and count == 1]
@@ -138,8 +157,10 @@ def _common(groups: Sequence[tuple[Guard, ...]]) -> tuple[Guard, ...]:
 class _Shapes:
     """Finds the dims of tensors."""
 
-    def __init__(self, kernel: KernelText, found: Findings, pointers: Callable[[Sum], str]):
-        self.found, self._pointer = found, pointers
+    def __init__(
+        self, kernel: KernelText, found: Findings, pointers: Callable[[Sum], str], strides: Collection[str]
+    ):
+        self.found, self._pointer, self._strides = found, pointers, strides
         self._order = {p.name: i for i, p in enumerate(kernel.parameters)}
         self._constexprs = {p.name for p in kernel.parameters if p.constexpr}
         self._sizes = self._find_sizes()
@@ -148,22 +169,34 @@ class _Shapes:
         """The dims of a pointer, outermost first."""
         for described in self.found.described:
             if self._pointer(described.pointer) == name:
-                return [
-                    Dim(tuple(arguments(stride.atoms)), Sum.number(0), self._limit(Bound(extent, extent)) or Extent())
-                    for extent, stride in zip(described.shape, described.strides, strict=False)
-                ]
+                return [*self._outside(name, described.pointer), *self._described(described)]
         if name in self.found.blocks_at:
             return [Dim((), index, self._tiled_extent(index)) for index in self.found.blocks_at[name]]
         best: dict[tuple[str, ...], tuple[Sum, int, Extent]] = {}
-        shapes = [(self._groups(name, access.pointer), access.bounds) for access in accesses]
+        shapes = [(self._groups(name, access.pointer, access.bounds), access.bounds) for access in accesses]
         most = max((len(groups) for groups, _ in shapes), default=0)
         for groups, bounds in shapes:
             for key, index in groups.items():
                 score, extent = self._extent(index, bounds)
-                if (key not in best or score > best[key][1]) and (len(groups) == most or key in best):
+                if (key not in best or _is_better(score, extent, *best[key][1:])) and (
+                    len(groups) == most or key in best
+                ):
                     best[key] = (index, score, extent)
-        dims = [Dim(key, index, extent) for key, (index, _, extent) in best.items()]
+        dims = sorted((Dim(key, index, extent) for key, (index, _, extent) in best.items()), key=self._rank)
+        self._set_packed_extents(dims)
+        return dims
+
+    def _outside(self, name: str, pointer: Sum) -> list[Dim]:
+        """The dims that the base of a descriptor goes along."""
+        groups = self._groups(name, pointer, ())
+        dims = [Dim(key, index, self._extent(index, ())[1]) for key, index in groups.items() if index.terms]
         return sorted(dims, key=self._rank)
+
+    def _described(self, described: Described) -> list[Dim]:
+        return [
+            Dim(tuple(arguments(stride.atoms)), Sum.number(0), self._limit(Bound(extent, extent)) or Extent())
+            for extent, stride in zip(described.shape, described.strides, strict=False)
+        ]
 
     def _rank(self, dim: Dim) -> tuple[int, int, int]:
         """Outermost first: more sizes multiply what is further out, strides come in the order of parameters."""
@@ -171,10 +204,11 @@ class _Shapes:
             return (2, 0, 0)
         if self._is_stride(dim.strides[0]):
             return (0, self._order.get(dim.strides[0].partition(".")[0], 0), 0)
-        return (1, -len(dim.strides), 0)
+        names = [item for item in dim.strides if not item.isdigit()]
+        return (1, -len(names), -math.prod(int(item) for item in dim.strides if item.isdigit()))
 
-    def _groups(self, name: str, address: Sum) -> dict[tuple[str, ...], Sum]:
-        """The index of each dim of an address, by the parameters that multiply it."""
+    def _groups(self, name: str, address: Sum, bounds: Sequence[Bound]) -> dict[tuple[str, ...], Sum]:
+        """The index of each dim of an address, by what multiplies it."""
         groups: dict[tuple[str, ...], dict[Product, int]] = {}
         for product, count in address.terms.items():
             if [atom.key for atom in product] == [name]:
@@ -184,15 +218,29 @@ class _Shapes:
             factors = strides[:1] or factors  # beside a stride everything else is part of the index
             key = tuple(sorted(atom.key for atom in factors))
             rest = tuple(atom for atom in product if atom not in factors)
+            if not strides and count > 1 and rest and self._is_width(address, rest, count, bounds):
+                key, count = tuple(sorted((*key, str(count)))), 1
             groups.setdefault(key, {})[rest] = count
         only_offsets = {key for key, terms in groups.items() if set(terms) == {()}}
         return {key: Sum(terms) for key, terms in groups.items() if key not in only_offsets} or {(): Sum.number(0)}
+
+    def _is_width(self, address: Sum, rest: Product, count: int, bounds: Sequence[Bound]) -> bool:
+        """Whether a number that multiplies an index is how wide rows are, and not the length of a tile."""
+        if any(atom.kind == values.RANGE for atom in rest):
+            return False
+        lengths = [atom.key for product in address.terms for atom in product if atom.kind == values.RANGE]
+        if any(length.isdigit() and int(length) > count for length in lengths):
+            return False
+        whole_tile = any(length == str(count) for length in lengths)
+        is_flat = any({rest} | {(atom,) for atom in bound.index.atoms if atom.kind == values.RANGE}
+                      <= bound.index.terms.keys() for bound in bounds)  # fmt: skip
+        return not is_flat and (not whole_tile or not bounds)
 
     def _multiplies(self, atom: Atom, product: Product) -> bool:
         return atom.kind == values.ARGUMENT and len(product) > 1 and atom.key in self._sizes
 
     def _is_stride(self, name: str) -> bool:
-        return bool(_STRIDE.search(name))
+        return name in self._strides or is_stride_name(name)
 
     def _find_sizes(self) -> set[str]:
         """The parameters that lie between a dim's neighbours: strides, and sizes of packed tensors."""
@@ -211,32 +259,85 @@ class _Shapes:
                         found.add(atom.key)
         return found
 
+    def _set_packed_extents(self, dims: Sequence[Dim]) -> None:
+        """A row of packed memory is as long as what multiplies its index has more factors than what lies inside."""
+        for outer, inner in pairwise(dims):
+            if not outer.strides or any(map(self._is_stride, (*outer.strides, *inner.strides))):
+                continue
+            names = [item for item in outer.strides if not item.isdigit()]
+            within = [item for item in inner.strides if not item.isdigit()]
+            number, by = (math.prod(int(i) for i in dim.strides if i.isdigit()) for dim in (outer, inner))
+            if any(names.count(item) < within.count(item) for item in within) or number % by:
+                continue
+            for item in within:
+                names.remove(item)
+            factors = [*names, *([str(number // by)] if number != by or not names else [])]
+            if len(factors) == 1:
+                one = factors[0]
+                if inner.extent.argument != one:
+                    inner.extent = Extent(number=int(one)) if one.isdigit() else Extent(argument=one)
+            elif not inner.extent.is_known:
+                inner.extent = Extent(text=" * ".join(factors))
+
     # Extents
 
     def _extent(self, index: Sum, own: Sequence[Bound]) -> tuple[int, Extent]:
         """(how sure it is, the extent) of what an index counts."""
+        if any(atom.key.startswith(values.LOADED_KEY) for atom in index.atoms):
+            # What numbers in memory are below says nothing of what they point into, but where that is masked.
+            limits = (self._limit(bound) for bound in own if bound.index.key() == index.key())
+            known = next((limit for limit in limits if limit is not None), None)
+            return (SURE, known) if known is not None else (1, self._unbound(index))
         best = (0, Extent())
         for bounds, bonus in ((own, 5), (self.found.bounds, 0)):
             for bound in bounds:
                 score = _likeness(index, bound.index)
-                limit = self._limit(bound)
+                limit = self._reached(index, bound) or self._limit(bound)
                 if score and limit is not None and score + bonus > best[0]:
-                    best = (score + bonus, limit)
-        return best if best[0] else (1, self._unbound(index))
+                    best = (score + bonus, replace(limit, is_sure=score + bonus > SURE))
+        return best if best[0] else (1, self._divided(index, own) or self._unbound(index))
+
+    def _reached(self, index: Sum, bound: Bound) -> Extent | None:
+        """How far a multiple of what is bound, and an offset behind it, come; None where it is the bound itself."""
+        if index.key() == bound.index.key() or not bound.index.terms:
+            return None
+        counts = {index.terms.get(product, 0) / count for product, count in bound.index.terms.items()}
+        times = int(counts.pop()) if len(counts) == 1 else 0
+        if times < 1:
+            return None
+        rest = index.plus(bound.index.times(Sum.number(times)), -1)
+        limit = text_of(self.found, bound.limit)
+        offset = text_of(self.found, rest) if set(rest.terms) - {()} else ""
+        if not limit or (set(rest.terms) - {()} and not offset):
+            return None
+        if offset:
+            return Extent(text=f"{times} * ({limit}) + {offset}" if times > 1 else f"{limit} + {offset}")
+        behind = rest.constant or 0
+        if times == 1:
+            return Extent(text=f"{limit} + {behind}") if behind > 0 else None
+        return Extent(text=f"{times} * ({limit})") if 0 <= behind < times else None
+
+    def _divided(self, index: Sum, own: Sequence[Bound]) -> Extent | None:
+        """The extent of what is counted in groups: a quotient of something that is bound."""
+        match list(index.terms.items()):
+            case [((values.Atom(kind=values.QUOTIENT, key=key),), 1)]:
+                inner, divisor = self.found.quotients[key]
+                score, extent = self._extent(inner, own)
+                text = extent.text or extent.argument or str(extent.number or "")
+                by = text_of(self.found, divisor)
+                return Extent(text=f"cdiv({text}, {by})") if score > 1 and text and by else None
+        return None
 
     def _limit(self, bound: Bound) -> Extent | None:
         if name := bound.limit.argument():
             return Extent(argument=name)
         if bound.limit.constant is not None:
             return Extent(number=bound.limit.constant) if bound.limit.constant > 0 else None
+        if text := text_of(self.found, bound.limit):
+            return Extent(text=text)
         names = set(arguments(bound.limit.below))
         sizes = [name for name in names if name not in self._constexprs]
-        if len(sizes) == 1:
-            return Extent(argument=sizes[0])
-        factors = list(bound.limit.terms)
-        if len(factors) == 1 and all(atom.kind == values.ARGUMENT for atom in factors[0]):
-            return Extent(note="*".join(atom.key for atom in factors[0]))
-        return None
+        return Extent(argument=sizes[0]) if len(sizes) == 1 else None
 
     def _tiled_extent(self, index: Sum) -> Extent:
         """The extent of a dim that blocks are taken of: what the kernel counts in blocks of this length."""
@@ -245,20 +346,49 @@ class _Shapes:
 
     def _unbound(self, index: Sum) -> Extent:
         """The extent of what no limit is known of."""
+        if not index.terms:
+            return Extent(note=ONE)
         atoms = index.atoms
         kinds = {atom.kind for atom in atoms}
         programs = {atom.key for atom in atoms if atom.kind == values.PROGRAM}
         if kinds == {values.PROGRAM} and len(index.terms) == 1 and len(programs) == 1:
-            return Extent(program=int(programs.pop()), note="")
+            return Extent(program=int(programs.pop()), times=next(iter(index.terms.values())))
         ranges = sorted(atom.key for atom in atoms if atom.kind == values.RANGE)
         if kinds == {values.RANGE} and len(ranges) == 1 and (ranges[0].isdigit() or ranges[0] in self._order):
             return Extent(number=int(ranges[0])) if ranges[0].isdigit() else Extent(length=ranges[0])
         return Extent(note=" + ".join(sorted("*".join(_short(atom) for atom in product) for product in index.terms)))
 
 
+def _is_better(score: int, extent: Extent, old_score: int, old: Extent) -> bool:
+    """Whether an extent is to be preferred to one that another access gave: what is surer, or reaches further."""
+    if score == old_score or (extent.text and old.argument and extent.text.startswith(old.argument)):
+        return len(extent.text) > len(old.text) and old.number is None
+    return score > old_score
+
+
+def text_of(found: Findings, total: Sum) -> str:
+    """A sum of parameters, and quotients of these, as the text of an expression; empty where it is none."""
+    parts = []
+    for product, count in total.terms.items():
+        factors = [_factor(found, atom) for atom in product]
+        if not all(factors) or count < 0:
+            return ""
+        parts.append(" * ".join([*([str(count)] if count != 1 or not factors else []), *factors]))
+    return " + ".join(parts)
+
+
+def _factor(found: Findings, atom: Atom) -> str:
+    if atom.kind == values.ARGUMENT:
+        return atom.key if atom.key.isidentifier() else ""
+    if atom.kind == values.QUOTIENT and atom.key in found.quotients:
+        parts = [text_of(found, part) for part in found.quotients[atom.key]]
+        return f"(({parts[0]}) // ({parts[1]}))" if all(parts) else ""
+    return ""
+
+
 def _short(atom: Atom) -> str:
     below = sorted(part.key for part in atom.below if part.kind == values.PROGRAM)
-    return f"{atom.kind}{''.join(below)}" if atom.kind in (values.OTHER, values.QUOTIENT) else f"{atom.kind} {atom.key}"
+    return f"{atom.kind}{''.join(below)}" if atom.kind == values.OTHER else f"{atom.kind} {atom.key}"
 
 
 def _likeness(index: Sum, other: Sum) -> int:
@@ -283,7 +413,7 @@ def strides_of(tensors: Iterable[DraftTensor]) -> Mapping[str, list[tuple[DraftT
     found: dict[str, list[tuple[DraftTensor, int]]] = {}
     for tensor in tensors:
         for position, dim in enumerate(tensor.dims):
-            if len(dim.strides) == 1:
+            if len(dim.strides) == 1 and not dim.strides[0].isdigit():
                 found.setdefault(dim.strides[0], []).append((tensor, position))
     return found
 

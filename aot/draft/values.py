@@ -16,6 +16,8 @@ MAX_TERMS = 200
 """Products of a sum; one that has more is an atom of its own."""
 
 ARGUMENT, PROGRAM, PROGRAMS, RANGE, LOOP, LOADED = "argument", "program", "programs", "range", "loop", "loaded"
+LOADED_KEY = "loaded "
+"""How the key of a loaded value, an atom of kind `other`, begins."""
 QUOTIENT, REMAINDER, OTHER = "quotient", "remainder", "other"
 
 

@@ -1,8 +1,12 @@
-"""What is known of a kernel while its op is put together, and what its parts are called there."""
+"""What is known of a kernel while its op is put together, and what its parts are called there.
+
+A size is an expression of symbols until it is written into the op: the names of extents in the function that launches
+the kernel (`aot.draft.host_values`), `arg__<parameter>` for a parameter of which that says nothing, `grid__<axis>` for
+the number of programs, `new__<tensor>__<dim>` for an extent of which nothing is known.
+"""
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Collection
 
@@ -11,9 +15,13 @@ from aot_runtime.contract.names import RESERVED, RESERVED_OPS
 from .body import read_body
 from .draft import OpDraft
 from .findings import Guard
+from .host_values import HostTensor, atomic, size_text
+from .sizes import functions_of, names_of, renamed, replaced, simplified
 from .tensors import DraftTensor, Extent, find_tensors
 from .texts import KernelText
 from .wrapper import Launch, find_launch
+
+FUNCTIONS = frozenset({"cdiv", "min", "max", "next_pow2", "num_cus"})
 
 
 class Workbench:
@@ -21,90 +29,172 @@ class Workbench:
 
     Attributes:
         parameters: by name; of a parameter that is a tuple its members.
-        dim_names: parameter, or what else an extent is known by → name of the dim.
+        shapes: parameter that is a tensor → its extents, as expressions of symbols.
+        dim_names: symbol → name of the dim.
         axis_dims: constexpr parameter that is an extent → name of the dim.
+        scalar_names: argument of the function that launches the kernel → scalar of the op.
     """
 
     def __init__(self, kernel: KernelText, path: str):
         self.kernel = kernel
         self.found = read_body(kernel)
-        self.tensors = find_tensors(kernel, self.found)
         self.parameters = {item.name: item for p in kernel.parameters for item in (p.members or (p,))}
         self.launch: Launch = find_launch(kernel.module, kernel.name, [p.name for p in kernel.parameters])
+        passed = {name for name, p in self.parameters.items() if not p.constexpr and self.launch.is_tensor(name)}
+        strides = {name for name in self.parameters if self.launch.stride(name) is not None}
+        self.tensors = find_tensors(kernel, self.found, passed, strides)
         self.op = OpDraft(op_name(kernel.name), path)
+        self.shapes: dict[str, tuple[str, ...]] = {}
         self.dim_names: dict[str, str] = {}
         self.axis_dims: dict[str, str] = {}
+        self.scalar_names: dict[str, str] = {}
+
+    # Tensors
 
     def tensor_name(self, parameter: str) -> str:
         """What a tensor is called: its parameter without what says that it is a pointer."""
         name = re.sub(r"(?i)_?(ptrs?|pointer|desc)$|^desc_", "", parameter.partition(".")[0]).strip("_")
         return free(clean(name or parameter), set())
 
-    def tensor_of(self, text: str) -> DraftTensor | None:
-        """The tensor that an expression of the launch is."""
-        name = self.launch.parameter_of(text, [tensor.parameter for tensor in self.tensors])
+    def tensor_passed_for(self, host: HostTensor | None) -> DraftTensor | None:
+        """The tensor of the kernel that a tensor of the launch is."""
+        name = self.launch.parameter_of(host, [tensor.parameter for tensor in self.tensors])
         return next((tensor for tensor in self.tensors if tensor.parameter == name), None)
+
+    def tensor_of_key(self, key: str) -> DraftTensor | None:
+        """The tensor of the kernel that is, or is a view of, a tensor of the launch."""
+        views = [
+            tensor
+            for tensor in self.tensors
+            if (host := self.launch.tensor(tensor.parameter)) is not None and host.is_given and _is_of(host, key)
+        ]
+        return views[0] if views else None
 
     def guarded_by(self, guard: Guard) -> list[DraftTensor]:
         """The tensors that are accessed only under a condition."""
         return [tensor for tensor in self.tensors if guard in tensor.guards]
 
-    def made(self, tensor: DraftTensor) -> str:
-        """How the launch's function makes a tensor, as text."""
-        node = self.launch.names.get(self.launch.text(tensor.parameter))
-        return ast.unparse(node) if node is not None else ""
+    def spec(self, tensor: DraftTensor) -> dict[str, object]:
+        """A tensor as the op has it."""
+        return self.op.tensors[self.tensor_name(tensor.parameter)]
 
-    def dim_name(self, extent: Extent, tensor: str, position: int) -> str | int:
+    # Sizes
+
+    def symbolic(self, parameter: str) -> str:
+        """The size that a parameter is, as an expression of symbols."""
+        constant = self.launch.constant(parameter)
+        if type(constant) is int and self.parameters[parameter].constexpr:
+            return str(constant)
+        text = self.launch.size(parameter)
+        return text or f"arg__{parameter.replace('.', '__dot__')}"
+
+    def extent(self, extent: Extent) -> str:
+        """An extent of the kernel's as an expression of symbols; empty where nothing is known of it."""
         if extent.number is not None:
-            return extent.number
+            return str(extent.number)
         if name := extent.argument or extent.length:
-            return self.named_dim(name)
+            return self.symbolic(name)
+        if extent.text:
+            names = {name: f"({self.symbolic(name)})" for name in names_of(extent.text) if name in self.parameters}
+            return simplified(renamed(extent.text, names))
         if extent.program is not None:
-            return self.program_dim(extent.program)
-        factors = extent.note.split("*")
-        if len(factors) > 1 and all(factor in self.parameters for factor in factors):
-            return " * ".join(
-                self.named_dim(factor) if self.parameters[factor].constexpr else self.dim_names.get(factor, factor)
-                for factor in factors
-            )
-        key = (
-            extent.note if extent.note.startswith("quotient") and extent.note != "quotient" else f"{tensor}.{position}"
-        )
-        if key not in self.dim_names:
-            self.dim_names[key] = free(
-                f"{tensor.lower()}_{'rows' if position == 0 else f'dim{position}'}", self.taken()
-            )
-        return self.dim_names[key]
+            programs = self._programs(extent.program)
+            return programs if extent.times == 1 else f"{extent.times} * {atomic(programs)}"
+        return ""
 
-    def named_dim(self, parameter: str) -> str:
-        """The dim that a parameter is the extent of."""
-        if parameter not in self.dim_names:
-            name = clean(parameter)
-            if self.parameters[parameter].constexpr:
-                name = re.sub(r"^(n|num)_", "", name.lower())
-                self.axis_dims[parameter] = name = free(name, {*self.taken(), *self.parameters})
-            else:
-                name = free(name, {"T", *(self.tensor_name(tensor.parameter) for tensor in self.tensors)})
-                if name != parameter:
-                    self.op.bind[parameter] = name
-            self.dim_names[parameter] = name
-        return self.dim_names[parameter]
+    def _programs(self, axis: int) -> str:
+        """How many programs there are along an axis."""
+        written = size_text(self.launch.grid[axis]) if axis < len(self.launch.grid) else ""
+        text = self.launch.final(written)
+        tuned = names_of(text) & {name for name, p in self.parameters.items() if p.constexpr}
+        return text if text and not tuned and "num_cus" not in names_of(text) else f"grid__{axis}"
 
-    def program_dim(self, axis: int) -> str:
-        key = f"#{axis}"
-        if key not in self.dim_names:
-            node = self.launch.grid[axis] if axis < len(self.launch.grid) else None
-            written = node.id if isinstance(node, ast.Name) else ""
-            passed = self.launch.parameter_of(written, self.parameters) if written else ""
-            if passed:
-                return self.named_dim(passed)
-            default = "rows" if axis == 0 else f"n{axis}"
-            self.dim_names[key] = free(clean(written) if written else default, self.taken())
-        return self.dim_names[key]
+    def expression(self, text: str, declared: bool = True) -> str:
+        """An expression of symbols in the op's names; empty where it has some that the op does not.
 
-    def taken(self) -> set[str]:
+        Args:
+            declared: whether dims have to be there already, in the shape of some tensor.
+        """
+        if not text or not functions_of(text) <= FUNCTIONS:
+            return ""
+        names = {name: self.name_of(name) for name in names_of(text)}
+        if not all(names.values()):
+            return ""
+        found = renamed(text, names)
+        return found if not declared or names_of(found) <= self.usable() | FUNCTIONS else ""
+
+    def with_blocks(self, text: str) -> str:
+        """An expression of symbols in which what a compiled block is computed from is that block."""
+        blocks = {self.launch.size(name): name for name, p in self.parameters.items() if p.constexpr}
+        return replaced(text, {size: name for size, name in blocks.items() if size and not size.isidentifier()})
+
+    def usable(self) -> set[str]:
+        """The names that expressions of the op may have."""
+        tuned = {name for config in self.kernel.autotuning.configs[:1] for name, _ in config.blocks}
+        return {*self.op.dims(), *self.op.scalars, *self.op.constexprs, *self.op.blocks, *tuned}
+
+    def name_of(self, symbol: str) -> str:
+        """What a symbol is called in the op; empty for what the op does not have."""
+        if symbol in self.dim_names:
+            return self.dim_names[symbol]
+        if symbol in FUNCTIONS:
+            return symbol
+        if symbol in self.scalar_names:
+            return self.scalar_names[symbol]
+        if (argument := self.launch.facts.tensors.get(symbol)) is not None and argument.is_given:
+            return self._scalar(argument)
+        if symbol in self.parameters and "__" not in symbol:
+            bound = self.op.bind.get(symbol)
+            return bound if isinstance(bound, str) else symbol  # a block, as a grid has it
+        name = self._new_name(symbol)
+        if name:
+            self.dim_names[symbol] = name
+        return name
+
+    def _scalar(self, argument: HostTensor) -> str:
+        """The scalar that an argument of the function that launches the kernel is, which is not a tensor there."""
+        passed = self.launch.parameter_of(argument, [n for n, p in self.parameters.items() if not p.constexpr])
+        name = free(clean(passed or argument.key), {*self._taken(), *self.parameters} - {passed, argument.key})
+        if not passed and any(self.launch.arguments.get(n) is argument for n in self.parameters):
+            name = free(clean(argument.key.lower()), {*self._taken(), *self.parameters})
+        self.scalar_names[argument.key] = name
+        default = getattr(argument.default, "value", None)
+        self.op.scalars[name] = {"type": "i32", **({"default": default} if type(default) is int else {})}
+        return name
+
+    def _new_name(self, symbol: str) -> str:
+        same = [name for name in self.parameters if self.symbolic(name) == symbol]
+        plain = [name for name in same if not self.parameters[name].constexpr]
+        if plain:
+            name = clean(plain[0])
+            return free(name, self._taken() - ({plain[0]} - {"T"}))
+        if same:
+            return self._axis_dim(same[0])
+        if hint := self.launch.facts.hints.get(symbol):
+            return free(clean(hint), {*self._taken(), *self.parameters})
+        if symbol.startswith("grid__"):
+            axis = symbol.removeprefix("grid__")
+            return free("rows" if axis == "0" else f"n{axis}", self._taken())
+        owner, _, position = symbol.rpartition("__")
+        if not owner or not re.fullmatch(r"m?\d+|numel|v", position):
+            return ""
+        tensor = re.sub(r"(?i)_?(ptrs?|pointer)$", "", owner.removeprefix("new__"))
+        kind = "rows" if position == "0" else "size" if position in ("numel", "v") else f"dim{position}"
+        return free(clean(f"{tensor.lower()}_{kind}"), self._taken())
+
+    def _axis_dim(self, parameter: str) -> str:
+        """The name of a dim whose extent is compiled in."""
+        name = re.sub(r"^(n|num)_", "", clean(parameter).lower())
+        self.axis_dims[parameter] = name = free(name, {*self._taken(), *self.parameters})
+        return name
+
+    def _taken(self) -> set[str]:
         tensors = {self.tensor_name(tensor.parameter) for tensor in self.tensors}
         return {*self.dim_names.values(), *tensors, *self.op.names(), "T"}
+
+
+def _is_of(tensor: HostTensor, key: str) -> bool:
+    return tensor.key == key or re.fullmatch(rf"{re.escape(key)}_\d+", tensor.key) is not None
 
 
 def op_name(kernel: str) -> str:
@@ -121,4 +211,5 @@ def clean(name: str) -> str:
 
 
 def free(name: str, taken: Collection[str]) -> str:
+    """A name that nothing else has."""
     return name if name not in taken else free(f"{name}_dim", taken)

@@ -1,255 +1,220 @@
 """How the file of a kernel launches it: what is passed for each parameter, with which options, on which grid.
 
-Of a file with several launches of a kernel the first is taken. It is read, not run: a name stands for what was last
-assigned to it before the launch.
+Of a file with several launches of a kernel the first is taken. The function around it is gone through as
+`aot.draft.host` does it; nothing of it is run.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-MAX_STEPS = 8
-"""Names that are followed from one assignment to the next."""
-_ON_AMD = {"is_hip": True, "is_cuda": False, "is_xpu": False, "is_npu": False}
-"""Questions about the machine, answered for AMD, whose limits are the narrower."""
+from .host import Facts, Host
+from .host_values import (
+    UNKNOWN,
+    Condition,
+    Const,
+    Function,
+    HostTensor,
+    Several,
+    Shape,
+    Size,
+    Stride,
+    Strides,
+    Table,
+    Unknown,
+    Value,
+    size_text,
+)
+from .sizes import names_of, renamed, simplified
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a kernel.
+    """One launch of a kernel; an empty one where its file has none.
 
     Attributes:
         arguments: parameter → what is passed for it.
         options: what is passed besides, for the compiler.
         grid: its extents, if they are a list.
-        names: what each name of the function around it was last assigned.
-        shapes: a name that was unpacked from a tensor's shape → (tensor, dim, dims).
+        facts: what the function around the launch says of its arguments.
+        others: how many more launches of the kernel the file has.
     """
 
-    arguments: Mapping[str, ast.expr] = field(default_factory=dict)
-    options: Mapping[str, ast.expr] = field(default_factory=dict)
-    grid: tuple[ast.expr, ...] = ()
-    names: Mapping[str, ast.expr] = field(default_factory=dict)
-    shapes: Mapping[str, tuple[str, int, int]] = field(default_factory=dict)
+    arguments: Mapping[str, Value] = field(default_factory=dict)
+    options: Mapping[str, Value] = field(default_factory=dict)
+    grid: tuple[Value, ...] = ()
+    facts: Facts = field(default_factory=Facts)
+    others: int = 0
+    is_there: bool = False
 
-    def text(self, parameter: str) -> str:
-        """What is passed for a parameter, as text."""
-        return ast.unparse(self.arguments[parameter]) if parameter in self.arguments else ""
+    def constant(self, parameter: str) -> Any:
+        """The number, boolean or text that is passed for a parameter; None where it is none."""
+        return constant_of(self.arguments.get(parameter))
 
-    def constant(self, node: ast.expr | None, steps: int = MAX_STEPS) -> Any:
-        """The number, boolean or text that an expression is; None where it is none."""
-        match node:
-            case ast.Constant(value=bool() | int() | float() | str() as value):
-                return value
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                value = self.constant(operand, steps)
-                return -value if isinstance(value, int | float) else None
-            case ast.Name(id=name) if name in self.names and steps:
-                return self.constant(self.names[name], steps - 1)
-            case ast.IfExp(test=test, body=body, orelse=orelse):
-                holds = _machine(test)
-                if holds is not None:
-                    return self.constant(body if holds else orelse, steps)
-            case ast.BinOp(op=ast.Mult(), left=left, right=right):
-                both = [self.constant(item, steps) for item in (left, right)]
-                return both[0] * both[1] if all(type(item) is int for item in both) else None
-        return None
+    def options_of(self, parameter: str) -> tuple[Any, ...]:
+        """The constants of which one is passed for a parameter, by a condition that is not known."""
+        value = self.arguments.get(parameter)
+        found = [constant_of(item) for item in value.options] if isinstance(value, Several) else []
+        return tuple(dict.fromkeys(found)) if all(item is not None for item in found) else ()
 
-    def stride(self, parameter: str) -> tuple[str, int] | None:
+    def tensor(self, parameter: str) -> HostTensor | None:
+        """The tensor that is passed for a parameter, if it is one."""
+        value = self.arguments.get(parameter)
+        return value if isinstance(value, HostTensor) else None
+
+    def is_tensor(self, parameter: str) -> bool:
+        """Whether the function uses as a tensor what it passes for a parameter."""
+        value = self.tensor(parameter)
+        return value is not None and (bool(value.made) or value.shape is not None or bool(value.least_rank)
+                                      or "Tensor" in value.annotation or not value.is_given)  # fmt: skip
+
+    def stride(self, parameter: str) -> tuple[HostTensor, int] | None:
         """(tensor, dim) of the stride that is passed for a parameter."""
-        node = self.followed(self.arguments.get(parameter))
-        if isinstance(node, ast.IfExp):
-            node = node.body
-        match node:
-            case ast.Call(func=ast.Attribute(value=owner, attr="stride"), args=[dim]):
-                position = self.constant(dim)
-                return (ast.unparse(owner), position) if isinstance(position, int) else None
-        return None
+        value = self.arguments.get(parameter)
+        if isinstance(value, Several):  # a stride, or 0 where there is no tensor
+            value = next((item for item in value.options if isinstance(item, Stride)), None)
+        return (value.tensor, value.dim) if isinstance(value, Stride) else None
+
+    def size(self, parameter: str) -> str:
+        """The size that is passed for a parameter, as text; empty where it is none."""
+        value = self.arguments.get(parameter)
+        return self.final(size_text(value)) if value is not None and not isinstance(value, Const) else ""
+
+    def condition(self, parameter: str) -> str:
+        """The condition that is passed for a parameter, as text; empty where it is none."""
+        value = self.arguments.get(parameter)
+        return self.final(value.text) if isinstance(value, Condition) else ""
+
+    def final(self, text: str) -> str:
+        """The text of a size with one name for each extent, simplified."""
+        if not text or UNKNOWN in text:
+            return ""
+        named = {key: value for tensor in self.facts.tensors.values() for key, value in tensor.final_names().items()}
+        for _ in range(8):
+            names = names_of(text)
+            known = {name: self.facts.defined[name] for name in names & self.facts.defined.keys()
+                     if self._is_counted(name, named)}  # fmt: skip
+            later = renamed(text, {**named, **self.facts.same, **known})
+            if later == text:
+                break
+            text = later
+        text = simplified(text)
+        return self.facts.whole.get(text, text)
+
+    def _is_counted(self, name: str, named: Collection[str]) -> bool:
+        """Whether a size is computed from numbers of elements that are known as products of extents."""
+        return all(part in named for part in names_of(self.facts.defined[name]) if part.endswith("__numel"))
+
+    def settle_names(self) -> None:
+        """Let variables that were found to have one extent name it, now that the dims of tensors are known."""
+        for text, name in list(self.facts.hints.items()):
+            final = self.final(text)
+            if final.isidentifier():
+                self.facts.hints.setdefault(final, name)
+
+    def parameter_of(self, tensor: HostTensor | None, among: Collection[str]) -> str:
+        """The parameter of some that a tensor is passed for."""
+        return next((name for name in among if tensor is not None and self.arguments.get(name) is tensor), "")
 
     def present(self, parameter: str) -> str:
-        """The tensor of which a parameter says whether there is one; empty for anything else."""
-        node = self.followed(self.arguments.get(parameter))
-        test = node.test if isinstance(node, ast.IfExp) and self.constant(node.body) is True else node
-        match test:
-            case ast.Compare(left=left, ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
-                return ast.unparse(left)
-        return ""
-
-    def size(self, node: ast.expr) -> tuple[str, int, int] | None:
-        """(tensor, dim, dims of the tensor or 0) of what is the size of a tensor's dim."""
-        match node:
-            case ast.Name(id=name):
-                return self.shapes.get(name)
-            case ast.Subscript(value=ast.Attribute(value=owner, attr="shape"), slice=ast.Constant(value=int(dim))):
-                return (ast.unparse(owner), dim, 0) if dim >= 0 else None
-            case ast.Call(func=ast.Attribute(value=owner, attr="size"), args=[ast.Constant(value=int(dim))]):
-                return (ast.unparse(owner), dim, 0) if dim >= 0 else None
-        return None
-
-    def parameter_of(self, text: str, among: Collection[str]) -> str:
-        """The parameter of some that an expression is passed for."""
-        return next((name for name in among if name in self.arguments and self.text(name) == text), "")
-
-    def expression(self, node: ast.expr, known: Callable[[ast.expr], str], steps: int = MAX_STEPS) -> str:
-        """An expression in the language of manifests; empty where it is none.
-
-        Args:
-            known: what a name or a size of a tensor is there; empty for what is neither.
-        """
-        if found := known(node):
-            return found
-        match node:
-            case ast.Constant(value=int() as value):
-                return str(value)
-            case ast.Subscript(slice=ast.Constant(value=str(name))):
-                return name
-            case ast.Name(id=name) if name in self.names and steps:
-                return self.expression(self.names[name], known, steps - 1)
-            case ast.BinOp(op=op, left=left, right=right) if type(op) in _OPERATORS:
-                parts = [self.expression(item, known, steps) for item in (left, right)]
-                return f"({parts[0]} {_OPERATORS[type(op)]} {parts[1]})" if all(parts) else ""
-            case ast.Call(func=function, args=arguments, keywords=[]):
-                name = _FUNCTIONS.get(ast.unparse(function).rpartition(".")[2], "")
-                parts = [self.expression(item, known, steps) for item in arguments]
-                if name == "int":
-                    return parts[0]
-                return f"{name}({', '.join(parts)})" if name and all(parts) else ""
-        return ""
-
-    def followed(self, node: ast.expr | None) -> ast.expr | None:
-        """What a name was assigned; anything else as it is."""
-        steps = MAX_STEPS
-        while isinstance(node, ast.Name) and node.id in self.names and steps:
-            node, steps = self.names[node.id], steps - 1
-        return node
+        """The key of the tensor that a parameter says is there; empty for anything else."""
+        text = self.condition(parameter)
+        return text[6:-1] if text.startswith("given(") and text.endswith(")") and text[6:-1].isidentifier() else ""
 
 
-_OPERATORS: Mapping[type, str] = {ast.Mult: "*", ast.Add: "+", ast.Sub: "-", ast.FloorDiv: "//", ast.Mod: "%"}
-_FUNCTIONS = {
-    "cdiv": "cdiv",
-    "next_power_of_2": "next_pow2",
-    "min": "min",
-    "max": "max",
-    "int": "int",
-    "ceil_div": "cdiv",
-}
+def constant_of(value: Value | None) -> Any:
+    """The number, boolean or text that a value is; None where it is none."""
+    return value.value if isinstance(value, Const) else None
 
 
 def find_launch(module: str, kernel: str, parameters: Sequence[str]) -> Launch:
-    """The first launch of a kernel in a file's text; an empty one where there is none."""
+    """The first launch of a kernel in a file's text that is reached; an empty one where there is none."""
     try:
         tree = ast.parse(module)
     except SyntaxError:
         return Launch()
-    outer = _assigned(tree.body, 1 << 30)
-    scopes: list[ast.FunctionDef | ast.Module] = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
-    for scope in (*scopes, tree):
-        for node in ast.walk(scope):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript) and _is(node.func.value, kernel):
-                return _launch(node, scope, outer, parameters)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _launches(node, kernel)]
+    calls.sort(key=lambda node: node.lineno)
+    for call in calls:
+        if found := _reached(tree, call, parameters, len(calls) - 1):
+            return found
     return Launch()
 
 
-def _is(node: ast.expr, kernel: str) -> bool:
-    return ast.unparse(node).rpartition(".")[2] == kernel
+def _launches(node: ast.Call, kernel: str) -> bool:
+    return isinstance(node.func, ast.Subscript) and ast.unparse(node.func.value).rpartition(".")[2] == kernel
 
 
-def _launch(
-    call: ast.Call, scope: ast.FunctionDef | ast.Module, outer: Mapping[str, ast.expr], parameters: Sequence[str]
-) -> Launch:
-    assert isinstance(call.func, ast.Subscript)
-    own = _assigned(scope.body, call.lineno)
-    names = {**outer, **_parameters(scope), **own} if isinstance(scope, ast.FunctionDef) else dict(outer)
-    positional = dict(zip(parameters, call.args, strict=False))
-    named = {item.arg: item.value for item in call.keywords if item.arg}
-    options = {name: value for name, value in named.items() if name not in parameters}
-    arguments = {**positional, **{name: value for name, value in named.items() if name in parameters}}
-    return Launch(arguments, options, _grid(call.func.slice, names), names, _shapes(scope.body, call.lineno))
+def _reached(tree: ast.Module, call: ast.Call, parameters: Sequence[str], others: int) -> Launch | None:
+    found: list[Launch] = []
+
+    def note(host: Host, node: ast.Call) -> None:
+        found.append(_launch(host, node, parameters, others))
+
+    module = Host({}, None, note)
+    module.run([item for item in tree.body if isinstance(item, ast.Assign | ast.AnnAssign | ast.FunctionDef)])
+    module.names |= dict(_functions(tree, module.names))
+    outer: Mapping[str, Value] = module.names
+    scopes = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and call in ast.walk(n)]
+    if not scopes:
+        host = Host(outer, call, note)
+        host.run(tree.body)
+        return found[0] if found else None
+    for scope in sorted(scopes, key=lambda node: node.lineno):
+        host = Host(outer, call, note)
+        host.enter(scope)
+        outer = {**outer, **host.names}
+    return found[0] if found else None
 
 
-def _grid(node: ast.expr, names: Mapping[str, ast.expr]) -> tuple[ast.expr, ...]:
-    steps = MAX_STEPS
-    while isinstance(node, ast.Name) and node.id in names and steps:
-        node, steps = names[node.id], steps - 1
-    if isinstance(node, ast.Lambda):
-        node = node.body
-    return tuple(node.elts) if isinstance(node, ast.Tuple | ast.List) else ()
+def _functions(tree: ast.Module, names: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
+    """Functions of a file that are defined under a condition."""
+    for node in tree.body:
+        for inner in ast.walk(node) if isinstance(node, ast.If | ast.Try) else ():
+            if isinstance(inner, ast.FunctionDef) and inner.name not in names:
+                yield inner.name, Function(inner, {})
 
 
-def _assigned(body: Sequence[ast.stmt], before: int) -> dict[str, ast.expr]:
-    """What each name was last assigned before a line; of a `def` inside that it returns."""
-    found: dict[str, ast.expr] = {}
-    for node in _statements(body, before):
-        match node:
-            case (
-                ast.Assign(targets=[ast.Name(id=name)], value=value)
-                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
-            ):
-                found[name] = value
-            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=parts)) if len(names) == len(parts):
-                found |= {item.id: part for item, part in zip(names, parts, strict=True) if isinstance(item, ast.Name)}
-            case ast.Assign(targets=[ast.Tuple(elts=names)]):
-                found |= {item.id: ast.Constant(None) for item in names if isinstance(item, ast.Name)}
-            case ast.FunctionDef(name=name, body=inner) if isinstance(inner[-1], ast.Return) and inner[-1].value:
-                found[name] = ast.Lambda(node.args, inner[-1].value)
-    # `M = M or 1` and the like would never end.
-    return {name: value for name, value in found.items() if not _mentions(value, name)}
-
-
-def _mentions(node: ast.expr, name: str) -> bool:
-    return any(isinstance(item, ast.Name) and item.id == name for item in ast.walk(node))
-
-
-def _shapes(body: Sequence[ast.stmt], before: int) -> dict[str, tuple[str, int, int]]:
-    """Names that were unpacked from a shape: `M, K = a.shape`, `B, H = q.shape[:2]`."""
-    found = {}
-    for node in _statements(body, before):
-        match node:
-            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Attribute(value=owner, attr="shape")):
-                count = len(names)
-            case ast.Assign(
-                targets=[ast.Tuple(elts=names)],
-                value=ast.Subscript(value=ast.Attribute(value=owner, attr="shape"), slice=ast.Slice(lower=None)),
-            ):
-                count = 0
-            case _:
-                continue
-        for i, item in enumerate(names):
-            if isinstance(item, ast.Name) and item.id != "_":
-                found[item.id] = (ast.unparse(owner), i, count)
-    return found
-
-
-def _statements(body: Sequence[ast.stmt], before: int) -> list[ast.stmt]:
-    found: list[ast.stmt] = []
-    for node in body:
-        if node.lineno >= before:
+def _positional(host: Host, call: ast.Call, count: int) -> list[Value]:
+    """What is passed by position, for `count` parameters at most; what follows a sequence of unknown length is lost."""
+    found: list[Value] = []
+    for i, item in enumerate(call.args):
+        if not isinstance(item, ast.Starred):
+            found.append(host.value(item))
+            continue
+        value = host.value(item.value)
+        width = count - len(found) - (len(call.args) - i - 1)
+        if isinstance(value, Shape) and value.start is None and value.stop is None and width > 0:
+            value.tensor.set_rank(width)
+            value = tuple(Size(value.tensor.extent(dim)) for dim in range(width))
+        elif isinstance(value, Strides) and width > 0:
+            value.tensor.set_rank(width)
+            value = tuple(Stride(value.tensor, dim) for dim in range(width))
+        if not isinstance(value, tuple):
             break
-        found.append(node)
-        if not isinstance(node, ast.FunctionDef | ast.ClassDef):
-            for name in ("body", "orelse", "finalbody"):
-                found += _statements(getattr(node, name, []), before)
+        found += value
     return found
 
 
-def _parameters(scope: ast.FunctionDef) -> dict[str, ast.expr]:
-    """The defaults of a function's parameters; of those without one nothing is known, whatever else has their names."""
-    names = [item.arg for item in (*scope.args.posonlyargs, *scope.args.args)]
-    given = scope.args.defaults
-    found: dict[str, ast.expr] = {name: ast.Constant(None) for name in names}
-    found |= dict(zip(names[len(names) - len(given) :], given, strict=True))
-    keywords = zip(scope.args.kwonlyargs, scope.args.kw_defaults, strict=True)
-    return found | {item.arg: value or ast.Constant(None) for item, value in keywords}
+def _launch(host: Host, call: ast.Call, parameters: Sequence[str], others: int) -> Launch:
+    assert isinstance(call.func, ast.Subscript)
+    named: dict[str, Value] = {}
+    for keyword in call.keywords:
+        value = host.value(keyword.value)
+        if keyword.arg:
+            named[keyword.arg] = value
+        elif isinstance(value, Table):
+            named |= {key: item for key, item in value.items.items() if isinstance(key, str)}
+    given = _positional(host, call, len(parameters) - len(named.keys() & set(parameters)))
+    options = {name: value for name, value in named.items() if name not in parameters}
+    arguments = {**dict(zip(parameters, given, strict=False)), **{k: v for k, v in named.items() if k in parameters}}
+    grid = host.value(call.func.slice)
+    if isinstance(grid, Function):
+        grid = host.called(grid, [Unknown("META")], {})
+    extents = grid if isinstance(grid, tuple) else ()
+    return Launch(arguments, options, extents, host.facts, others, True)
 
 
-def _machine(test: ast.expr) -> bool | None:
-    """Whether a question about the machine is answered with yes."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        inner = _machine(test.operand)
-        return None if inner is None else not inner
-    if isinstance(test, ast.Call):
-        return _ON_AMD.get(ast.unparse(test.func).rpartition(".")[2])
-    return None

@@ -80,6 +80,26 @@ PERSISTENT_OP = """\
         bind: {x_r: "stride(x, 0)", out_r: "stride(out, 0)"}
         configs: [{blocks: {BLOCK: 16}, options: {num_warps: 1}}]
 """
+LONG_ROW = """
+
+@triton.jit
+def long_row(x, out, cols, x_r, out_r, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + tl.program_id(0) * x_r + i, mask=i < cols)
+    tl.store(out + tl.program_id(0) * out_r + i, v, mask=i < cols)
+"""
+LONG_ROW_OP = """\
+  long_row:
+    tensors:
+      x: {shape: [rows, cols], dtype: float32}
+      out: {shape: [rows, cols], dtype: float32, role: output}
+    specialisations: [general]
+    launches:
+      - kernel: k.py:long_row
+        grid: [rows]
+        bind: {x_r: "stride(x, 0)", out_r: "stride(out, 0)"}
+        configs: [{blocks: {BLOCK: 1024}, options: {num_warps: 4}}]
+"""
 REFERENCE = "def add_transposed(a, b):\n    return a + b.T\n"
 
 Edits = tuple[tuple[str, str], ...]
@@ -98,6 +118,7 @@ FAULTS: Mapping[str, tuple[Edits, Edits, str, str]] = {
     "input_read_again": (((STORED, f"{STORED}y, mask=mask)\n{LOAD_A}{STORED}"),),
                          (("role: output, ", "role: output, in_place: [a], "),), "in_place", "out"),
     "wrong_number": ((("x + y", "x - y"),), (), "reference", "out"),
+    "no_number": ((("x + y", "tl.sqrt(-1.0 - x * x) + y"),), (), "not_finite", "out"),
     "grid_rounded_down": ((), (("cdiv(rows, BLOCK)", "rows // BLOCK"),), "unwritten", "out"),
     "strides_swapped_in_bind": ((), (('b_r: "stride(b, 0)", b_c: "stride(b, 1)"',
                                       'b_r: "stride(b, 1)", b_c: "stride(b, 0)"'),),
@@ -246,3 +267,17 @@ def test_a_loop_that_does_not_end_is_told_once(tmp_path: Path):
     status, output = check(write(tmp_path, "bundle: tiny\nops:\n" + OP, HEAD + kernel), "--time-limit", "0.5")
     assert status == 1 and output.startswith("FAILED  add_transposed            1 call of 1 variant")
     assert "endless: a launch did not end in " in output
+
+
+def test_rows_that_are_longer_than_a_block_are_drawn(tmp_path: Path):
+    """Of small extents none shows that a block of 1024 holds a row only up to there, which `require` has to say."""
+    project = write(tmp_path, "bundle: tiny\nops:\n" + LONG_ROW_OP, HEAD + LONG_ROW)
+    status, output = check(project, "--json", "--count", "2")
+    (report,) = json.loads(output)["ops"]
+    found = [finding for case in report["cases"] for finding in case["findings"]]
+    assert status == 1 and {(item["kind"], item["argument"]) for item in found} == {("unwritten", "out")}, found
+    told = edit(LONG_ROW_OP, ("    specialisations", "    require: [cols <= 1024]\n    specialisations"))
+    status, output = check(write(tmp_path, "bundle: tiny\nops:\n" + told, HEAD + LONG_ROW), "--json")
+    (report,) = json.loads(output)["ops"]
+    columns = {int(case["call"].split("[")[1].split(", ")[1].split("]")[0]) for case in report["cases"]}
+    assert status == 0 and {1023, 1024} & columns, "right below what is allowed, or all of it"

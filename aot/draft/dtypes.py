@@ -1,0 +1,115 @@
+"""The dtypes of an op's tensors: as the launch has them, else by what the kernel does with their numbers."""
+
+from __future__ import annotations
+
+import re
+
+from .findings import READ, UPDATE
+from .tensors import DraftTensor
+from .workbench import Workbench
+
+FLOATS = ["float16", "bfloat16", "float32"]
+_STATISTIC = re.compile(r"(?i)mean|rstd|rvar|rms|lse|logsumexp|loss|delta|(^|_)(m|l)(_ptr)?$|stat")
+_INDEX = re.compile(r"(?i)idx|index|indices|label|target|(^|_)ids?(_|$)|offs|cu_seq|lens?(_|$)|count|table|slots?")
+_NARROW = re.compile(r"(?i)offs|start|cu_|len|count|table|lock|lut|block|tile")
+_MASK = re.compile(r"(?i)(^|_)mask")
+_QUANTISED = re.compile(r"(?i)quant|fp8|int8|(^|_)q(_ptr)?$|_q$|packed")
+
+
+class Dtypes:
+    """Gives each tensor a dtype, or a dtype variable, and marks what is a guess."""
+
+    def __init__(self, work: Workbench):
+        self.work, self.found = work, work.found
+        self._variables: dict[tuple[str, ...], str] = {}
+        self._data = set().union(*(stored.sources for stored in self.found.stored.values()))
+
+    def of(self, tensor: DraftTensor) -> str:
+        """The dtype of a tensor, or its variable."""
+        host = self.work.launch.tensor(tensor.parameter)
+        options = self.found.element.get(tensor.parameter) or (host.final_dtypes() if host is not None else ())
+        if options:
+            if host is not None and host.is_dtype_default:
+                self._guess(tensor, options[0], "its dtype, which the caller chooses")
+            return options[0] if len(options) == 1 else self._variable(options)
+        if host is not None and host.dtype_root is not host:
+            root = self.work.tensor_passed_for(host.dtype_root)
+            if root is not None and root is not tensor:
+                return self.of(root)
+        stored = self.found.stored.get(tensor.parameter)
+        if tensor.kinds.isdisjoint({READ, UPDATE}) and stored is not None and len(stored.dtypes) == 1:
+            dtype = min(stored.dtypes)
+            if host is None or host.made or dtype not in FLOATS:
+                return dtype
+        if tensor.parameter in self.found.wide:
+            return "float32"  # Triton's functions of floats take no narrower ones
+        if tensor.parameter in self.found.bits:
+            few = self.found.bits[tensor.parameter] <= 15
+            return self._guess(tensor, "uint8" if few else "int32", "which integers it has")
+        if tensor.is_index:
+            dtype = "int32" if _NARROW.search(tensor.parameter) else "int64"
+            return self._guess(tensor, dtype, "which integers it has, and their `range`")
+        return self._by_use(tensor)
+
+    def _by_use(self, tensor: DraftTensor) -> str:
+        name, parameter = self.work.tensor_name(tensor.parameter), tensor.parameter
+        is_read = tensor.kinds <= {READ}
+        if parameter in self.found.asked or (is_read and _MASK.search(name)):
+            return self._guess(tensor, "bool", "its dtype")
+        if "lock" in name.lower():
+            return self._guess(tensor, "int32", "its dtype")
+        if is_read and parameter not in self._data:
+            dtype = "int64" if _INDEX.search(name) and not _NARROW.search(name) else "int32"
+            if _STATISTIC.search(name):
+                dtype = "float32"
+            return self._guess(tensor, dtype, "its dtype")
+        if is_read and _INDEX.search(name):
+            return self._guess(tensor, "T", "its dtype")
+        if _STATISTIC.search(name) and not re.search(r"(?i)scale|^d[a-z]$", name):
+            return self._guess(tensor, "float32", "its dtype")
+        is_small = bool(_QUANTISED.search(name)) or self._is_rounded(tensor)
+        if READ not in tensor.kinds and not self._is_made(tensor) and is_small:
+            return self._guess(tensor, "int8", "its dtype")
+        if not is_read and self.work.launch.is_there and not self._is_known(tensor):
+            return self._guess(tensor, "T", "its dtype")
+        return "T"
+
+    def _is_made(self, tensor: DraftTensor) -> bool:
+        host = self.work.launch.tensor(tensor.parameter)
+        return host is not None and bool(host.made) and host.dtype_root is not host
+
+    def _is_known(self, tensor: DraftTensor) -> bool:
+        """Whether the dtype of what is written follows: from what it is like, or since it is read too."""
+        return self._is_made(tensor) or READ in tensor.kinds
+
+    def _is_rounded(self, tensor: DraftTensor) -> bool:
+        """Whether something beside it says by what its numbers are scaled."""
+        names = [self.work.tensor_name(other.parameter).lower() for other in self.work.tensors if other is not tensor
+                 and not other.kinds <= {READ}]  # fmt: skip
+        return any("scale" in name for name in names)
+
+    def _guess(self, tensor: DraftTensor, dtype: str, what: str) -> str:
+        self.work.op.note("tensors", self.work.tensor_name(tensor.parameter), what)
+        return dtype
+
+    def _variable(self, options: tuple[str, ...]) -> str:
+        """The variable of several dtypes that are said."""
+        if options not in self._variables:
+            name = "T" if not self._variables else f"T{len(self._variables) + 1}"
+            self._variables[options] = name
+            self.work.op.dtypes[name] = list(options)
+        return self._variables[options]
+
+    def finish(self) -> None:
+        """Declare the variable of floats; without an input that has it, its tensors are float32."""
+        tensors = self.work.op.tensors.values()
+        required = [item for item in tensors if item.get("role") != "output" and not item.get("optional")]
+        if "T" in self.work.op.dtypes:
+            return
+        if any(item["dtype"] == "T" for item in required):
+            self.work.op.dtypes["T"] = FLOATS
+            return
+        for name, item in self.work.op.tensors.items():
+            if item["dtype"] == "T":
+                item["dtype"] = "float32"
+                self.work.op.note("tensors", name, "its dtype")
