@@ -10,7 +10,7 @@ from checkpoints.values import Values
 from models.config import Attention, Biases, Config
 from models.experts import Experts
 from models.latent import Latent
-from models.reading import COMMON, MIXTURE, MOST_LAYERS, check_experts, common, context_of, of_kind
+from models.reading import COMMON, FULL, MIXTURE, MOST_LAYERS, check_experts, common, context_of, layers_of, of_kind
 from models.rope import kind_of, rope_of, rope_parameters_of
 
 KEYS: Table = {
@@ -49,7 +49,7 @@ def deepseek_v2(values: Values, context: int | None) -> Config:
     biased = values["attention_bias"]
     return Config(
         **common(values, context) | {"heads_kv": 1, "head_dim": latent.row},
-        attention=(Attention(rope),) * values["num_hidden_layers"],
+        attention=(Attention(rope),) * layers_of(values, FULL),
         attention_scale=(latent.plain + latent.rotated) ** -0.5 * _temperature(values) ** 2,
         biases=Biases(queries_keys_values=biased, attention_out=biased),
         latent=latent,

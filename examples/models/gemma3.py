@@ -92,6 +92,8 @@ def _ropes(values: Values) -> tuple[Values, Values]:
     files have."""
     given = held(values.part(values.get("rope_parameters", {})), {kind: or_null(an_object()) for kind in KINDS})
     full, older = given.get(FULL, {}), values.get("rope_scaling", {})
+    # Beside a rope_type, which transformers has already put there, `type` is not read.
+    values.demand("type" not in older or "rope_type" in older, "rope_scaling with a 'type'", ["a 'rope_type'"])
     values.demand(not (full and older) or full == older, "rope_scaling beside other rope_parameters", ["one of them"])
     return (
         known_parameters(values, {"rope_theta": values["rope_theta"], **(full or older)}),

@@ -149,10 +149,14 @@ def alike(values: Values, context: int | None, window: int | None = None) -> tup
 
     Raises `CheckpointError`: layer_types that say something else.
     """
-    kind = FULL if window is None else SLIDING
+    return (Attention(rope_of_all(values, context), window),) * layers_of(values, FULL if window is None else SLIDING)
+
+
+def layers_of(values: Values, kind: str) -> int:
+    """The number of layers. Raises `CheckpointError`: layer_types that are not all of this kind."""
     kinds = kinds_of(values, [kind] * values["num_hidden_layers"])
     values.demand(set(kinds) == {kind}, "layer_types of another kind", [kind])
-    return (Attention(rope_of_all(values, context), window),) * len(kinds)
+    return len(kinds)
 
 
 def rope_of_all(values: Values, context: int | None) -> Rope:
