@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,7 +143,7 @@ def _tensors(mapped: mmap.mmap) -> Iterator[tuple[str, Stored]]:
 def _index(folder: Path) -> Mapping[str, str]:
     """Each tensor's file, where there is an index."""
     path = folder / INDEX
-    if not path.is_file():
+    if not os.path.lexists(path):
         return {}
     placed = read_json(path, MAX_INDEX).get("weight_map")
     if not isinstance(placed, dict) or not all(isinstance(file, str) for file in placed.values()):

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
@@ -25,6 +26,7 @@ MEMORY = 256 << 20
 """Bytes that a template may take."""
 LONGEST = 16 << 20
 """Characters of a chat."""
+ENDED = f"its process ended: it may take {MEMORY >> 20} MiB, and be nested as deeply as Python reads"
 
 
 class RenderingError(ValueError):
@@ -70,7 +72,7 @@ class Renderer:
             answer = b""
         if not answer.endswith(b"\n"):
             late = process.wait() == -signal.SIGPROF
-            raise RenderingError(f"it takes more than {self._seconds:g} s" if late else "its process ended")
+            raise RenderingError(f"it takes more than {self._seconds:g} s" if late else ENDED)
         text, error = json.loads(answer)
         if error:
             raise RenderingError(error)
@@ -81,13 +83,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
     for stream in (process.stdin, process.stdout):
-        if stream:
-            stream.close()
+        with suppress(OSError):  # of what was written and never read
+            if stream:
+                stream.close()
 
 
 def serve(questions: IO[bytes], answers: IO[bytes], seconds: float) -> None:
     """Compile the template that is asked for first, and render it for each line after that."""
-    from jinja2 import TemplateError, TemplateSyntaxError
+    from jinja2 import TemplateSyntaxError
 
     environment, template = _environment(), None
     _limit_memory()
@@ -107,7 +110,7 @@ def serve(questions: IO[bytes], answers: IO[bytes], seconds: float) -> None:
             error = f"it takes more than {MEMORY >> 20} MiB"
         except RecursionError:
             error = "it calls itself without end, or is nested too deeply"
-        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as failure:
+        except Exception as failure:  # a template may raise whatever its functions do
             error = str(failure)[:LONGEST] or type(failure).__name__
         answers.write(json.dumps([text, error]).encode() + b"\n")
         answers.flush()

@@ -242,7 +242,9 @@ def prepack(weights: Packed) -> Prepacked:
     if weights.zeros is not None:
         _check("zeros", weights.zeros, (groups, n), weights.w.dtype.name)
     if weights.codebook is not None:
-        _check("codebook", weights.codebook, (16,) if bits == 4 else ("none of 8 bits",), "float32")
+        _check("codebook", weights.codebook, (16,), "float32")
+        if bits == 8:
+            raise ValueError("codebook is given beside codes of 8 bits; it is for those of 4")
     if weights.order is not None:
         raise ValueError(f"weights in act-order cannot be prepacked; linear_int{bits} takes them")
     if n % TILE or k % TILE or weights.group_size % TILE:
