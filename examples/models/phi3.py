@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from checkpoints.keys import Table, number, only
-from checkpoints.values import Values
+from checkpoints.values import Values, said
 from models.config import Config, Names
 from models.reading import COMMON, WINDOW, alike, common, of_kind
-from models.rope import given_parameters, known_parameters
+from models.rope import given_parameters, kind_of, known_parameters
 
 KEYS: Table = {
     **COMMON,
@@ -19,6 +19,7 @@ KEYS: Table = {
     "full_attn_mod": only(1),
     "interpolate_factor": only(1),
 }
+KINDS = ("default", "longrope")
 FORMER_KINDS = ("su", "yarn")
 """What older files of this family call longrope."""
 
@@ -35,8 +36,9 @@ def phi3(values: Values, context: int | None) -> Config:
 def _in_newer_words(values: Values) -> Values:
     """The same with the kind of rope by its name of today, and the part of a head that is rotated in one place."""
     given = given_parameters(values)
-    kind = given.get("rope_type") or given.get("type")
+    kind = kind_of(values.part(given))
     if kind in FORMER_KINDS:
         given = {**given, "rope_type": "longrope"}
+    values.demand(kind in (*KINDS, *FORMER_KINDS), f"rope_type {said(kind)}", KINDS)
     share = known_parameters(values, given).get("partial_rotary_factor", values["partial_rotary_factor"])
     return values.but(rope_parameters=given, rope_scaling=None, partial_rotary_factor=share)
