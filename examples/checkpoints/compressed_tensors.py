@@ -12,7 +12,7 @@ from aot_runtime.weights import Packed, from_compressed_tensors
 from checkpoints.eight_bits import EightBits
 from checkpoints.keys import Table, an_object, flag, harmless, held, listed, only, or_null, text, whole
 from checkpoints.linear import BLOCK, LinearShape, Wanted, Weight
-from checkpoints.patterns import NAMES, Matching
+from checkpoints.patterns import NAMES, Budget, Matching
 from checkpoints.scheme import GROUP_SIZE, Format, Plain, Scheme, Tensors, check_groups, check_words
 from checkpoints.values import CheckpointError, Values, said
 
@@ -113,10 +113,12 @@ def parse(stored: Values) -> Format:
     by_target = {target: scheme for targets, scheme in schemes for target in targets}
     # Names before expressions before classes; a model's linear layers are all of the class Linear.
     ordered = sorted(by_target, key=lambda target: (target == "Linear", target.startswith("re:"), target))
-    targets = [(by_target[target], Targets(stored, [target])) for target in ordered]
-    left_out = Targets(stored, [target for target in stored["ignore"] if target != "Linear"])
+    budget = Budget(stored)
+    targets = [(by_target[target], Targets(budget, [target])) for target in ordered]
+    left_out = Targets(budget, [target for target in stored["ignore"] if target != "Linear"])
 
     def scheme_of(name: str) -> Scheme:
+        budget.spend(len(targets))
         if name in left_out:
             return Plain()
         return next((scheme for scheme, target in targets if name in target), Plain())
@@ -127,9 +129,9 @@ def parse(stored: Values) -> Format:
 class Targets:
     """Linear layers by their names, by regular expressions, or all of them."""
 
-    def __init__(self, stored: Values, targets: list[str]):
+    def __init__(self, budget: Budget, targets: list[str]):
         self._all, self._names = "Linear" in targets, frozenset(targets)
-        self._expressions = Matching(stored, [target[3:] for target in targets if target.startswith("re:")])
+        self._expressions = Matching(budget, [target[3:] for target in targets if target.startswith("re:")])
 
     def __contains__(self, name: str) -> bool:
         return self._all or name in self._names or name in self._expressions

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from aot_runtime.weights import from_gptq
 from checkpoints.keys import Table, an_object, flag, held, listed, only, or_null, text, whole
 from checkpoints.linear import LinearShape, Wanted, Weight
-from checkpoints.patterns import NAMES, Matching
+from checkpoints.patterns import Budget, Matching
 from checkpoints.scheme import GROUP_SIZE, TRAINING, Format, Plain, Scheme, Tensors, check_groups, check_words
 from checkpoints.values import CheckpointError, Values, said
 
@@ -20,7 +20,7 @@ KEYS: Table = {
     "checkpoint_format": or_null(text(), "gptq"),
     "dynamic": or_null(an_object()),
     "lm_head": or_null(flag(), False),
-    "modules_in_block_to_quantize": or_null(listed(NAMES, 1 << 10)),
+    "modules_in_block_to_quantize": or_null(listed(listed(text(), 64), 64)),
     "pack_dtype": only("int32", "torch.int32", None),
 }
 
@@ -64,7 +64,7 @@ def parse(stored: Values) -> Format:
     version = stored.get("checkpoint_format", "gptq")
     stored.demand(version in ("gptq", "gptq_v2", "gemm"), f"checkpoint_format {said(version)}", ("gptq", "gptq_v2"))
     scheme = Gptq(bits, stored["group_size"], version != "gptq_v2", stored.get("sym", False))
-    left_out, ends = Matching(stored, _left_out(stored)), _ends(stored)
+    left_out, ends = Matching(Budget(stored), _left_out(stored)), _ends(stored)
     head = stored.get("lm_head", False)
 
     def scheme_of(name: str) -> Scheme:

@@ -23,11 +23,15 @@ LONGEST = 1000
 """Characters of an expression."""
 DEEPEST = 30
 """Groups within groups of an expression."""
-BUDGET = 5_000_000
+BUDGET = 6_000_000
 """Parts of expressions that are looked at, for all names together: some seconds."""
 NAMES: Key = listed(text(), 1 << 14, [])
 """A list of names or expressions."""
 
+READING = 10
+"""Work of reading a character of an expression."""
+COMPARED = 50
+"""Plain names that are compared with one for a piece of work."""
 _PLAIN = re.compile(r"[\w.-]*")
 """Expressions without repetition or choice, which Python matches in one go."""
 
@@ -90,8 +94,9 @@ class Pattern:
         return self.match(subject, 1)
 
 
-def compiled(text: str, values: Values) -> Pattern:
+def compiled(text: str, budget: Budget) -> Pattern:
     """Raises `CheckpointError`: it is no regular expression, or one that is not supported."""
+    budget.spend(READING * len(text))
     try:
         if len(text) > LONGEST:
             raise ValueError(f"more than {LONGEST} characters")
@@ -101,7 +106,8 @@ def compiled(text: str, values: Values) -> Pattern:
         counted: list[object] = []
         return Pattern(_sequence(parsed, DEEPEST, counted), len(counted) + 1)
     except (re.error, ValueError, OverflowError, RecursionError) as error:
-        raise CheckpointError(f"{values.path}: the regular expression {said(text)} is not supported: {error}") from None
+        path = budget.values.path
+        raise CheckpointError(f"{path}: the regular expression {said(text)} is not supported: {error}") from None
 
 
 class Listed:
@@ -111,10 +117,12 @@ class Listed:
     def __init__(self, values: Values, listed: Sequence[str]):
         plain = [text for text in listed if _PLAIN.fullmatch(text)]
         self._budget, self._ends = Budget(values), tuple(listed)
+        self._budget.spend(READING * sum(map(len, plain)))
         self._plain = re.compile(rf"(?:{'|'.join(plain)})(?:(?<=\.)|(?=\.|$))") if plain else None
-        self._others = [compiled(text, values) for text in listed if not _PLAIN.fullmatch(text)]
+        self._others = [compiled(text, self._budget) for text in listed if not _PLAIN.fullmatch(text)]
 
     def __contains__(self, name: str) -> bool:
+        self._budget.spend(len(self._ends) // COMPARED)
         if name.endswith(self._ends) or (self._plain and self._plain.match(name)):
             return True
         subject = Subject(name, self._budget)
@@ -125,9 +133,9 @@ class Listed:
 class Matching:
     """Names whose beginning one of some regular expressions matches."""
 
-    def __init__(self, values: Values, expressions: Iterable[str]):
-        self._budget = Budget(values)
-        self._patterns = [compiled(text, values) for text in expressions]
+    def __init__(self, budget: Budget, expressions: Iterable[str]):
+        self._budget = budget
+        self._patterns = [compiled(text, budget) for text in expressions]
 
     def __contains__(self, name: str) -> bool:
         subject = Subject(name, self._budget)

@@ -25,7 +25,7 @@ EXPRESSIONS = (
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_what_matches(expression: str):
     """At each place where a match may end: Python finds one there, too, if the rest of the name has to follow."""
-    pattern = compiled(expression, VALUES)
+    pattern = compiled(expression, Budget(VALUES))
     for name in NAMES:
         ends = pattern.ends(Subject(name, Budget(VALUES)))
         for end in range(len(name) + 1):
@@ -36,12 +36,12 @@ def test_what_matches(expression: str):
 @pytest.mark.parametrize("expression", ("(.|.)*X", "((a*)*)*X", "(.*)*(.*)*(.*)*X", "((.{1,30}){1,30}){1,30}X"))
 def test_nothing_is_tried_again_and_again(expression: str):
     """Python's own module takes more than the age of the universe for these, or they end by their budget."""
-    start = time.perf_counter()
+    start = time.process_time()
     try:
-        assert "model.layers.0.mlp.experts.100.up_proj" * 3 not in Matching(VALUES, [expression])
+        assert "model.layers.0.mlp.experts.100.up_proj" * 3 not in Matching(Budget(VALUES), [expression])
     except CheckpointError as error:
         assert "take too long to match" in str(error)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize(
@@ -86,3 +86,20 @@ def test_configs_of_formats_of_other_types(found: object):
             format_of(Values({"quantization_config": found}))
     else:
         assert isinstance(format_of(Values({"quantization_config": found}))("x"), Plain)
+
+
+def test_many_names_and_targets_do_not_take_for_ever():
+    targets = {f"g{number}": {"weights": {}, "targets": [f"re:a{{{number}}}.*"]} for number in range(4000)}
+    for found in (
+        {"quant_method": "fp8", "modules_to_not_convert": [f"{number}.({'x' * 400}|y)" for number in range(16000)]},
+        {"quant_method": "fp8", "modules_to_not_convert": ["x" * 900 + str(number) for number in range(16000)]},
+        {"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["re:(.|.)*X"] * 16000,
+         "config_groups": {name: {**group, "weights": {"num_bits": 4, "strategy": "channel"}}
+                           for name, group in targets.items()}},
+    ):  # fmt: skip
+        start = time.process_time()
+        with pytest.raises(CheckpointError, match="take too long to match"):
+            scheme_of = format_of(Values({"quantization_config": found}))
+            for number in range(200_000):
+                scheme_of(f"model.layers.{number}.mlp.up_proj")
+        assert time.process_time() - start < 10

@@ -131,9 +131,11 @@ CHANGES: list[tuple[tuple[str, ...], dict[str, Any]]] = [
     (tuple(CONFIGS), {"sliding_window": 5}),
     (tuple(CONFIGS), {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
 ]
-MISSING = ("rope_theta", "sliding_window", "n_shared_experts", "head_dim", "num_key_value_heads", "qkv_bias",
-           "hidden_act", "norm_topk_prob", "tie_word_embeddings", "first_k_dense_replace", "q_lora_rank", "query_pre_attn_scalar",
-           "attn_logit_softcapping", "final_logit_softcapping", "max_window_layers", "rms_norm_eps")  # fmt: skip
+MISSING = (
+    "rope_theta", "sliding_window", "n_shared_experts", "head_dim", "num_key_value_heads", "qkv_bias", "hidden_act",
+    "norm_topk_prob", "tie_word_embeddings", "first_k_dense_replace", "q_lora_rank", "query_pre_attn_scalar",
+    "attn_logit_softcapping", "final_logit_softcapping", "max_window_layers", "rms_norm_eps",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("family", CONFIGS)
