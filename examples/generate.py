@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aot_runtime import AotError, open_bundle
+from aot_runtime.texts import printable
 from checkpoints.folder import Checkpoint
 from checkpoints.progress import on_terminal
 from checkpoints.values import CheckpointError
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         run(options)
     except (AotError, CheckpointError, MissingOpError, ValueError) as error:
-        sys.exit(f"generate.py: {error}")
+        sys.exit(printable(f"generate.py: {error}"))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -187,7 +188,7 @@ def write(text: str) -> None:
 
 
 def note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aot_runtime import AotError, open_bundle
+from aot_runtime.texts import printable
 from checkpoints.folder import Checkpoint
 from checkpoints.values import CheckpointError
 from generation.memory import Load, plan
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         run(options)
     except (AotError, CheckpointError, MissingOpError, OSError, ValueError) as error:
-        sys.exit(f"perplexity.py: {error}")
+        sys.exit(printable(f"perplexity.py: {error}"))
 
 
 def run(options: argparse.Namespace) -> None:

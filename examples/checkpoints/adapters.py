@@ -3,27 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from checkpoints.keys import Key, Table, flag, harmless, held, number, one_or_listed, only, or_null, whole
 from checkpoints.linear import LinearShape, Wanted
+from checkpoints.patterns import NAMES
 from checkpoints.shards import faults_of, read_file
-from checkpoints.values import CheckpointError, Values
+from checkpoints.values import CheckpointError, Values, joined, said
 
 Array = np.ndarray
 PREFIX = "base_model.model."
 """Of the tensors' names, before the layer's."""
 LARGEST_RANK = 1024
-ALLOWED: Mapping[str, tuple[Any, ...]] = {
-    "peft_type": ("LORA",), "use_dora": (False,), "modules_to_save": (None, []), "bias": ("none",),
-    "lora_bias": (False,), "fan_in_fan_out": (False,), "rank_pattern": ({},), "alpha_pattern": ({},),
-    "layer_replication": (None,), "target_parameters": (None, []), "trainable_token_indices": (None,),
-    "use_qalora": (False,), "alora_invocation_tokens": (None,),
-}  # fmt: skip
-"""Keys of the config, and what they may say; the first is what they say where they are not there."""
+USED: Table = {
+    "peft_type": replace(only("LORA"), allowed="'LORA'"),
+    "r": replace(whole(most=LARGEST_RANK), words="rank {value}"),
+    "lora_alpha": number(0, 1e6),
+    "use_rslora": or_null(flag(), False),
+    "target_modules": or_null(Key("texts", lambda value: isinstance(value, str) or NAMES.fits(value))),
+    "layers_to_transform": or_null(one_or_listed(whole(0), 1 << 12)),
+    "init_lora_weights": only(True, False, None, "gaussian", "eva", "orthogonal", "mica"),
+    "bias": only("none"),
+    "fan_in_fan_out": only(False, None),
+    "lora_bias": only(False, None),
+    "modules_to_save": only(None, []),
+    "rank_pattern": only({}, None),
+    "alpha_pattern": only({}, None),
+    "use_dora": only(False, None),
+    "use_qalora": only(False, None),
+    "use_bdlora": only(None, False),
+    "layer_replication": only(None, []),
+    "target_parameters": only(None, []),
+    "trainable_token_indices": only(None, [], {}),
+    "alora_invocation_tokens": only(None, []),
+    "arrow_config": only(None, {}),
+    "kasa_config": only(None, {}),
+    "corda_config": only(None, {}),
+    "loftq_config": only({}, None),
+    "lora_ga_config": only(None, {}),
+}
+KEYS: Table = {
+    **harmless(
+        """
+        task_type auto_mapping peft_version base_model_name_or_path revision inference_mode lora_dropout layers_pattern
+        exclude_modules megatron_config megatron_core runtime_config qalora_group_size ensure_weight_tying
+        eva_config velora_config monteclora_config
+        """
+    ),
+    **{
+        name: replace(key, words="an adapter with {name} = {shown}") if key.words == Key.words else key
+        for name, key in USED.items()
+    },
+}
+"""Keys of adapter_config.json. Of `init_lora_weights` those are supported that leave the model's weights as they are;
+PiSSA, OLoRA, CorDA, LoftQ and LoRA-GA change them when an adapter is loaded."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +84,8 @@ class Adapter:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        values = Values.read(folder / "adapter_config.json")
-        for key, allowed in ALLOWED.items():
-            found = values.get(key, allowed[0])
-            values.demand(found in allowed, f"an adapter with {key} = {found!r}", [repr(allowed[0])])
-        self.rank = int(values["r"])
-        values.demand(1 <= self.rank <= LARGEST_RANK, f"rank {self.rank}", [f"1 to {LARGEST_RANK}"])
+        self._values = values = held(Values.read(folder / "adapter_config.json"), KEYS)
+        self.rank: int = values["r"]
         self.scale = values["lora_alpha"] / (self.rank**0.5 if values.get("use_rslora") else self.rank)
         self._stored = read_file(folder / "adapter_model.safetensors")
         self.nbytes = sum(stored.nbytes for stored in self._stored.values())
@@ -63,12 +95,14 @@ class Adapter:
         model, that are missing beside others, or of another shape or dtype."""
         wanted = dict(self._wanted(linears))
         others = sorted(set(self._stored) - set(wanted))
-        faults = [f"tensor '{name}' is for no layer that may have an adapter" for name in others]
+        faults = [f"tensor '{said(name)}' is for no layer that may have an adapter" for name in others]
+        left_out = filter(self._leaves_out, wanted)
+        faults += [f"tensor '{name}' is for a layer that the config leaves out" for name in left_out]
         faults += faults_of(wanted, self._stored)
         if not wanted:
             faults.append("there is no tensor for a layer of the model")
         if faults:
-            raise CheckpointError(f"{self.folder}: " + "; ".join(faults))
+            raise CheckpointError(f"{self.folder}: {joined(faults)}")
 
     def of(self, name: str) -> LowRank | None:
         """What the adapter adds to a linear layer; None: nothing."""
@@ -76,6 +110,17 @@ class Adapter:
         if down not in self._stored:
             return None
         return LowRank(self._stored[down].array(), self._stored[up].array(), self.scale)
+
+    def _leaves_out(self, tensor: str) -> bool:
+        """Whether a tensor is for a layer that target_modules and layers_to_transform do not have: PEFT reads none."""
+        layer = tensor.removeprefix(PREFIX).rpartition(".lora_")[0]
+        targets, numbers = self._values.get("target_modules"), self._values.get("layers_to_transform")
+        if isinstance(targets, list) and not any(f".{layer}".endswith(f".{target}") for target in targets):
+            return True
+        if numbers is None:
+            return False
+        number = layer.partition(".layers.")[2].partition(".")[0]
+        return number not in map(str, numbers if isinstance(numbers, list) else [numbers])
 
     def _wanted(self, linears: Mapping[str, LinearShape]) -> Iterator[tuple[str, Wanted]]:
         for name, shape in linears.items():

@@ -6,9 +6,22 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from aot_runtime.weights import PER_WORD, from_awq
+from checkpoints.keys import Table, held, or_null, text, whole
 from checkpoints.linear import LinearShape, Wanted, Weight
-from checkpoints.scheme import Format, Plain, Scheme, Tensors, check_groups, check_words, is_listed
-from checkpoints.values import Values
+from checkpoints.patterns import NAMES, Listed
+from checkpoints.scheme import GROUP_SIZE, TRAINING, Format, Plain, Scheme, Tensors, check_groups, check_words
+from checkpoints.values import Values, said
+
+_NUMBER = or_null(whole(0, 1 << 10))
+KEYS: Table = {
+    **TRAINING,
+    "bits": _NUMBER,
+    "w_bit": _NUMBER,
+    "group_size": or_null(GROUP_SIZE),
+    "q_group_size": or_null(GROUP_SIZE),
+    "version": or_null(text(), "gemm"),
+    "modules_to_not_convert": or_null(NAMES, []),
+}
 
 
 @dataclass(frozen=True)
@@ -33,14 +46,16 @@ class Awq:
 
 def parse(stored: Values) -> Format:
     """Of a quantization_config. Raises `CheckpointError`: what is not supported."""
+    stored = held(stored, KEYS)
     bits = stored.get("bits", stored.get("w_bit"))
     stored.demand(bits == 4, f"AWQ's weight of {bits} bits", ["4 bits"])
     layout = stored.get("version", "gemm").lower()
-    stored.demand(layout == "gemm", f"AWQ's layout {layout}", ["gemm"])
+    stored.demand(layout == "gemm", f"AWQ's layout {said(layout)}", ["gemm"])
     size = stored.get("group_size", stored.get("q_group_size"))
-    scheme, left_out = Awq(stored["group_size"] if size is None else size), stored.get("modules_to_not_convert", ())
+    scheme = Awq(stored["group_size"] if size is None else size)
+    left_out = Listed(stored, stored.get("modules_to_not_convert", []))
 
     def scheme_of(name: str) -> Scheme:
-        return Plain() if name.endswith("lm_head") or is_listed(name, left_out) else scheme
+        return Plain() if name.endswith("lm_head") or name in left_out else scheme
 
     return scheme_of

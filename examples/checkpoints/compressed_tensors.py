@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +10,11 @@ import numpy as np
 
 from aot_runtime.weights import Packed, from_compressed_tensors
 from checkpoints.eight_bits import EightBits
+from checkpoints.keys import Table, an_object, flag, harmless, held, listed, only, or_null, text, whole
 from checkpoints.linear import BLOCK, LinearShape, Wanted, Weight
-from checkpoints.scheme import Format, Plain, Scheme, Tensors, check_groups, check_words
-from checkpoints.values import CheckpointError, Values
+from checkpoints.patterns import NAMES, Budget, Matching
+from checkpoints.scheme import GROUP_SIZE, Format, Plain, Scheme, Tensors, check_groups, check_words
+from checkpoints.values import CheckpointError, Values, said
 
 SUPPORTED = (
     "pack-quantized: weights of 4 or 8 bits, activations as they are",
@@ -21,6 +22,32 @@ SUPPORTED = (
     "float-quantized: float8 by tensor or channel with activations by token or static, or in blocks of 128 x 128",
 )
 FLOAT8 = "float8_e4m3fn"
+KEYS: Table = {
+    **harmless("quant_method quantization_status global_compression_ratio version kv_cache_scheme"),
+    "config_groups": an_object(),
+    "format": or_null(text(), ""),
+    "ignore": or_null(NAMES, []),
+    "sparsity_config": or_null(an_object()),
+    "transform_config": or_null(an_object()),
+}
+GROUP: Table = {
+    "targets": or_null(NAMES, []),
+    "format": or_null(text()),
+    "weights": an_object(),
+    "input_activations": or_null(an_object()),
+    "output_activations": or_null(an_object()),
+}
+ARGUMENTS: Table = {
+    **harmless("observer observer_kwargs actorder scale_dtype zp_dtype"),
+    "num_bits": or_null(whole(1, 64), 8),
+    "type": or_null(text(), "int"),
+    "strategy": or_null(text()),
+    "group_size": or_null(GROUP_SIZE),
+    "block_structure": or_null(listed(whole(), 2)),
+    "symmetric": flag(True),
+    "dynamic": only(False, True, "local"),
+}
+"""Keys of weights, and of activations."""
 
 
 @dataclass(frozen=True)
@@ -79,38 +106,56 @@ class Int8Weights:
 
 def parse(stored: Values) -> Format:
     """Of a quantization_config. Raises `CheckpointError`: what is not supported."""
+    stored = held(stored, KEYS)
     _refuse_others(stored)
-    groups = stored["config_groups"]
-    schemes = [(_targets(stored, group), _scheme(stored, name, group)) for name, group in groups.items()]
+    groups = [(name, _group(stored, group)) for name, group in stored["config_groups"].items()]
+    schemes = [(group["targets"] or ["Linear"], _scheme(stored, name, group.found)) for name, group in groups]
     by_target = {target: scheme for targets, scheme in schemes for target in targets}
-    left_out = stored.get("ignore", ())
+    # Names before expressions before classes; a model's linear layers are all of the class Linear.
+    ordered = sorted(by_target, key=lambda target: (target == "Linear", target.startswith("re:"), target))
+    budget = Budget(stored)
+    targets = [(by_target[target], Targets(budget, [target])) for target in ordered]
+    left_out = Targets(budget, [target for target in stored["ignore"] if target != "Linear"])
 
     def scheme_of(name: str) -> Scheme:
-        if any(_matches(name, target) for target in left_out):
+        budget.spend(len(targets))
+        if name in left_out:
             return Plain()
-        # Names before expressions before classes; a model's linear layers are all of the class Linear.
-        ordered = sorted(by_target, key=lambda target: (target == "Linear", target.startswith("re:"), target))
-        found = next((target for target in ordered if target == "Linear" or _matches(name, target)), None)
-        return Plain() if found is None else by_target[found]
+        return next((scheme for scheme, target in targets if name in target), Plain())
 
     return scheme_of
 
 
+class Targets:
+    """Linear layers by their names, by regular expressions, or all of them."""
+
+    def __init__(self, budget: Budget, targets: list[str]):
+        self._all, self._names = "Linear" in targets, frozenset(targets)
+        self._expressions = Matching(budget, [target[3:] for target in targets if target.startswith("re:")])
+
+    def __contains__(self, name: str) -> bool:
+        return self._all or name in self._names or name in self._expressions
+
+
 def _refuse_others(stored: Values) -> None:
-    sparsity = (stored.get("sparsity_config") or {}).get("format", "dense")
-    stored.demand(sparsity == "dense", f"compressed-tensors' sparsity {sparsity}", ["dense"])
-    transforms = list((stored.get("transform_config") or {}).get("config_groups") or ())
-    stored.demand(not transforms, f"compressed-tensors' transform {', '.join(transforms)}", ["none"])
+    sparsity = stored.get("sparsity_config", {}).get("format", "dense")
+    stored.demand(sparsity == "dense", f"compressed-tensors' sparsity {said(sparsity)}", ["dense"])
+    transforms = stored.get("transform_config", {}).get("config_groups")
+    names = ", ".join(map(said, transforms)) if isinstance(transforms, dict) else said(transforms)
+    stored.demand(not transforms, f"compressed-tensors' transform {names}", ["none"])
 
 
-def _targets(stored: Values, group: Any) -> list[str]:
+def _group(stored: Values, group: Any) -> Values:
+    """The keys of a group, and of its weights and activations."""
     if not isinstance(group, dict) or not isinstance(group.get("weights"), dict):
         raise CheckpointError(f"{stored.path}: a group of 'config_groups' has no 'weights'")
-    return list(group.get("targets") or ["Linear"])
-
-
-def _matches(name: str, target: str) -> bool:
-    return bool(re.match(target[3:], name)) if target.startswith("re:") else name == target
+    found = held(stored.part(group), GROUP)
+    parts = {
+        name: held(stored.part(found[name]), ARGUMENTS).found
+        for name in ("weights", "input_activations", "output_activations")
+        if found.get(name) is not None
+    }
+    return found.but(**parts)
 
 
 def _scheme(stored: Values, name: str, group: dict[str, Any]) -> Scheme:
@@ -122,20 +167,20 @@ def _scheme(stored: Values, name: str, group: dict[str, Any]) -> Scheme:
 
 
 def _known(kind: str, weights: dict[str, Any], activations: dict[str, Any] | None) -> Scheme | None:
-    bits, numbers = weights.get("num_bits"), weights.get("type", "int")
-    strategy, symmetric = _strategy(weights), weights.get("symmetric", True)
-    size = weights.get("group_size") if strategy == "group" else -1
+    bits, numbers, symmetric = weights["num_bits"], weights["type"], weights["symmetric"]
+    strategy = _strategy(weights)
+    size = weights["group_size"] if strategy == "group" else -1
     if kind == "pack-quantized" and (numbers, activations) == ("int", None) and bits in (4, 8):
-        return PackQuantized(bits, size, symmetric) if strategy in ("group", "channel") else None
+        return PackQuantized(bits, size, symmetric) if strategy in ("group", "channel") and size else None
     if kind not in ("int-quantized", "float-quantized", "naive-quantized") or bits != 8:
         return None
     if numbers == "int" and activations is None:
         return Int8Weights(symmetric) if strategy in ("tensor", "channel") else None
     if not symmetric or activations is None or not _alike(weights, activations):
         return None
-    dtype, static = FLOAT8 if numbers == "float" else "int8", not activations.get("dynamic", False)
+    dtype, static = FLOAT8 if numbers == "float" else "int8", not activations["dynamic"]
     if strategy == "block":
-        fits = list(weights.get("block_structure") or ()) == [BLOCK, BLOCK] and activations.get("group_size") == BLOCK
+        fits = weights["block_structure"] == [BLOCK, BLOCK] and activations["group_size"] == BLOCK
         return EightBits(dtype, "block", False) if fits and not static and numbers == "float" else None
     by_activations = ("tensor",) if static else ("tensor", "token")
     fits = strategy in ("tensor", "channel") and _strategy(activations) in by_activations
@@ -144,25 +189,26 @@ def _known(kind: str, weights: dict[str, Any], activations: dict[str, Any] | Non
 
 def _strategy(arguments: dict[str, Any]) -> str:
     """Where it is not said, the size of groups says it."""
-    size = arguments.get("group_size")
+    size = arguments["group_size"]
     implied = "tensor" if size is None else "channel" if size == -1 else "group"
-    return arguments.get("strategy") or implied
+    return arguments["strategy"] or implied
 
 
 def _alike(weights: dict[str, Any], activations: dict[str, Any]) -> bool:
     """Whether activations are symmetric numbers of the weights' kind."""
-    kinds = [(arguments.get("type", "int"), arguments.get("num_bits", 8)) for arguments in (weights, activations)]
-    return kinds[0] == kinds[1] and activations.get("symmetric", True)
+    kinds = [(arguments["type"], arguments["num_bits"]) for arguments in (weights, activations)]
+    return kinds[0] == kinds[1] and activations["symmetric"]
 
 
 def _described(name: str, kind: str, group: dict[str, Any]) -> str:
-    def said(arguments: dict[str, Any] | None) -> str:
-        if arguments is None:
-            return "as they are"
-        how = "dynamic" if arguments.get("dynamic") else "static"
-        even = "symmetric" if arguments.get("symmetric", True) else "asymmetric"
-        return f"{arguments.get('type', 'int')}{arguments.get('num_bits')} by {_strategy(arguments)}, {how}, {even}"
-
-    weights, activations = said(group["weights"]), said(group.get("input_activations"))
+    weights, activations = _numbers(group["weights"]), _numbers(group.get("input_activations"))
     results = "; results quantised" if group.get("output_activations") else ""
-    return f"{name} of format {kind or 'unknown'} (weights {weights}; activations {activations}{results})"
+    return f"{said(name)} of format {said(kind) or 'unknown'} (weights {weights}; activations {activations}{results})"
+
+
+def _numbers(arguments: dict[str, Any] | None) -> str:
+    if arguments is None:
+        return "as they are"
+    how = "dynamic" if arguments["dynamic"] else "static"
+    even = "symmetric" if arguments["symmetric"] else "asymmetric"
+    return f"{said(arguments['type'])}{arguments['num_bits']} by {said(_strategy(arguments))}, {how}, {even}"

@@ -12,10 +12,14 @@ from checkpoints.formats import format_of
 from checkpoints.linear import Linear, LinearShape, Wanted
 from checkpoints.progress import SILENT, Progress
 from checkpoints.scheme import Format
-from checkpoints.shards import Held, Stored, faults_of, read_shards
-from checkpoints.values import CheckpointError, Values
+from checkpoints.shards import DTYPES, Held, Stored, faults_of, read_shards
+from checkpoints.values import CheckpointError, Values, joined, said
 
 Array = np.ndarray
+LEFT_OUT = (".rotary_emb.inv_freq", ".k_scale", ".v_scale")
+"""Ends of the names of tensors that are not needed: tables that are computed, scales of a cache of 8 bits."""
+ADDED = ("bias", "weight_zero_point", "input_zero_point")
+"""Of a linear layer's tensors those that change nothing where they are 0."""
 
 
 class Checkpoint:
@@ -48,17 +52,42 @@ class Checkpoint:
         self.ops: frozenset[str] = frozenset()
         self.format: Format = format_of(values)
 
-    def check(self, tensors: Mapping[str, tuple[int, ...]], linears: Mapping[str, LinearShape]) -> None:
-        """Raises `CheckpointError`: tensors are not there, or of another shape or dtype, all of which are named; layers
-        cannot be stored as the format says."""
+    def check(
+        self, tensors: Mapping[str, tuple[int, ...]], linears: Mapping[str, LinearShape], unread: tuple[str, ...] = (),
+        tied: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """Hold the files to what a model reads.
+
+        tensors, linears: those that it reads. unread: beginnings of names that it may leave out. tied: a linear layer
+        that may be there, too, if its weights are those of a tensor.
+
+        Raises `CheckpointError`: tensors are not there, or of another shape or dtype, or nothing reads them, all of
+        which are named; layers cannot be stored as the format says.
+        """
         wanted = dict(wanted_tensors(self.format, tensors, linears, self.values.path, self._stored))
         faults = faults_of(wanted, self._stored)
+        same = {f"{layer}.weight": name for layer, name in (tied or {}).items()}
+        others = (name for name in self._stored if name not in wanted and not name.startswith(unread))
+        others = (name for name in others if not self._adds_nothing(name, linears, same))
+        faults += [f"tensor '{said(name)}' is read by nothing" for name in others]
         if faults:
-            raise CheckpointError(f"{self.folder}: " + "; ".join(faults))
+            raise CheckpointError(f"{self.folder}: {joined(faults)}")
         schemes = [self.format(name) for name in linears]
         self.nbytes = sum(self._stored[name].nbytes for name in wanted)
         self.ops = frozenset(op for scheme in schemes for op in scheme.ops)
         self.float8 = any(scheme.float8 for scheme in schemes)
+
+    def _adds_nothing(self, name: str, linears: Mapping[str, LinearShape], same: Mapping[str, str]) -> bool:
+        """Whether a tensor that is not read changes nothing: a table of positions, scales of a cache of 8 bits, zeros
+        that are added to something, or the same numbers again."""
+        layer, _, end = name.rpartition(".")
+        if name.endswith(LEFT_OUT):
+            return True
+        if self._stored[name].dtype not in DTYPES:
+            return False
+        if end in ADDED and layer in linears:
+            return not self._stored[name].array().any()
+        return name in same and same[name] in self._stored and _equal(self._stored[name], self._stored[same[name]])
 
     def tensor(self, name: str) -> Array:
         """A view of the file, which is only read."""
@@ -75,6 +104,10 @@ class Checkpoint:
             return Linear(scheme.weight(tensors), bias)
         except ValueError as error:
             raise CheckpointError(f"{self.folder}: {name}: {error}") from None
+
+
+def _equal(one: Stored | Held, other: Stored | Held) -> bool:
+    return (one.dtype, one.shape) == (other.dtype, other.shape) and np.array_equal(one.array(), other.array())
 
 
 def wanted_tensors(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from checkpoints import awq, compressed_tensors, fp8, gptq
 from checkpoints.scheme import Format, Plain
-from checkpoints.values import Values
+from checkpoints.values import Values, said
 
 METHODS: dict[str, Callable[[Values], Format]] = {
     "gptq": gptq.parse, "awq": awq.parse, "fp8": fp8.parse, "compressed-tensors": compressed_tensors.parse,
@@ -15,11 +16,12 @@ METHODS: dict[str, Callable[[Values], Format]] = {
 
 
 def format_of(values: Values) -> Format:
-    """Raises `CheckpointError`: a format that is not supported."""
+    """Raises `CheckpointError`: a format that is not supported, or keys of it that are not known."""
     found = values.get("quantization_config") or values.get("compression_config")
     if not found:
         return lambda name: Plain()
+    values.demand(isinstance(found, dict), f"quantization_config {said(found)}", ["an object"])
     stored = values.part(found)
     method = stored["quant_method"]
-    values.demand(method in METHODS, f"quantisation {method}", METHODS)
-    return METHODS[method](stored)
+    values.demand(isinstance(method, str) and method in METHODS, f"quantisation {said(method)}", METHODS)
+    return lru_cache(None)(METHODS[method](stored))

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 from checkpoints.eight_bits import EightBits
+from checkpoints.keys import Table, harmless, held, listed, or_null, text, whole
 from checkpoints.linear import BLOCK
-from checkpoints.scheme import Format, Plain, Scheme, is_listed
-from checkpoints.values import Values
+from checkpoints.patterns import NAMES, Listed
+from checkpoints.scheme import Format, Plain, Scheme
+from checkpoints.values import Values, said
 
 SCALES, INPUT_SCALES = ("weight_scale_inv", "weight_scale"), ("input_scale", "activation_scale")
 """A scale that is called inverse is what codes are multiplied by all the same."""
+KEYS: Table = {
+    **harmless("quant_method dequantize kv_cache_scheme kv_cache_quant_method scale_fmt backend"),
+    "fmt": or_null(text(), "e4m3"),
+    "activation_scheme": or_null(text(), "dynamic"),
+    "weight_block_size": or_null(listed(whole(), 2)),
+    "modules_to_not_convert": or_null(NAMES),
+    "ignored_layers": or_null(NAMES),
+}
 
 
 def parse(stored: Values) -> Format:
     """Of a quantization_config. Raises `CheckpointError`: what is not supported."""
+    stored = held(stored, KEYS)
     kind = stored.get("fmt", "e4m3")
-    stored.demand(kind in ("e4m3", "float8_e4m3fn"), f"float8 of the kind {kind}", ["e4m3"])
+    stored.demand(kind in ("e4m3", "float8_e4m3fn"), f"float8 of the kind {said(kind)}", ["e4m3"])
     activations = stored.get("activation_scheme", "dynamic")
-    stored.demand(activations in ("dynamic", "static"), f"activation_scheme {activations}", ("dynamic", "static"))
+    stored.demand(activations in ("dynamic", "static"), f"activation_scheme {said(activations)}", ("dynamic", "static"))
     block = stored.get("weight_block_size")
-    stored.demand(block is None or list(block) == [BLOCK, BLOCK], f"weight_block_size {block}", [f"[{BLOCK}, {BLOCK}]"])
+    stored.demand(block is None or block == [BLOCK, BLOCK], f"weight_block_size {block}", [f"[{BLOCK}, {BLOCK}]"])
     stored.demand(block is None or activations == "dynamic", "activation_scheme static with blocks", ["dynamic"])
     scheme = EightBits(
         "float8_e4m3fn", "any" if block is None else "block", activations == "static",
         SCALES if block else SCALES[::-1], INPUT_SCALES,
     )  # fmt: skip
-    left_out = stored.get("modules_to_not_convert", stored.get("ignored_layers", ()))
+    left_out = Listed(stored, stored.get("modules_to_not_convert", stored.get("ignored_layers", [])))
 
     def scheme_of(name: str) -> Scheme:
-        return Plain() if name.endswith("lm_head") or is_listed(name, left_out) else scheme
+        return Plain() if name.endswith("lm_head") or name in left_out else scheme
 
     return scheme_of

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from aot_runtime.weights import from_gptq
+from checkpoints.keys import Table, an_object, flag, held, listed, only, or_null, text, whole
 from checkpoints.linear import LinearShape, Wanted, Weight
-from checkpoints.scheme import Format, Plain, Scheme, Tensors, check_groups, check_words
-from checkpoints.values import CheckpointError, Values
+from checkpoints.patterns import Budget, Matching
+from checkpoints.scheme import GROUP_SIZE, TRAINING, Format, Plain, Scheme, Tensors, check_groups, check_words
+from checkpoints.values import CheckpointError, Values, said
+
+KEYS: Table = {
+    **TRAINING,
+    "bits": whole(0, 1 << 10),
+    "group_size": GROUP_SIZE,
+    "sym": or_null(flag(), False),
+    "checkpoint_format": or_null(text(), "gptq"),
+    "dynamic": or_null(an_object()),
+    "lm_head": or_null(flag(), False),
+    "modules_in_block_to_quantize": or_null(listed(listed(text(), 64), 64)),
+    "pack_dtype": only("int32", "torch.int32", None),
+}
 
 
 @dataclass(frozen=True)
@@ -45,17 +58,18 @@ class Gptq:
 
 def parse(stored: Values) -> Format:
     """Of a quantization_config. Raises `CheckpointError`: what is not supported."""
+    stored = held(stored, KEYS)
     bits = stored["bits"]
     stored.demand(bits in (4, 8), f"a weight of {bits} bits", ["4 bits", "8 bits"])
     version = stored.get("checkpoint_format", "gptq")
-    stored.demand(version in ("gptq", "gptq_v2", "gemm"), f"checkpoint_format {version}", ("gptq", "gptq_v2"))
-    scheme = Gptq(bits, stored["group_size"], version != "gptq_v2", bool(stored.get("sym", False)))
-    left_out, only = _left_out(stored), _only(stored)
-    head = bool(stored.get("lm_head", False))
+    stored.demand(version in ("gptq", "gptq_v2", "gemm"), f"checkpoint_format {said(version)}", ("gptq", "gptq_v2"))
+    scheme = Gptq(bits, stored["group_size"], version != "gptq_v2", stored.get("sym", False))
+    left_out, ends = Matching(Budget(stored), _left_out(stored)), _ends(stored)
+    head = stored.get("lm_head", False)
 
     def scheme_of(name: str) -> Scheme:
-        listed = head if name.endswith("lm_head") else not only or name.endswith(only)
-        return scheme if listed and not any(re.match(pattern, name) for pattern in left_out) else Plain()
+        is_one = head if name.endswith("lm_head") else not ends or name.endswith(ends)
+        return scheme if is_one and name not in left_out else Plain()
 
     return scheme_of
 
@@ -64,13 +78,14 @@ def _left_out(stored: Values) -> list[str]:
     """GPTQModel's regular expressions for layers that are not quantised; those for other settings are refused."""
     patterns = list(stored.get("dynamic", {}))
     if others := [pattern for pattern in patterns if not pattern.startswith("-:")]:
+        names = ", ".join(map(said, others))
         raise CheckpointError(
-            f"{stored.path}: GPTQ's 'dynamic' has settings of their own for {', '.join(others)}, which is not "
-            "supported; supported: '-:' before layers that are not quantised"
+            f"{stored.path}: GPTQ's 'dynamic' has settings of their own for {names}, which is not supported; "
+            "supported: '-:' before layers that are not quantised"
         )
     return [pattern.removeprefix("-:") for pattern in patterns]
 
 
-def _only(stored: Values) -> tuple[str, ...]:
+def _ends(stored: Values) -> tuple[str, ...]:
     """The ends of the names of the layers that are quantised, where not all are."""
     return tuple(name for names in stored.get("modules_in_block_to_quantize", ()) for name in names)

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from checkpoints.keys import MOST, Table, harmless, whole
 from checkpoints.linear import LinearShape, Wanted, Weight
 
 Array = np.ndarray
 Tensors = Mapping[str, Array]
 GROUP = 32
 """Divides the inputs that share a scale, where not all do."""
+GROUP_SIZE = whole(-1, MOST)
+TRAINING: Table = harmless(
+    """
+    quant_method desc_act zero_point true_sequential static_groups damp_percent damp_auto_increment mse act_group_aware
+    model_name_or_path model_file_base_name meta quantizer dataset batch_size tokenizer pad_token_id model_seqlen
+    block_name_to_quantize module_name_preceding_first_block cache_block_outputs use_cuda_fp16 max_input_length
+    use_exllama disable_exllama exllama_config backend is_marlin_format do_fuse fuse_max_seq_len modules_to_fuse
+    autoround_version amp data_type act_bits act_data_type act_dynamic act_group_size act_sym enable_minmax_tuning
+    enable_norm_bias_tuning enable_quanted_input gradient_accumulate_steps iters low_gpu_mem_usage lr minmax_lr
+    nsamples quant_block_list scale_dtype seqlen super_bits super_group_size to_quant_block_names
+    """
+)
+"""Keys of how weights were quantised, which their tensors tell all of that matters."""
 
 
 class Scheme(Protocol):
@@ -57,12 +70,6 @@ class Plain:
 
     def weight(self, tensors: Tensors) -> Weight:
         return tensors["weight"]
-
-
-def is_listed(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a layer is one of modules_to_not_convert, as transformers reads it: by its first parts, which may be a
-    regular expression, or by the end of its name."""
-    return any(re.match(rf"(?:{key})(?:(?<=\.)|(?=\.|$))", name) or name.endswith(key) for key in patterns)
 
 
 def check_groups(size: int, inputs: int) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,12 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from checkpoints.linear import Wanted
-from checkpoints.values import CheckpointError, read_json
+from checkpoints.values import CheckpointError, check_regular, joined, read_json, said
 
 Array = np.ndarray
 INDEX = "model.safetensors.index.json"
+MAX_INDEX = 1 << 26
+"""Size of an index."""
 
 DTYPES: Mapping[str, np.dtype] = {
     "BOOL": np.dtype(bool),
@@ -93,22 +96,28 @@ def read_shards(folder: Path) -> dict[str, Stored]:
         except CheckpointError as error:
             faults.append(str(error))
     if not faults:
-        faults = [f"{folder / file}: there is no tensor '{name}'" for name, file in placed.items() if name not in found]
+        missing = {name: file for name, file in placed.items() if name not in found}
+        faults = [f"{folder / file}: there is no tensor '{said(name)}'" for name, file in missing.items()]
     if faults:
-        raise CheckpointError("; ".join(faults))
+        raise CheckpointError(joined(faults))
     return found
 
 
 def read_file(path: Path) -> dict[str, Stored]:
     """The tensors of one file by name. Raises `CheckpointError`: it is not there, cut short or no safetensors."""
     try:
+        check_regular(path, path.stat())
         with safe_open(path, "np"):
             pass  # it holds the file's length against the header, and tensors against each other
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, SafetensorError) as error:
+        return dict(_tensors(mapped))
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from None
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: {error}") from None
-    return dict(_tensors(mapped))
 
 
 def faults_of(wanted: Mapping[str, Wanted], stored: Mapping[str, Stored | Held]) -> list[str]:
@@ -134,13 +143,13 @@ def _tensors(mapped: mmap.mmap) -> Iterator[tuple[str, Stored]]:
 def _index(folder: Path) -> Mapping[str, str]:
     """Each tensor's file, where there is an index."""
     path = folder / INDEX
-    if not path.is_file():
+    if not os.path.lexists(path):
         return {}
-    placed = read_json(path).get("weight_map")
+    placed = read_json(path, MAX_INDEX).get("weight_map")
     if not isinstance(placed, dict) or not all(isinstance(file, str) for file in placed.values()):
         raise CheckpointError(f"{path}: there is no 'weight_map' of tensors' files")
     if outside := sorted({file for file in placed.values() if Path(file).name != file}):
-        raise CheckpointError(f"{path}: {', '.join(outside)}: files of the folder itself are allowed")
+        raise CheckpointError(f"{path}: {', '.join(map(said, outside))}: files of the folder itself are allowed")
     return placed
 
 

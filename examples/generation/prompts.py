@@ -4,38 +4,55 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from checkpoints.values import CheckpointError
+from checkpoints.values import CheckpointError, read_text
 from generation.sampling import Limits, OptionError, Sampling, changed, demand
 from generation.scheduler import Request
 
+MAX_TOKENIZER = 1 << 28
+"""Size of a tokenizer.json."""
+
 
 class Tokens:
-    """A checkpoint's tokenizer.json. Raises `CheckpointError` where there is none."""
+    """A checkpoint's tokenizer.json. All raise `CheckpointError` where there is none, or none that can do its work."""
 
     def __init__(self, folder: Path):
         from tokenizers import Tokenizer
 
-        path = folder / "tokenizer.json"
-        if not path.is_file():
-            raise CheckpointError(f"{path}: there is no such file")
-        self._tokenizer = Tokenizer.from_file(str(path))
+        self._path = folder / "tokenizer.json"
+        content = read_text(self._path, MAX_TOKENIZER)
+        with self._faults():
+            self._tokenizer = Tokenizer.from_str(content)
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """special: with the tokens that the tokenizer puts before and behind a text, as one that begins it."""
-        return self._tokenizer.encode(text, add_special_tokens=special).ids
+        with self._faults():
+            return self._tokenizer.encode(text, add_special_tokens=special).ids
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens; special ones have none."""
-        return self._tokenizer.decode(list(tokens))
+        with self._faults():
+            return self._tokenizer.decode(list(tokens))
 
     def text(self, token: int) -> str:
         """One token as it is written: special ones too."""
-        return self._tokenizer.decode([token], skip_special_tokens=False)
+        with self._faults():
+            return self._tokenizer.decode([token], skip_special_tokens=False)
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        """What the library raises, which has no types of its own; a panic of Rust's is no `Exception`."""
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+                raise CheckpointError(f"{self._path}: {error}") from None
+            raise
 
 
 @dataclass(frozen=True)

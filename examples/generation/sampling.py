@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+from aot_runtime.texts import shown
+from checkpoints.values import CheckpointError, read_text
+
+LARGEST = 1e300
+"""Numbers of options are below it."""
 
 
 class OptionError(ValueError):
@@ -86,7 +93,7 @@ class Limits:
 def demand(name: str, given: object, allowed: str, holds: bool) -> None:
     """Raises `OptionError` where it does not hold."""
     if not holds:
-        raise OptionError(f"{name} is {given!r}; it may be {allowed}")
+        raise OptionError(f"{name} is {shown(given)}; it may be {allowed}")
 
 
 GREEDY, UNTIL_END = Sampling(), Limits()
@@ -110,11 +117,13 @@ class Defaults:
     def read(cls, folder: Path, end: frozenset[int] = frozenset()) -> Defaults:
         """Of a checkpoint's folder; `end`: what config.json says. Raises `OptionError`: the file makes no sense."""
         path = folder / "generation_config.json"
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        if not os.path.lexists(path):
             return cls(end=end)
-        except (OSError, ValueError) as error:
+        try:
+            found = json.loads(read_text(path))
+        except CheckpointError as error:
+            raise OptionError(str(error)) from None
+        except (ValueError, RecursionError) as error:
             raise OptionError(f"{path}: {error}") from None
         try:
             return cls.parse(found, end)
@@ -154,6 +163,7 @@ def changed(options: Any, wanted: Mapping[str, object]) -> Any:
 
 def _typed(name: str, value: object, kind: type) -> object:
     if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        demand(name, value, "a number", abs(value) < LARGEST)
         return float(value)
     if kind is int or (kind is type(None) and value is not None):
         demand(name, value, "a whole number", is_whole(value))

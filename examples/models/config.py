@@ -87,6 +87,7 @@ class Config:
         experts: in place of layers' gated ones; intermediate is then that of those that have one.
         root: what the names of all tensors but the last layer's begin with.
         head: the name of the last layer.
+        unread: beginnings of the names of tensors that a checkpoint has for something else: images.
     """
 
     vocabulary: int
@@ -113,6 +114,7 @@ class Config:
     experts: Experts | None = None
     root: str = "model"
     head: str = "lm_head"
+    unread: tuple[str, ...] = ()
 
     @property
     def layers(self) -> int:

@@ -5,28 +5,51 @@ from __future__ import annotations
 
 import math
 
-from checkpoints.values import CheckpointError, Values
+from checkpoints.keys import Table, flag, harmless, number, only, or_null, whole
+from checkpoints.values import Values
 from models.config import Attention, Biases, Config
 from models.experts import Experts
 from models.latent import Latent
-from models.reading import common, context_of, demand_activation
-from models.rope import rope_of, rope_parameters_of
+from models.reading import COMMON, FULL, MIXTURE, MOST_LAYERS, check_experts, common, context_of, layers_of, of_kind
+from models.rope import kind_of, rope_of, rope_parameters_of
 
-ROUTING = ("greedy", "group_limited_greedy")
+KEYS: Table = {
+    **COMMON,
+    **MIXTURE,
+    **of_kind("deepseek_v2"),
+    **harmless("head_dim qk_head_dim"),
+    "hidden_act": only("silu"),
+    "attention_bias": flag(False),
+    "mlp_bias": only(False),
+    "rms_norm_eps": only(1e-6, needed=True),  # the norm of the latents has this one, whatever the file says
+    "q_lora_rank": only(None, needed=True),
+    "kv_lora_rank": whole(most=1 << 16),
+    "qk_nope_head_dim": whole(most=1 << 16),
+    "qk_rope_head_dim": whole(most=1 << 16),
+    "v_head_dim": whole(most=1 << 16),
+    "n_routed_experts": whole(),
+    "n_shared_experts": or_null(whole(0, 1 << 12), 2),
+    "moe_intermediate_size": whole(),
+    "first_k_dense_replace": whole(0, MOST_LAYERS, 0),
+    "moe_layer_freq": only(1),
+    "topk_method": only("greedy", "group_limited_greedy"),
+    "n_group": or_null(whole()),
+    "topk_group": or_null(whole()),
+    "routed_scaling_factor": number(0, 1e6, 1.0),
+    "norm_topk_prob": only(False, None),
+    "scoring_func": only("softmax"),
+}
 
 
 def deepseek_v2(values: Values, context: int | None) -> Config:
-    demand_activation(values, "silu")
-    if values.get("q_lora_rank") is not None:
-        raise CheckpointError(f"{values.path}: queries of q_lora_rank {values['q_lora_rank']} are not supported")
     latent = Latent(
         values["kv_lora_rank"], values["qk_nope_head_dim"], values["qk_rope_head_dim"], values["v_head_dim"]
     )
     rope = rope_of(values, latent.rotated, context_of(values, context))
-    biased = bool(values.get("attention_bias", False))
+    biased = values["attention_bias"]
     return Config(
         **common(values, context) | {"heads_kv": 1, "head_dim": latent.row},
-        attention=(Attention(rope),) * values["num_hidden_layers"],
+        attention=(Attention(rope),) * layers_of(values, FULL),
         attention_scale=(latent.plain + latent.rotated) ** -0.5 * _temperature(values) ** 2,
         biases=Biases(queries_keys_values=biased, attention_out=biased),
         latent=latent,
@@ -36,26 +59,29 @@ def deepseek_v2(values: Values, context: int | None) -> Config:
 
 def _temperature(values: Values) -> float:
     """What yarn multiplies queries and keys by, beside their rotation."""
-    stretch = values.part(rope_parameters_of(values))
+    stretch = rope_parameters_of(values)
     share = stretch.get("mscale_all_dim", 0)
-    if (stretch.get("rope_type") or stretch.get("type") or "default") == "default" or not share:
+    if kind_of(stretch) == "default" or not share:
         return 1.0
     factor = stretch["factor"]
     return 0.1 * share * math.log(factor) + 1 if factor > 1 else 1.0
 
 
 def _experts(values: Values) -> Experts:
-    method = values.get("topk_method", "greedy")
-    values.demand(method in ROUTING, f"topk_method {method}", ROUTING)
-    scoring = values.get("scoring_func", "softmax")
-    values.demand(scoring == "softmax", f"scoring_func {scoring}", ["softmax"])
-    values.demand(not values.get("norm_topk_prob", False), "norm_topk_prob true", ["false"])
-    every = values.get("moe_layer_freq", 1)
-    values.demand(every == 1, f"moe_layer_freq {every}", ["1"])
-    limited = method == "group_limited_greedy"
+    count = check_experts(values, values["n_routed_experts"])
+    groups, topk_groups = _groups(values, count)
     return Experts(
-        values["n_routed_experts"], values["num_experts_per_tok"], values["moe_intermediate_size"],
-        shared=values.get("n_shared_experts", 0), renormalise=False,
-        groups=values["n_group"] if limited else 1, topk_groups=values["topk_group"] if limited else 1,
-        scale=values.get("routed_scaling_factor", 1.0), dense=frozenset(range(values.get("first_k_dense_replace", 0))),
+        count, values["num_experts_per_tok"], values["moe_intermediate_size"],
+        shared=values.get("n_shared_experts", 0), renormalise=False, groups=groups, topk_groups=topk_groups,
+        scale=values["routed_scaling_factor"], dense=frozenset(range(values["first_k_dense_replace"])),
     )  # fmt: skip
+
+
+def _groups(values: Values, count: int) -> tuple[int, int]:
+    """(groups of experts, those that a token's may be of)."""
+    if values["topk_method"] == "greedy":
+        return 1, 1
+    groups, chosen = values["n_group"], values["topk_group"]
+    enough = count % groups == 0 and chosen <= groups and values["num_experts_per_tok"] <= chosen * (count // groups)
+    values.demand(enough, f"{chosen} of {groups} groups of {count} experts", ["as many as a token's experts need"])
+    return groups, chosen

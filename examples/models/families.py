@@ -3,47 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from checkpoints.adapters import Adapter
 from checkpoints.folder import Checkpoint
-from checkpoints.values import Values
+from checkpoints.keys import Table, known, refuse_others
+from checkpoints.values import Values, said
+from models import deepseek_v2, gemma2, gemma3, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen_moe
 from models.config import Config
-from models.deepseek_v2 import deepseek_v2
-from models.gemma2 import gemma2
-from models.gemma3 import gemma3, gemma3_with_images
-from models.llama import llama
-from models.mistral import mistral
-from models.mixtral import mixtral
-from models.phi3 import phi3
-from models.qwen2 import qwen2
-from models.qwen3 import qwen3
-from models.qwen_moe import qwen2_moe, qwen3_moe
 
-FAMILIES: dict[str, Callable[[Values, int | None], Config]] = {
-    "LlamaForCausalLM": llama,
-    "MistralForCausalLM": mistral,
-    "Qwen2ForCausalLM": qwen2,
-    "Qwen3ForCausalLM": qwen3,
-    "MixtralForCausalLM": mixtral,
-    "Qwen2MoeForCausalLM": qwen2_moe,
-    "Qwen3MoeForCausalLM": qwen3_moe,
-    "DeepseekV2ForCausalLM": deepseek_v2,
-    "Phi3ForCausalLM": phi3,
-    "Gemma2ForCausalLM": gemma2,
-    "Gemma3ForCausalLM": gemma3,
-    "Gemma3ForConditionalGeneration": gemma3_with_images,
+
+@dataclass(frozen=True)
+class Family:
+    """A family of models.
+
+    Attributes:
+        keys: every key of config.json that it knows; others are refused.
+        config: makes the figures of a model of the values of these keys, for so many tokens.
+    """
+
+    keys: Table
+    config: Callable[[Values, int | None], Config]
+
+
+FAMILIES: dict[str, Family] = {
+    "LlamaForCausalLM": Family(llama.KEYS, llama.llama),
+    "MistralForCausalLM": Family(mistral.KEYS, mistral.mistral),
+    "Qwen2ForCausalLM": Family(qwen2.KEYS, qwen2.qwen2),
+    "Qwen3ForCausalLM": Family(qwen3.KEYS, qwen3.qwen3),
+    "MixtralForCausalLM": Family(mixtral.KEYS, mixtral.mixtral),
+    "Qwen2MoeForCausalLM": Family(qwen_moe.QWEN2_KEYS, qwen_moe.qwen2_moe),
+    "Qwen3MoeForCausalLM": Family(qwen_moe.QWEN3_KEYS, qwen_moe.qwen3_moe),
+    "DeepseekV2ForCausalLM": Family(deepseek_v2.KEYS, deepseek_v2.deepseek_v2),
+    "Phi3ForCausalLM": Family(phi3.KEYS, phi3.phi3),
+    "Gemma2ForCausalLM": Family(gemma2.KEYS, gemma2.gemma2),
+    "Gemma3ForCausalLM": Family(gemma3.KEYS, gemma3.gemma3),
+    "Gemma3ForConditionalGeneration": Family(gemma3.WITH_IMAGES, gemma3.gemma3_with_images),
 }
 
 
 def config_from(values: Values, context: int | None = None) -> Config:
     """The figures of a model, for sequences of so many tokens at most; None: of as many as the model takes.
 
-    Raises `CheckpointError`: a family that is not supported, a key that is missing, a value that the family has not.
+    Raises `CheckpointError`: a family that is not supported; keys that are missing, that the family does not know, or
+    whose value it has not.
     """
-    (architecture, *_) = values.get("architectures") or [values["model_type"]]
-    values.demand(architecture in FAMILIES, f"architecture {architecture}", FAMILIES)
-    return FAMILIES[architecture](values, context)
+    named = values.get("architectures") or values["model_type"]
+    architecture = named[0] if isinstance(named, list) else named
+    is_known = isinstance(architecture, str) and architecture in FAMILIES
+    values.demand(is_known, f"architecture {said(architecture)}", FAMILIES)
+    family = FAMILIES[architecture]
+    config = family.config(known(values, family.keys), context)
+    refuse_others(values, family.keys)
+    return config
 
 
 def adapters_of(folders: Mapping[str, Path], config: Config) -> dict[str, Adapter]:
@@ -69,8 +82,8 @@ def adapters_of(folders: Mapping[str, Path], config: Config) -> dict[str, Adapte
 def config_of(checkpoint: Checkpoint, context: int | None = None) -> Config:
     """The same of a checkpoint, which has to have all tensors of its model.
 
-    Raises `CheckpointError`, too: tensors that are missing or of another shape.
+    Raises `CheckpointError`, too: tensors that are missing, of another shape, or that the model does not have.
     """
     config = config_from(checkpoint.values, context)
-    checkpoint.check(config.tensors(), config.linears())
+    checkpoint.check(config.tensors(), config.linears(), config.unread, {config.head: config.embeddings})
     return config

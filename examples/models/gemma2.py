@@ -3,26 +3,58 @@ layer."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from checkpoints.values import CheckpointError, Values
+from checkpoints.keys import Table, flag, harmless, number, only, or_null, whole
+from checkpoints.values import Values
 from models.config import Attention, Biases, Config, Names
-from models.reading import alike, common, demand_activation, mixed
+from models.reading import (
+    COMMON,
+    FULL,
+    SLIDING,
+    WINDOW,
+    common,
+    kinds_of,
+    mixed,
+    of_kind,
+    rope_of_all,
+    window_of,
+)
 
 NORMS = {
     "attention_out_norm": "post_attention_layernorm",
     "mlp_norm": "pre_feedforward_layernorm",
     "mlp_out_norm": "post_feedforward_layernorm",
 }
+BOUND = number(0, 1e6)
+GEMMA: Table = {
+    **COMMON,
+    **harmless("sliding_window_size"),
+    "hidden_activation": replace(only("gelu_pytorch_tanh", None), words="hidden_act {value}"),
+    "hidden_act": only("gelu_pytorch_tanh", None),
+    "attention_bias": flag(False),
+    "num_key_value_heads": or_null(whole(), 4),
+    "head_dim": whole(most=1 << 16, default=256),
+    "tie_word_embeddings": flag(True),
+    "query_pre_attn_scalar": number(0, 1e6, 256),
+    "sliding_window": replace(WINDOW, default=4096),
+}
+"""Keys that Gemma 2 and 3 share."""
+KEYS: Table = {
+    **GEMMA,
+    **of_kind("gemma2"),
+    "attn_logit_softcapping": or_null(BOUND, 50.0),
+    "final_logit_softcapping": or_null(BOUND, 30.0),
+}
 
 
 def gemma2(values: Values, context: int | None) -> Config:
-    values = values.with_defaults(attn_logit_softcapping=50.0, final_logit_softcapping=30.0)
-    full = alike(values, context)[0]
-    sliding = Attention(full.rope, values["sliding_window"])
+    kinds = kinds_of(values, [FULL if number % 2 else SLIDING for number in range(values["num_hidden_layers"])])
+    rope = rope_of_all(values, context)
     return Config(
         **gemma(values, context),
-        attention=mixed(values, full, sliding, lambda number: number % 2 == 1),
+        attention=mixed(kinds, Attention(rope), Attention(rope, window_of(values, kinds))),
         attention_softcap=values.get("attn_logit_softcapping", 0.0),
         names=Names(**NORMS),
     )
@@ -30,16 +62,13 @@ def gemma2(values: Values, context: int | None) -> Config:
 
 def gemma(values: Values, context: int | None) -> dict[str, Any]:
     """Arguments of `Config` that Gemma 2 and 3 share."""
-    demand_activation(values, "gelu_pytorch_tanh", "hidden_activation", "hidden_act")
-    if values.get("use_bidirectional_attention"):
-        raise CheckpointError(f"{values.path}: use_bidirectional_attention is not supported")
-    biased = bool(values.get("attention_bias", False))
+    biased = values["attention_bias"]
     return {
-        **common(values.with_defaults(tie_word_embeddings=True), context),
+        **common(values, context),
         "activation": "gelu_tanh",
         "zero_centred": True,
         "embedding_scale": values["hidden_size"] ** 0.5,
-        "attention_scale": values.get("query_pre_attn_scalar", 256) ** -0.5,
+        "attention_scale": values["query_pre_attn_scalar"] ** -0.5,
         "logits_softcap": values.get("final_logit_softcapping", 0.0),
         "biases": Biases(queries_keys_values=biased, attention_out=biased),
     }

@@ -5,34 +5,75 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from checkpoints.keys import Table, an_object, harmless, held, number, only, or_null, whole
 from checkpoints.values import Values
 from models.config import Attention, Config, Names
-from models.gemma2 import NORMS, gemma
-from models.reading import context_of, head_dim_of, mixed
-from models.rope import rope_of
+from models.gemma2 import BOUND, GEMMA, NORMS, gemma
+from models.reading import (
+    COMMON,
+    COMPUTED,
+    FULL,
+    IGNORED,
+    KINDS,
+    MOST_LAYERS,
+    SIZES,
+    SLIDING,
+    context_of,
+    head_dim_of,
+    kinds_of,
+    mixed,
+    of_kind,
+    window_of,
+)
+from models.rope import known_parameters, rope_of
 
 DEFAULTS = {
     "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
-    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072,
-    "rms_norm_eps": 1e-6, "sliding_window": 4096, "query_pre_attn_scalar": 256, "sliding_window_pattern": 6,
-    "rope_theta": 1e6, "rope_local_base_freq": 1e4,
+    "num_attention_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
 }  # fmt: skip
-"""Of the keys that published files leave out."""
+"""Of the sizes that published files leave out."""
+KEYS: Table = {
+    **GEMMA,
+    **{name: replace(SIZES[name], default=default) for name, default in DEFAULTS.items()},
+    **of_kind("gemma3_text"),
+    **harmless("_sliding_window_pattern"),
+    "attn_logit_softcapping": replace(only(None), words="{name}"),
+    "final_logit_softcapping": or_null(BOUND),
+    "sliding_window_pattern": whole(most=MOST_LAYERS, default=6),
+    "rope_theta": number(1, 1e15, 1e6),
+    "rope_local_base_freq": number(1, 1e15, 1e4),
+    "original_max_position_embeddings": only(None),
+}
+WITH_IMAGES: Table = {
+    **IGNORED,
+    **{name: COMPUTED[name] for name in COMPUTED if name != "tie_word_embeddings"},
+    **harmless(
+        """
+        vision_config mm_tokens_per_image image_token_index boi_token_index eoi_token_index image_token_id
+        boi_token_id eoi_token_id
+        """
+    ),
+    **of_kind("gemma3"),
+    "tie_word_embeddings": only(True),
+    "is_encoder_decoder": COMMON["is_encoder_decoder"],
+    "text_config": an_object(),
+}
+"""Keys of a model that reads images, beside those of its text."""
+IMAGES = ("vision_tower.", "multi_modal_projector.")
 
 
 def gemma3(values: Values, context: int | None) -> Config:
-    values = values.with_defaults(**DEFAULTS)
-    values.demand(values.get("attn_logit_softcapping") is None, "attn_logit_softcapping", ["null"])
     full, sliding = _ropes(values)
     values = values.but(rope_parameters=None, rope_scaling=None)
     head_dim, length, every = head_dim_of(values), context_of(values, context), values["sliding_window_pattern"]
+    implied = [SLIDING if (number + 1) % every else FULL for number in range(values["num_hidden_layers"])]
+    kinds = kinds_of(values, implied)
     return Config(
         **gemma(values, context),
         attention=mixed(
-            values,
+            kinds,
             Attention(rope_of(values, head_dim, length, full)),
-            Attention(rope_of(values, head_dim, length, sliding), values["sliding_window"]),
-            lambda number: (number + 1) % every == 0,
+            Attention(rope_of(values, head_dim, length, sliding), window_of(values, kinds)),
         ),
         names=Names(query_norm="self_attn.q_norm", key_norm="self_attn.k_norm", **NORMS),
     )
@@ -40,16 +81,21 @@ def gemma3(values: Values, context: int | None) -> Config:
 
 def gemma3_with_images(values: Values, context: int | None) -> Config:
     """The text's part of a model that reads images, too: it stands in config.json, and in names, by itself."""
-    shared = {key: values.found[key] for key in ("dtype", "torch_dtype", "eos_token_id") if key in values.found}
-    config = gemma3(values.part(values["text_config"]).with_defaults(**shared), context)
-    return replace(config, root="language_model.model", head="language_model.lm_head")
+    given = values["text_config"]
+    shared = {key: values.found[key] for key in ("dtype", "torch_dtype", "eos_token_id") if values.get(key) is not None}
+    config = gemma3(held(values.part({**shared, **given}), KEYS), context)
+    return replace(config, root="language_model.model", head="language_model.lm_head", unread=IMAGES)
 
 
-def _ropes(values: Values) -> tuple[dict[str, object], dict[str, object]]:
+def _ropes(values: Values) -> tuple[Values, Values]:
     """Parameters of layers that see all, and of those that see a window: in one object by kind, or in keys that older
     files have."""
-    by_kind = values.get("rope_parameters", {})
+    given = held(values.part(values.get("rope_parameters", {})), {kind: or_null(an_object()) for kind in KINDS})
+    full, older = given.get(FULL, {}), values.get("rope_scaling", {})
+    # Beside a rope_type, which transformers has already put there, `type` is not read.
+    values.demand("type" not in older or "rope_type" in older, "rope_scaling with a 'type'", ["a 'rope_type'"])
+    values.demand(not (full and older) or full == older, "rope_scaling beside other rope_parameters", ["one of them"])
     return (
-        {"rope_theta": values["rope_theta"], **(by_kind.get("full_attention") or values.get("rope_scaling", {}))},
-        {"rope_theta": values["rope_local_base_freq"], **(by_kind.get("sliding_attention") or {})},
+        known_parameters(values, {"rope_theta": values["rope_theta"], **(full or older)}),
+        known_parameters(values, {"rope_theta": values["rope_local_base_freq"], **given.get(SLIDING, {})}),
     )

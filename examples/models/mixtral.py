@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+from checkpoints.keys import Table, harmless, number, only, or_null, whole
 from checkpoints.values import Values
 from models.config import Config
 from models.experts import Experts
-from models.reading import alike, common, demand_activation
+from models.reading import COMMON, MIXTURE, WINDOW, alike, check_experts, common, of_kind
+
+KEYS: Table = {
+    **COMMON,
+    **MIXTURE,
+    **of_kind("mixtral"),
+    **harmless("moe_intermediate_size"),
+    "hidden_act": only("silu"),
+    "attention_bias": only(False),
+    "num_key_value_heads": or_null(whole(), 8),
+    "num_local_experts": whole(),
+    "rope_theta": number(1, 1e15, 1e6),
+    "sliding_window": WINDOW,
+}
 
 
 def mixtral(values: Values, context: int | None) -> Config:
-    demand_activation(values, "silu")
     return Config(
         **common(values, context),
         attention=alike(values, context, values.get("sliding_window")),
         experts=Experts(
-            values["num_local_experts"], values["num_experts_per_tok"], values["intermediate_size"],
-            router="block_sparse_moe.gate", each="block_sparse_moe.experts", gate_up=("w1", "w3"), down="w2",
+            check_experts(values, values["num_local_experts"]), values["num_experts_per_tok"],
+            values["intermediate_size"], router="block_sparse_moe.gate", each="block_sparse_moe.experts",
+            gate_up=("w1", "w3"), down="w2",
         ),
     )  # fmt: skip

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-from checkpoints.values import Values
+from checkpoints.keys import Table, number, only
+from checkpoints.values import Values, said
 from models.config import Config, Names
-from models.reading import alike, common, demand_activation
-from models.rope import rope_parameters_of
+from models.reading import COMMON, WINDOW, alike, common, of_kind
+from models.rope import given_parameters, kind_of, known_parameters
 
+KEYS: Table = {
+    **COMMON,
+    **of_kind("phi3"),
+    "hidden_act": only("silu"),
+    "attention_bias": only(False),
+    "mlp_bias": only(False),
+    "partial_rotary_factor": number(0, 1, 1.0),
+    "sliding_window": WINDOW,
+    "full_attn_mod": only(1),
+    "interpolate_factor": only(1),
+}
+KINDS = ("default", "longrope")
 FORMER_KINDS = ("su", "yarn")
 """What older files of this family call longrope."""
 
 
 def phi3(values: Values, context: int | None) -> Config:
-    demand_activation(values, "silu")
-    scaling = dict(rope_parameters_of(values))
-    if (scaling.get("rope_type") or scaling.get("type")) in FORMER_KINDS:
-        values = values.but(rope_parameters={**scaling, "rope_type": "longrope"})
+    values = _in_newer_words(values)
     return Config(
         **common(values, context),
         attention=alike(values, context, values.get("sliding_window")),
         names=Names(queries_keys_values=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",)),
     )
+
+
+def _in_newer_words(values: Values) -> Values:
+    """The same with the kind of rope by its name of today, and the part of a head that is rotated in one place."""
+    given = given_parameters(values)
+    kind = kind_of(values.part(given))
+    if kind in FORMER_KINDS:
+        given = {**given, "rope_type": "longrope"}
+    values.demand(kind in (*KINDS, *FORMER_KINDS), f"rope_type {said(kind)}", KINDS)
+    share = known_parameters(values, given).get("partial_rotary_factor", values["partial_rotary_factor"])
+    return values.but(rope_parameters=given, rope_scaling=None, partial_rotary_factor=share)

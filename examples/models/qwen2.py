@@ -2,24 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from checkpoints.keys import Table, flag, only, or_null, whole
 from checkpoints.values import Values
 from models.config import Attention, Biases, Config
-from models.reading import alike, common, demand_activation, mixed
+from models.reading import (
+    COMMON,
+    FULL,
+    MOST_LAYERS,
+    SLIDING,
+    common,
+    kinds_of,
+    mixed,
+    of_kind,
+    rope_of_all,
+    window_of,
+)
+
+WINDOWS: Table = {
+    "use_sliding_window": flag(False),
+    "sliding_window": or_null(whole(0, 1 << 30), 4096),
+    "max_window_layers": whole(0, MOST_LAYERS, 28),
+}
+"""Keys that say which layers see a window. A window of 0 is what newer files say where none does."""
+KEYS: Table = {
+    **COMMON,
+    **WINDOWS,
+    **of_kind("qwen2"),
+    "hidden_act": only("silu"),
+    "attention_bias": only(True),
+    "mlp_bias": only(False),
+    "num_key_value_heads": or_null(whole(), 32),
+}
 
 
 def qwen2(values: Values, context: int | None) -> Config:
-    demand_activation(values, "silu")
     return Config(
         **common(values, context),
-        attention=last_layers_slide(values, context),
+        attention=sliding(values, context, lambda number: number >= values["max_window_layers"]),
         biases=Biases(queries_keys_values=True),
     )
 
 
-def last_layers_slide(values: Values, context: int | None) -> tuple[Attention, ...]:
-    """Layers from max_window_layers on see a window, if use_sliding_window says that any does."""
-    layers = alike(values, context)
-    if not values.get("use_sliding_window", False) or values.get("sliding_window") is None:
-        return layers
-    sliding = Attention(layers[0].rope, values["sliding_window"])
-    return mixed(values, layers[0], sliding, lambda number: number < values.get("max_window_layers", 28))
+def sliding(values: Values, context: int | None, slides: Callable[[int], bool]) -> tuple[Attention, ...]:
+    """Layers that see a window, if use_sliding_window says that any does.
+
+    slides: whether a layer of this number does, where layer_types does not say it.
+
+    Raises `CheckpointError`: layers that slide by layer_types alone, or without a window.
+    """
+    used = values["use_sliding_window"] and values.get("sliding_window") is not None
+    implied = [SLIDING if used and slides(number) else FULL for number in range(values["num_hidden_layers"])]
+    kinds, rope = kinds_of(values, implied), rope_of_all(values, context)
+    values.demand(used or SLIDING not in kinds, "layer_types that slide without use_sliding_window", [FULL])
+    return mixed(kinds, Attention(rope), Attention(rope, window_of(values, kinds)))

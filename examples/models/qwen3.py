@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from checkpoints.keys import Table, flag, only, or_null, whole
 from checkpoints.values import Values
-from models.config import Biases, Config, Names
-from models.qwen2 import last_layers_slide
-from models.reading import common, demand_activation
+from models.config import Attention, Biases, Config, Names
+from models.qwen2 import WINDOWS, sliding
+from models.reading import COMMON, common, of_kind
+
+KEYS: Table = {
+    **COMMON,
+    **WINDOWS,
+    **of_kind("qwen3"),
+    "hidden_act": only("silu"),
+    "attention_bias": flag(False),
+    "mlp_bias": only(False),
+    "num_key_value_heads": or_null(whole(), 32),
+    "head_dim": whole(most=1 << 16, default=128),
+}
 
 
 def qwen3(values: Values, context: int | None) -> Config:
-    demand_activation(values, "silu")
-    biased = bool(values.get("attention_bias", False))
+    return normed(values, context, sliding(values, context, lambda number: number >= values["max_window_layers"]))
+
+
+def normed(values: Values, context: int | None, attention: tuple[Attention, ...]) -> Config:
+    """Layers whose queries and keys are normalised."""
+    biased = values["attention_bias"]
     return Config(
         **common(values, context),
-        attention=last_layers_slide(values, context),
+        attention=attention,
         biases=Biases(queries_keys_values=biased, attention_out=biased),
         names=Names(query_norm="self_attn.q_norm", key_norm="self_attn.k_norm"),
     )

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from checkpoints.values import CheckpointError, Values
+from checkpoints.keys import Table, flag, harmless, held, listed, number, or_null, text, whole
+from checkpoints.values import CheckpointError, Values, said
 from models.config import Rope
 
 Array = np.ndarray
@@ -43,39 +44,58 @@ class Stretch:
         return base ** (-np.arange(0, self.dims, 2) / self.dims)
 
 
-def rope_of(values: Values, head_dim: int, context: int, parameters: dict[str, Any] | None = None) -> Rope:
+def rope_of(values: Values, head_dim: int, context: int, parameters: Values | None = None) -> Rope:
     """What config.json says, for sequences of so many tokens.
 
-    parameters: those of the kind, with its theta; by default `rope_parameters_of` all layers.
+    parameters: those of the kind; by default `rope_parameters_of` all layers.
 
     Raises `CheckpointError`: a kind that is not supported, a key of it that is missing, or not what it should be.
     """
-    scaling = values.part(rope_parameters_of(values) if parameters is None else parameters)
-    kind = _kind(scaling)
-    values.demand(kind in KINDS, f"rope_type {kind}", KINDS)
-    share = scaling.get("partial_rotary_factor", values.get("partial_rotary_factor", 1.0))
+    scaling = rope_parameters_of(values) if parameters is None else parameters
+    share = values.get("partial_rotary_factor", 1.0)
+    given = scaling.get("partial_rotary_factor", share)
+    values.demand(given == share, f"partial_rotary_factor {given} in the parameters of rope", [str(share)])
+    dims = int(head_dim * share)
+    values.demand(dims >= 2 and dims % 2 == 0, f"a rotation of {dims} elements of a head", ["even numbers from 2 on"])
     positions = values["max_position_embeddings"]
     trained = values.get("original_max_position_embeddings") or scaling.get("original_max_position_embeddings")
-    theta = float(scaling.get("rope_theta", values.get("rope_theta", 10000.0)))
-    stretch = Stretch(scaling, theta, int(head_dim * share), positions, trained or positions, context)
-    frequencies, scale = KINDS[kind](stretch)
+    theta = float(scaling.get("rope_theta", values.get("rope_theta", 1e4)))
+    stretch = Stretch(scaling, theta, dims, positions, trained or positions, context)
+    frequencies, scale = KINDS[kind_of(scaling)].frequencies(stretch)
+    usable = all(math.isfinite(x) and x > 0 for x in (*frequencies.tolist(), scale))
+    values.demand(usable, f"rope of {kind_of(scaling)} whose frequencies are not", ["finite ones over 0"])
     return Rope(tuple(frequencies.tolist()), scale)
 
 
-def rope_parameters_of(values: Values) -> dict[str, Any]:
-    return values.get("rope_parameters") or values.get("rope_scaling") or {}
+def rope_parameters_of(values: Values) -> Values:
+    """The parameters of the one rotary embedding that all layers have."""
+    return known_parameters(values, given_parameters(values))
+
+
+def given_parameters(values: Values) -> dict[str, Any]:
+    """What rope_parameters says, or as older files call it rope_scaling. Raises `CheckpointError`: two that differ."""
+    newer, older = values.get("rope_parameters", {}), values.get("rope_scaling", {})
+    values.demand(not (newer and older) or newer == older, "rope_scaling beside other rope_parameters", ["one of them"])
+    return newer or older
+
+
+def known_parameters(values: Values, given: dict[str, Any]) -> Values:
+    """Parameters whose keys are those of their kind. Raises `CheckpointError`: another kind, other keys."""
+    kind = kind_of(values.part(given))
+    values.demand(isinstance(kind, str) and kind in KINDS, f"rope_type {said(kind)}", KINDS)
+    return held(values.part(given), {**PARAMETERS, **KINDS[kind].keys})
 
 
 def longest_context(values: Values) -> int:
     """Most tokens of a sequence. A factor beside the context of the training stretches that."""
-    scaling, positions = values.part(rope_parameters_of(values)), values["max_position_embeddings"]
-    if _kind(scaling) not in LENGTHENING:
+    scaling, positions = rope_parameters_of(values), values["max_position_embeddings"]
+    if kind_of(scaling) not in LENGTHENING:
         return positions
     trained = scaling.get("original_max_position_embeddings", positions)
     return max(positions, int(trained * scaling.get("factor", 1)))
 
 
-def _kind(scaling: Values) -> str:
+def kind_of(scaling: Values) -> Any:
     return scaling.get("rope_type") or scaling.get("type") or "default"
 
 
@@ -94,6 +114,7 @@ def _linear(stretch: Stretch) -> Frequencies:
 def _dynamic(stretch: Stretch) -> Frequencies:
     """The base grows with the context from the positions that config.json says on (NTK-aware scaling)."""
     factor, dims = stretch.values["factor"], stretch.dims
+    stretch.values.demand(dims > 2, f"rope_type dynamic of {dims} elements of a head", ["4 or more"])
     times = max(stretch.context, stretch.positions) / stretch.positions
     return stretch.of_base(stretch.theta * (factor * times - factor + 1) ** (dims / (dims - 2))), 1.0
 
@@ -102,8 +123,9 @@ def _llama3(stretch: Stretch) -> Frequencies:
     """Fast ones stay, slow ones are stretched, and those between are mixed, by their turns in the context of the
     training."""
     values, plain = stretch.values, stretch.plain
-    turns = values["original_max_position_embeddings"] * plain / (2 * math.pi)
+    turns = stretch.trained * plain / (2 * math.pi)
     low, high = values["low_freq_factor"], values["high_freq_factor"]
+    values.demand(low < high, f"low_freq_factor {low} with high_freq_factor {high}", ["lower ones than that"])
     share = np.clip((turns - low) / (high - low), 0, 1)
     return share * plain + (1 - share) * plain / values["factor"], 1.0
 
@@ -139,6 +161,7 @@ def _yarn_scale(values: Values, factor: float) -> float:
 def _longrope(stretch: Stretch) -> Frequencies:
     """Each frequency has a divisor of its own; others in contexts that are longer than that of the training."""
     values = stretch.values
+    values.demand(stretch.trained > 1, "rope_type longrope with a training of 1 position", ["2 or more"])
     key = "long_factor" if stretch.context > stretch.trained else "short_factor"
     divisors = values[key]
     if len(divisors) != len(stretch.plain):
@@ -150,8 +173,58 @@ def _longrope(stretch: Stretch) -> Frequencies:
     return stretch.plain / np.array(divisors), float(scale)
 
 
-KINDS: dict[str, Callable[[Stretch], Frequencies]] = {
-    "default": _default, "linear": _linear, "dynamic": _dynamic, "yarn": _yarn, "llama3": _llama3,
-    "longrope": _longrope,
-}  # fmt: skip
+@dataclass(frozen=True)
+class Kind:
+    """A kind of rotary embedding: what computes its frequencies, and the keys that it has beside all kinds'."""
+
+    frequencies: Callable[[Stretch], Frequencies]
+    keys: Table
+
+
+FACTOR = number(0, 1e6)
+TRAINED = or_null(whole(most=1 << 30))
+PARAMETERS: Table = {
+    "rope_type": or_null(text()),
+    "type": or_null(text()),
+    "rope_theta": or_null(number(1, 1e15)),
+    "partial_rotary_factor": or_null(number(0, 1)),
+    "original_max_position_embeddings": TRAINED,
+    **harmless("mrope_section finetuned"),
+}
+_DIVISORS = listed(FACTOR, 1 << 16)
+KINDS: dict[str, Kind] = {
+    "default": Kind(_default, {"factor": or_null(FACTOR)}),
+    "linear": Kind(_linear, {"factor": FACTOR}),
+    "dynamic": Kind(_dynamic, {"factor": FACTOR}),
+    "yarn": Kind(
+        _yarn,
+        {
+            "factor": or_null(FACTOR),
+            "beta_fast": or_null(FACTOR, 32),
+            "beta_slow": or_null(FACTOR, 1),
+            "truncate": flag(True),
+            "attention_factor": or_null(FACTOR),
+            "mscale": or_null(FACTOR),
+            "mscale_all_dim": or_null(FACTOR),
+        },
+    ),
+    "llama3": Kind(
+        _llama3,
+        {
+            "factor": FACTOR,
+            "low_freq_factor": FACTOR,
+            "high_freq_factor": FACTOR,
+            "original_max_position_embeddings": whole(most=1 << 30),
+        },
+    ),
+    "longrope": Kind(
+        _longrope,
+        {
+            "factor": or_null(FACTOR),
+            "attention_factor": or_null(FACTOR),
+            "short_factor": _DIVISORS,
+            "long_factor": _DIVISORS,
+        },
+    ),
+}
 """By rope_type."""

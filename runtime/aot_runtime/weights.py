@@ -82,14 +82,17 @@ def from_gptq(
             apart.
 
     Raises:
-        ValueError: shapes or dtypes that do not fit, groups of unlike sizes, zeros of the other version.
+        ValueError: shapes or dtypes that do not fit, groups that g_idx does not have or of unlike sizes, zeros of the
+            other version.
     """
     per_word = _per_word(bits)
+    _check("qweight", qweight, ("k / 8" if bits == 4 else "k / 4", "n"))
     k, n = per_word * qweight.shape[0], qweight.shape[1]
+    _check("scales", scales, ("groups", n), FLOATS)
     groups = len(scales)
-    _check("qweight", qweight, (k // per_word, n))
     _check("qzeros", qzeros, (groups, _words(n, per_word)))
-    _check_scales(scales, n)
+    size = group_size(k, groups)
+    order = None if g_idx is None else _act_order(g_idx, k, groups, size)
     codes = _codes(qweight, bits).transpose(0, 2, 1).reshape(k, n)
     zeros = _codes(qzeros, bits).reshape(groups, n).astype(np.int16) + zeros_are_less_one
     middle = 1 << bits - 1
@@ -98,8 +101,6 @@ def from_gptq(
             f"qzeros of a symmetric checkpoint, with zeros_are_less_one={zeros_are_less_one}, are "
             f"{np.unique(zeros).tolist()}; {middle} is needed: are they of the other version?"
         )
-    size = group_size(k, groups)
-    order = None if g_idx is None else _act_order(g_idx, k, groups, size)
     ordered = codes if order is None else codes[order]
     w, zeros = _in_layout(ordered.T, zeros, bits)
     return Packed(w, np.ascontiguousarray(scales), zeros, size, order)
@@ -116,13 +117,14 @@ def from_awq(qweight: Array, qzeros: Array, scales: Array) -> Packed:
     Raises:
         ValueError: shapes or dtypes that do not fit.
     """
+    _check("qweight", qweight, ("k", "n / 8"))
     k, n = qweight.shape[0], PER_WORD * qweight.shape[1]
+    _check("scales", scales, ("groups", n), FLOATS)
     groups = len(scales)
-    _check("qweight", qweight, (k, _words(n, PER_WORD)))
     _check("qzeros", qzeros, (groups, _words(n, PER_WORD)))
-    _check_scales(scales, n)
+    size = group_size(k, groups)
     codes, zeros = (_codes(x, 4)[..., AWQ_ORDER].reshape(len(x), n) for x in (qweight, qzeros))
-    return Packed(pack_int4(codes.T), np.ascontiguousarray(scales), zeros, group_size(k, groups))
+    return Packed(pack_int4(codes.T), np.ascontiguousarray(scales), zeros, size)
 
 
 def from_compressed_tensors(
@@ -140,24 +142,22 @@ def from_compressed_tensors(
         weight_g_idx: int [k], the group of each weight, where they are not in order.
 
     Raises:
-        ValueError: shapes or dtypes that do not fit, groups of unlike sizes.
+        ValueError: shapes or dtypes that do not fit, groups that weight_g_idx does not have or of unlike sizes.
     """
     per_word = _per_word(bits)
-    if weight_shape.shape != (2,) or weight_shape.dtype.kind != "i":
-        raise ValueError(f"weight_shape is {weight_shape.dtype} {list(weight_shape.shape)}; 2 integers are needed")
+    _check("weight_shape", weight_shape, (2,), INTEGERS)
     n, k = (int(extent) for extent in weight_shape)
     _check("weight_packed", weight_packed, (n, -(-k // per_word)))
-    if weight_scale.ndim != 2 or len(weight_scale) != n or weight_scale.dtype.kind not in "fV":
-        found = f"{weight_scale.dtype} {list(weight_scale.shape)}"
-        raise ValueError(f"weight_scale is {found}; floats [{n}, groups] are needed")
+    _check("weight_scale", weight_scale, (n, "groups"), FLOATS)
     groups = weight_scale.shape[1]
     size = group_size(k, groups)
-    zeros = np.full((groups, n), 1 << bits - 1, np.int16)
-    if weight_zero_point is not None:
+    order = None if weight_g_idx is None else _act_order(weight_g_idx, k, groups, size)
+    if weight_zero_point is None:
+        zeros = np.full((groups, n), 1 << bits - 1, np.int16)
+    else:
         _check("weight_zero_point", weight_zero_point, (-(-n // per_word), groups))
         by_output = _codes(np.ascontiguousarray(weight_zero_point.T), bits).reshape(groups, -1)
         zeros = by_output[:, :n].astype(np.int16)
-    order = None if weight_g_idx is None else _act_order(weight_g_idx, k, groups, size)
     codes = _codes(weight_packed, bits).reshape(n, -1)[:, :k]
     w, zeros = _in_layout(codes if order is None else codes[:, order], zeros, bits)
     return Packed(w, np.ascontiguousarray(weight_scale.T), zeros, size, order)
@@ -230,10 +230,21 @@ def prepack(weights: Packed) -> Prepacked:
     Raises:
         ValueError: weights in act-order; outputs, k or groups that are no multiples of 64; arrays that do not fit.
     """
-    bits, n, k = 4 if weights.w.dtype == np.uint8 else 8, len(weights.w), weights.group_size * len(weights.scales)
-    if weights.w.dtype not in (np.uint8, np.int8) or weights.w.shape != (n, k * bits // 8):
-        found = f"{weights.w.dtype} {list(weights.w.shape)}"
-        raise ValueError(f"w is {found}; of 4 bits uint8 [n, k / 2], of 8 int8 [n, k], with k = {k}, is needed")
+    _check("scales", weights.scales, ("groups", "n"), FLOATS)
+    if not isinstance(weights.group_size, int | np.integer) or weights.group_size < 1:
+        raise ValueError(f"group_size is {weights.group_size}; an integer from 1 on is needed")
+    groups, n = weights.scales.shape
+    dtype = getattr(weights.w, "dtype", None)
+    bits, k = 4 if dtype == np.uint8 else 8, int(weights.group_size) * groups
+    if dtype not in (np.uint8, np.int8) or weights.w.shape != (n, k * bits // 8):
+        found = f"w is {_described(weights.w)}"
+        raise ValueError(f"{found}; of 4 bits uint8 [{n}, k / 2], of 8 int8 [{n}, k], with k = {k}, is needed")
+    if weights.zeros is not None:
+        _check("zeros", weights.zeros, (groups, n), weights.w.dtype.name)
+    if weights.codebook is not None:
+        _check("codebook", weights.codebook, (16,), "float32")
+        if bits == 8:
+            raise ValueError("codebook is given beside codes of 8 bits; it is for those of 4")
     if weights.order is not None:
         raise ValueError(f"weights in act-order cannot be prepacked; linear_int{bits} takes them")
     if n % TILE or k % TILE or weights.group_size % TILE:
@@ -270,30 +281,41 @@ def _by_lane(by_output: Array) -> Array:
 
 
 def pack_int4(codes: Array) -> Array:
-    """Codes of 4 bits, uint8 [n, k] of 0 .. 15, two in a byte: uint8 [n, cdiv(k, 2)], the even one low."""
+    """Codes of 4 bits, uint8 [n, k] of 0 .. 15, two in a byte: uint8 [n, cdiv(k, 2)], the even one low.
+
+    Raises ValueError: another shape or dtype, larger codes.
+    """
+    _check("codes", codes, ("n", "k"), "uint8")
+    if codes.max(initial=0) > 15:
+        raise ValueError(f"a code is {codes.max()}; 0 to 15 are allowed")
     even = np.zeros((codes.shape[0], -(-codes.shape[1] // 2) * 2), np.uint8)
     even[:, : codes.shape[1]] = codes
     return even[:, ::2] | even[:, 1::2] << 4
 
 
 def unpack_int4(packed: Array, k: int) -> Array:
-    """The inverse of `pack_int4`: uint8 [n, k]."""
+    """The inverse of `pack_int4`: uint8 [n, k]. Raises ValueError: another shape or dtype, a k that does not fit."""
+    _check("packed", packed, ("n", -(-k // 2)), "uint8")
     return np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), 2 * packed.shape[1])[:, :k]
 
 
 def group_size(k: int, groups: int) -> int:
     """How many weights of k each of `groups` has. Raises ValueError where they do not divide k."""
-    if groups < 1 or k % groups:
+    if groups < 1 or k < 1 or k % groups:
         raise ValueError(f"scales for {groups} groups, which do not divide k = {k}")
     return k // groups
 
 
 def _grouped(weight: Array, size: int) -> Array:
-    """fp32 [n, groups, size]."""
+    """fp32 [n, groups, size]. Raises ValueError: no finite numbers [n, k], groups that do not divide k."""
+    _check("weight", weight, ("n", "k"), NUMBERS)
     n, k = weight.shape
-    if size < 1 or k % size:
+    if not isinstance(size, int | np.integer) or size < 1 or k < 1 or k % size:
         raise ValueError(f"groups of {size} do not divide k = {k}")
-    return weight.astype(np.float32).reshape(n, k // size, size)
+    numbers = weight.astype(np.float32)
+    if not np.isfinite(numbers).all():
+        raise ValueError("weight has numbers that are not finite")
+    return numbers.reshape(n, k // size, size)
 
 
 def _codes(words: Array, bits: int) -> Array:
@@ -314,12 +336,16 @@ def _in_layout(codes: Array, zeros: Array, bits: int) -> tuple[Array, Array]:
 
 def _act_order(group_of: Array, k: int, groups: int, size: int) -> Array | None:
     """Which column each weight belongs to once they are sorted by group; None where they are sorted."""
-    if group_of.shape == (k,) and np.array_equal(group_of, np.arange(k) // size):
+    _check("g_idx", group_of, (k,), INTEGERS)
+    if np.array_equal(group_of, np.arange(k) // size):
         return None
-    counts = np.bincount(group_of, minlength=groups) if group_of.min(initial=0) >= 0 else np.zeros(1, int)
-    if group_of.shape != (k,) or len(counts) != groups or (counts != size).any():
+    least, largest = int(group_of.min()), int(group_of.max())
+    if least < 0 or largest >= groups:
+        raise ValueError(f"g_idx has groups from {least} to {largest}; there are {groups}, from 0 on")
+    counts = np.bincount(group_of.astype(np.intp), minlength=groups)
+    if (counts != size).any():
         raise ValueError(
-            f"g_idx {list(group_of.shape)} has groups of {sorted(set(counts.tolist()))} weights; "
+            f"g_idx {list(group_of.shape)} has groups of {np.unique(counts)[:8].tolist()} weights; "
             f"{groups} groups of {size} are needed"
         )
     return np.argsort(group_of, kind="stable").astype(np.int32)
@@ -337,11 +363,24 @@ def _words(n: int, per_word: int) -> int:
     return n // per_word
 
 
-def _check(name: str, array: Array, shape: tuple[int, ...]) -> None:
-    if array.dtype != np.int32 or array.shape != shape:
-        raise ValueError(f"{name} is {array.dtype} {list(array.shape)}; int32 {list(shape)} is needed")
+FLOATS, INTEGERS, NUMBERS = "floats", "integers", "numbers"
+"""Kinds of dtypes that an array may have, in place of a dtype's name."""
 
 
-def _check_scales(scales: Array, n: int) -> None:
-    if scales.ndim != 2 or scales.shape[1] != n or scales.dtype.kind not in "fV":
-        raise ValueError(f"scales are {scales.dtype} {list(scales.shape)}; floats [groups, {n}] are needed")
+def _check(name: str, array: Array, shape: tuple[int | str, ...], kind: str = "int32") -> None:
+    """Raise ValueError for an array of another dtype or shape. Dims that are texts may be any."""
+    fits = isinstance(array, np.ndarray) and array.ndim == len(shape) and _is_of(kind, array.dtype)
+    if fits and all(isinstance(dim, str) or dim == extent for dim, extent in zip(shape, array.shape, strict=True)):
+        return
+    dims = ", ".join(map(str, shape))
+    raise ValueError(f"{name} is {_described(array)}; {kind} [{dims}] {'are' if kind.endswith('s') else 'is'} needed")
+
+
+def _is_of(kind: str, dtype: np.dtype) -> bool:
+    is_float = dtype.name.startswith(("float", "bfloat"))  # numpy does not know those of ml_dtypes for floats
+    is_integer = dtype.kind in "iu"
+    return {FLOATS: is_float, INTEGERS: is_integer, NUMBERS: is_float or is_integer}.get(kind, dtype.name == kind)
+
+
+def _described(array: Array) -> str:
+    return f"{array.dtype} {list(array.shape)}" if isinstance(array, np.ndarray) else f"a {type(array).__name__}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from aot_runtime.weights import (
     to_int4,
     to_int8,
     to_nf4,
+    unpack_int4,
 )
 
 RNG = np.random.default_rng(0)
@@ -162,6 +164,54 @@ def test_checkpoints_that_do_not_fit_are_refused(change: dict[str, np.ndarray], 
         from_gptq(**given)
 
 
+@pytest.mark.parametrize(
+    "index, message",
+    (
+        (np.full(64, 2**31 - 1, np.int32), r"g_idx has groups from 2147483647 to 2147483647; there are 2, from 0 on"),
+        (np.where(np.arange(64) == 3, 2**40, 0), r"g_idx has groups from 0 to 1099511627776"),
+        (np.full(64, 2**63, np.uint64), "g_idx has groups from 9223372036854775808"),
+        (np.arange(64, dtype=np.float32) // 32 + 0.5, r"g_idx is float32 \[64\]; integers \[64\] are needed"),
+        ((np.arange(64) // 32)[::-1].reshape(2, 32), r"g_idx is int64 \[2, 32\]"),
+        (np.zeros((), np.int32), r"g_idx is int32 \[\]"),
+        (np.zeros(0, np.int32), r"g_idx is int32 \[0\]"),
+        (np.array(["a"] * 64), "g_idx is <U1"),
+        (np.array([None] * 64), "g_idx is object"),
+        ([0] * 64, "g_idx is a list"),
+        ((np.arange(64) > 40).astype(int), r"has groups of \[23, 41\] weights; 2 groups of 32 are needed"),
+    ),
+)
+def test_an_order_is_held_to_its_groups_before_anything_is_allocated(index: np.ndarray, message: str):
+    """A group that there is not would be counted in memory of its size: 16 GiB, or 8 TiB."""
+    with pytest.raises(ValueError, match=message):
+        from_gptq(words(CODES.T).T, words(ZEROS), SCALES, index)
+    with pytest.raises(ValueError, match=message):
+        from_compressed_tensors(words(CODES.T), SCALES.T, np.array([24, 64]), None, index)
+
+
+ODD = (
+    np.zeros(24, np.int32), np.int32(1).reshape(()), np.zeros((2, 2, 2), np.int32), np.zeros((0, 0), np.int32),
+    np.zeros((2, 24), complex), np.zeros((2, 24), "V2"), np.zeros((2, 24), "S2"), np.zeros((2, 24), bool), None, [[1]],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD, ids=[f"odd {number}" for number in range(len(ODD))])
+def test_arrays_of_any_kind_are_refused(odd: np.ndarray):
+    gptq = {"qweight": words(CODES.T).T, "qzeros": words(ZEROS), "scales": SCALES}
+    awq = {"qweight": words(CODES, AWQ_ORDER), "qzeros": words(ZEROS, AWQ_ORDER), "scales": SCALES}
+    packed = {"weight_packed": words(CODES.T), "weight_scale": SCALES.T, "weight_shape": np.array([24, 64])}
+    for make, given in ((from_gptq, gptq), (from_awq, awq), (from_compressed_tensors, packed)):
+        make(**given)
+        for name in given:
+            with pytest.raises(ValueError, match=r" (is|are) needed|do not divide"):
+                make(**{**given, name: odd})
+
+
+def test_a_shape_that_is_none():
+    for shape in ([-24, 64], [24, -64], [24, 2**62], [2**62, 64], [0, 0]):
+        with pytest.raises(ValueError, match="weight_packed"):
+            from_compressed_tensors(words(CODES.T), SCALES.T, np.array(shape))
+
+
 def test_rounded_weights_are_within_half_a_step():
     weight = RNG.standard_normal((6, 128)).astype(np.float32)
     four, eight = to_int4(weight, 32, np.float32), to_int8(weight, dtype=np.float32)
@@ -236,3 +286,44 @@ def test_act_order_and_codes_of_other_dtypes_are_not_prepacked():
     for w in (weights.w.astype(np.int16), weights.w[:, :16], weights.w.view(np.int8)):
         with pytest.raises(ValueError, match="of 8 int8"):
             prepack(replace(weights, w=w))
+
+
+def with_zeros(weight: np.ndarray, size: int) -> Packed:
+    """Of 8 bits."""
+    return replace(to_int8(weight, size), zeros=np.zeros((weight.shape[1] // size, len(weight)), np.int8))
+
+
+@pytest.mark.parametrize("make, dtype", ((to_int4, "uint8"), (with_zeros, "int8")))
+def test_parts_that_do_not_fit_are_not_prepacked(make: Callable[..., Packed], dtype: str):
+    weights = make(RNG.standard_normal((64, 128)), 64)
+    prepack(weights)
+    for change, message in (
+        ({"zeros": weights.zeros[:1]}, rf"zeros is {dtype} \[1, 64\]; {dtype} \[2, 64\] is needed"),
+        ({"zeros": weights.zeros.astype(np.int32)}, "zeros is int32"),
+        ({"zeros": weights.zeros.view({"int8": np.uint8, "uint8": np.int8}[dtype])}, "zeros is u?int8"),
+        ({"zeros": weights.zeros[0]}, "zeros is"),
+        ({"scales": weights.scales[0]}, r"scales is float16 \[64\]; floats \[groups, n\] are needed"),
+        ({"scales": weights.scales.astype(np.int32)}, "scales is int32"),
+        ({"scales": weights.scales[:, :63]}, "w is "),
+        ({"scales": weights.scales[:1]}, "w is "),
+        ({"group_size": 32}, "w is "),
+        ({"group_size": 0}, "group_size is 0; an integer from 1 on is needed"),
+        ({"group_size": 64.0}, r"group_size is 64\.0"),
+        ({"w": weights.w.ravel()}, "w is "),
+        ({"w": None}, "w is a NoneType"),
+        ({"codebook": np.zeros(15, np.float32)}, r"codebook is float32 \[15\]"),
+        ({"codebook": np.zeros(16, np.int8)}, "codebook is int8"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            prepack(replace(weights, **change))
+
+
+def test_numbers_and_codes_that_cannot_be_packed():
+    for weight in (np.full((2, 64), np.nan), np.full((2, 64), np.inf), np.zeros(64), np.zeros((2, 64), "S1"), None):
+        for pack in (to_int4, to_int8, to_nf4):
+            with pytest.raises(ValueError, match="weight "):
+                pack(weight, 64)
+    with pytest.raises(ValueError, match="a code is 16; 0 to 15 are allowed"):
+        pack_int4(np.array([[1, 16]], np.uint8))
+    with pytest.raises(ValueError, match=r"packed is uint8 \[1, 2\]; uint8 \[n, 3\] is needed"):
+        unpack_int4(np.zeros((1, 2), np.uint8), 5)

@@ -150,6 +150,52 @@ def manifests(count: int, minutes: float | None, seed: int, jobs: int, keep: Pat
 
 
 @main.command()
+@count_option
+@minutes_option
+@seed_option
+@jobs_option
+@keep_option
+def checkpoints(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
+    """Read mutated files of checkpoints: configs, headers, adapters, tokenizers, as far as it goes without a device."""
+    with_examples()
+    from .checkpoints import Checkpoints
+
+    run_campaign("checkpoints", count, minutes, jobs, keep, lambda folder: Checkpoints(folder, seed))
+
+
+@main.command()
+@count_option
+@minutes_option
+@seed_option
+@jobs_option
+@keep_option
+def templates(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
+    """Render chat templates that may be any program of Jinja."""
+    with_examples()
+    from .templates import Templates
+
+    run_campaign("templates", count, minutes, jobs, keep, lambda folder: Templates(folder, seed))
+
+
+@main.command("calls-files")
+@count_option
+@minutes_option
+@seed_option
+@jobs_option
+@keep_option
+def calls_files(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
+    """Read mutated calls files, and add a call to those that are taken."""
+    from .calls_files import CallsFiles
+
+    run_campaign("calls_files", count, minutes, jobs, keep, lambda folder: CallsFiles(folder, seed))
+
+
+def with_examples() -> None:
+    """Let the packages of `examples` be imported, as pytest does."""
+    sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+
+@main.command()
 def seeds() -> None:
     """Build the bundles that `bundles` begins with, and put them into tests/fuzz/seeds."""
     from .seeding import make_seeds

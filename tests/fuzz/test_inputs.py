@@ -17,6 +17,7 @@ from tests.fuzz.archive_inputs import ArchiveInput
 from tests.fuzz.archives import Archives
 from tests.fuzz.bundle_inputs import BundleInput, Inputs, files_of
 from tests.fuzz.bundles import Bundles
+from tests.fuzz.calls_files import CallsFiles
 from tests.fuzz.campaign import Campaign, Failure
 from tests.fuzz.corpus import CORPUS, keep, kept, smaller
 
@@ -39,6 +40,24 @@ def manifests(folder: Path) -> Any:
     return Manifests(folder, SEED)
 
 
+def checkpoints(folder: Path) -> Any:
+    pytest.importorskip("safetensors", reason="checkpoints need the extra `llama`")
+    from tests.fuzz.checkpoints import Checkpoints
+
+    return Checkpoints(folder, SEED)
+
+
+def templates(folder: Path) -> Any:
+    pytest.importorskip("jinja2", reason="chat templates need the extra `llama`")
+    from tests.fuzz.templates import Templates
+
+    return Templates(folder, SEED)
+
+
+def calls_files(folder: Path) -> CallsFiles:
+    return CallsFiles(folder, SEED)
+
+
 def run(make: Make, count: int, folder: Path) -> tuple[Counter[str], list[Failure]]:
     failures: list[Failure] = []
     campaign = Campaign(make, count, 1, folder, failures.append)
@@ -53,6 +72,12 @@ def run(make: Make, count: int, folder: Path) -> tuple[Counter[str], list[Failur
         (bundles, 600, {"refused when it is opened", "opened, verified, a call planned", "run: right"}),
         (manifests, 60, {"refused when it is read", "refused when it is planned", "planned"}),
         (archives, 60, {"refused when it is opened", "opened, verify finds faults", "whole"}),
+        (checkpoints, 2000, {"refused", "taken"}),
+        (calls_files, 100, {"refused", "taken"}),
+        (templates, 12, {"refused by Jinja", "taken"}),
+        pytest.param(checkpoints, 100_000, {"refused", "taken"}, marks=pytest.mark.slow),
+        pytest.param(calls_files, 5000, {"refused", "taken"}, marks=pytest.mark.slow),
+        pytest.param(templates, 300, {"refused: takes more than 0.3 s", "refused: MiB"}, marks=pytest.mark.slow),
         pytest.param(archives, 5000, {"run: right"}, marks=pytest.mark.slow),
         pytest.param(bundles, 20_000, {"run: wrong, as its self-test says"}, marks=pytest.mark.slow),
         pytest.param(manifests, 2000, {"planned"}, marks=pytest.mark.slow),

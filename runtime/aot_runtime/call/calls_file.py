@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,14 @@ from .entries import Entry, entry_lines
 
 MAX_BYTES = 1 << 20
 """Size of a calls file."""
+MAX_VALUES = 1 << 18
+"""Values in a calls file, those counted again that aliases repeat."""
+MAX_DEPTH = 20
+"""Levels of values within values."""
+LONGEST_NUMBER = 100
+"""Digits of a number."""
+TAGS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "merge"))
+"""Kinds of values, as YAML calls them."""
 LOCK_TIMEOUT_S = 60
 """Seconds to wait for another process that writes the file."""
 HEAD = "# Calls that a program makes; `aotbuild --for` builds the variants that they get.\n"
@@ -24,7 +33,6 @@ HEAD = "# Calls that a program makes; `aotbuild --for` builds the variants that 
 
 def check(path: Path) -> None:
     """Raise `CallsFileError` where `merge` would now."""
-    _yaml()
     _read(path)
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise CallsFileError(f"{path}: there is no folder {path.parent} that can be written to")
@@ -35,7 +43,7 @@ def merge(path: Path, entries: Iterable[Entry]) -> None:
 
     The file is replaced at once: whoever reads it meanwhile sees it as it was or as it will be.
     """
-    yaml, target = _yaml(), path.resolve()
+    yaml, target = _yaml(path), path.resolve()
     try:
         with _locked(target):
             data = _read(target)
@@ -77,15 +85,13 @@ def _key(entry: Entry) -> str:
 
 def _read(path: Path) -> Any:
     """The content of a calls file; that of an empty one where there is none."""
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.error import MarkedYAMLError
 
-    yaml = _yaml()
+    yaml = _yaml(path)
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise CallsFileError(f"{path}: it has more than {MAX_BYTES} bytes")
-        data = yaml.load(content.decode("utf-8-sig"))
+        data = yaml.load(_content(path))
+    except CallsFileError:
+        raise
     except FileNotFoundError:
         data = None
     except OSError as error:
@@ -96,12 +102,70 @@ def _read(path: Path) -> Any:
         mark = error.problem_mark
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         raise CallsFileError(f"{place}: not valid YAML: {error.problem}") from None
-    except (YAMLError, RecursionError) as error:
+    except Exception as error:  # of ruamel.yaml, which has no type for all that it finds
         raise CallsFileError(f"{path}: not valid YAML: {error}") from None
     if data is None:
         return yaml.load(f"{HEAD}calls: []\n")
     _hold_to_form(path, data)
     return data
+
+
+def _content(path: Path) -> str:
+    """The text of a file, which is a regular one: a pipe may never end."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise CallsFileError(f"{path}: it is no regular file")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise CallsFileError(f"{path}: it has more than {MAX_BYTES} bytes")
+    return content.decode("utf-8-sig")
+
+
+def _check_node(path: Path, root: Any, resolver: Any) -> None:
+    """Raise `CallsFileError` for what YAML has and calls do not need: keys that are no text, tags, dates, and aliases
+    that make a small file a large one, or a part of itself."""
+    from ruamel.yaml.nodes import MappingNode, ScalarNode
+
+    sizes: dict[int, tuple[int, int] | None] = {}
+
+    def size_of(node: Any) -> tuple[int, int]:
+        """(values, levels) of a node. Those of an alias are known: its anchor is before it."""
+        if id(node) in sizes:
+            if (known := sizes[id(node)]) is None:
+                raise fault(node, "it is a part of itself")
+            return known
+        sizes[id(node)] = None
+        if text := scalar_fault(node) if isinstance(node, ScalarNode) else collection_fault(node):
+            raise fault(node, text)
+        pairs = node.value if isinstance(node, MappingNode) else ()
+        parts = [part for pair in pairs for part in pair]
+        if not isinstance(node, ScalarNode | MappingNode):
+            parts = node.value
+        below = [size_of(part) for part in parts]
+        count, levels = 1 + sum(size for size, _ in below), 1 + max((level for _, level in below), default=0)
+        if count > MAX_VALUES or levels > MAX_DEPTH:
+            raise fault(node, f"more than {MAX_VALUES} values, or {MAX_DEPTH} levels, with what its aliases repeat")
+        sizes[id(node)] = count, levels
+        return count, levels
+
+    def scalar_fault(node: Any) -> str:
+        plain, tag = node.style is None, str(node.tag)
+        if tag != str(resolver.resolve(ScalarNode, node.value, (plain, not plain))) or tag not in TAGS:
+            return f"{shown(node.value)} is no text, number, true, false or null"
+        too_long = tag.endswith(":int") and len(node.value) > LONGEST_NUMBER
+        return f"a number of more than {LONGEST_NUMBER} digits" if too_long else ""
+
+    def collection_fault(node: Any) -> str:
+        if str(node.tag) != str(resolver.resolve(type(node), None, True)):
+            return f"the tag {shown(str(node.tag))} is not supported"
+        keys = [key for key, _ in node.value] if isinstance(node, MappingNode) else []
+        is_text = all(isinstance(key, ScalarNode) and str(key.tag).endswith((":str", ":merge")) for key in keys)
+        return "" if is_text else "a key is no text"
+
+    def fault(node: Any, text: str) -> CallsFileError:
+        return CallsFileError(f"{path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}: {text}")
+
+    size_of(root)
 
 
 def _hold_to_form(path: Path, data: Any) -> None:
@@ -118,18 +182,27 @@ def _hold_to_form(path: Path, data: Any) -> None:
             raise CallsFileError(f"{place}: `count` is a number from 1 on (given: {shown(count)})")
 
 
-def _yaml() -> Any:
+def _yaml(path: Path) -> Any:
+    """A reader and writer, which holds what it reads of a file to `_check_node`."""
     try:
         import filelock  # noqa: F401
         from ruamel.yaml import YAML
+        from ruamel.yaml.constructor import RoundTripConstructor
     except ImportError as error:
         raise CallsFileError(
             f"{error}; a calls file needs the extra `record`: pip install 'aotbuild[record]'"
         ) from None
+
+    class Checked(RoundTripConstructor):
+        def construct_document(self, node: Any) -> Any:
+            _check_node(path, node, self.resolver)
+            return super().construct_document(node)
+
     yaml = YAML()
+    yaml.Constructor = Checked
     yaml.preserve_quotes = True
     yaml.width = 1 << 16
-    yaml.max_depth = 20
+    yaml.max_depth = MAX_DEPTH
     return yaml
 
 

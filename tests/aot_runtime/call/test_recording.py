@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
@@ -278,6 +279,63 @@ def test_another_file_is_left_alone(tmp_path: Path, content: bytes, said: str):
             use(path)
         assert str(caught.value).startswith(f"{path}{said}") and path.read_bytes() == content
     assert recordings.current() is None
+
+
+LAUGHS = "calls:\n- &a0 {bundle: x, op: y}\n" + "".join(
+    f"- &a{number} {{bundle: x, op: [{', '.join([f'*a{number - 1}'] * 9)}]}}\n" for number in range(1, 10)
+)
+CHAIN = "calls:\n- &a0 [1]\n" + "".join(f"- &a{number} [*a{number - 1}]\n" for number in range(1, 400))
+
+
+@pytest.mark.parametrize(
+    "content, said",
+    (
+        (LAUGHS, ":7:23: more than 262144 values, or 20 levels, with what its aliases repeat"),
+        (CHAIN, ":21:3: more than 262144 values, or 20 levels"),
+        ("calls:\n- op: 2023-13-45\n", ":2:7: '2023-13-45' is no text, number, true, false or null"),
+        ("calls:\n- op: 2023-01-01\n", ":2:7: '2023-01-01' is no text"),
+        ("calls:\n- {op: " + "9" * 5000 + "}\n", ":2:8: a number of more than 100 digits"),
+        ("calls:\n- {op: 0x" + "f" * 5000 + "}\n", ":2:8: a number of more than 100 digits"),
+        ("calls:\n- {op: !!int abc}\n", ":2:8: 'abc' is no text"),
+        ("calls:\n- {op: !!float abc}\n", ":2:8: 'abc' is no text"),
+        ("calls:\n- {op: !!bool abc}\n", ":2:8: 'abc' is no text"),
+        ("calls:\n- {op: !!int '1'}\n", ":2:8: '1' is no text"),
+        ("calls:\n- {op: !!set {a, b}}\n", ":2:8: the tag 'tag:yaml.org,2002:set' is not supported"),
+        ("calls:\n- {op: !x [a]}\n", ":2:8: the tag "),
+        ("calls:\n- &a {<<: *a, op: a}\n", ":2:3: it is a part of itself"),
+        ("calls:\n- &a [*a]\n", ":2:3: it is a part of itself"),
+        ("calls:\n- {[1, 2]: 3}\n", ":2:3: a key is no text"),
+        ("calls:\n- {{a: 1}: 3}\n", ":2:3: a key is no text"),
+        ("calls:\n- {~: 3, op: a}\n", ":2:3: a key is no text"),
+        ("calls:\n- {1: 3, op: a}\n", ":2:3: a key is no text"),
+        ("calls:\n- {true: 3, op: a}\n", ":2:3: a key is no text"),
+        ("calls:\n- {2001-01-01: 3}\n", ":2:3: a key is no text"),
+        ("calls:\n- {<<: 3}\n", ":2:8: not valid YAML: "),
+    ),
+)
+def test_what_yaml_has_and_calls_do_not(tmp_path: Path, content: str, said: str):
+    """It is refused when a recording begins, and not at its end, where the calls would be lost."""
+    path = tmp_path / "calls.yaml"
+    path.write_text(content)
+    for use in (aot_runtime.record, lambda path: merge(path, [CALL])):
+        with pytest.raises(CallsFileError) as caught:
+            use(path)
+        assert str(caught.value).startswith(f"{path}{said}")
+
+
+def test_aliases_and_merged_calls_stay_as_they_are(tmp_path: Path):
+    path = tmp_path / "calls.yaml"
+    path.write_text("calls:\n- &a {bundle: b, op: o, count: 2}\n- {<<: *a, op: p}  # mine\n- {<<: [*a], op: q}\n")
+    merge(path, [CALL])
+    assert path.read_text().startswith(
+        "calls:\n- &a {bundle: b, op: o, count: 2}\n- {<<: *a, op: p}  # mine\n- {<<: [*a], op: q}\n"
+    )
+
+
+def test_a_pipe_is_no_calls_file(tmp_path: Path):
+    os.mkfifo(tmp_path / "calls.yaml")
+    with pytest.raises(CallsFileError, match=r"calls\.yaml: it is no regular file"):
+        aot_runtime.record(tmp_path / "calls.yaml")
 
 
 def test_a_recording_that_could_not_be_written_does_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

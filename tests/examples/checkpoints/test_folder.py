@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import mmap
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
+
+from safetensors.numpy import save_file
 
 from checkpoints.folder import Checkpoint
 from checkpoints.linear import Linear
@@ -157,3 +160,80 @@ def test_weights_of_4_bits_that_are_not_as_the_config_says(tmp_path: Path):
     found["quantization_config"] |= {"checkpoint_format": "gptq_v2"}
     write_checkpoint(tmp_path, found, stored)
     assert (linear(zeros).weight.zeros == 8).all()
+
+
+# What comes from a stranger
+
+
+def test_tensors_that_nothing_reads_are_named(tmp_path: Path):
+    found, tensors = tiny(num_hidden_layers=1)
+    layer = "model.layers.0.mlp.up_proj"
+    bias = np.zeros(256, BF16)
+    harmless = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(32, np.float32), f"{layer}.bias": bias}
+    write_checkpoint(tmp_path, found, {**tensors, **harmless})
+    assert config_of(Checkpoint(tmp_path)).hidden == 128
+    others = {f"{layer}.bias": bias + 1, "model.layers.7.input_layernorm.weight": bias, "x\x1b": bias}
+    assert refused(tmp_path, found, {**tensors, **others}).split("; ") == [
+        f"tensor '{layer}.bias' is read by nothing",
+        "tensor 'model.layers.7.input_layernorm.weight' is read by nothing",
+        "tensor ''x\\x1b'' is read by nothing",
+    ]
+
+
+def test_shared_experts_that_the_config_does_not_have(tmp_path: Path):
+    found, tensors = tiny("deepseek_v2")
+    message = refused(tmp_path, {**found, "n_shared_experts": 0}, tensors)
+    assert message.count("mlp.shared_experts.") == message.count("is read by nothing") == 3
+
+
+def test_a_last_layer_beside_tied_embeddings_is_the_table(tmp_path: Path):
+    """As transformers has it, which does not tie two that differ."""
+    found, tensors = tiny(num_hidden_layers=1, tie_word_embeddings=True)
+    head = tensors["model.embed_tokens.weight"].copy()
+    write_checkpoint(tmp_path, found, {**tensors, "lm_head.weight": head})
+    assert config_of(Checkpoint(tmp_path)).tied
+    head[0, 0] += 1
+    assert refused(tmp_path, found, {**tensors, "lm_head.weight": head}) == "tensor 'lm_head.weight' is read by nothing"
+
+
+def test_images_are_left_out(tmp_path: Path):
+    found, tensors = tiny("gemma3")
+    found = {"architectures": ["Gemma3ForConditionalGeneration"], "torch_dtype": "bfloat16", "text_config": {
+        key: value for key, value in found.items() if key != "architectures"}}  # fmt: skip
+    renamed = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
+    write_checkpoint(tmp_path, {**found, "vocab_size": 320}, {})
+    (tmp_path / "config.json").write_text(json.dumps(found))
+    renamed["vision_tower.encoder.weight"] = np.ones(3, np.float32)
+    save_file(renamed, tmp_path / "model.safetensors")
+    assert len(config_of(Checkpoint(tmp_path)).attention) == 2
+
+
+@pytest.mark.parametrize("name", ("config.json", "model.safetensors", "model.safetensors.index.json"))
+def test_pipes_and_devices_are_no_files(name: str, tmp_path: Path):
+    write_checkpoint(tmp_path, *tiny(num_hidden_layers=1))
+    path = tmp_path / name
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(CheckpointError, match=rf"{name}: it is no regular file"):
+        Checkpoint(tmp_path)
+    path.unlink()
+    path.symlink_to("/dev/zero")
+    with pytest.raises(CheckpointError, match=rf"{name}: it is no regular file"):
+        Checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    (
+        (b"[" * 100_000, "no JSON"),
+        (b'{"a": ' * 100_000, "no JSON"),
+        (b"[1]", "no JSON object"),
+        (b'{"hidden_size": ' + b"9" * 5000 + b"}", "no JSON"),
+        (b"\xff{}", "it is no UTF-8"),
+        (b" " * ((1 << 24) + 1), "it has more than 16777216 bytes"),
+    ),
+)
+def test_config_files_that_are_none(content: bytes, message: str, tmp_path: Path):
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"config\.json: {message}"):
+        Checkpoint(tmp_path)

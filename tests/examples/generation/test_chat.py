@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -97,6 +99,73 @@ def test_where_templates_are(tmp_path: Path):
     (tmp_path / "additional_chat_templates").mkdir()
     (tmp_path / "additional_chat_templates" / "rag.jinja").write_text("five")
     assert (rendered(), rendered("rag")) == ("four", "five")
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    (
+        ([], "no JSON object"),
+        ({"chat_template": 3}, "chat_template: it is 3, and should be a text or a list"),
+        ({"chat_template": {"default": "x"}}, "chat_template: it is "),
+        ({"chat_template": ["x"]}, "an entry is x, and should have a 'name' and a 'template'"),
+        ({"chat_template": [{"name": "default", "template": 1}]}, "an entry is "),
+        ({"chat_template": "x", "bos_token": 7}, "bos_token is 7, and should be a text"),
+        ({"chat_template": "x", "eos_token": {"lstrip": True}}, "eos_token is "),
+    ),
+)
+def test_configs_of_other_forms(found: object, message: str, tmp_path: Path):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(found))
+    with pytest.raises(ChatError, match=rf"tokenizer_config\.json.*: {message}|tokenizer_config\.json, {message}"):
+        ChatTemplate.read(tmp_path)
+
+
+def test_files_that_are_none(tmp_path: Path):
+    path = tmp_path / "chat_template.jinja"
+    path.write_bytes(b"\xff")
+    with pytest.raises(ChatError, match=r"jinja: it is no UTF-8"):
+        ChatTemplate.read(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ChatError, match=r"jinja: it is no regular file"):
+        ChatTemplate.read(tmp_path)
+
+
+LOOP = "{% for i in range(99999) %}"
+LIMITS = {
+    "loops": (LOOP * 2 + "{% endfor %}" * 2, r"it takes more than 0\.5 s"),
+    "a text": ("{{ 'a' * (10**10) }}", "256 MiB"),
+    "doubling": (
+        "{% set n = namespace(v='a') %}" + LOOP + "{% set n.v = n.v ~ n.v %}{% endfor %}",
+        "256 MiB",
+    ),
+    "a power": ("{{ 9 ** (9 ** 9) }}", r"it takes more than 0\.5 s|256 MiB|too large"),
+    "a number's width": ("{{ '%999999999d' % 1 }}", "256 MiB"),
+    "a long text": ("{{ 'a' * 20000000 }}", "its text has more than 16777216 characters"),
+    "itself": ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "it calls itself without end"),
+    "nesting": ("{{ " + "(" * 100_000 + "1" + ")" * 100_000 + " }}", "it calls itself|process ended|line 1"),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_templates_keep_to_their_limits(name: str):
+    source, message = LIMITS[name]
+    start = time.perf_counter()
+    with pytest.raises(ChatError, match=rf"the chat template: .*({message})"):
+        ChatTemplate(source, seconds=0.5).render(ASKED)
+    assert time.perf_counter() - start < 30, "of a machine that has much else to do"
+
+
+def test_a_process_renders_many_chats_and_ends_with_its_template():
+    template = ChatTemplate("{{ messages[0].content }}{{ bos_token }}", SPECIAL)
+    assert [template.render([{"role": "user", "content": text}]) for text in ("a", "\ud800", "é")] == [
+        "a<s>", "\ud800<s>", "é<s>",
+    ]  # fmt: skip
+    process = template._renderer._process
+    assert process.poll() is None
+    with pytest.raises(ChatError, match="not JSON serializable"):
+        template.render([{"role": "user", "content": object()}])
+    del template
+    assert process.poll() is not None
 
 
 @pytest.mark.parametrize(

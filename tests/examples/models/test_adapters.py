@@ -154,6 +154,21 @@ REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
     "rank 0": ({"r": 0}, "rank 0 is not supported; supported: 1 to 1024"),
     "no rank": ({"r": None}, "there is no 'r'"),
     "no scale": ({"lora_alpha": None}, "there is no 'lora_alpha'"),
+    "rank 4.7": ({"r": 4.7}, "rank 4.7 is not supported"),
+    "rank [1]": ({"r": [1]}, r"rank \[1\] is not supported"),
+    "a scale of text": ({"lora_alpha": "x"}, "an adapter with lora_alpha = 'x' is not supported"),
+    "a scale of NaN": ({"lora_alpha": float("nan")}, "an adapter with lora_alpha = nan is not"),
+    "an infinite scale": ({"lora_alpha": float("inf")}, "an adapter with lora_alpha = inf is not"),
+    "a rank-stabilised text": ({"use_rslora": "false"}, "an adapter with use_rslora = 'false' is not"),
+    "unknown keys": ({"use_mora": True}, "the key 'use_mora' is not known, and may change the results"),
+    **{
+        f"weights changed by {name}": (
+            {"init_lora_weights": name},
+            f"an adapter with init_lora_weights = '{name}' is not",
+        )
+        for name in ("pissa", "pissa_niter_16", "olora", "OLoRA", "corda", "loftq", "lora_ga")
+    },
+    "a kind of its own": ({"arrow_config": {"top_k": 3}}, "an adapter with arrow_config = "),
 }
 
 
@@ -163,6 +178,25 @@ def test_kinds_of_adapters_that_are_refused(name: str, tmp_path: Path):
     config, tensors = model_of_a_layer(tmp_path)
     one, added = adapter(np.random.default_rng(0), tensors, ("q_proj",))
     with pytest.raises(CheckpointError, match=rf"adapter_config\.json: {message}"):
+        adapters_of(named(write_adapter(tmp_path / "adapter", {**one, **change}, added)), config)
+
+
+@pytest.mark.parametrize("name", (True, False, "gaussian", "eva", "orthogonal"))
+def test_beginnings_that_leave_the_weights_as_they_are(name: object, tmp_path: Path):
+    config, tensors = model_of_a_layer(tmp_path)
+    one, added = adapter(np.random.default_rng(0), tensors, ("q_proj",), init_lora_weights=name)
+    assert adapters_of(named(write_adapter(tmp_path / "adapter", one, added)), config)
+
+
+@pytest.mark.parametrize(
+    "change", ({"target_modules": ["k_proj"]}, {"layers_to_transform": [1]}, {"layers_to_transform": 3})
+)
+def test_tensors_of_layers_that_the_config_leaves_out(change: dict[str, object], tmp_path: Path):
+    """PEFT does not read them."""
+    config, tensors = model_of_a_layer(tmp_path)
+    one, added = adapter(np.random.default_rng(0), tensors, ("q_proj",))
+    assert adapters_of(named(write_adapter(tmp_path / "0", {**one, "layers_to_transform": [0]}, added)), config)
+    with pytest.raises(CheckpointError, match=r"q_proj\.lora_A\.weight' is for a layer that the config leaves out"):
         adapters_of(named(write_adapter(tmp_path / "adapter", {**one, **change}, added)), config)
 
 

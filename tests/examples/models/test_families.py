@@ -12,8 +12,11 @@ pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
 from checkpoints.folder import Checkpoint
 from checkpoints.values import CheckpointError, Values
+from models.config import Config
 from models.families import FAMILIES, config_from, config_of
+from random_checkpoint import FAMILIES as SETTINGS
 from random_checkpoint import settings, write_checkpoint
+from tests.examples.models.published_configs import PUBLISHED
 
 ROOT = Path(__file__).parents[3]
 QWEN = {
@@ -93,6 +96,141 @@ def test_phi_4():
     shapes = {name: (shape.outputs, shape.inputs) for name, shape in config.linears().items()}
     assert shapes["model.layers.39.self_attn.qkv_proj"] == (7680, 5120)
     assert shapes["model.layers.0.mlp.gate_up_proj"] == (35840, 5120) and len(shapes) == 4 * 40 + 1
+
+
+# What each key does
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_all_keys_of_published_files_are_known(name: str):
+    assert config_from(Values(PUBLISHED[name])).layers >= 32
+
+
+LT = ["sliding_attention", "full_attention"] * 2
+SLIDING = {"use_sliding_window": True, "sliding_window": 6}
+
+
+def read(family: str, drop: str = "", **changes: object) -> Config:
+    found = settings("tiny", family, **{"num_hidden_layers": 4, **changes})
+    return config_from(Values({key: value for key, value in found.items() if key != drop}), 64)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "windows"),
+    (
+        ("qwen3_moe", SLIDING, [6] * 4),
+        ("qwen3_moe", {**SLIDING, "max_window_layers": 2}, [6] * 4),
+        ("qwen3_moe", {"sliding_window": 6}, [None] * 4),
+        ("qwen2_moe", {**SLIDING, "max_window_layers": 2}, [6, None, None, None]),
+        ("qwen2_moe", SLIDING, [6, None, 6, None]),
+        ("qwen2_moe", {**SLIDING, "layer_types": LT[::-1]}, [None, 6, None, 6]),
+        ("qwen2_moe", {"sliding_window": 0}, [None] * 4),
+        ("qwen2", {**SLIDING, "max_window_layers": 2}, [None, None, 6, 6]),
+        ("qwen2", {**SLIDING, "layer_types": LT}, [6, None, 6, None]),
+        ("qwen3", {**SLIDING, "drop": "sliding_window", "max_window_layers": 3}, [None, None, None, 4096]),
+        ("mistral", {"drop": "sliding_window"}, [4096] * 4),
+        ("mistral", {"sliding_window": 6, "layer_types": LT}, [6, None, 6, None]),
+        ("mistral", {"sliding_window": None}, [None] * 4),
+        ("mixtral", {"sliding_window": 6, "layer_types": ["sliding_attention"] * 4}, [6] * 4),
+        ("gemma2", {"drop": "sliding_window"}, [4096, None] * 2),
+    ),
+)
+def test_windows(family: str, changes: dict, windows: list[int | None]):
+    assert [layer.window for layer in read(family, **changes).attention] == windows
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    (
+        ("mistral", {"sliding_window": 0}),
+        ("mistral", {"sliding_window": -5}),
+        ("mistral", {"sliding_window": None, "layer_types": LT}),
+        ("mixtral", {"sliding_window": 6, "layer_types": LT}),
+        ("llama", {"sliding_window": 6}),
+        ("llama", {"layer_types": LT}),
+        ("deepseek_v2", {"layer_types": LT}),
+        ("qwen2", {"layer_types": LT, "sliding_window": 6}),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 0, "max_window_layers": 2}),
+        ("qwen3_moe", {**SLIDING, "layer_types": LT}),
+        ("gemma2", {"sliding_window": None}),
+        ("gemma3", {"sliding_window": 0}),
+        ("gemma3", {"sliding_window_pattern": 0}),
+    ),
+)
+def test_windows_that_are_refused(family: str, changes: dict):
+    with pytest.raises(CheckpointError, match=r"window|layer_types|slide"):
+        read(family, **changes)
+
+
+def test_defaults_of_keys_that_are_not_there():
+    """They are the family's, and not alike in all families."""
+
+    def base(config: Config) -> float:
+        return round((1 / config.attention[0].rope.frequencies[1]) ** (config.head_dim / 2))
+
+    assert base(read("mixtral", "rope_theta")) == 1_000_000
+    assert base(read("mistral", "rope_theta")) == 10_000
+    assert read("deepseek_v2", "n_shared_experts").experts.shared == 2
+    assert read("deepseek_v2", n_shared_experts=None).experts.shared == 0
+    assert [read(family, "head_dim").head_dim for family in ("llama", "qwen3", "qwen3_moe", "gemma2")] == [
+        32, 128, 32, 256,
+    ]  # fmt: skip
+    heads = {"mistral": 8, "mixtral": 8, "qwen2": 32, "qwen3": 32, "qwen2_moe": 16, "qwen3_moe": 4, "llama": 32}
+    found = {family: read(family, "num_key_value_heads", num_attention_heads=32).heads_kv for family in heads}
+    assert found == heads
+    assert read("qwen2_moe", qkv_bias=False).biases.queries_keys_values is False
+    assert read("qwen3_moe", "num_experts", num_local_experts=32).experts.count == 32
+
+
+@pytest.mark.parametrize("family", SETTINGS)
+@pytest.mark.parametrize(
+    "change",
+    (
+        {"is_causal": False}, {"attn_scale": 2.0}, {"no_rope_layers": [1, 0, 1, 0]}, {"embedding_multiplier": 2.0},
+        {"use_qk_norm": True}, {"rope_interleaved": True}, {"use_bidirectional_attention": True},
+        {"rope_scaling": {"rope_type": "linear", "factor": 2.0, "alpha": 3}}, {"model_type": "gpt2"},
+        {"rope_scaling": {"rope_type": "linear", "factor": 0}}, {"rope_theta": -1}, {"rope_theta": 1.0},
+        {"rms_norm_eps": float("nan")}, {"rms_norm_eps": "x"}, {"vocab_size": -1}, {"num_hidden_layers": 2**31},
+        {"tie_word_embeddings": "false"}, {"num_attention_heads": ""}, {"eos_token_id": 0.5}, {"rope_scaling": True},
+        {"max_position_embeddings": 10**400}, {"hidden_act": ["silu"]}, {"layer_types": 3}, {"dtype": {}},
+    ),
+)  # fmt: skip
+def test_what_no_family_has_or_knows(family: str, change: dict):
+    with pytest.raises(CheckpointError, match=rf"factor|alpha|{next(iter(change)).partition('_')[0]}"):
+        read(family, **change)
+
+
+@pytest.mark.parametrize(
+    ("family", "change"),
+    (
+        ("llama", {"partial_rotary_factor": 0.5}),
+        ("qwen3", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}, "rope_scaling": None}),
+        ("gemma3", {"partial_rotary_factor": 0.5}),
+        ("deepseek_v2", {"mlp_bias": True}),
+        ("deepseek_v2", {"rms_norm_eps": 1e-5}),
+        ("deepseek_v2", {"drop": "q_lora_rank"}),
+        ("mistral", {"attention_bias": True}),
+        ("mixtral", {"num_experts_per_tok": 9}),
+        ("mixtral", {"num_local_experts": 1 << 20}),
+        ("deepseek_v2", {"topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 1}),
+        ("qwen3_moe", {"num_local_experts": 4}),
+        ("llama", {"rope_parameters": {"rope_theta": 1e4}, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+        ("llama", {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}, "head_dim": 2}),
+        ("llama", {"head_dim": 33}),
+        ("gemma3", {"rope_scaling": {"type": "linear", "factor": 4.0}}),
+        ("phi3", {"partial_rotary_factor": 0.001}),
+    ),
+)
+def test_what_a_family_has_not(family: str, change: dict):
+    with pytest.raises(CheckpointError):
+        read(family, **change)
+
+
+def test_unknown_keys_are_named_before_weights_are_read(tmp_path: Path):
+    write_checkpoint(tmp_path, {**settings("tiny"), "attn_scale": 2.0}, {})
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="the key 'attn_scale' is not known"):
+        config_from(Values.read(tmp_path / "config.json"))
 
 
 def of_4_bits(**changes: object) -> dict[str, object]:

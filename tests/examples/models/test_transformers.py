@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ import torch
 import transformers
 
 from aot_runtime import Bundle
-from checkpoints.values import Values
+from checkpoints.folder import Checkpoint
+from checkpoints.values import CheckpointError, Values
 from kernels.tolerance import assert_close
-from models.families import config_from
+from models.families import FAMILIES, config_from, config_of
 from random_checkpoint import settings, write_checkpoint
 from tests.examples.models.reference import EXACT, logits
 from tests.examples.models.tiny_families import LLAMA3, LONGROPE, MIXTURES, SMALL, TINY, YARN
@@ -95,6 +98,99 @@ def test_the_reference_is_the_model(name: str, tmp_path: Path):
     config = config_from(Values(found), CONTEXTS.get(name))
     (prompt,) = prompts_of([CONTEXTS.get(name, 100)], config.vocabulary)
     ours, theirs = logits(EXACT, config, tensors, prompt), logits_of(in_transformers(tmp_path, torch.float64), prompt)
+    assert np.abs(ours - theirs).max() < 1e-5 * np.abs(theirs).max()
+
+
+# Keys of config.json
+
+CONFIGS = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3", "mixtral": "Mixtral",
+           "qwen2_moe": "Qwen2Moe", "qwen3_moe": "Qwen3Moe", "deepseek_v2": "DeepseekV2", "phi3": "Phi3",
+           "gemma2": "Gemma2", "gemma3": "Gemma3Text"}  # fmt: skip
+TYPES = ["sliding_attention", "full_attention"] * 2
+SLIDING = {"use_sliding_window": True, "sliding_window": 5}
+SMALLEST = {
+    **SMALL, "hidden_size": 64, "head_dim": 16, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "torch_dtype": "float32", "max_position_embeddings": 64, "sliding_window": 6, "query_pre_attn_scalar": 16,
+    "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "num_experts": 4, "num_local_experts": 4,
+    "num_experts_per_tok": 2, "original_max_position_embeddings": 32,
+}  # fmt: skip
+CHANGES: list[tuple[tuple[str, ...], dict[str, Any]]] = [
+    (("qwen2", "qwen3", "qwen2_moe", "qwen3_moe"), SLIDING),
+    (("qwen2", "qwen3", "qwen2_moe", "qwen3_moe"), {**SLIDING, "max_window_layers": 2}),
+    (
+        ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "mistral", "gemma2", "gemma3", "llama"),
+        {**SLIDING, "layer_types": TYPES},
+    ),
+    (("qwen2", "qwen3", "mistral", "gemma2", "gemma3"), {"layer_types": TYPES, "sliding_window": 5}),
+    (tuple(CONFIGS), {"is_causal": False}),
+    (tuple(CONFIGS), {"partial_rotary_factor": 0.5}),
+    (tuple(CONFIGS), {"rms_norm_eps": 0.1}),
+    (tuple(CONFIGS), {"mlp_bias": True, "attention_bias": True}),
+    (tuple(CONFIGS), {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}}),
+    (tuple(CONFIGS), {"rope_scaling": {"type": "linear", "factor": 4.0}}),
+    (tuple(CONFIGS), {"sliding_window": 5}),
+    (tuple(CONFIGS), {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+]
+MISSING = (
+    "rope_theta", "sliding_window", "n_shared_experts", "head_dim", "num_key_value_heads", "qkv_bias", "hidden_act",
+    "norm_topk_prob", "tie_word_embeddings", "first_k_dense_replace", "q_lora_rank", "query_pre_attn_scalar",
+    "attn_logit_softcapping", "final_logit_softcapping", "max_window_layers", "rms_norm_eps",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_all_keys_that_transformers_writes_are_known(family: str):
+    written = getattr(transformers, f"{CONFIGS[family]}Config")().to_dict()
+    (architecture,) = settings("tiny", family)["architectures"]
+    assert written.keys() - FAMILIES[architecture].keys.keys() == set()
+
+
+@pytest.mark.parametrize(
+    ("family", "change"), [(family, change) for families, change in CHANGES for family in families]
+)
+def test_settings_are_right_or_refused(family: str, change: dict[str, Any], tmp_path: Path):
+    right_or_refused({**of_family(family), **change}, tmp_path)
+
+
+@pytest.mark.parametrize("key", MISSING)
+@pytest.mark.parametrize("family", CONFIGS)
+def test_defaults_are_right_or_refused(family: str, key: str, tmp_path: Path):
+    found = of_family(family)
+    if key in found:
+        right_or_refused({name: value for name, value in found.items() if name != key}, tmp_path)
+
+
+def of_family(family: str) -> dict[str, Any]:
+    """A small config.json with the keys of a family."""
+    found = settings("tiny", family)
+    kept = {name: value for name, value in SMALLEST.items() if name in found}
+    return {**found, **kept, **({"num_key_value_heads": 4} if family == "deepseek_v2" else {})}
+
+
+def right_or_refused(found: dict[str, Any], folder: Path) -> None:
+    """A model of transformers, as it makes it of a config.json and writes it: its logits are ours, or it is refused."""
+    try:
+        config = config_from(Values(found), 40)
+    except CheckpointError:
+        return
+    made = transformers.AutoModelForCausalLM.from_config(
+        transformers.AutoConfig.for_model(**copy.deepcopy(found)), dtype=torch.float32
+    )
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            drawn = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(drawn * (parameter.shape[-1] ** -0.5 if parameter.ndim > 1 else 0.5))
+    made.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(found))
+    try:
+        checkpoint = Checkpoint(folder)
+        config = config_of(checkpoint, 40)
+    except CheckpointError:
+        return
+    tensors = {name: np.array(checkpoint.tensor(name)) for name in checkpoint._stored}
+    (prompt,) = prompts_of([40], config.vocabulary)
+    ours, theirs = logits(EXACT, config, tensors, prompt), logits_of(in_transformers(folder, torch.float64), prompt)
     assert np.abs(ours - theirs).max() < 1e-5 * np.abs(theirs).max()
 
 
