@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from aot_runtime.regular_files import open_regular
+
 GROUP = "aotbuild.bundles"
 SUFFIX = ".aotb"
 _MAX_BYTES = 1 << 16
@@ -85,12 +87,12 @@ def _installed(folder: str, info: str, name: str, arch: str, value: str) -> Inst
 def _entries(path: str) -> Iterator[tuple[str, str, str]]:
     """(bundle, architecture, value) of each entry point of the group."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = open_regular(path)
     except OSError:  # most distributions have none
         return
     try:
         text = os.read(descriptor, _MAX_BYTES)
-    except OSError:  # a folder
+    except OSError:
         return
     finally:
         os.close(descriptor)

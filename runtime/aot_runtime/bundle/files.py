@@ -18,6 +18,7 @@ from typing import Protocol
 
 from aot_runtime.contract.records import INDEX
 from aot_runtime.errors import BundleError
+from aot_runtime.regular_files import read_regular
 
 from .archive import MAGIC, SUFFIX, Archive
 from .multi_archive import MultiArchive, is_multi
@@ -116,8 +117,7 @@ def _bundles_of(path: Path) -> list[Path]:
 def _is_archive(path: Path) -> bool:
     if not path.is_file():
         return False
-    with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
+    return read_regular(path, len(MAGIC)).startswith(MAGIC)
 
 
 @dataclass(frozen=True)

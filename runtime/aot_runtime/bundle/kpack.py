@@ -28,6 +28,7 @@ from typing import Annotated, BinaryIO
 import msgspec
 
 from aot_runtime.errors import BundleError
+from aot_runtime.regular_files import open_regular
 from aot_runtime.texts import shown
 
 from .files import unreadable
@@ -246,13 +247,8 @@ def _check_place(place: Place, end: int) -> None:
 def open_kpack(path: Path) -> Iterator[Kpack]:
     """An archive, open for as long as the context lasts. Raises `BundleError` for what is none."""
     try:
-        file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 a path's own method takes no opener
+        file = os.fdopen(open_regular(path), "rb")
     except OSError as error:
         raise unreadable("", path, error) from None
     with file:
         yield Kpack(path, file)
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """A descriptor; of a pipe too, which nobody may write to yet."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aot_runtime.errors import CallsFileError
+from aot_runtime.regular_files import read_regular
 from aot_runtime.texts import shown
 
 from .entries import Entry, entry_lines
@@ -81,8 +82,7 @@ def _read(path: Path) -> Any:
 
     yaml = _yaml()
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        content = read_regular(path, MAX_BYTES)
         if len(content) > MAX_BYTES:
             raise CallsFileError(f"{path}: it has more than {MAX_BYTES} bytes")
         data = yaml.load(content.decode("utf-8-sig"))

@@ -7,6 +7,7 @@ is asked of a network. The library is imported when a policy with identities mee
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from aot_runtime.errors import TrustError
+from aot_runtime.regular_files import open_regular
 from aot_runtime.texts import shown
 
 from .policy import TrustedIdentity, TrustPolicy
@@ -106,8 +108,10 @@ def _verifier(policy: TrustPolicy) -> Verifier:
 
     root = policy.trusted_root
     try:
-        found = TrustedRoot.from_file(str(root)) if root else ClientTrustConfig.production(offline=True).trusted_root
-        return Verifier(trusted_root=found)
+        if root is not None:
+            os.close(open_regular(root))  # the library would wait for who writes to a pipe
+            return Verifier(trusted_root=TrustedRoot.from_file(str(root)))
+        return Verifier(trusted_root=ClientTrustConfig.production(offline=True).trusted_root)
     except Exception as error:  # as above, of a file that the policy names
         place = f"trusted root {root}" if root else "sigstore's public trusted root"
         text = error.strerror if isinstance(error, OSError) else _text(error)

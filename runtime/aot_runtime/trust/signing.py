@@ -15,6 +15,7 @@ from aot_runtime.bundle.reading import decode_checked, read_index_bytes
 from aot_runtime.bundle.verification import generated_files, verify_bundle
 from aot_runtime.contract.records import INDEX, SIGNATURE
 from aot_runtime.errors import BundleError
+from aot_runtime.regular_files import read_regular
 
 from .keys import KeyFormatError, SigningKey, key_id
 from .statement import (
@@ -47,8 +48,7 @@ def read_signer(path: Path) -> Signer:
     library for keys is missing.
     """
     try:
-        with path.open("rb") as file:
-            return Signer(SigningKey(file.read(_MAX_KEY_BYTES)), signing_time())
+        return Signer(SigningKey(read_regular(path, _MAX_KEY_BYTES)), signing_time())
     except OSError as error:
         raise ValueError(f"key {path} cannot be read: {error.strerror}") from None
     except KeyFormatError as error:
