@@ -136,8 +136,22 @@ class Folder:
             return file.read(min(os.fstat(descriptor).st_size, limit) + 1)
 
     def names(self, folder: str = "") -> list[str]:
-        """See `Source`; of a folder in it those that are there and not below another, whatever they are."""
-        return sorted(str(path.relative_to(self.path)) for path in (self.path / folder).glob("*"))
+        """See `Source`: whatever is no folder, at any depth, and folders that cannot be looked into. No link is
+        followed."""
+        found: list[str] = []
+        folders = [folder]
+        while folders:
+            place = folders.pop()
+            try:
+                with os.scandir(self.path / place) as entries:
+                    for entry in entries:
+                        name = f"{place}/{entry.name}" if place else entry.name
+                        (folders if entry.is_dir(follow_symlinks=False) else found).append(name)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                found.append(place or ".")
+        return sorted(found)
 
     def writable_by_all(self, names: Iterable[str]) -> Iterator[str]:
         """See `Source`."""

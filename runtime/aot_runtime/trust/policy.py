@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from aot_runtime.bundle.statement import Predicate
 from aot_runtime.contract.names import IDENTIFIER
 from aot_runtime.contract.versions import is_version, version_key
 from aot_runtime.errors import TrustError
@@ -25,7 +26,6 @@ from aot_runtime.regular_files import read_regular
 from aot_runtime.texts import shown
 
 from .keys import PUBLIC_BYTES, decode_public, key_id
-from .statement import Predicate
 
 MAX_POLICY_BYTES = 1 << 20
 _PATTERN_OF_NAMES = re.compile(r"\w*[*?][\w*?]*", re.ASCII)
