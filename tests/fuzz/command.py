@@ -150,6 +150,19 @@ def manifests(count: int, minutes: float | None, seed: int, jobs: int, keep: Pat
 
 
 @main.command()
+@count_option
+@minutes_option
+@seed_option
+@jobs_option
+@keep_option
+def policies(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
+    """Make trust policies in a file and in a program, and compare what is taken, and what it decides."""
+    from .policies import Policies
+
+    run_campaign("policies", count, minutes, jobs, keep, lambda folder: Policies(folder, seed))
+
+
+@main.command()
 def seeds() -> None:
     """Build the bundles that `bundles` begins with, and put them into tests/fuzz/seeds."""
     from .seeding import make_seeds

@@ -12,6 +12,7 @@ file without that, and no more of its content than asked for.
 from __future__ import annotations
 
 import errno
+import operator
 import os
 import re
 import stat
@@ -37,7 +38,7 @@ MAX_ENTRIES = 2**16 - 2
 CHUNK_BYTES = 1 << 20
 """What is read at once of an entry that is copied and not looked at."""
 _MAX_NAME = 255
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*+(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*+)*+")
 _COMPRESSED = ".zst"
 _IS_COMPRESSED = re.compile(rf"{CODE_FOLDER}/[^/]+\{_COMPRESSED}")
 _LOCAL = struct.Struct("<4s5H3I2H")
@@ -158,8 +159,7 @@ def parts(files: Mapping[str, bytes | Content], compress_code: bool = False) -> 
     Raises `BundleError` for names that no archive can have, for too much, and where a library is missing.
     """
     names = in_order(files)
-    for name in names:
-        _check_name(name)
+    _check_names(names)
     _check_together(names)
     entries: list[Entry] = []
     end = 0
@@ -204,9 +204,10 @@ def _plain(name: str) -> str:
     return name.removesuffix(_COMPRESSED) if is_compressed else name
 
 
-def _check_name(name: str) -> None:
-    if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
-        raise BundleError(f"{name[:_MAX_NAME]!r} is no name of a file in an archive")
+def _check_names(names: Collection[str]) -> None:
+    if not all(map(_NAME.fullmatch, names)) or max(map(len, names), default=0) > _MAX_NAME:
+        wrong = next(name for name in names if len(name) > _MAX_NAME or not _NAME.fullmatch(name))
+        raise BundleError(f"{wrong[:_MAX_NAME]!r} is no name of a file in an archive")
 
 
 def _check_together(names: Collection[str]) -> None:
@@ -217,7 +218,7 @@ def _check_together(names: Collection[str]) -> None:
         while parent and parent not in folders:
             folders.add(parent)
             parent = parent.rpartition("/")[0]
-    if len({place.lower() for place in (*names, *folders)}) == len(names) + len(folders):
+    if len({*map(str.lower, names), *map(str.lower, folders)}) == len(names) + len(folders):
         return
     seen: dict[str, str] = {}
     for place in (*sorted(folders), *names):
@@ -402,12 +403,13 @@ def _listed(listed: bytes) -> tuple[list[tuple[str, int, int, int]], int]:
         before, crc, size, again, length, after, offset = _LISTED.unpack_from(listed, at)
         at += _LISTED.size + length
         name = listed[at - length : at].decode("ascii", "replace")
-        _check_name(name)
         is_ours = is_ours and before == _BEFORE and after == _AFTER and again == size and offset == end
         entries.append((name, crc, size, offset))
         end = _end_of(end, length, size)
     names = [name for name, *_ in entries]
-    if names != in_order(set(names)):
+    _check_names(names)
+    others = names[1:] if names[:1] == [INDEX] else names
+    if INDEX in others or not all(map(operator.lt, others, others[1:])):
         raise BundleError(_DISORDER)
     if not is_ours or at != len(listed):
         raise BundleError(_OTHER_LAYOUT)

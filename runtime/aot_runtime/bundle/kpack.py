@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -118,10 +117,7 @@ class Kpack:
     def __init__(self, path: Path, file: BinaryIO):
         self.path, self._file = path, file
         try:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise BundleError("it is no regular file")
-            self.contents, end = self._read_contents(status.st_size)
+            self.contents, end = self._read_contents(os.fstat(file.fileno()).st_size)
             self.places = self._find_places(end)
             for name, archs in self.contents.toc.items():
                 for arch, entry in archs.items():

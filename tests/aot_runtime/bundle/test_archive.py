@@ -163,7 +163,9 @@ def test_memory_holds_one_file_at_a_time():
 
 def test_files_are_compared_by_what_they_have():
     files = archive.Files(("a", "b", "a"), str.encode)
-    assert files == {"a": b"a", "b": b"b"} and len(files) == 2 and files != {"a": b"a"} and files != {"a": b"a", "b": b""}
+    assert (
+        files == {"a": b"a", "b": b"b"} and len(files) == 2 and files != {"a": b"a"} and files != {"a": b"a", "b": b""}
+    )
     with pytest.raises(KeyError):
         files["c"]
 
