@@ -108,6 +108,7 @@ class Policies:
             return "refused"
         for field in ("keys", "identities", "least_versions", "trusted_root"):
             must(getattr(from_file, field) == getattr(by_program, field), f"{field} differ")
+        must(_is_sound(from_file), "what no policy may say is taken")
         rng = random.Random(given.asked)
         for _ in range(6):
             self._ask(from_file, rng)
@@ -222,6 +223,21 @@ def fits(text: str, pattern: str) -> bool:
         else:
             reached = {at + 1 for at in reached if at < len(text) and letter in ("?", text[at])}
     return len(text) in reached
+
+
+def _is_sound(policy: TrustPolicy) -> bool:
+    """Whether nothing in a policy is there twice, and nothing holds nothing."""
+    publics = [key.public for key in policy.keys]
+    signers = [(item.issuer, item.subject) for item in policy.identities]
+    words = [subject.replace("*", "").replace("?", "") for _, subject in signers]
+    names = [name.replace("*", "").replace("?", "").replace("_", "") for name in policy.least_versions]
+    return (
+        len({*publics}) == len(publics)
+        and len({*signers}) == len(signers)
+        and all(any(map(str.isalnum, word)) and "\n" not in word for word in words)
+        and all(name.isalnum() or not name for name in names)
+        and all(map(is_version, policy.least_versions.values()))
+    )
 
 
 def _identity_of(policy: TrustPolicy, issuer: str, subject: str) -> tuple[str, str]:

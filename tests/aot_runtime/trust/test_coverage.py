@@ -151,7 +151,7 @@ def test_archives_have_the_bundles_files_alone(
 def test_generated_files_that_were_altered_are_not_passed_on(
     small_copy: Path, files: tuple[Path, Path], tmp_path: Path, file: str
 ):
-    """In a folder, in an archive, and in one for several architectures, whatever the policy; signing anew covers them."""
+    """In a folder, in an archive, and in one for several architectures; signing anew covers them."""
     key, policy = files
     assert aotbundle("sign", small_copy, "--key", key).exit_code == 0
     pack_bundle(small_copy, tmp_path / "whole.aotb")
