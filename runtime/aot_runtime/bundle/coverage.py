@@ -15,7 +15,7 @@ from pathlib import Path
 from aot_runtime.contract.records import CODE_FOLDER, INDEX, SELFTEST_FOLDER, SIGNATURES, TEXT_FILES, Index
 from aot_runtime.errors import TrustError
 
-from .files import Folder, Source, unreadable
+from .files import Folder, Source, named, unreadable
 from .reading import MAX_INDEX_BYTES
 from .statement import MAX_SIGNATURE_BYTES, read_claim
 
@@ -68,15 +68,15 @@ def uncovered(source: Source, index: Index, digests: Mapping[str, str], signatur
     does not cover, and what was altered since."""
     for name in dict.fromkeys((INDEX, *generated_files(index), *stray_files(source, index), *digests)):
         if name not in digests:
-            yield f"{name} is covered neither by the index nor by {signature}"
+            yield f"{named(name)} is covered neither by the index nor by {signature}"
             continue
         try:
             content = source.read(name, max(most_bytes(index).get(name, 0), MAX_TEXT_BYTES))
         except OSError as error:
-            yield str(unreadable("signed file", Path(name), error))
+            yield str(unreadable("signed file", Path(named(name)), error))
             continue
         if hashlib.sha256(content).hexdigest() != digests[name]:
-            yield f"{name} was altered: its sha256 is not what {signature} says"
+            yield f"{named(name)} was altered: its sha256 is not what {signature} says"
 
 
 def claimed_faults(source: Source, index: Index) -> Iterator[str]:

@@ -165,6 +165,11 @@ class Folder:
                 yield name
 
 
+def named(name: str) -> str:
+    """A file's name in messages: spelled out where it cannot be printed."""
+    return name if name.isprintable() else ascii(name)
+
+
 def unreadable(what: str, path: Path, error: OSError) -> BundleError:
     """The error of a file that cannot be read; `what` says what it is."""
     return BundleError(f"{what} {path} cannot be read: {error.strerror}".lstrip())
@@ -200,7 +205,9 @@ def _check(part: str, parent: int | None, is_wanted: Callable[[int], bool], kind
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not is_wanted(mode):
         found = "a symbolic link" if stat.S_ISLNK(mode) else f"no {kind}"
-        raise OSError(errno.EINVAL, f"'{Path(part).name}' is {found}; only a bundle's own regular files are read")
+        raise OSError(
+            errno.EINVAL, f"'{named(Path(part).name)}' is {found}; only a bundle's own regular files are read"
+        )
 
 
 def _open(part: str, parent: int | None, is_wanted: Callable[[int], bool], kind: str) -> int:
@@ -210,4 +217,4 @@ def _open(part: str, parent: int | None, is_wanted: Callable[[int], bool], kind:
     if is_wanted(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EINVAL, f"'{part}' was replaced while it was opened")
+    raise OSError(errno.EINVAL, f"'{named(part)}' was replaced while it was opened")

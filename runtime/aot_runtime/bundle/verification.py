@@ -20,7 +20,7 @@ from .coverage import (
     listed_files,
     stray_files,
 )
-from .files import Place, Source, source_of, unreadable
+from .files import Place, Source, named, source_of, unreadable
 from .multi_archive import MultiArchive, part_name
 from .reading import read_blob, read_index
 from .signature import signature_faults
@@ -164,7 +164,9 @@ def _vectors(source: Source, index: Index) -> Iterator[str]:
 
 
 def _strays(source: Source, index: Index) -> Iterator[str]:
-    return (f"{name} is not in the index, nor made from it" for name in stray_files(source, index, everywhere=False))
+    return (
+        f"{named(name)} is not in the index, nor made from it" for name in stray_files(source, index, everywhere=False)
+    )
 
 
 def _texts(source: Source, index: Index) -> Iterator[str]:
@@ -192,10 +194,10 @@ def _detached(source: Source) -> Iterator[str]:
         try:
             is_long = len(source.read(name, MAX_DETACHED_BYTES)) > MAX_DETACHED_BYTES
         except (OSError, BundleError) as error:
-            yield str(unreadable("", Path(name), error) if isinstance(error, OSError) else error)
+            yield str(unreadable("", Path(named(name)), error) if isinstance(error, OSError) else error)
             continue
         if is_long:
-            yield f"{name} is over {MAX_DETACHED_BYTES} bytes"
+            yield f"{named(name)} is over {MAX_DETACHED_BYTES} bytes"
 
 
 def _permissions(source: Source, index: Index) -> Iterator[str]:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from aot_runtime.bundle.coverage import MAX_TEXT_BYTES, generated_files, stray_files
-from aot_runtime.bundle.files import Source, source_of
+from aot_runtime.bundle.files import Source, named, source_of
 from aot_runtime.bundle.packing import put_file
 from aot_runtime.bundle.reading import decode_checked, read_index_bytes
 from aot_runtime.bundle.verification import MAX_FAULTS, verify_bundle
@@ -71,7 +71,7 @@ def bundle_statement(source: Source, signed_on: datetime) -> bytes:
         raise BundleError("\n".join([f"bundle {source.path} is not signed, since it is not whole:", *faults]))
     index = decode_checked(data, source)
     if strays := [*stray_files(source, index)]:
-        told = ", ".join(strays[:MAX_FAULTS])
+        told = ", ".join(map(named, strays[:MAX_FAULTS]))
         raise BundleError(f"bundle {source.path} is not signed: its signature would not cover {told}")
     texts = {file: source.read(file, MAX_TEXT_BYTES) for file in generated_files(index)}
     digests = {file: hashlib.sha256(content).hexdigest() for file, content in {INDEX: data, **texts}.items()}

@@ -103,6 +103,22 @@ def test_what_lies_in_a_bundles_folders(
     assert not outputs(tmp_path) and not (small_copy / SIGNATURE).exists()
 
 
+def test_names_that_cannot_be_printed(small_copy: Path, files: tuple[Path, Path]):
+    """They are spelled out, so that a terminal is told of them and does nothing."""
+    for name in (b"include/x\x1b]0;PWNED\x07.h", b"src/\xff", b"a\nb: ok, signed", b"bundle.json.\xff\x1b"):
+        path = os.fsencode(small_copy) + b"/" + name
+        os.mkfifo(path)
+        words = (
+            ("verify", small_copy)
+            if b"/" in name or name.startswith(b"bundle")
+            else ("sign", small_copy, "--key", files[0])
+        )
+        result = aotbundle(*words)
+        assert result.exit_code == 1 and ascii(os.fsdecode(name)) in result.output
+        assert "\x1b" not in result.output and "\nb: ok" not in result.output
+        Path(os.fsdecode(path)).unlink()
+
+
 @pytest.mark.parametrize(("name", "put"), OUTSIDE.items(), ids=OUTSIDE)
 def test_what_lies_beside_a_bundles_folders(
     small_copy: Path, files: tuple[Path, Path], tmp_path: Path, name: str, put: Callable[[Path], Any]
