@@ -28,8 +28,8 @@ _OF_BUNDLE = re.compile(
 
 
 def can_be_files(names: Sequence[str]) -> bool:
-    """Whether a folder, on any file system, can have files of these names: none is met on the way to another, and a
-    way has one spelling."""
+    """Tell whether a folder, on any file system, can have files of these names: none is met on the way to another, and
+    a way has one spelling."""
     spelled: dict[str, str] = {}
     for name in names:
         steps = name.split("/")
@@ -44,7 +44,7 @@ def can_be_files(names: Sequence[str]) -> bool:
 
 
 def _archives_of(found: object) -> Iterator[Archive]:
-    """What was opened, and the archives in it that can be opened."""
+    """The archive that was opened, and those in it that can be opened."""
     if isinstance(found, Archive):
         yield found
     if isinstance(found, MultiArchive):

@@ -91,7 +91,7 @@ class Policies:
         """The next input takes its place."""
 
     def handle(self, given: PolicyInput, prepared: None) -> str:
-        """What became of an input, in a few words. Raises what is wrong with it."""
+        """Say what became of an input, in a few words. Raises what is wrong with it."""
         from_file, file_fault = _made(lambda: read_policy(self.path))
         by_program, fault = _made(lambda: _program(given, self.folder))
         if by_program is None and not {"key", "identity"} & {part[0] for part in given.edits}:
@@ -116,7 +116,7 @@ class Policies:
 
     @staticmethod
     def _ask(policy: TrustPolicy, rng: random.Random) -> None:
-        """Whether a signer, and a bundle that it signed, are held to the policy."""
+        """Compare how a signer, and a bundle that it signed, are held to the policy."""
         issuer = rng.choice(("https://a", "https://b"))
         subject = _text_of(str(rng.choice([*(item.subject for item in policy.identities), *_SUBJECTS])), rng)
         found, reason = "", ""
@@ -215,7 +215,7 @@ def _date(text: str) -> date:
 
 
 def fits(text: str, pattern: str) -> bool:
-    """Whether a text is of a pattern of `*` and `?`, by the lengths of it that each part of the pattern can reach."""
+    """Compare a text with a pattern of `*` and `?`, by the lengths of it that each part of the pattern can reach."""
     reached = {0}
     for letter in pattern:
         if letter == "*":
@@ -226,7 +226,7 @@ def fits(text: str, pattern: str) -> bool:
 
 
 def _is_sound(policy: TrustPolicy) -> bool:
-    """Whether nothing in a policy is there twice, and nothing holds nothing."""
+    """Tell whether nothing in a policy is there twice, and nothing holds nothing."""
     publics = [key.public for key in policy.keys]
     signers = [(item.issuer, item.subject) for item in policy.identities]
     words = [subject.replace("*", "").replace("?", "") for _, subject in signers]

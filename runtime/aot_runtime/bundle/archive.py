@@ -36,7 +36,7 @@ MAX_BYTES = 2**32 - 2
 """Size of an archive; more would need another form of zip."""
 MAX_ENTRIES = 2**16 - 2
 CHUNK_BYTES = 1 << 20
-"""What is read at once of an entry that is copied and not looked at."""
+"""Bytes that are read at once of an entry that is copied and not looked at."""
 _MAX_NAME = 255
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*+(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*+)*+")
 _COMPRESSED = ".zst"

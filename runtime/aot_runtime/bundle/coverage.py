@@ -1,4 +1,4 @@
-"""Which files a bundle consists of, and which of them its signatures cover.
+"""Files of a bundle, and which of them its signatures cover.
 
 The index has the hashes of code objects and selftest vectors. What was generated from it, headers and CMake files say,
 has no hash there: a signature's statement has it. Whatever else is there is nobody's, and a compiler that is told where
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from aot_runtime.contract.records import CODE_FOLDER, INDEX, SELFTEST_FOLDER, SIGNATURES, TEXT_FILES, Index
@@ -28,23 +27,23 @@ OWN_FOLDERS = frozenset({CODE_FOLDER, SELFTEST_FOLDER, *(file.partition("/")[0] 
 
 
 def generated_files(index: Index) -> Iterator[str]:
-    """What was generated from the index, see `TEXT_FILES`."""
+    """The files that were generated from the index, see `TEXT_FILES`."""
     return (file.format(name=index.name) for file in TEXT_FILES)
 
 
 def listed_files(index: Index) -> dict[str, int]:
-    """What the index lists, with hashes → its size in bytes."""
+    """The files that the index lists with hashes → their sizes in bytes."""
     blobs = (*index.blobs.values(), *(case.vectors for case in index.selftest))
     return {blob.file: blob.size for blob in blobs}
 
 
 def detached_files(source: Source) -> list[str]:
-    """What is beside the index and begins with its name: signatures, and what others know about the bundle."""
+    """The files beside the index whose names begin with its name: signatures, and what others know about the bundle."""
     return [name for name in source.names() if name.startswith(f"{INDEX}.") and "/" not in name]
 
 
 def most_bytes(index: Index) -> dict[str, int]:
-    """What a bundle consists of, but for detached files that are no signatures → the bytes that a file may have."""
+    """The files of a bundle, but for detached ones that are no signatures → the bytes that a file may have."""
     return {
         INDEX: MAX_INDEX_BYTES,
         **dict.fromkeys(SIGNATURES, MAX_SIGNATURE_BYTES),
@@ -66,12 +65,13 @@ def stray_files(source: Source, index: Index, everywhere: bool = True) -> Iterat
 def uncovered(source: Source, index: Index, digests: Mapping[str, str], signature: str) -> Iterator[str]:
     """Each fault of a bundle whose signature file has a statement about `digests`, file → SHA-256: what the statement
     does not cover, and what was altered since."""
+    limits = most_bytes(index)
     for name in dict.fromkeys((INDEX, *generated_files(index), *stray_files(source, index), *digests)):
         if name not in digests:
             yield f"{named(name)} is covered neither by the index nor by {signature}"
             continue
         try:
-            content = source.read(name, max(most_bytes(index).get(name, 0), MAX_TEXT_BYTES))
+            content = source.read(name, max(limits.get(name, 0), MAX_TEXT_BYTES))
         except OSError as error:
             yield str(unreadable("signed file", Path(named(name)), error))
             continue
@@ -80,9 +80,12 @@ def uncovered(source: Source, index: Index, digests: Mapping[str, str], signatur
 
 
 def claimed_faults(source: Source, index: Index) -> Iterator[str]:
-    """The same of each signature that a bundle has, whoever made it. What is no signature file covers nothing, and is
-    for whoever asks who signed."""
+    """The faults of a bundle by each signature that it has, whoever made it. A signature file that is malformed covers
+    nothing: whoever asks who signed is told of it."""
     for file in SIGNATURES:
-        with suppress(TrustError):
-            if claim := read_claim(source, file):
-                yield from uncovered(source, index, claim.statement.digests, file)
+        try:
+            claim = read_claim(source, file)
+        except TrustError:
+            continue
+        if claim is not None:
+            yield from uncovered(source, index, claim.statement.digests, file)

@@ -100,7 +100,7 @@ def _whole(source: Source, done: str) -> tuple[Index, Files[bytes]]:
 
 
 def whole_faults(source: Source) -> list[str]:
-    """What keeps a bundle from being passed on: its own faults, and what its signatures do not cover."""
+    """The faults that keep a bundle from being passed on: its own, and files that its signatures do not cover."""
     return verify_bundle(source) or [*claimed_faults(source, read_index(source))]
 
 
@@ -136,8 +136,8 @@ def _content(source: Source, name: str, limit: int) -> bytes:
 
 
 def spooled(chunks: Iterable[bytes], folder: Path | None = None) -> Content:
-    """What was written to a file that has no name, and is gone with what is returned. folder: where it is; by default
-    where temporary files are."""
+    """Keep bytes in a file without a name, which is gone with the content that is returned. folder: where it is; by
+    default where temporary files are."""
     file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 closed when nobody can read it any more
     size = crc = 0
     for chunk in chunks:

@@ -35,7 +35,7 @@ class Subject(msgspec.Struct, frozen=True):
 
 
 class Predicate(msgspec.Struct, frozen=True, rename="camel"):
-    """What is said of a bundle: its name, its version (empty: none), and when that was signed."""
+    """The name of a bundle, its version (empty: none), and when that was signed."""
 
     name: str
     version: str
@@ -43,7 +43,7 @@ class Predicate(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Statement(msgspec.Struct, frozen=True, rename="camel"):
-    """What is signed: of which files somebody says what."""
+    """The content that is signed: of which files somebody says what."""
 
     type: str = msgspec.field(name="_type")
     subject: tuple[Subject, ...]
@@ -77,7 +77,7 @@ class Envelope(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def signed_bytes(payload_type: str, payload: bytes) -> bytes:
-    """What a signature is over: a payload with its type, in DSSE's pre-authentication encoding."""
+    """The bytes that a signature is over: a payload with its type, in DSSE's pre-authentication encoding."""
     kind = payload_type.encode()
     return b" ".join([b"DSSEv1", str(len(kind)).encode(), kind, str(len(payload)).encode(), payload])
 
@@ -91,14 +91,14 @@ class _SigstoreFile(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Claim(NamedTuple):
-    """What a signature file says, and whose signature it claims to be, in words."""
+    """The statement in a signature file, and whose signature it claims to be, in words."""
 
     statement: Statement
     signer: str
 
 
 def read_claim(source: Source, file: str) -> Claim | None:
-    """What a signature file of a bundle says, of which nothing was verified; None: it is not there.
+    """Read what a signature file of a bundle says, of which nothing is verified; None: it is not there.
 
     Raises `TrustError` for a file that is none.
     """
@@ -127,7 +127,7 @@ def read_signature_file(source: Source, name: str) -> bytes | None:
 
 
 def decode_envelope(data: bytes, path: Path) -> Envelope:
-    """What a signature file says, of which nothing was verified. Raises `TrustError`."""
+    """Read what a signature file says, of which nothing was verified. Raises `TrustError`."""
     envelope = decoded(data, Envelope, f"{path} is no signature file")
     if envelope.payload_type != PAYLOAD_TYPE:
         raise TrustError(

@@ -187,7 +187,7 @@ def _texts(source: Source, index: Index) -> Iterator[str]:
 
 
 def _detached(source: Source) -> Iterator[str]:
-    """What is beside the index and goes along with it. Of signatures it is told by whoever asks who signed."""
+    """Faults of files that go along beside the index; of signatures, whoever asks who signed is told."""
     for name in detached_files(source):
         if name in SIGNATURES:
             continue

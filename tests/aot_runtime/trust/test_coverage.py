@@ -38,7 +38,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def passed_on(place: Path, folder: Path) -> dict[str, Any]:
-    """What the commands that pass a bundle on say of it, by their names."""
+    """Run the commands that pass a bundle on. Returns their results by their names."""
     wheel = aotbundle("wheel", place, "-o", folder / "wheels", "--version", "1.0")
     merged = aotbundle("merge", place, "-o", folder / "merged.aotb")
     if place.is_dir():
@@ -206,7 +206,7 @@ def test_a_statement_about_the_index_alone(
 
 
 def test_a_statement_may_cover_more(small_copy: Path, key: SigningKey, policy: TrustPolicy, tmp_path: Path):
-    """What the signer signed is the signer's, whatever it is."""
+    """Whatever the signer signed is the signer's."""
     (small_copy / "LICENSE").write_text("MIT")
     index = read_index(small_copy)
     covered = (INDEX, "LICENSE", *generated_files(index))
