@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,28 +19,13 @@ from aot_runtime.errors import BundleError
 
 from .archive_inputs import ArchiveInput, ArchiveInputs, data_of, packed_again
 from .bundles import must, study
+from .names import can_be_files
 
 _OF_BUNDLE = re.compile(
     r"bundle\.json(\..*)?|code/[0-9a-f]{16}\.(hsaco|cubin)|selftest/[0-9a-f]{8,64}\.npz|(include|src|stubs)/\w+\.(h|c|pyi)"
     r"|lib/cmake/\w+/\w+Config\.cmake|lib/pkgconfig/\w+\.pc"
 )
 """Names that a bundle's files may have."""
-
-
-def can_be_files(names: Sequence[str]) -> bool:
-    """Tell whether a folder, on any file system, can have files of these names: none is met on the way to another, and
-    a way has one spelling."""
-    spelled: dict[str, str] = {}
-    for name in names:
-        steps = name.split("/")
-        for depth in range(1, len(steps)):
-            way = "/".join(steps[:depth]) + "/"
-            if spelled.setdefault(way.lower(), way) != way or way[:-1].lower() in spelled:
-                return False
-        if name.lower() in spelled or f"{name}/".lower() in spelled:
-            return False
-        spelled[name.lower()] = name
-    return True
 
 
 def _archives_of(found: object) -> Iterator[Archive]:

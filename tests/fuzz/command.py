@@ -163,6 +163,19 @@ def policies(count: int, minutes: float | None, seed: int, jobs: int, keep: Path
 
 
 @main.command()
+@count_option
+@minutes_option
+@seed_option
+@jobs_option
+@keep_option
+def names(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
+    """Open and make archives whose files' names collide."""
+    from .names import Names
+
+    run_campaign("names", count, minutes, jobs, keep, lambda folder: Names(folder, seed))
+
+
+@main.command()
 def seeds() -> None:
     """Build the bundles that `bundles` begins with, and put them into tests/fuzz/seeds."""
     from .seeding import make_seeds

@@ -19,6 +19,7 @@ from tests.fuzz.bundle_inputs import BundleInput, Inputs, files_of
 from tests.fuzz.bundles import Bundles
 from tests.fuzz.campaign import Campaign, Failure
 from tests.fuzz.corpus import CORPUS, keep, kept, smaller
+from tests.fuzz.names import Names, NamesInput
 from tests.fuzz.policies import Policies, PolicyInput
 
 SEED = 20261122
@@ -44,6 +45,10 @@ def policies(folder: Path) -> Policies:
     return Policies(folder, SEED)
 
 
+def names(folder: Path) -> Names:
+    return Names(folder, SEED)
+
+
 def run(make: Make, count: int, folder: Path) -> tuple[Counter[str], list[Failure]]:
     failures: list[Failure] = []
     campaign = Campaign(make, count, 1, folder, failures.append)
@@ -58,6 +63,7 @@ def run(make: Make, count: int, folder: Path) -> tuple[Counter[str], list[Failur
         (bundles, 600, {"refused when it is opened", "opened, verified, a call planned", "run: right"}),
         (manifests, 60, {"refused when it is read", "refused when it is planned", "planned"}),
         (archives, 60, {"refused when it is opened", "opened, verify finds faults", "whole"}),
+        (names, 600, {"opened", "refused"}),
         (policies, 600, {"refused", "nobody may sign", "taken, and decides as it says"}),
         pytest.param(archives, 5000, {"run: right"}, marks=pytest.mark.slow),
         pytest.param(bundles, 20_000, {"run: wrong, as its self-test says"}, marks=pytest.mark.slow),
@@ -71,13 +77,15 @@ def test_a_sample(tmp_path: Path, make: Make, count: int, outcomes: set[str]):
     assert sum(counts.values()) == count and counts.keys() >= outcomes
 
 
-@pytest.mark.parametrize("name", ["bundles", "archives", "policies", "manifests"])
+@pytest.mark.parametrize("name", ["bundles", "archives", "names", "policies", "manifests"])
 def test_what_failed_once(tmp_path: Path, name: str):
     """Each file of the corpus is an input for which a fault was mended, or one of an outcome."""
     if name == "bundles":
         handler, kind = bundles(tmp_path), BundleInput
     elif name == "archives":
         handler, kind = archives(tmp_path), ArchiveInput
+    elif name == "names":
+        handler, kind = names(tmp_path), NamesInput
     elif name == "policies":
         handler, kind = policies(tmp_path), PolicyInput
     else:
