@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from aot_runtime.regular_files import read_regular
+
 LEAST_KEY_BYTES, MOST_KEY_BYTES = 16, 4096
 
 
@@ -34,8 +36,7 @@ class KeyFile(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bytes:
         try:
-            with Path(value).open("rb") as file:
-                secret = file.read(MOST_KEY_BYTES + 1).strip()
+            secret = read_regular(value, MOST_KEY_BYTES).strip()
         except OSError as error:
             self.fail(f"{value} cannot be read: {error.strerror}", param, ctx)
         if not LEAST_KEY_BYTES <= len(secret) <= MOST_KEY_BYTES:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import re
-import stat
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +15,8 @@ from typing import Any, NamedTuple
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from aot_runtime.regular_files import read_regular
 
 Key = str | int
 
@@ -93,14 +93,7 @@ def read_yaml(path: Path) -> YamlFile:
 
 def _content(path: Path) -> bytes:
     """The bytes of a file that is a regular one. Raises OSError, for a pipe or a device too."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # which does not wait for who writes to a pipe
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
-        content = file.read(MAX_BYTES + 1)
+    content = read_regular(path, MAX_BYTES)
     if len(content) > MAX_BYTES:
         raise OSError(errno.EFBIG, f"it has more than {MAX_BYTES} bytes")
     return content

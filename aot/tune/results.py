@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aot_runtime.errors import AotError
+from aot_runtime.regular_files import open_regular
 
 
 class ResultsError(AotError):
@@ -30,7 +32,10 @@ class Results:
         self.path = path
         self._found: dict[tuple[str, str], Timed] = {}
         try:
-            content = path.read_bytes() if path.exists() else b""
+            with os.fdopen(open_regular(path), "rb") as file:
+                content = file.read()
+        except FileNotFoundError:
+            content = b""
         except OSError as error:
             raise ResultsError(f"{path} cannot be read: {error.strerror}") from None
         whole = content[: content.rfind(b"\n") + 1]  # a run that was killed may have left a part of a line

@@ -47,8 +47,8 @@ def _write_tuning(
     arch, own = request.target.arch, subject.source.manifest.tuning_path(subject.source.name)
     path = request.output or own
     base = path if path.exists() else own
-    old = text = base.read_text(encoding="utf-8") if base.exists() else ""
     tuning = load_tuning(base) if base.exists() else None
+    old = text = base.read_text(encoding="utf-8") if tuning else ""
     for choice in reversed(choices):  # of those that come in front, the first is the last to do so
         launch = choice.group.launch_name
         names = {name for call in choice.calls for at, name in planned.defaults[call] if at == choice.group.launch}

@@ -13,8 +13,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from aot_runtime.regular_files import open_regular
+
 GROUP = "aotbuild.bundles"
 SUFFIX = ".aotb"
+_GROUP = GROUP.encode()
 _MAX_BYTES = 1 << 16
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")
 _ENTRY = re.compile(r"([A-Za-z][A-Za-z0-9_]*)\.([A-Za-z0-9_]+)\s*=\s*([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
@@ -64,7 +67,10 @@ def installed_bundles(name: str | None = None, folders: Iterable[str] | None = N
         except OSError:
             continue
         for info in infos:
-            entries = list(_entries(f"{folder}/{info}/entry_points.txt"))
+            text = _text(f"{folder}/{info}/entry_points.txt")
+            if _GROUP not in text:
+                continue
+            entries = list(_entries(text.decode("utf-8", "replace")))
             # Of two copies of a distribution Python sees the one that comes first.
             if entries and _distribution(info) not in map(_distribution, before):
                 found += (_installed(folder, info, *entry) for entry in entries if name in (None, entry[0]))
@@ -82,22 +88,24 @@ def _installed(folder: str, info: str, name: str, arch: str, value: str) -> Inst
     return Installed(name, arch, f"{_distribution(info)} {version}", path)
 
 
-def _entries(path: str) -> Iterator[tuple[str, str, str]]:
-    """(bundle, architecture, value) of each entry point of the group."""
+def _text(path: str) -> bytes:
+    """The start of a file; nothing where there is none, as most distributions have it."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:  # most distributions have none
-        return
+        descriptor = open_regular(path)
+    except OSError:
+        return b""
     try:
-        text = os.read(descriptor, _MAX_BYTES)
-    except OSError:  # a folder
-        return
+        return os.read(descriptor, _MAX_BYTES)
+    except OSError:
+        return b""
     finally:
         os.close(descriptor)
-    if GROUP.encode() not in text:
-        return
+
+
+def _entries(text: str) -> Iterator[tuple[str, str, str]]:
+    """(bundle, architecture, value) of each entry point of the group."""
     group = ""
-    for line in map(str.strip, text.decode("utf-8", "replace").splitlines()):
+    for line in map(str.strip, text.splitlines()):
         if line.startswith("[") and line.endswith("]"):
             group = line[1:-1]
         elif group == GROUP and (entry := _ENTRY.fullmatch(line)):

@@ -28,6 +28,7 @@ _NAMES = (
     "bundle.json", "bundle.json.sig", "BUNDLE.JSON", "code", "code/", "code/ffffffffffffffff.hsaco", "selftest/x",
     "../x", "/etc/passwd", "code/../bundle.json", "code//x", "./bundle.json", "C:x", "x\0", "\n", "x" * 300, "",
     "gfx942.aotb", "gfx90a.aotb", "sm_90.aotb", ".aotb", "x.aotb", "gfx942.aotb/bundle.json", "notes.txt",
+    "include/assert.h", "sitecustomize.py", "zz", "zz/a", "Code/x", "bundle.json/x", "bundle.json.x", "selftest",
 )  # fmt: skip
 _FIELDS = ((0, 4), (4, 2), (6, 2), (8, 2), (10, 2), (12, 2), (14, 4), (18, 4), (22, 4), (26, 2), (28, 2), (38, 4),
            (42, 4))  # fmt: skip
@@ -126,7 +127,11 @@ def unpacked(data: bytes) -> Entries:
 def _entry_edit(entries: Sequence[tuple[str, bytes]], draw: Draw) -> Edit:
     rng = draw.rng
     at, other = rng.randrange(len(entries)), rng.randrange(len(entries))
-    match rng.randrange(8):
+    match rng.randrange(9):
+        case 8:
+            beside = _beside(entries[other][0], draw)
+            ordered = in_order([*(name for name, _ in entries), beside])
+            return ["add", ordered.index(beside), beside, rng.randbytes(8).hex()]
         case 0:
             return ["swap", at, other]
         case 1:
@@ -141,6 +146,14 @@ def _entry_edit(entries: Sequence[tuple[str, bytes]], draw: Draw) -> Edit:
             return ["content", at, *draw.bytes_edit(len(entries[at][1]))]
         case _:
             return ["rename", at, rng.choice((*_NAMES, draw.text(entries[at][0]), entries[other][0]))]
+
+
+def _beside(name: str, draw: Draw) -> str:
+    """A name that one folder may not be able to have beside another."""
+    folder, _, last = name.rpartition("/")
+    return draw.rng.choice(
+        (f"{name}/x", folder or f"{name}x", name.swapcase(), f"{folder.upper()}/{last}", f"{name}.zst")
+    )
 
 
 def data_of(given: ArchiveInput, inputs: ArchiveInputs) -> bytes:

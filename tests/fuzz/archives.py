@@ -4,6 +4,9 @@ and what is taken for whole is packed again, to the same bytes."""
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from aot_runtime.bundle.archive import Archive
@@ -16,6 +19,24 @@ from aot_runtime.errors import BundleError
 
 from .archive_inputs import ArchiveInput, ArchiveInputs, data_of, packed_again
 from .bundles import must, study
+from .names import can_be_files
+
+_OF_BUNDLE = re.compile(
+    r"bundle\.json(\..*)?|code/[0-9a-f]{16}\.(hsaco|cubin)|selftest/[0-9a-f]{8,64}\.npz|(include|src|stubs)/\w+\.(h|c|pyi)"
+    r"|lib/cmake/\w+/\w+Config\.cmake|lib/pkgconfig/\w+\.pc"
+)
+"""Names that a bundle's files may have."""
+
+
+def _archives_of(found: object) -> Iterator[Archive]:
+    """The archive that was opened, and those in it that can be opened."""
+    if isinstance(found, Archive):
+        yield found
+    if isinstance(found, MultiArchive):
+        yield found.archive
+        for arch in found.archs:
+            with suppress(BundleError):
+                yield found.part(arch).own
 
 
 class Archives:
@@ -60,6 +81,8 @@ class Archives:
             must(bool(str(error)), "an error without words")
             listing_data([list_bundle(path) for path in bundles_at(self.path)])
             return "refused when it is opened"
+        for opened in _archives_of(found):
+            must(can_be_files(opened.names()), "its files cannot be in one folder together")
         faults = verify_together(found) if isinstance(found, MultiArchive) else []
         outcomes = [self._bundle(path, given, is_damaged, faults) for path in bundles_at(self.path)]
         whole = not faults
@@ -84,6 +107,8 @@ class Archives:
         except BundleError as error:
             must(bool(str(error)) and bool(found), "verify finds no fault in what cannot be opened")
             return "refused"
+        strange = [name for name in source.names() if not _OF_BUNDLE.fullmatch(name)]
+        must(not strange or found != [], f"verify finds no fault in {strange}")
         if isinstance(source, Part):
             must(index.target.arch == path.name, "a bundle for another architecture than was asked for")
             must(found != [] or packed_again(source.own) is not None, "a bundle without faults cannot be read")

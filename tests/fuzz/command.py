@@ -169,6 +169,19 @@ def checkpoints(count: int, minutes: float | None, seed: int, jobs: int, keep: P
 @seed_option
 @jobs_option
 @keep_option
+def policies(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
+    """Make trust policies in a file and in a program, and compare what is taken, and what it decides."""
+    from .policies import Policies
+
+    run_campaign("policies", count, minutes, jobs, keep, lambda folder: Policies(folder, seed))
+
+
+@main.command()
+@count_option
+@minutes_option
+@seed_option
+@jobs_option
+@keep_option
 def templates(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
     """Render chat templates that may be any program of Jinja."""
     with_examples()
@@ -193,6 +206,19 @@ def calls_files(count: int, minutes: float | None, seed: int, jobs: int, keep: P
 def with_examples() -> None:
     """Let the packages of `examples` be imported, as pytest does."""
     sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+
+@main.command()
+@count_option
+@minutes_option
+@seed_option
+@jobs_option
+@keep_option
+def names(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
+    """Open and make archives whose files' names collide."""
+    from .names import Names
+
+    run_campaign("names", count, minutes, jobs, keep, lambda folder: Names(folder, seed))
 
 
 @main.command()

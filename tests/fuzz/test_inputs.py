@@ -20,6 +20,8 @@ from tests.fuzz.bundles import Bundles
 from tests.fuzz.calls_files import CallsFiles
 from tests.fuzz.campaign import Campaign, Failure
 from tests.fuzz.corpus import CORPUS, keep, kept, smaller
+from tests.fuzz.names import Names, NamesInput
+from tests.fuzz.policies import Policies, PolicyInput
 
 SEED = 20261122
 Make = Callable[[Path], Any]
@@ -58,6 +60,14 @@ def calls_files(folder: Path) -> CallsFiles:
     return CallsFiles(folder, SEED)
 
 
+def policies(folder: Path) -> Policies:
+    return Policies(folder, SEED)
+
+
+def names(folder: Path) -> Names:
+    return Names(folder, SEED)
+
+
 def run(make: Make, count: int, folder: Path) -> tuple[Counter[str], list[Failure]]:
     failures: list[Failure] = []
     campaign = Campaign(make, count, 1, folder, failures.append)
@@ -78,6 +88,8 @@ def run(make: Make, count: int, folder: Path) -> tuple[Counter[str], list[Failur
         pytest.param(checkpoints, 100_000, {"refused", "taken"}, marks=pytest.mark.slow),
         pytest.param(calls_files, 5000, {"refused", "taken"}, marks=pytest.mark.slow),
         pytest.param(templates, 300, {"refused: takes more than 0.3 s", "refused: MiB"}, marks=pytest.mark.slow),
+        (names, 600, {"opened", "refused"}),
+        (policies, 600, {"refused", "nobody may sign", "taken, and decides as it says"}),
         pytest.param(archives, 5000, {"run: right"}, marks=pytest.mark.slow),
         pytest.param(bundles, 20_000, {"run: wrong, as its self-test says"}, marks=pytest.mark.slow),
         pytest.param(manifests, 2000, {"planned"}, marks=pytest.mark.slow),
@@ -90,13 +102,17 @@ def test_a_sample(tmp_path: Path, make: Make, count: int, outcomes: set[str]):
     assert sum(counts.values()) == count and counts.keys() >= outcomes
 
 
-@pytest.mark.parametrize("name", ["bundles", "archives", "manifests"])
+@pytest.mark.parametrize("name", ["bundles", "archives", "names", "policies", "manifests"])
 def test_what_failed_once(tmp_path: Path, name: str):
     """Each file of the corpus is an input for which a fault was mended, or one of an outcome."""
     if name == "bundles":
         handler, kind = bundles(tmp_path), BundleInput
     elif name == "archives":
         handler, kind = archives(tmp_path), ArchiveInput
+    elif name == "names":
+        handler, kind = names(tmp_path), NamesInput
+    elif name == "policies":
+        handler, kind = policies(tmp_path), PolicyInput
     else:
         handler = manifests(tmp_path)
         from tests.fuzz.manifests import ManifestInput as kind  # type: ignore[assignment]

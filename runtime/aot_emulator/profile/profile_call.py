@@ -7,6 +7,7 @@ indices are such tensors.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -32,6 +33,7 @@ from aot_runtime.device.drivers import device_for_arch
 from aot_runtime.device.drivers.base import Driver
 from aot_runtime.errors import ArgumentError
 from aot_runtime.opened import Bundle
+from aot_runtime.regular_files import open_regular
 from aot_runtime.trust.reader import index_reader, named_lock
 
 from .counters import Statistics
@@ -258,8 +260,9 @@ def _given(op: Op, name: str, layout: Layout, text: str, rng: np.random.Generato
     except ValueError:
         pass
     try:
-        found: Array = np.load(text, allow_pickle=False)
-    except (OSError, ValueError) as error:
+        with os.fdopen(open_regular(text), "rb") as file:
+            found: Array = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
         raise ArgumentError(
             f"{op.name}: '{text}' for '{name}' is neither a number, nor a range as 0..7, nor a .npy file: {error}"
         ) from None

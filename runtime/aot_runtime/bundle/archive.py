@@ -12,6 +12,7 @@ file without that, and no more of its content than asked for.
 from __future__ import annotations
 
 import errno
+import operator
 import os
 import re
 import stat
@@ -19,12 +20,13 @@ import struct
 import threading
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from aot_runtime.contract.records import CODE_FOLDER, INDEX
 from aot_runtime.errors import BundleError
+from aot_runtime.regular_files import open_regular
 
 from .zstd import compress, decompress, longest_frame
 
@@ -33,8 +35,10 @@ PAGE = 4096
 MAX_BYTES = 2**32 - 2
 """Size of an archive; more would need another form of zip."""
 MAX_ENTRIES = 2**16 - 2
+CHUNK_BYTES = 1 << 20
+"""Bytes that are read at once of an entry that is copied and not looked at."""
 _MAX_NAME = 255
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*+(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*+)*+")
 _COMPRESSED = ".zst"
 _IS_COMPRESSED = re.compile(rf"{CODE_FOLDER}/[^/]+\{_COMPRESSED}")
 _LOCAL = struct.Struct("<4s5H3I2H")
@@ -61,6 +65,46 @@ class Entry(NamedTuple):
     size: int
 
 
+class Content(NamedTuple):
+    """The content of an entry that may be too large for memory: its size, its checksum, and what yields its bytes."""
+
+    size: int
+    crc: int
+    chunks: Callable[[], Iterable[bytes]]
+
+
+_Kept = TypeVar("_Kept", bound="bytes | Content", covariant=True)
+
+
+class Files(Mapping[str, _Kept]):
+    """Files by their names, each read when it is asked for, so that memory holds no more of them than are looked at."""
+
+    def __init__(self, names: Iterable[str], read: Callable[[str], _Kept]):
+        self._names = dict.fromkeys(names)
+        self._read = read
+
+    def __getitem__(self, name: str) -> _Kept:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mapping):
+            return NotImplemented
+        return self.keys() == other.keys() and all(self[name] == other[name] for name in self)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 def header(entry: Entry, offset: int) -> bytes:
     """What stands before the data of an entry at an offset: so much that the data begin at a page."""
     name = entry.name.encode("ascii")
@@ -77,10 +121,14 @@ def directory(entries: Sequence[Entry]) -> tuple[list[int], bytes]:
         offsets.append(end)
         records.append(_LISTED.pack(_BEFORE, entry.crc, entry.size, entry.size, len(name), _AFTER, end) + name)
         end = _end_of(end, len(name), entry.size)
-        if end > MAX_BYTES or len(offsets) > MAX_ENTRIES:
-            raise BundleError(f"an archive has at most {MAX_BYTES} bytes and {MAX_ENTRIES} files")
+        _check_size(end, len(offsets))
     listed = b"".join(records)
     return offsets, listed + _end(len(offsets), len(listed), end)
+
+
+def _check_size(end: int, count: int) -> None:
+    if end > MAX_BYTES or count > MAX_ENTRIES:
+        raise BundleError(f"an archive has at most {MAX_BYTES} bytes and {MAX_ENTRIES} files")
 
 
 def _end_of(offset: int, name_length: int, size: int) -> int:
@@ -103,17 +151,37 @@ def in_order(names: Iterable[str]) -> list[str]:
     return ordered
 
 
-def parts(files: Mapping[str, bytes]) -> Iterator[bytes]:
-    """The bytes of an archive, in parts: the same files give the same bytes. Raises `BundleError`."""
+def parts(files: Mapping[str, bytes | Content], compress_code: bool = False) -> Iterator[bytes]:
+    """The bytes of an archive, in parts: the same files give the same bytes. One file after the other is asked for.
+
+    compress_code: compress each code object of which the archive has a page less then.
+
+    Raises `BundleError` for names that no archive can have, for too much, and where a library is missing.
+    """
     names = in_order(files)
+    _check_names(names)
+    _check_together(names)
+    entries: list[Entry] = []
+    end = 0
     for name in names:
-        _check_name(name)
-    entries = [Entry(name, zlib.crc32(files[name]), len(files[name])) for name in names]
-    offsets, end = directory(entries)
-    for entry, offset in zip(entries, offsets, strict=True):
-        yield header(entry, offset)
-        yield files[entry.name]
-    yield end
+        entry, chunks = _entry_of(name, files[name], compress_code)
+        entries.append(entry)
+        before = header(entry, end)
+        end += len(before) + entry.size
+        _check_size(end, len(entries))
+        yield before
+        yield from chunks()
+        del chunks  # so that its bytes are gone before the next file is read
+    yield directory(entries)[1]
+
+
+def _entry_of(name: str, content: bytes | Content, compress_code: bool) -> tuple[Entry, Callable[[], Iterable[bytes]]]:
+    """(the entry of a file, what yields its bytes)."""
+    if isinstance(content, Content):
+        return Entry(name, content.crc, content.size), content.chunks
+    if compress_code:
+        ((name, content),) = compressed({name: content}).items()
+    return Entry(name, zlib.crc32(content), len(content)), lambda: (content,)
 
 
 def compressed(files: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -136,20 +204,36 @@ def _plain(name: str) -> str:
     return name.removesuffix(_COMPRESSED) if is_compressed else name
 
 
-def _check_name(name: str) -> None:
-    if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
-        raise BundleError(f"{name[:_MAX_NAME]!r} is no name of a file in an archive")
+def _check_names(names: Collection[str]) -> None:
+    if not all(map(_NAME.fullmatch, names)) or max(map(len, names), default=0) > _MAX_NAME:
+        wrong = next(name for name in names if len(name) > _MAX_NAME or not _NAME.fullmatch(name))
+        raise BundleError(f"{wrong[:_MAX_NAME]!r} is no name of a file in an archive")
+
+
+def _check_together(names: Collection[str]) -> None:
+    """Raise `BundleError` for files that no folder can have together: one is a folder of another, or they, or folders
+    of theirs, differ by case alone, which some file systems do not tell apart."""
+    folders: set[str] = set()
+    for parent in {name.rpartition("/")[0] for name in names}:
+        while parent and parent not in folders:
+            folders.add(parent)
+            parent = parent.rpartition("/")[0]
+    if len({*map(str.lower, names), *map(str.lower, folders)}) == len(names) + len(folders):
+        return
+    seen: dict[str, str] = {}
+    for place in (*sorted(folders), *names):
+        if (other := seen.get(place.lower())) is not None:
+            raise BundleError(f"{other!r} and {place!r} are names that one folder cannot have together")
+        seen[place.lower()] = place
 
 
 class _File:
     """A regular file that is open, for as long as this object is there. Threads may share it."""
 
     def __init__(self, path: Path):
-        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        self._descriptor = open_regular(path)
         weakref.finalize(self, os.close, self._descriptor)
         self._lock = threading.Lock()
-        if not stat.S_ISREG(self.status().st_mode):
-            raise OSError(errno.EINVAL, "that is no regular file")
 
     def status(self) -> os.stat_result:
         return os.fstat(self._descriptor)
@@ -191,9 +275,9 @@ class Archive:
         if inside is None:
             file = _File(path)
             inside = file, 0, file.status().st_size
-        self._file, self._start, size = inside
+        self._file, self._start, self._size = inside
         try:
-            self._entries = self._read_directory(size)
+            self._entries = self._read_directory(self._size)
         except BundleError as error:
             raise BundleError(f"{path}: {error}") from None
 
@@ -211,6 +295,7 @@ class Archive:
         files = {_plain(entry[0]): entry for entry in entries}
         if len(files) != len(entries):
             raise BundleError(_DISORDER)
+        _check_together(files)
         return files
 
     def _read(self, start: int, size: int) -> bytes:
@@ -239,39 +324,61 @@ class Archive:
         except BundleError as error:
             raise BundleError(f"{self.path}: {entry.name}: {error}") from None
 
-    def stored(self) -> dict[str, bytes]:
-        """All entries as they are in the archive."""
-        entries = map(self._entry, self._entries)
-        return {entry.name: self._content(entry, offset, MAX_BYTES) for entry, offset in entries}
+    def stored(self) -> Files[bytes]:
+        """All entries as they are in the archive, by their own names."""
+        entries = {entry.name: (entry, offset) for entry, offset in map(self._entry, self._entries)}
+        return Files(entries, lambda name: self._content(*entries[name], MAX_BYTES))
+
+    def content(self, name: str) -> Content:
+        """An entry as it is in the archive, to be copied. Its checksum is compared at its end. Raises as `read` does,
+        also while it is copied."""
+        entry, offset = self._entry(name)
+        return Content(entry.size, entry.crc, lambda: self._chunks(entry, offset))
+
+    def chunks(self) -> Iterator[bytes]:
+        """The bytes of the archive itself. Raises `OSError`."""
+        yield from self._between(0, self._size)
+
+    def _chunks(self, entry: Entry, offset: int) -> Iterator[bytes]:
+        start, size, crc = self._start_of(entry, offset), 0, 0
+        for chunk in self._between(start, start + entry.size):
+            size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+            yield chunk
+        if (size, crc) != (entry.size, entry.crc):
+            raise self._altered(entry)
+
+    def _between(self, start: int, end: int) -> Iterator[bytes]:
+        for at in range(start, end, CHUNK_BYTES):
+            yield self._read(at, min(CHUNK_BYTES, end - at))
 
     def _content(self, entry: Entry, offset: int, limit: int) -> bytes:
-        before = header(entry, offset)
-        found = self._read(offset, len(before) + min(entry.size, limit + 1))
-        content = found[len(before) :]
-        if not found.startswith(before):
-            raise self._misplaced(entry.name)
+        content = self._read(self._start_of(entry, offset), min(entry.size, limit + 1))
         if entry.size <= limit and (len(content), zlib.crc32(content)) != (entry.size, entry.crc):
-            message = f"{entry.name} was altered: its checksum is not what the archive's directory says"
-            raise BundleError(f"{self.path}: {message}")
+            raise self._altered(entry)
         return content
+
+    def _start_of(self, entry: Entry, offset: int) -> int:
+        """Where an entry's content begins, whose header is what the directory says. Raises `BundleError`."""
+        before = header(entry, offset)
+        if self._read(offset, len(before)) != before:
+            raise BundleError(f"{self.path}: {entry.name} is not where the archive's directory says")
+        return offset + len(before)
+
+    def _altered(self, entry: Entry) -> BundleError:
+        message = f"{entry.name} was altered: its checksum is not what the archive's directory says"
+        return BundleError(f"{self.path}: {message}")
 
     def opened(self, name: str, path: Path) -> Archive:
         """An entry that is an archive itself, called `path` in messages; no more of it is read than what opening reads.
         Raises as `read` does."""
         entry, offset = self._entry(name)
-        before = header(entry, offset)
-        if self._read(offset, len(before)) != before:
-            raise self._misplaced(name)
-        return Archive(path, (self._file, self._start + offset + len(before), entry.size))
+        return Archive(path, (self._file, self._start + self._start_of(entry, offset), entry.size))
 
     def _entry(self, name: str) -> tuple[Entry, int]:
         if name not in self._entries:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         stored, crc, size, offset = self._entries[name]
         return Entry(stored, crc, size), offset
-
-    def _misplaced(self, name: str) -> BundleError:
-        return BundleError(f"{self.path}: {name} is not where the archive's directory says")
 
     def writable_by_all(self, names: Iterable[str]) -> Iterator[str]:
         """`.` where every user of the machine may write to the archive."""
@@ -296,12 +403,13 @@ def _listed(listed: bytes) -> tuple[list[tuple[str, int, int, int]], int]:
         before, crc, size, again, length, after, offset = _LISTED.unpack_from(listed, at)
         at += _LISTED.size + length
         name = listed[at - length : at].decode("ascii", "replace")
-        _check_name(name)
         is_ours = is_ours and before == _BEFORE and after == _AFTER and again == size and offset == end
         entries.append((name, crc, size, offset))
         end = _end_of(end, length, size)
     names = [name for name, *_ in entries]
-    if names != in_order(set(names)):
+    _check_names(names)
+    others = names[1:] if names[:1] == [INDEX] else names
+    if INDEX in others or not all(map(operator.lt, others, others[1:])):
         raise BundleError(_DISORDER)
     if not is_ours or at != len(listed):
         raise BundleError(_OTHER_LAYOUT)

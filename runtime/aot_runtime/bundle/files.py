@@ -18,6 +18,7 @@ from typing import Protocol
 
 from aot_runtime.contract.records import INDEX
 from aot_runtime.errors import BundleError
+from aot_runtime.regular_files import read_regular
 
 from .archive import MAGIC, SUFFIX, Archive
 from .multi_archive import MultiArchive, is_multi
@@ -116,8 +117,7 @@ def _bundles_of(path: Path) -> list[Path]:
 def _is_archive(path: Path) -> bool:
     if not path.is_file():
         return False
-    with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
+    return read_regular(path, len(MAGIC)).startswith(MAGIC)
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,22 @@ class Folder:
             return file.read(min(os.fstat(descriptor).st_size, limit) + 1)
 
     def names(self, folder: str = "") -> list[str]:
-        """See `Source`; of a folder in it those that are there and not below another, whatever they are."""
-        return sorted(str(path.relative_to(self.path)) for path in (self.path / folder).glob("*"))
+        """See `Source`: whatever is no folder, at any depth, and folders that cannot be looked into. No link is
+        followed."""
+        found: list[str] = []
+        folders = [folder]
+        while folders:
+            place = folders.pop()
+            try:
+                with os.scandir(self.path / place) as entries:
+                    for entry in entries:
+                        name = f"{place}/{entry.name}" if place else entry.name
+                        (folders if entry.is_dir(follow_symlinks=False) else found).append(name)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                found.append(place or ".")
+        return sorted(found)
 
     def writable_by_all(self, names: Iterable[str]) -> Iterator[str]:
         """See `Source`."""
@@ -149,6 +163,11 @@ class Folder:
                 continue
             if mode & stat.S_IWOTH and not stat.S_ISLNK(mode):
                 yield name
+
+
+def named(name: str) -> str:
+    """A file's name in messages: spelled out where it cannot be printed."""
+    return name if name.isprintable() else ascii(name)
 
 
 def unreadable(what: str, path: Path, error: OSError) -> BundleError:
@@ -186,7 +205,9 @@ def _check(part: str, parent: int | None, is_wanted: Callable[[int], bool], kind
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not is_wanted(mode):
         found = "a symbolic link" if stat.S_ISLNK(mode) else f"no {kind}"
-        raise OSError(errno.EINVAL, f"'{Path(part).name}' is {found}; only a bundle's own regular files are read")
+        raise OSError(
+            errno.EINVAL, f"'{named(Path(part).name)}' is {found}; only a bundle's own regular files are read"
+        )
 
 
 def _open(part: str, parent: int | None, is_wanted: Callable[[int], bool], kind: str) -> int:
@@ -196,4 +217,4 @@ def _open(part: str, parent: int | None, is_wanted: Callable[[int], bool], kind:
     if is_wanted(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise OSError(errno.EINVAL, f"'{part}' was replaced while it was opened")
+    raise OSError(errno.EINVAL, f"'{named(part)}' was replaced while it was opened")

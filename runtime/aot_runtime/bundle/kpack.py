@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from typing import Annotated, BinaryIO
 import msgspec
 
 from aot_runtime.errors import BundleError
+from aot_runtime.regular_files import open_regular
 from aot_runtime.texts import shown
 
 from .files import unreadable
@@ -117,10 +117,7 @@ class Kpack:
     def __init__(self, path: Path, file: BinaryIO):
         self.path, self._file = path, file
         try:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise BundleError("it is no regular file")
-            self.contents, end = self._read_contents(status.st_size)
+            self.contents, end = self._read_contents(os.fstat(file.fileno()).st_size)
             self.places = self._find_places(end)
             for name, archs in self.contents.toc.items():
                 for arch, entry in archs.items():
@@ -246,13 +243,8 @@ def _check_place(place: Place, end: int) -> None:
 def open_kpack(path: Path) -> Iterator[Kpack]:
     """An archive, open for as long as the context lasts. Raises `BundleError` for what is none."""
     try:
-        file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 a path's own method takes no opener
+        file = os.fdopen(open_regular(path), "rb")
     except OSError as error:
         raise unreadable("", path, error) from None
     with file:
         yield Kpack(path, file)
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """A descriptor; of a pipe too, which nobody may write to yet."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

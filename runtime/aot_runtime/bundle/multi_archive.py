@@ -7,15 +7,16 @@ and verified by itself.
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from aot_runtime.contract.records import INDEX, SELFTEST_FOLDER
 from aot_runtime.errors import ArchMismatchError, BundleError
 
-from .archive import SUFFIX, Archive, parts
+from .archive import SUFFIX, Archive, Content, Files, parts
 
 _PART = re.compile(rf"(\w+)\{SUFFIX}")
 _SHARED = f"{SELFTEST_FOLDER}/"
@@ -91,23 +92,34 @@ class Part:
         return self.whole.writable_by_all(names)
 
 
-def multi_files(bundles: Mapping[str, Mapping[str, bytes]]) -> dict[str, bytes]:
-    """The entries of an archive of bundles. bundles: architecture → the files of the bundle for it."""
-    shared = dict(_shared(bundles))
-    files = {
-        part_name(arch): b"".join(parts({name: data for name, data in own.items() if shared.get(name) != data}))
-        for arch, own in bundles.items()
-    }
-    return {**files, **shared}
+def multi_files(
+    bundles: Mapping[str, Mapping[str, bytes]],
+    compress_code: bool = False,
+    keep: Callable[[Iterable[bytes]], bytes | Content] = b"".join,
+) -> Files[bytes | Content]:
+    """The entries of an archive of bundles.
+
+    Args:
+        bundles: architecture → the files of the bundle for it.
+        compress_code: see `parts`.
+        keep: what becomes of the bytes of the archive for an architecture.
+    """
+    shared = _shared(bundles)
+    kept: dict[str, bytes | Content] = {}
+    for arch, own in bundles.items():
+        alone = Files((name for name in own if arch not in shared.get(name, ())), own.__getitem__)
+        kept[part_name(arch)] = keep(parts(alone, compress_code))
+    return Files((*kept, *shared), lambda name: kept[name] if name in kept else bundles[shared[name][0]][name])
 
 
-def _shared(bundles: Mapping[str, Mapping[str, bytes]]) -> Iterator[tuple[str, bytes]]:
-    """The selftest vectors that several bundles have. What has one name and two contents stays where it is."""
-    seen: dict[str, list[bytes]] = {}
-    for own in bundles.values():
-        for name, content in own.items():
+def _shared(bundles: Mapping[str, Mapping[str, bytes]]) -> dict[str, list[str]]:
+    """The selftest vectors that several bundles have → the architectures of these. What has one name and two contents
+    stays where it is."""
+    digests: dict[str, set[bytes]] = {}
+    archs: dict[str, list[str]] = {}
+    for arch, own in bundles.items():
+        for name in own:
             if name.startswith(_SHARED):
-                seen.setdefault(name, []).append(content)
-    for name, contents in seen.items():
-        if len(contents) > 1 and len(set(contents)) == 1:
-            yield name, contents[0]
+                digests.setdefault(name, set()).add(hashlib.sha256(own[name]).digest())
+                archs.setdefault(name, []).append(arch)
+    return {name: users for name, users in archs.items() if len(users) > 1 and len(digests[name]) == 1}

@@ -1,22 +1,38 @@
-"""Puts bundles from folders into archives, and back. What is written is there whole, or not at all."""
+"""Puts bundles from folders into archives, and back. What is written is there whole, or not at all.
+
+Files are read one after the other, each within what the index says of it, so that memory is bounded by the largest.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import IO, TypeVar
 
 from aot_runtime.contract.records import INDEX, Index
 from aot_runtime.errors import BundleError
 
-from .archive import MAX_BYTES, SUFFIX, Archive, compressed, parts
+from .archive import CHUNK_BYTES, SUFFIX, Archive, Content, Files, parts
+from .coverage import (
+    MAX_DETACHED_BYTES,
+    claimed_faults,
+    detached_files,
+    generated_files,
+    listed_files,
+    most_bytes,
+)
 from .files import Folder, Source, open_place, source_of, unreadable
 from .multi_archive import MultiArchive, Part, multi_files, part_name
 from .reading import read_index
-from .verification import generated_files, listed_files, mixture, verify_bundle, verify_together
+from .verification import mixture, verify_bundle, verify_together
+
+_Kept = TypeVar("_Kept", bytes, bytes | Content)
 
 
 def pack_bundle(folder: Path, output: Path, compress: bool = False) -> int:
@@ -30,8 +46,14 @@ def pack_bundle(folder: Path, output: Path, compress: bool = False) -> int:
         BundleError: the bundle has faults, or is an archive already; or a library is missing.
         OSError: the archive cannot be written.
     """
-    _, files = _whole(Folder(folder), "packed")
-    return write_aside(output, parts(compressed(files) if compress else files))
+    return write_aside(output, packed_folder(folder, compress)[1])
+
+
+def packed_folder(folder: Path, compress: bool = False) -> tuple[Index, Iterator[bytes]]:
+    """(the index of a bundle, the bytes of its archive, in parts). Raises `BundleError` as `pack_bundle` does, also
+    while they are taken."""
+    index, files = _whole(Folder(folder), "packed")
+    return index, parts(files, compress)
 
 
 def merge_bundles(places: Iterable[Path], output: Path, compress: bool = False) -> dict[str, Path]:
@@ -48,7 +70,7 @@ def merge_bundles(places: Iterable[Path], output: Path, compress: bool = False) 
     """
     taken: dict[str, Path] = {}
     indexes: dict[str, Index] = {}
-    bundles: dict[str, dict[str, bytes]] = {}
+    bundles: dict[str, Files[bytes]] = {}
     for place in places:
         index, files = _whole(source_of(place), "merged")
         arch = index.target.arch
@@ -58,22 +80,28 @@ def merge_bundles(places: Iterable[Path], output: Path, compress: bool = False) 
         bundles[arch], indexes[arch] = files, index
     if fault := mixture(indexes):
         raise BundleError(f"{output} is not written: {fault}")
-    if compress:
-        bundles = {arch: compressed(files) for arch, files in bundles.items()}
-    files = multi_files(bundles) if len(bundles) > 1 else dict(*bundles.values())
-    write_aside(output, parts(files))
+    if len(bundles) > 1:
+        content = parts(multi_files(bundles, compress, partial(spooled, folder=output.parent)))
+    else:
+        (files,) = bundles.values()
+        content = parts(files, compress)
+    write_aside(output, content)
     return taken
 
 
-def _whole(source: Source, done: str) -> tuple[Index, dict[str, bytes]]:
+def _whole(source: Source, done: str) -> tuple[Index, Files[bytes]]:
     """(the index, the files) of a bundle without faults; `done`: what else is not done with it."""
     index = read_index(source)
-    if faults := verify_bundle(source):
+    if faults := whole_faults(source):
         raise BundleError(f"{source.path} is not {done}: {'; '.join(faults)}")
-    detached = (name for name in source.names() if name.startswith(f"{INDEX}."))
-    stored = () if isinstance(source, Folder) else source.names()
-    names = (INDEX, *detached, *generated_files(index), *listed_files(index), *stored)
-    return index, {name: _content(source, name) for name in names}
+    limits = most_bytes(index)
+    names = (INDEX, *detached_files(source), *generated_files(index), *listed_files(index))
+    return index, Files(names, lambda name: _content(source, name, limits.get(name, MAX_DETACHED_BYTES)))
+
+
+def whole_faults(source: Source) -> list[str]:
+    """The faults that keep a bundle from being passed on: its own, and files that its signatures do not cover."""
+    return verify_bundle(source) or [*claimed_faults(source, read_index(source))]
 
 
 def put_file(source: Source, name: str, content: bytes) -> None:
@@ -84,32 +112,63 @@ def put_file(source: Source, name: str, content: bytes) -> None:
     if isinstance(source, Folder):
         write_aside(source.path / name, [content])
     elif isinstance(source, Part):
-        own = {**source.own.stored(), name: content}
-        whole = {**source.whole.stored(), part_name(source.arch): b"".join(parts(own))}
-        write_aside(source.whole.path, parts(whole))
+        own = _with(source.own.stored(), name, content)
+        whole: Files[bytes | Content] = Files(source.whole.stored(), source.whole.content)
+        changed = spooled(parts(own), source.whole.path.parent)
+        write_aside(source.whole.path, parts(_with(whole, part_name(source.arch), changed)))
     elif isinstance(source, Archive):
-        write_aside(source.path, parts({**source.stored(), name: content}))
+        write_aside(source.path, parts(_with(source.stored(), name, content)))
 
 
-def _content(source: Source, name: str) -> bytes:
+def _with(files: Files[_Kept], name: str, content: _Kept) -> Files[_Kept]:
+    """Files with one in the place of what is called so."""
+    return Files((*files, name), lambda asked: content if asked == name else files[asked])
+
+
+def _content(source: Source, name: str, limit: int) -> bytes:
     try:
-        return source.read(name, MAX_BYTES)
+        content = source.read(name, limit)
     except OSError as error:
         raise unreadable("", source.path / name, error) from None
+    if len(content) > limit:
+        raise BundleError(f"{source.path / name} is over {limit} bytes")
+    return content
+
+
+def spooled(chunks: Iterable[bytes], folder: Path | None = None) -> Content:
+    """Keep bytes in a file without a name, which is gone with the content that is returned. folder: where it is; by
+    default where temporary files are."""
+    file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 closed when nobody can read it any more
+    size = crc = 0
+    for chunk in chunks:
+        size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+        file.write(chunk)
+    return Content(size, crc, lambda: _from_start(file))
+
+
+def _from_start(file: IO[bytes]) -> Iterator[bytes]:
+    file.seek(0)
+    return iter(lambda: file.read(CHUNK_BYTES), b"")
 
 
 def write_aside(output: Path, content: Iterable[bytes]) -> int:
     """Write a file aside, and put it in its place. Returns its size."""
+    with opened_aside(output) as file:
+        return sum(file.write(part) for part in content)
+
+
+@contextmanager
+def opened_aside(output: Path) -> Iterator[IO[bytes]]:
+    """A file that is put in its place when the context ends without an error."""
     descriptor, aside = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}-")
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 it is open already
-            size = sum(file.write(part) for part in content)
+            yield file
         Path(aside).chmod(0o644)
         Path(aside).replace(output)
     except BaseException:
         Path(aside).unlink(missing_ok=True)
         raise
-    return size
 
 
 def unpack_bundle(path: Path, folder: Path) -> None:
@@ -162,7 +221,7 @@ def _folder_name(index: Index) -> str:
     return f"{index.name}-{index.target.arch}"
 
 
-def _put_all(folder: Path, files: dict[str, bytes]) -> None:
+def _put_all(folder: Path, files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)

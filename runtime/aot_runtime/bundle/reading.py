@@ -41,6 +41,8 @@ MAX_CODE_BYTES = 256 << 20
 """Size of one code object."""
 MAX_VECTOR_BYTES = 16 << 20
 """Size of the vectors of one selftest case."""
+MAX_FILES_BYTES = 4 << 30
+"""Size of all code objects and selftest vectors together, each as often as it is listed."""
 MAX_SCRATCH_BYTES = 1 << 30
 """Scratch memory that a kernel asks for, for each workgroup."""
 
@@ -109,6 +111,9 @@ def _check_references(index: Index) -> None:
     for key, blob in index.blobs.items():
         if not 0 <= blob.size <= MAX_CODE_BYTES:
             raise BundleError(f"code object {key!r} has {blob.size} bytes; 0 to {MAX_CODE_BYTES} are allowed")
+    total = sum(blob.size for blob in (*index.blobs.values(), *(case.vectors for case in index.selftest)))
+    if total > MAX_FILES_BYTES:
+        raise BundleError(f"its code objects and vectors have {total} bytes together; {MAX_FILES_BYTES} are allowed")
     ops: dict[str, Op] = {op.name: op for op in index.ops}
     if len(ops) != len(index.ops):
         raise BundleError("an op is there twice")

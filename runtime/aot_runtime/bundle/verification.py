@@ -7,21 +7,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 
-from aot_runtime.contract.records import CODE_FOLDER, INDEX, SELFTEST_FOLDER, SIGNATURES, TEXT_FILES, Index, Variant
+from aot_runtime.contract.records import INDEX, SELFTEST_FOLDER, SIGNATURES, Index, Variant
 from aot_runtime.contract.validate import expression_faults
 from aot_runtime.errors import BundleError
 from aot_runtime.texts import shown
 
-from .archive import MAX_BYTES
 from .codeobject import CodeObject, read_code_object
-from .files import Place, Source, source_of, unreadable
+from .coverage import (
+    MAX_DETACHED_BYTES,
+    MAX_TEXT_BYTES,
+    detached_files,
+    generated_files,
+    listed_files,
+    stray_files,
+)
+from .files import Place, Source, named, source_of, unreadable
 from .multi_archive import MultiArchive, part_name
 from .reading import read_blob, read_index
 from .signature import signature_faults
 from .vector_files import read_vectors
 
-MAX_TEXT_BYTES = 64 << 20
-"""Bytes of such a file that are looked at."""
 MAX_FAULTS = 100
 """Faults that are told; where there are more, that is said instead."""
 
@@ -34,8 +39,8 @@ def verify_bundle(place: Place) -> list[str]:
     except BundleError as error:
         return [str(error)]
     faults = chain(
-        _contracts(index), _code(source, index), _vectors(source, index), _stray_files(source, index),
-        _texts(source, index), _permissions(source, index),
+        _contracts(index), _code(source, index), _vectors(source, index), _strays(source, index),
+        _texts(source, index), _detached(source), _permissions(source, index),
     )  # fmt: skip
     told = list(islice(faults, MAX_FAULTS))
     return [*told, *(["there are more faults, which are not listed"] if next(faults, None) else [])]
@@ -49,7 +54,8 @@ def verify_together(multi: MultiArchive) -> list[str]:
 def _checksums(multi: MultiArchive) -> Iterator[str]:
     for name in (*map(part_name, multi.archs), *multi.shared()):
         try:
-            multi.archive.read(name, MAX_BYTES)
+            for _ in multi.archive.content(name).chunks():
+                pass
         except BundleError as error:
             yield str(error)
 
@@ -161,15 +167,10 @@ def _vectors(source: Source, index: Index) -> Iterator[str]:
             yield str(error)
 
 
-def _stray_files(source: Source, index: Index) -> Iterator[str]:
-    known = listed_files(index)
-    for folder in (CODE_FOLDER, SELFTEST_FOLDER):
-        yield from (f"{name} is not in the index" for name in source.names(folder) if name not in known)
-
-
-def listed_files(index: Index) -> set[str]:
-    """What the index lists, with hashes."""
-    return {blob.file for blob in index.blobs.values()} | {case.vectors.file for case in index.selftest}
+def _strays(source: Source, index: Index) -> Iterator[str]:
+    return (
+        f"{named(name)} is not in the index, nor made from it" for name in stray_files(source, index, everywhere=False)
+    )
 
 
 def _texts(source: Source, index: Index) -> Iterator[str]:
@@ -183,13 +184,24 @@ def _texts(source: Source, index: Index) -> Iterator[str]:
         except BundleError as error:
             yield str(error)
             continue
-        if index.id.encode() not in text:
+        if len(text) > MAX_TEXT_BYTES:
+            yield f"{file} is over {MAX_TEXT_BYTES} bytes"
+        elif index.id.encode() not in text:
             yield f"{file} belongs to another bundle: id {index.id[:12]} is not in it"
 
 
-def generated_files(index: Index) -> Iterator[str]:
-    """What was generated from the index, see `TEXT_FILES`."""
-    return (file.format(name=index.name) for file in TEXT_FILES)
+def _detached(source: Source) -> Iterator[str]:
+    """Faults of files that go along beside the index; of signatures, whoever asks who signed is told."""
+    for name in detached_files(source):
+        if name in SIGNATURES:
+            continue
+        try:
+            is_long = len(source.read(name, MAX_DETACHED_BYTES)) > MAX_DETACHED_BYTES
+        except (OSError, BundleError) as error:
+            yield str(unreadable("", Path(named(name)), error) if isinstance(error, OSError) else error)
+            continue
+        if is_long:
+            yield f"{named(name)} is over {MAX_DETACHED_BYTES} bytes"
 
 
 def _permissions(source: Source, index: Index) -> Iterator[str]:

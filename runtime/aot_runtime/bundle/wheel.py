@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import re
-import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from aot_runtime.contract.index_file import FIRST_READERS, OLDEST_FORMAT
 from aot_runtime.contract.records import Index
@@ -22,12 +21,12 @@ from aot_runtime.contract.versions import is_version, local_part
 from aot_runtime.errors import BundleError
 from aot_runtime.installed import GROUP, SUFFIX
 
-from .archive import Archive
-from .files import Folder, open_place
-from .multi_archive import MultiArchive, Part
-from .packing import pack_bundle, write_aside
+from .archive import Archive, Content
+from .files import Folder, Source, open_place
+from .multi_archive import MultiArchive
+from .packing import opened_aside, packed_folder, spooled, whole_faults
 from .reading import read_index
-from .verification import verify_bundle, verify_together
+from .verification import verify_together
 
 TAG = "py3-none-any"
 _MODE = 0o100644 << 16
@@ -58,7 +57,7 @@ class _Packed:
         compressed: whether some of its code objects are.
     """
 
-    content: bytes
+    content: Content
     indexes: tuple[Index, ...]
     compressed: bool = False
 
@@ -85,7 +84,7 @@ def make_wheel(bundles: Iterable[Path], folder: Path, options: WheelOptions = Wh
         raise BundleError(f"{options.license!r} is no license; an SPDX expression such as Apache-2.0 is")
     package = re.sub("[-_.]+", "_", name).lower()
     info = f"{package}-{version}.dist-info"
-    files = {f"{package}/{archive.stem}{SUFFIX}": archive.content for archive in archives}
+    files: dict[str, bytes | Content] = {f"{package}/{archive.stem}{SUFFIX}": archive.content for archive in archives}
     if len(files) < len(archives):
         raise BundleError("no wheel is made: two of its files would have one name; make a wheel of each")
     needed = requirement(indexes, any(archive.compressed for archive in archives))
@@ -96,7 +95,8 @@ def make_wheel(bundles: Iterable[Path], folder: Path, options: WheelOptions = Wh
     }
     path = folder / f"{package}-{version}-{TAG}.whl"
     folder.mkdir(parents=True, exist_ok=True)
-    write_aside(path, [_zipped(files, f"{info}/RECORD")])
+    with opened_aside(path) as file:
+        _zip(file, files, f"{info}/RECORD")
     return path
 
 
@@ -104,18 +104,18 @@ def _packed(path: Path) -> _Packed:
     """A bundle, or bundles, as an archive has them. Raises `BundleError` where one has faults."""
     found = open_place(path)
     if isinstance(found, Folder):
-        with tempfile.TemporaryDirectory() as folder:
-            packed = Path(folder) / f"bundle{SUFFIX}"
-            pack_bundle(path, packed)
-            return _Packed(packed.read_bytes(), (read_index(packed),))
-    if not path.is_file():
+        index, chunks = packed_folder(path)
+        return _Packed(spooled(chunks), (index,))
+    if not isinstance(found, Archive | MultiArchive):
         raise BundleError(f"{path} is a part of {path.parent}: `aotbundle split` makes an archive of it")
-    if faults := verify_together(found) if isinstance(found, MultiArchive) else verify_bundle(found):
+    parts = [*found.parts()] if isinstance(found, MultiArchive) else []
+    faults = verify_together(found) if isinstance(found, MultiArchive) else []
+    whole = found.archive if isinstance(found, MultiArchive) else found
+    bundles: list[Source] = [*parts] or [whole]
+    if faults := [*faults, *(fault for bundle in bundles for fault in whole_faults(bundle))]:
         raise BundleError(f"no wheel is made of {path}: {'; '.join(faults)}")
-    parts = [*found.parts()] if isinstance(found, MultiArchive) else [found]
-    archives = [part.own if isinstance(part, Part) else part for part in parts]
-    compressed = any(isinstance(archive, Archive) and archive.is_compressed for archive in archives)
-    return _Packed(path.read_bytes(), tuple(map(read_index, parts)), compressed)
+    compressed = any(archive.is_compressed for archive in (whole, *(part.own for part in parts)))
+    return _Packed(spooled(whole.chunks()), tuple(map(read_index, bundles)), compressed)
 
 
 def _distribution_name(pairs: Sequence[tuple[str, str]], given: str | None) -> str:
@@ -197,20 +197,27 @@ def _entry_points(package: str, archives: Iterable[_Packed]) -> Iterator[str]:
             yield f"{index.name}.{index.target.arch} = {package}.{archive.stem}"
 
 
-def _zipped(files: dict[str, bytes], record: str) -> bytes:
-    """A wheel's bytes: its files in order, and last its list of them."""
+def _zip(file: IO[bytes], files: Mapping[str, bytes | Content], record: str) -> None:
+    """Write a wheel: its files in order, and last its list of them."""
     rows = []
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as wheel:
+    with zipfile.ZipFile(file, "w") as wheel:
         for name, content in files.items():
-            _put(wheel, name, content)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-            rows.append(f"{name},sha256={digest},{len(content)}")
-        _put(wheel, record, "\n".join([*rows, f"{record},,", ""]).encode())
-    return buffer.getvalue()
+            size, chunks = (
+                (content.size, content.chunks()) if isinstance(content, Content) else (len(content), [content])
+            )
+            digest = base64.urlsafe_b64encode(_put(wheel, name, size, chunks)).rstrip(b"=").decode()
+            rows.append(f"{name},sha256={digest},{size}")
+        listed = "\n".join([*rows, f"{record},,", ""]).encode()
+        _put(wheel, record, len(listed), [listed])
 
 
-def _put(wheel: zipfile.ZipFile, name: str, content: bytes) -> None:
+def _put(wheel: zipfile.ZipFile, name: str, size: int, chunks: Iterable[bytes]) -> bytes:
+    """Add a file to a wheel. Returns its SHA-256."""
     info = zipfile.ZipInfo(name)  # of 1980, as zip has it where no time is said
-    info.create_system, info.external_attr, info.compress_type = 3, _MODE, zipfile.ZIP_DEFLATED
-    wheel.writestr(info, content)
+    info.create_system, info.external_attr, info.compress_type, info.file_size = 3, _MODE, zipfile.ZIP_DEFLATED, size
+    digest = hashlib.sha256()
+    with wheel.open(info, "w") as entry:
+        for chunk in chunks:
+            digest.update(chunk)
+            entry.write(chunk)
+    return digest.digest()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from aot_runtime.errors import CallsFileError
+from aot_runtime.regular_files import read_regular
 from aot_runtime.texts import shown
 
 from .entries import Entry, entry_lines
@@ -112,10 +112,7 @@ def _read(path: Path) -> Any:
 
 def _content(path: Path) -> str:
     """The text of a file, which is a regular one: a pipe may never end."""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise CallsFileError(f"{path}: it is no regular file")
-        content = file.read(MAX_BYTES + 1)
+    content = read_regular(path, MAX_BYTES)
     if len(content) > MAX_BYTES:
         raise CallsFileError(f"{path}: it has more than {MAX_BYTES} bytes")
     return content.decode("utf-8-sig")

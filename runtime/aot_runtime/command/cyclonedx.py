@@ -14,9 +14,9 @@ from typing import Literal
 import msgspec
 
 from aot_runtime import __version__
+from aot_runtime.bundle.coverage import MAX_TEXT_BYTES, generated_files
 from aot_runtime.bundle.files import Source, unreadable
 from aot_runtime.bundle.reading import read_index_bytes
-from aot_runtime.bundle.verification import MAX_TEXT_BYTES, generated_files
 from aot_runtime.contract.provenance import SOURCE_CLOSURE
 from aot_runtime.contract.records import INDEX, Index
 

@@ -10,23 +10,25 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from aot_runtime.bundle.files import Place, Source, source_of, unreadable
+from aot_runtime.bundle.files import Place, Source, source_of
 from aot_runtime.bundle.reading import decode_checked, read_index_bytes
-from aot_runtime.contract.records import INDEX, SIGNATURE, SIGSTORE, Index
-from aot_runtime.errors import TrustError
-from aot_runtime.texts import shown
-
-from .identities import claimed_payload, verify_identity
-from .keys import is_signed_by
-from .policy import TrustedIdentity, TrustedKey, TrustPolicy
-from .statement import (
-    MAX_FILE_BYTES,
+from aot_runtime.bundle.statement import (
     Statement,
     decode_envelope,
     decode_statement,
+    read_claim,
     read_signature_file,
     signed_bytes,
 )
+from aot_runtime.contract.records import INDEX, SIGNATURE, SIGNATURES, SIGSTORE, Index
+from aot_runtime.errors import TrustError
+
+from .identities import verify_identity
+from .keys import is_signed_by
+from .policy import TrustedIdentity, TrustedKey, TrustPolicy
+
+MAX_TOLD = 20
+"""Files that a signature does not cover which are told; where there are more, their number is."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,7 @@ def signature_state(place: Place, policy: TrustPolicy | None) -> SignatureState:
     index = decode_checked(data, source)
     for signed, _ in found:
         _check_names(source, index, signed)
-        for fault in _text_faults(source, signed):
-            raise TrustError(fault, "altered")
+        _check_coverage(source, index, signed)
     said = found[0][0].statement.predicate
     version = f" {index.version}" if index.version else ""
     by = ", ".join(who for _, who in found)
@@ -158,35 +159,19 @@ def _accepted(source: Source, data: bytes, policy: TrustPolicy) -> tuple[Signed,
 def claims(source: Source, data: bytes) -> Iterator[tuple[Signed, str]]:
     """What each signature file says, with whose it claims to be in words. Raises `TrustError` for one that is none, or
     is about another index."""
-    content = read_signature_file(source, SIGNATURE)
-    if content is not None:
-        envelope = decode_envelope(content, source.path / SIGNATURE)
-        who = f"signature by {shown(envelope.signature.keyid)} {_OPEN}"
-        yield _claim(source, data, SIGNATURE, envelope.payload), who
-    content = read_signature_file(source, SIGSTORE)
-    if content is not None:
-        payload = claimed_payload(content, source.path / SIGSTORE)
-        yield _claim(source, data, SIGSTORE, payload), f"signature of sigstore {_OPEN}"
+    for file in SIGNATURES:
+        if claim := read_claim(source, file):
+            _check_digest(data, claim.statement, file)
+            yield Signed(file, claim.statement), f"{claim.signer} not verified, since there is no policy"
 
 
-_OPEN = "not verified, since there is no policy"
+def _check_coverage(source: Source, index: Index, signed: Signed) -> None:
+    """Raise `TrustError` where a file of a bundle is not what was signed, or was not signed."""
+    from aot_runtime.bundle.coverage import uncovered  # which nothing needs that opens a bundle
 
-
-def _claim(source: Source, data: bytes, file: str, payload: bytes) -> Signed:
-    statement = decode_statement(payload, source.path / file)
-    _check_digest(data, statement, file)
-    return Signed(file, statement)
-
-
-def _text_faults(source: Source, signed: Signed) -> Iterator[str]:
-    """The other files that the statement is about, which the index has no hash of."""
-    for file, digest in signed.statement.digests.items():
-        if file == INDEX:
-            continue
-        try:
-            content = source.read(file, MAX_FILE_BYTES)
-        except OSError as error:
-            yield str(unreadable("signed file", source.path / file, error))
-            continue
-        if hashlib.sha256(content).hexdigest() != digest:
-            yield f"{source.path / file} was altered: its sha256 is not what {signed.file} says"
+    faults = list(uncovered(source, index, signed.statement.digests, signed.file))
+    if faults:
+        more = [f"and {len(faults) - MAX_TOLD} more"] if len(faults) > MAX_TOLD else []
+        raise TrustError(
+            f"bundle {source.path} is not what was signed: {'; '.join([*faults[:MAX_TOLD], *more])}", "altered"
+        )

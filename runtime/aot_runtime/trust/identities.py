@@ -7,18 +7,18 @@ is asked of a network. The library is imported when a policy with identities mee
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from aot_runtime.bundle.statement import PAYLOAD_TYPE, claimed_payload
 from aot_runtime.errors import TrustError
+from aot_runtime.regular_files import open_regular
 from aot_runtime.texts import shown
 
 from .policy import TrustedIdentity, TrustPolicy
-from .statement import PAYLOAD_TYPE, decoded
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -29,14 +29,6 @@ ISSUER_EXTENSION = "1.3.6.1.4.1.57264.1.1"
 """The extension of a certificate that has the issuer's URL, by Fulcio's profile of certificates."""
 
 
-class _Envelope(msgspec.Struct, frozen=True, rename="camel"):
-    payload: bytes
-
-
-class _SigstoreFile(msgspec.Struct, frozen=True, rename="camel"):
-    dsse_envelope: _Envelope | None = None
-
-
 @dataclass(frozen=True)
 class IdentitySignature:
     """A verified sigstore signature. `issued` is when its certificate was: it was made no earlier."""
@@ -44,17 +36,6 @@ class IdentitySignature:
     identity: TrustedIdentity
     payload: bytes
     issued: datetime
-
-
-def claimed_payload(data: bytes, path: Path) -> bytes:
-    """The statement that a sigstore file is over, of which nothing was verified. Raises `TrustError`."""
-    found = decoded(data, _SigstoreFile, f"{path} is no file of sigstore").dsse_envelope
-    if found is None:
-        raise TrustError(
-            f"{path} is over a file alone; `aotbundle sign --sigstore` makes one over a statement about the bundle",
-            "malformed",
-        )
-    return found.payload
 
 
 def verify_identity(data: bytes, path: Path, policy: TrustPolicy) -> IdentitySignature:
@@ -106,8 +87,10 @@ def _verifier(policy: TrustPolicy) -> Verifier:
 
     root = policy.trusted_root
     try:
-        found = TrustedRoot.from_file(str(root)) if root else ClientTrustConfig.production(offline=True).trusted_root
-        return Verifier(trusted_root=found)
+        if root is not None:
+            os.close(open_regular(root))  # the library would wait for who writes to a pipe
+            return Verifier(trusted_root=TrustedRoot.from_file(str(root)))
+        return Verifier(trusted_root=ClientTrustConfig.production(offline=True).trusted_root)
     except Exception as error:  # as above, of a file that the policy names
         place = f"trusted root {root}" if root else "sigstore's public trusted root"
         text = error.strerror if isinstance(error, OSError) else _text(error)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from aot_runtime.bundle.files import source_of
 from aot_runtime.bundle.packing import put_file
 from aot_runtime.contract.records import SIGSTORE
+from aot_runtime.regular_files import read_regular
 
 from .identities import claimed_identity, need_sigstore
 from .signing import bundle_statement, signing_time
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from sigstore.models import ClientTrustConfig
     from sigstore.oidc import IdentityToken
     from sigstore.sign import Signer
+
+
+_MAX_CONFIG_BYTES = 16 << 20
 
 
 class SigstoreError(ValueError):
@@ -75,7 +79,9 @@ def identity_signer(config: Path | None) -> Iterator[IdentitySigner]:
 def _instance(config: Path | None) -> ClientTrustConfig:
     from sigstore.models import ClientTrustConfig
 
-    return ClientTrustConfig.from_json(config.read_text("utf-8")) if config else ClientTrustConfig.production()
+    if config is None:
+        return ClientTrustConfig.production()
+    return ClientTrustConfig.from_json(read_regular(config, _MAX_CONFIG_BYTES).decode())
 
 
 def _token(instance: ClientTrustConfig) -> IdentityToken:

@@ -11,13 +11,13 @@ import os
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
 from aot_runtime.contract.records import Index
 from aot_runtime.errors import LockError
+from aot_runtime.regular_files import read_regular
 from aot_runtime.texts import ID_LENGTH
 
 FORMAT = 1
@@ -93,8 +93,7 @@ def read_lock(path: str | os.PathLike[str]) -> Lock:
     """Read a lock file. Raises `LockError`, so that nothing is opened by a lock that cannot be read."""
     what = f"lock file {os.fspath(path)}"
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_regular(path, MAX_BYTES)
         if len(data) > MAX_BYTES:
             raise ValueError(f"it is over {MAX_BYTES} bytes")
         said = tomllib.loads(data.decode())

@@ -1,8 +1,14 @@
-"""Policies: which keys and identities may sign which bundles, and the least versions that are accepted."""
+"""Policies: which keys and identities may sign which bundles, and the least versions that are accepted.
+
+A policy is held to the same rules whether it was read from a file or made in a program (`policy_faults`). In its
+patterns `*` stands for any characters and `?` for one; everything else is itself (`matches`). What accepts is compared
+exactly; what refuses, a revoked identity or a least version, without regard to case.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,14 +18,26 @@ from pathlib import Path
 
 import msgspec
 
+from aot_runtime.bundle.statement import Predicate
+from aot_runtime.contract.names import IDENTIFIER
 from aot_runtime.contract.versions import is_version, version_key
 from aot_runtime.errors import TrustError
+from aot_runtime.regular_files import read_regular
 from aot_runtime.texts import shown
 
-from .keys import decode_public, key_id
-from .statement import Predicate
+from .keys import PUBLIC_BYTES, decode_public, key_id
 
 MAX_POLICY_BYTES = 1 << 20
+_PATTERN_OF_NAMES = re.compile(r"\w*[*?][\w*?]*", re.ASCII)
+
+
+def matches(text: str, pattern: str) -> bool:
+    """Compare a text with a pattern, in which `*` stands for any characters, `?` for one, and all else for itself."""
+    return fnmatchcase(text, pattern.replace("[", "[[]"))
+
+
+def _matches_in_any_case(text: str, pattern: str) -> bool:
+    return matches(text.casefold(), pattern.casefold())
 
 
 @dataclass(frozen=True)
@@ -79,11 +97,15 @@ class TrustPolicy:
 
     Attributes:
         keys: those whose signatures are accepted, and those that are revoked.
-        least_versions: name of a bundle → the oldest version of it that is accepted.
+        least_versions: name of a bundle, or a pattern of names → the oldest version of it that is accepted. Of several
+            that fit a name, each has to be met.
         source: where the policy comes from, for messages.
         identities: those whose sigstore signatures are accepted, and those that are revoked.
         trusted_root: a file with the keys and certificates of the sigstore services that are believed; None: those
             of the public ones, as the library `sigstore` has them on this machine.
+
+    Raises:
+        TrustError: the policy is not sound; its `reason` is `policy`.
     """
 
     keys: tuple[TrustedKey, ...] = ()
@@ -91,6 +113,11 @@ class TrustPolicy:
     source: str = "the policy"
     identities: tuple[TrustedIdentity, ...] = ()
     trusted_root: Path | None = None
+
+    def __post_init__(self) -> None:
+        for fault in policy_faults(self):
+            raise TrustError(f"{self.source}: {fault}", "policy")
+        object.__setattr__(self, "least_versions", dict(self.least_versions))  # the caller's own may change
 
     def find_key(self, keyid: str) -> TrustedKey:
         """The key of that id. Raises `TrustError` where it is unknown or revoked."""
@@ -107,17 +134,17 @@ class TrustPolicy:
 
     def find_identity(self, issuer: str, subject: str) -> TrustedIdentity:
         """The first identity that somebody is. Raises `TrustError` where none is, or one that is revoked."""
-        known = [item for item in self.identities if item.issuer == issuer and fnmatchcase(subject, item.subject)]
-        if not known:
-            there = ", ".join(str(item) for item in self.identities) or "none"
-            raise TrustError(
-                f"it is signed by {subject!r:.300} of {issuer!r:.300}: unknown to {self.source}; there: {there}",
-                "identity",
-            )
-        for item in known:
-            if item.revoked:
+        of_issuer = [item for item in self.identities if item.issuer == issuer]
+        for item in of_issuer:
+            if item.revoked and _matches_in_any_case(subject, item.subject):
                 raise TrustError(f"it is signed by {item}, which {self.source} says is revoked", "revoked")
-        return known[0]
+        for item in of_issuer:
+            if not item.revoked and matches(subject, item.subject):
+                return item
+        there = ", ".join(str(item) for item in self.identities) or "none"
+        raise TrustError(
+            f"it is signed by {subject!r:.300} of {issuer!r:.300}: unknown to {self.source}; there: {there}", "identity"
+        )
 
     def accept(self, signer: TrustedKey | TrustedIdentity, said: Predicate, proven: datetime | None = None) -> None:
         """Hold what was signed of a bundle to the policy. Raises `TrustError`.
@@ -131,13 +158,72 @@ class TrustPolicy:
             raise TrustError(
                 f"it is signed by {signer}, which expired on {signer.expires} and is used on {today}", "expired"
             )
-        if not any(fnmatchcase(said.name, pattern) for pattern in signer.bundles):
+        if not any(matches(said.name, pattern) for pattern in signer.bundles):
             may = ", ".join(signer.bundles)
             raise TrustError(f"{signer} signed bundle '{said.name}', but may sign {may} only", "name")
-        least = self.least_versions.get(said.name)
-        if least is not None and not (is_version(said.version) and version_key(said.version) >= version_key(least)):
-            has = f"has version {said.version}" if said.version else "has no version"
-            raise TrustError(f"bundle '{said.name}' {has}; {self.source} asks for {least} or later", "version")
+        for pattern, least in self.least_versions.items():
+            if not _matches_in_any_case(said.name, pattern):
+                continue
+            if not (is_version(said.version) and version_key(said.version) >= version_key(least)):
+                has = f"has version {said.version}" if said.version else "has no version"
+                raise TrustError(f"bundle '{said.name}' {has}; {self.source} asks for {least} or later", "version")
+
+
+def policy_faults(policy: TrustPolicy) -> Iterator[str]:
+    """Each fault of a policy, in words. A check takes for granted what those before it hold."""
+    for name, kind in (("keys", TrustedKey), ("identities", TrustedIdentity)):
+        signers = getattr(policy, name)
+        if not (isinstance(signers, tuple | list) and all(isinstance(item, kind) for item in signers)):
+            yield f"{name} is {shown(signers)}; a tuple of {kind.__name__} is allowed"
+    for key in policy.keys:
+        yield from _signer_faults(f"keys.{key.label}", key)
+        if not (isinstance(key.public, bytes) and len(key.public) == PUBLIC_BYTES):
+            yield f"keys.{key.label}.public is {shown(key.public)}; {PUBLIC_BYTES} bytes are allowed"
+    if len({key.public for key in policy.keys}) < len(policy.keys):
+        yield "a key is there twice"
+    for identity in policy.identities:
+        yield from _signer_faults(f"identities.{identity.label}", identity)
+        yield from _identity_faults(f"identities.{identity.label}", identity)
+    if len({(item.issuer, item.subject) for item in policy.identities}) < len(policy.identities):
+        yield "an identity is there twice"
+    if not isinstance(policy.trusted_root, str | os.PathLike | None):
+        yield f"trusted_root is {shown(policy.trusted_root)}; the path of a file is allowed"
+    if policy.trusted_root is not None and not policy.identities:
+        yield "trusted_root is for `identities`, of which it has none"
+    yield from _version_faults(policy.least_versions)
+
+
+def _signer_faults(where: str, signer: TrustedKey | TrustedIdentity) -> Iterator[str]:
+    names = signer.bundles
+    if not (isinstance(names, tuple | list) and all(isinstance(name, str) and name for name in names)):
+        yield f"{where}.bundles is {shown(names)}; a tuple of names of bundles, or of patterns of them, is allowed"
+    last = signer.expires
+    if last is not None and (not isinstance(last, date) or isinstance(last, datetime)):
+        yield f"{where}.expires is {shown(last)}; a date without a time is allowed"
+    if not isinstance(signer.revoked, bool):
+        yield f"{where}.revoked is {shown(signer.revoked)}; True and False are allowed"
+
+
+def _identity_faults(where: str, identity: TrustedIdentity) -> Iterator[str]:
+    issuer, subject = identity.issuer, identity.subject
+    if not (isinstance(issuer, str) and isinstance(subject, str)):
+        yield f"{where} has issuer {shown(issuer)} and subject {shown(subject)}; texts are allowed"
+    if not issuer or not any(letter.isalnum() for letter in subject):
+        yield f"{where}: it needs an issuer, and a subject that is not only a pattern"
+    if not (issuer.isprintable() and subject.isprintable()):
+        yield f"{where}: its issuer or its subject has a character that cannot be printed, which no certificate's has"
+    if "*" in issuer or "?" in issuer:
+        yield f"{where}.issuer is {shown(issuer)}; it is compared exactly, so no pattern is allowed"
+
+
+def _version_faults(least_versions: Mapping[str, str]) -> Iterator[str]:
+    if not isinstance(least_versions, Mapping):
+        yield f"least_versions is {shown(least_versions)}; a mapping of names of bundles to versions is allowed"
+    for name, version in least_versions.items():
+        if not (isinstance(name, str) and (IDENTIFIER.match(name) or _PATTERN_OF_NAMES.fullmatch(name))):
+            yield f"least_versions has {shown(name)}, which is neither the name of a bundle nor a pattern of names"
+        if not (isinstance(version, str) and is_version(version)):
+            yield f"least_versions.{name}: {shown(version)} is no version of a bundle; '1.2' would be one"
 
 
 class _KeyEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -165,60 +251,44 @@ class _PolicyFile(msgspec.Struct, forbid_unknown_fields=True):
 def read_policy(path: str | os.PathLike[str]) -> TrustPolicy:
     """Read a policy file. Raises `TrustError`, so that nothing is opened by a policy that cannot be read."""
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(MAX_POLICY_BYTES + 1)
+        data = read_regular(path, MAX_POLICY_BYTES)
         if len(data) > MAX_POLICY_BYTES:
             raise ValueError(f"it is over {MAX_POLICY_BYTES} bytes")
         entries = msgspec.convert(tomllib.loads(data.decode()), _PolicyFile)
-        return _checked(entries, Path(path))
+        if not (entries.keys or entries.identities):
+            raise ValueError("it has neither `keys` nor `identities`")
+        keys = tuple(_keys(entries.keys))
     except OSError as error:
         raise TrustError(f"trust policy {os.fspath(path)} cannot be read: {error.strerror}", "policy") from None
     except (ValueError, RecursionError) as error:  # of TOML, UTF-8 and msgspec, too
         raise TrustError(f"trust policy {os.fspath(path)}: {error}", "policy") from None
-
-
-def _checked(entries: _PolicyFile, path: Path) -> TrustPolicy:
-    """Raises ValueError."""
-    if not (entries.keys or entries.identities):
-        raise ValueError("it has neither `keys` nor `identities`")
-    if entries.trusted_root and not entries.identities:
-        raise ValueError("trusted_root is for `identities`, of which it has none")
-    for name, version in entries.least_versions.items():
-        if not is_version(version):
-            raise ValueError(f"least_versions.{name}: {version!r} is no version of a bundle; '1.2' would be one")
     return TrustPolicy(
-        tuple(_keys(entries.keys)),
+        keys,
         entries.least_versions,
-        f"trust policy {path}",
+        f"trust policy {os.fspath(path)}",
         tuple(_identities(entries.identities)),
-        path.parent / entries.trusted_root if entries.trusted_root else None,
+        Path(path).parent / entries.trusted_root if entries.trusted_root else None,
     )
 
 
 def _keys(entries: Mapping[str, _KeyEntry]) -> Iterator[TrustedKey]:
-    known: set[bytes] = set()
     for label, entry in entries.items():
         try:
             public = decode_public(entry.public)
         except ValueError as error:
             raise ValueError(f"keys.{label}.public: {error}") from None
-        if public in known:
-            raise ValueError("a key is there twice")
-        known.add(public)
         yield TrustedKey(label, public, entry.bundles, entry.expires, entry.revoked)
 
 
 def _identities(entries: Mapping[str, _IdentityEntry]) -> Iterator[TrustedIdentity]:
-    known: set[tuple[str, str]] = set()
     for label, entry in entries.items():
-        if not (entry.subject.strip("*?") and entry.issuer):
-            raise ValueError(f"identities.{label}: it needs an issuer, and a subject that is not only a pattern")
-        if (entry.issuer, entry.subject) in known:
-            raise ValueError("an identity is there twice")
-        known.add((entry.issuer, entry.subject))
         yield TrustedIdentity(label, entry.issuer, entry.subject, entry.bundles, entry.expires, entry.revoked)
 
 
 def find_policy(trust: TrustPolicy | str | os.PathLike[str]) -> TrustPolicy:
     """A policy, or the one in a file. Raises `TrustError`."""
-    return trust if isinstance(trust, TrustPolicy) else read_policy(trust)
+    if isinstance(trust, TrustPolicy):
+        return trust
+    if not isinstance(trust, str | os.PathLike):
+        raise TrustError(f"trust is {shown(trust)}; a TrustPolicy or the path of a policy file is allowed", "policy")
+    return read_policy(trust)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from aot_runtime.bundle.files import Place
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.records import Index
+from aot_runtime.errors import TrustError
 
 if TYPE_CHECKING:
     from .lock import Lock
@@ -39,8 +40,16 @@ def index_reader(trust: TrustPolicy | str | os.PathLike[str] | None = None) -> C
 def named_policy(
     trust: TrustPolicy | str | os.PathLike[str] | None,
 ) -> TrustPolicy | str | os.PathLike[str] | None:
-    """`trust`, or the file that the environment names; None where neither names a policy."""
-    return os.environ.get(VARIABLE) or None if trust is None else trust
+    """`trust`, or the file that the environment names; None where neither names a policy.
+
+    Raises `TrustError` where the variable is set and empty: whoever set it wanted a check.
+    """
+    if trust is not None:
+        return trust
+    named = os.environ.get(VARIABLE)
+    if named == "":
+        raise TrustError(f"{VARIABLE} is set and empty; set it to the path of a policy file, or not at all", "policy")
+    return named
 
 
 def named_lock(lock: Lock | str | os.PathLike[str] | None = None) -> Lock | None:

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from aot_runtime.bundle.files import Source, source_of
+from aot_runtime.bundle.coverage import MAX_TEXT_BYTES, generated_files, stray_files
+from aot_runtime.bundle.files import Source, named, source_of
 from aot_runtime.bundle.packing import put_file
 from aot_runtime.bundle.reading import decode_checked, read_index_bytes
-from aot_runtime.bundle.verification import generated_files, verify_bundle
+from aot_runtime.bundle.verification import MAX_FAULTS, verify_bundle
 from aot_runtime.contract.records import INDEX, SIGNATURE
 from aot_runtime.errors import BundleError
+from aot_runtime.regular_files import read_regular
 
 from .keys import KeyFormatError, SigningKey, key_id
 from .statement import (
-    MAX_FILE_BYTES,
     PAYLOAD_TYPE,
     Envelope,
     Signature,
@@ -47,8 +48,7 @@ def read_signer(path: Path) -> Signer:
     library for keys is missing.
     """
     try:
-        with path.open("rb") as file:
-            return Signer(SigningKey(file.read(_MAX_KEY_BYTES)), signing_time())
+        return Signer(SigningKey(read_regular(path, _MAX_KEY_BYTES)), signing_time())
     except OSError as error:
         raise ValueError(f"key {path} cannot be read: {error.strerror}") from None
     except KeyFormatError as error:
@@ -70,7 +70,10 @@ def bundle_statement(source: Source, signed_on: datetime) -> bytes:
     if faults := verify_bundle(source):
         raise BundleError("\n".join([f"bundle {source.path} is not signed, since it is not whole:", *faults]))
     index = decode_checked(data, source)
-    texts = {file: source.read(file, MAX_FILE_BYTES) for file in generated_files(index)}
+    if strays := [*stray_files(source, index)]:
+        told = ", ".join(map(named, strays[:MAX_FAULTS]))
+        raise BundleError(f"bundle {source.path} is not signed: its signature would not cover {told}")
+    texts = {file: source.read(file, MAX_TEXT_BYTES) for file in generated_files(index)}
     digests = {file: hashlib.sha256(content).hexdigest() for file, content in {INDEX: data, **texts}.items()}
     return make_statement(index.name, index.version, digests, signed_on)
 

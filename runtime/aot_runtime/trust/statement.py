@@ -1,78 +1,39 @@
-"""What a signature says, and the file that it is in: a statement as in-toto defines them, in a DSSE envelope.
-
-The statement names the files that it is about by their SHA-256, and the bundle by its name and version. What is signed
-is not the statement alone, but with its type before it, so that it is taken for nothing else (`signed_bytes`).
-"""
+"""Makes the statement about a bundle, and the file of a signature over it. `bundle.statement` reads them."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
-from typing import Annotated, TypeVar
 
 import msgspec
 
-from aot_runtime.bundle.files import Source
-from aot_runtime.errors import TrustError
-from aot_runtime.texts import shown
+from aot_runtime.bundle.statement import (
+    MAX_SIGNATURE_BYTES,
+    PAYLOAD_TYPE,
+    PREDICATE_TYPE,
+    STATEMENT_TYPE,
+    Envelope,
+    Predicate,
+    Signature,
+    Statement,
+    Subject,
+    decode_envelope,
+    decode_statement,
+    signed_bytes,
+)
 
-MAX_SIGNATURE_BYTES = 64 << 10
-MAX_FILE_BYTES = 64 << 20
-"""Size of a signed file beside the index."""
-PAYLOAD_TYPE = "application/vnd.in-toto+json"
-STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-PREDICATE_TYPE = "urn:aotbuild:bundle-signature:1"
-
-_T = TypeVar("_T")
-
-
-class Subject(msgspec.Struct, frozen=True):
-    """A file that a statement is about; `digest` has its SHA-256 as `sha256`."""
-
-    name: str
-    digest: dict[str, str]
-
-
-class Predicate(msgspec.Struct, frozen=True, rename="camel"):
-    """What is said of a bundle: its name, its version (empty: none), and when that was signed."""
-
-    name: str
-    version: str
-    signed_on: Annotated[datetime, msgspec.Meta(tz=True)]
-
-
-class Statement(msgspec.Struct, frozen=True, rename="camel"):
-    """What is signed: of which files somebody says what."""
-
-    type: str = msgspec.field(name="_type")
-    subject: tuple[Subject, ...]
-    predicate_type: str
-    predicate: Predicate
-
-    @property
-    def digests(self) -> dict[str, str]:
-        """File → its SHA-256."""
-        return {subject.name: subject.digest.get("sha256", "") for subject in self.subject}
-
-
-class Signature(msgspec.Struct, frozen=True):
-    """A signature, and the id of the key that made it."""
-
-    keyid: str
-    sig: bytes
-
-
-class Envelope(msgspec.Struct, frozen=True, rename="camel"):
-    """A signature file: the statement as bytes, of what type it is, and who signed it."""
-
-    payload_type: str
-    payload: bytes
-    signatures: tuple[Signature, ...]
-
-    @property
-    def signature(self) -> Signature:
-        """The one signature."""
-        return self.signatures[0]
+__all__ = [
+    "MAX_SIGNATURE_BYTES",
+    "PAYLOAD_TYPE",
+    "Envelope",
+    "Predicate",
+    "Signature",
+    "Statement",
+    "decode_envelope",
+    "decode_statement",
+    "encode_envelope",
+    "make_statement",
+    "signed_bytes",
+]
 
 
 def make_statement(name: str, version: str, digests: dict[str, str], signed_on: datetime) -> bytes:
@@ -87,60 +48,6 @@ def make_statement(name: str, version: str, digests: dict[str, str], signed_on: 
     return msgspec.json.encode(Statement(STATEMENT_TYPE, subject, PREDICATE_TYPE, predicate), order="deterministic")
 
 
-def signed_bytes(payload_type: str, payload: bytes) -> bytes:
-    """What a signature is over: a payload with its type, in DSSE's pre-authentication encoding."""
-    kind = payload_type.encode()
-    return b" ".join([b"DSSEv1", str(len(kind)).encode(), kind, str(len(payload)).encode(), payload])
-
-
 def encode_envelope(envelope: Envelope) -> bytes:
     """The content of a signature file."""
     return msgspec.json.format(msgspec.json.encode(envelope, order="deterministic"), indent=1) + b"\n"
-
-
-def read_signature_file(source: Source, name: str) -> bytes | None:
-    """The content of a signature file of a bundle; None: it is not there. Raises `TrustError`."""
-    path = source.path / name
-    try:
-        data = source.read(name, MAX_SIGNATURE_BYTES)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise TrustError(f"signature {path} cannot be read: {error.strerror}", "malformed") from None
-    if len(data) > MAX_SIGNATURE_BYTES:
-        raise TrustError(f"{path} is over {MAX_SIGNATURE_BYTES} bytes: not a signature file", "malformed")
-    return data
-
-
-def decode_envelope(data: bytes, path: Path) -> Envelope:
-    """What a signature file says, of which nothing was verified. Raises `TrustError`."""
-    envelope = decoded(data, Envelope, f"{path} is no signature file")
-    if envelope.payload_type != PAYLOAD_TYPE:
-        raise TrustError(
-            f"{path} is over a payload of type {shown(envelope.payload_type)}; {PAYLOAD_TYPE} is allowed",
-            "malformed",
-        )
-    if len(envelope.signatures) != 1:
-        raise TrustError(f"{path} has {len(envelope.signatures)} signatures; it must have one", "malformed")
-    return envelope
-
-
-def decode_statement(payload: bytes, path: Path) -> Statement:
-    """The statement of a signature file. Raises `TrustError` where it is not one about a bundle."""
-    statement = decoded(payload, Statement, f"{path} holds no statement about a bundle")
-    if (statement.type, statement.predicate_type) != (STATEMENT_TYPE, PREDICATE_TYPE):
-        raise TrustError(
-            f"{path} holds a statement of type {shown(statement.predicate_type)}; {PREDICATE_TYPE} is allowed",
-            "malformed",
-        )
-    if statement.predicate.signed_on.utcoffset():
-        raise TrustError(f"{path} has a time of signing that is not in UTC", "malformed")
-    return statement
-
-
-def decoded(data: bytes, kind: type[_T], fault: str) -> _T:
-    """JSON as a record. Raises `TrustError` that begins with `fault`."""
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise TrustError(f"{fault}: {error}", "malformed") from None

@@ -6,6 +6,7 @@ import io
 import os
 import struct
 import time
+import tracemalloc
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from aot_runtime import BundleError
+from aot_runtime import BundleError, open_bundle
 from aot_runtime.bundle import archive
 from aot_runtime.bundle.archive import PAGE, Archive, Entry, directory, header, parts
+from aot_runtime.bundle.files import Folder
+from tests.support.command import aotbundle
 
 FILES = {"stubs/a.pyi": b"a text", "bundle.json": b"{}", "code/0123.hsaco": b"x" * 5000, "code/empty": b""}
 
@@ -99,6 +102,72 @@ def test_paths_stay_in_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_order_and_names_that_are_there_twice(tmp_path: Path, names: Sequence[str]):
     with pytest.raises(BundleError, match="are not in order, or one is there twice"):
         read_all(tmp_path / "a", laid_out([(name, name.encode()) for name in names]))
+
+
+COLLISIONS = [
+    ("zz", "zz/a"),
+    ("include/first.h", "include/first.h/x"),
+    ("a/b", "a/b-c", "a/b.d", "a/b/c/d"),
+    ("bundle.json/x",),
+    ("a", "A"),
+    ("include/a.h", "include/A.h"),
+    ("include/a.h", "Include/b.h"),
+    ("code/A/x", "code/a/y"),
+    ("zz", "ZZ/a"),
+    ("Bundle.json",),
+    ("code/1.zst", "code/1/x"),
+    ("z", "z/a"),
+]
+
+
+@pytest.mark.parametrize("names", COLLISIONS)
+def test_names_that_one_folder_cannot_have_together(tmp_path: Path, names: Sequence[str]):
+    """A file that is a folder of another, and names that some file systems do not tell apart."""
+    files = dict.fromkeys(("bundle.json", *names), b"x")
+    with pytest.raises(BundleError, match="are names that one folder cannot have together"):
+        read_all(tmp_path / "a", laid_out([(name, files[name]) for name in archive.in_order(files)]))
+    if names[0] != "code/1.zst":  # the plain file is what collides
+        with pytest.raises(BundleError, match="are names that one folder cannot have together"):
+            packed(files)
+
+
+def test_names_that_only_resemble_each_other(tmp_path: Path):
+    names = ("bundle.json", "a/b", "a/b-c", "a/bb/c", "ab", "b/a", "bundle.json.sig", "c/a/b", "c/ab")
+    files = dict.fromkeys(names, b"x")
+    assert read_all(tmp_path / "a", packed(files)) == files
+
+
+def test_what_collides_is_neither_opened_nor_verified_nor_unpacked(small_bundle: Path, tmp_path: Path):
+    files = {name: (small_bundle / name).read_bytes() for name in Folder(small_bundle).names()}
+    for other in ("zz", "include/small.h/x", "include/Small.h", "Bundle.json"):
+        more = files | {other: b"x"} | ({"zz/a": b"x"} if other == "zz" else {})
+        path = tmp_path / "small.aotb"
+        path.write_bytes(laid_out([(name, more[name]) for name in archive.in_order(more)]))
+        said = "are names that one folder cannot have together"
+        with pytest.raises(BundleError, match=said):
+            open_bundle(path, "emulator")
+        for words in (["verify", path], ["unpack", path], ["wheel", path, "-o", tmp_path], ["ls", path, "--json"]):
+            result = aotbundle(*words)
+            assert said in result.output and (result.exit_code == 1 or words[0] == "ls"), result.output
+        path.unlink()
+        assert [*tmp_path.iterdir()] == []
+
+
+def test_memory_holds_one_file_at_a_time():
+    made = archive.Files((f"code/{number:02}" for number in range(40)), lambda name: name.encode() * (1 << 18))
+    tracemalloc.start()
+    size = sum(map(len, parts(made)))
+    assert size > 40 << 20 and tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
+
+
+def test_files_are_compared_by_what_they_have():
+    files = archive.Files(("a", "b", "a"), str.encode)
+    assert (
+        files == {"a": b"a", "b": b"b"} and len(files) == 2 and files != {"a": b"a"} and files != {"a": b"a", "b": b""}
+    )
+    with pytest.raises(KeyError):
+        files["c"]
 
 
 def end_with(**fields: int) -> bytes:

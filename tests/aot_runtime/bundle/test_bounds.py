@@ -146,6 +146,12 @@ def blob(**fields: Any) -> Callable[[dict[str, Any]], None]:
     return lambda index: index["blobs"][KEY].update(fields)
 
 
+def more_blobs(count: int) -> dict[str, dict[str, Any]]:
+    """Code objects of the largest size: compressed, all of them may be a file of some kilobytes."""
+    hashes = [f"{number:016x}{'0' * 48}" for number in range(count)]
+    return {sha[:16]: {"file": f"code/{sha[:16]}.hsaco", "size": 1 << 28, "sha256": sha} for sha in hashes}
+
+
 def variant(**fields: Any) -> Callable[[dict[str, Any]], None]:
     return lambda index: index["variants"][0].update(fields)
 
@@ -155,6 +161,7 @@ def variant(**fields: Any) -> Callable[[dict[str, Any]], None]:
     [
         (blob(size=1 << 40), f"code object '{KEY}' has 1099511627776 bytes; 0 to 268435456 are allowed"),
         (blob(size=-1), "has -1 bytes"),
+        (lambda index: index["blobs"].update(more_blobs(17)), "bytes together; 4294967296 are allowed"),
         (variant(global_scratch={"bytes": -1}), "scratch memory of 'reduce_rows' is out of range: Scratch"),
         (variant(profile_scratch={"bytes": 1 << 40}), "scratch memory of 'reduce_rows' is out of range"),
         (variant(global_scratch={"bytes": 8, "alignment": 0}), "scratch memory of 'reduce_rows' is out of range"),

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+import tracemalloc
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from aot_runtime import ArchMismatchError, BundleError, open_bundle
-from aot_runtime.bundle.archive import MAX_BYTES, PAGE, Archive, parts
-from aot_runtime.bundle.files import open_place
+from aot_runtime.bundle.archive import MAX_BYTES, PAGE, Archive, Entry, directory, header, parts
+from aot_runtime.bundle.files import open_place, source_of
 from aot_runtime.bundle.multi_archive import MAX_BUNDLES, MultiArchive, multi_files
-from aot_runtime.bundle.packing import merge_bundles
+from aot_runtime.bundle.packing import merge_bundles, put_file
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.bundle.verification import verify_bundle, verify_together
+from tests.support.command import aotbundle
 from tests.support.forging import edit_index
 
 Files = dict[str, bytes]
@@ -147,6 +151,52 @@ def test_what_does_not_belong_together(whole: Files, rows_copy: Path, tmp_path: 
     changed = {**own, **{name: (rows_copy / name).read_bytes() for name in own}}
     packed(path, {**whole, AMD: b"".join(parts(changed))})
     assert any("are not of one name and version: rows 9.9 for gfx942, rows" in fault for fault in faults(path))
+
+
+def sparse(path: Path, entries: Sequence[tuple[str, bytes | int]]) -> Path:
+    """An archive; of an entry with a number, so many zeros that are a hole."""
+    listed = []
+    for name, content in entries:
+        size, crc = (content, 0) if isinstance(content, int) else (len(content), zlib.crc32(content))
+        for _ in range(size >> 20 if isinstance(content, int) else 0):
+            crc = zlib.crc32(bytes(1 << 20), crc)
+        listed.append(Entry(name, crc, size))
+    offsets, end = directory(listed)
+    with path.open("wb") as file:
+        for entry, offset, (_, content) in zip(listed, offsets, entries, strict=True):
+            file.seek(offset)
+            file.write(header(entry, offset))
+            file.seek(content, os.SEEK_CUR) if isinstance(content, int) else file.write(content)
+        file.write(end)
+    return path
+
+
+LARGE = 256 << 20
+
+
+@pytest.mark.parametrize("name", ["selftest/ffffffffaaaaaaaa.npz", "sm_80.aotb"])
+def test_holes_take_no_memory(whole: Files, tmp_path: Path, name: str):
+    """Whatever an entry declares, it is read in parts, or not at all."""
+    path = sparse(tmp_path / "rows.aotb", sorted([*whole.items(), (name, LARGE)]))
+    tracemalloc.start()
+    for command in ("verify", "unpack", "split", "wheel"):
+        result = aotbundle(command, path, *(() if command == "verify" else ("-o", tmp_path / command)))
+        assert result.exit_code == 1, result.output
+    aotbundle("merge", path, "-o", tmp_path / "rows.aotb.again")  # which leaves out what no bundle has
+    if name.startswith("selftest/"):  # one bundle of the file is as it was
+        put_file(source_of(path / "gfx942"), "bundle.json.sig", b"a signature")
+        assert Archive(path).read(NVIDIA, MAX_BYTES) == whole[NVIDIA]
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    tracemalloc.stop()
+    assert {item.name for item in tmp_path.iterdir()} - {"rows.aotb.again"} == {"rows.aotb"}
+
+
+def test_each_bundle_of_a_wheels_file_is_verified(whole: Files, rows_copy: Path, tmp_path: Path):
+    own = inner(whole[AMD], tmp_path)
+    code = next(name for name in own if name.startswith("code/"))
+    path = packed(tmp_path / "rows.aotb", {**whole, AMD: b"".join(parts({**own, code: b"x"}))})
+    result = aotbundle("wheel", path, "-o", tmp_path / "wheels")
+    assert result.exit_code == 1 and f"{code} was altered" in result.output and not (tmp_path / "wheels").exists()
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "gfx942/bundle.json", "code/0123456789abcdef.hsaco", "sm_80.zip"])

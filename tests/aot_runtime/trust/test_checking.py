@@ -29,6 +29,7 @@ from aot_runtime.trust.keys import SigningKey, generate_key, key_id
 from aot_runtime.trust.policy import TrustedKey, TrustPolicy
 from aot_runtime.trust.signing import sign_bundle
 from aot_runtime.trust.statement import MAX_SIGNATURE_BYTES, PAYLOAD_TYPE, decode_envelope, make_statement
+from tests.support.command import aotbundle
 from tests.support.forging import adopt_files, edit_index
 from tests.support.signing import WHEN, edit_envelope, mutated, refused, sign_statement
 
@@ -72,7 +73,11 @@ def test_the_environment_names_a_policy(
     monkeypatch.setenv("AOTBUNDLE_TRUST", str(tmp_path / "none.toml"))
     with pytest.raises(TrustError, match="cannot be read"):
         open_bundle(signed, device="emulator")
-    monkeypatch.setenv("AOTBUNDLE_TRUST", "")
+    monkeypatch.setenv("AOTBUNDLE_TRUST", "")  # a variable that was not filled in turns no check off
+    with pytest.raises(TrustError, match="AOTBUNDLE_TRUST is set and empty") as raised:
+        open_bundle(signed, device="emulator")
+    assert raised.value.reason == "policy" and aotbundle("verify", signed).exit_code == 1
+    monkeypatch.delenv("AOTBUNDLE_TRUST")
     assert open_bundle(signed, device="emulator").name == "small"
 
 
@@ -170,6 +175,9 @@ def test_older_versions_are_refused(
     signed: Path, trusted: TrustedKey, key: SigningKey, monkeypatch: pytest.MonkeyPatch
 ):
     policy = TrustPolicy((trusted,), {"small": "1.10", "other": "9"})
+    for pattern in ("sm*", "*", "sma??", "Small", "S*"):  # another case refuses, too
+        patterns = TrustPolicy((trusted,), {"other*": "1", pattern: "1.10"})
+        assert "asks for 1.10 or later" in refused(signed, patterns, "version", monkeypatch)
     assert "has no version" in refused(signed, policy, "version", monkeypatch)
     for version, accepted in {"1.9": False, "1.10rc1": False, "1.10": True, "1.10.1": True, "2.0": True}.items():
         edit_index(signed, lambda index, version=version: index.update(version=version))

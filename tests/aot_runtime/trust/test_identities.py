@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 from aot_runtime import open_bundle
+from aot_runtime.bundle.archive import parts
 from aot_runtime.bundle.files import Folder
 from aot_runtime.bundle.packing import pack_bundle
 from aot_runtime.contract.records import INDEX, SIGNATURE, SIGSTORE
-from aot_runtime.errors import TrustError
+from aot_runtime.errors import BundleError, TrustError
 from aot_runtime.trust import checking, policy
 from aot_runtime.trust.checking import SignatureState, read_trusted_index, signature_state
 from aot_runtime.trust.identities import verify_identity
@@ -86,7 +87,10 @@ def test_a_signed_bundle_opens_in_a_folder_and_as_one_file(
     for place in (sigstore_signed, tmp_path / "small.aotb"):
         assert open_bundle(place, device="emulator", trust=identity_policy).name == "small"
     edit_index(sigstore_signed, lambda index: index["toolchain"].update(note="forged"))
-    pack_bundle(sigstore_signed, tmp_path / "forged.aotb")
+    with pytest.raises(BundleError, match=r"is not packed: bundle\.json was altered: .*\.sigstore\.json says"):
+        pack_bundle(sigstore_signed, tmp_path / "forged.aotb")
+    files = {name: (sigstore_signed / name).read_bytes() for name in Folder(sigstore_signed).names()}
+    (tmp_path / "forged.aotb").write_bytes(b"".join(parts(files)))
     for place in (sigstore_signed, tmp_path / "forged.aotb"):
         assert "was altered" in refused(place, identity_policy, "altered", monkeypatch)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from aot_runtime.contract.records import Index
 from aot_runtime.errors import ArgumentError
+from aot_runtime.regular_files import read_regular
 from aot_runtime.texts import ID_LENGTH
 
 LARGEST = 256 << 20
@@ -173,8 +174,7 @@ def read_modelled(path: Path, index: Index) -> Modelled:
 
 def _read(path: Path, form: type[_Given], command: str) -> _Given:
     try:
-        with path.open("rb") as file:
-            data: Any = file.read(LARGEST + 1)
+        data = read_regular(path, LARGEST)
     except OSError as error:
         raise ArgumentError(f"{path} cannot be read: {error.strerror}") from None
     if len(data) > LARGEST:
