@@ -17,7 +17,7 @@ from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.records import TENSOR_MAP
 from aot_runtime.errors import BundleError
 
-from .accesses import pointer_accesses, watched_stages
+from .accesses import KINDS, pointer_accesses, watched_stages
 from .assumed_driver import assumed_driver
 from .constants import triton_constant
 from .descriptors import descriptor_fields, is_descriptor, is_map, run_time_arguments
@@ -277,3 +277,41 @@ def _verify(
             f"kernel {kernel.symbol!r} needs {kernel.lds_bytes + static} bytes of LDS per workgroup; "
             f"{target.arch} allows {target.lds_bytes}: use smaller blocks or fewer num_stages"
         )
+
+
+# What a cache gives in its place
+
+
+class KernelReader:
+    """Reads back kernels that others may have made, as those are that are compiled here."""
+
+    def __init__(self) -> None:
+        self._options: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def fault(self, kernel: CompiledKernel, job: CompileJob) -> str:
+        """Why a kernel cannot be what its job gives, as far as that can be told; empty: it can."""
+        import triton
+
+        pointers = {name for name, kind in run_time_arguments(job.signature) if kind.startswith(("*", TENSOR_MAP))}
+        kinds = {kind for kinds in kernel.accesses.values() for kind in kinds}
+        try:
+            target = job_target(job)
+            for what, is_right in (
+                ("metadata", _read_back(kernel.image, kernel.symbol) == kernel.metadata),
+                ("compiler", kernel.compiler == f"triton {triton.__version__}"),
+                ("options", kernel.options == self._used_options(job, target)),
+                ("accesses", kernel.accesses.keys() <= pointers and kinds <= KINDS),
+                ("cooperative", not kernel.cooperative),
+            ):
+                if not is_right:
+                    return f"has other {what} than what was asked for"
+            _verify(kernel, kernarg_layout(job.signature, ARCHITECTURES[target.arch].kernarg_start), target, ())
+        except CompileError as error:
+            return f"is not what was asked for: {error}"
+        return ""
+
+    def _used_options(self, job: CompileJob, target: Target) -> dict[str, Any]:
+        spelling = repr(job.options), target.arch  # where True is not 1
+        if spelling not in self._options:
+            self._options[spelling] = plain_options(parsed_options(job.options, target))
+        return self._options[spelling]

@@ -54,22 +54,22 @@ class CompileJob:
 class CompiledKernel:
     """A code object that agrees with its job, and what is needed to launch it."""
 
-    image: bytes = field(repr=False)
+    image: Annotated[bytes, Meta(min_length=1)] = field(repr=False)
     symbol: str
-    lds_bytes: int
+    lds_bytes: Bytes
     """Dynamic LDS that a launch must ask for."""
-    num_warps: int
-    warp_size: int
-    global_scratch_bytes: int
+    num_warps: Annotated[int, Meta(ge=1, le=64)]
+    warp_size: Annotated[int, Meta(ge=1, le=64)]
+    global_scratch_bytes: Bytes
     """Scratch memory per workgroup that the launch must point the kernel to; 0: a null pointer will do."""
-    global_scratch_align: int
-    profile_scratch_bytes: int
-    profile_scratch_align: int
+    global_scratch_align: Annotated[int, Meta(ge=1, le=1 << 12)]
+    profile_scratch_bytes: Bytes
+    profile_scratch_align: Annotated[int, Meta(ge=1, le=1 << 12)]
     cooperative: bool
     """Whether the whole grid must be resident at once."""
     metadata: KernelMetadata
     compiler: str
-    options: dict[str, Any]
+    options: dict[str, Option]
     """Every compiler option as it was used, defaults included; JSON values, no paths."""
     accesses: dict[str, str]
     """Pointer of the signature → the kinds of access through it (`accesses.pointer_accesses`)."""
