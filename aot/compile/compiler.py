@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from aot.targets import Target
-from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object
+from aot_runtime.bundle.codeobject import KernelMetadata, read_arch, read_code_object
 from aot_runtime.bundle.signature import signature_faults
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.records import TENSOR_MAP
@@ -255,7 +256,7 @@ def _verify(
     faults = [
         f"{what} is {found}, not {expected}"
         for what, found, expected in (
-            ("its architecture", read_code_object(kernel.image).arch, target.arch),
+            ("its architecture", read_arch(kernel.image), target.arch),
             ("its wavefront size, says the compiler,", kernel.warp_size, target.warp_size),
         )
         if found != expected
@@ -282,33 +283,50 @@ def _verify(
 # What a cache gives in its place
 
 
+@dataclass(frozen=True)
+class _Expected:
+    """What a code object of some jobs has to fit: the kernargs that it takes, and which of them are pointers."""
+
+    layout: tuple[KernargField, ...]
+    pointers: frozenset[str]
+
+
 class KernelReader:
     """Reads back kernels that others may have made, as those are that are compiled here."""
 
     def __init__(self) -> None:
+        # Many jobs have the same signature, and few different options.
+        self._expected: dict[tuple[tuple[str, str], ...], _Expected] = {}
         self._options: dict[tuple[str, str], dict[str, Any]] = {}
 
     def fault(self, kernel: CompiledKernel, job: CompileJob) -> str:
         """Why a kernel cannot be what its job gives, as far as that can be told; empty: it can."""
         import triton
 
-        pointers = {name for name, kind in run_time_arguments(job.signature) if kind.startswith(("*", TENSOR_MAP))}
-        kinds = {kind for kinds in kernel.accesses.values() for kind in kinds}
         try:
             target = job_target(job)
+            expected = self._expectation(job, target)
             for what, is_right in (
-                ("metadata", _read_back(kernel.image, kernel.symbol) == kernel.metadata),
-                ("compiler", kernel.compiler == f"triton {triton.__version__}"),
+                ("metadata", read_code_object(kernel.image).kernel(kernel.symbol) == kernel.metadata),
+                ("a compiler", kernel.compiler == f"triton {triton.__version__}"),
                 ("options", kernel.options == self._used_options(job, target)),
-                ("accesses", kernel.accesses.keys() <= pointers and kinds <= KINDS),
-                ("cooperative", not kernel.cooperative),
+                ("accesses", kernel.accesses.keys() <= expected.pointers and KINDS.issuperset(''.join(kernel.accesses.values()))),
+                ("a launch", not kernel.cooperative),
             ):
                 if not is_right:
-                    return f"has other {what} than what was asked for"
-            _verify(kernel, kernarg_layout(job.signature, ARCHITECTURES[target.arch].kernarg_start), target, ())
-        except CompileError as error:
+                    return f"has {what} that its code or its job does not have"
+            _verify(kernel, expected.layout, target, ())
+        except (BundleError, CompileError) as error:
             return f"is not what was asked for: {error}"
         return ""
+
+    def _expectation(self, job: CompileJob, target: Target) -> _Expected:
+        if job.signature not in self._expected:
+            layout = kernarg_layout(job.signature, ARCHITECTURES[target.arch].kernarg_start)
+            taken = run_time_arguments(job.signature)
+            pointers = frozenset(name for name, kind in taken if kind.startswith(("*", TENSOR_MAP)))
+            self._expected[job.signature] = _Expected(layout, pointers)
+        return self._expected[job.signature]
 
     def _used_options(self, job: CompileJob, target: Target) -> dict[str, Any]:
         spelling = repr(job.options), target.arch  # where True is not 1
