@@ -29,6 +29,7 @@ DIGEST_BYTES = 32
 class _RefusedError(Exception):
     """An entry is not used, and why."""
 
+
 COMPILED, VECTORS = "v2", "vectors-v1"
 """Folders of the cache: of compiled kernels, of selftest vectors. Another one, once the encoding changes."""
 

@@ -310,7 +310,8 @@ class KernelReader:
                 ("metadata", read_code_object(kernel.image).kernel(kernel.symbol) == kernel.metadata),
                 ("a compiler", kernel.compiler == f"triton {triton.__version__}"),
                 ("options", kernel.options == self._used_options(job, target)),
-                ("accesses", kernel.accesses.keys() <= expected.pointers and KINDS.issuperset(''.join(kernel.accesses.values()))),
+                ("accesses", kernel.accesses.keys() <= expected.pointers),
+                ("kinds of access", KINDS.issuperset("".join(kernel.accesses.values()))),
                 ("a launch", not kernel.cooperative),
             ):
                 if not is_right:

@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from aot_runtime.folders import ASIDE, Folder, InTheWayError, opened_folder
+from aot_runtime.folders import ASIDE, InTheWayError, OpenFolder, opened_folder
 
 MAX_ENTRY_BYTES = 1 << 28
 """Size of an entry, of which the largest are selftest vectors."""
@@ -130,9 +130,9 @@ class FolderStore:
         """Remove entries; what writers that were killed left behind; and folders that are empty then."""
         for name in names:
             folders, _, key = name.rpartition("/")
-            with suppress(FileNotFoundError, InTheWayError):
-                with opened_folder(self.path) as top, top.below(folders) as folder:
-                    folder.remove(key)
+            gone = suppress(FileNotFoundError, InTheWayError)
+            with gone, opened_folder(self.path) as top, top.below(folders) as folder:
+                folder.remove(key)
         for _, _, folder in self._folders():
             _remove_leftovers(folder)
         with suppress(FileNotFoundError), opened_folder(self.path) as top:
@@ -142,7 +142,7 @@ class FolderStore:
                         folder.remove_empty(letters)
                 top.remove_empty(kind)
 
-    def _folders(self) -> Iterator[tuple[str, str, Folder]]:
+    def _folders(self) -> Iterator[tuple[str, str, OpenFolder]]:
         """(kind, letters, folder) of each folder that may have entries, as long as it is there."""
         gone = (FileNotFoundError, PermissionError, InTheWayError)
         with suppress(FileNotFoundError), opened_folder(self.path) as top:
@@ -153,7 +153,7 @@ class FolderStore:
                             yield kind, letters, folder
 
 
-def _put(folder: Folder, key: str, content: bytes) -> None:
+def _put(folder: OpenFolder, key: str, content: bytes) -> None:
     """Write an entry in the place of what is there, but for a folder that is not empty."""
     try:
         folder.write(key, [content])  # for whom the umask allows it
@@ -163,7 +163,7 @@ def _put(folder: Folder, key: str, content: bytes) -> None:
         folder.write(key, [content])
 
 
-def _remove_leftovers(folder: Folder) -> None:
+def _remove_leftovers(folder: OpenFolder) -> None:
     """Remove what nobody can be writing any more."""
     for name in folder.names():
         status = folder.status(name) if name.startswith(ASIDE) else None

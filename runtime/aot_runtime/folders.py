@@ -2,7 +2,7 @@
 
 The path of a folder is the word of whoever gives it, and may lead through links. Below it nothing does: each folder is
 opened in the one above it by its descriptor and not through a link, and files are named in a folder that is open. So
-all that is listed, read, written or removed lies in the folder that was given, also where somebody changes it meanwhile.
+what is listed, read, written or removed lies in the folder that was given, also where somebody changes it meanwhile.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -22,6 +22,8 @@ is written to."""
 _FILE = (os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK) if _BY_DESCRIPTOR else getattr(os, "O_BINARY", 0)
 _FOLDER = (os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY) if _BY_DESCRIPTOR else 0
 _NO_LINK = os.O_NOFOLLOW if _BY_DESCRIPTOR else 0
+FOR_ALL = 0o644
+"""Permissions of a file that others may read, whatever the umask says."""
 ASIDE = ".new-"
 """How the name of a file begins that is being written, and is renamed once it is whole."""
 
@@ -33,7 +35,7 @@ class InTheWayError(OSError):
         super().__init__(errno.EINVAL, f"{found} is in its place", str(path))
 
 
-class Folder:
+class OpenFolder:
     """A folder that is open. The names that methods take are those of what lies in it, each of one part.
 
     Where something else than the named kind of file is there, they raise `InTheWayError`, and `OSError` where the
@@ -45,7 +47,7 @@ class Folder:
         self.path, self._descriptor = path, descriptor
 
     @contextmanager
-    def below(self, names: str, make: bool = False, over_links: bool = False) -> Iterator[Folder]:
+    def below(self, names: str, make: bool = False, over_links: bool = False) -> Iterator[OpenFolder]:
         """Open a folder within, by the names on the way to it (`lib/cmake`); an empty text is this folder itself.
 
         Args:
@@ -58,7 +60,7 @@ class Folder:
         name, _, rest = names.partition("/")
         descriptor = self._open(name, make, over_links)
         try:
-            with Folder(self.path / name, descriptor).below(rest, make, over_links) as folder:
+            with OpenFolder(self.path / name, descriptor).below(rest, make, over_links) as folder:
                 yield folder
         finally:
             if descriptor is not None:
@@ -66,7 +68,7 @@ class Folder:
 
     def names(self) -> list[str]:
         """The names of all that is in it, in order."""
-        return sorted(os.listdir(self.path if self._descriptor is None else self._descriptor))
+        return sorted(os.listdir(self.path if self._descriptor is None else self._descriptor))  # noqa: PTH208
 
     def status(self, name: str) -> os.stat_result | None:
         """The status of a file or folder, of a link its own; None where nothing has that name."""
@@ -97,6 +99,13 @@ class Folder:
                 os.chmod(descriptor if _BY_DESCRIPTOR else self._at(name), mode)  # noqa: PTH101
             return sum(file.write(part) for part in content)
 
+    def create_all(self, files: Mapping[str, bytes], mode: int | None = None) -> None:
+        """Write files that are not there yet, in folders within as their names say (`code/0123.hsaco`)."""
+        for file, content in files.items():
+            folders, _, name = file.rpartition("/")
+            with self.below(folders, make=True) as folder:
+                folder.create(name, [content], mode)
+
     def write(self, name: str, content: Iterable[bytes], mode: int | None = None) -> int:
         """Write a file aside, and put it in the place of what has its name, be that a link. Nobody sees a part of it.
         Returns its size; `mode` as for `create`."""
@@ -110,7 +119,7 @@ class Folder:
             raise
         return size
 
-    def move(self, name: str, other: Folder) -> None:
+    def move(self, name: str, other: OpenFolder) -> None:
         """Put a file into another folder on the same disk, in the place of what has its name there."""
         os.replace(self._at(name), other._at(name), src_dir_fd=self._descriptor, dst_dir_fd=other._descriptor)
 
@@ -171,19 +180,19 @@ _KINDS = {
 
 
 @contextmanager
-def opened_folder(path: Path) -> Iterator[Folder]:
+def opened_folder(path: Path) -> Iterator[OpenFolder]:
     """Open the folder that a path names, through whatever links that has."""
     if not _BY_DESCRIPTOR:
-        yield Folder(path, None)
+        yield OpenFolder(path, None)
         return
     descriptor = os.open(path, _FOLDER)
     try:
-        yield Folder(path, descriptor)
+        yield OpenFolder(path, descriptor)
     finally:
         os.close(descriptor)
 
 
 def write_file(path: Path, content: Iterable[bytes], mode: int | None = None) -> int:
-    """Write the file of a path, as `Folder.write` does."""
+    """Write the file of a path, as `OpenFolder.write` does."""
     with opened_folder(path.parent) as folder:
         return folder.write(path.name, content, mode)

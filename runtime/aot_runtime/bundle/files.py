@@ -136,8 +136,17 @@ class Folder:
             return file.read(min(os.fstat(descriptor).st_size, limit) + 1)
 
     def names(self, folder: str = "") -> list[str]:
-        """See `Source`; of a folder in it those that are there and not below another, whatever they are."""
-        return sorted(str(path.relative_to(self.path)) for path in (self.path / folder).glob("*"))
+        """See `Source`; of a folder in it those that are there and not below another, whatever they are. What is no
+        folder is named itself, a link to one, too."""
+        from aot_runtime.folders import InTheWayError, opened_folder  # which opening a bundle does without
+
+        try:
+            with opened_folder(self.path) as top, top.below(folder) as opened:
+                return [f"{folder}/{name}" if folder else name for name in opened.names()]
+        except InTheWayError:
+            return [folder]
+        except OSError:
+            return []
 
     def writable_by_all(self, names: Iterable[str]) -> Iterator[str]:
         """See `Source`."""

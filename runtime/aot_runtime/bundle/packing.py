@@ -11,6 +11,7 @@ from pathlib import Path
 
 from aot_runtime.contract.records import INDEX, Index
 from aot_runtime.errors import BundleError
+from aot_runtime.folders import FOR_ALL, opened_folder
 
 from .archive import MAX_BYTES, SUFFIX, Archive, compressed, parts
 from .files import Folder, Source, open_place, source_of, unreadable
@@ -99,17 +100,9 @@ def _content(source: Source, name: str) -> bytes:
 
 
 def write_aside(output: Path, content: Iterable[bytes]) -> int:
-    """Write a file aside, and put it in its place. Returns its size."""
-    descriptor, aside = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}-")
-    try:
-        with open(descriptor, "wb") as file:  # noqa: PTH123 it is open already
-            size = sum(file.write(part) for part in content)
-        Path(aside).chmod(0o644)
-        Path(aside).replace(output)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise
-    return size
+    """Write a file aside, and put it in its place, be a link there. Returns its size."""
+    with opened_folder(output.parent) as folder:
+        return folder.write(output.name, content, FOR_ALL)
 
 
 def unpack_bundle(path: Path, folder: Path) -> None:
@@ -121,13 +114,14 @@ def unpack_bundle(path: Path, folder: Path) -> None:
         OSError: the folder cannot be written.
     """
     found = _opened_whole(path, "unpacked")
-    with _new_folder(folder) as aside:
+    with _new_folder(folder) as aside, opened_folder(aside) as place:
         if isinstance(found, MultiArchive):
             for part in found.parts():
                 index, files = _whole(part, "unpacked")
-                _put_all(aside / _folder_name(index), files)
+                with place.below(_folder_name(index), make=True) as own:
+                    own.create_all(files, FOR_ALL)
         else:
-            _put_all(aside, _whole(found, "unpacked")[1])
+            place.create_all(_whole(found, "unpacked")[1], FOR_ALL)
 
 
 def split_bundles(path: Path, folder: Path) -> list[Path]:
@@ -160,15 +154,6 @@ def _opened_whole(path: Path, done: str) -> Source | MultiArchive:
 def _folder_name(index: Index) -> str:
     """What `aotbuild` calls the folder of a bundle."""
     return f"{index.name}-{index.target.arch}"
-
-
-def _put_all(folder: Path, files: dict[str, bytes]) -> None:
-    for name, content in files.items():
-        file = folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("xb") as opened:
-            opened.write(content)
-        file.chmod(0o644)
 
 
 @contextmanager

@@ -69,6 +69,7 @@ def _by_name(folders: Iterable[Path]) -> list[Index]:
 def _write(package: Path, indices: Iterable[Index]) -> list[Path]:
     """Write the package; returns the modules."""
     from aot_runtime.call.stub import module_text, stub_text
+    from aot_runtime.folders import opened_folder
 
     package.mkdir(parents=True, exist_ok=True)
     texts = {"__init__.py": _PACKAGE_DOC, "py.typed": ""}
@@ -76,6 +77,7 @@ def _write(package: Path, indices: Iterable[Index]) -> list[Path]:
     for index in indices:
         written.append(package / f"{index.name}.py")
         texts |= {f"{index.name}.py": module_text(index), f"{index.name}.pyi": stub_text(index)}
-    for name, text in texts.items():
-        (package / name).write_text(text, encoding="utf-8")
+    with opened_folder(package.parent) as folder, folder.below(package.name) as place:
+        for name, text in texts.items():
+            place.write(name, [text.encode()])
     return written

@@ -11,6 +11,7 @@ import pytest
 
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.records import SIGNATURES, TEXT_FILES
+from aot_runtime.folders import OpenFolder
 from tests.support.building.builds import Project, contents
 from tests.support.building.projects import KERNELS
 
@@ -69,19 +70,19 @@ def test_a_damaged_index_says_nothing_of_what_is_there(project: Project, folder:
 
 def stopped(project: Project, step: int, killed: bool) -> bool:
     """Build, and stop it before the `step`-th file is put in place; whether there are so many."""
-    calls, replace = itertools.count(), Path.replace
+    calls, move = itertools.count(), OpenFolder.move
 
-    def replace_or_stop(path: Path, target: Path) -> Path:
-        if path.is_relative_to(project.output) and next(calls) == step:
+    def move_or_stop(folder: OpenFolder, name: str, target: OpenFolder) -> None:
+        if next(calls) == step:
             if killed:
                 os._exit(9)
             raise OSError(28, "No space left on device", "somewhere")
-        return replace(path, target)
+        move(folder, name, target)
 
     process = os.fork() if killed else 0
     if process:
         return os.waitpid(process, 0)[1] != 0
-    with mock.patch.object(Path, "replace", replace_or_stop):
+    with mock.patch.object(OpenFolder, "move", move_or_stop):
         result = project.build(*TWO)
     if killed:
         os._exit(0)
