@@ -155,7 +155,7 @@ def _fault(vectors: CaseVectors, recipe: Recipe) -> str:
         ("bounds", bounds.keys() == {tensor.name for tensor in recipe.outputs}),
         ("bounds", all(0 <= bound < math.inf for bound in bounds.values())),
         ("arrays", {name: array.shape for name, array in arrays.items()} == shapes),
-        ("arrays", all(arrays[name].dtype == dtype for name, dtype in dtypes.items())),
+        ("dtypes", {name: arrays[name].dtype for name in dtypes.keys() & arrays.keys()} == dtypes),
     ):
         if not is_right:
             return f"has {what} that its recipe does not have"
