@@ -168,7 +168,8 @@ def _remove_leftovers(folder: OpenFolder) -> None:
     for name in folder.names():
         status = folder.status(name) if name.startswith(ASIDE) else None
         if status is not None and stat.S_ISREG(status.st_mode) and time.time() - status.st_mtime > LEFTOVER_S:
-            folder.remove(name)
+            with suppress(InTheWayError):
+                folder.remove(name)
 
 
 class FsspecStore:

@@ -80,7 +80,7 @@ class OpenFolder:
     def open(self, name: str) -> int:
         """A descriptor that reads a regular file. What is something else is not opened: a device may act on that."""
         self._check(name, stat.S_IFREG)
-        descriptor = os.open(self._at(name), os.O_RDONLY | _FILE, dir_fd=self._descriptor)
+        descriptor = self._opened(name, os.O_RDONLY | _FILE)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise InTheWayError(self.path / name, "another file")
@@ -125,8 +125,12 @@ class OpenFolder:
 
     def remove(self, name: str) -> None:
         """Remove a file or a link; one that is gone already is no error."""
-        with suppress(FileNotFoundError):
+        try:
             os.unlink(self._at(name), dir_fd=self._descriptor)
+        except FileNotFoundError:
+            pass
+        except IsADirectoryError:
+            raise InTheWayError(self.path / name, "a folder") from None
 
     def remove_empty(self, name: str) -> bool:
         """Remove a folder that is empty. Returns whether it was; a link is none."""
@@ -162,7 +166,16 @@ class OpenFolder:
         self._check(name, stat.S_IFDIR)
         if self._descriptor is None:
             return None
-        return os.open(name, _FOLDER | _NO_LINK, dir_fd=self._descriptor)
+        return self._opened(name, _FOLDER | _NO_LINK)
+
+    def _opened(self, name: str, flags: int) -> int:
+        """What is opened is another than was there before, where somebody replaced it meanwhile."""
+        try:
+            return os.open(self._at(name), flags, dir_fd=self._descriptor)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                raise
+            raise InTheWayError(self.path / name, "another file") from None
 
     def _check(self, name: str, wanted: int) -> None:
         mode = os.stat(self._at(name), dir_fd=self._descriptor, follow_symlinks=False).st_mode

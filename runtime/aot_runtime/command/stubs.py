@@ -44,7 +44,7 @@ def stubs(paths: tuple[Path, ...], output: Path | None, install: bool) -> None:
 
     folder = Path(sysconfig.get_path("purelib")) if output is None else output
     try:
-        for path in _write(folder / PACKAGE, _by_name(find_bundles(paths))):
+        for path in write_package(folder / PACKAGE, _by_name(find_bundles(paths))):
             click.echo(str(path))
     except OSError as error:
         raise Failure(f"{error.filename or folder}: {error.strerror or error}") from None
@@ -66,7 +66,7 @@ def _by_name(folders: Iterable[Path]) -> list[Index]:
     return [index for _, index in found.values()]
 
 
-def _write(package: Path, indices: Iterable[Index]) -> list[Path]:
+def write_package(package: Path, indices: Iterable[Index]) -> list[Path]:
     """Write the package; returns the modules."""
     from aot_runtime.call.stub import module_text, stub_text
     from aot_runtime.folders import opened_folder

@@ -116,7 +116,9 @@ def test_a_forged_entry_is_named_and_replaced(
     outcome, missing = look_up({key_of(kernel): job}, cache)
     assert outcome.kernels == {} and list(missing) == [key_of(kernel)]
     (told,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert told.startswith(f"{cache}: entry v2/{key_of(kernel)[:2]}/{key_of(kernel)} ") and told.endswith("; it is not used")
+    assert told.startswith(f"{cache}: entry v2/{key_of(kernel)[:2]}/{key_of(kernel)} ") and told.endswith(
+        "; it is not used"
+    )
     cache.put(key_of(kernel), kernel)
     outcome, missing = look_up({key_of(kernel): job}, cache)
     assert outcome.kernels == {key_of(kernel): kernel} and missing == {} and len(caplog.records) == 1

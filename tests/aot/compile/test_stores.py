@@ -125,7 +125,9 @@ def test_links_are_no_entries_and_are_not_followed(linked: Path):
     store.write(NAME, b"x")
     assert store.read(NAME) == b"x" and not (linked / "v2/ab").is_symlink()
     home = linked.parent / "home"
-    assert {path.read_text() for path in (home / "ab01", home / "ab/ab01")} == {"precious"} and len(os.listdir(home)) == 2
+    assert {path.read_text() for path in (home / "ab01", home / "ab/ab01")} == {"precious"} and len(
+        os.listdir(home)
+    ) == 2
 
 
 def test_a_link_to_an_empty_folder_does_not_end_tidying(tmp_path: Path):
