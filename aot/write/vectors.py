@@ -70,7 +70,7 @@ class VectorCache(Cache[CaseVectors]):
         super().__init__(path, VECTORS, CaseVectors, shared)
 
     def fault(self, key: str, value: CaseVectors) -> str:
-        return "" if value.case.vectors == _blob(value.content) else NOT_ITS_NAME
+        return "" if value.case.vectors == blob_of(value.content) else NOT_ITS_NAME
 
 
 class CaseError(AotError):
@@ -124,7 +124,7 @@ def case_vectors(cases: Sequence[PlannedCase], cache: VectorCache, compute: Comp
     sources = [read(case.manifest.root, case.recipe.reference.rpartition(":")[0]) for case in cases]
     keys = [vectors_key(case.recipe, known) for case, known in zip(cases, sources, strict=True)]
     recipes = {key: case.recipe for case, key in zip(cases, keys, strict=True)}
-    found = cache.get_many(keys, lambda key, vectors: _fault(vectors, recipes[key]))
+    found = cache.get_many(keys, lambda key, vectors: vectors_fault(vectors, recipes[key]))
     for case, key, source in zip(cases, keys, sources, strict=True):
         vectors = found.get(key)
         if vectors is None:
@@ -140,7 +140,7 @@ def case_vectors(cases: Sequence[PlannedCase], cache: VectorCache, compute: Comp
         yield vectors
 
 
-def _fault(vectors: CaseVectors, recipe: Recipe) -> str:
+def vectors_fault(vectors: CaseVectors, recipe: Recipe) -> str:
     """Why vectors cannot be those of a recipe, as far as that can be told without computing them; empty: they can."""
     bounds = vectors.case.bounds
     shapes = {entry_name(INPUTS, tensor.name): tensor.shape for tensor in recipe.inputs}
@@ -167,7 +167,7 @@ def _case(recipe: Recipe, content: bytes, bounds: Mapping[str, float]) -> record
     return records.Case(
         op=recipe.op,
         name=recipe.name,
-        vectors=_blob(content),
+        vectors=blob_of(content),
         bounds=dict(bounds),
         dtypes=dict(recipe.dtypes),
         scalars={scalar.name: scalar.value for scalar in recipe.scalars if scalar.stated},
@@ -175,7 +175,7 @@ def _case(recipe: Recipe, content: bytes, bounds: Mapping[str, float]) -> record
     )
 
 
-def _blob(content: bytes) -> records.Blob:
+def blob_of(content: bytes) -> records.Blob:
     """What the index says of a file of vectors."""
     digest = hashlib.sha256(content).hexdigest()
     return records.Blob(f"{records.SELFTEST_FOLDER}/{digest[: records.HASH_LENGTH]}.npz", len(content), digest)

@@ -60,7 +60,7 @@ def test_links_are_replaced_and_removed_and_what_they_lead_to_stays(given: Path,
             (given / "link").symlink_to(outside / "deep" / "file")
             folder.move("file", deep)
             folder.remove("link")
-        os.symlink(outside, given / "folder" / "inner")
+        (given / "folder" / "inner").symlink_to(outside)
         folder.remove_tree("folder")
         (given / "folder").symlink_to(outside)
         folder.remove_tree("folder")

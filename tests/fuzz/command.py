@@ -200,3 +200,13 @@ def folders(count: int, seed: int) -> None:
     from .folders import Folders
 
     run_drawn("folders", count, seed, Folders)
+
+
+@main.command()
+@count_option
+@seed_option
+def entries(count: int, seed: int) -> None:
+    """Read forged entries of a cache, of kernels and of vectors; what is taken has to make a bundle without faults."""
+    from .entries import Entries
+
+    run_drawn("entries", count, seed, Entries)

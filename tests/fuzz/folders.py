@@ -1,5 +1,5 @@
 """Folders that hold what nobody put there for good: links, pipes and folders in the place of entries of a cache and of
-files of a bundle, before something is done to them and while it is done. Nothing outside of them may change, or be read.
+files of a bundle, before something is done to them and while it is done. Nothing outside may change, or be read.
 """
 
 from __future__ import annotations
@@ -34,11 +34,8 @@ KEYS = ("abcd", "abce", "key")
 BUNDLE = "small-gfx942"
 KINDS = ("file", "folder", "full folder", "link out", "link to a file", "link to a device", "link to itself", "pipe")
 """What may be put in the place of something; or it is taken away."""
-CACHE_PATHS = tuple(
-    f"{kind}{letters}"
-    for kind in ("v1", "v2", "vectors-v1")
-    for letters in ("", "/ab", *(f"/ab/{key}" for key in KEYS))
-) + ("v2/ab/.new-0123",)
+_BELOW = ("", "/ab", *(f"/ab/{key}" for key in KEYS))
+CACHE_PATHS = (*(f"{kind}{below}" for kind in ("v1", "v2", "vectors-v1") for below in _BELOW), "v2/ab/.new-0123")
 _CALLS = ("open", "stat", "listdir", "mkdir", "unlink", "rmdir", "replace")
 """Functions of the system that something may happen before."""
 

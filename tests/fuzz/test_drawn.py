@@ -8,8 +8,11 @@ import pytest
 
 pytest.importorskip("triton", reason="the builder needs the extra `build`")
 
+from aot.compile.compiler import KernelReader
+from aot_runtime.errors import BundleError
 from aot_runtime.folders import OpenFolder
 from tests.fuzz.drawn import try_drawn
+from tests.fuzz.entries import Entries, Entry
 from tests.fuzz.folders import BUNDLE, Case, Folders
 
 
@@ -38,3 +41,18 @@ def test_a_link_that_is_followed_is_found(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(OpenFolder, "remove", lambda *_: None)
     with pytest.raises(AssertionError, match="what is outside changed"):
         handler.check(case)
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_entries_are_refused_or_good(tmp_path: Path, count: int):
+    handler = Entries(tmp_path)
+    outcomes = try_drawn(handler.strategy(), handler.check, count, 37)
+    kinds = ("kernel: refused", "kernel: taken", "vectors: refused", "vectors: taken")
+    assert outcomes.keys() >= {*kinds}
+
+
+def test_an_entry_that_is_taken_and_no_reader_would_take_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(KernelReader, "fault", lambda *_: "")
+    handler = Entries(tmp_path)
+    with pytest.raises((BundleError, AssertionError)):
+        handler.check(Entry("kernel", ((("num_warps",), 2),), (), False, ()))
