@@ -57,7 +57,7 @@ class Cache(Generic[T]):
             shared: what is not in the directory is looked for there, and what is put is written there, too.
         """
         self.path = Path(path) if path is not None else default_cache_dir()
-        self._folder, self._kind, self._shared = folder, kind, shared
+        self._folder, self._kind, self.shared = folder, kind, shared
         self._local, self._refusals = FolderStore(self.path), Refusals(self)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -79,16 +79,16 @@ class Cache(Generic[T]):
         """
         judges = [self.fault] if fault is None else [self.fault, fault]
         found = self._get_local(keys, judges)
-        if self._shared is not None:
-            found |= self._get_shared(self._shared, [key for key, value in found.items() if value is None], judges)
+        if self.shared is not None:
+            found |= self._get_shared(self.shared, [key for key, value in found.items() if value is None], judges)
         return {key: value for key, value in found.items() if value is not None}
 
     def put(self, key: str, value: T) -> None:
         """Store an entry. Raises `CacheError`."""
         body = msgspec.msgpack.encode(value)
         self._put_local(key, body)
-        if self._shared is not None:
-            self._shared.write(self._name(key), sealed(key, body, self._shared.settings.secret))
+        if self.shared is not None:
+            self.shared.write(self._name(key), sealed(key, body, self.shared.settings.secret))
 
     def fault(self, key: str, value: T) -> str:
         """Why a value cannot be what its key stands for, as far as it says so itself; empty: it can."""
