@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ from aot.plan.present import read_present
 from aot.write.bundle_writer import write_bundle
 from aot.write.packing import archive_names, folder_aside, pack_bundles
 from aot.write.requirements import requirement_faults
-from aot.write.roles import check_roles
+from aot.write.roles import check_roles, keys_at_fault
 from aot.write.vectors import CaseVectors, Computed, VectorCache, case_vectors, compute
 from aot_runtime.bundle.requirements import parse_requirements
 from aot_runtime.contract.expressions import Expression
@@ -138,16 +138,44 @@ def compile_all(request: Request, bundles: list[PlannedBundle], console: Console
 
 
 def _compiled(request: Request, bundles: list[PlannedBundle], console: Console, cache: CompileCache) -> Outcome:
-    outcome, missing = look_up({key: job for bundle in bundles for key, job in bundle.jobs.items()}, cache)
+    outcome, missing = look_up(_jobs(bundles), cache)
     LOG.info("cache %s has %d of %d kernels", cache.path, outcome.cached, outcome.cached + len(missing))
+    doubtful = set(outcome.kernels) if cache.shared is not None and cache.shared.taken else set()
+    _compile(request, bundles, console, cache, outcome, missing)
+    if doubtful and not outcome.failures:
+        _compile_again(request, bundles, console, cache, outcome, doubtful)
+    for warning in dict.fromkeys(text for kernel in outcome.kernels.values() for text in kernel.warnings):
+        LOG.warning("%s", warning)
+    return outcome
+
+
+def _jobs(bundles: list[PlannedBundle]) -> dict[str, CompileJob]:
+    return {key: job for bundle in bundles for key, job in bundle.jobs.items()}
+
+
+def _compile_again(
+    request: Request, bundles: list[PlannedBundle], console: Console, cache: CompileCache, outcome: Outcome,
+    doubtful: set[str],
+) -> None:  # fmt: skip
+    """Compile what a shared cache may have given, and what is at fault by what it says to read and write: of that the
+    code tells nothing."""
+    keys = doubtful & {key for bundle in bundles for key in keys_at_fault(bundle, outcome.kernels)}
+    if keys:
+        LOG.warning("%s: what it says of %s is doubtful; made again", cache.shared, counted(len(keys), "kernel"))
+        outcome.cached -= len(keys)
+        jobs = {key: job for key, job in _jobs(bundles).items() if key in keys}
+        _compile(request, bundles, console, cache, outcome, jobs)
+
+
+def _compile(
+    request: Request, bundles: list[PlannedBundle], console: Console, cache: CompileCache, outcome: Outcome,
+    missing: Mapping[str, CompileJob],
+) -> None:  # fmt: skip
     if missing:
         labels = {variant.key: variant.spec.label for bundle in bundles for variant in bundle.variants}
         executor, workers = _executor(request, [*missing.values()])
         with executor, progress(console, labels, workers, len(missing)) as advance:
             compile_missing(missing, cache, executor, outcome, advance)
-    for warning in dict.fromkeys(text for kernel in outcome.kernels.values() for text in kernel.warnings):
-        LOG.warning("%s", warning)
-    return outcome
 
 
 def _outputs(request: Request, bundles: list[PlannedBundle]) -> list[str]:

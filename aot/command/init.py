@@ -59,6 +59,7 @@ def init(kernels: tuple[tuple[Path, str], ...], output: Path | None, force: bool
     from aot.draft.texts import read_kernel
     from aot.draft.validation import mark_faults
     from aot_runtime.errors import AotError
+    from aot_runtime.folders import write_file
 
     if output is not None and output.exists() and not force:
         raise click.UsageError(f"{output} is there already; --force overwrites it")
@@ -88,7 +89,7 @@ def init(kernels: tuple[tuple[Path, str], ...], output: Path | None, force: bool
         click.echo(text, nl=False)
         return
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(text, encoding="utf-8")
+    write_file(output, [text.encode()])
     undecided = text.count("# decide: ")
     things = {0: "nothing is left to decide", 1: "1 line is marked `# decide:`"}
     click.echo(f"{output}: {things.get(undecided, f'{undecided} lines are marked `# decide:`')}")

@@ -12,6 +12,7 @@ from typing import Any
 READ, WRITE, UPDATE, MAYBE, DESCRIBED = "r", "w", "u", "?", "d"
 """A plain load; a plain store; an atomic that does both; what may be a store: of one of several tensors, say; and that
 a tensor descriptor is made of the pointer, which is no access yet."""
+KINDS = frozenset({READ, WRITE, UPDATE, MAYBE, DESCRIBED})
 
 _POINTER_AT: dict[str, tuple[str, int]] = {
     **dict.fromkeys(

@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
 from .cache import CompileCache
-from .compiler import compile_job, compile_job_again
+from .compiler import KernelReader, compile_job, compile_job_again
 from .jobs import CompiledKernel, CompileJob, job_target
 from .keys import JobKeys, recipe_changes, recipe_key
 from .pool import CompileFailure, run_jobs
@@ -31,7 +31,8 @@ class Outcome:
 
 def look_up(jobs: Mapping[str, CompileJob], cache: CompileCache) -> tuple[Outcome, dict[str, CompileJob]]:
     """What the cache has, and the jobs that have to be compiled, by key."""
-    kernels = cache.get_many(jobs)
+    reader = KernelReader()
+    kernels = cache.get_many(jobs, lambda key, kernel: reader.fault(kernel, jobs[key]))
     missing = {key: job for key, job in jobs.items() if key not in kernels}
     return Outcome(kernels, cached=len(kernels)), missing
 

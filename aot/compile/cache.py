@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -15,10 +15,20 @@ import msgspec
 
 from .jobs import CompiledKernel
 from .keys import recipe_key
-from .shared_cache import CacheError, SharedCache
-from .stores import FolderStore
+from .shared_cache import CacheError, Refusals, SharedCache
+from .stores import EntryError, FolderStore
 
 T = TypeVar("T")
+Judge = Callable[[str, T], str]
+"""Says why the value under a key is not one of that key; an empty text: it may be."""
+NOT_ITS_NAME = "is not what it is named as"
+DIGEST_BYTES = 32
+"""Of an entry: they come first."""
+
+
+class _RefusedError(Exception):
+    """An entry is not used, and why."""
+
 
 COMPILED, VECTORS = "v2", "vectors-v1"
 """Folders of the cache: of compiled kernels, of selftest vectors. Another one, once the encoding changes."""
@@ -34,9 +44,9 @@ def default_cache_dir() -> Path:
 class Cache(Generic[T]):
     """Entries of one type, under keys that say all that decides them. Any number of processes may use one at once.
 
-    An entry is the SHA-256 of its key and body, then the body; in a shared cache with a secret, the HMAC-SHA256. One
-    that is truncated, altered, of another format or no file is a miss, and the next `put` replaces it, or says why it
-    cannot.
+    An entry is the SHA-256 of its key and body, then the body; in a shared cache with a secret, the HMAC-SHA256. It may
+    hold anything, as whoever may write to a cache can forge it: what is truncated, altered, of another format, another
+    value than was asked for or no file is named in a warning, and not used. The next `put` replaces it.
     """
 
     def __init__(self, path: Path | str | None, folder: str, kind: type[T], shared: SharedCache | None = None):
@@ -47,57 +57,69 @@ class Cache(Generic[T]):
             shared: what is not in the directory is looked for there, and what is put is written there, too.
         """
         self.path = Path(path) if path is not None else default_cache_dir()
-        self._folder, self._kind, self._shared = folder, kind, shared
-        self._local = FolderStore(self.path)
+        self._folder, self._kind, self.shared = folder, kind, shared
+        self._local, self._refusals = FolderStore(self.path), Refusals(self)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=self.path).close()
         except OSError as error:
             raise self._error(error) from error
 
+    def __str__(self) -> str:
+        return f"compile cache {self.path}"
+
     def get(self, key: str) -> T | None:
         return self.get_many([key]).get(key)
 
-    def get_many(self, keys: Iterable[str]) -> dict[str, T]:
-        """The entries that there are, by key, in the order of the keys. Raises `CacheError`."""
-        found = {key: self._get_local(key) for key in keys}
-        if self._shared is not None:
-            found |= self._get_shared(self._shared, [key for key, value in found.items() if value is None])
+    def get_many(self, keys: Iterable[str], fault: Judge[T] | None = None) -> dict[str, T]:
+        """The entries that there are, by key, in the order of the keys. Raises `CacheError`.
+
+        Args:
+            fault: says why a value is not one of its key, beside what it says itself.
+        """
+        judges = [self.fault] if fault is None else [self.fault, fault]
+        found = self._get_local(keys, judges)
+        if self.shared is not None:
+            found |= self._get_shared(self.shared, [key for key, value in found.items() if value is None], judges)
         return {key: value for key, value in found.items() if value is not None}
 
     def put(self, key: str, value: T) -> None:
         """Store an entry. Raises `CacheError`."""
         body = msgspec.msgpack.encode(value)
         self._put_local(key, body)
-        if self._shared is not None:
-            self._shared.write(self._name(key), sealed(key, body, self._shared.settings.secret))
+        if self.shared is not None:
+            self.shared.write(self._name(key), sealed(key, body, self.shared.settings.secret))
 
-    def fits(self, key: str, value: T) -> bool:
-        """Whether a value can be what its key stands for, as far as it says so itself."""
-        return True
+    def fault(self, key: str, value: T) -> str:
+        """Why a value cannot be what its key stands for, as far as it says so itself; empty: it can."""
+        return ""
 
-    def _get_local(self, key: str) -> T | None:
-        try:
-            entry = self._local.read(self._name(key))
-        except OSError:
-            return None
-        body = None if entry is None else unsealed(key, entry)
-        return None if body is None else self._value(key, body)
+    def _get_local(self, keys: Iterable[str], judges: Sequence[Judge[T]]) -> dict[str, T | None]:
+        found: dict[str, T | None] = {}
+        refused = {}
+        for key in keys:
+            found[key], name = None, self._name(key)
+            try:
+                entry = self._local.read(name)
+                found[key] = None if entry is None else self._value(key, entry, b"", judges)
+            except OSError as error:
+                refused[name] = f"cannot be read ({error.strerror or error})"
+            except _RefusedError as error:
+                refused[name] = str(error)
+        self._refusals.tell(refused, "not used")
+        return found
 
-    def _get_shared(self, shared: SharedCache, keys: Sequence[str]) -> dict[str, T]:
+    def _get_shared(self, shared: SharedCache, keys: Sequence[str], judges: Sequence[Judge[T]]) -> dict[str, T]:
         by_name = {self._name(key): key for key in keys}
         found: dict[str, T] = {}
 
         def take(name: str, entry: bytes) -> str:
-            key, secret = by_name[name], shared.settings.secret
-            body = unsealed(key, entry, secret)
-            if body is None:
-                return f"is damaged, or was {'not written with this key' if secret else 'written with a key'}"
-            value = self._value(key, body)
-            if value is None:
-                return "is not what it is named as"
-            self._put_local(key, body)
-            found[key] = value
+            key = by_name[name]
+            try:
+                found[key] = self._value(key, entry, shared.settings.secret, judges, shared=True)
+            except _RefusedError as error:
+                return str(error)
+            self._put_local(key, entry[DIGEST_BYTES:])
             return ""
 
         shared.read([*by_name], take)
@@ -106,15 +128,27 @@ class Cache(Generic[T]):
     def _put_local(self, key: str, body: bytes) -> None:
         try:
             self._local.write(self._name(key), sealed(key, body))
+        except EntryError as error:
+            self._refusals.tell({self._name(key): f"cannot be written ({error})"}, "left out")
         except OSError as error:
             raise self._error(error, self.path / self._name(key)) from error
 
-    def _value(self, key: str, body: bytes) -> T | None:
+    def _value(
+        self, key: str, entry: bytes, secret: bytes, judges: Sequence[Judge[T]], shared: bool = False
+    ) -> T:  # fmt: skip
+        """The value of an entry, which may be anything. Raises `_RefusedError`."""
+        body = unsealed(key, entry, secret)
+        if body is None:
+            writer = f", or was {'not written with this key' if secret else 'written with a key'}" if shared else ""
+            raise _RefusedError(f"is damaged{writer}")
         try:
             value = msgspec.msgpack.decode(body, type=self._kind)
-        except msgspec.MsgspecError:
-            return None
-        return value if self.fits(key, value) else None
+        except (msgspec.MsgspecError, ValueError, RecursionError, MemoryError) as error:
+            raise _RefusedError(f"holds something else than it should ({type(error).__name__})") from None
+        for judge in judges:
+            if reason := judge(key, value):
+                raise _RefusedError(reason)
+        return value
 
     def _name(self, key: str) -> str:
         return f"{self._folder}/{key[:2]}/{key}"
@@ -130,8 +164,8 @@ class CompileCache(Cache[CompiledKernel]):
     def __init__(self, path: Path | str | None = None, shared: SharedCache | None = None):
         super().__init__(path, COMPILED, CompiledKernel, shared)
 
-    def fits(self, key: str, value: CompiledKernel) -> bool:
-        return recipe_key(value.recipe) == key
+    def fault(self, key: str, value: CompiledKernel) -> str:
+        return "" if recipe_key(value.recipe) == key else NOT_ITS_NAME
 
 
 def sealed(key: str, body: bytes, secret: bytes = b"") -> bytes:
@@ -141,7 +175,7 @@ def sealed(key: str, body: bytes, secret: bytes = b"") -> bytes:
 
 def unsealed(key: str, entry: bytes, secret: bytes = b"") -> bytes | None:
     """The body of an entry; None where the entry is not what was written under this key, and with this secret."""
-    digest, body = entry[:32], entry[32:]
+    digest, body = entry[:DIGEST_BYTES], entry[DIGEST_BYTES:]
     return body if hmac.compare_digest(digest, _digest(key, body, secret)) else None
 
 

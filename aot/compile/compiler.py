@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from warnings import catch_warnings as recorded_warnings
 from warnings import simplefilter
 
 from aot.targets import Target
-from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object
+from aot_runtime.bundle.codeobject import KernelMetadata, read_arch, read_code_object
 from aot_runtime.bundle.signature import signature_faults
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.records import TENSOR_MAP
 from aot_runtime.errors import BundleError
 
-from .accesses import pointer_accesses, watched_stages
+from .accesses import KINDS, pointer_accesses, watched_stages
 from .assumed_driver import assumed_driver
 from .constants import triton_constant
 from .descriptors import descriptor_fields, is_descriptor, is_map, run_time_arguments
@@ -330,7 +331,7 @@ def _verify(
     faults = [
         f"{what} is {found}, not {expected}"
         for what, found, expected in (
-            ("its architecture", read_code_object(kernel.image).arch, target.arch),
+            ("its architecture", read_arch(kernel.image), target.arch),
             ("its wavefront size, says the compiler,", kernel.warp_size, target.warp_size),
         )
         if found != expected
@@ -352,3 +353,59 @@ def _verify(
             f"kernel {kernel.symbol!r} needs {kernel.lds_bytes + static} bytes of LDS per workgroup; "
             f"{target.arch} allows {target.lds_bytes}: use smaller blocks or fewer num_stages"
         )
+
+
+# What a cache gives in its place
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What a code object of some jobs has to fit: the kernargs that it takes, and which of them are pointers."""
+
+    layout: tuple[KernargField, ...]
+    pointers: frozenset[str]
+
+
+class KernelReader:
+    """Reads back kernels that others may have made, as those are that are compiled here."""
+
+    def __init__(self) -> None:
+        # Many jobs have the same signature, and few different options.
+        self._expected: dict[tuple[tuple[str, str], ...], _Expected] = {}
+        self._options: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def fault(self, kernel: CompiledKernel, job: CompileJob) -> str:
+        """Why a kernel cannot be what its job gives, as far as that can be told; empty: it can."""
+        import triton
+
+        try:
+            target = job_target(job)
+            expected = self._expectation(job, target)
+            for what, is_right in (
+                ("metadata", read_code_object(kernel.image).kernel(kernel.symbol) == kernel.metadata),
+                ("a compiler", kernel.compiler == f"triton {triton.__version__}"),
+                ("options", kernel.options == self._used_options(job, target)),
+                ("accesses", kernel.accesses.keys() <= expected.pointers),
+                ("kinds of access", KINDS.issuperset("".join(kernel.accesses.values()))),
+                ("a launch", not kernel.cooperative),
+            ):
+                if not is_right:
+                    return f"has {what} that its code or its job does not have"
+            _verify(kernel, expected.layout, target, ())
+        except (BundleError, CompileError) as error:
+            return f"is not what was asked for: {error}"
+        return ""
+
+    def _expectation(self, job: CompileJob, target: Target) -> _Expected:
+        if job.signature not in self._expected:
+            layout = kernarg_layout(job.signature, ARCHITECTURES[target.arch].kernarg_start)
+            taken = run_time_arguments(job.signature)
+            pointers = frozenset(name for name, kind in taken if kind.startswith(("*", TENSOR_MAP)))
+            self._expected[job.signature] = _Expected(layout, pointers)
+        return self._expected[job.signature]
+
+    def _used_options(self, job: CompileJob, target: Target) -> dict[str, Any]:
+        spelling = repr(job.options), target.arch  # where True is not 1
+        if spelling not in self._options:
+            self._options[spelling] = plain_options(parsed_options(job.options, target))
+        return self._options[spelling]

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated
+
+from msgspec import Meta
 
 from aot.targets import Target, parse_arch
 from aot_runtime.bundle.codeobject import KernelMetadata
+from aot_runtime.contract.records import Int
 
 from .constants import Constant
 from .errors import CompileError
+
+# What a kernel that comes from a cache may hold at most: it is decoded within these bounds.
+Bytes = Annotated[int, Meta(ge=0, lt=1 << 31)]
+Alignment = Annotated[int, Meta(ge=1, le=1 << 12)]
+Count = Annotated[int, Meta(ge=1, le=64)]
+_Float = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+_Plain = None | bool | Int | _Float | str
+Option = None | bool | Int | _Float | str | list[_Plain | list[_Plain]]
+"""The value of a compiler option, as JSON has it."""
 
 
 @dataclass(frozen=True)
@@ -54,22 +67,22 @@ class CompileJob:
 class CompiledKernel:
     """A code object that agrees with its job, and what is needed to launch it."""
 
-    image: bytes = field(repr=False)
+    image: Annotated[bytes, Meta(min_length=1)] = field(repr=False)
     symbol: str
-    lds_bytes: int
+    lds_bytes: Bytes
     """Dynamic LDS that a launch must ask for."""
-    num_warps: int
-    warp_size: int
-    global_scratch_bytes: int
+    num_warps: Count
+    warp_size: Count
+    global_scratch_bytes: Bytes
     """Scratch memory per workgroup that the launch must point the kernel to; 0: a null pointer will do."""
-    global_scratch_align: int
-    profile_scratch_bytes: int
-    profile_scratch_align: int
+    global_scratch_align: Alignment
+    profile_scratch_bytes: Bytes
+    profile_scratch_align: Alignment
     cooperative: bool
     """Whether the whole grid must be resident at once."""
     metadata: KernelMetadata
     compiler: str
-    options: dict[str, Any]
+    options: dict[str, Option]
     """Every compiler option as it was used, defaults included; JSON values, no paths."""
     accesses: dict[str, str]
     """Pointer of the signature → the kinds of access through it (`accesses.pointer_accesses`)."""

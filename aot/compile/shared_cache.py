@@ -6,10 +6,13 @@ library is in the process that forks and compiles.
 
 from __future__ import annotations
 
+import functools
 import logging
+import resource
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,7 +22,7 @@ from aot_runtime.errors import AotError
 
 from .errors import described
 from .isolation import ForkedProcess, TimeLimitError
-from .stores import Store, open_store, shown
+from .stores import EntryError, Store, open_store, shown
 
 T = TypeVar("T")
 
@@ -29,6 +32,8 @@ BATCH = 32
 AT_ONCE = 16
 MAX_SHARED_BYTES = 1 << 25
 """Size of an entry that is shared: a batch of whatever somebody put there is a gigabyte at most."""
+GROWTH_BYTES = 96 * MAX_SHARED_BYTES
+"""Memory that the process may take: a batch of such entries, once more as it is sent, and what a library needs."""
 EVERY_S = 10.0
 """What waits to be written waits no longer than this, so that an interrupted build has shared nearly all."""
 LIMIT_S = 15.0
@@ -72,9 +77,29 @@ class CacheSettings:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why something could not be done with one entry."""
+    """Why something could not be done with one entry. of_entry: the fault is the entry's own, and not its store's."""
 
     reason: str
+    of_entry: bool
+
+
+class Refusals:
+    """Warnings of the entries of a cache that are not used: one of each, and by name where they are few."""
+
+    def __init__(self, cache: object):
+        """`cache`: what begins a warning."""
+        self._cache, self._known = cache, set[str]()
+
+    def tell(self, reasons: Mapping[str, str], cure: str) -> None:
+        """Warn of entries, by name; `cure` says what is done about each."""
+        new = {name: reason for name, reason in reasons.items() if name not in self._known}
+        self._known |= new.keys()
+        told = len(new) if len(new) <= TOLD + 1 else TOLD
+        for number, (name, reason) in enumerate(new.items()):
+            level = logging.WARNING if number < told else logging.INFO
+            LOG.log(level, "%s: entry %s %s; it is %s", self._cache, name, reason, cure)
+        if len(new) > told:
+            LOG.warning("%s: %d more entries were refused, too; -v names them", self._cache, len(new) - told)
 
 
 class SharedCache:
@@ -94,6 +119,7 @@ class SharedCache:
         self._reads, self._writes = True, not settings.readonly
         self._pending: dict[str, bytes] = {}
         self._flushed = time.monotonic()
+        self._refusals = Refusals(self)
 
     def __enter__(self) -> SharedCache:
         return self
@@ -115,13 +141,13 @@ class SharedCache:
 
     def read(self, names: Sequence[str], take: Take) -> None:
         """Hand each entry that there is of these names to `take`."""
-        refused: list[str] = []
+        refused: dict[str, str] = {}
         for start in range(0, len(names), BATCH):
             batch = names[start : start + BATCH]
             contents = self._run(_read_batch, batch) if self._reads else None
             if contents is None:
                 break
-            faults = [content for content in contents if isinstance(content, Fault)]
+            faults = [content for content in contents if isinstance(content, Fault) and not content.of_entry]
             if len(faults) == len(contents):
                 self._give_up(f"cannot be read: {faults[0].reason}")
                 break
@@ -131,8 +157,8 @@ class SharedCache:
                 reason = f"cannot be read ({content.reason})" if isinstance(content, Fault) else take(name, content)
                 self.taken += not reason
                 if reason:
-                    refused.append(f"entry {name} {reason}")
-        self._tell_refused(refused)
+                    refused[name] = reason
+        self._refusals.tell(refused, "made again here" if self.settings.readonly else "made again, and replaced")
 
     def write(self, name: str, entry: bytes) -> None:
         """Write an entry, with the next batch. Raises `CacheError` only where the cache is required."""
@@ -146,9 +172,11 @@ class SharedCache:
             return
         batch, self._pending, self._flushed = [*self._pending.items()], {}, time.monotonic()
         outcomes = self._run(_write_batch, batch) or []
-        faults = [outcome.reason for outcome in outcomes if outcome is not None]
-        self.written += len(outcomes) - len(faults)
-        if faults:
+        named = {name: fault for (name, _), fault in zip(batch, outcomes, strict=False) if fault is not None}
+        self.written += len(outcomes) - len(named)
+        refused = {name: f"cannot be written ({fault.reason})" for name, fault in named.items() if fault.of_entry}
+        self._refusals.tell(refused, "left out")
+        if faults := [fault.reason for fault in named.values() if not fault.of_entry]:
             self._writes = False
             self._fail(f"cannot be written: {faults[0]}", "it is only read from here on")
 
@@ -183,25 +211,36 @@ class SharedCache:
             raise CacheError(f"{self} {reason}")
         LOG.warning("%s %s; %s", self, reason, consequence)
 
-    def _tell_refused(self, refused: Sequence[str]) -> None:
-        cure = "made again here" if self.settings.readonly else "made again, and replaced"
-        told = len(refused) if len(refused) <= TOLD + 1 else TOLD
-        for number, text in enumerate(refused):
-            LOG.log(logging.WARNING if number < told else logging.INFO, "%s: %s; it is %s", self, text, cure)
-        if len(refused) > told:
-            LOG.warning("%s: %d more entries were refused, too; -v names them", self, len(refused) - told)
-
 
 # In the process
+
+
+@functools.cache
+def _limit_growth() -> None:
+    """Bound the memory of this process, and the files that it writes: a store may send without end."""
+    with suppress(OSError, ValueError):
+        data_pages = int(Path("/proc/self/statm").read_text().split()[5])
+        for kind, most in (
+            (resource.RLIMIT_DATA, data_pages * resource.getpagesize() + GROWTH_BYTES),
+            (resource.RLIMIT_FSIZE, 2 * MAX_SHARED_BYTES),
+        ):
+            resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
 
 
 def _read_batch(settings: SharedSettings, names: Sequence[str]) -> list[bytes | Fault | None]:
     store = _opened(settings)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        contents = [*pool.map(partial(_attempt, partial(store.read, most=MAX_SHARED_BYTES)), names)]
+        contents = [*pool.map(partial(_attempt, partial(_read, store)), names)]
     if settings.readonly and all(content is None for content in contents) and not store.exists():
         raise CacheError("it is not there")
     return contents
+
+
+def _read(store: Store, name: str) -> bytes | None:
+    content = store.read(name, MAX_SHARED_BYTES)
+    if content is not None and len(content) > MAX_SHARED_BYTES:
+        raise EntryError(f"it has more than {MAX_SHARED_BYTES} bytes")
+    return content
 
 
 def _write_batch(settings: SharedSettings, batch: Sequence[tuple[str, bytes]]) -> list[Fault | None]:
@@ -212,6 +251,7 @@ def _write_batch(settings: SharedSettings, batch: Sequence[tuple[str, bytes]]) -
 
 def _opened(settings: SharedSettings) -> Store:
     logging.disable()  # what network libraries have to say is in what they raise
+    _limit_growth()
     return open_store(settings.url, settings.readonly)
 
 
@@ -219,5 +259,7 @@ def _attempt(function: Callable[..., T], *arguments: Any) -> T | Fault:
     """What a function gives, or why it gives nothing: a store may raise anything."""
     try:
         return function(*arguments)
+    except EntryError as error:
+        return Fault(str(error), of_entry=True)
     except Exception as error:
-        return Fault(described(error))
+        return Fault(described(error), of_entry=False)

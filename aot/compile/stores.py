@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import secrets
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,10 +17,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from aot_runtime.folders import ASIDE, InTheWayError, OpenFolder, opened_folder
+
 MAX_ENTRY_BYTES = 1 << 28
 """Size of an entry, of which the largest are selftest vectors."""
 _KIND = re.compile(r"v\d+|vectors-v\d+")
 """Of folders that any version of the builder makes."""
+_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+"""Of the other parts of an entry's name. A file that is being written has no such name."""
+LEFTOVER_S = 86400.0
+"""Seconds after which a file that is still being written belongs to a writer that was killed."""
+_TRIES = 10
+"""Times that a folder is made anew which others remove as it is empty."""
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
 """What file systems of fsspec call the time at which a file was written."""
 
@@ -36,11 +43,16 @@ class StoredFile:
     used: float
 
 
+class EntryError(OSError):
+    """An entry cannot be read or written for what lies in its place. Its store is in order."""
+
+
 class Store(Protocol):
-    """Every method raises whatever its place does, OSError as a rule."""
+    """Every method raises whatever its place does, OSError as a rule, and `EntryError` for a fault of one entry."""
 
     def read(self, name: str, most: int = MAX_ENTRY_BYTES) -> bytes | None:
-        """The content of an entry; None where there is none. Of one with more bytes than `most`, an error or a part."""
+        """The content of an entry; None where there is none. Of one with more than `most` bytes, `EntryError` or the
+        first `most` + 1."""
         ...
 
     def write(self, name: str, content: bytes) -> None:
@@ -61,63 +73,103 @@ class Store(Protocol):
 
 
 class FolderStore:
-    """Files below a folder. A file is written aside and renamed, so that nobody ever reads a part of it."""
+    """Files below a folder, and no others: what is reached through a link in it is none of it (`aot_runtime.folders`).
+
+    A file is written aside and renamed, so that nobody ever reads a part of it. Others may write and remove meanwhile.
+    """
 
     def __init__(self, path: Path, marks_use: bool = True):
         """`marks_use`: whether reading an entry sets its time, by which the cache is pruned."""
         self.path, self._marks_use = path, marks_use
 
     def read(self, name: str, most: int = MAX_ENTRY_BYTES) -> bytes | None:
+        folders, _, key = name.rpartition("/")
         try:
-            descriptor = os.open(self.path / name, os.O_RDONLY | os.O_NONBLOCK)  # does not wait for a pipe's writer
+            with opened_folder(self.path) as top, top.below(folders) as folder:
+                descriptor = folder.open(key)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except InTheWayError as error:
+            raise EntryError(str(error.strerror)) from None
         with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > most:
-                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            size = os.fstat(descriptor).st_size
+            if size > most:
+                raise EntryError(f"it has {size} bytes; at most {most} are read")
             if self._marks_use:
                 with suppress(OSError):  # a cache that is only read
                     os.utime(descriptor)
-            return file.read(status.st_size)
+            return file.read(size)
 
     def write(self, name: str, content: bytes) -> None:
-        path = self.path / name
-        try:
-            path.parent.mkdir(exist_ok=True)
-        except FileNotFoundError:
-            for folder in (self.path, path.parent.parent, path.parent):
-                folder.mkdir(exist_ok=True)
-        aside = path.with_name(f".new-{secrets.token_hex(8)}")
-        try:
-            with aside.open("xb") as file:  # for whom the umask allows it, unlike what tempfile makes
-                file.write(content)
-            aside.replace(path)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
+        folders, _, key = name.rpartition("/")
+        with suppress(FileExistsError):
+            self.path.mkdir()
+        for left in reversed(range(_TRIES)):
+            try:
+                with opened_folder(self.path) as top, top.below(folders, make=True, over_links=True) as folder:
+                    _put(folder, key, content)
+                return
+            except InTheWayError as error:
+                raise EntryError(f"{error.strerror}: {error.filename}") from None
+            except FileNotFoundError:  # the folder was empty, and somebody removed it
+                if not left:
+                    raise
 
     def exists(self) -> bool:
         return self.path.is_dir()
 
     def files(self) -> Iterator[StoredFile]:
-        for folder in self._kinds():
-            for path in sorted(folder.glob("*/*")):
-                status = os.lstat(path)
-                if not path.is_dir():
-                    yield StoredFile(str(path.relative_to(self.path)), status.st_size, status.st_mtime)
+        for kind, letters, folder in self._folders():
+            for key in folder.names():
+                name = f"{kind}/{letters}/{key}"
+                status = folder.status(key)
+                if status is not None and stat.S_ISREG(status.st_mode) and is_entry(name):
+                    yield StoredFile(name, status.st_size, status.st_mtime)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove entries, and folders that are empty then."""
+        """Remove entries; what writers that were killed left behind; and folders that are empty then."""
         for name in names:
-            (self.path / name).unlink(missing_ok=True)
-        for folder in self._kinds():
-            for below in (*folder.glob("*/"), folder):
-                if not any(below.iterdir()):
-                    below.rmdir()
+            folders, _, key = name.rpartition("/")
+            gone = suppress(FileNotFoundError, InTheWayError)
+            with gone, opened_folder(self.path) as top, top.below(folders) as folder:
+                folder.remove(key)
+        for _, _, folder in self._folders():
+            _remove_leftovers(folder)
+        with suppress(FileNotFoundError), opened_folder(self.path) as top:
+            for kind in filter(_KIND.fullmatch, top.names()):
+                with suppress(FileNotFoundError, InTheWayError), top.below(kind) as folder:
+                    for letters in folder.names():
+                        folder.remove_empty(letters)
+                top.remove_empty(kind)
 
-    def _kinds(self) -> list[Path]:
-        return [path for path in sorted(self.path.glob("*/")) if _KIND.fullmatch(path.name) and not path.is_symlink()]
+    def _folders(self) -> Iterator[tuple[str, str, OpenFolder]]:
+        """(kind, letters, folder) of each folder that may have entries, as long as it is there."""
+        gone = (FileNotFoundError, PermissionError, InTheWayError)
+        with suppress(FileNotFoundError), opened_folder(self.path) as top:
+            for kind in filter(_KIND.fullmatch, top.names()):
+                with suppress(*gone), top.below(kind) as middle:
+                    for letters in middle.names():
+                        with suppress(*gone), middle.below(letters) as folder:
+                            yield kind, letters, folder
+
+
+def _put(folder: OpenFolder, key: str, content: bytes) -> None:
+    """Write an entry in the place of what is there, but for a folder that is not empty."""
+    try:
+        folder.write(key, [content])  # for whom the umask allows it
+    except IsADirectoryError:
+        if not folder.remove_empty(key):
+            raise InTheWayError(folder.path / key, "a folder with something in it") from None
+        folder.write(key, [content])
+
+
+def _remove_leftovers(folder: OpenFolder) -> None:
+    """Remove what nobody can be writing any more."""
+    for name in folder.names():
+        status = folder.status(name) if name.startswith(ASIDE) else None
+        if status is not None and stat.S_ISREG(status.st_mode) and time.time() - status.st_mtime > LEFTOVER_S:
+            with suppress(InTheWayError):
+                folder.remove(name)
 
 
 class FsspecStore:
@@ -131,14 +183,27 @@ class FsspecStore:
 
     def read(self, name: str, most: int = MAX_ENTRY_BYTES) -> bytes | None:
         try:
-            content: bytes = self._fs.cat_file(self._path(name), start=0, end=most + 1)
+            content = self._beginning(self._path(name), most + 1)
         except FileNotFoundError:
             return None
+        except (IsADirectoryError, NotADirectoryError) as error:
+            raise EntryError(str(error)) from None
         except OSError as error:
             if error.errno == errno.EINVAL:  # the range that was asked for: it is empty
                 return b""
             raise
         return content
+
+    def _beginning(self, path: str, size: int) -> bytes:
+        """No more than the first bytes of a file."""
+        if "http" not in self._fs.protocol:
+            content: bytes = self._fs.cat_file(path, start=0, end=size)
+            return content
+        parts = bytearray()  # a web server may send all of a file, or more, whatever part is asked for
+        with self._fs.open(path, block_size=0, size=1) as file:  # as a stream, of which the size does not matter
+            while len(parts) < size and (part := file.read(size - len(parts))):
+                parts += part
+        return bytes(parts)
 
     def write(self, name: str, content: bytes) -> None:
         try:
@@ -157,13 +222,15 @@ class FsspecStore:
     def files(self) -> Iterator[StoredFile]:
         self._fs.invalidate_cache()
         try:
-            kinds = self._fs.ls(self._root, detail=False)
+            kinds = self._fs.ls(self._root, detail=True)
         except FileNotFoundError:
             return
-        for kind in sorted(path.rstrip("/") for path in kinds):
+        for kind in sorted(info["name"].rstrip("/") for info in kinds if not info.get("islink")):
             if _KIND.fullmatch(kind.rpartition("/")[2]):
                 for path, info in self._fs.find(kind, maxdepth=2, detail=True).items():
-                    yield StoredFile(path.removeprefix(self._root).lstrip("/"), info["size"] or 0, _written(info))
+                    name = path.removeprefix(self._root).lstrip("/")
+                    if is_entry(name) and info["type"] == "file" and not info.get("islink"):
+                        yield StoredFile(name, int(info["size"] or 0), _written(info))
 
     def remove(self, names: Iterable[str]) -> None:
         for name in names:
@@ -172,6 +239,12 @@ class FsspecStore:
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
+
+
+def is_entry(name: str) -> bool:
+    """Whether a file's name is that of an entry, of any version."""
+    kind, *parts = name.split("/")
+    return bool(_KIND.fullmatch(kind)) and len(parts) == 2 and all(map(_PART.fullmatch, parts))
 
 
 def open_store(url: str, readonly: bool = False) -> Store:

@@ -14,6 +14,7 @@ from aot.manifest.schema import ConfigSpec, MeasuredSpec
 from aot.manifest.shipped import shipped_manifests
 from aot.manifest.spaces import load_space
 from aot.progress import counted
+from aot_runtime.folders import write_file
 
 from .choosing import Choice
 from .overlay import is_measured, with_config
@@ -64,7 +65,7 @@ def _write_tuning(
             text = with_config(text, arch, launch, config, _from(schema_file("tuning"), path))
     if text != old:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_file(path, [text.encode()])
         load_tuning(path)
         console.print(f"{path}: written")
 
@@ -101,7 +102,7 @@ def _write_shortlist(
         _from(schema_file("space"), path),
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_file(path, [text.encode()])
     load_space(path)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from aot.plan.bundles import PlannedBundle
 from aot_runtime.bundle.archive import SUFFIX
 from aot_runtime.bundle.packing import merge_bundles
+from aot_runtime.folders import opened_folder
 
 
 def archive_names(bundles: Sequence[PlannedBundle]) -> list[str]:
@@ -26,12 +26,14 @@ def folder_aside(output: Path, bundles: Sequence[PlannedBundle]) -> Iterator[Pat
     """A folder that bundles are written to, whose archives' locks the caller holds, before they are packed. It is there
     for as long as it is used; what a build that was killed left of it goes."""
     first, *_ = archive_names(bundles)
-    aside = output / f".{first}.new"
-    shutil.rmtree(aside, ignore_errors=True)
-    try:
-        yield aside
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+    name = f".{first}.new"
+    with opened_folder(output) as folder:
+        folder.remove_tree(name)
+        try:
+            with folder.below(name, make=True) as aside:
+                yield aside.path
+        finally:
+            folder.remove_tree(name)
 
 
 def pack_bundles(

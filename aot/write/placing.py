@@ -1,16 +1,16 @@
 """Puts a bundle into its folder: written aside, verified as a reader does it, and then moved in, the index last.
 
 Until the index is there the old bundle is what the folder has. Of a folder's files only those are removed that an
-older build wrote: its index says which.
+older build wrote: its index says which. Links within the folder are replaced where a file or folder of the bundle goes,
+and never followed (`aot_runtime.folders`).
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,10 +19,11 @@ from aot_runtime.bundle.reading import read_index
 from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.contract.records import INDEX, SIGNATURES
 from aot_runtime.errors import BundleError
+from aot_runtime.folders import FOR_ALL, InTheWayError, OpenFolder, opened_folder
 
 _ASIDE = ".aotbuild-"
 _ASIDE_NAME = re.compile(re.escape(_ASIDE) + r"[a-z0-9_]{8}")
-"""The folders that `tempfile.mkdtemp` makes with that prefix."""
+"""The folders that bundles are written to before they are moved in."""
 
 
 def place_bundle(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -31,71 +32,79 @@ def place_bundle(folder: Path, files: Mapping[str, bytes]) -> None:
     The signatures of an older bundle go where the index is another.
 
     Args:
+        folder: what it is in may be reached through links; it may be none itself.
         files: file below the folder → content; those of an older bundle that are not among them go.
 
     Raises:
         BundleError: a reader would refuse the bundle. An older one is still there.
         OSError: likewise.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with opened_folder(folder.parent) as output:
+        try:
+            with output.below(folder.name, make=True) as place:
+                _place(place, files)
+        finally:
+            output.remove_empty(folder.name)
+
+
+def _place(folder: OpenFolder, files: Mapping[str, bytes]) -> None:
     known = _written_before(folder)
-    changed = [file for file, content in files.items() if not _is_there(folder / file, content)]
+    changed = [file for file, content in files.items() if not _is_there(folder, file, content)]
     if changed:
         with _aside(folder) as aside:
-            _write(aside, files)
-            if faults := verify_bundle(aside):
-                raise BundleError("; ".join(faults).replace(f"{aside}/", ""))
+            aside.create_all(dict(sorted(files.items(), key=lambda item: item[0] == INDEX)), FOR_ALL)
+            if faults := verify_bundle(aside.path):
+                raise BundleError("; ".join(faults).replace(f"{aside.path}/", ""))
             for file in sorted(changed, key=lambda file: file == INDEX):
-                (folder / file).parent.mkdir(parents=True, exist_ok=True)
                 if file == INDEX:
                     for signature in SIGNATURES:
-                        (folder / signature).unlink(missing_ok=True)
-                (aside / file).replace(folder / file)
+                        folder.remove(signature)
+                parents, _, name = file.rpartition("/")
+                with aside.below(parents) as source, folder.below(parents, make=True, over_links=True) as target:
+                    source.move(name, target)
     for file in known - files.keys():
-        (folder / file).unlink(missing_ok=True)
+        parents, _, name = file.rpartition("/")
+        with suppress(FileNotFoundError, InTheWayError), folder.below(parents) as holder:
+            holder.remove(name)
     for leftover in _leftovers(folder):
-        shutil.rmtree(leftover, ignore_errors=True)
+        folder.remove_tree(leftover)
 
 
-def _is_there(path: Path, content: bytes) -> bool:
-    return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
-
-
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write all files. The index comes last: a folder that has one lists what may have been moved out of it."""
-    for file in sorted(files, key=lambda file: file == INDEX):
-        path = folder / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(files[file])
-        path.chmod(0o644)
+def _is_there(folder: OpenFolder, file: str, content: bytes) -> bool:
+    parents, _, name = file.rpartition("/")
+    with suppress(FileNotFoundError, InTheWayError), folder.below(parents) as holder:
+        status = holder.status(name)
+        if status is not None and status.st_size == len(content):
+            with os.fdopen(holder.open(name), "rb") as opened:
+                return opened.read() == content
+    return False
 
 
 @contextmanager
-def _aside(folder: Path) -> Iterator[Path]:
-    """A folder within, on the same file system; nothing is left of it, or of a folder that has nothing else."""
-    aside = Path(tempfile.mkdtemp(dir=folder, prefix=_ASIDE))
-    try:
-        yield aside
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-        with suppress(OSError):
-            folder.rmdir()
+def _aside(folder: OpenFolder) -> Iterator[OpenFolder]:
+    """A folder within, on the same file system; nothing is left of it."""
+    name = f"{_ASIDE}{secrets.token_hex(4)}"
+    with folder.below(name, make=True) as aside:
+        try:
+            yield aside
+        finally:
+            folder.remove_tree(name)
 
 
-def _leftovers(folder: Path) -> list[Path]:
+def _leftovers(folder: OpenFolder) -> list[str]:
     """What builds that were killed left behind: folders of that very name, and this user's."""
-    return [path for path in folder.glob(f"{_ASIDE}*") if _ASIDE_NAME.fullmatch(path.name) and _is_own_folder(path)]
+    return [name for name in folder.names() if _ASIDE_NAME.fullmatch(name) and _is_own_folder(folder.status(name))]
 
 
-def _is_own_folder(path: Path) -> bool:
-    status = path.lstat()
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+def _is_own_folder(status: os.stat_result | None) -> bool:
+    return status is not None and stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
 
 
-def _written_before(folder: Path) -> set[str]:
+def _written_before(folder: OpenFolder) -> set[str]:
     """Files below a folder that a bundle there has, or one that was about to be there when its build was killed."""
     known: set[str] = set()
-    for place in (folder, *_leftovers(folder)):
+    for place in (folder.path, *(folder.path / name for name in _leftovers(folder))):
         with suppress(BundleError):
             index = read_index(place)
             known |= {blob.file for blob in index.blobs.values()} | {case.vectors.file for case in index.selftest}

@@ -30,12 +30,21 @@ def check_roles(bundle: PlannedBundle, kernels: Kernels) -> None:
     faults: dict[str, None] = {}
     manifests = {source.name: source.manifest for source in bundle.manifest.sources}
     for op in bundle.ops:
-        variants = [variant for variant in bundle.variants if variant.spec.op == op.name]
-        for tensor, text in _faults(op, variants, kernels):
+        for tensor, text in _faults(op, _variants(bundle, op), kernels):
             path = ("ops", op.name, "tensors", tensor, "role")
             faults |= dict.fromkeys(manifests[op.name].error(path, f"op '{op.name}': {text}").messages)
     if faults:
         raise ManifestError(faults)
+
+
+def keys_at_fault(bundle: PlannedBundle, kernels: Kernels) -> set[str]:
+    """The kernels of the ops for which `check_roles` finds a fault."""
+    at_fault = [op for op in bundle.ops if any(_faults(op, _variants(bundle, op), kernels))]
+    return {variant.key for op in at_fault for variant in _variants(bundle, op)}
+
+
+def _variants(bundle: PlannedBundle, op: records.Op) -> list[PlannedVariant]:
+    return [variant for variant in bundle.variants if variant.spec.op == op.name]
 
 
 def _faults(op: records.Op, variants: Iterable[PlannedVariant], kernels: Kernels) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ import hashlib
 import inspect
 import io
 import json
+import math
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +28,7 @@ import numpy as np
 
 import aot_runtime.bundle.vector_files
 import aot_runtime.contract.dtypes
-from aot.compile.cache import VECTORS, Cache
+from aot.compile.cache import NOT_ITS_NAME, VECTORS, Cache
 from aot.compile.errors import CompileError, described, is_interrupt
 from aot.compile.isolation import TimeLimitError, WorkerDiedError
 from aot.compile.project import Project
@@ -37,10 +38,18 @@ from aot.manifest.schema import InputSpec
 from aot.manifest.yamlfile import Key, ManifestError
 from aot.plan.cases import SAME_DTYPE, PlannedCase, PlannedScalar, PlannedTensor, Recipe
 from aot_runtime.bundle.reading import MAX_VECTOR_BYTES
-from aot_runtime.bundle.vector_files import EXPECTED, INPUTS, Array, deviation, entry_name, storage_dtype
+from aot_runtime.bundle.vector_files import (
+    EXPECTED,
+    INPUTS,
+    Array,
+    deviation,
+    entry_name,
+    storage_dtype,
+    stored_arrays,
+)
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import numpy_dtype
-from aot_runtime.errors import AotError
+from aot_runtime.errors import AotError, BundleError
 
 EXTRA_BITS = 8
 """Bits of a result that are kept beyond those of the output's dtype."""
@@ -60,8 +69,8 @@ class VectorCache(Cache[CaseVectors]):
     def __init__(self, path: Path | str | None = None, shared: SharedCache | None = None):
         super().__init__(path, VECTORS, CaseVectors, shared)
 
-    def fits(self, key: str, value: CaseVectors) -> bool:
-        return hashlib.sha256(value.content).hexdigest() == value.case.vectors.sha256
+    def fault(self, key: str, value: CaseVectors) -> str:
+        return "" if value.case.vectors == blob_of(value.content) else NOT_ITS_NAME
 
 
 class CaseError(AotError):
@@ -114,7 +123,8 @@ def case_vectors(cases: Sequence[PlannedCase], cache: VectorCache, compute: Comp
     read = functools.cache(closure)
     sources = [read(case.manifest.root, case.recipe.reference.rpartition(":")[0]) for case in cases]
     keys = [vectors_key(case.recipe, known) for case, known in zip(cases, sources, strict=True)]
-    found = cache.get_many(keys)
+    recipes = {key: case.recipe for case, key in zip(cases, keys, strict=True)}
+    found = cache.get_many(keys, lambda key, vectors: vectors_fault(vectors, recipes[key]))
     for case, key, source in zip(cases, keys, sources, strict=True):
         vectors = found.get(key)
         if vectors is None:
@@ -128,6 +138,47 @@ def case_vectors(cases: Sequence[PlannedCase], cache: VectorCache, compute: Comp
             if computed.digests.keys() <= known.keys():
                 cache.put(key, vectors)
         yield vectors
+
+
+def vectors_fault(vectors: CaseVectors, recipe: Recipe) -> str:
+    """Why vectors cannot be those of a recipe, as far as that can be told without computing them; empty: they can."""
+    bounds = vectors.case.bounds
+    shapes = {entry_name(INPUTS, tensor.name): tensor.shape for tensor in recipe.inputs}
+    shapes |= {entry_name(EXPECTED, tensor.name): tensor.shape for tensor in recipe.outputs}
+    dtypes = {entry_name(INPUTS, tensor.name): storage_dtype(numpy_dtype(tensor.dtype)) for tensor in recipe.inputs}
+    try:
+        arrays = stored_arrays(vectors.content)
+    except BundleError as error:
+        return f"is not what was asked for: {error}"
+    for what, is_right in (
+        ("a case", vectors.case == _case(recipe, vectors.content, bounds)),
+        ("bounds", bounds.keys() == {tensor.name for tensor in recipe.outputs}),
+        ("bounds", all(0 <= bound < math.inf for bound in bounds.values())),
+        ("arrays", {name: array.shape for name, array in arrays.items()} == shapes),
+        ("dtypes", {name: arrays[name].dtype for name in dtypes.keys() & arrays.keys()} == dtypes),
+    ):
+        if not is_right:
+            return f"has {what} that its recipe does not have"
+    return ""
+
+
+def _case(recipe: Recipe, content: bytes, bounds: Mapping[str, float]) -> records.Case:
+    """What the index says of the vectors of a recipe."""
+    return records.Case(
+        op=recipe.op,
+        name=recipe.name,
+        vectors=blob_of(content),
+        bounds=dict(bounds),
+        dtypes=dict(recipe.dtypes),
+        scalars={scalar.name: scalar.value for scalar in recipe.scalars if scalar.stated},
+        innermost=dict(recipe.innermost),
+    )
+
+
+def blob_of(content: bytes) -> records.Blob:
+    """What the index says of a file of vectors."""
+    digest = hashlib.sha256(content).hexdigest()
+    return records.Blob(f"{records.SELFTEST_FOLDER}/{digest[: records.HASH_LENGTH]}.npz", len(content), digest)
 
 
 def _computed(case: PlannedCase, compute: Compute) -> Computed:
@@ -228,18 +279,7 @@ class _Computation:
         content = encode_vectors(found.inputs, found.expected)
         if len(content) > MAX_VECTOR_BYTES:
             raise CaseError(f"its vectors have {len(content)} bytes; at most {MAX_VECTOR_BYTES} are allowed", "call")
-        digest = hashlib.sha256(content).hexdigest()
-        file = f"{records.SELFTEST_FOLDER}/{digest[: records.HASH_LENGTH]}.npz"
-        case = records.Case(
-            op=recipe.op,
-            name=recipe.name,
-            vectors=records.Blob(file, len(content), digest),
-            bounds=dict(found.bounds),
-            dtypes=dict(recipe.dtypes),
-            scalars={scalar.name: scalar.value for scalar in recipe.scalars if scalar.stated},
-            innermost=dict(recipe.innermost),
-        )
-        return CaseVectors(case, content)
+        return CaseVectors(_case(recipe, content, found.bounds), content)
 
     def expectation(self) -> Expectation:
         """The inputs, what the exact reference makes of them, and how far results may be off."""

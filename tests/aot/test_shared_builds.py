@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from unittest import mock
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -156,3 +157,22 @@ def test_commands_of_the_cache_that_fail(
     FolderStore(tmp_path / "cache").write(f"v2/ab/{key}", sealed(key, b"a kernel"))
     result = CliRunner().invoke(main, ["cache", *words, "--cache-dir", "cache"])
     assert result.exit_code == status and told in result.output
+
+
+@pytest.mark.parametrize("accesses", [{}, {"x": "rw", "out": "w"}])
+def test_what_a_forger_says_of_accesses_ends_no_build(
+    tmp_path: Path, shared: Path, accesses: dict[str, str], caplog: pytest.LogCaptureFixture
+):
+    """It cannot be told from the code: where it is a fault, the kernels are compiled again, and replaced."""
+    first, second, third = (machine(tmp_path, name) for name in ("first", "second", "third"))
+    options = (*SMALL, "--shared-cache", str(shared))
+    assert figures(first.build(*options)) == (2, 0)
+    for entry in shared.glob("v2/*/*"):
+        kernel = msgspec.msgpack.decode(entry.read_bytes()[32:])
+        assert kernel["accesses"].keys() == {"x", "out"}
+        entry.write_bytes(sealed(entry.name, msgspec.msgpack.encode(kernel | {"accesses": accesses})))
+    assert figures(second.build(*options)) == (2, 0)
+    (told,) = warnings(caplog)
+    assert told == f"shared cache {shared}: what it says of 2 kernels is doubtful; made again"
+    assert contents(second.folder_of()) == contents(first.folder_of())
+    assert figures(second.build(*SMALL)) == figures(third.build(*options)) == (0, 2) and len(warnings(caplog)) == 1

@@ -251,3 +251,34 @@ def sharing(count: int, minutes: float | None) -> None:
     from .sharing import share_cache
 
     run_one_by_one("rounds", count, minutes, lambda folder, outcomes: share_cache(count, folder, outcomes))
+
+
+def run_drawn(what: str, count: int, seed: int, make: Callable[[Path], Any]) -> None:
+    """Check what hypothesis draws, in a folder in memory, and report."""
+    from .drawn import try_drawn
+
+    progress = Progress(what, count)
+    with scratch() as folder:
+        handler = make(Path(folder))
+        outcomes = try_drawn(handler.strategy(), handler.check, count, seed, lambda done: progress.at(done, 0))
+    report(progress, Outcomes(outcomes))
+
+
+@main.command()
+@count_option
+@seed_option
+def folders(count: int, seed: int) -> None:
+    """Use caches and outputs with links, pipes and folders in them, which come and go: nothing outside may change."""
+    from .folders import Folders
+
+    run_drawn("folders", count, seed, Folders)
+
+
+@main.command()
+@count_option
+@seed_option
+def entries(count: int, seed: int) -> None:
+    """Read forged entries of a cache, of kernels and of vectors; what is taken has to make a bundle without faults."""
+    from .entries import Entries
+
+    run_drawn("entries", count, seed, Entries)

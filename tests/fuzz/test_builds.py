@@ -13,6 +13,7 @@ pytest.importorskip("triton", reason="builds need the extra `build`")
 
 from aot.compile.cache import CompileCache
 from aot.write import placing
+from aot_runtime.folders import OpenFolder
 from tests.fuzz import building, kills
 from tests.fuzz.building import BUNDLE, Place, run
 from tests.fuzz.kills import NEWER, kill_builds
@@ -36,15 +37,14 @@ def test_a_build_that_does_not_survive_a_kill_is_found(tmp_path: Path, monkeypat
     good = kills.prepare(tmp_path / "good")
     monkeypatch.setattr(kills, "prepare", lambda folder: good)
     monkeypatch.setattr(placing, "sorted", partial(sorted, reverse=True), raising=False)
-    monkeypatch.setattr("pathlib.Path.replace", _slow_replace)
+    monkeypatch.setattr(OpenFolder, "move", _slow_move)
     list(kill_builds(60, 1, tmp_path, outcomes))
     assert any("the bundle does not open" in failure for failure in outcomes.failures)
 
 
-def _slow_replace(self: Path, target: Path) -> Path:
-    self.rename(target)
+def _slow_move(self: OpenFolder, name: str, other: OpenFolder) -> None:
+    (self.path / name).rename(other.path / name)
     time.sleep(0.05)
-    return target
 
 
 @pytest.mark.slow

@@ -138,19 +138,28 @@ class Folder:
     def names(self, folder: str = "") -> list[str]:
         """See `Source`: whatever is no folder, at any depth, and folders that cannot be looked into. No link is
         followed."""
+        from aot_runtime.folders import opened_folder  # which opening a bundle does without
+
         found: list[str] = []
         folders = [folder]
-        while folders:
-            place = folders.pop()
-            try:
-                with os.scandir(self.path / place) as entries:
-                    for entry in entries:
-                        name = f"{place}/{entry.name}" if place else entry.name
-                        (folders if entry.is_dir(follow_symlinks=False) else found).append(name)
-            except FileNotFoundError:
-                continue
-            except OSError:
-                found.append(place or ".")
+        try:
+            with opened_folder(self.path) as top:
+                while folders:
+                    place = folders.pop()
+                    try:
+                        with top.below(place) as opened:
+                            for name in opened.names():
+                                status = opened.status(name)
+                                is_folder = status is not None and stat.S_ISDIR(status.st_mode)
+                                (folders if is_folder else found).append(f"{place}/{name}" if place else name)
+                    except FileNotFoundError:
+                        continue
+                    except OSError:
+                        found.append(place or ".")
+        except FileNotFoundError:
+            return []
+        except OSError:
+            return ["."]
         return sorted(found)
 
     def writable_by_all(self, names: Iterable[str]) -> Iterator[str]:

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import IO, TypeVar
 
 from aot_runtime.contract.records import INDEX, Index
 from aot_runtime.errors import BundleError
+from aot_runtime.folders import FOR_ALL, opened_folder
 
 from .archive import CHUNK_BYTES, SUFFIX, Archive, Content, Files, parts
 from .coverage import (
@@ -152,23 +153,16 @@ def _from_start(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def write_aside(output: Path, content: Iterable[bytes]) -> int:
-    """Write a file aside, and put it in its place. Returns its size."""
-    with opened_aside(output) as file:
-        return sum(file.write(part) for part in content)
+    """Write a file aside, and put it in its place, be a link there. Returns its size."""
+    with opened_folder(output.parent) as folder:
+        return folder.write(output.name, content, FOR_ALL)
 
 
 @contextmanager
 def opened_aside(output: Path) -> Iterator[IO[bytes]]:
     """A file that is put in its place when the context ends without an error."""
-    descriptor, aside = tempfile.mkstemp(dir=output.parent, prefix=f".{output.name}-")
-    try:
-        with open(descriptor, "wb") as file:  # noqa: PTH123 it is open already
-            yield file
-        Path(aside).chmod(0o644)
-        Path(aside).replace(output)
-    except BaseException:
-        Path(aside).unlink(missing_ok=True)
-        raise
+    with opened_folder(output.parent) as folder, folder.aside(output.name, FOR_ALL) as file:
+        yield file
 
 
 def unpack_bundle(path: Path, folder: Path) -> None:
@@ -180,13 +174,14 @@ def unpack_bundle(path: Path, folder: Path) -> None:
         OSError: the folder cannot be written.
     """
     found = _opened_whole(path, "unpacked")
-    with _new_folder(folder) as aside:
+    with _new_folder(folder) as aside, opened_folder(aside) as place:
         if isinstance(found, MultiArchive):
             for part in found.parts():
                 index, files = _whole(part, "unpacked")
-                _put_all(aside / _folder_name(index), files)
+                with place.below(_folder_name(index), make=True) as own:
+                    own.create_all(files, FOR_ALL)
         else:
-            _put_all(aside, _whole(found, "unpacked")[1])
+            place.create_all(_whole(found, "unpacked")[1], FOR_ALL)
 
 
 def split_bundles(path: Path, folder: Path) -> list[Path]:
@@ -219,15 +214,6 @@ def _opened_whole(path: Path, done: str) -> Source | MultiArchive:
 def _folder_name(index: Index) -> str:
     """What `aotbuild` calls the folder of a bundle."""
     return f"{index.name}-{index.target.arch}"
-
-
-def _put_all(folder: Path, files: Mapping[str, bytes]) -> None:
-    for name, content in files.items():
-        file = folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("xb") as opened:
-            opened.write(content)
-        file.chmod(0o644)
 
 
 @contextmanager

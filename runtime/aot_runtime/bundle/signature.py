@@ -38,7 +38,7 @@ def signature_faults(
         warp_size: lanes of each.
     """
     hidden = [arg for arg in kernel.args if arg.kind.startswith(_HIDDEN)]
-    yield from _argument_faults([arg for arg in kernel.args if arg not in hidden], arguments)
+    yield from _argument_faults([arg for arg in kernel.args if not arg.kind.startswith(_HIDDEN)], arguments)
     for what, passed, found in (
         ("kernarg bytes", kernarg_bytes, min([kernel.kernarg_bytes, *(arg.offset for arg in hidden)])),
         ("threads of a workgroup", num_warps * warp_size, kernel.max_workgroup_size),

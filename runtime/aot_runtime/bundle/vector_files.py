@@ -69,6 +69,14 @@ def read_vectors(place: Place, op: Op, case: Case) -> Vectors:
         raise BundleError(f"{where} are malformed: {error}") from None
 
 
+def stored_arrays(content: bytes) -> dict[str, Array]:
+    """The arrays of a file by their names in it, as they are stored. Raises `BundleError` for what is no such file."""
+    try:
+        return dict(_entries(content))
+    except _MALFORMED as error:
+        raise BundleError(f"selftest vectors are malformed: {error}") from None
+
+
 def _entries(content: bytes) -> Iterator[tuple[str, Array]]:
     """(name, array) of each entry of a file. Raises what is in `_MALFORMED`."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aot_runtime.errors import CallsFileError
+from aot_runtime.folders import write_file
 from aot_runtime.regular_files import read_regular
 from aot_runtime.texts import shown
 
@@ -48,12 +49,7 @@ def merge(path: Path, entries: Iterable[Entry]) -> None:
         with _locked(target):
             data = _read(target)
             text = _merged(yaml, data, entries)
-            aside = target.with_name(f".{target.name}.{os.getpid()}")
-            try:
-                aside.write_text(text, encoding="utf-8")
-                aside.replace(target)
-            finally:
-                aside.unlink(missing_ok=True)
+            write_file(target, [text.encode()])
     except OSError as error:
         raise CallsFileError(f"{path}: cannot be written: {error.strerror}") from None
 

@@ -44,7 +44,7 @@ def stubs(paths: tuple[Path, ...], output: Path | None, install: bool) -> None:
 
     folder = Path(sysconfig.get_path("purelib")) if output is None else output
     try:
-        for path in _write(folder / PACKAGE, _by_name(find_bundles(paths))):
+        for path in write_package(folder / PACKAGE, _by_name(find_bundles(paths))):
             click.echo(str(path))
     except OSError as error:
         raise Failure(f"{error.filename or folder}: {error.strerror or error}") from None
@@ -66,9 +66,10 @@ def _by_name(folders: Iterable[Path]) -> list[Index]:
     return [index for _, index in found.values()]
 
 
-def _write(package: Path, indices: Iterable[Index]) -> list[Path]:
+def write_package(package: Path, indices: Iterable[Index]) -> list[Path]:
     """Write the package; returns the modules."""
     from aot_runtime.call.stub import module_text, stub_text
+    from aot_runtime.folders import opened_folder
 
     package.mkdir(parents=True, exist_ok=True)
     texts = {"__init__.py": _PACKAGE_DOC, "py.typed": ""}
@@ -76,6 +77,7 @@ def _write(package: Path, indices: Iterable[Index]) -> list[Path]:
     for index in indices:
         written.append(package / f"{index.name}.py")
         texts |= {f"{index.name}.py": module_text(index), f"{index.name}.pyi": stub_text(index)}
-    for name, text in texts.items():
-        (package / name).write_text(text, encoding="utf-8")
+    with opened_folder(package.parent) as folder, folder.below(package.name) as place:
+        for name, text in texts.items():
+            place.write(name, [text.encode()])
     return written

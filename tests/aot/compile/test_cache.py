@@ -60,15 +60,50 @@ def test_an_entry_under_another_key_is_a_miss(cache: CompileCache, kernel: Compi
     assert cache.get(other) is None
 
 
-def test_an_entry_that_is_a_folder_is_a_miss(cache: CompileCache, kernel: CompiledKernel, key: str):
+def odd(entry: Path, kind: str) -> None:
+    """Put something else in the place of an entry."""
+    content = entry.read_bytes()
+    entry.unlink()
+    if kind == "folder":
+        entry.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(entry)
+    elif kind == "link":
+        outside = entry.parents[3] / "outside"
+        outside.write_bytes(content)
+        entry.symlink_to(outside)
+    else:
+        entry.symlink_to(kind)
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "/dev/zero", "/nowhere"])
+def test_what_is_no_file_is_named_not_used_and_replaced(
+    cache: CompileCache, kernel: CompiledKernel, key: str, kind: str, caplog: pytest.LogCaptureFixture
+):
+    """Links are not followed, whatever they lead to."""
     cache.put(key, kernel)
     entry = entry_of(cache)
-    entry.unlink()
-    entry.mkdir()
+    odd(entry, kind)
+    assert cache.get(key) is None and cache.get(key) is None
+    (told,) = [record.message for record in caplog.records]
+    found = {"folder": "a folder", "pipe": "a pipe"}.get(kind, "a symbolic link")
+    name = f"v2/{key[:2]}/{key}"
+    assert told == f"{cache}: entry {name} cannot be read ({found} is in its place); it is not used"
+    cache.put(key, kernel)
+    assert cache.get(key) == kernel and [path.name for path in entry.parent.iterdir()] == [key]
+
+
+def test_a_folder_with_something_in_it_is_left_and_named_once(
+    cache: CompileCache, kernel: CompiledKernel, key: str, caplog: pytest.LogCaptureFixture
+):
+    cache.put(key, kernel)
+    entry = entry_of(cache)
+    odd(entry, "folder")
+    (entry / "mine").touch()
     assert cache.get(key) is None
-    with pytest.raises(CacheError, match="cannot be written"):
-        cache.put(key, kernel)
-    assert [path.name for path in entry.parent.iterdir()] == [key], "no temporary file is left"
+    cache.put(key, kernel)
+    assert len(caplog.records) == 1 and [path.name for path in entry.parent.iterdir()] == [key]
+    assert (entry / "mine").exists(), "no temporary file is left, and nothing else is gone"
 
 
 def test_many_share_a_directory(cache: CompileCache, kernel: CompiledKernel, key: str):

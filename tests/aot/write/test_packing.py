@@ -88,3 +88,17 @@ def test_nothing_is_written_where_something_fails(tmp_path: Path, monkeypatch: p
     result = project.build(*SMALL, "--pack")
     assert result.exit_code == 1 and "cannot be written: No space left on device" in result.stderr, result.output
     assert contents(project.output) == {"tiny.aotb": b"older", ".tiny.aotb.lock": b""}
+
+
+def test_no_link_is_followed(tmp_path: Path):
+    """Neither of the folder that bundles are written to before they are packed, nor in the archive's place."""
+    project, outside = Project(tmp_path / "project"), tmp_path / "outside"
+    (outside / "tiny-gfx942/code").mkdir(parents=True)
+    (outside / "archive").write_text("precious")
+    project.output.mkdir()
+    (project.output / ".tiny.aotb.new").symlink_to(outside)
+    (project.output / "tiny.aotb").symlink_to(outside / "archive")
+    result = project.build(*SMALL, "--pack")
+    assert result.exit_code == 0, result.output
+    assert contents(outside) == {"archive": b"precious"} and verify_bundle(project.output / "tiny.aotb") == []
+    assert contents(project.output).keys() == {".tiny.aotb.lock", "tiny.aotb"}

@@ -10,7 +10,9 @@ from unittest import mock
 import pytest
 
 from aot_runtime.bundle.reading import read_index
+from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.contract.records import SIGNATURES, TEXT_FILES
+from aot_runtime.folders import OpenFolder
 from tests.support.building.builds import Project, contents
 from tests.support.building.projects import KERNELS
 
@@ -69,19 +71,19 @@ def test_a_damaged_index_says_nothing_of_what_is_there(project: Project, folder:
 
 def stopped(project: Project, step: int, killed: bool) -> bool:
     """Build, and stop it before the `step`-th file is put in place; whether there are so many."""
-    calls, replace = itertools.count(), Path.replace
+    calls, move = itertools.count(), OpenFolder.move
 
-    def replace_or_stop(path: Path, target: Path) -> Path:
-        if path.is_relative_to(project.output) and next(calls) == step:
+    def move_or_stop(folder: OpenFolder, name: str, target: OpenFolder) -> None:
+        if next(calls) == step:
             if killed:
                 os._exit(9)
             raise OSError(28, "No space left on device", "somewhere")
-        return replace(path, target)
+        move(folder, name, target)
 
     process = os.fork() if killed else 0
     if process:
         return os.waitpid(process, 0)[1] != 0
-    with mock.patch.object(Path, "replace", replace_or_stop):
+    with mock.patch.object(OpenFolder, "move", move_or_stop):
         result = project.build(*TWO)
     if killed:
         os._exit(0)
@@ -138,3 +140,73 @@ def test_signatures_go_with_the_index_that_they_were_for(project: Project, folde
     assert all((folder / name).exists() for name in SIGNATURES), "the same bytes"
     build(project, OTHER)
     assert not any((folder / name).exists() for name in SIGNATURES)
+
+
+# Links
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A folder beside the output, with files called as those of a bundle are."""
+    place = tmp_path / "outside"
+    place.mkdir()
+    (place / "tiny.h").write_text("precious")
+    return place
+
+
+@pytest.mark.parametrize("name", ["code", "include", "lib", "lib/cmake", "lib/cmake/tiny", "stubs"])
+def test_a_link_in_the_place_of_a_folder_is_replaced(project: Project, folder: Path, outside: Path, name: str):
+    shutil.rmtree(folder / name)
+    (folder / name).symlink_to(outside)
+    build(project, OTHER)
+    assert not (folder / name).is_symlink() and verify_bundle(folder) == []
+    assert contents(outside) == {"tiny.h": b"precious"}
+
+
+def test_a_link_to_the_same_files_is_replaced(project: Project, folder: Path, outside: Path):
+    """Nothing is to be written, and yet the bundle is not whole."""
+    build(project, OTHER)
+    (folder / "code").rename(outside / "code")
+    (folder / "code").symlink_to(outside / "code")
+    before = contents(outside)
+    build(project, OTHER)
+    assert verify_bundle(folder) == [] and contents(outside) == before
+
+
+def test_what_an_older_bundle_had_is_not_removed_through_a_link(project: Project, folder: Path, outside: Path):
+    (folder / "code").rename(outside / "code")
+    (folder / "code").symlink_to(outside / "code")
+    before = contents(outside)
+    (project.folder / "k.py").write_text(KERNELS)
+    assert project.build("--filter", "dtype=float32,block=16").exit_code == 0
+    assert contents(outside) == before and len(before) == 3
+
+
+@pytest.mark.parametrize("name", ["bundle.json", "include/tiny.h", "bundle.json.sig"])
+def test_a_link_in_the_place_of_a_file_is_replaced(project: Project, folder: Path, outside: Path, name: str):
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(outside / "tiny.h")
+    build(project, KERNELS if name == "bundle.json" else OTHER)  # without an index it is not known what was there
+    assert verify_bundle(folder) == [] and contents(outside) == {"tiny.h": b"precious"}
+
+
+def test_a_pipe_in_the_place_of_a_file_is_replaced(project: Project, folder: Path):
+    (folder / "include/tiny.h").unlink()
+    os.mkfifo(folder / "include/tiny.h")
+    build(project, KERNELS)
+    assert verify_bundle(folder) == []
+
+
+def test_the_output_may_be_a_link_and_the_bundle_in_it_may_not(project: Project, folder: Path, outside: Path):
+    """Which folder is written to is said on the command line; what is in it is not."""
+    (project.folder / "out-link").symlink_to(outside)
+    project.output = project.folder / "out-link"
+    build(project, KERNELS)
+    assert verify_bundle(outside / "tiny-gfx942") == []
+    (outside / "tiny-gfx942").rename(outside / "elsewhere")
+    (outside / "tiny-gfx942").symlink_to(outside / "elsewhere")
+    before = contents(outside / "elsewhere")
+    (project.folder / "k.py").write_text(OTHER)
+    result = project.build(*TWO)
+    said = f"a symbolic link is in its place: {project.output / 'tiny-gfx942'}"
+    assert result.exit_code == 1 and said in result.stderr and contents(outside / "elsewhere") == before

@@ -1,18 +1,24 @@
 """Selftest vectors as the builder makes them: drawn, referred to numpy, bounded, written."""
 
 import dataclasses
+import hashlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
+import msgspec
 import numpy as np
 import pytest
 
+from aot.compile.cache import sealed
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import plan_bundle
 from aot.targets import Target
 from aot.write.vectors import CaseVectors, VectorCache, case_vectors, encode_vectors, rounded
 from aot_runtime.bundle.vector_files import Vectors, _entries, deviation, read_vectors
+from aot_runtime.contract import records
 from aot_runtime.contract.records import Case
 from tests.support.building.builds import Project, contents
 from tests.support.building.projects import edit, unmarked
@@ -267,3 +273,64 @@ def test_an_entry_of_the_cache_whose_file_is_another_is_a_miss(tmp_path: Path):
     assert cache.get(key) is None
     cache.put(key, vectors)
     assert cache.get(key) == vectors
+
+
+def file(name: str) -> Callable[[CaseVectors], CaseVectors]:
+    return lambda made: of_case(vectors=msgspec.structs.replace(made.case.vectors, file=name))(made)
+
+
+def of_case(**fields: Any) -> Callable[[CaseVectors], CaseVectors]:
+    return lambda made: dataclasses.replace(made, case=msgspec.structs.replace(made.case, **fields))
+
+
+def arrays(change: Callable[[dict[str, Any], dict[str, Any]], object]) -> Callable[[CaseVectors], CaseVectors]:
+    """Other arrays, in a file whose name and digest are right."""
+
+    def forge(made: CaseVectors) -> CaseVectors:
+        stored = {name: array.copy() for name, array in _entries(made.content)}
+        groups = [{name[len(at) + 1 : -4]: stored[name] for name in stored if name.startswith(at)} for at in GROUPS]
+        change(*groups)
+        content = encode_vectors(*groups)
+        digest = hashlib.sha256(content).hexdigest()
+        blob = records.Blob(f"selftest/{digest[:16]}.npz", len(content), digest)
+        return dataclasses.replace(of_case(vectors=blob)(made), content=content)
+
+    return forge
+
+
+GROUPS = ("inputs", "expected")
+FORGED: dict[str, Callable[[CaseVectors], CaseVectors]] = {
+    "a file above": file("../../../outside"),
+    "the index": file("bundle.json"),
+    "another op": of_case(op="other"),
+    "another name": of_case(name="\x1b[2J"),
+    "other dtypes": of_case(dtypes={"T": "float64"}),
+    "other scalars": of_case(scalars={"rows": 7}),
+    "no bounds": of_case(bounds={}),
+    "NaN as a bound": lambda made: of_case(bounds=dict.fromkeys(made.case.bounds, float("nan")))(made),
+    "a bound for more": lambda made: of_case(bounds={**made.case.bounds, "x": 1.0})(made),
+    "an input less": arrays(lambda inputs, expected: inputs.popitem()),
+    "a result more": arrays(lambda inputs, expected: expected.update(more=np.zeros(3))),
+    "another shape": arrays(lambda inputs, expected: inputs.update({n: a[:1] for n, a in [*inputs.items()][:1]})),
+    "another dtype": arrays(lambda inputs, expected: inputs.update({n: a.astype("f8") for n, a in inputs.items()})),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_forged_vectors_are_named_and_computed_again(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+):  # fmt: skip
+    """Nothing is written where their index says, but what the recipe says."""
+    made = project(tmp_path)
+    bundle = plan_bundle(load_manifest(made.manifest), Target("gfx942"), {}, False)
+    right = made_vectors(made)
+    entry = min(made.cache.glob("vectors-v1/*/*"))
+    key, cache = entry.name, VectorCache(made.cache)
+    found = cache.get(key)
+    assert found is not None and found in right
+    body = msgspec.msgpack.encode(FORGED[name](found))
+    entry.write_bytes(sealed(key, body))
+    assert list(case_vectors(bundle.cases, cache)) == right
+    (told,) = [record.message for record in caplog.records]
+    assert f"entry vectors-v1/{key[:2]}/{key} " in told and told.endswith("; it is not used")
+    assert list(case_vectors(bundle.cases, VectorCache(made.cache))) == right and len(caplog.records) == 1

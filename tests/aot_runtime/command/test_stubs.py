@@ -64,3 +64,17 @@ def test_where_the_package_goes_has_to_be_said(small_bundle: Path, tmp_path: Pat
     assert (
         result.exit_code == 1 and result.stderr.startswith("aotbundle: error: ") and "file/aot_bundles" in result.stderr
     )
+
+
+def test_nothing_is_written_through_links(small_bundle: Path, tmp_path: Path):
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "types/aot_bundles").mkdir(parents=True)
+    (tmp_path / "types/aot_bundles/small.pyi").symlink_to(tmp_path / "precious")
+    result = aotbundle("stubs", small_bundle, "-o", tmp_path / "types")
+    assert result.exit_code == 0 and (tmp_path / "precious").read_text() == "precious", result.output
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/aot_bundles").symlink_to(tmp_path / "outside")
+    result = aotbundle("stubs", small_bundle, "-o", tmp_path / "linked")
+    assert result.exit_code == 1 and "linked/aot_bundles: a symbolic link is in its place" in result.stderr
+    assert list((tmp_path / "outside").iterdir()) == []

@@ -1,0 +1,55 @@
+"""Inputs that hypothesis draws, and makes smaller where one fails."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis.strategies import SearchStrategy
+
+T = TypeVar("T")
+LIMIT_S = 20
+"""Seconds after which an input is taken for one that waits for ever."""
+
+
+def try_drawn(
+    strategy: SearchStrategy[T], check: Callable[[T], str], count: int, number: int,
+    done: Callable[[int], object] = lambda tried: None,
+) -> Counter[str]:  # fmt: skip
+    """Check `count` inputs; returns how many came to what `check` says of them. Raises what it raises, of the smallest
+    input for which it does.
+
+    Args:
+        number: seed of the inputs.
+        done: is told now and then how many there were.
+    """
+    outcomes: Counter[str] = Counter()
+
+    @seed(number)
+    @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(strategy)
+    def run(drawn: T) -> None:
+        with _time_limit():
+            outcomes[check(drawn)] += 1
+        done(sum(outcomes.values()))
+
+    run()
+    return outcomes
+
+
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    def stop(*_: Any) -> None:
+        raise AssertionError(f"it took more than {LIMIT_S} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(LIMIT_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
