@@ -159,7 +159,7 @@ class Choosing:
             *(f"left out: {item.when}: {item.reason}" for item in op.denied),
             *(f"advice: {line}" for line in advice(op, built, asked, self._fits)),
         ]
-        return NoVariantError("\n  ".join(lines))
+        return NoVariantError(*lines)
 
     def _fits(self, names: Mapping[str, Any], may_be_aligned: bool) -> bool:
         """Whether the contract allows a call with these names, and all that it launches is built."""

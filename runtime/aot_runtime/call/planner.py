@@ -112,13 +112,13 @@ class Planner:
         except (ArithmeticError, TypeError) as error:
             raise ArgumentError(f"{self.op.name}: these arguments have no plan: {error}") from error
 
-    def _remedy(self, layouts: Mapping[str, Layout | None], scalars: Mapping[str, Any], call: Call) -> str:
+    def _remedy(self, layouts: Mapping[str, Layout | None], scalars: Mapping[str, Any], call: Call) -> tuple[str, ...]:
         """How to have a call built that nothing is built for."""
         if not self.bundle:
-            return ""
+            return ()
         command = f"aotbuild --arch {call.names['arch']} --for calls.yaml {self.bundle}.yaml"
         first = f"to have it built, where the manifest does not leave it out: `{command}`, with this in calls.yaml:"
-        return "\n    ".join([first, *entry_lines(self.entry(layouts, scalars, call.names))])
+        return (first, *(f"  {line}" for line in entry_lines(self.entry(layouts, scalars, call.names))))
 
 
 def _static(op: Op, texts: Iterable[str], kernargs: Iterable[str]) -> frozenset[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from aot_runtime.errors import AotError
+from aot_runtime.terminal import Console, write_status
 
 if TYPE_CHECKING:
     from aot_runtime.trust.policy import TrustPolicy
@@ -116,11 +116,11 @@ def integers(text: str) -> tuple[int, ...]:
 def status_line(text: str) -> Iterator[None]:
     """Show what is going on at the terminal's last line while it goes on; nothing in a log, or with -q."""
     ctx = click.get_current_context(silent=True)
-    shown = sys.stderr.isatty() and not (ctx and ctx.obj)
+    shown = Console(err=True).is_terminal and not (ctx and ctx.obj)
     if shown:
-        click.echo(text, err=True, nl=False)
+        write_status(text)
     try:
         yield
     finally:
         if shown:
-            click.echo("\r\x1b[K", err=True, nl=False)
+            write_status("")

@@ -68,7 +68,7 @@ def bundle_statement(source: Source, signed_on: datetime) -> bytes:
     """What is signed of a bundle. Raises `BundleError` where it is not whole."""
     data = read_index_bytes(source)
     if faults := verify_bundle(source):
-        raise BundleError("\n".join([f"bundle {source.path} is not signed, since it is not whole:", *faults]))
+        raise BundleError(f"bundle {source.path} is not signed, since it is not whole:", *faults)
     index = decode_checked(data, source)
     texts = {file: source.read(file, MAX_FILE_BYTES) for file in generated_files(index)}
     digests = {file: hashlib.sha256(content).hexdigest() for file, content in {INDEX: data, **texts}.items()}
