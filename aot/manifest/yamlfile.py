@@ -18,6 +18,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from aot_runtime.texts import escaped
+
 Key = str | int
 
 MAX_BYTES = 1 << 20
@@ -39,7 +41,7 @@ class ManifestError(Exception):
 
     def __init__(self, messages: Iterable[str]):
         self.messages = tuple(messages)
-        super().__init__("\n".join(self.messages))
+        super().__init__("\n".join(map(escaped, self.messages)))
 
 
 @dataclass(frozen=True)

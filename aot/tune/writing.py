@@ -6,14 +6,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from aot.manifest.json_schema import schema_file
 from aot.manifest.loading import load_tuning
 from aot.manifest.schema import ConfigSpec, MeasuredSpec
 from aot.manifest.shipped import shipped_manifests
 from aot.manifest.spaces import load_space
 from aot.progress import counted
+from aot_runtime.terminal import Console
 
 from .choosing import Choice
 from .overlay import is_measured, with_config

@@ -13,6 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
@@ -41,6 +42,18 @@ class Console:
         """Write lines, unless this is quiet."""
         if not self.quiet:
             write_lines(lines, self.err)
+
+    @contextmanager
+    def status(self, text: str) -> Iterator[None]:
+        """Show what is going on in the last line of a terminal while it goes on; nothing in a log."""
+        shown = self.is_terminal and not self.quiet
+        if shown:
+            write_status(text)
+        try:
+            yield
+        finally:
+            if shown:
+                write_status("")
 
 
 def write(*lines: str, err: bool = False) -> None:

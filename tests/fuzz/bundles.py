@@ -27,11 +27,11 @@ from aot_runtime.command.listing import list_bundle, listing_data
 from aot_runtime.command.origin import origin_lines
 from aot_runtime.command.tables import head_text, summary_lines, variants_lines
 from aot_runtime.command.variants import bundle_data, variant_rows
-from aot_runtime.terminal import json_pieces
 from aot_runtime.contract.records import INDEX, Index, Op
 from aot_runtime.device.device import Device
 from aot_runtime.errors import AotError, BundleError, ExpressionError
 from aot_runtime.opened import Bundle
+from aot_runtime.terminal import json_pieces
 from aot_runtime.trust.checking import SignatureState
 
 from .bundle_inputs import BundleInput, Files, Inputs, Seed, Special, files_of

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -40,12 +42,20 @@ def _takes_value(command: click.Command, word: str) -> bool:
 class Told(click.Command):
     """A command whose errors of usage are printed as all else is, where click would print them itself."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
-        """Run the command. Ends the process, unless that is not wanted."""
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command, and end the process, unless that is not wanted."""
+        run = partial(super().main, args, prog_name, complete_var, False, **extra)
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+            return run()
         try:
-            status = super().main(*args, standalone_mode=False, **extra)
+            status: object = run()
         except click.UsageError as error:
             write(*_usage(error), f"Error: {error.format_message()}", err=True)
             sys.exit(error.exit_code)

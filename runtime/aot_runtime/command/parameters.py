@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from aot_runtime.errors import AotError
-from aot_runtime.terminal import Console, write_status
+from aot_runtime.terminal import Console
 
 if TYPE_CHECKING:
     from aot_runtime.trust.policy import TrustPolicy
@@ -112,15 +112,7 @@ def integers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",")) if text else ()
 
 
-@contextmanager
-def status_line(text: str) -> Iterator[None]:
+def status_line(text: str) -> AbstractContextManager[None]:
     """Show what is going on at the terminal's last line while it goes on; nothing in a log, or with -q."""
     ctx = click.get_current_context(silent=True)
-    shown = Console(err=True).is_terminal and not (ctx and ctx.obj)
-    if shown:
-        write_status(text)
-    try:
-        yield
-    finally:
-        if shown:
-            write_status("")
+    return Console(err=True, quiet=bool(ctx and ctx.obj)).status(text)

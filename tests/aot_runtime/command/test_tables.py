@@ -75,7 +75,7 @@ def test_show_sums_up_by_op_and_config(sample: records.Index):
         ["OP,", "CONFIG"], ["reduce", "72"], ["reduce_rows", "48"], ["long", "12"], ["wide", "12"], ["base", "24"],
         ["add_partial", "24"], ["swap", "2"], [], ["reduce:", "72"],
     ]  # fmt: skip
-    assert lines[6].split() == ["wide", "12", "64-256", "30", "0-17", "1.0", "KiB", "2", "4.0", "KiB"]
+    assert lines[5].split() == ["wide", "12", "64-256", "30", "0-17", "1.0", "KiB", "2", "4.0", "KiB"]
     assert lines[-1] == "warning: 6 of 74 variants spill registers; --variants shows which"
 
 
