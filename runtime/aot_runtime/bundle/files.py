@@ -136,7 +136,10 @@ class Folder:
             return file.read(min(os.fstat(descriptor).st_size, limit) + 1)
 
     def names(self, folder: str = "") -> list[str]:
-        """See `Source`; of a folder in it those that are there and not below another, whatever they are."""
+        """See `Source`; of a folder in it those that are there and not below another, whatever they are. A link in the
+        place of that folder is named itself: what is behind it is nobody's to list."""
+        if (self.path / folder).is_symlink() and folder:
+            return [folder]
         return sorted(str(path.relative_to(self.path)) for path in (self.path / folder).glob("*"))
 
     def writable_by_all(self, names: Iterable[str]) -> Iterator[str]:

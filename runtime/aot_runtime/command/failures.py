@@ -56,11 +56,11 @@ class Told(click.Command):
             return run()
         try:
             status: object = run()
-        except click.UsageError as error:
-            write(*_usage(error), f"Error: {error.format_message()}", err=True)
+        except Failure as error:
+            error.show()
             sys.exit(error.exit_code)
         except click.ClickException as error:
-            error.show()
+            write(*_usage(error), f"Error: {error.format_message()}", err=True)
             sys.exit(error.exit_code)
         except click.Abort:
             write("Aborted!", err=True)
@@ -68,10 +68,10 @@ class Told(click.Command):
         sys.exit(status if isinstance(status, int) else 0)
 
 
-def _usage(error: click.UsageError) -> list[str]:
-    if error.ctx is None:
-        return []
-    return [*text_block(error.ctx.get_usage()), f"Try '{error.ctx.command_path} --help' for help.", ""]
+def _usage(error: click.ClickException) -> list[str]:
+    """How the command is used that an error is about."""
+    ctx = getattr(error, "ctx", None)
+    return [] if ctx is None else [*text_block(ctx.get_usage()), f"Try '{ctx.command_path} --help' for help.", ""]
 
 
 class Commands(Told, click.Group):
