@@ -94,7 +94,7 @@ def error_lines(error: BaseException) -> tuple[str, ...]:
 
 def text_block(text: str, margin: str = "") -> list[str]:
     """The lines of a text that has several, such as a compiler's message, each behind a margin."""
-    return [f"{margin}{line}" for line in text.rstrip().split("\n")]
+    return [f"{margin}{line}" for line in text.rstrip(" \n").split("\n")]
 
 
 def json_pieces(data: Any, margin: str = "\n") -> Iterator[str]:

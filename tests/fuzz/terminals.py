@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
@@ -41,6 +42,7 @@ SEQUENCES = (
 )  # fmt: skip
 HARMLESS = "¤"
 """Takes the place of what a terminal would obey: a letter of no name and no expression either."""
+_ESCAPE = re.compile(r"\\+(x[0-9a-f]{2}|u[0-9a-f]{4}|[nrt])")
 ERASE = "\r\x1b[K"
 """What the commands themselves say to a terminal."""
 COMMANDS = (
@@ -90,6 +92,12 @@ class Shown:
     status: object
     out: str
     err: str
+
+    @property
+    def head(self) -> str:
+        """The first line, with the harmless letter in the place of what is escaped, without folders, ids and widths."""
+        first = (self.out + self.err).partition("\n")[0]
+        return re.sub(r"/(hostile|clean)/|\b[0-9a-f]{12}\b|\s+", " ", _ESCAPE.sub(HARMLESS, first))
 
 
 class Terminals:
@@ -171,7 +179,7 @@ class Terminals:
                 must(not raw, f"raw characters {raw}")
         if given.command.endswith("--json") and hostile.out:
             json.loads(hostile.out)
-        if hostile.status != clean.status:
+        if hostile.status != clean.status or hostile.head != clean.head:
             return f"{given.kind}, another outcome than the clean one"
         # Wrapped lines are more where letters are escaped, and a manifest may have other faults.
         if not (given.is_terminal or given.kind == "manifest" or given.command.endswith("--json")):
