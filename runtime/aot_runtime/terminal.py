@@ -67,7 +67,8 @@ def write_lines(lines: Iterable[str], err: bool = False) -> None:
 
 
 def write_json(data: Any) -> None:
-    """Write data as JSON to standard output, piece by piece: iterators become arrays, numbers that are not finite null.
+    """Write data as JSON to standard output: numbers that are not finite are null, and iterators, in mappings at the top
+    too, arrays that are written piece by piece.
 
     It is ASCII, so that whatever is in a text, a terminal has nothing to obey.
     """
@@ -99,12 +100,12 @@ def text_block(text: str, margin: str = "") -> list[str]:
 
 def json_pieces(data: Any, margin: str = "\n") -> Iterator[str]:
     """JSON of data, indented by one space a level, in pieces. margin: an end of line, and what a line begins with."""
-    if isinstance(data, Mapping):
-        yield from _enclosed("{}", ((f"{json.dumps(str(key))}: ", value) for key, value in data.items()), margin)
-    elif isinstance(data, list | tuple | Iterator):
+    if isinstance(data, Iterator):
         yield from _enclosed("[]", (("", value) for value in data), margin)
+    elif isinstance(data, Mapping) and any(isinstance(value, Iterator) for value in data.values()):
+        yield from _enclosed("{}", ((f"{json.dumps(key)}: ", value) for key, value in data.items()), margin)
     else:
-        yield "null" if isinstance(data, float) and not math.isfinite(data) else json.dumps(data)
+        yield _json(data).replace("\n", margin)
 
 
 def _enclosed(brackets: str, items: Iterable[tuple[str, Any]], margin: str) -> Iterator[str]:
@@ -114,6 +115,22 @@ def _enclosed(brackets: str, items: Iterable[tuple[str, Any]], margin: str) -> I
         yield from json_pieces(value, f"{margin} ")
         opening = ","
     yield brackets if opening != "," else f"{margin}{brackets[1]}"
+
+
+def _json(data: Any) -> str:
+    try:
+        return json.dumps(data, indent=1, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(data), indent=1)
+
+
+def _finite(data: Any) -> Any:
+    """Data with None in the place of numbers that JSON does not have."""
+    if isinstance(data, Mapping):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [*map(_finite, data)]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def log_to_stderr(program: str, level: int) -> None:

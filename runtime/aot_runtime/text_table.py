@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import textwrap
@@ -14,6 +15,8 @@ UNLIMITED = 100_000
 """Columns of what is no terminal: a line stays a line."""
 MAX_CELL = 160
 """Letters of a cell: each row is as wide as the widest, so that a longer one would be paid for in every row."""
+_OTHERS = re.compile(r"[^\x00-\x7f…]")
+"""Letters that may be shown in another number of columns than one."""
 _NARROWEST = 12
 """Columns that are left to a cell that is wrapped."""
 
@@ -50,7 +53,10 @@ def _columns(text: str) -> int:
     """Columns that a terminal shows a text in."""
     if text.isascii():
         return len(text)
-    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
+    return len(text) + sum(
+        -1 if unicodedata.combining(letter) else unicodedata.east_asian_width(letter) in "WF"
+        for letter in _OTHERS.findall(text)
+    )
 
 
 def _narrow(widths: list[int], wrapped: Collection[int], room: int) -> None:

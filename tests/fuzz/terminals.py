@@ -55,6 +55,8 @@ OF_NAMES = (
     "verify {b}", "verify {p}", "ls {p}", "show {p}", "show {b} --op {t}", "verify {b} --trust {t}", "{t}",
     "isa {b} --require {t}", "explain {b} {t}", "kpack ls {t}", "show --{t}", "pack {t}",
 )  # fmt: skip
+_NOT_TEXTS = (("id",), ("toolchain", "options"))
+"""Texts of an index that are a number or JSON: with a harmless letter they are something else."""
 KPACK_PARTS = ("name", "arch", "symbol", "group", "scheme", "family")
 FAILURE_PARTS = ("reason", "label", "traceback")
 
@@ -250,7 +252,7 @@ def _text(rng: random.Random, old: str) -> str:
 
 
 def _tree_edits(rng: random.Random, places: Sequence[tuple[tuple[str | int, ...], Any]]) -> list[Edit]:
-    texts = [(path, value) for path, value in places if isinstance(value, str) and path[0] != "id"]
+    texts = [(path, value) for path, value in places if isinstance(value, str) and path not in _NOT_TEXTS]
     keys = [path for path, _ in places if isinstance(path[-1], str)]
     edits: list[Edit] = []
     for _ in range(rng.choice((1, 1, 2, 3))):
